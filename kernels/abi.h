@@ -1,0 +1,370 @@
+/* abi.h: everything that the host, the scheduler core and the kernels share.
+ *
+ * Plain C, fixed-width integers only. Rust sees it through bindgen (src/sys/abi.rs, checked in).
+ * Two memory blocks hold all of it, both position-independent (tables are found by byte offsets
+ * from the start of their block, never by pointers):
+ *
+ *   tg_state   the scheduler's own memory: slots, pages, step descriptors, mailboxes. Device memory
+ *              on a GPU, an ordinary allocation on the host.
+ *   tg_rings   what host and scheduler exchange: pinned memory mapped into both address spaces.
+ *
+ * Ring indices are 64-bit and only ever grow; entry n lives at n & (capacity - 1). The writer of an
+ * index stores it with release, the reader loads it with acquire, both at system scope. f32 values
+ * travel as their bits in uint32_t: the core copies them and never computes with them.
+ */
+#ifndef TAILGRAPH_ABI_H
+#define TAILGRAPH_ABI_H
+
+#include <stdint.h>
+
+#define TG_ABI_VERSION 1u
+
+#define TG_MAX_LANES 256u     /* threads of the dispatcher, at most */
+#define TG_MAX_SLOTS 1024u    /* sequences running at once, at most */
+#define TG_MAX_STEPS 16u      /* steps (micro-batches) in flight, at most */
+#define TG_MAX_STAGES 16u
+#define TG_MAX_STOP_IDS 16u
+#define TG_MAX_LOGPROBS 20u
+#define TG_MAX_BUCKETS 16u    /* per kind */
+#define TG_NO_TIMEOUT 0xffffffffffffffffull
+
+/* What a step computes; each kind has its own bucket ladder. */
+#define TG_KIND_DECODE 0u     /* one row a sequence */
+#define TG_KIND_MIXED 1u      /* prompt chunks too; LM head for the sampled rows only */
+#define TG_KIND_SCORE 2u      /* LM head for every row */
+#define TG_KINDS 3u
+
+/* ---- rings ------------------------------------------------------------------------------- */
+
+/* One index on cache lines of its own (128 bytes: what a GPU sector pair and a CPU prefetch pair share). */
+typedef struct tg_index {
+  uint64_t value;
+  uint64_t pad[15];
+} tg_index;
+
+/* How a row is sampled. Penalty, temperature, top-k, top-p, min-p are applied in that order. */
+typedef struct tg_sampling {
+  uint64_t key;                  /* key of the counter-based generator; the counter is the new token's position */
+  uint32_t temperature;          /* f32 bits; 0 is greedy */
+  uint32_t top_p;                /* f32 bits; 1 keeps all */
+  uint32_t min_p;                /* f32 bits; 0 keeps all */
+  uint32_t repetition_penalty;   /* f32 bits; 1 is none */
+  uint32_t top_k;                /* 0 keeps all */
+  uint32_t logprobs;             /* TG_LOGPROBS_NONE, else how many alternatives come with each token (0 to TG_MAX_LOGPROBS) */
+} tg_sampling;
+#define TG_LOGPROBS_NONE 0xffffffffu
+
+/* tg_request.flags */
+#define TG_REQUEST_LOGITS_LAST 1u  /* deliver the logits of the prompt's last position (needs max_new_tokens 0) */
+#define TG_REQUEST_LOGITS_ALL 2u   /* deliver the logits of every prompt position (needs max_new_tokens 0; makes its steps TG_KIND_SCORE) */
+
+/* Host to scheduler. The ring index is the request number. */
+typedef struct tg_request {
+  uint64_t token_start;     /* absolute index of the prompt's first token in the token ring */
+  uint64_t timeout_ns;      /* from when the scheduler first sees the request; TG_NO_TIMEOUT for none */
+  uint32_t prompt_tokens;   /* at least 1 */
+  uint32_t max_new_tokens;  /* 0 only to score the prompt */
+  uint32_t flags;
+  uint32_t stop_count;
+  tg_sampling sampling;
+  int32_t stop_ids[TG_MAX_STOP_IDS];  /* eos ids included; a sampled token among them ends the request */
+} tg_request;
+
+/* Host to scheduler: cancel this request, wherever it is. One that has ended already is left alone. */
+typedef struct tg_control {
+  uint64_t request;
+} tg_control;
+
+/* tg_event.type */
+#define TG_EVENT_TOKEN 1u
+#define TG_EVENT_END 2u
+
+/* Why a request ended. */
+#define TG_END_NONE 0u
+#define TG_END_STOP 1u       /* the last token is one of its stop ids */
+#define TG_END_LENGTH 2u     /* max_new_tokens reached, or a prompt scored to its end */
+#define TG_END_CANCELLED 3u
+#define TG_END_TIMEOUT 4u
+#define TG_END_REFUSED 5u    /* larger than the whole page pool or the context, or a malformed entry: never admitted */
+
+/* Scheduler to host. Events of one request come in order: tokens 0, 1, 2 ..., then exactly one end. */
+typedef struct tg_event {
+  uint64_t request;
+  uint64_t time_ns;       /* the turn's clock */
+  uint32_t type;
+  uint32_t reason;        /* END: TG_END_*; TOKEN: 0 */
+  int32_t token;          /* TOKEN: the sampled id; END: -1 */
+  uint32_t index;         /* TOKEN: 0 for the first new token; END: how many tokens were published */
+  uint64_t seen_ns;       /* END: when the scheduler first saw the request, */
+  uint64_t admitted_ns;   /*   ... gave it a slot (0: never), */
+  uint64_t first_ns;      /*   ... collected its first token or finished its prompt (0: never) */
+  uint64_t step;          /* TOKEN: number of the step that sampled it; END: 0 */
+} tg_event;
+
+/* What sampling leaves behind for one sampled row. */
+typedef struct tg_sampled {
+  int32_t token;
+  uint32_t logprob;                           /* f32 bits: log-softmax of the raw logits at `token`, where asked for */
+  int32_t top_ids[TG_MAX_LOGPROBS];           /* the first `sampling.logprobs` are set, best first */
+  uint32_t top_logprobs[TG_MAX_LOGPROBS];     /* f32 bits */
+} tg_sampled;
+
+/* tg_inputs.flags */
+#define TG_INPUT_DRAIN 1u   /* no more requests will come: end once all have ended */
+#define TG_INPUT_STOP 2u    /* end now: nothing more is published or launched */
+
+/* All that a turn knows of the world outside tg_state, but for the ring entries below these indices and
+ * the sampled tokens. A turn replayed from these inputs gives the same step descriptors. */
+typedef struct tg_inputs {
+  uint64_t now_ns;
+  uint64_t request_head;    /* requests pushed, as seen this turn */
+  uint64_t control_head;
+  uint64_t event_tail;      /* events the host has consumed, as seen this turn */
+  uint64_t trace_tail;
+  uint32_t flags;
+  uint32_t returned;        /* 1: the oldest step in flight has come back */
+  uint32_t stopped[TG_MAX_SLOTS / 32];  /* bit per slot: the token it sampled in the returned step is a stop id */
+} tg_inputs;
+
+/* tg_outcome.action: what the caller of a turn does next. */
+#define TG_ACTION_IDLE 0u      /* nothing to launch: poll again, backing off */
+#define TG_ACTION_STEP 1u      /* run step `step` (its descriptor is complete), then turn again */
+#define TG_ACTION_BLOCKED 2u   /* event (or recording trace) ring full: poll again, backing off */
+#define TG_ACTION_DONE 3u      /* drained or stopped: never turn again */
+#define TG_ACTION_ERROR 4u     /* `error` says why: never turn again */
+
+#define TG_ERROR_NONE 0u
+#define TG_ERROR_CONFIG 1u       /* tg_config breaks one of its own rules */
+#define TG_ERROR_BROKEN 2u       /* an invariant of the core does not hold: a bug */
+#define TG_ERROR_MAILBOX 3u      /* a mailbox held something other than the oldest step in flight */
+
+typedef struct tg_outcome {
+  uint32_t action;
+  uint32_t error;
+  uint32_t kind;           /* TG_KIND_* of the composed step */
+  uint32_t bucket;         /* index into that kind's ladder */
+  uint32_t rows;
+  uint32_t sequences;
+  uint32_t sample_rows;
+  uint32_t changed;        /* 1: the turn changed something (0 only for an idle or blocked turn that published nothing) */
+  uint64_t step;           /* number of the composed step, counted from 0; UINT64_MAX: none */
+  uint64_t returned_step;  /* number of the step collected this turn; UINT64_MAX: none */
+  uint32_t queue_depth;    /* requests seen and still waiting */
+  uint32_t running;        /* slots in use */
+  uint32_t free_pages;
+  uint32_t steps_in_flight;
+} tg_outcome;
+
+/* One record for every turn with outcome.changed. */
+typedef struct tg_trace {
+  tg_inputs inputs;
+  tg_outcome outcome;
+  uint64_t turn;       /* counts every turn, recorded or not */
+  uint64_t end_ns;     /* the clock as the turn ended; inputs.now_ns is its start */
+  uint32_t stage;      /* the stage whose dispatcher wrote it */
+  uint32_t pad[3];
+} tg_trace;
+
+/* The block's head. Capacities are powers of two. */
+typedef struct tg_rings {
+  /* written by the host */
+  tg_index request_head;
+  tg_index control_head;
+  tg_index event_tail;
+  tg_index trace_tail;
+  tg_index flags;          /* TG_INPUT_* */
+  /* written by the scheduler */
+  tg_index request_tail;   /* requests admitted or ended: their entries may be written over */
+  tg_index token_tail;     /* prompt tokens copied into steps: likewise */
+  tg_index control_tail;
+  tg_index event_head;
+  tg_index trace_head;
+  tg_index trace_lost;     /* records written over before the host read them */
+  tg_index action;         /* the last turn's TG_ACTION_*, with the error in the upper half */
+  /* set once */
+  uint64_t bytes;          /* of the whole block */
+  uint64_t requests;       /* byte offsets from the start of the block: tg_request[request_capacity] */
+  uint64_t tokens;         /* int32_t[token_capacity] */
+  uint64_t controls;       /* tg_control[control_capacity] */
+  uint64_t events;         /* tg_event[event_capacity] */
+  uint64_t sampled;        /* tg_sampled[event_capacity]: beside each token event of a request that asked for logprobs */
+  uint64_t trace;          /* tg_trace[trace_capacity] */
+  uint32_t request_capacity;
+  uint32_t token_capacity;
+  uint32_t control_capacity;
+  uint32_t event_capacity;
+  uint32_t trace_capacity;
+  uint32_t record;         /* 1: a full trace ring blocks the scheduler instead of losing the oldest record */
+} tg_rings;
+
+/* ---- the scheduler's memory ---------------------------------------------------------------- */
+
+typedef struct tg_config {
+  uint32_t slots;            /* sequences running at once */
+  uint32_t pages;            /* in the pool */
+  uint32_t page_tokens;
+  uint32_t max_context;      /* prompt_tokens + max_new_tokens, at most */
+  uint32_t step_tokens;      /* rows of one step, at most; at least slots + chunk_align */
+  uint32_t chunk_align;      /* a prompt chunk ends on a multiple of this, or at the prompt's end */
+  uint32_t stages;
+  uint32_t steps_in_flight;  /* at least `stages`, at most TG_MAX_STEPS */
+  uint32_t request_capacity; /* of the rings this state will be used with */
+  uint32_t token_capacity;
+  uint32_t event_capacity;
+  uint32_t bucket_count[TG_KINDS];
+  uint32_t bucket_rows[TG_KINDS][TG_MAX_BUCKETS];  /* ascending; the largest decode bucket >= slots, the others >= step_tokens */
+} tg_config;
+
+/* tg_slot.phase */
+#define TG_SLOT_FREE 0u
+#define TG_SLOT_PREFILL 1u   /* some of the prompt is not composed yet */
+#define TG_SLOT_DECODE 2u    /* the whole prompt is composed */
+
+/* One running sequence. Kernels read `request`, `flags`, `last_token` and `sampling`; the rest is the core's. */
+typedef struct tg_slot {
+  uint64_t request;
+  uint64_t token_start;
+  uint64_t deadline_ns;      /* TG_NO_TIMEOUT for none */
+  uint64_t seen_ns;
+  uint64_t admitted_ns;
+  uint64_t first_ns;
+  uint32_t phase;
+  uint32_t end_reason;       /* not TG_END_NONE: ends when its last step in flight has come back */
+  uint32_t prompt_tokens;
+  uint32_t max_new_tokens;
+  uint32_t composed;         /* prompt tokens handed to steps so far */
+  uint32_t generated;        /* tokens collected so far */
+  uint32_t steps;            /* steps in flight that hold rows of it */
+  uint32_t pages;            /* held */
+  int32_t last_token;        /* the newest collected token: the next decode row's input */
+  uint32_t flags;            /* tg_request.flags */
+  uint32_t stop_count;
+  uint32_t pad;
+  tg_sampling sampling;
+  int32_t stop_ids[TG_MAX_STOP_IDS];
+} tg_slot;
+
+/* One row of a step: a token at a position of a sequence. */
+typedef struct tg_row {
+  uint32_t slot;
+  uint32_t position;   /* absolute, from 0 */
+  int32_t token;       /* a prompt token; -1: the slot's last_token */
+  uint32_t sequence;   /* index into the step's sequences */
+} tg_row;
+
+/* tg_sequence.flags */
+#define TG_SEQUENCE_FIRST 1u   /* holds the prompt's first token: per-slot state starts afresh */
+#define TG_SEQUENCE_LAST 2u    /* holds the prompt's last token, or is a decode row: something is sampled or delivered */
+#define TG_SEQUENCE_DECODE 4u
+
+/* The rows that one sequence has in a step: consecutive rows, consecutive positions. */
+typedef struct tg_sequence {
+  uint32_t slot;
+  uint32_t first_row;
+  uint32_t rows;
+  uint32_t first_position;
+  uint32_t sample;     /* index among the step's sampled rows; UINT32_MAX: none */
+  uint32_t flags;      /* TG_SEQUENCE_* */
+} tg_sequence;
+
+/* A step descriptor: everything that is decided per step. Rows at or past `rows` are padding. Decode rows
+ * come first, in slot order; then prompt chunks, in the order of admission. */
+typedef struct tg_step {
+  uint64_t number;        /* counts composed steps from 0; its place is number % steps_in_flight */
+  uint64_t start_ns;      /* clock of the turn that composed it */
+  uint32_t kind;
+  uint32_t bucket;
+  uint32_t bucket_rows;
+  uint32_t rows;
+  uint32_t decode_rows;
+  uint32_t sequences;
+  uint32_t sample_rows;
+  uint32_t pad;
+  uint64_t row_table;       /* byte offsets from the start of tg_state: tg_row[step_tokens] */
+  uint64_t sequence_table;  /* tg_sequence[slots] */
+  uint64_t sample_table;    /* uint32_t[slots]: row of each sampled row, ascending */
+  uint64_t sampled_table;   /* tg_sampled[slots]: written by sampling, read by collect */
+} tg_step;
+
+/* A queue of step numbers between two stages, with credits: at most `depth` posted and not yet taken.
+ * mailbox[s] is what stage s takes from; stage s posts to mailbox[(s + 1) % stages]. mailbox[0] brings
+ * finished steps back to the scheduler. */
+typedef struct tg_mailbox {
+  tg_index posted;
+  tg_index taken;
+  uint64_t entries[TG_MAX_STEPS];
+  uint32_t depth;
+  uint32_t pad[31];
+} tg_mailbox;
+
+typedef struct tg_state {
+  tg_config config;
+  uint64_t bytes;            /* of the whole block */
+  uint32_t max_pages;        /* pages of one sequence, at most: columns of the page table */
+  uint32_t error;            /* TG_ERROR_*; sticky */
+  /* byte offsets from the start of the block */
+  uint64_t slot_table;       /* tg_slot[slots] */
+  uint64_t page_table;       /* uint32_t[slots][max_pages] */
+  uint64_t free_page_table;  /* uint32_t[pages]: a stack */
+  uint64_t seen_table;       /* uint64_t[request_capacity]: when each waiting request was first seen */
+  uint64_t cancel_table;     /* uint32_t[request_capacity / 32, at least 1]: waiting requests that were cancelled */
+  uint64_t prefill_table;    /* uint32_t[slots]: slots in prefill, a ring in order of admission */
+  uint64_t pending_table;    /* tg_event[]: events not yet published */
+  uint64_t pending_sample_table; /* uint32_t[]: beside each, its index in the returned step's sampled_table */
+  uint64_t scratch_table;    /* the core's own, dead between turns */
+  tg_inputs inputs;
+  tg_outcome outcome;
+  uint64_t turn;
+  uint64_t requests_seen;
+  uint64_t requests_taken;   /* admitted or ended without a slot */
+  uint64_t controls_taken;
+  uint64_t events_published;
+  uint64_t traces_written;
+  uint64_t steps_composed;
+  uint64_t steps_collected;
+  uint64_t prefill_first;    /* ring indices into prefill_table */
+  uint64_t prefill_last;
+  uint32_t free_pages;
+  uint32_t running;
+  uint32_t pending;          /* events in pending_table */
+  uint32_t pending_published;
+  tg_step steps[TG_MAX_STEPS];
+  tg_mailbox mailbox[TG_MAX_STAGES];
+} tg_state;
+
+/* ---- the core's functions (kernels/sched/sched.c) ------------------------------------------ */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Size of the state block for a configuration; 0 where the configuration breaks a rule. */
+uint64_t tg_state_bytes(const tg_config *config);
+/* Lays out and clears a state block of tg_state_bytes(config) bytes, 128-byte aligned. */
+uint32_t tg_state_init(tg_state *state, const tg_config *config);
+
+/* Size of the ring block for the five capacities and, below, its layout. `shape` needs only the capacities and `record`. */
+uint64_t tg_rings_bytes(const tg_rings *shape);
+void tg_rings_init(tg_rings *rings, const tg_rings *shape);
+
+/* A turn is phases 0 .. tg_phases() - 1, each run for every lane in 0 .. lanes - 1, a barrier between
+ * phases; within a phase lanes may run in any order. The result does not depend on `lanes`.
+ *
+ * Live: tg_gather_phases() phases run first and fill state->inputs from the rings, the returned step and
+ * `now_ns`. Replay: the caller fills state->inputs from a record and runs only the others. */
+uint32_t tg_gather_phases(void);
+uint32_t tg_phases(void);
+void tg_phase(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t phase, uint32_t lane, uint32_t lanes);
+
+/* Appends state->inputs and state->outcome to the trace ring (lane 0, after the last phase, where outcome.changed). */
+void tg_trace_write(tg_state *state, tg_rings *rings, uint64_t end_ns, uint32_t stage);
+
+/* 1 where the step was posted / taken, 0 where there is no credit / nothing to take. */
+uint32_t tg_mailbox_post(tg_mailbox *mailbox, uint64_t step);
+uint32_t tg_mailbox_take(tg_mailbox *mailbox, uint64_t *step);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

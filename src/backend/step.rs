@@ -1,0 +1,142 @@
+//! A step descriptor as a backend reads it.
+
+use crate::sys::abi;
+use std::marker::PhantomData;
+
+/// One composed step inside the scheduler's memory. While the step is in flight the core leaves its tables
+/// alone, and of its slots' entries only fields that no backend reads change; so rows and sequences are
+/// handed out as slices and slot fields are copied out one by one.
+#[derive(Clone, Copy)]
+pub struct StepView<'a> {
+    state: *mut abi::tg_state,
+    step: *mut abi::tg_step,
+    _memory: PhantomData<&'a abi::tg_state>,
+}
+
+// SAFETY: a view only reads tables that nobody writes while the step is in flight, and writes only the
+// sampled table, which only the last stage does.
+unsafe impl Send for StepView<'_> {}
+
+/// What sampling reads of a slot.
+#[derive(Debug, Clone, Copy)]
+pub struct SlotView {
+    pub request: u64,
+    /// `TG_REQUEST_*`
+    pub flags: u32,
+    /// The newest collected token; -1 before the first.
+    pub last_token: i32,
+    pub sampling: abi::tg_sampling,
+}
+
+impl<'a> StepView<'a> {
+    /// # Safety
+    /// `state` is an initialised state block that outlives `'a`, and step `number` is in flight: composed and
+    /// not yet collected.
+    pub unsafe fn new(state: *mut abi::tg_state, number: u64) -> Self {
+        // SAFETY: the caller's promise; `steps` lies inside the block and the index is in range.
+        unsafe {
+            let place = number % u64::from((*state).config.steps_in_flight);
+            let step = (&raw mut (*state).steps)
+                .cast::<abi::tg_step>()
+                .add(place as usize);
+            Self {
+                state,
+                step,
+                _memory: PhantomData,
+            }
+        }
+    }
+
+    fn table<T>(&self, offset: u64) -> *mut T {
+        // SAFETY: offsets written by tg_state_init lie inside the block.
+        unsafe { self.state.cast::<u8>().add(offset as usize).cast() }
+    }
+
+    /// The descriptor's head.
+    pub fn header(&self) -> &'a abi::tg_step {
+        // SAFETY: nobody writes the descriptor while it is in flight.
+        unsafe { &*self.step }
+    }
+
+    /// Which of the `steps_in_flight` hand-over buffers this step uses.
+    pub fn place(&self) -> usize {
+        // SAFETY: config never changes after tg_state_init.
+        let places = unsafe { (*self.state).config.steps_in_flight };
+        (self.header().number % u64::from(places)) as usize
+    }
+
+    /// `[rows]`
+    pub fn rows(&self) -> &'a [abi::tg_row] {
+        let header = self.header();
+        // SAFETY: the table holds step_tokens >= rows entries, unwritten while in flight.
+        unsafe { std::slice::from_raw_parts(self.table(header.row_table), header.rows as usize) }
+    }
+
+    /// `[sequences]`
+    pub fn sequences(&self) -> &'a [abi::tg_sequence] {
+        let header = self.header();
+        // SAFETY: the table holds slots >= sequences entries, unwritten while in flight.
+        unsafe {
+            std::slice::from_raw_parts(
+                self.table(header.sequence_table),
+                header.sequences as usize,
+            )
+        }
+    }
+
+    /// Row of each sampled row, ascending: `[sample_rows]`
+    pub fn sample_rows(&self) -> &'a [u32] {
+        let header = self.header();
+        // SAFETY: the table holds slots >= sample_rows entries, unwritten while in flight.
+        unsafe {
+            std::slice::from_raw_parts(
+                self.table(header.sample_table),
+                header.sample_rows as usize,
+            )
+        }
+    }
+
+    /// Leaves the result of sampled row `index`.
+    pub fn set_sampled(&self, index: usize, sampled: abi::tg_sampled) {
+        let header = self.header();
+        assert!(index < header.sample_rows as usize);
+        // SAFETY: in range, and only the last stage writes results, before the step is posted back.
+        unsafe {
+            self.table::<abi::tg_sampled>(header.sampled_table)
+                .add(index)
+                .write(sampled);
+        }
+    }
+
+    /// What a backend may know of a slot that has rows in this step.
+    pub fn slot(&self, slot: u32) -> SlotView {
+        // SAFETY: slot ids in a descriptor are below config.slots; these fields do not change while a step of
+        // the slot is in flight.
+        unsafe {
+            assert!(slot < (*self.state).config.slots);
+            let entry = self
+                .table::<abi::tg_slot>((*self.state).slot_table)
+                .add(slot as usize);
+            SlotView {
+                request: (*entry).request,
+                flags: (*entry).flags,
+                last_token: (*entry).last_token,
+                sampling: (*entry).sampling,
+            }
+        }
+    }
+
+    /// The slot's pages: entry p holds positions `p * page_tokens ..`. Only entries up to the slot's last
+    /// position mean anything: `[max_pages]`
+    pub fn pages(&self, slot: u32) -> &'a [u32] {
+        // SAFETY: a slot's row of the page table is written at admission only, before any of its steps.
+        unsafe {
+            assert!(slot < (*self.state).config.slots);
+            let columns = (*self.state).max_pages as usize;
+            let table = self
+                .table::<u32>((*self.state).page_table)
+                .add(slot as usize * columns);
+            std::slice::from_raw_parts(table, columns)
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! One error type: every message names the thing, what was found and what was expected, on one line.
+
+use std::path::{Path, PathBuf};
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What ends a command. Errors of single rows are not here: they are results (see `io`).
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The command line asks for something that does not exist or cannot be combined (exit code 2).
+    #[error("{0}")]
+    Usage(String),
+    /// A file could not be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    /// A file was read and does not hold what it should.
+    #[error("{}: {message}", path.display())]
+    File { path: PathBuf, message: String },
+    /// More memory is needed than there is; the message shows the arithmetic.
+    #[error("{0}")]
+    Memory(String),
+    /// The device, the scheduler core or a stage failed while running.
+    #[error("{0}")]
+    Runtime(String),
+}
+
+impl Error {
+    pub fn io(path: impl AsRef<Path>, source: std::io::Error) -> Self {
+        Self::Io {
+            path: path.as_ref().to_owned(),
+            source,
+        }
+    }
+
+    pub fn file(path: impl AsRef<Path>, message: impl Into<String>) -> Self {
+        Self::File {
+            path: path.as_ref().to_owned(),
+            message: message.into(),
+        }
+    }
+
+    /// The process's exit code: 2 for usage, 1 for everything else that is fatal.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Weights by role. Tensors are views of mapped files or of generated memory; cloning one is cheap.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Element type of a tensor as stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DType {
+    F32,
+    BF16,
+    F16,
+}
+
+impl DType {
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::BF16 | Self::F16 => 2,
+        }
+    }
+}
+
+/// A row-major tensor; `shape` is the checkpoint's.
+#[derive(Clone)]
+pub struct Tensor {
+    pub name: Arc<str>,
+    pub dtype: DType,
+    pub shape: Vec<usize>,
+    storage: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    range: Range<usize>,
+}
+
+impl std::fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {:?} {:?}", self.name, self.dtype, self.shape)
+    }
+}
+
+impl Tensor {
+    /// A view of `range` of `storage`, which must hold exactly the shape's elements.
+    pub fn new(
+        name: impl Into<Arc<str>>,
+        dtype: DType,
+        shape: Vec<usize>,
+        storage: Arc<dyn AsRef<[u8]> + Send + Sync>,
+        range: Range<usize>,
+    ) -> Self {
+        let elements: usize = shape.iter().product();
+        assert_eq!(range.len(), elements * dtype.bytes());
+        Self {
+            name: name.into(),
+            dtype,
+            shape,
+            storage,
+            range,
+        }
+    }
+
+    /// The elements as stored, little-endian. Not necessarily aligned.
+    pub fn bytes(&self) -> &[u8] {
+        &(*self.storage).as_ref()[self.range.clone()]
+    }
+
+    /// Rows of the matrix this is: the first dimension.
+    pub fn rows(&self) -> usize {
+        self.shape.first().copied().unwrap_or(1)
+    }
+
+    /// Elements per row: the product of the other dimensions.
+    pub fn cols(&self) -> usize {
+        self.shape.iter().skip(1).product()
+    }
+
+    /// The rows in `rows` as a tensor of their own (same storage).
+    pub fn slice_rows(&self, rows: Range<usize>) -> Tensor {
+        let row_bytes = self.cols() * self.dtype.bytes();
+        let mut shape = self.shape.clone();
+        shape[0] = rows.len();
+        Self {
+            name: self.name.clone(),
+            dtype: self.dtype,
+            shape,
+            storage: self.storage.clone(),
+            range: self.range.start + rows.start * row_bytes..self.range.start + rows.end * row_bytes,
+        }
+    }
+
+    /// Element `index` of the leading dimension with that dimension removed: `[E, M, H]` at e is `[M, H]`.
+    pub fn index_first(&self, index: usize) -> Tensor {
+        let mut tensor = self.slice_rows(index..index + 1);
+        tensor.shape.remove(0);
+        tensor
+    }
+
+    /// Widens the elements of one row into `out`, which has `cols()` elements.
+    pub fn row_to_f32(&self, row: usize, out: &mut [f32]) {
+        let row_bytes = self.cols() * self.dtype.bytes();
+        widen(self.dtype, &self.bytes()[row * row_bytes..(row + 1) * row_bytes], out);
+    }
+
+    /// All elements, widened.
+    pub fn to_f32(&self) -> Vec<f32> {
+        let mut out = vec![0.0; self.shape.iter().product()];
+        widen(self.dtype, self.bytes(), &mut out);
+        out
+    }
+}
+
+/// Widens little-endian `bytes` of `dtype` into `out`: exact for every type here.
+pub fn widen(dtype: DType, bytes: &[u8], out: &mut [f32]) {
+    assert_eq!(bytes.len(), out.len() * dtype.bytes());
+    match dtype {
+        DType::F32 => {
+            for (o, b) in out.iter_mut().zip(bytes.chunks_exact(4)) {
+                *o = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+            }
+        }
+        DType::BF16 => {
+            for (o, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+                *o = f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16);
+            }
+        }
+        DType::F16 => {
+            for (o, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+                *o = half::f16::from_le_bytes([b[0], b[1]]).to_f32();
+            }
+        }
+    }
+}
+
+/// All weights of a model.
+#[derive(Debug)]
+pub struct Weights {
+    /// `[V, H]`
+    pub embed_tokens: Tensor,
+    /// `[H]`: the final norm.
+    pub embedding_norm: Tensor,
+    /// `[V, H]`: the embedding itself where they are tied.
+    pub lm_head: Tensor,
+    pub layers: Vec<LayerWeights>,
+}
+
+#[derive(Debug)]
+pub struct LayerWeights {
+    /// `[H]`
+    pub operator_norm: Tensor,
+    /// `[H]`
+    pub ffn_norm: Tensor,
+    pub mixer: Mixer,
+    pub feed_forward: FeedForward,
+}
+
+#[derive(Debug)]
+pub enum Mixer {
+    Conv {
+        /// `[3H, H]`: rows of B, then C, then X
+        in_proj: Tensor,
+        /// `[H, 1, L]`
+        conv: Tensor,
+        /// `[H, H]`
+        out_proj: Tensor,
+        /// `[3H]`, with conv_bias
+        in_proj_bias: Option<Tensor>,
+        /// `[H]`, with conv_bias
+        conv_bias: Option<Tensor>,
+        /// `[H]`, with conv_bias
+        out_proj_bias: Option<Tensor>,
+    },
+    Attention {
+        /// `[heads * head_dim, H]`
+        q_proj: Tensor,
+        /// `[kv_heads * head_dim, H]`
+        k_proj: Tensor,
+        /// `[kv_heads * head_dim, H]`
+        v_proj: Tensor,
+        /// `[H, heads * head_dim]`
+        out_proj: Tensor,
+        /// `[head_dim]`
+        q_layernorm: Tensor,
+        /// `[head_dim]`
+        k_layernorm: Tensor,
+    },
+}
+
+#[derive(Debug)]
+pub enum FeedForward {
+    Dense(Expert),
+    Moe {
+        /// `[E, H]`
+        gate: Tensor,
+        /// `[E]` f32, with use_expert_bias
+        expert_bias: Option<Tensor>,
+        experts: Vec<Expert>,
+    },
+}
+
+/// w2(silu(w1 z) * w3 z): a dense feed-forward (inner size I) or one expert (inner size M).
+#[derive(Debug)]
+pub struct Expert {
+    /// `[I, H]`
+    pub w1: Tensor,
+    /// `[I, H]`
+    pub w3: Tensor,
+    /// `[H, I]`
+    pub w2: Tensor,
+}

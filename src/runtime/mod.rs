@@ -1,0 +1,6 @@
+//! The runtime: the scheduler core compiled for the host, the rings around it, a thread per stage, and
+//! [`Engine`], which takes requests and gives events.
+
+pub mod request;
+
+pub use request::{EndReason, Event, Logits, Request, Sampling, Timing, TokenLogprobs};

@@ -1,0 +1,112 @@
+//! What goes into an engine and what comes out, in Rust's terms.
+
+use std::time::Duration;
+
+/// One sequence to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// At least one token, each below the vocabulary size.
+    pub prompt: Vec<u32>,
+    /// 0 only with `logits` other than `None`: then the prompt is scored and nothing is generated.
+    pub max_new_tokens: u32,
+    /// End-of-sequence ids included; at most 16.
+    pub stop_ids: Vec<u32>,
+    pub sampling: Sampling,
+    /// Counted from when the scheduler first sees the request.
+    pub timeout: Option<Duration>,
+    pub logits: Logits,
+}
+
+/// Which of the prompt's logits go to the engine's sink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Logits {
+    #[default]
+    None,
+    Last,
+    All,
+}
+
+/// How tokens are chosen; applied in the order of the fields.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    /// 1 is none; over prompt and generated tokens.
+    pub repetition_penalty: f32,
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// 0 keeps all.
+    pub top_k: u32,
+    /// 1 keeps all.
+    pub top_p: f32,
+    /// 0 keeps all.
+    pub min_p: f32,
+    /// Key of the counter-based generator; the counter is the new token's position.
+    pub key: u64,
+    /// How many alternatives come with each token's own logprob (0 to 20); `None`: no logprobs.
+    pub logprobs: Option<u32>,
+}
+
+impl Default for Sampling {
+    /// Greedy.
+    fn default() -> Self {
+        Self {
+            repetition_penalty: 1.0,
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            key: 0,
+            logprobs: None,
+        }
+    }
+}
+
+/// What an engine reports. Events of one request come in order: its tokens, then exactly one end.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    Token {
+        request: u64,
+        token: u32,
+        /// 0 for the first new token.
+        index: u32,
+        logprobs: Option<TokenLogprobs>,
+    },
+    End {
+        request: u64,
+        reason: EndReason,
+        /// Tokens generated.
+        tokens: u32,
+        timing: Timing,
+    },
+}
+
+/// Log-softmax of the raw f32 logits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenLogprobs {
+    pub logprob: f32,
+    /// The most likely tokens, best first.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Why a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EndReason {
+    /// The last token is one of the stop ids.
+    Stop,
+    /// max_new_tokens reached, or the prompt scored.
+    Length,
+    Cancelled,
+    Timeout,
+    /// Larger than the page pool or the context.
+    Refused,
+}
+
+/// Where a request's time went, by the scheduler's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Timing {
+    /// From seen to admitted.
+    pub queue: Duration,
+    /// From seen to the first token (or the end of a scored prompt); zero where it never came.
+    pub first_token: Duration,
+    /// From seen to the end.
+    pub total: Duration,
+}
