@@ -77,10 +77,7 @@ impl<'a> StepView<'a> {
         let header = self.header();
         // SAFETY: the table holds slots >= sequences entries, unwritten while in flight.
         unsafe {
-            std::slice::from_raw_parts(
-                self.table(header.sequence_table),
-                header.sequences as usize,
-            )
+            std::slice::from_raw_parts(self.table(header.sequence_table), header.sequences as usize)
         }
     }
 
@@ -89,10 +86,7 @@ impl<'a> StepView<'a> {
         let header = self.header();
         // SAFETY: the table holds slots >= sample_rows entries, unwritten while in flight.
         unsafe {
-            std::slice::from_raw_parts(
-                self.table(header.sample_table),
-                header.sample_rows as usize,
-            )
+            std::slice::from_raw_parts(self.table(header.sample_table), header.sample_rows as usize)
         }
     }
 

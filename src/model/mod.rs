@@ -14,7 +14,10 @@ use std::path::PathBuf;
 pub enum ModelSource {
     Dir(PathBuf),
     /// PRESET is `tiny`, `lfm2-8b-a1b` or a path to a config.json.
-    Random { preset: String, seed: u64 },
+    Random {
+        preset: String,
+        seed: u64,
+    },
 }
 
 /// A model ready to run.

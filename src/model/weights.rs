@@ -81,7 +81,8 @@ impl Tensor {
             dtype: self.dtype,
             shape,
             storage: self.storage.clone(),
-            range: self.range.start + rows.start * row_bytes..self.range.start + rows.end * row_bytes,
+            range: self.range.start + rows.start * row_bytes
+                ..self.range.start + rows.end * row_bytes,
         }
     }
 
@@ -95,7 +96,11 @@ impl Tensor {
     /// Widens the elements of one row into `out`, which has `cols()` elements.
     pub fn row_to_f32(&self, row: usize, out: &mut [f32]) {
         let row_bytes = self.cols() * self.dtype.bytes();
-        widen(self.dtype, &self.bytes()[row * row_bytes..(row + 1) * row_bytes], out);
+        widen(
+            self.dtype,
+            &self.bytes()[row * row_bytes..(row + 1) * row_bytes],
+            out,
+        );
     }
 
     /// All elements, widened.
