@@ -1,8 +1,6 @@
 //! The sizes an engine gets from limits and a budget.
 
-mod plan_support;
-
-use plan_support::{F32, lfm2_8b_a1b, plan};
+use crate::support::{F32, lfm2_8b_a1b, plan};
 use tailgraph::Error;
 use tailgraph::plan::{
     Budget, EngineOptions, Limits, MemoryPlan, Plan, RingCapacities, WeightPlacement,

@@ -1,8 +1,6 @@
 //! Stages, operations and plan files.
 
-mod plan_support;
-
-use plan_support::{lfm2_8b_a1b, plan};
+use crate::support::{lfm2_8b_a1b, plan};
 use std::path::Path;
 use std::sync::Arc;
 use tailgraph::Error;

@@ -1,8 +1,6 @@
 //! Bytes, FLOPs and rooflines of LFM2-8B-A1B against figures known from elsewhere.
 
-mod plan_support;
-
-use plan_support::{BF16, F32, lfm2_8b_a1b, plan};
+use crate::support::{BF16, F32, lfm2_8b_a1b, plan};
 use tailgraph::model::DType;
 use tailgraph::plan::cost::{distinct_experts, op_cost};
 use tailgraph::plan::gpu::{A100, Bound, H100, H200};
@@ -93,10 +91,11 @@ fn decode_floors_at_h200_bandwidth() {
             floor_ms,
             tolerance,
         );
-        // Operation by operation it is no less, and hardly more.
+        // Operation by operation it is no less. At 256 rows the matrices that every row meets are bound by
+        // arithmetic (256 FLOPs a byte, the ridge is at 174), so there it is more.
         let step_ms = H200.step_us(&plan, &shape, BF16) / 1e3;
         assert!(step_ms >= cost.floor_bytes() / H200.bytes_per_s * 1e3 * 0.999_999);
-        close(step_ms, floor_ms, 0.02);
+        close(step_ms, floor_ms, if rows < 256 { 0.02 } else { 0.05 });
     }
 }
 
@@ -168,7 +167,7 @@ fn stages_share_out_the_whole() {
             .iter()
             .map(|stage| stage.cost(&plan.config, &shape, F32))
             .sum();
-        let whole = plan_support::plan(lfm2_8b_a1b(), 1).cost(&shape, F32);
+        let whole = crate::support::plan(lfm2_8b_a1b(), 1).cost(&shape, F32);
         close(sum.weight_bytes, whole.weight_bytes, 1e-12);
         close(sum.flops, whole.flops, 1e-12);
         close(sum.activation_bytes, whole.activation_bytes, 1e-12);
