@@ -12,6 +12,7 @@ use std::io::{self, Write};
 /// The flags of `doctor` alone; model and sizes are shared ones.
 #[derive(Debug, Clone, Args)]
 pub struct DoctorArgs {
+    /// How to print it
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
 }

@@ -31,6 +31,7 @@ pub struct InspectArgs {
     /// Each layer by itself
     #[arg(long)]
     pub layers: bool,
+    /// How to print it
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
 }

@@ -26,7 +26,7 @@ pub const H200: Gpu = Gpu {
     half_flops_per_s: 790e12,
     f32_flops_per_s: 50e12,
     l2_bytes: 50e6,
-    source: "measured: a streaming read of 1 to 8 GiB, large matrix products",
+    source: "measured (streaming read, matrix products)",
 };
 
 pub const H100: Gpu = Gpu {

@@ -44,9 +44,6 @@ fn tables_fit_120_columns_and_name_every_operation() {
             "--rows 1,2,4,8,16,32,64,128",
         ] {
             let text = inspect(&plan, flags).unwrap();
-            if std::env::var_os("SHOW").is_some() {
-                println!("--- {flags}\n{text}");
-            }
             for line in text.lines() {
                 assert!(line.chars().count() <= 120, "{flags}: {line}");
             }
@@ -131,7 +128,10 @@ fn json_adds_up() {
         .iter()
         .map(|s| s["operations"].as_array().unwrap().len())
         .sum();
-    assert_eq!(operations, two.stages.iter().map(|s| s.ops.len()).sum());
+    assert_eq!(
+        operations,
+        two.stages.iter().map(|s| s.ops.len()).sum::<usize>()
+    );
 }
 
 #[test]
@@ -220,9 +220,6 @@ fn doctor_looks_at_machine_and_build() {
 fn doctor_shows_the_arithmetic() {
     let fits = subject(Limits::default(), 8 << 30);
     let (healthy, text) = doctor("", Some(&fits));
-    if std::env::var_os("SHOW").is_some() {
-        println!("{text}");
-    }
     assert!(healthy, "{text}");
     for part in [
         "1024 pages of 64 tokens",

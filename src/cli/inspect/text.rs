@@ -85,29 +85,28 @@ fn model(view: &View<'_>, out: &mut dyn Write) -> Written {
     }
     writeln!(
         out,
-        "\nA {} step, {} in {}. Times are the roofline of {}, without launches: {:.2} TB/s, {:.1} TFLOP/s",
+        "\n{} steps in {}, {} {}",
         view.kind.name(),
-        sequences(view),
         dtype_name(compute),
-        view.gpu.title,
-        view.gpu.bytes_per_s / 1e12,
-        view.gpu.flops_per_s(compute) / 1e12,
+        match view.kind {
+            StepKind::Decode => "every sequence at position",
+            StepKind::Mixed | StepKind::Score => "prompts of length",
+        },
+        view.context,
     )?;
     writeln!(
         out,
-        "({}); activations of an operation that fit its {:.0} MB L2 cost no memory time.",
+        "roofline of {}, without launches: {} TB/s, {} TFLOP/s; {}",
+        view.gpu.title,
+        view.gpu.bytes_per_s / 1e12,
+        view.gpu.flops_per_s(compute) / 1e12,
         view.gpu.source,
+    )?;
+    writeln!(
+        out,
+        "operands and results count where an operation's exceed the {} MB L2 cache",
         view.gpu.l2_bytes / 1e6
     )
-}
-
-fn sequences(view: &View<'_>) -> String {
-    match view.kind {
-        StepKind::Decode => format!("each row at position {}", view.context),
-        StepKind::Mixed | StepKind::Score => {
-            format!("the last rows of prompts of {} tokens", view.context)
-        }
-    }
 }
 
 fn stage_table(view: &View<'_>, stage: &Stage, rows: &[u32], out: &mut dyn Write) -> Written {
