@@ -2,42 +2,12 @@
 //! [`super::rings::HostRings`] is the host's end of the rings. Each handle belongs to one thread at a time.
 
 use super::memory::{Memory, acquire};
-use super::options::EngineOptions;
 use super::rings::HostRings;
 use crate::backend::StepView;
 use crate::error::{Error, Result};
-use crate::plan::Ladders;
+use crate::plan::{EngineOptions, Ladders, RingCapacities};
 use crate::sys::abi;
 use std::sync::Arc;
-
-/// Entries of each ring; powers of two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RingCapacities {
-    pub requests: u32,
-    pub tokens: u32,
-    pub controls: u32,
-    pub events: u32,
-    pub trace: u32,
-}
-
-impl RingCapacities {
-    /// Room for every slot's events a few times over, two of the longest prompts, and a trace of a minute of
-    /// steps of a millisecond.
-    pub fn for_options(options: &EngineOptions) -> Self {
-        let tokens = options
-            .max_context
-            .max(options.step_tokens)
-            .saturating_mul(2)
-            .min(1 << 30);
-        Self {
-            requests: (4 * options.max_seqs).max(1024).next_power_of_two(),
-            tokens: tokens.next_power_of_two(),
-            controls: (2 * options.max_seqs).max(256).next_power_of_two(),
-            events: (8 * options.max_seqs).max(1024).next_power_of_two(),
-            trace: 1 << 16,
-        }
-    }
-}
 
 /// What the caller of a turn does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,14 +1,14 @@
 //! [`Engine`]: requests in, events out. One scheduler thread turns the core and runs stage 0; every other
 //! stage has a thread of its own, fed by its mailbox.
 
-use super::core::{Action, Core, RingCapacities, StageLink};
-use super::options::{EngineOptions, EngineStatus};
+use super::core::{Action, Core, StageLink};
+use super::options::EngineStatus;
 use super::request::{Event, Request};
 use super::rings::HostRings;
 use super::signal::Signal;
 use crate::backend::StageBackend;
 use crate::error::{Error, Result};
-use crate::plan::Ladders;
+use crate::plan::{EngineOptions, Ladders, RingCapacities};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Engine {
             options,
             ladders,
             stages.len() as u32,
-            RingCapacities::for_options(options),
+            RingCapacities::new(options),
             options.record,
         )?;
         let shared = Arc::new(Shared::default());

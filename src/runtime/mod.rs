@@ -10,7 +10,7 @@ pub mod request;
 pub mod rings;
 mod signal;
 
-pub use core::{Action, Core, Outcome, RingCapacities, StageLink};
+pub use core::{Action, Core, Outcome, StageLink};
 pub use engine::Engine;
 pub use options::{EngineOptions, EngineStatus};
 pub use request::{EndReason, Event, Logits, Request, Sampling, Timing, TokenLogprobs};
