@@ -1,7 +1,7 @@
 //! A checkpoint on disk: one safetensors file, or shards and their index, mapped into memory.
 
 use super::config::ModelConfig;
-use super::fields::{quoted, shown};
+use super::fields::{self, quoted, shown};
 use super::header::{self, Stored, UniqueMap};
 use super::layout::{self, FusedSpec, Role, TensorSpec};
 use super::weights::{DType, Tensor, Weights};
@@ -239,8 +239,7 @@ fn read_index(path: &Path) -> Result<Vec<(String, String)>> {
         weight_map: UniqueMap<Value>,
     }
     let text = std::fs::read(path).map_err(|error| Error::io(path, error))?;
-    let index: Index = serde_json::from_slice(&text)
-        .map_err(|error| Error::file(path, format!("not an index of shards: {error}")))?;
+    let index: Index = fields::parse(&text, path, "an index of shards")?;
     let entries = index.weight_map.0.into_iter();
     entries
         .map(|(name, file)| match file {

@@ -1,6 +1,6 @@
 //! config.json of LFM2-MoE checkpoints, both generations of spelling.
 
-use super::fields::{Fields, shown};
+use super::fields::{self, Fields, shown};
 use crate::error::{Error, Result};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -90,8 +90,7 @@ impl ModelConfig {
     /// # Errors
     /// See [`ModelConfig::from_file`].
     pub fn from_json(text: &[u8], path: &Path) -> Result<Self> {
-        let root: Value = serde_json::from_slice(text)
-            .map_err(|error| Error::file(path, format!("not valid JSON: {error}")))?;
+        let root: Value = fields::parse(text, path, "a JSON object")?;
         let fields = Fields::new(path, &root)?;
         check_model_type(&fields)?;
         let num_hidden_layers = fields.required_size("num_hidden_layers", 1, limit::LAYERS)?;
@@ -102,7 +101,11 @@ impl ModelConfig {
             hidden_size,
             num_hidden_layers,
             intermediate_size: fields.required_size("intermediate_size", 1, limit::WIDTH)?,
-            moe_intermediate_size: fields.required_size("moe_intermediate_size", 1, limit::WIDTH)?,
+            moe_intermediate_size: fields.required_size(
+                "moe_intermediate_size",
+                1,
+                limit::WIDTH,
+            )?,
             num_attention_heads,
             num_key_value_heads: fields.required_size("num_key_value_heads", 1, limit::HEADS)?,
             head_dim: head_dim(&fields, hidden_size, num_attention_heads)?,
@@ -185,7 +188,12 @@ impl ModelConfig {
         let heads = self.num_attention_heads + self.num_key_value_heads;
         [
             product(&[2, self.vocab_size, self.hidden_size])?,
-            product(&[self.num_hidden_layers, 4, self.hidden_size, self.hidden_size])?,
+            product(&[
+                self.num_hidden_layers,
+                4,
+                self.hidden_size,
+                self.hidden_size,
+            ])?,
             product(&[
                 self.num_hidden_layers,
                 2,
@@ -301,7 +309,9 @@ fn head_dim(fields: &Fields<'_>, hidden_size: usize, heads: usize) -> Result<usi
         };
         return Err(fields.error(
             "head_dim",
-            format!("found {head_dim}{from}, expected an even number: rotary embeddings turn pairs"),
+            format!(
+                "found {head_dim}{from}, expected an even number: rotary embeddings turn pairs"
+            ),
         ));
     }
     Ok(head_dim)

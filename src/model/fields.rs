@@ -2,6 +2,7 @@
 //! was expected.
 
 use crate::error::{Error, Result};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -121,12 +122,14 @@ impl<'a> Fields<'a> {
 
     /// One token id or a list of them.
     pub fn token_ids(&self, name: &str) -> Result<Option<Vec<u32>>> {
-        self.optional(name, "a token id or a list of token ids", |value| {
-            match value {
+        self.optional(
+            name,
+            "a token id or a list of token ids",
+            |value| match value {
                 Value::Array(ids) => ids.iter().map(token_id).collect(),
                 _ => token_id(value).map(|id| vec![id]),
-            }
-        })
+            },
+        )
     }
 }
 
@@ -134,11 +137,30 @@ fn token_id(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
+/// Parses JSON from the file at `path`; `what` is what it should be.
+pub(super) fn parse<'de, T: Deserialize<'de>>(
+    text: &'de [u8],
+    path: &Path,
+    what: &str,
+) -> Result<T> {
+    serde_json::from_slice(text)
+        .map_err(|error| Error::file(path, format!("expected {what}: {}", one_line(error))))
+}
+
+/// A message that may quote a file, on one line, cut where it is long.
+pub(super) fn one_line(message: impl std::fmt::Display) -> String {
+    let text = message.to_string();
+    let printable = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    cut(printable.collect(), 200)
+}
+
 /// A value on one line, cut where it is long.
 pub(super) fn shown(value: &Value) -> String {
-    const CHARACTERS: usize = 80;
-    let text = value.to_string();
-    match text.char_indices().nth(CHARACTERS) {
+    cut(value.to_string(), 80)
+}
+
+fn cut(text: String, characters: usize) -> String {
+    match text.char_indices().nth(characters) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,
     }

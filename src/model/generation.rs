@@ -1,7 +1,7 @@
 //! generation_config.json: what a checkpoint's makers advise.
 
 use super::config::{ModelConfig, ids_json};
-use super::fields::Fields;
+use super::fields::{self, Fields};
 use crate::error::{Error, Result};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -39,8 +39,7 @@ impl GenerationConfig {
     /// # Errors
     /// See [`GenerationConfig::from_file`].
     pub fn from_json(text: &[u8], path: &Path) -> Result<Self> {
-        let root: Value = serde_json::from_slice(text)
-            .map_err(|error| Error::file(path, format!("not valid JSON: {error}")))?;
+        let root: Value = fields::parse(text, path, "a JSON object")?;
         let fields = Fields::new(path, &root)?;
         let number = |name, expected, valid: fn(f32) -> bool| -> Result<Option<f32>> {
             let number = fields.number(name, expected, |number| {

@@ -1,7 +1,7 @@
 //! Headers of safetensors files: what each tensor is and where its bytes lie, checked against the file before
 //! anyone relies on it. Nothing is reserved by a number that the file claims.
 
-use super::fields::{quoted, shown};
+use super::fields::{self, one_line, quoted, shown};
 use crate::error::{Error, Result};
 use safetensors::tensor::{Dtype, TensorInfo};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -30,8 +30,7 @@ pub(super) struct Stored {
 /// Where the header is broken, or does not account for every byte of the file exactly once.
 pub(super) fn read(file: &[u8], path: &Path) -> Result<HashMap<String, Stored>> {
     let (json, data_start) = split(file).map_err(|message| Error::file(path, message))?;
-    let entries: UniqueMap<Value> = serde_json::from_slice(json)
-        .map_err(|error| Error::file(path, format!("safetensors header: {error}")))?;
+    let entries: UniqueMap<Value> = fields::parse(json, path, "a safetensors header")?;
     let mut tensors = Vec::with_capacity(entries.0.len());
     for (name, value) in entries.0 {
         if name == "__metadata__" {
@@ -71,10 +70,18 @@ fn split(file: &[u8]) -> std::result::Result<(&[u8], usize), String> {
 }
 
 /// One entry of the header, its offsets made those of the file and checked against it.
-fn stored(value: Value, data_start: usize, file_bytes: usize) -> std::result::Result<Stored, String> {
+fn stored(
+    value: Value,
+    data_start: usize,
+    file_bytes: usize,
+) -> std::result::Result<Stored, String> {
     let text = shown(&value);
-    let info: TensorInfo = serde_json::from_value(value)
-        .map_err(|error| format!("found {text}, expected dtype, shape and data_offsets: {error}"))?;
+    let info: TensorInfo = serde_json::from_value(value).map_err(|error| {
+        format!(
+            "found {text}, expected dtype, shape and data_offsets: {}",
+            one_line(error)
+        )
+    })?;
     let (begin, end) = info.data_offsets;
     let available = file_bytes - data_start;
     if begin > end {
@@ -150,7 +157,10 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for UniqueVisitor<V> {
         formatter.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(
+        self,
+        mut map: A,
+    ) -> std::result::Result<Self::Value, A::Error> {
         let mut entries = Vec::new();
         let mut names = HashSet::new();
         while let Some((name, value)) = map.next_entry::<String, V>()? {

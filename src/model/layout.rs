@@ -200,11 +200,7 @@ impl<T> Walk<'_, T> {
             Role::Matrix,
         )?;
         let expert_bias = match self.config.use_expert_bias {
-            true => Some(self.get(
-                format!("{prefix}expert_bias"),
-                &[experts],
-                Role::ExpertBias,
-            )?),
+            true => Some(self.get(format!("{prefix}expert_bias"), &[experts], Role::ExpertBias)?),
             false => None,
         };
         let experts = (0..experts)

@@ -126,3 +126,101 @@ mod x86 {
         fill(stream, first, out, bf16_bits);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Known answers published with Random123 (kat_vectors, philox4x32 10).
+    #[test]
+    fn philox_gives_the_published_answers() {
+        let cases = [
+            (
+                [0; 4],
+                [0; 2],
+                [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8],
+            ),
+            (
+                [u32::MAX; 4],
+                [u32::MAX; 2],
+                [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd],
+            ),
+            (
+                [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344],
+                [0xa409_3822, 0x299f_31d0],
+                [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1],
+            ),
+        ];
+        for (counter, key, expected) in cases {
+            assert_eq!(philox4x32_10(counter, key), expected);
+        }
+    }
+
+    #[test]
+    fn fnv1a_gives_the_published_answers() {
+        assert_eq!(fnv1a_32(b""), 0x811c_9dc5);
+        assert_eq!(fnv1a_32(b"a"), 0xe40c_292c);
+        assert_eq!(fnv1a_32(b"foobar"), 0xbf9c_f968);
+    }
+
+    #[test]
+    fn elements_have_the_mean_and_deviation_asked_for() {
+        const N: usize = 1 << 18;
+        for (mean, std) in [(0.0, 0.02), (1.0, 0.1), (0.0, 0.5)] {
+            let stream = Stream::new(3, "model.layers.0.some.weight", mean, std);
+            let mut bits = vec![0u32; N];
+            stream.fill_f32(0, &mut bits);
+            let values: Vec<f64> = bits
+                .iter()
+                .map(|&bits| f64::from(f32::from_bits(u32::from_le(bits))))
+                .collect();
+            let found_mean = values.iter().sum::<f64>() / N as f64;
+            let moment = |power: i32| {
+                let sum: f64 = values.iter().map(|v| (v - found_mean).powi(power)).sum();
+                sum / N as f64
+            };
+            let found_std = moment(2).sqrt();
+            // Five standard errors of the mean and of the deviation.
+            let n = (N as f64).sqrt();
+            assert!(
+                (found_mean - f64::from(mean)).abs() < 5.0 * std / n,
+                "{found_mean}"
+            );
+            assert!(
+                (found_std / std - 1.0).abs() < 5.0 / (2f64.sqrt() * n),
+                "{found_std}"
+            );
+            // Four uniforms: kurtosis 3 - 1.2 / 4.
+            let kurtosis = moment(4) / moment(2).powi(2);
+            assert!((kurtosis - 2.7).abs() < 0.05, "{kurtosis}");
+        }
+    }
+
+    /// Whatever instructions this CPU has, and wherever a chunk starts, the elements are those of the formula.
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        let stream = Stream::new(0x1234_5678_9abc_def0, "x", 1.0, 0.1);
+        for first in [0, 1, 77, u64::from(u32::MAX) - 100] {
+            let expected: Vec<u16> = (0..203)
+                .map(|i| {
+                    half::bf16::from_f32(stream.element(first + i))
+                        .to_bits()
+                        .to_le()
+                })
+                .collect();
+            let mut found = vec![0; expected.len()];
+            stream.fill_bf16(first, &mut found);
+            assert_eq!(found, expected, "the widest, from {first}");
+            found.fill(0);
+            fill(&stream, first, &mut found, bf16_bits);
+            assert_eq!(found, expected, "portable, from {first}");
+            #[cfg(target_arch = "x86_64")]
+            if is_x86_feature_detected!("avx2") {
+                found.fill(0);
+                // SAFETY: this CPU has the feature that the function is compiled for.
+                unsafe { x86::fill_bf16_avx2(&stream, first, &mut found) };
+                assert_eq!(found, expected, "AVX2, from {first}");
+            }
+        }
+    }
+}

@@ -34,7 +34,8 @@ impl ModelSource {
     }
 
     fn parse_random(text: &str) -> Result<Self> {
-        let usage = |message: String| Err(Error::Usage(format!("--model {RANDOM_PREFIX}{message}")));
+        let usage =
+            |message: String| Err(Error::Usage(format!("--model {RANDOM_PREFIX}{message}")));
         // A path may hold an @ itself.
         let (preset, seed) = match text.rsplit_once('@') {
             Some((preset, seed)) if !Path::new(text).is_file() => match seed.parse() {

@@ -157,8 +157,7 @@ fn shard_header(specs: &[TensorSpec]) -> std::io::Result<Vec<u8>> {
         (spec.name.clone(), info)
     });
     let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let metadata =
-        Metadata::new(Some(format), entries.collect()).map_err(std::io::Error::other)?;
+    let metadata = Metadata::new(Some(format), entries.collect()).map_err(std::io::Error::other)?;
     let mut json = serde_json::to_vec(&metadata)?;
     json.resize(json.len().next_multiple_of(8), b' ');
     let mut header = (json.len() as u64).to_le_bytes().to_vec();
@@ -176,13 +175,20 @@ fn write_small_files(
     let weight_map: Map<String, Value> = shards
         .iter()
         .zip(names)
-        .flat_map(|(shard, name)| shard.iter().map(move |spec| (spec.name.clone(), json!(name))))
+        .flat_map(|(shard, name)| {
+            shard
+                .iter()
+                .map(move |spec| (spec.name.clone(), json!(name)))
+        })
         .collect();
     let index = json!({"metadata": {"total_size": bytes_total}, "weight_map": weight_map});
     let [index_name, generation, tokenizer, tokenizer_config] = SMALL_FILES;
     output.write_json(index_name, &index)?;
     output.write_json(generation, &GenerationConfig::json_for(config))?;
-    output.write_json(tokenizer, &tokenizer_files::tokenizer_json(config.vocab_size))?;
+    output.write_json(
+        tokenizer,
+        &tokenizer_files::tokenizer_json(config.vocab_size),
+    )?;
     output.write_json(
         tokenizer_config,
         &tokenizer_files::tokenizer_config_json(config.max_position_embeddings),

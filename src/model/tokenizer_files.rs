@@ -18,7 +18,7 @@ const PAD: usize = 0;
 const BOS: usize = 1;
 const EOS: usize = 7;
 
-const CHAT_TEMPLATE: &str = "{{- bos_token -}}{%- for message in messages -%}{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}";
+const CHAT_TEMPLATE: &str = "{{- bos_token -}}{%- for message in messages -%}{{- '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}";
 
 /// tokenizer.json: special tokens, then byte b as 8 + b, then ids up to the vocabulary's end that print as `<id>`.
 pub(super) fn tokenizer_json(vocab_size: usize) -> Value {
