@@ -149,20 +149,20 @@ pub(super) fn parse<'de, T: Deserialize<'de>>(
 
 /// A message that may quote a file, on one line, cut where it is long.
 pub(super) fn one_line(message: impl std::fmt::Display) -> String {
-    let text = message.to_string();
-    let printable = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    cut(printable.collect(), 200)
+    printable(&message.to_string(), 200)
 }
 
 /// A value on one line, cut where it is long.
 pub(super) fn shown(value: &Value) -> String {
-    cut(value.to_string(), 80)
+    printable(&value.to_string(), 80)
 }
 
-fn cut(text: String, characters: usize) -> String {
-    match text.char_indices().nth(characters) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
+fn printable(text: &str, characters: usize) -> String {
+    let visible = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let cut: String = visible.take(characters).collect();
+    match text.chars().nth(characters) {
+        Some(_) => cut + "...",
+        None => cut,
     }
 }
 

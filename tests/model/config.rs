@@ -242,7 +242,10 @@ fn wrong_fields_are_named_with_what_was_found_and_expected() {
             &["\"rope_scaling\"", "linear", "null"],
         ),
         (json!({"rope_theta": 0}), &["\"rope_theta\"", "found 0"]),
-        (json!({"norm_eps": -1e-5}), &["\"norm_eps\"", "found -0.00001"]),
+        (
+            json!({"norm_eps": -1e-5}),
+            &["\"norm_eps\"", "found -0.00001"],
+        ),
         (json!({"norm_eps": 1e300}), &["\"norm_eps\"", "1e+300"]),
         (
             json!({"use_expert_bias": 1}),
