@@ -2,6 +2,7 @@
 //! Knows nothing of plans, backends or requests.
 
 pub mod config;
+pub mod philox;
 pub mod weights;
 
 pub use config::{GenerationConfig, LayerType, ModelConfig};

@@ -1,0 +1,72 @@
+//! What the unit tests of this backend share: seeded numbers and a comparison.
+
+use crate::model::philox::philox4x32_10;
+use crate::model::{DType, Tensor};
+use std::sync::Arc;
+
+/// A stream of numbers that a seed decides.
+pub struct Numbers {
+    seed: u32,
+    next: u32,
+}
+
+impl Numbers {
+    pub fn new(seed: u32) -> Self {
+        Self { seed, next: 0 }
+    }
+
+    pub fn word(&mut self) -> u32 {
+        self.next += 1;
+        philox4x32_10([self.next, 0, 0, 0], [self.seed, 0])[0]
+    }
+
+    /// Uniform below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        self.word() as usize % n
+    }
+
+    /// About N(0, 1).
+    pub fn normal(&mut self, count: usize) -> Vec<f32> {
+        (0..count)
+            .map(|_| {
+                let sum: f64 = (0..6).map(|_| f64::from(self.word()) / 2f64.powi(32)).sum();
+                ((sum - 3.0) * 2f64.sqrt()) as f32
+            })
+            .collect()
+    }
+
+    /// A bf16 matrix and its values, N(0, 1 / cols).
+    pub fn bf16_matrix(&mut self, rows: usize, cols: usize) -> (Tensor, Vec<f32>) {
+        let scale = 1.0 / (cols as f32).sqrt();
+        let values: Vec<half::bf16> = self
+            .normal(rows * cols)
+            .iter()
+            .map(|v| half::bf16::from_f32(v * scale))
+            .collect();
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let length = bytes.len();
+        let tensor = Tensor::new(
+            "m",
+            DType::BF16,
+            vec![rows, cols],
+            Arc::new(bytes),
+            0..length,
+        );
+        (tensor, values.iter().map(|v| v.to_f32()).collect())
+    }
+}
+
+/// Norm of the difference over norm of `expected` is at most `tolerance`.
+pub fn assert_close(found: &[f32], expected: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), expected.len());
+    let (mut difference, mut norm) = (0.0, 0.0);
+    for (&f, &e) in found.iter().zip(expected) {
+        difference += (f64::from(f) - e).powi(2);
+        norm += e * e;
+    }
+    let relative = (difference / norm).sqrt();
+    assert!(
+        relative <= tolerance,
+        "relative error {relative:e}, expected at most {tolerance:e}"
+    );
+}
