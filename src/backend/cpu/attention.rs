@@ -91,3 +91,114 @@ impl<'a> Context<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::check::{Numbers, Sequences, assert_close};
+    use crate::backend::cpu::rope::{QkWeights, inverse_frequencies, qk_norm_rope};
+
+    const THETA: f64 = 1e6;
+    const EPS: f32 = 1e-5;
+
+    fn norm_rope(head: &[f32], weight: &[f32], position: usize) -> Vec<f64> {
+        let head: Vec<f64> = head.iter().map(|&v| f64::from(v)).collect();
+        let size = head.len();
+        let mean = head.iter().map(|v| v * v).sum::<f64>() / size as f64;
+        let normed: Vec<f64> = head
+            .iter()
+            .zip(weight)
+            .map(|(v, &w)| v / (mean + f64::from(EPS)).sqrt() * f64::from(w))
+            .collect();
+        (0..size)
+            .map(|i| {
+                let pair = i % (size / 2);
+                let angle = position as f64 / THETA.powf(2.0 * pair as f64 / size as f64);
+                let other = if i < size / 2 {
+                    -normed[i + size / 2]
+                } else {
+                    normed[i - size / 2]
+                };
+                normed[i] * angle.cos() + other * angle.sin()
+            })
+            .collect()
+    }
+
+    /// Norm, rotation and attention of a whole sequence in f64: `qkv` is `[tokens, (heads + 2 kv) D]`.
+    fn naive(qkv: &[f32], q_norm: &[f32], k_norm: &[f32], shape: HeadShape) -> Vec<f64> {
+        let size = shape.head_dim;
+        let rows: Vec<_> = qkv.chunks(shape.qkv()).collect();
+        let head = |row: usize, head: usize| &rows[row][head * size..][..size];
+        let mut out = Vec::new();
+        for t in 0..rows.len() {
+            for h in 0..shape.heads {
+                let q = norm_rope(head(t, h), q_norm, t);
+                let kv_head = h * shape.kv_heads / shape.heads;
+                let scores: Vec<f64> = (0..=t)
+                    .map(|p| {
+                        let k = norm_rope(head(p, shape.heads + kv_head), k_norm, p);
+                        let dot: f64 = q.iter().zip(&k).map(|(a, b)| a * b).sum();
+                        dot / (size as f64).sqrt()
+                    })
+                    .collect();
+                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
+                for d in 0..size {
+                    let value =
+                        |p: usize| f64::from(head(p, shape.heads + shape.kv_heads + kv_head)[d]);
+                    out.push(
+                        (0..=t)
+                            .map(|p| (scores[p] - max).exp() / sum * value(p))
+                            .sum(),
+                    );
+                }
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn chunked_attention_over_scattered_pages_is_the_formula_in_f64() {
+        let mut numbers = Numbers::new(8);
+        for (heads, kv_heads, head_dim, page_tokens) in [
+            (4, 1, 64, 16),
+            (4, 2, 128, 5),
+            (3, 3, 10, 1),
+            (6, 2, 64, 64),
+        ] {
+            let shape = HeadShape {
+                heads,
+                kv_heads,
+                head_dim,
+            };
+            let tokens = 41usize;
+            let pages: Vec<u32> = (0..tokens.div_ceil(page_tokens) as u32)
+                .map(|p| p * 2 + 1)
+                .rev()
+                .collect();
+            let mut kv = KvPool::new(2, 2 * pages.len() + 1, page_tokens, shape.kv());
+            let (q_norm, k_norm) = (numbers.normal(head_dim), numbers.normal(head_dim));
+            let qkv = numbers.normal(tokens * shape.qkv());
+            let frequencies = inverse_frequencies(THETA, head_dim);
+            let weights = QkWeights {
+                q_norm: &q_norm,
+                k_norm: &k_norm,
+                eps: EPS,
+                inverse_frequencies: &frequencies,
+            };
+            let mut found = Vec::new();
+            for (start, end) in [(0, 7), (7, 8), (8, 40), (40, 41)] {
+                let rows = (end - start) as u32;
+                let sequences = Sequences::new(&[(0, start as u32, rows, &pages)]);
+                let batch = sequences.batch();
+                let mut qkv = qkv[start * shape.qkv()..end * shape.qkv()].to_vec();
+                let mut x = vec![0.0; rows as usize * shape.q()];
+                let isa = Isa::detect();
+                qk_norm_rope(isa, &batch, &weights, shape, &mut qkv, &mut kv, 1);
+                attention(isa, &batch, shape, &qkv, &kv, 1, &mut x);
+                found.extend(x);
+            }
+            assert_close(&found, &naive(&qkv, &q_norm, &k_norm, shape), 2e-6);
+        }
+    }
+}

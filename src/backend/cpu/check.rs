@@ -1,7 +1,9 @@
 //! What the unit tests of this backend share: seeded numbers and a comparison.
 
+use super::batch::Batch;
 use crate::model::philox::philox4x32_10;
 use crate::model::{DType, Tensor};
+use crate::sys::abi;
 use std::sync::Arc;
 
 /// A stream of numbers that a seed decides.
@@ -69,4 +71,56 @@ pub fn assert_close(found: &[f32], expected: &[f64], tolerance: f64) {
         relative <= tolerance,
         "relative error {relative:e}, expected at most {tolerance:e}"
     );
+}
+
+/// Rows of sequences without a state block: each is (slot, first position, rows, pages).
+pub struct Sequences {
+    rows: Vec<abi::tg_row>,
+    sequences: Vec<abi::tg_sequence>,
+    pages: Vec<Vec<u32>>,
+}
+
+impl Sequences {
+    pub fn new(of: &[(u32, u32, u32, &[u32])]) -> Self {
+        let mut made = Self {
+            rows: Vec::new(),
+            sequences: Vec::new(),
+            pages: Vec::new(),
+        };
+        for (sequence, &(slot, first_position, rows, pages)) in of.iter().enumerate() {
+            let first_row = made.rows.len() as u32;
+            made.rows.extend((0..rows).map(|row| abi::tg_row {
+                slot,
+                position: first_position + row,
+                token: 0,
+                sequence: sequence as u32,
+            }));
+            made.sequences.push(abi::tg_sequence {
+                slot,
+                first_row,
+                rows,
+                first_position,
+                sample: u32::MAX,
+                flags: if first_position == 0 {
+                    abi::TG_SEQUENCE_FIRST
+                } else {
+                    0
+                },
+            });
+            made.pages.push(pages.to_vec());
+        }
+        made
+    }
+
+    pub fn batch(&self) -> Batch<'_> {
+        Batch {
+            is_score: false,
+            rows: &self.rows,
+            sequences: &self.sequences,
+            tokens: vec![0; self.rows.len()],
+            pages: self.pages.iter().map(Vec::as_slice).collect(),
+            slots: Vec::new(),
+            sample_rows: &[],
+        }
+    }
 }

@@ -132,3 +132,71 @@ pub fn short_conv(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::check::{Numbers, Sequences, assert_close};
+
+    /// y[t, c] over a whole sequence, in f64: `bcx` is `[tokens, 3H]`.
+    fn naive(bcx: &[f32], taps: &[f32], bias: Option<&[f32]>, hidden: usize) -> Vec<f64> {
+        let count = taps.len() / hidden;
+        let tokens = bcx.len() / (3 * hidden);
+        let at = |t: usize, part: usize, c: usize| f64::from(bcx[(t * 3 + part) * hidden + c]);
+        let mut y = Vec::new();
+        for t in 0..tokens {
+            for c in 0..hidden {
+                let mut sum = bias.map_or(0.0, |bias| f64::from(bias[c]));
+                for k in 0..count {
+                    if let Some(from) = (t + k).checked_sub(count - 1) {
+                        let tap = f64::from(taps[c * count + k]);
+                        sum += tap * at(from, 0, c) * at(from, 2, c);
+                    }
+                }
+                y.push(at(t, 1, c) * sum);
+            }
+        }
+        y
+    }
+
+    #[test]
+    fn chunks_of_two_sequences_give_what_whole_sequences_give() {
+        let mut numbers = Numbers::new(7);
+        let hidden = 19;
+        for count in 1..=8 {
+            for chunks in [&[12u32] as &[u32], &[1; 12], &[5, 1, 2, 4], &[2, 9, 1]] {
+                let (taps, tap_values) = numbers.bf16_matrix(hidden, count);
+                let (bias, bias_values) = numbers.bf16_matrix(hidden, 1);
+                let bias = (count % 2 == 0).then_some(bias);
+                let weights = ConvWeights::new(&taps, bias.as_ref());
+                let mut state = ConvState::new(2, 3, count, hidden);
+                // What an earlier sequence left must not be seen.
+                state.columns.fill(9.0);
+                let inputs: Vec<_> = (0..2).map(|_| numbers.normal(12 * 3 * hidden)).collect();
+                let mut outputs = [Vec::new(), Vec::new()];
+                let mut position = 0;
+                for &rows in chunks {
+                    // Slots 2 and 0, in this order.
+                    let sequences =
+                        Sequences::new(&[(2, position, rows, &[]), (0, position, rows, &[])]);
+                    let range =
+                        position as usize * 3 * hidden..(position + rows) as usize * 3 * hidden;
+                    let mut bcx = [&inputs[0][range.clone()], &inputs[1][range]].concat();
+                    let mut x = vec![0.0; 2 * rows as usize * hidden];
+                    let batch = sequences.batch();
+                    short_conv(&batch, &weights, &mut state, 1, &mut bcx, &mut x);
+                    let (first, second) = x.split_at(rows as usize * hidden);
+                    outputs[0].extend_from_slice(first);
+                    outputs[1].extend_from_slice(second);
+                    position += rows;
+                }
+                for (output, input) in outputs.iter().zip(&inputs) {
+                    let bias = bias.is_some().then_some(bias_values.as_slice());
+                    assert_close(output, &naive(input, &tap_values, bias, hidden), 1e-6);
+                }
+                let untouched = state.slot_elements * 3;
+                assert!(state.columns[..untouched].iter().all(|&v| v == 9.0));
+            }
+        }
+    }
+}

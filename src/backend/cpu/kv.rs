@@ -24,7 +24,6 @@ impl KvPool {
         }
     }
 
-
     fn page_start(&self, layer: usize, page: u32) -> usize {
         (layer * self.pages + page as usize) * self.page_tokens * self.token_elements
     }

@@ -110,3 +110,35 @@ pub fn qk_norm_rope(
         kv.write(layer, table, row.position as usize, key, value);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frequencies_are_powers_of_theta() {
+        let found = inverse_frequencies(1e6, 64);
+        assert_eq!(found.len(), 32);
+        assert_eq!(found[0], 1.0);
+        for (i, &frequency) in found.iter().enumerate() {
+            let exact = 1e6f64.powf(-(i as f64) / 32.0);
+            assert!((f64::from(frequency) / exact - 1.0).abs() < 1.2e-7, "{i}");
+        }
+    }
+
+    #[test]
+    fn far_angles_are_reduced_in_full() {
+        for position in [100_000u32, 127_999, 4_000_000] {
+            let angle = position as f32 * 0.9f32;
+            assert!((f64::from(angle.cos()) - f64::from(angle).cos()).abs() < 1e-7);
+            assert!((f64::from(angle.sin()) - f64::from(angle).sin()).abs() < 1e-7);
+        }
+    }
+
+    #[test]
+    fn rotation_turns_each_pair_by_its_angle() {
+        let mut head = [1.0, 0.0, 0.0, 2.0];
+        rotate(&mut head, &[(0.0, 1.0), (0.6, 0.8)]);
+        assert_eq!(head, [0.0, -1.6, 1.0, 1.2]);
+    }
+}
