@@ -22,11 +22,6 @@ impl Numbers {
         philox4x32_10([self.next, 0, 0, 0], [self.seed, 0])[0]
     }
 
-    /// Uniform below `n`.
-    pub fn below(&mut self, n: usize) -> usize {
-        self.word() as usize % n
-    }
-
     /// About N(0, 1).
     pub fn normal(&mut self, count: usize) -> Vec<f32> {
         (0..count)

@@ -1,13 +1,8 @@
 //! The CPU reference against what transformers computes, and against itself: a row's bits depend on nothing
 //! but its own sequence.
 
-#[path = "common/golden.rs"]
-mod golden;
-#[path = "common/machine.rs"]
-mod machine;
-
-use golden::Golden;
-use machine::{Job, Output, Setup, run};
+use crate::golden::{self, Golden};
+use crate::machine::{self, Job, Output, Setup, run};
 use std::sync::{Arc, Mutex};
 use tailgraph::backend::StageBackend;
 use tailgraph::backend::cpu::CpuStage;
