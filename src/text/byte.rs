@@ -41,7 +41,11 @@ pub fn encode(text: &str, add_special: bool) -> Vec<u32> {
             rest = &rest[SPECIALS[id].len()..];
         } else {
             let length = rest.chars().next().map_or(1, char::len_utf8);
-            ids.extend(rest.as_bytes()[..length].iter().map(|&b| FIRST_BYTE + u32::from(b)));
+            ids.extend(
+                rest.as_bytes()[..length]
+                    .iter()
+                    .map(|&b| FIRST_BYTE + u32::from(b)),
+            );
             rest = &rest[length..];
         }
     }
@@ -65,7 +69,10 @@ mod tests {
 
     #[test]
     fn specials_are_single_ids_and_bytes_follow_them() {
-        assert_eq!(encode("<|im_start|>é<", false), [6, 8 + 0xc3, 8 + 0xa9, 8 + b'<' as u32]);
+        assert_eq!(
+            encode("<|im_start|>é<", false),
+            [6, 8 + 0xc3, 8 + 0xa9, 8 + b'<' as u32]
+        );
         assert_eq!(encode("<|im_start|", true).len(), 12);
         assert_eq!(encode("", true), [1]);
     }

@@ -20,7 +20,13 @@ const DEFAULT: &str = "default";
 
 /// Names under which tokenizer_config.json gives special tokens, and templates read them.
 const SPECIAL_TOKENS: [&str; 7] = [
-    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
 ];
 
 /// The chat template of a checkpoint. What it renders is encoded without adding special tokens.
@@ -44,7 +50,10 @@ impl ChatTemplate {
         let config = match read(&config_path)? {
             None => Value::Null,
             Some(text) => serde_json::from_str(&text).map_err(|error| {
-                Error::file(&config_path, format!("found broken JSON ({error}), expected an object"))
+                Error::file(
+                    &config_path,
+                    format!("found broken JSON ({error}), expected an object"),
+                )
             })?,
         };
         let path = dir.join("chat_template.jinja");
@@ -76,10 +85,18 @@ impl ChatTemplate {
             "bos_token": "<|startoftext|>", "eos_token": "<|im_end|>", "pad_token": "<|pad|>"
         });
         let templates = vec![(DEFAULT.to_owned(), BUILT_IN.to_owned())];
-        Self::new("(built-in chat template)".into(), templates, special_tokens(&config))
+        Self::new(
+            "(built-in chat template)".into(),
+            templates,
+            special_tokens(&config),
+        )
     }
 
-    fn new(path: PathBuf, templates: Vec<(String, String)>, variables: Map<String, Value>) -> Result<Self> {
+    fn new(
+        path: PathBuf,
+        templates: Vec<(String, String)>,
+        variables: Map<String, Value>,
+    ) -> Result<Self> {
         let mut environment = jinja::environment();
         for (name, source) in templates {
             let source = jinja::prepare(&source);
@@ -90,7 +107,10 @@ impl ChatTemplate {
                     .map_err(|error| describe(&error))
             })
             .map_err(|message| {
-                Error::file(&path, format!("chat template `{label}`: {message}, expected a Jinja template"))
+                Error::file(
+                    &path,
+                    format!("chat template `{label}`: {message}, expected a Jinja template"),
+                )
             })?;
         }
         let mut template = Self {
@@ -105,7 +125,9 @@ impl ChatTemplate {
     /// What time `strftime_now` shows in place of the local time, for prompts that must not change with it.
     pub fn set_clock(&mut self, clock: impl Fn() -> NaiveDateTime + Send + Sync + 'static) {
         self.environment
-            .add_function("strftime_now", move |format: &str| jinja::strftime(clock(), format));
+            .add_function("strftime_now", move |format: &str| {
+                jinja::strftime(clock(), format)
+            });
     }
 
     /// `messages` is a list of objects with `role` and `content`; `tools` a list of JSON schemas.
@@ -132,7 +154,9 @@ impl ChatTemplate {
             let template = self.environment.get_template(name).map_err(|_| {
                 format!("there is no template named `{name}`: expected one in `chat_template`")
             })?;
-            template.render(&variables).map_err(|error| describe(&error))
+            template
+                .render(&variables)
+                .map_err(|error| describe(&error))
         })
         .map_err(|message| format!("{}: {message}", self.path.display()))
     }
@@ -157,10 +181,12 @@ fn named(value: &Value) -> std::result::Result<Vec<(String, String)>, String> {
         Value::String(text) => Ok(vec![(DEFAULT.to_owned(), text.clone())]),
         Value::Array(items) => items
             .iter()
-            .map(|item| match (item["name"].as_str(), item["template"].as_str()) {
-                (Some(name), Some(template)) => Ok((name.to_owned(), template.to_owned())),
-                _ => Err(wrong()),
-            })
+            .map(
+                |item| match (item["name"].as_str(), item["template"].as_str()) {
+                    (Some(name), Some(template)) => Ok((name.to_owned(), template.to_owned())),
+                    _ => Err(wrong()),
+                },
+            )
             .collect(),
         _ => Err(wrong()),
     }
@@ -168,17 +194,31 @@ fn named(value: &Value) -> std::result::Result<Vec<(String, String)>, String> {
 
 /// Special tokens of tokenizer_config.json, each a string or an object with `content`.
 fn special_tokens(config: &Value) -> Map<String, Value> {
-    let text = |value: &Value| value.as_str().or(value["content"].as_str()).map(str::to_owned);
+    let text = |value: &Value| {
+        value
+            .as_str()
+            .or(value["content"].as_str())
+            .map(str::to_owned)
+    };
     let mut tokens = Map::new();
     let extra = config["extra_special_tokens"].as_object();
     let own = SPECIAL_TOKENS.iter().map(|&name| (name, &config[name]));
-    for (name, value) in own.chain(extra.into_iter().flatten().map(|(name, value)| (name.as_str(), value))) {
+    for (name, value) in own.chain(
+        extra
+            .into_iter()
+            .flatten()
+            .map(|(name, value)| (name.as_str(), value)),
+    ) {
         if let Some(token) = text(value) {
             tokens.insert(name.to_owned(), token.into());
         }
     }
     if let Some(additional) = config["additional_special_tokens"].as_array() {
-        let additional: Vec<Value> = additional.iter().filter_map(text).map(Value::from).collect();
+        let additional: Vec<Value> = additional
+            .iter()
+            .filter_map(text)
+            .map(Value::from)
+            .collect();
         tokens.insert("additional_special_tokens".into(), additional.into());
     }
     tokens

@@ -84,9 +84,9 @@ impl Chain {
             ("Strip", false) => self
                 .steps
                 .push(Step::Strip(Strip::deserialize(decoder).map_err(broken)?)),
-            ("Replace", false) => self
-                .steps
-                .push(Step::Replace(Replace::deserialize(decoder).map_err(broken)?)),
+            ("Replace", false) => self.steps.push(Step::Replace(
+                Replace::deserialize(decoder).map_err(broken)?,
+            )),
             ("ByteFallback", false) => self.steps.push(Step::ByteFallback),
             ("Metaspace", false) => self.steps.push(Step::Metaspace {
                 replacement: decoder["replacement"]
@@ -409,9 +409,21 @@ mod tests {
             {"type": "Fuse"},
             {"type": "Strip", "content": " ", "start": 2, "stop": 2}]});
         for tokens in [
-            &["▁", "▁", "▁a", "<0xE5>", "<0x8F>", "<0xAB>", "▁", "b", "▁▁▁"][..],
+            &[
+                "▁",
+                "▁",
+                "▁a",
+                "<0xE5>",
+                "<0x8F>",
+                "<0xAB>",
+                "▁",
+                "b",
+                "▁▁▁",
+            ][..],
             &["<0xE5>", "<0x8F>", "x", "<0xE5>"],
-            &["<0x20>", "<0x20>", "<0x20>", "y", "<0x20>", "<0xZZ>", "<0x2>"],
+            &[
+                "<0x20>", "<0x20>", "<0x20>", "y", "<0x20>", "<0xZZ>", "<0x2>",
+            ],
         ] {
             let (text, whole) = both(decoder.clone(), tokens);
             assert_eq!(text, whole, "{tokens:?}");

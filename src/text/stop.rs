@@ -78,8 +78,7 @@ impl StopMatcher {
     /// be shown. Always at a character's border.
     pub fn safe(&self) -> usize {
         let pending = self.pending();
-        self.found
-            .map_or(pending, |found| found.start.min(pending))
+        self.found.map_or(pending, |found| found.start.min(pending))
     }
 
     /// The stop string, now that no more text will come.

@@ -59,7 +59,12 @@ impl Tokenizer {
                 file.tokenizer
                     .encode_fast(text, add_special)
                     .map(|encoding| encoding.get_ids().to_vec())
-                    .map_err(|error| format!("the text cannot be tokenized: {}", one_line(&error.to_string())))
+                    .map_err(|error| {
+                        format!(
+                            "the text cannot be tokenized: {}",
+                            one_line(&error.to_string())
+                        )
+                    })
             })
             .map_err(Error::Runtime),
         }
@@ -122,7 +127,11 @@ impl File {
     /// that is to be skipped.
     pub(super) fn token(&self, id: u32, skip_special: bool) -> Option<String> {
         let token = self.tokenizer.id_to_token(id)?;
-        let skipped = skip_special && self.tokenizer.get_added_vocabulary().is_special_token(&token);
+        let skipped = skip_special
+            && self
+                .tokenizer
+                .get_added_vocabulary()
+                .is_special_token(&token);
         (!skipped).then_some(token)
     }
 }

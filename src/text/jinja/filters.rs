@@ -24,6 +24,12 @@ pub fn add(environment: &mut Environment<'static>) {
     environment.add_filter("float", float);
     environment.add_filter("round", round);
     environment.add_filter("items", items);
+    environment.add_filter("sum", sum);
+    environment.add_filter("length", length);
+    environment.add_filter("count", length);
+    environment.add_filter("wordcount", wordcount);
+    environment.add_filter("escape", escape);
+    environment.add_filter("e", escape);
 
     environment.add_test("iterable", is_iterable);
     environment.add_test("sequence", |value: &Value| {
@@ -33,13 +39,18 @@ pub fn add(environment: &mut Environment<'static>) {
         matches!(value.kind(), ValueKind::Number | ValueKind::Bool)
     });
 
-    environment.add_function("cycler", globals::cycler);
     environment.add_function("joiner", globals::joiner);
 }
 
 /// transformers' own: json.dumps, and nothing escaped for HTML.
 fn tojson(value: &Value, arguments: Rest<Value>) -> Result<String, Error> {
-    type Arguments = (Option<bool>, Option<Value>, Option<Value>, Option<bool>, Kwargs);
+    type Arguments = (
+        Option<bool>,
+        Option<Value>,
+        Option<Value>,
+        Option<bool>,
+        Kwargs,
+    );
     let (ensure_ascii, indent, separators, sort_keys, named): Arguments = from_args(&arguments)?;
     let flag = |given: Option<bool>, name: &str| -> Result<bool, Error> {
         Ok(given.or(named.get(name)?).unwrap_or(false))
@@ -59,7 +70,12 @@ fn tojson(value: &Value, arguments: Rest<Value>) -> Result<String, Error> {
             None => None,
             Some(pair) => {
                 let pair: Vec<Value> = pair.try_iter()?.collect();
-                match pair.iter().map(Value::as_str).collect::<Option<Vec<_>>>().as_deref() {
+                match pair
+                    .iter()
+                    .map(Value::as_str)
+                    .collect::<Option<Vec<_>>>()
+                    .as_deref()
+                {
                     Some([item, key]) => Some((item.to_string(), key.to_string())),
                     _ => return Err(wrong("tojson: `separators` is not a pair of strings")),
                 }
@@ -83,7 +99,9 @@ fn indentation(width: &Value) -> Result<String, Error> {
         .ok_or_else(|| wrong("the indent is neither a number nor a string"))?;
     match usize::try_from(spaces).unwrap_or(0) {
         spaces if spaces <= MAX_INDENT => Ok(" ".repeat(spaces)),
-        spaces => Err(wrong(&format!("the indent is {spaces}, expected at most {MAX_INDENT}"))),
+        spaces => Err(wrong(&format!(
+            "the indent is {spaces}, expected at most {MAX_INDENT}"
+        ))),
     }
 }
 
@@ -180,18 +198,29 @@ fn default(
     let other = other.or(named.get("default_value")?);
     let boolean = boolean.or(named.get("boolean")?).unwrap_or(false);
     named.assert_all_used()?;
-    Ok(match value.is_undefined() || (boolean && !value.is_true()) {
-        true => other.unwrap_or_else(|| Value::from("")),
-        false => value.clone(),
-    })
+    Ok(
+        match value.is_undefined() || (boolean && !value.is_true()) {
+            true => other.unwrap_or_else(|| Value::from("")),
+            false => value.clone(),
+        },
+    )
 }
 
-fn int(value: &Value, default: Option<Value>, base: Option<u32>, named: Kwargs) -> Result<Value, Error> {
-    let default = default.or(named.get("default")?).unwrap_or_else(|| Value::from(0));
+fn int(
+    value: &Value,
+    default: Option<Value>,
+    base: Option<u32>,
+    named: Kwargs,
+) -> Result<Value, Error> {
+    let default = default
+        .or(named.get("default")?)
+        .unwrap_or_else(|| Value::from(0));
     let base = base.or(named.get("base")?).unwrap_or(10);
     named.assert_all_used()?;
     if !matches!(base, 2 | 8 | 10 | 16) {
-        return Err(wrong(&format!("int: the base is {base}, expected 2, 8, 10 or 16")));
+        return Err(wrong(&format!(
+            "int: the base is {base}, expected 2, 8, 10 or 16"
+        )));
     }
     Ok(match value.kind() {
         ValueKind::Bool => Value::from(i64::from(value.is_true())),
@@ -218,7 +247,9 @@ fn int(value: &Value, default: Option<Value>, base: Option<u32>, named: Kwargs) 
 }
 
 fn float(value: &Value, default: Option<Value>, named: Kwargs) -> Result<Value, Error> {
-    let default = default.or(named.get("default")?).unwrap_or_else(|| Value::from(0.0));
+    let default = default
+        .or(named.get("default")?)
+        .unwrap_or_else(|| Value::from(0.0));
     named.assert_all_used()?;
     let x = match value.kind() {
         ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
@@ -242,19 +273,25 @@ fn round(
     if value.is_integer() && method == "common" {
         return Ok(value.clone());
     }
-    let x = f64::try_from(value.clone())
-        .map_err(|_| wrong(&format!("round: found a value of type {}, expected a number", value.kind())))?;
+    let x = f64::try_from(value.clone()).map_err(|_| {
+        wrong(&format!(
+            "round: found a value of type {}, expected a number",
+            value.kind()
+        ))
+    })?;
     let power = 10f64.powi(precision);
     Ok(Value::from(match (method, usize::try_from(precision)) {
         // Formatting rounds the exact binary value, as Python does.
-        ("common", Ok(digits)) if digits <= 17 => {
-            format!("{x:.digits$}").parse().unwrap_or(x)
-        }
+        ("common", Ok(digits)) if digits <= 17 => format!("{x:.digits$}").parse().unwrap_or(x),
         ("common", Ok(_)) => x,
         ("common", Err(_)) => (x * power).round_ties_even() / power,
         ("ceil", _) => (x * power).ceil() / power,
         ("floor", _) => (x * power).floor() / power,
-        _ => return Err(wrong(&format!("round: the method is {method:?}, expected common, ceil or floor"))),
+        _ => {
+            return Err(wrong(&format!(
+                "round: the method is {method:?}, expected common, ceil or floor"
+            )));
+        }
     }))
 }
 
@@ -266,8 +303,80 @@ fn items(value: &Value) -> Result<Value, Error> {
             .map(|key| Ok(Value::from(vec![key.clone(), value.get_item(&key)?])))
             .collect::<Result<Vec<Value>, Error>>()
             .map(Value::from),
-        kind => Err(wrong(&format!("items: found a value of type {kind}, expected a mapping"))),
+        kind => Err(wrong(&format!(
+            "items: found a value of type {kind}, expected a mapping"
+        ))),
     }
+}
+
+fn sum(
+    value: &Value,
+    attribute: Option<Value>,
+    start: Option<Value>,
+    named: Kwargs,
+) -> Result<Value, Error> {
+    let attribute: Option<Value> = attribute.or(named.get("attribute")?);
+    let start: Option<Value> = start.or(named.get("start")?);
+    named.assert_all_used()?;
+    let (mut whole, mut fraction) = (Some(0i128), 0.0);
+    for (i, item) in start
+        .into_iter()
+        .map(Ok)
+        .chain(value.try_iter()?.map(|item| match &attribute {
+            Some(attribute) => item.get_item(attribute),
+            None => Ok(item),
+        }))
+        .enumerate()
+    {
+        let item = item?;
+        let x = f64::try_from(item.clone()).map_err(|_| {
+            wrong(&format!(
+                "sum: item {i} is of type {}, expected a number",
+                item.kind()
+            ))
+        })?;
+        fraction += x;
+        whole = match i128::try_from(item) {
+            Ok(n) if whole.is_some() && x.fract() == 0.0 => {
+                whole.and_then(|sum| sum.checked_add(n))
+            }
+            _ => None,
+        };
+    }
+    Ok(whole.map_or(Value::from(fraction), Value::from))
+}
+
+fn length(value: &Value) -> Result<usize, Error> {
+    match value.len() {
+        Some(length) => Ok(length),
+        None if value.is_undefined() => Ok(0),
+        None => Err(wrong(&format!(
+            "length: a value of type {} has none",
+            value.kind()
+        ))),
+    }
+}
+
+fn wordcount(value: &Value) -> usize {
+    python::str(value)
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .filter(|word| !word.is_empty())
+        .count()
+}
+
+fn escape(value: &Value) -> String {
+    let mut out = String::new();
+    for c in python::str(value).chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '\'' => out.push_str("&#39;"),
+            '"' => out.push_str("&#34;"),
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 /// An undefined value is empty to iterate over; none cannot be iterated.

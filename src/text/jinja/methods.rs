@@ -90,7 +90,10 @@ fn changed(s: &str, method: &str, args: &[Value]) -> Result<Option<String>, Erro
             let mut joined = String::new();
             for (i, item) in items.try_iter()?.enumerate() {
                 let item = item.as_str().ok_or_else(|| {
-                    wrong(&format!("join: item {i} is of type {}, expected a string", item.kind()))
+                    wrong(&format!(
+                        "join: item {i} is of type {}, expected a string",
+                        item.kind()
+                    ))
                 })?;
                 joined.push_str(if i > 0 { s } else { "" });
                 joined.push_str(item);
@@ -109,7 +112,10 @@ fn recased(s: &str, method: &str) -> String {
         "capitalize" => {
             let mut chars = s.chars();
             chars.next().map_or(String::new(), |first| {
-                first.to_uppercase().chain(chars.as_str().to_lowercase().chars()).collect()
+                first
+                    .to_uppercase()
+                    .chain(chars.as_str().to_lowercase().chars())
+                    .collect()
             })
         }
         "swapcase" => s
@@ -142,11 +148,15 @@ fn padded(s: &str, method: &str, args: &[Value]) -> Result<String, Error> {
     let (width, fill): (i64, Option<&str>) = from_args(args)?;
     let mut fill = fill.unwrap_or(" ").to_owned();
     if fill.chars().count() != 1 {
-        return Err(wrong(&format!("{method}: the fill is {fill:?}, expected one character")));
+        return Err(wrong(&format!(
+            "{method}: the fill is {fill:?}, expected one character"
+        )));
     }
     let width = usize::try_from(width).unwrap_or(0);
     if width > MAX_WIDTH {
-        return Err(wrong(&format!("{method}: the width is {width}, expected at most {MAX_WIDTH}")));
+        return Err(wrong(&format!(
+            "{method}: the width is {width}, expected at most {MAX_WIDTH}"
+        )));
     }
     let missing = width.saturating_sub(s.chars().count());
     let (mut sign, mut s) = ("", s);
@@ -172,7 +182,9 @@ fn pieces(s: &str, method: &str, args: &[Value]) -> Result<Option<Vec<String>>, 
             let separator = separator.or(named.get("sep")?);
             let count = count.or(named.get("maxsplit")?);
             named.assert_all_used()?;
-            let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(usize::MAX);
+            let count = count
+                .and_then(|count| usize::try_from(count).ok())
+                .unwrap_or(usize::MAX);
             let limit = count.saturating_add(1);
             match (separator, method) {
                 (Some(""), _) => return Err(wrong(&format!("{method}: the separator is empty"))),
@@ -247,7 +259,11 @@ fn lines(s: &str, keep: bool) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = s;
     let is_end = |c: char| {
-        matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+        matches!(
+            c,
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'
+                ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        )
     };
     while let Some(end) = rest.find(is_end) {
         let ending = match rest[end..].starts_with("\r\n") {
@@ -266,7 +282,8 @@ fn lines(s: &str, keep: bool) -> Vec<&str> {
 /// Methods without arguments that say what a string consists of.
 fn holds(s: &str, method: &str) -> Option<bool> {
     let all = |is: fn(char) -> bool| !s.is_empty() && s.chars().all(is);
-    let cased = |is: fn(char) -> bool, other: fn(char) -> bool| s.chars().any(is) && !s.chars().any(other);
+    let cased =
+        |is: fn(char) -> bool, other: fn(char) -> bool| s.chars().any(is) && !s.chars().any(other);
     Some(match method {
         "isspace" => all(is_space),
         // Python tells decimals, digits and numbers apart only beyond ASCII.
@@ -312,9 +329,12 @@ fn searched(s: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Erro
         };
         return Ok(Some(Value::from(found)));
     }
-    let what = what
-        .as_str()
-        .ok_or_else(|| wrong(&format!("{method}: found a value of type {}, expected a string", what.kind())))?;
+    let what = what.as_str().ok_or_else(|| {
+        wrong(&format!(
+            "{method}: found a value of type {}, expected a string",
+            what.kind()
+        ))
+    })?;
     if method == "count" {
         return Ok(Some(Value::from(s.matches(what).count())));
     }
@@ -325,7 +345,9 @@ fn searched(s: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Erro
     match byte {
         Some(byte) => Ok(Some(Value::from(offset + s[..byte].chars().count()))),
         None if method.ends_with("find") => Ok(Some(Value::from(-1))),
-        None => Err(wrong(&format!("{method}: the substring {what:?} is not in the string"))),
+        None => Err(wrong(&format!(
+            "{method}: the substring {what:?} is not in the string"
+        ))),
     }
 }
 
@@ -341,7 +363,11 @@ fn window(s: &str, start: Option<i64>, end: Option<i64>) -> (&str, usize) {
     };
     let start = start.map_or(0, clamp);
     let end = end.map_or(length, clamp).max(start);
-    let byte = |position| s.char_indices().nth(position).map_or(s.len(), |(byte, _)| byte);
+    let byte = |position| {
+        s.char_indices()
+            .nth(position)
+            .map_or(s.len(), |(byte, _)| byte)
+    };
     (&s[byte(start)..byte(end)], start)
 }
 

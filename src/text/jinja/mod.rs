@@ -2,8 +2,9 @@
 //! Python's Jinja2: values print as in Python, strings and dicts have Python's methods, filters and tests
 //! follow Jinja2 where minijinja's own differ.
 //!
-//! One difference stays: `~` joins values as minijinja writes them (`true`, `none`), since operators cannot
-//! be replaced; strings and numbers, which is what templates join, come out the same.
+//! Two differences stay. `~` joins values as minijinja writes them (`true`, `none`), since operators cannot
+//! be replaced; strings and numbers, which is what templates join, come out the same. And there are no
+//! tuples: where Python prints one, a list is printed.
 
 mod filters;
 mod methods;
@@ -25,9 +26,12 @@ pub fn environment() -> Environment<'static> {
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_formatter(|out, _, value| Ok(out.write_str(&python::str(value))?));
     environment.set_unknown_method_callback(methods::call);
-    environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, message))
-    });
+    environment.add_function(
+        "raise_exception",
+        |message: String| -> Result<String, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        },
+    );
     filters::add(&mut environment);
     environment
 }

@@ -52,7 +52,11 @@ fn number(value: &Value, out: &mut String) {
     if value.is_integer() {
         _ = write!(out, "{value}");
     } else {
-        float(f64::try_from(value.clone()).unwrap_or(f64::NAN), ["nan", "inf"], out);
+        float(
+            f64::try_from(value.clone()).unwrap_or(f64::NAN),
+            ["nan", "inf"],
+            out,
+        );
     }
 }
 
@@ -83,7 +87,11 @@ fn float(x: f64, names: [&str; 2], out: &mut String) {
 
 /// Single quotes unless only those are inside; what Python does not count as printable is escaped.
 fn repr_str(text: &str, out: &mut String) {
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
     out.push(quote);
     for c in text.chars() {
         match c {
@@ -145,7 +153,13 @@ impl JsonStyle {
         Ok(out)
     }
 
-    fn write(&self, value: &Value, by: [&str; 2], depth: usize, out: &mut String) -> Result<(), Error> {
+    fn write(
+        &self,
+        value: &Value,
+        by: [&str; 2],
+        depth: usize,
+        out: &mut String,
+    ) -> Result<(), Error> {
         let unfit = || {
             let message = format!("tojson: a value of type {} has no JSON form", value.kind());
             Error::new(ErrorKind::InvalidOperation, message)

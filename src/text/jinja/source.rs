@@ -26,8 +26,8 @@ pub fn prepare(source: &str) -> String {
 
 /// `tag` starts with `{%`: the tag to write instead, and the length of the one found.
 fn generation_tag(tag: &str) -> Option<(String, usize)> {
-    let end = tag.find("%}")? + 2;
-    let inner = &tag[2..end - 2];
+    let inner = &tag[2..][..tag[2..].find("%}")?];
+    let end = 2 + inner.len() + 2;
     let name = inner.trim_start_matches(['-', '+']);
     let open = &inner[..inner.len() - name.len()];
     let name = name.trim_end_matches(['-', '+']);
@@ -50,5 +50,8 @@ mod tests {
             prepare("a{%- generation -%}b\r\n{% endgeneration+%}{%generation%}{% generations %}{%"),
             "a{%- with -%}b\n{% endwith +%}{% with %}{% generations %}{%"
         );
+        for other in ["{%}{% x %}", "{%%}", "{%-", "{%-%}"] {
+            assert_eq!(prepare(other), other);
+        }
     }
 }
