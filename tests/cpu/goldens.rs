@@ -167,7 +167,7 @@ fn bits_do_not_depend_on_companions_chunks_pages_or_stages() {
 
         let two = vec![0..2, 2..layers];
         let three = vec![0..1, 1..3, 3..layers];
-        let one = vec![0..layers];
+        let one = machine::one_stage(config);
         for (chunk, page_tokens, stages) in [
             (1, 16, &three),
             (7, 64, &two),

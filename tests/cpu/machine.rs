@@ -31,7 +31,7 @@ impl Setup {
             page_tokens: 16,
             step_tokens: 320,
             chunk: 320,
-            stages: vec![0..config.num_hidden_layers],
+            stages: one_stage(config),
         }
     }
 
@@ -50,6 +50,11 @@ impl Setup {
 }
 
 const CONTEXT: u32 = 320;
+
+/// All layers in one stage.
+pub fn one_stage(config: &ModelConfig) -> Vec<Range<usize>> {
+    std::iter::once(0..config.num_hidden_layers).collect()
+}
 
 /// One sequence to run.
 #[derive(Debug, Clone)]
