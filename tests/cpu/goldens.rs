@@ -208,3 +208,34 @@ fn the_last_logits_are_the_last_of_all_logits() {
         );
     }
 }
+
+#[test]
+fn the_penalty_knows_the_prompt_and_what_was_generated() {
+    let golden = golden::load("a");
+    let config = &golden.model.config;
+    // A penalty this large leaves a seen token no chance; three slots serve all, one after the other.
+    let jobs: Vec<_> = golden
+        .prompts()
+        .iter()
+        .filter(|prompt| prompt.len() <= 130)
+        .map(|prompt| {
+            let mut job = Job::greedy(prompt, GREEDY_TOKENS);
+            job.sampling.repetition_penalty = 1e6f32.to_bits();
+            job
+        })
+        .collect();
+    let setup = Setup {
+        chunk: 7,
+        slots: 3,
+        stages: vec![0..3, 3..config.num_hidden_layers],
+        ..Setup::plain(config)
+    };
+    for (job, output) in jobs.iter().zip(run(&golden.model, &setup, &jobs)) {
+        let mut seen = job.prompt.clone();
+        for token in output.tokens() {
+            assert!(!seen.contains(&token), "{token} again after {seen:?}");
+            seen.push(token);
+        }
+        assert_eq!(seen.len(), job.prompt.len() + GREEDY_TOKENS as usize);
+    }
+}

@@ -189,7 +189,8 @@ fn products_avx512(x: &[f32], w: &[f32], cols: usize, out: &mut [f32]) {
     products_in::<Avx512, 4, 4>(x, w, cols, out);
 }
 
-/// Blocks of R rows by N outputs keep R * N sums in registers; what is left over goes one by one.
+/// Blocks of R rows by N outputs keep R * N sums in registers; what is left over goes one by one. Rows are the
+/// outer loop: `w` is a tile that stays in the core's cache, x may be larger than that.
 #[inline(always)]
 fn products_in<V: Lanes, const R: usize, const N: usize>(
     x: &[f32],
@@ -199,19 +200,19 @@ fn products_in<V: Lanes, const R: usize, const N: usize>(
 ) {
     let (rows, outputs) = (x.len() / cols, w.len() / cols);
     let (whole_rows, whole_outputs) = (rows - rows % R, outputs - outputs % N);
-    for output in (0..whole_outputs).step_by(N) {
-        for row in (0..whole_rows).step_by(R) {
+    for row in (0..whole_rows).step_by(R) {
+        for output in (0..whole_outputs).step_by(N) {
             block::<V, R, N>(x, w, cols, row, output, out);
         }
-        for row in whole_rows..rows {
-            block::<V, 1, N>(x, w, cols, row, output, out);
-        }
-    }
-    for output in whole_outputs..outputs {
-        for row in (0..whole_rows).step_by(R) {
+        for output in whole_outputs..outputs {
             block::<V, R, 1>(x, w, cols, row, output, out);
         }
-        for row in whole_rows..rows {
+    }
+    for row in whole_rows..rows {
+        for output in (0..whole_outputs).step_by(N) {
+            block::<V, 1, N>(x, w, cols, row, output, out);
+        }
+        for output in whole_outputs..outputs {
             block::<V, 1, 1>(x, w, cols, row, output, out);
         }
     }

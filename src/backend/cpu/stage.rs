@@ -88,7 +88,8 @@ impl CpuStage {
     /// goes to the next: the first stage has no input, the last no output.
     ///
     /// # Errors
-    /// A plan that does not belong to the model; sizes that overflow.
+    /// A plan that does not belong to the model, a stage that neither embeds nor has an input, sizes that
+    /// overflow.
     pub fn new(
         model: Arc<Model>,
         plan: &Plan,
@@ -106,6 +107,15 @@ impl CpuStage {
         };
         let config = &model.config;
         check_ops(config, &stage.ops, &stage.layers)?;
+        let embeds = stage.ops.iter().any(|op| op.kind == OpKind::Embed);
+        if embeds == input.is_some() {
+            return Err(Error::Runtime(format!(
+                "stage {} {} and has {} hand-over buffer to read, expected one or the other",
+                stage.index,
+                if embeds { "embeds" } else { "does not embed" },
+                if input.is_some() { "a" } else { "no" },
+            )));
+        }
         let (slots, rows) = (options.max_seqs as usize, options.step_tokens as usize);
         let (mut convs, mut attentions) = (0, 0);
         let layers: Vec<_> = model.weights.layers[stage.layers.clone()]
@@ -442,6 +452,12 @@ fn sizes_fit(dimensions: &[usize]) -> Result<()> {
 /// That every operation names what the model has there.
 fn check_ops(config: &ModelConfig, ops: &[Op], layers: &Range<usize>) -> Result<()> {
     use crate::model::LayerType::{Conv, FullAttention};
+    if layers.start > layers.end || layers.end > config.layer_types.len() {
+        return Err(Error::Runtime(format!(
+            "the plan has a stage of layers {layers:?}, expected some of 0..{}: make the plan from the model's own configuration",
+            config.layer_types.len()
+        )));
+    }
     let ends_with_head = ops.iter().any(|op| op.kind == OpKind::Sample);
     for op in ops {
         let fits = match op.layer {
@@ -450,7 +466,7 @@ fn check_ops(config: &ModelConfig, ops: &[Op], layers: &Range<usize>) -> Result<
                 OpKind::FinalNorm | OpKind::LmHead | OpKind::Sample => ends_with_head,
                 _ => false,
             },
-            Some(layer) if layers.contains(&layer) && layer < config.layer_types.len() => {
+            Some(layer) if layers.contains(&layer) => {
                 let mixer = config.layer_types[layer];
                 match op.kind {
                     OpKind::OperatorNorm | OpKind::FfnNorm => true,
