@@ -140,6 +140,7 @@ typedef struct tg_inputs {
 #define TG_ERROR_CONFIG 1u       /* tg_config breaks one of its own rules */
 #define TG_ERROR_BROKEN 2u       /* an invariant of the core does not hold: a bug */
 #define TG_ERROR_MAILBOX 3u      /* a mailbox held something other than the oldest step in flight */
+#define TG_ERROR_LAUNCH 4u       /* the GPU refused to launch the next graph */
 
 typedef struct tg_outcome {
   uint32_t action;
@@ -350,6 +351,13 @@ typedef struct tg_state {
   tg_step steps[TG_MAX_STEPS];
   tg_mailbox mailbox[TG_MAX_STAGES];
 } tg_state;
+
+/* The captured graphs of one stage, as the dispatcher launches them: each a cudaGraphExec_t that was
+ * instantiated for device launch and uploaded. */
+typedef struct tg_graphs {
+  uint64_t idle;                             /* the dispatcher alone */
+  uint64_t step[TG_KINDS][TG_MAX_BUCKETS];   /* by outcome.kind and outcome.bucket; 0 past the ladder's end */
+} tg_graphs;
 
 /* ---- the core's functions (kernels/sched/sched.c); in device code they have no prototypes ----- */
 

@@ -38,6 +38,7 @@ pub const TG_ERROR_NONE: u32 = 0;
 pub const TG_ERROR_CONFIG: u32 = 1;
 pub const TG_ERROR_BROKEN: u32 = 2;
 pub const TG_ERROR_MAILBOX: u32 = 3;
+pub const TG_ERROR_LAUNCH: u32 = 4;
 pub const TG_SLOT_FREE: u32 = 0;
 pub const TG_SLOT_PREFILL: u32 = 1;
 pub const TG_SLOT_DECODE: u32 = 2;
@@ -680,6 +681,19 @@ const _: () = {
         [::core::mem::offset_of!(tg_state, pending_published) - 868usize];
     ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 872usize];
     ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2280usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
+pub struct tg_graphs {
+    pub idle: u64,
+    pub step: [[u64; 16usize]; 3usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_graphs"][::core::mem::size_of::<tg_graphs>() - 392usize];
+    ["Alignment of tg_graphs"][::core::mem::align_of::<tg_graphs>() - 8usize];
+    ["Offset of field: tg_graphs::idle"][::core::mem::offset_of!(tg_graphs, idle) - 0usize];
+    ["Offset of field: tg_graphs::step"][::core::mem::offset_of!(tg_graphs, step) - 8usize];
 };
 unsafe extern "C" {
     pub fn tg_state_bytes(config: *const tg_config) -> u64;
