@@ -7,6 +7,7 @@
 //! - `history`: one random history, every turn of it held to the model
 //! - `check`: what must hold in the core's memory whatever the model says
 //! - `replay`: a recorded history through a fresh core
+//! - `script`: a core driven by hand, for exact scenarios
 //! - `coverage`: how often the rare branches were taken
 //! - `build`: compiles the core with other flags, at test time
 #![allow(dead_code)]
@@ -20,6 +21,7 @@ pub mod machine;
 pub mod model;
 pub mod replay;
 pub mod rng;
+pub mod script;
 pub mod world;
 
 /// Runs `work(seed)` for seeds `0 .. count` on every processor and gives the first failure, if any. Which
