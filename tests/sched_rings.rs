@@ -56,7 +56,7 @@ fn request(number: u64) -> Request {
         max_new_tokens: 1 + (number % 11) as u32,
         stop_ids: Vec::new(),
         sampling: Sampling {
-            logprobs: (number % 3 == 0).then_some(2),
+            logprobs: number.is_multiple_of(3).then_some(2),
             ..Sampling::default()
         },
         timeout: None,
@@ -154,10 +154,8 @@ fn host(mut rings: HostRings) -> (Vec<abi::tg_trace>, Vec<u64>) {
     }
     rings.set_drain();
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !records
-        .last()
-        .is_some_and(|record: &abi::tg_trace| record.outcome.action == abi::TG_ACTION_DONE)
-    {
+    let is_done = |record: &abi::tg_trace| record.outcome.action == abi::TG_ACTION_DONE;
+    while records.last().is_none_or(|record| !is_done(record)) {
         assert!(Instant::now() < deadline, "drain does not end");
         records.extend(rings.pop_trace());
     }

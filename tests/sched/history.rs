@@ -177,7 +177,7 @@ impl History {
                 u64::from(self.model.in_chunked_prompt());
         }
         let expected = self.model.turn(&seen);
-        self.in_mailbox[0] -= u32::from(expected.returned);
+        self.in_mailbox[0] -= u32::from(expected.returned.is_some());
         let outcome = self.machine.turn(self.now_ns);
         self.count(&seen, &expected);
         self.compare(&expected, &outcome)?;
@@ -209,14 +209,7 @@ impl History {
             sample_rows: step.sample_rows.len() as u32,
             changed: u32::from(expected.changed),
             step: expected.step.as_ref().map_or(abi::TG_NO_STEP, |s| s.number),
-            returned_step: if expected.returned {
-                model.steps_composed
-                    - u64::from(expected.step.is_some())
-                    - (model.steps.len() as u64 - u64::from(expected.step.is_some()))
-                    - 1
-            } else {
-                abi::TG_NO_STEP
-            },
+            returned_step: expected.returned.unwrap_or(abi::TG_NO_STEP),
             queue_depth: model.waiting() as u32,
             running: model.running.len() as u32,
             free_pages: model.free_pages,

@@ -142,7 +142,7 @@ impl Model {
             .steps
             .pop_front()
             .expect("a finished step is in flight");
-        turn.returned = true;
+        turn.returned = Some(step.number);
         turn.changed = true;
         for sequence in &step.sequences {
             let running = self

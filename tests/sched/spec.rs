@@ -72,7 +72,8 @@ pub struct Seen {
 pub struct Turn {
     pub action: u32,
     pub changed: bool,
-    pub returned: bool,
+    /// The step that came back.
+    pub returned: Option<u64>,
     pub step: Option<Step>,
     /// Coverage.
     pub ring_full: bool,
