@@ -10,13 +10,9 @@
 //! Knows the runtime's requests and the backend's logits sink; of a tokenizer only [`Codec`].
 
 pub mod answer;
-pub mod arrays;
 pub mod codec;
-pub mod expect;
 pub mod fields;
 pub mod hash;
-pub mod logits;
-pub mod logprobs;
 pub mod messages;
 pub mod openai;
 pub mod openai_answer;
@@ -25,7 +21,6 @@ pub mod partial;
 pub mod prepare;
 pub mod row;
 pub mod source;
-pub mod tensors;
 
 pub use codec::{Codec, TextProgress, TextStream};
 pub use row::{Code, Id, Row, RowError};

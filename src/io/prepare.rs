@@ -123,9 +123,9 @@ fn check_tokens(field: &str, tokens: &[u32], vocab_size: u32) -> Result<(), RowE
 }
 
 /// The request a row makes.
-pub fn prepare(rules: &Rules, codec: &dyn Codec, id: &str, ask: Ask) -> Result<Prepared, RowError> {
+pub fn prepare(rules: &Rules, codec: &dyn Codec, id: &str, ask: &Ask) -> Result<Prepared, RowError> {
     let prompt = prompt_tokens(&ask.prompt, rules.vocab_size, codec)?;
-    let options = ask.options.or(&rules.defaults);
+    let options = ask.options.clone().or(&rules.defaults);
     let max_new_tokens = options.max_new_tokens.unwrap_or(DEFAULT_MAX_NEW_TOKENS);
     let wanted = prompt.len() as u64 + u64::from(max_new_tokens);
     if wanted > u64::from(rules.max_context) {
