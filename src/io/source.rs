@@ -2,18 +2,13 @@
 
 use super::answer::Label;
 use super::codec::Codec;
-use super::hash::{Fnv64, fnv128};
+use super::lines::{Ids, Lines};
 use super::partial::{Kept, Place};
 use super::prepare::{Prepared, Rules, prepare};
-use super::row::{self, Ask, Code, Format, Id, Options, Prompt, Row, RowError};
-use crate::error::{Error, Result};
+use super::row::{Row, RowError};
+use crate::error::Result;
 use std::collections::HashSet;
-use std::io::BufRead;
-use std::path::PathBuf;
 use std::sync::Arc;
-
-/// A longer line is an error of its row, and is not read into memory.
-pub const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// One row of the input.
 #[derive(Debug)]
@@ -34,17 +29,6 @@ pub enum Todo {
     Fail(RowError),
 }
 
-/// Lines as bytes, numbered from 1.
-pub enum Lines {
-    Reader {
-        from: Box<dyn BufRead + Send>,
-        path: PathBuf,
-        number: u64,
-    },
-    /// Prompts as arguments.
-    Prompts(std::vec::IntoIter<String>),
-}
-
 /// What turns lines into work.
 pub struct Source {
     lines: Lines,
@@ -54,7 +38,7 @@ pub struct Source {
     kept: Kept,
     /// Hash of the settings that answers depend on.
     settings: u64,
-    ids: HashSet<u128>,
+    ids: Ids,
     ignored: HashSet<String>,
     warn: Box<dyn FnMut(&str) + Send>,
 }
@@ -76,7 +60,7 @@ impl Source {
             codec,
             kept,
             settings,
-            ids: HashSet::new(),
+            ids: Ids::default(),
             ignored: HashSet::new(),
             warn,
         }
@@ -84,25 +68,8 @@ impl Source {
 
     /// The next row; `None` at the end of the input. Errors are the input's, not a row's.
     pub fn next_work(&mut self) -> Result<Option<Work>> {
-        let (row, input) = match &mut self.lines {
-            Lines::Prompts(prompts) => match prompts.next() {
-                None => return Ok(None),
-                Some(text) => {
-                    let input = Fnv64::default().with(text.as_bytes());
-                    (argument(text, self.next_row + 1), input)
-                }
-            },
-            Lines::Reader { from, path, number } => {
-                let line = read_line(&mut **from, number)
-                    .map_err(|error| Error::io(path.as_path(), error))?;
-                match line {
-                    None => return Ok(None),
-                    Some(Line::Bytes(bytes)) => {
-                        (row::parse(&bytes, *number), Fnv64::default().with(&bytes))
-                    }
-                    Some(Line::TooLong) => (too_long(*number), Fnv64::default()),
-                }
-            }
+        let Some((row, input)) = self.lines.next_row()? else {
+            return Ok(None);
         };
         let input = input
             .with(&row.line.to_le_bytes())
@@ -126,14 +93,8 @@ impl Source {
 
     fn todo(&mut self, row: &Row, place: u64, input: u64) -> Todo {
         let id = row.id.as_str();
-        if row.claims_id && !self.ids.insert(fnv128(id.as_bytes())) {
-            return Todo::Fail(RowError::new(
-                Code::DuplicateId,
-                format!(
-                    "line {}: found id {:?}, which an earlier row has, expected a new one",
-                    row.line, id
-                ),
-            ));
+        if let Err(error) = self.ids.claim(row) {
+            return Todo::Fail(error);
         }
         let ask = match &row.ask {
             Err(error) => return Todo::Fail(error.clone()),
@@ -158,63 +119,6 @@ impl Source {
                     row.line
                 ));
             }
-        }
-    }
-}
-
-fn argument(text: String, number: u64) -> Row {
-    Row {
-        line: number,
-        id: Id::line(number),
-        claims_id: true,
-        format: Format::Own,
-        ask: Ok(Ask {
-            prompt: Prompt::Text(text),
-            options: Options::default(),
-        }),
-        ignored: Vec::new(),
-    }
-}
-
-fn too_long(number: u64) -> Row {
-    Row {
-        line: number,
-        id: Id::line(number),
-        claims_id: false,
-        format: Format::Own,
-        ask: Err(RowError::new(
-            Code::InvalidJson,
-            format!("line {number}: found more than {MAX_LINE_BYTES} bytes, expected a row of JSON that fits"),
-        )),
-        ignored: Vec::new(),
-    }
-}
-
-enum Line {
-    Bytes(Vec<u8>),
-    TooLong,
-}
-
-/// The next line that is not blank, without its end; `number` becomes its number.
-fn read_line(from: &mut dyn BufRead, number: &mut u64) -> std::io::Result<Option<Line>> {
-    const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-    loop {
-        let mut line = Vec::new();
-        let bytes = std::io::Read::take(&mut *from, MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
-        if bytes == 0 {
-            return Ok(None);
-        }
-        *number += 1;
-        if bytes as u64 == MAX_LINE_BYTES && line.last() != Some(&b'\n') {
-            from.skip_until(b'\n')?;
-            return Ok(Some(Line::TooLong));
-        }
-        if *number == 1 && line.starts_with(BYTE_ORDER_MARK) {
-            line.drain(..BYTE_ORDER_MARK.len());
-        }
-        let text = line.trim_ascii();
-        if !text.is_empty() {
-            return Ok(Some(Line::Bytes(text.to_vec())));
         }
     }
 }
