@@ -24,9 +24,7 @@ pub enum Command {
     /// Write a random preset to disk as a checkpoint
     Synth(SynthArgs),
     /// Print completions for a shell
-    Completions {
-        shell: clap_complete::Shell,
-    },
+    Completions { shell: clap_complete::Shell },
     /// Print the manual page, of the whole program or of one command
     Man {
         #[arg(value_name = "COMMAND")]

@@ -224,7 +224,10 @@ impl<'a> Run<'a> {
         let Todo::Run(prepared) = work.todo else {
             return;
         };
-        let Prepared { request: asked, stop } = *prepared;
+        let Prepared {
+            request: asked,
+            stop,
+        } = *prepared;
         let codec: &'a dyn Codec = self.job.codec;
         let live = Live {
             row: work.row,

@@ -12,8 +12,6 @@ pub mod device;
 pub mod interrupt;
 pub mod job;
 
-
-
 /// How a command ended, if not by an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {

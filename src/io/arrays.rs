@@ -112,8 +112,12 @@ fn int32(bytes: &[u8]) -> Vec<i64> {
 /// Another type or rank, or fewer bytes than the header says.
 pub fn npy(path: &Path) -> Result<Vec<Sample>> {
     let file = File::open(path).map_err(|error| Error::io(path, error))?;
-    let file_bytes = file.metadata().map_err(|error| Error::io(path, error))?.len();
-    let not_npy = |error: std::io::Error| Error::file(path, format!("not a .npy file: {}", one_line(&error)));
+    let file_bytes = file
+        .metadata()
+        .map_err(|error| Error::io(path, error))?
+        .len();
+    let not_npy =
+        |error: std::io::Error| Error::file(path, format!("not a .npy file: {}", one_line(&error)));
     let npy = NpyFile::new(BufReader::new(file)).map_err(not_npy)?;
     let shape = npy.shape().to_vec();
     let expected = "int32 or int64 [N, T]";
@@ -124,7 +128,10 @@ pub fn npy(path: &Path) -> Result<Vec<Sample>> {
     let (&[n, t], 4 | 8) = (&shape[..], width) else {
         return Err(Error::file(
             path,
-            format!("found {} {shape:?}, expected {expected}", npy.dtype().descr()),
+            format!(
+                "found {} {shape:?}, expected {expected}",
+                npy.dtype().descr()
+            ),
         ));
     };
     // Before anything of that size is allocated.
@@ -132,7 +139,9 @@ pub fn npy(path: &Path) -> Result<Vec<Sample>> {
     if wanted.is_none_or(|wanted| wanted > file_bytes) {
         return Err(Error::file(
             path,
-            format!("its header says {n} x {t} ids of {width} bytes, found {file_bytes} bytes in all: the file is cut short"),
+            format!(
+                "its header says {n} x {t} ids of {width} bytes, found {file_bytes} bytes in all: the file is cut short"
+            ),
         ));
     }
     let (n, t) = (n as usize, t as usize);
@@ -199,7 +208,10 @@ fn sample(path: &Path, number: u64, name: String, ids: &[i64]) -> Result<Sample>
         .enumerate()
         .map(|(position, &id)| {
             u32::try_from(id).map_err(|_| {
-                Error::file(path, format!("{name}: found {id} at position {position}, expected a token id"))
+                Error::file(
+                    path,
+                    format!("{name}: found {id} at position {position}, expected a token id"),
+                )
             })
         })
         .collect::<Result<_>>()?;

@@ -110,7 +110,11 @@ impl Comparison {
             return;
         };
         // `[V]` holds the last row alone, `[T, V]` all of them.
-        let row = if array.shape.len() == 1 { 0 } else { position as usize };
+        let row = if array.shape.len() == 1 {
+            0
+        } else {
+            position as usize
+        };
         let width = if array.dtype == Dtype::F32 { 4 } else { 2 };
         let row_bytes = logits.len() * width;
         let bytes = &self.file.bytes(array)[row * row_bytes..(row + 1) * row_bytes];
@@ -125,7 +129,10 @@ impl Comparison {
             prompt.difference_squared += difference * difference;
             prompt.expected_squared += f64::from(wanted) * f64::from(wanted);
             let difference = difference.abs();
-            let larger = self.largest.as_ref().is_none_or(|l| difference > l.difference);
+            let larger = self
+                .largest
+                .as_ref()
+                .is_none_or(|l| difference > l.difference);
             if difference.is_finite() && larger {
                 self.largest = Some(Largest {
                     difference,
@@ -184,7 +191,11 @@ impl Comparison {
                 line(format!("{what}: {} more", list.len() - SHOWN_AT_MOST));
             }
         }
-        line(format!("top-1 agreement {}/{positions}, ties {}", self.agreeing, ties.len()));
+        line(format!(
+            "top-1 agreement {}/{positions}, ties {}",
+            self.agreeing,
+            ties.len()
+        ));
         if let Some(l) = &self.largest {
             line(format!(
                 "largest absolute difference {:.3e} ({} position {} token {})",
@@ -198,11 +209,19 @@ impl Comparison {
             .max_by(|a, b| a.relative().total_cmp(&b.relative()))
         {
             // Writing to a string cannot fail.
-            let _ = write!(relative, " (largest of a prompt {:.3e}, {})", worst.relative(), worst.name);
+            let _ = write!(
+                relative,
+                " (largest of a prompt {:.3e}, {})",
+                worst.relative(),
+                worst.name
+            );
         }
         line(relative);
         if self.not_finite > 0 {
-            line(format!("positions with a NaN or an infinity: {}", self.not_finite));
+            line(format!(
+                "positions with a NaN or an infinity: {}",
+                self.not_finite
+            ));
         }
         let verdict = if self.is_valid() { "VALID" } else { "INVALID" };
         line(format!("{verdict} (tolerance {:e})", self.tolerance));
@@ -256,7 +275,10 @@ fn expected_prompt(
 ) -> Result<Prompt> {
     let name = format!("logits.{}", target.number);
     let Some(array) = file.get(&name) else {
-        return Err(Error::file(path, format!("found no {name}, expected logits of every prompt")));
+        return Err(Error::file(
+            path,
+            format!("found no {name}, expected logits of every prompt"),
+        ));
     };
     let tokens = target.tokens as usize;
     let shape_fits = array.shape == [tokens, vocab_size] || array.shape == [vocab_size];

@@ -108,7 +108,12 @@ pub fn integer(fields: &Fields, name: &str, min: u64, max: u64) -> Result<Option
     }
 }
 
-pub fn integer_u32(fields: &Fields, name: &str, min: u32, max: u32) -> Result<Option<u32>, RowError> {
+pub fn integer_u32(
+    fields: &Fields,
+    name: &str,
+    min: u32,
+    max: u32,
+) -> Result<Option<u32>, RowError> {
     Ok(integer(fields, name, min.into(), max.into())?.map(|number| number as u32))
 }
 

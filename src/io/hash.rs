@@ -47,8 +47,14 @@ mod tests {
 
     #[test]
     fn published_vectors() {
-        assert_eq!(Fnv64::default().with(b"foobar").finish(), 0x8594_4171_f739_67e8);
-        assert_eq!(Fnv64::default().with(b"foo").with(b"bar").finish(), 0x8594_4171_f739_67e8);
+        assert_eq!(
+            Fnv64::default().with(b"foobar").finish(),
+            0x8594_4171_f739_67e8
+        );
+        assert_eq!(
+            Fnv64::default().with(b"foo").with(b"bar").finish(),
+            0x8594_4171_f739_67e8
+        );
         assert_eq!(fnv128(b"foobar"), 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
     }
 }

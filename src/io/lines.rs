@@ -111,7 +111,9 @@ fn too_long(number: u64) -> Row {
         format: Format::Own,
         ask: Err(RowError::new(
             Code::InvalidJson,
-            format!("line {number}: found more than {MAX_LINE_BYTES} bytes, expected a row of JSON that fits"),
+            format!(
+                "line {number}: found more than {MAX_LINE_BYTES} bytes, expected a row of JSON that fits"
+            ),
         )),
         ignored: Vec::new(),
     }
@@ -127,7 +129,9 @@ fn read_line(from: &mut dyn BufRead, number: &mut u64) -> std::io::Result<Option
     const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
     loop {
         let mut line = Vec::new();
-        let bytes = (&mut *from).take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
+        let bytes = (&mut *from)
+            .take(MAX_LINE_BYTES)
+            .read_until(b'\n', &mut line)?;
         if bytes == 0 {
             return Ok(None);
         }

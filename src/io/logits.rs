@@ -36,7 +36,10 @@ impl LogitsFile {
     /// Creates the file, so that one that cannot be written is found before anything is computed.
     pub fn create(path: &Path, last_only: bool) -> Result<Self> {
         if path.is_dir() {
-            return Err(Error::file(path, "found a directory, expected a file to write"));
+            return Err(Error::file(
+                path,
+                "found a directory, expected a file to write",
+            ));
         }
         let mut building = path.as_os_str().to_owned();
         building.push(".partial");
@@ -69,17 +72,24 @@ impl LogitsFile {
             let (shape, rows) = if self.last_only {
                 (vec![vocab_size], 1)
             } else {
-                (vec![target.tokens as usize, vocab_size], u64::from(target.tokens))
+                (
+                    vec![target.tokens as usize, vocab_size],
+                    u64::from(target.tokens),
+                )
             };
             self.starts.push(offset);
             let end = offset + rows * row_bytes;
-            let entry = serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [offset, end]});
+            let entry =
+                serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [offset, end]});
             header.insert(format!("logits.{}", target.number), entry);
             offset = end;
         }
         let mut text = serde_json::Value::Object(header).to_string();
         // Data starts at a multiple of 8, as the format asks.
-        text.extend(std::iter::repeat_n(' ', text.len().next_multiple_of(8) - text.len()));
+        text.extend(std::iter::repeat_n(
+            ' ',
+            text.len().next_multiple_of(8) - text.len(),
+        ));
         let data_start = 8 + text.len() as u64;
         for start in &mut self.starts {
             *start += data_start;
@@ -94,7 +104,11 @@ impl LogitsFile {
 
     /// `logits` is `[n, V]` from `first_position` on, or `[1, V]` where only the last position is kept.
     fn write(&self, request: usize, first_position: u32, logits: &[f32]) -> Result<()> {
-        let row = if self.last_only { 0 } else { u64::from(first_position) };
+        let row = if self.last_only {
+            0
+        } else {
+            u64::from(first_position)
+        };
         let offset = self.starts[request] + row * self.vocab_size as u64 * 4;
         let fail = |error| Error::io(&self.building, error);
         if cfg!(target_endian = "little") {

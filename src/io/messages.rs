@@ -48,12 +48,17 @@ fn join_content(content: &Value, name: &str) -> Result<Option<String>, RowError>
     };
     let mut text = String::new();
     for (index, part) in parts.iter().enumerate() {
-        match (part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
+        match (
+            part.get("type").and_then(Value::as_str),
+            part.get("text").and_then(Value::as_str),
+        ) {
             (Some("text"), Some(piece)) => text.push_str(piece),
             (Some(kind), _) if kind != "text" => {
                 return Err(RowError::new(
                     Code::Unsupported,
-                    format!("{name}[{index}]: found a part of type {kind:?}, expected text: the model reads nothing else"),
+                    format!(
+                        "{name}[{index}]: found a part of type {kind:?}, expected text: the model reads nothing else"
+                    ),
                 ));
             }
             _ => {

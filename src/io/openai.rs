@@ -6,7 +6,9 @@
 
 use super::fields::{self, Fields, found, present, wrong};
 use super::messages;
-use super::row::{Ask, Code, MAX_LOGPROBS, MAX_NEW_TOKENS, Options, Prompt, RowError, shared_options};
+use super::row::{
+    Ask, Code, MAX_LOGPROBS, MAX_NEW_TOKENS, Options, Prompt, RowError, shared_options,
+};
 use serde_json::Value;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +77,9 @@ fn max_tokens(body: &Fields) -> Result<Option<u32>, RowError> {
     match (old, new) {
         (Some(old), Some(new)) if old != new => Err(RowError::new(
             Code::InvalidRequest,
-            format!("max_tokens: found {old}, expected {new} like max_completion_tokens, or only one of them"),
+            format!(
+                "max_tokens: found {old}, expected {new} like max_completion_tokens, or only one of them"
+            ),
         )),
         _ => Ok(new.or(old)),
     }
@@ -90,7 +94,9 @@ fn chat(body: &Fields, options: &mut Options) -> Result<Prompt, RowError> {
         (false, Some(top)) => {
             return Err(RowError::new(
                 Code::InvalidRequest,
-                format!("top_logprobs: found {top} without logprobs, expected \"logprobs\": true beside it"),
+                format!(
+                    "top_logprobs: found {top} without logprobs, expected \"logprobs\": true beside it"
+                ),
             ));
         }
     };

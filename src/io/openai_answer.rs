@@ -95,7 +95,10 @@ fn chat_logprobs(outcome: &Outcome, codec: &dyn Codec) -> Value {
     let content: Vec<Value> = tokens(outcome)
         .map(|(id, logprob, top)| {
             let mut of_token = entry(id, logprob);
-            of_token["top_logprobs"] = top.iter().map(|&(id, logprob)| entry(id, logprob)).collect();
+            of_token["top_logprobs"] = top
+                .iter()
+                .map(|&(id, logprob)| entry(id, logprob))
+                .collect();
             of_token
         })
         .collect();

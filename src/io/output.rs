@@ -27,9 +27,7 @@ pub enum Output {
 impl Output {
     pub fn put(&mut self, answer: Answer) -> Result<()> {
         match self {
-            Self::File(journal) => {
-                journal.put(answer.row, answer.input, answer.done, &answer.text)
-            }
+            Self::File(journal) => journal.put(answer.row, answer.input, answer.done, &answer.text),
             Self::Stream(ordered) => ordered.put(answer.row, answer.text),
         }
     }
@@ -87,7 +85,9 @@ impl Ordered {
             self.write(&text)?;
             self.next += 1;
         }
-        self.out.flush().map_err(|error| Error::io(&self.path, error))
+        self.out
+            .flush()
+            .map_err(|error| Error::io(&self.path, error))
     }
 
     fn write(&mut self, text: &str) -> Result<()> {
@@ -101,6 +101,8 @@ impl Ordered {
             self.next = row;
             self.write(&text)?;
         }
-        self.out.flush().map_err(|error| Error::io(&self.path, error))
+        self.out
+            .flush()
+            .map_err(|error| Error::io(&self.path, error))
     }
 }

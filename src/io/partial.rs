@@ -66,7 +66,10 @@ impl Journal {
     /// could not be written, or another run is writing it.
     pub fn open(output: &Path, resume: bool) -> Result<(Self, Kept)> {
         if output.is_dir() {
-            return Err(Error::file(output, "found a directory, expected a file to write"));
+            return Err(Error::file(
+                output,
+                "found a directory, expected a file to write",
+            ));
         }
         let path = with_suffix(output, ".partial");
         if resume && !path.exists() && output.exists() {
@@ -106,7 +109,9 @@ impl Journal {
     /// Cuts off what this run does not go on from. Not before there is something to write: a run that fails
     /// to start takes nothing from an earlier one.
     fn begin(&mut self) -> Result<()> {
-        self.file.set_len(self.end).map_err(|error| self.io(error))?;
+        self.file
+            .set_len(self.end)
+            .map_err(|error| self.io(error))?;
         self.file
             .seek(SeekFrom::Start(self.end))
             .map_err(|error| self.io(error))?;
@@ -135,7 +140,9 @@ impl Journal {
             let Some(record) = Record::parse(&line) else {
                 return Err(Error::file(
                     &self.path,
-                    format!("line {number} is not a record of an earlier run, expected {{\"row\",\"input\",\"done\",\"answer\"}}; without --resume the run starts afresh"),
+                    format!(
+                        "line {number} is not a record of an earlier run, expected {{\"row\",\"input\",\"done\",\"answer\"}}; without --resume the run starts afresh"
+                    ),
                 ));
             };
             let place = Place {
@@ -151,7 +158,8 @@ impl Journal {
 
     /// Writes the answer of row `row` (a line of JSON without its newline), through to the system.
     pub fn put(&mut self, row: u64, input: u64, done: bool, answer: &str) -> Result<()> {
-        let mut record = format!("{{\"row\":{row},\"input\":\"{input:016x}\",\"done\":{done},\"answer\":");
+        let mut record =
+            format!("{{\"row\":{row},\"input\":\"{input:016x}\",\"done\":{done},\"answer\":");
         let place = Place {
             offset: self.end + record.len() as u64,
             bytes: u32::try_from(answer.len())
@@ -251,7 +259,11 @@ fn copy_finished(output: &Path, path: &Path) -> Result<()> {
         };
         if let (Some(id), true) = (answer_id(&answer), is_final(&answer)) {
             let id = fnv128(id.as_bytes());
-            write!(out, "{{\"row\":null,\"input\":\"{id:032x}\",\"done\":true,\"answer\":").map_err(fail)?;
+            write!(
+                out,
+                "{{\"row\":null,\"input\":\"{id:032x}\",\"done\":true,\"answer\":"
+            )
+            .map_err(fail)?;
             out.write_all(line.trim_ascii()).map_err(fail)?;
             out.write_all(b"}\n").map_err(fail)?;
         }

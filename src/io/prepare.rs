@@ -90,9 +90,7 @@ pub fn prompt_tokens(
                 .map_err(|message| RowError::new(Code::InvalidRequest, message))?,
         ),
         Prompt::Messages { messages, tools } => {
-            let text = codec
-                .render(messages, tools.as_ref())
-                .map_err(chat_error)?;
+            let text = codec.render(messages, tools.as_ref()).map_err(chat_error)?;
             ("messages", codec.encode(&text, false).map_err(chat_error)?)
         }
     };
@@ -123,7 +121,12 @@ fn check_tokens(field: &str, tokens: &[u32], vocab_size: u32) -> Result<(), RowE
 }
 
 /// The request a row makes.
-pub fn prepare(rules: &Rules, codec: &dyn Codec, id: &str, ask: &Ask) -> Result<Prepared, RowError> {
+pub fn prepare(
+    rules: &Rules,
+    codec: &dyn Codec,
+    id: &str,
+    ask: &Ask,
+) -> Result<Prepared, RowError> {
     let prompt = prompt_tokens(&ask.prompt, rules.vocab_size, codec)?;
     let options = ask.options.clone().or(&rules.defaults);
     let max_new_tokens = options.max_new_tokens.unwrap_or(DEFAULT_MAX_NEW_TOKENS);

@@ -33,9 +33,8 @@ impl TensorFile {
         // for every program that maps its input.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::io(path, error))?;
         // Checks offsets against shapes, types and the length of the file.
-        let (header_bytes, metadata) = SafeTensors::read_metadata(&map).map_err(|error| {
-            Error::file(path, format!("not a safetensors file: {error}"))
-        })?;
+        let (header_bytes, metadata) = SafeTensors::read_metadata(&map)
+            .map_err(|error| Error::file(path, format!("not a safetensors file: {error}")))?;
         let data_start = header_bytes + size_of::<u64>();
         let arrays: BTreeMap<String, Array> = metadata
             .tensors()
@@ -53,7 +52,10 @@ impl TensorFile {
         if let Some((name, _)) = arrays.iter().find(|(_, a)| a.range.end > map.len()) {
             return Err(Error::file(
                 path,
-                format!("{name}: its bytes end past the file's {} bytes: the file is cut short", map.len()),
+                format!(
+                    "{name}: its bytes end past the file's {} bytes: the file is cut short",
+                    map.len()
+                ),
             ));
         }
         Ok(Self {
