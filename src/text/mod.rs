@@ -1,1 +1,47 @@
-//! text
+//! Text on its way in and out of a model.
+//!
+//! In: [`ChatTemplate`] turns messages into a prompt, [`Tokenizer`] turns text into ids.
+//! Out: [`Detokenizer`] turns ids into text as it becomes certain, [`StopMatcher`] finds stop strings in
+//! it, and [`TextStream`] is both for one sequence.
+//!
+//! Nothing here knows requests, files of rows or models; only `error` is used from the rest of the crate.
+
+mod byte;
+pub mod chat;
+mod decoder;
+pub mod detok;
+mod jinja;
+pub mod stop;
+pub mod stream;
+pub mod tokenizer;
+
+pub use chat::ChatTemplate;
+pub use detok::Detokenizer;
+pub use stop::{StopMatcher, StopString};
+pub use stream::{Progress, StreamEnd, TextStream};
+pub use tokenizer::{Tokenizer, check_ids};
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs code of the `tokenizers` and `minijinja` crates on files and text that nobody has checked. Both have
+/// inputs they panic on (a slice `x[::-1]` of an empty list in a template; a post-processor whose ids and
+/// tokens differ in number): such an input is one row's or one file's error, not the end of the process.
+fn guarded<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let message = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("no message");
+        Err(format!("{what} panicked: {}", one_line(message)))
+    })
+}
+
+/// `text` on one line: messages of other crates may have several.
+fn one_line(text: &str) -> String {
+    text.split(['\n', '\r'])
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
+}

@@ -1,0 +1,204 @@
+//! Chat templates against what transformers renders (tests/fixtures/text/make_chat.py), and where they are
+//! found in a checkpoint.
+
+use std::path::Path;
+
+use chrono::{NaiveDate, NaiveDateTime};
+use serde_json::{Value, json};
+use tailgraph::text::{ChatTemplate, Tokenizer};
+
+fn fixture() -> Value {
+    serde_json::from_str(include_str!("fixtures/text/chat.json")).unwrap()
+}
+
+/// The time the fixtures were made at.
+fn clock() -> NaiveDateTime {
+    let day = NaiveDate::from_ymd_opt(2024, 7, 4).unwrap();
+    day.and_hms_opt(9, 5, 3).unwrap()
+}
+
+/// A checkpoint with this tokenizer_config.json.
+fn load(dir: &Path, config: &Value) -> Result<Option<ChatTemplate>, String> {
+    std::fs::write(dir.join("tokenizer_config.json"), config.to_string()).unwrap();
+    ChatTemplate::load(dir).map_err(|error| error.to_string())
+}
+
+/// Renders `template` in a checkpoint with the fixture's special tokens.
+fn render(
+    dir: &Path,
+    template: &str,
+    messages: &Value,
+    tools: Option<&Value>,
+    prompt: bool,
+) -> Result<String, String> {
+    let mut config = fixture()["tokens"].clone();
+    config["chat_template"] = template.into();
+    let mut template = load(dir, &config)?.unwrap();
+    template.set_clock(clock);
+    template.render(messages, tools, prompt)
+}
+
+#[test]
+fn templates_render_as_in_transformers() {
+    let dir = tempfile::tempdir().unwrap();
+    for case in fixture()["cases"].as_array().unwrap() {
+        let rendered = render(
+            dir.path(),
+            case["template"].as_str().unwrap(),
+            &case["messages"],
+            Some(&case["tools"]),
+            case["add_generation_prompt"].as_bool().unwrap(),
+        );
+        match case["expected"].as_str() {
+            Some(expected) => assert_eq!(rendered.as_deref(), Ok(expected), "{}", case["name"]),
+            None => {
+                let error = rendered.expect_err(case["name"].as_str().unwrap());
+                assert!(!error.contains('\n'), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn expressions_evaluate_as_in_transformers() {
+    let fixture = fixture();
+    let context = fixture["context"].as_object().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let names: String = context
+        .keys()
+        .map(|name| format!("{{%- set {name} = messages[0]['{name}'] -%}}"))
+        .collect();
+    let messages = json!([context]);
+    let mut wrong = Vec::new();
+    for case in fixture["expressions"].as_array().unwrap() {
+        let expression = case[0].as_str().unwrap();
+        let template = format!("{names}{{{{ {expression} }}}}");
+        let rendered = render(dir.path(), &template, &messages, None, false);
+        if rendered.as_deref().ok() != case[1].as_str() {
+            wrong.push(format!(
+                "{expression}\n  found {rendered:?}\n  expected {}",
+                case[1]
+            ));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} differ:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn templates_are_found_where_checkpoints_keep_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let render = |tools: Option<&Value>| {
+        let template = ChatTemplate::load(dir.path()).unwrap().unwrap();
+        template.render(&json!([]), tools, true)
+    };
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    assert!(ChatTemplate::load(dir.path()).unwrap().is_none());
+    assert!(
+        load(dir.path(), &json!({"bos_token": "<s>"}))
+            .unwrap()
+            .is_none()
+    );
+    assert!(
+        load(dir.path(), &json!({"chat_template": null}))
+            .unwrap()
+            .is_none()
+    );
+
+    write(
+        "tokenizer_config.json",
+        r#"{"chat_template": "one {{ bos_token }}{{ eos_token }}|{{ image_token }}{{ unk_token }}",
+        "bos_token": {"content": "<s>", "lstrip": false}, "eos_token": "</s>", "unk_token": null,
+        "extra_special_tokens": {"image_token": "<image>"}}"#,
+    );
+    assert_eq!(render(None).unwrap(), "one <s></s>|<image>");
+
+    write(
+        "tokenizer_config.json",
+        r#"{"chat_template": [
+        {"name": "default", "template": "default {{ tools is none }}"},
+        {"name": "tool_use", "template": "tool use {{ tools|length }}"}]}"#,
+    );
+    assert_eq!(render(None).unwrap(), "default True");
+    assert_eq!(render(Some(&Value::Null)).unwrap(), "default True");
+    assert_eq!(render(Some(&json!([]))).unwrap(), "tool use 0");
+
+    write("chat_template.jinja", "file {{ tools is none }}\n");
+    assert_eq!(render(Some(&json!([1]))).unwrap(), "file False");
+    std::fs::create_dir(dir.path().join("additional_chat_templates")).unwrap();
+    write("additional_chat_templates/tool_use.jinja", "file for tools");
+    assert_eq!(render(Some(&json!([1]))).unwrap(), "file for tools");
+    assert_eq!(render(None).unwrap(), "file True");
+}
+
+#[test]
+fn the_built_in_template_is_made_of_the_byte_tokenizers_specials() {
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let template = ChatTemplate::built_in().unwrap();
+    let text = template.render(&messages, None, true).unwrap();
+    assert_eq!(
+        text,
+        "<|startoftext|><|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    );
+    let ids = Tokenizer::bytes().encode(&text, false).unwrap();
+    assert_eq!(
+        (ids[0], ids[1], ids.iter().filter(|&&id| id < 8).count()),
+        (1, 6, 4)
+    );
+}
+
+#[test]
+fn errors_name_the_file_and_the_line() {
+    let dir = tempfile::tempdir().unwrap();
+    for (template, part) in [
+        ("one\n{% if %}", "line 2"),
+        ("{% for x in y %}", "tokenizer_config.json"),
+        ("{{ 'open", "default"),
+    ] {
+        let error = load(dir.path(), &json!({"chat_template": template})).unwrap_err();
+        assert!(error.contains(part) && !error.contains('\n'), "{error}");
+    }
+    for config in [
+        json!({"chat_template": 5}),
+        json!({"chat_template": [{"name": "x"}]}),
+    ] {
+        let error = load(dir.path(), &config).unwrap_err();
+        assert!(error.contains("chat_template: expected"), "{error}");
+    }
+    std::fs::write(dir.path().join("tokenizer_config.json"), "{").unwrap();
+    let error = ChatTemplate::load(dir.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("tokenizer_config.json: found broken JSON"),
+        "{error}"
+    );
+
+    let refused = "\n\n{{ raise_exception('roles\\nmust alternate') }}";
+    let error = render(dir.path(), refused, &json!([]), None, true).unwrap_err();
+    assert!(
+        error.ends_with("tokenizer_config.json: line 3: roles must alternate"),
+        "{error}"
+    );
+    let named = json!({"chat_template": [{"name": "rag", "template": "x"}]});
+    let template = load(dir.path(), &named).unwrap().unwrap();
+    assert!(
+        template
+            .render(&json!([]), None, true)
+            .unwrap_err()
+            .contains("`default`")
+    );
+}
+
+#[test]
+fn what_the_template_engine_panics_on_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let template = "{% for m in messages[::-1] %}{{ m.content }}{% endfor %}";
+    let messages = json!([{"content": "a"}, {"content": "b"}]);
+    let reversed = render(dir.path(), template, &messages, None, true);
+    assert_eq!(reversed.as_deref(), Ok("ba"));
+    let error = render(dir.path(), template, &json!([]), None, true).unwrap_err();
+    assert!(error.contains("panicked"), "{error}");
+}

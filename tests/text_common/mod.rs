@@ -1,0 +1,47 @@
+//! What the text tests share: the fixture tokenizers and a seeded generator.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use tailgraph::text::Tokenizer;
+
+/// Files of tests/fixtures/text, see make_tokenizers.py there.
+pub const TOKENIZERS: [&str; 4] = [
+    "byte_level_a",
+    "byte_level_b",
+    "split_regex",
+    "byte_fallback",
+];
+
+pub fn read(name: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/text");
+    std::fs::read_to_string(format!("{folder}/{name}.json")).unwrap()
+}
+
+/// The tokenizer of a checkpoint whose tokenizer.json holds `source`.
+pub fn load(source: impl AsRef<[u8]>) -> Result<Tokenizer, String> {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("tokenizer.json"), source).unwrap();
+    Tokenizer::load(dir.path()).map_err(|error| error.to_string())
+}
+
+/// SplitMix64.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `end`; 0 where `end` is 0.
+    pub fn below(&mut self, end: u32) -> u32 {
+        (self.next() % u64::from(end.max(1))) as u32
+    }
+}

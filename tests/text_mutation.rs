@@ -1,0 +1,129 @@
+//! Broken tokenizers and templates: an error on one line or a result, never a panic. Runs for
+//! TAILGRAPH_MUTATION_SECONDS (2 unless set), from the same seed every time.
+
+mod text_common;
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tailgraph::text::{ChatTemplate, TextStream};
+use text_common::{Random, TOKENIZERS, load, read};
+
+fn time() -> Duration {
+    let seconds =
+        std::env::var("TAILGRAPH_MUTATION_SECONDS").map_or(2.0, |text| text.parse().unwrap());
+    Duration::from_secs_f64(seconds)
+}
+
+/// A few bytes changed, dropped, doubled or moved.
+fn mutate(source: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = source.to_vec();
+    for _ in 0..=random.below(3) {
+        let at = random.below(bytes.len() as u32) as usize;
+        let length = (random.below(12) as usize).min(bytes.len() - at);
+        match random.below(5) {
+            0 => bytes[at] = random.below(256) as u8,
+            1 => bytes[at] = b"{}[]\",:0-9e.nt%|'"[random.below(17) as usize],
+            2 => drop(bytes.drain(at..at + length)),
+            3 => {
+                let copy = bytes[at..at + length].to_vec();
+                let to = random.below(bytes.len() as u32) as usize;
+                bytes.splice(to..to, copy);
+            }
+            _ if random.below(20) == 0 => bytes.truncate(at),
+            _ => bytes[at] ^= 1 << random.below(8),
+        }
+        if bytes.is_empty() {
+            bytes.push(b'{');
+        }
+    }
+    bytes
+}
+
+/// The head and tail of a tokenizer.json: what is not its vocabulary. Mutations there matter most.
+fn without_most_of_the_vocabulary(name: &str) -> String {
+    let mut source: Value = serde_json::from_str(&read(name)).unwrap();
+    if name.starts_with("byte_level") || name == "split_regex" {
+        source["model"]["merges"]
+            .as_array_mut()
+            .unwrap()
+            .truncate(3);
+        let vocab = source["model"]["vocab"].as_object_mut().unwrap();
+        vocab.retain(|_, id| id.as_u64().unwrap() < 270);
+    }
+    source.to_string()
+}
+
+#[test]
+fn mutated_tokenizers_load_or_say_why_not() {
+    let sources = TOKENIZERS.map(without_most_of_the_vocabulary);
+    for source in &sources {
+        load(source).unwrap();
+    }
+    let mut random = Random::new(4);
+    let (mut loaded, mut refused) = (0, 0);
+    let end = Instant::now() + time();
+    while Instant::now() < end {
+        let source = &sources[random.below(sources.len() as u32) as usize];
+        match load(mutate(source.as_bytes(), &mut random)) {
+            Err(error) => {
+                refused += 1;
+                assert!(
+                    error.contains("tokenizer.json: ") && !error.contains('\n'),
+                    "{error}"
+                );
+            }
+            Ok(tokenizer) => {
+                loaded += 1;
+                for text in ["", "the 한 é\n 12!", "<|im_start|><s>\u{0}"] {
+                    if let Err(error) = tokenizer.encode(text, true) {
+                        assert!(!error.to_string().contains('\n'), "{error}");
+                    }
+                }
+                let mut stream = TextStream::new(&tokenizer, &["ab".to_owned()]);
+                for _ in 0..20 {
+                    stream.push(random.below(300));
+                }
+                stream.finish();
+            }
+        }
+    }
+    assert!(
+        loaded > 10 && refused > 10,
+        "{loaded} loaded, {refused} refused"
+    );
+}
+
+#[test]
+fn mutated_templates_render_or_say_why_not() {
+    let fixture: Value = serde_json::from_str(&read("chat")).unwrap();
+    let cases = fixture["cases"].as_array().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut random = Random::new(5);
+    let (mut rendered, mut refused) = (0, 0);
+    let end = Instant::now() + time();
+    while Instant::now() < end {
+        let case = &cases[random.below(cases.len() as u32) as usize];
+        let source = mutate(case["template"].as_str().unwrap().as_bytes(), &mut random);
+        let config = json!({"bos_token": "<s>", "chat_template": String::from_utf8_lossy(&source)});
+        std::fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+        let result = ChatTemplate::load(dir.path())
+            .map_err(|error| error.to_string())
+            .and_then(|template| {
+                template
+                    .unwrap()
+                    .render(&case["messages"], Some(&case["tools"]), true)
+            });
+        match result {
+            Ok(_) => rendered += 1,
+            Err(error) => {
+                refused += 1;
+                assert!(!error.contains('\n'), "{error}");
+            }
+        }
+    }
+    assert!(
+        rendered > 10 && refused > 10,
+        "{rendered} rendered, {refused} refused"
+    );
+}
