@@ -1,13 +1,40 @@
 //! A model as work: stages of operations, bucket ladders, what each operation moves and computes, and how
-//! much memory a run needs. Pure data: knows the model's shape, no backend.
+//! much memory a run needs. Knows the model's shape, no backend; uses `model` and `error` only.
+//!
+//! - [`op`]: the operations; [`build`]: a configuration as stages of them
+//! - [`graphs`]: bucket ladders and stage cuts from `graphs/*.toml`
+//! - [`params`], [`cost`], [`gpu`]: an operation's weights, bytes and FLOPs, and the time they need at least
+//! - [`options`], [`memory`], [`budget`]: the sizes an engine starts with, and whether they fit
+//! - [`bytes`]: sizes as people write them
 
+pub mod budget;
+pub mod build;
+pub mod bytes;
+pub mod cost;
+pub mod gpu;
+pub mod graphs;
+pub mod memory;
 pub mod op;
+pub mod options;
+pub mod params;
 
+pub use budget::Budget;
+pub use cost::{Cost, Precision, StepShape};
+pub use gpu::Gpu;
+pub use graphs::GraphFile;
+pub use memory::{MemoryPlan, WeightPlacement};
 pub use op::{Op, OpKind};
+pub use options::{EngineOptions, Limits, RingCapacities};
 
 use crate::model::ModelConfig;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Limits of kernels/abi.h: `TG_MAX_SLOTS`, `TG_MAX_STEPS`, `TG_MAX_STAGES`, `TG_MAX_BUCKETS`.
+pub const MAX_SEQS: u32 = 1024;
+pub const MAX_STEPS_IN_FLIGHT: u32 = 16;
+pub const MAX_STAGES: usize = 16;
+pub const MAX_BUCKETS: usize = 16;
 
 /// What a step computes; each kind has its own ladder. The numbers are `TG_KIND_*` of kernels/abi.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,6 +47,19 @@ pub enum StepKind {
     Score = 2,
 }
 
+impl StepKind {
+    pub const ALL: [Self; 3] = [Self::Decode, Self::Mixed, Self::Score];
+
+    /// As `graphs/*.toml` and the command line spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Decode => "decode",
+            Self::Mixed => "mixed",
+            Self::Score => "score",
+        }
+    }
+}
+
 pub const SCORE_TILE_ROWS: usize = 512;
 
 /// Bucket sizes in rows, ascending, for each kind of step.
@@ -28,6 +68,21 @@ pub struct Ladders {
     pub decode: Vec<u32>,
     pub mixed: Vec<u32>,
     pub score: Vec<u32>,
+}
+
+impl Ladders {
+    pub fn of(&self, kind: StepKind) -> &[u32] {
+        match kind {
+            StepKind::Decode => &self.decode,
+            StepKind::Mixed => &self.mixed,
+            StepKind::Score => &self.score,
+        }
+    }
+
+    /// The smallest bucket of `kind` that holds `rows`; `None` where the largest is too small.
+    pub fn bucket(&self, kind: StepKind, rows: u32) -> Option<u32> {
+        self.of(kind).iter().copied().find(|&bucket| bucket >= rows)
+    }
 }
 
 /// A range of layers and its operations in order. The first stage embeds, the last one norms, projects to

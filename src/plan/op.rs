@@ -51,3 +51,51 @@ pub enum OpKind {
     /// token (and logprobs) of each sampled row
     Sample,
 }
+
+impl OpKind {
+    /// In the order of a forward pass.
+    pub const ALL: [Self; 18] = [
+        Self::Embed,
+        Self::OperatorNorm,
+        Self::ConvInProj,
+        Self::ShortConv,
+        Self::ConvOutProj,
+        Self::QkvProj,
+        Self::QkNormRope,
+        Self::Attention,
+        Self::AttentionOutProj,
+        Self::FfnNorm,
+        Self::DenseGateUp,
+        Self::DenseDown,
+        Self::Router,
+        Self::ExpertGateUp,
+        Self::ExpertDown,
+        Self::FinalNorm,
+        Self::LmHead,
+        Self::Sample,
+    ];
+
+    /// The name that tables, JSON and traces use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Embed => "embed",
+            Self::OperatorNorm => "operator_norm",
+            Self::ConvInProj => "conv_in_proj",
+            Self::ShortConv => "short_conv",
+            Self::ConvOutProj => "conv_out_proj",
+            Self::QkvProj => "qkv_proj",
+            Self::QkNormRope => "qk_norm_rope",
+            Self::Attention => "attention",
+            Self::AttentionOutProj => "attn_out_proj",
+            Self::FfnNorm => "ffn_norm",
+            Self::DenseGateUp => "dense_gate_up",
+            Self::DenseDown => "dense_down",
+            Self::Router => "router",
+            Self::ExpertGateUp => "expert_gate_up",
+            Self::ExpertDown => "expert_down",
+            Self::FinalNorm => "final_norm",
+            Self::LmHead => "lm_head",
+            Self::Sample => "sample",
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! `doctor`: what this machine and this build can do, whether a model fits, and what to do about each problem.
+
+use super::table::Table;
+use crate::error::{Error, Result};
+use crate::plan::budget::{Available, Budget};
+use crate::plan::bytes::Bytes;
+use crate::plan::{MemoryPlan, RingCapacities};
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+/// The flags of `doctor` alone; model and sizes are shared ones.
+#[derive(Debug, Clone, Args)]
+pub struct DoctorArgs {
+    /// How to print it
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    Ok,
+    /// Works, but not as well as it could.
+    Warn,
+    /// Does not work.
+    Problem,
+}
+
+impl Status {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Problem => "problem",
+        }
+    }
+}
+
+/// One thing looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    pub name: &'static str,
+    pub status: Status,
+    /// What was found.
+    pub detail: String,
+    /// What to do about it; always there unless the status is ok.
+    pub advice: Option<String>,
+}
+
+impl Check {
+    fn ok(name: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            name,
+            status: Status::Ok,
+            detail: detail.into(),
+            advice: None,
+        }
+    }
+
+    fn not_ok(
+        name: &'static str,
+        status: Status,
+        detail: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self {
+            name,
+            status,
+            detail: detail.into(),
+            advice: Some(advice.into()),
+        }
+    }
+}
+
+/// The model that `--model` names.
+#[derive(Debug)]
+pub struct Subject {
+    /// As the user wrote it.
+    pub name: String,
+    /// Its memory arithmetic, or why there is none: no such model, a wrong configuration, too little memory.
+    pub memory: Result<MemoryPlan>,
+}
+
+impl DoctorArgs {
+    /// Looks at the machine, the build and the model, prints what it found, and returns whether all is well (a
+    /// warning is; a problem is not: exit code 1).
+    ///
+    /// # Errors
+    /// [`Error::Io`] where `out` cannot be written.
+    pub fn run(&self, subject: Option<&Subject>, out: &mut dyn Write) -> Result<bool> {
+        let available = Available::now();
+        let mut checks = machine(available.as_ref());
+        checks.push(build());
+        checks.push(gpu());
+        if let Some(subject) = subject {
+            checks.extend(model(subject, available.as_ref()));
+        }
+        let memory = subject.and_then(|subject| subject.memory.as_ref().ok());
+        match self.format {
+            Format::Text => text(&checks, memory, out),
+            Format::Json => json_document(&checks, memory, out),
+        }
+        .and_then(|()| out.flush())
+        .map_err(|source| Error::io("standard output", source))?;
+        Ok(checks.iter().all(|check| check.status != Status::Problem))
+    }
+}
+
+fn machine(available: Option<&Available>) -> Vec<Check> {
+    let cores = match std::thread::available_parallelism() {
+        Ok(cores) => Check::ok("cores", format!("{cores} to run on")),
+        Err(error) => Check::not_ok(
+            "cores",
+            Status::Warn,
+            format!("the system does not say how many there are: {error}"),
+            "set RAYON_NUM_THREADS to the number of threads to use",
+        ),
+    };
+    let memory = match available {
+        Some(available) => Check::ok(
+            "memory",
+            format!(
+                "{} available of {}{}",
+                Bytes(available.bytes),
+                Bytes(available.total_bytes),
+                if available.limited {
+                    " (what this process's control group may use)"
+                } else {
+                    ""
+                }
+            ),
+        ),
+        None => Check::not_ok(
+            "memory",
+            Status::Warn,
+            format!(
+                "this system does not say how much is available; {} are assumed",
+                Bytes(Budget::new(None).bytes)
+            ),
+            "say how much to use with --memory-limit",
+        ),
+    };
+    vec![cores, memory]
+}
+
+fn build() -> Check {
+    let what = format!(
+        "tailgraph {} for {}-{}, {}",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::ARCH,
+        std::env::consts::OS,
+        if cfg!(feature = "cuda") {
+            "CPU reference and GPU"
+        } else {
+            "CPU reference only"
+        }
+    );
+    if cfg!(debug_assertions) {
+        Check::not_ok(
+            "build",
+            Status::Warn,
+            format!("{what}; not optimised, so many times slower"),
+            "build with cargo build --release",
+        )
+    } else {
+        Check::ok("build", what)
+    }
+}
+
+/// A build without GPU support can only say whether a driver is there to want it.
+#[cfg(not(feature = "cuda"))]
+fn gpu() -> Check {
+    match std::fs::read_to_string("/proc/driver/nvidia/version") {
+        Ok(version) => {
+            let driver = version.lines().next().unwrap_or_default();
+            Check::not_ok(
+                "gpu",
+                Status::Warn,
+                format!("this build has no GPU support, but there is a driver: {driver}"),
+                "build with cargo build --release --features cuda (needs nvcc of CUDA 13)",
+            )
+        }
+        Err(_) => Check::ok(
+            "gpu",
+            "no GPU support in this build, and no NVIDIA driver found; with both, build with --features cuda",
+        ),
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn gpu() -> Check {
+    use crate::backend::cuda::driver::probe;
+    let driver = match probe() {
+        Ok(driver) => driver,
+        Err(missing) => {
+            return Check::not_ok(
+                "gpu",
+                Status::Warn,
+                "none that this build can use; the CPU reference runs all the same",
+                missing.to_string(),
+            );
+        }
+    };
+    let (major, minor) = driver.version;
+    let gpus: Vec<String> = driver.gpus.iter().map(ToString::to_string).collect();
+    let found = format!("driver of CUDA {major}.{minor}; {}", gpus.join("; "));
+    let unusable: Vec<String> = driver
+        .gpus
+        .iter()
+        .filter_map(|gpu| gpu.usable().err())
+        .map(|missing| missing.to_string())
+        .collect();
+    if unusable.is_empty() {
+        Check::ok("gpu", found)
+    } else {
+        Check::not_ok("gpu", Status::Warn, found, unusable.join("; "))
+    }
+}
+
+fn model(subject: &Subject, available: Option<&Available>) -> Vec<Check> {
+    let memory = match &subject.memory {
+        Ok(memory) => memory,
+        Err(error) => {
+            let advice = match error {
+                Error::Memory(_) => {
+                    "lower --max-context, --max-seqs or --step-tokens, raise --memory-limit, or free memory"
+                }
+                Error::Usage(_) => "change the option that the message names",
+                Error::Io { .. } | Error::File { .. } | Error::Runtime(_) => {
+                    "check the path and the file that the message names"
+                }
+            };
+            let detail = format!("{}: {error}", subject.name);
+            return vec![Check::not_ok("model", Status::Problem, detail, advice)];
+        }
+    };
+    let options = &memory.options;
+    let mut checks = vec![Check::ok(
+        "model",
+        format!(
+            "{}: {} sequences at once, context {}, fits in {} of {} ({})",
+            subject.name,
+            options.max_seqs,
+            options.max_context,
+            Bytes(memory.total_bytes()),
+            Bytes(memory.budget.bytes),
+            memory.budget.source
+        ),
+    )];
+    if memory.full_sequences() < options.max_seqs {
+        checks.push(Check::not_ok(
+            "pool",
+            Status::Warn,
+            format!(
+                "{} pages of {} tokens hold {} of {} sequences at full context: more will wait for pages",
+                options.pages,
+                options.page_tokens,
+                memory.full_sequences(),
+                options.max_seqs
+            ),
+            "lower --max-context or --max-seqs, or raise --memory-limit",
+        ));
+    }
+    let left = available.map(|a| a.bytes.saturating_sub(memory.total_bytes()));
+    let mapped = memory.mapped_bytes();
+    if let Some(left) = left.filter(|&left| mapped > left) {
+        checks.push(Check::not_ok(
+            "file cache",
+            Status::Warn,
+            format!(
+                "{} of mapped weights, {} left to keep them in memory: steps will read them from disk again",
+                Bytes(mapped),
+                Bytes(left)
+            ),
+            "free memory, or lower --max-seqs and --max-context",
+        ));
+    }
+    checks
+}
+
+fn text(checks: &[Check], memory: Option<&MemoryPlan>, out: &mut dyn Write) -> io::Result<()> {
+    let width = checks.iter().map(|c| c.name.len()).max().unwrap_or(0);
+    for check in checks {
+        let status = check.status.name();
+        writeln!(out, "{status:<7}  {:<width$}  {}", check.name, check.detail)?;
+        if let Some(advice) = &check.advice {
+            writeln!(out, "{:<7}  {:<width$}  -> {advice}", "", "")?;
+        }
+    }
+    let Some(memory) = memory else {
+        return Ok(());
+    };
+    writeln!(out, "\nmemory")?;
+    let mut table = Table::new(&[0, 2]);
+    for item in memory.items.iter().filter(|item| item.in_budget) {
+        table.row([
+            item.name.to_owned(),
+            Bytes(item.bytes).to_string(),
+            item.arithmetic.clone(),
+        ]);
+    }
+    table.row(["total".to_owned(), Bytes(memory.total_bytes()).to_string()]);
+    table.row([
+        "budget".to_owned(),
+        Bytes(memory.budget.bytes).to_string(),
+        memory.budget.source.clone(),
+    ]);
+    for item in memory.items.iter().filter(|item| !item.in_budget) {
+        table.row([
+            format!("{} (not in it)", item.name),
+            Bytes(item.bytes).to_string(),
+            item.arithmetic.clone(),
+        ]);
+    }
+    table.write("  ", out)
+}
+
+fn json_document(
+    checks: &[Check],
+    memory: Option<&MemoryPlan>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let checks: Vec<Value> = checks
+        .iter()
+        .map(|check| {
+            json!({
+                "name": check.name,
+                "status": check.status.name(),
+                "detail": check.detail,
+                "advice": check.advice,
+            })
+        })
+        .collect();
+    let mut document = json!({ "checks": checks });
+    if let Some(memory) = memory {
+        document["memory"] = memory_json(memory);
+    }
+    serde_json::to_writer_pretty(&mut *out, &document)?;
+    writeln!(out)
+}
+
+fn memory_json(memory: &MemoryPlan) -> Value {
+    let options = &memory.options;
+    let RingCapacities {
+        requests,
+        tokens,
+        controls,
+        events,
+        trace,
+    } = memory.rings;
+    json!({
+        "options": {
+            "max_seqs": options.max_seqs,
+            "max_context": options.max_context,
+            "page_tokens": options.page_tokens,
+            "pages": options.pages,
+            "step_tokens": options.step_tokens,
+            "chunk_align": options.chunk_align,
+            "steps_in_flight": options.steps_in_flight,
+        },
+        "rings": {
+            "requests": requests,
+            "tokens": tokens,
+            "controls": controls,
+            "events": events,
+            "trace": trace,
+        },
+        "items": memory.items.iter().map(|item| json!({
+            "name": item.name,
+            "bytes": item.bytes,
+            "arithmetic": item.arithmetic,
+            "in_budget": item.in_budget,
+        })).collect::<Vec<_>>(),
+        "total_bytes": memory.total_bytes(),
+        "budget_bytes": memory.budget.bytes,
+        "budget_source": memory.budget.source,
+    })
+}

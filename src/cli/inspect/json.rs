@@ -1,0 +1,128 @@
+//! The plan for programs. Bytes and FLOPs are rounded to whole numbers; times are in microseconds.
+
+use super::{Group, View, Written, dtype_name};
+use crate::model::LayerType;
+use crate::plan::cost::distinct_experts;
+use crate::plan::gpu::Bound;
+use crate::plan::params::{model_bytes, model_parameters, params};
+use crate::plan::{Cost, Stage, StepKind};
+use serde_json::{Map, Value, json};
+use std::io::Write;
+
+pub(super) fn write(view: &View<'_>, out: &mut dyn Write) -> Written {
+    serde_json::to_writer_pretty(&mut *out, &document(view))?;
+    writeln!(out)
+}
+
+fn document(view: &View<'_>) -> Value {
+    let config = &view.plan.config;
+    let (weights, compute) = (view.precision.weights, view.precision.compute);
+    let attention = config
+        .layer_types
+        .iter()
+        .filter(|&&mixer| mixer == LayerType::FullAttention)
+        .count();
+    let buckets: Map<String, Value> = StepKind::ALL
+        .iter()
+        .map(|&kind| (kind.name().to_owned(), json!(view.plan.ladders.of(kind))))
+        .collect();
+    json!({
+        "model": {
+            "layers": config.layer_types.len(),
+            "attention_layers": attention,
+            "dense_layers": config.num_dense_layers,
+            "experts": config.num_experts,
+            "experts_per_token": config.num_experts_per_tok,
+            "hidden_size": config.hidden_size,
+            "vocab_size": config.vocab_size,
+            "parameters": whole(model_parameters(config)),
+            "weight_bytes": whole(model_bytes(config, weights)),
+            "kv_bytes_per_token": whole(view.plan.kv_bytes_per_token(compute)),
+            "conv_state_bytes_per_sequence": whole(view.plan.conv_state_bytes_per_sequence(compute)),
+        },
+        "weight_dtype": dtype_name(weights),
+        "compute_dtype": dtype_name(compute),
+        "gpu": {
+            "name": view.gpu.name,
+            "title": view.gpu.title,
+            "bytes_per_s": view.gpu.bytes_per_s,
+            "flops_per_s": view.gpu.flops_per_s(compute),
+            "l2_bytes": whole(view.gpu.l2_bytes),
+            "source": view.gpu.source,
+        },
+        "buckets": buckets,
+        "kind": view.kind.name(),
+        "context": view.context,
+        "stages": view.plan.stages.iter().map(|s| stage(view, s)).collect::<Vec<_>>(),
+        "totals": view.rows.iter().map(|&rows| total(view, rows)).collect::<Vec<_>>(),
+    })
+}
+
+fn stage(view: &View<'_>, stage: &Stage) -> Value {
+    json!({
+        "index": stage.index,
+        "first_layer": stage.layers.start,
+        "layers": stage.layers.len(),
+        "operations": view.groups(stage).iter().map(|g| group(view, g)).collect::<Vec<_>>(),
+        "totals": view.rows.iter().map(|&rows| {
+            let cost = stage.cost(&view.plan.config, &view.shape(rows), view.precision);
+            costs(rows, &cost, view.stage_us(stage, rows), None)
+        }).collect::<Vec<_>>(),
+    })
+}
+
+/// Costs are of all the group's layers together.
+fn group(view: &View<'_>, group: &Group) -> Value {
+    let weights: Vec<Value> = params(&view.plan.config, group.kind)
+        .iter()
+        .map(|param| {
+            json!({
+                "name": param.name,
+                "shape": param.shape,
+                "bytes": whole(param.bytes(view.precision.weights)),
+            })
+        })
+        .collect();
+    let per_rows: Vec<Value> = view
+        .rows
+        .iter()
+        .map(|&rows| {
+            let (us, bound) = view.roofline_us(group, rows);
+            costs(rows, &view.cost(group, rows), us, Some(bound))
+        })
+        .collect();
+    json!({
+        "operation": group.kind.name(),
+        "layers": group.layers,
+        "weights": weights,
+        "costs": per_rows,
+    })
+}
+
+fn total(view: &View<'_>, rows: u32) -> Value {
+    let cost = view.plan.cost(&view.shape(rows), view.precision);
+    let mut value = costs(rows, &cost, view.step_us(rows), None);
+    value["bucket"] = json!(view.plan.ladders.bucket(view.kind, rows));
+    value["experts_per_layer"] = json!(distinct_experts(&view.plan.config, f64::from(rows)));
+    value["slowest_stage_us"] = json!(view.slowest_stage_us(rows));
+    value
+}
+
+fn costs(rows: u32, cost: &Cost, roofline_us: f64, bound: Option<Bound>) -> Value {
+    let mut value = json!({
+        "rows": rows,
+        "weight_bytes": whole(cost.weight_bytes),
+        "cache_bytes": whole(cost.cache_bytes),
+        "activation_bytes": whole(cost.activation_bytes),
+        "flops": whole(cost.flops),
+        "roofline_us": roofline_us,
+    });
+    if let Some(bound) = bound {
+        value["bound"] = json!(bound.name());
+    }
+    value
+}
+
+fn whole(amount: f64) -> u64 {
+    amount.round() as u64
+}

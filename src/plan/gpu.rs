@@ -1,0 +1,137 @@
+//! GPUs by name, and the least time an operation takes on one: the roofline. Launch and synchronisation are not in it.
+
+use super::cost::{Cost, op_cost};
+use super::{Plan, Precision, Stage, StepShape};
+use crate::model::{DType, ModelConfig};
+
+/// What bounds an operation on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gpu {
+    /// As `--gpu` takes it.
+    pub name: &'static str,
+    pub title: &'static str,
+    pub bytes_per_s: f64,
+    /// Matrix products of bf16 or f16 operands, f32 sums, dense.
+    pub half_flops_per_s: f64,
+    /// f32 operands without tensor cores.
+    pub f32_flops_per_s: f64,
+    pub l2_bytes: f64,
+    pub source: &'static str,
+}
+
+pub const H200: Gpu = Gpu {
+    name: "h200",
+    title: "H200 SXM",
+    bytes_per_s: 4.54e12,
+    half_flops_per_s: 790e12,
+    f32_flops_per_s: 50e12,
+    l2_bytes: 50e6,
+    source: "measured (streaming read, matrix products)",
+};
+
+pub const H100: Gpu = Gpu {
+    name: "h100",
+    title: "H100 SXM",
+    bytes_per_s: 3.35e12,
+    half_flops_per_s: 990e12,
+    f32_flops_per_s: 67e12,
+    l2_bytes: 50e6,
+    source: "datasheet",
+};
+
+pub const A100: Gpu = Gpu {
+    name: "a100",
+    title: "A100 SXM 80GB",
+    bytes_per_s: 2.04e12,
+    half_flops_per_s: 312e12,
+    f32_flops_per_s: 19.5e12,
+    l2_bytes: 40e6,
+    source: "datasheet",
+};
+
+pub const GPUS: [&Gpu; 3] = [&H200, &H100, &A100];
+
+/// Which side of the roofline an operation is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    Memory,
+    Compute,
+}
+
+impl Bound {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Compute => "compute",
+        }
+    }
+}
+
+impl Gpu {
+    /// The GPU that `--gpu` names.
+    ///
+    /// # Errors
+    /// One line with the names there are.
+    pub fn by_name(name: &str) -> Result<&'static Self, String> {
+        GPUS.into_iter()
+            .find(|gpu| gpu.name.eq_ignore_ascii_case(name))
+            .ok_or_else(|| {
+                let names: Vec<&str> = GPUS.iter().map(|gpu| gpu.name).collect();
+                format!("unknown GPU '{name}': expected one of {}", names.join(", "))
+            })
+    }
+
+    pub fn flops_per_s(&self, compute: DType) -> f64 {
+        match compute {
+            DType::F32 => self.f32_flops_per_s,
+            DType::BF16 | DType::F16 => self.half_flops_per_s,
+        }
+    }
+
+    /// Bytes of `cost` that cross the memory bus: activations do only where an operation's do not fit the L2 cache.
+    pub fn memory_bytes(&self, cost: &Cost) -> f64 {
+        let activations = if cost.activation_bytes > self.l2_bytes {
+            cost.activation_bytes
+        } else {
+            0.0
+        };
+        cost.floor_bytes() + activations
+    }
+
+    /// The roofline of one operation: max(bytes / bandwidth, FLOPs / peak), in microseconds, and which it is.
+    pub fn roofline_us(&self, cost: &Cost, compute: DType) -> (f64, Bound) {
+        let memory_us = self.memory_bytes(cost) / self.bytes_per_s * 1e6;
+        let compute_us = cost.flops / self.flops_per_s(compute) * 1e6;
+        if compute_us > memory_us {
+            (compute_us, Bound::Compute)
+        } else {
+            (memory_us, Bound::Memory)
+        }
+    }
+
+    /// The sum of the stage's operations' rooflines, in microseconds: operations follow each other.
+    pub fn stage_us(
+        &self,
+        config: &ModelConfig,
+        stage: &Stage,
+        shape: &StepShape,
+        precision: Precision,
+    ) -> f64 {
+        stage
+            .ops
+            .iter()
+            .map(|op| {
+                let cost = op_cost(config, op.kind, shape, precision);
+                self.roofline_us(&cost, precision.compute).0
+            })
+            .sum()
+    }
+
+    /// All stages one after another, in microseconds.
+    pub fn step_us(&self, plan: &Plan, shape: &StepShape, precision: Precision) -> f64 {
+        plan.stages
+            .iter()
+            .map(|stage| self.stage_us(&plan.config, stage, shape, precision))
+            .sum()
+    }
+}

@@ -1,0 +1,342 @@
+//! Memory arithmetic for a run on the CPU: everything that is allocated at start-up, itemised, and the context
+//! and page pool that fit a budget. Known before any weight is read.
+
+use super::bytes::{Bytes, whole_bytes};
+use super::params::model_bytes;
+use super::{
+    Budget, EngineOptions, Limits, Plan, Precision, RingCapacities, SCORE_TILE_ROWS, StepKind,
+};
+use crate::error::{Error, Result};
+
+/// Sizes of kernels/abi.h's structs in bytes (a test compares them with the bindings).
+const REQUEST_BYTES: u64 = 128;
+const CONTROL_BYTES: u64 = 8;
+const EVENT_BYTES: u64 = 64;
+const SAMPLED_BYTES: u64 = 168;
+const TRACE_BYTES: u64 = 272;
+const SLOT_BYTES: u64 = 192;
+const ROW_BYTES: u64 = 16;
+const SEQUENCE_BYTES: u64 = 24;
+const WORD_BYTES: u64 = 4;
+
+/// Where the weights are while the engine runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightPlacement {
+    /// Mapped from a checkpoint: the system may drop pages and read them again, so they are no part of the budget.
+    Mapped,
+    /// Generated into memory: part of the budget.
+    Resident,
+}
+
+/// One line of the arithmetic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryItem {
+    pub name: &'static str,
+    pub bytes: u64,
+    /// What the bytes are made of.
+    pub arithmetic: String,
+    /// False for mapped weights.
+    pub in_budget: bool,
+}
+
+/// Sizes that fit, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryPlan {
+    pub options: EngineOptions,
+    pub rings: RingCapacities,
+    pub items: Vec<MemoryItem>,
+    pub budget: Budget,
+}
+
+impl MemoryPlan {
+    /// The engine's sizes for `plan` within `limits` and `budget`. The pool holds `max_seqs` sequences of
+    /// `max_context` tokens where that fits, else as many pages as do; a context that nobody asked for shrinks to
+    /// what the pool holds.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for limits that cannot be, [`Error::Memory`] with the arithmetic where the pool would not hold
+    /// one sequence of the context that was asked for (or one page).
+    pub fn new(
+        plan: &Plan,
+        precision: Precision,
+        placement: WeightPlacement,
+        limits: &Limits,
+        budget: Budget,
+    ) -> Result<Self> {
+        let mut options = limits.resolve(plan)?;
+        let page_bytes = page_bytes(plan, precision, &options).saturating_add(WORD_BYTES);
+        let rings = RingCapacities::new(&options);
+        let fixed = fixed_items(plan, precision, placement, &options, &rings);
+        let fixed_bytes = budgeted(&fixed);
+        let room_pages = budget.bytes.saturating_sub(fixed_bytes) / page_bytes;
+        let context_pages = u64::from(options.max_context.div_ceil(options.page_tokens));
+        let wanted_pages = context_pages * u64::from(options.max_seqs);
+        let pages = wanted_pages.min(room_pages).min(u64::from(u32::MAX));
+
+        let needed_pages = if limits.max_context.is_some() {
+            context_pages
+        } else {
+            1
+        };
+        if pages < needed_pages {
+            let context = if limits.max_context.is_some() {
+                options.max_context
+            } else {
+                options.page_tokens.min(options.max_context)
+            };
+            return Err(too_little(
+                &fixed,
+                context,
+                needed_pages.saturating_mul(page_bytes),
+                &budget,
+            ));
+        }
+        // Both fit u32: pages was capped, and the product is only taken where it is below max_context.
+        options.pages = pages as u32;
+        if pages < context_pages {
+            options.max_context = options.pages * options.page_tokens;
+        }
+
+        let rings = RingCapacities::new(&options);
+        let mut items = fixed_items(plan, precision, placement, &options, &rings);
+        let token_bytes = plan.kv_bytes_per_token(precision.compute);
+        items.push(MemoryItem {
+            name: "keys and values",
+            bytes: pages.saturating_mul(page_bytes),
+            arithmetic: format!(
+                "{pages} pages of {} tokens, {} a token",
+                options.page_tokens,
+                Bytes(whole_bytes(token_bytes))
+            ),
+            in_budget: true,
+        });
+        Ok(Self {
+            options,
+            rings,
+            items,
+            budget,
+        })
+    }
+
+    /// Bytes that count against the budget.
+    pub fn total_bytes(&self) -> u64 {
+        budgeted(&self.items)
+    }
+
+    /// Bytes of mapped weights; 0 where the weights are in the budget.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.items
+            .iter()
+            .filter(|item| !item.in_budget)
+            .fold(0, |sum, item| sum.saturating_add(item.bytes))
+    }
+
+    /// Sequences of `max_context` tokens that the pool holds at once.
+    pub fn full_sequences(&self) -> u32 {
+        let pages = self.options.max_context.div_ceil(self.options.page_tokens);
+        self.options.pages / pages.max(1)
+    }
+}
+
+fn budgeted(items: &[MemoryItem]) -> u64 {
+    items
+        .iter()
+        .filter(|item| item.in_budget)
+        .fold(0, |sum, item| sum.saturating_add(item.bytes))
+}
+
+/// Keys and values of one page in all attention layers.
+fn page_bytes(plan: &Plan, precision: Precision, options: &EngineOptions) -> u64 {
+    whole_bytes(plan.kv_bytes_per_token(precision.compute) * f64::from(options.page_tokens))
+}
+
+/// One line: what is needed, what there is, and what to change.
+fn too_little(fixed: &[MemoryItem], context: u32, pool_bytes: u64, budget: &Budget) -> Error {
+    let mut parts: Vec<String> = fixed
+        .iter()
+        .filter(|item| item.in_budget)
+        .map(|item| format!("{} {}", item.name, Bytes(item.bytes)))
+        .collect();
+    parts.push(format!(
+        "keys and values of one context of {context} tokens {}",
+        Bytes(pool_bytes)
+    ));
+    Error::Memory(format!(
+        "not enough memory: {} needed, {} allowed ({}): {}; lower --max-context, --max-seqs or --step-tokens, or raise --memory-limit",
+        Bytes(budgeted(fixed).saturating_add(pool_bytes)),
+        Bytes(budget.bytes),
+        budget.source,
+        parts.join(" + ")
+    ))
+}
+
+/// All that does not grow with the page pool.
+fn fixed_items(
+    plan: &Plan,
+    precision: Precision,
+    placement: WeightPlacement,
+    options: &EngineOptions,
+    rings: &RingCapacities,
+) -> Vec<MemoryItem> {
+    let item = |name, bytes, arithmetic| MemoryItem {
+        name,
+        bytes,
+        arithmetic,
+        in_budget: true,
+    };
+    let config = &plan.config;
+    let slots = u64::from(options.max_seqs);
+    let state_bytes = plan.conv_state_bytes_per_sequence(precision.compute);
+    let stages = plan.stages.len();
+    let rows = largest_bucket(plan, options);
+    let stage_arena = arena_bytes(plan, precision, rows);
+    let mut items = vec![
+        MemoryItem {
+            name: "weights",
+            bytes: whole_bytes(model_bytes(config, precision.weights)),
+            arithmetic: match placement {
+                WeightPlacement::Mapped => {
+                    "mapped from the checkpoint: the system may drop and reread them".into()
+                }
+                WeightPlacement::Resident => "generated into memory".into(),
+            },
+            in_budget: placement == WeightPlacement::Resident,
+        },
+        item(
+            "conv state",
+            whole_bytes(state_bytes * slots as f64),
+            format!("{slots} sequences of {}", Bytes(whole_bytes(state_bytes))),
+        ),
+        item(
+            "activations",
+            stage_arena.saturating_mul(stages as u64),
+            format!(
+                "{stages} {} of {} for {rows} rows",
+                plural(stages, "stage"),
+                Bytes(stage_arena)
+            ),
+        ),
+    ];
+    if stages > 1 {
+        let handover =
+            whole_bytes(f64::from(options.step_tokens) * config.hidden_size as f64 * 4.0);
+        let buffers = (stages as u64 - 1) * u64::from(options.steps_in_flight);
+        items.push(item(
+            "hand-over",
+            handover.saturating_mul(buffers),
+            format!(
+                "{buffers} {} of {} rows, {} each",
+                plural(buffers as usize, "buffer"),
+                options.step_tokens,
+                Bytes(handover)
+            ),
+        ));
+    }
+    let tile_rows = (SCORE_TILE_ROWS as u64).max(slots);
+    items.push(item(
+        "logits",
+        whole_bytes(tile_rows as f64 * config.vocab_size as f64 * 4.0),
+        format!("a tile of {tile_rows} rows of {} in f32", config.vocab_size),
+    ));
+    items.push(item(
+        "seen tokens",
+        slots.saturating_mul((config.vocab_size as u64).div_ceil(8)),
+        format!(
+            "a bit for each of {} tokens, {slots} sequences",
+            config.vocab_size
+        ),
+    ));
+    items.push(item(
+        "scheduler",
+        scheduler_bytes(options, rings),
+        format!(
+            "{slots} slots, {} {} in flight of {} rows",
+            options.steps_in_flight,
+            plural(options.steps_in_flight as usize, "step"),
+            options.step_tokens
+        ),
+    ));
+    items.push(item(
+        "rings",
+        ring_bytes(rings),
+        format!(
+            "{} requests, {} tokens, {} events, {} trace records",
+            rings.requests, rings.tokens, rings.events, rings.trace
+        ),
+    ));
+    items
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    format!("{noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Rows of the largest bucket that a step of these options can choose.
+fn largest_bucket(plan: &Plan, options: &EngineOptions) -> u32 {
+    let bucket = |kind, rows| plan.ladders.bucket(kind, rows).unwrap_or(rows);
+    bucket(StepKind::Decode, options.max_seqs)
+        .max(bucket(StepKind::Mixed, options.step_tokens))
+        .max(bucket(StepKind::Score, options.step_tokens))
+}
+
+/// One stage's activations for `rows` rows: the residual stream `[R, H]` in f32, a matrix input `[R, max(H, heads D)]`,
+/// the widest result between two operations, and the router's choices `[R, K]` (index and weight).
+fn arena_bytes(plan: &Plan, precision: Precision, rows: u32) -> u64 {
+    let config = &plan.config;
+    let compute = precision.compute.bytes() as f64;
+    let hidden = config.hidden_size as f64;
+    let head_dim = config.head_dim as f64;
+    let q = config.num_attention_heads as f64 * head_dim;
+    let kv = config.num_key_value_heads as f64 * head_dim;
+    let per_token = config.num_experts_per_tok as f64;
+    let mut widest = (3.0 * hidden).max(q + 2.0 * kv);
+    if config.num_dense_layers > 0 {
+        widest = widest.max(config.intermediate_size as f64);
+    }
+    widest = widest.max(per_token * config.moe_intermediate_size as f64);
+    let row = hidden * 4.0 + hidden.max(q) * compute + widest * compute + per_token * 8.0;
+    whole_bytes(f64::from(rows) * row)
+}
+
+/// The scheduler core's tables, as kernels/abi.h lays them out, without gaps and scratch (well under a MiB).
+fn scheduler_bytes(options: &EngineOptions, rings: &RingCapacities) -> u64 {
+    let slots = u64::from(options.max_seqs);
+    let context_pages = u64::from(options.max_context.div_ceil(options.page_tokens));
+    let step = u64::from(options.step_tokens) * ROW_BYTES
+        + slots * (SEQUENCE_BYTES + WORD_BYTES + SAMPLED_BYTES);
+    slots * SLOT_BYTES
+        + slots * context_pages * WORD_BYTES
+        + u64::from(options.steps_in_flight) * step
+        + u64::from(rings.requests) * 8
+}
+
+fn ring_bytes(rings: &RingCapacities) -> u64 {
+    u64::from(rings.requests) * REQUEST_BYTES
+        + u64::from(rings.tokens) * WORD_BYTES
+        + u64::from(rings.controls) * CONTROL_BYTES
+        + u64::from(rings.events) * (EVENT_BYTES + SAMPLED_BYTES)
+        + u64::from(rings.trace) * TRACE_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::abi;
+    use std::mem::size_of;
+
+    #[test]
+    fn struct_sizes_are_those_of_the_bindings() {
+        assert_eq!(size_of::<abi::tg_request>() as u64, REQUEST_BYTES);
+        assert_eq!(size_of::<abi::tg_control>() as u64, CONTROL_BYTES);
+        assert_eq!(size_of::<abi::tg_event>() as u64, EVENT_BYTES);
+        assert_eq!(size_of::<abi::tg_sampled>() as u64, SAMPLED_BYTES);
+        assert_eq!(size_of::<abi::tg_trace>() as u64, TRACE_BYTES);
+        assert_eq!(size_of::<abi::tg_slot>() as u64, SLOT_BYTES);
+        assert_eq!(size_of::<abi::tg_row>() as u64, ROW_BYTES);
+        assert_eq!(size_of::<abi::tg_sequence>() as u64, SEQUENCE_BYTES);
+        assert_eq!(abi::TG_MAX_SLOTS, super::super::MAX_SEQS);
+        assert_eq!(abi::TG_MAX_STEPS, super::super::MAX_STEPS_IN_FLIGHT);
+        assert_eq!(abi::TG_MAX_STAGES as usize, super::super::MAX_STAGES);
+        assert_eq!(abi::TG_MAX_BUCKETS as usize, super::super::MAX_BUCKETS);
+    }
+}

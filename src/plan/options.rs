@@ -1,0 +1,169 @@
+//! The sizes an engine is started with, and the limits they are derived from.
+
+use super::{Ladders, MAX_SEQS, MAX_STEPS_IN_FLIGHT, Plan};
+use crate::error::{Error, Result};
+
+/// Everything an engine allocates follows from these; nothing is allocated after start-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Sequences running at once (slots).
+    pub max_seqs: u32,
+    /// prompt + max_new_tokens of one request, at most.
+    pub max_context: u32,
+    pub page_tokens: u32,
+    /// Pages in the pool.
+    pub pages: u32,
+    /// Rows of one step, at most; at least `max_seqs + chunk_align`.
+    pub step_tokens: u32,
+    /// Prompt chunks end on multiples of this, or at the prompt's end.
+    pub chunk_align: u32,
+    /// Micro-batches in flight; at least the number of stages.
+    pub steps_in_flight: u32,
+    /// Keep every trace record: a full trace ring blocks the scheduler instead of losing the oldest.
+    pub record: bool,
+}
+
+/// What the user asked for; `None` is the default of [`EngineOptions`]' derivation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Default: 16, or the largest decode bucket where that is smaller.
+    pub max_seqs: Option<u32>,
+    /// Default: the smallest of max_position_embeddings, 4096 and what the pool holds.
+    pub max_context: Option<u32>,
+    /// 16 to 256; default 64.
+    pub page_tokens: Option<u32>,
+    /// Default: 512, or `max_seqs + chunk_align` where that is more.
+    pub step_tokens: Option<u32>,
+    /// Default: 64.
+    pub chunk_align: Option<u32>,
+    /// Read by [`super::GraphFile::plan`]. Default: 1.
+    pub stages: Option<usize>,
+    /// Default: the number of stages.
+    pub steps_in_flight: Option<u32>,
+}
+
+const DEFAULT_MAX_SEQS: u32 = 16;
+const DEFAULT_MAX_CONTEXT: u32 = 4096;
+const DEFAULT_PAGE_TOKENS: u32 = 64;
+const DEFAULT_STEP_TOKENS: u32 = 512;
+const DEFAULT_CHUNK_ALIGN: u32 = 64;
+const PAGE_TOKENS: std::ops::RangeInclusive<u32> = 16..=256;
+
+impl Limits {
+    /// Checks the limits against `plan` and fills in defaults. The pool is left empty (`pages` 0) and the context
+    /// is what was asked for or the default: both depend on memory.
+    ///
+    /// # Errors
+    /// [`Error::Usage`], naming the option, what was given and what is possible.
+    pub(super) fn resolve(&self, plan: &Plan) -> Result<EngineOptions> {
+        let Ladders {
+            decode,
+            mixed,
+            score,
+        } = &plan.ladders;
+        let largest = |ladder: &[u32]| ladder.last().copied().unwrap_or(0);
+        let most_seqs = largest(decode).min(MAX_SEQS);
+        let max_seqs = self.max_seqs.unwrap_or(DEFAULT_MAX_SEQS.min(most_seqs));
+        if max_seqs == 0 || max_seqs > most_seqs {
+            return Err(Error::Usage(format!(
+                "--max-seqs {max_seqs}: expected 1 to {most_seqs} (the largest decode bucket has {} rows, the scheduler at most {MAX_SEQS} slots)",
+                largest(decode)
+            )));
+        }
+
+        let chunk_align = self.chunk_align.unwrap_or(DEFAULT_CHUNK_ALIGN);
+        if chunk_align == 0 {
+            return Err(Error::Usage(
+                "--chunk-align 0: expected at least 1 token".into(),
+            ));
+        }
+        let least_rows = max_seqs.saturating_add(chunk_align);
+        let most_rows = largest(mixed).min(largest(score));
+        if least_rows > most_rows {
+            return Err(Error::Usage(format!(
+                "{max_seqs} sequences and a chunk of {chunk_align} tokens: {least_rows} rows, more than the largest bucket that both the mixed and the score ladder have ({most_rows} rows): lower --max-seqs or name larger buckets"
+            )));
+        }
+        let step_tokens = self
+            .step_tokens
+            .unwrap_or(DEFAULT_STEP_TOKENS.max(least_rows).min(most_rows));
+        if step_tokens < least_rows {
+            return Err(Error::Usage(format!(
+                "--step-tokens {step_tokens}: expected at least {least_rows} ({max_seqs} sequences + chunks of {chunk_align} tokens)"
+            )));
+        }
+        if step_tokens > most_rows {
+            return Err(Error::Usage(format!(
+                "--step-tokens {step_tokens}: expected at most {most_rows}, the largest mixed and score bucket (largest mixed {}, largest score {})",
+                largest(mixed),
+                largest(score)
+            )));
+        }
+
+        let page_tokens = self.page_tokens.unwrap_or(DEFAULT_PAGE_TOKENS);
+        if !PAGE_TOKENS.contains(&page_tokens) {
+            return Err(Error::Usage(format!(
+                "--page-tokens {page_tokens}: expected {} to {}",
+                PAGE_TOKENS.start(),
+                PAGE_TOKENS.end()
+            )));
+        }
+
+        let positions = u32::try_from(plan.config.max_position_embeddings).unwrap_or(u32::MAX);
+        let max_context = self
+            .max_context
+            .unwrap_or(DEFAULT_MAX_CONTEXT.min(positions));
+        if max_context == 0 || max_context > positions {
+            return Err(Error::Usage(format!(
+                "--max-context {max_context}: expected 1 to {positions} (the model's max_position_embeddings)"
+            )));
+        }
+
+        let stages = plan.stages.len() as u32;
+        let steps_in_flight = self.steps_in_flight.unwrap_or(stages);
+        if !(stages..=MAX_STEPS_IN_FLIGHT).contains(&steps_in_flight) {
+            return Err(Error::Usage(format!(
+                "{steps_in_flight} steps in flight: expected {stages} (one a stage) to {MAX_STEPS_IN_FLIGHT}"
+            )));
+        }
+
+        Ok(EngineOptions {
+            max_seqs,
+            max_context,
+            page_tokens,
+            pages: 0,
+            step_tokens,
+            chunk_align,
+            steps_in_flight,
+            record: false,
+        })
+    }
+}
+
+/// Entries of the rings between host and scheduler; powers of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingCapacities {
+    pub requests: u32,
+    /// Prompt tokens waiting to be composed into steps.
+    pub tokens: u32,
+    pub controls: u32,
+    pub events: u32,
+    pub trace: u32,
+}
+
+impl RingCapacities {
+    /// Enough that a host which looks once a millisecond never holds up the scheduler: prompts for four times the
+    /// running sequences, events of 64 steps, and trace records of 60 s at half a millisecond a step.
+    pub fn new(options: &EngineOptions) -> Self {
+        let power = |n: u32| n.clamp(1, 1 << 30).next_power_of_two();
+        let requests = power(options.max_seqs.saturating_mul(4).max(64));
+        Self {
+            requests,
+            // A prompt must fit whole, and the next one beside it.
+            tokens: power(options.max_context.saturating_mul(2).max(1 << 16)),
+            controls: requests,
+            events: power(options.max_seqs.saturating_mul(64).max(1024)),
+            trace: 1 << 17,
+        }
+    }
+}

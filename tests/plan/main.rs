@@ -1,0 +1,7 @@
+//! Plans: stages and ladders, costs against known figures, memory arithmetic, and what `inspect` and `doctor` print.
+
+mod build;
+mod cost;
+mod memory;
+mod print;
+mod support;
