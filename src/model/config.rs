@@ -1,10 +1,25 @@
-//! config.json and generation_config.json of LFM2-MoE checkpoints, both generations of spelling.
+//! config.json of LFM2-MoE checkpoints, both generations of spelling.
+
+use super::fields::{self, Fields, shown};
+use crate::error::{Error, Result};
+use serde_json::{Value, json};
+use std::path::Path;
 
 /// What mixes tokens in a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerType {
     Conv,
     FullAttention,
+}
+
+impl LayerType {
+    /// As config.json spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Conv => "conv",
+            Self::FullAttention => "full_attention",
+        }
+    }
 }
 
 /// The model's shape and options, normalised: every spelling of config.json ends up here once.
@@ -41,23 +56,377 @@ pub struct ModelConfig {
     pub pad_token_id: Option<u32>,
 }
 
+/// Limits far above any model of this kind, so that products of sizes fit 64 bits and a slip of the pen in
+/// config.json is found there rather than as a failed allocation.
+mod limit {
+    pub const VOCAB: u64 = 1 << 24;
+    pub const WIDTH: u64 = 1 << 20;
+    pub const LAYERS: u64 = 1 << 10;
+    pub const HEADS: u64 = 1 << 12;
+    pub const EXPERTS: u64 = 1 << 12;
+    pub const CONV_TAPS: u64 = 1 << 6;
+    pub const POSITIONS: u64 = i32::MAX as u64;
+    /// Of the whole model: 2^46 elements are 281 TB as f32.
+    pub const PARAMETERS: u64 = 1 << 46;
+}
+
 impl ModelConfig {
     pub fn is_moe(&self, layer: usize) -> bool {
         layer >= self.num_dense_layers
     }
+
+    /// Reads config.json at `path`.
+    ///
+    /// # Errors
+    /// Where the file cannot be read, is not a JSON object, or describes something that this is not: a single
+    /// line that names the field, what was found and what was expected.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        let text = std::fs::read(path).map_err(|error| Error::io(path, error))?;
+        Self::from_json(&text, path)
+    }
+
+    /// Parses config.json; `path` is for messages.
+    ///
+    /// # Errors
+    /// See [`ModelConfig::from_file`].
+    pub fn from_json(text: &[u8], path: &Path) -> Result<Self> {
+        let root: Value = fields::parse(text, path, "a JSON object")?;
+        let fields = Fields::new(path, &root)?;
+        check_model_type(&fields)?;
+        let num_hidden_layers = fields.required_size("num_hidden_layers", 1, limit::LAYERS)?;
+        let hidden_size = fields.required_size("hidden_size", 1, limit::WIDTH)?;
+        let num_attention_heads = fields.required_size("num_attention_heads", 1, limit::HEADS)?;
+        let config = Self {
+            vocab_size: fields.required_size("vocab_size", 1, limit::VOCAB)?,
+            hidden_size,
+            num_hidden_layers,
+            intermediate_size: fields.required_size("intermediate_size", 1, limit::WIDTH)?,
+            moe_intermediate_size: fields.required_size(
+                "moe_intermediate_size",
+                1,
+                limit::WIDTH,
+            )?,
+            num_attention_heads,
+            num_key_value_heads: fields.required_size("num_key_value_heads", 1, limit::HEADS)?,
+            head_dim: head_dim(&fields, hidden_size, num_attention_heads)?,
+            num_dense_layers: fields.required_size(
+                "num_dense_layers",
+                0,
+                num_hidden_layers as u64,
+            )?,
+            num_experts: fields.required_size("num_experts", 1, limit::EXPERTS)?,
+            num_experts_per_tok: fields.required_size("num_experts_per_tok", 1, limit::EXPERTS)?,
+            use_expert_bias: fields.bool("use_expert_bias")?.unwrap_or(true),
+            norm_topk_prob: fields.bool("norm_topk_prob")?.unwrap_or(true),
+            routed_scaling_factor: single(&fields, "routed_scaling_factor")?.unwrap_or(1.0),
+            conv_l_cache: fields
+                .size("conv_L_cache", 1, limit::CONV_TAPS)?
+                .unwrap_or(3),
+            conv_bias: fields.bool("conv_bias")?.unwrap_or(false),
+            norm_eps: single(&fields, "norm_eps")?.unwrap_or(1e-5),
+            max_position_embeddings: fields
+                .size("max_position_embeddings", 1, limit::POSITIONS)?
+                .unwrap_or(128_000),
+            rope_theta: rope_theta(&fields)?,
+            tie_word_embeddings: match fields.bool("tie_embedding")? {
+                Some(tied) => tied,
+                None => fields.bool("tie_word_embeddings")?.unwrap_or(true),
+            },
+            layer_types: layer_types(&fields, num_hidden_layers)?,
+            bos_token_id: fields.token_id("bos_token_id")?,
+            eos_token_ids: fields.token_ids("eos_token_id")?.unwrap_or_default(),
+            pad_token_id: fields.token_id("pad_token_id")?,
+        };
+        config.check(&fields)?;
+        Ok(config)
+    }
+
+    /// What concerns more than one field.
+    fn check(&self, fields: &Fields<'_>) -> Result<()> {
+        if !self
+            .num_attention_heads
+            .is_multiple_of(self.num_key_value_heads)
+        {
+            return Err(fields.error(
+                "num_key_value_heads",
+                format!(
+                    "found {}, expected a divisor of num_attention_heads ({})",
+                    self.num_key_value_heads, self.num_attention_heads
+                ),
+            ));
+        }
+        if self.num_experts_per_tok > self.num_experts {
+            return Err(fields.error(
+                "num_experts_per_tok",
+                format!(
+                    "found {}, expected at most num_experts ({})",
+                    self.num_experts_per_tok, self.num_experts
+                ),
+            ));
+        }
+        match self.parameters() {
+            Some(parameters) if parameters <= limit::PARAMETERS => Ok(()),
+            _ => Err(fields.error(
+                "hidden_size",
+                format!(
+                    "found {}, which with the other sizes makes more than {} parameters",
+                    self.hidden_size,
+                    limit::PARAMETERS
+                ),
+            )),
+        }
+    }
+
+    /// Parameters of the model (biases and norms left out), or `None` where 64 bits do not hold them.
+    fn parameters(&self) -> Option<u64> {
+        let product = |factors: &[usize]| {
+            factors
+                .iter()
+                .try_fold(1u64, |product, &factor| product.checked_mul(factor as u64))
+        };
+        let moe_layers = self.num_hidden_layers - self.num_dense_layers;
+        let heads = self.num_attention_heads + self.num_key_value_heads;
+        [
+            product(&[2, self.vocab_size, self.hidden_size])?,
+            product(&[
+                self.num_hidden_layers,
+                4,
+                self.hidden_size,
+                self.hidden_size,
+            ])?,
+            product(&[
+                self.num_hidden_layers,
+                2,
+                heads,
+                self.head_dim,
+                self.hidden_size,
+            ])?,
+            product(&[
+                self.num_dense_layers,
+                3,
+                self.intermediate_size,
+                self.hidden_size,
+            ])?,
+            product(&[
+                moe_layers,
+                self.num_experts,
+                3 * self.moe_intermediate_size + 1,
+                self.hidden_size,
+            ])?,
+        ]
+        .into_iter()
+        .try_fold(0u64, u64::checked_add)
+    }
+
+    /// config.json in the published spelling. Parsing it gives an equal configuration.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "architectures": ["Lfm2MoeForCausalLM"],
+            "model_type": MODEL_TYPE,
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "num_hidden_layers": self.num_hidden_layers,
+            "intermediate_size": self.intermediate_size,
+            "moe_intermediate_size": self.moe_intermediate_size,
+            "num_attention_heads": self.num_attention_heads,
+            "num_key_value_heads": self.num_key_value_heads,
+            "head_dim": self.head_dim,
+            "num_dense_layers": self.num_dense_layers,
+            "num_experts": self.num_experts,
+            "num_experts_per_tok": self.num_experts_per_tok,
+            "use_expert_bias": self.use_expert_bias,
+            "norm_topk_prob": self.norm_topk_prob,
+            "routed_scaling_factor": decimal(self.routed_scaling_factor),
+            "conv_L_cache": self.conv_l_cache,
+            "conv_bias": self.conv_bias,
+            "norm_eps": decimal(self.norm_eps),
+            "max_position_embeddings": self.max_position_embeddings,
+            "rope_theta": self.rope_theta,
+            "rope_parameters": {"rope_theta": self.rope_theta, "rope_type": "default"},
+            "tie_embedding": self.tie_word_embeddings,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "layer_types": self.layer_types.iter().map(|layer| layer.name()).collect::<Vec<_>>(),
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": ids_json(&self.eos_token_ids),
+            "pad_token_id": self.pad_token_id,
+            "dtype": "bfloat16",
+            "torch_dtype": "bfloat16",
+            "use_cache": true,
+        })
+    }
 }
 
-/// generation_config.json: defaults of the checkpoint's makers. Token ids here win over config.json's.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct GenerationConfig {
-    pub bos_token_id: Option<u32>,
-    pub eos_token_ids: Option<Vec<u32>>,
-    pub pad_token_id: Option<u32>,
-    pub do_sample: Option<bool>,
-    pub temperature: Option<f32>,
-    pub top_k: Option<u32>,
-    pub top_p: Option<f32>,
-    pub min_p: Option<f32>,
-    pub repetition_penalty: Option<f32>,
-    pub max_new_tokens: Option<u32>,
+/// The f64 whose shortest decimal is that of `number`: 1e-5 is to be written as such.
+fn decimal(number: f32) -> f64 {
+    number.to_string().parse().unwrap_or(f64::from(number))
+}
+
+const MODEL_TYPE: &str = "lfm2_moe";
+
+/// Ids as config files spell them: null, one number, or a list.
+pub(super) fn ids_json(ids: &[u32]) -> Value {
+    match ids {
+        [] => Value::Null,
+        [id] => json!(id),
+        _ => json!(ids),
+    }
+}
+
+fn check_model_type(fields: &Fields<'_>) -> Result<()> {
+    match fields.get("model_type") {
+        Some(Value::String(found)) if found == MODEL_TYPE => Ok(()),
+        Some(found) => Err(fields.wrong("model_type", found, &format!("\"{MODEL_TYPE}\""))),
+        None => Err(fields.error(
+            "model_type",
+            format!("is missing, expected \"{MODEL_TYPE}\""),
+        )),
+    }
+}
+
+/// A number that is finite as f32 and not negative.
+fn single(fields: &Fields<'_>, name: &str) -> Result<Option<f32>> {
+    let valid = |number: f64| number >= 0.0 && (number as f32).is_finite();
+    let number = fields.number(name, "a number from 0 that f32 can hold", valid)?;
+    Ok(number.map(|number| number as f32))
+}
+
+fn head_dim(fields: &Fields<'_>, hidden_size: usize, heads: usize) -> Result<usize> {
+    let given = fields.size("head_dim", 1, limit::WIDTH)?;
+    let head_dim = match given {
+        Some(head_dim) => head_dim,
+        None if hidden_size.is_multiple_of(heads) => hidden_size / heads,
+        None => {
+            return Err(fields.error(
+                "num_attention_heads",
+                format!("found {heads}, expected a divisor of hidden_size ({hidden_size}), or a head_dim"),
+            ));
+        }
+    };
+    if !head_dim.is_multiple_of(2) {
+        let from = match given {
+            Some(_) => String::new(),
+            None => format!(" (hidden_size {hidden_size} / num_attention_heads {heads})"),
+        };
+        return Err(fields.error(
+            "head_dim",
+            format!(
+                "found {head_dim}{from}, expected an even number: rotary embeddings turn pairs"
+            ),
+        ));
+    }
+    Ok(head_dim)
+}
+
+/// `rope_parameters.rope_theta`, else `rope_theta`, else 1e6, in transformers' order of precedence.
+fn rope_theta(fields: &Fields<'_>) -> Result<f64> {
+    if let Some(found) = fields.get("rope_scaling") {
+        return Err(fields.wrong(
+            "rope_scaling",
+            found,
+            "null: scaled rotary embeddings are not supported",
+        ));
+    }
+    let theta = |fields: &Fields<'_>| {
+        fields.number("rope_theta", "a finite number above 0", |theta| {
+            theta > 0.0 && theta.is_finite()
+        })
+    };
+    check_rotary_fraction(fields)?;
+    let top = theta(fields)?;
+    let Some(parameters) = fields.object("rope_parameters", "rope_parameters.")? else {
+        return Ok(top.unwrap_or(1e6));
+    };
+    check_rotary_fraction(&parameters)?;
+    for name in ["rope_type", "type"] {
+        match parameters.get(name) {
+            None => {}
+            Some(Value::String(found)) if found == "default" => {}
+            Some(found) => return Err(parameters.wrong(name, found, "\"default\"")),
+        }
+    }
+    Ok(theta(&parameters)?.or(top).unwrap_or(1e6))
+}
+
+fn check_rotary_fraction(fields: &Fields<'_>) -> Result<()> {
+    let name = "partial_rotary_factor";
+    let expected = "1: rotary embeddings turn all of head_dim";
+    fields
+        .number(name, expected, |factor| factor == 1.0)
+        .map(|_| ())
+}
+
+/// From `layer_types`, or our own `full_attn_idxs`; where both are given they must agree.
+fn layer_types(fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerType>> {
+    let named = named_layer_types(fields, layers)?;
+    let indexed = indexed_layer_types(fields, layers)?;
+    match (named, indexed) {
+        (Some(named), Some(indexed)) => match (0..layers).find(|&i| named[i] != indexed[i]) {
+            None => Ok(named),
+            Some(i) => Err(fields.error(
+                "full_attn_idxs",
+                format!(
+                    "makes layer {i} {}, expected {} as layer_types says; remove one of the two",
+                    indexed[i].name(),
+                    named[i].name()
+                ),
+            )),
+        },
+        (Some(types), None) | (None, Some(types)) => Ok(types),
+        (None, None) => Err(fields.error(
+            "layer_types",
+            format!("is missing, expected a list of {layers} layer types"),
+        )),
+    }
+}
+
+fn named_layer_types(fields: &Fields<'_>, layers: usize) -> Result<Option<Vec<LayerType>>> {
+    let Some(list) = fields.optional("layer_types", "a list of layer types", Value::as_array)?
+    else {
+        return Ok(None);
+    };
+    if list.len() != layers {
+        return Err(fields.error(
+            "layer_types",
+            format!(
+                "found {} entries, expected num_hidden_layers ({layers})",
+                list.len()
+            ),
+        ));
+    }
+    let types = list.iter().enumerate().map(|(i, value)| {
+        [LayerType::Conv, LayerType::FullAttention]
+            .into_iter()
+            .find(|kind| value.as_str() == Some(kind.name()))
+            .ok_or_else(|| {
+                fields.error(
+                    "layer_types",
+                    format!(
+                        "found {} at index {i}, expected \"conv\" or \"full_attention\"",
+                        shown(value)
+                    ),
+                )
+            })
+    });
+    types.collect::<Result<_>>().map(Some)
+}
+
+fn indexed_layer_types(fields: &Fields<'_>, layers: usize) -> Result<Option<Vec<LayerType>>> {
+    let expected = "a list of layer indices";
+    let Some(list) = fields.optional("full_attn_idxs", expected, Value::as_array)? else {
+        return Ok(None);
+    };
+    let mut types = vec![LayerType::Conv; layers];
+    for value in list {
+        match value.as_u64() {
+            Some(i) if i < layers as u64 => types[i as usize] = LayerType::FullAttention,
+            _ => {
+                return Err(fields.wrong(
+                    "full_attn_idxs",
+                    value,
+                    &format!("layer indices below num_hidden_layers ({layers})"),
+                ));
+            }
+        }
+    }
+    Ok(Some(types))
 }

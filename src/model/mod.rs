@@ -1,30 +1,62 @@
 //! The model: its configuration and its weights, from a checkpoint on disk or a random preset.
-//! Knows nothing of plans, backends or requests.
+//! Knows nothing of plans, backends or requests; uses only `error`.
+//!
+//! - [`source`]: what `--model` names
+//! - [`config`], [`generation`]: config.json and generation_config.json (through `fields`, which words the errors)
+//! - [`weights`]: tensors by role; [`layout`]: their published names, shapes and order
+//! - [`checkpoint`]: weights from safetensors files, whose headers `header` checks
+//! - [`random`]: weights of random presets, made by [`philox`]
+//! - [`synth`]: the same weights written to disk, with the tokenizer of `tokenizer_files`
 
+pub mod checkpoint;
 pub mod config;
+mod fields;
+pub mod generation;
+mod header;
+pub mod layout;
+pub mod philox;
+pub mod random;
+pub mod source;
+pub mod synth;
+mod tokenizer_files;
 pub mod weights;
 
-pub use config::{GenerationConfig, LayerType, ModelConfig};
+pub use config::{LayerType, ModelConfig};
+pub use generation::GenerationConfig;
+pub use source::ModelSource;
 pub use weights::{DType, Expert, FeedForward, LayerWeights, Mixer, Tensor, Weights};
 
-use std::path::PathBuf;
-
-/// Where a model comes from: `--model DIR` or `--model random:PRESET[@SEED]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ModelSource {
-    Dir(PathBuf),
-    /// PRESET is `tiny`, `lfm2-8b-a1b` or a path to a config.json.
-    Random {
-        preset: String,
-        seed: u64,
-    },
-}
+use crate::error::Result;
 
 /// A model ready to run.
 #[derive(Debug)]
 pub struct Model {
     pub source: ModelSource,
+    /// With the token ids of generation_config.json where it gives any.
     pub config: ModelConfig,
     pub generation: GenerationConfig,
     pub weights: Weights,
+    /// What the user should know about the checkpoint, a line each.
+    pub warnings: Vec<String>,
+}
+
+impl Model {
+    /// Maps a checkpoint or makes a random preset's weights.
+    ///
+    /// # Errors
+    /// Where a file is missing, broken or not of this kind of model, or the memory cannot be had.
+    pub fn load(source: &ModelSource) -> Result<Self> {
+        let (config, generation) = source.config()?;
+        let (weights, warnings) = match source {
+            ModelSource::Dir(dir) => checkpoint::load(dir, &config)?,
+            ModelSource::Random { seed, .. } => (random::weights(&config, *seed)?, Vec::new()),
+        };
+        Ok(Self {
+            source: source.clone(),
+            config,
+            generation,
+            weights,
+            warnings,
+        })
+    }
 }

@@ -133,79 +133,79 @@ pub fn widen(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// All weights of a model.
+/// All weights of a model: tensors, or (see `layout`) whatever else there is one of for each tensor.
 #[derive(Debug)]
-pub struct Weights {
+pub struct Weights<T = Tensor> {
     /// `[V, H]`
-    pub embed_tokens: Tensor,
+    pub embed_tokens: T,
     /// `[H]`: the final norm.
-    pub embedding_norm: Tensor,
+    pub embedding_norm: T,
     /// `[V, H]`: the embedding itself where they are tied.
-    pub lm_head: Tensor,
-    pub layers: Vec<LayerWeights>,
+    pub lm_head: T,
+    pub layers: Vec<LayerWeights<T>>,
 }
 
 #[derive(Debug)]
-pub struct LayerWeights {
+pub struct LayerWeights<T = Tensor> {
     /// `[H]`
-    pub operator_norm: Tensor,
+    pub operator_norm: T,
     /// `[H]`
-    pub ffn_norm: Tensor,
-    pub mixer: Mixer,
-    pub feed_forward: FeedForward,
+    pub ffn_norm: T,
+    pub mixer: Mixer<T>,
+    pub feed_forward: FeedForward<T>,
 }
 
 #[derive(Debug)]
-pub enum Mixer {
+pub enum Mixer<T = Tensor> {
     Conv {
         /// `[3H, H]`: rows of B, then C, then X
-        in_proj: Tensor,
+        in_proj: T,
         /// `[H, 1, L]`
-        conv: Tensor,
+        conv: T,
         /// `[H, H]`
-        out_proj: Tensor,
+        out_proj: T,
         /// `[3H]`, with conv_bias
-        in_proj_bias: Option<Tensor>,
+        in_proj_bias: Option<T>,
         /// `[H]`, with conv_bias
-        conv_bias: Option<Tensor>,
+        conv_bias: Option<T>,
         /// `[H]`, with conv_bias
-        out_proj_bias: Option<Tensor>,
+        out_proj_bias: Option<T>,
     },
     Attention {
         /// `[heads * head_dim, H]`
-        q_proj: Tensor,
+        q_proj: T,
         /// `[kv_heads * head_dim, H]`
-        k_proj: Tensor,
+        k_proj: T,
         /// `[kv_heads * head_dim, H]`
-        v_proj: Tensor,
+        v_proj: T,
         /// `[H, heads * head_dim]`
-        out_proj: Tensor,
+        out_proj: T,
         /// `[head_dim]`
-        q_layernorm: Tensor,
+        q_layernorm: T,
         /// `[head_dim]`
-        k_layernorm: Tensor,
+        k_layernorm: T,
     },
 }
 
 #[derive(Debug)]
-pub enum FeedForward {
-    Dense(Expert),
+pub enum FeedForward<T = Tensor> {
+    Dense(Expert<T>),
     Moe {
         /// `[E, H]`
-        gate: Tensor,
+        gate: T,
         /// `[E]` f32, with use_expert_bias
-        expert_bias: Option<Tensor>,
-        experts: Vec<Expert>,
+        expert_bias: Option<T>,
+        experts: Vec<Expert<T>>,
     },
 }
 
 /// w2(silu(w1 z) * w3 z): a dense feed-forward (inner size I) or one expert (inner size M).
 #[derive(Debug)]
-pub struct Expert {
+pub struct Expert<T = Tensor> {
     /// `[I, H]`
-    pub w1: Tensor,
+    pub w1: T,
     /// `[I, H]`
-    pub w3: Tensor,
+    pub w3: T,
     /// `[H, I]`
-    pub w2: Tensor,
+    pub w2: T,
 }

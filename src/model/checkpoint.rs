@@ -1,0 +1,273 @@
+//! A checkpoint on disk: one safetensors file, or shards and their index, mapped into memory.
+
+use super::config::ModelConfig;
+use super::fields::{self, quoted, shown};
+use super::header::{self, Stored, UniqueMap};
+use super::layout::{self, FusedSpec, Role, TensorSpec};
+use super::weights::{DType, Tensor, Weights};
+use crate::error::{Error, Result};
+use memmap2::Mmap;
+use safetensors::tensor::Dtype;
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const SINGLE_FILE: &str = "model.safetensors";
+const INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// The weights in `dir` and, for the user, what was found there that the model does not have.
+///
+/// # Errors
+/// Where a file is missing or broken, or a tensor is missing or of another type or shape than `config` says:
+/// one line that names the file and the tensor.
+pub fn load(dir: &Path, config: &ModelConfig) -> Result<(Weights, Vec<String>)> {
+    let mut checkpoint = Checkpoint::open(dir)?;
+    let weights = layout::build(config, |spec| checkpoint.tensor(spec))?;
+    Ok((weights, checkpoint.warnings()))
+}
+
+/// A mapped safetensors file.
+struct Shard {
+    path: PathBuf,
+    map: Arc<Mmap>,
+    tensors: HashMap<String, Stored>,
+}
+
+impl Shard {
+    fn open(path: PathBuf) -> Result<Self> {
+        let file = File::open(&path).map_err(|error| Error::io(&path, error))?;
+        // SAFETY: nobody may change a checkpoint's files while it runs (README says so); this process does not.
+        let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::io(&path, error))?;
+        let tensors = header::read(&map, &path)?;
+        Ok(Self {
+            path,
+            map: Arc::new(map),
+            tensors,
+        })
+    }
+}
+
+struct Checkpoint {
+    /// The file that lists all tensors: the index or the only shard.
+    listing: PathBuf,
+    shards: Vec<Shard>,
+    /// The shard of each tensor.
+    places: HashMap<String, usize>,
+    used: HashSet<String>,
+}
+
+impl Checkpoint {
+    /// Prefers the single file where both forms are there, as transformers does.
+    fn open(dir: &Path) -> Result<Self> {
+        let single = dir.join(SINGLE_FILE);
+        let index = dir.join(INDEX_FILE);
+        if single.exists() {
+            let shard = Shard::open(single.clone())?;
+            let places = shard.tensors.keys().map(|name| (name.clone(), 0)).collect();
+            Ok(Self::new(single, vec![shard], places))
+        } else if index.exists() {
+            Self::open_sharded(dir, index)
+        } else {
+            Err(Error::file(
+                dir,
+                format!("found no weights, expected {SINGLE_FILE} or {INDEX_FILE}"),
+            ))
+        }
+    }
+
+    fn open_sharded(dir: &Path, index: PathBuf) -> Result<Self> {
+        let mut shards: Vec<Shard> = Vec::new();
+        let mut opened: HashMap<String, usize> = HashMap::new();
+        let mut places = HashMap::new();
+        for (name, file) in read_index(&index)? {
+            let wrong = |message: String| {
+                Error::file(&index, format!("tensor {}: {message}", quoted(&name)))
+            };
+            let shard = match opened.get(&file) {
+                Some(&shard) => shard,
+                None => {
+                    let path = shard_path(dir, &file).map_err(wrong)?;
+                    shards.push(Shard::open(path)?);
+                    opened.insert(file.clone(), shards.len() - 1);
+                    shards.len() - 1
+                }
+            };
+            if !shards[shard].tensors.contains_key(&name) {
+                return Err(wrong(format!(
+                    "expected in {}, which holds no such tensor",
+                    quoted(&file)
+                )));
+            }
+            places.insert(name, shard);
+        }
+        Ok(Self::new(index, shards, places))
+    }
+
+    fn new(listing: PathBuf, shards: Vec<Shard>, places: HashMap<String, usize>) -> Self {
+        Self {
+            listing,
+            shards,
+            places,
+            used: HashSet::new(),
+        }
+    }
+
+    /// The tensor `spec`, or its part of a fused one.
+    fn tensor(&mut self, spec: TensorSpec) -> Result<Tensor> {
+        let fused = spec
+            .fused
+            .as_ref()
+            .filter(|fused| self.places.contains_key(&fused.name));
+        match fused {
+            Some(fused) if self.places.contains_key(&spec.name) => Err(Error::file(
+                &self.listing,
+                format!(
+                    "found both {} and {}, expected experts either separate or fused",
+                    quoted(&spec.name),
+                    quoted(&fused.name)
+                ),
+            )),
+            Some(fused) => self.fused(&spec, fused),
+            None => self.separate(&spec),
+        }
+    }
+
+    fn separate(&mut self, spec: &TensorSpec) -> Result<Tensor> {
+        let (shard, dtype) = self.find(spec, &spec.name, &spec.shape)?;
+        let range = shard.tensors[&spec.name].bytes.clone();
+        let map = shard.map.clone();
+        Ok(Tensor::new(
+            spec.name.as_str(),
+            dtype,
+            spec.shape.clone(),
+            map,
+            range,
+        ))
+    }
+
+    fn fused(&mut self, spec: &TensorSpec, fused: &FusedSpec) -> Result<Tensor> {
+        let (shard, dtype) = self.find(spec, &fused.name, &fused.shape)?;
+        let [_, rows, cols] = fused.shape;
+        let row_bytes = cols * dtype.bytes();
+        let expert = shard.tensors[&fused.name].bytes.start + fused.expert * rows * row_bytes;
+        let range = expert + fused.rows.start * row_bytes..expert + fused.rows.end * row_bytes;
+        let map = shard.map.clone();
+        Ok(Tensor::new(
+            spec.name.as_str(),
+            dtype,
+            spec.shape.clone(),
+            map,
+            range,
+        ))
+    }
+
+    /// The shard that holds the tensor `name` of this shape, and its type.
+    fn find(&mut self, spec: &TensorSpec, name: &str, shape: &[usize]) -> Result<(&Shard, DType)> {
+        let Some(&shard) = self.places.get(name) else {
+            let or_fused = match &spec.fused {
+                Some(fused) => format!(" (or {} for all experts)", quoted(&fused.name)),
+                None => String::new(),
+            };
+            return Err(Error::file(
+                &self.listing,
+                format!(
+                    "tensor {}: is missing, expected {:?} of shape {shape:?}{or_fused}",
+                    quoted(name),
+                    spec.role.published_dtype()
+                ),
+            ));
+        };
+        let shard = &self.shards[shard];
+        let stored = &shard.tensors[name];
+        let wrong = |message| Error::file(&shard.path, format!("tensor {name:?}: {message}"));
+        let dtype = match stored.dtype {
+            Dtype::F32 => DType::F32,
+            Dtype::BF16 => DType::BF16,
+            Dtype::F16 => DType::F16,
+            other => {
+                let expected = match spec.role {
+                    Role::ExpertBias => "F32 (or BF16, F16)",
+                    _ => "BF16 (or F16, F32)",
+                };
+                return Err(wrong(format!("found dtype {other}, expected {expected}")));
+            }
+        };
+        if stored.shape != shape {
+            return Err(wrong(format!(
+                "found shape {:?}, expected {shape:?} by config.json",
+                stored.shape
+            )));
+        }
+        if !self.used.contains(name) {
+            self.used.insert(name.to_owned());
+        }
+        Ok((shard, dtype))
+    }
+
+    /// One warning about all tensors that the model does not have. The head of a tied checkpoint is none of
+    /// them: exporters often write it, and transformers ignores it too.
+    fn warnings(&self) -> Vec<String> {
+        const SHOWN: usize = 3;
+        let mut unused: Vec<&str> = self
+            .places
+            .keys()
+            .map(String::as_str)
+            .filter(|&name| !self.used.contains(name) && name != "lm_head.weight")
+            .collect();
+        if unused.is_empty() {
+            return Vec::new();
+        }
+        unused.sort_unstable();
+        let names: Vec<String> = unused.iter().take(SHOWN).map(|name| quoted(name)).collect();
+        let more = if unused.len() > SHOWN { ", ..." } else { "" };
+        vec![format!(
+            "{}: ignored {} tensors that are not part of the model: {}{more}",
+            self.listing.display(),
+            unused.len(),
+            names.join(", ")
+        )]
+    }
+}
+
+/// `weight_map` of the index: tensor and file names.
+fn read_index(path: &Path) -> Result<Vec<(String, String)>> {
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: UniqueMap<Value>,
+    }
+    let text = std::fs::read(path).map_err(|error| Error::io(path, error))?;
+    let index: Index = fields::parse(&text, path, "an index of shards")?;
+    let entries = index.weight_map.0.into_iter();
+    entries
+        .map(|(name, file)| match file {
+            Value::String(file) => Ok((name, file)),
+            other => Err(Error::file(
+                path,
+                format!(
+                    "tensor {}: found {}, expected the name of a file",
+                    quoted(&name),
+                    shown(&other)
+                ),
+            )),
+        })
+        .collect()
+}
+
+/// The shard `file` beside the index. A name that leads out of the directory is refused.
+fn shard_path(dir: &Path, file: &str) -> std::result::Result<PathBuf, String> {
+    let is_plain = Path::new(file).file_name().is_some_and(|name| name == file);
+    if !is_plain {
+        return Err(format!(
+            "found the file {}, expected the plain name of a file beside the index",
+            quoted(file)
+        ));
+    }
+    let path = dir.join(file);
+    match path.exists() {
+        true => Ok(path),
+        false => Err(format!("its shard {} is missing", quoted(file))),
+    }
+}

@@ -1,0 +1,172 @@
+//! Typed access to the fields of a JSON object whose errors name the file, the field, what was found and what
+//! was expected.
+
+use crate::error::{Error, Result};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// A JSON object and where it came from. A field that is null counts as absent, as it does in transformers.
+pub(super) struct Fields<'a> {
+    path: &'a Path,
+    /// Leads to this object inside the file, with a dot at its end; empty for the file's own object.
+    prefix: &'static str,
+    object: &'a Map<String, Value>,
+}
+
+impl<'a> Fields<'a> {
+    pub fn new(path: &'a Path, root: &'a Value) -> Result<Self> {
+        let object = root.as_object().ok_or_else(|| {
+            Error::file(
+                path,
+                format!("found {}, expected a JSON object", shown(root)),
+            )
+        })?;
+        Ok(Self {
+            path,
+            prefix: "",
+            object,
+        })
+    }
+
+    /// The value of a field, unless absent or null.
+    pub fn get(&self, name: &str) -> Option<&'a Value> {
+        self.object.get(name).filter(|value| !value.is_null())
+    }
+
+    /// The object in field `name`; `prefix` is that name with a dot.
+    pub fn object(&self, name: &str, prefix: &'static str) -> Result<Option<Fields<'a>>> {
+        self.optional(name, "an object", |value| {
+            value.as_object().map(|object| Fields {
+                path: self.path,
+                prefix,
+                object,
+            })
+        })
+    }
+
+    /// An error about field `name`, whose value is `found`.
+    pub fn wrong(&self, name: &str, found: &Value, expected: &str) -> Error {
+        self.error(name, format!("found {}, expected {expected}", shown(found)))
+    }
+
+    /// An error about field `name` in the caller's words.
+    pub fn error(&self, name: &str, message: impl std::fmt::Display) -> Error {
+        Error::file(
+            self.path,
+            format!("field \"{}{name}\": {message}", self.prefix),
+        )
+    }
+
+    /// `read` turns the field's value into what the caller wants, or gives `None` where it does not fit.
+    pub fn optional<T>(
+        &self,
+        name: &str,
+        expected: &str,
+        read: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(value) => read(value)
+                .map(Some)
+                .ok_or_else(|| self.wrong(name, value, expected)),
+        }
+    }
+
+    /// An integer in `min ..= max`, which must be there.
+    pub fn required_size(&self, name: &str, min: u64, max: u64) -> Result<usize> {
+        self.size(name, min, max)?.ok_or_else(|| {
+            let found = match self.object.get(name) {
+                Some(_) => "found null",
+                None => "is missing",
+            };
+            self.error(
+                name,
+                format!("{found}, expected an integer from {min} to {max}"),
+            )
+        })
+    }
+
+    /// An integer in `min ..= max`.
+    pub fn size(&self, name: &str, min: u64, max: u64) -> Result<Option<usize>> {
+        self.optional(
+            name,
+            &format!("an integer from {min} to {max}"),
+            |value| match value.as_u64() {
+                Some(n) if (min..=max).contains(&n) => usize::try_from(n).ok(),
+                _ => None,
+            },
+        )
+    }
+
+    pub fn bool(&self, name: &str) -> Result<Option<bool>> {
+        self.optional(name, "true or false", Value::as_bool)
+    }
+
+    /// A number that `valid` accepts; `expected` says which ones it does.
+    pub fn number(
+        &self,
+        name: &str,
+        expected: &str,
+        valid: impl FnOnce(f64) -> bool,
+    ) -> Result<Option<f64>> {
+        self.optional(name, expected, |value| {
+            value.as_f64().filter(|&number| valid(number))
+        })
+    }
+
+    /// A token id.
+    pub fn token_id(&self, name: &str) -> Result<Option<u32>> {
+        self.optional(name, "a token id (an integer from 0)", token_id)
+    }
+
+    /// One token id or a list of them.
+    pub fn token_ids(&self, name: &str) -> Result<Option<Vec<u32>>> {
+        self.optional(
+            name,
+            "a token id or a list of token ids",
+            |value| match value {
+                Value::Array(ids) => ids.iter().map(token_id).collect(),
+                _ => token_id(value).map(|id| vec![id]),
+            },
+        )
+    }
+}
+
+fn token_id(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|id| u32::try_from(id).ok())
+}
+
+/// Parses JSON from the file at `path`; `what` is what it should be.
+pub(super) fn parse<'de, T: Deserialize<'de>>(
+    text: &'de [u8],
+    path: &Path,
+    what: &str,
+) -> Result<T> {
+    serde_json::from_slice(text)
+        .map_err(|error| Error::file(path, format!("expected {what}: {}", one_line(error))))
+}
+
+/// A message that may quote a file, on one line, cut where it is long.
+pub(super) fn one_line(message: impl std::fmt::Display) -> String {
+    printable(&message.to_string(), 200)
+}
+
+/// A value on one line, cut where it is long.
+pub(super) fn shown(value: &Value) -> String {
+    printable(&value.to_string(), 80)
+}
+
+fn printable(text: &str, characters: usize) -> String {
+    let visible = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let cut: String = visible.take(characters).collect();
+    match text.chars().nth(characters) {
+        Some(_) => cut + "...",
+        None => cut,
+    }
+}
+
+/// A name from a file between quotes, on one line, cut where it is long.
+pub(super) fn quoted(name: &str) -> String {
+    shown(&Value::from(name))
+}

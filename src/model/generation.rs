@@ -1,0 +1,99 @@
+//! generation_config.json: what a checkpoint's makers advise.
+
+use super::config::{ModelConfig, ids_json};
+use super::fields::{self, Fields};
+use crate::error::{Error, Result};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// generation_config.json: defaults of the checkpoint's makers. Token ids here win over config.json's.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GenerationConfig {
+    pub bos_token_id: Option<u32>,
+    pub eos_token_ids: Option<Vec<u32>>,
+    pub pad_token_id: Option<u32>,
+    pub do_sample: Option<bool>,
+    pub temperature: Option<f32>,
+    pub top_k: Option<u32>,
+    pub top_p: Option<f32>,
+    pub min_p: Option<f32>,
+    pub repetition_penalty: Option<f32>,
+    pub max_new_tokens: Option<u32>,
+}
+
+impl GenerationConfig {
+    /// Reads generation_config.json at `path`; a file that is not there advises nothing.
+    ///
+    /// # Errors
+    /// Where the file cannot be read, is not a JSON object, or a field does not fit: one line that names it.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        match std::fs::read(path) {
+            Ok(text) => Self::from_json(&text, path),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(Error::io(path, error)),
+        }
+    }
+
+    /// Parses generation_config.json; `path` is for messages.
+    ///
+    /// # Errors
+    /// See [`GenerationConfig::from_file`].
+    pub fn from_json(text: &[u8], path: &Path) -> Result<Self> {
+        let root: Value = fields::parse(text, path, "a JSON object")?;
+        let fields = Fields::new(path, &root)?;
+        let number = |name, expected, valid: fn(f32) -> bool| -> Result<Option<f32>> {
+            let number = fields.number(name, expected, |number| {
+                (number as f32).is_finite() && valid(number as f32)
+            })?;
+            Ok(number.map(|number| number as f32))
+        };
+        let count = |name| -> Result<Option<u32>> {
+            let count = fields.size(name, 0, u64::from(u32::MAX))?;
+            Ok(count.map(|count| count as u32))
+        };
+        Ok(Self {
+            bos_token_id: fields.token_id("bos_token_id")?,
+            eos_token_ids: fields.token_ids("eos_token_id")?,
+            pad_token_id: fields.token_id("pad_token_id")?,
+            do_sample: fields.bool("do_sample")?,
+            temperature: number("temperature", "a number from 0", |t| t >= 0.0)?,
+            top_k: count("top_k")?,
+            top_p: number("top_p", "a number above 0 and up to 1", |p| {
+                p > 0.0 && p <= 1.0
+            })?,
+            min_p: number("min_p", "a number from 0 to 1", |p| {
+                (0.0..=1.0).contains(&p)
+            })?,
+            repetition_penalty: number("repetition_penalty", "a number above 0", |p| p > 0.0)?,
+            max_new_tokens: count("max_new_tokens")?,
+        })
+    }
+
+    /// The temperature that this advises, 0 being greedy: `do_sample` false overrides `temperature`, and
+    /// `do_sample` true without one means 1, as in transformers.
+    pub fn default_temperature(&self) -> f32 {
+        match self.do_sample {
+            Some(false) => 0.0,
+            Some(true) => self.temperature.unwrap_or(1.0),
+            None => self.temperature.unwrap_or(0.0),
+        }
+    }
+
+    /// Puts the token ids given here in the place of config.json's.
+    pub(super) fn apply_to(&self, config: &mut ModelConfig) {
+        config.bos_token_id = self.bos_token_id.or(config.bos_token_id);
+        config.pad_token_id = self.pad_token_id.or(config.pad_token_id);
+        if let Some(ids) = &self.eos_token_ids {
+            config.eos_token_ids.clone_from(ids);
+        }
+    }
+
+    /// generation_config.json of a model without advice beyond its token ids.
+    pub(super) fn json_for(config: &ModelConfig) -> Value {
+        json!({
+            "bos_token_id": config.bos_token_id,
+            "eos_token_id": ids_json(&config.eos_token_ids),
+            "pad_token_id": config.pad_token_id,
+        })
+    }
+}

@@ -1,0 +1,120 @@
+//! What `--model` names: a checkpoint's directory or a random preset.
+
+use super::config::ModelConfig;
+use super::generation::GenerationConfig;
+use super::random;
+use crate::error::{Error, Result};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Where a model comes from: `--model DIR` or `--model random:PRESET[@SEED]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelSource {
+    Dir(PathBuf),
+    /// PRESET is `tiny`, `lfm2-8b-a1b` or a path to a config.json.
+    Random {
+        preset: String,
+        seed: u64,
+    },
+}
+
+const RANDOM_PREFIX: &str = "random:";
+
+impl ModelSource {
+    /// Reads `DIR` or `random:PRESET[@SEED]`. SEED defaults to 0.
+    ///
+    /// # Errors
+    /// `Error::Usage` for a preset or seed that does not exist; `Error::File` for a directory that is not there
+    /// or has no config.json.
+    pub fn parse(text: &str) -> Result<Self> {
+        match text.strip_prefix(RANDOM_PREFIX) {
+            Some(preset) => Self::parse_random(preset),
+            None => Self::parse_dir(Path::new(text)),
+        }
+    }
+
+    fn parse_random(text: &str) -> Result<Self> {
+        let usage =
+            |message: String| Err(Error::Usage(format!("--model {RANDOM_PREFIX}{message}")));
+        // A path may hold an @ itself.
+        let (preset, seed) = match text.rsplit_once('@') {
+            Some((preset, seed)) if !Path::new(text).is_file() => match seed.parse() {
+                Ok(number) => (preset, number),
+                Err(_) => {
+                    return usage(format!(
+                        "{text}: found the seed {seed:?}, expected an integer from 0 to {}",
+                        u64::MAX
+                    ));
+                }
+            },
+            _ => (text, 0),
+        };
+        if !random::is_named_preset(preset) && !Path::new(preset).is_file() {
+            return usage(format!(
+                "{text}: found the preset {preset:?}, expected {} or the path of a config.json",
+                random::preset_names()
+            ));
+        }
+        Ok(Self::Random {
+            preset: preset.to_owned(),
+            seed,
+        })
+    }
+
+    fn parse_dir(dir: &Path) -> Result<Self> {
+        if !dir.is_dir() {
+            let found = if dir.exists() {
+                "found a file"
+            } else {
+                "is missing"
+            };
+            return Err(Error::file(
+                dir,
+                format!("{found}, expected a model's directory (or {RANDOM_PREFIX}PRESET[@SEED])"),
+            ));
+        }
+        if !dir.join("config.json").is_file() {
+            return Err(Error::file(
+                dir,
+                "found no config.json, expected a model's directory with one",
+            ));
+        }
+        Ok(Self::Dir(dir.to_owned()))
+    }
+
+    /// The checkpoint's directory; a random preset has none.
+    pub fn dir(&self) -> Option<&Path> {
+        match self {
+            Self::Dir(dir) => Some(dir),
+            Self::Random { .. } => None,
+        }
+    }
+
+    /// The configuration alone, before any weight is read or made; the token ids of generation_config.json are
+    /// already in it.
+    ///
+    /// # Errors
+    /// Where config.json or generation_config.json cannot be read or is wrong.
+    pub fn config(&self) -> Result<(ModelConfig, GenerationConfig)> {
+        match self {
+            Self::Dir(dir) => {
+                let mut config = ModelConfig::from_file(&dir.join("config.json"))?;
+                let generation = GenerationConfig::from_file(&dir.join("generation_config.json"))?;
+                generation.apply_to(&mut config);
+                Ok((config, generation))
+            }
+            Self::Random { preset, .. } => {
+                Ok((random::preset_config(preset)?, GenerationConfig::default()))
+            }
+        }
+    }
+}
+
+impl fmt::Display for ModelSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dir(dir) => write!(f, "{}", dir.display()),
+            Self::Random { preset, seed } => write!(f, "{RANDOM_PREFIX}{preset}@{seed}"),
+        }
+    }
+}
