@@ -1,8 +1,17 @@
 //! The runtime: the scheduler core compiled for the host, the rings around it, a thread per stage, and
-//! [`Engine`], which takes requests and gives events.
+//! [`Engine`], which takes requests and gives events. Uses `backend` through one trait and `sys`; knows
+//! nothing of text, files or the command line.
 
+pub mod core;
+pub mod engine;
+mod memory;
 pub mod options;
 pub mod request;
+pub mod rings;
+mod signal;
 
+pub use core::{Action, Core, Outcome, StageLink};
+pub use engine::Engine;
 pub use options::{EngineOptions, EngineStatus};
 pub use request::{EndReason, Event, Logits, Request, Sampling, Timing, TokenLogprobs};
+pub use rings::HostRings;

@@ -1,9 +1,12 @@
 //! What a run says on standard error while it runs: progress, rates, warnings. Standard output is for results.
-//! Knows the engine's status and nothing else.
+//! And NVTX ranges, for Nsight. Knows the engine's status and nothing else.
 
+pub mod nvtx;
 pub mod progress;
+mod throttle;
 
 pub use progress::{Counts, Progress};
+pub use throttle::Throttle;
 
 use std::io::Write;
 

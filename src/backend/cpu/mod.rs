@@ -1,1 +1,98 @@
 //! The CPU reference: interprets a plan in f32 with paged keys, values and conv state as the GPU holds them.
+//!
+//! It is the oracle: a row's bits depend on nothing but the tokens of its own sequence up to it, not on
+//! companions, chunks, page size, stages or the machine's vector width. One file per operation family:
+//! `norm` (embedding and RMSNorm), `linear`, `conv`, `rope` and `kv` (pages), `attention`, `ffn` (dense,
+//! router, experts), `head` (final norm, logits), `sample`; `lanes` is the arithmetic under all dot products,
+//! `batch` a checked step, `stage` the interpreter. Only `stage` and this file know the plan.
+
+mod attention;
+mod batch;
+#[cfg(test)]
+mod check;
+mod conv;
+mod ffn;
+mod head;
+mod kv;
+pub mod lanes;
+pub mod linear;
+mod norm;
+mod rope;
+pub mod sample;
+mod stage;
+
+pub use stage::CpuStage;
+
+use crate::backend::{SharedSink, StageBackend};
+use crate::error::Result;
+use crate::model::Model;
+use crate::plan::{Op, Plan};
+use crate::runtime::EngineOptions;
+use crate::sys::abi;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The residual stream between two neighbouring stages: `[step_tokens, H]` for each place of a step in flight.
+/// A stage writes a place before it posts the step, the next one reads it after taking the step, so a lock is
+/// never contended.
+pub type Handover = Arc<[Mutex<Vec<f32>>]>;
+
+/// Hand-over buffers for `options.steps_in_flight` places.
+pub fn handover(hidden_size: usize, options: &EngineOptions) -> Handover {
+    let elements = options.step_tokens as usize * hidden_size;
+    (0..options.steps_in_flight)
+        .map(|_| Mutex::new(vec![0.0; elements]))
+        .collect()
+}
+
+/// All stages of a plan, with the buffers between them.
+///
+/// # Errors
+/// See [`CpuStage::new`].
+pub fn stages(
+    model: &Arc<Model>,
+    plan: &Plan,
+    options: &EngineOptions,
+    sink: &SharedSink,
+) -> Result<Vec<Box<dyn StageBackend>>> {
+    let count = plan.stages.len();
+    let between: Vec<Handover> = (1..count)
+        .map(|_| handover(model.config.hidden_size, options))
+        .collect();
+    (0..count)
+        .map(|stage| {
+            let input = stage.checked_sub(1).map(|before| between[before].clone());
+            let output = between.get(stage).cloned();
+            let stage = CpuStage::new(
+                model.clone(),
+                plan,
+                stage,
+                options,
+                input,
+                output,
+                sink.clone(),
+            )?;
+            Ok(Box::new(stage) as Box<dyn StageBackend>)
+        })
+        .collect()
+}
+
+/// Looks at a stage's memory after each operation: how kernels are compared with the reference.
+pub type Probe = Box<dyn FnMut(&Op, &Probed<'_>) + Send>;
+
+/// What an operation left behind.
+pub struct Probed<'a> {
+    /// The step's rows `[R]`.
+    pub rows: &'a [abi::tg_row],
+    /// The residual stream `[R, H]`.
+    pub h: &'a [f32],
+    /// Operand of the next product: `[R, H]`, after attention `[R, heads * head_dim]`. From the final norm on,
+    /// only its first rows mean anything outside score steps: one per sampled row.
+    pub x: &'a [f32],
+    /// Whole buffer that holds, from its start, the newest `[R, 3H]` (ConvInProj), `[R, (heads + 2 kv_heads) D]`
+    /// (QkvProj), `[R, I]` (DenseGateUp), `[R, E]` (Router) or `[R K, M]` (ExpertGateUp).
+    pub wide: &'a [f32],
+    /// The newest routing: experts `[R, K]`, ascending in each row, and their weights.
+    pub experts: &'a [u32],
+    pub expert_weights: &'a [f32],
+}

@@ -1,0 +1,202 @@
+//! The short convolution and its state.
+
+use super::batch::Batch;
+use crate::model::Tensor;
+use crate::sys::abi;
+use rayon::prelude::*;
+
+/// Taps and bias of one layer, widened.
+pub struct ConvWeights {
+    /// `[L, H]`: tap k of every channel; k = L - 1 is "now".
+    taps: Vec<f32>,
+    /// `[H]`
+    bias: Option<Vec<f32>>,
+    taps_count: usize,
+}
+
+impl ConvWeights {
+    /// `conv` is `[H, 1, L]`, `bias` `[H]`.
+    pub fn new(conv: &Tensor, bias: Option<&Tensor>) -> Self {
+        let (hidden, count) = (conv.rows(), conv.cols());
+        let stored = conv.to_f32();
+        let mut taps = vec![0.0; stored.len()];
+        for channel in 0..hidden {
+            for k in 0..count {
+                taps[k * hidden + channel] = stored[channel * count + k];
+            }
+        }
+        Self {
+            taps,
+            bias: bias.map(Tensor::to_f32),
+            taps_count: count,
+        }
+    }
+}
+
+/// The last L - 1 columns of u = B * X of every slot, one layer after the other.
+pub struct ConvState {
+    /// `[layers, slots, L - 1, H]`, oldest column first
+    columns: Vec<f32>,
+    slots: usize,
+    slot_elements: usize,
+}
+
+impl ConvState {
+    pub fn new(layers: usize, slots: usize, taps: usize, hidden: usize) -> Self {
+        let slot_elements = (taps - 1) * hidden;
+        Self {
+            columns: vec![0.0; layers * slots * slot_elements],
+            slots,
+            slot_elements,
+        }
+    }
+
+    /// `[L - 1, H]` of one slot in conv layer `layer` (counted among this stage's conv layers).
+    fn slot(&mut self, layer: usize, slot: u32) -> &mut [f32] {
+        let start = (layer * self.slots + slot as usize) * self.slot_elements;
+        &mut self.columns[start..start + self.slot_elements]
+    }
+
+    fn slot_ref(&self, layer: usize, slot: u32) -> &[f32] {
+        let start = (layer * self.slots + slot as usize) * self.slot_elements;
+        &self.columns[start..start + self.slot_elements]
+    }
+}
+
+/// x = C * conv(B * X): `bcx` is `[rows, 3H]` (B, then C, then X), x `[rows, H]`. On return B holds B * X.
+///
+/// y[t, c] = sum over k ascending of W[c, 0, k] u[t - (L - 1) + k, c], then the bias. Columns before the
+/// chunk come from the slot's state, which is zero before a sequence's first position.
+pub fn short_conv(
+    batch: &Batch<'_>,
+    weights: &ConvWeights,
+    state: &mut ConvState,
+    layer: usize,
+    bcx: &mut [f32],
+    x: &mut [f32],
+) {
+    let count = weights.taps_count;
+    let hidden = weights.taps.len() / count;
+    bcx.par_chunks_mut(3 * hidden)
+        .with_min_len(8)
+        .for_each(|row| {
+            let (b, rest) = row.split_at_mut(hidden);
+            for (b, x) in b.iter_mut().zip(&rest[hidden..]) {
+                *b *= x;
+            }
+        });
+    for sequence in batch.sequences {
+        if sequence.flags & abi::TG_SEQUENCE_FIRST != 0 {
+            state.slot(layer, sequence.slot).fill(0.0);
+        }
+    }
+    let (before, bcx) = (&*state, &*bcx);
+    x.par_chunks_mut(hidden)
+        .with_min_len(8)
+        .enumerate()
+        .for_each(|(row, y)| {
+            let sequence = &batch.sequences[batch.rows[row].sequence as usize];
+            let old = before.slot_ref(layer, sequence.slot);
+            let in_chunk = row - sequence.first_row as usize;
+            y.fill(0.0);
+            for k in 0..count {
+                // Columns back from this row: 0 is now.
+                let back = count - 1 - k;
+                let u = if back <= in_chunk {
+                    &bcx[(row - back) * 3 * hidden..][..hidden]
+                } else {
+                    &old[(count - 1 + in_chunk - back) * hidden..][..hidden]
+                };
+                let taps = &weights.taps[k * hidden..][..hidden];
+                for ((y, u), w) in y.iter_mut().zip(u).zip(taps) {
+                    *y += w * u;
+                }
+            }
+            if let Some(bias) = &weights.bias {
+                super::linear::add(y, bias);
+            }
+            let c = &bcx[row * 3 * hidden + hidden..][..hidden];
+            for (y, c) in y.iter_mut().zip(c) {
+                *y *= c;
+            }
+        });
+    for sequence in batch.sequences {
+        let (first, rows) = (sequence.first_row as usize, sequence.rows as usize);
+        let columns = state.slot(layer, sequence.slot);
+        // The oldest columns fall out as many as the chunk brings.
+        let kept = (count - 1).saturating_sub(rows);
+        columns.copy_within((count - 1 - kept) * hidden.., 0);
+        for (index, column) in columns.chunks_mut(hidden).enumerate().skip(kept) {
+            let row = first + rows - (count - 1 - index);
+            column.copy_from_slice(&bcx[row * 3 * hidden..][..hidden]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::check::{Numbers, Sequences, assert_close};
+
+    /// y[t, c] over a whole sequence, in f64: `bcx` is `[tokens, 3H]`.
+    fn naive(bcx: &[f32], taps: &[f32], bias: Option<&[f32]>, hidden: usize) -> Vec<f64> {
+        let count = taps.len() / hidden;
+        let tokens = bcx.len() / (3 * hidden);
+        let at = |t: usize, part: usize, c: usize| f64::from(bcx[(t * 3 + part) * hidden + c]);
+        let mut y = Vec::new();
+        for t in 0..tokens {
+            for c in 0..hidden {
+                let mut sum = bias.map_or(0.0, |bias| f64::from(bias[c]));
+                for k in 0..count {
+                    if let Some(from) = (t + k).checked_sub(count - 1) {
+                        let tap = f64::from(taps[c * count + k]);
+                        sum += tap * at(from, 0, c) * at(from, 2, c);
+                    }
+                }
+                y.push(at(t, 1, c) * sum);
+            }
+        }
+        y
+    }
+
+    #[test]
+    fn chunks_of_two_sequences_give_what_whole_sequences_give() {
+        let mut numbers = Numbers::new(7);
+        let hidden = 19;
+        for count in 1..=8 {
+            for chunks in [&[12u32] as &[u32], &[1; 12], &[5, 1, 2, 4], &[2, 9, 1]] {
+                let (taps, tap_values) = numbers.bf16_matrix(hidden, count);
+                let (bias, bias_values) = numbers.bf16_matrix(hidden, 1);
+                let bias = (count % 2 == 0).then_some(bias);
+                let weights = ConvWeights::new(&taps, bias.as_ref());
+                let mut state = ConvState::new(2, 3, count, hidden);
+                // What an earlier sequence left must not be seen.
+                state.columns.fill(9.0);
+                let inputs: Vec<_> = (0..2).map(|_| numbers.normal(12 * 3 * hidden)).collect();
+                let mut outputs = [Vec::new(), Vec::new()];
+                let mut position = 0;
+                for &rows in chunks {
+                    // Slots 2 and 0, in this order.
+                    let sequences =
+                        Sequences::new(&[(2, position, rows, &[]), (0, position, rows, &[])]);
+                    let range =
+                        position as usize * 3 * hidden..(position + rows) as usize * 3 * hidden;
+                    let mut bcx = [&inputs[0][range.clone()], &inputs[1][range]].concat();
+                    let mut x = vec![0.0; 2 * rows as usize * hidden];
+                    let batch = sequences.batch();
+                    short_conv(&batch, &weights, &mut state, 1, &mut bcx, &mut x);
+                    let (first, second) = x.split_at(rows as usize * hidden);
+                    outputs[0].extend_from_slice(first);
+                    outputs[1].extend_from_slice(second);
+                    position += rows;
+                }
+                for (output, input) in outputs.iter().zip(&inputs) {
+                    let bias = bias.is_some().then_some(bias_values.as_slice());
+                    assert_close(output, &naive(input, &tap_values, bias, hidden), 1e-6);
+                }
+                let untouched = state.slot_elements * 3;
+                assert!(state.columns[..untouched].iter().all(|&v| v == 9.0));
+            }
+        }
+    }
+}

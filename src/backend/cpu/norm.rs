@@ -1,0 +1,71 @@
+//! Embedding and RMSNorm.
+
+use super::lanes::Isa;
+use crate::model::Tensor;
+use rayon::prelude::*;
+
+/// h = embed_tokens[token], no scaling: h is `[tokens, H]`.
+pub fn embed(table: &Tensor, tokens: &[u32], h: &mut [f32]) {
+    for (&token, row) in tokens.iter().zip(h.chunks_mut(table.cols())) {
+        table.row_to_f32(token as usize, row);
+    }
+}
+
+/// 1 / sqrt(mean(x^2) + eps)
+pub fn inverse_rms(isa: Isa, x: &[f32], eps: f32) -> f32 {
+    let mean = isa.dot(x, x) / x.len() as f32;
+    1.0 / (mean + eps).sqrt()
+}
+
+/// One row: x * (1 / sqrt(mean(x^2) + eps)) * weight.
+pub fn rmsnorm_row(isa: Isa, h: &[f32], weight: &[f32], eps: f32, x: &mut [f32]) {
+    let scale = inverse_rms(isa, h, eps);
+    for ((x, h), weight) in x.iter_mut().zip(h).zip(weight) {
+        *x = h * scale * weight;
+    }
+}
+
+/// Every row of h `[rows, H]` into x of the same shape; weight is `[H]`.
+pub fn rmsnorm(isa: Isa, h: &[f32], weight: &[f32], eps: f32, x: &mut [f32]) {
+    x.par_chunks_mut(weight.len())
+        .zip(h.par_chunks(weight.len()))
+        .with_min_len(8)
+        .for_each(|(x, h)| rmsnorm_row(isa, h, weight, eps, x));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::check::{Numbers, assert_close};
+
+    #[test]
+    fn rmsnorm_is_its_formula_in_f64() {
+        let mut numbers = Numbers::new(2);
+        for (rows, cols, eps) in [(1, 1, 1e-5f32), (3, 33, 1e-6), (20, 256, 0.1)] {
+            let h = numbers.normal(rows * cols);
+            let weight = numbers.normal(cols);
+            let mut x = vec![0.0; rows * cols];
+            rmsnorm(Isa::detect(), &h, &weight, eps, &mut x);
+            let mut expected = Vec::new();
+            for row in h.chunks(cols) {
+                let squares: f64 = row.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
+                let rms = (squares / cols as f64 + f64::from(eps)).sqrt();
+                for (&v, &w) in row.iter().zip(&weight) {
+                    expected.push(f64::from(v) / rms * f64::from(w));
+                }
+            }
+            assert_close(&x, &expected, 1e-6);
+        }
+    }
+
+    #[test]
+    fn embed_picks_rows() {
+        let mut numbers = Numbers::new(3);
+        let (table, values) = numbers.bf16_matrix(7, 5);
+        let mut h = vec![0.0; 15];
+        embed(&table, &[6, 0, 6], &mut h);
+        assert_eq!(h[..5], values[30..]);
+        assert_eq!(h[5..10], values[..5]);
+        assert_eq!(h[10..], values[30..]);
+    }
+}

@@ -1,0 +1,522 @@
+//! From logits to a token.
+//!
+//! In this order, each as transformers' logits processor of that name defines it:
+//! 1. repetition penalty p over all ids of the sequence so far: l < 0 ? l * p : l / p
+//! 2. temperature t: l / t. Temperature 0 is greedy: the largest l, ties to the lower id; nothing below applies
+//! 3. top-k: keeps l >= the k-th largest (so all that tie with it)
+//! 4. top-p: in ascending order of l (ties: higher id first), removes while the running sum of the softmax of
+//!    what is left so far is <= 1 - top_p; the last one stays
+//! 5. min-p: removes softmax(l) < min_p * max softmax, which is exp(l - max l) < min_p
+//!
+//! Then the Gumbel-max rule draws from the softmax of the survivors: the largest l + g, ties to the lower id,
+//! with g = -ln(-ln u), u = ((word >> 8) + 0.5) 2^-24, word = element (id mod 4) of
+//! Philox4x32-10(counter = (id / 4, position of the new token, "samp", 0), key = the row's sampling key, low
+//! half first). So a draw depends on the key, the position and the logits, never on slot or order.
+//!
+//! Penalty and temperature round to f32; exponentials, their sums, u and g are f64.
+
+use crate::error::{Error, Result};
+use crate::model::philox::philox4x32_10;
+use crate::sys::abi;
+
+/// "samp": keeps these draws apart from every other use of the generator.
+const STREAM: u32 = 0x7361_6d70;
+
+/// Token ids that a slot's sequence holds so far.
+pub struct SeenTokens {
+    /// `[slots, words]`, a bit per id
+    bits: Vec<u32>,
+    words: usize,
+}
+
+impl SeenTokens {
+    pub fn new(slots: usize, vocab_size: usize) -> Self {
+        let words = vocab_size.div_ceil(32);
+        Self {
+            bits: vec![0; slots * words],
+            words,
+        }
+    }
+
+    pub fn clear(&mut self, slot: u32) {
+        self.bits[slot as usize * self.words..][..self.words].fill(0);
+    }
+
+    pub fn insert(&mut self, slot: u32, token: u32) {
+        self.bits[slot as usize * self.words + token as usize / 32] |= 1 << (token % 32);
+    }
+
+    /// The slot's bits.
+    pub fn of(&self, slot: u32) -> &[u32] {
+        &self.bits[slot as usize * self.words..][..self.words]
+    }
+}
+
+/// Scratch for one row at a time.
+pub struct Sampler {
+    /// `[V]`: logits after penalty and temperature
+    scores: Vec<f32>,
+    /// Ids still in.
+    survivors: Vec<u32>,
+    ranked: Vec<f32>,
+}
+
+impl Sampler {
+    pub fn new(vocab_size: usize) -> Self {
+        Self {
+            scores: vec![0.0; vocab_size],
+            survivors: Vec::with_capacity(vocab_size),
+            ranked: Vec::with_capacity(vocab_size),
+        }
+    }
+
+    /// The token (and log-probabilities) for `logits` `[V]`; `position` is where the new token will stand.
+    ///
+    /// # Errors
+    /// A logit that is not finite: nothing can be said about the distribution then.
+    pub fn run(
+        &mut self,
+        logits: &[f32],
+        seen: &[u32],
+        sampling: &abi::tg_sampling,
+        position: u32,
+    ) -> Result<abi::tg_sampled> {
+        if let Some(token) = logits.iter().position(|l| !l.is_finite()) {
+            return Err(Error::Runtime(format!(
+                "logit of token {token} for position {position} is {}, expected a finite number: check the checkpoint's weights",
+                logits[token]
+            )));
+        }
+        let token = self.token(logits, seen, sampling, position);
+        let mut sampled = abi::tg_sampled {
+            token: token as i32,
+            ..Default::default()
+        };
+        if sampling.logprobs != abi::TG_LOGPROBS_NONE {
+            self.logprobs(logits, token, sampling.logprobs as usize, &mut sampled);
+        }
+        Ok(sampled)
+    }
+
+    fn token(
+        &mut self,
+        logits: &[f32],
+        seen: &[u32],
+        sampling: &abi::tg_sampling,
+        position: u32,
+    ) -> u32 {
+        self.scores.copy_from_slice(logits);
+        penalize(
+            &mut self.scores,
+            seen,
+            f32::from_bits(sampling.repetition_penalty),
+        );
+        let temperature = f32::from_bits(sampling.temperature);
+        if temperature == 0.0 {
+            return argmax(&self.scores);
+        }
+        self.scores
+            .iter_mut()
+            .for_each(|score| *score /= temperature);
+        self.survivors.clear();
+        self.survivors.extend(0..self.scores.len() as u32);
+        self.keep_top_k(sampling.top_k as usize);
+        self.keep_top_p(f32::from_bits(sampling.top_p));
+        self.keep_min_p(f32::from_bits(sampling.min_p));
+        self.draw(sampling.key, position)
+    }
+
+    fn keep_top_k(&mut self, k: usize) {
+        if k == 0 || k >= self.survivors.len() {
+            return;
+        }
+        self.ranked.clone_from(&self.scores);
+        let (_, &mut kth, _) = self
+            .ranked
+            .select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
+        let scores = &self.scores;
+        self.survivors.retain(|&id| scores[id as usize] >= kth);
+    }
+
+    fn keep_top_p(&mut self, top_p: f32) {
+        if top_p >= 1.0 {
+            return;
+        }
+        let scores = &self.scores;
+        let score = |id: u32| scores[id as usize];
+        self.survivors
+            .sort_unstable_by(|&a, &b| score(a).total_cmp(&score(b)).then(b.cmp(&a)));
+        let Some(&best) = self.survivors.last() else {
+            return;
+        };
+        let weight = |id: u32| f64::from(score(id) - score(best)).exp();
+        let sum: f64 = self.survivors.iter().map(|&id| weight(id)).sum();
+        let removable = (1.0 - f64::from(top_p)) * sum;
+        let mut running = 0.0;
+        let removed = self
+            .survivors
+            .iter()
+            .take_while(|&&id| {
+                running += weight(id);
+                running <= removable
+            })
+            .count()
+            .min(self.survivors.len() - 1);
+        self.survivors.drain(..removed);
+    }
+
+    fn keep_min_p(&mut self, min_p: f32) {
+        if min_p <= 0.0 {
+            return;
+        }
+        let scores = &self.scores;
+        let max = self
+            .survivors
+            .iter()
+            .map(|&id| scores[id as usize])
+            .fold(f32::NEG_INFINITY, f32::max);
+        self.survivors.retain(|&id| {
+            let score = scores[id as usize];
+            score == max || f64::from(score - max).exp() >= f64::from(min_p)
+        });
+    }
+
+    fn draw(&self, key: u64, position: u32) -> u32 {
+        let key = [key as u32, (key >> 32) as u32];
+        let mut best = (f64::NEG_INFINITY, u32::MAX);
+        let mut block = (u32::MAX, [0; 4]);
+        for &id in &self.survivors {
+            if block.0 != id / 4 {
+                block = (id / 4, philox4x32_10([id / 4, position, STREAM, 0], key));
+            }
+            let value = f64::from(self.scores[id as usize]) + gumbel(block.1[id as usize % 4]);
+            if value > best.0 || (value == best.0 && id < best.1) {
+                best = (value, id);
+            }
+        }
+        best.1
+    }
+
+    /// Log-softmax of the raw logits at `token` and at the `count` best ids, best first, ties to the lower id.
+    fn logprobs(
+        &mut self,
+        logits: &[f32],
+        token: u32,
+        count: usize,
+        sampled: &mut abi::tg_sampled,
+    ) {
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = logits.iter().map(|&l| f64::from(l - max).exp()).sum();
+        let logprob = |id: u32| {
+            let shifted = f64::from(logits[id as usize]) - f64::from(max);
+            ((shifted - sum.ln()) as f32).to_bits()
+        };
+        sampled.logprob = logprob(token);
+        let count = count.min(logits.len()).min(sampled.top_ids.len());
+        if count == 0 {
+            return;
+        }
+        let better = |&a: &u32, &b: &u32| {
+            logits[b as usize]
+                .total_cmp(&logits[a as usize])
+                .then(a.cmp(&b))
+        };
+        self.survivors.clear();
+        self.survivors.extend(0..logits.len() as u32);
+        self.survivors.select_nth_unstable_by(count - 1, better);
+        self.survivors.truncate(count);
+        self.survivors.sort_unstable_by(better);
+        for (index, &id) in self.survivors.iter().enumerate() {
+            sampled.top_ids[index] = id as i32;
+            sampled.top_logprobs[index] = logprob(id);
+        }
+    }
+}
+
+fn penalize(scores: &mut [f32], seen: &[u32], penalty: f32) {
+    if penalty == 1.0 {
+        return;
+    }
+    for (word, &bits) in seen.iter().enumerate() {
+        let mut bits = bits;
+        while bits != 0 {
+            let score = &mut scores[word * 32 + bits.trailing_zeros() as usize];
+            *score = if *score < 0.0 {
+                *score * penalty
+            } else {
+                *score / penalty
+            };
+            bits &= bits - 1;
+        }
+    }
+}
+
+/// The largest, ties to the lower index.
+fn argmax(scores: &[f32]) -> u32 {
+    let mut best = 0;
+    for (id, score) in scores.iter().enumerate() {
+        if *score > scores[best] {
+            best = id;
+        }
+    }
+    best as u32
+}
+
+/// -ln(-ln u), u in (0, 1) from the upper 24 bits.
+fn gumbel(word: u32) -> f64 {
+    let u = (f64::from(word >> 8) + 0.5) / f64::from(1 << 24);
+    -(-u.ln()).ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::check::Numbers;
+
+    fn plain() -> abi::tg_sampling {
+        abi::tg_sampling {
+            key: 0x1234_5678_9abc_def0,
+            temperature: 1f32.to_bits(),
+            top_p: 1f32.to_bits(),
+            min_p: 0,
+            repetition_penalty: 1f32.to_bits(),
+            top_k: 0,
+            logprobs: abi::TG_LOGPROBS_NONE,
+        }
+    }
+
+    fn greedy() -> abi::tg_sampling {
+        abi::tg_sampling {
+            temperature: 0,
+            ..plain()
+        }
+    }
+
+    fn token(logits: &[f32], seen: &[u32], sampling: &abi::tg_sampling, position: u32) -> u32 {
+        let sampled = Sampler::new(logits.len())
+            .run(logits, seen, sampling, position)
+            .unwrap();
+        sampled.token as u32
+    }
+
+    /// That draws at many positions follow `expected` (0 where a token must never come): chi-square against
+    /// its mean plus five standard deviations.
+    fn assert_distribution(logits: &[f32], sampling: &abi::tg_sampling, expected: &[f64]) {
+        const DRAWS: u32 = 20_000;
+        let total: f64 = expected.iter().sum();
+        let mut counts = vec![0.0; logits.len()];
+        let mut sampler = Sampler::new(logits.len());
+        for position in 0..DRAWS {
+            let sampled = sampler.run(logits, &[0], sampling, position).unwrap();
+            counts[sampled.token as usize] += 1.0;
+        }
+        let (mut chi_square, mut freedom) = (0.0, -1.0f64);
+        for (&count, &weight) in counts.iter().zip(expected) {
+            if weight == 0.0 {
+                assert_eq!(count, 0.0, "a removed token came: {counts:?}");
+                continue;
+            }
+            let mean = weight / total * f64::from(DRAWS);
+            chi_square += (count - mean).powi(2) / mean;
+            freedom += 1.0;
+        }
+        let limit = freedom + 5.0 * (2.0 * freedom).sqrt();
+        assert!(chi_square <= limit, "{chi_square} > {limit}: {counts:?}");
+    }
+
+    fn logits_of(probabilities: &[f64]) -> Vec<f32> {
+        probabilities.iter().map(|p| p.ln() as f32).collect()
+    }
+
+    #[test]
+    fn draws_follow_the_softmax() {
+        let p = [0.05, 0.3, 0.02, 0.13, 0.2, 0.1, 0.04, 0.06, 0.1];
+        assert_distribution(&logits_of(&p), &plain(), &p);
+        let halved: Vec<f64> = p.iter().map(|p| p.powf(2.0)).collect();
+        let sampling = abi::tg_sampling {
+            temperature: 0.5f32.to_bits(),
+            ..plain()
+        };
+        assert_distribution(&logits_of(&p), &sampling, &halved);
+    }
+
+    #[test]
+    fn top_k_keeps_all_that_tie_with_the_kth() {
+        let p = [0.1, 0.4, 0.1, 0.05, 0.1, 0.25];
+        let sampling = abi::tg_sampling {
+            top_k: 3,
+            ..plain()
+        };
+        assert_distribution(&logits_of(&p), &sampling, &[0.1, 0.4, 0.1, 0.0, 0.1, 0.25]);
+    }
+
+    #[test]
+    fn top_p_removes_the_tail_and_keeps_one() {
+        let p = [0.1, 0.45, 0.15, 0.3];
+        for (top_p, expected) in [
+            (0.95f32, [0.1, 0.45, 0.15, 0.3]),
+            (0.85, [0.0, 0.45, 0.15, 0.3]),
+            (0.7, [0.0, 0.45, 0.0, 0.3]),
+            (0.0, [0.0, 1.0, 0.0, 0.0]),
+        ] {
+            let sampling = abi::tg_sampling {
+                top_p: top_p.to_bits(),
+                ..plain()
+            };
+            assert_distribution(&logits_of(&p), &sampling, &expected);
+        }
+    }
+
+    #[test]
+    fn top_p_removes_the_higher_id_of_a_tie_first() {
+        let sampling = abi::tg_sampling {
+            top_p: 0.6f32.to_bits(),
+            ..plain()
+        };
+        assert_distribution(&[0.0; 4], &sampling, &[1.0, 1.0, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn min_p_is_relative_to_the_largest() {
+        let p = [0.1, 0.5, 0.15, 0.25];
+        for (min_p, expected) in [
+            (0.25f32, [0.0, 0.5, 0.15, 0.25]),
+            (0.45, [0.0, 0.5, 0.0, 0.25]),
+            (1.0, [0.0, 1.0, 0.0, 0.0]),
+        ] {
+            let sampling = abi::tg_sampling {
+                min_p: min_p.to_bits(),
+                ..plain()
+            };
+            assert_distribution(&logits_of(&p), &sampling, &expected);
+        }
+    }
+
+    #[test]
+    fn filters_apply_one_after_the_other() {
+        // top-k leaves .4 .3 .2; of these, renormalised (.44 .33 .22), top-p 0.7 removes .22; temperature 2
+        // flattens what is left and comes first.
+        let p: Vec<f64> = [0.4, 0.3, 0.2, 0.06, 0.04].to_vec();
+        let squared: Vec<f64> = p.iter().map(|p| p * p).collect();
+        let sampling = abi::tg_sampling {
+            temperature: 2f32.to_bits(),
+            top_k: 3,
+            top_p: 0.7f32.to_bits(),
+            ..plain()
+        };
+        assert_distribution(&logits_of(&squared), &sampling, &[0.4, 0.3, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn greedy_takes_the_lowest_of_the_largest() {
+        assert_eq!(token(&[1.0, 3.0, -1.0, 3.0], &[0], &greedy(), 0), 1);
+        assert_eq!(token(&[-0.0, 0.0], &[0], &greedy(), 0), 0);
+    }
+
+    #[test]
+    fn the_penalty_pushes_seen_tokens_down_from_either_side() {
+        let sampling = abi::tg_sampling {
+            repetition_penalty: 2f32.to_bits(),
+            ..greedy()
+        };
+        let seen = |ids: &[u32]| {
+            let mut seen = SeenTokens::new(2, 40);
+            ids.iter().for_each(|&id| seen.insert(1, id));
+            assert!(seen.of(0).iter().all(|&word| word == 0));
+            seen
+        };
+        let mut logits = vec![-9.0f32; 40];
+        (logits[3], logits[35], logits[20]) = (4.0, 2.5, 1.0);
+        assert_eq!(token(&logits, seen(&[]).of(1), &sampling, 0), 3);
+        assert_eq!(token(&logits, seen(&[3]).of(1), &sampling, 0), 35);
+        assert_eq!(token(&logits, seen(&[3, 35]).of(1), &sampling, 0), 3);
+        let negative = [-1.0, -1.5];
+        assert_eq!(token(&negative, &[0], &sampling, 0), 0);
+        assert_eq!(token(&negative, &[1], &sampling, 0), 1);
+        let mut seen = seen(&[3, 35]);
+        seen.clear(1);
+        assert!(seen.of(1).iter().all(|&word| word == 0));
+    }
+
+    #[test]
+    fn a_draw_depends_on_key_position_and_logits_only() {
+        let mut numbers = Numbers::new(11);
+        let logits = numbers.normal(500);
+        let draws = |key: u64| -> Vec<u32> {
+            let sampling = abi::tg_sampling { key, ..plain() };
+            (0..50)
+                .map(|position| token(&logits, &[0], &sampling, position))
+                .collect()
+        };
+        assert_eq!(draws(7), draws(7));
+        assert_ne!(draws(7), draws(8));
+        assert_ne!(draws(7), draws(7 | 1 << 32));
+        // Filters that remove nothing change nothing.
+        let loose = abi::tg_sampling {
+            top_k: 499,
+            top_p: 0.999_999f32.to_bits(),
+            min_p: 1e-9f32.to_bits(),
+            key: 7,
+            ..plain()
+        };
+        let filtered: Vec<u32> = (0..50)
+            .map(|position| token(&logits, &[0], &loose, position))
+            .collect();
+        assert_eq!(filtered, draws(7));
+    }
+
+    #[test]
+    fn gumbel_is_finite_for_every_word() {
+        for word in [0, 255, 256, u32::MAX / 2, u32::MAX - 255, u32::MAX] {
+            assert!(gumbel(word).is_finite(), "{word:#x}");
+        }
+        assert!((gumbel(1 << 31) - -(2f64.ln().ln())).abs() < 1e-6);
+    }
+
+    #[test]
+    fn logprobs_are_of_the_raw_logits() {
+        let logits = [1.0f32, 3.0, -2.0, 3.0, 0.5];
+        let sampling = abi::tg_sampling {
+            repetition_penalty: 100f32.to_bits(),
+            logprobs: 3,
+            ..greedy()
+        };
+        let sampled = Sampler::new(5)
+            .run(&logits, &[0b01010], &sampling, 4)
+            .unwrap();
+        let sum: f64 = logits.iter().map(|&l| f64::from(l).exp()).sum();
+        let close = |bits: u32, logit: f64| {
+            assert!((f64::from(f32::from_bits(bits)) - (logit - sum.ln())).abs() < 1e-6);
+        };
+        assert_eq!(sampled.token, 0);
+        close(sampled.logprob, 1.0);
+        assert_eq!(sampled.top_ids[..4], [1, 3, 0, 0]);
+        close(sampled.top_logprobs[0], 3.0);
+        close(sampled.top_logprobs[1], 3.0);
+        close(sampled.top_logprobs[2], 1.0);
+        assert_eq!(sampled.top_logprobs[3], 0);
+    }
+
+    #[test]
+    fn more_alternatives_than_tokens_are_all_tokens() {
+        let sampling = abi::tg_sampling {
+            logprobs: abi::TG_MAX_LOGPROBS,
+            ..greedy()
+        };
+        let sampled = Sampler::new(2)
+            .run(&[0.0, 1.0], &[0], &sampling, 1)
+            .unwrap();
+        assert_eq!(sampled.top_ids[..2], [1, 0]);
+    }
+
+    #[test]
+    fn a_logit_that_is_no_number_is_an_error() {
+        let error = Sampler::new(2)
+            .run(&[0.0, f32::NAN], &[0], &greedy(), 9)
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "logit of token 1 for position 9 is NaN, expected a finite number: check the checkpoint's weights"
+        );
+    }
+}

@@ -1,0 +1,478 @@
+//! Interprets the operations of one stage.
+
+use super::attention::attention;
+use super::batch::{Batch, Bounds};
+use super::conv::{ConvState, ConvWeights, short_conv};
+use super::ffn::{Routing, dense_gate_up, expert_gate_up};
+use super::head::Head;
+use super::kv::KvPool;
+use super::lanes::Isa;
+use super::linear::{Columns, Linear, add, add_bias};
+use super::norm::{embed, rmsnorm};
+use super::rope::{HeadShape, QkWeights, inverse_frequencies, qk_norm_rope};
+use super::{Handover, Probe, Probed};
+use crate::backend::{SharedSink, StageBackend, StepView};
+use crate::error::{Error, Result};
+use crate::model::{FeedForward, LayerWeights, Mixer, Model, ModelConfig, Tensor};
+use crate::plan::{Op, OpKind, Plan};
+use crate::runtime::EngineOptions;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Results of a [`Linear`] call that are held before they are put in place, for each row.
+const SCRATCH_OUTPUTS: usize = 512;
+
+/// One stage of a model on the CPU.
+pub struct CpuStage {
+    model: Arc<Model>,
+    ops: Vec<Op>,
+    first_layer: usize,
+    layers: Vec<LayerState>,
+    bounds: Bounds,
+    shape: HeadShape,
+    inverse_frequencies: Vec<f32>,
+    conv_state: ConvState,
+    kv: KvPool,
+    linear: Linear,
+    buffers: Buffers,
+    routing: Routing,
+    /// In the last stage.
+    head: Option<Head>,
+    input: Option<Handover>,
+    output: Option<Handover>,
+    probe: Option<Probe>,
+}
+
+/// What a layer needs widened, and where its state lies.
+struct LayerState {
+    operator_norm: Vec<f32>,
+    ffn_norm: Vec<f32>,
+    mixer: MixerState,
+    expert_bias: Option<Vec<f32>>,
+}
+
+enum MixerState {
+    Conv {
+        weights: ConvWeights,
+        in_proj_bias: Option<Vec<f32>>,
+        out_proj_bias: Option<Vec<f32>>,
+        /// Counted among this stage's conv layers.
+        index: usize,
+    },
+    Attention {
+        q_norm: Vec<f32>,
+        k_norm: Vec<f32>,
+        /// Counted among this stage's attention layers.
+        index: usize,
+    },
+}
+
+/// Activations; R is `step_tokens`, P = R * num_experts_per_tok.
+struct Buffers {
+    /// `[R, H]`: the residual stream
+    h: Vec<f32>,
+    /// `[R, max(H, heads * head_dim)]`: operand of the next product
+    x: Vec<f32>,
+    /// `[R, 3H]`, `[R, (heads + 2 kv_heads) head_dim]`, `[R, I]`, `[R, E]` or `[P, M]`
+    wide: Vec<f32>,
+    /// `[R, I]` or `[P, M]`
+    up: Vec<f32>,
+    /// `[P, H]`: rows of x, expert by expert
+    packed: Vec<f32>,
+    /// `[P, H]`: what is added to h
+    out: Vec<f32>,
+}
+
+impl CpuStage {
+    /// Allocates all that stage `stage` of `plan` will ever need. `input` comes from the stage before, `output`
+    /// goes to the next: the first stage has no input, the last no output.
+    ///
+    /// # Errors
+    /// A plan that does not belong to the model; sizes that overflow.
+    pub fn new(
+        model: Arc<Model>,
+        plan: &Plan,
+        stage: usize,
+        options: &EngineOptions,
+        input: Option<Handover>,
+        output: Option<Handover>,
+        sink: SharedSink,
+    ) -> Result<Self> {
+        let Some(stage) = plan.stages.get(stage) else {
+            return Err(Error::Runtime(format!(
+                "stage {stage} is asked for, expected one below {}",
+                plan.stages.len()
+            )));
+        };
+        let config = &model.config;
+        check_ops(config, &stage.ops, &stage.layers)?;
+        let (slots, rows) = (options.max_seqs as usize, options.step_tokens as usize);
+        let (mut convs, mut attentions) = (0, 0);
+        let layers: Vec<_> = model.weights.layers[stage.layers.clone()]
+            .iter()
+            .map(|layer| LayerState::new(layer, &mut convs, &mut attentions))
+            .collect();
+        let shape = HeadShape::new(config);
+        let (pages, page_tokens) = (options.pages as usize, options.page_tokens as usize);
+        sizes_fit(&[attentions, pages, page_tokens, shape.kv()])?;
+        sizes_fit(&[convs, slots, config.conv_l_cache, config.hidden_size])?;
+        let isa = Isa::detect();
+        let buffers = Buffers::new(config, rows)?;
+        let is_last = stage.ops.iter().any(|op| op.kind == OpKind::Sample);
+        let head = is_last.then(|| {
+            let norm = &model.weights.embedding_norm;
+            Head::new(config, norm, slots, rows, sink)
+        });
+        let scratch = rows * config.num_experts_per_tok.max(1) * SCRATCH_OUTPUTS;
+        Ok(Self {
+            ops: stage.ops.clone(),
+            first_layer: stage.layers.start,
+            layers,
+            bounds: Bounds {
+                vocab_size: config.vocab_size,
+                step_tokens: rows,
+                slots,
+                pages,
+                page_tokens,
+            },
+            shape,
+            inverse_frequencies: inverse_frequencies(config.rope_theta, config.head_dim),
+            conv_state: ConvState::new(convs, slots, config.conv_l_cache, config.hidden_size),
+            kv: KvPool::new(attentions, pages, page_tokens, shape.kv()),
+            linear: Linear::new(isa, scratch),
+            buffers,
+            routing: Routing::new(config, rows),
+            head,
+            input,
+            output,
+            probe: None,
+            model,
+        })
+    }
+
+    /// Calls `probe` after every operation.
+    pub fn set_probe(&mut self, probe: Probe) {
+        self.probe = Some(probe);
+    }
+
+    fn operation(&mut self, op: &Op, batch: &Batch<'_>, step: &StepView<'_>) -> Result<()> {
+        match op.layer {
+            Some(layer) => self.layer_operation(op.kind, layer, batch),
+            None => self.outer_operation(op.kind, batch, step)?,
+        }
+        Ok(())
+    }
+
+    /// Operations before the first and after the last layer.
+    fn outer_operation(
+        &mut self,
+        kind: OpKind,
+        batch: &Batch<'_>,
+        step: &StepView<'_>,
+    ) -> Result<()> {
+        let weights = &self.model.weights;
+        let Buffers { h, x, packed, .. } = &mut self.buffers;
+        match (kind, &mut self.head) {
+            (OpKind::Embed, _) => embed(&weights.embed_tokens, &batch.tokens, h),
+            (OpKind::FinalNorm, Some(head)) => head.final_norm(self.linear.isa(), batch, h, x),
+            (OpKind::LmHead, Some(head)) => {
+                head.lm_head(batch, &mut self.linear, &weights.lm_head, x, packed)?;
+            }
+            (OpKind::Sample, Some(head)) => head.sample(batch, step)?,
+            _ => unreachable!("check_ops accepts no other"),
+        }
+        Ok(())
+    }
+
+    fn layer_operation(&mut self, kind: OpKind, layer: usize, batch: &Batch<'_>) {
+        let config = &self.model.config;
+        let weights = &self.model.weights.layers[layer];
+        let state = &self.layers[layer - self.first_layer];
+        let linear = &mut self.linear;
+        let (isa, eps) = (linear.isa(), config.norm_eps);
+        let (rows, hidden) = (batch.rows.len(), config.hidden_size);
+        let shape = self.shape;
+        let Buffers {
+            h,
+            x,
+            wide,
+            up,
+            packed,
+            out,
+        } = &mut self.buffers;
+        let h = &mut h[..rows * hidden];
+        let add_projected = |linear: &mut Linear,
+                             x: &[f32],
+                             weight: &Tensor,
+                             bias: Option<&[f32]>,
+                             h: &mut [f32],
+                             out: &mut [f32]| {
+            let out = &mut out[..rows * hidden];
+            linear.run(x, weight, rows, out, Columns::all(hidden));
+            if let Some(bias) = bias {
+                add_bias(out, bias);
+            }
+            add(h, out);
+        };
+        match (kind, &weights.mixer, &state.mixer, &weights.feed_forward) {
+            (OpKind::OperatorNorm, ..) => {
+                rmsnorm(isa, h, &state.operator_norm, eps, &mut x[..rows * hidden]);
+            }
+            (
+                OpKind::ConvInProj,
+                Mixer::Conv { in_proj, .. },
+                MixerState::Conv { in_proj_bias, .. },
+                _,
+            ) => {
+                let bcx = &mut wide[..rows * 3 * hidden];
+                linear.run(x, in_proj, rows, bcx, Columns::all(3 * hidden));
+                if let Some(bias) = in_proj_bias {
+                    add_bias(bcx, bias);
+                }
+            }
+            (OpKind::ShortConv, _, MixerState::Conv { weights, index, .. }, _) => {
+                let bcx = &mut wide[..rows * 3 * hidden];
+                let x = &mut x[..rows * hidden];
+                short_conv(batch, weights, &mut self.conv_state, *index, bcx, x);
+            }
+            (
+                OpKind::ConvOutProj,
+                Mixer::Conv { out_proj, .. },
+                MixerState::Conv { out_proj_bias, .. },
+                _,
+            ) => add_projected(linear, x, out_proj, out_proj_bias.as_deref(), h, out),
+            (
+                OpKind::QkvProj,
+                Mixer::Attention {
+                    q_proj,
+                    k_proj,
+                    v_proj,
+                    ..
+                },
+                ..,
+            ) => {
+                let mut offset = 0;
+                for weight in [q_proj, k_proj, v_proj] {
+                    let stride = shape.qkv();
+                    linear.run(x, weight, rows, wide, Columns { stride, offset });
+                    offset += weight.rows();
+                }
+            }
+            (
+                OpKind::QkNormRope,
+                _,
+                MixerState::Attention {
+                    q_norm,
+                    k_norm,
+                    index,
+                },
+                _,
+            ) => {
+                let weights = QkWeights {
+                    q_norm,
+                    k_norm,
+                    eps,
+                    inverse_frequencies: &self.inverse_frequencies,
+                };
+                let qkv = &mut wide[..rows * shape.qkv()];
+                qk_norm_rope(isa, batch, &weights, shape, qkv, &mut self.kv, *index);
+            }
+            (OpKind::Attention, _, MixerState::Attention { index, .. }, _) => {
+                let qkv = &wide[..rows * shape.qkv()];
+                let x = &mut x[..rows * shape.q()];
+                attention(isa, batch, shape, qkv, &self.kv, *index, x);
+            }
+            (OpKind::AttentionOutProj, Mixer::Attention { out_proj, .. }, ..) => {
+                add_projected(linear, x, out_proj, None, h, out);
+            }
+            (OpKind::FfnNorm, ..) => {
+                rmsnorm(isa, h, &state.ffn_norm, eps, &mut x[..rows * hidden]);
+            }
+            (OpKind::DenseGateUp, .., FeedForward::Dense(dense)) => {
+                dense_gate_up(linear, dense, x, rows, wide, up);
+            }
+            (OpKind::DenseDown, .., FeedForward::Dense(dense)) => {
+                add_projected(linear, wide, &dense.w2, None, h, out);
+            }
+            (OpKind::Router, .., FeedForward::Moe { gate, .. }) => {
+                let logits = &mut wide[..rows * config.num_experts];
+                linear.run(x, gate, rows, logits, Columns::all(config.num_experts));
+                self.routing
+                    .route(config, logits, state.expert_bias.as_deref());
+            }
+            (OpKind::ExpertGateUp, .., FeedForward::Moe { experts, .. }) => {
+                self.routing.pack(x, hidden, packed);
+                expert_gate_up(linear, experts, &self.routing, packed, wide, up);
+            }
+            (OpKind::ExpertDown, .., FeedForward::Moe { experts, .. }) => {
+                let downs = self.routing.products(experts, |expert| &expert.w2);
+                linear.run_grouped(wide, &downs, out, Columns::all(hidden));
+                self.routing.combine(out, hidden, h);
+            }
+            _ => unreachable!("check_ops accepts no other"),
+        }
+    }
+
+    fn show(&mut self, op: &Op, batch: &Batch<'_>) {
+        let Some(probe) = &mut self.probe else {
+            return;
+        };
+        let config = &self.model.config;
+        let rows = batch.rows.len();
+        let x_cols = match op.kind {
+            OpKind::Attention => self.shape.q(),
+            _ => config.hidden_size,
+        };
+        probe(
+            op,
+            &Probed {
+                rows: batch.rows,
+                h: &self.buffers.h[..rows * config.hidden_size],
+                x: &self.buffers.x[..rows * x_cols],
+                wide: &self.buffers.wide,
+                experts: self.routing.experts(),
+                expert_weights: self.routing.weights(),
+            },
+        );
+    }
+}
+
+impl StageBackend for CpuStage {
+    fn run(&mut self, step: &StepView<'_>) -> Result<()> {
+        let batch = Batch::new(step, &self.bounds)?;
+        let elements = batch.rows.len() * self.model.config.hidden_size;
+        if let Some(input) = &self.input {
+            self.buffers.h[..elements].copy_from_slice(&input[step.place()].lock()[..elements]);
+        }
+        for index in 0..self.ops.len() {
+            let op = self.ops[index];
+            self.operation(&op, &batch, step)?;
+            self.show(&op, &batch);
+        }
+        if let Some(output) = &self.output {
+            output[step.place()].lock()[..elements].copy_from_slice(&self.buffers.h[..elements]);
+        }
+        Ok(())
+    }
+}
+
+impl LayerState {
+    fn new(layer: &LayerWeights, convs: &mut usize, attentions: &mut usize) -> Self {
+        let next = |count: &mut usize| {
+            *count += 1;
+            *count - 1
+        };
+        let mixer = match &layer.mixer {
+            Mixer::Conv {
+                conv,
+                in_proj_bias,
+                conv_bias,
+                out_proj_bias,
+                ..
+            } => MixerState::Conv {
+                weights: ConvWeights::new(conv, conv_bias.as_ref()),
+                in_proj_bias: in_proj_bias.as_ref().map(Tensor::to_f32),
+                out_proj_bias: out_proj_bias.as_ref().map(Tensor::to_f32),
+                index: next(convs),
+            },
+            Mixer::Attention {
+                q_layernorm,
+                k_layernorm,
+                ..
+            } => MixerState::Attention {
+                q_norm: q_layernorm.to_f32(),
+                k_norm: k_layernorm.to_f32(),
+                index: next(attentions),
+            },
+        };
+        let expert_bias = match &layer.feed_forward {
+            FeedForward::Moe { expert_bias, .. } => expert_bias.as_ref().map(Tensor::to_f32),
+            FeedForward::Dense(_) => None,
+        };
+        Self {
+            operator_norm: layer.operator_norm.to_f32(),
+            ffn_norm: layer.ffn_norm.to_f32(),
+            mixer,
+            expert_bias,
+        }
+    }
+}
+
+impl Buffers {
+    fn new(config: &ModelConfig, rows: usize) -> Result<Self> {
+        let shape = HeadShape::new(config);
+        let hidden = config.hidden_size;
+        let per_row = config.num_experts_per_tok.max(1);
+        let inner = config
+            .intermediate_size
+            .max(per_row * config.moe_intermediate_size);
+        let wide = inner
+            .max(3 * hidden)
+            .max(shape.qkv())
+            .max(config.num_experts);
+        let x = hidden.max(shape.q());
+        let zeros = |cols: usize| -> Result<Vec<f32>> {
+            sizes_fit(&[rows, cols])?;
+            Ok(vec![0.0; rows * cols])
+        };
+        Ok(Self {
+            h: zeros(hidden)?,
+            x: zeros(x)?,
+            wide: zeros(wide)?,
+            up: zeros(inner)?,
+            packed: zeros(per_row * hidden)?,
+            out: zeros(per_row * hidden)?,
+        })
+    }
+}
+
+/// That a buffer of these f32 dimensions can be addressed at all.
+fn sizes_fit(dimensions: &[usize]) -> Result<()> {
+    let bytes = dimensions
+        .iter()
+        .try_fold(size_of::<f32>(), |bytes, &n| bytes.checked_mul(n));
+    match bytes {
+        Some(bytes) if isize::try_from(bytes).is_ok() => Ok(()),
+        _ => Err(Error::Memory(format!(
+            "a buffer of {dimensions:?} f32 values is larger than the address space: lower max-seqs, max-context or step-tokens"
+        ))),
+    }
+}
+
+/// That every operation names what the model has there.
+fn check_ops(config: &ModelConfig, ops: &[Op], layers: &Range<usize>) -> Result<()> {
+    use crate::model::LayerType::{Conv, FullAttention};
+    let ends_with_head = ops.iter().any(|op| op.kind == OpKind::Sample);
+    for op in ops {
+        let fits = match op.layer {
+            None => match op.kind {
+                OpKind::Embed => true,
+                OpKind::FinalNorm | OpKind::LmHead | OpKind::Sample => ends_with_head,
+                _ => false,
+            },
+            Some(layer) if layers.contains(&layer) && layer < config.layer_types.len() => {
+                let mixer = config.layer_types[layer];
+                match op.kind {
+                    OpKind::OperatorNorm | OpKind::FfnNorm => true,
+                    OpKind::ConvInProj | OpKind::ShortConv | OpKind::ConvOutProj => mixer == Conv,
+                    OpKind::QkvProj
+                    | OpKind::QkNormRope
+                    | OpKind::Attention
+                    | OpKind::AttentionOutProj => mixer == FullAttention,
+                    OpKind::DenseGateUp | OpKind::DenseDown => !config.is_moe(layer),
+                    OpKind::Router | OpKind::ExpertGateUp | OpKind::ExpertDown => {
+                        config.is_moe(layer)
+                    }
+                    OpKind::Embed | OpKind::FinalNorm | OpKind::LmHead | OpKind::Sample => false,
+                }
+            }
+            Some(_) => false,
+        };
+        if !fits {
+            return Err(Error::Runtime(format!(
+                "the plan's layers {layers:?} hold {op:?}, which this model does not have there: make the plan from the model's own configuration"
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,257 @@
+//! The host's end of the rings: requests and cancels in, events and trace records out.
+
+use super::memory::{Memory, acquire, index, release};
+use super::request::{EndReason, Event, Logits, Request, Sampling, Timing, TokenLogprobs};
+use crate::error::{Error, Result};
+use crate::sys::abi;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Belongs to one thread at a time; the only writer of the host's indices.
+pub struct HostRings {
+    memory: Arc<Memory>,
+    /// Where the next prompt starts in the token ring.
+    token_head: u64,
+}
+
+impl HostRings {
+    pub(super) fn new(memory: Arc<Memory>) -> Self {
+        Self {
+            memory,
+            token_head: 0,
+        }
+    }
+
+    /// Queues a request and returns its number, or `None` while there is no room for it or its prompt.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where it has no prompt, more stop ids than an entry holds, or a prompt longer than the
+    /// whole token ring.
+    pub fn try_push_request(&mut self, request: &Request) -> Result<Option<u64>> {
+        let rings = self.memory.rings();
+        let prompt = &request.prompt;
+        // SAFETY: capacities never change; the indices are atomic on both sides.
+        let (head, tail, token_tail, token_capacity, capacity) = unsafe {
+            (
+                acquire(&raw mut (*rings).request_head),
+                acquire(&raw mut (*rings).request_tail),
+                acquire(&raw mut (*rings).token_tail),
+                (*rings).token_capacity,
+                (*rings).request_capacity,
+            )
+        };
+        if prompt.is_empty() || prompt.len() > token_capacity as usize {
+            return Err(Error::Usage(format!(
+                "a prompt has 1 to {token_capacity} tokens here, not {}",
+                prompt.len()
+            )));
+        }
+        let entry = entry(request, self.token_head)?;
+        let token_end = self.token_head + prompt.len() as u64;
+        if head - tail >= u64::from(capacity) || token_end - token_tail > u64::from(token_capacity)
+        {
+            return Ok(None);
+        }
+        // SAFETY: the entry and the tokens lie in room that the scheduler has handed back and will not read
+        // before the head is released below.
+        unsafe {
+            for (at, &token) in (self.token_head..).zip(prompt) {
+                self.memory
+                    .ring_entry::<i32>((*rings).tokens, token_capacity, at)
+                    .write(token as i32);
+            }
+            self.memory
+                .ring_entry::<abi::tg_request>((*rings).requests, capacity, head)
+                .write(entry);
+            release(&raw mut (*rings).request_head, head + 1);
+        }
+        self.token_head = token_end;
+        Ok(Some(head))
+    }
+
+    /// Asks for a request to be ended early. `false` while the control ring is full.
+    pub fn push_cancel(&mut self, request: u64) -> bool {
+        let rings = self.memory.rings();
+        // SAFETY: as for requests.
+        unsafe {
+            let head = acquire(&raw mut (*rings).control_head);
+            let capacity = (*rings).control_capacity;
+            if head - acquire(&raw mut (*rings).control_tail) >= u64::from(capacity) {
+                return false;
+            }
+            self.memory
+                .ring_entry::<abi::tg_control>((*rings).controls, capacity, head)
+                .write(abi::tg_control { request });
+            release(&raw mut (*rings).control_head, head + 1);
+        }
+        true
+    }
+
+    /// No more requests will come.
+    pub fn set_drain(&mut self) {
+        self.set_flag(abi::TG_INPUT_DRAIN);
+    }
+
+    /// End now, whatever is in flight.
+    pub fn set_stop(&mut self) {
+        self.set_flag(abi::TG_INPUT_STOP);
+    }
+
+    fn set_flag(&mut self, flag: u32) {
+        // SAFETY: the index is atomic on both sides.
+        unsafe {
+            index(&raw mut (*self.memory.rings()).flags)
+                .fetch_or(u64::from(flag), Ordering::AcqRel);
+        }
+    }
+
+    /// The oldest event that has not been read.
+    pub fn pop_event(&mut self) -> Option<Event> {
+        let rings = self.memory.rings();
+        // SAFETY: entries between tail and head are the host's to read; only this thread moves the tail.
+        unsafe {
+            let tail = acquire(&raw mut (*rings).event_tail);
+            if acquire(&raw mut (*rings).event_head) == tail {
+                return None;
+            }
+            let capacity = (*rings).event_capacity;
+            let event = self
+                .memory
+                .ring_entry::<abi::tg_event>((*rings).events, capacity, tail)
+                .read();
+            let wants_logprobs =
+                event.type_ == abi::TG_EVENT_TOKEN && event.detail != abi::TG_LOGPROBS_NONE;
+            let sampled = wants_logprobs.then(|| {
+                self.memory
+                    .ring_entry::<abi::tg_sampled>((*rings).sampled, capacity, tail)
+                    .read()
+            });
+            release(&raw mut (*rings).event_tail, tail + 1);
+            Some(from_event(&event, sampled.as_ref()))
+        }
+    }
+
+    /// The oldest trace record that has been neither read nor written over, and how many were lost before it.
+    pub fn pop_trace(&mut self) -> Option<abi::tg_trace> {
+        let rings = self.memory.rings();
+        // SAFETY: as for events; a record that the scheduler wrote over while it was being read shows in the
+        // head and is read again further on.
+        unsafe {
+            loop {
+                let capacity = u64::from((*rings).trace_capacity);
+                let tail = acquire(&raw mut (*rings).trace_tail);
+                let head = acquire(&raw mut (*rings).trace_head);
+                let first = tail.max(head.saturating_sub(capacity));
+                if first == head {
+                    return None;
+                }
+                let record = self
+                    .memory
+                    .ring_entry::<abi::tg_trace>((*rings).trace, (*rings).trace_capacity, first)
+                    .read_volatile();
+                if acquire(&raw mut (*rings).trace_head) < first + capacity {
+                    release(&raw mut (*rings).trace_tail, first + 1);
+                    return Some(record);
+                }
+                release(&raw mut (*rings).trace_tail, first);
+            }
+        }
+    }
+
+    /// Trace records written over before anyone read them.
+    pub fn traces_lost(&self) -> u64 {
+        // SAFETY: the index is atomic on both sides.
+        unsafe { acquire(&raw mut (*self.memory.rings()).trace_lost) }
+    }
+}
+
+fn entry(request: &Request, token_start: u64) -> Result<abi::tg_request> {
+    let mut entry = abi::tg_request {
+        token_start,
+        timeout_ns: request.timeout.map_or(abi::TG_NO_TIMEOUT, nanoseconds),
+        prompt_tokens: request.prompt.len() as u32,
+        max_new_tokens: request.max_new_tokens,
+        flags: match request.logits {
+            Logits::None => 0,
+            Logits::Last => abi::TG_REQUEST_LOGITS_LAST,
+            Logits::All => abi::TG_REQUEST_LOGITS_ALL,
+        },
+        stop_count: request.stop_ids.len() as u32,
+        sampling: sampling(&request.sampling),
+        ..Default::default()
+    };
+    let room = entry.stop_ids.len();
+    if request.stop_ids.len() > room {
+        return Err(Error::Usage(format!(
+            "a request has at most {room} stop ids (end-of-sequence ids included), not {}",
+            request.stop_ids.len()
+        )));
+    }
+    for (to, &from) in entry.stop_ids.iter_mut().zip(&request.stop_ids) {
+        *to = from as i32;
+    }
+    Ok(entry)
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(abi::TG_NO_TIMEOUT)
+}
+
+fn sampling(sampling: &Sampling) -> abi::tg_sampling {
+    abi::tg_sampling {
+        key: sampling.key,
+        temperature: sampling.temperature.to_bits(),
+        top_p: sampling.top_p.to_bits(),
+        min_p: sampling.min_p.to_bits(),
+        repetition_penalty: sampling.repetition_penalty.to_bits(),
+        top_k: sampling.top_k,
+        logprobs: sampling.logprobs.unwrap_or(abi::TG_LOGPROBS_NONE),
+    }
+}
+
+fn from_event(event: &abi::tg_event, sampled: Option<&abi::tg_sampled>) -> Event {
+    if event.type_ == abi::TG_EVENT_TOKEN {
+        return Event::Token {
+            request: event.request,
+            token: event.token as u32,
+            index: event.index,
+            logprobs: sampled.map(|s| from_sampled(s, event.detail)),
+        };
+    }
+    let since_seen = |ns: u64| Duration::from_nanos(ns.saturating_sub(event.seen_ns));
+    Event::End {
+        request: event.request,
+        reason: match event.detail {
+            abi::TG_END_STOP => EndReason::Stop,
+            abi::TG_END_LENGTH => EndReason::Length,
+            abi::TG_END_CANCELLED => EndReason::Cancelled,
+            abi::TG_END_TIMEOUT => EndReason::Timeout,
+            _ => EndReason::Refused,
+        },
+        tokens: event.index,
+        timing: Timing {
+            // A request that never got a slot waited for all of its time.
+            queue: since_seen(if event.admitted_ns == 0 {
+                event.time_ns
+            } else {
+                event.admitted_ns
+            }),
+            first_token: since_seen(event.first_ns),
+            total: since_seen(event.time_ns),
+        },
+    }
+}
+
+fn from_sampled(sampled: &abi::tg_sampled, alternatives: u32) -> TokenLogprobs {
+    TokenLogprobs {
+        logprob: f32::from_bits(sampled.logprob),
+        top: sampled
+            .top_ids
+            .iter()
+            .zip(&sampled.top_logprobs)
+            .take(alternatives as usize)
+            .map(|(&id, &bits)| (id as u32, f32::from_bits(bits)))
+            .collect(),
+    }
+}

@@ -1,0 +1,496 @@
+//! Whole models with unusual shapes and options, the CPU reference against the formulas in f64.
+
+use crate::machine::{Job, Setup, run};
+use std::sync::Arc;
+use tailgraph::model::philox::philox4x32_10;
+use tailgraph::model::{
+    DType, Expert, FeedForward, GenerationConfig, LayerType, LayerWeights, Mixer, Model,
+    ModelConfig, ModelSource, Tensor, Weights,
+};
+
+use LayerType::{Conv, FullAttention};
+
+/// Tensors that a seed decides, in every type in turn.
+pub struct Make {
+    pub seed: u32,
+    pub tensors: u32,
+}
+
+impl Make {
+    /// N(0, scale^2), about.
+    fn tensor(&mut self, shape: &[usize], mean: f32, scale: f32) -> Tensor {
+        self.tensors += 1;
+        let dtype = [DType::BF16, DType::F32, DType::F16][self.tensors as usize % 3];
+        let elements: usize = shape.iter().product();
+        let bytes: Vec<u8> = (0..elements)
+            .flat_map(|element| {
+                let words = philox4x32_10([element as u32, self.tensors, 0, 0], [self.seed, 0]);
+                let sum: f64 = words.iter().map(|&w| f64::from(w) / 2f64.powi(32)).sum();
+                let value = mean + scale * ((sum - 2.0) * 3f64.sqrt()) as f32;
+                match dtype {
+                    DType::F32 => value.to_le_bytes().to_vec(),
+                    DType::F16 => half::f16::from_f32(value).to_le_bytes().to_vec(),
+                    DType::BF16 => half::bf16::from_f32(value).to_le_bytes().to_vec(),
+                }
+            })
+            .collect();
+        let length = bytes.len();
+        Tensor::new("t", dtype, shape.to_vec(), Arc::new(bytes), 0..length)
+    }
+
+    fn matrix(&mut self, rows: usize, cols: usize) -> Tensor {
+        self.tensor(&[rows, cols], 0.0, 1.0 / (cols as f32).sqrt())
+    }
+
+    fn norm(&mut self, cols: usize) -> Tensor {
+        self.tensor(&[cols], 1.0, 0.1)
+    }
+
+    fn expert(&mut self, hidden: usize, inner: usize) -> Expert {
+        Expert {
+            w1: self.matrix(inner, hidden),
+            w3: self.matrix(inner, hidden),
+            w2: self.matrix(hidden, inner),
+        }
+    }
+
+    fn layer(&mut self, config: &ModelConfig, index: usize) -> LayerWeights {
+        let hidden = config.hidden_size;
+        let q = config.num_attention_heads * config.head_dim;
+        let kv = config.num_key_value_heads * config.head_dim;
+        let with_bias = config.conv_bias;
+        let mixer = match config.layer_types[index] {
+            Conv => Mixer::Conv {
+                in_proj: self.matrix(3 * hidden, hidden),
+                conv: self.tensor(&[hidden, 1, config.conv_l_cache], 0.0, 0.5),
+                out_proj: self.matrix(hidden, hidden),
+                in_proj_bias: with_bias.then(|| self.tensor(&[3 * hidden], 0.0, 0.5)),
+                conv_bias: with_bias.then(|| self.tensor(&[hidden], 0.0, 0.5)),
+                out_proj_bias: with_bias.then(|| self.tensor(&[hidden], 0.0, 0.5)),
+            },
+            FullAttention => Mixer::Attention {
+                q_proj: self.matrix(q, hidden),
+                k_proj: self.matrix(kv, hidden),
+                v_proj: self.matrix(kv, hidden),
+                out_proj: self.matrix(hidden, q),
+                q_layernorm: self.norm(config.head_dim),
+                k_layernorm: self.norm(config.head_dim),
+            },
+        };
+        let feed_forward = if config.is_moe(index) {
+            FeedForward::Moe {
+                gate: self.matrix(config.num_experts, hidden),
+                expert_bias: config
+                    .use_expert_bias
+                    .then(|| self.tensor(&[config.num_experts], 0.0, 0.3)),
+                experts: (0..config.num_experts)
+                    .map(|_| self.expert(hidden, config.moe_intermediate_size))
+                    .collect(),
+            }
+        } else {
+            FeedForward::Dense(self.expert(hidden, config.intermediate_size))
+        };
+        LayerWeights {
+            operator_norm: self.norm(hidden),
+            ffn_norm: self.norm(hidden),
+            mixer,
+            feed_forward,
+        }
+    }
+
+    pub fn model(&mut self, config: ModelConfig) -> Arc<Model> {
+        let (vocab, hidden) = (config.vocab_size, config.hidden_size);
+        let embed_tokens = self.tensor(&[vocab, hidden], 0.0, 0.1);
+        let lm_head = if config.tie_word_embeddings {
+            embed_tokens.clone()
+        } else {
+            self.matrix(vocab, hidden)
+        };
+        let weights = Weights {
+            embed_tokens,
+            embedding_norm: self.norm(hidden),
+            lm_head,
+            layers: (0..config.num_hidden_layers)
+                .map(|index| self.layer(&config, index))
+                .collect(),
+        };
+        Arc::new(Model {
+            source: ModelSource::Random {
+                preset: "options".into(),
+                seed: u64::from(self.seed),
+            },
+            config,
+            generation: GenerationConfig::default(),
+            weights,
+        })
+    }
+}
+
+/// One hidden vector per token.
+type Rows = Vec<Vec<f64>>;
+
+fn wide(tensor: &Tensor) -> Vec<f64> {
+    tensor.to_f32().iter().map(|&v| f64::from(v)).collect()
+}
+
+fn matvec(tensor: &Tensor, x: &[f64]) -> Vec<f64> {
+    let dot = |row: &[f64]| row.iter().zip(x).map(|(w, x)| w * x).sum();
+    wide(tensor).chunks(x.len()).map(dot).collect()
+}
+
+fn rmsnorm(x: &[f64], weight: &[f64], eps: f32) -> Vec<f64> {
+    let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
+    let rms = (mean + f64::from(eps)).sqrt();
+    x.iter().zip(weight).map(|(v, w)| v / rms * w).collect()
+}
+
+fn silu(x: f64) -> f64 {
+    x / (1.0 + (-x).exp())
+}
+
+fn add_optional(y: &mut [f64], bias: &Option<Tensor>) {
+    if let Some(bias) = bias {
+        y.iter_mut().zip(wide(bias)).for_each(|(y, b)| *y += b);
+    }
+}
+
+fn mix(config: &ModelConfig, mixer: &Mixer, x: &Rows) -> Rows {
+    let hidden = config.hidden_size;
+    match mixer {
+        Mixer::Conv {
+            in_proj,
+            conv,
+            out_proj,
+            in_proj_bias,
+            conv_bias,
+            out_proj_bias,
+        } => {
+            let bcx: Rows = x
+                .iter()
+                .map(|x| {
+                    let mut row = matvec(in_proj, x);
+                    add_optional(&mut row, in_proj_bias);
+                    row
+                })
+                .collect();
+            let taps = wide(conv);
+            let count = config.conv_l_cache;
+            (0..x.len())
+                .map(|t| {
+                    let mut y = vec![0.0; hidden];
+                    for (c, y) in y.iter_mut().enumerate() {
+                        for k in 0..count {
+                            if t + k + 1 >= count {
+                                let u = &bcx[t + k + 1 - count];
+                                *y += taps[c * count + k] * u[c] * u[2 * hidden + c];
+                            }
+                        }
+                    }
+                    add_optional(&mut y, conv_bias);
+                    for (c, y) in y.iter_mut().enumerate() {
+                        *y *= bcx[t][hidden + c];
+                    }
+                    let mut out = matvec(out_proj, &y);
+                    add_optional(&mut out, out_proj_bias);
+                    out
+                })
+                .collect()
+        }
+        Mixer::Attention {
+            q_proj,
+            k_proj,
+            v_proj,
+            out_proj,
+            q_layernorm,
+            k_layernorm,
+        } => {
+            let size = config.head_dim;
+            let heads = |proj: &Tensor, norm: &Tensor| -> Vec<Rows> {
+                let norm = wide(norm);
+                x.iter()
+                    .enumerate()
+                    .map(|(t, x)| {
+                        matvec(proj, x)
+                            .chunks(size)
+                            .map(|head| rotate(config, &rmsnorm(head, &norm, config.norm_eps), t))
+                            .collect()
+                    })
+                    .collect()
+            };
+            let (q, k) = (heads(q_proj, q_layernorm), heads(k_proj, k_layernorm));
+            let v: Rows = x.iter().map(|x| matvec(v_proj, x)).collect();
+            let group = config.num_attention_heads / config.num_key_value_heads;
+            (0..x.len())
+                .map(|t| {
+                    let mut mixed = Vec::new();
+                    for head in 0..config.num_attention_heads {
+                        let weights: Vec<f64> = (0..=t)
+                            .map(|p| {
+                                let pairs = q[t][head].iter().zip(&k[p][head / group]);
+                                let dot: f64 = pairs.map(|(a, b)| a * b).sum();
+                                (dot / (size as f64).sqrt()).exp()
+                            })
+                            .collect();
+                        let sum: f64 = weights.iter().sum();
+                        mixed.extend((0..size).map(|d| {
+                            let value = |p: usize| v[p][head / group * size + d];
+                            (0..=t).map(|p| weights[p] / sum * value(p)).sum::<f64>()
+                        }));
+                    }
+                    matvec(out_proj, &mixed)
+                })
+                .collect()
+        }
+    }
+}
+
+fn rotate(config: &ModelConfig, head: &[f64], position: usize) -> Vec<f64> {
+    let half = head.len() / 2;
+    (0..head.len())
+        .map(|i| {
+            let exponent = 2.0 * (i % half) as f64 / head.len() as f64;
+            let angle = position as f64 / config.rope_theta.powf(exponent);
+            let other = if i < half {
+                -head[i + half]
+            } else {
+                head[i - half]
+            };
+            head[i] * angle.cos() + other * angle.sin()
+        })
+        .collect()
+}
+
+fn expert(weights: &Expert, z: &[f64]) -> Vec<f64> {
+    let gate = matvec(&weights.w1, z);
+    let up = matvec(&weights.w3, z);
+    let y: Vec<f64> = gate.iter().zip(up).map(|(g, u)| silu(*g) * u).collect();
+    matvec(&weights.w2, &y)
+}
+
+fn feed(config: &ModelConfig, weights: &FeedForward, z: &[f64]) -> Vec<f64> {
+    let (gate, bias, experts) = match weights {
+        FeedForward::Dense(dense) => return expert(dense, z),
+        FeedForward::Moe {
+            gate,
+            expert_bias,
+            experts,
+        } => (gate, expert_bias, experts),
+    };
+    let scores: Vec<f64> = matvec(gate, z)
+        .iter()
+        .map(|s| 1.0 / (1.0 + (-s).exp()))
+        .collect();
+    let mut choice = scores.clone();
+    add_optional(&mut choice, bias);
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    order.sort_by(|&a, &b| choice[b].total_cmp(&choice[a]));
+    order.truncate(config.num_experts_per_tok);
+    let sum: f64 = order.iter().map(|&e| scores[e]).sum();
+    let scale = f64::from(config.routed_scaling_factor)
+        / if config.norm_topk_prob {
+            sum + 1e-6
+        } else {
+            1.0
+        };
+    let mut f = vec![0.0; z.len()];
+    for e in order {
+        for (f, y) in f.iter_mut().zip(expert(&experts[e], z)) {
+            *f += scores[e] * scale * y;
+        }
+    }
+    f
+}
+
+/// Logits of every position.
+fn forward(model: &Model, ids: &[u32]) -> Vec<f64> {
+    let (config, weights) = (&model.config, &model.weights);
+    let table = wide(&weights.embed_tokens);
+    let hidden = config.hidden_size;
+    let mut h: Rows = ids
+        .iter()
+        .map(|&id| table[id as usize * hidden..][..hidden].to_vec())
+        .collect();
+    let norm = |h: &Rows, weight: &Tensor| -> Rows {
+        let weight = wide(weight);
+        h.iter()
+            .map(|h| rmsnorm(h, &weight, config.norm_eps))
+            .collect()
+    };
+    let add = |h: &mut Rows, y: Rows| {
+        for (h, y) in h.iter_mut().flatten().zip(y.into_iter().flatten()) {
+            *h += y;
+        }
+    };
+    for layer in &weights.layers {
+        let o = mix(config, &layer.mixer, &norm(&h, &layer.operator_norm));
+        add(&mut h, o);
+        let f = norm(&h, &layer.ffn_norm)
+            .iter()
+            .map(|z| feed(config, &layer.feed_forward, z))
+            .collect();
+        add(&mut h, f);
+    }
+    norm(&h, &weights.embedding_norm)
+        .iter()
+        .flat_map(|x| matvec(&weights.lm_head, x))
+        .collect()
+}
+
+pub fn base() -> ModelConfig {
+    ModelConfig {
+        vocab_size: 70,
+        hidden_size: 48,
+        num_hidden_layers: 3,
+        intermediate_size: 50,
+        moe_intermediate_size: 22,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: 12,
+        num_dense_layers: 1,
+        num_experts: 5,
+        num_experts_per_tok: 2,
+        use_expert_bias: true,
+        norm_topk_prob: true,
+        routed_scaling_factor: 1.0,
+        conv_l_cache: 3,
+        conv_bias: false,
+        norm_eps: 1e-5,
+        max_position_embeddings: 320,
+        rope_theta: 1e6,
+        tie_word_embeddings: true,
+        layer_types: vec![Conv, FullAttention, Conv],
+        bos_token_id: None,
+        eos_token_ids: vec![],
+        pad_token_id: None,
+    }
+}
+
+/// Logits of two interleaved prompts, in chunks, against the formulas.
+fn check(name: &str, config: ModelConfig) {
+    assert_eq!(config.layer_types.len(), config.num_hidden_layers);
+    let model = Make {
+        seed: 5,
+        tensors: 0,
+    }
+    .model(config);
+    let layers = model.config.num_hidden_layers;
+    let prompts: Vec<Vec<u32>> = [23, 9]
+        .iter()
+        .map(|&tokens| {
+            let id = |t| philox4x32_10([t, 0, 0, 0], [tokens, 9])[0];
+            (0..tokens)
+                .map(|t| id(t) % model.config.vocab_size as u32)
+                .collect()
+        })
+        .collect();
+    let setup = Setup {
+        slots: 2,
+        page_tokens: 5,
+        step_tokens: 11,
+        chunk: 4,
+        stages: vec![0..1, 1..layers],
+    };
+    let jobs: Vec<_> = prompts.iter().map(|p| Job::score(p)).collect();
+    for (prompt, output) in prompts.iter().zip(run(&model, &setup, &jobs)) {
+        let expected = forward(&model, prompt);
+        assert_eq!(output.logits.len(), expected.len());
+        let (mut difference, mut norm) = (0.0, 0.0);
+        for (&found, &expected) in output.logits.iter().zip(&expected) {
+            difference += (f64::from(found) - expected).powi(2);
+            norm += expected * expected;
+        }
+        let error = (difference / norm).sqrt();
+        assert!(error <= 3e-6, "{name}, {} tokens: {error:e}", prompt.len());
+    }
+}
+
+#[test]
+fn routing_options() {
+    for use_expert_bias in [false, true] {
+        for norm_topk_prob in [false, true] {
+            let config = ModelConfig {
+                use_expert_bias,
+                norm_topk_prob,
+                routed_scaling_factor: if norm_topk_prob { 2.5 } else { 1.0 },
+                ..base()
+            };
+            check(
+                &format!("bias {use_expert_bias} norm {norm_topk_prob}"),
+                config,
+            );
+        }
+    }
+}
+
+#[test]
+fn every_number_of_taps_with_and_without_bias() {
+    for conv_l_cache in 1..=8 {
+        for conv_bias in [false, true] {
+            let config = ModelConfig {
+                conv_l_cache,
+                conv_bias,
+                ..base()
+            };
+            check(&format!("L {conv_l_cache} bias {conv_bias}"), config);
+        }
+    }
+}
+
+#[test]
+fn heads_of_their_own_size() {
+    for (num_attention_heads, num_key_value_heads, head_dim) in
+        [(2, 1, 128), (6, 3, 64), (3, 3, 2), (8, 1, 10)]
+    {
+        let config = ModelConfig {
+            num_attention_heads,
+            num_key_value_heads,
+            head_dim,
+            rope_theta: 5e6,
+            ..base()
+        };
+        check(
+            &format!("{num_attention_heads} heads of {head_dim}"),
+            config,
+        );
+    }
+}
+
+#[test]
+fn dense_and_expert_layers_in_any_number() {
+    for (num_dense_layers, num_experts, num_experts_per_tok) in
+        [(0, 5, 1), (3, 5, 2), (0, 4, 4), (1, 130, 9), (1, 1, 1)]
+    {
+        let config = ModelConfig {
+            num_dense_layers,
+            num_experts,
+            num_experts_per_tok,
+            ..base()
+        };
+        check(
+            &format!("{num_dense_layers} dense, {num_experts} experts"),
+            config,
+        );
+    }
+}
+
+#[test]
+fn an_untied_head_and_odd_sizes() {
+    let config = ModelConfig {
+        vocab_size: 33,
+        hidden_size: 37,
+        intermediate_size: 19,
+        moe_intermediate_size: 3,
+        norm_eps: 0.01,
+        tie_word_embeddings: false,
+        ..base()
+    };
+    check("untied and odd", config);
+    for layer_types in [vec![Conv; 3], vec![FullAttention; 3]] {
+        let name = format!("{layer_types:?}");
+        let config = ModelConfig {
+            layer_types,
+            ..base()
+        };
+        check(&name, config);
+    }
+}

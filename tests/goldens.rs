@@ -1,0 +1,315 @@
+//! The whole product on the CPU against what Hugging Face transformers computed (tests/fixtures/goldens):
+//! logits of every position, greedy continuations, and identical bits however the work is cut up.
+
+use safetensors::SafeTensors;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tailgraph::backend::{LogitsSink, cpu};
+use tailgraph::error::Result;
+use tailgraph::model::{Model, ModelSource};
+use tailgraph::plan::{Ladders, Plan};
+use tailgraph::runtime::{EndReason, Engine, EngineOptions, Event, Logits, Request, Sampling};
+
+const CHECKPOINTS: [&str; 2] = ["lfm2moe-tiny-a", "lfm2moe-tiny-b"];
+/// Greedy continuations in the goldens have this many tokens.
+const CONTINUATION: u32 = 32;
+
+struct Golden {
+    model: Arc<Model>,
+    prompts: Vec<Vec<u32>>,
+    /// `[T, V]` per prompt
+    logits: Vec<Vec<f32>>,
+    greedy: Vec<Vec<u32>>,
+}
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures/goldens")
+        .join(name)
+}
+
+fn load(name: &str) -> Golden {
+    let dir = folder(name);
+    let model = Arc::new(Model::load(&ModelSource::Dir(dir.clone())).unwrap());
+    let bytes = std::fs::read(dir.join("golden.safetensors")).unwrap();
+    let arrays = SafeTensors::deserialize(&bytes).unwrap();
+    let ints = |name: &str| -> Vec<u32> {
+        let data = arrays.tensor(name).unwrap().data();
+        data.chunks_exact(4)
+            .map(|b| u32::try_from(i32::from_le_bytes(b.try_into().unwrap())).unwrap())
+            .collect()
+    };
+    let floats = |name: &str| -> Vec<f32> {
+        let data = arrays.tensor(name).unwrap().data();
+        data.chunks_exact(4)
+            .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+            .collect()
+    };
+    let count = (0..)
+        .take_while(|i| arrays.tensor(&format!("prompt.{i}")).is_ok())
+        .count();
+    assert!(count > 0, "{name} holds no prompts");
+    Golden {
+        model,
+        prompts: (0..count).map(|i| ints(&format!("prompt.{i}"))).collect(),
+        logits: (0..count).map(|i| floats(&format!("logits.{i}"))).collect(),
+        greedy: (0..count).map(|i| ints(&format!("greedy.{i}"))).collect(),
+    }
+}
+
+/// How the same work is cut up.
+#[derive(Debug, Clone, Copy)]
+struct Cut {
+    max_seqs: u32,
+    chunk: u32,
+    step_tokens: u32,
+    page_tokens: u32,
+    stages: usize,
+    /// Requests of other lengths run in between.
+    company: bool,
+}
+
+const PLAIN: Cut = Cut {
+    max_seqs: 16,
+    chunk: 64,
+    step_tokens: 512,
+    page_tokens: 64,
+    stages: 1,
+    company: false,
+};
+
+/// Logits by request number and position, as the sink received them.
+#[derive(Default)]
+struct Collected(parking_lot::Mutex<HashMap<(u64, u32), Vec<f32>>>);
+
+impl LogitsSink for Collected {
+    fn rows(&self, request: u64, first_position: u32, logits: &[f32]) -> Result<()> {
+        let mut rows = self.0.lock();
+        let previous = rows.insert((request, first_position), logits.to_vec());
+        assert!(
+            previous.is_none(),
+            "delivered twice: request {request} at {first_position}"
+        );
+        Ok(())
+    }
+}
+
+impl Collected {
+    /// All positions of one request in order: `[T, V]`.
+    fn of(&self, request: u64) -> Vec<f32> {
+        let rows = self.0.lock();
+        let mut pieces: Vec<_> = rows.iter().filter(|((r, _), _)| *r == request).collect();
+        pieces.sort_by_key(|((_, position), _)| *position);
+        pieces
+            .iter()
+            .flat_map(|(_, logits)| logits.iter().copied())
+            .collect()
+    }
+}
+
+fn request(prompt: &[u32], max_new_tokens: u32, logits: Logits) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        max_new_tokens,
+        stop_ids: vec![],
+        sampling: Sampling::default(),
+        timeout: None,
+        logits,
+    }
+}
+
+/// Runs all requests and gives each one's tokens, and the logits that were asked for.
+fn run(model: &Arc<Model>, cut: Cut, requests: &[Request]) -> (Vec<Vec<u32>>, Arc<Collected>) {
+    let tops = |count: u32| vec![count.max(cut.step_tokens)];
+    let ladders = Ladders {
+        decode: vec![1, 2, cut.max_seqs.max(3)],
+        mixed: tops(1),
+        score: tops(1),
+    };
+    let plan =
+        Arc::new(Plan::new(Arc::new(model.config.clone()), ladders.clone(), cut.stages).unwrap());
+    let longest = requests
+        .iter()
+        .map(|r| r.prompt.len() as u32 + r.max_new_tokens)
+        .max()
+        .unwrap();
+    let options = EngineOptions {
+        max_seqs: cut.max_seqs,
+        max_context: longest,
+        page_tokens: cut.page_tokens,
+        pages: cut.max_seqs * longest.div_ceil(cut.page_tokens),
+        step_tokens: cut.step_tokens,
+        chunk_align: cut.chunk,
+        steps_in_flight: cut.stages as u32,
+        record: false,
+    };
+    let sink = Arc::new(Collected::default());
+    let stages = cpu::stages(model.clone(), &plan, &options, Some(sink.clone())).unwrap();
+    let mut engine = Engine::start(stages, &ladders, &options).unwrap();
+    let mut tokens = vec![vec![]; requests.len()];
+    let (mut sent, mut ended) = (0, 0);
+    while ended < requests.len() {
+        while sent < requests.len() {
+            match engine.try_submit(&requests[sent]).unwrap() {
+                Some(number) => assert_eq!(number, sent as u64),
+                None => break,
+            }
+            sent += 1;
+        }
+        match engine.next_event(Duration::from_secs(60)).unwrap() {
+            Some(Event::Token {
+                request,
+                token,
+                index,
+                ..
+            }) => {
+                let list = &mut tokens[request as usize];
+                assert_eq!(index as usize, list.len());
+                list.push(token);
+            }
+            Some(Event::End {
+                request,
+                reason,
+                tokens: count,
+                ..
+            }) => {
+                assert_eq!(reason, EndReason::Length);
+                assert_eq!(count as usize, tokens[request as usize].len());
+                ended += 1;
+            }
+            None => panic!("nothing happened for a minute"),
+        }
+    }
+    (tokens, sink)
+}
+
+/// Scores and continues every prompt under `cut`: (logits, continuations), in the order of the prompts.
+fn everything(golden: &Golden, cut: Cut) -> (Vec<Vec<f32>>, Vec<Vec<u32>>) {
+    let mut requests = vec![];
+    for (index, prompt) in golden.prompts.iter().enumerate() {
+        requests.push(request(prompt, 0, Logits::All));
+        requests.push(request(prompt, CONTINUATION, Logits::None));
+        if cut.company {
+            let other: Vec<u32> = prompt
+                .iter()
+                .rev()
+                .cycle()
+                .take(3 + 29 * index)
+                .copied()
+                .collect();
+            requests.push(request(&other, 5 + index as u32, Logits::None));
+        }
+    }
+    let stride = if cut.company { 3 } else { 2 };
+    let (tokens, sink) = run(&golden.model, cut, &requests);
+    let logits = (0..golden.prompts.len())
+        .map(|i| sink.of((i * stride) as u64))
+        .collect();
+    let continuations = (0..golden.prompts.len())
+        .map(|i| tokens[i * stride + 1].clone())
+        .collect();
+    (logits, continuations)
+}
+
+/// Norm of the difference over the norm of the expected, pooled over all prompts.
+fn relative_error(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
+    let (mut difference, mut norm) = (0.0, 0.0);
+    for (found, expected) in found.iter().zip(expected) {
+        assert_eq!(found.len(), expected.len());
+        for (&a, &b) in found.iter().zip(expected) {
+            assert!(a.is_finite());
+            difference += (f64::from(a) - f64::from(b)).powi(2);
+            norm += f64::from(b).powi(2);
+        }
+    }
+    (difference / norm).sqrt()
+}
+
+fn bits(logits: &[Vec<f32>]) -> Vec<Vec<u32>> {
+    logits
+        .iter()
+        .map(|prompt| prompt.iter().map(|x| x.to_bits()).collect())
+        .collect()
+}
+
+#[test]
+fn logits_and_greedy_continuations_are_transformers() {
+    for name in CHECKPOINTS {
+        let golden = load(name);
+        let (logits, continuations) = everything(&golden, PLAIN);
+        let error = relative_error(&logits, &golden.logits);
+        println!("{name}: relative error {error:.2e}");
+        assert!(
+            error <= 1e-5,
+            "{name}: relative error {error:.2e} of all logits, at most 1e-5 allowed"
+        );
+        for (index, (found, expected)) in continuations.iter().zip(&golden.greedy).enumerate() {
+            assert_eq!(
+                found, expected,
+                "{name}: greedy continuation of prompt {index}"
+            );
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_how_the_work_is_cut() {
+    let one_by_one = |chunk: u32| Cut {
+        max_seqs: 1,
+        chunk,
+        step_tokens: chunk + 1,
+        ..PLAIN
+    };
+    let cuts = [
+        one_by_one(1),
+        one_by_one(7),
+        one_by_one(16),
+        one_by_one(64),
+        Cut {
+            chunk: 7,
+            step_tokens: 24,
+            ..PLAIN
+        },
+        Cut {
+            page_tokens: 16,
+            ..PLAIN
+        },
+        Cut {
+            stages: 2,
+            chunk: 16,
+            step_tokens: 48,
+            ..PLAIN
+        },
+        Cut { stages: 3, ..PLAIN },
+        Cut {
+            company: true,
+            ..PLAIN
+        },
+        Cut {
+            company: true,
+            stages: 3,
+            page_tokens: 16,
+            chunk: 16,
+            step_tokens: 40,
+            ..PLAIN
+        },
+    ];
+    for name in CHECKPOINTS {
+        let golden = load(name);
+        let (logits, continuations) = everything(&golden, PLAIN);
+        let expected = bits(&logits);
+        for cut in cuts {
+            let (logits, found) = everything(&golden, cut);
+            assert!(
+                bits(&logits) == expected,
+                "{name}: logits differ in bits under {cut:?}"
+            );
+            assert_eq!(
+                found, continuations,
+                "{name}: continuations differ under {cut:?}"
+            );
+        }
+    }
+}
