@@ -1,5 +1,7 @@
 //! The command line as clap sees it: what may be written, not yet what it means ([`super::settings`] checks).
 
+use super::doctor::DoctorArgs;
+use super::inspect::InspectArgs;
 use crate::io::fields::{MIN_P, REPETITION_PENALTY, TEMPERATURE, TOP_P};
 use crate::io::row::{MAX_LOGPROBS, MAX_NEW_TOKENS, MAX_TIMEOUT_MS, Options};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -21,8 +23,12 @@ pub enum Command {
     Generate(Box<GenerateArgs>),
     /// Compute the logits of token arrays, or compare them with expected ones
     Score(Box<ScoreArgs>),
+    /// Show the plan of a model: operations, shapes, bytes, roofline times
+    Inspect(Box<InspectCommand>),
     /// Write a random preset to disk as a checkpoint
     Synth(SynthArgs),
+    /// Say what this machine and this build can do, and what to do about each problem
+    Doctor(Box<DoctorCommand>),
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
     /// Print the manual page, of the whole program or of one command
@@ -32,16 +38,14 @@ pub enum Command {
     },
 }
 
-/// Which model, and what runs it how.
+/// Which model.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model and device")]
-pub struct ModelArgs {
+pub struct ModelArg {
     /// A checkpoint's directory, or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b or a path to a
     /// config.json
     #[arg(long, value_name = "DIR|random:PRESET[@SEED]")]
     pub model: String,
-    #[command(flatten)]
-    pub run: RunArgs,
 }
 
 /// What runs a model, and how.
@@ -51,15 +55,31 @@ pub struct RunArgs {
     /// cpu, cuda, or cuda:0,1 for certain GPUs [default: cuda where it can run, else cpu]
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
+    #[command(flatten)]
+    pub precision: PrecisionArgs,
+    /// Who launches the kernels (GPUs only)
+    #[arg(long, value_name = "WAY")]
+    pub launch: Option<Launch>,
+    #[command(flatten)]
+    pub buckets: BucketArgs,
+}
+
+/// The element type of a run.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Model and device")]
+pub struct PrecisionArgs {
     /// Type of matrix inputs, key-value pages and convolution state [default: f32 on the CPU, bf16 on GPUs]
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<Dtype>,
     /// Short for --dtype f16
     #[arg(long, conflicts_with = "dtype")]
     pub fp16: bool,
-    /// Who launches the kernels (GPUs only)
-    #[arg(long, value_name = "WAY")]
-    pub launch: Option<Launch>,
+}
+
+/// The plan file.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Model and device")]
+pub struct BucketArgs {
     /// Bucket ladders and stages from this TOML file
     #[arg(long, value_name = "FILE")]
     pub bucket_file: Option<PathBuf>,
@@ -190,7 +210,9 @@ pub struct GenerateArgs {
     #[arg(long, short)]
     pub quiet: bool,
     #[command(flatten)]
-    pub model: ModelArgs,
+    pub model: ModelArg,
+    #[command(flatten)]
+    pub run: RunArgs,
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
@@ -226,7 +248,9 @@ pub struct ScoreArgs {
     #[arg(long, short)]
     pub quiet: bool,
     #[command(flatten)]
-    pub model: ModelArgs,
+    pub model: ModelArg,
+    #[command(flatten)]
+    pub run: RunArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
 }
@@ -251,4 +275,32 @@ pub struct SynthArgs {
     /// No progress on standard error
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct InspectCommand {
+    #[command(flatten)]
+    pub inspect: InspectArgs,
+    #[command(flatten)]
+    pub model: ModelArg,
+    #[command(flatten)]
+    pub precision: PrecisionArgs,
+    #[command(flatten)]
+    pub buckets: BucketArgs,
+    /// Layer ranges that run as a pipeline
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub stages: Option<u32>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct DoctorCommand {
+    #[command(flatten)]
+    pub doctor: DoctorArgs,
+    /// Also say whether this model fits: a checkpoint's directory, or random:PRESET[@SEED]
+    #[arg(long, value_name = "DIR|random:PRESET[@SEED]")]
+    pub model: Option<String>,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
 }

@@ -289,27 +289,41 @@ impl<'a> Run<'a> {
         let Some(live) = self.live.remove(&request) else {
             return Ok(());
         };
-        let finish = match reason {
-            _ if live.stopped => Finish::Stop,
-            EndReason::Stop => Finish::Stop,
-            EndReason::Length => Finish::Length,
-            EndReason::Cancelled => Finish::Cancelled,
-            EndReason::Timeout => Finish::Timeout,
-            EndReason::Refused => {
-                let error = RowError::new(
-                    Code::ContextLength,
-                    "prompt and max_new_tokens need more pages than there are, expected fewer tokens or more memory: raise --memory-limit",
-                );
-                return self.fail(live.row, live.input, &live.label, &error);
+        if reason == EndReason::Refused {
+            let error = RowError::new(
+                Code::ContextLength,
+                "prompt and max_new_tokens need more pages than there are, expected fewer tokens or more memory: raise --memory-limit",
+            );
+            return self.fail(live.row, live.input, &live.label, &error);
+        }
+        let Live {
+            mut output_ids,
+            mut logprobs,
+            ..
+        } = live;
+        let end = live.text.finish();
+        if let Some(tokens) = end.stop_tokens {
+            // Text that was held back may have shown only now that it holds a stop string.
+            self.counts.tokens -= output_ids.len().saturating_sub(tokens) as u64;
+            output_ids.truncate(tokens);
+            if let Some(all) = &mut logprobs {
+                all.truncate(tokens);
             }
+        }
+        let finish = match reason {
+            _ if end.stop_tokens.is_some() => Finish::Stop,
+            EndReason::Stop => Finish::Stop,
+            EndReason::Timeout => Finish::Timeout,
+            EndReason::Cancelled => Finish::Cancelled,
+            EndReason::Length | EndReason::Refused => Finish::Length,
         };
         self.counts.prompt_tokens += live.prompt_tokens as u64;
         let outcome = Outcome {
-            output_ids: live.output_ids,
-            text: live.text.finish(),
+            output_ids,
+            text: end.text,
             finish,
             prompt_tokens: live.prompt_tokens,
-            logprobs: live.logprobs,
+            logprobs,
             timing,
         };
         if !finish.is_final() {

@@ -25,6 +25,14 @@ pub enum TextProgress {
 /// Text of one sequence as its tokens come.
 pub trait TextStream {
     fn push(&mut self, id: u32) -> TextProgress;
-    /// All text, without special tokens, ending before a stop string if one was found.
-    fn finish(self: Box<Self>) -> String;
+    fn finish(self: Box<Self>) -> TextEnd;
+}
+
+/// What a sequence came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextEnd {
+    /// Without special tokens, ending before a stop string if one was found.
+    pub text: String,
+    /// Pushed tokens up to the one that completed a stop string; `None` where there was none.
+    pub stop_tokens: Option<usize>,
 }

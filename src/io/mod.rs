@@ -28,5 +28,5 @@ pub mod row;
 pub mod source;
 pub mod tensors;
 
-pub use codec::{Codec, TextProgress, TextStream};
+pub use codec::{Codec, TextEnd, TextProgress, TextStream};
 pub use row::{Code, Id, Row, RowError};

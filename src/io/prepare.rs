@@ -4,7 +4,7 @@
 use super::codec::Codec;
 use super::hash::{Fnv64, mix64};
 use super::row::{Ask, Code, Options, Prompt, RowError};
-use crate::model::{GenerationConfig, ModelConfig};
+use crate::model::GenerationConfig;
 use crate::runtime::{Logits, Request, Sampling};
 use crate::sys::abi::TG_MAX_STOP_IDS;
 use std::time::Duration;
@@ -34,31 +34,17 @@ pub struct Prepared {
     pub stop: Vec<String>,
 }
 
-/// generation_config.json as options. Sampling is on unless `do_sample` is false; `do_sample` alone means
-/// temperature 1.
+/// generation_config.json as options: what it advises where neither row nor flag says anything.
 pub fn generation_options(generation: &GenerationConfig) -> Options {
-    let temperature = match generation.do_sample {
-        Some(false) => None,
-        Some(true) => generation.temperature.or(Some(1.0)),
-        None => generation.temperature,
-    };
     Options {
         max_new_tokens: generation.max_new_tokens,
-        temperature,
+        temperature: Some(generation.default_temperature()),
         top_k: generation.top_k,
         top_p: generation.top_p,
         min_p: generation.min_p,
         repetition_penalty: generation.repetition_penalty,
         ..Options::default()
     }
-}
-
-/// End-of-sequence ids of a model: generation_config.json's win over config.json's.
-pub fn eos_ids(config: &ModelConfig, generation: &GenerationConfig) -> Vec<u32> {
-    generation
-        .eos_token_ids
-        .clone()
-        .unwrap_or_else(|| config.eos_token_ids.clone())
 }
 
 /// The key of a row without a seed of its own: never its slot or its order, so companions do not matter.

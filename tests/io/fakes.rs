@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tailgraph::Result;
 use tailgraph::cli::device::Device;
-use tailgraph::io::{Codec, TextProgress, TextStream};
+use tailgraph::io::{Codec, TextEnd, TextProgress, TextStream};
 use tailgraph::runtime::{EndReason, EngineStatus, Event, Request, Timing, TokenLogprobs};
 
 /// Token = byte; 256 is BOS. Templates join the contents.
@@ -39,6 +39,8 @@ impl Codec for Bytes {
     fn stream<'a>(&'a self, stop: &[String]) -> Box<dyn TextStream + 'a> {
         Box::new(Stream {
             text: String::new(),
+            tokens: 0,
+            stopped: false,
             stop: stop.to_vec(),
         })
     }
@@ -46,23 +48,30 @@ impl Codec for Bytes {
 
 struct Stream {
     text: String,
+    tokens: usize,
+    stopped: bool,
     stop: Vec<String>,
 }
 
 impl TextStream for Stream {
     fn push(&mut self, id: u32) -> TextProgress {
         self.text.push(char::from_u32(id).unwrap());
+        self.tokens += 1;
         match self.stop.iter().filter_map(|s| self.text.find(s)).min() {
             Some(at) => {
                 self.text.truncate(at);
+                self.stopped = true;
                 TextProgress::Stopped
             }
             None => TextProgress::Continue,
         }
     }
 
-    fn finish(self: Box<Self>) -> String {
-        self.text
+    fn finish(self: Box<Self>) -> TextEnd {
+        TextEnd {
+            text: self.text,
+            stop_tokens: self.stopped.then_some(self.tokens),
+        }
     }
 }
 
