@@ -146,7 +146,7 @@ fn run(model: &Arc<Model>, cut: Cut, requests: &[Request]) -> (Vec<Vec<u32>>, Ar
         record: false,
     };
     let sink = Arc::new(Collected::default());
-    let stages = cpu::stages(model.clone(), &plan, &options, Some(sink.clone())).unwrap();
+    let stages = cpu::stages(model, &plan, &options, &Some(sink.clone() as _)).unwrap();
     let mut engine = Engine::start(stages, &ladders, &options).unwrap();
     let mut tokens = vec![vec![]; requests.len()];
     let (mut sent, mut ended) = (0, 0);
