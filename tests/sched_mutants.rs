@@ -33,7 +33,10 @@ const MUTANTS: [(u32, &str); 21] = [
     (14, "publish: composes although events wait"),
     (15, "publish: forgets the events that found no room"),
     (16, "compose: chunks end anywhere"),
-    (17, "compose: a later prompt overtakes one that does not fit"),
+    (
+        17,
+        "compose: a later prompt overtakes one that does not fit",
+    ),
     (18, "compose: samples in a step that scores"),
     (19, "compose: a bucket that is exactly full is passed over"),
     (20, "finish: frees prompt tokens that are still needed"),

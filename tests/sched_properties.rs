@@ -100,7 +100,8 @@ fn a_replay_gives_the_same_steps() {
                 count: 1 + seed as u32 % 5,
                 order: Order::Backward,
             };
-            replay::run(api, &report, lanes).map_err(|message| format!("seed {seed}: {message}"))?;
+            replay::run(api, &report, lanes)
+                .map_err(|message| format!("seed {seed}: {message}"))?;
             Ok(report.steps.len())
         },
         |n| steps += n,

@@ -9,7 +9,8 @@ use tailgraph::sys::abi;
 
 fn positions(step: &sched::model::Step) -> Vec<(u32, u32, i32)> {
     let rows = step.rows.iter();
-    rows.map(|row| (row.slot, row.position, row.token)).collect()
+    rows.map(|row| (row.slot, row.position, row.token))
+        .collect()
 }
 
 fn stop_at(id: i32) -> impl FnOnce(&mut abi::tg_request) {
@@ -91,7 +92,11 @@ fn a_slot_ends_only_when_its_last_step_is_back() {
     let outcome = script.turn();
     assert_eq!((outcome.running, outcome.changed), (1, 1));
     assert_eq!(script.event(), None);
-    assert_eq!(script.machine.rings().token_tail.value, 40, "no more is needed");
+    assert_eq!(
+        script.machine.rings().token_tail.value,
+        40,
+        "no more is needed"
+    );
     script.finish(step.number, 7);
     let outcome = script.turn();
     assert_eq!((outcome.running, outcome.free_pages), (0, 64));
@@ -113,7 +118,10 @@ fn a_waiting_request_can_be_cancelled_and_time_out() {
     assert_eq!((outcome.running, outcome.queue_depth), (1, 0));
     assert_eq!(
         script.events(),
-        [end(1, abi::TG_END_CANCELLED, 0), end(2, abi::TG_END_TIMEOUT, 0)]
+        [
+            end(1, abi::TG_END_CANCELLED, 0),
+            end(2, abi::TG_END_TIMEOUT, 0)
+        ]
     );
     // Their cancel bits went with them: the entry's next user is not cancelled.
     for _ in 0..8 {
@@ -203,7 +211,10 @@ fn scored_prompts_deliver_and_publish_no_token() {
     let mut script = Script::new(&config());
     script.push(5, 0, |request| request.flags = abi::TG_REQUEST_LOGITS_LAST);
     let last = script.step();
-    assert_eq!((last.kind, &last.sample_rows[..]), (abi::TG_KIND_MIXED, &[4][..]));
+    assert_eq!(
+        (last.kind, &last.sample_rows[..]),
+        (abi::TG_KIND_MIXED, &[4][..])
+    );
     script.finish(0, 7);
     script.push(5, 0, |request| request.flags = abi::TG_REQUEST_LOGITS_ALL);
     let all = script.step();
@@ -224,7 +235,10 @@ fn a_full_event_ring_blocks_and_loses_nothing() {
     script.step();
     script.finish(0, 7);
     let outcome = script.turn();
-    assert_eq!((outcome.action, outcome.changed), (abi::TG_ACTION_BLOCKED, 1));
+    assert_eq!(
+        (outcome.action, outcome.changed),
+        (abi::TG_ACTION_BLOCKED, 1)
+    );
     script.push(1, 1, |_| {});
     let outcome = script.turn();
     assert_eq!(outcome.action, abi::TG_ACTION_BLOCKED);
@@ -265,7 +279,10 @@ fn a_prompts_chunks_follow_each_other_through_the_stages() {
         assert_eq!(script.step().sequences[0].first_position, first);
     }
     let outcome = script.turn();
-    assert_eq!((outcome.action, outcome.steps_in_flight), (abi::TG_ACTION_IDLE, 3));
+    assert_eq!(
+        (outcome.action, outcome.steps_in_flight),
+        (abi::TG_ACTION_IDLE, 3)
+    );
     for number in 0..3 {
         script.finish(number, 7);
         script.turn();
@@ -301,7 +318,10 @@ fn a_full_recording_trace_ring_changes_nothing() {
     script.step();
     script.finish(0, 7);
     let outcome = script.turn();
-    assert_eq!((outcome.action, outcome.changed), (abi::TG_ACTION_BLOCKED, 0));
+    assert_eq!(
+        (outcome.action, outcome.changed),
+        (abi::TG_ACTION_BLOCKED, 0)
+    );
     assert_eq!(outcome.returned_step, abi::TG_NO_STEP);
     script.machine.rings_mut().trace_tail.value = 1;
     assert_eq!(script.turn().returned_step, 0);

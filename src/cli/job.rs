@@ -296,6 +296,10 @@ impl<'a> Run<'a> {
             );
             return self.fail(live.row, live.input, &live.label, &error);
         }
+        if self.cancelled && reason == EndReason::Cancelled && live.output_ids.is_empty() {
+            // Interrupted before it began: like the rows that were not read, it has no answer yet.
+            return Ok(());
+        }
         let Live {
             mut output_ids,
             mut logprobs,

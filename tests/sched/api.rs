@@ -12,8 +12,7 @@ pub struct Api {
     pub rings_init: unsafe extern "C" fn(*mut abi::tg_rings, *const abi::tg_rings),
     pub gather_phases: unsafe extern "C" fn() -> u32,
     pub phases: unsafe extern "C" fn() -> u32,
-    pub phase:
-        unsafe extern "C" fn(*mut abi::tg_state, *mut abi::tg_rings, u64, u32, u32, u32),
+    pub phase: unsafe extern "C" fn(*mut abi::tg_state, *mut abi::tg_rings, u64, u32, u32, u32),
     pub trace_write: unsafe extern "C" fn(*mut abi::tg_state, *mut abi::tg_rings, u64, u32),
     pub mailbox_post: unsafe extern "C" fn(*mut abi::tg_mailbox, u64) -> u32,
     pub mailbox_take: unsafe extern "C" fn(*mut abi::tg_mailbox, *mut u64) -> u32,

@@ -43,7 +43,13 @@ pub fn pages_and_slots(machine: &Machine, model: &Model) -> Result<(), String> {
         } else {
             abi::TG_SLOT_PREFILL
         };
-        let found = (slot.request, slot.composed, slot.generated, slot.steps, slot.pages);
+        let found = (
+            slot.request,
+            slot.composed,
+            slot.generated,
+            slot.steps,
+            slot.pages,
+        );
         let wanted = (
             expected.request,
             expected.composed,

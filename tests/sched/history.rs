@@ -174,7 +174,8 @@ impl History {
             self.stalled -= 1;
             return Ok(());
         }
-        while self.popped < self.machine.rings().event_head.value && (patient || self.rng.percent(70))
+        while self.popped < self.machine.rings().event_head.value
+            && (patient || self.rng.percent(70))
         {
             self.pop_event()?;
         }
@@ -199,7 +200,8 @@ impl History {
         request.token_start = self.token_head;
         let (requests, tokens) = (rings.requests, rings.tokens);
         let capacities = (config.request_capacity, config.token_capacity);
-        self.machine.ring_set(requests, capacities.0, number, request);
+        self.machine
+            .ring_set(requests, capacities.0, number, request);
         for (at, &token) in (self.token_head..).zip(prompt) {
             self.machine.ring_set(tokens, capacities.1, at, token);
         }
@@ -230,7 +232,8 @@ impl History {
         let last = |request: &u64| {
             let max_new_tokens = self.model.requests[*request as usize].max_new_tokens;
             let mut running = self.model.running.values();
-            running.any(|r| r.request == *request && r.steps == 1 && r.generated + 1 == max_new_tokens)
+            running
+                .any(|r| r.request == *request && r.steps == 1 && r.generated + 1 == max_new_tokens)
         };
         let at = match self.to_cancel.iter().position(last) {
             Some(at) if self.rng.percent(50) => at,
@@ -255,7 +258,10 @@ impl History {
         let wanted = wanted.ok_or_else(|| format!("an event nobody published: {event:?}"))?;
         match wanted {
             Event::Token {
-                request, step, sample, ..
+                request,
+                step,
+                sample,
+                ..
             } => {
                 let logprobs = self.model.requests[request as usize].sampling.logprobs;
                 ensure!(
@@ -361,8 +367,7 @@ impl History {
             event_tail: rings.event_tail.value,
             flags: rings.flags.value as u32,
             finished: self.in_mailbox[0] > 0,
-            trace_full: rings.record != 0
-                && unread >= u64::from(self.world.shape.trace_capacity),
+            trace_full: rings.record != 0 && unread >= u64::from(self.world.shape.trace_capacity),
         };
         let drain_new = seen.flags & abi::TG_INPUT_DRAIN != 0 && !self.drain_seen;
         if drain_new && !seen.trace_full {
@@ -404,7 +409,8 @@ impl History {
             changed: u32::from(expected.changed),
             step: expected.step.as_ref().map_or(abi::TG_NO_STEP, |s| s.number),
             returned_step: if expected.returned {
-                model.steps_composed - u64::from(expected.step.is_some())
+                model.steps_composed
+                    - u64::from(expected.step.is_some())
                     - (model.steps.len() as u64 - u64::from(expected.step.is_some()))
                     - 1
             } else {
@@ -415,7 +421,10 @@ impl History {
             free_pages: model.free_pages,
             steps_in_flight: model.steps.len() as u32,
         };
-        ensure!(*outcome == wanted, "outcome {outcome:?}, expected {wanted:?}");
+        ensure!(
+            *outcome == wanted,
+            "outcome {outcome:?}, expected {wanted:?}"
+        );
         if expected.step.is_some() {
             let found = check::read_step(&self.machine, step.number);
             ensure!(found == step, "step {found:?}, expected {step:?}");
@@ -488,7 +497,9 @@ impl History {
     fn hash(&self) -> u64 {
         let state = self.machine.state();
         let kept = &self.machine.state_bytes()[..state.scratch_table as usize];
-        let words = kept.chunks_exact(8).chain(self.machine.rings_bytes().chunks_exact(8));
+        let words = kept
+            .chunks_exact(8)
+            .chain(self.machine.rings_bytes().chunks_exact(8));
         words.fold(0, |hash, word| {
             mix(hash ^ u64::from_le_bytes(word.try_into().unwrap()))
         })

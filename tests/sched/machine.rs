@@ -189,7 +189,10 @@ impl Machine {
     /// `count` entries of a table of the state block.
     pub fn table<T>(&self, offset: u64, count: u32) -> &[T] {
         let end = offset + u64::from(count) * size_of::<T>() as u64;
-        assert!(end <= self.state.layout.size() as u64, "table past the block");
+        assert!(
+            end <= self.state.layout.size() as u64,
+            "table past the block"
+        );
         // SAFETY: inside the block; tables hold plain integers.
         unsafe {
             std::slice::from_raw_parts(self.state.at.add(offset as usize).cast(), count as usize)
@@ -205,7 +208,10 @@ impl Machine {
         let columns = self.state().max_pages;
         let offset = self.state().page_table + u64::from(slot) * u64::from(columns) * 4;
         let held = self.slot(slot).pages;
-        assert!(held <= columns, "slot {slot} holds {held} of {columns} pages");
+        assert!(
+            held <= columns,
+            "slot {slot} holds {held} of {columns} pages"
+        );
         self.table(offset, held)
     }
 

@@ -225,11 +225,17 @@ impl Model {
     }
 
     fn collect(&mut self, seen: &Seen, turn: &mut Turn) {
-        let (step, sampled) = self.steps.pop_front().expect("a finished step is in flight");
+        let (step, sampled) = self
+            .steps
+            .pop_front()
+            .expect("a finished step is in flight");
         turn.returned = true;
         turn.changed = true;
         for sequence in &step.sequences {
-            let running = self.running.get_mut(&sequence.slot).expect("a running slot");
+            let running = self
+                .running
+                .get_mut(&sequence.slot)
+                .expect("a running slot");
             let request = &self.requests[running.request as usize];
             running.steps -= 1;
             if running.end.is_some() {
@@ -418,7 +424,9 @@ impl Model {
     fn candidates(&self) -> Vec<u32> {
         let decodes = |r: &Running| self.decodes(r) && r.steps == 0;
         let all = self.running.iter();
-        all.filter(|(_, r)| decodes(r)).map(|(slot, _)| *slot).collect()
+        all.filter(|(_, r)| decodes(r))
+            .map(|(slot, _)| *slot)
+            .collect()
     }
 
     fn decodes(&self, running: &Running) -> bool {

@@ -29,7 +29,12 @@ pub fn run(api: Api, report: &Report, lanes: Lanes) -> Result<(), String> {
         for n in controls..record.inputs.control_head {
             let request = report.controls[n as usize];
             let offset = machine.rings().controls;
-            machine.ring_set(offset, shape.control_capacity, n, abi::tg_control { request });
+            machine.ring_set(
+                offset,
+                shape.control_capacity,
+                n,
+                abi::tg_control { request },
+            );
         }
         pushed = record.inputs.request_head;
         controls = record.inputs.control_head;
@@ -50,6 +55,9 @@ pub fn run(api: Api, report: &Report, lanes: Lanes) -> Result<(), String> {
             );
         }
     }
-    ensure!(steps.next().is_none(), "the replay ends before its last step");
+    ensure!(
+        steps.next().is_none(),
+        "the replay ends before its last step"
+    );
     Ok(())
 }

@@ -81,7 +81,8 @@ impl Script {
         let rings = self.machine.rings();
         let (requests, tokens, number) = (rings.requests, rings.tokens, rings.request_head.value);
         let capacities = (rings.request_capacity, rings.token_capacity);
-        self.machine.ring_set(requests, capacities.0, number, request);
+        self.machine
+            .ring_set(requests, capacities.0, number, request);
         for (at, token) in (self.tokens..).zip(0..prompt_tokens as i32) {
             self.machine.ring_set(tokens, capacities.1, at, token);
         }

@@ -75,7 +75,11 @@ fn config(rng: &mut Rng) -> abi::tg_config {
         mailbox_depth: rng.range(1, steps_in_flight),
         request_capacity: 1 << rng.below(5),
         token_capacity: 64 << rng.below(2),
-        event_capacity: if rng.percent(40) { 2 } else { 1 << rng.range(0, 6) },
+        event_capacity: if rng.percent(40) {
+            2
+        } else {
+            1 << rng.range(0, 6)
+        },
         ..abi::tg_config::default()
     };
     for (kind, least) in [slots, step_tokens, step_tokens].into_iter().enumerate() {
@@ -130,7 +134,9 @@ fn request(rng: &mut Rng, config: &abi::tg_config, number: u64, timeouts: u32) -
     request.max_new_tokens = max_new_tokens;
     Planned {
         request,
-        prompt: (0..prompt_tokens).map(|p| prompt_token(number, p)).collect(),
+        prompt: (0..prompt_tokens)
+            .map(|p| prompt_token(number, p))
+            .collect(),
         cancel: false,
     }
 }
