@@ -114,12 +114,14 @@ const INPUT_POLL: Duration = Duration::from_millis(50);
 const EVENT_POLL: Duration = Duration::from_millis(10);
 /// Rows handed over in one go before events, interrupts and progress have their turn.
 const ROWS_A_TURN: usize = 256;
+/// Likewise for events: a device that is faster than its host is fed all the same.
+const EVENTS_A_TURN: usize = 1024;
 
 impl<'a> Run<'a> {
     /// `Some`: what ended it early.
     fn until_done(&mut self, device: &mut dyn Device) -> Result<Option<Error>> {
         loop {
-            if self.job.interrupt.load(Ordering::SeqCst) && !self.cancelled {
+            if self.interrupted_now() {
                 self.cancelled = true;
                 self.exhausted = true;
                 self.held = None;
@@ -243,10 +245,18 @@ impl<'a> Run<'a> {
         self.live.insert(request, live);
     }
 
-    /// Takes all events that are there; waits a moment for the first.
+    /// An interrupt that nothing has been done about yet.
+    fn interrupted_now(&self) -> bool {
+        !self.cancelled && self.job.interrupt.load(Ordering::SeqCst)
+    }
+
+    /// Takes the events that are there; waits a moment for the first.
     fn events(&mut self, device: &mut dyn Device) -> std::result::Result<(), Fault> {
         let mut wait = EVENT_POLL;
-        while !self.live.is_empty() {
+        for _ in 0..EVENTS_A_TURN {
+            if self.live.is_empty() || self.interrupted_now() {
+                break;
+            }
             let Some(event) = device.next_event(wait).map_err(Fault::Device)? else {
                 break;
             };

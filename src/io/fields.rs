@@ -73,19 +73,21 @@ pub fn wrong(field: &str, value: &Value, expected: &str) -> RowError {
 
 /// A value as an error shows it: its JSON, cut where it is long.
 pub fn found(value: &Value) -> String {
-    const SHOWN_CHARS: usize = 40;
     match value {
         Value::Array(items) if items.is_empty() => "an empty array".to_owned(),
         Value::Array(items) => format!("an array of {}", items.len()),
         Value::Object(_) => "an object".to_owned(),
         Value::String(text) if text.is_empty() => "an empty string".to_owned(),
-        other => {
-            let text = other.to_string();
-            match text.char_indices().nth(SHOWN_CHARS) {
-                Some((cut, _)) => format!("{}...", &text[..cut]),
-                None => text,
-            }
-        }
+        other => shorten(&other.to_string()),
+    }
+}
+
+/// Text as an error shows it.
+pub fn shorten(text: &str) -> String {
+    const SHOWN_CHARS: usize = 40;
+    match text.char_indices().nth(SHOWN_CHARS) {
+        Some((cut, _)) => format!("{}...", &text[..cut]),
+        None => text.to_owned(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Rows as they come: lines of a stream, or prompts as arguments.
 
+use super::fields::shorten;
 use super::hash::{Fnv64, fnv128};
 use super::row::{self, Ask, Code, Format, Id, Options, Prompt, Row, RowError};
 use crate::error::{Error, Result};
@@ -82,8 +83,9 @@ impl Ids {
         Err(RowError::new(
             Code::DuplicateId,
             format!(
-                "line {}: found id {id:?}, which an earlier row has, expected a new one",
-                row.line
+                "line {}: found id {:?}, which an earlier row has, expected a new one",
+                row.line,
+                shorten(id)
             ),
         ))
     }

@@ -4,7 +4,7 @@
 //! own server refuses those too. vLLM's additions to the body (top_k, min_p, repetition_penalty,
 //! stop_token_ids, ignore_eos) are taken, and so is timeout_ms.
 
-use super::fields::{self, Fields, found, present, wrong};
+use super::fields::{self, Fields, found, present, shorten, wrong};
 use super::messages;
 use super::row::{
     Ask, Code, MAX_LOGPROBS, MAX_NEW_TOKENS, Options, Prompt, RowError, shared_options,
@@ -155,7 +155,11 @@ fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowErr
         };
         return Err(RowError::new(
             Code::Unsupported,
-            format!("body.{name}: found {}, expected {expected}", found(value)),
+            format!(
+                "body.{}: found {}, expected {expected}",
+                shorten(name),
+                found(value)
+            ),
         ));
     }
     Ok(())

@@ -117,16 +117,25 @@ impl Code {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowError {
     pub code: Code,
-    /// One line.
+    /// One line, without control characters.
     pub message: String,
 }
 
 impl RowError {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
+        let mut message: String = message.into();
+        if message.contains(char::is_control) {
+            // Names and texts in a message may come from the row itself.
+            let escape = |c: char| {
+                if c.is_control() {
+                    c.escape_default().to_string()
+                } else {
+                    c.into()
+                }
+            };
+            message = message.chars().map(escape).collect();
         }
+        Self { code, message }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::answer::Label;
 use super::codec::Codec;
+use super::fields::shorten;
 use super::lines::{Ids, Lines};
 use super::partial::{Kept, Place};
 use super::prepare::{Prepared, Rules, prepare};
@@ -115,8 +116,9 @@ impl Source {
         for name in &row.ignored {
             if self.ignored.len() < NAMES_AT_MOST && self.ignored.insert(name.clone()) {
                 (self.warn)(&format!(
-                    "line {}: field {name:?} is not known and is ignored (said once)",
-                    row.line
+                    "line {}: field {:?} is not known and is ignored (said once)",
+                    row.line,
+                    shorten(name)
                 ));
             }
         }

@@ -6,6 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const ROWS: usize = 60;
+/// Of these, in error.
+const ERRORS: usize = 6;
 
 struct Job {
     dir: tempfile::TempDir,
@@ -70,15 +72,14 @@ impl Job {
     }
 }
 
+fn count_lines(path: &Path) -> usize {
+    std::fs::read(path).map_or(0, |text| text.iter().filter(|&&b| b == b'\n').count())
+}
+
 /// Waits until `path` has more than `lines` lines, or the process has ended.
 fn wait_for_lines(path: &Path, lines: usize, child: &mut Child) {
     let start = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        let found =
-            std::fs::read(path).map_or(0, |text| text.iter().filter(|&&b| b == b'\n').count());
-        if found > lines {
-            return;
-        }
+    while child.try_wait().unwrap().is_none() && count_lines(path) <= lines {
         assert!(start.elapsed() < Duration::from_secs(120), "no progress");
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -92,15 +93,16 @@ fn killed_at_any_moment_and_resumed_gives_the_same_file() {
     let expected = rows_without_timing(&job.path("whole"));
     assert_eq!(expected.len(), ROWS);
 
-    // Different moments of one job: each kill hits the run that goes on from the one before.
+    // Different moments of one job: each kill hits the run that goes on from the one before. Rows in error are
+    // written again by every run, the others once.
     let seed = std::process::id() as usize;
-    let mut lines = seed % 5;
     for turn in 0..4 {
+        let partial = job.path("killed.partial");
+        let lines = count_lines(&partial) + ERRORS + 1 + (seed >> turn) % 6;
         let mut child = job.spawn("killed", turn > 0);
-        wait_for_lines(&job.path("killed.partial"), lines, &mut child);
+        wait_for_lines(&partial, lines, &mut child);
         child.kill().unwrap();
         child.wait().unwrap();
-        lines += 3 + (seed >> turn) % 9;
     }
     let resumed = job.run("killed", true);
     assert_eq!(resumed.code, 3, "{}", resumed.stderr);
@@ -121,7 +123,7 @@ fn killed_at_any_moment_and_resumed_gives_the_same_file() {
 fn an_interrupt_writes_what_is_done() {
     let job = Job::new();
     let mut child = job.spawn("out", false);
-    wait_for_lines(&job.path("out.partial"), 5, &mut child);
+    wait_for_lines(&job.path("out.partial"), ERRORS + 3, &mut child);
     let id = child.id().to_string();
     assert!(
         Command::new("kill")
@@ -138,11 +140,6 @@ fn an_interrupt_writes_what_is_done() {
         written.len() > 5 && written.len() < ROWS,
         "{} rows",
         written.len()
-    );
-    assert!(
-        written
-            .iter()
-            .any(|row| row["finish_reason"] == "cancelled")
     );
     let resumed = job.run("out", true);
     assert_eq!(resumed.code, 3, "{}", resumed.stderr);

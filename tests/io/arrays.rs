@@ -8,7 +8,7 @@ fn ints(values: &[i32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
-fn save(path: &Path, tensors: &[(&str, Dtype, &[usize], Vec<u8>)]) {
+pub fn save(path: &Path, tensors: &[(&str, Dtype, &[usize], Vec<u8>)]) {
     let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
         (
             *name,
@@ -26,7 +26,7 @@ fn tokens(samples: &[Sample]) -> Vec<(u64, Vec<u32>)> {
 }
 
 /// A .npy file of version 1.
-fn npy(path: &Path, descr: &str, fortran: bool, shape: &str, data: &[u8]) {
+pub fn npy(path: &Path, descr: &str, fortran: bool, shape: &str, data: &[u8]) {
     let order = if fortran { "True" } else { "False" };
     let mut header =
         format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}");

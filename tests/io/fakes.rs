@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailgraph::Result;
 use tailgraph::cli::device::Device;
@@ -91,6 +93,8 @@ pub struct Echo {
     submitted: u64,
     /// Fails once this many tokens are out.
     pub fail_after: Option<u64>,
+    /// Sets the flag once this many tokens are out.
+    pub interrupt_after: Option<(u64, Arc<AtomicBool>)>,
     tokens: u64,
     pub most_running: usize,
 }
@@ -174,6 +178,11 @@ impl Device for Echo {
         }
         if self.events.is_empty() {
             self.round();
+        }
+        if let Some((tokens, flag)) = &self.interrupt_after
+            && self.tokens >= *tokens
+        {
+            flag.store(true, Ordering::SeqCst);
         }
         Ok(self.events.pop_front())
     }

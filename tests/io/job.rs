@@ -212,7 +212,7 @@ fn the_window_bounds_what_waits_behind_a_long_row() {
 }
 
 #[test]
-fn prompts_as_arguments_print_blocks_and_an_interrupt_cancels() {
+fn prompts_as_arguments_print_blocks() {
     let out = Shared::default();
     let ordered = Ordered::new(Box::new(out.clone()), "out", "\n");
     let lines = Lines::arguments(vec!["ab".into(), String::new(), "c".into()]);
@@ -231,19 +231,30 @@ fn prompts_as_arguments_print_blocks_and_an_interrupt_cancels() {
         "\u{100}ab\u{100}a\n\n\n\n\u{100}c\u{100}c\u{100}\n".as_bytes()
     );
     assert_eq!(summary.counts.failed, 1);
+}
 
-    let interrupted = AtomicBool::new(true);
+#[test]
+fn an_interrupt_cancels_what_runs_and_leaves_out_what_has_not_begun() {
     let out = Shared::default();
     let ordered = Ordered::new(Box::new(out.clone()), "out", "");
-    let lines = Lines::arguments(vec!["ab".into()]);
+    let lines = Lines::arguments(vec!["ab".into(); 6]);
+    let interrupt = Arc::new(AtomicBool::new(false));
+    let mut device = Echo::new(2);
+    device.interrupt_after = Some((13, interrupt.clone()));
     let summary = run_with(
         Output::Stream(ordered),
         Kept::default(),
         lines,
         Style::Json,
         &mut device,
-        &interrupted,
+        &interrupt,
     );
     assert!(summary.interrupted);
-    assert_eq!(summary.counts.rows, 0);
+    let text = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
+    let finished: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["finish_reason"].clone())
+        .collect();
+    assert_eq!(finished, ["length", "length", "cancelled", "cancelled"]);
+    assert_eq!(summary.counts.failed, 2);
 }

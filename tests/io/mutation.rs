@@ -1,10 +1,11 @@
-//! Rows under seeded mutation: a question or a one-line error, never a panic.
+//! Rows and files of arrays under seeded mutation: a question or a one-line error, never a panic.
 //! TAILGRAPH_FUZZ_SECONDS sets how long (default 1).
 
 use crate::fakes::Bytes;
 use crate::rows::rules;
 use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
+use tailgraph::io::arrays;
 use tailgraph::io::hash::mix64;
 use tailgraph::io::prepare::prepare;
 use tailgraph::io::row::parse;
@@ -87,12 +88,75 @@ fn number_or_field(line: &mut Vec<u8>, random: &mut Random) {
     line.splice(start..start + length, piece);
 }
 
+fn until() -> Instant {
+    let seconds = std::env::var("TAILGRAPH_FUZZ_SECONDS").ok();
+    let seconds = seconds.and_then(|s| s.parse().ok()).unwrap_or(1.0);
+    Instant::now() + Duration::from_secs_f64(seconds)
+}
+
+#[test]
+fn array_files_survive_mutation() {
+    let dir = tempfile::tempdir().unwrap();
+    let (safetensors, npy) = (dir.path().join("a"), dir.path().join("b"));
+    let data: Vec<u8> = (1..=6_i32).flat_map(i32::to_le_bytes).collect();
+    crate::arrays::save(
+        &safetensors,
+        &[("prompt.0", safetensors::Dtype::I32, &[6], data.clone())],
+    );
+    crate::arrays::npy(&npy, "<i4", false, "(2, 3)", &data);
+    let originals = [
+        std::fs::read(&safetensors).unwrap(),
+        std::fs::read(&npy).unwrap(),
+    ];
+    let path = dir.path().join("mutated");
+    let until = until();
+    let (mut good, mut bad) = (0_u64, 0_u64);
+    for seed in 0.. {
+        let mut random = Random(seed);
+        let which = random.below(2);
+        let mut bytes = originals[which].clone();
+        for _ in 0..=random.below(3) {
+            let at = random.below(bytes.len().max(1)).min(bytes.len());
+            match random.below(4) {
+                0 => bytes.truncate(at),
+                1 => drop(bytes.splice(
+                    at..at,
+                    b"99999999999999999999"[..random.below(20)].iter().copied(),
+                )),
+                _ if at < bytes.len() => bytes[at] = random.below(256) as u8,
+                _ => {}
+            }
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let read = if which == 0 {
+            arrays::safetensors
+        } else {
+            arrays::npy
+        };
+        match catch_unwind(|| read(&path)) {
+            Ok(Ok(samples)) => {
+                good += 1;
+                assert!(samples.iter().all(|s| !s.tokens.is_empty()), "seed {seed}");
+            }
+            Ok(Err(error)) => {
+                bad += 1;
+                assert!(!error.to_string().contains('\n'), "seed {seed}: {error}");
+            }
+            Err(_) => panic!("seed {seed} panicked"),
+        }
+        if seed % 16 == 0 && Instant::now() > until {
+            break;
+        }
+    }
+    assert!(
+        good > 20 && bad > 20,
+        "{good} good files, {bad} bad ones: the mutations are one-sided"
+    );
+}
+
 #[test]
 fn rows_survive_mutation() {
-    let seconds = std::env::var("TAILGRAPH_FUZZ_SECONDS")
-        .ok()
-        .and_then(|s| s.parse().ok());
-    let until = Instant::now() + Duration::from_secs_f64(seconds.unwrap_or(1.0));
+    let until = until();
     let (mut good, mut bad) = (0_u64, 0_u64);
     for seed in 0.. {
         let line = mutate(seed);
