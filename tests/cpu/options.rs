@@ -123,6 +123,7 @@ impl Make {
             config,
             generation: GenerationConfig::default(),
             weights,
+            warnings: vec![],
         })
     }
 }

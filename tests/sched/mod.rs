@@ -2,9 +2,10 @@
 //!
 //! - `api`: the core's functions, linked in or from a shared library (mutants, sanitizer builds)
 //! - `machine`: a core with its two memory blocks, driven lane by lane
-//! - `model`: the scheduling rules written again, sequentially and in Rust: what a turn must do
+//! - `spec`: what a turn sees and must do, as plain data
+//! - `model`, `model_compose`: the scheduling rules written again, sequentially and in Rust
 //! - `world`: random configurations, requests, hosts and stages
-//! - `history`: one random history, every turn of it held to the model
+//! - `history`: one random history, every turn of it held to the model; `host`: its host and stages
 //! - `check`: what must hold in the core's memory whatever the model says
 //! - `replay`: a recorded history through a fresh core
 //! - `script`: a core driven by hand, for exact scenarios
@@ -17,11 +18,14 @@ pub mod build;
 pub mod check;
 pub mod coverage;
 pub mod history;
+mod host;
 pub mod machine;
 pub mod model;
+mod model_compose;
 pub mod replay;
 pub mod rng;
 pub mod script;
+pub mod spec;
 pub mod world;
 
 /// Runs `work(seed)` for seeds `0 .. count` on every processor and gives the first failure, if any. Which

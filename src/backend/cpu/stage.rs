@@ -15,8 +15,8 @@ use super::{Handover, Probe, Probed};
 use crate::backend::{SharedSink, StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::model::{FeedForward, Mixer, Model, Tensor};
+use crate::plan::EngineOptions;
 use crate::plan::{Op, OpKind, Plan};
-use crate::runtime::EngineOptions;
 use std::sync::Arc;
 
 /// Results of a [`Linear`] call that are held before they are put in place, for each row.
