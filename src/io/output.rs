@@ -92,7 +92,7 @@ impl Ordered {
 
     fn write(&mut self, text: &str) -> Result<()> {
         let separator = if self.next == 0 { "" } else { self.separator };
-        write!(self.out, "{separator}{text}\n").map_err(|error| Error::io(&self.path, error))
+        writeln!(self.out, "{separator}{text}").map_err(|error| Error::io(&self.path, error))
     }
 
     /// After an interrupt rows may be missing: the others still come in order.

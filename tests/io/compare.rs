@@ -184,7 +184,7 @@ fn ties_are_shown_and_forgiven() {
 fn expectations_that_do_not_fit_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("expected.safetensors");
-    let data = vec![0_u8; 64];
+    let data = [0_u8; 64];
     let save = |tensors: &[(&str, Dtype, Vec<usize>)]| {
         let views = tensors.iter().map(|(name, dtype, shape)| {
             let bytes = shape.iter().product::<usize>() * if *dtype == Dtype::I64 { 8 } else { 4 };
