@@ -1,11 +1,23 @@
 //! Builds what is not Rust: the scheduler core (always, with cc) and, by feature, the kernels and the bindings.
 
+#[cfg(feature = "cuda")]
+#[path = "kernels/build/nvcc.rs"]
+mod nvcc;
+#[cfg(feature = "cuda")]
+#[path = "kernels/build/ptxas.rs"]
+mod ptxas;
+
 use std::path::Path;
 
 fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=kernels/abi.h");
     println!("cargo::rerun-if-changed=kernels/sched");
     scheduler_core();
+    #[cfg(feature = "cuda")]
+    if let Err(message) = kernels() {
+        println!("cargo::error={}", message.replace('\n', "\ncargo::error="));
+    }
     #[cfg(feature = "bindgen")]
     bindings();
 }
@@ -23,6 +35,50 @@ fn scheduler_core() {
         .extra_warnings(true)
         .warnings_into_errors(true)
         .compile("tailgraph_sched");
+}
+
+/// Compiles `kernels/*.cu` into `OUT_DIR/tailgraph.fatbin`, with what each kernel takes in
+/// `OUT_DIR/kernels.json`. Spills are warnings; with TAILGRAPH_DENY_SPILLS=1 they are errors.
+#[cfg(feature = "cuda")]
+fn kernels() -> Result<(), String> {
+    println!("cargo::rerun-if-changed=kernels");
+    for variable in ["NVCC", "CUDA_HOME", "TAILGRAPH_DENY_SPILLS"] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    let out_dir = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    let out_dir = Path::new(&out_dir);
+    let mut units: Vec<_> = std::fs::read_dir("kernels")
+        .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
+        .map_err(|error| format!("kernels: {error}"))?;
+    units.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
+    units.sort();
+
+    let built = nvcc::build(&nvcc::find()?, &units, out_dir)?;
+    for line in built
+        .compile_log
+        .lines()
+        .filter(|line| line.contains("warning"))
+    {
+        println!("cargo::warning={line}");
+    }
+    let table = ptxas::parse(&built.compile_log, &built.link_log)?;
+    let json = out_dir.join("kernels.json");
+    std::fs::write(&json, ptxas::to_json(&table))
+        .map_err(|error| format!("{}: {error}", json.display()))?;
+
+    let severity = match std::env::var_os("TAILGRAPH_DENY_SPILLS").is_some_and(|value| value == "1")
+    {
+        true => "error",
+        false => "warning",
+    };
+    for ((name, arch), usage) in table.iter().filter(|(_, usage)| usage.spills()) {
+        println!(
+            "cargo::{severity}={name} on {arch} spills {} bytes of stores and {} of loads, and must spill none: \
+             use fewer registers (it has {}) or smaller tiles",
+            usage.spill_store_bytes, usage.spill_load_bytes, usage.registers
+        );
+    }
+    Ok(())
 }
 
 /// Regenerates `src/sys/abi.rs` from `kernels/abi.h`.

@@ -1,0 +1,78 @@
+/* common.cuh: what every kernel family needs: element types, 4-wide access, fixed-order reductions, and the
+ * tables behind a step descriptor.
+ *
+ * Shapes in comments: R rows of the step's bucket, S sampled rows, H hidden_size, V vocabulary.
+ * Every dimension a kernel walks in 4s is a multiple of 32 (checked before weights are read), and every
+ * array starts on 16 bytes.
+ */
+#ifndef TAILGRAPH_COMMON_CUH
+#define TAILGRAPH_COMMON_CUH
+
+#include "abi.h"
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+constexpr int WARP = 32;
+
+/* ---- four elements at a time ---------------------------------------------------------------- */
+
+__device__ inline float4 load4(const float *p) { return *reinterpret_cast<const float4 *>(p); }
+
+__device__ inline float4 load4(const __nv_bfloat16 *p) {
+  uint2 raw = *reinterpret_cast<const uint2 *>(p);
+  float2 lo = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&raw.x));
+  float2 hi = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&raw.y));
+  return make_float4(lo.x, lo.y, hi.x, hi.y);
+}
+
+__device__ inline float4 load4(const __half *p) {
+  uint2 raw = *reinterpret_cast<const uint2 *>(p);
+  float2 lo = __half22float2(*reinterpret_cast<__half2 *>(&raw.x));
+  float2 hi = __half22float2(*reinterpret_cast<__half2 *>(&raw.y));
+  return make_float4(lo.x, lo.y, hi.x, hi.y);
+}
+
+/* Stores round to nearest even. */
+__device__ inline void store4(float *p, float4 v) { *reinterpret_cast<float4 *>(p) = v; }
+
+__device__ inline void store4(__nv_bfloat16 *p, float4 v) {
+  __nv_bfloat162 lo = __float22bfloat162_rn(make_float2(v.x, v.y));
+  __nv_bfloat162 hi = __float22bfloat162_rn(make_float2(v.z, v.w));
+  uint2 raw = make_uint2(*reinterpret_cast<uint32_t *>(&lo), *reinterpret_cast<uint32_t *>(&hi));
+  *reinterpret_cast<uint2 *>(p) = raw;
+}
+
+__device__ inline void store4(__half *p, float4 v) {
+  __half2 lo = __float22half2_rn(make_float2(v.x, v.y));
+  __half2 hi = __float22half2_rn(make_float2(v.z, v.w));
+  uint2 raw = make_uint2(*reinterpret_cast<uint32_t *>(&lo), *reinterpret_cast<uint32_t *>(&hi));
+  *reinterpret_cast<uint2 *>(p) = raw;
+}
+
+/* ---- reductions ------------------------------------------------------------------------------ */
+
+/* The sum over a block of THREADS, the same in every thread. The order of additions is fixed by THREADS
+ * alone, so the bits are those of every run. */
+template <int THREADS>
+__device__ inline float block_sum(float v) {
+  static_assert(THREADS % WARP == 0, "whole warps");
+  __shared__ float partial[THREADS / WARP];
+#pragma unroll
+  for (int offset = WARP / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
+  if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = v;
+  __syncthreads();
+  float sum = 0.0f;
+#pragma unroll
+  for (int w = 0; w < THREADS / WARP; w++) sum += partial[w];
+  return sum;
+}
+
+/* ---- behind a step descriptor ---------------------------------------------------------------- */
+
+/* The table that starts `offset` bytes into the state block. */
+template <typename T>
+__device__ inline const T *table(const tg_state *state, uint64_t offset) {
+  return reinterpret_cast<const T *>(reinterpret_cast<const char *>(state) + offset);
+}
+
+#endif

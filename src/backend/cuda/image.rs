@@ -1,0 +1,86 @@
+//! The kernels as the build script left them: machine code for every architecture, and what each kernel takes.
+
+use crate::error::{Error, Result};
+use serde::Deserialize;
+
+/// The driver reads the image in place and wants it aligned like a section of its own.
+#[repr(C, align(64))]
+struct Aligned<Bytes: ?Sized>(Bytes);
+
+static ALIGNED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(
+    env!("OUT_DIR"),
+    "/tailgraph.fatbin"
+)));
+
+/// All kernels for all architectures, as `cuModuleLoadData` takes them.
+pub fn image() -> &'static [u8] {
+    &ALIGNED.0
+}
+
+/// What one kernel, or one device function that was not inlined, takes on one architecture.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelUsage {
+    pub name: String,
+    /// As in `sm_90a`.
+    pub arch: String,
+    pub registers: u32,
+    /// Static shared memory of one block.
+    pub shared_bytes: u32,
+    pub stack_bytes: u32,
+    pub spill_store_bytes: u32,
+    pub spill_load_bytes: u32,
+}
+
+/// The build's table, by name and architecture.
+///
+/// # Errors
+/// A table that is not what the build script writes.
+pub fn kernels() -> Result<Vec<KernelUsage>> {
+    let json = include_str!(concat!(env!("OUT_DIR"), "/kernels.json"));
+    serde_json::from_str(json).map_err(|error| Error::file("kernels.json", error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn every_kernel_is_there_for_every_architecture_and_spills_nothing() {
+        let mut architectures = BTreeMap::<String, Vec<String>>::new();
+        for kernel in kernels().unwrap() {
+            assert_eq!(
+                (kernel.spill_store_bytes, kernel.spill_load_bytes),
+                (0, 0),
+                "{kernel:?}"
+            );
+            if kernel.name.starts_with("tg_") {
+                assert!(
+                    kernel.registers > 0,
+                    "{kernel:?} was compiled but not linked"
+                );
+            }
+            architectures
+                .entry(kernel.name)
+                .or_default()
+                .push(kernel.arch);
+        }
+        for name in ["tg_rmsnorm_bf16", "tg_rmsnorm_sampled_f32", "tg_embed_f16"] {
+            let found = architectures
+                .get(name)
+                .unwrap_or_else(|| panic!("no {name}"));
+            assert_eq!(found, &["sm_100", "sm_80", "sm_90a"], "{name}");
+        }
+    }
+
+    #[test]
+    fn the_image_is_an_aligned_fat_binary() {
+        assert_eq!(image().as_ptr() as usize % 64, 0);
+        assert_eq!(
+            image()[..4],
+            0xBA55_ED50_u32.to_le_bytes(),
+            "a fat binary's magic number"
+        );
+    }
+}

@@ -1,0 +1,195 @@
+//! One GPU with our kernels loaded, a step descriptor in its memory, and seeded random input.
+
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr};
+use half::{bf16, f16};
+use std::sync::Arc;
+use tailgraph::backend::cuda::driver;
+use tailgraph::backend::cuda::module::{Argument, Kernel, Module};
+use tailgraph::sys::abi;
+
+pub struct Gpu {
+    stream: Arc<CudaStream>,
+    module: Arc<Module>,
+}
+
+impl Gpu {
+    /// The first GPU. Where there is none the test fails with the reason.
+    pub fn new() -> Self {
+        let gpu = driver::probe().and_then(|driver| driver.gpu(0).cloned());
+        let gpu = gpu.unwrap_or_else(|missing| panic!("{missing}"));
+        let context = CudaContext::new(gpu.ordinal as usize).unwrap();
+        Self {
+            stream: context.default_stream(),
+            module: Module::load(&context).unwrap(),
+        }
+    }
+
+    pub fn upload<T: DeviceRepr>(&self, values: &[T]) -> CudaSlice<T> {
+        self.stream.clone_htod(values).unwrap()
+    }
+
+    /// Waits for what was launched, and fails where a kernel did.
+    pub fn download<T: DeviceRepr>(&self, array: &CudaSlice<T>) -> Vec<T> {
+        self.stream.clone_dtoh(array).unwrap()
+    }
+
+    pub fn address<T>(&self, array: &CudaSlice<T>) -> Argument {
+        Argument::Address(array.device_ptr(&self.stream).0)
+    }
+
+    pub fn kernel(&self, name: &str) -> Kernel {
+        self.module.kernel(name).unwrap()
+    }
+
+    /// Launches `blocks` blocks of 256 threads, which is what every kernel of one block a row takes.
+    ///
+    /// # Safety
+    /// [`Kernel::launch`]'s.
+    pub unsafe fn launch(&self, kernel: &Kernel, blocks: usize, arguments: &[Argument]) {
+        // SAFETY: the caller's promise.
+        unsafe { kernel.launch(&self.stream, blocks as u32, 256, arguments) }.unwrap();
+    }
+}
+
+/// A state block in the GPU's memory that holds one step.
+pub struct State {
+    block: CudaSlice<u8>,
+}
+
+impl State {
+    pub fn new(gpu: &Gpu, slots: &[abi::tg_slot], rows: &[abi::tg_row], sampled: &[u32]) -> Self {
+        let mut block = vec![0; size_of::<abi::tg_state>()];
+        let mut state = abi::tg_state {
+            slot_table: append(&mut block, slots),
+            ..abi::tg_state::default()
+        };
+        state.config.slots = slots.len() as u32;
+        state.config.steps_in_flight = 1;
+        state.steps[0] = abi::tg_step {
+            rows: rows.len() as u32,
+            sample_rows: sampled.len() as u32,
+            row_table: append(&mut block, rows),
+            sample_table: append(&mut block, sampled),
+            ..abi::tg_step::default()
+        };
+        block[..size_of::<abi::tg_state>()].copy_from_slice(bytes(&[state]));
+        Self {
+            block: gpu.upload(&block),
+        }
+    }
+
+    /// A step of `rows` rows of which nothing matters but that they are there.
+    pub fn with_rows(gpu: &Gpu, rows: usize, sampled: &[u32]) -> Self {
+        Self::new(gpu, &[], &vec![abi::tg_row::default(); rows], sampled)
+    }
+
+    /// `const tg_state *`
+    pub fn state(&self, gpu: &Gpu) -> Argument {
+        gpu.address(&self.block)
+    }
+
+    /// `const tg_step *`
+    pub fn step(&self, gpu: &Gpu) -> Argument {
+        let Argument::Address(state) = self.state(gpu) else {
+            unreachable!("a block has an address")
+        };
+        Argument::Address(state + std::mem::offset_of!(abi::tg_state, steps) as u64)
+    }
+}
+
+/// Appends a table at the next 64 bytes and gives its offset.
+fn append<T: Copy>(block: &mut Vec<u8>, table: &[T]) -> u64 {
+    block.resize(block.len().next_multiple_of(64), 0);
+    let offset = block.len();
+    block.extend_from_slice(bytes(table));
+    offset as u64
+}
+
+fn bytes<T: Copy>(values: &[T]) -> &[u8] {
+    // SAFETY: the structs of abi.h have no padding that is not a field of its own, and bytes have no alignment.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+/// SplitMix64: enough for test input, and the same on every machine.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    /// In (-scale, scale).
+    pub fn values(&mut self, count: usize, scale: f32) -> Vec<f32> {
+        (0..count)
+            .map(|_| ((self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0) * scale)
+            .collect()
+    }
+}
+
+/// The element types that kernels come in.
+pub trait Element: Copy + PartialEq + std::fmt::Debug {
+    const SUFFIX: &'static str;
+    /// Half the distance between neighbouring values, relative to them, at most.
+    const ROUNDING: f64;
+    type Bits: Copy + PartialEq + std::fmt::Debug + DeviceRepr;
+    fn from_f32(value: f32) -> Self::Bits;
+    fn to_f32(bits: Self::Bits) -> f32;
+}
+
+macro_rules! element {
+    ($name:ident, $suffix:literal, $rounding:expr, $bits:ty, $from:expr, $to:expr) => {
+        #[derive(Debug, Clone, Copy, PartialEq)]
+        pub struct $name;
+
+        impl Element for $name {
+            const SUFFIX: &'static str = $suffix;
+            const ROUNDING: f64 = $rounding;
+            type Bits = $bits;
+            fn from_f32(value: f32) -> $bits {
+                $from(value)
+            }
+            fn to_f32(bits: $bits) -> f32 {
+                $to(bits)
+            }
+        }
+    };
+}
+
+element!(
+    BF16,
+    "bf16",
+    1.0 / 256.0,
+    u16,
+    |v| bf16::from_f32(v).to_bits(),
+    |b| bf16::from_bits(b).to_f32()
+);
+element!(
+    F16,
+    "f16",
+    1.0 / 2048.0,
+    u16,
+    |v| f16::from_f32(v).to_bits(),
+    |b| f16::from_bits(b).to_f32()
+);
+element!(
+    F32,
+    "f32",
+    1.0 / 16_777_216.0,
+    u32,
+    f32::to_bits,
+    f32::from_bits
+);
+
+/// The row counts every kernel is tested at: 1, bucket edges, ragged tails.
+pub const ROWS: [usize; 9] = [1, 2, 3, 7, 8, 9, 64, 255, 512];
+
+/// Hidden sizes: the smallest, ones that leave threads idle or split unevenly, and the published models'.
+pub const HIDDEN: [usize; 6] = [32, 96, 1024, 1056, 2048, 3040];
