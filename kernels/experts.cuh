@@ -1,8 +1,10 @@
-/* experts.cuh: what the router's token sort hands to the grouped matrix products. */
+/* experts.cuh: what the router, the token sort and the grouped matrix products agree on. */
 #ifndef TAILGRAPH_EXPERTS_CUH
 #define TAILGRAPH_EXPERTS_CUH
 
 #include <stdint.h>
+
+constexpr int MAX_EXPERTS = 128;
 
 /* Rows that one block multiplies with one expert's weights: places `first .. first + rows` of the token sort. */
 struct alignas(16) ExpertTile {
