@@ -56,7 +56,7 @@ fn ranges_nest_in_our_domain_under_registered_names() {
 }
 
 fn speak() {
-    let (load, capture) = (Name::new("load"), Name::new("capture"));
+    let (load, capture) = (Name::new(c"load"), Name::new(c"capture"));
     let _load = range(load);
     for _ in 0..2 {
         let _capture = range(capture);

@@ -4,7 +4,7 @@
 //! ```
 //! use tailgraph::telemetry::nvtx::{Name, range};
 //!
-//! let capture = Name::new("capture"); // once: registering takes a lock
+//! let capture = Name::new(c"capture"); // once: registering takes a lock
 //! for _bucket in [1, 2, 4] {
 //!     let _range = range(capture); // until the end of the scope
 //! }
@@ -12,8 +12,9 @@
 
 #[cfg(feature = "cuda")]
 mod imp {
+    use nvtx::Domain;
     use nvtx::domain::{LocalRange, RegisteredString};
-    use nvtx::{Domain, Str};
+    use std::ffi::CStr;
     use std::sync::LazyLock;
 
     static DOMAIN: LazyLock<Domain> = LazyLock::new(|| Domain::new(c"tailgraph"));
@@ -22,8 +23,8 @@ mod imp {
     pub struct Name(RegisteredString<'static>);
 
     impl Name {
-        pub fn new(text: &str) -> Self {
-            Self(DOMAIN.register_string(Str::from_str_lossy(text)))
+        pub fn new(text: &CStr) -> Self {
+            Self(DOMAIN.register_string(text))
         }
     }
 
@@ -41,11 +42,13 @@ mod imp {
 
 #[cfg(not(feature = "cuda"))]
 mod imp {
+    use std::ffi::CStr;
+
     #[derive(Debug, Clone, Copy)]
     pub struct Name;
 
     impl Name {
-        pub fn new(_text: &str) -> Self {
+        pub fn new(_text: &CStr) -> Self {
             Self
         }
     }
@@ -63,13 +66,15 @@ mod imp {
     }
 }
 
+use std::ffi::CStr;
+
 /// The name of a range, registered with NVTX once and cheap to use from then on.
 #[derive(Debug, Clone, Copy)]
 pub struct Name(imp::Name);
 
 impl Name {
     /// Registers `text`; the same text gives the same name.
-    pub fn new(text: &str) -> Self {
+    pub fn new(text: &CStr) -> Self {
         Self(imp::Name::new(text))
     }
 }
