@@ -4,7 +4,8 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr};
 use half::{bf16, f16};
 use std::sync::Arc;
 use tailgraph::backend::cuda::driver;
-use tailgraph::backend::cuda::module::{Argument, Kernel, Module};
+use tailgraph::backend::cuda::launch::{Argument, Kernel, Launch};
+use tailgraph::backend::cuda::module::Module;
 use tailgraph::sys::abi;
 
 pub struct Gpu {
@@ -47,7 +48,8 @@ impl Gpu {
     /// [`Kernel::launch`]'s.
     pub unsafe fn launch(&self, kernel: &Kernel, blocks: usize, arguments: &[Argument]) {
         // SAFETY: the caller's promise.
-        unsafe { kernel.launch(&self.stream, blocks as u32, 256, arguments) }.unwrap();
+        unsafe { kernel.launch(&self.stream, Launch::blocks(blocks as u32, 256), arguments) }
+            .unwrap();
     }
 }
 
