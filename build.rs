@@ -84,7 +84,9 @@ fn kernels() -> Result<(), String> {
 /// Regenerates `src/sys/abi.rs` from `kernels/abi.h`.
 #[cfg(feature = "bindgen")]
 fn bindings() {
-    bindgen::Builder::default()
+    let checked_in = Path::new("src/sys/abi.rs");
+    println!("cargo::rerun-if-changed={}", checked_in.display());
+    let made = bindgen::Builder::default()
         .header("kernels/abi.h")
         .allowlist_item("(tg|TG)_.*")
         .allowlist_recursively(false)
@@ -98,6 +100,9 @@ fn bindings() {
         .raw_line("// Made by bindgen from kernels/abi.h; do not edit. To make it again: cargo build --features bindgen")
         .generate()
         .expect("bindgen could not read kernels/abi.h")
-        .write_to_file("src/sys/abi.rs")
-        .expect("src/sys/abi.rs could not be written");
+        .to_string();
+    // Written only where it differs: a new time stamp alone would build everything again.
+    if std::fs::read_to_string(checked_in).ok().as_ref() != Some(&made) {
+        std::fs::write(checked_in, made).expect("src/sys/abi.rs could not be written");
+    }
 }

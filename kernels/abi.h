@@ -26,7 +26,10 @@
 #define TG_MAX_STOP_IDS 16u
 #define TG_MAX_LOGPROBS 20u
 #define TG_MAX_BUCKETS 16u    /* per kind */
-#define TG_NO_TIMEOUT 0xffffffffffffffffull
+#define TG_MAX_TAKES 32u      /* requests one turn admits or ends in the queue, at most */
+#define TG_NONE 0xffffffffu   /* no such index */
+static const uint64_t TG_NO_TIMEOUT = UINT64_MAX;
+static const uint64_t TG_NO_STEP = UINT64_MAX;
 
 /* What a step computes; each kind has its own bucket ladder. */
 #define TG_KIND_DECODE 0u     /* one row a sequence */
@@ -92,7 +95,7 @@ typedef struct tg_event {
   uint64_t request;
   uint64_t time_ns;       /* the turn's clock */
   uint32_t type;
-  uint32_t reason;        /* END: TG_END_*; TOKEN: 0 */
+  uint32_t detail;        /* END: TG_END_*; TOKEN: its request's tg_sampling.logprobs */
   int32_t token;          /* TOKEN: the sampled id; END: -1 */
   uint32_t index;         /* TOKEN: 0 for the first new token; END: how many tokens were published */
   uint64_t seen_ns;       /* END: when the scheduler first saw the request, */
@@ -122,7 +125,7 @@ typedef struct tg_inputs {
   uint64_t event_tail;      /* events the host has consumed, as seen this turn */
   uint64_t trace_tail;
   uint32_t flags;
-  uint32_t returned;        /* 1: the oldest step in flight has come back */
+  uint32_t returned;        /* 1: the oldest step in flight has come back (never while events wait to be published) */
   uint32_t stopped[TG_MAX_SLOTS / 32];  /* bit per slot: the token it sampled in the returned step is a stop id */
 } tg_inputs;
 
@@ -137,6 +140,7 @@ typedef struct tg_inputs {
 #define TG_ERROR_CONFIG 1u       /* tg_config breaks one of its own rules */
 #define TG_ERROR_BROKEN 2u       /* an invariant of the core does not hold: a bug */
 #define TG_ERROR_MAILBOX 3u      /* a mailbox held something other than the oldest step in flight */
+#define TG_ERROR_LAUNCH 4u       /* the GPU refused to launch the next graph */
 
 typedef struct tg_outcome {
   uint32_t action;
@@ -146,9 +150,10 @@ typedef struct tg_outcome {
   uint32_t rows;
   uint32_t sequences;
   uint32_t sample_rows;
-  uint32_t changed;        /* 1: the turn changed something (0 only for an idle or blocked turn that published nothing) */
-  uint64_t step;           /* number of the composed step, counted from 0; UINT64_MAX: none */
-  uint64_t returned_step;  /* number of the step collected this turn; UINT64_MAX: none */
+  uint32_t changed;        /* 1: the turn changed something, so its record is needed and polling again at once may pay;
+                              0 only for an idle or blocked turn that found nothing new */
+  uint64_t step;           /* number of the composed step, counted from 0; TG_NO_STEP: none */
+  uint64_t returned_step;  /* number of the step collected this turn; TG_NO_STEP: none */
   uint32_t queue_depth;    /* requests seen and still waiting */
   uint32_t running;        /* slots in use */
   uint32_t free_pages;
@@ -208,6 +213,7 @@ typedef struct tg_config {
   uint32_t chunk_align;      /* a prompt chunk ends on a multiple of this, or at the prompt's end */
   uint32_t stages;
   uint32_t steps_in_flight;  /* at least `stages`, at most TG_MAX_STEPS */
+  uint32_t mailbox_depth;    /* credits of each mailbox: 1 to steps_in_flight */
   uint32_t request_capacity; /* of the rings this state will be used with */
   uint32_t token_capacity;
   uint32_t event_capacity;
@@ -226,17 +232,18 @@ typedef struct tg_slot {
   uint64_t token_start;
   uint64_t deadline_ns;      /* TG_NO_TIMEOUT for none */
   uint64_t seen_ns;
-  uint64_t admitted_ns;
-  uint64_t first_ns;
+  /* what every turn looks at: 32 bytes that a GPU reads as one sector */
   uint32_t phase;
   uint32_t end_reason;       /* not TG_END_NONE: ends when its last step in flight has come back */
-  uint32_t prompt_tokens;
-  uint32_t max_new_tokens;
-  uint32_t composed;         /* prompt tokens handed to steps so far */
-  uint32_t generated;        /* tokens collected so far */
   uint32_t steps;            /* steps in flight that hold rows of it */
+  uint32_t generated;        /* tokens collected so far */
+  uint32_t max_new_tokens;
+  uint32_t prompt_tokens;
+  uint32_t composed;         /* prompt tokens handed to steps so far */
   uint32_t pages;            /* held */
-  int32_t last_token;        /* the newest collected token: the next decode row's input */
+  uint64_t admitted_ns;
+  uint64_t first_ns;
+  int32_t last_token;        /* the newest collected token: the next decode row's input; -1 before the first */
   uint32_t flags;            /* tg_request.flags */
   uint32_t stop_count;
   uint32_t pad;
@@ -263,7 +270,7 @@ typedef struct tg_sequence {
   uint32_t first_row;
   uint32_t rows;
   uint32_t first_position;
-  uint32_t sample;     /* index among the step's sampled rows; UINT32_MAX: none */
+  uint32_t sample;     /* index among the step's sampled rows; TG_NONE: none */
   uint32_t flags;      /* TG_SEQUENCE_* */
 } tg_sequence;
 
@@ -284,6 +291,7 @@ typedef struct tg_step {
   uint64_t sequence_table;  /* tg_sequence[slots] */
   uint64_t sample_table;    /* uint32_t[slots]: row of each sampled row, ascending */
   uint64_t sampled_table;   /* tg_sampled[slots]: written by sampling, read by collect */
+  uint64_t slot_sequence_table;  /* uint32_t[slots]: each slot's sequence in this step; TG_NONE: it has no rows here */
 } tg_step;
 
 /* A queue of step numbers between two stages, with credits: at most `depth` posted and not yet taken.
@@ -302,56 +310,79 @@ typedef struct tg_state {
   uint64_t bytes;            /* of the whole block */
   uint32_t max_pages;        /* pages of one sequence, at most: columns of the page table */
   uint32_t error;            /* TG_ERROR_*; sticky */
+  uint32_t broken;           /* 1: a lane found an invariant broken; becomes `error` as the turn ends */
+  uint32_t pad;
   /* byte offsets from the start of the block */
   uint64_t slot_table;       /* tg_slot[slots] */
   uint64_t page_table;       /* uint32_t[slots][max_pages] */
   uint64_t free_page_table;  /* uint32_t[pages]: a stack */
+  uint64_t free_slot_table;  /* uint32_t[slots / 32, rounded up]: a bit per free slot */
   uint64_t seen_table;       /* uint64_t[request_capacity]: when each waiting request was first seen */
   uint64_t cancel_table;     /* uint32_t[request_capacity / 32, at least 1]: waiting requests that were cancelled */
-  uint64_t prefill_table;    /* uint32_t[slots]: slots in prefill, a ring in order of admission */
-  uint64_t pending_table;    /* tg_event[]: events not yet published */
-  uint64_t pending_sample_table; /* uint32_t[]: beside each, its index in the returned step's sampled_table */
-  uint64_t scratch_table;    /* the core's own, dead between turns */
+  uint64_t prefill_table;    /* uint32_t[slots]: slots in prefill, in order of admission */
+  uint64_t pending_table;    /* tg_event[2 * slots + TG_MAX_TAKES]: events not yet published */
+  uint64_t pending_sample_table; /* uint32_t[]: beside each, its index in the returned step's sampled_table; TG_NONE: none */
+  /* from here to the end of the block: dead between turns */
+  uint64_t scratch_table;    /* what the lanes of one turn tell each other (kernels/sched/turn.h) */
+  uint64_t note_table;       /* uint32_t[slots] */
+  uint64_t ended_table;      /* slots that ended this turn: [slots] */
+  uint64_t taken_table;      /* slots that were given out this turn: [TG_MAX_TAKES] */
+  uint64_t chunk_table;      /* prompt chunks of the step being composed: [slots] */
   tg_inputs inputs;
   tg_outcome outcome;
+  tg_request front;          /* a copy of the first waiting request, where front_number is its number */
+  uint64_t front_number;
   uint64_t turn;
   uint64_t requests_seen;
   uint64_t requests_taken;   /* admitted or ended without a slot */
   uint64_t controls_taken;
+  uint64_t tokens_taken;     /* where the prompt of the newest taken request ends in the token ring */
+  uint64_t token_tail;
   uint64_t events_published;
   uint64_t traces_written;
   uint64_t steps_composed;
   uint64_t steps_collected;
-  uint64_t prefill_first;    /* ring indices into prefill_table */
-  uint64_t prefill_last;
   uint32_t free_pages;
   uint32_t running;
+  uint32_t prefill;          /* entries of prefill_table */
+  uint32_t decode_cursor;    /* where the next step starts to look for decode rows, so that all slots take their turn */
   uint32_t pending;          /* events in pending_table */
-  uint32_t pending_published;
+  uint32_t pending_published;/* of those, how many are out already */
   tg_step steps[TG_MAX_STEPS];
   tg_mailbox mailbox[TG_MAX_STAGES];
 } tg_state;
 
-/* ---- the core's functions (kernels/sched/sched.c) ------------------------------------------ */
+/* The captured graphs of one stage, as the dispatcher launches them: each a cudaGraphExec_t that was
+ * instantiated for device launch and uploaded. */
+typedef struct tg_graphs {
+  uint64_t idle;                             /* the dispatcher alone */
+  uint64_t step[TG_KINDS][TG_MAX_BUCKETS];   /* by outcome.kind and outcome.bucket; 0 past the ladder's end */
+} tg_graphs;
 
+/* ---- the core's functions (kernels/sched/sched.c); in device code they have no prototypes ----- */
+
+#ifndef __CUDACC__
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* Size of the state block for a configuration; 0 where the configuration breaks a rule. */
 uint64_t tg_state_bytes(const tg_config *config);
-/* Lays out and clears a state block of tg_state_bytes(config) bytes, 128-byte aligned. */
+/* Lays out and clears a state block of tg_state_bytes(config) bytes, 128-byte aligned. TG_ERROR_*. The 64
+ * bytes between two tables are left as they were, for whoever wants to watch them. */
 uint32_t tg_state_init(tg_state *state, const tg_config *config);
 
 /* Size of the ring block for the five capacities and, below, its layout. `shape` needs only the capacities and `record`. */
 uint64_t tg_rings_bytes(const tg_rings *shape);
 void tg_rings_init(tg_rings *rings, const tg_rings *shape);
 
-/* A turn is phases 0 .. tg_phases() - 1, each run for every lane in 0 .. lanes - 1, a barrier between
- * phases; within a phase lanes may run in any order. The result does not depend on `lanes`.
+/* A turn is phases 0 .. tg_phases() - 1, each run for every lane in 0 .. lanes - 1 (lanes at most
+ * TG_MAX_LANES), a barrier between phases; within a phase lanes may run in any order. The result does not
+ * depend on `lanes`.
  *
- * Live: tg_gather_phases() phases run first and fill state->inputs from the rings, the returned step and
- * `now_ns`. Replay: the caller fills state->inputs from a record and runs only the others. */
+ * Live: the first tg_gather_phases() of them fill state->inputs from the rings, the returned step and
+ * `now_ns`. Replay: the caller fills state->inputs from a record and runs only the others, with ring
+ * entries as they were and `record` 0. */
 uint32_t tg_gather_phases(void);
 uint32_t tg_phases(void);
 void tg_phase(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t phase, uint32_t lane, uint32_t lanes);
@@ -366,5 +397,6 @@ uint32_t tg_mailbox_take(tg_mailbox *mailbox, uint64_t *step);
 #ifdef __cplusplus
 }
 #endif
+#endif /* __CUDACC__ */
 
 #endif

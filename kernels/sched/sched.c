@@ -1,1 +1,45 @@
-#include "abi.h"
+/* sched.c: the scheduler core. One turn of it collects the step that came back, publishes its events, admits
+ * waiting requests and composes the next step.
+ *
+ * A turn is phases over lanes, with a barrier between phases. On a GPU lanes are the threads of the
+ * dispatcher kernel, which includes this file; on the host they are a loop. What happens where:
+ *
+ *   gather    gather.h    clock, ring indices, the returned step          (live turns only)
+ *   stopped   gather.h    which of its tokens are stop ids                (live turns only)
+ *   collect   collect.h   cancels, returned rows and deadlines of each slot
+ *   groups    turn.h      sums of counts over groups of lanes
+ *   place     collect.h   events and ended slots get their places
+ *   admit     admit.h     pages come back; requests get slots, strictly in order
+ *   publish   publish.h   new slots get pages; events go to the ring as far as it has room
+ *   compose   compose.h   decode rows; the plan of the prompt chunks
+ *   fill      compose.h   the chunks' rows; the step's head
+ *   finish    finish.h    tails handed back, outcome, action
+ *
+ * No libc, no floating point, no recursion, no pointer into anyone's heap. */
+#include "sched/layout.h"
+
+#include "sched/finish.h"
+
+#define TG_GATHER_PHASES 2u
+#define TG_PHASES 10u
+
+TG_API uint32_t tg_gather_phases(void) { return TG_GATHER_PHASES; }
+
+TG_API uint32_t tg_phases(void) { return TG_PHASES; }
+
+TG_API void tg_phase(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t phase, uint32_t lane,
+                     uint32_t lanes) {
+  switch (phase) {
+    case 0u: tg_phase_gather(state, rings, now_ns, lane, lanes); break;
+    case 1u: tg_phase_stopped(state, lane, lanes); break;
+    case 2u: tg_phase_collect(state, rings, lane, lanes); break;
+    case 3u: tg_phase_groups(state, lane, lanes); break;
+    case 4u: tg_phase_place(state, lane, lanes); break;
+    case 5u: tg_phase_admit(state, rings, lane, lanes); break;
+    case 6u: tg_phase_publish(state, rings, lane, lanes); break;
+    case 7u: tg_phase_compose(state, rings, lane, lanes); break;
+    case 8u: tg_phase_fill(state, rings, lane, lanes); break;
+    case 9u: tg_phase_finish(state, rings, lane); break;
+    default: break;
+  }
+}

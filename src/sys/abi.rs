@@ -10,7 +10,8 @@ pub const TG_MAX_STAGES: u32 = 16;
 pub const TG_MAX_STOP_IDS: u32 = 16;
 pub const TG_MAX_LOGPROBS: u32 = 20;
 pub const TG_MAX_BUCKETS: u32 = 16;
-pub const TG_NO_TIMEOUT: i32 = -1;
+pub const TG_MAX_TAKES: u32 = 32;
+pub const TG_NONE: u32 = 4294967295;
 pub const TG_KIND_DECODE: u32 = 0;
 pub const TG_KIND_MIXED: u32 = 1;
 pub const TG_KIND_SCORE: u32 = 2;
@@ -37,12 +38,15 @@ pub const TG_ERROR_NONE: u32 = 0;
 pub const TG_ERROR_CONFIG: u32 = 1;
 pub const TG_ERROR_BROKEN: u32 = 2;
 pub const TG_ERROR_MAILBOX: u32 = 3;
+pub const TG_ERROR_LAUNCH: u32 = 4;
 pub const TG_SLOT_FREE: u32 = 0;
 pub const TG_SLOT_PREFILL: u32 = 1;
 pub const TG_SLOT_DECODE: u32 = 2;
 pub const TG_SEQUENCE_FIRST: u32 = 1;
 pub const TG_SEQUENCE_LAST: u32 = 2;
 pub const TG_SEQUENCE_DECODE: u32 = 4;
+pub const TG_NO_TIMEOUT: u64 = 18446744073709551615;
+pub const TG_NO_STEP: u64 = 18446744073709551615;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_index {
@@ -131,7 +135,7 @@ pub struct tg_event {
     pub request: u64,
     pub time_ns: u64,
     pub type_: u32,
-    pub reason: u32,
+    pub detail: u32,
     pub token: i32,
     pub index: u32,
     pub seen_ns: u64,
@@ -146,7 +150,7 @@ const _: () = {
     ["Offset of field: tg_event::request"][::core::mem::offset_of!(tg_event, request) - 0usize];
     ["Offset of field: tg_event::time_ns"][::core::mem::offset_of!(tg_event, time_ns) - 8usize];
     ["Offset of field: tg_event::type_"][::core::mem::offset_of!(tg_event, type_) - 16usize];
-    ["Offset of field: tg_event::reason"][::core::mem::offset_of!(tg_event, reason) - 20usize];
+    ["Offset of field: tg_event::detail"][::core::mem::offset_of!(tg_event, detail) - 20usize];
     ["Offset of field: tg_event::token"][::core::mem::offset_of!(tg_event, token) - 24usize];
     ["Offset of field: tg_event::index"][::core::mem::offset_of!(tg_event, index) - 28usize];
     ["Offset of field: tg_event::seen_ns"][::core::mem::offset_of!(tg_event, seen_ns) - 32usize];
@@ -356,6 +360,7 @@ pub struct tg_config {
     pub chunk_align: u32,
     pub stages: u32,
     pub steps_in_flight: u32,
+    pub mailbox_depth: u32,
     pub request_capacity: u32,
     pub token_capacity: u32,
     pub event_capacity: u32,
@@ -364,7 +369,7 @@ pub struct tg_config {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_config"][::core::mem::size_of::<tg_config>() - 248usize];
+    ["Size of tg_config"][::core::mem::size_of::<tg_config>() - 252usize];
     ["Alignment of tg_config"][::core::mem::align_of::<tg_config>() - 4usize];
     ["Offset of field: tg_config::slots"][::core::mem::offset_of!(tg_config, slots) - 0usize];
     ["Offset of field: tg_config::pages"][::core::mem::offset_of!(tg_config, pages) - 4usize];
@@ -379,16 +384,18 @@ const _: () = {
     ["Offset of field: tg_config::stages"][::core::mem::offset_of!(tg_config, stages) - 24usize];
     ["Offset of field: tg_config::steps_in_flight"]
         [::core::mem::offset_of!(tg_config, steps_in_flight) - 28usize];
+    ["Offset of field: tg_config::mailbox_depth"]
+        [::core::mem::offset_of!(tg_config, mailbox_depth) - 32usize];
     ["Offset of field: tg_config::request_capacity"]
-        [::core::mem::offset_of!(tg_config, request_capacity) - 32usize];
+        [::core::mem::offset_of!(tg_config, request_capacity) - 36usize];
     ["Offset of field: tg_config::token_capacity"]
-        [::core::mem::offset_of!(tg_config, token_capacity) - 36usize];
+        [::core::mem::offset_of!(tg_config, token_capacity) - 40usize];
     ["Offset of field: tg_config::event_capacity"]
-        [::core::mem::offset_of!(tg_config, event_capacity) - 40usize];
+        [::core::mem::offset_of!(tg_config, event_capacity) - 44usize];
     ["Offset of field: tg_config::bucket_count"]
-        [::core::mem::offset_of!(tg_config, bucket_count) - 44usize];
+        [::core::mem::offset_of!(tg_config, bucket_count) - 48usize];
     ["Offset of field: tg_config::bucket_rows"]
-        [::core::mem::offset_of!(tg_config, bucket_rows) - 56usize];
+        [::core::mem::offset_of!(tg_config, bucket_rows) - 60usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -397,16 +404,16 @@ pub struct tg_slot {
     pub token_start: u64,
     pub deadline_ns: u64,
     pub seen_ns: u64,
-    pub admitted_ns: u64,
-    pub first_ns: u64,
     pub phase: u32,
     pub end_reason: u32,
-    pub prompt_tokens: u32,
-    pub max_new_tokens: u32,
-    pub composed: u32,
-    pub generated: u32,
     pub steps: u32,
+    pub generated: u32,
+    pub max_new_tokens: u32,
+    pub prompt_tokens: u32,
+    pub composed: u32,
     pub pages: u32,
+    pub admitted_ns: u64,
+    pub first_ns: u64,
     pub last_token: i32,
     pub flags: u32,
     pub stop_count: u32,
@@ -424,20 +431,20 @@ const _: () = {
     ["Offset of field: tg_slot::deadline_ns"]
         [::core::mem::offset_of!(tg_slot, deadline_ns) - 16usize];
     ["Offset of field: tg_slot::seen_ns"][::core::mem::offset_of!(tg_slot, seen_ns) - 24usize];
-    ["Offset of field: tg_slot::admitted_ns"]
-        [::core::mem::offset_of!(tg_slot, admitted_ns) - 32usize];
-    ["Offset of field: tg_slot::first_ns"][::core::mem::offset_of!(tg_slot, first_ns) - 40usize];
-    ["Offset of field: tg_slot::phase"][::core::mem::offset_of!(tg_slot, phase) - 48usize];
+    ["Offset of field: tg_slot::phase"][::core::mem::offset_of!(tg_slot, phase) - 32usize];
     ["Offset of field: tg_slot::end_reason"]
-        [::core::mem::offset_of!(tg_slot, end_reason) - 52usize];
-    ["Offset of field: tg_slot::prompt_tokens"]
-        [::core::mem::offset_of!(tg_slot, prompt_tokens) - 56usize];
+        [::core::mem::offset_of!(tg_slot, end_reason) - 36usize];
+    ["Offset of field: tg_slot::steps"][::core::mem::offset_of!(tg_slot, steps) - 40usize];
+    ["Offset of field: tg_slot::generated"][::core::mem::offset_of!(tg_slot, generated) - 44usize];
     ["Offset of field: tg_slot::max_new_tokens"]
-        [::core::mem::offset_of!(tg_slot, max_new_tokens) - 60usize];
-    ["Offset of field: tg_slot::composed"][::core::mem::offset_of!(tg_slot, composed) - 64usize];
-    ["Offset of field: tg_slot::generated"][::core::mem::offset_of!(tg_slot, generated) - 68usize];
-    ["Offset of field: tg_slot::steps"][::core::mem::offset_of!(tg_slot, steps) - 72usize];
-    ["Offset of field: tg_slot::pages"][::core::mem::offset_of!(tg_slot, pages) - 76usize];
+        [::core::mem::offset_of!(tg_slot, max_new_tokens) - 48usize];
+    ["Offset of field: tg_slot::prompt_tokens"]
+        [::core::mem::offset_of!(tg_slot, prompt_tokens) - 52usize];
+    ["Offset of field: tg_slot::composed"][::core::mem::offset_of!(tg_slot, composed) - 56usize];
+    ["Offset of field: tg_slot::pages"][::core::mem::offset_of!(tg_slot, pages) - 60usize];
+    ["Offset of field: tg_slot::admitted_ns"]
+        [::core::mem::offset_of!(tg_slot, admitted_ns) - 64usize];
+    ["Offset of field: tg_slot::first_ns"][::core::mem::offset_of!(tg_slot, first_ns) - 72usize];
     ["Offset of field: tg_slot::last_token"]
         [::core::mem::offset_of!(tg_slot, last_token) - 80usize];
     ["Offset of field: tg_slot::flags"][::core::mem::offset_of!(tg_slot, flags) - 84usize];
@@ -505,10 +512,11 @@ pub struct tg_step {
     pub sequence_table: u64,
     pub sample_table: u64,
     pub sampled_table: u64,
+    pub slot_sequence_table: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_step"][::core::mem::size_of::<tg_step>() - 80usize];
+    ["Size of tg_step"][::core::mem::size_of::<tg_step>() - 88usize];
     ["Alignment of tg_step"][::core::mem::align_of::<tg_step>() - 8usize];
     ["Offset of field: tg_step::number"][::core::mem::offset_of!(tg_step, number) - 0usize];
     ["Offset of field: tg_step::start_ns"][::core::mem::offset_of!(tg_step, start_ns) - 8usize];
@@ -530,6 +538,8 @@ const _: () = {
         [::core::mem::offset_of!(tg_step, sample_table) - 64usize];
     ["Offset of field: tg_step::sampled_table"]
         [::core::mem::offset_of!(tg_step, sampled_table) - 72usize];
+    ["Offset of field: tg_step::slot_sequence_table"]
+        [::core::mem::offset_of!(tg_step, slot_sequence_table) - 80usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -558,29 +568,40 @@ pub struct tg_state {
     pub bytes: u64,
     pub max_pages: u32,
     pub error: u32,
+    pub broken: u32,
+    pub pad: u32,
     pub slot_table: u64,
     pub page_table: u64,
     pub free_page_table: u64,
+    pub free_slot_table: u64,
     pub seen_table: u64,
     pub cancel_table: u64,
     pub prefill_table: u64,
     pub pending_table: u64,
     pub pending_sample_table: u64,
     pub scratch_table: u64,
+    pub note_table: u64,
+    pub ended_table: u64,
+    pub taken_table: u64,
+    pub chunk_table: u64,
     pub inputs: tg_inputs,
     pub outcome: tg_outcome,
+    pub front: tg_request,
+    pub front_number: u64,
     pub turn: u64,
     pub requests_seen: u64,
     pub requests_taken: u64,
     pub controls_taken: u64,
+    pub tokens_taken: u64,
+    pub token_tail: u64,
     pub events_published: u64,
     pub traces_written: u64,
     pub steps_composed: u64,
     pub steps_collected: u64,
-    pub prefill_first: u64,
-    pub prefill_last: u64,
     pub free_pages: u32,
     pub running: u32,
+    pub prefill: u32,
+    pub decode_cursor: u32,
     pub pending: u32,
     pub pending_published: u32,
     pub steps: [tg_step; 16usize],
@@ -588,60 +609,91 @@ pub struct tg_state {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10144usize];
+    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10472usize];
     ["Alignment of tg_state"][::core::mem::align_of::<tg_state>() - 8usize];
     ["Offset of field: tg_state::config"][::core::mem::offset_of!(tg_state, config) - 0usize];
-    ["Offset of field: tg_state::bytes"][::core::mem::offset_of!(tg_state, bytes) - 248usize];
+    ["Offset of field: tg_state::bytes"][::core::mem::offset_of!(tg_state, bytes) - 256usize];
     ["Offset of field: tg_state::max_pages"]
-        [::core::mem::offset_of!(tg_state, max_pages) - 256usize];
-    ["Offset of field: tg_state::error"][::core::mem::offset_of!(tg_state, error) - 260usize];
+        [::core::mem::offset_of!(tg_state, max_pages) - 264usize];
+    ["Offset of field: tg_state::error"][::core::mem::offset_of!(tg_state, error) - 268usize];
+    ["Offset of field: tg_state::broken"][::core::mem::offset_of!(tg_state, broken) - 272usize];
+    ["Offset of field: tg_state::pad"][::core::mem::offset_of!(tg_state, pad) - 276usize];
     ["Offset of field: tg_state::slot_table"]
-        [::core::mem::offset_of!(tg_state, slot_table) - 264usize];
+        [::core::mem::offset_of!(tg_state, slot_table) - 280usize];
     ["Offset of field: tg_state::page_table"]
-        [::core::mem::offset_of!(tg_state, page_table) - 272usize];
+        [::core::mem::offset_of!(tg_state, page_table) - 288usize];
     ["Offset of field: tg_state::free_page_table"]
-        [::core::mem::offset_of!(tg_state, free_page_table) - 280usize];
+        [::core::mem::offset_of!(tg_state, free_page_table) - 296usize];
+    ["Offset of field: tg_state::free_slot_table"]
+        [::core::mem::offset_of!(tg_state, free_slot_table) - 304usize];
     ["Offset of field: tg_state::seen_table"]
-        [::core::mem::offset_of!(tg_state, seen_table) - 288usize];
+        [::core::mem::offset_of!(tg_state, seen_table) - 312usize];
     ["Offset of field: tg_state::cancel_table"]
-        [::core::mem::offset_of!(tg_state, cancel_table) - 296usize];
+        [::core::mem::offset_of!(tg_state, cancel_table) - 320usize];
     ["Offset of field: tg_state::prefill_table"]
-        [::core::mem::offset_of!(tg_state, prefill_table) - 304usize];
+        [::core::mem::offset_of!(tg_state, prefill_table) - 328usize];
     ["Offset of field: tg_state::pending_table"]
-        [::core::mem::offset_of!(tg_state, pending_table) - 312usize];
+        [::core::mem::offset_of!(tg_state, pending_table) - 336usize];
     ["Offset of field: tg_state::pending_sample_table"]
-        [::core::mem::offset_of!(tg_state, pending_sample_table) - 320usize];
+        [::core::mem::offset_of!(tg_state, pending_sample_table) - 344usize];
     ["Offset of field: tg_state::scratch_table"]
-        [::core::mem::offset_of!(tg_state, scratch_table) - 328usize];
-    ["Offset of field: tg_state::inputs"][::core::mem::offset_of!(tg_state, inputs) - 336usize];
-    ["Offset of field: tg_state::outcome"][::core::mem::offset_of!(tg_state, outcome) - 512usize];
-    ["Offset of field: tg_state::turn"][::core::mem::offset_of!(tg_state, turn) - 576usize];
+        [::core::mem::offset_of!(tg_state, scratch_table) - 352usize];
+    ["Offset of field: tg_state::note_table"]
+        [::core::mem::offset_of!(tg_state, note_table) - 360usize];
+    ["Offset of field: tg_state::ended_table"]
+        [::core::mem::offset_of!(tg_state, ended_table) - 368usize];
+    ["Offset of field: tg_state::taken_table"]
+        [::core::mem::offset_of!(tg_state, taken_table) - 376usize];
+    ["Offset of field: tg_state::chunk_table"]
+        [::core::mem::offset_of!(tg_state, chunk_table) - 384usize];
+    ["Offset of field: tg_state::inputs"][::core::mem::offset_of!(tg_state, inputs) - 392usize];
+    ["Offset of field: tg_state::outcome"][::core::mem::offset_of!(tg_state, outcome) - 568usize];
+    ["Offset of field: tg_state::front"][::core::mem::offset_of!(tg_state, front) - 632usize];
+    ["Offset of field: tg_state::front_number"]
+        [::core::mem::offset_of!(tg_state, front_number) - 760usize];
+    ["Offset of field: tg_state::turn"][::core::mem::offset_of!(tg_state, turn) - 768usize];
     ["Offset of field: tg_state::requests_seen"]
-        [::core::mem::offset_of!(tg_state, requests_seen) - 584usize];
+        [::core::mem::offset_of!(tg_state, requests_seen) - 776usize];
     ["Offset of field: tg_state::requests_taken"]
-        [::core::mem::offset_of!(tg_state, requests_taken) - 592usize];
+        [::core::mem::offset_of!(tg_state, requests_taken) - 784usize];
     ["Offset of field: tg_state::controls_taken"]
-        [::core::mem::offset_of!(tg_state, controls_taken) - 600usize];
+        [::core::mem::offset_of!(tg_state, controls_taken) - 792usize];
+    ["Offset of field: tg_state::tokens_taken"]
+        [::core::mem::offset_of!(tg_state, tokens_taken) - 800usize];
+    ["Offset of field: tg_state::token_tail"]
+        [::core::mem::offset_of!(tg_state, token_tail) - 808usize];
     ["Offset of field: tg_state::events_published"]
-        [::core::mem::offset_of!(tg_state, events_published) - 608usize];
+        [::core::mem::offset_of!(tg_state, events_published) - 816usize];
     ["Offset of field: tg_state::traces_written"]
-        [::core::mem::offset_of!(tg_state, traces_written) - 616usize];
+        [::core::mem::offset_of!(tg_state, traces_written) - 824usize];
     ["Offset of field: tg_state::steps_composed"]
-        [::core::mem::offset_of!(tg_state, steps_composed) - 624usize];
+        [::core::mem::offset_of!(tg_state, steps_composed) - 832usize];
     ["Offset of field: tg_state::steps_collected"]
-        [::core::mem::offset_of!(tg_state, steps_collected) - 632usize];
-    ["Offset of field: tg_state::prefill_first"]
-        [::core::mem::offset_of!(tg_state, prefill_first) - 640usize];
-    ["Offset of field: tg_state::prefill_last"]
-        [::core::mem::offset_of!(tg_state, prefill_last) - 648usize];
+        [::core::mem::offset_of!(tg_state, steps_collected) - 840usize];
     ["Offset of field: tg_state::free_pages"]
-        [::core::mem::offset_of!(tg_state, free_pages) - 656usize];
-    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 660usize];
-    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 664usize];
+        [::core::mem::offset_of!(tg_state, free_pages) - 848usize];
+    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 852usize];
+    ["Offset of field: tg_state::prefill"][::core::mem::offset_of!(tg_state, prefill) - 856usize];
+    ["Offset of field: tg_state::decode_cursor"]
+        [::core::mem::offset_of!(tg_state, decode_cursor) - 860usize];
+    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 864usize];
     ["Offset of field: tg_state::pending_published"]
-        [::core::mem::offset_of!(tg_state, pending_published) - 668usize];
-    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 672usize];
-    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 1952usize];
+        [::core::mem::offset_of!(tg_state, pending_published) - 868usize];
+    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 872usize];
+    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2280usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
+pub struct tg_graphs {
+    pub idle: u64,
+    pub step: [[u64; 16usize]; 3usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_graphs"][::core::mem::size_of::<tg_graphs>() - 392usize];
+    ["Alignment of tg_graphs"][::core::mem::align_of::<tg_graphs>() - 8usize];
+    ["Offset of field: tg_graphs::idle"][::core::mem::offset_of!(tg_graphs, idle) - 0usize];
+    ["Offset of field: tg_graphs::step"][::core::mem::offset_of!(tg_graphs, step) - 8usize];
 };
 unsafe extern "C" {
     pub fn tg_state_bytes(config: *const tg_config) -> u64;

@@ -66,7 +66,12 @@ mod tests {
                 .or_default()
                 .push(kernel.arch);
         }
-        for name in ["tg_rmsnorm_bf16", "tg_rmsnorm_sampled_f32", "tg_embed_f16"] {
+        for name in [
+            "tg_rmsnorm_bf16",
+            "tg_rmsnorm_sampled_f32",
+            "tg_embed_f16",
+            "tg_dispatch",
+        ] {
             let found = architectures
                 .get(name)
                 .unwrap_or_else(|| panic!("no {name}"));

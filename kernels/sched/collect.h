@@ -1,0 +1,188 @@
+/* collect.h: the returned step's tokens, who ends, and where each event goes. */
+#ifndef TAILGRAPH_SCHED_COLLECT_H
+#define TAILGRAPH_SCHED_COLLECT_H
+
+#include "sched/gather.h"
+
+TG_FN uint32_t tg_cancels(const tg_state *state, tg_rings *rings, uint64_t request) {
+  const tg_control *controls = (const tg_control *)tg_at(rings, rings->controls);
+  for (uint64_t n = state->controls_taken; n < state->inputs.control_head; n++) {
+    if (controls[n & (rings->control_capacity - 1u)].request == request) return 1u;
+  }
+  return 0u;
+}
+
+/* What lanes share besides slots: the clock of new requests, the cancel bits of waiting ones. */
+TG_FN void tg_observe(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
+  const tg_inputs *inputs = &state->inputs;
+  const tg_control *controls = (const tg_control *)tg_at(rings, rings->controls);
+  for (uint64_t n = state->requests_seen + lane; n < inputs->request_head; n += lanes) {
+    *tg_seen_at(state, n) = inputs->now_ns;
+  }
+  for (uint64_t n = state->controls_taken + lane; n < inputs->control_head; n += lanes) {
+    uint64_t request = controls[n & (rings->control_capacity - 1u)].request;
+    if (request >= state->requests_taken && request - state->requests_taken < state->config.request_capacity) {
+      tg_set_bits(tg_cancel_word(state, request), tg_cancel_bit(state, request));
+    }
+  }
+}
+
+/* One slot's part of the returned step: its note where it gives a token event, else 0. */
+TG_FN uint32_t tg_collect_sequence(tg_state *state, const tg_step *step, const tg_sequence *sequence, tg_slot *slot) {
+  const tg_inputs *inputs = &state->inputs;
+  if (slot->steps == 0u) {
+    tg_set_bits(&state->broken, 1u);
+    return 0u;
+  }
+  slot->steps--;
+  if (TG_MUT(3, slot->end_reason != TG_END_NONE, 0) || !(sequence->flags & TG_SEQUENCE_LAST)) return 0u;
+  if (slot->first_ns == 0u) slot->first_ns = inputs->now_ns;
+  if (slot->max_new_tokens == 0u) { /* only scored: its prompt is through */
+    slot->end_reason = TG_END_LENGTH;
+    return 0u;
+  }
+  slot->last_token = tg_samples(state, step)[sequence->sample].token;
+  slot->generated++;
+  if (inputs->stopped[sequence->slot / 32u] >> (sequence->slot % 32u) & 1u) {
+    slot->end_reason = TG_MUT(4, TG_END_STOP, slot->generated == slot->max_new_tokens ? TG_END_LENGTH : TG_END_STOP);
+  } else if (slot->generated == slot->max_new_tokens) {
+    slot->end_reason = TG_END_LENGTH;
+  }
+  return TG_NOTE_TOKEN | sequence->sample << TG_NOTE_SAMPLE_SHIFT;
+}
+
+/* Phase: every slot learns of its cancel, its returned rows and its deadline, in this order. A cancel drops
+ * the token that comes with it; a deadline does not. What the slot does next goes to its note. */
+TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
+  const tg_inputs *inputs = &state->inputs;
+  tg_turn *turn = tg_scratch(state);
+  uint32_t open = tg_is_open(state, rings);
+  uint32_t collecting = open && state->pending == 0u;
+  uint32_t returned = collecting && inputs->returned && tg_in_flight(state) != 0u;
+  const tg_step *step = tg_step_at(state, state->steps_collected);
+  uint32_t *notes = tg_words(state, state->note_table);
+  uint64_t counts = 0u;
+  uint32_t end = tg_first_slot(state, lane + 1u, lanes);
+
+  if (lane == 0u) {
+    uint64_t sampled = state->steps_collected - (returned ? 0u : 1u);
+    turn->open = open;
+    turn->collecting = collecting;
+    turn->returned_step = returned ? state->steps_collected : TG_NO_STEP;
+    turn->sampled_place = (uint32_t)(sampled % state->config.steps_in_flight);
+    turn->requests_seen = state->requests_seen;
+    turn->controls_taken = state->controls_taken;
+    if (inputs->returned && !returned) tg_set_bits(&state->broken, 1u);
+  }
+  if (!open) return;
+  tg_observe(state, rings, lane, lanes);
+
+  for (uint32_t index = tg_first_slot(state, lane, lanes); index < end; index++) {
+    tg_slot *slot = &tg_slots(state)[index];
+    uint32_t note = 0u;
+    if (slot->phase != TG_SLOT_FREE) {
+      if (slot->end_reason == TG_END_NONE && tg_cancels(state, rings, slot->request)) {
+        slot->end_reason = TG_END_CANCELLED;
+        counts += TG_COUNT(TG_MARKED);
+      }
+      if (returned) {
+        uint32_t sequence = tg_words(state, step->slot_sequence_table)[index];
+        if (sequence != TG_NONE) note = tg_collect_sequence(state, step, &tg_sequences(state, step)[sequence], slot);
+        if (note != 0u) counts += TG_COUNT(TG_TOKENS);
+      }
+      if (slot->end_reason == TG_END_NONE && inputs->now_ns >= slot->deadline_ns) {
+        slot->end_reason = TG_END_TIMEOUT;
+        counts += TG_COUNT(TG_MARKED);
+      }
+      if (slot->end_reason != TG_END_NONE) {
+        if (collecting && TG_MUT(5, slot->steps == 0u, 1)) {
+          note |= TG_NOTE_END;
+          counts += TG_COUNT(TG_ENDS);
+        }
+      } else if (slot->phase == TG_SLOT_DECODE) {
+        counts += TG_COUNT(TG_DECODING);
+        if (TG_MUT(6, slot->steps == 0u, slot->generated != 0u)) {
+          note |= TG_NOTE_CANDIDATE;
+          counts += TG_COUNT(TG_CANDIDATES);
+        }
+      }
+    }
+    notes[index] = note;
+  }
+  turn->counts[lane] = counts;
+}
+
+TG_FN void tg_fill_end(tg_event *event, uint64_t now_ns, const tg_slot *slot) {
+  event->request = slot->request;
+  event->time_ns = now_ns;
+  event->type = TG_EVENT_END;
+  event->detail = slot->end_reason;
+  event->token = -1;
+  event->index = slot->generated;
+  event->seen_ns = slot->seen_ns;
+  event->admitted_ns = slot->admitted_ns;
+  event->first_ns = slot->first_ns;
+  event->step = 0u;
+}
+
+TG_FN void tg_fill_token(tg_event *event, uint64_t now_ns, const tg_slot *slot, uint64_t step) {
+  event->request = slot->request;
+  event->time_ns = now_ns;
+  event->type = TG_EVENT_TOKEN;
+  event->detail = slot->sampling.logprobs;
+  event->token = slot->last_token;
+  event->index = slot->generated - 1u;
+  event->seen_ns = 0u;
+  event->admitted_ns = 0u;
+  event->first_ns = 0u;
+  event->step = step;
+}
+
+/* Phase: each lane knows from the counts of the others where its slots' events stand. Slots that end become
+ * free; the list of them says which pages come back. */
+TG_FN void tg_phase_place(tg_state *state, uint32_t lane, uint32_t lanes) {
+  tg_turn *turn = tg_scratch(state);
+  if (!turn->open) return;
+  const uint32_t *notes = tg_words(state, state->note_table);
+  uint64_t before = tg_count_before(turn, lane);
+  uint32_t at = TG_COUNTED(before, TG_TOKENS) + TG_COUNTED(before, TG_ENDS);
+  uint32_t ended = TG_COUNTED(before, TG_ENDS);
+  uint32_t first = tg_first_slot(state, lane, lanes);
+  uint32_t end = tg_first_slot(state, lane + 1u, lanes);
+  uint32_t cursor = state->decode_cursor;
+  uint64_t counts = turn->counts[lane];
+
+  turn->before[lane] = before;
+  if (lane == lanes - 1u) {
+    turn->totals = before + counts;
+    if (cursor >= end) turn->below = TG_COUNTED(before + counts, TG_CANDIDATES);
+  }
+  if (first <= cursor && cursor < end) {
+    uint32_t below = TG_COUNTED(before, TG_CANDIDATES);
+    for (uint32_t index = first; index < cursor; index++) below += (notes[index] & TG_NOTE_CANDIDATE) != 0u;
+    turn->below = TG_MUT(7, below, 0u);
+  }
+
+  if (TG_COUNTED(counts, TG_TOKENS) + TG_COUNTED(counts, TG_ENDS) == 0u) return;
+  for (uint32_t index = first; index < end; index++) {
+    tg_slot *slot = &tg_slots(state)[index];
+    tg_event *pending = (tg_event *)tg_at(state, state->pending_table);
+    uint32_t *samples = tg_words(state, state->pending_sample_table);
+    if (notes[index] & TG_NOTE_TOKEN) {
+      tg_fill_token(&pending[at], state->inputs.now_ns, slot, turn->returned_step);
+      samples[at] = slot->sampling.logprobs == TG_LOGPROBS_NONE ? TG_NONE : notes[index] >> TG_NOTE_SAMPLE_SHIFT;
+      at++;
+    }
+    if (notes[index] & TG_NOTE_END) {
+      tg_ended *gone = &tg_ended_list(state)[ended++];
+      gone->slot = index;
+      gone->pages = slot->pages;
+      tg_fill_end(&pending[at], state->inputs.now_ns, slot);
+      samples[at] = TG_NONE;
+      at++;
+      slot->phase = TG_SLOT_FREE;
+    }
+  }
+}
+
+#endif

@@ -1,0 +1,188 @@
+/* compose.h: the next step's rows. Decode rows first, in slot order; then prompt chunks, in order of
+ * admission, up to the row budget. */
+#ifndef TAILGRAPH_SCHED_COMPOSE_H
+#define TAILGRAPH_SCHED_COMPOSE_H
+
+#include "sched/publish.h"
+
+/* How many decode rows the step gets. With several steps in flight a step leaves some sequences to the
+ * others, so that each of them finds its share: the pipeline fills. */
+TG_FN uint32_t tg_decode_rows(const tg_state *state, const tg_turn *turn) {
+  uint32_t share = tg_ceil_div(TG_COUNTED(turn->totals, TG_DECODING), state->config.steps_in_flight);
+  return tg_min(TG_COUNTED(turn->totals, TG_CANDIDATES), share);
+}
+
+/* A slot's rows go on in the order of slots, but who gets one goes round: from the cursor on, then from slot
+ * 0. So a candidate that is passed over stands nearer to the cursor each time, and gets its row after at most
+ * steps_in_flight steps. `rank` counts the candidates below the slot; the result is its row, TG_NONE for none. */
+TG_FN uint32_t tg_decode_row(const tg_turn *turn, uint32_t picks, uint32_t rank) {
+  uint32_t candidates = TG_COUNTED(turn->totals, TG_CANDIDATES);
+  uint32_t above = candidates - turn->below;
+  uint32_t wrapped = picks > above ? picks - above : 0u;
+  if (rank < turn->below) return rank < wrapped ? rank : TG_NONE;
+  return rank - turn->below < picks ? wrapped + rank - turn->below : TG_NONE;
+}
+
+/* Is this slot's row the last one picked, going round from the cursor? */
+TG_FN uint32_t tg_is_last_pick(const tg_turn *turn, uint32_t picks, uint32_t rank) {
+  uint32_t above = TG_COUNTED(turn->totals, TG_CANDIDATES) - turn->below;
+  return picks > above ? rank + 1u == picks - above : rank + 1u == turn->below + picks;
+}
+
+TG_FN void tg_compose_decode(tg_state *state, tg_step *step, uint32_t picks, uint32_t lane, uint32_t lanes) {
+  tg_turn *turn = tg_scratch(state);
+  const uint32_t *notes = tg_words(state, state->note_table);
+  uint32_t rank = TG_COUNTED(turn->before[lane], TG_CANDIDATES);
+  uint32_t end = tg_first_slot(state, lane + 1u, lanes);
+  for (uint32_t index = tg_first_slot(state, lane, lanes); index < end; index++) {
+    uint32_t row = TG_NONE;
+    if (notes[index] & TG_NOTE_CANDIDATE) {
+      row = tg_decode_row(turn, picks, rank);
+      if (tg_is_last_pick(turn, picks, rank)) turn->next_cursor = index + 1u;
+      rank++;
+    }
+    if (row != TG_NONE) {
+      tg_slot *slot = &tg_slots(state)[index];
+      tg_row *entry = &tg_rows(state, step)[row];
+      tg_sequence *sequence = &tg_sequences(state, step)[row];
+      uint32_t position = slot->prompt_tokens + slot->generated - 1u; /* of the newest token */
+      slot->steps++;
+      entry->slot = index;
+      entry->position = position;
+      entry->token = -1;
+      entry->sequence = row;
+      sequence->slot = index;
+      sequence->first_row = row;
+      sequence->rows = 1u;
+      sequence->first_position = position;
+      sequence->sample = row;
+      sequence->flags = TG_SEQUENCE_DECODE | TG_SEQUENCE_LAST;
+      tg_words(state, step->sample_table)[row] = row;
+    }
+    tg_words(state, step->slot_sequence_table)[index] = row;
+  }
+}
+
+/* Where a chunk that starts at `from` ends, given `budget` rows: at the prompt's end if it can, else on a
+ * multiple of chunk_align; `from` itself where it reaches neither. */
+TG_FN uint32_t tg_chunk_end(const tg_state *state, uint32_t from, uint32_t prompt_tokens, uint32_t budget) {
+  uint32_t end = prompt_tokens;
+  if (prompt_tokens - from > budget) {
+    end = from + budget;
+    end -= TG_MUT(16, end % state->config.chunk_align, 0u);
+  }
+  return end > from ? end : from;
+}
+
+/* Lane 0: one chunk for each slot in prefill, in order of admission, until the budget is used or cannot
+ * take the next one. Slots whose prompt is through leave the list. */
+TG_FN void tg_plan_chunks(tg_state *state, uint32_t decode_rows) {
+  tg_turn *turn = tg_scratch(state);
+  uint32_t *list = tg_words(state, state->prefill_table);
+  uint32_t kept = 0u;
+  uint32_t full = 0u;
+  turn->chunks = 0u;
+  turn->rows = decode_rows;
+  turn->sample_rows = decode_rows;
+  turn->kind = TG_KIND_DECODE;
+  for (uint32_t i = 0u; i < state->prefill; i++) {
+    tg_slot *slot = &tg_slots(state)[list[i]];
+    uint32_t from = slot->composed;
+    uint32_t budget = full ? 0u : state->config.step_tokens - turn->rows;
+    uint32_t to = tg_chunk_end(state, from, slot->prompt_tokens, budget);
+    if (to == from) {
+      full = TG_MUT(17, 1u, 0u);
+      list[kept++] = list[i];
+      continue;
+    }
+    uint32_t last = to == slot->prompt_tokens;
+    uint32_t all_logits = (slot->flags & TG_REQUEST_LOGITS_ALL) != 0u;
+    tg_chunk *chunk = &tg_chunk_list(state)[turn->chunks++];
+    chunk->slot = list[i];
+    chunk->first_position = from;
+    chunk->rows = to - from;
+    chunk->first_row = turn->rows;
+    chunk->sample = last && !TG_MUT(18, all_logits, 0u) ? turn->sample_rows++ : TG_NONE;
+    chunk->flags = (from == 0u ? TG_SEQUENCE_FIRST : 0u) | (last ? TG_SEQUENCE_LAST : 0u);
+    turn->rows += to - from;
+    if (all_logits) turn->kind = TG_KIND_SCORE;
+    if (turn->kind != TG_KIND_SCORE) turn->kind = TG_KIND_MIXED;
+    slot->composed = to;
+    slot->steps++;
+    if (last) slot->phase = TG_SLOT_DECODE;
+    if (!last) list[kept++] = list[i];
+  }
+  state->prefill = kept;
+}
+
+/* The smallest bucket of the kind's ladder that holds the rows. */
+TG_FN uint32_t tg_bucket(const tg_config *config, uint32_t kind, uint32_t rows) {
+  uint32_t bucket = 0u;
+  while (TG_MUT(19, config->bucket_rows[kind][bucket] < rows, config->bucket_rows[kind][bucket] <= rows) &&
+         bucket + 1u < config->bucket_count[kind]) {
+    bucket++;
+  }
+  return bucket;
+}
+
+/* Phase: decode rows by all lanes; the plan of the prompt chunks by lane 0. They touch different slots. */
+TG_FN void tg_phase_compose(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
+  tg_turn *turn = tg_scratch(state);
+  if (!turn->open) return;
+  tg_step *step = tg_step_at(state, state->steps_composed);
+  uint32_t picks = tg_decode_rows(state, turn);
+  if (lane == 0u) {
+    tg_release_events(state, rings);
+    turn->decode_rows = picks;
+    turn->rows = 0u;
+    if (turn->composing) tg_plan_chunks(state, picks);
+  }
+  if (turn->composing) tg_compose_decode(state, step, picks, lane, lanes);
+}
+
+/* Phase: the chunks' rows by all lanes, the step's head by lane 0. */
+TG_FN void tg_phase_fill(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
+  tg_turn *turn = tg_scratch(state);
+  if (!turn->open || turn->rows == 0u) return;
+  tg_step *step = tg_step_at(state, state->steps_composed);
+  const int32_t *tokens = (const int32_t *)tg_at(rings, rings->tokens);
+
+  for (uint32_t i = 0u; i < turn->chunks; i++) {
+    const tg_chunk *chunk = &tg_chunk_list(state)[i];
+    uint64_t start = tg_slots(state)[chunk->slot].token_start + chunk->first_position;
+    for (uint32_t row = lane; row < chunk->rows; row += lanes) {
+      tg_row *entry = &tg_rows(state, step)[chunk->first_row + row];
+      entry->slot = chunk->slot;
+      entry->position = chunk->first_position + row;
+      entry->token = tokens[(start + row) & (rings->token_capacity - 1u)];
+      entry->sequence = turn->decode_rows + i;
+    }
+  }
+  for (uint32_t i = lane; i < turn->chunks; i += lanes) {
+    const tg_chunk *chunk = &tg_chunk_list(state)[i];
+    tg_sequence *sequence = &tg_sequences(state, step)[turn->decode_rows + i];
+    sequence->slot = chunk->slot;
+    sequence->first_row = chunk->first_row;
+    sequence->rows = chunk->rows;
+    sequence->first_position = chunk->first_position;
+    sequence->sample = chunk->sample;
+    sequence->flags = chunk->flags;
+    tg_words(state, step->slot_sequence_table)[chunk->slot] = turn->decode_rows + i;
+    if (chunk->sample != TG_NONE) {
+      tg_words(state, step->sample_table)[chunk->sample] = chunk->first_row + chunk->rows - 1u;
+    }
+  }
+  if (lane != 0u) return;
+  turn->bucket = tg_bucket(&state->config, turn->kind, turn->rows);
+  step->number = state->steps_composed;
+  step->start_ns = state->inputs.now_ns;
+  step->kind = turn->kind;
+  step->bucket = turn->bucket;
+  step->bucket_rows = state->config.bucket_rows[turn->kind][turn->bucket];
+  step->rows = turn->rows;
+  step->decode_rows = turn->decode_rows;
+  step->sequences = turn->decode_rows + turn->chunks;
+  step->sample_rows = turn->sample_rows;
+}
+
+#endif

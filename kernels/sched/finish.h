@@ -1,0 +1,94 @@
+/* finish.h: what came of the turn, for the caller, the host and the trace. */
+#ifndef TAILGRAPH_SCHED_FINISH_H
+#define TAILGRAPH_SCHED_FINISH_H
+
+#include "sched/compose.h"
+
+/* Prompt tokens before this one are in steps, or will never be needed. Prompts lie in the token ring in the
+ * order of their requests, which is the order of the prefill list: its first slot holds the oldest. */
+TG_FN void tg_release_tokens(tg_state *state, tg_rings *rings) {
+  uint64_t tail = state->tokens_taken;
+  if (state->prefill != 0u) {
+    uint32_t oldest = tg_words(state, state->prefill_table)[TG_MUT(20, 0u, state->prefill - 1u)];
+    const tg_slot *slot = &tg_slots(state)[oldest];
+    tail = slot->token_start + slot->composed;
+  }
+  if (tail <= state->token_tail) return;
+  state->token_tail = tail;
+  tg_release(&rings->token_tail.value, tail);
+}
+
+/* Nothing more will come, and nothing is left. */
+TG_FN uint32_t tg_is_drained(const tg_state *state) {
+  return (state->inputs.flags & TG_INPUT_DRAIN) && state->requests_taken == state->inputs.request_head &&
+         TG_MUT(21, state->running == 0u, state->prefill == 0u) && tg_in_flight(state) == 0u && state->pending == 0u;
+}
+
+TG_FN uint32_t tg_action(const tg_state *state, const tg_turn *turn, uint32_t composed) {
+  if (state->error != TG_ERROR_NONE) return TG_ACTION_ERROR;
+  if (state->inputs.flags & TG_INPUT_STOP) return TG_ACTION_DONE;
+  if (!turn->open) return TG_ACTION_BLOCKED;
+  if (composed) return TG_ACTION_STEP;
+  if (state->pending != 0u) return TG_ACTION_BLOCKED;
+  return tg_is_drained(state) ? TG_ACTION_DONE : TG_ACTION_IDLE;
+}
+
+/* Did an open turn do anything that a replay must repeat? */
+TG_FN uint32_t tg_did_something(const tg_state *state, const tg_turn *turn) {
+  return turn->returned_step != TG_NO_STEP || turn->requests_seen != state->requests_seen ||
+         turn->controls_taken != state->controls_taken ||
+         TG_COUNTED(turn->totals, TG_ENDS) + TG_COUNTED(turn->totals, TG_MARKED) != 0u || turn->takes != 0u ||
+         turn->publish != 0u;
+}
+
+/* Phase: lane 0 sums the turn up. */
+TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
+  tg_turn *turn = tg_scratch(state);
+  tg_outcome *outcome = &state->outcome;
+  uint32_t composed = turn->open && turn->rows != 0u;
+  if (lane != 0u) return;
+
+  if (state->broken && state->error == TG_ERROR_NONE) state->error = TG_ERROR_BROKEN;
+  outcome->step = composed ? state->steps_composed : TG_NO_STEP;
+  if (composed) {
+    state->steps_composed++;
+    if (turn->decode_rows != 0u) state->decode_cursor = turn->next_cursor;
+  }
+  if (turn->open) tg_release_tokens(state, rings);
+  outcome->action = tg_action(state, turn, composed);
+  outcome->error = state->error;
+  outcome->kind = composed ? turn->kind : 0u;
+  outcome->bucket = composed ? turn->bucket : 0u;
+  outcome->rows = composed ? turn->rows : 0u;
+  outcome->sequences = composed ? turn->decode_rows + turn->chunks : 0u;
+  outcome->sample_rows = composed ? turn->sample_rows : 0u;
+  outcome->changed = outcome->action == TG_ACTION_STEP || outcome->action == TG_ACTION_DONE ||
+                     outcome->action == TG_ACTION_ERROR || (turn->open && tg_did_something(state, turn));
+  outcome->returned_step = turn->open ? turn->returned_step : TG_NO_STEP;
+  outcome->queue_depth = (uint32_t)(state->requests_seen - state->requests_taken);
+  outcome->running = state->running;
+  outcome->free_pages = state->free_pages;
+  outcome->steps_in_flight = (uint32_t)tg_in_flight(state);
+  state->turn++;
+  tg_release(&rings->action.value, (uint64_t)outcome->error << 32 | outcome->action);
+}
+
+TG_API void tg_trace_write(tg_state *state, tg_rings *rings, uint64_t end_ns, uint32_t stage) {
+  uint64_t unread = state->traces_written - state->inputs.trace_tail;
+  uint64_t at = state->traces_written & (rings->trace_capacity - 1u);
+  tg_trace *record = (tg_trace *)tg_at(rings, rings->trace) + at;
+  if (!state->outcome.changed) return;
+  if (unread >= rings->trace_capacity) { /* only the last record of a recording run finds no room */
+    tg_release(&rings->trace_lost.value, rings->trace_lost.value + 1u);
+    if (rings->record) return;
+  }
+  record->inputs = state->inputs;
+  record->outcome = state->outcome;
+  record->turn = state->turn - 1u;
+  record->end_ns = end_ns;
+  record->stage = stage;
+  state->traces_written++;
+  tg_release(&rings->trace_head.value, state->traces_written);
+}
+
+#endif

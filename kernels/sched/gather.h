@@ -1,0 +1,62 @@
+/* gather.h: the only phases that look outside. They fill state->inputs; a replay fills it from a record. */
+#ifndef TAILGRAPH_SCHED_GATHER_H
+#define TAILGRAPH_SCHED_GATHER_H
+
+#include "sched/mailbox.h"
+#include "sched/turn.h"
+
+/* Does this turn do anything? Not after an error or the stop flag, and not where its record would be lost. */
+TG_FN uint32_t tg_is_open(const tg_state *state, const tg_rings *rings) {
+  const tg_inputs *inputs = &state->inputs;
+  if (state->error != TG_ERROR_NONE || (inputs->flags & TG_INPUT_STOP)) return 0u;
+  return !rings->record || state->traces_written - inputs->trace_tail < rings->trace_capacity;
+}
+
+/* Phase: the clock, the indices, and at most one returned step. Lane 0, but for the clearing. */
+TG_FN void tg_phase_gather(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t lane, uint32_t lanes) {
+  tg_inputs *inputs = &state->inputs;
+  uint64_t step = TG_NO_STEP;
+  for (uint32_t word = lane; word < TG_MAX_SLOTS / 32u; word += lanes) inputs->stopped[word] = 0u;
+  if (lane != 0u) return;
+
+  inputs->now_ns = now_ns;
+  /* The host pushes requests before their cancels, and both before it sets drain. Read in the other
+   * direction, whoever sees the later sees the earlier. */
+  inputs->flags = (uint32_t)tg_acquire(&rings->flags.value);
+  inputs->control_head = tg_acquire(&rings->control_head.value);
+  inputs->request_head = tg_acquire(&rings->request_head.value);
+  inputs->event_tail = tg_acquire(&rings->event_tail.value);
+  inputs->trace_tail = tg_acquire(&rings->trace_tail.value);
+  inputs->returned = 0u;
+
+  /* While events wait to be published, their samples still lie in the tables of the last returned step. */
+  if (!tg_is_open(state, rings) || TG_MUT(2, state->pending != 0u, 0u)) return;
+  if (!tg_mailbox_take(&state->mailbox[0], &step)) return;
+  if (tg_in_flight(state) == 0u || step != state->steps_collected) {
+    state->error = TG_ERROR_MAILBOX;
+    return;
+  }
+  inputs->returned = 1u;
+}
+
+TG_FN uint32_t tg_is_stop_id(const tg_slot *slot, int32_t token) {
+  for (uint32_t i = 0u; i < slot->stop_count; i++) {
+    if (slot->stop_ids[i] == token) return 1u;
+  }
+  return 0u;
+}
+
+/* Phase: which slots sampled a stop id in the returned step. Lanes share the sampled rows. */
+TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
+  if (!state->inputs.returned) return;
+  const tg_step *step = tg_step_at(state, state->steps_collected);
+  const uint32_t *sample_rows = tg_words(state, step->sample_table);
+  for (uint32_t i = lane; i < step->sample_rows; i += lanes) {
+    uint32_t slot = tg_rows(state, step)[sample_rows[i]].slot;
+    if (tg_is_stop_id(&tg_slots(state)[slot], tg_samples(state, step)[i].token)) {
+      tg_set_bits(&state->inputs.stopped[slot / 32u], 1u << (slot % 32u));
+    }
+  }
+}
+
+#endif

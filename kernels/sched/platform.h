@@ -1,0 +1,74 @@
+/* platform.h: what the core needs of the machine under it. Two branches: the host's C compiler, where the
+ * core's functions have external linkage and lanes are a loop, and nvcc, where the dispatcher kernel
+ * includes sched.c and lanes are threads. */
+#ifndef TAILGRAPH_SCHED_PLATFORM_H
+#define TAILGRAPH_SCHED_PLATFORM_H
+
+#include "abi.h"
+
+/* TG_FN: inner functions. TG_API: the functions of abi.h. */
+#ifdef __CUDACC__
+#define TG_FN static __device__ __forceinline__
+#define TG_API static __device__
+#else
+#define TG_FN static inline
+#define TG_API
+#endif
+
+/* Tests compile the core with -DTG_MUTATION=n and must then fail: site n becomes its bug. */
+#ifdef TG_MUTATION
+#define TG_MUT(n, good, bad) (TG_MUTATION == (n) ? (bad) : (good))
+#else
+#define TG_MUT(n, good, bad) (good)
+#endif
+
+/* Reads an index that the other side of a ring releases, at system scope. */
+TG_FN uint64_t tg_acquire(const uint64_t *value) {
+#ifdef __CUDACC__
+  uint64_t loaded;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(loaded) : "l"(value) : "memory");
+  return loaded;
+#else
+  return __atomic_load_n(value, __ATOMIC_ACQUIRE);
+#endif
+}
+
+/* Makes everything written before it (by any lane before the last barrier) visible to whoever acquires `value`. */
+TG_FN void tg_release(uint64_t *value, uint64_t to) {
+#ifdef __CUDACC__
+  asm volatile("fence.acq_rel.sys; st.release.sys.global.u64 [%0], %1;" ::"l"(value), "l"(to) : "memory");
+#else
+  __atomic_store_n(value, to, __ATOMIC_RELEASE);
+#endif
+}
+
+/* Sets bits of a word that several lanes may set in one phase: OR commutes, so their order does not show. */
+TG_FN void tg_set_bits(uint32_t *word, uint32_t bits) {
+#ifdef __CUDACC__
+  atomicOr(word, bits);
+#else
+  *word |= bits;
+#endif
+}
+
+/* Index of the lowest set bit of a word that is not 0. */
+TG_FN uint32_t tg_lowest_bit(uint32_t word) {
+#ifdef __CUDACC__
+  return (uint32_t)__ffs((int)word) - 1u;
+#else
+  return (uint32_t)__builtin_ctz(word);
+#endif
+}
+
+/* A build with the address sanitizer traps every access between two tables. */
+#ifdef __SANITIZE_ADDRESS__
+void __asan_poison_memory_region(const volatile void *address, __SIZE_TYPE__ bytes);
+void __asan_unpoison_memory_region(const volatile void *address, __SIZE_TYPE__ bytes);
+#define TG_POISON(address, bytes) __asan_poison_memory_region(address, bytes)
+#define TG_UNPOISON(address, bytes) __asan_unpoison_memory_region(address, bytes)
+#else
+#define TG_POISON(address, bytes) ((void)(address), (void)(bytes))
+#define TG_UNPOISON(address, bytes) ((void)(address), (void)(bytes))
+#endif
+
+#endif

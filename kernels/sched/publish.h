@@ -1,0 +1,53 @@
+/* publish.h: events leave for the host, as many as fit. */
+#ifndef TAILGRAPH_SCHED_PUBLISH_H
+#define TAILGRAPH_SCHED_PUBLISH_H
+
+#include "sched/admit.h"
+
+/* Lanes share the pending events that go out now: turn->publish of them, from the first unpublished on. */
+TG_FN void tg_copy_events(tg_state *state, tg_rings *rings, uint32_t publish, uint32_t lane, uint32_t lanes) {
+  const tg_event *pending = (const tg_event *)tg_at(state, state->pending_table) + state->pending_published;
+  const uint32_t *samples = tg_words(state, state->pending_sample_table) + state->pending_published;
+  const tg_sampled *sampled = tg_samples(state, &state->steps[tg_scratch(state)->sampled_place]);
+  for (uint32_t i = lane; i < publish; i += lanes) {
+    uint64_t at = (state->events_published + i) & (rings->event_capacity - 1u);
+    ((tg_event *)tg_at(rings, rings->events))[at] = pending[i];
+    if (samples[i] != TG_NONE) ((tg_sampled *)tg_at(rings, rings->sampled))[at] = sampled[samples[i]];
+  }
+}
+
+/* Phase: newly admitted slots get their pages, and events their ring entries. Until the last event of a turn
+ * is out nothing more is collected, admitted or composed. */
+TG_FN void tg_phase_publish(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
+  tg_turn *turn = tg_scratch(state);
+  if (!turn->open) return;
+  uint64_t used = state->events_published - state->inputs.event_tail;
+  uint64_t room = TG_MUT(13, state->config.event_capacity, state->config.event_capacity + 1u) - used;
+  uint32_t left = turn->pending - state->pending_published;
+  uint32_t publish = left < room ? left : (uint32_t)room;
+  tg_take_pages(state, lane, lanes);
+  tg_copy_events(state, rings, publish, lane, lanes);
+  if (lane != 0u) return;
+  turn->publish = publish;
+  turn->composing =
+      TG_MUT(14, publish == left, 1) && tg_in_flight(state) < state->config.steps_in_flight;
+  state->free_pages = turn->free_pages;
+}
+
+/* Lane 0 of the next phase, with every entry written: one release lets the host see all of them, and hands
+ * the entries of taken requests and controls back. */
+TG_FN void tg_release_events(tg_state *state, tg_rings *rings) {
+  tg_turn *turn = tg_scratch(state);
+  state->events_published += turn->publish;
+  state->pending = turn->pending;
+  state->pending_published += turn->publish;
+  if (TG_MUT(15, state->pending_published == state->pending, turn->publish != 0u)) {
+    state->pending = 0u;
+    state->pending_published = 0u;
+  }
+  if (turn->publish != 0u) tg_release(&rings->event_head.value, state->events_published);
+  if (turn->takes != 0u) tg_release(&rings->request_tail.value, state->requests_taken);
+  if (turn->controls_taken != state->controls_taken) tg_release(&rings->control_tail.value, state->controls_taken);
+}
+
+#endif

@@ -1,0 +1,56 @@
+/* tables.h: finding tables by their offsets, and small arithmetic that every phase uses. */
+#ifndef TAILGRAPH_SCHED_TABLES_H
+#define TAILGRAPH_SCHED_TABLES_H
+
+#include "sched/platform.h"
+
+TG_FN void *tg_at(void *block, uint64_t offset) { return (char *)block + offset; }
+
+TG_FN tg_slot *tg_slots(tg_state *state) { return (tg_slot *)tg_at(state, state->slot_table); }
+
+TG_FN uint32_t *tg_words(void *block, uint64_t offset) { return (uint32_t *)tg_at(block, offset); }
+
+TG_FN tg_row *tg_rows(tg_state *state, const tg_step *step) { return (tg_row *)tg_at(state, step->row_table); }
+
+TG_FN tg_sequence *tg_sequences(tg_state *state, const tg_step *step) {
+  return (tg_sequence *)tg_at(state, step->sequence_table);
+}
+
+TG_FN tg_sampled *tg_samples(tg_state *state, const tg_step *step) {
+  return (tg_sampled *)tg_at(state, step->sampled_table);
+}
+
+/* Where step `number` lives. */
+TG_FN tg_step *tg_step_at(tg_state *state, uint64_t number) {
+  return &state->steps[number % state->config.steps_in_flight];
+}
+
+TG_FN tg_request *tg_request_at(tg_rings *rings, uint64_t number) {
+  return (tg_request *)tg_at(rings, rings->requests) + (number & (rings->request_capacity - 1u));
+}
+
+TG_FN uint64_t *tg_seen_at(tg_state *state, uint64_t number) {
+  return (uint64_t *)tg_at(state, state->seen_table) + (number & (state->config.request_capacity - 1u));
+}
+
+/* The cancel bit of a waiting request: its word, and its bit in there. The host pushes no request past
+ * requests_taken + request_capacity, so numbers that share a bit never wait at the same time. */
+TG_FN uint32_t *tg_cancel_word(tg_state *state, uint64_t number) {
+  uint64_t place = number & (state->config.request_capacity - 1u);
+  return tg_words(state, state->cancel_table) + place / 32u;
+}
+
+TG_FN uint32_t tg_cancel_bit(const tg_state *state, uint64_t number) {
+  return 1u << ((number & (state->config.request_capacity - 1u)) % 32u);
+}
+
+TG_FN uint32_t tg_min(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+TG_FN uint32_t tg_ceil_div(uint32_t a, uint32_t b) { return a / b + (a % b != 0u); }
+
+/* a + b, or the largest value where that would wrap: a deadline too far away is none. */
+TG_FN uint64_t tg_add_saturating(uint64_t a, uint64_t b) { return b > UINT64_MAX - a ? UINT64_MAX : a + b; }
+
+TG_FN uint64_t tg_in_flight(const tg_state *state) { return state->steps_composed - state->steps_collected; }
+
+#endif

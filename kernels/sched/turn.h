@@ -1,0 +1,111 @@
+/* turn.h: the scratch of one turn, and sums over the lanes. Nothing here outlives a turn.
+ *
+ * Rule of the whole core: within a phase no lane reads what another lane writes. So what one phase finds
+ * out goes here, and later phases read it. */
+#ifndef TAILGRAPH_SCHED_TURN_H
+#define TAILGRAPH_SCHED_TURN_H
+
+#include "sched/tables.h"
+
+/* How many of something each lane found among its slots: five counts of 12 bits (slots are at most 1024). */
+#define TG_COUNT_BITS 12u
+#define TG_COUNT(field) (1ull << ((field) * TG_COUNT_BITS))
+#define TG_COUNTED(counts, field) ((uint32_t)((counts) >> ((field) * TG_COUNT_BITS)) & 0xfffu)
+#define TG_TOKENS 0u      /* token events */
+#define TG_ENDS 1u        /* slots that end now */
+#define TG_CANDIDATES 2u  /* slots that could have a decode row */
+#define TG_DECODING 3u    /* slots in decode that are not ending, in flight or not */
+#define TG_MARKED 4u      /* slots that got an end reason from outside: cancelled, timed out */
+
+#define TG_GROUP 16u      /* lanes whose counts are summed together on the way to a prefix sum */
+
+/* note_table: what the collect phase found out about a slot. */
+#define TG_NOTE_TOKEN 1u
+#define TG_NOTE_END 2u
+#define TG_NOTE_CANDIDATE 4u
+#define TG_NOTE_SAMPLE_SHIFT 8u /* with TG_NOTE_TOKEN: index among the returned step's sampled rows */
+
+typedef struct tg_ended {
+  uint32_t slot;
+  uint32_t pages;
+} tg_ended;
+
+typedef struct tg_taken {
+  uint32_t slot;
+  uint32_t pages;
+  uint32_t first_free;  /* its pages are free_page_table[first_free ..] */
+  uint32_t pad;
+} tg_taken;
+
+typedef struct tg_chunk {
+  uint32_t slot;
+  uint32_t first_position;
+  uint32_t rows;
+  uint32_t first_row;
+  uint32_t sample;  /* index among the step's sampled rows; TG_NONE: none */
+  uint32_t flags;   /* TG_SEQUENCE_* */
+} tg_chunk;
+
+typedef struct tg_turn {
+  uint64_t counts[TG_MAX_LANES];  /* per lane, */
+  uint64_t groups[TG_MAX_LANES / TG_GROUP]; /* per TG_GROUP lanes, */
+  uint64_t before[TG_MAX_LANES];  /* of all lanes before this one, */
+  uint64_t totals;                /* and of all lanes */
+  uint64_t returned_step;         /* TG_NO_STEP: none */
+  uint64_t requests_seen;         /* before this turn */
+  uint64_t controls_taken;        /* before this turn */
+  uint32_t open;                  /* 0: the turn does nothing (stop, error, trace ring full) */
+  uint32_t collecting;            /* 1: no event was left over, so this turn may collect and admit */
+  uint32_t sampled_place;         /* place of the step that the pending events' samples lie in */
+  uint32_t below;                 /* candidates below the decode cursor */
+  uint32_t taken;                 /* entries of taken_table, */
+  uint32_t chunks;                /*   of chunk_table */
+  uint32_t takes;                 /* requests admitted or ended in the queue */
+  uint32_t free_pages;            /* after this turn's releases and admissions */
+  uint32_t pending;               /* entries of pending_table */
+  uint32_t publish;               /* of those, how many go out now */
+  uint32_t composing;             /* 1: this turn may compose a step */
+  uint32_t decode_rows;
+  uint32_t rows;
+  uint32_t sample_rows;
+  uint32_t kind;
+  uint32_t bucket;
+  uint32_t next_cursor;
+} tg_turn;
+
+TG_FN tg_turn *tg_scratch(tg_state *state) { return (tg_turn *)tg_at(state, state->scratch_table); }
+
+TG_FN tg_ended *tg_ended_list(tg_state *state) { return (tg_ended *)tg_at(state, state->ended_table); }
+
+TG_FN tg_taken *tg_taken_list(tg_state *state) { return (tg_taken *)tg_at(state, state->taken_table); }
+
+TG_FN tg_chunk *tg_chunk_list(tg_state *state) { return (tg_chunk *)tg_at(state, state->chunk_table); }
+
+TG_FN uint32_t tg_pages_of(const tg_state *state, uint64_t tokens) {
+  return (uint32_t)((tokens + TG_MUT(11, state->config.page_tokens - 1u, 0u)) / state->config.page_tokens);
+}
+
+/* The slots of a lane: consecutive ones, so that slot order is lane order. */
+TG_FN uint32_t tg_first_slot(const tg_state *state, uint32_t lane, uint32_t lanes) {
+  return tg_min(lane * tg_ceil_div(state->config.slots, lanes), state->config.slots);
+}
+
+/* Second half of a prefix sum over lanes, after tg_phase_groups: what all lanes before this one counted. */
+TG_FN uint64_t tg_count_before(const tg_turn *turn, uint32_t lane) {
+  uint64_t sum = 0u;
+  for (uint32_t group = 0u; group < lane / TG_GROUP; group++) sum += turn->groups[group];
+  for (uint32_t other = lane / TG_GROUP * TG_GROUP; other < lane; other++) sum += turn->counts[other];
+  return sum;
+}
+
+/* Phase: sums the counts of each group of lanes. */
+TG_FN void tg_phase_groups(tg_state *state, uint32_t lane, uint32_t lanes) {
+  tg_turn *turn = tg_scratch(state);
+  uint64_t sum = 0u;
+  uint32_t first = lane * TG_GROUP;
+  if (!turn->open || first >= lanes) return;
+  for (uint32_t other = first; other < tg_min(first + TG_GROUP, lanes); other++) sum += turn->counts[other];
+  turn->groups[lane] = sum;
+}
+
+#endif
