@@ -152,13 +152,20 @@ fn check_paths(args: &GenerateArgs) -> Result<()> {
             "--resume: expected --output FILE, a file that an earlier run wrote".to_owned(),
         ));
     }
-    if let (Some(input), Some(output)) = (&args.input, &args.output)
-        && let (Ok(from), Ok(to)) = (input.canonicalize(), output.canonicalize())
-        && from == to
-        && from.is_file()
+    if let (Some(input), Some(output)) = (&args.input, &args.output) {
+        keep_apart(output, input, "input")?;
+    }
+    Ok(())
+}
+
+/// Refuses to write `output` over `other`, a file that is read; `what` is what that is.
+pub(super) fn keep_apart(output: &Path, other: &Path, what: &str) -> Result<()> {
+    if let (Ok(to), Ok(from)) = (output.canonicalize(), other.canonicalize())
+        && to == from
+        && to.is_file()
     {
         return Err(Error::Usage(format!(
-            "--output {}: found the input file, expected another",
+            "--output {}: found the {what} file, expected another",
             output.display()
         )));
     }

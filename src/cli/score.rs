@@ -2,7 +2,7 @@
 
 use super::args::{Positions, ScoreArgs};
 use super::codec::ModelCodec;
-use super::generate::{open_lines, open_stream};
+use super::generate::{keep_apart, open_lines, open_stream};
 use super::open::Opened;
 use super::{Exit, interrupt, print, scoring};
 use crate::error::{Error, Result};
@@ -176,6 +176,12 @@ fn check(args: &ScoreArgs) -> Result<Option<(usize, usize)>> {
             "--output {}: expected a name that ends in .safetensors, or --logprobs for JSON lines",
             path.display()
         ));
+    }
+    if let Some(output) = &args.output {
+        keep_apart(output, &args.input, "input")?;
+        if let Some(expect) = &args.expect {
+            keep_apart(output, expect, "--expect")?;
+        }
     }
     if args.tolerance.is_some_and(|t| !(t >= 0.0 && t.is_finite())) {
         return usage("--tolerance: expected a number of at least 0".to_owned());

@@ -261,3 +261,34 @@ fn arrays_that_do_not_fit_the_model_are_refused_whole() {
     // Nothing is left of what never began.
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
+
+/// `--output` was written over the arrays that `--input` or `--expect` had just been read from.
+#[test]
+fn an_output_that_is_read_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("arrays.safetensors");
+    std::fs::copy(format!("{}/golden.safetensors", golden("a")), &path).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let arrays = path.to_str().unwrap();
+    let other = format!("{}/golden.safetensors", golden("a"));
+    let cases: [(&[&str], &str); 3] = [
+        (&["--input", arrays], "found the input file"),
+        (&["--input", arrays, "--logprobs"], "found the input file"),
+        (
+            &["--input", &other, "--expect", arrays],
+            "found the --expect file",
+        ),
+    ];
+    for (args, expected) in cases {
+        let model = golden("a");
+        let args = [&["score", "--model", &model, "--output", arrays], args].concat();
+        let ended = run(&args);
+        assert_eq!(ended.code, 2, "{args:?}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains(expected),
+            "{args:?}: {}",
+            ended.stderr
+        );
+        assert_eq!(std::fs::read(&path).unwrap(), before, "{args:?}");
+    }
+}
