@@ -10,12 +10,14 @@
  * Launch: grid = rows of the bucket, block = EMBED_THREADS. Blocks past the step's rows leave h alone.
  */
 #include "common.cuh"
+#include "pdl.cuh"
 
 constexpr int EMBED_THREADS = 256;
 
 /* h[R,H], embedding[V,H] */
 template <typename T>
 __device__ inline void embed(float *h, const T *embedding, const tg_state *state, const tg_step *step, uint32_t hidden) {
+  begin_kernel();
   uint32_t r = blockIdx.x;
   if (r >= step->rows) return;
   tg_row row = table<tg_row>(state, step->row_table)[r];

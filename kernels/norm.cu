@@ -12,6 +12,7 @@
  * own count leave x alone.
  */
 #include "common.cuh"
+#include "pdl.cuh"
 
 constexpr int NORM_THREADS = 256;
 
@@ -34,6 +35,7 @@ __device__ inline void normalize_row(T *x, const float *h, const float *weight, 
 /* x[R,H] from h[R,H]: every row of the step */
 template <typename T>
 __device__ inline void rmsnorm(T *x, const float *h, const float *weight, const tg_step *step, uint32_t hidden, float eps) {
+  begin_kernel();
   uint32_t row = blockIdx.x;
   if (row >= step->rows) return;
   normalize_row(x + (size_t)row * hidden, h + (size_t)row * hidden, weight, hidden, eps);
@@ -43,6 +45,7 @@ __device__ inline void rmsnorm(T *x, const float *h, const float *weight, const 
 template <typename T>
 __device__ inline void rmsnorm_sampled(T *x, const float *h, const float *weight, const tg_state *state,
                                        const tg_step *step, uint32_t hidden, float eps) {
+  begin_kernel();
   uint32_t sample = blockIdx.x;
   if (sample >= step->sample_rows) return;
   uint32_t row = table<uint32_t>(state, step->sample_table)[sample];

@@ -1,7 +1,7 @@
 //! The embedding gather: exact.
 
 use crate::support::{BF16, Element, F16, F32, Gpu, HIDDEN, ROWS, Random, State};
-use tailgraph::backend::cuda::module::Argument;
+use tailgraph::backend::cuda::launch::Argument;
 use tailgraph::sys::abi;
 
 const VOCABULARY: usize = 301;

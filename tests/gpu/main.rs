@@ -4,6 +4,13 @@
 //!     cargo test --release --features cuda --test gpu -- --include-ignored
 #![cfg(feature = "cuda")]
 
+mod attention;
+mod capture;
+mod conv;
 mod embed;
+mod experts;
+mod linear;
 mod norm;
+mod rig;
+mod sample;
 mod support;

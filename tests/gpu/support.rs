@@ -4,12 +4,13 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr};
 use half::{bf16, f16};
 use std::sync::Arc;
 use tailgraph::backend::cuda::driver;
-use tailgraph::backend::cuda::module::{Argument, Kernel, Module};
+use tailgraph::backend::cuda::launch::{Argument, Kernel, Launch};
+use tailgraph::backend::cuda::module::Module;
 use tailgraph::sys::abi;
 
 pub struct Gpu {
-    stream: Arc<CudaStream>,
-    module: Arc<Module>,
+    pub stream: Arc<CudaStream>,
+    pub module: Arc<Module>,
 }
 
 impl Gpu {
@@ -18,8 +19,10 @@ impl Gpu {
         let gpu = driver::probe().and_then(|driver| driver.gpu(0).cloned());
         let gpu = gpu.unwrap_or_else(|missing| panic!("{missing}"));
         let context = CudaContext::new(gpu.ordinal as usize).unwrap();
+        // SAFETY: everything is on one stream, so there is nothing to track; a capture takes no events.
+        unsafe { context.disable_event_tracking() };
         Self {
-            stream: context.default_stream(),
+            stream: context.new_stream().unwrap(),
             module: Module::load(&context).unwrap(),
         }
     }
@@ -47,7 +50,8 @@ impl Gpu {
     /// [`Kernel::launch`]'s.
     pub unsafe fn launch(&self, kernel: &Kernel, blocks: usize, arguments: &[Argument]) {
         // SAFETY: the caller's promise.
-        unsafe { kernel.launch(&self.stream, blocks as u32, 256, arguments) }.unwrap();
+        unsafe { kernel.launch(&self.stream, Launch::blocks(blocks as u32, 256), arguments) }
+            .unwrap();
     }
 }
 
@@ -98,14 +102,14 @@ impl State {
 }
 
 /// Appends a table at the next 64 bytes and gives its offset.
-fn append<T: Copy>(block: &mut Vec<u8>, table: &[T]) -> u64 {
+pub fn append<T: Copy>(block: &mut Vec<u8>, table: &[T]) -> u64 {
     block.resize(block.len().next_multiple_of(64), 0);
     let offset = block.len();
     block.extend_from_slice(bytes(table));
     offset as u64
 }
 
-fn bytes<T: Copy>(values: &[T]) -> &[u8] {
+pub fn bytes<T: Copy>(values: &[T]) -> &[u8] {
     // SAFETY: the structs of abi.h have no padding that is not a field of its own, and bytes have no alignment.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }

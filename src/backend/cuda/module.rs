@@ -1,13 +1,11 @@
-//! The image loaded into a GPU, and its kernels as things to launch.
-//!
-//! cudarc's own launcher tracks what each array's last stream was, through events that a graph capture does
-//! not take; here an argument is a number, and order is the caller's business.
+//! The image loaded into a GPU: its kernels by name, and the constants they keep for the launcher.
 
 use super::image;
+use super::launch::Kernel;
 use crate::error::{Error, Result};
 use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::{CudaContext, CudaStream, sys};
-use std::ffi::{CString, c_void};
+use cudarc::driver::{CudaContext, sys};
+use std::ffi::CString;
 use std::sync::Arc;
 
 /// All kernels of this build in one GPU's memory.
@@ -43,15 +41,31 @@ impl Module {
     pub fn kernel(self: &Arc<Self>, name: &str) -> Result<Kernel> {
         let refused = |error| failed(&format!("finding kernel {name}"), error);
         self.context.bind_to_thread().map_err(refused)?;
-        let symbol = CString::new(name)
-            .map_err(|_| Error::Runtime(format!("kernel name {name:?} holds a zero byte")))?;
         // SAFETY: the module is loaded until it is dropped.
-        let handle = unsafe { result::module::get_function(self.handle, symbol) };
-        Ok(Kernel {
-            _module: self.clone(),
-            name: name.to_owned(),
-            handle: handle.map_err(refused)?,
-        })
+        let handle = unsafe { result::module::get_function(self.handle, symbol(name)?) };
+        Ok(Kernel::new(self.clone(), name, handle.map_err(refused)?))
+    }
+
+    /// The values of an `extern "C" __constant__ uint32_t name[N]`.
+    ///
+    /// # Errors
+    /// This build has no such constant, or one of another size.
+    pub fn constants<const N: usize>(&self, name: &str) -> Result<[u32; N]> {
+        let refused = |error| failed(&format!("reading constant {name}"), error);
+        self.context.bind_to_thread().map_err(refused)?;
+        // SAFETY: the module is loaded until it is dropped.
+        let found = unsafe { result::module::get_global(self.handle, symbol(name)?) };
+        let (address, bytes) = found.map_err(refused)?;
+        let mut values = [0; N];
+        if bytes != size_of_val(&values) {
+            return Err(Error::Runtime(format!(
+                "constant {name} has {bytes} bytes, expected {}: build again",
+                size_of_val(&values)
+            )));
+        }
+        // SAFETY: the constant lies at `address` and has as many bytes as `values`.
+        unsafe { result::memcpy_dtoh_sync(&mut values, address) }.map_err(refused)?;
+        Ok(values)
     }
 }
 
@@ -65,73 +79,11 @@ impl Drop for Module {
     }
 }
 
-/// One argument of a kernel, by value.
-#[derive(Debug, Clone, Copy)]
-pub enum Argument {
-    /// An address in device memory, or in pinned memory as the device sees it.
-    Address(u64),
-    U32(u32),
-    F32(f32),
+fn symbol(name: &str) -> Result<CString> {
+    CString::new(name).map_err(|_| Error::Runtime(format!("symbol {name:?} holds a zero byte")))
 }
 
-impl Argument {
-    fn as_ptr(&self) -> *mut c_void {
-        match self {
-            Self::Address(value) => std::ptr::from_ref(value).cast_mut().cast(),
-            Self::U32(value) => std::ptr::from_ref(value).cast_mut().cast(),
-            Self::F32(value) => std::ptr::from_ref(value).cast_mut().cast(),
-        }
-    }
-}
-
-/// A kernel of a [`Module`], which it keeps loaded.
-#[derive(Debug, Clone)]
-pub struct Kernel {
-    _module: Arc<Module>,
-    name: String,
-    handle: sys::CUfunction,
-}
-
-// SAFETY: a function handle may be used from any thread; it is only read.
-unsafe impl Send for Kernel {}
-// SAFETY: likewise.
-unsafe impl Sync for Kernel {}
-
-impl Kernel {
-    /// Queues a launch of `blocks` blocks of `threads` threads on `stream`.
-    ///
-    /// # Errors
-    /// The driver refuses the launch. What the kernel itself does wrong, a later call reports.
-    ///
-    /// # Safety
-    /// The arguments are those of the kernel's declaration, in order and type; what they point to holds what
-    /// its comment says until the kernel has run, and nothing else writes it meanwhile.
-    pub unsafe fn launch(
-        &self,
-        stream: &CudaStream,
-        blocks: u32,
-        threads: u32,
-        arguments: &[Argument],
-    ) -> Result<()> {
-        let refused = |error| failed(&format!("launching {}", self.name), error);
-        stream.context().bind_to_thread().map_err(refused)?;
-        let mut pointers: Vec<_> = arguments.iter().map(Argument::as_ptr).collect();
-        // SAFETY: the handle is of a loaded module, the driver copies the arguments before it returns, and
-        // the rest is the caller's promise.
-        unsafe {
-            result::launch_kernel(
-                self.handle,
-                (blocks, 1, 1),
-                (threads, 1, 1),
-                0,
-                stream.cu_stream(),
-                &mut pointers,
-            )
-        }
-        .map_err(refused)
-    }
-}
-
-fn failed(what: &str, error: DriverError) -> Error {
+/// A driver call that failed while doing `what`.
+pub(super) fn failed(what: &str, error: DriverError) -> Error {
     Error::Runtime(format!("{what}: the driver answered {:?}", error.0))
 }

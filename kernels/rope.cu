@@ -1,0 +1,89 @@
+/* rope.cu: from projections to queries, keys and values in place.
+ *
+ * Of a row of qkv[R,(heads + 2 kv_heads) D], each head of q and k:
+ *
+ *   v = v / sqrt(mean(v^2) + eps) * weight                      weight[D], one for q and one for k
+ *   (v[i], v[i+D/2]) = (v[i] cos - v[i+D/2] sin, v[i+D/2] cos + v[i] sin)
+ *   angle = inverse_frequency[i] * position                     f32, sin and cos with full range reduction
+ *
+ * q stays in qkv; k and v go to their page, [pages, page_tokens, kv_heads, D] of each.
+ *
+ * Bound: memory, 2 (heads + 2 kv_heads) D sizeof(T) bytes a row.
+ *
+ * Launch: grid = (rows of the bucket, (heads + 2 kv_heads) / ROPE_WARPS rounded up), a warp a head. Rows past
+ * the step's write nothing.
+ */
+#include "common.cuh"
+#include "pdl.cuh"
+
+constexpr int ROPE_WARPS = 4;
+constexpr int ROPE_THREADS = ROPE_WARPS * WARP;
+
+/* head[D] -> normed and rotated, of which lane l has elements l, l+32, ... */
+template <typename T, int D>
+__device__ inline void norm_rope(T *to, const T *from, const float *weight, const float *inverse_frequencies,
+                                 uint32_t position, float eps, int lane) {
+  constexpr int PER_LANE = D / WARP, HALF = PER_LANE / 2;
+  float v[PER_LANE], squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < PER_LANE; i++) {
+    v[i] = float(from[lane + i * WARP]);
+    squares = fmaf(v[i], v[i], squares);
+  }
+#pragma unroll
+  for (int offset = WARP / 2; offset > 0; offset /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+  const float scale = 1.0f / sqrtf(squares / D + eps);
+#pragma unroll
+  for (int i = 0; i < PER_LANE; i++) v[i] = v[i] * scale * weight[lane + i * WARP];
+#pragma unroll
+  for (int i = 0; i < HALF; i++) {
+    float sine, cosine;
+    sincosf(inverse_frequencies[lane + i * WARP] * (float)position, &sine, &cosine);
+    float a = v[i], b = v[i + HALF];
+    to[lane + i * WARP] = T(a * cosine - b * sine);
+    to[lane + (i + HALF) * WARP] = T(b * cosine + a * sine);
+  }
+}
+
+template <typename T, int D>
+__device__ inline void qk_norm_rope(T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,
+                                    const float *inverse_frequencies, const tg_state *state, const tg_step *step,
+                                    uint32_t heads, uint32_t kv_heads, float eps) {
+  begin_kernel();
+  const int lane = threadIdx.x % WARP;
+  const uint32_t r = blockIdx.x, head = blockIdx.y * ROPE_WARPS + threadIdx.x / WARP;
+  if (r >= step->rows || head >= heads + 2 * kv_heads) return;
+  const tg_row row = table<tg_row>(state, step->row_table)[r];
+  T *from = qkv + ((size_t)r * (heads + 2 * kv_heads) + head) * D;
+  if (head < heads) {
+    norm_rope<T, D>(from, from, q_weight, inverse_frequencies, row.position, eps, lane);
+    return;
+  }
+  const uint32_t page_tokens = state->config.page_tokens;
+  const uint32_t page =
+      table<uint32_t>(state, state->page_table)[(size_t)row.slot * state->max_pages + row.position / page_tokens];
+  const uint32_t kv_head = (head - heads) % kv_heads;
+  const size_t at = (((size_t)page * page_tokens + row.position % page_tokens) * kv_heads + kv_head) * D;
+  if (head < heads + kv_heads) {
+    norm_rope<T, D>(k_pages + at, from, k_weight, inverse_frequencies, row.position, eps, lane);
+  } else {
+#pragma unroll
+    for (int i = 0; i < D / WARP; i++) v_pages[at + lane + i * WARP] = from[lane + i * WARP];
+  }
+}
+
+#define ROPE(SUFFIX, T, D)                                                                                        \
+  extern "C" __global__ void __launch_bounds__(ROPE_THREADS) tg_qk_norm_rope_##SUFFIX##_d##D(                     \
+      T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,                               \
+      const float *inverse_frequencies, const tg_state *state, const tg_step *step, uint32_t heads,               \
+      uint32_t kv_heads, float eps) {                                                                             \
+    qk_norm_rope<T, D>(qkv, k_pages, v_pages, q_weight, k_weight, inverse_frequencies, state, step, heads,        \
+                       kv_heads, eps);                                                                            \
+  }
+
+ROPE(bf16, __nv_bfloat16, 64)
+ROPE(bf16, __nv_bfloat16, 128)
+ROPE(f16, __half, 64)
+ROPE(f16, __half, 128)
+ROPE(f32, float, 64)
+ROPE(f32, float, 128)

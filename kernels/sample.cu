@@ -1,0 +1,229 @@
+/* sample.cu: from logits to a token, as the CPU reference does it (src/backend/cpu/sample.rs), in this order:
+ *
+ *   1. repetition penalty p over the ids of the sequence so far: l < 0 ? l p : l / p
+ *   2. temperature t: l / t; 0 is greedy, the largest l, ties to the lower id, and ends here
+ *   3. top-k: keeps l >= the k-th largest
+ *   4. top-p: in descending order of l (ties: lower id first), keeps while the softmax mass before is below top_p
+ *   5. min-p: keeps exp(l - max l) >= min_p
+ *   6. the largest l + g, ties to the lower id, with g = -ln(-ln u), u = ((word >> 8) + 0.5) 2^-24, word = element
+ *      (id mod 4) of Philox4x32-10(counter = (id / 4, position of the new token, "samp", 0), key = sampling.key)
+ *
+ * Penalty and temperature round to f32; exponentials, u and g are f64. Thresholds of 3 and 4 are found by
+ * radix selection, the masses of 4 as integers in units of 2^-44 of the most likely token's: sums of integers
+ * are the same in any order.
+ *
+ * A row with a logit that is not finite has no distribution: its token is -1.
+ *
+ * Logprobs: log-softmax of the raw logits at the token and at the best ids, best first, ties to the lower id.
+ *
+ * Bound: memory, 4V bytes a row for greedy, once more (from L2) for each pass of the other steps.
+ */
+#include "common.cuh"
+#include "pdl.cuh"
+#include "philox.cuh"
+#include "select.cuh"
+
+constexpr uint32_t SAMPLE_STREAM = 0x73616d70;  /* "samp": keeps these draws apart from all others */
+constexpr double MASS_ONE = 17592186044416.0;   /* 2^44 */
+constexpr int SEEN_THREADS = 256;
+
+/* seen[slots,(V + 31) / 32]: a bit for each id that the slot's sequence holds, kept where a penalty wants it.
+ * The step's own tokens count, so this runs before tg_sample. Launch: grid = most sequences of a step. */
+extern "C" __global__ void __launch_bounds__(SEEN_THREADS)
+    tg_mark_seen(uint32_t *seen, const tg_state *state, const tg_step *step, uint32_t vocabulary) {
+  begin_kernel();
+  if (blockIdx.x >= step->sequences) return;
+  const tg_sequence sequence = table<tg_sequence>(state, step->sequence_table)[blockIdx.x];
+  const tg_slot *slot = table<tg_slot>(state, state->slot_table) + sequence.slot;
+  if (__uint_as_float(slot->sampling.repetition_penalty) == 1.0f) return;
+  const uint32_t words = (vocabulary + 31) / 32;
+  uint32_t *bits = seen + (size_t)sequence.slot * words;
+  if (sequence.flags & TG_SEQUENCE_FIRST) {
+    for (uint32_t i = threadIdx.x; i < words; i += SEEN_THREADS) bits[i] = 0;
+    __syncthreads();
+  }
+  const tg_row *rows = table<tg_row>(state, step->row_table) + sequence.first_row;
+  for (uint32_t i = threadIdx.x; i < sequence.rows; i += SEEN_THREADS) {
+    uint32_t token = rows[i].token >= 0 ? rows[i].token : slot->last_token;
+    atomicOr(&bits[token / 32], 1u << (token % 32));
+  }
+}
+
+/* A row's logits after penalty and temperature. */
+struct Scores {
+  const float *logits;
+  const uint32_t *seen;
+  float penalty, temperature;
+
+  __device__ inline float operator()(uint32_t id) const {
+    float l = logits[id];
+    if (penalty != 1.0f && seen[id / 32] >> (id % 32) & 1) l = l < 0.0f ? l * penalty : l / penalty;
+    return temperature == 0.0f ? l : l / temperature;
+  }
+};
+
+/* Sorts by score, then the lower id first, largest first. */
+__device__ inline unsigned long long ranked(float score, uint32_t id) {
+  return (unsigned long long)sortable(score) << 32 | (uint32_t)~id;
+}
+
+/* exp(score - best), the difference in f32 */
+__device__ inline double weight_of(float score, float best) { return exp((double)(score - best)); }
+
+/* What steps 3 to 5 leave: key >= least, of key == least only ids <= last_of_least, and weight >= min_p. */
+struct Survivors {
+  uint32_t least;
+  uint32_t last_of_least;
+  float min_p;
+  float best;
+
+  __device__ inline bool operator()(float score, uint32_t id) const {
+    uint32_t key = sortable(score);
+    if (key < least || (key == least && id > last_of_least)) return false;
+    return min_p <= 0.0f || score == best || weight_of(score, best) >= (double)min_p;
+  }
+};
+
+__device__ inline Survivors survivors(SelectScratch &scratch, const Scores &score, const tg_sampling &sampling, uint32_t vocabulary,
+                                      float best) {
+  Survivors s = {0, 0xffffffffu, __uint_as_float(sampling.min_p), best};
+  auto key = [&](uint32_t id) { return sortable(score(id)); };
+  if (sampling.top_k > 0 && sampling.top_k < vocabulary) {
+    unsigned long long target = sampling.top_k;
+    s.least = select_key(scratch, vocabulary, target, [](uint32_t) { return true; }, key, [](uint32_t) { return 1ull; });
+  }
+  const float top_p = __uint_as_float(sampling.top_p);
+  if (top_p < 1.0f) {
+    const uint32_t kept = s.least;
+    auto in = [&](uint32_t id) { return key(id) >= kept; };
+    auto mass = [&](uint32_t id) { return (unsigned long long)(weight_of(score(id), best) * MASS_ONE); };
+    unsigned long long total = 0;
+    for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS)
+      if (in(id)) total += mass(id);
+    total = block_reduce(total, Sum());
+    /* kept while the mass before is below top_p of the total, and the first always */
+    unsigned long long removable = (unsigned long long)((1.0 - (double)top_p) * (double)total);
+    unsigned long long target = removable < total ? total - removable : 1;
+    s.least = select_key(scratch, vocabulary, target, in, key, mass);
+    /* of the ids that tie there, as many as it takes, the lower first */
+    const uint32_t least = s.least;
+    const unsigned long long each = (unsigned long long)(weight_of(from_sortable(least), best) * MASS_ONE);
+    unsigned long long wanted = each > 0 ? (target + each - 1) / each : 1;
+    auto tied = [&](uint32_t id) { return key(id) == least; };
+    unsigned long long ties = 0;
+    for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) ties += tied(id);
+    ties = block_reduce(ties, Sum());
+    if (wanted < ties)
+      s.last_of_least = ~select_key(scratch, vocabulary, wanted, tied, [](uint32_t id) { return ~id; }, [](uint32_t) { return 1ull; });
+  }
+  return s;
+}
+
+struct Draw {
+  double value;
+  uint32_t id;
+};
+
+__device__ inline Draw better(Draw a, Draw b) {
+  return b.value > a.value || (b.value == a.value && b.id < a.id) ? b : a;
+}
+
+__device__ inline double gumbel(uint32_t word) { return -log(-log(((double)(word >> 8) + 0.5) / 16777216.0)); }
+
+__device__ inline uint32_t draw(const Scores &score, const Survivors &survive, const tg_sampling &sampling,
+                                uint32_t vocabulary, uint32_t position) {
+  __shared__ Draw partial[SAMPLE_WARPS];
+  const uint2 key = make_uint2((uint32_t)sampling.key, (uint32_t)(sampling.key >> 32));
+  Draw best = {-INFINITY, 0xffffffffu};
+  for (uint32_t block = threadIdx.x; block * 4 < vocabulary; block += SAMPLE_THREADS) {
+    const uint4 words = philox4x32_10(make_uint4(block, position, SAMPLE_STREAM, 0), key);
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+      uint32_t id = block * 4 + i;
+      if (id >= vocabulary) break;
+      float s = score(id);
+      if (!survive(s, id)) continue;
+      uint32_t word = i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+      best = better(best, Draw{(double)s + gumbel(word), id});
+    }
+  }
+#pragma unroll
+  for (int offset = WARP / 2; offset > 0; offset /= 2)
+    best = better(best, Draw{__shfl_xor_sync(0xffffffffu, best.value, offset), __shfl_xor_sync(0xffffffffu, best.id, offset)});
+  if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = best;
+  __syncthreads();
+  best = partial[0];
+#pragma unroll
+  for (int w = 1; w < SAMPLE_WARPS; w++) best = better(best, partial[w]);
+  return best.id;
+}
+
+/* Thread 0 writes into `sampled`. */
+__device__ inline void logprobs(tg_sampled *sampled, const float *logits, uint32_t vocabulary, uint32_t token, uint32_t count) {
+  unsigned long long best = 0;
+  for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) best = Max()(best, ranked(logits[id], id));
+  best = block_reduce(best, Max());
+  const float max = logits[~(uint32_t)best];
+  double sum = 0.0;
+  for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) sum += weight_of(logits[id], max);
+  sum = block_reduce(sum, Sum());
+  const double log_sum = log(sum);
+  auto logprob = [&](uint32_t id) { return __float_as_uint((float)((double)logits[id] - (double)max - log_sum)); };
+  if (threadIdx.x == 0) sampled->logprob = logprob(token);
+  count = min(min(count, TG_MAX_LOGPROBS), vocabulary);
+  for (uint32_t i = 0; i < count; i++) {
+    if (i > 0) {
+      unsigned long long below = 0;
+      for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) {
+        unsigned long long rank = ranked(logits[id], id);
+        if (rank < best) below = Max()(below, rank);
+      }
+      best = block_reduce(below, Max());
+    }
+    if (threadIdx.x == 0) {
+      sampled->top_ids[i] = ~(uint32_t)best;
+      sampled->top_logprobs[i] = logprob(~(uint32_t)best);
+    }
+  }
+}
+
+/* Line s of logits[S,V] is sampled row s. With `tile_rows`, as in a score step, line i is row first + i of the
+ * step, there are tile_rows of them, and sampled rows outside are left to other tiles.
+ * Launch: grid = most sampled rows, block = SAMPLE_THREADS. */
+extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS)
+    tg_sample(tg_state *state, const float *logits, const uint32_t *seen, const tg_step *step, uint32_t vocabulary,
+              uint32_t first, uint32_t tile_rows) {
+  __shared__ tg_sampled sampled;
+  __shared__ SelectScratch scratch;
+  begin_kernel();
+  if (blockIdx.x >= step->sample_rows) return;
+  const uint32_t r = table<uint32_t>(state, step->sample_table)[blockIdx.x];
+  if (tile_rows > 0 && (r < first || r - first >= tile_rows)) return;
+  const tg_row row = table<tg_row>(state, step->row_table)[r];
+  const tg_sampling sampling = table<tg_slot>(state, state->slot_table)[row.slot].sampling;
+  const float *line = logits + (size_t)(tile_rows > 0 ? r - first : blockIdx.x) * vocabulary;
+  const Scores score = {line, seen + (size_t)row.slot * ((vocabulary + 31) / 32),
+                        __uint_as_float(sampling.repetition_penalty), __uint_as_float(sampling.temperature)};
+
+  if (threadIdx.x == 0) sampled = tg_sampled{};
+  unsigned long long best = 0;
+  bool finite = true;
+  for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) {
+    finite = finite && isfinite(line[id]);
+    best = Max()(best, ranked(score(id), id));
+  }
+  finite = __syncthreads_and(finite);
+  best = block_reduce(best, Max());
+  uint32_t token = finite ? ~(uint32_t)best : 0xffffffffu;
+  if (finite && score.temperature != 0.0f) {
+    const Survivors survive = survivors(scratch, score, sampling, vocabulary, from_sortable(best >> 32));
+    token = draw(score, survive, sampling, vocabulary, row.position + 1);
+  }
+  if (finite && sampling.logprobs != TG_LOGPROBS_NONE)
+    logprobs(&sampled, line, vocabulary, token, sampling.logprobs);
+  if (threadIdx.x == 0) {
+    sampled.token = token;
+    tg_sampled *to = reinterpret_cast<tg_sampled *>(reinterpret_cast<char *>(state) + step->sampled_table);
+    to[blockIdx.x] = sampled;
+  }
+}

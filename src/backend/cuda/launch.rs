@@ -1,0 +1,151 @@
+//! Launching a kernel.
+//!
+//! cudarc's own launcher tracks what each array's last stream was, through events that a graph capture does
+//! not take; here an argument is a number, and order is the caller's business. The same call launches at once
+//! or, on a stream that is being captured, becomes a node of the graph.
+
+use super::module::{Module, failed};
+use crate::error::Result;
+use cudarc::driver::{CudaStream, sys};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// An address in device memory, or in pinned memory as the device sees it. 0 is no array.
+pub type Address = u64;
+
+/// One argument of a kernel, by value.
+#[derive(Debug, Clone, Copy)]
+pub enum Argument {
+    Address(Address),
+    U32(u32),
+    U64(u64),
+    F32(f32),
+}
+
+impl Argument {
+    fn as_ptr(&self) -> *mut c_void {
+        match self {
+            Self::Address(value) | Self::U64(value) => std::ptr::from_ref(value).cast_mut().cast(),
+            Self::U32(value) => std::ptr::from_ref(value).cast_mut().cast(),
+            Self::F32(value) => std::ptr::from_ref(value).cast_mut().cast(),
+        }
+    }
+}
+
+/// How many blocks of how many threads, and how they start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Launch {
+    /// Blocks along x, y and z.
+    pub grid: (u32, u32, u32),
+    /// Threads of a block.
+    pub threads: u32,
+    /// Dynamic shared memory of a block. More than 48 KiB needs [`Kernel::allow_shared`] first.
+    pub shared_bytes: u32,
+    /// May start before the kernels ahead of it on the stream have ended (programmatic dependent launch).
+    /// Every kernel here waits for them itself, before it touches memory.
+    pub early: bool,
+}
+
+impl Launch {
+    /// Blocks along x, without dynamic shared memory, after the kernels ahead.
+    pub fn blocks(blocks: u32, threads: u32) -> Self {
+        Self {
+            grid: (blocks, 1, 1),
+            threads,
+            shared_bytes: 0,
+            early: false,
+        }
+    }
+}
+
+/// A kernel of a [`Module`], which it keeps loaded.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    _module: Arc<Module>,
+    name: String,
+    handle: sys::CUfunction,
+}
+
+// SAFETY: a function handle may be used from any thread; it is only read.
+unsafe impl Send for Kernel {}
+// SAFETY: likewise.
+unsafe impl Sync for Kernel {}
+
+impl Kernel {
+    /// `handle` is of `module`.
+    pub(super) fn new(module: Arc<Module>, name: &str, handle: sys::CUfunction) -> Self {
+        Self {
+            _module: module,
+            name: name.to_owned(),
+            handle,
+        }
+    }
+
+    /// Lets launches ask for up to `bytes` of dynamic shared memory.
+    ///
+    /// # Errors
+    /// The GPU has no such amount for a block.
+    pub fn allow_shared(&self, bytes: u32) -> Result<()> {
+        use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MOST;
+        // SAFETY: the handle is of a loaded module.
+        unsafe { sys::cuFuncSetAttribute(self.handle, MOST, bytes as i32) }
+            .result()
+            .map_err(|error| {
+                failed(
+                    &format!("giving {} {bytes} bytes of shared memory", self.name),
+                    error,
+                )
+            })
+    }
+
+    /// Queues a launch on `stream`.
+    ///
+    /// # Errors
+    /// The driver refuses the launch. What the kernel itself does wrong, a later call reports.
+    ///
+    /// # Safety
+    /// The arguments are those of the kernel's declaration, in order and type; what they point to holds what
+    /// its comment says until the kernel has run, and nothing else writes it meanwhile.
+    pub unsafe fn launch(
+        &self,
+        stream: &CudaStream,
+        launch: Launch,
+        arguments: &[Argument],
+    ) -> Result<()> {
+        let refused = |error| failed(&format!("launching {} as {launch:?}", self.name), error);
+        stream.context().bind_to_thread().map_err(refused)?;
+        let mut pointers: Vec<_> = arguments.iter().map(Argument::as_ptr).collect();
+        let mut early = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue {
+                programmaticStreamSerializationAllowed: 1,
+            },
+        };
+        let (x, y, z) = launch.grid;
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: launch.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: launch.shared_bytes,
+            hStream: stream.cu_stream(),
+            attrs: &mut early,
+            numAttrs: u32::from(launch.early),
+        };
+        // SAFETY: the handle is of a loaded module, the driver copies configuration and arguments before it
+        // returns, and the rest is the caller's promise.
+        unsafe {
+            sys::cuLaunchKernelEx(
+                &config,
+                self.handle,
+                pointers.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        }
+        .result()
+        .map_err(refused)
+    }
+}

@@ -1,0 +1,179 @@
+//! Queries, keys and values, and attention over pages.
+
+use super::super::launch::{Address, Argument};
+use super::Enqueue;
+use crate::error::Result;
+use crate::plan::StepKind;
+
+/// Warps of a block of kernels/rope.cu, a head each.
+const ROPE_WARPS: u32 = 4;
+/// Query heads of a block of kernels/attention_rows.cu.
+const ROW_HEADS: u32 = 4;
+const ROW_THREADS: u32 = 128;
+/// Pairs of a query row and a head that a block of kernels/attention_tiles.cu has.
+const TILE: u32 = 64;
+const TILE_THREADS: u32 = 128;
+/// Threads of the one block that lists query tiles.
+const LIST_THREADS: u32 = 1024;
+/// Bytes of an entry of that list: `QueryTile` of kernels/attention.cuh.
+pub const QUERY_TILE_BYTES: usize = 16;
+
+/// Dynamic shared memory of attention_tiles.cu: queries, and two buffers each of keys and values, 64 vectors of
+/// `head_dim` 16-bit elements each, padded by 8.
+pub fn tile_shared_bytes(head_dim: u32) -> u32 {
+    5 * TILE * (head_dim + 8) * 2
+}
+
+/// Query rows of a tile: as many as fit with all heads of a group.
+fn tile_rows(group: u32) -> u32 {
+    (TILE / group).max(1)
+}
+
+/// Query tiles of a step, at most: one may be ragged in each sequence.
+pub fn most_query_tiles(rows: u32, sequences: u32, heads: u32, kv_heads: u32) -> u32 {
+    let tile_rows = tile_rows(heads / kv_heads);
+    (rows / tile_rows + sequences).min(rows)
+}
+
+/// Arrays of one attention layer.
+#[derive(Debug, Clone, Copy)]
+pub struct Attention {
+    /// Out: `[R, heads * D]`, operand type.
+    pub x: Address,
+    /// `[R, (heads + 2 kv_heads) D]`, operand type: q, k, v.
+    pub qkv: Address,
+    /// `[pages, page_tokens, kv_heads, D]`, operand type.
+    pub k_pages: Address,
+    /// Likewise.
+    pub v_pages: Address,
+    /// f32 `[D]`
+    pub q_norm: Address,
+    /// f32 `[D]`
+    pub k_norm: Address,
+    /// f32 `[D / 2]`: 1 / theta^(2i / D).
+    pub inverse_frequencies: Address,
+    /// Scratch: [`most_query_tiles`] entries of [`QUERY_TILE_BYTES`].
+    pub query_tiles: Address,
+    /// Scratch: `uint32_t`.
+    pub query_tile_count: Address,
+}
+
+impl Enqueue<'_> {
+    /// q, k = rope(rmsnorm_head(q, k)), q in place, k and v into their pages.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`Attention`] says.
+    pub unsafe fn qk_norm_rope(&self, attention: &Attention) -> Result<()> {
+        let (heads, kv_heads) = self.heads();
+        let arguments = [
+            Argument::Address(attention.qkv),
+            Argument::Address(attention.k_pages),
+            Argument::Address(attention.v_pages),
+            Argument::Address(attention.q_norm),
+            Argument::Address(attention.k_norm),
+            Argument::Address(attention.inverse_frequencies),
+            Argument::Address(self.state),
+            Argument::Address(self.step),
+            Argument::U32(heads),
+            Argument::U32(kv_heads),
+            Argument::F32(self.config.norm_eps),
+        ];
+        let grid = (
+            self.bucket.rows,
+            (heads + 2 * kv_heads).div_ceil(ROPE_WARPS),
+            1,
+        );
+        let kernel = &self.kernels.qk_norm_rope;
+        // SAFETY: the caller's promise; these are tg_qk_norm_rope_*'s arguments.
+        unsafe { self.launch(kernel, grid, 32 * ROPE_WARPS, 0, &arguments) }
+    }
+
+    /// x = softmax(q k^T / sqrt(D), causal) v.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`Attention`] says.
+    pub unsafe fn attention(&self, attention: &Attention) -> Result<()> {
+        let (heads, kv_heads) = self.heads();
+        let group = heads / kv_heads;
+        let scale = 1.0 / (self.config.head_dim as f32).sqrt();
+        let arrays = [
+            Argument::Address(attention.x),
+            Argument::Address(attention.qkv),
+            Argument::Address(attention.k_pages),
+            Argument::Address(attention.v_pages),
+        ];
+        let shape = [
+            Argument::U32(heads),
+            Argument::U32(kv_heads),
+            Argument::F32(scale),
+        ];
+        let tiles = match &self.kernels.attention_tiles {
+            Some(tiles) if self.bucket.kind != StepKind::Decode => tiles,
+            _ => {
+                let step = [Argument::Address(self.state), Argument::Address(self.step)];
+                let grid = (self.bucket.rows, kv_heads, group.div_ceil(ROW_HEADS));
+                let arguments = [&arrays[..], &step, &shape].concat();
+                let kernel = &self.kernels.attention_rows;
+                // SAFETY: the caller's promise; these are tg_attention_rows_*'s arguments.
+                return unsafe { self.launch(kernel, grid, ROW_THREADS, 0, &arguments) };
+            }
+        };
+        let list = [
+            Argument::Address(attention.query_tiles),
+            Argument::Address(attention.query_tile_count),
+            Argument::Address(self.state),
+            Argument::Address(self.step),
+            Argument::U32(tile_rows(group)),
+        ];
+        // SAFETY: the caller's promise; these are tg_query_tiles's arguments.
+        unsafe {
+            self.launch(&self.kernels.query_tiles, (1, 1, 1), LIST_THREADS, 0, &list)?;
+        }
+        let listed = [
+            Argument::Address(attention.query_tiles),
+            Argument::Address(attention.query_tile_count),
+            Argument::Address(self.state),
+        ];
+        let arguments = [&arrays[..], &listed, &shape].concat();
+        let most = most_query_tiles(self.bucket.rows, self.bucket.sequences, heads, kv_heads);
+        let grid = (most, kv_heads, group.div_ceil(TILE));
+        let shared_bytes = tile_shared_bytes(self.config.head_dim as u32);
+        // SAFETY: the caller's promise; these are tg_attention_tiles_*'s arguments.
+        unsafe { self.launch(tiles, grid, TILE_THREADS, shared_bytes, &arguments) }
+    }
+
+    /// Query heads and kv heads.
+    fn heads(&self) -> (u32, u32) {
+        let config = self.config;
+        (
+            config.num_attention_heads as u32,
+            config.num_key_value_heads as u32,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tile_has_all_heads_of_its_rows() {
+        assert_eq!([1, 3, 4, 64, 96].map(tile_rows), [64, 21, 16, 1, 1]);
+    }
+
+    /// Against every way to cut `rows` into sequences of equal length and a rest.
+    #[test]
+    fn query_tiles_never_exceed_the_bound() {
+        for (rows, group) in [(1u32, 4u32), (17, 4), (512, 4), (513, 1), (100, 3)] {
+            for length in 1..=rows {
+                let sequences = rows.div_ceil(length);
+                let tiles = rows / length * length.div_ceil(tile_rows(group))
+                    + (rows % length).div_ceil(tile_rows(group));
+                assert!(
+                    tiles <= most_query_tiles(rows, sequences, group, 1),
+                    "{rows} rows in sequences of {length}"
+                );
+            }
+        }
+    }
+}

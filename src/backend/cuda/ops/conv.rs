@@ -1,0 +1,85 @@
+//! The short convolution of a conv layer and its state.
+
+use super::super::launch::{Address, Argument};
+use super::Enqueue;
+use crate::error::Result;
+use crate::plan::StepKind;
+
+/// Threads of a block, four channels each (kernels/conv.cu).
+const THREADS: u32 = 128;
+
+/// Arrays of one conv layer.
+#[derive(Debug, Clone, Copy)]
+pub struct ShortConv {
+    /// Out: `[R, H]`, operand type.
+    pub x: Address,
+    /// `[R, 3H]`, operand type: B, C, X.
+    pub bcx: Address,
+    /// `[slots, L - 1, H]`, operand type, oldest column first.
+    pub state: Address,
+    /// f32 `[H, L]`
+    pub taps: Address,
+    /// f32 `[H]`, or 0.
+    pub bias: Address,
+}
+
+/// Blocks along rows (or sequences) and channels.
+fn grid(rows: u32, hidden: u32) -> (u32, u32, u32) {
+    (rows, hidden.div_ceil(4 * THREADS), 1)
+}
+
+impl Enqueue<'_> {
+    /// x = C * conv(B * X); the state moves on by the step's rows.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`ShortConv`] says.
+    pub unsafe fn short_conv(&self, conv: &ShortConv) -> Result<()> {
+        let hidden = self.hidden();
+        let taps = self.config.conv_l_cache as u32;
+        let decode = self.bucket.kind == StepKind::Decode;
+        let kernel = match decode {
+            true => &self.kernels.conv_decode,
+            false => &self.kernels.conv,
+        };
+        let arguments = [
+            Argument::Address(conv.x),
+            Argument::Address(conv.state),
+            Argument::Address(conv.bcx),
+            Argument::Address(conv.taps),
+            Argument::Address(conv.bias),
+            Argument::Address(self.state),
+            Argument::Address(self.step),
+            Argument::U32(hidden),
+            Argument::U32(taps),
+        ];
+        let rows = grid(self.bucket.rows, hidden);
+        // SAFETY: the caller's promise; these are tg_conv_*'s and tg_conv_decode_*'s arguments.
+        unsafe { self.launch(kernel, rows, THREADS, 0, &arguments)? };
+        if decode {
+            return Ok(());
+        }
+        let arguments = [
+            Argument::Address(conv.state),
+            Argument::Address(conv.bcx),
+            Argument::Address(self.state),
+            Argument::Address(self.step),
+            Argument::U32(hidden),
+            Argument::U32(taps),
+        ];
+        let sequences = grid(self.bucket.sequences, hidden);
+        // SAFETY: the caller's promise; these are tg_conv_state_*'s arguments.
+        unsafe { self.launch(&self.kernels.conv_state, sequences, THREADS, 0, &arguments) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::grid;
+
+    #[test]
+    fn blocks_cover_every_channel() {
+        assert_eq!(grid(7, 2048), (7, 4, 1));
+        assert_eq!(grid(7, 32), (7, 1, 1));
+        assert_eq!(grid(7, 544), (7, 2, 1));
+    }
+}

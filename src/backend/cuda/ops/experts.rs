@@ -1,0 +1,283 @@
+//! Mixtures of experts: router, token sort, and the experts' feed-forwards.
+
+use super::super::launch::{Address, Argument};
+use super::Enqueue;
+use super::kernels::SHARED_BYTES;
+use super::linear::{Epilogue, Grouped, Product, Rows};
+use crate::error::Result;
+
+/// As kernels/experts.cuh has it.
+pub const MAX_EXPERTS: usize = 128;
+/// Bytes of an `ExpertTile` there.
+pub const EXPERT_TILE_BYTES: usize = 16;
+
+const ROUTER_THREADS: u32 = 256;
+const SORT_THREADS: u32 = 1024;
+const COMBINE_THREADS: u32 = 256;
+/// From this many rows on a router block takes four, and reads the gate a quarter as often.
+const ROUTER_MANY_ROWS: u32 = 64;
+
+/// Where a step's routing lies. R rows, K experts each, R K pairs.
+#[derive(Debug, Clone, Copy)]
+pub struct Routing {
+    /// `uint32_t [R, K]`, ascending in a row.
+    pub experts: Address,
+    /// f32 `[R, K]`, beside them.
+    pub weights: Address,
+    /// `uint32_t [R K]`: the row at each place of the sort.
+    pub rows: Address,
+    /// `uint32_t [R K]`: the place of each pair.
+    pub place: Address,
+    /// [`most_expert_tiles`] entries of [`EXPERT_TILE_BYTES`].
+    pub tiles: Address,
+    /// `uint32_t`
+    pub tile_count: Address,
+}
+
+/// Matrices of a mixture's experts, one expert after the other.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertWeights {
+    /// w1 of the first expert, `[M, H]`.
+    pub gate: Address,
+    /// w3 of the first expert, `[M, H]`.
+    pub up: Address,
+    /// Elements from one expert's w1 (and w3) to the next one's.
+    pub gate_up_stride: u64,
+    /// w2 of the first expert, `[H, M]`.
+    pub down: Address,
+    /// Elements from one expert's w2 to the next one's.
+    pub down_stride: u64,
+}
+
+/// Dynamic shared memory of a router block: its rows, normed, and their scores with and without bias.
+pub fn router_shared_bytes(rows: u32, hidden: u32) -> u32 {
+    4 * rows * (hidden + 2 * MAX_EXPERTS as u32)
+}
+
+/// Rows of a router block.
+fn router_rows(rows: u32, hidden: u32) -> u32 {
+    match rows >= ROUTER_MANY_ROWS && router_shared_bytes(4, hidden) <= SHARED_BYTES {
+        true => 4,
+        false => 1,
+    }
+}
+
+/// Tiles of a step, at most: one may be ragged for each expert that has rows.
+pub fn most_expert_tiles(rows: u32, experts: u32, top_k: u32, tile_rows: u32) -> u32 {
+    let pairs = rows * top_k;
+    (pairs / tile_rows + experts.min(pairs)).min(pairs)
+}
+
+impl Enqueue<'_> {
+    /// Experts and weights of each row, from h f32 `[R, H]`, the FFN norm's weight f32 `[H]`, the gate
+    /// f32 `[E, H]` and its bias f32 `[E]` (or 0); then the rows in order of expert.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`Routing`] says.
+    pub unsafe fn router(
+        &self,
+        routing: &Routing,
+        h: Address,
+        norm_weight: Address,
+        gate: Address,
+        bias: Address,
+    ) -> Result<()> {
+        let (experts, top_k) = self.experts();
+        let hidden = self.hidden();
+        let rows = router_rows(self.bucket.rows, hidden);
+        let kernel = match rows {
+            4 => &self.kernels.router_4,
+            _ => &self.kernels.router_1,
+        };
+        let arguments = [
+            Argument::Address(routing.experts),
+            Argument::Address(routing.weights),
+            Argument::Address(h),
+            Argument::Address(norm_weight),
+            Argument::Address(gate),
+            Argument::Address(bias),
+            Argument::Address(self.step),
+            Argument::U32(hidden),
+            Argument::U32(experts),
+            Argument::U32(top_k),
+            Argument::U32(u32::from(self.config.norm_topk_prob)),
+            Argument::F32(self.config.routed_scaling_factor),
+            Argument::F32(self.config.norm_eps),
+        ];
+        let grid = (self.bucket.rows.div_ceil(rows), 1, 1);
+        let shared_bytes = router_shared_bytes(rows, hidden);
+        // SAFETY: the caller's promise; these are tg_router_*'s arguments.
+        unsafe { self.launch(kernel, grid, ROUTER_THREADS, shared_bytes, &arguments)? };
+        // SAFETY: likewise.
+        unsafe { self.sort_tokens(routing) }
+    }
+
+    /// The token sort alone, from `routing.experts`.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`Routing`] says.
+    pub unsafe fn sort_tokens(&self, routing: &Routing) -> Result<()> {
+        let (experts, top_k) = self.experts();
+        let arguments = [
+            Argument::Address(routing.tiles),
+            Argument::Address(routing.tile_count),
+            Argument::Address(routing.rows),
+            Argument::Address(routing.place),
+            Argument::Address(routing.experts),
+            Argument::Address(self.step),
+            Argument::U32(experts),
+            Argument::U32(top_k),
+            Argument::U32(self.expert_tile_rows()),
+        ];
+        let kernel = &self.kernels.sort_tokens;
+        // SAFETY: the caller's promise; these are tg_sort_tokens's arguments.
+        unsafe { self.launch(kernel, (1, 1, 1), SORT_THREADS, 0, &arguments) }
+    }
+
+    /// y `[R K, M]` in the operand type, by place = silu(w1_e x) * w3_e x, from x `[R, H]`.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; `routing` is this step's.
+    pub unsafe fn expert_gate_up(
+        &self,
+        routing: &Routing,
+        weights: &ExpertWeights,
+        y: Address,
+        x: Address,
+    ) -> Result<()> {
+        let product = Product {
+            y,
+            x,
+            w: weights.gate,
+            w_pair: weights.up,
+            bias: 0,
+            outputs: self.config.moe_intermediate_size as u32,
+            inner: self.hidden(),
+            epilogue: Epilogue::SiluMul,
+        };
+        let grouped = self.grouped(routing, routing.rows, weights.gate_up_stride);
+        // SAFETY: the caller's promise.
+        unsafe { self.grouped_product(&product, &grouped, self.expert_tile_rows()) }
+    }
+
+    /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending. `y` is
+    /// [`Enqueue::expert_gate_up`]'s, `partial` scratch: f32 `[R K, H]`.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; `routing` is this step's.
+    pub unsafe fn expert_down(
+        &self,
+        routing: &Routing,
+        weights: &ExpertWeights,
+        h: Address,
+        y: Address,
+        partial: Address,
+    ) -> Result<()> {
+        let product = Product {
+            y: partial,
+            x: y,
+            w: weights.down,
+            w_pair: 0,
+            bias: 0,
+            outputs: self.hidden(),
+            inner: self.config.moe_intermediate_size as u32,
+            epilogue: Epilogue::StoreF32,
+        };
+        let grouped = self.grouped(routing, 0, weights.down_stride);
+        // SAFETY: the caller's promise.
+        unsafe { self.grouped_product(&product, &grouped, self.expert_tile_rows())? };
+        let arguments = [
+            Argument::Address(h),
+            Argument::Address(partial),
+            Argument::Address(routing.weights),
+            Argument::Address(routing.place),
+            Argument::Address(self.step),
+            Argument::U32(self.hidden()),
+            Argument::U32(self.experts().1),
+        ];
+        let kernel = &self.kernels.combine_experts;
+        let grid = (self.bucket.rows, 1, 1);
+        // SAFETY: the caller's promise; these are tg_combine_experts's arguments.
+        unsafe { self.launch(kernel, grid, COMBINE_THREADS, 0, &arguments) }
+    }
+
+    /// y `[R, I]` in the operand type = silu(w1 x) * w3 x, from x `[R, H]`.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; w1 and w3 are `[I, H]`.
+    pub unsafe fn dense_gate_up(
+        &self,
+        y: Address,
+        x: Address,
+        w1: Address,
+        w3: Address,
+    ) -> Result<()> {
+        let product = Product {
+            y,
+            x,
+            w: w1,
+            w_pair: w3,
+            bias: 0,
+            outputs: self.config.intermediate_size as u32,
+            inner: self.hidden(),
+            epilogue: Epilogue::SiluMul,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.product(&product, Rows::Step) }
+    }
+
+    /// Rows of a tile of the grouped products, from the bucket alone.
+    pub fn expert_tile_rows(&self) -> u32 {
+        let (experts, top_k) = self.experts();
+        let rows = self.bucket.rows;
+        self.kernels.linear.expert_tile_rows(rows, experts, top_k)
+    }
+
+    fn grouped(&self, routing: &Routing, gather: Address, expert_stride: u64) -> Grouped {
+        let (experts, top_k) = self.experts();
+        Grouped {
+            tiles: routing.tiles,
+            tile_count: routing.tile_count,
+            gather,
+            expert_stride,
+            most_tiles: most_expert_tiles(
+                self.bucket.rows,
+                experts,
+                top_k,
+                self.expert_tile_rows(),
+            ),
+        }
+    }
+
+    /// Experts of a layer, and of a row.
+    fn experts(&self) -> (u32, u32) {
+        let config = self.config;
+        (config.num_experts as u32, config.num_experts_per_tok as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn router_blocks_take_more_rows_where_there_are_many_and_they_fit() {
+        assert_eq!(router_rows(1, 2048), 1);
+        assert_eq!(router_rows(512, 2048), 4);
+        assert_eq!(router_rows(512, 8192), 1);
+    }
+
+    /// All pairs on one expert, and spread one by one.
+    #[test]
+    fn expert_tiles_never_exceed_the_bound() {
+        for (rows, experts, top_k, tile_rows) in [(1, 32, 4, 8), (7, 8, 2, 8), (4096, 32, 4, 128)] {
+            let most = most_expert_tiles(rows, experts, top_k, tile_rows);
+            let pairs: u32 = rows * top_k;
+            assert!(pairs.div_ceil(tile_rows) <= most);
+            let spread: u32 = (0..experts)
+                .map(|e| (pairs / experts + u32::from(e < pairs % experts)).div_ceil(tile_rows))
+                .sum();
+            assert!(spread <= most, "{spread} tiles, {most} foreseen");
+        }
+    }
+}

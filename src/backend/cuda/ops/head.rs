@@ -1,0 +1,132 @@
+//! Logits and sampling.
+
+use super::super::launch::{Address, Argument};
+use super::Enqueue;
+use super::linear::{Epilogue, Product, Rows};
+use crate::error::Result;
+use crate::plan::{SCORE_TILE_ROWS, StepKind};
+
+const SEEN_THREADS: u32 = 256;
+const SAMPLE_THREADS: u32 = 512;
+
+/// Words of a slot's bitmap of seen tokens.
+pub fn seen_words(vocab_size: usize) -> usize {
+    vocab_size.div_ceil(32)
+}
+
+/// Which logits a call is about: a score step has them tile by tile, every other step all at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogitsPart {
+    /// f32 `[S, V]`: the sampled rows.
+    Sampled,
+    /// f32 `[SCORE_TILE_ROWS, V]`: rows from `tile * SCORE_TILE_ROWS` on.
+    Tile(u32),
+}
+
+/// The parts of a bucket's logits, in order.
+pub fn logits_parts(kind: StepKind, rows: u32) -> impl Iterator<Item = LogitsPart> {
+    let tiles = match kind {
+        StepKind::Score => rows.div_ceil(SCORE_TILE_ROWS as u32),
+        StepKind::Decode | StepKind::Mixed => 0,
+    };
+    let whole = (tiles == 0).then_some(LogitsPart::Sampled);
+    whole.into_iter().chain((0..tiles).map(LogitsPart::Tile))
+}
+
+impl LogitsPart {
+    /// First row of a tile and its rows; both 0 where the part is not a tile.
+    fn rows(self) -> (u32, u32) {
+        let rows = SCORE_TILE_ROWS as u32;
+        match self {
+            Self::Sampled => (0, 0),
+            Self::Tile(tile) => (tile * rows, rows),
+        }
+    }
+}
+
+impl Enqueue<'_> {
+    /// logits = lm_head `[V, H]` times x, which is `final_norm`'s: `[S, H]`, or `[R, H]` in a score step.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; `logits` has the part's shape.
+    pub unsafe fn lm_head(
+        &self,
+        part: LogitsPart,
+        logits: Address,
+        x: Address,
+        lm_head: Address,
+    ) -> Result<()> {
+        let (first, rows) = part.rows();
+        let row_bytes = self.config.hidden_size * self.kernels.types.operand.bytes();
+        let product = Product {
+            y: logits,
+            x: x + u64::from(first) * row_bytes as u64,
+            w: lm_head,
+            w_pair: 0,
+            bias: 0,
+            outputs: self.config.vocab_size as u32,
+            inner: self.hidden(),
+            epilogue: Epilogue::StoreF32,
+        };
+        let rows = match part {
+            LogitsPart::Sampled => Rows::Sampled,
+            LogitsPart::Tile(_) => Rows::Tile { first, rows },
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.product(&product, rows) }
+    }
+
+    /// Notes the step's tokens in `seen` `uint32_t [slots, seen_words]`, for slots with a repetition penalty.
+    /// Once a step, before [`Enqueue::sample`].
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s.
+    pub unsafe fn mark_seen(&self, seen: Address) -> Result<()> {
+        let arguments = [
+            Argument::Address(seen),
+            Argument::Address(self.state),
+            Argument::Address(self.step),
+            Argument::U32(self.config.vocab_size as u32),
+        ];
+        let grid = (self.bucket.sequences, 1, 1);
+        // SAFETY: the caller's promise; these are tg_mark_seen's arguments.
+        unsafe { self.launch(&self.kernels.mark_seen, grid, SEEN_THREADS, 0, &arguments) }
+    }
+
+    /// Token and logprobs of each sampled row that the part holds, into the step's sampled table.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; `logits` has the part's shape.
+    pub unsafe fn sample(&self, part: LogitsPart, logits: Address, seen: Address) -> Result<()> {
+        let (first, rows) = part.rows();
+        let arguments = [
+            Argument::Address(self.state),
+            Argument::Address(logits),
+            Argument::Address(seen),
+            Argument::Address(self.step),
+            Argument::U32(self.config.vocab_size as u32),
+            Argument::U32(first),
+            Argument::U32(rows),
+        ];
+        let grid = (self.bucket.sequences, 1, 1);
+        // SAFETY: the caller's promise; these are tg_sample's arguments.
+        unsafe { self.launch(&self.kernels.sample, grid, SAMPLE_THREADS, 0, &arguments) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn score_steps_have_their_logits_in_tiles() {
+        let parts = |kind, rows| logits_parts(kind, rows).collect::<Vec<_>>();
+        assert_eq!(parts(StepKind::Decode, 8), [LogitsPart::Sampled]);
+        assert_eq!(parts(StepKind::Mixed, 4096), [LogitsPart::Sampled]);
+        assert_eq!(
+            parts(StepKind::Score, 1024),
+            [LogitsPart::Tile(0), LogitsPart::Tile(1)]
+        );
+        assert_eq!(LogitsPart::Tile(3).rows(), (1536, 512));
+    }
+}

@@ -1,0 +1,192 @@
+//! The kernels that one model uses, found by name once.
+
+use super::super::launch::Kernel;
+use super::super::module::Module;
+use super::attention;
+use super::experts;
+use super::linear::{Linear, Tile};
+use crate::error::{Error, Result};
+use crate::model::{DType, ModelConfig};
+use std::sync::Arc;
+
+/// Element types that a model runs with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Types {
+    /// Matrix inputs, KV pages and conv state: `--dtype`.
+    pub operand: DType,
+    /// Matrices and the embedding: the operand's own type, or for f32 the checkpoint's.
+    pub weights: DType,
+}
+
+/// How kernels are named after a type.
+fn suffix(dtype: DType) -> &'static str {
+    match dtype {
+        DType::BF16 => "bf16",
+        DType::F16 => "f16",
+        DType::F32 => "f32",
+    }
+}
+
+/// Of dynamic shared memory, what every GPU here grants a block (8.6 and 8.9 the least: 99 KiB).
+pub const SHARED_BYTES: u32 = 99 * 1024;
+
+/// Handles, by operation.
+#[derive(Debug)]
+pub struct Kernels {
+    pub types: Types,
+    pub embed: Kernel,
+    pub rmsnorm: Kernel,
+    pub rmsnorm_sampled: Kernel,
+    pub linear: Linear,
+    pub conv: Kernel,
+    pub conv_decode: Kernel,
+    pub conv_state: Kernel,
+    pub qk_norm_rope: Kernel,
+    pub attention_rows: Kernel,
+    /// The matrix units have no f32: there, chunks go row by row too.
+    pub attention_tiles: Option<Kernel>,
+    pub query_tiles: Kernel,
+    /// One row a block.
+    pub router_1: Kernel,
+    /// Four rows a block.
+    pub router_4: Kernel,
+    pub sort_tokens: Kernel,
+    pub combine_experts: Kernel,
+    pub mark_seen: Kernel,
+    pub sample: Kernel,
+}
+
+impl Kernels {
+    /// # Errors
+    /// Shapes or types that the GPU path does not take, named; or the driver refuses.
+    pub fn load(module: &Arc<Module>, config: &ModelConfig, types: Types) -> Result<Self> {
+        check(config, types)?;
+        let x = suffix(types.operand);
+        let w = suffix(types.weights);
+        let d = config.head_dim;
+        let kernel = |name: &str| module.kernel(name);
+        let attention_tiles = match types.operand {
+            DType::F32 => None,
+            _ => {
+                let kernel = kernel(&format!("tg_attention_tiles_{x}_d{d}"))?;
+                kernel.allow_shared(attention::tile_shared_bytes(d as u32))?;
+                Some(kernel)
+            }
+        };
+        let router_1 = kernel("tg_router_1")?;
+        router_1.allow_shared(SHARED_BYTES)?;
+        let router_4 = kernel("tg_router_4")?;
+        router_4.allow_shared(SHARED_BYTES)?;
+        Ok(Self {
+            types,
+            embed: kernel(&format!("tg_embed_{w}"))?,
+            rmsnorm: kernel(&format!("tg_rmsnorm_{x}"))?,
+            rmsnorm_sampled: kernel(&format!("tg_rmsnorm_sampled_{x}"))?,
+            linear: linear(module, types)?,
+            conv: kernel(&format!("tg_conv_{x}"))?,
+            conv_decode: kernel(&format!("tg_conv_decode_{x}"))?,
+            conv_state: kernel(&format!("tg_conv_state_{x}"))?,
+            qk_norm_rope: kernel(&format!("tg_qk_norm_rope_{x}_d{d}"))?,
+            attention_rows: kernel(&format!("tg_attention_rows_{x}_d{d}"))?,
+            attention_tiles,
+            query_tiles: kernel("tg_query_tiles")?,
+            router_1,
+            router_4,
+            sort_tokens: kernel("tg_sort_tokens")?,
+            combine_experts: kernel("tg_combine_experts")?,
+            mark_seen: kernel("tg_mark_seen")?,
+            sample: kernel("tg_sample")?,
+        })
+    }
+}
+
+/// The matrix product's variants for these types, smallest tile first.
+fn linear(module: &Arc<Module>, types: Types) -> Result<Linear> {
+    let (name, rows): (String, &[u32]) = match (types.operand, types.weights) {
+        (DType::F32, DType::BF16) => ("f32_bf16".to_owned(), &[8, 32, 64, 128]),
+        (DType::F32, weights) => (format!("f32_{}", suffix(weights)), &[8, 64]),
+        (operand, _) => (suffix(operand).to_owned(), &[8, 32, 64, 128]),
+    };
+    let variants = rows
+        .iter()
+        .map(|rows| {
+            let name = format!("tg_linear_{name}_r{rows}");
+            let kernel = module.kernel(&name)?;
+            let [outputs, rows, threads, shared_bytes] =
+                module.constants(&format!("{name}_tile"))?;
+            kernel.allow_shared(shared_bytes)?;
+            let tile = Tile {
+                outputs,
+                rows,
+                threads,
+                shared_bytes,
+            };
+            Ok((tile, kernel))
+        })
+        .collect::<Result<_>>()?;
+    Ok(Linear { variants })
+}
+
+/// What the kernels take, said before any weight is read.
+///
+/// # Errors
+/// The first field that does not fit, with its value and what is expected.
+pub fn check(config: &ModelConfig, types: Types) -> Result<()> {
+    let refused = |what: String| Err(Error::Usage(format!("{what}: use --device cpu")));
+    if types.operand != DType::F32 && types.operand != types.weights {
+        return refused(format!(
+            "weights are {} for --dtype {}, expected the same type",
+            suffix(types.weights),
+            suffix(types.operand)
+        ));
+    }
+    let kv_heads = config.num_key_value_heads;
+    for (field, value) in [
+        ("hidden_size", config.hidden_size),
+        ("intermediate_size", config.intermediate_size),
+        ("moe_intermediate_size", config.moe_intermediate_size),
+    ] {
+        if value == 0 || value % 32 != 0 {
+            return refused(format!(
+                "config.json: {field} is {value}, the GPU takes multiples of 32"
+            ));
+        }
+    }
+    if !matches!(config.head_dim, 64 | 128) {
+        return refused(format!(
+            "config.json: head_dim is {}, the GPU takes 64 or 128",
+            config.head_dim
+        ));
+    }
+    if kv_heads == 0 || config.num_attention_heads % kv_heads != 0 {
+        return refused(format!(
+            "config.json: num_attention_heads is {} and num_key_value_heads {kv_heads}, expected a multiple",
+            config.num_attention_heads
+        ));
+    }
+    let limits = [
+        ("num_experts", config.num_experts, experts::MAX_EXPERTS),
+        (
+            "num_experts_per_tok",
+            config.num_experts_per_tok,
+            config.num_experts.min(8),
+        ),
+        ("conv_L_cache", config.conv_l_cache, 8),
+    ];
+    for (field, value, most) in limits {
+        if value > most {
+            return refused(format!(
+                "config.json: {field} is {value}, the GPU takes at most {most}"
+            ));
+        }
+    }
+    let router = experts::router_shared_bytes(1, config.hidden_size as u32);
+    if router > SHARED_BYTES {
+        return refused(format!(
+            "config.json: hidden_size is {}, whose row does not fit the {SHARED_BYTES} bytes of shared memory \
+             that the router has",
+            config.hidden_size
+        ));
+    }
+    Ok(())
+}

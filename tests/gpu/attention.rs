@@ -1,0 +1,378 @@
+//! Queries, keys and values, and attention over pages, against f64.
+
+use crate::rig::{
+    OPERANDS, Rig, Step, StepOnGpu, assert_close, assert_same_bits, config, decode, encode,
+    operand, rounded, rounding,
+};
+use crate::support::{Gpu, Random};
+use rayon::prelude::*;
+use tailgraph::backend::cuda::buffer::Buffer;
+use tailgraph::backend::cuda::ops::attention::{Attention, QUERY_TILE_BYTES, most_query_tiles};
+use tailgraph::model::{DType, ModelConfig};
+use tailgraph::plan::StepKind;
+
+/// (query heads, kv heads, head_dim)
+const SHAPES: [(usize, usize, usize); 6] = [
+    (4, 2, 64),
+    (8, 2, 128),
+    (3, 1, 64),
+    (2, 2, 128),
+    (20, 2, 64),
+    (70, 1, 64),
+];
+
+struct Layer<'g> {
+    rig: Rig<'g>,
+    q_norm: Vec<f32>,
+    k_norm: Vec<f32>,
+    inverse_frequencies: Vec<f32>,
+}
+
+/// A step's arrays, before or after.
+struct Arrays {
+    /// `[bucket, (heads + 2 kv_heads) D]`
+    qkv: Vec<f32>,
+    /// `[pages, page_tokens, kv_heads, D]`
+    k: Vec<f32>,
+    v: Vec<f32>,
+}
+
+impl<'g> Layer<'g> {
+    fn new(gpu: &'g Gpu, random: &mut Random, dtype: DType, shape: (usize, usize, usize)) -> Self {
+        let (heads, kv_heads, head_dim) = shape;
+        let config = ModelConfig {
+            num_attention_heads: heads,
+            num_key_value_heads: kv_heads,
+            head_dim,
+            hidden_size: 32,
+            ..config()
+        };
+        let norm = |random: &mut Random| {
+            let values = random.values(head_dim, 0.5);
+            values.iter().map(|v| 1.0 + v).collect()
+        };
+        Self {
+            q_norm: norm(random),
+            k_norm: norm(random),
+            inverse_frequencies: (0..head_dim / 2)
+                .map(|i| 1.0 / 1e6_f64.powf(2.0 * i as f64 / head_dim as f64) as f32)
+                .collect(),
+            rig: Rig::new(gpu, config, operand(dtype)),
+        }
+    }
+
+    fn dtype(&self) -> DType {
+        self.rig.kernels.types.operand
+    }
+
+    fn shape(&self) -> (usize, usize, usize) {
+        let config = &self.rig.config;
+        (
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        )
+    }
+
+    fn width(&self) -> usize {
+        let (heads, kv_heads, d) = self.shape();
+        (heads + 2 * kv_heads) * d
+    }
+
+    /// Random projections, and pages that hold random vectors for the positions before each chunk and poison
+    /// everywhere else.
+    fn arrays(&self, random: &mut Random, step: &Step, bucket: usize) -> Arrays {
+        let (_, kv_heads, d) = self.shape();
+        let vector = kv_heads * d;
+        let pool = step.pages.len() * step.page_tokens as usize * vector;
+        let mut arrays = Arrays {
+            qkv: random.values(step.rows().len() * self.width(), 2.0),
+            k: vec![f32::NAN; pool],
+            v: vec![f32::NAN; pool],
+        };
+        arrays.qkv.resize(bucket * self.width(), f32::NAN);
+        for chunk in &step.chunks {
+            for position in 0..chunk.first_position as usize {
+                let at = step.vector(chunk.slot as usize, position) * vector;
+                arrays.k[at..at + vector].copy_from_slice(&random.values(vector, 2.0));
+                arrays.v[at..at + vector].copy_from_slice(&random.values(vector, 2.0));
+            }
+        }
+        for values in [&mut arrays.qkv, &mut arrays.k, &mut arrays.v] {
+            *values = rounded(self.dtype(), values);
+        }
+        arrays
+    }
+
+    /// The arrays as qk_norm_rope leaves them, and attention's output where it is wanted.
+    fn run(
+        &self,
+        step: &Step,
+        before: &Arrays,
+        kind: StepKind,
+        attend: bool,
+    ) -> (Arrays, Vec<f32>) {
+        let gpu = self.rig.gpu;
+        let (heads, kv_heads, d) = self.shape();
+        let on_gpu: StepOnGpu = step.upload(gpu);
+        let bucket = before.qkv.len() / self.width();
+        let put = |values: &[f32]| gpu.put(&encode(self.dtype(), values));
+        let [qkv, k, v] = [&before.qkv, &before.k, &before.v].map(|values| put(values));
+        let x = gpu.poisoned(bucket * heads * d * self.dtype().bytes());
+        let f32s = |values: &[f32]| gpu.values(DType::F32, values);
+        let (q_norm, k_norm) = (f32s(&self.q_norm), f32s(&self.k_norm));
+        let frequencies = f32s(&self.inverse_frequencies);
+        let most = most_query_tiles(bucket as u32, bucket as u32, heads as u32, kv_heads as u32);
+        let tiles = gpu.poisoned(most as usize * QUERY_TILE_BYTES);
+        let tile_count = gpu.poisoned(4);
+        let attention = Attention {
+            x: x.at(0),
+            qkv: qkv.at(0),
+            k_pages: k.at(0),
+            v_pages: v.at(0),
+            q_norm: q_norm.at(0),
+            k_norm: k_norm.at(0),
+            inverse_frequencies: frequencies.at(0),
+            query_tiles: tiles.at(0),
+            query_tile_count: tile_count.at(0),
+        };
+        let enqueue = self.rig.enqueue(&on_gpu, kind, bucket);
+        // SAFETY: the arrays have the shapes that `Attention` asks for.
+        unsafe {
+            enqueue.qk_norm_rope(&attention).unwrap();
+            if attend {
+                enqueue.attention(&attention).unwrap();
+            }
+        }
+        let get = |buffer: &Buffer| decode(self.dtype(), &gpu.get(buffer));
+        let after = Arrays {
+            qkv: get(&qkv),
+            k: get(&k),
+            v: get(&v),
+        };
+        (after, get(&x))
+    }
+
+    /// A head of q or k, normed and rotated.
+    fn normed_and_rotated(&self, head: &[f32], weight: &[f32], position: usize) -> Vec<f64> {
+        let d = head.len();
+        let squares: f64 = head.iter().map(|&v| f64::from(v).powi(2)).sum();
+        let scale = 1.0 / (squares / d as f64 + f64::from(self.rig.config.norm_eps)).sqrt();
+        let normed: Vec<f64> = head
+            .iter()
+            .zip(weight)
+            .map(|(&v, &w)| f64::from(v) * scale * f64::from(w))
+            .collect();
+        (0..d)
+            .map(|i| {
+                let pair = i % (d / 2);
+                // The product rounds to f32, by definition.
+                let angle = f64::from(self.inverse_frequencies[pair] * position as f32);
+                let (sin, cos) = angle.sin_cos();
+                match i < d / 2 {
+                    true => normed[i] * cos - normed[i + d / 2] * sin,
+                    false => normed[i] * cos + normed[pair] * sin,
+                }
+            })
+            .collect()
+    }
+
+    fn check_rope(&self, step: &Step, before: &Arrays, after: &Arrays) {
+        let (heads, kv_heads, d) = self.shape();
+        let mut pool = (before.k.clone(), before.v.clone());
+        for (r, (slot, position)) in step.rows().into_iter().enumerate() {
+            let row = &before.qkv[r * self.width()..][..self.width()];
+            let at = step.vector(slot, position) * kv_heads * d;
+            for head in 0..heads + kv_heads {
+                let (weight, found) = match head < heads {
+                    true => (&self.q_norm, &after.qkv[r * self.width() + head * d..][..d]),
+                    false => (&self.k_norm, &after.k[at + (head - heads) * d..][..d]),
+                };
+                let expected = self.normed_and_rotated(&row[head * d..][..d], weight, position);
+                let what = format!("{:?} position {position} head {head}", self.dtype());
+                let allowed = |_, v: f64| rounding(self.dtype()) * v.abs() + 3e-6;
+                assert_close(&what, found, &expected, allowed);
+            }
+            let v = &row[(heads + kv_heads) * d..];
+            pool.1[at..at + v.len()].copy_from_slice(v);
+            pool.0[at..at + v.len()].copy_from_slice(&after.k[at..at + v.len()]);
+        }
+        assert_same_bits("v pages, and nothing else written", &after.v, &pool.1);
+        assert_same_bits("k pages, and nothing else written", &after.k, &pool.0);
+    }
+
+    /// x of one row and head from what attention reads.
+    fn expected(&self, step: &Step, arrays: &Arrays, r: usize, head: usize) -> Vec<f64> {
+        let (heads, kv_heads, d) = self.shape();
+        let (slot, position) = step.rows()[r];
+        let q = &arrays.qkv[r * self.width() + head * d..][..d];
+        let vectors = |position| {
+            let at = (step.vector(slot, position) * kv_heads + head / (heads / kv_heads)) * d;
+            (&arrays.k[at..][..d], &arrays.v[at..][..d])
+        };
+        let scores: Vec<f64> = (0..=position)
+            .map(|t| {
+                let products = q.iter().zip(vectors(t).0);
+                let dot: f64 = products.map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
+                dot / (d as f64).sqrt()
+            })
+            .collect();
+        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
+        let mut x = vec![0.0; d];
+        for (t, score) in scores.iter().enumerate() {
+            let weight = (score - max).exp() / sum;
+            for (x, &v) in x.iter_mut().zip(vectors(t).1) {
+                *x += weight * f64::from(v);
+            }
+        }
+        x
+    }
+
+    fn check_attention(&self, step: &Step, arrays: &Arrays, x: &[f32], every: usize) {
+        let (heads, _, d) = self.shape();
+        let rows = step.rows().len();
+        let what = format!("{:?} {:?}", self.dtype(), self.shape());
+        let (written, padding) = x.split_at(rows * heads * d);
+        assert!(written.iter().all(|v| v.is_finite()), "{what}: unwritten");
+        assert!(
+            padding.iter().all(|v| v.is_nan()),
+            "{what}: padding written"
+        );
+        // Weights of at most 1 are rounded once in bf16 and f16, and the result once.
+        let allowed = match self.dtype() {
+            DType::F32 => 5e-6,
+            dtype => 4.0 * rounding(dtype),
+        };
+        (0..rows * heads)
+            .into_par_iter()
+            .step_by(every)
+            .for_each(|i| {
+                let expected = self.expected(step, arrays, i / heads, i % heads);
+                let what = format!("{what} row {} head {}", i / heads, i % heads);
+                assert_close(&what, &written[i * d..][..d], &expected, |_, _| allowed);
+            });
+    }
+}
+
+/// A step of random chunks, of which `decode_rows` are single rows at the front.
+fn random_step(random: &mut Random, slots: usize, tokens: usize, longest: usize) -> Step {
+    let mut step = Step::with_slots(random, slots, tokens as u32, [16, 64, 48][random.below(3)]);
+    for slot in 0..slots {
+        let rows = 1 + random.below(longest);
+        let first = match random.below(3) {
+            0 => 0,
+            _ => random.below(tokens - rows + 1),
+        };
+        step.chunk(slot, first as u32, rows);
+    }
+    step
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn queries_and_keys_are_normed_and_rotated_and_paged() {
+    let gpu = Gpu::new();
+    let mut random = Random(31);
+    for dtype in OPERANDS {
+        for shape in SHAPES {
+            let layer = Layer::new(&gpu, &mut random, dtype, shape);
+            let step = random_step(&mut random, 6, 300, 40);
+            let bucket = step.rows().len() + 3;
+            let before = layer.arrays(&mut random, &step, bucket);
+            let (after, _) = layer.run(&step, &before, StepKind::Mixed, false);
+            layer.check_rope(&step, &before, &after);
+        }
+    }
+}
+
+/// Angles far beyond what a fast cosine reduces.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn rotation_is_right_at_the_end_of_the_context() {
+    let gpu = Gpu::new();
+    let mut random = Random(32);
+    let layer = Layer::new(&gpu, &mut random, DType::F32, (4, 2, 64));
+    let mut step = Step::with_slots(&mut random, 1, 128_000, 64);
+    step.chunk(0, 127_900, 100);
+    let mut before = layer.arrays(&mut random, &Step::of_rows(100), 100);
+    let pool = step.pages.len() * 64 * 2 * 64;
+    (before.k, before.v) = (vec![0.0; pool], vec![0.0; pool]);
+    let (after, _) = layer.run(&step, &before, StepKind::Mixed, false);
+    layer.check_rope(&step, &before, &after);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn attention_is_that_of_f64() {
+    let gpu = Gpu::new();
+    let mut random = Random(33);
+    for dtype in OPERANDS {
+        for shape in SHAPES {
+            let layer = Layer::new(&gpu, &mut random, dtype, shape);
+            for (kind, longest) in [
+                (StepKind::Decode, 1),
+                (StepKind::Mixed, 1),
+                (StepKind::Mixed, 150),
+            ] {
+                let step = random_step(&mut random, 7, 400, longest);
+                let bucket = step.rows().len() + random.below(20);
+                let before = layer.arrays(&mut random, &step, bucket);
+                let (after, x) = layer.run(&step, &before, kind, true);
+                layer.check_attention(&step, &after, &x, 3);
+            }
+        }
+        let layer = Layer::new(&gpu, &mut random, dtype, (32, 8, 64));
+        for (kind, rows) in [(StepKind::Decode, 1), (StepKind::Mixed, 700)] {
+            let mut step = Step::with_slots(&mut random, 2, 4096, 64);
+            step.chunk(1, (4096 - rows) as u32, rows);
+            step.chunk(0, 0, 1);
+            let before = layer.arrays(&mut random, &step, rows + 1);
+            let (after, x) = layer.run(&step, &before, kind, true);
+            layer.check_attention(&step, &after, &x, if rows == 1 { 1 } else { 601 });
+        }
+    }
+}
+
+/// The same rows alone, after others, and in chunks cut elsewhere: the same bits.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_row_of_attention_does_not_depend_on_its_companions_or_its_chunk() {
+    let gpu = Gpu::new();
+    let mut random = Random(34);
+    for dtype in OPERANDS {
+        let layer = Layer::new(&gpu, &mut random, dtype, (8, 2, 64));
+        let (heads, kv_heads, d) = layer.shape();
+        // Slot 3 at positions 100 .. 200 in one chunk, behind others.
+        let mut step = Step::with_slots(&mut random, 4, 256, 16);
+        step.chunk(1, 30, 1);
+        step.chunk(0, 0, 77);
+        step.chunk(3, 100, 100);
+        let before = layer.arrays(&mut random, &step, 256);
+        let (after, x) = layer.run(&step, &before, StepKind::Mixed, true);
+        // Then its last 37 rows alone, their keys so far being in the pages.
+        let mut alone = step.clone();
+        alone.chunks = Vec::new();
+        alone.chunk(3, 163, 37);
+        let from = (78 + 63) * layer.width();
+        let mut qkv = before.qkv[from..][..37 * layer.width()].to_vec();
+        qkv.resize(256 * layer.width(), f32::NAN);
+        let mut again = Arrays {
+            qkv,
+            k: before.k.clone(),
+            v: before.v.clone(),
+        };
+        for position in 0..163 {
+            let at = step.vector(3, position) * kv_heads * d;
+            again.k[at..][..kv_heads * d].copy_from_slice(&after.k[at..][..kv_heads * d]);
+            again.v[at..][..kv_heads * d].copy_from_slice(&after.v[at..][..kv_heads * d]);
+        }
+        let (_, y) = layer.run(&alone, &again, StepKind::Mixed, true);
+        let row = heads * d;
+        assert_same_bits(
+            &format!("{dtype:?}"),
+            &y[..37 * row],
+            &x[(78 + 63) * row..][..37 * row],
+        );
+    }
+}

@@ -1,0 +1,251 @@
+//! A whole layer and the head, launched one by one, launched early, and captured: the same bits.
+
+use crate::rig::{Rig, Step, config, encode, operand};
+use crate::support::{Gpu, Random};
+use cudarc::driver::sys;
+use std::cell::RefCell;
+use tailgraph::backend::cuda::buffer::Buffer;
+use tailgraph::backend::cuda::launch::Address;
+use tailgraph::backend::cuda::ops::Enqueue;
+use tailgraph::backend::cuda::ops::attention::{Attention, QUERY_TILE_BYTES, most_query_tiles};
+use tailgraph::backend::cuda::ops::experts::{
+    EXPERT_TILE_BYTES, ExpertWeights, Routing, most_expert_tiles,
+};
+use tailgraph::backend::cuda::ops::head::{LogitsPart, seen_words};
+use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
+use tailgraph::model::DType;
+use tailgraph::plan::StepKind;
+use tailgraph::sys::abi;
+
+const BUCKET: usize = 128;
+
+/// Device arrays by what they hold; all stay until the end.
+struct Arrays<'g> {
+    gpu: &'g Gpu,
+    random: RefCell<Random>,
+    all: RefCell<Vec<Buffer>>,
+}
+
+impl Arrays<'_> {
+    fn keep(&self, buffer: Buffer) -> Address {
+        let address = buffer.at(0);
+        self.all.borrow_mut().push(buffer);
+        address
+    }
+
+    fn weights(&self, dtype: DType, count: usize, scale: f32) -> Address {
+        let values = self.random.borrow_mut().values(count, scale);
+        self.keep(self.gpu.put(&encode(dtype, &values)))
+    }
+
+    fn scratch(&self, bytes: usize) -> Address {
+        self.keep(self.gpu.poisoned(bytes))
+    }
+}
+
+/// Embedding, one attention layer with a mixture, and the head.
+struct Layer {
+    embedding: Address,
+    norms: [Address; 3],
+    qkv_proj: Address,
+    out_proj: Address,
+    attention: Attention,
+    gate: Address,
+    expert_weights: ExpertWeights,
+    routing: Routing,
+    h: Address,
+    x: Address,
+    y: Address,
+    partial: Address,
+    logits: Address,
+    seen: Address,
+}
+
+impl Layer {
+    fn new(arrays: &Arrays, rig: &Rig, step: &Step, tile_rows: u32) -> Self {
+        let c = &rig.config;
+        let (hidden, inner, d) = (c.hidden_size, c.moe_intermediate_size, c.head_dim);
+        let (heads, kv_heads) = (c.num_attention_heads, c.num_key_value_heads);
+        let (experts, top_k) = (c.num_experts, c.num_experts_per_tok);
+        let width = (heads + 2 * kv_heads) * d;
+        let (t, f) = (DType::BF16, DType::F32);
+        let pool = step.pages.len() * step.page_tokens as usize * kv_heads * d;
+        let pairs = BUCKET * top_k;
+        let rows = BUCKET as u32;
+        let query_tiles = most_query_tiles(rows, rows, heads as u32, kv_heads as u32) as usize;
+        let expert_tiles =
+            most_expert_tiles(rows, experts as u32, top_k as u32, tile_rows) as usize;
+        let norm = |count| arrays.weights(f, count, 1.5);
+        Self {
+            embedding: arrays.weights(t, c.vocab_size * hidden, 1.0),
+            norms: [norm(hidden), norm(hidden), norm(hidden)],
+            qkv_proj: arrays.weights(t, width * hidden, 0.2),
+            out_proj: arrays.weights(t, hidden * heads * d, 0.1),
+            attention: Attention {
+                x: arrays.scratch(BUCKET * heads * d * 2),
+                qkv: arrays.scratch(BUCKET * width * 2),
+                k_pages: arrays.scratch(pool * 2),
+                v_pages: arrays.scratch(pool * 2),
+                q_norm: norm(d),
+                k_norm: norm(d),
+                inverse_frequencies: arrays.weights(f, d / 2, 1.0),
+                query_tiles: arrays.scratch(query_tiles * QUERY_TILE_BYTES),
+                query_tile_count: arrays.scratch(4),
+            },
+            gate: arrays.weights(f, experts * hidden, 0.3),
+            expert_weights: ExpertWeights {
+                gate: arrays.weights(t, experts * inner * hidden, 0.2),
+                up: arrays.weights(t, experts * inner * hidden, 0.2),
+                gate_up_stride: (inner * hidden) as u64,
+                down: arrays.weights(t, experts * inner * hidden, 0.2),
+                down_stride: (inner * hidden) as u64,
+            },
+            routing: Routing {
+                experts: arrays.scratch(pairs * 4),
+                weights: arrays.scratch(pairs * 4),
+                rows: arrays.scratch(pairs * 4),
+                place: arrays.scratch(pairs * 4),
+                tiles: arrays.scratch(expert_tiles * EXPERT_TILE_BYTES),
+                tile_count: arrays.scratch(4),
+            },
+            h: arrays.scratch(BUCKET * hidden * 4),
+            x: arrays.scratch(BUCKET * hidden * 2),
+            y: arrays.scratch(pairs * inner * 2),
+            partial: arrays.scratch(pairs * hidden * 4),
+            logits: arrays.scratch(BUCKET * c.vocab_size * 4),
+            seen: arrays.scratch(step.slots.len() * seen_words(c.vocab_size) * 4),
+        }
+    }
+
+    /// # Safety
+    /// `queue` is of the rig and the step this was made for.
+    unsafe fn enqueue(&self, queue: &Enqueue) {
+        let c = queue.config;
+        let attended = c.num_attention_heads * c.head_dim;
+        let width = attended + 2 * c.num_key_value_heads * c.head_dim;
+        let product = |y, x, w, outputs: usize, inner: usize, epilogue| Product {
+            y,
+            x,
+            w,
+            w_pair: 0,
+            bias: 0,
+            outputs: outputs as u32,
+            inner: inner as u32,
+            epilogue,
+        };
+        let a = &self.attention;
+        let qkv = product(
+            a.qkv,
+            self.x,
+            self.qkv_proj,
+            width,
+            c.hidden_size,
+            Epilogue::Store,
+        );
+        let out = product(
+            self.h,
+            a.x,
+            self.out_proj,
+            c.hidden_size,
+            attended,
+            Epilogue::Add,
+        );
+        // SAFETY: the caller's promise; the arrays were made for these operations.
+        unsafe {
+            queue.embed(self.h, self.embedding).unwrap();
+            queue.norm(self.x, self.h, self.norms[0]).unwrap();
+            queue.product(&qkv, Rows::Step).unwrap();
+            queue.qk_norm_rope(a).unwrap();
+            queue.attention(a).unwrap();
+            queue.product(&out, Rows::Step).unwrap();
+            queue.norm(self.x, self.h, self.norms[1]).unwrap();
+            queue
+                .router(&self.routing, self.h, self.norms[1], self.gate, 0)
+                .unwrap();
+            queue
+                .expert_gate_up(&self.routing, &self.expert_weights, self.y, self.x)
+                .unwrap();
+            queue
+                .expert_down(
+                    &self.routing,
+                    &self.expert_weights,
+                    self.h,
+                    self.y,
+                    self.partial,
+                )
+                .unwrap();
+            queue.final_norm(self.x, self.h, self.norms[2]).unwrap();
+            let part = LogitsPart::Sampled;
+            queue
+                .lm_head(part, self.logits, self.x, self.embedding)
+                .unwrap();
+            queue.mark_seen(self.seen).unwrap();
+            queue.sample(part, self.logits, self.seen).unwrap();
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn eager_early_and_captured_launches_give_the_same_bits() {
+    let gpu = Gpu::new();
+    let rig = Rig::new(&gpu, config(), operand(DType::BF16));
+    let mut random = Random(61);
+    let mut step = Step::with_slots(&mut random, 4, 64, 16);
+    for (slot, rows) in [(2, 1), (0, 33), (3, 50)] {
+        step.chunk(slot, 0, rows);
+    }
+    for chunk in &mut step.chunks {
+        let tokens = chunk.tokens.iter_mut();
+        tokens.for_each(|token| *token = random.below(rig.config.vocab_size) as i32);
+        chunk.sampled = true;
+    }
+    for slot in &mut step.slots {
+        slot.sampling = abi::tg_sampling {
+            key: random.next(),
+            temperature: 1.0_f32.to_bits(),
+            top_p: 0.9_f32.to_bits(),
+            repetition_penalty: 1.1_f32.to_bits(),
+            logprobs: 5,
+            ..abi::tg_sampling::default()
+        };
+    }
+    let on_gpu = step.upload(&gpu);
+    let arrays = Arrays {
+        gpu: &gpu,
+        random: RefCell::new(random),
+        all: RefCell::default(),
+    };
+    let mut queue = rig.enqueue(&on_gpu, StepKind::Mixed, BUCKET);
+    let layer = Layer::new(&arrays, &rig, &step, queue.expert_tile_rows());
+    let logits_bytes = on_gpu.sampled * rig.config.vocab_size * 4;
+    let outcome = || {
+        let all = arrays.all.borrow();
+        let logits = all.iter().find(|b| b.at(0) == layer.logits).unwrap();
+        let mut bytes = vec![0; logits_bytes];
+        logits.read(&gpu.stream, 0, &mut bytes).unwrap();
+        logits.fill(&gpu.stream, 0xff).unwrap();
+        (bytes, on_gpu.sampled(&gpu))
+    };
+    queue.early = false;
+    // SAFETY: the layer was made for this rig and step.
+    unsafe { layer.enqueue(&queue) };
+    let eager = outcome();
+    assert!(eager.1.iter().all(|s| s.token >= 0), "{:?}", eager.1);
+
+    queue.early = true;
+    // SAFETY: likewise.
+    unsafe { layer.enqueue(&queue) };
+    assert!(outcome() == eager, "launched early");
+
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    gpu.stream.begin_capture(mode).unwrap();
+    // SAFETY: likewise.
+    unsafe { layer.enqueue(&queue) };
+    let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    let graph = gpu.stream.end_capture(flags).unwrap().expect("a graph");
+    for run in 0..3 {
+        graph.launch().unwrap();
+        assert!(outcome() == eager, "captured, run {run}");
+    }
+}

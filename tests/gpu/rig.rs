@@ -1,0 +1,355 @@
+//! A model's kernels on one GPU, steps to run them for, and arrays by element type.
+
+use crate::support::{Gpu, Random, append, bytes};
+use half::{bf16, f16};
+use tailgraph::backend::cuda::buffer::Buffer;
+use tailgraph::backend::cuda::launch::Address;
+use tailgraph::backend::cuda::ops::{Bucket, Enqueue, Kernels, Types};
+use tailgraph::model::weights::widen;
+use tailgraph::model::{DType, ModelConfig};
+use tailgraph::plan::StepKind;
+use tailgraph::sys::abi;
+
+/// Every pair of types the kernels come in.
+pub const TYPES: [Types; 5] = [
+    types(DType::BF16, DType::BF16),
+    types(DType::F16, DType::F16),
+    types(DType::F32, DType::BF16),
+    types(DType::F32, DType::F16),
+    types(DType::F32, DType::F32),
+];
+
+pub const OPERANDS: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
+
+const fn types(operand: DType, weights: DType) -> Types {
+    Types { operand, weights }
+}
+
+/// Types of a model whose matrices play no part.
+pub fn operand(dtype: DType) -> Types {
+    types(dtype, dtype)
+}
+
+/// A small model; tests change the fields they are about.
+pub fn config() -> ModelConfig {
+    ModelConfig {
+        vocab_size: 301,
+        hidden_size: 128,
+        num_hidden_layers: 1,
+        intermediate_size: 96,
+        moe_intermediate_size: 64,
+        num_attention_heads: 8,
+        num_key_value_heads: 2,
+        head_dim: 64,
+        num_dense_layers: 0,
+        num_experts: 8,
+        num_experts_per_tok: 2,
+        use_expert_bias: true,
+        norm_topk_prob: true,
+        routed_scaling_factor: 1.0,
+        conv_l_cache: 3,
+        conv_bias: false,
+        norm_eps: 1e-5,
+        max_position_embeddings: 128_000,
+        rope_theta: 1e6,
+        tie_word_embeddings: true,
+        layer_types: Vec::new(),
+        bos_token_id: None,
+        eos_token_ids: Vec::new(),
+        pad_token_id: None,
+    }
+}
+
+/// Relative distance between neighbours of a type, halved.
+pub fn rounding(dtype: DType) -> f64 {
+    match dtype {
+        DType::BF16 => 1.0 / 256.0,
+        DType::F16 => 1.0 / 2048.0,
+        DType::F32 => 1.0 / 16_777_216.0,
+    }
+}
+
+pub fn encode(dtype: DType, values: &[f32]) -> Vec<u8> {
+    match dtype {
+        DType::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        DType::BF16 => values
+            .iter()
+            .flat_map(|&v| bf16::from_f32(v).to_le_bytes())
+            .collect(),
+        DType::F16 => values
+            .iter()
+            .flat_map(|&v| f16::from_f32(v).to_le_bytes())
+            .collect(),
+    }
+}
+
+pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+    let mut values = vec![0.0; bytes.len() / dtype.bytes()];
+    widen(dtype, bytes, &mut values);
+    values
+}
+
+/// `values` as the type holds them.
+pub fn rounded(dtype: DType, values: &[f32]) -> Vec<f32> {
+    decode(dtype, &encode(dtype, values))
+}
+
+impl Gpu {
+    pub fn put(&self, bytes: &[u8]) -> Buffer {
+        let buffer = Buffer::new(self.stream.context(), bytes.len()).unwrap();
+        buffer.write(&self.stream, 0, bytes).unwrap();
+        buffer
+    }
+
+    pub fn values(&self, dtype: DType, values: &[f32]) -> Buffer {
+        self.put(&encode(dtype, values))
+    }
+
+    /// All bits set: not a number in every type, and no index.
+    pub fn poisoned(&self, bytes: usize) -> Buffer {
+        let buffer = Buffer::new(self.stream.context(), bytes).unwrap();
+        buffer.fill(&self.stream, 0xff).unwrap();
+        buffer
+    }
+
+    pub fn get(&self, buffer: &Buffer) -> Vec<u8> {
+        let mut bytes = vec![0; buffer.bytes()];
+        buffer.read(&self.stream, 0, &mut bytes).unwrap();
+        bytes
+    }
+
+    pub fn get_values(&self, dtype: DType, buffer: &Buffer) -> Vec<f32> {
+        decode(dtype, &self.get(buffer))
+    }
+
+    pub fn get_u32(&self, buffer: &Buffer) -> Vec<u32> {
+        let bytes = self.get(buffer);
+        let words = bytes.chunks_exact(4);
+        words
+            .map(|b| u32::from_le_bytes(b.try_into().unwrap()))
+            .collect()
+    }
+}
+
+/// Consecutive rows of one slot.
+#[derive(Debug, Clone)]
+pub struct Chunk {
+    pub slot: u32,
+    pub first_position: u32,
+    pub tokens: Vec<i32>,
+    /// The last row is sampled.
+    pub sampled: bool,
+}
+
+/// A step and the slots behind it.
+#[derive(Debug, Clone, Default)]
+pub struct Step {
+    pub slots: Vec<abi::tg_slot>,
+    pub page_tokens: u32,
+    pub max_pages: u32,
+    /// `[slots, max_pages]`
+    pub pages: Vec<u32>,
+    pub chunks: Vec<Chunk>,
+}
+
+/// A step in the GPU's memory.
+pub struct StepOnGpu {
+    pub block: Buffer,
+    sampled_table: usize,
+    pub rows: usize,
+    pub sampled: usize,
+}
+
+impl Step {
+    /// `slots` slots that hold up to `tokens` tokens each, in pages of `page_tokens` dealt at random.
+    pub fn with_slots(random: &mut Random, slots: usize, tokens: u32, page_tokens: u32) -> Self {
+        let max_pages = tokens.div_ceil(page_tokens);
+        let mut pages: Vec<u32> = (0..slots as u32 * max_pages).collect();
+        for i in (1..pages.len()).rev() {
+            pages.swap(i, random.below(i + 1));
+        }
+        Self {
+            slots: vec![abi::tg_slot::default(); slots],
+            page_tokens,
+            max_pages,
+            pages,
+            chunks: Vec::new(),
+        }
+    }
+
+    pub fn chunk(&mut self, slot: usize, first_position: u32, rows: usize) {
+        self.chunks.push(Chunk {
+            slot: slot as u32,
+            first_position,
+            tokens: vec![0; rows],
+            sampled: false,
+        });
+    }
+
+    /// Rows of which nothing matters but that they are there.
+    pub fn of_rows(rows: usize) -> Self {
+        let mut step = Self::with_slots(&mut Random(0), 1, rows as u32, 1);
+        step.chunk(0, 0, rows);
+        step
+    }
+
+    /// (slot, position) of each row.
+    pub fn rows(&self) -> Vec<(usize, usize)> {
+        let rows = self.chunks.iter().flat_map(|chunk| {
+            let first = chunk.first_position as usize;
+            (0..chunk.tokens.len()).map(move |i| (chunk.slot as usize, first + i))
+        });
+        rows.collect()
+    }
+
+    /// Which vector of the pool a slot's position has, in units of all its kv heads.
+    pub fn vector(&self, slot: usize, position: usize) -> usize {
+        let page_tokens = self.page_tokens as usize;
+        let page = self.pages[slot * self.max_pages as usize + position / page_tokens];
+        page as usize * page_tokens + position % page_tokens
+    }
+
+    pub fn upload(&self, gpu: &Gpu) -> StepOnGpu {
+        let mut rows = Vec::new();
+        let mut sequences = Vec::new();
+        let mut samples: Vec<u32> = Vec::new();
+        for (index, chunk) in self.chunks.iter().enumerate() {
+            let first_row = rows.len() as u32;
+            for (i, &token) in chunk.tokens.iter().enumerate() {
+                rows.push(abi::tg_row {
+                    slot: chunk.slot,
+                    position: chunk.first_position + i as u32,
+                    token,
+                    sequence: index as u32,
+                });
+            }
+            let first = u32::from(chunk.first_position == 0) * abi::TG_SEQUENCE_FIRST;
+            sequences.push(abi::tg_sequence {
+                slot: chunk.slot,
+                first_row,
+                rows: chunk.tokens.len() as u32,
+                first_position: chunk.first_position,
+                sample: match chunk.sampled {
+                    true => samples.len() as u32,
+                    false => u32::MAX,
+                },
+                flags: first | (u32::from(chunk.sampled) * abi::TG_SEQUENCE_LAST),
+            });
+            if chunk.sampled {
+                samples.push(rows.len() as u32 - 1);
+            }
+        }
+        let mut block = vec![0; size_of::<abi::tg_state>()];
+        let mut state = abi::tg_state {
+            slot_table: append(&mut block, &self.slots),
+            page_table: append(&mut block, &self.pages),
+            max_pages: self.max_pages,
+            ..abi::tg_state::default()
+        };
+        state.config.slots = self.slots.len() as u32;
+        state.config.page_tokens = self.page_tokens;
+        state.config.steps_in_flight = 1;
+        let sampled = vec![abi::tg_sampled::default(); samples.len()];
+        let sampled_table = append(&mut block, &sampled);
+        state.steps[0] = abi::tg_step {
+            rows: rows.len() as u32,
+            sequences: sequences.len() as u32,
+            sample_rows: samples.len() as u32,
+            row_table: append(&mut block, &rows),
+            sequence_table: append(&mut block, &sequences),
+            sample_table: append(&mut block, &samples),
+            sampled_table,
+            ..abi::tg_step::default()
+        };
+        block[..size_of::<abi::tg_state>()].copy_from_slice(bytes(&[state]));
+        StepOnGpu {
+            block: gpu.put(&block),
+            sampled_table: sampled_table as usize,
+            rows: rows.len(),
+            sampled: samples.len(),
+        }
+    }
+}
+
+impl StepOnGpu {
+    /// What sampling left behind.
+    pub fn sampled(&self, gpu: &Gpu) -> Vec<abi::tg_sampled> {
+        let mut sampled = vec![abi::tg_sampled::default(); self.sampled];
+        let bytes = size_of_val(&sampled[..]);
+        // SAFETY: plain integers throughout: any bytes are valid, and all are written.
+        let view =
+            unsafe { std::slice::from_raw_parts_mut(sampled.as_mut_ptr().cast::<u8>(), bytes) };
+        self.block
+            .read(&gpu.stream, self.sampled_table, view)
+            .unwrap();
+        sampled
+    }
+
+    fn step(&self) -> Address {
+        self.block.at(std::mem::offset_of!(abi::tg_state, steps))
+    }
+}
+
+/// A model's kernels.
+pub struct Rig<'g> {
+    pub gpu: &'g Gpu,
+    pub config: ModelConfig,
+    pub kernels: Kernels,
+}
+
+impl<'g> Rig<'g> {
+    pub fn new(gpu: &'g Gpu, config: ModelConfig, types: Types) -> Self {
+        let kernels = Kernels::load(&gpu.module, &config, types).unwrap();
+        Self {
+            gpu,
+            config,
+            kernels,
+        }
+    }
+
+    /// Operations of `step` in a bucket of `rows` rows.
+    pub fn enqueue(&self, step: &StepOnGpu, kind: StepKind, rows: usize) -> Enqueue<'_> {
+        assert!(rows >= step.rows);
+        Enqueue {
+            config: &self.config,
+            kernels: &self.kernels,
+            stream: &self.gpu.stream,
+            bucket: Bucket {
+                kind,
+                rows: rows as u32,
+                sequences: rows as u32,
+            },
+            state: step.block.at(0),
+            step: step.step(),
+            early: true,
+        }
+    }
+}
+
+/// Fails at the first element that is further off than `allowed(index)`, or is not a number.
+pub fn assert_close(
+    what: &str,
+    found: &[f32],
+    expected: &[f64],
+    allowed: impl Fn(usize, f64) -> f64,
+) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (index, (&found, &expected)) in found.iter().zip(expected).enumerate() {
+        let off = (f64::from(found) - expected).abs();
+        assert!(
+            off <= allowed(index, expected),
+            "{what}: element {index} is {found}, expected {expected} give or take {}",
+            allowed(index, expected)
+        );
+    }
+}
+
+/// Fails at the first element whose bits differ.
+pub fn assert_same_bits(what: &str, a: &[f32], b: &[f32]) {
+    assert_eq!(a.len(), b.len(), "{what}");
+    let differs = a
+        .iter()
+        .zip(b)
+        .position(|(a, b)| a.to_bits() != b.to_bits());
+    assert_eq!(differs, None, "{what}: the first element whose bits differ");
+}

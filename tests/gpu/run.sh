@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Runs every test that needs a GPU: tests/gpu/run.sh [filter]
+# With TAILGRAPH_GPU_TESTS set to a test binary built elsewhere (cargo test --features cuda --test gpu --no-run),
+# runs that one: a machine with a GPU needs no Rust.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+if [ ! -e /dev/nvidiactl ]; then
+  echo "tests/gpu/run.sh: no GPU here, nothing was run" >&2
+  exit 1
+fi
+if [ -n "${TAILGRAPH_GPU_TESTS:-}" ]; then
+  exec "$TAILGRAPH_GPU_TESTS" --include-ignored "$@"
+fi
+exec cargo test --features cuda --test gpu -- --include-ignored "$@"
