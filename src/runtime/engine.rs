@@ -9,6 +9,7 @@ use super::signal::Signal;
 use crate::backend::StageBackend;
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, RingCapacities};
+use crate::sys::abi::tg_trace;
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -135,6 +136,16 @@ impl Engine {
             }
             self.shared.host.wait_past(epoch, left);
         }
+    }
+
+    /// The oldest trace record that has not been read. With [`EngineOptions::record`] the scheduler waits for
+    /// room in the trace ring, so read it as you read events; without, the oldest records are written over.
+    pub fn next_trace(&mut self) -> Option<tg_trace> {
+        let record = self.rings.pop_trace();
+        if record.is_some() {
+            self.shared.work.notify();
+        }
+        record
     }
 
     /// No more requests will come: the scheduler ends once all have ended.

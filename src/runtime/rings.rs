@@ -132,7 +132,7 @@ impl HostRings {
         }
     }
 
-    /// The oldest trace record that has been neither read nor written over, and how many were lost before it.
+    /// The oldest trace record that has been neither read nor written over.
     pub fn pop_trace(&mut self) -> Option<abi::tg_trace> {
         let rings = self.memory.rings();
         // SAFETY: as for events; a record that the scheduler wrote over while it was being read shows in the
