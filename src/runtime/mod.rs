@@ -3,12 +3,16 @@
 //! nothing of text, files or the command line.
 
 pub mod core;
+mod device;
 pub mod engine;
 mod memory;
 pub mod options;
 pub mod request;
 pub mod rings;
 mod signal;
+mod sizes;
+mod threads;
+mod watchdog;
 
 pub use core::{Action, Core, Outcome, StageLink};
 pub use engine::Engine;
