@@ -73,7 +73,8 @@ typedef struct tg_request {
   int32_t stop_ids[TG_MAX_STOP_IDS];  /* eos ids included; a sampled token among them ends the request */
 } tg_request;
 
-/* Host to scheduler: cancel this request, wherever it is. One that has ended already is left alone. */
+/* Host to scheduler: cancel this request, wherever it is. Pushed after the request itself; the number of one
+ * that has ended already, or was never pushed, is passed over. */
 typedef struct tg_control {
   uint64_t request;
 } tg_control;

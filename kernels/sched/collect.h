@@ -21,7 +21,7 @@ TG_FN void tg_observe(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t 
   }
   for (uint64_t n = state->controls_taken + lane; n < inputs->control_head; n += lanes) {
     uint64_t request = controls[n & (rings->control_capacity - 1u)].request;
-    if (request >= state->requests_taken && request - state->requests_taken < state->config.request_capacity) {
+    if (request >= state->requests_taken && request < inputs->request_head) {
       tg_set_bits(tg_cancel_word(state, request), tg_cancel_bit(state, request));
     }
   }

@@ -150,7 +150,7 @@ TG_FN void tg_phase_fill(tg_state *state, tg_rings *rings, uint32_t lane, uint32
   for (uint32_t i = 0u; i < turn->chunks; i++) {
     const tg_chunk *chunk = &tg_chunk_list(state)[i];
     uint64_t start = tg_slots(state)[chunk->slot].token_start + chunk->first_position;
-    for (uint32_t row = lane; row < chunk->rows; row += lanes) {
+    for (uint32_t row = lane; row < TG_MUT(22, chunk->rows, chunk->rows + 1u); row += lanes) {
       tg_row *entry = &tg_rows(state, step)[chunk->first_row + row];
       entry->slot = chunk->slot;
       entry->position = chunk->first_position + row;

@@ -20,6 +20,8 @@ const INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// The weights in `dir` and, for the user, what was found there that the model does not have.
 ///
+/// The files stay mapped for as long as the weights live; nobody may change or shorten them meanwhile.
+///
 /// # Errors
 /// Where a file is missing or broken, or a tensor is missing or of another type or shape than `config` says:
 /// one line that names the file and the tensor.
@@ -39,7 +41,8 @@ struct Shard {
 impl Shard {
     fn open(path: PathBuf) -> Result<Self> {
         let file = File::open(&path).map_err(|error| Error::io(&path, error))?;
-        // SAFETY: nobody may change a checkpoint's files while it runs (README says so); this process does not.
+        // SAFETY: the file must not change while it is mapped; `load` asks that of its callers, and nothing here
+        // writes to checkpoints in use.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::io(&path, error))?;
         let tensors = header::read(&map, &path)?;
         Ok(Self {

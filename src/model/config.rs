@@ -1,26 +1,10 @@
 //! config.json of LFM2-MoE checkpoints, both generations of spelling.
 
-use super::fields::{self, Fields, shown};
+use super::fields::{self, Fields};
+use super::layer_types::{self, LayerType};
 use crate::error::{Error, Result};
 use serde_json::{Value, json};
 use std::path::Path;
-
-/// What mixes tokens in a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LayerType {
-    Conv,
-    FullAttention,
-}
-
-impl LayerType {
-    /// As config.json spells it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Conv => "conv",
-            Self::FullAttention => "full_attention",
-        }
-    }
-}
 
 /// The model's shape and options, normalised: every spelling of config.json ends up here once.
 /// Field names are config.json's.
@@ -132,7 +116,7 @@ impl ModelConfig {
                 Some(tied) => tied,
                 None => fields.bool("tie_word_embeddings")?.unwrap_or(true),
             },
-            layer_types: layer_types(&fields, num_hidden_layers)?,
+            layer_types: layer_types::read(&fields, num_hidden_layers)?,
             bos_token_id: fields.token_id("bos_token_id")?,
             eos_token_ids: fields.token_ids("eos_token_id")?.unwrap_or_default(),
             pad_token_id: fields.token_id("pad_token_id")?,
@@ -353,80 +337,4 @@ fn check_rotary_fraction(fields: &Fields<'_>) -> Result<()> {
     fields
         .number(name, expected, |factor| factor == 1.0)
         .map(|_| ())
-}
-
-/// From `layer_types`, or our own `full_attn_idxs`; where both are given they must agree.
-fn layer_types(fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerType>> {
-    let named = named_layer_types(fields, layers)?;
-    let indexed = indexed_layer_types(fields, layers)?;
-    match (named, indexed) {
-        (Some(named), Some(indexed)) => match (0..layers).find(|&i| named[i] != indexed[i]) {
-            None => Ok(named),
-            Some(i) => Err(fields.error(
-                "full_attn_idxs",
-                format!(
-                    "makes layer {i} {}, expected {} as layer_types says; remove one of the two",
-                    indexed[i].name(),
-                    named[i].name()
-                ),
-            )),
-        },
-        (Some(types), None) | (None, Some(types)) => Ok(types),
-        (None, None) => Err(fields.error(
-            "layer_types",
-            format!("is missing, expected a list of {layers} layer types"),
-        )),
-    }
-}
-
-fn named_layer_types(fields: &Fields<'_>, layers: usize) -> Result<Option<Vec<LayerType>>> {
-    let Some(list) = fields.optional("layer_types", "a list of layer types", Value::as_array)?
-    else {
-        return Ok(None);
-    };
-    if list.len() != layers {
-        return Err(fields.error(
-            "layer_types",
-            format!(
-                "found {} entries, expected num_hidden_layers ({layers})",
-                list.len()
-            ),
-        ));
-    }
-    let types = list.iter().enumerate().map(|(i, value)| {
-        [LayerType::Conv, LayerType::FullAttention]
-            .into_iter()
-            .find(|kind| value.as_str() == Some(kind.name()))
-            .ok_or_else(|| {
-                fields.error(
-                    "layer_types",
-                    format!(
-                        "found {} at index {i}, expected \"conv\" or \"full_attention\"",
-                        shown(value)
-                    ),
-                )
-            })
-    });
-    types.collect::<Result<_>>().map(Some)
-}
-
-fn indexed_layer_types(fields: &Fields<'_>, layers: usize) -> Result<Option<Vec<LayerType>>> {
-    let expected = "a list of layer indices";
-    let Some(list) = fields.optional("full_attn_idxs", expected, Value::as_array)? else {
-        return Ok(None);
-    };
-    let mut types = vec![LayerType::Conv; layers];
-    for value in list {
-        match value.as_u64() {
-            Some(i) if i < layers as u64 => types[i as usize] = LayerType::FullAttention,
-            _ => {
-                return Err(fields.wrong(
-                    "full_attn_idxs",
-                    value,
-                    &format!("layer indices below num_hidden_layers ({layers})"),
-                ));
-            }
-        }
-    }
-    Ok(Some(types))
 }

@@ -1,7 +1,8 @@
 //! Every tensor of a model with its published name, shape and role, in the order `synth` writes them.
 //! One walk serves all: whoever makes tensors (checkpoint, random preset) and whoever only lists them.
 
-use super::config::{LayerType, ModelConfig};
+use super::config::ModelConfig;
+use super::layer_types::LayerType;
 use super::weights::{DType, Expert, FeedForward, LayerWeights, Mixer, Weights};
 use crate::error::Result;
 use std::ops::Range;

@@ -2,7 +2,8 @@
 //! Knows nothing of plans, backends or requests; uses only `error`.
 //!
 //! - [`source`]: what `--model` names
-//! - [`config`], [`generation`]: config.json and generation_config.json (through `fields`, which words the errors)
+//! - [`config`], [`layer_types`], [`generation`]: config.json and generation_config.json (through `fields`, which
+//!   words the errors)
 //! - [`weights`]: tensors by role; [`layout`]: their published names, shapes and order
 //! - [`checkpoint`]: weights from safetensors files, whose headers `header` checks
 //! - [`random`]: weights of random presets, made by [`philox`]
@@ -13,6 +14,7 @@ pub mod config;
 mod fields;
 pub mod generation;
 mod header;
+pub mod layer_types;
 pub mod layout;
 pub mod philox;
 pub mod random;
@@ -21,8 +23,9 @@ pub mod synth;
 mod tokenizer_files;
 pub mod weights;
 
-pub use config::{LayerType, ModelConfig};
+pub use config::ModelConfig;
 pub use generation::GenerationConfig;
+pub use layer_types::LayerType;
 pub use source::ModelSource;
 pub use weights::{DType, Expert, FeedForward, LayerWeights, Mixer, Tensor, Weights};
 

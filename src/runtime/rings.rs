@@ -6,7 +6,7 @@ use super::request::{EndReason, Event, Logits, Request, Sampling, Timing, TokenL
 use crate::error::{Error, Result};
 use crate::sys::abi;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 /// Belongs to one thread at a time; the only writer of the host's indices.
@@ -14,6 +14,7 @@ pub struct HostRings {
     rings: Arc<RingBlock>,
     /// Where the next prompt starts in the token ring.
     token_head: u64,
+    traces_lost: u64,
 }
 
 impl HostRings {
@@ -21,6 +22,7 @@ impl HostRings {
         Self {
             rings,
             token_head: 0,
+            traces_lost: 0,
         }
     }
 
@@ -135,26 +137,33 @@ impl HostRings {
     /// The oldest trace record that has been neither read nor written over.
     pub fn pop_trace(&mut self) -> Option<abi::tg_trace> {
         let rings = self.rings.head();
-        // SAFETY: as for events; a record that the scheduler wrote over while it was being read shows in the
-        // head and is read again further on.
+        // SAFETY: as for events. Only a recording scheduler waits for its records to be read. Any other may
+        // write over the oldest while it is being read here: whether it did shows in the head afterwards.
         unsafe {
+            let capacity = (*rings).trace_capacity;
+            let (recording, room) = ((*rings).record != 0, u64::from(capacity));
+            let tail = acquire(&raw mut (*rings).trace_tail);
             loop {
-                let capacity = u64::from((*rings).trace_capacity);
-                let tail = acquire(&raw mut (*rings).trace_tail);
                 let head = acquire(&raw mut (*rings).trace_head);
-                let first = tail.max(head.saturating_sub(capacity));
+                let first = if recording {
+                    tail
+                } else {
+                    // The entry at head - capacity is the one that is written next.
+                    tail.max((head + 1).saturating_sub(room))
+                };
                 if first == head {
                     return None;
                 }
                 let record = self
                     .rings
-                    .entry::<abi::tg_trace>((*rings).trace, (*rings).trace_capacity, first)
+                    .entry::<abi::tg_trace>((*rings).trace, capacity, first)
                     .read_volatile();
-                if acquire(&raw mut (*rings).trace_head) < first + capacity {
+                fence(Ordering::Acquire);
+                if recording || acquire(&raw mut (*rings).trace_head) < first + room {
+                    self.traces_lost += first - tail;
                     release(&raw mut (*rings).trace_tail, first + 1);
                     return Some(record);
                 }
-                release(&raw mut (*rings).trace_tail, first);
             }
         }
     }
@@ -208,10 +217,9 @@ impl HostRings {
         }
     }
 
-    /// Trace records written over before anyone read them.
+    /// Trace records that [`HostRings::pop_trace`] came too late for.
     pub fn traces_lost(&self) -> u64 {
-        // SAFETY: the index is atomic on both sides.
-        unsafe { acquire(&raw mut (*self.rings.head()).trace_lost) }
+        self.traces_lost
     }
 }
 

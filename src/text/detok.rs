@@ -1,8 +1,9 @@
 //! Ids to text as it becomes certain.
 
 use super::byte;
-use super::decoder::{ChainState, Utf8};
+use super::decoder::ChainState;
 use super::tokenizer::{Kind, Tokenizer};
+use super::utf8::Utf8;
 
 /// The text of one sequence, id by id. All pushes and [`Detokenizer::finish`] together give what
 /// [`Tokenizer::decode`] gives for all ids; a push costs the same however long the text already is.

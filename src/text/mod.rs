@@ -14,6 +14,7 @@ mod jinja;
 pub mod stop;
 pub mod stream;
 pub mod tokenizer;
+mod utf8;
 
 pub use chat::ChatTemplate;
 pub use detok::Detokenizer;
@@ -44,4 +45,23 @@ fn one_line(text: &str) -> String {
         .filter(|line| !line.is_empty())
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokenizers_and_templates_can_be_shared_between_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Tokenizer>();
+        shared::<ChatTemplate>();
+        shared::<TextStream>();
+    }
+
+    #[test]
+    fn a_panic_becomes_an_error_on_one_line() {
+        let error = guarded("it", || -> Result<(), String> { panic!("a\n b") });
+        assert_eq!(error, Err("it panicked: a b".to_owned()));
+    }
 }

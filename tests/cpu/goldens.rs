@@ -167,7 +167,7 @@ fn bits_do_not_depend_on_companions_chunks_pages_or_stages() {
 
         let two = vec![0..2, 2..layers];
         let three = vec![0..1, 1..3, 3..layers];
-        let one = vec![0..layers];
+        let one = machine::one_stage(config);
         for (chunk, page_tokens, stages) in [
             (1, 16, &three),
             (7, 64, &two),
@@ -206,5 +206,36 @@ fn the_last_logits_are_the_last_of_all_logits() {
             pair[0].logits,
             pair[1].logits[pair[1].logits.len() - vocab..]
         );
+    }
+}
+
+#[test]
+fn the_penalty_knows_the_prompt_and_what_was_generated() {
+    let golden = golden::load("a");
+    let config = &golden.model.config;
+    // A penalty this large leaves a seen token no chance; three slots serve all, one after the other.
+    let jobs: Vec<_> = golden
+        .prompts()
+        .iter()
+        .filter(|prompt| prompt.len() <= 130)
+        .map(|prompt| {
+            let mut job = Job::greedy(prompt, GREEDY_TOKENS);
+            job.sampling.repetition_penalty = 1e6f32.to_bits();
+            job
+        })
+        .collect();
+    let setup = Setup {
+        chunk: 7,
+        slots: 3,
+        stages: vec![0..3, 3..config.num_hidden_layers],
+        ..Setup::plain(config)
+    };
+    for (job, output) in jobs.iter().zip(run(&golden.model, &setup, &jobs)) {
+        let mut seen = job.prompt.clone();
+        for token in output.tokens() {
+            assert!(!seen.contains(&token), "{token} again after {seen:?}");
+            seen.push(token);
+        }
+        assert_eq!(seen.len(), job.prompt.len() + GREEDY_TOKENS as usize);
     }
 }

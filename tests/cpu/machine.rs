@@ -1,6 +1,6 @@
-//! Drives a backend without the scheduler core: composes steps by hand in a state block of its own, with
-//! chunks of any size, scattered pages and stages that run one after the other.
+//! Drives a backend without the scheduler core: composes steps by hand, with chunks of any size, scattered pages and stages that run one after the other.
 
+use crate::block::{Block, Composed};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ impl Setup {
             page_tokens: 16,
             step_tokens: 320,
             chunk: 320,
-            stages: vec![0..config.num_hidden_layers],
+            stages: one_stage(config),
         }
     }
 
@@ -50,6 +50,11 @@ impl Setup {
 }
 
 const CONTEXT: u32 = 320;
+
+/// All layers in one stage.
+pub fn one_stage(config: &ModelConfig) -> Vec<Range<usize>> {
+    std::iter::once(0..config.num_hidden_layers).collect()
+}
 
 /// One sequence to run.
 #[derive(Debug, Clone)]
@@ -266,15 +271,6 @@ pub fn drive(
     }
 }
 
-/// A step before it is written down.
-#[derive(Default)]
-struct Composed {
-    kind: u32,
-    rows: Vec<abi::tg_row>,
-    sequences: Vec<abi::tg_sequence>,
-    sample_rows: Vec<u32>,
-}
-
 impl Composed {
     fn push(
         &mut self,
@@ -362,124 +358,4 @@ fn compose(
         step.push(slot, positions, &tokens, flags, rows == left && !all);
     }
     step
-}
-
-/// 128 bytes, aligned as the state block must be.
-#[repr(align(128))]
-#[derive(Clone, Copy)]
-struct Line(#[allow(dead_code)] [u8; 128]);
-
-/// A state block with the tables that a backend reads.
-struct Block {
-    memory: Vec<Line>,
-}
-
-impl Block {
-    fn new(options: &EngineOptions) -> Self {
-        let max_pages = options.max_context.div_ceil(options.page_tokens);
-        let (slots, steps) = (options.max_seqs as usize, options.steps_in_flight as usize);
-        let mut bytes = size_of::<abi::tg_state>();
-        let mut table = |size: usize, count: usize| {
-            let offset = bytes.next_multiple_of(128);
-            bytes = offset + size * count;
-            offset as u64
-        };
-        let slot_table = table(size_of::<abi::tg_slot>(), slots);
-        let page_table = table(4, slots * max_pages as usize);
-        let tables: Vec<[u64; 4]> = (0..steps)
-            .map(|_| {
-                [
-                    table(size_of::<abi::tg_row>(), options.step_tokens as usize),
-                    table(size_of::<abi::tg_sequence>(), slots),
-                    table(4, slots),
-                    table(size_of::<abi::tg_sampled>(), slots),
-                ]
-            })
-            .collect();
-        let mut block = Self {
-            memory: vec![Line([0; 128]); bytes.div_ceil(128)],
-        };
-        // SAFETY: the block is large enough and zeros are a valid tg_state.
-        let state = unsafe { &mut *block.state() };
-        state.config.slots = options.max_seqs;
-        state.config.steps_in_flight = options.steps_in_flight;
-        state.max_pages = max_pages;
-        state.slot_table = slot_table;
-        state.page_table = page_table;
-        for (step, [rows, sequences, samples, sampled]) in state.steps.iter_mut().zip(tables) {
-            step.row_table = rows;
-            step.sequence_table = sequences;
-            step.sample_table = samples;
-            step.sampled_table = sampled;
-        }
-        block
-    }
-
-    fn state(&mut self) -> *mut abi::tg_state {
-        self.memory.as_mut_ptr().cast()
-    }
-
-    /// Entry `index` of a table.
-    fn entry<T>(&mut self, offset: u64, index: usize) -> &mut T {
-        let at = offset as usize + index * size_of::<T>();
-        assert!(at + size_of::<T>() <= self.memory.len() * 128);
-        // SAFETY: in bounds; tables are 128-byte aligned and hold integers only.
-        unsafe { &mut *self.memory.as_mut_ptr().cast::<u8>().add(at).cast() }
-    }
-
-    fn head(&mut self) -> &mut abi::tg_state {
-        self.entry(0, 0)
-    }
-
-    fn admit(&mut self, slot: u32, request: u64, job: &Job, pages: &[u32]) {
-        let (slots, table) = (self.head().slot_table, self.head().page_table);
-        let columns = self.head().max_pages as usize;
-        *self.entry(slots, slot as usize) = abi::tg_slot {
-            request,
-            flags: job.flags,
-            last_token: -1,
-            sampling: job.sampling,
-            ..Default::default()
-        };
-        for column in 0..columns {
-            // What lies past the sequence's own pages must never be read.
-            *self.entry(table, slot as usize * columns + column) =
-                pages.get(column).copied().unwrap_or(u32::MAX);
-        }
-    }
-
-    fn set_last_token(&mut self, slot: u32, token: i32) {
-        let slots = self.head().slot_table;
-        self.entry::<abi::tg_slot>(slots, slot as usize).last_token = token;
-    }
-
-    fn write(&mut self, number: u64, composed: &Composed) {
-        let place = self.place(number);
-        let step = &mut self.head().steps[place];
-        step.number = number;
-        step.kind = composed.kind;
-        step.rows = composed.rows.len() as u32;
-        step.sequences = composed.sequences.len() as u32;
-        step.sample_rows = composed.sample_rows.len() as u32;
-        let (rows, sequences, samples) = (step.row_table, step.sequence_table, step.sample_table);
-        for (index, &row) in composed.rows.iter().enumerate() {
-            *self.entry(rows, index) = row;
-        }
-        for (index, &sequence) in composed.sequences.iter().enumerate() {
-            *self.entry(sequences, index) = sequence;
-        }
-        for (index, &row) in composed.sample_rows.iter().enumerate() {
-            *self.entry(samples, index) = row;
-        }
-    }
-
-    fn place(&mut self, number: u64) -> usize {
-        (number % u64::from(self.head().config.steps_in_flight)) as usize
-    }
-
-    fn sampled(&mut self, number: u64, index: usize) -> abi::tg_sampled {
-        let place = self.place(number);
-        let table = self.head().steps[place].sampled_table;
-        *self.entry(table, index)
-    }
 }

@@ -59,6 +59,24 @@ fn a_plan_of_another_model() {
 }
 
 #[test]
+fn a_stage_with_nothing_to_start_from() {
+    let model = model(base());
+    let setup = Setup {
+        stages: vec![0..1, 1..3],
+        ..Setup::plain(&model.config)
+    };
+    let plan = machine::plan(&model.config, &setup.stages);
+    let options = setup.options();
+    let error = cpu::CpuStage::new(model, &plan, 1, &options, None, None, None)
+        .err()
+        .expect("stage 1 does not embed");
+    assert_eq!(
+        error.to_string(),
+        "stage 1 does not embed and has no hand-over buffer to read, expected one or the other"
+    );
+}
+
+#[test]
 fn buffers_beyond_the_address_space() {
     let model = model(base());
     let setup = Setup::plain(&model.config);

@@ -1,7 +1,7 @@
 //! What needs an NVIDIA GPU: every kernel against a plain implementation. Ignored unless asked for, so that a
 //! run without a GPU says so instead of passing:
 //!
-//!     cargo test --release --features cuda --test gpu -- --include-ignored
+//!     cargo test --features cuda --test gpu -- --include-ignored
 #![cfg(feature = "cuda")]
 
 mod attention;

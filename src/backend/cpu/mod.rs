@@ -4,7 +4,8 @@
 //! companions, chunks, page size, stages or the machine's vector width. One file per operation family:
 //! `norm` (embedding and RMSNorm), `linear`, `conv`, `rope` and `kv` (pages), `attention`, `ffn` (dense,
 //! router, experts), `head` (final norm, logits), `sample`; `lanes` is the arithmetic under all dot products,
-//! `batch` a checked step, `stage` the interpreter. Only `stage` and this file know the plan.
+//! `batch` a checked step, `memory` what a stage allocates, `stage` the interpreter. Only the last two and this
+//! file know the plan.
 
 mod attention;
 mod batch;
@@ -16,6 +17,7 @@ mod head;
 mod kv;
 pub mod lanes;
 pub mod linear;
+mod memory;
 mod norm;
 mod rope;
 pub mod sample;
@@ -26,8 +28,8 @@ pub use stage::CpuStage;
 use crate::backend::{SharedSink, StageBackend};
 use crate::error::Result;
 use crate::model::Model;
+use crate::plan::EngineOptions;
 use crate::plan::{Op, Plan};
-use crate::runtime::EngineOptions;
 use crate::sys::abi;
 use parking_lot::Mutex;
 use std::sync::Arc;

@@ -1,0 +1,251 @@
+//! Draws against exact probabilities, each filter alone and together, ties, penalty and logprobs.
+
+use super::*;
+use crate::backend::cpu::check::Numbers;
+
+fn plain() -> abi::tg_sampling {
+    abi::tg_sampling {
+        key: 0x1234_5678_9abc_def0,
+        temperature: 1f32.to_bits(),
+        top_p: 1f32.to_bits(),
+        min_p: 0,
+        repetition_penalty: 1f32.to_bits(),
+        top_k: 0,
+        logprobs: abi::TG_LOGPROBS_NONE,
+    }
+}
+
+fn greedy() -> abi::tg_sampling {
+    abi::tg_sampling {
+        temperature: 0,
+        ..plain()
+    }
+}
+
+fn token(logits: &[f32], seen: &[u32], sampling: &abi::tg_sampling, position: u32) -> u32 {
+    let sampled = Sampler::new(logits.len())
+        .run(logits, seen, sampling, position)
+        .unwrap();
+    sampled.token as u32
+}
+
+/// That draws at many positions follow `expected` (0 where a token must never come): chi-square against
+/// its mean plus five standard deviations.
+fn assert_distribution(logits: &[f32], sampling: &abi::tg_sampling, expected: &[f64]) {
+    const DRAWS: u32 = 20_000;
+    let total: f64 = expected.iter().sum();
+    let mut counts = vec![0.0; logits.len()];
+    let mut sampler = Sampler::new(logits.len());
+    for position in 0..DRAWS {
+        let sampled = sampler.run(logits, &[0], sampling, position).unwrap();
+        counts[sampled.token as usize] += 1.0;
+    }
+    let (mut chi_square, mut freedom) = (0.0, -1.0f64);
+    for (&count, &weight) in counts.iter().zip(expected) {
+        if weight == 0.0 {
+            assert_eq!(count, 0.0, "a removed token came: {counts:?}");
+            continue;
+        }
+        let mean = weight / total * f64::from(DRAWS);
+        chi_square += (count - mean).powi(2) / mean;
+        freedom += 1.0;
+    }
+    let limit = freedom + 5.0 * (2.0 * freedom).sqrt();
+    assert!(chi_square <= limit, "{chi_square} > {limit}: {counts:?}");
+}
+
+fn logits_of(probabilities: &[f64]) -> Vec<f32> {
+    probabilities.iter().map(|p| p.ln() as f32).collect()
+}
+
+#[test]
+fn draws_follow_the_softmax() {
+    let p = [0.05, 0.3, 0.02, 0.13, 0.2, 0.1, 0.04, 0.06, 0.1];
+    assert_distribution(&logits_of(&p), &plain(), &p);
+    let halved: Vec<f64> = p.iter().map(|p| p.powf(2.0)).collect();
+    let sampling = abi::tg_sampling {
+        temperature: 0.5f32.to_bits(),
+        ..plain()
+    };
+    assert_distribution(&logits_of(&p), &sampling, &halved);
+}
+
+#[test]
+fn top_k_keeps_all_that_tie_with_the_kth() {
+    let p = [0.1, 0.4, 0.1, 0.05, 0.1, 0.25];
+    let sampling = abi::tg_sampling {
+        top_k: 3,
+        ..plain()
+    };
+    assert_distribution(&logits_of(&p), &sampling, &[0.1, 0.4, 0.1, 0.0, 0.1, 0.25]);
+}
+
+#[test]
+fn top_p_removes_the_tail_and_keeps_one() {
+    let p = [0.1, 0.45, 0.15, 0.3];
+    for (top_p, expected) in [
+        (0.95f32, [0.1, 0.45, 0.15, 0.3]),
+        (0.85, [0.0, 0.45, 0.15, 0.3]),
+        (0.7, [0.0, 0.45, 0.0, 0.3]),
+        (0.0, [0.0, 1.0, 0.0, 0.0]),
+    ] {
+        let sampling = abi::tg_sampling {
+            top_p: top_p.to_bits(),
+            ..plain()
+        };
+        assert_distribution(&logits_of(&p), &sampling, &expected);
+    }
+}
+
+#[test]
+fn top_p_removes_the_higher_id_of_a_tie_first() {
+    let sampling = abi::tg_sampling {
+        top_p: 0.6f32.to_bits(),
+        ..plain()
+    };
+    assert_distribution(&[0.0; 4], &sampling, &[1.0, 1.0, 1.0, 0.0]);
+}
+
+#[test]
+fn min_p_is_relative_to_the_largest() {
+    let p = [0.1, 0.5, 0.15, 0.25];
+    for (min_p, expected) in [
+        (0.25f32, [0.0, 0.5, 0.15, 0.25]),
+        (0.45, [0.0, 0.5, 0.0, 0.25]),
+        (1.0, [0.0, 1.0, 0.0, 0.0]),
+    ] {
+        let sampling = abi::tg_sampling {
+            min_p: min_p.to_bits(),
+            ..plain()
+        };
+        assert_distribution(&logits_of(&p), &sampling, &expected);
+    }
+}
+
+#[test]
+fn filters_apply_one_after_the_other() {
+    // top-k leaves .4 .3 .2; of these, renormalised (.44 .33 .22), top-p 0.7 removes .22; temperature 2
+    // flattens what is left and comes first.
+    let p: Vec<f64> = [0.4, 0.3, 0.2, 0.06, 0.04].to_vec();
+    let squared: Vec<f64> = p.iter().map(|p| p * p).collect();
+    let sampling = abi::tg_sampling {
+        temperature: 2f32.to_bits(),
+        top_k: 3,
+        top_p: 0.7f32.to_bits(),
+        ..plain()
+    };
+    assert_distribution(&logits_of(&squared), &sampling, &[0.4, 0.3, 0.0, 0.0, 0.0]);
+}
+
+#[test]
+fn greedy_takes_the_lowest_of_the_largest() {
+    assert_eq!(token(&[1.0, 3.0, -1.0, 3.0], &[0], &greedy(), 0), 1);
+    assert_eq!(token(&[-0.0, 0.0], &[0], &greedy(), 0), 0);
+}
+
+#[test]
+fn the_penalty_pushes_seen_tokens_down_from_either_side() {
+    let sampling = abi::tg_sampling {
+        repetition_penalty: 2f32.to_bits(),
+        ..greedy()
+    };
+    let seen = |ids: &[u32]| {
+        let mut seen = SeenTokens::new(2, 40);
+        ids.iter().for_each(|&id| seen.insert(1, id));
+        assert!(seen.of(0).iter().all(|&word| word == 0));
+        seen
+    };
+    let mut logits = vec![-9.0f32; 40];
+    (logits[3], logits[35], logits[20]) = (4.0, 2.5, 1.0);
+    assert_eq!(token(&logits, seen(&[]).of(1), &sampling, 0), 3);
+    assert_eq!(token(&logits, seen(&[3]).of(1), &sampling, 0), 35);
+    assert_eq!(token(&logits, seen(&[3, 35]).of(1), &sampling, 0), 3);
+    let negative = [-1.0, -1.5];
+    assert_eq!(token(&negative, &[0], &sampling, 0), 0);
+    assert_eq!(token(&negative, &[1], &sampling, 0), 1);
+    let mut seen = seen(&[3, 35]);
+    seen.clear(1);
+    assert!(seen.of(1).iter().all(|&word| word == 0));
+}
+
+#[test]
+fn a_draw_depends_on_key_position_and_logits_only() {
+    let mut numbers = Numbers::new(11);
+    let logits = numbers.normal(500);
+    let draws = |key: u64| -> Vec<u32> {
+        let sampling = abi::tg_sampling { key, ..plain() };
+        (0..50)
+            .map(|position| token(&logits, &[0], &sampling, position))
+            .collect()
+    };
+    assert_eq!(draws(7), draws(7));
+    assert_ne!(draws(7), draws(8));
+    assert_ne!(draws(7), draws(7 | 1 << 32));
+    // Filters that remove nothing change nothing.
+    let loose = abi::tg_sampling {
+        top_k: 499,
+        top_p: 0.999_999f32.to_bits(),
+        min_p: 1e-9f32.to_bits(),
+        key: 7,
+        ..plain()
+    };
+    let filtered: Vec<u32> = (0..50)
+        .map(|position| token(&logits, &[0], &loose, position))
+        .collect();
+    assert_eq!(filtered, draws(7));
+}
+
+#[test]
+fn gumbel_is_finite_for_every_word() {
+    for word in [0, 255, 256, u32::MAX / 2, u32::MAX - 255, u32::MAX] {
+        assert!(gumbel(word).is_finite(), "{word:#x}");
+    }
+    assert!((gumbel(1 << 31) - -(2f64.ln().ln())).abs() < 1e-6);
+}
+
+#[test]
+fn logprobs_are_of_the_raw_logits() {
+    let logits = [1.0f32, 3.0, -2.0, 3.0, 0.5];
+    let sampling = abi::tg_sampling {
+        repetition_penalty: 100f32.to_bits(),
+        logprobs: 3,
+        ..greedy()
+    };
+    let sampled = Sampler::new(5)
+        .run(&logits, &[0b01010], &sampling, 4)
+        .unwrap();
+    let sum: f64 = logits.iter().map(|&l| f64::from(l).exp()).sum();
+    let close = |bits: u32, logit: f64| {
+        assert!((f64::from(f32::from_bits(bits)) - (logit - sum.ln())).abs() < 1e-6);
+    };
+    assert_eq!(sampled.token, 0);
+    close(sampled.logprob, 1.0);
+    assert_eq!(sampled.top_ids[..4], [1, 3, 0, 0]);
+    close(sampled.top_logprobs[0], 3.0);
+    close(sampled.top_logprobs[1], 3.0);
+    close(sampled.top_logprobs[2], 1.0);
+    assert_eq!(sampled.top_logprobs[3], 0);
+}
+
+#[test]
+fn more_alternatives_than_tokens_are_all_tokens() {
+    let sampling = abi::tg_sampling {
+        logprobs: abi::TG_MAX_LOGPROBS,
+        ..greedy()
+    };
+    let sampled = Sampler::new(2)
+        .run(&[0.0, 1.0], &[0], &sampling, 1)
+        .unwrap();
+    assert_eq!(sampled.top_ids[..2], [1, 0]);
+}
+
+#[test]
+fn a_logit_that_is_no_number_is_an_error() {
+    let error = Sampler::new(2)
+        .run(&[0.0, f32::NAN], &[0], &greedy(), 9)
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "logit of token 1 for position 9 is NaN, expected a finite number: check the checkpoint's weights"
+    );
+}

@@ -1,0 +1,139 @@
+//! What must hold in the core's memory after every turn, whatever the model says: nothing lost, nothing shared.
+
+use super::machine::Machine;
+use super::model::{Model, Step};
+use tailgraph::sys::abi;
+
+macro_rules! ensure {
+    ($holds:expr, $($message:tt)+) => {
+        if !$holds {
+            return Err(format!($($message)+));
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// Every page is either free or held by exactly one slot; every request runs in exactly one slot.
+pub fn pages_and_slots(machine: &Machine, model: &Model) -> Result<(), String> {
+    let state = machine.state();
+    let config = &state.config;
+    ensure!(
+        state.free_pages <= config.pages,
+        "{} of {} pages are free",
+        state.free_pages,
+        config.pages
+    );
+    let mut owners = vec![0u8; config.pages as usize];
+    let free = machine.table::<u32>(state.free_page_table, state.free_pages);
+    let mut running = 0;
+    let mut held: Vec<&[u32]> = vec![free];
+    for index in 0..config.slots {
+        let slot = machine.slot(index);
+        let expected = model.running.get(&index);
+        ensure!(
+            (slot.phase != abi::TG_SLOT_FREE) == expected.is_some(),
+            "slot {index} is in phase {}, the model has {expected:?}",
+            slot.phase
+        );
+        let Some(expected) = expected else { continue };
+        running += 1;
+        let prompt_tokens = model.requests[expected.request as usize].prompt_tokens;
+        let phase = if expected.composed == prompt_tokens {
+            abi::TG_SLOT_DECODE
+        } else {
+            abi::TG_SLOT_PREFILL
+        };
+        let found = (
+            slot.request,
+            slot.composed,
+            slot.generated,
+            slot.steps,
+            slot.pages,
+        );
+        let wanted = (
+            expected.request,
+            expected.composed,
+            expected.generated,
+            expected.steps,
+            expected.pages,
+        );
+        ensure!(
+            found == wanted && slot.phase == phase,
+            "slot {index} holds (request, composed, generated, steps, pages) {found:?}, expected {wanted:?}"
+        );
+        ensure!(
+            slot.end_reason == expected.end.unwrap_or(abi::TG_END_NONE),
+            "slot {index} ends with {}, expected {:?}",
+            slot.end_reason,
+            expected.end
+        );
+        held.push(machine.pages(index));
+    }
+    for &page in held.into_iter().flatten() {
+        ensure!(page < config.pages, "page {page} of {}", config.pages);
+        owners[page as usize] += 1;
+    }
+    for (page, owners) in owners.iter().enumerate() {
+        ensure!(*owners == 1, "page {page} has {owners} owners");
+    }
+    ensure!(
+        state.running == running && state.free_pages == model.free_pages,
+        "{} slots run with {} pages free, expected {running} and {}",
+        state.running,
+        state.free_pages,
+        model.free_pages
+    );
+    Ok(())
+}
+
+/// The descriptor as the core wrote it.
+pub fn read_step(machine: &Machine, number: u64) -> Step {
+    let step = machine.step(number);
+    Step {
+        number: step.number,
+        start_ns: step.start_ns,
+        kind: step.kind,
+        bucket: step.bucket,
+        bucket_rows: step.bucket_rows,
+        decode_rows: step.decode_rows,
+        rows: machine.table(step.row_table, step.rows).to_vec(),
+        sequences: machine.table(step.sequence_table, step.sequences).to_vec(),
+        sample_rows: machine.table(step.sample_table, step.sample_rows).to_vec(),
+    }
+}
+
+/// A step fits its bucket, and no smaller one; its rows lie in pages that its slots hold.
+pub fn step(machine: &Machine, step: &Step) -> Result<(), String> {
+    let config = &machine.state().config;
+    let kind = step.kind as usize;
+    let rows = step.rows.len() as u32;
+    ensure!(
+        rows >= 1 && rows <= config.step_tokens && rows <= step.bucket_rows,
+        "step {} has {rows} rows in a bucket of {}",
+        step.number,
+        step.bucket_rows
+    );
+    if step.bucket > 0 {
+        let smaller = config.bucket_rows[kind][step.bucket as usize - 1];
+        ensure!(
+            rows > smaller,
+            "{rows} rows fit a bucket of {smaller}, not {} needed",
+            step.bucket_rows
+        );
+    }
+    for row in &step.rows {
+        let page = row.position / config.page_tokens;
+        ensure!(
+            (page as usize) < machine.pages(row.slot).len(),
+            "position {} of slot {} lies on no page it holds",
+            row.position,
+            row.slot
+        );
+    }
+    Ok(())
+}
+
+/// Where two cores that were laid out over different patterns still differ: the gaps between the tables.
+pub fn gaps(a: &[u8], b: &[u8]) -> Vec<bool> {
+    a.iter().zip(b).map(|(a, b)| a != b).collect()
+}

@@ -1,0 +1,48 @@
+//! How often rare branches were taken: a property test that never gets there shows nothing.
+
+macro_rules! branches {
+    ($($field:ident),* $(,)?) => {
+        #[derive(Debug, Clone, Copy, Default)]
+        pub struct Coverage {
+            $(pub $field: u64,)*
+        }
+
+        impl Coverage {
+            pub fn add(&mut self, other: &Self) {
+                $(self.$field += other.$field;)*
+            }
+
+            /// Every branch with its count.
+            pub fn counts(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($field), self.$field)),*]
+            }
+        }
+    };
+}
+
+branches! {
+    event_ring_full,
+    front_without_pages,
+    front_without_slot,
+    cancel_while_waiting,
+    cancel_in_prefill,
+    cancel_with_last_token,
+    timeout_while_waiting,
+    timeout_in_prefill,
+    deadline_with_token,
+    stop_with_last_token,
+    ended_with_steps_in_flight,
+    drain_in_chunked_prompt,
+    row_budget_exactly_met,
+    chunk_skipped,
+    decode_rows_shared,
+    pipeline_full,
+    mailbox_without_credit,
+    trace_ring_full,
+    trace_records_lost,
+    request_ring_wrapped,
+    token_ring_wrapped,
+    refused,
+    scored,
+    stopped_by_host,
+}

@@ -1,0 +1,163 @@
+//! The model's second half: which rows the next step gets, and what the turn comes to.
+
+use super::model::Model;
+use super::spec::{Running, Seen, Step, Turn};
+use tailgraph::sys::abi;
+
+impl Model {
+    /// Slots that could have a decode row.
+    pub(super) fn candidates(&self) -> Vec<u32> {
+        let decodes = |r: &Running| self.decodes(r) && r.steps == 0;
+        let all = self.running.iter();
+        all.filter(|(_, r)| decodes(r))
+            .map(|(slot, _)| *slot)
+            .collect()
+    }
+
+    fn decodes(&self, running: &Running) -> bool {
+        running.end.is_none() && running.composed == self.request(running.request).prompt_tokens
+    }
+
+    pub(super) fn compose(&mut self, seen: &Seen, turn: &mut Turn) {
+        let mut step = Step {
+            number: self.steps_composed,
+            start_ns: seen.now_ns,
+            kind: abi::TG_KIND_DECODE,
+            ..Step::default()
+        };
+        let candidates = self.candidates();
+        let decoding = self.running.values().filter(|r| self.decodes(r)).count();
+        let share = decoding.div_ceil(self.config.steps_in_flight as usize);
+        turn.decode_share = candidates.len() > share;
+        let split = candidates.partition_point(|&slot| slot < self.cursor);
+        let around = candidates[split..].iter().chain(&candidates[..split]);
+        let mut picks: Vec<u32> = around.take(share).copied().collect();
+        let cursor = picks.last().map(|slot| slot + 1);
+        picks.sort_unstable();
+        for slot in picks {
+            let running = &self.running[&slot];
+            let prompt_tokens = self.request(running.request).prompt_tokens;
+            let position = prompt_tokens + running.generated - 1;
+            let flags = abi::TG_SEQUENCE_DECODE | abi::TG_SEQUENCE_LAST;
+            step.add(slot, position, &[-1], true, flags);
+            step.decode_rows += 1;
+        }
+        for slot in self.prefill.clone() {
+            let running = &self.running[&slot];
+            let prompt = &self.prompts[running.request as usize];
+            let all = self.request(running.request).flags == abi::TG_REQUEST_LOGITS_ALL;
+            let from = running.composed as usize;
+            let furthest = from + self.config.step_tokens as usize - step.rows.len();
+            let align = self.config.chunk_align as usize;
+            let to = (from + 1..=furthest.min(prompt.len()))
+                .rev()
+                .find(|to| *to == prompt.len() || to % align == 0);
+            let Some(to) = to else {
+                turn.chunk_skipped = true;
+                break;
+            };
+            let last = to == prompt.len();
+            let first = if from == 0 { abi::TG_SEQUENCE_FIRST } else { 0 };
+            let flags = first | if last { abi::TG_SEQUENCE_LAST } else { 0 };
+            step.add(slot, from as u32, &prompt[from..to], last && !all, flags);
+            if all {
+                step.kind = abi::TG_KIND_SCORE;
+            } else if step.kind == abi::TG_KIND_DECODE {
+                step.kind = abi::TG_KIND_MIXED;
+            }
+        }
+        if step.rows.is_empty() {
+            return;
+        }
+        self.launch(step, cursor, &candidates, turn);
+    }
+
+    fn launch(&mut self, mut step: Step, cursor: Option<u32>, candidates: &[u32], turn: &mut Turn) {
+        for slot in candidates {
+            self.running.get_mut(slot).unwrap().passed_over += 1;
+        }
+        for sequence in &step.sequences {
+            let running = self.running.get_mut(&sequence.slot).unwrap();
+            running.steps += 1;
+            running.passed_over = 0;
+            if sequence.flags & abi::TG_SEQUENCE_DECODE == 0 {
+                running.composed += sequence.rows;
+            }
+        }
+        let (running, requests) = (&self.running, &self.requests);
+        self.prefill.retain(|slot| {
+            let running = &running[slot];
+            running.composed < requests[running.request as usize].prompt_tokens
+        });
+        self.cursor = cursor.unwrap_or(self.cursor);
+        let kind = step.kind as usize;
+        let ladder = &self.config.bucket_rows[kind][..self.config.bucket_count[kind] as usize];
+        let rows = step.rows.len() as u32;
+        step.bucket = ladder.iter().position(|b| *b >= rows).expect("a bucket") as u32;
+        step.bucket_rows = ladder[step.bucket as usize];
+        self.steps_composed += 1;
+        self.steps.push_back((step.clone(), Vec::new()));
+        turn.step = Some(step);
+    }
+
+    pub(super) fn release_tokens(&mut self) {
+        let needed = self.prefill.iter().map(|slot| {
+            let running = &self.running[slot];
+            self.request(running.request).token_start + u64::from(running.composed)
+        });
+        let taken_end = self.taken.checked_sub(1).map_or(0, |newest| {
+            let newest = self.request(newest);
+            newest.token_start + u64::from(newest.prompt_tokens)
+        });
+        let tail = needed.min().unwrap_or(taken_end);
+        self.token_tail = self.token_tail.max(tail);
+    }
+
+    pub(super) fn choose_action(&self, seen: &Seen, turn: &mut Turn) {
+        let drained = seen.flags & abi::TG_INPUT_DRAIN != 0
+            && self.waiting.is_empty()
+            && self.running.is_empty()
+            && self.steps.is_empty();
+        turn.action = if turn.step.is_some() {
+            abi::TG_ACTION_STEP
+        } else if !self.pending.is_empty() {
+            abi::TG_ACTION_BLOCKED
+        } else if drained {
+            abi::TG_ACTION_DONE
+        } else {
+            abi::TG_ACTION_IDLE
+        };
+        turn.changed |= turn.action == abi::TG_ACTION_STEP || turn.action == abi::TG_ACTION_DONE;
+    }
+}
+
+impl Step {
+    /// A sequence's rows: its tokens at consecutive positions.
+    fn add(&mut self, slot: u32, first_position: u32, tokens: &[i32], sampled: bool, flags: u32) {
+        let sequence = self.sequences.len() as u32;
+        let first_row = self.rows.len() as u32;
+        for (position, &token) in (first_position..).zip(tokens) {
+            self.rows.push(abi::tg_row {
+                slot,
+                position,
+                token,
+                sequence,
+            });
+        }
+        self.sequences.push(abi::tg_sequence {
+            slot,
+            first_row,
+            rows: tokens.len() as u32,
+            first_position,
+            sample: if sampled {
+                self.sample_rows.len() as u32
+            } else {
+                abi::TG_NONE
+            },
+            flags,
+        });
+        if sampled {
+            self.sample_rows.push(self.rows.len() as u32 - 1);
+        }
+    }
+}

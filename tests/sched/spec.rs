@@ -1,0 +1,93 @@
+//! What a turn sees and what it must do, in plain lists: the terms in which model and core are compared.
+
+use tailgraph::sys::abi;
+
+/// An event, without what only the core's caller knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    Token {
+        request: u64,
+        index: u32,
+        token: i32,
+        step: u64,
+        time_ns: u64,
+        /// Index of its sampled row, where the request asked for logprobs.
+        sample: Option<u32>,
+    },
+    End {
+        request: u64,
+        reason: u32,
+        tokens: u32,
+        time_ns: u64,
+        seen_ns: u64,
+        admitted_ns: u64,
+        first_ns: u64,
+    },
+}
+
+/// A step descriptor's contents.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Step {
+    pub number: u64,
+    pub start_ns: u64,
+    pub kind: u32,
+    pub bucket: u32,
+    pub bucket_rows: u32,
+    pub decode_rows: u32,
+    pub rows: Vec<abi::tg_row>,
+    pub sequences: Vec<abi::tg_sequence>,
+    pub sample_rows: Vec<u32>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Running {
+    pub request: u64,
+    pub seen_ns: u64,
+    pub admitted_ns: u64,
+    pub first_ns: u64,
+    pub composed: u32,
+    pub generated: u32,
+    pub steps: u32,
+    pub pages: u32,
+    pub end: Option<u32>,
+    /// Composed steps since it could have had a decode row.
+    pub passed_over: u32,
+}
+
+/// What a turn sees of the world.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen {
+    pub now_ns: u64,
+    pub request_head: u64,
+    pub control_head: u64,
+    pub event_tail: u64,
+    pub flags: u32,
+    /// A finished step waits in mailbox 0.
+    pub finished: bool,
+    pub trace_full: bool,
+}
+
+/// What a turn must do.
+#[derive(Debug, Default)]
+pub struct Turn {
+    pub action: u32,
+    pub changed: bool,
+    /// The step that came back.
+    pub returned: Option<u64>,
+    pub step: Option<Step>,
+    /// Coverage.
+    pub ring_full: bool,
+    pub front_without_pages: bool,
+    pub front_without_slot: bool,
+    pub cancel_waiting: bool,
+    pub timeout_waiting: bool,
+    pub timeout_in_prefill: bool,
+    pub cancel_in_prefill: bool,
+    pub cancel_with_last_token: bool,
+    pub deadline_with_token: bool,
+    pub stop_with_last_token: bool,
+    pub ended_in_flight: bool,
+    pub chunk_skipped: bool,
+    pub decode_share: bool,
+    pub pipeline_full: bool,
+}

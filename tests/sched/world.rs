@@ -1,0 +1,176 @@
+//! Random worlds: a configuration of the core, and the requests that will come.
+
+use super::rng::{Rng, mix};
+use tailgraph::sys::abi;
+
+pub struct World {
+    pub config: abi::tg_config,
+    pub shape: abi::tg_rings,
+    pub requests: Vec<Planned>,
+    /// Chances in percent, per tick.
+    pub push: u32,
+    pub cancel: u32,
+    pub stage: u32,
+    pub stall: u32,
+    pub tick_ns: u32,
+    /// The tick of the stop flag, if it comes.
+    pub stop_at: Option<u32>,
+}
+
+pub struct Planned {
+    pub request: abi::tg_request,
+    pub prompt: Vec<i32>,
+    /// The host cancels it, some time after pushing it.
+    pub cancel: bool,
+}
+
+/// Prompt token `position` of request `number`: no two prompts look alike.
+pub fn prompt_token(number: u64, position: u32) -> i32 {
+    (mix(number << 32 | u64::from(position)) & 0x7fff_ffff) as i32
+}
+
+/// Sampled tokens come from a small vocabulary, so that stop ids are met.
+pub const VOCABULARY: u32 = 8;
+
+fn ladder(rng: &mut Rng, least: u32) -> ([u32; 16], u32) {
+    let mut rows = [0; 16];
+    let mut count = 0;
+    let mut bucket = rng.range(1, 3);
+    while bucket < least && count < 14 {
+        rows[count] = bucket;
+        count += 1;
+        bucket += rng.range(1, least / 3 + 1);
+    }
+    rows[count] = bucket.max(least) + if rng.percent(30) { rng.below(5) } else { 0 };
+    (rows, count as u32 + 1)
+}
+
+fn config(rng: &mut Rng) -> abi::tg_config {
+    let slots = if rng.percent(3) {
+        rng.range(9, 40)
+    } else {
+        rng.range(1, 8)
+    };
+    let chunk_align = rng.pick(&[1, 2, 4, 8, 16]);
+    let page_tokens = rng.range(1, 8);
+    let max_context = rng.range(8, 56);
+    let most_pages = max_context.div_ceil(page_tokens);
+    let pages = if rng.percent(50) {
+        rng.range(1 + most_pages / 3, most_pages * 2)
+    } else {
+        slots * most_pages
+    };
+    let step_tokens = slots + chunk_align + if rng.percent(50) { 0 } else { rng.below(24) };
+    let stages = rng.range(1, 4);
+    let steps_in_flight = stages + if rng.percent(60) { 0 } else { rng.below(3) };
+    let mut config = abi::tg_config {
+        slots,
+        pages,
+        page_tokens,
+        max_context,
+        step_tokens,
+        chunk_align,
+        stages,
+        steps_in_flight,
+        mailbox_depth: rng.range(1, steps_in_flight),
+        request_capacity: 1 << rng.below(5),
+        token_capacity: 64 << rng.below(2),
+        event_capacity: if rng.percent(40) {
+            2
+        } else {
+            1 << rng.range(0, 6)
+        },
+        ..abi::tg_config::default()
+    };
+    for (kind, least) in [slots, step_tokens, step_tokens].into_iter().enumerate() {
+        (config.bucket_rows[kind], config.bucket_count[kind]) = ladder(rng, least);
+    }
+    config
+}
+
+fn request(rng: &mut Rng, config: &abi::tg_config, number: u64, timeouts: u32) -> Planned {
+    let score = rng.percent(12);
+    let mut max_new_tokens = if score { 0 } else { rng.range(1, 8) };
+    let room = config.max_context.saturating_sub(max_new_tokens).max(1);
+    let mut prompt_tokens = if rng.percent(50) {
+        rng.range(1, room.min(6))
+    } else {
+        rng.range(1, room)
+    };
+    let mut request = abi::tg_request {
+        timeout_ns: if rng.percent(timeouts) {
+            u64::from(rng.below(300))
+        } else {
+            abi::TG_NO_TIMEOUT
+        },
+        stop_count: if rng.percent(40) { rng.range(1, 2) } else { 0 },
+        ..abi::tg_request::default()
+    };
+    if score {
+        request.flags = rng.pick(&[abi::TG_REQUEST_LOGITS_LAST, abi::TG_REQUEST_LOGITS_ALL]);
+    }
+    for id in &mut request.stop_ids {
+        *id = rng.below(VOCABULARY) as i32;
+    }
+    request.sampling.key = rng.next();
+    request.sampling.logprobs = if rng.percent(30) {
+        rng.below(21)
+    } else {
+        abi::TG_LOGPROBS_NONE
+    };
+    match rng.below(60) {
+        0 => prompt_tokens = 0,
+        1 => request.stop_count = abi::TG_MAX_STOP_IDS + 1,
+        2 => request.flags ^= abi::TG_REQUEST_LOGITS_LAST,
+        3 => request.flags = 3,
+        4 => request.flags |= 4,
+        5 => request.sampling.logprobs = 21,
+        6 => max_new_tokens = config.max_context,
+        7 => max_new_tokens = u32::MAX,
+        8 => max_new_tokens = 0,
+        _ => {}
+    }
+    request.prompt_tokens = prompt_tokens;
+    request.max_new_tokens = max_new_tokens;
+    Planned {
+        request,
+        prompt: (0..prompt_tokens)
+            .map(|p| prompt_token(number, p))
+            .collect(),
+        cancel: false,
+    }
+}
+
+impl World {
+    pub fn new(rng: &mut Rng) -> Self {
+        let config = config(rng);
+        let shape = abi::tg_rings {
+            request_capacity: config.request_capacity,
+            token_capacity: config.token_capacity,
+            control_capacity: 1 << rng.below(4),
+            event_capacity: config.event_capacity,
+            trace_capacity: 1 << rng.range(0, 6),
+            record: u32::from(rng.percent(25)),
+            ..abi::tg_rings::default()
+        };
+        let count = rng.range(1, 6) + if rng.percent(30) { rng.range(1, 10) } else { 0 };
+        let (timeouts, cancels) = (rng.pick(&[0, 20, 60]), rng.pick(&[0, 15, 50]));
+        let mut requests: Vec<Planned> = (0..u64::from(count))
+            .map(|number| request(rng, &config, number, timeouts))
+            .collect();
+        for planned in &mut requests {
+            planned.cancel = rng.percent(cancels);
+        }
+        Self {
+            config,
+            shape,
+            requests,
+            push: rng.pick(&[10, 40, 100]),
+            cancel: rng.pick(&[5, 30, 100]),
+            stage: rng.pick(&[35, 60, 100]),
+            stall: rng.pick(&[0, 0, 3, 12]),
+            tick_ns: rng.range(1, 12),
+            stop_at: rng.percent(4).then(|| rng.range(1, 40)),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The property tests are worth what they find. Here the core is compiled with bugs put in, one at a time,
+//! and each must be found; and with the sanitizers, which must find nothing.
+//!
+//! Every build runs in a process of its own (this test binary again, with the library to load in its
+//! environment): a bug may well end the process that runs it.
+
+mod sched;
+
+use sched::api::Api;
+use sched::history::{self, Options};
+use sched::{build, for_seeds};
+use std::path::Path;
+use std::process::{Command, Output};
+
+const LIBRARY: &str = "TAILGRAPH_SCHED_LIBRARY";
+const HISTORIES: &str = "TAILGRAPH_SCHED_HISTORIES";
+
+/// The sites of TG_MUT in kernels/sched, and what the bug is.
+const MUTANTS: [(u32, &str); 21] = [
+    (1, "mailbox: one step more than there are credits"),
+    (2, "gather: takes a returned step while events wait"),
+    (3, "collect: a cancelled slot still gives its token"),
+    (4, "collect: length wins over a stop id"),
+    (5, "collect: a slot ends while a step of it is in flight"),
+    (6, "compose: a sequence in two decode micro-batches"),
+    (7, "compose: decode rows always from slot 0 on"),
+    (8, "admit: waiting requests never time out"),
+    (9, "admit: the last free page is never given out"),
+    (10, "admit: a cancel bit outlives its request"),
+    (11, "pages: rounded down"),
+    (12, "pages: one is lost with each request"),
+    (13, "publish: one event more than there is room"),
+    (14, "publish: composes although events wait"),
+    (15, "publish: forgets the events that found no room"),
+    (16, "compose: chunks end anywhere"),
+    (
+        17,
+        "compose: a later prompt overtakes one that does not fit",
+    ),
+    (18, "compose: samples in a step that scores"),
+    (19, "compose: a bucket that is exactly full is passed over"),
+    (20, "finish: frees prompt tokens that are still needed"),
+    (21, "finish: drained although sequences run"),
+];
+
+/// Writes past a table: only the sanitizer sees it.
+const OUT_OF_BOUNDS: u32 = 22;
+
+fn child(library: &Path, histories: u64, environment: &[(&str, String)]) -> Output {
+    Command::new(std::env::current_exe().expect("this test binary has a path"))
+        .args(["--exact", "histories_with_another_core", "--ignored"])
+        .args(["--nocapture", "--test-threads", "1"])
+        .env(LIBRARY, library)
+        .env(HISTORIES, histories.to_string())
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .output()
+        .expect("this test binary starts again")
+}
+
+fn text(output: &Output) -> String {
+    let (out, err) = (&output.stdout, &output.stderr);
+    String::from_utf8_lossy(out).into_owned() + &String::from_utf8_lossy(err)
+}
+
+#[test]
+#[ignore = "the other tests here run it, each with a library for it"]
+fn histories_with_another_core() {
+    let library = std::env::var_os(LIBRARY).expect("a library of the core");
+    let histories = std::env::var(HISTORIES).expect("a number of histories");
+    let api = Api::load(Path::new(&library));
+    for_seeds(
+        histories.parse().expect("a number"),
+        |seed| history::run(api, seed, Options::default()),
+        |_| {},
+    )
+    .unwrap_or_else(|message| panic!("{message}"));
+}
+
+#[test]
+fn every_mutant_is_found() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let good = build::shared_library(folder.path(), "good", &["-O2"]);
+    let output = child(&good, 500, &[]);
+    assert!(output.status.success(), "without a bug: {}", text(&output));
+    for (number, bug) in MUTANTS {
+        let mutation = format!("-DTG_MUTATION={number}");
+        let library = build::shared_library(folder.path(), &mutation, &["-O2", &mutation]);
+        let output = child(&library, 20_000, &[]);
+        let text = text(&output);
+        assert!(
+            !output.status.success() && text.contains("seed "),
+            "mutant {number} ({bug}) was not found: {} {text}",
+            output.status
+        );
+    }
+}
+
+/// The environment that a sanitized library needs in a program that is not.
+fn sanitizer_environment() -> Vec<(&'static str, String)> {
+    let output = Command::new("gcc")
+        .arg("-print-file-name=libasan.so")
+        .output()
+        .expect("gcc starts: its sanitizers are needed here");
+    let runtime = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    assert!(Path::new(&runtime).is_absolute(), "gcc has no libasan.so");
+    vec![
+        ("LD_PRELOAD", runtime),
+        ("ASAN_OPTIONS", "detect_leaks=0".to_owned()),
+        ("UBSAN_OPTIONS", "print_stacktrace=1".to_owned()),
+    ]
+}
+
+const SANITIZERS: [&str; 4] = [
+    "-O1",
+    "-g",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+];
+
+#[test]
+fn the_sanitizers_find_nothing() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let library = build::shared_library(folder.path(), "sanitized", &SANITIZERS);
+    let output = child(&library, 4000, &sanitizer_environment());
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+/// The gaps between tables are traps in a sanitized build: a write past a table is found there.
+#[test]
+fn the_sanitizers_find_a_write_past_a_table() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mutation = format!("-DTG_MUTATION={OUT_OF_BOUNDS}");
+    let mut flags = SANITIZERS.to_vec();
+    flags.push(&mutation);
+    let library = build::shared_library(folder.path(), "past", &flags);
+    let output = child(&library, 4000, &sanitizer_environment());
+    let text = text(&output);
+    assert!(
+        !output.status.success() && text.contains("use-after-poison"),
+        "{} {text}",
+        output.status
+    );
+}

@@ -1,0 +1,134 @@
+//! The scheduler core over random histories: arrivals, lengths, cancels, deadlines, page pools from barely
+//! enough to ample, event rings of two entries, host stalls, stages that lag.
+//!
+//! A failure names its seed: `TAILGRAPH_SCHED_SEED=n cargo test --test sched_properties` runs that one again;
+//! `TAILGRAPH_SCHED_HISTORIES=n` runs more or fewer of them.
+
+mod sched;
+
+use sched::api::Api;
+use sched::coverage::Coverage;
+use sched::history::{self, Options};
+use sched::machine::{Lanes, Machine, Order};
+use sched::{check, for_seeds, replay, rng::Rng, world::World};
+
+const HISTORIES: u64 = 100_000;
+/// How often each rare branch must have been taken.
+const RARE: u64 = 1000;
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable)
+        .ok()
+        .map(|n| n.parse().expect("a number"))
+}
+
+#[test]
+fn histories_keep_the_rules() {
+    let api = Api::linked();
+    if let Some(seed) = number("TAILGRAPH_SCHED_SEED") {
+        history::run(api, seed, Options::default()).unwrap_or_else(|message| panic!("{message}"));
+        return;
+    }
+    let histories = number("TAILGRAPH_SCHED_HISTORIES").unwrap_or(HISTORIES);
+    let mut coverage = Coverage::default();
+    for_seeds(
+        histories,
+        |seed| history::run(api, seed, Options::default()),
+        |report| coverage.add(&report.coverage),
+    )
+    .unwrap_or_else(|message| panic!("{message}"));
+    for (branch, count) in coverage.counts() {
+        println!("{branch:28} {count:>9}");
+        assert!(
+            count >= RARE || histories < HISTORIES,
+            "{branch} was taken {count} times, expected at least {RARE}"
+        );
+    }
+}
+
+#[test]
+fn the_order_and_number_of_lanes_do_not_show() {
+    let api = Api::linked();
+    let run = |seed, count, order| {
+        let lanes = Some(Lanes { count, order });
+        let options = Options {
+            lanes,
+            hash: true,
+            record: false,
+        };
+        history::run(api, seed, options).map(|report| report.hashes)
+    };
+    for_seeds(
+        1500,
+        |seed| {
+            let one = run(seed, 1, Order::Forward)?;
+            let few = 2 + seed as u32 % 7;
+            let many = if seed % 50 == 0 { 256 } else { 33 };
+            for (count, order) in [
+                (few, Order::Forward),
+                (few, Order::Backward),
+                (few, Order::Shuffled(seed)),
+                (many, Order::Shuffled(seed)),
+            ] {
+                let other = run(seed, count, order)?;
+                if let Some(turn) = one.iter().zip(&other).position(|(a, b)| a != b) {
+                    return Err(format!(
+                        "seed {seed}: after turn {turn}, {count} lanes {order:?} differ from one lane"
+                    ));
+                }
+            }
+            Ok(())
+        },
+        |()| {},
+    )
+    .unwrap_or_else(|message| panic!("{message}"));
+}
+
+#[test]
+fn a_replay_gives_the_same_steps() {
+    let api = Api::linked();
+    let mut steps = 0;
+    for_seeds(
+        3000,
+        |seed| {
+            let options = Options {
+                record: true,
+                ..Options::default()
+            };
+            let report = history::run(api, seed, options)?;
+            let lanes = Lanes {
+                count: 1 + seed as u32 % 5,
+                order: Order::Backward,
+            };
+            replay::run(api, &report, lanes)
+                .map_err(|message| format!("seed {seed}: {message}"))?;
+            Ok(report.steps.len())
+        },
+        |n| steps += n,
+    )
+    .unwrap_or_else(|message| panic!("{message}"));
+    assert!(steps > 10_000, "only {steps} steps were replayed");
+}
+
+/// Two cores laid out over different patterns differ in the gaps alone, and turns leave those alone.
+#[test]
+fn nothing_is_written_between_the_tables() {
+    let api = Api::linked();
+    for seed in 0..300 {
+        let world = World::new(&mut Rng::new(seed));
+        let make = |pattern| {
+            Machine::with_pattern(api, &world.config, &world.shape, Lanes::ONE, pattern).unwrap()
+        };
+        let (a, b) = (make(0xa5), make(0x5a));
+        let gaps = check::gaps(a.state_bytes(), b.state_bytes());
+        let gap_bytes = gaps.iter().filter(|gap| **gap).count();
+        assert!(gap_bytes >= 20 * 64, "{gap_bytes} bytes of gaps");
+        let after = history::run_to_end(api, seed, Options::default());
+        let (_, after) = after.unwrap_or_else(|message| panic!("{message}"));
+        let touched = gaps
+            .iter()
+            .zip(after.state_bytes())
+            .position(|(gap, byte)| *gap && *byte != 0xa5);
+        assert_eq!(touched, None, "seed {seed}: a byte outside the tables");
+    }
+}
