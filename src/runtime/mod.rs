@@ -1,8 +1,10 @@
 //! The runtime: the scheduler core compiled for the host, the rings around it, a thread per stage, and
-//! [`Engine`], which takes requests and gives events. Uses `backend` through one trait and `sys`; knows
+//! [`Engine`], which takes requests and gives events. Uses `backend` through two traits (`cuda` also puts a model on a GPU) and `sys`; knows
 //! nothing of text, files or the command line.
 
 pub mod core;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod device;
 pub mod engine;
 mod memory;

@@ -129,9 +129,11 @@ impl StageBackend for HostLaunched {
             }
         }?;
         if self.samples {
-            return self.mirror.take_samples(&self.stream, view);
+            self.mirror.take_samples(&self.stream, view)?;
+        } else {
+            let waited = self.stream.synchronize();
+            waited.map_err(|error| failed("running a step on the GPU", error))?;
         }
-        let waited = self.stream.synchronize();
-        waited.map_err(|error| failed("running a step on the GPU", error))
+        self.program.check()
     }
 }

@@ -34,6 +34,15 @@ pub trait StepProgram: Send {
     /// `at` holds a step of this kind that fits the bucket whenever the work runs, and until then the program
     /// lives and nothing else runs that uses its memory.
     unsafe fn enqueue(&self, stream: &CudaStream, bucket: Bucket, at: StepAt) -> Result<()>;
+
+    /// Whether what the program does on the host beside its steps (handing out logits) went well. Asked after each
+    /// step where somebody waits for it, and now and then elsewhere.
+    ///
+    /// # Errors
+    /// What went wrong.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The buckets of one kind, in order: what `outcome.bucket` counts.

@@ -208,6 +208,9 @@ impl DeviceScheduler for GpuScheduler {
     }
 
     fn running(&mut self) -> Result<bool> {
+        self.programs
+            .iter()
+            .try_for_each(|program| program.check())?;
         let refused = |error| failed("running on the GPU", error);
         self.context.bind_to_thread().map_err(refused)?;
         // SAFETY: the stream is alive.
@@ -232,6 +235,10 @@ impl Drop for GpuScheduler {
         // SAFETY: the block is alive, and this word is only ever touched atomically.
         let flags = unsafe { AtomicU64::from_ptr(&raw mut (*rings).flags.value) };
         flags.fetch_or(abi::TG_INPUT_STOP.into(), Ordering::AcqRel);
+        for program in &self.programs {
+            // Lets a step go on that a program holds up until its failure is known.
+            let _ = program.check();
+        }
         // A failure means that nothing runs any more; whoever asked has been told.
         let _ = self.stream.synchronize();
     }
