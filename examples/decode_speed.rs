@@ -90,7 +90,12 @@ fn main() -> Result<()> {
     }
     let report = Report {
         command: format!(
-            "cargo run --release --features cuda --example decode_speed -- {name} {dtype}"
+            "cargo run {}--features cuda --example decode_speed -- {name} {dtype}",
+            if cfg!(debug_assertions) {
+                ""
+            } else {
+                "--release "
+            }
         ),
         gpu: gpu.info.to_string(),
         model: name.clone(),

@@ -121,3 +121,49 @@ impl Arena {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ModelSource;
+
+    #[test]
+    fn arrays_follow_each_other_and_have_room() {
+        let source = ModelSource::parse("random:lfm2-8b-a1b").unwrap();
+        let (config, _) = source.config().unwrap();
+        let shape = ArenaShape {
+            rows: 512,
+            slots: 16,
+            operand: DType::BF16,
+        };
+        let arena = Arena::new(&config, shape);
+        let (hidden, pairs) = (2048, 512 * 4);
+        let sizes = [
+            (arena.h, 512 * hidden * 4),
+            (arena.x, 512 * hidden * 2),
+            (arena.wide, 512 * 7168 * 2),
+            (arena.partial, pairs * hidden * 4),
+            (arena.experts, pairs * 4),
+            (arena.expert_weights, pairs * 4),
+            (arena.expert_rows, pairs * 4),
+            (arena.expert_place, pairs * 4),
+            (arena.expert_tiles, pairs * TILE_BYTES),
+            (arena.expert_tile_count, 4),
+            (arena.query_tiles, 512 * TILE_BYTES),
+            (arena.query_tile_count, 4),
+            (arena.logits, 512 * 65536 * 4),
+            (arena.seen, 16 * 65536 / 8),
+            (arena.bytes, 0),
+        ];
+        for pair in sizes.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+            assert_eq!(pair[1].0 % ALIGN_BYTES, 0);
+        }
+        assert_eq!(arena.activation_bytes, arena.logits);
+        let many = ArenaShape {
+            slots: 1024,
+            ..shape
+        };
+        assert_eq!(Arena::new(&config, many).logits_rows, 1024);
+    }
+}

@@ -123,3 +123,32 @@ pub struct Plan {
     pub ladders: Ladders,
     pub stages: Vec<Stage>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reachable_ladders_end_with_the_bucket_that_holds_the_largest_step() {
+        let ladders = Ladders {
+            decode: vec![1, 2, 4, 8],
+            mixed: vec![512, 1024],
+            score: vec![600],
+        };
+        let options = EngineOptions {
+            max_seqs: 3,
+            max_context: 64,
+            page_tokens: 16,
+            pages: 12,
+            step_tokens: 512,
+            chunk_align: 64,
+            steps_in_flight: 1,
+            record: false,
+        };
+        let reachable = ladders.reachable(&options);
+        assert_eq!(reachable.decode, [1, 2, 4]);
+        assert_eq!(reachable.mixed, [512]);
+        assert_eq!(reachable.score, [600]);
+        assert_eq!(reachable.largest(), 600);
+    }
+}
