@@ -55,8 +55,13 @@ struct LinearTile {
   static constexpr int OUT_PITCH = BN + 4;
   static constexpr int OUT_BYTES = WK * BR * OUT_PITCH * (int)sizeof(float);
   static constexpr int SHARED = STAGES * STAGE_BYTES > OUT_BYTES ? STAGES * STAGE_BYTES : OUT_BYTES;
+  /* On an SM at once, at least: half-width operands leave registers for two blocks of large tiles. */
+  static constexpr int BLOCKS = sizeof(typename Math::X) == 2 ? 2 : 1;
   static_assert(BN % (16 * WN) == 0 && BR % (8 * WR) == 0 && BK % (16 * WK) == 0, "whole instructions");
   static_assert(STAGES >= 2, "a pipeline has at least two stages");
+  static_assert(BN * BK * (int)sizeof(typename Math::W) % (16 * THREADS) == 0 &&
+                    BR * BK * (int)sizeof(typename Math::X) % (16 * THREADS) == 0,
+                "threads share a stage evenly");
   using Acc = float[MI][NI][4];
 };
 
@@ -220,7 +225,6 @@ __device__ inline void linear(void *y, const typename Tile::Math::X *x, const ty
   using X = typename Tile::Math::X;
   constexpr int BN = Tile::BN, BR = Tile::BR, BK = Tile::BK;
   extern __shared__ uint4 shared[];
-  __shared__ uint32_t x_row[BR];
 
   begin_kernel();
   const uint32_t tid = threadIdx.x;
@@ -237,34 +241,48 @@ __device__ inline void linear(void *y, const typename Tile::Math::X *x, const ty
     if (row_base + first >= total) return;
     rows = min((uint32_t)BR, total - row_base - first);
   }
-  for (uint32_t i = tid; i < BR; i += Tile::THREADS) x_row[i] = i < rows ? (gather ? gather[first + i] : first + i) : 0;
-  __syncthreads();
-
   const uint32_t outputs = w_pair ? BN / 2 : BN;  /* of Y, in this block */
   const uint32_t n_first = blockIdx.x * outputs;
+
+  /* A thread copies the same pieces of every stage, 16 bytes each: where they start, and which exist. */
+  constexpr int WV = 16 / sizeof(W), XV = 16 / sizeof(X);
+  constexpr int W_PIECES = BN * BK / WV / Tile::THREADS, X_PIECES = BR * BK / XV / Tile::THREADS;
+  const W *from_w[W_PIECES];
+  const X *from_x[X_PIECES];
+  uint32_t valid_w = 0, valid_x = 0;  /* bit i: piece i */
+#pragma unroll
+  for (int i = 0; i < W_PIECES; i++) {
+    uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / WV), column = piece % (BK / WV) * WV;
+    bool second = row >= outputs;
+    uint32_t n = n_first + (second ? row - outputs : row);
+    from_w[i] = (second ? w_pair : w) + (n < n_total ? (size_t)n * k_total + column : 0);
+    valid_w |= (n < n_total) << i;
+  }
+#pragma unroll
+  for (int i = 0; i < X_PIECES; i++) {
+    uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / XV), column = piece % (BK / XV) * XV;
+    uint32_t at = row < rows ? first + row : first;
+    from_x[i] = x + (size_t)(gather ? gather[at] : at) * k_total + column;
+    valid_x |= (row < rows) << i;
+  }
 
   auto stage_w = [&](int stage) { return reinterpret_cast<W *>(reinterpret_cast<char *>(shared) + stage * Tile::STAGE_BYTES); };
   auto stage_x = [&](int stage) {
     return reinterpret_cast<X *>(reinterpret_cast<char *>(shared) + stage * Tile::STAGE_BYTES + Tile::W_BYTES);
   };
+  /* Where a piece does not exist zeros are written, and the address is that of one that does. */
   auto fill = [&](int stage, uint32_t k_first) {
-    constexpr int WV = 16 / sizeof(W), XV = 16 / sizeof(X);  /* elements per 16 bytes */
-    W *to_w = stage_w(stage);
 #pragma unroll
-    for (int c = tid; c < BN * BK / WV; c += Tile::THREADS) {
-      uint32_t row = c / (BK / WV), column = c % (BK / WV) * WV;
-      bool second = row >= outputs;
-      uint32_t n = n_first + (second ? row - outputs : row), k = k_first + column;
-      bool valid = n < n_total && k < k_total;
-      copy16_async(to_w + row * Tile::W_PITCH + column, (second ? w_pair : w) + (valid ? (size_t)n * k_total + k : 0), valid);
+    for (int i = 0; i < W_PIECES; i++) {
+      uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / WV), column = piece % (BK / WV) * WV;
+      bool valid = (valid_w >> i & 1) && k_first + column < k_total;
+      copy16_async(stage_w(stage) + row * Tile::W_PITCH + column, from_w[i] + (valid ? k_first : 0), valid);
     }
-    X *to_x = stage_x(stage);
 #pragma unroll
-    for (int c = tid; c < BR * BK / XV; c += Tile::THREADS) {
-      uint32_t row = c / (BK / XV), column = c % (BK / XV) * XV;
-      uint32_t k = k_first + column;
-      bool valid = row < rows && k < k_total;
-      copy16_async(to_x + row * Tile::X_PITCH + column, x + (valid ? (size_t)x_row[row] * k_total + k : 0), valid);
+    for (int i = 0; i < X_PIECES; i++) {
+      uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / XV), column = piece % (BK / XV) * XV;
+      bool valid = (valid_x >> i & 1) && k_first + column < k_total;
+      copy16_async(stage_x(stage) + row * Tile::X_PITCH + column, from_x[i] + (valid ? k_first : 0), valid);
     }
   };
 
@@ -350,7 +368,7 @@ __device__ inline void linear(void *y, const typename Tile::Math::X *x, const ty
   extern "C" __constant__ uint32_t NAME##_tile[4];                                                              \
   __constant__ uint32_t NAME##_tile[4] = {__VA_ARGS__::BN, __VA_ARGS__::BR, __VA_ARGS__::THREADS,              \
                                           __VA_ARGS__::SHARED};                                                \
-  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS)                                           \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, __VA_ARGS__::BLOCKS)                                           \
       NAME(void *y, const __VA_ARGS__::Math::X *x, const __VA_ARGS__::Math::W *w,                              \
            const __VA_ARGS__::Math::W *w_pair, const float *bias, const uint32_t *count,                       \
            const ExpertTile *tiles, const uint32_t *gather, uint64_t expert_stride, uint32_t row_base,         \

@@ -1,5 +1,84 @@
-//! The commands. `inspect` and `doctor` print what the plan knows; tables are laid out by `table`.
+//! The commands: flags in, results on standard output, everything else on standard error.
+//!
+//! - [`args`]: the one clap definition, which completions and the man page come from too
+//! - [`settings`]: flags that several commands share, checked; [`open`]: a model with its sizes, text and engine
+//! - [`generate`], [`score`]: the two commands that run a model; [`job`] and [`scoring`] are their loops
+//! - [`device`]: what those loops ask of an engine, so that they can be tested without one
+//! - [`inspect`], [`doctor`]: print what the plan knows; tables are laid out by `table`
+//! - [`pages`]: completions and manual pages
+//!
+//! Top of the arrows: may use everything, nothing uses it but `main`.
 
+pub mod args;
+mod codec;
+pub mod device;
 pub mod doctor;
+mod generate;
 pub mod inspect;
+mod interrupt;
+pub mod job;
+mod open;
+mod pages;
+mod score;
+pub mod scoring;
+mod settings;
+mod synth;
 mod table;
+
+use crate::error::{Error, Result};
+use args::{Cli, Command};
+use clap::Parser;
+use std::io::Write;
+
+/// Runs the command line of this process.
+///
+/// # Errors
+/// Whatever is fatal; [`Error::exit_code`] is the process's.
+pub fn run() -> Result<Exit> {
+    // Wrong usage ends here with exit code 2; `--help` and `--version` with 0.
+    match Cli::parse().command {
+        Command::Generate(args) => generate::run(*args),
+        Command::Score(args) => score::run(&args),
+        Command::Inspect(args) => settings::inspect(&args),
+        Command::Synth(args) => synth::run(&args),
+        Command::Doctor(args) => settings::doctor(&args),
+        Command::Completions { shell } => pages::completions(shell),
+        Command::Man { page } => pages::man(page.as_deref()),
+    }
+}
+
+/// Writes what a command made to standard output.
+fn print(bytes: &[u8]) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes)
+        .and_then(|()| out.flush())
+        .map_err(|error| Error::io("standard output", error))
+}
+
+/// How a command ended, if not by an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// Everything asked for was done.
+    Done,
+    /// `doctor` found something that does not work.
+    Problem,
+    /// Some rows failed; the others were served.
+    RowsFailed,
+    /// `--expect` disagreed.
+    Disagreed,
+    /// Interrupted; what was done is written.
+    Interrupted,
+}
+
+impl Exit {
+    /// The process's exit code; fatal errors (1) and wrong usage (2) are [`crate::Error`]s.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Problem => 1,
+            Self::RowsFailed => 3,
+            Self::Disagreed => 4,
+            Self::Interrupted => 130,
+        }
+    }
+}

@@ -1,1 +1,32 @@
-//! io
+//! What comes in as JSON lines or arrays, checked, and what goes out as rows or arrays.
+//!
+//! - [`row`], [`messages`], [`openai`], [`fields`]: a line of JSON as a question ([`row::parse`] is a pure function)
+//! - [`prepare`]: a question as a [`crate::runtime::Request`], against the model's limits and the defaults
+//! - [`answer`], [`openai_answer`]: what is written for a row
+//! - [`lines`], [`source`]: rows of a file, of standard input or of the command line, one at a time
+//! - [`partial`], [`output`]: where answers go, in input order; what `--resume` finds again
+//! - [`arrays`], [`tensors`], [`logits`], [`expect`], [`logprobs`]: token arrays in, logits out and compared
+//!
+//! Knows the runtime's requests and the backend's logits sink; of a tokenizer only [`Codec`].
+
+pub mod answer;
+pub mod arrays;
+pub mod codec;
+pub mod expect;
+pub mod fields;
+pub mod hash;
+pub mod lines;
+pub mod logits;
+pub mod logprobs;
+pub mod messages;
+pub mod openai;
+pub mod openai_answer;
+pub mod output;
+pub mod partial;
+pub mod prepare;
+pub mod row;
+pub mod source;
+pub mod tensors;
+
+pub use codec::{Codec, TextEnd, TextProgress, TextStream};
+pub use row::{Code, Id, Row, RowError};

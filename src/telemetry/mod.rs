@@ -1,3 +1,21 @@
-//! telemetry
+//! What a run says on standard error while it runs: progress, rates, warnings. Standard output is for results.
+//! And NVTX ranges, for Nsight. Knows the engine's status and nothing else.
 
 pub mod nvtx;
+pub mod progress;
+mod throttle;
+
+pub use progress::{Counts, Progress};
+pub use throttle::Throttle;
+
+use std::io::Write;
+
+/// One line on standard error. A closed standard error is no reason to fail.
+pub fn say(message: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{message}");
+}
+
+/// A warning: something was understood otherwise than it may have been meant.
+pub fn warn(message: &str) {
+    say(&format!("tailgraph: warning: {message}"));
+}

@@ -255,9 +255,10 @@ impl<'g> Layer<'g> {
     }
 }
 
-/// A step of random chunks, of which `decode_rows` are single rows at the front.
+/// A step of a random chunk for each slot.
 fn random_step(random: &mut Random, slots: usize, tokens: usize, longest: usize) -> Step {
-    let mut step = Step::with_slots(random, slots, tokens as u32, [16, 64, 48][random.below(3)]);
+    let page_tokens = [16, 64, 48][random.below(3)];
+    let mut step = Step::with_slots(random, slots, tokens as u32, page_tokens);
     for slot in 0..slots {
         let rows = 1 + random.below(longest);
         let first = match random.below(3) {

@@ -131,9 +131,9 @@ impl Row {
         close(sampled.logprob, sampled.token as usize);
         let mut ids: Vec<usize> = (0..self.logits.len()).collect();
         ids.sort_by(|&a, &b| self.logits[b].total_cmp(&self.logits[a]).then(a.cmp(&b)));
-        for i in 0..count as usize {
-            assert_eq!(sampled.top_ids[i] as usize, ids[i], "{what}: place {i}");
-            close(sampled.top_logprobs[i], ids[i]);
+        for (i, &id) in ids.iter().enumerate().take(count as usize) {
+            assert_eq!(sampled.top_ids[i] as usize, id, "{what}: place {i}");
+            close(sampled.top_logprobs[i], id);
         }
     }
 }

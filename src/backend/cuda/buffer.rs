@@ -86,6 +86,9 @@ impl Buffer {
     /// # Errors
     /// The driver refuses.
     pub fn fill(&self, stream: &CudaStream, byte: u8) -> Result<()> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
         let refused = |error| failed("filling GPU memory", error);
         stream.context().bind_to_thread().map_err(refused)?;
         // SAFETY: the range is the allocation.

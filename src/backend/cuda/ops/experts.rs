@@ -3,7 +3,7 @@
 use super::super::launch::{Address, Argument};
 use super::Enqueue;
 use super::kernels::SHARED_BYTES;
-use super::linear::{Epilogue, Grouped, Product, Rows};
+use super::linear::{Epilogue, Grouped, Product};
 use crate::error::Result;
 
 /// As kernels/experts.cuh has it.
@@ -199,31 +199,6 @@ impl Enqueue<'_> {
         let grid = (self.bucket.rows, 1, 1);
         // SAFETY: the caller's promise; these are tg_combine_experts's arguments.
         unsafe { self.launch(kernel, grid, COMBINE_THREADS, 0, &arguments) }
-    }
-
-    /// y `[R, I]` in the operand type = silu(w1 x) * w3 x, from x `[R, H]`.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; w1 and w3 are `[I, H]`.
-    pub unsafe fn dense_gate_up(
-        &self,
-        y: Address,
-        x: Address,
-        w1: Address,
-        w3: Address,
-    ) -> Result<()> {
-        let product = Product {
-            y,
-            x,
-            w: w1,
-            w_pair: w3,
-            bias: 0,
-            outputs: self.config.intermediate_size as u32,
-            inner: self.hidden(),
-            epilogue: Epilogue::SiluMul,
-        };
-        // SAFETY: the caller's promise.
-        unsafe { self.product(&product, Rows::Step) }
     }
 
     /// Rows of a tile of the grouped products, from the bucket alone.

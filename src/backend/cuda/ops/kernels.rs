@@ -146,7 +146,7 @@ pub fn check(config: &ModelConfig, types: Types) -> Result<()> {
         ("intermediate_size", config.intermediate_size),
         ("moe_intermediate_size", config.moe_intermediate_size),
     ] {
-        if value == 0 || value % 32 != 0 {
+        if value == 0 || !value.is_multiple_of(32) {
             return refused(format!(
                 "config.json: {field} is {value}, the GPU takes multiples of 32"
             ));
@@ -158,7 +158,7 @@ pub fn check(config: &ModelConfig, types: Types) -> Result<()> {
             config.head_dim
         ));
     }
-    if kv_heads == 0 || config.num_attention_heads % kv_heads != 0 {
+    if kv_heads == 0 || !config.num_attention_heads.is_multiple_of(kv_heads) {
         return refused(format!(
             "config.json: num_attention_heads is {} and num_key_value_heads {kv_heads}, expected a multiple",
             config.num_attention_heads

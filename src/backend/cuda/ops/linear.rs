@@ -139,6 +139,31 @@ impl Enqueue<'_> {
         unsafe { self.launch_linear(*tile, kernel, product, count, None, first, row_tiles) }
     }
 
+    /// y `[R, I]` in the operand type = silu(w1 x) * w3 x, from x `[R, H]`.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; w1 and w3 are `[I, H]`.
+    pub unsafe fn dense_gate_up(
+        &self,
+        y: Address,
+        x: Address,
+        w1: Address,
+        w3: Address,
+    ) -> Result<()> {
+        let product = Product {
+            y,
+            x,
+            w: w1,
+            w_pair: w3,
+            bias: 0,
+            outputs: self.config.intermediate_size as u32,
+            inner: self.hidden(),
+            epilogue: Epilogue::SiluMul,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.product(&product, Rows::Step) }
+    }
+
     /// A product per expert: w is the first expert's; x and y are by place of the token sort.
     ///
     /// # Safety

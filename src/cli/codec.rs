@@ -1,0 +1,77 @@
+//! The model's own tokenizer and chat template as `io` wants them.
+
+use crate::error::Result;
+use crate::io::codec::{Codec, TextEnd, TextProgress, TextStream};
+use crate::model::ModelSource;
+use crate::text::{self, ChatTemplate, Tokenizer};
+use serde_json::Value;
+
+pub struct ModelCodec {
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+}
+
+impl ModelCodec {
+    /// A checkpoint's files, or the built-in tokenizer of random presets.
+    ///
+    /// # Errors
+    /// A file is missing or not what it should be.
+    pub fn load(source: &ModelSource) -> Result<Self> {
+        Ok(match source {
+            ModelSource::Dir(dir) => Self {
+                tokenizer: Tokenizer::load(dir)?,
+                template: ChatTemplate::load(dir)?,
+            },
+            ModelSource::Random { .. } => Self {
+                tokenizer: Tokenizer::bytes(),
+                template: Some(ChatTemplate::built_in()?),
+            },
+        })
+    }
+}
+
+impl Codec for ModelCodec {
+    fn encode(&self, text: &str, special: bool) -> std::result::Result<Vec<u32>, String> {
+        self.tokenizer
+            .encode(text, special)
+            .map_err(|error| error.to_string())
+    }
+
+    fn render(
+        &self,
+        messages: &Value,
+        tools: Option<&Value>,
+    ) -> std::result::Result<String, String> {
+        match &self.template {
+            Some(template) => template.render(messages, tools, true),
+            None => Err("messages: the model has no chat template (neither chat_template.jinja nor one in tokenizer_config.json), expected prompt or input_ids".to_owned()),
+        }
+    }
+
+    fn token_text(&self, id: u32) -> String {
+        self.tokenizer.decode(&[id], false)
+    }
+
+    fn stream<'a>(&'a self, stop: &[String]) -> Box<dyn TextStream + 'a> {
+        Box::new(Stream(text::TextStream::new(&self.tokenizer, stop)))
+    }
+}
+
+struct Stream(text::TextStream);
+
+impl TextStream for Stream {
+    fn push(&mut self, id: u32) -> TextProgress {
+        match self.0.push(id) {
+            text::Progress::Continue => TextProgress::Continue,
+            text::Progress::Stopped => TextProgress::Stopped,
+        }
+    }
+
+    fn finish(self: Box<Self>) -> TextEnd {
+        let end = self.0.finish();
+        TextEnd {
+            text: end.text,
+            stop_tokens: end.stopped.then_some(end.tokens),
+        }
+    }
+}

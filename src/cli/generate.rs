@@ -1,0 +1,230 @@
+//! The `generate` command.
+
+use super::args::GenerateArgs;
+use super::codec::ModelCodec;
+use super::job::{Job, Style, Summary};
+use super::open::Opened;
+use super::{Exit, interrupt};
+use crate::error::{Error, Result};
+use crate::io::codec::Codec;
+use crate::io::hash::Fnv64;
+use crate::io::lines::Lines;
+use crate::io::output::{Ordered, Output};
+use crate::io::partial::{Journal, Kept};
+use crate::io::prepare::{Rules, generation_options};
+use crate::io::row::Options;
+use crate::io::source::Source;
+use crate::model::ModelSource;
+use crate::telemetry::{Progress, say, warn};
+use std::fs::File;
+use std::io::{BufReader, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+/// Rows read and tokenized ahead of the device.
+const READ_AHEAD: usize = 64;
+/// Rows in flight or waiting to be written in order, at most.
+const WINDOW: u64 = 1024;
+
+pub fn run(mut args: GenerateArgs) -> Result<Exit> {
+    args.run.check()?;
+    let source = ModelSource::parse(&args.model.model)?;
+    let opened = Opened::new(source, &args.run, &args.engine, &args.engine.limits())?;
+    let codec: Arc<dyn Codec> = Arc::new(ModelCodec::load(&opened.source)?);
+    let plain = !args.prompts.is_empty() && args.output.is_none();
+    let style = if plain { Style::Plain } else { Style::Json };
+    let total = (!args.prompts.is_empty()).then_some(args.prompts.len() as u64);
+    check_paths(&args)?;
+    let lines = open_input(&mut args)?;
+    // Before the weights: what cannot be written is said at once.
+    let (output, kept) = open_output(args.output.as_deref(), args.resume, style)?;
+    let rules = rules(&args, &opened);
+    let settings = settings_hash(&opened.source, &rules);
+
+    let mut engine = opened.start(&None)?;
+    let interrupt = interrupt::flag()?;
+    let mut source = Source::new(lines, rules, codec.clone(), kept, settings, Box::new(warn));
+    let (send, rows) = sync_channel(READ_AHEAD);
+    // Not joined: it may wait for standard input for ever, and ends with the process.
+    std::thread::spawn(move || {
+        while let Some(work) = source.next_work().transpose() {
+            let failed = work.is_err();
+            if send.send(work).is_err() || failed {
+                return;
+            }
+        }
+    });
+    let job = Job {
+        rows,
+        codec: &*codec,
+        output,
+        style,
+        window: WINDOW.max(4 * u64::from(opened.options.max_seqs)),
+        progress: Progress::new(args.quiet, total),
+        interrupt: &interrupt,
+    };
+    let summary = job.run(&mut engine)?;
+    finish(&args, summary)
+}
+
+fn finish(args: &GenerateArgs, summary: Summary) -> Result<Exit> {
+    let counts = summary.counts;
+    if !args.quiet {
+        let seconds = summary.elapsed.as_secs_f64();
+        let kept = match counts.kept {
+            0 => String::new(),
+            kept => format!(", {kept} kept from an earlier run"),
+        };
+        say(&format!(
+            "{} rows, {} failed{kept}; {} prompt and {} new tokens in {seconds:.2} s ({:.1} new tok/s)",
+            counts.rows,
+            counts.failed,
+            counts.prompt_tokens,
+            counts.tokens,
+            counts.tokens as f64 / seconds.max(1e-9),
+        ));
+    }
+    if let Some(failure) = summary.failure {
+        return Err(failure);
+    }
+    if summary.interrupted {
+        let advice = match &args.output {
+            Some(path) if is_file_output(path) => "; the same command with --resume goes on",
+            _ => "",
+        };
+        say(&format!("tailgraph: interrupted{advice}"));
+        return Ok(Exit::Interrupted);
+    }
+    Ok(if counts.failed > 0 {
+        Exit::RowsFailed
+    } else {
+        Exit::Done
+    })
+}
+
+/// What rows are checked against and fall back to.
+fn rules(args: &GenerateArgs, opened: &Opened) -> Rules {
+    let random = matches!(opened.source, ModelSource::Random { .. });
+    let last = Options {
+        // Nothing has taught random weights when to end.
+        ignore_eos: Some(random),
+        ..generation_options(&opened.generation)
+    };
+    Rules {
+        vocab_size: opened.config.vocab_size as u32,
+        max_context: opened.max_context(),
+        eos_ids: opened.config.eos_token_ids.clone(),
+        defaults: args.sampling.options().or(&last),
+        run_seed: args.sampling.seed,
+    }
+}
+
+/// Hash of everything besides a row that its answer depends on.
+fn settings_hash(source: &ModelSource, rules: &Rules) -> u64 {
+    let model = match source.dir().map(std::fs::canonicalize) {
+        Some(Ok(path)) => path.display().to_string(),
+        _ => source.to_string(),
+    };
+    let rest = format!(
+        "{:?} {:?} {}",
+        rules.defaults, rules.eos_ids, rules.run_seed
+    );
+    Fnv64::default()
+        .with(model.as_bytes())
+        .with(&[0])
+        .with(rest.as_bytes())
+        .finish()
+}
+
+fn is_stdio(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Whether OUTPUT is a file we put together, rather than a pipe or a device we write to as it is.
+fn is_file_output(path: &Path) -> bool {
+    !is_stdio(path) && (path.is_dir() || path.is_file() || !path.exists())
+}
+
+fn check_paths(args: &GenerateArgs) -> Result<()> {
+    if args.resume && !args.output.as_deref().is_some_and(is_file_output) {
+        return Err(Error::Usage(
+            "--resume: expected --output FILE, a file that an earlier run wrote".to_owned(),
+        ));
+    }
+    if let (Some(input), Some(output)) = (&args.input, &args.output)
+        && let (Ok(from), Ok(to)) = (input.canonicalize(), output.canonicalize())
+        && from == to
+        && from.is_file()
+    {
+        return Err(Error::Usage(format!(
+            "--output {}: found the input file, expected another",
+            output.display()
+        )));
+    }
+    Ok(())
+}
+
+fn open_input(args: &mut GenerateArgs) -> Result<Lines> {
+    if !args.prompts.is_empty() {
+        return Ok(Lines::arguments(std::mem::take(&mut args.prompts)));
+    }
+    open_lines(args.input.as_deref(), args.quiet)
+}
+
+/// Rows of a file or, for `-` or no path at all, of standard input.
+pub(super) fn open_lines(path: Option<&Path>, quiet: bool) -> Result<Lines> {
+    match path.filter(|path| !is_stdio(path)) {
+        Some(path) => {
+            if path.is_dir() {
+                return Err(Error::file(
+                    path,
+                    "found a directory, expected a file of JSON lines",
+                ));
+            }
+            let file = File::open(path).map_err(|error| Error::io(path, error))?;
+            Ok(Lines::reader(Box::new(BufReader::new(file)), path))
+        }
+        None => {
+            if !quiet && std::io::stdin().is_terminal() {
+                say("tailgraph: reading rows of JSON from the terminal; end with Ctrl-D");
+            }
+            let stdin = BufReader::new(std::io::stdin());
+            Ok(Lines::reader(Box::new(stdin), "standard input"))
+        }
+    }
+}
+
+fn open_output(path: Option<&Path>, resume: bool, style: Style) -> Result<(Output, Kept)> {
+    if let Some(path) = path.filter(|path| is_file_output(path)) {
+        let (journal, kept) = Journal::open(path, resume)?;
+        if journal.forgets_rows() && !resume {
+            warn(&format!(
+                "{} holds rows of an unfinished run, which this run writes over; --resume would keep them",
+                journal.path().display()
+            ));
+        }
+        return Ok((Output::File(journal), kept));
+    }
+    let separator = match style {
+        Style::Json => "",
+        Style::Plain => "\n",
+    };
+    let (out, path) = open_stream(path)?;
+    let ordered = Ordered::new(out, path, separator);
+    Ok((Output::Stream(ordered), Kept::default()))
+}
+
+/// Standard output, or something that is written to as it is.
+pub(super) fn open_stream(path: Option<&Path>) -> Result<(Box<dyn Write>, PathBuf)> {
+    match path.filter(|path| !is_stdio(path)) {
+        None => Ok((
+            Box::new(BufWriter::new(std::io::stdout())),
+            "standard output".into(),
+        )),
+        Some(path) => {
+            let file = File::create(path).map_err(|error| Error::io(path, error))?;
+            Ok((Box::new(BufWriter::new(file)), path.to_owned()))
+        }
+    }
+}

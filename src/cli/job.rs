@@ -1,0 +1,394 @@
+//! The loop of `generate`: rows in, requests to the device, events back, answers out.
+
+use super::device::Device;
+use crate::error::{Error, Result};
+use crate::io::answer::{self, Finish, Label, Outcome};
+use crate::io::codec::{Codec, TextProgress, TextStream};
+use crate::io::output::{Answer, Output};
+use crate::io::prepare::Prepared;
+use crate::io::row::{Code, RowError};
+use crate::io::source::{Todo, Work};
+use crate::runtime::{EndReason, Event, Timing, TokenLogprobs};
+use crate::telemetry::{Counts, Progress, warn};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::Duration;
+
+/// How answers look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    Json,
+    /// The text alone; errors go to standard error.
+    Plain,
+}
+
+/// Everything a job needs besides its device.
+pub struct Job<'a> {
+    pub rows: Receiver<Result<Work>>,
+    pub codec: &'a dyn Codec,
+    pub output: Output,
+    pub style: Style,
+    /// Rows taken in beyond the oldest one that is not written yet, at most.
+    pub window: u64,
+    pub progress: Progress,
+    pub interrupt: &'a AtomicBool,
+}
+
+/// How a job went; its output is written either way.
+#[derive(Debug)]
+pub struct Summary {
+    pub counts: Counts,
+    pub interrupted: bool,
+    /// Why the device or the input ended early.
+    pub failure: Option<Error>,
+    pub elapsed: Duration,
+}
+
+impl Job<'_> {
+    /// Runs until every row has an answer, an interrupt or a failure. Errors are those of the output.
+    pub fn run(self, device: &mut dyn Device) -> Result<Summary> {
+        let mut run = Run {
+            job: self,
+            live: HashMap::new(),
+            cancels: Vec::new(),
+            held: None,
+            exhausted: false,
+            cancelled: false,
+            retry: false,
+            input_failure: None,
+            counts: Counts::default(),
+        };
+        let failure = run.until_done(device)?;
+        let elapsed = run.job.progress.finish();
+        let unfinished = run.cancelled || failure.is_some() || run.retry;
+        run.job.output.finish(unfinished)?;
+        Ok(Summary {
+            counts: run.counts,
+            interrupted: run.cancelled,
+            failure,
+            elapsed,
+        })
+    }
+}
+
+/// A row on the device.
+struct Live<'a> {
+    row: u64,
+    input: u64,
+    label: Label,
+    prompt_tokens: usize,
+    stop_ids: Vec<u32>,
+    text: Box<dyn TextStream + 'a>,
+    output_ids: Vec<u32>,
+    logprobs: Option<Vec<TokenLogprobs>>,
+    /// A stop string was found: later tokens are dropped.
+    stopped: bool,
+}
+
+struct Run<'a> {
+    job: Job<'a>,
+    live: HashMap<u64, Live<'a>>,
+    /// Requests to cancel as soon as the device takes it.
+    cancels: Vec<u64>,
+    /// Taken from the input, not yet from us.
+    held: Option<Work>,
+    exhausted: bool,
+    cancelled: bool,
+    /// Some row may succeed when tried again.
+    retry: bool,
+    /// The input could not be read to its end.
+    input_failure: Option<Error>,
+    counts: Counts,
+}
+
+/// Why the loop ends early.
+enum Fault {
+    /// Answers cannot be written: nothing more can be done.
+    Output(Error),
+    /// The device failed: what is done is still written.
+    Device(Error),
+}
+
+const INPUT_POLL: Duration = Duration::from_millis(50);
+const EVENT_POLL: Duration = Duration::from_millis(10);
+/// Rows handed over in one go before events, interrupts and progress have their turn.
+const ROWS_A_TURN: usize = 256;
+/// Likewise for events: a device that is faster than its host is fed all the same.
+const EVENTS_A_TURN: usize = 1024;
+
+impl<'a> Run<'a> {
+    /// `Some`: what ended it early.
+    fn until_done(&mut self, device: &mut dyn Device) -> Result<Option<Error>> {
+        loop {
+            if self.interrupted_now() {
+                self.cancelled = true;
+                self.exhausted = true;
+                self.held = None;
+                self.cancels.extend(self.live.keys());
+            }
+            self.cancels.retain(|&request| !device.cancel(request));
+            let turn = self.fill(device).and_then(|()| self.events(device));
+            match turn {
+                Ok(()) => {}
+                Err(Fault::Output(error)) => return Err(error),
+                Err(Fault::Device(error)) => {
+                    self.fail_live(&error)?;
+                    return Ok(Some(error));
+                }
+            }
+            self.job.progress.tick(&self.counts, &device.status());
+            if self.live.is_empty() && self.held.is_none() && self.exhausted {
+                return Ok(self.input_failure.take());
+            }
+        }
+    }
+
+    /// Hands rows to the device while both have room.
+    fn fill(&mut self, device: &mut dyn Device) -> std::result::Result<(), Fault> {
+        for _ in 0..ROWS_A_TURN {
+            let Some(work) = self.pull() else { break };
+            let room = match self.job.output.written() {
+                Some(written) => work.row < written + self.job.window,
+                None => (self.live.len() as u64) < self.job.window,
+            };
+            if !room {
+                self.held = Some(work);
+                break;
+            }
+            let Todo::Run(prepared) = &work.todo else {
+                self.settle(work).map_err(Fault::Output)?;
+                continue;
+            };
+            match device.try_submit(&prepared.request) {
+                Ok(Some(request)) => self.enter(request, work),
+                Ok(None) => {
+                    self.held = Some(work);
+                    break;
+                }
+                Err(error) => {
+                    // Taken from the input, so it is among the rows that the device failed.
+                    self.fail(work.row, work.input, &work.label, &lost(&error))
+                        .map_err(Fault::Output)?;
+                    return Err(Fault::Device(error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The next row, if one is there. Waits for one only while nothing else is going on.
+    fn pull(&mut self) -> Option<Work> {
+        if let Some(work) = self.held.take() {
+            return Some(work);
+        }
+        if self.exhausted {
+            return None;
+        }
+        let received = if self.live.is_empty() {
+            self.job.rows.recv_timeout(INPUT_POLL)
+        } else {
+            self.job.rows.try_recv().map_err(|error| match error {
+                TryRecvError::Empty => RecvTimeoutError::Timeout,
+                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+            })
+        };
+        match received {
+            Ok(Ok(work)) => Some(work),
+            Ok(Err(error)) => {
+                self.input_failure = Some(error);
+                self.exhausted = true;
+                None
+            }
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                self.exhausted = true;
+                None
+            }
+        }
+    }
+
+    /// A row that needs no device.
+    fn settle(&mut self, work: Work) -> Result<()> {
+        match work.todo {
+            Todo::Kept(place) => {
+                self.counts.rows += 1;
+                self.counts.kept += 1;
+                self.job.output.keep(work.row, place);
+                Ok(())
+            }
+            Todo::Fail(error) => self.fail(work.row, work.input, &work.label, &error),
+            Todo::Run(_) => unreachable!("rows to run go to the device"),
+        }
+    }
+
+    fn enter(&mut self, request: u64, work: Work) {
+        let Todo::Run(prepared) = work.todo else {
+            return;
+        };
+        let Prepared {
+            request: asked,
+            stop,
+        } = *prepared;
+        let codec: &'a dyn Codec = self.job.codec;
+        let live = Live {
+            row: work.row,
+            input: work.input,
+            label: work.label,
+            prompt_tokens: asked.prompt.len(),
+            logprobs: asked.sampling.logprobs.map(|_| Vec::new()),
+            stop_ids: asked.stop_ids,
+            text: codec.stream(&stop),
+            output_ids: Vec::new(),
+            stopped: false,
+        };
+        self.live.insert(request, live);
+    }
+
+    /// An interrupt that nothing has been done about yet.
+    fn interrupted_now(&self) -> bool {
+        !self.cancelled && self.job.interrupt.load(Ordering::SeqCst)
+    }
+
+    /// Takes the events that are there; waits a moment for the first.
+    fn events(&mut self, device: &mut dyn Device) -> std::result::Result<(), Fault> {
+        let mut wait = EVENT_POLL;
+        for _ in 0..EVENTS_A_TURN {
+            if self.live.is_empty() || self.interrupted_now() {
+                break;
+            }
+            let Some(event) = device.next_event(wait).map_err(Fault::Device)? else {
+                break;
+            };
+            wait = Duration::ZERO;
+            match event {
+                Event::Token {
+                    request,
+                    token,
+                    logprobs,
+                    ..
+                } => self.token(request, token, logprobs),
+                Event::End {
+                    request,
+                    reason,
+                    timing,
+                    ..
+                } => self.end(request, reason, timing).map_err(Fault::Output)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn token(&mut self, request: u64, token: u32, logprobs: Option<TokenLogprobs>) {
+        let Some(live) = self.live.get_mut(&request).filter(|live| !live.stopped) else {
+            return;
+        };
+        self.counts.tokens += 1;
+        live.output_ids.push(token);
+        if let (Some(all), Some(one)) = (&mut live.logprobs, logprobs) {
+            all.push(one);
+        }
+        // A stop id ends the text as a stop string does: without being part of it.
+        if !live.stop_ids.contains(&token) && live.text.push(token) == TextProgress::Stopped {
+            live.stopped = true;
+            self.cancels.push(request);
+        }
+    }
+
+    fn end(&mut self, request: u64, reason: EndReason, timing: Timing) -> Result<()> {
+        let Some(live) = self.live.remove(&request) else {
+            return Ok(());
+        };
+        if reason == EndReason::Refused {
+            let error = RowError::new(
+                Code::ContextLength,
+                "prompt and max_new_tokens need more pages than there are, expected fewer tokens or more memory: raise --memory-limit",
+            );
+            return self.fail(live.row, live.input, &live.label, &error);
+        }
+        if self.cancelled && reason == EndReason::Cancelled && live.output_ids.is_empty() {
+            // Interrupted before it began: like the rows that were not read, it has no answer yet.
+            return Ok(());
+        }
+        let Live {
+            mut output_ids,
+            mut logprobs,
+            ..
+        } = live;
+        let end = live.text.finish();
+        if let Some(tokens) = end.stop_tokens {
+            // Text that was held back may have shown only now that it holds a stop string.
+            self.counts.tokens -= output_ids.len().saturating_sub(tokens) as u64;
+            output_ids.truncate(tokens);
+            if let Some(all) = &mut logprobs {
+                all.truncate(tokens);
+            }
+        }
+        let finish = match reason {
+            _ if end.stop_tokens.is_some() => Finish::Stop,
+            EndReason::Stop => Finish::Stop,
+            EndReason::Timeout => Finish::Timeout,
+            EndReason::Cancelled => Finish::Cancelled,
+            EndReason::Length | EndReason::Refused => Finish::Length,
+        };
+        self.counts.prompt_tokens += live.prompt_tokens as u64;
+        let outcome = Outcome {
+            output_ids,
+            text: end.text,
+            finish,
+            prompt_tokens: live.prompt_tokens,
+            logprobs,
+            timing,
+        };
+        if !finish.is_final() {
+            self.counts.failed += 1;
+            self.retry = true;
+        }
+        let text = match self.job.style {
+            Style::Json => answer::served(&live.label, &outcome, self.job.codec),
+            Style::Plain => outcome.text,
+        };
+        self.put(live.row, live.input, finish.is_final(), text)
+    }
+
+    fn fail(&mut self, row: u64, input: u64, label: &Label, error: &RowError) -> Result<()> {
+        self.counts.failed += 1;
+        self.retry |= error.code.may_succeed_later();
+        let text = match self.job.style {
+            Style::Json => answer::failed(label, error),
+            Style::Plain => {
+                warn(&format!("prompt {}: {error}", label.line));
+                String::new()
+            }
+        };
+        // Never final: `--resume` comes to the same error without a device, or to a better end.
+        self.put(row, input, false, text)
+    }
+
+    fn put(&mut self, row: u64, input: u64, done: bool, text: String) -> Result<()> {
+        self.counts.rows += 1;
+        self.job.output.put(Answer {
+            row,
+            input,
+            done,
+            text,
+        })
+    }
+
+    /// The device failed with these rows on it.
+    fn fail_live(&mut self, error: &Error) -> Result<()> {
+        let error = lost(error);
+        let lost_rows: Vec<Live<'a>> = self.live.drain().map(|(_, live)| live).collect();
+        for live in lost_rows {
+            self.fail(live.row, live.input, &live.label, &error)?;
+        }
+        Ok(())
+    }
+}
+
+fn lost(error: &Error) -> RowError {
+    RowError::new(
+        Code::Device,
+        format!("the run failed before this row was done: {error}"),
+    )
+}

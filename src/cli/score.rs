@@ -1,0 +1,323 @@
+//! The `score` command.
+
+use super::args::{Positions, ScoreArgs};
+use super::codec::ModelCodec;
+use super::generate::{open_lines, open_stream};
+use super::open::Opened;
+use super::{Exit, interrupt, print, scoring};
+use crate::error::{Error, Result};
+use crate::io::answer::{self, Label};
+use crate::io::arrays::{self, Kind, Sample};
+use crate::io::expect::Comparison;
+use crate::io::lines::Ids;
+use crate::io::logits::{LogitsFile, ScoreSink, Target};
+use crate::io::logprobs::{self, Logprobs};
+use crate::io::output::{Answer, Ordered, Output};
+use crate::io::prepare::prompt_tokens;
+use crate::io::row::{Code, Format, Id, RowError};
+use crate::io::tensors::TensorFile;
+use crate::model::{DType, ModelConfig, ModelSource};
+use crate::runtime::Logits;
+use crate::telemetry::{Progress, say, warn};
+use std::path::Path;
+use std::sync::Arc;
+
+pub fn run(args: &ScoreArgs) -> Result<Exit> {
+    args.run.check()?;
+    let shape = check(args)?;
+    let source = ModelSource::parse(&args.model.model)?;
+    let (config, _) = source.config()?;
+    let max_context = args
+        .engine
+        .max_context
+        .map_or(config.max_position_embeddings, |tokens| tokens as usize);
+    let entries = entries(args, shape, &source, &config, max_context)?;
+    let samples: Vec<&Sample> = entries
+        .iter()
+        .filter_map(|e| e.sample.as_ref().ok())
+        .collect();
+    let targets: Vec<Target> = samples
+        .iter()
+        .map(|sample| Target {
+            number: sample.number,
+            tokens: sample.tokens.len() as u32,
+        })
+        .collect();
+
+    let last_only = args.logits == Positions::Last;
+    let mut file = None;
+    let mut rows = None;
+    if args.logprobs {
+        let (out, path) = open_stream(args.output.as_deref())?;
+        rows = Some(Output::Stream(Ordered::new(out, path, "")));
+    } else if let Some(path) = &args.output {
+        file = Some(LogitsFile::create(path, last_only)?);
+    }
+    let comparison = args
+        .expect
+        .as_ref()
+        .map(|path| {
+            let tolerance = args.tolerance.unwrap_or_else(|| tolerance(args));
+            Comparison::new(
+                TensorFile::open(path)?,
+                &targets,
+                config.vocab_size,
+                tolerance,
+                last_only,
+            )
+        })
+        .transpose()?;
+    if let Some(file) = &mut file {
+        file.lay_out(&targets, config.vocab_size)?;
+    }
+    let logprobs = args
+        .logprobs
+        .then(|| Logprobs::new(samples.iter().map(|s| s.tokens.clone()).collect()));
+
+    let mut limits = args.engine.limits();
+    let longest = targets
+        .iter()
+        .map(|target| target.tokens)
+        .max()
+        .unwrap_or(1);
+    limits.max_context = limits.max_context.or(Some(longest));
+    let opened = Opened::new(source, &args.run, &args.engine, &limits)?;
+    let sink = Arc::new(ScoreSink::new(
+        targets,
+        config.vocab_size,
+        file,
+        comparison,
+        logprobs,
+    ));
+    let mut engine = opened.start(&Some(sink.clone()))?;
+    let interrupt = interrupt::flag()?;
+
+    let served: Vec<&Entry> = entries.iter().filter(|e| e.sample.is_ok()).collect();
+    let failed = report_failures(&entries, &mut rows)?;
+    let prompts: Vec<&[u32]> = samples
+        .iter()
+        .map(|sample| sample.tokens.as_slice())
+        .collect();
+    let wanted = if last_only { Logits::Last } else { Logits::All };
+    let mut progress = Progress::new(args.quiet, Some(prompts.len() as u64));
+    let mut ended = |request: u64| -> Result<()> {
+        let Some(output) = &mut rows else {
+            return Ok(());
+        };
+        let entry = served[request as usize];
+        let found = sink.take_logprobs(request).unwrap_or_default();
+        output.put(entry.answer(logprobs_row(entry, prompts[request as usize], &found)))
+    };
+    let done = scoring::run(
+        &mut engine,
+        &prompts,
+        wanted,
+        &interrupt,
+        &mut progress,
+        &mut ended,
+    )?;
+    let seconds = progress.finish().as_secs_f64();
+    if let Some(output) = rows {
+        output.finish(false)?;
+    }
+    if !done {
+        say("tailgraph: interrupted");
+        return Ok(Exit::Interrupted);
+    }
+    drop(engine);
+    sink.finish_file()?;
+    if !args.quiet {
+        say_rate(&prompts, seconds);
+    }
+    if let Some(comparison) = sink.comparison() {
+        print(comparison.report().as_bytes())?;
+        if !comparison.is_valid() {
+            return Ok(Exit::Disagreed);
+        }
+    }
+    Ok(if failed > 0 {
+        Exit::RowsFailed
+    } else {
+        Exit::Done
+    })
+}
+
+fn say_rate(prompts: &[&[u32]], seconds: f64) {
+    let tokens: usize = prompts.iter().map(|prompt| prompt.len()).sum();
+    let per_second = |count: usize| count as f64 / seconds.max(1e-9);
+    say(&format!(
+        "{} samples, {tokens} tokens in {seconds:.2} s: {:.1} samples/s, {:.1} tok/s",
+        prompts.len(),
+        per_second(prompts.len()),
+        per_second(tokens)
+    ));
+}
+
+fn tolerance(args: &ScoreArgs) -> f64 {
+    match args.run.precision.dtype() {
+        None | Some(DType::F32) => 1e-4,
+        Some(DType::BF16 | DType::F16) => 5e-2,
+    }
+}
+
+/// Checks what clap cannot; gives `--shape`.
+fn check(args: &ScoreArgs) -> Result<Option<(usize, usize)>> {
+    let usage = |message: String| Err(Error::Usage(message));
+    if args.output.is_none() && !args.logprobs && args.expect.is_none() {
+        return usage("score has nothing to do: expected --output FILE.safetensors, --logprobs or --expect FILE".to_owned());
+    }
+    if args.logprobs && args.logits == Positions::Last {
+        return usage("--logprobs needs the logits of all positions, not --logits last".to_owned());
+    }
+    if let (Some(path), false) = (&args.output, args.logprobs)
+        && Kind::of(path) != Kind::Safetensors
+    {
+        return usage(format!(
+            "--output {}: expected a name that ends in .safetensors, or --logprobs for JSON lines",
+            path.display()
+        ));
+    }
+    if args.tolerance.is_some_and(|t| !(t >= 0.0 && t.is_finite())) {
+        return usage("--tolerance: expected a number of at least 0".to_owned());
+    }
+    match (&args.shape, Kind::of(&args.input)) {
+        (None, Kind::Bin) => usage(format!(
+            "--input {}: raw int32 has no shape of its own, expected --shape N,T",
+            args.input.display()
+        )),
+        (None, _) => Ok(None),
+        (Some(text), Kind::Bin) => match text
+            .split_once(',')
+            .map(|(n, t)| (n.trim().parse(), t.trim().parse()))
+        {
+            Some((Ok(n), Ok(t))) => Ok(Some((n, t))),
+            _ => usage(format!("--shape {text}: expected N,T, two integers")),
+        },
+        (Some(_), _) => {
+            usage("--shape: expected only with a .bin input, the others say their shape".to_owned())
+        }
+    }
+}
+
+/// One row of the input: tokens to score, or why not.
+struct Entry {
+    row: u64,
+    label: Label,
+    sample: std::result::Result<Sample, RowError>,
+}
+
+impl Entry {
+    fn answer(&self, text: String) -> Answer {
+        Answer {
+            row: self.row,
+            input: 0,
+            done: true,
+            text,
+        }
+    }
+}
+
+fn entries(
+    args: &ScoreArgs,
+    shape: Option<(usize, usize)>,
+    source: &ModelSource,
+    config: &ModelConfig,
+    max_context: usize,
+) -> Result<Vec<Entry>> {
+    let path = &args.input;
+    let samples = match (Kind::of(path), shape) {
+        (Kind::Safetensors, _) => arrays::safetensors(path)?,
+        (Kind::Npy, _) => arrays::npy(path)?,
+        (Kind::Bin, Some(shape)) => arrays::bin(path, shape)?,
+        _ => return row_entries(path, args.quiet, source, config, max_context),
+    };
+    arrays::check(path, &samples, config.vocab_size, max_context)?;
+    let entry = |(row, sample): (usize, Sample)| Entry {
+        row: row as u64,
+        label: Label {
+            line: sample.number,
+            id: Id::line(sample.number),
+            format: Format::Own,
+        },
+        sample: Ok(sample),
+    };
+    Ok(samples.into_iter().enumerate().map(entry).collect())
+}
+
+/// JSON lines: `logits.{i}` counts rows from 0. A bad row is its own error.
+fn row_entries(
+    path: &Path,
+    quiet: bool,
+    source: &ModelSource,
+    config: &ModelConfig,
+    max_context: usize,
+) -> Result<Vec<Entry>> {
+    let codec = ModelCodec::load(source)?;
+    let mut lines = open_lines(Some(path), quiet)?;
+    let mut ids = Ids::default();
+    let mut entries = Vec::new();
+    while let Some((row, _)) = lines.next_row()? {
+        let number = entries.len() as u64;
+        let tokens = ids.claim(&row).and_then(|()| {
+            let ask = row.ask?;
+            let tokens = prompt_tokens(&ask.prompt, config.vocab_size as u32, &codec)?;
+            if tokens.len() > max_context {
+                return Err(RowError::new(
+                    Code::ContextLength,
+                    format!(
+                        "found {} tokens, expected at most the context of {max_context}",
+                        tokens.len()
+                    ),
+                ));
+            }
+            Ok(tokens)
+        });
+        entries.push(Entry {
+            row: number,
+            label: Label {
+                line: row.line,
+                id: row.id,
+                format: Format::Own,
+            },
+            sample: tokens.map(|tokens| Sample {
+                number,
+                name: format!("line {}", row.line),
+                tokens,
+            }),
+        });
+    }
+    Ok(entries)
+}
+
+/// Rows in error: in their places among the answers, or on standard error. Returns how many.
+fn report_failures(entries: &[Entry], rows: &mut Option<Output>) -> Result<usize> {
+    let mut failed = 0;
+    for entry in entries {
+        let Err(error) = &entry.sample else { continue };
+        failed += 1;
+        match rows {
+            Some(output) => output.put(entry.answer(answer::failed(&entry.label, error)))?,
+            None => warn(&format!("line {}: {error}", entry.label.line)),
+        }
+    }
+    Ok(failed)
+}
+
+/// `{"id", "input_ids", "logprobs", "perplexity"}`: `logprobs[i]` is that of `input_ids[i]` after those before
+/// it, null for the first; `perplexity` is null for a single token.
+fn logprobs_row(entry: &Entry, tokens: &[u32], found: &[Option<f32>]) -> String {
+    #[derive(serde::Serialize)]
+    struct Row<'a> {
+        id: &'a Id,
+        input_ids: &'a [u32],
+        logprobs: &'a [Option<f32>],
+        perplexity: Option<f64>,
+    }
+    serde_json::to_string(&Row {
+        id: &entry.label.id,
+        input_ids: tokens,
+        logprobs: found,
+        perplexity: logprobs::perplexity(found),
+    })
+    .expect("numbers and strings always serialise")
+}

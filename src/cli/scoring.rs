@@ -1,0 +1,70 @@
+//! The loop of `score`: prompts to the device, in order, until each has ended. Their logits go to the sink.
+
+use super::device::Device;
+use crate::error::{Error, Result};
+use crate::runtime::{EndReason, Event, Logits, Request, Sampling};
+use crate::telemetry::{Counts, Progress};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const EVENT_POLL: Duration = Duration::from_millis(20);
+
+/// Scores `prompts`, which become requests 0, 1, 2 ... of a fresh device, and calls `ended` as each has
+/// delivered its logits. False: interrupted.
+///
+/// # Errors
+/// The device failed or refused a prompt, or `ended` failed.
+pub fn run(
+    device: &mut dyn Device,
+    prompts: &[&[u32]],
+    logits: Logits,
+    interrupt: &AtomicBool,
+    progress: &mut Progress,
+    ended: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<bool> {
+    let mut counts = Counts::default();
+    let mut next = prompts.iter();
+    let mut held = None;
+    while counts.rows < prompts.len() as u64 {
+        if interrupt.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
+        while let Some(request) = held
+            .take()
+            .or_else(|| next.next().map(|p| request(p, logits)))
+        {
+            if device.try_submit(&request)?.is_none() {
+                held = Some(request);
+                break;
+            }
+        }
+        match device.next_event(EVENT_POLL)? {
+            Some(Event::End {
+                request, reason, ..
+            }) => {
+                if reason != EndReason::Length {
+                    return Err(Error::Runtime(format!(
+                        "prompt {request} ended with {reason:?}, expected its logits"
+                    )));
+                }
+                counts.rows += 1;
+                counts.prompt_tokens += prompts[request as usize].len() as u64;
+                ended(request)?;
+            }
+            Some(Event::Token { .. }) | None => {}
+        }
+        progress.tick(&counts, &device.status());
+    }
+    Ok(true)
+}
+
+fn request(prompt: &[u32], logits: Logits) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        max_new_tokens: 0,
+        stop_ids: Vec::new(),
+        sampling: Sampling::default(),
+        timeout: None,
+        logits,
+    }
+}

@@ -1,0 +1,34 @@
+//! The `synth` command: a random preset as a checkpoint on disk.
+
+use super::Exit;
+use super::args::SynthArgs;
+use crate::error::{Error, Result};
+use crate::model::{ModelSource, synth};
+use crate::plan::bytes::{Bytes, parse_bytes};
+use crate::telemetry::{Throttle, say};
+
+pub fn run(args: &SynthArgs) -> Result<Exit> {
+    let source = ModelSource::parse(&args.model)?;
+    let shard_bytes = parse_bytes(&args.shard_size)
+        .map_err(|message| Error::Usage(format!("--shard-size {message}")))?;
+    let mut throttle = Throttle::new(args.quiet);
+    let written = synth::write(&source, &args.output, shard_bytes, &mut |progress| {
+        throttle.say(|| {
+            format!(
+                "{} of {} written",
+                Bytes(progress.bytes_done),
+                Bytes(progress.bytes_total)
+            )
+        });
+    })?;
+    if !args.quiet {
+        say(&format!(
+            "{}: {} tensors, {} in {} files",
+            args.output.display(),
+            written.tensors,
+            Bytes(written.bytes),
+            written.shards
+        ));
+    }
+    Ok(Exit::Done)
+}

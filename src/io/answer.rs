@@ -1,0 +1,197 @@
+//! What is written for a row: one line of JSON, in the row's own format.
+//!
+//! Our own format, served:
+//! `{"id", "output_ids", "text", "finish_reason", "usage", "logprobs"?, "timing"}` where
+//! - `output_ids` are all generated tokens, a stop id included; `text` leaves stop ids and special tokens out
+//!   and ends before a stop string
+//! - `usage` is `{"prompt_tokens", "completion_tokens", "total_tokens"}`
+//! - `logprobs`, where asked for, has an entry a token: `{"token", "id", "logprob", "top"}`, `top` an array of
+//!   `{"token", "id", "logprob"}`, best first: log-softmax of the raw logits
+//! - `timing` is `{"queue_ms", "ttft_ms", "total_ms"}` by the scheduler's clock; `ttft_ms` is null if no token came
+//!
+//! and not served: `{"id", "error": {"code", "message"}}`.
+
+use super::codec::Codec;
+use super::openai_answer;
+use super::row::{Format, Id, RowError};
+use crate::runtime::{Timing, TokenLogprobs};
+use serde::Serialize;
+
+/// Why a served row ends where it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Finish {
+    /// An end-of-sequence id, a stop id or a stop string.
+    Stop,
+    /// max_new_tokens reached.
+    Length,
+    /// Interrupted; counts as failed.
+    Cancelled,
+    /// timeout_ms passed; counts as failed.
+    Timeout,
+}
+
+impl Finish {
+    /// Whether the row counts as served, for good.
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Stop | Self::Length)
+    }
+}
+
+/// What came of a row that ran.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    pub output_ids: Vec<u32>,
+    pub text: String,
+    pub finish: Finish,
+    pub prompt_tokens: usize,
+    /// One for each of `output_ids` where the row asked for them.
+    pub logprobs: Option<Vec<TokenLogprobs>>,
+    pub timing: Timing,
+}
+
+/// A row as its answer names it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Label {
+    pub line: u64,
+    pub id: Id,
+    pub format: Format,
+}
+
+#[derive(Serialize)]
+pub(super) struct Usage {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    total_tokens: usize,
+}
+
+impl Usage {
+    pub(super) fn of(outcome: &Outcome) -> Self {
+        Self {
+            prompt_tokens: outcome.prompt_tokens,
+            completion_tokens: outcome.output_ids.len(),
+            total_tokens: outcome.prompt_tokens + outcome.output_ids.len(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct TimingMs {
+    queue_ms: f64,
+    ttft_ms: Option<f64>,
+    total_ms: f64,
+}
+
+impl TimingMs {
+    pub(super) fn of(outcome: &Outcome) -> Self {
+        // To the microsecond: more digits are noise.
+        let ms = |time: std::time::Duration| time.as_micros() as f64 / 1e3;
+        Self {
+            queue_ms: ms(outcome.timing.queue),
+            ttft_ms: (!outcome.output_ids.is_empty()).then(|| ms(outcome.timing.first_token)),
+            total_ms: ms(outcome.timing.total),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Served<'a> {
+    id: &'a Id,
+    output_ids: &'a [u32],
+    text: &'a str,
+    finish_reason: Finish,
+    usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<Vec<TokenEntry>>,
+    timing: TimingMs,
+}
+
+#[derive(Serialize)]
+struct TokenEntry {
+    token: String,
+    id: u32,
+    logprob: f32,
+    top: Vec<TopEntry>,
+}
+
+#[derive(Serialize)]
+struct TopEntry {
+    token: String,
+    id: u32,
+    logprob: f32,
+}
+
+#[derive(Serialize)]
+struct Failed<'a> {
+    id: &'a Id,
+    error: ErrorBody<'a>,
+}
+
+#[derive(Serialize)]
+pub(super) struct ErrorBody<'a> {
+    code: &'static str,
+    message: &'a str,
+}
+
+impl<'a> ErrorBody<'a> {
+    pub(super) fn of(error: &'a RowError) -> Self {
+        Self {
+            code: error.code.as_str(),
+            message: &error.message,
+        }
+    }
+}
+
+/// The line for a row that ran, without its newline.
+pub fn served(label: &Label, outcome: &Outcome, codec: &dyn Codec) -> String {
+    let Format::OpenAi(format) = &label.format else {
+        return to_json(&Served {
+            id: &label.id,
+            output_ids: &outcome.output_ids,
+            text: &outcome.text,
+            finish_reason: outcome.finish,
+            usage: Usage::of(outcome),
+            logprobs: outcome
+                .logprobs
+                .as_ref()
+                .map(|all| entries(&outcome.output_ids, all, codec)),
+            timing: TimingMs::of(outcome),
+        });
+    };
+    openai_answer::served(label, format, outcome, codec)
+}
+
+/// The line for a row that did not run, or whose device failed.
+pub fn failed(label: &Label, error: &RowError) -> String {
+    match &label.format {
+        Format::Own => to_json(&Failed {
+            id: &label.id,
+            error: ErrorBody::of(error),
+        }),
+        Format::OpenAi(_) => openai_answer::failed(label, error),
+    }
+}
+
+fn entries(ids: &[u32], logprobs: &[TokenLogprobs], codec: &dyn Codec) -> Vec<TokenEntry> {
+    ids.iter()
+        .zip(logprobs)
+        .map(|(&id, of_token)| TokenEntry {
+            token: codec.token_text(id),
+            id,
+            logprob: of_token.logprob,
+            top: of_token
+                .top
+                .iter()
+                .map(|&(id, logprob)| TopEntry {
+                    token: codec.token_text(id),
+                    id,
+                    logprob,
+                })
+                .collect(),
+        })
+        .collect()
+}
+
+pub(super) fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("strings, numbers and lists always serialise")
+}

@@ -1,0 +1,38 @@
+//! What rows need of a tokenizer and a chat template, whichever they are.
+
+use serde_json::Value;
+
+/// Text to tokens and back. Errors are one line and become the row's.
+pub trait Codec: Send + Sync {
+    /// Token ids of `text`; with `special`, as a prompt of its own (a leading BOS where the tokenizer has one).
+    fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, String>;
+    /// The conversation as text, up to where the assistant's turn begins.
+    fn render(&self, messages: &Value, tools: Option<&Value>) -> Result<String, String>;
+    /// One token on its own, special tokens included; a piece of a character prints as U+FFFD.
+    fn token_text(&self, id: u32) -> String;
+    /// A sequence to be fed token by token, which ends before the first of `stop` that appears.
+    fn stream<'a>(&'a self, stop: &[String]) -> Box<dyn TextStream + 'a>;
+}
+
+/// Whether a sequence goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextProgress {
+    Continue,
+    /// The token just pushed completed a stop string.
+    Stopped,
+}
+
+/// Text of one sequence as its tokens come.
+pub trait TextStream {
+    fn push(&mut self, id: u32) -> TextProgress;
+    fn finish(self: Box<Self>) -> TextEnd;
+}
+
+/// What a sequence came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextEnd {
+    /// Without special tokens, ending before a stop string if one was found.
+    pub text: String,
+    /// Pushed tokens up to the one that completed a stop string; `None` where there was none.
+    pub stop_tokens: Option<usize>,
+}

@@ -1,0 +1,193 @@
+//! Fields of a JSON object, read with errors that name the field, what was found and what was expected.
+//! `null` counts as absent everywhere.
+
+use super::row::{Code, RowError};
+use serde_json::{Map, Value};
+
+pub type Fields = Map<String, Value>;
+
+/// A number with a range, used by rows and by the flags of the same name.
+#[derive(Debug, Clone, Copy)]
+pub struct Number {
+    pub name: &'static str,
+    pub expected: &'static str,
+    accepts: fn(f32) -> bool,
+}
+
+pub const TEMPERATURE: Number = Number {
+    name: "temperature",
+    expected: "a number of at least 0 (0 is greedy)",
+    accepts: |v| v >= 0.0,
+};
+pub const TOP_P: Number = Number {
+    name: "top_p",
+    expected: "a number above 0 and at most 1 (1 keeps all)",
+    accepts: |v| v > 0.0 && v <= 1.0,
+};
+pub const MIN_P: Number = Number {
+    name: "min_p",
+    expected: "a number from 0 to 1 (0 keeps all)",
+    accepts: |v| (0.0..=1.0).contains(&v),
+};
+pub const REPETITION_PENALTY: Number = Number {
+    name: "repetition_penalty",
+    expected: "a number above 0 (1 is none)",
+    accepts: |v| v > 0.0,
+};
+
+impl Number {
+    /// The value as f32 if it lies in the range.
+    pub fn check(&self, value: f64) -> Option<f32> {
+        let narrow = value as f32;
+        (narrow.is_finite() && (self.accepts)(narrow)).then_some(narrow)
+    }
+
+    /// The same from text, for a flag.
+    pub fn parse(&self, text: &str) -> Result<f32, String> {
+        text.parse::<f64>()
+            .ok()
+            .and_then(|value| self.check(value))
+            .ok_or_else(|| format!("expected {}", self.expected))
+    }
+
+    /// The field of this name in `fields`.
+    pub fn read(&self, fields: &Fields) -> Result<Option<f32>, RowError> {
+        let Some(value) = present(fields, self.name) else {
+            return Ok(None);
+        };
+        value
+            .as_f64()
+            .and_then(|number| self.check(number))
+            .map(Some)
+            .ok_or_else(|| wrong(self.name, value, self.expected))
+    }
+}
+
+/// An invalid_request error: `field: found X, expected Y`.
+pub fn wrong(field: &str, value: &Value, expected: &str) -> RowError {
+    RowError::new(
+        Code::InvalidRequest,
+        format!("{field}: found {}, expected {expected}", found(value)),
+    )
+}
+
+/// A value as an error shows it: its JSON, cut where it is long.
+pub fn found(value: &Value) -> String {
+    match value {
+        Value::Array(items) if items.is_empty() => "an empty array".to_owned(),
+        Value::Array(items) => format!("an array of {}", items.len()),
+        Value::Object(_) => "an object".to_owned(),
+        Value::String(text) if text.is_empty() => "an empty string".to_owned(),
+        other => shorten(&other.to_string()),
+    }
+}
+
+/// Text as an error shows it.
+pub fn shorten(text: &str) -> String {
+    const SHOWN_CHARS: usize = 40;
+    match text.char_indices().nth(SHOWN_CHARS) {
+        Some((cut, _)) => format!("{}...", &text[..cut]),
+        None => text.to_owned(),
+    }
+}
+
+pub fn present<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
+    fields.get(name).filter(|value| !value.is_null())
+}
+
+/// An integer from `min` to `max`.
+pub fn integer(fields: &Fields, name: &str, min: u64, max: u64) -> Result<Option<u64>, RowError> {
+    let Some(value) = present(fields, name) else {
+        return Ok(None);
+    };
+    match value.as_u64() {
+        Some(number) if (min..=max).contains(&number) => Ok(Some(number)),
+        _ => Err(wrong(
+            name,
+            value,
+            &format!("an integer from {min} to {max}"),
+        )),
+    }
+}
+
+pub fn integer_u32(
+    fields: &Fields,
+    name: &str,
+    min: u32,
+    max: u32,
+) -> Result<Option<u32>, RowError> {
+    Ok(integer(fields, name, min.into(), max.into())?.map(|number| number as u32))
+}
+
+/// Any 64-bit integer; a negative one keeps its bits.
+pub fn seed(fields: &Fields) -> Result<Option<u64>, RowError> {
+    let Some(value) = present(fields, "seed") else {
+        return Ok(None);
+    };
+    value
+        .as_u64()
+        .or_else(|| value.as_i64().map(|number| number as u64))
+        .map(Some)
+        .ok_or_else(|| wrong("seed", value, "a 64-bit integer"))
+}
+
+pub fn boolean(fields: &Fields, name: &str) -> Result<Option<bool>, RowError> {
+    match present(fields, name) {
+        None => Ok(None),
+        Some(Value::Bool(value)) => Ok(Some(*value)),
+        Some(other) => Err(wrong(name, other, "true or false")),
+    }
+}
+
+pub fn string(fields: &Fields, name: &str) -> Result<Option<String>, RowError> {
+    match present(fields, name) {
+        None => Ok(None),
+        Some(Value::String(value)) => Ok(Some(value.clone())),
+        Some(other) => Err(wrong(name, other, "a string")),
+    }
+}
+
+/// Stop strings: one string or an array of them, none empty.
+pub fn stop_strings(fields: &Fields, name: &str) -> Result<Option<Vec<String>>, RowError> {
+    const EXPECTED: &str = "a string that is not empty, or an array of them";
+    let Some(value) = present(fields, name) else {
+        return Ok(None);
+    };
+    let items = match value {
+        Value::Array(items) => items.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    items
+        .iter()
+        .map(|item| match item.as_str() {
+            Some(text) if !text.is_empty() => Ok(text.to_owned()),
+            _ => Err(wrong(name, item, EXPECTED)),
+        })
+        .collect::<Result<Vec<_>, _>>()
+        .map(Some)
+}
+
+/// Token ids; whether each lies in the vocabulary is checked against the model later.
+pub fn token_ids(fields: &Fields, name: &str) -> Result<Option<Vec<u32>>, RowError> {
+    present(fields, name)
+        .map(|value| token_id_array(value, name))
+        .transpose()
+}
+
+pub fn token_id_array(value: &Value, name: &str) -> Result<Vec<u32>, RowError> {
+    let Some(items) = value.as_array() else {
+        return Err(wrong(name, value, "an array of token ids"));
+    };
+    items
+        .iter()
+        .enumerate()
+        .map(|(position, item)| match item.as_u64().map(u32::try_from) {
+            Some(Ok(id)) => Ok(id),
+            _ if item.is_i64() || item.is_u64() => Err(RowError::new(
+                Code::TokenOutOfRange,
+                format!("{name}[{position}]: found {item}, expected a token id of the vocabulary"),
+            )),
+            _ => Err(wrong(&format!("{name}[{position}]"), item, "a token id")),
+        })
+        .collect()
+}

@@ -1,0 +1,217 @@
+//! Logits as they come from the device: into a pre-sized file, into a comparison, into logprobs.
+
+use super::expect::Comparison;
+use super::logprobs::Logprobs;
+use crate::backend::LogitsSink;
+use crate::error::{Error, Result};
+use parking_lot::Mutex;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Where one request's logits go. Requests are numbered in the order of submission, and so are these.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The i of `logits.{i}`.
+    pub number: u64,
+    /// The prompt's tokens, T.
+    pub tokens: u32,
+}
+
+/// A safetensors file of `logits.{i}`, f32 `[T, V]` (or `[V]`, only the last position), written in place as
+/// rows come, in any order. It has its name only when it is whole; until then it is OUTPUT.partial.
+#[derive(Debug)]
+pub struct LogitsFile {
+    path: PathBuf,
+    building: PathBuf,
+    file: File,
+    /// Set by `lay_out`.
+    starts: Vec<u64>,
+    vocab_size: usize,
+    last_only: bool,
+    finished: bool,
+}
+
+impl LogitsFile {
+    /// Creates the file, so that one that cannot be written is found before anything is computed.
+    pub fn create(path: &Path, last_only: bool) -> Result<Self> {
+        if path.is_dir() {
+            return Err(Error::file(
+                path,
+                "found a directory, expected a file to write",
+            ));
+        }
+        let mut building = path.as_os_str().to_owned();
+        building.push(".partial");
+        let building = PathBuf::from(building);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&building)
+            .map_err(|error| Error::io(&building, error))?;
+        Ok(Self {
+            path: path.to_owned(),
+            building,
+            file,
+            starts: Vec::new(),
+            vocab_size: 0,
+            last_only,
+            finished: false,
+        })
+    }
+
+    /// Writes the header and gives the file its full length.
+    pub fn lay_out(&mut self, targets: &[Target], vocab_size: usize) -> Result<()> {
+        let row_bytes = vocab_size as u64 * 4;
+        let mut header = serde_json::Map::new();
+        let metadata = serde_json::json!({"format": "pt", "made_by": "tailgraph"});
+        header.insert("__metadata__".to_owned(), metadata);
+        let mut offset = 0_u64;
+        for target in targets {
+            let (shape, rows) = if self.last_only {
+                (vec![vocab_size], 1)
+            } else {
+                (
+                    vec![target.tokens as usize, vocab_size],
+                    u64::from(target.tokens),
+                )
+            };
+            self.starts.push(offset);
+            let end = offset + rows * row_bytes;
+            let entry =
+                serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [offset, end]});
+            header.insert(format!("logits.{}", target.number), entry);
+            offset = end;
+        }
+        let mut text = serde_json::Value::Object(header).to_string();
+        // Data starts at a multiple of 8, as the format asks.
+        text.extend(std::iter::repeat_n(
+            ' ',
+            text.len().next_multiple_of(8) - text.len(),
+        ));
+        let data_start = 8 + text.len() as u64;
+        for start in &mut self.starts {
+            *start += data_start;
+        }
+        self.vocab_size = vocab_size;
+        let fail = |error| Error::io(&self.building, error);
+        self.file.set_len(data_start + offset).map_err(fail)?;
+        let length = (text.len() as u64).to_le_bytes();
+        self.file.write_all_at(&length, 0).map_err(fail)?;
+        self.file.write_all_at(text.as_bytes(), 8).map_err(fail)
+    }
+
+    /// `logits` is `[n, V]` from `first_position` on, or `[1, V]` where only the last position is kept.
+    fn write(&self, request: usize, first_position: u32, logits: &[f32]) -> Result<()> {
+        let row = if self.last_only {
+            0
+        } else {
+            u64::from(first_position)
+        };
+        let offset = self.starts[request] + row * self.vocab_size as u64 * 4;
+        let fail = |error| Error::io(&self.building, error);
+        if cfg!(target_endian = "little") {
+            return self
+                .file
+                .write_all_at(bytemuck::cast_slice(logits), offset)
+                .map_err(fail);
+        }
+        let bytes: Vec<u8> = logits.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.file.write_all_at(&bytes, offset).map_err(fail)
+    }
+
+    /// Gives the file its name.
+    pub fn finish(mut self) -> Result<()> {
+        self.file
+            .sync_all()
+            .map_err(|error| Error::io(&self.building, error))?;
+        std::fs::rename(&self.building, &self.path)
+            .map_err(|error| Error::io(&self.path, error))?;
+        self.finished = true;
+        Ok(())
+    }
+}
+
+impl Drop for LogitsFile {
+    /// Half a file of logits is of no use to anyone.
+    fn drop(&mut self) {
+        if !self.finished {
+            // The run has failed already and says why.
+            let _ = std::fs::remove_file(&self.building);
+        }
+    }
+}
+
+/// The sink of a `score` run: every use that its command line asked for.
+pub struct ScoreSink {
+    targets: Vec<Target>,
+    vocab_size: usize,
+    file: Mutex<Option<LogitsFile>>,
+    comparison: Option<Mutex<Comparison>>,
+    logprobs: Option<Mutex<Logprobs>>,
+}
+
+impl ScoreSink {
+    /// `file` is laid out for `targets`.
+    pub fn new(
+        targets: Vec<Target>,
+        vocab_size: usize,
+        file: Option<LogitsFile>,
+        comparison: Option<Comparison>,
+        logprobs: Option<Logprobs>,
+    ) -> Self {
+        Self {
+            targets,
+            vocab_size,
+            file: Mutex::new(file),
+            comparison: comparison.map(Mutex::new),
+            logprobs: logprobs.map(Mutex::new),
+        }
+    }
+
+    /// Logprobs of a request that has ended: `[T]`, none for the first token. Given once.
+    pub fn take_logprobs(&self, request: u64) -> Option<Vec<Option<f32>>> {
+        self.logprobs.as_ref()?.lock().take(request as usize)
+    }
+
+    /// The comparison of everything that came.
+    pub fn comparison(&self) -> Option<Comparison> {
+        Some(self.comparison.as_ref()?.lock().clone())
+    }
+
+    /// Gives the file of logits, if there is one, its name.
+    pub fn finish_file(&self) -> Result<()> {
+        self.file.lock().take().map_or(Ok(()), LogitsFile::finish)
+    }
+}
+
+impl LogitsSink for ScoreSink {
+    fn rows(&self, request: u64, first_position: u32, logits: &[f32]) -> Result<()> {
+        let index = request as usize;
+        let rows = logits.len() / self.vocab_size;
+        let fits = |target: &&Target| {
+            logits.len() == rows * self.vocab_size
+                && first_position as usize + rows <= target.tokens as usize
+        };
+        let Some(target) = self.targets.get(index).filter(fits) else {
+            return Err(Error::Runtime(format!(
+                "the device gave {} logits from position {first_position} of request {request}, which has no such positions",
+                logits.len()
+            )));
+        };
+        if let Some(file) = &*self.file.lock() {
+            file.write(index, first_position, logits)?;
+        }
+        for (row, logits) in logits.chunks_exact(self.vocab_size).enumerate() {
+            let position = first_position + row as u32;
+            if let Some(comparison) = &self.comparison {
+                comparison.lock().add(index, target, position, logits);
+            }
+            if let Some(logprobs) = &self.logprobs {
+                logprobs.lock().add(index, position, logits);
+            }
+        }
+        Ok(())
+    }
+}

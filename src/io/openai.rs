@@ -1,0 +1,212 @@
+//! Rows of the OpenAI batch format: `custom_id, method, url, body`, for chat completions and completions.
+//!
+//! Fields that ask for what this program does not do are errors of the row, as are unknown ones: the format's
+//! own server refuses those too. vLLM's additions to the body (top_k, min_p, repetition_penalty,
+//! stop_token_ids, ignore_eos) are taken, and so is timeout_ms.
+
+use super::fields::{self, Fields, found, present, shorten, wrong};
+use super::messages;
+use super::row::{
+    Ask, Code, MAX_LOGPROBS, MAX_NEW_TOKENS, Options, Prompt, RowError, shared_options,
+};
+use serde_json::Value;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Endpoint {
+    Chat,
+    Completions,
+}
+
+/// What an answer in this format repeats of its row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenAi {
+    /// `None` where the row names no endpoint we know: then it is an error.
+    pub endpoint: Option<Endpoint>,
+    /// `body.model`, as given.
+    pub model: Option<String>,
+}
+
+/// Whether an object means to be a batch row: nothing of ours has these fields.
+pub fn is_batch_row(row: &Fields) -> bool {
+    row.contains_key("custom_id") || (row.contains_key("body") && row.contains_key("url"))
+}
+
+/// The question in a batch row.
+pub fn parse(row: &Fields) -> (OpenAi, Result<Ask, RowError>) {
+    let mut format = OpenAi {
+        endpoint: None,
+        model: None,
+    };
+    let ask = ask(row, &mut format);
+    (format, ask)
+}
+
+fn ask(row: &Fields, format: &mut OpenAi) -> Result<Ask, RowError> {
+    const URLS: &str = "\"/v1/chat/completions\" or \"/v1/completions\"";
+    if let Some(method) = present(row, "method")
+        && method.as_str() != Some("POST")
+    {
+        return Err(wrong("method", method, "\"POST\""));
+    }
+    let url = row.get("url").unwrap_or(&Value::Null);
+    let endpoint = match url.as_str() {
+        Some("/v1/chat/completions") => Endpoint::Chat,
+        Some("/v1/completions") => Endpoint::Completions,
+        _ => return Err(wrong("url", url, URLS)),
+    };
+    format.endpoint = Some(endpoint);
+    let body = match row.get("body") {
+        Some(Value::Object(body)) => body,
+        other => return Err(wrong("body", other.unwrap_or(&Value::Null), "an object")),
+    };
+    format.model = fields::string(body, "model")?;
+    refuse_what_we_cannot(body, endpoint)?;
+    let mut options = shared_options(body)?;
+    options.max_new_tokens = max_tokens(body)?;
+    options.stop_ids = fields::token_ids(body, "stop_token_ids")?;
+    let prompt = match endpoint {
+        Endpoint::Chat => chat(body, &mut options)?,
+        Endpoint::Completions => completion(body, &mut options)?,
+    };
+    Ok(Ask { prompt, options })
+}
+
+fn max_tokens(body: &Fields) -> Result<Option<u32>, RowError> {
+    let old = fields::integer_u32(body, "max_tokens", 1, MAX_NEW_TOKENS)?;
+    let new = fields::integer_u32(body, "max_completion_tokens", 1, MAX_NEW_TOKENS)?;
+    match (old, new) {
+        (Some(old), Some(new)) if old != new => Err(RowError::new(
+            Code::InvalidRequest,
+            format!(
+                "max_tokens: found {old}, expected {new} like max_completion_tokens, or only one of them"
+            ),
+        )),
+        _ => Ok(new.or(old)),
+    }
+}
+
+fn chat(body: &Fields, options: &mut Options) -> Result<Prompt, RowError> {
+    let wanted = fields::boolean(body, "logprobs")?.unwrap_or(false);
+    let top = fields::integer_u32(body, "top_logprobs", 0, MAX_LOGPROBS)?;
+    options.logprobs = match (wanted, top) {
+        (true, top) => Some(top.unwrap_or(0)),
+        (false, None) => None,
+        (false, Some(top)) => {
+            return Err(RowError::new(
+                Code::InvalidRequest,
+                format!(
+                    "top_logprobs: found {top} without logprobs, expected \"logprobs\": true beside it"
+                ),
+            ));
+        }
+    };
+    let list = body.get("messages").unwrap_or(&Value::Null);
+    let without_tools = present(body, "tool_choice").is_some_and(|choice| choice == "none");
+    Ok(Prompt::Messages {
+        messages: messages::read(list)?,
+        tools: messages::tools(body)?.filter(|_| !without_tools),
+    })
+}
+
+/// `prompt` is a string, an array of token ids, or an array that holds exactly one of those.
+fn completion(body: &Fields, options: &mut Options) -> Result<Prompt, RowError> {
+    options.logprobs = fields::integer_u32(body, "logprobs", 0, MAX_LOGPROBS)?;
+    let given = body.get("prompt").unwrap_or(&Value::Null);
+    let one = match given.as_array().map(Vec::as_slice) {
+        Some([one @ (Value::String(_) | Value::Array(_))]) => one,
+        Some([Value::String(_) | Value::Array(_), ..]) => {
+            return Err(RowError::new(
+                Code::Unsupported,
+                format!("prompt: found {}, expected one prompt a row", found(given)),
+            ));
+        }
+        _ => given,
+    };
+    match one {
+        Value::String(text) => Ok(Prompt::Text(text.clone())),
+        Value::Array(_) => Ok(Prompt::Ids(fields::token_id_array(one, "prompt")?)),
+        other => Err(wrong("prompt", other, "a string or an array of token ids")),
+    }
+}
+
+/// Every field that is not read elsewhere: either it changes nothing at this value, or the row is refused.
+fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowError> {
+    for (name, value) in body.iter().filter(|(_, value)| !value.is_null()) {
+        let expected = match name.as_str() {
+            "n" | "best_of" if value.as_f64() != Some(1.0) => "1: one answer a row",
+            "stream" if *value != Value::Bool(false) => "false: answers are written whole",
+            "frequency_penalty" | "presence_penalty" if value.as_f64() != Some(0.0) => {
+                "0; repetition_penalty is the penalty there is"
+            }
+            "logit_bias" if value.as_object().is_none_or(|bias| !bias.is_empty()) => {
+                "an empty object: tokens cannot be biased"
+            }
+            "response_format" if value.get("type").and_then(Value::as_str) != Some("text") => {
+                "{\"type\":\"text\"}: output is not constrained"
+            }
+            "tool_choice" if value != "auto" && value != "none" => {
+                "\"auto\" or \"none\": calls cannot be forced"
+            }
+            "echo" if *value != Value::Bool(false) => "false: the prompt is not repeated",
+            "suffix" if value != "" => "an empty string: nothing is inserted",
+            "modalities" if *value != serde_json::json!(["text"]) => "[\"text\"]",
+            _ if is_known(name, endpoint) => continue,
+            _ => "no such field: it is not known here, leave it out",
+        };
+        return Err(RowError::new(
+            Code::Unsupported,
+            format!(
+                "body.{}: found {}, expected {expected}",
+                shorten(name),
+                found(value)
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn is_known(name: &str, endpoint: Endpoint) -> bool {
+    const BOTH: [&str; 22] = [
+        "model",
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "seed",
+        "stop",
+        "stop_token_ids",
+        "ignore_eos",
+        "timeout_ms",
+        "logprobs",
+        "n",
+        "stream",
+        "frequency_penalty",
+        "presence_penalty",
+        "logit_bias",
+        "user",
+        "stream_options",
+        "metadata",
+    ];
+    const CHAT: [&str; 11] = [
+        "messages",
+        "tools",
+        "tool_choice",
+        "top_logprobs",
+        "response_format",
+        "parallel_tool_calls",
+        "modalities",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+    ];
+    const COMPLETIONS: [&str; 4] = ["prompt", "best_of", "echo", "suffix"];
+    BOTH.contains(&name)
+        || match endpoint {
+            Endpoint::Chat => CHAT.contains(&name),
+            Endpoint::Completions => COMPLETIONS.contains(&name),
+        }
+}

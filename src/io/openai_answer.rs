@@ -1,0 +1,138 @@
+//! Answers to OpenAI batch rows: `{"id", "custom_id", "response": {"status_code", "request_id", "body"}, "error"}`.
+//!
+//! Ids are made of the line number and `created` is 0, so that a run gives the same file twice; `body.timing`
+//! is ours, as in our own rows. A row that is not a valid request has status 400 with the error in its body
+//! and beside it; one that was interrupted, timed out or lost its device has no response at all.
+
+use super::answer::{ErrorBody, Finish, Label, Outcome, TimingMs, Usage, to_json};
+use super::codec::Codec;
+use super::openai::{Endpoint, OpenAi};
+use super::row::{Code, RowError};
+use serde_json::{Map, Value, json};
+
+pub(super) fn served(
+    label: &Label,
+    format: &OpenAi,
+    outcome: &Outcome,
+    codec: &dyn Codec,
+) -> String {
+    let error = match outcome.finish {
+        Finish::Stop | Finish::Length => None,
+        Finish::Cancelled => Some((Code::Cancelled, "interrupted before the last token")),
+        Finish::Timeout => Some((Code::Timeout, "timeout_ms passed before the last token")),
+    };
+    if let Some((code, message)) = error {
+        return failed(label, &RowError::new(code, message));
+    }
+    let chat = format.endpoint == Some(Endpoint::Chat);
+    let (kind, object) = if chat {
+        ("chatcmpl", "chat.completion")
+    } else {
+        ("cmpl", "text_completion")
+    };
+    let logprobs = outcome.logprobs.as_ref().map(|_| {
+        if chat {
+            chat_logprobs(outcome, codec)
+        } else {
+            completion_logprobs(outcome, codec)
+        }
+    });
+    let mut choice = Map::new();
+    choice.insert("index".into(), json!(0));
+    if chat {
+        let message = json!({"role": "assistant", "content": outcome.text});
+        choice.insert("message".into(), message);
+    } else {
+        choice.insert("text".into(), json!(outcome.text));
+    }
+    choice.insert("logprobs".into(), json!(logprobs));
+    choice.insert("finish_reason".into(), json!(outcome.finish));
+    let body = json!({
+        "id": format!("{kind}-{}", label.line),
+        "object": object,
+        "created": 0,
+        "model": format.model,
+        "choices": [choice],
+        "usage": Usage::of(outcome),
+        "timing": TimingMs::of(outcome),
+    });
+    line(label, response(label, 200, body), Value::Null)
+}
+
+pub(super) fn failed(label: &Label, error: &RowError) -> String {
+    let response = if error.code.may_succeed_later() {
+        Value::Null
+    } else {
+        let body = json!({"error": {
+            "message": error.message,
+            "type": "invalid_request_error",
+            "param": null,
+            "code": error.code.as_str(),
+        }});
+        response(label, 400, body)
+    };
+    line(label, response, json!(ErrorBody::of(error)))
+}
+
+fn response(label: &Label, status: u16, body: Value) -> Value {
+    json!({"status_code": status, "request_id": format!("req_{}", label.line), "body": body})
+}
+
+fn line(label: &Label, response: Value, error: Value) -> String {
+    to_json(&json!({
+        "id": format!("batch_req_{}", label.line),
+        "custom_id": label.id,
+        "response": response,
+        "error": error,
+    }))
+}
+
+fn chat_logprobs(outcome: &Outcome, codec: &dyn Codec) -> Value {
+    let entry = |id: u32, logprob: f32| {
+        let token = codec.token_text(id);
+        json!({"token": token, "logprob": logprob, "bytes": token.as_bytes()})
+    };
+    let content: Vec<Value> = tokens(outcome)
+        .map(|(id, logprob, top)| {
+            let mut of_token = entry(id, logprob);
+            of_token["top_logprobs"] = top
+                .iter()
+                .map(|&(id, logprob)| entry(id, logprob))
+                .collect();
+            of_token
+        })
+        .collect();
+    json!({ "content": content })
+}
+
+fn completion_logprobs(outcome: &Outcome, codec: &dyn Codec) -> Value {
+    let mut text_offset = Vec::new();
+    let mut texts = Vec::new();
+    let mut logprobs = Vec::new();
+    let mut tops = Vec::new();
+    let mut offset = 0;
+    for (id, logprob, top) in tokens(outcome) {
+        let text = codec.token_text(id);
+        text_offset.push(offset);
+        offset += text.chars().count();
+        texts.push(text);
+        logprobs.push(logprob);
+        let top: Map<String, Value> = top
+            .iter()
+            .map(|&(id, logprob)| (codec.token_text(id), json!(logprob)))
+            .collect();
+        tops.push(top);
+    }
+    json!({"tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": text_offset})
+}
+
+type TokenWithTop<'a> = (u32, f32, &'a [(u32, f32)]);
+
+fn tokens(outcome: &Outcome) -> impl Iterator<Item = TokenWithTop<'_>> {
+    let logprobs = outcome.logprobs.as_deref().unwrap_or_default();
+    outcome
+        .output_ids
+        .iter()
+        .zip(logprobs)
+        .map(|(&id, of_token)| (id, of_token.logprob, of_token.top.as_slice()))
+}

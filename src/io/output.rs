@@ -1,0 +1,108 @@
+//! Where answers go: a journal that becomes OUTPUT, or a stream in input order.
+
+use super::partial::{Journal, Place};
+use crate::error::{Error, Result};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// One row's answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Place of the row in the input, counted from 0.
+    pub row: u64,
+    /// Hash of everything the answer depends on.
+    pub input: u64,
+    /// Not worth another try: served, or wrong in itself.
+    pub done: bool,
+    pub text: String,
+}
+
+/// Takes every row's answer exactly once, in any order.
+pub enum Output {
+    File(Journal),
+    Stream(Ordered),
+}
+
+impl Output {
+    pub fn put(&mut self, answer: Answer) -> Result<()> {
+        match self {
+            Self::File(journal) => journal.put(answer.row, answer.input, answer.done, &answer.text),
+            Self::Stream(ordered) => ordered.put(answer.row, answer.text),
+        }
+    }
+
+    /// An earlier run's answer stands.
+    pub fn keep(&mut self, row: u64, place: Place) {
+        match self {
+            Self::File(journal) => journal.keep(row, place),
+            Self::Stream(_) => unreachable!("only a file is resumed"),
+        }
+    }
+
+    /// Rows before this one are out for good; `None` where order costs no memory.
+    pub fn written(&self) -> Option<u64> {
+        match self {
+            Self::File(_) => None,
+            Self::Stream(ordered) => Some(ordered.next),
+        }
+    }
+
+    /// Ends the output; with `keep_journal`, `--resume` can go on from it.
+    pub fn finish(self, keep_journal: bool) -> Result<()> {
+        match self {
+            Self::File(journal) => journal.assemble(keep_journal),
+            Self::Stream(mut ordered) => ordered.finish(),
+        }
+    }
+}
+
+/// Writes answers in input order as soon as all earlier ones are there.
+pub struct Ordered {
+    out: Box<dyn Write>,
+    path: PathBuf,
+    next: u64,
+    waiting: BTreeMap<u64, String>,
+    /// Stands between two answers.
+    separator: &'static str,
+}
+
+impl Ordered {
+    /// `path` names the stream in errors.
+    pub fn new(out: Box<dyn Write>, path: impl Into<PathBuf>, separator: &'static str) -> Self {
+        Self {
+            out,
+            path: path.into(),
+            next: 0,
+            waiting: BTreeMap::new(),
+            separator,
+        }
+    }
+
+    fn put(&mut self, row: u64, text: String) -> Result<()> {
+        self.waiting.insert(row, text);
+        while let Some(text) = self.waiting.remove(&self.next) {
+            self.write(&text)?;
+            self.next += 1;
+        }
+        self.out
+            .flush()
+            .map_err(|error| Error::io(&self.path, error))
+    }
+
+    fn write(&mut self, text: &str) -> Result<()> {
+        let separator = if self.next == 0 { "" } else { self.separator };
+        writeln!(self.out, "{separator}{text}").map_err(|error| Error::io(&self.path, error))
+    }
+
+    /// After an interrupt rows may be missing: the others still come in order.
+    fn finish(&mut self) -> Result<()> {
+        while let Some((row, text)) = self.waiting.pop_first() {
+            self.next = row;
+            self.write(&text)?;
+        }
+        self.out
+            .flush()
+            .map_err(|error| Error::io(&self.path, error))
+    }
+}

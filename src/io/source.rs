@@ -1,0 +1,126 @@
+//! Rows one at a time, each ready to run, already answered, or in error.
+
+use super::answer::Label;
+use super::codec::Codec;
+use super::fields::shorten;
+use super::lines::{Ids, Lines};
+use super::partial::{Kept, Place};
+use super::prepare::{Prepared, Rules, prepare};
+use super::row::{Row, RowError};
+use crate::error::Result;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// One row of the input.
+#[derive(Debug)]
+pub struct Work {
+    /// Place in the input, counted from 0; blank lines are no rows.
+    pub row: u64,
+    /// Hash of the line, its number and the run's settings.
+    pub input: u64,
+    pub label: Label,
+    pub todo: Todo,
+}
+
+#[derive(Debug)]
+pub enum Todo {
+    Run(Box<Prepared>),
+    /// An earlier run has answered it.
+    Kept(Place),
+    Fail(RowError),
+}
+
+/// What turns lines into work.
+pub struct Source {
+    lines: Lines,
+    next_row: u64,
+    rules: Rules,
+    codec: Arc<dyn Codec>,
+    kept: Kept,
+    /// Hash of the settings that answers depend on.
+    settings: u64,
+    ids: Ids,
+    ignored: HashSet<String>,
+    warn: Box<dyn FnMut(&str) + Send>,
+}
+
+impl Source {
+    /// `warn` is told once of each field name that nothing reads.
+    pub fn new(
+        lines: Lines,
+        rules: Rules,
+        codec: Arc<dyn Codec>,
+        kept: Kept,
+        settings: u64,
+        warn: Box<dyn FnMut(&str) + Send>,
+    ) -> Self {
+        Self {
+            lines,
+            next_row: 0,
+            rules,
+            codec,
+            kept,
+            settings,
+            ids: Ids::default(),
+            ignored: HashSet::new(),
+            warn,
+        }
+    }
+
+    /// The next row; `None` at the end of the input. Errors are the input's, not a row's.
+    pub fn next_work(&mut self) -> Result<Option<Work>> {
+        let Some((row, input)) = self.lines.next_row()? else {
+            return Ok(None);
+        };
+        let input = input
+            .with(&row.line.to_le_bytes())
+            .with(&self.settings.to_le_bytes())
+            .finish();
+        let place = self.next_row;
+        self.next_row += 1;
+        self.warn_ignored(&row);
+        let todo = self.todo(&row, place, input);
+        Ok(Some(Work {
+            row: place,
+            input,
+            label: Label {
+                line: row.line,
+                id: row.id,
+                format: row.format,
+            },
+            todo,
+        }))
+    }
+
+    fn todo(&mut self, row: &Row, place: u64, input: u64) -> Todo {
+        let id = row.id.as_str();
+        if let Err(error) = self.ids.claim(row) {
+            return Todo::Fail(error);
+        }
+        let ask = match &row.ask {
+            Err(error) => return Todo::Fail(error.clone()),
+            Ok(ask) => ask,
+        };
+        // After the checks that need no tokenizer: a million rows done already are passed over quickly.
+        if let Some(place) = self.kept.find(place, input, id) {
+            return Todo::Kept(place);
+        }
+        match prepare(&self.rules, &*self.codec, id, ask) {
+            Ok(prepared) => Todo::Run(Box::new(prepared)),
+            Err(error) => Todo::Fail(error),
+        }
+    }
+
+    fn warn_ignored(&mut self, row: &Row) {
+        const NAMES_AT_MOST: usize = 32;
+        for name in &row.ignored {
+            if self.ignored.len() < NAMES_AT_MOST && self.ignored.insert(name.clone()) {
+                (self.warn)(&format!(
+                    "line {}: field {:?} is not known and is ignored (said once)",
+                    row.line,
+                    shorten(name)
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! A safetensors file, mapped: what arrays it has and where their bytes lie.
+
+use crate::error::{Error, Result};
+use memmap2::Mmap;
+use safetensors::{Dtype, SafeTensors};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// One array: its bytes are little-endian and row-major.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Array {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    range: Range<usize>,
+}
+
+/// A mapped file and its arrays by name.
+#[derive(Debug)]
+pub struct TensorFile {
+    path: PathBuf,
+    map: Mmap,
+    arrays: BTreeMap<String, Array>,
+}
+
+impl TensorFile {
+    /// # Errors
+    /// The file cannot be read, or its header does not describe its bytes.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(|error| Error::io(path, error))?;
+        // SAFETY: the map is only read; a file that another process cuts short meanwhile ends this one, as
+        // for every program that maps its input.
+        let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::io(path, error))?;
+        // Checks offsets against shapes, types and the length of the file.
+        let (header_bytes, metadata) = SafeTensors::read_metadata(&map)
+            .map_err(|error| Error::file(path, format!("not a safetensors file: {error}")))?;
+        let data_start = header_bytes + size_of::<u64>();
+        let arrays: BTreeMap<String, Array> = metadata
+            .tensors()
+            .into_iter()
+            .map(|(name, info)| {
+                let (start, end) = info.data_offsets;
+                let array = Array {
+                    dtype: info.dtype,
+                    shape: info.shape.clone(),
+                    range: data_start + start..data_start + end,
+                };
+                (name, array)
+            })
+            .collect();
+        if let Some((name, _)) = arrays.iter().find(|(_, a)| a.range.end > map.len()) {
+            return Err(Error::file(
+                path,
+                format!(
+                    "{name}: its bytes end past the file's {} bytes: the file is cut short",
+                    map.len()
+                ),
+            ));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            map,
+            arrays,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Array> {
+        self.arrays.get(name)
+    }
+
+    pub fn bytes(&self, array: &Array) -> &[u8] {
+        &self.map[array.range.clone()]
+    }
+
+    /// Arrays called `{prefix}{i}`, ascending by i.
+    pub fn numbered(&self, prefix: &str) -> Vec<(u64, &str, &Array)> {
+        let mut found: Vec<_> = self
+            .arrays
+            .iter()
+            .filter_map(|(name, array)| {
+                let digits = name.strip_prefix(prefix)?;
+                // "007" and "+7" are other names, not 7.
+                let number: u64 = digits.parse().ok()?;
+                (number.to_string() == digits).then_some((number, name.as_str(), array))
+            })
+            .collect();
+        found.sort_unstable_by_key(|&(number, ..)| number);
+        found
+    }
+}

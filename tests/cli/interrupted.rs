@@ -1,0 +1,167 @@
+//! `generate` killed or interrupted, and run again with `--resume`.
+
+use crate::run::{Ended, command, rows_without_timing, run};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const ROWS: usize = 60;
+/// Of these, in error.
+const ERRORS: usize = 6;
+
+struct Job {
+    dir: tempfile::TempDir,
+}
+
+impl Job {
+    /// Rows of many lengths, some in error, some sampled.
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let input: String = (0..ROWS)
+            .map(|i| match i % 20 {
+                7 => "broken\n".to_owned(),
+                13 => "{\"id\":\"r0\",\"prompt\":\"a second r0\"}\n".to_owned(),
+                _ => format!(
+                    "{{\"id\":\"r{i}\",\"prompt\":\"row {i}\",\"max_new_tokens\":{},\"temperature\":{}}}\n",
+                    5 + i * 13 % 40,
+                    i % 2
+                ),
+            })
+            .collect();
+        std::fs::write(dir.path().join("input"), input).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn args(&self, output: &str, resume: bool) -> Vec<String> {
+        let path = |name: &str| self.path(name).to_str().unwrap().to_owned();
+        let mut args: Vec<String> = [
+            "generate",
+            "--model",
+            "random:tiny",
+            "--max-seqs",
+            "4",
+            "--input",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        args.extend([path("input"), "--output".to_owned(), path(output)]);
+        if resume {
+            args.push("--resume".to_owned());
+        }
+        args
+    }
+
+    fn spawn(&self, output: &str, resume: bool) -> Child {
+        let args = self.args(output, resume);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        command(&args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    fn run(&self, output: &str, resume: bool) -> Ended {
+        let args = self.args(output, resume);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        run(&args)
+    }
+}
+
+fn count_lines(path: &Path) -> usize {
+    std::fs::read(path).map_or(0, |text| text.iter().filter(|&&b| b == b'\n').count())
+}
+
+/// Waits until `path` has more than `lines` lines, or the process has ended.
+fn wait_for_lines(path: &Path, lines: usize, child: &mut Child) {
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() && count_lines(path) <= lines {
+        assert!(start.elapsed() < Duration::from_secs(120), "no progress");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn killed_at_any_moment_and_resumed_gives_the_same_file() {
+    let job = Job::new();
+    let whole = job.run("whole", false);
+    assert_eq!(whole.code, 3, "{}", whole.stderr);
+    let expected = rows_without_timing(&job.path("whole"));
+    assert_eq!(expected.len(), ROWS);
+
+    // Different moments of one job: each kill hits the run that goes on from the one before. Rows in error are
+    // written again by every run, the others once.
+    let seed = std::process::id() as usize;
+    for turn in 0..4 {
+        let partial = job.path("killed.partial");
+        let lines = count_lines(&partial) + ERRORS + 1 + (seed >> turn) % 6;
+        let mut child = job.spawn("killed", turn > 0);
+        wait_for_lines(&partial, lines, &mut child);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let resumed = job.run("killed", true);
+    assert_eq!(resumed.code, 3, "{}", resumed.stderr);
+    assert_eq!(rows_without_timing(&job.path("killed")), expected);
+    assert!(
+        resumed.stderr.contains("kept from an earlier run"),
+        "{}",
+        resumed.stderr
+    );
+    assert!(!job.path("killed.partial").exists());
+    // Once more, from the finished file: the rows in error are all that is done again.
+    let again = job.run("killed", true);
+    assert_eq!(again.code, 3, "{}", again.stderr);
+    assert_eq!(rows_without_timing(&job.path("killed")), expected);
+}
+
+#[test]
+fn an_interrupt_writes_what_is_done() {
+    let job = Job::new();
+    let mut child = job.spawn("out", false);
+    wait_for_lines(&job.path("out.partial"), ERRORS + 3, &mut child);
+    let id = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let ended = Ended::of(child.wait_with_output().unwrap());
+    assert_eq!(ended.code, 130, "{}", ended.stderr);
+    assert!(ended.stderr.contains("--resume"), "{}", ended.stderr);
+    let written = rows_without_timing(&job.path("out"));
+    assert!(
+        written.len() > 5 && written.len() < ROWS,
+        "{} rows",
+        written.len()
+    );
+    let resumed = job.run("out", true);
+    assert_eq!(resumed.code, 3, "{}", resumed.stderr);
+    job.run("whole", false);
+    assert_eq!(
+        rows_without_timing(&job.path("out")),
+        rows_without_timing(&job.path("whole"))
+    );
+}
+
+#[test]
+fn starting_afresh_over_unfinished_rows_is_said() {
+    let job = Job::new();
+    let mut child = job.spawn("out", false);
+    wait_for_lines(&job.path("out.partial"), 3, &mut child);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let fresh = job.run("out", false);
+    assert!(
+        fresh.stderr.contains("--resume would keep them"),
+        "{}",
+        fresh.stderr
+    );
+    assert_eq!(rows_without_timing(&job.path("out")).len(), ROWS);
+}

@@ -1,0 +1,8 @@
+//! Behaviour through the binary: results on standard output, everything else on standard error, exit codes.
+
+mod generate;
+mod interrupted;
+mod pages;
+mod run;
+mod score;
+mod usage;

@@ -1,0 +1,221 @@
+//! What is refused, with which exit code and words.
+
+use crate::run::{golden, run, run_with_input};
+
+#[test]
+fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
+    let generate = |rest: &[&str]| -> Vec<String> {
+        let head = ["generate", "--model", "random:tiny"];
+        head.iter().chain(rest).map(|s| (*s).to_owned()).collect()
+    };
+    let mut cases = vec![
+        (
+            generate(&["--device", "tpu", "x"]),
+            "--device tpu: expected cpu, cuda",
+        ),
+        (
+            generate(&["--dtype", "bf16", "x"]),
+            "--dtype bf16: the CPU computes in f32 only",
+        ),
+        (
+            generate(&["--fp16", "x"]),
+            "--fp16: the CPU computes in f32 only",
+        ),
+        (
+            generate(&["--fp16", "--dtype", "f16", "x"]),
+            "cannot be used with",
+        ),
+        (
+            generate(&["--launch", "host-graph", "x"]),
+            "--launch: the CPU launches no kernels",
+        ),
+        (
+            generate(&["--temperature=-1", "x"]),
+            "expected a number of at least 0",
+        ),
+        (
+            generate(&["--top-p", "1.5", "x"]),
+            "expected a number above 0 and at most 1",
+        ),
+        (generate(&["--max-new-tokens", "0", "x"]), "0 is not in 1.."),
+        (generate(&["--logprobs", "21", "x"]), "21 is not in 0..=20"),
+        (generate(&["--stop", "", "x"]), "--stop"),
+        (
+            generate(&["--memory-limit", "many", "x"]),
+            "--memory-limit 'many'",
+        ),
+        (
+            generate(&["--stages", "99", "x"]),
+            "--stages 99: expected 1 to 5",
+        ),
+        (
+            generate(&["--max-context", "999999", "x"]),
+            "--max-context 999999: expected 1 to 4096",
+        ),
+        (generate(&["--resume", "x"]), "--output"),
+        (
+            generate(&["--resume", "--output", "-", "x"]),
+            "--resume: expected --output FILE",
+        ),
+        (generate(&["--input", "rows", "x"]), "cannot be used with"),
+        (
+            vec![
+                "generate".into(),
+                "--model".into(),
+                "random:none".into(),
+                "x".into(),
+            ],
+            "found the preset \"none\"",
+        ),
+        (vec!["generate".into(), "x".into()], "--model"),
+        (vec!["nothing".into()], "unrecognized subcommand"),
+        (
+            vec!["man".into(), "nothing".into()],
+            "there is no such command",
+        ),
+    ];
+    if !cfg!(feature = "cuda") {
+        let expected = "cargo build --release --features cuda";
+        cases.push((generate(&["--device", "cuda:0,1", "x"]), expected));
+    }
+    let score = |rest: &[&str]| -> Vec<String> {
+        let head = ["score", "--model", "random:tiny", "--input"];
+        head.iter().chain(rest).map(|s| (*s).to_owned()).collect()
+    };
+    cases.extend([
+        (score(&["a.npy"]), "score has nothing to do"),
+        (score(&["a.bin", "--logprobs"]), "expected --shape N,T"),
+        (
+            score(&["a.bin", "--logprobs", "--shape", "3x4"]),
+            "--shape 3x4: expected N,T",
+        ),
+        (
+            score(&["a.npy", "--logprobs", "--shape", "3,4"]),
+            "--shape: expected only with a .bin input",
+        ),
+        (
+            score(&["a.npy", "--output", "out.npy"]),
+            "expected a name that ends in .safetensors",
+        ),
+        (
+            score(&["a.npy", "--logprobs", "--logits", "last"]),
+            "--logprobs needs the logits of all positions",
+        ),
+    ]);
+    for (args, expected) in cases {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let ended = run(&args);
+        assert_eq!(ended.code, 2, "{args:?}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains(expected),
+            "{args:?}: {}",
+            ended.stderr
+        );
+        assert_eq!(ended.stdout, "", "{args:?}");
+    }
+}
+
+#[test]
+fn fatal_errors_are_exit_code_1_and_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path().to_str().unwrap();
+    let bad = format!("{here}/bad.toml");
+    std::fs::write(&bad, "decode = \"many\"\n").unwrap();
+    let empty = format!("{here}/empty.safetensors");
+    std::fs::write(&empty, "").unwrap();
+    let model = ["--model", "random:tiny"];
+    let cases: &[(&[&str], &str)] = &[
+        (
+            &["generate", "--output", "/no/such/dir/out", "x"],
+            "/no/such/dir/out",
+        ),
+        (&["generate", "--output", here, "x"], "found a directory"),
+        (&["generate", "--input", "/no/such/rows"], "/no/such/rows"),
+        (&["generate", "--input", here], "found a directory"),
+        (
+            &["generate", "--bucket-file", "/no/such.toml", "x"],
+            "/no/such.toml",
+        ),
+        (&["generate", "--bucket-file", &bad, "x"], "bad.toml"),
+        (
+            &["generate", "--memory-limit", "1MiB", "x"],
+            "not enough memory",
+        ),
+        (
+            &["score", "--logprobs", "--input", "/no/such.npy"],
+            "/no/such.npy",
+        ),
+        (
+            &["score", "--logprobs", "--input", &empty],
+            "empty.safetensors",
+        ),
+    ];
+    for (args, expected) in cases {
+        let args: Vec<&str> = args[..1]
+            .iter()
+            .chain(&model)
+            .chain(&args[1..])
+            .copied()
+            .collect();
+        let ended = run(&args);
+        assert_eq!(ended.code, 1, "{args:?}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains(expected),
+            "{args:?}: {}",
+            ended.stderr
+        );
+        assert_eq!(
+            ended.stderr.lines().count(),
+            1,
+            "{args:?}: {}",
+            ended.stderr
+        );
+    }
+    let ended = run(&["generate", "--model", here, "x"]);
+    assert_eq!(ended.code, 1);
+    assert!(ended.stderr.contains("no config.json"), "{}", ended.stderr);
+}
+
+#[test]
+fn an_output_that_is_the_input_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rows");
+    std::fs::write(&path, "{\"prompt\":\"x\"}\n").unwrap();
+    let path = path.to_str().unwrap();
+    let ended = run(&[
+        "generate",
+        "--model",
+        "random:tiny",
+        "--input",
+        path,
+        "--output",
+        path,
+    ]);
+    assert_eq!(ended.code, 2, "{}", ended.stderr);
+    assert_eq!(
+        std::fs::read_to_string(path).unwrap(),
+        "{\"prompt\":\"x\"}\n"
+    );
+}
+
+#[test]
+fn a_model_without_a_chat_template_refuses_messages_only() {
+    let dir = tempfile::tempdir().unwrap();
+    for file in [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ] {
+        std::fs::copy(format!("{}/{file}", golden("a")), dir.path().join(file)).unwrap();
+    }
+    let input = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}\n{\"prompt\":\"x\",\"max_new_tokens\":1}\n";
+    let ended = run_with_input(
+        &["generate", "--model", dir.path().to_str().unwrap()],
+        input,
+    );
+    assert_eq!(ended.code, 3, "{}", ended.stderr);
+    let rows = ended.rows();
+    assert_eq!(rows[0]["error"]["code"], "chat_template");
+    assert_eq!(rows[1]["output_ids"].as_array().unwrap().len(), 1);
+}

@@ -1,0 +1,193 @@
+//! A codec and a device whose output is easy to foretell.
+
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tailgraph::Result;
+use tailgraph::cli::device::Device;
+use tailgraph::io::{Codec, TextEnd, TextProgress, TextStream};
+use tailgraph::runtime::{EndReason, EngineStatus, Event, Request, Timing, TokenLogprobs};
+
+/// Token = byte; 256 is BOS. Templates join the contents.
+pub struct Bytes;
+
+impl Codec for Bytes {
+    fn encode(&self, text: &str, special: bool) -> std::result::Result<Vec<u32>, String> {
+        let bos = special.then_some(256);
+        Ok(bos.into_iter().chain(text.bytes().map(u32::from)).collect())
+    }
+
+    fn render(
+        &self,
+        messages: &Value,
+        tools: Option<&Value>,
+    ) -> std::result::Result<String, String> {
+        let mut text = String::new();
+        for message in messages.as_array().unwrap() {
+            text.push_str(message["content"].as_str().ok_or("content is no string")?);
+        }
+        if let Some(tools) = tools {
+            text.push_str(&tools.to_string());
+        }
+        Ok(text)
+    }
+
+    fn token_text(&self, id: u32) -> String {
+        char::from_u32(id).map_or("?".into(), String::from)
+    }
+
+    fn stream<'a>(&'a self, stop: &[String]) -> Box<dyn TextStream + 'a> {
+        Box::new(Stream {
+            text: String::new(),
+            tokens: 0,
+            stopped: false,
+            stop: stop.to_vec(),
+        })
+    }
+}
+
+struct Stream {
+    text: String,
+    tokens: usize,
+    stopped: bool,
+    stop: Vec<String>,
+}
+
+impl TextStream for Stream {
+    fn push(&mut self, id: u32) -> TextProgress {
+        self.text.push(char::from_u32(id).unwrap());
+        self.tokens += 1;
+        match self.stop.iter().filter_map(|s| self.text.find(s)).min() {
+            Some(at) => {
+                self.text.truncate(at);
+                self.stopped = true;
+                TextProgress::Stopped
+            }
+            None => TextProgress::Continue,
+        }
+    }
+
+    fn finish(self: Box<Self>) -> TextEnd {
+        TextEnd {
+            text: self.text,
+            stop_tokens: self.stopped.then_some(self.tokens),
+        }
+    }
+}
+
+struct Running {
+    number: u64,
+    request: Request,
+    tokens: u32,
+    cancelled: bool,
+}
+
+/// Says the prompt again and again, one token of each running request a round, the newest first.
+#[derive(Default)]
+pub struct Echo {
+    pub slots: usize,
+    running: Vec<Running>,
+    events: VecDeque<Event>,
+    submitted: u64,
+    /// Fails once this many tokens are out.
+    pub fail_after: Option<u64>,
+    /// Sets the flag once this many tokens are out.
+    pub interrupt_after: Option<(u64, Arc<AtomicBool>)>,
+    tokens: u64,
+    pub most_running: usize,
+}
+
+impl Echo {
+    pub fn new(slots: usize) -> Self {
+        Self {
+            slots,
+            ..Self::default()
+        }
+    }
+
+    fn round(&mut self) {
+        for running in self.running.iter_mut().rev() {
+            let mut end = None;
+            if running.cancelled {
+                end = Some(EndReason::Cancelled);
+            } else if running.request.timeout.is_some() && running.tokens == 2 {
+                end = Some(EndReason::Timeout);
+            } else {
+                let prompt = &running.request.prompt;
+                let token = prompt[running.tokens as usize % prompt.len()];
+                let logprobs = running.request.sampling.logprobs.map(|n| TokenLogprobs {
+                    logprob: -0.5,
+                    top: (0..n).map(|i| (i + 65, -1.0 - i as f32)).collect(),
+                });
+                self.events.push_back(Event::Token {
+                    request: running.number,
+                    token,
+                    index: running.tokens,
+                    logprobs,
+                });
+                running.tokens += 1;
+                self.tokens += 1;
+                if running.request.stop_ids.contains(&token) {
+                    end = Some(EndReason::Stop);
+                } else if running.tokens == running.request.max_new_tokens {
+                    end = Some(EndReason::Length);
+                }
+            }
+            if let Some(reason) = end {
+                self.events.push_back(Event::End {
+                    request: running.number,
+                    reason,
+                    tokens: running.tokens,
+                    timing: Timing::default(),
+                });
+                running.tokens = u32::MAX;
+            }
+        }
+        self.running.retain(|running| running.tokens != u32::MAX);
+    }
+}
+
+impl Device for Echo {
+    fn try_submit(&mut self, request: &Request) -> Result<Option<u64>> {
+        if self.running.len() == self.slots {
+            return Ok(None);
+        }
+        self.running.push(Running {
+            number: self.submitted,
+            request: request.clone(),
+            tokens: 0,
+            cancelled: false,
+        });
+        self.most_running = self.most_running.max(self.running.len());
+        self.submitted += 1;
+        Ok(Some(self.submitted - 1))
+    }
+
+    fn cancel(&mut self, request: u64) -> bool {
+        for running in &mut self.running {
+            running.cancelled |= running.number == request;
+        }
+        true
+    }
+
+    fn next_event(&mut self, _: Duration) -> Result<Option<Event>> {
+        if self.fail_after.is_some_and(|n| self.tokens >= n) {
+            return Err(tailgraph::Error::Runtime("stage 0 caught fire".into()));
+        }
+        if self.events.is_empty() {
+            self.round();
+        }
+        if let Some((tokens, flag)) = &self.interrupt_after
+            && self.tokens >= *tokens
+        {
+            flag.store(true, Ordering::SeqCst);
+        }
+        Ok(self.events.pop_front())
+    }
+
+    fn status(&self) -> EngineStatus {
+        EngineStatus::default()
+    }
+}

@@ -1,0 +1,260 @@
+//! The loop of `generate` on a device of our own.
+
+use crate::fakes::{Bytes, Echo};
+use crate::rows::rules;
+use serde_json::Value;
+use std::io::Write;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
+use tailgraph::cli::job::{Job, Style, Summary};
+use tailgraph::io::lines::Lines;
+use tailgraph::io::output::{Ordered, Output};
+use tailgraph::io::partial::Kept;
+use tailgraph::io::source::Source;
+use tailgraph::telemetry::Progress;
+
+#[derive(Clone, Default)]
+pub struct Shared(pub Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+pub fn run_to(output: Output, kept: Kept, input: &str, device: &mut Echo) -> Summary {
+    let never = AtomicBool::new(false);
+    run_with(
+        output,
+        kept,
+        Lines::reader(Box::new(std::io::Cursor::new(input.to_owned())), "input"),
+        Style::Json,
+        device,
+        &never,
+    )
+}
+
+fn run_with(
+    output: Output,
+    kept: Kept,
+    lines: Lines,
+    style: Style,
+    device: &mut Echo,
+    interrupt: &AtomicBool,
+) -> Summary {
+    let mut source = Source::new(lines, rules(), Arc::new(Bytes), kept, 1, Box::new(|_| {}));
+    let (send, rows) = sync_channel(1000);
+    while let Some(work) = source.next_work().unwrap() {
+        send.send(Ok(work)).unwrap();
+    }
+    drop(send);
+    Job {
+        rows,
+        codec: &Bytes,
+        output,
+        style,
+        window: 8,
+        progress: Progress::new(true, None),
+        interrupt,
+    }
+    .run(device)
+    .unwrap()
+}
+
+fn generate(input: &str, device: &mut Echo) -> (Vec<Value>, Summary) {
+    let out = Shared::default();
+    let ordered = Ordered::new(Box::new(out.clone()), "out", "");
+    let summary = run_to(Output::Stream(ordered), Kept::default(), input, device);
+    let text = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
+    let rows = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    (rows, summary)
+}
+
+#[test]
+fn answers_come_in_input_order_and_bad_rows_in_their_places() {
+    let input = r#"{"id":"long","prompt":"abc","max_new_tokens":20}
+oops
+{"id":"short","input_ids":[65,66],"max_new_tokens":1}
+
+{"prompt":"n","max_new_tokens":2}
+{"id":"short","prompt":"again"}
+"#;
+    let (rows, summary) = generate(input, &mut Echo::new(4));
+    let ids: Vec<String> = rows.iter().map(|row| row["id"].to_string()).collect();
+    assert_eq!(ids, ["\"long\"", "2", "\"short\"", "5", "\"short\""]);
+    assert_eq!(rows[0]["output_ids"].as_array().unwrap().len(), 20);
+    assert_eq!(rows[1]["error"]["code"], "invalid_json");
+    assert_eq!(rows[2]["text"], "A");
+    assert_eq!(rows[2]["finish_reason"], "length");
+    assert_eq!(rows[2]["usage"]["total_tokens"], 3);
+    assert_eq!(rows[4]["error"]["code"], "duplicate_id");
+    assert_eq!((summary.counts.rows, summary.counts.failed), (5, 2));
+}
+
+#[test]
+fn stop_strings_end_text_ids_and_usage() {
+    let (rows, summary) = generate(
+        r#"{"input_ids":[65,66,67,68],"max_new_tokens":50,"stop":["ZZ","BC"],"logprobs":1}"#,
+        &mut Echo::new(1),
+    );
+    let row = &rows[0];
+    assert_eq!(row["text"], "A");
+    assert_eq!(row["output_ids"], serde_json::json!([65, 66, 67]));
+    assert_eq!(row["usage"]["completion_tokens"], 3);
+    assert_eq!(row["finish_reason"], "stop");
+    assert_eq!(row["logprobs"].as_array().unwrap().len(), 3);
+    let first = serde_json::json!({"token": "A", "id": 65, "logprob": -0.5, "top": [{"token": "A", "id": 65, "logprob": -1.0}]});
+    assert_eq!(row["logprobs"][0], first);
+    assert_eq!(summary.counts.tokens, 3);
+    assert_eq!(summary.counts.failed, 0);
+}
+
+#[test]
+fn a_stop_id_is_in_the_ids_and_not_in_the_text() {
+    let (rows, _) = generate(
+        r#"{"input_ids":[65,66,67],"stop_ids":[66]}"#,
+        &mut Echo::new(1),
+    );
+    assert_eq!(rows[0]["output_ids"], serde_json::json!([65, 66]));
+    assert_eq!(rows[0]["text"], "A");
+    assert_eq!(rows[0]["finish_reason"], "stop");
+}
+
+#[test]
+fn timeouts_count_as_failed() {
+    let (rows, summary) = generate(r#"{"prompt":"abc","timeout_ms":1}"#, &mut Echo::new(1));
+    assert_eq!(rows[0]["finish_reason"], "timeout");
+    assert_eq!(summary.counts.failed, 1);
+}
+
+#[test]
+fn openai_rows_are_answered_in_their_format() {
+    let input = r#"{"custom_id":"c","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[{"role":"user","content":"AB"}],"max_tokens":3,"logprobs":true,"top_logprobs":1}}
+{"custom_id":"t","method":"POST","url":"/v1/completions","body":{"prompt":[65,66],"max_tokens":2,"logprobs":1}}
+{"custom_id":"bad","method":"POST","url":"/v1/completions","body":{"prompt":"x","n":3}}
+{"custom_id":"late","method":"POST","url":"/v1/completions","body":{"prompt":"x","timeout_ms":1}}
+"#;
+    let (rows, summary) = generate(input, &mut Echo::new(4));
+    let chat = &rows[0];
+    assert_eq!(chat["custom_id"], "c");
+    assert_eq!(chat["error"], Value::Null);
+    assert_eq!(chat["response"]["status_code"], 200);
+    let body = &chat["response"]["body"];
+    assert_eq!(body["object"], "chat.completion");
+    assert_eq!(body["model"], "m");
+    assert_eq!(
+        body["choices"][0]["message"],
+        serde_json::json!({"role": "assistant", "content": "ABA"})
+    );
+    assert_eq!(body["choices"][0]["finish_reason"], "length");
+    assert_eq!(
+        body["choices"][0]["logprobs"]["content"][0]["bytes"],
+        serde_json::json!([65])
+    );
+    assert_eq!(body["usage"]["prompt_tokens"], 2);
+    let body = &rows[1]["response"]["body"];
+    assert_eq!(body["choices"][0]["text"], "AB");
+    assert_eq!(
+        body["choices"][0]["logprobs"]["text_offset"],
+        serde_json::json!([0, 1])
+    );
+    assert_eq!(rows[2]["response"]["status_code"], 400);
+    assert_eq!(rows[2]["error"]["code"], "unsupported");
+    assert_eq!(rows[3]["response"], Value::Null);
+    assert_eq!(rows[3]["error"]["code"], "timeout");
+    assert_eq!(summary.counts.failed, 2);
+}
+
+#[test]
+fn a_failed_device_gives_error_rows_for_what_it_had() {
+    let input: String = (0..20)
+        .map(|i| format!("{{\"id\":{i},\"prompt\":\"abc\",\"max_new_tokens\":4}}\n"))
+        .collect();
+    let mut device = Echo::new(3);
+    device.fail_after = Some(14);
+    let (rows, summary) = generate(&input, &mut device);
+    assert!(matches!(
+        summary.failure,
+        Some(tailgraph::Error::Runtime(_))
+    ));
+    assert!(rows.len() < 20);
+    for (index, row) in rows.iter().enumerate() {
+        assert_eq!(row["id"], index);
+        assert!(
+            row["error"]["code"] == "device" || row["finish_reason"] == "length",
+            "{row}"
+        );
+    }
+    assert!(rows.iter().any(|row| row["error"]["code"] == "device"));
+}
+
+#[test]
+fn the_window_bounds_what_waits_behind_a_long_row() {
+    let mut input = "{\"prompt\":\"abc\",\"max_new_tokens\":90}\n".to_owned();
+    for _ in 0..50 {
+        input.push_str("{\"prompt\":\"abc\",\"max_new_tokens\":1}\n");
+    }
+    let mut device = Echo::new(100);
+    let (rows, _) = generate(&input, &mut device);
+    assert_eq!(rows.len(), 51);
+    assert!(
+        device.most_running <= 8,
+        "{} rows ran at once",
+        device.most_running
+    );
+}
+
+#[test]
+fn prompts_as_arguments_print_blocks() {
+    let out = Shared::default();
+    let ordered = Ordered::new(Box::new(out.clone()), "out", "\n");
+    let lines = Lines::arguments(vec!["ab".into(), String::new(), "c".into()]);
+    let never = AtomicBool::new(false);
+    let mut device = Echo::new(2);
+    let summary = run_with(
+        Output::Stream(ordered),
+        Kept::default(),
+        lines,
+        Style::Plain,
+        &mut device,
+        &never,
+    );
+    assert_eq!(
+        out.0.lock().unwrap().as_slice(),
+        "\u{100}ab\u{100}a\n\n\n\n\u{100}c\u{100}c\u{100}\n".as_bytes()
+    );
+    assert_eq!(summary.counts.failed, 1);
+}
+
+#[test]
+fn an_interrupt_cancels_what_runs_and_leaves_out_what_has_not_begun() {
+    let out = Shared::default();
+    let ordered = Ordered::new(Box::new(out.clone()), "out", "");
+    let lines = Lines::arguments(vec!["ab".into(); 6]);
+    let interrupt = Arc::new(AtomicBool::new(false));
+    let mut device = Echo::new(2);
+    device.interrupt_after = Some((13, interrupt.clone()));
+    let summary = run_with(
+        Output::Stream(ordered),
+        Kept::default(),
+        lines,
+        Style::Json,
+        &mut device,
+        &interrupt,
+    );
+    assert!(summary.interrupted);
+    let text = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
+    let finished: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["finish_reason"].clone())
+        .collect();
+    assert_eq!(finished, ["length", "length", "cancelled", "cancelled"]);
+    assert_eq!(summary.counts.failed, 2);
+}

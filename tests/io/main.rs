@@ -1,0 +1,10 @@
+//! Rows, arrays and outputs through the library, on a device of the tests' own.
+
+mod arrays;
+mod compare;
+mod fakes;
+mod job;
+mod mutation;
+mod openai;
+mod resume;
+mod rows;

@@ -1,0 +1,109 @@
+//! Rows of the OpenAI batch format.
+
+use tailgraph::io::Code;
+use tailgraph::io::row::{Prompt, parse};
+
+fn chat(body: &str) -> tailgraph::io::Row {
+    let line = format!(
+        r#"{{"custom_id":"c1","method":"POST","url":"/v1/chat/completions","body":{{"model":"m","messages":[{{"role":"user","content":"hi"}}]{body}}}}}"#
+    );
+    parse(line.as_bytes(), 1)
+}
+
+#[test]
+fn chat_options_are_read() {
+    let ask = chat(r#","max_completion_tokens":4,"temperature":0.25,"stop":["a"],"logprobs":true,"top_logprobs":2,"seed":3,"user":"u","n":1,"stream":false,"stop_token_ids":[5]"#)
+        .ask
+        .unwrap();
+    assert_eq!(ask.options.max_new_tokens, Some(4));
+    assert_eq!(ask.options.temperature, Some(0.25));
+    assert_eq!(ask.options.logprobs, Some(2));
+    assert_eq!(ask.options.seed, Some(3));
+    assert_eq!(ask.options.stop_ids, Some(vec![5]));
+    assert_eq!(
+        chat(r#","logprobs":true"#).ask.unwrap().options.logprobs,
+        Some(0)
+    );
+    assert_eq!(chat("").ask.unwrap().options.logprobs, None);
+}
+
+#[test]
+fn completions_take_text_or_ids() {
+    let prompt = |given: &str| {
+        let line =
+            format!(r#"{{"custom_id":1,"url":"/v1/completions","body":{{"prompt":{given}}}}}"#);
+        parse(line.as_bytes(), 1).ask.map(|ask| ask.prompt)
+    };
+    assert_eq!(prompt("\"x\""), Ok(Prompt::Text("x".into())));
+    assert_eq!(prompt("[\"x\"]"), Ok(Prompt::Text("x".into())));
+    assert_eq!(prompt("[1,2]"), Ok(Prompt::Ids(vec![1, 2])));
+    assert_eq!(prompt("[[1,2]]"), Ok(Prompt::Ids(vec![1, 2])));
+    assert_eq!(prompt("[\"x\",\"y\"]").unwrap_err().code, Code::Unsupported);
+    assert_eq!(prompt("7").unwrap_err().code, Code::InvalidRequest);
+}
+
+#[test]
+fn what_cannot_be_honoured_is_refused() {
+    for (body, field) in [
+        (r#","n":2"#, "body.n: found 2"),
+        (r#","stream":true"#, "body.stream: found true"),
+        (r#","logit_bias":{"5":1}"#, "body.logit_bias"),
+        (
+            r#","frequency_penalty":0.5"#,
+            "body.frequency_penalty: found 0.5",
+        ),
+        (r#","presence_penalty":-1"#, "body.presence_penalty"),
+        (
+            r#","response_format":{"type":"json_object"}"#,
+            "body.response_format",
+        ),
+        (r#","tool_choice":"required""#, "body.tool_choice"),
+        (r#","modalities":["audio"]"#, "body.modalities"),
+        (r#","temprature":1"#, "body.temprature"),
+    ] {
+        let error = chat(body).ask.unwrap_err();
+        assert_eq!(error.code, Code::Unsupported, "{error}");
+        assert!(error.message.contains(field), "{error}");
+    }
+    let error = chat(r#","top_logprobs":2"#).ask.unwrap_err();
+    assert!(
+        error
+            .message
+            .contains("top_logprobs: found 2 without logprobs"),
+        "{error}"
+    );
+    let error = chat(r#","max_tokens":2,"max_completion_tokens":3"#)
+        .ask
+        .unwrap_err();
+    assert!(error.message.contains("max_tokens: found 2"), "{error}");
+}
+
+#[test]
+fn the_envelope_is_checked() {
+    for (line, message) in [
+        (
+            r#"{"custom_id":"a","method":"GET","url":"/v1/completions","body":{}}"#,
+            "method: found \"GET\"",
+        ),
+        (
+            r#"{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{}}"#,
+            "url: found \"/v1/embeddings\"",
+        ),
+        (
+            r#"{"custom_id":"a","method":"POST","body":{}}"#,
+            "url: found null",
+        ),
+        (
+            r#"{"custom_id":"a","method":"POST","url":"/v1/completions"}"#,
+            "body: found null",
+        ),
+        (
+            r#"{"custom_id":{},"method":"POST","url":"/v1/completions","body":{"prompt":"x"}}"#,
+            "custom_id: found an object",
+        ),
+    ] {
+        let error = parse(line.as_bytes(), 1).ask.unwrap_err();
+        assert_eq!(error.code, Code::InvalidRequest);
+        assert!(error.message.contains(message), "{error}");
+    }
+}

@@ -1,0 +1,285 @@
+//! One line in, a question or a clear error out.
+
+use crate::fakes::Bytes;
+use tailgraph::io::prepare::{Prepared, Rules, prepare, sampling_key};
+use tailgraph::io::row::{Options, Prompt, parse};
+use tailgraph::io::{Code, RowError};
+
+pub fn rules() -> Rules {
+    Rules {
+        vocab_size: 300,
+        max_context: 100,
+        eos_ids: vec![7],
+        defaults: Options {
+            max_new_tokens: Some(5),
+            ..Options::default()
+        },
+        run_seed: 0,
+    }
+}
+
+fn prepared(line: &str) -> Result<Prepared, RowError> {
+    let row = parse(line.as_bytes(), 3);
+    prepare(&rules(), &Bytes, row.id.as_str(), &row.ask?)
+}
+
+#[test]
+fn every_option_reaches_the_request() {
+    let got = prepared(
+        r#"{"id":"x","input_ids":[1,2,3],"max_new_tokens":9,"temperature":0.5,"top_k":4,"top_p":0.9,"min_p":0.1,
+        "repetition_penalty":1.1,"seed":-1,"stop":"END","stop_ids":[9,7],"logprobs":3,"timeout_ms":1500}"#,
+    )
+    .unwrap();
+    let request = got.request;
+    assert_eq!(request.prompt, [1, 2, 3]);
+    assert_eq!(request.max_new_tokens, 9);
+    assert_eq!(request.stop_ids, [7, 9]);
+    assert_eq!(
+        request.timeout,
+        Some(std::time::Duration::from_millis(1500))
+    );
+    let sampling = request.sampling;
+    assert_eq!(
+        (
+            sampling.temperature,
+            sampling.top_k,
+            sampling.top_p,
+            sampling.min_p
+        ),
+        (0.5, 4, 0.9, 0.1)
+    );
+    assert_eq!(sampling.repetition_penalty, 1.1);
+    assert_eq!(sampling.key, u64::MAX);
+    assert_eq!(sampling.logprobs, Some(3));
+    assert_eq!(got.stop, ["END"]);
+}
+
+#[test]
+fn defaults_fill_gaps_and_ids_key_the_sampling() {
+    let got = prepared(r#"{"id":"x","prompt":"hi","stop":null}"#).unwrap();
+    assert_eq!(got.request.prompt, [256, 104, 105]);
+    assert_eq!(got.request.max_new_tokens, 5);
+    assert_eq!(got.request.stop_ids, [7]);
+    assert_eq!(got.request.sampling.temperature, 0.0);
+    assert_eq!(got.request.sampling.key, sampling_key(0, "x"));
+    assert_ne!(sampling_key(0, "x"), sampling_key(1, "x"));
+    assert_ne!(sampling_key(0, "x"), sampling_key(0, "y"));
+    let ignoring = prepared(r#"{"prompt":"hi","ignore_eos":true,"stop_ids":[]}"#).unwrap();
+    assert!(ignoring.request.stop_ids.is_empty());
+}
+
+#[test]
+fn ids_and_unknown_fields() {
+    let named = |line: &str| serde_json::to_string(&parse(line.as_bytes(), 8).id).unwrap();
+    assert_eq!(named(r#"{"id":"a","prompt":"x"}"#), "\"a\"");
+    assert_eq!(named(r#"{"id":-5,"prompt":"x"}"#), "-5");
+    assert_eq!(named(r#"{"prompt":"x"}"#), "8");
+    assert_eq!(named(r#"{"id":null,"prompt":"x"}"#), "8");
+    assert_eq!(named(r#"{"id":1.5,"prompt":"x"}"#), "8");
+    let row = parse(br#"{"prompt":"x","temprature":1}"#, 1);
+    assert_eq!(row.ignored, ["temprature"]);
+    assert!(row.ask.is_ok());
+}
+
+#[test]
+fn conversations() {
+    let row = parse(
+        br#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],"tools":[{"name":"f"}]}"#,
+        1,
+    );
+    let Prompt::Messages { messages, tools } = row.ask.unwrap().prompt else {
+        panic!("not messages")
+    };
+    assert_eq!(messages[0]["content"], "ab");
+    assert_eq!(tools.unwrap()[0]["name"], "f");
+    // A rendered template is encoded without BOS.
+    let got = prepared(r#"{"messages":[{"role":"user","content":"hi"}]}"#).unwrap();
+    assert_eq!(got.request.prompt, [104, 105]);
+}
+
+#[test]
+fn each_wrong_row_says_what_and_where() {
+    use Code::*;
+    let cases: &[(&str, Code, &str)] = &[
+        ("{\"prompt\":\"x\"", InvalidJson, "line 3 is not JSON"),
+        (
+            "[1]",
+            InvalidJson,
+            "found an array of 1, expected a JSON object",
+        ),
+        ("\u{fffd}", InvalidJson, "line 3"),
+        (
+            "{}",
+            InvalidRequest,
+            "none of prompt, input_ids and messages",
+        ),
+        (
+            r#"{"prompt":"x","input_ids":[1]}"#,
+            InvalidRequest,
+            "more than one of",
+        ),
+        (
+            r#"{"prompt":5}"#,
+            InvalidRequest,
+            "prompt: found 5, expected a string",
+        ),
+        (
+            r#"{"prompt":""}"#,
+            EmptyPrompt,
+            "prompt: found an empty string",
+        ),
+        (
+            r#"{"input_ids":[]}"#,
+            EmptyPrompt,
+            "input_ids: found no tokens",
+        ),
+        (
+            r#"{"messages":[]}"#,
+            EmptyPrompt,
+            "messages: found an empty array",
+        ),
+        (
+            r#"{"messages":[{"content":"x"}]}"#,
+            InvalidRequest,
+            "messages[0].role: found null",
+        ),
+        (
+            r#"{"messages":[{"role":"user"}]}"#,
+            InvalidRequest,
+            "messages[0].content: found null",
+        ),
+        (
+            r#"{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}"#,
+            Unsupported,
+            "messages[0].content[0]: found a part of type \"image_url\"",
+        ),
+        (
+            r#"{"prompt":"x","tools":[]}"#,
+            InvalidRequest,
+            "tools: found without messages",
+        ),
+        (
+            r#"{"input_ids":[1,300]}"#,
+            TokenOutOfRange,
+            "input_ids[1]: found 300, expected a token id below the vocabulary size 300",
+        ),
+        (
+            r#"{"input_ids":[1,-2]}"#,
+            TokenOutOfRange,
+            "input_ids[1]: found -2",
+        ),
+        (
+            r#"{"input_ids":[1,99999999999]}"#,
+            TokenOutOfRange,
+            "input_ids[1]: found 99999999999",
+        ),
+        (
+            r#"{"input_ids":[1,2.5]}"#,
+            InvalidRequest,
+            "input_ids[1]: found 2.5, expected a token id",
+        ),
+        (
+            r#"{"input_ids":"1"}"#,
+            InvalidRequest,
+            "input_ids: found \"1\"",
+        ),
+        (
+            r#"{"id":[],"prompt":"x"}"#,
+            InvalidRequest,
+            "id: found an empty array, expected a string or an integer",
+        ),
+        (
+            r#"{"prompt":"x","max_new_tokens":0}"#,
+            InvalidRequest,
+            "max_new_tokens: found 0, expected an integer from 1",
+        ),
+        (
+            r#"{"prompt":"x","max_new_tokens":99}"#,
+            ContextLength,
+            "2 prompt tokens + 99 new ones = 101, expected at most 100",
+        ),
+        (
+            r#"{"prompt":"x","temperature":-1}"#,
+            InvalidRequest,
+            "temperature: found -1, expected a number of at least 0",
+        ),
+        (
+            r#"{"prompt":"x","temperature":1e39}"#,
+            InvalidRequest,
+            "temperature: found 1e+39",
+        ),
+        (
+            r#"{"prompt":"x","temperature":"hot"}"#,
+            InvalidRequest,
+            "temperature: found \"hot\"",
+        ),
+        (
+            r#"{"prompt":"x","top_k":-1}"#,
+            InvalidRequest,
+            "top_k: found -1",
+        ),
+        (
+            r#"{"prompt":"x","top_p":0}"#,
+            InvalidRequest,
+            "top_p: found 0",
+        ),
+        (
+            r#"{"prompt":"x","min_p":1.5}"#,
+            InvalidRequest,
+            "min_p: found 1.5",
+        ),
+        (
+            r#"{"prompt":"x","repetition_penalty":0}"#,
+            InvalidRequest,
+            "repetition_penalty: found 0",
+        ),
+        (
+            r#"{"prompt":"x","seed":1.5}"#,
+            InvalidRequest,
+            "seed: found 1.5",
+        ),
+        (
+            r#"{"prompt":"x","stop":["a",""]}"#,
+            InvalidRequest,
+            "stop: found an empty string",
+        ),
+        (
+            r#"{"prompt":"x","stop_ids":[300]}"#,
+            TokenOutOfRange,
+            "stop_ids[0]: found 300",
+        ),
+        (
+            r#"{"prompt":"x","stop_ids":[10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25]}"#,
+            InvalidRequest,
+            "stop_ids: found 17 ids with the end-of-sequence ids, expected at most 16",
+        ),
+        (
+            r#"{"prompt":"x","ignore_eos":1}"#,
+            InvalidRequest,
+            "ignore_eos: found 1, expected true or false",
+        ),
+        (
+            r#"{"prompt":"x","logprobs":21}"#,
+            InvalidRequest,
+            "logprobs: found 21, expected an integer from 0 to 20",
+        ),
+        (
+            r#"{"prompt":"x","timeout_ms":0}"#,
+            InvalidRequest,
+            "timeout_ms: found 0",
+        ),
+    ];
+    for (line, code, message) in cases {
+        let error = prepared(line).expect_err(line);
+        assert_eq!(error.code, *code, "{line}: {error}");
+        assert!(error.message.contains(message), "{line}: {error}");
+        assert!(!error.message.contains('\n'), "{line}: {error}");
+    }
+}
+
+#[test]
+fn a_broken_line_keeps_its_number_and_claims_no_id() {
+    let row = parse(b"{\"id\": 9, oops", 4);
+    assert_eq!(row.id.as_str(), "4");
+    assert!(!row.claims_id);
+}
