@@ -171,6 +171,22 @@ typedef struct tg_trace {
   uint32_t pad[3];
 } tg_trace;
 
+/* What the scheduler is doing, as of its last turn that changed something. Each word is written by itself, all
+ * of them before `action` is released: a reader who wants several of one turn reads `steps` before and after.
+ * A step runs while `action` is TG_ACTION_STEP; it is number steps - 1. */
+typedef struct tg_status {
+  uint64_t steps;        /* composed so far */
+  uint64_t start_ns;     /* clock of the turn that composed the newest, */
+  uint64_t stage;        /*   ... the stage that has begun last (stages of one GPU that follow its first say so themselves), */
+  uint64_t kind;         /*   ... its TG_KIND_*, */
+  uint64_t bucket_rows;  /*   ... the rows of its bucket, */
+  uint64_t rows;         /*   ... and its own */
+  uint64_t running;      /* slots in use */
+  uint64_t queue_depth;  /* requests seen and still waiting */
+  uint64_t free_pages;
+  uint64_t pad[7];
+} tg_status;
+
 /* The block's head. Capacities are powers of two. */
 typedef struct tg_rings {
   /* written by the host */
@@ -187,6 +203,7 @@ typedef struct tg_rings {
   tg_index trace_head;
   tg_index trace_lost;     /* records written over before the host read them */
   tg_index action;         /* the last turn's TG_ACTION_*, with the error in the upper half */
+  tg_status status;
   /* set once */
   uint64_t bytes;          /* of the whole block */
   uint64_t requests;       /* byte offsets from the start of the block: tg_request[request_capacity] */
@@ -353,11 +370,13 @@ typedef struct tg_state {
   tg_mailbox mailbox[TG_MAX_STAGES];
 } tg_state;
 
-/* The captured graphs of one stage, as the dispatcher launches them: each a cudaGraphExec_t that was
- * instantiated for device launch and uploaded. */
+/* The captured graphs of one GPU, as its dispatcher launches them: each a cudaGraphExec_t that was
+ * instantiated for device launch and uploaded. A step is the graphs of all stages, one after the other; the
+ * dispatcher is the last node of the last stage's. */
 typedef struct tg_graphs {
-  uint64_t idle;                             /* the dispatcher alone */
-  uint64_t step[TG_KINDS][TG_MAX_BUCKETS];   /* by outcome.kind and outcome.bucket; 0 past the ladder's end */
+  uint64_t idle;    /* the dispatcher alone */
+  uint64_t stages;  /* on this GPU */
+  uint64_t step[TG_MAX_STAGES][TG_KINDS][TG_MAX_BUCKETS];  /* by stage, outcome.kind and outcome.bucket; 0 past the ladder's end */
 } tg_graphs;
 
 /* ---- the core's functions (kernels/sched/sched.c); in device code they have no prototypes ----- */

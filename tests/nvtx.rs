@@ -3,7 +3,11 @@
 
 use std::path::Path;
 use std::process::Command;
-use tailgraph::telemetry::nvtx::{Name, range};
+use tailgraph::backend::{StageBackend, StepView};
+use tailgraph::error::Result;
+use tailgraph::plan::{EngineOptions, Ladders};
+use tailgraph::runtime::Engine;
+use tailgraph::telemetry::nvtx::{Category, Name, range};
 
 /// Set for the process that opens ranges, which is this test again: NVTX looks for its listener once.
 const SPEAKER: &str = "TAILGRAPH_TEST_NVTX_SPEAKER";
@@ -37,28 +41,71 @@ fn ranges_nest_in_our_domain_under_registered_names() {
     let heard: Vec<_> = printed
         .lines()
         .filter_map(|line| line.split("nvtx ").nth(1))
+        // All fixed names are registered with the first that is used.
+        .filter(|line| !line.starts_with("register tailgraph") || line.ends_with("decode 8"))
+        .filter(|line| !line.starts_with("category tailgraph") || line.ends_with("step"))
         .collect();
     assert_eq!(
         heard,
         [
             "domain tailgraph",
-            "register tailgraph load",
-            "register tailgraph capture",
-            "push tailgraph load",
-            "push tailgraph capture",
+            "register tailgraph decode 8",
+            "category tailgraph step",
+            "push tailgraph step/decode 8",
+            "push tailgraph step/decode 8",
             "pop tailgraph",
-            "push tailgraph capture",
+            "push tailgraph step/decode 8",
             "pop tailgraph",
             "pop tailgraph",
+            "start tailgraph run/serve",
+            "end tailgraph 1",
+            "start tailgraph run/drain",
+            "end tailgraph 2",
         ],
         "{printed}"
     );
 }
 
 fn speak() {
-    let (load, capture) = (Name::new(c"load"), Name::new(c"capture"));
-    let _load = range(load);
-    for _ in 0..2 {
-        let _capture = range(capture);
+    let decode = Name::new(Category::Step, c"decode 8");
+    {
+        let _outer = range(decode);
+        for _ in 0..2 {
+            let _inner = range(decode);
+        }
+    }
+    serve();
+}
+
+/// An engine's life, which ends on another thread than it began on.
+fn serve() {
+    let ladders = Ladders {
+        decode: vec![1],
+        mixed: vec![2],
+        score: vec![2],
+    };
+    let options = EngineOptions {
+        max_seqs: 1,
+        max_context: 8,
+        page_tokens: 16,
+        pages: 1,
+        step_tokens: 2,
+        chunk_align: 1,
+        steps_in_flight: 1,
+        record: false,
+    };
+    let mut engine = Engine::start(vec![Box::new(Idle)], &ladders, &options).unwrap();
+    let other = std::thread::spawn(move || {
+        engine.drain();
+        drop(engine);
+    });
+    other.join().unwrap();
+}
+
+struct Idle;
+
+impl StageBackend for Idle {
+    fn run(&mut self, _step: &StepView<'_>) -> Result<()> {
+        Ok(())
     }
 }

@@ -41,6 +41,23 @@ TG_FN uint32_t tg_did_something(const tg_state *state, const tg_turn *turn) {
          turn->publish != 0u;
 }
 
+/* Tells the host what the scheduler is doing; `action`, released after it, covers it. */
+TG_FN void tg_post_status(const tg_state *state, tg_rings *rings, uint32_t composed) {
+  const tg_outcome *outcome = &state->outcome;
+  tg_status *status = &rings->status;
+  if (composed) {
+    tg_store(&status->start_ns, state->inputs.now_ns);
+    tg_store(&status->stage, 0u);
+    tg_store(&status->kind, outcome->kind);
+    tg_store(&status->bucket_rows, state->config.bucket_rows[outcome->kind][outcome->bucket]);
+    tg_store(&status->rows, outcome->rows);
+    tg_store(&status->steps, state->steps_composed);
+  }
+  tg_store(&status->running, outcome->running);
+  tg_store(&status->queue_depth, outcome->queue_depth);
+  tg_store(&status->free_pages, outcome->free_pages);
+}
+
 /* Phase: lane 0 sums the turn up. */
 TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
   tg_turn *turn = tg_scratch(state);
@@ -70,6 +87,7 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
   outcome->free_pages = state->free_pages;
   outcome->steps_in_flight = (uint32_t)tg_in_flight(state);
   state->turn++;
+  if (outcome->changed) tg_post_status(state, rings, composed);
   tg_release(&rings->action.value, (uint64_t)outcome->error << 32 | outcome->action);
 }
 

@@ -42,6 +42,15 @@ TG_FN void tg_release(uint64_t *value, uint64_t to) {
 #endif
 }
 
+/* Writes a word that the other side may read at any time; what orders it is a later release. */
+TG_FN void tg_store(uint64_t *value, uint64_t to) {
+#ifdef __CUDACC__
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(value), "l"(to) : "memory");
+#else
+  __atomic_store_n(value, to, __ATOMIC_RELAXED);
+#endif
+}
+
 /* Sets bits of a word that several lanes may set in one phase: OR commutes, so their order does not show. */
 TG_FN void tg_set_bits(uint32_t *word, uint32_t bits) {
 #ifdef __CUDACC__

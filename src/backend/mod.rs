@@ -9,6 +9,8 @@ pub mod step;
 pub use step::StepView;
 
 use crate::error::Result;
+use crate::plan::Ladders;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Runs one stage. Steps come in order; rows at or past the step's `rows` do not exist here.
@@ -16,6 +18,44 @@ pub trait StageBackend: Send {
     /// Runs every operation of the stage for `step`. The stage before has left its residual stream in the
     /// hand-over buffer of the step's place; this one leaves its own there for the next.
     fn run(&mut self, step: &StepView<'_>) -> Result<()>;
+}
+
+/// Memory that the host reads and writes, and perhaps a device too: the same bytes for both. It stays where it is,
+/// and lives as long as the value; who may touch what, and when, its users settle among themselves.
+pub trait Block: Send + Sync {
+    /// Aligned to 128 bytes.
+    fn start(&self) -> NonNull<u8>;
+    fn bytes(&self) -> usize;
+}
+
+/// A device that runs all stages and the scheduler core itself: once launched, it takes requests from the ring block
+/// and leaves events there, and the host is needed for nothing else.
+pub trait DeviceScheduler: Send {
+    /// Gets everything ready but the launch: copies `state`, a whole `tg_state` block that no turn has been taken on,
+    /// to the device, captures a step for every bucket of `ladders` with at most `slots` sequences each, and makes
+    /// the block for the rings, `ring_bytes` long, that both sides see.
+    ///
+    /// # Errors
+    /// [`crate::Error::Memory`] where there is not enough; [`crate::Error::Runtime`] for what the device refuses.
+    fn prepare(
+        &mut self,
+        state: &[u8],
+        ring_bytes: usize,
+        ladders: &Ladders,
+        slots: u32,
+    ) -> Result<Box<dyn Block>>;
+
+    /// Starts the scheduler, with the rings laid out. Once, after [`DeviceScheduler::prepare`].
+    ///
+    /// # Errors
+    /// [`crate::Error::Runtime`] for what the device refuses.
+    fn launch(&mut self) -> Result<()>;
+
+    /// Whether the scheduler is still running on the device; it ends by itself once the core has nothing more to do.
+    ///
+    /// # Errors
+    /// [`crate::Error::Runtime`] where the device failed, naming what its driver said: nothing runs there any more.
+    fn running(&mut self) -> Result<bool>;
 }
 
 /// Takes the logits that requests asked for. Called from the last stage's thread; may block (back-pressure).

@@ -28,9 +28,15 @@ const READ_AHEAD: usize = 64;
 const WINDOW: u64 = 1024;
 
 pub fn run(mut args: GenerateArgs) -> Result<Exit> {
-    args.run.check()?;
+    let target = args.run.target()?;
     let source = ModelSource::parse(&args.model.model)?;
-    let opened = Opened::new(source, &args.run, &args.engine, &args.engine.limits())?;
+    let opened = Opened::new(
+        source,
+        target,
+        &args.run,
+        &args.engine,
+        &args.engine.limits(),
+    )?;
     let codec: Arc<dyn Codec> = Arc::new(ModelCodec::load(&opened.source)?);
     let plain = !args.prompts.is_empty() && args.output.is_none();
     let style = if plain { Style::Plain } else { Style::Json };

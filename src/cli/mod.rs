@@ -24,6 +24,7 @@ pub mod scoring;
 mod settings;
 mod synth;
 mod table;
+mod target;
 
 use crate::error::{Error, Result};
 use args::{Cli, Command};

@@ -3,6 +3,7 @@
 use super::args::{EngineArgs, RunArgs};
 use super::device::Device;
 use super::settings;
+use super::target::Target;
 use crate::backend::{SharedSink, cpu};
 use crate::error::Result;
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
@@ -15,6 +16,7 @@ use std::time::Duration;
 /// A model whose configuration is read and whose sizes fit, without its weights.
 pub struct Opened {
     pub source: ModelSource,
+    target: Target,
     pub config: Arc<ModelConfig>,
     pub generation: GenerationConfig,
     pub plan: Plan,
@@ -26,6 +28,7 @@ impl Opened {
     /// A wrong configuration or plan file, impossible sizes, too little memory.
     pub fn new(
         source: ModelSource,
+        target: Target,
         run: &RunArgs,
         engine: &EngineArgs,
         limits: &Limits,
@@ -33,9 +36,10 @@ impl Opened {
         let (config, generation) = source.config()?;
         let config = Arc::new(config);
         let plan = settings::plan(&config, &run.buckets, limits)?;
-        let memory = settings::memory(&source, &plan, limits, engine.budget()?)?;
+        let memory = settings::memory(&source, &target, &plan, limits, engine.budget(&target)?)?;
         Ok(Self {
             source,
+            target,
             config,
             generation,
             plan,
@@ -57,8 +61,26 @@ impl Opened {
         for warning in &model.warnings {
             warn(warning);
         }
-        let stages = cpu::stages(&Arc::new(model), &self.plan, &self.options, sink)?;
-        Engine::start(stages, &self.plan.ladders, &self.options)
+        match &self.target {
+            Target::Cpu => {
+                let stages = cpu::stages(&Arc::new(model), &self.plan, &self.options, sink)?;
+                Engine::start(stages, &self.plan.ladders, &self.options)
+            }
+            #[cfg(feature = "cuda")]
+            Target::Gpu { gpu, dtype, launch } => {
+                let mut engine = Engine::on_gpu(
+                    gpu,
+                    &model,
+                    &self.plan,
+                    &self.options,
+                    *dtype,
+                    *launch,
+                    sink,
+                )?;
+                engine.launch()?;
+                Ok(engine)
+            }
+        }
     }
 }
 

@@ -23,8 +23,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub fn run(args: &ScoreArgs) -> Result<Exit> {
-    args.run.check()?;
     let shape = check(args)?;
+    let target = args.run.target()?;
     let source = ModelSource::parse(&args.model.model)?;
     let (config, _) = source.config()?;
     let max_context = args
@@ -57,7 +57,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .expect
         .as_ref()
         .map(|path| {
-            let tolerance = args.tolerance.unwrap_or_else(|| tolerance(args));
+            let tolerance = args.tolerance.unwrap_or_else(|| tolerance(target.dtype()));
             Comparison::new(
                 TensorFile::open(path)?,
                 &targets,
@@ -81,7 +81,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .max()
         .unwrap_or(1);
     limits.max_context = limits.max_context.or(Some(longest));
-    let opened = Opened::new(source, &args.run, &args.engine, &limits)?;
+    let opened = Opened::new(source, target, &args.run, &args.engine, &limits)?;
     let sink = Arc::new(ScoreSink::new(
         targets,
         config.vocab_size,
@@ -153,10 +153,10 @@ fn say_rate(prompts: &[&[u32]], seconds: f64) {
     ));
 }
 
-fn tolerance(args: &ScoreArgs) -> f64 {
-    match args.run.precision.dtype() {
-        None | Some(DType::F32) => 1e-4,
-        Some(DType::BF16 | DType::F16) => 5e-2,
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => 1e-4,
+        DType::BF16 | DType::F16 => 5e-2,
     }
 }
 

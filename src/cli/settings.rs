@@ -1,9 +1,8 @@
 //! Flags that several commands share: from what was written to what it means.
 
-use super::args::{
-    BucketArgs, DoctorCommand, Dtype, EngineArgs, InspectCommand, PrecisionArgs, RunArgs,
-};
+use super::args::{BucketArgs, DoctorCommand, Dtype, EngineArgs, InspectCommand, PrecisionArgs};
 use super::doctor::Subject;
+use super::target::Target;
 use super::{Exit, print};
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig, ModelSource};
@@ -16,10 +15,6 @@ use std::sync::Arc;
 
 /// Element type of published weights.
 const CHECKPOINT: DType = DType::BF16;
-
-fn usage<T>(message: impl Into<String>) -> Result<T> {
-    Err(Error::Usage(message.into()))
-}
 
 impl PrecisionArgs {
     /// `--dtype` or `--fp16`; `None` where neither is given.
@@ -35,54 +30,6 @@ impl PrecisionArgs {
     }
 }
 
-impl RunArgs {
-    /// Checks that the flags name something this build runs: the CPU, in f32.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] for a device or a combination that there is not.
-    pub fn check(&self) -> Result<()> {
-        match self.device.as_deref() {
-            None | Some("cpu") => {}
-            Some(device) if device == "cuda" || is_gpu_list(device) => {
-                return if cfg!(feature = "cuda") {
-                    usage(format!(
-                        "--device {device}: this version does not run models on GPUs yet, expected --device cpu"
-                    ))
-                } else {
-                    usage(format!(
-                        "--device {device}: this build has no GPU support; build it with `cargo build --release --features cuda`, or use --device cpu"
-                    ))
-                };
-            }
-            Some(other) => {
-                return usage(format!(
-                    "--device {other}: expected cpu, cuda, or cuda: with GPU numbers such as cuda:0,1"
-                ));
-            }
-        }
-        match self.precision.dtype() {
-            None | Some(DType::F32) => {}
-            Some(_) if self.precision.fp16 => return usage("--fp16: the CPU computes in f32 only"),
-            Some(dtype) => {
-                let name = format!("{dtype:?}").to_lowercase();
-                return usage(format!("--dtype {name}: the CPU computes in f32 only"));
-            }
-        }
-        if self.launch.is_some() {
-            return usage(
-                "--launch: the CPU launches no kernels; it is an option of --device cuda",
-            );
-        }
-        Ok(())
-    }
-}
-
-fn is_gpu_list(device: &str) -> bool {
-    device
-        .strip_prefix("cuda:")
-        .is_some_and(|list| list.split(',').all(|gpu| gpu.parse::<u32>().is_ok()))
-}
-
 impl EngineArgs {
     pub fn limits(&self) -> Limits {
         Limits {
@@ -96,15 +43,17 @@ impl EngineArgs {
         }
     }
 
+    /// Of the target's memory.
+    ///
     /// # Errors
     /// [`Error::Usage`] for a size that is none.
-    pub fn budget(&self) -> Result<Budget> {
+    pub fn budget(&self, target: &Target) -> Result<Budget> {
         let limit = self
             .memory_limit
             .as_deref()
             .map(|text| parse_bytes(text).map_err(|e| Error::Usage(format!("--memory-limit {e}"))))
             .transpose()?;
-        Ok(Budget::new(limit))
+        target.budget(limit)
     }
 }
 
@@ -113,18 +62,33 @@ pub fn plan(config: &Arc<ModelConfig>, buckets: &BucketArgs, limits: &Limits) ->
     GraphFile::open(buckets.bucket_file.as_deref())?.plan(config.clone(), limits)
 }
 
-/// Sizes of a run on the CPU, before any weight is loaded.
+/// Sizes of a run, before any weight is loaded.
+///
+/// # Errors
+/// A model that the target does not take, limits that cannot be, too little memory.
 pub fn memory(
     source: &ModelSource,
+    target: &Target,
     plan: &Plan,
     limits: &Limits,
     budget: Budget,
 ) -> Result<MemoryPlan> {
-    let placement = match source {
-        ModelSource::Dir(_) => WeightPlacement::Mapped,
-        ModelSource::Random { .. } => WeightPlacement::Resident,
+    let placement = match (target, source) {
+        (Target::Cpu, ModelSource::Dir(_)) => WeightPlacement::Mapped,
+        (Target::Cpu, ModelSource::Random { .. }) => WeightPlacement::Resident,
+        #[cfg(feature = "cuda")]
+        (Target::Gpu { .. }, _) => WeightPlacement::Device,
     };
-    let precision = Precision::new(DType::F32, CHECKPOINT);
+    let precision = Precision::new(target.dtype(), CHECKPOINT);
+    #[cfg(feature = "cuda")]
+    if let Target::Gpu { .. } = target {
+        use crate::backend::cuda::ops::{Types, kernels};
+        let types = Types {
+            operand: precision.compute,
+            weights: precision.weights,
+        };
+        kernels::check(&plan.config, types)?;
+    }
     MemoryPlan::new(plan, precision, placement, limits, budget)
 }
 
@@ -147,15 +111,15 @@ pub fn inspect(args: &InspectCommand) -> Result<Exit> {
 
 /// The `doctor` command.
 pub fn doctor(args: &DoctorCommand) -> Result<Exit> {
-    args.run.check()?;
-    let budget = args.engine.budget()?;
+    let target = args.run.target()?;
+    let budget = args.engine.budget(&target)?;
     let subject = args.model.as_ref().map(|name| Subject {
         name: name.clone(),
         memory: ModelSource::parse(name).and_then(|source| {
             let (config, _) = source.config()?;
             let limits = args.engine.limits();
             let plan = plan(&Arc::new(config), &args.run.buckets, &limits)?;
-            memory(&source, &plan, &limits, budget)
+            memory(&source, &target, &plan, &limits, budget)
         }),
     });
     let mut out = Vec::new();

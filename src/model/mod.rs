@@ -6,6 +6,7 @@
 //!   words the errors)
 //! - [`weights`]: tensors by role; [`layout`]: their published names, shapes and order
 //! - [`checkpoint`]: weights from safetensors files, whose headers `header` checks
+//! - [`rotary`]: frequencies of the position embedding
 //! - [`random`]: weights of random presets, made by [`philox`]
 //! - [`synth`]: the same weights written to disk, with the tokenizer of `tokenizer_files`
 
@@ -18,6 +19,7 @@ pub mod layer_types;
 pub mod layout;
 pub mod philox;
 pub mod random;
+pub mod rotary;
 pub mod source;
 pub mod synth;
 mod tokenizer_files;

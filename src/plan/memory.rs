@@ -1,10 +1,11 @@
-//! Memory arithmetic for a run on the CPU: everything that is allocated at start-up, itemised, and the context
-//! and page pool that fit a budget. Known before any weight is read.
+//! Memory arithmetic for a run: everything that is allocated at start-up, itemised, and the context and page pool
+//! that fit a budget. Known before any weight is read.
 
 use super::bytes::{Bytes, whole_bytes};
-use super::params::model_bytes;
+use super::params::{device_model_bytes, model_bytes};
 use super::{
-    Budget, EngineOptions, Limits, Plan, Precision, RingCapacities, SCORE_TILE_ROWS, StepKind,
+    Arena, ArenaShape, Budget, EngineOptions, Limits, Plan, Precision, RingCapacities,
+    SCORE_TILE_ROWS, StepKind,
 };
 use crate::error::{Error, Result};
 
@@ -26,6 +27,8 @@ pub enum WeightPlacement {
     Mapped,
     /// Generated into memory: part of the budget.
     Resident,
+    /// Copied to a device, whose memory the budget is about; so are all other items.
+    Device,
 }
 
 /// One line of the arithmetic.
@@ -189,18 +192,40 @@ fn fixed_items(
     let state_bytes = plan.conv_state_bytes_per_sequence(precision.compute);
     let stages = plan.stages.len();
     let rows = largest_bucket(plan, options);
-    let stage_arena = arena_bytes(plan, precision, rows);
+    // On a device all stages share one arena.
+    let (arenas, stage_arena) = match placement {
+        WeightPlacement::Device => {
+            let shape = ArenaShape {
+                rows: rows as usize,
+                slots: options.max_seqs as usize,
+                operand: precision.compute,
+            };
+            (1, Arena::new(config, shape).activation_bytes as u64)
+        }
+        WeightPlacement::Mapped | WeightPlacement::Resident => {
+            (stages, arena_bytes(plan, precision, rows))
+        }
+    };
     let mut items = vec![
         MemoryItem {
             name: "weights",
-            bytes: whole_bytes(model_bytes(config, precision.weights)),
+            bytes: whole_bytes(match placement {
+                WeightPlacement::Device => device_model_bytes(config, precision.weights),
+                WeightPlacement::Mapped | WeightPlacement::Resident => {
+                    model_bytes(config, precision.weights)
+                }
+            }),
             arithmetic: match placement {
                 WeightPlacement::Mapped => {
                     "mapped from the checkpoint: the system may drop and reread them".into()
                 }
                 WeightPlacement::Resident => "generated into memory".into(),
+                WeightPlacement::Device => format!(
+                    "copied to the device: matrices in {:?}, norms, taps, biases and routers in F32",
+                    precision.weights
+                ),
             },
-            in_budget: placement == WeightPlacement::Resident,
+            in_budget: placement != WeightPlacement::Mapped,
         },
         item(
             "conv state",
@@ -209,15 +234,15 @@ fn fixed_items(
         ),
         item(
             "activations",
-            stage_arena.saturating_mul(stages as u64),
+            stage_arena.saturating_mul(arenas as u64),
             format!(
-                "{stages} {} of {} for {rows} rows",
-                plural(stages, "stage"),
+                "{arenas} {} of {} for {rows} rows",
+                plural(arenas, if arenas == stages { "stage" } else { "arena" }),
                 Bytes(stage_arena)
             ),
         ),
     ];
-    if stages > 1 {
+    if arenas > 1 {
         let handover =
             whole_bytes(f64::from(options.step_tokens) * config.hidden_size as f64 * 4.0);
         let buffers = (stages as u64 - 1) * u64::from(options.steps_in_flight);

@@ -5,8 +5,10 @@
 //! - [`graphs`]: bucket ladders and stage cuts from `graphs/*.toml`
 //! - [`params`], [`cost`], [`gpu`]: an operation's weights, bytes and FLOPs, and the time they need at least
 //! - [`options`], [`memory`], [`budget`]: the sizes an engine starts with, and whether they fit
+//! - [`arena`]: a device's activations
 //! - [`bytes`]: sizes as people write them
 
+pub mod arena;
 pub mod budget;
 pub mod build;
 pub mod bytes;
@@ -18,6 +20,7 @@ pub mod op;
 pub mod options;
 pub mod params;
 
+pub use arena::{Arena, ArenaShape};
 pub use budget::Budget;
 pub use cost::{Cost, Precision, StepShape};
 pub use gpu::Gpu;
@@ -79,6 +82,25 @@ impl Ladders {
         }
     }
 
+    /// Without the buckets that no step of these sizes needs: who captures a graph for each captures no more than these.
+    pub fn reachable(&self, options: &EngineOptions) -> Self {
+        let up_to = |ladder: &[u32], rows: u32| {
+            let needed = ladder.partition_point(|&bucket| bucket < rows) + 1;
+            ladder[..needed.min(ladder.len())].to_vec()
+        };
+        Self {
+            decode: up_to(&self.decode, options.max_seqs),
+            mixed: up_to(&self.mixed, options.step_tokens),
+            score: up_to(&self.score, options.step_tokens),
+        }
+    }
+
+    /// Rows of the largest bucket of all.
+    pub fn largest(&self) -> u32 {
+        let ladders = StepKind::ALL.map(|kind| self.of(kind).last().copied());
+        ladders.into_iter().flatten().max().unwrap_or(0)
+    }
+
     /// The smallest bucket of `kind` that holds `rows`; `None` where the largest is too small.
     pub fn bucket(&self, kind: StepKind, rows: u32) -> Option<u32> {
         self.of(kind).iter().copied().find(|&bucket| bucket >= rows)
@@ -100,4 +122,33 @@ pub struct Plan {
     pub config: Arc<ModelConfig>,
     pub ladders: Ladders,
     pub stages: Vec<Stage>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reachable_ladders_end_with_the_bucket_that_holds_the_largest_step() {
+        let ladders = Ladders {
+            decode: vec![1, 2, 4, 8],
+            mixed: vec![512, 1024],
+            score: vec![600],
+        };
+        let options = EngineOptions {
+            max_seqs: 3,
+            max_context: 64,
+            page_tokens: 16,
+            pages: 12,
+            step_tokens: 512,
+            chunk_align: 64,
+            steps_in_flight: 1,
+            record: false,
+        };
+        let reachable = ladders.reachable(&options);
+        assert_eq!(reachable.decode, [1, 2, 4]);
+        assert_eq!(reachable.mixed, [512]);
+        assert_eq!(reachable.score, [600]);
+        assert_eq!(reachable.largest(), 600);
+    }
 }

@@ -3,8 +3,9 @@
 
 use super::memory::{Memory, acquire};
 use super::rings::HostRings;
+use super::sizes::Sizes;
 use crate::backend::StepView;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plan::{EngineOptions, Ladders, RingCapacities};
 use crate::sys::abi;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ impl Core {
     /// Allocates the scheduler's memory: the core, the host's end of its rings, and one link per stage.
     ///
     /// # Errors
-    /// [`Error::Usage`] naming the options where they break a rule of the core.
+    /// [`crate::Error::Usage`] naming the options where they break a rule of the core.
     pub fn new(
         options: &EngineOptions,
         ladders: &Ladders,
@@ -54,62 +55,8 @@ impl Core {
         capacities: RingCapacities,
         record: bool,
     ) -> Result<(Self, HostRings, Vec<StageLink>)> {
-        let mut config = abi::tg_config {
-            slots: options.max_seqs,
-            pages: options.pages,
-            page_tokens: options.page_tokens,
-            max_context: options.max_context,
-            step_tokens: options.step_tokens,
-            chunk_align: options.chunk_align,
-            stages,
-            steps_in_flight: options.steps_in_flight,
-            mailbox_depth: options.steps_in_flight,
-            request_capacity: capacities.requests,
-            token_capacity: capacities.tokens,
-            event_capacity: capacities.events,
-            ..Default::default()
-        };
-        for (kind, ladder) in [&ladders.decode, &ladders.mixed, &ladders.score]
-            .into_iter()
-            .enumerate()
-        {
-            if ladder.len() > config.bucket_rows[kind].len() {
-                return Err(Error::Usage(format!(
-                    "a bucket ladder has {} entries; at most {} are allowed",
-                    ladder.len(),
-                    config.bucket_rows[kind].len()
-                )));
-            }
-            config.bucket_count[kind] = ladder.len() as u32;
-            config.bucket_rows[kind][..ladder.len()].copy_from_slice(ladder);
-        }
-        let shape = abi::tg_rings {
-            request_capacity: capacities.requests,
-            token_capacity: capacities.tokens,
-            control_capacity: capacities.controls,
-            event_capacity: capacities.events,
-            trace_capacity: capacities.trace,
-            record: u32::from(record),
-            ..Default::default()
-        };
-        let memory = Memory::new(&config, &shape).ok_or_else(|| {
-            Error::Usage(format!(
-                "the scheduler cannot run with these sizes: max-seqs {} (1 to {}), step-tokens {} (at least max-seqs + {} and at most \
-                 the largest mixed and score buckets), {stages} stages with {} steps in flight (at most {}), largest decode bucket {} \
-                 (at least max-seqs), {} pages of {} tokens, context {}",
-                options.max_seqs,
-                abi::TG_MAX_SLOTS,
-                options.step_tokens,
-                options.chunk_align,
-                options.steps_in_flight,
-                abi::TG_MAX_STEPS,
-                ladders.decode.last().copied().unwrap_or(0),
-                options.pages,
-                options.page_tokens,
-                options.max_context,
-            ))
-        })?;
-        let memory = Arc::new(memory);
+        let sizes = Sizes::new(options, ladders, stages, capacities, record)?;
+        let memory = Arc::new(Memory::new(&sizes));
         let links = (0..stages)
             .map(|stage| StageLink {
                 memory: memory.clone(),
@@ -121,7 +68,7 @@ impl Core {
             Self {
                 memory: memory.clone(),
             },
-            HostRings::new(memory),
+            HostRings::new(memory.rings().clone()),
             links,
         ))
     }
@@ -131,7 +78,7 @@ impl Core {
         self.phases(0, now_ns);
         // SAFETY: the blocks are initialised, and only this handle's thread writes the trace.
         unsafe {
-            abi::tg_trace_write(self.memory.state(), self.memory.rings(), end_ns(), 0);
+            abi::tg_trace_write(self.memory.state(), self.memory.rings().head(), end_ns(), 0);
         }
         self.outcome()
     }
@@ -167,7 +114,7 @@ impl Core {
             for phase in first..abi::tg_phases() {
                 abi::tg_phase(
                     self.memory.state(),
-                    self.memory.rings(),
+                    self.memory.rings().head(),
                     now_ns,
                     phase,
                     0,
@@ -231,7 +178,7 @@ impl StageLink {
     /// Has the scheduler ended, drained or stopped or in error?
     pub fn done(&self) -> bool {
         // SAFETY: the index is atomic on both sides.
-        let action = unsafe { acquire(&raw mut (*self.memory.rings()).action) } as u32;
+        let action = unsafe { acquire(&raw mut (*self.memory.rings().head()).action) } as u32;
         action == abi::TG_ACTION_DONE || action == abi::TG_ACTION_ERROR
     }
 

@@ -1,59 +1,52 @@
-//! [`Engine`]: requests in, events out. One scheduler thread turns the core and runs stage 0; every other
-//! stage has a thread of its own, fed by its mailbox.
+//! [`Engine`]: requests in, events out, wherever the scheduler runs: on threads of the host, or on a device that
+//! schedules itself.
 
-use super::core::{Action, Core, StageLink};
+use super::core::Core;
+use super::device::Device;
+use super::memory::{RingBlock, StateBlock};
 use super::options::EngineStatus;
 use super::request::{Event, Request};
 use super::rings::HostRings;
-use super::signal::Signal;
-use crate::backend::StageBackend;
+use super::sizes::Sizes;
+use super::threads::Threads;
+use super::watchdog::Watchdog;
+use crate::backend::{DeviceScheduler, StageBackend};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, RingCapacities};
 use crate::sys::abi::tg_trace;
-use parking_lot::Mutex;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use crate::telemetry::nvtx::{Span, names};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Timeouts are noticed when a turn runs, so an idle scheduler looks at the clock at least this often.
-const IDLE_POLL: Duration = Duration::from_millis(2);
-/// A stage is woken by its mailbox; this only bounds how long a missed end of the engine could go unseen.
-const STAGE_POLL: Duration = Duration::from_millis(50);
-
-/// What the threads share besides the scheduler's memory.
-#[derive(Default)]
-struct Shared {
-    /// Something happened that a scheduler or stage thread may be waiting for.
-    work: Signal,
-    /// Something happened that the host may be waiting for.
-    host: Signal,
-    failure: Mutex<Option<String>>,
-    status: Mutex<EngineStatus>,
+/// What turns the rings on the other side.
+pub(super) trait Driver: Send {
+    /// Starts the scheduler; a second call does nothing.
+    fn launch(&mut self) -> Result<()>;
+    /// The host has moved a ring index or a flag.
+    fn notify(&mut self);
+    /// To be read before looking for an event and handed to [`Driver::wait`], so that no news is missed.
+    fn epoch(&self) -> u64;
+    /// Returns once there may be news past `epoch`, or after `limit`, or sooner.
+    fn wait(&mut self, epoch: u64, limit: Duration);
+    /// What ended the scheduler other than the end of its work.
+    fn failure(&mut self, rings: &HostRings) -> Option<String>;
+    /// Ends it, the stop flag being set. `stuck`: a step of it does not end.
+    fn stop(&mut self, stuck: bool);
 }
 
-impl Shared {
-    /// Keeps the first failure and wakes everyone; later ones are its consequences.
-    fn fail(&self, message: String) {
-        self.failure.lock().get_or_insert(message);
-        self.work.notify();
-        self.host.notify();
-    }
-
-    fn failed(&self) -> bool {
-        self.failure.lock().is_some()
-    }
-}
-
-/// A running engine. Used from one thread; dropping it stops everything.
+/// A running engine. Used from one thread at a time; dropping it stops everything.
 pub struct Engine {
     rings: HostRings,
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    driver: Box<dyn Driver>,
+    watchdog: Option<Watchdog>,
+    /// The step that the watchdog found.
+    stuck: Option<String>,
+    /// From launch to drain, then from drain to the end.
+    span: Option<Span>,
 }
 
 impl Engine {
-    /// Starts the scheduler with one backend per stage, in order. `options` must fit the ladders
+    /// Starts the scheduler on the host with one backend per stage, in order. `options` must fit the ladders
     /// (see [`EngineOptions`]); all memory of the scheduler is allocated here.
     ///
     /// # Errors
@@ -63,36 +56,77 @@ impl Engine {
         ladders: &Ladders,
         options: &EngineOptions,
     ) -> Result<Self> {
-        let (core, rings, links) = Core::new(
-            options,
-            ladders,
-            stages.len() as u32,
-            RingCapacities::new(options),
-            options.record,
-        )?;
-        let shared = Arc::new(Shared::default());
-        let mut threads = Vec::with_capacity(stages.len());
-        let mut later = stages.into_iter().zip(links).enumerate();
-        let (_, (first, first_link)) = later
-            .next()
-            .ok_or_else(|| Error::Usage("a plan needs at least one stage".into()))?;
-        for (index, (backend, link)) in later {
-            let shared_ = shared.clone();
-            threads.push(spawn(
-                format!("stage-{index}"),
-                shared.clone(),
-                move || run_stage(backend, link, &shared_),
-            )?);
-        }
-        let shared_ = shared.clone();
-        threads.push(spawn("scheduler".into(), shared.clone(), move || {
-            run_scheduler(core, first, first_link, &shared_)
-        })?);
-        Ok(Self {
+        let capacities = RingCapacities::new(options);
+        let mut engine = Self::on_host(stages, ladders, options, capacities)?;
+        engine.launch()?;
+        Ok(engine)
+    }
+
+    /// As [`Engine::start`], with rings of these sizes, and without the [`Engine::launch`].
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where the options or the capacities break one of the core's rules.
+    pub fn on_host(
+        stages: Vec<Box<dyn StageBackend>>,
+        ladders: &Ladders,
+        options: &EngineOptions,
+        capacities: RingCapacities,
+    ) -> Result<Self> {
+        let count = stages.len() as u32;
+        let (core, rings, links) = Core::new(options, ladders, count, capacities, options.record)?;
+        let stages = stages.into_iter().zip(links).collect();
+        Ok(Self::new(rings, Box::new(Threads::new(core, stages))))
+    }
+
+    /// An engine whose scheduler runs on the device, with all its stages; not launched yet. Steps of one device never
+    /// overlap, so one is in flight, whatever the options say.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where the options or the capacities break one of the core's rules; what
+    /// [`DeviceScheduler::prepare`] gives.
+    pub fn on_device(
+        mut device: Box<dyn DeviceScheduler>,
+        ladders: &Ladders,
+        options: &EngineOptions,
+        capacities: RingCapacities,
+    ) -> Result<Self> {
+        let options = EngineOptions {
+            steps_in_flight: 1,
+            ..*options
+        };
+        let sizes = Sizes::new(&options, ladders, 1, capacities, options.record)?;
+        let mut state = StateBlock::new(&sizes);
+        let block = device.prepare(state.image(), sizes.ring_bytes, ladders, options.max_seqs)?;
+        let rings = HostRings::new(Arc::new(RingBlock::new(&sizes, block)));
+        Ok(Self::new(rings, Box::new(Device::new(device))))
+    }
+
+    fn new(rings: HostRings, driver: Box<dyn Driver>) -> Self {
+        Self {
             rings,
-            shared,
-            threads,
-        })
+            driver,
+            watchdog: None,
+            stuck: None,
+            span: None,
+        }
+    }
+
+    /// Lets a step that takes longer than `limit` in one stage fail the engine, in [`Engine::next_event`], with a
+    /// message that names it. Without, one that never ends is waited for.
+    pub fn watch(&mut self, limit: Duration) {
+        self.watchdog = Some(Watchdog::new(limit));
+    }
+
+    /// Starts an engine that was made without being started: what has been submitted before is there as a whole when
+    /// the scheduler first looks. A second call does nothing.
+    ///
+    /// # Errors
+    /// [`Error::Runtime`] where the system or the device refuses.
+    pub fn launch(&mut self) -> Result<()> {
+        if self.span.is_none() {
+            self.span = Some(Span::new(names().serve));
+        }
+        self.driver.launch()
     }
 
     /// Queues a request and returns its number (0, 1, 2 ...), or `None` while the rings are full: take
@@ -104,7 +138,7 @@ impl Engine {
         self.check()?;
         let number = self.rings.try_push_request(request)?;
         if number.is_some() {
-            self.shared.work.notify();
+            self.driver.notify();
         }
         Ok(number)
     }
@@ -113,29 +147,40 @@ impl Engine {
     /// control ring is full: try again.
     pub fn cancel(&mut self, request: u64) -> bool {
         let pushed = self.rings.push_cancel(request);
-        self.shared.work.notify();
+        self.driver.notify();
         pushed
     }
 
     /// The next event, waiting for it at most `wait`.
     ///
     /// # Errors
-    /// [`Error::Runtime`] once a stage or the core failed and every event before that is out.
+    /// [`Error::Runtime`] once a stage, the device or the core failed, or a step got stuck (see [`Engine::watch`]),
+    /// and every event before that is out.
     pub fn next_event(&mut self, wait: Duration) -> Result<Option<Event>> {
         let deadline = Instant::now() + wait;
         loop {
-            let epoch = self.shared.host.epoch();
-            if let Some(event) = self.rings.pop_event() {
-                self.shared.work.notify();
+            let epoch = self.driver.epoch();
+            if let Some(event) = self.pop_event() {
                 return Ok(Some(event));
             }
-            self.check()?;
+            if let Err(error) = self.check() {
+                // The last events may have come between the look at the ring and the look at the failure.
+                return self.pop_event().map(Some).ok_or(error);
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(None);
             }
-            self.shared.host.wait_past(epoch, left);
+            self.driver.wait(epoch, left);
         }
+    }
+
+    fn pop_event(&mut self) -> Option<Event> {
+        let event = self.rings.pop_event();
+        if event.is_some() {
+            self.driver.notify();
+        }
+        event
     }
 
     /// The oldest trace record that has not been read. With [`EngineOptions::record`] the scheduler waits for
@@ -143,25 +188,38 @@ impl Engine {
     pub fn next_trace(&mut self) -> Option<tg_trace> {
         let record = self.rings.pop_trace();
         if record.is_some() {
-            self.shared.work.notify();
+            self.driver.notify();
         }
         record
     }
 
+    /// Trace records written over before they were read.
+    pub fn traces_lost(&self) -> u64 {
+        self.rings.traces_lost()
+    }
+
     /// No more requests will come: the scheduler ends once all have ended.
     pub fn drain(&mut self) {
+        self.span = None;
+        self.span = Some(Span::new(names().drain));
         self.rings.set_drain();
-        self.shared.work.notify();
+        self.driver.notify();
     }
 
     /// What is in flight, as of the last turn that changed something.
     pub fn status(&self) -> EngineStatus {
-        *self.shared.status.lock()
+        self.rings.status()
     }
 
-    fn check(&self) -> Result<()> {
-        match &*self.shared.failure.lock() {
-            Some(message) => Err(Error::Runtime(message.clone())),
+    fn check(&mut self) -> Result<()> {
+        if self.stuck.is_none()
+            && let Some(watchdog) = &mut self.watchdog
+        {
+            self.stuck = watchdog.look(self.rings.step_running(), Instant::now());
+        }
+        let failure = self.driver.failure(&self.rings);
+        match failure.or_else(|| self.stuck.clone()) {
+            Some(message) => Err(Error::Runtime(message)),
             None => Ok(()),
         }
     }
@@ -170,110 +228,6 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.rings.set_stop();
-        self.shared.work.notify();
-        for thread in self.threads.drain(..) {
-            // A panic in a thread has been kept as the failure; there is no one left to tell here.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// A named thread whose error or panic becomes the engine's failure.
-fn spawn(
-    name: String,
-    shared: Arc<Shared>,
-    body: impl FnOnce() -> Result<()> + Send + 'static,
-) -> Result<JoinHandle<()>> {
-    let thread = std::thread::Builder::new().name(name.clone());
-    thread
-        .spawn(move || match catch_unwind(AssertUnwindSafe(body)) {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => shared.fail(format!("{name}: {error}")),
-            Err(panic) => {
-                let what = panic
-                    .downcast_ref::<String>()
-                    .map(String::as_str)
-                    .or_else(|| panic.downcast_ref::<&str>().copied())
-                    .unwrap_or("no message");
-                shared.fail(format!("{name} panicked: {what}"));
-            }
-        })
-        .map_err(|error| Error::Runtime(format!("the system refused a thread: {error}")))
-}
-
-/// Turns the core and runs stage 0 until the core is done.
-fn run_scheduler(
-    mut core: Core,
-    mut backend: Box<dyn StageBackend>,
-    mut link: StageLink,
-    shared: &Shared,
-) -> Result<()> {
-    let start = Instant::now();
-    let now_ns = || start.elapsed().as_nanos() as u64;
-    loop {
-        let epoch = shared.work.epoch();
-        let outcome = core.turn(now_ns(), now_ns);
-        if outcome.changed {
-            *shared.status.lock() = EngineStatus {
-                running: outcome.running,
-                waiting: outcome.queue_depth,
-                free_pages: outcome.free_pages,
-                steps: core.steps_composed(),
-            };
-            shared.host.notify();
-        }
-        match outcome.action {
-            Action::Step(number) => {
-                backend.run(&link.step(number))?;
-                hand_over(number, &mut link, shared);
-            }
-            Action::Idle | Action::Blocked if outcome.changed => {}
-            Action::Idle | Action::Blocked => shared.work.wait_past(epoch, IDLE_POLL),
-            Action::Done => {
-                shared.work.notify();
-                return Ok(());
-            }
-            Action::Error(code) => {
-                return Err(Error::Runtime(format!(
-                    "the scheduler core stopped with error {code} after {} steps: this is a bug in tailgraph",
-                    core.steps_composed()
-                )));
-            }
-        }
-        if shared.failed() {
-            return Ok(());
-        }
-    }
-}
-
-/// Runs one later stage for every step that comes into its mailbox, until the scheduler is done.
-fn run_stage(
-    mut backend: Box<dyn StageBackend>,
-    mut link: StageLink,
-    shared: &Shared,
-) -> Result<()> {
-    loop {
-        let epoch = shared.work.epoch();
-        if let Some(number) = link.take() {
-            shared.work.notify();
-            backend.run(&link.step(number))?;
-            hand_over(number, &mut link, shared);
-        } else if link.done() || shared.failed() {
-            return Ok(());
-        } else {
-            shared.work.wait_past(epoch, STAGE_POLL);
-        }
-    }
-}
-
-/// Posts a step to the next stage, waiting for a credit. Gives up only where the engine is ending anyway.
-fn hand_over(number: u64, link: &mut StageLink, shared: &Shared) {
-    loop {
-        let epoch = shared.work.epoch();
-        if link.post(number) || link.done() || shared.failed() {
-            shared.work.notify();
-            return;
-        }
-        shared.work.wait_past(epoch, STAGE_POLL);
+        self.driver.stop(self.stuck.is_some());
     }
 }

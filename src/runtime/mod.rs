@@ -1,14 +1,20 @@
 //! The runtime: the scheduler core compiled for the host, the rings around it, a thread per stage, and
-//! [`Engine`], which takes requests and gives events. Uses `backend` through one trait and `sys`; knows
+//! [`Engine`], which takes requests and gives events. Uses `backend` through two traits (`cuda` also puts a model on a GPU) and `sys`; knows
 //! nothing of text, files or the command line.
 
 pub mod core;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+mod device;
 pub mod engine;
 mod memory;
 pub mod options;
 pub mod request;
 pub mod rings;
 mod signal;
+mod sizes;
+mod threads;
+mod watchdog;
 
 pub use core::{Action, Core, Outcome, StageLink};
 pub use engine::Engine;

@@ -1,6 +1,7 @@
 //! The host's end of the rings: requests and cancels in, events and trace records out.
 
-use super::memory::{Memory, acquire, index, release};
+use super::memory::{RingBlock, acquire, index, release, word};
+use super::options::EngineStatus;
 use super::request::{EndReason, Event, Logits, Request, Sampling, Timing, TokenLogprobs};
 use crate::error::{Error, Result};
 use crate::sys::abi;
@@ -10,16 +11,16 @@ use std::time::Duration;
 
 /// Belongs to one thread at a time; the only writer of the host's indices.
 pub struct HostRings {
-    memory: Arc<Memory>,
+    rings: Arc<RingBlock>,
     /// Where the next prompt starts in the token ring.
     token_head: u64,
     traces_lost: u64,
 }
 
 impl HostRings {
-    pub(super) fn new(memory: Arc<Memory>) -> Self {
+    pub(super) fn new(rings: Arc<RingBlock>) -> Self {
         Self {
-            memory,
+            rings,
             token_head: 0,
             traces_lost: 0,
         }
@@ -31,7 +32,7 @@ impl HostRings {
     /// [`Error::Usage`] where it has no prompt, more stop ids than an entry holds, or a prompt longer than the
     /// whole token ring.
     pub fn try_push_request(&mut self, request: &Request) -> Result<Option<u64>> {
-        let rings = self.memory.rings();
+        let rings = self.rings.head();
         let prompt = &request.prompt;
         // SAFETY: capacities never change; the indices are atomic on both sides.
         let (head, tail, token_tail, token_capacity, capacity) = unsafe {
@@ -59,12 +60,12 @@ impl HostRings {
         // before the head is released below.
         unsafe {
             for (at, &token) in (self.token_head..).zip(prompt) {
-                self.memory
-                    .ring_entry::<i32>((*rings).tokens, token_capacity, at)
+                self.rings
+                    .entry::<i32>((*rings).tokens, token_capacity, at)
                     .write(token as i32);
             }
-            self.memory
-                .ring_entry::<abi::tg_request>((*rings).requests, capacity, head)
+            self.rings
+                .entry::<abi::tg_request>((*rings).requests, capacity, head)
                 .write(entry);
             release(&raw mut (*rings).request_head, head + 1);
         }
@@ -74,7 +75,7 @@ impl HostRings {
 
     /// Asks for a request to be ended early. `false` while the control ring is full.
     pub fn push_cancel(&mut self, request: u64) -> bool {
-        let rings = self.memory.rings();
+        let rings = self.rings.head();
         // SAFETY: as for requests.
         unsafe {
             let head = acquire(&raw mut (*rings).control_head);
@@ -82,8 +83,8 @@ impl HostRings {
             if head - acquire(&raw mut (*rings).control_tail) >= u64::from(capacity) {
                 return false;
             }
-            self.memory
-                .ring_entry::<abi::tg_control>((*rings).controls, capacity, head)
+            self.rings
+                .entry::<abi::tg_control>((*rings).controls, capacity, head)
                 .write(abi::tg_control { request });
             release(&raw mut (*rings).control_head, head + 1);
         }
@@ -103,14 +104,13 @@ impl HostRings {
     fn set_flag(&mut self, flag: u32) {
         // SAFETY: the index is atomic on both sides.
         unsafe {
-            index(&raw mut (*self.memory.rings()).flags)
-                .fetch_or(u64::from(flag), Ordering::AcqRel);
+            index(&raw mut (*self.rings.head()).flags).fetch_or(u64::from(flag), Ordering::AcqRel);
         }
     }
 
     /// The oldest event that has not been read.
     pub fn pop_event(&mut self) -> Option<Event> {
-        let rings = self.memory.rings();
+        let rings = self.rings.head();
         // SAFETY: entries between tail and head are the host's to read; only this thread moves the tail.
         unsafe {
             let tail = acquire(&raw mut (*rings).event_tail);
@@ -119,14 +119,14 @@ impl HostRings {
             }
             let capacity = (*rings).event_capacity;
             let event = self
-                .memory
-                .ring_entry::<abi::tg_event>((*rings).events, capacity, tail)
+                .rings
+                .entry::<abi::tg_event>((*rings).events, capacity, tail)
                 .read();
             let wants_logprobs =
                 event.type_ == abi::TG_EVENT_TOKEN && event.detail != abi::TG_LOGPROBS_NONE;
             let sampled = wants_logprobs.then(|| {
-                self.memory
-                    .ring_entry::<abi::tg_sampled>((*rings).sampled, capacity, tail)
+                self.rings
+                    .entry::<abi::tg_sampled>((*rings).sampled, capacity, tail)
                     .read()
             });
             release(&raw mut (*rings).event_tail, tail + 1);
@@ -136,7 +136,7 @@ impl HostRings {
 
     /// The oldest trace record that has been neither read nor written over.
     pub fn pop_trace(&mut self) -> Option<abi::tg_trace> {
-        let rings = self.memory.rings();
+        let rings = self.rings.head();
         // SAFETY: as for events. Only a recording scheduler waits for its records to be read. Any other may
         // write over the oldest while it is being read here: whether it did shows in the head afterwards.
         unsafe {
@@ -155,8 +155,8 @@ impl HostRings {
                     return None;
                 }
                 let record = self
-                    .memory
-                    .ring_entry::<abi::tg_trace>((*rings).trace, capacity, first)
+                    .rings
+                    .entry::<abi::tg_trace>((*rings).trace, capacity, first)
                     .read_volatile();
                 fence(Ordering::Acquire);
                 if recording || acquire(&raw mut (*rings).trace_head) < first + room {
@@ -164,6 +164,55 @@ impl HostRings {
                     release(&raw mut (*rings).trace_tail, first + 1);
                     return Some(record);
                 }
+            }
+        }
+    }
+
+    /// What the scheduler last said of itself.
+    pub fn status(&self) -> EngineStatus {
+        let status = self.posted();
+        EngineStatus {
+            running: status.running as u32,
+            waiting: status.queue_depth as u32,
+            free_pages: status.free_pages as u32,
+            steps: status.steps,
+        }
+    }
+
+    /// The step that runs now, if one does.
+    pub(super) fn step_running(&self) -> Option<abi::tg_status> {
+        let before = self.posted();
+        let (action, _) = self.action();
+        // The words were written one by one, so they belong together only if no step was composed meanwhile.
+        let after = self.posted();
+        (action == abi::TG_ACTION_STEP && before.steps == after.steps).then_some(after)
+    }
+
+    /// The last turn's `TG_ACTION_*` and `TG_ERROR_*`.
+    pub(super) fn action(&self) -> (u32, u32) {
+        // SAFETY: the index is atomic on both sides.
+        let action = unsafe { acquire(&raw mut (*self.rings.head()).action) };
+        (action as u32, (action >> 32) as u32)
+    }
+
+    /// What the scheduler last said of itself, word by word.
+    pub(super) fn posted(&self) -> abi::tg_status {
+        // SAFETY: every word of the status is written atomically by the other side.
+        let load = |at| unsafe { word(at) }.load(Ordering::Acquire);
+        // SAFETY: only addresses are taken, inside the living block.
+        unsafe {
+            let status = &raw mut (*self.rings.head()).status;
+            abi::tg_status {
+                steps: load(&raw mut (*status).steps),
+                start_ns: load(&raw mut (*status).start_ns),
+                stage: load(&raw mut (*status).stage),
+                kind: load(&raw mut (*status).kind),
+                bucket_rows: load(&raw mut (*status).bucket_rows),
+                rows: load(&raw mut (*status).rows),
+                running: load(&raw mut (*status).running),
+                queue_depth: load(&raw mut (*status).queue_depth),
+                free_pages: load(&raw mut (*status).free_pages),
+                ..Default::default()
             }
         }
     }

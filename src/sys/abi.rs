@@ -275,6 +275,38 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
+pub struct tg_status {
+    pub steps: u64,
+    pub start_ns: u64,
+    pub stage: u64,
+    pub kind: u64,
+    pub bucket_rows: u64,
+    pub rows: u64,
+    pub running: u64,
+    pub queue_depth: u64,
+    pub free_pages: u64,
+    pub pad: [u64; 7usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_status"][::core::mem::size_of::<tg_status>() - 128usize];
+    ["Alignment of tg_status"][::core::mem::align_of::<tg_status>() - 8usize];
+    ["Offset of field: tg_status::steps"][::core::mem::offset_of!(tg_status, steps) - 0usize];
+    ["Offset of field: tg_status::start_ns"][::core::mem::offset_of!(tg_status, start_ns) - 8usize];
+    ["Offset of field: tg_status::stage"][::core::mem::offset_of!(tg_status, stage) - 16usize];
+    ["Offset of field: tg_status::kind"][::core::mem::offset_of!(tg_status, kind) - 24usize];
+    ["Offset of field: tg_status::bucket_rows"]
+        [::core::mem::offset_of!(tg_status, bucket_rows) - 32usize];
+    ["Offset of field: tg_status::rows"][::core::mem::offset_of!(tg_status, rows) - 40usize];
+    ["Offset of field: tg_status::running"][::core::mem::offset_of!(tg_status, running) - 48usize];
+    ["Offset of field: tg_status::queue_depth"]
+        [::core::mem::offset_of!(tg_status, queue_depth) - 56usize];
+    ["Offset of field: tg_status::free_pages"]
+        [::core::mem::offset_of!(tg_status, free_pages) - 64usize];
+    ["Offset of field: tg_status::pad"][::core::mem::offset_of!(tg_status, pad) - 72usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_rings {
     pub request_head: tg_index,
     pub control_head: tg_index,
@@ -288,6 +320,7 @@ pub struct tg_rings {
     pub trace_head: tg_index,
     pub trace_lost: tg_index,
     pub action: tg_index,
+    pub status: tg_status,
     pub bytes: u64,
     pub requests: u64,
     pub tokens: u64,
@@ -304,7 +337,7 @@ pub struct tg_rings {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_rings"][::core::mem::size_of::<tg_rings>() - 1616usize];
+    ["Size of tg_rings"][::core::mem::size_of::<tg_rings>() - 1744usize];
     ["Alignment of tg_rings"][::core::mem::align_of::<tg_rings>() - 8usize];
     ["Offset of field: tg_rings::request_head"]
         [::core::mem::offset_of!(tg_rings, request_head) - 0usize];
@@ -328,26 +361,27 @@ const _: () = {
     ["Offset of field: tg_rings::trace_lost"]
         [::core::mem::offset_of!(tg_rings, trace_lost) - 1280usize];
     ["Offset of field: tg_rings::action"][::core::mem::offset_of!(tg_rings, action) - 1408usize];
-    ["Offset of field: tg_rings::bytes"][::core::mem::offset_of!(tg_rings, bytes) - 1536usize];
+    ["Offset of field: tg_rings::status"][::core::mem::offset_of!(tg_rings, status) - 1536usize];
+    ["Offset of field: tg_rings::bytes"][::core::mem::offset_of!(tg_rings, bytes) - 1664usize];
     ["Offset of field: tg_rings::requests"]
-        [::core::mem::offset_of!(tg_rings, requests) - 1544usize];
-    ["Offset of field: tg_rings::tokens"][::core::mem::offset_of!(tg_rings, tokens) - 1552usize];
+        [::core::mem::offset_of!(tg_rings, requests) - 1672usize];
+    ["Offset of field: tg_rings::tokens"][::core::mem::offset_of!(tg_rings, tokens) - 1680usize];
     ["Offset of field: tg_rings::controls"]
-        [::core::mem::offset_of!(tg_rings, controls) - 1560usize];
-    ["Offset of field: tg_rings::events"][::core::mem::offset_of!(tg_rings, events) - 1568usize];
-    ["Offset of field: tg_rings::sampled"][::core::mem::offset_of!(tg_rings, sampled) - 1576usize];
-    ["Offset of field: tg_rings::trace"][::core::mem::offset_of!(tg_rings, trace) - 1584usize];
+        [::core::mem::offset_of!(tg_rings, controls) - 1688usize];
+    ["Offset of field: tg_rings::events"][::core::mem::offset_of!(tg_rings, events) - 1696usize];
+    ["Offset of field: tg_rings::sampled"][::core::mem::offset_of!(tg_rings, sampled) - 1704usize];
+    ["Offset of field: tg_rings::trace"][::core::mem::offset_of!(tg_rings, trace) - 1712usize];
     ["Offset of field: tg_rings::request_capacity"]
-        [::core::mem::offset_of!(tg_rings, request_capacity) - 1592usize];
+        [::core::mem::offset_of!(tg_rings, request_capacity) - 1720usize];
     ["Offset of field: tg_rings::token_capacity"]
-        [::core::mem::offset_of!(tg_rings, token_capacity) - 1596usize];
+        [::core::mem::offset_of!(tg_rings, token_capacity) - 1724usize];
     ["Offset of field: tg_rings::control_capacity"]
-        [::core::mem::offset_of!(tg_rings, control_capacity) - 1600usize];
+        [::core::mem::offset_of!(tg_rings, control_capacity) - 1728usize];
     ["Offset of field: tg_rings::event_capacity"]
-        [::core::mem::offset_of!(tg_rings, event_capacity) - 1604usize];
+        [::core::mem::offset_of!(tg_rings, event_capacity) - 1732usize];
     ["Offset of field: tg_rings::trace_capacity"]
-        [::core::mem::offset_of!(tg_rings, trace_capacity) - 1608usize];
-    ["Offset of field: tg_rings::record"][::core::mem::offset_of!(tg_rings, record) - 1612usize];
+        [::core::mem::offset_of!(tg_rings, trace_capacity) - 1736usize];
+    ["Offset of field: tg_rings::record"][::core::mem::offset_of!(tg_rings, record) - 1740usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -686,14 +720,16 @@ const _: () = {
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_graphs {
     pub idle: u64,
-    pub step: [[u64; 16usize]; 3usize],
+    pub stages: u64,
+    pub step: [[[u64; 16usize]; 3usize]; 16usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_graphs"][::core::mem::size_of::<tg_graphs>() - 392usize];
+    ["Size of tg_graphs"][::core::mem::size_of::<tg_graphs>() - 6160usize];
     ["Alignment of tg_graphs"][::core::mem::align_of::<tg_graphs>() - 8usize];
     ["Offset of field: tg_graphs::idle"][::core::mem::offset_of!(tg_graphs, idle) - 0usize];
-    ["Offset of field: tg_graphs::step"][::core::mem::offset_of!(tg_graphs, step) - 8usize];
+    ["Offset of field: tg_graphs::stages"][::core::mem::offset_of!(tg_graphs, stages) - 8usize];
+    ["Offset of field: tg_graphs::step"][::core::mem::offset_of!(tg_graphs, step) - 16usize];
 };
 unsafe extern "C" {
     pub fn tg_state_bytes(config: *const tg_config) -> u64;

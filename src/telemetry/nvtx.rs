@@ -2,29 +2,63 @@
 //! there is nothing to show them beside, and all of this compiles to nothing.
 //!
 //! ```
-//! use tailgraph::telemetry::nvtx::{Name, range};
+//! use tailgraph::telemetry::nvtx::{Category, Name, range};
 //!
-//! let capture = Name::new(c"capture"); // once: registering takes a lock
-//! for _bucket in [1, 2, 4] {
-//!     let _range = range(capture); // until the end of the scope
+//! let decode = Name::new(Category::Step, c"decode 8"); // once: registering takes a lock
+//! for _step in 0..3 {
+//!     let _range = range(decode); // until the end of the scope
 //! }
 //! ```
 
+use std::ffi::CStr;
+use std::sync::LazyLock;
+
+/// What a range belongs to; tools filter by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Category {
+    /// Once per run: load, capture, instantiate, upload.
+    Start,
+    /// The life of an engine: serve, drain.
+    Run,
+    /// A stage of a step that the host launches.
+    Step,
+}
+
 #[cfg(feature = "cuda")]
 mod imp {
+    use super::Category;
     use nvtx::Domain;
-    use nvtx::domain::{LocalRange, RegisteredString};
+    use nvtx::domain::{self, EventAttributes, LocalRange, RegisteredString};
     use std::ffi::CStr;
     use std::sync::LazyLock;
 
     static DOMAIN: LazyLock<Domain> = LazyLock::new(|| Domain::new(c"tailgraph"));
 
     #[derive(Debug, Clone, Copy)]
-    pub struct Name(RegisteredString<'static>);
+    pub struct Name {
+        text: RegisteredString<'static>,
+        category: domain::Category<'static>,
+    }
 
     impl Name {
-        pub fn new(text: &CStr) -> Self {
-            Self(DOMAIN.register_string(text))
+        pub fn new(category: Category, text: &CStr) -> Self {
+            let category = match category {
+                Category::Start => c"start",
+                Category::Run => c"run",
+                Category::Step => c"step",
+            };
+            Self {
+                text: DOMAIN.register_string(text),
+                category: DOMAIN.register_category(category),
+            }
+        }
+
+        fn event(self) -> EventAttributes<'static> {
+            DOMAIN
+                .event_attributes_builder()
+                .category(self.category)
+                .message(self.text)
+                .build()
         }
     }
 
@@ -35,20 +69,32 @@ mod imp {
 
     pub fn range(name: Name) -> Range {
         Range {
-            _open: DOMAIN.local_range(name.0),
+            _open: DOMAIN.local_range(name.event()),
+        }
+    }
+
+    #[derive(Debug)]
+    pub struct Span {
+        _open: domain::Range<'static>,
+    }
+
+    pub fn span(name: Name) -> Span {
+        Span {
+            _open: DOMAIN.range(name.event()),
         }
     }
 }
 
 #[cfg(not(feature = "cuda"))]
 mod imp {
+    use super::Category;
     use std::ffi::CStr;
 
     #[derive(Debug, Clone, Copy)]
     pub struct Name;
 
     impl Name {
-        pub fn new(_text: &CStr) -> Self {
+        pub fn new(_category: Category, _text: &CStr) -> Self {
             Self
         }
     }
@@ -64,9 +110,14 @@ mod imp {
             _thread: std::marker::PhantomData,
         }
     }
-}
 
-use std::ffi::CStr;
+    #[derive(Debug)]
+    pub struct Span;
+
+    pub fn span(_name: Name) -> Span {
+        Span
+    }
+}
 
 /// The name of a range, registered with NVTX once and cheap to use from then on.
 #[derive(Debug, Clone, Copy)]
@@ -74,9 +125,36 @@ pub struct Name(imp::Name);
 
 impl Name {
     /// Registers `text`; the same text gives the same name.
-    pub fn new(text: &CStr) -> Self {
-        Self(imp::Name::new(text))
+    pub fn new(category: Category, text: &CStr) -> Self {
+        Self(imp::Name::new(category, text))
     }
+}
+
+/// The names that do not depend on a plan.
+#[derive(Debug)]
+pub struct Names {
+    /// Weights come from disk or are made.
+    pub load: Name,
+    pub capture: Name,
+    pub instantiate: Name,
+    pub upload: Name,
+    /// From an engine's launch until no more requests will come,
+    pub serve: Name,
+    /// ... and from then until it has ended.
+    pub drain: Name,
+}
+
+/// Registered at the first call.
+pub fn names() -> &'static Names {
+    static NAMES: LazyLock<Names> = LazyLock::new(|| Names {
+        load: Name::new(Category::Start, c"load"),
+        capture: Name::new(Category::Start, c"capture"),
+        instantiate: Name::new(Category::Start, c"instantiate"),
+        upload: Name::new(Category::Start, c"upload"),
+        serve: Name::new(Category::Run, c"serve"),
+        drain: Name::new(Category::Run, c"drain"),
+    });
+    &NAMES
 }
 
 /// An open range of this thread; ranges nest, and this one ends when it is dropped.
@@ -90,5 +168,20 @@ pub struct Range {
 pub fn range(name: Name) -> Range {
     Range {
         _open: imp::range(name.0),
+    }
+}
+
+/// An open range of the whole process: it may end on another thread, and need not nest. It ends when it is dropped.
+#[must_use = "a span ends when it is dropped"]
+#[derive(Debug)]
+pub struct Span {
+    _open: imp::Span,
+}
+
+impl Span {
+    pub fn new(name: Name) -> Self {
+        Self {
+            _open: imp::span(name.0),
+        }
     }
 }

@@ -1,16 +1,22 @@
-//! What needs an NVIDIA GPU: every kernel against a plain implementation. Ignored unless asked for, so that a
-//! run without a GPU says so instead of passing:
+//! What needs an NVIDIA GPU: every kernel against a plain implementation, and whole models. Ignored unless asked for,
+//! so that a run without a GPU says so instead of passing:
 //!
 //!     cargo test --features cuda --test gpu -- --include-ignored
 #![cfg(feature = "cuda")]
 
 mod attention;
+mod binary;
 mod capture;
 mod conv;
 mod embed;
+mod engine;
 mod experts;
+#[path = "../cpu/golden.rs"]
+mod golden;
+mod goldens;
 mod linear;
 mod norm;
 mod rig;
 mod sample;
 mod support;
+mod ways;

@@ -96,7 +96,8 @@ impl<'a> Context<'a> {
 mod tests {
     use super::*;
     use crate::backend::cpu::check::{Numbers, Sequences, assert_close};
-    use crate::backend::cpu::rope::{QkWeights, inverse_frequencies, qk_norm_rope};
+    use crate::backend::cpu::rope::{QkWeights, qk_norm_rope};
+    use crate::model::rotary::inverse_frequencies;
 
     const THETA: f64 = 1e6;
     const EPS: f32 = 1e-5;

@@ -7,8 +7,8 @@ use cudarc::driver::result;
 use cudarc::driver::{CudaContext, CudaStream};
 use std::sync::Arc;
 
-/// Every array starts on a multiple of this: what the widest access of any kernel wants, and a cache line.
-pub const ALIGN_BYTES: usize = 256;
+/// Every array starts on a multiple of this.
+pub use crate::plan::arena::ALIGN_BYTES;
 
 /// One allocation, freed when dropped. Its contents are unspecified until written.
 #[derive(Debug)]

@@ -3,9 +3,22 @@
 //! The driver (libcuda) is loaded at run time, so one binary runs with and without a GPU; nothing here links
 //! to CUDA. May use `plan`, `model`, `sys` and `error`.
 
+pub mod audit;
 pub mod buffer;
+pub mod delivery;
 pub mod driver;
+pub mod exec;
+pub mod gpu;
+pub mod graph;
+pub mod hosted;
 pub mod image;
 pub mod launch;
+pub mod mirror;
+pub mod model;
 pub mod module;
 pub mod ops;
+pub mod pinned;
+pub mod probe;
+pub mod program;
+pub mod scheduler;
+pub mod weights;

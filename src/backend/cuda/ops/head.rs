@@ -35,7 +35,7 @@ pub fn logits_parts(kind: StepKind, rows: u32) -> impl Iterator<Item = LogitsPar
 
 impl LogitsPart {
     /// First row of a tile and its rows; both 0 where the part is not a tile.
-    fn rows(self) -> (u32, u32) {
+    pub(super) fn rows(self) -> (u32, u32) {
         let rows = SCORE_TILE_ROWS as u32;
         match self {
             Self::Sampled => (0, 0),

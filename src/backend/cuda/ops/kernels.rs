@@ -54,6 +54,9 @@ pub struct Kernels {
     pub combine_experts: Kernel,
     pub mark_seen: Kernel,
     pub sample: Kernel,
+    pub logits_wait: Kernel,
+    pub logits_copy: Kernel,
+    pub logits_post: Kernel,
 }
 
 impl Kernels {
@@ -96,6 +99,9 @@ impl Kernels {
             combine_experts: kernel("tg_combine_experts")?,
             mark_seen: kernel("tg_mark_seen")?,
             sample: kernel("tg_sample")?,
+            logits_wait: kernel("tg_logits_wait")?,
+            logits_copy: kernel("tg_logits_copy")?,
+            logits_post: kernel("tg_logits_post")?,
         })
     }
 }

@@ -8,6 +8,7 @@
 
 pub mod attention;
 pub mod conv;
+pub mod deliver;
 pub mod experts;
 pub mod head;
 pub mod kernels;

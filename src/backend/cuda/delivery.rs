@@ -1,0 +1,230 @@
+//! The host's end of the logits ring (kernels/deliver.cu): a thread that takes tiles as the GPU posts them and hands
+//! their rows to the sink, so that the same step delivers logits whoever launched it.
+
+use super::buffer::Buffer;
+use super::ops::deliver::LogitsRing;
+use super::pinned::Pinned;
+use crate::backend::{Block, LogitsSink};
+use crate::error::{Error, Result};
+use cudarc::driver::{CudaContext, CudaStream};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// As in kernels/deliver.cu.
+const TILES: usize = 2;
+const TAKEN_AT: usize = 128;
+const HEAD_BYTES: usize = 256;
+/// Between two looks at an empty ring.
+const PAUSE: Duration = Duration::from_micros(20);
+
+/// `LogitsLine` of kernels/deliver.cu.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct LogitsLine {
+    request: u64,
+    position: u32,
+    wanted: u32,
+}
+
+/// Byte offsets in the ring.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    lines: usize,
+    vocabulary: usize,
+}
+
+impl Layout {
+    fn line_bytes(self) -> usize {
+        (self.lines * size_of::<LogitsLine>()).next_multiple_of(256)
+    }
+
+    fn tile_bytes(self) -> usize {
+        self.line_bytes() + (self.lines * self.vocabulary * size_of::<f32>()).next_multiple_of(256)
+    }
+
+    fn tile(self, number: u64) -> usize {
+        HEAD_BYTES + (number % TILES as u64) as usize * self.tile_bytes()
+    }
+
+    fn bytes(self) -> usize {
+        HEAD_BYTES + TILES * self.tile_bytes()
+    }
+}
+
+/// A sink's failure on its way to whoever runs the steps.
+#[derive(Debug, Default)]
+struct Failure {
+    message: Mutex<Option<String>>,
+    /// Somebody knows.
+    reported: AtomicBool,
+}
+
+/// What the thread has.
+struct Taker {
+    layout: Layout,
+    memory: Arc<Pinned>,
+    sink: Arc<dyn LogitsSink>,
+    failure: Arc<Failure>,
+    end: Arc<AtomicBool>,
+    hold: bool,
+}
+
+/// The ring and its thread.
+#[derive(Debug)]
+pub struct Delivery {
+    layout: Layout,
+    memory: Arc<Pinned>,
+    counter: Buffer,
+    failure: Arc<Failure>,
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Delivery {
+    /// For tiles of up to `lines` rows `[vocabulary]`. `hold`: once the sink has failed, the GPU is let go on only
+    /// after [`Delivery::check`] has said so, and no request ends without its logits; for a device that nobody waits
+    /// for step by step. Elsewhere whoever waits for the step asks then.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where there is not enough, pinned or the GPU's.
+    pub fn new(
+        context: &Arc<CudaContext>,
+        stream: &CudaStream,
+        lines: usize,
+        vocabulary: usize,
+        sink: Arc<dyn LogitsSink>,
+        hold: bool,
+    ) -> Result<Self> {
+        let layout = Layout { lines, vocabulary };
+        let memory = Pinned::new(context, layout.bytes())?;
+        let counter = Buffer::new(context, size_of::<u64>())?;
+        counter.write(stream, 0, &0u64.to_le_bytes())?;
+        let failure = Arc::new(Failure::default());
+        let end = Arc::new(AtomicBool::new(false));
+        let taker = Taker {
+            layout,
+            memory: memory.clone(),
+            sink,
+            failure: failure.clone(),
+            end: end.clone(),
+            hold,
+        };
+        let thread = std::thread::Builder::new()
+            .name("logits".into())
+            .spawn(move || taker.run())
+            .map_err(|error| Error::Runtime(format!("starting the logits thread: {error}")))?;
+        Ok(Self {
+            layout,
+            memory,
+            counter,
+            failure,
+            end,
+            thread: Some(thread),
+        })
+    }
+
+    /// What kernels are given.
+    pub fn ring(&self) -> LogitsRing {
+        LogitsRing {
+            ring: self.memory.device(),
+            counter: self.counter.at(0),
+            lines: self.layout.lines as u32,
+        }
+    }
+
+    /// # Errors
+    /// What the sink said when it failed.
+    pub fn check(&self) -> Result<()> {
+        let message = self.failure.message.lock().clone();
+        match message {
+            None => Ok(()),
+            Some(message) => {
+                self.failure.reported.store(true, Ordering::Release);
+                Err(Error::Runtime(message))
+            }
+        }
+    }
+}
+
+impl Drop for Delivery {
+    /// Nothing on the GPU uses the ring any more.
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // A sink that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Taker {
+    fn run(&self) {
+        let (posted, taken) = (self.word(0), self.word(TAKEN_AT));
+        let mut number = 0;
+        while !self.end.load(Ordering::Acquire) {
+            if posted.load(Ordering::Acquire) == number {
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+            if self.failure.message.lock().is_none()
+                && let Err(error) = self.take(number)
+            {
+                *self.failure.message.lock() = Some(error.to_string());
+                while self.hold && !self.failure.reported.load(Ordering::Acquire) {
+                    if self.end.load(Ordering::Acquire) {
+                        return;
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+            }
+            number += 1;
+            taken.store(number, Ordering::Release);
+        }
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: inside the allocation, which `self` keeps, and aligned; both sides touch the word atomically only.
+        unsafe { AtomicU64::from_ptr(self.memory.start().as_ptr().add(at).cast()) }
+    }
+
+    /// Hands the rows of a posted tile over, those of one request and consecutive positions at once.
+    fn take(&self, number: u64) -> Result<()> {
+        let vocabulary = self.layout.vocabulary;
+        let slot = (number % TILES as u64) as usize;
+        let count = self
+            .word((1 + slot) * size_of::<u64>())
+            .load(Ordering::Relaxed) as usize;
+        assert!(count <= self.layout.lines);
+        // SAFETY: inside the allocation and aligned; the GPU wrote this tile before it posted it, and leaves it
+        // alone until it is taken.
+        let (lines, logits) = unsafe {
+            let tile = self
+                .memory
+                .start()
+                .as_ptr()
+                .add(self.layout.tile(number))
+                .cast_const();
+            let logits = tile.add(self.layout.line_bytes()).cast::<f32>();
+            (
+                std::slice::from_raw_parts(tile.cast::<LogitsLine>(), count),
+                std::slice::from_raw_parts(logits, count * vocabulary),
+            )
+        };
+        let follows = |a: &LogitsLine, b: &LogitsLine| {
+            a.wanted == b.wanted && a.request == b.request && a.position + 1 == b.position
+        };
+        let mut first = 0;
+        for run in lines.chunk_by(follows) {
+            let end = first + run.len();
+            if run[0].wanted != 0 {
+                let rows = &logits[first * vocabulary..end * vocabulary];
+                self.sink.rows(run[0].request, run[0].position, rows)?;
+            }
+            first = end;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! A captured graph made ready to launch, by the host or by the device itself.
+
+use super::audit::audit;
+use super::graph::Captured;
+use super::module::failed;
+use crate::error::{Error, Result};
+use crate::telemetry::nvtx::{names, range};
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::{CudaStream, sys};
+use std::sync::Arc;
+
+/// Who launches a graph. One for the device can also be launched by the host, which starts the chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaunchedBy {
+    Host,
+    Device,
+}
+
+/// An executable graph with all its resources on the device.
+#[derive(Debug)]
+pub struct Exec {
+    stream: Arc<CudaStream>,
+    handle: sys::CUgraphExec,
+    name: String,
+}
+
+// SAFETY: an executable graph may be used from any thread, by one at a time; every method binds the context first.
+unsafe impl Send for Exec {}
+
+impl Exec {
+    /// Instantiates `graph` and uploads it, in the order of its stream.
+    ///
+    /// # Errors
+    /// [`Error::Runtime`] naming the node that cannot be had, and why; [`Error::Memory`] where the device has no
+    /// room for the graph.
+    pub fn new(graph: &Captured, by: LaunchedBy) -> Result<Self> {
+        let nodes = graph.nodes()?;
+        if by == LaunchedBy::Device {
+            audit(graph.name(), &nodes)?;
+        }
+        let flags = match by {
+            LaunchedBy::Host => 0,
+            LaunchedBy::Device => {
+                sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.0
+            }
+        };
+        let mut params = sys::CUDA_GRAPH_INSTANTIATE_PARAMS {
+            flags: flags.into(),
+            hUploadStream: std::ptr::null_mut(),
+            hErrNode_out: std::ptr::null_mut(),
+            result_out: sys::CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_SUCCESS,
+        };
+        let mut handle = std::ptr::null_mut();
+        let instantiated = {
+            let _range = range(names().instantiate);
+            // SAFETY: the graph is alive and bound (by `nodes`); the driver writes only the two places given.
+            unsafe {
+                sys::cuGraphInstantiateWithParams(&mut handle, graph.handle(), &mut params).result()
+            }
+        };
+        if let Err(error) = instantiated {
+            let handles = graph.handles()?;
+            let node = handles.iter().position(|&node| node == params.hErrNode_out);
+            let node = node.map(|index| format!("node {index}, {}", nodes[index]));
+            return Err(refused(graph.name(), node, params.result_out, error));
+        }
+        let exec = Self {
+            stream: graph.stream().clone(),
+            handle,
+            name: graph.name().to_owned(),
+        };
+        let _range = range(names().upload);
+        // SAFETY: the executable was just made, and its stream is alive.
+        unsafe { result::graph::upload(exec.handle, exec.stream.cu_stream()) }.map_err(
+            |error| {
+                memory_or(error, || {
+                    failed(&format!("uploading the graph of {}", exec.name), error)
+                })
+            },
+        )?;
+        Ok(exec)
+    }
+
+    /// What `tg_graphs` holds: the handle as device code takes it.
+    pub fn device_handle(&self) -> u64 {
+        self.handle.addr() as u64
+    }
+
+    /// Queues a launch on the stream that the graph was captured on.
+    ///
+    /// # Errors
+    /// The driver refuses, or something before it on the stream failed.
+    ///
+    /// # Safety
+    /// What the captured kernels point to is alive and theirs until they have run.
+    pub unsafe fn launch(&self) -> Result<()> {
+        let refused = |error| failed(&format!("launching the graph of {}", self.name), error);
+        self.stream.context().bind_to_thread().map_err(refused)?;
+        // SAFETY: the executable and its stream are alive; the rest is the caller's promise.
+        unsafe { result::graph::launch(self.handle, self.stream.cu_stream()) }.map_err(refused)
+    }
+}
+
+/// Why a graph could not be instantiated.
+fn refused(
+    graph: &str,
+    node: Option<String>,
+    result: sys::CUgraphInstantiateResult,
+    error: DriverError,
+) -> Error {
+    memory_or(error, || {
+        Error::Runtime(format!(
+            "instantiating the graph of {graph}: the driver answered {:?} ({result:?}) for {}",
+            error.0,
+            node.unwrap_or_else(|| "the graph as a whole".to_owned()),
+        ))
+    })
+}
+
+fn memory_or(error: DriverError, other: impl FnOnce() -> Error) -> Error {
+    match error.0 {
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::Memory(
+            "the GPU has no memory left for its graphs: lower --memory-limit, or name fewer buckets in --bucket-file"
+                .to_owned(),
+        ),
+        _ => other(),
+    }
+}
+
+impl Drop for Exec {
+    fn drop(&mut self) {
+        // A failure here leaves the graph in memory until the context goes, and there is nobody to tell.
+        if self.stream.context().bind_to_thread().is_ok() {
+            // SAFETY: instantiated by `new`, destroyed once.
+            let _ = unsafe { result::graph::exec_destroy(self.handle) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sys::CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED as UNSUPPORTED;
+
+    #[test]
+    fn a_refusal_names_graph_node_and_reason() {
+        let error = DriverError(sys::CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        let message = refused(
+            "stage 0 decode 8",
+            Some("node 3, copy".into()),
+            UNSUPPORTED,
+            error,
+        );
+        let message = message.to_string();
+        for part in [
+            "stage 0 decode 8",
+            "node 3, copy",
+            "NODE_OPERATION_NOT_SUPPORTED",
+            "CUDA_ERROR_NOT_SUPPORTED",
+        ] {
+            assert!(message.contains(part), "{message}");
+        }
+        let error = DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        assert!(matches!(
+            refused("idle", None, UNSUPPORTED, error),
+            Error::Memory(_)
+        ));
+    }
+}

@@ -1,0 +1,58 @@
+//! A GPU to run on: its context, with this build's kernels loaded.
+
+use super::driver::{self, Missing};
+use super::module::{Module, failed};
+use crate::error::{Error, Result};
+use cudarc::driver::{CudaContext, result};
+use std::sync::Arc;
+
+/// An opened GPU.
+#[derive(Debug, Clone)]
+pub struct OpenGpu {
+    pub info: driver::Gpu,
+    pub context: Arc<CudaContext>,
+    pub module: Arc<Module>,
+}
+
+impl From<Missing> for Error {
+    fn from(missing: Missing) -> Self {
+        match missing {
+            Missing::Ordinal { .. } => Self::Usage(missing.to_string()),
+            _ => Self::Runtime(missing.to_string()),
+        }
+    }
+}
+
+impl OpenGpu {
+    /// # Errors
+    /// What of [`Missing`] there is; [`Error::Runtime`] where the driver refuses a context or the kernels.
+    pub fn new(ordinal: u32) -> Result<Self> {
+        let info = driver::probe()?.gpu(ordinal)?.clone();
+        let context = CudaContext::new(ordinal as usize)
+            .map_err(|error| failed(&format!("opening {info}"), error))?;
+        // SAFETY: memory and order are this backend's own business; it has no array that cudarc would track.
+        unsafe { context.disable_event_tracking() };
+        let module = Module::load(&context)?;
+        Ok(Self {
+            info,
+            context,
+            module,
+        })
+    }
+
+    /// Memory that can be allocated now.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub fn free_bytes(&self) -> Result<u64> {
+        let refused = |error| failed("asking for free memory", error);
+        self.context.bind_to_thread().map_err(refused)?;
+        let (free, _) = result::mem_get_info().map_err(refused)?;
+        Ok(free as u64)
+    }
+
+    /// Whether kernels can start while those ahead of them end (programmatic dependent launch).
+    pub fn overlaps_launches(&self) -> bool {
+        self.info.compute_capability >= (9, 0)
+    }
+}

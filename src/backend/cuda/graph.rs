@@ -1,0 +1,225 @@
+//! What was enqueued on a stream, captured as a graph instead of run.
+
+use super::audit::{KernelNode, Node};
+use super::module::failed;
+use crate::error::{Error, Result};
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::{CudaStream, sys};
+use std::ffi::{CStr, CString};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A captured graph. It holds kernels and addresses; whoever runs it sees to it that both live.
+#[derive(Debug)]
+pub struct Captured {
+    stream: Arc<CudaStream>,
+    handle: sys::CUgraph,
+    name: String,
+}
+
+// SAFETY: a graph may be used from any thread, by one at a time; every method binds the context first.
+unsafe impl Send for Captured {}
+
+impl Captured {
+    /// Captures what `enqueue` enqueues on `stream`. Capturing is a matter of this thread alone: others may go on
+    /// using the device meanwhile. `name` is for messages.
+    ///
+    /// # Errors
+    /// What `enqueue` gives, or [`Error::Runtime`] where it did something that no capture takes.
+    pub fn capture(
+        stream: &Arc<CudaStream>,
+        name: impl Into<String>,
+        enqueue: impl FnOnce(&CudaStream) -> Result<()>,
+    ) -> Result<Self> {
+        let name = name.into();
+        let refused = |error| failed(&format!("capturing the graph of {name}"), error);
+        stream
+            .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            .map_err(refused)?;
+        let enqueued = enqueue(stream);
+        // SAFETY: the stream is alive and this thread began the capture, which is ended whatever came of it.
+        let captured = unsafe { result::stream::end_capture(stream.cu_stream()) };
+        let handle = match captured {
+            // A graph that is not whole is null.
+            Ok(handle) if !handle.is_null() => handle,
+            Ok(_) => {
+                enqueued?;
+                return Err(Error::Runtime(format!(
+                    "capturing the graph of {name} gave none"
+                )));
+            }
+            Err(error) => {
+                enqueued?;
+                return Err(refused(error));
+            }
+        };
+        let graph = Self {
+            stream: stream.clone(),
+            handle,
+            name,
+        };
+        enqueued.map(|()| graph)
+    }
+
+    /// What the graph computes, for messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    pub(super) fn handle(&self) -> sys::CUgraph {
+        self.handle
+    }
+
+    fn refused(&self, error: DriverError) -> Error {
+        failed(&format!("looking into the graph of {}", self.name), error)
+    }
+
+    pub(super) fn bind(&self) -> Result<()> {
+        let bound = self.stream.context().bind_to_thread();
+        bound.map_err(|error| self.refused(error))
+    }
+
+    /// The driver's handles of all nodes, in the order they were captured.
+    pub(super) fn handles(&self) -> Result<Vec<sys::CUgraphNode>> {
+        self.bind()?;
+        let mut count = 0;
+        // SAFETY: without an array the driver only counts.
+        unsafe { sys::cuGraphGetNodes(self.handle, std::ptr::null_mut(), &mut count) }
+            .result()
+            .map_err(|error| self.refused(error))?;
+        let mut nodes = vec![std::ptr::null_mut(); count];
+        // SAFETY: the array has room for `count` handles.
+        unsafe { sys::cuGraphGetNodes(self.handle, nodes.as_mut_ptr(), &mut count) }
+            .result()
+            .map_err(|error| self.refused(error))?;
+        Ok(nodes)
+    }
+
+    /// All nodes, in the order they were captured.
+    ///
+    /// # Errors
+    /// [`Error::Runtime`] where the driver does not say.
+    pub fn nodes(&self) -> Result<Vec<Node>> {
+        let handles = self.handles()?;
+        handles
+            .into_iter()
+            .map(|node| self.describe(node))
+            .collect()
+    }
+
+    fn describe(&self, node: sys::CUgraphNode) -> Result<Node> {
+        use sys::CUgraphNodeType as Type;
+        let mut kind = Type::CU_GRAPH_NODE_TYPE_EMPTY;
+        // SAFETY: `node` is of this graph.
+        unsafe { sys::cuGraphNodeGetType(node, &mut kind) }
+            .result()
+            .map_err(|error| self.refused(error))?;
+        Ok(match kind {
+            Type::CU_GRAPH_NODE_TYPE_KERNEL => Node::Kernel(self.kernel(node)?),
+            Type::CU_GRAPH_NODE_TYPE_MEMCPY => Node::Copy,
+            Type::CU_GRAPH_NODE_TYPE_MEMSET => Node::Fill,
+            Type::CU_GRAPH_NODE_TYPE_GRAPH => Node::Child,
+            other => Node::Other(format!("{other:?}")),
+        })
+    }
+
+    fn kernel(&self, node: sys::CUgraphNode) -> Result<KernelNode> {
+        let mut params = std::mem::MaybeUninit::<sys::CUDA_KERNEL_NODE_PARAMS>::zeroed();
+        let mut name = std::ptr::null();
+        // SAFETY: `node` is a kernel node of this graph; the driver fills the struct in, of which all-zero bytes
+        // are a value, and gives names that live as long as their module.
+        let params = unsafe {
+            sys::cuGraphKernelNodeGetParams_v2(node, params.as_mut_ptr())
+                .result()
+                .map_err(|error| self.refused(error))?;
+            let params = params.assume_init();
+            let named = match params.func.is_null() {
+                false => sys::cuFuncGetName(&mut name, params.func),
+                true => sys::cuKernelGetName(&mut name, params.kern),
+            };
+            named.result().map_err(|error| self.refused(error))?;
+            params
+        };
+        // SAFETY: the driver gave a string that ends with a zero.
+        let name = unsafe { CStr::from_ptr(name) };
+        Ok(KernelNode {
+            name: name.to_string_lossy().into_owned(),
+            grid: (params.gridDimX, params.gridDimY, params.gridDimZ),
+            block: (params.blockDimX, params.blockDimY, params.blockDimZ),
+            shared_bytes: params.sharedMemBytes,
+        })
+    }
+
+    /// How many edges there are, and over how many of them a kernel may start before the one ahead has ended
+    /// (programmatic dependent launch).
+    ///
+    /// # Errors
+    /// [`Error::Runtime`] where the driver does not say.
+    pub fn edges(&self) -> Result<(usize, usize)> {
+        let early = sys::CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8;
+        self.bind()?;
+        let mut count = 0;
+        let none = std::ptr::null_mut();
+        // SAFETY: without arrays the driver only counts.
+        unsafe {
+            sys::cuGraphGetEdges_v2(self.handle, none, none, std::ptr::null_mut(), &mut count)
+        }
+        .result()
+        .map_err(|error| self.refused(error))?;
+        let mut from: Vec<sys::CUgraphNode> = vec![std::ptr::null_mut(); count];
+        let mut to = from.clone();
+        // SAFETY: all-zero bytes are a value of this struct of integers.
+        let mut data: Vec<sys::CUgraphEdgeData> = vec![unsafe { std::mem::zeroed() }; count];
+        // SAFETY: all three arrays have room for `count` entries.
+        unsafe {
+            sys::cuGraphGetEdges_v2(
+                self.handle,
+                from.as_mut_ptr(),
+                to.as_mut_ptr(),
+                data.as_mut_ptr(),
+                &mut count,
+            )
+        }
+        .result()
+        .map_err(|error| self.refused(error))?;
+        Ok((
+            count,
+            data.iter().filter(|edge| edge.type_ == early).count(),
+        ))
+    }
+
+    /// Writes the graph for Graphviz, kernels with their launches.
+    ///
+    /// # Errors
+    /// [`Error::Runtime`] where the driver cannot write the file.
+    pub fn write_dot(&self, path: &Path) -> Result<()> {
+        use sys::CUgraphDebugDot_flags_enum::CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS as KERNELS;
+        let refused = |what: &str| {
+            Error::Runtime(format!(
+                "{}: the driver could not write the graph there ({what}), expected a path in a folder that exists",
+                path.display()
+            ))
+        };
+        let text = CString::new(path.as_os_str().as_encoded_bytes())
+            .map_err(|_| refused("the path holds a zero byte"))?;
+        self.bind()?;
+        // SAFETY: the path ends with a zero, and the graph is alive.
+        unsafe { sys::cuGraphDebugDotPrint(self.handle, text.as_ptr(), KERNELS as u32) }
+            .result()
+            .map_err(|error| refused(&format!("{:?}", error.0)))
+    }
+}
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        // A failure here leaves the graph in memory until the context goes, and there is nobody to tell.
+        if self.stream.context().bind_to_thread().is_ok() {
+            // SAFETY: captured by `capture`, destroyed once; executables made of it live on their own.
+            let _ = unsafe { result::graph::destroy(self.handle) };
+        }
+    }
+}

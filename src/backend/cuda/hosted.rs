@@ -1,0 +1,139 @@
+//! The two host-launched ways: the core turns on the host, and one stage of each step it composes is launched from
+//! there, kernel by kernel or as one graph.
+
+use super::exec::{Exec, LaunchedBy};
+use super::mirror::Mirror;
+use super::module::failed;
+use super::ops::Bucket;
+use super::program::{StepProgram, buckets, capture_step, step_name};
+use crate::backend::{StageBackend, StepView};
+use crate::error::{Error, Result};
+use crate::plan::{EngineOptions, Ladders, StepKind};
+use crate::telemetry::nvtx::{Category, Name, range};
+use cudarc::driver::{CudaContext, CudaStream};
+use std::ffi::CString;
+use std::sync::Arc;
+
+/// Where a stage stands in its plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StagePlace {
+    pub index: usize,
+    /// Of the whole plan.
+    pub count: usize,
+}
+
+/// How the host launches a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostLaunch {
+    Kernels,
+    Graph,
+}
+
+/// One bucket's step, ready to launch.
+struct Step {
+    bucket: Bucket,
+    /// `None`: kernel by kernel
+    graph: Option<Exec>,
+    name: Name,
+}
+
+/// One stage on a GPU, launched by the host.
+pub struct HostLaunched {
+    stream: Arc<CudaStream>,
+    mirror: Mirror,
+    program: Box<dyn StepProgram>,
+    /// By kind and bucket.
+    steps: [Vec<Step>; 3],
+    samples: bool,
+}
+
+impl HostLaunched {
+    /// # Errors
+    /// [`Error::Memory`] where there is not enough; what the program, the capture or the driver gives.
+    pub fn new(
+        context: &Arc<CudaContext>,
+        program: Box<dyn StepProgram>,
+        stage: StagePlace,
+        ladders: &Ladders,
+        options: &EngineOptions,
+        launch: HostLaunch,
+    ) -> Result<Self> {
+        let refused = |error| failed("making a stream", error);
+        let stream = context.new_stream().map_err(refused)?;
+        let mirror = Mirror::new(context, &stream, options)?;
+        let mut steps = [vec![], vec![], vec![]];
+        for kind in StepKind::ALL {
+            for bucket in buckets(ladders, kind, options.max_seqs) {
+                let graph = match launch {
+                    HostLaunch::Kernels => None,
+                    HostLaunch::Graph => {
+                        let nothing = |_: &CudaStream| Ok(());
+                        // SAFETY: mirror and program live in the value made here, which waits for every launch.
+                        let step = unsafe {
+                            let (program, at) = (program.as_ref(), mirror.at());
+                            capture_step(
+                                &stream,
+                                program,
+                                stage.index,
+                                bucket,
+                                at,
+                                nothing,
+                                nothing,
+                            )
+                        }?;
+                        Some(Exec::new(&step.graph, LaunchedBy::Host)?)
+                    }
+                };
+                let name = CString::new(step_name(stage.index, bucket))
+                    .map_err(|error| Error::Runtime(error.to_string()))?;
+                steps[kind as usize].push(Step {
+                    bucket,
+                    graph,
+                    name: Name::new(Category::Step, &name),
+                });
+            }
+        }
+        Ok(Self {
+            stream,
+            mirror,
+            program,
+            steps,
+            samples: stage.index + 1 == stage.count,
+        })
+    }
+}
+
+impl StageBackend for HostLaunched {
+    fn run(&mut self, view: &StepView<'_>) -> Result<()> {
+        let header = view.header();
+        let step = self
+            .steps
+            .get(header.kind as usize)
+            .and_then(|ladder| ladder.get(header.bucket as usize))
+            .ok_or_else(|| {
+                Error::Runtime(format!(
+                    "step {} is of kind {} and bucket {}, which no ladder has: this is a bug in tailgraph",
+                    header.number, header.kind, header.bucket
+                ))
+            })?;
+        let _range = range(step.name);
+        self.mirror.send_step(&self.stream, view)?;
+        // SAFETY: mirror and program live until the wait below; the step fits the bucket that the core chose for it,
+        // and this thread is the only one that runs the program.
+        unsafe {
+            match &step.graph {
+                Some(graph) => graph.launch(),
+                None => self
+                    .program
+                    .enqueue(&self.stream, step.bucket, self.mirror.at()),
+            }
+        }?;
+        if self.samples {
+            self.mirror.take_samples(&self.stream, view)?;
+        } else {
+            let waited = self.stream.synchronize();
+            waited.map_err(|error| failed("running a step on the GPU", error))?;
+        }
+        self.program.check()
+    }
+}

@@ -1,0 +1,309 @@
+//! A step that was composed on the host, as kernels read it: what they need of the state block, in device memory.
+//!
+//! Tables are found by offsets, so the mirror has a layout of its own: what changes with every step lies together and
+//! goes over in two copies (slots; the step and its tables), and page-table rows go over with a sequence's first step.
+
+use super::buffer::Buffer;
+use super::module::failed;
+use super::pinned::Pinned;
+use super::program::StepAt;
+use crate::backend::{Block, StepView};
+use crate::error::Result;
+use crate::plan::EngineOptions;
+use crate::sys::abi;
+use cudarc::driver::result;
+use cudarc::driver::{CudaContext, CudaStream};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Tables start on cache lines.
+const ALIGN: usize = 64;
+
+/// Byte offsets of everything in the mirror.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Layout {
+    slots: usize,
+    max_pages: usize,
+    /// `uint32_t[slots][max_pages]`
+    page_table: usize,
+    /// `tg_sampled[slots]`
+    sampled: usize,
+    /// `tg_slot[slots]`
+    slot_table: usize,
+    /// `tg_step`, and behind it the tables of the step, as long as the step needs them
+    step: usize,
+    bytes: usize,
+}
+
+/// Byte offsets of one step's tables, one right after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Tables {
+    rows: usize,
+    sequences: usize,
+    samples: usize,
+    slot_sequences: usize,
+    end: usize,
+}
+
+impl Layout {
+    fn new(options: &EngineOptions) -> Self {
+        let slots = options.max_seqs as usize;
+        let max_pages = options.max_context.div_ceil(options.page_tokens) as usize;
+        let after = |offset: usize, bytes: usize| (offset + bytes).next_multiple_of(ALIGN);
+        let page_table = after(0, size_of::<abi::tg_state>());
+        let sampled = after(page_table, slots * max_pages * size_of::<u32>());
+        let slot_table = after(sampled, slots * size_of::<abi::tg_sampled>());
+        let step = after(slot_table, slots * size_of::<abi::tg_slot>());
+        let mut layout = Self {
+            slots,
+            max_pages,
+            page_table,
+            sampled,
+            slot_table,
+            step,
+            bytes: 0,
+        };
+        layout.bytes = layout
+            .tables(options.step_tokens as usize, slots, slots)
+            .end;
+        layout
+    }
+
+    fn tables(&self, rows: usize, sequences: usize, samples: usize) -> Tables {
+        let after = |offset: usize, bytes: usize| (offset + bytes).next_multiple_of(ALIGN);
+        let row_table = after(self.step, size_of::<abi::tg_step>());
+        let sequence_table = after(row_table, rows * size_of::<abi::tg_row>());
+        let sample_table = after(sequence_table, sequences * size_of::<abi::tg_sequence>());
+        let slot_sequences = after(sample_table, samples * size_of::<u32>());
+        Tables {
+            rows: row_table,
+            sequences: sequence_table,
+            samples: sample_table,
+            slot_sequences,
+            end: after(slot_sequences, self.slots * size_of::<u32>()),
+        }
+    }
+}
+
+/// The mirror and, in pinned memory at the same offsets, what is copied to and from it.
+pub struct Mirror {
+    layout: Layout,
+    device: Buffer,
+    staging: Arc<Pinned>,
+}
+
+impl Mirror {
+    /// # Errors
+    /// [`crate::Error::Memory`] where there is not enough.
+    pub fn new(
+        context: &Arc<CudaContext>,
+        stream: &CudaStream,
+        options: &EngineOptions,
+    ) -> Result<Self> {
+        let layout = Layout::new(options);
+        let mirror = Self {
+            layout,
+            device: Buffer::new(context, layout.bytes)?,
+            staging: Pinned::new(context, layout.bytes)?,
+        };
+        let mut head = abi::tg_state {
+            bytes: layout.bytes as u64,
+            max_pages: layout.max_pages as u32,
+            slot_table: layout.slot_table as u64,
+            page_table: layout.page_table as u64,
+            ..Default::default()
+        };
+        head.config = abi::tg_config {
+            slots: options.max_seqs,
+            pages: options.pages,
+            page_tokens: options.page_tokens,
+            max_context: options.max_context,
+            step_tokens: options.step_tokens,
+            steps_in_flight: 1,
+            ..Default::default()
+        };
+        mirror.put(0, &[head]);
+        mirror.send(stream, 0..layout.bytes)?;
+        stream
+            .synchronize()
+            .map_err(|error| failed("copying to the GPU", error))?;
+        Ok(mirror)
+    }
+
+    /// Where kernels find the step.
+    pub fn at(&self) -> StepAt {
+        StepAt {
+            state: self.device.at(0),
+            step: self.device.at(self.layout.step),
+        }
+    }
+
+    /// Queues the copies that make `step` the mirror's step. Until they have run, the next call must wait.
+    ///
+    /// # Errors
+    /// The driver refuses a copy.
+    pub fn send_step(&mut self, stream: &CudaStream, step: &StepView<'_>) -> Result<()> {
+        let (rows, sequences, samples) = (step.rows(), step.sequences(), step.sample_rows());
+        let tables = self
+            .layout
+            .tables(rows.len(), sequences.len(), samples.len());
+        self.put(
+            self.layout.step,
+            &[abi::tg_step {
+                row_table: tables.rows as u64,
+                sequence_table: tables.sequences as u64,
+                sample_table: tables.samples as u64,
+                sampled_table: self.layout.sampled as u64,
+                slot_sequence_table: tables.slot_sequences as u64,
+                ..*step.header()
+            }],
+        );
+        self.put(tables.rows, rows);
+        self.put(tables.sequences, sequences);
+        self.put(tables.samples, samples);
+        let mut slot_sequences = vec![abi::TG_NONE; self.layout.slots];
+        let mut first_slots: Option<Range<usize>> = None;
+        let mut slots_end = 0;
+        for (index, sequence) in sequences.iter().enumerate() {
+            let slot = sequence.slot as usize;
+            slot_sequences[slot] = index as u32;
+            slots_end = slots_end.max(slot + 1);
+            let view = step.slot(sequence.slot);
+            let entry = abi::tg_slot {
+                request: view.request,
+                flags: view.flags,
+                last_token: view.last_token,
+                sampling: view.sampling,
+                ..Default::default()
+            };
+            self.put(
+                self.layout.slot_table + slot * size_of::<abi::tg_slot>(),
+                &[entry],
+            );
+            if sequence.flags & abi::TG_SEQUENCE_FIRST != 0 {
+                self.put(self.page_row(slot), step.pages(sequence.slot));
+                let so_far = first_slots.unwrap_or(slot..slot + 1);
+                first_slots = Some(so_far.start.min(slot)..so_far.end.max(slot + 1));
+            }
+        }
+        self.put(tables.slot_sequences, &slot_sequences);
+
+        // Rows of other slots in between go over as they were sent before.
+        if let Some(slots) = first_slots {
+            self.send(stream, self.page_row(slots.start)..self.page_row(slots.end))?;
+        }
+        let slots = slots_end * size_of::<abi::tg_slot>();
+        self.send(
+            stream,
+            self.layout.slot_table..self.layout.slot_table + slots,
+        )?;
+        self.send(stream, self.layout.step..tables.end)
+    }
+
+    /// Waits for everything on the stream, then hands the samples that the mirror's step has left to `step`.
+    ///
+    /// # Errors
+    /// Something on the stream failed.
+    pub fn take_samples(&mut self, stream: &CudaStream, step: &StepView<'_>) -> Result<()> {
+        let refused = |error| failed("copying from the GPU", error);
+        let count = step.sample_rows().len();
+        let bytes = count * size_of::<abi::tg_sampled>();
+        let at = self.layout.sampled;
+        if bytes > 0 {
+            // SAFETY: the range lies in both allocations, and `self` is borrowed alone until the copy is done below.
+            unsafe {
+                let to =
+                    std::slice::from_raw_parts_mut(self.staging.start().as_ptr().add(at), bytes);
+                result::memcpy_dtoh_async(to, self.device.at(at), stream.cu_stream())
+            }
+            .map_err(refused)?;
+        }
+        stream.synchronize().map_err(refused)?;
+        for index in 0..count {
+            // SAFETY: inside the allocation, aligned, and written by the copy, which is done.
+            let sampled = unsafe {
+                let table = self.staging.start().as_ptr().add(at);
+                table.cast::<abi::tg_sampled>().add(index).read()
+            };
+            step.set_sampled(index, sampled);
+        }
+        Ok(())
+    }
+
+    fn page_row(&self, slot: usize) -> usize {
+        self.layout.page_table + slot * self.layout.max_pages * size_of::<u32>()
+    }
+
+    /// Writes into the staging memory.
+    fn put<T: Copy>(&self, offset: usize, values: &[T]) {
+        assert!(
+            offset + size_of_val(values) <= self.layout.bytes
+                && offset.is_multiple_of(align_of::<T>())
+        );
+        // SAFETY: inside the allocation and aligned; the copies that read it have run (see `send_step`).
+        unsafe {
+            let to = self.staging.start().as_ptr().add(offset).cast::<T>();
+            to.copy_from_nonoverlapping(values.as_ptr(), values.len());
+        }
+    }
+
+    fn send(&self, stream: &CudaStream, range: Range<usize>) -> Result<()> {
+        let refused = |error| failed("copying a step to the GPU", error);
+        stream.context().bind_to_thread().map_err(refused)?;
+        assert!(range.end <= self.layout.bytes);
+        // SAFETY: the range lies in both allocations, whose bytes are initialised; they live until the copy has run,
+        // since whoever drops `self` has waited for the stream or lost the device.
+        unsafe {
+            let from = std::slice::from_raw_parts(
+                self.staging.start().as_ptr().add(range.start),
+                range.len(),
+            );
+            result::memcpy_htod_async(self.device.at(range.start), from, stream.cu_stream())
+        }
+        .map_err(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_neither_overlap_nor_outgrow_the_mirror() {
+        let options = EngineOptions {
+            max_seqs: 5,
+            max_context: 100,
+            page_tokens: 16,
+            pages: 11,
+            step_tokens: 77,
+            chunk_align: 8,
+            steps_in_flight: 1,
+            record: false,
+        };
+        let layout = Layout::new(&options);
+        assert_eq!(layout.max_pages, 7);
+        let fixed = [
+            (0, size_of::<abi::tg_state>()),
+            (layout.page_table, 5 * 7 * 4),
+            (layout.sampled, 5 * size_of::<abi::tg_sampled>()),
+            (layout.slot_table, 5 * size_of::<abi::tg_slot>()),
+            (layout.step, size_of::<abi::tg_step>()),
+        ];
+        for (rows, sequences, samples) in [(1, 1, 0), (5, 5, 5), (77, 5, 5), (76, 1, 1)] {
+            let tables = layout.tables(rows, sequences, samples);
+            let mut places = fixed.to_vec();
+            places.extend([
+                (tables.rows, rows * size_of::<abi::tg_row>()),
+                (tables.sequences, sequences * size_of::<abi::tg_sequence>()),
+                (tables.samples, samples * 4),
+                (tables.slot_sequences, 5 * 4),
+                (tables.end, 0),
+            ]);
+            for pair in places.windows(2) {
+                assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+                assert!(pair[1].0.is_multiple_of(ALIGN));
+            }
+            assert!(tables.end <= layout.bytes);
+        }
+    }
+}

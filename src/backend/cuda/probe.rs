@@ -1,0 +1,284 @@
+//! A step without a model (kernels/probe.cu): what to try a machine and the launching with. Every token is a fixed
+//! integer function of its sequence's tokens so far, so any host can say what comes out.
+
+use super::buffer::Buffer;
+use super::launch::{Argument, Kernel, Launch};
+use super::module::Module;
+use super::ops::Bucket;
+use super::pinned::Pinned;
+use super::program::{StepAt, StepProgram};
+use crate::backend::{Block, StepView};
+use crate::error::Result;
+use crate::plan::EngineOptions;
+use cudarc::driver::{CudaContext, CudaStream};
+use std::sync::Arc;
+
+/// PROBE_THREADS of kernels/probe.cu.
+const THREADS: u32 = 128;
+
+/// What the step computes, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProbeOptions {
+    /// Kernels one after the other, over all stages.
+    pub layers: u32,
+    pub vocabulary: u32,
+    /// With programmatic dependent launch.
+    pub early: bool,
+    /// Steps whose descriptors' fingerprints are kept, the newest; 0 keeps none.
+    pub log_entries: u32,
+}
+
+/// In step `step`, stand still for `wait_ns`, then write where nothing is if `fault` says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disturbance {
+    pub step: u64,
+    pub wait_ns: u64,
+    pub fault: bool,
+}
+
+/// The device memory of all stages.
+#[derive(Debug)]
+struct Memory {
+    /// `[pages, page_tokens]` u32
+    cells: Buffer,
+    /// `[slots]` u32 each: layers go from one to the other
+    values: [Buffer; 2],
+    /// `[log_entries, 2]` u64: step, fingerprint
+    log: Buffer,
+    /// `[3]` u64: a [`Disturbance`]
+    orders: Option<Arc<Pinned>>,
+}
+
+/// One stage of it.
+pub struct ProbeStep {
+    options: ProbeOptions,
+    memory: Arc<Memory>,
+    /// This stage's, the first included, the last not.
+    layers: (u32, u32),
+    kernels: Kernels,
+}
+
+#[derive(Clone)]
+struct Kernels {
+    write: Kernel,
+    read: Kernel,
+    mix: Kernel,
+    sample: Kernel,
+    log: Kernel,
+    disturb: Kernel,
+}
+
+/// The log of a probe that may be running elsewhere; read it once nothing runs.
+#[derive(Debug, Clone)]
+pub struct ProbeLog(Arc<Memory>);
+
+impl ProbeStep {
+    /// `stages` of them, in order, with one memory, and its log.
+    ///
+    /// # Errors
+    /// [`crate::Error::Memory`] where there is not enough; [`crate::Error::Runtime`] for what the driver refuses.
+    pub fn stages(
+        context: &Arc<CudaContext>,
+        module: &Arc<Module>,
+        stages: u32,
+        engine: &EngineOptions,
+        options: ProbeOptions,
+        disturbance: Option<Disturbance>,
+    ) -> Result<(Vec<Self>, ProbeLog)> {
+        let orders = match disturbance {
+            None => None,
+            Some(disturbance) => {
+                let orders = Pinned::new(context, 3 * size_of::<u64>())?;
+                let Disturbance {
+                    step,
+                    wait_ns,
+                    fault,
+                } = disturbance;
+                // SAFETY: the allocation has this size, and nobody else has it yet.
+                unsafe {
+                    let at = orders.start().as_ptr().cast::<[u64; 3]>();
+                    at.write([step, wait_ns, u64::from(fault)]);
+                }
+                Some(orders)
+            }
+        };
+        let words = |count: u32| Buffer::new(context, 4 * count as usize);
+        let slots = engine.max_seqs;
+        let memory = Arc::new(Memory {
+            cells: words(engine.pages * engine.page_tokens)?,
+            values: [words(slots)?, words(slots)?],
+            log: words(4 * options.log_entries)?,
+            orders,
+        });
+        let kernels = Kernels {
+            write: module.kernel("tg_probe_write")?,
+            read: module.kernel("tg_probe_read")?,
+            mix: module.kernel("tg_probe_mix")?,
+            sample: module.kernel("tg_probe_sample")?,
+            log: module.kernel("tg_probe_log")?,
+            disturb: module.kernel("tg_probe_disturb")?,
+        };
+        let layer = |stage: u32| options.layers * stage / stages;
+        let stage = |stage: u32| Self {
+            options,
+            memory: memory.clone(),
+            layers: (layer(stage), layer(stage + 1)),
+            kernels: kernels.clone(),
+        };
+        Ok(((0..stages).map(stage).collect(), ProbeLog(memory.clone())))
+    }
+}
+
+impl StepProgram for ProbeStep {
+    unsafe fn enqueue(&self, stream: &CudaStream, bucket: Bucket, at: StepAt) -> Result<()> {
+        let launch = |kernel: &Kernel, blocks: u32, arguments: &[Argument]| {
+            let launch = Launch {
+                early: self.options.early,
+                ..Launch::blocks(blocks, THREADS)
+            };
+            // SAFETY: the arguments below are the kernels', over arrays that hold a step of this bucket; the rest is
+            // the caller's promise.
+            unsafe { kernel.launch(stream, launch, arguments) }
+        };
+        let (state, step) = (Argument::Address(at.state), Argument::Address(at.step));
+        let values = |layer: u32| Argument::Address(self.memory.values[layer as usize % 2].at(0));
+        let cells = Argument::Address(self.memory.cells.at(0));
+        let (kernels, samples) = (&self.kernels, bucket.sequences);
+        let (first, end) = self.layers;
+        if first == 0 {
+            launch(
+                &kernels.write,
+                bucket.rows.div_ceil(THREADS),
+                &[cells, state, step],
+            )?;
+            launch(&kernels.read, samples, &[values(0), cells, state, step])?;
+        }
+        for layer in first..end {
+            let arguments = [values(layer + 1), values(layer), step, Argument::U32(layer)];
+            launch(&kernels.mix, samples.div_ceil(THREADS), &arguments)?;
+        }
+        if end < self.options.layers {
+            return Ok(());
+        }
+        if let Some(orders) = &self.memory.orders {
+            launch(
+                &kernels.disturb,
+                1,
+                &[Argument::Address(orders.device()), step],
+            )?;
+        }
+        if self.options.log_entries > 0 {
+            let entries = Argument::U32(self.options.log_entries);
+            let log = Argument::Address(self.memory.log.at(0));
+            launch(&kernels.log, 1, &[log, entries, state, step])?;
+        }
+        let vocabulary = Argument::U32(self.options.vocabulary);
+        let arguments = [values(end), state, step, vocabulary];
+        launch(&kernels.sample, samples.div_ceil(THREADS), &arguments)
+    }
+}
+
+impl ProbeLog {
+    /// Step numbers and the fingerprints of their descriptors, by step modulo `log_entries`.
+    ///
+    /// # Errors
+    /// The driver refuses the copy.
+    pub fn read(&self, stream: &CudaStream) -> Result<Vec<(u64, u64)>> {
+        let mut bytes = vec![0; self.0.log.bytes()];
+        self.0.log.read(stream, 0, &mut bytes)?;
+        let word = |at: &[u8]| u64::from_le_bytes(at.try_into().expect("eight bytes"));
+        Ok(bytes
+            .chunks_exact(16)
+            .map(|entry| (word(&entry[..8]), word(&entry[8..])))
+            .collect())
+    }
+}
+
+fn mix(mut x: u32) -> u32 {
+    x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
+    x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);
+    x ^ (x >> 16)
+}
+
+fn mix64(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+impl ProbeOptions {
+    /// The token that follows `tokens`.
+    pub fn next(&self, tokens: &[u32]) -> u32 {
+        let cell = |(position, &token): (usize, &u32)| {
+            mix(token
+                .wrapping_mul(0x9e37_79b9)
+                .wrapping_add(position as u32))
+        };
+        let sum = tokens
+            .iter()
+            .enumerate()
+            .map(cell)
+            .fold(0, u32::wrapping_add);
+        let value = (0..self.layers).fold(sum, |value, layer| mix(value.wrapping_add(layer)));
+        value % self.vocabulary
+    }
+}
+
+/// Of a descriptor, as tg_probe_log has it: every word of it but the places of its tables.
+pub fn fingerprint(step: &StepView<'_>, page_tokens: u32) -> u64 {
+    let word = |index: usize, field: u64, value: u32| {
+        mix64(u64::from(value).wrapping_add(mix64((index as u64) << 8 | field)))
+    };
+    let header = step.header();
+    let mut sum = mix64(header.number).wrapping_add(mix64(!header.start_ns));
+    let mut add = |index: usize, fields: &[(u64, u32)]| {
+        for &(field, value) in fields {
+            sum = sum.wrapping_add(word(index, field, value));
+        }
+    };
+    let head = [
+        header.kind,
+        header.bucket,
+        header.bucket_rows,
+        header.rows,
+        header.decode_rows,
+        header.sequences,
+        header.sample_rows,
+    ];
+    for (index, value) in head.into_iter().enumerate() {
+        add(index, &[(0, value)]);
+    }
+    for (index, row) in step.rows().iter().enumerate() {
+        let page = step.pages(row.slot)[(row.position / page_tokens) as usize];
+        let cell = page * page_tokens + row.position % page_tokens;
+        let token = row.token as u32;
+        add(
+            index,
+            &[
+                (1, row.slot),
+                (2, row.position),
+                (3, token),
+                (4, row.sequence),
+                (5, cell),
+            ],
+        );
+    }
+    for (index, s) in step.sequences().iter().enumerate() {
+        add(
+            index,
+            &[
+                (6, s.slot),
+                (7, s.first_row),
+                (8, s.rows),
+                (9, s.first_position),
+                (10, s.sample),
+                (11, s.flags),
+                (12, index as u32),
+            ],
+        );
+    }
+    for (index, &row) in step.sample_rows().iter().enumerate() {
+        add(index, &[(13, row)]);
+    }
+    sum
+}

@@ -1,0 +1,357 @@
+//! A model's weights in a GPU's memory, in the layout that the launchers take: q, k and v back to back, a layer's
+//! experts at a constant stride, matrices in one type, all else in f32.
+
+use super::buffer::{ALIGN_BYTES, Buffer};
+use super::launch::Address;
+use super::ops::Types;
+use super::ops::experts::ExpertWeights;
+use crate::error::{Error, Result};
+use crate::model::rotary::inverse_frequencies;
+use crate::model::weights::widen;
+use crate::model::{DType, Expert, FeedForward, LayerWeights, Mixer, Model, Tensor, Weights};
+use cudarc::driver::{CudaContext, CudaStream};
+use std::sync::Arc;
+
+/// Elements that are converted at once.
+const CONVERT_ELEMENTS: usize = 1 << 22;
+
+/// Where everything lies. Shapes are those of [`Weights`].
+#[derive(Debug)]
+pub struct DeviceWeights {
+    pub embed_tokens: Address,
+    pub embedding_norm: Address,
+    pub lm_head: Address,
+    pub layers: Vec<LayerAddresses>,
+    /// f32 `[head_dim / 2]`
+    pub inverse_frequencies: Address,
+    _buffer: Option<Buffer>,
+}
+
+#[derive(Debug)]
+pub struct LayerAddresses {
+    pub operator_norm: Address,
+    pub ffn_norm: Address,
+    pub mixer: MixerAddresses,
+    pub feed_forward: FeedForwardAddresses,
+}
+
+/// A bias that the model does not have is 0.
+#[derive(Debug)]
+pub enum MixerAddresses {
+    Conv {
+        in_proj: Address,
+        in_proj_bias: Address,
+        taps: Address,
+        taps_bias: Address,
+        out_proj: Address,
+        out_proj_bias: Address,
+    },
+    Attention {
+        /// `[(heads + 2 kv_heads) D, H]`
+        qkv_proj: Address,
+        out_proj: Address,
+        q_norm: Address,
+        k_norm: Address,
+    },
+}
+
+#[derive(Debug)]
+pub enum FeedForwardAddresses {
+    Dense {
+        w1: Address,
+        w3: Address,
+        w2: Address,
+    },
+    Moe {
+        gate: Address,
+        bias: Address,
+        experts: ExpertWeights,
+    },
+}
+
+/// The types that a model of these weights runs with: matrices in the operand's type, for f32 in the checkpoint's,
+/// or in f32 where that has several.
+pub fn types(weights: &Weights, operand: DType) -> Types {
+    if operand != DType::F32 {
+        return Types {
+            operand,
+            weights: operand,
+        };
+    }
+    let first = weights.embed_tokens.dtype;
+    let mut same = weights.lm_head.dtype == first;
+    for layer in &weights.layers {
+        let mixer: &[&Tensor] = match &layer.mixer {
+            Mixer::Conv {
+                in_proj, out_proj, ..
+            } => &[in_proj, out_proj],
+            Mixer::Attention {
+                q_proj,
+                k_proj,
+                v_proj,
+                out_proj,
+                ..
+            } => &[q_proj, k_proj, v_proj, out_proj],
+        };
+        let experts = match &layer.feed_forward {
+            FeedForward::Dense(dense) => std::slice::from_ref(dense),
+            FeedForward::Moe { experts, .. } => experts,
+        };
+        let experts = experts.iter().flat_map(|e| [&e.w1, &e.w3, &e.w2]);
+        same &= mixer
+            .iter()
+            .copied()
+            .chain(experts)
+            .all(|t| t.dtype == first);
+    }
+    Types {
+        operand,
+        weights: if same { first } else { DType::F32 },
+    }
+}
+
+impl DeviceWeights {
+    /// Allocates the memory for all weights and copies them there, converted where their type is another.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where the GPU has too little; [`Error::Usage`] naming a tensor with a value that the type
+    /// does not hold.
+    pub fn upload(
+        context: &Arc<CudaContext>,
+        stream: &CudaStream,
+        model: &Model,
+        types: Types,
+    ) -> Result<Self> {
+        let mut measure = Placer {
+            start: 0,
+            end: 0,
+            to: None,
+            matrices: types.weights,
+        };
+        measure.model(model)?;
+        let buffer = Buffer::new(context, measure.end)?;
+        let mut place = Placer {
+            start: buffer.at(0),
+            end: 0,
+            to: Some((&buffer, stream)),
+            matrices: types.weights,
+        };
+        let mut placed = place.model(model)?;
+        placed._buffer = Some(buffer);
+        Ok(placed)
+    }
+}
+
+/// Walks a model and gives its tensors their places, one after the other; copies them too where there is memory.
+struct Placer<'a> {
+    start: Address,
+    end: usize,
+    to: Option<(&'a Buffer, &'a CudaStream)>,
+    matrices: DType,
+}
+
+impl Placer<'_> {
+    fn model(&mut self, model: &Model) -> Result<DeviceWeights> {
+        let (config, weights) = (&model.config, &model.weights);
+        let embed_tokens = self.matrix(&weights.embed_tokens)?;
+        let lm_head = match config.tie_word_embeddings {
+            true => embed_tokens,
+            false => self.matrix(&weights.lm_head)?,
+        };
+        let frequencies = inverse_frequencies(config.rope_theta, config.head_dim);
+        let bytes: Vec<u8> = frequencies.iter().flat_map(|f| f.to_le_bytes()).collect();
+        let inverse_frequencies = self.align();
+        self.copy(&bytes)?;
+        Ok(DeviceWeights {
+            embed_tokens,
+            embedding_norm: self.vector(&weights.embedding_norm)?,
+            lm_head,
+            layers: weights
+                .layers
+                .iter()
+                .map(|layer| self.layer(layer))
+                .collect::<Result<_>>()?,
+            inverse_frequencies,
+            _buffer: None,
+        })
+    }
+
+    fn layer(&mut self, layer: &LayerWeights) -> Result<LayerAddresses> {
+        Ok(LayerAddresses {
+            operator_norm: self.vector(&layer.operator_norm)?,
+            ffn_norm: self.vector(&layer.ffn_norm)?,
+            mixer: match &layer.mixer {
+                Mixer::Conv {
+                    in_proj,
+                    conv,
+                    out_proj,
+                    in_proj_bias,
+                    conv_bias,
+                    out_proj_bias,
+                } => MixerAddresses::Conv {
+                    in_proj: self.matrix(in_proj)?,
+                    in_proj_bias: self.bias(in_proj_bias.as_ref())?,
+                    taps: self.vector(conv)?,
+                    taps_bias: self.bias(conv_bias.as_ref())?,
+                    out_proj: self.matrix(out_proj)?,
+                    out_proj_bias: self.bias(out_proj_bias.as_ref())?,
+                },
+                Mixer::Attention {
+                    q_proj,
+                    k_proj,
+                    v_proj,
+                    out_proj,
+                    q_layernorm,
+                    k_layernorm,
+                } => MixerAddresses::Attention {
+                    qkv_proj: self.put([q_proj, k_proj, v_proj], self.matrices)?,
+                    out_proj: self.matrix(out_proj)?,
+                    q_norm: self.vector(q_layernorm)?,
+                    k_norm: self.vector(k_layernorm)?,
+                },
+            },
+            feed_forward: match &layer.feed_forward {
+                FeedForward::Dense(dense) => FeedForwardAddresses::Dense {
+                    w1: self.matrix(&dense.w1)?,
+                    w3: self.matrix(&dense.w3)?,
+                    w2: self.matrix(&dense.w2)?,
+                },
+                FeedForward::Moe {
+                    gate,
+                    expert_bias,
+                    experts,
+                } => FeedForwardAddresses::Moe {
+                    gate: self.vector(gate)?,
+                    bias: self.bias(expert_bias.as_ref())?,
+                    experts: self.experts(experts)?,
+                },
+            },
+        })
+    }
+
+    fn experts(&mut self, experts: &[Expert]) -> Result<ExpertWeights> {
+        let stride = |part: fn(&Expert) -> &Tensor| {
+            let first = experts.first().map(part);
+            first.map_or(0, |tensor| (tensor.rows() * tensor.cols()) as u64)
+        };
+        Ok(ExpertWeights {
+            gate: self.put(experts.iter().map(|e| &e.w1), self.matrices)?,
+            up: self.put(experts.iter().map(|e| &e.w3), self.matrices)?,
+            gate_up_stride: stride(|e| &e.w1),
+            down: self.put(experts.iter().map(|e| &e.w2), self.matrices)?,
+            down_stride: stride(|e| &e.w2),
+        })
+    }
+
+    fn matrix(&mut self, tensor: &Tensor) -> Result<Address> {
+        self.put([tensor], self.matrices)
+    }
+
+    /// A norm, a router, taps: anything that is kept in f32.
+    fn vector(&mut self, tensor: &Tensor) -> Result<Address> {
+        self.put([tensor], DType::F32)
+    }
+
+    fn bias(&mut self, tensor: Option<&Tensor>) -> Result<Address> {
+        tensor.map_or(Ok(0), |tensor| self.vector(tensor))
+    }
+
+    /// The tensors one right after the other.
+    fn put<'t>(
+        &mut self,
+        tensors: impl IntoIterator<Item = &'t Tensor>,
+        dtype: DType,
+    ) -> Result<Address> {
+        let at = self.align();
+        for tensor in tensors {
+            let bytes = tensor.bytes();
+            if self.to.is_none() {
+                self.end += bytes.len() / tensor.dtype.bytes() * dtype.bytes();
+            } else if tensor.dtype == dtype {
+                self.copy(bytes)?;
+            } else {
+                for part in bytes.chunks(CONVERT_ELEMENTS * tensor.dtype.bytes()) {
+                    self.copy(&convert(&tensor.name, tensor.dtype, dtype, part)?)?;
+                }
+            }
+        }
+        Ok(at)
+    }
+
+    fn align(&mut self) -> Address {
+        self.end = self.end.next_multiple_of(ALIGN_BYTES);
+        self.start + self.end as u64
+    }
+
+    fn copy(&mut self, bytes: &[u8]) -> Result<()> {
+        if let Some((buffer, stream)) = self.to {
+            buffer.write(stream, self.end, bytes)?;
+        }
+        self.end += bytes.len();
+        Ok(())
+    }
+}
+
+/// `bytes` of type `from` as type `to`, rounded to nearest even.
+fn convert(name: &str, from: DType, to: DType, bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut values = vec![0.0; bytes.len() / from.bytes()];
+    widen(from, bytes, &mut values);
+    let mut out = Vec::with_capacity(values.len() * to.bytes());
+    for value in values {
+        let held = match to {
+            DType::F32 => {
+                out.extend_from_slice(&value.to_le_bytes());
+                true
+            }
+            DType::BF16 => {
+                let rounded = half::bf16::from_f32(value);
+                out.extend_from_slice(&rounded.to_le_bytes());
+                rounded.is_finite()
+            }
+            DType::F16 => {
+                let rounded = half::f16::from_f32(value);
+                out.extend_from_slice(&rounded.to_le_bytes());
+                rounded.is_finite()
+            }
+        };
+        if !held {
+            let (kind, most, other) = match to {
+                DType::F16 => ("f16", f64::from(half::f16::MAX), "bf16"),
+                _ => ("bf16", f64::from(half::bf16::MAX), "f32"),
+            };
+            return Err(Error::Usage(format!(
+                "--dtype {kind}: {name} holds {value}, expected at most {most:e} in size: use --dtype {other}"
+            )));
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::{bf16, f16};
+
+    #[test]
+    fn conversion_rounds_and_names_what_does_not_fit() {
+        let bf16s = |values: &[f32]| -> Vec<u8> {
+            let values = values.iter().map(|&v| bf16::from_f32(v));
+            values.flat_map(|v| v.to_le_bytes()).collect()
+        };
+        let found = convert("w", DType::BF16, DType::F16, &bf16s(&[1.5, -65024.0, 1e-9])).unwrap();
+        let expected = [1.5f32, -65024.0, 0.0].map(|v| f16::from_f32(v).to_le_bytes());
+        assert_eq!(found, expected.concat());
+        let widened = convert("w", DType::BF16, DType::F32, &bf16s(&[3.0])).unwrap();
+        assert_eq!(widened, 3f32.to_le_bytes());
+        for bad in [65536.0, -1e30, f32::INFINITY, f32::NAN] {
+            let error = convert("layer.w1", DType::BF16, DType::F16, &bf16s(&[0.0, bad]));
+            let message = error.unwrap_err().to_string();
+            assert!(
+                message.contains("layer.w1") && message.contains("--dtype bf16"),
+                "{message}"
+            );
+        }
+        let error = convert("w", DType::F32, DType::BF16, &f32::MAX.to_le_bytes());
+        assert!(error.unwrap_err().to_string().contains("--dtype f32"));
+    }
+}

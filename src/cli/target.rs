@@ -1,0 +1,161 @@
+//! What a run runs on: `--device`, `--dtype` and `--launch` together.
+
+use super::args::RunArgs;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::gpu::OpenGpu;
+use crate::error::{Error, Result};
+use crate::model::DType;
+use crate::plan::budget::Budget;
+#[cfg(feature = "cuda")]
+use crate::plan::bytes::Bytes;
+#[cfg(feature = "cuda")]
+use crate::runtime::cuda::Launch;
+
+/// Of a GPU's free memory, what a run takes when nobody says otherwise: graphs and the driver need some too.
+#[cfg(feature = "cuda")]
+const FREE_PERCENT: u64 = 90;
+
+/// A device that is there, and how it is used.
+pub enum Target {
+    Cpu,
+    #[cfg(feature = "cuda")]
+    Gpu {
+        gpu: OpenGpu,
+        dtype: DType,
+        launch: Launch,
+    },
+}
+
+/// `--device` as written.
+enum Asked {
+    /// The first GPU where this build and the machine have one.
+    Default,
+    Cpu,
+    Gpu(u32),
+}
+
+fn usage<T>(message: impl Into<String>) -> Result<T> {
+    Err(Error::Usage(message.into()))
+}
+
+impl RunArgs {
+    /// Opens what the flags name.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a device or a combination that there is not; [`Error::Runtime`] where the machine or its
+    /// driver lacks what is asked for.
+    pub fn target(&self) -> Result<Target> {
+        match self.asked()? {
+            Asked::Cpu => self.cpu(),
+            #[cfg(feature = "cuda")]
+            Asked::Gpu(ordinal) => self.gpu(ordinal),
+            #[cfg(not(feature = "cuda"))]
+            Asked::Gpu(_) => usage(format!(
+                "--device {}: this build has no GPU support; build it with `cargo build --release --features cuda`, or use --device cpu",
+                self.device.as_deref().unwrap_or_default()
+            )),
+            #[cfg(feature = "cuda")]
+            Asked::Default
+                if crate::backend::cuda::driver::probe().is_ok_and(|d| d.gpu(0).is_ok()) =>
+            {
+                self.gpu(0)
+            }
+            Asked::Default => self.cpu(),
+        }
+    }
+
+    fn asked(&self) -> Result<Asked> {
+        let device = match self.device.as_deref() {
+            None => return Ok(Asked::Default),
+            Some("cpu") => return Ok(Asked::Cpu),
+            Some("cuda") => return Ok(Asked::Gpu(0)),
+            Some(device) => device,
+        };
+        let numbers = device
+            .strip_prefix("cuda:")
+            .map(|list| list.split(',').map(str::parse::<u32>).collect::<Vec<_>>());
+        match numbers.as_deref() {
+            Some(&[Ok(ordinal)]) => Ok(Asked::Gpu(ordinal)),
+            Some(list) if list.iter().all(|number| number.is_ok()) => {
+                // A build without GPU support says that first.
+                if cfg!(not(feature = "cuda")) {
+                    return Ok(Asked::Gpu(0));
+                }
+                usage(format!(
+                    "--device {device}: this version runs a model on one GPU, expected cuda:N with one number"
+                ))
+            }
+            _ => usage(format!(
+                "--device {device}: expected cpu, cuda, or cuda: with GPU numbers such as cuda:0,1"
+            )),
+        }
+    }
+
+    fn cpu(&self) -> Result<Target> {
+        match self.precision.dtype() {
+            None | Some(DType::F32) => {}
+            Some(_) if self.precision.fp16 => return usage("--fp16: the CPU computes in f32 only"),
+            Some(dtype) => {
+                let name = format!("{dtype:?}").to_lowercase();
+                return usage(format!("--dtype {name}: the CPU computes in f32 only"));
+            }
+        }
+        if self.launch.is_some() {
+            return usage(
+                "--launch: the CPU launches no kernels; it is an option of --device cuda",
+            );
+        }
+        Ok(Target::Cpu)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn gpu(&self, ordinal: u32) -> Result<Target> {
+        use super::args::Launch as Way;
+        Ok(Target::Gpu {
+            gpu: OpenGpu::new(ordinal)?,
+            dtype: self.precision.dtype().unwrap_or(DType::BF16),
+            launch: match self.launch {
+                Some(Way::HostKernels) => Launch::HostKernels,
+                Some(Way::HostGraph) => Launch::HostGraph,
+                Some(Way::DeviceGraph) | None => Launch::DeviceGraph,
+            },
+        })
+    }
+}
+
+impl Target {
+    /// Type of matrix inputs, keys and values, and conv state.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::Cpu => DType::F32,
+            #[cfg(feature = "cuda")]
+            Self::Gpu { dtype, .. } => *dtype,
+        }
+    }
+
+    /// Of the device's memory: `limit` where it is given, else a share of what is free.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub fn budget(&self, limit: Option<u64>) -> Result<Budget> {
+        match self {
+            Self::Cpu => Ok(Budget::new(limit)),
+            #[cfg(feature = "cuda")]
+            Self::Gpu { gpu, .. } => {
+                let free = gpu.free_bytes()?;
+                let share = free / 100 * FREE_PERCENT;
+                Ok(match limit {
+                    Some(limit) if limit <= share => Budget::new(Some(limit)),
+                    _ => Budget {
+                        bytes: share,
+                        source: format!(
+                            "{FREE_PERCENT}% of the {} free on {}",
+                            Bytes(free),
+                            gpu.info
+                        ),
+                    },
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Activations in a device's memory, as byte offsets: one arena for all steps, which never overlap on a device. Every
+//! offset is a multiple of [`ALIGN_BYTES`], every array sized for the largest bucket.
+
+use super::SCORE_TILE_ROWS;
+use crate::model::{DType, ModelConfig};
+
+/// A cache line, and the widest access of any kernel.
+pub const ALIGN_BYTES: usize = 256;
+/// Bytes of an entry of the lists of query tiles and of expert tiles; there are never more of them than rows, or than
+/// pairs of a row and an expert.
+const TILE_BYTES: usize = 16;
+
+/// What sizes an arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ArenaShape {
+    /// Of the largest bucket.
+    pub rows: usize,
+    pub slots: usize,
+    /// Matrix inputs: `--dtype`.
+    pub operand: DType,
+}
+
+/// Offsets. R rows, K experts of a row, S slots; the rest as [`super::OpKind`] has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arena {
+    /// f32 `[R, H]`: the residual stream.
+    pub h: usize,
+    /// `[R, max(H, heads D)]`, operand type.
+    pub x: usize,
+    /// `[R, 3H]`, `[R, (heads + 2 kv_heads) D]`, `[R, I]` or `[R K, M]`, operand type.
+    pub wide: usize,
+    /// f32 `[R K, H]`: what each expert adds.
+    pub partial: usize,
+    /// u32 `[R, K]`
+    pub experts: usize,
+    /// f32 `[R, K]`
+    pub expert_weights: usize,
+    /// u32 `[R K]`
+    pub expert_rows: usize,
+    /// u32 `[R K]`
+    pub expert_place: usize,
+    pub expert_tiles: usize,
+    /// u32
+    pub expert_tile_count: usize,
+    pub query_tiles: usize,
+    /// u32
+    pub query_tile_count: usize,
+    /// f32 `[logits_rows, V]`
+    pub logits: usize,
+    pub logits_rows: usize,
+    /// u32 `[S, V / 32 rounded up]`: a bit for each token that a slot's sequence holds.
+    pub seen: usize,
+    pub bytes: usize,
+    /// Of those, all but logits and seen tokens.
+    pub activation_bytes: usize,
+}
+
+impl Arena {
+    /// Sizes saturate, so that one that no machine has is refused as such.
+    pub fn new(config: &ModelConfig, shape: ArenaShape) -> Self {
+        let mut bytes = 0usize;
+        let mut take = |dimensions: &[usize]| {
+            let at = bytes;
+            let size = dimensions.iter().fold(1usize, |n, &d| n.saturating_mul(d));
+            let end = at.saturating_add(size);
+            bytes = end.checked_next_multiple_of(ALIGN_BYTES).unwrap_or(end);
+            at
+        };
+        let ArenaShape { rows, slots, .. } = shape;
+        let element = shape.operand.bytes();
+        let hidden = config.hidden_size;
+        let mixtures = (0..config.num_hidden_layers).any(|layer| config.is_moe(layer));
+        let per_row = if mixtures {
+            config.num_experts_per_tok
+        } else {
+            0
+        };
+        let q = config.num_attention_heads * config.head_dim;
+        let kv = config.num_key_value_heads * config.head_dim;
+        let wide = [
+            3 * hidden,
+            q + 2 * kv,
+            config.intermediate_size,
+            per_row * config.moe_intermediate_size,
+        ];
+        let widest = wide.into_iter().max().unwrap_or(0);
+        let pairs = rows.saturating_mul(per_row);
+        let h = take(&[rows, hidden, 4]);
+        let x = take(&[rows, hidden.max(q), element]);
+        let wide = take(&[rows, widest, element]);
+        let partial = take(&[pairs, hidden, 4]);
+        let experts = take(&[pairs, 4]);
+        let expert_weights = take(&[pairs, 4]);
+        let expert_rows = take(&[pairs, 4]);
+        let expert_place = take(&[pairs, 4]);
+        let expert_tiles = take(&[pairs, TILE_BYTES]);
+        let expert_tile_count = take(&[4]);
+        let query_tiles = take(&[rows, TILE_BYTES]);
+        let query_tile_count = take(&[4]);
+        let logits_rows = rows.min(SCORE_TILE_ROWS).max(slots);
+        let logits = take(&[logits_rows, config.vocab_size, 4]);
+        let seen = take(&[slots, config.vocab_size.div_ceil(32), 4]);
+        Self {
+            h,
+            x,
+            wide,
+            partial,
+            experts,
+            expert_weights,
+            expert_rows,
+            expert_place,
+            expert_tiles,
+            expert_tile_count,
+            query_tiles,
+            query_tile_count,
+            logits,
+            logits_rows,
+            seen,
+            bytes,
+            activation_bytes: logits,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ModelSource;
+
+    #[test]
+    fn arrays_follow_each_other_and_have_room() {
+        let source = ModelSource::parse("random:lfm2-8b-a1b").unwrap();
+        let (config, _) = source.config().unwrap();
+        let shape = ArenaShape {
+            rows: 512,
+            slots: 16,
+            operand: DType::BF16,
+        };
+        let arena = Arena::new(&config, shape);
+        let (hidden, pairs) = (2048, 512 * 4);
+        let sizes = [
+            (arena.h, 512 * hidden * 4),
+            (arena.x, 512 * hidden * 2),
+            (arena.wide, 512 * 7168 * 2),
+            (arena.partial, pairs * hidden * 4),
+            (arena.experts, pairs * 4),
+            (arena.expert_weights, pairs * 4),
+            (arena.expert_rows, pairs * 4),
+            (arena.expert_place, pairs * 4),
+            (arena.expert_tiles, pairs * TILE_BYTES),
+            (arena.expert_tile_count, 4),
+            (arena.query_tiles, 512 * TILE_BYTES),
+            (arena.query_tile_count, 4),
+            (arena.logits, 512 * 65536 * 4),
+            (arena.seen, 16 * 65536 / 8),
+            (arena.bytes, 0),
+        ];
+        for pair in sizes.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+            assert_eq!(pair[1].0 % ALIGN_BYTES, 0);
+        }
+        assert_eq!(arena.activation_bytes, arena.logits);
+        let many = ArenaShape {
+            slots: 1024,
+            ..shape
+        };
+        assert_eq!(Arena::new(&config, many).logits_rows, 1024);
+    }
+}

@@ -1,0 +1,135 @@
+//! The scheduler on a device: the host launches it once, then only fills and reads rings.
+
+use super::engine::Driver;
+use super::rings::HostRings;
+use super::watchdog::describe;
+use crate::backend::DeviceScheduler;
+use crate::error::Result;
+use crate::sys::abi;
+use std::time::{Duration, Instant};
+
+/// A host that finds nothing looks again at once this many times, then with growing pauses: an answer of the device
+/// is seen within a microsecond while it is quick, and the host's core is left alone while it is not.
+const EAGER_LOOKS: u32 = 2000;
+const FIRST_PAUSE: Duration = Duration::from_micros(10);
+const LAST_PAUSE: Duration = Duration::from_micros(320);
+/// How often the driver is asked whether the device still runs.
+const ASK_EVERY: Duration = Duration::from_millis(5);
+/// After the stop flag the device ends with its next turn; a step that takes longer than this is given up.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+/// ... and one that has been found stuck already, after this.
+const STUCK_LIMIT: Duration = Duration::from_secs(2);
+
+/// A device that schedules itself.
+pub(super) struct Device {
+    /// `None` once it was given up: see [`Driver::stop`].
+    device: Option<Box<dyn DeviceScheduler>>,
+    launched: bool,
+    /// Looks in a row that found nothing.
+    quiet: u32,
+    asked: Instant,
+    failure: Option<String>,
+}
+
+impl Device {
+    /// `device` is prepared and not launched.
+    pub fn new(device: Box<dyn DeviceScheduler>) -> Self {
+        Self {
+            device: Some(device),
+            launched: false,
+            quiet: 0,
+            asked: Instant::now(),
+            failure: None,
+        }
+    }
+
+    /// Whether it still runs; `None` where it was never launched.
+    fn running(&mut self) -> Result<bool> {
+        match &mut self.device {
+            Some(device) if self.launched => device.running(),
+            _ => Ok(false),
+        }
+    }
+
+    /// What ended the scheduler, by what it left in the rings.
+    fn end(rings: &HostRings) -> Option<String> {
+        let (action, error) = rings.action();
+        match action {
+            abi::TG_ACTION_DONE => None,
+            abi::TG_ACTION_ERROR => Some(match error {
+                abi::TG_ERROR_LAUNCH => format!(
+                    "the GPU refused to launch the graph of {}: this is a bug in tailgraph or its driver",
+                    describe(&rings.posted())
+                ),
+                _ => format!(
+                    "the scheduler core stopped with error {error} after {} steps: this is a bug in tailgraph",
+                    rings.status().steps
+                ),
+            }),
+            _ => Some(format!(
+                "the scheduler ended on the GPU without saying why, last seen with {}: this is a bug in tailgraph",
+                describe(&rings.posted())
+            )),
+        }
+    }
+}
+
+impl Driver for Device {
+    fn launch(&mut self) -> Result<()> {
+        if let Some(device) = &mut self.device
+            && !self.launched
+        {
+            device.launch()?;
+            self.launched = true;
+        }
+        Ok(())
+    }
+
+    fn notify(&mut self) {
+        self.quiet = 0;
+    }
+
+    fn epoch(&self) -> u64 {
+        0
+    }
+
+    fn wait(&mut self, _epoch: u64, limit: Duration) {
+        self.quiet = self.quiet.saturating_add(1);
+        if self.quiet <= EAGER_LOOKS {
+            std::hint::spin_loop();
+            return;
+        }
+        let doublings = (self.quiet - EAGER_LOOKS) / 8;
+        let pause = FIRST_PAUSE.saturating_mul(1 << doublings.min(16));
+        std::thread::sleep(pause.min(LAST_PAUSE).min(limit));
+    }
+
+    fn failure(&mut self, rings: &HostRings) -> Option<String> {
+        if self.failure.is_none() && self.launched && self.asked.elapsed() >= ASK_EVERY {
+            self.failure = match self.running() {
+                Ok(true) => None,
+                Ok(false) => Self::end(rings),
+                Err(error) => Some(format!(
+                    "{error}; last launched: {}",
+                    describe(&rings.posted())
+                )),
+            };
+            self.asked = Instant::now();
+        }
+        self.failure.clone()
+    }
+
+    fn stop(&mut self, stuck: bool) {
+        let start = Instant::now();
+        let limit = if stuck { STUCK_LIMIT } else { STOP_LIMIT };
+        while let Ok(true) = self.running() {
+            if start.elapsed() >= limit {
+                // Its kernels still use the memory, and freeing any would wait for them: all of it is left to the
+                // end of the process.
+                std::mem::forget(self.device.take());
+                return;
+            }
+            std::thread::sleep(FIRST_PAUSE);
+        }
+    }
+}

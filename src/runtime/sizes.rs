@@ -1,0 +1,92 @@
+//! From options to the two blocks' configurations, checked by the core's own rules.
+
+use crate::error::{Error, Result};
+use crate::plan::{EngineOptions, Ladders, RingCapacities};
+use crate::sys::abi;
+
+/// What both blocks are laid out by, and how large they get.
+#[derive(Debug, Clone)]
+pub(super) struct Sizes {
+    pub config: abi::tg_config,
+    /// Only capacities and `record` are set.
+    pub shape: abi::tg_rings,
+    pub state_bytes: usize,
+    pub ring_bytes: usize,
+}
+
+impl Sizes {
+    /// # Errors
+    /// [`Error::Usage`] naming the options where they break a rule of the core.
+    pub fn new(
+        options: &EngineOptions,
+        ladders: &Ladders,
+        stages: u32,
+        capacities: RingCapacities,
+        record: bool,
+    ) -> Result<Self> {
+        let mut config = abi::tg_config {
+            slots: options.max_seqs,
+            pages: options.pages,
+            page_tokens: options.page_tokens,
+            max_context: options.max_context,
+            step_tokens: options.step_tokens,
+            chunk_align: options.chunk_align,
+            stages,
+            steps_in_flight: options.steps_in_flight,
+            mailbox_depth: options.steps_in_flight,
+            request_capacity: capacities.requests,
+            token_capacity: capacities.tokens,
+            event_capacity: capacities.events,
+            ..Default::default()
+        };
+        for (kind, ladder) in [&ladders.decode, &ladders.mixed, &ladders.score]
+            .into_iter()
+            .enumerate()
+        {
+            if ladder.len() > config.bucket_rows[kind].len() {
+                return Err(Error::Usage(format!(
+                    "a bucket ladder has {} entries; at most {} are allowed",
+                    ladder.len(),
+                    config.bucket_rows[kind].len()
+                )));
+            }
+            config.bucket_count[kind] = ladder.len() as u32;
+            config.bucket_rows[kind][..ladder.len()].copy_from_slice(ladder);
+        }
+        let shape = abi::tg_rings {
+            request_capacity: capacities.requests,
+            token_capacity: capacities.tokens,
+            control_capacity: capacities.controls,
+            event_capacity: capacities.events,
+            trace_capacity: capacities.trace,
+            record: u32::from(record),
+            ..Default::default()
+        };
+        // SAFETY: both functions only read what they are given.
+        let (state_bytes, ring_bytes) =
+            unsafe { (abi::tg_state_bytes(&config), abi::tg_rings_bytes(&shape)) };
+        if state_bytes == 0 || ring_bytes == 0 {
+            return Err(Error::Usage(format!(
+                "the scheduler cannot run with these sizes: max-seqs {} (1 to {}), step-tokens {} (at least max-seqs + {} and at most \
+                 the largest mixed and score buckets), {stages} stages with {} steps in flight (at most {}), largest decode bucket {} \
+                 (at least max-seqs), {} pages of {} tokens, context {}, rings of {capacities:?} (powers of two)",
+                options.max_seqs,
+                abi::TG_MAX_SLOTS,
+                options.step_tokens,
+                options.chunk_align,
+                options.steps_in_flight,
+                abi::TG_MAX_STEPS,
+                ladders.decode.last().copied().unwrap_or(0),
+                options.pages,
+                options.page_tokens,
+                options.max_context,
+            )));
+        }
+        Ok(Self {
+            config,
+            shape,
+            state_bytes: state_bytes as usize,
+            ring_bytes: ring_bytes as usize,
+        })
+    }
+}

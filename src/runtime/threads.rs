@@ -1,0 +1,218 @@
+//! The scheduler on the host: one thread turns the core and runs stage 0; every other stage has a thread of its own,
+//! fed by its mailbox.
+
+use super::core::{Action, Core, StageLink};
+use super::engine::Driver;
+use super::rings::HostRings;
+use super::signal::Signal;
+use crate::backend::StageBackend;
+use crate::error::{Error, Result};
+use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Timeouts are noticed when a turn runs, so an idle scheduler looks at the clock at least this often.
+const IDLE_POLL: Duration = Duration::from_millis(2);
+/// A stage is woken by its mailbox; this only bounds how long a missed end of the engine could go unseen.
+const STAGE_POLL: Duration = Duration::from_millis(50);
+/// The host is woken by events; this only bounds how long a stuck step goes unseen.
+const HOST_POLL: Duration = Duration::from_millis(100);
+
+/// What the threads share besides the scheduler's memory.
+#[derive(Default)]
+struct Shared {
+    /// Something happened that a scheduler or stage thread may be waiting for.
+    work: Signal,
+    /// Something happened that the host may be waiting for.
+    host: Signal,
+    failure: Mutex<Option<String>>,
+}
+
+impl Shared {
+    /// Keeps the first failure and wakes everyone; later ones are its consequences.
+    fn fail(&self, message: String) {
+        self.failure.lock().get_or_insert(message);
+        self.work.notify();
+        self.host.notify();
+    }
+
+    fn failed(&self) -> bool {
+        self.failure.lock().is_some()
+    }
+}
+
+/// What runs once the engine is launched: the core, and a backend with its mailboxes per stage.
+struct Ready {
+    core: Core,
+    stages: Vec<(Box<dyn StageBackend>, StageLink)>,
+}
+
+/// The threads of an engine whose scheduler runs on the host.
+pub(super) struct Threads {
+    shared: Arc<Shared>,
+    /// Until the launch.
+    ready: Option<Ready>,
+    running: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    /// At least one stage, in order.
+    pub fn new(core: Core, stages: Vec<(Box<dyn StageBackend>, StageLink)>) -> Self {
+        Self {
+            shared: Arc::default(),
+            ready: Some(Ready { core, stages }),
+            running: vec![],
+        }
+    }
+
+    /// A named thread whose error or panic becomes the engine's failure.
+    fn spawn(
+        &mut self,
+        name: String,
+        body: impl FnOnce(&Shared) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let shared = self.shared.clone();
+        let thread =
+            std::thread::Builder::new()
+                .name(name.clone())
+                .spawn(
+                    move || match catch_unwind(AssertUnwindSafe(|| body(&shared))) {
+                        Ok(Ok(())) => {}
+                        Ok(Err(error)) => shared.fail(format!("{name}: {error}")),
+                        Err(panic) => {
+                            let what = panic
+                                .downcast_ref::<String>()
+                                .map(String::as_str)
+                                .or_else(|| panic.downcast_ref::<&str>().copied())
+                                .unwrap_or("no message");
+                            shared.fail(format!("{name} panicked: {what}"));
+                        }
+                    },
+                );
+        self.running
+            .push(thread.map_err(|error| {
+                Error::Runtime(format!("the system refused a thread: {error}"))
+            })?);
+        Ok(())
+    }
+}
+
+impl Driver for Threads {
+    fn launch(&mut self) -> Result<()> {
+        let Some(Ready { core, stages }) = self.ready.take() else {
+            return Ok(());
+        };
+        let mut stages = stages.into_iter().enumerate();
+        let (_, (first, first_link)) = stages
+            .next()
+            .ok_or_else(|| Error::Usage("a plan needs at least one stage".into()))?;
+        for (index, (backend, link)) in stages {
+            self.spawn(format!("stage-{index}"), move |shared| {
+                run_stage(backend, link, shared)
+            })?;
+        }
+        self.spawn("scheduler".into(), move |shared| {
+            run_scheduler(core, first, first_link, shared)
+        })
+    }
+
+    fn notify(&mut self) {
+        self.shared.work.notify();
+    }
+
+    fn epoch(&self) -> u64 {
+        self.shared.host.epoch()
+    }
+
+    fn wait(&mut self, epoch: u64, limit: Duration) {
+        self.shared.host.wait_past(epoch, limit.min(HOST_POLL));
+    }
+
+    fn failure(&mut self, _rings: &HostRings) -> Option<String> {
+        self.shared.failure.lock().clone()
+    }
+
+    fn stop(&mut self, stuck: bool) {
+        self.shared.work.notify();
+        for thread in self.running.drain(..) {
+            // A stuck thread would never end; it is left to the end of the process. A panic in a thread has
+            // been kept as the failure; there is no one left to tell here.
+            if !stuck {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// Turns the core and runs stage 0 until the core is done.
+fn run_scheduler(
+    mut core: Core,
+    mut backend: Box<dyn StageBackend>,
+    mut link: StageLink,
+    shared: &Shared,
+) -> Result<()> {
+    let start = Instant::now();
+    let now_ns = || start.elapsed().as_nanos() as u64;
+    loop {
+        let epoch = shared.work.epoch();
+        let outcome = core.turn(now_ns(), now_ns);
+        if outcome.changed {
+            shared.host.notify();
+        }
+        match outcome.action {
+            Action::Step(number) => {
+                backend.run(&link.step(number))?;
+                hand_over(number, &mut link, shared);
+            }
+            Action::Idle | Action::Blocked if outcome.changed => {}
+            Action::Idle | Action::Blocked => shared.work.wait_past(epoch, IDLE_POLL),
+            Action::Done => {
+                shared.work.notify();
+                return Ok(());
+            }
+            Action::Error(code) => {
+                return Err(Error::Runtime(format!(
+                    "the scheduler core stopped with error {code} after {} steps: this is a bug in tailgraph",
+                    core.steps_composed()
+                )));
+            }
+        }
+        if shared.failed() {
+            return Ok(());
+        }
+    }
+}
+
+/// Runs one later stage for every step that comes into its mailbox, until the scheduler is done.
+fn run_stage(
+    mut backend: Box<dyn StageBackend>,
+    mut link: StageLink,
+    shared: &Shared,
+) -> Result<()> {
+    loop {
+        let epoch = shared.work.epoch();
+        if let Some(number) = link.take() {
+            shared.work.notify();
+            backend.run(&link.step(number))?;
+            hand_over(number, &mut link, shared);
+        } else if link.done() || shared.failed() {
+            return Ok(());
+        } else {
+            shared.work.wait_past(epoch, STAGE_POLL);
+        }
+    }
+}
+
+/// Posts a step to the next stage, waiting for a credit. Gives up only where the engine is ending anyway.
+fn hand_over(number: u64, link: &mut StageLink, shared: &Shared) {
+    loop {
+        let epoch = shared.work.epoch();
+        if link.post(number) || link.done() || shared.failed() {
+            shared.work.notify();
+            return;
+        }
+        shared.work.wait_past(epoch, STAGE_POLL);
+    }
+}

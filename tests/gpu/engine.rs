@@ -1,0 +1,153 @@
+//! Whole jobs on one GPU, in each of the three ways to launch it.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tailgraph::Result;
+use tailgraph::backend::cuda::gpu::OpenGpu;
+use tailgraph::backend::{LogitsSink, SharedSink};
+use tailgraph::model::{DType, Model};
+use tailgraph::plan::{GraphFile, Limits, Plan};
+use tailgraph::runtime::TokenLogprobs;
+use tailgraph::runtime::cuda::Launch;
+use tailgraph::runtime::{EndReason, Engine, EngineOptions, Event, Logits, Request, Sampling};
+
+/// No test here takes a minute.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub const WAYS: [Launch; 3] = [Launch::HostKernels, Launch::HostGraph, Launch::DeviceGraph];
+
+pub const OPTIONS: EngineOptions = EngineOptions {
+    max_seqs: 6,
+    max_context: 320,
+    page_tokens: 16,
+    pages: 120,
+    step_tokens: 512,
+    chunk_align: 64,
+    steps_in_flight: 1,
+    record: false,
+};
+
+pub fn greedy(prompt: &[u32], max_new_tokens: u32) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        max_new_tokens,
+        stop_ids: Vec::new(),
+        sampling: Sampling::default(),
+        timeout: None,
+        logits: Logits::None,
+    }
+}
+
+pub fn score(prompt: &[u32], logits: Logits) -> Request {
+    Request {
+        logits,
+        ..greedy(prompt, 0)
+    }
+}
+
+/// What came of a request.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Outcome {
+    pub tokens: Vec<u32>,
+    pub logprobs: Vec<TokenLogprobs>,
+    pub logits: Vec<f32>,
+    pub first_position: Option<u32>,
+}
+
+/// Keeps delivered logits; asserts that they come in order.
+pub struct Collector {
+    outcomes: Mutex<Vec<Outcome>>,
+    vocab_size: usize,
+}
+
+impl LogitsSink for Collector {
+    fn rows(&self, request: u64, first_position: u32, logits: &[f32]) -> Result<()> {
+        let mut outcomes = self.outcomes.lock().unwrap();
+        let outcome = &mut outcomes[request as usize];
+        let first = *outcome.first_position.get_or_insert(first_position) as usize;
+        let next = first + outcome.logits.len() / self.vocab_size;
+        assert_eq!(first_position as usize, next, "request {request}");
+        outcome.logits.extend_from_slice(logits);
+        Ok(())
+    }
+}
+
+/// How a job is run.
+#[derive(Clone, Copy)]
+pub struct Setup {
+    pub dtype: DType,
+    pub launch: Launch,
+    pub stages: usize,
+}
+
+pub fn plan(model: &Model, stages: usize) -> Plan {
+    let limits = Limits {
+        stages: Some(stages),
+        ..Limits::default()
+    };
+    let file = GraphFile::open(None).unwrap();
+    file.plan(Arc::new(model.config.clone()), &limits).unwrap()
+}
+
+/// An engine that waits for its launch.
+pub fn engine(gpu: &OpenGpu, model: &Model, setup: Setup, sink: &SharedSink) -> Engine {
+    let mut engine = Engine::on_gpu(
+        gpu,
+        model,
+        &plan(model, setup.stages),
+        &OPTIONS,
+        setup.dtype,
+        setup.launch,
+        sink,
+    )
+    .unwrap();
+    engine.watch(PATIENCE);
+    engine
+}
+
+/// Runs all requests, which are in the ring before the first step is composed.
+pub fn run(gpu: &OpenGpu, model: &Model, setup: Setup, requests: &[Request]) -> Vec<Outcome> {
+    let collector = Arc::new(Collector {
+        outcomes: Mutex::new(vec![Outcome::default(); requests.len()]),
+        vocab_size: model.config.vocab_size,
+    });
+    let sink: SharedSink = Some(collector.clone());
+    let mut engine = engine(gpu, model, setup, &sink);
+    for (number, request) in requests.iter().enumerate() {
+        assert_eq!(engine.try_submit(request).unwrap(), Some(number as u64));
+    }
+    engine.launch().unwrap();
+    engine.drain();
+    let start = Instant::now();
+    let mut ended = 0;
+    let mut tokens = vec![(Vec::new(), Vec::new()); requests.len()];
+    while ended < requests.len() {
+        assert!(start.elapsed() < PATIENCE, "{ended} requests have ended");
+        match engine.next_event(Duration::from_millis(100)).unwrap() {
+            None => {}
+            Some(Event::Token {
+                request,
+                token,
+                logprobs,
+                ..
+            }) => {
+                let outcome = &mut tokens[request as usize];
+                outcome.0.push(token);
+                outcome.1.extend(logprobs);
+            }
+            Some(Event::End {
+                request, reason, ..
+            }) => {
+                assert_eq!(reason, EndReason::Length, "request {request}");
+                ended += 1;
+            }
+        }
+    }
+    drop(engine);
+    let mut outcomes = std::mem::take(&mut *collector.outcomes.lock().unwrap());
+    for (outcome, (tokens, logprobs)) in outcomes.iter_mut().zip(tokens) {
+        outcome.tokens = tokens;
+        outcome.logprobs = logprobs;
+    }
+    outcomes
+}

@@ -1,0 +1,177 @@
+//! The model on the GPU against what transformers computes.
+
+use crate::engine::{Outcome, Setup, greedy, run, score};
+use crate::golden::{self, Golden};
+use safetensors::SafeTensors;
+use tailgraph::backend::cuda::gpu::OpenGpu;
+use tailgraph::model::DType;
+use tailgraph::runtime::cuda::Launch;
+use tailgraph::runtime::{Logits, Request};
+
+const VARIANTS: [&str; 2] = ["a", "b"];
+const GREEDY_TOKENS: u32 = 32;
+
+/// A score and a greedy request for each prompt.
+fn requests(golden: &Golden) -> Vec<Request> {
+    let prompts = golden.prompts();
+    let pair = |prompt: &Vec<u32>| [score(prompt, Logits::All), greedy(prompt, GREEDY_TOKENS)];
+    prompts.iter().flat_map(pair).collect()
+}
+
+/// How far logits are off.
+struct Errors {
+    /// Norms of the difference and of what is expected, by position over all prompts.
+    positions: Vec<(f64, f64)>,
+    /// Largest difference in the last position of each prompt, where the first new token comes from.
+    at_last: Vec<f64>,
+    /// Largest difference of all.
+    largest: f64,
+}
+
+impl Errors {
+    fn new(golden: &Golden, outcomes: &[Outcome]) -> Self {
+        let vocab = golden.model.config.vocab_size;
+        let mut errors = Self {
+            positions: Vec::new(),
+            at_last: Vec::new(),
+            largest: 0.0,
+        };
+        for (i, outcome) in outcomes.iter().step_by(2).enumerate() {
+            let expected = golden.f32s(&format!("logits.{i}"));
+            assert_eq!(outcome.logits.len(), expected.len(), "prompt {i}");
+            let mut here = 0.0f64;
+            for (found, expected) in outcome.logits.chunks(vocab).zip(expected.chunks(vocab)) {
+                let (mut difference, mut norm) = (0.0, 0.0);
+                here = 0.0;
+                for (&f, &e) in found.iter().zip(expected) {
+                    let off = f64::from(f) - f64::from(e);
+                    difference += off * off;
+                    norm += f64::from(e).powi(2);
+                    here = here.max(off.abs());
+                }
+                errors.positions.push((difference.sqrt(), norm.sqrt()));
+                errors.largest = errors.largest.max(here);
+            }
+            errors.at_last.push(here);
+        }
+        errors
+    }
+
+    fn pooled(&self) -> f64 {
+        pooled(self.positions.iter().copied())
+    }
+
+    fn relative(&self) -> Vec<f64> {
+        self.positions.iter().map(|(d, n)| d / n).collect()
+    }
+}
+
+fn pooled(positions: impl Iterator<Item = (f64, f64)>) -> f64 {
+    let sums = positions.fold((0.0, 0.0), |(d, n), (difference, norm)| {
+        (d + difference * difference, n + norm * norm)
+    });
+    (sums.0 / sums.1).sqrt()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Greedy tokens are those of transformers up to the first place where its two best are closer than the logits are
+/// known: for the first token by the error in its own position, for the others by the largest of all.
+fn assert_greedy(golden: &Golden, outcomes: &[Outcome], errors: &Errors, what: &str) {
+    let mut compared = 0;
+    for (i, outcome) in outcomes.iter().skip(1).step_by(2).enumerate() {
+        let expected = golden.ids(&format!("greedy.{i}"));
+        let margins = golden.f32s(&format!("margin.{i}"));
+        assert_eq!(outcome.tokens.len(), expected.len());
+        for (step, (found, expected)) in outcome.tokens.iter().zip(&expected).enumerate() {
+            let error = if step == 0 {
+                errors.at_last[i]
+            } else {
+                errors.largest
+            };
+            // Either of two logits may be off by this.
+            if f64::from(margins[step]) <= 2.0 * error {
+                break;
+            }
+            assert_eq!(found, expected, "{what}, prompt {i}, token {step}");
+            compared += 1;
+        }
+    }
+    println!("{what}: {compared} greedy tokens compared");
+    assert!(compared > 0, "{what}: no token could be compared");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn f32_is_what_transformers_computes() {
+    let gpu = OpenGpu::new(0).unwrap();
+    for variant in VARIANTS {
+        let golden = golden::load(variant);
+        let setup = Setup {
+            dtype: DType::F32,
+            launch: Launch::DeviceGraph,
+            stages: 1,
+        };
+        let outcomes = run(&gpu, &golden.model, setup, &requests(&golden));
+        let errors = Errors::new(&golden, &outcomes);
+        let pooled = errors.pooled();
+        println!("golden {variant} f32: relative error of all logits {pooled:.2e}");
+        assert!(pooled <= 1e-5, "golden {variant}: {pooled:e}");
+        let what = format!("golden {variant} f32");
+        assert_greedy(&golden, &outcomes, &errors, &what);
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn half_precision_is_closer_than_transformers_bf16() {
+    let gpu = OpenGpu::new(0).unwrap();
+    for variant in VARIANTS {
+        let golden = golden::load(variant);
+        for dtype in [DType::BF16, DType::F16] {
+            let setup = Setup {
+                dtype,
+                launch: Launch::DeviceGraph,
+                stages: 1,
+            };
+            let outcomes = run(&gpu, &golden.model, setup, &requests(&golden));
+            let errors = Errors::new(&golden, &outcomes);
+            let theirs = bf16_errors(variant, golden.prompts().len());
+            assert_eq!(theirs.len(), errors.positions.len());
+            let norms = errors.positions.iter().map(|&(_, norm)| norm);
+            let their_pooled = pooled(theirs.iter().zip(norms).map(|(e, n)| (e * n, n)));
+            let ratio = errors.pooled() / their_pooled;
+            let medians = median(errors.relative()) / median(theirs);
+            let what = format!("golden {variant} {dtype:?}");
+            println!(
+                "{what}: pooled error {:.3e}, {ratio:.3} of transformers' bf16; in the median position {medians:.3}",
+                errors.pooled()
+            );
+            assert!(ratio <= 1.0 && medians <= 0.8, "{what}: {ratio} {medians}");
+            assert_greedy(&golden, &outcomes, &errors, &what);
+        }
+    }
+}
+
+/// Of transformers' bf16, relative, by position over all prompts.
+fn bf16_errors(variant: &str, prompts: usize) -> Vec<f64> {
+    let path = format!(
+        "{}/tests/fixtures/goldens/lfm2moe-tiny-{variant}/golden.safetensors",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let bytes = std::fs::read(&path).unwrap();
+    let arrays = SafeTensors::deserialize(&bytes).unwrap();
+    let errors = (0..prompts).flat_map(|i| {
+        let array = arrays.tensor(&format!("bf16_error.{i}")).unwrap();
+        let (values, rest) = array.data().as_chunks::<8>();
+        assert!(rest.is_empty());
+        values
+            .iter()
+            .map(|&b| f64::from_le_bytes(b))
+            .collect::<Vec<_>>()
+    });
+    errors.collect()
+}

@@ -1,0 +1,308 @@
+//! A GPU with our kernels, engines on it in each of the three ways, seeded requests and what must come of them.
+
+use cudarc::driver::{CudaContext, CudaStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tailgraph::backend::StageBackend;
+use tailgraph::backend::cuda::driver;
+use tailgraph::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
+use tailgraph::backend::cuda::module::Module;
+use tailgraph::backend::cuda::probe::{Disturbance, ProbeLog, ProbeOptions, ProbeStep};
+use tailgraph::backend::cuda::program::StepProgram;
+use tailgraph::backend::cuda::scheduler::GpuScheduler;
+use tailgraph::plan::{EngineOptions, Ladders, RingCapacities};
+use tailgraph::runtime::{EndReason, Engine, Event, Logits, Request, Sampling, TokenLogprobs};
+use tailgraph::sys::abi;
+
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A self-scheduling GPU holds up everyone who allocates on it, so tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+pub struct Rig {
+    pub context: Arc<CudaContext>,
+    pub module: Arc<Module>,
+    pub stream: Arc<CudaStream>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    HostKernels,
+    HostGraph,
+    DeviceGraph,
+}
+
+pub const WAYS: [Way; 3] = [Way::HostKernels, Way::HostGraph, Way::DeviceGraph];
+
+/// How an engine is set up.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup {
+    pub stages: u32,
+    pub options: EngineOptions,
+    pub capacities: RingCapacities,
+    pub probe: ProbeOptions,
+    pub disturbance: Option<Disturbance>,
+}
+
+pub const SETUP: Setup = Setup {
+    stages: 1,
+    options: EngineOptions {
+        max_seqs: 32,
+        max_context: 256,
+        page_tokens: 16,
+        pages: 200,
+        step_tokens: 128,
+        chunk_align: 32,
+        steps_in_flight: 1,
+        record: false,
+    },
+    capacities: RingCapacities {
+        requests: 1024,
+        tokens: 1 << 16,
+        controls: 1024,
+        events: 1 << 15,
+        trace: 1 << 14,
+    },
+    probe: ProbeOptions {
+        layers: 6,
+        vocabulary: 997,
+        early: true,
+        log_entries: 1 << 15,
+    },
+    disturbance: None,
+};
+
+impl Setup {
+    pub fn ladders(&self) -> Ladders {
+        let slots = self.options.max_seqs;
+        let mut decode: Vec<u32> = (0..)
+            .map(|i| 1 << i)
+            .take_while(|&rows| rows < slots)
+            .collect();
+        decode.push(slots);
+        let most = self.options.step_tokens;
+        Ladders {
+            decode,
+            mixed: vec![most / 2, most],
+            score: vec![most],
+        }
+    }
+}
+
+impl Rig {
+    /// The first GPU. Where there is none the test fails with the reason.
+    pub fn new() -> Self {
+        // A test that failed has nothing that the next one needs.
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let gpu = driver::probe().and_then(|driver| driver.gpu(0).cloned());
+        let gpu = gpu.unwrap_or_else(|missing| panic!("{missing}"));
+        let context = CudaContext::new(gpu.ordinal as usize).unwrap();
+        // SAFETY: nothing here relies on cudarc's tracking; every stream is waited for by whoever uses it.
+        unsafe { context.disable_event_tracking() };
+        Self {
+            module: Module::load(&context).unwrap(),
+            stream: context.new_stream().unwrap(),
+            context,
+            _turn: turn,
+        }
+    }
+
+    pub fn probe(&self, setup: &Setup) -> (Vec<ProbeStep>, ProbeLog) {
+        ProbeStep::stages(
+            &self.context,
+            &self.module,
+            setup.stages,
+            &setup.options,
+            setup.probe,
+            setup.disturbance,
+        )
+        .unwrap()
+    }
+
+    pub fn backends(&self, launch: HostLaunch, setup: &Setup) -> Vec<Box<dyn StageBackend>> {
+        let (programs, _) = self.probe(setup);
+        let count = programs.len();
+        let backend = |(index, program): (usize, ProbeStep)| {
+            let place = StagePlace { index, count };
+            let (ladders, options) = (setup.ladders(), &setup.options);
+            let program = Box::new(program);
+            let backend =
+                HostLaunched::new(&self.context, program, place, &ladders, options, launch);
+            Box::new(backend.unwrap()) as Box<dyn StageBackend>
+        };
+        programs.into_iter().enumerate().map(backend).collect()
+    }
+
+    /// An engine that is not launched yet, and the log of its probe where the device schedules itself.
+    pub fn engine(&self, way: Way, setup: &Setup) -> (Engine, Option<ProbeLog>) {
+        let (ladders, options) = (setup.ladders(), &setup.options);
+        let launch = match way {
+            Way::HostKernels => HostLaunch::Kernels,
+            Way::HostGraph => HostLaunch::Graph,
+            Way::DeviceGraph => {
+                let (programs, log) = self.probe(setup);
+                let programs = programs
+                    .into_iter()
+                    .map(|program| Box::new(program) as Box<dyn StepProgram>)
+                    .collect();
+                let early = setup.probe.early;
+                let device = GpuScheduler::new(&self.context, &self.module, programs, early);
+                let device = Box::new(device.unwrap());
+                let engine = Engine::on_device(device, &ladders, options, setup.capacities);
+                return (engine.unwrap(), Some(log));
+            }
+        };
+        let backends = self.backends(launch, setup);
+        let engine = Engine::on_host(backends, &ladders, options, setup.capacities);
+        (engine.unwrap(), None)
+    }
+}
+
+/// SplitMix64: the same requests on every machine.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+}
+
+/// A request with a prompt of this many random tokens.
+pub fn request(random: &mut Random, prompt_tokens: u64, max_new_tokens: u32) -> Request {
+    Request {
+        prompt: (0..prompt_tokens)
+            .map(|_| random.below(997) as u32)
+            .collect(),
+        max_new_tokens,
+        stop_ids: vec![],
+        sampling: Sampling::default(),
+        timeout: None,
+        logits: Logits::None,
+    }
+}
+
+/// A mixture: most generate, some stop early, some want logprobs, some are only scored, one in 50 is too large.
+pub fn mixture(random: &mut Random, count: usize) -> Vec<Request> {
+    let mut requests = Vec::with_capacity(count);
+    for _ in 0..count {
+        let prompt_tokens = 1 + random.below(60);
+        let max_new_tokens = 1 + random.below(30) as u32;
+        let mut request = request(random, prompt_tokens, max_new_tokens);
+        match random.below(50) {
+            0 => request.max_new_tokens = 1000,
+            1..10 => request.stop_ids = (0..16).map(|_| random.below(997) as u32).collect(),
+            10..20 => request.sampling.logprobs = Some(random.below(4) as u32),
+            20..23 => (request.max_new_tokens, request.logits) = (0, Logits::All),
+            23..26 => (request.max_new_tokens, request.logits) = (0, Logits::Last),
+            _ => {}
+        }
+        requests.push(request);
+    }
+    requests
+}
+
+/// Its tokens and why it ends, where nothing from outside ends it.
+pub fn expected(setup: &Setup, request: &Request) -> (Vec<u32>, EndReason) {
+    if request.prompt.len() as u32 + request.max_new_tokens > setup.options.max_context {
+        return (vec![], EndReason::Refused);
+    }
+    let mut tokens = request.prompt.clone();
+    for _ in 0..request.max_new_tokens {
+        let next = setup.probe.next(&tokens);
+        tokens.push(next);
+        if request.stop_ids.contains(&next) {
+            return (tokens.split_off(request.prompt.len()), EndReason::Stop);
+        }
+    }
+    (tokens.split_off(request.prompt.len()), EndReason::Length)
+}
+
+/// An event without its times.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Seen {
+    Token(u64, u32, u32, Option<TokenLogprobs>),
+    End(u64, EndReason, u32),
+}
+
+pub fn seen(event: Event) -> Seen {
+    match event {
+        Event::Token {
+            request,
+            token,
+            index,
+            logprobs,
+        } => Seen::Token(request, token, index, logprobs),
+        Event::End {
+            request,
+            reason,
+            tokens,
+            ..
+        } => Seen::End(request, reason, tokens),
+    }
+}
+
+/// Submits whenever there is room and reads until every request has ended.
+pub fn serve(engine: &mut Engine, requests: &[Request]) -> Vec<Seen> {
+    let (mut sent, mut ended, mut events) = (0, 0, vec![]);
+    while ended < requests.len() {
+        while sent < requests.len() && engine.try_submit(&requests[sent]).unwrap().is_some() {
+            sent += 1;
+        }
+        let event = engine
+            .next_event(PATIENCE)
+            .unwrap()
+            .expect("an event in half a minute");
+        ended += usize::from(matches!(event, Event::End { .. }));
+        events.push(seen(event));
+    }
+    events
+}
+
+/// Every request's tokens and end, out of all events.
+pub fn by_request(events: &[Seen], count: usize) -> Vec<(Vec<u32>, Option<EndReason>)> {
+    let mut all = vec![(vec![], None); count];
+    for event in events {
+        match *event {
+            Seen::Token(request, token, index, _) => {
+                let (tokens, reason): &mut (Vec<u32>, Option<EndReason>) =
+                    &mut all[request as usize];
+                assert_eq!(
+                    (tokens.len(), *reason),
+                    (index as usize, None),
+                    "request {request}"
+                );
+                tokens.push(token);
+            }
+            Seen::End(request, reason, tokens) => {
+                let (list, end) = &mut all[request as usize];
+                assert_eq!(
+                    (list.len(), *end),
+                    (tokens as usize, None),
+                    "request {request}"
+                );
+                *end = Some(reason);
+            }
+        }
+    }
+    all
+}
+
+/// All records up to the one of the end, which must come.
+pub fn drain_trace(engine: &mut Engine) -> Vec<abi::tg_trace> {
+    engine.drain();
+    let start = std::time::Instant::now();
+    let mut records = vec![];
+    loop {
+        records.extend(std::iter::from_fn(|| engine.next_trace()));
+        let last = records.last().map(|r: &abi::tg_trace| r.outcome.action);
+        if last == Some(abi::TG_ACTION_DONE) {
+            return records;
+        }
+        assert!(start.elapsed() < PATIENCE, "a drained engine did not end");
+    }
+}

@@ -1,0 +1,120 @@
+//! What the host makes of a step that does not end, and of one that faults.
+
+use crate::rig::{PATIENCE, Random, Rig, SETUP, Setup, Way, request, serve};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tailgraph::backend::cuda::probe::Disturbance;
+use tailgraph::runtime::{Engine, Event};
+
+/// Set for the process that runs into a fault, which is this test again: a fault ends all of a process's GPU work.
+const FAULTS: &str = "TAILGRAPH_TEST_FAULTS";
+
+fn disturbed(step: u64, wait_ns: u64, fault: bool) -> Setup {
+    Setup {
+        disturbance: Some(Disturbance {
+            step,
+            wait_ns,
+            fault,
+        }),
+        ..SETUP
+    }
+}
+
+fn until_error(engine: &mut Engine) -> (u64, String) {
+    let mut tokens = 0;
+    loop {
+        match engine.next_event(PATIENCE) {
+            Ok(Some(Event::Token { .. })) => tokens += 1,
+            Ok(other) => panic!("expected tokens, then an error; found {other:?}"),
+            Err(error) => return (tokens, error.to_string()),
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_stuck_step_is_named_in_every_way_that_can_tell() {
+    let rig = Rig::new();
+    for (way, stages, stage) in [
+        (Way::DeviceGraph, 1, 0),
+        (Way::DeviceGraph, 2, 1),
+        (Way::HostGraph, 1, 0),
+    ] {
+        let setup = Setup {
+            stages,
+            ..disturbed(20, 1_500_000_000, false)
+        };
+        let (mut engine, _) = rig.engine(way, &setup);
+        engine.watch(Duration::from_millis(300));
+        engine.launch().unwrap();
+        engine
+            .try_submit(&request(&mut Random(3), 4, 100))
+            .unwrap()
+            .unwrap();
+        let start = Instant::now();
+        let (tokens, error) = until_error(&mut engine);
+        println!("{way:?}: {error}");
+        assert_eq!(tokens, 20, "of steps 0 to 19");
+        assert!(error.contains(&format!("step 20 (stage {stage}, decode bucket of 1 rows")));
+        assert!(
+            start.elapsed() < Duration::from_millis(1400),
+            "named while it stood still"
+        );
+        drop(engine);
+        // The step ends after all, and with it what was stopped.
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+    let (mut engine, _) = rig.engine(Way::DeviceGraph, &SETUP);
+    engine.launch().unwrap();
+    assert_eq!(
+        serve(&mut engine, &[request(&mut Random(4), 4, 10)]).len(),
+        11
+    );
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_fault_says_what_the_driver_said() {
+    if let Ok(way) = std::env::var(FAULTS) {
+        return fault(&way);
+    }
+    for way in ["device", "host"] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "trouble::a_fault_says_what_the_driver_said"])
+            .args(["--include-ignored", "--nocapture"])
+            .env(FAULTS, way)
+            .output()
+            .unwrap();
+        let printed =
+            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{way}: {printed}");
+        assert!(printed.contains("faulted as expected"), "{way}: {printed}");
+    }
+}
+
+fn fault(way: &str) {
+    let rig = Rig::new();
+    let way = if way == "device" {
+        Way::DeviceGraph
+    } else {
+        Way::HostKernels
+    };
+    let (mut engine, _) = rig.engine(way, &disturbed(7, 0, true));
+    engine.launch().unwrap();
+    engine
+        .try_submit(&request(&mut Random(3), 4, 100))
+        .unwrap()
+        .unwrap();
+    let (tokens, error) = until_error(&mut engine);
+    println!("{error}");
+    assert_eq!(tokens, 7, "of steps 0 to 6");
+    assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
+    if way == Way::DeviceGraph {
+        assert!(error.contains("step 7 (stage 0, decode"), "{error}");
+    }
+    assert!(engine.try_submit(&request(&mut Random(3), 4, 1)).is_err());
+    let start = Instant::now();
+    drop(engine);
+    assert!(start.elapsed() < Duration::from_secs(5));
+    println!("faulted as expected");
+}

@@ -1,0 +1,132 @@
+//! The three ways to launch, over the same step.
+
+use crate::rig::{
+    PATIENCE, Random, Rig, SETUP, Seen, Setup, WAYS, Way, by_request, drain_trace, expected,
+    mixture, seen, serve,
+};
+use tailgraph::plan::RingCapacities;
+use tailgraph::runtime::{EndReason, Engine, Event};
+
+/// With the whole job in the ring before the first turn, all ways give the same events in the same order, out of the
+/// same steps, whichever way kernels depend on each other.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn all_ways_give_the_same_stream_of_events() {
+    let rig = Rig::new();
+    for early in [false, true] {
+        let mut setup = SETUP;
+        setup.probe.early = early;
+        let requests = mixture(&mut Random(1), 300);
+        let mut streams: Vec<(Way, Vec<Seen>, Vec<_>)> = vec![];
+        for way in WAYS.into_iter().chain([Way::DeviceGraph]) {
+            let (mut engine, _) = rig.engine(way, &setup);
+            for request in &requests {
+                assert!(engine.try_submit(request).unwrap().is_some());
+            }
+            assert!(engine.cancel(42) && engine.cancel(299));
+            engine.launch().unwrap();
+            let events = read(&mut engine, 300);
+            let steps: Vec<_> = drain_trace(&mut engine)
+                .iter()
+                .filter(|r| r.outcome.step != u64::MAX)
+                .map(|r| {
+                    let o = r.outcome;
+                    (
+                        o.step,
+                        o.kind,
+                        o.bucket,
+                        o.rows,
+                        o.sequences,
+                        o.sample_rows,
+                        o.free_pages,
+                    )
+                })
+                .collect();
+            assert!(steps.len() > 100);
+            let status = engine.status();
+            assert_eq!(
+                (status.running, status.free_pages),
+                (0, setup.options.pages)
+            );
+            streams.push((way, events, steps));
+        }
+        for (request, (tokens, reason)) in by_request(&streams[0].1, 300).into_iter().enumerate() {
+            match request {
+                42 | 299 => assert_eq!(reason, Some(EndReason::Cancelled)),
+                _ => {
+                    let (expected_tokens, expected_reason) = expected(&setup, &requests[request]);
+                    assert_eq!(tokens, expected_tokens, "request {request}");
+                    assert_eq!(reason, Some(expected_reason), "request {request}");
+                }
+            }
+        }
+        for (way, events, steps) in &streams[1..] {
+            let differs = events.iter().zip(&streams[0].1).position(|(a, b)| a != b);
+            assert_eq!(
+                differs, None,
+                "{way:?} early {early}: the first event that differs"
+            );
+            assert_eq!(events.len(), streams[0].1.len());
+            assert_eq!(steps, &streams[0].2, "{way:?} early {early}: steps");
+        }
+    }
+}
+
+fn read(engine: &mut Engine, requests: usize) -> Vec<Seen> {
+    let (mut events, mut ended) = (vec![], 0);
+    while ended < requests {
+        let event = engine.next_event(PATIENCE).unwrap().expect("an event");
+        ended += usize::from(matches!(event, Event::End { .. }));
+        events.push(seen(event));
+    }
+    events
+}
+
+fn all_right(rig: &Rig, way: Way, setup: &Setup, count: usize) {
+    let requests = mixture(&mut Random(2), count);
+    let (mut engine, _) = rig.engine(way, setup);
+    engine.launch().unwrap();
+    let events = serve(&mut engine, &requests);
+    for (number, found) in by_request(&events, count).into_iter().enumerate() {
+        let (tokens, reason) = expected(setup, &requests[number]);
+        assert_eq!(found, (tokens, Some(reason)), "{way:?} request {number}");
+    }
+}
+
+/// Three stages on one GPU: their graphs follow each other, and the host is told which one runs.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn stages_follow_each_other() {
+    let rig = Rig::new();
+    let setup = Setup { stages: 3, ..SETUP };
+    all_right(&rig, Way::DeviceGraph, &setup, 200);
+}
+
+/// Rings of a few entries: everyone waits for everyone, nothing is lost.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn rings_of_a_few_entries_lose_nothing() {
+    let rig = Rig::new();
+    let setup = Setup {
+        capacities: RingCapacities {
+            requests: 2,
+            tokens: 64,
+            controls: 2,
+            events: 4,
+            trace: 2,
+        },
+        ..SETUP
+    };
+    for way in WAYS {
+        all_right(&rig, way, &setup, 300);
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn ten_thousand_requests() {
+    let rig = Rig::new();
+    let start = std::time::Instant::now();
+    all_right(&rig, Way::DeviceGraph, &SETUP, 10_000);
+    println!("10,000 requests: {:.2} s", start.elapsed().as_secs_f64());
+}
