@@ -31,7 +31,8 @@ enum Asked {
     /// The first GPU where this build and the machine have one.
     Default,
     Cpu,
-    Gpu(u32),
+    /// Its ordinal, which a build without GPU support has no use for.
+    Gpu(#[cfg_attr(not(feature = "cuda"), expect(dead_code))] u32),
 }
 
 fn usage<T>(message: impl Into<String>) -> Result<T> {
