@@ -35,6 +35,27 @@ impl Error {
         }
     }
 
+    /// A file could not be opened; `expected` says what it should have been.
+    pub fn open(path: impl AsRef<Path>, source: &std::io::Error, expected: &str) -> Self {
+        let found = match source.kind() {
+            std::io::ErrorKind::NotFound => "found no such file".to_owned(),
+            _ => source.to_string(),
+        };
+        Self::file(path, format!("{found}, expected {expected}"))
+    }
+
+    /// A file could not be created.
+    pub fn create(path: impl AsRef<Path>, source: &std::io::Error) -> Self {
+        let found = match source.kind() {
+            std::io::ErrorKind::NotFound => "found no such directory".to_owned(),
+            _ => source.to_string(),
+        };
+        Self::file(
+            path,
+            format!("{found}, expected a directory that exists and can be written"),
+        )
+    }
+
     pub fn file(path: impl AsRef<Path>, message: impl Into<String>) -> Self {
         Self::File {
             path: path.as_ref().to_owned(),

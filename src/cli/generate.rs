@@ -195,7 +195,8 @@ pub(super) fn open_lines(path: Option<&Path>, quiet: bool) -> Result<Lines> {
                     "found a directory, expected a file of JSON lines",
                 ));
             }
-            let file = File::open(path).map_err(|error| Error::io(path, error))?;
+            let file = File::open(path)
+                .map_err(|error| Error::open(path, &error, "a file of JSON lines"))?;
             Ok(Lines::reader(Box::new(BufReader::new(file)), path))
         }
         None => {
@@ -236,7 +237,7 @@ pub(super) fn open_stream(path: Option<&Path>) -> Result<(Box<dyn Write>, PathBu
             "standard output".into(),
         )),
         Some(path) => {
-            let file = File::create(path).map_err(|error| Error::io(path, error))?;
+            let file = File::create(path).map_err(|error| Error::create(path, &error))?;
             Ok((Box::new(BufWriter::new(file)), path.to_owned()))
         }
     }

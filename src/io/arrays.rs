@@ -111,7 +111,8 @@ fn int32(bytes: &[u8]) -> Vec<i64> {
 /// # Errors
 /// Another type or rank, or fewer bytes than the header says.
 pub fn npy(path: &Path) -> Result<Vec<Sample>> {
-    let file = File::open(path).map_err(|error| Error::io(path, error))?;
+    let file =
+        File::open(path).map_err(|error| Error::open(path, &error, "a .npy file of token ids"))?;
     let file_bytes = file
         .metadata()
         .map_err(|error| Error::io(path, error))?
@@ -168,7 +169,8 @@ fn one_line(error: &dyn std::fmt::Display) -> String {
 /// # Errors
 /// The file has another length than n * t * 4 bytes.
 pub fn bin(path: &Path, (n, t): (usize, usize)) -> Result<Vec<Sample>> {
-    let bytes = std::fs::read(path).map_err(|error| Error::io(path, error))?;
+    let bytes = std::fs::read(path)
+        .map_err(|error| Error::open(path, &error, "a file of raw int32 token ids"))?;
     let wanted = n.checked_mul(t).and_then(|ids| ids.checked_mul(4));
     if wanted != Some(bytes.len()) {
         return Err(Error::file(

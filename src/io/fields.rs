@@ -119,6 +119,14 @@ pub fn integer_u32(
     Ok(integer(fields, name, min.into(), max.into())?.map(|number| number as u32))
 }
 
+/// An integer from 0, where 0 keeps all tokens; so does -1, as vLLM's rows spell it.
+pub fn top_k(fields: &Fields) -> Result<Option<u32>, RowError> {
+    if present(fields, "top_k").and_then(Value::as_i64) == Some(-1) {
+        return Ok(Some(0));
+    }
+    integer_u32(fields, "top_k", 0, u32::MAX)
+}
+
 /// Any 64-bit integer; a negative one keeps its bits.
 pub fn seed(fields: &Fields) -> Result<Option<u64>, RowError> {
     let Some(value) = present(fields, "seed") else {
@@ -129,6 +137,13 @@ pub fn seed(fields: &Fields) -> Result<Option<u64>, RowError> {
         .or_else(|| value.as_i64().map(|number| number as u64))
         .map(Some)
         .ok_or_else(|| wrong("seed", value, "a 64-bit integer"))
+}
+
+/// The same from text, for a flag.
+pub fn parse_seed(text: &str) -> Result<u64, String> {
+    text.parse()
+        .or_else(|_| text.parse().map(|number: i64| number as u64))
+        .map_err(|_| "expected a 64-bit integer".to_owned())
 }
 
 pub fn boolean(fields: &Fields, name: &str) -> Result<Option<bool>, RowError> {

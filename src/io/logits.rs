@@ -49,7 +49,7 @@ impl LogitsFile {
             .create(true)
             .truncate(true)
             .open(&building)
-            .map_err(|error| Error::io(&building, error))?;
+            .map_err(|error| Error::create(&building, &error))?;
         Ok(Self {
             path: path.to_owned(),
             building,

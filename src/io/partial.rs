@@ -81,7 +81,7 @@ impl Journal {
             .create(true)
             .truncate(false)
             .open(&path)
-            .map_err(|error| Error::io(&path, error))?;
+            .map_err(|error| Error::create(&path, &error))?;
         if file.try_lock().is_err() {
             return Err(Error::file(
                 &path,

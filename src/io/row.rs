@@ -369,7 +369,7 @@ pub(super) fn shared_options(fields: &Fields) -> Result<Options, RowError> {
         logprobs: None,
         stop_ids: None,
         temperature: fields::TEMPERATURE.read(fields)?,
-        top_k: fields::integer_u32(fields, "top_k", 0, u32::MAX)?,
+        top_k: fields::top_k(fields)?,
         top_p: fields::TOP_P.read(fields)?,
         min_p: fields::MIN_P.read(fields)?,
         repetition_penalty: fields::REPETITION_PENALTY.read(fields)?,

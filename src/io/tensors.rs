@@ -28,7 +28,8 @@ impl TensorFile {
     /// # Errors
     /// The file cannot be read, or its header does not describe its bytes.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(|error| Error::io(path, error))?;
+        let file =
+            File::open(path).map_err(|error| Error::open(path, &error, "a .safetensors file"))?;
         // SAFETY: the map is only read; a file that another process cuts short meanwhile ends this one, as
         // for every program that maps its input.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::io(path, error))?;

@@ -43,9 +43,11 @@ impl GraphFile {
     /// The file at `path`; ladders that it does not name are the built-in ones.
     ///
     /// # Errors
-    /// [`Error::Io`] where it cannot be read, [`Error::File`] naming the key, what it holds and what it should.
+    /// [`Error::File`]: it cannot be read, or names the key, what it holds and what it should.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::io(path, source))?;
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Error::open(path, &error, "a TOML file of bucket ladders and stages")
+        })?;
         Self::parse(path, &text, Self::built_in()?.ladders)
     }
 

@@ -31,7 +31,8 @@ impl Tokenizer {
     /// The file is missing, is not a tokenizer, or decodes in a way that is not supported.
     pub fn load(dir: &Path) -> Result<Self> {
         let path = dir.join("tokenizer.json");
-        let bytes = std::fs::read(&path).map_err(|source| Error::io(&path, source))?;
+        let bytes = std::fs::read(&path)
+            .map_err(|error| Error::open(&path, &error, "the model's tokenizer"))?;
         let file = guarded("reading it", || File::parse(&bytes))
             .map_err(|message| Error::file(&path, message))?;
         Ok(Self(Arc::new(Kind::File(Box::new(file)))))

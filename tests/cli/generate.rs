@@ -123,6 +123,11 @@ fn sampling_depends_on_seeds_and_ids_alone() {
     let other = ids(&["--seed", "1"], row("a", "") + &row("c", ",\"seed\":5"));
     assert_ne!(other[0], all[0]);
     assert_eq!(other[1], all[2]);
+    // A flag took no negative seed, which rows may have: both name the same 64 bits.
+    let negative = ids(&["--seed", "-1"], row("a", ""));
+    let same_bits = ids(&["--seed", "18446744073709551615"], row("a", ""));
+    assert_eq!(negative.len(), 1);
+    assert_eq!(negative, same_bits);
 }
 
 #[test]

@@ -33,6 +33,15 @@ fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
             generate(&["--temperature=-1", "x"]),
             "expected a number of at least 0",
         ),
+        // Was "unexpected argument '-1' found".
+        (
+            generate(&["--temperature", "-1", "x"]),
+            "expected a number of at least 0",
+        ),
+        (
+            generate(&["--seed", "1.5", "x"]),
+            "expected a 64-bit integer",
+        ),
         (
             generate(&["--top-p", "1.5", "x"]),
             "expected a number above 0 and at most 1",
@@ -127,14 +136,17 @@ fn fatal_errors_are_exit_code_1_and_one_line() {
     let cases: &[(&[&str], &str)] = &[
         (
             &["generate", "--output", "/no/such/dir/out", "x"],
-            "/no/such/dir/out",
+            "/no/such/dir/out.partial: found no such directory, expected a directory that exists",
         ),
         (&["generate", "--output", here, "x"], "found a directory"),
-        (&["generate", "--input", "/no/such/rows"], "/no/such/rows"),
+        (
+            &["generate", "--input", "/no/such/rows"],
+            "/no/such/rows: found no such file, expected a file of JSON lines",
+        ),
         (&["generate", "--input", here], "found a directory"),
         (
             &["generate", "--bucket-file", "/no/such.toml", "x"],
-            "/no/such.toml",
+            "/no/such.toml: found no such file, expected a TOML file of bucket ladders",
         ),
         (&["generate", "--bucket-file", &bad, "x"], "bad.toml"),
         (
@@ -143,7 +155,7 @@ fn fatal_errors_are_exit_code_1_and_one_line() {
         ),
         (
             &["score", "--logprobs", "--input", "/no/such.npy"],
-            "/no/such.npy",
+            "/no/such.npy: found no such file, expected a .npy file",
         ),
         (
             &["score", "--logprobs", "--input", &empty],

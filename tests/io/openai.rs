@@ -25,6 +25,9 @@ fn chat_options_are_read() {
         Some(0)
     );
     assert_eq!(chat("").ask.unwrap().options.logprobs, None);
+    // vLLM's spelling of "all tokens" was refused.
+    let all = chat(r#","top_k":-1"#).ask.unwrap().options.top_k;
+    assert_eq!(all, Some(0));
 }
 
 #[test]

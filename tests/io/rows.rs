@@ -214,9 +214,9 @@ fn each_wrong_row_says_what_and_where() {
             "temperature: found \"hot\"",
         ),
         (
-            r#"{"prompt":"x","top_k":-1}"#,
+            r#"{"prompt":"x","top_k":-2}"#,
             InvalidRequest,
-            "top_k: found -1",
+            "top_k: found -2",
         ),
         (
             r#"{"prompt":"x","top_p":0}"#,

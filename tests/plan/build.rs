@@ -241,7 +241,7 @@ fn wrong_files_say_where_and_what() {
 #[test]
 fn a_file_that_is_not_there() {
     let error = GraphFile::open(Some(Path::new("no/such/graphs.toml"))).unwrap_err();
-    assert!(matches!(error, Error::Io { .. }));
+    assert!(matches!(error, Error::File { .. }));
     assert!(error.to_string().contains("no/such/graphs.toml"));
     let (dir, _) = file("");
     let path = dir.path().join("bytes.toml");
