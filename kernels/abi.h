@@ -358,6 +358,7 @@ typedef struct tg_state {
   uint64_t token_tail;
   uint64_t events_published;
   uint64_t traces_written;
+  uint64_t traces_lost;
   uint64_t steps_composed;
   uint64_t steps_collected;
   uint32_t free_pages;

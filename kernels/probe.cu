@@ -68,7 +68,7 @@ extern "C" __global__ void tg_probe_mix(uint32_t *to, const uint32_t *from, cons
   if (s < step->sample_rows) to[s] = mix(from[s] + layer);
 }
 
-/* The step's samples from values[S]; V is `vocabulary`. Logprobs where asked for are bits, not numbers.
+/* The step's samples from values[S]; V is `vocabulary`. Logprobs where asked for are any numbers.
  * Grid: S / PROBE_THREADS, rounded up. */
 extern "C" __global__ void tg_probe_sample(const uint32_t *values, tg_state *state, const tg_step *step,
                                            uint32_t vocabulary) {
@@ -81,10 +81,10 @@ extern "C" __global__ void tg_probe_sample(const uint32_t *values, tg_state *sta
   tg_sampled *sampled = (tg_sampled *)((char *)state + step->sampled_table) + s;
   sampled->token = (int32_t)(values[s] % vocabulary);
   if (logprobs == TG_LOGPROBS_NONE) return;
-  sampled->logprob = values[s];
+  sampled->logprob = values[s] & 0x3fffffffu; /* finite */
   for (uint32_t i = 0; i < logprobs; i++) {
     sampled->top_ids[i] = (int32_t)((values[s] + i) % vocabulary);
-    sampled->top_logprobs[i] = mix(values[s] + i);
+    sampled->top_logprobs[i] = mix(values[s] + i) & 0x3fffffffu;
   }
 }
 

@@ -5,9 +5,9 @@
 #include "sched/gather.h"
 
 TG_FN uint32_t tg_cancels(const tg_state *state, tg_rings *rings, uint64_t request) {
-  const tg_control *controls = (const tg_control *)tg_at(rings, rings->controls);
+  const tg_control *controls = (const tg_control *)tg_at(rings, tg_layout(rings)->controls);
   for (uint64_t n = state->controls_taken; n < state->inputs.control_head; n++) {
-    if (controls[n & (rings->control_capacity - 1u)].request == request) return 1u;
+    if (controls[n & (tg_layout(rings)->control_capacity - 1u)].request == request) return 1u;
   }
   return 0u;
 }
@@ -15,12 +15,12 @@ TG_FN uint32_t tg_cancels(const tg_state *state, tg_rings *rings, uint64_t reque
 /* What lanes share besides slots: the clock of new requests, the cancel bits of waiting ones. */
 TG_FN void tg_observe(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   const tg_inputs *inputs = &state->inputs;
-  const tg_control *controls = (const tg_control *)tg_at(rings, rings->controls);
+  const tg_control *controls = (const tg_control *)tg_at(rings, tg_layout(rings)->controls);
   for (uint64_t n = state->requests_seen + lane; n < inputs->request_head; n += lanes) {
     *tg_seen_at(state, n) = inputs->now_ns;
   }
   for (uint64_t n = state->controls_taken + lane; n < inputs->control_head; n += lanes) {
-    uint64_t request = controls[n & (rings->control_capacity - 1u)].request;
+    uint64_t request = controls[n & (tg_layout(rings)->control_capacity - 1u)].request;
     if (request >= state->requests_taken && request < inputs->request_head) {
       tg_set_bits(tg_cancel_word(state, request), tg_cancel_bit(state, request));
     }

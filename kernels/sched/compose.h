@@ -145,7 +145,7 @@ TG_FN void tg_phase_fill(tg_state *state, tg_rings *rings, uint32_t lane, uint32
   tg_turn *turn = tg_scratch(state);
   if (!turn->open || turn->rows == 0u) return;
   tg_step *step = tg_step_at(state, state->steps_composed);
-  const int32_t *tokens = (const int32_t *)tg_at(rings, rings->tokens);
+  const int32_t *tokens = (const int32_t *)tg_at(rings, tg_layout(rings)->tokens);
 
   for (uint32_t i = 0u; i < turn->chunks; i++) {
     const tg_chunk *chunk = &tg_chunk_list(state)[i];
@@ -154,7 +154,7 @@ TG_FN void tg_phase_fill(tg_state *state, tg_rings *rings, uint32_t lane, uint32
       tg_row *entry = &tg_rows(state, step)[chunk->first_row + row];
       entry->slot = chunk->slot;
       entry->position = chunk->first_position + row;
-      entry->token = tokens[(start + row) & (rings->token_capacity - 1u)];
+      entry->token = tokens[(start + row) & (tg_layout(rings)->token_capacity - 1u)];
       entry->sequence = turn->decode_rows + i;
     }
   }

@@ -93,12 +93,12 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
 
 TG_API void tg_trace_write(tg_state *state, tg_rings *rings, uint64_t end_ns, uint32_t stage) {
   uint64_t unread = state->traces_written - state->inputs.trace_tail;
-  uint64_t at = state->traces_written & (rings->trace_capacity - 1u);
-  tg_trace *record = (tg_trace *)tg_at(rings, rings->trace) + at;
+  uint64_t at = state->traces_written & (tg_layout(rings)->trace_capacity - 1u);
+  tg_trace *record = (tg_trace *)tg_at(rings, tg_layout(rings)->trace) + at;
   if (!state->outcome.changed) return;
-  if (unread >= rings->trace_capacity) { /* only the last record of a recording run finds no room */
-    tg_release(&rings->trace_lost.value, rings->trace_lost.value + 1u);
-    if (rings->record) return;
+  if (unread >= tg_layout(rings)->trace_capacity) { /* only the last record of a recording run finds no room */
+    tg_release(&rings->trace_lost.value, ++state->traces_lost);
+    if (tg_layout(rings)->record) return;
   }
   record->inputs = state->inputs;
   record->outcome = state->outcome;

@@ -9,7 +9,29 @@
 TG_FN uint32_t tg_is_open(const tg_state *state, const tg_rings *rings) {
   const tg_inputs *inputs = &state->inputs;
   if (state->error != TG_ERROR_NONE || (inputs->flags & TG_INPUT_STOP)) return 0u;
-  return !rings->record || state->traces_written - inputs->trace_tail < rings->trace_capacity;
+  const tg_rings *layout = tg_layout(rings);
+  return !layout->record || state->traces_written - inputs->trace_tail < layout->trace_capacity;
+}
+
+/* Lane 0: the host's indices. The host pushes requests before their cancels, and both before it sets drain. Read in
+ * the other direction, whoever sees the later sees the earlier. */
+TG_FN void tg_look(tg_inputs *inputs, tg_rings *rings) {
+#ifdef __CUDACC__
+  /* The dispatcher has loaded them all at once, so only where a later one moved do the earlier ones need another look. */
+  uint32_t flags_moved = inputs->flags != (uint32_t)tg_device.flags;
+  uint32_t control_moved = inputs->control_head != tg_device.control_head;
+  inputs->flags = (uint32_t)tg_device.flags;
+  inputs->control_head = flags_moved ? tg_acquire(&rings->control_head.value) : tg_device.control_head;
+  inputs->request_head = flags_moved || control_moved ? tg_acquire(&rings->request_head.value) : tg_device.request_head;
+  inputs->event_tail = tg_device.event_tail;
+  inputs->trace_tail = tg_device.trace_tail;
+#else
+  inputs->flags = (uint32_t)tg_acquire(&rings->flags.value);
+  inputs->control_head = tg_acquire(&rings->control_head.value);
+  inputs->request_head = tg_acquire(&rings->request_head.value);
+  inputs->event_tail = tg_acquire(&rings->event_tail.value);
+  inputs->trace_tail = tg_acquire(&rings->trace_tail.value);
+#endif
 }
 
 /* Phase: the clock, the indices, and at most one returned step. Lane 0, but for the clearing. */
@@ -20,13 +42,7 @@ TG_FN void tg_phase_gather(tg_state *state, tg_rings *rings, uint64_t now_ns, ui
   if (lane != 0u) return;
 
   inputs->now_ns = now_ns;
-  /* The host pushes requests before their cancels, and both before it sets drain. Read in the other
-   * direction, whoever sees the later sees the earlier. */
-  inputs->flags = (uint32_t)tg_acquire(&rings->flags.value);
-  inputs->control_head = tg_acquire(&rings->control_head.value);
-  inputs->request_head = tg_acquire(&rings->request_head.value);
-  inputs->event_tail = tg_acquire(&rings->event_tail.value);
-  inputs->trace_tail = tg_acquire(&rings->trace_tail.value);
+  tg_look(inputs, rings);
   inputs->returned = 0u;
 
   /* While events wait to be published, their samples still lie in the tables of the last returned step. */

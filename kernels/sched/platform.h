@@ -1,6 +1,10 @@
 /* platform.h: what the core needs of the machine under it. Two branches: the host's C compiler, where the
  * core's functions have external linkage and lanes are a loop, and nvcc, where the dispatcher kernel
- * includes sched.c and lanes are threads. */
+ * includes sched.c and lanes are threads.
+ *
+ * To the GPU the rings lie across the bus, where a load takes a microsecond and a fence about as long. So there
+ * a turn loads what it needs of them at once and before it has to (tg_look), knows their layout from a copy in
+ * its own memory (tg_layout), and releases all its indices behind one fence (tg_release, tg_flush). */
 #ifndef TAILGRAPH_SCHED_PLATFORM_H
 #define TAILGRAPH_SCHED_PLATFORM_H
 
@@ -33,10 +37,11 @@ TG_FN uint64_t tg_acquire(const uint64_t *value) {
 #endif
 }
 
-/* Makes everything written before it (by any lane before the last barrier) visible to whoever acquires `value`. */
-TG_FN void tg_release(uint64_t *value, uint64_t to) {
+/* Makes everything written before it (by any lane before the last barrier) visible to whoever acquires `value`, at
+ * once. */
+TG_FN void tg_release_now(uint64_t *value, uint64_t to) {
 #ifdef __CUDACC__
-  asm volatile("fence.acq_rel.sys; st.release.sys.global.u64 [%0], %1;" ::"l"(value), "l"(to) : "memory");
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(value), "l"(to) : "memory");
 #else
   __atomic_store_n(value, to, __ATOMIC_RELEASE);
 #endif
@@ -48,6 +53,50 @@ TG_FN void tg_store(uint64_t *value, uint64_t to) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(value), "l"(to) : "memory");
 #else
   __atomic_store_n(value, to, __ATOMIC_RELAXED);
+#endif
+}
+
+#ifdef __CUDACC__
+#define TG_RELEASES 8u
+
+/* What the dispatcher's threads share during a turn. */
+static __shared__ struct {
+  const tg_rings *layout; /* a copy of the rings' head in device memory: of its indices nothing is read */
+  uint64_t flags, control_head, request_head, event_tail, trace_tail; /* as last looked at */
+  uint64_t *released[TG_RELEASES]; /* what lane 0 has released since the last flush, and to what */
+  uint64_t released_to[TG_RELEASES];
+  uint32_t releases;
+} tg_device;
+#endif
+
+/* Lane 0: what was released in this turn becomes visible. On the host it is already. */
+TG_FN void tg_flush(void) {
+#ifdef __CUDACC__
+  if (tg_device.releases == 0u) return;
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+  for (uint32_t i = 0u; i < tg_device.releases; i++) tg_store(tg_device.released[i], tg_device.released_to[i]);
+  tg_device.releases = 0u;
+#endif
+}
+
+/* Lane 0: as tg_release_now, by the end of the turn (tg_flush). Nobody reads `value` on this side before. */
+TG_FN void tg_release(uint64_t *value, uint64_t to) {
+#ifdef __CUDACC__
+  if (tg_device.releases == TG_RELEASES) tg_flush();
+  tg_device.released[tg_device.releases] = value;
+  tg_device.released_to[tg_device.releases++] = to;
+#else
+  tg_release_now(value, to);
+#endif
+}
+
+/* The head of the rings, for what never changes in it: offsets, capacities and `record`. */
+TG_FN const tg_rings *tg_layout(const tg_rings *rings) {
+#ifdef __CUDACC__
+  (void)rings;
+  return tg_device.layout;
+#else
+  return rings;
 #endif
 }
 

@@ -10,9 +10,9 @@ TG_FN void tg_copy_events(tg_state *state, tg_rings *rings, uint32_t publish, ui
   const uint32_t *samples = tg_words(state, state->pending_sample_table) + state->pending_published;
   const tg_sampled *sampled = tg_samples(state, &state->steps[tg_scratch(state)->sampled_place]);
   for (uint32_t i = lane; i < publish; i += lanes) {
-    uint64_t at = (state->events_published + i) & (rings->event_capacity - 1u);
-    ((tg_event *)tg_at(rings, rings->events))[at] = pending[i];
-    if (samples[i] != TG_NONE) ((tg_sampled *)tg_at(rings, rings->sampled))[at] = sampled[samples[i]];
+    uint64_t at = (state->events_published + i) & (tg_layout(rings)->event_capacity - 1u);
+    ((tg_event *)tg_at(rings, tg_layout(rings)->events))[at] = pending[i];
+    if (samples[i] != TG_NONE) ((tg_sampled *)tg_at(rings, tg_layout(rings)->sampled))[at] = sampled[samples[i]];
   }
 }
 

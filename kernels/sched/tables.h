@@ -26,7 +26,7 @@ TG_FN tg_step *tg_step_at(tg_state *state, uint64_t number) {
 }
 
 TG_FN tg_request *tg_request_at(tg_rings *rings, uint64_t number) {
-  return (tg_request *)tg_at(rings, rings->requests) + (number & (rings->request_capacity - 1u));
+  return (tg_request *)tg_at(rings, tg_layout(rings)->requests) + (number & (tg_layout(rings)->request_capacity - 1u));
 }
 
 TG_FN uint64_t *tg_seen_at(tg_state *state, uint64_t number) {

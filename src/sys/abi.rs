@@ -630,6 +630,7 @@ pub struct tg_state {
     pub token_tail: u64,
     pub events_published: u64,
     pub traces_written: u64,
+    pub traces_lost: u64,
     pub steps_composed: u64,
     pub steps_collected: u64,
     pub free_pages: u32,
@@ -643,7 +644,7 @@ pub struct tg_state {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10472usize];
+    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10480usize];
     ["Alignment of tg_state"][::core::mem::align_of::<tg_state>() - 8usize];
     ["Offset of field: tg_state::config"][::core::mem::offset_of!(tg_state, config) - 0usize];
     ["Offset of field: tg_state::bytes"][::core::mem::offset_of!(tg_state, bytes) - 256usize];
@@ -700,21 +701,23 @@ const _: () = {
         [::core::mem::offset_of!(tg_state, events_published) - 816usize];
     ["Offset of field: tg_state::traces_written"]
         [::core::mem::offset_of!(tg_state, traces_written) - 824usize];
+    ["Offset of field: tg_state::traces_lost"]
+        [::core::mem::offset_of!(tg_state, traces_lost) - 832usize];
     ["Offset of field: tg_state::steps_composed"]
-        [::core::mem::offset_of!(tg_state, steps_composed) - 832usize];
+        [::core::mem::offset_of!(tg_state, steps_composed) - 840usize];
     ["Offset of field: tg_state::steps_collected"]
-        [::core::mem::offset_of!(tg_state, steps_collected) - 840usize];
+        [::core::mem::offset_of!(tg_state, steps_collected) - 848usize];
     ["Offset of field: tg_state::free_pages"]
-        [::core::mem::offset_of!(tg_state, free_pages) - 848usize];
-    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 852usize];
-    ["Offset of field: tg_state::prefill"][::core::mem::offset_of!(tg_state, prefill) - 856usize];
+        [::core::mem::offset_of!(tg_state, free_pages) - 856usize];
+    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 860usize];
+    ["Offset of field: tg_state::prefill"][::core::mem::offset_of!(tg_state, prefill) - 864usize];
     ["Offset of field: tg_state::decode_cursor"]
-        [::core::mem::offset_of!(tg_state, decode_cursor) - 860usize];
-    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 864usize];
+        [::core::mem::offset_of!(tg_state, decode_cursor) - 868usize];
+    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 872usize];
     ["Offset of field: tg_state::pending_published"]
-        [::core::mem::offset_of!(tg_state, pending_published) - 868usize];
-    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 872usize];
-    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2280usize];
+        [::core::mem::offset_of!(tg_state, pending_published) - 876usize];
+    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 880usize];
+    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2288usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]

@@ -42,6 +42,8 @@ struct Prepared {
     _table: Buffer,
     _state: Buffer,
     rings: Arc<Pinned>,
+    /// A copy of the rings' head, for the layout in it.
+    head: Buffer,
 }
 
 impl GpuScheduler {
@@ -97,7 +99,7 @@ impl GpuScheduler {
         ladders: &Ladders,
         slots: u32,
         at: StepAt,
-        dispatch: &[Argument; 4],
+        dispatch: &[Argument; 5],
     ) -> Result<Vec<StepGraph>> {
         let [_, rings, ..] = *dispatch;
         let stages = self.programs.len();
@@ -146,6 +148,7 @@ impl DeviceScheduler for GpuScheduler {
         let state_block = Buffer::new(&self.context, state.len())?;
         state_block.write(&self.stream, 0, state)?;
         let rings = Pinned::new(&self.context, ring_bytes)?;
+        let head = Buffer::new(&self.context, size_of::<abi::tg_rings>())?;
         let table_block = Buffer::new(&self.context, size_of::<abi::tg_graphs>())?;
         let at = StepAt {
             state: state_block.at(0),
@@ -155,11 +158,12 @@ impl DeviceScheduler for GpuScheduler {
             [
                 Argument::Address(at.state),
                 Argument::Address(rings.device()),
+                Argument::Address(head.at(0)),
                 Argument::Address(table_block.at(0)),
                 Argument::U32(ran),
             ]
         };
-        // SAFETY: all three blocks, and the programs, live as long as the graphs made here: in `self`, which ends
+        // SAFETY: all blocks, and the programs, live as long as the graphs made here: in `self`, which ends
         // what runs before it goes.
         let graphs = unsafe { self.capture(ladders, slots, at, &dispatch(1)) }?;
         let idle = {
@@ -194,6 +198,7 @@ impl DeviceScheduler for GpuScheduler {
             _table: table_block,
             _state: state_block,
             rings: rings.clone(),
+            head,
         });
         Ok(Box::new(rings))
     }
@@ -202,6 +207,13 @@ impl DeviceScheduler for GpuScheduler {
         let prepared = self.prepared.as_ref().ok_or_else(|| {
             Error::Runtime("the GPU's scheduler was launched before it was prepared".into())
         })?;
+        // SAFETY: the block begins with the head, which its owner has laid out and nobody else writes yet but for
+        // indices, which are not read from the copy.
+        let head = unsafe {
+            let start = prepared.rings.start().as_ptr();
+            std::slice::from_raw_parts(start, size_of::<abi::tg_rings>())
+        };
+        prepared.head.write(&self.stream, 0, head)?;
         self.launched = true;
         // SAFETY: what the graphs use is in `self`, which ends what runs before it goes.
         unsafe { prepared.idle.launch() }
