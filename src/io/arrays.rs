@@ -2,10 +2,7 @@
 
 use super::tensors::{Array, TensorFile};
 use crate::error::{Error, Result};
-use npyz::{DType, NpyFile, Order, TypeChar};
 use safetensors::Dtype;
-use std::fs::File;
-use std::io::BufReader;
 use std::path::Path;
 
 /// One sample: at least one token.
@@ -106,62 +103,98 @@ fn int32(bytes: &[u8]) -> Vec<i64> {
         .collect()
 }
 
+/// The dictionary a .npy file begins with.
+#[derive(serde::Deserialize)]
+struct NpyHeader {
+    descr: serde_json::Value,
+    fortran_order: bool,
+    shape: Vec<u64>,
+}
+
+/// Splits a .npy file (numpy.lib.format, versions 1 to 3) into its header and its data.
+fn split_npy(bytes: &[u8]) -> std::result::Result<(NpyHeader, &[u8]), String> {
+    let cut = || "it ends within its header".to_owned();
+    let rest = bytes
+        .strip_prefix(b"\x93NUMPY")
+        .ok_or("it does not begin with \\x93NUMPY")?;
+    let (version, rest) = rest.split_at_checked(2).ok_or_else(cut)?;
+    let (length, rest) = match version[0] {
+        1 => rest
+            .split_first_chunk()
+            .map(|(n, rest)| (u16::from_le_bytes(*n).into(), rest)),
+        2 | 3 => rest
+            .split_first_chunk()
+            .map(|(n, rest)| (u32::from_le_bytes(*n) as usize, rest)),
+        other => return Err(format!("found format version {other}, expected 1, 2 or 3")),
+    }
+    .ok_or_else(cut)?;
+    let (header, data) = rest.split_at_checked(length).ok_or_else(cut)?;
+    let header = std::str::from_utf8(header).map_err(|_| "its header is not text")?;
+    // The Python literal of two strings, a bool and a tuple of integers, as JSON.
+    let json = header
+        .replace('\'', "\"")
+        .replace('(', "[")
+        .replace(')', "]")
+        .replace("False", "false")
+        .replace("True", "true")
+        .replace(", ]", "]")
+        .replace(",]", "]")
+        .replace(", }", "}")
+        .replace(",}", "}");
+    let header = serde_json::from_str(&json).map_err(|_| {
+        format!(
+            "found the header {:?}, expected a dictionary of descr, fortran_order and shape",
+            header.trim_end()
+        )
+    })?;
+    Ok((header, data))
+}
+
 /// Reads int32 or int64 `[N, T]`.
 ///
 /// # Errors
-/// Another type or rank, or fewer bytes than the header says.
+/// Another type or rank, or another number of bytes than the header says.
 pub fn npy(path: &Path) -> Result<Vec<Sample>> {
-    let file =
-        File::open(path).map_err(|error| Error::open(path, &error, "a .npy file of token ids"))?;
-    let file_bytes = file
-        .metadata()
-        .map_err(|error| Error::io(path, error))?
-        .len();
-    let not_npy =
-        |error: std::io::Error| Error::file(path, format!("not a .npy file: {}", one_line(&error)));
-    let npy = NpyFile::new(BufReader::new(file)).map_err(not_npy)?;
-    let shape = npy.shape().to_vec();
-    let expected = "int32 or int64 [N, T]";
-    let width = match npy.dtype() {
-        DType::Plain(ty) if ty.type_char() == TypeChar::Int => ty.size_field(),
-        _ => 0,
+    let bytes = std::fs::read(path)
+        .map_err(|error| Error::open(path, &error, "a .npy file of token ids"))?;
+    let (header, data) = split_npy(&bytes)
+        .map_err(|error| Error::file(path, format!("not a .npy file: {error}")))?;
+    let format: Option<(u64, fn(&[u8]) -> i64)> = match header.descr.as_str() {
+        Some("<i4") => Some((4, |id| {
+            i32::from_le_bytes(id.try_into().expect("4 bytes")).into()
+        })),
+        Some(">i4") => Some((4, |id| {
+            i32::from_be_bytes(id.try_into().expect("4 bytes")).into()
+        })),
+        Some("<i8") => Some((8, |id| i64::from_le_bytes(id.try_into().expect("8 bytes")))),
+        Some(">i8") => Some((8, |id| i64::from_be_bytes(id.try_into().expect("8 bytes")))),
+        _ => None,
     };
-    let (&[n, t], 4 | 8) = (&shape[..], width) else {
+    let (&[n, t], Some((width, read))) = (&header.shape[..], format) else {
         return Err(Error::file(
             path,
             format!(
-                "found {} {shape:?}, expected {expected}",
-                npy.dtype().descr()
+                "found {} {:?}, expected int32 or int64 [N, T]",
+                header.descr, header.shape
             ),
         ));
     };
-    // Before anything of that size is allocated.
     let wanted = n.checked_mul(t).and_then(|ids| ids.checked_mul(width));
-    if wanted.is_none_or(|wanted| wanted > file_bytes) {
+    if wanted != Some(data.len() as u64) {
         return Err(Error::file(
             path,
             format!(
-                "its header says {n} x {t} ids of {width} bytes, found {file_bytes} bytes in all: the file is cut short"
+                "its header says {n} x {t} ids of {width} bytes, found {} bytes of data",
+                data.len()
             ),
         ));
     }
     let (n, t) = (n as usize, t as usize);
-    let by_column = npy.order() == Order::Fortran;
-    let ids: Vec<i64> = if width == 4 {
-        let ids = npy.into_vec::<i32>().map_err(not_npy)?;
-        ids.into_iter().map(i64::from).collect()
-    } else {
-        npy.into_vec::<i64>().map_err(not_npy)?
-    };
-    if by_column {
-        let transposed: Vec<i64> = (0..n * t).map(|i| ids[(i % t) * n + i / t]).collect();
-        return rows(path, &transposed, n, t);
+    let mut ids: Vec<i64> = data.chunks_exact(width as usize).map(read).collect();
+    if header.fortran_order {
+        ids = (0..n * t).map(|i| ids[(i % t) * n + i / t]).collect();
     }
     rows(path, &ids, n, t)
-}
-
-fn one_line(error: &dyn std::fmt::Display) -> String {
-    error.to_string().replace('\n', " ")
 }
 
 /// Reads raw little-endian int32 `[n, t]`.

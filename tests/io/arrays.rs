@@ -148,9 +148,9 @@ fn what_is_not_an_array_of_tokens_is_named() {
     npy(&path, "<i4", false, "(4,)", &[0; 16]);
     check(arrays::npy(&path), "expected int32 or int64 [N, T]");
     npy(&path, "<i4", false, "(1000000000000, 1000000)", &[0; 16]);
-    check(arrays::npy(&path), "the file is cut short");
+    check(arrays::npy(&path), "bytes of data");
     npy(&path, "<i4", false, "(50, 50)", &[0; 16]);
-    check(arrays::npy(&path), "the file is cut short");
+    check(arrays::npy(&path), "bytes of data");
 }
 
 #[test]
