@@ -105,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(TG_MAX_LANES)
   __syncthreads();
   if (threadIdx.x == 0 && !launched) {
     state->error = TG_ERROR_LAUNCH;
-    tg_release_now(&rings->action.value, (uint64_t)TG_ERROR_LAUNCH << 32 | TG_ACTION_ERROR);
+    tg_release(&rings->action.value, (uint64_t)TG_ERROR_LAUNCH << 32 | TG_ACTION_ERROR);
   }
 }
 

@@ -15,7 +15,7 @@ TG_FN void tg_release_tokens(tg_state *state, tg_rings *rings) {
   }
   if (tail <= state->token_tail) return;
   state->token_tail = tail;
-  tg_release(&rings->token_tail.value, tail);
+  tg_release_later(&rings->token_tail.value, tail);
 }
 
 /* Nothing more will come, and nothing is left. */
@@ -88,7 +88,7 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
   outcome->steps_in_flight = (uint32_t)tg_in_flight(state);
   state->turn++;
   if (outcome->changed) tg_post_status(state, rings, composed);
-  tg_release(&rings->action.value, (uint64_t)outcome->error << 32 | outcome->action);
+  tg_release_later(&rings->action.value, (uint64_t)outcome->error << 32 | outcome->action);
 }
 
 TG_API void tg_trace_write(tg_state *state, tg_rings *rings, uint64_t end_ns, uint32_t stage) {
@@ -97,7 +97,7 @@ TG_API void tg_trace_write(tg_state *state, tg_rings *rings, uint64_t end_ns, ui
   tg_trace *record = (tg_trace *)tg_at(rings, tg_layout(rings)->trace) + at;
   if (!state->outcome.changed) return;
   if (unread >= tg_layout(rings)->trace_capacity) { /* only the last record of a recording run finds no room */
-    tg_release(&rings->trace_lost.value, ++state->traces_lost);
+    tg_release_later(&rings->trace_lost.value, ++state->traces_lost);
     if (tg_layout(rings)->record) return;
   }
   record->inputs = state->inputs;
@@ -106,7 +106,7 @@ TG_API void tg_trace_write(tg_state *state, tg_rings *rings, uint64_t end_ns, ui
   record->end_ns = end_ns;
   record->stage = stage;
   state->traces_written++;
-  tg_release(&rings->trace_head.value, state->traces_written);
+  tg_release_later(&rings->trace_head.value, state->traces_written);
 }
 
 #endif

@@ -10,7 +10,7 @@ TG_API uint32_t tg_mailbox_post(tg_mailbox *mailbox, uint64_t step) {
   uint64_t used = posted - tg_acquire(&mailbox->taken.value);
   if (used >= TG_MUT(1, mailbox->depth, mailbox->depth + 1u)) return 0u;
   mailbox->entries[posted % TG_MAX_STEPS] = step;
-  tg_release_now(&mailbox->posted.value, posted + 1u);
+  tg_release(&mailbox->posted.value, posted + 1u);
   return 1u;
 }
 
@@ -18,7 +18,7 @@ TG_API uint32_t tg_mailbox_take(tg_mailbox *mailbox, uint64_t *step) {
   uint64_t taken = mailbox->taken.value; /* only the taker writes it */
   if (tg_acquire(&mailbox->posted.value) == taken) return 0u;
   *step = mailbox->entries[taken % TG_MAX_STEPS];
-  tg_release(&mailbox->taken.value, taken + 1u);
+  tg_release_later(&mailbox->taken.value, taken + 1u);
   return 1u;
 }
 

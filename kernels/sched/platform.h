@@ -4,7 +4,7 @@
  *
  * To the GPU the rings lie across the bus, where a load takes a microsecond and a fence about as long. So there
  * a turn loads what it needs of them at once and before it has to (tg_look), knows their layout from a copy in
- * its own memory (tg_layout), and releases all its indices behind one fence (tg_release, tg_flush). */
+ * its own memory (tg_layout), and releases all its indices behind one fence (tg_release_later, tg_flush). */
 #ifndef TAILGRAPH_SCHED_PLATFORM_H
 #define TAILGRAPH_SCHED_PLATFORM_H
 
@@ -39,7 +39,7 @@ TG_FN uint64_t tg_acquire(const uint64_t *value) {
 
 /* Makes everything written before it (by any lane before the last barrier) visible to whoever acquires `value`, at
  * once. */
-TG_FN void tg_release_now(uint64_t *value, uint64_t to) {
+TG_FN void tg_release(uint64_t *value, uint64_t to) {
 #ifdef __CUDACC__
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(value), "l"(to) : "memory");
 #else
@@ -79,14 +79,14 @@ TG_FN void tg_flush(void) {
 #endif
 }
 
-/* Lane 0: as tg_release_now, by the end of the turn (tg_flush). Nobody reads `value` on this side before. */
-TG_FN void tg_release(uint64_t *value, uint64_t to) {
+/* Lane 0: as tg_release, by the end of the turn (tg_flush). Nobody reads `value` on this side before. */
+TG_FN void tg_release_later(uint64_t *value, uint64_t to) {
 #ifdef __CUDACC__
   if (tg_device.releases == TG_RELEASES) tg_flush();
   tg_device.released[tg_device.releases] = value;
   tg_device.released_to[tg_device.releases++] = to;
 #else
-  tg_release_now(value, to);
+  tg_release(value, to);
 #endif
 }
 

@@ -45,9 +45,9 @@ TG_FN void tg_release_events(tg_state *state, tg_rings *rings) {
     state->pending = 0u;
     state->pending_published = 0u;
   }
-  if (turn->publish != 0u) tg_release(&rings->event_head.value, state->events_published);
-  if (turn->takes != 0u) tg_release(&rings->request_tail.value, state->requests_taken);
-  if (turn->controls_taken != state->controls_taken) tg_release(&rings->control_tail.value, state->controls_taken);
+  if (turn->publish != 0u) tg_release_later(&rings->event_head.value, state->events_published);
+  if (turn->takes != 0u) tg_release_later(&rings->request_tail.value, state->requests_taken);
+  if (turn->controls_taken != state->controls_taken) tg_release_later(&rings->control_tail.value, state->controls_taken);
 }
 
 #endif
