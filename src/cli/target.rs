@@ -125,6 +125,31 @@ impl RunArgs {
 }
 
 impl Target {
+    /// As in `--device`, without which one.
+    pub fn device(&self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            #[cfg(feature = "cuda")]
+            Self::Gpu { .. } => "cuda",
+        }
+    }
+
+    /// As in `--launch`; none on the CPU.
+    pub fn launch(&self) -> Option<String> {
+        match self {
+            Self::Cpu => None,
+            #[cfg(feature = "cuda")]
+            Self::Gpu { launch, .. } => Some(
+                match launch {
+                    Launch::HostKernels => "host-kernels",
+                    Launch::HostGraph => "host-graph",
+                    Launch::DeviceGraph => "device-graph",
+                }
+                .to_owned(),
+            ),
+        }
+    }
+
     /// Type of matrix inputs, keys and values, and conv state.
     pub fn dtype(&self) -> DType {
         match self {
@@ -132,6 +157,26 @@ impl Target {
             #[cfg(feature = "cuda")]
             Self::Gpu { dtype, .. } => *dtype,
         }
+    }
+
+    /// On a GPU, another type of matrix inputs: `f32`, `bf16` or `f16`.
+    ///
+    /// # Errors
+    /// Any other name.
+    pub fn set_dtype(&mut self, name: &str) -> Result<()> {
+        #[cfg_attr(not(feature = "cuda"), expect(unused_variables))]
+        let named = match name {
+            "f32" => DType::F32,
+            "bf16" => DType::BF16,
+            "f16" => DType::F16,
+            _ => return usage(format!("found the dtype {name}, expected f32, bf16 or f16")),
+        };
+        match self {
+            Self::Cpu => {}
+            #[cfg(feature = "cuda")]
+            Self::Gpu { dtype, .. } => *dtype = named,
+        }
+        Ok(())
     }
 
     /// Of the device's memory: `limit` where it is given, else a share of what is free.

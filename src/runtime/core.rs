@@ -96,6 +96,12 @@ impl Core {
         self.outcome()
     }
 
+    /// What came of the last turn, as a trace record has it.
+    pub(super) fn raw_outcome(&self) -> abi::tg_outcome {
+        // SAFETY: only this handle's thread writes the outcome.
+        unsafe { (*self.memory.state()).outcome }
+    }
+
     /// Steps composed so far.
     pub fn steps_composed(&self) -> u64 {
         // SAFETY: only this handle's thread writes it.
@@ -125,8 +131,7 @@ impl Core {
     }
 
     fn outcome(&self) -> Outcome {
-        // SAFETY: only this handle's thread writes the outcome.
-        let outcome = unsafe { (*self.memory.state()).outcome };
+        let outcome = self.raw_outcome();
         Outcome {
             action: match outcome.action {
                 abi::TG_ACTION_IDLE => Action::Idle,

@@ -1,12 +1,12 @@
 //! An engine for a model on one GPU, in each of the three ways to launch it.
 
 use super::engine::Engine;
-use crate::backend::SharedSink;
 use crate::backend::cuda::gpu::OpenGpu;
 use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
 use crate::backend::cuda::model::{InOrder, Placement, programs};
 use crate::backend::cuda::program::StepProgram;
 use crate::backend::cuda::scheduler::GpuScheduler;
+use crate::backend::{SharedSink, StageBackend};
 use crate::error::Result;
 use crate::model::{DType, Model};
 use crate::plan::{EngineOptions, Plan, RingCapacities};
@@ -43,33 +43,65 @@ impl Engine {
             ..*options
         };
         let ladders = plan.ladders.reachable(&options);
-        let placement = Placement {
-            plan,
-            ladders: &ladders,
-            options: &options,
-            dtype,
-            sink,
-            hold: launch == Launch::DeviceGraph,
-        };
-        let programs: Vec<Box<dyn StepProgram>> = programs(gpu, model, &placement)?
-            .into_iter()
-            .map(|program| Box::new(program) as Box<dyn StepProgram>)
-            .collect();
         let capacities = RingCapacities::new(&options);
-        let by_host = |programs, way| {
-            let place = StagePlace { index: 0, count: 1 };
-            let program = Box::new(InOrder(programs));
-            let stage = HostLaunched::new(&gpu.context, program, place, &ladders, &options, way)?;
-            Self::on_host(vec![Box::new(stage)], &ladders, &options, capacities)
-        };
-        match launch {
-            Launch::HostKernels => by_host(programs, HostLaunch::Kernels),
-            Launch::HostGraph => by_host(programs, HostLaunch::Graph),
+        let way = match launch {
+            Launch::HostKernels => HostLaunch::Kernels,
+            Launch::HostGraph => HostLaunch::Graph,
             Launch::DeviceGraph => {
+                let placement = Placement {
+                    plan,
+                    ladders: &ladders,
+                    options: &options,
+                    dtype,
+                    sink,
+                    hold: true,
+                };
+                let programs = boxed(gpu, model, &placement)?;
                 let early = gpu.overlaps_launches();
                 let device = GpuScheduler::new(&gpu.context, &gpu.module, programs, early)?;
-                Self::on_device(Box::new(device), &ladders, &options, capacities)
+                return Self::on_device(Box::new(device), &ladders, &options, capacities);
             }
-        }
+        };
+        let stage = host_stage(gpu, model, plan, &options, dtype, way, sink)?;
+        Self::on_host(vec![stage], &ladders, &options, capacities)
     }
+}
+
+/// Copies the model to the GPU: all its stages, one after the other, for a scheduler on the host.
+///
+/// # Errors
+/// As [`Engine::on_gpu`].
+pub fn host_stage(
+    gpu: &OpenGpu,
+    model: &Model,
+    plan: &Plan,
+    options: &EngineOptions,
+    dtype: DType,
+    way: HostLaunch,
+    sink: &SharedSink,
+) -> Result<Box<dyn StageBackend>> {
+    let ladders = plan.ladders.reachable(options);
+    let placement = Placement {
+        plan,
+        ladders: &ladders,
+        options,
+        dtype,
+        sink,
+        hold: false,
+    };
+    let program = Box::new(InOrder(boxed(gpu, model, &placement)?));
+    let place = StagePlace { index: 0, count: 1 };
+    let stage = HostLaunched::new(&gpu.context, program, place, &ladders, options, way)?;
+    Ok(Box::new(stage))
+}
+
+fn boxed(
+    gpu: &OpenGpu,
+    model: &Model,
+    placement: &Placement<'_>,
+) -> Result<Vec<Box<dyn StepProgram>>> {
+    let programs = programs(gpu, model, placement)?.into_iter();
+    Ok(programs
+        .map(|program| Box::new(program) as Box<dyn StepProgram>)
+        .collect())
 }

@@ -4,7 +4,7 @@
 use super::core::Core;
 use super::device::Device;
 use super::memory::{RingBlock, StateBlock};
-use super::options::EngineStatus;
+use super::options::{EngineShape, EngineStatus};
 use super::request::{Event, Request};
 use super::rings::HostRings;
 use super::sizes::Sizes;
@@ -38,6 +38,7 @@ pub(super) trait Driver: Send {
 pub struct Engine {
     rings: HostRings,
     driver: Box<dyn Driver>,
+    shape: EngineShape,
     watchdog: Option<Watchdog>,
     /// The step that the watchdog found.
     stuck: Option<String>,
@@ -75,7 +76,17 @@ impl Engine {
         let count = stages.len() as u32;
         let (core, rings, links) = Core::new(options, ladders, count, capacities, options.record)?;
         let stages = stages.into_iter().zip(links).collect();
-        Ok(Self::new(rings, Box::new(Threads::new(core, stages))))
+        let shape = EngineShape {
+            options: *options,
+            ladders: ladders.clone(),
+            stages: count,
+            rings: capacities,
+        };
+        Ok(Self::new(
+            rings,
+            Box::new(Threads::new(core, stages)),
+            shape,
+        ))
     }
 
     /// An engine whose scheduler runs on the device, with all its stages; not launched yet. Steps of one device never
@@ -98,17 +109,29 @@ impl Engine {
         let mut state = StateBlock::new(&sizes);
         let block = device.prepare(state.image(), sizes.ring_bytes, ladders, options.max_seqs)?;
         let rings = HostRings::new(Arc::new(RingBlock::new(&sizes, block)));
-        Ok(Self::new(rings, Box::new(Device::new(device))))
+        let shape = EngineShape {
+            options,
+            ladders: ladders.clone(),
+            stages: 1,
+            rings: capacities,
+        };
+        Ok(Self::new(rings, Box::new(Device::new(device)), shape))
     }
 
-    fn new(rings: HostRings, driver: Box<dyn Driver>) -> Self {
+    fn new(rings: HostRings, driver: Box<dyn Driver>, shape: EngineShape) -> Self {
         Self {
             rings,
             driver,
+            shape,
             watchdog: None,
             stuck: None,
             span: None,
         }
+    }
+
+    /// What a replay of its schedule must be started with.
+    pub fn shape(&self) -> &EngineShape {
+        &self.shape
     }
 
     /// Lets a step that takes longer than `limit` in one stage fail the engine, in [`Engine::next_event`], with a

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
+/// A sampler's -1.
+const NO_TOKEN: u32 = u32::MAX;
+
 /// Belongs to one thread at a time; the only writer of the host's indices.
 pub struct HostRings {
     rings: Arc<RingBlock>,
@@ -110,6 +113,18 @@ impl HostRings {
 
     /// The oldest event that has not been read.
     pub fn pop_event(&mut self) -> Option<Event> {
+        loop {
+            match self.pop_entry()? {
+                // Only says that there is no token; the end that follows says why.
+                Event::Token {
+                    token: NO_TOKEN, ..
+                } => {}
+                event => return Some(event),
+            }
+        }
+    }
+
+    fn pop_entry(&mut self) -> Option<Event> {
         let rings = self.rings.head();
         // SAFETY: entries between tail and head are the host's to read; only this thread moves the tail.
         unsafe {
@@ -284,6 +299,7 @@ fn from_event(event: &abi::tg_event, sampled: Option<&abi::tg_sampled>) -> Event
             abi::TG_END_LENGTH => EndReason::Length,
             abi::TG_END_CANCELLED => EndReason::Cancelled,
             abi::TG_END_TIMEOUT => EndReason::Timeout,
+            abi::TG_END_NOT_FINITE => EndReason::NotFinite,
             _ => EndReason::Refused,
         },
         tokens: event.index,

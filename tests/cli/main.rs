@@ -2,7 +2,10 @@
 
 mod generate;
 mod interrupted;
+mod not_finite;
 mod pages;
+mod replay;
 mod run;
 mod score;
+mod spoilt;
 mod usage;

@@ -31,6 +31,8 @@ branches! {
     timeout_in_prefill,
     deadline_with_token,
     stop_with_last_token,
+    not_finite,
+    not_finite_scored,
     ended_with_steps_in_flight,
     drain_in_chunked_prompt,
     row_budget_exactly_met,

@@ -209,11 +209,14 @@ impl History {
     }
 }
 
-/// What the test's sampler leaves for a row: a function of the step and the row alone.
+/// What the test's sampler leaves for a row: a function of the step and the row alone. One in 64 has no token.
 fn sample_of(step: u64, row: u32) -> abi::tg_sampled {
     let bits = mix(step << 16 | u64::from(row));
     abi::tg_sampled {
-        token: (bits % u64::from(VOCABULARY)) as i32,
+        token: match bits >> 58 {
+            0 => -1,
+            _ => (bits % u64::from(VOCABULARY)) as i32,
+        },
         logprob: (bits >> 32) as u32,
         top_ids: [row as i32; 20],
         top_logprobs: [step as u32; 20],

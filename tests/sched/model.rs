@@ -155,15 +155,21 @@ impl Model {
                 continue;
             }
             let through = sequence.first_position + sequence.rows >= request.prompt_tokens;
-            if through && running.first_ns == 0 {
+            let token = sampled.get(sequence.sample as usize).copied();
+            let not_finite = token.is_some_and(|token| token < 0);
+            if through && !not_finite && running.first_ns == 0 {
                 running.first_ns = seen.now_ns;
             }
+            if not_finite {
+                running.end = Some(abi::TG_END_NOT_FINITE);
+                turn.not_finite |= request.max_new_tokens > 0;
+                turn.not_finite_scored |= request.max_new_tokens == 0;
+            }
             if request.max_new_tokens == 0 {
-                if through {
+                if through && !not_finite {
                     running.end = Some(abi::TG_END_LENGTH);
                 }
-            } else if through {
-                let token = sampled[sequence.sample as usize];
+            } else if let Some(token) = token {
                 self.pending.push_back(Event::Token {
                     request: running.request,
                     index: running.generated,
@@ -173,6 +179,9 @@ impl Model {
                     sample: (request.sampling.logprobs != abi::TG_LOGPROBS_NONE)
                         .then_some(sequence.sample),
                 });
+                if not_finite {
+                    continue;
+                }
                 running.generated += 1;
                 let stops = &request.stop_ids[..request.stop_count as usize];
                 let last = running.generated == request.max_new_tokens;
