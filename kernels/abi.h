@@ -90,7 +90,7 @@ typedef struct tg_control {
 #define TG_END_CANCELLED 3u
 #define TG_END_TIMEOUT 4u
 #define TG_END_REFUSED 5u    /* larger than the whole page pool or the context, or a malformed entry: never admitted */
-#define TG_END_NOT_FINITE 6u /* logits that are not finite: no token could be sampled */
+#define TG_END_NOT_FINITE 6u /* logits that are not finite: no token could be sampled. Scored prompts end with LENGTH all the same */
 
 /* Scheduler to host. Events of one request come in order: tokens 0, 1, 2 ..., then exactly one end. Before an end with
  * TG_END_NOT_FINITE there may be a token event with token -1, which is none: a replay, which need not know tokens, sees

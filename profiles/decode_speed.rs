@@ -1,18 +1,26 @@
 //! Times decode steps of a model on a GPU, in the three ways to launch them, and prints JSON:
 //!
-//!     cargo run --release --features cuda --example decode_speed -- random:lfm2-8b-a1b bf16
+//!     cargo run --release --features cuda --example decode_speed -- random:lfm2-8b-a1b bf16 [STEPS [BUSY]]
 //!
 //! A step's time is from the turn that composed it to the turn that composed the next one, by the clock of whoever
-//! turns, over steps that all running sequences are in.
+//! turns, over steps that all running sequences are in: at least STEPS (140) of them for each batch. With BUSY, all is
+//! measured twice: with the host idle, and beside that many threads that spin. `bare_ms` is the same step's graph
+//! without a dispatcher, launched again and again by the host with nothing in between.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailgraph::backend::cuda::gpu::OpenGpu;
+use tailgraph::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
+use tailgraph::backend::cuda::model::{InOrder, Placement, programs};
+use tailgraph::backend::cuda::program::StepProgram;
+use tailgraph::backend::cuda::scheduler::GpuScheduler;
+use tailgraph::backend::{StageBackend, StepView};
 use tailgraph::error::{Error, Result};
 use tailgraph::model::{DType, Model, ModelSource};
-use tailgraph::plan::{EngineOptions, GraphFile, Limits};
+use tailgraph::plan::{EngineOptions, GraphFile, Limits, RingCapacities};
 use tailgraph::runtime::cuda::Launch;
 use tailgraph::runtime::{Engine, Event, Logits, Request, Sampling};
 use tailgraph::sys::abi;
@@ -22,6 +30,10 @@ const PROMPT_TOKENS: u32 = 32;
 const NEW_TOKENS: u32 = 160;
 /// Before these the clocks of the GPU are not up.
 const WARM_STEPS: usize = 16;
+/// Of the bare graph, in a row.
+const BARE_LAUNCHES: u32 = 200;
+/// Steps of a run that pass before its graph is timed bare.
+const STEPS_BEFORE_BARE: u32 = 80;
 
 const OPTIONS: EngineOptions = EngineOptions {
     max_seqs: 256,
@@ -38,18 +50,25 @@ const OPTIONS: EngineOptions = EngineOptions {
 struct Report {
     command: String,
     gpu: String,
+    host_cores: usize,
     model: String,
     dtype: String,
     prompt_tokens: u32,
     new_tokens: u32,
+    /// By sequences.
+    bare_ms: BTreeMap<u32, f64>,
     ways: BTreeMap<&'static str, Way>,
 }
 
 #[derive(Serialize)]
 struct Way {
-    /// Weights to the GPU, capture and instantiation.
-    start_ms: f64,
-    decode: Vec<Batch>,
+    /// Weights to the GPU.
+    load_ms: f64,
+    /// Capture, and for graphs instantiation and upload.
+    capture_ms: f64,
+    host_idle: Vec<Batch>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host_busy: Option<Vec<Batch>>,
 }
 
 #[derive(Serialize)]
@@ -58,50 +77,76 @@ struct Batch {
     steps: usize,
     p50_ms: f64,
     p99_ms: f64,
+    p99_9_ms: f64,
     least_ms: f64,
+}
+
+/// What is measured.
+struct Job<'a> {
+    gpu: &'a OpenGpu,
+    model: &'a Model,
+    dtype: DType,
+    steps: usize,
+    busy: usize,
 }
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [name, dtype] = &arguments[..] else {
-        return Err(Error::Usage("expected MODEL and bf16, f16 or f32".into()));
+    let usage = || Error::Usage("expected MODEL and bf16, f16 or f32, then STEPS and BUSY".into());
+    let (name, dtype, numbers) = match &arguments[..] {
+        [name, dtype, numbers @ ..] if numbers.len() <= 2 => (name, dtype, numbers),
+        _ => return Err(usage()),
+    };
+    let number = |at: usize, default| match numbers.get(at) {
+        Some(text) => text.parse().map_err(|_| usage()),
+        None => Ok(default),
     };
     let element = match dtype.as_str() {
         "bf16" => DType::BF16,
         "f16" => DType::F16,
         "f32" => DType::F32,
-        other => return Err(Error::Usage(format!("{other}: expected bf16, f16 or f32"))),
+        _ => return Err(usage()),
     };
     let gpu = OpenGpu::new(0)?;
     let start = Instant::now();
     let model = Model::load(&ModelSource::parse(name)?)?;
-    eprintln!("{name} loaded in {:.1} s", start.elapsed().as_secs_f64());
+    let job = Job {
+        gpu: &gpu,
+        model: &model,
+        dtype: element,
+        steps: number(0, 140)?,
+        busy: number(1, 0)?,
+    };
+    let done = |what: &str| eprintln!("{what} after {:.1} s", start.elapsed().as_secs_f64());
+    done("loaded");
+    let bare_ms = job.bare()?;
+    done("bare graphs measured");
     let mut ways = BTreeMap::new();
     for (way, launch) in [
         ("host-kernels", Launch::HostKernels),
         ("host-graph", Launch::HostGraph),
         ("device-graph", Launch::DeviceGraph),
     ] {
-        ways.insert(way, measure(&gpu, &model, element, launch)?);
-        eprintln!(
-            "{way} measured after {:.1} s",
-            start.elapsed().as_secs_f64()
-        );
+        ways.insert(way, job.measure(launch)?);
+        done(&format!("{way} measured"));
     }
+    let profile = if cfg!(debug_assertions) {
+        ""
+    } else {
+        "--release "
+    };
     let report = Report {
         command: format!(
-            "cargo run {}--features cuda --example decode_speed -- {name} {dtype}",
-            if cfg!(debug_assertions) {
-                ""
-            } else {
-                "--release "
-            }
+            "cargo run {profile}--features cuda --example decode_speed -- {}",
+            arguments.join(" ")
         ),
         gpu: gpu.info.to_string(),
+        host_cores: std::thread::available_parallelism().map_or(0, usize::from),
         model: name.clone(),
         dtype: dtype.clone(),
         prompt_tokens: PROMPT_TOKENS,
         new_tokens: NEW_TOKENS,
+        bare_ms,
         ways,
     };
     let json = serde_json::to_string_pretty(&report);
@@ -112,66 +157,209 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn measure(gpu: &OpenGpu, model: &Model, dtype: DType, launch: Launch) -> Result<Way> {
-    let start = Instant::now();
-    let plan = GraphFile::open(None)?.plan(Arc::new(model.config.clone()), &Limits::default())?;
-    let mut engine = Engine::on_gpu(gpu, model, &plan, &OPTIONS, dtype, launch, &None)?;
-    engine.watch(Duration::from_secs(30));
-    engine.launch()?;
-    let start_ms = start.elapsed().as_secs_f64() * 1e3;
-    let decode = BATCHES.map(|sequences| batch(&mut engine, sequences, model.config.vocab_size));
-    Ok(Way {
-        start_ms,
-        decode: decode.into_iter().collect::<Result<_>>()?,
+impl Job<'_> {
+    /// An engine whose stage `wrap` may wrap, with the time that loading took.
+    fn engine(
+        &self,
+        launch: Launch,
+        wrap: impl FnOnce(HostLaunched) -> Box<dyn StageBackend>,
+    ) -> Result<(Engine, f64)> {
+        let start = Instant::now();
+        let file = GraphFile::open(None)?;
+        let plan = file.plan(Arc::new(self.model.config.clone()), &Limits::default())?;
+        let ladders = plan.ladders.reachable(&OPTIONS);
+        let placement = Placement {
+            plan: &plan,
+            ladders: &ladders,
+            options: &OPTIONS,
+            dtype: self.dtype,
+            sink: &None,
+            hold: false,
+        };
+        let programs: Vec<Box<dyn StepProgram>> = programs(self.gpu, self.model, &placement)?
+            .into_iter()
+            .map(|program| Box::new(program) as Box<dyn StepProgram>)
+            .collect();
+        let load_ms = start.elapsed().as_secs_f64() * 1e3;
+        let (context, capacities) = (&self.gpu.context, RingCapacities::new(&OPTIONS));
+        let engine = match launch {
+            Launch::DeviceGraph => {
+                let (module, early) = (&self.gpu.module, self.gpu.overlaps_launches());
+                let device = GpuScheduler::new(context, module, programs, early)?;
+                Engine::on_device(Box::new(device), &ladders, &OPTIONS, capacities)
+            }
+            Launch::HostGraph | Launch::HostKernels => {
+                let way = match launch {
+                    Launch::HostGraph => HostLaunch::Graph,
+                    _ => HostLaunch::Kernels,
+                };
+                let (place, program) = (
+                    StagePlace { index: 0, count: 1 },
+                    Box::new(InOrder(programs)),
+                );
+                let stage = HostLaunched::new(context, program, place, &ladders, &OPTIONS, way)?;
+                Engine::on_host(vec![wrap(stage)], &ladders, &OPTIONS, capacities)
+            }
+        }?;
+        Ok((engine, load_ms))
+    }
+
+    fn measure(&self, launch: Launch) -> Result<Way> {
+        let start = Instant::now();
+        let (mut engine, load_ms) = self.engine(launch, |stage| Box::new(stage))?;
+        let capture_ms = start.elapsed().as_secs_f64() * 1e3 - load_ms;
+        engine.watch(Duration::from_secs(30));
+        engine.launch()?;
+        let host_idle = self.batches(&mut engine)?;
+        let host_busy = match self.busy {
+            0 => None,
+            threads => Some(beside(threads, || self.batches(&mut engine))?),
+        };
+        Ok(Way {
+            load_ms,
+            capture_ms,
+            host_idle,
+            host_busy,
+        })
+    }
+
+    fn batches(&self, engine: &mut Engine) -> Result<Vec<Batch>> {
+        let batch = |sequences| {
+            let mut times_ms = vec![];
+            while times_ms.len() < self.steps {
+                let records = self.run(engine, sequences)?;
+                let round = step_times_ms(&records, sequences);
+                if round.is_empty() {
+                    return Err(Error::Runtime(format!(
+                        "{sequences} sequences were never all in one decode step"
+                    )));
+                }
+                times_ms.extend(round);
+            }
+            Ok(Batch::new(sequences, times_ms))
+        };
+        BATCHES.into_iter().map(batch).collect()
+    }
+
+    /// Runs `sequences` requests at once, and returns the trace.
+    fn run(&self, engine: &mut Engine, sequences: u32) -> Result<Vec<abi::tg_trace>> {
+        let vocabulary = self.model.config.vocab_size as u32;
+        for sequence in 0..sequences {
+            let token = |i| (sequence * 7919 + i * 104_729) % vocabulary;
+            engine.try_submit(&Request {
+                prompt: (0..PROMPT_TOKENS).map(token).collect(),
+                max_new_tokens: NEW_TOKENS,
+                stop_ids: Vec::new(),
+                sampling: Sampling::default(),
+                timeout: None,
+                logits: Logits::None,
+            })?;
+        }
+        let mut ended = 0;
+        let mut records = Vec::new();
+        while ended < sequences {
+            if let Some(Event::End { .. }) = engine.next_event(Duration::from_secs(1))? {
+                ended += 1;
+            }
+            while let Some(record) = engine.next_trace() {
+                records.push(record);
+            }
+        }
+        Ok(records)
+    }
+
+    /// Milliseconds of a bare step, by sequences.
+    fn bare(&self) -> Result<BTreeMap<u32, f64>> {
+        let found = Arc::default();
+        let wrap = |inner| {
+            let found = Arc::clone(&found);
+            Box::new(Bare {
+                inner,
+                found,
+                steps: BTreeMap::new(),
+            }) as Box<dyn StageBackend>
+        };
+        let (mut engine, _) = self.engine(Launch::HostGraph, wrap)?;
+        engine.launch()?;
+        for sequences in BATCHES {
+            self.run(&mut engine, sequences)?;
+        }
+        drop(engine);
+        let found = std::mem::take(&mut *found.lock());
+        Ok(found)
+    }
+}
+
+/// A stage that times one step of each batch bare.
+struct Bare {
+    inner: HostLaunched,
+    found: Arc<parking_lot::Mutex<BTreeMap<u32, f64>>>,
+    /// Decode steps so far, by their rows.
+    steps: BTreeMap<u32, u32>,
+}
+
+impl StageBackend for Bare {
+    fn run(&mut self, view: &StepView<'_>) -> Result<()> {
+        self.inner.run(view)?;
+        let header = view.header();
+        if header.kind != abi::TG_KIND_DECODE || !BATCHES.contains(&header.rows) {
+            return Ok(());
+        }
+        let steps = self.steps.entry(header.rows).or_default();
+        *steps += 1;
+        if *steps == STEPS_BEFORE_BARE {
+            let taken = self.inner.repeat(view, BARE_LAUNCHES)?;
+            let each_ms = taken.as_secs_f64() * 1e3 / f64::from(BARE_LAUNCHES);
+            self.found.lock().insert(header.rows, each_ms);
+        }
+        Ok(())
+    }
+}
+
+/// Runs `work` beside `threads` threads that spin.
+fn beside<T>(threads: usize, work: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::hint::black_box(0);
+                }
+            });
+        }
+        let result = work();
+        done.store(true, Ordering::Relaxed);
+        result
     })
 }
 
-/// Runs `sequences` requests at once and reads their steps from the trace.
-fn batch(engine: &mut Engine, sequences: u32, vocabulary: usize) -> Result<Batch> {
-    for sequence in 0..sequences {
-        let token = |i| (sequence * 7919 + i * 104_729) % vocabulary as u32;
-        engine.try_submit(&Request {
-            prompt: (0..PROMPT_TOKENS).map(token).collect(),
-            max_new_tokens: NEW_TOKENS,
-            stop_ids: Vec::new(),
-            sampling: Sampling::default(),
-            timeout: None,
-            logits: Logits::None,
-        })?;
-    }
-    let mut ended = 0;
-    let mut records = Vec::new();
-    while ended < sequences {
-        if let Some(Event::End { .. }) = engine.next_event(Duration::from_secs(1))? {
-            ended += 1;
-        }
-        while let Some(record) = engine.next_trace() {
-            records.push(record);
-        }
-    }
+/// Times of the steps that all sequences are in, without the first ones.
+fn step_times_ms(records: &[abi::tg_trace], sequences: u32) -> Vec<f64> {
     let whole = |record: &abi::tg_trace| {
         record.outcome.action == abi::TG_ACTION_STEP
             && record.outcome.kind == abi::TG_KIND_DECODE
             && record.outcome.rows == sequences
     };
-    let mut times_ms: Vec<f64> = records
+    records
         .windows(2)
         .filter(|pair| pair.iter().all(whole))
         .map(|pair| (pair[1].inputs.now_ns - pair[0].inputs.now_ns) as f64 / 1e6)
         .skip(WARM_STEPS)
-        .collect();
-    times_ms.sort_by(f64::total_cmp);
-    let at = |share: f64| times_ms.get((times_ms.len().saturating_sub(1) as f64 * share) as usize);
-    match (at(0.5), at(0.99), times_ms.first()) {
-        (Some(&p50_ms), Some(&p99_ms), Some(&least_ms)) => Ok(Batch {
+        .collect()
+}
+
+impl Batch {
+    /// `times_ms` is not empty.
+    fn new(sequences: u32, mut times_ms: Vec<f64>) -> Self {
+        times_ms.sort_by(f64::total_cmp);
+        let at = |share: f64| times_ms[((times_ms.len() - 1) as f64 * share).ceil() as usize];
+        Self {
             sequences,
             steps: times_ms.len(),
-            p50_ms,
-            p99_ms,
-            least_ms,
-        }),
-        _ => Err(Error::Runtime(format!(
-            "{sequences} sequences were never all in one decode step"
-        ))),
+            p50_ms: at(0.5),
+            p99_ms: at(0.99),
+            p99_9_ms: at(0.999),
+            least_ms: at(0.0),
+        }
     }
 }

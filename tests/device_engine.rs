@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tailgraph::backend::{Block, DeviceScheduler, StageBackend, StepView};
 use tailgraph::error::{Error, Result};
 use tailgraph::plan::{EngineOptions, Ladders, RingCapacities};
-use tailgraph::runtime::{EndReason, Engine, Event, Logits, Request, Sampling};
+use tailgraph::runtime::{EndReason, Engine, EngineStatus, Event, Logits, Request, Sampling};
 use tailgraph::sys::abi;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -262,6 +262,15 @@ fn seen(event: Event) -> Seen {
     }
 }
 
+/// The status once all pages are free: a turn hands out its events before it says, word by word, what it has come to.
+fn settled(engine: &Engine) -> EngineStatus {
+    let start = Instant::now();
+    while engine.status().free_pages < OPTIONS.pages && start.elapsed() < PATIENCE {
+        std::thread::yield_now();
+    }
+    engine.status()
+}
+
 #[test]
 fn a_device_and_threads_give_the_same_events() {
     let threads = Engine::on_host(vec![Box::new(Host)], &ladders(), &OPTIONS, CAPACITIES).unwrap();
@@ -287,7 +296,7 @@ fn a_device_and_threads_give_the_same_events() {
             events.push(event);
         }
         engine.drain();
-        let status = engine.status();
+        let status = settled(&engine);
         assert_eq!((status.running, status.free_pages), (0, 12));
         assert!(status.steps > 40);
         streams.push(events);

@@ -41,10 +41,7 @@ const MUTANTS: [(u32, &str); 22] = [
     (19, "compose: a bucket that is exactly full is passed over"),
     (20, "finish: frees prompt tokens that are still needed"),
     (21, "finish: drained although sequences run"),
-    (
-        23,
-        "collect: a row without a token goes on as if it had one",
-    ),
+    (23, "collect: a row without a token goes on as a stop id"),
 ];
 
 /// Writes past a table: only the sanitizer sees it.

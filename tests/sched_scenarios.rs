@@ -3,6 +3,7 @@
 mod sched;
 
 use sched::api::Api;
+use sched::check;
 use sched::machine::{Lanes, Machine};
 use sched::script::{Script, config, end, shape, token};
 use tailgraph::sys::abi;
@@ -227,6 +228,67 @@ fn scored_prompts_deliver_and_publish_no_token() {
 }
 
 #[test]
+fn a_row_without_a_token_ends_its_request_and_no_other() {
+    let mut script = Script::new(&config());
+    script.push(3, 4, stop_at(9));
+    script.push(2, 2, |_| {});
+    script.push(5, 0, |request| request.flags = abi::TG_REQUEST_LOGITS_LAST);
+    let prompts = script.step();
+    assert_eq!(prompts.sample_rows.len(), 3);
+    script.finish_with(0, &[-1, 7, -1]);
+    let decode = script.step();
+    assert_eq!(positions(&decode), [(1, 2, -1)]);
+    // The scored prompt has sampled nothing that matters: its logits are the host's.
+    assert_eq!(
+        script.events(),
+        [
+            token(0, -1, 0),
+            end(0, abi::TG_END_NOT_FINITE, 0),
+            token(1, 7, 0),
+            end(2, abi::TG_END_LENGTH, 0)
+        ]
+    );
+    script.finish(1, -1);
+    script.turn();
+    assert_eq!(
+        script.events(),
+        [token(1, -1, 1), end(1, abi::TG_END_NOT_FINITE, 1)]
+    );
+}
+
+#[test]
+fn a_turn_admits_as_many_requests_as_fill_a_large_step() {
+    let takes = abi::TG_MAX_TAKES;
+    let mut config = abi::tg_config {
+        slots: 512,
+        pages: 512,
+        step_tokens: 1024,
+        request_capacity: 512,
+        token_capacity: 1024,
+        event_capacity: 1024,
+        bucket_count: [1, 1, 1],
+        ..config()
+    };
+    config.bucket_rows = [[0; 16]; 3];
+    for (kind, rows) in [512, 1024, 1024].into_iter().enumerate() {
+        config.bucket_rows[kind][0] = rows;
+    }
+    let mut script = Script::new(&config);
+    for _ in 0..takes + 4 {
+        script.push(2, 2, |_| {});
+    }
+    let outcome = script.turn();
+    assert_eq!((outcome.running, outcome.queue_depth), (takes, 4));
+    let step = check::read_step(&script.machine, outcome.step);
+    let wanted: Vec<_> = (0..takes)
+        .flat_map(|slot| [(slot, 0, 0), (slot, 1, 1)])
+        .collect();
+    assert_eq!(positions(&step), wanted);
+    // The rest, which the first turn saw, come with the next one.
+    assert_eq!(script.turn().running, takes + 4);
+}
+
+#[test]
 fn a_full_event_ring_blocks_and_loses_nothing() {
     let mut config = config();
     config.event_capacity = 1;
@@ -398,103 +460,4 @@ fn configurations_that_break_a_rule_are_refused() {
     shape.control_capacity = 3;
     let machine = Machine::new(Api::linked(), &config(), &shape, Lanes::ONE);
     assert_eq!(machine.err(), Some(abi::TG_ERROR_CONFIG));
-}
-
-/// Sizes of a GPU that reads many short prompts.
-fn wide() -> abi::tg_config {
-    let mut config = abi::tg_config {
-        slots: 256,
-        pages: 1024,
-        page_tokens: 64,
-        step_tokens: 4096,
-        chunk_align: 64,
-        request_capacity: 1024,
-        token_capacity: 1 << 15,
-        event_capacity: 4096,
-        bucket_count: [1, 1, 1],
-        ..config()
-    };
-    for (kind, rows) in [256, 4096, 4096].into_iter().enumerate() {
-        config.bucket_rows[kind][0] = rows;
-    }
-    config
-}
-
-#[test]
-fn short_prompts_fill_whole_steps() {
-    let mut script = Script::new(&wide());
-    for _ in 0..1024 {
-        script.push(32, 0, |request| {
-            request.flags = abi::TG_REQUEST_LOGITS_LAST;
-        });
-    }
-    for number in 0..8 {
-        let step = script.step();
-        assert_eq!((step.number, step.rows.len()), (number, 4096));
-        assert_eq!((step.sequences.len(), step.sample_rows.len()), (128, 128));
-        for (row, entry) in step.rows.iter().enumerate() {
-            let at = row as u32;
-            assert_eq!((entry.sequence, entry.position), (at / 32, at % 32));
-            assert_eq!(entry.token, at as i32 % 32);
-        }
-        script.finish(number, 0);
-    }
-    script.flag(abi::TG_INPUT_DRAIN);
-    assert_eq!(script.turn().action, abi::TG_ACTION_DONE);
-    assert_eq!(script.events().len(), 1024);
-}
-
-#[test]
-fn a_turn_takes_only_so_many() {
-    let mut script = Script::new(&wide());
-    for _ in 0..1000 {
-        script.push(1, 1, |request| request.flags = 4);
-    }
-    let mut ended = vec![];
-    while script.turn().changed != 0 {
-        ended.push(script.events().len());
-    }
-    let most = abi::TG_MAX_TAKES as usize;
-    assert_eq!(ended, [most, most, most, 1000 - 3 * most]);
-}
-
-#[test]
-fn a_row_without_a_token_ends_its_request_and_no_other() {
-    let mut script = Script::new(&config());
-    script.push(1, 5, |_| {});
-    script.push(1, 2, |_| {});
-    script.push(1, 0, |request| request.flags = abi::TG_REQUEST_LOGITS_LAST);
-    let step = script.step();
-    assert_eq!(step.sample_rows, [0, 1, 2]);
-    script.finish(step.number, 7);
-    let step = script.step();
-    assert_eq!(positions(&step), [(0, 1, -1), (1, 1, -1)]);
-    for (row, token) in [(0, -1), (1, 8)] {
-        let sampled = abi::tg_sampled {
-            token,
-            ..Default::default()
-        };
-        script.machine.set_sampled(step.number, row, sampled);
-    }
-    assert!(script.machine.post(0, step.number));
-    let outcome = script.turn();
-    assert_eq!((outcome.running, outcome.free_pages), (0, 64));
-    // The token event with -1 says that there is none, and does not count.
-    assert_eq!(
-        script.events(),
-        [
-            token(0, 7, 0),
-            token(1, 7, 0),
-            end(2, abi::TG_END_LENGTH, 0),
-            token(0, -1, 1),
-            end(0, abi::TG_END_NOT_FINITE, 1),
-            token(1, 8, 1),
-            end(1, abi::TG_END_LENGTH, 2),
-        ]
-    );
-    script.push(1, 0, |request| request.flags = abi::TG_REQUEST_LOGITS_LAST);
-    let step = script.step();
-    script.finish(step.number, -1);
-    script.turn();
-    assert_eq!(script.events(), [end(3, abi::TG_END_NOT_FINITE, 0)]);
 }

@@ -37,20 +37,20 @@ TG_FN uint32_t tg_collect_sequence(tg_state *state, const tg_step *step, const t
   }
   slot->steps--;
   if (TG_MUT(3, slot->end_reason != TG_END_NONE, 0) || !(sequence->flags & TG_SEQUENCE_LAST)) return 0u;
-  int32_t token = sequence->sample == TG_NONE ? 0 : tg_samples(state, step)[sequence->sample].token;
-  uint32_t broken = TG_MUT(23, token < 0, 0); /* its logits are not finite */
-  if (slot->first_ns == 0u && !broken) slot->first_ns = inputs->now_ns;
-  if (slot->max_new_tokens == 0u) { /* only scored: its prompt is through */
-    slot->end_reason = broken ? TG_END_NOT_FINITE : TG_END_LENGTH;
+  if (slot->max_new_tokens == 0u) { /* only scored: its prompt is through, and its logits are the host's to judge */
+    if (slot->first_ns == 0u) slot->first_ns = inputs->now_ns;
+    slot->end_reason = TG_END_LENGTH;
     return 0u;
   }
-  slot->last_token = token;
-  if (broken) {
+  uint32_t stopped = inputs->stopped[sequence->slot / 32u] >> (sequence->slot % 32u) & 1u;
+  slot->last_token = tg_samples(state, step)[sequence->sample].token;
+  if (TG_MUT(23, stopped && slot->last_token < 0, 0)) { /* a replay's tokens say nothing, unless it stopped too */
     slot->end_reason = TG_END_NOT_FINITE;
     return TG_NOTE_TOKEN | sequence->sample << TG_NOTE_SAMPLE_SHIFT;
   }
+  if (slot->first_ns == 0u) slot->first_ns = inputs->now_ns;
   slot->generated++;
-  if (inputs->stopped[sequence->slot / 32u] >> (sequence->slot % 32u) & 1u) {
+  if (stopped) {
     slot->end_reason = TG_MUT(4, TG_END_STOP, slot->generated == slot->max_new_tokens ? TG_END_LENGTH : TG_END_STOP);
   } else if (slot->generated == slot->max_new_tokens) {
     slot->end_reason = TG_END_LENGTH;
@@ -138,7 +138,7 @@ TG_FN void tg_fill_token(tg_event *event, uint64_t now_ns, const tg_slot *slot, 
   event->type = TG_EVENT_TOKEN;
   event->detail = slot->sampling.logprobs;
   event->token = slot->last_token;
-  event->index = slot->generated - (slot->last_token >= 0);
+  event->index = slot->generated - (slot->end_reason != TG_END_NOT_FINITE);
   event->seen_ns = 0u;
   event->admitted_ns = 0u;
   event->first_ns = 0u;

@@ -14,7 +14,7 @@ TG_FN uint32_t tg_decode_rows(const tg_state *state, const tg_turn *turn) {
 
 /* A slot's rows go on in the order of slots, but who gets one goes round: from the cursor on, then from slot
  * 0. So a candidate that is passed over stands nearer to the cursor each time, and gets its row after at most
- * steps_in_flight steps, or, where others end and come in before it meanwhile, after fewer steps than there are slots. `rank` counts the candidates below the slot; the result is its row, TG_NONE for none. */
+ * steps_in_flight steps. `rank` counts the candidates below the slot; the result is its row, TG_NONE for none. */
 TG_FN uint32_t tg_decode_row(const tg_turn *turn, uint32_t picks, uint32_t rank) {
   uint32_t candidates = TG_COUNTED(turn->totals, TG_CANDIDATES);
   uint32_t above = candidates - turn->below;
@@ -147,18 +147,19 @@ TG_FN void tg_phase_fill(tg_state *state, tg_rings *rings, uint32_t lane, uint32
   tg_step *step = tg_step_at(state, state->steps_composed);
   const int32_t *tokens = (const int32_t *)tg_at(rings, tg_layout(rings)->tokens);
 
-  /* The rows of all chunks together are dealt out, so that many short prompts cost no more than one long one. */
-  uint32_t at = 0u; /* the chunk that holds the row */
-  for (uint32_t row = turn->decode_rows + lane; row < TG_MUT(22, turn->rows, turn->rows + 1u); row += lanes) {
-    const tg_chunk *chunks = tg_chunk_list(state);
-    while (at + 1u < turn->chunks && row >= chunks[at + 1u].first_row) at++;
-    tg_row *entry = &tg_rows(state, step)[row];
-    uint32_t position = chunks[at].first_position + (row - chunks[at].first_row);
-    uint64_t token = tg_slots(state)[chunks[at].slot].token_start + position;
-    entry->slot = chunks[at].slot;
+  /* Rows of all chunks together are dealt out, so that many short prompts cost no more than one long one. */
+  const tg_chunk *chunk = tg_chunk_list(state);
+  const tg_chunk *last = chunk + (turn->chunks - (turn->chunks != 0u));
+  uint32_t rows_end = TG_MUT(22, turn->rows, turn->rows + (turn->chunks != 0u));
+  for (uint32_t at = turn->decode_rows + lane; at < rows_end; at += lanes) {
+    while (chunk < last && at - chunk->first_row >= chunk->rows) chunk++;
+    tg_row *entry = &tg_rows(state, step)[at];
+    uint32_t position = chunk->first_position + (at - chunk->first_row);
+    uint64_t token = tg_slots(state)[chunk->slot].token_start + position;
+    entry->slot = chunk->slot;
     entry->position = position;
     entry->token = tokens[token & (tg_layout(rings)->token_capacity - 1u)];
-    entry->sequence = turn->decode_rows + at;
+    entry->sequence = turn->decode_rows + (uint32_t)(chunk - tg_chunk_list(state));
   }
   for (uint32_t i = lane; i < turn->chunks; i += lanes) {
     const tg_chunk *chunk = &tg_chunk_list(state)[i];

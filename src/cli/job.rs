@@ -316,17 +316,6 @@ impl<'a> Run<'a> {
             ..
         } = live;
         let end = live.text.finish();
-        if reason == EndReason::NotFinite && end.stop_tokens.is_none() {
-            let after = output_ids.len();
-            self.counts.tokens -= after as u64;
-            let error = RowError::new(
-                Code::NonFiniteLogits,
-                format!(
-                    "found logits that are not finite after {after} new tokens, expected finite numbers: check the checkpoint's weights, or use a --dtype of more range"
-                ),
-            );
-            return self.fail(live.row, live.input, &live.label, &error);
-        }
         if let Some(tokens) = end.stop_tokens {
             // Text that was held back may have shown only now that it holds a stop string.
             self.counts.tokens -= output_ids.len().saturating_sub(tokens) as u64;
@@ -337,10 +326,20 @@ impl<'a> Run<'a> {
         }
         let finish = match reason {
             _ if end.stop_tokens.is_some() => Finish::Stop,
+            EndReason::NotFinite => {
+                let error = RowError::new(
+                    Code::NonFiniteLogits,
+                    format!(
+                        "logits for token {} after the prompt are not finite, expected finite numbers: check the checkpoint's weights, or use --dtype f32",
+                        output_ids.len()
+                    ),
+                );
+                return self.fail(live.row, live.input, &live.label, &error);
+            }
             EndReason::Stop => Finish::Stop,
             EndReason::Timeout => Finish::Timeout,
             EndReason::Cancelled => Finish::Cancelled,
-            EndReason::Length | EndReason::Refused | EndReason::NotFinite => Finish::Length,
+            EndReason::Length | EndReason::Refused => Finish::Length,
         };
         self.counts.prompt_tokens += live.prompt_tokens as u64;
         let outcome = Outcome {

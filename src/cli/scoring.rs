@@ -42,11 +42,6 @@ pub fn run(
             Some(Event::End {
                 request, reason, ..
             }) => {
-                if reason == EndReason::NotFinite {
-                    return Err(Error::Runtime(format!(
-                        "prompt {request}: found logits that are not finite, expected finite numbers: check the checkpoint's weights, or use a --dtype of more range"
-                    )));
-                }
                 if reason != EndReason::Length {
                     return Err(Error::Runtime(format!(
                         "prompt {request} ended with {reason:?}, expected its logits"

@@ -150,6 +150,23 @@ fn split_npy(bytes: &[u8]) -> std::result::Result<(NpyHeader, &[u8]), String> {
     Ok((header, data))
 }
 
+// Each takes exactly its bytes.
+fn little_i32(id: &[u8]) -> i64 {
+    i32::from_le_bytes(id.try_into().expect("4 bytes")).into()
+}
+
+fn big_i32(id: &[u8]) -> i64 {
+    i32::from_be_bytes(id.try_into().expect("4 bytes")).into()
+}
+
+fn little_i64(id: &[u8]) -> i64 {
+    i64::from_le_bytes(id.try_into().expect("8 bytes"))
+}
+
+fn big_i64(id: &[u8]) -> i64 {
+    i64::from_be_bytes(id.try_into().expect("8 bytes"))
+}
+
 /// Reads int32 or int64 `[N, T]`.
 ///
 /// # Errors
@@ -159,15 +176,11 @@ pub fn npy(path: &Path) -> Result<Vec<Sample>> {
         .map_err(|error| Error::open(path, &error, "a .npy file of token ids"))?;
     let (header, data) = split_npy(&bytes)
         .map_err(|error| Error::file(path, format!("not a .npy file: {error}")))?;
-    let format: Option<(u64, fn(&[u8]) -> i64)> = match header.descr.as_str() {
-        Some("<i4") => Some((4, |id| {
-            i32::from_le_bytes(id.try_into().expect("4 bytes")).into()
-        })),
-        Some(">i4") => Some((4, |id| {
-            i32::from_be_bytes(id.try_into().expect("4 bytes")).into()
-        })),
-        Some("<i8") => Some((8, |id| i64::from_le_bytes(id.try_into().expect("8 bytes")))),
-        Some(">i8") => Some((8, |id| i64::from_be_bytes(id.try_into().expect("8 bytes")))),
+    let format = match header.descr.as_str() {
+        Some("<i4") => Some((4, little_i32 as fn(&[u8]) -> i64)),
+        Some(">i4") => Some((4, big_i32 as _)),
+        Some("<i8") => Some((8, little_i64 as _)),
+        Some(">i8") => Some((8, big_i64 as _)),
         _ => None,
     };
     let (&[n, t], Some((width, read))) = (&header.shape[..], format) else {

@@ -1,8 +1,8 @@
 //! Answers to OpenAI batch rows: `{"id", "custom_id", "response": {"status_code", "request_id", "body"}, "error"}`.
 //!
 //! Ids are made of the line number and `created` is 0, so that a run gives the same file twice; `body.timing`
-//! is ours, as in our own rows. A row that is not a valid request has status 400, and one whose logits are not
-//! finite 500, with the error in its body and beside it; one that was interrupted, timed out or lost its device has no response at all.
+//! is ours, as in our own rows. A row that is not a valid request has status 400 with the error in its body
+//! and beside it; one that was interrupted, timed out or lost its device has no response at all.
 
 use super::answer::{ErrorBody, Finish, Label, Outcome, TimingMs, Usage, to_json};
 use super::codec::Codec;
@@ -60,20 +60,16 @@ pub(super) fn served(
 }
 
 pub(super) fn failed(label: &Label, error: &RowError) -> String {
-    let (status, kind) = match error.code {
-        Code::NonFiniteLogits => (500, "server_error"),
-        _ => (400, "invalid_request_error"),
-    };
     let response = if error.code.may_succeed_later() {
         Value::Null
     } else {
         let body = json!({"error": {
             "message": error.message,
-            "type": kind,
+            "type": "invalid_request_error",
             "param": null,
             "code": error.code.as_str(),
         }});
-        response(label, status, body)
+        response(label, 400, body)
     };
     line(label, response, json!(ErrorBody::of(error)))
 }

@@ -82,7 +82,7 @@ pub enum Code {
     TokenOutOfRange,
     /// There is no chat template, or it failed on these messages.
     ChatTemplate,
-    /// The model's logits for the row are not finite, so there is no next token.
+    /// The model's logits are not finite: no token could be chosen.
     NonFiniteLogits,
     /// The device failed while the row ran; `--resume` tries it again.
     Device,

@@ -101,7 +101,7 @@ pub enum EndReason {
     Timeout,
     /// Larger than the page pool or the context.
     Refused,
-    /// Its newest logits are not finite, so there is no next token.
+    /// Logits that are not finite: no further token could be sampled. Scored prompts end with `Length` all the same.
     NotFinite,
 }
 

@@ -9,9 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// A sampler's -1.
-const NO_TOKEN: u32 = u32::MAX;
-
 /// Belongs to one thread at a time; the only writer of the host's indices.
 pub struct HostRings {
     rings: Arc<RingBlock>,
@@ -114,17 +111,16 @@ impl HostRings {
     /// The oldest event that has not been read.
     pub fn pop_event(&mut self) -> Option<Event> {
         loop {
-            match self.pop_entry()? {
-                // Only says that there is no token; the end that follows says why.
-                Event::Token {
-                    token: NO_TOKEN, ..
-                } => {}
-                event => return Some(event),
+            let (event, sampled) = self.pop_entry()?;
+            // The row whose logits are not finite has an event too, as its replay would; its end tells of it.
+            if event.type_ != abi::TG_EVENT_TOKEN || event.token >= 0 {
+                return Some(from_event(&event, sampled.as_ref()));
             }
         }
     }
 
-    fn pop_entry(&mut self) -> Option<Event> {
+    /// The oldest entry of the event ring, with its logprobs where it has any.
+    fn pop_entry(&mut self) -> Option<(abi::tg_event, Option<abi::tg_sampled>)> {
         let rings = self.rings.head();
         // SAFETY: entries between tail and head are the host's to read; only this thread moves the tail.
         unsafe {
@@ -145,7 +141,7 @@ impl HostRings {
                     .read()
             });
             release(&raw mut (*rings).event_tail, tail + 1);
-            Some(from_event(&event, sampled.as_ref()))
+            Some((event, sampled))
         }
     }
 

@@ -2,10 +2,8 @@
 
 mod generate;
 mod interrupted;
-mod not_finite;
 mod pages;
 mod replay;
 mod run;
 mod score;
-mod spoilt;
 mod usage;

@@ -16,11 +16,8 @@ mod golden;
 mod goldens;
 mod linear;
 mod norm;
-mod not_finite;
 mod replay;
 mod rig;
 mod sample;
-#[path = "../cli/spoilt.rs"]
-mod spoilt;
 mod support;
 mod ways;

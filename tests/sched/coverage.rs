@@ -31,8 +31,6 @@ branches! {
     timeout_in_prefill,
     deadline_with_token,
     stop_with_last_token,
-    not_finite,
-    not_finite_scored,
     ended_with_steps_in_flight,
     drain_in_chunked_prompt,
     row_budget_exactly_met,
@@ -45,6 +43,7 @@ branches! {
     request_ring_wrapped,
     token_ring_wrapped,
     refused,
+    not_finite,
     scored,
     stopped_by_host,
 }

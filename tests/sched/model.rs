@@ -155,18 +155,13 @@ impl Model {
                 continue;
             }
             let through = sequence.first_position + sequence.rows >= request.prompt_tokens;
-            let token = sampled.get(sequence.sample as usize).copied();
-            let not_finite = token.is_some_and(|token| token < 0);
-            if through && !not_finite && running.first_ns == 0 {
+            let token =
+                (through && request.max_new_tokens != 0).then(|| sampled[sequence.sample as usize]);
+            if through && running.first_ns == 0 && token != Some(-1) {
                 running.first_ns = seen.now_ns;
             }
-            if not_finite {
-                running.end = Some(abi::TG_END_NOT_FINITE);
-                turn.not_finite |= request.max_new_tokens > 0;
-                turn.not_finite_scored |= request.max_new_tokens == 0;
-            }
             if request.max_new_tokens == 0 {
-                if through && !not_finite {
+                if through {
                     running.end = Some(abi::TG_END_LENGTH);
                 }
             } else if let Some(token) = token {
@@ -179,7 +174,8 @@ impl Model {
                     sample: (request.sampling.logprobs != abi::TG_LOGPROBS_NONE)
                         .then_some(sequence.sample),
                 });
-                if not_finite {
+                if token == -1 {
+                    running.end = Some(abi::TG_END_NOT_FINITE);
                     continue;
                 }
                 running.generated += 1;

@@ -86,8 +86,6 @@ pub struct Turn {
     pub cancel_with_last_token: bool,
     pub deadline_with_token: bool,
     pub stop_with_last_token: bool,
-    pub not_finite: bool,
-    pub not_finite_scored: bool,
     pub ended_in_flight: bool,
     pub chunk_skipped: bool,
     pub decode_share: bool,

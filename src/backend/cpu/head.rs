@@ -170,12 +170,8 @@ impl Head {
                     .collect()
             })
             .collect();
-        let mut index = 0;
-        for share in results {
-            for sampled in share {
-                step.set_sampled(index, sampled);
-                index += 1;
-            }
+        for (index, sampled) in results.into_iter().flatten().enumerate() {
+            step.set_sampled(index, sampled);
         }
     }
 }

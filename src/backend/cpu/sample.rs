@@ -69,8 +69,8 @@ impl Sampler {
         }
     }
 
-    /// The token (and log-probabilities) for `logits` `[V]`; `position` is where the new token will stand. Token -1
-    /// where a logit is not finite: nothing can be said about the distribution then.
+    /// The token (and log-probabilities) for `logits` `[V]`; `position` is where the new token will stand. The
+    /// token is -1 where a logit is not finite: nothing can be said about the distribution then.
     pub fn run(
         &mut self,
         logits: &[f32],
@@ -78,7 +78,7 @@ impl Sampler {
         sampling: &abi::tg_sampling,
         position: u32,
     ) -> abi::tg_sampled {
-        if !logits.iter().all(|logit| logit.is_finite()) {
+        if !logits.iter().all(|l| l.is_finite()) {
             return abi::tg_sampled {
                 token: -1,
                 ..Default::default()

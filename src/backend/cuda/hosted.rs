@@ -13,6 +13,7 @@ use crate::telemetry::nvtx::{Category, Name, range};
 use cudarc::driver::{CudaContext, CudaStream};
 use std::ffi::CString;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Where a stage stands in its plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,11 +104,11 @@ impl HostLaunched {
     }
 }
 
-impl StageBackend for HostLaunched {
-    fn run(&mut self, view: &StepView<'_>) -> Result<()> {
+impl HostLaunched {
+    /// The step that the core chose.
+    fn step(&self, view: &StepView<'_>) -> Result<&Step> {
         let header = view.header();
-        let step = self
-            .steps
+        self.steps
             .get(header.kind as usize)
             .and_then(|ladder| ladder.get(header.bucket as usize))
             .ok_or_else(|| {
@@ -115,11 +116,14 @@ impl StageBackend for HostLaunched {
                     "step {} is of kind {} and bucket {}, which no ladder has: this is a bug in tailgraph",
                     header.number, header.kind, header.bucket
                 ))
-            })?;
-        let _range = range(step.name);
-        self.mirror.send_step(&self.stream, view)?;
-        // SAFETY: mirror and program live until the wait below; the step fits the bucket that the core chose for it,
-        // and this thread is the only one that runs the program.
+            })
+    }
+
+    /// # Safety
+    /// The step is in the mirror, fits the bucket, and nobody else runs the program before this stream has been
+    /// waited for.
+    unsafe fn launch(&self, step: &Step) -> Result<()> {
+        // SAFETY: the caller's promise; mirror and program live as long as `self`, which waits for every launch.
         unsafe {
             match &step.graph {
                 Some(graph) => graph.launch(),
@@ -127,12 +131,42 @@ impl StageBackend for HostLaunched {
                     .program
                     .enqueue(&self.stream, step.bucket, self.mirror.at()),
             }
-        }?;
-        if self.samples {
-            self.mirror.take_samples(&self.stream, view)?;
-        } else {
-            let waited = self.stream.synchronize();
-            waited.map_err(|error| failed("running a step on the GPU", error))?;
+        }
+    }
+
+    fn wait(&self) -> Result<()> {
+        let waited = self.stream.synchronize();
+        waited.map_err(|error| failed("running a step on the GPU", error))
+    }
+
+    /// Launches the step that [`StageBackend::run`] ran last `times` more, one right after the other, and returns how
+    /// long all of them took: what a step costs where nobody schedules. The sequences' state is of no use afterwards,
+    /// since every launch advances it.
+    ///
+    /// # Errors
+    /// As [`StageBackend::run`].
+    pub fn repeat(&mut self, view: &StepView<'_>, times: u32) -> Result<Duration> {
+        let step = self.step(view)?;
+        let start = Instant::now();
+        for _ in 0..times {
+            // SAFETY: `run` has sent this step, and `self` is borrowed alone until the wait.
+            unsafe { self.launch(step) }?;
+        }
+        self.wait()?;
+        Ok(start.elapsed())
+    }
+}
+
+impl StageBackend for HostLaunched {
+    fn run(&mut self, view: &StepView<'_>) -> Result<()> {
+        let _range = range(self.step(view)?.name);
+        self.mirror.send_step(&self.stream, view)?;
+        // SAFETY: the step has been sent, the core chose a bucket that it fits, and `self` is borrowed alone until the
+        // wait below.
+        unsafe { self.launch(self.step(view)?) }?;
+        match self.samples {
+            true => self.mirror.take_samples(&self.stream, view)?,
+            false => self.wait()?,
         }
         self.program.check()
     }

@@ -234,9 +234,15 @@ fn more_alternatives_than_tokens_are_all_tokens() {
 }
 
 #[test]
-fn a_row_with_a_logit_that_is_not_finite_has_no_token() {
-    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        let sampled = Sampler::new(2).run(&[0.0, bad], &[0], &greedy(), 9);
-        assert_eq!(sampled.token, -1, "{bad}");
+fn a_logit_that_is_not_finite_leaves_no_token() {
+    let asking = abi::tg_sampling {
+        logprobs: 2,
+        ..plain()
+    };
+    for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for sampling in [greedy(), plain(), asking] {
+            let sampled = Sampler::new(2).run(&[0.0, wrong], &[0], &sampling, 9);
+            assert_eq!(sampled.token, -1, "{wrong}");
+        }
     }
 }
