@@ -2,6 +2,7 @@
 //! [`super::rings::HostRings`] is the host's end of the rings. Each handle belongs to one thread at a time.
 
 use super::memory::{Memory, acquire};
+use super::options::EngineShape;
 use super::rings::HostRings;
 use super::sizes::Sizes;
 use crate::backend::StepView;
@@ -56,7 +57,20 @@ impl Core {
         record: bool,
     ) -> Result<(Self, HostRings, Vec<StageLink>)> {
         let sizes = Sizes::new(options, ladders, stages, capacities, record)?;
-        let memory = Arc::new(Memory::new(&sizes));
+        Ok(Self::with(&sizes, stages))
+    }
+
+    /// Likewise, for a shape.
+    ///
+    /// # Errors
+    /// As [`Core::new`].
+    pub fn of(shape: &EngineShape, record: bool) -> Result<(Self, HostRings, Vec<StageLink>)> {
+        let sizes = Sizes::of(shape, record)?;
+        Ok(Self::with(&sizes, shape.stages))
+    }
+
+    fn with(sizes: &Sizes, stages: u32) -> (Self, HostRings, Vec<StageLink>) {
+        let memory = Arc::new(Memory::new(sizes));
         let links = (0..stages)
             .map(|stage| StageLink {
                 memory: memory.clone(),
@@ -64,13 +78,8 @@ impl Core {
                 stages,
             })
             .collect();
-        Ok((
-            Self {
-                memory: memory.clone(),
-            },
-            HostRings::new(memory.rings().clone()),
-            links,
-        ))
+        let rings = HostRings::new(memory.rings().clone());
+        (Self { memory }, rings, links)
     }
 
     /// One turn at `now_ns`; `end_ns` reads the same clock once more for the trace record.

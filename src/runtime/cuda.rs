@@ -1,4 +1,4 @@
-//! An engine for a model on one GPU, in each of the three ways to launch it.
+//! An engine for a model on one GPU, in each of the ways to launch it.
 
 use super::engine::Engine;
 use crate::backend::cuda::gpu::OpenGpu;
@@ -18,13 +18,16 @@ pub enum Launch {
     HostKernels,
     /// The host, a captured graph a step.
     HostGraph,
+    /// Likewise, the next decode step before the last is through, where that can end no sequence and let none in (see
+    /// [`crate::backend::cuda::hosted`]).
+    HostGraphAhead,
     /// The GPU itself, which also schedules.
     DeviceGraph,
 }
 
 impl Engine {
     /// Copies the model to the GPU and captures what `launch` needs; the engine is not launched yet. All stages run
-    /// one after the other, so one step is in flight, whatever the options say.
+    /// one after the other, so one step is in flight (two where the host runs ahead), whatever the options say.
     ///
     /// # Errors
     /// [`crate::Error::Usage`] for what the GPU path does not take; [`crate::Error::Memory`] where there is too little;
@@ -47,6 +50,7 @@ impl Engine {
         let way = match launch {
             Launch::HostKernels => HostLaunch::Kernels,
             Launch::HostGraph => HostLaunch::Graph,
+            Launch::HostGraphAhead => HostLaunch::GraphAhead,
             Launch::DeviceGraph => {
                 let placement = Placement {
                     plan,

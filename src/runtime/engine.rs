@@ -63,25 +63,32 @@ impl Engine {
         Ok(engine)
     }
 
-    /// As [`Engine::start`], with rings of these sizes, and without the [`Engine::launch`].
+    /// As [`Engine::start`], with rings of these sizes, and without the [`Engine::launch`]. A backend that runs ahead,
+    /// and is the whole model, gets to: two steps are in flight then, whatever the options say.
     ///
     /// # Errors
     /// [`Error::Usage`] where the options or the capacities break one of the core's rules.
     pub fn on_host(
-        stages: Vec<Box<dyn StageBackend>>,
+        mut stages: Vec<Box<dyn StageBackend>>,
         ladders: &Ladders,
         options: &EngineOptions,
         capacities: RingCapacities,
     ) -> Result<Self> {
-        let count = stages.len() as u32;
-        let (core, rings, links) = Core::new(options, ladders, count, capacities, options.record)?;
-        let stages = stages.into_iter().zip(links).collect();
-        let shape = EngineShape {
+        let mut shape = EngineShape {
             options: *options,
             ladders: ladders.clone(),
-            stages: count,
+            stages: stages.len() as u32,
             rings: capacities,
+            ahead: false,
         };
+        if let [stage] = &mut stages[..]
+            && stage.ahead().is_some()
+        {
+            shape.ahead = true;
+            shape.options.steps_in_flight = 2;
+        }
+        let (core, rings, links) = Core::of(&shape, options.record)?;
+        let stages = stages.into_iter().zip(links).collect();
         Ok(Self::new(
             rings,
             Box::new(Threads::new(core, stages)),
@@ -114,6 +121,7 @@ impl Engine {
             ladders: ladders.clone(),
             stages: 1,
             rings: capacities,
+            ahead: false,
         };
         Ok(Self::new(rings, Box::new(Device::new(device)), shape))
     }

@@ -12,6 +12,8 @@ pub struct EngineShape {
     /// As the scheduler sees them: a GPU that runs all stages of a plan counts as one.
     pub stages: u32,
     pub rings: RingCapacities,
+    /// A decode step may be composed before the one ahead of it has come back (`tg_config.ahead`).
+    pub ahead: bool,
 }
 
 /// What is in flight, as of the scheduler's last turn.

@@ -29,13 +29,7 @@ impl Replayer {
     /// # Errors
     /// [`Error::Usage`] for a shape that breaks one of the core's rules.
     pub fn new(shape: &EngineShape, stages: Vec<Box<dyn StageBackend>>) -> Result<Self> {
-        let (core, rings, _) = Core::new(
-            &shape.options,
-            &shape.ladders,
-            shape.stages,
-            shape.rings,
-            false,
-        )?;
+        let (core, rings, _) = Core::of(shape, false)?;
         Ok(Self {
             core,
             rings,
