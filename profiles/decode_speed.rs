@@ -1,4 +1,4 @@
-//! Times decode steps of a model on a GPU, in the three ways to launch them, and prints JSON:
+//! Times decode steps of a model on a GPU, in the ways to launch them, and prints JSON:
 //!
 //!     cargo run --release --features cuda --example decode_speed -- random:lfm2-8b-a1b bf16 [STEPS [BUSY]]
 //!
@@ -125,6 +125,7 @@ fn main() -> Result<()> {
     for (way, launch) in [
         ("host-kernels", Launch::HostKernels),
         ("host-graph", Launch::HostGraph),
+        ("host-graph-ahead", Launch::HostGraphAhead),
         ("device-graph", Launch::DeviceGraph),
     ] {
         ways.insert(way, job.measure(launch)?);
@@ -188,9 +189,10 @@ impl Job<'_> {
                 let device = GpuScheduler::new(context, module, programs, early)?;
                 Engine::on_device(Box::new(device), &ladders, &OPTIONS, capacities)
             }
-            Launch::HostGraph | Launch::HostKernels => {
+            Launch::HostKernels | Launch::HostGraph | Launch::HostGraphAhead => {
                 let way = match launch {
                     Launch::HostGraph => HostLaunch::Graph,
+                    Launch::HostGraphAhead => HostLaunch::GraphAhead,
                     _ => HostLaunch::Kernels,
                 };
                 let (place, program) = (

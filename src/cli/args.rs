@@ -62,6 +62,9 @@ pub struct RunArgs {
     /// Who launches the kernels (GPUs only)
     #[arg(long, value_name = "WAY")]
     pub launch: Option<Launch>,
+    /// With --launch host-graph: launch the next decode step before the last is through, where no sequence can end in between
+    #[arg(long)]
+    pub ahead: bool,
     #[command(flatten)]
     pub buckets: BucketArgs,
 }

@@ -50,6 +50,7 @@ fn target(args: ReplayArgs, header: &Header) -> Result<Target> {
         device: args.device,
         precision: args.precision,
         launch: args.launch,
+        ahead: false,
         buckets: BucketArgs { bucket_file: None },
     };
     let mut target = run.target()?;
@@ -120,7 +121,7 @@ fn stages(
             use crate::backend::cuda::hosted::HostLaunch;
             use crate::runtime::cuda;
             let way = match launch {
-                cuda::Launch::HostGraph => HostLaunch::Graph,
+                cuda::Launch::HostGraph | cuda::Launch::HostGraphAhead => HostLaunch::Graph,
                 // Replays are launched by the host, so this is the default here.
                 cuda::Launch::HostKernels | cuda::Launch::DeviceGraph => HostLaunch::Kernels,
             };

@@ -1,6 +1,6 @@
 //! What a run runs on: `--device`, `--dtype` and `--launch` together.
 
-use super::args::RunArgs;
+use super::args::{Launch as Way, RunArgs};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::gpu::OpenGpu;
 use crate::error::{Error, Result};
@@ -46,6 +46,11 @@ impl RunArgs {
     /// [`Error::Usage`] for a device or a combination that there is not; [`Error::Runtime`] where the machine or its
     /// driver lacks what is asked for.
     pub fn target(&self) -> Result<Target> {
+        if self.ahead && self.launch != Some(Way::HostGraph) {
+            return usage(
+                "--ahead: expected --launch host-graph with it; in the other ways nobody waits for the host to launch a graph",
+            );
+        }
         match self.asked()? {
             Asked::Cpu => self.cpu(),
             #[cfg(feature = "cuda")]
@@ -111,12 +116,12 @@ impl RunArgs {
 
     #[cfg(feature = "cuda")]
     fn gpu(&self, ordinal: u32) -> Result<Target> {
-        use super::args::Launch as Way;
         Ok(Target::Gpu {
             gpu: OpenGpu::new(ordinal)?,
             dtype: self.precision.dtype().unwrap_or(DType::BF16),
             launch: match self.launch {
                 Some(Way::HostKernels) => Launch::HostKernels,
+                Some(Way::HostGraph) if self.ahead => Launch::HostGraphAhead,
                 Some(Way::HostGraph) => Launch::HostGraph,
                 Some(Way::DeviceGraph) | None => Launch::DeviceGraph,
             },
@@ -142,7 +147,7 @@ impl Target {
             Self::Gpu { launch, .. } => Some(
                 match launch {
                     Launch::HostKernels => "host-kernels",
-                    Launch::HostGraph => "host-graph",
+                    Launch::HostGraph | Launch::HostGraphAhead => "host-graph",
                     Launch::DeviceGraph => "device-graph",
                 }
                 .to_owned(),
