@@ -5,10 +5,11 @@ mod sched;
 use sched::api::Api;
 use sched::check;
 use sched::machine::{Lanes, Machine};
+use sched::model::Step;
 use sched::script::{Script, config, end, shape, token};
 use tailgraph::sys::abi;
 
-fn positions(step: &sched::model::Step) -> Vec<(u32, u32, i32)> {
+fn positions(step: &Step) -> Vec<(u32, u32, i32)> {
     let rows = step.rows.iter();
     rows.map(|row| (row.slot, row.position, row.token))
         .collect()

@@ -4,6 +4,7 @@
 //!     cargo test --features cuda --test gpu -- --include-ignored
 #![cfg(feature = "cuda")]
 
+mod ahead;
 mod attention;
 mod binary;
 mod capture;

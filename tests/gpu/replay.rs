@@ -5,9 +5,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tailgraph::io::record::{Line, Reader, Turn};
+use tailgraph::runtime::EndReason;
 
-/// More rows than slots, of mixed lengths, greedy and sampled, some with logprobs.
-fn mixture(count: u32) -> String {
+const ROWS: u32 = 96;
+
+/// More rows than slots, of mixed lengths, greedy and sampled, some with logprobs; some run out of time, in a slot or
+/// before, and some are cancelled by the host, which finds their stop string.
+fn mixture() -> String {
     let row = |i: u32| {
         let ids: Vec<u32> = (0..1 + i * 29 % 150)
             .map(|j| 8 + (i * 37 + j * 11) % 250)
@@ -17,10 +21,31 @@ fn mixture(count: u32) -> String {
             1 => ",\"temperature\":0.8,\"top_p\":0.9,\"repetition_penalty\":1.2,\"logprobs\":3",
             _ => ",\"temperature\":1.1,\"top_k\":40,\"logprobs\":0",
         };
-        let tokens = 1 + i * 13 % 70;
-        format!("{{\"id\":{i},\"input_ids\":{ids:?},\"max_new_tokens\":{tokens}{sampling}}}\n")
+        let (tokens, end) = match i % 8 {
+            // Long before its last token.
+            3 => (900, ",\"timeout_ms\":25"),
+            // Ids without a byte print as <id>, and most have none.
+            5 => (900, ",\"stop\":[\"<\"]"),
+            _ => (1 + i * 13 % 70, ""),
+        };
+        format!("{{\"id\":{i},\"input_ids\":{ids:?},\"max_new_tokens\":{tokens}{sampling}{end}}}\n")
     };
-    (0..count).map(row).collect()
+    (0..ROWS).map(row).collect()
+}
+
+/// How many requests of a recording ended for a reason, and of those the ones that had tokens.
+fn ends(record: &str, wanted: EndReason) -> (usize, usize) {
+    let mut reader = Reader::open(Path::new(record)).unwrap();
+    let mut counts = (0, 0);
+    while let Some(line) = reader.next_line().unwrap() {
+        if let Line::End(end) = line
+            && end.reason == wanted
+        {
+            counts.0 += 1;
+            counts.1 += usize::from(end.tokens > 0);
+        }
+    }
+    counts
 }
 
 #[test]
@@ -29,17 +54,28 @@ fn what_the_gpu_scheduled_the_host_replays_to_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| path(folder.path(), name);
     let (rows, output, record) = (file("rows"), file("answers"), file("record"));
-    std::fs::write(&rows, mixture(96)).unwrap();
+    std::fs::write(&rows, mixture()).unwrap();
     for (launch, dtype, stages) in [
-        ("device-graph", "bf16", "1"),
-        ("device-graph", "f16", "2"),
-        ("host-graph", "bf16", "1"),
+        (&["device-graph"][..], "bf16", "1"),
+        (&["device-graph"], "f16", "2"),
+        (&["host-graph"], "bf16", "1"),
+        (&["host-graph", "--ahead"], "bf16", "1"),
     ] {
         let files = ["--input", &rows, "--output", &output, "--record", &record];
-        let way = ["--launch", launch, "--dtype", dtype, "--stages", stages];
+        let way = ["--dtype", dtype, "--stages", stages, "--launch"];
         let sizes = ["--model", "random:tiny", "--max-seqs", "13"];
-        let (code, answers) = generate_rows(&[&files[..], &way, &sizes].concat(), &output);
-        assert_eq!((code, answers.len()), (0, 96), "{launch} {dtype}");
+        let arguments = [&files[..], &sizes, &way, launch].concat();
+        let (code, answers) = generate_rows(&arguments, &output);
+        // Rows that ran out of time have failed.
+        assert_eq!((code, answers.len()), (3, ROWS as usize), "{arguments:?}");
+        let launch = launch.join(" ");
+        for reason in [EndReason::Length, EndReason::Timeout, EndReason::Cancelled] {
+            let (all, with_tokens) = ends(&record, reason);
+            println!(
+                "{launch} {dtype}: {all} end by {reason:?}, {with_tokens} of them with tokens"
+            );
+            assert!(with_tokens > 0, "{launch} {dtype}: {reason:?}");
+        }
         for by in ["host-kernels", "host-graph"] {
             let device = ["--device", "cuda", "--launch", by];
             let (code, report) = replay(&record, &device);
