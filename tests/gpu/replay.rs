@@ -133,7 +133,7 @@ fn a_stopped_host_does_not_stop_the_gpu() {
     let file = |name: &str| path(folder.path(), name);
     let (rows, record) = (file("rows"), file("record"));
     // One sequence is slow enough for the host to keep the ring empty; what 16 give may have filled it already.
-    for (max_seqs, count, least_steps) in [("1", 30, 800), ("16", 350, 1)] {
+    for (max_seqs, count) in [(1, 30), (16, 350)] {
         let row = |i: u32| {
             format!(
                 "{{\"id\":{i},\"input_ids\":[{}],\"max_new_tokens\":1000}}\n",
@@ -143,7 +143,15 @@ fn a_stopped_host_does_not_stop_the_gpu() {
         std::fs::write(&rows, (0..count).map(row).collect::<String>()).unwrap();
         let arguments = |output: &str| {
             let common = ["--model", "random:tiny", "--launch", "device-graph"];
-            let files = ["--max-seqs", max_seqs, "--input", &rows, "--output", output];
+            let max_seqs = max_seqs.to_string();
+            let files = [
+                "--max-seqs",
+                &max_seqs,
+                "--input",
+                &rows,
+                "--output",
+                output,
+            ];
             [&common[..], &files]
                 .concat()
                 .iter()
@@ -184,7 +192,12 @@ fn a_stopped_host_does_not_stop_the_gpu() {
              until the ring of {capacity} events was full"
         );
         assert!(waited >= STOP - Duration::from_millis(200), "{waited:?}");
-        assert!(steps >= least_steps, "{steps} steps");
+        let events = steps as u64 * max_seqs;
+        assert!(
+            steps > 0 && events <= capacity + 2 * max_seqs,
+            "{steps} steps"
+        );
+        assert!(max_seqs > 1 || events > capacity / 4 * 3, "{steps} steps");
         let mut tails = silence.iter().map(|turn| turn.event_tail);
         assert!(tails.all(|tail| tail == first.event_tail));
         assert!(
@@ -197,7 +210,7 @@ fn a_stopped_host_does_not_stop_the_gpu() {
         println!("{report}");
         assert!(code == 0 && report.ends_with("equal\n"), "{code}: {report}");
         // A sequence that runs alone always runs in the same buckets, so its bits owe nothing to time.
-        if max_seqs == "1" {
+        if max_seqs == 1 {
             let alone = arguments(&undisturbed);
             let alone: Vec<&str> = alone.iter().map(String::as_str).collect();
             let (code, expected) = generate_rows(&alone, &undisturbed);
