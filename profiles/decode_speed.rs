@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tailgraph::backend::cuda::ahead::HostAhead;
 use tailgraph::backend::cuda::gpu::OpenGpu;
 use tailgraph::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
 use tailgraph::backend::cuda::model::{InOrder, Placement, programs};
@@ -159,7 +160,7 @@ fn main() -> Result<()> {
 }
 
 impl Job<'_> {
-    /// An engine whose stage `wrap` may wrap, with the time that loading took.
+    /// An engine whose stage `wrap` may wrap (where the host launches it and waits), with the time that loading took.
     fn engine(
         &self,
         launch: Launch,
@@ -189,10 +190,14 @@ impl Job<'_> {
                 let device = GpuScheduler::new(context, module, programs, early)?;
                 Engine::on_device(Box::new(device), &ladders, &OPTIONS, capacities)
             }
-            Launch::HostKernels | Launch::HostGraph | Launch::HostGraphAhead => {
+            Launch::HostGraphAhead => {
+                let program = Box::new(InOrder(programs));
+                let stage = HostAhead::new(context, program, &ladders, &OPTIONS)?;
+                Engine::on_host(vec![Box::new(stage)], &ladders, &OPTIONS, capacities)
+            }
+            Launch::HostGraph | Launch::HostKernels => {
                 let way = match launch {
                     Launch::HostGraph => HostLaunch::Graph,
-                    Launch::HostGraphAhead => HostLaunch::GraphAhead,
                     _ => HostLaunch::Kernels,
                 };
                 let (place, program) = (

@@ -76,9 +76,14 @@ struct Late {
 impl StageBackend for Late {
     fn run(&mut self, step: &StepView<'_>) -> Result<()> {
         for (index, &row) in step.sample_rows().iter().enumerate() {
-            let token = step.token(&step.rows()[row as usize]) * 3 + 1;
+            let token = step.token(&step.rows()[row as usize]);
             let sampled = abi::tg_sampled {
-                token: token % 10_007,
+                // After this one it has nothing to say.
+                token: if token == 67 {
+                    -1
+                } else {
+                    (token * 3 + 1) % 10_007
+                },
                 ..Default::default()
             };
             step.set_sampled(index, sampled);
@@ -107,9 +112,10 @@ impl RunsAhead for Late {
 
 #[test]
 fn a_backend_may_start_a_step_before_the_last_is_finished() {
-    let requests: Vec<Request> = (0..12)
+    let mut requests: Vec<Request> = (0..12)
         .map(|i| request(1 + i * 5 % 30, 1 + i * 3 % 17))
         .collect();
+    requests[3] = request(3, 12); // 2, 7, 22, 67
     for stop in [false, true] {
         let backend = Late::default();
         let most_started = backend.most_started.clone();
@@ -126,16 +132,23 @@ fn a_backend_may_start_a_step_before_the_last_is_finished() {
             );
         }
         let found = collect(&mut engine, requests.len());
+        let mut silent = 0;
         for (request, (tokens, reason)) in requests.iter().zip(found) {
             let mut token = *request.prompt.last().unwrap();
-            let expected: Vec<u32> = (0..request.max_new_tokens)
-                .map(|_| {
-                    token = (token * 3 + 1) % 10_007;
-                    token
-                })
-                .collect();
-            assert_eq!((tokens, reason), (expected, EndReason::Length));
+            let mut expected = vec![];
+            let mut ends = EndReason::Length;
+            while expected.len() < request.max_new_tokens as usize {
+                if token == 67 {
+                    ends = EndReason::NotFinite;
+                    silent += 1;
+                    break;
+                }
+                token = (token * 3 + 1) % 10_007;
+                expected.push(token);
+            }
+            assert_eq!((tokens, reason), (expected, ends));
         }
+        assert!(silent > 0);
         let most = most_started.load(Ordering::Relaxed);
         assert_eq!(most, if stop { 1 } else { 2 });
     }

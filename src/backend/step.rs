@@ -90,8 +90,8 @@ impl<'a> StepView<'a> {
         }
     }
 
-    /// A row's token, which may be one that the slot's last step sampled; negative where that found none. A token of
-    /// the step before must have been sampled.
+    /// A row's token, which may be one that the step before has sampled. Where that found none, the row's sequence has
+    /// ended and nobody reads what becomes of the row: it is 0 then.
     pub fn token(&self, row: &abi::tg_row) -> i32 {
         match row.token {
             -1 => self.slot(row.slot).last_token,
@@ -104,7 +104,7 @@ impl<'a> StepView<'a> {
                 // step is in flight.
                 unsafe {
                     let earlier = self.table::<abi::tg_sampled>(self.header().earlier_table);
-                    (*earlier.add(index)).token
+                    (*earlier.add(index)).token.max(0)
                 }
             }
         }

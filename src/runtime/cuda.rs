@@ -1,6 +1,7 @@
 //! An engine for a model on one GPU, in each of the ways to launch it.
 
 use super::engine::Engine;
+use crate::backend::cuda::ahead::HostAhead;
 use crate::backend::cuda::gpu::OpenGpu;
 use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
 use crate::backend::cuda::model::{InOrder, Placement, programs};
@@ -19,7 +20,7 @@ pub enum Launch {
     /// The host, a captured graph a step.
     HostGraph,
     /// Likewise, the next decode step before the last is through, where that can end no sequence and let none in (see
-    /// [`crate::backend::cuda::hosted`]).
+    /// [`crate::backend::cuda::ahead`]).
     HostGraphAhead,
     /// The GPU itself, which also schedules.
     DeviceGraph,
@@ -47,10 +48,16 @@ impl Engine {
         };
         let ladders = plan.ladders.reachable(&options);
         let capacities = RingCapacities::new(&options);
-        let way = match launch {
-            Launch::HostKernels => HostLaunch::Kernels,
-            Launch::HostGraph => HostLaunch::Graph,
-            Launch::HostGraphAhead => HostLaunch::GraphAhead,
+        let by_host = |stage| Self::on_host(vec![stage], &ladders, &options, capacities);
+        let stage = |way| host_stage(gpu, model, plan, &options, dtype, way, sink);
+        match launch {
+            Launch::HostKernels => by_host(stage(HostLaunch::Kernels)?),
+            Launch::HostGraph => by_host(stage(HostLaunch::Graph)?),
+            Launch::HostGraphAhead => {
+                let program = in_order(gpu, model, plan, &options, dtype, sink)?;
+                let stage = HostAhead::new(&gpu.context, program, &ladders, &options)?;
+                by_host(Box::new(stage))
+            }
             Launch::DeviceGraph => {
                 let placement = Placement {
                     plan,
@@ -63,11 +70,9 @@ impl Engine {
                 let programs = boxed(gpu, model, &placement)?;
                 let early = gpu.overlaps_launches();
                 let device = GpuScheduler::new(&gpu.context, &gpu.module, programs, early)?;
-                return Self::on_device(Box::new(device), &ladders, &options, capacities);
+                Self::on_device(Box::new(device), &ladders, &options, capacities)
             }
-        };
-        let stage = host_stage(gpu, model, plan, &options, dtype, way, sink)?;
-        Self::on_host(vec![stage], &ladders, &options, capacities)
+        }
     }
 }
 
@@ -84,19 +89,31 @@ pub fn host_stage(
     way: HostLaunch,
     sink: &SharedSink,
 ) -> Result<Box<dyn StageBackend>> {
+    let program = in_order(gpu, model, plan, options, dtype, sink)?;
+    let place = StagePlace { index: 0, count: 1 };
     let ladders = plan.ladders.reachable(options);
+    let stage = HostLaunched::new(&gpu.context, program, place, &ladders, options, way)?;
+    Ok(Box::new(stage))
+}
+
+/// All stages as one, for a host that waits for its steps.
+fn in_order(
+    gpu: &OpenGpu,
+    model: &Model,
+    plan: &Plan,
+    options: &EngineOptions,
+    dtype: DType,
+    sink: &SharedSink,
+) -> Result<Box<dyn StepProgram>> {
     let placement = Placement {
         plan,
-        ladders: &ladders,
+        ladders: &plan.ladders.reachable(options),
         options,
         dtype,
         sink,
         hold: false,
     };
-    let program = Box::new(InOrder(boxed(gpu, model, &placement)?));
-    let place = StagePlace { index: 0, count: 1 };
-    let stage = HostLaunched::new(&gpu.context, program, place, &ladders, options, way)?;
-    Ok(Box::new(stage))
+    Ok(Box::new(InOrder(boxed(gpu, model, &placement)?)))
 }
 
 fn boxed(

@@ -67,11 +67,7 @@ impl<'a> Batch<'a> {
             let slot = view.slot(sequence.slot);
             for (row, position) in own.zip(sequence.first_position..) {
                 let found = rows[row];
-                // Nobody reads a row that goes on from a token which there was not: its sequence has ended.
-                let token = match view.token(&found) {
-                    token if token < 0 && found.token < -1 => 0,
-                    token => token,
-                };
+                let token = view.token(&found);
                 if (found.slot, found.position, found.sequence as usize)
                     != (sequence.slot, position, index)
                 {

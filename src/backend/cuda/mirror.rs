@@ -160,7 +160,7 @@ impl Mirror {
         // With no other step on the GPU, what the step before has sampled is known here.
         let row = |row: &abi::tg_row| abi::tg_row {
             token: match row.token {
-                token if token < -1 => step.token(row).max(0),
+                token if token < -1 => step.token(row),
                 token => token,
             },
             ..*row
