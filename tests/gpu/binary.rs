@@ -117,15 +117,28 @@ fn score_agrees_with_the_cpu() {
         tailgraph(&[&common[..], more].concat())
     };
     score(&["--device", "cpu", "--output", &expected]);
-    for launch in ["host-kernels", "host-graph", "device-graph"] {
+    let record = path(folder.path(), "record.jsonl");
+    for launch in [
+        &["host-kernels"][..],
+        &["host-graph"],
+        &["host-graph", "--ahead"],
+        &["device-graph"],
+    ] {
         let gpu = [
-            "--device", "cuda", "--launch", launch, "--expect", &expected,
+            "--device", "cuda", "--dtype", "f32", "--expect", &expected, "--record", &record,
+            "--launch",
         ];
-        let report = score(&[&gpu[..], &["--dtype", "f32"]].concat());
-        println!("{launch}: {report}");
+        let report = score(&[&gpu[..], launch].concat());
+        println!("{launch:?}: {report}");
         assert!(
             report.contains("VALID") && !report.contains("INVALID"),
             "{report}"
+        );
+        let (code, report) = replay(&record, &["--device", "cuda"]);
+        assert_eq!(code, 0);
+        assert!(
+            report.ends_with(" 40 requests: equal\n"),
+            "{launch:?}: {report}"
         );
     }
 }
