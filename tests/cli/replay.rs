@@ -11,15 +11,15 @@ fn input() -> String {
             .map(|j| 8 + (i * 37 + j * 11) % 250)
             .collect();
         let mut row = json!({"id": i, "input_ids": ids, "max_new_tokens": 1 + i * 7 % 30});
-        if i % 2 == 0 {
+        if i.is_multiple_of(2) {
             row["temperature"] = json!(0.8);
             row["top_p"] = json!(0.9);
             row["repetition_penalty"] = json!(1.1);
         }
-        if i % 3 == 0 {
+        if i.is_multiple_of(3) {
             row["logprobs"] = json!(i % 4);
         }
-        if i % 5 == 0 {
+        if i.is_multiple_of(5) {
             row["stop_ids"] = json!((0..16).map(|j| 8 + (i + j * 16) % 250).collect::<Vec<_>>());
         }
         row.to_string() + "\n"
