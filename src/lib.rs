@@ -9,6 +9,7 @@
 //! - [`runtime`]: the scheduler core, the rings around it, stage threads; [`runtime::Engine`] is the way in
 //! - [`text`]: tokenizers, chat templates, detokenization, stop strings
 //! - [`io`]: rows, arrays and output files
+//! - [`trace`]: a run, or a recording of one, as a timeline for Perfetto
 //! - [`cli`]: the commands
 //! - [`telemetry`]: progress on a terminal
 //! - [`sys`]: the structs shared with C, made by bindgen
@@ -23,5 +24,6 @@ pub mod runtime;
 pub mod sys;
 pub mod telemetry;
 pub mod text;
+pub mod trace;
 
 pub use error::{Error, Result};

@@ -30,6 +30,8 @@ pub(super) trait Driver: Send {
     fn wait(&mut self, epoch: u64, limit: Duration);
     /// What ended the scheduler other than the end of its work.
     fn failure(&mut self, rings: &HostRings) -> Option<String>;
+    /// When the scheduler's clock was 0, where that is a clock of the host.
+    fn clock_zero(&self) -> Option<Instant>;
     /// Ends it, the stop flag being set. `stuck`: a step of it does not end.
     fn stop(&mut self, stuck: bool);
 }
@@ -222,6 +224,12 @@ impl Engine {
             self.driver.notify();
         }
         record
+    }
+
+    /// When the scheduler's clock was 0, where the host keeps it: known once the engine is launched. A device's clock is
+    /// its own.
+    pub fn clock_zero(&self) -> Option<Instant> {
+        self.driver.clock_zero()
     }
 
     /// Trace records written over before they were read.
