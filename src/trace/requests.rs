@@ -169,15 +169,17 @@ impl Requests {
     }
 }
 
-/// Name, begin and end of each, one after the other. A request of one token, or of none, never decodes.
+/// Name, begin and end of each, one after the other, without those that took no time: who is admitted at once never
+/// queued, and who has one token to make never decodes.
 fn phases(times: &Times) -> Vec<(&'static str, u64, u64)> {
     let or_end = |ns| if ns == 0 { times.end_ns } else { ns };
     let mut phases = vec![("queued", times.seen_ns, or_end(times.admitted_ns))];
     if times.admitted_ns != 0 {
         phases.push(("prefill", times.admitted_ns, or_end(times.first_ns)));
     }
-    if times.first_ns != 0 && times.first_ns < times.end_ns {
+    if times.first_ns != 0 {
         phases.push(("decode", times.first_ns, times.end_ns));
     }
+    phases.retain(|(_, from, to)| from < to);
     phases
 }

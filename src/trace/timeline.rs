@@ -130,8 +130,9 @@ impl Timeline {
     /// The header's sizes break a rule of the core, or the file cannot be written.
     pub fn new(mut out: Out, header: &Header, source: String) -> Result<Self> {
         let replayer = Replayer::new(&header.engine, vec![])?;
-        let launch = header.launch.as_deref().unwrap_or("no kernels to launch");
-        let device = format!("{} ({launch}, {})", header.device, clock_of(header));
+        let launch = header.launch.as_deref();
+        let launch = launch.map_or(String::new(), |way| format!("{way}, "));
+        let device = format!("{} ({launch}by {})", header.device, clock_of(header));
         out.process(DEVICE, &device, 0)?;
         out.thread(TURNS, "scheduler turns")?;
         if header.engine.stages == 1 {

@@ -5,5 +5,7 @@ mod interrupted;
 mod pages;
 mod replay;
 mod run;
+mod schema;
 mod score;
+mod trace;
 mod usage;

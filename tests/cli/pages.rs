@@ -2,10 +2,12 @@
 
 use crate::run::run;
 
-const COMMANDS: [&str; 7] = [
+const COMMANDS: [&str; 9] = [
     "generate",
     "score",
     "inspect",
+    "trace",
+    "report",
     "synth",
     "doctor",
     "completions",
