@@ -10,6 +10,7 @@
 //! - [`text`]: tokenizers, chat templates, detokenization, stop strings
 //! - [`io`]: rows, arrays and output files
 //! - [`trace`]: a run, or a recording of one, as a timeline for Perfetto
+//! - [`report`]: measurements and timelines as one HTML page
 //! - [`cli`]: the commands
 //! - [`telemetry`]: progress on a terminal
 //! - [`sys`]: the structs shared with C, made by bindgen
@@ -20,6 +21,7 @@ pub mod error;
 pub mod io;
 pub mod model;
 pub mod plan;
+pub mod report;
 pub mod runtime;
 pub mod sys;
 pub mod telemetry;

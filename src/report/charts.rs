@@ -35,7 +35,14 @@ pub fn lines(axes: &Axes<'_>, lines: &[Line], width: f64) -> String {
     let height = if narrow { 280.0 } else { 330.0 };
     let longest = lines.iter().map(|line| line.name.len()).max().unwrap_or(0) as f64;
     let right = width - if narrow { 16.0 } else { longest * 7.0 + 28.0 };
-    let (left, top) = (52.0, if narrow { TOP + 16.0 * lines.len() as f64 } else { TOP });
+    let (left, top) = (
+        52.0,
+        if narrow {
+            TOP + 16.0 * lines.len() as f64
+        } else {
+            TOP
+        },
+    );
     let all = || lines.iter().flat_map(|line| &line.points);
     let x = Scale::log(all().map(|&(x, _)| x), left, right);
     let y = Scale::linear(all().map(|&(_, y)| y), height - BOTTOM, top);
@@ -50,16 +57,29 @@ pub fn lines(axes: &Axes<'_>, lines: &[Line], width: f64) -> String {
     sizes.dedup();
     let mut free = f64::NEG_INFINITY;
     for size in sizes {
-        svg.line((x.at(size), height - BOTTOM), (x.at(size), height - BOTTOM + 5.0), "axisline");
+        svg.line(
+            (x.at(size), height - BOTTOM),
+            (x.at(size), height - BOTTOM + 5.0),
+            "axisline",
+        );
         // Sizes that lie close have a mark, and a number where there is room.
         if x.at(size) > free {
-            svg.text(x.at(size), height - BOTTOM + 19.0, "middle", "tick", &figure(size));
+            svg.text(
+                x.at(size),
+                height - BOTTOM + 19.0,
+                "middle",
+                "tick",
+                &figure(size),
+            );
             free = x.at(size) + 26.0;
         }
     }
     svg.text((left + right) / 2.0, height - 6.0, "middle", "axis", axes.x);
     let at = |line: &Line| -> Vec<(f64, f64)> {
-        line.points.iter().map(|&(px, py)| (x.at(px), y.at(py))).collect()
+        line.points
+            .iter()
+            .map(|&(px, py)| (x.at(px), y.at(py)))
+            .collect()
     };
     for (n, line) in lines.iter().enumerate() {
         let dashed = if line.dashed { " dashed" } else { "" };
@@ -68,7 +88,13 @@ pub fn lines(axes: &Axes<'_>, lines: &[Line], width: f64) -> String {
             // No room at the ends: names stand above, each with its mark.
             let height = 32.0 + 16.0 * n as f64;
             svg.mark(line.color, left + 6.0, height - 4.0, &line.name);
-            svg.text(left + 18.0, height, "start", &format!("name t{}", line.color), &line.name);
+            svg.text(
+                left + 18.0,
+                height,
+                "start",
+                &format!("name t{}", line.color),
+                &line.name,
+            );
         }
         if !line.dashed {
             for (&(px, py), (sx, sy)) in line.points.iter().zip(at(line)) {
@@ -78,12 +104,25 @@ pub fn lines(axes: &Axes<'_>, lines: &[Line], width: f64) -> String {
         }
     }
     if !narrow {
-        let ends: Vec<(f64, f64)> = lines.iter().filter_map(|line| at(line).last().copied()).collect();
+        let ends: Vec<(f64, f64)> = lines
+            .iter()
+            .filter_map(|line| at(line).last().copied())
+            .collect();
         let heights: Vec<f64> = ends.iter().map(|&(_, y)| y).collect();
         let places = Svg::apart(&heights, top, height - BOTTOM);
         for ((line, &(ex, ey)), place) in lines.iter().zip(&ends).zip(places) {
-            svg.line((ex + 6.0, ey), (right + 12.0, place), &format!("leader c{}", line.color));
-            svg.text(right + 16.0, place + 4.0, "start", &format!("name t{}", line.color), &line.name);
+            svg.line(
+                (ex + 6.0, ey),
+                (right + 12.0, place),
+                &format!("leader c{}", line.color),
+            );
+            svg.text(
+                right + 16.0,
+                place + 4.0,
+                "start",
+                &format!("name t{}", line.color),
+                &line.name,
+            );
         }
     }
     svg.finish(axes.label)
@@ -102,10 +141,18 @@ pub fn ranges(axes: &Axes<'_>, groups: &[(String, Vec<Range>)], width: f64) -> S
     let narrow = width < 500.0;
     let rows: usize = groups.iter().map(|(_, ranges)| ranges.len()).sum();
     let height = 24.0 + BOTTOM + 18.0 * rows as f64 + 26.0 * groups.len() as f64;
-    let longest = groups.iter().flat_map(|(_, r)| r).map(|r| r.name.len()).max().unwrap_or(0) as f64;
+    let longest = groups
+        .iter()
+        .flat_map(|(_, r)| r)
+        .map(|r| r.name.len())
+        .max()
+        .unwrap_or(0) as f64;
     let left = (longest * 6.6 + 14.0).min(width * 0.5);
     let right = width - 20.0;
-    let all = groups.iter().flat_map(|(_, r)| r).flat_map(|r| r.values.iter().copied());
+    let all = groups
+        .iter()
+        .flat_map(|(_, r)| r)
+        .flat_map(|r| r.values.iter().copied());
     let x = Scale::log(all, left + 6.0, right);
     let mut svg = Svg::new(width, height);
     let floor = height - BOTTOM + 4.0;
@@ -121,17 +168,36 @@ pub fn ranges(axes: &Axes<'_>, groups: &[(String, Vec<Range>)], width: f64) -> S
         y += 8.0;
         for range in ranges {
             let middle = y + 8.0;
-            svg.text(left - 4.0, middle + 4.0, "end", &format!("name t{}", range.color), &range.name);
+            svg.text(
+                left - 4.0,
+                middle + 4.0,
+                "end",
+                &format!("name t{}", range.color),
+                &range.name,
+            );
             let (Some(&first), Some(&last)) = (range.values.first(), range.values.last()) else {
                 continue;
             };
-            svg.line((x.at(first), middle), (x.at(last), middle), &format!("span c{}", range.color));
+            svg.line(
+                (x.at(first), middle),
+                (x.at(last), middle),
+                &format!("span c{}", range.color),
+            );
             for &value in &range.values[1..] {
                 let at = x.at(value);
-                svg.line((at, middle - 5.0), (at, middle + 5.0), &format!("span c{}", range.color));
+                svg.line(
+                    (at, middle - 5.0),
+                    (at, middle + 5.0),
+                    &format!("span c{}", range.color),
+                );
             }
             let values: Vec<String> = range.values.iter().map(|&v| figure(v)).collect();
-            svg.mark(range.color, x.at(first), middle, &format!("{}: {}", range.name, values.join(", ")));
+            svg.mark(
+                range.color,
+                x.at(first),
+                middle,
+                &format!("{}: {}", range.name, values.join(", ")),
+            );
             y += 18.0;
         }
     }
@@ -149,7 +215,12 @@ pub struct Bar {
 pub fn bars(axes: &Axes<'_>, groups: &[(String, Vec<Bar>)], width: f64) -> String {
     let rows: usize = groups.iter().map(|(_, bars)| bars.len()).sum();
     let height = 24.0 + BOTTOM + 18.0 * rows as f64 + 26.0 * groups.len() as f64;
-    let longest = groups.iter().flat_map(|(_, b)| b).map(|b| b.name.len()).max().unwrap_or(0) as f64;
+    let longest = groups
+        .iter()
+        .flat_map(|(_, b)| b)
+        .map(|b| b.name.len())
+        .max()
+        .unwrap_or(0) as f64;
     let left = (longest * 6.6 + 14.0).min(width * 0.5);
     let all = || groups.iter().flat_map(|(_, b)| b).map(|b| b.value);
     let below = if all().any(|v| v < 0.0) { 46.0 } else { 6.0 };
@@ -168,11 +239,29 @@ pub fn bars(axes: &Axes<'_>, groups: &[(String, Vec<Bar>)], width: f64) -> Strin
         svg.text(0.0, y, "start", "group", group);
         y += 8.0;
         for bar in bars {
-            svg.text(left - 4.0, y + 12.0, "end", &format!("name t{}", bar.color), &bar.name);
-            let (from, to) = (x.at(0.0).min(x.at(bar.value)), x.at(0.0).max(x.at(bar.value)));
+            svg.text(
+                left - 4.0,
+                y + 12.0,
+                "end",
+                &format!("name t{}", bar.color),
+                &bar.name,
+            );
+            let (from, to) = (
+                x.at(0.0).min(x.at(bar.value)),
+                x.at(0.0).max(x.at(bar.value)),
+            );
             let title = format!("{}: {}", bar.name, figure(bar.value));
-            svg.rect((from, y + 2.0), (to - from, 12.0), &format!("f{}", bar.color), &title);
-            let (at, anchor) = if bar.value < 0.0 { (from - 5.0, "end") } else { (to + 5.0, "start") };
+            svg.rect(
+                (from, y + 2.0),
+                (to - from, 12.0),
+                &format!("f{}", bar.color),
+                &title,
+            );
+            let (at, anchor) = if bar.value < 0.0 {
+                (from - 5.0, "end")
+            } else {
+                (to + 5.0, "start")
+            };
             svg.text(at, y + 12.0, anchor, "tick", &figure(bar.value));
             y += 18.0;
         }
@@ -199,7 +288,10 @@ pub fn tracks(axes: &Axes<'_>, tracks: &[(String, Vec<Piece>)], width: f64) -> S
     let left = if above { 4.0 } else { longest };
     let each = row + if above { 18.0 } else { 0.0 };
     let height = 12.0 + each * tracks.len() as f64 + BOTTOM;
-    let times = tracks.iter().flat_map(|(_, p)| p).flat_map(|p| [p.from, p.to]);
+    let times = tracks
+        .iter()
+        .flat_map(|(_, p)| p)
+        .flat_map(|p| [p.from, p.to]);
     let most = times.fold(0.0, f64::max);
     let x = Scale::exact(0.0, most, left, width - 18.0);
     let mut svg = Svg::new(width, height);
@@ -219,12 +311,23 @@ pub fn tracks(axes: &Axes<'_>, tracks: &[(String, Vec<Piece>)], width: f64) -> S
         let top = y + each - row;
         for piece in pieces {
             let (from, wide) = (x.at(piece.from), x.at(piece.to) - x.at(piece.from));
-            let title = format!("{}: {} to {}", piece.name, figure(piece.from), figure(piece.to));
+            let title = format!(
+                "{}: {} to {}",
+                piece.name,
+                figure(piece.from),
+                figure(piece.to)
+            );
             let class = format!("piece f{}", piece.color);
             svg.rect((from, top + 1.0), (wide, row - 4.0), &class, &title);
             if !thin && wide > piece.name.len() as f64 * 6.8 + 8.0 {
                 let class = format!("inside i{}", piece.color);
-                svg.text(from + wide / 2.0, top + row / 2.0 + 3.0, "middle", &class, &piece.name);
+                svg.text(
+                    from + wide / 2.0,
+                    top + row / 2.0 + 3.0,
+                    "middle",
+                    &class,
+                    &piece.name,
+                );
             }
         }
         y += each;

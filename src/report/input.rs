@@ -95,7 +95,9 @@ impl Measured {
 
 impl Series {
     pub fn at(&self, sequences: u32) -> Option<&Point> {
-        self.points.iter().find(|point| point.sequences == sequences)
+        self.points
+            .iter()
+            .find(|point| point.sequences == sequences)
     }
 }
 

@@ -110,8 +110,15 @@ impl Scale {
             return (first..=last).map(|n| n as f64 * step).collect();
         }
         let decades = self.from.log10().floor() as i32..=self.to.log10().ceil() as i32;
-        for marks in [&[1.0, 2.0, 3.0, 5.0][..], &[1.0, 2.0, 5.0], &[1.0, 3.0], &[1.0]] {
-            let all = decades.clone().flat_map(|d| marks.iter().map(move |m| m * 10f64.powi(d)));
+        for marks in [
+            &[1.0, 2.0, 3.0, 5.0][..],
+            &[1.0, 2.0, 5.0],
+            &[1.0, 3.0],
+            &[1.0],
+        ] {
+            let all = decades
+                .clone()
+                .flat_map(|d| marks.iter().map(move |m| m * 10f64.powi(d)));
             let inside: Vec<f64> = all.filter(|&v| v >= self.from && v <= self.to).collect();
             if inside.len() <= most {
                 return inside;
@@ -126,14 +133,22 @@ fn range(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     let (least, most) = values
         .into_iter()
         .fold(start, |(least, most), v| (least.min(v), most.max(v)));
-    if least > most { (0.0, 1.0) } else { (least, most) }
+    if least > most {
+        (0.0, 1.0)
+    } else {
+        (least, most)
+    }
 }
 
 /// 1, 2 or 5 times a power of ten, at least `step`.
 fn nice(step: f64) -> f64 {
     let power = 10f64.powf(step.log10().floor());
     let times = [1.0, 2.0, 5.0, 10.0];
-    times.into_iter().find(|t| t * power >= step * 0.999).unwrap_or(10.0) * power
+    times
+        .into_iter()
+        .find(|t| t * power >= step * 0.999)
+        .unwrap_or(10.0)
+        * power
 }
 
 /// A chart in the making.
@@ -176,7 +191,13 @@ impl Svg {
         let _ = write!(self.body, "<path d=\"{data}\" class=\"{class}\"/>");
     }
 
-    pub fn rect(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), class: &str, title: &str) {
+    pub fn rect(
+        &mut self,
+        (x, y): (f64, f64),
+        (width, height): (f64, f64),
+        class: &str,
+        title: &str,
+    ) {
         let (width, title) = (width.max(0.6), escape(title));
         let _ = write!(
             self.body,
@@ -189,18 +210,32 @@ impl Svg {
         let title = escape(title);
         let shape = match n % 4 {
             0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\""),
-            1 => format!("<rect x=\"{:.1}\" y=\"{:.1}\" width=\"7\" height=\"7\"", x - 3.5, y - 3.5),
+            1 => format!(
+                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"7\" height=\"7\"",
+                x - 3.5,
+                y - 3.5
+            ),
             2 => format!(
                 "<polygon points=\"{x:.1},{:.1} {:.1},{:.1} {:.1},{:.1}\"",
-                y - 4.8, x + 4.4, y + 3.4, x - 4.4, y + 3.4
+                y - 4.8,
+                x + 4.4,
+                y + 3.4,
+                x - 4.4,
+                y + 3.4
             ),
             _ => format!(
                 "<polygon points=\"{x:.1},{:.1} {:.1},{y:.1} {x:.1},{:.1} {:.1},{y:.1}\"",
-                y - 5.0, x + 5.0, y + 5.0, x - 5.0
+                y - 5.0,
+                x + 5.0,
+                y + 5.0,
+                x - 5.0
             ),
         };
         let tag = shape[1..].split(' ').next().unwrap_or("circle");
-        let _ = write!(self.body, "{shape} class=\"mark f{n}\"><title>{title}</title></{tag}>");
+        let _ = write!(
+            self.body,
+            "{shape} class=\"mark f{n}\"><title>{title}</title></{tag}>"
+        );
     }
 
     /// The whole, with a name for those who do not see it.
@@ -239,9 +274,20 @@ mod tests {
 
     #[test]
     fn figures_are_what_people_read() {
-        let figures = [0.0, 1.892864, 16.0, 1234.5678, 22_870.4, 0.06849, -31.24, 399.0];
+        let figures = [
+            0.0, 1.892864, 16.0, 1234.5678, 22_870.4, 0.06849, -31.24, 399.0,
+        ];
         let text = figures.map(figure);
-        let expected = ["0", "1.893", "16", "1235", "22\u{2009}870", "0.06849", "\u{2212}31.24", "399"];
+        let expected = [
+            "0",
+            "1.893",
+            "16",
+            "1235",
+            "22\u{2009}870",
+            "0.06849",
+            "\u{2212}31.24",
+            "399",
+        ];
         assert_eq!(text, expected);
     }
 
@@ -264,7 +310,11 @@ mod tests {
         assert!(placed[1] < placed[0] && placed[0] < placed[2]);
         let mut sorted = placed.clone();
         sorted.sort_by(f64::total_cmp);
-        assert!(sorted.windows(2).all(|pair| pair[1] - pair[0] >= LINE - 1e-9));
+        assert!(
+            sorted
+                .windows(2)
+                .all(|pair| pair[1] - pair[0] >= LINE - 1e-9)
+        );
         assert!(sorted[3] <= 60.0 && placed[3] == 10.0);
     }
 

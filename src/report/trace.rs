@@ -98,7 +98,12 @@ impl Steps {
         if self.points.len() >= 2 * Self::KEPT {
             let pairs = self.points.chunks(2);
             self.points = pairs
-                .map(|pair| (pair[0].0, pair.iter().fold(0.0, |most, &(_, v)| v.max(most))))
+                .map(|pair| {
+                    (
+                        pair[0].0,
+                        pair.iter().fold(0.0, |most, &(_, v)| v.max(most)),
+                    )
+                })
                 .collect();
             self.every *= 2;
         }
@@ -115,8 +120,6 @@ impl Steps {
 struct Event {
     ph: String,
     name: String,
-    #[serde(default)]
-    pid: u32,
     #[serde(default)]
     tid: u32,
     #[serde(default)]
@@ -158,7 +161,8 @@ impl Seen {
         match event.ph.as_str() {
             "M" if event.name == "thread_name" => {
                 let name = event.args.get("name").and_then(|name| name.as_str());
-                self.tracks.insert(event.tid, name.unwrap_or_default().to_owned());
+                self.tracks
+                    .insert(event.tid, name.unwrap_or_default().to_owned());
             }
             "X" if event.arg("step").is_some() => self.step(&event),
             "X" if event.args.contains_key("turn") => {
@@ -173,7 +177,10 @@ impl Seen {
             }
             "C" => {
                 if let Some(value) = event.args.values().next().and_then(|v| v.as_f64()) {
-                    self.counters.entry(event.name).or_default().push(event.ts, value);
+                    self.counters
+                        .entry(event.name)
+                        .or_default()
+                        .push(event.ts, value);
                 }
             }
             "b" | "e" => self.request(&event),
@@ -217,7 +224,8 @@ impl Seen {
                     name: event.name.clone(),
                     phases: vec![],
                 };
-                self.open.insert(event.id.clone(), (event.ts, request, event.ts));
+                self.open
+                    .insert(event.id.clone(), (event.ts, request, event.ts));
             }
             (true, false) => {
                 if let Some((_, _, from)) = self.open.get_mut(&event.id) {
@@ -258,7 +266,10 @@ impl<'de> Visitor<'de> for Whole<'_> {
         f.write_str("an object with traceEvents and otherData")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(
+        self,
+        mut map: A,
+    ) -> std::result::Result<Self::Value, A::Error> {
         let mut about = None;
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
