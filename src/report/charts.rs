@@ -29,12 +29,13 @@ pub struct Axes<'a> {
     pub y: &'a str,
 }
 
-/// Lines over batch sizes, on a logarithmic axis that shows just these sizes; their names stand at their ends.
-pub fn lines(axes: &Axes<'_>, lines: &[Line], width: f64) -> String {
+/// Lines over batch sizes, on a logarithmic axis that shows just these sizes; their names stand at their ends. `log`: the
+/// other axis is logarithmic too.
+pub fn lines(axes: &Axes<'_>, log: bool, lines: &[Line], width: f64) -> String {
     let narrow = width < 500.0;
     let height = if narrow { 280.0 } else { 330.0 };
     let longest = lines.iter().map(|line| line.name.len()).max().unwrap_or(0) as f64;
-    let right = width - if narrow { 16.0 } else { longest * 7.0 + 28.0 };
+    let right = width - if narrow { 16.0 } else { longest * 7.6 + 28.0 };
     let (left, top) = (
         52.0,
         if narrow {
@@ -45,10 +46,19 @@ pub fn lines(axes: &Axes<'_>, lines: &[Line], width: f64) -> String {
     );
     let all = || lines.iter().flat_map(|line| &line.points);
     let x = Scale::log(all().map(|&(x, _)| x), left, right);
-    let y = Scale::linear(all().map(|&(_, y)| y), height - BOTTOM, top);
+    let values = all().map(|&(_, y)| y);
+    let y = match log {
+        true => Scale::log(values, height - BOTTOM, top),
+        false => Scale::linear(values, height - BOTTOM, top),
+    };
     let mut svg = Svg::new(width, height);
     svg.text(0.0, 14.0, "start", "axis", axes.y);
-    for tick in y.ticks(5) {
+    svg.line(
+        (left, height - BOTTOM),
+        (right, height - BOTTOM),
+        "axisline",
+    );
+    for tick in y.ticks(if log { 9 } else { 5 }) {
         svg.line((left, y.at(tick)), (right, y.at(tick)), "grid");
         svg.text(left - 8.0, y.at(tick) + 4.0, "end", "tick", &figure(tick));
     }
@@ -147,7 +157,7 @@ pub fn ranges(axes: &Axes<'_>, groups: &[(String, Vec<Range>)], width: f64) -> S
         .map(|r| r.name.len())
         .max()
         .unwrap_or(0) as f64;
-    let left = (longest * 6.6 + 14.0).min(width * 0.5);
+    let left = (longest * 7.7 + 12.0).min(width * 0.5);
     let right = width - 20.0;
     let all = groups
         .iter()
@@ -221,7 +231,7 @@ pub fn bars(axes: &Axes<'_>, groups: &[(String, Vec<Bar>)], width: f64) -> Strin
         .map(|b| b.name.len())
         .max()
         .unwrap_or(0) as f64;
-    let left = (longest * 6.6 + 14.0).min(width * 0.5);
+    let left = (longest * 7.7 + 12.0).min(width * 0.5);
     let all = || groups.iter().flat_map(|(_, b)| b).map(|b| b.value);
     let below = if all().any(|v| v < 0.0) { 46.0 } else { 6.0 };
     let x = Scale::linear(all(), left + below, width - 54.0);
@@ -350,7 +360,11 @@ pub fn bands(axes: &Axes<'_>, bands: &[(String, Vec<(f64, f64)>)], end: f64, wid
     for (n, (name, points)) in bands.iter().enumerate() {
         let top = each * n as f64;
         svg.text(0.0, top + 14.0, "start", "group", name);
-        let y = Scale::linear(points.iter().map(|&(_, v)| v), top + each, top + 24.0);
+        let y = Scale::linear(
+            points.iter().map(|&(_, v)| v),
+            top + each - 12.0,
+            top + 24.0,
+        );
         for tick in y.ticks(2) {
             svg.line((left, y.at(tick)), (width - 18.0, y.at(tick)), "grid");
             svg.text(left - 8.0, y.at(tick) + 4.0, "end", "tick", &figure(tick));

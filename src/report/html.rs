@@ -27,16 +27,17 @@ code { font: .88em ui-monospace, monospace; background: var(--panel); padding: .
 @media (max-width: 640px) { .wide { display: none; } .narrow { display: block; } main { padding: 18px 10px 48px; }
   body { font-size: 15px; } }
 .scroll { overflow-x: auto; margin: 12px 0; }
-table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .28em .7em; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
-th { font-weight: 600; color: var(--soft); vertical-align: bottom; }
+table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .28em .55em; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
+th { font-weight: 600; color: var(--soft); vertical-align: bottom; white-space: normal; line-height: 1.25; }
 th.l, td.l { text-align: left; padding-left: 0; }
 svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
+svg .group, svg .tick { paint-order: stroke; stroke: var(--page); stroke-width: 4px; stroke-linejoin: round; }
 svg .axis { fill: var(--ink); } svg .group { fill: var(--ink); font-weight: 600; } svg .name { font-weight: 600; }
 .grid { stroke: var(--rule); stroke-width: 1; } .axisline { stroke: var(--soft); stroke-width: 1; }
 .line { fill: none; stroke-width: 2; } .thin { stroke-width: 1.4; } .dashed { stroke-dasharray: 6 4; }
 .leader { stroke-width: 1; opacity: .55; } .span { stroke-width: 2; }
-.mark { stroke: var(--page); stroke-width: 1; }
+.mark { stroke: var(--page); stroke-width: 1; } .piece { stroke: var(--page); stroke-width: .5; }
 .c0 { stroke: var(--c0); } .c1 { stroke: var(--c1); } .c2 { stroke: var(--c2); } .c3 { stroke: var(--c3); }
 .c9 { stroke: var(--c9); }
 .f0 { fill: var(--c0); } .f1 { fill: var(--c1); } .f2 { fill: var(--c2); } .f3 { fill: var(--c3); } .f9 { fill: var(--c9); }
@@ -64,9 +65,9 @@ impl Page {
         }
     }
 
-    /// A new part.
-    pub fn part(&mut self, title: &str) {
-        self.contents.push(title.to_owned());
+    /// A new part, about this file.
+    pub fn part(&mut self, title: &str, file: &str) {
+        self.contents.push(format!("{title} ({file})"));
         let _ = writeln!(
             self.body,
             "<h2 id=\"part{}\">{}</h2>",

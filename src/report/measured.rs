@@ -3,7 +3,7 @@
 use super::charts::{Axes, Bar, Line, Range, bars, both, lines, ranges};
 use super::html::Page;
 use super::input::{Host, Measured, Point, Series};
-use super::svg::figure;
+use super::svg::{exact, figure};
 use crate::model::{DType, ModelSource};
 use crate::plan::gpu::GPUS;
 use crate::plan::{Gpu, GraphFile, Limits, Plan, Precision, StepKind, StepShape};
@@ -67,12 +67,13 @@ impl Floor {
 }
 
 pub fn write(page: &mut Page, measured: &Measured) {
-    page.part(&format!(
+    let title = format!(
         "Decode: {} in {} on {}",
         measured.model,
         measured.dtype,
         short(&measured.device)
-    ));
+    );
+    page.part(&title, &measured.file);
     words(page, measured);
     let floor = Floor::new(measured);
     latency(page, measured);
@@ -159,7 +160,7 @@ fn latency(page: &mut Page, measured: &Measured) {
         x: "sequences in the batch",
         y: "ms per step, median",
     };
-    page.chart(&both(|width| lines(&axes, &all, width)));
+    page.chart(&both(|width| lines(&axes, false, &all, width)));
 }
 
 /// To one decimal: what a percentage is good for here.
@@ -216,13 +217,13 @@ fn throughput(page: &mut Page, measured: &Measured, floor: Option<&Floor>) {
         x: "sequences in the batch",
         y: "tokens per second",
     };
-    page.chart(&both(|width| lines(&axes, &all, width)));
+    page.chart(&both(|width| lines(&axes, true, &all, width)));
     match floor {
         Some(floor) => page.note(&format!(
-            "Roofline: for each operation of the plan the longer of its bytes at {} TB/s and its FLOPs at the peak rate ({}), one after the other, for sequences of {} tokens. It takes for granted that experts are chosen evenly; launches and waits are not in it.",
+            "Roofline: for each operation of the plan the longer of its bytes at {} TB/s and its FLOPs at the peak rate, one after the other, for sequences of {} tokens. The rates: {}. It takes for granted that experts are chosen evenly; launches and waits are not in it.",
             figure(floor.gpu.bytes_per_s / 1e12),
-            floor.gpu.source,
-            floor.context
+            floor.context,
+            floor.gpu.source
         )),
         None => page.note("No roofline: the model's shape or the device's rates are not known here."),
     }
@@ -304,7 +305,7 @@ fn tails(page: &mut Page, measured: &Measured) {
     if !ratios.is_empty() {
         let list: Vec<String> = ratios
             .iter()
-            .map(|(way, r)| format!("{way} {}", figure((r * 100.0).round() / 100.0)))
+            .map(|(way, r)| format!("{way} {}", format!("{r:.2}")))
             .collect();
         page.text(&format!(
             "p99 with a busy host over p99 with an idle one, in the batch where that is largest: {}. Busy: threads that spin, beside the run.",
@@ -377,11 +378,11 @@ fn numbers(page: &mut Page, measured: &Measured, floor: Option<&Floor>) {
                 point.steps.to_string(),
             ];
             let ms = [point.least_ms, point.p50_ms, point.p99_ms, point.p99_9_ms];
-            row.extend(ms.map(figure));
-            row.push(figure(point.tokens_per_s()));
+            row.extend(ms.map(exact));
+            row.push(exact(point.tokens_per_s()));
             if let Some(ms) = floor.and_then(|floor| floor.ms.get(&batch)) {
                 row.extend([
-                    figure(*ms),
+                    exact(*ms),
                     format!("{}%", figure(round(ms / point.p50_ms * 100.0))),
                 ]);
             }
@@ -399,7 +400,7 @@ fn startup(page: &mut Page, measured: &Measured) {
     let rows: Vec<Vec<String>> = measured
         .startup
         .iter()
-        .map(|s| vec![s.way.clone(), figure(s.load_ms), figure(s.capture_ms)])
+        .map(|s| vec![s.way.clone(), exact(s.load_ms), exact(s.capture_ms)])
         .collect();
     page.table(
         1,

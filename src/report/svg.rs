@@ -14,15 +14,24 @@ pub fn escape(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-/// A number as people read it: four figures, no more than it has.
+/// A number as people read it: four figures, no more than it needs.
 pub fn figure(value: f64) -> String {
+    let text = exact(value);
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+/// A number of a column of them: four figures, also where the last are 0.
+pub fn exact(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
     let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 6) as usize;
     let text = format!("{value:.digits$}");
     let text = match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        true => text,
         false => thousands(&text),
     };
     text.replace('-', "\u{2212}")
@@ -289,6 +298,8 @@ mod tests {
             "399",
         ];
         assert_eq!(text, expected);
+        let columns = [7.999783, 1.95, 16144.2].map(exact);
+        assert_eq!(columns, ["8.000", "1.950", "16\u{2009}144"]);
     }
 
     #[test]

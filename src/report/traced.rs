@@ -2,7 +2,7 @@
 
 use super::charts::{Axes, Piece, Range, bands, both, ranges, tracks};
 use super::html::Page;
-use super::svg::figure;
+use super::svg::{exact, figure};
 use super::trace::{Slice, Traced};
 use crate::trace::about::HostClock;
 
@@ -37,7 +37,7 @@ fn sorted(values: &[f32]) -> Vec<f32> {
 }
 
 fn or_dash(value: Option<f64>) -> String {
-    value.map_or("\u{2013}".to_owned(), figure)
+    value.map_or("\u{2013}".to_owned(), exact)
 }
 
 pub fn write(page: &mut Page, traced: &Traced) {
@@ -46,10 +46,11 @@ pub fn write(page: &mut Page, traced: &Traced) {
         .launch
         .as_deref()
         .map_or(String::new(), |way| format!(", {way}"));
-    page.part(&format!(
+    let title = format!(
         "Timeline: {} in {} on {}{launch}",
         about.model, about.dtype, about.device
-    ));
+    );
+    page.part(&title, &traced.file);
     words(page, traced);
     steps(page, traced);
     first_steps(page, traced);
@@ -128,10 +129,10 @@ fn steps(page: &mut Page, traced: &Traced) {
         rows.push(vec![
             name.clone(),
             ms.len().to_string(),
-            figure(least),
+            exact(least),
             or_dash(half),
             or_dash(p99),
-            figure(most),
+            exact(most),
             format!("{}%", figure((fill * 1e3).round() / 10.0)),
         ]);
     }
@@ -172,12 +173,18 @@ fn first_steps(page: &mut Page, traced: &Traced) {
             .filter(|s| s.track == traced.first_steps[0].track)
             .count()
     ));
-    page.key(&[
-        ("decode", DECODE),
-        ("mixed: prompts too", MIXED),
-        ("score", SCORE),
-        ("scheduler's turn", TURN),
-    ]);
+    let kinds = [
+        ("decode", "decode", DECODE),
+        ("mixed", "mixed: prompts too", MIXED),
+        ("score", "score", SCORE),
+        ("turn", "scheduler's turn", TURN),
+    ];
+    let slices = || traced.first_steps.iter().chain(&traced.first_turns);
+    let drawn = kinds
+        .into_iter()
+        .filter(|(kind, ..)| slices().any(|s| s.name.starts_with(kind)));
+    let drawn: Vec<(&str, usize)> = drawn.map(|(_, name, color)| (name, color)).collect();
+    page.key(&drawn);
     let piece = |slice: &Slice| Piece {
         name: slice.name.clone(),
         color: color(&slice.name),
