@@ -1,7 +1,8 @@
 //! tailgraph: batch inference for LFM2-MoE models whose schedule runs where the model runs.
 //!
 //! The layers, from the command line down; each may use only what stands to its right:
-//! `cli` -> `io`, `text` -> `runtime` -> `backend` -> `sys`, and everyone may use `plan` -> `model` -> `error`.
+//! `cli` -> `report` -> `trace` -> `io`, `text` -> `runtime` -> `backend` -> `sys`, and everyone may use `plan` ->
+//! `model` -> `error`.
 //!
 //! - [`model`]: config.json, weights (a checkpoint on disk or a random preset), nothing about how it runs
 //! - [`plan`]: a model as stages of operations with shapes, bytes and FLOPs; bucket ladders; memory arithmetic

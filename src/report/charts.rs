@@ -138,6 +138,15 @@ pub fn lines(axes: &Axes<'_>, log: bool, lines: &[Line], width: f64) -> String {
     svg.finish(axes.label)
 }
 
+/// Where an axis' name stands: below the axis, or on a narrow screen, which it fills, in the middle of the chart.
+fn middle(left: f64, right: f64, width: f64) -> f64 {
+    if width < 500.0 {
+        width / 2.0
+    } else {
+        (left + right) / 2.0
+    }
+}
+
 /// A row of a range chart: a line from the first to the last value, a mark at the first, a tick at those between, a ring
 /// at the last.
 pub struct Range {
@@ -170,7 +179,13 @@ pub fn ranges(axes: &Axes<'_>, groups: &[(String, Vec<Range>)], width: f64) -> S
         svg.line((x.at(tick), 6.0), (x.at(tick), floor), "grid");
         svg.text(x.at(tick), floor + 16.0, "middle", "tick", &figure(tick));
     }
-    svg.text((left + right) / 2.0, height - 4.0, "middle", "axis", axes.x);
+    svg.text(
+        middle(left, right, width),
+        height - 4.0,
+        "middle",
+        "axis",
+        axes.x,
+    );
     let mut y = 4.0;
     for (group, ranges) in groups {
         y += 18.0;
@@ -242,7 +257,13 @@ pub fn bars(axes: &Axes<'_>, groups: &[(String, Vec<Bar>)], width: f64) -> Strin
         svg.line((x.at(tick), 6.0), (x.at(tick), floor), class);
         svg.text(x.at(tick), floor + 16.0, "middle", "tick", &figure(tick));
     }
-    svg.text((left + width) / 2.0, height - 4.0, "middle", "axis", axes.x);
+    svg.text(
+        middle(left, width, width),
+        height - 4.0,
+        "middle",
+        "axis",
+        axes.x,
+    );
     let mut y = 4.0;
     for (group, bars) in groups {
         y += 18.0;
@@ -310,7 +331,13 @@ pub fn tracks(axes: &Axes<'_>, tracks: &[(String, Vec<Piece>)], width: f64) -> S
         svg.line((x.at(tick), 6.0), (x.at(tick), floor), "grid");
         svg.text(x.at(tick), floor + 16.0, "middle", "tick", &figure(tick));
     }
-    svg.text((left + width) / 2.0, height - 4.0, "middle", "axis", axes.x);
+    svg.text(
+        middle(left, width, width),
+        height - 4.0,
+        "middle",
+        "axis",
+        axes.x,
+    );
     let mut y = 8.0;
     for (name, pieces) in tracks {
         if above {
@@ -327,7 +354,9 @@ pub fn tracks(axes: &Axes<'_>, tracks: &[(String, Vec<Piece>)], width: f64) -> S
                 figure(piece.from),
                 figure(piece.to)
             );
-            let class = format!("piece f{}", piece.color);
+            // An edge would hide a piece that is thinner than it.
+            let edge = if wide > 3.0 { "piece " } else { "" };
+            let class = format!("{edge}f{}", piece.color);
             svg.rect((from, top + 1.0), (wide, row - 4.0), &class, &title);
             if !thin && wide > piece.name.len() as f64 * 6.8 + 8.0 {
                 let class = format!("inside i{}", piece.color);

@@ -23,7 +23,7 @@ code { font: .88em ui-monospace, monospace; background: var(--panel); padding: .
   overflow-wrap: anywhere; }
 .chart { margin: 12px 0; }
 .chart svg { display: block; max-width: 100%; height: auto; }
-.narrow { display: none; }
+.narrow { display: none; } .narrow svg { width: 100%; max-width: 480px; }
 @media (max-width: 640px) { .wide { display: none; } .narrow { display: block; } main { padding: 18px 10px 48px; }
   body { font-size: 15px; } }
 .scroll { overflow-x: auto; margin: 12px 0; }

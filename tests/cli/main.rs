@@ -4,6 +4,7 @@ mod generate;
 mod interrupted;
 mod pages;
 mod replay;
+mod report;
 mod run;
 mod schema;
 mod score;
