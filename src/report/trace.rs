@@ -115,6 +115,12 @@ impl Steps {
     }
 }
 
+/// Of a request's track.
+#[derive(Default, Deserialize)]
+struct Id {
+    local: String,
+}
+
 /// An event, as far as it is looked at.
 #[derive(Deserialize)]
 struct Event {
@@ -123,7 +129,7 @@ struct Event {
     #[serde(default)]
     tid: u32,
     #[serde(default)]
-    id: String,
+    id2: Id,
     #[serde(default)]
     ts: f64,
     #[serde(default)]
@@ -225,20 +231,20 @@ impl Seen {
                     phases: vec![],
                 };
                 self.open
-                    .insert(event.id.clone(), (event.ts, request, event.ts));
+                    .insert(event.id2.local.clone(), (event.ts, request, event.ts));
             }
             (true, false) => {
-                if let Some((_, _, from)) = self.open.get_mut(&event.id) {
+                if let Some((_, _, from)) = self.open.get_mut(&event.id2.local) {
                     *from = event.ts;
                 }
             }
             (false, false) => {
-                if let Some((_, request, from)) = self.open.get_mut(&event.id) {
+                if let Some((_, request, from)) = self.open.get_mut(&event.id2.local) {
                     request.phases.push((event.name.clone(), *from, event.ts));
                 }
             }
             (false, true) => {
-                let Some((seen, request, _)) = self.open.remove(&event.id) else {
+                let Some((seen, request, _)) = self.open.remove(&event.id2.local) else {
                     return;
                 };
                 let phase = |name: &str| request.phases.iter().find(|(phase, ..)| phase == name);

@@ -22,7 +22,7 @@ struct Event<'a, A> {
     #[serde(skip_serializing_if = "Option::is_none")]
     cat: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<String>,
+    id2: Option<Id>,
     pid: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     tid: Option<u32>,
@@ -31,6 +31,12 @@ struct Event<'a, A> {
     #[serde(skip_serializing_if = "Option::is_none")]
     dur: Option<f64>,
     args: A,
+}
+
+/// Of a track that nests, within its process: Perfetto shows one without a process outside of all.
+#[derive(Serialize)]
+struct Id {
+    local: String,
 }
 
 /// No arguments.
@@ -93,7 +99,7 @@ impl Out {
             ph: "M",
             name,
             cat: None,
-            id: None,
+            id2: None,
             pid: track.process,
             tid: (track.thread > 0).then_some(track.thread),
             ts: None,
@@ -132,7 +138,7 @@ impl Out {
             ph: "X",
             name,
             cat: None,
-            id: None,
+            id2: None,
             pid: track.process,
             tid: Some(track.thread),
             ts: Some(us(from_ns - self.zero_ns)),
@@ -154,9 +160,9 @@ impl Out {
             ph: "C",
             name,
             cat: None,
-            id: None,
+            id2: None,
             pid: process,
-            tid: None,
+            tid2: None,
             ts: Some(us(at_ns - self.zero_ns)),
             dur: None,
             args: serde_json::Map::from_iter([(unit.to_owned(), value.into())]),
@@ -177,9 +183,11 @@ impl Out {
             ph: if begin { "b" } else { "e" },
             name,
             cat: Some("request"),
-            id: Some(format!("0x{id:x}")),
+            id2: Some(Id {
+                local: format!("0x{id:x}"),
+            }),
             pid: process,
-            tid: None,
+            tid2: None,
             ts: Some(us(at_ns - self.zero_ns)),
             dur: None,
             args,

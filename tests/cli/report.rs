@@ -268,8 +268,9 @@ fn a_trace_has_its_numbers_on_the_page() {
     let mut spans = std::collections::HashMap::new();
     for event in longest {
         let ts = event["ts"].as_f64().unwrap();
-        *spans.entry(event["id"].to_string()).or_insert(0.0) +=
-            if event["ph"] == "b" { -ts } else { ts };
+        *spans
+            .entry(event["id2"]["local"].to_string())
+            .or_insert(0.0) += if event["ph"] == "b" { -ts } else { ts };
     }
     same(
         &row[5],

@@ -119,7 +119,7 @@ fn requests(trace: &Value) -> BTreeMap<String, (Slice, Vec<Slice>)> {
         .iter()
         .filter(|event| event["cat"] == "request")
     {
-        let id = event["id"].as_str().unwrap();
+        let id = event["id2"]["local"].as_str().unwrap();
         let stack = open.entry(id).or_default();
         if event["ph"] == "b" {
             assert!(!done.contains_key(id), "{id} begins twice");
