@@ -1,14 +1,10 @@
 //! The part of a page about measured decode steps.
 
 use super::charts::{Axes, Bar, Line, Range, bars, both, lines, ranges};
+use super::floor::Floor;
 use super::html::Page;
 use super::input::{Host, Measured, Point, Series};
 use super::svg::{exact, figure};
-use crate::model::{DType, ModelSource};
-use crate::plan::gpu::GPUS;
-use crate::plan::{Gpu, GraphFile, Limits, Plan, Precision, StepKind, StepShape};
-use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// The colour of a way, the same in every chart.
 fn color(way: &str) -> usize {
@@ -21,50 +17,6 @@ fn color(way: &str) -> usize {
 }
 
 const NEUTRAL: usize = 9;
-
-/// The least time that the plan's operations take on the device, by sequences.
-struct Floor {
-    gpu: &'static Gpu,
-    ms: BTreeMap<u32, f64>,
-    context: u32,
-}
-
-impl Floor {
-    /// `None` where the model or the GPU is not known here.
-    fn new(measured: &Measured) -> Option<Self> {
-        let gpu = GPUS.into_iter().find(|gpu| {
-            let name = gpu.title.split(' ').next().unwrap_or(gpu.title);
-            measured.device.contains(name)
-        })?;
-        let dtype = match measured.dtype.as_str() {
-            "f32" => DType::F32,
-            "bf16" => DType::BF16,
-            "f16" => DType::F16,
-            _ => return None,
-        };
-        let (config, _) = ModelSource::parse(&measured.model).ok()?.config().ok()?;
-        let plan: Plan = GraphFile::open(None)
-            .ok()?
-            .plan(Arc::new(config), &Limits::default())
-            .ok()?;
-        // Half of the new tokens are there in the middle of a run.
-        let context = measured.prompt_tokens + measured.new_tokens / 2;
-        let at = |rows: u32| {
-            let shape = StepShape {
-                kind: StepKind::Decode,
-                rows,
-                context,
-            };
-            gpu.step_us(&plan, &shape, Precision::new(dtype, DType::BF16)) / 1e3
-        };
-        let ms = measured
-            .batches()
-            .into_iter()
-            .map(|rows| (rows, at(rows)))
-            .collect();
-        Some(Self { gpu, ms, context })
-    }
-}
 
 pub fn write(page: &mut Page, measured: &Measured) {
     let title = format!(
@@ -305,7 +257,7 @@ fn tails(page: &mut Page, measured: &Measured) {
     if !ratios.is_empty() {
         let list: Vec<String> = ratios
             .iter()
-            .map(|(way, r)| format!("{way} {}", format!("{r:.2}")))
+            .map(|(way, r)| format!("{way} {r:.2}"))
             .collect();
         page.text(&format!(
             "p99 with a busy host over p99 with an idle one, in the batch where that is largest: {}. Busy: threads that spin, beside the run.",

@@ -2,15 +2,18 @@
 //!
 //! - [`input`]: files of every kind, adapted to one shape; [`trace`]: a trace, read event by event
 //! - `measured`, `traced`: what a page says of each
-//! - [`charts`]: kinds of charts; [`svg`]: marks, scales, numbers; `html`: the page
+//! - `floor`: the roofline of what was measured
+//! - [`charts`], [`time`]: kinds of charts; [`svg`]: marks, scales, numbers; `html`: the page
 //!
 //! A title states a finding only where the numbers show it. Uses the plan for rooflines; the command line uses it.
 
 pub mod charts;
+mod floor;
 mod html;
 pub mod input;
 mod measured;
 pub mod svg;
+pub mod time;
 pub mod trace;
 mod traced;
 

@@ -1,8 +1,9 @@
 //! The part of a page about a trace.
 
-use super::charts::{Axes, Piece, Range, bands, both, ranges, tracks};
+use super::charts::{Axes, Range, both, ranges};
 use super::html::Page;
 use super::svg::{exact, figure};
+use super::time::{Piece, bands, tracks};
 use super::trace::{Slice, Traced};
 use crate::trace::about::HostClock;
 

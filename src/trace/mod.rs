@@ -3,7 +3,8 @@
 //! - [`timeline`]: a recording's lines, one after the other, as tracks of steps, turns and counters; the scheduler core is
 //!   run again beside it, so that what the records leave open (which requests, when admitted) is known exactly
 //! - [`requests`]: a track per request
-//! - [`live`]: a run that is going on: the same lines, and what the host does, on a thread of its own
+//! - [`live`]: a run that is going on: the same lines, and what the host does; `writer`, a thread of its own, writes them;
+//!   `stages` times stages that work side by side
 //! - [`clock`]: the host's clock and the scheduler's, and how far apart they are
 //! - [`json`]: events as text, written as they come; [`about`]: what the file says of itself
 //!
@@ -16,6 +17,7 @@ pub mod live;
 mod requests;
 mod stages;
 pub mod timeline;
+mod writer;
 
 pub use about::About;
 pub use live::Live;

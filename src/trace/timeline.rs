@@ -80,12 +80,24 @@ struct Flying {
 }
 
 /// The counters' last values; a counter is written where it changes.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 struct Counters {
     queue_depth: u64,
     running: u64,
     free_pages: u64,
     padding_rows: u64,
+}
+
+impl Counters {
+    /// Name, unit and value of each.
+    fn named(self) -> [(&'static str, &'static str, u64); 4] {
+        [
+            ("queue depth", "requests", self.queue_depth),
+            ("running", "sequences", self.running),
+            ("free pages", "pages", self.free_pages),
+            ("padding rows", "rows", self.padding_rows),
+        ]
+    }
 }
 
 /// A trace in the making.
@@ -136,7 +148,7 @@ impl Timeline {
         out.process(DEVICE, &device, 0)?;
         out.thread(TURNS, "scheduler turns")?;
         if header.engine.stages == 1 {
-            out.thread(stage_track(0), "stage 0 (all stages of this device)")?;
+            out.thread(stage_track(0), "stage 0 (all stages)")?;
         }
         out.process(requests::PROCESS, "requests", 2)?;
         if header.engine.stages > 1 {
@@ -313,16 +325,11 @@ impl Timeline {
             padding_rows: padding_rows.into(),
         };
         let old = self.counters.replace(new);
-        let counters: [(&str, &str, fn(Counters) -> u64); 4] = [
-            ("queue depth", "requests", |c| c.queue_depth),
-            ("running", "sequences", |c| c.running),
-            ("free pages", "pages", |c| c.free_pages),
-            ("padding rows", "rows", |c| c.padding_rows),
-        ];
-        for (name, unit, value) in counters {
-            if old.map(value) != Some(value(new)) {
+        let old = old.map(Counters::named);
+        for (n, (name, unit, value)) in new.named().into_iter().enumerate() {
+            if old.is_none_or(|old| old[n].2 != value) {
                 let at = turn.end_ns.into();
-                self.out.counter(DEVICE, name, unit, at, value(new))?;
+                self.out.counter(DEVICE, name, unit, at, value)?;
             }
         }
         Ok(())
