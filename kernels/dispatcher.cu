@@ -48,7 +48,7 @@ __device__ inline uint32_t turn(tg_state *state, tg_rings *rings) {
   __syncthreads();
 #pragma unroll
   for (uint32_t phase = 0; phase < TG_PHASES; phase++) {
-    tg_phase(state, rings, start_ns, phase, threadIdx.x, blockDim.x);
+    tg_phase(state, rings, start_ns, phase, threadIdx.x, TG_MAX_LANES);
     __syncthreads();
   }
   return state->outcome.action;
@@ -66,32 +66,78 @@ __device__ inline uint32_t launch_next(const tg_state *state, const tg_graphs *g
   return 1;
 }
 
+/* The head of the state block, up to the mailboxes, which others may write. */
+constexpr uint32_t HEAD_BYTES = offsetof(tg_state, mailbox);
+static_assert(HEAD_BYTES % sizeof(uint4) == 0 && HEAD_BYTES / sizeof(uint4) <= TG_MAX_LANES, "a load a thread");
+constexpr uint32_t LAYOUT_AT = offsetof(tg_rings, bytes), LAYOUT_BYTES = sizeof(tg_rings) - LAYOUT_AT;
+static_assert(LAYOUT_AT % sizeof(uint4) == 0 && sizeof(tg_device) % sizeof(uint4) == 0 && LAYOUT_BYTES % sizeof(uint4) == 0, "copied in 16s");
+
+__device__ inline void copy(void *to, const void *from, uint32_t bytes, uint32_t thread, uint32_t threads) {
+  uint4 *out = static_cast<uint4 *>(to);
+  const uint4 *in = static_cast<const uint4 *>(from);
+  for (uint32_t i = thread; i < bytes / sizeof(uint4); i += threads) out[i] = in[i];
+}
+
+/* Loads the line at `p`, and lets nobody wait for it. */
+__device__ inline void touch(const void *p) {
+  asm volatile("{.reg .u32 word; ld.global.u32 word, [%0];}" ::"l"(p));
+}
+
+/* Brings what a turn will look at near, since the step that runs has read more weights than the cache holds. What
+ * the kernels of a step write may come no nearer than the second-level cache. */
+__device__ inline void touch(tg_state *block, const tg_state *state, const tg_graphs *graphs) {
+  const uint32_t t = threadIdx.x;
+  const tg_step *step = &state->steps[tg_step_place(state, state->outcome.step)];
+  if (t < state->config.slots) {
+    const tg_slot *slot = static_cast<tg_slot *>(tg_at(block, state->slot_table)) + t;
+    touch(&slot->phase);
+    touch(&slot->sampling.logprobs);
+    touch(static_cast<uint32_t *>(tg_at(block, step->slot_sequence_table)) + t);
+    touch(static_cast<tg_sequence *>(tg_at(block, step->sequence_table)) + t);
+    touch(static_cast<uint32_t *>(tg_at(block, step->sample_table)) + t);
+    touch(static_cast<tg_row *>(tg_at(block, step->row_table)) + t);
+    prefetch_line(static_cast<tg_sampled *>(tg_at(block, step->sampled_table)) + t);
+  }
+  if (t == 32) touch(&graphs->stages);
+  if (t > 32 && t - 33 < TG_MAX_BUCKETS) touch(&graphs->step[0][TG_KIND_DECODE][t - 33]);
+}
+
 /* `ran` is 1 in a step graph, where this node comes after the step that the last turn composed: its results
  * are in the step's sampled_table. It is 0 in the idle graph. `layout` is a copy of the rings' head in device
- * memory. */
+ * memory. No kernel of a step writes the state's head, so it is brought while they still run. */
 extern "C" __global__ void __launch_bounds__(TG_MAX_LANES)
-    tg_dispatch(tg_state *state, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, uint32_t ran) {
+    tg_dispatch(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, uint32_t ran) {
   __shared__ uint32_t launched;
+  __shared__ __align__(16) unsigned char head[HEAD_BYTES];
+  tg_state *state = reinterpret_cast<tg_state *>(head);
+  let_next_kernel_start();
+  copy(state, block, HEAD_BYTES, threadIdx.x, TG_MAX_LANES);
+  copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, TG_MAX_LANES);
+  look(rings);
+  __syncthreads();
+  touch(block, state, graphs);
   if (threadIdx.x == 0) {
-    tg_device.layout = layout;
+    tg_device.block = block;
+    tg_device.returned_step = ran ? state->outcome.step : TG_NO_STEP;
     tg_device.releases = 0;
     launched = 1;
   }
-  look(rings);
-  begin_kernel();
-  if (ran && threadIdx.x == 0 && !tg_mailbox_post(&state->mailbox[0], state->outcome.step)) state->error = TG_ERROR_MAILBOX;
-  __syncthreads();
+  wait_for_earlier_kernels();
 
   uint32_t pause_ns = FIRST_PAUSE_NS;
   for (uint32_t poll = 0;; poll++) {
     uint32_t action = turn(state, rings);
     bool waits = action == TG_ACTION_IDLE || action == TG_ACTION_BLOCKED;
     bool again = waits && poll < POLLS;
-    /* While the first thread sends what this turn leaves for the host, one of another warp launches. */
-    if (threadIdx.x == 32 && !again && (waits || action == TG_ACTION_STEP)) launched = launch_next(state, graphs, action);
-    if (threadIdx.x == 0) {
-      tg_trace_write(state, rings, now_ns(), 0);
-      tg_flush();
+    /* The second warp launches, while the first sends what this turn leaves for the host and the others take the
+     * state's head back. */
+    if (threadIdx.x / 32 == 1) {
+      if (threadIdx.x == 32 && !again && (waits || action == TG_ACTION_STEP)) launched = launch_next(state, graphs, action);
+    } else {
+      if (threadIdx.x == 0) tg_trace_write(state, rings, now_ns(), 0);
+      asm volatile("bar.sync 1, %0;" ::"n"(TG_MAX_LANES - 32) : "memory");
+      if (threadIdx.x == 0) tg_flush();
+      if (!again && threadIdx.x >= 64) copy(block, state, HEAD_BYTES, threadIdx.x - 64, TG_MAX_LANES - 64);
     }
     if (!again) break;
     if (state->outcome.changed) {
@@ -104,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(TG_MAX_LANES)
   }
   __syncthreads();
   if (threadIdx.x == 0 && !launched) {
-    state->error = TG_ERROR_LAUNCH;
+    block->error = TG_ERROR_LAUNCH;
     tg_release(&rings->action.value, (uint64_t)TG_ERROR_LAUNCH << 32 | TG_ACTION_ERROR);
   }
 }

@@ -78,7 +78,7 @@ TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at)
     const tg_request *front = tg_waiting_at(state, number);
     uint32_t reason = tg_front_end(state, front, seen_ns);
     if (reason != TG_END_NONE) {
-      tg_event *event = (tg_event *)tg_at(state, state->pending_table) + at;
+      tg_event *event = (tg_event *)tg_table(state, state->pending_table) + at;
       tg_slot none;
       none.request = number;
       none.end_reason = reason;

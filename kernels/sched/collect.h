@@ -67,7 +67,7 @@ TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uin
   uint32_t collecting = open && state->pending == 0u;
   uint32_t returned = collecting && inputs->returned && tg_in_flight(state) != 0u;
   const tg_step *step = tg_step_at(state, state->steps_collected);
-  uint32_t *notes = tg_words(state, state->note_table);
+  uint32_t *notes = tg_notes(state);
   uint64_t counts = 0u;
   uint32_t end = tg_first_slot(state, lane + 1u, lanes);
 
@@ -76,7 +76,7 @@ TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uin
     turn->open = open;
     turn->collecting = collecting;
     turn->returned_step = returned ? state->steps_collected : TG_NO_STEP;
-    turn->sampled_place = (uint32_t)(sampled % state->config.steps_in_flight);
+    turn->sampled_place = tg_step_place(state, sampled);
     turn->requests_seen = state->requests_seen;
     turn->controls_taken = state->controls_taken;
     if (inputs->returned && !returned) tg_set_bits(&state->broken, 1u);
@@ -150,7 +150,7 @@ TG_FN void tg_fill_token(tg_event *event, uint64_t now_ns, const tg_slot *slot, 
 TG_FN void tg_phase_place(tg_state *state, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   if (!turn->open) return;
-  const uint32_t *notes = tg_words(state, state->note_table);
+  const uint32_t *notes = tg_notes(state);
   uint64_t before = tg_count_before(turn, lane);
   uint32_t at = TG_COUNTED(before, TG_TOKENS) + TG_COUNTED(before, TG_ENDS);
   uint32_t ended = TG_COUNTED(before, TG_ENDS);
@@ -173,7 +173,7 @@ TG_FN void tg_phase_place(tg_state *state, uint32_t lane, uint32_t lanes) {
   if (TG_COUNTED(counts, TG_TOKENS) + TG_COUNTED(counts, TG_ENDS) == 0u) return;
   for (uint32_t index = first; index < end; index++) {
     tg_slot *slot = &tg_slots(state)[index];
-    tg_event *pending = (tg_event *)tg_at(state, state->pending_table);
+    tg_event *pending = (tg_event *)tg_table(state, state->pending_table);
     uint32_t *samples = tg_words(state, state->pending_sample_table);
     if (notes[index] & TG_NOTE_TOKEN) {
       tg_fill_token(&pending[at], state->inputs.now_ns, slot, turn->returned_step);

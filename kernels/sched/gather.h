@@ -34,6 +34,18 @@ TG_FN void tg_look(tg_inputs *inputs, tg_rings *rings) {
 #endif
 }
 
+/* Lane 0: has a step come back? The last stage posts it; but a dispatcher ends the very graph that was its step's. */
+TG_FN uint32_t tg_take_returned(tg_state *state, uint64_t *step) {
+#ifdef __CUDACC__
+  (void)state;
+  *step = tg_device.returned_step;
+  tg_device.returned_step = TG_NO_STEP;
+  return *step != TG_NO_STEP;
+#else
+  return tg_mailbox_take(&state->mailbox[0], step);
+#endif
+}
+
 /* Phase: the clock, the indices, and at most one returned step. Lane 0, but for the clearing. */
 TG_FN void tg_phase_gather(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t lane, uint32_t lanes) {
   tg_inputs *inputs = &state->inputs;
@@ -47,7 +59,7 @@ TG_FN void tg_phase_gather(tg_state *state, tg_rings *rings, uint64_t now_ns, ui
 
   /* While events wait to be published, their samples still lie in the tables of the last returned step. */
   if (!tg_is_open(state, rings) || TG_MUT(2, state->pending != 0u, 0u)) return;
-  if (!tg_mailbox_take(&state->mailbox[0], &step)) return;
+  if (!tg_take_returned(state, &step)) return;
   if (tg_in_flight(state) == 0u || step != state->steps_collected) {
     state->error = TG_ERROR_MAILBOX;
     return;

@@ -19,7 +19,7 @@
 
 #define TG_GROUP 16u      /* lanes whose counts are summed together on the way to a prefix sum */
 
-/* note_table: what the collect phase found out about a slot. */
+/* Notes: what the collect phase found out about a slot. */
 #define TG_NOTE_TOKEN 1u
 #define TG_NOTE_END 2u
 #define TG_NOTE_CANDIDATE 4u
@@ -73,13 +73,34 @@ typedef struct tg_turn {
   uint32_t next_cursor;
 } tg_turn;
 
-TG_FN tg_turn *tg_scratch(tg_state *state) { return (tg_turn *)tg_at(state, state->scratch_table); }
+#ifdef __CUDACC__
+static __shared__ tg_turn tg_device_turn;
+static __shared__ uint32_t tg_device_notes[TG_MAX_SLOTS];
+#endif
 
-TG_FN tg_ended *tg_ended_list(tg_state *state) { return (tg_ended *)tg_at(state, state->ended_table); }
+TG_FN tg_turn *tg_scratch(tg_state *state) {
+#ifdef __CUDACC__
+  (void)state;
+  return &tg_device_turn;
+#else
+  return (tg_turn *)tg_table(state, state->scratch_table);
+#endif
+}
 
-TG_FN tg_taken *tg_taken_list(tg_state *state) { return (tg_taken *)tg_at(state, state->taken_table); }
+TG_FN uint32_t *tg_notes(tg_state *state) {
+#ifdef __CUDACC__
+  (void)state;
+  return tg_device_notes;
+#else
+  return tg_words(state, state->note_table);
+#endif
+}
 
-TG_FN tg_chunk *tg_chunk_list(tg_state *state) { return (tg_chunk *)tg_at(state, state->chunk_table); }
+TG_FN tg_ended *tg_ended_list(tg_state *state) { return (tg_ended *)tg_table(state, state->ended_table); }
+
+TG_FN tg_taken *tg_taken_list(tg_state *state) { return (tg_taken *)tg_table(state, state->taken_table); }
+
+TG_FN tg_chunk *tg_chunk_list(tg_state *state) { return (tg_chunk *)tg_table(state, state->chunk_table); }
 
 TG_FN uint32_t tg_pages_of(const tg_state *state, uint64_t tokens) {
   return (uint32_t)((tokens + TG_MUT(11, state->config.page_tokens - 1u, 0u)) / state->config.page_tokens);
