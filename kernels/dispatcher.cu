@@ -48,6 +48,7 @@ __device__ inline uint32_t turn(tg_state *state, tg_rings *rings) {
   __syncthreads();
 #pragma unroll
   for (uint32_t phase = 0; phase < TG_PHASES; phase++) {
+    if (phase > TG_COLLECT_PHASE && phase < TG_FINISH_PHASE && tg_is_routine(state)) continue;
     tg_phase(state, rings, start_ns, phase, threadIdx.x, TG_MAX_LANES);
     __syncthreads();
   }
@@ -120,6 +121,7 @@ extern "C" __global__ void __launch_bounds__(TG_MAX_LANES)
     tg_device.block = block;
     tg_device.returned_step = ran ? state->outcome.step : TG_NO_STEP;
     tg_device.releases = 0;
+    tg_device_turn.ends_something = 0;
     launched = 1;
   }
   wait_for_earlier_kernels();

@@ -54,6 +54,8 @@ typedef struct tg_turn {
   uint64_t returned_step;         /* TG_NO_STEP: none */
   uint64_t requests_seen;         /* before this turn */
   uint64_t controls_taken;        /* before this turn */
+  uint32_t only_step_is_new;      /* and no host, queue or slot asks for more than the next decode step, */
+  uint32_t ends_something;        /*   ... unless one of its rows was its slot's last (0 between turns) */
   uint32_t open;                  /* 0: the turn does nothing (stop, error, trace ring full) */
   uint32_t collecting;            /* 1: no event was left over, so this turn may collect and admit */
   uint32_t sampled_place;         /* place of the step that the pending events' samples lie in */
@@ -85,6 +87,12 @@ TG_FN tg_turn *tg_scratch(tg_state *state) {
 #else
   return (tg_turn *)tg_table(state, state->scratch_table);
 #endif
+}
+
+/* After the survey: do the routine's phases stand in for the others? */
+TG_FN uint32_t tg_is_routine(tg_state *state) {
+  const tg_turn *turn = tg_scratch(state);
+  return turn->only_step_is_new && !turn->ends_something;
 }
 
 TG_FN uint32_t *tg_notes(tg_state *state) {
