@@ -79,28 +79,15 @@ __device__ inline void copy(void *to, const void *from, uint32_t bytes, uint32_t
   for (uint32_t i = thread; i < bytes / sizeof(uint4); i += threads) out[i] = in[i];
 }
 
-/* Loads the line at `p`, and lets nobody wait for it. */
-__device__ inline void touch(const void *p) {
-  asm volatile("{.reg .u32 word; ld.global.u32 word, [%0];}" ::"l"(p));
-}
-
-/* Brings what a turn will look at near, since the step that runs has read more weights than the cache holds. What
- * the kernels of a step write may come no nearer than the second-level cache. */
-__device__ inline void touch(tg_state *block, const tg_state *state, const tg_graphs *graphs) {
+/* Brings what a turn will look at near, since the step that runs has read more weights than the cache holds. */
+__device__ inline void bring(tg_state *state, const tg_graphs *graphs) {
   const uint32_t t = threadIdx.x;
-  const tg_step *step = &state->steps[tg_step_place(state, state->outcome.step)];
-  if (t < state->config.slots) {
-    const tg_slot *slot = static_cast<tg_slot *>(tg_at(block, state->slot_table)) + t;
-    touch(&slot->phase);
-    touch(&slot->sampling.logprobs);
-    touch(static_cast<uint32_t *>(tg_at(block, step->slot_sequence_table)) + t);
-    touch(static_cast<tg_sequence *>(tg_at(block, step->sequence_table)) + t);
-    touch(static_cast<uint32_t *>(tg_at(block, step->sample_table)) + t);
-    touch(static_cast<tg_row *>(tg_at(block, step->row_table)) + t);
-    prefetch_line(static_cast<tg_sampled *>(tg_at(block, step->sampled_table)) + t);
-  }
-  if (t == 32) touch(&graphs->stages);
-  if (t > 32 && t - 33 < TG_MAX_BUCKETS) touch(&graphs->step[0][TG_KIND_DECODE][t - 33]);
+  const tg_step *step = tg_step_at(state, state->steps_collected);
+  if (tg_device.returned_step != TG_NO_STEP && t < step->decode_rows) tg_device_near[t] = tg_near_of(state, step, t);
+  if (t < step->sample_rows) prefetch_line(&tg_samples(state, step)[t]);
+  if (t < state->config.slots) prefetch_line(&tg_slots(state)[t].phase);
+  if (t < TG_KINDS) prefetch_line(graphs->step[0][t]);
+  if (t == TG_KINDS) prefetch_line(graphs);
 }
 
 /* `ran` is 1 in a step graph, where this node comes after the step that the last turn composed: its results
@@ -116,7 +103,6 @@ extern "C" __global__ void __launch_bounds__(TG_MAX_LANES)
   copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, TG_MAX_LANES);
   look(rings);
   __syncthreads();
-  touch(block, state, graphs);
   if (threadIdx.x == 0) {
     tg_device.block = block;
     tg_device.returned_step = ran ? state->outcome.step : TG_NO_STEP;
@@ -124,6 +110,8 @@ extern "C" __global__ void __launch_bounds__(TG_MAX_LANES)
     tg_device_turn.ends_something = 0;
     launched = 1;
   }
+  __syncthreads();
+  bring(state, graphs);
   wait_for_earlier_kernels();
 
   uint32_t pause_ns = FIRST_PAUSE_NS;

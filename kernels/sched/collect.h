@@ -132,13 +132,15 @@ TG_FN void tg_fill_end(tg_event *event, uint64_t now_ns, const tg_slot *slot) {
   event->step = 0u;
 }
 
-TG_FN void tg_fill_token(tg_event *event, uint64_t now_ns, const tg_slot *slot, uint64_t step) {
-  event->request = slot->request;
+/* `index`: how many tokens of the request went before. */
+TG_FN void tg_fill_token(tg_event *event, uint64_t now_ns, uint64_t request, uint32_t logprobs, int32_t token, uint32_t index,
+                         uint64_t step) {
+  event->request = request;
   event->time_ns = now_ns;
   event->type = TG_EVENT_TOKEN;
-  event->detail = slot->sampling.logprobs;
-  event->token = slot->last_token;
-  event->index = slot->generated - (slot->end_reason != TG_END_NOT_FINITE);
+  event->detail = logprobs;
+  event->token = token;
+  event->index = index;
   event->seen_ns = 0u;
   event->admitted_ns = 0u;
   event->first_ns = 0u;
@@ -176,7 +178,9 @@ TG_FN void tg_phase_place(tg_state *state, uint32_t lane, uint32_t lanes) {
     tg_event *pending = (tg_event *)tg_table(state, state->pending_table);
     uint32_t *samples = tg_words(state, state->pending_sample_table);
     if (notes[index] & TG_NOTE_TOKEN) {
-      tg_fill_token(&pending[at], state->inputs.now_ns, slot, turn->returned_step);
+      uint32_t index_of_token = slot->generated - (slot->end_reason != TG_END_NOT_FINITE);
+      tg_fill_token(&pending[at], state->inputs.now_ns, slot->request, slot->sampling.logprobs, slot->last_token, index_of_token,
+                    turn->returned_step);
       samples[at] = slot->sampling.logprobs == TG_LOGPROBS_NONE ? TG_NONE : notes[index] >> TG_NOTE_SAMPLE_SHIFT;
       at++;
     }
