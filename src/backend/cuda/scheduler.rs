@@ -122,7 +122,7 @@ impl GpuScheduler {
                     false => Ok(()),
                     // SAFETY: likewise.
                     true => unsafe {
-                        let launch = self.launch_of(abi::TG_MAX_LANES);
+                        let launch = self.launch_of(abi::TG_DISPATCH_THREADS);
                         self.dispatch.launch(stream, launch, dispatch)
                     },
                 };
@@ -169,7 +169,7 @@ impl DeviceScheduler for GpuScheduler {
         let idle = {
             let _range = range(names().capture);
             Captured::capture(&self.stream, "the idle dispatcher", |stream| {
-                let launch = Launch::blocks(1, abi::TG_MAX_LANES);
+                let launch = Launch::blocks(1, abi::TG_DISPATCH_THREADS);
                 // SAFETY: the arguments are the kernel's; the blocks live as above.
                 unsafe { self.dispatch.launch(stream, launch, &dispatch(0)) }
             })?
