@@ -1,18 +1,20 @@
-//! Times decode steps of a model on a GPU, in the three ways to launch them, and prints JSON:
+//! Times decode steps of a model on a GPU, in the ways to launch them, and prints JSON:
 //!
-//!     cargo run --release --features cuda --example decode_speed -- random:lfm2-8b-a1b bf16 [STEPS [BUSY]]
+//!     cargo run --release --features cuda --example decode_speed -- random:lfm2-8b-a1b bf16 [STEPS [BUSY [WAY,WAY,...]]]
 //!
 //! A step's time is from the turn that composed it to the turn that composed the next one, by the clock of whoever
 //! turns, over steps that all running sequences are in: at least STEPS (140) of them for each batch. `turn_us` of it is
 //! the scheduler's turn. With BUSY, all is measured twice: with the host idle, and beside that many threads that spin.
 //! `bare_ms` is the graph without a dispatcher, launched again and again by the host with nothing in between: the
-//! median over every eighth step of a run, since steps differ in the experts that they read.
+//! median over every eighth step of a run, since steps differ in the experts that they read. With WAYS (of bare,
+//! host-kernels, host-graph, host-graph-ahead and device-graph) only those.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tailgraph::backend::cuda::ahead::HostAhead;
 use tailgraph::backend::cuda::gpu::OpenGpu;
 use tailgraph::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
 use tailgraph::backend::cuda::model::{InOrder, Placement, programs};
@@ -95,9 +97,10 @@ struct Job<'a> {
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let usage = || Error::Usage("expected MODEL and bf16, f16 or f32, then STEPS and BUSY".into());
+    let usage =
+        || Error::Usage("expected MODEL and bf16, f16 or f32, then STEPS, BUSY and WAYS".into());
     let (name, dtype, numbers) = match &arguments[..] {
-        [name, dtype, numbers @ ..] if numbers.len() <= 2 => (name, dtype, numbers),
+        [name, dtype, numbers @ ..] if numbers.len() <= 3 => (name, dtype, numbers),
         _ => return Err(usage()),
     };
     let number = |at: usize, default| match numbers.get(at) {
@@ -122,16 +125,27 @@ fn main() -> Result<()> {
     };
     let done = |what: &str| eprintln!("{what} after {:.1} s", start.elapsed().as_secs_f64());
     done("loaded");
-    let bare_ms = job.bare()?;
+    let wanted = |way: &str| {
+        numbers
+            .get(2)
+            .is_none_or(|ways| ways.split(',').any(|w| w == way))
+    };
+    let bare_ms = match wanted("bare") {
+        true => job.bare()?,
+        false => BTreeMap::new(),
+    };
     done("bare graphs measured");
     let mut ways = BTreeMap::new();
     for (way, launch) in [
         ("host-kernels", Launch::HostKernels),
         ("host-graph", Launch::HostGraph),
+        ("host-graph-ahead", Launch::HostGraphAhead),
         ("device-graph", Launch::DeviceGraph),
     ] {
-        ways.insert(way, job.measure(launch)?);
-        done(&format!("{way} measured"));
+        if wanted(way) {
+            ways.insert(way, job.measure(launch)?);
+            done(&format!("{way} measured"));
+        }
     }
     let profile = if cfg!(debug_assertions) {
         ""
@@ -161,7 +175,7 @@ fn main() -> Result<()> {
 }
 
 impl Job<'_> {
-    /// An engine whose stage `wrap` may wrap, with the time that loading took.
+    /// An engine whose stage `wrap` may wrap (where the host launches it and waits), with the time that loading took.
     fn engine(
         &self,
         launch: Launch,
@@ -190,6 +204,11 @@ impl Job<'_> {
                 let (module, early) = (&self.gpu.module, self.gpu.overlaps_launches());
                 let device = GpuScheduler::new(context, module, programs, early)?;
                 Engine::on_device(Box::new(device), &ladders, &OPTIONS, capacities)
+            }
+            Launch::HostGraphAhead => {
+                let program = Box::new(InOrder(programs));
+                let stage = HostAhead::new(context, program, &ladders, &OPTIONS)?;
+                Engine::on_host(vec![Box::new(stage)], &ladders, &OPTIONS, capacities)
             }
             Launch::HostGraph | Launch::HostKernels => {
                 let way = match launch {
