@@ -100,7 +100,7 @@ impl Delivery {
     ) -> Result<Self> {
         let layout = Layout { lines, vocabulary };
         let memory = Pinned::new(context, layout.bytes())?;
-        let counter = Buffer::new(context, size_of::<u64>())?;
+        let counter = Buffer::named(context, "the logits' counter", size_of::<u64>())?;
         counter.write(stream, 0, &0u64.to_le_bytes())?;
         let failure = Arc::new(Failure::default());
         let end = Arc::new(AtomicBool::new(false));

@@ -45,6 +45,7 @@ pub struct HostLaunched {
     program: Box<dyn StepProgram>,
     /// By kind and bucket.
     steps: [Vec<Step>; 3],
+    stage: usize,
     samples: bool,
 }
 
@@ -99,6 +100,7 @@ impl HostLaunched {
             mirror,
             program,
             steps,
+            stage: stage.index,
             samples: stage.index + 1 == stage.count,
         })
     }
@@ -157,16 +159,26 @@ impl HostLaunched {
     }
 }
 
-impl StageBackend for HostLaunched {
-    fn run(&mut self, view: &StepView<'_>) -> Result<()> {
+impl HostLaunched {
+    fn run_step(&mut self, view: &StepView<'_>) -> Result<()> {
         let _range = range(self.step(view)?.name);
         self.mirror.send_step(&self.stream, view)?;
         // SAFETY: the step has been sent, the core chose a bucket that it fits, and `self` is borrowed alone until the
         // wait below.
         unsafe { self.launch(self.step(view)?) }?;
         match self.samples {
-            true => self.mirror.take_samples(&self.stream, view)?,
-            false => self.wait()?,
+            true => self.mirror.take_samples(&self.stream, view),
+            false => self.wait(),
+        }
+    }
+}
+
+impl StageBackend for HostLaunched {
+    fn run(&mut self, view: &StepView<'_>) -> Result<()> {
+        if let Err(error) = self.run_step(view) {
+            let step = step_name(self.stage, self.step(view)?.bucket);
+            let number = view.header().number;
+            return Err(Error::Runtime(format!("step {number} ({step}): {error}")));
         }
         self.program.check()
     }

@@ -103,7 +103,7 @@ impl Mirror {
         let layout = Layout::new(options);
         let mirror = Self {
             layout,
-            device: Buffer::new(context, layout.bytes)?,
+            device: Buffer::named(context, "the step's tables", layout.bytes)?,
             staging: Pinned::new(context, layout.bytes)?,
         };
         let mut head = abi::tg_state {

@@ -96,10 +96,10 @@ pub fn programs(
             operand: types.operand,
         },
     );
-    let arena = Buffer::new(&gpu.context, places.bytes)?;
+    let arena = Buffer::named(&gpu.context, "activations", places.bytes)?;
     arena.fill(&stream, 0)?;
     let (state, bytes) = layer_states(&config, options, types.operand);
-    let state_buffer = Buffer::new(&gpu.context, bytes)?;
+    let state_buffer = Buffer::named(&gpu.context, "keys, values and conv state", bytes)?;
     state_buffer.fill(&stream, 0)?;
     let state = state
         .into_iter()

@@ -129,7 +129,7 @@ impl DeviceWeights {
             matrices: types.weights,
         };
         measure.model(model)?;
-        let buffer = Buffer::new(context, measure.end)?;
+        let buffer = Buffer::named(context, "the weights", measure.end)?;
         let mut place = Placer {
             start: buffer.at(0),
             end: 0,
