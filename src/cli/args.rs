@@ -60,6 +60,9 @@ pub struct RunArgs {
     /// Who launches the kernels (GPUs only)
     #[arg(long, value_name = "WAY")]
     pub launch: Option<Launch>,
+    /// Give up where one step takes longer than this (GPUs only) [default: 60000]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT_MS))]
+    pub step_timeout_ms: Option<u64>,
     #[command(flatten)]
     pub buckets: BucketArgs,
 }

@@ -91,15 +91,28 @@ pub struct Subject {
 
 impl DoctorArgs {
     /// Looks at the machine, the build and the model, prints what it found, and returns whether all is well (a
-    /// warning is; a problem is not: exit code 1).
+    /// warning is; a problem is not: exit code 1). `unusable`: why the GPU that is asked for cannot be used.
     ///
     /// # Errors
     /// [`Error::Io`] where `out` cannot be written.
-    pub fn run(&self, subject: Option<&Subject>, out: &mut dyn Write) -> Result<bool> {
+    pub fn run(
+        &self,
+        unusable: Option<&str>,
+        subject: Option<&Subject>,
+        out: &mut dyn Write,
+    ) -> Result<bool> {
         let available = Available::now();
         let mut checks = machine(available.as_ref());
         checks.push(build());
-        checks.push(gpu());
+        checks.push(match unusable {
+            Some(why) => Check::not_ok(
+                "gpu",
+                Status::Problem,
+                "the one asked for cannot be used, so no model was looked at",
+                why,
+            ),
+            None => gpu(),
+        });
         if let Some(subject) = subject {
             checks.extend(model(subject, available.as_ref()));
         }

@@ -33,6 +33,12 @@ impl Opened {
         engine: &EngineArgs,
         limits: &Limits,
     ) -> Result<Self> {
+        if let Target::Cpu {
+            passed_over: Some(why),
+        } = &target
+        {
+            warn(&format!("running on the CPU, for {why}"));
+        }
         let (config, generation) = source.config()?;
         let config = Arc::new(config);
         let plan = settings::plan(&config, &run.buckets, limits)?;
@@ -62,12 +68,17 @@ impl Opened {
             warn(warning);
         }
         match &self.target {
-            Target::Cpu => {
+            Target::Cpu { .. } => {
                 let stages = cpu::stages(&Arc::new(model), &self.plan, &self.options, sink)?;
                 Engine::start(stages, &self.plan.ladders, &self.options)
             }
             #[cfg(feature = "cuda")]
-            Target::Gpu { gpu, dtype, launch } => {
+            Target::Gpu {
+                gpu,
+                dtype,
+                launch,
+                step_timeout,
+            } => {
                 let mut engine = Engine::on_gpu(
                     gpu,
                     &model,
@@ -77,6 +88,7 @@ impl Opened {
                     *launch,
                     sink,
                 )?;
+                engine.watch(*step_timeout);
                 engine.launch()?;
                 Ok(engine)
             }

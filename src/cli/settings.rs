@@ -74,8 +74,8 @@ pub fn memory(
     budget: Budget,
 ) -> Result<MemoryPlan> {
     let placement = match (target, source) {
-        (Target::Cpu, ModelSource::Dir(_)) => WeightPlacement::Mapped,
-        (Target::Cpu, ModelSource::Random { .. }) => WeightPlacement::Resident,
+        (Target::Cpu { .. }, ModelSource::Dir(_)) => WeightPlacement::Mapped,
+        (Target::Cpu { .. }, ModelSource::Random { .. }) => WeightPlacement::Resident,
         #[cfg(feature = "cuda")]
         (Target::Gpu { .. }, _) => WeightPlacement::Device,
     };
@@ -111,19 +111,31 @@ pub fn inspect(args: &InspectCommand) -> Result<Exit> {
 
 /// The `doctor` command.
 pub fn doctor(args: &DoctorCommand) -> Result<Exit> {
-    let target = args.run.target()?;
-    let budget = args.engine.budget(&target)?;
-    let subject = args.model.as_ref().map(|name| Subject {
-        name: name.clone(),
-        memory: ModelSource::parse(name).and_then(|source| {
-            let (config, _) = source.config()?;
-            let limits = args.engine.limits();
-            let plan = plan(&Arc::new(config), &args.run.buckets, &limits)?;
-            memory(&source, &target, &plan, &limits, budget)
-        }),
-    });
+    let target = match args.run.target() {
+        Err(error @ Error::Usage(_)) => return Err(error),
+        // A device that cannot be used is what doctor is there to say.
+        target => target,
+    };
+    let subject = match (&args.model, &target) {
+        (Some(name), Ok(target)) => {
+            let budget = args.engine.budget(target)?;
+            Some(Subject {
+                name: name.clone(),
+                memory: ModelSource::parse(name).and_then(|source| {
+                    let (config, _) = source.config()?;
+                    let limits = args.engine.limits();
+                    let plan = plan(&Arc::new(config), &args.run.buckets, &limits)?;
+                    memory(&source, target, &plan, &limits, budget)
+                }),
+            })
+        }
+        _ => None,
+    };
     let mut out = Vec::new();
-    let healthy = args.doctor.run(subject.as_ref(), &mut out)?;
+    let unusable = target.err().map(|error| error.to_string());
+    let healthy = args
+        .doctor
+        .run(unusable.as_deref(), subject.as_ref(), &mut out)?;
     print(&out)?;
     Ok(if healthy { Exit::Done } else { Exit::Problem })
 }

@@ -1,15 +1,17 @@
 //! An engine for a model on one GPU, in each of the three ways to launch it.
 
 use super::engine::Engine;
-use crate::backend::SharedSink;
 use crate::backend::cuda::gpu::OpenGpu;
 use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
 use crate::backend::cuda::model::{InOrder, Placement, programs};
 use crate::backend::cuda::program::StepProgram;
 use crate::backend::cuda::scheduler::GpuScheduler;
+use crate::backend::{LogitsSink, SharedSink};
 use crate::error::Result;
 use crate::model::{DType, Model};
 use crate::plan::{EngineOptions, Plan, RingCapacities};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Who launches the kernels of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +44,11 @@ impl Engine {
             steps_in_flight: 1,
             ..*options
         };
+        let held_up = Arc::new(AtomicBool::new(false));
+        let sink: &SharedSink = &sink.clone().map(|sink| {
+            let held_up = held_up.clone();
+            Arc::new(TellingSink { sink, held_up }) as Arc<dyn LogitsSink>
+        });
         let ladders = plan.ladders.reachable(&options);
         let placement = Placement {
             plan,
@@ -62,7 +69,7 @@ impl Engine {
             let stage = HostLaunched::new(&gpu.context, program, place, &ladders, &options, way)?;
             Self::on_host(vec![Box::new(stage)], &ladders, &options, capacities)
         };
-        match launch {
+        let mut engine = match launch {
             Launch::HostKernels => by_host(programs, HostLaunch::Kernels),
             Launch::HostGraph => by_host(programs, HostLaunch::Graph),
             Launch::DeviceGraph => {
@@ -70,6 +77,23 @@ impl Engine {
                 let device = GpuScheduler::new(&gpu.context, &gpu.module, programs, early)?;
                 Self::on_device(Box::new(device), &ladders, &options, capacities)
             }
-        }
+        }?;
+        engine.held_up = Some(held_up);
+        Ok(engine)
+    }
+}
+
+/// Says when the sink has rows in hand: steps wait until it is done with them, however slow its disk is.
+struct TellingSink {
+    sink: Arc<dyn LogitsSink>,
+    held_up: Arc<AtomicBool>,
+}
+
+impl LogitsSink for TellingSink {
+    fn rows(&self, request: u64, position: u32, logits: &[f32]) -> Result<()> {
+        self.held_up.store(true, Ordering::Release);
+        let done = self.sink.rows(request, position, logits);
+        self.held_up.store(false, Ordering::Release);
+        done
     }
 }

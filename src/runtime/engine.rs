@@ -16,6 +16,7 @@ use crate::plan::{EngineOptions, Ladders, RingCapacities};
 use crate::sys::abi::tg_trace;
 use crate::telemetry::nvtx::{Span, names};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// What turns the rings on the other side.
@@ -39,6 +40,8 @@ pub struct Engine {
     rings: HostRings,
     driver: Box<dyn Driver>,
     watchdog: Option<Watchdog>,
+    /// The host holds up the device: a step waits for it, and is not stuck.
+    pub(super) held_up: Option<Arc<AtomicBool>>,
     /// The step that the watchdog found.
     stuck: Option<String>,
     /// From launch to drain, then from drain to the end.
@@ -106,13 +109,15 @@ impl Engine {
             rings,
             driver,
             watchdog: None,
+            held_up: None,
             stuck: None,
             span: None,
         }
     }
 
     /// Lets a step that takes longer than `limit` in one stage fail the engine, in [`Engine::next_event`], with a
-    /// message that names it. Without, one that never ends is waited for.
+    /// message that names it; so does a scheduler that leaves waiting requests alone for as long. Without, one that
+    /// never ends is waited for.
     pub fn watch(&mut self, limit: Duration) {
         self.watchdog = Some(Watchdog::new(limit));
     }
@@ -215,7 +220,12 @@ impl Engine {
         if self.stuck.is_none()
             && let Some(watchdog) = &mut self.watchdog
         {
-            self.stuck = watchdog.look(self.rings.step_running(), Instant::now());
+            let held_up = self
+                .held_up
+                .as_ref()
+                .is_some_and(|held| held.load(Ordering::Acquire));
+            let standing = self.rings.standing().filter(|_| !held_up);
+            self.stuck = watchdog.look(standing, Instant::now());
         }
         let failure = self.driver.failure(&self.rings);
         match failure.or_else(|| self.stuck.clone()) {
