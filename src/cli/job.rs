@@ -133,6 +133,7 @@ impl<'a> Run<'a> {
                 Ok(()) => {}
                 Err(Fault::Output(error)) => return Err(error),
                 Err(Fault::Device(error)) => {
+                    self.last_events(device)?;
                     self.fail_live(&error)?;
                     return Ok(Some(error));
                 }
@@ -261,22 +262,39 @@ impl<'a> Run<'a> {
                 break;
             };
             wait = Duration::ZERO;
-            match event {
-                Event::Token {
-                    request,
-                    token,
-                    logprobs,
-                    ..
-                } => self.token(request, token, logprobs),
-                Event::End {
-                    request,
-                    reason,
-                    timing,
-                    ..
-                } => self.end(request, reason, timing).map_err(Fault::Output)?,
-            }
+            self.take(event).map_err(Fault::Output)?;
         }
         Ok(())
+    }
+
+    /// Takes the events that a device has left behind: rows that were done when it failed are served.
+    fn last_events(&mut self, device: &mut dyn Device) -> Result<()> {
+        while !self.live.is_empty()
+            && let Ok(Some(event)) = device.next_event(Duration::ZERO)
+        {
+            self.take(event)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Token {
+                request,
+                token,
+                logprobs,
+                ..
+            } => {
+                self.token(request, token, logprobs);
+                Ok(())
+            }
+            Event::End {
+                request,
+                reason,
+                timing,
+                ..
+            } => self.end(request, reason, timing),
+        }
     }
 
     fn token(&mut self, request: u64, token: u32, logprobs: Option<TokenLogprobs>) {
@@ -386,7 +404,8 @@ impl<'a> Run<'a> {
     }
 }
 
-fn lost(error: &Error) -> RowError {
+/// What a row is told that a failed device had not done.
+pub(super) fn lost(error: &Error) -> RowError {
     RowError::new(
         Code::Device,
         format!("the run failed before this row was done: {error}"),

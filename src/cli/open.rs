@@ -24,6 +24,8 @@ pub struct Opened {
 }
 
 impl Opened {
+    /// `delivers`: the engine will be started with a sink.
+    ///
     /// # Errors
     /// A wrong configuration or plan file, impossible sizes, too little memory.
     pub fn new(
@@ -32,6 +34,7 @@ impl Opened {
         run: &RunArgs,
         engine: &EngineArgs,
         limits: &Limits,
+        delivers: bool,
     ) -> Result<Self> {
         if let Target::Cpu {
             passed_over: Some(why),
@@ -42,7 +45,8 @@ impl Opened {
         let (config, generation) = source.config()?;
         let config = Arc::new(config);
         let plan = settings::plan(&config, &run.buckets, limits)?;
-        let memory = settings::memory(&source, &target, &plan, limits, engine.budget(&target)?)?;
+        let budget = engine.budget(&target)?;
+        let memory = settings::memory(&source, &target, &plan, limits, budget, delivers)?;
         Ok(Self {
             source,
             target,

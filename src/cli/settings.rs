@@ -6,14 +6,20 @@ use super::target::Target;
 use super::{Exit, print};
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig, ModelSource};
+#[cfg(feature = "cuda")]
+use crate::plan::budget::Available;
 use crate::plan::budget::Budget;
+#[cfg(feature = "cuda")]
+use crate::plan::bytes::Bytes;
 use crate::plan::bytes::parse_bytes;
 use crate::plan::cost::Precision;
 use crate::plan::memory::{MemoryPlan, WeightPlacement};
 use crate::plan::{GraphFile, Limits, Plan};
+#[cfg(feature = "cuda")]
+use crate::runtime::cuda::overheads;
 use std::sync::Arc;
 
-/// Element type of published weights.
+/// Element type of published weights: what `inspect` takes a checkpoint's to be.
 const CHECKPOINT: DType = DType::BF16;
 
 impl PrecisionArgs {
@@ -62,7 +68,7 @@ pub fn plan(config: &Arc<ModelConfig>, buckets: &BucketArgs, limits: &Limits) ->
     GraphFile::open(buckets.bucket_file.as_deref())?.plan(config.clone(), limits)
 }
 
-/// Sizes of a run, before any weight is loaded.
+/// Sizes of a run, before any weight is loaded. `delivers`: requests may ask for logits.
 ///
 /// # Errors
 /// A model that the target does not take, limits that cannot be, too little memory.
@@ -72,24 +78,45 @@ pub fn memory(
     plan: &Plan,
     limits: &Limits,
     budget: Budget,
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables))] delivers: bool,
 ) -> Result<MemoryPlan> {
-    let placement = match (target, source) {
-        (Target::Cpu { .. }, ModelSource::Dir(_)) => WeightPlacement::Mapped,
-        (Target::Cpu { .. }, ModelSource::Random { .. }) => WeightPlacement::Resident,
+    let precision = Precision::new(target.dtype(), source.matrix_dtype(&plan.config)?);
+    match target {
+        Target::Cpu { .. } => {
+            let placement = match source {
+                ModelSource::Dir(_) => WeightPlacement::Mapped,
+                ModelSource::Random { .. } => WeightPlacement::Resident,
+            };
+            MemoryPlan::new(plan, precision, placement, limits, budget)
+        }
         #[cfg(feature = "cuda")]
-        (Target::Gpu { .. }, _) => WeightPlacement::Device,
-    };
-    let precision = Precision::new(target.dtype(), CHECKPOINT);
-    #[cfg(feature = "cuda")]
-    if let Target::Gpu { .. } = target {
-        use crate::backend::cuda::ops::{Types, kernels};
-        let types = Types {
-            operand: precision.compute,
-            weights: precision.weights,
-        };
-        kernels::check(&plan.config, types)?;
+        Target::Gpu { launch, .. } => {
+            use crate::backend::cuda::ops::{Types, kernels};
+            let types = Types {
+                operand: precision.compute,
+                weights: precision.weights,
+            };
+            kernels::check(&plan.config, types)?;
+            let overheads = |options: &_| overheads(*launch, plan, options, delivers);
+            let memory = MemoryPlan::on_device(plan, precision, limits, budget, &overheads)?;
+            pinnable(memory.pinned_bytes(), Available::now().map(|a| a.bytes))?;
+            Ok(memory)
+        }
     }
-    MemoryPlan::new(plan, precision, placement, limits, budget)
+}
+
+/// Whether the host has as much memory to pin.
+#[cfg(feature = "cuda")]
+fn pinnable(pinned: u64, available: Option<u64>) -> Result<()> {
+    match available {
+        Some(available) if available < pinned => Err(Error::Memory(format!(
+            "not enough memory on the host: {} to be pinned for the GPU, {} available; free memory, or lower \
+             --max-context, --max-seqs or --step-tokens",
+            Bytes(pinned),
+            Bytes(available)
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The `inspect` command.
@@ -125,7 +152,7 @@ pub fn doctor(args: &DoctorCommand) -> Result<Exit> {
                     let (config, _) = source.config()?;
                     let limits = args.engine.limits();
                     let plan = plan(&Arc::new(config), &args.run.buckets, &limits)?;
-                    memory(&source, target, &plan, &limits, budget)
+                    memory(&source, target, &plan, &limits, budget, true)
                 }),
             })
         }
@@ -138,4 +165,17 @@ pub fn doctor(args: &DoctorCommand) -> Result<Exit> {
         .run(unusable.as_deref(), subject.as_ref(), &mut out)?;
     print(&out)?;
     Ok(if healthy { Exit::Done } else { Exit::Problem })
+}
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_with_too_little_to_pin_is_told_how_much() {
+        pinnable(3 << 20, Some(3 << 20)).unwrap();
+        pinnable(3 << 20, None).unwrap();
+        let message = pinnable(3 << 20, Some(2 << 20)).unwrap_err().to_string();
+        assert!(message.contains("3.0 MiB to be pinned") && message.contains("2.0 MiB available"));
+    }
 }

@@ -45,6 +45,8 @@ pub struct Arena {
     pub query_tiles: usize,
     /// u32
     pub query_tile_count: usize,
+    /// u64: tiles of logits that have been posted to the host.
+    pub posted: usize,
     /// f32 `[logits_rows, V]`
     pub logits: usize,
     pub logits_rows: usize,
@@ -53,6 +55,11 @@ pub struct Arena {
     pub bytes: usize,
     /// Of those, all but logits and seen tokens.
     pub activation_bytes: usize,
+}
+
+/// Rows that have logits at a time: a tile of a score step's, or one for each slot.
+pub fn logits_rows(rows: usize, slots: usize) -> usize {
+    rows.min(SCORE_TILE_ROWS).max(slots)
 }
 
 impl Arena {
@@ -97,7 +104,8 @@ impl Arena {
         let expert_tile_count = take(&[4]);
         let query_tiles = take(&[rows, TILE_BYTES]);
         let query_tile_count = take(&[4]);
-        let logits_rows = rows.min(SCORE_TILE_ROWS).max(slots);
+        let posted = take(&[8]);
+        let logits_rows = logits_rows(rows, slots);
         let logits = take(&[logits_rows, config.vocab_size, 4]);
         let seen = take(&[slots, config.vocab_size.div_ceil(32), 4]);
         Self {
@@ -113,6 +121,7 @@ impl Arena {
             expert_tile_count,
             query_tiles,
             query_tile_count,
+            posted,
             logits,
             logits_rows,
             seen,
@@ -151,6 +160,7 @@ mod tests {
             (arena.expert_tile_count, 4),
             (arena.query_tiles, 512 * TILE_BYTES),
             (arena.query_tile_count, 4),
+            (arena.posted, 8),
             (arena.logits, 512 * 65536 * 4),
             (arena.seen, 16 * 65536 / 8),
             (arena.bytes, 0),

@@ -1,14 +1,19 @@
 //! An engine for a model on one GPU, in each of the three ways to launch it.
 
 use super::engine::Engine;
+use super::sizes::Sizes;
+use crate::backend::cuda::delivery::pinned_bytes;
 use crate::backend::cuda::gpu::OpenGpu;
 use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
+use crate::backend::cuda::mirror::mirror_bytes;
 use crate::backend::cuda::model::{InOrder, Placement, programs};
 use crate::backend::cuda::program::StepProgram;
-use crate::backend::cuda::scheduler::GpuScheduler;
+use crate::backend::cuda::scheduler::{GpuScheduler, table_bytes};
 use crate::backend::{LogitsSink, SharedSink};
 use crate::error::Result;
 use crate::model::{DType, Model};
+use crate::plan::arena::logits_rows;
+use crate::plan::device::Overheads;
 use crate::plan::{EngineOptions, Plan, RingCapacities};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,6 +86,51 @@ impl Engine {
         engine.held_up = Some(held_up);
         Ok(engine)
     }
+}
+
+/// What `launch` takes beside the model for a run with these sizes, in the words of `doctor`. `delivers`: there is a
+/// sink, so that requests may ask for logits.
+///
+/// # Errors
+/// [`crate::Error::Usage`] for sizes that break one of the core's rules.
+pub fn overheads(
+    launch: Launch,
+    plan: &Plan,
+    options: &EngineOptions,
+    delivers: bool,
+) -> Result<Overheads> {
+    let ladders = plan.ladders.reachable(options);
+    let (scheduler, pinned, pinned_arithmetic) = match launch {
+        Launch::HostKernels | Launch::HostGraph => {
+            let bytes = mirror_bytes(options);
+            (
+                bytes,
+                bytes,
+                "what a step's tables are copied from".to_owned(),
+            )
+        }
+        Launch::DeviceGraph => {
+            let rings = RingCapacities::new(options);
+            let sizes = Sizes::new(options, &ladders, 1, rings, options.record)?;
+            let arithmetic = format!(
+                "{} requests, {} tokens, {} events, {} trace records",
+                rings.requests, rings.tokens, rings.events, rings.trace
+            );
+            (table_bytes(sizes.state_bytes), sizes.ring_bytes, arithmetic)
+        }
+    };
+    let (rows, vocabulary) = (ladders.largest() as usize, plan.config.vocab_size);
+    let lines = logits_rows(rows, options.max_seqs as usize);
+    Ok(Overheads {
+        scheduler_bytes: scheduler as u64,
+        pinned_bytes: pinned as u64,
+        pinned_arithmetic,
+        logits_bytes: match delivers {
+            true => pinned_bytes(lines, vocabulary) as u64,
+            false => 0,
+        },
+        logits_arithmetic: format!("two tiles of {lines} rows of {vocabulary}, for `score` alone"),
+    })
 }
 
 /// Says when the sink has rows in hand: steps wait until it is done with them, however slow its disk is.

@@ -1,6 +1,7 @@
 //! A GPU that is lost, or faults, in the middle of a run: rows that were done are there, all others say what happened.
 
 use crate::rig::{Run, WAYS, assert_served};
+use serde_json::Value;
 
 /// Rows are served one after the other, three steps each: step 4 is the second of row 1.
 const ROWS: usize = 4;
@@ -99,4 +100,41 @@ fn a_failed_run_is_resumed() {
         .map(|l| serde_json::from_str(l).unwrap())
         .collect();
     assert_served(&answers, ROWS, ROWS, &[]);
+}
+
+/// One prompt a step: two are scored when the third launch fails.
+#[test]
+fn scored_rows_are_there_and_the_others_say_what_happened() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (input, output) = (path("in.jsonl"), path("out.jsonl"));
+    let line = "{\"input_ids\":[9,10,11]}\n";
+    std::fs::write(&input, line.repeat(ROWS)).unwrap();
+    let run = Run::new(&[
+        "score",
+        "--model",
+        "random:tiny",
+        "--device",
+        "cuda",
+        "--quiet",
+    ]);
+    let run = run.and(&["--launch", "host-graph", "--max-seqs", "1", "--logprobs"]);
+    let run = run.and(&["--input", &input, "--output", &output]);
+    let ended = run.with("FAIL", "cuGraphLaunch:3:719").end();
+    let parts = ["step 2 (stage 0 score 512)", "CUDA_ERROR_LAUNCH_FAILED"];
+    ended.fails(1, &parts);
+    let answers = std::fs::read_to_string(output).unwrap();
+    let answers: Vec<Value> = answers
+        .lines()
+        .map(|l| serde_json::from_str(l).unwrap())
+        .collect();
+    assert_eq!(answers.len(), ROWS);
+    for (row, answer) in answers.iter().enumerate() {
+        assert_eq!(answer["id"], row + 1);
+        assert_eq!(answer["logprobs"].is_array(), row < 2, "{answer}");
+        if row >= 2 {
+            let message = answer["error"]["message"].as_str().unwrap();
+            assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+        }
+    }
 }

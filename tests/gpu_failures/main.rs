@@ -2,6 +2,7 @@
 //! place (driver/), so that all of it runs where there is no GPU.
 #![cfg(feature = "cuda")]
 
+mod budget;
 mod doctor;
 mod faults;
 mod machine;

@@ -85,6 +85,11 @@ impl Layout {
     }
 }
 
+/// Bytes that a [`Mirror`] takes in device memory, and as many in pinned memory.
+pub fn mirror_bytes(options: &EngineOptions) -> usize {
+    Layout::new(options).bytes
+}
+
 /// The mirror and, in pinned memory at the same offsets, what is copied to and from it.
 pub struct Mirror {
     layout: Layout,

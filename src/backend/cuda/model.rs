@@ -1,6 +1,6 @@
 //! A model's stages on one GPU: its plan's operations as launches, over memory that is allocated once.
 
-use super::buffer::{ALIGN_BYTES, Buffer};
+use super::buffer::Buffer;
 use super::delivery::Delivery;
 use super::gpu::OpenGpu;
 use super::launch::Address;
@@ -15,7 +15,8 @@ use super::program::{StepAt, StepProgram};
 use super::weights::{DeviceWeights, FeedForwardAddresses, MixerAddresses, types};
 use crate::backend::SharedSink;
 use crate::error::{Error, Result};
-use crate::model::{DType, LayerType, Model, ModelConfig};
+use crate::model::{DType, Model, ModelConfig};
+use crate::plan::state::{StateAt, StateLayout};
 use crate::plan::{Arena, ArenaShape, EngineOptions, Ladders, Op, OpKind, Plan};
 use crate::telemetry::nvtx::{names, range};
 use cudarc::driver::CudaStream;
@@ -98,18 +99,25 @@ pub fn programs(
     );
     let arena = Buffer::named(&gpu.context, "activations", places.bytes)?;
     arena.fill(&stream, 0)?;
-    let (state, bytes) = layer_states(&config, options, types.operand);
-    let state_buffer = Buffer::named(&gpu.context, "keys, values and conv state", bytes)?;
+    let layout = StateLayout::new(&config, options, types.operand);
+    let state_buffer = Buffer::named(&gpu.context, "keys, values and conv state", layout.bytes)?;
     state_buffer.fill(&stream, 0)?;
-    let state = state
-        .into_iter()
-        .map(|state| state.starting_at(state_buffer.at(0)))
+    let state = layout
+        .layers
+        .iter()
+        .map(|at| match *at {
+            StateAt::Conv(at) => LayerState::Conv(state_buffer.at(at)),
+            StateAt::Pages { k, v } => LayerState::Pages {
+                k: state_buffer.at(k),
+                v: state_buffer.at(v),
+            },
+        })
         .collect();
     let delivery = match placement.sink {
         None => None,
         Some(sink) => Some(Delivery::new(
             &gpu.context,
-            &stream,
+            arena.at(places.posted),
             places.logits_rows,
             config.vocab_size,
             sink.clone(),
@@ -135,45 +143,6 @@ pub fn programs(
         ops: stage.ops.clone(),
     };
     Ok(plan.stages.iter().map(program).collect())
-}
-
-impl LayerState {
-    /// With offsets made addresses.
-    fn starting_at(self, start: Address) -> Self {
-        match self {
-            Self::Conv(at) => Self::Conv(start + at),
-            Self::Pages { k, v } => Self::Pages {
-                k: start + k,
-                v: start + v,
-            },
-        }
-    }
-}
-
-/// Offsets of each layer's state, and the bytes of all.
-fn layer_states(
-    config: &ModelConfig,
-    options: &EngineOptions,
-    operand: DType,
-) -> (Vec<LayerState>, usize) {
-    let mut bytes = 0;
-    let mut take = |elements: usize| {
-        let at = bytes as Address;
-        bytes = (bytes + elements * operand.bytes()).next_multiple_of(ALIGN_BYTES);
-        at
-    };
-    let columns = options.max_seqs as usize * config.conv_l_cache.saturating_sub(1);
-    let tokens = options.pages as usize * options.page_tokens as usize;
-    let vector = config.num_key_value_heads * config.head_dim;
-    let layer = |mixer: &LayerType| match mixer {
-        LayerType::Conv => LayerState::Conv(take(columns * config.hidden_size)),
-        LayerType::FullAttention => LayerState::Pages {
-            k: take(tokens * vector),
-            v: take(tokens * vector),
-        },
-    };
-    let states = config.layer_types.iter().map(layer).collect();
-    (states, bytes)
 }
 
 /// An operation that the plan has and the model does not have there.

@@ -46,6 +46,11 @@ struct Prepared {
     head: Buffer,
 }
 
+/// Bytes of device memory that a scheduler takes for a state block of `state_bytes`.
+pub fn table_bytes(state_bytes: usize) -> usize {
+    state_bytes + size_of::<abi::tg_rings>() + size_of::<abi::tg_graphs>()
+}
+
 impl GpuScheduler {
     /// `programs`: one per stage, in order. `early`: kernels were launched with programmatic dependent launch, so the
     /// dispatcher is too.
