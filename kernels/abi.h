@@ -26,7 +26,7 @@
 #define TG_MAX_STOP_IDS 16u
 #define TG_MAX_LOGPROBS 20u
 #define TG_MAX_BUCKETS 16u    /* per kind */
-#define TG_MAX_TAKES 32u      /* requests one turn admits or ends in the queue, at most */
+#define TG_MAX_TAKES 256u     /* requests one turn admits or ends in the queue, at most: prompts of 16 tokens fill a step of 4096 rows */
 #define TG_NONE 0xffffffffu   /* no such index */
 static const uint64_t TG_NO_TIMEOUT = UINT64_MAX;
 static const uint64_t TG_NO_STEP = UINT64_MAX;
@@ -90,14 +90,17 @@ typedef struct tg_control {
 #define TG_END_CANCELLED 3u
 #define TG_END_TIMEOUT 4u
 #define TG_END_REFUSED 5u    /* larger than the whole page pool or the context, or a malformed entry: never admitted */
+#define TG_END_NOT_FINITE 6u /* logits that are not finite: no token could be sampled. Scored prompts end with LENGTH all the same */
 
-/* Scheduler to host. Events of one request come in order: tokens 0, 1, 2 ..., then exactly one end. */
+/* Scheduler to host. Events of one request come in order: tokens 0, 1, 2 ..., then exactly one end. Before an end with
+ * TG_END_NOT_FINITE there may be a token event with token -1, which is none: a replay, which need not know tokens, sees
+ * only that the slot ended with the one it sampled, and must come to the same number of events. */
 typedef struct tg_event {
   uint64_t request;
   uint64_t time_ns;       /* the turn's clock */
   uint32_t type;
   uint32_t detail;        /* END: TG_END_*; TOKEN: its request's tg_sampling.logprobs */
-  int32_t token;          /* TOKEN: the sampled id; END: -1 */
+  int32_t token;          /* TOKEN: the sampled id, or -1; END: -1 */
   uint32_t index;         /* TOKEN: 0 for the first new token; END: how many tokens were published */
   uint64_t seen_ns;       /* END: when the scheduler first saw the request, */
   uint64_t admitted_ns;   /*   ... gave it a slot (0: never), */
@@ -107,7 +110,7 @@ typedef struct tg_event {
 
 /* What sampling leaves behind for one sampled row. */
 typedef struct tg_sampled {
-  int32_t token;
+  int32_t token;                              /* -1: its logits are not finite */
   uint32_t logprob;                           /* f32 bits: log-softmax of the raw logits at `token`, where asked for */
   int32_t top_ids[TG_MAX_LOGPROBS];           /* the first `sampling.logprobs` are set, best first */
   uint32_t top_logprobs[TG_MAX_LOGPROBS];     /* f32 bits */
@@ -127,7 +130,7 @@ typedef struct tg_inputs {
   uint64_t trace_tail;
   uint32_t flags;
   uint32_t returned;        /* 1: the oldest step in flight has come back (never while events wait to be published) */
-  uint32_t stopped[TG_MAX_SLOTS / 32];  /* bit per slot: the token it sampled in the returned step is a stop id */
+  uint32_t stopped[TG_MAX_SLOTS / 32];  /* bit per slot: the token it sampled in the returned step is its last, being a stop id or -1 */
 } tg_inputs;
 
 /* tg_outcome.action: what the caller of a turn does next. */
@@ -336,6 +339,7 @@ typedef struct tg_state {
   uint64_t free_page_table;  /* uint32_t[pages]: a stack */
   uint64_t free_slot_table;  /* uint32_t[slots / 32, rounded up]: a bit per free slot */
   uint64_t seen_table;       /* uint64_t[request_capacity]: when each waiting request was first seen */
+  uint64_t waiting_table;    /* tg_request[request_capacity]: a copy of each, so that admission needs no trip to the rings */
   uint64_t cancel_table;     /* uint32_t[request_capacity / 32, at least 1]: waiting requests that were cancelled */
   uint64_t prefill_table;    /* uint32_t[slots]: slots in prefill, in order of admission */
   uint64_t pending_table;    /* tg_event[2 * slots + TG_MAX_TAKES]: events not yet published */
@@ -348,8 +352,6 @@ typedef struct tg_state {
   uint64_t chunk_table;      /* prompt chunks of the step being composed: [slots] */
   tg_inputs inputs;
   tg_outcome outcome;
-  tg_request front;          /* a copy of the first waiting request, where front_number is its number */
-  uint64_t front_number;
   uint64_t turn;
   uint64_t requests_seen;
   uint64_t requests_taken;   /* admitted or ended without a slot */

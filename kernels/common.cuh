@@ -49,6 +49,18 @@ __device__ inline void store4(__half *p, float4 v) {
   *reinterpret_cast<uint2 *>(p) = raw;
 }
 
+/* ---- order ----------------------------------------------------------------------------------- */
+
+/* f32 as an integer that sorts the same way; both zeros are one. */
+__device__ inline uint32_t sortable(float v) {
+  uint32_t bits = __float_as_uint(v + 0.0f);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+__device__ inline float from_sortable(uint32_t key) {
+  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
 /* ---- reductions ------------------------------------------------------------------------------ */
 
 /* The sum over a block of THREADS, the same in every thread. The order of additions is fixed by THREADS

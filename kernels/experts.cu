@@ -7,70 +7,98 @@
  *   tiles[...]                 each expert's places in runs of at most tile_rows, experts ascending
  *   tile_count                 how many
  *
- * Combine: h[r,:] += sum over i of weights[r,i] y[place[r K + i],:], i and with it the expert ascending.
+ * tg_sort_tokens takes experts[R,K] as they are; tg_choose_and_sort first chooses them from the router's
+ * scores[R,E] (router.cu has the rule), a warp a row, and leaves experts[R,K] and weights[R,K].
  *
- * Bound: the sort by latency (one block, two passes over 4RK bytes in L2), the combine by memory
- * (4H (K + 2) bytes a row).
+ * Combine: h[r,:] += sum over i of weights[r,i] y[place[r K + i],:], i and with it the expert ascending. With
+ * norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the block has the row.
+ *
+ * Bound: the sort by latency (one block, two passes over 4RK bytes in L2 or, having chosen, RK in shared memory),
+ * the combine by memory (4H (K + 2) bytes a row), and for few rows by latency too.
  */
 #include "common.cuh"
 #include "experts.cuh"
+#include "norm.cuh"
 #include "pdl.cuh"
 
-constexpr int SORT_THREADS = 1024;
+constexpr int SORT_THREADS = 1024;  /* at most */
 constexpr int SORT_WARPS = SORT_THREADS / WARP;
+constexpr int CHOOSE_ROWS = 256;    /* most rows of a bucket that tg_choose_and_sort takes */
+
+struct SortScratch {
+  uint32_t next[SORT_WARPS][MAX_EXPERTS];  /* counts, then the next place of this warp and expert */
+  uint32_t first[MAX_EXPERTS], first_tile[MAX_EXPERTS];
+};
 
 /* Each warp counts, then places, a range of pairs of its own; a warp's places of an expert come after those of
- * the warps before it. Launch: one block of SORT_THREADS. */
-extern "C" __global__ void __launch_bounds__(SORT_THREADS)
-    tg_sort_tokens(ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows, uint32_t *place, const uint32_t *experts,
-                   const tg_step *step, uint32_t expert_count, uint32_t k, uint32_t tile_rows) {
-  __shared__ uint32_t next[SORT_WARPS][MAX_EXPERTS];  /* counts, then the next place of this warp and expert */
-  __shared__ uint32_t first[MAX_EXPERTS + 1], first_tile[MAX_EXPERTS + 1];
-  begin_kernel();
+ * the warps before it. At least MAX_EXPERTS threads. expert_of(pair) is any pair's expert. */
+template <class ExpertOf>
+__device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows,
+                                  uint32_t *place, uint32_t pairs, uint32_t k, uint32_t tile_rows, ExpertOf expert_of) {
+  auto &next = scratch.next;
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t pairs = step->rows * k;
-  const uint32_t share = (pairs + SORT_THREADS - 1) / SORT_THREADS * WARP;  /* of a warp */
+  const uint32_t share = (pairs + blockDim.x - 1) / blockDim.x * WARP;  /* of a warp */
+  const uint32_t busy = pairs > 0 ? (pairs + share - 1) / share : 0;    /* warps that have any */
   const uint32_t from = min(warp * share, pairs), to = min(from + share, pairs);
 
   for (uint32_t e = lane; e < MAX_EXPERTS; e += WARP) next[warp][e] = 0;
   __syncwarp();
-  for (uint32_t i = from + lane; i < to; i += WARP) atomicAdd(&next[warp][experts[i]], 1u);
+  for (uint32_t i = from + lane; i < to; i += WARP) atomicAdd(&next[warp][expert_of(i)], 1u);
   __syncthreads();
 
   /* a thread an expert: its total, and each warp's offset within it */
   if (threadIdx.x < MAX_EXPERTS) {
     uint32_t total = 0;
-    for (int w = 0; w < SORT_WARPS; w++) {
+    for (uint32_t w = 0; w < busy; w++) {
       uint32_t count = next[w][threadIdx.x];
       next[w][threadIdx.x] = total;
       total += count;
     }
-    first[threadIdx.x + 1] = total;
-    first_tile[threadIdx.x + 1] = (total + tile_rows - 1) / tile_rows;
+    scratch.first[threadIdx.x] = total;
   }
   __syncthreads();
-  if (threadIdx.x == 0) {
-    first[0] = first_tile[0] = 0;
-    for (uint32_t e = 1; e <= expert_count; e++) {
-      first[e] += first[e - 1];
-      first_tile[e] += first_tile[e - 1];
+  /* a warp, four consecutive experts a lane: where each one's places and tiles begin */
+  if (warp == 0) {
+    constexpr int PER_LANE = MAX_EXPERTS / WARP;
+    uint32_t count[PER_LANE], places = 0, tile = 0;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+      count[i] = scratch.first[lane * PER_LANE + i];
+      places += count[i];
+      tile += (count[i] + tile_rows - 1) / tile_rows;
     }
-    *tile_count = first_tile[expert_count];
+    const uint32_t own_places = places, own_tiles = tile;
+#pragma unroll
+    for (int offset = 1; offset < WARP; offset *= 2) {
+      uint32_t places_below = __shfl_up_sync(0xffffffffu, places, offset);
+      uint32_t tiles_below = __shfl_up_sync(0xffffffffu, tile, offset);
+      if (lane >= offset) places += places_below, tile += tiles_below;
+    }
+    if (lane == WARP - 1) *tile_count = tile;
+    places -= own_places, tile -= own_tiles;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+      scratch.first[lane * PER_LANE + i] = places;
+      scratch.first_tile[lane * PER_LANE + i] = tile;
+      places += count[i];
+      tile += (count[i] + tile_rows - 1) / tile_rows;
+    }
   }
   __syncthreads();
-  if (threadIdx.x < expert_count) {
-    uint32_t e = threadIdx.x, tile = first_tile[e];
-    for (uint32_t at = first[e]; at < first[e + 1]; at += tile_rows)
-      tiles[tile++] = ExpertTile{e, at, min(tile_rows, first[e + 1] - at), 0};
+  if (threadIdx.x < MAX_EXPERTS) {
+    const uint32_t e = threadIdx.x, end = e + 1 < MAX_EXPERTS ? scratch.first[e + 1] : pairs;
+    uint32_t tile = scratch.first_tile[e];
+    for (uint32_t at = scratch.first[e]; at < end; at += tile_rows)
+      tiles[tile++] = ExpertTile{e, at, min(tile_rows, end - at), 0};
   }
 
   for (uint32_t base = from; base < to; base += WARP) {
     uint32_t pair = base + lane;
     bool mine = pair < to;
-    uint32_t expert = mine ? experts[pair] : MAX_EXPERTS;
+    uint32_t expert = mine ? expert_of(pair) : MAX_EXPERTS;
     uint32_t same = __match_any_sync(0xffffffffu, expert);
     if (mine) {
-      uint32_t at = first[expert] + next[warp][expert] + __popc(same & ((1u << lane) - 1));
+      uint32_t at = scratch.first[expert] + next[warp][expert] + __popc(same & ((1u << lane) - 1));
       rows[at] = pair / k;
       place[pair] = at;
     }
@@ -80,23 +108,90 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
   }
 }
 
-constexpr int COMBINE_THREADS = 256;
-
-/* h[R,H], y[R K,H] by place, weights[R,K]. Launch: grid = rows of the bucket. */
-extern "C" __global__ void __launch_bounds__(COMBINE_THREADS)
-    tg_combine_experts(float *h, const float *y, const float *weights, const uint32_t *place, const tg_step *step,
-                       uint32_t hidden, uint32_t k) {
+/* Launch: one block of SORT_THREADS. */
+extern "C" __global__ void __launch_bounds__(SORT_THREADS)
+    tg_sort_tokens(ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows, uint32_t *place, const uint32_t *experts,
+                   const tg_step *step, uint32_t k, uint32_t tile_rows) {
+  __shared__ SortScratch scratch;
   begin_kernel();
-  const uint32_t r = blockIdx.x;
-  if (r >= step->rows) return;
-  for (uint32_t c = 4 * threadIdx.x; c < hidden; c += 4 * COMBINE_THREADS) {
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    for (uint32_t i = 0; i < k; i++) {
-      float w = weights[(size_t)r * k + i];
-      float4 v = load4(y + (size_t)place[(size_t)r * k + i] * hidden + c);
-      sum = make_float4(fmaf(w, v.x, sum.x), fmaf(w, v.y, sum.y), fmaf(w, v.z, sum.z), fmaf(w, v.w, sum.w));
-    }
-    float4 old = load4(h + (size_t)r * hidden + c);
-    store4(h + (size_t)r * hidden + c, make_float4(old.x + sum.x, old.y + sum.y, old.z + sum.z, old.w + sum.w));
-  }
+  sort_pairs(scratch, tiles, tile_count, rows, place, step->rows * k, k, tile_rows,
+             [&](uint32_t pair) { return experts[pair]; });
 }
+
+/* scores[R,E], bias[E] or null. Launch: one block of MAX_EXPERTS to SORT_THREADS threads, best a warp a row. */
+extern "C" __global__ void __launch_bounds__(SORT_THREADS)
+    tg_choose_and_sort(ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows, uint32_t *place, uint32_t *experts,
+                       float *weights, const float *scores, const float *bias, const tg_step *step,
+                       uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling, uint32_t tile_rows) {
+  __shared__ SortScratch scratch;
+  __shared__ uint8_t chosen[CHOOSE_ROWS * MAX_TOP_K];
+  let_next_kernel_start();
+  if (bias) prefetch(bias, 4 * expert_count, threadIdx.x, blockDim.x);
+  wait_for_earlier_kernels();
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t row_count = step->rows;
+  for (uint32_t r = warp; r < row_count; r += blockDim.x / WARP)
+    choose_experts(scores + (size_t)r * expert_count, bias, expert_count, Weighing{k, normalize != 0, scaling},
+                   scratch.next[warp], lane, [&](uint32_t index, uint32_t expert, float weight) {
+                     chosen[r * k + index] = expert;
+                     experts[r * k + index] = expert;
+                     weights[r * k + index] = weight;
+                   });
+  __syncthreads();
+  sort_pairs(scratch, tiles, tile_count, rows, place, row_count * k, k, tile_rows,
+             [&](uint32_t pair) { return (uint32_t)chosen[pair]; });
+}
+
+/* h[R,H], y[R K,H] by place, weights[R,K], x[R,H], norm_weight[H] or null. Launch: grid = rows of the bucket,
+ * block = NORM_THREADS. */
+template <typename X>
+__device__ inline void combine(float *h, const float *y, const float *weights, const uint32_t *place, X *x,
+                               const float *norm_weight, const tg_step *step, uint32_t hidden, uint32_t k, float eps) {
+  let_next_kernel_start();
+  if (norm_weight) prefetch(norm_weight, 4 * hidden, threadIdx.x, NORM_THREADS);
+  wait_for_earlier_kernels();
+  const uint32_t r = blockIdx.x;
+  const bool there = r < step->rows;
+  const float *from[MAX_TOP_K];
+  float weight[MAX_TOP_K];
+#pragma unroll
+  for (uint32_t i = 0; i < MAX_TOP_K; i++) {  /* a padded row's are of an old step, and not used */
+    from[i] = y + (size_t)(i < k ? place[(size_t)r * k + i] : 0) * hidden;
+    weight[i] = i < k ? weights[(size_t)r * k + i] : 0.0f;
+  }
+  if (!there) return;
+  h += (size_t)r * hidden;
+  float squares = 0.0f;
+  for (uint32_t c = 4 * threadIdx.x; c < hidden; c += 4 * NORM_THREADS) {
+    float4 part[MAX_TOP_K], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (uint32_t i = 0; i < MAX_TOP_K; i++)
+      if (i < k) part[i] = load4(from[i] + c);
+    float4 old = load4(h + c);
+#pragma unroll
+    for (uint32_t i = 0; i < MAX_TOP_K; i++) {
+      if (i >= k) break;
+      sum = make_float4(fmaf(weight[i], part[i].x, sum.x), fmaf(weight[i], part[i].y, sum.y),
+                        fmaf(weight[i], part[i].z, sum.z), fmaf(weight[i], part[i].w, sum.w));
+    }
+    sum = make_float4(old.x + sum.x, old.y + sum.y, old.z + sum.z, old.w + sum.w);
+    store4(h + c, sum);
+    squares = add_squares(squares, sum);
+  }
+  if (!norm_weight) return;
+  /* a thread reads again what it wrote itself */
+  float scale = norm_scale(squares, hidden, eps);
+  for (uint32_t c = 4 * threadIdx.x; c < hidden; c += 4 * NORM_THREADS)
+    store4(x + (size_t)r * hidden + c, normed(load4(h + c), scale, load4(norm_weight + c)));
+}
+
+#define COMBINE(SUFFIX, X)                                                                                        \
+  extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_combine_experts_##SUFFIX(                         \
+      float *h, const float *y, const float *weights, const uint32_t *place, X *x, const float *norm_weight,      \
+      const tg_step *step, uint32_t hidden, uint32_t k, float eps) {                                              \
+    combine(h, y, weights, place, x, norm_weight, step, hidden, k, eps);                                          \
+  }
+
+COMBINE(bf16, __nv_bfloat16)
+COMBINE(f16, __half)
+COMBINE(f32, float)

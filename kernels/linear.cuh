@@ -226,21 +226,18 @@ __device__ inline void linear(void *y, const typename Tile::Math::X *x, const ty
   constexpr int BN = Tile::BN, BR = Tile::BR, BK = Tile::BK;
   extern __shared__ uint4 shared[];
 
-  begin_kernel();
-  const uint32_t tid = threadIdx.x;
-  const uint32_t total = *count;
-  uint32_t first, rows;  /* of Y */
+  let_next_kernel_start();
+  /* A dense product knows its weights at once, and each is wanted first by the blocks of the first rows. */
+  const bool early = !tiles && blockIdx.y == 0;
+  ExpertTile tile;
   if (tiles) {
-    if (blockIdx.y >= total) return;
-    ExpertTile tile = tiles[blockIdx.y];
-    first = tile.first, rows = tile.rows;
+    wait_for_earlier_kernels();
+    tile = tiles[blockIdx.y];
+    if (blockIdx.y >= *count) return;
     w += tile.expert * expert_stride;
     if (w_pair) w_pair += tile.expert * expert_stride;
-  } else {
-    first = blockIdx.y * BR;
-    if (row_base + first >= total) return;
-    rows = min((uint32_t)BR, total - row_base - first);
   }
+  const uint32_t tid = threadIdx.x;
   const uint32_t outputs = w_pair ? BN / 2 : BN;  /* of Y, in this block */
   const uint32_t n_first = blockIdx.x * outputs;
 
@@ -258,26 +255,21 @@ __device__ inline void linear(void *y, const typename Tile::Math::X *x, const ty
     from_w[i] = (second ? w_pair : w) + (n < n_total ? (size_t)n * k_total + column : 0);
     valid_w |= (n < n_total) << i;
   }
-#pragma unroll
-  for (int i = 0; i < X_PIECES; i++) {
-    uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / XV), column = piece % (BK / XV) * XV;
-    uint32_t at = row < rows ? first + row : first;
-    from_x[i] = x + (size_t)(gather ? gather[at] : at) * k_total + column;
-    valid_x |= (row < rows) << i;
-  }
 
   auto stage_w = [&](int stage) { return reinterpret_cast<W *>(reinterpret_cast<char *>(shared) + stage * Tile::STAGE_BYTES); };
   auto stage_x = [&](int stage) {
     return reinterpret_cast<X *>(reinterpret_cast<char *>(shared) + stage * Tile::STAGE_BYTES + Tile::W_BYTES);
   };
   /* Where a piece does not exist zeros are written, and the address is that of one that does. */
-  auto fill = [&](int stage, uint32_t k_first) {
+  auto fill_w = [&](int stage, uint32_t k_first) {
 #pragma unroll
     for (int i = 0; i < W_PIECES; i++) {
       uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / WV), column = piece % (BK / WV) * WV;
       bool valid = (valid_w >> i & 1) && k_first + column < k_total;
       copy16_async(stage_w(stage) + row * Tile::W_PITCH + column, from_w[i] + (valid ? k_first : 0), valid);
     }
+  };
+  auto fill_x = [&](int stage, uint32_t k_first) {
 #pragma unroll
     for (int i = 0; i < X_PIECES; i++) {
       uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / XV), column = piece % (BK / XV) * XV;
@@ -285,6 +277,38 @@ __device__ inline void linear(void *y, const typename Tile::Math::X *x, const ty
       copy16_async(stage_x(stage) + row * Tile::X_PITCH + column, from_x[i] + (valid ? k_first : 0), valid);
     }
   };
+
+  const uint32_t steps = (k_total + BK - 1) / BK;
+  if (early || tiles) {
+#pragma unroll
+    for (int s = 0; s < Tile::STAGES - 1; s++)
+      if (s < steps) fill_w(s, s * BK);
+  }
+  uint32_t first, rows;  /* of Y */
+  if (tiles) {
+    first = tile.first, rows = tile.rows;
+  } else {
+    wait_for_earlier_kernels();
+    const uint32_t total = *count;
+    first = blockIdx.y * BR;
+    if (row_base + first >= total) {
+      copy_wait<0>();
+      return;
+    }
+    rows = min((uint32_t)BR, total - row_base - first);
+    if (!early) {
+#pragma unroll
+      for (int s = 0; s < Tile::STAGES - 1; s++)
+        if (s < steps) fill_w(s, s * BK);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < X_PIECES; i++) {
+    uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / XV), column = piece % (BK / XV) * XV;
+    uint32_t at = row < rows ? first + row : first;
+    from_x[i] = x + (size_t)(gather ? gather[at] : at) * k_total + column;
+    valid_x |= (row < rows) << i;
+  }
 
   const int lane = tid % WARP, warp = tid / WARP;
   const int warp_k = warp % Tile::WARPS_K;
@@ -294,10 +318,9 @@ __device__ inline void linear(void *y, const typename Tile::Math::X *x, const ty
   const int x_at = warp_r * Tile::NI * 8 * Tile::X_PITCH + warp_k * Tile::KW;
 
   typename Tile::Acc acc = {};
-  const uint32_t steps = (k_total + BK - 1) / BK;
 #pragma unroll
-  for (int s = 0; s < Tile::STAGES - 1; s++) {
-    if (s < steps) fill(s, s * BK);
+  for (int s = 0; s < Tile::STAGES - 1; s++) {  /* the first group has all weights so far */
+    if (s < steps) fill_x(s, s * BK);
     copy_commit();
   }
   int full = 0, empty = Tile::STAGES - 1;
@@ -305,7 +328,7 @@ __device__ inline void linear(void *y, const typename Tile::Math::X *x, const ty
     copy_wait<Tile::STAGES - 2>();
     __syncthreads();
     uint32_t ahead = step + Tile::STAGES - 1;
-    if (ahead < steps) fill(empty, ahead * BK);
+    if (ahead < steps) fill_w(empty, ahead * BK), fill_x(empty, ahead * BK);
     copy_commit();
     Tile::Math::template multiply<Tile>(acc, stage_w(full) + w_at, stage_x(full) + x_at, lane);
     full = full + 1 == Tile::STAGES ? 0 : full + 1;

@@ -1,8 +1,5 @@
-/* norm.cu: RMSNorm over the hidden dimension.
- *
- *   x[r, :] = h[r, :] / sqrt(mean(h[r, :]^2) + eps) * weight
- *
- * in f32 throughout, rounded once as x is stored.
+/* norm.cu: RMSNorm over the hidden dimension (norm.cuh has the formula), where no kernel before or after has the
+ * rows: the router norms for its layer's experts, the experts' combination for the layer after it.
  *
  * Bound: memory. A row moves 4H bytes in and sizeof(x) H out (the weight, 4H, stays in L2), which for
  * decode buckets is less than a launch takes; what counts there is latency, so a row has a block to itself
@@ -12,24 +9,17 @@
  * own count leave x alone.
  */
 #include "common.cuh"
+#include "norm.cuh"
 #include "pdl.cuh"
-
-constexpr int NORM_THREADS = 256;
 
 /* x[H], h[H], weight[H] */
 template <typename T>
 __device__ inline void normalize_row(T *x, const float *h, const float *weight, uint32_t hidden, float eps) {
   float squares = 0.0f;
-  for (uint32_t i = 4 * threadIdx.x; i < hidden; i += 4 * NORM_THREADS) {
-    float4 v = load4(h + i);
-    squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-  }
-  /* not rsqrtf, which is an approximation: both of these round correctly */
-  float scale = 1.0f / sqrtf(block_sum<NORM_THREADS>(squares) / hidden + eps);
-  for (uint32_t i = 4 * threadIdx.x; i < hidden; i += 4 * NORM_THREADS) {
-    float4 v = load4(h + i), w = load4(weight + i);
-    store4(x + i, make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w));
-  }
+  for (uint32_t i = 4 * threadIdx.x; i < hidden; i += 4 * NORM_THREADS) squares = add_squares(squares, load4(h + i));
+  float scale = norm_scale(squares, hidden, eps);
+  for (uint32_t i = 4 * threadIdx.x; i < hidden; i += 4 * NORM_THREADS)
+    store4(x + i, normed(load4(h + i), scale, load4(weight + i)));
 }
 
 /* x[R,H] from h[R,H]: every row of the step */

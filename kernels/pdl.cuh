@@ -3,15 +3,41 @@
  * Every kernel calls begin_kernel() before it reads or writes global memory. From sm_90 on it lets the next
  * kernel of the stream take its place on the SMs at once, then waits until all kernels before this one have
  * ended and their writes are visible. Launched without the attribute, or on older parts, it does nothing.
+ *
+ * A kernel may call the two halves apart: between them it may read what no kernel of a step ever writes, which
+ * is the weights, and nothing else.
  */
 #ifndef TAILGRAPH_PDL_CUH
 #define TAILGRAPH_PDL_CUH
 
-__device__ inline void begin_kernel() {
+#include <stdint.h>
+
+__device__ inline void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+__device__ inline void wait_for_earlier_kernels() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+__device__ inline void begin_kernel() {
+  let_next_kernel_start();
+  wait_for_earlier_kernels();
+}
+
+/* Asks for the cache line at `p` to be brought into L2, and does not wait. */
+__device__ inline void prefetch_line(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+constexpr uint32_t LINE_BYTES = 128;
+
+/* prefetch_line for all of `bytes` bytes, the lines shared among `threads` threads of which this is `thread`. */
+__device__ inline void prefetch(const void *p, uint32_t bytes, uint32_t thread, uint32_t threads) {
+  for (uint32_t at = thread * LINE_BYTES; at < bytes; at += threads * LINE_BYTES)
+    prefetch_line(static_cast<const char *>(p) + at);
 }
 
 #endif

@@ -16,6 +16,10 @@
  *
  * Logprobs: log-softmax of the raw logits at the token and at the best ids, best first, ties to the lower id.
  *
+ * Two kernels: tg_sample_best finds each row's largest score of step 1 and 2, and whether all logits are finite,
+ * SAMPLE_PARTS blocks a row; tg_sample, a block a row, takes it from there, and is done at once where it is greedy
+ * without logprobs.
+ *
  * Bound: memory, 4V bytes a row for greedy, once more (from L2) for each pass of the other steps.
  */
 #include "common.cuh"
@@ -26,6 +30,7 @@
 constexpr uint32_t SAMPLE_STREAM = 0x73616d70;  /* "samp": keeps these draws apart from all others */
 constexpr double MASS_ONE = 17592186044416.0;   /* 2^44 */
 constexpr int SEEN_THREADS = 256;
+constexpr int SAMPLE_PARTS = 16, BEST_THREADS = 256;
 
 /* seen[slots,(V + 31) / 32]: a bit for each id that the slot's sequence holds, kept where a penalty wants it.
  * The step's own tokens count, so this runs before tg_sample. Launch: grid = most sequences of a step. */
@@ -187,40 +192,84 @@ __device__ inline void logprobs(tg_sampled *sampled, const float *logits, uint32
   }
 }
 
+/* A sampled row that a launch is about. */
+struct Sampled {
+  tg_row row;
+  tg_sampling sampling;
+  const float *line;  /* [V] */
+  Scores score;
+};
+
 /* Line s of logits[S,V] is sampled row s. With `tile_rows`, as in a score step, line i is row first + i of the
- * step, there are tile_rows of them, and sampled rows outside are left to other tiles.
- * Launch: grid = most sampled rows, block = SAMPLE_THREADS. */
+ * step, there are tile_rows of them, and sampled rows outside are left to other tiles. False where there is none. */
+__device__ inline bool find_sampled(Sampled &found, uint32_t sample, const tg_state *state, const float *logits,
+                                    const uint32_t *seen, const tg_step *step, uint32_t vocabulary, uint32_t first,
+                                    uint32_t tile_rows) {
+  if (sample >= step->sample_rows) return false;
+  const uint32_t r = table<uint32_t>(state, step->sample_table)[sample];
+  if (tile_rows > 0 && (r < first || r - first >= tile_rows)) return false;
+  found.row = table<tg_row>(state, step->row_table)[r];
+  found.sampling = table<tg_slot>(state, state->slot_table)[found.row.slot].sampling;
+  found.line = logits + (size_t)(tile_rows > 0 ? r - first : sample) * vocabulary;
+  found.score = {found.line, seen + (size_t)found.row.slot * ((vocabulary + 31) / 32),
+                 __uint_as_float(found.sampling.repetition_penalty), __uint_as_float(found.sampling.temperature)};
+  return true;
+}
+
+/* best[S,SAMPLE_PARTS]: the highest rank of each part of a row, or 0, which no score has, where one of its logits is
+ * not finite; an empty part has the rank of nothing, 1. Launch: grid = (SAMPLE_PARTS, most sampled rows),
+ * block = BEST_THREADS. */
+extern "C" __global__ void __launch_bounds__(BEST_THREADS)
+    tg_sample_best(unsigned long long *best, const tg_state *state, const float *logits, const uint32_t *seen,
+                   const tg_step *step, uint32_t vocabulary, uint32_t first, uint32_t tile_rows) {
+  __shared__ unsigned long long partial[BEST_THREADS / WARP];
+  begin_kernel();
+  Sampled at;
+  if (!find_sampled(at, blockIdx.y, state, logits, seen, step, vocabulary, first, tile_rows)) return;
+  const uint32_t share = (vocabulary + SAMPLE_PARTS - 1) / SAMPLE_PARTS;
+  const uint32_t end = min(vocabulary, (blockIdx.x + 1) * share);
+  unsigned long long mine = 1;
+  bool finite = true;
+#pragma unroll 8
+  for (uint32_t id = blockIdx.x * share + threadIdx.x; id < end; id += BEST_THREADS) {
+    finite = finite && isfinite(at.line[id]);
+    mine = Max()(mine, ranked(at.score(id), id));
+  }
+#pragma unroll
+  for (int offset = WARP / 2; offset > 0; offset /= 2) mine = Max()(mine, __shfl_xor_sync(0xffffffffu, mine, offset));
+  if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = mine;
+  finite = __syncthreads_and(finite);
+  if (threadIdx.x > 0) return;
+#pragma unroll
+  for (int w = 1; w < BEST_THREADS / WARP; w++) mine = Max()(mine, partial[w]);
+  best[blockIdx.y * SAMPLE_PARTS + blockIdx.x] = finite ? mine : 0;
+}
+
+/* best: tg_sample_best's. Launch: grid = most sampled rows, block = SAMPLE_THREADS. */
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS)
-    tg_sample(tg_state *state, const float *logits, const uint32_t *seen, const tg_step *step, uint32_t vocabulary,
-              uint32_t first, uint32_t tile_rows) {
+    tg_sample(tg_state *state, const float *logits, const uint32_t *seen, const unsigned long long *best,
+              const tg_step *step, uint32_t vocabulary, uint32_t first, uint32_t tile_rows) {
   __shared__ tg_sampled sampled;
   __shared__ SelectScratch scratch;
   begin_kernel();
-  if (blockIdx.x >= step->sample_rows) return;
-  const uint32_t r = table<uint32_t>(state, step->sample_table)[blockIdx.x];
-  if (tile_rows > 0 && (r < first || r - first >= tile_rows)) return;
-  const tg_row row = table<tg_row>(state, step->row_table)[r];
-  const tg_sampling sampling = table<tg_slot>(state, state->slot_table)[row.slot].sampling;
-  const float *line = logits + (size_t)(tile_rows > 0 ? r - first : blockIdx.x) * vocabulary;
-  const Scores score = {line, seen + (size_t)row.slot * ((vocabulary + 31) / 32),
-                        __uint_as_float(sampling.repetition_penalty), __uint_as_float(sampling.temperature)};
-
+  Sampled at;
+  if (!find_sampled(at, blockIdx.x, state, logits, seen, step, vocabulary, first, tile_rows)) return;
   if (threadIdx.x == 0) sampled = tg_sampled{};
-  unsigned long long best = 0;
+  unsigned long long highest = 0;
   bool finite = true;
-  for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) {
-    finite = finite && isfinite(line[id]);
-    best = Max()(best, ranked(score(id), id));
+#pragma unroll
+  for (int part = 0; part < SAMPLE_PARTS; part++) {
+    unsigned long long rank = best[blockIdx.x * SAMPLE_PARTS + part];
+    finite = finite && rank != 0;
+    highest = Max()(highest, rank);
   }
-  finite = __syncthreads_and(finite);
-  best = block_reduce(best, Max());
-  uint32_t token = finite ? ~(uint32_t)best : 0xffffffffu;
-  if (finite && score.temperature != 0.0f) {
-    const Survivors survive = survivors(scratch, score, sampling, vocabulary, from_sortable(best >> 32));
-    token = draw(score, survive, sampling, vocabulary, row.position + 1);
+  uint32_t token = finite ? ~(uint32_t)highest : 0xffffffffu;
+  if (finite && at.score.temperature != 0.0f) {
+    const Survivors survive = survivors(scratch, at.score, at.sampling, vocabulary, from_sortable(highest >> 32));
+    token = draw(at.score, survive, at.sampling, vocabulary, at.row.position + 1);
   }
-  if (finite && sampling.logprobs != TG_LOGPROBS_NONE)
-    logprobs(&sampled, line, vocabulary, token, sampling.logprobs);
+  if (finite && at.sampling.logprobs != TG_LOGPROBS_NONE)
+    logprobs(&sampled, at.line, vocabulary, token, at.sampling.logprobs);
   if (threadIdx.x == 0) {
     sampled.token = token;
     tg_sampled *to = reinterpret_cast<tg_sampled *>(reinterpret_cast<char *>(state) + step->sampled_table);

@@ -11,16 +11,6 @@ constexpr int SAMPLE_WARPS = SAMPLE_THREADS / WARP;
 constexpr uint32_t BINS = 2048;
 constexpr int BINS_PER_THREAD = BINS / SAMPLE_THREADS;
 
-/* f32 as an integer that sorts the same way; both zeros are one. */
-__device__ inline uint32_t sortable(float v) {
-  uint32_t bits = __float_as_uint(v + 0.0f);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-__device__ inline float from_sortable(uint32_t key) {
-  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
-}
-
 struct Max {
   __device__ inline unsigned long long operator()(unsigned long long a, unsigned long long b) const { return a > b ? a : b; }
 };

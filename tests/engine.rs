@@ -22,6 +22,19 @@ struct Formula {
     /// Fails in this step.
     fails_at: Option<u64>,
     panics: bool,
+    /// Samples nothing after this position.
+    silent_at: Option<u32>,
+}
+
+/// A stage that samples at once.
+fn formula() -> Formula {
+    Formula {
+        samples: true,
+        takes: Duration::ZERO,
+        fails_at: None,
+        panics: false,
+        silent_at: None,
+    }
 }
 
 impl StageBackend for Formula {
@@ -37,7 +50,10 @@ impl StageBackend for Formula {
                 step.set_sampled(
                     index,
                     abi::tg_sampled {
-                        token: token_after(position) as i32,
+                        token: match self.silent_at {
+                            Some(silent) if silent == position => -1,
+                            _ => token_after(position) as i32,
+                        },
                         ..Default::default()
                     },
                 );
@@ -72,8 +88,7 @@ fn stages(count: u32, takes: Duration) -> Vec<Box<dyn StageBackend>> {
             Box::new(Formula {
                 samples: stage == count,
                 takes,
-                fails_at: None,
-                panics: false,
+                ..formula()
             }) as Box<dyn StageBackend>
         })
         .collect()
@@ -254,6 +269,37 @@ fn a_request_larger_than_the_pool_is_refused_and_the_next_one_served() {
 }
 
 #[test]
+fn a_request_without_a_token_ends_and_the_others_go_on() {
+    // The formula has no answer after position 9: neither at a prompt's end nor later.
+    let mut engine = Engine::start(
+        vec![Box::new(Formula {
+            silent_at: Some(9),
+            ..formula()
+        })],
+        &ladders(),
+        &OPTIONS,
+    )
+    .unwrap();
+    let mut asking = request(10, 5);
+    asking.sampling.logprobs = Some(1);
+    submit(&mut engine, &asking);
+    submit(&mut engine, &request(6, 8));
+    submit(&mut engine, &request(6, 4));
+    submit(&mut engine, &request(12, 3));
+    let results = collect(&mut engine, 4);
+    let tokens = |from: u32, to: u32| (from..to).map(token_after).collect::<Vec<_>>();
+    assert_eq!(
+        results,
+        [
+            (vec![], EndReason::NotFinite),
+            (tokens(5, 9), EndReason::NotFinite),
+            (tokens(5, 9), EndReason::Length),
+            (tokens(11, 14), EndReason::Length),
+        ]
+    );
+}
+
+#[test]
 fn full_rings_push_back_and_lose_nothing() {
     let mut engine = engine(1, Duration::ZERO);
     let total = 5000;
@@ -294,6 +340,7 @@ fn a_failing_stage_is_reported_after_every_event_before_it() {
             takes: Duration::ZERO,
             fails_at: Some(3),
             panics,
+            ..formula()
         });
         let options = EngineOptions {
             steps_in_flight: count,

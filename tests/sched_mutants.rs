@@ -16,7 +16,7 @@ const LIBRARY: &str = "TAILGRAPH_SCHED_LIBRARY";
 const HISTORIES: &str = "TAILGRAPH_SCHED_HISTORIES";
 
 /// The sites of TG_MUT in kernels/sched, and what the bug is.
-const MUTANTS: [(u32, &str); 21] = [
+const MUTANTS: [(u32, &str); 22] = [
     (1, "mailbox: one step more than there are credits"),
     (2, "gather: takes a returned step while events wait"),
     (3, "collect: a cancelled slot still gives its token"),
@@ -41,6 +41,7 @@ const MUTANTS: [(u32, &str); 21] = [
     (19, "compose: a bucket that is exactly full is passed over"),
     (20, "finish: frees prompt tokens that are still needed"),
     (21, "finish: drained although sequences run"),
+    (23, "collect: a row without a token goes on as a stop id"),
 ];
 
 /// Writes past a table: only the sanitizer sees it.

@@ -4,15 +4,6 @@
 
 #include "sched/collect.h"
 
-/* The front of the queue, copied once: it may wait for many turns, and its entry lies across a bus. */
-TG_FN const tg_request *tg_front(tg_state *state, tg_rings *rings) {
-  if (state->front_number != state->requests_taken) {
-    state->front = *tg_request_at(rings, state->requests_taken);
-    state->front_number = state->requests_taken;
-  }
-  return &state->front;
-}
-
 /* Could this request ever be admitted? */
 TG_FN uint32_t tg_is_servable(const tg_state *state, const tg_request *request) {
   uint64_t tokens = (uint64_t)request->prompt_tokens + request->max_new_tokens;
@@ -78,13 +69,13 @@ TG_FN void tg_prune_prefill(tg_state *state) {
 
 /* Takes slots and pages for the front of the queue, strictly in order, until one must wait. `free_pages`
  * counts what is free; returns what is left. Events go to the pending table from `at` on. */
-TG_FN uint32_t tg_admit_front(tg_state *state, tg_rings *rings, uint32_t free_pages, uint32_t at) {
+TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at) {
   tg_turn *turn = tg_scratch(state);
   uint64_t now_ns = state->inputs.now_ns;
   for (; turn->takes < TG_MAX_TAKES && state->requests_taken < state->requests_seen; turn->takes++) {
     uint64_t number = state->requests_taken;
     uint64_t seen_ns = *tg_seen_at(state, number);
-    const tg_request *front = tg_front(state, rings);
+    const tg_request *front = tg_waiting_at(state, number);
     uint32_t reason = tg_front_end(state, front, seen_ns);
     if (reason != TG_END_NONE) {
       tg_event *event = (tg_event *)tg_at(state, state->pending_table) + at;
@@ -123,7 +114,7 @@ TG_FN uint32_t tg_admit_front(tg_state *state, tg_rings *rings, uint32_t free_pa
 
 /* Phase: all lanes put the ended slots' pages back on the stack; lane 0 meanwhile does the bookkeeping and
  * admits. It touches no page entry: those of the admitted are handed out in the next phase. */
-TG_FN void tg_phase_admit(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
+TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   if (!turn->open) return;
   uint32_t ended = TG_COUNTED(turn->totals, TG_ENDS);
@@ -155,7 +146,7 @@ TG_FN void tg_phase_admit(tg_state *state, tg_rings *rings, uint32_t lane, uint3
   turn->takes = 0u;
   turn->pending = state->pending;
   if (turn->collecting) {
-    free_pages = tg_admit_front(state, rings, free_pages, TG_COUNTED(turn->totals, TG_TOKENS) + ended);
+    free_pages = tg_admit_front(state, free_pages, TG_COUNTED(turn->totals, TG_TOKENS) + ended);
   }
   turn->free_pages = free_pages;
 }

@@ -12,12 +12,13 @@ TG_FN uint32_t tg_cancels(const tg_state *state, tg_rings *rings, uint64_t reque
   return 0u;
 }
 
-/* What lanes share besides slots: the clock of new requests, the cancel bits of waiting ones. */
+/* What lanes share besides slots: the clock of new requests and their entries, the cancel bits of waiting ones. */
 TG_FN void tg_observe(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   const tg_inputs *inputs = &state->inputs;
   const tg_control *controls = (const tg_control *)tg_at(rings, tg_layout(rings)->controls);
   for (uint64_t n = state->requests_seen + lane; n < inputs->request_head; n += lanes) {
     *tg_seen_at(state, n) = inputs->now_ns;
+    *tg_waiting_at(state, n) = *tg_request_at(rings, n);
   }
   for (uint64_t n = state->controls_taken + lane; n < inputs->control_head; n += lanes) {
     uint64_t request = controls[n & (tg_layout(rings)->control_capacity - 1u)].request;
@@ -36,14 +37,20 @@ TG_FN uint32_t tg_collect_sequence(tg_state *state, const tg_step *step, const t
   }
   slot->steps--;
   if (TG_MUT(3, slot->end_reason != TG_END_NONE, 0) || !(sequence->flags & TG_SEQUENCE_LAST)) return 0u;
-  if (slot->first_ns == 0u) slot->first_ns = inputs->now_ns;
-  if (slot->max_new_tokens == 0u) { /* only scored: its prompt is through */
+  if (slot->max_new_tokens == 0u) { /* only scored: its prompt is through, and its logits are the host's to judge */
+    if (slot->first_ns == 0u) slot->first_ns = inputs->now_ns;
     slot->end_reason = TG_END_LENGTH;
     return 0u;
   }
+  uint32_t stopped = inputs->stopped[sequence->slot / 32u] >> (sequence->slot % 32u) & 1u;
   slot->last_token = tg_samples(state, step)[sequence->sample].token;
+  if (TG_MUT(23, stopped && slot->last_token < 0, 0)) { /* a replay's tokens say nothing, unless it stopped too */
+    slot->end_reason = TG_END_NOT_FINITE;
+    return TG_NOTE_TOKEN | sequence->sample << TG_NOTE_SAMPLE_SHIFT;
+  }
+  if (slot->first_ns == 0u) slot->first_ns = inputs->now_ns;
   slot->generated++;
-  if (inputs->stopped[sequence->slot / 32u] >> (sequence->slot % 32u) & 1u) {
+  if (stopped) {
     slot->end_reason = TG_MUT(4, TG_END_STOP, slot->generated == slot->max_new_tokens ? TG_END_LENGTH : TG_END_STOP);
   } else if (slot->generated == slot->max_new_tokens) {
     slot->end_reason = TG_END_LENGTH;
@@ -131,7 +138,7 @@ TG_FN void tg_fill_token(tg_event *event, uint64_t now_ns, const tg_slot *slot, 
   event->type = TG_EVENT_TOKEN;
   event->detail = slot->sampling.logprobs;
   event->token = slot->last_token;
-  event->index = slot->generated - 1u;
+  event->index = slot->generated - (slot->end_reason != TG_END_NOT_FINITE);
   event->seen_ns = 0u;
   event->admitted_ns = 0u;
   event->first_ns = 0u;

@@ -147,16 +147,19 @@ TG_FN void tg_phase_fill(tg_state *state, tg_rings *rings, uint32_t lane, uint32
   tg_step *step = tg_step_at(state, state->steps_composed);
   const int32_t *tokens = (const int32_t *)tg_at(rings, tg_layout(rings)->tokens);
 
-  for (uint32_t i = 0u; i < turn->chunks; i++) {
-    const tg_chunk *chunk = &tg_chunk_list(state)[i];
-    uint64_t start = tg_slots(state)[chunk->slot].token_start + chunk->first_position;
-    for (uint32_t row = lane; row < TG_MUT(22, chunk->rows, chunk->rows + 1u); row += lanes) {
-      tg_row *entry = &tg_rows(state, step)[chunk->first_row + row];
-      entry->slot = chunk->slot;
-      entry->position = chunk->first_position + row;
-      entry->token = tokens[(start + row) & (tg_layout(rings)->token_capacity - 1u)];
-      entry->sequence = turn->decode_rows + i;
-    }
+  /* Rows of all chunks together are dealt out, so that many short prompts cost no more than one long one. */
+  const tg_chunk *chunk = tg_chunk_list(state);
+  const tg_chunk *last = chunk + (turn->chunks - (turn->chunks != 0u));
+  uint32_t rows_end = TG_MUT(22, turn->rows, turn->rows + (turn->chunks != 0u));
+  for (uint32_t at = turn->decode_rows + lane; at < rows_end; at += lanes) {
+    while (chunk < last && at - chunk->first_row >= chunk->rows) chunk++;
+    tg_row *entry = &tg_rows(state, step)[at];
+    uint32_t position = chunk->first_position + (at - chunk->first_row);
+    uint64_t token = tg_slots(state)[chunk->slot].token_start + position;
+    entry->slot = chunk->slot;
+    entry->position = position;
+    entry->token = tokens[token & (tg_layout(rings)->token_capacity - 1u)];
+    entry->sequence = turn->decode_rows + (uint32_t)(chunk - tg_chunk_list(state));
   }
   for (uint32_t i = lane; i < turn->chunks; i += lanes) {
     const tg_chunk *chunk = &tg_chunk_list(state)[i];

@@ -62,14 +62,16 @@ TG_FN uint32_t tg_is_stop_id(const tg_slot *slot, int32_t token) {
   return 0u;
 }
 
-/* Phase: which slots sampled a stop id in the returned step. Lanes share the sampled rows. */
+/* Phase: which slots sampled their last token in the returned step: a stop id, or none at all. Lanes share the
+ * sampled rows. */
 TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
   if (!state->inputs.returned) return;
   const tg_step *step = tg_step_at(state, state->steps_collected);
   const uint32_t *sample_rows = tg_words(state, step->sample_table);
   for (uint32_t i = lane; i < step->sample_rows; i += lanes) {
     uint32_t slot = tg_rows(state, step)[sample_rows[i]].slot;
-    if (tg_is_stop_id(&tg_slots(state)[slot], tg_samples(state, step)[i].token)) {
+    int32_t token = tg_samples(state, step)[i].token;
+    if (token < 0 || tg_is_stop_id(&tg_slots(state)[slot], token)) {
       tg_set_bits(&state->inputs.stopped[slot / 32u], 1u << (slot % 32u));
     }
   }

@@ -73,6 +73,7 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
   state->free_page_table = tg_place(&cursor, config->pages, sizeof(uint32_t));
   state->free_slot_table = tg_place(&cursor, (slots + 31u) / 32u, sizeof(uint32_t));
   state->seen_table = tg_place(&cursor, config->request_capacity, sizeof(uint64_t));
+  state->waiting_table = tg_place(&cursor, config->request_capacity, sizeof(tg_request));
   state->cancel_table = tg_place(&cursor, words ? words : 1u, sizeof(uint32_t));
   state->prefill_table = tg_place(&cursor, slots, sizeof(uint32_t));
   state->pending_table = tg_place(&cursor, pending, sizeof(tg_event));
@@ -131,7 +132,6 @@ TG_API uint32_t tg_state_init(tg_state *state, const tg_config *config) {
   state->config = *config;
   state->bytes = tg_place_state(state, state);
   state->free_pages = config->pages;
-  state->front_number = TG_NO_STEP;
   for (uint32_t i = 0; i < config->pages; i++) tg_words(state, state->free_page_table)[i] = i;
   for (uint32_t i = 0; i < config->slots; i++) {
     tg_words(state, state->free_slot_table)[i / 32u] |= 1u << (i % 32u);

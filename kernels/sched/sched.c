@@ -35,7 +35,7 @@ TG_API void tg_phase(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t
     case 2u: tg_phase_collect(state, rings, lane, lanes); break;
     case 3u: tg_phase_groups(state, lane, lanes); break;
     case 4u: tg_phase_place(state, lane, lanes); break;
-    case 5u: tg_phase_admit(state, rings, lane, lanes); break;
+    case 5u: tg_phase_admit(state, lane, lanes); break;
     case 6u: tg_phase_publish(state, rings, lane, lanes); break;
     case 7u: tg_phase_compose(state, rings, lane, lanes); break;
     case 8u: tg_phase_fill(state, rings, lane, lanes); break;

@@ -33,6 +33,10 @@ TG_FN uint64_t *tg_seen_at(tg_state *state, uint64_t number) {
   return (uint64_t *)tg_at(state, state->seen_table) + (number & (state->config.request_capacity - 1u));
 }
 
+TG_FN tg_request *tg_waiting_at(tg_state *state, uint64_t number) {
+  return (tg_request *)tg_at(state, state->waiting_table) + (number & (state->config.request_capacity - 1u));
+}
+
 /* The cancel bit of a waiting request: its word, and its bit in there. The host pushes no request past
  * requests_taken + request_capacity, so numbers that share a bit never wait at the same time. */
 TG_FN uint32_t *tg_cancel_word(tg_state *state, uint64_t number) {

@@ -344,6 +344,16 @@ impl<'a> Run<'a> {
         }
         let finish = match reason {
             _ if end.stop_tokens.is_some() => Finish::Stop,
+            EndReason::NotFinite => {
+                let error = RowError::new(
+                    Code::NonFiniteLogits,
+                    format!(
+                        "logits for token {} after the prompt are not finite, expected finite numbers: check the checkpoint's weights, or use --dtype f32",
+                        output_ids.len()
+                    ),
+                );
+                return self.fail(live.row, live.input, &live.label, &error);
+            }
             EndReason::Stop => Finish::Stop,
             EndReason::Timeout => Finish::Timeout,
             EndReason::Cancelled => Finish::Cancelled,

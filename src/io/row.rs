@@ -82,6 +82,8 @@ pub enum Code {
     TokenOutOfRange,
     /// There is no chat template, or it failed on these messages.
     ChatTemplate,
+    /// The model's logits are not finite: no token could be chosen.
+    NonFiniteLogits,
     /// The device failed while the row ran; `--resume` tries it again.
     Device,
     /// OpenAI rows only (others say it in finish_reason): interrupted; `--resume` tries it again.
@@ -101,6 +103,7 @@ impl Code {
             Self::ContextLength => "context_length",
             Self::TokenOutOfRange => "token_out_of_range",
             Self::ChatTemplate => "chat_template",
+            Self::NonFiniteLogits => "non_finite_logits",
             Self::Device => "device",
             Self::Cancelled => "cancelled",
             Self::Timeout => "timeout",

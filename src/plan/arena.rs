@@ -9,6 +9,8 @@ pub const ALIGN_BYTES: usize = 256;
 /// Bytes of an entry of the lists of query tiles and of expert tiles; there are never more of them than rows, or than
 /// pairs of a row and an expert.
 const TILE_BYTES: usize = 16;
+/// In how many parts a row of logits is searched for its best.
+pub const SAMPLE_PARTS: usize = 16;
 
 /// What sizes an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub struct Arena {
     pub experts: usize,
     /// f32 `[R, K]`
     pub expert_weights: usize,
+    /// f32 `[R, E]`
+    pub expert_scores: usize,
     /// u32 `[R K]`
     pub expert_rows: usize,
     /// u32 `[R K]`
@@ -50,6 +54,8 @@ pub struct Arena {
     /// f32 `[logits_rows, V]`
     pub logits: usize,
     pub logits_rows: usize,
+    /// u64 `[S, SAMPLE_PARTS]`: the best logit of each part of a row.
+    pub sample_best: usize,
     /// u32 `[S, V / 32 rounded up]`: a bit for each token that a slot's sequence holds.
     pub seen: usize,
     pub bytes: usize,
@@ -98,6 +104,7 @@ impl Arena {
         let partial = take(&[pairs, hidden, 4]);
         let experts = take(&[pairs, 4]);
         let expert_weights = take(&[pairs, 4]);
+        let expert_scores = take(&[if mixtures { rows } else { 0 }, config.num_experts, 4]);
         let expert_rows = take(&[pairs, 4]);
         let expert_place = take(&[pairs, 4]);
         let expert_tiles = take(&[pairs, TILE_BYTES]);
@@ -105,6 +112,7 @@ impl Arena {
         let query_tiles = take(&[rows, TILE_BYTES]);
         let query_tile_count = take(&[4]);
         let posted = take(&[8]);
+        let sample_best = take(&[slots, SAMPLE_PARTS, 8]);
         let logits_rows = logits_rows(rows, slots);
         let logits = take(&[logits_rows, config.vocab_size, 4]);
         let seen = take(&[slots, config.vocab_size.div_ceil(32), 4]);
@@ -115,6 +123,7 @@ impl Arena {
             partial,
             experts,
             expert_weights,
+            expert_scores,
             expert_rows,
             expert_place,
             expert_tiles,
@@ -122,6 +131,7 @@ impl Arena {
             query_tiles,
             query_tile_count,
             posted,
+            sample_best,
             logits,
             logits_rows,
             seen,
@@ -154,6 +164,7 @@ mod tests {
             (arena.partial, pairs * hidden * 4),
             (arena.experts, pairs * 4),
             (arena.expert_weights, pairs * 4),
+            (arena.expert_scores, 512 * 32 * 4),
             (arena.expert_rows, pairs * 4),
             (arena.expert_place, pairs * 4),
             (arena.expert_tiles, pairs * TILE_BYTES),
@@ -161,6 +172,7 @@ mod tests {
             (arena.query_tiles, 512 * TILE_BYTES),
             (arena.query_tile_count, 4),
             (arena.posted, 8),
+            (arena.sample_best, 16 * SAMPLE_PARTS * 8),
             (arena.logits, 512 * 65536 * 4),
             (arena.seen, 16 * 65536 / 8),
             (arena.bytes, 0),

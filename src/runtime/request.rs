@@ -98,6 +98,8 @@ pub enum EndReason {
     Timeout,
     /// Larger than the page pool or the context.
     Refused,
+    /// Logits that are not finite: no further token could be sampled. Scored prompts end with `Length` all the same.
+    NotFinite,
 }
 
 /// Where a request's time went, by the scheduler's clock.

@@ -111,6 +111,17 @@ impl HostRings {
 
     /// The oldest event that has not been read.
     pub fn pop_event(&mut self) -> Option<Event> {
+        loop {
+            let (event, sampled) = self.pop_entry()?;
+            // The row whose logits are not finite has an event too, as its replay would; its end tells of it.
+            if event.type_ != abi::TG_EVENT_TOKEN || event.token >= 0 {
+                return Some(from_event(&event, sampled.as_ref()));
+            }
+        }
+    }
+
+    /// The oldest entry of the event ring, with its logprobs where it has any.
+    fn pop_entry(&mut self) -> Option<(abi::tg_event, Option<abi::tg_sampled>)> {
         let rings = self.rings.head();
         // SAFETY: entries between tail and head are the host's to read; only this thread moves the tail.
         unsafe {
@@ -131,7 +142,7 @@ impl HostRings {
                     .read()
             });
             release(&raw mut (*rings).event_tail, tail + 1);
-            Some(from_event(&event, sampled.as_ref()))
+            Some((event, sampled))
         }
     }
 
@@ -300,6 +311,7 @@ fn from_event(event: &abi::tg_event, sampled: Option<&abi::tg_sampled>) -> Event
             abi::TG_END_LENGTH => EndReason::Length,
             abi::TG_END_CANCELLED => EndReason::Cancelled,
             abi::TG_END_TIMEOUT => EndReason::Timeout,
+            abi::TG_END_NOT_FINITE => EndReason::NotFinite,
             _ => EndReason::Refused,
         },
         tokens: event.index,

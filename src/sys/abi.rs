@@ -10,7 +10,7 @@ pub const TG_MAX_STAGES: u32 = 16;
 pub const TG_MAX_STOP_IDS: u32 = 16;
 pub const TG_MAX_LOGPROBS: u32 = 20;
 pub const TG_MAX_BUCKETS: u32 = 16;
-pub const TG_MAX_TAKES: u32 = 32;
+pub const TG_MAX_TAKES: u32 = 256;
 pub const TG_NONE: u32 = 4294967295;
 pub const TG_KIND_DECODE: u32 = 0;
 pub const TG_KIND_MIXED: u32 = 1;
@@ -27,6 +27,7 @@ pub const TG_END_LENGTH: u32 = 2;
 pub const TG_END_CANCELLED: u32 = 3;
 pub const TG_END_TIMEOUT: u32 = 4;
 pub const TG_END_REFUSED: u32 = 5;
+pub const TG_END_NOT_FINITE: u32 = 6;
 pub const TG_INPUT_DRAIN: u32 = 1;
 pub const TG_INPUT_STOP: u32 = 2;
 pub const TG_ACTION_IDLE: u32 = 0;
@@ -609,6 +610,7 @@ pub struct tg_state {
     pub free_page_table: u64,
     pub free_slot_table: u64,
     pub seen_table: u64,
+    pub waiting_table: u64,
     pub cancel_table: u64,
     pub prefill_table: u64,
     pub pending_table: u64,
@@ -620,8 +622,6 @@ pub struct tg_state {
     pub chunk_table: u64,
     pub inputs: tg_inputs,
     pub outcome: tg_outcome,
-    pub front: tg_request,
-    pub front_number: u64,
     pub turn: u64,
     pub requests_seen: u64,
     pub requests_taken: u64,
@@ -644,7 +644,7 @@ pub struct tg_state {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10480usize];
+    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10352usize];
     ["Alignment of tg_state"][::core::mem::align_of::<tg_state>() - 8usize];
     ["Offset of field: tg_state::config"][::core::mem::offset_of!(tg_state, config) - 0usize];
     ["Offset of field: tg_state::bytes"][::core::mem::offset_of!(tg_state, bytes) - 256usize];
@@ -663,61 +663,60 @@ const _: () = {
         [::core::mem::offset_of!(tg_state, free_slot_table) - 304usize];
     ["Offset of field: tg_state::seen_table"]
         [::core::mem::offset_of!(tg_state, seen_table) - 312usize];
+    ["Offset of field: tg_state::waiting_table"]
+        [::core::mem::offset_of!(tg_state, waiting_table) - 320usize];
     ["Offset of field: tg_state::cancel_table"]
-        [::core::mem::offset_of!(tg_state, cancel_table) - 320usize];
+        [::core::mem::offset_of!(tg_state, cancel_table) - 328usize];
     ["Offset of field: tg_state::prefill_table"]
-        [::core::mem::offset_of!(tg_state, prefill_table) - 328usize];
+        [::core::mem::offset_of!(tg_state, prefill_table) - 336usize];
     ["Offset of field: tg_state::pending_table"]
-        [::core::mem::offset_of!(tg_state, pending_table) - 336usize];
+        [::core::mem::offset_of!(tg_state, pending_table) - 344usize];
     ["Offset of field: tg_state::pending_sample_table"]
-        [::core::mem::offset_of!(tg_state, pending_sample_table) - 344usize];
+        [::core::mem::offset_of!(tg_state, pending_sample_table) - 352usize];
     ["Offset of field: tg_state::scratch_table"]
-        [::core::mem::offset_of!(tg_state, scratch_table) - 352usize];
+        [::core::mem::offset_of!(tg_state, scratch_table) - 360usize];
     ["Offset of field: tg_state::note_table"]
-        [::core::mem::offset_of!(tg_state, note_table) - 360usize];
+        [::core::mem::offset_of!(tg_state, note_table) - 368usize];
     ["Offset of field: tg_state::ended_table"]
-        [::core::mem::offset_of!(tg_state, ended_table) - 368usize];
+        [::core::mem::offset_of!(tg_state, ended_table) - 376usize];
     ["Offset of field: tg_state::taken_table"]
-        [::core::mem::offset_of!(tg_state, taken_table) - 376usize];
+        [::core::mem::offset_of!(tg_state, taken_table) - 384usize];
     ["Offset of field: tg_state::chunk_table"]
-        [::core::mem::offset_of!(tg_state, chunk_table) - 384usize];
-    ["Offset of field: tg_state::inputs"][::core::mem::offset_of!(tg_state, inputs) - 392usize];
-    ["Offset of field: tg_state::outcome"][::core::mem::offset_of!(tg_state, outcome) - 568usize];
-    ["Offset of field: tg_state::front"][::core::mem::offset_of!(tg_state, front) - 632usize];
-    ["Offset of field: tg_state::front_number"]
-        [::core::mem::offset_of!(tg_state, front_number) - 760usize];
-    ["Offset of field: tg_state::turn"][::core::mem::offset_of!(tg_state, turn) - 768usize];
+        [::core::mem::offset_of!(tg_state, chunk_table) - 392usize];
+    ["Offset of field: tg_state::inputs"][::core::mem::offset_of!(tg_state, inputs) - 400usize];
+    ["Offset of field: tg_state::outcome"][::core::mem::offset_of!(tg_state, outcome) - 576usize];
+    ["Offset of field: tg_state::turn"][::core::mem::offset_of!(tg_state, turn) - 640usize];
     ["Offset of field: tg_state::requests_seen"]
-        [::core::mem::offset_of!(tg_state, requests_seen) - 776usize];
+        [::core::mem::offset_of!(tg_state, requests_seen) - 648usize];
     ["Offset of field: tg_state::requests_taken"]
-        [::core::mem::offset_of!(tg_state, requests_taken) - 784usize];
+        [::core::mem::offset_of!(tg_state, requests_taken) - 656usize];
     ["Offset of field: tg_state::controls_taken"]
-        [::core::mem::offset_of!(tg_state, controls_taken) - 792usize];
+        [::core::mem::offset_of!(tg_state, controls_taken) - 664usize];
     ["Offset of field: tg_state::tokens_taken"]
-        [::core::mem::offset_of!(tg_state, tokens_taken) - 800usize];
+        [::core::mem::offset_of!(tg_state, tokens_taken) - 672usize];
     ["Offset of field: tg_state::token_tail"]
-        [::core::mem::offset_of!(tg_state, token_tail) - 808usize];
+        [::core::mem::offset_of!(tg_state, token_tail) - 680usize];
     ["Offset of field: tg_state::events_published"]
-        [::core::mem::offset_of!(tg_state, events_published) - 816usize];
+        [::core::mem::offset_of!(tg_state, events_published) - 688usize];
     ["Offset of field: tg_state::traces_written"]
-        [::core::mem::offset_of!(tg_state, traces_written) - 824usize];
+        [::core::mem::offset_of!(tg_state, traces_written) - 696usize];
     ["Offset of field: tg_state::traces_lost"]
-        [::core::mem::offset_of!(tg_state, traces_lost) - 832usize];
+        [::core::mem::offset_of!(tg_state, traces_lost) - 704usize];
     ["Offset of field: tg_state::steps_composed"]
-        [::core::mem::offset_of!(tg_state, steps_composed) - 840usize];
+        [::core::mem::offset_of!(tg_state, steps_composed) - 712usize];
     ["Offset of field: tg_state::steps_collected"]
-        [::core::mem::offset_of!(tg_state, steps_collected) - 848usize];
+        [::core::mem::offset_of!(tg_state, steps_collected) - 720usize];
     ["Offset of field: tg_state::free_pages"]
-        [::core::mem::offset_of!(tg_state, free_pages) - 856usize];
-    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 860usize];
-    ["Offset of field: tg_state::prefill"][::core::mem::offset_of!(tg_state, prefill) - 864usize];
+        [::core::mem::offset_of!(tg_state, free_pages) - 728usize];
+    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 732usize];
+    ["Offset of field: tg_state::prefill"][::core::mem::offset_of!(tg_state, prefill) - 736usize];
     ["Offset of field: tg_state::decode_cursor"]
-        [::core::mem::offset_of!(tg_state, decode_cursor) - 868usize];
-    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 872usize];
+        [::core::mem::offset_of!(tg_state, decode_cursor) - 740usize];
+    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 744usize];
     ["Offset of field: tg_state::pending_published"]
-        [::core::mem::offset_of!(tg_state, pending_published) - 876usize];
-    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 880usize];
-    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2288usize];
+        [::core::mem::offset_of!(tg_state, pending_published) - 748usize];
+    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 752usize];
+    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2160usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]

@@ -9,12 +9,13 @@ use tailgraph::backend::cuda::launch::Address;
 use tailgraph::backend::cuda::ops::Enqueue;
 use tailgraph::backend::cuda::ops::attention::{Attention, QUERY_TILE_BYTES, most_query_tiles};
 use tailgraph::backend::cuda::ops::experts::{
-    EXPERT_TILE_BYTES, ExpertWeights, Routing, most_expert_tiles,
+    EXPERT_TILE_BYTES, ExpertWeights, RouterWeights, Routing, most_expert_tiles,
 };
 use tailgraph::backend::cuda::ops::head::{LogitsPart, seen_words};
 use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
+use tailgraph::plan::arena::SAMPLE_PARTS;
 use tailgraph::sys::abi;
 
 const BUCKET: usize = 128;
@@ -59,6 +60,7 @@ struct Layer {
     partial: Address,
     logits: Address,
     seen: Address,
+    best: Address,
 }
 
 impl Layer {
@@ -103,6 +105,7 @@ impl Layer {
             routing: Routing {
                 experts: arrays.scratch(pairs * 4),
                 weights: arrays.scratch(pairs * 4),
+                scores: arrays.scratch(BUCKET * experts * 4),
                 rows: arrays.scratch(pairs * 4),
                 place: arrays.scratch(pairs * 4),
                 tiles: arrays.scratch(expert_tiles * EXPERT_TILE_BYTES),
@@ -114,6 +117,7 @@ impl Layer {
             partial: arrays.scratch(pairs * hidden * 4),
             logits: arrays.scratch(BUCKET * c.vocab_size * 4),
             seen: arrays.scratch(step.slots.len() * seen_words(c.vocab_size) * 4),
+            best: arrays.scratch(BUCKET * SAMPLE_PARTS * 8),
         }
     }
 
@@ -158,9 +162,13 @@ impl Layer {
             queue.qk_norm_rope(a).unwrap();
             queue.attention(a).unwrap();
             queue.product(&out, Rows::Step).unwrap();
-            queue.norm(self.x, self.h, self.norms[1]).unwrap();
+            let router = RouterWeights {
+                norm: self.norms[1],
+                gate: self.gate,
+                bias: 0,
+            };
             queue
-                .router(&self.routing, self.h, self.norms[1], self.gate, 0)
+                .router(&self.routing, self.x, self.h, &router)
                 .unwrap();
             queue
                 .expert_gate_up(&self.routing, &self.expert_weights, self.y, self.x)
@@ -172,6 +180,7 @@ impl Layer {
                     self.h,
                     self.y,
                     self.partial,
+                    None,
                 )
                 .unwrap();
             queue.final_norm(self.x, self.h, self.norms[2]).unwrap();
@@ -180,7 +189,9 @@ impl Layer {
                 .lm_head(part, self.logits, self.x, self.embedding)
                 .unwrap();
             queue.mark_seen(self.seen).unwrap();
-            queue.sample(part, self.logits, self.seen).unwrap();
+            queue
+                .sample(part, self.logits, self.seen, self.best)
+                .unwrap();
         }
     }
 }

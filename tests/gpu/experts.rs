@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::ops::Enqueue;
 use tailgraph::backend::cuda::ops::experts::{
-    EXPERT_TILE_BYTES, ExpertWeights, Routing, most_expert_tiles,
+    EXPERT_TILE_BYTES, ExpertWeights, NextNorm, RouterWeights, Routing, most_expert_tiles,
 };
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
@@ -18,6 +18,7 @@ use tailgraph::plan::StepKind;
 struct RoutingOnGpu {
     experts: Buffer,
     weights: Buffer,
+    scores: Buffer,
     rows: Buffer,
     place: Buffer,
     tiles: Buffer,
@@ -33,6 +34,7 @@ impl RoutingOnGpu {
         Self {
             experts: gpu.poisoned(pairs * 4),
             weights: gpu.poisoned(pairs * 4),
+            scores: gpu.poisoned((bucket * experts) as usize * 4),
             rows: gpu.poisoned(pairs * 4),
             place: gpu.poisoned(pairs * 4),
             tiles: gpu.poisoned(most as usize * EXPERT_TILE_BYTES),
@@ -44,6 +46,7 @@ impl RoutingOnGpu {
         Routing {
             experts: self.experts.at(0),
             weights: self.weights.at(0),
+            scores: self.scores.at(0),
             rows: self.rows.at(0),
             place: self.place.at(0),
             tiles: self.tiles.at(0),
@@ -63,6 +66,7 @@ fn mixture(hidden: usize, inner: usize, experts: usize, top_k: usize) -> ModelCo
 }
 
 /// Router's inputs, all f32.
+#[derive(Clone)]
 struct RouterCase {
     config: ModelConfig,
     h: Vec<f32>,
@@ -72,8 +76,9 @@ struct RouterCase {
 }
 
 impl RouterCase {
-    fn run(&self, gpu: &Gpu, rows: usize, bucket: usize) -> (Vec<u32>, Vec<f32>) {
-        let rig = Rig::new(gpu, self.config.clone(), operand(DType::F32));
+    /// Also holds x to the bits that the norm alone gives.
+    fn run(&self, gpu: &Gpu, dtype: DType, rows: usize, bucket: usize) -> (Vec<u32>, Vec<f32>) {
+        let rig = Rig::new(gpu, self.config.clone(), operand(dtype));
         let step = Step::of_rows(rows).upload(gpu);
         let enqueue = rig.enqueue(&step, StepKind::Mixed, bucket);
         let routing = RoutingOnGpu::new(gpu, &self.config, &enqueue);
@@ -81,9 +86,24 @@ impl RouterCase {
         let (h, norm, gate) = (f32s(&self.h), f32s(&self.norm), f32s(&self.gate));
         let bias = self.bias.as_ref().map(|bias| f32s(bias));
         let bias = bias.as_ref().map_or(0, |bias| bias.at(0));
-        // SAFETY: the arrays have the shapes that `Enqueue::router` asks for.
-        unsafe { enqueue.router(&routing.addresses(), h.at(0), norm.at(0), gate.at(0), bias) }
-            .unwrap();
+        let weights = RouterWeights {
+            norm: norm.at(0),
+            gate: gate.at(0),
+            bias,
+        };
+        let row_bytes = self.config.hidden_size * dtype.bytes();
+        let [x, alone] = [(); 2].map(|()| gpu.poisoned(bucket * row_bytes));
+        // SAFETY: the arrays have the shapes that the operations ask for.
+        unsafe {
+            enqueue
+                .router(&routing.addresses(), x.at(0), h.at(0), &weights)
+                .unwrap();
+            enqueue.norm(alone.at(0), h.at(0), norm.at(0)).unwrap();
+        }
+        assert!(
+            gpu.get(&x) == gpu.get(&alone),
+            "{dtype:?} {rows} of {bucket} rows: x is not the norm's"
+        );
         (
             gpu.get_u32(&routing.experts),
             gpu.get_values(DType::F32, &routing.weights),
@@ -157,7 +177,7 @@ fn the_router_chooses_the_best_and_weighs_them() {
         (5120, 33, 3),
         (64, 8, 8),
     ] {
-        for bucket in [1, 7, 64, 301] {
+        for bucket in [1, 7, 64, 150, 256, 301] {
             let config = ModelConfig {
                 norm_topk_prob: random.below(2) == 0,
                 routed_scaling_factor: [1.0, 2.5][random.below(2)],
@@ -171,7 +191,8 @@ fn the_router_chooses_the_best_and_weighs_them() {
                 bias: (random.below(2) == 0).then(|| random.values(experts, 0.3)),
                 config,
             };
-            let (chosen, weights) = case.run(&gpu, rows, bucket);
+            let dtype = OPERANDS[random.below(OPERANDS.len())];
+            let (chosen, weights) = case.run(&gpu, dtype, rows, bucket);
             let (used, padding) = chosen.split_at(rows * top_k);
             assert!(padding.iter().all(|&e| e == u32::MAX), "padding was routed");
             for row in 0..rows {
@@ -198,7 +219,14 @@ fn ties_go_to_the_lower_expert() {
                 .collect(),
         ),
     };
-    assert_eq!(case.run(&gpu, 1, 1).0, [0, 1, 7, 40, 73]);
+    for bucket in [1, 300] {
+        let case = RouterCase {
+            h: vec![1.0; bucket * 32],
+            ..case.clone()
+        };
+        let experts = case.run(&gpu, DType::F32, 1, bucket).0;
+        assert_eq!(experts[..5], [0, 1, 7, 40, 73]);
+    }
 }
 
 /// Experts `[rows, K]`, ascending and distinct in a row, drawn from the first `among`.
@@ -307,7 +335,7 @@ impl MixtureCase {
         }
     }
 
-    /// h after the mixture, `[rows, H]`.
+    /// h after the mixture, `[rows, H]`. The norm that is done beside it is held to the bits that it has alone.
     fn run(&self, rig: &Rig, bucket: usize) -> Vec<f32> {
         let (gpu, types, config) = (rig.gpu, rig.kernels.types, &rig.config);
         let (hidden, inner) = (config.hidden_size, config.moe_intermediate_size);
@@ -343,6 +371,13 @@ impl MixtureCase {
             .unwrap();
         let y = gpu.poisoned(bucket * top_k * inner * types.operand.bytes());
         let partial = gpu.poisoned(bucket * top_k * hidden * 4);
+        let norm: Vec<f32> = self.weights.iter().cycle().take(hidden).copied().collect();
+        let norm = gpu.values(DType::F32, &norm);
+        let [next, alone] = [(); 2].map(|()| gpu.poisoned(bucket * hidden * types.operand.bytes()));
+        let next_norm = NextNorm {
+            x: next.at(0),
+            weight: norm.at(0),
+        };
         let routing = routing.addresses();
         // SAFETY: the arrays have the shapes that the operations ask for.
         unsafe {
@@ -351,9 +386,21 @@ impl MixtureCase {
                 .expert_gate_up(&routing, &expert_weights, y.at(0), x.at(0))
                 .unwrap();
             enqueue
-                .expert_down(&routing, &expert_weights, h.at(0), y.at(0), partial.at(0))
+                .expert_down(
+                    &routing,
+                    &expert_weights,
+                    h.at(0),
+                    y.at(0),
+                    partial.at(0),
+                    Some(next_norm),
+                )
                 .unwrap();
+            enqueue.norm(alone.at(0), h.at(0), norm.at(0)).unwrap();
         }
+        assert!(
+            gpu.get(&next) == gpu.get(&alone),
+            "{types:?} {rows} of {bucket} rows: x is not the norm's"
+        );
         let mut h = gpu.get_values(DType::F32, &h);
         let padding = h.split_off(rows * hidden);
         assert!(padding.iter().all(|v| v.is_nan()), "padding was written");

@@ -6,6 +6,7 @@ use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::ops::head::{LogitsPart, seen_words};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
+use tailgraph::plan::arena::SAMPLE_PARTS;
 use tailgraph::sys::abi;
 
 fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
@@ -222,10 +223,13 @@ fn run(gpu: &Gpu, rig: &Rig, rows: &[Row], score: bool) -> Vec<abi::tg_sampled> 
     } else {
         LogitsPart::Sampled
     };
+    let best = gpu.poisoned(rows.len() * SAMPLE_PARTS * 8);
     // SAFETY: the arrays have the shapes that the operations ask for.
     unsafe {
         enqueue.mark_seen(seen.at(0)).unwrap();
-        enqueue.sample(part, logits.at(0), seen.at(0)).unwrap();
+        enqueue
+            .sample(part, logits.at(0), seen.at(0), best.at(0))
+            .unwrap();
     }
     on_gpu.sampled(gpu)
 }
@@ -350,4 +354,42 @@ fn ties_and_broken_logits() {
         .map(|s| s.token)
         .collect();
     assert_eq!(tokens, [40, 0, -1, -1]);
+}
+
+/// The same wherever in a row they are: every part of it is searched by another block.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn ties_and_broken_logits_in_any_part() {
+    let gpu = Gpu::new();
+    let mut random = Random(52);
+    for vocabulary in [1, 7, 16, 17, 1000, 65_536] {
+        let rig = rig(&gpu, vocabulary);
+        let mut rows = Vec::new();
+        let mut expected = Vec::new();
+        for case in 0..40 {
+            let mut logits = random.values(vocabulary, 1.0);
+            let (a, b) = (random.below(vocabulary), random.below(vocabulary));
+            let broken = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN];
+            (logits[a], logits[b]) = (2.0, 2.0);
+            expected.push(a.min(b) as i32);
+            if case % 2 == 1 {
+                logits[random.below(vocabulary)] = broken[case / 2 % 4];
+                expected[case] = -1;
+            }
+            rows.push(Row {
+                logits,
+                seen: vec![0, 0],
+                sampling: abi::tg_sampling {
+                    top_p: 1.0_f32.to_bits(),
+                    repetition_penalty: 1.0_f32.to_bits(),
+                    logprobs: abi::TG_LOGPROBS_NONE,
+                    ..abi::tg_sampling::default()
+                },
+                position: 1,
+            });
+        }
+        let sampled = run(&gpu, &rig, &rows, false);
+        let tokens: Vec<i32> = sampled.iter().map(|s| s.token).collect();
+        assert_eq!(tokens, expected, "vocabulary {vocabulary}");
+    }
 }

@@ -43,6 +43,7 @@ branches! {
     request_ring_wrapped,
     token_ring_wrapped,
     refused,
+    not_finite,
     scored,
     stopped_by_host,
 }

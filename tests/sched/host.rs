@@ -139,6 +139,7 @@ impl History {
             }
             Event::End { reason, .. } => {
                 self.report.coverage.refused += u64::from(reason == abi::TG_END_REFUSED);
+                self.report.coverage.not_finite += u64::from(reason == abi::TG_END_NOT_FINITE);
             }
         }
         let found = event_of(&event, &wanted);
@@ -209,11 +210,15 @@ impl History {
     }
 }
 
-/// What the test's sampler leaves for a row: a function of the step and the row alone.
+/// What the test's sampler leaves for a row: a function of the step and the row alone. Now and then no token.
 fn sample_of(step: u64, row: u32) -> abi::tg_sampled {
     let bits = mix(step << 16 | u64::from(row));
     abi::tg_sampled {
-        token: (bits % u64::from(VOCABULARY)) as i32,
+        token: if (bits >> 8).is_multiple_of(64) {
+            -1
+        } else {
+            (bits % u64::from(VOCABULARY)) as i32
+        },
         logprob: (bits >> 32) as u32,
         top_ids: [row as i32; 20],
         top_logprobs: [step as u32; 20],

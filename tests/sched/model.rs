@@ -155,15 +155,16 @@ impl Model {
                 continue;
             }
             let through = sequence.first_position + sequence.rows >= request.prompt_tokens;
-            if through && running.first_ns == 0 {
+            let token =
+                (through && request.max_new_tokens != 0).then(|| sampled[sequence.sample as usize]);
+            if through && running.first_ns == 0 && token != Some(-1) {
                 running.first_ns = seen.now_ns;
             }
             if request.max_new_tokens == 0 {
                 if through {
                     running.end = Some(abi::TG_END_LENGTH);
                 }
-            } else if through {
-                let token = sampled[sequence.sample as usize];
+            } else if let Some(token) = token {
                 self.pending.push_back(Event::Token {
                     request: running.request,
                     index: running.generated,
@@ -173,6 +174,10 @@ impl Model {
                     sample: (request.sampling.logprobs != abi::TG_LOGPROBS_NONE)
                         .then_some(sequence.sample),
                 });
+                if token == -1 {
+                    running.end = Some(abi::TG_END_NOT_FINITE);
+                    continue;
+                }
                 running.generated += 1;
                 let stops = &request.stop_ids[..request.stop_count as usize];
                 let last = running.generated == request.max_new_tokens;

@@ -121,7 +121,14 @@ impl Script {
 
     /// Step `number` comes back with `token` in every sampled row.
     pub fn finish(&mut self, number: u64, token: i32) {
-        for row in 0..self.machine.step(number).sample_rows {
+        let rows = self.machine.step(number).sample_rows;
+        self.finish_with(number, &vec![token; rows as usize]);
+    }
+
+    /// Step `number` comes back with one of `tokens` in each sampled row.
+    pub fn finish_with(&mut self, number: u64, tokens: &[i32]) {
+        assert_eq!(tokens.len(), self.machine.step(number).sample_rows as usize);
+        for (row, &token) in (0..).zip(tokens) {
             let sampled = abi::tg_sampled {
                 token,
                 ..Default::default()

@@ -138,10 +138,7 @@ impl Head {
     }
 
     /// Notes the step's tokens, then leaves a token (and logprobs) for every sampled row in `step`.
-    ///
-    /// # Errors
-    /// See [`Sampler::run`].
-    pub fn sample(&mut self, batch: &Batch<'_>, step: &StepView<'_>) -> Result<()> {
+    pub fn sample(&mut self, batch: &Batch<'_>, step: &StepView<'_>) {
         for sequence in batch.sequences {
             if sequence.flags & abi::TG_SEQUENCE_FIRST != 0 {
                 self.seen.clear(sequence.slot);
@@ -161,7 +158,7 @@ impl Head {
             .collect();
         let share = work.len().div_ceil(self.samplers.len()).max(1);
         let seen = &self.seen;
-        let results: Vec<Result<Vec<abi::tg_sampled>>> = work
+        let results: Vec<Vec<abi::tg_sampled>> = work
             .par_chunks(share)
             .zip(&mut self.samplers)
             .map(|(share, sampler)| {
@@ -173,14 +170,9 @@ impl Head {
                     .collect()
             })
             .collect();
-        let mut index = 0;
-        for share in results {
-            for sampled in share? {
-                step.set_sampled(index, sampled);
-                index += 1;
-            }
+        for (index, sampled) in results.into_iter().flatten().enumerate() {
+            step.set_sampled(index, sampled);
         }
-        Ok(())
     }
 }
 

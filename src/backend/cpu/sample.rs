@@ -15,7 +15,6 @@
 //!
 //! Penalty and temperature round to f32; exponentials, their sums, u and g are f64.
 
-use crate::error::{Error, Result};
 use crate::model::philox::philox4x32_10;
 use crate::sys::abi;
 
@@ -70,22 +69,20 @@ impl Sampler {
         }
     }
 
-    /// The token (and log-probabilities) for `logits` `[V]`; `position` is where the new token will stand.
-    ///
-    /// # Errors
-    /// A logit that is not finite: nothing can be said about the distribution then.
+    /// The token (and log-probabilities) for `logits` `[V]`; `position` is where the new token will stand. The
+    /// token is -1 where a logit is not finite: nothing can be said about the distribution then.
     pub fn run(
         &mut self,
         logits: &[f32],
         seen: &[u32],
         sampling: &abi::tg_sampling,
         position: u32,
-    ) -> Result<abi::tg_sampled> {
-        if let Some(token) = logits.iter().position(|l| !l.is_finite()) {
-            return Err(Error::Runtime(format!(
-                "logit of token {token} for position {position} is {}, expected a finite number: check the checkpoint's weights",
-                logits[token]
-            )));
+    ) -> abi::tg_sampled {
+        if !logits.iter().all(|l| l.is_finite()) {
+            return abi::tg_sampled {
+                token: -1,
+                ..Default::default()
+            };
         }
         let token = self.token(logits, seen, sampling, position);
         let mut sampled = abi::tg_sampled {
@@ -95,7 +92,7 @@ impl Sampler {
         if sampling.logprobs != abi::TG_LOGPROBS_NONE {
             self.logprobs(logits, token, sampling.logprobs as usize, &mut sampled);
         }
-        Ok(sampled)
+        sampled
     }
 
     fn token(

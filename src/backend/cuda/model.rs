@@ -7,7 +7,7 @@ use super::launch::Address;
 use super::module::failed;
 use super::ops::attention::Attention;
 use super::ops::conv::ShortConv;
-use super::ops::experts::Routing;
+use super::ops::experts::{NextNorm, RouterWeights, Routing};
 use super::ops::head::logits_parts;
 use super::ops::linear::{Epilogue, Product, Rows};
 use super::ops::{Bucket, Enqueue, Kernels};
@@ -145,6 +145,17 @@ pub fn programs(
     Ok(plan.stages.iter().map(program).collect())
 }
 
+/// Whether the operation before or after `op` in its stage has the rows that `op` norms, and norms them: the experts'
+/// combination for the next layer, the router for its own.
+fn done_by_neighbour(before: Option<&Op>, op: &Op, after: Option<&Op>) -> bool {
+    let is = |op: Option<&Op>, kind| op.is_some_and(|op| op.kind == kind);
+    match op.kind {
+        OpKind::OperatorNorm => is(before, OpKind::ExpertDown),
+        OpKind::FfnNorm => is(after, OpKind::Router),
+        _ => false,
+    }
+}
+
 /// An operation that the plan has and the model does not have there.
 fn misplaced(op: &Op) -> Error {
     Error::Runtime(format!(
@@ -163,11 +174,16 @@ impl StepProgram for ModelProgram {
             step: at.step,
             early: self.shared.early,
         };
-        for op in &self.ops {
+        for (index, op) in self.ops.iter().enumerate() {
+            let before = index.checked_sub(1).and_then(|before| self.ops.get(before));
+            let after = self.ops.get(index + 1);
+            if done_by_neighbour(before, op, after) {
+                continue;
+            }
             // SAFETY: the caller's promise; all arrays are the model's and sized for the largest bucket.
             unsafe {
                 match op.layer {
-                    Some(layer) => self.shared.layer_operation(&queue, op, layer),
+                    Some(layer) => self.shared.layer_operation(&queue, op, layer, after),
                     None => self.shared.outer_operation(&queue, op),
                 }
             }?;
@@ -215,6 +231,7 @@ impl Shared {
     /// [`Enqueue`]'s.
     unsafe fn logits(&self, queue: &Enqueue<'_>, x: Address) -> Result<()> {
         let (logits, seen) = (self.at(self.places.logits), self.at(self.places.seen));
+        let best = self.at(self.places.sample_best);
         let mut parts = logits_parts(queue.bucket.kind, queue.bucket.rows).peekable();
         // SAFETY: the caller's promise; the arena has room for the logits of any part.
         unsafe {
@@ -224,7 +241,7 @@ impl Shared {
                 if let Some(delivery) = &self.delivery {
                     queue.deliver(part, parts.peek().is_none(), logits, &delivery.ring())?;
                 }
-                queue.sample(part, logits, seen)?;
+                queue.sample(part, logits, seen, best)?;
             }
         }
         Ok(())
@@ -232,7 +249,13 @@ impl Shared {
 
     /// # Safety
     /// [`Enqueue`]'s.
-    unsafe fn layer_operation(&self, queue: &Enqueue<'_>, op: &Op, layer: usize) -> Result<()> {
+    unsafe fn layer_operation(
+        &self,
+        queue: &Enqueue<'_>,
+        op: &Op,
+        layer: usize,
+        after: Option<&Op>,
+    ) -> Result<()> {
         let config = &*self.config;
         let (p, w) = (&self.places, &self.weights.layers[layer]);
         let (h, x, wide) = (self.at(p.h), self.at(p.x), self.at(p.wide));
@@ -333,17 +356,33 @@ impl Shared {
                     queue.product(&product(h, wide, w2, 0, shape, Epilogue::Add), Rows::Step)
                 }
                 (OpKind::Router, .., &FeedForwardAddresses::Moe { gate, bias, .. }) => {
-                    queue.router(&self.routing(), h, w.ffn_norm, gate, bias)
+                    let weights = RouterWeights {
+                        norm: w.ffn_norm,
+                        gate,
+                        bias,
+                    };
+                    queue.router(&self.routing(), x, h, &weights)
                 }
                 (OpKind::ExpertGateUp, .., FeedForwardAddresses::Moe { experts, .. }) => {
                     queue.expert_gate_up(&self.routing(), experts, wide, x)
                 }
                 (OpKind::ExpertDown, .., FeedForwardAddresses::Moe { experts, .. }) => {
-                    queue.expert_down(&self.routing(), experts, h, wide, self.at(p.partial))
+                    let partial = self.at(p.partial);
+                    let next = self.next_norm(after, x);
+                    queue.expert_down(&self.routing(), experts, h, wide, partial, next)
                 }
                 _ => Err(misplaced(op)),
             }
         }
+    }
+
+    /// The norm that `after` is, if it is one of a layer.
+    fn next_norm(&self, after: Option<&Op>, x: Address) -> Option<NextNorm> {
+        let norm = after.filter(|after| after.kind == OpKind::OperatorNorm)?;
+        Some(NextNorm {
+            x,
+            weight: self.weights.layers[norm.layer?].operator_norm,
+        })
     }
 
     fn routing(&self) -> Routing {
@@ -351,6 +390,7 @@ impl Shared {
         Routing {
             experts: self.at(p.experts),
             weights: self.at(p.expert_weights),
+            scores: self.at(p.expert_scores),
             rows: self.at(p.expert_rows),
             place: self.at(p.expert_place),
             tiles: self.at(p.expert_tiles),

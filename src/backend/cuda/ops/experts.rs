@@ -11,11 +11,15 @@ pub const MAX_EXPERTS: usize = 128;
 /// Bytes of an `ExpertTile` there.
 pub const EXPERT_TILE_BYTES: usize = 16;
 
-const ROUTER_THREADS: u32 = 256;
+/// As kernels/norm.cuh has it: the router and the combination of experts norm rows too.
+const NORM_THREADS: u32 = 256;
+/// Experts that one block scores (kernels/router.cu).
+const SCORE_EXPERTS: u32 = 8;
 const SORT_THREADS: u32 = 1024;
-const COMBINE_THREADS: u32 = 256;
-/// From this many rows on a router block takes four, and reads the gate a quarter as often.
-const ROUTER_MANY_ROWS: u32 = 64;
+/// Up to this many rows the one block of the token sort also chooses the experts (kernels/experts.cu).
+const CHOOSE_ROWS: u32 = 256;
+/// From this many rows on a block of the router takes four, and reads the gate a quarter as often.
+const ROUTER_MANY_ROWS: u32 = 128;
 
 /// Where a step's routing lies. R rows, K experts each, R K pairs.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +28,8 @@ pub struct Routing {
     pub experts: Address,
     /// f32 `[R, K]`, beside them.
     pub weights: Address,
+    /// f32 `[R, E]`: scratch.
+    pub scores: Address,
     /// `uint32_t [R K]`: the row at each place of the sort.
     pub rows: Address,
     /// `uint32_t [R K]`: the place of each pair.
@@ -49,7 +55,27 @@ pub struct ExpertWeights {
     pub down_stride: u64,
 }
 
-/// Dynamic shared memory of a router block: its rows, normed, and their scores with and without bias.
+/// What the router reads, all f32.
+#[derive(Debug, Clone, Copy)]
+pub struct RouterWeights {
+    /// `[H]`: the FFN norm's.
+    pub norm: Address,
+    /// `[E, H]`
+    pub gate: Address,
+    /// `[E]`, or 0.
+    pub bias: Address,
+}
+
+/// A norm that an operation does for the one after it, because it has the rows.
+#[derive(Debug, Clone, Copy)]
+pub struct NextNorm {
+    /// `[R, H]`, operand type.
+    pub x: Address,
+    /// f32 `[H]`
+    pub weight: Address,
+}
+
+/// Dynamic shared memory of a router block: its rows, normed, their scores and what orders those.
 pub fn router_shared_bytes(rows: u32, hidden: u32) -> u32 {
     4 * rows * (hidden + 2 * MAX_EXPERTS as u32)
 }
@@ -69,18 +95,96 @@ pub fn most_expert_tiles(rows: u32, experts: u32, top_k: u32, tile_rows: u32) ->
 }
 
 impl Enqueue<'_> {
-    /// Experts and weights of each row, from h f32 `[R, H]`, the FFN norm's weight f32 `[H]`, the gate
-    /// f32 `[E, H]` and its bias f32 `[E]` (or 0); then the rows in order of expert.
+    /// The FFN norm of h f32 `[R, H]`, as x `[R, H]` in the operand type; from it experts and weights of each row;
+    /// then the rows in order of expert.
     ///
     /// # Safety
-    /// [`Enqueue`]'s; shapes as [`Routing`] says.
+    /// [`Enqueue`]'s; shapes as [`Routing`] and [`RouterWeights`] say.
     pub unsafe fn router(
         &self,
         routing: &Routing,
+        x: Address,
         h: Address,
-        norm_weight: Address,
-        gate: Address,
-        bias: Address,
+        weights: &RouterWeights,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.bucket.rows <= CHOOSE_ROWS {
+                self.score_experts(routing, x, h, weights)?;
+                self.choose_and_sort(routing, weights.bias)
+            } else {
+                self.choose_experts(routing, x, h, weights)?;
+                self.sort_tokens(routing)
+            }
+        }
+    }
+
+    /// x, and the score of each row with each expert.
+    unsafe fn score_experts(
+        &self,
+        routing: &Routing,
+        x: Address,
+        h: Address,
+        weights: &RouterWeights,
+    ) -> Result<()> {
+        let (experts, hidden) = (self.experts().0, self.hidden());
+        let rows = router_rows(self.bucket.rows, hidden);
+        let kernel = match rows {
+            4 => &self.kernels.scores_4,
+            _ => &self.kernels.scores_1,
+        };
+        let arguments = [
+            Argument::Address(routing.scores),
+            Argument::Address(x),
+            Argument::Address(h),
+            Argument::Address(weights.norm),
+            Argument::Address(weights.gate),
+            Argument::Address(self.step),
+            Argument::U32(hidden),
+            Argument::U32(experts),
+            Argument::F32(self.config.norm_eps),
+        ];
+        let grid = (
+            experts.div_ceil(SCORE_EXPERTS),
+            self.bucket.rows.div_ceil(rows),
+            1,
+        );
+        // SAFETY: the caller's promise; these are tg_scores_*'s arguments.
+        unsafe { self.launch(kernel, grid, NORM_THREADS, 4 * rows * hidden, &arguments) }
+    }
+
+    /// Experts and weights from the scores, and the token sort.
+    unsafe fn choose_and_sort(&self, routing: &Routing, bias: Address) -> Result<()> {
+        let (experts, top_k) = self.experts();
+        let arguments = [
+            Argument::Address(routing.tiles),
+            Argument::Address(routing.tile_count),
+            Argument::Address(routing.rows),
+            Argument::Address(routing.place),
+            Argument::Address(routing.experts),
+            Argument::Address(routing.weights),
+            Argument::Address(routing.scores),
+            Argument::Address(bias),
+            Argument::Address(self.step),
+            Argument::U32(experts),
+            Argument::U32(top_k),
+            Argument::U32(u32::from(self.config.norm_topk_prob)),
+            Argument::F32(self.config.routed_scaling_factor),
+            Argument::U32(self.expert_tile_rows()),
+        ];
+        let threads = (32 * self.bucket.rows).clamp(MAX_EXPERTS as u32, SORT_THREADS);
+        let kernel = &self.kernels.choose_and_sort;
+        // SAFETY: the caller's promise; these are tg_choose_and_sort's arguments.
+        unsafe { self.launch(kernel, (1, 1, 1), threads, 0, &arguments) }
+    }
+
+    /// x, experts and weights in one go: for buckets with rows enough to fill the GPU.
+    unsafe fn choose_experts(
+        &self,
+        routing: &Routing,
+        x: Address,
+        h: Address,
+        weights: &RouterWeights,
     ) -> Result<()> {
         let (experts, top_k) = self.experts();
         let hidden = self.hidden();
@@ -92,10 +196,11 @@ impl Enqueue<'_> {
         let arguments = [
             Argument::Address(routing.experts),
             Argument::Address(routing.weights),
+            Argument::Address(x),
             Argument::Address(h),
-            Argument::Address(norm_weight),
-            Argument::Address(gate),
-            Argument::Address(bias),
+            Argument::Address(weights.norm),
+            Argument::Address(weights.gate),
+            Argument::Address(weights.bias),
             Argument::Address(self.step),
             Argument::U32(hidden),
             Argument::U32(experts),
@@ -107,9 +212,7 @@ impl Enqueue<'_> {
         let grid = (self.bucket.rows.div_ceil(rows), 1, 1);
         let shared_bytes = router_shared_bytes(rows, hidden);
         // SAFETY: the caller's promise; these are tg_router_*'s arguments.
-        unsafe { self.launch(kernel, grid, ROUTER_THREADS, shared_bytes, &arguments)? };
-        // SAFETY: likewise.
-        unsafe { self.sort_tokens(routing) }
+        unsafe { self.launch(kernel, grid, NORM_THREADS, shared_bytes, &arguments) }
     }
 
     /// The token sort alone, from `routing.experts`.
@@ -117,7 +220,7 @@ impl Enqueue<'_> {
     /// # Safety
     /// [`Enqueue`]'s; shapes as [`Routing`] says.
     pub unsafe fn sort_tokens(&self, routing: &Routing) -> Result<()> {
-        let (experts, top_k) = self.experts();
+        let top_k = self.experts().1;
         let arguments = [
             Argument::Address(routing.tiles),
             Argument::Address(routing.tile_count),
@@ -125,7 +228,6 @@ impl Enqueue<'_> {
             Argument::Address(routing.place),
             Argument::Address(routing.experts),
             Argument::Address(self.step),
-            Argument::U32(experts),
             Argument::U32(top_k),
             Argument::U32(self.expert_tile_rows()),
         ];
@@ -161,7 +263,7 @@ impl Enqueue<'_> {
     }
 
     /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending. `y` is
-    /// [`Enqueue::expert_gate_up`]'s, `partial` scratch: f32 `[R K, H]`.
+    /// [`Enqueue::expert_gate_up`]'s, `partial` scratch: f32 `[R K, H]`. Where `next` is given, also what it says.
     ///
     /// # Safety
     /// [`Enqueue`]'s; `routing` is this step's.
@@ -172,6 +274,7 @@ impl Enqueue<'_> {
         h: Address,
         y: Address,
         partial: Address,
+        next: Option<NextNorm>,
     ) -> Result<()> {
         let product = Product {
             y: partial,
@@ -191,14 +294,17 @@ impl Enqueue<'_> {
             Argument::Address(partial),
             Argument::Address(routing.weights),
             Argument::Address(routing.place),
+            Argument::Address(next.map_or(0, |next| next.x)),
+            Argument::Address(next.map_or(0, |next| next.weight)),
             Argument::Address(self.step),
             Argument::U32(self.hidden()),
             Argument::U32(self.experts().1),
+            Argument::F32(self.config.norm_eps),
         ];
         let kernel = &self.kernels.combine_experts;
         let grid = (self.bucket.rows, 1, 1);
-        // SAFETY: the caller's promise; these are tg_combine_experts's arguments.
-        unsafe { self.launch(kernel, grid, COMBINE_THREADS, 0, &arguments) }
+        // SAFETY: the caller's promise; these are tg_combine_experts_*'s arguments.
+        unsafe { self.launch(kernel, grid, NORM_THREADS, 0, &arguments) }
     }
 
     /// Rows of a tile of the grouped products, from the bucket alone.

@@ -4,10 +4,12 @@ use super::super::launch::{Address, Argument};
 use super::Enqueue;
 use super::linear::{Epilogue, Product, Rows};
 use crate::error::Result;
+use crate::plan::arena::SAMPLE_PARTS;
 use crate::plan::{SCORE_TILE_ROWS, StepKind};
 
 const SEEN_THREADS: u32 = 256;
 const SAMPLE_THREADS: u32 = 512;
+const BEST_THREADS: u32 = 256;
 
 /// Words of a slot's bitmap of seen tokens.
 pub fn seen_words(vocab_size: usize) -> usize {
@@ -93,16 +95,38 @@ impl Enqueue<'_> {
         unsafe { self.launch(&self.kernels.mark_seen, grid, SEEN_THREADS, 0, &arguments) }
     }
 
-    /// Token and logprobs of each sampled row that the part holds, into the step's sampled table.
+    /// Token and logprobs of each sampled row that the part holds, into the step's sampled table. `best` is scratch:
+    /// u64 `[S, SAMPLE_PARTS]`.
     ///
     /// # Safety
     /// [`Enqueue`]'s; `logits` has the part's shape.
-    pub unsafe fn sample(&self, part: LogitsPart, logits: Address, seen: Address) -> Result<()> {
+    pub unsafe fn sample(
+        &self,
+        part: LogitsPart,
+        logits: Address,
+        seen: Address,
+        best: Address,
+    ) -> Result<()> {
         let (first, rows) = part.rows();
+        let arguments = [
+            Argument::Address(best),
+            Argument::Address(self.state),
+            Argument::Address(logits),
+            Argument::Address(seen),
+            Argument::Address(self.step),
+            Argument::U32(self.config.vocab_size as u32),
+            Argument::U32(first),
+            Argument::U32(rows),
+        ];
+        let grid = (SAMPLE_PARTS as u32, self.bucket.sequences, 1);
+        let kernel = &self.kernels.sample_best;
+        // SAFETY: the caller's promise; these are tg_sample_best's arguments.
+        unsafe { self.launch(kernel, grid, BEST_THREADS, 0, &arguments)? };
         let arguments = [
             Argument::Address(self.state),
             Argument::Address(logits),
             Argument::Address(seen),
+            Argument::Address(best),
             Argument::Address(self.step),
             Argument::U32(self.config.vocab_size as u32),
             Argument::U32(first),

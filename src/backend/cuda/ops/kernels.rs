@@ -46,13 +46,16 @@ pub struct Kernels {
     /// The matrix units have no f32: there, chunks go row by row too.
     pub attention_tiles: Option<Kernel>,
     pub query_tiles: Kernel,
-    /// One row a block.
+    /// One row a block, and four.
+    pub scores_1: Kernel,
+    pub scores_4: Kernel,
     pub router_1: Kernel,
-    /// Four rows a block.
     pub router_4: Kernel,
+    pub choose_and_sort: Kernel,
     pub sort_tokens: Kernel,
     pub combine_experts: Kernel,
     pub mark_seen: Kernel,
+    pub sample_best: Kernel,
     pub sample: Kernel,
     pub logits_wait: Kernel,
     pub logits_copy: Kernel,
@@ -76,10 +79,11 @@ impl Kernels {
                 Some(kernel)
             }
         };
-        let router_1 = kernel("tg_router_1")?;
-        router_1.allow_shared(SHARED_BYTES)?;
-        let router_4 = kernel("tg_router_4")?;
-        router_4.allow_shared(SHARED_BYTES)?;
+        let router = |name: &str| {
+            let kernel = kernel(&format!("tg_{name}_{x}"))?;
+            kernel.allow_shared(SHARED_BYTES)?;
+            Ok::<_, Error>(kernel)
+        };
         Ok(Self {
             types,
             embed: kernel(&format!("tg_embed_{w}"))?,
@@ -93,11 +97,15 @@ impl Kernels {
             attention_rows: kernel(&format!("tg_attention_rows_{x}_d{d}"))?,
             attention_tiles,
             query_tiles: kernel("tg_query_tiles")?,
-            router_1,
-            router_4,
+            scores_1: router("scores_1")?,
+            scores_4: router("scores_4")?,
+            router_1: router("router_1")?,
+            router_4: router("router_4")?,
+            choose_and_sort: kernel("tg_choose_and_sort")?,
             sort_tokens: kernel("tg_sort_tokens")?,
-            combine_experts: kernel("tg_combine_experts")?,
+            combine_experts: kernel(&format!("tg_combine_experts_{x}"))?,
             mark_seen: kernel("tg_mark_seen")?,
+            sample_best: kernel("tg_sample_best")?,
             sample: kernel("tg_sample")?,
             logits_wait: kernel("tg_logits_wait")?,
             logits_copy: kernel("tg_logits_copy")?,

@@ -1,0 +1,30 @@
+/* norm.cuh: RMSNorm of a row by one block, in parts, so that a kernel that has a row anyway norms it too.
+ *
+ *   x[:] = h[:] / sqrt(mean(h[:]^2) + eps) * weight
+ *
+ * f32 throughout, rounded once as x is stored. Thread t of NORM_THREADS has elements 4t .. 4t+3 and every
+ * 4 NORM_THREADS further; whoever calls these in that order gets the same bits.
+ */
+#ifndef TAILGRAPH_NORM_CUH
+#define TAILGRAPH_NORM_CUH
+
+#include "common.cuh"
+
+constexpr int NORM_THREADS = 256;
+
+/* A thread's sum of squares so far, and four elements more. */
+__device__ inline float add_squares(float squares, float4 v) {
+  return squares + fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, v.x * v.x)));
+}
+
+/* What a row is multiplied with, from the sums of all threads. Not rsqrtf, which is an approximation: both of
+ * these round correctly. */
+__device__ inline float norm_scale(float squares, uint32_t hidden, float eps) {
+  return 1.0f / sqrtf(block_sum<NORM_THREADS>(squares) / hidden + eps);
+}
+
+__device__ inline float4 normed(float4 v, float scale, float4 w) {
+  return make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
+}
+
+#endif
