@@ -1,22 +1,19 @@
 //! Flags that several commands share: from what was written to what it means.
 
+#[cfg(feature = "cuda")]
+mod gpu;
+
 use super::args::{BucketArgs, DoctorCommand, Dtype, EngineArgs, InspectCommand, PrecisionArgs};
 use super::doctor::Subject;
 use super::target::Target;
 use super::{Exit, print};
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig, ModelSource};
-#[cfg(feature = "cuda")]
-use crate::plan::budget::Available;
 use crate::plan::budget::Budget;
-#[cfg(feature = "cuda")]
-use crate::plan::bytes::Bytes;
 use crate::plan::bytes::parse_bytes;
 use crate::plan::cost::Precision;
 use crate::plan::memory::{MemoryPlan, WeightPlacement};
 use crate::plan::{GraphFile, Limits, Plan};
-#[cfg(feature = "cuda")]
-use crate::runtime::cuda::overheads;
 use std::sync::Arc;
 
 /// Element type of published weights: what `inspect` takes a checkpoint's to be.
@@ -91,31 +88,8 @@ pub fn memory(
         }
         #[cfg(feature = "cuda")]
         Target::Gpu { launch, .. } => {
-            use crate::backend::cuda::ops::{Types, kernels};
-            let types = Types {
-                operand: precision.compute,
-                weights: precision.weights,
-            };
-            kernels::check(&plan.config, types)?;
-            let overheads = |options: &_| overheads(*launch, plan, options, delivers);
-            let memory = MemoryPlan::on_device(plan, precision, limits, budget, &overheads)?;
-            pinnable(memory.pinned_bytes(), Available::now().map(|a| a.bytes))?;
-            Ok(memory)
+            gpu::memory(source, *launch, plan, precision, limits, budget, delivers)
         }
-    }
-}
-
-/// Whether the host has as much memory to pin.
-#[cfg(feature = "cuda")]
-fn pinnable(pinned: u64, available: Option<u64>) -> Result<()> {
-    match available {
-        Some(available) if available < pinned => Err(Error::Memory(format!(
-            "not enough memory on the host: {} to be pinned for the GPU, {} available; free memory, or lower \
-             --max-context, --max-seqs or --step-tokens",
-            Bytes(pinned),
-            Bytes(available)
-        ))),
-        _ => Ok(()),
     }
 }
 
@@ -165,17 +139,4 @@ pub fn doctor(args: &DoctorCommand) -> Result<Exit> {
         .run(unusable.as_deref(), subject.as_ref(), &mut out)?;
     print(&out)?;
     Ok(if healthy { Exit::Done } else { Exit::Problem })
-}
-
-#[cfg(all(test, feature = "cuda"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_host_with_too_little_to_pin_is_told_how_much() {
-        pinnable(3 << 20, Some(3 << 20)).unwrap();
-        pinnable(3 << 20, None).unwrap();
-        let message = pinnable(3 << 20, Some(2 << 20)).unwrap_err().to_string();
-        assert!(message.contains("3.0 MiB to be pinned") && message.contains("2.0 MiB available"));
-    }
 }

@@ -37,6 +37,8 @@ pub enum Place {
     Mapped,
     /// The host's, pinned for a GPU.
     Pinned,
+    /// The host's, until it has been copied to a GPU.
+    Loading,
 }
 
 impl Place {
@@ -46,6 +48,7 @@ impl Place {
             Self::Budget => "budget",
             Self::Mapped => "mapped",
             Self::Pinned => "pinned",
+            Self::Loading => "loading",
         }
     }
 }
@@ -152,6 +155,11 @@ impl MemoryPlan {
     /// Bytes of the host's memory that are pinned for a GPU.
     pub fn pinned_bytes(&self) -> u64 {
         bytes_in(&self.items, Place::Pinned)
+    }
+
+    /// Bytes of the host's memory that are taken until they have been copied to a GPU.
+    pub fn loading_bytes(&self) -> u64 {
+        bytes_in(&self.items, Place::Loading)
     }
 
     /// Sequences of `max_context` tokens that the pool holds at once.

@@ -1,6 +1,6 @@
 //! A GPU that is lost, or faults, in the middle of a run: rows that were done are there, all others say what happened.
 
-use crate::rig::{Run, WAYS, assert_served};
+use crate::rig::{Run, WAIT, WAYS, assert_served};
 use serde_json::Value;
 
 /// Rows are served one after the other, three steps each: step 4 is the second of row 1.
@@ -16,15 +16,20 @@ const CODES: [(u32, &str); 3] = [
 fn a_fault_ends_the_rows_in_flight_and_no_others() {
     for (code, name) in CODES {
         for way in WAYS {
-            let run = match way {
-                // A step's fault shows when its samples are copied.
-                "device-graph" => Run::generate(way).with("DEVICE", format!("fault:4:{code}")),
-                _ => Run::generate(way).with("FAIL", format!("cuMemcpyDtoHAsync_v2:5:{code}")),
+            // The host hears of a step's fault when it asks for the samples' copy, or when it waits for it.
+            let faults = match way {
+                "device-graph" => vec![("DEVICE", format!("fault:4:{code}"))],
+                _ => vec![
+                    ("FAIL", format!("cuMemcpyDtoHAsync_v2:5:{code}")),
+                    ("FAIL", format!("{WAIT}:{code}")),
+                ],
             };
-            let (ended, answers) = run.over_rows(ROWS);
-            let parts = [name, "step 4", "stage 0", "decode"];
-            ended.fails(1, &parts);
-            assert_served(&answers, ROWS, 1, &parts);
+            for (setting, fault) in faults {
+                let (ended, answers) = Run::generate(way).with(setting, fault).over_rows(ROWS);
+                let parts = [name, "step 4", "stage 0", "decode"];
+                ended.fails(1, &parts);
+                assert_served(&answers, ROWS, 1, &parts);
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Steps that never end, and what a user sees of them.
 
-use crate::rig::{Run, assert_served};
+use crate::rig::{Run, WAIT, assert_served};
 use std::time::Duration;
 
 const ROWS: usize = 3;
@@ -26,11 +26,9 @@ fn a_step_that_never_ends_is_named() {
         Run::generate("device-graph").with("DEVICE", "stuck:4"),
         &step,
     );
-    // The host waits for the samples of each step. Start-up waits too, more often in one way than in another, so the
-    // fifth copy of samples is where the step is, not the n-th wait.
     for way in ["host-kernels", "host-graph"] {
         stuck(
-            Run::generate(way).with("FAIL", "cuMemcpyDtoHAsync_v2:5:hang"),
+            Run::generate(way).with("FAIL", format!("{WAIT}:hang")),
             &step,
         );
     }

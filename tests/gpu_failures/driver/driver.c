@@ -25,28 +25,44 @@ static uint64_t setting(const char *name, uint64_t otherwise) {
 /* Codes after which a context gives no other answer: an unavailable device, faults, an unknown error. */
 static int ends_context(int code) { return code == 46 || (code >= 700 && code < 720) || code == 999; }
 
+struct count { char name[48]; uint64_t calls; };
+static struct count counts[64];
+
+/* Under the lock. */
+static struct count *count_of(const char *name) {
+  struct count *count = counts;
+  while (count->name[0] && strcmp(count->name, name)) count++;
+  if (!count->name[0]) snprintf(count->name, sizeof count->name, "%s", name);
+  return count;
+}
+
+/* Whether the environment's WHERE, of this function, is this call: `N`, or `G+N` once the N-th G has been called. */
+static int is_here(const char *where, uint64_t call) {
+  static int struck;
+  const char *other = strchr(where, '+');
+  if (!other) return strtoull(where, NULL, 10) == call;
+  char name[48];
+  snprintf(name, sizeof name, "%.*s", (int)(other - where), where);
+  if (count_of(name)->calls < strtoull(other + 1, NULL, 10) || struck) return 0;
+  return struck = 1;
+}
+
 /* Counts calls by name; the answer that the environment wants from this one. */
 static int enter(const char *name) {
-  static struct { char name[48]; uint64_t calls; } counts[64];
   if (lost()) return lost();
-  pthread_mutex_lock(&lock);
-  size_t at = 0;
-  while (counts[at].name[0] && strcmp(counts[at].name, name)) at++;
-  if (!counts[at].name[0]) strncpy(counts[at].name, name, sizeof counts[at].name - 1);
-  uint64_t call = ++counts[at].calls;
-  pthread_mutex_unlock(&lock);
-
   const char *list = getenv("TEST_CUDA_FAIL");
-  for (; list; list = strchr(list, ',') ? strchr(list, ',') + 1 : NULL) {
-    char function[48], code[16];
-    unsigned long long number;
-    if (sscanf(list, "%47[^:]:%llu:%15[^,]", function, &number, code) != 3) abort();
-    if (strcmp(function, name) || number != call) continue;
-    while (!strcmp(code, "hang")) pause();
-    if (ends_context(atoi(code))) lose(atoi(code));
-    return atoi(code);
+  char code[16] = "";
+  pthread_mutex_lock(&lock);
+  uint64_t call = ++count_of(name)->calls;
+  for (; list && !*code; list = strchr(list, ',') ? strchr(list, ',') + 1 : NULL) {
+    char function[48], where[64], answer[16];
+    if (sscanf(list, "%47[^:]:%63[^:]:%15[^,]", function, where, answer) != 3) abort();
+    if (!strcmp(function, name) && is_here(where, call)) strcpy(code, answer);
   }
-  return SUCCESS;
+  pthread_mutex_unlock(&lock);
+  while (!strcmp(code, "hang")) pause();
+  if (ends_context(atoi(code))) lose(atoi(code));
+  return atoi(code);
 }
 #define ENTER() do { int code = enter(__func__); if (code) return code; } while (0)
 
