@@ -18,5 +18,6 @@ mod linear;
 mod norm;
 mod rig;
 mod sample;
+mod soak;
 mod support;
 mod ways;
