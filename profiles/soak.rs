@@ -1,4 +1,4 @@
-//! A long and varied load on a GPU that schedules itself (tests/gpu/soak says what must hold), and prints JSON:
+//! A long and varied load on a GPU that schedules itself (tests/gpu_soak says what must hold), and prints JSON:
 //!
 //!     cargo run --release --features cuda --example soak -- random:lfm2-8b-a1b [SECONDS [REQUESTS [ALONE [SEED]]]]
 //!
@@ -6,7 +6,7 @@
 //! then in bf16; then more of them in bf16 for SECONDS (420), while memory is watched. Exit code 4 where something does
 //! not hold. Takes 70 GB of GPU memory at most for random:lfm2-8b-a1b.
 
-#[path = "../tests/gpu/soak/mod.rs"]
+#[path = "../tests/gpu_soak/soak/mod.rs"]
 mod soak;
 
 use serde::Serialize;

@@ -18,6 +18,5 @@ mod linear;
 mod norm;
 mod rig;
 mod sample;
-mod soak;
 mod support;
 mod ways;

@@ -1,9 +1,10 @@
 //! The soak on the random tiny model: on a GPU that schedules itself, and on the CPU, where it also shows that it
 //! notices what it is there for.
 
-use super::drive::Driver;
-use super::load::{Fate, ask};
-use super::{Place, Soak};
+use crate::soak::drive::Driver;
+use crate::soak::load::{Ask, Fate, ask};
+use crate::soak::{Place, Soak};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tailgraph::Result;
@@ -37,6 +38,9 @@ const SMALL: Soak = Soak {
     longest_timeout: Duration::from_millis(60),
 };
 
+/// One at a time: the others' memory is in the same process and on the same GPU.
+static ALONE: Mutex<()> = Mutex::new(());
+
 fn tiny() -> (Arc<Model>, Plan) {
     let model = Model::load(&ModelSource::parse("random:tiny").unwrap()).unwrap();
     let file = GraphFile::open(None).unwrap();
@@ -52,6 +56,7 @@ fn on_cpu(sink: &SharedSink) -> Result<Engine> {
 
 #[test]
 fn the_cpu_holds_it_without_a_single_tie() {
+    let _alone = ALONE.lock();
     let (model, _) = tiny();
     let place = Place {
         model: &model,
@@ -66,6 +71,7 @@ fn the_cpu_holds_it_without_a_single_tie() {
 
 #[test]
 fn it_notices_a_page_too_few_and_an_end_that_was_not_asked_for() {
+    let _alone = ALONE.lock();
     let (model, _) = tiny();
     let shape = SMALL.shape(&model);
     let whole = (0..)
@@ -73,7 +79,7 @@ fn it_notices_a_page_too_few_and_an_end_that_was_not_asked_for() {
         .find(|ask| ask.fate == Fate::Whole)
         .unwrap();
     let run = |pages, fate| {
-        let ask = super::load::Ask {
+        let ask = Ask {
             fate,
             ..whole.clone()
         };
@@ -93,6 +99,7 @@ fn it_notices_a_page_too_few_and_an_end_that_was_not_asked_for() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn the_gpu_holds_it() {
+    let _alone = ALONE.lock();
     let gpu = OpenGpu::new(0).unwrap();
     let (model, plan) = tiny();
     let soak = Soak {

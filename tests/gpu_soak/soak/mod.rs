@@ -1,12 +1,10 @@
-//! A long and varied load on one engine, and everything it must leave behind as it was: see [`Soak::run`]. Small on a
-//! random tiny model here; at full size by `cargo run --release --features cuda --example soak`.
+//! A long and varied load on one engine, and everything it must leave behind as it was: see [`Soak::run`]. On a random
+//! tiny model in tests/gpu_soak, at full size by profiles/soak.rs.
 
 mod alone;
-mod drive;
-mod load;
+pub mod drive;
+pub mod load;
 mod memory;
-#[cfg(test)]
-mod small;
 
 use alone::{Comparison, LastLogits};
 use drive::{Driver, Tally};
@@ -76,7 +74,8 @@ pub struct Place<'a> {
 }
 
 impl Soak {
-    fn shape(&self, model: &Model) -> Shape {
+    /// Sizes of what is asked of this model.
+    pub fn shape(&self, model: &Model) -> Shape {
         Shape {
             vocab_size: model.config.vocab_size as u32,
             max_context: self.options.max_context,
