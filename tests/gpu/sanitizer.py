@@ -1,0 +1,114 @@
+"""compute-sanitizer over the kernels, for tests/gpu/check.py: every tool, every way to launch, on the random tiny model;
+and first, over deliberate faults in kernels that run from graphs (sanitizer_faults.cu), so that "clean" means that the
+tool looks where our kernels run."""
+
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import bounded
+
+TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
+# How sanitizer_faults launches, in the order from least to most of what device-graph does.
+WAYS = ["host", "kept", "forget", "tail"]
+LAUNCHES = {"host-kernels": "host", "host-graph": "host", "device-graph": "tail"}
+FOUND = 9
+AT_ONCE = 8
+# Of one program under one tool. They take a few seconds each; one that hangs must not take the others' time.
+LIMIT_S = 120
+
+
+def run(tailgraph, faults, work, deadline):
+    """Returns (passed, one line, details). `faults` is sanitizer_faults, or None: it is compiled here."""
+    sanitizer = shutil.which("compute-sanitizer") or existing("/usr/local/cuda/bin/compute-sanitizer")
+    if not sanitizer:
+        return False, "found no compute-sanitizer: install the CUDA toolkit, or add its bin folder to PATH", {}
+    if not faults:
+        faults = compile_faults(work)
+        if isinstance(faults, str):
+            return False, faults, {}
+    jobs = {}
+    for tool in TOOLS:
+        for way in WAYS:
+            for fault in ("none", tool):
+                jobs[tool, fault, way] = [faults, fault, way]
+        for launch in LAUNCHES:
+            jobs[tool, "tailgraph", launch] = [
+                tailgraph, "generate", "--model", "random:tiny", "--device", "cuda", "--launch", launch, "--quiet",
+                "--max-new-tokens", "4", "--temperature", "0.8", "--top-p", "0.9", "--logprobs", "2", "hello", "a longer prompt",
+            ]  # fmt: skip
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        verdicts = dict(zip(jobs, pool.map(lambda job: look(sanitizer, job[0][0], job[1], work, deadline), jobs.items())))
+    return judge(verdicts, version(sanitizer))
+
+
+def existing(path):
+    return path if Path(path).exists() else None
+
+
+def version(sanitizer):
+    found = subprocess.run([sanitizer, "--version"], capture_output=True, text=True).stdout
+    return next((line.strip() for line in found.splitlines() if "ersion" in line), "of unknown version")
+
+
+def compile_faults(work):
+    """The program, or why there is none."""
+    nvcc = shutil.which("nvcc") or existing("/usr/local/cuda/bin/nvcc")
+    if not nvcc:
+        return "found no nvcc to compile tests/gpu/sanitizer_faults.cu with: put the built program into the folder of binaries"
+    source, program = Path(__file__).with_name("sanitizer_faults.cu"), Path(work) / "sanitizer_faults"
+    command = [nvcc, "-std=c++17", "-rdc=true", "-arch=native", "-lineinfo", "-o", str(program), str(source)]
+    built = subprocess.run(command, capture_output=True, text=True)
+    return f"{' '.join(command)}: {built.stdout}{built.stderr}" if built.returncode else program
+
+
+def look(sanitizer, tool, command, work, deadline):
+    """What the tool says of a program: clean, found, crashed (itself), hung or failed (the program), with what it printed."""
+    whole = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), *command]
+    try:
+        ran = bounded.run(whole, min(LIMIT_S, max(deadline(), 1)), cwd=work)
+    except subprocess.TimeoutExpired:
+        return {"says": "hung", "printed": []}
+    printed = (ran.stdout + ran.stderr).splitlines()
+    lines = [line[10:].strip() for line in printed if line.startswith("=========")]
+    counts = [int(count) for line in lines for count in re.findall(r"SUMMARY: (\d+) (?:error|hazard)", line)]
+    if ran.returncode < 0 or any("signal" in line.lower() or "terminated" in line.lower() for line in lines):
+        says = "crashed"
+    elif any(counts) or ran.returncode == FOUND:
+        says = "found"
+    elif counts and ran.returncode == 0:
+        says = "clean"
+    else:
+        says = "failed"
+    return {"says": says, "exit_code": ran.returncode, "printed": (lines or printed)[:12] if says != "clean" else []}
+
+
+def judge(verdicts, sanitizer):
+    says = {job: verdict["says"] for job, verdict in verdicts.items()}
+    wrong, limits = [], []
+    for tool in TOOLS:
+        # Where the tool does not stand a kernel in order, it can say nothing of any other.
+        lame = [way for way in WAYS if says[tool, "none", way] != "clean"]
+        for way in WAYS:
+            if way not in lame and says[tool, tool, way] != "found":
+                wrong.append(f"{tool} does not see its fault in a graph launched by {way}: {says[tool, tool, way]}")
+        if lame:
+            how = ", ".join(f"{way}: {says[tool, 'none', way]}" for way in lame)
+            limits.append(
+                f"{tool} cannot look at a program whose one graph is a single kernel in order, launched by {how}"
+                f" (sanitizer_faults none {lame[0]} is the smallest case; {sanitizer})"
+            )
+            if "host" in lame:
+                wrong.append(f"{tool} does not work here at all: {says[tool, 'none', 'host']}")
+        for launch, way in LAUNCHES.items():
+            found = says[tool, "tailgraph", launch]
+            if found != "clean" and not (way in lame and found == says[tool, "none", way]):
+                wrong.append(f"{tool} on {launch}: {found}")
+    table = {f"{tool} {program} {how}": verdict for (tool, program, how), verdict in says.items()}
+    printed = {" ".join(job): verdict["printed"] for job, verdict in verdicts.items() if verdict["printed"]}
+    details = {"sanitizer": sanitizer, "verdicts": table, "limits_of_the_tool": limits, "wrong": wrong, "printed": printed}
+    clean = sum(says[job] == "clean" for job in says if job[1] == "tailgraph")
+    line = "; ".join(wrong + limits) or f"{len(TOOLS)} tools see their faults from the host and the device"
+    return not wrong, f"{clean} of {len(TOOLS) * len(LAUNCHES)} runs clean; {line}", details
