@@ -5,10 +5,14 @@
 //     compute-sanitizer --tool memcheck ./sanitizer_faults memcheck tail
 //
 // FAULT is the tool that must see it, or `none` for kernels in order. LAUNCH is who launches the graph with the kernel:
-//   host    the host
-//   tail    a kernel of another graph, when that graph has ended (what the dispatcher does)
-//   forget  a kernel of another graph, at once
-//   kept    the host, though the graph is instantiated for device launch and uploaded
+//   host     the host
+//   kept     the host, though the graph is instantiated for device launch and uploaded
+//   forget   a kernel of another graph, at once
+//   tail     a kernel of another graph, when that graph has ended
+//   again    its own last kernel, when it has ended, a hundred times
+//   table    as `again`, from a table of two graphs in device memory (what tailgraph's dispatcher does)
+//   overlap  as `table`, the last kernel starting early (programmatic dependent launch)
+//   poll     as `overlap`, until the host, which meanwhile looks on, sets a flag in pinned memory
 // Exits with 0 where every CUDA call succeeded.
 
 #include <cstdio>
@@ -17,6 +21,9 @@
 #include <cuda_runtime.h>
 
 constexpr int THREADS = 128;
+constexpr int TURNS = 100;
+/* in elements: farther than any allocation here reaches */
+constexpr size_t FAR_AWAY = size_t(1) << 28;
 
 #define CHECK(call)                                                                                                    \
   do {                                                                                                                 \
@@ -35,9 +42,9 @@ __global__ void none(int *out, const int *) {
   out[threadIdx.x] = tile[THREADS - 1 - threadIdx.x];
 }
 
-/* writes one element past the end of `out` */
+/* writes past the end of `out` */
 __global__ void memcheck(int *out, const int *) {
-  out[threadIdx.x + 1] = threadIdx.x;
+  out[FAR_AWAY + threadIdx.x] = threadIdx.x;
 }
 
 /* no barrier between the write and another warp's read */
@@ -60,12 +67,34 @@ __global__ void synccheck(int *out, const int *) {
   out[threadIdx.x] = 0;
 }
 
-__global__ void launch_tail(cudaGraphExec_t graph) {
-  cudaGraphLaunch(graph, cudaStreamGraphTailLaunch);
+struct Turns {
+  cudaGraphExec_t table[2];
+  int entries;
+  int taken;
+  /* pinned: the host's flag, and the turns taken for it to see; null: TURNS of them */
+  volatile int *stop;
+};
+
+/* Launches `graph` from one thread of a block as large as the kernels': synccheck takes the launching kernel's block
+ * size for that of what it launches. */
+__global__ void launch_once(cudaGraphExec_t graph, cudaStream_t how) {
+  if (threadIdx.x == 0) {
+    cudaGraphLaunch(graph, how);
+  }
 }
 
-__global__ void launch_forget(cudaGraphExec_t graph) {
-  cudaGraphLaunch(graph, cudaStreamGraphFireAndForget);
+__global__ void launch_next(Turns *turns) {
+  cudaGridDependencySynchronize();
+  if (threadIdx.x != 0) {
+    return;
+  }
+  int taken = ++turns->taken;
+  if (turns->stop) {
+    turns->stop[1] = taken;
+  }
+  if (turns->stop ? !turns->stop[0] : taken < TURNS) {
+    cudaGraphLaunch(turns->table[taken % turns->entries], cudaStreamGraphTailLaunch);
+  }
 }
 
 template <typename Launch> cudaGraphExec_t captured(cudaStream_t stream, bool for_device, Launch launch) {
@@ -84,7 +113,7 @@ template <typename Launch> cudaGraphExec_t captured(cudaStream_t stream, bool fo
 
 int main(int argc, char **argv) {
   if (argc != 3) {
-    std::fprintf(stderr, "usage: sanitizer_faults none|memcheck|racecheck|initcheck|synccheck host|tail|forget|kept\n");
+    std::fprintf(stderr, "usage: sanitizer_faults none|memcheck|racecheck|initcheck|synccheck LAUNCH\n");
     return 2;
   }
   const char *fault = argv[1], *way = argv[2];
@@ -93,24 +122,53 @@ int main(int argc, char **argv) {
   if (!std::strcmp(fault, "racecheck")) kernel = racecheck;
   if (!std::strcmp(fault, "initcheck")) kernel = initcheck;
   if (!std::strcmp(fault, "synccheck")) kernel = synccheck;
-  bool from_device = !std::strcmp(way, "tail") || !std::strcmp(way, "forget");
+  auto is = [&](const char *name) { return !std::strcmp(way, name); };
+  bool overlaps = is("overlap") || is("poll");
 
   cudaStream_t stream;
   int *out, *unwritten;
+  volatile int *flag;
+  Turns turns = {};
+  Turns *device_turns;
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   CHECK(cudaMalloc(&out, THREADS * sizeof(int)));
   CHECK(cudaMalloc(&unwritten, THREADS * sizeof(int)));
-  cudaGraphExec_t work = captured(stream, std::strcmp(way, "host") != 0, [&] {
+  CHECK(cudaMalloc(&device_turns, sizeof turns));
+  CHECK(cudaHostAlloc((void **)&flag, 2 * sizeof(int), cudaHostAllocMapped));
+  flag[0] = flag[1] = 0;
+  turns.entries = is("again") ? 1 : is("table") || overlaps ? 2 : 0;
+  turns.stop = is("poll") ? flag : nullptr;
+
+  auto work = [&] {
     kernel<<<1, THREADS, 0, stream>>>(out, unwritten);
-  });
-  cudaGraphExec_t first = work;
-  if (from_device) {
-    first = captured(stream, true, [&] {
-      if (!std::strcmp(way, "tail")) launch_tail<<<1, 1, 0, stream>>>(work);
-      else launch_forget<<<1, 1, 0, stream>>>(work);
-    });
+    if (turns.entries > 0) {
+      cudaLaunchAttribute early;
+      early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      early.val.programmaticStreamSerializationAllowed = 1;
+      cudaLaunchConfig_t config = {};
+      config.gridDim = 1;
+      config.blockDim = THREADS;
+      config.stream = stream;
+      config.attrs = &early;
+      config.numAttrs = overlaps ? 1 : 0;
+      CHECK(cudaLaunchKernelEx(&config, launch_next, device_turns));
+    }
+  };
+  cudaGraphExec_t first = captured(stream, !is("host"), work);
+  if (turns.entries > 0) {
+    turns.table[0] = first;
+    turns.table[1] = captured(stream, true, work);
+    CHECK(cudaMemcpy(device_turns, &turns, sizeof turns, cudaMemcpyHostToDevice));
+  } else if (is("tail") || is("forget")) {
+    cudaStream_t how = is("tail") ? cudaStreamGraphTailLaunch : cudaStreamGraphFireAndForget;
+    first = captured(stream, true, [&] { launch_once<<<1, THREADS, 0, stream>>>(first, how); });
   }
   CHECK(cudaGraphLaunch(first, stream));
+  if (turns.stop) {
+    while (flag[1] < TURNS && cudaStreamQuery(stream) == cudaErrorNotReady) {
+    }
+    flag[0] = 1;
+  }
   CHECK(cudaStreamSynchronize(stream));
   int found[THREADS];
   CHECK(cudaMemcpy(found, out, sizeof found, cudaMemcpyDeviceToHost));
