@@ -2,18 +2,18 @@
 // must name each of these. tests/gpu/check.py builds and runs it:
 //
 //     nvcc -std=c++17 -rdc=true -arch=native -lineinfo -o sanitizer_faults tests/gpu/sanitizer_faults.cu
-//     compute-sanitizer --tool memcheck ./sanitizer_faults memcheck tail
+//     compute-sanitizer --tool memcheck ./sanitizer_faults FAULT LAUNCH [TURNS [KERNELS]]
 //
 // FAULT is the tool that must see it, or `none` for kernels in order. LAUNCH is who launches the graph with the kernel:
 //   host     the host
 //   kept     the host, though the graph is instantiated for device launch and uploaded
 //   forget   a kernel of another graph, at once
 //   tail     a kernel of another graph, when that graph has ended
-//   again    its own last kernel, when it has ended, a hundred times
+//   again    its own last kernel, when it has ended, TURNS times (100)
 //   table    as `again`, from a table of two graphs in device memory (what tailgraph's dispatcher does)
 //   overlap  as `table`, the last kernel starting early (programmatic dependent launch)
 //   poll     as `overlap`, until the host, which meanwhile looks on, sets a flag in pinned memory
-// Exits with 0 where every CUDA call succeeded.
+// A graph has KERNELS (1) of them. Exits with 0 where every CUDA call succeeded.
 
 #include <cstdio>
 #include <cstdlib>
@@ -21,7 +21,6 @@
 #include <cuda_runtime.h>
 
 constexpr int THREADS = 128;
-constexpr int TURNS = 100;
 /* in elements: farther than any allocation here reaches */
 constexpr size_t FAR_AWAY = size_t(1) << 28;
 
@@ -71,7 +70,8 @@ struct Turns {
   cudaGraphExec_t table[2];
   int entries;
   int taken;
-  /* pinned: the host's flag, and the turns taken for it to see; null: TURNS of them */
+  int all;
+  /* pinned: the host's flag, and the turns taken for it to see; null: `all` of them */
   volatile int *stop;
 };
 
@@ -92,7 +92,7 @@ __global__ void launch_next(Turns *turns) {
   if (turns->stop) {
     turns->stop[1] = taken;
   }
-  if (turns->stop ? !turns->stop[0] : taken < TURNS) {
+  if (turns->stop ? !turns->stop[0] : taken < turns->all) {
     cudaGraphLaunch(turns->table[taken % turns->entries], cudaStreamGraphTailLaunch);
   }
 }
@@ -112,8 +112,8 @@ template <typename Launch> cudaGraphExec_t captured(cudaStream_t stream, bool fo
 }
 
 int main(int argc, char **argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: sanitizer_faults none|memcheck|racecheck|initcheck|synccheck LAUNCH\n");
+  if (argc < 3 || argc > 5) {
+    std::fprintf(stderr, "usage: sanitizer_faults none|memcheck|racecheck|initcheck|synccheck LAUNCH [TURNS [KERNELS]]\n");
     return 2;
   }
   const char *fault = argv[1], *way = argv[2];
@@ -136,11 +136,15 @@ int main(int argc, char **argv) {
   CHECK(cudaMalloc(&device_turns, sizeof turns));
   CHECK(cudaHostAlloc((void **)&flag, 2 * sizeof(int), cudaHostAllocMapped));
   flag[0] = flag[1] = 0;
+  turns.all = argc > 3 ? std::atoi(argv[3]) : 100;
+  int kernels = argc > 4 ? std::atoi(argv[4]) : 1;
   turns.entries = is("again") ? 1 : is("table") || overlaps ? 2 : 0;
   turns.stop = is("poll") ? flag : nullptr;
 
   auto work = [&] {
-    kernel<<<1, THREADS, 0, stream>>>(out, unwritten);
+    for (int i = 0; i < kernels; i++) {
+      kernel<<<1, THREADS, 0, stream>>>(out, unwritten);
+    }
     if (turns.entries > 0) {
       cudaLaunchAttribute early;
       early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -165,7 +169,7 @@ int main(int argc, char **argv) {
   }
   CHECK(cudaGraphLaunch(first, stream));
   if (turns.stop) {
-    while (flag[1] < TURNS && cudaStreamQuery(stream) == cudaErrorNotReady) {
+    while (flag[1] < turns.all && cudaStreamQuery(stream) == cudaErrorNotReady) {
     }
     flag[0] = 1;
   }
