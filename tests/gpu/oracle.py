@@ -160,7 +160,9 @@ def compare_f32(reference, prompts, ours, theirs, margins, again):
             shown = {
                 "prompt": prompt,
                 "relative_error": error,
-                "decisions": [{"layer": l, "position": p, "margin": m} for l, p, m in turned],
+                # None: alone, in a batch of one, transformers decides as tailgraph does.
+                "turned": [{"layer": l, "position": p, "margin": m} for l, p, m in turned],
+                "closest_decision": closest(margins, prompt),
                 "relative_error_then": left,
             }
             if left > TOLERANCE:
@@ -204,6 +206,12 @@ def compare_f32(reference, prompts, ours, theirs, margins, again):
         "routing_ties": routing,
         "wrong": wrong,
     }
+
+
+def closest(margins, prompt):
+    """The decision of the prompt that noise turns most easily."""
+    margin, layer, position = min((float(m[prompt].min()), layer, int(m[prompt].argmin())) for layer, m in margins.items())
+    return {"layer": layer, "position": position, "margin": margin}
 
 
 def compare_bf16(ours, theirs, exact, targets):

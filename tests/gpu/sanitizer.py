@@ -14,7 +14,7 @@ import bounded
 
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
 # How sanitizer_faults launches, in the order from least to most of what device-graph does.
-WAYS = ["host", "kept", "forget", "tail", "again", "table", "overlap", "poll"]
+WAYS = ["host", "kept", "forget", "tail", "again", "table", "overlap", "self", "poll"]
 FROM_HOST = ["host", "kept"]
 LAUNCHES = ["host-kernels", "host-graph", "device-graph"]
 PROMPTS = ["hello", "a prompt of several chunks, so that a step holds whole chunks of it beside the other's new tokens. " * 2]
@@ -23,7 +23,15 @@ PROGRAMS = {
     "sampling": ["generate", "--max-new-tokens", "4", "--temperature", "0.8", "--top-p", "0.9", "--logprobs", "2", *PROMPTS],
     "f32": ["generate", "--max-new-tokens", "4", "--dtype", "f32", *PROMPTS],
     "score": ["score", "--logprobs", "--input", "prompts.jsonl"],
+    # With three new tokens a decode step's graph launches itself, with two it does not.
+    "two": ["generate", "--max-new-tokens", "2", "hello"],
+    "three": ["generate", "--max-new-tokens", "3", "hello"],
 }
+# What must be clean with nothing left out, so that every tool has looked at every kernel, the dispatcher too.
+WHOLE = ["score", "two"]
+# racecheck 2025.3 dies of signal 11 where it watches the dispatcher launch the graph that it is in. A run in which a tool
+# dies is run again with the dispatcher left out; the program "three" is the smallest such run.
+WITHOUT_DISPATCHER = ["--kernel-name-exclude", "kns=tg_dispatch"]
 FOUND = 9
 AT_ONCE = max((os.cpu_count() or 1) - 2, 2)
 # Of one program under one tool. They take a few seconds each; one that hangs must not take the others' time.
@@ -52,7 +60,13 @@ def run(tailgraph, faults, work, deadline):
     rows = [json.dumps({"input_ids": [8 + i * 7 % 200 for i in range(tokens)]}) + "\n" for tokens in (1, 3, 40, 150)]
     (Path(work) / "prompts.jsonl").write_text("".join(rows))
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        verdicts = dict(zip(jobs, pool.map(lambda job: look(sanitizer, job[0][0], job[1], work, deadline), jobs.items())))
+        look_at = lambda job: look(sanitizer, job[0][0], job[1], work, deadline)
+        verdicts = dict(zip(jobs, pool.map(look_at, jobs.items())))
+        died = {job: command for job, command in jobs.items() if job[2] == "device-graph" and verdicts[job]["says"] == "crashed"}
+        look_again = lambda job: look(sanitizer, job[0][0], job[1], work, deadline, WITHOUT_DISPATCHER)
+        for job, verdict in zip(died, pool.map(look_again, died.items())):
+            verdicts[job]["without_dispatcher"] = verdict["says"]
+            verdicts[job]["printed"] += verdict["printed"]
     return judge(verdicts, version(sanitizer))
 
 
@@ -76,9 +90,9 @@ def compile_faults(work):
     return f"{' '.join(command)}: {built.stdout}{built.stderr}" if built.returncode else program
 
 
-def look(sanitizer, tool, command, work, deadline):
+def look(sanitizer, tool, command, work, deadline, options=()):
     """What the tool says of a program: clean, found, crashed (itself), hung or failed (the program), with what it printed."""
-    whole = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), *command]
+    whole = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), *options, *command]
     try:
         ran = bounded.run(whole, min(LIMIT_S, max(deadline(), 1)), cwd=work)
     except subprocess.TimeoutExpired:
@@ -99,7 +113,7 @@ def look(sanitizer, tool, command, work, deadline):
 
 def judge(verdicts, sanitizer):
     says = {job: verdict["says"] for job, verdict in verdicts.items()}
-    wrong, limits = [], []
+    wrong, limits, partly = [], [], {}
     for tool in TOOLS:
         # Where the tool does not stand a kernel in order, it can say nothing of any other.
         lame = [way for way in WAYS if says[tool, "none", way] != "clean"]
@@ -115,14 +129,28 @@ def judge(verdicts, sanitizer):
             if set(lame) & set(FROM_HOST):
                 wrong.append(f"{tool} does not work here at all")
         for launch in LAUNCHES:
-            found = {program: says[tool, program, launch] for program in PROGRAMS}
-            excused = launch == "device-graph" and lame and "found" not in found.values()
-            if set(found.values()) != {"clean"} and not excused:
-                wrong.append(f"{tool} on {launch}: {found}")
-    table = {" ".join(job): verdict for job, verdict in says.items()}
+            for program in PROGRAMS:
+                job = tool, program, launch
+                if says[job] == "clean":
+                    continue
+                if program not in WHOLE and verdicts[job].get("without_dispatcher") == "clean":
+                    partly.setdefault(tool, []).append(program)
+                else:
+                    wrong.append(f"{tool} on {program}, {launch}: {says[job]}")
+    for tool, programs in partly.items():
+        limits.append(
+            f"{tool} dies of device-graph's dispatcher in {', '.join(programs)}, and finds the same runs clean without it"
+            f" ({' '.join(WITHOUT_DISPATCHER)}), host-graph's too; with it, {' and '.join(WHOLE)} are clean ({sanitizer})"
+        )
+    table = {" ".join(job): in_words(verdict) for job, verdict in verdicts.items()}
     printed = {" ".join(job): verdict["printed"] for job, verdict in verdicts.items() if verdict["printed"]}
     details = {"sanitizer": sanitizer, "verdicts": table, "limits_of_the_tool": limits, "wrong": wrong, "printed": printed}
     ours = [job for job in says if job[1] in PROGRAMS]
     clean = sum(says[job] == "clean" for job in ours)
     line = "; ".join(wrong + limits) or f"{len(TOOLS)} tools see their faults from the host and the device"
     return not wrong, f"{clean} of {len(ours)} runs clean; {line}", details
+
+
+def in_words(verdict):
+    again = verdict.get("without_dispatcher")
+    return f"{verdict['says']}, without the dispatcher {again}" if again else verdict["says"]

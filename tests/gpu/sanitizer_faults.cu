@@ -12,6 +12,7 @@
 //   again    its own last kernel, when it has ended, TURNS times (100)
 //   table    as `again`, from a table of two graphs in device memory (what tailgraph's dispatcher does)
 //   overlap  as `table`, the last kernel starting early (programmatic dependent launch)
+//   self     as `overlap`, from a table of one
 //   poll     as `overlap`, until the host, which meanwhile looks on, sets a flag in pinned memory
 // A graph has KERNELS (1) of them. Exits with 0 where every CUDA call succeeded.
 
@@ -123,7 +124,7 @@ int main(int argc, char **argv) {
   if (!std::strcmp(fault, "initcheck")) kernel = initcheck;
   if (!std::strcmp(fault, "synccheck")) kernel = synccheck;
   auto is = [&](const char *name) { return !std::strcmp(way, name); };
-  bool overlaps = is("overlap") || is("poll");
+  bool overlaps = is("overlap") || is("self") || is("poll");
 
   cudaStream_t stream;
   int *out, *unwritten;
@@ -138,7 +139,7 @@ int main(int argc, char **argv) {
   flag[0] = flag[1] = 0;
   turns.all = argc > 3 ? std::atoi(argv[3]) : 100;
   int kernels = argc > 4 ? std::atoi(argv[4]) : 1;
-  turns.entries = is("again") ? 1 : is("table") || overlaps ? 2 : 0;
+  turns.entries = is("again") || is("self") ? 1 : is("table") || overlaps ? 2 : 0;
   turns.stop = is("poll") ? flag : nullptr;
 
   auto work = [&] {
