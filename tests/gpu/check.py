@@ -12,8 +12,8 @@ Parts, each with a time limit in seconds (--limit PART=SECONDS; --only and --ski
     tests      900   tests/gpu: every kernel, goldens, whole models in the three ways to launch
     engine     300   tests/gpu_engine: the rings and the scheduler around steps without a model
     small      300   tests/gpu_soak: the soak on the random tiny model
-    oracle     900   tests/gpu/oracle.py: full size against transformers
     soak      1800   profiles/soak.rs at full size, --soak-seconds of it under load (420)
+    oracle     900   tests/gpu/oracle.py: full size against transformers; also where soak's requests differ from alone
     sanitizer  900   tests/gpu/sanitizer.py: four tools, three ways to launch
     speed      600   profiles/decode_speed.rs at full size, host idle and busy
 
@@ -23,7 +23,7 @@ The JSON:
     parts       {PART: {status, seconds, limit_s, line, report}}
                 status is passed, failed, timed out or skipped; line is what the table says; report is the part's own:
                 tests, engine, small   {passed, failed, ignored, failures: [NAME]}
-                oracle, soak, speed    what the program prints (its source says what that is)
+                soak, oracle, speed    what the program prints (its source says what that is)
                 sanitizer              {sanitizer, verdicts, limits_of_the_tool, wrong, printed}
 Exit code 0 where every part that ran passed, 1 otherwise.
 """
@@ -43,7 +43,7 @@ import bounded
 import sanitizer
 
 HERE = Path(__file__).resolve().parent
-LIMITS_S = {"tests": 900, "engine": 300, "small": 300, "oracle": 900, "soak": 1800, "sanitizer": 900, "speed": 600}
+LIMITS_S = {"tests": 900, "engine": 300, "small": 300, "soak": 1800, "oracle": 900, "sanitizer": 900, "speed": 600}
 TESTS = {"tests": "gpu", "engine": "gpu_engine", "small": "gpu_soak"}
 
 
@@ -92,7 +92,7 @@ def arguments():
     parser.add_argument("--only", default=",".join(LIMITS_S), help="parts, with commas")
     parser.add_argument("--skip", default="", help="parts, with commas")
     parser.add_argument("--limit", action="append", default=[], metavar="PART=SECONDS")
-    parser.add_argument("--model", default="random:lfm2-8b-a1b", help="of oracle, soak and speed")
+    parser.add_argument("--model", default="random:lfm2-8b-a1b", help="of soak, oracle and speed")
     parser.add_argument("--soak-seconds", type=int, default=420)
     parser.add_argument("--work", help="folder for large temporary files")
     options = parser.parse_args()
@@ -169,17 +169,18 @@ def take(part, options, binaries, work, limit):
 
 def tail(printed):
     """The last lines of what a program printed."""
-    return (printed or "").splitlines()[-20:]
+    return [line for line in (printed or "").splitlines() if line.strip()][-20:]
 
 
 def run_tests(binary, tailgraph, limit):
     environment = dict(os.environ, TAILGRAPH_BINARY=str(tailgraph))
     ran = bounded.run([binary, "--include-ignored"], limit, env=environment)
-    counts = re.search(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", ran.stdout)
+    # The last is the program's own: a test may run the program again, for a test that is to fail.
+    counts = re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", ran.stdout, re.M)[-1:]
     if not counts:
         return "failed", f"exit code {ran.returncode}, no test result", {"printed": tail(ran.stdout) + tail(ran.stderr)}
-    passed, failed, ignored = map(int, counts.groups())
-    failures = sorted(set(re.findall(r"^test (\S+) \.\.\. FAILED", ran.stdout, re.M)))
+    passed, failed, ignored = map(int, counts[0])
+    failures = sorted(set(re.findall(r"^test (\S+) \.\.\. FAILED", ran.stdout, re.M))) if failed else []
     details = {"passed": passed, "failed": failed, "ignored": ignored, "failures": failures}
     if failures:
         details["printed"] = [line[:400] for line in ran.stdout.splitlines() if "panicked" in line or "assert" in line][:20]
@@ -188,10 +189,10 @@ def run_tests(binary, tailgraph, limit):
 
 
 def run_program(part, options, binaries, work, limit):
-    output = work / f"{part}.json"
+    output, soaked = work / f"{part}.json", work / "soaked.json"
     command = {
         "oracle": lambda: [sys.executable, HERE / "oracle.py", "--tailgraph", binaries["tailgraph"], "--model", options.model,
-                           "--work", work, "--json", output],
+                           "--work", work, "--json", output, *(["--soak", soaked] if soaked.exists() else [])],
         "soak": lambda: [binaries["soak"], options.model, str(options.soak_seconds)],
         "speed": lambda: [binaries["decode_speed"], options.model, "bf16", "280", str(2 * (os.cpu_count() or 1))],
     }[part]()  # fmt: skip
@@ -201,6 +202,8 @@ def run_program(part, options, binaries, work, limit):
         details = json.loads(text)
     except json.JSONDecodeError:
         return "failed", f"exit code {ran.returncode}: {' '.join(tail(ran.stderr)[-1:])}", {"printed": tail(ran.stderr)}
+    if part == "soak":
+        soaked.write_text(text)
     lines = {"oracle": oracle_line, "soak": soak_line, "speed": speed_line}
     return ("failed" if ran.returncode else "passed"), lines[part](details), details
 
@@ -219,7 +222,7 @@ def soak_line(report):
     alone, lasting = report["alone"], report["lasting"]
     return (
         f"{report['in_company']['ended']['requests']} ended as asked, {alone['equal']}/{alone['requests']} equal alone"
-        f" ({len(alone['ties'])} ties, {len(alone['wrong'])} wrong), {lasting['ended']['requests']} in {lasting['seconds']:.0f} s,"
+        f" ({len(alone['ties'])} ties, {len(alone['wrong'])} wrong, {len(alone['jumps'])} with a routing tie), {lasting['ended']['requests']} in {lasting['seconds']:.0f} s,"
         f" RSS {lasting['memory']['resident_growth_bytes']:+} bytes"
     )
 

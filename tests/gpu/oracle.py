@@ -15,6 +15,10 @@ minutes. `tailgraph synth` writes the checkpoint, which is removed at the end un
 (b) 512 positions, teacher-forced: the mean |difference| of the next token's logprob to transformers' f32 is no larger
     for tailgraph's bf16 than for transformers' own bf16.
 
+(c) With --soak, the report of profiles/soak.rs on the same model in f32: each request whose logprobs in company and alone
+    differ by more than rounding does so by a routing tie, shown in the same way: transformers gives the logprobs of both,
+    within 1e-3, when near-tied decisions are taken as they must have been.
+
 Exit code 0 where all of it holds, 4 where something disagrees. On --device cpu, which is for trying out this program,
 tailgraph only has f32, and (b) uses that.
 """
@@ -34,6 +38,8 @@ from reference import NEAR_TIE, Reference, relative
 from safetensors.torch import load_file, save_file
 
 TOLERANCE = 1e-4
+# Of logprobs: the difference from which profiles/soak.rs reports that they jump.
+JUMP = 1e-3
 
 
 class Clock:
@@ -64,9 +70,10 @@ def main():
         Path(options.json).write_text(text + "\n")
     else:
         print(text)
-    for part in ("f32", "bf16"):
+    parts = [part for part in ("f32", "bf16", "soak") if report[part]]
+    for part in parts:
         print(f"oracle: {part}: {'holds' if report[part]['holds'] else 'DISAGREES'}: {summary(report[part])}", file=sys.stderr)
-    return 0 if report["f32"]["holds"] and report["bf16"]["holds"] else 4
+    return 0 if all(report[part]["holds"] for part in parts) else 4
 
 
 def arguments():
@@ -80,6 +87,7 @@ def arguments():
     parser.add_argument("--positions", type=int, default=512, help="in (b)")
     parser.add_argument("--batch", type=int, default=128, help="prompts that transformers takes at once")
     parser.add_argument("--seed", type=int, default=3)
+    parser.add_argument("--soak", help="the JSON of profiles/soak.rs")
     parser.add_argument("--work", help="folder for the checkpoint and the logits")
     parser.add_argument("--keep", action="store_true", help="leave the folder")
     parser.add_argument("--json", help="where the report goes [standard output]")
@@ -131,6 +139,7 @@ def compare(options, work):
     reference.hits = None
     again = clock.part("transformers f32, again", reference.last_logits, prompts, max(options.batch * 3 // 8, 1))
     exact = clock.part("comparison", compare_f32, reference, prompts, ours, theirs, margins, again)
+    soak = clock.part("soak's jumps", explain_soak, reference, options) if options.soak else None
     return {
         "command": " ".join(sys.argv),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -143,6 +152,7 @@ def compare(options, work):
         "experts": spread(experts),
         "f32": exact,
         "bf16": compare_bf16(ours_text, theirs_text, exact_text, text[0, 1:]),
+        "soak": soak,
     }
 
 
@@ -156,7 +166,8 @@ def compare_f32(reference, prompts, ours, theirs, margins, again):
     decided, ties, routing, wrong = theirs.clone(), [], [], []
     for prompt, error in enumerate(errors):
         if error > TOLERANCE:
-            turned, left, logits = reference.explain(prompts[prompt], ours[prompt], TOLERANCE)
+            found = ours[prompt].to(reference.device)
+            turned, left, logits = reference.explain(prompts[prompt], lambda logits: relative(found, logits), TOLERANCE)
             shown = {
                 "prompt": prompt,
                 "relative_error": error,
@@ -233,6 +244,25 @@ def compare_bf16(ours, theirs, exact, targets):
     }
 
 
+def explain_soak(reference, options):
+    report = json.loads(Path(options.soak).read_text())
+    if report["model"] != options.model:
+        sys.exit(f"oracle: {options.soak} is of {report['model']}, expected {options.model}")
+    shown = []
+    for jump in report["alone"]["jumps"]:
+        tokens, sides = torch.tensor(jump["sequence"]), {}
+        for side in ("in_company", "alone"):
+            ids = torch.tensor([token for token, _ in jump[side]], device=reference.device)
+            wanted = torch.tensor([logprob for _, logprob in jump[side]], device=reference.device)
+            distance = lambda logits: float((logits.double().log_softmax(-1)[ids] - wanted).abs().max())
+            turned, left, _ = reference.explain(tokens, distance, JUMP)
+            turned = [{"layer": l, "position": p, "margin": m} for l, p, m in turned]
+            sides[side] = {"turned": turned, "largest_difference_then": left, "holds": left <= JUMP}
+        shown.append({"number": jump["number"], "positions": len(tokens), **sides})
+    holds = all(jump[side]["holds"] for jump in shown for side in ("in_company", "alone"))
+    return {"holds": holds, "requests": report["alone"]["requests"], "jumps": shown}
+
+
 def spread(experts):
     """How the routing spreads over the experts; a random model that sent all to a few would prove little."""
     return {
@@ -252,6 +282,8 @@ def summary(part):
             f" {part['transformers_against_itself']['prompts_beyond_tolerance']}), relative error {error['pooled']:.2e}"
             f" (largest of a prompt {error['largest_routing_ties_decided_alike']:.2e} with routing ties decided alike)"
         )
+    if "jumps" in part:
+        return f"{len(part['jumps'])} of {part['requests']} requests have a routing tie decided differently in company"
     found = part["mean_logprob_difference_to_transformers_f32"]
     return f"mean |logprob difference| {found['tailgraph']['next_token']:.3e}, transformers {found['transformers']['next_token']:.3e}"
 

@@ -103,13 +103,13 @@ class Reference:
             weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-6)
         return logits, weights * gate.routed_scaling_factor, chosen
 
-    def explain(self, tokens, found, tolerance):
-        """Looks for near-tied routing decisions of the prompt `tokens` [T] which, taken the other way, lead to the last
-        logits `found` [V] within the relative error `tolerance`.
+    def explain(self, tokens, distance, tolerance):
+        """Looks for near-tied routing decisions of the prompt `tokens` [T] which, taken the other way, lead to last logits
+        [V] whose `distance` is within `tolerance`.
 
-        Returns the decisions as [(layer, position, margin)], the relative error that is left, and the logits.
+        Returns the decisions as [(layer, position, margin)], the distance that is left, and the logits.
         """
-        length, taken, found = len(tokens), [], found.to(self.device)
+        length, taken = len(tokens), []
         best = None
         while True:
             mine = frozenset((layer, position) for layer, position, _ in taken)
@@ -117,7 +117,7 @@ class Reference:
             alone = self.logits(tokens[None], last=True)[0]
             margins, self.margins = self.margins, None
             if best is None:
-                best = (relative(found, alone), alone)
+                best = (distance(alone), alone)
             if best[0] <= tolerance or len(taken) == MOST_TURNED:
                 break
             near = sorted(
@@ -135,7 +135,7 @@ class Reference:
                 for layer, position in mine | {(at, where)}
             )
             tried = self.logits(tokens[None].expand(len(near), length), last=True)
-            errors = [relative(found, logits) for logits in tried]
+            errors = [distance(logits) for logits in tried]
             least = min(range(len(near)), key=errors.__getitem__)
             if errors[least] >= best[0]:
                 break

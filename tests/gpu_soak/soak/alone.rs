@@ -4,8 +4,9 @@
 //! The noise is measured: both runs give logprobs, and until the first token that differs they are logprobs of the same
 //! thing. Whether noise of that size decides between two tokens is asked of the CPU's sampler, with the logits of the
 //! sequence up to there: raised for the one and lowered for the other by twice the noise, and the other way round, it
-//! must choose the one and then the other. Since a routing score can tie too, and then another expert moves all logits
-//! at once, a jump of the noise is shown with the position where it began.
+//! must choose the one and then the other. A routing score can tie too, and then another expert moves all logits at once.
+//! Where that happened, the report has the sequence and what both runs found, and tests/gpu/oracle.py --soak shows
+//! with transformers that a routing tie is all there is to it.
 
 use super::drive::{Driver, Ended};
 use super::load::{Ask, Fate, Random, Shape, ask};
@@ -33,7 +34,7 @@ pub struct Comparison {
     /// Of logprobs of the same sequence, per position the largest: median, 99th percentile and largest.
     pub noise: [f64; 3],
     /// Requests whose logprobs jump somewhere, tokens equal or not.
-    pub jumps: usize,
+    pub jumps: Vec<Jump>,
     /// Each a tie by the noise at its place.
     pub ties: Vec<Difference>,
     pub wrong: Vec<Difference>,
@@ -51,8 +52,19 @@ pub struct Difference {
     pub greedy: bool,
     /// Largest difference of logprobs up to there.
     pub noise: f64,
-    /// Where the noise first exceeded the rounding's, and the largest before that.
-    pub jump: Option<(usize, f64)>,
+}
+
+/// Where logprobs of the same sequence first differ by more than rounding.
+#[derive(Debug, Clone, Serialize)]
+pub struct Jump {
+    pub number: u64,
+    /// Prompt and new tokens so far.
+    pub sequence: Vec<u32>,
+    /// Of the most likely next tokens.
+    pub in_company: Vec<(u32, f32)>,
+    pub alone: Vec<(u32, f32)>,
+    /// Largest difference of logprobs before.
+    pub noise_before: f64,
 }
 
 /// Keeps the last logits that came.
@@ -113,7 +125,15 @@ pub fn compare(
         let pairs = company.logprobs.iter().zip(&alone.logprobs);
         let noise: Vec<f64> = pairs.take(same + 1).map(|(c, a)| distance(c, a)).collect();
         found.equal_tokens += same;
-        found.jumps += usize::from(noise.iter().any(|&noise| noise > JUMP));
+        if let Some(at) = noise.iter().position(|&noise| noise > JUMP) {
+            found.jumps.push(Jump {
+                number: company.ask.number,
+                sequence: [&company.ask.request.prompt[..], &company.tokens[..at]].concat(),
+                in_company: company.logprobs[at].top.clone(),
+                alone: alone.logprobs[at].top.clone(),
+                noise_before: largest(&noise[..at]),
+            });
+        }
         all_noise.extend_from_slice(&noise);
         if !differs {
             // The same tokens end a request in the same way.
@@ -135,19 +155,13 @@ pub fn compare(
         let sequence = [&company.ask.request.prompt[..], &company.tokens[..same]].concat();
         driver.score_last(&sequence)?;
         let logits = std::mem::take(&mut *sink.0.lock());
-        let largest = noise.iter().copied().fold(0.0, f64::max);
-        let began = noise.iter().position(|&noise| noise > JUMP);
         let difference = Difference {
             number: company.ask.number,
             position: sequence.len(),
             tokens: [mine, theirs],
             logprobs: [mine, theirs].map(|token| log_softmax(&logits, token)),
             greedy: company.ask.request.sampling.temperature == 0.0,
-            noise: largest,
-            jump: began.map(|at| {
-                let before = noise[..at].iter().copied().fold(0.0, f64::max);
-                (company.ask.request.prompt.len() + at, before)
-            }),
+            noise: largest(&noise),
         };
         if is_tie(&company.ask, &sequence, logits, &difference, shape) {
             found.ties.push(difference);
@@ -160,6 +174,10 @@ pub fn compare(
         found.noise = [last / 2, last * 99 / 100, last].map(|at| all_noise[at]);
     }
     Ok(found)
+}
+
+fn largest(noise: &[f64]) -> f64 {
+    noise.iter().copied().fold(0.0, f64::max)
 }
 
 /// Largest difference of the logprobs that both have.
