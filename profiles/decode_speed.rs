@@ -1,4 +1,4 @@
-//! Times decode steps of a model on a GPU, in the three ways to launch them, and prints JSON:
+//! Times decode steps of a model on a GPU, in the ways to launch them, and prints JSON:
 //!
 //!     cargo run --release --features cuda --example decode_speed -- random:lfm2-8b-a1b bf16 [STEPS [BUSY]]
 //!
@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tailgraph::backend::cuda::ahead::HostAhead;
 use tailgraph::backend::cuda::gpu::OpenGpu;
 use tailgraph::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
 use tailgraph::backend::cuda::model::{InOrder, Placement, programs};
@@ -125,6 +126,7 @@ fn main() -> Result<()> {
     for (way, launch) in [
         ("host-kernels", Launch::HostKernels),
         ("host-graph", Launch::HostGraph),
+        ("host-graph-ahead", Launch::HostGraphAhead),
         ("device-graph", Launch::DeviceGraph),
     ] {
         ways.insert(way, job.measure(launch)?);
@@ -158,7 +160,7 @@ fn main() -> Result<()> {
 }
 
 impl Job<'_> {
-    /// An engine whose stage `wrap` may wrap, with the time that loading took.
+    /// An engine whose stage `wrap` may wrap (where the host launches it and waits), with the time that loading took.
     fn engine(
         &self,
         launch: Launch,
@@ -187,6 +189,11 @@ impl Job<'_> {
                 let (module, early) = (&self.gpu.module, self.gpu.overlaps_launches());
                 let device = GpuScheduler::new(context, module, programs, early)?;
                 Engine::on_device(Box::new(device), &ladders, &OPTIONS, capacities)
+            }
+            Launch::HostGraphAhead => {
+                let program = Box::new(InOrder(programs));
+                let stage = HostAhead::new(context, program, &ladders, &OPTIONS)?;
+                Engine::on_host(vec![Box::new(stage)], &ladders, &OPTIONS, capacities)
             }
             Launch::HostGraph | Launch::HostKernels => {
                 let way = match launch {

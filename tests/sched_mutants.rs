@@ -16,7 +16,7 @@ const LIBRARY: &str = "TAILGRAPH_SCHED_LIBRARY";
 const HISTORIES: &str = "TAILGRAPH_SCHED_HISTORIES";
 
 /// The sites of TG_MUT in kernels/sched, and what the bug is.
-const MUTANTS: [(u32, &str); 22] = [
+const MUTANTS: [(u32, &str); 26] = [
     (1, "mailbox: one step more than there are credits"),
     (2, "gather: takes a returned step while events wait"),
     (3, "collect: a cancelled slot still gives its token"),
@@ -42,6 +42,10 @@ const MUTANTS: [(u32, &str); 22] = [
     (20, "finish: frees prompt tokens that are still needed"),
     (21, "finish: drained although sequences run"),
     (23, "collect: a row without a token goes on as a stop id"),
+    (24, "collect: runs ahead of what may be a stop id"),
+    (25, "collect: runs ahead of a last token"),
+    (26, "compose: runs ahead although some must wait"),
+    (27, "compose: a row ahead starts from an old token"),
 ];
 
 /// Writes past a table: only the sanitizer sees it.

@@ -58,6 +58,12 @@ TG_FN uint32_t tg_collect_sequence(tg_state *state, const tg_step *step, const t
   return TG_NOTE_TOKEN | sequence->sample << TG_NOTE_SAMPLE_SHIFT;
 }
 
+/* A slot with one step in flight: will it go on whatever that step samples? */
+TG_FN uint32_t tg_goes_on(const tg_slot *slot) {
+  return slot->steps == 1u && TG_MUT(24, slot->stop_count == 0u, 1) &&
+         TG_MUT(25, slot->generated + 1u < slot->max_new_tokens, 1);
+}
+
 /* Phase: every slot learns of its cancel, its returned rows and its deadline, in this order. A cancel drops
  * the token that comes with it; a deadline does not. What the slot does next goes to its note. */
 TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
@@ -108,7 +114,7 @@ TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uin
         }
       } else if (slot->phase == TG_SLOT_DECODE) {
         counts += TG_COUNT(TG_DECODING);
-        if (TG_MUT(6, slot->steps == 0u, slot->generated != 0u)) {
+        if (TG_MUT(6, slot->steps == 0u, slot->generated != 0u) || (tg_runs_ahead(state) && tg_goes_on(slot))) {
           note |= TG_NOTE_CANDIDATE;
           counts += TG_COUNT(TG_CANDIDATES);
         }

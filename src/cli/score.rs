@@ -82,6 +82,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .unwrap_or(1);
     limits.max_context = limits.max_context.or(Some(longest));
     let opened = Opened::new(source, target, &args.run, &args.engine, &limits)?;
+    let record = args.record.create()?;
     let sink = Arc::new(ScoreSink::new(
         targets,
         config.vocab_size,
@@ -89,7 +90,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         comparison,
         logprobs,
     ));
-    let mut engine = opened.start(&Some(sink.clone()))?;
+    let mut serving = opened.start(&Some(sink.clone()), record)?;
     let interrupt = interrupt::flag()?;
 
     let served: Vec<&Entry> = entries.iter().filter(|e| e.sample.is_ok()).collect();
@@ -109,7 +110,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         output.put(entry.answer(logprobs_row(entry, prompts[request as usize], &found)))
     };
     let done = scoring::run(
-        &mut engine,
+        &mut serving,
         &prompts,
         wanted,
         &interrupt,
@@ -124,7 +125,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         say("tailgraph: interrupted");
         return Ok(Exit::Interrupted);
     }
-    drop(engine);
+    serving.finish()?;
     sink.finish_file()?;
     if !args.quiet {
         say_rate(&prompts, seconds);
@@ -178,11 +179,17 @@ fn check(args: &ScoreArgs) -> Result<Option<(usize, usize)>> {
         ));
     }
     if let Some(output) = &args.output {
-        keep_apart(output, &args.input, "input")?;
+        keep_apart("--output", output, &args.input, "input")?;
         if let Some(expect) = &args.expect {
-            keep_apart(output, expect, "--expect")?;
+            keep_apart("--output", output, expect, "--expect")?;
         }
     }
+    let files = [
+        Some(args.input.as_path()),
+        args.output.as_deref(),
+        args.expect.as_deref(),
+    ];
+    args.record.keep_apart(&files)?;
     if args.tolerance.is_some_and(|t| !(t >= 0.0 && t.is_finite())) {
         return usage("--tolerance: expected a number of at least 0".to_owned());
     }

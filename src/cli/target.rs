@@ -1,6 +1,6 @@
 //! What a run runs on: `--device`, `--dtype` and `--launch` together.
 
-use super::args::RunArgs;
+use super::args::{Launch as Way, RunArgs};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::gpu::OpenGpu;
 use crate::error::{Error, Result};
@@ -46,6 +46,11 @@ impl RunArgs {
     /// [`Error::Usage`] for a device or a combination that there is not; [`Error::Runtime`] where the machine or its
     /// driver lacks what is asked for.
     pub fn target(&self) -> Result<Target> {
+        if self.ahead && self.launch != Some(Way::HostGraph) {
+            return usage(
+                "--ahead: expected --launch host-graph with it; in the other ways nobody waits for the host to launch a graph",
+            );
+        }
         match self.asked()? {
             Asked::Cpu => self.cpu(),
             #[cfg(feature = "cuda")]
@@ -111,12 +116,12 @@ impl RunArgs {
 
     #[cfg(feature = "cuda")]
     fn gpu(&self, ordinal: u32) -> Result<Target> {
-        use super::args::Launch as Way;
         Ok(Target::Gpu {
             gpu: OpenGpu::new(ordinal)?,
             dtype: self.precision.dtype().unwrap_or(DType::BF16),
             launch: match self.launch {
                 Some(Way::HostKernels) => Launch::HostKernels,
+                Some(Way::HostGraph) if self.ahead => Launch::HostGraphAhead,
                 Some(Way::HostGraph) => Launch::HostGraph,
                 Some(Way::DeviceGraph) | None => Launch::DeviceGraph,
             },
@@ -125,6 +130,31 @@ impl RunArgs {
 }
 
 impl Target {
+    /// As in `--device`, without which one.
+    pub fn device(&self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            #[cfg(feature = "cuda")]
+            Self::Gpu { .. } => "cuda",
+        }
+    }
+
+    /// As in `--launch`; none on the CPU.
+    pub fn launch(&self) -> Option<String> {
+        match self {
+            Self::Cpu => None,
+            #[cfg(feature = "cuda")]
+            Self::Gpu { launch, .. } => Some(
+                match launch {
+                    Launch::HostKernels => "host-kernels",
+                    Launch::HostGraph | Launch::HostGraphAhead => "host-graph",
+                    Launch::DeviceGraph => "device-graph",
+                }
+                .to_owned(),
+            ),
+        }
+    }
+
     /// Type of matrix inputs, keys and values, and conv state.
     pub fn dtype(&self) -> DType {
         match self {
@@ -132,6 +162,26 @@ impl Target {
             #[cfg(feature = "cuda")]
             Self::Gpu { dtype, .. } => *dtype,
         }
+    }
+
+    /// On a GPU, another type of matrix inputs: `f32`, `bf16` or `f16`.
+    ///
+    /// # Errors
+    /// Any other name.
+    pub fn set_dtype(&mut self, name: &str) -> Result<()> {
+        #[cfg_attr(not(feature = "cuda"), expect(unused_variables))]
+        let named = match name {
+            "f32" => DType::F32,
+            "bf16" => DType::BF16,
+            "f16" => DType::F16,
+            _ => return usage(format!("found the dtype {name}, expected f32, bf16 or f16")),
+        };
+        match self {
+            Self::Cpu => {}
+            #[cfg(feature = "cuda")]
+            Self::Gpu { dtype, .. } => *dtype = named,
+        }
+        Ok(())
     }
 
     /// Of the device's memory: `limit` where it is given, else a share of what is free.

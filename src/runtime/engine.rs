@@ -4,7 +4,7 @@
 use super::core::Core;
 use super::device::Device;
 use super::memory::{RingBlock, StateBlock};
-use super::options::EngineStatus;
+use super::options::{EngineShape, EngineStatus};
 use super::request::{Event, Request};
 use super::rings::HostRings;
 use super::sizes::Sizes;
@@ -38,6 +38,7 @@ pub(super) trait Driver: Send {
 pub struct Engine {
     rings: HostRings,
     driver: Box<dyn Driver>,
+    shape: EngineShape,
     watchdog: Option<Watchdog>,
     /// The step that the watchdog found.
     stuck: Option<String>,
@@ -62,20 +63,37 @@ impl Engine {
         Ok(engine)
     }
 
-    /// As [`Engine::start`], with rings of these sizes, and without the [`Engine::launch`].
+    /// As [`Engine::start`], with rings of these sizes, and without the [`Engine::launch`]. A backend that runs ahead,
+    /// and is the whole model, gets to: two steps are in flight then, whatever the options say.
     ///
     /// # Errors
     /// [`Error::Usage`] where the options or the capacities break one of the core's rules.
     pub fn on_host(
-        stages: Vec<Box<dyn StageBackend>>,
+        mut stages: Vec<Box<dyn StageBackend>>,
         ladders: &Ladders,
         options: &EngineOptions,
         capacities: RingCapacities,
     ) -> Result<Self> {
-        let count = stages.len() as u32;
-        let (core, rings, links) = Core::new(options, ladders, count, capacities, options.record)?;
+        let mut shape = EngineShape {
+            options: *options,
+            ladders: ladders.clone(),
+            stages: stages.len() as u32,
+            rings: capacities,
+            ahead: false,
+        };
+        if let [stage] = &mut stages[..]
+            && stage.ahead().is_some()
+        {
+            shape.ahead = true;
+            shape.options.steps_in_flight = 2;
+        }
+        let (core, rings, links) = Core::of(&shape, options.record)?;
         let stages = stages.into_iter().zip(links).collect();
-        Ok(Self::new(rings, Box::new(Threads::new(core, stages))))
+        Ok(Self::new(
+            rings,
+            Box::new(Threads::new(core, stages)),
+            shape,
+        ))
     }
 
     /// An engine whose scheduler runs on the device, with all its stages; not launched yet. Steps of one device never
@@ -98,17 +116,30 @@ impl Engine {
         let mut state = StateBlock::new(&sizes);
         let block = device.prepare(state.image(), sizes.ring_bytes, ladders, options.max_seqs)?;
         let rings = HostRings::new(Arc::new(RingBlock::new(&sizes, block)));
-        Ok(Self::new(rings, Box::new(Device::new(device))))
+        let shape = EngineShape {
+            options,
+            ladders: ladders.clone(),
+            stages: 1,
+            rings: capacities,
+            ahead: false,
+        };
+        Ok(Self::new(rings, Box::new(Device::new(device)), shape))
     }
 
-    fn new(rings: HostRings, driver: Box<dyn Driver>) -> Self {
+    fn new(rings: HostRings, driver: Box<dyn Driver>, shape: EngineShape) -> Self {
         Self {
             rings,
             driver,
+            shape,
             watchdog: None,
             stuck: None,
             span: None,
         }
+    }
+
+    /// What a replay of its schedule must be started with.
+    pub fn shape(&self) -> &EngineShape {
+        &self.shape
     }
 
     /// Lets a step that takes longer than `limit` in one stage fail the engine, in [`Engine::next_event`], with a

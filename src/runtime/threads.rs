@@ -8,6 +8,7 @@ use super::signal::Signal;
 use crate::backend::StageBackend;
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -146,7 +147,11 @@ impl Driver for Threads {
     }
 }
 
-/// Turns the core and runs stage 0 until the core is done.
+/// Steps that a backend which runs ahead has started, at most.
+const MOST_STARTED: usize = 2;
+
+/// Turns the core and runs stage 0 until the core is done. Where the backend runs ahead, a step that it has started is
+/// waited for only once the core has no other to start.
 fn run_scheduler(
     mut core: Core,
     mut backend: Box<dyn StageBackend>,
@@ -155,17 +160,26 @@ fn run_scheduler(
 ) -> Result<()> {
     let start = Instant::now();
     let now_ns = || start.elapsed().as_nanos() as u64;
+    let mut started = VecDeque::new();
     loop {
         let epoch = shared.work.epoch();
         let outcome = core.turn(now_ns(), now_ns);
         if outcome.changed {
             shared.host.notify();
         }
+        let waits = matches!(outcome.action, Action::Idle | Action::Blocked);
         match outcome.action {
-            Action::Step(number) => {
-                backend.run(&link.step(number))?;
-                hand_over(number, &mut link, shared);
-            }
+            Action::Step(number) => match backend.ahead() {
+                Some(ahead) => {
+                    ahead.start(&link.step(number))?;
+                    started.push_back(number);
+                }
+                None => {
+                    backend.run(&link.step(number))?;
+                    hand_over(number, &mut link, shared);
+                }
+            },
+            Action::Idle | Action::Blocked if !started.is_empty() => {}
             Action::Idle | Action::Blocked if outcome.changed => {}
             Action::Idle | Action::Blocked => shared.work.wait_past(epoch, IDLE_POLL),
             Action::Done => {
@@ -178,6 +192,13 @@ fn run_scheduler(
                     core.steps_composed()
                 )));
             }
+        }
+        if (waits || started.len() == MOST_STARTED)
+            && let Some(ahead) = backend.ahead()
+            && let Some(number) = started.pop_front()
+        {
+            ahead.finish(&link.step(number))?;
+            hand_over(number, &mut link, shared);
         }
         if shared.failed() {
             return Ok(());
