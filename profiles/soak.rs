@@ -3,7 +3,7 @@
 //!     cargo run --release --features cuda --example soak -- random:lfm2-8b-a1b [SECONDS [REQUESTS [ALONE [SEED]]]]
 //!
 //! First 2,000 requests (REQUESTS), up to 256 of them running at once, in f32 with 200 (ALONE) of them once more alone,
-//! then in bf16; then more of them in bf16 for SECONDS (420), while memory is watched. Exit code 4 where something does
+//! then in bf16 on record, which the host replays kernel by kernel to the same bits; then more of them in bf16 for SECONDS (420), while memory is watched. Exit code 4 where something does
 //! not hold. Takes 70 GB of GPU memory at most for random:lfm2-8b-a1b.
 
 #[path = "../tests/gpu_soak/soak/mod.rs"]
@@ -15,10 +15,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailgraph::backend::cuda::gpu::OpenGpu;
+use tailgraph::backend::cuda::hosted::HostLaunch;
 use tailgraph::error::{Error, Result};
 use tailgraph::model::{DType, Model, ModelSource};
 use tailgraph::plan::{GraphFile, Limits};
-use tailgraph::runtime::cuda::Launch;
+use tailgraph::runtime::cuda::{Launch, host_stage};
+use tailgraph::runtime::replay::Replayer;
 use tailgraph::runtime::{Engine, EngineOptions};
 
 const OPTIONS: EngineOptions = EngineOptions {
@@ -74,9 +76,14 @@ fn main() -> Result<ExitCode> {
     let plan = GraphFile::open(None)?.plan(Arc::new(model.config.clone()), &Limits::default())?;
     let place = Place {
         model: &model,
-        engine: &|dtype, sink| {
+        engine: &|dtype, options, sink| {
             let launch = Launch::DeviceGraph;
-            Engine::on_gpu(&gpu, &model, &plan, &soak.options, dtype, launch, sink)
+            Engine::on_gpu(&gpu, &model, &plan, options, dtype, launch, sink)
+        },
+        replayer: &|dtype, shape| {
+            let (options, way) = (&shape.options, HostLaunch::Kernels);
+            let stage = host_stage(&gpu, &model, &plan, options, dtype, way, &None)?;
+            Replayer::new(shape, vec![stage])
         },
         free_bytes: &|| gpu.free_bytes().map(Some),
     };

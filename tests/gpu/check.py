@@ -222,7 +222,8 @@ def soak_line(report):
     alone, lasting = report["alone"], report["lasting"]
     return (
         f"{report['in_company']['ended']['requests']} ended as asked, {alone['equal']}/{alone['requests']} equal alone"
-        f" ({len(alone['ties'])} ties, {len(alone['wrong'])} wrong, {len(alone['jumps'])} with a routing tie), {lasting['ended']['requests']} in {lasting['seconds']:.0f} s,"
+        f" ({len(alone['ties'])} ties, {len(alone['wrong'])} wrong, {len(alone['jumps'])} with a routing tie),"
+        f" {'equal' if report['replayed']['difference'] is None else 'NOT equal'} replayed, {lasting['ended']['requests']} in {lasting['seconds']:.0f} s,"
         f" RSS {lasting['memory']['resident_growth_bytes']:+} bytes"
     )
 

@@ -11,10 +11,12 @@ use tailgraph::Result;
 use tailgraph::backend::SharedSink;
 use tailgraph::backend::cpu;
 use tailgraph::backend::cuda::gpu::OpenGpu;
+use tailgraph::backend::cuda::hosted::HostLaunch;
 use tailgraph::model::{DType, Model, ModelSource};
 use tailgraph::plan::{GraphFile, Limits, Plan};
-use tailgraph::runtime::cuda::Launch;
-use tailgraph::runtime::{Engine, EngineOptions};
+use tailgraph::runtime::cuda::{Launch, host_stage};
+use tailgraph::runtime::replay::Replayer;
+use tailgraph::runtime::{Engine, EngineOptions, Event};
 
 const SMALL: Soak = Soak {
     seed: 5,
@@ -48,10 +50,10 @@ fn tiny() -> (Arc<Model>, Plan) {
     (Arc::new(model), plan.unwrap())
 }
 
-fn on_cpu(sink: &SharedSink) -> Result<Engine> {
+fn on_cpu(options: &EngineOptions, sink: &SharedSink) -> Result<Engine> {
     let (model, plan) = tiny();
-    let stages = cpu::stages(&model, &plan, &SMALL.options, sink)?;
-    Engine::start(stages, &plan.ladders, &SMALL.options)
+    let stages = cpu::stages(&model, &plan, options, sink)?;
+    Engine::start(stages, &plan.ladders, options)
 }
 
 #[test]
@@ -60,7 +62,11 @@ fn the_cpu_holds_it_without_a_single_tie() {
     let (model, _) = tiny();
     let place = Place {
         model: &model,
-        engine: &|_, sink| on_cpu(sink),
+        engine: &|_, options, sink| on_cpu(options, sink),
+        replayer: &|_, shape| {
+            let (model, plan) = tiny();
+            Replayer::new(shape, cpu::stages(&model, &plan, &shape.options, &None)?)
+        },
         free_bytes: &|| Ok(None),
     };
     let report = SMALL.run(&place, &mut |_| {}).unwrap();
@@ -83,7 +89,8 @@ fn it_notices_a_page_too_few_and_an_end_that_was_not_asked_for() {
             fate,
             ..whole.clone()
         };
-        let mut driver = Driver::new(on_cpu(&None).unwrap(), pages, shape.vocab_size).unwrap();
+        let engine = on_cpu(&SMALL.options, &None).unwrap();
+        let mut driver = Driver::new(engine, pages, shape.vocab_size).unwrap();
         driver.run(&mut std::iter::once(ask), 1, &mut |_| Ok(()))
     };
     run(SMALL.options.pages, Fate::Whole).unwrap();
@@ -94,6 +101,37 @@ fn it_notices_a_page_too_few_and_an_end_that_was_not_asked_for() {
     );
     let error = run(SMALL.options.pages, Fate::TooLarge).unwrap_err();
     assert!(error.to_string().contains("asked: TooLarge"), "{error}");
+}
+
+#[test]
+fn it_notices_a_bit_that_the_replay_does_not_give() {
+    let _alone = ALONE.lock();
+    let (model, plan) = tiny();
+    let shape = SMALL.shape(&model);
+    let options = EngineOptions {
+        record: true,
+        ..SMALL.options
+    };
+    for spoil in [false, true] {
+        let engine = on_cpu(&options, &None).unwrap();
+        let mut driver = Driver::new(engine, options.pages, shape.vocab_size).unwrap();
+        let engine_shape = driver.shape().clone();
+        let mut asks = (0..30).map(|number| ask(SMALL.seed, number, &shape));
+        driver.run(&mut asks, 14, &mut |_| Ok(())).unwrap();
+        let mut recording = driver.finish().unwrap();
+        let logprob = recording.events.iter_mut().find_map(|event| match event {
+            Event::Token { logprobs, .. } => logprobs.as_mut(),
+            Event::End { .. } => None,
+        });
+        if spoil {
+            let logprob = &mut logprob.unwrap().logprob;
+            *logprob = f32::from_bits(logprob.to_bits() ^ 1);
+        }
+        let stages = cpu::stages(&model, &plan, &options, &None).unwrap();
+        let replayer = Replayer::new(&engine_shape, stages).unwrap();
+        let replayed = recording.replay(replayer).unwrap();
+        assert_eq!(replayed.difference.is_some(), spoil, "{replayed:?}");
+    }
 }
 
 #[test]
@@ -118,9 +156,14 @@ fn the_gpu_holds_it() {
     };
     let place = Place {
         model: &model,
-        engine: &|dtype, sink| {
+        engine: &|dtype, options, sink| {
             let launch = Launch::DeviceGraph;
-            Engine::on_gpu(&gpu, &model, &plan, &soak.options, dtype, launch, sink)
+            Engine::on_gpu(&gpu, &model, &plan, options, dtype, launch, sink)
+        },
+        replayer: &|dtype, shape| {
+            let (options, way) = (&shape.options, HostLaunch::Kernels);
+            let stage = host_stage(&gpu, &model, &plan, options, dtype, way, &None)?;
+            Replayer::new(shape, vec![stage])
         },
         free_bytes: &|| gpu.free_bytes().map(Some),
     };

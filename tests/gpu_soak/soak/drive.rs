@@ -1,8 +1,10 @@
 //! Puts requests through an engine, so many at a time, and holds every event to what was asked.
 
 use super::load::{Ask, Fate};
+use super::recorded::Recording;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
+use tailgraph::runtime::options::EngineShape;
 use tailgraph::runtime::{
     EndReason, Engine, Event, Logits, Request, Sampling, Timing, TokenLogprobs,
 };
@@ -50,6 +52,8 @@ pub struct Driver {
     pages: u32,
     vocab_size: u32,
     running: HashMap<u64, InFlight>,
+    /// Kept where the engine keeps its turns.
+    recording: Option<Recording>,
 }
 
 fn wrong(message: String) -> Error {
@@ -57,8 +61,9 @@ fn wrong(message: String) -> Error {
 }
 
 impl Driver {
-    /// Launches the engine, whose pool has `pages` pages.
+    /// Launches the engine, whose pool has `pages` pages; what it records is kept.
     pub fn new(mut engine: Engine, pages: u32, vocab_size: u32) -> Result<Self> {
+        let record = engine.shape().options.record;
         engine.watch(PATIENCE);
         engine.launch()?;
         Ok(Self {
@@ -66,7 +71,26 @@ impl Driver {
             pages,
             vocab_size,
             running: HashMap::new(),
+            recording: record.then(Recording::default),
         })
+    }
+
+    pub fn shape(&self) -> &EngineShape {
+        self.engine.shape()
+    }
+
+    /// Ends the engine; what it did since the beginning, where it was recorded.
+    pub fn finish(self) -> Option<Recording> {
+        self.recording
+    }
+
+    /// Trace records are to be read as events are, where they are kept.
+    fn turns(&mut self) {
+        if let Some(recording) = &mut self.recording {
+            recording
+                .turns
+                .extend(std::iter::from_fn(|| self.engine.next_trace()));
+        }
     }
 
     /// Runs all of `asks`, at most `at_once` of them in the engine, waiting ones included, and gives each to `ended`.
@@ -91,17 +115,28 @@ impl Driver {
                 if ask.fate == (Fate::Cancel { after: 0 }) {
                     cancels.push(request);
                 }
+                if let Some(recording) = &mut self.recording {
+                    recording.requests.push(ask.request.clone());
+                }
                 let ask = std::mem::replace(&mut next, asks.next());
                 self.begin(request, ask)?;
             }
             cancels.retain(|&request| {
                 let entry = self.running.get_mut(&request);
                 entry.is_some_and(|entry| {
-                    entry.cancelled |= self.engine.cancel(request);
+                    entry.cancelled = self.engine.cancel(request);
+                    if let (true, Some(recording)) = (entry.cancelled, &mut self.recording) {
+                        recording.cancels.push(request);
+                    }
                     !entry.cancelled
                 })
             });
-            match self.engine.next_event(Duration::from_millis(20))? {
+            self.turns();
+            let event = self.engine.next_event(Duration::from_millis(20))?;
+            if let (Some(event), Some(recording)) = (&event, &mut self.recording) {
+                recording.events.push(event.clone());
+            }
+            match event {
                 None if heard.elapsed() > PATIENCE => {
                     return Err(wrong(format!(
                         "no event for {PATIENCE:?} with {} requests in the engine",
@@ -224,6 +259,7 @@ impl Driver {
         let start = Instant::now();
         loop {
             let status = self.engine.status();
+            self.turns();
             if (status.running, status.waiting, status.free_pages) == (0, 0, self.pages) {
                 return Ok(());
             }

@@ -5,17 +5,21 @@ mod alone;
 pub mod drive;
 pub mod load;
 mod memory;
+pub mod recorded;
 
 use alone::{Comparison, LastLogits};
 use drive::{Driver, Tally};
 use load::{Ask, Fate, Random, Shape};
 use memory::{Growth, Samples};
+use recorded::Replayed;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailgraph::Result;
 use tailgraph::backend::SharedSink;
 use tailgraph::model::{DType, Model};
+use tailgraph::runtime::options::EngineShape;
+use tailgraph::runtime::replay::Replayer;
 use tailgraph::runtime::{Engine, EngineOptions};
 
 /// How much is asked.
@@ -45,6 +49,7 @@ pub struct Report {
     pub alone: Comparison,
     pub alone_s: f64,
     pub served: Part,
+    pub replayed: Replayed,
     pub lasting: Lasting,
     pub holds: bool,
 }
@@ -67,8 +72,10 @@ pub struct Lasting {
 /// What a soak needs of the place it runs in.
 pub struct Place<'a> {
     pub model: &'a Model,
-    /// An engine of this type that waits for its launch.
-    pub engine: &'a dyn Fn(DType, &SharedSink) -> Result<Engine>,
+    /// An engine of this type with these options that waits for its launch.
+    pub engine: &'a dyn Fn(DType, &EngineOptions, &SharedSink) -> Result<Engine>,
+    /// What runs a recorded engine's schedule again, by another way to launch.
+    pub replayer: &'a dyn Fn(DType, &EngineShape) -> Result<Replayer>,
     /// Free memory of the device, where there is one.
     pub free_bytes: &'a dyn Fn() -> Result<Option<u64>>,
 }
@@ -87,7 +94,8 @@ impl Soak {
 
     /// 1. In the exact type: `requests` requests, of which each must end once and as was asked, then as many at once as
     ///    there are slots, then some of them alone: equal tokens, but for ties that are shown.
-    /// 2. In the served type: the same requests, then others until the time is over, without growth of memory.
+    /// 2. In the served type: the same requests on record, and the recorded schedule by another launcher: the same bits.
+    ///    Then others until the time is over, without growth of memory.
     ///
     /// After each, every slot and every page is free.
     ///
@@ -105,7 +113,7 @@ impl Soak {
         };
 
         let logits = Arc::new(LastLogits::default());
-        let mut driver = self.driver(place, self.dtypes[0], &Some(logits.clone()))?;
+        let mut driver = self.driver(place, self.dtypes[0], false, &Some(logits.clone()))?;
         let mut kept = Vec::with_capacity(chosen.len());
         let in_company = self.part(self.dtypes[0], || {
             driver.run(&mut asks(0..self.requests), self.at_once, &mut |ended| {
@@ -129,16 +137,24 @@ impl Soak {
             alone.wrong.len()
         ));
 
-        let mut driver = self.driver(place, self.dtypes[1], &None)?;
+        let mut driver = self.driver(place, self.dtypes[1], true, &None)?;
+        let shape = driver.shape().clone();
         let served = self.part(self.dtypes[1], || {
             driver.run(&mut asks(0..self.requests), self.at_once, &mut |_| Ok(()))
         })?;
         say(&format!("served: {served:?}"));
+        let recording = driver.finish().unwrap_or_default();
+        let replayed = recording.replay((place.replayer)(self.dtypes[1], &shape)?)?;
+        say(&format!("replayed: {replayed:?}"));
+
+        let mut driver = self.driver(place, self.dtypes[1], false, &None)?;
         let lasting = self.lasting(&mut driver, &mut asks(self.requests..u64::MAX), place)?;
         say(&format!("lasting: {lasting:?}"));
         let holds = alone.wrong.is_empty()
             && alone.requests == self.alone
             && lasting.memory.holds
+            && replayed.difference.is_none()
+            && replayed.events as u64 == served.ended.tokens + served.ended.requests
             && full.most_running == self.options.max_seqs
             && [&in_company, &served]
                 .iter()
@@ -149,14 +165,26 @@ impl Soak {
             alone,
             alone_s,
             served,
+            replayed,
             lasting,
             holds,
         })
     }
 
-    fn driver(&self, place: &Place<'_>, dtype: DType, sink: &SharedSink) -> Result<Driver> {
+    fn driver(
+        &self,
+        place: &Place<'_>,
+        dtype: DType,
+        record: bool,
+        sink: &SharedSink,
+    ) -> Result<Driver> {
+        let options = EngineOptions {
+            record,
+            ..self.options
+        };
         let vocab_size = place.model.config.vocab_size as u32;
-        Driver::new((place.engine)(dtype, sink)?, self.options.pages, vocab_size)
+        let engine = (place.engine)(dtype, &options, sink)?;
+        Driver::new(engine, options.pages, vocab_size)
     }
 
     fn part(&self, dtype: DType, run: impl FnOnce() -> Result<Tally>) -> Result<Part> {
