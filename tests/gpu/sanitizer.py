@@ -23,14 +23,15 @@ PROGRAMS = {
     "sampling": ["generate", "--max-new-tokens", "4", "--temperature", "0.8", "--top-p", "0.9", "--logprobs", "2", *PROMPTS],
     "f32": ["generate", "--max-new-tokens", "4", "--dtype", "f32", *PROMPTS],
     "score": ["score", "--logprobs", "--input", "prompts.jsonl"],
-    # With three new tokens a decode step's graph launches itself, with two it does not.
+    # The most new tokens with which racecheck was seen to live under device-graph, and the fewest with which it died; from
+    # the third on, a decode step's graph launches itself.
     "two": ["generate", "--max-new-tokens", "2", "hello"],
     "three": ["generate", "--max-new-tokens", "3", "hello"],
 }
 # What must be clean with nothing left out, so that every tool has looked at every kernel, the dispatcher too.
 WHOLE = ["score", "two"]
-# racecheck 2025.3 dies of signal 11 where it watches the dispatcher launch the graph that it is in. A run in which a tool
-# dies is run again with the dispatcher left out; the program "three" is the smallest such run.
+# racecheck 2025.3 dies of signal 11 where it watches the dispatcher for more than a few steps. A run in which a tool dies
+# is run again with the dispatcher left out; the program "three" is the smallest such run.
 WITHOUT_DISPATCHER = ["--kernel-name-exclude", "kns=tg_dispatch"]
 FOUND = 9
 AT_ONCE = max((os.cpu_count() or 1) - 2, 2)
