@@ -36,6 +36,7 @@ pub fn run(mut args: GenerateArgs) -> Result<Exit> {
         &args.run,
         &args.engine,
         &args.engine.limits(),
+        false,
     )?;
     let codec: Arc<dyn Codec> = Arc::new(ModelCodec::load(&opened.source)?);
     let plain = !args.prompts.is_empty() && args.output.is_none();

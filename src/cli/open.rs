@@ -24,6 +24,8 @@ pub struct Opened {
 }
 
 impl Opened {
+    /// `delivers`: the engine will be started with a sink.
+    ///
     /// # Errors
     /// A wrong configuration or plan file, impossible sizes, too little memory.
     pub fn new(
@@ -32,11 +34,14 @@ impl Opened {
         run: &RunArgs,
         engine: &EngineArgs,
         limits: &Limits,
+        delivers: bool,
     ) -> Result<Self> {
+        target.warn_if_passed_over();
         let (config, generation) = source.config()?;
         let config = Arc::new(config);
         let plan = settings::plan(&config, &run.buckets, limits)?;
-        let memory = settings::memory(&source, &target, &plan, limits, engine.budget(&target)?)?;
+        let budget = engine.budget(&target)?;
+        let memory = settings::memory(&source, &target, &plan, limits, budget, delivers)?;
         Ok(Self {
             source,
             target,
@@ -82,14 +87,20 @@ impl Opened {
             warn(warning);
         }
         match &self.target {
-            Target::Cpu => {
+            Target::Cpu { .. } => {
                 let stages = cpu::stages(&Arc::new(model), &self.plan, &options, sink)?;
                 Engine::start(stages, &self.plan.ladders, &options)
             }
             #[cfg(feature = "cuda")]
-            Target::Gpu { gpu, dtype, launch } => {
+            Target::Gpu {
+                gpu,
+                dtype,
+                launch,
+                step_timeout,
+            } => {
                 let mut engine =
                     Engine::on_gpu(gpu, &model, &self.plan, &options, *dtype, *launch, sink)?;
+                engine.watch(*step_timeout);
                 engine.launch()?;
                 Ok(engine)
             }

@@ -46,6 +46,11 @@ struct Prepared {
     head: Buffer,
 }
 
+/// Bytes of device memory that a scheduler takes for a state block of `state_bytes`.
+pub fn table_bytes(state_bytes: usize) -> usize {
+    state_bytes + size_of::<abi::tg_rings>() + size_of::<abi::tg_graphs>()
+}
+
 impl GpuScheduler {
     /// `programs`: one per stage, in order. `early`: kernels were launched with programmatic dependent launch, so the
     /// dispatcher is too.
@@ -145,11 +150,19 @@ impl DeviceScheduler for GpuScheduler {
         ladders: &Ladders,
         slots: u32,
     ) -> Result<Box<dyn Block>> {
-        let state_block = Buffer::new(&self.context, state.len())?;
+        let state_block = Buffer::named(&self.context, "the scheduler", state.len())?;
         state_block.write(&self.stream, 0, state)?;
         let rings = Pinned::new(&self.context, ring_bytes)?;
-        let head = Buffer::new(&self.context, size_of::<abi::tg_rings>())?;
-        let table_block = Buffer::new(&self.context, size_of::<abi::tg_graphs>())?;
+        let head = Buffer::named(
+            &self.context,
+            "the rings' layout",
+            size_of::<abi::tg_rings>(),
+        )?;
+        let table_block = Buffer::named(
+            &self.context,
+            "the table of graphs",
+            size_of::<abi::tg_graphs>(),
+        )?;
         let at = StepAt {
             state: state_block.at(0),
             step: state_block.at(offset_of!(abi::tg_state, steps)),
