@@ -19,7 +19,8 @@
 
 #define TG_ABI_VERSION 1u
 
-#define TG_MAX_LANES 256u     /* threads of the dispatcher, at most */
+#define TG_MAX_LANES 256u     /* lanes of a turn, at most */
+#define TG_DISPATCH_THREADS 288u /* of the dispatcher: that many lanes, and a warp that launches */
 #define TG_MAX_SLOTS 1024u    /* sequences running at once, at most */
 #define TG_MAX_STEPS 16u      /* steps (micro-batches) in flight, at most */
 #define TG_MAX_STAGES 16u
@@ -240,6 +241,9 @@ typedef struct tg_config {
   uint32_t event_capacity;
   uint32_t bucket_count[TG_KINDS];
   uint32_t bucket_rows[TG_KINDS][TG_MAX_BUCKETS];  /* ascending; the largest decode bucket >= slots, the others >= step_tokens */
+  uint32_t ahead;            /* 1: a decode step may be composed before the step ahead of it has come back, where that one
+                                can neither end a sequence nor let one in; needs 1 stage and 2 steps in flight. For a
+                                scheduler on the host: a device has nobody to wait for, and its core leaves this out */
 } tg_config;
 
 /* tg_slot.phase */
@@ -276,7 +280,8 @@ typedef struct tg_slot {
 typedef struct tg_row {
   uint32_t slot;
   uint32_t position;   /* absolute, from 0 */
-  int32_t token;       /* a prompt token; -1: the slot's last_token */
+  int32_t token;       /* a prompt token; -1: the slot's last_token; -2 - i: what sampled row i of the step before gets, which
+                          may not have come back yet */
   uint32_t sequence;   /* index into the step's sequences */
 } tg_row;
 
@@ -313,6 +318,7 @@ typedef struct tg_step {
   uint64_t sample_table;    /* uint32_t[slots]: row of each sampled row, ascending */
   uint64_t sampled_table;   /* tg_sampled[slots]: written by sampling, read by collect */
   uint64_t slot_sequence_table;  /* uint32_t[slots]: each slot's sequence in this step; TG_NONE: it has no rows here */
+  uint64_t earlier_table;   /* the sampled_table of the step before */
 } tg_step;
 
 /* A queue of step numbers between two stages, with credits: at most `depth` posted and not yet taken.

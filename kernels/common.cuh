@@ -87,4 +87,13 @@ __device__ inline const T *table(const tg_state *state, uint64_t offset) {
   return reinterpret_cast<const T *>(reinterpret_cast<const char *>(state) + offset);
 }
 
+/* A row's token, wherever it is (tg_row.token). The step before may have found none for the row's sequence, whose end
+ * then comes with that step: any token will do for a row that nobody reads. */
+__device__ inline uint32_t row_token(const tg_state *state, const tg_step *step, tg_row row) {
+  if (row.token >= 0) return row.token;
+  if (row.token == -1) return table<tg_slot>(state, state->slot_table)[row.slot].last_token;
+  int32_t token = table<tg_sampled>(state, step->earlier_table)[-2 - row.token].token;
+  return token < 0 ? 0 : token;
+}
+
 #endif

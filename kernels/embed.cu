@@ -2,8 +2,7 @@
  *
  *   h[r, :] = f32(embedding[token(r), :])
  *
- * A row's token is in the step's row table; for decode rows that is -1 and the token is the newest one of
- * the row's slot.
+ * A row's token is in the step's row table, or for decode rows where that says: the newest one of the row's slot.
  *
  * Bound: memory. A row moves sizeof(embedding) H bytes in and 4H out.
  *
@@ -21,7 +20,7 @@ __device__ inline void embed(float *h, const T *embedding, const tg_state *state
   uint32_t r = blockIdx.x;
   if (r >= step->rows) return;
   tg_row row = table<tg_row>(state, step->row_table)[r];
-  int32_t token = row.token >= 0 ? row.token : table<tg_slot>(state, state->slot_table)[row.slot].last_token;
+  uint32_t token = row_token(state, step, row);
   const T *from = embedding + (size_t)token * hidden;
   float *to = h + (size_t)r * hidden;
   for (uint32_t i = 4 * threadIdx.x; i < hidden; i += 4 * EMBED_THREADS) store4(to + i, load4(from + i));

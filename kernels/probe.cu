@@ -38,8 +38,8 @@ extern "C" __global__ void tg_probe_write(uint32_t *cells, const tg_state *state
   uint32_t r = blockIdx.x * PROBE_THREADS + threadIdx.x;
   if (r >= step->rows) return;
   tg_row row = table<tg_row>(state, step->row_table)[r];
-  int32_t token = row.token >= 0 ? row.token : table<tg_slot>(state, state->slot_table)[row.slot].last_token;
-  cells[cell(state, row.slot, row.position)] = mix((uint32_t)token * 0x9e3779b9u + row.position);
+  uint32_t token = row_token(state, step, row);
+  cells[cell(state, row.slot, row.position)] = mix(token * 0x9e3779b9u + row.position);
 }
 
 /* values[S] from cells. Grid: S, a block for each sampled row. */

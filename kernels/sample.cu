@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(SEEN_THREADS)
   }
   const tg_row *rows = table<tg_row>(state, step->row_table) + sequence.first_row;
   for (uint32_t i = threadIdx.x; i < sequence.rows; i += SEEN_THREADS) {
-    uint32_t token = rows[i].token >= 0 ? rows[i].token : slot->last_token;
+    uint32_t token = row_token(state, step, rows[i]);
     atomicOr(&bits[token / 32], 1u << (token % 32));
   }
 }

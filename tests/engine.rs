@@ -1,8 +1,11 @@
 //! The engine around a backend that samples by a formula: pipelines, cancels, timeouts, back-pressure, and
 //! what the caller sees when a stage fails.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tailgraph::backend::{StageBackend, StepView};
+use tailgraph::backend::{RunsAhead, StageBackend, StepView};
 use tailgraph::error::{Error, Result};
 use tailgraph::plan::{EngineOptions, Ladders, RingCapacities};
 use tailgraph::runtime::{Action, Core, EndReason, Engine, Event, Logits, Request, Sampling};
@@ -60,6 +63,94 @@ impl StageBackend for Formula {
             }
         }
         Ok(())
+    }
+}
+
+/// Does its work only when a step is finished, as a device may; and continues from the tokens it has sampled.
+#[derive(Default)]
+struct Late {
+    started: VecDeque<u64>,
+    most_started: Arc<AtomicUsize>,
+}
+
+impl StageBackend for Late {
+    fn run(&mut self, step: &StepView<'_>) -> Result<()> {
+        for (index, &row) in step.sample_rows().iter().enumerate() {
+            let token = step.token(&step.rows()[row as usize]);
+            let sampled = abi::tg_sampled {
+                // After this one it has nothing to say.
+                token: if token == 67 {
+                    -1
+                } else {
+                    (token * 3 + 1) % 10_007
+                },
+                ..Default::default()
+            };
+            step.set_sampled(index, sampled);
+        }
+        Ok(())
+    }
+
+    fn ahead(&mut self) -> Option<&mut dyn RunsAhead> {
+        Some(self)
+    }
+}
+
+impl RunsAhead for Late {
+    fn start(&mut self, step: &StepView<'_>) -> Result<()> {
+        self.started.push_back(step.header().number);
+        self.most_started
+            .fetch_max(self.started.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn finish(&mut self, step: &StepView<'_>) -> Result<()> {
+        assert_eq!(self.started.pop_front(), Some(step.header().number));
+        self.run(step)
+    }
+}
+
+#[test]
+fn a_backend_may_start_a_step_before_the_last_is_finished() {
+    let mut requests: Vec<Request> = (0..12)
+        .map(|i| request(1 + i * 5 % 30, 1 + i * 3 % 17))
+        .collect();
+    requests[3] = request(3, 12); // 2, 7, 22, 67
+    for stop in [false, true] {
+        let backend = Late::default();
+        let most_started = backend.most_started.clone();
+        let mut engine = Engine::start(vec![Box::new(backend)], &ladders(), &OPTIONS).unwrap();
+        assert!(engine.shape().ahead);
+        for request in &requests {
+            let stop_ids = if stop { vec![20_000] } else { vec![] };
+            submit(
+                &mut engine,
+                &Request {
+                    stop_ids,
+                    ..request.clone()
+                },
+            );
+        }
+        let found = collect(&mut engine, requests.len());
+        let mut silent = 0;
+        for (request, (tokens, reason)) in requests.iter().zip(found) {
+            let mut token = *request.prompt.last().unwrap();
+            let mut expected = vec![];
+            let mut ends = EndReason::Length;
+            while expected.len() < request.max_new_tokens as usize {
+                if token == 67 {
+                    ends = EndReason::NotFinite;
+                    silent += 1;
+                    break;
+                }
+                token = (token * 3 + 1) % 10_007;
+                expected.push(token);
+            }
+            assert_eq!((tokens, reason), (expected, ends));
+        }
+        assert!(silent > 0);
+        let most = most_started.load(Ordering::Relaxed);
+        assert_eq!(most, if stop { 1 } else { 2 });
     }
 }
 

@@ -5,10 +5,11 @@ mod sched;
 use sched::api::Api;
 use sched::check;
 use sched::machine::{Lanes, Machine};
+use sched::model::Step;
 use sched::script::{Script, config, end, shape, token};
 use tailgraph::sys::abi;
 
-fn positions(step: &sched::model::Step) -> Vec<(u32, u32, i32)> {
+fn positions(step: &Step) -> Vec<(u32, u32, i32)> {
     let rows = step.rows.iter();
     rows.map(|row| (row.slot, row.position, row.token))
         .collect()
@@ -329,6 +330,101 @@ fn micro_batches_share_the_sequences_even_if_steps_return_at_once() {
         script.finish(step.number, 0);
     }
     assert_eq!(slots, [vec![0, 1], vec![0, 2], vec![1, 2], vec![0, 1]]);
+}
+
+/// All of a run's steps, composed as early as the core allows, each coming back with a token that its position says.
+fn steps_of(config: &abi::tg_config, stop: bool) -> (Vec<Step>, u32) {
+    let mut script = Script::new(config);
+    for (prompt_tokens, max_new_tokens) in [(3, 9), (1, 4), (20, 6), (2, 5), (7, 7), (1, 1)] {
+        script.push(prompt_tokens, max_new_tokens, |request| {
+            request.stop_count = u32::from(stop);
+            request.stop_ids[0] = 1005;
+        });
+    }
+    script.flag(abi::TG_INPUT_DRAIN);
+    let (mut steps, mut most) = (Vec::<Step>::new(), 0);
+    let mut finished = 0;
+    loop {
+        let outcome = script.turn();
+        script.events();
+        most = most.max(outcome.steps_in_flight);
+        match outcome.action {
+            abi::TG_ACTION_STEP => steps.push(check::read_step(&script.machine, outcome.step)),
+            abi::TG_ACTION_DONE => return (steps, most),
+            _ => {
+                let step: &Step = &steps[finished];
+                let sampled = step.sample_rows.iter();
+                let tokens: Vec<i32> = sampled
+                    .map(|&row| 1000 + step.rows[row as usize].position as i32)
+                    .collect();
+                script.finish_with(finished as u64, &tokens);
+                finished += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn steps_that_run_ahead_are_the_steps_that_there_are_anyway() {
+    let mut ahead = config();
+    (ahead.ahead, ahead.steps_in_flight, ahead.mailbox_depth) = (1, 2, 2);
+    for stop in [false, true] {
+        let (expected, most) = steps_of(&config(), stop);
+        assert_eq!(most, 1);
+        let (mut found, most) = steps_of(&ahead, stop);
+        assert_eq!(most, if stop { 1 } else { 2 });
+        let mut early = 0;
+        for number in 0..found.len() {
+            let (before, rest) = found.split_at_mut(number);
+            let step = &mut rest[0];
+            step.start_ns = expected[number].start_ns;
+            for row in step.rows.iter_mut().filter(|row| row.token < -1) {
+                // What it refers to is the newest token of its own sequence.
+                let before = &before[number - 1];
+                let sampled = before.sample_rows[(-2 - row.token) as usize];
+                let from = before.rows[sampled as usize];
+                assert_eq!((from.slot, from.position + 1), (row.slot, row.position));
+                row.token = -1;
+                early += 1;
+            }
+        }
+        assert_eq!(found, expected);
+        assert_eq!(early > 8, !stop, "{early} rows ahead");
+    }
+}
+
+#[test]
+fn a_sequence_that_ends_while_its_next_step_runs_gives_nothing_more() {
+    let mut config = config();
+    (config.ahead, config.steps_in_flight, config.mailbox_depth) = (1, 2, 2);
+    let mut script = Script::new(&config);
+    script.push(1, 9, |_| {});
+    script.push(1, 9, |request| request.timeout_ns = 4);
+    script.push(1, 9, |_| {});
+    let prompts = script.step();
+    let ahead = script.step();
+    assert_eq!((prompts.rows.len(), ahead.rows.len()), (3, 3));
+    assert_eq!(script.turn().action, abi::TG_ACTION_IDLE);
+    script.cancel(0);
+    script.finish_with(prompts.number, &[5, 6, -1]);
+    script.now_ns += 4;
+    let outcome = script.turn();
+    assert_eq!(
+        (outcome.action, outcome.running),
+        (abi::TG_ACTION_IDLE, 3),
+        "none has a row left, and none can go before its step is back"
+    );
+    assert_eq!(script.events(), [token(1, 6, 0), token(2, -1, 0)]);
+    script.finish_with(ahead.number, &[7, 8, 9]);
+    assert_eq!(script.turn().running, 0);
+    assert_eq!(
+        script.events(),
+        [
+            end(0, abi::TG_END_CANCELLED, 0),
+            end(1, abi::TG_END_TIMEOUT, 1),
+            end(2, abi::TG_END_NOT_FINITE, 0)
+        ]
+    );
 }
 
 #[test]

@@ -6,9 +6,10 @@
 #include "sched/publish.h"
 
 /* How many decode rows the step gets. With several steps in flight a step leaves some sequences to the
- * others, so that each of them finds its share: the pipeline fills. */
+ * others, so that each of them finds its share: the pipeline fills. Steps that run ahead are no pipeline. */
 TG_FN uint32_t tg_decode_rows(const tg_state *state, const tg_turn *turn) {
-  uint32_t share = tg_ceil_div(TG_COUNTED(turn->totals, TG_DECODING), state->config.steps_in_flight);
+  uint32_t steps = tg_runs_ahead(state) ? 1u : state->config.steps_in_flight;
+  uint32_t share = tg_ceil_div(TG_COUNTED(turn->totals, TG_DECODING), steps);
   return tg_min(TG_COUNTED(turn->totals, TG_CANDIDATES), share);
 }
 
@@ -29,9 +30,17 @@ TG_FN uint32_t tg_is_last_pick(const tg_turn *turn, uint32_t picks, uint32_t ran
   return picks > above ? rank + 1u == picks - above : rank + 1u == turn->below + picks;
 }
 
+/* A decode row's token: the slot's newest, where it has been collected; else where it will be found. */
+TG_FN int32_t tg_decode_token(tg_state *state, uint32_t index, const tg_slot *slot) {
+  if (!tg_runs_ahead(state) || slot->steps == 0u) return -1;
+  const tg_step *before = tg_step_at(state, state->steps_composed - 1u);
+  uint32_t sequence = tg_words(state, before->slot_sequence_table)[index];
+  return -2 - (int32_t)tg_sequences(state, before)[sequence].sample;
+}
+
 TG_FN void tg_compose_decode(tg_state *state, tg_step *step, uint32_t picks, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
-  const uint32_t *notes = tg_words(state, state->note_table);
+  const uint32_t *notes = tg_notes(state);
   uint32_t rank = TG_COUNTED(turn->before[lane], TG_CANDIDATES);
   uint32_t end = tg_first_slot(state, lane + 1u, lanes);
   for (uint32_t index = tg_first_slot(state, lane, lanes); index < end; index++) {
@@ -45,11 +54,12 @@ TG_FN void tg_compose_decode(tg_state *state, tg_step *step, uint32_t picks, uin
       tg_slot *slot = &tg_slots(state)[index];
       tg_row *entry = &tg_rows(state, step)[row];
       tg_sequence *sequence = &tg_sequences(state, step)[row];
-      uint32_t position = slot->prompt_tokens + slot->generated - 1u; /* of the newest token */
-      slot->steps++;
+      uint32_t ahead = tg_runs_ahead(state) ? slot->steps : 0u; /* tokens not collected yet */
+      uint32_t position = slot->prompt_tokens + slot->generated + ahead - 1u; /* of the newest token */
       entry->slot = index;
       entry->position = position;
-      entry->token = -1;
+      entry->token = TG_MUT(27, tg_decode_token(state, index, slot), -1);
+      slot->steps++;
       entry->sequence = row;
       sequence->slot = index;
       sequence->first_row = row;

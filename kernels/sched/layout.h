@@ -26,7 +26,8 @@ TG_FN uint32_t tg_config_ok(const tg_config *config) {
          (uint64_t)config->step_tokens >= (uint64_t)config->slots + config->chunk_align && config->stages >= 1u &&
          config->stages <= TG_MAX_STAGES && config->steps_in_flight >= config->stages &&
          config->steps_in_flight <= TG_MAX_STEPS && config->mailbox_depth >= 1u &&
-         config->mailbox_depth <= config->steps_in_flight && tg_is_power_of_two(config->request_capacity) &&
+         config->mailbox_depth <= config->steps_in_flight &&
+         (!config->ahead || (config->stages == 1u && config->steps_in_flight == 2u)) && tg_is_power_of_two(config->request_capacity) &&
          tg_is_power_of_two(config->token_capacity) && tg_is_power_of_two(config->event_capacity) &&
          tg_ladder_ok(config, TG_KIND_DECODE, config->slots) &&
          tg_ladder_ok(config, TG_KIND_MIXED, config->step_tokens) &&
@@ -85,6 +86,10 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
     step->sample_table = tg_place(&cursor, slots, sizeof(uint32_t));
     step->sampled_table = tg_place(&cursor, slots, sizeof(tg_sampled));
     step->slot_sequence_table = tg_place(&cursor, slots, sizeof(uint32_t));
+  }
+  for (uint32_t i = 0; i < config->steps_in_flight; i++) {
+    uint32_t before = (i + config->steps_in_flight - 1u) % config->steps_in_flight;
+    state->steps[i].earlier_table = state->steps[before].sampled_table;
   }
   state->scratch_table = tg_place(&cursor, 1u, sizeof(tg_turn));
   state->note_table = tg_place(&cursor, slots, sizeof(uint32_t));

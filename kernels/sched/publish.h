@@ -6,7 +6,7 @@
 
 /* Lanes share the pending events that go out now: turn->publish of them, from the first unpublished on. */
 TG_FN void tg_copy_events(tg_state *state, tg_rings *rings, uint32_t publish, uint32_t lane, uint32_t lanes) {
-  const tg_event *pending = (const tg_event *)tg_at(state, state->pending_table) + state->pending_published;
+  const tg_event *pending = (const tg_event *)tg_table(state, state->pending_table) + state->pending_published;
   const uint32_t *samples = tg_words(state, state->pending_sample_table) + state->pending_published;
   const tg_sampled *sampled = tg_samples(state, &state->steps[tg_scratch(state)->sampled_place]);
   for (uint32_t i = lane; i < publish; i += lanes) {
@@ -14,6 +14,14 @@ TG_FN void tg_copy_events(tg_state *state, tg_rings *rings, uint32_t publish, ui
     ((tg_event *)tg_at(rings, tg_layout(rings)->events))[at] = pending[i];
     if (samples[i] != TG_NONE) ((tg_sampled *)tg_at(rings, tg_layout(rings)->sampled))[at] = sampled[samples[i]];
   }
+}
+
+/* With a step in flight, a core that runs ahead composes the next only as what it will be anyway: a decode row for each
+ * running sequence. So nothing that the step ahead brings (a sequence's end, the place that it leaves) comes too late. */
+TG_FN uint32_t tg_may_compose(const tg_state *state, const tg_turn *turn) {
+  if (tg_in_flight(state) >= state->config.steps_in_flight) return 0u;
+  if (!tg_runs_ahead(state) || tg_in_flight(state) == 0u) return 1u;
+  return TG_MUT(26, TG_COUNTED(turn->totals, TG_CANDIDATES) == state->running, 1);
 }
 
 /* Phase: newly admitted slots get their pages, and events their ring entries. Until the last event of a turn
@@ -29,8 +37,7 @@ TG_FN void tg_phase_publish(tg_state *state, tg_rings *rings, uint32_t lane, uin
   tg_copy_events(state, rings, publish, lane, lanes);
   if (lane != 0u) return;
   turn->publish = publish;
-  turn->composing =
-      TG_MUT(14, publish == left, 1) && tg_in_flight(state) < state->config.steps_in_flight;
+  turn->composing = TG_MUT(14, publish == left, 1) && tg_may_compose(state, turn);
   state->free_pages = turn->free_pages;
 }
 

@@ -18,6 +18,27 @@ pub trait StageBackend: Send {
     /// Runs every operation of the stage for `step`. The stage before has left its residual stream in the
     /// hand-over buffer of the step's place; this one leaves its own there for the next.
     fn run(&mut self, step: &StepView<'_>) -> Result<()>;
+
+    /// For a backend of a whole model that can start a step before the one ahead of it is finished.
+    fn ahead(&mut self) -> Option<&mut dyn RunsAhead> {
+        None
+    }
+}
+
+/// Runs a step in two halves, so that its device has the next one at hand when it is through.
+pub trait RunsAhead {
+    /// Starts `step`. At most one that was started before may be unfinished; where one is, this step is a decode step
+    /// of the same sequences, and what that one samples is this one's input.
+    ///
+    /// # Errors
+    /// As [`StageBackend::run`].
+    fn start(&mut self, step: &StepView<'_>) -> Result<()>;
+
+    /// Waits for `step`, the oldest that is unfinished, and leaves its results.
+    ///
+    /// # Errors
+    /// As [`StageBackend::run`].
+    fn finish(&mut self, step: &StepView<'_>) -> Result<()>;
 }
 
 /// Memory that the host reads and writes, and perhaps a device too: the same bytes for both. It stays where it is,

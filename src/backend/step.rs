@@ -90,6 +90,26 @@ impl<'a> StepView<'a> {
         }
     }
 
+    /// A row's token, which may be one that the step before has sampled. Where that found none, the row's sequence has
+    /// ended and nobody reads what becomes of the row: it is 0 then.
+    pub fn token(&self, row: &abi::tg_row) -> i32 {
+        match row.token {
+            -1 => self.slot(row.slot).last_token,
+            token if token >= 0 => token,
+            token => {
+                let index = (-2 - token) as usize;
+                // SAFETY: config never changes after tg_state_init.
+                assert!(index < unsafe { (*self.state).config.slots } as usize);
+                // SAFETY: in range; the step before has left its results, and its place is not used again while this
+                // step is in flight.
+                unsafe {
+                    let earlier = self.table::<abi::tg_sampled>(self.header().earlier_table);
+                    (*earlier.add(index)).token.max(0)
+                }
+            }
+        }
+    }
+
     /// Leaves the result of sampled row `index`.
     pub fn set_sampled(&self, index: usize, sampled: abi::tg_sampled) {
         let header = self.header();

@@ -7,7 +7,7 @@ use crate::io::row::{MAX_LOGPROBS, MAX_NEW_TOKENS, MAX_TIMEOUT_MS, Options};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
-const EXIT_CODES: &str = "Exit codes: 0 all served, 1 fatal error, 2 wrong usage, 3 some rows failed, 4 --expect disagreed, 130 interrupted.";
+const EXIT_CODES: &str = "Exit codes: 0 all served, 1 fatal error, 2 wrong usage, 3 some rows failed, 4 --expect or a replay disagreed, 130 interrupted.";
 
 /// Batches through LFM2-MoE language models.
 #[derive(Debug, Parser)]
@@ -27,6 +27,8 @@ pub enum Command {
     Inspect(Box<InspectCommand>),
     /// Write a random preset to disk as a checkpoint
     Synth(SynthArgs),
+    /// Run a recorded schedule again and compare the tokens
+    Replay(ReplayArgs),
     /// Say what this machine and this build can do, and what to do about each problem
     Doctor(Box<DoctorCommand>),
     /// Print completions for a shell
@@ -60,6 +62,12 @@ pub struct RunArgs {
     /// Who launches the kernels (GPUs only)
     #[arg(long, value_name = "WAY")]
     pub launch: Option<Launch>,
+    /// With --launch host-graph: launch the next decode step before the last is through, where no sequence can end in between
+    #[arg(long)]
+    pub ahead: bool,
+    /// Give up where one step takes longer than this (GPUs only) [default: 60000]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT_MS))]
+    pub step_timeout_ms: Option<u64>,
     #[command(flatten)]
     pub buckets: BucketArgs,
 }
@@ -97,6 +105,14 @@ pub enum Launch {
     HostKernels,
     HostGraph,
     DeviceGraph,
+}
+
+/// Where to keep the schedule of a run.
+#[derive(Debug, Clone, Default, Args)]
+pub struct RecordArg {
+    /// Keep every request, turn of the scheduler and token in FILE, for `replay`; the scheduler waits for the writing
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
 }
 
 /// Sizes of the engine; `doctor` shows their arithmetic.
@@ -210,6 +226,8 @@ pub struct GenerateArgs {
     #[arg(long, short)]
     pub quiet: bool,
     #[command(flatten)]
+    pub record: RecordArg,
+    #[command(flatten)]
     pub model: ModelArg,
     #[command(flatten)]
     pub run: RunArgs,
@@ -248,6 +266,8 @@ pub struct ScoreArgs {
     #[arg(long, short)]
     pub quiet: bool,
     #[command(flatten)]
+    pub record: RecordArg,
+    #[command(flatten)]
     pub model: ModelArg,
     #[command(flatten)]
     pub run: RunArgs,
@@ -275,6 +295,24 @@ pub struct SynthArgs {
     /// No progress on standard error
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct ReplayArgs {
+    /// What `generate --record` or `score --record` wrote
+    #[arg(long, value_name = "FILE")]
+    pub record: PathBuf,
+    #[command(flatten)]
+    pub model: ModelArg,
+    /// cpu, cuda, or cuda:N for a certain GPU [default: cuda where it can run, else cpu]
+    #[arg(long, value_name = "DEVICE", help_heading = "Model and device")]
+    pub device: Option<String>,
+    #[command(flatten)]
+    pub precision: PrecisionArgs,
+    /// host-kernels or host-graph (GPUs only) [default: host-kernels]
+    #[arg(long, value_name = "WAY", help_heading = "Model and device")]
+    pub launch: Option<Launch>,
 }
 
 #[derive(Debug, Clone, Args)]

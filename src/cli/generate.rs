@@ -36,6 +36,7 @@ pub fn run(mut args: GenerateArgs) -> Result<Exit> {
         &args.run,
         &args.engine,
         &args.engine.limits(),
+        false,
     )?;
     let codec: Arc<dyn Codec> = Arc::new(ModelCodec::load(&opened.source)?);
     let plain = !args.prompts.is_empty() && args.output.is_none();
@@ -45,10 +46,11 @@ pub fn run(mut args: GenerateArgs) -> Result<Exit> {
     let lines = open_input(&mut args)?;
     // Before the weights: what cannot be written is said at once.
     let (output, kept) = open_output(args.output.as_deref(), args.resume, style)?;
+    let record = args.record.create()?;
     let rules = rules(&args, &opened);
     let settings = settings_hash(&opened.source, &rules);
 
-    let mut engine = opened.start(&None)?;
+    let mut serving = opened.start(&None, record)?;
     let interrupt = interrupt::flag()?;
     let mut source = Source::new(lines, rules, codec.clone(), kept, settings, Box::new(warn));
     let (send, rows) = sync_channel(READ_AHEAD);
@@ -70,7 +72,10 @@ pub fn run(mut args: GenerateArgs) -> Result<Exit> {
         progress: Progress::new(args.quiet, total),
         interrupt: &interrupt,
     };
-    let summary = job.run(&mut engine)?;
+    let summary = job.run(&mut serving)?;
+    if summary.failure.is_none() {
+        serving.finish()?;
+    }
     finish(&args, summary)
 }
 
@@ -159,19 +164,21 @@ fn check_paths(args: &GenerateArgs) -> Result<()> {
         ));
     }
     if let (Some(input), Some(output)) = (&args.input, &args.output) {
-        keep_apart(output, input, "input")?;
+        keep_apart("--output", output, input, "input")?;
     }
+    let files = [args.input.as_deref(), args.output.as_deref()];
+    args.record.keep_apart(&files)?;
     Ok(())
 }
 
-/// Refuses to write `output` over `other`, a file that is read; `what` is what that is.
-pub(super) fn keep_apart(output: &Path, other: &Path, what: &str) -> Result<()> {
+/// Refuses to write `output`, which `flag` names, over `other`; `what` is what that is.
+pub(super) fn keep_apart(flag: &str, output: &Path, other: &Path, what: &str) -> Result<()> {
     if let (Ok(to), Ok(from)) = (output.canonicalize(), other.canonicalize())
         && to == from
         && to.is_file()
     {
         return Err(Error::Usage(format!(
-            "--output {}: found the {what} file, expected another",
+            "{flag} {}: found the {what} file, expected another",
             output.display()
         )));
     }

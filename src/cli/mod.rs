@@ -3,6 +3,7 @@
 //! - [`args`]: the one clap definition, which completions and the man page come from too
 //! - [`settings`]: flags that several commands share, checked; [`open`]: a model with its sizes, text and engine
 //! - [`generate`], [`score`]: the two commands that run a model; [`job`] and [`scoring`] are their loops
+//! - [`replay`]: a recorded run once more; `recording` is what `--record` puts around an engine
 //! - [`device`]: what those loops ask of an engine, so that they can be tested without one
 //! - [`inspect`], [`doctor`]: print what the plan knows; tables are laid out by `table`
 //! - [`pages`]: completions and manual pages
@@ -19,6 +20,8 @@ mod interrupt;
 pub mod job;
 mod open;
 mod pages;
+mod recording;
+mod replay;
 mod score;
 pub mod scoring;
 mod settings;
@@ -41,6 +44,7 @@ pub fn run() -> Result<Exit> {
         Command::Generate(args) => generate::run(*args),
         Command::Score(args) => score::run(&args),
         Command::Inspect(args) => settings::inspect(&args),
+        Command::Replay(args) => replay::run(args),
         Command::Synth(args) => synth::run(&args),
         Command::Doctor(args) => settings::doctor(&args),
         Command::Completions { shell } => pages::completions(shell),
@@ -65,7 +69,7 @@ pub enum Exit {
     Problem,
     /// Some rows failed; the others were served.
     RowsFailed,
-    /// `--expect` disagreed.
+    /// `--expect` or a replay disagreed.
     Disagreed,
     /// Interrupted; what was done is written.
     Interrupted,

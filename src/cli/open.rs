@@ -1,17 +1,17 @@
 //! A model on its way to an engine: first what is cheap and finds mistakes, then the weights.
 
 use super::args::{EngineArgs, RunArgs};
-use super::device::Device;
+use super::recording::Serving;
 use super::settings;
 use super::target::Target;
 use crate::backend::{SharedSink, cpu};
 use crate::error::Result;
+use crate::io::record::{Header, VERSION, Writer};
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
 use crate::plan::{EngineOptions, Limits, Plan};
-use crate::runtime::{Engine, EngineStatus, Event, Request};
+use crate::runtime::Engine;
 use crate::telemetry::warn;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A model whose configuration is read and whose sizes fit, without its weights.
 pub struct Opened {
@@ -24,6 +24,8 @@ pub struct Opened {
 }
 
 impl Opened {
+    /// `delivers`: the engine will be started with a sink.
+    ///
     /// # Errors
     /// A wrong configuration or plan file, impossible sizes, too little memory.
     pub fn new(
@@ -32,11 +34,14 @@ impl Opened {
         run: &RunArgs,
         engine: &EngineArgs,
         limits: &Limits,
+        delivers: bool,
     ) -> Result<Self> {
+        target.warn_if_passed_over();
         let (config, generation) = source.config()?;
         let config = Arc::new(config);
         let plan = settings::plan(&config, &run.buckets, limits)?;
-        let memory = settings::memory(&source, &target, &plan, limits, engine.budget(&target)?)?;
+        let budget = engine.budget(&target)?;
+        let memory = settings::memory(&source, &target, &plan, limits, budget, delivers)?;
         Ok(Self {
             source,
             target,
@@ -55,49 +60,50 @@ impl Opened {
         })
     }
 
-    /// Loads the weights and starts an engine on them.
-    pub fn start(&self, sink: &SharedSink) -> Result<Engine> {
+    /// Loads the weights and starts an engine on them, whose run goes to `record` where there is one.
+    pub fn start(&self, sink: &SharedSink, record: Option<Writer>) -> Result<Serving> {
+        let engine = self.engine(sink, record.is_some())?;
+        let header = |engine: &Engine| Header {
+            version: VERSION,
+            model: self.source.to_string(),
+            device: self.target.device().to_owned(),
+            dtype: format!("{:?}", self.target.dtype()).to_lowercase(),
+            launch: self.target.launch(),
+            engine: engine.shape().clone(),
+        };
+        match record {
+            None => Ok(Serving::plain(engine)),
+            Some(writer) => Serving::recorded(header(&engine), engine, writer),
+        }
+    }
+
+    fn engine(&self, sink: &SharedSink, record: bool) -> Result<Engine> {
+        let options = EngineOptions {
+            record,
+            ..self.options
+        };
         let model = Model::load(&self.source)?;
         for warning in &model.warnings {
             warn(warning);
         }
         match &self.target {
-            Target::Cpu => {
-                let stages = cpu::stages(&Arc::new(model), &self.plan, &self.options, sink)?;
-                Engine::start(stages, &self.plan.ladders, &self.options)
+            Target::Cpu { .. } => {
+                let stages = cpu::stages(&Arc::new(model), &self.plan, &options, sink)?;
+                Engine::start(stages, &self.plan.ladders, &options)
             }
             #[cfg(feature = "cuda")]
-            Target::Gpu { gpu, dtype, launch } => {
-                let mut engine = Engine::on_gpu(
-                    gpu,
-                    &model,
-                    &self.plan,
-                    &self.options,
-                    *dtype,
-                    *launch,
-                    sink,
-                )?;
+            Target::Gpu {
+                gpu,
+                dtype,
+                launch,
+                step_timeout,
+            } => {
+                let mut engine =
+                    Engine::on_gpu(gpu, &model, &self.plan, &options, *dtype, *launch, sink)?;
+                engine.watch(*step_timeout);
                 engine.launch()?;
                 Ok(engine)
             }
         }
-    }
-}
-
-impl Device for Engine {
-    fn try_submit(&mut self, request: &Request) -> Result<Option<u64>> {
-        Engine::try_submit(self, request)
-    }
-
-    fn cancel(&mut self, request: u64) -> bool {
-        Engine::cancel(self, request)
-    }
-
-    fn next_event(&mut self, wait: Duration) -> Result<Option<Event>> {
-        Engine::next_event(self, wait)
-    }
-
-    fn status(&self) -> EngineStatus {
-        Engine::status(self)
     }
 }

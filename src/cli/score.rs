@@ -4,7 +4,7 @@ use super::args::{Positions, ScoreArgs};
 use super::codec::ModelCodec;
 use super::generate::{keep_apart, open_lines, open_stream};
 use super::open::Opened;
-use super::{Exit, interrupt, print, scoring};
+use super::{Exit, interrupt, job, print, scoring};
 use crate::error::{Error, Result};
 use crate::io::answer::{self, Label};
 use crate::io::arrays::{self, Kind, Sample};
@@ -81,7 +81,8 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .max()
         .unwrap_or(1);
     limits.max_context = limits.max_context.or(Some(longest));
-    let opened = Opened::new(source, target, &args.run, &args.engine, &limits)?;
+    let opened = Opened::new(source, target, &args.run, &args.engine, &limits, true)?;
+    let record = args.record.create()?;
     let sink = Arc::new(ScoreSink::new(
         targets,
         config.vocab_size,
@@ -89,7 +90,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         comparison,
         logprobs,
     ));
-    let mut engine = opened.start(&Some(sink.clone()))?;
+    let mut serving = opened.start(&Some(sink.clone()), record)?;
     let interrupt = interrupt::flag()?;
 
     let served: Vec<&Entry> = entries.iter().filter(|e| e.sample.is_ok()).collect();
@@ -100,7 +101,9 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .collect();
     let wanted = if last_only { Logits::Last } else { Logits::All };
     let mut progress = Progress::new(args.quiet, Some(prompts.len() as u64));
+    let mut answered = vec![false; prompts.len()];
     let mut ended = |request: u64| -> Result<()> {
+        answered[request as usize] = true;
         let Some(output) = &mut rows else {
             return Ok(());
         };
@@ -109,13 +112,26 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         output.put(entry.answer(logprobs_row(entry, prompts[request as usize], &found)))
     };
     let done = scoring::run(
-        &mut engine,
+        &mut serving,
         &prompts,
         wanted,
         &interrupt,
         &mut progress,
         &mut ended,
-    )?;
+    );
+    let done = match done {
+        Ok(done) => done,
+        Err(error) => {
+            if let Some(mut output) = rows {
+                let lost = job::lost(&error);
+                for (entry, _) in served.iter().zip(answered).filter(|(_, done)| !done) {
+                    output.put(entry.answer(answer::failed(&entry.label, &lost)))?;
+                }
+                output.finish(true)?;
+            }
+            return Err(error);
+        }
+    };
     let seconds = progress.finish().as_secs_f64();
     if let Some(output) = rows {
         output.finish(false)?;
@@ -124,7 +140,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         say("tailgraph: interrupted");
         return Ok(Exit::Interrupted);
     }
-    drop(engine);
+    serving.finish()?;
     sink.finish_file()?;
     if !args.quiet {
         say_rate(&prompts, seconds);
@@ -178,11 +194,17 @@ fn check(args: &ScoreArgs) -> Result<Option<(usize, usize)>> {
         ));
     }
     if let Some(output) = &args.output {
-        keep_apart(output, &args.input, "input")?;
+        keep_apart("--output", output, &args.input, "input")?;
         if let Some(expect) = &args.expect {
-            keep_apart(output, expect, "--expect")?;
+            keep_apart("--output", output, expect, "--expect")?;
         }
     }
+    let files = [
+        Some(args.input.as_path()),
+        args.output.as_deref(),
+        args.expect.as_deref(),
+    ];
+    args.record.keep_apart(&files)?;
     if args.tolerance.is_some_and(|t| !(t >= 0.0 && t.is_finite())) {
         return usage("--tolerance: expected a number of at least 0".to_owned());
     }

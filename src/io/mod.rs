@@ -6,6 +6,7 @@
 //! - [`lines`], [`source`]: rows of a file, of standard input or of the command line, one at a time
 //! - [`partial`], [`output`]: where answers go, in input order; what `--resume` finds again
 //! - [`arrays`], [`tensors`], [`logits`], [`expect`], [`logprobs`]: token arrays in, logits out and compared
+//! - [`record`], [`replay`]: a run's requests, schedule and tokens as a file, and the run once more
 //!
 //! Knows the runtime's requests and the backend's logits sink; of a tokenizer only [`Codec`].
 
@@ -24,6 +25,8 @@ pub mod openai_answer;
 pub mod output;
 pub mod partial;
 pub mod prepare;
+pub mod record;
+pub mod replay;
 pub mod row;
 pub mod source;
 pub mod tensors;

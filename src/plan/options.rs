@@ -2,9 +2,10 @@
 
 use super::{Ladders, MAX_SEQS, MAX_STEPS_IN_FLIGHT, Plan};
 use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
 
 /// Everything an engine allocates follows from these; nothing is allocated after start-up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineOptions {
     /// Sequences running at once (slots).
     pub max_seqs: u32,
@@ -141,7 +142,7 @@ impl Limits {
 }
 
 /// Entries of the rings between host and scheduler; powers of two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingCapacities {
     pub requests: u32,
     /// Prompt tokens waiting to be composed into steps.

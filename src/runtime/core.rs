@@ -2,6 +2,7 @@
 //! [`super::rings::HostRings`] is the host's end of the rings. Each handle belongs to one thread at a time.
 
 use super::memory::{Memory, acquire};
+use super::options::EngineShape;
 use super::rings::HostRings;
 use super::sizes::Sizes;
 use crate::backend::StepView;
@@ -56,7 +57,20 @@ impl Core {
         record: bool,
     ) -> Result<(Self, HostRings, Vec<StageLink>)> {
         let sizes = Sizes::new(options, ladders, stages, capacities, record)?;
-        let memory = Arc::new(Memory::new(&sizes));
+        Ok(Self::with(&sizes, stages))
+    }
+
+    /// Likewise, for a shape.
+    ///
+    /// # Errors
+    /// As [`Core::new`].
+    pub fn of(shape: &EngineShape, record: bool) -> Result<(Self, HostRings, Vec<StageLink>)> {
+        let sizes = Sizes::of(shape, record)?;
+        Ok(Self::with(&sizes, shape.stages))
+    }
+
+    fn with(sizes: &Sizes, stages: u32) -> (Self, HostRings, Vec<StageLink>) {
+        let memory = Arc::new(Memory::new(sizes));
         let links = (0..stages)
             .map(|stage| StageLink {
                 memory: memory.clone(),
@@ -64,13 +78,8 @@ impl Core {
                 stages,
             })
             .collect();
-        Ok((
-            Self {
-                memory: memory.clone(),
-            },
-            HostRings::new(memory.rings().clone()),
-            links,
-        ))
+        let rings = HostRings::new(memory.rings().clone());
+        (Self { memory }, rings, links)
     }
 
     /// One turn at `now_ns`; `end_ns` reads the same clock once more for the trace record.
@@ -94,6 +103,12 @@ impl Core {
         };
         self.phases(gather, inputs.now_ns);
         self.outcome()
+    }
+
+    /// What came of the last turn, as a trace record has it.
+    pub(super) fn raw_outcome(&self) -> abi::tg_outcome {
+        // SAFETY: only this handle's thread writes the outcome.
+        unsafe { (*self.memory.state()).outcome }
     }
 
     /// Steps composed so far.
@@ -125,8 +140,7 @@ impl Core {
     }
 
     fn outcome(&self) -> Outcome {
-        // SAFETY: only this handle's thread writes the outcome.
-        let outcome = unsafe { (*self.memory.state()).outcome };
+        let outcome = self.raw_outcome();
         Outcome {
             action: match outcome.action {
                 abi::TG_ACTION_IDLE => Action::Idle,

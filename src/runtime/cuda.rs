@@ -1,15 +1,23 @@
-//! An engine for a model on one GPU, in each of the three ways to launch it.
+//! An engine for a model on one GPU, in each of the ways to launch it.
 
 use super::engine::Engine;
-use crate::backend::SharedSink;
+use super::sizes::Sizes;
+use crate::backend::cuda::ahead::HostAhead;
+use crate::backend::cuda::delivery::pinned_bytes;
 use crate::backend::cuda::gpu::OpenGpu;
 use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
+use crate::backend::cuda::mirror::mirror_bytes;
 use crate::backend::cuda::model::{InOrder, Placement, programs};
 use crate::backend::cuda::program::StepProgram;
-use crate::backend::cuda::scheduler::GpuScheduler;
+use crate::backend::cuda::scheduler::{GpuScheduler, table_bytes};
+use crate::backend::{LogitsSink, SharedSink, StageBackend};
 use crate::error::Result;
 use crate::model::{DType, Model};
+use crate::plan::arena::logits_rows;
+use crate::plan::device::Overheads;
 use crate::plan::{EngineOptions, Plan, RingCapacities};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Who launches the kernels of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,13 +26,16 @@ pub enum Launch {
     HostKernels,
     /// The host, a captured graph a step.
     HostGraph,
+    /// Likewise, the next decode step before the last is through, where that can end no sequence and let none in (see
+    /// [`crate::backend::cuda::ahead`]).
+    HostGraphAhead,
     /// The GPU itself, which also schedules.
     DeviceGraph,
 }
 
 impl Engine {
     /// Copies the model to the GPU and captures what `launch` needs; the engine is not launched yet. All stages run
-    /// one after the other, so one step is in flight, whatever the options say.
+    /// one after the other, so one step is in flight (two where the host runs ahead), whatever the options say.
     ///
     /// # Errors
     /// [`crate::Error::Usage`] for what the GPU path does not take; [`crate::Error::Memory`] where there is too little;
@@ -42,34 +53,151 @@ impl Engine {
             steps_in_flight: 1,
             ..*options
         };
+        let held_up = Arc::new(AtomicBool::new(false));
+        let sink: &SharedSink = &sink.clone().map(|sink| {
+            let held_up = held_up.clone();
+            Arc::new(TellingSink { sink, held_up }) as Arc<dyn LogitsSink>
+        });
         let ladders = plan.ladders.reachable(&options);
-        let placement = Placement {
-            plan,
-            ladders: &ladders,
-            options: &options,
-            dtype,
-            sink,
-            hold: launch == Launch::DeviceGraph,
-        };
-        let programs: Vec<Box<dyn StepProgram>> = programs(gpu, model, &placement)?
-            .into_iter()
-            .map(|program| Box::new(program) as Box<dyn StepProgram>)
-            .collect();
         let capacities = RingCapacities::new(&options);
-        let by_host = |programs, way| {
-            let place = StagePlace { index: 0, count: 1 };
-            let program = Box::new(InOrder(programs));
-            let stage = HostLaunched::new(&gpu.context, program, place, &ladders, &options, way)?;
-            Self::on_host(vec![Box::new(stage)], &ladders, &options, capacities)
-        };
-        match launch {
-            Launch::HostKernels => by_host(programs, HostLaunch::Kernels),
-            Launch::HostGraph => by_host(programs, HostLaunch::Graph),
+        let by_host = |stage| Self::on_host(vec![stage], &ladders, &options, capacities);
+        let stage = |way| host_stage(gpu, model, plan, &options, dtype, way, sink);
+        let mut engine = match launch {
+            Launch::HostKernels => by_host(stage(HostLaunch::Kernels)?),
+            Launch::HostGraph => by_host(stage(HostLaunch::Graph)?),
+            Launch::HostGraphAhead => {
+                let program = in_order(gpu, model, plan, &options, dtype, sink)?;
+                let stage = HostAhead::new(&gpu.context, program, &ladders, &options)?;
+                by_host(Box::new(stage))
+            }
             Launch::DeviceGraph => {
+                let placement = Placement {
+                    plan,
+                    ladders: &ladders,
+                    options: &options,
+                    dtype,
+                    sink,
+                    hold: true,
+                };
+                let programs = boxed(gpu, model, &placement)?;
                 let early = gpu.overlaps_launches();
                 let device = GpuScheduler::new(&gpu.context, &gpu.module, programs, early)?;
                 Self::on_device(Box::new(device), &ladders, &options, capacities)
             }
-        }
+        }?;
+        engine.held_up = Some(held_up);
+        Ok(engine)
     }
+}
+
+/// What `launch` takes beside the model for a run with these sizes, in the words of `doctor`. `delivers`: there is a
+/// sink, so that requests may ask for logits.
+///
+/// # Errors
+/// [`crate::Error::Usage`] for sizes that break one of the core's rules.
+pub fn overheads(
+    launch: Launch,
+    plan: &Plan,
+    options: &EngineOptions,
+    delivers: bool,
+) -> Result<Overheads> {
+    let ladders = plan.ladders.reachable(options);
+    let (scheduler, pinned, pinned_arithmetic) = match launch {
+        // The mirror has room for two steps whether the host runs ahead or not.
+        Launch::HostKernels | Launch::HostGraph | Launch::HostGraphAhead => {
+            let bytes = mirror_bytes(options);
+            (
+                bytes,
+                bytes,
+                "what a step's tables are copied from".to_owned(),
+            )
+        }
+        Launch::DeviceGraph => {
+            let rings = RingCapacities::new(options);
+            let sizes = Sizes::new(options, &ladders, 1, rings, options.record)?;
+            let arithmetic = format!(
+                "{} requests, {} tokens, {} events, {} trace records",
+                rings.requests, rings.tokens, rings.events, rings.trace
+            );
+            (table_bytes(sizes.state_bytes), sizes.ring_bytes, arithmetic)
+        }
+    };
+    let (rows, vocabulary) = (ladders.largest() as usize, plan.config.vocab_size);
+    let lines = logits_rows(rows, options.max_seqs as usize);
+    Ok(Overheads {
+        scheduler_bytes: scheduler as u64,
+        pinned_bytes: pinned as u64,
+        pinned_arithmetic,
+        logits_bytes: match delivers {
+            true => pinned_bytes(lines, vocabulary) as u64,
+            false => 0,
+        },
+        logits_arithmetic: format!("two tiles of {lines} rows of {vocabulary}, for `score` alone"),
+    })
+}
+
+/// Says when the sink has rows in hand: steps wait until it is done with them, however slow its disk is.
+struct TellingSink {
+    sink: Arc<dyn LogitsSink>,
+    held_up: Arc<AtomicBool>,
+}
+
+impl LogitsSink for TellingSink {
+    fn rows(&self, request: u64, position: u32, logits: &[f32]) -> Result<()> {
+        self.held_up.store(true, Ordering::Release);
+        let done = self.sink.rows(request, position, logits);
+        self.held_up.store(false, Ordering::Release);
+        done
+    }
+}
+
+/// Copies the model to the GPU: all its stages, one after the other, for a scheduler on the host.
+///
+/// # Errors
+/// As [`Engine::on_gpu`].
+pub fn host_stage(
+    gpu: &OpenGpu,
+    model: &Model,
+    plan: &Plan,
+    options: &EngineOptions,
+    dtype: DType,
+    way: HostLaunch,
+    sink: &SharedSink,
+) -> Result<Box<dyn StageBackend>> {
+    let program = in_order(gpu, model, plan, options, dtype, sink)?;
+    let place = StagePlace { index: 0, count: 1 };
+    let ladders = plan.ladders.reachable(options);
+    let stage = HostLaunched::new(&gpu.context, program, place, &ladders, options, way)?;
+    Ok(Box::new(stage))
+}
+
+/// All stages as one, for a host that waits for its steps.
+fn in_order(
+    gpu: &OpenGpu,
+    model: &Model,
+    plan: &Plan,
+    options: &EngineOptions,
+    dtype: DType,
+    sink: &SharedSink,
+) -> Result<Box<dyn StepProgram>> {
+    let placement = Placement {
+        plan,
+        ladders: &plan.ladders.reachable(options),
+        options,
+        dtype,
+        sink,
+        hold: false,
+    };
+    Ok(Box::new(InOrder(boxed(gpu, model, &placement)?)))
+}
+
+fn boxed(
+    gpu: &OpenGpu,
+    model: &Model,
+    placement: &Placement<'_>,
+) -> Result<Vec<Box<dyn StepProgram>>> {
+    let programs = programs(gpu, model, placement)?.into_iter();
+    Ok(programs
+        .map(|program| Box::new(program) as Box<dyn StepProgram>)
+        .collect())
 }

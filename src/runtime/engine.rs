@@ -4,18 +4,19 @@
 use super::core::Core;
 use super::device::Device;
 use super::memory::{RingBlock, StateBlock};
-use super::options::EngineStatus;
+use super::options::{EngineShape, EngineStatus};
 use super::request::{Event, Request};
 use super::rings::HostRings;
 use super::sizes::Sizes;
 use super::threads::Threads;
-use super::watchdog::Watchdog;
+use super::watchdog::{Standing, Watchdog};
 use crate::backend::{DeviceScheduler, StageBackend};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, RingCapacities};
-use crate::sys::abi::tg_trace;
+use crate::sys::abi::{tg_status, tg_trace};
 use crate::telemetry::nvtx::{Span, names};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// What turns the rings on the other side.
@@ -30,6 +31,10 @@ pub(super) trait Driver: Send {
     fn wait(&mut self, epoch: u64, limit: Duration);
     /// What ended the scheduler other than the end of its work.
     fn failure(&mut self, rings: &HostRings) -> Option<String>;
+    /// The step that is waited for, where it may be another than the newest, or the core idle meanwhile.
+    fn finishing(&self) -> Option<tg_status> {
+        None
+    }
     /// Ends it, the stop flag being set. `stuck`: a step of it does not end.
     fn stop(&mut self, stuck: bool);
 }
@@ -38,7 +43,10 @@ pub(super) trait Driver: Send {
 pub struct Engine {
     rings: HostRings,
     driver: Box<dyn Driver>,
+    shape: EngineShape,
     watchdog: Option<Watchdog>,
+    /// The host holds up the device: a step waits for it, and is not stuck.
+    pub(super) held_up: Option<Arc<AtomicBool>>,
     /// The step that the watchdog found.
     stuck: Option<String>,
     /// From launch to drain, then from drain to the end.
@@ -62,20 +70,37 @@ impl Engine {
         Ok(engine)
     }
 
-    /// As [`Engine::start`], with rings of these sizes, and without the [`Engine::launch`].
+    /// As [`Engine::start`], with rings of these sizes, and without the [`Engine::launch`]. A backend that runs ahead,
+    /// and is the whole model, gets to: two steps are in flight then, whatever the options say.
     ///
     /// # Errors
     /// [`Error::Usage`] where the options or the capacities break one of the core's rules.
     pub fn on_host(
-        stages: Vec<Box<dyn StageBackend>>,
+        mut stages: Vec<Box<dyn StageBackend>>,
         ladders: &Ladders,
         options: &EngineOptions,
         capacities: RingCapacities,
     ) -> Result<Self> {
-        let count = stages.len() as u32;
-        let (core, rings, links) = Core::new(options, ladders, count, capacities, options.record)?;
+        let mut shape = EngineShape {
+            options: *options,
+            ladders: ladders.clone(),
+            stages: stages.len() as u32,
+            rings: capacities,
+            ahead: false,
+        };
+        if let [stage] = &mut stages[..]
+            && stage.ahead().is_some()
+        {
+            shape.ahead = true;
+            shape.options.steps_in_flight = 2;
+        }
+        let (core, rings, links) = Core::of(&shape, options.record)?;
         let stages = stages.into_iter().zip(links).collect();
-        Ok(Self::new(rings, Box::new(Threads::new(core, stages))))
+        Ok(Self::new(
+            rings,
+            Box::new(Threads::new(core, stages)),
+            shape,
+        ))
     }
 
     /// An engine whose scheduler runs on the device, with all its stages; not launched yet. Steps of one device never
@@ -98,21 +123,36 @@ impl Engine {
         let mut state = StateBlock::new(&sizes);
         let block = device.prepare(state.image(), sizes.ring_bytes, ladders, options.max_seqs)?;
         let rings = HostRings::new(Arc::new(RingBlock::new(&sizes, block)));
-        Ok(Self::new(rings, Box::new(Device::new(device))))
+        let shape = EngineShape {
+            options,
+            ladders: ladders.clone(),
+            stages: 1,
+            rings: capacities,
+            ahead: false,
+        };
+        Ok(Self::new(rings, Box::new(Device::new(device)), shape))
     }
 
-    fn new(rings: HostRings, driver: Box<dyn Driver>) -> Self {
+    fn new(rings: HostRings, driver: Box<dyn Driver>, shape: EngineShape) -> Self {
         Self {
             rings,
             driver,
+            shape,
             watchdog: None,
+            held_up: None,
             stuck: None,
             span: None,
         }
     }
 
+    /// What a replay of its schedule must be started with.
+    pub fn shape(&self) -> &EngineShape {
+        &self.shape
+    }
+
     /// Lets a step that takes longer than `limit` in one stage fail the engine, in [`Engine::next_event`], with a
-    /// message that names it. Without, one that never ends is waited for.
+    /// message that names it; so does a scheduler that leaves waiting requests alone for as long. Without, one that
+    /// never ends is waited for.
     pub fn watch(&mut self, limit: Duration) {
         self.watchdog = Some(Watchdog::new(limit));
     }
@@ -215,7 +255,14 @@ impl Engine {
         if self.stuck.is_none()
             && let Some(watchdog) = &mut self.watchdog
         {
-            self.stuck = watchdog.look(self.rings.step_running(), Instant::now());
+            let held_up = self
+                .held_up
+                .as_ref()
+                .is_some_and(|held| held.load(Ordering::Acquire));
+            let finishing = self.driver.finishing().map(Standing::Step);
+            let standing = finishing.or_else(|| self.rings.standing());
+            let standing = standing.filter(|_| !held_up);
+            self.stuck = watchdog.look(standing, Instant::now());
         }
         let failure = self.driver.failure(&self.rings);
         match failure.or_else(|| self.stuck.clone()) {

@@ -9,6 +9,7 @@ mod device;
 pub mod engine;
 mod memory;
 pub mod options;
+pub mod replay;
 pub mod request;
 pub mod rings;
 mod signal;
@@ -18,6 +19,6 @@ mod watchdog;
 
 pub use core::{Action, Core, Outcome, StageLink};
 pub use engine::Engine;
-pub use options::{EngineOptions, EngineStatus};
+pub use options::{EngineOptions, EngineShape, EngineStatus};
 pub use request::{EndReason, Event, Logits, Request, Sampling, Timing, TokenLogprobs};
 pub use rings::HostRings;

@@ -1,6 +1,20 @@
 //! Sizes an engine is started with, and what it says about itself.
 
 pub use crate::plan::EngineOptions;
+use crate::plan::{Ladders, RingCapacities};
+use serde::{Deserialize, Serialize};
+
+/// Everything that the schedule of a run depends on besides its requests and their times.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineShape {
+    pub options: EngineOptions,
+    pub ladders: Ladders,
+    /// As the scheduler sees them: a GPU that runs all stages of a plan counts as one.
+    pub stages: u32,
+    pub rings: RingCapacities,
+    /// A decode step may be composed before the one ahead of it has come back (`tg_config.ahead`).
+    pub ahead: bool,
+}
 
 /// What is in flight, as of the scheduler's last turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

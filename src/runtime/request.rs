@@ -1,9 +1,10 @@
 //! What goes into an engine and what comes out, in Rust's terms.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// One sequence to run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Request {
     /// At least one token, each below the vocabulary size.
     pub prompt: Vec<u32>,
@@ -18,7 +19,8 @@ pub struct Request {
 }
 
 /// Which of the prompt's logits go to the engine's sink.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Logits {
     #[default]
     None,
@@ -27,7 +29,7 @@ pub enum Logits {
 }
 
 /// How tokens are chosen; applied in the order of the fields.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// 1 is none; over prompt and generated tokens.
     pub repetition_penalty: f32,
@@ -88,7 +90,8 @@ pub struct TokenLogprobs {
 }
 
 /// Why a request ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum EndReason {
     /// The last token is one of the stop ids.
     Stop,

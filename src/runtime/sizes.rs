@@ -1,5 +1,6 @@
 //! From options to the two blocks' configurations, checked by the core's own rules.
 
+use super::options::EngineShape;
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, RingCapacities};
 use crate::sys::abi;
@@ -15,8 +16,10 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
+    /// For a core that does not run ahead.
+    ///
     /// # Errors
-    /// [`Error::Usage`] naming the options where they break a rule of the core.
+    /// As [`Sizes::of`].
     pub fn new(
         options: &EngineOptions,
         ladders: &Ladders,
@@ -24,6 +27,27 @@ impl Sizes {
         capacities: RingCapacities,
         record: bool,
     ) -> Result<Self> {
+        let shape = EngineShape {
+            options: *options,
+            ladders: ladders.clone(),
+            stages,
+            rings: capacities,
+            ahead: false,
+        };
+        Self::of(&shape, record)
+    }
+
+    /// # Errors
+    /// [`Error::Usage`] naming the options where they break a rule of the core.
+    pub fn of(shape: &EngineShape, record: bool) -> Result<Self> {
+        let EngineShape {
+            options,
+            ladders,
+            stages,
+            rings: capacities,
+            ahead,
+        } = shape;
+        let stages = *stages;
         let mut config = abi::tg_config {
             slots: options.max_seqs,
             pages: options.pages,
@@ -37,6 +61,7 @@ impl Sizes {
             request_capacity: capacities.requests,
             token_capacity: capacities.tokens,
             event_capacity: capacities.events,
+            ahead: u32::from(*ahead),
             ..Default::default()
         };
         for (kind, ladder) in [&ladders.decode, &ladders.mixed, &ladders.score]

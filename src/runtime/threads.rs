@@ -7,7 +7,9 @@ use super::rings::HostRings;
 use super::signal::Signal;
 use crate::backend::StageBackend;
 use crate::error::{Error, Result};
+use crate::sys::abi::{tg_status, tg_step};
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -28,6 +30,9 @@ struct Shared {
     /// Something happened that the host may be waiting for.
     host: Signal,
     failure: Mutex<Option<String>>,
+    /// The step that the scheduler waits for while its backend finishes it: with another behind it, or with the core
+    /// idle, the last turn's outcome does not tell.
+    finishing: Mutex<Option<tg_status>>,
 }
 
 impl Shared {
@@ -134,6 +139,10 @@ impl Driver for Threads {
         self.shared.failure.lock().clone()
     }
 
+    fn finishing(&self) -> Option<tg_status> {
+        *self.shared.finishing.lock()
+    }
+
     fn stop(&mut self, stuck: bool) {
         self.shared.work.notify();
         for thread in self.running.drain(..) {
@@ -146,7 +155,11 @@ impl Driver for Threads {
     }
 }
 
-/// Turns the core and runs stage 0 until the core is done.
+/// Steps that a backend which runs ahead has started, at most.
+const MOST_STARTED: usize = 2;
+
+/// Turns the core and runs stage 0 until the core is done. Where the backend runs ahead, a step that it has started is
+/// waited for only once the core has no other to start.
 fn run_scheduler(
     mut core: Core,
     mut backend: Box<dyn StageBackend>,
@@ -155,17 +168,26 @@ fn run_scheduler(
 ) -> Result<()> {
     let start = Instant::now();
     let now_ns = || start.elapsed().as_nanos() as u64;
+    let mut started = VecDeque::new();
     loop {
         let epoch = shared.work.epoch();
         let outcome = core.turn(now_ns(), now_ns);
         if outcome.changed {
             shared.host.notify();
         }
+        let waits = matches!(outcome.action, Action::Idle | Action::Blocked);
         match outcome.action {
-            Action::Step(number) => {
-                backend.run(&link.step(number))?;
-                hand_over(number, &mut link, shared);
-            }
+            Action::Step(number) => match backend.ahead() {
+                Some(ahead) => {
+                    ahead.start(&link.step(number))?;
+                    started.push_back(number);
+                }
+                None => {
+                    backend.run(&link.step(number))?;
+                    hand_over(number, &mut link, shared);
+                }
+            },
+            Action::Idle | Action::Blocked if !started.is_empty() => {}
             Action::Idle | Action::Blocked if outcome.changed => {}
             Action::Idle | Action::Blocked => shared.work.wait_past(epoch, IDLE_POLL),
             Action::Done => {
@@ -179,9 +201,30 @@ fn run_scheduler(
                 )));
             }
         }
+        if (waits || started.len() == MOST_STARTED)
+            && let Some(ahead) = backend.ahead()
+            && let Some(number) = started.pop_front()
+        {
+            let step = link.step(number);
+            *shared.finishing.lock() = Some(status(step.header()));
+            ahead.finish(&step)?;
+            *shared.finishing.lock() = None;
+            hand_over(number, &mut link, shared);
+        }
         if shared.failed() {
             return Ok(());
         }
+    }
+}
+
+/// What the core would post of a step that the first stage runs.
+fn status(step: &tg_step) -> tg_status {
+    tg_status {
+        steps: step.number + 1,
+        kind: step.kind.into(),
+        bucket_rows: step.bucket_rows.into(),
+        rows: step.rows.into(),
+        ..Default::default()
     }
 }
 

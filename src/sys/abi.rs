@@ -4,6 +4,7 @@
 
 pub const TG_ABI_VERSION: u32 = 1;
 pub const TG_MAX_LANES: u32 = 256;
+pub const TG_DISPATCH_THREADS: u32 = 288;
 pub const TG_MAX_SLOTS: u32 = 1024;
 pub const TG_MAX_STEPS: u32 = 16;
 pub const TG_MAX_STAGES: u32 = 16;
@@ -401,10 +402,11 @@ pub struct tg_config {
     pub event_capacity: u32,
     pub bucket_count: [u32; 3usize],
     pub bucket_rows: [[u32; 16usize]; 3usize],
+    pub ahead: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_config"][::core::mem::size_of::<tg_config>() - 252usize];
+    ["Size of tg_config"][::core::mem::size_of::<tg_config>() - 256usize];
     ["Alignment of tg_config"][::core::mem::align_of::<tg_config>() - 4usize];
     ["Offset of field: tg_config::slots"][::core::mem::offset_of!(tg_config, slots) - 0usize];
     ["Offset of field: tg_config::pages"][::core::mem::offset_of!(tg_config, pages) - 4usize];
@@ -431,6 +433,7 @@ const _: () = {
         [::core::mem::offset_of!(tg_config, bucket_count) - 48usize];
     ["Offset of field: tg_config::bucket_rows"]
         [::core::mem::offset_of!(tg_config, bucket_rows) - 60usize];
+    ["Offset of field: tg_config::ahead"][::core::mem::offset_of!(tg_config, ahead) - 252usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -548,10 +551,11 @@ pub struct tg_step {
     pub sample_table: u64,
     pub sampled_table: u64,
     pub slot_sequence_table: u64,
+    pub earlier_table: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_step"][::core::mem::size_of::<tg_step>() - 88usize];
+    ["Size of tg_step"][::core::mem::size_of::<tg_step>() - 96usize];
     ["Alignment of tg_step"][::core::mem::align_of::<tg_step>() - 8usize];
     ["Offset of field: tg_step::number"][::core::mem::offset_of!(tg_step, number) - 0usize];
     ["Offset of field: tg_step::start_ns"][::core::mem::offset_of!(tg_step, start_ns) - 8usize];
@@ -575,6 +579,8 @@ const _: () = {
         [::core::mem::offset_of!(tg_step, sampled_table) - 72usize];
     ["Offset of field: tg_step::slot_sequence_table"]
         [::core::mem::offset_of!(tg_step, slot_sequence_table) - 80usize];
+    ["Offset of field: tg_step::earlier_table"]
+        [::core::mem::offset_of!(tg_step, earlier_table) - 88usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -644,7 +650,7 @@ pub struct tg_state {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10352usize];
+    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10480usize];
     ["Alignment of tg_state"][::core::mem::align_of::<tg_state>() - 8usize];
     ["Offset of field: tg_state::config"][::core::mem::offset_of!(tg_state, config) - 0usize];
     ["Offset of field: tg_state::bytes"][::core::mem::offset_of!(tg_state, bytes) - 256usize];
@@ -716,7 +722,7 @@ const _: () = {
     ["Offset of field: tg_state::pending_published"]
         [::core::mem::offset_of!(tg_state, pending_published) - 748usize];
     ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 752usize];
-    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2160usize];
+    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2288usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]

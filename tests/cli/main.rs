@@ -3,6 +3,7 @@
 mod generate;
 mod interrupted;
 mod pages;
+mod replay;
 mod run;
 mod score;
 mod usage;

@@ -1,7 +1,8 @@
 //! `--device cuda` through the binary.
 
+use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 
 /// Built beside the tests, or what TAILGRAPH_BINARY names where they were built elsewhere.
 fn binary() -> PathBuf {
@@ -47,8 +48,47 @@ fn generate_prints_the_same_text_in_all_ways() {
     }
 }
 
-fn path(folder: &Path, name: &str) -> String {
+pub fn path(folder: &Path, name: &str) -> String {
     folder.join(name).to_str().unwrap().to_owned()
+}
+
+/// `generate --device cuda` with these arguments, left to itself.
+pub fn spawn(arguments: &[String]) -> Child {
+    let common = ["generate", "--device", "cuda", "--quiet"];
+    let mut command = Command::new(binary());
+    command.args(common).args(arguments).spawn().unwrap()
+}
+
+/// Likewise to its end: the exit code, and the answers in `output` without what may differ between two runs.
+pub fn generate_rows(arguments: &[&str], output: &str) -> (i32, Vec<Value>) {
+    let arguments: Vec<String> = arguments.iter().map(|s| (*s).to_owned()).collect();
+    let code = spawn(&arguments).wait().unwrap().code().unwrap();
+    (code, read_rows(output))
+}
+
+pub fn read_rows(output: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(output).unwrap();
+    let row = |line: &str| {
+        let mut row: Value = serde_json::from_str(line).unwrap();
+        row.as_object_mut().unwrap().remove("timing");
+        row
+    };
+    text.lines().map(row).collect()
+}
+
+/// `replay` on random:tiny: the exit code and what it prints.
+pub fn replay(record: &str, arguments: &[&str]) -> (i32, String) {
+    let common = ["replay", "--model", "random:tiny", "--record", record];
+    let output = Command::new(binary())
+        .args(common)
+        .args(arguments)
+        .output()
+        .unwrap();
+    let (code, report) = (output.status.code().unwrap(), output.stdout);
+    if code != 0 && code != 4 {
+        panic!("{}", String::from_utf8_lossy(&output.stderr));
+    }
+    (code, String::from_utf8(report).unwrap())
 }
 
 /// The CPU's logits as what is expected: f32 agrees as `--expect` asks by default.
@@ -77,15 +117,28 @@ fn score_agrees_with_the_cpu() {
         tailgraph(&[&common[..], more].concat())
     };
     score(&["--device", "cpu", "--output", &expected]);
-    for launch in ["host-kernels", "host-graph", "device-graph"] {
+    let record = path(folder.path(), "record.jsonl");
+    for launch in [
+        &["host-kernels"][..],
+        &["host-graph"],
+        &["host-graph", "--ahead"],
+        &["device-graph"],
+    ] {
         let gpu = [
-            "--device", "cuda", "--launch", launch, "--expect", &expected,
+            "--device", "cuda", "--dtype", "f32", "--expect", &expected, "--record", &record,
+            "--launch",
         ];
-        let report = score(&[&gpu[..], &["--dtype", "f32"]].concat());
-        println!("{launch}: {report}");
+        let report = score(&[&gpu[..], launch].concat());
+        println!("{launch:?}: {report}");
         assert!(
             report.contains("VALID") && !report.contains("INVALID"),
             "{report}"
+        );
+        let (code, report) = replay(&record, &["--device", "cuda"]);
+        assert_eq!(code, 0);
+        assert!(
+            report.ends_with(" 40 requests: equal\n"),
+            "{launch:?}: {report}"
         );
     }
 }

@@ -14,7 +14,12 @@ use tailgraph::runtime::{EndReason, Engine, EngineOptions, Event, Logits, Reques
 /// No test here takes a minute.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub const WAYS: [Launch; 3] = [Launch::HostKernels, Launch::HostGraph, Launch::DeviceGraph];
+pub const WAYS: [Launch; 4] = [
+    Launch::HostKernels,
+    Launch::HostGraph,
+    Launch::HostGraphAhead,
+    Launch::DeviceGraph,
+];
 
 pub const OPTIONS: EngineOptions = EngineOptions {
     max_seqs: 6,

@@ -4,6 +4,7 @@
 //!     cargo test --features cuda --test gpu -- --include-ignored
 #![cfg(feature = "cuda")]
 
+mod ahead;
 mod attention;
 mod binary;
 mod capture;
@@ -16,6 +17,7 @@ mod golden;
 mod goldens;
 mod linear;
 mod norm;
+mod replay;
 mod rig;
 mod sample;
 mod support;

@@ -36,6 +36,8 @@ branches! {
     row_budget_exactly_met,
     chunk_skipped,
     decode_rows_shared,
+    ran_ahead,
+    waited_for_the_step_ahead,
     pipeline_full,
     mailbox_without_credit,
     trace_ring_full,

@@ -278,6 +278,8 @@ impl History {
         coverage.ended_with_steps_in_flight += u64::from(turn.ended_in_flight);
         coverage.chunk_skipped += u64::from(turn.chunk_skipped);
         coverage.decode_rows_shared += u64::from(turn.decode_share);
+        coverage.ran_ahead += u64::from(turn.ran_ahead);
+        coverage.waited_for_the_step_ahead += u64::from(turn.waited_for_step);
         coverage.pipeline_full += u64::from(turn.pipeline_full);
         coverage.trace_ring_full += u64::from(seen.trace_full);
         coverage.stopped_by_host += u64::from(seen.flags & abi::TG_INPUT_STOP != 0);

@@ -7,11 +7,25 @@ use tailgraph::sys::abi;
 impl Model {
     /// Slots that could have a decode row.
     pub(super) fn candidates(&self) -> Vec<u32> {
-        let decodes = |r: &Running| self.decodes(r) && r.steps == 0;
+        let decodes = |r: &Running| self.decodes(r) && (r.steps == 0 || self.goes_on(r));
         let all = self.running.iter();
         all.filter(|(_, r)| decodes(r))
             .map(|(slot, _)| *slot)
             .collect()
+    }
+
+    /// Whatever its step in flight samples, it has a row in the next one: for a core that runs ahead.
+    fn goes_on(&self, running: &Running) -> bool {
+        let request = self.request(running.request);
+        self.config.ahead != 0
+            && running.steps == 1
+            && request.stop_count == 0
+            && running.generated + 1 < request.max_new_tokens
+    }
+
+    /// A core that runs ahead composes behind another step only a row for each running sequence.
+    fn must_wait(&self, candidates: &[u32]) -> bool {
+        self.config.ahead != 0 && !self.steps.is_empty() && candidates.len() < self.running.len()
     }
 
     fn decodes(&self, running: &Running) -> bool {
@@ -26,8 +40,16 @@ impl Model {
             ..Step::default()
         };
         let candidates = self.candidates();
+        if self.must_wait(&candidates) {
+            turn.waited_for_step = !candidates.is_empty() || !self.prefill.is_empty();
+            return;
+        }
+        let micro_batches = match self.config.ahead {
+            0 => self.config.steps_in_flight as usize,
+            _ => 1,
+        };
         let decoding = self.running.values().filter(|r| self.decodes(r)).count();
-        let share = decoding.div_ceil(self.config.steps_in_flight as usize);
+        let share = decoding.div_ceil(micro_batches);
         turn.decode_share = candidates.len() > share;
         let split = candidates.partition_point(|&slot| slot < self.cursor);
         let around = candidates[split..].iter().chain(&candidates[..split]);
@@ -37,9 +59,17 @@ impl Model {
         for slot in picks {
             let running = &self.running[&slot];
             let prompt_tokens = self.request(running.request).prompt_tokens;
-            let position = prompt_tokens + running.generated - 1;
+            let mut token = -1;
+            let mut position = prompt_tokens + running.generated - 1;
+            if running.steps == 1 {
+                let (ahead, _) = self.steps.back().expect("the step ahead is in flight");
+                let own = ahead.sequences.iter().find(|s| s.slot == slot);
+                token = -2 - own.expect("it has rows in the step ahead").sample as i32;
+                position += 1;
+                turn.ran_ahead = true;
+            }
             let flags = abi::TG_SEQUENCE_DECODE | abi::TG_SEQUENCE_LAST;
-            step.add(slot, position, &[-1], true, flags);
+            step.add(slot, position, &[token], true, flags);
             step.decode_rows += 1;
         }
         for slot in self.prefill.clone() {

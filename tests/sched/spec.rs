@@ -89,5 +89,7 @@ pub struct Turn {
     pub ended_in_flight: bool,
     pub chunk_skipped: bool,
     pub decode_share: bool,
+    pub ran_ahead: bool,
+    pub waited_for_step: bool,
     pub pipeline_full: bool,
 }

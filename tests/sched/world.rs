@@ -61,8 +61,12 @@ fn config(rng: &mut Rng) -> abi::tg_config {
         slots * most_pages
     };
     let step_tokens = slots + chunk_align + if rng.percent(50) { 0 } else { rng.below(24) };
-    let stages = rng.range(1, 4);
-    let steps_in_flight = stages + if rng.percent(60) { 0 } else { rng.below(3) };
+    let ahead = rng.percent(20);
+    let stages = if ahead { 1 } else { rng.range(1, 4) };
+    let steps_in_flight = match ahead {
+        true => 2,
+        false => stages + if rng.percent(60) { 0 } else { rng.below(3) },
+    };
     let mut config = abi::tg_config {
         slots,
         pages,
@@ -80,6 +84,7 @@ fn config(rng: &mut Rng) -> abi::tg_config {
         } else {
             1 << rng.range(0, 6)
         },
+        ahead: u32::from(ahead),
         ..abi::tg_config::default()
     };
     for (kind, least) in [slots, step_tokens, step_tokens].into_iter().enumerate() {

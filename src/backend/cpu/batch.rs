@@ -67,11 +67,7 @@ impl<'a> Batch<'a> {
             let slot = view.slot(sequence.slot);
             for (row, position) in own.zip(sequence.first_position..) {
                 let found = rows[row];
-                let token = if found.token == -1 {
-                    slot.last_token
-                } else {
-                    found.token
-                };
+                let token = view.token(&found);
                 if (found.slot, found.position, found.sequence as usize)
                     != (sequence.slot, position, index)
                 {

@@ -33,18 +33,19 @@ pub enum HostLaunch {
 /// One bucket's step, ready to launch.
 struct Step {
     bucket: Bucket,
-    /// `None`: kernel by kernel
-    graph: Option<Exec>,
+    /// By place of the mirror; none: kernel by kernel
+    graphs: Vec<Exec>,
     name: Name,
 }
 
 /// One stage on a GPU, launched by the host.
 pub struct HostLaunched {
-    stream: Arc<CudaStream>,
-    mirror: Mirror,
-    program: Box<dyn StepProgram>,
+    pub(super) stream: Arc<CudaStream>,
+    pub(super) mirror: Mirror,
+    pub(super) program: Box<dyn StepProgram>,
     /// By kind and bucket.
     steps: [Vec<Step>; 3],
+    stage: usize,
     samples: bool,
 }
 
@@ -59,37 +60,43 @@ impl HostLaunched {
         options: &EngineOptions,
         launch: HostLaunch,
     ) -> Result<Self> {
+        let places = |_| match launch {
+            HostLaunch::Kernels => 0,
+            HostLaunch::Graph => 1,
+        };
+        Self::with_graphs(context, program, stage, ladders, options, places)
+    }
+
+    /// Likewise, with a graph for each of the first `places(kind)` places of the mirror; with none, kernel by kernel.
+    pub(super) fn with_graphs(
+        context: &Arc<CudaContext>,
+        program: Box<dyn StepProgram>,
+        stage: StagePlace,
+        ladders: &Ladders,
+        options: &EngineOptions,
+        places: impl Fn(StepKind) -> usize,
+    ) -> Result<Self> {
         let refused = |error| failed("making a stream", error);
         let stream = context.new_stream().map_err(refused)?;
         let mirror = Mirror::new(context, &stream, options)?;
         let mut steps = [vec![], vec![], vec![]];
         for kind in StepKind::ALL {
             for bucket in buckets(ladders, kind, options.max_seqs) {
-                let graph = match launch {
-                    HostLaunch::Kernels => None,
-                    HostLaunch::Graph => {
-                        let nothing = |_: &CudaStream| Ok(());
-                        // SAFETY: mirror and program live in the value made here, which waits for every launch.
-                        let step = unsafe {
-                            let (program, at) = (program.as_ref(), mirror.at());
-                            capture_step(
-                                &stream,
-                                program,
-                                stage.index,
-                                bucket,
-                                at,
-                                nothing,
-                                nothing,
-                            )
-                        }?;
-                        Some(Exec::new(&step.graph, LaunchedBy::Host)?)
-                    }
+                let graph = |place| {
+                    let nothing = |_: &CudaStream| Ok(());
+                    // SAFETY: mirror and program live in the value made here, which waits for every launch.
+                    let step = unsafe {
+                        let (program, at) = (program.as_ref(), mirror.place(place));
+                        capture_step(&stream, program, stage.index, bucket, at, nothing, nothing)
+                    }?;
+                    Exec::new(&step.graph, LaunchedBy::Host)
                 };
+                let graphs = (0..places(kind)).map(graph).collect::<Result<_>>()?;
                 let name = CString::new(step_name(stage.index, bucket))
                     .map_err(|error| Error::Runtime(error.to_string()))?;
                 steps[kind as usize].push(Step {
                     bucket,
-                    graph,
+                    graphs,
                     name: Name::new(Category::Step, &name),
                 });
             }
@@ -99,12 +106,18 @@ impl HostLaunched {
             mirror,
             program,
             steps,
+            stage: stage.index,
             samples: stage.index + 1 == stage.count,
         })
     }
 }
 
 impl HostLaunched {
+    /// As in traces.
+    pub(super) fn name(&self, view: &StepView<'_>) -> Result<Name> {
+        Ok(self.step(view)?.name)
+    }
+
     /// The step that the core chose.
     fn step(&self, view: &StepView<'_>) -> Result<&Step> {
         let header = view.header();
@@ -120,21 +133,22 @@ impl HostLaunched {
     }
 
     /// # Safety
-    /// The step is in the mirror, fits the bucket, and nobody else runs the program before this stream has been
-    /// waited for.
-    unsafe fn launch(&self, step: &Step) -> Result<()> {
-        // SAFETY: the caller's promise; mirror and program live as long as `self`, which waits for every launch.
+    /// When the stream comes to it, the step is in this place of the mirror, which has a graph if any has; it fits the
+    /// bucket, and nobody else runs the program before this stream has been waited for, which is before `self` goes.
+    pub(super) unsafe fn launch(&self, view: &StepView<'_>, place: usize) -> Result<()> {
+        let step = self.step(view)?;
+        // SAFETY: the caller's promise; mirror and program live as long as `self`.
         unsafe {
-            match &step.graph {
-                Some(graph) => graph.launch(),
-                None => self
+            match &step.graphs[..] {
+                [] => self
                     .program
-                    .enqueue(&self.stream, step.bucket, self.mirror.at()),
+                    .enqueue(&self.stream, step.bucket, self.mirror.place(place)),
+                graphs => graphs[place].launch(),
             }
         }
     }
 
-    fn wait(&self) -> Result<()> {
+    pub(super) fn wait(&self) -> Result<()> {
         let waited = self.stream.synchronize();
         waited.map_err(|error| failed("running a step on the GPU", error))
     }
@@ -146,28 +160,44 @@ impl HostLaunched {
     /// # Errors
     /// As [`StageBackend::run`].
     pub fn repeat(&mut self, view: &StepView<'_>, times: u32) -> Result<Duration> {
-        let step = self.step(view)?;
         let start = Instant::now();
         for _ in 0..times {
             // SAFETY: `run` has sent this step, and `self` is borrowed alone until the wait.
-            unsafe { self.launch(step) }?;
+            unsafe { self.launch(view, 0) }?;
         }
         self.wait()?;
         Ok(start.elapsed())
     }
 }
 
-impl StageBackend for HostLaunched {
-    fn run(&mut self, view: &StepView<'_>) -> Result<()> {
-        let _range = range(self.step(view)?.name);
+impl HostLaunched {
+    fn run_step(&mut self, view: &StepView<'_>) -> Result<()> {
+        let _range = range(self.name(view)?);
         self.mirror.send_step(&self.stream, view)?;
         // SAFETY: the step has been sent, the core chose a bucket that it fits, and `self` is borrowed alone until the
         // wait below.
-        unsafe { self.launch(self.step(view)?) }?;
+        unsafe { self.launch(view, 0) }?;
         match self.samples {
-            true => self.mirror.take_samples(&self.stream, view)?,
-            false => self.wait()?,
+            true => self.mirror.take_samples(&self.stream, 0, view),
+            false => self.wait(),
         }
+    }
+
+    /// What a step came to, with the step named where it failed.
+    pub(super) fn named(&self, view: &StepView<'_>, outcome: Result<()>) -> Result<()> {
+        let Err(error) = outcome else {
+            return Ok(());
+        };
+        let step = step_name(self.stage, self.step(view)?.bucket);
+        let number = view.header().number;
+        Err(Error::Runtime(format!("step {number} ({step}): {error}")))
+    }
+}
+
+impl StageBackend for HostLaunched {
+    fn run(&mut self, view: &StepView<'_>) -> Result<()> {
+        let outcome = self.run_step(view);
+        self.named(view, outcome)?;
         self.program.check()
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Tables are found by offsets, so the mirror has a layout of its own: what changes with every step lies together and
 //! goes over in two copies (slots; the step and its tables), and page-table rows go over with a sequence's first step.
+//! There are two places for a step and its samples, so that a step can go over while the one ahead of it still runs.
 
 use super::buffer::Buffer;
 use super::module::failed;
@@ -19,6 +20,9 @@ use std::sync::Arc;
 /// Tables start on cache lines.
 const ALIGN: usize = 64;
 
+/// Steps that the mirror holds.
+pub const PLACES: usize = 2;
+
 /// Byte offsets of everything in the mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Layout {
@@ -26,12 +30,12 @@ struct Layout {
     max_pages: usize,
     /// `uint32_t[slots][max_pages]`
     page_table: usize,
-    /// `tg_sampled[slots]`
-    sampled: usize,
+    /// By place: `tg_sampled[slots]`
+    sampled: [usize; PLACES],
     /// `tg_slot[slots]`
     slot_table: usize,
-    /// `tg_step`, and behind it the tables of the step, as long as the step needs them
-    step: usize,
+    /// By place: `tg_step`, and behind it the tables of the step, as long as the step needs them
+    steps: [usize; PLACES],
     bytes: usize,
 }
 
@@ -52,7 +56,9 @@ impl Layout {
         let after = |offset: usize, bytes: usize| (offset + bytes).next_multiple_of(ALIGN);
         let page_table = after(0, size_of::<abi::tg_state>());
         let sampled = after(page_table, slots * max_pages * size_of::<u32>());
-        let slot_table = after(sampled, slots * size_of::<abi::tg_sampled>());
+        let samples = slots * size_of::<abi::tg_sampled>();
+        let sampled = [sampled, after(sampled, samples)];
+        let slot_table = after(sampled[1], samples);
         let step = after(slot_table, slots * size_of::<abi::tg_slot>());
         let mut layout = Self {
             slots,
@@ -60,18 +66,21 @@ impl Layout {
             page_table,
             sampled,
             slot_table,
-            step,
+            steps: [step; PLACES],
             bytes: 0,
         };
-        layout.bytes = layout
-            .tables(options.step_tokens as usize, slots, slots)
-            .end;
+        let end = |layout: &Self, place| {
+            let rows = options.step_tokens as usize;
+            layout.tables(place, rows, slots, slots).end
+        };
+        layout.steps[1] = end(&layout, 0);
+        layout.bytes = end(&layout, 1);
         layout
     }
 
-    fn tables(&self, rows: usize, sequences: usize, samples: usize) -> Tables {
+    fn tables(&self, place: usize, rows: usize, sequences: usize, samples: usize) -> Tables {
         let after = |offset: usize, bytes: usize| (offset + bytes).next_multiple_of(ALIGN);
-        let row_table = after(self.step, size_of::<abi::tg_step>());
+        let row_table = after(self.steps[place], size_of::<abi::tg_step>());
         let sequence_table = after(row_table, rows * size_of::<abi::tg_row>());
         let sample_table = after(sequence_table, sequences * size_of::<abi::tg_sequence>());
         let slot_sequences = after(sample_table, samples * size_of::<u32>());
@@ -83,6 +92,11 @@ impl Layout {
             end: after(slot_sequences, self.slots * size_of::<u32>()),
         }
     }
+}
+
+/// Bytes that a [`Mirror`] takes in device memory, and as many in pinned memory.
+pub fn mirror_bytes(options: &EngineOptions) -> usize {
+    Layout::new(options).bytes
 }
 
 /// The mirror and, in pinned memory at the same offsets, what is copied to and from it.
@@ -103,7 +117,7 @@ impl Mirror {
         let layout = Layout::new(options);
         let mirror = Self {
             layout,
-            device: Buffer::new(context, layout.bytes)?,
+            device: Buffer::named(context, "the step's tables", layout.bytes)?,
             staging: Pinned::new(context, layout.bytes)?,
         };
         let mut head = abi::tg_state {
@@ -130,43 +144,39 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Where kernels find the step.
+    /// Where kernels find the step of the first place.
     pub fn at(&self) -> StepAt {
+        self.place(0)
+    }
+
+    /// Where kernels find the step of a place.
+    pub fn place(&self, place: usize) -> StepAt {
         StepAt {
             state: self.device.at(0),
-            step: self.device.at(self.layout.step),
+            step: self.device.at(self.layout.steps[place]),
         }
     }
 
-    /// Queues the copies that make `step` the mirror's step. Until they have run, the next call must wait.
+    /// Queues the copies that make `step` the step of the first place. Until they have run, the next call must wait.
     ///
     /// # Errors
     /// The driver refuses a copy.
     pub fn send_step(&mut self, stream: &CudaStream, step: &StepView<'_>) -> Result<()> {
-        let (rows, sequences, samples) = (step.rows(), step.sequences(), step.sample_rows());
-        let tables = self
-            .layout
-            .tables(rows.len(), sequences.len(), samples.len());
-        self.put(
-            self.layout.step,
-            &[abi::tg_step {
-                row_table: tables.rows as u64,
-                sequence_table: tables.sequences as u64,
-                sample_table: tables.samples as u64,
-                sampled_table: self.layout.sampled as u64,
-                slot_sequence_table: tables.slot_sequences as u64,
-                ..*step.header()
-            }],
-        );
-        self.put(tables.rows, rows);
-        self.put(tables.sequences, sequences);
-        self.put(tables.samples, samples);
-        let mut slot_sequences = vec![abi::TG_NONE; self.layout.slots];
+        // With no other step on the GPU, what the step before has sampled is known here.
+        let row = |row: &abi::tg_row| abi::tg_row {
+            token: match row.token {
+                token if token < -1 => step.token(row),
+                token => token,
+            },
+            ..*row
+        };
+        let rows: Vec<_> = step.rows().iter().map(row).collect();
+        let tables = self.put_step(0, step, &rows);
+        let sequences = step.sequences();
         let mut first_slots: Option<Range<usize>> = None;
         let mut slots_end = 0;
-        for (index, sequence) in sequences.iter().enumerate() {
+        for sequence in sequences {
             let slot = sequence.slot as usize;
-            slot_sequences[slot] = index as u32;
             slots_end = slots_end.max(slot + 1);
             let view = step.slot(sequence.slot);
             let entry = abi::tg_slot {
@@ -186,8 +196,6 @@ impl Mirror {
                 first_slots = Some(so_far.start.min(slot)..so_far.end.max(slot + 1));
             }
         }
-        self.put(tables.slot_sequences, &slot_sequences);
-
         // Rows of other slots in between go over as they were sent before.
         if let Some(slots) = first_slots {
             self.send(stream, self.page_row(slots.start)..self.page_row(slots.end))?;
@@ -197,19 +205,70 @@ impl Mirror {
             stream,
             self.layout.slot_table..self.layout.slot_table + slots,
         )?;
-        self.send(stream, self.layout.step..tables.end)
+        self.send(stream, self.layout.steps[0]..tables.end)
     }
 
-    /// Waits for everything on the stream, then hands the samples that the mirror's step has left to `step`.
+    /// Queues the copy that makes `step` the step of `place`, with the step ahead of it in the other place, where it
+    /// may still run: one of the same sequences, whose slots and pages have gone over before, and which samples what
+    /// this one's rows start from. Until the copy has run, nobody sends to this place.
+    ///
+    /// # Errors
+    /// The driver refuses the copy.
+    pub fn send_ahead(
+        &mut self,
+        stream: &CudaStream,
+        place: usize,
+        step: &StepView<'_>,
+    ) -> Result<()> {
+        let tables = self.put_step(place, step, step.rows());
+        self.send(stream, self.layout.steps[place]..tables.end)
+    }
+
+    /// Writes a step, with these rows, and its tables into the staging memory.
+    fn put_step(&self, place: usize, step: &StepView<'_>, rows: &[abi::tg_row]) -> Tables {
+        let (sequences, samples) = (step.sequences(), step.sample_rows());
+        let tables = self
+            .layout
+            .tables(place, rows.len(), sequences.len(), samples.len());
+        self.put(
+            self.layout.steps[place],
+            &[abi::tg_step {
+                row_table: tables.rows as u64,
+                sequence_table: tables.sequences as u64,
+                sample_table: tables.samples as u64,
+                sampled_table: self.layout.sampled[place] as u64,
+                slot_sequence_table: tables.slot_sequences as u64,
+                earlier_table: self.layout.sampled[1 - place] as u64,
+                ..*step.header()
+            }],
+        );
+        self.put(tables.rows, rows);
+        self.put(tables.sequences, sequences);
+        self.put(tables.samples, samples);
+        let mut slot_sequences = vec![abi::TG_NONE; self.layout.slots];
+        for (index, sequence) in sequences.iter().enumerate() {
+            slot_sequences[sequence.slot as usize] = index as u32;
+        }
+        self.put(tables.slot_sequences, &slot_sequences);
+        tables
+    }
+
+    /// Waits for everything on the stream, then hands the samples that the step of `place` has left to `step`.
     ///
     /// # Errors
     /// Something on the stream failed.
-    pub fn take_samples(&mut self, stream: &CudaStream, step: &StepView<'_>) -> Result<()> {
+    pub fn take_samples(
+        &mut self,
+        stream: &CudaStream,
+        place: usize,
+        step: &StepView<'_>,
+    ) -> Result<()> {
         let refused = |error| failed("copying from the GPU", error);
         let count = step.sample_rows().len();
         let bytes = count * size_of::<abi::tg_sampled>();
-        let at = self.layout.sampled;
+        let at = self.layout.sampled[place];
         if bytes > 0 {
+            stream.context().bind_to_thread().map_err(refused)?;
             // SAFETY: the range lies in both allocations, and `self` is borrowed alone until the copy is done below.
             unsafe {
                 let to =
@@ -282,28 +341,32 @@ mod tests {
         };
         let layout = Layout::new(&options);
         assert_eq!(layout.max_pages, 7);
+        let samples_bytes = 5 * size_of::<abi::tg_sampled>();
         let fixed = [
             (0, size_of::<abi::tg_state>()),
             (layout.page_table, 5 * 7 * 4),
-            (layout.sampled, 5 * size_of::<abi::tg_sampled>()),
+            (layout.sampled[0], samples_bytes),
+            (layout.sampled[1], samples_bytes),
             (layout.slot_table, 5 * size_of::<abi::tg_slot>()),
-            (layout.step, size_of::<abi::tg_step>()),
         ];
         for (rows, sequences, samples) in [(1, 1, 0), (5, 5, 5), (77, 5, 5), (76, 1, 1)] {
-            let tables = layout.tables(rows, sequences, samples);
             let mut places = fixed.to_vec();
-            places.extend([
-                (tables.rows, rows * size_of::<abi::tg_row>()),
-                (tables.sequences, sequences * size_of::<abi::tg_sequence>()),
-                (tables.samples, samples * 4),
-                (tables.slot_sequences, 5 * 4),
-                (tables.end, 0),
-            ]);
+            for place in 0..PLACES {
+                let tables = layout.tables(place, rows, sequences, samples);
+                places.extend([
+                    (layout.steps[place], size_of::<abi::tg_step>()),
+                    (tables.rows, rows * size_of::<abi::tg_row>()),
+                    (tables.sequences, sequences * size_of::<abi::tg_sequence>()),
+                    (tables.samples, samples * 4),
+                    (tables.slot_sequences, 5 * 4),
+                    (tables.end, 0),
+                ]);
+                assert!(tables.end <= layout.bytes);
+            }
             for pair in places.windows(2) {
                 assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
                 assert!(pair[1].0.is_multiple_of(ALIGN));
             }
-            assert!(tables.end <= layout.bytes);
         }
     }
 }

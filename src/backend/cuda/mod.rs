@@ -3,6 +3,7 @@
 //! The driver (libcuda) is loaded at run time, so one binary runs with and without a GPU; nothing here links
 //! to CUDA. May use `plan`, `model`, `sys` and `error`.
 
+pub mod ahead;
 pub mod audit;
 pub mod buffer;
 pub mod delivery;

@@ -1,0 +1,149 @@
+//! The `replay` command.
+
+use super::args::{BucketArgs, Launch, ReplayArgs, RunArgs};
+use super::target::Target;
+use super::{Exit, print, settings};
+use crate::backend::{LogitsSink, SharedSink, StageBackend, cpu};
+use crate::error::{Error, Result};
+use crate::io::record::{Header, Line, Reader};
+use crate::io::replay::replay;
+use crate::model::{Model, ModelSource};
+use crate::plan::{Limits, Plan};
+use crate::telemetry::warn;
+use std::path::Path;
+use std::sync::Arc;
+
+pub fn run(args: ReplayArgs) -> Result<Exit> {
+    let mut recording = Reader::open(&args.record)?;
+    let header = recording.header.clone();
+    if args.launch == Some(Launch::DeviceGraph) {
+        return Err(Error::Usage(
+            "--launch device-graph: the host replays a schedule, expected host-kernels or host-graph".into(),
+        ));
+    }
+    let source = ModelSource::parse(&args.model.model)?;
+    let target = target(args, &header)?;
+    let (plan, path) = (
+        plan(&source, &target, &header)?,
+        recording.path().to_owned(),
+    );
+    check_prompts(&path, plan.config.vocab_size as u32)?;
+    let stages = stages(&source, &target, &plan, &header)?;
+    let replayed = replay(&mut recording, stages)?;
+    print(format!("{replayed}\n").as_bytes())?;
+    if replayed.difference.is_some() {
+        return Ok(Exit::Disagreed);
+    }
+    if !replayed.complete {
+        warn(&format!(
+            "{}: the recorded run did not come to its end, and what it has was replayed",
+            path.display()
+        ));
+    }
+    Ok(Exit::Done)
+}
+
+/// Where to replay; on a GPU in the recorded type, unless another is asked for.
+fn target(args: ReplayArgs, header: &Header) -> Result<Target> {
+    let chosen = args.precision.dtype().is_some();
+    let run = RunArgs {
+        device: args.device,
+        precision: args.precision,
+        launch: args.launch,
+        ahead: false,
+        step_timeout_ms: None,
+        buckets: BucketArgs { bucket_file: None },
+    };
+    let mut target = run.target()?;
+    target.warn_if_passed_over();
+    #[cfg(feature = "cuda")]
+    if let (Target::Gpu { launch, .. }, None) = (&mut target, args.launch) {
+        *launch = crate::runtime::cuda::Launch::HostKernels;
+    }
+    if !chosen && header.device != "cpu" {
+        target.set_dtype(&header.dtype)?;
+    }
+    Ok(target)
+}
+
+/// The recorded sizes as a plan of this model, in this device's memory.
+fn plan(source: &ModelSource, target: &Target, header: &Header) -> Result<Plan> {
+    let shape = &header.engine;
+    let (config, _) = source.config()?;
+    let limits = Limits {
+        max_seqs: Some(shape.options.max_seqs),
+        max_context: Some(shape.options.max_context),
+        page_tokens: Some(shape.options.page_tokens),
+        step_tokens: Some(shape.options.step_tokens),
+        chunk_align: Some(shape.options.chunk_align),
+        stages: Some(shape.stages as usize),
+        steps_in_flight: Some(shape.options.steps_in_flight),
+    };
+    let buckets = BucketArgs { bucket_file: None };
+    let mut plan = settings::plan(&Arc::new(config), &buckets, &limits)?;
+    plan.ladders = shape.ladders.clone();
+    let memory = settings::memory(source, target, &plan, &limits, target.budget(None)?, true)?;
+    if memory.options.pages < shape.options.pages {
+        return Err(Error::Memory(format!(
+            "the recorded run had {} pages of {} tokens, found room for {}: free memory or replay on a larger device",
+            shape.options.pages, shape.options.page_tokens, memory.options.pages
+        )));
+    }
+    Ok(plan)
+}
+
+/// Backends trust the tokens that they are given.
+fn check_prompts(path: &Path, vocab_size: u32) -> Result<()> {
+    let mut recording = Reader::open(path)?;
+    while let Some(line) = recording.next_line()? {
+        if let Line::Request(request) = line
+            && let Some(token) = request.prompt.iter().find(|&&token| token >= vocab_size)
+        {
+            return Err(recording.wrong(format!(
+                "found token {token}, expected one below the model's {vocab_size}: replay with the recorded model, {}",
+                recording.header.model
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn stages(
+    source: &ModelSource,
+    target: &Target,
+    plan: &Plan,
+    header: &Header,
+) -> Result<Vec<Box<dyn StageBackend>>> {
+    let model = Model::load(source)?;
+    for warning in &model.warnings {
+        warn(warning);
+    }
+    let sink: SharedSink = Some(Arc::new(Unread));
+    let options = &header.engine.options;
+    match target {
+        Target::Cpu { .. } => cpu::stages(&Arc::new(model), plan, options, &sink),
+        #[cfg(feature = "cuda")]
+        Target::Gpu {
+            gpu, dtype, launch, ..
+        } => {
+            use crate::backend::cuda::hosted::HostLaunch;
+            use crate::runtime::cuda;
+            let way = match launch {
+                cuda::Launch::HostGraph | cuda::Launch::HostGraphAhead => HostLaunch::Graph,
+                // Nothing is left for the GPU to schedule.
+                cuda::Launch::HostKernels | cuda::Launch::DeviceGraph => HostLaunch::Kernels,
+            };
+            let stage = cuda::host_stage(gpu, &model, plan, options, *dtype, way, &sink)?;
+            Ok(vec![stage])
+        }
+    }
+}
+
+/// Takes logits that only the recorded run had a use for.
+struct Unread;
+
+impl LogitsSink for Unread {
+    fn rows(&self, _: u64, _: u32, _: &[f32]) -> Result<()> {
+        Ok(())
+    }
+}

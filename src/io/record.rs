@@ -1,0 +1,138 @@
+//! A run on record: what `--record` writes and `replay` reads.
+//!
+//! A file of JSON lines, each an object with one key that says what the line is:
+//!
+//! | key | holds |
+//! |---|---|
+//! | `header` | the first line: the format's version, the model, device, dtype and launch way as the user named them, and the engine's sizes |
+//! | `request` | the next request (they count from 0) as the scheduler was given it |
+//! | `cancel` | a request that the host asked to end early |
+//! | `turn` | a `tg_trace` record of kernels/abi.h: a turn of the scheduler, what it saw and what came of it |
+//! | `token`, `end` | what the host was told, in this order; log-probabilities are the bits of an f32 |
+//! | `done` | the last line of a run that came to its end |
+//!
+//! A request, and a cancel, stands before every turn that has seen it. Tokens and ends are in order among themselves,
+//! and so are turns; how the two mix says nothing.
+
+pub mod lines;
+pub mod turn;
+
+pub use lines::{Done, EndLine, Header, Line, TokenLine, VERSION};
+pub use turn::Turn;
+
+use crate::error::{Error, Result};
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// A recording that is being written.
+pub struct Writer {
+    out: BufWriter<File>,
+    path: PathBuf,
+}
+
+impl Writer {
+    /// Makes the file, or empties it.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn create(path: &Path) -> Result<Self> {
+        let file = File::create(path).map_err(|error| Error::create(path, &error))?;
+        Ok(Self {
+            out: BufWriter::with_capacity(1 << 20, file),
+            path: path.to_owned(),
+        })
+    }
+
+    /// # Errors
+    /// The file cannot be written.
+    pub fn put(&mut self, line: &Line) -> Result<()> {
+        serde_json::to_writer(&mut self.out, line)
+            .map_err(std::io::Error::from)
+            .and_then(|()| self.out.write_all(b"\n"))
+            .map_err(|error| Error::io(&self.path, error))
+    }
+
+    /// Everything so far is in the file.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn flush(&mut self) -> Result<()> {
+        self.out
+            .flush()
+            .map_err(|error| Error::io(&self.path, error))
+    }
+}
+
+/// A recording that is being read.
+pub struct Reader {
+    input: BufReader<File>,
+    path: PathBuf,
+    line: u64,
+    pub header: Header,
+}
+
+impl Reader {
+    /// # Errors
+    /// There is no such file, or it does not begin as a recording of this version.
+    pub fn open(path: &Path) -> Result<Self> {
+        let expected = "a file that --record wrote";
+        let file = File::open(path).map_err(|error| Error::open(path, &error, expected))?;
+        let mut input = BufReader::with_capacity(1 << 20, file);
+        let mut text = String::new();
+        input
+            .read_line(&mut text)
+            .map_err(|error| Error::io(path, error))?;
+        let header = match serde_json::from_str(&text) {
+            Ok(Line::Header(header)) if header.version == VERSION => *header,
+            Ok(Line::Header(header)) => {
+                return Err(Error::file(
+                    path,
+                    format!(
+                        "found a recording of version {}, expected {VERSION}: record the run again",
+                        header.version
+                    ),
+                ));
+            }
+            _ => {
+                return Err(Error::file(
+                    path,
+                    format!("line 1: found no header, expected {expected}"),
+                ));
+            }
+        };
+        Ok(Self {
+            input,
+            path: path.to_owned(),
+            line: 1,
+            header,
+        })
+    }
+
+    /// The next line. `None` at the end, also where the last line was cut off.
+    ///
+    /// # Errors
+    /// The file cannot be read, or a line is none that a recording has.
+    pub fn next_line(&mut self) -> Result<Option<Line>> {
+        let mut text = String::new();
+        self.input
+            .read_line(&mut text)
+            .map_err(|error| Error::io(&self.path, error))?;
+        self.line += 1;
+        if !text.ends_with('\n') {
+            return Ok(None);
+        }
+        serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|error| self.wrong(format!("{error}, expected a line that --record writes")))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// An error of the line that was read last.
+    pub fn wrong(&self, message: impl std::fmt::Display) -> Error {
+        Error::file(&self.path, format!("line {}: {message}", self.line))
+    }
+}

@@ -1,0 +1,106 @@
+//! The lines of a recording as JSON.
+
+use super::turn::Turn;
+use crate::runtime::{EndReason, EngineShape, Event, Request, TokenLogprobs};
+use serde::{Deserialize, Serialize};
+
+/// Of the format: another number is another format.
+pub const VERSION: u32 = 1;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Line {
+    Header(Box<Header>),
+    Request(Box<Request>),
+    Cancel(u64),
+    Turn(Box<Turn>),
+    Token(TokenLine),
+    End(EndLine),
+    Done(Done),
+}
+
+/// What was run, and with which sizes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    pub version: u32,
+    /// As in `--model`.
+    pub model: String,
+    /// `cpu` or `cuda`
+    pub device: String,
+    /// `f32`, `bf16` or `f16`
+    pub dtype: String,
+    /// As in `--launch`; `None` on the CPU.
+    pub launch: Option<String>,
+    pub engine: EngineShape,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenLine {
+    pub request: u64,
+    /// 0 for the first new token.
+    pub index: u32,
+    pub token: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<LogprobBits>,
+}
+
+/// [`TokenLogprobs`] as the bits of its numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogprobBits {
+    /// Of the token itself.
+    pub own: u32,
+    /// Id and bits, best first.
+    pub top: Vec<(u32, u32)>,
+}
+
+impl From<&TokenLogprobs> for LogprobBits {
+    fn from(logprobs: &TokenLogprobs) -> Self {
+        let top = logprobs.top.iter();
+        Self {
+            own: logprobs.logprob.to_bits(),
+            top: top.map(|&(id, value)| (id, value.to_bits())).collect(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndLine {
+    pub request: u64,
+    pub reason: EndReason,
+    /// Tokens generated.
+    pub tokens: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    pub turns: u64,
+    pub tokens: u64,
+}
+
+impl From<&Event> for Line {
+    fn from(event: &Event) -> Self {
+        match event {
+            Event::Token {
+                request,
+                token,
+                index,
+                logprobs,
+            } => Self::Token(TokenLine {
+                request: *request,
+                index: *index,
+                token: *token,
+                logprobs: logprobs.as_ref().map(Into::into),
+            }),
+            Event::End {
+                request,
+                reason,
+                tokens,
+                ..
+            } => Self::End(EndLine {
+                request: *request,
+                reason: *reason,
+                tokens: *tokens,
+            }),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A recorded schedule once more: the core composes each step again from the recorded inputs, and the backends run it.
+
+use super::core::{Action, Core};
+use super::options::EngineShape;
+use super::request::{Event, Request};
+use super::rings::HostRings;
+use crate::backend::StageBackend;
+use crate::error::{Error, Result};
+use crate::sys::abi;
+use std::collections::VecDeque;
+
+/// Takes the requests, cancels and trace records of a run in their order and gives the run's events again.
+pub struct Replayer {
+    core: Core,
+    rings: HostRings,
+    stages: Vec<Box<dyn StageBackend>>,
+    /// Not yet seen by a turn.
+    requests: VecDeque<Request>,
+    cancels: VecDeque<u64>,
+    pushed: u64,
+    cancelled: u64,
+    steps: u64,
+}
+
+impl Replayer {
+    /// `shape` is that of the run. `stages` are fresh, one after the other the whole model, and made for the shape's
+    /// options; how many there are is of no matter.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a shape that breaks one of the core's rules.
+    pub fn new(shape: &EngineShape, stages: Vec<Box<dyn StageBackend>>) -> Result<Self> {
+        let (core, rings, _) = Core::of(shape, false)?;
+        Ok(Self {
+            core,
+            rings,
+            stages,
+            requests: VecDeque::new(),
+            cancels: VecDeque::new(),
+            pushed: 0,
+            cancelled: 0,
+            steps: 0,
+        })
+    }
+
+    /// The next request, before the first turn that has seen it.
+    pub fn request(&mut self, request: Request) {
+        self.requests.push_back(request);
+    }
+
+    /// The next cancel, likewise.
+    pub fn cancel(&mut self, request: u64) {
+        self.cancels.push_back(request);
+    }
+
+    /// Steps that were run.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Takes the recorded turn again, runs the step that it composes, and gives its events to `heard`.
+    ///
+    /// # Errors
+    /// [`Error::Runtime`] where the core comes to another outcome than the recorded one, a request or cancel is
+    /// missing, or a backend fails.
+    pub fn turn(&mut self, record: &abi::tg_trace, heard: &mut dyn FnMut(Event)) -> Result<()> {
+        self.push(record)?;
+        let action = self.core.replay(&record.inputs).action;
+        let outcome = self.core.raw_outcome();
+        if outcome != record.outcome {
+            return Err(Error::Runtime(format!(
+                "turn {}: the core comes to {outcome:?}, recorded {:?}: this version schedules differently, replay with the one that recorded",
+                record.turn, record.outcome
+            )));
+        }
+        if let Action::Step(number) = action {
+            for stage in &mut self.stages {
+                stage.run(&self.core.step(number))?;
+            }
+            self.steps += 1;
+        }
+        while let Some(event) = self.rings.pop_event() {
+            heard(event);
+        }
+        Ok(())
+    }
+
+    /// Puts what the turn has seen into the rings. There is room, since there was when the run was recorded.
+    fn push(&mut self, record: &abi::tg_trace) -> Result<()> {
+        let lacks = |what: &str, number: u64| {
+            Error::Runtime(format!(
+                "turn {} has seen {what} {number}, which the recording lacks or which does not fit its rings",
+                record.turn
+            ))
+        };
+        while self.pushed < record.inputs.request_head {
+            let request = self.requests.pop_front();
+            let request = request.ok_or_else(|| lacks("request", self.pushed))?;
+            if self.rings.try_push_request(&request)? != Some(self.pushed) {
+                return Err(lacks("request", self.pushed));
+            }
+            self.pushed += 1;
+        }
+        while self.cancelled < record.inputs.control_head {
+            let cancel = self.cancels.pop_front();
+            if !cancel.is_some_and(|request| self.rings.push_cancel(request)) {
+                return Err(lacks("cancel", self.cancelled));
+            }
+            self.cancelled += 1;
+        }
+        Ok(())
+    }
+}
