@@ -19,7 +19,8 @@
 
 #define TG_ABI_VERSION 1u
 
-#define TG_MAX_LANES 256u     /* threads of the dispatcher, at most */
+#define TG_MAX_LANES 256u     /* lanes of a turn, at most */
+#define TG_DISPATCH_THREADS 288u /* of the dispatcher: that many lanes, and a warp that launches */
 #define TG_MAX_SLOTS 1024u    /* sequences running at once, at most */
 #define TG_MAX_STEPS 16u      /* steps (micro-batches) in flight, at most */
 #define TG_MAX_STAGES 16u

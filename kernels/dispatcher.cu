@@ -2,14 +2,23 @@
  * only node of the idle graph: one turn of the core, then the tail launch of what comes next.
  *
  * Cost: one block, a barrier for each phase; nothing here scales with the model. Per-slot work is spread
- * over the threads by the core itself (a lane is a thread).
+ * over the threads by the core itself (a lane is a thread). One more warp only launches: what comes next is known
+ * before the turn is through with what it leaves for the host, in a routine turn even before that has begun.
  *
- * Launch: grid = 1, block = TG_MAX_LANES.
+ * Launch: grid = 1, block = DISPATCH_THREADS.
  */
 #include "pdl.cuh"
 #include "sched/sched.c"
 
 #include <cuda_runtime.h>
+
+constexpr uint32_t LANES = TG_MAX_LANES, DISPATCH_THREADS = TG_DISPATCH_THREADS;
+
+/* Barriers by their numbers; 0 is __syncthreads(). */
+constexpr int PHASE_BARRIER = 1, NEXT_BARRIER = 2;
+
+/* Of the lanes alone. */
+__device__ inline void lanes_barrier() { asm volatile("bar.sync %0, %1;" ::"n"(PHASE_BARRIER), "n"(LANES) : "memory"); }
 
 /* While nothing is to be done the dispatcher polls, with pauses that grow from the first to the last. Then
  * it hands over to the idle graph and so to itself: no kernel runs for longer than this without an end. */
@@ -41,59 +50,95 @@ __device__ inline void look(const tg_rings *rings) {
   *to = value;
 }
 
-/* One turn, all threads, with what was last looked at. Returns the action to every thread. */
-__device__ inline uint32_t turn(tg_state *state, tg_rings *rings) {
+/* What the launching warp is to do. */
+struct Next {
+  uint32_t action; /* TG_ACTION_* */
+  uint32_t kind, bucket;
+  uint32_t again;  /* nothing: the lanes take another turn */
+};
+
+/* All lanes, once a turn: tells the launching warp, and goes on. */
+__device__ inline void decide(Next &next, Next what) {
+  if (threadIdx.x == 0) next = what;
+  asm volatile("bar.arrive %0, %1;" ::"n"(NEXT_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+}
+
+/* One turn, all lanes, with what was last looked at. `last`: if nothing is to be done, the idle graph follows. */
+__device__ inline Next turn(tg_state *state, tg_rings *rings, Next &next, bool last) {
   __shared__ uint64_t start_ns;
   if (threadIdx.x == 0) start_ns = now_ns();
-  __syncthreads();
+  lanes_barrier();
+  bool routine = false;
 #pragma unroll
-  for (uint32_t phase = 0; phase < TG_PHASES; phase++) {
-    tg_phase(state, rings, start_ns, phase, threadIdx.x, blockDim.x);
-    __syncthreads();
+  for (uint32_t phase = 0; phase < TG_FINISH_PHASE; phase++) {
+    if (phase == TG_COLLECT_PHASE) {
+      routine = tg_is_routine(state);
+      if (routine) decide(next, Next{TG_ACTION_STEP, state->outcome.kind, state->outcome.bucket, 0}); /* as before */
+    } else if (phase > TG_COLLECT_PHASE && routine) {
+      continue;
+    }
+    tg_phase(state, rings, start_ns, phase, threadIdx.x, LANES);
+    lanes_barrier();
   }
-  return state->outcome.action;
+  tg_phase(state, rings, start_ns, TG_FINISH_PHASE, threadIdx.x, LANES);
+  lanes_barrier();
+  const tg_outcome *outcome = &state->outcome;
+  const bool waits = outcome->action == TG_ACTION_IDLE || outcome->action == TG_ACTION_BLOCKED;
+  const Next what = {outcome->action, outcome->kind, outcome->bucket, waits && !last};
+  if (!routine) decide(next, what);
+  return what;
 }
 
 /* Hands over to the graphs of the composed step, or to the idle graph. They start once this graph has ended, one
  * after the other. 0 where the GPU refused. */
-__device__ inline uint32_t launch_next(const tg_state *state, const tg_graphs *graphs, uint32_t action) {
-  const tg_outcome *outcome = &state->outcome;
-  uint64_t count = action == TG_ACTION_STEP ? graphs->stages : 1u;
+__device__ inline uint32_t launch(const Next &next, const tg_graphs *graphs) {
+  const bool step = next.action == TG_ACTION_STEP;
+  if (!step && next.action != TG_ACTION_IDLE && next.action != TG_ACTION_BLOCKED) return 1;
+  uint64_t count = step ? graphs->stages : 1u;
   for (uint64_t stage = 0; stage < count; stage++) {
-    uint64_t next = action == TG_ACTION_STEP ? graphs->step[stage][outcome->kind][outcome->bucket] : graphs->idle;
-    if (cudaGraphLaunch((cudaGraphExec_t)next, cudaStreamGraphTailLaunch) != cudaSuccess) return 0;
+    uint64_t graph = step ? graphs->step[stage][next.kind][next.bucket] : graphs->idle;
+    if (cudaGraphLaunch((cudaGraphExec_t)graph, cudaStreamGraphTailLaunch) != cudaSuccess) return 0;
   }
   return 1;
 }
 
-/* `ran` is 1 in a step graph, where this node comes after the step that the last turn composed: its results
- * are in the step's sampled_table. It is 0 in the idle graph. `layout` is a copy of the rings' head in device
- * memory. */
-extern "C" __global__ void __launch_bounds__(TG_MAX_LANES)
-    tg_dispatch(tg_state *state, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, uint32_t ran) {
-  __shared__ uint32_t launched;
-  if (threadIdx.x == 0) {
-    tg_device.layout = layout;
-    tg_device.releases = 0;
-    launched = 1;
-  }
-  look(rings);
-  begin_kernel();
-  if (ran && threadIdx.x == 0 && !tg_mailbox_post(&state->mailbox[0], state->outcome.step)) state->error = TG_ERROR_MAILBOX;
-  __syncthreads();
+/* The head of the state block, up to the mailboxes, which others may write. */
+constexpr uint32_t HEAD_BYTES = offsetof(tg_state, mailbox);
+static_assert(HEAD_BYTES % sizeof(uint4) == 0 && HEAD_BYTES / sizeof(uint4) <= TG_MAX_LANES, "a load a thread");
+constexpr uint32_t LAYOUT_AT = offsetof(tg_rings, bytes), LAYOUT_BYTES = sizeof(tg_rings) - LAYOUT_AT;
+static_assert(LAYOUT_AT % sizeof(uint4) == 0 && sizeof(tg_device) % sizeof(uint4) == 0 && LAYOUT_BYTES % sizeof(uint4) == 0, "copied in 16s");
 
+__device__ inline void copy(void *to, const void *from, uint32_t bytes, uint32_t thread, uint32_t threads) {
+  uint4 *out = static_cast<uint4 *>(to);
+  const uint4 *in = static_cast<const uint4 *>(from);
+  for (uint32_t i = thread; i < bytes / sizeof(uint4); i += threads) out[i] = in[i];
+}
+
+/* Brings what a turn will look at near, since the step that runs has read more weights than the cache holds. */
+__device__ inline void bring(tg_state *state, const tg_graphs *graphs) {
+  const uint32_t t = threadIdx.x;
+  const tg_step *step = tg_step_at(state, state->steps_collected);
+  if (tg_device.returned_step != TG_NO_STEP && t < min(step->decode_rows, LANES)) tg_device_near[t] = tg_near_of(state, step, t);
+  if (t < step->sample_rows) prefetch_line(&tg_samples(state, step)[t]);
+  if (t < state->config.slots) prefetch_line(&tg_slots(state)[t].phase);
+  if (t < TG_KINDS) prefetch_line(graphs->step[0][t]);
+  if (t == TG_KINDS) prefetch_line(graphs);
+}
+
+/* The lanes: turns until there is something for the launching warp to do. */
+__device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *rings, Next &next) {
   uint32_t pause_ns = FIRST_PAUSE_NS;
   for (uint32_t poll = 0;; poll++) {
-    uint32_t action = turn(state, rings);
-    bool waits = action == TG_ACTION_IDLE || action == TG_ACTION_BLOCKED;
-    bool again = waits && poll < POLLS;
-    /* While the first thread sends what this turn leaves for the host, one of another warp launches. */
-    if (threadIdx.x == 32 && !again && (waits || action == TG_ACTION_STEP)) launched = launch_next(state, graphs, action);
-    if (threadIdx.x == 0) {
-      tg_trace_write(state, rings, now_ns(), 0);
-      tg_flush();
+    const bool again = turn(state, rings, next, poll == POLLS).again;
+    /* While the first warp sends what this turn leaves for the host, the others take the state's head back. */
+    if (threadIdx.x == 0) tg_trace_write(state, rings, now_ns(), 0);
+    lanes_barrier();
+    if (threadIdx.x == 0) tg_flush();
+    if (!again) {
+      if (threadIdx.x >= 32) copy(block, state, HEAD_BYTES, threadIdx.x - 32, LANES - 32);
+      return;
     }
-    if (!again) break;
+    __syncthreads(); /* the launching warp has seen that there is nothing for it */
     if (state->outcome.changed) {
       pause_ns = FIRST_PAUSE_NS; /* it found something new, so there may be more at once */
     } else {
@@ -102,9 +147,45 @@ extern "C" __global__ void __launch_bounds__(TG_MAX_LANES)
     }
     look(rings);
   }
+}
+
+/* `ran` is 1 in a step graph, where this node comes after the step that the last turn composed: its results
+ * are in the step's sampled_table. It is 0 in the idle graph. `layout` is a copy of the rings' head in device
+ * memory. No kernel of a step writes the state's head, so it is brought while they still run. */
+extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
+    tg_dispatch(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, uint32_t ran) {
+  __shared__ Next next;
+  __shared__ uint32_t launched;
+  __shared__ __align__(16) unsigned char head[HEAD_BYTES];
+  tg_state *state = reinterpret_cast<tg_state *>(head);
+  let_next_kernel_start();
+  copy(state, block, HEAD_BYTES, threadIdx.x, DISPATCH_THREADS);
+  copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, DISPATCH_THREADS);
+  look(rings);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    tg_device.block = block;
+    tg_device.returned_step = ran ? state->outcome.step : TG_NO_STEP;
+    tg_device.releases = 0;
+    tg_device_turn.ends_something = 0;
+  }
+  __syncthreads();
+  bring(state, graphs);
+  wait_for_earlier_kernels();
+
+  if (threadIdx.x < LANES) {
+    take_turns(state, block, rings, next);
+  } else {
+    for (;;) {
+      asm volatile("bar.sync %0, %1;" ::"n"(NEXT_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+      if (!next.again) break;
+      __syncthreads();
+    }
+    if (threadIdx.x == LANES) launched = launch(next, graphs);
+  }
   __syncthreads();
   if (threadIdx.x == 0 && !launched) {
-    state->error = TG_ERROR_LAUNCH;
+    block->error = TG_ERROR_LAUNCH;
     tg_release(&rings->action.value, (uint64_t)TG_ERROR_LAUNCH << 32 | TG_ACTION_ERROR);
   }
 }

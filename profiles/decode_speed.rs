@@ -1,11 +1,13 @@
 //! Times decode steps of a model on a GPU, in the ways to launch them, and prints JSON:
 //!
-//!     cargo run --release --features cuda --example decode_speed -- random:lfm2-8b-a1b bf16 [STEPS [BUSY]]
+//!     cargo run --release --features cuda --example decode_speed -- random:lfm2-8b-a1b bf16 [STEPS [BUSY [WAY,WAY,...]]]
 //!
 //! A step's time is from the turn that composed it to the turn that composed the next one, by the clock of whoever
-//! turns, over steps that all running sequences are in: at least STEPS (140) of them for each batch. With BUSY, all is
-//! measured twice: with the host idle, and beside that many threads that spin. `bare_ms` is the same step's graph
-//! without a dispatcher, launched again and again by the host with nothing in between.
+//! turns, over steps that all running sequences are in: at least STEPS (140) of them for each batch. `turn_us` of it is
+//! the scheduler's turn. With BUSY, all is measured twice: with the host idle, and beside that many threads that spin.
+//! `bare_ms` is the graph without a dispatcher, launched again and again by the host with nothing in between: the
+//! median over every eighth step of a run, since steps differ in the experts that they read. With WAYS (of bare,
+//! host-kernels, host-graph, host-graph-ahead and device-graph) only those.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -31,10 +33,10 @@ const PROMPT_TOKENS: u32 = 32;
 const NEW_TOKENS: u32 = 160;
 /// Before these the clocks of the GPU are not up.
 const WARM_STEPS: usize = 16;
-/// Of the bare graph, in a row.
-const BARE_LAUNCHES: u32 = 200;
-/// Steps of a run that pass before its graph is timed bare.
-const STEPS_BEFORE_BARE: u32 = 80;
+/// Of one step's bare graph, in a row.
+const BARE_LAUNCHES: u32 = 50;
+/// Every so many steps the graph is timed bare.
+const STEPS_PER_BARE: u32 = 8;
 
 const OPTIONS: EngineOptions = EngineOptions {
     max_seqs: 256,
@@ -80,6 +82,8 @@ struct Batch {
     p99_ms: f64,
     p99_9_ms: f64,
     least_ms: f64,
+    /// Median.
+    turn_us: f64,
 }
 
 /// What is measured.
@@ -93,9 +97,10 @@ struct Job<'a> {
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let usage = || Error::Usage("expected MODEL and bf16, f16 or f32, then STEPS and BUSY".into());
+    let usage =
+        || Error::Usage("expected MODEL and bf16, f16 or f32, then STEPS, BUSY and WAYS".into());
     let (name, dtype, numbers) = match &arguments[..] {
-        [name, dtype, numbers @ ..] if numbers.len() <= 2 => (name, dtype, numbers),
+        [name, dtype, numbers @ ..] if numbers.len() <= 3 => (name, dtype, numbers),
         _ => return Err(usage()),
     };
     let number = |at: usize, default| match numbers.get(at) {
@@ -120,7 +125,15 @@ fn main() -> Result<()> {
     };
     let done = |what: &str| eprintln!("{what} after {:.1} s", start.elapsed().as_secs_f64());
     done("loaded");
-    let bare_ms = job.bare()?;
+    let wanted = |way: &str| {
+        numbers
+            .get(2)
+            .is_none_or(|ways| ways.split(',').any(|w| w == way))
+    };
+    let bare_ms = match wanted("bare") {
+        true => job.bare()?,
+        false => BTreeMap::new(),
+    };
     done("bare graphs measured");
     let mut ways = BTreeMap::new();
     for (way, launch) in [
@@ -129,8 +142,10 @@ fn main() -> Result<()> {
         ("host-graph-ahead", Launch::HostGraphAhead),
         ("device-graph", Launch::DeviceGraph),
     ] {
-        ways.insert(way, job.measure(launch)?);
-        done(&format!("{way} measured"));
+        if wanted(way) {
+            ways.insert(way, job.measure(launch)?);
+            done(&format!("{way} measured"));
+        }
     }
     let profile = if cfg!(debug_assertions) {
         ""
@@ -232,18 +247,16 @@ impl Job<'_> {
 
     fn batches(&self, engine: &mut Engine) -> Result<Vec<Batch>> {
         let batch = |sequences| {
-            let mut times_ms = vec![];
-            while times_ms.len() < self.steps {
+            let mut times = Times::default();
+            while times.steps_ms.len() < self.steps {
                 let records = self.run(engine, sequences)?;
-                let round = step_times_ms(&records, sequences);
-                if round.is_empty() {
+                if times.add(&records, sequences) == 0 {
                     return Err(Error::Runtime(format!(
                         "{sequences} sequences were never all in one decode step"
                     )));
                 }
-                times_ms.extend(round);
             }
-            Ok(Batch::new(sequences, times_ms))
+            Ok(times.batch(sequences))
         };
         BATCHES.into_iter().map(batch).collect()
     }
@@ -293,14 +306,19 @@ impl Job<'_> {
         }
         drop(engine);
         let found = std::mem::take(&mut *found.lock());
-        Ok(found)
+        let median = |(sequences, mut times_ms): (u32, Vec<f64>)| {
+            times_ms.sort_by(f64::total_cmp);
+            (sequences, times_ms[times_ms.len() / 2])
+        };
+        Ok(found.into_iter().map(median).collect())
     }
 }
 
-/// A stage that times one step of each batch bare.
+/// A stage that times steps of each batch bare.
 struct Bare {
     inner: HostLaunched,
-    found: Arc<parking_lot::Mutex<BTreeMap<u32, f64>>>,
+    /// Milliseconds, by sequences.
+    found: Arc<parking_lot::Mutex<BTreeMap<u32, Vec<f64>>>>,
     /// Decode steps so far, by their rows.
     steps: BTreeMap<u32, u32>,
 }
@@ -314,10 +332,14 @@ impl StageBackend for Bare {
         }
         let steps = self.steps.entry(header.rows).or_default();
         *steps += 1;
-        if *steps == STEPS_BEFORE_BARE {
+        if steps.is_multiple_of(STEPS_PER_BARE) {
             let taken = self.inner.repeat(view, BARE_LAUNCHES)?;
             let each_ms = taken.as_secs_f64() * 1e3 / f64::from(BARE_LAUNCHES);
-            self.found.lock().insert(header.rows, each_ms);
+            self.found
+                .lock()
+                .entry(header.rows)
+                .or_default()
+                .push(each_ms);
         }
         Ok(())
     }
@@ -340,33 +362,46 @@ fn beside<T>(threads: usize, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Times of the steps that all sequences are in, without the first ones.
-fn step_times_ms(records: &[abi::tg_trace], sequences: u32) -> Vec<f64> {
-    let whole = |record: &abi::tg_trace| {
-        record.outcome.action == abi::TG_ACTION_STEP
-            && record.outcome.kind == abi::TG_KIND_DECODE
-            && record.outcome.rows == sequences
-    };
-    records
-        .windows(2)
-        .filter(|pair| pair.iter().all(whole))
-        .map(|pair| (pair[1].inputs.now_ns - pair[0].inputs.now_ns) as f64 / 1e6)
-        .skip(WARM_STEPS)
-        .collect()
+/// Of the steps that all sequences are in, without the first ones.
+#[derive(Default)]
+struct Times {
+    steps_ms: Vec<f64>,
+    turns_us: Vec<f64>,
 }
 
-impl Batch {
-    /// `times_ms` is not empty.
-    fn new(sequences: u32, mut times_ms: Vec<f64>) -> Self {
-        times_ms.sort_by(f64::total_cmp);
-        let at = |share: f64| times_ms[((times_ms.len() - 1) as f64 * share).ceil() as usize];
-        Self {
+impl Times {
+    /// Adds a run's, and says how many steps there were.
+    fn add(&mut self, records: &[abi::tg_trace], sequences: u32) -> usize {
+        let whole = |record: &abi::tg_trace| {
+            record.outcome.action == abi::TG_ACTION_STEP
+                && record.outcome.kind == abi::TG_KIND_DECODE
+                && record.outcome.rows == sequences
+        };
+        let before = self.steps_ms.len();
+        let pairs = records.windows(2).filter(|pair| pair.iter().all(whole));
+        for pair in pairs.skip(WARM_STEPS) {
+            let start_ns = pair[1].inputs.now_ns;
+            let step_ns = start_ns - pair[0].inputs.now_ns;
+            self.steps_ms.push(step_ns as f64 / 1e6);
+            self.turns_us.push((pair[1].end_ns - start_ns) as f64 / 1e3);
+        }
+        self.steps_ms.len() - before
+    }
+
+    /// There are some.
+    fn batch(mut self, sequences: u32) -> Batch {
+        self.steps_ms.sort_by(f64::total_cmp);
+        self.turns_us.sort_by(f64::total_cmp);
+        let at =
+            |share: f64| self.steps_ms[((self.steps_ms.len() - 1) as f64 * share).ceil() as usize];
+        Batch {
             sequences,
-            steps: times_ms.len(),
+            steps: self.steps_ms.len(),
             p50_ms: at(0.5),
             p99_ms: at(0.99),
             p99_9_ms: at(0.999),
             least_ms: at(0.0),
+            turn_us: self.turns_us[self.turns_us.len() / 2],
         }
     }
 }

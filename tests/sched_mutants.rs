@@ -16,7 +16,7 @@ const LIBRARY: &str = "TAILGRAPH_SCHED_LIBRARY";
 const HISTORIES: &str = "TAILGRAPH_SCHED_HISTORIES";
 
 /// The sites of TG_MUT in kernels/sched, and what the bug is.
-const MUTANTS: [(u32, &str); 26] = [
+const MUTANTS: [(u32, &str); 33] = [
     (1, "mailbox: one step more than there are credits"),
     (2, "gather: takes a returned step while events wait"),
     (3, "collect: a cancelled slot still gives its token"),
@@ -46,6 +46,13 @@ const MUTANTS: [(u32, &str); 26] = [
     (25, "collect: runs ahead of a last token"),
     (26, "compose: runs ahead although some must wait"),
     (27, "compose: a row ahead starts from an old token"),
+    (28, "routine: one event more than there is room"),
+    (29, "routine: new requests are passed over"),
+    (30, "routine: cancels are passed over"),
+    (31, "routine: the front of the queue is passed over"),
+    (32, "routine: goes on after a stop id"),
+    (33, "routine: goes on after the last token"),
+    (34, "routine: goes on after a deadline"),
 ];
 
 /// Writes past a table: only the sanitizer sees it.

@@ -16,6 +16,10 @@ TG_FN uint32_t tg_is_servable(const tg_state *state, const tg_request *request) 
   return tokens <= state->config.max_context && tg_pages_of(state, tokens) <= state->config.pages;
 }
 
+TG_FN uint32_t tg_pages_of_request(const tg_state *state, const tg_request *request) {
+  return tg_pages_of(state, (uint64_t)request->prompt_tokens + request->max_new_tokens);
+}
+
 /* Why the front of the queue ends without a slot; TG_END_NONE: it does not. */
 TG_FN uint32_t tg_front_end(tg_state *state, const tg_request *front, uint64_t seen_ns) {
   uint64_t number = state->requests_taken;
@@ -78,7 +82,7 @@ TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at)
     const tg_request *front = tg_waiting_at(state, number);
     uint32_t reason = tg_front_end(state, front, seen_ns);
     if (reason != TG_END_NONE) {
-      tg_event *event = (tg_event *)tg_at(state, state->pending_table) + at;
+      tg_event *event = (tg_event *)tg_table(state, state->pending_table) + at;
       tg_slot none;
       none.request = number;
       none.end_reason = reason;
@@ -89,8 +93,7 @@ TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at)
       tg_fill_end(event, now_ns, &none);
       tg_words(state, state->pending_sample_table)[at++] = TG_NONE;
     } else {
-      uint64_t tokens = (uint64_t)front->prompt_tokens + front->max_new_tokens;
-      uint32_t pages = tg_pages_of(state, tokens);
+      uint32_t pages = tg_pages_of_request(state, front);
       uint32_t index = tg_free_slot(state);
       if (index == TG_NONE || TG_MUT(9, pages > free_pages, pages >= free_pages)) break;
       free_pages -= pages;

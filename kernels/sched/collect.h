@@ -73,7 +73,7 @@ TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uin
   uint32_t collecting = open && state->pending == 0u;
   uint32_t returned = collecting && inputs->returned && tg_in_flight(state) != 0u;
   const tg_step *step = tg_step_at(state, state->steps_collected);
-  uint32_t *notes = tg_words(state, state->note_table);
+  uint32_t *notes = tg_notes(state);
   uint64_t counts = 0u;
   uint32_t end = tg_first_slot(state, lane + 1u, lanes);
 
@@ -82,7 +82,7 @@ TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uin
     turn->open = open;
     turn->collecting = collecting;
     turn->returned_step = returned ? state->steps_collected : TG_NO_STEP;
-    turn->sampled_place = (uint32_t)(sampled % state->config.steps_in_flight);
+    turn->sampled_place = tg_step_place(state, sampled);
     turn->requests_seen = state->requests_seen;
     turn->controls_taken = state->controls_taken;
     if (inputs->returned && !returned) tg_set_bits(&state->broken, 1u);
@@ -138,13 +138,15 @@ TG_FN void tg_fill_end(tg_event *event, uint64_t now_ns, const tg_slot *slot) {
   event->step = 0u;
 }
 
-TG_FN void tg_fill_token(tg_event *event, uint64_t now_ns, const tg_slot *slot, uint64_t step) {
-  event->request = slot->request;
+/* `index`: how many tokens of the request went before. */
+TG_FN void tg_fill_token(tg_event *event, uint64_t now_ns, uint64_t request, uint32_t logprobs, int32_t token, uint32_t index,
+                         uint64_t step) {
+  event->request = request;
   event->time_ns = now_ns;
   event->type = TG_EVENT_TOKEN;
-  event->detail = slot->sampling.logprobs;
-  event->token = slot->last_token;
-  event->index = slot->generated - (slot->end_reason != TG_END_NOT_FINITE);
+  event->detail = logprobs;
+  event->token = token;
+  event->index = index;
   event->seen_ns = 0u;
   event->admitted_ns = 0u;
   event->first_ns = 0u;
@@ -156,7 +158,7 @@ TG_FN void tg_fill_token(tg_event *event, uint64_t now_ns, const tg_slot *slot, 
 TG_FN void tg_phase_place(tg_state *state, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   if (!turn->open) return;
-  const uint32_t *notes = tg_words(state, state->note_table);
+  const uint32_t *notes = tg_notes(state);
   uint64_t before = tg_count_before(turn, lane);
   uint32_t at = TG_COUNTED(before, TG_TOKENS) + TG_COUNTED(before, TG_ENDS);
   uint32_t ended = TG_COUNTED(before, TG_ENDS);
@@ -179,10 +181,12 @@ TG_FN void tg_phase_place(tg_state *state, uint32_t lane, uint32_t lanes) {
   if (TG_COUNTED(counts, TG_TOKENS) + TG_COUNTED(counts, TG_ENDS) == 0u) return;
   for (uint32_t index = first; index < end; index++) {
     tg_slot *slot = &tg_slots(state)[index];
-    tg_event *pending = (tg_event *)tg_at(state, state->pending_table);
+    tg_event *pending = (tg_event *)tg_table(state, state->pending_table);
     uint32_t *samples = tg_words(state, state->pending_sample_table);
     if (notes[index] & TG_NOTE_TOKEN) {
-      tg_fill_token(&pending[at], state->inputs.now_ns, slot, turn->returned_step);
+      uint32_t index_of_token = slot->generated - (slot->end_reason != TG_END_NOT_FINITE);
+      tg_fill_token(&pending[at], state->inputs.now_ns, slot->request, slot->sampling.logprobs, slot->last_token, index_of_token,
+                    turn->returned_step);
       samples[at] = slot->sampling.logprobs == TG_LOGPROBS_NONE ? TG_NONE : notes[index] >> TG_NOTE_SAMPLE_SHIFT;
       at++;
     }

@@ -40,7 +40,7 @@ TG_FN int32_t tg_decode_token(tg_state *state, uint32_t index, const tg_slot *sl
 
 TG_FN void tg_compose_decode(tg_state *state, tg_step *step, uint32_t picks, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
-  const uint32_t *notes = tg_words(state, state->note_table);
+  const uint32_t *notes = tg_notes(state);
   uint32_t rank = TG_COUNTED(turn->before[lane], TG_CANDIDATES);
   uint32_t end = tg_first_slot(state, lane + 1u, lanes);
   for (uint32_t index = tg_first_slot(state, lane, lanes); index < end; index++) {

@@ -3,6 +3,7 @@
 #define TAILGRAPH_SCHED_FINISH_H
 
 #include "sched/compose.h"
+#include "sched/routine.h"
 
 /* Prompt tokens before this one are in steps, or will never be needed. Prompts lie in the token ring in the
  * order of their requests, which is the order of the prefill list: its first slot holds the oldest. */
@@ -62,8 +63,10 @@ TG_FN void tg_post_status(const tg_state *state, tg_rings *rings, uint32_t compo
 TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
   tg_turn *turn = tg_scratch(state);
   tg_outcome *outcome = &state->outcome;
-  uint32_t composed = turn->open && turn->rows != 0u;
   if (lane != 0u) return;
+  uint32_t composed = turn->open && turn->rows != 0u;
+  if (tg_is_routine(state)) tg_end_routine(state, rings);
+  turn->ends_something = 0u;
 
   if (state->broken && state->error == TG_ERROR_NONE) state->error = TG_ERROR_BROKEN;
   outcome->step = composed ? state->steps_composed : TG_NO_STEP;

@@ -3,7 +3,7 @@
 #define TAILGRAPH_SCHED_GATHER_H
 
 #include "sched/mailbox.h"
-#include "sched/turn.h"
+#include "sched/near.h"
 
 /* Does this turn do anything? Not after an error or the stop flag, and not where its record would be lost. */
 TG_FN uint32_t tg_is_open(const tg_state *state, const tg_rings *rings) {
@@ -34,6 +34,18 @@ TG_FN void tg_look(tg_inputs *inputs, tg_rings *rings) {
 #endif
 }
 
+/* Lane 0: has a step come back? The last stage posts it; but a dispatcher ends the very graph that was its step's. */
+TG_FN uint32_t tg_take_returned(tg_state *state, uint64_t *step) {
+#ifdef __CUDACC__
+  (void)state;
+  *step = tg_device.returned_step;
+  tg_device.returned_step = TG_NO_STEP;
+  return *step != TG_NO_STEP;
+#else
+  return tg_mailbox_take(&state->mailbox[0], step);
+#endif
+}
+
 /* Phase: the clock, the indices, and at most one returned step. Lane 0, but for the clearing. */
 TG_FN void tg_phase_gather(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t lane, uint32_t lanes) {
   tg_inputs *inputs = &state->inputs;
@@ -47,7 +59,7 @@ TG_FN void tg_phase_gather(tg_state *state, tg_rings *rings, uint64_t now_ns, ui
 
   /* While events wait to be published, their samples still lie in the tables of the last returned step. */
   if (!tg_is_open(state, rings) || TG_MUT(2, state->pending != 0u, 0u)) return;
-  if (!tg_mailbox_take(&state->mailbox[0], &step)) return;
+  if (!tg_take_returned(state, &step)) return;
   if (tg_in_flight(state) == 0u || step != state->steps_collected) {
     state->error = TG_ERROR_MAILBOX;
     return;
@@ -62,18 +74,33 @@ TG_FN uint32_t tg_is_stop_id(const tg_slot *slot, int32_t token) {
   return 0u;
 }
 
+/* As tg_is_stop_id, with most or all of the ids at hand. */
+TG_FN uint32_t tg_is_near_stop_id(tg_state *state, const tg_near *near, int32_t token) {
+  uint32_t found = 0u;
+  for (uint32_t i = 0u; i < TG_NEAR_STOP_IDS; i++) found |= i < near->stop_count && near->stop_ids[i] == token;
+  return near->stop_count <= TG_NEAR_STOP_IDS ? found : tg_is_stop_id(&tg_slots(state)[near->slot], token);
+}
+
 /* Phase: which slots sampled their last token in the returned step: a stop id, or none at all. Lanes share the
  * sampled rows. */
 TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
   if (!state->inputs.returned) return;
   const tg_step *step = tg_step_at(state, state->steps_collected);
-  const uint32_t *sample_rows = tg_words(state, step->sample_table);
   for (uint32_t i = lane; i < step->sample_rows; i += lanes) {
-    uint32_t slot = tg_rows(state, step)[sample_rows[i]].slot;
     int32_t token = tg_samples(state, step)[i].token;
-    if (token < 0 || tg_is_stop_id(&tg_slots(state)[slot], token)) {
-      tg_set_bits(&state->inputs.stopped[slot / 32u], 1u << (slot % 32u));
+    uint32_t slot, stop;
+#ifdef __CUDACC__
+    if (i < TG_MAX_LANES) tg_device_token[i] = token;
+#endif
+    if (i < step->decode_rows) {
+      tg_near near = tg_near_at(state, step, i);
+      slot = near.slot;
+      stop = tg_is_near_stop_id(state, &near, token);
+    } else {
+      slot = tg_rows(state, step)[tg_words(state, step->sample_table)[i]].slot;
+      stop = tg_is_stop_id(&tg_slots(state)[slot], token);
     }
+    if (token < 0 || stop) tg_set_bits(&state->inputs.stopped[slot / 32u], 1u << (slot % 32u));
   }
 }
 

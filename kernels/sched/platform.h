@@ -2,9 +2,12 @@
  * core's functions have external linkage and lanes are a loop, and nvcc, where the dispatcher kernel
  * includes sched.c and lanes are threads.
  *
- * To the GPU the rings lie across the bus, where a load takes a microsecond and a fence about as long. So there
- * a turn loads what it needs of them at once and before it has to (tg_look), knows their layout from a copy in
- * its own memory (tg_layout), and releases all its indices behind one fence (tg_release_later, tg_flush). */
+ * A turn is short chains of dependent loads and stores, so on a GPU it costs as much as they do. What every turn
+ * uses lies in shared memory there, a tenth as far away as the cache: the head of the state, which the dispatcher
+ * brings and takes back (its tables stay: tg_block), and the scratch (tg_scratch, tg_notes). The rings lie across the
+ * bus, where a load takes a microsecond and a fence about as long: a turn loads what it needs of them at once and
+ * before it has to (tg_look), knows their layout from a copy (tg_layout), and releases all its indices behind one
+ * fence (tg_release_later, tg_flush). */
 #ifndef TAILGRAPH_SCHED_PLATFORM_H
 #define TAILGRAPH_SCHED_PLATFORM_H
 
@@ -60,8 +63,10 @@ TG_FN void tg_store(uint64_t *value, uint64_t to) {
 #define TG_RELEASES 8u
 
 /* What the dispatcher's threads share during a turn. */
-static __shared__ struct {
-  const tg_rings *layout; /* a copy of the rings' head in device memory: of its indices nothing is read */
+static __shared__ struct __align__(16) {
+  tg_state *block;        /* in device memory */
+  uint64_t returned_step; /* whose graph this kernel is in, and not collected yet; TG_NO_STEP: none */
+  tg_rings layout;        /* from `bytes` on; the rest is not set */
   uint64_t flags, control_head, request_head, event_tail, trace_tail; /* as last looked at */
   uint64_t *released[TG_RELEASES]; /* what lane 0 has released since the last flush, and to what */
   uint64_t released_to[TG_RELEASES];
@@ -94,9 +99,19 @@ TG_FN void tg_release_later(uint64_t *value, uint64_t to) {
 TG_FN const tg_rings *tg_layout(const tg_rings *rings) {
 #ifdef __CUDACC__
   (void)rings;
-  return tg_device.layout;
+  return &tg_device.layout;
 #else
   return rings;
+#endif
+}
+
+/* Where the state block is, which offsets of tables count from. */
+TG_FN tg_state *tg_block(tg_state *state) {
+#ifdef __CUDACC__
+  (void)state;
+  return tg_device.block;
+#else
+  return state;
 #endif
 }
 

@@ -6,6 +6,8 @@
  *
  *   gather    gather.h    clock, ring indices, the returned step          (live turns only)
  *   stopped   gather.h    which of its tokens are stop ids                (live turns only)
+ *   survey    routine.h   is there nothing new but a decode step that has come back? Then the routine phase stands in
+ *                         for all from collect to fill
  *   collect   collect.h   cancels, returned rows and deadlines of each slot
  *   groups    turn.h      sums of counts over groups of lanes
  *   place     collect.h   events and ended slots get their places
@@ -21,7 +23,9 @@
 #include "sched/finish.h"
 
 #define TG_GATHER_PHASES 2u
-#define TG_PHASES 10u
+#define TG_PHASES 11u
+#define TG_COLLECT_PHASE 3u
+#define TG_FINISH_PHASE 10u
 
 TG_API uint32_t tg_gather_phases(void) { return TG_GATHER_PHASES; }
 
@@ -29,17 +33,22 @@ TG_API uint32_t tg_phases(void) { return TG_PHASES; }
 
 TG_API void tg_phase(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t phase, uint32_t lane,
                      uint32_t lanes) {
+  if (phase >= TG_COLLECT_PHASE && phase < TG_FINISH_PHASE && tg_is_routine(state)) {
+    if (phase == TG_COLLECT_PHASE) tg_phase_routine(state, rings, lane, lanes);
+    return;
+  }
   switch (phase) {
     case 0u: tg_phase_gather(state, rings, now_ns, lane, lanes); break;
     case 1u: tg_phase_stopped(state, lane, lanes); break;
-    case 2u: tg_phase_collect(state, rings, lane, lanes); break;
-    case 3u: tg_phase_groups(state, lane, lanes); break;
-    case 4u: tg_phase_place(state, lane, lanes); break;
-    case 5u: tg_phase_admit(state, lane, lanes); break;
-    case 6u: tg_phase_publish(state, rings, lane, lanes); break;
-    case 7u: tg_phase_compose(state, rings, lane, lanes); break;
-    case 8u: tg_phase_fill(state, rings, lane, lanes); break;
-    case 9u: tg_phase_finish(state, rings, lane); break;
+    case 2u: tg_phase_survey(state, rings, lane, lanes); break;
+    case 3u: tg_phase_collect(state, rings, lane, lanes); break;
+    case 4u: tg_phase_groups(state, lane, lanes); break;
+    case 5u: tg_phase_place(state, lane, lanes); break;
+    case 6u: tg_phase_admit(state, lane, lanes); break;
+    case 7u: tg_phase_publish(state, rings, lane, lanes); break;
+    case 8u: tg_phase_compose(state, rings, lane, lanes); break;
+    case 9u: tg_phase_fill(state, rings, lane, lanes); break;
+    case 10u: tg_phase_finish(state, rings, lane); break;
     default: break;
   }
 }

@@ -6,35 +6,42 @@
 
 TG_FN void *tg_at(void *block, uint64_t offset) { return (char *)block + offset; }
 
-TG_FN tg_slot *tg_slots(tg_state *state) { return (tg_slot *)tg_at(state, state->slot_table); }
+/* A table of the state block. */
+TG_FN void *tg_table(tg_state *state, uint64_t offset) { return tg_at(tg_block(state), offset); }
 
-TG_FN uint32_t *tg_words(void *block, uint64_t offset) { return (uint32_t *)tg_at(block, offset); }
+TG_FN tg_slot *tg_slots(tg_state *state) { return (tg_slot *)tg_table(state, state->slot_table); }
 
-TG_FN tg_row *tg_rows(tg_state *state, const tg_step *step) { return (tg_row *)tg_at(state, step->row_table); }
+TG_FN uint32_t *tg_words(tg_state *state, uint64_t offset) { return (uint32_t *)tg_table(state, offset); }
+
+TG_FN tg_row *tg_rows(tg_state *state, const tg_step *step) { return (tg_row *)tg_table(state, step->row_table); }
 
 TG_FN tg_sequence *tg_sequences(tg_state *state, const tg_step *step) {
-  return (tg_sequence *)tg_at(state, step->sequence_table);
+  return (tg_sequence *)tg_table(state, step->sequence_table);
 }
 
 TG_FN tg_sampled *tg_samples(tg_state *state, const tg_step *step) {
-  return (tg_sampled *)tg_at(state, step->sampled_table);
+  return (tg_sampled *)tg_table(state, step->sampled_table);
+}
+
+/* Index of step `number` among the steps in flight. A GPU divides 32 bits far faster than 64. */
+TG_FN uint32_t tg_step_place(const tg_state *state, uint64_t number) {
+  uint32_t places = state->config.steps_in_flight;
+  return number >> 32 ? (uint32_t)(number % places) : (uint32_t)number % places;
 }
 
 /* Where step `number` lives. */
-TG_FN tg_step *tg_step_at(tg_state *state, uint64_t number) {
-  return &state->steps[number % state->config.steps_in_flight];
-}
+TG_FN tg_step *tg_step_at(tg_state *state, uint64_t number) { return &state->steps[tg_step_place(state, number)]; }
 
 TG_FN tg_request *tg_request_at(tg_rings *rings, uint64_t number) {
   return (tg_request *)tg_at(rings, tg_layout(rings)->requests) + (number & (tg_layout(rings)->request_capacity - 1u));
 }
 
 TG_FN uint64_t *tg_seen_at(tg_state *state, uint64_t number) {
-  return (uint64_t *)tg_at(state, state->seen_table) + (number & (state->config.request_capacity - 1u));
+  return (uint64_t *)tg_table(state, state->seen_table) + (number & (state->config.request_capacity - 1u));
 }
 
 TG_FN tg_request *tg_waiting_at(tg_state *state, uint64_t number) {
-  return (tg_request *)tg_at(state, state->waiting_table) + (number & (state->config.request_capacity - 1u));
+  return (tg_request *)tg_table(state, state->waiting_table) + (number & (state->config.request_capacity - 1u));
 }
 
 /* The cancel bit of a waiting request: its word, and its bit in there. The host pushes no request past

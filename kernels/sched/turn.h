@@ -19,7 +19,7 @@
 
 #define TG_GROUP 16u      /* lanes whose counts are summed together on the way to a prefix sum */
 
-/* note_table: what the collect phase found out about a slot. */
+/* Notes: what the collect phase found out about a slot. */
 #define TG_NOTE_TOKEN 1u
 #define TG_NOTE_END 2u
 #define TG_NOTE_CANDIDATE 4u
@@ -54,6 +54,8 @@ typedef struct tg_turn {
   uint64_t returned_step;         /* TG_NO_STEP: none */
   uint64_t requests_seen;         /* before this turn */
   uint64_t controls_taken;        /* before this turn */
+  uint32_t only_step_is_new;      /* and no host, queue or slot asks for more than the next decode step, */
+  uint32_t ends_something;        /*   ... unless one of its rows was its slot's last (0 between turns) */
   uint32_t open;                  /* 0: the turn does nothing (stop, error, trace ring full) */
   uint32_t collecting;            /* 1: no event was left over, so this turn may collect and admit */
   uint32_t sampled_place;         /* place of the step that the pending events' samples lie in */
@@ -73,13 +75,40 @@ typedef struct tg_turn {
   uint32_t next_cursor;
 } tg_turn;
 
-TG_FN tg_turn *tg_scratch(tg_state *state) { return (tg_turn *)tg_at(state, state->scratch_table); }
+#ifdef __CUDACC__
+static __shared__ tg_turn tg_device_turn;
+static __shared__ uint32_t tg_device_notes[TG_MAX_SLOTS];
+#endif
 
-TG_FN tg_ended *tg_ended_list(tg_state *state) { return (tg_ended *)tg_at(state, state->ended_table); }
+TG_FN tg_turn *tg_scratch(tg_state *state) {
+#ifdef __CUDACC__
+  (void)state;
+  return &tg_device_turn;
+#else
+  return (tg_turn *)tg_table(state, state->scratch_table);
+#endif
+}
 
-TG_FN tg_taken *tg_taken_list(tg_state *state) { return (tg_taken *)tg_at(state, state->taken_table); }
+/* After the survey: do the routine's phases stand in for the others? */
+TG_FN uint32_t tg_is_routine(tg_state *state) {
+  const tg_turn *turn = tg_scratch(state);
+  return turn->only_step_is_new && !turn->ends_something;
+}
 
-TG_FN tg_chunk *tg_chunk_list(tg_state *state) { return (tg_chunk *)tg_at(state, state->chunk_table); }
+TG_FN uint32_t *tg_notes(tg_state *state) {
+#ifdef __CUDACC__
+  (void)state;
+  return tg_device_notes;
+#else
+  return tg_words(state, state->note_table);
+#endif
+}
+
+TG_FN tg_ended *tg_ended_list(tg_state *state) { return (tg_ended *)tg_table(state, state->ended_table); }
+
+TG_FN tg_taken *tg_taken_list(tg_state *state) { return (tg_taken *)tg_table(state, state->taken_table); }
+
+TG_FN tg_chunk *tg_chunk_list(tg_state *state) { return (tg_chunk *)tg_table(state, state->chunk_table); }
 
 TG_FN uint32_t tg_pages_of(const tg_state *state, uint64_t tokens) {
   return (uint32_t)((tokens + TG_MUT(11, state->config.page_tokens - 1u, 0u)) / state->config.page_tokens);

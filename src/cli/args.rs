@@ -69,6 +69,9 @@ pub struct RunArgs {
     /// With --launch host-graph: launch the next decode step before the last is through, where no sequence can end in between
     #[arg(long)]
     pub ahead: bool,
+    /// Give up where one step takes longer than this (GPUs only) [default: 60000]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT_MS))]
+    pub step_timeout_ms: Option<u64>,
     #[command(flatten)]
     pub buckets: BucketArgs,
 }

@@ -4,7 +4,7 @@ use super::table::Table;
 use crate::error::{Error, Result};
 use crate::plan::budget::{Available, Budget};
 use crate::plan::bytes::Bytes;
-use crate::plan::{MemoryPlan, RingCapacities};
+use crate::plan::{MemoryPlan, Place, RingCapacities};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -91,15 +91,28 @@ pub struct Subject {
 
 impl DoctorArgs {
     /// Looks at the machine, the build and the model, prints what it found, and returns whether all is well (a
-    /// warning is; a problem is not: exit code 1).
+    /// warning is; a problem is not: exit code 1). `unusable`: why the GPU that is asked for cannot be used.
     ///
     /// # Errors
     /// [`Error::Io`] where `out` cannot be written.
-    pub fn run(&self, subject: Option<&Subject>, out: &mut dyn Write) -> Result<bool> {
+    pub fn run(
+        &self,
+        unusable: Option<&str>,
+        subject: Option<&Subject>,
+        out: &mut dyn Write,
+    ) -> Result<bool> {
         let available = Available::now();
         let mut checks = machine(available.as_ref());
         checks.push(build());
-        checks.push(gpu());
+        checks.push(match unusable {
+            Some(why) => Check::not_ok(
+                "gpu",
+                Status::Problem,
+                "the one asked for cannot be used, so no model was looked at",
+                why,
+            ),
+            None => gpu(),
+        });
         if let Some(subject) = subject {
             checks.extend(model(subject, available.as_ref()));
         }
@@ -269,8 +282,18 @@ fn model(subject: &Subject, available: Option<&Available>) -> Vec<Check> {
             "lower --max-context or --max-seqs, or raise --memory-limit",
         ));
     }
-    let left = available.map(|a| a.bytes.saturating_sub(memory.total_bytes()));
     let mapped = memory.mapped_bytes();
+    if memory.pinned_bytes() > 0 {
+        checks.push(Check::ok(
+            "pinned",
+            format!(
+                "{} of the host's memory, for the GPU",
+                Bytes(memory.pinned_bytes())
+            ),
+        ));
+        return checks;
+    }
+    let left = available.map(|a| a.bytes.saturating_sub(memory.total_bytes()));
     if let Some(left) = left.filter(|&left| mapped > left) {
         checks.push(Check::not_ok(
             "file cache",
@@ -300,7 +323,11 @@ fn text(checks: &[Check], memory: Option<&MemoryPlan>, out: &mut dyn Write) -> i
     };
     writeln!(out, "\nmemory")?;
     let mut table = Table::new(&[0, 2]);
-    for item in memory.items.iter().filter(|item| item.in_budget) {
+    for item in memory
+        .items
+        .iter()
+        .filter(|item| item.place == Place::Budget)
+    {
         table.row([
             item.name.to_owned(),
             Bytes(item.bytes).to_string(),
@@ -313,7 +340,11 @@ fn text(checks: &[Check], memory: Option<&MemoryPlan>, out: &mut dyn Write) -> i
         Bytes(memory.budget.bytes).to_string(),
         memory.budget.source.clone(),
     ]);
-    for item in memory.items.iter().filter(|item| !item.in_budget) {
+    for item in memory
+        .items
+        .iter()
+        .filter(|item| item.place != Place::Budget)
+    {
         table.row([
             format!("{} (not in it)", item.name),
             Bytes(item.bytes).to_string(),
@@ -377,7 +408,8 @@ fn memory_json(memory: &MemoryPlan) -> Value {
             "name": item.name,
             "bytes": item.bytes,
             "arithmetic": item.arithmetic,
-            "in_budget": item.in_budget,
+            "in_budget": item.place == Place::Budget,
+            "place": item.place.name(),
         })).collect::<Vec<_>>(),
         "total_bytes": memory.total_bytes(),
         "budget_bytes": memory.budget.bytes,

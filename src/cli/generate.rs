@@ -45,6 +45,7 @@ pub(super) fn serve(mut args: GenerateArgs, trace: Option<&Path>) -> Result<(Exi
         &args.run,
         &args.engine,
         &args.engine.limits(),
+        false,
     )?;
     let codec: Arc<dyn Codec> = Arc::new(ModelCodec::load(&opened.source)?);
     let plain = !args.prompts.is_empty() && args.output.is_none();

@@ -1,11 +1,13 @@
 //! The loop of `generate`: rows in, requests to the device, events back, answers out.
 
+mod live;
+
+use self::live::{Live, Taken};
 use super::device::Device;
 use crate::error::{Error, Result};
-use crate::io::answer::{self, Finish, Label, Outcome};
-use crate::io::codec::{Codec, TextProgress, TextStream};
+use crate::io::answer::{self, Label};
+use crate::io::codec::Codec;
 use crate::io::output::{Answer, Output};
-use crate::io::prepare::Prepared;
 use crate::io::row::{Code, RowError};
 use crate::io::source::{Todo, Work};
 use crate::runtime::{EndReason, Event, Timing, TokenLogprobs};
@@ -72,20 +74,6 @@ impl Job<'_> {
     }
 }
 
-/// A row on the device.
-struct Live<'a> {
-    row: u64,
-    input: u64,
-    label: Label,
-    prompt_tokens: usize,
-    stop_ids: Vec<u32>,
-    text: Box<dyn TextStream + 'a>,
-    output_ids: Vec<u32>,
-    logprobs: Option<Vec<TokenLogprobs>>,
-    /// A stop string was found: later tokens are dropped.
-    stopped: bool,
-}
-
 struct Run<'a> {
     job: Job<'a>,
     live: HashMap<u64, Live<'a>>,
@@ -133,6 +121,7 @@ impl<'a> Run<'a> {
                 Ok(()) => {}
                 Err(Fault::Output(error)) => return Err(error),
                 Err(Fault::Device(error)) => {
+                    self.last_events(device)?;
                     self.fail_live(&error)?;
                     return Ok(Some(error));
                 }
@@ -226,22 +215,8 @@ impl<'a> Run<'a> {
         let Todo::Run(prepared) = work.todo else {
             return;
         };
-        let Prepared {
-            request: asked,
-            stop,
-        } = *prepared;
         let codec: &'a dyn Codec = self.job.codec;
-        let live = Live {
-            row: work.row,
-            input: work.input,
-            label: work.label,
-            prompt_tokens: asked.prompt.len(),
-            logprobs: asked.sampling.logprobs.map(|_| Vec::new()),
-            stop_ids: asked.stop_ids,
-            text: codec.stream(&stop),
-            output_ids: Vec::new(),
-            stopped: false,
-        };
+        let live = Live::new(work.row, work.input, work.label, *prepared, codec);
         self.live.insert(request, live);
     }
 
@@ -261,36 +236,48 @@ impl<'a> Run<'a> {
                 break;
             };
             wait = Duration::ZERO;
-            match event {
-                Event::Token {
-                    request,
-                    token,
-                    logprobs,
-                    ..
-                } => self.token(request, token, logprobs),
-                Event::End {
-                    request,
-                    reason,
-                    timing,
-                    ..
-                } => self.end(request, reason, timing).map_err(Fault::Output)?,
-            }
+            self.take(event).map_err(Fault::Output)?;
         }
         Ok(())
     }
 
+    /// Takes the events that a device has left behind: rows that were done when it failed are served.
+    fn last_events(&mut self, device: &mut dyn Device) -> Result<()> {
+        while !self.live.is_empty()
+            && let Ok(Some(event)) = device.next_event(Duration::ZERO)
+        {
+            self.take(event)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Token {
+                request,
+                token,
+                logprobs,
+                ..
+            } => {
+                self.token(request, token, logprobs);
+                Ok(())
+            }
+            Event::End {
+                request,
+                reason,
+                timing,
+                ..
+            } => self.end(request, reason, timing),
+        }
+    }
+
     fn token(&mut self, request: u64, token: u32, logprobs: Option<TokenLogprobs>) {
-        let Some(live) = self.live.get_mut(&request).filter(|live| !live.stopped) else {
+        let Some(live) = self.live.get_mut(&request) else {
             return;
         };
-        self.counts.tokens += 1;
-        live.output_ids.push(token);
-        if let (Some(all), Some(one)) = (&mut live.logprobs, logprobs) {
-            all.push(one);
-        }
-        // A stop id ends the text as a stop string does: without being part of it.
-        if !live.stop_ids.contains(&token) && live.text.push(token) == TextProgress::Stopped {
-            live.stopped = true;
+        let taken = live.push(token, logprobs);
+        self.counts.tokens += u64::from(taken != Taken::Dropped);
+        if taken == Taken::Stopped {
             self.cancels.push(request);
         }
     }
@@ -299,66 +286,28 @@ impl<'a> Run<'a> {
         let Some(live) = self.live.remove(&request) else {
             return Ok(());
         };
-        if reason == EndReason::Refused {
-            let error = RowError::new(
-                Code::ContextLength,
-                "prompt and max_new_tokens need more pages than there are, expected fewer tokens or more memory: raise --memory-limit",
-            );
-            return self.fail(live.row, live.input, &live.label, &error);
-        }
-        if self.cancelled && reason == EndReason::Cancelled && live.output_ids.is_empty() {
+        if self.cancelled && reason == EndReason::Cancelled && live.is_empty() {
             // Interrupted before it began: like the rows that were not read, it has no answer yet.
             return Ok(());
         }
-        let Live {
-            mut output_ids,
-            mut logprobs,
-            ..
-        } = live;
-        let end = live.text.finish();
-        if let Some(tokens) = end.stop_tokens {
-            // Text that was held back may have shown only now that it holds a stop string.
-            self.counts.tokens -= output_ids.len().saturating_sub(tokens) as u64;
-            output_ids.truncate(tokens);
-            if let Some(all) = &mut logprobs {
-                all.truncate(tokens);
-            }
-        }
-        let finish = match reason {
-            _ if end.stop_tokens.is_some() => Finish::Stop,
-            EndReason::NotFinite => {
-                let error = RowError::new(
-                    Code::NonFiniteLogits,
-                    format!(
-                        "logits for token {} after the prompt are not finite, expected finite numbers: check the checkpoint's weights, or use --dtype f32",
-                        output_ids.len()
-                    ),
-                );
-                return self.fail(live.row, live.input, &live.label, &error);
-            }
-            EndReason::Stop => Finish::Stop,
-            EndReason::Timeout => Finish::Timeout,
-            EndReason::Cancelled => Finish::Cancelled,
-            EndReason::Length | EndReason::Refused => Finish::Length,
+        let (row, input, label) = (live.row, live.input, live.label.clone());
+        let ended = live.end(reason, timing);
+        self.counts.tokens -= ended.dropped_tokens as u64;
+        let outcome = match ended.outcome {
+            Ok(outcome) => outcome,
+            Err(error) => return self.fail(row, input, &label, &error),
         };
-        self.counts.prompt_tokens += live.prompt_tokens as u64;
-        let outcome = Outcome {
-            output_ids,
-            text: end.text,
-            finish,
-            prompt_tokens: live.prompt_tokens,
-            logprobs,
-            timing,
-        };
-        if !finish.is_final() {
+        self.counts.prompt_tokens += outcome.prompt_tokens as u64;
+        let last = outcome.finish.is_final();
+        if !last {
             self.counts.failed += 1;
             self.retry = true;
         }
         let text = match self.job.style {
-            Style::Json => answer::served(&live.label, &outcome, self.job.codec),
+            Style::Json => answer::served(&label, &outcome, self.job.codec),
             Style::Plain => outcome.text,
         };
-        self.put(live.row, live.input, finish.is_final(), text)
+        self.put(row, input, last, text)
     }
 
     fn fail(&mut self, row: u64, input: u64, label: &Label, error: &RowError) -> Result<()> {
@@ -396,7 +345,8 @@ impl<'a> Run<'a> {
     }
 }
 
-fn lost(error: &Error) -> RowError {
+/// What a row is told that a failed device had not done.
+pub(super) fn lost(error: &Error) -> RowError {
     RowError::new(
         Code::Device,
         format!("the run failed before this row was done: {error}"),

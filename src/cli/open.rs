@@ -25,6 +25,8 @@ pub struct Opened {
 }
 
 impl Opened {
+    /// `delivers`: the engine will be started with a sink.
+    ///
     /// # Errors
     /// A wrong configuration or plan file, impossible sizes, too little memory.
     pub fn new(
@@ -33,11 +35,14 @@ impl Opened {
         run: &RunArgs,
         engine: &EngineArgs,
         limits: &Limits,
+        delivers: bool,
     ) -> Result<Self> {
+        target.warn_if_passed_over();
         let (config, generation) = source.config()?;
         let config = Arc::new(config);
         let plan = settings::plan(&config, &run.buckets, limits)?;
-        let memory = settings::memory(&source, &target, &plan, limits, engine.budget(&target)?)?;
+        let budget = engine.budget(&target)?;
+        let memory = settings::memory(&source, &target, &plan, limits, budget, delivers)?;
         Ok(Self {
             source,
             target,
@@ -82,7 +87,7 @@ impl Opened {
             warn(warning);
         }
         let engine = match &self.target {
-            Target::Cpu => {
+            Target::Cpu { .. } => {
                 let mut stages = cpu::stages(&Arc::new(model), &self.plan, &options, sink)?;
                 if let Some(trace) = &keep.trace {
                     stages = trace.timed(stages);
@@ -90,9 +95,15 @@ impl Opened {
                 Engine::start(stages, &self.plan.ladders, &options)?
             }
             #[cfg(feature = "cuda")]
-            Target::Gpu { gpu, dtype, launch } => {
+            Target::Gpu {
+                gpu,
+                dtype,
+                launch,
+                step_timeout,
+            } => {
                 let mut engine =
                     Engine::on_gpu(gpu, &model, &self.plan, &options, *dtype, *launch, sink)?;
+                engine.watch(*step_timeout);
                 engine.launch()?;
                 engine
             }

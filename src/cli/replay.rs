@@ -51,9 +51,15 @@ fn target(args: ReplayArgs, header: &Header) -> Result<Target> {
         precision: args.precision,
         launch: args.launch,
         ahead: false,
+        step_timeout_ms: None,
         buckets: BucketArgs { bucket_file: None },
     };
     let mut target = run.target()?;
+    target.warn_if_passed_over();
+    #[cfg(feature = "cuda")]
+    if let (Target::Gpu { launch, .. }, None) = (&mut target, args.launch) {
+        *launch = crate::runtime::cuda::Launch::HostKernels;
+    }
     if !chosen && header.device != "cpu" {
         target.set_dtype(&header.dtype)?;
     }
@@ -76,7 +82,7 @@ fn plan(source: &ModelSource, target: &Target, header: &Header) -> Result<Plan> 
     let buckets = BucketArgs { bucket_file: None };
     let mut plan = settings::plan(&Arc::new(config), &buckets, &limits)?;
     plan.ladders = shape.ladders.clone();
-    let memory = settings::memory(source, target, &plan, &limits, target.budget(None)?)?;
+    let memory = settings::memory(source, target, &plan, &limits, target.budget(None)?, true)?;
     if memory.options.pages < shape.options.pages {
         return Err(Error::Memory(format!(
             "the recorded run had {} pages of {} tokens, found room for {}: free memory or replay on a larger device",
@@ -115,14 +121,16 @@ fn stages(
     let sink: SharedSink = Some(Arc::new(Unread));
     let options = &header.engine.options;
     match target {
-        Target::Cpu => cpu::stages(&Arc::new(model), plan, options, &sink),
+        Target::Cpu { .. } => cpu::stages(&Arc::new(model), plan, options, &sink),
         #[cfg(feature = "cuda")]
-        Target::Gpu { gpu, dtype, launch } => {
+        Target::Gpu {
+            gpu, dtype, launch, ..
+        } => {
             use crate::backend::cuda::hosted::HostLaunch;
             use crate::runtime::cuda;
             let way = match launch {
                 cuda::Launch::HostGraph | cuda::Launch::HostGraphAhead => HostLaunch::Graph,
-                // Replays are launched by the host, so this is the default here.
+                // Nothing is left for the GPU to schedule.
                 cuda::Launch::HostKernels | cuda::Launch::DeviceGraph => HostLaunch::Kernels,
             };
             let stage = cuda::host_stage(gpu, &model, plan, options, *dtype, way, &sink)?;

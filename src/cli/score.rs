@@ -4,7 +4,7 @@ use super::args::{Positions, ScoreArgs};
 use super::codec::ModelCodec;
 use super::generate::{keep_apart, open_lines, open_stream};
 use super::open::Opened;
-use super::{Exit, interrupt, print, scoring};
+use super::{Exit, interrupt, job, print, scoring};
 use crate::error::{Error, Result};
 use crate::io::answer::{self, Label};
 use crate::io::arrays::{self, Kind, Sample};
@@ -81,7 +81,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .max()
         .unwrap_or(1);
     limits.max_context = limits.max_context.or(Some(longest));
-    let opened = Opened::new(source, target, &args.run, &args.engine, &limits)?;
+    let opened = Opened::new(source, target, &args.run, &args.engine, &limits, true)?;
     let keep = args.record.create()?;
     let sink = Arc::new(ScoreSink::new(
         targets,
@@ -101,7 +101,9 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .collect();
     let wanted = if last_only { Logits::Last } else { Logits::All };
     let mut progress = Progress::new(args.quiet, Some(prompts.len() as u64));
+    let mut answered = vec![false; prompts.len()];
     let mut ended = |request: u64| -> Result<()> {
+        answered[request as usize] = true;
         let Some(output) = &mut rows else {
             return Ok(());
         };
@@ -116,7 +118,20 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         &interrupt,
         &mut progress,
         &mut ended,
-    )?;
+    );
+    let done = match done {
+        Ok(done) => done,
+        Err(error) => {
+            if let Some(mut output) = rows {
+                let lost = job::lost(&error);
+                for (entry, _) in served.iter().zip(answered).filter(|(_, done)| !done) {
+                    output.put(entry.answer(answer::failed(&entry.label, &lost)))?;
+                }
+                output.finish(true)?;
+            }
+            return Err(error);
+        }
+    };
     let seconds = progress.finish().as_secs_f64();
     if let Some(output) = rows {
         output.finish(false)?;

@@ -25,33 +25,47 @@ pub fn run(
     let mut counts = Counts::default();
     let mut next = prompts.iter();
     let mut held = None;
+    let mut take = |event: Option<Event>, counts: &mut Counts| -> Result<()> {
+        let Some(Event::End {
+            request, reason, ..
+        }) = event
+        else {
+            return Ok(());
+        };
+        if reason != EndReason::Length {
+            return Err(Error::Runtime(format!(
+                "prompt {request} ended with {reason:?}, expected its logits"
+            )));
+        }
+        counts.rows += 1;
+        counts.prompt_tokens += prompts[request as usize].len() as u64;
+        ended(request)
+    };
     while counts.rows < prompts.len() as u64 {
         if interrupt.load(Ordering::SeqCst) {
             return Ok(false);
         }
-        while let Some(request) = held
-            .take()
-            .or_else(|| next.next().map(|p| request(p, logits)))
-        {
-            if device.try_submit(&request)?.is_none() {
-                held = Some(request);
-                break;
-            }
-        }
-        match device.next_event(EVENT_POLL)? {
-            Some(Event::End {
-                request, reason, ..
-            }) => {
-                if reason != EndReason::Length {
-                    return Err(Error::Runtime(format!(
-                        "prompt {request} ended with {reason:?}, expected its logits"
-                    )));
+        let mut submit = || -> Result<()> {
+            while let Some(request) = held
+                .take()
+                .or_else(|| next.next().map(|p| request(p, logits)))
+            {
+                if device.try_submit(&request)?.is_none() {
+                    held = Some(request);
+                    break;
                 }
-                counts.rows += 1;
-                counts.prompt_tokens += prompts[request as usize].len() as u64;
-                ended(request)?;
             }
-            Some(Event::Token { .. }) | None => {}
+            Ok(())
+        };
+        match submit().and_then(|()| device.next_event(EVENT_POLL)) {
+            Ok(event) => take(event, &mut counts)?,
+            Err(error) => {
+                // What was done when the device failed is still there to be taken.
+                while let Ok(event @ Some(_)) = device.next_event(Duration::ZERO) {
+                    take(event, &mut counts)?;
+                }
+                return Err(error);
+            }
         }
         progress.tick(&counts, &device.status());
     }

@@ -1,5 +1,8 @@
 //! Flags that several commands share: from what was written to what it means.
 
+#[cfg(feature = "cuda")]
+mod gpu;
+
 use super::args::{BucketArgs, DoctorCommand, Dtype, EngineArgs, InspectCommand, PrecisionArgs};
 use super::doctor::Subject;
 use super::target::Target;
@@ -13,7 +16,7 @@ use crate::plan::memory::{MemoryPlan, WeightPlacement};
 use crate::plan::{GraphFile, Limits, Plan};
 use std::sync::Arc;
 
-/// Element type of published weights.
+/// Element type of published weights: what `inspect` takes a checkpoint's to be.
 const CHECKPOINT: DType = DType::BF16;
 
 impl PrecisionArgs {
@@ -62,7 +65,7 @@ pub fn plan(config: &Arc<ModelConfig>, buckets: &BucketArgs, limits: &Limits) ->
     GraphFile::open(buckets.bucket_file.as_deref())?.plan(config.clone(), limits)
 }
 
-/// Sizes of a run, before any weight is loaded.
+/// Sizes of a run, before any weight is loaded. `delivers`: requests may ask for logits.
 ///
 /// # Errors
 /// A model that the target does not take, limits that cannot be, too little memory.
@@ -72,24 +75,22 @@ pub fn memory(
     plan: &Plan,
     limits: &Limits,
     budget: Budget,
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables))] delivers: bool,
 ) -> Result<MemoryPlan> {
-    let placement = match (target, source) {
-        (Target::Cpu, ModelSource::Dir(_)) => WeightPlacement::Mapped,
-        (Target::Cpu, ModelSource::Random { .. }) => WeightPlacement::Resident,
+    let precision = Precision::new(target.dtype(), source.matrix_dtype(&plan.config)?);
+    match target {
+        Target::Cpu { .. } => {
+            let placement = match source {
+                ModelSource::Dir(_) => WeightPlacement::Mapped,
+                ModelSource::Random { .. } => WeightPlacement::Resident,
+            };
+            MemoryPlan::new(plan, precision, placement, limits, budget)
+        }
         #[cfg(feature = "cuda")]
-        (Target::Gpu { .. }, _) => WeightPlacement::Device,
-    };
-    let precision = Precision::new(target.dtype(), CHECKPOINT);
-    #[cfg(feature = "cuda")]
-    if let Target::Gpu { .. } = target {
-        use crate::backend::cuda::ops::{Types, kernels};
-        let types = Types {
-            operand: precision.compute,
-            weights: precision.weights,
-        };
-        kernels::check(&plan.config, types)?;
+        Target::Gpu { launch, .. } => {
+            gpu::memory(source, *launch, plan, precision, limits, budget, delivers)
+        }
     }
-    MemoryPlan::new(plan, precision, placement, limits, budget)
 }
 
 /// The `inspect` command.
@@ -111,19 +112,31 @@ pub fn inspect(args: &InspectCommand) -> Result<Exit> {
 
 /// The `doctor` command.
 pub fn doctor(args: &DoctorCommand) -> Result<Exit> {
-    let target = args.run.target()?;
-    let budget = args.engine.budget(&target)?;
-    let subject = args.model.as_ref().map(|name| Subject {
-        name: name.clone(),
-        memory: ModelSource::parse(name).and_then(|source| {
-            let (config, _) = source.config()?;
-            let limits = args.engine.limits();
-            let plan = plan(&Arc::new(config), &args.run.buckets, &limits)?;
-            memory(&source, &target, &plan, &limits, budget)
-        }),
-    });
+    let target = match args.run.target() {
+        Err(error @ Error::Usage(_)) => return Err(error),
+        // A device that cannot be used is what doctor is there to say.
+        target => target,
+    };
+    let subject = match (&args.model, &target) {
+        (Some(name), Ok(target)) => {
+            let budget = args.engine.budget(target)?;
+            Some(Subject {
+                name: name.clone(),
+                memory: ModelSource::parse(name).and_then(|source| {
+                    let (config, _) = source.config()?;
+                    let limits = args.engine.limits();
+                    let plan = plan(&Arc::new(config), &args.run.buckets, &limits)?;
+                    memory(&source, target, &plan, &limits, budget, true)
+                }),
+            })
+        }
+        _ => None,
+    };
     let mut out = Vec::new();
-    let healthy = args.doctor.run(subject.as_ref(), &mut out)?;
+    let unusable = target.err().map(|error| error.to_string());
+    let healthy = args
+        .doctor
+        .run(unusable.as_deref(), subject.as_ref(), &mut out)?;
     print(&out)?;
     Ok(if healthy { Exit::Done } else { Exit::Problem })
 }

@@ -10,19 +10,31 @@ use crate::plan::budget::Budget;
 use crate::plan::bytes::Bytes;
 #[cfg(feature = "cuda")]
 use crate::runtime::cuda::Launch;
+use crate::telemetry::warn;
+#[cfg(feature = "cuda")]
+use std::time::Duration;
 
 /// Of a GPU's free memory, what a run takes when nobody says otherwise: graphs and the driver need some too.
 #[cfg(feature = "cuda")]
 const FREE_PERCENT: u64 = 90;
 
+/// How long a step may take where nobody says otherwise: the largest one on the slowest GPU takes a few seconds.
+#[cfg(feature = "cuda")]
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// A device that is there, and how it is used.
 pub enum Target {
-    Cpu,
+    Cpu {
+        /// Why it is not the GPU, which nobody asked for, but which is there.
+        passed_over: Option<String>,
+    },
     #[cfg(feature = "cuda")]
     Gpu {
         gpu: OpenGpu,
         dtype: DType,
         launch: Launch,
+        /// See [`crate::runtime::Engine::watch`].
+        step_timeout: Duration,
     },
 }
 
@@ -52,7 +64,7 @@ impl RunArgs {
             );
         }
         match self.asked()? {
-            Asked::Cpu => self.cpu(),
+            Asked::Cpu => self.cpu(None),
             #[cfg(feature = "cuda")]
             Asked::Gpu(ordinal) => self.gpu(ordinal),
             #[cfg(not(feature = "cuda"))]
@@ -60,13 +72,23 @@ impl RunArgs {
                 "--device {}: this build has no GPU support; build it with `cargo build --release --features cuda`, or use --device cpu",
                 self.device.as_deref().unwrap_or_default()
             )),
-            #[cfg(feature = "cuda")]
-            Asked::Default
-                if crate::backend::cuda::driver::probe().is_ok_and(|d| d.gpu(0).is_ok()) =>
-            {
-                self.gpu(0)
-            }
-            Asked::Default => self.cpu(),
+            Asked::Default => self.default(),
+        }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn default(&self) -> Result<Target> {
+        self.cpu(None)
+    }
+
+    /// The first GPU. Where there is none the CPU does; where there is one that cannot be used, it says so.
+    #[cfg(feature = "cuda")]
+    fn default(&self) -> Result<Target> {
+        use crate::backend::cuda::driver::{Missing, probe};
+        match probe().and_then(|driver| driver.gpu(0).map(|_| ())) {
+            Ok(()) => self.gpu(0),
+            Err(Missing::Library | Missing::Gpu) => self.cpu(None),
+            Err(missing) => self.cpu(Some(missing.to_string())),
         }
     }
 
@@ -97,7 +119,7 @@ impl RunArgs {
         }
     }
 
-    fn cpu(&self) -> Result<Target> {
+    fn cpu(&self, passed_over: Option<String>) -> Result<Target> {
         match self.precision.dtype() {
             None | Some(DType::F32) => {}
             Some(_) if self.precision.fp16 => return usage("--fp16: the CPU computes in f32 only"),
@@ -111,7 +133,10 @@ impl RunArgs {
                 "--launch: the CPU launches no kernels; it is an option of --device cuda",
             );
         }
-        Ok(Target::Cpu)
+        if self.step_timeout_ms.is_some() {
+            return usage("--step-timeout-ms: it is an option of --device cuda");
+        }
+        Ok(Target::Cpu { passed_over })
     }
 
     #[cfg(feature = "cuda")]
@@ -125,15 +150,28 @@ impl RunArgs {
                 Some(Way::HostGraph) => Launch::HostGraph,
                 Some(Way::DeviceGraph) | None => Launch::DeviceGraph,
             },
+            step_timeout: self
+                .step_timeout_ms
+                .map_or(STEP_TIMEOUT, Duration::from_millis),
         })
     }
 }
 
 impl Target {
+    /// Says why the CPU serves, where that was not to be expected.
+    pub fn warn_if_passed_over(&self) {
+        if let Self::Cpu {
+            passed_over: Some(why),
+        } = self
+        {
+            warn(&format!("running on the CPU, for {why}"));
+        }
+    }
+
     /// As in `--device`, without which one.
     pub fn device(&self) -> &'static str {
         match self {
-            Self::Cpu => "cpu",
+            Self::Cpu { .. } => "cpu",
             #[cfg(feature = "cuda")]
             Self::Gpu { .. } => "cuda",
         }
@@ -142,7 +180,7 @@ impl Target {
     /// As in `--launch`; none on the CPU.
     pub fn launch(&self) -> Option<String> {
         match self {
-            Self::Cpu => None,
+            Self::Cpu { .. } => None,
             #[cfg(feature = "cuda")]
             Self::Gpu { launch, .. } => Some(
                 match launch {
@@ -158,7 +196,7 @@ impl Target {
     /// Type of matrix inputs, keys and values, and conv state.
     pub fn dtype(&self) -> DType {
         match self {
-            Self::Cpu => DType::F32,
+            Self::Cpu { .. } => DType::F32,
             #[cfg(feature = "cuda")]
             Self::Gpu { dtype, .. } => *dtype,
         }
@@ -177,7 +215,7 @@ impl Target {
             _ => return usage(format!("found the dtype {name}, expected f32, bf16 or f16")),
         };
         match self {
-            Self::Cpu => {}
+            Self::Cpu { .. } => {}
             #[cfg(feature = "cuda")]
             Self::Gpu { dtype, .. } => *dtype = named,
         }
@@ -190,7 +228,7 @@ impl Target {
     /// The driver does not say.
     pub fn budget(&self, limit: Option<u64>) -> Result<Budget> {
         match self {
-            Self::Cpu => Ok(Budget::new(limit)),
+            Self::Cpu { .. } => Ok(Budget::new(limit)),
             #[cfg(feature = "cuda")]
             Self::Gpu { gpu, .. } => {
                 let free = gpu.free_bytes()?;

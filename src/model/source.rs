@@ -1,8 +1,11 @@
 //! What `--model` names: a checkpoint's directory or a random preset.
 
+use super::checkpoint;
 use super::config::ModelConfig;
 use super::generation::GenerationConfig;
+use super::layout::Role;
 use super::random;
+use super::weights::DType;
 use crate::error::{Error, Result};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -106,6 +109,21 @@ impl ModelSource {
             Self::Random { preset, .. } => {
                 Ok((random::preset_config(preset)?, GenerationConfig::default()))
             }
+        }
+    }
+
+    /// The type that the matrices have before any is converted: f32 where they have several. Of a checkpoint only
+    /// the headers are read.
+    ///
+    /// # Errors
+    /// Where a checkpoint's files are missing or broken, or hold other tensors than `config` says.
+    pub fn matrix_dtype(&self, config: &ModelConfig) -> Result<DType> {
+        match self {
+            Self::Dir(dir) => {
+                let (weights, _) = checkpoint::load(dir, config)?;
+                Ok(weights.matrix_dtype().unwrap_or(DType::F32))
+            }
+            Self::Random { .. } => Ok(Role::Matrix.published_dtype()),
         }
     }
 }

@@ -145,6 +145,35 @@ pub struct Weights<T = Tensor> {
     pub layers: Vec<LayerWeights<T>>,
 }
 
+impl Weights {
+    /// The type of all matrices, the embedding among them; `None` where they have several.
+    pub fn matrix_dtype(&self) -> Option<DType> {
+        let first = self.embed_tokens.dtype;
+        let same = |tensors: &[&Tensor]| tensors.iter().all(|tensor| tensor.dtype == first);
+        let expert = |e: &Expert| same(&[&e.w1, &e.w3, &e.w2]);
+        let layer = |layer: &LayerWeights| {
+            let mixer = match &layer.mixer {
+                Mixer::Conv {
+                    in_proj, out_proj, ..
+                } => same(&[in_proj, out_proj]),
+                Mixer::Attention {
+                    q_proj,
+                    k_proj,
+                    v_proj,
+                    out_proj,
+                    ..
+                } => same(&[q_proj, k_proj, v_proj, out_proj]),
+            };
+            mixer
+                && match &layer.feed_forward {
+                    FeedForward::Dense(dense) => expert(dense),
+                    FeedForward::Moe { experts, .. } => experts.iter().all(expert),
+                }
+        };
+        (same(&[&self.lm_head]) && self.layers.iter().all(layer)).then_some(first)
+    }
+}
+
 #[derive(Debug)]
 pub struct LayerWeights<T = Tensor> {
     /// `[H]`

@@ -49,6 +49,8 @@ pub struct Arena {
     pub query_tiles: usize,
     /// u32
     pub query_tile_count: usize,
+    /// u64: tiles of logits that have been posted to the host.
+    pub posted: usize,
     /// f32 `[logits_rows, V]`
     pub logits: usize,
     pub logits_rows: usize,
@@ -59,6 +61,11 @@ pub struct Arena {
     pub bytes: usize,
     /// Of those, all but logits and seen tokens.
     pub activation_bytes: usize,
+}
+
+/// Rows that have logits at a time: a tile of a score step's, or one for each slot.
+pub fn logits_rows(rows: usize, slots: usize) -> usize {
+    rows.min(SCORE_TILE_ROWS).max(slots)
 }
 
 impl Arena {
@@ -104,8 +111,9 @@ impl Arena {
         let expert_tile_count = take(&[4]);
         let query_tiles = take(&[rows, TILE_BYTES]);
         let query_tile_count = take(&[4]);
+        let posted = take(&[8]);
         let sample_best = take(&[slots, SAMPLE_PARTS, 8]);
-        let logits_rows = rows.min(SCORE_TILE_ROWS).max(slots);
+        let logits_rows = logits_rows(rows, slots);
         let logits = take(&[logits_rows, config.vocab_size, 4]);
         let seen = take(&[slots, config.vocab_size.div_ceil(32), 4]);
         Self {
@@ -122,6 +130,7 @@ impl Arena {
             expert_tile_count,
             query_tiles,
             query_tile_count,
+            posted,
             sample_best,
             logits,
             logits_rows,
@@ -162,6 +171,7 @@ mod tests {
             (arena.expert_tile_count, 4),
             (arena.query_tiles, 512 * TILE_BYTES),
             (arena.query_tile_count, 4),
+            (arena.posted, 8),
             (arena.sample_best, 16 * SAMPLE_PARTS * 8),
             (arena.logits, 512 * 65536 * 4),
             (arena.seen, 16 * 65536 / 8),

@@ -1,11 +1,10 @@
 //! Memory arithmetic for a run: everything that is allocated at start-up, itemised, and the context and page pool
-//! that fit a budget. Known before any weight is read.
+//! that fit a budget. Known before any weight is read. Here for the CPU; [`super::device`] has a GPU's.
 
 use super::bytes::{Bytes, whole_bytes};
-use super::params::{device_model_bytes, model_bytes};
+use super::params::model_bytes;
 use super::{
-    Arena, ArenaShape, Budget, EngineOptions, Limits, Plan, Precision, RingCapacities,
-    SCORE_TILE_ROWS, StepKind,
+    Budget, EngineOptions, Limits, Plan, Precision, RingCapacities, SCORE_TILE_ROWS, StepKind,
 };
 use crate::error::{Error, Result};
 
@@ -20,15 +19,38 @@ const ROW_BYTES: u64 = 16;
 const SEQUENCE_BYTES: u64 = 24;
 const WORD_BYTES: u64 = 4;
 
-/// Where the weights are while the engine runs.
+/// Where the weights are while an engine runs on the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightPlacement {
     /// Mapped from a checkpoint: the system may drop pages and read them again, so they are no part of the budget.
     Mapped,
     /// Generated into memory: part of the budget.
     Resident,
-    /// Copied to a device, whose memory the budget is about; so are all other items.
-    Device,
+}
+
+/// What memory something is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// That which the budget is about: the GPU's, or the host's where there is none.
+    Budget,
+    /// Files, mapped.
+    Mapped,
+    /// The host's, pinned for a GPU.
+    Pinned,
+    /// The host's, until it has been copied to a GPU.
+    Loading,
+}
+
+impl Place {
+    /// As `doctor` prints it in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Budget => "budget",
+            Self::Mapped => "mapped",
+            Self::Pinned => "pinned",
+            Self::Loading => "loading",
+        }
+    }
 }
 
 /// One line of the arithmetic.
@@ -38,8 +60,7 @@ pub struct MemoryItem {
     pub bytes: u64,
     /// What the bytes are made of.
     pub arithmetic: String,
-    /// False for mapped weights.
-    pub in_budget: bool,
+    pub place: Place,
 }
 
 /// Sizes that fit, and why.
@@ -111,7 +132,7 @@ impl MemoryPlan {
                 options.page_tokens,
                 Bytes(whole_bytes(token_bytes))
             ),
-            in_budget: true,
+            place: Place::Budget,
         });
         Ok(Self {
             options,
@@ -128,10 +149,17 @@ impl MemoryPlan {
 
     /// Bytes of mapped weights; 0 where the weights are in the budget.
     pub fn mapped_bytes(&self) -> u64 {
-        self.items
-            .iter()
-            .filter(|item| !item.in_budget)
-            .fold(0, |sum, item| sum.saturating_add(item.bytes))
+        bytes_in(&self.items, Place::Mapped)
+    }
+
+    /// Bytes of the host's memory that are pinned for a GPU.
+    pub fn pinned_bytes(&self) -> u64 {
+        bytes_in(&self.items, Place::Pinned)
+    }
+
+    /// Bytes of the host's memory that are taken until they have been copied to a GPU.
+    pub fn loading_bytes(&self) -> u64 {
+        bytes_in(&self.items, Place::Loading)
     }
 
     /// Sequences of `max_context` tokens that the pool holds at once.
@@ -141,11 +169,15 @@ impl MemoryPlan {
     }
 }
 
-fn budgeted(items: &[MemoryItem]) -> u64 {
+fn bytes_in(items: &[MemoryItem], place: Place) -> u64 {
     items
         .iter()
-        .filter(|item| item.in_budget)
+        .filter(|item| item.place == place)
         .fold(0, |sum, item| sum.saturating_add(item.bytes))
+}
+
+fn budgeted(items: &[MemoryItem]) -> u64 {
+    bytes_in(items, Place::Budget)
 }
 
 /// Keys and values of one page in all attention layers.
@@ -154,10 +186,15 @@ fn page_bytes(plan: &Plan, precision: Precision, options: &EngineOptions) -> u64
 }
 
 /// One line: what is needed, what there is, and what to change.
-fn too_little(fixed: &[MemoryItem], context: u32, pool_bytes: u64, budget: &Budget) -> Error {
+pub(super) fn too_little(
+    fixed: &[MemoryItem],
+    context: u32,
+    pool_bytes: u64,
+    budget: &Budget,
+) -> Error {
     let mut parts: Vec<String> = fixed
         .iter()
-        .filter(|item| item.in_budget)
+        .filter(|item| item.place == Place::Budget)
         .map(|item| format!("{} {}", item.name, Bytes(item.bytes)))
         .collect();
     parts.push(format!(
@@ -185,47 +222,28 @@ fn fixed_items(
         name,
         bytes,
         arithmetic,
-        in_budget: true,
+        place: Place::Budget,
     };
     let config = &plan.config;
     let slots = u64::from(options.max_seqs);
     let state_bytes = plan.conv_state_bytes_per_sequence(precision.compute);
     let stages = plan.stages.len();
     let rows = largest_bucket(plan, options);
-    // On a device all stages share one arena.
-    let (arenas, stage_arena) = match placement {
-        WeightPlacement::Device => {
-            let shape = ArenaShape {
-                rows: rows as usize,
-                slots: options.max_seqs as usize,
-                operand: precision.compute,
-            };
-            (1, Arena::new(config, shape).activation_bytes as u64)
-        }
-        WeightPlacement::Mapped | WeightPlacement::Resident => {
-            (stages, arena_bytes(plan, precision, rows))
-        }
-    };
+    let stage_arena = arena_bytes(plan, precision, rows);
     let mut items = vec![
         MemoryItem {
             name: "weights",
-            bytes: whole_bytes(match placement {
-                WeightPlacement::Device => device_model_bytes(config, precision.weights),
-                WeightPlacement::Mapped | WeightPlacement::Resident => {
-                    model_bytes(config, precision.weights)
-                }
-            }),
+            bytes: whole_bytes(model_bytes(config, precision.weights)),
             arithmetic: match placement {
                 WeightPlacement::Mapped => {
                     "mapped from the checkpoint: the system may drop and reread them".into()
                 }
                 WeightPlacement::Resident => "generated into memory".into(),
-                WeightPlacement::Device => format!(
-                    "copied to the device: matrices in {:?}, norms, taps, biases and routers in F32",
-                    precision.weights
-                ),
             },
-            in_budget: placement != WeightPlacement::Mapped,
+            place: match placement {
+                WeightPlacement::Mapped => Place::Mapped,
+                WeightPlacement::Resident => Place::Budget,
+            },
         },
         item(
             "conv state",
@@ -234,15 +252,15 @@ fn fixed_items(
         ),
         item(
             "activations",
-            stage_arena.saturating_mul(arenas as u64),
+            stage_arena.saturating_mul(stages as u64),
             format!(
-                "{arenas} {} of {} for {rows} rows",
-                plural(arenas, if arenas == stages { "stage" } else { "arena" }),
+                "{stages} {} of {} for {rows} rows",
+                plural(stages, "stage"),
                 Bytes(stage_arena)
             ),
         ),
     ];
-    if arenas > 1 {
+    if stages > 1 {
         let handover =
             whole_bytes(f64::from(options.step_tokens) * config.hidden_size as f64 * 4.0);
         let buffers = (stages as u64 - 1) * u64::from(options.steps_in_flight);
@@ -292,7 +310,7 @@ fn fixed_items(
     items
 }
 
-fn plural(count: usize, noun: &str) -> String {
+pub(super) fn plural(count: usize, noun: &str) -> String {
     format!("{noun}{}", if count == 1 { "" } else { "s" })
 }
 

@@ -5,7 +5,7 @@
 //! - [`graphs`]: bucket ladders and stage cuts from `graphs/*.toml`
 //! - [`params`], [`cost`], [`gpu`]: an operation's weights, bytes and FLOPs, and the time they need at least
 //! - [`options`], [`memory`], [`budget`]: the sizes an engine starts with, and whether they fit
-//! - [`arena`]: a device's activations
+//! - [`device`]: the same for a GPU; [`arena`], [`state`]: its activations, and what sequences keep there
 //! - [`bytes`]: sizes as people write them
 
 pub mod arena;
@@ -13,19 +13,21 @@ pub mod budget;
 pub mod build;
 pub mod bytes;
 pub mod cost;
+pub mod device;
 pub mod gpu;
 pub mod graphs;
 pub mod memory;
 pub mod op;
 pub mod options;
 pub mod params;
+pub mod state;
 
 pub use arena::{Arena, ArenaShape};
 pub use budget::Budget;
 pub use cost::{Cost, Precision, StepShape};
 pub use gpu::Gpu;
 pub use graphs::GraphFile;
-pub use memory::{MemoryPlan, WeightPlacement};
+pub use memory::{MemoryPlan, Place, WeightPlacement};
 pub use op::{Op, OpKind};
 pub use options::{EngineOptions, Limits, RingCapacities};
 

@@ -147,18 +147,6 @@ pub fn model_bytes(config: &ModelConfig, weights: DType) -> f64 {
     sum(config, |param| param.bytes(weights))
 }
 
-/// Bytes of the whole model's weights on a device, which keeps matrices in `weights` and all else in f32.
-pub fn device_model_bytes(config: &ModelConfig, weights: DType) -> f64 {
-    sum(config, |param| {
-        let matrix = param.shape.len() > 1
-            && !matches!(
-                param.name,
-                "conv.conv" | "self_attn.qk_layernorm" | "feed_forward.gate"
-            );
-        param.bytes(if matrix { weights } else { DType::F32 })
-    })
-}
-
 impl Plan {
     /// Bytes of keys and values that one token takes in all attention layers, elements of type `compute`.
     pub fn kv_bytes_per_token(&self, compute: DType) -> f64 {

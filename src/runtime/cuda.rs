@@ -1,16 +1,23 @@
 //! An engine for a model on one GPU, in each of the ways to launch it.
 
 use super::engine::Engine;
+use super::sizes::Sizes;
 use crate::backend::cuda::ahead::HostAhead;
+use crate::backend::cuda::delivery::pinned_bytes;
 use crate::backend::cuda::gpu::OpenGpu;
 use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
+use crate::backend::cuda::mirror::mirror_bytes;
 use crate::backend::cuda::model::{InOrder, Placement, programs};
 use crate::backend::cuda::program::StepProgram;
-use crate::backend::cuda::scheduler::GpuScheduler;
-use crate::backend::{SharedSink, StageBackend};
+use crate::backend::cuda::scheduler::{GpuScheduler, table_bytes};
+use crate::backend::{LogitsSink, SharedSink, StageBackend};
 use crate::error::Result;
 use crate::model::{DType, Model};
+use crate::plan::arena::logits_rows;
+use crate::plan::device::Overheads;
 use crate::plan::{EngineOptions, Plan, RingCapacities};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Who launches the kernels of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,11 +53,16 @@ impl Engine {
             steps_in_flight: 1,
             ..*options
         };
+        let held_up = Arc::new(AtomicBool::new(false));
+        let sink: &SharedSink = &sink.clone().map(|sink| {
+            let held_up = held_up.clone();
+            Arc::new(TellingSink { sink, held_up }) as Arc<dyn LogitsSink>
+        });
         let ladders = plan.ladders.reachable(&options);
         let capacities = RingCapacities::new(&options);
         let by_host = |stage| Self::on_host(vec![stage], &ladders, &options, capacities);
         let stage = |way| host_stage(gpu, model, plan, &options, dtype, way, sink);
-        match launch {
+        let mut engine = match launch {
             Launch::HostKernels => by_host(stage(HostLaunch::Kernels)?),
             Launch::HostGraph => by_host(stage(HostLaunch::Graph)?),
             Launch::HostGraphAhead => {
@@ -72,7 +84,70 @@ impl Engine {
                 let device = GpuScheduler::new(&gpu.context, &gpu.module, programs, early)?;
                 Self::on_device(Box::new(device), &ladders, &options, capacities)
             }
+        }?;
+        engine.held_up = Some(held_up);
+        Ok(engine)
+    }
+}
+
+/// What `launch` takes beside the model for a run with these sizes, in the words of `doctor`. `delivers`: there is a
+/// sink, so that requests may ask for logits.
+///
+/// # Errors
+/// [`crate::Error::Usage`] for sizes that break one of the core's rules.
+pub fn overheads(
+    launch: Launch,
+    plan: &Plan,
+    options: &EngineOptions,
+    delivers: bool,
+) -> Result<Overheads> {
+    let ladders = plan.ladders.reachable(options);
+    let (scheduler, pinned, pinned_arithmetic) = match launch {
+        // The mirror has room for two steps whether the host runs ahead or not.
+        Launch::HostKernels | Launch::HostGraph | Launch::HostGraphAhead => {
+            let bytes = mirror_bytes(options);
+            (
+                bytes,
+                bytes,
+                "what a step's tables are copied from".to_owned(),
+            )
         }
+        Launch::DeviceGraph => {
+            let rings = RingCapacities::new(options);
+            let sizes = Sizes::new(options, &ladders, 1, rings, options.record)?;
+            let arithmetic = format!(
+                "{} requests, {} tokens, {} events, {} trace records",
+                rings.requests, rings.tokens, rings.events, rings.trace
+            );
+            (table_bytes(sizes.state_bytes), sizes.ring_bytes, arithmetic)
+        }
+    };
+    let (rows, vocabulary) = (ladders.largest() as usize, plan.config.vocab_size);
+    let lines = logits_rows(rows, options.max_seqs as usize);
+    Ok(Overheads {
+        scheduler_bytes: scheduler as u64,
+        pinned_bytes: pinned as u64,
+        pinned_arithmetic,
+        logits_bytes: match delivers {
+            true => pinned_bytes(lines, vocabulary) as u64,
+            false => 0,
+        },
+        logits_arithmetic: format!("two tiles of {lines} rows of {vocabulary}, for `score` alone"),
+    })
+}
+
+/// Says when the sink has rows in hand: steps wait until it is done with them, however slow its disk is.
+struct TellingSink {
+    sink: Arc<dyn LogitsSink>,
+    held_up: Arc<AtomicBool>,
+}
+
+impl LogitsSink for TellingSink {
+    fn rows(&self, request: u64, position: u32, logits: &[f32]) -> Result<()> {
+        self.held_up.store(true, Ordering::Release);
+        let done = self.sink.rows(request, position, logits);
+        self.held_up.store(false, Ordering::Release);
+        done
     }
 }
 

@@ -9,13 +9,14 @@ use super::request::{Event, Request};
 use super::rings::HostRings;
 use super::sizes::Sizes;
 use super::threads::Threads;
-use super::watchdog::Watchdog;
+use super::watchdog::{Standing, Watchdog};
 use crate::backend::{DeviceScheduler, StageBackend};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, RingCapacities};
-use crate::sys::abi::tg_trace;
+use crate::sys::abi::{tg_status, tg_trace};
 use crate::telemetry::nvtx::{Span, names};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// What turns the rings on the other side.
@@ -32,6 +33,10 @@ pub(super) trait Driver: Send {
     fn failure(&mut self, rings: &HostRings) -> Option<String>;
     /// When the scheduler's clock was 0, where that is a clock of the host.
     fn clock_zero(&self) -> Option<Instant>;
+    /// The step that is waited for, where it may be another than the newest, or the core idle meanwhile.
+    fn finishing(&self) -> Option<tg_status> {
+        None
+    }
     /// Ends it, the stop flag being set. `stuck`: a step of it does not end.
     fn stop(&mut self, stuck: bool);
 }
@@ -42,6 +47,8 @@ pub struct Engine {
     driver: Box<dyn Driver>,
     shape: EngineShape,
     watchdog: Option<Watchdog>,
+    /// The host holds up the device: a step waits for it, and is not stuck.
+    pub(super) held_up: Option<Arc<AtomicBool>>,
     /// The step that the watchdog found.
     stuck: Option<String>,
     /// From launch to drain, then from drain to the end.
@@ -134,6 +141,7 @@ impl Engine {
             driver,
             shape,
             watchdog: None,
+            held_up: None,
             stuck: None,
             span: None,
         }
@@ -145,7 +153,8 @@ impl Engine {
     }
 
     /// Lets a step that takes longer than `limit` in one stage fail the engine, in [`Engine::next_event`], with a
-    /// message that names it. Without, one that never ends is waited for.
+    /// message that names it; so does a scheduler that leaves waiting requests alone for as long. Without, one that
+    /// never ends is waited for.
     pub fn watch(&mut self, limit: Duration) {
         self.watchdog = Some(Watchdog::new(limit));
     }
@@ -254,7 +263,14 @@ impl Engine {
         if self.stuck.is_none()
             && let Some(watchdog) = &mut self.watchdog
         {
-            self.stuck = watchdog.look(self.rings.step_running(), Instant::now());
+            let held_up = self
+                .held_up
+                .as_ref()
+                .is_some_and(|held| held.load(Ordering::Acquire));
+            let finishing = self.driver.finishing().map(Standing::Step);
+            let standing = finishing.or_else(|| self.rings.standing());
+            let standing = standing.filter(|_| !held_up);
+            self.stuck = watchdog.look(standing, Instant::now());
         }
         let failure = self.driver.failure(&self.rings);
         match failure.or_else(|| self.stuck.clone()) {

@@ -3,6 +3,7 @@
 use super::memory::{RingBlock, acquire, index, release, word};
 use super::options::EngineStatus;
 use super::request::{EndReason, Event, Logits, Request, Sampling, Timing, TokenLogprobs};
+use super::watchdog::Standing;
 use crate::error::{Error, Result};
 use crate::sys::abi;
 use std::sync::Arc;
@@ -195,13 +196,28 @@ impl HostRings {
         }
     }
 
-    /// The step that runs now, if one does.
-    pub(super) fn step_running(&self) -> Option<abi::tg_status> {
+    /// What has to move on: the step that runs now, or a scheduler that has requests to take and nothing else to do.
+    pub(super) fn standing(&self) -> Option<Standing> {
         let before = self.posted();
         let (action, _) = self.action();
         // The words were written one by one, so they belong together only if no step was composed meanwhile.
         let after = self.posted();
-        (action == abi::TG_ACTION_STEP && before.steps == after.steps).then_some(after)
+        match action {
+            abi::TG_ACTION_STEP if before.steps == after.steps => Some(Standing::Step(after)),
+            abi::TG_ACTION_IDLE if after.running == 0 && self.waiting() => {
+                Some(Standing::Scheduler)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether there are requests that the scheduler has not taken.
+    fn waiting(&self) -> bool {
+        let rings = self.rings.head();
+        // SAFETY: the indices are atomic on both sides.
+        unsafe {
+            acquire(&raw mut (*rings).request_head) != acquire(&raw mut (*rings).request_tail)
+        }
     }
 
     /// The last turn's `TG_ACTION_*` and `TG_ERROR_*`.

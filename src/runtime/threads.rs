@@ -7,6 +7,7 @@ use super::rings::HostRings;
 use super::signal::Signal;
 use crate::backend::StageBackend;
 use crate::error::{Error, Result};
+use crate::sys::abi::{tg_status, tg_step};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,6 +30,9 @@ struct Shared {
     /// Something happened that the host may be waiting for.
     host: Signal,
     failure: Mutex<Option<String>>,
+    /// The step that the scheduler waits for while its backend finishes it: with another behind it, or with the core
+    /// idle, the last turn's outcome does not tell.
+    finishing: Mutex<Option<tg_status>>,
 }
 
 impl Shared {
@@ -144,6 +148,10 @@ impl Driver for Threads {
         self.start
     }
 
+    fn finishing(&self) -> Option<tg_status> {
+        *self.shared.finishing.lock()
+    }
+
     fn stop(&mut self, stuck: bool) {
         self.shared.work.notify();
         for thread in self.running.drain(..) {
@@ -206,12 +214,26 @@ fn run_scheduler(
             && let Some(ahead) = backend.ahead()
             && let Some(number) = started.pop_front()
         {
-            ahead.finish(&link.step(number))?;
+            let step = link.step(number);
+            *shared.finishing.lock() = Some(status(step.header()));
+            ahead.finish(&step)?;
+            *shared.finishing.lock() = None;
             hand_over(number, &mut link, shared);
         }
         if shared.failed() {
             return Ok(());
         }
+    }
+}
+
+/// What the core would post of a step that the first stage runs.
+fn status(step: &tg_step) -> tg_status {
+    tg_status {
+        steps: step.number + 1,
+        kind: step.kind.into(),
+        bucket_rows: step.bucket_rows.into(),
+        rows: step.rows.into(),
+        ..Default::default()
     }
 }
 

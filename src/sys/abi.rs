@@ -4,6 +4,7 @@
 
 pub const TG_ABI_VERSION: u32 = 1;
 pub const TG_MAX_LANES: u32 = 256;
+pub const TG_DISPATCH_THREADS: u32 = 288;
 pub const TG_MAX_SLOTS: u32 = 1024;
 pub const TG_MAX_STEPS: u32 = 16;
 pub const TG_MAX_STAGES: u32 = 16;

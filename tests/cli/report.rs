@@ -179,7 +179,7 @@ fn a_title_says_what_the_numbers_show_and_no_more() {
     let finding = "A busy host makes steps of host-graph and host-kernels late, and not those of device-graph";
     assert!(page(folder.path(), &[&measured()]).contains(finding));
     let path = folder.path().join("changed.json");
-    let mut write = |change: &dyn Fn(&mut Value)| {
+    let write = |change: &dyn Fn(&mut Value)| {
         let mut input = json_of(&measured());
         for way in input["ways"].as_object_mut().unwrap().values_mut() {
             change(way);

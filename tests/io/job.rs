@@ -7,6 +7,7 @@ use std::io::Write;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
+use tailgraph::cli::device::Device;
 use tailgraph::cli::job::{Job, Style, Summary};
 use tailgraph::io::lines::Lines;
 use tailgraph::io::output::{Ordered, Output};
@@ -26,7 +27,7 @@ impl Write for Shared {
     }
 }
 
-pub fn run_to(output: Output, kept: Kept, input: &str, device: &mut Echo) -> Summary {
+pub fn run_to(output: Output, kept: Kept, input: &str, device: &mut dyn Device) -> Summary {
     let never = AtomicBool::new(false);
     run_with(
         output,
@@ -43,7 +44,7 @@ fn run_with(
     kept: Kept,
     lines: Lines,
     style: Style,
-    device: &mut Echo,
+    device: &mut dyn Device,
     interrupt: &AtomicBool,
 ) -> Summary {
     let mut source = Source::new(lines, rules(), Arc::new(Bytes), kept, 1, Box::new(|_| {}));
@@ -65,7 +66,7 @@ fn run_with(
     .unwrap()
 }
 
-fn generate(input: &str, device: &mut Echo) -> (Vec<Value>, Summary) {
+pub fn generate(input: &str, device: &mut dyn Device) -> (Vec<Value>, Summary) {
     let out = Shared::default();
     let ordered = Ordered::new(Box::new(out.clone()), "out", "");
     let summary = run_to(Output::Stream(ordered), Kept::default(), input, device);

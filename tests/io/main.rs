@@ -4,6 +4,7 @@ mod arrays;
 mod compare;
 mod fakes;
 mod job;
+mod lost;
 mod mutation;
 mod openai;
 mod resume;

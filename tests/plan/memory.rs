@@ -3,7 +3,7 @@
 use crate::support::{F32, lfm2_8b_a1b, plan};
 use tailgraph::Error;
 use tailgraph::plan::{
-    Budget, EngineOptions, Limits, MemoryPlan, Plan, RingCapacities, WeightPlacement,
+    Budget, EngineOptions, Limits, MemoryPlan, Place, Plan, RingCapacities, WeightPlacement,
 };
 
 const GIB: u64 = 1 << 30;
@@ -49,7 +49,7 @@ fn defaults_with_ample_memory() {
     let sum: u64 = memory
         .items
         .iter()
-        .filter(|i| i.in_budget)
+        .filter(|i| i.place == Place::Budget)
         .map(|i| i.bytes)
         .sum();
     assert_eq!(memory.total_bytes(), sum);

@@ -76,8 +76,8 @@ impl StageBackend for HostAhead {
     }
 }
 
-impl RunsAhead for HostAhead {
-    fn start(&mut self, view: &StepView<'_>) -> Result<()> {
+impl HostAhead {
+    fn start_step(&mut self, view: &StepView<'_>) -> Result<()> {
         let refused = |error| failed("putting a step behind another", error);
         let _range = range(self.stage.name(view)?);
         let place = match self.started.front() {
@@ -102,12 +102,11 @@ impl RunsAhead for HostAhead {
         self.through[place].record(stream).map_err(refused)
     }
 
-    fn finish(&mut self, view: &StepView<'_>) -> Result<()> {
+    fn finish_step(&mut self, view: &StepView<'_>) -> Result<()> {
         let Some(place) = self.started.pop_front() else {
-            return Err(Error::Runtime(format!(
-                "step {} is to be finished and was not started: this is a bug in tailgraph",
-                view.header().number
-            )));
+            return Err(Error::Runtime(
+                "it is to be finished and was not started: this is a bug in tailgraph".into(),
+            ));
         };
         // Where the graphs' stream holds no other step there is nothing to be beside.
         let stream = match self.started.is_empty() {
@@ -118,7 +117,19 @@ impl RunsAhead for HostAhead {
                 &self.down
             }
         };
-        self.stage.mirror.take_samples(stream, place, view)?;
+        self.stage.mirror.take_samples(stream, place, view)
+    }
+}
+
+impl RunsAhead for HostAhead {
+    fn start(&mut self, view: &StepView<'_>) -> Result<()> {
+        let outcome = self.start_step(view);
+        self.stage.named(view, outcome)
+    }
+
+    fn finish(&mut self, view: &StepView<'_>) -> Result<()> {
+        let outcome = self.finish_step(view);
+        self.stage.named(view, outcome)?;
         self.stage.program.check()
     }
 }

@@ -4,6 +4,7 @@ use super::launch::Address;
 use super::module::failed;
 use crate::error::{Error, Result};
 use cudarc::driver::result;
+use cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
 use cudarc::driver::{CudaContext, CudaStream};
 use std::sync::Arc;
 
@@ -19,15 +20,30 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// As [`Buffer::named`], for nothing that a user knows by name.
+    ///
     /// # Errors
-    /// [`Error::Memory`] where the GPU has no such amount free.
+    /// [`Buffer::named`]'s.
     pub fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
-        let refused = |error: result::DriverError| {
-            Error::Memory(format!(
-                "allocating {bytes} bytes on the GPU: the driver answered {:?}, expected that much free: \
-                 lower --memory-limit, --max-seqs or --max-context",
+        Self::named(context, "an array", bytes)
+    }
+
+    /// `what` is for messages, as in `the weights`.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where the GPU has no such amount free; [`Error::Runtime`] for anything else that the driver
+    /// refuses.
+    pub fn named(context: &Arc<CudaContext>, what: &str, bytes: usize) -> Result<Self> {
+        let refused = |error: result::DriverError| match error.0 {
+            CUDA_ERROR_OUT_OF_MEMORY => Error::Memory(format!(
+                "allocating {bytes} bytes of GPU memory for {what}: the driver answered {:?}, expected that much free: \
+                 end other programs on the GPU, or lower --memory-limit, --max-seqs or --max-context",
                 error.0
-            ))
+            )),
+            _ => failed(
+                &format!("allocating {bytes} bytes of GPU memory for {what}"),
+                error,
+            ),
         };
         context.bind_to_thread().map_err(refused)?;
         // SAFETY: the context is bound; the driver takes no allocation of 0 bytes.

@@ -1,12 +1,12 @@
 //! The host's end of the logits ring (kernels/deliver.cu): a thread that takes tiles as the GPU posts them and hands
 //! their rows to the sink, so that the same step delivers logits whoever launched it.
 
-use super::buffer::Buffer;
+use super::launch::Address;
 use super::ops::deliver::LogitsRing;
 use super::pinned::Pinned;
 use crate::backend::{Block, LogitsSink};
 use crate::error::{Error, Result};
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::CudaContext;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -72,19 +72,25 @@ struct Taker {
     hold: bool,
 }
 
+/// Bytes of pinned memory that a [`Delivery`] takes for tiles of up to `lines` rows `[vocabulary]`.
+pub fn pinned_bytes(lines: usize, vocabulary: usize) -> usize {
+    Layout { lines, vocabulary }.bytes()
+}
+
 /// The ring and its thread.
 #[derive(Debug)]
 pub struct Delivery {
     layout: Layout,
     memory: Arc<Pinned>,
-    counter: Buffer,
+    counter: Address,
     failure: Arc<Failure>,
     end: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Delivery {
-    /// For tiles of up to `lines` rows `[vocabulary]`. `hold`: once the sink has failed, the GPU is let go on only
+    /// For tiles of up to `lines` rows `[vocabulary]`. `counter`: a zeroed u64 in device memory that lives as long as
+    /// what is enqueued. `hold`: once the sink has failed, the GPU is let go on only
     /// after [`Delivery::check`] has said so, and no request ends without its logits; for a device that nobody waits
     /// for step by step. Elsewhere whoever waits for the step asks then.
     ///
@@ -92,7 +98,7 @@ impl Delivery {
     /// [`Error::Memory`] where there is not enough, pinned or the GPU's.
     pub fn new(
         context: &Arc<CudaContext>,
-        stream: &CudaStream,
+        counter: Address,
         lines: usize,
         vocabulary: usize,
         sink: Arc<dyn LogitsSink>,
@@ -100,8 +106,6 @@ impl Delivery {
     ) -> Result<Self> {
         let layout = Layout { lines, vocabulary };
         let memory = Pinned::new(context, layout.bytes())?;
-        let counter = Buffer::new(context, size_of::<u64>())?;
-        counter.write(stream, 0, &0u64.to_le_bytes())?;
         let failure = Arc::new(Failure::default());
         let end = Arc::new(AtomicBool::new(false));
         let taker = Taker {
@@ -130,7 +134,7 @@ impl Delivery {
     pub fn ring(&self) -> LogitsRing {
         LogitsRing {
             ring: self.memory.device(),
-            counter: self.counter.at(0),
+            counter: self.counter,
             lines: self.layout.lines as u32,
         }
     }

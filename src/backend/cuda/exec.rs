@@ -73,9 +73,8 @@ impl Exec {
         // SAFETY: the executable was just made, and its stream is alive.
         unsafe { result::graph::upload(exec.handle, exec.stream.cu_stream()) }.map_err(
             |error| {
-                memory_or(error, || {
-                    failed(&format!("uploading the graph of {}", exec.name), error)
-                })
+                let what = format!("uploading the graph of {}", exec.name);
+                memory_or(&what, error, || failed(&what, error))
             },
         )?;
         Ok(exec)
@@ -108,21 +107,24 @@ fn refused(
     result: sys::CUgraphInstantiateResult,
     error: DriverError,
 ) -> Error {
-    memory_or(error, || {
+    let what = format!("instantiating the graph of {graph}");
+    memory_or(&what, error, || {
         Error::Runtime(format!(
-            "instantiating the graph of {graph}: the driver answered {:?} ({result:?}) for {}",
+            "{what}: the driver answered {:?} ({result:?}) for {}",
             error.0,
             node.unwrap_or_else(|| "the graph as a whole".to_owned()),
         ))
     })
 }
 
-fn memory_or(error: DriverError, other: impl FnOnce() -> Error) -> Error {
+/// What went wrong while doing `what` to a graph, where it is not for want of memory: `other`.
+pub(super) fn memory_or(what: &str, error: DriverError, other: impl FnOnce() -> Error) -> Error {
     match error.0 {
-        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::Memory(
-            "the GPU has no memory left for its graphs: lower --memory-limit, or name fewer buckets in --bucket-file"
-                .to_owned(),
-        ),
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::Memory(format!(
+            "{what}: the driver answered {:?}, expected memory left for the graphs: lower --memory-limit, or name fewer \
+             buckets in --bucket-file",
+            error.0
+        )),
         _ => other(),
     }
 }
@@ -161,9 +163,8 @@ mod tests {
             assert!(message.contains(part), "{message}");
         }
         let error = DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-        assert!(matches!(
-            refused("idle", None, UNSUPPORTED, error),
-            Error::Memory(_)
-        ));
+        let error = refused("stage 0 decode 8", None, UNSUPPORTED, error);
+        assert!(matches!(error, Error::Memory(_)));
+        assert!(error.to_string().contains("stage 0 decode 8"), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! What was enqueued on a stream, captured as a graph instead of run.
 
 use super::audit::{KernelNode, Node};
+use super::exec::memory_or;
 use super::module::failed;
 use crate::error::{Error, Result};
 use cudarc::driver::result::{self, DriverError};
@@ -32,7 +33,10 @@ impl Captured {
         enqueue: impl FnOnce(&CudaStream) -> Result<()>,
     ) -> Result<Self> {
         let name = name.into();
-        let refused = |error| failed(&format!("capturing the graph of {name}"), error);
+        let refused = |error| {
+            let what = format!("capturing the graph of {name}");
+            memory_or(&what, error, || failed(&what, error))
+        };
         stream
             .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .map_err(refused)?;

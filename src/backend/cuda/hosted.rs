@@ -45,6 +45,7 @@ pub struct HostLaunched {
     pub(super) program: Box<dyn StepProgram>,
     /// By kind and bucket.
     steps: [Vec<Step>; 3],
+    stage: usize,
     samples: bool,
 }
 
@@ -105,6 +106,7 @@ impl HostLaunched {
             mirror,
             program,
             steps,
+            stage: stage.index,
             samples: stage.index + 1 == stage.count,
         })
     }
@@ -168,17 +170,34 @@ impl HostLaunched {
     }
 }
 
-impl StageBackend for HostLaunched {
-    fn run(&mut self, view: &StepView<'_>) -> Result<()> {
+impl HostLaunched {
+    fn run_step(&mut self, view: &StepView<'_>) -> Result<()> {
         let _range = range(self.name(view)?);
         self.mirror.send_step(&self.stream, view)?;
         // SAFETY: the step has been sent, the core chose a bucket that it fits, and `self` is borrowed alone until the
         // wait below.
         unsafe { self.launch(view, 0) }?;
         match self.samples {
-            true => self.mirror.take_samples(&self.stream, 0, view)?,
-            false => self.wait()?,
+            true => self.mirror.take_samples(&self.stream, 0, view),
+            false => self.wait(),
         }
+    }
+
+    /// What a step came to, with the step named where it failed.
+    pub(super) fn named(&self, view: &StepView<'_>, outcome: Result<()>) -> Result<()> {
+        let Err(error) = outcome else {
+            return Ok(());
+        };
+        let step = step_name(self.stage, self.step(view)?.bucket);
+        let number = view.header().number;
+        Err(Error::Runtime(format!("step {number} ({step}): {error}")))
+    }
+}
+
+impl StageBackend for HostLaunched {
+    fn run(&mut self, view: &StepView<'_>) -> Result<()> {
+        let outcome = self.run_step(view);
+        self.named(view, outcome)?;
         self.program.check()
     }
 }

@@ -94,6 +94,11 @@ impl Layout {
     }
 }
 
+/// Bytes that a [`Mirror`] takes in device memory, and as many in pinned memory.
+pub fn mirror_bytes(options: &EngineOptions) -> usize {
+    Layout::new(options).bytes
+}
+
 /// The mirror and, in pinned memory at the same offsets, what is copied to and from it.
 pub struct Mirror {
     layout: Layout,
@@ -112,7 +117,7 @@ impl Mirror {
         let layout = Layout::new(options);
         let mirror = Self {
             layout,
-            device: Buffer::new(context, layout.bytes)?,
+            device: Buffer::named(context, "the step's tables", layout.bytes)?,
             staging: Pinned::new(context, layout.bytes)?,
         };
         let mut head = abi::tg_state {

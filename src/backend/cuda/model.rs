@@ -1,21 +1,19 @@
-//! A model's stages on one GPU: its plan's operations as launches, over memory that is allocated once.
+//! A model's stages on one GPU, over memory that is allocated once.
 
-use super::buffer::{ALIGN_BYTES, Buffer};
+mod operations;
+
+use super::buffer::Buffer;
 use super::delivery::Delivery;
 use super::gpu::OpenGpu;
 use super::launch::Address;
 use super::module::failed;
-use super::ops::attention::Attention;
-use super::ops::conv::ShortConv;
-use super::ops::experts::{NextNorm, RouterWeights, Routing};
-use super::ops::head::logits_parts;
-use super::ops::linear::{Epilogue, Product, Rows};
 use super::ops::{Bucket, Enqueue, Kernels};
 use super::program::{StepAt, StepProgram};
-use super::weights::{DeviceWeights, FeedForwardAddresses, MixerAddresses, types};
+use super::weights::{DeviceWeights, types};
 use crate::backend::SharedSink;
-use crate::error::{Error, Result};
-use crate::model::{DType, LayerType, Model, ModelConfig};
+use crate::error::Result;
+use crate::model::{DType, Model, ModelConfig};
+use crate::plan::state::{StateAt, StateLayout};
 use crate::plan::{Arena, ArenaShape, EngineOptions, Ladders, Op, OpKind, Plan};
 use crate::telemetry::nvtx::{names, range};
 use cudarc::driver::CudaStream;
@@ -96,20 +94,27 @@ pub fn programs(
             operand: types.operand,
         },
     );
-    let arena = Buffer::new(&gpu.context, places.bytes)?;
+    let arena = Buffer::named(&gpu.context, "activations", places.bytes)?;
     arena.fill(&stream, 0)?;
-    let (state, bytes) = layer_states(&config, options, types.operand);
-    let state_buffer = Buffer::new(&gpu.context, bytes)?;
+    let layout = StateLayout::new(&config, options, types.operand);
+    let state_buffer = Buffer::named(&gpu.context, "keys, values and conv state", layout.bytes)?;
     state_buffer.fill(&stream, 0)?;
-    let state = state
-        .into_iter()
-        .map(|state| state.starting_at(state_buffer.at(0)))
+    let state = layout
+        .layers
+        .iter()
+        .map(|at| match *at {
+            StateAt::Conv(at) => LayerState::Conv(state_buffer.at(at)),
+            StateAt::Pages { k, v } => LayerState::Pages {
+                k: state_buffer.at(k),
+                v: state_buffer.at(v),
+            },
+        })
         .collect();
     let delivery = match placement.sink {
         None => None,
         Some(sink) => Some(Delivery::new(
             &gpu.context,
-            &stream,
+            arena.at(places.posted),
             places.logits_rows,
             config.vocab_size,
             sink.clone(),
@@ -137,45 +142,6 @@ pub fn programs(
     Ok(plan.stages.iter().map(program).collect())
 }
 
-impl LayerState {
-    /// With offsets made addresses.
-    fn starting_at(self, start: Address) -> Self {
-        match self {
-            Self::Conv(at) => Self::Conv(start + at),
-            Self::Pages { k, v } => Self::Pages {
-                k: start + k,
-                v: start + v,
-            },
-        }
-    }
-}
-
-/// Offsets of each layer's state, and the bytes of all.
-fn layer_states(
-    config: &ModelConfig,
-    options: &EngineOptions,
-    operand: DType,
-) -> (Vec<LayerState>, usize) {
-    let mut bytes = 0;
-    let mut take = |elements: usize| {
-        let at = bytes as Address;
-        bytes = (bytes + elements * operand.bytes()).next_multiple_of(ALIGN_BYTES);
-        at
-    };
-    let columns = options.max_seqs as usize * config.conv_l_cache.saturating_sub(1);
-    let tokens = options.pages as usize * options.page_tokens as usize;
-    let vector = config.num_key_value_heads * config.head_dim;
-    let layer = |mixer: &LayerType| match mixer {
-        LayerType::Conv => LayerState::Conv(take(columns * config.hidden_size)),
-        LayerType::FullAttention => LayerState::Pages {
-            k: take(tokens * vector),
-            v: take(tokens * vector),
-        },
-    };
-    let states = config.layer_types.iter().map(layer).collect();
-    (states, bytes)
-}
-
 /// Whether the operation before or after `op` in its stage has the rows that `op` norms, and norms them: the experts'
 /// combination for the next layer, the router for its own.
 fn done_by_neighbour(before: Option<&Op>, op: &Op, after: Option<&Op>) -> bool {
@@ -185,13 +151,6 @@ fn done_by_neighbour(before: Option<&Op>, op: &Op, after: Option<&Op>) -> bool {
         OpKind::FfnNorm => is(after, OpKind::Router),
         _ => false,
     }
-}
-
-/// An operation that the plan has and the model does not have there.
-fn misplaced(op: &Op) -> Error {
-    Error::Runtime(format!(
-        "the plan holds {op:?}, which this model does not have there: make the plan from the model's own configuration"
-    ))
 }
 
 impl StepProgram for ModelProgram {
@@ -227,206 +186,6 @@ impl StepProgram for ModelProgram {
             .delivery
             .as_ref()
             .map_or(Ok(()), Delivery::check)
-    }
-}
-
-impl Shared {
-    fn at(&self, offset: usize) -> Address {
-        self.arena.at(offset)
-    }
-
-    /// Operations before the first and after the last layer.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s.
-    unsafe fn outer_operation(&self, queue: &Enqueue<'_>, op: &Op) -> Result<()> {
-        let (p, w) = (&self.places, &self.weights);
-        let (h, x) = (self.at(p.h), self.at(p.x));
-        // SAFETY: the caller's promise; shapes are those of the arena and the weights.
-        unsafe {
-            match op.kind {
-                OpKind::Embed => queue.embed(h, w.embed_tokens),
-                OpKind::FinalNorm => queue.final_norm(x, h, w.embedding_norm),
-                // Logits of a score step are dead once the next tile is there, so a tile goes from its product to the
-                // host and to sampling in one go: here, before `Sample`.
-                OpKind::LmHead => self.logits(queue, x),
-                OpKind::Sample => Ok(()),
-                _ => Err(misplaced(op)),
-            }
-        }
-    }
-
-    /// From the normed rows to logits, to the host and to tokens, part by part.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s.
-    unsafe fn logits(&self, queue: &Enqueue<'_>, x: Address) -> Result<()> {
-        let (logits, seen) = (self.at(self.places.logits), self.at(self.places.seen));
-        let best = self.at(self.places.sample_best);
-        let mut parts = logits_parts(queue.bucket.kind, queue.bucket.rows).peekable();
-        // SAFETY: the caller's promise; the arena has room for the logits of any part.
-        unsafe {
-            queue.mark_seen(seen)?;
-            while let Some(part) = parts.next() {
-                queue.lm_head(part, logits, x, self.weights.lm_head)?;
-                if let Some(delivery) = &self.delivery {
-                    queue.deliver(part, parts.peek().is_none(), logits, &delivery.ring())?;
-                }
-                queue.sample(part, logits, seen, best)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// # Safety
-    /// [`Enqueue`]'s.
-    unsafe fn layer_operation(
-        &self,
-        queue: &Enqueue<'_>,
-        op: &Op,
-        layer: usize,
-        after: Option<&Op>,
-    ) -> Result<()> {
-        let config = &*self.config;
-        let (p, w) = (&self.places, &self.weights.layers[layer]);
-        let (h, x, wide) = (self.at(p.h), self.at(p.x), self.at(p.wide));
-        let hidden = config.hidden_size as u32;
-        let q = (config.num_attention_heads * config.head_dim) as u32;
-        let kv = (config.num_key_value_heads * config.head_dim) as u32;
-        let product = |y, x, w, bias, (outputs, inner), epilogue| Product {
-            y,
-            x,
-            w,
-            w_pair: 0,
-            bias,
-            outputs,
-            inner,
-            epilogue,
-        };
-        // SAFETY: the caller's promise; shapes are those of the arena, the state and the weights.
-        unsafe {
-            match (op.kind, &w.mixer, self.state[layer], &w.feed_forward) {
-                (OpKind::OperatorNorm, ..) => queue.norm(x, h, w.operator_norm),
-                (OpKind::FfnNorm, ..) => queue.norm(x, h, w.ffn_norm),
-                (
-                    OpKind::ConvInProj,
-                    &MixerAddresses::Conv {
-                        in_proj,
-                        in_proj_bias,
-                        ..
-                    },
-                    ..,
-                ) => {
-                    let shape = (3 * hidden, hidden);
-                    let product = product(wide, x, in_proj, in_proj_bias, shape, Epilogue::Store);
-                    queue.product(&product, Rows::Step)
-                }
-                (
-                    OpKind::ShortConv,
-                    &MixerAddresses::Conv {
-                        taps, taps_bias, ..
-                    },
-                    LayerState::Conv(state),
-                    _,
-                ) => queue.short_conv(&ShortConv {
-                    x,
-                    bcx: wide,
-                    state,
-                    taps,
-                    bias: taps_bias,
-                }),
-                (
-                    OpKind::ConvOutProj,
-                    &MixerAddresses::Conv {
-                        out_proj,
-                        out_proj_bias,
-                        ..
-                    },
-                    ..,
-                ) => {
-                    let shape = (hidden, hidden);
-                    let product = product(h, x, out_proj, out_proj_bias, shape, Epilogue::Add);
-                    queue.product(&product, Rows::Step)
-                }
-                (OpKind::QkvProj, &MixerAddresses::Attention { qkv_proj, .. }, ..) => {
-                    let shape = (q + 2 * kv, hidden);
-                    let product = product(wide, x, qkv_proj, 0, shape, Epilogue::Store);
-                    queue.product(&product, Rows::Step)
-                }
-                (
-                    OpKind::QkNormRope | OpKind::Attention,
-                    &MixerAddresses::Attention { q_norm, k_norm, .. },
-                    LayerState::Pages { k, v },
-                    _,
-                ) => {
-                    let attention = Attention {
-                        x,
-                        qkv: wide,
-                        k_pages: k,
-                        v_pages: v,
-                        q_norm,
-                        k_norm,
-                        inverse_frequencies: self.weights.inverse_frequencies,
-                        query_tiles: self.at(p.query_tiles),
-                        query_tile_count: self.at(p.query_tile_count),
-                    };
-                    match op.kind {
-                        OpKind::QkNormRope => queue.qk_norm_rope(&attention),
-                        _ => queue.attention(&attention),
-                    }
-                }
-                (OpKind::AttentionOutProj, &MixerAddresses::Attention { out_proj, .. }, ..) => {
-                    let product = product(h, x, out_proj, 0, (hidden, q), Epilogue::Add);
-                    queue.product(&product, Rows::Step)
-                }
-                (OpKind::DenseGateUp, .., &FeedForwardAddresses::Dense { w1, w3, .. }) => {
-                    queue.dense_gate_up(wide, x, w1, w3)
-                }
-                (OpKind::DenseDown, .., &FeedForwardAddresses::Dense { w2, .. }) => {
-                    let shape = (hidden, config.intermediate_size as u32);
-                    queue.product(&product(h, wide, w2, 0, shape, Epilogue::Add), Rows::Step)
-                }
-                (OpKind::Router, .., &FeedForwardAddresses::Moe { gate, bias, .. }) => {
-                    let weights = RouterWeights {
-                        norm: w.ffn_norm,
-                        gate,
-                        bias,
-                    };
-                    queue.router(&self.routing(), x, h, &weights)
-                }
-                (OpKind::ExpertGateUp, .., FeedForwardAddresses::Moe { experts, .. }) => {
-                    queue.expert_gate_up(&self.routing(), experts, wide, x)
-                }
-                (OpKind::ExpertDown, .., FeedForwardAddresses::Moe { experts, .. }) => {
-                    let partial = self.at(p.partial);
-                    let next = self.next_norm(after, x);
-                    queue.expert_down(&self.routing(), experts, h, wide, partial, next)
-                }
-                _ => Err(misplaced(op)),
-            }
-        }
-    }
-
-    /// The norm that `after` is, if it is one of a layer.
-    fn next_norm(&self, after: Option<&Op>, x: Address) -> Option<NextNorm> {
-        let norm = after.filter(|after| after.kind == OpKind::OperatorNorm)?;
-        Some(NextNorm {
-            x,
-            weight: self.weights.layers[norm.layer?].operator_norm,
-        })
-    }
-
-    fn routing(&self) -> Routing {
-        let p = &self.places;
-        Routing {
-            experts: self.at(p.experts),
-            weights: self.at(p.expert_weights),
-            scores: self.at(p.expert_scores),
-            rows: self.at(p.expert_rows),
-            place: self.at(p.expert_place),
-            tiles: self.at(p.expert_tiles),
-            tile_count: self.at(p.expert_tile_count),
-        }
     }
 }
 

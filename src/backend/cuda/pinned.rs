@@ -34,12 +34,13 @@ impl Pinned {
         // SAFETY: the driver writes the pointer's place alone; it takes no allocation of 0 bytes.
         unsafe { sys::cuMemHostAlloc(&mut start, bytes.max(1), flags) }
             .result()
-            .map_err(|error| {
-                Error::Memory(format!(
+            .map_err(|error| match error.0 {
+                sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::Memory(format!(
                     "pinning {bytes} bytes of host memory: the driver answered {:?}, expected that much free: raise \
                      the machine's limit on locked memory, or lower --max-seqs or --max-context",
                     error.0
-                ))
+                )),
+                _ => refused(error),
             })?;
         let start = NonNull::new(start.cast::<u8>())
             .ok_or_else(|| Error::Memory(format!("pinning {bytes} bytes gave no memory")))?;

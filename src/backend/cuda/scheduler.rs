@@ -46,6 +46,11 @@ struct Prepared {
     head: Buffer,
 }
 
+/// Bytes of device memory that a scheduler takes for a state block of `state_bytes`.
+pub fn table_bytes(state_bytes: usize) -> usize {
+    state_bytes + size_of::<abi::tg_rings>() + size_of::<abi::tg_graphs>()
+}
+
 impl GpuScheduler {
     /// `programs`: one per stage, in order. `early`: kernels were launched with programmatic dependent launch, so the
     /// dispatcher is too.
@@ -122,7 +127,7 @@ impl GpuScheduler {
                     false => Ok(()),
                     // SAFETY: likewise.
                     true => unsafe {
-                        let launch = self.launch_of(abi::TG_MAX_LANES);
+                        let launch = self.launch_of(abi::TG_DISPATCH_THREADS);
                         self.dispatch.launch(stream, launch, dispatch)
                     },
                 };
@@ -145,11 +150,19 @@ impl DeviceScheduler for GpuScheduler {
         ladders: &Ladders,
         slots: u32,
     ) -> Result<Box<dyn Block>> {
-        let state_block = Buffer::new(&self.context, state.len())?;
+        let state_block = Buffer::named(&self.context, "the scheduler", state.len())?;
         state_block.write(&self.stream, 0, state)?;
         let rings = Pinned::new(&self.context, ring_bytes)?;
-        let head = Buffer::new(&self.context, size_of::<abi::tg_rings>())?;
-        let table_block = Buffer::new(&self.context, size_of::<abi::tg_graphs>())?;
+        let head = Buffer::named(
+            &self.context,
+            "the rings' layout",
+            size_of::<abi::tg_rings>(),
+        )?;
+        let table_block = Buffer::named(
+            &self.context,
+            "the table of graphs",
+            size_of::<abi::tg_graphs>(),
+        )?;
         let at = StepAt {
             state: state_block.at(0),
             step: state_block.at(offset_of!(abi::tg_state, steps)),
@@ -169,7 +182,7 @@ impl DeviceScheduler for GpuScheduler {
         let idle = {
             let _range = range(names().capture);
             Captured::capture(&self.stream, "the idle dispatcher", |stream| {
-                let launch = Launch::blocks(1, abi::TG_MAX_LANES);
+                let launch = Launch::blocks(1, abi::TG_DISPATCH_THREADS);
                 // SAFETY: the arguments are the kernel's; the blocks live as above.
                 unsafe { self.dispatch.launch(stream, launch, &dispatch(0)) }
             })?

@@ -72,41 +72,12 @@ pub enum FeedForwardAddresses {
 /// The types that a model of these weights runs with: matrices in the operand's type, for f32 in the checkpoint's,
 /// or in f32 where that has several.
 pub fn types(weights: &Weights, operand: DType) -> Types {
-    if operand != DType::F32 {
-        return Types {
-            operand,
-            weights: operand,
-        };
-    }
-    let first = weights.embed_tokens.dtype;
-    let mut same = weights.lm_head.dtype == first;
-    for layer in &weights.layers {
-        let mixer: &[&Tensor] = match &layer.mixer {
-            Mixer::Conv {
-                in_proj, out_proj, ..
-            } => &[in_proj, out_proj],
-            Mixer::Attention {
-                q_proj,
-                k_proj,
-                v_proj,
-                out_proj,
-                ..
-            } => &[q_proj, k_proj, v_proj, out_proj],
-        };
-        let experts = match &layer.feed_forward {
-            FeedForward::Dense(dense) => std::slice::from_ref(dense),
-            FeedForward::Moe { experts, .. } => experts,
-        };
-        let experts = experts.iter().flat_map(|e| [&e.w1, &e.w3, &e.w2]);
-        same &= mixer
-            .iter()
-            .copied()
-            .chain(experts)
-            .all(|t| t.dtype == first);
-    }
     Types {
         operand,
-        weights: if same { first } else { DType::F32 },
+        weights: match operand {
+            DType::F32 => weights.matrix_dtype().unwrap_or(DType::F32),
+            _ => operand,
+        },
     }
 }
 
@@ -129,7 +100,8 @@ impl DeviceWeights {
             matrices: types.weights,
         };
         measure.model(model)?;
-        let buffer = Buffer::new(context, measure.end)?;
+        let bytes = measure.end.next_multiple_of(ALIGN_BYTES);
+        let buffer = Buffer::named(context, "the weights", bytes)?;
         let mut place = Placer {
             start: buffer.at(0),
             end: 0,

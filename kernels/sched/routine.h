@@ -1,0 +1,99 @@
+/* routine.h: the turn that most turns are. The one step in flight was a decode step, it has come back, all its
+ * sequences go on and nothing else is new. What the other phases would come to is known then: the next step has the
+ * same rows one position on, and the host gets a token for each. So two short phases stand in for all of them; on a GPU
+ * that makes a turn of a few hundred instructions out of a few thousand, and each costs its way from the cache. */
+#ifndef TAILGRAPH_SCHED_ROUTINE_H
+#define TAILGRAPH_SCHED_ROUTINE_H
+
+#include "sched/admit.h"
+
+/* Would the front of the queue, if there is one, go on waiting? */
+TG_FN uint32_t tg_front_waits(tg_state *state) {
+  uint64_t number = state->requests_taken;
+  if (number == state->requests_seen) return 1u;
+  const tg_request *front = tg_waiting_at(state, number);
+  if (tg_front_end(state, front, *tg_seen_at(state, number)) != TG_END_NONE) return 0u;
+  return tg_free_slot(state) == TG_NONE || tg_pages_of_request(state, front) > state->free_pages;
+}
+
+/* Lane 0's part of the question: nothing new but the step, room for its events, and every slot in use is in it.
+ * All is read before anything is decided, so that the loads do not wait for each other. */
+TG_FN uint32_t tg_only_step_is_new(tg_state *state, const tg_rings *rings) {
+  const tg_inputs *inputs = &state->inputs;
+  const tg_step *step = &state->steps[0];
+  uint64_t unread = state->events_published - inputs->event_tail;
+  uint32_t alone = (inputs->returned == 1u) & (tg_in_flight(state) == 1u) & (state->config.steps_in_flight == 1u);
+  uint32_t all_decode = (step->decode_rows == step->rows) & (step->rows == state->running) & (state->prefill == 0u);
+  uint32_t room = (state->pending == 0u) & TG_MUT(28, step->rows + unread <= state->config.event_capacity, 1);
+  uint32_t nothing_new = TG_MUT(29, inputs->request_head == state->requests_seen, 1) &
+                         TG_MUT(30, inputs->control_head == state->controls_taken, 1);
+  return (alone & all_decode & room & nothing_new) && tg_is_open(state, rings) && TG_MUT(31, tg_front_waits(state), 1);
+}
+
+/* Phase: is this turn routine? Lanes share the returned decode rows; one that its slot's last step, a stop id or a
+ * deadline ends makes the turn another. */
+TG_FN void tg_phase_survey(tg_state *state, const tg_rings *rings, uint32_t lane, uint32_t lanes) {
+  const tg_inputs *inputs = &state->inputs;
+  tg_turn *turn = tg_scratch(state);
+  const tg_step *step = &state->steps[0];
+  if (lane == 0u) turn->only_step_is_new = tg_only_step_is_new(state, rings);
+  if (!inputs->returned || state->config.steps_in_flight != 1u) return;
+  for (uint32_t row = lane; row < step->decode_rows; row += lanes) {
+    const tg_near near = tg_near_at(state, step, row);
+    uint32_t stopped = inputs->stopped[near.slot / 32u] >> (near.slot % 32u) & 1u;
+    if (TG_MUT(32, stopped, 0u) | (near.end_reason != TG_END_NONE) |
+        TG_MUT(33, near.generated + 1u >= near.max_new_tokens, 0) | TG_MUT(34, inputs->now_ns >= near.deadline_ns, 0)) {
+      tg_set_bits(&turn->ends_something, 1u);
+    }
+  }
+}
+
+/* Phase of a routine turn: the rows' tokens go to the ring, and the rows one position on. */
+TG_FN void tg_phase_routine(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
+  tg_turn *turn = tg_scratch(state);
+  const tg_rings *layout = tg_layout(rings);
+  const tg_step *step = &state->steps[0];
+  uint64_t now_ns = state->inputs.now_ns;
+  for (uint32_t row = lane; row < step->rows; row += lanes) {
+    const tg_near near = tg_near_at(state, step, row);
+    int32_t token = tg_token_at(state, step, row);
+    uint64_t at = (state->events_published + row) & (layout->event_capacity - 1u);
+    uint32_t position = near.prompt_tokens + near.generated; /* of the new token */
+    tg_slot *slot = &tg_slots(state)[near.slot];
+    tg_event *event = (tg_event *)tg_at(rings, layout->events) + at;
+    tg_fill_token(event, now_ns, near.request, near.logprobs, token, near.generated, state->steps_collected);
+    if (near.logprobs != TG_LOGPROBS_NONE) ((tg_sampled *)tg_at(rings, layout->sampled))[at] = tg_samples(state, step)[row];
+    slot->last_token = token;
+    slot->generated = near.generated + 1u;
+    if (near.first_ns == 0u) slot->first_ns = now_ns;
+    tg_rows(state, step)[row].position = position;
+    tg_sequences(state, step)[row].first_position = position;
+  }
+  if (lane != 0u) return;
+  turn->open = 1u;
+  turn->totals = 0u;
+  turn->returned_step = state->steps_collected;
+  turn->requests_seen = state->requests_seen;
+  turn->controls_taken = state->controls_taken;
+  turn->takes = 0u;
+  turn->publish = step->rows;
+  turn->rows = step->rows;
+  turn->decode_rows = step->rows;
+  turn->sample_rows = step->rows;
+  turn->chunks = 0u;
+  turn->kind = TG_KIND_DECODE;
+  turn->bucket = step->bucket;
+  turn->next_cursor = state->decode_cursor; /* going round the same slots it comes back to where it stands */
+}
+
+/* Lane 0 of the finish phase: the step is collected, published and composed. */
+TG_FN void tg_end_routine(tg_state *state, tg_rings *rings) {
+  tg_step *step = &state->steps[0];
+  state->steps_collected++;
+  state->events_published += step->rows;
+  tg_release_later(&rings->event_head.value, state->events_published);
+  step->number = state->steps_composed;
+  step->start_ns = state->inputs.now_ns;
+}
+
+#endif

@@ -1,0 +1,222 @@
+//! A plan's operations as launches: which kernels each one is, and where their operands lie.
+
+use super::{LayerState, Shared};
+use crate::backend::cuda::launch::Address;
+use crate::backend::cuda::ops::Enqueue;
+use crate::backend::cuda::ops::attention::Attention;
+use crate::backend::cuda::ops::conv::ShortConv;
+use crate::backend::cuda::ops::experts::{NextNorm, RouterWeights, Routing};
+use crate::backend::cuda::ops::head::logits_parts;
+use crate::backend::cuda::ops::linear::{Epilogue, Product, Rows};
+use crate::backend::cuda::weights::{FeedForwardAddresses, MixerAddresses};
+use crate::error::{Error, Result};
+use crate::plan::{Op, OpKind};
+
+/// An operation that the plan has and the model does not have there.
+fn misplaced(op: &Op) -> Error {
+    Error::Runtime(format!(
+        "the plan holds {op:?}, which this model does not have there: make the plan from the model's own configuration"
+    ))
+}
+
+impl Shared {
+    fn at(&self, offset: usize) -> Address {
+        self.arena.at(offset)
+    }
+
+    /// Operations before the first and after the last layer.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s.
+    pub(super) unsafe fn outer_operation(&self, queue: &Enqueue<'_>, op: &Op) -> Result<()> {
+        let (p, w) = (&self.places, &self.weights);
+        let (h, x) = (self.at(p.h), self.at(p.x));
+        // SAFETY: the caller's promise; shapes are those of the arena and the weights.
+        unsafe {
+            match op.kind {
+                OpKind::Embed => queue.embed(h, w.embed_tokens),
+                OpKind::FinalNorm => queue.final_norm(x, h, w.embedding_norm),
+                // Logits of a score step are dead once the next tile is there, so a tile goes from its product to the
+                // host and to sampling in one go: here, before `Sample`.
+                OpKind::LmHead => self.logits(queue, x),
+                OpKind::Sample => Ok(()),
+                _ => Err(misplaced(op)),
+            }
+        }
+    }
+
+    /// From the normed rows to logits, to the host and to tokens, part by part.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s.
+    unsafe fn logits(&self, queue: &Enqueue<'_>, x: Address) -> Result<()> {
+        let (logits, seen) = (self.at(self.places.logits), self.at(self.places.seen));
+        let best = self.at(self.places.sample_best);
+        let mut parts = logits_parts(queue.bucket.kind, queue.bucket.rows).peekable();
+        // SAFETY: the caller's promise; the arena has room for the logits of any part.
+        unsafe {
+            queue.mark_seen(seen)?;
+            while let Some(part) = parts.next() {
+                queue.lm_head(part, logits, x, self.weights.lm_head)?;
+                if let Some(delivery) = &self.delivery {
+                    queue.deliver(part, parts.peek().is_none(), logits, &delivery.ring())?;
+                }
+                queue.sample(part, logits, seen, best)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An operation of a layer; `after` is the next of its stage.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s.
+    pub(super) unsafe fn layer_operation(
+        &self,
+        queue: &Enqueue<'_>,
+        op: &Op,
+        layer: usize,
+        after: Option<&Op>,
+    ) -> Result<()> {
+        let config = &*self.config;
+        let (p, w) = (&self.places, &self.weights.layers[layer]);
+        let (h, x, wide) = (self.at(p.h), self.at(p.x), self.at(p.wide));
+        let hidden = config.hidden_size as u32;
+        let q = (config.num_attention_heads * config.head_dim) as u32;
+        let kv = (config.num_key_value_heads * config.head_dim) as u32;
+        let product = |y, x, w, bias, (outputs, inner), epilogue| Product {
+            y,
+            x,
+            w,
+            w_pair: 0,
+            bias,
+            outputs,
+            inner,
+            epilogue,
+        };
+        // SAFETY: the caller's promise; shapes are those of the arena, the state and the weights.
+        unsafe {
+            match (op.kind, &w.mixer, self.state[layer], &w.feed_forward) {
+                (OpKind::OperatorNorm, ..) => queue.norm(x, h, w.operator_norm),
+                (OpKind::FfnNorm, ..) => queue.norm(x, h, w.ffn_norm),
+                (
+                    OpKind::ConvInProj,
+                    &MixerAddresses::Conv {
+                        in_proj,
+                        in_proj_bias,
+                        ..
+                    },
+                    ..,
+                ) => {
+                    let shape = (3 * hidden, hidden);
+                    let product = product(wide, x, in_proj, in_proj_bias, shape, Epilogue::Store);
+                    queue.product(&product, Rows::Step)
+                }
+                (
+                    OpKind::ShortConv,
+                    &MixerAddresses::Conv {
+                        taps, taps_bias, ..
+                    },
+                    LayerState::Conv(state),
+                    _,
+                ) => queue.short_conv(&ShortConv {
+                    x,
+                    bcx: wide,
+                    state,
+                    taps,
+                    bias: taps_bias,
+                }),
+                (
+                    OpKind::ConvOutProj,
+                    &MixerAddresses::Conv {
+                        out_proj,
+                        out_proj_bias,
+                        ..
+                    },
+                    ..,
+                ) => {
+                    let shape = (hidden, hidden);
+                    let product = product(h, x, out_proj, out_proj_bias, shape, Epilogue::Add);
+                    queue.product(&product, Rows::Step)
+                }
+                (OpKind::QkvProj, &MixerAddresses::Attention { qkv_proj, .. }, ..) => {
+                    let shape = (q + 2 * kv, hidden);
+                    let product = product(wide, x, qkv_proj, 0, shape, Epilogue::Store);
+                    queue.product(&product, Rows::Step)
+                }
+                (
+                    OpKind::QkNormRope | OpKind::Attention,
+                    &MixerAddresses::Attention { q_norm, k_norm, .. },
+                    LayerState::Pages { k, v },
+                    _,
+                ) => {
+                    let attention = Attention {
+                        x,
+                        qkv: wide,
+                        k_pages: k,
+                        v_pages: v,
+                        q_norm,
+                        k_norm,
+                        inverse_frequencies: self.weights.inverse_frequencies,
+                        query_tiles: self.at(p.query_tiles),
+                        query_tile_count: self.at(p.query_tile_count),
+                    };
+                    match op.kind {
+                        OpKind::QkNormRope => queue.qk_norm_rope(&attention),
+                        _ => queue.attention(&attention),
+                    }
+                }
+                (OpKind::AttentionOutProj, &MixerAddresses::Attention { out_proj, .. }, ..) => {
+                    let product = product(h, x, out_proj, 0, (hidden, q), Epilogue::Add);
+                    queue.product(&product, Rows::Step)
+                }
+                (OpKind::DenseGateUp, .., &FeedForwardAddresses::Dense { w1, w3, .. }) => {
+                    queue.dense_gate_up(wide, x, w1, w3)
+                }
+                (OpKind::DenseDown, .., &FeedForwardAddresses::Dense { w2, .. }) => {
+                    let shape = (hidden, config.intermediate_size as u32);
+                    queue.product(&product(h, wide, w2, 0, shape, Epilogue::Add), Rows::Step)
+                }
+                (OpKind::Router, .., &FeedForwardAddresses::Moe { gate, bias, .. }) => {
+                    let weights = RouterWeights {
+                        norm: w.ffn_norm,
+                        gate,
+                        bias,
+                    };
+                    queue.router(&self.routing(), x, h, &weights)
+                }
+                (OpKind::ExpertGateUp, .., FeedForwardAddresses::Moe { experts, .. }) => {
+                    queue.expert_gate_up(&self.routing(), experts, wide, x)
+                }
+                (OpKind::ExpertDown, .., FeedForwardAddresses::Moe { experts, .. }) => {
+                    let partial = self.at(p.partial);
+                    let next = self.next_norm(after, x);
+                    queue.expert_down(&self.routing(), experts, h, wide, partial, next)
+                }
+                _ => Err(misplaced(op)),
+            }
+        }
+    }
+
+    /// The norm that `after` is, if it is one of a layer.
+    fn next_norm(&self, after: Option<&Op>, x: Address) -> Option<NextNorm> {
+        let norm = after.filter(|after| after.kind == OpKind::OperatorNorm)?;
+        Some(NextNorm {
+            x,
+            weight: self.weights.layers[norm.layer?].operator_norm,
+        })
+    }
+
+    fn routing(&self) -> Routing {
+        let p = &self.places;
+        Routing {
+            experts: self.at(p.experts),
+            weights: self.at(p.expert_weights),
+            scores: self.at(p.expert_scores),
+            rows: self.at(p.expert_rows),
+            place: self.at(p.expert_place),
+            tiles: self.at(p.expert_tiles),
+            tile_count: self.at(p.expert_tile_count),
+        }
+    }
+}

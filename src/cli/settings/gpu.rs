@@ -1,0 +1,106 @@
+//! Sizes of a run on a GPU, and whether both the GPU and its host have room for them.
+
+use crate::backend::cuda::ops::{Types, kernels};
+use crate::error::{Error, Result};
+use crate::model::layout::Role;
+use crate::model::{ModelConfig, ModelSource};
+use crate::plan::budget::{Available, Budget};
+use crate::plan::bytes::{Bytes, whole_bytes};
+use crate::plan::cost::Precision;
+use crate::plan::memory::{MemoryItem, MemoryPlan, Place};
+use crate::plan::params::model_bytes;
+use crate::plan::{Limits, Plan};
+use crate::runtime::cuda::{Launch, overheads};
+
+/// [`super::memory`]'s, of a GPU.
+pub(super) fn memory(
+    source: &ModelSource,
+    launch: Launch,
+    plan: &Plan,
+    precision: Precision,
+    limits: &Limits,
+    budget: Budget,
+    delivers: bool,
+) -> Result<MemoryPlan> {
+    let types = Types {
+        operand: precision.compute,
+        weights: precision.weights,
+    };
+    kernels::check(&plan.config, types)?;
+    let overheads = |options: &_| overheads(launch, plan, options, delivers);
+    let mut memory = MemoryPlan::on_device(plan, precision, limits, budget, &overheads)?;
+    if let ModelSource::Random { .. } = source {
+        memory.items.push(generated(&plan.config));
+    }
+    host_holds(&memory, Available::now().map(|a| a.bytes))?;
+    Ok(memory)
+}
+
+/// Random weights are made in the host's memory; those of a checkpoint are mapped.
+fn generated(config: &ModelConfig) -> MemoryItem {
+    MemoryItem {
+        name: "generated weights",
+        bytes: whole_bytes(model_bytes(config, Role::Matrix.published_dtype())),
+        arithmetic: "memory of the host until they are on the GPU".into(),
+        place: Place::Loading,
+    }
+}
+
+/// Whether the host has what is pinned and what is held while loading, of its `available` bytes.
+fn host_holds(memory: &MemoryPlan, available: Option<u64>) -> Result<()> {
+    let (pinned, loading) = (memory.pinned_bytes(), memory.loading_bytes());
+    match available {
+        Some(available) if available < pinned.saturating_add(loading) => {
+            Err(Error::Memory(format!(
+                "not enough memory on the host: {} pinned for the GPU + {} until the weights are there, {} available; \
+                 free memory, or lower --max-context, --max-seqs or --step-tokens",
+                Bytes(pinned),
+                Bytes(loading),
+                Bytes(available)
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::DType;
+    use crate::plan::GraphFile;
+    use crate::plan::device::Overheads;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_host_with_too_little_is_told_how_much() {
+        let (source, limits) = (
+            ModelSource::parse("random:tiny").unwrap(),
+            Limits::default(),
+        );
+        let config = Arc::new(source.config().unwrap().0);
+        let graphs = GraphFile::open(None).unwrap();
+        let plan = graphs.plan(config.clone(), &limits).unwrap();
+        let precision = Precision::new(DType::BF16, DType::BF16);
+        let budget = Budget::new(Some(1 << 30));
+        let overheads = |_: &_| {
+            Ok(Overheads {
+                scheduler_bytes: 0,
+                pinned_bytes: 3 << 20,
+                pinned_arithmetic: String::new(),
+                logits_bytes: 0,
+                logits_arithmetic: String::new(),
+            })
+        };
+        let mut memory =
+            MemoryPlan::on_device(&plan, precision, &limits, budget, &overheads).unwrap();
+        host_holds(&memory, Some(3 << 20)).unwrap();
+        host_holds(&memory, None).unwrap();
+        memory.items.push(generated(&config));
+        let message = host_holds(&memory, Some(3 << 20)).unwrap_err().to_string();
+        let loading = Bytes(memory.loading_bytes()).to_string();
+        assert!(memory.loading_bytes() > 1 << 20, "{loading}");
+        for part in ["3.0 MiB pinned", &loading, "3.0 MiB available"] {
+            assert!(message.contains(part), "{message} lacks {part}");
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Memory arithmetic for a run on a GPU. Every number is the size of an allocation: the layouts that are counted here
+//! are the ones that memory is allocated by.
+
+use super::arena::ALIGN_BYTES;
+use super::memory::{MemoryItem, MemoryPlan, Place, plural, too_little};
+use super::state::StateLayout;
+use super::{Arena, ArenaShape, Budget, EngineOptions, Limits, Plan, Precision, RingCapacities};
+use crate::error::Result;
+use crate::model::{DType, LayerType, ModelConfig};
+
+/// What a way of launching takes besides the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overheads {
+    /// Tables of the scheduler, in device memory.
+    pub scheduler_bytes: u64,
+    /// Pinned memory of the host that steps and the scheduler are reached through.
+    pub pinned_bytes: u64,
+    /// What the pinned memory holds.
+    pub pinned_arithmetic: String,
+    /// Pinned too: logits on their way to the host. 0 where nobody asks for any.
+    pub logits_bytes: u64,
+    pub logits_arithmetic: String,
+}
+
+/// Bytes of all weights on a device: matrices in `weights`, all else in f32, every array on a multiple of
+/// [`ALIGN_BYTES`]. Sizes saturate.
+pub fn weight_bytes(config: &ModelConfig, weights: DType) -> u64 {
+    let mut bytes = 0u64;
+    let mut put = |dimensions: &[usize], dtype: DType| {
+        let size = dimensions
+            .iter()
+            .fold(dtype.bytes() as u64, |n, &d| n.saturating_mul(d as u64));
+        let align = ALIGN_BYTES as u64;
+        let size = size.checked_next_multiple_of(align).unwrap_or(size);
+        bytes = bytes.saturating_add(size);
+    };
+    let hidden = config.hidden_size;
+    let q = config.num_attention_heads.saturating_mul(config.head_dim);
+    let kv = config.num_key_value_heads.saturating_mul(config.head_dim);
+    let (experts, inner) = (config.num_experts, config.moe_intermediate_size);
+    put(&[config.vocab_size, hidden], weights);
+    if !config.tie_word_embeddings {
+        put(&[config.vocab_size, hidden], weights);
+    }
+    // Inverse frequencies and the last norm.
+    put(&[config.head_dim / 2], DType::F32);
+    put(&[hidden], DType::F32);
+    for (layer, mixer) in config.layer_types.iter().enumerate() {
+        put(&[hidden], DType::F32);
+        put(&[hidden], DType::F32);
+        match mixer {
+            LayerType::Conv => {
+                put(&[3, hidden, hidden], weights);
+                put(&[hidden, config.conv_l_cache], DType::F32);
+                put(&[hidden, hidden], weights);
+                if config.conv_bias {
+                    put(&[3, hidden], DType::F32);
+                    put(&[hidden], DType::F32);
+                    put(&[hidden], DType::F32);
+                }
+            }
+            LayerType::FullAttention => {
+                put(&[q.saturating_add(kv.saturating_mul(2)), hidden], weights);
+                put(&[hidden, q], weights);
+                put(&[config.head_dim], DType::F32);
+                put(&[config.head_dim], DType::F32);
+            }
+        }
+        if config.is_moe(layer) {
+            put(&[experts, hidden], DType::F32);
+            if config.use_expert_bias {
+                put(&[experts], DType::F32);
+            }
+            for _ in 0..3 {
+                put(&[experts, inner, hidden], weights);
+            }
+        } else {
+            for _ in 0..3 {
+                put(&[config.intermediate_size, hidden], weights);
+            }
+        }
+    }
+    bytes
+}
+
+impl MemoryPlan {
+    /// As [`MemoryPlan::new`], for a GPU with this budget: all stages share weights and activations there, and one
+    /// step is in flight. `overheads`: see [`Overheads`], of a run with these sizes.
+    ///
+    /// # Errors
+    /// [`MemoryPlan::new`]'s, and those of `overheads`.
+    pub fn on_device(
+        plan: &Plan,
+        precision: Precision,
+        limits: &Limits,
+        budget: Budget,
+        overheads: &dyn Fn(&EngineOptions) -> Result<Overheads>,
+    ) -> Result<Self> {
+        let asked = EngineOptions {
+            steps_in_flight: 1,
+            ..limits.resolve(plan)?
+        };
+        let context_pages = asked.max_context.div_ceil(asked.page_tokens);
+        let wanted_pages = context_pages.saturating_mul(asked.max_seqs);
+        let sized = |pages: u32| {
+            let options = EngineOptions {
+                pages,
+                max_context: match pages < context_pages {
+                    true => pages * asked.page_tokens,
+                    false => asked.max_context,
+                },
+                ..asked
+            };
+            let items = items(plan, precision, &options, &overheads(&options)?);
+            Ok(Self {
+                options,
+                rings: RingCapacities::new(&options),
+                items,
+                budget: budget.clone(),
+            })
+        };
+        let least_pages = match limits.max_context {
+            Some(_) => context_pages,
+            None => 1,
+        };
+        let least = sized(least_pages)?;
+        if least.total_bytes() > budget.bytes {
+            let context = least.options.max_context;
+            let (pool, others): (Vec<_>, Vec<_>) =
+                least.items.into_iter().partition(|item| item.name == POOL);
+            let pool_bytes = pool.iter().map(|item| item.bytes).sum();
+            return Err(too_little(&others, context, pool_bytes, &budget));
+        }
+        // What a pool takes grows with its pages: halve the range in which the largest lies that fits.
+        let (mut fits, mut last) = (least_pages, wanted_pages.max(least_pages));
+        while fits < last {
+            let middle = last - (last - fits) / 2;
+            match sized(middle)?.total_bytes() <= budget.bytes {
+                true => fits = middle,
+                false => last = middle - 1,
+            }
+        }
+        sized(fits)
+    }
+}
+
+/// The one item that the rest of the budget goes to.
+const POOL: &str = "keys and values";
+
+fn items(
+    plan: &Plan,
+    precision: Precision,
+    options: &EngineOptions,
+    overheads: &Overheads,
+) -> Vec<MemoryItem> {
+    let config = &plan.config;
+    let (rows, slots) = (plan.ladders.reachable(options).largest(), options.max_seqs);
+    let arena = Arena::new(
+        config,
+        ArenaShape {
+            rows: rows as usize,
+            slots: slots as usize,
+            operand: precision.compute,
+        },
+    );
+    let state = StateLayout::new(config, options, precision.compute);
+    let on = |place, name, bytes, arithmetic| MemoryItem {
+        name,
+        bytes,
+        arithmetic,
+        place,
+    };
+    let item = |name, bytes: usize, arithmetic| on(Place::Budget, name, bytes as u64, arithmetic);
+    let weights = format!(
+        "copied to the device: matrices in {:?}, norms, taps, biases and routers in F32",
+        precision.weights
+    );
+    let pinned = |what: &str| format!("pinned memory of the host: {what}");
+    let mut items = vec![
+        on(
+            Place::Budget,
+            "weights",
+            weight_bytes(config, precision.weights),
+            weights,
+        ),
+        item(
+            "activations",
+            arena.activation_bytes,
+            format!(
+                "one arena for {rows} rows, in {:?} and F32",
+                precision.compute
+            ),
+        ),
+        item(
+            "logits",
+            arena.seen - arena.logits,
+            format!(
+                "a tile of {} rows of {} in f32",
+                arena.logits_rows, config.vocab_size
+            ),
+        ),
+        item(
+            "seen tokens",
+            arena.bytes - arena.seen,
+            format!(
+                "a bit for each of {} tokens, {slots} sequences",
+                config.vocab_size
+            ),
+        ),
+        item(
+            "conv state",
+            state.bytes - state.page_bytes,
+            format!("{slots} {}", plural(slots as usize, "sequence")),
+        ),
+        on(
+            Place::Budget,
+            "scheduler",
+            overheads.scheduler_bytes,
+            format!("{slots} slots, one step of {} rows", options.step_tokens),
+        ),
+        item(
+            POOL,
+            state.page_bytes,
+            format!("{} pages of {} tokens", options.pages, options.page_tokens),
+        ),
+        on(
+            Place::Pinned,
+            "rings",
+            overheads.pinned_bytes,
+            pinned(&overheads.pinned_arithmetic),
+        ),
+    ];
+    if overheads.logits_bytes > 0 {
+        items.push(on(
+            Place::Pinned,
+            "logits ring",
+            overheads.logits_bytes,
+            pinned(&overheads.logits_arithmetic),
+        ));
+    }
+    items
+}

@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+"""Everything that is to be shown on a machine with one NVIDIA GPU, in one command; prints a table and writes one JSON.
+
+    tests/gpu/check.py --json profiles/gpu-check-$(date +%F).json          # builds with cargo first
+    tests/gpu/check.py --binaries FOLDER --commit HASH --json FILE         # where there is no Rust
+
+FOLDER holds what `cargo test --release --features cuda --no-run` and `cargo build --release --features cuda --examples`
+make, under the names tailgraph, gpu, gpu_engine, gpu_soak, soak and decode_speed, and perhaps sanitizer_faults (else nvcc
+compiles it). The tests read fixtures from the folder of the repository that they were built in.
+
+Parts, each with a time limit in seconds (--limit PART=SECONDS; --only and --skip choose among them):
+    tests      900   tests/gpu: every kernel, goldens, whole models in the three ways to launch
+    engine     300   tests/gpu_engine: the rings and the scheduler around steps without a model
+    small      300   tests/gpu_soak: the soak on the random tiny model
+    soak      1800   profiles/soak.rs at full size, --soak-seconds of it under load (420)
+    oracle     900   tests/gpu/oracle.py: full size against transformers; also where soak's requests differ from alone
+    sanitizer  900   tests/gpu/sanitizer.py: four tools, three ways to launch
+    speed      600   profiles/decode_speed.rs at full size, host idle and busy
+
+The JSON:
+    schema      1
+    command, date (UTC), commit, gpu, driver, gpu_memory_mib, host, host_cores, model
+    parts       {PART: {status, seconds, limit_s, line, report}}
+                status is passed, failed, timed out or skipped; line is what the table says; report is the part's own:
+                tests, engine, small   {passed, failed, ignored, failures: [NAME]}
+                soak, oracle, speed    what the program prints (its source says what that is)
+                sanitizer              {sanitizer, verdicts, limits_of_the_tool, wrong, printed}
+Exit code 0 where every part that ran passed, 1 otherwise.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import bounded
+import sanitizer
+
+HERE = Path(__file__).resolve().parent
+LIMITS_S = {"tests": 900, "engine": 300, "small": 300, "soak": 1800, "oracle": 900, "sanitizer": 900, "speed": 600}
+TESTS = {"tests": "gpu", "engine": "gpu_engine", "small": "gpu_soak"}
+
+
+def main():
+    options = arguments()
+    binaries = Binaries(options.binaries) if options.binaries else build()
+    gpu, driver, memory = ask_gpu()
+    report = {
+        "schema": 1,
+        "command": " ".join(sys.argv),
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "commit": options.commit or commit(),
+        "gpu": gpu,
+        "driver": driver,
+        "gpu_memory_mib": memory,
+        "host": platform.platform(),
+        "host_cores": os.cpu_count(),
+        "model": options.model,
+        "parts": {},
+    }
+    with tempfile.TemporaryDirectory(prefix="tailgraph-check-", dir=options.work) as work:
+        for part, limit in options.limits.items():
+            if part not in options.parts:
+                report["parts"][part] = {"status": "skipped"}
+                continue
+            print(f"check: {part} ...", file=sys.stderr, flush=True)
+            start = time.monotonic()
+            status, line, details = take(part, options, binaries, Path(work), limit)
+            seconds = round(time.monotonic() - start, 1)
+            found = {"status": status, "seconds": seconds, "limit_s": limit, "line": line, "report": details}
+            report["parts"][part] = found
+            # After each part, so that whatever ends this program leaves what was found.
+            if options.json:
+                Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
+    print(f"{gpu}, driver {driver}, commit {report['commit']}")
+    for part, found in report["parts"].items():
+        print(f"{part:10} {found['status']:10} {found.get('seconds', 0):7.1f} s  {found.get('line', '')}")
+    return int(any(found["status"] not in ("passed", "skipped") for found in report["parts"].values()))
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binaries", type=Path, help="folder of built programs [default: build with cargo]")
+    parser.add_argument("--commit", help="of the binaries [default: git's]")
+    parser.add_argument("--json", type=Path, help="where the report goes")
+    parser.add_argument("--only", default=",".join(LIMITS_S), help="parts, with commas")
+    parser.add_argument("--skip", default="", help="parts, with commas")
+    parser.add_argument("--limit", action="append", default=[], metavar="PART=SECONDS")
+    parser.add_argument("--model", default="random:lfm2-8b-a1b", help="of soak, oracle and speed")
+    parser.add_argument("--soak-seconds", type=int, default=420)
+    parser.add_argument("--work", help="folder for large temporary files")
+    options = parser.parse_args()
+    options.limits = dict(LIMITS_S)
+    for limit in options.limit:
+        part, _, seconds = limit.partition("=")
+        if part not in LIMITS_S or not seconds.isdigit():
+            parser.error(f"--limit {limit}: expected PART=SECONDS with a part of {', '.join(LIMITS_S)}")
+        options.limits[part] = int(seconds)
+    only, skip = ({part for part in text.split(",") if part} for text in (options.only, options.skip))
+    if unknown := (only | skip) - LIMITS_S.keys():
+        parser.error(f"{', '.join(unknown)}: expected parts of {', '.join(LIMITS_S)}")
+    options.parts = only - skip
+    return options
+
+
+class Binaries(dict):
+    """Programs by name, in one folder."""
+
+    def __init__(self, folder):
+        super().__init__({path.name: path.resolve() for path in folder.iterdir() if path.is_file()})
+
+    def __missing__(self, name):
+        raise Unusable(f"found no {name} among the binaries")
+
+
+class Unusable(Exception):
+    """A part that cannot start, and why."""
+
+
+def build():
+    """Builds what the parts run; each program by its name."""
+    found = Binaries.__new__(Binaries)
+    for command in (["test", "--no-run"], ["build", "--bins", "--examples"]):
+        command = ["cargo", *command, "--release", "--features", "cuda", "--message-format=json-render-diagnostics"]
+        built = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=HERE.parent.parent, check=True)
+        for message in map(json.loads, built.stdout.splitlines()):
+            if message.get("executable") and message["profile"]["test"] == ("test" in message["target"]["kind"]):
+                found[message["target"]["name"]] = Path(message["executable"])
+    return found
+
+
+def commit():
+    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=HERE)
+    return found.stdout.strip() or "unknown"
+
+
+def ask_gpu():
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits", "--id=0"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"check: nvidia-smi finds no GPU here: {error}")
+    name, driver, memory = found.strip().split(", ")
+    return name, driver, int(memory)
+
+
+def take(part, options, binaries, work, limit):
+    """Runs a part: (status, line, report)."""
+    start = time.monotonic()
+    left = lambda: limit - (time.monotonic() - start)
+    try:
+        if part in TESTS:
+            return run_tests(binaries[TESTS[part]], binaries["tailgraph"], limit)
+        if part == "sanitizer":
+            passed, line, details = sanitizer.run(binaries["tailgraph"], binaries.get("sanitizer_faults"), work, left)
+            return ("passed" if passed else "failed"), line, details
+        return run_program(part, options, binaries, work, limit)
+    except subprocess.TimeoutExpired as ended:
+        return "timed out", f"after {limit} s", {"printed": tail(ended.stdout) + tail(ended.stderr)}
+    except Unusable as why:
+        return "failed", str(why), {}
+
+
+def tail(printed):
+    """The last lines of what a program printed."""
+    return [line for line in (printed or "").splitlines() if line.strip()][-20:]
+
+
+def run_tests(binary, tailgraph, limit):
+    environment = dict(os.environ, TAILGRAPH_BINARY=str(tailgraph))
+    ran = bounded.run([binary, "--include-ignored"], limit, env=environment)
+    # The last is the program's own: a test may run the program again, for a test that is to fail.
+    counts = re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", ran.stdout, re.M)[-1:]
+    if not counts:
+        return "failed", f"exit code {ran.returncode}, no test result", {"printed": tail(ran.stdout) + tail(ran.stderr)}
+    passed, failed, ignored = map(int, counts[0])
+    failures = sorted(set(re.findall(r"^test (\S+) \.\.\. FAILED", ran.stdout, re.M))) if failed else []
+    details = {"passed": passed, "failed": failed, "ignored": ignored, "failures": failures}
+    if failures:
+        details["printed"] = [line[:400] for line in ran.stdout.splitlines() if "panicked" in line or "assert" in line][:20]
+    good = ran.returncode == 0 and passed > 0 and failed == 0
+    return ("passed" if good else "failed"), f"{passed} passed, {failed} failed {' '.join(failures)}".strip(), details
+
+
+def run_program(part, options, binaries, work, limit):
+    output, soaked = work / f"{part}.json", work / "soaked.json"
+    command = {
+        "oracle": lambda: [sys.executable, HERE / "oracle.py", "--tailgraph", binaries["tailgraph"], "--model", options.model,
+                           "--work", work, "--json", output, *(["--soak", soaked] if soaked.exists() else [])],
+        "soak": lambda: [binaries["soak"], options.model, str(options.soak_seconds)],
+        "speed": lambda: [binaries["decode_speed"], options.model, "bf16", "280", str(2 * (os.cpu_count() or 1))],
+    }[part]()  # fmt: skip
+    ran = bounded.run(command, limit)
+    text = output.read_text() if output.exists() else ran.stdout
+    try:
+        details = json.loads(text)
+    except json.JSONDecodeError:
+        return "failed", f"exit code {ran.returncode}: {' '.join(tail(ran.stderr)[-1:])}", {"printed": tail(ran.stderr)}
+    if part == "soak":
+        soaked.write_text(text)
+    lines = {"oracle": oracle_line, "soak": soak_line, "speed": speed_line}
+    return ("failed" if ran.returncode else "passed"), lines[part](details), details
+
+
+def oracle_line(report):
+    f32, bf16 = report["f32"], report["bf16"]["mean_logprob_difference_to_transformers_f32"]
+    error = f32["relative_error"]
+    return (
+        f"f32 top-1 {f32['top1_agree']}/{f32['prompts']}, relative error {error['pooled']:.1e}; with {len(f32['routing_ties'])} routing ties"
+        f" decided alike {f32['top1_agree_routing_ties_decided_alike']}, {error['pooled_routing_ties_decided_alike']:.1e};"
+        f" bf16 {bf16['tailgraph']['next_token']:.2e}, transformers {bf16['transformers']['next_token']:.2e}"
+    )
+
+
+def soak_line(report):
+    alone, lasting = report["alone"], report["lasting"]
+    return (
+        f"{report['in_company']['ended']['requests']} ended as asked, {alone['equal']}/{alone['requests']} equal alone"
+        f" ({len(alone['ties'])} ties, {len(alone['wrong'])} wrong, {len(alone['jumps'])} with a routing tie),"
+        f" {'equal' if report['replayed']['difference'] is None else 'NOT equal'} replayed, {lasting['ended']['requests']} in {lasting['seconds']:.0f} s,"
+        f" RSS {lasting['memory']['resident_growth_bytes']:+} bytes"
+    )
+
+
+def speed_line(report):
+    way = report["ways"]["device-graph"]["host_idle"]
+    return "device-graph p50 " + ", ".join(f"{batch['sequences']}: {batch['p50_ms']:.2f} ms" for batch in way)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""compute-sanitizer over the kernels, for tests/gpu/check.py: every tool, every way to launch, on the random tiny model;
+and first, over deliberate faults in kernels that run from graphs (sanitizer_faults.cu), so that "clean" means that the
+tool looks where our kernels run."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import bounded
+
+TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
+# How sanitizer_faults launches, in the order from least to most of what device-graph does.
+WAYS = ["host", "kept", "forget", "tail", "again", "table", "overlap", "self", "poll"]
+FROM_HOST = ["host", "kept"]
+LAUNCHES = ["host-kernels", "host-graph", "device-graph"]
+PROMPTS = ["hello", "a prompt of several chunks, so that a step holds whole chunks of it beside the other's new tokens. " * 2]
+# What is run of tailgraph, by name.
+PROGRAMS = {
+    "sampling": ["generate", "--max-new-tokens", "4", "--temperature", "0.8", "--top-p", "0.9", "--logprobs", "2", *PROMPTS],
+    "f32": ["generate", "--max-new-tokens", "4", "--dtype", "f32", *PROMPTS],
+    "score": ["score", "--logprobs", "--input", "prompts.jsonl"],
+    # The most new tokens with which racecheck was seen to live under device-graph, and the fewest with which it died; from
+    # the third on, a decode step's graph launches itself.
+    "two": ["generate", "--max-new-tokens", "2", "hello"],
+    "three": ["generate", "--max-new-tokens", "3", "hello"],
+}
+# What must be clean with nothing left out, so that every tool has looked at every kernel, the dispatcher too.
+WHOLE = ["score", "two"]
+# racecheck 2025.3 dies of signal 11 where it watches the dispatcher for more than a few steps. A run in which a tool dies
+# is run again with the dispatcher left out; the program "three" is the smallest such run.
+WITHOUT_DISPATCHER = ["--kernel-name-exclude", "kns=tg_dispatch"]
+FOUND = 9
+AT_ONCE = max((os.cpu_count() or 1) - 2, 2)
+# Of one program under one tool. They take a few seconds each; one that hangs must not take the others' time.
+LIMIT_S = 120
+
+
+def run(tailgraph, faults, work, deadline):
+    """Returns (passed, one line, details). `faults` is sanitizer_faults, or None: it is compiled here."""
+    sanitizer = shutil.which("compute-sanitizer") or existing("/usr/local/cuda/bin/compute-sanitizer")
+    if not sanitizer:
+        return False, "found no compute-sanitizer: install the CUDA toolkit, or add its bin folder to PATH", {}
+    if not faults:
+        faults = compile_faults(work)
+        if isinstance(faults, str):
+            return False, faults, {}
+    jobs = {}
+    for tool in TOOLS:
+        for way in WAYS:
+            for fault in ("none", tool):
+                # A fault is reported in every turn, and reports are slow.
+                jobs[tool, fault, way] = [faults, fault, way, "100" if fault == "none" else "2"]
+        for launch in LAUNCHES:
+            for program, (command, *more) in PROGRAMS.items():
+                place = ["--model", "random:tiny", "--device", "cuda", "--launch", launch, "--quiet"]
+                jobs[tool, program, launch] = [tailgraph, command, *place, *more]
+    rows = [json.dumps({"input_ids": [8 + i * 7 % 200 for i in range(tokens)]}) + "\n" for tokens in (1, 3, 40, 150)]
+    (Path(work) / "prompts.jsonl").write_text("".join(rows))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        look_at = lambda job: look(sanitizer, job[0][0], job[1], work, deadline)
+        verdicts = dict(zip(jobs, pool.map(look_at, jobs.items())))
+        died = {job: command for job, command in jobs.items() if job[2] == "device-graph" and verdicts[job]["says"] == "crashed"}
+        look_again = lambda job: look(sanitizer, job[0][0], job[1], work, deadline, WITHOUT_DISPATCHER)
+        for job, verdict in zip(died, pool.map(look_again, died.items())):
+            verdicts[job]["without_dispatcher"] = verdict["says"]
+            verdicts[job]["printed"] += verdict["printed"]
+    return judge(verdicts, version(sanitizer))
+
+
+def existing(path):
+    return path if Path(path).exists() else None
+
+
+def version(sanitizer):
+    found = subprocess.run([sanitizer, "--version"], capture_output=True, text=True).stdout
+    return next((line.strip() for line in found.splitlines() if "ersion" in line), "of unknown version")
+
+
+def compile_faults(work):
+    """The program, or why there is none."""
+    nvcc = shutil.which("nvcc") or existing("/usr/local/cuda/bin/nvcc")
+    if not nvcc:
+        return "found no nvcc to compile tests/gpu/sanitizer_faults.cu with: put the built program into the folder of binaries"
+    source, program = Path(__file__).with_name("sanitizer_faults.cu"), Path(work) / "sanitizer_faults"
+    command = [nvcc, "-std=c++17", "-rdc=true", "-arch=native", "-lineinfo", "-o", str(program), str(source)]
+    built = subprocess.run(command, capture_output=True, text=True)
+    return f"{' '.join(command)}: {built.stdout}{built.stderr}" if built.returncode else program
+
+
+def look(sanitizer, tool, command, work, deadline, options=()):
+    """What the tool says of a program: clean, found, crashed (itself), hung or failed (the program), with what it printed."""
+    whole = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), *options, *command]
+    try:
+        ran = bounded.run(whole, min(LIMIT_S, max(deadline(), 1)), cwd=work)
+    except subprocess.TimeoutExpired:
+        return {"says": "hung", "printed": []}
+    printed = (ran.stdout + ran.stderr).splitlines()
+    lines = [line[10:].strip() for line in printed if line.startswith("=========")]
+    counts = [int(count) for line in lines for count in re.findall(r"SUMMARY: (\d+) (?:error|hazard)", line)]
+    if any(counts) or ran.returncode == FOUND:
+        says = "found"
+    elif ran.returncode < 0 or any("didn't terminate successfully" in line or "signal" in line for line in lines):
+        says = "crashed"
+    elif counts and ran.returncode == 0:
+        says = "clean"
+    else:
+        says = "failed"
+    return {"says": says, "exit_code": ran.returncode, "printed": (lines or printed)[:12] if says != "clean" else []}
+
+
+def judge(verdicts, sanitizer):
+    says = {job: verdict["says"] for job, verdict in verdicts.items()}
+    wrong, limits, partly = [], [], {}
+    for tool in TOOLS:
+        # Where the tool does not stand a kernel in order, it can say nothing of any other.
+        lame = [way for way in WAYS if says[tool, "none", way] != "clean"]
+        for way in WAYS:
+            if way not in lame and says[tool, tool, way] != "found":
+                wrong.append(f"{tool} does not see its fault in a graph launched by {way}: {says[tool, tool, way]}")
+        if lame:
+            how = ", ".join(f"{way}: {says[tool, 'none', way]}" for way in lame)
+            limits.append(
+                f"{tool} cannot look at kernels in order that are launched by {how}"
+                f" (sanitizer_faults none {lame[0]} is the smallest case; {sanitizer})"
+            )
+            if set(lame) & set(FROM_HOST):
+                wrong.append(f"{tool} does not work here at all")
+        for launch in LAUNCHES:
+            for program in PROGRAMS:
+                job = tool, program, launch
+                if says[job] == "clean":
+                    continue
+                if program not in WHOLE and verdicts[job].get("without_dispatcher") == "clean":
+                    partly.setdefault(tool, []).append(program)
+                else:
+                    wrong.append(f"{tool} on {program}, {launch}: {says[job]}")
+    for tool, programs in partly.items():
+        limits.append(
+            f"{tool} dies of device-graph's dispatcher in {', '.join(programs)}, and finds the same runs clean without it"
+            f" ({' '.join(WITHOUT_DISPATCHER)}), host-graph's too; with it, {' and '.join(WHOLE)} are clean ({sanitizer})"
+        )
+    table = {" ".join(job): in_words(verdict) for job, verdict in verdicts.items()}
+    printed = {" ".join(job): verdict["printed"] for job, verdict in verdicts.items() if verdict["printed"]}
+    details = {"sanitizer": sanitizer, "verdicts": table, "limits_of_the_tool": limits, "wrong": wrong, "printed": printed}
+    ours = [job for job in says if job[1] in PROGRAMS]
+    clean = sum(says[job] == "clean" for job in ours)
+    line = "; ".join(wrong + limits) or f"{len(TOOLS)} tools see their faults from the host and the device"
+    return not wrong, f"{clean} of {len(ours)} runs clean; {line}", details
+
+
+def in_words(verdict):
+    again = verdict.get("without_dispatcher")
+    return f"{verdict['says']}, without the dispatcher {again}" if again else verdict["says"]

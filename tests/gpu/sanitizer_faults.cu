@@ -1,0 +1,189 @@
+// Deliberate faults in kernels that run from graphs, so that a clean report of compute-sanitizer means something: it
+// must name each of these. tests/gpu/check.py builds and runs it:
+//
+//     nvcc -std=c++17 -rdc=true -arch=native -lineinfo -o sanitizer_faults tests/gpu/sanitizer_faults.cu
+//     compute-sanitizer --tool memcheck ./sanitizer_faults FAULT LAUNCH [TURNS [KERNELS]]
+//
+// FAULT is the tool that must see it, or `none` for kernels in order. LAUNCH is who launches the graph with the kernel:
+//   host     the host
+//   kept     the host, though the graph is instantiated for device launch and uploaded
+//   forget   a kernel of another graph, at once
+//   tail     a kernel of another graph, when that graph has ended
+//   again    its own last kernel, when it has ended, TURNS times (100)
+//   table    as `again`, from a table of two graphs in device memory (what tailgraph's dispatcher does)
+//   overlap  as `table`, the last kernel starting early (programmatic dependent launch)
+//   self     as `overlap`, from a table of one
+//   poll     as `overlap`, until the host, which meanwhile looks on, sets a flag in pinned memory
+// A graph has KERNELS (1) of them. Exits with 0 where every CUDA call succeeded.
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <cuda_runtime.h>
+
+constexpr int THREADS = 128;
+/* in elements: farther than any allocation here reaches */
+constexpr size_t FAR_AWAY = size_t(1) << 28;
+
+#define CHECK(call)                                                                                                    \
+  do {                                                                                                                 \
+    cudaError_t error = (call);                                                                                        \
+    if (error != cudaSuccess) {                                                                                        \
+      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error));                                              \
+      std::exit(1);                                                                                                    \
+    }                                                                                                                  \
+  } while (0)
+
+/* in order: each thread reads what another wrote to shared memory, behind a barrier */
+__global__ void none(int *out, const int *) {
+  __shared__ int tile[THREADS];
+  tile[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  out[threadIdx.x] = tile[THREADS - 1 - threadIdx.x];
+}
+
+/* writes past the end of `out` */
+__global__ void memcheck(int *out, const int *) {
+  out[FAR_AWAY + threadIdx.x] = threadIdx.x;
+}
+
+/* no barrier between the write and another warp's read */
+__global__ void racecheck(int *out, const int *) {
+  __shared__ int tile[THREADS];
+  tile[threadIdx.x] = threadIdx.x;
+  out[threadIdx.x] = tile[THREADS - 1 - threadIdx.x];
+}
+
+/* reads what nobody wrote */
+__global__ void initcheck(int *out, const int *unwritten) {
+  out[threadIdx.x] = unwritten[threadIdx.x];
+}
+
+/* half a warp waits at a barrier that the other half does not reach */
+__global__ void synccheck(int *out, const int *) {
+  if (threadIdx.x % 32 < 16) {
+    __syncthreads();
+  }
+  out[threadIdx.x] = 0;
+}
+
+struct Turns {
+  cudaGraphExec_t table[2];
+  int entries;
+  int taken;
+  int all;
+  /* pinned: the host's flag, and the turns taken for it to see; null: `all` of them */
+  volatile int *stop;
+};
+
+/* Launches `graph` from one thread of a block as large as the kernels': synccheck takes the launching kernel's block
+ * size for that of what it launches. */
+__global__ void launch_once(cudaGraphExec_t graph, cudaStream_t how) {
+  if (threadIdx.x == 0) {
+    cudaGraphLaunch(graph, how);
+  }
+}
+
+__global__ void launch_next(Turns *turns) {
+  cudaGridDependencySynchronize();
+  if (threadIdx.x != 0) {
+    return;
+  }
+  int taken = ++turns->taken;
+  if (turns->stop) {
+    turns->stop[1] = taken;
+  }
+  if (turns->stop ? !turns->stop[0] : taken < turns->all) {
+    cudaGraphLaunch(turns->table[taken % turns->entries], cudaStreamGraphTailLaunch);
+  }
+}
+
+template <typename Launch> cudaGraphExec_t captured(cudaStream_t stream, bool for_device, Launch launch) {
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  launch();
+  CHECK(cudaStreamEndCapture(stream, &graph));
+  CHECK(cudaGraphInstantiate(&exec, graph, for_device ? cudaGraphInstantiateFlagDeviceLaunch : 0));
+  if (for_device) {
+    CHECK(cudaGraphUpload(exec, stream));
+    CHECK(cudaStreamSynchronize(stream));
+  }
+  return exec;
+}
+
+int main(int argc, char **argv) {
+  if (argc < 3 || argc > 5) {
+    std::fprintf(stderr, "usage: sanitizer_faults none|memcheck|racecheck|initcheck|synccheck LAUNCH [TURNS [KERNELS]]\n");
+    return 2;
+  }
+  const char *fault = argv[1], *way = argv[2];
+  void (*kernel)(int *, const int *) = none;
+  if (!std::strcmp(fault, "memcheck")) kernel = memcheck;
+  if (!std::strcmp(fault, "racecheck")) kernel = racecheck;
+  if (!std::strcmp(fault, "initcheck")) kernel = initcheck;
+  if (!std::strcmp(fault, "synccheck")) kernel = synccheck;
+  auto is = [&](const char *name) { return !std::strcmp(way, name); };
+  bool overlaps = is("overlap") || is("self") || is("poll");
+
+  cudaStream_t stream;
+  int *out, *unwritten;
+  volatile int *flag;
+  Turns turns = {};
+  Turns *device_turns;
+  CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CHECK(cudaMalloc(&out, THREADS * sizeof(int)));
+  CHECK(cudaMalloc(&unwritten, THREADS * sizeof(int)));
+  CHECK(cudaMalloc(&device_turns, sizeof turns));
+  CHECK(cudaHostAlloc((void **)&flag, 2 * sizeof(int), cudaHostAllocMapped));
+  flag[0] = flag[1] = 0;
+  turns.all = argc > 3 ? std::atoi(argv[3]) : 100;
+  int kernels = argc > 4 ? std::atoi(argv[4]) : 1;
+  turns.entries = is("again") || is("self") ? 1 : is("table") || overlaps ? 2 : 0;
+  turns.stop = is("poll") ? flag : nullptr;
+
+  auto work = [&] {
+    for (int i = 0; i < kernels; i++) {
+      kernel<<<1, THREADS, 0, stream>>>(out, unwritten);
+    }
+    if (turns.entries > 0) {
+      cudaLaunchAttribute early;
+      early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      early.val.programmaticStreamSerializationAllowed = 1;
+      cudaLaunchConfig_t config = {};
+      config.gridDim = 1;
+      config.blockDim = THREADS;
+      config.stream = stream;
+      config.attrs = &early;
+      config.numAttrs = overlaps ? 1 : 0;
+      CHECK(cudaLaunchKernelEx(&config, launch_next, device_turns));
+    }
+  };
+  cudaGraphExec_t first = captured(stream, !is("host"), work);
+  if (turns.entries > 0) {
+    turns.table[0] = first;
+    turns.table[1] = captured(stream, true, work);
+    CHECK(cudaMemcpy(device_turns, &turns, sizeof turns, cudaMemcpyHostToDevice));
+  } else if (is("tail") || is("forget")) {
+    cudaStream_t how = is("tail") ? cudaStreamGraphTailLaunch : cudaStreamGraphFireAndForget;
+    first = captured(stream, true, [&] { launch_once<<<1, THREADS, 0, stream>>>(first, how); });
+  }
+  CHECK(cudaGraphLaunch(first, stream));
+  if (turns.stop) {
+    while (flag[1] < turns.all && cudaStreamQuery(stream) == cudaErrorNotReady) {
+    }
+    flag[0] = 1;
+  }
+  CHECK(cudaStreamSynchronize(stream));
+  int found[THREADS];
+  CHECK(cudaMemcpy(found, out, sizeof found, cudaMemcpyDeviceToHost));
+  if (kernel == none) {
+    for (int i = 0; i < THREADS; i++) {
+      if (found[i] != THREADS - 1 - i) {
+        std::fprintf(stderr, "element %d is %d: the graph did not run\n", i, found[i]);
+        return 1;
+      }
+    }
+  }
+  return 0;
+}

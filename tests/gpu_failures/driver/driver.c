@@ -1,0 +1,323 @@
+/* driver.c: the entry points that tailgraph calls, as libcuda.so has them. See driver.h. */
+#define _GNU_SOURCE
+#include "driver.h"
+#include "abi.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t used_bytes;
+static uint64_t nodes_captured;
+static int lost_code;
+
+int lost(void) { return __atomic_load_n(&lost_code, __ATOMIC_ACQUIRE); }
+void lose(int code) { __atomic_store_n(&lost_code, code, __ATOMIC_RELEASE); }
+
+static uint64_t setting(const char *name, uint64_t otherwise) {
+  const char *text = getenv(name);
+  return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+/* Codes after which a context gives no other answer: an unavailable device, faults, an unknown error. */
+static int ends_context(int code) { return code == 46 || (code >= 700 && code < 720) || code == 999; }
+
+struct count { char name[48]; uint64_t calls; };
+static struct count counts[64];
+
+/* Under the lock. */
+static struct count *count_of(const char *name) {
+  struct count *count = counts;
+  while (count->name[0] && strcmp(count->name, name)) count++;
+  if (!count->name[0]) snprintf(count->name, sizeof count->name, "%s", name);
+  return count;
+}
+
+/* Whether the environment's WHERE, of this function, is this call: `N`, or `G+N` once the N-th G has been called. */
+static int is_here(const char *where, uint64_t call) {
+  static int struck;
+  const char *other = strchr(where, '+');
+  if (!other) return strtoull(where, NULL, 10) == call;
+  char name[48];
+  snprintf(name, sizeof name, "%.*s", (int)(other - where), where);
+  if (count_of(name)->calls < strtoull(other + 1, NULL, 10) || struck) return 0;
+  return struck = 1;
+}
+
+/* Counts calls by name; the answer that the environment wants from this one. */
+static int enter(const char *name) {
+  if (lost()) return lost();
+  const char *list = getenv("TEST_CUDA_FAIL");
+  char code[16] = "";
+  pthread_mutex_lock(&lock);
+  uint64_t call = ++count_of(name)->calls;
+  for (; list && !*code; list = strchr(list, ',') ? strchr(list, ',') + 1 : NULL) {
+    char function[48], where[64], answer[16];
+    if (sscanf(list, "%47[^:]:%63[^:]:%15[^,]", function, where, answer) != 3) abort();
+    if (!strcmp(function, name) && is_here(where, call)) strcpy(code, answer);
+  }
+  pthread_mutex_unlock(&lock);
+  while (!strcmp(code, "hang")) pause();
+  if (ends_context(atoi(code))) lose(atoi(code));
+  return atoi(code);
+}
+#define ENTER() do { int code = enter(__func__); if (code) return code; } while (0)
+
+static void log_bytes(const char *kind, size_t bytes) {
+  const char *path = getenv("TEST_CUDA_LOG");
+  FILE *file = path ? fopen(path, "a") : NULL;
+  if (!file) return;
+  fprintf(file, "%s %zu\n", kind, bytes);
+  fclose(file);
+}
+
+/* ---- devices and contexts */
+
+/* Needs no context, so it answers whatever has become of one. */
+int cuDriverGetVersion(int *version) { *version = (int)setting("TEST_CUDA_VERSION", 13000); return SUCCESS; }
+int cuInit(unsigned flags) { (void)flags; ENTER(); return setting("TEST_CUDA_DEVICES", 1) ? SUCCESS : NO_DEVICE; }
+int cuDeviceGetCount(int *count) { ENTER(); *count = (int)setting("TEST_CUDA_DEVICES", 1); return SUCCESS; }
+int cuDeviceGet(int *device, int ordinal) { ENTER(); *device = ordinal; return SUCCESS; }
+int cuDeviceGetName(char *name, int room, int device) {
+  ENTER();
+  snprintf(name, (size_t)room, "Test GPU %d", device);
+  return SUCCESS;
+}
+int cuDeviceTotalMem_v2(size_t *bytes, int device) {
+  (void)device;
+  ENTER();
+  *bytes = setting("TEST_CUDA_MEMORY", 1 << 30);
+  return SUCCESS;
+}
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+  (void)device;
+  ENTER();
+  int major = 9, minor = 0;
+  const char *capability = getenv("TEST_CUDA_CAPABILITY");
+  if (capability && sscanf(capability, "%d.%d", &major, &minor) != 2) abort();
+  switch (attribute) {
+    case 16: *value = 132; return SUCCESS;     /* multiprocessors */
+    case 75: *value = major; return SUCCESS;
+    case 76: *value = minor; return SUCCESS;
+    default: *value = 1; return SUCCESS;
+  }
+}
+int cuDevicePrimaryCtxRetain(void **context, int device) { (void)device; ENTER(); *context = &used_bytes; return SUCCESS; }
+int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; ENTER(); return SUCCESS; }
+int cuCtxGetCurrent(void **context) { ENTER(); *context = &used_bytes; return SUCCESS; }
+int cuCtxSetCurrent(void *context) { (void)context; ENTER(); return SUCCESS; }
+int cuGetErrorString(int error, const char **text) { (void)error; *text = "a test's error"; return SUCCESS; }
+int cuGetErrorName(int error, const char **text) { (void)error; *text = "TEST_ERROR"; return SUCCESS; }
+
+/* ---- memory */
+
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+  ENTER();
+  *total = setting("TEST_CUDA_MEMORY", 1 << 30);
+  *free_bytes = *total - used_bytes;
+  return SUCCESS;
+}
+int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
+  ENTER();
+  if (bytes == 0) return INVALID_VALUE;
+  if (used_bytes + bytes > setting("TEST_CUDA_MEMORY", 1 << 30)) return OUT_OF_MEMORY;
+  used_bytes += bytes;
+  log_bytes("device", bytes);
+  void *memory = NULL;
+  if (posix_memalign(&memory, 256, bytes)) return OUT_OF_MEMORY;
+  memset(memory, 0, bytes);
+  *address = (uint64_t)memory;
+  return SUCCESS;
+}
+/* Nobody allocates again after freeing, so nothing is counted back. */
+int cuMemFree_v2(uint64_t address) { ENTER(); free((void *)address); return SUCCESS; }
+int cuMemHostAlloc(void **start, size_t bytes, unsigned flags) {
+  (void)flags;
+  ENTER();
+  log_bytes("pinned", bytes);
+  return posix_memalign(start, 4096, bytes) ? OUT_OF_MEMORY : SUCCESS;
+}
+int cuMemFreeHost(void *start) { ENTER(); free(start); return SUCCESS; }
+int cuMemHostGetDevicePointer_v2(uint64_t *address, void *start, unsigned flags) {
+  (void)flags;
+  ENTER();
+  *address = (uint64_t)start;
+  return SUCCESS;
+}
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream) {
+  (void)stream;
+  ENTER();
+  memcpy((void *)to, from, bytes);
+  return SUCCESS;
+}
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) { ENTER(); memcpy(to, (void *)from, bytes); return SUCCESS; }
+/* While a run goes on only sampled tables are copied back. */
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
+  (void)stream;
+  (void)from;
+  ENTER();
+  if (bytes % sizeof(tg_sampled)) return INVALID_VALUE;
+  for (size_t i = 0; i < bytes / sizeof(tg_sampled); i++) ((tg_sampled *)to)[i] = (tg_sampled){.token = TOKEN};
+  return SUCCESS;
+}
+int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t bytes, void *stream) {
+  (void)stream;
+  ENTER();
+  memset((void *)to, byte, bytes);
+  return SUCCESS;
+}
+
+/* ---- modules: every kernel exists */
+
+int cuModuleLoadData(void **module, const void *image) { (void)image; ENTER(); *module = malloc(1); return SUCCESS; }
+int cuModuleUnload(void *module) { ENTER(); free(module); return SUCCESS; }
+int cuModuleGetFunction(struct function **function, void *module, const char *name) {
+  (void)module;
+  ENTER();
+  *function = calloc(1, sizeof **function);
+  snprintf((*function)->name, sizeof (*function)->name, "%s", name);
+  return SUCCESS;
+}
+/* The constants that a launcher asks for: outputs, rows, threads and shared bytes of tg_linear_*_rN's tile. */
+int cuModuleGetGlobal_v2(uint64_t *address, size_t *bytes, void *module, const char *name) {
+  (void)module;
+  ENTER();
+  const char *rows = strstr(name, "_r");
+  if (!rows || !strstr(name, "_tile")) return NOT_FOUND;
+  uint32_t *tile = malloc(4 * sizeof *tile);
+  tile[0] = 64, tile[1] = (uint32_t)atoi(rows + 2), tile[2] = 128, tile[3] = 49152;
+  *address = (uint64_t)tile;
+  *bytes = 4 * sizeof *tile;
+  return SUCCESS;
+}
+int cuFuncSetAttribute(void *function, int attribute, int value) {
+  (void)function, (void)attribute, (void)value;
+  ENTER();
+  return SUCCESS;
+}
+int cuFuncGetName(const char **name, const struct function *function) { ENTER(); *name = function->name; return SUCCESS; }
+int cuKernelGetName(const char **name, const struct function *function) { ENTER(); *name = function->name; return SUCCESS; }
+
+/* ---- streams */
+
+int cuStreamCreate(struct stream **stream, unsigned flags) {
+  (void)flags;
+  ENTER();
+  *stream = calloc(1, sizeof **stream);
+  return SUCCESS;
+}
+/* The thread of a device may still look at it. */
+int cuStreamDestroy_v2(struct stream *stream) { (void)stream; ENTER(); return SUCCESS; }
+int cuStreamQuery(struct stream *stream) {
+  ENTER();
+  return __atomic_load_n(&stream->running, __ATOMIC_ACQUIRE) ? NOT_READY : SUCCESS;
+}
+int cuStreamSynchronize(struct stream *stream) {
+  ENTER();
+  while (__atomic_load_n(&stream->running, __ATOMIC_ACQUIRE)) usleep(50);
+  return lost();
+}
+/* What is recorded is done, and so is what waits for it. */
+int cuEventCreate(void **event, unsigned flags) { (void)flags; ENTER(); *event = malloc(1); return SUCCESS; }
+int cuEventRecord(void *event, struct stream *stream) { (void)event, (void)stream; ENTER(); return SUCCESS; }
+int cuStreamWaitEvent(struct stream *stream, void *event, unsigned flags) {
+  (void)stream, (void)event, (void)flags;
+  ENTER();
+  return SUCCESS;
+}
+int cuEventDestroy_v2(void *event) { ENTER(); free(event); return SUCCESS; }
+int cuStreamBeginCapture_v2(struct stream *stream, int mode) {
+  (void)mode;
+  ENTER();
+  stream->capture = calloc(1, sizeof *stream->capture);
+  return SUCCESS;
+}
+int cuStreamEndCapture(struct stream *stream, struct graph **graph) {
+  *graph = stream->capture;
+  stream->capture = NULL;
+  ENTER();
+  return SUCCESS;
+}
+
+struct launch {
+  uint32_t grid[3], block[3], shared_bytes;
+  struct stream *stream;
+  void *attributes;
+  uint32_t attribute_count;
+};
+
+int cuLaunchKernelEx(const struct launch *launch, struct function *function, void **arguments, void **extra) {
+  (void)extra;
+  ENTER();
+  struct graph *graph = launch->stream->capture;
+  if (!graph) return SUCCESS;
+  graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof *graph->nodes);
+  struct node *node = &graph->nodes[graph->count++];
+  *node = (struct node){.function = function, .shared_bytes = launch->shared_bytes};
+  memcpy(node->grid, launch->grid, sizeof node->grid);
+  memcpy(node->block, launch->block, sizeof node->block);
+  if (!strcmp(function->name, "tg_dispatch"))
+    for (int i = 0; i < 4; i++) node->addresses[i] = *(uint64_t *)arguments[i];
+  uint64_t number = nodes_captured++;
+  unsigned long long other;
+  const char *text = getenv("TEST_CUDA_NODE");
+  int type;
+  if (text && sscanf(text, "%llu:%d", &other, &type) == 2 && other == number) node->type = type;
+  return SUCCESS;
+}
+
+/* ---- graphs */
+
+int cuGraphGetNodes(struct graph *graph, struct node **nodes, size_t *count) {
+  ENTER();
+  for (size_t i = 0; nodes && i < *count && i < graph->count; i++) nodes[i] = &graph->nodes[i];
+  *count = graph->count;
+  return SUCCESS;
+}
+int cuGraphNodeGetType(const struct node *node, int *type) { ENTER(); *type = node->type; return SUCCESS; }
+
+struct kernel_node {
+  const struct function *function;
+  uint32_t grid[3], block[3], shared_bytes;
+  void **arguments, **extra;
+  void *kernel, *context;
+};
+int cuGraphKernelNodeGetParams_v2(const struct node *node, struct kernel_node *kernel) {
+  ENTER();
+  kernel->function = node->function;
+  memcpy(kernel->grid, node->grid, sizeof node->grid);
+  memcpy(kernel->block, node->block, sizeof node->block);
+  kernel->shared_bytes = node->shared_bytes;
+  return SUCCESS;
+}
+
+struct instantiate {
+  uint64_t flags;
+  void *upload_stream;
+  struct node *error_node;
+  int result;
+};
+int cuGraphInstantiateWithParams(struct graph **exec, struct graph *graph, struct instantiate *instantiate) {
+  if (graph->count) instantiate->error_node = &graph->nodes[graph->count - 1];
+  instantiate->result = 1; /* CUDA_GRAPH_INSTANTIATE_ERROR */
+  ENTER();
+  instantiate->error_node = NULL;
+  instantiate->result = 0;
+  *exec = malloc(sizeof **exec);
+  (*exec)->count = graph->count;
+  (*exec)->nodes = malloc(graph->count * sizeof *graph->nodes);
+  memcpy((*exec)->nodes, graph->nodes, graph->count * sizeof *graph->nodes);
+  return SUCCESS;
+}
+int cuGraphUpload(struct graph *exec, struct stream *stream) { (void)exec, (void)stream; ENTER(); return SUCCESS; }
+int cuGraphLaunch(struct graph *exec, struct stream *stream) {
+  ENTER();
+  const struct node *last = &exec->nodes[exec->count - 1];
+  if (last->addresses[0]) run_device(stream, last->addresses);
+  return SUCCESS;
+}
+int cuGraphDestroy(struct graph *graph) { ENTER(); free(graph->nodes); free(graph); return SUCCESS; }
+int cuGraphExecDestroy(struct graph *exec) { ENTER(); free(exec->nodes); free(exec); return SUCCESS; }

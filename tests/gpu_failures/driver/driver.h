@@ -1,0 +1,70 @@
+/* driver.h: a libcuda.so without a GPU, for tests of what goes wrong. Device memory is the host's, kernels do nothing,
+ * and the environment says what fails:
+ *
+ *   TEST_CUDA_VERSION=12040       what cuDriverGetVersion answers                          (13000)
+ *   TEST_CUDA_DEVICES=0           how many GPUs there are; cuInit refuses none             (1)
+ *   TEST_CUDA_CAPABILITY=7.5      their compute capability                                 (9.0)
+ *   TEST_CUDA_MEMORY=1000000      bytes of each, all free at first                         (1 GiB)
+ *   TEST_CUDA_FAIL=F:N:CODE       the N-th call of F, from 1, returns CODE, or with `hang` never returns;
+ *                                 several with commas. A code that ends a context is every later call's answer too
+ *   TEST_CUDA_FAIL=F:G+N:CODE     so does the first call of F after the N-th of G began
+ *   TEST_CUDA_NODE=N:TYPE         the N-th node captured, from 0, is of this CUgraphNodeType
+ *   TEST_CUDA_DEVICE=WHAT         of a device that schedules itself (device.c):
+ *                                   dead          takes the launch and does nothing
+ *                                   stuck:N       step N never ends
+ *                                   fault:N:CODE  step N ends the context with CODE
+ *                                   refuse:N      the graph of step N cannot be launched by the device
+ *   TEST_CUDA_LOG=FILE            a line `device BYTES` or `pinned BYTES` for each allocation
+ *
+ * Every token that is sampled is TOKEN.
+ */
+#ifndef TEST_DRIVER_H
+#define TEST_DRIVER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* "A" of the byte tokenizer. */
+#define TOKEN 73
+
+/* CUresult */
+#define SUCCESS 0
+#define INVALID_VALUE 1
+#define OUT_OF_MEMORY 2
+#define NO_DEVICE 100
+#define NOT_FOUND 500
+#define NOT_READY 600
+
+struct function {
+  char name[64];
+};
+
+/* One kernel of a captured graph. */
+struct node {
+  const struct function *function;
+  uint32_t grid[3], block[3], shared_bytes;
+  int type;
+  /* of a dispatcher: its arguments */
+  uint64_t addresses[4];
+};
+
+struct graph {
+  struct node *nodes;
+  size_t count;
+};
+
+/* A queue of work. All work is done when it is enqueued, but for a device that schedules itself. */
+struct stream {
+  struct graph *capture;
+  /* 1 while a dispatcher runs; only device.c sets it back */
+  int running;
+};
+
+/* The answer of every call, once something has ended the context; 0 before. */
+int lost(void);
+void lose(int code);
+
+/* Starts the thread that does what the dispatcher with these arguments would do. */
+void run_device(struct stream *stream, const uint64_t addresses[4]);
+
+#endif

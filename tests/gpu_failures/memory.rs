@@ -1,0 +1,121 @@
+//! GPUs that run out of memory: before loading, by arithmetic; after, by what the driver says.
+
+use crate::rig::Run;
+
+#[test]
+fn a_gpu_that_is_too_small_is_found_before_anything_is_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let run = Run::generate("device-graph")
+        .and(&["one"])
+        .with("MEMORY", 3_000_000);
+    run.with("LOG", log.display()).end().fails(
+        1,
+        &[
+            "not enough memory",
+            "needed",
+            "2.6 MiB allowed (90% of the 2.9 MiB free on cuda:0 Test GPU 0",
+            "weights 5.4 MiB + ",
+            " + activations ",
+            "lower --max-context",
+        ],
+    );
+    assert!(!log.exists(), "something was allocated");
+}
+
+/// What fits when it is looked at may be gone when it is allocated.
+#[test]
+fn an_allocation_that_fails_says_what_it_was_for() {
+    for (call, what) in [
+        (1, "for the weights"),
+        (2, "for activations"),
+        (3, "for keys, values and conv state"),
+        (4, "for the scheduler"),
+    ] {
+        let run = Run::generate("device-graph").and(&["one"]);
+        let ended = run.with("FAIL", format!("cuMemAlloc_v2:{call}:2")).end();
+        ended.fails(
+            1,
+            &[
+                "allocating ",
+                " bytes of GPU memory",
+                what,
+                "CUDA_ERROR_OUT_OF_MEMORY",
+                "lower --memory-limit",
+            ],
+        );
+    }
+    let run = Run::generate("host-graph").and(&["one"]);
+    run.with("FAIL", "cuMemHostAlloc:1:2").end().fails(
+        1,
+        &[
+            "pinning ",
+            " bytes of host memory",
+            "CUDA_ERROR_OUT_OF_MEMORY",
+        ],
+    );
+}
+
+/// By stage, kind and bucket. One sequence and steps of 512 rows: the ladders are decode 1, mixed 512 and score 512,
+/// once for each stage; a host that runs ahead has decode twice; the GPU's own scheduler captures all of them and then the idle graph.
+#[test]
+fn a_graph_without_memory_is_named() {
+    let graphs = |way| match way {
+        "host-graph" => vec!["stage 0 decode 1", "stage 0 mixed 512", "stage 0 score 512"],
+        "host-graph --ahead" => vec![
+            "stage 0 decode 1",
+            "stage 0 decode 1",
+            "stage 0 mixed 512",
+            "stage 0 score 512",
+        ],
+        _ => vec![
+            "stage 0 decode 1",
+            "stage 0 mixed 512",
+            "stage 0 score 512",
+            "stage 1 decode 1",
+            "stage 1 mixed 512",
+            "stage 1 score 512",
+        ],
+    };
+    for way in ["host-graph", "host-graph --ahead", "device-graph"] {
+        for (index, graph) in graphs(way).into_iter().enumerate() {
+            for (what, call, first) in [
+                ("capturing", "cuStreamEndCapture", 1),
+                // The idle graph is instantiated before the others.
+                (
+                    "instantiating",
+                    "cuGraphInstantiateWithParams",
+                    1 + usize::from(way == "device-graph"),
+                ),
+                (
+                    "uploading",
+                    "cuGraphUpload",
+                    1 + usize::from(way == "device-graph"),
+                ),
+            ] {
+                let run = Run::generate(way).and(&["--stages", "2", "one"]);
+                let ended = run
+                    .with("FAIL", format!("{call}:{}:2", first + index))
+                    .end();
+                let named = format!("{what} the graph of {graph}: ");
+                ended.fails(1, &[&named, "CUDA_ERROR_OUT_OF_MEMORY", "--bucket-file"]);
+            }
+        }
+    }
+}
+
+/// A node of a type that only the host launches (3 is CU_GRAPH_NODE_TYPE_HOST) is found by index, type and neighbour.
+#[test]
+fn a_node_that_the_device_cannot_launch_is_named() {
+    let run = |way| Run::generate(way).and(&["one"]).with("NODE", "30:3");
+    run("device-graph").end().fails(
+        1,
+        &[
+            "node 30 of the graph of stage 0 decode 1",
+            "CU_GRAPH_NODE_TYPE_HOST",
+            "after kernel tg_",
+            "--launch host-graph",
+        ],
+    );
+    assert_eq!(run("host-graph").end().code, 0, "the host launches it");
+}

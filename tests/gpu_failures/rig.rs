@@ -1,0 +1,176 @@
+//! The binary over the test's driver.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The ways to launch, as the command line spells them.
+pub const WAYS: [&str; 4] = [
+    "host-kernels",
+    "host-graph",
+    "host-graph --ahead",
+    "device-graph",
+];
+
+/// The arguments that ask for one of [`WAYS`].
+pub fn launch(way: &str) -> Vec<&str> {
+    ["--launch"].into_iter().chain(way.split(' ')).collect()
+}
+
+/// Where the host waits for the samples of step 4: each step copies them once. Start-up waits too, more often in one way
+/// than in another, so waits are not counted.
+pub const WAIT: &str = "cuStreamSynchronize:cuMemcpyDtoHAsync_v2+5";
+
+/// Longer than any run here takes, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The folder of the driver, compiled once; it goes with the process's temporary files.
+static DRIVER: LazyLock<TempDir> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let output = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
+        .args(["-std=gnu11", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra"])
+        .arg("-Werror")
+        .arg("-I")
+        .arg(root.join("kernels"))
+        .arg("-o")
+        .arg(folder.path().join("libcuda.so"))
+        .arg(root.join("tests/gpu_failures/driver/driver.c"))
+        .arg(root.join("tests/gpu_failures/driver/device.c"))
+        .arg("-lpthread")
+        .output()
+        .expect("the C compiler starts");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}");
+    folder
+});
+
+/// A command of the binary and what its driver is told (driver/driver.h).
+pub struct Run {
+    arguments: Vec<String>,
+    environment: Vec<(&'static str, String)>,
+    driver: PathBuf,
+}
+
+/// How it ended.
+pub struct Ended {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+    pub took: Duration,
+}
+
+impl Run {
+    pub fn new(arguments: &[&str]) -> Self {
+        Self {
+            arguments: arguments.iter().map(|&a| a.to_owned()).collect(),
+            environment: vec![],
+            driver: DRIVER.path().to_owned(),
+        }
+    }
+
+    /// `generate` of the tiny model on the GPU, one sequence at a time.
+    pub fn generate(way: &str) -> Self {
+        let model = ["generate", "--model", "random:tiny", "--device", "cuda"];
+        let sizes = ["--max-seqs", "1", "--max-new-tokens", "3", "--quiet"];
+        Self::new(&model).and(&launch(way)).and(&sizes)
+    }
+
+    pub fn and(mut self, arguments: &[&str]) -> Self {
+        self.arguments
+            .extend(arguments.iter().map(|&a| a.to_owned()));
+        self
+    }
+
+    /// TEST_CUDA_`name`
+    pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.environment.push((name, value.to_string()));
+        self
+    }
+
+    /// Another folder to find libcuda.so in.
+    pub fn over(mut self, driver: &Path) -> Self {
+        driver.clone_into(&mut self.driver);
+        self
+    }
+
+    pub fn end(self) -> Ended {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tailgraph"));
+        command
+            .args(&self.arguments)
+            .env("LD_LIBRARY_PATH", &self.driver);
+        for (name, value) in &self.environment {
+            command.env(format!("TEST_CUDA_{name}"), value);
+        }
+        let start = Instant::now();
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        while child.try_wait().unwrap().is_none() {
+            if start.elapsed() > PATIENCE {
+                child.kill().unwrap();
+                panic!("{:?} did not end", self.arguments);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let took = start.elapsed();
+        let output = child.wait_with_output().unwrap();
+        Ended {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+            took,
+        }
+    }
+
+    /// Over `rows` prompts in JSON lines; the answers besides.
+    pub fn over_rows(self, rows: usize) -> (Ended, Vec<Value>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let (input, output) = (path("in.jsonl"), path("out.jsonl"));
+        let lines = (0..rows).map(|row| format!("{{\"id\":\"{row}\",\"prompt\":\"ab\"}}\n"));
+        std::fs::write(&input, lines.collect::<String>()).unwrap();
+        let ended = self.and(&["--input", &input, "--output", &output]).end();
+        let answers = std::fs::read_to_string(output).unwrap_or_default();
+        let answers = answers.lines().map(|l| serde_json::from_str(l).unwrap());
+        (ended, answers.collect())
+    }
+}
+
+impl Ended {
+    /// Asserts this exit code, and an error of one line that holds all parts.
+    pub fn fails(&self, code: i32, parts: &[&str]) {
+        let Self { stderr, .. } = self;
+        assert_eq!(self.code, code, "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        for part in parts.iter().chain(&["tailgraph: "]) {
+            assert!(stderr.contains(part), "{stderr} lacks {part}");
+        }
+    }
+}
+
+/// Asserts that the first `served` rows have three tokens each, and that all others that have an answer, which is at
+/// least the next, have errors that hold all parts. Rows that had not been read when the run failed have none.
+pub fn assert_served(answers: &[Value], rows: usize, served: usize, parts: &[&str]) {
+    let answered = (served + 1).min(rows)..=rows;
+    assert!(answered.contains(&answers.len()), "{answers:?}");
+    for (row, answer) in answers.iter().enumerate() {
+        assert_eq!(answer["id"], row.to_string());
+        if row < served {
+            assert_eq!(answer["text"], "AAA", "{answer}");
+            assert_eq!(answer["finish_reason"], "length", "{answer}");
+            continue;
+        }
+        assert_eq!(answer["error"]["code"], "device", "{answer}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        for part in parts {
+            assert!(message.contains(part), "{message} lacks {part}");
+        }
+    }
+}

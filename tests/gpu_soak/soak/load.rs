@@ -1,0 +1,132 @@
+//! What a soak asks of an engine: requests that follow from a seed and their number alone, and what may become of each.
+
+use std::time::Duration;
+use tailgraph::runtime::{Logits, Request, Sampling};
+
+/// What is done to a request on its way.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Fate {
+    /// Nothing: it ends at a stop id or at its length.
+    Whole,
+    /// A cancel once it has given this many tokens; 0: as soon as it is queued, mostly before it has a slot.
+    Cancel { after: u32 },
+    /// Its timeout, which it may or may not reach.
+    Deadline(Duration),
+    /// It does not fit the context.
+    TooLarge,
+}
+
+/// A request and its fate.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    pub number: u64,
+    pub request: Request,
+    pub fate: Fate,
+}
+
+/// Sizes of what is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    pub vocab_size: u32,
+    pub max_context: u32,
+    pub longest_prompt: u32,
+    pub most_new_tokens: u32,
+    /// Longer than a request without a timeout takes.
+    pub longest_timeout: Duration,
+}
+
+/// SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Up to and without `end`, which is not 0.
+    pub fn below(&mut self, end: u32) -> u32 {
+        (self.next() % u64::from(end)) as u32
+    }
+
+    /// 1 to `most`, the logarithm evenly spread: short ones and long ones alike.
+    fn length(&mut self, most: u32) -> u32 {
+        let share = f64::from(self.below(1 << 20)) / f64::from(1 << 20);
+        (f64::from(most).powf(share).round() as u32).clamp(1, most)
+    }
+
+    fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.below(values.len() as u32) as usize]
+    }
+}
+
+/// Request `number` of the soak with this seed.
+pub fn ask(seed: u64, number: u64, shape: &Shape) -> Ask {
+    let mut random = Random(seed ^ number.wrapping_mul(0xd134_2543_de82_ef95));
+    let mut prompt = random.length(shape.longest_prompt);
+    let mut max_new_tokens = random.length(shape.most_new_tokens);
+    let fate = match random.below(20) {
+        0 => Fate::Cancel { after: 0 },
+        1 | 2 => Fate::Cancel {
+            after: 1 + random.below(max_new_tokens),
+        },
+        3 | 4 => {
+            let longest = shape.longest_timeout.as_micros() as u32;
+            Fate::Deadline(Duration::from_micros(u64::from(random.length(longest))))
+        }
+        5 if random.below(4) == 0 => {
+            prompt = shape.longest_prompt;
+            max_new_tokens = shape.max_context;
+            Fate::TooLarge
+        }
+        _ => Fate::Whole,
+    };
+    let timeout = match fate {
+        Fate::Deadline(timeout) => Some(timeout),
+        _ => None,
+    };
+    // A random model takes each token now and then, so these end some requests early.
+    let stop_ids = (0..random.one_of(&[0, 0, 0, 1, 16]))
+        .map(|_| random.below(shape.vocab_size))
+        .collect();
+    let request = Request {
+        prompt: (0..prompt)
+            .map(|_| random.below(shape.vocab_size))
+            .collect(),
+        max_new_tokens,
+        stop_ids,
+        sampling: sampling(&mut random),
+        timeout,
+        logits: Logits::None,
+    };
+    Ask {
+        number,
+        request,
+        fate,
+    }
+}
+
+fn sampling(random: &mut Random) -> Sampling {
+    let key = random.next();
+    let logprobs = random.one_of(&[None, None, Some(0), Some(5), Some(20)]);
+    let repetition_penalty = random.one_of(&[1.0, 1.0, 1.1, 1.3]);
+    if random.below(3) == 0 {
+        return Sampling {
+            repetition_penalty,
+            logprobs,
+            ..Sampling::default()
+        };
+    }
+    Sampling {
+        repetition_penalty,
+        temperature: random.one_of(&[0.5, 0.8, 1.0, 1.5]),
+        top_k: random.one_of(&[0, 0, 1, 40, 200]),
+        top_p: random.one_of(&[1.0, 1.0, 0.95, 0.5]),
+        min_p: random.one_of(&[0.0, 0.0, 0.05]),
+        key,
+        logprobs,
+    }
+}

@@ -1,0 +1,109 @@
+//! A device that fails when it is handed work, with events of earlier rows still in its rings: those rows are done.
+
+use crate::job::generate;
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use tailgraph::cli::device::Device;
+use tailgraph::cli::scoring;
+use tailgraph::runtime::{EndReason, EngineStatus, Event, Logits, Request, Timing};
+use tailgraph::telemetry::Progress;
+use tailgraph::{Error, Result};
+
+/// Takes `room` requests, ends all but the last of them, and fails.
+struct Lost {
+    room: u64,
+    taken: u64,
+    events: VecDeque<Event>,
+}
+
+impl Lost {
+    fn after(room: u64) -> Self {
+        Self {
+            room,
+            taken: 0,
+            events: VecDeque::new(),
+        }
+    }
+
+    fn failure<T>() -> Result<T> {
+        Err(Error::Runtime("stage 0 caught fire".into()))
+    }
+}
+
+impl Device for Lost {
+    fn try_submit(&mut self, asked: &Request) -> Result<Option<u64>> {
+        if self.taken == self.room {
+            return Self::failure();
+        }
+        let request = self.taken;
+        self.taken += 1;
+        let tokens = asked.max_new_tokens;
+        for index in 0..tokens {
+            self.events.push_back(Event::Token {
+                request,
+                token: asked.prompt[0],
+                index,
+                logprobs: None,
+            });
+        }
+        if self.taken < self.room {
+            self.events.push_back(Event::End {
+                request,
+                reason: EndReason::Length,
+                tokens,
+                timing: Timing::default(),
+            });
+        }
+        Ok(Some(request))
+    }
+
+    fn cancel(&mut self, _: u64) -> bool {
+        true
+    }
+
+    fn next_event(&mut self, _: Duration) -> Result<Option<Event>> {
+        match self.events.pop_front() {
+            Some(event) => Ok(Some(event)),
+            None => Self::failure(),
+        }
+    }
+
+    fn status(&self) -> EngineStatus {
+        EngineStatus::default()
+    }
+}
+
+#[test]
+fn generated_rows_that_were_done_are_served() {
+    let rows = r#"{"input_ids":[65],"max_new_tokens":2}"#;
+    let (answers, summary) = generate(&format!("{rows}\n").repeat(5), &mut Lost::after(3));
+    assert!(summary.failure.unwrap().to_string().contains("caught fire"));
+    for answer in &answers[..2] {
+        assert_eq!(answer["text"], "AA", "{answer}");
+    }
+    // The third had tokens and no end, the fourth was refused, the fifth never handed over.
+    assert_eq!(answers.len(), 4);
+    for answer in &answers[2..] {
+        assert_eq!(answer["error"]["code"], "device", "{answer}");
+    }
+    assert_eq!((summary.counts.rows, summary.counts.failed), (4, 2));
+}
+
+#[test]
+fn scored_prompts_that_were_done_are_told() {
+    let mut told = Vec::new();
+    let done = scoring::run(
+        &mut Lost::after(3),
+        &[&[65u32][..]; 5],
+        Logits::All,
+        &AtomicBool::new(false),
+        &mut Progress::new(true, None),
+        &mut |request| {
+            told.push(request);
+            Ok(())
+        },
+    );
+    assert!(done.unwrap_err().to_string().contains("caught fire"));
+    assert_eq!(told, [0, 1]);
+}
