@@ -2,6 +2,7 @@
 
 use super::doctor::DoctorArgs;
 use super::inspect::InspectArgs;
+use super::profile::ProfileArgs;
 use crate::io::fields::{MIN_P, REPETITION_PENALTY, TEMPERATURE, TOP_P, parse_seed};
 use crate::io::row::{MAX_LOGPROBS, MAX_NEW_TOKENS, MAX_TIMEOUT_MS, Options};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -25,6 +26,8 @@ pub enum Command {
     Score(Box<ScoreArgs>),
     /// Show the plan of a model: operations, shapes, bytes, roofline times
     Inspect(Box<InspectCommand>),
+    /// Run a command under Nsight Systems or Nsight Compute, or print how to
+    Profile(ProfileArgs),
     /// Write a random preset to disk as a checkpoint
     Synth(SynthArgs),
     /// Run a recorded schedule again and compare the tokens

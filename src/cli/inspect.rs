@@ -4,6 +4,7 @@ mod dot;
 mod json;
 mod text;
 
+use super::profile::kind_parser;
 use crate::error::{Error, Result};
 use crate::model::DType;
 use crate::plan::cost::op_cost;
@@ -48,15 +49,6 @@ pub enum Format {
 
 fn gpu_parser() -> impl TypedValueParser<Value = &'static Gpu> {
     PossibleValuesParser::new(GPUS.map(|gpu| gpu.name)).try_map(|name| Gpu::by_name(&name))
-}
-
-fn kind_parser() -> impl TypedValueParser<Value = StepKind> {
-    PossibleValuesParser::new(StepKind::ALL.map(StepKind::name)).try_map(|name| {
-        StepKind::ALL
-            .into_iter()
-            .find(|kind| kind.name() == name)
-            .ok_or_else(|| format!("unknown kind '{name}'"))
-    })
 }
 
 impl InspectArgs {

@@ -6,6 +6,7 @@
 //! - [`replay`]: a recorded run once more; `recording` is what `--record` puts around an engine
 //! - [`device`]: what those loops ask of an engine, so that they can be tested without one
 //! - [`inspect`], [`doctor`]: print what the plan knows; tables are laid out by `table`
+//! - [`profile`]: a command under Nsight
 //! - [`pages`]: completions and manual pages
 //!
 //! Top of the arrows: may use everything, nothing uses it but `main`.
@@ -20,6 +21,7 @@ mod interrupt;
 pub mod job;
 mod open;
 mod pages;
+pub mod profile;
 mod recording;
 mod replay;
 mod score;
@@ -45,6 +47,7 @@ pub fn run() -> Result<Exit> {
         Command::Score(args) => score::run(&args),
         Command::Inspect(args) => settings::inspect(&args),
         Command::Replay(args) => replay::run(args),
+        Command::Profile(args) => profile::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Doctor(args) => settings::doctor(&args),
         Command::Completions { shell } => pages::completions(shell),

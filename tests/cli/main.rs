@@ -3,6 +3,7 @@
 mod generate;
 mod interrupted;
 mod pages;
+mod profile;
 mod replay;
 mod run;
 mod score;
