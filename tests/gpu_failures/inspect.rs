@@ -134,6 +134,7 @@ fn pictures_show_kernels() {
         "expert_gate_up",
         "Test GPU 0",
         "class=\"early\"",
+        "tg_dispatch",
     ] {
         assert!(svg.contains(part), "no {part} in\n{svg}");
     }

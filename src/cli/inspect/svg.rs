@@ -38,6 +38,8 @@ line{stroke-width:1.4}\
 
 /// One box of the picture.
 enum Part {
+    /// Kernels of the scheduler's own, by their lines.
+    Scheduler(Vec<String>),
     /// Operations of no layer.
     Ops(Vec<Op>),
     /// A run of alike layers, with the operations of its first.
@@ -120,7 +122,8 @@ impl<'a> Drawing<'a> {
             let ops = ops.filter(|(at, op)| op.layer.is_none() && (*at < end) == before);
             ops.map(|(_, op)| *op).collect::<Vec<Op>>()
         };
-        let mut parts = vec![Part::Ops(outer(true))];
+        let (begin, end) = self.scheduler();
+        let mut parts = vec![Part::Scheduler(begin), Part::Ops(outer(true))];
         let mut drawn: Vec<Range<usize>> = vec![];
         for run in runs(config, self.stage.layers.clone(), false) {
             match drawn.iter().find(|d| alike(config, d.start, run.start)) {
@@ -132,8 +135,33 @@ impl<'a> Drawing<'a> {
             }
         }
         parts.push(Part::Ops(outer(false)));
-        parts.retain(|part| !matches!(part, Part::Ops(ops) if ops.is_empty()));
+        parts.push(Part::Scheduler(end));
+        parts.retain(|part| match part {
+            Part::Ops(ops) => !ops.is_empty(),
+            Part::Scheduler(lines) => !lines.is_empty(),
+            _ => true,
+        });
         parts
+    }
+
+    /// Lines of the scheduler's kernels before the first operation's and after the last one's.
+    fn scheduler(&self) -> (Vec<String>, Vec<String>) {
+        let Some(graph) = self.graph else {
+            return (vec![], vec![]);
+        };
+        let first = graph.nodes.iter().position(|node| node.op.is_some());
+        let (mut begin, mut end) = (vec![], vec![]);
+        for (place, node) in graph.nodes.iter().enumerate() {
+            if node.op.is_none() {
+                let lines = if Some(place) < first {
+                    &mut begin
+                } else {
+                    &mut end
+                };
+                lines.push(node_line(graph, place));
+            }
+        }
+        (begin, end)
     }
 
     /// Everything inside the page, and its height.
@@ -164,7 +192,7 @@ impl<'a> Drawing<'a> {
         line(
             "title",
             &format!(
-                "stage {stage} of {}: {} step of {rows} rows, {}",
+                "stage {stage} (of {}): {} step of {rows} rows, {}",
                 view.plan.stages.len(),
                 kind.name(),
                 layers_text(&self.stage.layers)
@@ -207,7 +235,8 @@ impl<'a> Drawing<'a> {
         line("dim", &source, LINE);
         line(
             "dim",
-            "of the first layer of each group; bars are least times: blue by memory, orange by arithmetic",
+            "figures of each group's first layer; bars: least times, blue by memory, orange by arithmetic; » and dashes: may start \
+             before the kernel ahead has ended",
             LINE + 4,
         );
         let head = y;
@@ -221,7 +250,7 @@ impl<'a> Drawing<'a> {
                 KERNELS,
                 "head",
                 if self.graph.is_some() {
-                    "kernels: blocks x threads, registers, shared bytes; » starts early"
+                    "kernels: blocks x threads, registers, shared bytes"
                 } else {
                     ""
                 },
@@ -235,6 +264,15 @@ impl<'a> Drawing<'a> {
     /// Draws one box from `y` on; where it ends.
     fn part(&self, part: &Part, y: u32, svg: &mut String) -> u32 {
         match part {
+            Part::Scheduler(lines) => {
+                let height = lines.len() as u32 * LINE + 8;
+                frame(svg, "fold", y, height);
+                text(svg, NAME - 16, y + 19, "head", "scheduler");
+                for (line, number) in lines.iter().zip(0..) {
+                    text(svg, KERNELS, y + 19 + number * LINE, "", line);
+                }
+                y + height
+            }
             Part::Ops(ops) => self.group(None, ops, y, svg),
             Part::Layers(layers, ops) => {
                 let head = self.layers_head(layers, "");
@@ -279,21 +317,28 @@ impl<'a> Drawing<'a> {
             text(svg, NAME - 16, at + 15, "head", head);
             at += LINE;
         }
+        let mut class = "wait";
         for (op, kernels) in &lines {
-            self.line(*op, kernels, at, svg);
+            class = self.edge(*op).unwrap_or(class);
+            self.line(*op, kernels, class, at, svg);
             at += LINE * kernels.len().max(1) as u32;
         }
         y + height
     }
 
-    fn line(&self, op: Op, kernels: &[String], y: u32, svg: &mut String) {
+    /// How the first of an operation's kernels follows what is ahead; `None` where it has none.
+    fn edge(&self, op: Op) -> Option<&'static str> {
+        let graph = self.graph?;
+        let (first, _) = graph.nodes_of(op).next()?;
+        Some(match graph.starts_early(first) {
+            true => "early",
+            false => "wait",
+        })
+    }
+
+    fn line(&self, op: Op, kernels: &[String], class: &str, y: u32, svg: &mut String) {
         let view = self.view;
         let (cost, base) = (self.cost(op), y + 15);
-        let early = self.graph.is_some_and(|graph| {
-            let mut nodes = graph.nodes_of(op);
-            nodes.next().is_some_and(|(at, _)| graph.starts_early(at))
-        });
-        let class = if early { "early" } else { "wait" };
         svg.push_str(&format!(
             "<line class=\"{class}\" x1=\"{NAME}\" y1=\"{y}\" x2=\"{NAME}\" y2=\"{}\"/>\n",
             y + LINE * kernels.len().max(1) as u32
@@ -303,8 +348,7 @@ impl<'a> Drawing<'a> {
         if let Some(weight) = weights.first() {
             text(svg, WEIGHTS, base, "dim", &shape_text(&weight.shape));
         }
-        let bytes = format!("{}B", Si(cost.floor_bytes().round()));
-        text(svg, BYTES, base, "end", &bytes);
+        text(svg, BYTES, base, "end", &bytes_text(cost.floor_bytes()));
         text(svg, FLOPS, base, "end", &Si(cost.flops.round()).to_string());
         let (us, bound) = view.gpu.roofline_us(&cost, view.precision.compute);
         text(svg, TIME, base, "end", &us_text(us));
@@ -325,20 +369,8 @@ impl<'a> Drawing<'a> {
             return vec![];
         };
         let mut lines: Vec<(String, usize)> = vec![];
-        for (place, node) in graph.nodes_of(op) {
-            let early = if graph.starts_early(place) { "» " } else { "" };
-            let shape = node.kernel.map_or(String::new(), |kernel| {
-                format!(
-                    "  {} x {}, {}, {}",
-                    extent(kernel.grid),
-                    extent(kernel.block),
-                    kernel.registers,
-                    Si(f64::from(
-                        kernel.static_shared_bytes + kernel.dynamic_shared_bytes
-                    ))
-                )
-            });
-            let line = format!("{early}{}{shape}", node.name);
+        for (place, _) in graph.nodes_of(op) {
+            let line = node_line(graph, place);
             match lines.last_mut() {
                 Some((last, count)) if *last == line => *count += 1,
                 _ => lines.push((line, 1)),
@@ -352,6 +384,30 @@ impl<'a> Drawing<'a> {
             count => format!("{line}  x{count}"),
         };
         lines.into_iter().map(line).collect()
+    }
+}
+
+/// A kernel as it is launched, and what a block of it takes.
+fn node_line(graph: &CapturedGraph, place: usize) -> String {
+    let node = &graph.nodes[place];
+    let early = if graph.starts_early(place) { "» " } else { "" };
+    let shape = node.kernel.map_or(String::new(), |kernel| {
+        let shared = kernel.static_shared_bytes + kernel.dynamic_shared_bytes;
+        format!(
+            "  {} x {}, {}, {}",
+            extent(kernel.grid),
+            extent(kernel.block),
+            kernel.registers,
+            bytes_text(f64::from(shared))
+        )
+    });
+    format!("{early}{}{shape}", node.name)
+}
+
+fn bytes_text(bytes: f64) -> String {
+    match bytes.round() {
+        few if few < 1000.0 => format!("{few} B"),
+        many => format!("{}B", Si(many)),
     }
 }
 
