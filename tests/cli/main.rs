@@ -4,6 +4,7 @@ mod generate;
 mod interrupted;
 mod pages;
 mod profile;
+mod recipes;
 mod replay;
 mod run;
 mod score;
