@@ -1,20 +1,21 @@
 //! A picture of one stage's graph: a line for each operation, layers as groups. Each kind of layer is drawn once, with
 //! the first of its layers' figures; later runs of the same kind are one line.
 
+mod marks;
+
 use super::dot::{alike, layer_name, runs};
-use super::graphs::{extent, ms_text};
+use super::graphs::ms_text;
 use super::{Picture, View, Written, layers_text, shape_text, us_text};
 use crate::plan::bytes::Si;
 use crate::plan::captured::CapturedGraph;
 use crate::plan::cost::op_cost;
 use crate::plan::params::params;
 use crate::plan::{Cost, Op, Stage, StepShape};
+use marks::{MARGIN, STYLE, WIDTH, bytes_text, frame, node_line, text};
 use std::io::Write;
 use std::ops::Range;
 
-const WIDTH: u32 = 1180;
 const LINE: u32 = 22;
-const MARGIN: u32 = 16;
 /// Between two boxes, with the arrow in it.
 const GAP: u32 = 14;
 /// Where the columns begin, or end where their text is to the right: name, weights, bytes, FLOPs, time, bar, kernels.
@@ -26,15 +27,6 @@ const TIME: u32 = 580;
 const BAR: u32 = 592;
 const BAR_WIDTH: u32 = 110;
 const KERNELS: u32 = 716;
-
-const STYLE: &str = "\
-text{font:12px ui-monospace,Menlo,Consolas,monospace;fill:#1b1f24}\
-.head{font-weight:bold}.title{font-size:16px;font-weight:bold}.dim{fill:#5b6570}.end{text-anchor:end}\
-.page{fill:#fff}.box{fill:#f4f6f8;stroke:#8c96a1}.fold{fill:#fff;stroke:#8c96a1;stroke-dasharray:2 2}\
-.memory{fill:#3b7dd8}.compute{fill:#d9822b}.wait{stroke:#1b1f24}.early{stroke:#1b1f24;stroke-dasharray:3 3}\
-line{stroke-width:1.4}\
-@media(prefers-color-scheme:dark){text{fill:#e3e7eb}.dim{fill:#9aa5b1}.page{fill:#14181c}.box{fill:#1f252b;stroke:#5b6570}\
-.fold{fill:#14181c;stroke:#5b6570}.wait,.early{stroke:#e3e7eb}}";
 
 /// One box of the picture.
 enum Part {
@@ -385,45 +377,4 @@ impl<'a> Drawing<'a> {
         };
         lines.into_iter().map(line).collect()
     }
-}
-
-/// A kernel as it is launched, and what a block of it takes.
-fn node_line(graph: &CapturedGraph, place: usize) -> String {
-    let node = &graph.nodes[place];
-    let early = if graph.starts_early(place) { "» " } else { "" };
-    let shape = node.kernel.map_or(String::new(), |kernel| {
-        let shared = kernel.static_shared_bytes + kernel.dynamic_shared_bytes;
-        format!(
-            "  {} x {}, {}, {}",
-            extent(kernel.grid),
-            extent(kernel.block),
-            kernel.registers,
-            bytes_text(f64::from(shared))
-        )
-    });
-    format!("{early}{}{shape}", node.name)
-}
-
-fn bytes_text(bytes: f64) -> String {
-    match bytes.round() {
-        few if few < 1000.0 => format!("{few} B"),
-        many => format!("{}B", Si(many)),
-    }
-}
-
-fn frame(svg: &mut String, class: &str, y: u32, height: u32) {
-    let width = WIDTH - 2 * MARGIN;
-    svg.push_str(&format!(
-        "<rect class=\"{class}\" x=\"{MARGIN}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" rx=\"6\"/>\n"
-    ));
-}
-
-fn text(svg: &mut String, x: u32, y: u32, class: &str, content: &str) {
-    let content = content
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;");
-    svg.push_str(&format!(
-        "<text x=\"{x}\" y=\"{y}\" class=\"{class}\">{content}</text>\n"
-    ));
 }
