@@ -2,10 +2,11 @@
 
 use crate::run::run;
 
-const COMMANDS: [&str; 7] = [
+const COMMANDS: [&str; 8] = [
     "generate",
     "score",
     "inspect",
+    "profile",
     "synth",
     "doctor",
     "completions",
