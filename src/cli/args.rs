@@ -2,6 +2,7 @@
 
 use super::doctor::DoctorArgs;
 use super::inspect::InspectArgs;
+use super::profile::ProfileArgs;
 use crate::io::fields::{MIN_P, REPETITION_PENALTY, TEMPERATURE, TOP_P, parse_seed};
 use crate::io::row::{MAX_LOGPROBS, MAX_NEW_TOKENS, MAX_TIMEOUT_MS, Options};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -23,8 +24,10 @@ pub enum Command {
     Generate(Box<GenerateArgs>),
     /// Compute the logits of token arrays, or compare them with expected ones
     Score(Box<ScoreArgs>),
-    /// Show the plan of a model: operations, shapes, bytes, roofline times
+    /// Show the plan of a model: operations, shapes, bytes, roofline times; and, with --device cuda, its captured graphs
     Inspect(Box<InspectCommand>),
+    /// Run a command under Nsight Systems or Nsight Compute, or print how to
+    Profile(ProfileArgs),
     /// Write a random preset to disk as a checkpoint
     Synth(SynthArgs),
     /// Run a recorded schedule again and compare the tokens
@@ -383,12 +386,9 @@ pub struct InspectCommand {
     #[command(flatten)]
     pub model: ModelArg,
     #[command(flatten)]
-    pub precision: PrecisionArgs,
+    pub run: RunArgs,
     #[command(flatten)]
-    pub buckets: BucketArgs,
-    /// Layer ranges that run as a pipeline
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub stages: Option<u32>,
+    pub engine: EngineArgs,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -3,6 +3,8 @@
 mod generate;
 mod interrupted;
 mod pages;
+mod profile;
+mod recipes;
 mod replay;
 mod report;
 mod run;

@@ -2,10 +2,11 @@
 
 use crate::run::run;
 
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 10] = [
     "generate",
     "score",
     "inspect",
+    "profile",
     "trace",
     "report",
     "synth",

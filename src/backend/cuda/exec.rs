@@ -34,6 +34,13 @@ impl Exec {
     /// [`Error::Runtime`] naming the node that cannot be had, and why; [`Error::Memory`] where the device has no
     /// room for the graph.
     pub fn new(graph: &Captured, by: LaunchedBy) -> Result<Self> {
+        let exec = Self::instantiate(graph, by)?;
+        exec.upload()?;
+        Ok(exec)
+    }
+
+    /// The first half of [`Self::new`].
+    pub(super) fn instantiate(graph: &Captured, by: LaunchedBy) -> Result<Self> {
         let nodes = graph.nodes()?;
         if by == LaunchedBy::Device {
             audit(graph.name(), &nodes)?;
@@ -64,20 +71,23 @@ impl Exec {
             let node = node.map(|index| format!("node {index}, {}", nodes[index]));
             return Err(refused(graph.name(), node, params.result_out, error));
         }
-        let exec = Self {
+        Ok(Self {
             stream: graph.stream().clone(),
             handle,
             name: graph.name().to_owned(),
+        })
+    }
+
+    /// The second half of [`Self::new`]; it is done when the stream is.
+    pub(super) fn upload(&self) -> Result<()> {
+        let refused = |error| {
+            let what = format!("uploading the graph of {}", self.name);
+            memory_or(&what, error, || failed(&what, error))
         };
+        self.stream.context().bind_to_thread().map_err(refused)?;
         let _range = range(names().upload);
-        // SAFETY: the executable was just made, and its stream is alive.
-        unsafe { result::graph::upload(exec.handle, exec.stream.cu_stream()) }.map_err(
-            |error| {
-                let what = format!("uploading the graph of {}", exec.name);
-                memory_or(&what, error, || failed(&what, error))
-            },
-        )?;
-        Ok(exec)
+        // SAFETY: the executable and its stream are alive.
+        unsafe { result::graph::upload(self.handle, self.stream.cu_stream()) }.map_err(refused)
     }
 
     /// What `tg_graphs` holds: the handle as device code takes it.

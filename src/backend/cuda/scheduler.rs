@@ -10,7 +10,8 @@ use super::graph::Captured;
 use super::launch::{Argument, Kernel, Launch};
 use super::module::{Module, failed};
 use super::pinned::Pinned;
-use super::program::{StepAt, StepGraph, StepProgram, buckets, capture_step};
+use super::program::{StepAt, StepCapture, StepGraph, StepProgram, buckets, capture_step};
+use super::survey::Survey;
 use crate::backend::{Block, DeviceScheduler};
 use crate::error::{Error, Result};
 use crate::plan::{Ladders, StepKind};
@@ -39,11 +40,48 @@ struct Prepared {
     idle: Exec,
     /// In the table by their handles.
     _steps: Vec<Exec>,
-    _table: Buffer,
-    _state: Buffer,
+    blocks: Blocks,
+}
+
+/// Memory at fixed addresses, which the captured kernels hold.
+struct Blocks {
+    /// `tg_state`
+    state: Buffer,
+    /// `tg_rings`
     rings: Arc<Pinned>,
     /// A copy of the rings' head, for the layout in it.
     head: Buffer,
+    /// `tg_graphs`
+    table: Buffer,
+}
+
+impl Blocks {
+    fn new(context: &Arc<CudaContext>, state_bytes: usize, ring_bytes: usize) -> Result<Self> {
+        Ok(Self {
+            state: Buffer::named(context, "the scheduler", state_bytes)?,
+            rings: Pinned::new(context, ring_bytes)?,
+            head: Buffer::named(context, "the rings' layout", size_of::<abi::tg_rings>())?,
+            table: Buffer::named(context, "the table of graphs", size_of::<abi::tg_graphs>())?,
+        })
+    }
+
+    fn at(&self) -> StepAt {
+        StepAt {
+            state: self.state.at(0),
+            step: self.state.at(offset_of!(abi::tg_state, steps)),
+        }
+    }
+
+    /// The dispatcher's arguments. `ran`: 1 where a step has run before it, else 0.
+    fn dispatch(&self, ran: u32) -> [Argument; 5] {
+        [
+            Argument::Address(self.state.at(0)),
+            Argument::Address(self.rings.device()),
+            Argument::Address(self.head.at(0)),
+            Argument::Address(self.table.at(0)),
+            Argument::U32(ran),
+        ]
+    }
 }
 
 /// Bytes of device memory that a scheduler takes for a state block of `state_bytes`.
@@ -91,21 +129,21 @@ impl GpuScheduler {
         }
     }
 
-    /// Captures every stage's step of every bucket, for blocks and a table at these places.
+    /// Captures every stage's step of every bucket, over these blocks. `marked`: keep which nodes are of which operation.
     ///
     /// # Errors
     /// What a program or the capture gives.
     ///
     /// # Safety
-    /// `at.state` is of a whole `tg_state`, `rings` of a `tg_rings` as the device sees it and `table` of a
-    /// `tg_graphs`, all alive and nobody else's whenever a graph runs, and so is what the programs use.
+    /// The blocks are alive and nobody else's whenever a graph runs, and so is what the programs use.
     unsafe fn capture(
         &self,
         ladders: &Ladders,
         slots: u32,
-        at: StepAt,
-        dispatch: &[Argument; 5],
+        blocks: &Blocks,
+        marked: bool,
     ) -> Result<Vec<StepGraph>> {
+        let dispatch = &blocks.dispatch(1);
         let [_, rings, ..] = *dispatch;
         let stages = self.programs.len();
         let mut graphs = vec![];
@@ -131,14 +169,41 @@ impl GpuScheduler {
                         self.dispatch.launch(stream, launch, dispatch)
                     },
                 };
+                let step = StepCapture {
+                    program: program.as_ref(),
+                    stage,
+                    bucket,
+                    at: blocks.at(),
+                    marked,
+                };
                 // SAFETY: the caller's promise.
-                graphs.push(unsafe {
-                    let program = program.as_ref();
-                    capture_step(&self.stream, program, stage, bucket, at, first, last)
-                }?);
+                graphs.push(unsafe { capture_step(&self.stream, step, first, last) }?);
             }
         }
         Ok(graphs)
+    }
+}
+
+impl GpuScheduler {
+    /// Captures and instantiates what a run would, over blocks of these sizes, for `survey` to look at. Nothing runs.
+    ///
+    /// # Errors
+    /// As a run's.
+    pub fn survey(
+        &self,
+        state_bytes: usize,
+        ring_bytes: usize,
+        ladders: &Ladders,
+        slots: u32,
+        survey: &mut Survey<'_>,
+    ) -> Result<()> {
+        let blocks = Blocks::new(&self.context, state_bytes, ring_bytes)?;
+        // SAFETY: the graphs are never launched.
+        let graphs = unsafe { self.capture(ladders, slots, &blocks, true) }?;
+        for step in &graphs {
+            survey.add(step, step.stage..step.stage + 1, LaunchedBy::Device)?;
+        }
+        Ok(())
     }
 }
 
@@ -150,41 +215,17 @@ impl DeviceScheduler for GpuScheduler {
         ladders: &Ladders,
         slots: u32,
     ) -> Result<Box<dyn Block>> {
-        let state_block = Buffer::named(&self.context, "the scheduler", state.len())?;
-        state_block.write(&self.stream, 0, state)?;
-        let rings = Pinned::new(&self.context, ring_bytes)?;
-        let head = Buffer::named(
-            &self.context,
-            "the rings' layout",
-            size_of::<abi::tg_rings>(),
-        )?;
-        let table_block = Buffer::named(
-            &self.context,
-            "the table of graphs",
-            size_of::<abi::tg_graphs>(),
-        )?;
-        let at = StepAt {
-            state: state_block.at(0),
-            step: state_block.at(offset_of!(abi::tg_state, steps)),
-        };
-        let dispatch = |ran| {
-            [
-                Argument::Address(at.state),
-                Argument::Address(rings.device()),
-                Argument::Address(head.at(0)),
-                Argument::Address(table_block.at(0)),
-                Argument::U32(ran),
-            ]
-        };
+        let blocks = Blocks::new(&self.context, state.len(), ring_bytes)?;
+        blocks.state.write(&self.stream, 0, state)?;
         // SAFETY: all blocks, and the programs, live as long as the graphs made here: in `self`, which ends
         // what runs before it goes.
-        let graphs = unsafe { self.capture(ladders, slots, at, &dispatch(1)) }?;
+        let graphs = unsafe { self.capture(ladders, slots, &blocks, false) }?;
         let idle = {
             let _range = range(names().capture);
             Captured::capture(&self.stream, "the idle dispatcher", |stream| {
                 let launch = Launch::blocks(1, abi::TG_DISPATCH_THREADS);
                 // SAFETY: the arguments are the kernel's; the blocks live as above.
-                unsafe { self.dispatch.launch(stream, launch, &dispatch(0)) }
+                unsafe { self.dispatch.launch(stream, launch, &blocks.dispatch(0)) }
             })?
         };
         let idle = Exec::new(&idle, LaunchedBy::Device)?;
@@ -204,14 +245,12 @@ impl DeviceScheduler for GpuScheduler {
             row[column.expect("captured from this ladder")] = exec.device_handle();
             steps.push(exec);
         }
-        table_block.write(&self.stream, 0, bytes_of(&table))?;
+        blocks.table.write(&self.stream, 0, bytes_of(&table))?;
+        let rings = blocks.rings.clone();
         self.prepared = Some(Prepared {
             idle,
             _steps: steps,
-            _table: table_block,
-            _state: state_block,
-            rings: rings.clone(),
-            head,
+            blocks,
         });
         Ok(Box::new(rings))
     }
@@ -223,10 +262,10 @@ impl DeviceScheduler for GpuScheduler {
         // SAFETY: the block begins with the head, which its owner has laid out and nobody else writes yet but for
         // indices, which are not read from the copy.
         let head = unsafe {
-            let start = prepared.rings.start().as_ptr();
+            let start = prepared.blocks.rings.start().as_ptr();
             std::slice::from_raw_parts(start, size_of::<abi::tg_rings>())
         };
-        prepared.head.write(&self.stream, 0, head)?;
+        prepared.blocks.head.write(&self.stream, 0, head)?;
         self.launched = true;
         // SAFETY: what the graphs use is in `self`, which ends what runs before it goes.
         unsafe { prepared.idle.launch() }
@@ -256,7 +295,7 @@ impl Drop for GpuScheduler {
         if !self.launched {
             return;
         }
-        let rings: *mut abi::tg_rings = prepared.rings.start().as_ptr().cast();
+        let rings: *mut abi::tg_rings = prepared.blocks.rings.start().as_ptr().cast();
         // SAFETY: the block is alive, and this word is only ever touched atomically.
         let flags = unsafe { AtomicU64::from_ptr(&raw mut (*rings).flags.value) };
         flags.fetch_or(abi::TG_INPUT_STOP.into(), Ordering::AcqRel);
