@@ -32,6 +32,10 @@ pub enum Command {
     Synth(SynthArgs),
     /// Run a recorded schedule again and compare the tokens
     Replay(ReplayArgs),
+    /// Run a job, or take a recording of one, and write a timeline that ui.perfetto.dev opens
+    Trace(Box<TraceArgs>),
+    /// Make one HTML page of measurements and timelines
+    Report(ReportArgs),
     /// Say what this machine and this build can do, and what to do about each problem
     Doctor(Box<DoctorCommand>),
     /// Print completions for a shell
@@ -316,6 +320,63 @@ pub struct ReplayArgs {
     /// host-kernels or host-graph (GPUs only) [default: host-kernels]
     #[arg(long, value_name = "WAY", help_heading = "Model and device")]
     pub launch: Option<Launch>,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct TraceArgs {
+    /// Prompts; their texts are printed as `generate` does
+    #[arg(value_name = "PROMPT", conflicts_with_all = ["input", "from"])]
+    pub prompts: Vec<String>,
+    /// The trace, as JSON of Chrome's trace event format
+    #[arg(long, short, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Run nothing: make the trace of a run that `generate --record` or `score --record` kept
+    #[arg(long, value_name = "RECORD", conflicts_with_all = ["model", "input", "answers", "record"])]
+    pub from: Option<PathBuf>,
+    /// Rows as JSON lines, as `generate` takes them [default: standard input]
+    #[arg(long, short, value_name = "FILE|-")]
+    pub input: Option<PathBuf>,
+    /// Where the answers go, as of `generate --output` [default: standard output]
+    #[arg(long, value_name = "FILE|-")]
+    pub answers: Option<PathBuf>,
+    /// No progress and no summary on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub record: RecordArg,
+    /// A checkpoint's directory, or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b or a path to a
+    /// config.json
+    #[arg(
+        long,
+        value_name = "DIR|random:PRESET[@SEED]",
+        help_heading = "Model and device",
+        required_unless_present = "from"
+    )]
+    pub model: Option<String>,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct ReportArgs {
+    /// JSON of `bench`, of the measurements in profiles/, or of `trace`
+    #[arg(value_name = "FILE", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The page
+    #[arg(long, short, value_name = "FILE.html")]
+    pub output: PathBuf,
+    /// The page's title
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "tailgraph: what was measured"
+    )]
+    pub title: String,
 }
 
 #[derive(Debug, Clone, Args)]

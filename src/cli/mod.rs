@@ -4,6 +4,7 @@
 //! - [`settings`]: flags that several commands share, checked; [`open`]: a model with its sizes, text and engine
 //! - [`generate`], [`score`]: the two commands that run a model; [`job`] and [`scoring`] are their loops
 //! - [`replay`]: a recorded run once more; `recording` is what `--record` puts around an engine
+//! - [`trace`]: a job, or a recording of one, as a timeline; [`report`]: measurements and timelines as a page
 //! - [`device`]: what those loops ask of an engine, so that they can be tested without one
 //! - [`inspect`], [`doctor`]: print what the plan knows; tables are laid out by `table`. `inspecting` asks a GPU besides
 //! - [`profile`]: a command under Nsight
@@ -25,12 +26,14 @@ mod pages;
 pub mod profile;
 mod recording;
 mod replay;
+mod report;
 mod score;
 pub mod scoring;
 mod settings;
 mod synth;
 mod table;
 mod target;
+mod trace;
 
 use crate::error::{Error, Result};
 use args::{Cli, Command};
@@ -48,6 +51,8 @@ pub fn run() -> Result<Exit> {
         Command::Score(args) => score::run(&args),
         Command::Inspect(args) => inspecting::run(&args),
         Command::Replay(args) => replay::run(args),
+        Command::Trace(args) => trace::run(*args),
+        Command::Report(args) => report::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Doctor(args) => settings::doctor(&args),

@@ -1,17 +1,18 @@
 //! A model on its way to an engine: first what is cheap and finds mistakes, then the weights.
 
 use super::args::{EngineArgs, RunArgs};
-use super::recording::Serving;
+use super::recording::{Keep, Serving};
 use super::settings;
 use super::target::Target;
 use crate::backend::{SharedSink, cpu};
 use crate::error::Result;
-use crate::io::record::{Header, VERSION, Writer};
+use crate::io::record::{Header, VERSION};
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
 use crate::plan::{EngineOptions, Limits, Plan};
 use crate::runtime::Engine;
 use crate::telemetry::warn;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A model whose configuration is read and whose sizes fit, without its weights.
 pub struct Opened {
@@ -60,10 +61,10 @@ impl Opened {
         })
     }
 
-    /// Loads the weights and starts an engine on them, whose run goes to `record` where there is one.
-    pub fn start(&self, sink: &SharedSink, record: Option<Writer>) -> Result<Serving> {
-        let engine = self.engine(sink, record.is_some())?;
-        let header = |engine: &Engine| Header {
+    /// Loads the weights and starts an engine on them, whose run is kept as `keep` says.
+    pub fn start(&self, sink: &SharedSink, mut keep: Keep) -> Result<Serving> {
+        let engine = self.engine(sink, &mut keep)?;
+        let header = Header {
             version: VERSION,
             model: self.source.to_string(),
             device: self.target.device().to_owned(),
@@ -71,25 +72,27 @@ impl Opened {
             launch: self.target.launch(),
             engine: engine.shape().clone(),
         };
-        match record {
-            None => Ok(Serving::plain(engine)),
-            Some(writer) => Serving::recorded(header(&engine), engine, writer),
-        }
+        Serving::new(header, engine, keep)
     }
 
-    fn engine(&self, sink: &SharedSink, record: bool) -> Result<Engine> {
+    fn engine(&self, sink: &SharedSink, keep: &mut Keep) -> Result<Engine> {
         let options = EngineOptions {
-            record,
+            record: keep.turns(),
             ..self.options
         };
+        let start = Instant::now();
         let model = Model::load(&self.source)?;
+        let loaded = Instant::now();
         for warning in &model.warnings {
             warn(warning);
         }
-        match &self.target {
+        let engine = match &self.target {
             Target::Cpu { .. } => {
-                let stages = cpu::stages(&Arc::new(model), &self.plan, &options, sink)?;
-                Engine::start(stages, &self.plan.ladders, &options)
+                let mut stages = cpu::stages(&Arc::new(model), &self.plan, &options, sink)?;
+                if let Some(trace) = &keep.trace {
+                    stages = trace.timed(stages);
+                }
+                Engine::start(stages, &self.plan.ladders, &options)?
             }
             #[cfg(feature = "cuda")]
             Target::Gpu {
@@ -102,8 +105,13 @@ impl Opened {
                     Engine::on_gpu(gpu, &model, &self.plan, &options, *dtype, *launch, sink)?;
                 engine.watch(*step_timeout);
                 engine.launch()?;
-                Ok(engine)
+                engine
             }
+        };
+        if let Some(trace) = &mut keep.trace {
+            trace.phase("load", (start, loaded))?;
+            trace.phase("start the engine", (loaded, Instant::now()))?;
         }
+        Ok(engine)
     }
 }

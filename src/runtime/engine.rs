@@ -31,6 +31,8 @@ pub(super) trait Driver: Send {
     fn wait(&mut self, epoch: u64, limit: Duration);
     /// What ended the scheduler other than the end of its work.
     fn failure(&mut self, rings: &HostRings) -> Option<String>;
+    /// When the scheduler's clock was 0, where that is a clock of the host.
+    fn clock_zero(&self) -> Option<Instant>;
     /// The step that is waited for, where it may be another than the newest, or the core idle meanwhile.
     fn finishing(&self) -> Option<tg_status> {
         None
@@ -231,6 +233,12 @@ impl Engine {
             self.driver.notify();
         }
         record
+    }
+
+    /// When the scheduler's clock was 0, where the host keeps it: known once the engine is launched. A device's clock is
+    /// its own.
+    pub fn clock_zero(&self) -> Option<Instant> {
+        self.driver.clock_zero()
     }
 
     /// Trace records written over before they were read.

@@ -120,6 +120,11 @@ impl HostRings {
         }
     }
 
+    /// The oldest event that has not been read, with the scheduler's own times in it.
+    pub(super) fn pop_raw_event(&mut self) -> Option<abi::tg_event> {
+        self.pop_entry().map(|(event, _)| event)
+    }
+
     /// The oldest entry of the event ring, with its logprobs where it has any.
     fn pop_entry(&mut self) -> Option<(abi::tg_event, Option<abi::tg_sampled>)> {
         let rings = self.rings.head();
