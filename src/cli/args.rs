@@ -1,5 +1,6 @@
 //! The command line as clap sees it: what may be written, not yet what it means ([`super::settings`] checks).
 
+use super::bench::args::BenchCommand;
 use super::doctor::DoctorArgs;
 use super::inspect::InspectArgs;
 use crate::io::fields::{MIN_P, REPETITION_PENALTY, TEMPERATURE, TOP_P, parse_seed};
@@ -23,6 +24,8 @@ pub enum Command {
     Generate(Box<GenerateArgs>),
     /// Compute the logits of token arrays, or compare them with expected ones
     Score(Box<ScoreArgs>),
+    /// Measure throughput and latency over launch ways, batches, lengths and types, or compare two measurements
+    Bench(Box<BenchCommand>),
     /// Show the plan of a model: operations, shapes, bytes, roofline times
     Inspect(Box<InspectCommand>),
     /// Write a random preset to disk as a checkpoint

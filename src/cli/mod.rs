@@ -3,6 +3,7 @@
 //! - [`args`]: the one clap definition, which completions and the man page come from too
 //! - [`settings`]: flags that several commands share, checked; [`open`]: a model with its sizes, text and engine
 //! - [`generate`], [`score`]: the two commands that run a model; [`job`] and [`scoring`] are their loops
+//! - [`bench`]: measures; the measuring itself is [`crate::bench`]
 //! - [`replay`]: a recorded run once more; `recording` is what `--record` puts around an engine
 //! - [`device`]: what those loops ask of an engine, so that they can be tested without one
 //! - [`inspect`], [`doctor`]: print what the plan knows; tables are laid out by `table`
@@ -11,6 +12,7 @@
 //! Top of the arrows: may use everything, nothing uses it but `main`.
 
 pub mod args;
+pub mod bench;
 mod codec;
 pub mod device;
 pub mod doctor;
@@ -43,6 +45,7 @@ pub fn run() -> Result<Exit> {
     match Cli::parse().command {
         Command::Generate(args) => generate::run(*args),
         Command::Score(args) => score::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Inspect(args) => settings::inspect(&args),
         Command::Replay(args) => replay::run(args),
         Command::Synth(args) => synth::run(&args),

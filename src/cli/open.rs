@@ -10,13 +10,14 @@ use crate::io::record::{Header, VERSION, Writer};
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
 use crate::plan::{EngineOptions, Limits, Plan};
 use crate::runtime::Engine;
+use crate::telemetry::phases::{Phase, phase};
 use crate::telemetry::warn;
 use std::sync::Arc;
 
 /// A model whose configuration is read and whose sizes fit, without its weights.
 pub struct Opened {
     pub source: ModelSource,
-    target: Target,
+    pub target: Target,
     pub config: Arc<ModelConfig>,
     pub generation: GenerationConfig,
     pub plan: Plan,
@@ -78,17 +79,20 @@ impl Opened {
     }
 
     fn engine(&self, sink: &SharedSink, record: bool) -> Result<Engine> {
+        self.engine_of(&load(&self.source)?, sink, record)
+    }
+
+    /// Starts an engine on weights that are loaded already.
+    pub fn engine_of(&self, model: &Arc<Model>, sink: &SharedSink, record: bool) -> Result<Engine> {
         let options = EngineOptions {
             record,
             ..self.options
         };
-        let model = Model::load(&self.source)?;
-        for warning in &model.warnings {
-            warn(warning);
-        }
         match &self.target {
             Target::Cpu { .. } => {
-                let stages = cpu::stages(&Arc::new(model), &self.plan, &options, sink)?;
+                let loading = phase(Phase::Load);
+                let stages = cpu::stages(model, &self.plan, &options, sink)?;
+                drop(loading);
                 Engine::start(stages, &self.plan.ladders, &options)
             }
             #[cfg(feature = "cuda")]
@@ -99,11 +103,20 @@ impl Opened {
                 step_timeout,
             } => {
                 let mut engine =
-                    Engine::on_gpu(gpu, &model, &self.plan, &options, *dtype, *launch, sink)?;
+                    Engine::on_gpu(gpu, model, &self.plan, &options, *dtype, *launch, sink)?;
                 engine.watch(*step_timeout);
                 engine.launch()?;
                 Ok(engine)
             }
         }
     }
+}
+
+/// The model's weights, whose warnings go to standard error.
+pub fn load(source: &ModelSource) -> Result<Arc<Model>> {
+    let model = Model::load(source)?;
+    for warning in &model.warnings {
+        warn(warning);
+    }
+    Ok(Arc::new(model))
 }

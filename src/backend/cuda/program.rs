@@ -5,7 +5,7 @@ use super::launch::Address;
 use super::ops::Bucket;
 use crate::error::Result;
 use crate::plan::{Ladders, StepKind};
-use crate::telemetry::nvtx::{names, range};
+use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -79,7 +79,7 @@ pub unsafe fn capture_step(
     first: impl FnOnce(&CudaStream) -> Result<()>,
     last: impl FnOnce(&CudaStream) -> Result<()>,
 ) -> Result<StepGraph> {
-    let _range = range(names().capture);
+    let _phase = phase(Phase::Capture);
     let start = Instant::now();
     let graph = Captured::capture(stream, step_name(stage, bucket), |stream| {
         first(stream)?;
