@@ -9,7 +9,6 @@ use crate::backend::cuda::gpu::OpenGpu;
 use crate::backend::cuda::graph::Captured;
 use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
 use crate::backend::cuda::mirror::Mirror;
-use crate::backend::cuda::module::failed;
 use crate::backend::cuda::probe::{ProbeOptions, ProbeStep};
 use crate::backend::cuda::program::{StepProgram, buckets};
 use crate::backend::cuda::scheduler::GpuScheduler;
@@ -18,6 +17,7 @@ use crate::plan::{EngineOptions, Ladders, RingCapacities, StepKind};
 use crate::runtime::Engine;
 use crate::runtime::cuda::Launch;
 use crate::telemetry::launches;
+use cudarc::driver::result::DriverError;
 use std::time::Instant;
 
 /// Kernels of a step beside those that `--kernels` adds: tokens in, tokens read, tokens out.
@@ -116,7 +116,12 @@ impl<'a> Probe<'a> {
     /// # Errors
     /// What the driver refuses.
     pub fn bare(&self) -> Result<Figures> {
-        let refused = |error| failed("timing the bare graph", error);
+        let refused = |error: DriverError| {
+            Error::Runtime(format!(
+                "timing the bare graph: the driver answered {:?}",
+                error.0
+            ))
+        };
         let stream = self.gpu.context.new_stream().map_err(refused)?;
         let program = self.program()?;
         let mirror = Mirror::new(&self.gpu.context, &stream, &self.options)?;

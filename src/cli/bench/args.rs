@@ -246,16 +246,51 @@ impl BenchArgs {
             Kind::Prefill | Kind::Score if self.gen_len.is_some() => usage(format!(
                 "--gen-len: `bench {name}` generates nothing that is measured"
             )),
-            Kind::Launch if self.model.is_some() => usage("--model: `bench launch` runs no model"),
-            Kind::Launch if self.prompt_len.is_some() || self.context.is_some() => {
-                usage("--prompt-len, --context: `bench launch` runs no model")
-            }
-            Kind::Launch => Ok(()),
+            Kind::Launch => self.check_launch(),
             _ if self.model.is_none() => usage(format!(
                 "bench {name}: expected --model DIR or --model random:PRESET[@SEED]"
             )),
             _ => Ok(()),
         }
+    }
+
+    /// Steps of kernels without a model have no model's sizes.
+    fn check_launch(&self) -> Result<()> {
+        let EngineArgs {
+            max_seqs,
+            max_context,
+            page_tokens,
+            step_tokens,
+            chunk_align,
+            memory_limit,
+            stages,
+        } = &self.engine;
+        let sizes = [
+            max_seqs,
+            max_context,
+            page_tokens,
+            step_tokens,
+            chunk_align,
+            stages,
+        ];
+        for (given, option) in [
+            (self.model.is_some(), "--model"),
+            (!self.dtype.is_empty(), "--dtype"),
+            (!self.bucket_file.is_empty(), "--bucket-file"),
+            (self.prompt_len.is_some(), "--prompt-len"),
+            (self.context.is_some(), "--context"),
+            (self.bandwidth.is_some(), "--bandwidth"),
+            (self.tflops.is_some(), "--tflops"),
+            (
+                sizes.iter().any(|size| size.is_some()) || memory_limit.is_some(),
+                "the sizes of an engine",
+            ),
+        ] {
+            if given {
+                return usage(format!("{option}: `bench launch` runs no model"));
+            }
+        }
+        Ok(())
     }
 
     /// All combinations of launch, type and bucket file, as the flags of other commands.
