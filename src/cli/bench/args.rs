@@ -154,7 +154,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "LIST", value_parser = ranges::parse, default_value = "0", help_heading = "Workload")]
     pub cpu_load: List,
     /// `serve`: requests a second, arriving as a Poisson process; inf is all at once
-    #[arg(long, value_name = "RATES", value_delimiter = ',', value_parser = rate, help_heading = "Workload")]
+    #[arg(long, value_name = "RATES", allow_negative_numbers = true, value_delimiter = ',', value_parser = rate, help_heading = "Workload")]
     pub request_rate: Vec<f64>,
     /// `serve`: arrivals from a file instead, SECONDS or SECONDS PROMPT_LEN GEN_LEN a line
     #[arg(
@@ -205,10 +205,10 @@ pub struct BenchArgs {
     #[arg(long, short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Measuring")]
     pub repeats: u32,
     /// The device's memory bandwidth in GB/s, for the floor [default: known for some GPUs, see `inspect --gpu`]
-    #[arg(long, value_name = "GB/S", value_parser = above_zero, help_heading = "Measuring")]
+    #[arg(long, value_name = "GB/S", allow_negative_numbers = true, value_parser = above_zero, help_heading = "Measuring")]
     pub bandwidth: Option<f64>,
     /// The device's peak in TFLOP/s, for the floor
-    #[arg(long, value_name = "TFLOP/S", value_parser = above_zero, help_heading = "Measuring")]
+    #[arg(long, value_name = "TFLOP/S", allow_negative_numbers = true, value_parser = above_zero, help_heading = "Measuring")]
     pub tflops: Option<f64>,
 
     #[command(flatten)]
