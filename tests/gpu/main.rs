@@ -19,6 +19,8 @@ mod linear;
 mod norm;
 mod replay;
 mod rig;
+mod router;
+mod routing;
 mod sample;
 mod support;
 mod ways;

@@ -1,0 +1,216 @@
+//! Pipelines, steps that run ahead, and replays.
+
+use crate::rig::*;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tailgraph::backend::{RunsAhead, StageBackend, StepView};
+use tailgraph::error::Result;
+use tailgraph::plan::{EngineOptions, RingCapacities};
+use tailgraph::runtime::{Action, Core, EndReason, Engine, Event, Request};
+use tailgraph::sys::abi;
+
+/// Does its work only when a step is finished, as a device may; and continues from the tokens it has sampled.
+#[derive(Default)]
+struct Late {
+    started: VecDeque<u64>,
+    most_started: Arc<AtomicUsize>,
+}
+
+impl StageBackend for Late {
+    fn run(&mut self, step: &StepView<'_>) -> Result<()> {
+        for (index, &row) in step.sample_rows().iter().enumerate() {
+            let token = step.token(&step.rows()[row as usize]);
+            let sampled = abi::tg_sampled {
+                // After this one it has nothing to say.
+                token: if token == 67 {
+                    -1
+                } else {
+                    (token * 3 + 1) % 10_007
+                },
+                ..Default::default()
+            };
+            step.set_sampled(index, sampled);
+        }
+        Ok(())
+    }
+
+    fn ahead(&mut self) -> Option<&mut dyn RunsAhead> {
+        Some(self)
+    }
+}
+
+impl RunsAhead for Late {
+    fn start(&mut self, step: &StepView<'_>) -> Result<()> {
+        self.started.push_back(step.header().number);
+        self.most_started
+            .fetch_max(self.started.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn finish(&mut self, step: &StepView<'_>) -> Result<()> {
+        assert_eq!(self.started.pop_front(), Some(step.header().number));
+        self.run(step)
+    }
+}
+
+#[test]
+fn a_backend_may_start_a_step_before_the_last_is_finished() {
+    let mut requests: Vec<Request> = (0..12)
+        .map(|i| request(1 + i * 5 % 30, 1 + i * 3 % 17))
+        .collect();
+    requests[3] = request(3, 12); // 2, 7, 22, 67
+    for stop in [false, true] {
+        let backend = Late::default();
+        let most_started = backend.most_started.clone();
+        let mut engine = Engine::start(vec![Box::new(backend)], &ladders(), &OPTIONS).unwrap();
+        assert!(engine.shape().ahead);
+        for request in &requests {
+            let stop_ids = if stop { vec![20_000] } else { vec![] };
+            submit(
+                &mut engine,
+                &Request {
+                    stop_ids,
+                    ..request.clone()
+                },
+            );
+        }
+        let found = collect(&mut engine, requests.len());
+        let mut silent = 0;
+        for (request, (tokens, reason)) in requests.iter().zip(found) {
+            let mut token = *request.prompt.last().unwrap();
+            let mut expected = vec![];
+            let mut ends = EndReason::Length;
+            while expected.len() < request.max_new_tokens as usize {
+                if token == 67 {
+                    ends = EndReason::NotFinite;
+                    silent += 1;
+                    break;
+                }
+                token = (token * 3 + 1) % 10_007;
+                expected.push(token);
+            }
+            assert_eq!((tokens, reason), (expected, ends));
+        }
+        assert!(silent > 0);
+        let most = most_started.load(Ordering::Relaxed);
+        assert_eq!(most, if stop { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn every_pipeline_depth_gives_the_same_tokens() {
+    for count in 1..=4 {
+        let mut engine = engine(count, Duration::ZERO);
+        let lengths: Vec<(u32, u32)> = (0..200).map(|i| (1 + i * 7 % 40, 1 + i * 5 % 20)).collect();
+        let mut results = vec![];
+        for batch in lengths.chunks(8) {
+            for &(prompt, new) in batch {
+                submit(&mut engine, &request(prompt, new));
+            }
+            // Request numbers go on; collect() wants them from 0, so read this batch here.
+            let first = results.len() as u64;
+            let mut ended = 0;
+            results.extend(batch.iter().map(|_| vec![]));
+            while ended < batch.len() {
+                match engine
+                    .next_event(PATIENCE)
+                    .unwrap()
+                    .expect("an event within a minute")
+                {
+                    Event::Token { request, token, .. } => {
+                        assert!(request >= first);
+                        results[request as usize].push(token);
+                    }
+                    Event::End { reason, .. } => {
+                        assert_eq!(reason, EndReason::Length);
+                        ended += 1;
+                    }
+                }
+            }
+        }
+        for (&(prompt, new), tokens) in lengths.iter().zip(&results) {
+            let expected: Vec<u32> = (prompt - 1..prompt - 1 + new).map(token_after).collect();
+            assert_eq!(
+                *tokens, expected,
+                "{count} stages, prompt {prompt}, {new} new tokens"
+            );
+        }
+        engine.drain();
+    }
+}
+
+#[test]
+fn a_recorded_run_is_replayed_step_by_step() {
+    let options = EngineOptions {
+        record: true,
+        ..OPTIONS
+    };
+    let mut engine = Engine::start(stages(1, Duration::ZERO), &ladders(), &options).unwrap();
+    let requests: Vec<Request> = (0..12)
+        .map(|i| request(1 + i * 5 % 30, 1 + i * 3 % 17))
+        .collect();
+    let mut records = vec![];
+    for request in &requests {
+        submit(&mut engine, request);
+    }
+    engine.cancel(5);
+    let mut ended = 0;
+    while ended < requests.len() {
+        if let Some(Event::End { .. }) = engine.next_event(PATIENCE).unwrap() {
+            ended += 1;
+        }
+        records.extend(std::iter::from_fn(|| engine.next_trace()));
+    }
+    engine.drain();
+    let start = Instant::now();
+    while records
+        .last()
+        .is_none_or(|r: &abi::tg_trace| r.outcome.action != abi::TG_ACTION_DONE)
+    {
+        assert!(
+            start.elapsed() < PATIENCE,
+            "the drained engine never wrote its last record"
+        );
+        records.extend(std::iter::from_fn(|| engine.next_trace()));
+    }
+
+    let (mut core, mut rings, _) = Core::new(
+        &options,
+        &ladders(),
+        1,
+        RingCapacities::new(&options),
+        false,
+    )
+    .unwrap();
+    for request in &requests {
+        rings
+            .try_push_request(request)
+            .unwrap()
+            .expect("the rings have room");
+    }
+    rings.push_cancel(5);
+    let mut steps = 0;
+    for record in &records {
+        let outcome = core.replay(&record.inputs);
+        if let Action::Step(number) = outcome.action {
+            assert_eq!(number, record.outcome.step);
+            let step = core.step(number);
+            let header = step.header();
+            assert_eq!(
+                (header.kind, header.bucket, header.rows, header.sequences),
+                (
+                    record.outcome.kind,
+                    record.outcome.bucket,
+                    record.outcome.rows,
+                    record.outcome.sequences
+                )
+            );
+            assert_eq!(header.start_ns, record.inputs.now_ns);
+            steps += 1;
+        }
+        assert_eq!(outcome.free_pages, record.outcome.free_pages);
+    }
+    assert!(steps > 17, "{steps} steps were replayed");
+}

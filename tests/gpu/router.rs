@@ -1,0 +1,172 @@
+//! The router against f64.
+
+use crate::rig::{OPERANDS, Rig, Step, assert_close, operand};
+use crate::routing::{RoutingOnGpu, mixture};
+use crate::support::{Gpu, Random};
+use tailgraph::backend::cuda::ops::experts::RouterWeights;
+use tailgraph::model::{DType, ModelConfig};
+use tailgraph::plan::StepKind;
+
+/// Router's inputs, all f32.
+#[derive(Clone)]
+struct RouterCase {
+    config: ModelConfig,
+    h: Vec<f32>,
+    norm: Vec<f32>,
+    gate: Vec<f32>,
+    bias: Option<Vec<f32>>,
+}
+
+impl RouterCase {
+    /// Also holds x to the bits that the norm alone gives.
+    fn run(&self, gpu: &Gpu, dtype: DType, rows: usize, bucket: usize) -> (Vec<u32>, Vec<f32>) {
+        let rig = Rig::new(gpu, self.config.clone(), operand(dtype));
+        let step = Step::of_rows(rows).upload(gpu);
+        let enqueue = rig.enqueue(&step, StepKind::Mixed, bucket);
+        let routing = RoutingOnGpu::new(gpu, &self.config, &enqueue);
+        let f32s = |values: &[f32]| gpu.values(DType::F32, values);
+        let (h, norm, gate) = (f32s(&self.h), f32s(&self.norm), f32s(&self.gate));
+        let bias = self.bias.as_ref().map(|bias| f32s(bias));
+        let bias = bias.as_ref().map_or(0, |bias| bias.at(0));
+        let weights = RouterWeights {
+            norm: norm.at(0),
+            gate: gate.at(0),
+            bias,
+        };
+        let row_bytes = self.config.hidden_size * dtype.bytes();
+        let [x, alone] = [(); 2].map(|()| gpu.poisoned(bucket * row_bytes));
+        // SAFETY: the arrays have the shapes that the operations ask for.
+        unsafe {
+            enqueue
+                .router(&routing.addresses(), x.at(0), h.at(0), &weights)
+                .unwrap();
+            enqueue.norm(alone.at(0), h.at(0), norm.at(0)).unwrap();
+        }
+        assert!(
+            gpu.get(&x) == gpu.get(&alone),
+            "{dtype:?} {rows} of {bucket} rows: x is not the norm's"
+        );
+        (
+            gpu.get_u32(&routing.experts),
+            gpu.get_values(DType::F32, &routing.weights),
+        )
+    }
+
+    /// Scores, and scores with bias, of one row.
+    fn scores(&self, row: usize) -> (Vec<f64>, Vec<f64>) {
+        let hidden = self.config.hidden_size;
+        let h = &self.h[row * hidden..][..hidden];
+        let squares: f64 = h.iter().map(|&v| f64::from(v).powi(2)).sum();
+        let scale = 1.0 / (squares / hidden as f64 + f64::from(self.config.norm_eps)).sqrt();
+        let score = |gate: &[f32]| {
+            let products = h.iter().zip(&self.norm).zip(gate);
+            let terms =
+                products.map(|((&h, &n), &g)| f64::from(h) * scale * f64::from(n) * f64::from(g));
+            1.0 / (1.0 + (-terms.sum::<f64>()).exp())
+        };
+        let scores: Vec<f64> = self.gate.chunks(hidden).map(score).collect();
+        let biased = scores.iter().enumerate();
+        let biased = biased
+            .map(|(e, s)| s + self.bias.as_ref().map_or(0.0, |b| f64::from(b[e])))
+            .collect();
+        (scores, biased)
+    }
+
+    fn check(&self, row: usize, experts: &[u32], weights: &[f32]) {
+        let (scores, biased) = self.scores(row);
+        let k = self.config.num_experts_per_tok;
+        assert!(
+            experts.windows(2).all(|pair| pair[0] < pair[1]),
+            "row {row}: {experts:?}"
+        );
+        let chosen = |e: usize| experts.contains(&(e as u32));
+        let least = |inside: bool| {
+            let those = (0..scores.len()).filter(|&e| chosen(e) == inside);
+            those.map(|e| biased[e]).collect::<Vec<_>>()
+        };
+        let worst = least(true).into_iter().fold(f64::INFINITY, f64::min);
+        let best_left = least(false).into_iter().fold(f64::NEG_INFINITY, f64::max);
+        assert!(
+            worst >= best_left - 1e-6,
+            "row {row}: {experts:?} of {biased:?}"
+        );
+        let sum: f64 = experts.iter().map(|&e| scores[e as usize]).sum();
+        let expected: Vec<f64> = experts
+            .iter()
+            .map(|&e| {
+                let over = if self.config.norm_topk_prob {
+                    sum + 1e-6
+                } else {
+                    1.0
+                };
+                scores[e as usize] / over * f64::from(self.config.routed_scaling_factor)
+            })
+            .collect();
+        assert_eq!(experts.len(), k);
+        assert_close(&format!("row {row}"), weights, &expected, |_, w| 3e-6 * w);
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn the_router_chooses_the_best_and_weighs_them() {
+    let gpu = Gpu::new();
+    let mut random = Random(41);
+    for (hidden, experts, top_k) in [
+        (2048, 32, 4),
+        (32, 4, 1),
+        (96, 128, 8),
+        (5120, 33, 3),
+        (64, 8, 8),
+    ] {
+        for bucket in [1, 7, 64, 150, 256, 301] {
+            let config = ModelConfig {
+                norm_topk_prob: random.below(2) == 0,
+                routed_scaling_factor: [1.0, 2.5][random.below(2)],
+                ..mixture(hidden, 64, experts, top_k)
+            };
+            let rows = 1 + random.below(bucket);
+            let case = RouterCase {
+                h: random.values(bucket * hidden, 4.0),
+                norm: random.values(hidden, 1.5),
+                gate: random.values(experts * hidden, 3.0 / (hidden as f32).sqrt()),
+                bias: (random.below(2) == 0).then(|| random.values(experts, 0.3)),
+                config,
+            };
+            let dtype = OPERANDS[random.below(OPERANDS.len())];
+            let (chosen, weights) = case.run(&gpu, dtype, rows, bucket);
+            let (used, padding) = chosen.split_at(rows * top_k);
+            assert!(padding.iter().all(|&e| e == u32::MAX), "padding was routed");
+            for row in 0..rows {
+                let weights = &weights[row * top_k..][..top_k];
+                case.check(row, &used[row * top_k..][..top_k], weights);
+            }
+        }
+    }
+}
+
+/// Equal scores: the lower index wins, however far apart they are.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn ties_go_to_the_lower_expert() {
+    let gpu = Gpu::new();
+    let case = RouterCase {
+        config: mixture(32, 64, 100, 5),
+        h: vec![1.0; 32],
+        norm: vec![1.0; 32],
+        gate: vec![0.0; 100 * 32],
+        bias: Some(
+            (0..100)
+                .map(|e| if e % 33 == 7 { 1.0 } else { 0.0 })
+                .collect(),
+        ),
+    };
+    for bucket in [1, 300] {
+        let case = RouterCase {
+            h: vec![1.0; bucket * 32],
+            ..case.clone()
+        };
+        let experts = case.run(&gpu, DType::F32, 1, bucket).0;
+        assert_eq!(experts[..5], [0, 1, 7, 40, 73]);
+    }
+}

@@ -1,0 +1,10 @@
+//! The scheduler core's trickiest rules, one scenario each, with what must come out written down.
+
+#[path = "../sched/mod.rs"]
+mod sched;
+
+mod queue;
+mod requests;
+mod rings;
+mod steps;
+mod support;
