@@ -1,9 +1,8 @@
 //! `bench`: every kind on the CPU at tiny size, in every format, and `bench compare`.
 
 use crate::run::{Ended, golden, rows, run};
-use crate::schema::violations;
+use crate::schema::{check, schema};
 use serde_json::Value;
-use std::path::Path;
 
 fn bench(rest: &[&str]) -> Ended {
     let head = [
@@ -23,10 +22,7 @@ fn results(rest: &[&str]) -> Vec<Value> {
     assert_eq!(ended.code, 0, "{rest:?}: {}", ended.stderr);
     assert_eq!(ended.stderr, "", "{rest:?}");
     let found: Value = serde_json::from_str(&ended.stdout).unwrap();
-    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/schemas/bench.json");
-    let schema = serde_json::from_str(&std::fs::read_to_string(schema).unwrap()).unwrap();
-    let wrong = violations(&schema, &found);
-    assert!(wrong.is_empty(), "{rest:?}: {}", wrong.join("\n"));
+    check(&schema("bench"), &found).unwrap_or_else(|wrong| panic!("{rest:?}: {wrong}"));
     found.as_array().unwrap().clone()
 }
 
@@ -44,7 +40,7 @@ fn decode_gives_all_combinations_and_figures_that_fit_together() {
         "--prompt-len",
         "4,8",
         "-n",
-        "12",
+        "24",
         "--cpu-load",
         "0,1",
         "-r",
@@ -70,9 +66,9 @@ fn decode_gives_all_combinations_and_figures_that_fit_together() {
     for row in &found {
         let (batch, samples) = (number(row, "batch"), row["samples_ts"].as_array().unwrap());
         assert_eq!(samples.len(), 2);
-        assert_eq!(number(row, "total_output_tokens"), batch * 12.0);
+        assert_eq!(number(row, "total_output_tokens"), batch * 24.0);
         assert_eq!(number(row, "ttft_count"), batch * 2.0);
-        assert_eq!(number(row, "itl_count"), batch * 11.0 * 2.0);
+        assert_eq!(number(row, "itl_count"), batch * 23.0 * 2.0);
         // The rate is that of the steps: the same figure twice over, by way of the tokens and of the turns.
         let steps_ms = number(row, "mean_step_ms") * number(row, "step_count");
         let tokens = number(row, "step_count") * batch;
