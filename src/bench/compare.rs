@@ -247,12 +247,12 @@ mod tests {
             entry(2, &[1.0; 3], &[1.0; 3]),
         );
         assert_eq!(
-            compare(&[one.clone(), two.clone()], &[one.clone()])
+            compare(&[one.clone(), two.clone()], std::slice::from_ref(&one))
                 .unwrap()
                 .len(),
             2
         );
-        assert!(compare(&[one.clone()], &[two]).is_err());
+        assert!(compare(std::slice::from_ref(&one), &[two]).is_err());
         let mut other = one.clone();
         other.build_profile = "debug".into();
         assert_eq!(

@@ -163,12 +163,7 @@ impl Measured<'_> {
     /// Over the values of all repeats together.
     fn latencies(&self, row: &mut Map<String, Value>) {
         for (name, values) in LATENCIES {
-            let all: Vec<f64> = self
-                .repeats
-                .iter()
-                .flat_map(|f| values(f))
-                .copied()
-                .collect();
+            let all: Vec<f64> = self.repeats.iter().flat_map(values).copied().collect();
             let (summary, ascending) = (stats::summary(&all), sorted(&all));
             let at = |share| summary.map(|_| quantile(&ascending, share));
             row.insert(format!("mean_{name}_ms"), json!(summary.map(|s| s.mean)));

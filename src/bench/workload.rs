@@ -16,12 +16,12 @@ impl Random {
     pub fn new(seed: u64, index: u64) -> Self {
         let mut random = Self(seed ^ 0x5851_f42d_4c95_7f2d);
         random.0 ^= random
-            .next()
+            .bits()
             .wrapping_add(index.wrapping_mul(0x2545_f491_4f6c_dd1d));
         random
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -31,7 +31,7 @@ impl Random {
 
     /// In (0, 1).
     pub fn uniform(&mut self) -> f64 {
-        ((self.next() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+        ((self.bits() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
     /// Exponentially distributed with mean 1.
@@ -61,7 +61,7 @@ pub fn request(prompt: Vec<u32>, max_new_tokens: u32, logits: Logits) -> Request
 }
 
 fn prompt(random: &mut Random, tokens: u32, vocabulary: u32) -> Vec<u32> {
-    let token = |_| (random.next() % u64::from(vocabulary)) as u32;
+    let token = |_| (random.bits() % u64::from(vocabulary)) as u32;
     (0..tokens).map(token).collect()
 }
 
