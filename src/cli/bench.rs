@@ -5,6 +5,7 @@
 //! often as running.
 
 pub mod args;
+mod around;
 #[cfg(feature = "cuda")]
 mod launch;
 mod scored;

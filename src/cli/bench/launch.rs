@@ -1,7 +1,7 @@
 //! `bench launch`: small kernels in each way to launch them, and the bare graph beside.
 
 use super::args::{BenchArgs, Way};
-use super::units::Runner;
+use super::around::Runner;
 use super::{Results, subject};
 use crate::bench::Point;
 use crate::bench::drive;

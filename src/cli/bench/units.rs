@@ -1,12 +1,12 @@
 //! Engines that run a model, with the points measured on each.
 
 use super::args::{BenchArgs, Way};
+use super::around::{Runner, gpu_info, groups, meter, phases_so_far, read_samples};
 use super::scored::{Expected, Scored};
 use super::{Results, subject};
 use crate::backend::SharedSink;
-use crate::bench::drive::{self, Beside, Run};
+use crate::bench::drive;
 use crate::bench::floors::{self, Rates};
-use crate::bench::host::Busy;
 use crate::bench::metrics::{Figures, figures};
 use crate::bench::row::{Measured, Setting, Startup, Subject, Verdict};
 use crate::bench::workload::{self, Arrival, Line, Random};
@@ -14,14 +14,12 @@ use crate::bench::{Kind, Point};
 use crate::cli::args::{Positions, RunArgs};
 use crate::cli::open::{self, Opened};
 use crate::cli::score::tolerance;
-use crate::cli::target::Target;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::io::arrays::{self, Sample};
 use crate::model::{Model, ModelConfig, ModelSource};
 use crate::plan::Limits;
 use crate::plan::cost::{Precision, distinct_experts};
-use crate::runtime::{Engine, Logits};
-use crate::telemetry::phases::{Phase, taken};
+use crate::runtime::Logits;
 use crate::telemetry::say;
 use serde_json::Value;
 use std::sync::Arc;
@@ -30,12 +28,6 @@ use std::time::Instant;
 
 /// Warm-ups draw their prompts from repeats that never count.
 const WARM_UP_INDEX: u64 = 1 << 32;
-const PHASES: [Phase; 4] = [
-    Phase::Load,
-    Phase::Capture,
-    Phase::Instantiate,
-    Phase::Upload,
-];
 
 /// What runs are made of, the same for all engines.
 struct Work<'a> {
@@ -119,47 +111,6 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
         }
     }
     Ok(Some(results))
-}
-
-fn read_samples(path: &std::path::Path) -> Result<Vec<Sample>> {
-    let samples = match arrays::Kind::of(path) {
-        arrays::Kind::Safetensors => arrays::safetensors(path)?,
-        arrays::Kind::Npy => arrays::npy(path)?,
-        _ => {
-            return Err(Error::Usage(format!(
-                "--input {}: expected a name that ends in .safetensors or .npy",
-                path.display()
-            )));
-        }
-    };
-    match samples.is_empty() {
-        true => Err(Error::file(path, "found no prompts, expected at least one")),
-        false => Ok(samples),
-    }
-}
-
-fn gpu_info(opened: &Opened) -> Option<String> {
-    match &opened.target {
-        Target::Cpu { .. } => None,
-        #[cfg(feature = "cuda")]
-        Target::Gpu { gpu, .. } => Some(gpu.info.to_string()),
-    }
-}
-
-/// Joules that the unit's device has used, where somebody counts them.
-#[cfg(feature = "cuda")]
-fn meter(target: &Target) -> Box<dyn Fn() -> Option<f64>> {
-    if let Target::Gpu { gpu, .. } = target
-        && let Some(meter) = crate::bench::energy::Meter::new(&gpu.context)
-    {
-        return Box::new(move || meter.joules());
-    }
-    Box::new(|| None)
-}
-
-#[cfg(not(feature = "cuda"))]
-fn meter(_target: &Target) -> Box<dyn Fn() -> Option<f64>> {
-    Box::new(|| None)
 }
 
 impl Work<'_> {
@@ -261,7 +212,7 @@ impl Work<'_> {
 
     /// Starts the unit's engine and measures each of its points once. False: interrupted.
     fn repeat(&self, unit: &mut Unit, model: &Arc<Model>, repeat: usize) -> Result<bool> {
-        let before = PHASES.map(taken);
+        let before = phases_so_far();
         let start = Instant::now();
         let scored = Arc::new(Scored::default());
         let sink: SharedSink = match self.args.kind {
@@ -441,69 +392,5 @@ impl Work<'_> {
             cost_ns,
         };
         Ok(measured.row())
-    }
-}
-
-/// Points that one engine serves, with the sequences that it is to hold.
-fn groups(kind: Kind, points: &[Point]) -> Vec<(Option<u32>, Vec<Point>)> {
-    let largest = points.iter().map(|point| point.batch).max();
-    match kind {
-        Kind::Serve => {
-            let mut groups: Vec<(Option<u32>, Vec<Point>)> = Vec::new();
-            for point in points {
-                match groups
-                    .iter_mut()
-                    .find(|(batch, _)| *batch == Some(point.batch))
-                {
-                    Some((_, group)) => group.push(*point),
-                    None => groups.push((Some(point.batch), vec![*point])),
-                }
-            }
-            groups
-        }
-        // Prompts are scored as they come: how many at once is the engine's business.
-        Kind::Score => vec![(None, points.to_vec())],
-        Kind::Decode | Kind::Prefill | Kind::Launch => vec![(largest, points.to_vec())],
-    }
-}
-
-/// An engine that runs one point after the other.
-pub(super) struct Runner<'a> {
-    pub engine: &'a mut Engine,
-    /// Requests so far: the number of the next.
-    pub sent: u64,
-    pub joules: &'a dyn Fn() -> Option<f64>,
-    pub interrupt: &'a AtomicBool,
-}
-
-impl Runner<'_> {
-    /// `None`: interrupted.
-    pub fn run(&mut self, point: &Point, arrivals: &[Arrival]) -> Result<Option<Run>> {
-        let busy = Busy::new(point.cpu_load);
-        let beside = Beside {
-            busy: &busy,
-            joules: self.joules,
-            interrupt: self.interrupt,
-        };
-        self.sent += arrivals.len() as u64;
-        drive::run(self.engine, arrivals, &beside)
-    }
-}
-
-impl Startup {
-    /// Adds what each phase took since `before`.
-    pub(super) fn note_phases(&mut self, before: [std::time::Duration; 4]) {
-        let ms = |index: usize| (taken(PHASES[index]) - before[index]).as_secs_f64() * 1e3;
-        self.load_ms.push(ms(0));
-        let phases = [
-            &mut self.capture_ms,
-            &mut self.instantiate_ms,
-            &mut self.upload_ms,
-        ];
-        for (index, values) in phases.into_iter().enumerate() {
-            if let Some(values) = values {
-                values.push(ms(index + 1));
-            }
-        }
     }
 }
