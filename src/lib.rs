@@ -1,7 +1,7 @@
 //! tailgraph: batch inference for LFM2-MoE models whose schedule runs where the model runs.
 //!
 //! The layers, from the command line down; each may use only what stands to its right:
-//! `cli` -> `report` -> `trace` -> `io`, `text` -> `runtime` -> `backend` -> `sys`, and everyone may use `plan` ->
+//! `cli` -> `report`, `bench` -> `trace` -> `io`, `text` -> `runtime` -> `backend` -> `sys`, and everyone may use `plan` ->
 //! `model` -> `error`.
 //!
 //! - [`model`]: config.json, weights (a checkpoint on disk or a random preset), nothing about how it runs
@@ -12,11 +12,13 @@
 //! - [`io`]: rows, arrays and output files
 //! - [`trace`]: a run, or a recording of one, as a timeline for Perfetto
 //! - [`report`]: measurements and timelines as one HTML page
+//! - [`bench`]: runs that are timed, and what is said about them
 //! - [`cli`]: the commands
 //! - [`telemetry`]: progress on a terminal
 //! - [`sys`]: the structs shared with C, made by bindgen
 
 pub mod backend;
+pub mod bench;
 pub mod cli;
 pub mod error;
 pub mod io;

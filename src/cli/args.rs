@@ -1,5 +1,6 @@
 //! The command line as clap sees it: what may be written, not yet what it means ([`super::settings`] checks).
 
+use super::bench::args::BenchCommand;
 use super::doctor::DoctorArgs;
 use super::inspect::InspectArgs;
 use super::profile::ProfileArgs;
@@ -24,6 +25,8 @@ pub enum Command {
     Generate(Box<GenerateArgs>),
     /// Compute the logits of token arrays, or compare them with expected ones
     Score(Box<ScoreArgs>),
+    /// Measure throughput and latency over launch ways, batches, lengths and types, or compare two measurements
+    Bench(Box<BenchCommand>),
     /// Show the plan of a model: operations, shapes, bytes, roofline times; and, with --device cuda, its captured graphs
     Inspect(Box<InspectCommand>),
     /// Run a command under Nsight Systems or Nsight Compute, or print how to

@@ -3,6 +3,7 @@
 //! - [`args`]: the one clap definition, which completions and the man page come from too
 //! - [`settings`]: flags that several commands share, checked; [`open`]: a model with its sizes, text and engine
 //! - [`generate`], [`score`]: the two commands that run a model; [`job`] and [`scoring`] are their loops
+//! - [`bench`]: measures; the measuring itself is [`crate::bench`]
 //! - [`replay`]: a recorded run once more; `recording` is what `--record` puts around an engine
 //! - [`trace`]: a job, or a recording of one, as a timeline; [`report`]: measurements and timelines as a page
 //! - [`device`]: what those loops ask of an engine, so that they can be tested without one
@@ -13,6 +14,7 @@
 //! Top of the arrows: may use everything, nothing uses it but `main`.
 
 pub mod args;
+pub mod bench;
 mod codec;
 pub mod device;
 pub mod doctor;
@@ -49,6 +51,7 @@ pub fn run() -> Result<Exit> {
     match Cli::parse().command {
         Command::Generate(args) => generate::run(*args),
         Command::Score(args) => score::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Inspect(args) => inspecting::run(&args),
         Command::Replay(args) => replay::run(args),
         Command::Trace(args) => trace::run(*args),

@@ -169,7 +169,8 @@ fn say_rate(prompts: &[&[u32]], seconds: f64) {
     ));
 }
 
-fn tolerance(dtype: DType) -> f64 {
+/// Relative error that `--expect` allows where nobody says otherwise.
+pub(super) fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F32 => 1e-4,
         DType::BF16 | DType::F16 => 5e-2,

@@ -199,6 +199,15 @@ impl Engine {
     /// [`Error::Runtime`] once a stage, the device or the core failed, or a step got stuck (see [`Engine::watch`]),
     /// and every event before that is out.
     pub fn next_event(&mut self, wait: Duration) -> Result<Option<Event>> {
+        Ok(self.next_stamped(wait)?.map(|(_, event)| event))
+    }
+
+    /// As [`Engine::next_event`], with the scheduler's clock (ns) in the turn that published the event: the clock of
+    /// trace records. Where it starts is its own business.
+    ///
+    /// # Errors
+    /// As [`Engine::next_event`].
+    pub fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>> {
         let deadline = Instant::now() + wait;
         loop {
             let epoch = self.driver.epoch();
@@ -217,8 +226,8 @@ impl Engine {
         }
     }
 
-    fn pop_event(&mut self) -> Option<Event> {
-        let event = self.rings.pop_event();
+    fn pop_event(&mut self) -> Option<(u64, Event)> {
+        let event = self.rings.pop_stamped();
         if event.is_some() {
             self.driver.notify();
         }

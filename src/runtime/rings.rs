@@ -111,11 +111,16 @@ impl HostRings {
 
     /// The oldest event that has not been read.
     pub fn pop_event(&mut self) -> Option<Event> {
+        self.pop_stamped().map(|(_, event)| event)
+    }
+
+    /// The same, after the scheduler's clock (ns) in the turn that published it.
+    pub fn pop_stamped(&mut self) -> Option<(u64, Event)> {
         loop {
             let (event, sampled) = self.pop_entry()?;
             // The row whose logits are not finite has an event too, as its replay would; its end tells of it.
             if event.type_ != abi::TG_EVENT_TOKEN || event.token >= 0 {
-                return Some(from_event(&event, sampled.as_ref()));
+                return Some((event.time_ns, from_event(&event, sampled.as_ref())));
             }
         }
     }

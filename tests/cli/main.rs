@@ -1,5 +1,6 @@
 //! Behaviour through the binary: results on standard output, everything else on standard error, exit codes.
 
+mod bench;
 mod generate;
 mod interrupted;
 mod pages;

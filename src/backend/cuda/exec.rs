@@ -4,7 +4,8 @@ use super::audit::audit;
 use super::graph::Captured;
 use super::module::failed;
 use crate::error::{Error, Result};
-use crate::telemetry::nvtx::{names, range};
+use crate::telemetry::launches::launched;
+use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaStream, sys};
 use std::sync::Arc;
@@ -59,7 +60,7 @@ impl Exec {
         };
         let mut handle = std::ptr::null_mut();
         let instantiated = {
-            let _range = range(names().instantiate);
+            let _phase = phase(Phase::Instantiate);
             // SAFETY: the graph is alive and bound (by `nodes`); the driver writes only the two places given.
             unsafe {
                 sys::cuGraphInstantiateWithParams(&mut handle, graph.handle(), &mut params).result()
@@ -85,7 +86,7 @@ impl Exec {
             memory_or(&what, error, || failed(&what, error))
         };
         self.stream.context().bind_to_thread().map_err(refused)?;
-        let _range = range(names().upload);
+        let _phase = phase(Phase::Upload);
         // SAFETY: the executable and its stream are alive.
         unsafe { result::graph::upload(self.handle, self.stream.cu_stream()) }.map_err(refused)
     }
@@ -106,7 +107,9 @@ impl Exec {
         let refused = |error| failed(&format!("launching the graph of {}", self.name), error);
         self.stream.context().bind_to_thread().map_err(refused)?;
         // SAFETY: the executable and its stream are alive; the rest is the caller's promise.
-        unsafe { result::graph::launch(self.handle, self.stream.cu_stream()) }.map_err(refused)
+        unsafe { result::graph::launch(self.handle, self.stream.cu_stream()) }.map_err(refused)?;
+        launched();
+        Ok(())
     }
 }
 

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::model::{DType, Model, ModelConfig};
 use crate::plan::state::{StateAt, StateLayout};
 use crate::plan::{Arena, ArenaShape, EngineOptions, Ladders, Op, OpKind, Plan};
-use crate::telemetry::nvtx::{names, range};
+use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ pub fn programs(
     model: &Model,
     placement: &Placement<'_>,
 ) -> Result<Vec<ModelProgram>> {
-    let _range = range(names().load);
+    let _phase = phase(Phase::Load);
     let Placement {
         plan,
         ladders,

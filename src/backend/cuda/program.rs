@@ -5,7 +5,7 @@ use super::launch::Address;
 use super::ops::Bucket;
 use crate::error::Result;
 use crate::plan::{Ladders, Op, StepKind};
-use crate::telemetry::nvtx::{names, range};
+use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -115,7 +115,7 @@ pub unsafe fn capture_step(
         at,
         marked,
     } = step;
-    let _range = range(names().capture);
+    let _phase = phase(Phase::Capture);
     let start = Instant::now();
     let mut marks = vec![];
     let graph = Captured::capture(stream, step_name(stage, bucket), |stream| {

@@ -16,7 +16,7 @@ use crate::backend::{Block, DeviceScheduler};
 use crate::error::{Error, Result};
 use crate::plan::{Ladders, StepKind};
 use crate::sys::abi;
-use crate::telemetry::nvtx::{names, range};
+use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::result::DriverError;
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use std::mem::offset_of;
@@ -221,7 +221,7 @@ impl DeviceScheduler for GpuScheduler {
         // what runs before it goes.
         let graphs = unsafe { self.capture(ladders, slots, &blocks, false) }?;
         let idle = {
-            let _range = range(names().capture);
+            let _phase = phase(Phase::Capture);
             Captured::capture(&self.stream, "the idle dispatcher", |stream| {
                 let launch = Launch::blocks(1, abi::TG_DISPATCH_THREADS);
                 // SAFETY: the arguments are the kernel's; the blocks live as above.
