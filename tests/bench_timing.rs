@@ -1,7 +1,7 @@
 //! The timing of `bench` is itself timed: steps of a known length, and what measuring adds to them.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tailgraph::backend::{StageBackend, StepView};
 use tailgraph::bench::drive::{self, Beside};
@@ -87,6 +87,28 @@ fn measured(batch: u32, takes: Duration) -> (Figures, Vec<f64>) {
     (found, took_ms)
 }
 
+/// One test at a time: some look at the processor time of the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// On a machine that is busy with other things a run may be disturbed; one of three must not be.
+fn undisturbed(mut holds: impl FnMut() -> std::result::Result<(), String>) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let failures: Vec<String> = (0..3).map_while(|_| holds().err()).collect();
+    assert!(failures.len() < 3, "{failures:#?}");
+}
+
+/// `Err` with what was found unless `holds`.
+fn ensure(holds: bool, found: impl FnOnce() -> String) -> std::result::Result<(), String> {
+    holds.then_some(()).ok_or_else(found)
+}
+
+/// `value` is within `share` of `expected`.
+fn close(value: f64, expected: f64, share: f64) -> std::result::Result<(), String> {
+    ensure((value / expected - 1.0).abs() < share, || {
+        format!("{value}, expected {expected} within {share}")
+    })
+}
+
 fn median(values: &[f64]) -> f64 {
     summary(values).unwrap().median
 }
@@ -94,56 +116,52 @@ fn median(values: &[f64]) -> f64 {
 #[test]
 fn steps_of_a_known_length_are_timed_right() {
     for takes_ms in [2, 8] {
-        let (figures, took_ms) = measured(4, Duration::from_millis(takes_ms));
-        let (found, really) = (median(&figures.step_ms), median(&took_ms));
-        assert!(really >= takes_ms as f64, "{really}");
-        assert!(
-            (found / really - 1.0).abs() < 0.01,
-            "{found} ms, expected {really} ms"
-        );
-        // A token comes with every step, so the two ways to look at it agree.
-        let between = median(&figures.itl_ms);
-        assert!(
-            (between / found - 1.0).abs() < 0.01,
-            "{between} ms, {found} ms"
-        );
-        let each = median(&figures.tpot_ms);
-        let mean_ms = summary(&took_ms).unwrap().mean;
-        assert!(
-            (each / mean_ms - 1.0).abs() < 0.02,
-            "{each} ms, expected {mean_ms} ms"
-        );
-        // Sleeping takes no processor time, and nothing is launched on a GPU.
-        assert!(
-            figures.processor_s < 0.2 * figures.duration_s,
-            "{figures:?}"
-        );
-        assert_eq!(figures.launches, 0);
+        undisturbed(|| {
+            let (figures, took_ms) = measured(4, Duration::from_millis(takes_ms));
+            let (found, really) = (median(&figures.step_ms), median(&took_ms));
+            assert!(really >= takes_ms as f64, "{really}");
+            assert_eq!(figures.launches, 0, "nothing is launched on a GPU");
+            close(found, really, 0.01)?;
+            // A token comes with every step, so the two ways to look at it agree.
+            close(median(&figures.itl_ms), found, 0.01)?;
+            let mean_ms = summary(&took_ms).unwrap().mean;
+            close(median(&figures.tpot_ms), mean_ms, 0.02)?;
+            // Sleeping takes no processor time.
+            ensure(figures.processor_s < 0.2 * figures.duration_s, || {
+                format!("{} s of {}", figures.processor_s, figures.duration_s)
+            })
+        });
     }
 }
 
 /// All requests' times by the host's clock lie inside the run.
 #[test]
 fn times_by_the_two_clocks_fit_together() {
-    let (figures, took_ms) = measured(4, Duration::from_millis(4));
-    let slack_ms = figures.clock_uncertainty_us / 1e3 + 0.1;
-    let whole_ms = figures.duration_s * 1e3;
-    for &end_ms in &figures.e2el_ms {
-        assert!(end_ms > took_ms.iter().sum::<f64>() * 0.9, "{end_ms} ms");
-        assert!(end_ms <= whole_ms + slack_ms, "{end_ms} of {whole_ms} ms");
-    }
-    for &first_ms in &figures.ttft_ms {
-        assert!(
-            first_ms + slack_ms >= 4.0,
-            "a prompt takes a step: {first_ms} ms"
-        );
-    }
+    undisturbed(|| {
+        let (figures, took_ms) = measured(4, Duration::from_millis(4));
+        let slack_ms = figures.clock_uncertainty_us / 1e3 + 0.1;
+        let (steps_ms, whole_ms) = (took_ms.iter().sum::<f64>(), figures.duration_s * 1e3);
+        for &end_ms in &figures.e2el_ms {
+            ensure(
+                end_ms > steps_ms * 0.9 && end_ms <= whole_ms + slack_ms,
+                || format!("{end_ms} ms, expected {steps_ms} to {whole_ms}"),
+            )?;
+        }
+        for &first_ms in &figures.ttft_ms {
+            ensure(first_ms + slack_ms >= 4.0, || {
+                format!("a prompt takes a step: {first_ms} ms")
+            })?;
+        }
+        Ok(())
+    });
 }
 
 /// What `bench` does for each token is a small part of the shortest step that there is on a GPU (1.5 ms at full size).
 #[test]
 fn measuring_costs_little() {
-    let costs_ns: Vec<f64> = (0..9).map(|_| drive::cost_ns()).collect();
-    let cost_ns = median(&costs_ns);
-    assert!(cost_ns < 0.005 * 1.5e6, "{cost_ns} ns a token");
+    undisturbed(|| {
+        let costs_ns: Vec<f64> = (0..9).map(|_| drive::cost_ns()).collect();
+        let cost_ns = median(&costs_ns);
+        ensure(cost_ns < 0.005 * 1.5e6, || format!("{cost_ns} ns a token"))
+    });
 }
