@@ -147,6 +147,23 @@ pub(super) fn middle(left: f64, right: f64, width: f64) -> f64 {
     }
 }
 
+/// The horizontal axis of a chart of `height`: a line from top to bottom and a number at each tick, that at 0 of class
+/// `zero`, and the axis' name around `name_at`.
+pub(super) fn x_axis(
+    svg: &mut Svg,
+    (x, ticks): (&Scale, &[f64]),
+    zero: &str,
+    (name, name_at, height): (&str, f64, f64),
+) {
+    let floor = height - BOTTOM + 4.0;
+    for &tick in ticks {
+        let class = if tick == 0.0 { zero } else { "grid" };
+        svg.line((x.at(tick), 6.0), (x.at(tick), floor), class);
+        svg.text(x.at(tick), floor + 16.0, "middle", "tick", &figure(tick));
+    }
+    svg.text(name_at, height - 4.0, "middle", "axis", name);
+}
+
 /// A row of a range chart: a line from the first to the last value, a mark at the first, a tick at those between, a ring
 /// at the last.
 pub struct Range {
@@ -174,18 +191,9 @@ pub fn ranges(axes: &Axes<'_>, groups: &[(String, Vec<Range>)], width: f64) -> S
         .flat_map(|r| r.values.iter().copied());
     let x = Scale::log(all, left + 6.0, right);
     let mut svg = Svg::new(width, height);
-    let floor = height - BOTTOM + 4.0;
-    for tick in x.ticks(if narrow { 5 } else { 10 }) {
-        svg.line((x.at(tick), 6.0), (x.at(tick), floor), "grid");
-        svg.text(x.at(tick), floor + 16.0, "middle", "tick", &figure(tick));
-    }
-    svg.text(
-        middle(left, right, width),
-        height - 4.0,
-        "middle",
-        "axis",
-        axes.x,
-    );
+    let ticks = x.ticks(if narrow { 5 } else { 10 });
+    let name_at = middle(left, right, width);
+    x_axis(&mut svg, (&x, &ticks), "grid", (axes.x, name_at, height));
     let mut y = 4.0;
     for (group, ranges) in groups {
         y += 18.0;
@@ -251,18 +259,13 @@ pub fn bars(axes: &Axes<'_>, groups: &[(String, Vec<Bar>)], width: f64) -> Strin
     let below = if all().any(|v| v < 0.0) { 46.0 } else { 6.0 };
     let x = Scale::linear(all(), left + below, width - 54.0);
     let mut svg = Svg::new(width, height);
-    let floor = height - BOTTOM + 4.0;
-    for tick in x.ticks(if width < 500.0 { 3 } else { 6 }) {
-        let class = if tick == 0.0 { "axisline" } else { "grid" };
-        svg.line((x.at(tick), 6.0), (x.at(tick), floor), class);
-        svg.text(x.at(tick), floor + 16.0, "middle", "tick", &figure(tick));
-    }
-    svg.text(
-        middle(left, width, width),
-        height - 4.0,
-        "middle",
-        "axis",
-        axes.x,
+    let ticks = x.ticks(if width < 500.0 { 3 } else { 6 });
+    let name_at = middle(left, width, width);
+    x_axis(
+        &mut svg,
+        (&x, &ticks),
+        "axisline",
+        (axes.x, name_at, height),
     );
     let mut y = 4.0;
     for (group, bars) in groups {

@@ -1,6 +1,6 @@
 //! Charts over time.
 
-use super::charts::{Axes, BOTTOM, middle};
+use super::charts::{Axes, BOTTOM, middle, x_axis};
 use super::svg::{Scale, Svg, figure};
 
 /// A piece of a track.
@@ -29,18 +29,9 @@ pub fn tracks(axes: &Axes<'_>, tracks: &[(String, Vec<Piece>)], width: f64) -> S
     let most = times.fold(0.0, f64::max);
     let x = Scale::exact(0.0, most, left, width - 18.0);
     let mut svg = Svg::new(width, height);
-    let floor = height - BOTTOM + 4.0;
-    for tick in x.ticks(if narrow { 4 } else { 8 }) {
-        svg.line((x.at(tick), 6.0), (x.at(tick), floor), "grid");
-        svg.text(x.at(tick), floor + 16.0, "middle", "tick", &figure(tick));
-    }
-    svg.text(
-        middle(left, width, width),
-        height - 4.0,
-        "middle",
-        "axis",
-        axes.x,
-    );
+    let ticks = x.ticks(if narrow { 4 } else { 8 });
+    let name_at = middle(left, width, width);
+    x_axis(&mut svg, (&x, &ticks), "grid", (axes.x, name_at, height));
     let mut y = 8.0;
     for (name, pieces) in tracks {
         if above {
