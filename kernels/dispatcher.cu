@@ -158,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
   __shared__ uint32_t launched;
   __shared__ __align__(16) unsigned char head[HEAD_BYTES];
   tg_state *state = reinterpret_cast<tg_state *>(head);
-  let_next_kernel_start();
+  release_next_kernel();
   copy(state, block, HEAD_BYTES, threadIdx.x, DISPATCH_THREADS);
   copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, DISPATCH_THREADS);
   look(rings);
@@ -171,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
   }
   __syncthreads();
   bring(state, graphs);
-  wait_for_earlier_kernels();
+  await_earlier_kernels();
 
   if (threadIdx.x < LANES) {
     take_turns(state, block, rings, next);
@@ -193,6 +193,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
 /* First node of a graph of a later stage of this GPU: says which stage runs now, for whoever watches.
  * Launch: grid = 1, block = 1. */
 extern "C" __global__ void tg_begin_stage(tg_rings *rings, uint32_t stage) {
-  begin_kernel();
+  release_next_kernel();
+  await_earlier_kernels();
   tg_store(&rings->status.stage, stage);
 }

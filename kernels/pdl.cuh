@@ -6,22 +6,38 @@
  *
  * A kernel may call the two halves apart: between them it may read what no kernel of a step ever writes, which
  * is the weights, and nothing else.
+ *
+ * Both halves are where a kernel of a step is timed when somebody wants to know (stamps.cuh). The first thread of a
+ * grid must come by both, as all others must.
  */
 #ifndef TAILGRAPH_PDL_CUH
 #define TAILGRAPH_PDL_CUH
 
+#include "stamps.cuh"
 #include <stdint.h>
 
-__device__ inline void let_next_kernel_start() {
+/* The halves without stamps: for what is not part of a step. */
+__device__ inline void release_next_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
-__device__ inline void wait_for_earlier_kernels() {
+__device__ inline void await_earlier_kernels() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+__device__ inline void let_next_kernel_start() {
+  release_next_kernel();
+  stamp_begin();
+}
+
+__device__ inline void wait_for_earlier_kernels() {
+  const StampPlace place = stamp_place();
+  await_earlier_kernels();
+  stamp_ready(place);
 }
 
 __device__ inline void begin_kernel() {
