@@ -4,8 +4,8 @@
 //! companions, chunks, page size, stages or the machine's vector width. One file per operation family:
 //! `norm` (embedding and RMSNorm), `linear`, `conv`, `rope` and `kv` (pages), `attention`, `ffn` (dense,
 //! router, experts), `head` (final norm, logits), `sample`; `lanes` is the arithmetic under all dot products,
-//! `batch` a checked step, `memory` what a stage allocates, `stage` the interpreter. Only the last two and this
-//! file know the plan.
+//! `batch` a checked step, `memory` what a stage allocates, `stage` the interpreter, `timing` its clock. Only the last
+//! three and this file know the plan.
 
 mod attention;
 mod batch;
@@ -22,9 +22,11 @@ mod norm;
 mod rope;
 pub mod sample;
 mod stage;
+mod timing;
 
 pub use stage::CpuStage;
 
+use crate::backend::timing::StepClock;
 use crate::backend::{SharedSink, StageBackend};
 use crate::error::Result;
 use crate::model::Model;
@@ -57,6 +59,38 @@ pub fn stages(
     options: &EngineOptions,
     sink: &SharedSink,
 ) -> Result<Vec<Box<dyn StageBackend>>> {
+    Ok(boxed(connected(model, plan, options, sink)?))
+}
+
+/// Likewise, each timing its operations, and where the times come out.
+///
+/// # Errors
+/// See [`CpuStage::new`].
+pub fn timed_stages(
+    model: &Arc<Model>,
+    plan: &Plan,
+    options: &EngineOptions,
+    sink: &SharedSink,
+) -> Result<(Vec<Box<dyn StageBackend>>, Box<dyn StepClock>)> {
+    let mut stages = connected(model, plan, options, sink)?;
+    let (timers, clock) = timing::timers(plan.stages.iter().map(|stage| &stage.ops[..]));
+    for (stage, timer) in stages.iter_mut().zip(timers) {
+        stage.set_timer(timer);
+    }
+    Ok((boxed(stages), Box::new(clock)))
+}
+
+fn boxed(stages: Vec<CpuStage>) -> Vec<Box<dyn StageBackend>> {
+    let boxed = |stage| Box::new(stage) as Box<dyn StageBackend>;
+    stages.into_iter().map(boxed).collect()
+}
+
+fn connected(
+    model: &Arc<Model>,
+    plan: &Plan,
+    options: &EngineOptions,
+    sink: &SharedSink,
+) -> Result<Vec<CpuStage>> {
     let count = plan.stages.len();
     let between: Vec<Handover> = (1..count)
         .map(|_| handover(model.config.hidden_size, options))
@@ -65,16 +99,8 @@ pub fn stages(
         .map(|stage| {
             let input = stage.checked_sub(1).map(|before| between[before].clone());
             let output = between.get(stage).cloned();
-            let stage = CpuStage::new(
-                model.clone(),
-                plan,
-                stage,
-                options,
-                input,
-                output,
-                sink.clone(),
-            )?;
-            Ok(Box::new(stage) as Box<dyn StageBackend>)
+            let (model, sink) = (model.clone(), sink.clone());
+            CpuStage::new(model, plan, stage, options, input, output, sink)
         })
         .collect()
 }

@@ -22,5 +22,6 @@ pub mod pinned;
 pub mod probe;
 pub mod program;
 pub mod scheduler;
+pub mod stamps;
 pub mod survey;
 pub mod weights;

@@ -1,7 +1,7 @@
 //! The image loaded into a GPU: its kernels by name, and the constants they keep for the launcher.
 
 use super::image;
-use super::launch::Kernel;
+use super::launch::{Address, Kernel};
 use crate::error::{Error, Result};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, sys};
@@ -17,7 +17,7 @@ pub struct Module {
 
 // SAFETY: a module handle may be used from any thread that has its context bound, which every method does.
 unsafe impl Send for Module {}
-// SAFETY: likewise; no method changes the module.
+// SAFETY: likewise; what `set_address` changes is read by kernels alone, and its caller sees to it that none does.
 unsafe impl Sync for Module {}
 
 impl Module {
@@ -66,6 +66,26 @@ impl Module {
         // SAFETY: the constant lies at `address` and has as many bytes as `values`.
         unsafe { result::memcpy_dtoh_sync(&mut values, address) }.map_err(refused)?;
         Ok(values)
+    }
+
+    /// Sets an `extern "C" __constant__ T *name`. No kernel that reads it may run meanwhile.
+    ///
+    /// # Errors
+    /// This build has no such constant, or one of another size.
+    pub fn set_address(&self, name: &str, address: Address) -> Result<()> {
+        let refused = |error| failed(&format!("setting constant {name}"), error);
+        self.context.bind_to_thread().map_err(refused)?;
+        // SAFETY: the module is loaded until it is dropped.
+        let found = unsafe { result::module::get_global(self.handle, symbol(name)?) };
+        let (at, bytes) = found.map_err(refused)?;
+        if bytes != size_of::<Address>() {
+            return Err(Error::Runtime(format!(
+                "constant {name} has {bytes} bytes, expected {}: build again",
+                size_of::<Address>()
+            )));
+        }
+        // SAFETY: the constant lies at `at` and has as many bytes as an address.
+        unsafe { result::memcpy_htod_sync(at, &[address]) }.map_err(refused)
     }
 }
 
