@@ -413,8 +413,8 @@ fn kernels_are_slices_under_their_step() {
             assert!(lengths.iter().all(|length| *length == lengths[0]));
         }
         // Both ways to cut the model have the same operations.
-        assert_eq!(names.len(), 43, "{names:?}");
-        assert_eq!((&*names[0], &*names[42]), ("embed", "sample"));
+        assert_eq!(names.len(), 44, "{names:?}");
+        assert_eq!((&*names[0], &*names[43]), ("embed", "sample"));
         kernels_add_up(&trace["otherData"]["kernels"], stages);
     }
 }
@@ -438,7 +438,7 @@ fn kernels_add_up(kernels: &Value, stages: u64) {
                 .map(|operation| operation[key].as_f64().unwrap());
             values.sum()
         };
-        assert_eq!(total("per_step"), 43.0);
+        assert_eq!(total("per_step"), 44.0);
         let (sum, whole) = (total("us_per_step"), bucket["kernels_us"].as_f64().unwrap());
         assert!((sum - whole).abs() < 0.05, "{sum} and {whole} us");
         assert!(whole < bucket["step_us"].as_f64().unwrap());
