@@ -62,7 +62,10 @@ pub fn stages(
     Ok(boxed(connected(model, plan, options, sink)?))
 }
 
-/// Likewise, each timing its operations, and where the times come out.
+/// Stages that time their operations, and where the times come out.
+pub type TimedStages = (Vec<Box<dyn StageBackend>>, Box<dyn StepClock>);
+
+/// As [`stages`], each timing its operations.
 ///
 /// # Errors
 /// See [`CpuStage::new`].
@@ -71,7 +74,7 @@ pub fn timed_stages(
     plan: &Plan,
     options: &EngineOptions,
     sink: &SharedSink,
-) -> Result<(Vec<Box<dyn StageBackend>>, Box<dyn StepClock>)> {
+) -> Result<TimedStages> {
     let mut stages = connected(model, plan, options, sink)?;
     let (timers, clock) = timing::timers(plan.stages.iter().map(|stage| &stage.ops[..]));
     for (stage, timer) in stages.iter_mut().zip(timers) {
