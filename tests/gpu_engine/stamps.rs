@@ -190,7 +190,7 @@ fn every_kernel_of_every_step_is_timed_in_all_ways() {
                 assert!(first.began_ns > turn && times.end_ns <= to, "{way:?}");
             }
         }
-        let sum: u64 = times.iter().map(|times| lengths_or_none(times)).sum();
+        let sum: u64 = times.iter().map(lengths_or_none).sum();
         println!("{way:?}: {} steps, {sum} ns of kernels", times.len());
     }
 }
