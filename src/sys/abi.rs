@@ -47,6 +47,10 @@ pub const TG_SLOT_DECODE: u32 = 2;
 pub const TG_SEQUENCE_FIRST: u32 = 1;
 pub const TG_SEQUENCE_LAST: u32 = 2;
 pub const TG_SEQUENCE_DECODE: u32 = 4;
+pub const TG_DISPATCH_IDLE: u32 = 0;
+pub const TG_DISPATCH_BEHIND: u32 = 1;
+pub const TG_DISPATCH_BESIDE: u32 = 2;
+pub const TG_PLACES: u32 = 2;
 pub const TG_NO_TIMEOUT: u64 = 18446744073709551615;
 pub const TG_NO_STEP: u64 = 18446744073709551615;
 #[repr(C)]
@@ -729,15 +733,17 @@ const _: () = {
 pub struct tg_graphs {
     pub idle: u64,
     pub stages: u64,
-    pub step: [[[u64; 16usize]; 3usize]; 16usize],
+    pub step: [[[[u64; 16usize]; 3usize]; 16usize]; 2usize],
+    pub beside: [[u64; 16usize]; 2usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_graphs"][::core::mem::size_of::<tg_graphs>() - 6160usize];
+    ["Size of tg_graphs"][::core::mem::size_of::<tg_graphs>() - 12560usize];
     ["Alignment of tg_graphs"][::core::mem::align_of::<tg_graphs>() - 8usize];
     ["Offset of field: tg_graphs::idle"][::core::mem::offset_of!(tg_graphs, idle) - 0usize];
     ["Offset of field: tg_graphs::stages"][::core::mem::offset_of!(tg_graphs, stages) - 8usize];
     ["Offset of field: tg_graphs::step"][::core::mem::offset_of!(tg_graphs, step) - 16usize];
+    ["Offset of field: tg_graphs::beside"][::core::mem::offset_of!(tg_graphs, beside) - 12304usize];
 };
 unsafe extern "C" {
     pub fn tg_state_bytes(config: *const tg_config) -> u64;

@@ -7,8 +7,9 @@
 use super::buffer::Buffer;
 use super::exec::{Exec, LaunchedBy};
 use super::graph::Captured;
-use super::launch::{Argument, Kernel, Launch};
+use super::launch::{Address, Argument, Kernel, Launch};
 use super::module::{Module, failed};
+use super::ops::Bucket;
 use super::pinned::Pinned;
 use super::program::{StepAt, StepGraph, StepProgram, buckets, capture_step};
 use crate::backend::{Block, DeviceScheduler};
@@ -91,55 +92,158 @@ impl GpuScheduler {
         }
     }
 
-    /// Captures every stage's step of every bucket, for blocks and a table at these places.
+    fn places(&self) -> usize {
+        match self.runs_ahead() {
+            true => abi::TG_PLACES as usize,
+            false => 1,
+        }
+    }
+
+    /// Captures every stage's step of every bucket, for each place that a step may be in.
     ///
     /// # Errors
     /// What a program or the capture gives.
     ///
     /// # Safety
-    /// `at.state` is of a whole `tg_state`, `rings` of a `tg_rings` as the device sees it and `table` of a
-    /// `tg_graphs`, all alive and nobody else's whenever a graph runs, and so is what the programs use.
-    unsafe fn capture(
-        &self,
-        ladders: &Ladders,
-        slots: u32,
-        at: StepAt,
-        dispatch: &[Argument; 5],
-    ) -> Result<Vec<StepGraph>> {
-        let [_, rings, ..] = *dispatch;
-        let stages = self.programs.len();
+    /// The blocks in `at` are a whole `tg_state`, a `tg_rings` as the device sees it, the head of one and a `tg_graphs`,
+    /// all alive and nobody else's whenever a graph runs, and so is what the programs use.
+    unsafe fn capture(&self, ladders: &Ladders, slots: u32, at: &Blocks) -> Result<Vec<Placed>> {
         let mut graphs = vec![];
-        for (stage, program) in self.programs.iter().enumerate() {
-            for bucket in StepKind::ALL
-                .into_iter()
-                .flat_map(|k| buckets(ladders, k, slots))
-            {
-                let first = |stream: &CudaStream| match stage {
-                    0 => Ok(()),
-                    // SAFETY: the arguments are the kernel's, and the caller's promise.
-                    _ => unsafe {
-                        let arguments = [rings, Argument::U32(stage as u32)];
-                        self.begin_stage
-                            .launch(stream, self.launch_of(1), &arguments)
-                    },
-                };
-                let last = |stream: &CudaStream| match stage + 1 == stages {
-                    false => Ok(()),
-                    // SAFETY: likewise.
-                    true => unsafe {
-                        let launch = self.launch_of(abi::TG_DISPATCH_THREADS);
-                        self.dispatch.launch(stream, launch, dispatch)
-                    },
-                };
+        for place in 0..self.places() {
+            for stage in 0..self.programs.len() {
+                for kind in StepKind::ALL {
+                    for (column, bucket) in buckets(ladders, kind, slots).enumerate() {
+                        // SAFETY: the caller's promise.
+                        let graph = unsafe { self.capture_behind(stage, bucket, place, at) }?;
+                        graphs.push(Placed {
+                            place,
+                            column,
+                            beside: false,
+                            graph,
+                        });
+                    }
+                }
+            }
+            if !self.runs_ahead() {
+                continue;
+            }
+            for (column, bucket) in buckets(ladders, StepKind::Decode, slots).enumerate() {
                 // SAFETY: the caller's promise.
-                graphs.push(unsafe {
-                    let program = program.as_ref();
-                    capture_step(&self.stream, program, stage, bucket, at, first, last)
-                }?);
+                let graph = unsafe { self.capture_beside(bucket, place, at) }?;
+                graphs.push(Placed {
+                    place,
+                    column,
+                    beside: true,
+                    graph,
+                });
             }
         }
         Ok(graphs)
     }
+
+    /// One stage's step, with a dispatcher behind it where it is the last.
+    ///
+    /// # Safety
+    /// As for [`GpuScheduler::capture`].
+    unsafe fn capture_behind(
+        &self,
+        stage: usize,
+        bucket: Bucket,
+        place: usize,
+        at: &Blocks,
+    ) -> Result<StepGraph> {
+        let first = |stream: &CudaStream| match stage {
+            0 => Ok(()),
+            // SAFETY: the arguments are the kernel's, and the caller's promise.
+            _ => unsafe {
+                let arguments = [at.rings, Argument::U32(stage as u32)];
+                self.begin_stage
+                    .launch(stream, self.launch_of(1), &arguments)
+            },
+        };
+        let last = |stream: &CudaStream| match stage + 1 == self.programs.len() {
+            false => Ok(()),
+            // SAFETY: likewise.
+            true => unsafe {
+                let launch = self.launch_of(abi::TG_DISPATCH_THREADS);
+                let arguments = at.dispatch(abi::TG_DISPATCH_BEHIND);
+                self.dispatch.launch(stream, launch, &arguments)
+            },
+        };
+        let (stream, program) = (&self.stream, self.programs[stage].as_ref());
+        // SAFETY: the caller's promise.
+        unsafe { capture_step(stream, program, stage, bucket, at.step(place), first, last) }
+    }
+
+    /// A whole decode step, with a dispatcher beside it.
+    ///
+    /// # Safety
+    /// As for [`GpuScheduler::capture`].
+    unsafe fn capture_beside(
+        &self,
+        bucket: Bucket,
+        place: usize,
+        at: &Blocks,
+    ) -> Result<StepGraph> {
+        let refused = |error| failed("capturing a branch of a graph", error);
+        let side = self.context.new_stream().map_err(refused)?;
+        let event = || self.context.new_event(None).map_err(refused);
+        let (fork, join) = (event()?, event()?);
+        let first = |stream: &CudaStream| {
+            fork.record(stream).map_err(refused)?;
+            side.wait(&fork).map_err(refused)?;
+            let arguments = at.dispatch(abi::TG_DISPATCH_BESIDE);
+            // SAFETY: the arguments are the kernel's, and the caller's promise.
+            unsafe {
+                let launch = Launch::blocks(1, abi::TG_DISPATCH_THREADS);
+                self.dispatch.launch(&side, launch, &arguments)
+            }?;
+            join.record(&side).map_err(refused)
+        };
+        let last = |stream: &CudaStream| stream.wait(&join).map_err(refused);
+        let (stream, program) = (&self.stream, self.programs[0].as_ref());
+        // SAFETY: the caller's promise.
+        unsafe { capture_step(stream, program, 0, bucket, at.step(place), first, last) }
+    }
+}
+
+/// Where the dispatcher finds everything.
+struct Blocks {
+    state: Address,
+    rings: Argument,
+    head: Argument,
+    table: Argument,
+}
+
+impl Blocks {
+    fn step(&self, place: usize) -> StepAt {
+        let steps = offset_of!(abi::tg_state, steps) + place * size_of::<abi::tg_step>();
+        StepAt {
+            state: self.state,
+            step: self.state + steps as Address,
+        }
+    }
+
+    /// The dispatcher's arguments; `place` is a `TG_DISPATCH_*`.
+    fn dispatch(&self, place: u32) -> [Argument; 5] {
+        let state = Argument::Address(self.state);
+        [
+            state,
+            self.rings,
+            self.head,
+            self.table,
+            Argument::U32(place),
+        ]
+    }
+}
+
+/// A graph and where it stands in the table.
+struct Placed {
+    place: usize,
+    /// Of its kind's ladder.
+    column: usize,
+    beside: bool,
+    graph: StepGraph,
 }
 
 impl DeviceScheduler for GpuScheduler {
@@ -163,28 +267,22 @@ impl DeviceScheduler for GpuScheduler {
             "the table of graphs",
             size_of::<abi::tg_graphs>(),
         )?;
-        let at = StepAt {
+        let at = Blocks {
             state: state_block.at(0),
-            step: state_block.at(offset_of!(abi::tg_state, steps)),
-        };
-        let dispatch = |ran| {
-            [
-                Argument::Address(at.state),
-                Argument::Address(rings.device()),
-                Argument::Address(head.at(0)),
-                Argument::Address(table_block.at(0)),
-                Argument::U32(ran),
-            ]
+            rings: Argument::Address(rings.device()),
+            head: Argument::Address(head.at(0)),
+            table: Argument::Address(table_block.at(0)),
         };
         // SAFETY: all blocks, and the programs, live as long as the graphs made here: in `self`, which ends
         // what runs before it goes.
-        let graphs = unsafe { self.capture(ladders, slots, at, &dispatch(1)) }?;
+        let graphs = unsafe { self.capture(ladders, slots, &at) }?;
         let idle = {
             let _range = range(names().capture);
             Captured::capture(&self.stream, "the idle dispatcher", |stream| {
                 let launch = Launch::blocks(1, abi::TG_DISPATCH_THREADS);
+                let arguments = at.dispatch(abi::TG_DISPATCH_IDLE);
                 // SAFETY: the arguments are the kernel's; the blocks live as above.
-                unsafe { self.dispatch.launch(stream, launch, &dispatch(0)) }
+                unsafe { self.dispatch.launch(stream, launch, &arguments) }
             })?
         };
         let idle = Exec::new(&idle, LaunchedBy::Device)?;
@@ -194,14 +292,21 @@ impl DeviceScheduler for GpuScheduler {
             ..Default::default()
         };
         let mut steps = Vec::with_capacity(graphs.len());
-        for step in graphs {
-            let exec = Exec::new(&step.graph, LaunchedBy::Device)?;
-            let row = &mut table.step[step.stage][step.bucket.kind as usize];
-            let column = ladders
-                .of(step.bucket.kind)
-                .iter()
-                .position(|&r| r == step.bucket.rows);
-            row[column.expect("captured from this ladder")] = exec.device_handle();
+        for placed in graphs {
+            let Placed { place, column, .. } = placed;
+            let StepGraph {
+                stage,
+                bucket,
+                graph,
+                ..
+            } = placed.graph;
+            let exec = Exec::new(&graph, LaunchedBy::Device)?;
+            match placed.beside {
+                true => table.beside[place][column] = exec.device_handle(),
+                false => {
+                    table.step[place][stage][bucket.kind as usize][column] = exec.device_handle();
+                }
+            }
             steps.push(exec);
         }
         table_block.write(&self.stream, 0, bytes_of(&table))?;
@@ -214,6 +319,11 @@ impl DeviceScheduler for GpuScheduler {
             head,
         });
         Ok(Box::new(rings))
+    }
+
+    /// Where one graph is a whole step: the dispatcher beside it stands for all of it.
+    fn runs_ahead(&self) -> bool {
+        self.programs.len() == 1
     }
 
     fn launch(&mut self) -> Result<()> {
