@@ -177,7 +177,7 @@ typedef struct tg_trace {
 
 /* What the scheduler is doing, as of its last turn that changed something. Each word is written by itself, all
  * of them before `action` is released: a reader who wants several of one turn reads `steps` before and after.
- * A step runs while `action` is TG_ACTION_STEP; it is number steps - 1. */
+ * A step runs while `action` is TG_ACTION_STEP; it is number steps - 1, or the one before where two are in flight. */
 typedef struct tg_status {
   uint64_t steps;        /* composed so far */
   uint64_t start_ns;     /* clock of the turn that composed the newest, */
@@ -188,7 +188,8 @@ typedef struct tg_status {
   uint64_t running;      /* slots in use */
   uint64_t queue_depth;  /* requests seen and still waiting */
   uint64_t free_pages;
-  uint64_t pad[7];
+  uint64_t in_flight;    /* steps, as the newest was composed */
+  uint64_t pad[6];
 } tg_status;
 
 /* The block's head. Capacities are powers of two. */

@@ -51,6 +51,7 @@ TG_FN void tg_post_status(const tg_state *state, tg_rings *rings, uint32_t compo
     tg_store(&status->kind, outcome->kind);
     tg_store(&status->bucket_rows, state->config.bucket_rows[outcome->kind][outcome->bucket]);
     tg_store(&status->rows, outcome->rows);
+    tg_store(&status->in_flight, outcome->steps_in_flight);
     tg_store(&status->steps, state->steps_composed);
   }
   tg_store(&status->running, outcome->running);

@@ -291,7 +291,8 @@ pub struct tg_status {
     pub running: u64,
     pub queue_depth: u64,
     pub free_pages: u64,
-    pub pad: [u64; 7usize],
+    pub in_flight: u64,
+    pub pad: [u64; 6usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -309,7 +310,9 @@ const _: () = {
         [::core::mem::offset_of!(tg_status, queue_depth) - 56usize];
     ["Offset of field: tg_status::free_pages"]
         [::core::mem::offset_of!(tg_status, free_pages) - 64usize];
-    ["Offset of field: tg_status::pad"][::core::mem::offset_of!(tg_status, pad) - 72usize];
+    ["Offset of field: tg_status::in_flight"]
+        [::core::mem::offset_of!(tg_status, in_flight) - 72usize];
+    ["Offset of field: tg_status::pad"][::core::mem::offset_of!(tg_status, pad) - 80usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
