@@ -12,7 +12,6 @@
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailgraph::backend::cuda::ahead::HostAhead;
 use tailgraph::backend::cuda::gpu::OpenGpu;
@@ -21,6 +20,7 @@ use tailgraph::backend::cuda::model::{InOrder, Placement, programs};
 use tailgraph::backend::cuda::program::StepProgram;
 use tailgraph::backend::cuda::scheduler::GpuScheduler;
 use tailgraph::backend::{StageBackend, StepView};
+use tailgraph::bench::host::Busy;
 use tailgraph::error::{Error, Result};
 use tailgraph::model::{DType, Model, ModelSource};
 use tailgraph::plan::{EngineOptions, GraphFile, Limits, RingCapacities};
@@ -92,7 +92,7 @@ struct Job<'a> {
     model: &'a Model,
     dtype: DType,
     steps: usize,
-    busy: usize,
+    busy: u32,
 }
 
 fn main() -> Result<()> {
@@ -121,7 +121,7 @@ fn main() -> Result<()> {
         model: &model,
         dtype: element,
         steps: number(0, 140)?,
-        busy: number(1, 0)?,
+        busy: u32::try_from(number(1, 0)?).map_err(|_| usage())?,
     };
     let done = |what: &str| eprintln!("{what} after {:.1} s", start.elapsed().as_secs_f64());
     done("loaded");
@@ -235,7 +235,10 @@ impl Job<'_> {
         let host_idle = self.batches(&mut engine)?;
         let host_busy = match self.busy {
             0 => None,
-            threads => Some(beside(threads, || self.batches(&mut engine))?),
+            threads => {
+                let _busy = Busy::new(threads);
+                Some(self.batches(&mut engine)?)
+            }
         };
         Ok(Way {
             load_ms,
@@ -343,23 +346,6 @@ impl StageBackend for Bare {
         }
         Ok(())
     }
-}
-
-/// Runs `work` beside `threads` threads that spin.
-fn beside<T>(threads: usize, work: impl FnOnce() -> T) -> T {
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
-                    std::hint::black_box(0);
-                }
-            });
-        }
-        let result = work();
-        done.store(true, Ordering::Relaxed);
-        result
-    })
 }
 
 /// Of the steps that all sequences are in, without the first ones.

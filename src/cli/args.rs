@@ -1,7 +1,9 @@
 //! The command line as clap sees it: what may be written, not yet what it means ([`super::settings`] checks).
 
+use super::bench::args::BenchCommand;
 use super::doctor::DoctorArgs;
 use super::inspect::InspectArgs;
+use super::profile::ProfileArgs;
 use crate::io::fields::{MIN_P, REPETITION_PENALTY, TEMPERATURE, TOP_P, parse_seed};
 use crate::io::row::{MAX_LOGPROBS, MAX_NEW_TOKENS, MAX_TIMEOUT_MS, Options};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -23,12 +25,20 @@ pub enum Command {
     Generate(Box<GenerateArgs>),
     /// Compute the logits of token arrays, or compare them with expected ones
     Score(Box<ScoreArgs>),
-    /// Show the plan of a model: operations, shapes, bytes, roofline times
+    /// Measure throughput and latency over launch ways, batches, lengths and types, or compare two measurements
+    Bench(Box<BenchCommand>),
+    /// Show the plan of a model: operations, shapes, bytes, roofline times; and, with --device cuda, its captured graphs
     Inspect(Box<InspectCommand>),
+    /// Run a command under Nsight Systems or Nsight Compute, or print how to
+    Profile(ProfileArgs),
     /// Write a random preset to disk as a checkpoint
     Synth(SynthArgs),
     /// Run a recorded schedule again and compare the tokens
     Replay(ReplayArgs),
+    /// Run a job, or take a recording of one, and write a timeline that ui.perfetto.dev opens
+    Trace(Box<TraceArgs>),
+    /// Make one HTML page of measurements and timelines
+    Report(ReportArgs),
     /// Say what this machine and this build can do, and what to do about each problem
     Doctor(Box<DoctorCommand>),
     /// Print completions for a shell
@@ -316,18 +326,72 @@ pub struct ReplayArgs {
 }
 
 #[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct TraceArgs {
+    /// Prompts; their texts are printed as `generate` does
+    #[arg(value_name = "PROMPT", conflicts_with_all = ["input", "from"])]
+    pub prompts: Vec<String>,
+    /// The trace, as JSON of Chrome's trace event format
+    #[arg(long, short, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Run nothing: make the trace of a run that `generate --record` or `score --record` kept
+    #[arg(long, value_name = "RECORD", conflicts_with_all = ["model", "input", "answers", "record"])]
+    pub from: Option<PathBuf>,
+    /// Rows as JSON lines, as `generate` takes them [default: standard input]
+    #[arg(long, short, value_name = "FILE|-")]
+    pub input: Option<PathBuf>,
+    /// Where the answers go, as of `generate --output` [default: standard output]
+    #[arg(long, value_name = "FILE|-")]
+    pub answers: Option<PathBuf>,
+    /// No progress and no summary on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub record: RecordArg,
+    /// A checkpoint's directory, or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b or a path to a
+    /// config.json
+    #[arg(
+        long,
+        value_name = "DIR|random:PRESET[@SEED]",
+        help_heading = "Model and device",
+        required_unless_present = "from"
+    )]
+    pub model: Option<String>,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct ReportArgs {
+    /// JSON of `bench`, of the measurements in profiles/, or of `trace`
+    #[arg(value_name = "FILE", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The page
+    #[arg(long, short, value_name = "FILE.html")]
+    pub output: PathBuf,
+    /// The page's title
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "tailgraph: what was measured"
+    )]
+    pub title: String,
+}
+
+#[derive(Debug, Clone, Args)]
 pub struct InspectCommand {
     #[command(flatten)]
     pub inspect: InspectArgs,
     #[command(flatten)]
     pub model: ModelArg,
     #[command(flatten)]
-    pub precision: PrecisionArgs,
+    pub run: RunArgs,
     #[command(flatten)]
-    pub buckets: BucketArgs,
-    /// Layer ranges that run as a pipeline
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub stages: Option<u32>,
+    pub engine: EngineArgs,
 }
 
 #[derive(Debug, Clone, Args)]

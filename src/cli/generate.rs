@@ -16,18 +16,27 @@ use crate::io::row::Options;
 use crate::io::source::Source;
 use crate::model::ModelSource;
 use crate::telemetry::{Progress, say, warn};
+use crate::trace::{About, Live};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use std::time::Instant;
 
 /// Rows read and tokenized ahead of the device.
 const READ_AHEAD: usize = 64;
 /// Rows in flight or waiting to be written in order, at most.
 const WINDOW: u64 = 1024;
 
-pub fn run(mut args: GenerateArgs) -> Result<Exit> {
+pub fn run(args: GenerateArgs) -> Result<Exit> {
+    serve(args, None).map(|(exit, _)| exit)
+}
+
+/// Runs the job, and writes a trace of it where there is one to write. What the trace says of itself comes back if the
+/// job came to its end.
+pub(super) fn serve(mut args: GenerateArgs, trace: Option<&Path>) -> Result<(Exit, Option<About>)> {
+    let began = Instant::now();
     let target = args.run.target()?;
     let source = ModelSource::parse(&args.model.model)?;
     let opened = Opened::new(
@@ -46,11 +55,12 @@ pub fn run(mut args: GenerateArgs) -> Result<Exit> {
     let lines = open_input(&mut args)?;
     // Before the weights: what cannot be written is said at once.
     let (output, kept) = open_output(args.output.as_deref(), args.resume, style)?;
-    let record = args.record.create()?;
+    let mut keep = args.record.create()?;
+    keep.trace = trace.map(|path| Live::create(path, began)).transpose()?;
     let rules = rules(&args, &opened);
     let settings = settings_hash(&opened.source, &rules);
 
-    let mut serving = opened.start(&None, record)?;
+    let mut serving = opened.start(&None, keep)?;
     let interrupt = interrupt::flag()?;
     let mut source = Source::new(lines, rules, codec.clone(), kept, settings, Box::new(warn));
     let (send, rows) = sync_channel(READ_AHEAD);
@@ -73,10 +83,11 @@ pub fn run(mut args: GenerateArgs) -> Result<Exit> {
         interrupt: &interrupt,
     };
     let summary = job.run(&mut serving)?;
-    if summary.failure.is_none() {
-        serving.finish()?;
-    }
-    finish(&args, summary)
+    let about = match summary.failure {
+        None => serving.finish()?,
+        Some(_) => None,
+    };
+    Ok((finish(&args, summary)?, about))
 }
 
 fn finish(args: &GenerateArgs, summary: Summary) -> Result<Exit> {

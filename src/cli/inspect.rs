@@ -1,24 +1,30 @@
-//! `inspect`: a plan with each operation's shapes, bytes, FLOPs and roofline time, as a table, JSON or a graph.
+//! `inspect`: a plan with each operation's shapes, bytes, FLOPs and roofline time, and its graphs as a GPU was given
+//! them, as tables, JSON or pictures.
 
 mod dot;
+pub mod graphs;
 mod json;
+mod svg;
 mod text;
 
+use super::profile::kind_parser;
 use crate::error::{Error, Result};
 use crate::model::DType;
 use crate::plan::cost::op_cost;
-use crate::plan::gpu::{Bound, GPUS};
+use crate::plan::gpu::{Bound, GPUS, H200};
 use crate::plan::{Cost, Gpu, OpKind, Plan, Precision, Stage, StepKind, StepShape};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use graphs::OnGpu;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 /// The flags of `inspect` alone; model, type and bucket file are shared ones.
 #[derive(Debug, Clone, Args)]
 pub struct InspectArgs {
-    /// The GPU whose roofline times are shown
-    #[arg(long, value_name = "NAME", default_value = "h200", value_parser = gpu_parser())]
-    pub gpu: &'static Gpu,
+    /// The GPU whose roofline times are shown [default: that of --device where it is known, else h200]
+    #[arg(long, value_name = "NAME", value_parser = gpu_parser())]
+    pub gpu: Option<&'static Gpu>,
     /// The kind of step
     #[arg(long, value_name = "KIND", default_value = "decode", value_parser = kind_parser())]
     pub kind: StepKind,
@@ -34,6 +40,18 @@ pub struct InspectArgs {
     /// How to print it
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
+    /// Short for --format json
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+    /// The stage of --dot and --svg, which show the first of --rows
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub stage: usize,
+    /// Write the stage's graph for Graphviz: the driver's with --device cuda, else the plan's
+    #[arg(long, value_name = "FILE")]
+    pub dot: Option<PathBuf>,
+    /// Draw the stage's graph
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -50,37 +68,66 @@ fn gpu_parser() -> impl TypedValueParser<Value = &'static Gpu> {
     PossibleValuesParser::new(GPUS.map(|gpu| gpu.name)).try_map(|name| Gpu::by_name(&name))
 }
 
-fn kind_parser() -> impl TypedValueParser<Value = StepKind> {
-    PossibleValuesParser::new(StepKind::ALL.map(StepKind::name)).try_map(|name| {
-        StepKind::ALL
-            .into_iter()
-            .find(|kind| kind.name() == name)
-            .ok_or_else(|| format!("unknown kind '{name}'"))
-    })
-}
-
 impl InspectArgs {
-    /// Prints `plan` to `out`.
+    /// Prints `plan` to `out`, with what a GPU was given for it where one was asked, and writes the files asked for, but
+    /// for a driver's --dot.
     ///
     /// # Errors
-    /// [`Error::Usage`] for rows that no bucket holds, [`Error::Io`] where `out` cannot be written.
-    pub fn run(&self, plan: &Plan, precision: Precision, out: &mut dyn Write) -> Result<()> {
+    /// [`Error::Usage`] for rows that no bucket holds or a stage that there is not, [`Error::Io`] where `out` or a file
+    /// cannot be written.
+    pub fn run(
+        &self,
+        plan: &Plan,
+        precision: Precision,
+        on_gpu: Option<&OnGpu>,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        let known = on_gpu.and_then(OnGpu::known);
         let view = View {
             plan,
             precision,
-            gpu: self.gpu,
+            gpu: self.gpu.or(known).unwrap_or(&H200),
             kind: self.kind,
             context: self.context,
             rows: self.rows(plan)?,
             each_layer: self.layers,
+            on_gpu,
         };
+        let picture = self.picture(plan)?;
+        if let (Some(path), None) = (&self.dot, on_gpu) {
+            file(path, |out| dot::write(&view, out))?;
+        }
+        if let Some(path) = &self.svg {
+            file(path, |out| svg::write(&view, picture, out))?;
+        }
         match self.format {
+            _ if self.json => json::write(&view, out),
             Format::Text => text::write(&view, out),
             Format::Json => json::write(&view, out),
             Format::Dot => dot::write(&view, out),
         }
         .and_then(|()| out.flush())
         .map_err(|source| Error::io("standard output", source))
+    }
+
+    /// What --dot and --svg show.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn picture(&self, plan: &Plan) -> Result<Picture> {
+        let (stage, stages) = (self.stage, plan.stages.len());
+        if stage >= stages {
+            return Err(Error::Usage(format!(
+                "--stage {stage}: expected 0 to {}, the stages of this plan",
+                stages - 1
+            )));
+        }
+        let rows = self.rows(plan)?.first().copied().unwrap_or(1);
+        Ok(Picture {
+            stage,
+            kind: self.kind,
+            rows: plan.ladders.bucket(self.kind, rows).unwrap_or(rows),
+        })
     }
 
     /// The rows asked for, or the default ones.
@@ -104,6 +151,23 @@ impl InspectArgs {
     }
 }
 
+/// One graph: a stage's step of one bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Picture {
+    pub stage: usize,
+    pub kind: StepKind,
+    /// Of the bucket.
+    pub rows: u32,
+}
+
+/// Writes a file whole.
+fn file(path: &Path, write: impl FnOnce(&mut dyn Write) -> Written) -> Result<()> {
+    let mut text = Vec::new();
+    write(&mut text)
+        .and_then(|()| std::fs::write(path, text))
+        .map_err(|source| Error::io(path, source))
+}
+
 /// What is shown.
 struct View<'a> {
     plan: &'a Plan,
@@ -113,6 +177,7 @@ struct View<'a> {
     context: u32,
     rows: Vec<u32>,
     each_layer: bool,
+    on_gpu: Option<&'a OnGpu>,
 }
 
 /// Operations of one kind in a stage, all with the same shapes.

@@ -3,31 +3,39 @@
 //! - [`args`]: the one clap definition, which completions and the man page come from too
 //! - [`settings`]: flags that several commands share, checked; [`open`]: a model with its sizes, text and engine
 //! - [`generate`], [`score`]: the two commands that run a model; [`job`] and [`scoring`] are their loops
+//! - [`bench`]: measures; the measuring itself is [`crate::bench`]
 //! - [`replay`]: a recorded run once more; `recording` is what `--record` puts around an engine
+//! - [`trace`]: a job, or a recording of one, as a timeline; [`report`]: measurements and timelines as a page
 //! - [`device`]: what those loops ask of an engine, so that they can be tested without one
-//! - [`inspect`], [`doctor`]: print what the plan knows; tables are laid out by `table`
+//! - [`inspect`], [`doctor`]: print what the plan knows; tables are laid out by `table`. `inspecting` asks a GPU besides
+//! - [`profile`]: a command under Nsight
 //! - [`pages`]: completions and manual pages
 //!
 //! Top of the arrows: may use everything, nothing uses it but `main`.
 
 pub mod args;
+pub mod bench;
 mod codec;
 pub mod device;
 pub mod doctor;
 mod generate;
 pub mod inspect;
+mod inspecting;
 mod interrupt;
 pub mod job;
 mod open;
 mod pages;
+pub mod profile;
 mod recording;
 mod replay;
+mod report;
 mod score;
 pub mod scoring;
 mod settings;
 mod synth;
 mod table;
 mod target;
+mod trace;
 
 use crate::error::{Error, Result};
 use args::{Cli, Command};
@@ -43,8 +51,12 @@ pub fn run() -> Result<Exit> {
     match Cli::parse().command {
         Command::Generate(args) => generate::run(*args),
         Command::Score(args) => score::run(&args),
-        Command::Inspect(args) => settings::inspect(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Inspect(args) => inspecting::run(&args),
         Command::Replay(args) => replay::run(args),
+        Command::Trace(args) => trace::run(*args),
+        Command::Report(args) => report::run(&args),
+        Command::Profile(args) => profile::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Doctor(args) => settings::doctor(&args),
         Command::Completions { shell } => pages::completions(shell),

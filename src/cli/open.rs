@@ -1,22 +1,24 @@
 //! A model on its way to an engine: first what is cheap and finds mistakes, then the weights.
 
 use super::args::{EngineArgs, RunArgs};
-use super::recording::Serving;
+use super::recording::{Keep, Serving};
 use super::settings;
 use super::target::Target;
-use crate::backend::{SharedSink, cpu};
+use crate::backend::{SharedSink, StageBackend, cpu};
 use crate::error::Result;
-use crate::io::record::{Header, VERSION, Writer};
+use crate::io::record::{Header, VERSION};
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
 use crate::plan::{EngineOptions, Limits, Plan};
 use crate::runtime::Engine;
+use crate::telemetry::phases::{Phase, phase};
 use crate::telemetry::warn;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A model whose configuration is read and whose sizes fit, without its weights.
 pub struct Opened {
     pub source: ModelSource,
-    target: Target,
+    pub target: Target,
     pub config: Arc<ModelConfig>,
     pub generation: GenerationConfig,
     pub plan: Plan,
@@ -60,10 +62,10 @@ impl Opened {
         })
     }
 
-    /// Loads the weights and starts an engine on them, whose run goes to `record` where there is one.
-    pub fn start(&self, sink: &SharedSink, record: Option<Writer>) -> Result<Serving> {
-        let engine = self.engine(sink, record.is_some())?;
-        let header = |engine: &Engine| Header {
+    /// Loads the weights and starts an engine on them, whose run is kept as `keep` says.
+    pub fn start(&self, sink: &SharedSink, mut keep: Keep) -> Result<Serving> {
+        let engine = self.engine_kept(sink, &mut keep)?;
+        let header = Header {
             version: VERSION,
             model: self.source.to_string(),
             device: self.target.device().to_owned(),
@@ -71,25 +73,47 @@ impl Opened {
             launch: self.target.launch(),
             engine: engine.shape().clone(),
         };
-        match record {
-            None => Ok(Serving::plain(engine)),
-            Some(writer) => Serving::recorded(header(&engine), engine, writer),
-        }
+        Serving::new(header, engine, keep)
     }
 
-    fn engine(&self, sink: &SharedSink, record: bool) -> Result<Engine> {
+    fn engine_kept(&self, sink: &SharedSink, keep: &mut Keep) -> Result<Engine> {
+        let start = Instant::now();
+        let model = load(&self.source)?;
+        let loaded = Instant::now();
+        let timed = |stages| match &keep.trace {
+            Some(trace) => trace.timed(stages),
+            None => stages,
+        };
+        let engine = self.engine_with(&model, sink, keep.turns(), timed)?;
+        if let Some(trace) = &mut keep.trace {
+            trace.phase("load", (start, loaded))?;
+            trace.phase("start the engine", (loaded, Instant::now()))?;
+        }
+        Ok(engine)
+    }
+
+    /// Starts an engine on weights that are loaded already.
+    pub fn engine_of(&self, model: &Arc<Model>, sink: &SharedSink, record: bool) -> Result<Engine> {
+        self.engine_with(model, sink, record, |stages| stages)
+    }
+
+    fn engine_with(
+        &self,
+        model: &Arc<Model>,
+        sink: &SharedSink,
+        record: bool,
+        wrap: impl FnOnce(Vec<Box<dyn StageBackend>>) -> Vec<Box<dyn StageBackend>>,
+    ) -> Result<Engine> {
         let options = EngineOptions {
             record,
             ..self.options
         };
-        let model = Model::load(&self.source)?;
-        for warning in &model.warnings {
-            warn(warning);
-        }
         match &self.target {
             Target::Cpu { .. } => {
-                let stages = cpu::stages(&Arc::new(model), &self.plan, &options, sink)?;
-                Engine::start(stages, &self.plan.ladders, &options)
+                let loading = phase(Phase::Load);
+                let stages = cpu::stages(model, &self.plan, &options, sink)?;
+                drop(loading);
+                Engine::start(wrap(stages), &self.plan.ladders, &options)
             }
             #[cfg(feature = "cuda")]
             Target::Gpu {
@@ -99,11 +123,20 @@ impl Opened {
                 step_timeout,
             } => {
                 let mut engine =
-                    Engine::on_gpu(gpu, &model, &self.plan, &options, *dtype, *launch, sink)?;
+                    Engine::on_gpu(gpu, model, &self.plan, &options, *dtype, *launch, sink)?;
                 engine.watch(*step_timeout);
                 engine.launch()?;
                 Ok(engine)
             }
         }
     }
+}
+
+/// The model's weights, whose warnings go to standard error.
+pub fn load(source: &ModelSource) -> Result<Arc<Model>> {
+    let model = Model::load(source)?;
+    for warning in &model.warnings {
+        warn(warning);
+    }
+    Ok(Arc::new(model))
 }

@@ -1,4 +1,5 @@
-//! An engine as the loops use it, with everything that goes in and comes out kept where `--record` asks for it.
+//! An engine as the loops use it, with everything that goes in and comes out kept where `--record` or `trace` asks for
+//! it.
 
 use super::args::RecordArg;
 use super::device::Device;
@@ -7,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::io::record::{Done, Header, Line, Turn, Writer};
 use crate::runtime::{Engine, EngineStatus, Event, Request};
 use crate::sys::abi;
+use crate::trace::{About, Live};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -16,8 +18,11 @@ const END_LIMIT: Duration = Duration::from_secs(20);
 
 impl RecordArg {
     /// Makes the file.
-    pub fn create(&self) -> Result<Option<Writer>> {
-        self.record.as_deref().map(Writer::create).transpose()
+    pub fn create(&self) -> Result<Keep> {
+        Ok(Keep {
+            record: self.record.as_deref().map(Writer::create).transpose()?,
+            trace: None,
+        })
     }
 
     /// Refuses to write over the other files of a run.
@@ -32,49 +37,118 @@ impl RecordArg {
     }
 }
 
-/// A started engine, and its recording where there is one.
+/// Where a run is kept, if anywhere.
+#[derive(Default)]
+pub struct Keep {
+    pub record: Option<Writer>,
+    pub trace: Option<Live>,
+}
+
+impl Keep {
+    /// All of a run's turns are wanted.
+    pub fn turns(&self) -> bool {
+        self.record.is_some() || self.trace.is_some()
+    }
+}
+
+/// A started engine, and what is kept of its run.
 pub struct Serving {
     engine: Engine,
     record: Option<Recorder>,
 }
 
 struct Recorder {
-    out: Writer,
+    keep: Keep,
     done: Done,
     /// The scheduler's last turn is on record.
     ended: bool,
 }
 
 impl Recorder {
+    fn put(&mut self, line: &Line) -> Result<()> {
+        match &mut self.keep.record {
+            Some(out) => out.put(line),
+            None => Ok(()),
+        }
+    }
+
     /// Takes all trace records that are there.
     fn turns(&mut self, engine: &mut Engine) -> Result<()> {
-        while let Some(record) = engine.next_trace() {
-            self.out.put(&Line::Turn(Box::new(Turn::from(&record))))?;
+        loop {
+            let before = Instant::now();
+            let Some(record) = engine.next_trace() else {
+                return Ok(());
+            };
+            let turn = Turn::from(&record);
+            if let Some(trace) = &mut self.keep.trace {
+                trace.turn(turn.clone(), (before, Instant::now()))?;
+            }
+            self.put(&Line::Turn(Box::new(turn)))?;
             self.done.turns += 1;
             self.ended |= record.outcome.action == abi::TG_ACTION_DONE;
         }
-        Ok(())
     }
 
-    fn event(&mut self, event: &Event) -> Result<()> {
-        self.done.tokens += u64::from(matches!(event, Event::Token { .. }));
-        self.out.put(&Line::from(event))
+    fn request(&mut self, number: u64, request: &Request, before: Instant) -> Result<()> {
+        let line = Line::Request(Box::new(request.clone()));
+        self.put(&line)?;
+        match &mut self.keep.trace {
+            Some(trace) => trace.submitted(number, line, (before, Instant::now())),
+            None => Ok(()),
+        }
+    }
+
+    fn cancel(&mut self, request: u64, before: Instant) -> Result<()> {
+        let line = Line::Cancel(request);
+        self.put(&line)?;
+        match &mut self.keep.trace {
+            Some(trace) => trace.cancelled(request, line, (before, Instant::now())),
+            None => Ok(()),
+        }
+    }
+
+    /// The host looked for an event since `before`.
+    fn looked(&mut self, event: Option<&Event>, before: Instant) -> Result<()> {
+        let line = event.map(Line::from);
+        self.done.tokens += u64::from(matches!(line, Some(Line::Token(_))));
+        if let Some(line) = &line {
+            self.put(line)?;
+        }
+        match &mut self.keep.trace {
+            Some(trace) => trace.looked(line, (before, Instant::now())),
+            None => Ok(()),
+        }
+    }
+
+    /// The run is over. What its trace says of itself, where there is one.
+    fn finish(self) -> Result<Option<About>> {
+        let Self { keep, done, .. } = self;
+        let done = Line::Done(done);
+        if let Some(mut out) = keep.record {
+            out.put(&done)?;
+            out.flush()?;
+        }
+        keep.trace.map(|trace| trace.finish(done)).transpose()
     }
 }
 
 impl Serving {
-    pub fn plain(engine: Engine) -> Self {
-        Self {
-            engine,
-            record: None,
+    /// `engine` was started with [`crate::plan::EngineOptions::record`] where turns are kept.
+    pub fn new(header: Header, engine: Engine, mut keep: Keep) -> Result<Self> {
+        if !keep.turns() {
+            return Ok(Self {
+                engine,
+                record: None,
+            });
         }
-    }
-
-    /// `engine` was started with [`crate::plan::EngineOptions::record`].
-    pub fn recorded(header: Header, engine: Engine, mut out: Writer) -> Result<Self> {
-        out.put(&Line::Header(Box::new(header)))?;
+        if let Some(out) = &mut keep.record {
+            out.put(&Line::Header(Box::new(header.clone())))?;
+        }
+        if let Some(trace) = &mut keep.trace {
+            trace.begin(header, engine.clock_zero())?;
+        }
         let record = Recorder {
-            out,
+            keep,
             done: Done {
                 turns: 0,
                 tokens: 0,
@@ -87,20 +161,23 @@ impl Serving {
         })
     }
 
-    /// With every request ended: waits for the scheduler's end where that is recorded, and ends the engine.
+    /// With every request ended: waits for the scheduler's end where that is kept, and ends the engine.
     ///
     /// # Errors
-    /// The recording cannot be written, or the scheduler does not end.
-    pub fn finish(mut self) -> Result<()> {
+    /// What is kept cannot be written, or the scheduler does not end.
+    pub fn finish(mut self) -> Result<Option<About>> {
         let Some(mut record) = self.record.take() else {
-            return Ok(());
+            return Ok(None);
         };
+        if let Some(trace) = &mut record.keep.trace {
+            trace.draining()?;
+        }
         self.engine.drain();
         let start = Instant::now();
         while !record.ended {
-            if let Some(event) = self.engine.next_event(EVENT_POLL)? {
-                record.event(&event)?;
-            }
+            let before = Instant::now();
+            let event = self.engine.next_event(EVENT_POLL)?;
+            record.looked(event.as_ref(), before)?;
             record.turns(&mut self.engine)?;
             if start.elapsed() > END_LIMIT {
                 return Err(Error::Runtime(format!(
@@ -108,33 +185,36 @@ impl Serving {
                 )));
             }
         }
-        record.out.put(&Line::Done(record.done.clone()))?;
-        record.out.flush()
+        record.finish()
     }
 }
 
 impl Device for Serving {
     fn try_submit(&mut self, request: &Request) -> Result<Option<u64>> {
+        let before = Instant::now();
         let number = self.engine.try_submit(request)?;
-        if let (Some(record), Some(_)) = (&mut self.record, number) {
-            record.out.put(&Line::Request(Box::new(request.clone())))?;
+        if let (Some(record), Some(number)) = (&mut self.record, number) {
+            record.request(number, request, before)?;
         }
         Ok(number)
     }
 
     fn cancel(&mut self, request: u64) -> bool {
-        if let Some(record) = &mut self.record {
+        let before = Instant::now();
+        let taken = self.engine.cancel(request);
+        match &mut self.record {
             // A file that cannot be written says so with its next line; a cancel may come twice.
-            return self.engine.cancel(request) && record.out.put(&Line::Cancel(request)).is_ok();
+            Some(record) if taken => record.cancel(request, before).is_ok(),
+            _ => taken,
         }
-        self.engine.cancel(request)
     }
 
     fn next_event(&mut self, wait: Duration) -> Result<Option<Event>> {
+        let before = Instant::now();
         let event = self.engine.next_event(wait);
         if let Some(record) = &mut self.record {
-            if let Ok(Some(event)) = &event {
-                record.event(event)?;
+            if let Ok(event) = &event {
+                record.looked(event.as_ref(), before)?;
             }
             record.turns(&mut self.engine)?;
         }

@@ -82,7 +82,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .unwrap_or(1);
     limits.max_context = limits.max_context.or(Some(longest));
     let opened = Opened::new(source, target, &args.run, &args.engine, &limits, true)?;
-    let record = args.record.create()?;
+    let keep = args.record.create()?;
     let sink = Arc::new(ScoreSink::new(
         targets,
         config.vocab_size,
@@ -90,7 +90,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         comparison,
         logprobs,
     ));
-    let mut serving = opened.start(&Some(sink.clone()), record)?;
+    let mut serving = opened.start(&Some(sink.clone()), keep)?;
     let interrupt = interrupt::flag()?;
 
     let served: Vec<&Entry> = entries.iter().filter(|e| e.sample.is_ok()).collect();
@@ -169,7 +169,8 @@ fn say_rate(prompts: &[&[u32]], seconds: f64) {
     ));
 }
 
-fn tolerance(dtype: DType) -> f64 {
+/// Relative error that `--expect` allows where nobody says otherwise.
+pub(super) fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F32 => 1e-4,
         DType::BF16 | DType::F16 => 5e-2,

@@ -3,7 +3,7 @@
 #[cfg(feature = "cuda")]
 mod gpu;
 
-use super::args::{BucketArgs, DoctorCommand, Dtype, EngineArgs, InspectCommand, PrecisionArgs};
+use super::args::{BucketArgs, DoctorCommand, Dtype, EngineArgs, PrecisionArgs};
 use super::doctor::Subject;
 use super::target::Target;
 use super::{Exit, print};
@@ -15,9 +15,6 @@ use crate::plan::cost::Precision;
 use crate::plan::memory::{MemoryPlan, WeightPlacement};
 use crate::plan::{GraphFile, Limits, Plan};
 use std::sync::Arc;
-
-/// Element type of published weights: what `inspect` takes a checkpoint's to be.
-const CHECKPOINT: DType = DType::BF16;
 
 impl PrecisionArgs {
     /// `--dtype` or `--fp16`; `None` where neither is given.
@@ -91,23 +88,6 @@ pub fn memory(
             gpu::memory(source, *launch, plan, precision, limits, budget, delivers)
         }
     }
-}
-
-/// The `inspect` command.
-pub fn inspect(args: &InspectCommand) -> Result<Exit> {
-    let source = ModelSource::parse(&args.model.model)?;
-    let (config, _) = source.config()?;
-    let limits = Limits {
-        stages: args.stages.map(|stages| stages as usize),
-        ..Limits::default()
-    };
-    let plan = plan(&Arc::new(config), &args.buckets, &limits)?;
-    let dtype = args.precision.dtype().unwrap_or(DType::BF16);
-    let mut out = Vec::new();
-    args.inspect
-        .run(&plan, Precision::new(dtype, CHECKPOINT), &mut out)?;
-    print(&out)?;
-    Ok(Exit::Done)
 }
 
 /// The `doctor` command.

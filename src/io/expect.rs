@@ -174,6 +174,11 @@ impl Comparison {
             && self.disagreements.iter().all(|d| d.tie)
     }
 
+    /// Positions whose top-1 token is the expected one, and positions compared.
+    pub fn agreement(&self) -> (u64, u64) {
+        (self.agreeing, self.prompts.iter().map(|p| p.compared).sum())
+    }
+
     /// The report, several lines, the verdict last.
     pub fn report(&self) -> String {
         let mut out = String::new();
@@ -181,7 +186,7 @@ impl Comparison {
             out.push_str(&text);
             out.push('\n');
         };
-        let positions: u64 = self.prompts.iter().map(|p| p.compared).sum();
+        let (agreeing, positions) = self.agreement();
         let (ties, wrong): (Vec<_>, Vec<_>) = self.disagreements.iter().partition(|d| d.tie);
         for (what, list) in [("tie", &ties), ("disagrees", &wrong)] {
             for d in list.iter().take(SHOWN_AT_MOST) {
@@ -192,8 +197,7 @@ impl Comparison {
             }
         }
         line(format!(
-            "top-1 agreement {}/{positions}, ties {}",
-            self.agreeing,
+            "top-1 agreement {agreeing}/{positions}, ties {}",
             ties.len()
         ));
         if let Some(l) = &self.largest {

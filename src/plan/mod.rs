@@ -6,12 +6,14 @@
 //! - [`params`], [`cost`], [`gpu`]: an operation's weights, bytes and FLOPs, and the time they need at least
 //! - [`options`], [`memory`], [`budget`]: the sizes an engine starts with, and whether they fit
 //! - [`device`]: the same for a GPU; [`arena`], [`state`]: its activations, and what sequences keep there
+//! - [`captured`]: graphs as a GPU was given them, as data
 //! - [`bytes`]: sizes as people write them
 
 pub mod arena;
 pub mod budget;
 pub mod build;
 pub mod bytes;
+pub mod captured;
 pub mod cost;
 pub mod device;
 pub mod gpu;

@@ -10,8 +10,9 @@ use crate::backend::cuda::mirror::mirror_bytes;
 use crate::backend::cuda::model::{InOrder, Placement, programs};
 use crate::backend::cuda::program::StepProgram;
 use crate::backend::cuda::scheduler::{GpuScheduler, table_bytes};
+use crate::backend::cuda::survey::Survey;
 use crate::backend::{LogitsSink, SharedSink, StageBackend};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{DType, Model};
 use crate::plan::arena::logits_rows;
 use crate::plan::device::Overheads;
@@ -38,8 +39,8 @@ impl Engine {
     /// one after the other, so one step is in flight (two where the host runs ahead), whatever the options say.
     ///
     /// # Errors
-    /// [`crate::Error::Usage`] for what the GPU path does not take; [`crate::Error::Memory`] where there is too little;
-    /// [`crate::Error::Runtime`] for what the driver refuses.
+    /// [`Error::Usage`] for what the GPU path does not take; [`Error::Memory`] where there is too little;
+    /// [`Error::Runtime`] for what the driver refuses.
     pub fn on_gpu(
         gpu: &OpenGpu,
         model: &Model,
@@ -94,7 +95,7 @@ impl Engine {
 /// sink, so that requests may ask for logits.
 ///
 /// # Errors
-/// [`crate::Error::Usage`] for sizes that break one of the core's rules.
+/// [`Error::Usage`] for sizes that break one of the core's rules.
 pub fn overheads(
     launch: Launch,
     plan: &Plan,
@@ -136,6 +137,53 @@ pub fn overheads(
         },
         logits_arithmetic: format!("two tiles of {lines} rows of {vocabulary}, for `score` alone"),
     })
+}
+
+/// Puts the model on the GPU and captures what a run in the way of `launch` would, for `survey` to look at.
+///
+/// # Errors
+/// As [`Engine::on_gpu`]; [`Error::Usage`] where `launch` captures nothing.
+pub fn survey(
+    gpu: &OpenGpu,
+    model: &Model,
+    plan: &Plan,
+    options: &EngineOptions,
+    dtype: DType,
+    launch: Launch,
+    survey: &mut Survey<'_>,
+) -> Result<()> {
+    let options = EngineOptions {
+        steps_in_flight: 1,
+        ..*options
+    };
+    let ladders = plan.ladders.reachable(&options);
+    let slots = options.max_seqs;
+    match launch {
+        Launch::HostKernels => Err(Error::Usage(
+            "--launch host-kernels captures no graphs: expected host-graph or device-graph".into(),
+        )),
+        Launch::HostGraph | Launch::HostGraphAhead => {
+            let program = in_order(gpu, model, plan, &options, dtype, &None)?;
+            let stages = 0..plan.stages.len();
+            survey.of_host(&gpu.context, program.as_ref(), stages, &ladders, &options)
+        }
+        Launch::DeviceGraph => {
+            let placement = Placement {
+                plan,
+                ladders: &ladders,
+                options: &options,
+                dtype,
+                sink: &None,
+                hold: true,
+            };
+            let programs = boxed(gpu, model, &placement)?;
+            let early = gpu.overlaps_launches();
+            let device = GpuScheduler::new(&gpu.context, &gpu.module, programs, early)?;
+            let rings = RingCapacities::new(&options);
+            let sizes = Sizes::new(&options, &ladders, 1, rings, options.record)?;
+            device.survey(sizes.state_bytes, sizes.ring_bytes, &ladders, slots, survey)
+        }
+    }
 }
 
 /// Says when the sink has rows in hand: steps wait until it is done with them, however slow its disk is.

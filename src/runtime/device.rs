@@ -119,6 +119,10 @@ impl Driver for Device {
         self.failure.clone()
     }
 
+    fn clock_zero(&self) -> Option<Instant> {
+        None
+    }
+
     fn stop(&mut self, stuck: bool) {
         let start = Instant::now();
         let limit = if stuck { STUCK_LIMIT } else { STOP_LIMIT };

@@ -31,6 +31,8 @@ pub(super) trait Driver: Send {
     fn wait(&mut self, epoch: u64, limit: Duration);
     /// What ended the scheduler other than the end of its work.
     fn failure(&mut self, rings: &HostRings) -> Option<String>;
+    /// When the scheduler's clock was 0, where that is a clock of the host.
+    fn clock_zero(&self) -> Option<Instant>;
     /// The step that is waited for, where it may be another than the newest, or the core idle meanwhile.
     fn finishing(&self) -> Option<tg_status> {
         None
@@ -206,6 +208,15 @@ impl Engine {
     /// [`Error::Runtime`] once a stage, the device or the core failed, or a step got stuck (see [`Engine::watch`]),
     /// and every event before that is out.
     pub fn next_event(&mut self, wait: Duration) -> Result<Option<Event>> {
+        Ok(self.next_stamped(wait)?.map(|(_, event)| event))
+    }
+
+    /// As [`Engine::next_event`], with the scheduler's clock (ns) in the turn that published the event: the clock of
+    /// trace records. Where it starts is its own business.
+    ///
+    /// # Errors
+    /// As [`Engine::next_event`].
+    pub fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>> {
         let deadline = Instant::now() + wait;
         loop {
             let epoch = self.driver.epoch();
@@ -224,8 +235,8 @@ impl Engine {
         }
     }
 
-    fn pop_event(&mut self) -> Option<Event> {
-        let event = self.rings.pop_event();
+    fn pop_event(&mut self) -> Option<(u64, Event)> {
+        let event = self.rings.pop_stamped();
         if event.is_some() {
             self.driver.notify();
         }
@@ -240,6 +251,12 @@ impl Engine {
             self.driver.notify();
         }
         record
+    }
+
+    /// When the scheduler's clock was 0, where the host keeps it: known once the engine is launched. A device's clock is
+    /// its own.
+    pub fn clock_zero(&self) -> Option<Instant> {
+        self.driver.clock_zero()
     }
 
     /// Trace records written over before they were read.

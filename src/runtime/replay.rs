@@ -4,7 +4,7 @@ use super::core::{Action, Core};
 use super::options::EngineShape;
 use super::request::{Event, Request};
 use super::rings::HostRings;
-use crate::backend::StageBackend;
+use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::sys::abi;
 use std::collections::VecDeque;
@@ -63,6 +63,36 @@ impl Replayer {
     /// [`Error::Runtime`] where the core comes to another outcome than the recorded one, a request or cancel is
     /// missing, or a backend fails.
     pub fn turn(&mut self, record: &abi::tg_trace, heard: &mut dyn FnMut(Event)) -> Result<()> {
+        self.run(record)?;
+        while let Some(event) = self.rings.pop_event() {
+            heard(event);
+        }
+        Ok(())
+    }
+
+    /// As [`Replayer::turn`], with events as they stand in the ring: with the recorded run's clock in them. Where there
+    /// are no backends their tokens mean nothing; which requests they are of, how many there are and when is right.
+    ///
+    /// # Errors
+    /// As [`Replayer::turn`].
+    pub fn turn_timed(
+        &mut self,
+        record: &abi::tg_trace,
+        heard: &mut dyn FnMut(&abi::tg_event),
+    ) -> Result<()> {
+        self.run(record)?;
+        while let Some(event) = self.rings.pop_raw_event() {
+            heard(&event);
+        }
+        Ok(())
+    }
+
+    /// The descriptor of a step that the last turn composed.
+    pub fn step(&self, number: u64) -> StepView<'_> {
+        self.core.step(number)
+    }
+
+    fn run(&mut self, record: &abi::tg_trace) -> Result<()> {
         self.push(record)?;
         let action = self.core.replay(&record.inputs).action;
         let outcome = self.core.raw_outcome();
@@ -77,9 +107,6 @@ impl Replayer {
                 stage.run(&self.core.step(number))?;
             }
             self.steps += 1;
-        }
-        while let Some(event) = self.rings.pop_event() {
-            heard(event);
         }
         Ok(())
     }

@@ -111,13 +111,23 @@ impl HostRings {
 
     /// The oldest event that has not been read.
     pub fn pop_event(&mut self) -> Option<Event> {
+        self.pop_stamped().map(|(_, event)| event)
+    }
+
+    /// The same, after the scheduler's clock (ns) in the turn that published it.
+    pub fn pop_stamped(&mut self) -> Option<(u64, Event)> {
         loop {
             let (event, sampled) = self.pop_entry()?;
             // The row whose logits are not finite has an event too, as its replay would; its end tells of it.
             if event.type_ != abi::TG_EVENT_TOKEN || event.token >= 0 {
-                return Some(from_event(&event, sampled.as_ref()));
+                return Some((event.time_ns, from_event(&event, sampled.as_ref())));
             }
         }
+    }
+
+    /// The oldest event that has not been read, with the scheduler's own times in it.
+    pub(super) fn pop_raw_event(&mut self) -> Option<abi::tg_event> {
+        self.pop_entry().map(|(event, _)| event)
     }
 
     /// The oldest entry of the event ring, with its logprobs where it has any.

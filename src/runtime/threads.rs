@@ -59,6 +59,8 @@ pub(super) struct Threads {
     shared: Arc<Shared>,
     /// Until the launch.
     ready: Option<Ready>,
+    /// From then on: 0 of the scheduler's clock.
+    start: Option<Instant>,
     running: Vec<JoinHandle<()>>,
 }
 
@@ -68,6 +70,7 @@ impl Threads {
         Self {
             shared: Arc::default(),
             ready: Some(Ready { core, stages }),
+            start: None,
             running: vec![],
         }
     }
@@ -109,6 +112,8 @@ impl Driver for Threads {
         let Some(Ready { core, stages }) = self.ready.take() else {
             return Ok(());
         };
+        let start = Instant::now();
+        self.start = Some(start);
         let mut stages = stages.into_iter().enumerate();
         let (_, (first, first_link)) = stages
             .next()
@@ -119,7 +124,7 @@ impl Driver for Threads {
             })?;
         }
         self.spawn("scheduler".into(), move |shared| {
-            run_scheduler(core, first, first_link, shared)
+            run_scheduler(core, first, first_link, shared, start)
         })
     }
 
@@ -137,6 +142,10 @@ impl Driver for Threads {
 
     fn failure(&mut self, _rings: &HostRings) -> Option<String> {
         self.shared.failure.lock().clone()
+    }
+
+    fn clock_zero(&self) -> Option<Instant> {
+        self.start
     }
 
     fn finishing(&self) -> Option<tg_status> {
@@ -165,8 +174,8 @@ fn run_scheduler(
     mut backend: Box<dyn StageBackend>,
     mut link: StageLink,
     shared: &Shared,
+    start: Instant,
 ) -> Result<()> {
-    let start = Instant::now();
     let now_ns = || start.elapsed().as_nanos() as u64;
     let mut started = VecDeque::new();
     loop {

@@ -1,7 +1,10 @@
 //! What a run says on standard error while it runs: progress, rates, warnings. Standard output is for results.
-//! And NVTX ranges, for Nsight. Knows the engine's status and nothing else.
+//! NVTX ranges, for Nsight; the time that starting takes, by phase; how often the host launched. Knows the engine's
+//! status and nothing else.
 
+pub mod launches;
 pub mod nvtx;
+pub mod phases;
 pub mod progress;
 mod throttle;
 

@@ -13,6 +13,9 @@
 use std::ffi::CStr;
 use std::sync::LazyLock;
 
+/// The domain's name, as tools filter by it.
+pub const DOMAIN: &str = "tailgraph";
+
 /// What a range belongs to; tools filter by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Category {

@@ -1,9 +1,15 @@
 //! Behaviour through the binary: results on standard output, everything else on standard error, exit codes.
 
+mod bench;
 mod generate;
 mod interrupted;
 mod pages;
+mod profile;
+mod recipes;
 mod replay;
+mod report;
 mod run;
+mod schema;
 mod score;
+mod trace;
 mod usage;

@@ -2,10 +2,13 @@
 
 use crate::run::run;
 
-const COMMANDS: [&str; 7] = [
+const COMMANDS: [&str; 10] = [
     "generate",
     "score",
     "inspect",
+    "profile",
+    "trace",
+    "report",
     "synth",
     "doctor",
     "completions",

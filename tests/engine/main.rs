@@ -4,4 +4,5 @@
 mod ends;
 mod rig;
 mod schedule;
+mod trace;
 mod trouble;

@@ -11,7 +11,7 @@ fn binary() -> PathBuf {
 }
 
 /// Standard output of a run that ends well.
-fn tailgraph(arguments: &[&str]) -> String {
+pub fn tailgraph(arguments: &[&str]) -> String {
     let output = Command::new(binary()).args(arguments).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {error}");

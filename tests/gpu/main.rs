@@ -15,6 +15,7 @@ mod experts;
 #[path = "../cpu/golden.rs"]
 mod golden;
 mod goldens;
+mod inspect;
 mod linear;
 mod norm;
 mod replay;

@@ -1,10 +1,11 @@
-//! What the binary makes of a GPU that is missing, too small, or fails: with a libcuda.so of our own in the driver's
-//! place (driver/), so that all of it runs where there is no GPU.
+//! What the binary makes of a GPU that is missing, too small, or fails, and what it says of a GPU's graphs: with a
+//! libcuda.so of our own in the driver's place (driver/), so that all of it runs where there is no GPU.
 #![cfg(feature = "cuda")]
 
 mod budget;
 mod doctor;
 mod faults;
+mod inspect;
 mod machine;
 mod memory;
 mod rig;

@@ -1,6 +1,7 @@
 //! The binary over the test's driver.
 
 use serde_json::Value;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
@@ -112,6 +113,12 @@ impl Run {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        // A pipe holds less than some commands print.
+        let mut printed = child.stdout.take().unwrap();
+        let stdout = std::thread::spawn(move || {
+            let mut text = String::new();
+            printed.read_to_string(&mut text).map(|_| text)
+        });
         while child.try_wait().unwrap().is_none() {
             if start.elapsed() > PATIENCE {
                 child.kill().unwrap();
@@ -123,7 +130,7 @@ impl Run {
         let output = child.wait_with_output().unwrap();
         Ended {
             code: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8(output.stdout).unwrap(),
+            stdout: stdout.join().unwrap().unwrap(),
             stderr: String::from_utf8(output.stderr).unwrap(),
             took,
         }

@@ -4,7 +4,8 @@ use super::audit::audit;
 use super::graph::Captured;
 use super::module::failed;
 use crate::error::{Error, Result};
-use crate::telemetry::nvtx::{names, range};
+use crate::telemetry::launches::launched;
+use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaStream, sys};
 use std::sync::Arc;
@@ -34,6 +35,13 @@ impl Exec {
     /// [`Error::Runtime`] naming the node that cannot be had, and why; [`Error::Memory`] where the device has no
     /// room for the graph.
     pub fn new(graph: &Captured, by: LaunchedBy) -> Result<Self> {
+        let exec = Self::instantiate(graph, by)?;
+        exec.upload()?;
+        Ok(exec)
+    }
+
+    /// The first half of [`Self::new`].
+    pub(super) fn instantiate(graph: &Captured, by: LaunchedBy) -> Result<Self> {
         let nodes = graph.nodes()?;
         if by == LaunchedBy::Device {
             audit(graph.name(), &nodes)?;
@@ -52,7 +60,7 @@ impl Exec {
         };
         let mut handle = std::ptr::null_mut();
         let instantiated = {
-            let _range = range(names().instantiate);
+            let _phase = phase(Phase::Instantiate);
             // SAFETY: the graph is alive and bound (by `nodes`); the driver writes only the two places given.
             unsafe {
                 sys::cuGraphInstantiateWithParams(&mut handle, graph.handle(), &mut params).result()
@@ -64,20 +72,23 @@ impl Exec {
             let node = node.map(|index| format!("node {index}, {}", nodes[index]));
             return Err(refused(graph.name(), node, params.result_out, error));
         }
-        let exec = Self {
+        Ok(Self {
             stream: graph.stream().clone(),
             handle,
             name: graph.name().to_owned(),
+        })
+    }
+
+    /// The second half of [`Self::new`]; it is done when the stream is.
+    pub(super) fn upload(&self) -> Result<()> {
+        let refused = |error| {
+            let what = format!("uploading the graph of {}", self.name);
+            memory_or(&what, error, || failed(&what, error))
         };
-        let _range = range(names().upload);
-        // SAFETY: the executable was just made, and its stream is alive.
-        unsafe { result::graph::upload(exec.handle, exec.stream.cu_stream()) }.map_err(
-            |error| {
-                let what = format!("uploading the graph of {}", exec.name);
-                memory_or(&what, error, || failed(&what, error))
-            },
-        )?;
-        Ok(exec)
+        self.stream.context().bind_to_thread().map_err(refused)?;
+        let _phase = phase(Phase::Upload);
+        // SAFETY: the executable and its stream are alive.
+        unsafe { result::graph::upload(self.handle, self.stream.cu_stream()) }.map_err(refused)
     }
 
     /// What `tg_graphs` holds: the handle as device code takes it.
@@ -96,7 +107,9 @@ impl Exec {
         let refused = |error| failed(&format!("launching the graph of {}", self.name), error);
         self.stream.context().bind_to_thread().map_err(refused)?;
         // SAFETY: the executable and its stream are alive; the rest is the caller's promise.
-        unsafe { result::graph::launch(self.handle, self.stream.cu_stream()) }.map_err(refused)
+        unsafe { result::graph::launch(self.handle, self.stream.cu_stream()) }.map_err(refused)?;
+        launched();
+        Ok(())
     }
 }
 

@@ -4,8 +4,10 @@ use super::audit::{KernelNode, Node};
 use super::exec::memory_or;
 use super::module::failed;
 use crate::error::{Error, Result};
+use crate::plan::captured::{Edge, KernelShape};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaStream, sys};
+use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::sync::Arc;
@@ -158,14 +160,63 @@ impl Captured {
         })
     }
 
-    /// How many edges there are, and over how many of them a kernel may start before the one ahead has ended
-    /// (programmatic dependent launch).
+    /// What a thread and a block of a kernel node take, beside how it is launched; `None` for other nodes.
     ///
     /// # Errors
     /// [`Error::Runtime`] where the driver does not say.
-    pub fn edges(&self) -> Result<(usize, usize)> {
+    pub fn shapes(&self) -> Result<Vec<Option<KernelShape>>> {
+        let handles = self.handles()?;
+        let nodes = handles.into_iter().zip(self.nodes()?);
+        nodes
+            .map(|(handle, node)| match node {
+                Node::Kernel(kernel) => self.shape(handle, &kernel).map(Some),
+                _ => Ok(None),
+            })
+            .collect()
+    }
+
+    fn shape(&self, node: sys::CUgraphNode, kernel: &KernelNode) -> Result<KernelShape> {
+        use sys::CUfunction_attribute_enum as Attribute;
+        let mut params = std::mem::MaybeUninit::<sys::CUDA_KERNEL_NODE_PARAMS>::zeroed();
+        // SAFETY: `node` is a kernel node of this graph; the driver fills the struct in, of which all-zero bytes are a
+        // value.
+        let params = unsafe {
+            sys::cuGraphKernelNodeGetParams_v2(node, params.as_mut_ptr())
+                .result()
+                .map_err(|error| self.refused(error))?;
+            params.assume_init()
+        };
+        let device = self.stream.context().cu_device();
+        let attribute = |which| {
+            let mut value = 0;
+            // SAFETY: the node's function or kernel is of a loaded module.
+            unsafe {
+                match params.func.is_null() {
+                    false => sys::cuFuncGetAttribute(&mut value, which, params.func),
+                    true => sys::cuKernelGetAttribute(&mut value, which, params.kern, device),
+                }
+            }
+            .result()
+            .map_err(|error| self.refused(error))?;
+            Ok::<_, Error>(u32::try_from(value).unwrap_or(0))
+        };
+        Ok(KernelShape {
+            grid: kernel.grid,
+            block: kernel.block,
+            registers: attribute(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+            static_shared_bytes: attribute(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
+            dynamic_shared_bytes: kernel.shared_bytes,
+            local_bytes: attribute(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
+        })
+    }
+
+    /// All dependencies, by the places of [`Self::nodes`].
+    ///
+    /// # Errors
+    /// [`Error::Runtime`] where the driver does not say, or names a node that the graph does not have.
+    pub fn dependencies(&self) -> Result<Vec<Edge>> {
         let early = sys::CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8;
-        self.bind()?;
+        let places: HashMap<_, _> = self.handles()?.into_iter().zip(0..).collect();
         let mut count = 0;
         let none = std::ptr::null_mut();
         // SAFETY: without arrays the driver only counts.
@@ -190,10 +241,35 @@ impl Captured {
         }
         .result()
         .map_err(|error| self.refused(error))?;
-        Ok((
-            count,
-            data.iter().filter(|edge| edge.type_ == early).count(),
-        ))
+        let place = |node: &sys::CUgraphNode| {
+            places.get(node).copied().ok_or_else(|| {
+                Error::Runtime(format!(
+                    "the graph of {} has an edge at a node that it does not have",
+                    self.name
+                ))
+            })
+        };
+        let edges = from.iter().zip(&to).zip(&data);
+        edges
+            .map(|((from, to), data)| {
+                Ok(Edge {
+                    from: place(from)?,
+                    to: place(to)?,
+                    early: data.type_ == early,
+                })
+            })
+            .collect()
+    }
+
+    /// How many edges there are, and over how many of them a kernel may start before the one ahead has ended
+    /// (programmatic dependent launch).
+    ///
+    /// # Errors
+    /// As [`Self::dependencies`].
+    pub fn edges(&self) -> Result<(usize, usize)> {
+        let edges = self.dependencies()?;
+        let early = edges.iter().filter(|edge| edge.early).count();
+        Ok((edges.len(), early))
     }
 
     /// Writes the graph for Graphviz, kernels with their launches.
@@ -216,6 +292,42 @@ impl Captured {
             .result()
             .map_err(|error| refused(&format!("{:?}", error.0)))
     }
+}
+
+/// How many nodes the capture under way on `stream` has by now.
+///
+/// # Errors
+/// [`Error::Runtime`] where the driver does not say, or nothing is being captured.
+pub fn captured_so_far(stream: &CudaStream) -> Result<usize> {
+    let refused = |error| failed("looking into a capture under way", error);
+    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    let (mut id, mut dependency_count, mut count) = (0, 0, 0);
+    let mut graph = std::ptr::null_mut();
+    let (mut dependencies, mut data) = (std::ptr::null(), std::ptr::null());
+    // SAFETY: the stream is alive, and the driver writes only the places given.
+    unsafe {
+        sys::cuStreamGetCaptureInfo_v3(
+            stream.cu_stream(),
+            &mut status,
+            &mut id,
+            &mut graph,
+            &mut dependencies,
+            &mut data,
+            &mut dependency_count,
+        )
+    }
+    .result()
+    .map_err(refused)?;
+    if graph.is_null() {
+        return Err(Error::Runtime(
+            "looking into a capture under way: there is none".into(),
+        ));
+    }
+    // SAFETY: the graph lives until the capture has ended; without an array the driver only counts.
+    unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut count) }
+        .result()
+        .map_err(refused)?;
+    Ok(count)
 }
 
 impl Drop for Captured {

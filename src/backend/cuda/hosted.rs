@@ -5,7 +5,7 @@ use super::exec::{Exec, LaunchedBy};
 use super::mirror::Mirror;
 use super::module::failed;
 use super::ops::Bucket;
-use super::program::{StepProgram, buckets, capture_step, step_name};
+use super::program::{StepCapture, StepProgram, buckets, capture_step, step_name};
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, StepKind};
@@ -84,11 +84,15 @@ impl HostLaunched {
             for bucket in buckets(ladders, kind, options.max_seqs) {
                 let graph = |place| {
                     let nothing = |_: &CudaStream| Ok(());
+                    let step = StepCapture {
+                        program: program.as_ref(),
+                        stage: stage.index,
+                        bucket,
+                        at: mirror.place(place),
+                        marked: false,
+                    };
                     // SAFETY: mirror and program live in the value made here, which waits for every launch.
-                    let step = unsafe {
-                        let (program, at) = (program.as_ref(), mirror.place(place));
-                        capture_step(&stream, program, stage.index, bucket, at, nothing, nothing)
-                    }?;
+                    let step = unsafe { capture_step(&stream, step, nothing, nothing) }?;
                     Exec::new(&step.graph, LaunchedBy::Host)
                 };
                 let graphs = (0..places(kind)).map(graph).collect::<Result<_>>()?;

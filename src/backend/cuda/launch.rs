@@ -6,6 +6,7 @@
 
 use super::module::{Module, failed};
 use crate::error::Result;
+use crate::telemetry::launches::launched;
 use cudarc::driver::{CudaStream, sys};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -146,6 +147,8 @@ impl Kernel {
             )
         }
         .result()
-        .map_err(refused)
+        .map_err(refused)?;
+        launched();
+        Ok(())
     }
 }

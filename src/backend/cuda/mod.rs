@@ -22,4 +22,5 @@ pub mod pinned;
 pub mod probe;
 pub mod program;
 pub mod scheduler;
+pub mod survey;
 pub mod weights;

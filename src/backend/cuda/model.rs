@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::model::{DType, Model, ModelConfig};
 use crate::plan::state::{StateAt, StateLayout};
 use crate::plan::{Arena, ArenaShape, EngineOptions, Ladders, Op, OpKind, Plan};
-use crate::telemetry::nvtx::{names, range};
+use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ pub fn programs(
     model: &Model,
     placement: &Placement<'_>,
 ) -> Result<Vec<ModelProgram>> {
-    let _range = range(names().load);
+    let _phase = phase(Phase::Load);
     let Placement {
         plan,
         ladders,
@@ -155,6 +155,17 @@ fn done_by_neighbour(before: Option<&Op>, op: &Op, after: Option<&Op>) -> bool {
 
 impl StepProgram for ModelProgram {
     unsafe fn enqueue(&self, stream: &CudaStream, bucket: Bucket, at: StepAt) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.enqueue_marked(stream, bucket, at, &mut |_| Ok(())) }
+    }
+
+    unsafe fn enqueue_marked(
+        &self,
+        stream: &CudaStream,
+        bucket: Bucket,
+        at: StepAt,
+        mark: &mut dyn FnMut(Op) -> Result<()>,
+    ) -> Result<()> {
         let queue = Enqueue {
             config: &self.shared.config,
             kernels: &self.shared.kernels,
@@ -170,6 +181,7 @@ impl StepProgram for ModelProgram {
             if done_by_neighbour(before, op, after) {
                 continue;
             }
+            mark(*op)?;
             // SAFETY: the caller's promise; all arrays are the model's and sized for the largest bucket.
             unsafe {
                 match op.layer {
@@ -197,6 +209,20 @@ impl StepProgram for InOrder {
         for program in &self.0 {
             // SAFETY: the caller's promise.
             unsafe { program.enqueue(stream, bucket, at) }?;
+        }
+        Ok(())
+    }
+
+    unsafe fn enqueue_marked(
+        &self,
+        stream: &CudaStream,
+        bucket: Bucket,
+        at: StepAt,
+        mark: &mut dyn FnMut(Op) -> Result<()>,
+    ) -> Result<()> {
+        for program in &self.0 {
+            // SAFETY: the caller's promise.
+            unsafe { program.enqueue_marked(stream, bucket, at, mark) }?;
         }
         Ok(())
     }

@@ -1,11 +1,11 @@
 //! The step of one stage as something to launch: the one piece of code behind every way of launching.
 
-use super::graph::Captured;
+use super::graph::{Captured, captured_so_far};
 use super::launch::Address;
 use super::ops::Bucket;
 use crate::error::Result;
-use crate::plan::{Ladders, StepKind};
-use crate::telemetry::nvtx::{names, range};
+use crate::plan::{Ladders, Op, StepKind};
+use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,6 +35,25 @@ pub trait StepProgram: Send {
     /// lives and nothing else runs that uses its memory.
     unsafe fn enqueue(&self, stream: &CudaStream, bucket: Bucket, at: StepAt) -> Result<()>;
 
+    /// As [`Self::enqueue`], telling `mark` each operation of the plan before what it enqueues. A program that knows of no
+    /// plan tells it nothing.
+    ///
+    /// # Errors
+    /// The driver refuses a launch; what `mark` gives.
+    ///
+    /// # Safety
+    /// As for [`Self::enqueue`].
+    unsafe fn enqueue_marked(
+        &self,
+        stream: &CudaStream,
+        bucket: Bucket,
+        at: StepAt,
+        _mark: &mut dyn FnMut(Op) -> Result<()>,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.enqueue(stream, bucket, at) }
+    }
+
     /// Whether what the program does on the host beside its steps (handing out logits) went well. Asked after each
     /// step where somebody waits for it, and now and then elsewhere.
     ///
@@ -61,6 +80,19 @@ pub struct StepGraph {
     pub bucket: Bucket,
     pub graph: Captured,
     pub capture: Duration,
+    /// Where asked for: the first node of each operation, and of what comes after the program (`None`).
+    pub marks: Vec<(usize, Option<Op>)>,
+}
+
+/// What is captured as one graph.
+#[derive(Clone, Copy)]
+pub struct StepCapture<'a> {
+    pub program: &'a dyn StepProgram,
+    pub stage: usize,
+    pub bucket: Bucket,
+    pub at: StepAt,
+    /// Keep which nodes are of which operation.
+    pub marked: bool,
 }
 
 /// Captures the stage's step of one bucket: what `first` enqueues, then the program, then what `last` does.
@@ -72,19 +104,34 @@ pub struct StepGraph {
 /// As for [`StepProgram::enqueue`], for as long as the graph or anything made of it may run.
 pub unsafe fn capture_step(
     stream: &Arc<CudaStream>,
-    program: &dyn StepProgram,
-    stage: usize,
-    bucket: Bucket,
-    at: StepAt,
+    step: StepCapture<'_>,
     first: impl FnOnce(&CudaStream) -> Result<()>,
     last: impl FnOnce(&CudaStream) -> Result<()>,
 ) -> Result<StepGraph> {
-    let _range = range(names().capture);
+    let StepCapture {
+        program,
+        stage,
+        bucket,
+        at,
+        marked,
+    } = step;
+    let _phase = phase(Phase::Capture);
     let start = Instant::now();
+    let mut marks = vec![];
     let graph = Captured::capture(stream, step_name(stage, bucket), |stream| {
         first(stream)?;
-        // SAFETY: the caller's promise; a captured launch runs when the graph does.
-        unsafe { program.enqueue(stream, bucket, at) }?;
+        if marked {
+            let mut mark = |op| {
+                marks.push((captured_so_far(stream)?, Some(op)));
+                Ok(())
+            };
+            // SAFETY: the caller's promise; a captured launch runs when the graph does.
+            unsafe { program.enqueue_marked(stream, bucket, at, &mut mark) }?;
+            marks.push((captured_so_far(stream)?, None));
+        } else {
+            // SAFETY: likewise.
+            unsafe { program.enqueue(stream, bucket, at) }?;
+        }
         last(stream)
     })?;
     Ok(StepGraph {
@@ -92,6 +139,7 @@ pub unsafe fn capture_step(
         bucket,
         graph,
         capture: start.elapsed(),
+        marks,
     })
 }
 

@@ -7,16 +7,16 @@
 use super::buffer::Buffer;
 use super::exec::{Exec, LaunchedBy};
 use super::graph::Captured;
-use super::launch::{Address, Argument, Kernel, Launch};
+use super::launch::{Argument, Kernel, Launch};
 use super::module::{Module, failed};
-use super::ops::Bucket;
 use super::pinned::Pinned;
-use super::program::{StepAt, StepGraph, StepProgram, buckets, capture_step};
+use super::program::{StepAt, StepCapture, StepGraph, StepProgram, buckets, capture_step};
+use super::survey::Survey;
 use crate::backend::{Block, DeviceScheduler};
 use crate::error::{Error, Result};
 use crate::plan::{Ladders, StepKind};
 use crate::sys::abi;
-use crate::telemetry::nvtx::{names, range};
+use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::result::DriverError;
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use std::mem::offset_of;
@@ -40,11 +40,59 @@ struct Prepared {
     idle: Exec,
     /// In the table by their handles.
     _steps: Vec<Exec>,
-    _table: Buffer,
-    _state: Buffer,
+    blocks: Blocks,
+}
+
+/// Memory at fixed addresses, which the captured kernels hold.
+struct Blocks {
+    /// `tg_state`
+    state: Buffer,
+    /// `tg_rings`
     rings: Arc<Pinned>,
     /// A copy of the rings' head, for the layout in it.
     head: Buffer,
+    /// `tg_graphs`
+    table: Buffer,
+}
+
+impl Blocks {
+    fn new(context: &Arc<CudaContext>, state_bytes: usize, ring_bytes: usize) -> Result<Self> {
+        Ok(Self {
+            state: Buffer::named(context, "the scheduler", state_bytes)?,
+            rings: Pinned::new(context, ring_bytes)?,
+            head: Buffer::named(context, "the rings' layout", size_of::<abi::tg_rings>())?,
+            table: Buffer::named(context, "the table of graphs", size_of::<abi::tg_graphs>())?,
+        })
+    }
+
+    /// Where the step in one of the places stands.
+    fn step(&self, place: usize) -> StepAt {
+        let steps = offset_of!(abi::tg_state, steps) + place * size_of::<abi::tg_step>();
+        StepAt {
+            state: self.state.at(0),
+            step: self.state.at(steps),
+        }
+    }
+
+    /// The dispatcher's arguments; `place` is a `TG_DISPATCH_*`.
+    fn dispatch(&self, place: u32) -> [Argument; 5] {
+        [
+            Argument::Address(self.state.at(0)),
+            Argument::Address(self.rings.device()),
+            Argument::Address(self.head.at(0)),
+            Argument::Address(self.table.at(0)),
+            Argument::U32(place),
+        ]
+    }
+}
+
+/// A graph and where it stands in the table.
+struct Placed {
+    place: usize,
+    /// Of its kind's ladder.
+    column: usize,
+    beside: bool,
+    graph: StepGraph,
 }
 
 /// Bytes of device memory that a scheduler takes for a state block of `state_bytes`.
@@ -99,43 +147,53 @@ impl GpuScheduler {
         }
     }
 
-    /// Captures every stage's step of every bucket, for each place that a step may be in.
+    /// Captures every stage's step of every bucket, for each place that a step may be in, over these blocks. `marked`: keep
+    /// which nodes are of which operation.
     ///
     /// # Errors
     /// What a program or the capture gives.
     ///
     /// # Safety
-    /// The blocks in `at` are a whole `tg_state`, a `tg_rings` as the device sees it, the head of one and a `tg_graphs`,
-    /// all alive and nobody else's whenever a graph runs, and so is what the programs use.
-    unsafe fn capture(&self, ladders: &Ladders, slots: u32, at: &Blocks) -> Result<Vec<Placed>> {
+    /// The blocks are alive and nobody else's whenever a graph runs, and so is what the programs use.
+    unsafe fn capture(
+        &self,
+        ladders: &Ladders,
+        slots: u32,
+        blocks: &Blocks,
+        marked: bool,
+    ) -> Result<Vec<Placed>> {
         let mut graphs = vec![];
         for place in 0..self.places() {
+            let step = |stage: usize, bucket| StepCapture {
+                program: self.programs[stage].as_ref(),
+                stage,
+                bucket,
+                at: blocks.step(place),
+                marked,
+            };
+            let mut add = |column, beside, graph| {
+                graphs.push(Placed {
+                    place,
+                    column,
+                    beside,
+                    graph,
+                });
+            };
             for stage in 0..self.programs.len() {
                 for kind in StepKind::ALL {
                     for (column, bucket) in buckets(ladders, kind, slots).enumerate() {
                         // SAFETY: the caller's promise.
-                        let graph = unsafe { self.capture_behind(stage, bucket, place, at) }?;
-                        graphs.push(Placed {
-                            place,
-                            column,
-                            beside: false,
-                            graph,
-                        });
+                        let graph = unsafe { self.capture_behind(step(stage, bucket), blocks) }?;
+                        add(column, false, graph);
                     }
                 }
             }
-            if !self.runs_ahead() {
-                continue;
-            }
-            for (column, bucket) in buckets(ladders, StepKind::Decode, slots).enumerate() {
-                // SAFETY: the caller's promise.
-                let graph = unsafe { self.capture_beside(bucket, place, at) }?;
-                graphs.push(Placed {
-                    place,
-                    column,
-                    beside: true,
-                    graph,
-                });
+            if self.runs_ahead() {
+                for (column, bucket) in buckets(ladders, StepKind::Decode, slots).enumerate() {
+                    // SAFETY: the caller's promise.
+                    let graph = unsafe { self.capture_beside(step(0, bucket), blocks) }?;
+                    add(column, true, graph);
+                }
             }
         }
         Ok(graphs)
@@ -145,46 +203,37 @@ impl GpuScheduler {
     ///
     /// # Safety
     /// As for [`GpuScheduler::capture`].
-    unsafe fn capture_behind(
-        &self,
-        stage: usize,
-        bucket: Bucket,
-        place: usize,
-        at: &Blocks,
-    ) -> Result<StepGraph> {
-        let first = |stream: &CudaStream| match stage {
+    unsafe fn capture_behind(&self, step: StepCapture<'_>, blocks: &Blocks) -> Result<StepGraph> {
+        let first = |stream: &CudaStream| match step.stage {
             0 => Ok(()),
             // SAFETY: the arguments are the kernel's, and the caller's promise.
-            _ => unsafe {
-                let arguments = [at.rings, Argument::U32(stage as u32)];
+            stage => unsafe {
+                let arguments = [
+                    Argument::Address(blocks.rings.device()),
+                    Argument::U32(stage as u32),
+                ];
                 self.begin_stage
                     .launch(stream, self.launch_of(1), &arguments)
             },
         };
-        let last = |stream: &CudaStream| match stage + 1 == self.programs.len() {
+        let last = |stream: &CudaStream| match step.stage + 1 == self.programs.len() {
             false => Ok(()),
             // SAFETY: likewise.
             true => unsafe {
                 let launch = self.launch_of(abi::TG_DISPATCH_THREADS);
-                let arguments = at.dispatch(abi::TG_DISPATCH_BEHIND);
+                let arguments = blocks.dispatch(abi::TG_DISPATCH_BEHIND);
                 self.dispatch.launch(stream, launch, &arguments)
             },
         };
-        let (stream, program) = (&self.stream, self.programs[stage].as_ref());
         // SAFETY: the caller's promise.
-        unsafe { capture_step(stream, program, stage, bucket, at.step(place), first, last) }
+        unsafe { capture_step(&self.stream, step, first, last) }
     }
 
     /// A whole decode step, with a dispatcher beside it.
     ///
     /// # Safety
     /// As for [`GpuScheduler::capture`].
-    unsafe fn capture_beside(
-        &self,
-        bucket: Bucket,
-        place: usize,
-        at: &Blocks,
-    ) -> Result<StepGraph> {
+    unsafe fn capture_beside(&self, step: StepCapture<'_>, blocks: &Blocks) -> Result<StepGraph> {
         let refused = |error| failed("capturing a branch of a graph", error);
         let side = self.context.new_stream().map_err(refused)?;
         let event = || self.context.new_event(None).map_err(refused);
@@ -192,58 +241,39 @@ impl GpuScheduler {
         let first = |stream: &CudaStream| {
             fork.record(stream).map_err(refused)?;
             side.wait(&fork).map_err(refused)?;
-            let arguments = at.dispatch(abi::TG_DISPATCH_BESIDE);
+            let arguments = blocks.dispatch(abi::TG_DISPATCH_BESIDE);
+            let launch = Launch::blocks(1, abi::TG_DISPATCH_THREADS);
             // SAFETY: the arguments are the kernel's, and the caller's promise.
-            unsafe {
-                let launch = Launch::blocks(1, abi::TG_DISPATCH_THREADS);
-                self.dispatch.launch(&side, launch, &arguments)
-            }?;
+            unsafe { self.dispatch.launch(&side, launch, &arguments) }?;
             join.record(&side).map_err(refused)
         };
         let last = |stream: &CudaStream| stream.wait(&join).map_err(refused);
-        let (stream, program) = (&self.stream, self.programs[0].as_ref());
         // SAFETY: the caller's promise.
-        unsafe { capture_step(stream, program, 0, bucket, at.step(place), first, last) }
+        unsafe { capture_step(&self.stream, step, first, last) }
     }
 }
 
-/// Where the dispatcher finds everything.
-struct Blocks {
-    state: Address,
-    rings: Argument,
-    head: Argument,
-    table: Argument,
-}
-
-impl Blocks {
-    fn step(&self, place: usize) -> StepAt {
-        let steps = offset_of!(abi::tg_state, steps) + place * size_of::<abi::tg_step>();
-        StepAt {
-            state: self.state,
-            step: self.state + steps as Address,
+impl GpuScheduler {
+    /// Captures and instantiates what a run would, over blocks of these sizes, for `survey` to look at. Nothing runs.
+    ///
+    /// # Errors
+    /// As a run's.
+    pub fn survey(
+        &self,
+        state_bytes: usize,
+        ring_bytes: usize,
+        ladders: &Ladders,
+        slots: u32,
+        survey: &mut Survey<'_>,
+    ) -> Result<()> {
+        let blocks = Blocks::new(&self.context, state_bytes, ring_bytes)?;
+        // SAFETY: the graphs are never launched.
+        let graphs = unsafe { self.capture(ladders, slots, &blocks, true) }?;
+        for Placed { graph, .. } in graphs.iter().filter(|placed| placed.place == 0) {
+            survey.add(graph, graph.stage..graph.stage + 1, LaunchedBy::Device)?;
         }
+        Ok(())
     }
-
-    /// The dispatcher's arguments; `place` is a `TG_DISPATCH_*`.
-    fn dispatch(&self, place: u32) -> [Argument; 5] {
-        let state = Argument::Address(self.state);
-        [
-            state,
-            self.rings,
-            self.head,
-            self.table,
-            Argument::U32(place),
-        ]
-    }
-}
-
-/// A graph and where it stands in the table.
-struct Placed {
-    place: usize,
-    /// Of its kind's ladder.
-    column: usize,
-    beside: bool,
-    graph: StepGraph,
 }
 
 impl DeviceScheduler for GpuScheduler {
@@ -254,33 +284,16 @@ impl DeviceScheduler for GpuScheduler {
         ladders: &Ladders,
         slots: u32,
     ) -> Result<Box<dyn Block>> {
-        let state_block = Buffer::named(&self.context, "the scheduler", state.len())?;
-        state_block.write(&self.stream, 0, state)?;
-        let rings = Pinned::new(&self.context, ring_bytes)?;
-        let head = Buffer::named(
-            &self.context,
-            "the rings' layout",
-            size_of::<abi::tg_rings>(),
-        )?;
-        let table_block = Buffer::named(
-            &self.context,
-            "the table of graphs",
-            size_of::<abi::tg_graphs>(),
-        )?;
-        let at = Blocks {
-            state: state_block.at(0),
-            rings: Argument::Address(rings.device()),
-            head: Argument::Address(head.at(0)),
-            table: Argument::Address(table_block.at(0)),
-        };
+        let blocks = Blocks::new(&self.context, state.len(), ring_bytes)?;
+        blocks.state.write(&self.stream, 0, state)?;
         // SAFETY: all blocks, and the programs, live as long as the graphs made here: in `self`, which ends
         // what runs before it goes.
-        let graphs = unsafe { self.capture(ladders, slots, &at) }?;
+        let graphs = unsafe { self.capture(ladders, slots, &blocks, false) }?;
         let idle = {
-            let _range = range(names().capture);
+            let _phase = phase(Phase::Capture);
             Captured::capture(&self.stream, "the idle dispatcher", |stream| {
                 let launch = Launch::blocks(1, abi::TG_DISPATCH_THREADS);
-                let arguments = at.dispatch(abi::TG_DISPATCH_IDLE);
+                let arguments = blocks.dispatch(abi::TG_DISPATCH_IDLE);
                 // SAFETY: the arguments are the kernel's; the blocks live as above.
                 unsafe { self.dispatch.launch(stream, launch, &arguments) }
             })?
@@ -309,14 +322,12 @@ impl DeviceScheduler for GpuScheduler {
             }
             steps.push(exec);
         }
-        table_block.write(&self.stream, 0, bytes_of(&table))?;
+        blocks.table.write(&self.stream, 0, bytes_of(&table))?;
+        let rings = blocks.rings.clone();
         self.prepared = Some(Prepared {
             idle,
             _steps: steps,
-            _table: table_block,
-            _state: state_block,
-            rings: rings.clone(),
-            head,
+            blocks,
         });
         Ok(Box::new(rings))
     }
@@ -333,10 +344,10 @@ impl DeviceScheduler for GpuScheduler {
         // SAFETY: the block begins with the head, which its owner has laid out and nobody else writes yet but for
         // indices, which are not read from the copy.
         let head = unsafe {
-            let start = prepared.rings.start().as_ptr();
+            let start = prepared.blocks.rings.start().as_ptr();
             std::slice::from_raw_parts(start, size_of::<abi::tg_rings>())
         };
-        prepared.head.write(&self.stream, 0, head)?;
+        prepared.blocks.head.write(&self.stream, 0, head)?;
         self.launched = true;
         // SAFETY: what the graphs use is in `self`, which ends what runs before it goes.
         unsafe { prepared.idle.launch() }
@@ -366,7 +377,7 @@ impl Drop for GpuScheduler {
         if !self.launched {
             return;
         }
-        let rings: *mut abi::tg_rings = prepared.rings.start().as_ptr().cast();
+        let rings: *mut abi::tg_rings = prepared.blocks.rings.start().as_ptr().cast();
         // SAFETY: the block is alive, and this word is only ever touched atomically.
         let flags = unsafe { AtomicU64::from_ptr(&raw mut (*rings).flags.value) };
         flags.fetch_or(abi::TG_INPUT_STOP.into(), Ordering::AcqRel);

@@ -92,7 +92,7 @@ fn times(view: &View<'_>, us: impl Fn(u32) -> f64) -> String {
     times.join(", ")
 }
 
-fn layer_name(config: &ModelConfig, layer: usize) -> String {
+pub(super) fn layer_name(config: &ModelConfig, layer: usize) -> String {
     let mixer = match config.layer_types[layer] {
         LayerType::Conv => "convolution",
         LayerType::FullAttention => "attention",
@@ -105,15 +105,16 @@ fn layer_name(config: &ModelConfig, layer: usize) -> String {
     format!("{mixer}, {feed_forward}")
 }
 
+pub(super) fn alike(config: &ModelConfig, a: usize, b: usize) -> bool {
+    config.layer_types[a] == config.layer_types[b] && config.is_moe(a) == config.is_moe(b)
+}
+
 /// Consecutive layers that are alike, or each layer.
-fn runs(config: &ModelConfig, layers: Range<usize>, each: bool) -> Vec<Range<usize>> {
-    let alike = |a: usize, b: usize| {
-        config.layer_types[a] == config.layer_types[b] && config.is_moe(a) == config.is_moe(b)
-    };
+pub(super) fn runs(config: &ModelConfig, layers: Range<usize>, each: bool) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for layer in layers {
         match runs.last_mut() {
-            Some(run) if !each && alike(run.start, layer) => run.end = layer + 1,
+            Some(run) if !each && alike(config, run.start, layer) => run.end = layer + 1,
             _ => runs.push(layer..layer + 1),
         }
     }

@@ -1,7 +1,9 @@
 //! The plan for programs. Bytes and FLOPs are rounded to whole numbers; times are in microseconds.
 
+use super::graphs::{Entry, OnGpu, entries, ms, operation};
 use super::{Group, View, Written, dtype_name};
 use crate::model::LayerType;
+use crate::plan::captured::CapturedGraph;
 use crate::plan::cost::distinct_experts;
 use crate::plan::gpu::Bound;
 use crate::plan::params::{model_bytes, model_parameters, params};
@@ -55,6 +57,87 @@ fn document(view: &View<'_>) -> Value {
         "context": view.context,
         "stages": view.plan.stages.iter().map(|s| stage(view, s)).collect::<Vec<_>>(),
         "totals": view.rows.iter().map(|&rows| total(view, rows)).collect::<Vec<_>>(),
+        "device": view.on_gpu.map(device),
+        "graphs": entries(view).iter().map(|entry| graph(view, entry)).collect::<Vec<_>>(),
+    })
+}
+
+/// Times are in milliseconds.
+fn device(on_gpu: &OnGpu) -> Value {
+    json!({
+        "name": on_gpu.device,
+        "launch": on_gpu.launch,
+        "load_ms": ms(on_gpu.load),
+        "memory": on_gpu.memory.iter().map(|item| json!({
+            "name": item.name,
+            "bytes": item.bytes,
+            "place": item.place.name(),
+        })).collect::<Vec<_>>(),
+    })
+}
+
+/// `captured` is null where no GPU was asked.
+fn graph(view: &View<'_>, entry: &Entry<'_>) -> Value {
+    json!({
+        "stages": entry.stages.clone().collect::<Vec<_>>(),
+        "kind": entry.kind.name(),
+        "bucket": entry.rows,
+        "operations": entry.operations,
+        "weight_bytes": whole(entry.cost.weight_bytes),
+        "cache_bytes": whole(entry.cost.cache_bytes),
+        "activation_bytes": whole(entry.cost.activation_bytes),
+        "flops": whole(entry.cost.flops),
+        "roofline_us": entry.roofline_us,
+        "captured": entry.captured.map(|graph| captured(view, graph)),
+    })
+}
+
+fn captured(view: &View<'_>, graph: &CapturedGraph) -> Value {
+    let kernels: Vec<Value> = graph
+        .alike()
+        .iter()
+        .map(|alike| {
+            let kernel = alike.node.kernel;
+            let threads = |(x, y, z): (u32, u32, u32)| [x, y, z];
+            json!({
+                "name": alike.node.name,
+                "count": alike.count,
+                "early": alike.early,
+                "operations": alike.kinds.iter().map(|kind| operation(*kind)).collect::<Vec<_>>(),
+                "grid": kernel.map(|k| threads(k.grid)),
+                "block": kernel.map(|k| threads(k.block)),
+                "registers": kernel.map(|k| k.registers),
+                "static_shared_bytes": kernel.map(|k| k.static_shared_bytes),
+                "dynamic_shared_bytes": kernel.map(|k| k.dynamic_shared_bytes),
+                "local_bytes": kernel.map(|k| k.local_bytes),
+            })
+        })
+        .collect();
+    let chosen = view
+        .plan
+        .stages
+        .iter()
+        .filter(|s| graph.stages.contains(&s.index));
+    let operations: Vec<Value> = chosen
+        .flat_map(|stage| &stage.ops)
+        .map(|op| {
+            json!({
+                "operation": op.kind.name(),
+                "layer": op.layer,
+                "nodes": graph.nodes_of(*op).map(|(place, _)| place).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    json!({
+        "nodes": graph.nodes.len(),
+        "edges": graph.edges.len(),
+        "early_edges": graph.early_edges(),
+        "capture_ms": ms(graph.capture),
+        "instantiate_ms": ms(graph.instantiate),
+        "upload_ms": ms(graph.upload),
+        "device_bytes": graph.device_bytes,
+        "kernels": kernels,
+        "operations": operations,
     })
 }
 

@@ -22,7 +22,8 @@ pub(super) fn write(view: &View<'_>, out: &mut dyn Write) -> Written {
         writeln!(out)?;
         totals(view, rows, out)?;
     }
-    Ok(())
+    writeln!(out)?;
+    super::graphs::text(view, out)
 }
 
 fn model(view: &View<'_>, out: &mut dyn Write) -> Written {

@@ -198,6 +198,13 @@ int cuFuncSetAttribute(void *function, int attribute, int value) {
   ENTER();
   return SUCCESS;
 }
+/* Of a block and a thread: static shared bytes, local bytes, registers. */
+int cuFuncGetAttribute(int *value, int attribute, const struct function *function) {
+  (void)function;
+  ENTER();
+  *value = attribute == 1 ? 1024 : attribute == 3 ? 16 : attribute == 4 ? 40 : 0;
+  return SUCCESS;
+}
 int cuFuncGetName(const char **name, const struct function *function) { ENTER(); *name = function->name; return SUCCESS; }
 int cuKernelGetName(const char **name, const struct function *function) { ENTER(); *name = function->name; return SUCCESS; }
 
@@ -242,6 +249,17 @@ int cuStreamEndCapture(struct stream *stream, struct graph **graph) {
   return SUCCESS;
 }
 
+int cuStreamGetCaptureInfo_v3(struct stream *stream, int *status, uint64_t *id, struct graph **graph, const void **dependencies,
+                              const void **data, size_t *count) {
+  ENTER();
+  *status = stream->capture != NULL;
+  *id = 1;
+  *graph = stream->capture;
+  *dependencies = *data = NULL;
+  *count = 0;
+  return SUCCESS;
+}
+
 struct launch {
   uint32_t grid[3], block[3], shared_bytes;
   struct stream *stream;
@@ -256,7 +274,8 @@ int cuLaunchKernelEx(const struct launch *launch, struct function *function, voi
   if (!graph) return SUCCESS;
   graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof *graph->nodes);
   struct node *node = &graph->nodes[graph->count++];
-  *node = (struct node){.function = function, .shared_bytes = launch->shared_bytes};
+  *node = (struct node){
+    .function = function, .shared_bytes = launch->shared_bytes, .early = launch->attribute_count == 1};
   memcpy(node->grid, launch->grid, sizeof node->grid);
   memcpy(node->block, launch->block, sizeof node->block);
   if (!strcmp(function->name, "tg_dispatch"))
@@ -276,6 +295,29 @@ int cuGraphGetNodes(struct graph *graph, struct node **nodes, size_t *count) {
   for (size_t i = 0; nodes && i < *count && i < graph->count; i++) nodes[i] = &graph->nodes[i];
   *count = graph->count;
   return SUCCESS;
+}
+/* What was captured on one stream is a chain. An edge has ports of 1 byte each, a type, and 5 bytes that are reserved. */
+int cuGraphGetEdges_v2(struct graph *graph, struct node **from, struct node **to, uint8_t (*data)[8], size_t *count) {
+  ENTER();
+  const size_t edges = graph->count ? graph->count - 1 : 0;
+  for (size_t i = 0; from && i < *count && i < edges; i++) {
+    from[i] = &graph->nodes[i];
+    to[i] = &graph->nodes[i + 1];
+    memset(data[i], 0, sizeof data[i]);
+    data[i][2] = graph->nodes[i + 1].early; /* CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC */
+  }
+  *count = edges;
+  return SUCCESS;
+}
+int cuGraphDebugDotPrint(const struct graph *graph, const char *path, unsigned flags) {
+  (void)flags;
+  ENTER();
+  FILE *file = fopen(path, "w");
+  if (!file) return INVALID_VALUE;
+  fprintf(file, "digraph dot {\n");
+  for (size_t i = 0; i < graph->count; i++) fprintf(file, "  n%zu [label=\"%s\"];\n", i, graph->nodes[i].function->name);
+  fprintf(file, "}\n");
+  return fclose(file) ? INVALID_VALUE : SUCCESS;
 }
 int cuGraphNodeGetType(const struct node *node, int *type) { ENTER(); *type = node->type; return SUCCESS; }
 

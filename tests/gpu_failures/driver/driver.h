@@ -44,6 +44,8 @@ struct node {
   const struct function *function;
   uint32_t grid[3], block[3], shared_bytes;
   int type;
+  /* launched with programmatic dependent launch */
+  int early;
   /* of a dispatcher: its arguments */
   uint64_t addresses[4];
 };

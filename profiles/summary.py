@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""What a report of Nsight shows, as a table for people.
+
+summary.py graphs REPORT.sqlite   launches of whole graphs, by graph (Nsight Systems, `nsys stats` makes the file)
+summary.py kernels REPORT.csv     kernels in the order they ran (ncu --import REPORT --page raw --csv --print-units base)
+"""
+
+import csv
+import sqlite3
+import statistics
+import sys
+
+
+def table(rows):
+    """Prints rows of cells: the first column to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for first, *others in rows:
+        cells = [first.ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(others, widths[1:])]
+        print("  " + "  ".join(cells).rstrip())
+
+
+def graphs(path):
+    """Graphs are traced into tables of their own, one for the host's launches and one for the device's."""
+    base = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    names = base.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+    found = [name for (name,) in names if name.endswith("GRAPH_TRACE")]
+    if not found:
+        print("  none was traced")
+    for name in found:
+        columns = [column[1] for column in base.execute(f'PRAGMA table_info("{name}")')]
+        if not {"start", "end", "graphId"} <= set(columns):
+            sys.exit(f"{path}: {name} has the columns {', '.join(columns)}, expected start, end and graphId among them")
+        by_graph = {}
+        for graph, start, end in base.execute(f'SELECT graphId, start, "end" FROM "{name}"'):
+            by_graph.setdefault(graph, []).append((end - start) / 1e3)
+        rows = [["graph", "launches", "median us", "least us", "most us", "all ms"]]
+        for graph, times in sorted(by_graph.items(), key=lambda item: -sum(item[1])):
+            figures = [statistics.median(times), min(times), max(times), sum(times) / 1e3]
+            rows.append([str(graph), str(len(times))] + [f"{figure:.2f}" for figure in figures])
+        print(f"  {name}: {sum(map(len, by_graph.values()))} launches")
+        table(rows)
+
+
+# Title, the counter's name in the table of all, and what its base unit is divided by.
+COUNTERS = [
+    ("us", "gpu__time_duration.sum", 1e3),
+    ("DRAM read MB", "dram__bytes_read.sum", 1e6),
+    ("written MB", "dram__bytes_write.sum", 1e6),
+    ("DRAM %", "dram__throughput.avg.pct_of_peak_sustained_elapsed", 1),
+    ("SM %", "sm__throughput.avg.pct_of_peak_sustained_elapsed", 1),
+    ("registers", "launch__registers_per_thread", 1),
+    ("blocks", "launch__grid_size", 1),
+    ("threads", "launch__block_size", 1),
+]
+
+
+def kernels(path):
+    with open(path, newline="") as file:
+        # Lines of the tool itself begin with ==.
+        lines = csv.DictReader(line for line in file if not line.startswith("=="))
+        # The first line holds units.
+        runs = [line for line in lines if line.get("ID")]
+        names = lines.fieldnames or []
+    if "Kernel Name" not in names:
+        sys.exit(f"{path}: no column 'Kernel Name', expected ncu's --page raw --csv")
+    if not runs:
+        sys.exit(f"{path}: no kernel was profiled; expected a step of that stage, kind and bucket in the run")
+    shown = [counter for counter in COUNTERS if counter[1] in names]
+    rows = [["kernel"] + [title for title, _, _ in shown]]
+    for run in runs:
+        cells = [run["Kernel Name"].split("(")[0]]
+        for _, name, divisor in shown:
+            value = run[name].replace(",", "")
+            try:
+                number = float(value) / divisor
+            except ValueError:
+                cells.append(value or "-")
+                continue
+            cells.append(f"{number:.0f}" if number == int(number) else f"{number:.2f}")
+        rows.append(cells)
+    table(rows)
+
+
+if __name__ == "__main__":
+    kinds = {"graphs": graphs, "kernels": kernels}
+    if len(sys.argv) != 3 or sys.argv[1] not in kinds:
+        sys.exit(__doc__.strip())
+    kinds[sys.argv[1]](sys.argv[2])

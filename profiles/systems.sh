@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# A timeline of a short run in each way to launch, by Nsight Systems, and what it shows as text:
+#   profiles/systems.sh [OUT]                     OUT: a folder, profiles/out where none is given
+# Set TAILGRAPH, MODEL, DTYPE, WAYS, PROMPTS, TOKENS or SYSTEM_WIDE (1 or 0) for something else than below.
+# Leaves OUT/systems-WAY.nsys-rep, which Nsight Systems opens, and OUT/systems-WAY.txt.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+out=${1:-$here/out}
+tailgraph=${TAILGRAPH:-$here/../target/release/tailgraph}
+model=${MODEL:-random:lfm2-8b-a1b}
+dtype=${DTYPE:-bf16}
+read -ra ways <<<"${WAYS:-host-kernels host-graph device-graph}"
+prompts=${PROMPTS:-8}
+tokens=${TOKENS:-64}
+# Other processes can be seen by root alone.
+system_wide=${SYSTEM_WIDE:-$([ "$(id -u)" = 0 ] && echo 1 || echo 0)}
+
+options=()
+[ "$system_wide" = 1 ] && options+=(--system-wide)
+mkdir -p "$out"
+rows=$out/prompts.jsonl
+for ((i = 0; i < prompts; i++)); do
+  printf '{"id": "%d", "prompt": "Row %d of a profile"}\n' "$i" "$i"
+done >"$rows"
+# The program that `profile` finds.
+nsys=$("$tailgraph" profile --print -- true)
+nsys=${nsys%% profile *}
+
+for way in "${ways[@]}"; do
+  report=$out/systems-$way
+  echo "== $way" >&2
+  "$tailgraph" profile -o "$report" "${options[@]}" -- \
+    generate --model "$model" --device cuda --dtype "$dtype" --launch "$way" --max-seqs "$prompts" \
+    --max-new-tokens "$tokens" --input "$rows" --output "$report.jsonl" --quiet
+  if [ ! -s "$report.nsys-rep" ]; then
+    echo "$report.nsys-rep: not there; where nsys left a .qdstrm, its QdstrmImporter makes the report of it" >&2
+    exit 1
+  fi
+  {
+    echo "$model in $dtype, --launch $way: $prompts prompts, $tokens new tokens each, $(date -u +%F)"
+    "$nsys" stats --force-export=true --report nvtx_sum,cuda_gpu_kern_sum,cuda_api_sum "$report.nsys-rep"
+    echo "graph launches:"
+    python3 "$here/summary.py" graphs "$report.sqlite"
+  } >"$report.txt"
+  echo "$report.txt"
+done

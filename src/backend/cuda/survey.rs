@@ -1,0 +1,122 @@
+//! Captured graphs looked at from all sides, for people who want to know what a GPU is given.
+
+use super::audit::Node;
+use super::exec::{Exec, LaunchedBy};
+use super::mirror::Mirror;
+use super::module::failed;
+use super::program::{StepCapture, StepGraph, StepProgram, buckets, capture_step};
+use crate::error::Result;
+use crate::plan::captured::{CapturedGraph, CapturedNode};
+use crate::plan::{EngineOptions, Ladders, StepKind};
+use cudarc::driver::{CudaContext, CudaStream, result};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What has been found so far.
+pub struct Survey<'a> {
+    pub graphs: Vec<CapturedGraph>,
+    /// Sees each graph while there is one.
+    each: &'a mut dyn FnMut(&StepGraph) -> Result<()>,
+    /// All stay until the end, as they do in a run.
+    execs: Vec<Exec>,
+}
+
+impl<'a> Survey<'a> {
+    pub fn new(each: &'a mut dyn FnMut(&StepGraph) -> Result<()>) -> Self {
+        Self {
+            graphs: vec![],
+            each,
+            execs: vec![],
+        }
+    }
+
+    /// Captures what a host launches: all stages as one graph, for each bucket.
+    ///
+    /// # Errors
+    /// As a run's.
+    pub fn of_host(
+        &mut self,
+        context: &Arc<CudaContext>,
+        program: &dyn StepProgram,
+        stages: Range<usize>,
+        ladders: &Ladders,
+        options: &EngineOptions,
+    ) -> Result<()> {
+        let stream = context
+            .new_stream()
+            .map_err(|error| failed("making a stream", error))?;
+        let mirror = Mirror::new(context, &stream, options)?;
+        let nothing = |_: &CudaStream| Ok(());
+        for bucket in StepKind::ALL
+            .into_iter()
+            .flat_map(|kind| buckets(ladders, kind, options.max_seqs))
+        {
+            let step = StepCapture {
+                program,
+                stage: stages.start,
+                bucket,
+                at: mirror.at(),
+                marked: true,
+            };
+            // SAFETY: the graph is never launched.
+            let step = unsafe { capture_step(&stream, step, nothing, nothing) }?;
+            self.add(&step, stages.clone(), LaunchedBy::Host)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at one graph, and measures what it takes to make it ready.
+    ///
+    /// # Errors
+    /// What a run's start would give; [`crate::Error::Runtime`] where the driver does not say.
+    pub fn add(&mut self, step: &StepGraph, stages: Range<usize>, by: LaunchedBy) -> Result<()> {
+        let graph = &step.graph;
+        (self.each)(step)?;
+        let shapes = graph.shapes()?;
+        let nodes = graph.nodes()?.into_iter().zip(shapes).enumerate();
+        let nodes = nodes
+            .map(|(place, (node, kernel))| CapturedNode {
+                op: op_of(step, place),
+                name: match node {
+                    Node::Kernel(kernel) => kernel.name,
+                    other => other.to_string(),
+                },
+                kernel,
+            })
+            .collect();
+        let free = || {
+            let asked = result::mem_get_info();
+            asked.map_err(|error| failed("asking for free memory", error))
+        };
+        let (free_before, _) = free()?;
+        let start = Instant::now();
+        let exec = Exec::instantiate(graph, by)?;
+        let instantiate = start.elapsed();
+        let start = Instant::now();
+        exec.upload()?;
+        let uploaded = graph.stream().synchronize();
+        uploaded.map_err(|error| failed("uploading a graph", error))?;
+        let upload = start.elapsed();
+        let (free_after, _) = free()?;
+        self.execs.push(exec);
+        self.graphs.push(CapturedGraph {
+            stages,
+            kind: step.bucket.kind,
+            rows: step.bucket.rows,
+            nodes,
+            edges: graph.dependencies()?,
+            capture: step.capture,
+            instantiate,
+            upload,
+            device_bytes: free_before.saturating_sub(free_after) as u64,
+        });
+        Ok(())
+    }
+}
+
+/// The operation whose nodes began last before this one.
+fn op_of(step: &StepGraph, place: usize) -> Option<crate::plan::Op> {
+    let begun = step.marks.partition_point(|&(first, _)| first <= place);
+    step.marks[..begun].last().and_then(|&(_, op)| op)
+}

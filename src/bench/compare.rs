@@ -1,0 +1,263 @@
+//! Two files of results, held against each other: for each figure the ratio, and whether the repeats show a difference.
+//!
+//! The test is Welch's on the logarithms of the repeats' values. Of all figures of a comparison together, Holm's rule
+//! keeps the chance that any is called different by accident at 5%.
+
+use super::Kind;
+use super::stats::{LEAST_REPEATS, holm, summary, welch};
+use crate::error::{Error, Result};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What of a result is compared, and what must be the same for two results to be of the same thing.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Entry {
+    kind: Kind,
+    launch: Option<String>,
+    dtype: String,
+    bucket_file: Option<String>,
+    batch: u32,
+    n_prompt: u32,
+    n_gen: u32,
+    n_kernels: Option<u32>,
+    request_rate: Value,
+    cpu_load: u32,
+    samples: BTreeMap<String, Vec<f64>>,
+    model_filename: String,
+    cpu_info: Option<String>,
+    gpu_info: Option<String>,
+    build_profile: String,
+}
+
+impl Entry {
+    /// Of two entries with the same, the figures are comparable.
+    fn key(&self) -> Value {
+        json!({
+            "kind": self.kind,
+            "launch": self.launch,
+            "dtype": self.dtype,
+            "bucket_file": self.bucket_file,
+            "batch": self.batch,
+            "n_prompt": self.n_prompt,
+            "n_gen": self.n_gen,
+            "n_kernels": self.n_kernels,
+            "request_rate": self.request_rate,
+            "cpu_load": self.cpu_load,
+        })
+    }
+}
+
+/// Reads results as `-o json` and `-o jsonl` write them.
+///
+/// # Errors
+/// The file cannot be read, or holds something else.
+pub fn read(path: &Path) -> Result<Vec<Entry>> {
+    const EXPECTED: &str = "results of `bench -o json` or `bench -o jsonl`";
+    let text =
+        std::fs::read_to_string(path).map_err(|error| Error::open(path, &error, EXPECTED))?;
+    let entries: serde_json::Result<Vec<Entry>> = match text.trim_start().starts_with('[') {
+        true => serde_json::from_str(&text),
+        false => text
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .map(serde_json::from_str)
+            .collect(),
+    };
+    match entries {
+        Ok(entries) if entries.is_empty() => Err(Error::file(
+            path,
+            format!("found no results, expected {EXPECTED}"),
+        )),
+        Ok(entries) => Ok(entries),
+        Err(error) => Err(Error::file(path, format!("{error}, expected {EXPECTED}"))),
+    }
+}
+
+/// The figures that tell how fast a kind is, and whether more is better.
+fn figures(kind: Kind) -> &'static [(&'static str, bool)] {
+    match kind {
+        Kind::Decode => &[
+            ("tokens_per_s", true),
+            ("median_itl_ms", false),
+            ("p99_itl_ms", false),
+        ],
+        Kind::Prefill => &[("tokens_per_s", true), ("median_ttft_ms", false)],
+        Kind::Score => &[("tokens_per_s", true)],
+        Kind::Serve => &[
+            ("output_throughput", true),
+            ("median_ttft_ms", false),
+            ("p99_ttft_ms", false),
+            ("median_tpot_ms", false),
+            ("median_e2el_ms", false),
+        ],
+        Kind::Launch => &[("median_step_ms", false), ("p99_step_ms", false)],
+    }
+}
+
+/// A line for each figure of each result that both have.
+///
+/// # Errors
+/// [`Error::Usage`] where nothing is in both.
+pub fn compare(a: &[Entry], b: &[Entry]) -> Result<Vec<Value>> {
+    let mut lines = Vec::new();
+    let mut tests = Vec::new();
+    for left in a {
+        let Some(right) = b.iter().find(|right| right.key() == left.key()) else {
+            continue;
+        };
+        for &(figure, more_is_better) in figures(left.kind) {
+            let (Some(x), Some(y)) = (left.samples.get(figure), right.samples.get(figure)) else {
+                continue;
+            };
+            let ratio = welch(x, y);
+            tests.push(ratio.map(|ratio| ratio.p));
+            let mut line = left.key();
+            let mean = |values: &[f64]| summary(values).map(|s| s.mean);
+            line["figure"] = json!(figure);
+            line["more_is_better"] = json!(more_is_better);
+            line["a"] = json!(mean(x));
+            line["b"] = json!(mean(y));
+            line["repeats_a"] = json!(x.len());
+            line["repeats_b"] = json!(y.len());
+            // Without a test the ratio of the means is all there is.
+            let plain = mean(x).zip(mean(y)).map(|(x, y)| y / x);
+            line["ratio"] = json!(ratio.map(|ratio| ratio.ratio).or(plain));
+            line["low"] = json!(ratio.map(|ratio| ratio.low));
+            line["high"] = json!(ratio.map(|ratio| ratio.high));
+            line["p"] = json!(ratio.map(|ratio| ratio.p));
+            lines.push(line);
+        }
+    }
+    if lines.is_empty() {
+        return Err(Error::Usage(
+            "bench compare: the two files have no result of the same kind, launch, dtype, buckets, batch, lengths, rate and load"
+                .to_owned(),
+        ));
+    }
+    let p: Vec<f64> = tests.iter().filter_map(|&p| p).collect();
+    let mut shown = holm(&p).into_iter();
+    for (line, p) in lines.iter_mut().zip(tests) {
+        let different = p.map(|_| shown.next().unwrap_or(false));
+        line["verdict"] = json!(verdict(line, different));
+    }
+    Ok(lines)
+}
+
+fn verdict(line: &Value, different: Option<bool>) -> String {
+    let (ratio, more) = (
+        line["ratio"].as_f64().unwrap_or(1.0),
+        line["more_is_better"] == json!(true),
+    );
+    match different {
+        None => {
+            let fewest = line["repeats_a"]
+                .as_u64()
+                .min(line["repeats_b"].as_u64())
+                .unwrap_or(0);
+            match fewest < LEAST_REPEATS as u64 {
+                true => format!("not enough repeats ({fewest}, need {LEAST_REPEATS})"),
+                false => "no test: a value is not above 0".to_owned(),
+            }
+        }
+        Some(false) => "no difference shown".to_owned(),
+        Some(true) if (ratio > 1.0) == more => "B better".to_owned(),
+        Some(true) => "B worse".to_owned(),
+    }
+}
+
+/// What else differs between the files, where it may explain a difference.
+pub fn differences(a: &[Entry], b: &[Entry]) -> Vec<String> {
+    type Field = fn(&Entry) -> String;
+    let fields: [(&str, Field); 4] = [
+        ("model", |e| e.model_filename.clone()),
+        ("processor", |e| e.cpu_info.clone().unwrap_or_default()),
+        ("GPU", |e| e.gpu_info.clone().unwrap_or_default()),
+        ("build profile", |e| e.build_profile.clone()),
+    ];
+    let mut found = Vec::new();
+    for (name, field) in fields {
+        let (left, right) = (a.first().map(field), b.first().map(field));
+        if left != right {
+            let show = |side: Option<String>| side.unwrap_or_default();
+            found.push(format!(
+                "the {name} differs: A '{}', B '{}'",
+                show(left),
+                show(right)
+            ));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(batch: u32, tokens_per_s: &[f64], itl_ms: &[f64]) -> Entry {
+        let samples = [("tokens_per_s", tokens_per_s), ("median_itl_ms", itl_ms)];
+        Entry {
+            kind: Kind::Decode,
+            launch: None,
+            dtype: "f32".into(),
+            bucket_file: None,
+            batch,
+            n_prompt: 32,
+            n_gen: 16,
+            n_kernels: None,
+            request_rate: Value::Null,
+            cpu_load: 0,
+            samples: samples
+                .into_iter()
+                .map(|(name, values)| (name.to_owned(), values.to_vec()))
+                .collect(),
+            model_filename: "m".into(),
+            cpu_info: None,
+            gpu_info: None,
+            build_profile: "release".into(),
+        }
+    }
+
+    fn verdicts(a: Entry, b: Entry) -> Vec<String> {
+        let lines = compare(&[a], &[b]).unwrap();
+        lines
+            .iter()
+            .map(|line| line["verdict"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn verdicts_follow_the_noise() {
+        let base = || entry(1, &[100.0, 101.0, 99.0, 100.5], &[10.0, 10.1, 9.9, 10.05]);
+        assert_eq!(verdicts(base(), base()), ["no difference shown"; 2]);
+        let faster = entry(1, &[120.0, 121.0, 119.0, 120.5], &[8.0, 8.1, 7.9, 8.05]);
+        assert_eq!(verdicts(base(), faster.clone()), ["B better"; 2]);
+        assert_eq!(verdicts(faster, base()), ["B worse"; 2]);
+        let noisy = entry(1, &[60.0, 180.0, 90.0, 150.0], &[5.0, 16.0, 7.0, 11.0]);
+        assert_eq!(verdicts(base(), noisy), ["no difference shown"; 2]);
+        let few = entry(1, &[120.0, 121.0], &[8.0, 8.1]);
+        assert_eq!(verdicts(base(), few), ["not enough repeats (2, need 3)"; 2]);
+    }
+
+    #[test]
+    fn what_is_not_in_both_is_left_out_or_refused() {
+        let (one, two) = (
+            entry(1, &[1.0; 3], &[1.0; 3]),
+            entry(2, &[1.0; 3], &[1.0; 3]),
+        );
+        assert_eq!(
+            compare(&[one.clone(), two.clone()], std::slice::from_ref(&one))
+                .unwrap()
+                .len(),
+            2
+        );
+        assert!(compare(std::slice::from_ref(&one), &[two]).is_err());
+        let mut other = one.clone();
+        other.build_profile = "debug".into();
+        assert_eq!(
+            differences(&[one], &[other]),
+            ["the build profile differs: A 'release', B 'debug'"]
+        );
+    }
+}

@@ -1,0 +1,212 @@
+//! One run: requests to an engine when they are due, and what the scheduler's clock said of each of their tokens.
+
+use super::clock::Offset;
+use super::host::{Busy, process_time};
+use super::workload::Arrival;
+use crate::error::{Error, Result};
+use crate::runtime::{EndReason, Engine, Event};
+use crate::sys::abi;
+use crate::telemetry::launches;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// With nothing to send; an event comes sooner.
+const WAIT: Duration = Duration::from_millis(20);
+/// With something to send and no room for it in the rings.
+const FULL_WAIT: Duration = Duration::from_micros(200);
+
+/// What became of one request. Nanoseconds are the scheduler's clock where they are not said to be the host's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Served {
+    pub prompt_tokens: u32,
+    /// From the start of the run, by the host's clock.
+    pub due: Duration,
+    /// First seen by the scheduler.
+    pub seen_ns: u64,
+    /// Of each token, the turn that collected it.
+    pub tokens_ns: Vec<u64>,
+    pub end_ns: u64,
+}
+
+/// A turn of the scheduler that changed something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    pub start_ns: u64,
+    pub end_ns: u64,
+    /// The step that it composed, as `TG_KIND_*` and rows.
+    pub step: Option<(u32, u32)>,
+}
+
+impl From<&abi::tg_trace> for Turn {
+    fn from(record: &abi::tg_trace) -> Self {
+        let composed = record.outcome.action == abi::TG_ACTION_STEP;
+        Self {
+            start_ns: record.inputs.now_ns,
+            end_ns: record.end_ns,
+            step: composed.then_some((record.outcome.kind, record.outcome.rows)),
+        }
+    }
+}
+
+/// A run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// In the order of their requests.
+    pub served: Vec<Served>,
+    pub turns: Vec<Turn>,
+    /// Turns that were written over before they were read.
+    pub turns_lost: u64,
+    /// From the first request that was sent to the last event, by the host's clock.
+    pub duration: Duration,
+    pub offset: Offset,
+    /// Processor time of this process without the threads that keep it busy.
+    pub processor: Duration,
+    /// Kernels and graphs that the host launched.
+    pub launches: u64,
+    pub energy_j: Option<f64>,
+}
+
+/// What a run is measured beside.
+pub struct Beside<'a> {
+    pub busy: &'a Busy,
+    /// Joules used so far; `None` where nobody counts them.
+    pub joules: &'a dyn Fn() -> Option<f64>,
+    pub interrupt: &'a AtomicBool,
+}
+
+/// Sends `arrivals` to an engine where nothing is in flight, and waits for all to end. `None`: interrupted.
+///
+/// # Errors
+/// The engine failed, or a request ended otherwise than by its length.
+pub fn run(engine: &mut Engine, arrivals: &[Arrival], beside: &Beside<'_>) -> Result<Option<Run>> {
+    while engine.next_trace().is_some() {}
+    let lost_before = engine.traces_lost();
+    let mut log = Log::new(arrivals);
+    let used = || process_time().saturating_sub(beside.busy.time());
+    let (processor, launches_before, joules) = (used(), launches::count(), (beside.joules)());
+    let start = Instant::now();
+    while log.ended < arrivals.len() {
+        if beside.interrupt.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let mut wait = WAIT;
+        while let Some(next) = arrivals.get(log.sent.len()) {
+            let now = start.elapsed();
+            if next.due > now {
+                wait = wait.min(next.due - now);
+                break;
+            }
+            let Some(number) = engine.try_submit(&next.request)? else {
+                wait = FULL_WAIT;
+                break;
+            };
+            log.sent(number, now);
+        }
+        if let Some((time_ns, event)) = engine.next_stamped(wait)? {
+            log.event(start.elapsed(), time_ns, &event)?;
+        }
+        while let Some(record) = engine.next_trace() {
+            log.turns.push(Turn::from(&record));
+        }
+    }
+    let duration = start.elapsed();
+    Ok(Some(Run {
+        served: log.served,
+        turns: log.turns,
+        turns_lost: engine.traces_lost() - lost_before,
+        duration,
+        offset: log.offset,
+        processor: used().saturating_sub(processor),
+        launches: launches::count() - launches_before,
+        energy_j: joules.and_then(|before| Some((beside.joules)()? - before)),
+    }))
+}
+
+/// A run as far as it has come. Room for all of it is made before it starts.
+struct Log {
+    served: Vec<Served>,
+    turns: Vec<Turn>,
+    offset: Offset,
+    /// When each request was sent, by the host's clock.
+    sent: Vec<Duration>,
+    /// Number of the first.
+    first: u64,
+    ended: usize,
+}
+
+impl Log {
+    fn new(arrivals: &[Arrival]) -> Self {
+        let served = |arrival: &Arrival| Served {
+            prompt_tokens: arrival.request.prompt.len() as u32,
+            due: arrival.due,
+            seen_ns: 0,
+            tokens_ns: Vec::with_capacity(arrival.request.max_new_tokens as usize),
+            end_ns: 0,
+        };
+        let steps = arrivals.iter().map(|a| a.request.max_new_tokens).max();
+        Self {
+            served: arrivals.iter().map(served).collect(),
+            turns: Vec::with_capacity(arrivals.len() * 2 + steps.unwrap_or(0) as usize * 2 + 64),
+            offset: Offset::default(),
+            sent: Vec::with_capacity(arrivals.len()),
+            first: 0,
+            ended: 0,
+        }
+    }
+
+    fn sent(&mut self, number: u64, at: Duration) {
+        if self.sent.is_empty() {
+            self.first = number;
+        }
+        self.sent.push(at);
+    }
+
+    fn event(&mut self, at: Duration, time_ns: u64, event: &Event) -> Result<()> {
+        self.offset.received(at.as_nanos() as u64, time_ns);
+        let (Event::Token { request, .. } | Event::End { request, .. }) = event;
+        let index = (request - self.first) as usize;
+        let served = &mut self.served[index];
+        match event {
+            Event::Token { .. } => served.tokens_ns.push(time_ns),
+            Event::End { reason, timing, .. } => {
+                if *reason != EndReason::Length {
+                    return Err(Error::Runtime(format!(
+                        "request {index} of {} prompt tokens ended with {reason:?} after {} tokens, expected its full length",
+                        served.prompt_tokens,
+                        served.tokens_ns.len()
+                    )));
+                }
+                served.end_ns = time_ns;
+                served.seen_ns = time_ns - timing.total.as_nanos() as u64;
+                self.offset
+                    .sent(self.sent[index].as_nanos() as u64, served.seen_ns);
+                self.ended += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Nanoseconds that taking one token down costs: what measuring adds to a run for each of them.
+pub fn cost_ns() -> f64 {
+    const TOKENS: u32 = 20_000;
+    let arrival = Arrival {
+        due: Duration::ZERO,
+        request: super::workload::request(vec![0], TOKENS, crate::runtime::Logits::None),
+    };
+    let mut log = Log::new(&[arrival]);
+    log.sent(0, Duration::ZERO);
+    let start = Instant::now();
+    for index in 0..TOKENS {
+        let event = std::hint::black_box(Event::Token {
+            request: 0,
+            token: 0,
+            index,
+            logprobs: None,
+        });
+        let noted = log.event(start.elapsed(), u64::from(index), &event);
+        noted.expect("a token is always noted");
+    }
+    std::hint::black_box(&log.served);
+    start.elapsed().as_nanos() as f64 / f64::from(TOKENS)
+}

@@ -1,0 +1,161 @@
+//! Steps without a model (see [`crate::backend::cuda::probe`]): what launching them costs in each way, and the bare
+//! graph beside, which the host launches again and again with nobody scheduling.
+
+use super::metrics::Figures;
+use crate::backend::StageBackend;
+use crate::backend::cuda::ahead::HostAhead;
+use crate::backend::cuda::exec::{Exec, LaunchedBy};
+use crate::backend::cuda::gpu::OpenGpu;
+use crate::backend::cuda::graph::Captured;
+use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
+use crate::backend::cuda::mirror::Mirror;
+use crate::backend::cuda::probe::{ProbeOptions, ProbeStep};
+use crate::backend::cuda::program::{StepProgram, buckets};
+use crate::backend::cuda::scheduler::GpuScheduler;
+use crate::error::{Error, Result};
+use crate::plan::{EngineOptions, Ladders, RingCapacities, StepKind};
+use crate::runtime::Engine;
+use crate::runtime::cuda::Launch;
+use crate::telemetry::launches;
+use cudarc::driver::result::DriverError;
+use std::time::Instant;
+
+/// Kernels of a step beside those that `--kernels` adds: tokens in, tokens read, tokens out.
+pub const LEAST_KERNELS: u32 = 3 + 1;
+/// What the tokens of a probe are taken from.
+pub const VOCABULARY: u32 = 997;
+const PAGE_TOKENS: u32 = 64;
+/// Bare graphs between two looks at the clock, and how many such rounds.
+const BARE_LAUNCHES: u32 = 50;
+const BARE_ROUNDS: u32 = 40;
+
+/// A step of `kernels` small kernels for `batch` sequences.
+pub struct Probe<'a> {
+    gpu: &'a OpenGpu,
+    options: EngineOptions,
+    ladders: Ladders,
+    capacities: RingCapacities,
+    probe: ProbeOptions,
+}
+
+impl<'a> Probe<'a> {
+    /// For sequences of up to `context` tokens; `kernels` is at least [`LEAST_KERNELS`].
+    pub fn new(gpu: &'a OpenGpu, batch: u32, kernels: u32, context: u32) -> Self {
+        let chunk_align = 64;
+        let step_tokens = batch + chunk_align;
+        let options = EngineOptions {
+            max_seqs: batch,
+            max_context: context,
+            page_tokens: PAGE_TOKENS,
+            pages: batch * context.div_ceil(PAGE_TOKENS),
+            step_tokens,
+            chunk_align,
+            steps_in_flight: 1,
+            record: false,
+        };
+        Self {
+            gpu,
+            options,
+            ladders: Ladders {
+                decode: vec![batch],
+                mixed: vec![step_tokens],
+                score: vec![step_tokens],
+            },
+            capacities: RingCapacities::new(&options),
+            probe: ProbeOptions {
+                layers: kernels + 1 - LEAST_KERNELS,
+                vocabulary: VOCABULARY,
+                early: gpu.overlaps_launches(),
+                log_entries: 0,
+            },
+        }
+    }
+
+    pub fn options(&self) -> &EngineOptions {
+        &self.options
+    }
+
+    fn program(&self) -> Result<Box<dyn StepProgram>> {
+        let (context, module) = (&self.gpu.context, &self.gpu.module);
+        let (stages, _) = ProbeStep::stages(context, module, 1, &self.options, self.probe, None)?;
+        let stage = stages.into_iter().next();
+        let program = stage.ok_or_else(|| Error::Runtime("a probe has one stage".into()))?;
+        Ok(Box::new(program))
+    }
+
+    /// An engine that is not launched yet.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn engine(&self, launch: Launch) -> Result<Engine> {
+        let (context, options, ladders) = (&self.gpu.context, &self.options, &self.ladders);
+        let program = self.program()?;
+        let by_host = |stage| Engine::on_host(vec![stage], ladders, options, self.capacities);
+        let hosted = |program, way| -> Result<Box<dyn StageBackend>> {
+            let place = StagePlace { index: 0, count: 1 };
+            let stage = HostLaunched::new(context, program, place, ladders, options, way)?;
+            Ok(Box::new(stage))
+        };
+        match launch {
+            Launch::HostKernels => by_host(hosted(program, HostLaunch::Kernels)?),
+            Launch::HostGraph => by_host(hosted(program, HostLaunch::Graph)?),
+            Launch::HostGraphAhead => by_host(Box::new(HostAhead::new(
+                context, program, ladders, options,
+            )?)),
+            Launch::DeviceGraph => {
+                let (module, early) = (&self.gpu.module, self.probe.early);
+                let device = GpuScheduler::new(context, module, vec![program], early)?;
+                Engine::on_device(Box::new(device), ladders, options, self.capacities)
+            }
+        }
+    }
+
+    /// The decode graph alone, launched back to back by the host: each step time is the mean of 50 in a row, the turns
+    /// are none.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn bare(&self) -> Result<Figures> {
+        let refused = |error: DriverError| {
+            Error::Runtime(format!(
+                "timing the bare graph: the driver answered {:?}",
+                error.0
+            ))
+        };
+        let stream = self.gpu.context.new_stream().map_err(refused)?;
+        let program = self.program()?;
+        let mirror = Mirror::new(&self.gpu.context, &stream, &self.options)?;
+        let bucket = buckets(&self.ladders, StepKind::Decode, self.options.max_seqs)
+            .last()
+            .ok_or_else(|| Error::Runtime("a probe has a decode bucket".into()))?;
+        let graph = Captured::capture(&stream, "the bare step", |stream| {
+            // SAFETY: mirror and program outlive the launches below, all of which are waited for; the mirror holds a
+            // step without rows.
+            unsafe { program.enqueue(stream, bucket, mirror.at()) }
+        })?;
+        let exec = Exec::new(&graph, LaunchedBy::Host)?;
+        let mut figures = Figures::default();
+        let (before, begin) = (launches::count(), Instant::now());
+        for round in 0..=BARE_ROUNDS {
+            let start = Instant::now();
+            for _ in 0..BARE_LAUNCHES {
+                // SAFETY: as above.
+                unsafe { exec.launch() }?;
+            }
+            stream.synchronize().map_err(refused)?;
+            // The first one warms up.
+            if round > 0 {
+                let each_ms = start.elapsed().as_secs_f64() * 1e3 / f64::from(BARE_LAUNCHES);
+                figures.step_ms.push(each_ms);
+            }
+        }
+        figures.duration_s = begin.elapsed().as_secs_f64();
+        figures.launches = launches::count() - before;
+        let steps = u64::from(BARE_LAUNCHES * (BARE_ROUNDS + 1));
+        figures.output_tokens = steps * u64::from(self.options.max_seqs);
+        let rows = f64::from(self.options.max_seqs);
+        figures.counted_tokens = figures.step_ms.len() as f64 * rows;
+        figures.counted_ns = figures.step_ms.iter().sum::<f64>() * 1e6;
+        Ok(figures)
+    }
+}

@@ -1,0 +1,242 @@
+//! From runs to figures.
+
+use super::drive::{Run, Served, Turn};
+use super::{Kind, Point};
+use crate::error::{Error, Result};
+use crate::sys::abi;
+
+/// What one run came to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Figures {
+    /// What a rate is counted over: of `decode` and `launch` the steps that all sequences are in, with their tokens; of
+    /// `prefill` the prompts' tokens until the last first token; of `score` until the last end; of `serve` the generated
+    /// tokens until the last end.
+    pub counted_tokens: f64,
+    pub counted_ns: f64,
+    /// The whole run by the host's clock.
+    pub duration_s: f64,
+    pub completed: usize,
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    /// From when a request was due to its first token.
+    pub ttft_ms: Vec<f64>,
+    /// Of each request, the mean time of a token after the first.
+    pub tpot_ms: Vec<f64>,
+    /// Between a token and the next one of the same request.
+    pub itl_ms: Vec<f64>,
+    /// From when a request was due to its end.
+    pub e2el_ms: Vec<f64>,
+    /// From the turn that composed a decode step of the whole batch to the turn that composed the next one.
+    pub step_ms: Vec<f64>,
+    /// The scheduler's turns between those.
+    pub turn_us: Vec<f64>,
+    pub processor_s: f64,
+    pub launches: u64,
+    pub energy_j: Option<f64>,
+    /// How far off times may be that begin by the host's clock (`ttft`, `e2el`).
+    pub clock_uncertainty_us: f64,
+    pub turns_lost: u64,
+}
+
+impl Figures {
+    /// Tokens that costs are counted for: the generated ones, or the prompts' where nearly none are.
+    pub fn tokens(&self, kind: Kind) -> f64 {
+        match kind {
+            Kind::Prefill | Kind::Score => self.input_tokens as f64,
+            Kind::Decode | Kind::Serve | Kind::Launch => self.output_tokens as f64,
+        }
+    }
+
+    pub fn tokens_per_s(&self) -> f64 {
+        self.counted_tokens / self.counted_ns * 1e9
+    }
+}
+
+/// The figures of a run of `point`.
+///
+/// # Errors
+/// [`Error::Usage`] where it was too short to show what is asked.
+pub fn figures(point: &Point, run: &Run) -> Result<Figures> {
+    let served = &run.served;
+    let (offset_ns, uncertainty_ns) = run.offset.estimate_ns().ok_or_else(|| {
+        Error::Runtime("a run without requests shows nothing: expected at least one".into())
+    })?;
+    let since_due_ms = |request: &Served, at_ns: u64| {
+        let at_host_ns = at_ns.wrapping_sub(offset_ns as u64) as i64;
+        (at_host_ns as f64 - request.due.as_nanos() as f64) / 1e6
+    };
+    let mut figures = Figures {
+        duration_s: run.duration.as_secs_f64(),
+        completed: served.len(),
+        processor_s: run.processor.as_secs_f64(),
+        launches: run.launches,
+        energy_j: run.energy_j,
+        clock_uncertainty_us: uncertainty_ns as f64 / 1e3,
+        turns_lost: run.turns_lost,
+        ..Figures::default()
+    };
+    for request in served {
+        figures.input_tokens += u64::from(request.prompt_tokens);
+        figures.output_tokens += request.tokens_ns.len() as u64;
+        figures.e2el_ms.push(since_due_ms(request, request.end_ns));
+        if let [first, .., last] = request.tokens_ns[..] {
+            let after = (request.tokens_ns.len() - 1) as f64;
+            figures.tpot_ms.push((last - first) as f64 / 1e6 / after);
+        }
+        let first = request.tokens_ns.first();
+        figures
+            .ttft_ms
+            .extend(first.map(|&at_ns| since_due_ms(request, at_ns)));
+        let pairs = request.tokens_ns.windows(2);
+        let gaps_ms = pairs.map(|pair| (pair[1] - pair[0]) as f64 / 1e6);
+        figures.itl_ms.extend(gaps_ms);
+    }
+    if let Kind::Decode | Kind::Launch = point.kind {
+        (figures.step_ms, figures.turn_us) = whole_steps(&run.turns, point.batch);
+        if figures.step_ms.is_empty() {
+            return Err(Error::Usage(format!(
+                "{} sequences were never all in two decode steps, one right after the other: expected more than {} new tokens \
+                 (--gen-len)",
+                point.batch, point.new_tokens
+            )));
+        }
+    }
+    (figures.counted_tokens, figures.counted_ns) = counted(point.kind, served, &figures);
+    Ok(figures)
+}
+
+/// Tokens and nanoseconds that the rate is made of.
+fn counted(kind: Kind, served: &[Served], figures: &Figures) -> (f64, f64) {
+    let begin = served.iter().map(|request| request.seen_ns).min();
+    let ends = served.iter().map(|request| request.end_ns).max();
+    let firsts = served.iter().filter_map(|r| r.tokens_ns.first().copied());
+    let since_begin = |end: Option<u64>| (end.unwrap_or(0) - begin.unwrap_or(0)) as f64;
+    match kind {
+        Kind::Decode | Kind::Launch => {
+            let steps = figures.step_ms.len() as f64;
+            let rows = figures.completed as f64;
+            (steps * rows, figures.step_ms.iter().sum::<f64>() * 1e6)
+        }
+        Kind::Prefill => (figures.input_tokens as f64, since_begin(firsts.max())),
+        Kind::Score => (figures.input_tokens as f64, since_begin(ends)),
+        Kind::Serve => (figures.output_tokens as f64, since_begin(ends)),
+    }
+}
+
+/// Milliseconds of the decode steps that `batch` sequences are in, each followed at once by another such, and
+/// microseconds of the turns between.
+fn whole_steps(turns: &[Turn], batch: u32) -> (Vec<f64>, Vec<f64>) {
+    let whole = |turn: &Turn| turn.step == Some((abi::TG_KIND_DECODE, batch));
+    let pairs = turns.windows(2).filter(|pair| pair.iter().all(whole));
+    pairs
+        .map(|pair| {
+            let step_ms = (pair[1].start_ns - pair[0].start_ns) as f64 / 1e6;
+            let turn_us = (pair[1].end_ns - pair[1].start_ns) as f64 / 1e3;
+            (step_ms, turn_us)
+        })
+        .unzip()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::clock::Offset;
+    use std::time::Duration;
+
+    const MS: u64 = 1_000_000;
+
+    /// Two sequences: the second is due 1 ms after the first; the scheduler's clock is 500 ms ahead of the host's.
+    fn run() -> Run {
+        let mut offset = Offset::default();
+        offset.sent(0, 500 * MS);
+        offset.received(20 * MS, 520 * MS);
+        let decode = |start_ns: u64, rows| Turn {
+            start_ns,
+            end_ns: start_ns + 5000,
+            step: Some((abi::TG_KIND_DECODE, rows)),
+        };
+        Run {
+            served: vec![
+                Served {
+                    prompt_tokens: 4,
+                    due: Duration::ZERO,
+                    seen_ns: 500 * MS,
+                    tokens_ns: vec![502 * MS, 504 * MS, 506 * MS, 509 * MS],
+                    end_ns: 509 * MS,
+                },
+                Served {
+                    prompt_tokens: 6,
+                    due: Duration::from_millis(1),
+                    seen_ns: 502 * MS,
+                    tokens_ns: vec![504 * MS, 506 * MS, 509 * MS],
+                    end_ns: 510 * MS,
+                },
+            ],
+            turns: vec![
+                decode(502 * MS, 1),
+                decode(504 * MS, 2),
+                decode(506 * MS, 2),
+                decode(509 * MS, 2),
+                Turn {
+                    start_ns: 510 * MS,
+                    end_ns: 510 * MS,
+                    step: None,
+                },
+                decode(511 * MS, 2),
+            ],
+            turns_lost: 0,
+            duration: Duration::from_millis(20),
+            offset,
+            processor: Duration::from_millis(3),
+            launches: 14,
+            energy_j: None,
+        }
+    }
+
+    fn point(kind: Kind) -> Point {
+        Point {
+            kind,
+            batch: 2,
+            prompt_tokens: 4,
+            new_tokens: 4,
+            rate: None,
+            cpu_load: 0,
+        }
+    }
+
+    #[test]
+    fn latencies_of_known_tokens() {
+        let figures = figures(&point(Kind::Serve), &run()).unwrap();
+        assert_eq!(figures.ttft_ms, [2.0, 3.0]);
+        assert_eq!(figures.e2el_ms, [9.0, 9.0]);
+        assert_eq!(figures.itl_ms, [2.0, 2.0, 3.0, 2.0, 3.0]);
+        assert_eq!(figures.tpot_ms, [7.0 / 3.0, 2.5]);
+        assert_eq!((figures.input_tokens, figures.output_tokens), (10, 7));
+        assert_eq!((figures.counted_tokens, figures.counted_ns), (7.0, 10e6));
+        assert_eq!(figures.clock_uncertainty_us, 0.0);
+        assert!(figures.step_ms.is_empty());
+    }
+
+    #[test]
+    fn rates_of_each_kind() {
+        let of = |kind| figures(&point(kind), &run()).unwrap();
+        let decode = of(Kind::Decode);
+        assert_eq!(decode.step_ms, [2.0, 3.0]);
+        assert_eq!(decode.turn_us, [5.0, 5.0]);
+        assert_eq!(decode.tokens_per_s(), 4.0 / 5e-3);
+        let prefill = of(Kind::Prefill);
+        assert_eq!(prefill.tokens_per_s(), 10.0 / 4e-3);
+        assert_eq!(prefill.tokens(Kind::Prefill), 10.0);
+        assert_eq!(of(Kind::Score).tokens_per_s(), 10.0 / 10e-3);
+    }
+
+    #[test]
+    fn a_batch_that_was_never_whole_is_said() {
+        let three = Point {
+            batch: 3,
+            ..point(Kind::Decode)
+        };
+        let message = figures(&three, &run()).unwrap_err().to_string();
+        assert!(message.contains("--gen-len"), "{message}");
+    }
+}

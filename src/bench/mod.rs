@@ -1,0 +1,74 @@
+//! Benchmarks: what is measured, how, and what is said about it. Knows engines, requests and plans; which model and
+//! device an engine runs on, and the command line, are [`crate::cli`]'s.
+//!
+//! - [`ranges`]: lists such as `1,8,32` and `1-256*2`
+//! - [`workload`]: prompts and arrival times, the same for whatever is compared
+//! - [`drive`]: one run on an engine, with what the scheduler's clock said of each token; [`clock`]: that clock beside
+//!   the host's
+//! - [`host`], [`energy`]: what a run costs the host and the GPU beside time
+//! - [`metrics`]: from runs to figures; [`stats`]: means, quantiles, Welch's test; [`floors`]: the least it could take
+//! - [`row`], [`output`]: a result as JSON and as tables; [`compare`]: two files of results
+//! - [`launching`]: what a launch costs by itself (GPUs only)
+
+pub mod clock;
+pub mod compare;
+pub mod drive;
+#[cfg(feature = "cuda")]
+pub mod energy;
+pub mod floors;
+pub mod host;
+#[cfg(feature = "cuda")]
+pub mod launching;
+pub mod metrics;
+pub mod output;
+pub mod ranges;
+pub mod row;
+pub mod stats;
+pub mod workload;
+
+use serde::{Deserialize, Serialize};
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Steps in which every sequence generates a token
+    Decode,
+    /// Prompts up to their first token
+    Prefill,
+    /// Logits of prompts, all sent at once: 1,024 of 32 tokens unless told otherwise
+    Score,
+    /// Requests that arrive at a rate, and how long they take under that load
+    Serve,
+    /// Steps of small kernels without a model: what launching itself costs (GPUs only)
+    Launch,
+}
+
+impl Kind {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Decode => "decode",
+            Self::Prefill => "prefill",
+            Self::Score => "score",
+            Self::Serve => "serve",
+            Self::Launch => "launch",
+        }
+    }
+}
+
+/// One thing to measure on an engine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    pub kind: Kind,
+    /// Sequences at once; prompts for `score`; most sequences at once for `serve`.
+    pub batch: u32,
+    /// Tokens of each prompt.
+    pub prompt_tokens: u32,
+    /// Tokens generated for each.
+    pub new_tokens: u32,
+    /// Requests a second; infinite sends all at once. Only of `serve`.
+    pub rate: Option<f64>,
+    /// Threads that spin meanwhile.
+    pub cpu_load: u32,
+}

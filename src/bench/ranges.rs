@@ -1,0 +1,94 @@
+//! Lists of numbers as llama-bench takes them: values and ranges with commas between, a range being `FIRST-LAST`,
+//! `FIRST-LAST+STEP` or `FIRST-LAST*FACTOR`.
+
+/// More values than this are a mistake.
+const MOST: usize = 4096;
+
+/// The values of `text`, in its order: `1,8,32`, `1-4` (1 2 3 4), `32-96+32` (32 64 96), `1-256*4` (1 4 16 64 256).
+///
+/// # Errors
+/// What was found and what was expected.
+pub fn parse(text: &str) -> Result<List, String> {
+    let mut values = Vec::new();
+    for part in text.split(',') {
+        one(part.trim(), &mut values)?;
+    }
+    Ok(List(values))
+}
+
+/// At least one value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct List(pub Vec<u32>);
+
+fn number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| {
+        format!("found '{text}', expected a number, or a range such as 1-8, 32-96+32 or 1-256*2")
+    })
+}
+
+fn one(part: &str, values: &mut Vec<u32>) -> Result<(), String> {
+    let Some((first, rest)) = part.split_once('-') else {
+        values.push(number(part)?);
+        return Ok(());
+    };
+    type Next = fn(u32, u32) -> Option<u32>;
+    let (last, by, next): (&str, u32, Next) = match (rest.split_once('+'), rest.split_once('*')) {
+        (Some((last, step)), _) => (last, number(step)?, u32::checked_add),
+        (None, Some((last, factor))) => (last, number(factor)?, u32::checked_mul),
+        (None, None) => (rest, 1, u32::checked_add),
+    };
+    let (first, last) = (number(first)?, number(last)?);
+    let mut at = Some(first);
+    if first > last {
+        return Err(format!("{part}: expected a range that ascends"));
+    }
+    while let Some(value) = at.filter(|&value| value <= last) {
+        values.push(value);
+        at = next(value, by);
+        if at.is_some_and(|next| next <= value) {
+            return Err(format!("{part}: the step leads nowhere"));
+        }
+        if values.len() > MOST {
+            return Err(format!("{part}: more than {MOST} values"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_ranges() {
+        let values = |text: &str| parse(text).unwrap().0;
+        assert_eq!(values("1,8,32"), [1, 8, 32]);
+        assert_eq!(values("1-4"), [1, 2, 3, 4]);
+        assert_eq!(values("32-100+32"), [32, 64, 96]);
+        assert_eq!(values("1-256*4"), [1, 4, 16, 64, 256]);
+        assert_eq!(values("7, 1-2 ,5-5"), [7, 1, 2, 5]);
+        assert_eq!(
+            values("4294967294-4294967295*2"),
+            [4_294_967_294],
+            "ends before it wraps"
+        );
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused() {
+        for (text, expected) in [
+            ("", "found ''"),
+            ("1,,2", "found ''"),
+            ("a", "found 'a'"),
+            ("-1", "found ''"),
+            ("8-1", "ascends"),
+            ("1-8+0", "leads nowhere"),
+            ("1-8*1", "leads nowhere"),
+            ("0-8*2", "leads nowhere"),
+            ("1-100000", "more than"),
+        ] {
+            let message = parse(text).unwrap_err();
+            assert!(message.contains(expected), "{text}: {message}");
+        }
+    }
+}

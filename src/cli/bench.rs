@@ -1,0 +1,179 @@
+//! The `bench` command: opens the engines, runs every combination on them, and prints what came of it.
+//!
+//! Each repeat starts every engine anew and goes through all combinations, in an order that turns by one from repeat
+//! to repeat: whatever drifts (clocks, temperature, other work) meets all of them alike, and starting is measured as
+//! often as running.
+
+pub mod args;
+mod around;
+#[cfg(feature = "cuda")]
+mod launch;
+mod scored;
+mod units;
+
+use super::{Exit, interrupt, print};
+use crate::bench::Kind;
+use crate::bench::compare::{compare, differences, read};
+use crate::bench::host;
+use crate::bench::output::{COMPARED, Format, RESULTS, STARTS, text};
+use crate::bench::row::{Subject, VERSION};
+use crate::error::Result;
+use crate::model::ModelSource;
+use crate::plan::params::{model_bytes, model_parameters};
+use crate::telemetry::{say, warn};
+use args::{BenchArgs, BenchCommand, CompareArgs, Other};
+use serde_json::Value;
+
+/// What a measurement came to: results, or an interruption.
+pub(super) struct Results {
+    pub rows: Vec<Value>,
+    /// `--expect` disagreed.
+    pub disagreed: bool,
+}
+
+pub fn run(command: &BenchCommand) -> Result<Exit> {
+    if let Some(Other::Compare(args)) = &command.other {
+        return compared(args);
+    }
+    let args = &command.bench;
+    args.check()?;
+    let interrupt = interrupt::flag()?;
+    let results = match args.kind {
+        Kind::Launch => launches(args, &interrupt)?,
+        _ => units::measure(args, &interrupt)?,
+    };
+    let Some(results) = results else {
+        say("tailgraph: interrupted");
+        return Ok(Exit::Interrupted);
+    };
+    let mut out = text(&results.rows, args.output, RESULTS);
+    if args.output == Format::Md {
+        out = format!(
+            "{}\n{out}\n{}",
+            heading(&results.rows),
+            text(&starts(&results.rows), Format::Md, STARTS)
+        );
+    }
+    print(out.as_bytes())?;
+    Ok(if results.disagreed {
+        Exit::Disagreed
+    } else {
+        Exit::Done
+    })
+}
+
+#[cfg(feature = "cuda")]
+fn launches(
+    args: &BenchArgs,
+    interrupt: &std::sync::atomic::AtomicBool,
+) -> Result<Option<Results>> {
+    launch::measure(args, interrupt)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn launches(
+    _args: &BenchArgs,
+    _interrupt: &std::sync::atomic::AtomicBool,
+) -> Result<Option<Results>> {
+    Err(crate::error::Error::Usage(
+        "bench launch: the CPU launches no kernels; it needs a GPU and a build with `cargo build --release --features cuda`".into(),
+    ))
+}
+
+/// What was measured on what, above the tables.
+fn heading(rows: &[Value]) -> String {
+    let Some(first) = rows.first() else {
+        return String::new();
+    };
+    let name = |field: &str| first[field].as_str().unwrap_or("unknown").to_owned();
+    let device = match first["gpu_info"].as_str() {
+        Some(gpu) => format!("{gpu}, host {}", name("cpu_info")),
+        None => name("cpu_info"),
+    };
+    let floor = match first["floor_source"].as_str() {
+        Some(source) => format!(" Floors by the bandwidth of: {source}."),
+        None => String::new(),
+    };
+    format!(
+        "{} on {device} ({} cores), {} build of tailgraph {}, {} repeats after {} warm-up, {}.{floor}\n",
+        name("model_filename"),
+        first["host_cores"],
+        name("build_profile"),
+        name("build_version"),
+        first["repeats"],
+        first["warm_up"],
+        name("test_time"),
+    )
+}
+
+/// One of the results of each engine.
+fn starts(rows: &[Value]) -> Vec<Value> {
+    let mut starts: Vec<Value> = Vec::new();
+    let engine = |row: &Value| {
+        [
+            &row["launch"],
+            &row["dtype"],
+            &row["bucket_file"],
+            &row["max_seqs"],
+        ]
+        .map(Value::clone)
+    };
+    for row in rows {
+        if !row["startup_engine_ms"].is_null()
+            && !starts.iter().any(|seen| engine(seen) == engine(row))
+        {
+            starts.push(row.clone());
+        }
+    }
+    starts
+}
+
+/// What all results share. `model`: of kinds that run one.
+fn subject(
+    args: &BenchArgs,
+    model: Option<&ModelSource>,
+    gpu_info: Option<String>,
+) -> Result<Subject> {
+    let (mut size, mut params) = (0.0, 0.0);
+    if let Some(source) = model {
+        let (config, _) = source.config()?;
+        params = model_parameters(&config);
+        size = model_bytes(&config, source.matrix_dtype(&config)?);
+    }
+    let command: Vec<String> = std::env::args().skip(1).collect();
+    Ok(Subject {
+        schema: VERSION,
+        build_version: env!("CARGO_PKG_VERSION"),
+        build_profile: if cfg!(debug_assertions) {
+            "debug"
+        } else {
+            "release"
+        },
+        command: format!("tailgraph {}", command.join(" ")),
+        test_time: chrono::Utc::now().format("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        model_filename: model.map_or_else(|| "none".to_owned(), ToString::to_string),
+        model_size: size as u64,
+        model_n_params: params as u64,
+        backends: if gpu_info.is_some() { "CUDA" } else { "CPU" },
+        cpu_info: host::processor(),
+        gpu_info,
+        host_cores: host::processors(),
+        warm_up: args.warm_up,
+        seed: args.seed,
+    })
+}
+
+fn compared(args: &CompareArgs) -> Result<Exit> {
+    let (a, b) = (read(&args.a)?, read(&args.b)?);
+    let lines = compare(&a, &b)?;
+    for difference in differences(&a, &b) {
+        warn(&difference);
+    }
+    print(text(&lines, args.output, COMPARED).as_bytes())?;
+    if args.output == Format::Md {
+        let note = "\nA verdict needs 3 repeats a side: Welch's t-test on the logarithms of the repeats; over all lines together the chance \
+                    that any is called different by accident is at most 5% (Holm).\n";
+        print(note.as_bytes())?;
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,135 @@
+//! What running points on an engine needs beside the engine: what is read and counted around it.
+
+use crate::bench::drive::{self, Beside, Run};
+use crate::bench::host::Busy;
+use crate::bench::row::Startup;
+use crate::bench::workload::Arrival;
+use crate::bench::{Kind, Point};
+use crate::cli::open::Opened;
+use crate::cli::target::Target;
+use crate::error::{Error, Result};
+use crate::io::arrays::{self, Sample};
+use crate::runtime::Engine;
+use crate::telemetry::phases::{Phase, taken};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+const PHASES: [Phase; 4] = [
+    Phase::Load,
+    Phase::Capture,
+    Phase::Instantiate,
+    Phase::Upload,
+];
+
+/// What each phase of starting took in this process so far.
+pub fn phases_so_far() -> [Duration; 4] {
+    PHASES.map(taken)
+}
+
+/// The prompts of `score --input`.
+pub fn read_samples(path: &Path) -> Result<Vec<Sample>> {
+    let samples = match arrays::Kind::of(path) {
+        arrays::Kind::Safetensors => arrays::safetensors(path)?,
+        arrays::Kind::Npy => arrays::npy(path)?,
+        _ => {
+            return Err(Error::Usage(format!(
+                "--input {}: expected a name that ends in .safetensors or .npy",
+                path.display()
+            )));
+        }
+    };
+    match samples.is_empty() {
+        true => Err(Error::file(path, "found no prompts, expected at least one")),
+        false => Ok(samples),
+    }
+}
+
+/// The GPU, as its driver names it.
+pub fn gpu_info(opened: &Opened) -> Option<String> {
+    match &opened.target {
+        Target::Cpu { .. } => None,
+        #[cfg(feature = "cuda")]
+        Target::Gpu { gpu, .. } => Some(gpu.info.to_string()),
+    }
+}
+
+/// Joules that the unit's device has used, where somebody counts them.
+#[cfg(feature = "cuda")]
+pub fn meter(target: &Target) -> Box<dyn Fn() -> Option<f64>> {
+    if let Target::Gpu { gpu, .. } = target
+        && let Some(meter) = crate::bench::energy::Meter::new(&gpu.context)
+    {
+        return Box::new(move || meter.joules());
+    }
+    Box::new(|| None)
+}
+
+#[cfg(not(feature = "cuda"))]
+pub fn meter(_target: &Target) -> Box<dyn Fn() -> Option<f64>> {
+    Box::new(|| None)
+}
+
+/// Points that one engine serves, with the sequences that it is to hold.
+pub fn groups(kind: Kind, points: &[Point]) -> Vec<(Option<u32>, Vec<Point>)> {
+    let largest = points.iter().map(|point| point.batch).max();
+    match kind {
+        Kind::Serve => {
+            let mut groups: Vec<(Option<u32>, Vec<Point>)> = Vec::new();
+            for point in points {
+                match groups
+                    .iter_mut()
+                    .find(|(batch, _)| *batch == Some(point.batch))
+                {
+                    Some((_, group)) => group.push(*point),
+                    None => groups.push((Some(point.batch), vec![*point])),
+                }
+            }
+            groups
+        }
+        // Prompts are scored as they come: how many at once is the engine's business.
+        Kind::Score => vec![(None, points.to_vec())],
+        Kind::Decode | Kind::Prefill | Kind::Launch => vec![(largest, points.to_vec())],
+    }
+}
+
+/// An engine that runs one point after the other.
+pub struct Runner<'a> {
+    pub engine: &'a mut Engine,
+    /// Requests so far: the number of the next.
+    pub sent: u64,
+    pub joules: &'a dyn Fn() -> Option<f64>,
+    pub interrupt: &'a AtomicBool,
+}
+
+impl Runner<'_> {
+    /// `None`: interrupted.
+    pub fn run(&mut self, point: &Point, arrivals: &[Arrival]) -> Result<Option<Run>> {
+        let busy = Busy::new(point.cpu_load);
+        let beside = Beside {
+            busy: &busy,
+            joules: self.joules,
+            interrupt: self.interrupt,
+        };
+        self.sent += arrivals.len() as u64;
+        drive::run(self.engine, arrivals, &beside)
+    }
+}
+
+impl Startup {
+    /// Adds what each phase took since `before`.
+    pub fn note_phases(&mut self, before: [Duration; 4]) {
+        let ms = |index: usize| (taken(PHASES[index]) - before[index]).as_secs_f64() * 1e3;
+        self.load_ms.push(ms(0));
+        let phases = [
+            &mut self.capture_ms,
+            &mut self.instantiate_ms,
+            &mut self.upload_ms,
+        ];
+        for (index, values) in phases.into_iter().enumerate() {
+            if let Some(values) = values {
+                values.push(ms(index + 1));
+            }
+        }
+    }
+}

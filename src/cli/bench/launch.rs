@@ -1,0 +1,169 @@
+//! `bench launch`: small kernels in each way to launch them, and the bare graph beside.
+
+use super::args::{BenchArgs, Way};
+use super::around::Runner;
+use super::{Results, subject};
+use crate::bench::Point;
+use crate::bench::drive;
+use crate::bench::energy::Meter;
+use crate::bench::host::Busy;
+use crate::bench::launching::{LEAST_KERNELS, Probe, VOCABULARY};
+use crate::bench::metrics::{Figures, figures};
+use crate::bench::row::{Measured, Setting, Startup};
+use crate::bench::workload::{self, Random};
+use crate::cli::args::RunArgs;
+use crate::cli::target::Target;
+use crate::error::{Error, Result};
+use crate::plan::EngineOptions;
+use crate::runtime::Logits;
+use crate::runtime::cuda::Launch;
+use crate::telemetry::say;
+use std::sync::atomic::AtomicBool;
+
+const WAYS: [Way; 4] = [
+    Way::HostKernels,
+    Way::HostGraph,
+    Way::HostGraphAhead,
+    Way::DeviceGraph,
+];
+
+/// One combination, and its repeats.
+struct Tried {
+    /// None: the bare graph.
+    way: Option<Way>,
+    kernels: u32,
+    point: Point,
+    repeats: Vec<Figures>,
+    options: Option<EngineOptions>,
+}
+
+/// Measures all that `args` asks for. `None`: interrupted.
+pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Results>> {
+    if let Some(&kernels) = args
+        .kernels
+        .0
+        .iter()
+        .find(|&&kernels| kernels < LEAST_KERNELS)
+    {
+        return Err(Error::Usage(format!(
+            "--kernels {kernels}: expected at least {LEAST_KERNELS}, of which a step is made"
+        )));
+    }
+    let (_, run) = args.settings().swap_remove(0);
+    let run = RunArgs {
+        launch: None,
+        ahead: false,
+        ..run
+    };
+    let Target::Gpu { gpu, .. } = run.target()? else {
+        return Err(Error::Usage(
+            "bench launch: the CPU launches no kernels; expected --device cuda and a GPU".into(),
+        ));
+    };
+    let mut tried = combinations(args)?;
+    let meter = Meter::new(&gpu.context);
+    let joules = || meter.as_ref().and_then(Meter::joules);
+    for repeat in 0..args.repeats as usize {
+        if !args.quiet {
+            say(&format!("repeat {} of {}", repeat + 1, args.repeats));
+        }
+        for turn in 0..tried.len() {
+            let index = (turn + repeat) % tried.len();
+            let one = &mut tried[index];
+            let context = one.point.prompt_tokens + one.point.new_tokens;
+            let probe = Probe::new(&gpu, one.point.batch, one.kernels, context);
+            one.options = Some(*probe.options());
+            let Some(way) = one.way else {
+                let _busy = Busy::new(one.point.cpu_load);
+                one.repeats.push(probe.bare()?);
+                continue;
+            };
+            let mut engine = probe.engine(launch(way))?;
+            engine.launch()?;
+            let mut runner = Runner {
+                engine: &mut engine,
+                sent: 0,
+                joules: &joules,
+                interrupt,
+            };
+            let mut last = None;
+            for index in 0..=args.warm_up {
+                let mut random = Random::new(args.seed, u64::from(index));
+                let count = one.point.batch;
+                let arrivals =
+                    workload::at_once(&one.point, count, Logits::None, VOCABULARY, &mut random);
+                last = runner.run(&one.point, &arrivals)?;
+                if last.is_none() {
+                    return Ok(None);
+                }
+            }
+            if let Some(run) = last {
+                one.repeats.push(figures(&one.point, &run)?);
+            }
+        }
+    }
+    let subject = subject(args, None, Some(gpu.info.to_string()))?;
+    let cost_ns = drive::cost_ns();
+    let rows = tried.iter().filter_map(|one| {
+        let options = one.options?;
+        let setting = Setting {
+            launch: Some(one.way.map_or("bare", Way::name).to_owned()),
+            dtype: "u32".to_owned(),
+            bucket_file: None,
+            max_seqs: options.max_seqs,
+            max_context: options.max_context,
+            step_tokens: options.step_tokens,
+        };
+        let measured = Measured {
+            subject: &subject,
+            setting: &setting,
+            point: &one.point,
+            kernels: Some(one.kernels),
+            startup: &Startup::default(),
+            repeats: &one.repeats,
+            cost: None,
+            rates: None,
+            vocabulary_share: 0.0,
+            experts_expected: None,
+            verdict: None,
+            cost_ns,
+        };
+        Some(measured.row())
+    });
+    Ok(Some(Results {
+        rows: rows.collect(),
+        disagreed: false,
+    }))
+}
+
+fn launch(way: Way) -> Launch {
+    match way {
+        Way::HostKernels => Launch::HostKernels,
+        Way::HostGraph => Launch::HostGraph,
+        Way::HostGraphAhead => Launch::HostGraphAhead,
+        Way::DeviceGraph => Launch::DeviceGraph,
+    }
+}
+
+/// The bare graph, and each way, of each number of kernels and each point.
+fn combinations(args: &BenchArgs) -> Result<Vec<Tried>> {
+    let asked = match &args.launch[..] {
+        [] => &WAYS[..],
+        ways => ways,
+    };
+    let mut tried = Vec::new();
+    for point in args.points()? {
+        for &kernels in &args.kernels.0 {
+            for way in std::iter::once(None).chain(asked.iter().copied().map(Some)) {
+                tried.push(Tried {
+                    way,
+                    kernels,
+                    point,
+                    repeats: Vec::new(),
+                    options: None,
+                });
+            }
+        }
+    }
+    Ok(tried)
+}

@@ -1,0 +1,80 @@
+//! Where the logits of `bench score` go: into a comparison where one is asked for.
+
+use crate::backend::LogitsSink;
+use crate::bench::row::Verdict;
+use crate::error::Result;
+use crate::io::arrays::Sample;
+use crate::io::expect::Comparison;
+use crate::io::logits::{ScoreSink, Target};
+use crate::io::tensors::TensorFile;
+use parking_lot::Mutex;
+use std::path::PathBuf;
+
+/// Takes the logits of one run after the other.
+#[derive(Default)]
+pub struct Scored {
+    /// The comparison of the run that goes on, and the number of its first request. None: logits are dropped.
+    current: Mutex<Option<(u64, ScoreSink)>>,
+}
+
+/// What runs are compared with.
+pub struct Expected {
+    pub file: PathBuf,
+    pub targets: Vec<Target>,
+    pub vocab_size: usize,
+    pub tolerance: f64,
+    pub last_only: bool,
+}
+
+impl Expected {
+    pub fn targets(samples: &[Sample]) -> Vec<Target> {
+        let target = |sample: &Sample| Target {
+            number: sample.number,
+            tokens: sample.tokens.len() as u32,
+        };
+        samples.iter().map(target).collect()
+    }
+}
+
+impl Scored {
+    /// Compares the run that begins with request number `first`.
+    pub fn expect(&self, first: u64, expected: &Expected) -> Result<()> {
+        let comparison = Comparison::new(
+            TensorFile::open(&expected.file)?,
+            &expected.targets,
+            expected.vocab_size,
+            expected.tolerance,
+            expected.last_only,
+        )?;
+        let sink = ScoreSink::new(
+            expected.targets.clone(),
+            expected.vocab_size,
+            None,
+            Some(comparison),
+            None,
+        );
+        *self.current.lock() = Some((first, sink));
+        Ok(())
+    }
+
+    /// Of the run that has ended.
+    pub fn verdict(&self) -> Option<Verdict> {
+        let (_, sink) = self.current.lock().take()?;
+        let comparison = sink.comparison()?;
+        let (top1_agreeing, top1_total) = comparison.agreement();
+        Some(Verdict {
+            valid: comparison.is_valid(),
+            top1_agreeing,
+            top1_total,
+        })
+    }
+}
+
+impl LogitsSink for Scored {
+    fn rows(&self, request: u64, first_position: u32, logits: &[f32]) -> Result<()> {
+        match &*self.current.lock() {
+            Some((first, sink)) => sink.rows(request - first, first_position, logits),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! Engines that run a model, with the points measured on each.
+
+use super::args::{BenchArgs, Way};
+use super::around::{Runner, gpu_info, groups, meter, phases_so_far, read_samples};
+use super::scored::{Expected, Scored};
+use super::{Results, subject};
+use crate::backend::SharedSink;
+use crate::bench::drive;
+use crate::bench::floors::{self, Rates};
+use crate::bench::metrics::{Figures, figures};
+use crate::bench::row::{Measured, Setting, Startup, Subject, Verdict};
+use crate::bench::workload::{self, Arrival, Line, Random};
+use crate::bench::{Kind, Point};
+use crate::cli::args::{Positions, RunArgs};
+use crate::cli::open::{self, Opened};
+use crate::cli::score::tolerance;
+use crate::error::Result;
+use crate::io::arrays::{self, Sample};
+use crate::model::{Model, ModelConfig, ModelSource};
+use crate::plan::Limits;
+use crate::plan::cost::{Precision, distinct_experts};
+use crate::runtime::Logits;
+use crate::telemetry::say;
+use serde_json::Value;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+/// Warm-ups draw their prompts from repeats that never count.
+const WARM_UP_INDEX: u64 = 1 << 32;
+
+/// What runs are made of, the same for all engines.
+struct Work<'a> {
+    args: &'a BenchArgs,
+    config: ModelConfig,
+    lines: Option<Vec<Line>>,
+    samples: Option<Vec<Sample>>,
+    interrupt: &'a AtomicBool,
+}
+
+/// An engine's setting, and what was measured with it.
+struct Unit {
+    opened: Opened,
+    way: Option<Way>,
+    bucket_file: Option<String>,
+    points: Vec<Tried>,
+    startup: Startup,
+}
+
+/// A point and its repeats.
+struct Tried {
+    point: Point,
+    repeats: Vec<Figures>,
+    vocabulary_share: f64,
+    /// The worst of all repeats'.
+    verdict: Option<Verdict>,
+}
+
+/// Measures all that `args` asks for. `None`: interrupted.
+pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Results>> {
+    let name = args.model.as_deref().unwrap_or_default();
+    let source = ModelSource::parse(name)?;
+    let (config, _) = source.config()?;
+    let work = Work {
+        args,
+        config,
+        lines: args
+            .arrivals
+            .as_deref()
+            .map(workload::read_arrivals)
+            .transpose()?,
+        samples: args.input.as_deref().map(read_samples).transpose()?,
+        interrupt,
+    };
+    let mut units = work.units(&source)?;
+    let gpu_info = units.first().and_then(|unit| gpu_info(&unit.opened));
+    let subject = subject(args, Some(&source), gpu_info)?;
+    let start = Instant::now();
+    let model = open::load(&source)?;
+    let model_ms = start.elapsed().as_secs_f64() * 1e3;
+    for repeat in 0..args.repeats as usize {
+        for turn in 0..units.len() {
+            let index = (turn + repeat) % units.len();
+            if !args.quiet {
+                let launch = units[index].way.map_or("", Way::name);
+                say(&format!(
+                    "repeat {} of {}: engine {} of {} {launch}",
+                    repeat + 1,
+                    args.repeats,
+                    index + 1,
+                    units.len()
+                ));
+            }
+            if !work.repeat(&mut units[index], &model, repeat)? {
+                return Ok(None);
+            }
+        }
+    }
+    let cost_ns = drive::cost_ns();
+    let mut results = Results {
+        rows: Vec::new(),
+        disagreed: false,
+    };
+    for mut unit in units {
+        unit.startup.model_ms = model_ms;
+        for tried in &unit.points {
+            results.disagreed |= tried.verdict.is_some_and(|verdict| !verdict.valid);
+            results
+                .rows
+                .push(work.row(&subject, &unit, tried, cost_ns)?);
+        }
+    }
+    Ok(Some(results))
+}
+
+impl Work<'_> {
+    /// The engines that are needed: one for each setting, and for `serve` and each batch, whose sequences it holds.
+    fn units(&self, source: &ModelSource) -> Result<Vec<Unit>> {
+        let points = self.points()?;
+        let longest = self.longest(&points);
+        let mut units = Vec::new();
+        for (way, run) in self.args.settings() {
+            for (max_seqs, points) in groups(self.args.kind, &points) {
+                let mut limits = self.args.engine.limits();
+                limits.max_context = limits.max_context.or(Some(longest));
+                limits.max_seqs = limits.max_seqs.or(max_seqs);
+                units.push(self.unit(source, way, &run, &limits, &points)?);
+            }
+        }
+        Ok(units)
+    }
+
+    fn unit(
+        &self,
+        source: &ModelSource,
+        way: Option<Way>,
+        run: &RunArgs,
+        limits: &Limits,
+        points: &[Point],
+    ) -> Result<Unit> {
+        let target = run.target()?;
+        let gpu = target.launch().is_some();
+        let delivers = self.args.kind == Kind::Score;
+        let opened = Opened::new(
+            source.clone(),
+            target,
+            run,
+            &self.args.engine,
+            limits,
+            delivers,
+        )?;
+        if let Some(samples) = &self.samples
+            && let Some(path) = &self.args.input
+        {
+            arrays::check(
+                path,
+                samples,
+                self.config.vocab_size,
+                opened.max_context() as usize,
+            )?;
+        }
+        let tried = |&point: &Point| Tried {
+            point,
+            repeats: Vec::new(),
+            vocabulary_share: 0.0,
+            verdict: None,
+        };
+        let phase = || gpu.then(Vec::new);
+        Ok(Unit {
+            opened,
+            way: way.or(gpu.then_some(Way::DeviceGraph)),
+            bucket_file: run
+                .buckets
+                .bucket_file
+                .as_ref()
+                .map(|file| file.display().to_string()),
+            points: points.iter().map(tried).collect(),
+            startup: Startup {
+                capture_ms: phase(),
+                instantiate_ms: phase(),
+                upload_ms: phase(),
+                ..Startup::default()
+            },
+        })
+    }
+
+    /// What the lists ask for; of `score --input` what is in the file.
+    fn points(&self) -> Result<Vec<Point>> {
+        let mut points = self.args.points()?;
+        if let Some(samples) = &self.samples {
+            let longest = samples
+                .iter()
+                .map(|sample| sample.tokens.len() as u32)
+                .max();
+            for point in &mut points {
+                point.batch = samples.len() as u32;
+                point.prompt_tokens = longest.unwrap_or(0);
+            }
+        }
+        Ok(points)
+    }
+
+    /// Tokens of the longest sequence.
+    fn longest(&self, points: &[Point]) -> u32 {
+        let lines = self.lines.iter().flatten().filter_map(|line| line.lengths);
+        let points = points
+            .iter()
+            .map(|point| (point.prompt_tokens, point.new_tokens));
+        let total = |(prompt, new): (u32, u32)| prompt.saturating_add(new);
+        lines.chain(points).map(total).max().unwrap_or(1)
+    }
+
+    /// Starts the unit's engine and measures each of its points once. False: interrupted.
+    fn repeat(&self, unit: &mut Unit, model: &Arc<Model>, repeat: usize) -> Result<bool> {
+        let before = phases_so_far();
+        let start = Instant::now();
+        let scored = Arc::new(Scored::default());
+        let sink: SharedSink = match self.args.kind {
+            Kind::Score => Some(scored.clone()),
+            _ => None,
+        };
+        let mut engine = unit.opened.engine_of(model, &sink, false)?;
+        unit.startup
+            .engine_ms
+            .push(start.elapsed().as_secs_f64() * 1e3);
+        unit.startup.note_phases(before);
+        let joules = meter(&unit.opened.target);
+        let mut runner = Runner {
+            engine: &mut engine,
+            sent: 0,
+            joules: &*joules,
+            interrupt: self.interrupt,
+        };
+        if !self.first_token(&mut runner, &mut unit.startup, unit.points[0].point)? {
+            return Ok(false);
+        }
+        for warm_up in 0..u64::from(self.args.warm_up) {
+            for tried in &unit.points {
+                let arrivals = self.arrivals(&tried.point, WARM_UP_INDEX + warm_up);
+                if runner.run(&tried.point, &arrivals)?.is_none() {
+                    return Ok(false);
+                }
+            }
+        }
+        let expected = self.expected(&unit.opened);
+        for turn in 0..unit.points.len() {
+            let index = (turn + repeat) % unit.points.len();
+            let tried = &mut unit.points[index];
+            let arrivals = self.arrivals(&tried.point, repeat as u64);
+            if let Some(expected) = &expected {
+                scored.expect(runner.sent, expected)?;
+            }
+            let Some(run) = runner.run(&tried.point, &arrivals)? else {
+                return Ok(false);
+            };
+            tried.repeats.push(figures(&tried.point, &run)?);
+            tried.vocabulary_share =
+                workload::vocabulary_share(&arrivals, self.config.vocab_size as u32);
+            let verdict = scored.verdict();
+            if tried.verdict.is_none_or(|before| before.valid) {
+                tried.verdict = verdict;
+            }
+        }
+        Ok(true)
+    }
+
+    /// One short request, whose token is the engine's first.
+    fn first_token(
+        &self,
+        runner: &mut Runner<'_>,
+        startup: &mut Startup,
+        point: Point,
+    ) -> Result<bool> {
+        let alone = Point {
+            kind: Kind::Serve,
+            batch: 1,
+            new_tokens: point.new_tokens.min(1),
+            cpu_load: 0,
+            ..point
+        };
+        let mut random = Random::new(self.args.seed, WARM_UP_INDEX - 1);
+        let arrivals = workload::at_once(
+            &alone,
+            1,
+            self.wanted(),
+            self.config.vocab_size as u32,
+            &mut random,
+        );
+        let Some(run) = runner.run(&alone, &arrivals)? else {
+            return Ok(false);
+        };
+        let figures = figures(&alone, &run)?;
+        // A scored prompt has no token; its end is what comes first.
+        let first = figures.ttft_ms.first().or(figures.e2el_ms.first());
+        startup.first_token_ms.extend(first);
+        Ok(true)
+    }
+
+    fn wanted(&self) -> Logits {
+        match (self.args.kind, self.args.logits) {
+            (Kind::Score, Positions::All) => Logits::All,
+            (Kind::Score, Positions::Last) => Logits::Last,
+            _ => Logits::None,
+        }
+    }
+
+    /// The requests of a repeat.
+    fn arrivals(&self, point: &Point, index: u64) -> Vec<Arrival> {
+        let mut random = Random::new(self.args.seed, index);
+        let vocabulary = self.config.vocab_size as u32;
+        if let Some(samples) = &self.samples {
+            let arrival = |sample: &Sample| Arrival {
+                due: std::time::Duration::ZERO,
+                request: workload::request(sample.tokens.clone(), 0, self.wanted()),
+            };
+            return samples.iter().map(arrival).collect();
+        }
+        if let Some(lines) = &self.lines {
+            return workload::from_lines(lines, point, vocabulary, &mut random);
+        }
+        let count = match point.kind {
+            Kind::Serve => self
+                .args
+                .num_prompts
+                .unwrap_or(point.batch.saturating_mul(4)),
+            _ => point.batch,
+        };
+        let mut arrivals = workload::at_once(point, count, self.wanted(), vocabulary, &mut random);
+        if let Some(rate) = point.rate {
+            workload::poisson(&mut arrivals, rate, &mut random);
+        }
+        arrivals
+    }
+
+    fn expected(&self, opened: &Opened) -> Option<Expected> {
+        let (file, samples) = (self.args.expect.as_ref()?, self.samples.as_ref()?);
+        Some(Expected {
+            file: file.clone(),
+            targets: Expected::targets(samples),
+            vocab_size: self.config.vocab_size,
+            tolerance: tolerance(opened.target.dtype()),
+            last_only: self.args.logits == Positions::Last,
+        })
+    }
+
+    fn row(&self, subject: &Subject, unit: &Unit, tried: &Tried, cost_ns: f64) -> Result<Value> {
+        let (opened, point) = (&unit.opened, &tried.point);
+        let precision = Precision::new(
+            opened.target.dtype(),
+            opened.source.matrix_dtype(&opened.config)?,
+        );
+        let device = gpu_info(opened).unwrap_or_default();
+        let rates = Rates::new(self.args.bandwidth, self.args.tflops, &device, precision);
+        let uniform = |samples: &Vec<Sample>| {
+            samples
+                .windows(2)
+                .all(|pair| pair[0].tokens.len() == pair[1].tokens.len())
+        };
+        let cost = match self.samples.as_ref().is_none_or(uniform) {
+            true => floors::cost(point, &opened.plan, &opened.options, precision),
+            false => None,
+        };
+        let rows = match point.kind {
+            Kind::Decode => Some(point.batch),
+            Kind::Prefill | Kind::Score => Some(
+                opened
+                    .options
+                    .step_tokens
+                    .min(point.batch.saturating_mul(point.prompt_tokens)),
+            ),
+            Kind::Serve | Kind::Launch => None,
+        };
+        let measured = Measured {
+            subject,
+            setting: &Setting {
+                launch: unit.way.map(|way| way.name().to_owned()),
+                dtype: format!("{:?}", opened.target.dtype()).to_lowercase(),
+                bucket_file: unit.bucket_file.clone(),
+                max_seqs: opened.options.max_seqs,
+                max_context: opened.options.max_context,
+                step_tokens: opened.options.step_tokens,
+            },
+            point,
+            kernels: None,
+            startup: &unit.startup,
+            repeats: &tried.repeats,
+            cost,
+            rates: rates.as_ref(),
+            vocabulary_share: tried.vocabulary_share,
+            experts_expected: rows.map(|rows| distinct_experts(&self.config, f64::from(rows))),
+            verdict: tried.verdict,
+            cost_ns,
+        };
+        Ok(measured.row())
+    }
+}

@@ -1,0 +1,180 @@
+//! Captured graphs as data, for whoever shows them: made on a GPU, read anywhere.
+
+use super::{Op, StepKind};
+use std::ops::Range;
+use std::time::Duration;
+
+/// The graph of one bucket, as a GPU was given it.
+#[derive(Debug, Clone)]
+pub struct CapturedGraph {
+    /// The stages in it: one, or all where the host launches them together.
+    pub stages: Range<usize>,
+    pub kind: StepKind,
+    /// Of its bucket.
+    pub rows: u32,
+    /// In the order they were captured.
+    pub nodes: Vec<CapturedNode>,
+    pub edges: Vec<Edge>,
+    pub capture: Duration,
+    pub instantiate: Duration,
+    /// Until all of it is on the device.
+    pub upload: Duration,
+    /// What instantiation and upload took of the device's free memory. The driver takes memory in blocks, so a small
+    /// graph may show 0 and the next one its block.
+    pub device_bytes: u64,
+}
+
+/// A dependency between two nodes, by their places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Edge {
+    pub from: usize,
+    pub to: usize,
+    /// `to` may start before `from` has ended (programmatic dependent launch).
+    pub early: bool,
+}
+
+/// One node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CapturedNode {
+    /// The operation of the plan that enqueued it; `None`: the scheduler's own.
+    pub op: Option<Op>,
+    /// The kernel's name, or what else it is.
+    pub name: String,
+    pub kernel: Option<KernelShape>,
+}
+
+/// How a kernel is launched and what a block of it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelShape {
+    /// Blocks along x, y and z.
+    pub grid: (u32, u32, u32),
+    /// Threads along x, y and z.
+    pub block: (u32, u32, u32),
+    /// Of a thread.
+    pub registers: u32,
+    pub static_shared_bytes: u32,
+    pub dynamic_shared_bytes: u32,
+    /// Stack and spills of a thread.
+    pub local_bytes: u32,
+}
+
+/// Nodes that are alike: the same kernel in the same shape.
+#[derive(Debug, Clone)]
+pub struct AlikeNodes<'a> {
+    pub node: &'a CapturedNode,
+    pub count: usize,
+    /// How many of them may start early.
+    pub early: usize,
+    /// The operations they are of, each once, in order; `None` is the scheduler.
+    pub kinds: Vec<Option<super::OpKind>>,
+}
+
+impl CapturedGraph {
+    pub fn early_edges(&self) -> usize {
+        self.edges.iter().filter(|edge| edge.early).count()
+    }
+
+    /// Whether this node may start before one ahead of it has ended.
+    pub fn starts_early(&self, node: usize) -> bool {
+        self.edges.iter().any(|edge| edge.to == node && edge.early)
+    }
+
+    /// Nodes of one operation.
+    pub fn nodes_of(&self, op: Op) -> impl Iterator<Item = (usize, &CapturedNode)> {
+        let nodes = self.nodes.iter().enumerate();
+        nodes.filter(move |(_, node)| node.op == Some(op))
+    }
+
+    /// The nodes by kernel and shape, in the order of their first.
+    pub fn alike(&self) -> Vec<AlikeNodes<'_>> {
+        let mut groups: Vec<AlikeNodes<'_>> = Vec::new();
+        let mut early = vec![false; self.nodes.len()];
+        for edge in self.edges.iter().filter(|edge| edge.early) {
+            early[edge.to] = true;
+        }
+        for (node, early) in self.nodes.iter().zip(early) {
+            let alike = |group: &&mut AlikeNodes<'_>| {
+                group.node.name == node.name && group.node.kernel == node.kernel
+            };
+            let kind = node.op.map(|op| op.kind);
+            match groups.iter_mut().find(alike) {
+                Some(group) => {
+                    group.count += 1;
+                    group.early += usize::from(early);
+                    if !group.kinds.contains(&kind) {
+                        group.kinds.push(kind);
+                    }
+                }
+                None => groups.push(AlikeNodes {
+                    node,
+                    count: 1,
+                    early: early.into(),
+                    kinds: vec![kind],
+                }),
+            }
+        }
+        groups
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::OpKind;
+
+    fn node(name: &str, kind: Option<OpKind>, blocks: u32) -> CapturedNode {
+        CapturedNode {
+            op: kind.map(|kind| Op { layer: None, kind }),
+            name: name.into(),
+            kernel: Some(KernelShape {
+                grid: (blocks, 1, 1),
+                block: (128, 1, 1),
+                registers: 40,
+                static_shared_bytes: 0,
+                dynamic_shared_bytes: 0,
+                local_bytes: 0,
+            }),
+        }
+    }
+
+    #[test]
+    fn alike_nodes_are_counted_together() {
+        let edge = |from, early| Edge {
+            from,
+            to: from + 1,
+            early,
+        };
+        let graph = CapturedGraph {
+            stages: 0..1,
+            kind: StepKind::Decode,
+            rows: 8,
+            nodes: vec![
+                node("product", Some(OpKind::QkvProj), 4),
+                node("product", Some(OpKind::LmHead), 64),
+                node("product", Some(OpKind::AttentionOutProj), 4),
+                node("dispatch", None, 1),
+            ],
+            edges: vec![edge(0, true), edge(1, true), edge(2, false)],
+            capture: Duration::ZERO,
+            instantiate: Duration::ZERO,
+            upload: Duration::ZERO,
+            device_bytes: 0,
+        };
+        let found: Vec<_> = graph
+            .alike()
+            .into_iter()
+            .map(|g| (g.node.name.clone(), g.count, g.early, g.kinds))
+            .collect();
+        let products = vec![Some(OpKind::QkvProj), Some(OpKind::AttentionOutProj)];
+        assert_eq!(
+            found,
+            [
+                ("product".into(), 2, 1, products),
+                ("product".into(), 1, 1, vec![Some(OpKind::LmHead)]),
+                ("dispatch".into(), 1, 0, vec![None]),
+            ]
+        );
+        assert_eq!(graph.early_edges(), 2);
+        assert!(graph.starts_early(2) && !graph.starts_early(0) && !graph.starts_early(3));
+    }
+}

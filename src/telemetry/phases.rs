@@ -1,0 +1,57 @@
+//! The phases of a start: an NVTX range each, and how long all ranges of a phase took together.
+
+use super::nvtx::{Range, names, range};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Weights to where they are computed with.
+    Load,
+    /// Kernels into graphs,
+    Capture,
+    /// ... graphs into executables,
+    Instantiate,
+    /// ... and executables to the device.
+    Upload,
+}
+
+/// Nanoseconds so far, by phase.
+static TAKEN_NS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+
+/// A phase that goes on until this is dropped. Phases do not nest.
+#[must_use = "a phase ends when it is dropped"]
+#[derive(Debug)]
+pub struct Going {
+    phase: Phase,
+    start: Instant,
+    _range: Range,
+}
+
+/// Begins a phase.
+pub fn phase(phase: Phase) -> Going {
+    let names = names();
+    let name = match phase {
+        Phase::Load => names.load,
+        Phase::Capture => names.capture,
+        Phase::Instantiate => names.instantiate,
+        Phase::Upload => names.upload,
+    };
+    Going {
+        phase,
+        _range: range(name),
+        start: Instant::now(),
+    }
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        let taken_ns = self.start.elapsed().as_nanos() as u64;
+        TAKEN_NS[self.phase as usize].fetch_add(taken_ns, Ordering::Relaxed);
+    }
+}
+
+/// How long `phase` took in this process so far; zero where it never was.
+pub fn taken(phase: Phase) -> Duration {
+    Duration::from_nanos(TAKEN_NS[phase as usize].load(Ordering::Relaxed))
+}

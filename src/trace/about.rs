@@ -1,0 +1,78 @@
+//! What a trace says of itself: `otherData` of the file.
+
+use crate::io::record::Header;
+use crate::runtime::EngineShape;
+use serde::{Deserialize, Serialize};
+
+/// Of what is in a file: another number is another layout.
+pub const VERSION: u32 = 1;
+
+/// What was traced, by which clocks, and how much of it there is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct About {
+    /// `tailgraph trace`
+    pub format: String,
+    pub version: u32,
+    /// `run`, or `recording FILE`
+    pub source: String,
+    /// As in `--model`.
+    pub model: String,
+    /// `cpu` or `cuda`
+    pub device: String,
+    pub dtype: String,
+    /// As in `--launch`; `None` on the CPU.
+    pub launch: Option<String>,
+    pub engine: EngineShape,
+    /// The clock that steps, turns and requests are timed by.
+    pub clock: String,
+    /// What that clock said at the trace's 0, in ns; below 0: the trace begins before the clock does.
+    pub zero_ns: i64,
+    pub host_clock: HostClock,
+    /// What a slice is.
+    pub notes: Vec<String>,
+    pub turns: u64,
+    /// Composed; each has one slice.
+    pub steps: u64,
+    pub requests: u64,
+    /// Requests that came to their end.
+    pub ended: u64,
+    /// Tokens that the host was told.
+    pub tokens: u64,
+    /// The run came to its end, and all of it is here.
+    pub complete: bool,
+}
+
+/// How the host's track comes to stand beside the scheduler's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "relation", rename_all = "snake_case")]
+pub enum HostClock {
+    /// There is no host track: a recording does not hold the host's times.
+    Absent,
+    /// The scheduler runs on the host and uses its clock.
+    Same,
+    /// Two clocks, and nothing bounds the difference: this many host slices were left out.
+    Unknown { left_out: u64 },
+    /// Two clocks. What each side is known to have seen of the other bounds the difference; the track stands in the
+    /// middle of the bounds.
+    Measured {
+        /// Scheduler's minus host's, as ns since the load began, in the first window.
+        offset_ns: i64,
+        /// Half the distance of the bounds, in the window where it is largest.
+        uncertainty_ns: u64,
+        /// How far the offset was moved after the first window, so as to stay within bounds: the clocks' drift.
+        moved_ns: u64,
+        /// Windows of a second or more that had bounds.
+        windows: u64,
+        /// Host slices left out, for want of bounds.
+        left_out: u64,
+    },
+}
+
+/// The clock of a device, by its name in a recording's header.
+pub fn clock_of(header: &Header) -> String {
+    match header.launch.as_deref() {
+        Some("device-graph") => "GPU %globaltimer",
+        _ => "engine age on the host (monotonic)",
+    }
+    .to_owned()
+}

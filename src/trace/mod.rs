@@ -1,0 +1,45 @@
+//! A run as a timeline that ui.perfetto.dev (and chrome://tracing) opens as it is: Chrome's trace event format.
+//!
+//! - [`timeline`]: a recording's lines, one after the other, as tracks of steps, turns and counters; the scheduler core is
+//!   run again beside it, so that what the records leave open (which requests, when admitted) is known exactly
+//! - [`requests`]: a track per request
+//! - [`live`]: a run that is going on: the same lines, and what the host does; `writer`, a thread of its own, writes them;
+//!   `stages` times stages that work side by side
+//! - [`clock`]: the host's clock and the scheduler's, and how far apart they are
+//! - [`json`]: events as text, written as they come; [`about`]: what the file says of itself
+//!
+//! Nothing here grows with the length of a run. Uses `io`'s recordings and the runtime; the command line uses it.
+
+pub mod about;
+pub mod clock;
+pub mod json;
+pub mod live;
+mod requests;
+mod stages;
+pub mod timeline;
+mod writer;
+
+pub use about::About;
+pub use live::Live;
+pub use timeline::Timeline;
+
+use crate::error::Result;
+use crate::io::record::{Line, Reader};
+use std::path::Path;
+
+/// Makes the timeline of a recording, and says what is in it.
+///
+/// # Errors
+/// The recording is none, this version schedules differently, or `output` cannot be written.
+pub fn convert(recording: &mut Reader, output: &Path) -> Result<About> {
+    let out = json::Out::create(output)?;
+    let source = format!("recording {}", recording.path().display());
+    let mut timeline = Timeline::new(out, &recording.header, source)?;
+    while let Some(line) = recording.next_line()? {
+        match line {
+            Line::Header(_) => return Err(recording.wrong("found a second header")),
+            line => timeline.line(line)?,
+        }
+    }
+    timeline.finish()
+}

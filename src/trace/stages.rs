@@ -1,0 +1,66 @@
+//! Stages that run on threads of the host side by side: each is timed where it runs, since the scheduler's records only
+//! say when a step set out and when it came back.
+
+use super::writer::Item;
+use crate::backend::{StageBackend, StepView};
+use crate::error::Result;
+use std::sync::mpsc::SyncSender;
+use std::time::Instant;
+
+/// One run of a stage.
+pub struct StageRun {
+    pub stage: u32,
+    pub step: u64,
+    pub kind: u32,
+    pub bucket_rows: u32,
+    pub rows: u32,
+    pub sequences: u32,
+    pub sample_rows: u32,
+    pub from: Instant,
+    pub to: Instant,
+}
+
+struct Timed {
+    inner: Box<dyn StageBackend>,
+    stage: u32,
+    send: SyncSender<Item>,
+}
+
+impl StageBackend for Timed {
+    fn run(&mut self, step: &StepView<'_>) -> Result<()> {
+        let header = step.header();
+        let from = Instant::now();
+        self.inner.run(step)?;
+        // Nobody listens once the trace has failed; its own error says so.
+        let _ = self.send.send(Item::Stage(StageRun {
+            stage: self.stage,
+            step: header.number,
+            kind: header.kind,
+            bucket_rows: header.bucket_rows,
+            rows: header.rows,
+            sequences: header.sequences,
+            sample_rows: header.sample_rows,
+            from,
+            to: Instant::now(),
+        }));
+        Ok(())
+    }
+}
+
+/// `stages` with a clock around each. A single stage needs none.
+pub(super) fn timed(
+    stages: Vec<Box<dyn StageBackend>>,
+    send: &SyncSender<Item>,
+) -> Vec<Box<dyn StageBackend>> {
+    if stages.len() < 2 {
+        return stages;
+    }
+    let timed = |(stage, inner)| {
+        Box::new(Timed {
+            inner,
+            stage,
+            send: send.clone(),
+        }) as Box<dyn StageBackend>
+    };
+    (0..).zip(stages).map(timed).collect()
+}

@@ -1,0 +1,389 @@
+//! A recording's lines as tracks. The core is run again beside them, without a backend: it says which requests begin and
+//! end when, and that the records are what this version of the scheduler does.
+
+use super::about::{About, HostClock, VERSION, clock_of};
+use super::json::{Out, Track};
+use super::requests::{self, Requests};
+use crate::error::Result;
+use crate::io::record::{Header, Line, Turn};
+use crate::plan::{Ladders, StepKind};
+use crate::runtime::replay::Replayer;
+use crate::sys::abi;
+use serde::Serialize;
+use std::collections::VecDeque;
+
+/// The process of the device: its scheduler and its stages.
+const DEVICE: u32 = 1;
+const TURNS: Track = Track {
+    process: DEVICE,
+    thread: 100,
+};
+/// Where several stages work side by side: a lane for each step that may be under way.
+const FLIGHT: u32 = 4;
+
+fn stage_track(stage: u32) -> Track {
+    Track {
+        process: DEVICE,
+        thread: 110 + stage,
+    }
+}
+
+/// What a step's slice says.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct StepArgs {
+    pub step: u64,
+    pub bucket: u32,
+    pub rows: u32,
+    /// rows / bucket
+    pub fill: f64,
+    pub sequences: u32,
+    pub sampled: u32,
+    /// Of the rows: those of prompts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_rows: Option<u32>,
+    /// The run was broken off before it came back.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
+}
+
+impl StepArgs {
+    pub fn new(step: u64, bucket: u32, rows: u32, sequences: u32, sampled: u32) -> Self {
+        Self {
+            step,
+            bucket,
+            rows,
+            // Three digits are what anyone reads.
+            fill: (f64::from(rows) / f64::from(bucket.max(1)) * 1e3).round() / 1e3,
+            sequences,
+            sampled,
+            prompt_rows: None,
+            unfinished: false,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct TurnArgs {
+    turn: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    collected: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    composed: Option<u64>,
+    steps_in_flight: u32,
+}
+
+/// A step that was composed and has not come back.
+struct Flying {
+    kind: u32,
+    composed_ns: u64,
+    args: StepArgs,
+}
+
+/// The counters' last values; a counter is written where it changes.
+#[derive(Clone, Copy)]
+struct Counters {
+    queue_depth: u64,
+    running: u64,
+    free_pages: u64,
+    padding_rows: u64,
+}
+
+impl Counters {
+    /// Name, unit and value of each.
+    fn named(self) -> [(&'static str, &'static str, u64); 4] {
+        [
+            ("queue depth", "requests", self.queue_depth),
+            ("running", "sequences", self.running),
+            ("free pages", "pages", self.free_pages),
+            ("padding rows", "rows", self.padding_rows),
+        ]
+    }
+}
+
+/// A trace in the making.
+pub struct Timeline {
+    out: Out,
+    header: Header,
+    source: String,
+    host_clock: HostClock,
+    replayer: Replayer,
+    requests: Requests,
+    flying: VecDeque<Flying>,
+    counters: Option<Counters>,
+    /// The start of the last turn that collected a step, and the end of the last turn of all.
+    collected_ns: u64,
+    last_ns: u64,
+    turns: u64,
+    tokens: u64,
+    complete: bool,
+    zero_known: bool,
+}
+
+fn kind_of(kind: u32) -> StepKind {
+    match kind {
+        abi::TG_KIND_DECODE => StepKind::Decode,
+        abi::TG_KIND_MIXED => StepKind::Mixed,
+        _ => StepKind::Score,
+    }
+}
+
+fn bucket_rows(ladders: &Ladders, turn: &Turn) -> u32 {
+    let ladder = ladders.of(kind_of(turn.kind));
+    ladder
+        .get(turn.bucket as usize)
+        .copied()
+        .unwrap_or(turn.rows)
+}
+
+impl Timeline {
+    /// `source`: where the lines come from.
+    ///
+    /// # Errors
+    /// The header's sizes break a rule of the core, or the file cannot be written.
+    pub fn new(mut out: Out, header: &Header, source: String) -> Result<Self> {
+        let replayer = Replayer::new(&header.engine, vec![])?;
+        let launch = header.launch.as_deref();
+        let launch = launch.map_or(String::new(), |way| format!("{way}, "));
+        let device = format!("{} ({launch}by {})", header.device, clock_of(header));
+        out.process(DEVICE, &device, 0)?;
+        out.thread(TURNS, "scheduler turns")?;
+        if header.engine.stages == 1 {
+            out.thread(stage_track(0), "stage 0 (all stages)")?;
+        }
+        out.process(requests::PROCESS, "requests", 2)?;
+        if header.engine.stages > 1 {
+            out.process(FLIGHT, "steps under way", 1)?;
+            for lane in 0..header.engine.options.steps_in_flight {
+                out.thread(Self::lane(u64::from(lane)), &format!("place {lane}"))?;
+            }
+        }
+        Ok(Self {
+            out,
+            header: header.clone(),
+            source,
+            host_clock: HostClock::Absent,
+            replayer,
+            requests: Requests::default(),
+            flying: VecDeque::new(),
+            counters: None,
+            collected_ns: 0,
+            last_ns: 0,
+            turns: 0,
+            tokens: 0,
+            complete: false,
+            zero_known: false,
+        })
+    }
+
+    /// Names the tracks of stages that are timed one by one: see [`Timeline::stage_run`].
+    pub(super) fn name_stages(&mut self) -> Result<()> {
+        for stage in 0..self.header.engine.stages {
+            self.out
+                .thread(stage_track(stage), &format!("stage {stage}"))?;
+        }
+        Ok(())
+    }
+
+    /// Which time of the scheduler's clock is the trace's 0; else it is the first turn's start.
+    pub(super) fn set_zero(&mut self, zero_ns: i128) {
+        self.out.set_zero(zero_ns);
+        self.zero_known = true;
+    }
+
+    pub(super) fn set_host_clock(&mut self, clock: HostClock) {
+        self.host_clock = clock;
+    }
+
+    pub(super) fn out(&mut self) -> &mut Out {
+        &mut self.out
+    }
+
+    /// The recording's next line.
+    ///
+    /// # Errors
+    /// The core comes to another outcome than a recorded one, or the file cannot be written.
+    pub fn line(&mut self, line: Line) -> Result<()> {
+        match line {
+            Line::Header(_) => {}
+            Line::Request(request) => {
+                self.requests.request(&request);
+                self.replayer.request(*request);
+            }
+            Line::Cancel(request) => self.replayer.cancel(request),
+            Line::Turn(turn) => self.turn(&turn)?,
+            Line::Token(_) => self.tokens += 1,
+            Line::End(end) => {
+                self.requests.told(end);
+                self.requests.draw(&mut self.out)?;
+            }
+            Line::Done(_) => self.complete = true,
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, turn: &Turn) -> Result<()> {
+        if !self.zero_known {
+            self.set_zero(turn.now_ns.into());
+        }
+        let requests = &mut self.requests;
+        requests.seen(turn.request_head, turn.now_ns);
+        self.replayer
+            .turn_timed(&turn.into(), &mut |event| requests.event(event))?;
+        self.turns += 1;
+        self.last_ns = turn.end_ns;
+        if turn.returned_step.is_some()
+            && let Some(step) = self.flying.pop_front()
+        {
+            self.step_slice(&step, turn.now_ns)?;
+            self.collected_ns = turn.now_ns;
+        }
+        self.turn_slice(turn)?;
+        if let Some(number) = turn.step {
+            self.compose(number, turn);
+        }
+        self.count(turn)?;
+        self.requests.draw(&mut self.out)
+    }
+
+    fn compose(&mut self, number: u64, turn: &Turn) {
+        let bucket = bucket_rows(&self.header.engine.ladders, turn);
+        let args = StepArgs::new(number, bucket, turn.rows, turn.sequences, turn.sample_rows);
+        let decode_rows = self.replayer.step(number).header().decode_rows;
+        self.flying.push_back(Flying {
+            kind: turn.kind,
+            composed_ns: turn.end_ns,
+            args: StepArgs {
+                prompt_rows: Some(turn.rows - decode_rows),
+                ..args
+            },
+        });
+    }
+
+    /// From the end of the turn that composed the step to `to_ns`, the start of the turn that collected it. One that was
+    /// composed ahead begins when the one before it is through: a device runs one at a time.
+    fn step_slice(&mut self, step: &Flying, to_ns: u64) -> Result<()> {
+        let (track, from_ns) = match self.header.engine.stages {
+            1 => (stage_track(0), step.composed_ns.max(self.collected_ns)),
+            _ => {
+                let places = u64::from(self.header.engine.options.steps_in_flight);
+                (Self::lane(step.args.step % places), step.composed_ns)
+            }
+        };
+        let name = format!("{} {}", kind_of(step.kind).name(), step.args.bucket);
+        let times = (from_ns.into(), to_ns.max(from_ns).into());
+        self.out.slice(track, &name, times, step.args)
+    }
+
+    fn lane(place: u64) -> Track {
+        Track {
+            process: FLIGHT,
+            thread: 400 + place as u32,
+        }
+    }
+
+    /// A stage that was timed by itself, at these times of the scheduler's clock.
+    pub(super) fn stage_run(
+        &mut self,
+        stage: u32,
+        kind: u32,
+        times: (i128, i128),
+        args: StepArgs,
+    ) -> Result<()> {
+        let name = format!("{} {}", kind_of(kind).name(), args.bucket);
+        self.out.slice(stage_track(stage), &name, times, args)
+    }
+
+    fn turn_slice(&mut self, turn: &Turn) -> Result<()> {
+        let name = match turn.action {
+            abi::TG_ACTION_STEP => "turn",
+            abi::TG_ACTION_IDLE => "turn, idle",
+            abi::TG_ACTION_BLOCKED => "turn, blocked",
+            abi::TG_ACTION_DONE => "turn, done",
+            _ => "turn, error",
+        };
+        let args = TurnArgs {
+            turn: turn.turn,
+            collected: turn.returned_step,
+            composed: turn.step,
+            steps_in_flight: turn.steps_in_flight,
+        };
+        let times = (turn.now_ns.into(), turn.end_ns.into());
+        self.out.slice(TURNS, name, times, args)
+    }
+
+    /// Counters as the turn leaves them.
+    fn count(&mut self, turn: &Turn) -> Result<()> {
+        let padding_rows = match (turn.step, turn.steps_in_flight) {
+            (Some(_), _) => bucket_rows(&self.header.engine.ladders, turn) - turn.rows,
+            (None, 0) => 0,
+            (None, _) => self.counters.map_or(0, |last| last.padding_rows as u32),
+        };
+        let new = Counters {
+            queue_depth: turn.queue_depth.into(),
+            running: turn.running.into(),
+            free_pages: turn.free_pages.into(),
+            padding_rows: padding_rows.into(),
+        };
+        let old = self.counters.replace(new);
+        let old = old.map(Counters::named);
+        for (n, (name, unit, value)) in new.named().into_iter().enumerate() {
+            if old.is_none_or(|old| old[n].2 != value) {
+                let at = turn.end_ns.into();
+                self.out.counter(DEVICE, name, unit, at, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = vec![
+            match self.header.engine.stages {
+                1 => "a step's slice: from the end of the turn that composed it, or from when the step before it was collected if that is later, to the start of the turn that collected it",
+                _ => "a slice under 'steps under way': from the end of the turn that composed the step to the start of the turn that collected it, waiting between stages included",
+            }
+            .to_owned(),
+            "a request's track begins when a turn first saw the request; queued until it got a slot, prefill until its first token was collected, decode until its end".to_owned(),
+            "turns that found nothing new are not recorded".to_owned(),
+        ];
+        if self.header.engine.stages > 1 && self.host_clock == HostClock::Absent {
+            notes.push("a recording does not hold when each stage worked, so stages have no tracks of their own".to_owned());
+        }
+        notes
+    }
+
+    /// Draws what is still open and ends the file.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn finish(mut self) -> Result<About> {
+        for mut step in std::mem::take(&mut self.flying) {
+            step.args.unfinished = true;
+            self.step_slice(&step, self.last_ns)?;
+            self.collected_ns = self.last_ns;
+        }
+        self.requests.finish(&mut self.out, self.last_ns)?;
+        let header = &self.header;
+        let about = About {
+            format: "tailgraph trace".to_owned(),
+            version: VERSION,
+            source: self.source.clone(),
+            model: header.model.clone(),
+            device: header.device.clone(),
+            dtype: header.dtype.clone(),
+            launch: header.launch.clone(),
+            engine: header.engine.clone(),
+            clock: clock_of(header),
+            zero_ns: self.out.zero_ns() as i64,
+            host_clock: self.host_clock.clone(),
+            notes: self.notes(),
+            turns: self.turns,
+            steps: self.replayer.steps(),
+            requests: self.requests.asked(),
+            ended: self.requests.ended,
+            tokens: self.tokens,
+            complete: self.complete,
+        };
+        self.out.finish(&about)?;
+        Ok(about)
+    }
+}

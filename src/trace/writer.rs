@@ -1,0 +1,220 @@
+//! The thread that writes a trace while its run goes on: what came through the channel, put where it belongs in time.
+
+use super::About;
+use super::about::HostClock;
+use super::clock::Windows;
+use super::json::{Out, Track};
+use super::live::During;
+use super::stages::StageRun;
+use super::timeline::{StepArgs, Timeline};
+use crate::error::{Error, Result};
+use crate::io::record::{Header, Line};
+use serde_json::Value;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+/// The process of the host.
+const HOST: u32 = 3;
+/// What the whole run is doing: load, serve, drain.
+pub(super) const PHASES: Track = Track {
+    process: HOST,
+    thread: 300,
+};
+/// What the thread does that hands requests over and takes events.
+pub(super) const JOB: Track = Track {
+    process: HOST,
+    thread: 301,
+};
+
+pub(super) enum Item {
+    Begin(Box<Begin>),
+    /// A line, and when the host began and ended to hand it over or to take it.
+    Line(Line, During),
+    Host(HostSlice),
+    Stage(StageRun),
+}
+
+pub(super) struct Begin {
+    pub header: Header,
+    /// 0 of the scheduler's clock, where that is the host's.
+    pub clock_zero: Option<Instant>,
+}
+
+pub(super) struct HostSlice {
+    pub track: Track,
+    pub name: &'static str,
+    pub during: During,
+    pub args: Value,
+}
+
+/// The host's clock beside the scheduler's.
+enum Clock {
+    /// One clock; the scheduler's is at 0 when the host's is at this, in ns since the run began.
+    Same(i128),
+    Measured(Box<Windows>),
+}
+
+/// The writer's state once the engine runs.
+struct Writing {
+    timeline: Timeline,
+    clock: Clock,
+    began: Instant,
+    /// The trace's 0 is set.
+    zero_known: bool,
+    /// Host slices whose place is not known yet.
+    pending: Vec<HostSlice>,
+    stages: Vec<StageRun>,
+    /// No host slice of a track begins before the one ahead of it ended, to the last nanosecond of rounding.
+    last_ns: [i128; 2],
+    left_out: u64,
+}
+
+pub(super) fn write(out: Out, began: Instant, items: &Receiver<Item>) -> Result<About> {
+    let mut early = vec![];
+    for item in items {
+        let begin = match item {
+            Item::Begin(begin) => begin,
+            Item::Host(slice) => {
+                early.push(slice);
+                continue;
+            }
+            Item::Line(..) | Item::Stage(_) => continue,
+        };
+        let mut writing = Writing::new(out, began, &begin)?;
+        writing.pending = early;
+        for item in items {
+            writing.item(item)?;
+        }
+        return writing.finish();
+    }
+    Err(Error::Runtime(
+        "the run ended before its engine began: there is nothing to trace".into(),
+    ))
+}
+
+impl Writing {
+    fn new(out: Out, began: Instant, begin: &Begin) -> Result<Self> {
+        let mut timeline = Timeline::new(out, &begin.header, "run".to_owned())?;
+        if begin.header.engine.stages > 1 {
+            timeline.name_stages()?;
+        }
+        let out = timeline.out();
+        out.process(HOST, "host", 3)?;
+        out.thread(PHASES, "the run")?;
+        out.thread(JOB, "job: requests in, events out")?;
+        let clock = match begin.clock_zero {
+            Some(zero) => Clock::Same(since(began, zero).into()),
+            None => Clock::Measured(Box::default()),
+        };
+        Ok(Self {
+            timeline,
+            clock,
+            began,
+            zero_known: false,
+            pending: vec![],
+            stages: vec![],
+            last_ns: [i128::MIN; 2],
+            left_out: 0,
+        })
+    }
+
+    fn item(&mut self, item: Item) -> Result<()> {
+        match item {
+            Item::Begin(_) => {}
+            Item::Host(slice) => self.pending.push(slice),
+            Item::Stage(run) => self.stages.push(run),
+            Item::Line(line, during) => {
+                self.exchange(&line, during);
+                self.timeline.line(line)?;
+            }
+        }
+        if self.zero_known {
+            let now = self.began.elapsed().as_nanos() as i64;
+            self.place(now, false)?;
+        }
+        Ok(())
+    }
+
+    /// What the line says of the clocks.
+    fn exchange(&mut self, line: &Line, during: During) {
+        let (before, after) = (since(self.began, during.0), since(self.began, during.1));
+        if let Clock::Measured(windows) = &mut self.clock {
+            match line {
+                Line::Request(_) => windows.exchanges.request(before),
+                Line::Turn(turn) => windows.exchanges.record(turn, before, after),
+                _ => {}
+            }
+        }
+        if let Line::Turn(turn) = line
+            && !self.zero_known
+        {
+            // The run began no later than this: the record was read after its turn had ended.
+            let zero = match self.clock {
+                Clock::Same(offset) => -offset,
+                Clock::Measured(_) => i128::from(turn.end_ns) - i128::from(after),
+            };
+            self.timeline.set_zero(zero.min(turn.now_ns.into()));
+            self.zero_known = true;
+        }
+    }
+
+    /// Writes what has come from the host, once it is known where it belongs.
+    fn place(&mut self, now_ns: i64, last: bool) -> Result<()> {
+        if self.pending.is_empty() && self.stages.is_empty() && !last {
+            return Ok(());
+        }
+        let offset = match &mut self.clock {
+            Clock::Same(offset) => Some(-*offset),
+            Clock::Measured(windows) => match windows.offset(now_ns, last) {
+                None => return Ok(()),
+                Some(offset) => offset,
+            },
+        };
+        let Some(offset) = offset else {
+            self.left_out += self.pending.len() as u64;
+            self.pending.clear();
+            return Ok(());
+        };
+        let began = self.began;
+        let at = |instant| i128::from(since(began, instant)) + offset;
+        for slice in self.pending.drain(..) {
+            let ended = &mut self.last_ns[usize::from(slice.track == JOB)];
+            let from = at(slice.during.0).max(*ended);
+            let to = at(slice.during.1).max(from);
+            *ended = to;
+            let out = self.timeline.out();
+            out.slice(slice.track, slice.name, (from, to), slice.args)?;
+        }
+        for run in self.stages.drain(..) {
+            let args = StepArgs::new(
+                run.step,
+                run.bucket_rows,
+                run.rows,
+                run.sequences,
+                run.sample_rows,
+            );
+            let times = (at(run.from), at(run.to));
+            self.timeline.stage_run(run.stage, run.kind, times, args)?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<About> {
+        let now = self.began.elapsed().as_nanos() as i64;
+        self.place(now, true)?;
+        let clock = match &self.clock {
+            Clock::Same(_) => HostClock::Same,
+            Clock::Measured(windows) => windows.about(self.left_out),
+        };
+        self.timeline.set_host_clock(clock);
+        self.timeline.finish()
+    }
+}
+
+/// In ns; below 0 where `instant` is the earlier.
+fn since(began: Instant, instant: Instant) -> i64 {
+    match instant.checked_duration_since(began) {
+        Some(after) => after.as_nanos() as i64,
+        None => -(began.duration_since(instant).as_nanos() as i64),
+    }
+}

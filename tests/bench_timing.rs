@@ -1,0 +1,167 @@
+//! The timing of `bench` is itself timed: steps of a known length, and what measuring adds to them.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tailgraph::backend::{StageBackend, StepView};
+use tailgraph::bench::drive::{self, Beside};
+use tailgraph::bench::host::Busy;
+use tailgraph::bench::metrics::{Figures, figures};
+use tailgraph::bench::stats::summary;
+use tailgraph::bench::workload::{self, Random};
+use tailgraph::bench::{Kind, Point};
+use tailgraph::error::Result;
+use tailgraph::plan::{EngineOptions, Ladders};
+use tailgraph::runtime::{Engine, Logits};
+use tailgraph::sys::abi;
+
+const OPTIONS: EngineOptions = EngineOptions {
+    max_seqs: 8,
+    max_context: 256,
+    page_tokens: 64,
+    pages: 64,
+    step_tokens: 512,
+    chunk_align: 64,
+    steps_in_flight: 1,
+    record: false,
+};
+
+/// Sleeps in every step, notes how long that really took, and samples token 1.
+struct Sleeper {
+    takes: Duration,
+    /// Milliseconds of each decode step.
+    took_ms: Arc<Mutex<Vec<f64>>>,
+}
+
+impl StageBackend for Sleeper {
+    fn run(&mut self, step: &StepView<'_>) -> Result<()> {
+        let start = Instant::now();
+        std::thread::sleep(self.takes);
+        let sampled = abi::tg_sampled {
+            token: 1,
+            ..Default::default()
+        };
+        for index in 0..step.sample_rows().len() {
+            step.set_sampled(index, sampled);
+        }
+        if step.header().kind == abi::TG_KIND_DECODE {
+            let took_ms = start.elapsed().as_secs_f64() * 1e3;
+            self.took_ms.lock().unwrap().push(took_ms);
+        }
+        Ok(())
+    }
+}
+
+/// Runs `batch` sequences of steps that take `takes`: the figures, what steps really took, and the cost of measuring.
+fn measured(batch: u32, takes: Duration) -> (Figures, Vec<f64>) {
+    let took_ms = Arc::new(Mutex::new(Vec::new()));
+    let sleeper = Sleeper {
+        takes,
+        took_ms: took_ms.clone(),
+    };
+    let ladders = Ladders {
+        decode: vec![1, 8],
+        mixed: vec![512],
+        score: vec![512],
+    };
+    let mut engine = Engine::start(vec![Box::new(sleeper)], &ladders, &OPTIONS).unwrap();
+    let point = Point {
+        kind: Kind::Decode,
+        batch,
+        prompt_tokens: 16,
+        new_tokens: 60,
+        rate: None,
+        cpu_load: 0,
+    };
+    let arrivals = workload::at_once(&point, batch, Logits::None, 100, &mut Random::new(0, 0));
+    let beside = Beside {
+        busy: &Busy::default(),
+        joules: &|| None,
+        interrupt: &AtomicBool::new(false),
+    };
+    let run = drive::run(&mut engine, &arrivals, &beside)
+        .unwrap()
+        .unwrap();
+    let found = figures(&point, &run).unwrap();
+    let took_ms = std::mem::take(&mut *took_ms.lock().unwrap());
+    (found, took_ms)
+}
+
+/// One test at a time: some look at the processor time of the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// On a machine that is busy with other things a run may be disturbed; one of three must not be.
+fn undisturbed(mut holds: impl FnMut() -> std::result::Result<(), String>) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let failures: Vec<String> = (0..3).map_while(|_| holds().err()).collect();
+    assert!(failures.len() < 3, "{failures:#?}");
+}
+
+/// `Err` with what was found unless `holds`.
+fn ensure(holds: bool, found: impl FnOnce() -> String) -> std::result::Result<(), String> {
+    holds.then_some(()).ok_or_else(found)
+}
+
+/// `value` is within `share` of `expected`.
+fn close(value: f64, expected: f64, share: f64) -> std::result::Result<(), String> {
+    ensure((value / expected - 1.0).abs() < share, || {
+        format!("{value}, expected {expected} within {share}")
+    })
+}
+
+fn median(values: &[f64]) -> f64 {
+    summary(values).unwrap().median
+}
+
+#[test]
+fn steps_of_a_known_length_are_timed_right() {
+    for takes_ms in [2, 8] {
+        undisturbed(|| {
+            let (figures, took_ms) = measured(4, Duration::from_millis(takes_ms));
+            let (found, really) = (median(&figures.step_ms), median(&took_ms));
+            assert!(really >= takes_ms as f64, "{really}");
+            assert_eq!(figures.launches, 0, "nothing is launched on a GPU");
+            close(found, really, 0.01)?;
+            // A token comes with every step, so the two ways to look at it agree.
+            close(median(&figures.itl_ms), found, 0.01)?;
+            let mean_ms = summary(&took_ms).unwrap().mean;
+            close(median(&figures.tpot_ms), mean_ms, 0.02)?;
+            // Sleeping takes no processor time.
+            ensure(figures.processor_s < 0.2 * figures.duration_s, || {
+                format!("{} s of {}", figures.processor_s, figures.duration_s)
+            })
+        });
+    }
+}
+
+/// All requests' times by the host's clock lie inside the run.
+#[test]
+fn times_by_the_two_clocks_fit_together() {
+    undisturbed(|| {
+        let (figures, took_ms) = measured(4, Duration::from_millis(4));
+        let slack_ms = figures.clock_uncertainty_us / 1e3 + 0.1;
+        let (steps_ms, whole_ms) = (took_ms.iter().sum::<f64>(), figures.duration_s * 1e3);
+        for &end_ms in &figures.e2el_ms {
+            ensure(
+                end_ms > steps_ms * 0.9 && end_ms <= whole_ms + slack_ms,
+                || format!("{end_ms} ms, expected {steps_ms} to {whole_ms}"),
+            )?;
+        }
+        for &first_ms in &figures.ttft_ms {
+            ensure(first_ms + slack_ms >= 4.0, || {
+                format!("a prompt takes a step: {first_ms} ms")
+            })?;
+        }
+        Ok(())
+    });
+}
+
+/// What `bench` does for each token is a small part of the shortest step that there is on a GPU (1.5 ms at full size).
+#[test]
+fn measuring_costs_little() {
+    undisturbed(|| {
+        let costs_ns: Vec<f64> = (0..9).map(|_| drive::cost_ns()).collect();
+        let cost_ns = median(&costs_ns);
+        ensure(cost_ns < 0.005 * 1.5e6, || format!("{cost_ns} ns a token"))
+    });
+}

@@ -1,0 +1,345 @@
+//! `bench`: every kind on the CPU at tiny size, in every format, and `bench compare`.
+
+use crate::run::{Ended, golden, rows, run};
+use crate::schema::{check, schema};
+use serde_json::Value;
+
+fn bench(rest: &[&str]) -> Ended {
+    let head = [
+        "bench",
+        "--model",
+        "random:tiny",
+        "--device",
+        "cpu",
+        "--quiet",
+    ];
+    run(&[&head[..], rest].concat())
+}
+
+/// The results as JSON, held to the schema.
+fn results(rest: &[&str]) -> Vec<Value> {
+    let ended = bench(&[rest, &["-o", "json"]].concat());
+    assert_eq!(ended.code, 0, "{rest:?}: {}", ended.stderr);
+    assert_eq!(ended.stderr, "", "{rest:?}");
+    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    check(&schema("bench"), &found).unwrap_or_else(|wrong| panic!("{rest:?}: {wrong}"));
+    found.as_array().unwrap().clone()
+}
+
+fn number(row: &Value, field: &str) -> f64 {
+    row[field]
+        .as_f64()
+        .unwrap_or_else(|| panic!("{field} is {}", row[field]))
+}
+
+#[test]
+fn decode_gives_all_combinations_and_figures_that_fit_together() {
+    let found = results(&[
+        "-b",
+        "1-2",
+        "--prompt-len",
+        "4,8",
+        "-n",
+        "24",
+        "--cpu-load",
+        "0,1",
+        "-r",
+        "2",
+        "--bandwidth",
+        "10",
+    ]);
+    let combinations: Vec<_> = found
+        .iter()
+        .map(|row| [&row["batch"], &row["n_prompt"], &row["cpu_load"]].map(|v| v.as_u64().unwrap()))
+        .collect();
+    let expected = [
+        [1, 4, 0],
+        [1, 4, 1],
+        [1, 8, 0],
+        [1, 8, 1],
+        [2, 4, 0],
+        [2, 4, 1],
+        [2, 8, 0],
+        [2, 8, 1],
+    ];
+    assert_eq!(combinations, expected);
+    for row in &found {
+        let (batch, samples) = (number(row, "batch"), row["samples_ts"].as_array().unwrap());
+        assert_eq!(samples.len(), 2);
+        assert_eq!(number(row, "total_output_tokens"), batch * 24.0);
+        assert_eq!(number(row, "ttft_count"), batch * 2.0);
+        assert_eq!(number(row, "itl_count"), batch * 23.0 * 2.0);
+        // The rate is that of the steps: the same figure twice over, by way of the tokens and of the turns.
+        let steps_ms = number(row, "mean_step_ms") * number(row, "step_count");
+        let tokens = number(row, "step_count") * batch;
+        let nanoseconds: f64 = row["samples_ns"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|v| v.as_f64().unwrap())
+            .sum();
+        assert!((steps_ms * 1e6 / nanoseconds - 1.0).abs() < 1e-6, "{row}");
+        let rates: f64 = row["samples_ts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .zip(row["samples_ns"].as_array().unwrap())
+            .map(|(rate, ns)| rate.as_f64().unwrap() * ns.as_f64().unwrap() / 1e9)
+            .sum();
+        assert!((rates / tokens - 1.0).abs() < 1e-6, "{row}");
+        for name in ["ttft", "itl", "step", "e2el"] {
+            let at = |prefix: &str| number(row, &format!("{prefix}_{name}_ms"));
+            assert!(
+                at("median") <= at("p90") && at("p90") <= at("p99") && at("p99") <= at("p99.9"),
+                "{row}"
+            );
+            assert!(at("median") > 0.0, "{row}");
+        }
+        assert!(number(row, "median_e2el_ms") <= number(row, "duration") * 1e3 * 2.0);
+        assert!(number(row, "floor_fraction") > 0.0 && number(row, "floor_ms") > 0.0);
+        assert_eq!(row["turns_lost"], 0);
+        assert!(row["launches_per_token"].is_null() && row["energy_j_per_token"].is_null());
+        assert!(number(row, "host_cpu_s_per_1k_tokens") > 0.0);
+        assert!(number(row, "startup_first_token_ms") > 0.0);
+    }
+}
+
+#[test]
+fn prefill_score_and_serve_measure_what_they_say() {
+    let [prefill] = &results(&["prefill", "-b", "2", "--context", "41", "-r", "1"])[..] else {
+        panic!("one result")
+    };
+    assert_eq!(
+        (&prefill["n_prompt"], &prefill["n_gen"]),
+        (&40.into(), &1.into())
+    );
+    assert_eq!(number(prefill, "total_input_tokens"), 80.0);
+    assert!(prefill["median_itl_ms"].is_null() && prefill["floor_ms"].is_null());
+
+    let [score] = &results(&[
+        "score",
+        "-b",
+        "40",
+        "--prompt-len",
+        "8",
+        "-r",
+        "1",
+        "--warm-up",
+        "0",
+    ])[..] else {
+        panic!("one result")
+    };
+    assert_eq!(number(score, "completed"), 40.0);
+    assert_eq!(number(score, "total_output_tokens"), 0.0);
+    assert!(score["valid"].is_null() && score["mean_ttft_ms"].is_null());
+    assert!(number(score, "avg_ts") > 0.0 && number(score, "request_throughput") > 0.0);
+
+    let rates = [
+        "serve",
+        "-b",
+        "2",
+        "-p",
+        "6",
+        "-n",
+        "4",
+        "--num-prompts",
+        "10",
+        "-r",
+        "1",
+    ];
+    let found = results(&[&rates[..], &["--request-rate", "40,inf"]].concat());
+    let [spread, at_once] = &found[..] else {
+        panic!("two results")
+    };
+    assert_eq!(
+        (&spread["request_rate"], &at_once["request_rate"]),
+        (&40.0.into(), &"inf".into())
+    );
+    assert_eq!(number(spread, "max_seqs"), 2.0);
+    // Ten at once wait for two places; the load is what makes the difference.
+    let waits = |row: &Value| number(row, "p90_ttft_ms") / number(row, "median_tpot_ms");
+    assert!(waits(at_once) > 8.0, "{at_once}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("arrivals");
+    std::fs::write(&path, "0 3 2\n0.25 5 4\n").unwrap();
+    let file = ["serve", "--arrivals", path.to_str().unwrap(), "-r", "1"];
+    let [filed] = &results(&file)[..] else {
+        panic!("one result")
+    };
+    assert_eq!(
+        (
+            number(filed, "total_input_tokens"),
+            number(filed, "total_output_tokens")
+        ),
+        (8.0, 6.0)
+    );
+    assert!(number(filed, "duration") >= 0.25, "{filed}");
+}
+
+#[test]
+fn a_score_is_held_against_expected_logits() {
+    let model = golden("a");
+    let arrays = format!("{model}/golden.safetensors");
+    let score = |expect: &str| {
+        run(&[
+            "bench",
+            "score",
+            "--model",
+            &model,
+            "--device",
+            "cpu",
+            "--quiet",
+            "--input",
+            &arrays,
+            "--expect",
+            expect,
+            "--repeats",
+            "2",
+            "--warm-up",
+            "1",
+            "-o",
+            "jsonl",
+        ])
+    };
+    let ended = score(&arrays);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let row = &ended.rows()[0];
+    assert_eq!(
+        (&row["valid"], &row["top1_agreeing"], &row["top1_total"]),
+        (&true.into(), &609.into(), &609.into())
+    );
+
+    let dir = tempfile::tempdir().unwrap();
+    let changed = dir.path().join("changed.safetensors");
+    let mut bytes = std::fs::read(&arrays).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let logits =
+        tensors.tensor("logits.0").unwrap().data().as_ptr() as usize - bytes.as_ptr() as usize;
+    bytes[logits..logits + 4].copy_from_slice(&1e3_f32.to_le_bytes());
+    std::fs::write(&changed, bytes).unwrap();
+    let ended = score(changed.to_str().unwrap());
+    assert_eq!(ended.code, 4, "{}", ended.stderr);
+    assert_eq!(ended.rows()[0]["valid"], false);
+}
+
+#[test]
+fn tables_csv_and_lines_have_the_same_results() {
+    let point = ["-b", "1", "-p", "4", "-n", "6", "-r", "1"];
+    let text = |format: &str| {
+        let ended = bench(&[&point[..], &["-o", format]].concat());
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        ended.stdout
+    };
+    let table = text("md");
+    assert!(table.starts_with("random:tiny@0 on "), "{table}");
+    assert!(
+        table.contains("t/s (mean ± sd)") && table.contains("first token ms"),
+        "{table}"
+    );
+    let csv = text("csv");
+    let (header, line) = csv.trim_end().split_once('\n').unwrap();
+    assert!(
+        header.contains(",avg_ts,stddev_ts,") && !header.contains("samples"),
+        "{header}"
+    );
+    assert!(line.contains(",decode,1,4,6,"), "{line}");
+    assert_eq!(rows(&text("jsonl"))[0]["n_gen"], 6);
+}
+
+#[test]
+fn two_measurements_are_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let found = results(&["-b", "1", "-p", "4", "-n", "8", "-r", "3"]);
+    std::fs::write(path("a"), serde_json::to_string(&found).unwrap()).unwrap();
+    // The same, five times as fast; and as lines.
+    let mut faster = found[0].clone();
+    faster["samples"]["tokens_per_s"] = serde_json::json!([1e6, 1.01e6, 0.99e6]);
+    faster["build_profile"] = "release".into();
+    std::fs::write(path("b"), format!("{faster}\n")).unwrap();
+    let compare = |a: &str, b: &str, format: &str| {
+        run(&["bench", "compare", &path(a), &path(b), "-o", format])
+    };
+
+    let lines = compare("a", "b", "jsonl").rows();
+    let verdict =
+        |figure: &str| lines.iter().find(|l| l["figure"] == figure).unwrap()["verdict"].clone();
+    assert_eq!(verdict("tokens_per_s"), "B better");
+    assert_eq!(verdict("median_itl_ms"), "no difference shown");
+    let table = compare("a", "a", "md");
+    assert_eq!((table.code, table.stderr.as_str()), (0, ""));
+    assert!(
+        table.stdout.contains("no difference shown") && table.stdout.contains("Welch"),
+        "{}",
+        table.stdout
+    );
+    if cfg!(debug_assertions) {
+        let stderr = compare("a", "b", "md").stderr;
+        assert!(stderr.contains("build profile differs"), "{stderr}");
+    }
+    std::fs::write(path("c"), "{\"kind\": 1}\n").unwrap();
+    let ended = compare("a", "c", "md");
+    assert_eq!(ended.code, 1);
+    assert!(
+        ended.stderr.contains("expected results of `bench -o json`"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn wrong_usage_says_what_was_expected() {
+    let cases: [(&[&str], &str); 14] = [
+        (&["-b", "8-1"], "ascends"),
+        (&["-b", "0"], "at least 1"),
+        (
+            &["--launch", "host-graph"],
+            "--launch: the CPU launches no kernels",
+        ),
+        (
+            &["--dtype", "f32,bf16"],
+            "--dtype bf16: the CPU computes in f32 only",
+        ),
+        (
+            &["--context", "128"],
+            "--context 128: expected more than the 128 tokens",
+        ),
+        (&["--context", "256", "-p", "8"], "cannot be used with"),
+        (&["-n", "2", "-b", "1"], "--gen-len"),
+        (
+            &["--request-rate", "4"],
+            "--request-rate: an option of `bench serve`",
+        ),
+        (&["serve"], "expected --request-rate or --arrivals"),
+        (&["serve", "--request-rate", "0"], "above 0"),
+        (&["score", "-n", "4"], "--gen-len"),
+        (&["--expect", "x"], "--input"),
+        (&["--bandwidth", "-1"], "expected a number above 0"),
+        (&["none"], "invalid value 'none'"),
+    ];
+    for (args, expected) in cases {
+        let ended = bench(args);
+        assert_eq!(ended.code, 2, "{args:?}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains(expected),
+            "{args:?}: {}",
+            ended.stderr
+        );
+        assert_eq!(ended.stdout, "", "{args:?}");
+    }
+    let ended = run(&["bench"]);
+    assert_eq!(ended.code, 2);
+    assert!(
+        ended.stderr.contains("bench decode: expected --model"),
+        "{}",
+        ended.stderr
+    );
+    let ended = run(&["bench", "launch", "--device", "cpu"]);
+    assert_eq!(ended.code, 2);
+    assert!(
+        ended.stderr.contains("the CPU launches no kernels"),
+        "{}",
+        ended.stderr
+    );
+}

@@ -1,0 +1,160 @@
+//! The recipes in profiles/ over an nsys and an ncu that note what they are told and leave small reports.
+
+use crate::run::Ended;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Leaves the report asked for; of it, `stats` makes a database with three launches of two graphs.
+const NSYS: &str = r#"#!/bin/sh
+case $1 in
+  profile)
+    for word; do
+      case $word in --output=*) echo made >"${word#--output=}.nsys-rep" ;; esac
+    done
+    printf '%s ' "$@" >>"$TOLD"; echo >>"$TOLD" ;;
+  stats)
+    for word; do report=$word; done
+    echo "stats: $*"
+    python3 - "${report%.nsys-rep}.sqlite" <<'END'
+import sqlite3, sys
+base = sqlite3.connect(sys.argv[1])
+base.execute('CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INT, "end" INT, graphId INT)')
+rows = [(0, 2000000, 7), (0, 4000000, 7), (0, 1000, 9)]
+base.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (?, ?, ?)", rows)
+base.commit()
+END
+    ;;
+esac
+"#;
+
+const NCU: &str = r#"#!/bin/sh
+if [ "$1" = --import ]; then
+  echo '"ID","Kernel Name","gpu__time_duration.sum","dram__bytes_read.sum","launch__grid_size"'
+  echo '"","","nsecond","byte",""'
+  echo '"0","tg_embed_bf16(void)","1,500","2000000","8"'
+  exit
+fi
+printf '%s ' "$@" >>"$TOLD"; echo >>"$TOLD"
+while [ "$1" != --export ]; do shift; done
+echo made >"$2.ncu-rep"
+"#;
+
+struct Recipe {
+    folder: TempDir,
+}
+
+impl Recipe {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, script) in [("nsys", NSYS), ("ncu", NCU)] {
+            let file = folder.path().join(name);
+            fs::write(&file, script).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn run(&self, script: &str, settings: &[(&str, &str)]) -> Ended {
+        let profiles = Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles");
+        let paths = std::env::var("PATH").unwrap();
+        let output = Command::new("bash")
+            .arg(profiles.join(script))
+            .arg(self.path("out"))
+            .env("PATH", format!("{}:{paths}", self.folder.path().display()))
+            .env("TOLD", self.path("told"))
+            .env("TAILGRAPH", env!("CARGO_BIN_EXE_tailgraph"))
+            .env("MODEL", "random:tiny")
+            .env("SYSTEM_WIDE", "0")
+            .envs(settings.iter().copied())
+            .output();
+        Ended::of(output.unwrap())
+    }
+
+    /// What the tool was told, a line for each time.
+    fn told(&self) -> Vec<String> {
+        let told = fs::read_to_string(self.path("told")).unwrap();
+        told.lines().map(str::to_owned).collect()
+    }
+}
+
+#[test]
+fn systems_records_each_way() {
+    let recipe = Recipe::new();
+    let ended = recipe.run("systems.sh", &[("PROMPTS", "3"), ("TOKENS", "5")]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let told = recipe.told();
+    let ways = ["host-kernels", "host-graph", "device-graph"];
+    assert_eq!(told.len(), ways.len(), "{told:?}");
+    for (told, way) in told.iter().zip(ways) {
+        for part in [
+            "--cuda-graph-trace=graph:host-and-device",
+            "--nvtx-capture=load@tailgraph",
+            &format!("generate --model random:tiny --device cuda --dtype bf16 --launch {way} "),
+            "--max-seqs 3 --max-new-tokens 5 ",
+        ] {
+            assert!(told.contains(part), "{told} lacks {part}");
+        }
+        let text = fs::read_to_string(recipe.path(&format!("out/systems-{way}.txt"))).unwrap();
+        for part in [
+            &format!("--launch {way}: 3 prompts"),
+            "--report nvtx_sum,cuda_gpu_kern_sum,cuda_api_sum",
+            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE: 3 launches",
+        ] {
+            assert!(text.contains(part), "{text} lacks {part}");
+        }
+        let line: Vec<&str> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            .find(|words| words.first() == Some(&"7"))
+            .unwrap();
+        assert_eq!(line, ["7", "2", "3000.00", "2000.00", "4000.00", "6.00"]);
+    }
+    let rows = fs::read_to_string(recipe.path("out/prompts.jsonl")).unwrap();
+    assert_eq!(rows.lines().count(), 3);
+}
+
+#[test]
+fn compute_makes_a_table_of_kernels() {
+    let recipe = Recipe::new();
+    let ended = recipe.run("compute.sh", &[("BUCKET", "4"), ("KERNEL", "tg_embed.*")]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let told = recipe.told();
+    assert_eq!(told.len(), 2, "{told:?}");
+    for (told, way) in told.iter().zip(["host-kernels", "host-graph"]) {
+        for part in [
+            "--nvtx-include tailgraph@stage 0 decode 4/ ",
+            "--kernel-name regex:tg_embed.* ",
+            &format!("--launch {way} --max-seqs 4 "),
+        ] {
+            assert!(told.contains(part), "{told} lacks {part}");
+        }
+        let text = fs::read_to_string(recipe.path(&format!("out/compute-{way}.txt"))).unwrap();
+        let last: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(last, ["tg_embed_bf16", "1.50", "2", "8"], "{text}");
+    }
+    let refused = recipe.run("compute.sh", &[("KIND", "score")]);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert!(refused.stderr.contains("expected decode or mixed"));
+}
+
+#[test]
+fn mixed_steps_are_of_one_long_prompt() {
+    let recipe = Recipe::new();
+    let settings = [("KIND", "mixed"), ("BUCKET", "512"), ("WAYS", "host-graph")];
+    let ended = recipe.run("compute.sh", &settings);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let told = recipe.told();
+    assert!(told[0].contains("tailgraph@stage 0 mixed 512/"), "{told:?}");
+    assert!(told[0].contains("--step-tokens 512"), "{told:?}");
+    let rows = fs::read_to_string(recipe.path("out/compute.jsonl")).unwrap();
+    assert_eq!(rows.lines().count(), 1);
+    // More than the half of a bucket, so that no smaller one holds it, and less than all of it.
+    assert!((257..512).contains(&(rows.matches("row ").count() * 4)));
+}

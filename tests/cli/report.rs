@@ -1,0 +1,331 @@
+//! `report`: the page parses, needs nothing else, and holds the numbers of its inputs.
+
+use crate::run::run;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn measured() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles/decode-speed-h200-2026-11-21.json")
+}
+
+fn json_of(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn page(folder: &Path, inputs: &[&Path]) -> String {
+    let output = folder.join("report.html");
+    let mut args = vec!["report", "-o", text(&output)];
+    args.extend(inputs.iter().map(|path| text(path)));
+    let ended = run(&args);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let html = std::fs::read_to_string(&output).unwrap();
+    parses(&html);
+    needs_nothing(&html);
+    html
+}
+
+/// Every element is closed in its order, and every attribute is quoted.
+fn parses(html: &str) {
+    let mut rest = html
+        .strip_prefix("<!DOCTYPE html>")
+        .expect("a document type");
+    let mut open: Vec<&str> = vec![];
+    while let Some(at) = rest.find('<') {
+        assert!(!rest[..at].contains('>'), "a loose >: {}", &rest[..at]);
+        let end = at + rest[at..].find('>').expect("a tag ends");
+        let tag = &rest[at + 1..end];
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "at {tag}");
+        } else {
+            assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+            if !tag.ends_with('/') {
+                open.push(tag.split([' ', '\n']).next().unwrap());
+            }
+        }
+        rest = &rest[end + 1..];
+    }
+    assert!(open.is_empty(), "{open:?} are not closed");
+}
+
+fn needs_nothing(html: &str) {
+    for word in [
+        "http:", "https:", "src=", "url(", "@import", "<script", "<link", "<iframe", "//cdn",
+    ] {
+        assert!(!html.contains(word), "{word}");
+    }
+    for link in html.split("href=\"").skip(1) {
+        assert!(link.starts_with("#part"), "{}", &link[..20]);
+    }
+    assert!(html.contains("prefers-color-scheme: dark") && html.contains("name=\"viewport\""));
+}
+
+/// The rows of all tables.
+fn table_rows(html: &str) -> Vec<Vec<String>> {
+    let cells = |row: &str| -> Vec<String> {
+        row.split("<td")
+            .skip(1)
+            .map(|cell| {
+                let cell = &cell[cell.find('>').unwrap() + 1..];
+                cell[..cell.find("</td>").unwrap()].to_owned()
+            })
+            .collect()
+    };
+    html.split("<tr>")
+        .skip(1)
+        .map(cells)
+        .filter(|row| !row.is_empty())
+        .collect()
+}
+
+/// Cells as numbers: what is written there, to the figures that are.
+fn number(cell: &str) -> f64 {
+    let plain: String = cell
+        .chars()
+        .filter(|c| !['\u{2009}', '%'].contains(c))
+        .collect();
+    plain
+        .replace('\u{2212}', "-")
+        .parse()
+        .unwrap_or_else(|_| panic!("{cell}"))
+}
+
+#[track_caller]
+fn same(cell: &str, value: &Value) {
+    let (found, value) = (number(cell), value.as_f64().unwrap());
+    assert!(
+        (found - value).abs() <= value.abs() * 5.1e-4,
+        "{cell} is not {value}"
+    );
+}
+
+#[test]
+fn a_page_holds_the_numbers_it_was_made_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let html = page(folder.path(), &[&measured()]);
+    let input = json_of(&measured());
+    let rows = table_rows(&html);
+    let mut found = 0;
+    for (way, measured) in input["ways"].as_object().unwrap() {
+        for (host, key) in [("idle", "host_idle"), ("busy", "host_busy")] {
+            for batch in measured[key].as_array().unwrap() {
+                let start = [way, host, &batch["sequences"].to_string()].map(str::to_owned);
+                let row = rows.iter().find(|row| row.starts_with(&start));
+                let row = row.unwrap_or_else(|| panic!("no row {start:?}"));
+                for (cell, key) in row[3..]
+                    .iter()
+                    .zip(["steps", "least_ms", "p50_ms", "p99_ms", "p99_9_ms"])
+                {
+                    same(cell, &batch[key]);
+                }
+                let sequences = batch["sequences"].as_f64().unwrap();
+                same(
+                    &row[8],
+                    &json!(sequences / batch["p50_ms"].as_f64().unwrap() * 1e3),
+                );
+                found += 1;
+            }
+        }
+        let startup = rows
+            .iter()
+            .find(|row| row[0] == *way && row.len() == 3)
+            .unwrap();
+        same(&startup[1], &measured["load_ms"]);
+        same(&startup[2], &measured["capture_ms"]);
+    }
+    assert_eq!(found, 30);
+    for bare in input["bare_ms"].as_object().unwrap().values() {
+        let digits = format!("{:.2}", bare.as_f64().unwrap());
+        assert!(
+            html.contains(&format!("bare {}", &digits[..digits.len() - 1])),
+            "{digits}"
+        );
+    }
+    for key in ["command", "gpu", "model"] {
+        let value = input[key].as_str().unwrap();
+        assert!(html.contains(value), "{value}");
+    }
+}
+
+#[test]
+fn the_roofline_is_that_of_inspect() {
+    let folder = tempfile::tempdir().unwrap();
+    let html = page(folder.path(), &[&measured()]);
+    let rows = table_rows(&html);
+    for batch in ["1", "256"] {
+        let start = ["device-graph", "idle", batch].map(str::to_owned);
+        let row = rows.iter().find(|row| row.starts_with(&start)).unwrap();
+        // profiles/README.md's byte floor, which leaves FLOPs out, is no more than the roofline.
+        let (floor, p50) = (number(&row[9]), number(&row[5]));
+        let bytes = if batch == "1" { 0.68 } else { 3.69 };
+        assert!(floor >= bytes && floor < p50, "{floor}");
+        assert!((number(&row[10]) - floor / p50 * 100.0).abs() < 0.1);
+    }
+    // Of a device that nobody knows there is none.
+    let mut other = json_of(&measured());
+    other["gpu"] = json!("cuda:0 Some Other GPU");
+    let path = folder.path().join("other.json");
+    std::fs::write(&path, other.to_string()).unwrap();
+    let html = page(folder.path(), &[&path]);
+    assert!(html.contains("No roofline") && !html.contains("of roofline"));
+}
+
+#[test]
+fn a_title_says_what_the_numbers_show_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let finding = "A busy host makes steps of host-graph and host-kernels late, and not those of device-graph";
+    assert!(page(folder.path(), &[&measured()]).contains(finding));
+    let path = folder.path().join("changed.json");
+    let write = |change: &dyn Fn(&mut Value)| {
+        let mut input = json_of(&measured());
+        for way in input["ways"].as_object_mut().unwrap().values_mut() {
+            change(way);
+        }
+        std::fs::write(&path, input.to_string()).unwrap();
+        page(folder.path(), &[&path])
+    };
+    // Everyone is as calm as with an idle host; or everyone is late; or nobody tried.
+    let calm = write(&|way| way["host_busy"] = way["host_idle"].clone());
+    let late = write(&|way| {
+        for batch in way["host_busy"].as_array_mut().unwrap() {
+            batch["p99_ms"] = json!(batch["p99_ms"].as_f64().unwrap() * 9.0);
+            batch["p99_9_ms"] = json!(batch["p99_9_ms"].as_f64().unwrap() * 9.0);
+        }
+    });
+    for html in [calm, late] {
+        assert!(html.contains("The slow steps, with an idle and a busy host"));
+        assert!(!html.contains("A busy host makes"));
+    }
+    let idle = write(&|way| {
+        way.as_object_mut().unwrap().remove("host_busy");
+    });
+    assert!(idle.contains("The slow steps<") && !idle.contains("busy"));
+}
+
+#[test]
+fn a_trace_has_its_numbers_on_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.json");
+    let args = [
+        "trace",
+        "--model",
+        "random:tiny",
+        "--device",
+        "cpu",
+        "--quiet",
+        "--max-seqs",
+        "2",
+        "--max-new-tokens",
+        "9",
+        "-o",
+        text(&path),
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+    ];
+    assert_eq!(run(&args).code, 0);
+    let html = page(folder.path(), &[&path, &measured()]);
+    let trace = json_of(&path);
+    let about = &trace["otherData"];
+    for (key, word) in [
+        ("requests", "requests"),
+        ("steps", "steps"),
+        ("turns", "turns"),
+        ("tokens", "new tokens"),
+    ] {
+        assert!(html.contains(&format!("{} {word}", about[key])), "{key}");
+    }
+    let events = trace["traceEvents"].as_array().unwrap();
+    let rows = table_rows(&html);
+    let steps = |name: &str| -> Vec<&Value> {
+        let named = events
+            .iter()
+            .filter(|e| e["ph"] == "X" && e["name"] == name);
+        named.collect()
+    };
+    for name in ["decode 1", "decode 2", "mixed 512"] {
+        let row = rows.iter().find(|row| row[0] == name).unwrap();
+        let ms = |fold: fn(f64, f64) -> f64| {
+            let all = steps(name)
+                .into_iter()
+                .map(|e| e["dur"].as_f64().unwrap() / 1e3);
+            json!(all.reduce(fold).unwrap())
+        };
+        same(&row[1], &json!(steps(name).len()));
+        same(&row[2], &ms(f64::min));
+        same(&row[5], &ms(f64::max));
+    }
+    let row = rows.iter().find(|row| row[0] == "to the end").unwrap();
+    same(&row[1], &json!(5));
+    let longest = events
+        .iter()
+        .filter(|e| e["cat"] == "request" && e["name"].as_str().unwrap().starts_with("request"));
+    let mut spans = std::collections::HashMap::new();
+    for event in longest {
+        let ts = event["ts"].as_f64().unwrap();
+        *spans
+            .entry(event["id2"]["local"].to_string())
+            .or_insert(0.0) += if event["ph"] == "b" { -ts } else { ts };
+    }
+    same(
+        &row[5],
+        &json!(spans.into_values().fold(0.0, f64::max) / 1e3),
+    );
+    assert!(html.contains(">request 0<") && html.contains("same clock"));
+}
+
+#[test]
+fn names_from_files_are_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut input = json_of(&measured());
+    input["model"] = json!("<script>alert(\"x\")</script>&");
+    let path = folder.path().join("odd.json");
+    std::fs::write(&path, input.to_string()).unwrap();
+    let html = page(folder.path(), &[&path]);
+    assert!(html.contains("&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;&amp;"));
+}
+
+#[test]
+fn other_files_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("report.html");
+    let path = folder.path().join("input.json");
+    for (content, expected) in [
+        (None, "found no such file"),
+        (Some(String::new()), "found no JSON object"),
+        (Some("[1]".to_owned()), "found no JSON object"),
+        (Some("{\"a\": 1}".to_owned()), "missing field"),
+        (Some("{\"traceEvents\":[".to_owned()), "EOF"),
+        (
+            Some("{\"traceEvents\":[]}".to_owned()),
+            "found no otherData",
+        ),
+        (
+            Some(
+                std::fs::read_to_string(measured())
+                    .unwrap()
+                    .replace("1.892864", "0.0"),
+            ),
+            "took no time",
+        ),
+    ] {
+        if let Some(content) = content {
+            std::fs::write(&path, content).unwrap();
+        }
+        let ended = run(&["report", text(&path), "-o", text(&output)]);
+        assert_eq!(ended.code, 1, "{expected}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains("input.json") && ended.stderr.contains(expected),
+            "{expected}: {}",
+            ended.stderr
+        );
+        assert!(!output.exists());
+    }
+    let ended = run(&["report", text(&path), "-o", text(&path)]);
+    assert_eq!(ended.code, 2, "{}", ended.stderr);
+}

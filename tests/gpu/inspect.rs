@@ -1,0 +1,66 @@
+//! `inspect --device cuda` on a GPU: what the driver says of the graphs is what the build and the plan say.
+
+use crate::binary::tailgraph;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use tailgraph::backend::cuda::image::kernels;
+
+/// The architecture of the build that this GPU runs.
+fn architecture(device: &str) -> &'static str {
+    let (_, capability) = device.split_once("compute capability ").unwrap();
+    match capability.split('.').next() {
+        Some("8") => "sm_80",
+        Some("9") => "sm_90a",
+        _ => "sm_100",
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn kernels_take_what_the_build_said() {
+    for launch in ["host-graph", "device-graph"] {
+        let shown = tailgraph(&[
+            "inspect",
+            "--model",
+            "random:tiny",
+            "--device",
+            "cuda",
+            "--launch",
+            launch,
+            "--stages",
+            "2",
+            "--json",
+        ]);
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        let arch = architecture(shown["device"]["name"].as_str().unwrap());
+        let built: BTreeMap<String, u64> = kernels()
+            .unwrap()
+            .into_iter()
+            .filter(|kernel| kernel.arch == arch)
+            .map(|kernel| (kernel.name, kernel.registers.into()))
+            .collect();
+        for graph in shown["graphs"].as_array().unwrap() {
+            let captured = &graph["captured"];
+            let count = |value: &Value| value.as_u64().unwrap();
+            assert_eq!(count(&captured["edges"]) + 1, count(&captured["nodes"]));
+            // From 9.0 on, kernels may start before the one ahead ends.
+            let early = count(&captured["early_edges"]);
+            assert_eq!(early > 0, arch != "sm_80", "{graph}");
+            for kernel in captured["kernels"].as_array().unwrap() {
+                let name = kernel["name"].as_str().unwrap();
+                assert_eq!(
+                    built.get(name),
+                    kernel["registers"].as_u64().as_ref(),
+                    "{name}"
+                );
+            }
+            let operations = captured["operations"].as_array().unwrap();
+            let places = operations
+                .iter()
+                .flat_map(|o| o["nodes"].as_array().unwrap());
+            let places: Vec<u64> = places.map(count).collect();
+            assert!(places.windows(2).all(|pair| pair[0] < pair[1]), "{graph}");
+            assert!(!places.is_empty());
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! `inspect --device cuda`: captured graphs, looked at through the test's driver.
+
+use crate::rig::{Ended, Run};
+use serde_json::Value;
+
+fn inspect(arguments: &[&str]) -> Run {
+    Run::new(&["inspect", "--model", "random:tiny", "--device", "cuda"])
+        .and(&["--max-seqs", "2"])
+        .and(arguments)
+}
+
+fn json(run: Run) -> Value {
+    let ended = run.and(&["--json"]).end();
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    serde_json::from_str(&ended.stdout).unwrap()
+}
+
+fn graphs(shown: &Value) -> &Vec<Value> {
+    shown["graphs"].as_array().unwrap()
+}
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap()
+}
+
+fn text(ended: &Ended) -> &str {
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    &ended.stdout
+}
+
+/// Two sequences and steps of 512 rows: decode 1 and 2, mixed 512, score 512.
+#[test]
+fn every_graph_is_listed_with_its_nodes() {
+    for (launch, stages, per_step) in [("device-graph", "2", 2), ("host-graph", "2", 1)] {
+        let shown = json(inspect(&["--launch", launch, "--stages", stages]));
+        assert_eq!(shown["device"]["launch"], launch);
+        let graphs = graphs(&shown);
+        assert_eq!(graphs.len(), 4 * per_step, "{launch}");
+        for graph in graphs {
+            let captured = &graph["captured"];
+            let nodes = count(&captured["nodes"]);
+            assert_eq!(count(&captured["edges"]), nodes - 1);
+            // All kernels of a 9.0 but the first, which follows nothing.
+            assert_eq!(count(&captured["early_edges"]), nodes - 1, "{graph}");
+            let kernels = captured["kernels"].as_array().unwrap();
+            let in_all: u64 = kernels.iter().map(|kernel| count(&kernel["count"])).sum();
+            assert_eq!(in_all, nodes);
+            for kernel in kernels {
+                assert_eq!(kernel["registers"], 40, "{kernel}");
+                assert_eq!(kernel["static_shared_bytes"], 1024, "{kernel}");
+                assert_eq!(kernel["local_bytes"], 16, "{kernel}");
+            }
+            for time in ["capture_ms", "instantiate_ms", "upload_ms"] {
+                assert!(captured[time].as_f64().unwrap() >= 0.0, "{time}");
+            }
+        }
+    }
+}
+
+/// Each node is of the operation that enqueued it, in the plan's order, and what the scheduler adds is of none.
+#[test]
+fn nodes_are_of_their_operations() {
+    let shown = json(inspect(&["--launch", "device-graph", "--stages", "2"]));
+    for graph in graphs(&shown) {
+        let captured = &graph["captured"];
+        let mut of_operations: Vec<u64> = vec![];
+        for operation in captured["operations"].as_array().unwrap() {
+            let nodes = operation["nodes"].as_array().unwrap();
+            of_operations.extend(nodes.iter().map(count));
+            let name = operation["operation"].as_str().unwrap();
+            // Done by the kernels of operations beside them.
+            let folded = ["operator_norm", "ffn_norm", "sample"].contains(&name);
+            assert!(folded || !nodes.is_empty(), "{name} of {graph}");
+        }
+        let nodes = count(&captured["nodes"]);
+        let first_stage = graph["stages"][0] == 0;
+        // The dispatcher after the last stage, what begins a later one before it.
+        let expected: Vec<u64> = match first_stage {
+            true => (0..nodes).collect(),
+            false => (1..nodes - 1).collect(),
+        };
+        assert_eq!(of_operations, expected, "{graph}");
+        let scheduler: Vec<&str> = captured["kernels"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|kernel| {
+                kernel["operations"]
+                    .as_array()
+                    .unwrap()
+                    .contains(&"scheduler".into())
+            })
+            .map(|kernel| kernel["name"].as_str().unwrap())
+            .collect();
+        match first_stage {
+            true => assert!(scheduler.is_empty()),
+            false => assert_eq!(scheduler, ["tg_begin_stage", "tg_dispatch"]),
+        }
+    }
+}
+
+#[test]
+fn the_tables_name_kernels_and_memory() {
+    let ended = inspect(&["--kind", "mixed"]).end();
+    let text = text(&ended);
+    for part in [
+        "graphs as captured for device-graph on cuda:0 Test GPU 0",
+        "capture ms",
+        "stage 0 mixed 512: nodes by kernel",
+        "tg_dispatch",
+        "scheduler",
+        "1024+",
+        "keys and values",
+    ] {
+        assert!(text.contains(part), "no {part} in\n{text}");
+    }
+    for line in text.lines() {
+        assert!(line.chars().count() <= 160, "{line}");
+    }
+}
+
+#[test]
+fn pictures_show_kernels() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (dot, svg) = (path("step.dot"), path("step.svg"));
+    let ended = inspect(&["--rows", "2", "--dot", &dot, "--svg", &svg]).end();
+    text(&ended);
+    let dot = std::fs::read_to_string(dot).unwrap();
+    assert!(dot.contains("tg_dispatch"), "{dot}");
+    let svg = std::fs::read_to_string(svg).unwrap();
+    for part in [
+        "tg_embed",
+        "expert_gate_up",
+        "Test GPU 0",
+        "class=\"early\"",
+        "tg_dispatch",
+    ] {
+        assert!(svg.contains(part), "no {part} in\n{svg}");
+    }
+    // Two slots: no step of 64 rows.
+    let file = path("none.svg");
+    let ended = inspect(&["--rows", "64", "--svg", &file]).end();
+    ended.fails(2, &["no graph of decode 64", "--max-seqs 2"]);
+}
+
+#[test]
+fn what_cannot_be_shown_says_why() {
+    inspect(&["--launch", "host-kernels"])
+        .end()
+        .fails(2, &["captures no graphs", "host-graph or device-graph"]);
+    let driver_fails = inspect(&[]).with("FAIL", "cuFuncGetAttribute:1:999").end();
+    driver_fails.fails(1, &["looking into the graph of stage 0 decode 1"]);
+    inspect(&[]).with("DEVICES", "0").end().fails(1, &["GPU"]);
+}
