@@ -237,6 +237,8 @@ __device__ inline void linear(void *y, const typename Tile::Math::X *x, const ty
     w += tile.expert * expert_stride;
     if (w_pair) w_pair += tile.expert * expert_stride;
   }
+  /* Several row tiles of a dense product read the same weights; of the few rows of an expert there is one tile, mostly. */
+  const uint64_t policy = cache_policy(tiles ? BR <= 32 : gridDim.y == 1);
   const uint32_t tid = threadIdx.x;
   const uint32_t outputs = w_pair ? BN / 2 : BN;  /* of Y, in this block */
   const uint32_t n_first = blockIdx.x * outputs;
@@ -266,7 +268,7 @@ __device__ inline void linear(void *y, const typename Tile::Math::X *x, const ty
     for (int i = 0; i < W_PIECES; i++) {
       uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / WV), column = piece % (BK / WV) * WV;
       bool valid = (valid_w >> i & 1) && k_first + column < k_total;
-      copy16_async(stage_w(stage) + row * Tile::W_PITCH + column, from_w[i] + (valid ? k_first : 0), valid);
+      copy16_async(stage_w(stage) + row * Tile::W_PITCH + column, from_w[i] + (valid ? k_first : 0), valid, policy);
     }
   };
   auto fill_x = [&](int stage, uint32_t k_first) {
