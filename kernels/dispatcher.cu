@@ -120,7 +120,9 @@ __device__ inline uint32_t launch(const Next &next, const tg_graphs *graphs) {
 constexpr uint32_t HEAD_BYTES = offsetof(tg_state, mailbox);
 static_assert(HEAD_BYTES % sizeof(uint4) == 0 && HEAD_BYTES / sizeof(uint4) <= TG_MAX_LANES, "a load a thread");
 constexpr uint32_t LAYOUT_AT = offsetof(tg_rings, bytes), LAYOUT_BYTES = sizeof(tg_rings) - LAYOUT_AT;
-static_assert(LAYOUT_AT % sizeof(uint4) == 0 && sizeof(tg_device) % sizeof(uint4) == 0 && LAYOUT_BYTES % sizeof(uint4) == 0, "copied in 16s");
+static_assert((offsetof(decltype(tg_device), layout) + LAYOUT_AT) % sizeof(uint4) == 0 && LAYOUT_AT % sizeof(uint4) == 0 &&
+                  LAYOUT_BYTES % sizeof(uint4) == 0,
+              "copied in 16s");
 
 __device__ inline void copy(void *to, const void *from, uint32_t bytes, uint32_t thread, uint32_t threads) {
   uint4 *out = static_cast<uint4 *>(to);

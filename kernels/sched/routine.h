@@ -1,7 +1,8 @@
-/* routine.h: the turn that most turns are. The one step in flight was a decode step, it has come back, all its
- * sequences go on and nothing else is new (a core that runs ahead has others, beside a step where they cost nothing). What the other phases would come to is known then: the next step has the
- * same rows one position on, and the host gets a token for each. So two short phases stand in for all of them; on a GPU
- * that makes a turn of a few hundred instructions out of a few thousand, and each costs its way from the cache. */
+/* routine.h: the turn that most turns are where no step is composed ahead. The one step in flight was a decode step, it
+ * has come back, all its sequences go on and nothing else is new. What the other phases would come to is known then: the
+ * next step has the same rows one position on, and the host gets a token for each. So two short phases stand in for all
+ * of them; on a GPU that makes a turn of a few hundred instructions out of a few thousand, and each costs its way from
+ * the cache. A turn beside a step takes all phases: there it costs nothing. */
 #ifndef TAILGRAPH_SCHED_ROUTINE_H
 #define TAILGRAPH_SCHED_ROUTINE_H
 
