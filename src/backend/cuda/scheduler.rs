@@ -14,6 +14,7 @@ use super::program::{StepAt, StepCapture, StepGraph, StepProgram, buckets, captu
 use super::survey::Survey;
 use crate::backend::{Block, DeviceScheduler};
 use crate::error::{Error, Result};
+use crate::plan::captured::DispatcherAt;
 use crate::plan::{Ladders, StepKind};
 use crate::sys::abi;
 use crate::telemetry::phases::{Phase, phase};
@@ -269,8 +270,12 @@ impl GpuScheduler {
         let blocks = Blocks::new(&self.context, state_bytes, ring_bytes)?;
         // SAFETY: the graphs are never launched.
         let graphs = unsafe { self.capture(ladders, slots, &blocks, true) }?;
-        for Placed { graph, .. } in graphs.iter().filter(|placed| placed.place == 0) {
-            survey.add(graph, graph.stage..graph.stage + 1, LaunchedBy::Device)?;
+        for Placed { graph, beside, .. } in &graphs {
+            let dispatcher = match beside {
+                true => DispatcherAt::Beside,
+                false => DispatcherAt::Behind,
+            };
+            survey.add(graph, graph.stage..graph.stage + 1, Some(dispatcher))?;
         }
         Ok(())
     }
