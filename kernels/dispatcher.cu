@@ -177,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
   __shared__ uint32_t launched;
   __shared__ __align__(16) unsigned char head[HEAD_BYTES];
   tg_state *state = reinterpret_cast<tg_state *>(head);
-  release_next_kernel();
+  let_next_kernel_start();
   copy(state, block, HEAD_BYTES, threadIdx.x, DISPATCH_THREADS);
   copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, DISPATCH_THREADS);
   look(rings);
@@ -214,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
 /* First node of a graph of a later stage of this GPU: says which stage runs now, for whoever watches.
  * Launch: grid = 1, block = 1. */
 extern "C" __global__ void tg_begin_stage(tg_rings *rings, uint32_t stage) {
-  release_next_kernel();
+  let_next_kernel_start();
   await_earlier_kernels();
   tg_store(&rings->status.stage, stage);
 }

@@ -7,8 +7,8 @@
  * A kernel may call the two halves apart: between them it may read what no kernel of a step ever writes, which
  * is the weights, and nothing else.
  *
- * Both halves are where a kernel of a step is timed when somebody wants to know (stamps.cuh). The first thread of a
- * grid must come by both, as all others must.
+ * The wait is where a kernel of a step is timed when somebody wants to know (stamps.cuh): the first thread of a grid
+ * must come by it, as all others must, and once.
  */
 #ifndef TAILGRAPH_PDL_CUH
 #define TAILGRAPH_PDL_CUH
@@ -16,28 +16,23 @@
 #include "stamps.cuh"
 #include <stdint.h>
 
-/* The halves without stamps: for what is not part of a step. */
-__device__ inline void release_next_kernel() {
+__device__ inline void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
+/* The wait of what is no kernel of a step: it leaves no stamp. */
 __device__ inline void await_earlier_kernels() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-__device__ inline void let_next_kernel_start() {
-  release_next_kernel();
-  stamp_begin();
-}
-
 __device__ inline void wait_for_earlier_kernels() {
-  const StampPlace place = stamp_place();
+  const Stamping stamp = stamp_wait();
   await_earlier_kernels();
-  stamp_ready(place);
+  stamp_ready(stamp);
 }
 
 __device__ inline void begin_kernel() {

@@ -47,10 +47,10 @@ extern "C" __global__ void __launch_bounds__(CLOSE_THREADS)
   if (full) {
     tg_store(ring + LOST, ++stamps->lost);
   } else {
-    *entry = {number, end_ns, step->kind, step->bucket_rows, step->rows, (uint32_t)stamps->on, taken, 0};
+    *entry = {number, end_ns, step->kind, step->bucket_rows, step->rows, stamps->places != 0, taken, 0};
     stamps->written = written + 1;
     tg_release(ring, written + 1);
   }
   stamps->taken = 0;
-  stamps->on = (number + 1) % stamps->every != stamps->every - 1;
+  stamps->places = (number + 1) % stamps->every == stamps->every - 1 ? 0 : capacity;
 }

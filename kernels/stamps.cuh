@@ -1,13 +1,14 @@
 /* stamps.cuh: when the kernels of a step ran, by their own word, for `trace --kernels`.
  *
- * The first thread of a grid notes two times by %globaltimer: when it began, and when its wait for the kernels ahead
- * was over. From then on the kernel has the step to itself, until the next one's wait is over, since every kernel
+ * The first thread of a grid notes two times by %globaltimer: when it came to its wait for the kernels ahead, and when
+ * that was over. From then on the kernel has the step to itself, until the next one's wait is over, since every kernel
  * waits for all ahead of it. So a step's kernels divide its time among them without a gap, and how long before its
- * turn a kernel was on the SMs already is known too. tg_stamps_close, the step's last kernel, has the last one's end.
+ * turn a kernel stood ready is known too. tg_stamps_close, the step's last kernel, has the last one's end.
  *
- * Where nobody asks, `tg_stamping` is null: one warp of a grid loads and compares it twice, in what is the shadow of
- * the kernel ahead. Where somebody does, a stamp costs no kernel any time after its wait but that of a store: the
- * place to store to is taken before the wait, in no order, and what reads the stamps sorts them by time.
+ * Whether somebody asks, a launch says by the amount of dynamic shared memory that it asks for: a kernel knows it
+ * without a load, so where nobody asks it costs a jump. (A load of a constant, tried first, seemed to cost kernels of a
+ * microsecond a fifth of it.) Where somebody does, a stamp costs no kernel any time after its wait but that of a
+ * store: the place to store to is taken before the wait, in no order, and what reads the stamps sorts them by time.
  *
  * src/backend/cuda/stamps.rs says the layout again.
  */
@@ -18,34 +19,28 @@
 
 /* One kernel of a step. */
 struct Stamp {
-  uint64_t began_ns, ready_ns;
+  uint64_t waits_ns, ready_ns;
 };
-
-/* Between its two halves a kernel keeps its first time by where its thread runs: SM and warp slot, which no other
- * resident thread shares. */
-constexpr uint32_t STAMP_SMS = 512, STAMP_WARPS = 64;
 
 /* In device memory; Stamp[capacity] follows. */
 struct Stamps {
-  uint64_t on;        /* 0: the step that runs leaves none */
-  uint64_t taken;     /* places given out in this step */
+  uint64_t places;    /* of the step that runs: capacity, or 0 where it leaves none */
+  uint32_t taken;     /* of them, by kernels so far */
+  uint32_t pad;
   uint64_t written;   /* entries of the ring */
   uint64_t lost;      /* steps that found the ring full */
   uint64_t capacity;  /* stamps of a step, at most */
   uint64_t entries;   /* the ring's */
   uint64_t every;     /* of so many steps the last leaves no stamps: what they cost is the difference */
-  uint64_t pad;
-  uint64_t began_ns[STAMP_SMS * STAMP_WARPS];
+  uint64_t pad2;
 };
 
-/* Null but for `trace --kernels`. */
+/* Launches ask for a multiple of 32 bytes of dynamic shared memory, and for this much more where the kernel is to leave
+ * a stamp. src/backend/cuda/launch.rs says it again. */
+constexpr uint32_t STAMP_SIGN_BYTES = 16;
+
+/* Set while launches bear the sign. */
 extern "C" __constant__ Stamps *tg_stamping;
-
-/* Where a kernel is going to put its stamp, in its first thread; null where it puts none. */
-struct StampPlace {
-  Stamp *at;
-  uint64_t began_ns;
-};
 
 __device__ inline uint64_t stamp_clock_ns() {
   uint64_t now;
@@ -53,47 +48,35 @@ __device__ inline uint64_t stamp_clock_ns() {
   return now;
 }
 
-/* Of the first thread; null in all others, and where nobody asks. */
-__device__ inline Stamps *stamps_wanted() {
-  if ((threadIdx.x | blockIdx.x | blockIdx.y | blockIdx.z) != 0) return nullptr;
-  Stamps *stamps;  /* volatile, so that no other thread loads it too */
+/* A stamp in the making, in the first thread of a launch that bears the sign; `at` is 0 where there is none. */
+struct Stamping {
+  uint64_t at, waits_ns;
+};
+
+/* The wait begins. */
+__device__ inline Stamping stamp_wait() {
+  Stamping stamp;
+  stamp.at = stamp.waits_ns = 0;
+  uint32_t shared_bytes;
+  asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(shared_bytes));
+  if (!(shared_bytes & STAMP_SIGN_BYTES)) return stamp;
+  if ((threadIdx.x | blockIdx.x | blockIdx.y | blockIdx.z) != 0) return stamp;
+  uint64_t stamps, places;
+  uint32_t index;
+  stamp.waits_ns = stamp_clock_ns();
   asm volatile("ld.const.u64 %0, [%1];" : "=l"(stamps) : "l"(__cvta_generic_to_constant(&tg_stamping)));
-  return stamps;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(places) : "l"(stamps + offsetof(Stamps, places)));
+  if (!places) return stamp;
+  /* Not add, of which the compiler makes one for a whole warp: there is a single thread here. */
+  asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], 0x7fffffff;" : "=r"(index) : "l"(stamps + offsetof(Stamps, taken)));
+  if (index < places) stamp.at = stamps + sizeof(Stamps) + index * sizeof(Stamp);
+  return stamp;
 }
 
-__device__ inline uint64_t stamp_global(const void *p) { return __cvta_generic_to_global(p); }
-
-/* Where this thread keeps its first time. */
-__device__ inline uint64_t stamp_kept(Stamps *stamps) {
-  uint32_t sm, warp;
-  asm volatile("mov.u32 %0, %smid;" : "=r"(sm));
-  asm volatile("mov.u32 %0, %warpid;" : "=r"(warp));
-  return stamp_global(&stamps->began_ns[sm % STAMP_SMS * STAMP_WARPS + warp % STAMP_WARPS]);
-}
-
-__device__ inline void stamp_begin() {
-  Stamps *stamps = stamps_wanted();
-  if (stamps) asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(stamp_kept(stamps)), "l"(stamp_clock_ns()));
-}
-
-__device__ inline StampPlace stamp_place() {
-  StampPlace place = {nullptr, 0};
-  Stamps *stamps = stamps_wanted();
-  if (!stamps) return place;
-  uint64_t on, index;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(on) : "l"(stamp_global(&stamps->on)));
-  if (!on) return place;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(place.began_ns) : "l"(stamp_kept(stamps)));
-  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], 1;" : "=l"(index) : "l"(stamp_global(&stamps->taken)));
-  if (index < stamps->capacity) place.at = reinterpret_cast<Stamp *>(stamps + 1) + index;
-  return place;
-}
-
-__device__ inline void stamp_ready(const StampPlace &place) {
-  if (!place.at) return;
-  asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(stamp_global(place.at)), "l"(place.began_ns),
-               "l"(stamp_clock_ns())
-               : "memory");
+/* The wait is over. */
+__device__ inline void stamp_ready(const Stamping &stamp) {
+  if (!stamp.at) return;
+  asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(stamp.at), "l"(stamp.waits_ns), "l"(stamp_clock_ns()) : "memory");
 }
 
 #endif

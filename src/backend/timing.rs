@@ -56,8 +56,8 @@ impl Part {
 /// By the clock of whoever timed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartTime {
-    /// On an SM for the first time: before it is ready where kernels overlap.
-    pub began_ns: u64,
+    /// It stood ready to go on, but for parts ahead of it: before it is ready where kernels overlap.
+    pub waits_ns: u64,
     /// All parts before it had ended.
     pub ready_ns: u64,
 }

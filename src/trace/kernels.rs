@@ -73,7 +73,7 @@ pub struct Kernel {
     pub kernel: String,
     pub per_step: f64,
     pub us_each: f64,
-    /// How long before its turn it was on the SMs, on average.
+    /// How long before its turn it stood ready on an SM, on average.
     pub early_us: f64,
 }
 
@@ -292,7 +292,7 @@ impl BucketSum {
                 );
                 kernel.launches += 1;
                 kernel.us += us;
-                kernel.early_us += (at.ready_ns - at.began_ns) as f64 / 1e3;
+                kernel.early_us += (at.ready_ns - at.waits_ns) as f64 / 1e3;
             }
         }
     }
@@ -404,7 +404,7 @@ mod tests {
             parts: Arc::from([&layer[..], &layer[..]].concat()),
             at: ready
                 .map(|ready_ns| PartTime {
-                    began_ns: ready_ns - 2000,
+                    waits_ns: ready_ns - 2000,
                     ready_ns,
                 })
                 .to_vec(),

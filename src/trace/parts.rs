@@ -188,7 +188,7 @@ impl Parts {
         let ends = ends.chain([times.end_ns]);
         let parts = times.parts.iter().zip(&times.at).zip(ends).zip(least);
         for (((part, at), end_ns), least) in parts {
-            let args = PartArgs::new(times.step, part, least, at.ready_ns - at.began_ns);
+            let args = PartArgs::new(times.step, part, least, at.ready_ns - at.waits_ns);
             let from_ns = i128::from(at.ready_ns) + add_ns;
             let to_ns = i128::from(end_ns) + add_ns;
             out.slice(track, &part.operation(), (from_ns, to_ns), args)?;
@@ -220,7 +220,7 @@ impl Clock {
             Self::Apart(known) => known,
         };
         let firsts = times.iter().filter_map(|times| times.at.first());
-        let Some(first) = firsts.map(|at| i128::from(at.began_ns)).min() else {
+        let Some(first) = firsts.map(|at| i128::from(at.waits_ns)).min() else {
             return known.unwrap_or(0);
         };
         let ends = times.iter().map(|times| i128::from(times.end_ns));
@@ -249,7 +249,7 @@ mod tests {
             step: 0,
             parts: Arc::from([]),
             at: vec![PartTime {
-                began_ns: first_ns,
+                waits_ns: first_ns,
                 ready_ns: first_ns,
             }],
             end_ns,

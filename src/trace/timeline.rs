@@ -392,7 +392,7 @@ impl Timeline {
             "turns that found nothing new are not recorded".to_owned(),
         ];
         if self.parts.is_some() {
-            notes.push("a kernel's slice: from when all kernels before it had ended to when it had itself, as the next one saw it; it may have been on the SMs for early_us before; bytes and floor_us are its operation's, where that has several kernels of all of them".to_owned());
+            notes.push("a kernel's slice: from when all kernels before it had ended to when it had itself, as the next one saw it; it stood ready on an SM for early_us before; bytes and floor_us are its operation's, where that has several kernels of all of them".to_owned());
         }
         if self.header.engine.stages > 1 && self.host_clock == HostClock::Absent {
             notes.push("a recording does not hold when each stage worked, so stages have no tracks of their own".to_owned());

@@ -371,10 +371,7 @@ fn stages_side_by_side_have_tracks_of_their_own() {
 }
 
 /// By step, in order.
-fn parts(
-    tracks: &BTreeMap<(u64, u64), Vec<Slice>>,
-    stage: u64,
-) -> BTreeMap<u64, Vec<&Slice>> {
+fn parts(tracks: &BTreeMap<(u64, u64), Vec<Slice>>, stage: u64) -> BTreeMap<u64, Vec<&Slice>> {
     let mut all: BTreeMap<u64, Vec<&Slice>> = BTreeMap::new();
     for slice in &tracks[&(1, 130 + stage)] {
         let step = slice.args["step"].as_u64().unwrap();

@@ -10,7 +10,7 @@ use tailgraph::backend::cuda::scheduler::GpuScheduler;
 use tailgraph::backend::cuda::stamps::{StampClock, stamped};
 use tailgraph::backend::timing::{StepClock, StepTimes, is_timed};
 use tailgraph::plan::EngineOptions;
-use tailgraph::runtime::{Engine, Event};
+use tailgraph::runtime::{Engine, Event, Request};
 use tailgraph::sys::abi;
 
 const WAIT_NS: u64 = 3_000_000;
@@ -36,14 +36,14 @@ const TIMED: Setup = Setup {
 };
 
 /// An engine in this way whose steps are timed; the host's ways launch all stages together.
-fn timed_engine(rig: &Rig, way: Way) -> (Engine, StampClock) {
-    let (ladders, options) = (TIMED.ladders(), &TIMED.options);
-    let (programs, _) = rig.probe(&TIMED);
+fn timed_engine(rig: &Rig, way: Way, setup: &Setup) -> (Engine, StampClock) {
+    let (ladders, options) = (setup.ladders(), &setup.options);
+    let (programs, _) = rig.probe(setup);
     let programs = programs
         .into_iter()
         .map(|program| Box::new(program) as Box<dyn StepProgram>)
         .collect();
-    let (context, module, early) = (&rig.context, &rig.module, TIMED.probe.early);
+    let (context, module, early) = (&rig.context, &rig.module, setup.probe.early);
     let timed = stamped(context, module, early, programs, &ladders, options.max_seqs);
     let (programs, clock) = timed.unwrap();
     let launch = match way {
@@ -51,7 +51,7 @@ fn timed_engine(rig: &Rig, way: Way) -> (Engine, StampClock) {
         Way::HostGraph => HostLaunch::Graph,
         Way::DeviceGraph => {
             let device = GpuScheduler::new(context, module, programs, early).unwrap();
-            let engine = Engine::on_device(Box::new(device), &ladders, options, TIMED.capacities);
+            let engine = Engine::on_device(Box::new(device), &ladders, options, setup.capacities);
             return (engine.unwrap(), clock);
         }
     };
@@ -59,7 +59,7 @@ fn timed_engine(rig: &Rig, way: Way) -> (Engine, StampClock) {
     let place = StagePlace { index: 0, count: 1 };
     let stage = HostLaunched::new(context, program, place, &ladders, options, launch);
     let stages: Vec<Box<dyn tailgraph::backend::StageBackend>> = vec![Box::new(stage.unwrap())];
-    let engine = Engine::on_host(stages, &ladders, options, TIMED.capacities);
+    let engine = Engine::on_host(stages, &ladders, options, setup.capacities);
     (engine.unwrap(), clock)
 }
 
@@ -70,8 +70,8 @@ struct Ran {
     times: Vec<StepTimes>,
 }
 
-fn run(rig: &Rig, way: Way, requests: &[tailgraph::runtime::Request]) -> Ran {
-    let (mut engine, mut clock) = timed_engine(rig, way);
+fn run(rig: &Rig, way: Way, setup: &Setup, requests: &[Request]) -> Ran {
+    let (mut engine, mut clock) = timed_engine(rig, way, setup);
     for request in requests {
         assert!(engine.try_submit(request).unwrap().is_some());
     }
@@ -122,7 +122,7 @@ fn check_step(times: &StepTimes, way: Way) {
         .collect();
     assert_eq!(names[..2], ["tg_probe_write", "tg_probe_read"]);
     let mixes = names.iter().filter(|name| **name == "tg_probe_mix").count();
-    assert_eq!(mixes, 20, "both stages' layers");
+    assert_eq!(mixes, 20, "all stages' layers");
     assert_eq!(names.last(), Some(&"tg_probe_sample"));
     assert_eq!(times.at.is_empty(), !is_timed(step), "{way:?} {step}");
     if times.at.is_empty() {
@@ -132,8 +132,8 @@ fn check_step(times: &StepTimes, way: Way) {
     for (at, pair) in times.at.windows(2).enumerate() {
         let (one, next) = (pair[0], pair[1]);
         assert!(one.ready_ns < next.ready_ns, "{way:?} {step}: part {at}");
-        assert!(one.began_ns <= next.began_ns, "{way:?} {step}: part {at}");
-        assert!(next.began_ns >= times.at[0].began_ns && next.began_ns <= next.ready_ns);
+        assert!(one.waits_ns <= next.waits_ns, "{way:?} {step}: part {at}");
+        assert!(next.waits_ns >= times.at[0].waits_ns && next.waits_ns <= next.ready_ns);
     }
     let disturb = names.iter().position(|&name| name == "tg_probe_disturb");
     for (at, length_ns) in lengths(times).into_iter().enumerate() {
@@ -157,12 +157,15 @@ fn check_step(times: &StepTimes, way: Way) {
 fn every_kernel_of_every_step_is_timed_in_all_ways() {
     let rig = Rig::new();
     let requests = mixture(&mut Random(5), 60);
-    for way in WAYS {
+    // Of one stage, the device composes a decode step while the one before it runs.
+    let one_stage = &Setup { stages: 1, ..TIMED };
+    let ways = WAYS.map(|way| (way, &TIMED));
+    for (way, setup) in ways.into_iter().chain([(Way::DeviceGraph, one_stage)]) {
         let Ran {
             seen,
             records,
             times,
-        } = run(&rig, way, &requests);
+        } = run(&rig, way, setup, &requests);
         let by_request = by_request(&seen, requests.len());
         for (request, (tokens, reason)) in requests.iter().zip(by_request) {
             assert_eq!(expected(&TIMED, request), (tokens, reason.unwrap()));
@@ -183,15 +186,19 @@ fn every_kernel_of_every_step_is_timed_in_all_ways() {
             };
             let from = composed(times.step).end_ns;
             let to = collected(times.step).expect("it came back").inputs.now_ns;
-            assert!(times.end_ns - first.began_ns <= to - from, "{way:?}");
+            assert!(times.end_ns - first.waits_ns <= to - from, "{way:?}");
             if way == Way::DeviceGraph {
                 // One clock. The next graph may be launched before its turn's record is made.
                 let turn = composed(times.step).inputs.now_ns;
-                assert!(first.began_ns > turn && times.end_ns <= to, "{way:?}");
+                assert!(first.waits_ns > turn && times.end_ns <= to, "{way:?}");
             }
         }
         let sum: u64 = times.iter().map(lengths_or_none).sum();
-        println!("{way:?}: {} steps, {sum} ns of kernels", times.len());
+        println!(
+            "{way:?}, {} stages: {} steps, {sum} ns of kernels",
+            setup.stages,
+            times.len()
+        );
     }
 }
 
@@ -208,7 +215,7 @@ fn lengths_or_none(times: &StepTimes) -> u64 {
 fn kernels_leave_no_stamps_afterwards() {
     let rig = Rig::new();
     let requests = mixture(&mut Random(6), 20);
-    run(&rig, Way::HostGraph, &requests);
+    run(&rig, Way::HostGraph, &TIMED, &requests);
     let (mut engine, _) = rig.engine(Way::HostGraph, &SETUP);
     engine.launch().unwrap();
     let found = by_request(&serve(&mut engine, &requests), requests.len());

@@ -60,7 +60,7 @@ impl Timer {
         if self.timed {
             let now = self.now_ns();
             self.at.push(PartTime {
-                began_ns: now,
+                waits_ns: now,
                 ready_ns: now,
             });
         }

@@ -7,17 +7,19 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, sys};
 use std::ffi::CString;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// All kernels of this build in one GPU's memory.
 #[derive(Debug)]
 pub struct Module {
     context: Arc<CudaContext>,
     handle: sys::CUmodule,
+    stamping: AtomicBool,
 }
 
 // SAFETY: a module handle may be used from any thread that has its context bound, which every method does.
 unsafe impl Send for Module {}
-// SAFETY: likewise; what `set_address` changes is read by kernels alone, and its caller sees to it that none does.
+// SAFETY: likewise; what `set_stamping` changes is read by kernels alone, and its caller sees to it that none does.
 unsafe impl Sync for Module {}
 
 impl Module {
@@ -31,6 +33,7 @@ impl Module {
         Ok(Arc::new(Self {
             context: context.clone(),
             handle: handle.map_err(refused)?,
+            stamping: AtomicBool::new(false),
         }))
     }
 
@@ -68,11 +71,13 @@ impl Module {
         Ok(values)
     }
 
-    /// Sets an `extern "C" __constant__ T *name`. No kernel that reads it may run meanwhile.
+    /// From now on kernels are launched, and captured, so that they leave stamps at `address` (kernels/stamps.cuh); 0:
+    /// they leave none. No kernel that leaves any may run meanwhile.
     ///
     /// # Errors
-    /// This build has no such constant, or one of another size.
-    pub fn set_address(&self, name: &str, address: Address) -> Result<()> {
+    /// The driver refuses the copy.
+    pub fn set_stamping(&self, address: Address) -> Result<()> {
+        let name = "tg_stamping";
         let refused = |error| failed(&format!("setting constant {name}"), error);
         self.context.bind_to_thread().map_err(refused)?;
         // SAFETY: the module is loaded until it is dropped.
@@ -85,7 +90,14 @@ impl Module {
             )));
         }
         // SAFETY: the constant lies at `at` and has as many bytes as an address.
-        unsafe { result::memcpy_htod_sync(at, &[address]) }.map_err(refused)
+        unsafe { result::memcpy_htod_sync(at, &[address]) }.map_err(refused)?;
+        self.stamping.store(address != 0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether launches ask for stamps.
+    pub(super) fn stamping(&self) -> bool {
+        self.stamping.load(Ordering::Acquire)
     }
 }
 

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// `Stamps` of kernels/stamps.cuh: eight words, then a first time for each warp slot of each SM.
-const STAMPS_BYTES: usize = 8 * (8 + 512 * 64);
+/// `Stamps` of kernels/stamps.cuh: eight words.
+const STAMPS_BYTES: usize = 8 * 8;
 /// As in kernels/stamps.cu.
 const THREADS: u32 = 256;
 const LOST_AT: usize = 8;
@@ -48,7 +48,7 @@ struct StampedStep {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Stamp {
-    began_ns: u64,
+    waits_ns: u64,
     ready_ns: u64,
 }
 
@@ -74,20 +74,12 @@ impl Memory {
         let bytes = STAMPS_BYTES + capacity * size_of::<Stamp>();
         let device = Buffer::named(context, "the kernels' stamps", bytes)?;
         device.fill(&stream, 0)?;
-        let on = u64::from(is_timed(0));
-        let head = [
-            on,
-            0,
-            0,
-            0,
-            capacity as u64,
-            ENTRIES as u64,
-            UNTIMED_EVERY,
-            0,
-        ];
+        let (places, entries) = (capacity as u64, ENTRIES as u64);
+        let first = if is_timed(0) { places } else { 0 };
+        let head = [first, 0, 0, 0, places, entries, UNTIMED_EVERY, 0];
         device.write(&stream, 0, &head.map(u64::to_le_bytes).concat())?;
         let ring = Pinned::new(context, HEAD_BYTES + ENTRIES * entry_bytes(capacity))?;
-        module.set_address("tg_stamping", device.at(0))?;
+        module.set_stamping(device.at(0))?;
         Ok(Self {
             module: module.clone(),
             device,
@@ -121,7 +113,7 @@ impl Drop for Memory {
     /// No kernel runs any more that would leave a stamp; the next ones leave none.
     fn drop(&mut self) {
         // A failure means that the context is lost, and no kernel runs there again.
-        let _ = self.module.set_address("tg_stamping", 0);
+        let _ = self.module.set_stamping(0);
     }
 }
 
@@ -320,7 +312,7 @@ fn in_order(
     }
     stamps.sort_unstable_by_key(|stamp| stamp.ready_ns);
     let time = |stamp: Stamp| PartTime {
-        began_ns: stamp.began_ns.min(stamp.ready_ns),
+        waits_ns: stamp.waits_ns,
         ready_ns: stamp.ready_ns,
     };
     Ok(stamps.into_iter().map(time).collect())
@@ -371,12 +363,15 @@ mod tests {
 
     #[test]
     fn stamps_are_put_in_the_order_of_their_kernels() {
-        let stamp = |began_ns, ready_ns| Stamp { began_ns, ready_ns };
+        let stamp = |waits_ns, ready_ns| Stamp { waits_ns, ready_ns };
         let taken = vec![stamp(150, 300), stamp(90, 100), stamp(190, 200)];
         let found = in_order(7, taken.clone(), 3, 3).unwrap();
         let ready: Vec<u64> = found.iter().map(|time| time.ready_ns).collect();
         assert_eq!(ready, [100, 200, 300]);
-        assert_eq!(found[2].began_ns, 150, "it began beside the one before");
+        assert_eq!(
+            found[2].waits_ns, 150,
+            "it stood ready beside the one before"
+        );
         let message = in_order(7, taken, 3, 4).unwrap_err().to_string();
         for word in ["step 7", "3 stamps", "expected 4"] {
             assert!(message.contains(word), "{message}");
