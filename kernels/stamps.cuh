@@ -6,9 +6,9 @@
  * turn a kernel stood ready is known too. tg_stamps_close, the step's last kernel, has the last one's end.
  *
  * Whether somebody asks, a launch says by the amount of dynamic shared memory that it asks for: a kernel knows it
- * without a load, so where nobody asks it costs a jump. (A load of a constant, tried first, seemed to cost kernels of a
- * microsecond a fifth of it.) Where somebody does, a stamp costs no kernel any time after its wait but that of a
- * store: the place to store to is taken before the wait, in no order, and what reads the stamps sorts them by time.
+ * without a load, so where nobody asks it costs a jump. Where somebody does, a stamp costs no kernel any time after its
+ * wait but that of a store: the place to store to is taken before the wait, in no order, and what reads the stamps
+ * sorts them by time.
  *
  * src/backend/cuda/stamps.rs says the layout again.
  */

@@ -15,6 +15,7 @@ use std::sync::Arc;
 const SHARED_UNIT_BYTES: u32 = 32;
 /// ... and for so many more where the kernel is to leave a stamp (STAMP_SIGN_BYTES of kernels/stamps.cuh).
 const STAMP_SIGN_BYTES: u32 = 16;
+
 /// An address in device memory, or in pinned memory as the device sees it. 0 is no array.
 pub type Address = u64;
 
