@@ -4,7 +4,7 @@ use super::bench::{Arrivals, Row};
 use super::charts::{Axes, Line, Range, both, lines, ranges};
 use super::group::Group;
 use super::html::Page;
-use super::steps::color;
+use super::steps::{Host, color};
 use super::steps_part::or_dash;
 use super::svg::{exact, figure};
 use super::{short, startup};
@@ -48,20 +48,20 @@ pub fn write(page: &mut Page, group: &Group<'_>) {
     startup::write(page, &startup::of_rows(&group.rows), group.model_ms());
 }
 
-/// The name of a row's series, in words that differ within the group.
+/// The name of a row's series beside others with the host in the same state.
 fn name(group: &Group<'_>, row: &Row) -> String {
     let sizes = group.rows.iter().any(|other| other.batch != row.batch);
     let slots = match sizes {
         true => format!(", {} at once", row.batch),
         false => String::new(),
     };
-    format!("{}{slots}{}", row.way(), row.host().suffix())
+    format!("{}{slots}", row.way())
 }
 
-/// By rate, median and p99, where there are rates; else as ranges.
-fn latency(page: &mut Page, group: &Group<'_>, title: &str, latency: &str) {
+/// By rate, median and p99, with the host in this state.
+fn curves(group: &Group<'_>, host: Host, latency: &str) -> Vec<Line> {
     let mut all: Vec<Line> = vec![];
-    for row in &group.rows {
+    for row in group.rows.iter().filter(|row| row.host() == host) {
         let (Arrivals::Rate(rate), Some(found)) = (row.arrivals(), row.latency(latency)) else {
             continue;
         };
@@ -85,36 +85,61 @@ fn latency(page: &mut Page, group: &Group<'_>, title: &str, latency: &str) {
     for line in &mut all {
         line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
     }
-    if all.iter().any(|line| line.points.len() > 1) {
-        page.head(&format!("{title}, by rate of arrival"));
+    all
+}
+
+/// Curves over rates where there are some, a chart for each state of the host; else ranges.
+fn latency(page: &mut Page, group: &Group<'_>, title: &str, latency: &str) {
+    let mut hosts: Vec<Host> = vec![];
+    for row in &group.rows {
+        if !hosts.contains(&row.host()) {
+            hosts.push(row.host());
+        }
+    }
+    let charts: Vec<(Host, Vec<Line>)> = hosts
+        .into_iter()
+        .map(|host| (host, curves(group, host, latency)))
+        .collect();
+    let curved = |(_, lines): &(Host, Vec<Line>)| lines.iter().any(|line| line.points.len() > 1);
+    if !charts.iter().any(curved) {
+        return spread(page, group, title, latency);
+    }
+    for (host, all) in charts.iter().filter(|chart| curved(chart)) {
+        page.head(&format!("{title}, by rate of arrival{}", host.words()));
         page.text("Median, and p99 dashed.");
         let axes = Axes {
             label: "Median and p99 in ms by requests a second, for each launch way",
             x: "requests a second that arrive",
             y: "ms",
         };
-        page.chart(&both(|width| lines(&axes, true, &all, width)));
-        if let Some(row) = group
+        page.chart(&both(|width| lines(&axes, true, all, width)));
+        let at_once: Vec<String> = group
             .rows
             .iter()
-            .find(|row| row.arrivals() == Arrivals::AtOnce)
-            && let Some(found) = row.latency(latency)
-        {
+            .filter(|row| row.host() == *host && row.arrivals() == Arrivals::AtOnce)
+            .filter_map(|row| {
+                let median = row.latency(latency)?.median;
+                Some(format!("{} {} ms", name(group, row), figure(median)))
+            })
+            .collect();
+        if !at_once.is_empty() {
             page.note(&format!(
-                "Not drawn: all at once, where {} has a median of {} ms.",
-                name(group, row),
-                figure(found.median)
+                "Not drawn, the median where all arrive at once: {}.",
+                super::listed(&at_once)
             ));
         }
-        return;
     }
+}
+
+/// Ranges, where rates are too few for curves.
+fn spread(page: &mut Page, group: &Group<'_>, title: &str, latency: &str) {
     let mut groups: Vec<(String, Vec<Range>)> = vec![];
     for row in &group.rows {
         let Some(found) = row.latency(latency) else {
             continue;
         };
         let range = Range {
-            name: name(group, row),
+            name: format!("{}{}", name(group, row), row.host().suffix()),
             color: color(&row.way()),
             values: [Some(found.median), found.p90, found.p99]
                 .into_iter()

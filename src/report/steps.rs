@@ -124,8 +124,17 @@ impl Host {
         match self {
             Self::Idle => "idle".to_owned(),
             Self::Busy(None) => "busy".to_owned(),
-            Self::Busy(Some(1)) => "1 busy thread".to_owned(),
-            Self::Busy(Some(threads)) => format!("{threads} busy threads"),
+            Self::Busy(Some(threads)) => format!("{threads} busy"),
+        }
+    }
+
+    /// After a title: nothing of an idle one.
+    pub fn words(self) -> String {
+        match self {
+            Self::Idle => String::new(),
+            Self::Busy(None) => ", with a busy host".to_owned(),
+            Self::Busy(Some(1)) => ", beside a busy thread".to_owned(),
+            Self::Busy(Some(threads)) => format!(", beside {threads} busy threads"),
         }
     }
 
@@ -138,7 +147,34 @@ impl Host {
     }
 }
 
+/// How times are written: the unit, and how many of it a millisecond has.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Unit {
+    pub name: &'static str,
+    pub per_ms: f64,
+}
+
+impl Unit {
+    pub fn of(self, ms: f64) -> f64 {
+        ms * self.per_ms
+    }
+}
+
 impl Steps {
+    /// Small kernels take microseconds.
+    pub fn unit(&self) -> Unit {
+        match self.what {
+            What::Decode { .. } => Unit {
+                name: "ms",
+                per_ms: 1.0,
+            },
+            What::Launch { .. } => Unit {
+                name: "us",
+                per_ms: 1e3,
+            },
+        }
+    }
+
     /// The ways to schedule, with the host in this state.
     pub fn with(&self, host: Host) -> impl Iterator<Item = &Series> {
         self.scheduled().filter(move |series| series.host == host)

@@ -23,7 +23,9 @@ pub fn write(page: &mut Page, steps: &Steps, model_ms: Option<f64>) {
     }
     ways::over_bare(page, steps);
     ways::tails(page, steps);
-    tokens(page, steps);
+    if let What::Decode { .. } = steps.what {
+        tokens(page, steps);
+    }
     numbers(page, steps);
     beside(page, steps);
     startup::write(page, &steps.startup, model_ms);
@@ -85,7 +87,8 @@ fn line(series: &Series, value: impl Fn(&Point) -> Option<f64>) -> Line {
 
 fn latency(page: &mut Page, steps: &Steps) {
     page.head("Time of a step by batch");
-    let median = |s| line(s, |p| Some(p.step.median));
+    let unit = steps.unit();
+    let median = |s| line(s, |p| Some(unit.of(p.step.median)));
     let all: Vec<Line> = steps.with(Host::Idle).map(median).collect();
     if all.is_empty() {
         page.note("There is no measurement with an idle host.");
@@ -110,9 +113,12 @@ fn latency(page: &mut Page, steps: &Steps) {
         ));
     }
     let axes = Axes {
-        label: "Median time of a step in ms by sequences, for each launch way",
+        label: &format!(
+            "Median time of a step in {} by sequences, for each launch way",
+            unit.name
+        ),
         x: "sequences in the batch",
-        y: "ms per step, median",
+        y: &format!("{} per step, median", unit.name),
     };
     page.chart(&both(|width| lines(&axes, false, &all, width)));
 }
@@ -233,7 +239,7 @@ fn column<'a>(head: &'a str, value: impl Fn(&Point) -> Option<f64> + 'a) -> Colu
 }
 
 /// A row a series and batch.
-fn table(page: &mut Page, steps: &Steps, columns: Vec<Column<'_>>) -> bool {
+fn table(page: &mut Page, steps: &Steps, columns: Vec<Column<'_>>) {
     let points = || {
         let at = |batch| {
             let series = steps.series.iter();
@@ -244,7 +250,7 @@ fn table(page: &mut Page, steps: &Steps, columns: Vec<Column<'_>>) -> bool {
     let some = |column: &Column<'_>| points().any(|(_, point)| (column.cell)(point).is_some());
     let columns: Vec<Column<'_>> = columns.into_iter().filter(some).collect();
     if columns.is_empty() {
-        return false;
+        return;
     }
     let mut heads = vec!["launch", "host", "sequences"];
     heads.extend(columns.iter().map(|column| column.head));
@@ -260,24 +266,28 @@ fn table(page: &mut Page, steps: &Steps, columns: Vec<Column<'_>>) -> bool {
         row
     };
     page.table(2, &heads, &points().map(row).collect::<Vec<_>>());
-    true
 }
 
 fn numbers(page: &mut Page, steps: &Steps) {
     page.head("The numbers");
     let floor = |p: &Point| steps.roofline.as_ref()?.ms.get(&p.sequences).copied();
     let rates = matches!(steps.what, What::Decode { .. });
-    let mut columns = vec![
-        Column {
-            head: "steps",
-            cell: Box::new(|p| p.step.count.map(|n| n.to_string())),
-        },
-        column("least ms", |p| p.least_ms),
-        column("p50 ms", |p| Some(p.step.median)),
-        column("p90 ms", |p| p.step.p90),
-        column("p99 ms", |p| p.step.p99),
-        column("p99.9 ms", |p| p.step.p99_9),
+    let unit = steps.unit();
+    let heads = ["least", "p50", "p90", "p99", "p99.9"].map(|name| format!("{name} {}", unit.name));
+    let times: [fn(&Point) -> Option<f64>; 5] = [
+        |p| p.least_ms,
+        |p| Some(p.step.median),
+        |p| p.step.p90,
+        |p| p.step.p99,
+        |p| p.step.p99_9,
     ];
+    let mut columns = vec![Column {
+        head: "steps",
+        cell: Box::new(|p| p.step.count.map(|n| n.to_string())),
+    }];
+    for (head, value) in heads.iter().zip(times) {
+        columns.push(column(head, move |p| value(p).map(|ms| unit.of(ms))));
+    }
     if rates {
         columns.push(column("tokens/s", |p| Some(p.tokens_per_s)));
         columns.push(column("\u{b1} sd", |p| p.tokens_per_s_sd));
@@ -291,6 +301,9 @@ fn numbers(page: &mut Page, steps: &Steps) {
         });
     }
     table(page, steps, columns);
+    if !rates {
+        return;
+    }
     let columns = vec![
         column("token to token p50 ms", |p| Some(p.itl?.median)),
         column("p90 ms", |p| p.itl?.p90),

@@ -18,7 +18,8 @@ pub fn over_bare(page: &mut Page, steps: &Steps) {
             })
         };
         let bars: Vec<Bar> = steps.with(Host::Idle).filter_map(bar).collect();
-        let name = format!("{}, bare {} ms", sequences(batch), figure(bare));
+        let (unit, batch) = (steps.unit(), sequences(batch));
+        let name = format!("{batch}, bare {} {}", figure(unit.of(bare)), unit.name);
         (!bars.is_empty()).then_some((name, bars))
     };
     let groups: Vec<(String, Vec<Bar>)> = steps.batches().into_iter().filter_map(group).collect();
@@ -82,6 +83,7 @@ pub fn tails(page: &mut Page, steps: &Steps) {
             list.join(", ")
         ));
     }
+    let unit = steps.unit();
     let ranges_of = |batch: u32| {
         let range = |series: &super::steps::Series| {
             let step = series.at(batch)?.step;
@@ -91,6 +93,7 @@ pub fn tails(page: &mut Page, steps: &Steps) {
                 values: [Some(step.median), step.p99, step.p99_9]
                     .into_iter()
                     .flatten()
+                    .map(|ms| unit.of(ms))
                     .collect(),
             })
         };
@@ -100,8 +103,11 @@ pub fn tails(page: &mut Page, steps: &Steps) {
     let groups: Vec<(String, Vec<Range>)> =
         steps.batches().into_iter().filter_map(ranges_of).collect();
     let axes = Axes {
-        label: "Median, p99 and p99.9 of a step's time in ms, for each launch way and batch",
-        x: "ms per step: median (mark), p99 and p99.9 (ticks)",
+        label: "Median, p99 and p99.9 of a step's time, for each launch way and batch",
+        x: &format!(
+            "{} per step: median (mark), p99 and p99.9 (ticks)",
+            unit.name
+        ),
         y: "",
     };
     page.chart(&both(|width| ranges(&axes, &groups, width)));
