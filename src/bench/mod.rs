@@ -8,8 +8,10 @@
 //! - [`host`], [`energy`]: what a run costs the host and the GPU beside time
 //! - [`metrics`]: from runs to figures; [`stats`]: means, quantiles, Welch's test; [`floors`]: the least it could take
 //! - [`row`], [`output`]: a result as JSON and as tables; [`compare`]: two files of results
-//! - [`launching`]: what a launch costs by itself (GPUs only)
+//! - [`bare`]: a model's steps without a scheduler; [`launching`]: what a launch costs by itself (GPUs only)
 
+#[cfg(feature = "cuda")]
+pub mod bare;
 pub mod clock;
 pub mod compare;
 pub mod drive;

@@ -190,7 +190,7 @@ impl Measured<'_> {
             .flat_map(|f| &f.turn_us)
             .copied()
             .collect();
-        let noted = total(&|f| (f.output_tokens + f.completed as u64) as f64);
+        let noted = total(&|f| f.noted() as f64);
         let uncertainty_us = self.each(|f| f.clock_uncertainty_us);
         json!({
             "median_turn_us": stats::summary(&turns_us).map(|s| s.median),

@@ -6,6 +6,7 @@
 
 pub mod args;
 mod around;
+mod bare;
 #[cfg(feature = "cuda")]
 mod launch;
 mod scored;

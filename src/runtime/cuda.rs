@@ -62,7 +62,10 @@ impl Engine {
         let ladders = plan.ladders.reachable(&options);
         let capacities = RingCapacities::new(&options);
         let by_host = |stage| Self::on_host(vec![stage], &ladders, &options, capacities);
-        let stage = |way| host_stage(gpu, model, plan, &options, dtype, way, sink);
+        let stage = |way| -> Result<Box<dyn StageBackend>> {
+            let stage = host_stage(gpu, model, plan, &options, dtype, way, sink)?;
+            Ok(Box::new(stage))
+        };
         let mut engine = match launch {
             Launch::HostKernels => by_host(stage(HostLaunch::Kernels)?),
             Launch::HostGraph => by_host(stage(HostLaunch::Graph)?),
@@ -211,12 +214,11 @@ pub fn host_stage(
     dtype: DType,
     way: HostLaunch,
     sink: &SharedSink,
-) -> Result<Box<dyn StageBackend>> {
+) -> Result<HostLaunched> {
     let program = in_order(gpu, model, plan, options, dtype, sink)?;
     let place = StagePlace { index: 0, count: 1 };
     let ladders = plan.ladders.reachable(options);
-    let stage = HostLaunched::new(&gpu.context, program, place, &ladders, options, way)?;
-    Ok(Box::new(stage))
+    HostLaunched::new(&gpu.context, program, place, &ladders, options, way)
 }
 
 /// All stages as one, for a host that waits for its steps.

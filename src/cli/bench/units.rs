@@ -2,6 +2,7 @@
 
 use super::args::{BenchArgs, Way};
 use super::around::{Runner, gpu_info, groups, meter, phases_so_far, read_samples};
+use super::bare;
 use super::scored::{Expected, Scored};
 use super::{Results, subject};
 use crate::backend::SharedSink;
@@ -39,9 +40,9 @@ struct Work<'a> {
 }
 
 /// An engine's setting, and what was measured with it.
-struct Unit {
-    opened: Opened,
-    way: Option<Way>,
+pub(super) struct Unit {
+    pub opened: Opened,
+    pub way: Option<Way>,
     bucket_file: Option<String>,
     points: Vec<Tried>,
     startup: Startup,
@@ -219,7 +220,7 @@ impl Work<'_> {
             Kind::Score => Some(scored.clone()),
             _ => None,
         };
-        let mut engine = unit.opened.engine_of(model, &sink, false)?;
+        let (mut engine, bare) = bare::start(unit, model, &sink)?;
         unit.startup
             .engine_ms
             .push(start.elapsed().as_secs_f64() * 1e3);
@@ -250,10 +251,16 @@ impl Work<'_> {
             if let Some(expected) = &expected {
                 scored.expect(runner.sent, expected)?;
             }
+            if let Some(bare) = &bare {
+                bare.begin(tried.point.batch);
+            }
             let Some(run) = runner.run(&tried.point, &arrivals)? else {
                 return Ok(false);
             };
-            tried.repeats.push(figures(&tried.point, &run)?);
+            tried.repeats.push(match &bare {
+                Some(bare) => bare.figures(&tried.point)?,
+                None => figures(&tried.point, &run)?,
+            });
             tried.vocabulary_share =
                 workload::vocabulary_share(&arrivals, self.config.vocab_size as u32);
             let verdict = scored.verdict();
