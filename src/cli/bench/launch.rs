@@ -124,6 +124,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
             rates: None,
             vocabulary_share: 0.0,
             experts_expected: None,
+            spread: None,
             verdict: None,
             cost_ns,
         };

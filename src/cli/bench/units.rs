@@ -3,12 +3,14 @@
 use super::args::{BenchArgs, Way};
 use super::around::{Runner, gpu_info, groups, meter, phases_so_far, read_samples};
 use super::bare;
+use super::routing;
 use super::scored::{Expected, Scored};
 use super::{Results, subject};
 use crate::backend::SharedSink;
 use crate::bench::drive;
 use crate::bench::floors::{self, Rates};
 use crate::bench::metrics::{Figures, figures};
+use crate::bench::routing::Spread;
 use crate::bench::row::{Measured, Setting, Startup, Subject, Verdict};
 use crate::bench::workload::{self, Arrival, Line, Random};
 use crate::bench::{Kind, Point};
@@ -31,28 +33,29 @@ use std::time::Instant;
 const WARM_UP_INDEX: u64 = 1 << 32;
 
 /// What runs are made of, the same for all engines.
-struct Work<'a> {
-    args: &'a BenchArgs,
-    config: ModelConfig,
+pub(super) struct Work<'a> {
+    pub args: &'a BenchArgs,
+    pub config: ModelConfig,
     lines: Option<Vec<Line>>,
     samples: Option<Vec<Sample>>,
-    interrupt: &'a AtomicBool,
+    pub interrupt: &'a AtomicBool,
 }
 
 /// An engine's setting, and what was measured with it.
 pub(super) struct Unit {
     pub opened: Opened,
     pub way: Option<Way>,
-    bucket_file: Option<String>,
-    points: Vec<Tried>,
+    pub bucket_file: Option<String>,
+    pub points: Vec<Tried>,
     startup: Startup,
 }
 
 /// A point and its repeats.
-struct Tried {
-    point: Point,
+pub(super) struct Tried {
+    pub point: Point,
     repeats: Vec<Figures>,
     vocabulary_share: f64,
+    pub spread: Option<Spread>,
     /// The worst of all repeats'.
     verdict: Option<Verdict>,
 }
@@ -96,6 +99,9 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
                 return Ok(None);
             }
         }
+    }
+    if !routing::count(&work, &mut units, &model)? {
+        return Ok(None);
     }
     let cost_ns = drive::cost_ns();
     let mut results = Results {
@@ -164,6 +170,7 @@ impl Work<'_> {
             point,
             repeats: Vec::new(),
             vocabulary_share: 0.0,
+            spread: None,
             verdict: None,
         };
         let phase = || gpu.then(Vec::new);
@@ -312,7 +319,7 @@ impl Work<'_> {
     }
 
     /// The requests of a repeat.
-    fn arrivals(&self, point: &Point, index: u64) -> Vec<Arrival> {
+    pub fn arrivals(&self, point: &Point, index: u64) -> Vec<Arrival> {
         let mut random = Random::new(self.args.seed, index);
         let vocabulary = self.config.vocab_size as u32;
         if let Some(samples) = &self.samples {
@@ -394,6 +401,7 @@ impl Work<'_> {
             cost,
             rates: rates.as_ref(),
             vocabulary_share: tried.vocabulary_share,
+            spread: tried.spread,
             experts_expected: rows.map(|rows| distinct_experts(&self.config, f64::from(rows))),
             verdict: tried.verdict,
             cost_ns,
