@@ -13,10 +13,14 @@ use crate::runtime::Engine;
 use crate::runtime::cuda::host_stage;
 use crate::sys::abi;
 use parking_lot::Mutex;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// Of one step's graph, in a row.
-const LAUNCHES: u32 = 50;
+/// Launches of one step's graph in a row: as many as take this long, within these limits. What the host adds before the
+/// first and after the last one is shared by all.
+const IN_A_ROW: Duration = Duration::from_millis(75);
+const LAUNCHES: RangeInclusive<u32> = 10..=50;
 /// Of so many whole steps one is timed bare, the fourth first: steps differ in the experts that they read, and a run's
 /// contexts grow.
 const STEPS_PER_BARE: u32 = 8;
@@ -75,8 +79,12 @@ impl StageBackend for BareStage {
             return Ok(());
         }
         let inner = &mut self.inner;
-        let again = || inner.repeat(view, LAUNCHES);
-        counted.bare.time(LAUNCHES, again)
+        let start = Instant::now();
+        inner.repeat(view, 1)?;
+        let launches = IN_A_ROW.div_duration_f64(start.elapsed()) as u32;
+        let launches = launches.clamp(*LAUNCHES.start(), *LAUNCHES.end());
+        let again = || inner.repeat(view, launches);
+        counted.bare.time(launches, again)
     }
 }
 

@@ -34,7 +34,7 @@ pub fn over_bare(page: &mut Page, steps: &Steps) {
     };
     page.chart(&both(|width| bars(&axes, &groups, width)));
     page.note(match steps.what {
-        What::Decode { .. } => "Bare: the same step's graph without a scheduler, launched again and again by the host with nothing in between. It repeats one step of one context, while the others are medians over contexts that grow, so small differences, and those below 0, say little.",
+        What::Decode { .. } => "Bare: the same step's graph without a scheduler, launched again and again by the host with nothing in between. It repeats single steps of a run, while the others are medians over all of its steps, whose contexts grow and which differ in the experts they read, so small differences, and those below 0, say little.",
         What::Launch { .. } => "Bare: the graph without a scheduler, launched again and again by the host with nothing in between.",
     });
 }
