@@ -195,7 +195,7 @@ pub fn ranges(axes: &Axes<'_>, groups: &[(String, Vec<Range>)], width: f64) -> S
         .map(|r| r.name.len())
         .max()
         .unwrap_or(0) as f64;
-    let left = (longest * 7.7 + 12.0).min(width * 0.5);
+    let left = (longest * 7.7 + 12.0).min(width * 0.6);
     let right = width - 20.0;
     let all = groups
         .iter()
@@ -266,7 +266,7 @@ pub fn bars(axes: &Axes<'_>, groups: &[(String, Vec<Bar>)], width: f64) -> Strin
         .map(|b| b.name.len())
         .max()
         .unwrap_or(0) as f64;
-    let left = (longest * 7.7 + 12.0).min(width * 0.5);
+    let left = (longest * 7.7 + 12.0).min(width * 0.6);
     let all = || groups.iter().flat_map(|(_, b)| b).map(|b| b.value);
     let below = if all().any(|v| v < 0.0) { 46.0 } else { 6.0 };
     let x = Scale::linear(all(), left + below, width - 54.0);

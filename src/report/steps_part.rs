@@ -254,18 +254,23 @@ fn table(page: &mut Page, steps: &Steps, columns: Vec<Column<'_>>) {
     }
     let mut heads = vec!["launch", "host", "sequences"];
     heads.extend(columns.iter().map(|column| column.head));
+    // A row of nothing but dashes says nothing.
     let row = |(series, point): (&Series, &Point)| {
+        let cells: Vec<Option<String>> = columns.iter().map(|c| (c.cell)(point)).collect();
+        if cells.iter().all(Option::is_none) {
+            return None;
+        }
         let mut row = vec![
             series.way.clone(),
             series.host.name(),
             point.sequences.to_string(),
         ];
         let dash = || "\u{2013}".to_owned();
-        let cells = columns.iter().map(|column| (column.cell)(point));
-        row.extend(cells.map(|cell| cell.unwrap_or_else(dash)));
-        row
+        row.extend(cells.into_iter().map(|cell| cell.unwrap_or_else(dash)));
+        Some(row)
     };
-    page.table(2, &heads, &points().map(row).collect::<Vec<_>>());
+    let rows: Vec<Vec<String>> = points().filter_map(row).collect();
+    page.table(2, &heads, &rows);
 }
 
 fn numbers(page: &mut Page, steps: &Steps) {
