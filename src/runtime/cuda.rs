@@ -1,6 +1,6 @@
 //! An engine for a model on one GPU, in each of the ways to launch it.
 
-use super::engine::Engine;
+use super::engine::{Engine, device_shape};
 use super::sizes::Sizes;
 use crate::backend::cuda::ahead::HostAhead;
 use crate::backend::cuda::delivery::pinned_bytes;
@@ -158,7 +158,9 @@ pub fn overheads(
         }
         Launch::DeviceGraph => {
             let rings = RingCapacities::new(options);
-            let sizes = Sizes::new(options, &ladders, 1, rings, options.record)?;
+            let ahead = plan.stages.len() == 1;
+            let shape = device_shape(&ladders, options, rings, ahead);
+            let sizes = Sizes::of(&shape, options.record)?;
             let arithmetic = format!(
                 "{} requests, {} tokens, {} events, {} trace records",
                 rings.requests, rings.tokens, rings.events, rings.trace

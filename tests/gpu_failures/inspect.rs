@@ -60,6 +60,36 @@ fn every_graph_is_listed_with_its_nodes() {
     }
 }
 
+/// On one stage the device composes ahead: each decode step has a second graph with the dispatcher in a branch, and all
+/// graphs exist for both places of a step.
+#[test]
+fn decode_steps_have_a_graph_with_the_dispatcher_beside() {
+    let shown = json(inspect(&["--launch", "device-graph"]));
+    let of = |at: &str| -> Vec<(&Value, &Value)> {
+        let graphs = graphs(&shown).iter();
+        graphs
+            .map(|graph| (graph, &graph["captured"]))
+            .filter(|(_, captured)| captured["dispatcher"] == at)
+            .collect()
+    };
+    let (behind, beside) = (of("behind"), of("beside"));
+    assert_eq!((behind.len(), beside.len()), (4, 2));
+    for (graph, captured) in behind.iter().chain(&beside) {
+        assert_eq!(captured["copies"], 2, "{graph}");
+    }
+    for (graph, captured) in beside {
+        assert_eq!(graph["kind"], "decode");
+        let twin = behind.iter().find(|(other, _)| {
+            (&other["kind"], &other["bucket"]) == (&graph["kind"], &graph["bucket"])
+        });
+        let nodes = count(&captured["nodes"]);
+        assert_eq!(nodes, count(&twin.unwrap().1["nodes"]));
+        // Two begin, and one of them is the dispatcher.
+        assert_eq!(count(&captured["edges"]), nodes - 2);
+        assert_eq!(count(&captured["early_edges"]), nodes - 2);
+    }
+}
+
 /// Each node is of the operation that enqueued it, in the plan's order, and what the scheduler adds is of none.
 #[test]
 fn nodes_are_of_their_operations() {
@@ -109,7 +139,7 @@ fn the_tables_name_kernels_and_memory() {
     for part in [
         "graphs as captured for device-graph on cuda:0 Test GPU 0",
         "capture ms",
-        "stage 0 mixed 512: nodes by kernel",
+        "stage 0 mixed 512, dispatcher behind: nodes by kernel",
         "tg_dispatch",
         "scheduler",
         "1024+",
