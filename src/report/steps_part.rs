@@ -225,10 +225,12 @@ pub fn or_dash(value: Option<f64>) -> String {
     value.map_or("\u{2013}".to_owned(), exact)
 }
 
+type Cell<'a> = Box<dyn Fn(&Point) -> Option<String> + 'a>;
+
 /// A column: its head, and what a point has in it. One that no point has is left out.
 struct Column<'a> {
     head: &'a str,
-    cell: Box<dyn Fn(&Point) -> Option<String> + 'a>,
+    cell: Cell<'a>,
 }
 
 fn column<'a>(head: &'a str, value: impl Fn(&Point) -> Option<f64> + 'a) -> Column<'a> {
