@@ -308,20 +308,18 @@ fn wrong_results_are_named() {
     let output = folder.path().join("report.html");
     let args = ["-b", "1", "-p", "4", "-n", "8", "-r", "1", "--warm-up", "0"];
     let file = benched(folder.path(), "right.json", &args);
-    let cases: [(&dyn Fn(&mut Value), &str); 4] = [
+    type Change = fn(&mut Value);
+    let cases: [(Change, &str); 4] = [
+        (|row| row["schema"] = 2.into(), "found schema 2, expected 1"),
+        (|row| row["median_step_ms"] = 0.0.into(), "took no time"),
+        (|row| row["kind"] = "launch".into(), "without n_kernels"),
         (
-            &|row| row["schema"] = 2.into(),
-            "found schema 2, expected 1",
-        ),
-        (&|row| row["median_step_ms"] = 0.0.into(), "took no time"),
-        (&|row| row["kind"] = "launch".into(), "without n_kernels"),
-        (
-            &|row| row["kind"] = "other".into(),
+            |row| row["kind"] = "other".into(),
             "unknown variant `other`",
         ),
     ];
     for (wrong, expected) in cases {
-        let path = change(&file, "wrong.json", wrong);
+        let path = change(&file, "wrong.json", &wrong);
         let ended = run(&["report", text(&path), "-o", text(&output)]);
         assert_eq!(ended.code, 1, "{expected}");
         assert!(
