@@ -81,6 +81,14 @@ fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
+/// Of `bench`, each of whose repeats starts an engine.
+fn runs(repeats: u32) -> String {
+    match repeats {
+        0 | 1 => "one run".to_owned(),
+        n => format!("{n} runs, each on an engine that was started anew"),
+    }
+}
+
 /// `a`, `a and b`, `a, b and c`.
 fn listed(names: &[String]) -> String {
     match names {

@@ -23,11 +23,11 @@ pub fn write(page: &mut Page, group: &Group<'_>) {
         &group.files(),
     );
     page.text(&format!(
-        "Prompts of {} sent at once to {}; the host has {} cores. The rate is that of the prompts' tokens, {what}; the mean of {} runs, each on an engine that was started anew.",
+        "Prompts of {} sent at once to {}; the host has {} cores. The rate is that of the prompts' tokens, {what}; over {}.",
         first.model_filename,
         first.device(),
         first.host_cores,
-        first.repeats
+        super::runs(first.repeats)
     ));
     for source in group.sources() {
         page.command(&format!("{}, made by", source.file), &source.command);

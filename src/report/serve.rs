@@ -29,10 +29,10 @@ pub fn write(page: &mut Page, group: &Group<'_>) {
         ),
     };
     page.text(&format!(
-        "Requests arrive at {model} in {dtype} on {}, {lengths}; the host has {} cores. A rate is a Poisson process: requests come whether or not earlier ones are done. Times begin when a request is due, so waiting for a slot is in them; they are over all requests of {} runs.",
+        "Requests arrive at {model} in {dtype} on {}, {lengths}; the host has {} cores. A rate is a Poisson process: requests come whether or not earlier ones are done. Times begin when a request is due, so waiting for a slot is in them; they are over all requests of {}.",
         first.device(),
         first.host_cores,
-        first.repeats
+        super::runs(first.repeats)
     ));
     for source in group.sources() {
         page.command(&format!("{}, made by", source.file), &source.command);

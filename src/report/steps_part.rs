@@ -56,7 +56,7 @@ fn words(page: &mut Page, steps: &Steps) {
     let runs = match steps.repeats {
         0 | 1 => "one run, so how much they differ from run to run is not known from this file"
             .to_owned(),
-        n => format!("{n} runs, each on an engine that was started anew"),
+        n => super::runs(n),
     };
     let range = match least == most {
         true => format!("{most}"),
@@ -208,7 +208,7 @@ fn tokens(page: &mut Page, steps: &Steps) {
         }
         page.head(&format!("{title}, by batch"));
         page.text(match name {
-            "itl" => "Median, and p99 dashed, over all tokens of all runs, host idle. A scheduler that delivers late shows here and not in the time of a step.",
+            "itl" => "Median, and p99 dashed, over all tokens of all runs, host idle, by the clock of whoever schedules.",
             _ => "Median, and p99 dashed, host idle. All sequences of a batch are sent at once, and their prompts share steps.",
         });
         let axes = Axes {
