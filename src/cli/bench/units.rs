@@ -4,7 +4,7 @@ use super::args::{BenchArgs, Way};
 use super::around::{Runner, gpu_info, groups, meter, phases_so_far, read_samples};
 use super::bare;
 use super::routing;
-use super::scored::{Expected, Scored};
+use super::scored::Scored;
 use super::{Results, subject};
 use crate::backend::SharedSink;
 use crate::bench::drive;
@@ -16,7 +16,6 @@ use crate::bench::workload::{self, Arrival, Line, Random};
 use crate::bench::{Kind, Point};
 use crate::cli::args::{Positions, RunArgs};
 use crate::cli::open::{self, Opened};
-use crate::cli::score::tolerance;
 use crate::error::Result;
 use crate::io::arrays::{self, Sample};
 use crate::model::{Model, ModelConfig, ModelSource};
@@ -37,7 +36,7 @@ pub(super) struct Work<'a> {
     pub args: &'a BenchArgs,
     pub config: ModelConfig,
     lines: Option<Vec<Line>>,
-    samples: Option<Vec<Sample>>,
+    pub samples: Option<Vec<Sample>>,
     pub interrupt: &'a AtomicBool,
 }
 
@@ -344,17 +343,6 @@ impl Work<'_> {
             workload::poisson(&mut arrivals, rate, &mut random);
         }
         arrivals
-    }
-
-    fn expected(&self, opened: &Opened) -> Option<Expected> {
-        let (file, samples) = (self.args.expect.as_ref()?, self.samples.as_ref()?);
-        Some(Expected {
-            file: file.clone(),
-            targets: Expected::targets(samples),
-            vocab_size: self.config.vocab_size,
-            tolerance: tolerance(opened.target.dtype()),
-            last_only: self.args.logits == Positions::Last,
-        })
     }
 
     fn row(&self, subject: &Subject, unit: &Unit, tried: &Tried, cost_ns: f64) -> Result<Value> {
