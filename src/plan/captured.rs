@@ -188,6 +188,8 @@ mod tests {
             stages: 0..1,
             kind: StepKind::Decode,
             rows: 8,
+            dispatcher: Some(DispatcherAt::Behind),
+            copies: 1,
             nodes: vec![
                 node("product", Some(OpKind::QkvProj), 4),
                 node("product", Some(OpKind::LmHead), 64),

@@ -12,8 +12,9 @@ use crate::backend::cuda::program::StepProgram;
 use crate::backend::cuda::scheduler::{GpuScheduler, table_bytes};
 use crate::backend::cuda::stamps::stamped;
 use crate::backend::cuda::survey::Survey;
+use crate::backend::cuda::telling::Telling;
 use crate::backend::timing::StepClock;
-use crate::backend::{LogitsSink, SharedSink, StageBackend};
+use crate::backend::{LogitsSink, RoutingSink, SharedSink, StageBackend};
 use crate::error::{Error, Result};
 use crate::model::{DType, Model};
 use crate::plan::arena::logits_rows;
@@ -140,6 +141,45 @@ impl Engine {
     }
 }
 
+/// An engine that tells `routing` where the rows of every step go, launched kernel by kernel and not yet running. It
+/// waits at every router, so there is nothing to time.
+///
+/// # Errors
+/// As [`Engine::on_gpu`].
+pub fn telling(
+    gpu: &OpenGpu,
+    model: &Model,
+    plan: &Plan,
+    options: &EngineOptions,
+    dtype: DType,
+    sink: &SharedSink,
+    routing: &Arc<dyn RoutingSink>,
+) -> Result<Engine> {
+    let options = EngineOptions {
+        steps_in_flight: 1,
+        ..*options
+    };
+    let ladders = plan.ladders.reachable(&options);
+    let placement = Placement {
+        plan,
+        ladders: &ladders,
+        options: &options,
+        dtype,
+        sink,
+        hold: false,
+    };
+    let told = |program| {
+        let routing = routing.clone();
+        Box::new(Telling { program, routing }) as Box<dyn StepProgram>
+    };
+    let programs = programs(gpu, model, &placement)?.into_iter().map(told);
+    let program = Box::new(InOrder(programs.collect()));
+    let (place, way) = (StagePlace { index: 0, count: 1 }, HostLaunch::Kernels);
+    let stage = HostLaunched::new(&gpu.context, program, place, &ladders, &options, way)?;
+    let capacities = RingCapacities::new(&options);
+    Engine::on_host(vec![Box::new(stage)], &ladders, &options, capacities)
+}
+
 /// What `launch` takes beside the model for a run with these sizes, in the words of `doctor`. `delivers`: there is a
 /// sink, so that requests may ask for logits.
 ///
@@ -262,7 +302,7 @@ pub fn host_stage(
     dtype: DType,
     way: HostLaunch,
     sink: &SharedSink,
-) -> Result<Box<dyn StageBackend>> {
+) -> Result<HostLaunched> {
     let placement = Placement {
         plan,
         ladders: &plan.ladders.reachable(options),
@@ -272,8 +312,7 @@ pub fn host_stage(
         hold: false,
     };
     let programs = boxed(gpu, model, &placement)?;
-    let stage = whole(gpu, programs, placement.ladders, options, way)?;
-    Ok(Box::new(stage))
+    whole(gpu, programs, placement.ladders, options, way)
 }
 
 /// All stages, one after the other, launched by the host.

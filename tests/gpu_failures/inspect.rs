@@ -1,6 +1,7 @@
 //! `inspect --device cuda`: captured graphs, looked at through the test's driver.
 
 use crate::rig::{Ended, Run};
+use crate::schema::{check, schema};
 use serde_json::Value;
 
 fn inspect(arguments: &[&str]) -> Run {
@@ -12,7 +13,9 @@ fn inspect(arguments: &[&str]) -> Run {
 fn json(run: Run) -> Value {
     let ended = run.and(&["--json"]).end();
     assert_eq!(ended.code, 0, "{}", ended.stderr);
-    serde_json::from_str(&ended.stdout).unwrap()
+    let shown = serde_json::from_str(&ended.stdout).unwrap();
+    check(&schema("inspect"), &shown).unwrap();
+    shown
 }
 
 fn graphs(shown: &Value) -> &Vec<Value> {

@@ -27,7 +27,7 @@ mod timing;
 pub use stage::CpuStage;
 
 use crate::backend::timing::StepClock;
-use crate::backend::{SharedSink, StageBackend};
+use crate::backend::{RoutingSink, SharedSink, StageBackend};
 use crate::error::Result;
 use crate::model::Model;
 use crate::plan::EngineOptions;
@@ -59,7 +59,23 @@ pub fn stages(
     options: &EngineOptions,
     sink: &SharedSink,
 ) -> Result<Vec<Box<dyn StageBackend>>> {
-    Ok(boxed(connected(model, plan, options, sink)?))
+    linked(model, plan, options, sink, |_| {})
+}
+
+/// Likewise, telling `routing` where the rows of every step go.
+///
+/// # Errors
+/// See [`CpuStage::new`].
+pub fn telling_stages(
+    model: &Arc<Model>,
+    plan: &Plan,
+    options: &EngineOptions,
+    sink: &SharedSink,
+    routing: &Arc<dyn RoutingSink>,
+) -> Result<Vec<Box<dyn StageBackend>>> {
+    linked(model, plan, options, sink, |stage| {
+        stage.tell(routing.clone());
+    })
 }
 
 /// Stages that time their operations, and where the times come out.
@@ -75,25 +91,21 @@ pub fn timed_stages(
     options: &EngineOptions,
     sink: &SharedSink,
 ) -> Result<TimedStages> {
-    let mut stages = connected(model, plan, options, sink)?;
     let (timers, clock) = timing::timers(plan.stages.iter().map(|stage| &stage.ops[..]));
-    for (stage, timer) in stages.iter_mut().zip(timers) {
-        stage.set_timer(timer);
-    }
-    Ok((boxed(stages), Box::new(clock)))
+    let mut timers = timers.into_iter();
+    let stages = linked(model, plan, options, sink, |stage| {
+        stage.set_timer(timers.next().expect("one for each stage"));
+    })?;
+    Ok((stages, Box::new(clock)))
 }
 
-fn boxed(stages: Vec<CpuStage>) -> Vec<Box<dyn StageBackend>> {
-    let boxed = |stage| Box::new(stage) as Box<dyn StageBackend>;
-    stages.into_iter().map(boxed).collect()
-}
-
-fn connected(
+fn linked(
     model: &Arc<Model>,
     plan: &Plan,
     options: &EngineOptions,
     sink: &SharedSink,
-) -> Result<Vec<CpuStage>> {
+    mut prepare: impl FnMut(&mut CpuStage),
+) -> Result<Vec<Box<dyn StageBackend>>> {
     let count = plan.stages.len();
     let between: Vec<Handover> = (1..count)
         .map(|_| handover(model.config.hidden_size, options))
@@ -102,8 +114,17 @@ fn connected(
         .map(|stage| {
             let input = stage.checked_sub(1).map(|before| between[before].clone());
             let output = between.get(stage).cloned();
-            let (model, sink) = (model.clone(), sink.clone());
-            CpuStage::new(model, plan, stage, options, input, output, sink)
+            let mut stage = CpuStage::new(
+                model.clone(),
+                plan,
+                stage,
+                options,
+                input,
+                output,
+                sink.clone(),
+            )?;
+            prepare(&mut stage);
+            Ok(Box::new(stage) as Box<dyn StageBackend>)
         })
         .collect()
 }

@@ -13,7 +13,7 @@ use super::norm::{embed, rmsnorm};
 use super::rope::{HeadShape, QkWeights, qk_norm_rope};
 use super::timing::Timer;
 use super::{Handover, Probe, Probed};
-use crate::backend::{SharedSink, StageBackend, StepView};
+use crate::backend::{RoutingSink, SharedSink, StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::model::rotary::inverse_frequencies;
 use crate::model::{FeedForward, Mixer, Model, Tensor};
@@ -44,6 +44,7 @@ pub struct CpuStage {
     output: Option<Handover>,
     probe: Option<Probe>,
     timer: Option<Timer>,
+    told: Option<Arc<dyn RoutingSink>>,
 }
 
 impl CpuStage {
@@ -120,6 +121,7 @@ impl CpuStage {
             output,
             probe: None,
             timer: None,
+            told: None,
             model,
         })
     }
@@ -132,6 +134,11 @@ impl CpuStage {
     /// Tells `timer` when every operation begins.
     pub(super) fn set_timer(&mut self, timer: Timer) {
         self.timer = Some(timer);
+    }
+
+    /// Tells `routing` where the rows of every step go.
+    pub fn tell(&mut self, routing: Arc<dyn RoutingSink>) {
+        self.told = Some(routing);
     }
 
     fn operation(&mut self, op: &Op, batch: &Batch<'_>, step: &StepView<'_>) -> Result<()> {
@@ -334,6 +341,9 @@ impl StageBackend for CpuStage {
             }
             self.operation(&op, &batch, step)?;
             self.show(&op, &batch);
+            if let (OpKind::Router, Some(layer), Some(told)) = (op.kind, op.layer, &self.told) {
+                told.routed(step.kind(), layer, self.routing.experts())?;
+            }
         }
         if let Some(timer) = &mut self.timer {
             timer.end(number);

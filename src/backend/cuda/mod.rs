@@ -24,4 +24,5 @@ pub mod program;
 pub mod scheduler;
 pub mod stamps;
 pub mod survey;
+pub mod telling;
 pub mod weights;

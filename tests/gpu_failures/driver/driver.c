@@ -86,6 +86,11 @@ int cuDeviceGetName(char *name, int room, int device) {
   snprintf(name, (size_t)room, "Test GPU %d", device);
   return SUCCESS;
 }
+int cuDeviceGetPCIBusId(char *id, int room, int device) {
+  ENTER();
+  snprintf(id, (size_t)room, "0000:%02x:00.0", device);
+  return SUCCESS;
+}
 int cuDeviceTotalMem_v2(size_t *bytes, int device) {
   (void)device;
   ENTER();
