@@ -5,7 +5,8 @@
 //! - [`requests`]: a track per request
 //! - [`live`]: a run that is going on: the same lines, and what the host does; `writer`, a thread of its own, writes them;
 //!   `stages` times stages that work side by side
-//! - [`parts`]: the kernels of each step, or the CPU's operations, where they were timed; [`kernels`]: what they came to
+//! - [`parts`]: the kernels of each step, or the CPU's operations, where they were timed; `tally`,
+//!   [`kernels`]: what they came to
 //! - [`clock`]: the host's clock and the scheduler's, and how far apart they are
 //! - [`json`]: events as text, written as they come; [`about`]: what the file says of itself
 //!
@@ -19,6 +20,7 @@ pub mod live;
 pub mod parts;
 mod requests;
 mod stages;
+mod tally;
 pub mod timeline;
 mod writer;
 

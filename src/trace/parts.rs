@@ -1,7 +1,8 @@
 //! The kernels of each step, or the CPU's operations, as slices under the step's own.
 
 use super::json::{Out, Track};
-use super::kernels::{Kernels, Least, Ran, Tally};
+use super::kernels::Kernels;
+use super::tally::{Least, Ran, Tally};
 use crate::backend::timing::{Part, StepTimes, UNTIMED_EVERY};
 use crate::error::Result;
 use crate::model::ModelConfig;

@@ -3,9 +3,9 @@
 
 use super::about::{About, HostClock, VERSION, clock_of};
 use super::json::{Out, Track};
-use super::kernels::Ran;
 use super::parts::Parts;
 use super::requests::{self, Requests};
+use super::tally::Ran;
 use crate::backend::StepView;
 use crate::error::Result;
 use crate::io::record::{Header, Line, Turn};
