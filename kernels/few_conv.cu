@@ -1,0 +1,116 @@
+/* few_conv.cu: a conv layer up to its out-projection, for steps of few rows (few.cuh), decode steps alone:
+ *
+ *   (B, C, X) = W rmsnorm(h[r,:]) + bias                             rounded to the operand type
+ *   u = B X                                                          likewise
+ *   x[r,:] = C (sum_j taps[:,j] u[p-(L-1)+j,:] + taps_bias)          and u becomes the state's newest column
+ *
+ * conv.cu has the rest of the formula. A block takes FEW_OUTPUTS channels, that is rows c, H + c and 2H + c of W, and
+ * one thread all that a row has of a channel, its state too.
+ *
+ * Bound: memory, 3 H^2 sizeof(W) bytes.
+ *
+ * Launch: block = FEW_THREADS, grid = at most H / FEW_OUTPUTS blocks, shared = few_norm_shared.
+ */
+#include "few.cuh"
+
+constexpr uint32_t MOST_TAPS = 8;
+
+/* A sum as the operand type holds it. */
+template <typename T>
+__device__ inline float held(float v) { return float(T(v)); }
+
+/* x[R,H], columns[slots,L-1,H], h[R,H], norm_weight[H], w[3H,H], bias[3H] or null, taps[H,L], taps_bias[H] or null */
+template <class Math>
+__device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, const float *h, const float *norm_weight,
+                                const typename Math::W *w, const float *bias, const float *taps, const float *taps_bias,
+                                const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length,
+                                uint32_t bucket, uint32_t stages, float eps) {
+  using X = typename Math::X;
+  using W = typename Math::W;
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
+  __shared__ float scratch[FEW_CONSUMER_WARPS];
+  let_next_kernel_start();
+  FewSums sums{reinterpret_cast<float *>(shared), bucket};
+  char *z = reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket);
+  const uint32_t z_pitch = few_pitch<X>(hidden);
+  FewRing<Math> ring(z + bucket * z_pitch, barriers, 0, stages);
+  if (threadIdx.x == 0) ring.init();
+  __syncthreads();
+  const uint32_t tiles = hidden / FEW_OUTPUTS, lane = threadIdx.x % WARP;
+  if (threadIdx.x >= FEW_CONSUMERS) {
+    const uint64_t policy = read_once();
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+      for (uint32_t part = 0; part < 3; part++) {
+        const W *from = w + (size_t)(part * hidden + tile * FEW_OUTPUTS + lane) * hidden;
+        for (uint32_t k = 0; k < hidden; k += FEW_K, ring.next())
+          ring.fill(lane < FEW_OUTPUTS ? from + k : nullptr, min(FEW_K, hidden - k), 0, policy);
+      }
+    return;
+  }
+  prefetch(norm_weight, 4 * hidden, threadIdx.x, FEW_CONSUMERS);
+  const uint32_t count = min(step->rows, bucket), rows = max(count, 1u);
+  const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS;
+  const bool mine = r < count;
+  const tg_row row = table<tg_row>(state, step->row_table)[mine ? r : 0];
+  X *state_of_row = columns + (size_t)row.slot * (length - 1) * hidden;
+  /* What the taps make of the columns from before the step. Only this kernel writes them, and no step overlaps the one
+   * before it, so they may be read before the wait. */
+  auto past = [&](uint32_t c) {
+    float sum = 0.0f;
+#pragma unroll
+    for (uint32_t j = 0; j + 1 < MOST_TAPS; j++) {
+      if (j + 1 >= length) break;
+      const float u = length - 1 - j <= row.position ? float(state_of_row[(size_t)j * hidden + c]) : 0.0f;
+      sum = fmaf(taps[(size_t)c * length + j], u, sum);
+    }
+    return sum;
+  };
+  const bool busy = mine && blockIdx.x < tiles;
+  float sum = busy ? past(blockIdx.x * FEW_OUTPUTS + i) : 0.0f;
+  wait_for_earlier_kernels();
+  few_norm<X>(z, z_pitch, h, norm_weight, scratch, rows, bucket, hidden, eps, [](uint32_t row) { return row; });
+  const X *z_row = reinterpret_cast<const X *>(z + few_lane_row(rows) * z_pitch);
+  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const uint32_t c = tile * FEW_OUTPUTS + i;
+    if (mine && tile != blockIdx.x) sum = past(c);
+    float part_of[3];
+#pragma unroll
+    for (uint32_t part = 0; part < 3; part++) {
+      float acc[4] = {};
+      for (uint32_t k = 0; k < hidden; k += FEW_K, ring.next()) {
+        ring.wait_full();
+        ring.multiply(acc, min(FEW_K, hidden - k), z_row + k);
+        ring.release();
+      }
+      sums.put(acc);
+      float v = mine ? sums.get(r, i) : 0.0f;
+      if (mine && bias) v += bias[part * hidden + c];
+      part_of[part] = held<X>(v);
+    }
+    if (!mine) continue;
+    const float now = held<X>(part_of[0] * part_of[2]);
+    sum = fmaf(taps[(size_t)c * length + length - 1], now, sum);
+    if (taps_bias) sum += taps_bias[c];
+    x[(size_t)r * hidden + c] = X(part_of[1] * sum);
+    /* the state moves on by one column; before position 0 there was nothing */
+    for (uint32_t j = 1; j < length; j++) {
+      X moved = X(now);
+      if (j + 1 < length) moved = length - 1 - j <= row.position ? state_of_row[(size_t)j * hidden + c] : X(0.0f);
+      state_of_row[(size_t)(j - 1) * hidden + c] = moved;
+    }
+  }
+}
+
+#define FEW_CONV(SUFFIX, MATH)                                                                                          \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, 3) tg_few_conv_##SUFFIX(                                    \
+      MATH::X *x, MATH::X *columns, const float *h, const float *norm_weight, const MATH::W *w, const float *bias,      \
+      const float *taps, const float *taps_bias, const tg_state *state, const tg_step *step, uint32_t hidden,           \
+      uint32_t length, uint32_t bucket, uint32_t stages, float eps) {                                                   \
+    FEW_BODY(few_conv<MATH>(x, columns, h, norm_weight, w, bias, taps, taps_bias, state, step, hidden, length, bucket, stages, \
+                   eps);)                                                                                               \
+  }
+
+FEW_CONV(bf16, FewHalf<__nv_bfloat16>)
+FEW_CONV(f16, FewHalf<__half>)
+FEW_CONV(f32, FewSplit)

@@ -1,0 +1,200 @@
+/* few_norm.cu: RMSNorm and a product, for steps of few rows (few.cuh):
+ *
+ *   tg_few_project_*  y[r,:] = W rmsnorm(h[r,:]), in X's type or f32: q, k and v; the LM head, for the sampled rows
+ *   tg_few_gate_up_*  y[r,:] = silu(W1 z) * W3 z, z = rmsnorm(h[r,:]): a dense feed-forward
+ *   tg_few_expert_gate_up_*  likewise with the weights of each chosen expert, y[r K + i,:] of the i-th; few_choice.cuh
+ *
+ * z is rounded to X's type. A tile of gate/up is 8 rows of W1 and the same 8 of W3, so that one thread has both sums.
+ *
+ * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose). The experts' weights are known only once
+ * h is: there the ring is empty while the block chooses.
+ *
+ * Launch: block = FEW_THREADS, grid = at most as many blocks as there are tiles, shared = few_norm_shared.
+ */
+#include "few.cuh"
+#include "few_choice.cuh"
+
+constexpr uint32_t GATE_OUTPUTS = FEW_OUTPUTS / 2;
+
+__device__ inline float silu_of(float v) { return v / (1.0f + expf(-v)); }
+
+/* Shared memory, in this order: sums, normed rows, choice, ring. */
+template <class Math>
+struct FewNormBlock {
+  using X = typename Math::X;
+  using W = typename Math::W;
+  FewSums sums;
+  char *x;
+  uint32_t x_pitch;
+  FewChoice *choice;
+  FewRing<Math> ring;
+
+  __device__ inline FewNormBlock(uint4 *shared, uint64_t *barriers, uint32_t bucket, uint32_t hidden, bool choose,
+                                 uint32_t stages)
+      : sums{reinterpret_cast<float *>(shared), bucket}, x(reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket)),
+        x_pitch(few_pitch<X>(hidden)), choice(reinterpret_cast<FewChoice *>(x + bucket * x_pitch)),
+        ring(reinterpret_cast<char *>(choice) + (choose ? sizeof(FewChoice) : 0), barriers, 0, stages) {
+    if (threadIdx.x == 0) ring.init();
+  }
+
+  /* The producer: all weights of one tile, this lane's row at `from` or none. */
+  __device__ inline void feed(const W *from, uint32_t inner, uint64_t policy) {
+    for (uint32_t k = 0; k < inner; k += FEW_K, ring.next())
+      ring.fill(from ? from + k : nullptr, min(FEW_K, inner - k), 0, policy);
+  }
+
+  /* A consumer warp: a tile's sums, from the rows in `x`. */
+  __device__ inline void consume(uint32_t inner, uint32_t rows) {
+    const X *row = reinterpret_cast<const X *>(x + few_lane_row(rows) * x_pitch);
+    float acc[4] = {};
+    for (uint32_t k = 0; k < inner; k += FEW_K, ring.next()) {
+      ring.wait_full();
+      ring.multiply(acc, min(FEW_K, inner - k), row + k);
+      ring.release();
+    }
+    sums.put(acc);
+  }
+};
+
+/* y[R,N] (y[S,N] of the sampled rows), h[R,K], norm_weight[K], w[N,K]. */
+template <class Math>
+__device__ inline void few_project(void *y, const float *h, const float *norm_weight, const typename Math::W *w,
+                                   const tg_state *state, const tg_step *step, uint32_t outputs, uint32_t hidden,
+                                   uint32_t bucket, uint32_t sampled, uint32_t store_f32, uint32_t stages, float eps) {
+  using X = typename Math::X;
+  using W = typename Math::W;
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
+  __shared__ float scratch[FEW_CONSUMER_WARPS];
+  let_next_kernel_start();
+  FewNormBlock<Math> block(shared, barriers, bucket, hidden, false, stages);
+  __syncthreads();
+  const uint32_t tiles = (outputs + FEW_OUTPUTS - 1) / FEW_OUTPUTS, lane = threadIdx.x % WARP;
+  if (threadIdx.x >= FEW_CONSUMERS) {
+    const uint64_t policy = read_once();
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+      const uint32_t n = tile * FEW_OUTPUTS + lane;
+      const W *from = lane < FEW_OUTPUTS && n < outputs ? w + (size_t)n * hidden : nullptr;
+      block.feed(from, hidden, policy);
+    }
+    return;
+  }
+  prefetch(norm_weight, 4 * hidden, threadIdx.x, FEW_CONSUMERS);
+  wait_for_earlier_kernels();
+  const uint32_t count = sampled ? step->sample_rows : step->rows, rows = min(max(count, 1u), bucket);
+  const uint32_t *samples = table<uint32_t>(state, step->sample_table);
+  few_norm<X>(block.x, block.x_pitch, h, norm_weight, scratch, rows, bucket, hidden, eps,
+              [&](uint32_t r) { return sampled && count > 0 ? samples[r] : r; });
+  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    block.consume(hidden, rows);
+    const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS, n = tile * FEW_OUTPUTS + i;
+    if (r >= min(count, bucket) || n >= outputs) continue;
+    const float v = block.sums.get(r, i);
+    const size_t at = (size_t)r * outputs + n;
+    if (store_f32)
+      static_cast<float *>(y)[at] = v;
+    else
+      static_cast<X *>(y)[at] = X(v);
+  }
+}
+
+/* y[R,N], or y[R k,N] with EXPERTS; h[R,H], norm_weight[H], gate[N,H] and up[N,H], of each expert `stride` elements
+ * after the one before; partial and bias as few_choice.cuh has them. Leaves experts[R,k] and weights[R,k] too. */
+template <class Math, bool EXPERTS>
+__device__ inline void few_gate_up(typename Math::X *y, const float *h, const float *norm_weight,
+                                   const typename Math::W *gate, const typename Math::W *up, uint64_t stride,
+                                   uint32_t *experts, float *weights, const float *partial, const float *bias,
+                                   const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t expert_count,
+                                   Weighing weighing, uint32_t bucket, uint32_t stages, float eps) {
+  using X = typename Math::X;
+  using W = typename Math::W;
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
+  __shared__ float scratch[FEW_CONSUMER_WARPS];
+  if (!EXPERTS) let_next_kernel_start();
+  FewNormBlock<Math> block(shared, barriers, bucket, hidden, EXPERTS, stages);
+  FewChoice &choice = *block.choice;
+  const bool producer = threadIdx.x >= FEW_CONSUMERS;
+  const uint32_t lane = threadIdx.x % WARP, tiles_each = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
+  uint32_t rows = 1, count = 0;
+  if (!producer) {
+    prefetch(norm_weight, 4 * hidden, threadIdx.x, FEW_CONSUMERS);
+    wait_for_earlier_kernels();
+    /* down may choose too from here on: the scores are there */
+    if (EXPERTS) let_next_kernel_start();
+    count = step->rows, rows = min(max(count, 1u), bucket);
+    if (EXPERTS) {
+      /* the ring is not in use yet */
+      FewChoiceScratch &choosing = *reinterpret_cast<FewChoiceScratch *>(block.ring.stages);
+      few_choose(choice, choosing, partial, bias, rows, bucket, hidden, expert_count, weighing, eps);
+      if (blockIdx.x == 0 && threadIdx.x < rows * weighing.k)
+        weights[threadIdx.x] = choice.weight[threadIdx.x / weighing.k][threadIdx.x % weighing.k];
+    }
+  }
+  __syncthreads();
+  const uint32_t tiles = (EXPERTS ? choice.count : 1) * tiles_each;
+  if (producer) {
+    const uint64_t policy = read_once();
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+      const uint32_t e = EXPERTS ? choice.list[tile / tiles_each] : 0;
+      const uint32_t n = (EXPERTS ? tile % tiles_each : tile) * GATE_OUTPUTS + lane % GATE_OUTPUTS;
+      const W *from = (lane < GATE_OUTPUTS ? gate : up) + e * stride + (size_t)n * hidden;
+      block.feed(lane < FEW_OUTPUTS && n < outputs ? from : nullptr, hidden, policy);
+    }
+    return;
+  }
+  if (EXPERTS) {
+    const uint32_t warps = warps_of_row(bucket), r = threadIdx.x / WARP / warps, thread = threadIdx.x % (warps * WARP);
+    if (r < rows) {
+      X *to = reinterpret_cast<X *>(block.x + r * block.x_pitch);
+#pragma unroll 4
+      for (uint32_t c = 4 * thread; c < hidden; c += 4 * warps * WARP)
+        store4(to + c, normed(load4(h + (size_t)r * hidden + c), choice.scale[r], load4(norm_weight + c)));
+    }
+    if (blockIdx.x == 0) {
+      for (uint32_t i = threadIdx.x; i < rows * expert_count; i += FEW_CONSUMERS) {
+        const uint32_t row = i / expert_count, e = i % expert_count, index = choice.index[row][e];
+        if (index != NOT_CHOSEN) experts[row * weighing.k + index] = e;
+      }
+    }
+    consumers_meet();
+  } else {
+    few_norm<X>(block.x, block.x_pitch, h, norm_weight, scratch, rows, bucket, hidden, eps, [](uint32_t r) { return r; });
+  }
+  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    block.consume(hidden, rows);
+    const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
+    const uint32_t n = (EXPERTS ? tile % tiles_each : tile) * GATE_OUTPUTS + i;
+    if (r >= min(count, bucket) || n >= outputs) continue;
+    const uint32_t index = EXPERTS ? choice.index[r][choice.list[tile / tiles_each]] : 0;
+    if (EXPERTS && index == NOT_CHOSEN) continue;
+    const float v = silu_of(block.sums.get(r, i)) * block.sums.get(r, i + GATE_OUTPUTS);
+    y[(size_t)(EXPERTS ? r * weighing.k + index : r) * outputs + n] = X(v);
+  }
+}
+
+#define FEW_NORM(SUFFIX, MATH)                                                                                          \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, 3) tg_few_project_##SUFFIX(                                 \
+      void *y, const float *h, const float *norm_weight, const MATH::W *w, const tg_state *state, const tg_step *step,  \
+      uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t sampled, uint32_t store_f32, uint32_t stages,        \
+      float eps) {                                                                                                      \
+    FEW_BODY(few_project<MATH>(y, h, norm_weight, w, state, step, outputs, hidden, bucket, sampled, store_f32, stages, eps);) \
+  }                                                                                                                     \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, 3) tg_few_gate_up_##SUFFIX(                                 \
+      MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up,                     \
+      const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t stages, float eps) {            \
+    FEW_BODY(few_gate_up<MATH, false>(y, h, norm_weight, gate, up, 0, nullptr, nullptr, nullptr, nullptr, step, outputs, hidden, \
+                             0, Weighing{}, bucket, stages, eps);)                                                      \
+  }                                                                                                                     \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, 3) tg_few_expert_gate_up_##SUFFIX(                          \
+      MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up, uint64_t stride,    \
+      uint32_t *experts, float *weights, const float *partial, const float *bias, const tg_step *step,                  \
+      uint32_t outputs, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,          \
+      uint32_t bucket, uint32_t stages, float eps) {                                                                    \
+    FEW_BODY(few_gate_up<MATH, true>(y, h, norm_weight, gate, up, stride, experts, weights, partial, bias, step, outputs, \
+                            hidden, expert_count, Weighing{k, normalize != 0, scaling}, bucket, stages, eps);)          \
+  }
+
+FEW_NORM(bf16, FewHalf<__nv_bfloat16>)
+FEW_NORM(f16, FewHalf<__half>)
+FEW_NORM(f32, FewSplit)
