@@ -2,17 +2,18 @@
  *
  * Every weight is read once and takes part in R multiplications, so that all that counts is to keep the memory busy,
  * above all while a kernel waits for the one before it. A block has a ring of stages in shared memory. One warp, the
- * producer, fills it with bulk copies, which need no registers: FEW_OUTPUTS weight rows by FEW_K of K a stage. Weights
- * depend on no kernel, so the ring is full before griddepcontrol.wait; and since a block takes a third of an SM, the
- * rings of two kernels fill while a third one runs. The other warps, the consumers, multiply with mma.sync: weight rows
- * are the M operand (16), batch rows the N operand (8), straight from the ring: a lane takes 16 bytes of a weight row
- * and the same columns of a batch row, so the k of an instruction are not in order of k, but alike on both sides.
+ * producer, fills it with bulk copies, which need no registers: FEW_STAGE_ROWS weight rows by up to FEW_K of K a stage,
+ * a copy a row. Weights depend on no kernel, so the ring is full before griddepcontrol.wait; and since two or three
+ * blocks fit an SM, the next kernels' rings fill while one runs. The other warps, the consumers, multiply with mma.sync:
+ * batch rows are the M operand (8 of 16), weight rows the N operand (8). A lane takes 16 bytes of a weight row and the
+ * same columns of a batch row, so the k of an instruction are not in order, but alike on both sides.
  *
- * Consumer warp w has the pieces w, w + FEW_CONSUMER_WARPS, ... of FEW_UNIT of K of each stage; the sums of all warps
+ * Consumer warp w has the units w, w + FEW_CONSUMER_WARPS, ... of FEW_UNIT of K of each stage; the sums of all warps
  * meet in shared memory, in the order of the warps. So the order of every sum follows from K alone, and a row's bits
  * depend neither on the rows beside it nor on where it lies.
  *
- * Blocks take the tiles of a grid-stride loop, as many blocks as the launcher says. Needs sm_90.
+ * A tile is FEW_OUTPUTS outputs: two runs of FEW_STAGE_ROWS weight rows, which need not be neighbours. Blocks take tiles
+ * in a grid-stride loop, as many blocks as the launcher says. Needs sm_90.
  *
  * N may be anything, K is a multiple of 32. Every array starts on 16 bytes.
  */
@@ -24,18 +25,26 @@
 #include "norm.cuh"
 #include "pdl.cuh"
 
-constexpr uint32_t FEW_ROWS = 8;       /* of a batch, at most: the N of an instruction */
-constexpr uint32_t FEW_OUTPUTS = 16;   /* weight rows of a tile: its M */
+constexpr uint32_t FEW_ROWS = 8;        /* of a batch, at most */
+constexpr uint32_t FEW_STAGE_ROWS = 8;  /* weight rows of a stage: the N of an instruction */
+constexpr uint32_t FEW_OUTPUTS = 16;    /* weight rows of a tile */
 #ifndef FEW_K_OF
-#define FEW_K_OF 512
+#define FEW_K_OF 2048
 #endif
-constexpr uint32_t FEW_K = FEW_K_OF;   /* of a stage */
-constexpr uint32_t FEW_UNIT = 32;      /* of K: two instructions, 16 bytes of a 16-bit weight row in each of 4 lanes */
+constexpr uint32_t FEW_K = FEW_K_OF;    /* of a stage, at most: a bulk copy takes some 80 cycles, however short */
+constexpr uint32_t FEW_UNIT = 32;       /* of K: two instructions, 16 bytes of a 16-bit weight row in each of 4 lanes */
 constexpr int FEW_CONSUMER_WARPS = 8;
 constexpr int FEW_CONSUMERS = FEW_CONSUMER_WARPS * WARP;
 constexpr int FEW_THREADS = FEW_CONSUMERS + WARP;
+constexpr uint32_t FEW_UNITS = FEW_K / FEW_UNIT / FEW_CONSUMER_WARPS;  /* of a stage, for each consumer warp */
 constexpr uint32_t FEW_MOST_STAGES = 16;
-constexpr uint32_t FEW_SUM_PITCH = FEW_OUTPUTS + 4;  /* spreads the banks of a warp's sums */
+constexpr uint32_t FEW_SUM_PITCH = FEW_OUTPUTS + 4;  /* float2 of the rows of a warp's sums lie in different banks */
+
+/* K in stages of one size, a multiple of FEW_UNIT: that size. */
+__host__ __device__ constexpr uint32_t few_stage_k(uint32_t k) {
+  const uint32_t stages = (k + FEW_K - 1) / FEW_K;
+  return ((k + stages - 1) / stages + FEW_UNIT - 1) / FEW_UNIT * FEW_UNIT;
+}
 
 /* Where a row of shared memory ends and the next begins: so that the 8 lanes that are served together, 4 pieces of 16
  * bytes (32 of f32) of each of two rows, meet in no bank. */
@@ -107,6 +116,13 @@ __device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uin
 #endif
 }
 
+/* Asks for `bytes` (a multiple of 16) to be brought into L2. */
+__device__ inline void bulk_prefetch(const void *from, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
 /* All consumers, and nobody else. */
 __device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(FEW_CONSUMERS) : "memory"); }
 
@@ -117,21 +133,30 @@ template <typename T>
 struct FewHalf {
   using X = T;
   using W = T;
+  using Piece = uint4;  /* a lane's 8 columns of a batch row */
+  static constexpr int BLOCKS = 3;  /* on an SM at once, at least */
 
-  /* acc[16,8] += w[16,FEW_UNIT] x[8,FEW_UNIT]^T: `w` and `w8` are this lane's 16 bytes of weight rows g and g + 8, `x`
-   * its 8 columns of batch row g. */
-  static __device__ inline void multiply(float (&acc)[4], uint4 w, uint4 w8, const X *x) {
-    const uint4 v = *reinterpret_cast<const uint4 *>(x);
-    mma<T>(acc, {w.x, w8.x, w.y, w8.y}, v.x, v.y);
-    mma<T>(acc, {w.z, w8.z, w.w, w8.w}, v.z, v.w);
+  static __device__ inline Piece piece(const X *x) { return *reinterpret_cast<const uint4 *>(x); }
+
+  /* acc += x w^T of batch row g with weight rows 2q and 2q + 1, `w` being this lane's 16 bytes of weight row g. */
+  static __device__ inline void multiply(float (&acc)[4], uint4 w, const Piece &x) {
+    mma<T>(acc, {x.x, 0, x.y, 0}, w.x, w.y);
+    mma<T>(acc, {x.z, 0, x.w, 0}, w.z, w.w);
   }
 };
 
-/* f32 rows, bf16 weights: three passes over parts of the rows, as SplitMath of linear.cuh, and as there with sums of
- * their own that are added with rounding. */
+/* f32 rows, bf16 weights. A row is the sum of three bf16 parts, exactly but for its lowest bits. The first two share an
+ * instruction, as its rows g and g + 8. The matrix units truncate as they accumulate, so a unit has sums of its own that
+ * are added with rounding, the smallest parts' first. */
 struct FewSplit {
   using X = float;
   using W = __nv_bfloat16;
+  struct Piece {
+    float4 lo, hi;
+  };
+  static constexpr int BLOCKS = 2;
+
+  static __device__ inline Piece piece(const X *x) { return {load4(x), load4(x + 4)}; }
 
   static __device__ inline void split(float2 v, uint32_t (&parts)[3]) {
 #pragma unroll
@@ -143,46 +168,43 @@ struct FewSplit {
     }
   }
 
-  static __device__ inline void multiply(float (&acc)[4], uint4 w, uint4 w8, const X *x) {
-    const float4 lo = load4(x), hi = load4(x + 4);
-    uint32_t b[4][3];
-    split(make_float2(lo.x, lo.y), b[0]);
-    split(make_float2(lo.z, lo.w), b[1]);
-    split(make_float2(hi.x, hi.y), b[2]);
-    split(make_float2(hi.z, hi.w), b[3]);
-    float sum[4] = {};
-#pragma unroll
-    for (int p = 2; p >= 0; p--) {
-      mma<W>(sum, {w.x, w8.x, w.y, w8.y}, b[0][p], b[1][p]);
-      mma<W>(sum, {w.z, w8.z, w.w, w8.w}, b[2][p], b[3][p]);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) acc[i] += sum[i];
+  static __device__ inline void multiply(float (&acc)[4], uint4 w, const Piece &x) {
+    uint32_t a[4][3];
+    split(make_float2(x.lo.x, x.lo.y), a[0]);
+    split(make_float2(x.lo.z, x.lo.w), a[1]);
+    split(make_float2(x.hi.x, x.hi.y), a[2]);
+    split(make_float2(x.hi.z, x.hi.w), a[3]);
+    float large[4] = {}, small[4] = {};
+    mma<W>(small, {a[0][2], 0, a[1][2], 0}, w.x, w.y);
+    mma<W>(small, {a[2][2], 0, a[3][2], 0}, w.z, w.w);
+    mma<W>(large, {a[0][0], a[0][1], a[1][0], a[1][1]}, w.x, w.y);
+    mma<W>(large, {a[2][0], a[2][1], a[3][0], a[3][1]}, w.z, w.w);
+    acc[0] += large[0] + (large[2] + small[0]);
+    acc[1] += large[1] + (large[3] + small[1]);
   }
 };
 
 /* ---- the ring -------------------------------------------------------------------------------- */
 
-/* A stage: FEW_OUTPUTS weight rows at few_pitch<W>(FEW_K) and, where rows travel with their weights, `x_rows` batch
- * rows at few_pitch<X>(FEW_K) behind them. */
+/* A stage: FEW_STAGE_ROWS weight rows, `k` of K each, at `pitch` bytes. */
 template <class Math>
 struct FewRing {
   using W = typename Math::W;
   using X = typename Math::X;
-  static constexpr uint32_t W_PITCH = few_pitch<W>(FEW_K), X_PITCH = few_pitch<X>(FEW_K);
+  using Piece = typename Math::Piece;
 
   char *stages;
   uint64_t *full, *empty;  /* [FEW_MOST_STAGES] each */
-  uint32_t stage_bytes, count;
+  uint32_t k, pitch, count;
   uint32_t at = 0, parity = 0;
 
-  static __host__ __device__ constexpr uint32_t bytes_of(uint32_t x_rows) {
-    return FEW_OUTPUTS * W_PITCH + x_rows * X_PITCH;
+  static __host__ __device__ constexpr uint32_t stage_bytes(uint32_t inner) {
+    return FEW_STAGE_ROWS * few_pitch<W>(few_stage_k(inner));
   }
 
-  __device__ inline FewRing(void *memory, uint64_t *barriers, uint32_t x_rows, uint32_t stages_)
-      : stages(static_cast<char *>(memory)), full(barriers), empty(barriers + FEW_MOST_STAGES),
-        stage_bytes(bytes_of(x_rows)), count(stages_) {}
+  __device__ inline FewRing(void *memory, uint64_t *barriers, uint32_t inner, uint32_t stages_)
+      : stages(static_cast<char *>(memory)), full(barriers), empty(barriers + FEW_MOST_STAGES), k(few_stage_k(inner)),
+        pitch(few_pitch<W>(k)), count(stages_) {}
 
   /* One thread, before all others use the ring. */
   __device__ inline void init() {
@@ -192,42 +214,55 @@ struct FewRing {
 #endif
   }
 
-  __device__ inline char *stage() const { return stages + at * stage_bytes; }
-  __device__ inline X *stage_x(uint32_t row) const {
-    return reinterpret_cast<X *>(stage() + FEW_OUTPUTS * W_PITCH + row * X_PITCH);
-  }
+  __device__ inline char *stage() const { return stages + at * FEW_STAGE_ROWS * pitch; }
 
   __device__ inline void next() {
     if (++at == count) at = 0, parity ^= 1;
   }
 
-  /* The producer: `k_here` columns of the weight rows at `from`, lane l's being row l's or null, and room for
-   * `x_bytes` more. The stage has to be empty first. */
-  __device__ inline void fill(const W *from, uint32_t k_here, uint32_t x_bytes, uint64_t policy) {
-    const uint32_t lane = threadIdx.x % WARP, bytes = k_here * sizeof(W);
-    barrier_wait(empty + at, parity ^ 1);
+  /* The producer: all `inner` columns of a run of weight rows, lane l's being row l's or null. */
+  __device__ inline void feed(const W *from, uint32_t inner, uint64_t policy) {
+    const uint32_t lane = threadIdx.x % WARP;
     const uint32_t rows = __popc(__ballot_sync(0xffffffffu, from != nullptr));
-    if (lane == 0) barrier_arrive_expecting(full + at, rows * bytes + x_bytes);
-    __syncwarp();
-    if (from) bulk_copy(stage() + lane * W_PITCH, from, bytes, full + at, policy);
+    for (uint32_t first = 0; first < inner; first += k, next()) {
+      const uint32_t bytes = min(k, inner - first) * sizeof(W);
+      barrier_wait(empty + at, parity ^ 1);
+      if (lane == 0) barrier_arrive_expecting(full + at, rows * bytes);
+      __syncwarp();
+      if (from) bulk_copy(stage() + lane * pitch, from + first, bytes, full + at, policy);
+    }
   }
 
-  /* A consumer warp: acc += this warp's units of the stage, x being batch row g's, its column 0 that of the stage. */
-  __device__ inline void multiply(float (&acc)[4], uint32_t k_here, const X *x) const {
+  /* A consumer warp: acc += this lane's products over one stage of `k_here` columns; piece(u) is what the lane has of its
+   * batch row in the warp's unit u. */
+  template <class PieceOf>
+  __device__ inline void take(float2 &acc, uint32_t k_here, PieceOf piece) {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const char *w = stage() + lane / 4 * W_PITCH + lane % 4 * 16;
-    x += lane % 4 * 8;
-#pragma unroll 2
-    for (uint32_t unit = warp; unit * FEW_UNIT < k_here; unit += FEW_CONSUMER_WARPS)
-      Math::multiply(acc, *reinterpret_cast<const uint4 *>(w + unit * FEW_UNIT * sizeof(W)),
-                     *reinterpret_cast<const uint4 *>(w + 8 * W_PITCH + unit * FEW_UNIT * sizeof(W)), x + unit * FEW_UNIT);
+    const char *w = stage() + lane / 4 * pitch + lane % 4 * 16 + warp * FEW_UNIT * sizeof(W);
+    float even[4] = {}, odd[4] = {};
+    barrier_wait(full + at, parity);
+#pragma unroll
+    for (uint32_t u = 0; u < FEW_UNITS; u++) {
+      if ((warp + u * FEW_CONSUMER_WARPS) * FEW_UNIT >= k_here) break;
+      const uint4 of_w = *reinterpret_cast<const uint4 *>(w + u * FEW_CONSUMER_WARPS * FEW_UNIT * sizeof(W));
+      Math::multiply(u % 2 ? odd : even, of_w, piece(u));
+    }
+    acc.x += even[0] + odd[0];
+    acc.y += even[1] + odd[1];
+    __syncwarp();
+    if (lane == 0) barrier_arrive(empty + at);
+    next();
   }
 
-  __device__ inline void wait_full() const { barrier_wait(full + at, parity); }
-  /* A consumer warp is done with the stage. */
-  __device__ inline void release() const {
-    __syncwarp();
-    if (threadIdx.x % WARP == 0) barrier_arrive(empty + at);
+  /* A consumer warp: the sums of a run of weight rows with the batch row at `x`, in shared memory. */
+  __device__ inline float2 consume(const X *x, uint32_t inner) {
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    float2 acc = make_float2(0.0f, 0.0f);
+    x += warp * FEW_UNIT + lane % 4 * 8;
+    for (uint32_t first = 0; first < inner; first += k)
+      take(acc, min(k, inner - first),
+           [&](uint32_t u) { return Math::piece(x + first + u * FEW_CONSUMER_WARPS * FEW_UNIT); });
+    return acc;
   }
 };
 
@@ -244,13 +279,15 @@ struct FewSums {
     return 2 * FEW_CONSUMER_WARPS * rows * FEW_SUM_PITCH * sizeof(float);
   }
 
-  /* All consumers; returns when all sums are there. */
-  __device__ inline void put(const float (&acc)[4]) {
+  /* All consumers: the sums of a tile's two runs of weight rows. Returns when all are there. */
+  __device__ inline void put(float2 first, float2 second) {
     turn ^= 1;
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, r = lane % 4 * 2;
-    float *to = memory + (turn * FEW_CONSUMER_WARPS + warp) * rows * FEW_SUM_PITCH;
-    if (r < rows) to[r * FEW_SUM_PITCH + g] = acc[0], to[r * FEW_SUM_PITCH + g + 8] = acc[2];
-    if (r + 1 < rows) to[(r + 1) * FEW_SUM_PITCH + g] = acc[1], to[(r + 1) * FEW_SUM_PITCH + g + 8] = acc[3];
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = lane / 4, n = lane % 4 * 2;
+    if (r < rows) {
+      float *to = memory + ((turn * FEW_CONSUMER_WARPS + warp) * rows + r) * FEW_SUM_PITCH + n;
+      *reinterpret_cast<float2 *>(to) = first;
+      *reinterpret_cast<float2 *>(to + FEW_STAGE_ROWS) = second;
+    }
     consumers_meet();
   }
 
@@ -300,7 +337,7 @@ __device__ inline void few_norm(char *x, uint32_t pitch, const float *h, const f
   consumers_meet();
 }
 
-/* A batch row's place in an instruction's N: lanes without a row of their own repeat the last, and nobody reads what
+/* A lane's batch row: lanes without a row of their own repeat the last, and nobody reads what
  * comes of it. */
 __device__ inline uint32_t few_lane_row(uint32_t rows) { return min(threadIdx.x % WARP / 4, rows - 1); }
 

@@ -5,8 +5,7 @@
  *
  * With `partial` tg_few_out_* also leaves each tile's share of the router's scores (few_choice.cuh).
  *
- * The rows travel through the ring beside their weights; the ring's first weights are asked for before the wait, its
- * first rows behind it. tg_few_down_* chooses before its wait: the kernel before it, tg_few_expert_gate_up_*, lets it
+ * Each column of a row is wanted by one warp alone, so that a warp brings its own to shared memory. tg_few_down_* chooses before its wait: the kernel before it, tg_few_expert_gate_up_*, lets it
  * start only once the scores are there.
  *
  * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose).
@@ -16,19 +15,6 @@
 #include "few.cuh"
 #include "few_choice.cuh"
 
-/* Where the producer is: a stage of one expert's share of one tile. */
-struct FewItem {
-  uint32_t tile, expert, k;
-
-  __device__ inline void next(uint32_t experts, uint32_t inner) {
-    if ((k += FEW_K) < inner) return;
-    k = 0;
-    if (++expert < experts) return;
-    expert = 0;
-    tile += gridDim.x;
-  }
-};
-
 /* The router's side of tg_few_out_*: gate[E,H], norm_weight[H] -> partial[R, H / FEW_OUTPUTS, score_columns(E)]. */
 struct FewScores {
   float *partial;
@@ -37,6 +23,39 @@ struct FewScores {
 };
 
 constexpr uint32_t SCORE_PITCH = FEW_OUTPUTS + 1;
+
+/* A consumer warp: the sums of a run of weight rows with this lane's batch row, `from` in global memory if it is `there`.
+ * Its columns of all rows go to `x`, [bucket, pitch bytes] in shared memory, unless those of the whole run are there still
+ * (`fetch` is false). */
+template <class Math>
+__device__ inline float2 few_consume(FewRing<Math> &ring, char *x, uint32_t pitch, const typename Math::X *from, bool there,
+                                     uint32_t inner, uint32_t bucket, bool fetch) {
+  using X = typename Math::X;
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, column = warp * FEW_UNIT + lane % 4 * 8;
+  X *to = reinterpret_cast<X *>(x + lane / 4 * pitch) + column;
+  const X *mine = reinterpret_cast<const X *>(x + few_lane_row(bucket) * pitch) + column;
+  constexpr uint32_t STEP = FEW_CONSUMER_WARPS * FEW_UNIT;
+  float2 acc = make_float2(0.0f, 0.0f);
+  for (uint32_t first = 0; first < inner; first += ring.k) {
+    const uint32_t k_here = min(ring.k, inner - first);
+    if (fetch) {
+      if (lane / 4 < bucket) {
+#pragma unroll
+        for (uint32_t u = 0; u < FEW_UNITS; u++) {
+          if (warp * FEW_UNIT + u * STEP >= k_here) break;
+#pragma unroll
+          for (uint32_t i = 0; i < 8; i += 16 / sizeof(X))
+            copy16_async(to + u * STEP + i, from + (there ? first + column + u * STEP + i : 0), there);
+        }
+      }
+      copy_commit();
+      copy_wait<0>();
+      __syncwarp();
+    }
+    ring.take(acc, k_here, [&](uint32_t u) { return Math::piece(mine + u * STEP); });
+  }
+  return acc;
+}
 
 /* h[R,N]; w[N,K], of each expert `stride` elements after the one before; x[R,K], or x[R k,K] with EXPERTS;
  * bias[N] or null. */
@@ -57,7 +76,10 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
   float *tile_h = reinterpret_cast<float *>(after), *tile_gate = tile_h + bucket * SCORE_PITCH;
   const uint32_t scores_bytes = (bucket + scores.expert_count) * SCORE_PITCH * sizeof(float);
   after += EXPERTS ? sizeof(FewChoice) : scores.partial ? (scores_bytes + 15) / 16 * 16 : 0;
-  FewRing<Math> ring(after, barriers, bucket, stages);
+  /* a stage's columns of each row */
+  char *x_here = after;
+  const uint32_t x_pitch = few_pitch<X>(few_stage_k(inner));
+  FewRing<Math> ring(after + bucket * x_pitch, barriers, inner, stages);
   if (threadIdx.x == 0) ring.init();
   const bool producer = threadIdx.x >= FEW_CONSUMERS;
   const uint32_t tiles = (outputs + FEW_OUTPUTS - 1) / FEW_OUTPUTS, lane = threadIdx.x % WARP;
@@ -74,36 +96,12 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
 
   if (producer) {
     const uint64_t policy = read_once();
-    if (EXPERTS) count = step->rows, rows = min(max(count, 1u), bucket);
-    auto users = [&](const FewItem &item) {  /* a bit for each row that goes to the expert */
-      if (!EXPERTS) return (1u << rows) - 1;
-      return __ballot_sync(0xffffffffu, lane < rows && choice.index[lane % FEW_ROWS][choice.list[item.expert]] != NOT_CHOSEN);
-    };
-    auto fill_w = [&](const FewItem &item, uint32_t rows_there) {
-      const uint32_t n = item.tile * FEW_OUTPUTS + lane, k_here = min(FEW_K, inner - item.k);
-      const W *from = w + (EXPERTS ? choice.list[item.expert] * stride : 0) + (size_t)n * inner + item.k;
-      ring.fill(lane < FEW_OUTPUTS && n < outputs ? from : nullptr, k_here, rows_there * k_here * sizeof(X), policy);
-    };
-    auto fill_x = [&](const FewRing<Math> &to, const FewItem &item, uint32_t used) {
-      if (!(used >> lane & 1)) return;
-      const uint32_t row = EXPERTS ? lane * weighing.k + choice.index[lane][choice.list[item.expert]] : lane;
-      bulk_copy(to.stage_x(lane), x + (size_t)row * inner + item.k, min(FEW_K, inner - item.k) * sizeof(X), to.full + to.at);
-    };
-    /* Rows that are not there yet: how many is known with EXPERTS; without, all of the bucket's are copied, whatever
-     * those past the step's hold. */
-    if (!EXPERTS) rows = bucket;
-    FewItem item{blockIdx.x, 0, 0}, late = item;
-    FewRing<Math> late_ring = ring;
-    for (uint32_t s = 0; s < stages && item.tile < tiles; s++, item.next(experts, inner), ring.next())
-      fill_w(item, __popc(users(item)));
-    wait_for_earlier_kernels();
-    for (uint32_t s = 0; s < stages && late.tile < tiles; s++, late.next(experts, inner), late_ring.next())
-      fill_x(late_ring, late, users(late));
-    for (; item.tile < tiles; item.next(experts, inner), ring.next()) {
-      const uint32_t used = users(item);
-      fill_w(item, __popc(used));
-      fill_x(ring, item, used);
-    }
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+      for (uint32_t at = 0; at < experts; at++)
+        for (uint32_t n = tile * FEW_OUTPUTS + lane, half = 0; half < 2; half++, n += FEW_STAGE_ROWS) {
+          const W *from = w + (EXPERTS ? choice.list[at] * stride : 0) + (size_t)n * inner;
+          ring.feed(lane < FEW_STAGE_ROWS && n < outputs ? from : nullptr, inner, policy);
+        }
     return;
   }
 
@@ -127,24 +125,22 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
         tile_gate[e * SCORE_PITCH + g % FEW_OUTPUTS] = scores.gate[(size_t)e * outputs + c] * scores.norm_weight[c];
       }
     }
-    float total[4] = {};
+    float2 low = make_float2(0.0f, 0.0f), high = low;
+    const uint32_t row = lane / 4;
     for (uint32_t at = 0; at < experts; at++) {
-      float acc[4] = {};
-      for (uint32_t k = 0; k < inner; k += FEW_K, ring.next()) {
-        ring.wait_full();
-        ring.multiply(acc, min(FEW_K, inner - k), ring.stage_x(min(lane / 4, bucket - 1)));
-        ring.release();
-      }
-#pragma unroll
-      for (uint32_t c = 0; c < 2; c++) {
-        const uint32_t row = lane % 4 * 2 + c, index = EXPERTS ? choice.index[row][choice.list[at]] : 0;
-        if (index == NOT_CHOSEN) continue;  /* what is there is another row's, or nothing's */
-        const float weight = EXPERTS ? choice.weight[row][index] : 1.0f;
-        total[c] = EXPERTS ? fmaf(weight, acc[c], total[c]) : acc[c];
-        total[c + 2] = EXPERTS ? fmaf(weight, acc[c + 2], total[c + 2]) : acc[c + 2];
+      const uint32_t index = EXPERTS ? choice.index[row][choice.list[at]] : row < there ? 0 : NOT_CHOSEN;
+      const X *from = x + (size_t)(EXPERTS && index != NOT_CHOSEN ? row * weighing.k + index : row) * inner;
+      const float2 first = few_consume(ring, x_here, x_pitch, from, index != NOT_CHOSEN, inner, bucket, true);
+      const float2 second = few_consume(ring, x_here, x_pitch, from, index != NOT_CHOSEN, inner, bucket, inner > ring.k);
+      if (!EXPERTS) {
+        low = first, high = second;
+      } else if (index != NOT_CHOSEN) {
+        const float weight = choice.weight[row][index];
+        low = make_float2(fmaf(weight, first.x, low.x), fmaf(weight, first.y, low.y));
+        high = make_float2(fmaf(weight, second.x, high.x), fmaf(weight, second.y, high.y));
       }
     }
-    sums.put(total);
+    sums.put(low, high);
     if (mine) {
       v += sums.get(r, i);
       h[(size_t)r * outputs + n] = v;
@@ -167,14 +163,14 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
 }
 
 #define FEW_ADD(SUFFIX, MATH)                                                                                           \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, 3) tg_few_out_##SUFFIX(                                     \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, MATH::BLOCKS) tg_few_out_##SUFFIX(                                     \
       float *h, const MATH::X *x, const MATH::W *w, const float *bias, float *partial, const float *gate,               \
       const float *norm_weight, const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count,           \
       uint32_t bucket, uint32_t stages) {                                                                               \
     FEW_BODY(few_add<MATH, false>(h, x, w, 0, bias, nullptr, nullptr, FewScores{partial, gate, norm_weight, expert_count}, step, \
                          outputs, inner, 0, Weighing{}, bucket, stages, 0.0f);)                                         \
   }                                                                                                                     \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, 3) tg_few_down_##SUFFIX(                                    \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, MATH::BLOCKS) tg_few_down_##SUFFIX(                                    \
       float *h, const MATH::X *y, const MATH::W *w, uint64_t stride, const float *partial, const float *expert_bias,    \
       const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count, uint32_t k, uint32_t normalize,     \
       float scaling, uint32_t bucket, uint32_t stages, float eps) {                                                     \

@@ -34,17 +34,16 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
   FewSums sums{reinterpret_cast<float *>(shared), bucket};
   char *z = reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket);
   const uint32_t z_pitch = few_pitch<X>(hidden);
-  FewRing<Math> ring(z + bucket * z_pitch, barriers, 0, stages);
+  FewRing<Math> ring(z + bucket * z_pitch, barriers, hidden, stages);
   if (threadIdx.x == 0) ring.init();
   __syncthreads();
   const uint32_t tiles = hidden / FEW_OUTPUTS, lane = threadIdx.x % WARP;
   if (threadIdx.x >= FEW_CONSUMERS) {
     const uint64_t policy = read_once();
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-      for (uint32_t part = 0; part < 3; part++) {
-        const W *from = w + (size_t)(part * hidden + tile * FEW_OUTPUTS + lane) * hidden;
-        for (uint32_t k = 0; k < hidden; k += FEW_K, ring.next())
-          ring.fill(lane < FEW_OUTPUTS ? from + k : nullptr, min(FEW_K, hidden - k), 0, policy);
+      for (uint32_t half = 0; half < 6; half++) {
+        const uint32_t n = half / 2 * hidden + tile * FEW_OUTPUTS + half % 2 * FEW_STAGE_ROWS + lane;
+        ring.feed(lane < FEW_STAGE_ROWS ? w + (size_t)n * hidden : nullptr, hidden, policy);
       }
     return;
   }
@@ -77,13 +76,8 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
     float part_of[3];
 #pragma unroll
     for (uint32_t part = 0; part < 3; part++) {
-      float acc[4] = {};
-      for (uint32_t k = 0; k < hidden; k += FEW_K, ring.next()) {
-        ring.wait_full();
-        ring.multiply(acc, min(FEW_K, hidden - k), z_row + k);
-        ring.release();
-      }
-      sums.put(acc);
+      const float2 low = ring.consume(z_row, hidden), high = ring.consume(z_row, hidden);
+      sums.put(low, high);
       float v = mine ? sums.get(r, i) : 0.0f;
       if (mine && bias) v += bias[part * hidden + c];
       part_of[part] = held<X>(v);
@@ -103,7 +97,7 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
 }
 
 #define FEW_CONV(SUFFIX, MATH)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, 3) tg_few_conv_##SUFFIX(                                    \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, MATH::BLOCKS) tg_few_conv_##SUFFIX(                                    \
       MATH::X *x, MATH::X *columns, const float *h, const float *norm_weight, const MATH::W *w, const float *bias,      \
       const float *taps, const float *taps_bias, const tg_state *state, const tg_step *step, uint32_t hidden,           \
       uint32_t length, uint32_t bucket, uint32_t stages, float eps) {                                                   \

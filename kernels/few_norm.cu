@@ -14,7 +14,7 @@
 #include "few.cuh"
 #include "few_choice.cuh"
 
-constexpr uint32_t GATE_OUTPUTS = FEW_OUTPUTS / 2;
+constexpr uint32_t GATE_OUTPUTS = FEW_STAGE_ROWS;
 
 __device__ inline float silu_of(float v) { return v / (1.0f + expf(-v)); }
 
@@ -33,26 +33,13 @@ struct FewNormBlock {
                                  uint32_t stages)
       : sums{reinterpret_cast<float *>(shared), bucket}, x(reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket)),
         x_pitch(few_pitch<X>(hidden)), choice(reinterpret_cast<FewChoice *>(x + bucket * x_pitch)),
-        ring(reinterpret_cast<char *>(choice) + (choose ? sizeof(FewChoice) : 0), barriers, 0, stages) {
+        ring(reinterpret_cast<char *>(choice) + (choose ? sizeof(FewChoice) : 0), barriers, hidden, stages) {
     if (threadIdx.x == 0) ring.init();
   }
 
-  /* The producer: all weights of one tile, this lane's row at `from` or none. */
-  __device__ inline void feed(const W *from, uint32_t inner, uint64_t policy) {
-    for (uint32_t k = 0; k < inner; k += FEW_K, ring.next())
-      ring.fill(from ? from + k : nullptr, min(FEW_K, inner - k), 0, policy);
-  }
-
-  /* A consumer warp: a tile's sums, from the rows in `x`. */
-  __device__ inline void consume(uint32_t inner, uint32_t rows) {
-    const X *row = reinterpret_cast<const X *>(x + few_lane_row(rows) * x_pitch);
-    float acc[4] = {};
-    for (uint32_t k = 0; k < inner; k += FEW_K, ring.next()) {
-      ring.wait_full();
-      ring.multiply(acc, min(FEW_K, inner - k), row + k);
-      ring.release();
-    }
-    sums.put(acc);
+  /* The row of `x` that this lane multiplies. */
+  __device__ inline const X *row(uint32_t rows) const {
+    return reinterpret_cast<const X *>(x + few_lane_row(rows) * x_pitch);
   }
 };
 
@@ -73,9 +60,8 @@ __device__ inline void few_project(void *y, const float *h, const float *norm_we
   if (threadIdx.x >= FEW_CONSUMERS) {
     const uint64_t policy = read_once();
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-      const uint32_t n = tile * FEW_OUTPUTS + lane;
-      const W *from = lane < FEW_OUTPUTS && n < outputs ? w + (size_t)n * hidden : nullptr;
-      block.feed(from, hidden, policy);
+      for (uint32_t n = tile * FEW_OUTPUTS + lane, half = 0; half < 2; half++, n += FEW_STAGE_ROWS)
+        block.ring.feed(lane < FEW_STAGE_ROWS && n < outputs ? w + (size_t)n * hidden : nullptr, hidden, policy);
     }
     return;
   }
@@ -85,8 +71,10 @@ __device__ inline void few_project(void *y, const float *h, const float *norm_we
   const uint32_t *samples = table<uint32_t>(state, step->sample_table);
   few_norm<X>(block.x, block.x_pitch, h, norm_weight, scratch, rows, bucket, hidden, eps,
               [&](uint32_t r) { return sampled && count > 0 ? samples[r] : r; });
+  const X *x_row = block.row(rows);
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    block.consume(hidden, rows);
+    const float2 low = block.ring.consume(x_row, hidden), high = block.ring.consume(x_row, hidden);
+    block.sums.put(low, high);
     const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS, n = tile * FEW_OUTPUTS + i;
     if (r >= min(count, bucket) || n >= outputs) continue;
     const float v = block.sums.get(r, i);
@@ -105,7 +93,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
                                    const typename Math::W *gate, const typename Math::W *up, uint64_t stride,
                                    uint32_t *experts, float *weights, const float *partial, const float *bias,
                                    const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t expert_count,
-                                   Weighing weighing, uint32_t bucket, uint32_t stages, float eps) {
+                                   Weighing weighing, uint32_t bucket, uint32_t stages, float eps, const void *next, uint64_t next_bytes) {
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
@@ -117,6 +105,11 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   const bool producer = threadIdx.x >= FEW_CONSUMERS;
   const uint32_t lane = threadIdx.x % WARP, tiles_each = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
   uint32_t rows = 1, count = 0;
+  if (EXPERTS && producer && next_bytes > 0) {
+    constexpr uint32_t PIECE = 8192;
+    for (uint64_t at = ((uint64_t)blockIdx.x * WARP + lane) * PIECE; at < next_bytes; at += (uint64_t)gridDim.x * WARP * PIECE)
+      bulk_prefetch(static_cast<const char *>(next) + at, min((uint64_t)PIECE, next_bytes - at));
+  }
   if (!producer) {
     prefetch(norm_weight, 4 * hidden, threadIdx.x, FEW_CONSUMERS);
     wait_for_earlier_kernels();
@@ -137,9 +130,11 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
     const uint64_t policy = read_once();
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
       const uint32_t e = EXPERTS ? choice.list[tile / tiles_each] : 0;
-      const uint32_t n = (EXPERTS ? tile % tiles_each : tile) * GATE_OUTPUTS + lane % GATE_OUTPUTS;
-      const W *from = (lane < GATE_OUTPUTS ? gate : up) + e * stride + (size_t)n * hidden;
-      block.feed(lane < FEW_OUTPUTS && n < outputs ? from : nullptr, hidden, policy);
+      const uint32_t n = (EXPERTS ? tile % tiles_each : tile) * GATE_OUTPUTS + lane;
+      const size_t at = e * stride + (size_t)n * hidden;
+      const bool there = lane < GATE_OUTPUTS && n < outputs;
+      block.ring.feed(there ? gate + at : nullptr, hidden, policy);
+      block.ring.feed(there ? up + at : nullptr, hidden, policy);
     }
     return;
   }
@@ -161,8 +156,10 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   } else {
     few_norm<X>(block.x, block.x_pitch, h, norm_weight, scratch, rows, bucket, hidden, eps, [](uint32_t r) { return r; });
   }
+  const X *x_row = block.row(rows);
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    block.consume(hidden, rows);
+    const float2 of_gate = block.ring.consume(x_row, hidden), of_up = block.ring.consume(x_row, hidden);
+    block.sums.put(of_gate, of_up);
     const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
     const uint32_t n = (EXPERTS ? tile % tiles_each : tile) * GATE_OUTPUTS + i;
     if (r >= min(count, bucket) || n >= outputs) continue;
@@ -174,25 +171,25 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
 }
 
 #define FEW_NORM(SUFFIX, MATH)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, 3) tg_few_project_##SUFFIX(                                 \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, MATH::BLOCKS) tg_few_project_##SUFFIX(                                 \
       void *y, const float *h, const float *norm_weight, const MATH::W *w, const tg_state *state, const tg_step *step,  \
       uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t sampled, uint32_t store_f32, uint32_t stages,        \
       float eps) {                                                                                                      \
     FEW_BODY(few_project<MATH>(y, h, norm_weight, w, state, step, outputs, hidden, bucket, sampled, store_f32, stages, eps);) \
   }                                                                                                                     \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, 3) tg_few_gate_up_##SUFFIX(                                 \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, MATH::BLOCKS) tg_few_gate_up_##SUFFIX(                                 \
       MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up,                     \
       const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t stages, float eps) {            \
     FEW_BODY(few_gate_up<MATH, false>(y, h, norm_weight, gate, up, 0, nullptr, nullptr, nullptr, nullptr, step, outputs, hidden, \
-                             0, Weighing{}, bucket, stages, eps);)                                                      \
+                             0, Weighing{}, bucket, stages, eps, nullptr, 0);)                                                      \
   }                                                                                                                     \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, 3) tg_few_expert_gate_up_##SUFFIX(                          \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, MATH::BLOCKS) tg_few_expert_gate_up_##SUFFIX(                          \
       MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up, uint64_t stride,    \
       uint32_t *experts, float *weights, const float *partial, const float *bias, const tg_step *step,                  \
       uint32_t outputs, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,          \
-      uint32_t bucket, uint32_t stages, float eps) {                                                                    \
+      uint32_t bucket, uint32_t stages, float eps, const void *next, uint64_t next_bytes) {                                                                    \
     FEW_BODY(few_gate_up<MATH, true>(y, h, norm_weight, gate, up, stride, experts, weights, partial, bias, step, outputs, \
-                            hidden, expert_count, Weighing{k, normalize != 0, scaling}, bucket, stages, eps);)          \
+                            hidden, expert_count, Weighing{k, normalize != 0, scaling}, bucket, stages, eps, next, next_bytes);)          \
   }
 
 FEW_NORM(bf16, FewHalf<__nv_bfloat16>)
