@@ -37,6 +37,8 @@ constexpr int FEW_CONSUMER_WARPS = 8;
 constexpr int FEW_CONSUMERS = FEW_CONSUMER_WARPS * WARP;
 constexpr int FEW_THREADS = FEW_CONSUMERS + WARP;
 constexpr uint32_t FEW_UNITS = FEW_K / FEW_UNIT / FEW_CONSUMER_WARPS;  /* of a stage, for each consumer warp */
+constexpr uint32_t FEW_ROW_PARTS = 8;
+constexpr int FEW_BLOCKS = 2;  /* on an SM at once, at least */
 constexpr uint32_t FEW_MOST_STAGES = 16;
 constexpr uint32_t FEW_SUM_PITCH = FEW_OUTPUTS + 4;  /* float2 of the rows of a warp's sums lie in different banks */
 
@@ -134,7 +136,7 @@ struct FewHalf {
   using X = T;
   using W = T;
   using Piece = uint4;  /* a lane's 8 columns of a batch row */
-  static constexpr int BLOCKS = 3;  /* on an SM at once, at least */
+  static constexpr uint32_t AT_ONCE = 4;  /* units whose loads are under way together: as registers allow */
 
   static __device__ inline Piece piece(const X *x) { return *reinterpret_cast<const uint4 *>(x); }
 
@@ -154,7 +156,7 @@ struct FewSplit {
   struct Piece {
     float4 lo, hi;
   };
-  static constexpr int BLOCKS = 2;
+  static constexpr uint32_t AT_ONCE = 2;
 
   static __device__ inline Piece piece(const X *x) { return {load4(x), load4(x + 4)}; }
 
@@ -239,16 +241,27 @@ struct FewRing {
   __device__ inline void take(float2 &acc, uint32_t k_here, PieceOf piece) {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const char *w = stage() + lane / 4 * pitch + lane % 4 * 16 + warp * FEW_UNIT * sizeof(W);
-    float even[4] = {}, odd[4] = {};
     barrier_wait(full + at, parity);
+    constexpr uint32_t AT_ONCE = Math::AT_ONCE;
+    float sums[AT_ONCE][4] = {};
+    /* The loads of several units first: each by itself would be a chain of latencies. */
+#pragma unroll 1
+    for (uint32_t first = 0; first < FEW_UNITS; first += AT_ONCE) {
+      uint4 of_w[AT_ONCE];
+      Piece of_x[AT_ONCE];
 #pragma unroll
-    for (uint32_t u = 0; u < FEW_UNITS; u++) {
-      if ((warp + u * FEW_CONSUMER_WARPS) * FEW_UNIT >= k_here) break;
-      const uint4 of_w = *reinterpret_cast<const uint4 *>(w + u * FEW_CONSUMER_WARPS * FEW_UNIT * sizeof(W));
-      Math::multiply(u % 2 ? odd : even, of_w, piece(u));
+      for (uint32_t i = 0; i < AT_ONCE; i++) {
+        const uint32_t u = first + i;
+        const bool there = (warp + u * FEW_CONSUMER_WARPS) * FEW_UNIT < k_here;
+        of_w[i] = there ? *reinterpret_cast<const uint4 *>(w + u * FEW_CONSUMER_WARPS * FEW_UNIT * sizeof(W))
+                        : make_uint4(0, 0, 0, 0);
+        of_x[i] = piece(there ? u : 0);
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++) Math::multiply(sums[i], of_w[i], of_x[i]);
     }
-    acc.x += even[0] + odd[0];
-    acc.y += even[1] + odd[1];
+#pragma unroll
+    for (uint32_t i = 0; i < AT_ONCE; i++) acc.x += sums[i][0], acc.y += sums[i][1];
     __syncwarp();
     if (lane == 0) barrier_arrive(empty + at);
     next();
@@ -308,31 +321,85 @@ __device__ inline uint32_t warps_of_row(uint32_t bucket) {
   return FEW_CONSUMER_WARPS >> (bucket > 1 ? 32 - __clz(bucket - 1) : 0);
 }
 
+/* A row of h[H] as the warps of it see it: a thread has 4 columns in every 4 * (threads of the row), FEW_ROW_PARTS of
+ * them at once. */
+struct FewRow {
+  const float *h;
+  uint32_t hidden, step, at;
+  float4 v[FEW_ROW_PARTS];
+
+  __device__ inline FewRow(const float *h_, uint32_t hidden_, uint32_t bucket) : h(h_), hidden(hidden_) {
+    const uint32_t threads = warps_of_row(bucket) * WARP;
+    at = 4 * (threadIdx.x % threads), step = 4 * threads;
+    load();
+  }
+
+  __device__ inline void load() {
+#pragma unroll
+    for (uint32_t i = 0; i < FEW_ROW_PARTS; i++) {
+      const uint32_t c = at + i * step;
+      v[i] = c < hidden ? load4(h + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+  }
+
+  /* This warp's sum of squares, in every lane. The last columns stay loaded. */
+  __device__ inline float squares() {
+    float sum = 0.0f;
+    while (true) {
+#pragma unroll
+      for (uint32_t i = 0; i < FEW_ROW_PARTS; i++) sum = add_squares(sum, v[i]);
+      if (at + FEW_ROW_PARTS * step >= hidden) break;
+      at += FEW_ROW_PARTS * step;
+      load();
+    }
+#pragma unroll
+    for (int offset = WARP / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+    return sum;
+  }
+
+  /* to[H] = the row, normed, from the columns that are loaded backwards. */
+  template <typename X>
+  __device__ inline void store(X *to, float scale, const float *weight) {
+    while (true) {
+#pragma unroll
+      for (uint32_t i = 0; i < FEW_ROW_PARTS; i++) {
+        const uint32_t c = at + i * step;
+        if (c < hidden) store4(to + c, normed(v[i], scale, load4(weight + c)));
+      }
+      if (at < FEW_ROW_PARTS * step) break;
+      at -= FEW_ROW_PARTS * step;
+      load();
+    }
+  }
+
+  /* To where the columns begin that squares() would end with. */
+  __device__ inline void to_last() {
+    const uint32_t before = at;
+    while (at + FEW_ROW_PARTS * step < hidden) at += FEW_ROW_PARTS * step;
+    if (at != before) load();
+  }
+};
+
+/* All consumers: weight[H] to shared memory, which nobody writes while a step runs. */
+__device__ inline void few_norm_weight(float *to, const float *weight, uint32_t hidden) {
+  for (uint32_t c = 4 * threadIdx.x; c < hidden; c += 4 * FEW_CONSUMERS) store4(to + c, load4(weight + c));
+}
+
 /* All consumers: x[r,:] = rmsnorm(h[row_of(r),:]) at `pitch` bytes in shared memory, for r < rows of a bucket of
- * `bucket`, by which alone the sums are ordered. scratch[FEW_CONSUMER_WARPS]. x is whole when they have met. */
+ * `bucket`, by which alone the sums are ordered. scratch[FEW_CONSUMER_WARPS]; weight[H] as few_norm_weight left it. x is
+ * whole when they have met. */
 template <typename X, class RowOf>
 __device__ inline void few_norm(char *x, uint32_t pitch, const float *h, const float *weight, float *scratch, uint32_t rows,
                                 uint32_t bucket, uint32_t hidden, float eps, RowOf row_of) {
   const uint32_t warps = warps_of_row(bucket), warp = threadIdx.x / WARP, r = warp / warps;
-  const uint32_t thread = threadIdx.x % (warps * WARP), step = 4 * warps * WARP;
-  const float *from = h + (size_t)(r < rows ? row_of(r) : 0) * hidden;
-  float squares = 0.0f;
-  if (r < rows) {
-#pragma unroll 8
-    for (uint32_t c = 4 * thread; c < hidden; c += step) squares = add_squares(squares, load4(from + c));
-  }
-#pragma unroll
-  for (int offset = WARP / 2; offset > 0; offset /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, offset);
-  if (threadIdx.x % WARP == 0) scratch[warp] = squares;
+  FewRow row(h + (size_t)(r < rows ? row_of(r) : 0) * hidden, hidden, bucket);
+  const float mine = row.squares();
+  if (threadIdx.x % WARP == 0) scratch[warp] = mine;
   consumers_meet();
   if (r < rows) {
-    squares = 0.0f;
+    float squares = 0.0f;
     for (uint32_t w = 0; w < warps; w++) squares += scratch[r * warps + w];
-    const float scale = 1.0f / sqrtf(squares / hidden + eps);
-    X *to = reinterpret_cast<X *>(x + r * pitch);
-#pragma unroll 4
-    for (uint32_t c = 4 * thread; c < hidden; c += step)
-      store4(to + c, normed(load4(from + c), scale, load4(weight + c)));
+    row.store(reinterpret_cast<X *>(x + r * pitch), 1.0f / sqrtf(squares / hidden + eps), weight);
   }
   consumers_meet();
 }

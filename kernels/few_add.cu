@@ -105,11 +105,13 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
     return;
   }
 
-  if (!EXPERTS && scores.partial) {
-    prefetch(scores.norm_weight + blockIdx.x * FEW_OUTPUTS, 4 * FEW_OUTPUTS, threadIdx.x, FEW_CONSUMERS);
-    for (uint32_t e = threadIdx.x; e < scores.expert_count; e += FEW_CONSUMERS)
-      prefetch_line(scores.gate + (size_t)e * outputs + blockIdx.x * FEW_OUTPUTS);
-  }
+  auto weigh_gate = [&](uint32_t tile) {
+    for (uint32_t g = threadIdx.x; g < scores.expert_count * FEW_OUTPUTS; g += FEW_CONSUMERS) {
+      const uint32_t e = g / FEW_OUTPUTS, c = tile * FEW_OUTPUTS + g % FEW_OUTPUTS;
+      tile_gate[e * SCORE_PITCH + g % FEW_OUTPUTS] = scores.gate[(size_t)e * outputs + c] * scores.norm_weight[c];
+    }
+  };
+  if (!EXPERTS && scores.partial && blockIdx.x < tiles) weigh_gate(blockIdx.x);
   wait_for_earlier_kernels();
   if (!EXPERTS) count = step->rows;
   const uint32_t there = min(count, bucket);
@@ -119,12 +121,6 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
     /* asked for before it is needed */
     float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
     if (mine && bias) v += bias[n];
-    if (!EXPERTS && scores.partial) {
-      for (uint32_t g = threadIdx.x; g < scores.expert_count * FEW_OUTPUTS; g += FEW_CONSUMERS) {
-        const uint32_t e = g / FEW_OUTPUTS, c = tile * FEW_OUTPUTS + g % FEW_OUTPUTS;
-        tile_gate[e * SCORE_PITCH + g % FEW_OUTPUTS] = scores.gate[(size_t)e * outputs + c] * scores.norm_weight[c];
-      }
-    }
     float2 low = make_float2(0.0f, 0.0f), high = low;
     const uint32_t row = lane / 4;
     for (uint32_t at = 0; at < experts; at++) {
@@ -159,18 +155,19 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
       scores.partial[((size_t)row * tiles + tile) * columns + e] = sum;
     }
     consumers_meet();
+    if (tile + gridDim.x < tiles) weigh_gate(tile + gridDim.x);
   }
 }
 
 #define FEW_ADD(SUFFIX, MATH)                                                                                           \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, MATH::BLOCKS) tg_few_out_##SUFFIX(                                     \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_out_##SUFFIX(                                     \
       float *h, const MATH::X *x, const MATH::W *w, const float *bias, float *partial, const float *gate,               \
       const float *norm_weight, const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count,           \
       uint32_t bucket, uint32_t stages) {                                                                               \
     FEW_BODY(few_add<MATH, false>(h, x, w, 0, bias, nullptr, nullptr, FewScores{partial, gate, norm_weight, expert_count}, step, \
                          outputs, inner, 0, Weighing{}, bucket, stages, 0.0f);)                                         \
   }                                                                                                                     \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, MATH::BLOCKS) tg_few_down_##SUFFIX(                                    \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_down_##SUFFIX(                                    \
       float *h, const MATH::X *y, const MATH::W *w, uint64_t stride, const float *partial, const float *expert_bias,    \
       const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count, uint32_t k, uint32_t normalize,     \
       float scaling, uint32_t bucket, uint32_t stages, float eps) {                                                     \

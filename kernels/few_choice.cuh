@@ -51,10 +51,16 @@ __device__ inline void few_choose(FewChoice &choice, FewChoiceScratch &scratch, 
     /* from L2: a block may read this before the kernel that wrote it is this one's predecessor's predecessor */
     const float4 *from = reinterpret_cast<const float4 *>(partial) + (size_t)r * tiles * quads + lane % quads;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 8
-    for (uint32_t tile = warp % warps * at_once + lane / quads; tile < tiles; tile += warps * at_once) {
-      const float4 v = __ldcg(from + tile * quads);
-      sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
+    constexpr uint32_t AT_ONCE = 8;
+    const uint32_t step = warps * at_once;
+    for (uint32_t tile = warp % warps * at_once + lane / quads; tile < tiles; tile += AT_ONCE * step) {
+      float4 v[AT_ONCE];
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++)
+        v[i] = tile + i * step < tiles ? __ldcg(from + (tile + i * step) * quads) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++)
+        sum = make_float4(sum.x + v[i].x, sum.y + v[i].y, sum.z + v[i].z, sum.w + v[i].w);
     }
     store4(scratch.sums[warp] + lane * 4, sum);
   }

@@ -32,7 +32,8 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
   __shared__ float scratch[FEW_CONSUMER_WARPS];
   let_next_kernel_start();
   FewSums sums{reinterpret_cast<float *>(shared), bucket};
-  char *z = reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket);
+  float *norm = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket));
+  char *z = reinterpret_cast<char *>(norm + hidden);
   const uint32_t z_pitch = few_pitch<X>(hidden);
   FewRing<Math> ring(z + bucket * z_pitch, barriers, hidden, stages);
   if (threadIdx.x == 0) ring.init();
@@ -47,7 +48,7 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
       }
     return;
   }
-  prefetch(norm_weight, 4 * hidden, threadIdx.x, FEW_CONSUMERS);
+  few_norm_weight(norm, norm_weight, hidden);
   const uint32_t count = min(step->rows, bucket), rows = max(count, 1u);
   const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS;
   const bool mine = r < count;
@@ -68,7 +69,7 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
   const bool busy = mine && blockIdx.x < tiles;
   float sum = busy ? past(blockIdx.x * FEW_OUTPUTS + i) : 0.0f;
   wait_for_earlier_kernels();
-  few_norm<X>(z, z_pitch, h, norm_weight, scratch, rows, bucket, hidden, eps, [](uint32_t row) { return row; });
+  few_norm<X>(z, z_pitch, h, norm, scratch, rows, bucket, hidden, eps, [](uint32_t row) { return row; });
   const X *z_row = reinterpret_cast<const X *>(z + few_lane_row(rows) * z_pitch);
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const uint32_t c = tile * FEW_OUTPUTS + i;
@@ -97,7 +98,7 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
 }
 
 #define FEW_CONV(SUFFIX, MATH)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, MATH::BLOCKS) tg_few_conv_##SUFFIX(                                    \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_conv_##SUFFIX(                                    \
       MATH::X *x, MATH::X *columns, const float *h, const float *norm_weight, const MATH::W *w, const float *bias,      \
       const float *taps, const float *taps_bias, const tg_state *state, const tg_step *step, uint32_t hidden,           \
       uint32_t length, uint32_t bucket, uint32_t stages, float eps) {                                                   \

@@ -18,12 +18,13 @@ constexpr uint32_t GATE_OUTPUTS = FEW_STAGE_ROWS;
 
 __device__ inline float silu_of(float v) { return v / (1.0f + expf(-v)); }
 
-/* Shared memory, in this order: sums, normed rows, choice, ring. */
+/* Shared memory, in this order: sums, the norm's weight, normed rows, choice, ring. */
 template <class Math>
 struct FewNormBlock {
   using X = typename Math::X;
   using W = typename Math::W;
   FewSums sums;
+  float *norm;
   char *x;
   uint32_t x_pitch;
   FewChoice *choice;
@@ -31,7 +32,9 @@ struct FewNormBlock {
 
   __device__ inline FewNormBlock(uint4 *shared, uint64_t *barriers, uint32_t bucket, uint32_t hidden, bool choose,
                                  uint32_t stages)
-      : sums{reinterpret_cast<float *>(shared), bucket}, x(reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket)),
+      : sums{reinterpret_cast<float *>(shared), bucket},
+        norm(reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket))),
+        x(reinterpret_cast<char *>(norm + hidden)),
         x_pitch(few_pitch<X>(hidden)), choice(reinterpret_cast<FewChoice *>(x + bucket * x_pitch)),
         ring(reinterpret_cast<char *>(choice) + (choose ? sizeof(FewChoice) : 0), barriers, hidden, stages) {
     if (threadIdx.x == 0) ring.init();
@@ -65,11 +68,11 @@ __device__ inline void few_project(void *y, const float *h, const float *norm_we
     }
     return;
   }
-  prefetch(norm_weight, 4 * hidden, threadIdx.x, FEW_CONSUMERS);
+  few_norm_weight(block.norm, norm_weight, hidden);
   wait_for_earlier_kernels();
   const uint32_t count = sampled ? step->sample_rows : step->rows, rows = min(max(count, 1u), bucket);
   const uint32_t *samples = table<uint32_t>(state, step->sample_table);
-  few_norm<X>(block.x, block.x_pitch, h, norm_weight, scratch, rows, bucket, hidden, eps,
+  few_norm<X>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps,
               [&](uint32_t r) { return sampled && count > 0 ? samples[r] : r; });
   const X *x_row = block.row(rows);
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -111,7 +114,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
       bulk_prefetch(static_cast<const char *>(next) + at, min((uint64_t)PIECE, next_bytes - at));
   }
   if (!producer) {
-    prefetch(norm_weight, 4 * hidden, threadIdx.x, FEW_CONSUMERS);
+    few_norm_weight(block.norm, norm_weight, hidden);
     wait_for_earlier_kernels();
     /* down may choose too from here on: the scores are there */
     if (EXPERTS) let_next_kernel_start();
@@ -139,12 +142,11 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
     return;
   }
   if (EXPERTS) {
-    const uint32_t warps = warps_of_row(bucket), r = threadIdx.x / WARP / warps, thread = threadIdx.x % (warps * WARP);
+    const uint32_t r = threadIdx.x / WARP / warps_of_row(bucket);
     if (r < rows) {
-      X *to = reinterpret_cast<X *>(block.x + r * block.x_pitch);
-#pragma unroll 4
-      for (uint32_t c = 4 * thread; c < hidden; c += 4 * warps * WARP)
-        store4(to + c, normed(load4(h + (size_t)r * hidden + c), choice.scale[r], load4(norm_weight + c)));
+      FewRow row(h + (size_t)r * hidden, hidden, bucket);
+      row.to_last();
+      row.store(reinterpret_cast<X *>(block.x + r * block.x_pitch), choice.scale[r], block.norm);
     }
     if (blockIdx.x == 0) {
       for (uint32_t i = threadIdx.x; i < rows * expert_count; i += FEW_CONSUMERS) {
@@ -154,7 +156,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
     }
     consumers_meet();
   } else {
-    few_norm<X>(block.x, block.x_pitch, h, norm_weight, scratch, rows, bucket, hidden, eps, [](uint32_t r) { return r; });
+    few_norm<X>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps, [](uint32_t r) { return r; });
   }
   const X *x_row = block.row(rows);
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -171,19 +173,19 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
 }
 
 #define FEW_NORM(SUFFIX, MATH)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, MATH::BLOCKS) tg_few_project_##SUFFIX(                                 \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_project_##SUFFIX(                                 \
       void *y, const float *h, const float *norm_weight, const MATH::W *w, const tg_state *state, const tg_step *step,  \
       uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t sampled, uint32_t store_f32, uint32_t stages,        \
       float eps) {                                                                                                      \
     FEW_BODY(few_project<MATH>(y, h, norm_weight, w, state, step, outputs, hidden, bucket, sampled, store_f32, stages, eps);) \
   }                                                                                                                     \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, MATH::BLOCKS) tg_few_gate_up_##SUFFIX(                                 \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_gate_up_##SUFFIX(                                 \
       MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up,                     \
       const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t stages, float eps) {            \
     FEW_BODY(few_gate_up<MATH, false>(y, h, norm_weight, gate, up, 0, nullptr, nullptr, nullptr, nullptr, step, outputs, hidden, \
                              0, Weighing{}, bucket, stages, eps, nullptr, 0);)                                                      \
   }                                                                                                                     \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, MATH::BLOCKS) tg_few_expert_gate_up_##SUFFIX(                          \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_expert_gate_up_##SUFFIX(                          \
       MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up, uint64_t stride,    \
       uint32_t *experts, float *weights, const float *partial, const float *bias, const tg_step *step,                  \
       uint32_t outputs, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,          \
