@@ -15,6 +15,11 @@
  * A tile is FEW_OUTPUTS outputs: two runs of FEW_STAGE_ROWS weight rows, which need not be neighbours. Blocks take tiles
  * in a grid-stride loop, as many blocks as the launcher says. Needs sm_90.
  *
+ * A block runs most of its code once, and code that is run once costs more time than what it computes: so loops are
+ * not unrolled here unless loads would wait for each other.
+ *
+ * Before its wait a kernel also reads the step's descriptor: the dispatcher wrote it before the step began.
+ *
  * N may be anything, K is a multiple of 32. Every array starts on 16 bytes.
  */
 #ifndef TAILGRAPH_FEW_CUH
@@ -226,6 +231,7 @@ struct FewRing {
   __device__ inline void feed(const W *from, uint32_t inner, uint64_t policy) {
     const uint32_t lane = threadIdx.x % WARP;
     const uint32_t rows = __popc(__ballot_sync(0xffffffffu, from != nullptr));
+#pragma unroll 1
     for (uint32_t first = 0; first < inner; first += k, next()) {
       const uint32_t bytes = min(k, inner - first) * sizeof(W);
       barrier_wait(empty + at, parity ^ 1);
@@ -272,6 +278,7 @@ struct FewRing {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float2 acc = make_float2(0.0f, 0.0f);
     x += warp * FEW_UNIT + lane % 4 * 8;
+#pragma unroll 1
     for (uint32_t first = 0; first < inner; first += k)
       take(acc, min(k, inner - first),
            [&](uint32_t u) { return Math::piece(x + first + u * FEW_CONSUMER_WARPS * FEW_UNIT); });
@@ -292,16 +299,13 @@ struct FewSums {
     return 2 * FEW_CONSUMER_WARPS * rows * FEW_SUM_PITCH * sizeof(float);
   }
 
-  /* All consumers: the sums of a tile's two runs of weight rows. Returns when all are there. */
-  __device__ inline void put(float2 first, float2 second) {
-    turn ^= 1;
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = lane / 4, n = lane % 4 * 2;
-    if (r < rows) {
-      float *to = memory + ((turn * FEW_CONSUMER_WARPS + warp) * rows + r) * FEW_SUM_PITCH + n;
-      *reinterpret_cast<float2 *>(to) = first;
-      *reinterpret_cast<float2 *>(to + FEW_STAGE_ROWS) = second;
-    }
-    consumers_meet();
+  /* All consumers: the sums of one of a tile's two runs of weight rows. After the second all are there. */
+  __device__ inline void put(uint32_t half, float2 v) {
+    if (half == 0) turn ^= 1;
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = lane / 4, n = half * FEW_STAGE_ROWS + lane % 4 * 2;
+    if (r < rows)
+      *reinterpret_cast<float2 *>(memory + ((turn * FEW_CONSUMER_WARPS + warp) * rows + r) * FEW_SUM_PITCH + n) = v;
+    if (half == 1) consumers_meet();
   }
 
   /* The product of weight row n of the tile and batch row r. */
@@ -316,40 +320,46 @@ struct FewSums {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Consumer warps that share one of `bucket` rows. */
+/* Consumer warps that share one of `bucket` rows: a power of two. */
 __device__ inline uint32_t warps_of_row(uint32_t bucket) {
   return FEW_CONSUMER_WARPS >> (bucket > 1 ? 32 - __clz(bucket - 1) : 0);
 }
 
 /* A row of h[H] as the warps of it see it: a thread has 4 columns in every 4 * (threads of the row), FEW_ROW_PARTS of
- * them at once. */
+ * them loaded at once: all there are, up to 4 rows of H = 2048. */
 struct FewRow {
   const float *h;
-  uint32_t hidden, step, at;
+  uint32_t hidden, step, base, thread;
   float4 v[FEW_ROW_PARTS];
 
-  __device__ inline FewRow(const float *h_, uint32_t hidden_, uint32_t bucket) : h(h_), hidden(hidden_) {
+  /* Loaded: the first columns, or the last. */
+  __device__ inline FewRow(const float *h_, uint32_t hidden_, uint32_t bucket, bool last) : h(h_), hidden(hidden_) {
     const uint32_t threads = warps_of_row(bucket) * WARP;
-    at = 4 * (threadIdx.x % threads), step = 4 * threads;
+    thread = 4 * (threadIdx.x & (threads - 1)), step = 4 * threads;
+    base = last ? (hidden - 1) & ~(FEW_ROW_PARTS * step - 1) : 0;
     load();
   }
 
   __device__ inline void load() {
 #pragma unroll
     for (uint32_t i = 0; i < FEW_ROW_PARTS; i++) {
-      const uint32_t c = at + i * step;
+      if (base + i * step >= hidden) break;
+      const uint32_t c = base + i * step + thread;
       v[i] = c < hidden ? load4(h + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
   }
 
-  /* This warp's sum of squares, in every lane. The last columns stay loaded. */
+  /* This warp's sum of squares, in every lane, from the first columns on; the last stay loaded. */
   __device__ inline float squares() {
     float sum = 0.0f;
     while (true) {
 #pragma unroll
-      for (uint32_t i = 0; i < FEW_ROW_PARTS; i++) sum = add_squares(sum, v[i]);
-      if (at + FEW_ROW_PARTS * step >= hidden) break;
-      at += FEW_ROW_PARTS * step;
+      for (uint32_t i = 0; i < FEW_ROW_PARTS; i++) {
+        if (base + i * step >= hidden) break;
+        sum = add_squares(sum, v[i]);
+      }
+      if (base + FEW_ROW_PARTS * step >= hidden) break;
+      base += FEW_ROW_PARTS * step;
       load();
     }
 #pragma unroll
@@ -357,26 +367,20 @@ struct FewRow {
     return sum;
   }
 
-  /* to[H] = the row, normed, from the columns that are loaded backwards. */
+  /* to[H] = the row, normed, from the last columns back. */
   template <typename X>
   __device__ inline void store(X *to, float scale, const float *weight) {
     while (true) {
 #pragma unroll
       for (uint32_t i = 0; i < FEW_ROW_PARTS; i++) {
-        const uint32_t c = at + i * step;
+        if (base + i * step >= hidden) break;
+        const uint32_t c = base + i * step + thread;
         if (c < hidden) store4(to + c, normed(v[i], scale, load4(weight + c)));
       }
-      if (at < FEW_ROW_PARTS * step) break;
-      at -= FEW_ROW_PARTS * step;
+      if (base == 0) break;
+      base -= FEW_ROW_PARTS * step;
       load();
     }
-  }
-
-  /* To where the columns begin that squares() would end with. */
-  __device__ inline void to_last() {
-    const uint32_t before = at;
-    while (at + FEW_ROW_PARTS * step < hidden) at += FEW_ROW_PARTS * step;
-    if (at != before) load();
   }
 };
 
@@ -392,7 +396,7 @@ template <typename X, class RowOf>
 __device__ inline void few_norm(char *x, uint32_t pitch, const float *h, const float *weight, float *scratch, uint32_t rows,
                                 uint32_t bucket, uint32_t hidden, float eps, RowOf row_of) {
   const uint32_t warps = warps_of_row(bucket), warp = threadIdx.x / WARP, r = warp / warps;
-  FewRow row(h + (size_t)(r < rows ? row_of(r) : 0) * hidden, hidden, bucket);
+  FewRow row(h + (size_t)(r < rows ? row_of(r) : 0) * hidden, hidden, bucket, false);
   const float mine = row.squares();
   if (threadIdx.x % WARP == 0) scratch[warp] = mine;
   consumers_meet();

@@ -2,8 +2,8 @@
  *
  * The product before the router's norm (few_add.cu) leaves, for each of its tiles of FEW_OUTPUTS channels, what they add
  * to every expert's score and to the row's sum of squares: scores are linear in h but for the row's one scale. So no
- * kernel stands between: the blocks of gate/up and of down add up partial[R, H / FEW_OUTPUTS, score_columns(E)], in an
- * order that the bucket alone fixes, and choose (experts.cuh).
+ * kernel stands between: the blocks of gate/up and of down add the parts up, in an order that the bucket alone fixes, and
+ * choose as experts.cuh does. A lane has an expert: few-row kernels take at most FEW_EXPERTS.
  */
 #ifndef TAILGRAPH_FEW_CHOICE_CUH
 #define TAILGRAPH_FEW_CHOICE_CUH
@@ -11,91 +11,102 @@
 #include "experts.cuh"
 #include "few.cuh"
 
-constexpr uint32_t NOT_CHOSEN = 0xff;
+constexpr uint32_t FEW_EXPERTS = WARP;
 
-/* Of one (row, tile): the experts' parts, then the squares, up to a multiple of 4. At most MAX_EXPERTS, so that a warp
- * reads one in one go: few-row kernels take fewer than MAX_EXPERTS experts. */
-__host__ __device__ constexpr uint32_t score_columns(uint32_t experts) { return (experts + 4) / 4 * 4; }
+/* Parts of scores, [bucket, H / FEW_OUTPUTS, FEW_EXPERTS], and behind them of squares, [bucket, H / FEW_OUTPUTS]. */
+struct FewParts {
+  float *scores, *squares;
+  uint32_t tiles;
+
+  __device__ inline FewParts(float *parts, uint32_t bucket, uint32_t hidden)
+      : scores(parts), squares(parts + (size_t)bucket * (hidden / FEW_OUTPUTS) * FEW_EXPERTS), tiles(hidden / FEW_OUTPUTS) {}
+};
 
 struct alignas(16) FewChoice {
-  float weight[FEW_ROWS][MAX_TOP_K];
-  float scale[FEW_ROWS];                   /* of the norm */
-  uint8_t index[FEW_ROWS][MAX_EXPERTS];    /* which of the row's experts that is, or NOT_CHOSEN */
-  uint8_t list[MAX_EXPERTS];               /* experts that any row has, ascending */
-  uint32_t count;
+  float weight[FEW_ROWS][MAX_TOP_K];  /* of a row's experts, ascending */
+  float scale[FEW_ROWS];              /* of its norm */
+  uint32_t chosen[FEW_ROWS];          /* a bit for each of its experts */
+  float scores[FEW_CONSUMER_WARPS][FEW_EXPERTS], squares[FEW_CONSUMER_WARPS];  /* of each warp's tiles */
+
+  /* Experts that any of the rows has. */
+  __device__ inline uint32_t any(uint32_t rows) const {
+    uint32_t those = 0;
+#pragma unroll 1
+    for (uint32_t r = 0; r < rows; r++) those |= chosen[r];
+    return those;
+  }
+  __device__ inline bool has(uint32_t r, uint32_t e) const { return chosen[r] >> e & 1; }
+  /* Which of the row's experts that is. */
+  __device__ inline uint32_t index(uint32_t r, uint32_t e) const { return __popc(chosen[r] & ((1u << e) - 1)); }
 };
 
-struct FewChoiceScratch {
-  float sums[FEW_CONSUMER_WARPS][MAX_EXPERTS];
-  float scores[FEW_ROWS][MAX_EXPERTS];
-  uint32_t keys[FEW_ROWS][MAX_EXPERTS];
-};
+static_assert(sizeof(FewChoice) == 1376, "the launcher leaves room for it");
 
-/* What lay in the ring's memory until now is overwritten by copies that go another way than stores do. */
-__device__ inline void scratch_becomes_ring() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
+__device__ inline uint32_t lowest(uint32_t bits) { return __ffs(bits) - 1; }
 
-/* All consumers; `scratch` may lie where the ring will; `choice` is whole at the block's next barrier. `rows` of a bucket of `bucket`. */
-__device__ inline void few_choose(FewChoice &choice, FewChoiceScratch &scratch, const float *partial, const float *bias,
-                                  uint32_t rows, uint32_t bucket, uint32_t hidden, uint32_t expert_count, Weighing weighing,
-                                  float eps) {
+/* All consumers; `choice` is whole at the block's next barrier. `rows` of a bucket of `bucket`. */
+__device__ inline void few_choose(FewChoice &choice, FewParts parts, const float *bias, uint32_t rows, uint32_t bucket,
+                                  uint32_t hidden, uint32_t expert_count, Weighing weighing, float eps) {
+  constexpr uint32_t AT_ONCE = 8, TILES = 4;  /* a warp's load is of 4 tiles: a lane has 4 experts of one */
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t warps = warps_of_row(bucket), r = warp / warps, tiles = hidden / FEW_OUTPUTS;
-  const uint32_t columns = score_columns(expert_count), quads = columns / 4, at_once = WARP / quads;
-  for (uint32_t i = threadIdx.x; i < FEW_ROWS * MAX_EXPERTS / 4; i += FEW_CONSUMERS)
-    reinterpret_cast<uint32_t *>(choice.index)[i] = 0xffffffffu;
-  if (r < rows && lane / quads < at_once) {
-    /* from L2: a block may read this before the kernel that wrote it is this one's predecessor's predecessor */
-    const float4 *from = reinterpret_cast<const float4 *>(partial) + (size_t)r * tiles * quads + lane % quads;
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    constexpr uint32_t AT_ONCE = 8;
-    const uint32_t step = warps * at_once;
-    for (uint32_t tile = warp % warps * at_once + lane / quads; tile < tiles; tile += AT_ONCE * step) {
+  const uint32_t warps = warps_of_row(bucket), r = warp / warps, part = warp % warps, step = warps * TILES;
+  const float of_bias = bias && lane < expert_count ? bias[lane] : 0.0f;
+  float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  float squares = 0.0f;
+  if (r < rows) {
+    /* past the first-level cache: what wrote this may be two kernels back, with one of them still running */
+    const float4 *from = reinterpret_cast<const float4 *>(parts.scores + (size_t)r * parts.tiles * FEW_EXPERTS) + lane;
+#pragma unroll 1
+    for (uint32_t first = part * TILES; first < parts.tiles; first += AT_ONCE * step) {
       float4 v[AT_ONCE];
 #pragma unroll
-      for (uint32_t i = 0; i < AT_ONCE; i++)
-        v[i] = tile + i * step < tiles ? __ldcg(from + (tile + i * step) * quads) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      for (uint32_t i = 0; i < AT_ONCE; i++) {
+        const uint32_t tile = first + i * step;
+        v[i] = tile + lane / 8 < parts.tiles ? __ldcg(from + tile * (FEW_EXPERTS / 4)) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      }
 #pragma unroll
       for (uint32_t i = 0; i < AT_ONCE; i++)
         sum = make_float4(sum.x + v[i].x, sum.y + v[i].y, sum.z + v[i].z, sum.w + v[i].w);
     }
-    store4(scratch.sums[warp] + lane * 4, sum);
+#pragma unroll 4
+    for (uint32_t tile = part * WARP + lane; tile < parts.tiles; tile += warps * WARP)
+      squares += __ldcg(parts.squares + (size_t)r * parts.tiles + tile);
   }
-  consumers_meet();
-  auto total = [&](uint32_t row, uint32_t column) {
-    float sum = 0.0f;
-    for (uint32_t w = row * warps; w < (row + 1) * warps; w++)
-      for (uint32_t part = 0; part < at_once; part++) sum += scratch.sums[w][part * columns + column];
-    return sum;
-  };
-  for (uint32_t i = threadIdx.x; i < rows * expert_count; i += FEW_CONSUMERS) {
-    const uint32_t row = i / expert_count, e = i % expert_count;
-    const float scale = 1.0f / sqrtf(total(row, expert_count) / hidden + eps);
-    if (e == 0) choice.scale[row] = scale;
-    scratch.scores[row][e] = 1.0f / (1.0f + expf(-(scale * total(row, e))));
+#pragma unroll
+  for (int offset = WARP / 2; offset > 0; offset /= 2) {
+    squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+    if (offset < 8) continue;  /* lanes 0 .. 7 are a tile's */
+    sum.x += __shfl_xor_sync(0xffffffffu, sum.x, offset);
+    sum.y += __shfl_xor_sync(0xffffffffu, sum.y, offset);
+    sum.z += __shfl_xor_sync(0xffffffffu, sum.z, offset);
+    sum.w += __shfl_xor_sync(0xffffffffu, sum.w, offset);
   }
+  if (lane < 8) store4(choice.scores[warp] + 4 * lane, sum);
+  if (lane == 0) choice.squares[warp] = squares;
   consumers_meet();
-  if (warp < rows)
-    choose_experts(scratch.scores[warp], bias, expert_count, weighing, scratch.keys[warp], lane,
-                   [&](uint32_t index, uint32_t expert, float weight) {
-                     choice.index[warp][expert] = index;
-                     choice.weight[warp][index] = weight;
-                   });
-  scratch_becomes_ring();
-  consumers_meet();
-  if (warp > 0) return;
-  uint32_t before = 0;
-  for (uint32_t first = 0; first < expert_count; first += WARP) {
-    bool any = false;
-    for (uint32_t row = 0; row < rows; row++) any |= choice.index[row][first + lane] != NOT_CHOSEN;
-    const uint32_t those = __ballot_sync(0xffffffffu, any);
-    if (any) choice.list[before + __popc(those & ((1u << lane) - 1))] = first + lane;
-    before += __popc(those);
+  if (warp >= rows) return;
+
+  /* a warp a row, a lane an expert */
+  float score = 0.0f;
+  squares = 0.0f;
+  for (uint32_t w = warp * warps; w < (warp + 1) * warps; w++) score += choice.scores[w][lane], squares += choice.squares[w];
+  const float scale = 1.0f / sqrtf(squares / hidden + eps);
+  score = 1.0f / (1.0f + expf(-(scale * score)));
+  const uint32_t key = sortable(score + of_bias);
+  bool left = lane < expert_count;
+#pragma unroll 1
+  for (uint32_t i = 0; i < weighing.k; i++) {  /* the best that is left, of several the lowest */
+    const uint32_t best = __reduce_max_sync(0xffffffffu, left ? key : 0);
+    if (lane == lowest(__ballot_sync(0xffffffffu, left && key == best))) left = false;
   }
-  if (lane == 0) choice.count = before;
+  const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && !left);
+  float total = 0.0f;
+#pragma unroll 1
+  for (uint32_t those = chosen; those; those &= those - 1) total += __shfl_sync(0xffffffffu, score, lowest(those));
+  if (chosen >> lane & 1)
+    choice.weight[warp][__popc(chosen & ((1u << lane) - 1))] =
+        (weighing.normalize ? score / (total + 1e-6f) : score) * weighing.scaling;
+  if (lane == 0) choice.chosen[warp] = chosen, choice.scale[warp] = scale;
 }
 
 #endif

@@ -13,8 +13,6 @@
  */
 #include "few.cuh"
 
-constexpr uint32_t MOST_TAPS = 8;
-
 /* A sum as the operand type holds it. */
 template <typename T>
 __device__ inline float held(float v) { return float(T(v)); }
@@ -42,6 +40,7 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
   if (threadIdx.x >= FEW_CONSUMERS) {
     const uint64_t policy = read_once();
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+#pragma unroll 1
       for (uint32_t half = 0; half < 6; half++) {
         const uint32_t n = half / 2 * hidden + tile * FEW_OUTPUTS + half % 2 * FEW_STAGE_ROWS + lane;
         ring.feed(lane < FEW_STAGE_ROWS ? w + (size_t)n * hidden : nullptr, hidden, policy);
@@ -58,9 +57,8 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
    * before it, so they may be read before the wait. */
   auto past = [&](uint32_t c) {
     float sum = 0.0f;
-#pragma unroll
-    for (uint32_t j = 0; j + 1 < MOST_TAPS; j++) {
-      if (j + 1 >= length) break;
+#pragma unroll 2
+    for (uint32_t j = 0; j + 1 < length; j++) {
       const float u = length - 1 - j <= row.position ? float(state_of_row[(size_t)j * hidden + c]) : 0.0f;
       sum = fmaf(taps[(size_t)c * length + j], u, sum);
     }
@@ -74,21 +72,22 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const uint32_t c = tile * FEW_OUTPUTS + i;
     if (mine && tile != blockIdx.x) sum = past(c);
-    float part_of[3];
-#pragma unroll
-    for (uint32_t part = 0; part < 3; part++) {
-      const float2 low = ring.consume(z_row, hidden), high = ring.consume(z_row, hidden);
-      sums.put(low, high);
-      float v = mine ? sums.get(r, i) : 0.0f;
-      if (mine && bias) v += bias[part * hidden + c];
-      part_of[part] = held<X>(v);
+    float of_b = 0.0f, of_c = 0.0f, of_x = 0.0f;
+#pragma unroll 1
+    for (uint32_t half = 0; half < 6; half++) {
+      sums.put(half % 2, ring.consume(z_row, hidden));
+      if (half % 2 == 0 || !mine) continue;
+      float v = sums.get(r, i);
+      if (bias) v += bias[half / 2 * hidden + c];
+      of_b = of_c, of_c = of_x, of_x = held<X>(v);
     }
     if (!mine) continue;
-    const float now = held<X>(part_of[0] * part_of[2]);
+    const float now = held<X>(of_b * of_x);
     sum = fmaf(taps[(size_t)c * length + length - 1], now, sum);
     if (taps_bias) sum += taps_bias[c];
-    x[(size_t)r * hidden + c] = X(part_of[1] * sum);
+    x[(size_t)r * hidden + c] = X(of_c * sum);
     /* the state moves on by one column; before position 0 there was nothing */
+#pragma unroll 1
     for (uint32_t j = 1; j < length; j++) {
       X moved = X(now);
       if (j + 1 < length) moved = length - 1 - j <= row.position ? state_of_row[(size_t)j * hidden + c] : X(0.0f);

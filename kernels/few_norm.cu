@@ -40,6 +40,12 @@ struct FewNormBlock {
     if (threadIdx.x == 0) ring.init();
   }
 
+  /* All consumers: a tile's sums. */
+  __device__ inline void consume(const X *row, uint32_t inner) {
+#pragma unroll 1
+    for (uint32_t half = 0; half < 2; half++) sums.put(half, ring.consume(row, inner));
+  }
+
   /* The row of `x` that this lane multiplies. */
   __device__ inline const X *row(uint32_t rows) const {
     return reinterpret_cast<const X *>(x + few_lane_row(rows) * x_pitch);
@@ -63,21 +69,21 @@ __device__ inline void few_project(void *y, const float *h, const float *norm_we
   if (threadIdx.x >= FEW_CONSUMERS) {
     const uint64_t policy = read_once();
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+#pragma unroll 1
       for (uint32_t n = tile * FEW_OUTPUTS + lane, half = 0; half < 2; half++, n += FEW_STAGE_ROWS)
         block.ring.feed(lane < FEW_STAGE_ROWS && n < outputs ? w + (size_t)n * hidden : nullptr, hidden, policy);
     }
     return;
   }
   few_norm_weight(block.norm, norm_weight, hidden);
-  wait_for_earlier_kernels();
   const uint32_t count = sampled ? step->sample_rows : step->rows, rows = min(max(count, 1u), bucket);
   const uint32_t *samples = table<uint32_t>(state, step->sample_table);
+  wait_for_earlier_kernels();
   few_norm<X>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps,
               [&](uint32_t r) { return sampled && count > 0 ? samples[r] : r; });
   const X *x_row = block.row(rows);
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const float2 low = block.ring.consume(x_row, hidden), high = block.ring.consume(x_row, hidden);
-    block.sums.put(low, high);
+    block.consume(x_row, hidden);
     const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS, n = tile * FEW_OUTPUTS + i;
     if (r >= min(count, bucket) || n >= outputs) continue;
     const float v = block.sums.get(r, i);
@@ -89,86 +95,88 @@ __device__ inline void few_project(void *y, const float *h, const float *norm_we
   }
 }
 
+/* Tiles of experts' gate/up, expert by expert: this block's in turn. */
+struct FewExpertTiles {
+  uint32_t left;  /* experts that are not done, the tile's own the lowest */
+  uint32_t tile, each;
+
+  __device__ inline FewExpertTiles(uint32_t experts, uint32_t tiles_each) : left(experts), tile(blockIdx.x), each(tiles_each) {
+    settle();
+  }
+  __device__ inline void next() {
+    tile += gridDim.x;
+    settle();
+  }
+  __device__ inline void settle() {
+    for (; left && tile >= each; tile -= each) left &= left - 1;
+  }
+};
+
 /* y[R,N], or y[R k,N] with EXPERTS; h[R,H], norm_weight[H], gate[N,H] and up[N,H], of each expert `stride` elements
- * after the one before; partial and bias as few_choice.cuh has them. Leaves experts[R,k] and weights[R,k] too. */
+ * after the one before; parts and bias[E] (or null) as few_choice.cuh has them. Leaves experts[R,k] and weights[R,k]. */
 template <class Math, bool EXPERTS>
 __device__ inline void few_gate_up(typename Math::X *y, const float *h, const float *norm_weight,
                                    const typename Math::W *gate, const typename Math::W *up, uint64_t stride,
-                                   uint32_t *experts, float *weights, const float *partial, const float *bias,
+                                   uint32_t *experts, float *weights, float *parts, const float *bias,
                                    const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t expert_count,
-                                   Weighing weighing, uint32_t bucket, uint32_t stages, float eps, const void *next, uint64_t next_bytes) {
+                                   Weighing weighing, uint32_t bucket, uint32_t stages, float eps) {
   using X = typename Math::X;
-  using W = typename Math::W;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
   __shared__ float scratch[FEW_CONSUMER_WARPS];
   if (!EXPERTS) let_next_kernel_start();
   FewNormBlock<Math> block(shared, barriers, bucket, hidden, EXPERTS, stages);
   FewChoice &choice = *block.choice;
-  const bool producer = threadIdx.x >= FEW_CONSUMERS;
-  const uint32_t lane = threadIdx.x % WARP, tiles_each = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
-  uint32_t rows = 1, count = 0;
-  if (EXPERTS && producer && next_bytes > 0) {
-    constexpr uint32_t PIECE = 8192;
-    for (uint64_t at = ((uint64_t)blockIdx.x * WARP + lane) * PIECE; at < next_bytes; at += (uint64_t)gridDim.x * WARP * PIECE)
-      bulk_prefetch(static_cast<const char *>(next) + at, min((uint64_t)PIECE, next_bytes - at));
-  }
-  if (!producer) {
-    few_norm_weight(block.norm, norm_weight, hidden);
-    wait_for_earlier_kernels();
-    /* down may choose too from here on: the scores are there */
-    if (EXPERTS) let_next_kernel_start();
-    count = step->rows, rows = min(max(count, 1u), bucket);
-    if (EXPERTS) {
-      /* the ring is not in use yet */
-      FewChoiceScratch &choosing = *reinterpret_cast<FewChoiceScratch *>(block.ring.stages);
-      few_choose(choice, choosing, partial, bias, rows, bucket, hidden, expert_count, weighing, eps);
-      if (blockIdx.x == 0 && threadIdx.x < rows * weighing.k)
-        weights[threadIdx.x] = choice.weight[threadIdx.x / weighing.k][threadIdx.x % weighing.k];
-    }
-  }
-  __syncthreads();
-  const uint32_t tiles = (EXPERTS ? choice.count : 1) * tiles_each;
-  if (producer) {
+  const uint32_t lane = threadIdx.x % WARP, tiles = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
+  const uint32_t count = min(step->rows, bucket), rows = max(count, 1u);
+  const uint32_t of_row = threadIdx.x / WARP / warps_of_row(bucket);
+  if (!EXPERTS) __syncthreads();
+  if (threadIdx.x >= FEW_CONSUMERS) {
+    if (EXPERTS) __syncthreads();
     const uint64_t policy = read_once();
-    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-      const uint32_t e = EXPERTS ? choice.list[tile / tiles_each] : 0;
-      const uint32_t n = (EXPERTS ? tile % tiles_each : tile) * GATE_OUTPUTS + lane;
-      const size_t at = e * stride + (size_t)n * hidden;
+#pragma unroll 1
+    for (FewExpertTiles at(EXPERTS ? choice.any(rows) : 1, tiles); at.left; at.next()) {
+      const uint32_t n = at.tile * GATE_OUTPUTS + lane;
+      const size_t from = lowest(at.left) * stride + (size_t)n * hidden;
       const bool there = lane < GATE_OUTPUTS && n < outputs;
-      block.ring.feed(there ? gate + at : nullptr, hidden, policy);
-      block.ring.feed(there ? up + at : nullptr, hidden, policy);
+#pragma unroll 1
+      for (uint32_t half = 0; half < 2; half++)
+        block.ring.feed(there ? (half == 0 ? gate : up) + from : nullptr, hidden, policy);
     }
     return;
   }
+  few_norm_weight(block.norm, norm_weight, hidden);
+  wait_for_earlier_kernels();
   if (EXPERTS) {
-    const uint32_t r = threadIdx.x / WARP / warps_of_row(bucket);
-    if (r < rows) {
-      FewRow row(h + (size_t)r * hidden, hidden, bucket);
-      row.to_last();
-      row.store(reinterpret_cast<X *>(block.x + r * block.x_pitch), choice.scale[r], block.norm);
-    }
-    if (blockIdx.x == 0) {
-      for (uint32_t i = threadIdx.x; i < rows * expert_count; i += FEW_CONSUMERS) {
-        const uint32_t row = i / expert_count, e = i % expert_count, index = choice.index[row][e];
-        if (index != NOT_CHOSEN) experts[row * weighing.k + index] = e;
-      }
-    }
+    /* down may choose too from here on: the parts are there */
+    let_next_kernel_start();
+    /* asked for while the memory is idle */
+    FewRow row(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
+    few_choose(choice, FewParts(parts, bucket, hidden), bias, rows, bucket, hidden, expert_count, weighing, eps);
+    __syncthreads();
+    if (of_row < rows)
+      row.store(reinterpret_cast<X *>(block.x + of_row * block.x_pitch), choice.scale[of_row], block.norm);
     consumers_meet();
   } else {
     few_norm<X>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps, [](uint32_t r) { return r; });
   }
   const X *x_row = block.row(rows);
-  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const float2 of_gate = block.ring.consume(x_row, hidden), of_up = block.ring.consume(x_row, hidden);
-    block.sums.put(of_gate, of_up);
-    const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
-    const uint32_t n = (EXPERTS ? tile % tiles_each : tile) * GATE_OUTPUTS + i;
-    if (r >= min(count, bucket) || n >= outputs) continue;
-    const uint32_t index = EXPERTS ? choice.index[r][choice.list[tile / tiles_each]] : 0;
-    if (EXPERTS && index == NOT_CHOSEN) continue;
+  const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
+#pragma unroll 1
+  for (FewExpertTiles at(EXPERTS ? choice.any(rows) : 1, tiles); at.left; at.next()) {
+    block.consume(x_row, hidden);
+    const uint32_t n = at.tile * GATE_OUTPUTS + i, e = lowest(at.left);
+    if (r >= count || n >= outputs || (EXPERTS && !choice.has(r, e))) continue;
     const float v = silu_of(block.sums.get(r, i)) * block.sums.get(r, i + GATE_OUTPUTS);
-    y[(size_t)(EXPERTS ? r * weighing.k + index : r) * outputs + n] = X(v);
+    y[(size_t)(EXPERTS ? r * weighing.k + choice.index(r, e) : r) * outputs + n] = X(v);
+  }
+  if (EXPERTS && blockIdx.x == 0) {
+    const uint32_t row = threadIdx.x / WARP;
+    if (row < count && choice.has(row, lane)) {
+      const uint32_t index = choice.index(row, lane);
+      experts[row * weighing.k + index] = lane;
+      weights[row * weighing.k + index] = choice.weight[row][index];
+    }
   }
 }
 
@@ -183,15 +191,15 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
       MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up,                     \
       const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t stages, float eps) {            \
     FEW_BODY(few_gate_up<MATH, false>(y, h, norm_weight, gate, up, 0, nullptr, nullptr, nullptr, nullptr, step, outputs, hidden, \
-                             0, Weighing{}, bucket, stages, eps, nullptr, 0);)                                                      \
+                             0, Weighing{}, bucket, stages, eps);)                                                      \
   }                                                                                                                     \
   extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_expert_gate_up_##SUFFIX(                          \
       MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up, uint64_t stride,    \
-      uint32_t *experts, float *weights, const float *partial, const float *bias, const tg_step *step,                  \
+      uint32_t *experts, float *weights, float *parts, const float *bias, const tg_step *step,                          \
       uint32_t outputs, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,          \
-      uint32_t bucket, uint32_t stages, float eps, const void *next, uint64_t next_bytes) {                                                                    \
-    FEW_BODY(few_gate_up<MATH, true>(y, h, norm_weight, gate, up, stride, experts, weights, partial, bias, step, outputs, \
-                            hidden, expert_count, Weighing{k, normalize != 0, scaling}, bucket, stages, eps, next, next_bytes);)          \
+      uint32_t bucket, uint32_t stages, float eps) {                                                                    \
+    FEW_BODY(few_gate_up<MATH, true>(y, h, norm_weight, gate, up, stride, experts, weights, parts, bias, step, outputs, \
+                            hidden, expert_count, Weighing{k, normalize != 0, scaling}, bucket, stages, eps);)          \
   }
 
 FEW_NORM(bf16, FewHalf<__nv_bfloat16>)

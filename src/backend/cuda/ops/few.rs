@@ -13,20 +13,18 @@
 use super::super::launch::{Address, Argument, Kernel};
 use super::super::module::{Module, failed};
 use super::conv::ShortConv;
-use super::experts::{ExpertWeights, MAX_EXPERTS, RouterWeights, Routing};
+use super::experts::{ExpertWeights, RouterWeights, Routing};
 use super::kernels::{Types, suffix};
 use super::{Bucket, Enqueue};
 use crate::error::Result;
 use crate::model::{DType, ModelConfig};
 use crate::plan::StepKind;
-use crate::plan::arena::{SCORED_OUTPUTS, SCORED_PARTS_ROWS, score_columns};
+use crate::plan::arena::{FEW_EXPERTS, FEW_OUTPUTS, FEW_ROWS};
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use std::sync::Arc;
 
-/// Rows of a bucket, at most, as kernels/few.cuh has it.
-pub const FEW_ROWS: u32 = SCORED_PARTS_ROWS as u32;
-/// Outputs of a tile, likewise.
-const OUTPUTS: u32 = SCORED_OUTPUTS as u32;
+/// Outputs of a tile, as kernels/few.cuh has it.
+const OUTPUTS: u32 = FEW_OUTPUTS as u32;
 /// Outputs of a tile of gate and up, which has both's weight rows.
 const GATE_OUTPUTS: u32 = OUTPUTS / 2;
 /// Weight rows of a stage of the ring.
@@ -40,13 +38,10 @@ const SUM_PITCH: u32 = OUTPUTS + 4;
 /// Floats between the rows of what tg_few_out_* makes scores of (kernels/few_add.cu).
 const SCORE_PITCH: u32 = OUTPUTS + 1;
 /// `FewChoice` of kernels/few_choice.cuh, which asserts it.
-const CHOICE_BYTES: u32 = 1456;
-/// Stages of a ring: fewer do not overlap anything, and there are barriers for no more.
-const STAGES: std::ops::RangeInclusive<u32> = 2..=16;
-/// Blocks that share an SM's memory where their rings may take all that is left.
-const BLOCKS_OF_SM: u32 = 2;
-/// What the driver keeps of an SM's shared memory for each block.
-const RESERVED_BYTES: u32 = 1024;
+const CHOICE_BYTES: u32 = 1376;
+/// Stages of a ring: as many as keep the memory busy. Fewer where there is no room, at least what overlaps at all.
+const STAGES: u32 = 4;
+const FEWEST_STAGES: u32 = 2;
 /// Static shared memory of a block: barriers and the scratch of a norm.
 const STATIC_BYTES: u32 = 512;
 
@@ -67,8 +62,7 @@ pub struct Few {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Limits {
     multiprocessors: u32,
-    /// Shared memory of an SM, and of one block at most.
-    sm_bytes: u32,
+    /// Dynamic shared memory of a block, at most.
     block_bytes: u32,
 }
 
@@ -122,9 +116,6 @@ impl Few {
         }
         let limits = Limits {
             multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-            sm_bytes: attribute(
-                Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
-            )?,
             block_bytes: attribute(
                 Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
             )? - STATIC_BYTES,
@@ -147,24 +138,30 @@ impl Few {
     }
 
     /// Whether these kernels do a bucket's steps: decode steps of up to [`FEW_ROWS`] rows, of a model whose rows fit a
-    /// block's shared memory and whose experts a warp can score at once.
+    /// block's shared memory beside a ring and whose experts a warp has a lane for each. What they do not serve, and all
+    /// on older GPUs, goes to the kernels for any shape.
     fn serves(&self, config: &ModelConfig, bucket: Bucket) -> bool {
         let hidden = config.hidden_size as u32;
-        let widest = hidden.max((config.num_attention_heads * config.head_dim) as u32);
+        let beside = CHOICE_BYTES.max(score_bytes(bucket.rows, config.num_experts as u32));
+        let attended = (config.num_attention_heads * config.head_dim) as u32;
+        let inner = [config.intermediate_size, config.moe_intermediate_size];
         bucket.kind == StepKind::Decode
-            && bucket.rows <= FEW_ROWS
-            && config.num_experts < MAX_EXPERTS
-            && [hidden, widest]
+            && bucket.rows as usize <= FEW_ROWS
+            && config.num_experts <= FEW_EXPERTS
+            && self.normed(bucket.rows, hidden, true).is_some()
+            && inner
+                .map(|inner| inner as u32)
                 .into_iter()
-                .all(|width| self.normed(bucket.rows, width, true).is_some())
+                .chain([hidden, attended])
+                .all(|inner| self.adding(bucket.rows, inner, beside).is_some())
     }
 
     /// Of a kernel that norms its rows of `width` and has them in shared memory whole.
     fn normed(&self, rows: u32, width: u32, choice: bool) -> Option<Ring> {
-        let x = rows * pitch(width, self.operand_bytes);
+        let weight_and_rows = 4 * width + rows * pitch(width, self.operand_bytes);
         let choice = if choice { CHOICE_BYTES } else { 0 };
-        self.limits
-            .ring(sum_bytes(rows) + x + choice, stage_bytes(width))
+        let fixed = sum_bytes(rows) + weight_and_rows + choice;
+        self.limits.ring(fixed, stage_bytes(width))
     }
 
     /// Of a kernel that adds to the residual stream; its rows come a stage's columns at a time. `beside`: for the choice
@@ -182,17 +179,12 @@ impl Few {
 }
 
 impl Limits {
-    /// As many stages as let [`BLOCKS_OF_SM`] blocks share an SM, and at least the fewest where a block has room for
-    /// them. `fixed`: what else a block needs.
+    /// [`STAGES`] stages, or as many as a block has room for beside the `fixed` bytes that it also needs.
     fn ring(&self, fixed: u32, stage_bytes: u32) -> Option<Ring> {
-        let share = (self.sm_bytes / BLOCKS_OF_SM - RESERVED_BYTES - STATIC_BYTES)
-            .min(self.block_bytes);
-        let stages = share.saturating_sub(fixed) / stage_bytes;
-        let stages = stages.clamp(*STAGES.start(), *STAGES.end());
-        let shared_bytes = fixed + stages * stage_bytes;
-        (shared_bytes <= self.block_bytes).then_some(Ring {
+        let stages = (self.block_bytes.checked_sub(fixed)? / stage_bytes).min(STAGES);
+        (stages >= FEWEST_STAGES).then_some(Ring {
             stages,
-            shared_bytes,
+            shared_bytes: fixed + stages * stage_bytes,
         })
     }
 }
@@ -513,7 +505,39 @@ impl Enqueue<'_> {
     }
 }
 
-/// f32 elements of the score parts of `rows` rows: `[rows, H / 16, score_columns(E)]`.
-pub fn score_parts(config: &ModelConfig, rows: usize) -> usize {
-    rows * (config.hidden_size / SCORED_OUTPUTS) * score_columns(config.num_experts)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Limits = Limits {
+        multiprocessors: 132,
+        block_bytes: 227 * 1024 - STATIC_BYTES,
+    };
+
+    #[test]
+    fn rings_shrink_where_rows_are_large() {
+        let stage = stage_bytes(2048);
+        assert_eq!(stage, 8 * (4096 + 64));
+        let stages = |fixed| H200.ring(fixed, stage).map(|ring| ring.stages);
+        assert_eq!(stages(15_000), Some(4));
+        assert_eq!(stages(110_000), Some(3));
+        assert_eq!(stages(160_000), Some(2));
+        assert_eq!(stages(170_000), None);
+        assert_eq!(stages(u32::MAX), None);
+    }
+
+    #[test]
+    fn long_rows_come_in_stages_of_one_size() {
+        assert_eq!([32, 1792, 2048, 2080].map(stage_columns), [32, 1792, 2048, 1056]);
+        assert_eq!(stage_columns(7168), 1792);
+    }
+
+    /// Eight lanes read 16 bytes each of two rows: rows half the banks (or for f32 a quarter) apart.
+    #[test]
+    fn rows_lie_in_different_banks() {
+        for elements in [32, 96, 1792, 2048] {
+            assert_eq!(pitch(elements, 2) % 128, 64);
+            assert_eq!(pitch(elements, 4) % 128, 16);
+        }
+    }
 }
