@@ -12,6 +12,7 @@ mod conv;
 mod embed;
 mod engine;
 mod experts;
+mod few;
 #[path = "../cpu/golden.rs"]
 mod golden;
 mod goldens;

@@ -107,8 +107,7 @@ impl Few {
             let value = module.context().attribute(attribute).map_err(refused)?;
             Ok::<_, crate::error::Error>(value as u32)
         };
-        let bulk_copies =
-            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? >= 9;
+        let bulk_copies = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? >= 9;
         let served = types.operand == types.weights && types.operand != DType::F32
             || (types.operand, types.weights) == (DType::F32, DType::BF16);
         if !bulk_copies || !served {
@@ -446,9 +445,8 @@ impl Enqueue<'_> {
         .concat();
         let config = self.config;
         let pairs = rows * config.num_experts_per_tok as u32;
-        let grid = few.blocks(
-            pairs.min(config.num_experts as u32) * outputs.div_ceil(GATE_OUTPUTS),
-        );
+        let grid =
+            few.blocks(pairs.min(config.num_experts as u32) * outputs.div_ceil(GATE_OUTPUTS));
         // SAFETY: the caller's promise; these are tg_few_expert_gate_up_*'s arguments.
         unsafe { self.launch_few(&few.expert_gate_up, grid, ring, &arguments) }
     }
@@ -528,7 +526,10 @@ mod tests {
 
     #[test]
     fn long_rows_come_in_stages_of_one_size() {
-        assert_eq!([32, 1792, 2048, 2080].map(stage_columns), [32, 1792, 2048, 1056]);
+        assert_eq!(
+            [32, 1792, 2048, 2080].map(stage_columns),
+            [32, 1792, 2048, 1056]
+        );
         assert_eq!(stage_columns(7168), 1792);
     }
 
