@@ -3,8 +3,8 @@
  * Every weight is read once and takes part in R multiplications, so that all that counts is to keep the memory busy,
  * above all while a kernel waits for the one before it. A block has a ring of stages in shared memory. One warp, the
  * producer, fills it with bulk copies, which need no registers: FEW_STAGE_ROWS weight rows by up to FEW_K of K a stage,
- * a copy a row. Weights depend on no kernel, so the ring is full before griddepcontrol.wait; and since two or three
- * blocks fit an SM, the next kernels' rings fill while one runs. The other warps, the consumers, multiply with mma.sync:
+ * a copy a row. Weights depend on no kernel, so a block asks for the first ones as soon as the kernel before it leaves
+ * its SM, and has them when griddepcontrol.wait lets it go on. The other warps, the consumers, multiply with mma.sync:
  * batch rows are the M operand (8 of 16), weight rows the N operand (8). A lane takes 16 bytes of a weight row and the
  * same columns of a batch row, so the k of an instruction are not in order, but alike on both sides.
  *
@@ -33,10 +33,7 @@
 constexpr uint32_t FEW_ROWS = 8;        /* of a batch, at most */
 constexpr uint32_t FEW_STAGE_ROWS = 8;  /* weight rows of a stage: the N of an instruction */
 constexpr uint32_t FEW_OUTPUTS = 16;    /* weight rows of a tile */
-#ifndef FEW_K_OF
-#define FEW_K_OF 2048
-#endif
-constexpr uint32_t FEW_K = FEW_K_OF;    /* of a stage, at most: a bulk copy takes some 80 cycles, however short */
+constexpr uint32_t FEW_K = 2048;        /* of a stage, at most: a bulk copy takes some 80 cycles, however short */
 constexpr uint32_t FEW_UNIT = 32;       /* of K: two instructions, 16 bytes of a 16-bit weight row in each of 4 lanes */
 constexpr int FEW_CONSUMER_WARPS = 8;
 constexpr int FEW_CONSUMERS = FEW_CONSUMER_WARPS * WARP;
@@ -120,13 +117,6 @@ __device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uin
                    shared_address(to)),
                "l"(from), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
-#endif
-}
-
-/* Asks for `bytes` (a multiple of 16) to be brought into L2. */
-__device__ inline void bulk_prefetch(const void *from, uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 #endif
 }
 

@@ -10,7 +10,8 @@
  *
  * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose).
  *
- * Launch: block = FEW_THREADS, grid = at most as many blocks as N has tiles, shared = few_add_shared.
+ * Launch: block = FEW_THREADS, grid = at most as many blocks as N has tiles, shared: sums, choice or a tile of scores,
+ * a stage's columns of the rows, ring.
  */
 #include "few.cuh"
 #include "few_choice.cuh"
@@ -22,6 +23,7 @@ struct FewScores {
 };
 
 constexpr uint32_t SCORE_PITCH = FEW_OUTPUTS + 1;
+static_assert(SCORE_PITCH % 2 == 1, "lanes with a row each meet in no bank");
 
 /* A consumer warp: the sums of a run of weight rows with this lane's batch row, `from` in global memory if it is `there`.
  * Its columns of all rows go to `x`, [bucket, pitch bytes] in shared memory, unless those of the whole run are there still

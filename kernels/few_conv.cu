@@ -9,7 +9,7 @@
  *
  * Bound: memory, 3 H^2 sizeof(W) bytes.
  *
- * Launch: block = FEW_THREADS, grid = at most H / FEW_OUTPUTS blocks, shared = few_norm_shared.
+ * Launch: block = FEW_THREADS, grid = at most H / FEW_OUTPUTS blocks, shared: sums, the norm's weight, normed rows, ring.
  */
 #include "few.cuh"
 

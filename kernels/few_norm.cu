@@ -9,12 +9,13 @@
  * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose). The experts' weights are known only once
  * h is: there the ring is empty while the block chooses.
  *
- * Launch: block = FEW_THREADS, grid = at most as many blocks as there are tiles, shared = few_norm_shared.
+ * Launch: block = FEW_THREADS, grid = at most as many blocks as there are tiles, shared as FewNormBlock lays it out.
  */
 #include "few.cuh"
 #include "few_choice.cuh"
 
 constexpr uint32_t GATE_OUTPUTS = FEW_STAGE_ROWS;
+static_assert(2 * GATE_OUTPUTS == FEW_OUTPUTS, "a run of each matrix");
 
 __device__ inline float silu_of(float v) { return v / (1.0f + expf(-v)); }
 
