@@ -177,7 +177,7 @@ typedef struct tg_trace {
 
 /* What the scheduler is doing, as of its last turn that changed something. Each word is written by itself, all
  * of them before `action` is released: a reader who wants several of one turn reads `steps` before and after.
- * A step runs while `action` is TG_ACTION_STEP; it is number steps - 1. */
+ * A step runs while `action` is TG_ACTION_STEP; it is number steps - 1, or the one before where two are in flight. */
 typedef struct tg_status {
   uint64_t steps;        /* composed so far */
   uint64_t start_ns;     /* clock of the turn that composed the newest, */
@@ -188,7 +188,8 @@ typedef struct tg_status {
   uint64_t running;      /* slots in use */
   uint64_t queue_depth;  /* requests seen and still waiting */
   uint64_t free_pages;
-  uint64_t pad[7];
+  uint64_t in_flight;    /* steps, as the newest was composed */
+  uint64_t pad[6];
 } tg_status;
 
 /* The block's head. Capacities are powers of two. */
@@ -242,8 +243,7 @@ typedef struct tg_config {
   uint32_t bucket_count[TG_KINDS];
   uint32_t bucket_rows[TG_KINDS][TG_MAX_BUCKETS];  /* ascending; the largest decode bucket >= slots, the others >= step_tokens */
   uint32_t ahead;            /* 1: a decode step may be composed before the step ahead of it has come back, where that one
-                                can neither end a sequence nor let one in; needs 1 stage and 2 steps in flight. For a
-                                scheduler on the host: a device has nobody to wait for, and its core leaves this out */
+                                can neither end a sequence nor let one in; needs 1 stage and 2 steps in flight */
 } tg_config;
 
 /* tg_slot.phase */
@@ -379,13 +379,21 @@ typedef struct tg_state {
   tg_mailbox mailbox[TG_MAX_STAGES];
 } tg_state;
 
+/* What a dispatcher is in its graph. */
+#define TG_DISPATCH_IDLE 0u    /* its only node */
+#define TG_DISPATCH_BEHIND 1u  /* the last node of a step, or of its last stage: takes the turn that collects the step */
+#define TG_DISPATCH_BESIDE 2u  /* a node that waits for none and none waits for: takes the turn before, while the step runs */
+#define TG_PLACES 2u           /* steps in flight on one GPU, at most */
+
 /* The captured graphs of one GPU, as its dispatcher launches them: each a cudaGraphExec_t that was
- * instantiated for device launch and uploaded. A step is the graphs of all stages, one after the other; the
- * dispatcher is the last node of the last stage's. */
+ * instantiated for device launch and uploaded. A step is the graphs of all stages, one after the other, the last with a
+ * dispatcher behind it; or the one graph of a decode step with a dispatcher beside it. By the step's place, and by
+ * outcome.kind and outcome.bucket; 0 past the ladder's end. */
 typedef struct tg_graphs {
   uint64_t idle;    /* the dispatcher alone */
   uint64_t stages;  /* on this GPU */
-  uint64_t step[TG_MAX_STAGES][TG_KINDS][TG_MAX_BUCKETS];  /* by stage, outcome.kind and outcome.bucket; 0 past the ladder's end */
+  uint64_t step[TG_PLACES][TG_MAX_STAGES][TG_KINDS][TG_MAX_BUCKETS];
+  uint64_t beside[TG_PLACES][TG_MAX_BUCKETS];
 } tg_graphs;
 
 /* ---- the core's functions (kernels/sched/sched.c); in device code they have no prototypes ----- */

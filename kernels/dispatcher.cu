@@ -1,5 +1,7 @@
-/* dispatcher.cu: the scheduler core as a kernel. It is the last node of every step (of its last stage's graph) and the
- * only node of the idle graph: one turn of the core, then the tail launch of what comes next.
+/* dispatcher.cu: the scheduler core as a kernel: one turn of the core, then the tail launch of what comes next. It is
+ * the last node of a step (of its last stage's graph), and collects it. Or it is beside the step, where the core has seen
+ * that no sequence can end with that: then it collects the step before, composes the one after and launches it behind
+ * the graph that it is in, and no step waits for a turn. And it is the only node of the idle graph.
  *
  * Cost: one block, a barrier for each phase; nothing here scales with the model. Per-slot work is spread
  * over the threads by the core itself (a lane is a thread). One more warp only launches: what comes next is known
@@ -54,6 +56,8 @@ __device__ inline void look(const tg_rings *rings) {
 struct Next {
   uint32_t action; /* TG_ACTION_* */
   uint32_t kind, bucket;
+  uint32_t place;  /* of the step */
+  uint32_t beside; /* its graph is the one with a dispatcher beside it */
   uint32_t again;  /* nothing: the lanes take another turn */
 };
 
@@ -61,6 +65,13 @@ struct Next {
 __device__ inline void decide(Next &next, Next what) {
   if (threadIdx.x == 0) next = what;
   asm volatile("bar.arrive %0, %1;" ::"n"(NEXT_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+}
+
+/* What a routine turn comes to: the step that has come back once more. */
+__device__ inline Next routine_next(tg_state *state) {
+  const tg_step *step = tg_step_at(state, state->steps_collected);
+  const bool beside = tg_runs_ahead(state) && !tg_device_turn.ends_soon;
+  return Next{TG_ACTION_STEP, TG_KIND_DECODE, step->bucket, tg_step_place(state, state->steps_composed), beside, 0};
 }
 
 /* One turn, all lanes, with what was last looked at. `last`: if nothing is to be done, the idle graph follows. */
@@ -73,7 +84,7 @@ __device__ inline Next turn(tg_state *state, tg_rings *rings, Next &next, bool l
   for (uint32_t phase = 0; phase < TG_FINISH_PHASE; phase++) {
     if (phase == TG_COLLECT_PHASE) {
       routine = tg_is_routine(state);
-      if (routine) decide(next, Next{TG_ACTION_STEP, state->outcome.kind, state->outcome.bucket, 0}); /* as before */
+      if (routine) decide(next, routine_next(state));
     } else if (phase > TG_COLLECT_PHASE && routine) {
       continue;
     }
@@ -84,7 +95,8 @@ __device__ inline Next turn(tg_state *state, tg_rings *rings, Next &next, bool l
   lanes_barrier();
   const tg_outcome *outcome = &state->outcome;
   const bool waits = outcome->action == TG_ACTION_IDLE || outcome->action == TG_ACTION_BLOCKED;
-  const Next what = {outcome->action, outcome->kind, outcome->bucket, waits && !last};
+  const Next what = {outcome->action, outcome->kind, outcome->bucket, tg_step_place(state, outcome->step),
+                     tg_device_turn.beside, waits && !last};
   if (!routine) decide(next, what);
   return what;
 }
@@ -94,9 +106,11 @@ __device__ inline Next turn(tg_state *state, tg_rings *rings, Next &next, bool l
 __device__ inline uint32_t launch(const Next &next, const tg_graphs *graphs) {
   const bool step = next.action == TG_ACTION_STEP;
   if (!step && next.action != TG_ACTION_IDLE && next.action != TG_ACTION_BLOCKED) return 1;
-  uint64_t count = step ? graphs->stages : 1u;
+  uint64_t count = step && !next.beside ? graphs->stages : 1u;
   for (uint64_t stage = 0; stage < count; stage++) {
-    uint64_t graph = step ? graphs->step[stage][next.kind][next.bucket] : graphs->idle;
+    uint64_t graph = !step         ? graphs->idle
+                     : next.beside ? graphs->beside[next.place][next.bucket]
+                                   : graphs->step[next.place][stage][next.kind][next.bucket];
     if (cudaGraphLaunch((cudaGraphExec_t)graph, cudaStreamGraphTailLaunch) != cudaSuccess) return 0;
   }
   return 1;
@@ -106,7 +120,9 @@ __device__ inline uint32_t launch(const Next &next, const tg_graphs *graphs) {
 constexpr uint32_t HEAD_BYTES = offsetof(tg_state, mailbox);
 static_assert(HEAD_BYTES % sizeof(uint4) == 0 && HEAD_BYTES / sizeof(uint4) <= TG_MAX_LANES, "a load a thread");
 constexpr uint32_t LAYOUT_AT = offsetof(tg_rings, bytes), LAYOUT_BYTES = sizeof(tg_rings) - LAYOUT_AT;
-static_assert(LAYOUT_AT % sizeof(uint4) == 0 && sizeof(tg_device) % sizeof(uint4) == 0 && LAYOUT_BYTES % sizeof(uint4) == 0, "copied in 16s");
+static_assert((offsetof(decltype(tg_device), layout) + LAYOUT_AT) % sizeof(uint4) == 0 && LAYOUT_AT % sizeof(uint4) == 0 &&
+                  LAYOUT_BYTES % sizeof(uint4) == 0,
+              "copied in 16s");
 
 __device__ inline void copy(void *to, const void *from, uint32_t bytes, uint32_t thread, uint32_t threads) {
   uint4 *out = static_cast<uint4 *>(to);
@@ -118,18 +134,19 @@ __device__ inline void copy(void *to, const void *from, uint32_t bytes, uint32_t
 __device__ inline void bring(tg_state *state, const tg_graphs *graphs) {
   const uint32_t t = threadIdx.x;
   const tg_step *step = tg_step_at(state, state->steps_collected);
-  if (tg_device.returned_step != TG_NO_STEP && t < min(step->decode_rows, LANES)) tg_device_near[t] = tg_near_of(state, step, t);
+  if (tg_device.near_step != TG_NO_STEP && t < min(step->decode_rows, LANES)) tg_device_near[t] = tg_near_of(state, step, t);
   if (t < step->sample_rows) prefetch_line(&tg_samples(state, step)[t]);
   if (t < state->config.slots) prefetch_line(&tg_slots(state)[t].phase);
-  if (t < TG_KINDS) prefetch_line(graphs->step[0][t]);
-  if (t == TG_KINDS) prefetch_line(graphs);
+  if (t < TG_PLACES) prefetch_line(graphs->step[t][0][TG_KIND_DECODE]);
+  if (t < TG_PLACES) prefetch_line(graphs->beside[t]);
+  if (t == TG_PLACES) prefetch_line(graphs);
 }
 
-/* The lanes: turns until there is something for the launching warp to do. */
-__device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *rings, Next &next) {
+/* The lanes: turns until there is something for the launching warp to do, or `polls` more than one were in vain. */
+__device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *rings, Next &next, uint32_t polls) {
   uint32_t pause_ns = FIRST_PAUSE_NS;
   for (uint32_t poll = 0;; poll++) {
-    const bool again = turn(state, rings, next, poll == POLLS).again;
+    const bool again = turn(state, rings, next, poll == polls).again;
     /* While the first warp sends what this turn leaves for the host, the others take the state's head back. */
     if (threadIdx.x == 0) tg_trace_write(state, rings, now_ns(), 0);
     lanes_barrier();
@@ -149,11 +166,13 @@ __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *ri
   }
 }
 
-/* `ran` is 1 in a step graph, where this node comes after the step that the last turn composed: its results
- * are in the step's sampled_table. It is 0 in the idle graph. `layout` is a copy of the rings' head in device
- * memory. No kernel of a step writes the state's head, so it is brought while they still run. */
+/* `where`: TG_DISPATCH_*. All steps that were composed have come back, but for the one that this kernel is beside: a
+ * graph starts when the ones before it have ended. `layout` is a copy of the rings' head in device memory. No kernel of a
+ * step writes the state's head, nor what is read of a decode row, so both are brought while they still run.
+ *
+ * Beside a step one turn is all: if nothing came of it, the idle graph goes on once the step has ended. */
 extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
-    tg_dispatch(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, uint32_t ran) {
+    tg_dispatch(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, uint32_t where) {
   __shared__ Next next;
   __shared__ uint32_t launched;
   __shared__ __align__(16) unsigned char head[HEAD_BYTES];
@@ -165,16 +184,18 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
   __syncthreads();
   if (threadIdx.x == 0) {
     tg_device.block = block;
-    tg_device.returned_step = ran ? state->outcome.step : TG_NO_STEP;
+    tg_device.returned_end = state->steps_composed - (where == TG_DISPATCH_BESIDE);
+    tg_device.near_step = state->steps_collected < tg_device.returned_end ? state->steps_collected : TG_NO_STEP;
     tg_device.releases = 0;
     tg_device_turn.ends_something = 0;
+    tg_device_turn.ends_soon = 0;
   }
   __syncthreads();
   bring(state, graphs);
   wait_for_earlier_kernels();
 
   if (threadIdx.x < LANES) {
-    take_turns(state, block, rings, next);
+    take_turns(state, block, rings, next, where == TG_DISPATCH_BESIDE ? 0 : POLLS);
   } else {
     for (;;) {
       asm volatile("bar.sync %0, %1;" ::"n"(NEXT_BARRIER), "n"(DISPATCH_THREADS) : "memory");

@@ -216,6 +216,12 @@ __device__ inline void add4(float *to, float4 v, uint32_t left, bool aligned) {
     if (i < left) to[i] += values[i];
 }
 
+/* Does no other tile than this one read its expert's weights? An expert's tiles follow each other. */
+__device__ inline bool is_only_tile(const ExpertTile *tiles, uint32_t count, uint32_t at) {
+  const uint32_t expert = tiles[at].expert;
+  return (at == 0 || tiles[at - 1].expert != expert) && (at + 1 >= count || tiles[at + 1].expert != expert);
+}
+
 template <class Tile>
 __device__ inline void linear(void *y, const typename Tile::Math::X *x, const typename Tile::Math::W *w,
                               const typename Tile::Math::W *w_pair, const float *bias, const uint32_t *count,
@@ -237,6 +243,7 @@ __device__ inline void linear(void *y, const typename Tile::Math::X *x, const ty
     w += tile.expert * expert_stride;
     if (w_pair) w_pair += tile.expert * expert_stride;
   }
+  const uint64_t policy = cache_policy(tiles ? is_only_tile(tiles, *count, blockIdx.y) : gridDim.y == 1);
   const uint32_t tid = threadIdx.x;
   const uint32_t outputs = w_pair ? BN / 2 : BN;  /* of Y, in this block */
   const uint32_t n_first = blockIdx.x * outputs;
@@ -266,7 +273,7 @@ __device__ inline void linear(void *y, const typename Tile::Math::X *x, const ty
     for (int i = 0; i < W_PIECES; i++) {
       uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / WV), column = piece % (BK / WV) * WV;
       bool valid = (valid_w >> i & 1) && k_first + column < k_total;
-      copy16_async(stage_w(stage) + row * Tile::W_PITCH + column, from_w[i] + (valid ? k_first : 0), valid);
+      copy16_async(stage_w(stage) + row * Tile::W_PITCH + column, from_w[i] + (valid ? k_first : 0), valid, policy);
     }
   };
   auto fill_x = [&](int stage, uint32_t k_first) {

@@ -83,7 +83,7 @@ fn main() -> Result<ExitCode> {
         replayer: &|dtype, shape| {
             let (options, way) = (&shape.options, HostLaunch::Kernels);
             let stage = host_stage(&gpu, &model, &plan, options, dtype, way, &None)?;
-            Replayer::new(shape, vec![stage])
+            Replayer::new(shape, vec![Box::new(stage)])
         },
         free_bytes: &|| gpu.free_bytes().map(Some),
     };

@@ -38,6 +38,24 @@ TG_FN int32_t tg_decode_token(tg_state *state, uint32_t index, const tg_slot *sl
   return -2 - (int32_t)tg_sequences(state, before)[sequence].sample;
 }
 
+/* A decode row and its sequence. */
+TG_FN void tg_fill_decode_row(tg_state *state, const tg_step *step, uint32_t row, uint32_t slot, uint32_t position,
+                              int32_t token) {
+  tg_row *entry = &tg_rows(state, step)[row];
+  tg_sequence *sequence = &tg_sequences(state, step)[row];
+  entry->slot = slot;
+  entry->position = position;
+  entry->token = token;
+  entry->sequence = row;
+  sequence->slot = slot;
+  sequence->first_row = row;
+  sequence->rows = 1u;
+  sequence->first_position = position;
+  sequence->sample = row;
+  sequence->flags = TG_SEQUENCE_DECODE | TG_SEQUENCE_LAST;
+  tg_words(state, step->sample_table)[row] = row;
+}
+
 TG_FN void tg_compose_decode(tg_state *state, tg_step *step, uint32_t picks, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   const uint32_t *notes = tg_notes(state);
@@ -52,22 +70,11 @@ TG_FN void tg_compose_decode(tg_state *state, tg_step *step, uint32_t picks, uin
     }
     if (row != TG_NONE) {
       tg_slot *slot = &tg_slots(state)[index];
-      tg_row *entry = &tg_rows(state, step)[row];
-      tg_sequence *sequence = &tg_sequences(state, step)[row];
       uint32_t ahead = tg_runs_ahead(state) ? slot->steps : 0u; /* tokens not collected yet */
       uint32_t position = slot->prompt_tokens + slot->generated + ahead - 1u; /* of the newest token */
-      entry->slot = index;
-      entry->position = position;
-      entry->token = TG_MUT(27, tg_decode_token(state, index, slot), -1);
+      if (slot->stop_count != 0u || slot->generated + slot->steps + 1u >= slot->max_new_tokens) tg_set_bits(&turn->ends_soon, 1u);
+      tg_fill_decode_row(state, step, row, index, position, TG_MUT(27, tg_decode_token(state, index, slot), -1));
       slot->steps++;
-      entry->sequence = row;
-      sequence->slot = index;
-      sequence->first_row = row;
-      sequence->rows = 1u;
-      sequence->first_position = position;
-      sequence->sample = row;
-      sequence->flags = TG_SEQUENCE_DECODE | TG_SEQUENCE_LAST;
-      tg_words(state, step->sample_table)[row] = row;
     }
     tg_words(state, step->slot_sequence_table)[index] = row;
   }
@@ -146,8 +153,23 @@ TG_FN void tg_phase_compose(tg_state *state, tg_rings *rings, uint32_t lane, uin
     turn->decode_rows = picks;
     turn->rows = 0u;
     if (turn->composing) tg_plan_chunks(state, picks);
+    if (turn->chunks != 0u || state->prefill != 0u) tg_set_bits(&turn->ends_soon, 1u);
   }
   if (turn->composing) tg_compose_decode(state, step, picks, lane, lanes);
+}
+
+/* Lane 0: the head of the next step. */
+TG_FN void tg_fill_step_head(tg_state *state, const tg_turn *turn) {
+  tg_step *step = tg_step_at(state, state->steps_composed);
+  step->number = state->steps_composed;
+  step->start_ns = state->inputs.now_ns;
+  step->kind = turn->kind;
+  step->bucket = turn->bucket;
+  step->bucket_rows = state->config.bucket_rows[turn->kind][turn->bucket];
+  step->rows = turn->rows;
+  step->decode_rows = turn->decode_rows;
+  step->sequences = turn->decode_rows + turn->chunks;
+  step->sample_rows = turn->sample_rows;
 }
 
 /* Phase: the chunks' rows by all lanes, the step's head by lane 0. */
@@ -187,15 +209,7 @@ TG_FN void tg_phase_fill(tg_state *state, tg_rings *rings, uint32_t lane, uint32
   }
   if (lane != 0u) return;
   turn->bucket = tg_bucket(&state->config, turn->kind, turn->rows);
-  step->number = state->steps_composed;
-  step->start_ns = state->inputs.now_ns;
-  step->kind = turn->kind;
-  step->bucket = turn->bucket;
-  step->bucket_rows = state->config.bucket_rows[turn->kind][turn->bucket];
-  step->rows = turn->rows;
-  step->decode_rows = turn->decode_rows;
-  step->sequences = turn->decode_rows + turn->chunks;
-  step->sample_rows = turn->sample_rows;
+  tg_fill_step_head(state, turn);
 }
 
 #endif

@@ -2,7 +2,6 @@
 #ifndef TAILGRAPH_SCHED_FINISH_H
 #define TAILGRAPH_SCHED_FINISH_H
 
-#include "sched/compose.h"
 #include "sched/routine.h"
 
 /* Prompt tokens before this one are in steps, or will never be needed. Prompts lie in the token ring in the
@@ -52,6 +51,7 @@ TG_FN void tg_post_status(const tg_state *state, tg_rings *rings, uint32_t compo
     tg_store(&status->kind, outcome->kind);
     tg_store(&status->bucket_rows, state->config.bucket_rows[outcome->kind][outcome->bucket]);
     tg_store(&status->rows, outcome->rows);
+    tg_store(&status->in_flight, outcome->steps_in_flight);
     tg_store(&status->steps, state->steps_composed);
   }
   tg_store(&status->running, outcome->running);
@@ -67,6 +67,8 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
   uint32_t composed = turn->open && turn->rows != 0u;
   if (tg_is_routine(state)) tg_end_routine(state, rings);
   turn->ends_something = 0u;
+  turn->beside = tg_runs_ahead(state) && composed && !turn->ends_soon;
+  turn->ends_soon = 0u;
 
   if (state->broken && state->error == TG_ERROR_NONE) state->error = TG_ERROR_BROKEN;
   outcome->step = composed ? state->steps_composed : TG_NO_STEP;

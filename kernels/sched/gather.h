@@ -34,13 +34,11 @@ TG_FN void tg_look(tg_inputs *inputs, tg_rings *rings) {
 #endif
 }
 
-/* Lane 0: has a step come back? The last stage posts it; but a dispatcher ends the very graph that was its step's. */
+/* Lane 0: has a step come back? The last stage posts it; but a dispatcher knows by the graph that it is in. */
 TG_FN uint32_t tg_take_returned(tg_state *state, uint64_t *step) {
 #ifdef __CUDACC__
-  (void)state;
-  *step = tg_device.returned_step;
-  tg_device.returned_step = TG_NO_STEP;
-  return *step != TG_NO_STEP;
+  *step = state->steps_collected;
+  return *step < tg_device.returned_end;
 #else
   return tg_mailbox_take(&state->mailbox[0], step);
 #endif

@@ -48,7 +48,7 @@ static __shared__ int32_t tg_device_token[TG_MAX_LANES];   /*   ... and what its
 /* Decode row `row` of the step that has come back, before anything of this turn is written. */
 TG_FN tg_near tg_near_at(tg_state *state, const tg_step *step, uint32_t row) {
 #ifdef __CUDACC__
-  if (row < TG_MAX_LANES) return tg_device_near[row];
+  if (row < TG_MAX_LANES && tg_device.near_step == state->steps_collected) return tg_device_near[row];
 #endif
   return tg_near_of(state, step, row);
 }

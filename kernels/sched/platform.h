@@ -64,9 +64,10 @@ TG_FN void tg_store(uint64_t *value, uint64_t to) {
 
 /* What the dispatcher's threads share during a turn. */
 static __shared__ struct __align__(16) {
+  tg_rings layout;        /* from `bytes` on, copied in 16s; the rest is not set */
   tg_state *block;        /* in device memory */
-  uint64_t returned_step; /* whose graph this kernel is in, and not collected yet; TG_NO_STEP: none */
-  tg_rings layout;        /* from `bytes` on; the rest is not set */
+  uint64_t returned_end;  /* steps before this one have come back */
+  uint64_t near_step;     /* that tg_device_near is about; TG_NO_STEP: none */
   uint64_t flags, control_head, request_head, event_tail, trace_tail; /* as last looked at */
   uint64_t *released[TG_RELEASES]; /* what lane 0 has released since the last flush, and to what */
   uint64_t released_to[TG_RELEASES];

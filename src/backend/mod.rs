@@ -9,7 +9,7 @@ pub mod step;
 pub use step::StepView;
 
 use crate::error::Result;
-use crate::plan::Ladders;
+use crate::plan::{Ladders, StepKind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -66,6 +66,12 @@ pub trait DeviceScheduler: Send {
         slots: u32,
     ) -> Result<Box<dyn Block>>;
 
+    /// Whether the device composes a decode step while the one ahead of it runs, where that can end no sequence
+    /// (`tg_config.ahead`).
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+
     /// Starts the scheduler, with the rings laid out. Once, after [`DeviceScheduler::prepare`].
     ///
     /// # Errors
@@ -83,6 +89,15 @@ pub trait DeviceScheduler: Send {
 pub trait LogitsSink: Send + Sync {
     /// `logits` is `[n, V]`: positions `first_position ..` of the request's prompt, in order.
     fn rows(&self, request: u64, first_position: u32, logits: &[f32]) -> Result<()>;
+}
+
+/// Told where a step's rows go, layer by layer, after each router.
+pub trait RoutingSink: Send + Sync {
+    /// `experts` is `[rows, K]`, those of a row ascending.
+    ///
+    /// # Errors
+    /// What was told cannot be.
+    fn routed(&self, kind: StepKind, layer: usize, experts: &[u32]) -> Result<()>;
 }
 
 /// A shared sink, or none where no request may ask for logits.

@@ -1,5 +1,6 @@
 //! A step descriptor as a backend reads it.
 
+use crate::plan::StepKind;
 use crate::sys::abi;
 use std::marker::PhantomData;
 
@@ -50,6 +51,10 @@ impl<'a> StepView<'a> {
     fn table<T>(&self, offset: u64) -> *mut T {
         // SAFETY: offsets written by tg_state_init lie inside the block.
         unsafe { self.state.cast::<u8>().add(offset as usize).cast() }
+    }
+
+    pub fn kind(&self) -> StepKind {
+        StepKind::ALL[self.header().kind as usize]
     }
 
     /// The descriptor's head.

@@ -21,6 +21,11 @@ pub fn process_time() -> Duration {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
+/// Processor time of the calling thread so far.
+pub fn thread_time() -> Duration {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 /// Threads that spin until this is dropped.
 #[derive(Debug, Default)]
 pub struct Busy {
@@ -40,7 +45,7 @@ impl Busy {
             let tell = used_ns.clone();
             let thread = std::thread::spawn(move || {
                 while !done.load(Ordering::Relaxed) {
-                    let used = clock(libc::CLOCK_THREAD_CPUTIME_ID);
+                    let used = thread_time();
                     tell.store(used.as_nanos() as u64, Ordering::Relaxed);
                     for spin in 0..SPINS {
                         std::hint::black_box(spin);
@@ -111,9 +116,9 @@ mod tests {
 
     #[test]
     fn sleeping_takes_no_processor_time() {
-        let before = clock(libc::CLOCK_THREAD_CPUTIME_ID);
+        let before = thread_time();
         std::thread::sleep(Duration::from_millis(50));
-        let used = clock(libc::CLOCK_THREAD_CPUTIME_ID) - before;
+        let used = thread_time() - before;
         assert!(used < Duration::from_millis(10), "{used:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Steps without a model (see [`crate::backend::cuda::probe`]): what launching them costs in each way, and the bare
 //! graph beside, which the host launches again and again with nobody scheduling.
 
-use super::metrics::Figures;
+use super::metrics::{Bare, Figures};
 use crate::backend::StageBackend;
 use crate::backend::cuda::ahead::HostAhead;
 use crate::backend::cuda::exec::{Exec, LaunchedBy};
@@ -16,9 +16,7 @@ use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, RingCapacities, StepKind};
 use crate::runtime::Engine;
 use crate::runtime::cuda::Launch;
-use crate::telemetry::launches;
 use cudarc::driver::result::DriverError;
-use std::time::Instant;
 
 /// Kernels of a step beside those that `--kernels` adds: tokens in, tokens read, tokens out.
 pub const LEAST_KERNELS: u32 = 3 + 1;
@@ -134,28 +132,19 @@ impl<'a> Probe<'a> {
             unsafe { program.enqueue(stream, bucket, mirror.at()) }
         })?;
         let exec = Exec::new(&graph, LaunchedBy::Host)?;
-        let mut figures = Figures::default();
-        let (before, begin) = (launches::count(), Instant::now());
-        for round in 0..=BARE_ROUNDS {
-            let start = Instant::now();
+        let launch = || {
             for _ in 0..BARE_LAUNCHES {
                 // SAFETY: as above.
                 unsafe { exec.launch() }?;
             }
-            stream.synchronize().map_err(refused)?;
-            // The first one warms up.
-            if round > 0 {
-                let each_ms = start.elapsed().as_secs_f64() * 1e3 / f64::from(BARE_LAUNCHES);
-                figures.step_ms.push(each_ms);
-            }
+            stream.synchronize().map_err(refused)
+        };
+        // The first ones warm up.
+        launch()?;
+        let mut bare = Bare::default();
+        for _ in 0..BARE_ROUNDS {
+            bare.time(BARE_LAUNCHES, launch)?;
         }
-        figures.duration_s = begin.elapsed().as_secs_f64();
-        figures.launches = launches::count() - before;
-        let steps = u64::from(BARE_LAUNCHES * (BARE_ROUNDS + 1));
-        figures.output_tokens = steps * u64::from(self.options.max_seqs);
-        let rows = f64::from(self.options.max_seqs);
-        figures.counted_tokens = figures.step_ms.len() as f64 * rows;
-        figures.counted_ns = figures.step_ms.iter().sum::<f64>() * 1e6;
-        Ok(figures)
+        Ok(Figures::of_bare(&bare, self.options.max_seqs))
     }
 }

@@ -1,9 +1,11 @@
 //! From runs to figures.
 
 use super::drive::{Run, Served, Turn};
+use super::host::thread_time;
 use super::{Kind, Point};
 use crate::error::{Error, Result};
 use crate::sys::abi;
+use std::time::{Duration, Instant};
 
 /// What one run came to.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -49,6 +51,55 @@ impl Figures {
 
     pub fn tokens_per_s(&self) -> f64 {
         self.counted_tokens / self.counted_ns * 1e9
+    }
+
+    /// Tokens and ends that were noted as they came.
+    pub fn noted(&self) -> usize {
+        self.ttft_ms.len() + self.itl_ms.len() + self.e2el_ms.len()
+    }
+
+    /// Of a step's graph without a scheduler: it serves nobody, so there are steps and no requests.
+    pub fn of_bare(bare: &Bare, batch: u32) -> Self {
+        Self {
+            step_ms: bare.step_ms.clone(),
+            counted_tokens: bare.step_ms.len() as f64 * f64::from(batch),
+            counted_ns: bare.step_ms.iter().sum::<f64>() * 1e6,
+            duration_s: bare.duration.as_secs_f64(),
+            output_tokens: bare.launches * u64::from(batch),
+            processor_s: bare.processor.as_secs_f64(),
+            launches: bare.launches,
+            ..Self::default()
+        }
+    }
+}
+
+/// A step's graph, launched again and again by the host with nothing in between.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Bare {
+    /// Each the mean of launches in a row.
+    pub step_ms: Vec<f64>,
+    pub launches: u64,
+    /// Of all launches together.
+    pub duration: Duration,
+    /// Processor time of the thread that launched.
+    pub processor: Duration,
+}
+
+impl Bare {
+    /// Adds `launches` in a row, which `launch` does and waits for.
+    ///
+    /// # Errors
+    /// What `launch` gives.
+    pub fn time(&mut self, launches: u32, launch: impl FnOnce() -> Result<()>) -> Result<()> {
+        let (start, used) = (Instant::now(), thread_time());
+        launch()?;
+        let took = start.elapsed();
+        self.processor += thread_time().saturating_sub(used);
+        self.duration += took;
+        self.launches += u64::from(launches);
+        let each_ms = took.as_secs_f64() * 1e3 / f64::from(launches);
+        self.step_ms.push(each_ms);
+        Ok(())
     }
 }
 
@@ -141,7 +192,6 @@ fn whole_steps(turns: &[Turn], batch: u32) -> (Vec<f64>, Vec<f64>) {
 mod tests {
     use super::*;
     use crate::bench::clock::Offset;
-    use std::time::Duration;
 
     const MS: u64 = 1_000_000;
 
@@ -228,6 +278,27 @@ mod tests {
         assert_eq!(prefill.tokens_per_s(), 10.0 / 4e-3);
         assert_eq!(prefill.tokens(Kind::Prefill), 10.0);
         assert_eq!(of(Kind::Score).tokens_per_s(), 10.0 / 10e-3);
+    }
+
+    #[test]
+    fn a_bare_step_is_the_mean_of_its_launches() {
+        let mut bare = Bare::default();
+        for _ in 0..2 {
+            let sleep = || {
+                std::thread::sleep(Duration::from_millis(20));
+                Ok(())
+            };
+            bare.time(10, sleep).unwrap();
+        }
+        let figures = Figures::of_bare(&bare, 4);
+        assert_eq!((figures.step_ms.len(), figures.launches), (2, 20));
+        assert!(figures.step_ms.iter().all(|&ms| ms >= 2.0), "{bare:?}");
+        assert_eq!((figures.output_tokens, figures.counted_tokens), (80, 8.0));
+        let ms: f64 = figures.step_ms.iter().sum();
+        assert!((figures.tokens_per_s() - 8.0 / ms * 1e3).abs() < 1e-6);
+        assert!((figures.duration_s - ms / 100.0).abs() < 1e-9, "{bare:?}");
+        assert!(figures.processor_s < 0.5 * figures.duration_s, "it slept");
+        assert_eq!((figures.noted(), figures.completed), (0, 0));
     }
 
     #[test]

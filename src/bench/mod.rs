@@ -7,9 +7,12 @@
 //!   the host's
 //! - [`host`], [`energy`]: what a run costs the host and the GPU beside time
 //! - [`metrics`]: from runs to figures; [`stats`]: means, quantiles, Welch's test; [`floors`]: the least it could take
+//! - [`routing`]: how rows spread over experts, counted apart
 //! - [`row`], [`output`]: a result as JSON and as tables; [`compare`]: two files of results
-//! - [`launching`]: what a launch costs by itself (GPUs only)
+//! - [`bare`]: a model's steps without a scheduler; [`launching`]: what a launch costs by itself (GPUs only)
 
+#[cfg(feature = "cuda")]
+pub mod bare;
 pub mod clock;
 pub mod compare;
 pub mod drive;
@@ -22,6 +25,7 @@ pub mod launching;
 pub mod metrics;
 pub mod output;
 pub mod ranges;
+pub mod routing;
 pub mod row;
 pub mod stats;
 pub mod workload;

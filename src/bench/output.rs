@@ -210,6 +210,11 @@ pub const RESULTS: &[Column] = &[
     field!("E2E ms p50", "median_e2el_ms"),
     field!("step ms p50", "median_step_ms"),
     field!("turn us", "median_turn_us"),
+    field!("experts/layer", "experts_hit_mean"),
+    Column {
+        title: "most chosen",
+        cell: |row| per_cent(row, "expert_share_max"),
+    },
     field!("floor ms", "floor_ms"),
     Column {
         title: "of floor",

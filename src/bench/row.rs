@@ -4,6 +4,7 @@
 
 use super::floors::{Floor, Rates};
 use super::metrics::Figures;
+use super::routing::Spread;
 use super::stats::{self, quantile, sorted};
 use super::{Kind, Point};
 use crate::plan::Cost;
@@ -89,6 +90,8 @@ pub struct Measured<'a> {
     pub vocabulary_share: f64,
     /// Experts of a layer that a step's rows choose, were routing even; null where no step is typical.
     pub experts_expected: Option<f64>,
+    /// As it was counted; null where no step is typical.
+    pub spread: Option<Spread>,
     pub verdict: Option<Verdict>,
     /// What measuring adds for each token.
     pub cost_ns: f64,
@@ -101,6 +104,7 @@ impl Measured<'_> {
         extend(&mut row, json!(self.subject));
         extend(&mut row, json!(self.setting));
         extend(&mut row, self.what());
+        extend(&mut row, self.spread());
         self.rates_of_runs(&mut row);
         self.latencies(&mut row);
         extend(&mut row, self.costs());
@@ -128,6 +132,18 @@ impl Measured<'_> {
             "valid": self.verdict.map(|verdict| verdict.valid),
             "top1_agreeing": self.verdict.map(|verdict| verdict.top1_agreeing),
             "top1_total": self.verdict.map(|verdict| verdict.top1_total),
+        })
+    }
+
+    fn spread(&self) -> Value {
+        let of = |value: fn(&Spread) -> Value| self.spread.as_ref().map(value);
+        json!({
+            "experts_hit_min": of(|spread| json!(spread.experts_hit_min)),
+            "experts_hit_mean": of(|spread| json!(spread.experts_hit_mean)),
+            "experts_hit_max": of(|spread| json!(spread.experts_hit_max)),
+            "expert_share_min": of(|spread| json!(spread.expert_share_min)),
+            "expert_share_mean": of(|spread| json!(spread.expert_share_mean)),
+            "expert_share_max": of(|spread| json!(spread.expert_share_max)),
         })
     }
 
@@ -190,7 +206,7 @@ impl Measured<'_> {
             .flat_map(|f| &f.turn_us)
             .copied()
             .collect();
-        let noted = total(&|f| (f.output_tokens + f.completed as u64) as f64);
+        let noted = total(&|f| f.noted() as f64);
         let uncertainty_us = self.each(|f| f.clock_uncertainty_us);
         json!({
             "median_turn_us": stats::summary(&turns_us).map(|s| s.median),

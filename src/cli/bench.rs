@@ -6,8 +6,10 @@
 
 pub mod args;
 mod around;
+mod bare;
 #[cfg(feature = "cuda")]
 mod launch;
+mod routing;
 mod scored;
 mod units;
 

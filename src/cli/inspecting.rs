@@ -88,7 +88,9 @@ fn on_gpu(
             return Ok(());
         };
         let whole = *launch != Launch::DeviceGraph;
-        let is_it = (whole || step.stage == picture.stage)
+        // Of a step's graphs the first: the one with the dispatcher behind it.
+        let is_it = !drawn
+            && (whole || step.stage == picture.stage)
             && (step.bucket.kind, step.bucket.rows) == (picture.kind, picture.rows);
         if is_it {
             drawn = true;

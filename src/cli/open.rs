@@ -4,7 +4,7 @@ use super::args::{EngineArgs, RunArgs};
 use super::recording::{Keep, Serving};
 use super::settings;
 use super::target::Target;
-use crate::backend::{SharedSink, StageBackend, cpu};
+use crate::backend::{RoutingSink, SharedSink, StageBackend, cpu};
 use crate::error::Result;
 use crate::io::record::{Header, VERSION};
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
@@ -95,6 +95,35 @@ impl Opened {
     /// Starts an engine on weights that are loaded already.
     pub fn engine_of(&self, model: &Arc<Model>, sink: &SharedSink, record: bool) -> Result<Engine> {
         self.engine_with(model, sink, record, |stages| stages)
+    }
+
+    /// Starts an engine that tells `routing` where the rows of every step go, for which it takes its time.
+    pub fn engine_telling(
+        &self,
+        model: &Arc<Model>,
+        sink: &SharedSink,
+        routing: &Arc<dyn RoutingSink>,
+    ) -> Result<Engine> {
+        let (plan, options) = (&self.plan, &self.options);
+        match &self.target {
+            Target::Cpu { .. } => {
+                let stages = cpu::telling_stages(model, plan, options, sink, routing)?;
+                Engine::start(stages, &plan.ladders, options)
+            }
+            #[cfg(feature = "cuda")]
+            Target::Gpu {
+                gpu,
+                dtype,
+                step_timeout,
+                ..
+            } => {
+                use crate::runtime::cuda::telling;
+                let mut engine = telling(gpu, model, plan, options, *dtype, sink, routing)?;
+                engine.watch(*step_timeout);
+                engine.launch()?;
+                Ok(engine)
+            }
+        }
     }
 
     fn engine_with(

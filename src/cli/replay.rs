@@ -134,7 +134,7 @@ fn stages(
                 cuda::Launch::HostKernels | cuda::Launch::DeviceGraph => HostLaunch::Kernels,
             };
             let stage = cuda::host_stage(gpu, &model, plan, options, *dtype, way, &sink)?;
-            Ok(vec![stage])
+            Ok(vec![Box::new(stage)])
         }
     }
 }

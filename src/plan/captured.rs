@@ -12,6 +12,10 @@ pub struct CapturedGraph {
     pub kind: StepKind,
     /// Of its bucket.
     pub rows: u32,
+    /// Where the scheduler stands in it; `None`: on the host.
+    pub dispatcher: Option<DispatcherAt>,
+    /// Graphs like this one, over the places that a step may be in: times and memory are those of all.
+    pub copies: u32,
     /// In the order they were captured.
     pub nodes: Vec<CapturedNode>,
     pub edges: Vec<Edge>,
@@ -22,6 +26,24 @@ pub struct CapturedGraph {
     /// What instantiation and upload took of the device's free memory. The driver takes memory in blocks, so a small
     /// graph may show 0 and the next one its block.
     pub device_bytes: u64,
+}
+
+/// Where a graph has the dispatcher, the kernel that launches what comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DispatcherAt {
+    /// The last node: it collects the step.
+    Behind,
+    /// A branch of its own: it composes the next step while this one runs.
+    Beside,
+}
+
+impl DispatcherAt {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Behind => "behind",
+            Self::Beside => "beside",
+        }
+    }
 }
 
 /// A dependency between two nodes, by their places.
@@ -70,6 +92,24 @@ pub struct AlikeNodes<'a> {
 }
 
 impl CapturedGraph {
+    /// The same step, dispatcher included.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let key = |graph: &Self| {
+            let stages = graph.stages.clone();
+            (stages, graph.kind, graph.rows, graph.dispatcher)
+        };
+        key(self) == key(other)
+    }
+
+    /// One more that is like it.
+    pub fn count(&mut self, other: &Self) {
+        self.copies += other.copies;
+        self.capture += other.capture;
+        self.instantiate += other.instantiate;
+        self.upload += other.upload;
+        self.device_bytes += other.device_bytes;
+    }
+
     pub fn early_edges(&self) -> usize {
         self.edges.iter().filter(|edge| edge.early).count()
     }
@@ -148,6 +188,8 @@ mod tests {
             stages: 0..1,
             kind: StepKind::Decode,
             rows: 8,
+            dispatcher: Some(DispatcherAt::Behind),
+            copies: 1,
             nodes: vec![
                 node("product", Some(OpKind::QkvProj), 4),
                 node("product", Some(OpKind::LmHead), 64),

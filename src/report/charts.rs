@@ -33,7 +33,12 @@ pub struct Axes<'a> {
 /// other axis is logarithmic too.
 pub fn lines(axes: &Axes<'_>, log: bool, lines: &[Line], width: f64) -> String {
     let narrow = width < 500.0;
-    let height = if narrow { 280.0 } else { 330.0 };
+    // On a narrow screen names stand above the lines.
+    let height = if narrow {
+        250.0 + 16.0 * lines.len() as f64
+    } else {
+        330.0
+    };
     let longest = lines.iter().map(|line| line.name.len()).max().unwrap_or(0) as f64;
     let right = width - if narrow { 16.0 } else { longest * 7.6 + 28.0 };
     let (left, top) = (
@@ -97,7 +102,14 @@ pub fn lines(axes: &Axes<'_>, log: bool, lines: &[Line], width: f64) -> String {
         if narrow {
             // No room at the ends: names stand above, each with its mark.
             let height = 32.0 + 16.0 * n as f64;
-            svg.mark(line.color, left + 6.0, height - 4.0, &line.name);
+            match line.dashed {
+                true => svg.line(
+                    (left - 2.0, height - 4.0),
+                    (left + 14.0, height - 4.0),
+                    &format!("line c{}{dashed}", line.color),
+                ),
+                false => svg.mark(line.color, left + 6.0, height - 4.0, &line.name),
+            }
             svg.text(
                 left + 18.0,
                 height,
@@ -183,7 +195,7 @@ pub fn ranges(axes: &Axes<'_>, groups: &[(String, Vec<Range>)], width: f64) -> S
         .map(|r| r.name.len())
         .max()
         .unwrap_or(0) as f64;
-    let left = (longest * 7.7 + 12.0).min(width * 0.5);
+    let left = (longest * 7.7 + 12.0).min(width * 0.6);
     let right = width - 20.0;
     let all = groups
         .iter()
@@ -254,7 +266,7 @@ pub fn bars(axes: &Axes<'_>, groups: &[(String, Vec<Bar>)], width: f64) -> Strin
         .map(|b| b.name.len())
         .max()
         .unwrap_or(0) as f64;
-    let left = (longest * 7.7 + 12.0).min(width * 0.5);
+    let left = (longest * 7.7 + 12.0).min(width * 0.6);
     let all = || groups.iter().flat_map(|(_, b)| b).map(|b| b.value);
     let below = if all().any(|v| v < 0.0) { 46.0 } else { 6.0 };
     let x = Scale::linear(all(), left + below, width - 54.0);

@@ -320,17 +320,34 @@ fn open(path: &Path, expected: &str) -> Result<BufReader<File>> {
     Ok(BufReader::with_capacity(1 << 18, file))
 }
 
-/// The first key of a file's object, without reading further; `None`: it does not begin as one.
-pub fn first_key(path: &Path, expected: &str) -> Result<Option<String>> {
+/// How a file begins.
+pub enum Beginning {
+    /// As an object with this key first.
+    Object(String),
+    List,
+    Other,
+}
+
+/// Looks at a file's first bytes.
+///
+/// # Errors
+/// It cannot be read.
+pub fn beginning(path: &Path, expected: &str) -> Result<Beginning> {
     let mut head = vec![];
     open(path, expected)?
         .take(256)
         .read_to_end(&mut head)
         .map_err(|error| Error::io(path, error))?;
     let head = String::from_utf8_lossy(&head);
-    let key = head.trim_start().strip_prefix('{').map(str::trim_start);
+    let head = head.trim_start();
+    if head.starts_with('[') {
+        return Ok(Beginning::List);
+    }
+    let key = head.strip_prefix('{').map(str::trim_start);
     let key = key.and_then(|rest| rest.strip_prefix('"')?.split_once('"'));
-    Ok(key.map(|(key, _)| key.to_owned()))
+    Ok(key.map_or(Beginning::Other, |(key, _)| {
+        Beginning::Object(key.to_owned())
+    }))
 }
 
 /// # Errors

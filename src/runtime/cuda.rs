@@ -1,6 +1,6 @@
 //! An engine for a model on one GPU, in each of the ways to launch it.
 
-use super::engine::Engine;
+use super::engine::{Engine, device_shape};
 use super::sizes::Sizes;
 use crate::backend::cuda::ahead::HostAhead;
 use crate::backend::cuda::delivery::pinned_bytes;
@@ -11,7 +11,8 @@ use crate::backend::cuda::model::{InOrder, Placement, programs};
 use crate::backend::cuda::program::StepProgram;
 use crate::backend::cuda::scheduler::{GpuScheduler, table_bytes};
 use crate::backend::cuda::survey::Survey;
-use crate::backend::{LogitsSink, SharedSink, StageBackend};
+use crate::backend::cuda::telling::Telling;
+use crate::backend::{LogitsSink, RoutingSink, SharedSink, StageBackend};
 use crate::error::{Error, Result};
 use crate::model::{DType, Model};
 use crate::plan::arena::logits_rows;
@@ -62,7 +63,10 @@ impl Engine {
         let ladders = plan.ladders.reachable(&options);
         let capacities = RingCapacities::new(&options);
         let by_host = |stage| Self::on_host(vec![stage], &ladders, &options, capacities);
-        let stage = |way| host_stage(gpu, model, plan, &options, dtype, way, sink);
+        let stage = |way| -> Result<Box<dyn StageBackend>> {
+            let stage = host_stage(gpu, model, plan, &options, dtype, way, sink)?;
+            Ok(Box::new(stage))
+        };
         let mut engine = match launch {
             Launch::HostKernels => by_host(stage(HostLaunch::Kernels)?),
             Launch::HostGraph => by_host(stage(HostLaunch::Graph)?),
@@ -91,6 +95,45 @@ impl Engine {
     }
 }
 
+/// An engine that tells `routing` where the rows of every step go, launched kernel by kernel and not yet running. It
+/// waits at every router, so there is nothing to time.
+///
+/// # Errors
+/// As [`Engine::on_gpu`].
+pub fn telling(
+    gpu: &OpenGpu,
+    model: &Model,
+    plan: &Plan,
+    options: &EngineOptions,
+    dtype: DType,
+    sink: &SharedSink,
+    routing: &Arc<dyn RoutingSink>,
+) -> Result<Engine> {
+    let options = EngineOptions {
+        steps_in_flight: 1,
+        ..*options
+    };
+    let ladders = plan.ladders.reachable(&options);
+    let placement = Placement {
+        plan,
+        ladders: &ladders,
+        options: &options,
+        dtype,
+        sink,
+        hold: false,
+    };
+    let told = |program| {
+        let routing = routing.clone();
+        Box::new(Telling { program, routing }) as Box<dyn StepProgram>
+    };
+    let programs = programs(gpu, model, &placement)?.into_iter().map(told);
+    let program = Box::new(InOrder(programs.collect()));
+    let (place, way) = (StagePlace { index: 0, count: 1 }, HostLaunch::Kernels);
+    let stage = HostLaunched::new(&gpu.context, program, place, &ladders, &options, way)?;
+    let capacities = RingCapacities::new(&options);
+    Engine::on_host(vec![Box::new(stage)], &ladders, &options, capacities)
+}
+
 /// What `launch` takes beside the model for a run with these sizes, in the words of `doctor`. `delivers`: there is a
 /// sink, so that requests may ask for logits.
 ///
@@ -115,7 +158,9 @@ pub fn overheads(
         }
         Launch::DeviceGraph => {
             let rings = RingCapacities::new(options);
-            let sizes = Sizes::new(options, &ladders, 1, rings, options.record)?;
+            let ahead = plan.stages.len() == 1;
+            let shape = device_shape(&ladders, options, rings, ahead);
+            let sizes = Sizes::of(&shape, options.record)?;
             let arithmetic = format!(
                 "{} requests, {} tokens, {} events, {} trace records",
                 rings.requests, rings.tokens, rings.events, rings.trace
@@ -211,12 +256,11 @@ pub fn host_stage(
     dtype: DType,
     way: HostLaunch,
     sink: &SharedSink,
-) -> Result<Box<dyn StageBackend>> {
+) -> Result<HostLaunched> {
     let program = in_order(gpu, model, plan, options, dtype, sink)?;
     let place = StagePlace { index: 0, count: 1 };
     let ladders = plan.ladders.reachable(options);
-    let stage = HostLaunched::new(&gpu.context, program, place, &ladders, options, way)?;
-    Ok(Box::new(stage))
+    HostLaunched::new(&gpu.context, program, place, &ladders, options, way)
 }
 
 /// All stages as one, for a host that waits for its steps.

@@ -55,6 +55,25 @@ pub struct Engine {
     span: Option<Span>,
 }
 
+/// The shape of an engine whose scheduler runs on the device. A device runs all its stages as one.
+pub(super) fn device_shape(
+    ladders: &Ladders,
+    options: &EngineOptions,
+    rings: RingCapacities,
+    ahead: bool,
+) -> EngineShape {
+    EngineShape {
+        options: EngineOptions {
+            steps_in_flight: if ahead { 2 } else { 1 },
+            ..*options
+        },
+        ladders: ladders.clone(),
+        stages: 1,
+        rings,
+        ahead,
+    }
+}
+
 impl Engine {
     /// Starts the scheduler on the host with one backend per stage, in order. `options` must fit the ladders
     /// (see [`EngineOptions`]); all memory of the scheduler is allocated here.
@@ -106,7 +125,7 @@ impl Engine {
     }
 
     /// An engine whose scheduler runs on the device, with all its stages; not launched yet. Steps of one device never
-    /// overlap, so one is in flight, whatever the options say.
+    /// overlap, so one is in flight, or two where the device composes ahead, whatever the options say.
     ///
     /// # Errors
     /// [`Error::Usage`] where the options or the capacities break one of the core's rules; what
@@ -117,21 +136,11 @@ impl Engine {
         options: &EngineOptions,
         capacities: RingCapacities,
     ) -> Result<Self> {
-        let options = EngineOptions {
-            steps_in_flight: 1,
-            ..*options
-        };
-        let sizes = Sizes::new(&options, ladders, 1, capacities, options.record)?;
+        let shape = device_shape(ladders, options, capacities, device.runs_ahead());
+        let sizes = Sizes::of(&shape, options.record)?;
         let mut state = StateBlock::new(&sizes);
         let block = device.prepare(state.image(), sizes.ring_bytes, ladders, options.max_seqs)?;
         let rings = HostRings::new(Arc::new(RingBlock::new(&sizes, block)));
-        let shape = EngineShape {
-            options,
-            ladders: ladders.clone(),
-            stages: 1,
-            rings: capacities,
-            ahead: false,
-        };
         Ok(Self::new(rings, Box::new(Device::new(device)), shape))
     }
 

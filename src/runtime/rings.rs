@@ -249,7 +249,8 @@ impl HostRings {
                 running: load(&raw mut (*status).running),
                 queue_depth: load(&raw mut (*status).queue_depth),
                 free_pages: load(&raw mut (*status).free_pages),
-                ..Default::default()
+                in_flight: load(&raw mut (*status).in_flight),
+                pad: Default::default(),
             }
         }
     }

@@ -75,18 +75,21 @@ impl Watchdog {
     }
 }
 
-/// The step that a status is about: number, stage, kind and bucket.
+/// The step that a status is about: number, stage, kind and bucket. Two in flight have the same rows.
 pub(super) fn describe(status: &tg_status) -> String {
     let kind = StepKind::ALL
         .into_iter()
         .find(|&kind| kind as u64 == status.kind)
         .map_or("unknown", StepKind::name);
+    let newest = status.steps.wrapping_sub(1);
+    let number = match status.in_flight {
+        0 | 1 => newest.to_string(),
+        2 => format!("{} or {newest}", newest.wrapping_sub(1)),
+        more => format!("{} to {newest}", newest.wrapping_sub(more - 1)),
+    };
     format!(
-        "step {} (stage {}, {kind} bucket of {} rows, {} used)",
-        status.steps.wrapping_sub(1),
-        status.stage,
-        status.bucket_rows,
-        status.rows
+        "step {number} (stage {}, {kind} bucket of {} rows, {} used)",
+        status.stage, status.bucket_rows, status.rows
     )
 }
 

@@ -47,6 +47,10 @@ pub const TG_SLOT_DECODE: u32 = 2;
 pub const TG_SEQUENCE_FIRST: u32 = 1;
 pub const TG_SEQUENCE_LAST: u32 = 2;
 pub const TG_SEQUENCE_DECODE: u32 = 4;
+pub const TG_DISPATCH_IDLE: u32 = 0;
+pub const TG_DISPATCH_BEHIND: u32 = 1;
+pub const TG_DISPATCH_BESIDE: u32 = 2;
+pub const TG_PLACES: u32 = 2;
 pub const TG_NO_TIMEOUT: u64 = 18446744073709551615;
 pub const TG_NO_STEP: u64 = 18446744073709551615;
 #[repr(C)]
@@ -287,7 +291,8 @@ pub struct tg_status {
     pub running: u64,
     pub queue_depth: u64,
     pub free_pages: u64,
-    pub pad: [u64; 7usize],
+    pub in_flight: u64,
+    pub pad: [u64; 6usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -305,7 +310,9 @@ const _: () = {
         [::core::mem::offset_of!(tg_status, queue_depth) - 56usize];
     ["Offset of field: tg_status::free_pages"]
         [::core::mem::offset_of!(tg_status, free_pages) - 64usize];
-    ["Offset of field: tg_status::pad"][::core::mem::offset_of!(tg_status, pad) - 72usize];
+    ["Offset of field: tg_status::in_flight"]
+        [::core::mem::offset_of!(tg_status, in_flight) - 72usize];
+    ["Offset of field: tg_status::pad"][::core::mem::offset_of!(tg_status, pad) - 80usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -729,15 +736,17 @@ const _: () = {
 pub struct tg_graphs {
     pub idle: u64,
     pub stages: u64,
-    pub step: [[[u64; 16usize]; 3usize]; 16usize],
+    pub step: [[[[u64; 16usize]; 3usize]; 16usize]; 2usize],
+    pub beside: [[u64; 16usize]; 2usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_graphs"][::core::mem::size_of::<tg_graphs>() - 6160usize];
+    ["Size of tg_graphs"][::core::mem::size_of::<tg_graphs>() - 12560usize];
     ["Alignment of tg_graphs"][::core::mem::align_of::<tg_graphs>() - 8usize];
     ["Offset of field: tg_graphs::idle"][::core::mem::offset_of!(tg_graphs, idle) - 0usize];
     ["Offset of field: tg_graphs::stages"][::core::mem::offset_of!(tg_graphs, stages) - 8usize];
     ["Offset of field: tg_graphs::step"][::core::mem::offset_of!(tg_graphs, step) - 16usize];
+    ["Offset of field: tg_graphs::beside"][::core::mem::offset_of!(tg_graphs, beside) - 12304usize];
 };
 unsafe extern "C" {
     pub fn tg_state_bytes(config: *const tg_config) -> u64;

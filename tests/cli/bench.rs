@@ -97,6 +97,23 @@ fn decode_gives_all_combinations_and_figures_that_fit_together() {
         }
         assert!(number(row, "median_e2el_ms") <= number(row, "duration") * 1e3 * 2.0);
         assert!(number(row, "floor_fraction") > 0.0 && number(row, "floor_ms") > 0.0);
+        // A row goes to 4 experts of 8; two rows to as many or more.
+        let hit = ["min", "mean", "max"].map(|name| number(row, &format!("experts_hit_{name}")));
+        assert!(
+            4.0 <= hit[0] && hit[0] <= hit[1] && hit[1] <= hit[2],
+            "{hit:?}"
+        );
+        assert!(
+            hit[2] <= 4.0 * batch && (batch == 1.0 || hit[2] > 4.0),
+            "{hit:?}"
+        );
+        let share = ["min", "mean", "max"].map(|name| number(row, &format!("expert_share_{name}")));
+        // An expert has at most one of a row's four choices.
+        assert!(
+            share[0] <= share[1] && share[1] < share[2] && share[2] <= 0.25,
+            "{share:?}"
+        );
+        assert_eq!(share[1], 0.125);
         assert_eq!(row["turns_lost"], 0);
         assert!(row["launches_per_token"].is_null() && row["energy_j_per_token"].is_null());
         assert!(number(row, "host_cpu_s_per_1k_tokens") > 0.0);
@@ -109,6 +126,8 @@ fn prefill_score_and_serve_measure_what_they_say() {
     let [prefill] = &results(&["prefill", "-b", "2", "--context", "41", "-r", "1"])[..] else {
         panic!("one result")
     };
+    // 80 rows of 4 experts each, of 8.
+    assert!(number(prefill, "experts_hit_mean") > 6.0, "{prefill}");
     assert_eq!(
         (&prefill["n_prompt"], &prefill["n_gen"]),
         (&40.into(), &1.into())
@@ -133,6 +152,8 @@ fn prefill_score_and_serve_measure_what_they_say() {
     assert_eq!(number(score, "total_output_tokens"), 0.0);
     assert!(score["valid"].is_null() && score["mean_ttft_ms"].is_null());
     assert!(number(score, "avg_ts") > 0.0 && number(score, "request_throughput") > 0.0);
+    assert!(number(score, "experts_hit_min") > 6.0, "{score}");
+    assert!(number(score, "expert_share_max") < 0.25, "{score}");
 
     let rates = [
         "serve",
@@ -154,6 +175,10 @@ fn prefill_score_and_serve_measure_what_they_say() {
     assert_eq!(
         (&spread["request_rate"], &at_once["request_rate"]),
         (&40.0.into(), &"inf".into())
+    );
+    assert!(
+        spread["experts_hit_mean"].is_null(),
+        "no step of it is typical"
     );
     assert_eq!(number(spread, "max_seqs"), 2.0);
     // Ten at once wait for two places; the load is what makes the difference.
@@ -290,12 +315,20 @@ fn two_measurements_are_compared() {
 
 #[test]
 fn wrong_usage_says_what_was_expected() {
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 16] = [
         (&["-b", "8-1"], "ascends"),
         (&["-b", "0"], "at least 1"),
         (
             &["--launch", "host-graph"],
             "--launch: the CPU launches no kernels",
+        ),
+        (
+            &["--launch", "bare"],
+            "--launch: the CPU launches no kernels",
+        ),
+        (
+            &["score", "--launch", "bare"],
+            "--launch bare: a way of `bench decode` and `bench launch`",
         ),
         (
             &["--dtype", "f32,bf16"],

@@ -2,6 +2,7 @@
 
 mod bench;
 mod generate;
+mod inspect;
 mod interrupted;
 mod pages;
 mod profile;

@@ -4,6 +4,8 @@ use crate::run::run;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
+mod benched;
+
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
@@ -298,7 +300,13 @@ fn other_files_are_refused_by_name() {
     for (content, expected) in [
         (None, "found no such file"),
         (Some(String::new()), "found no JSON object"),
-        (Some("[1]".to_owned()), "found no JSON object"),
+        (Some("[1]".to_owned()), "expected struct Row"),
+        (Some("[]".to_owned()), "found no results"),
+        (Some("7".to_owned()), "found no JSON object or list"),
+        (
+            Some("{\"schema\": 1, \"kind\": \"decode\"}".to_owned()),
+            "missing field",
+        ),
         (Some("{\"a\": 1}".to_owned()), "missing field"),
         (Some("{\"traceEvents\":[".to_owned()), "EOF"),
         (

@@ -5,7 +5,7 @@
     tests/gpu/check.py --binaries FOLDER --commit HASH --json FILE         # where there is no Rust
 
 FOLDER holds what `cargo test --release --features cuda --no-run` and `cargo build --release --features cuda --examples`
-make, under the names tailgraph, gpu, gpu_engine, gpu_soak, soak and decode_speed, and perhaps sanitizer_faults (else nvcc
+make, under the names tailgraph, gpu, gpu_engine, gpu_soak and soak, and perhaps sanitizer_faults (else nvcc
 compiles it). The tests read fixtures from the folder of the repository that they were built in.
 
 Parts, each with a time limit in seconds (--limit PART=SECONDS; --only and --skip choose among them):
@@ -15,7 +15,7 @@ Parts, each with a time limit in seconds (--limit PART=SECONDS; --only and --ski
     soak      1800   profiles/soak.rs at full size, --soak-seconds of it under load (420)
     oracle     900   tests/gpu/oracle.py: full size against transformers; also where soak's requests differ from alone
     sanitizer  900   tests/gpu/sanitizer.py: four tools, three ways to launch
-    speed      600   profiles/decode_speed.rs at full size, host idle and busy
+    speed      900   `tailgraph bench decode` at full size, every way to launch and the bare graph, host idle and busy
 
 The JSON:
     schema      1
@@ -23,7 +23,7 @@ The JSON:
     parts       {PART: {status, seconds, limit_s, line, report}}
                 status is passed, failed, timed out or skipped; line is what the table says; report is the part's own:
                 tests, engine, small   {passed, failed, ignored, failures: [NAME]}
-                soak, oracle, speed    what the program prints (its source says what that is)
+                soak, oracle, speed    what the program prints (its source says what that is; speed: bench's results)
                 sanitizer              {sanitizer, verdicts, limits_of_the_tool, wrong, printed}
 Exit code 0 where every part that ran passed, 1 otherwise.
 """
@@ -43,7 +43,7 @@ import bounded
 import sanitizer
 
 HERE = Path(__file__).resolve().parent
-LIMITS_S = {"tests": 900, "engine": 300, "small": 300, "soak": 1800, "oracle": 900, "sanitizer": 900, "speed": 600}
+LIMITS_S = {"tests": 900, "engine": 300, "small": 300, "soak": 1800, "oracle": 900, "sanitizer": 900, "speed": 900}
 TESTS = {"tests": "gpu", "engine": "gpu_engine", "small": "gpu_soak"}
 
 
@@ -194,7 +194,9 @@ def run_program(part, options, binaries, work, limit):
         "oracle": lambda: [sys.executable, HERE / "oracle.py", "--tailgraph", binaries["tailgraph"], "--model", options.model,
                            "--work", work, "--json", output, *(["--soak", soaked] if soaked.exists() else [])],
         "soak": lambda: [binaries["soak"], options.model, str(options.soak_seconds)],
-        "speed": lambda: [binaries["decode_speed"], options.model, "bf16", "280", str(2 * (os.cpu_count() or 1))],
+        "speed": lambda: [binaries["tailgraph"], "bench", "decode", "--model", options.model, "--device", "cuda", "--dtype", "bf16",
+                          "--launch", "bare,host-kernels,host-graph,host-graph-ahead,device-graph", "--batch", "1,8,32,128,256",
+                          "--gen-len", "160", "--cpu-load", f"0,{2 * (os.cpu_count() or 1)}", "--repeats", "2", "-q", "-o", "json"],
     }[part]()  # fmt: skip
     ran = bounded.run(command, limit)
     text = output.read_text() if output.exists() else ran.stdout
@@ -229,8 +231,8 @@ def soak_line(report):
 
 
 def speed_line(report):
-    way = report["ways"]["device-graph"]["host_idle"]
-    return "device-graph p50 " + ", ".join(f"{batch['sequences']}: {batch['p50_ms']:.2f} ms" for batch in way)
+    rows = [row for row in report if row["launch"] == "device-graph" and row["cpu_load"] == 0]
+    return "device-graph p50 " + ", ".join(f"{row['batch']}: {row['median_step_ms']:.2f} ms" for row in rows)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 
 mod ahead;
 mod attention;
+mod bench;
 mod binary;
 mod capture;
 mod conv;

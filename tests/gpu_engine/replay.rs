@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tailgraph::backend::cuda::hosted::HostLaunch;
 use tailgraph::backend::cuda::probe::fingerprint;
 use tailgraph::plan::EngineOptions;
-use tailgraph::runtime::{Action, Core, EndReason, Event, Request};
+use tailgraph::runtime::{Action, Core, EndReason, EngineShape, Event, Request};
 use tailgraph::sys::abi;
 
 struct Recorded {
@@ -18,6 +18,7 @@ struct Recorded {
     trace: Vec<abi::tg_trace>,
     /// By step number
     fingerprints: Vec<(u64, u64)>,
+    shape: EngineShape,
 }
 
 /// Requests that come in over time, some cancelled, some with little time.
@@ -58,6 +59,7 @@ fn record(rig: &Rig, setup: &Setup) -> Recorded {
     }
     trace.extend(drain_trace(&mut engine));
     assert_eq!(engine.traces_lost(), 0);
+    let shape = engine.shape().clone();
     drop(engine);
     Recorded {
         requests,
@@ -65,6 +67,7 @@ fn record(rig: &Rig, setup: &Setup) -> Recorded {
         events,
         trace,
         fingerprints: log.unwrap().read(&rig.stream).unwrap(),
+        shape,
     }
 }
 
@@ -97,8 +100,7 @@ fn a_recorded_run_is_composed_and_computed_again() {
         assert!(reasons.get(&reason).is_some_and(|&n| n > 3), "{reasons:?}");
     }
 
-    let (mut core, mut rings, _) =
-        Core::new(&setup.options, &setup.ladders(), 1, setup.capacities, false).unwrap();
+    let (mut core, mut rings, _) = Core::of(&recorded.shape, false).unwrap();
     let mut backend = rig.backends(HostLaunch::Kernels, &setup).remove(0);
     let (mut pushed, mut cancelled, mut steps) = (0, 0, 0);
     let mut events = vec![];

@@ -35,10 +35,10 @@ fn until_error(engine: &mut Engine) -> (u64, String) {
 #[ignore = "needs an NVIDIA GPU"]
 fn a_stuck_step_is_named_in_every_way_that_can_tell() {
     let rig = Rig::new();
-    for (way, stages, stage) in [
-        (Way::DeviceGraph, 1, 0),
-        (Way::DeviceGraph, 2, 1),
-        (Way::HostGraph, 1, 0),
+    for (way, stages, named) in [
+        (Way::DeviceGraph, 1, "step 20 or 21 (stage 0"), // the next is composed while one runs
+        (Way::DeviceGraph, 2, "step 20 (stage 1"),
+        (Way::HostGraph, 1, "step 20 (stage 0"),
     ] {
         let setup = Setup {
             stages,
@@ -55,7 +55,8 @@ fn a_stuck_step_is_named_in_every_way_that_can_tell() {
         let (tokens, error) = until_error(&mut engine);
         println!("{way:?}: {error}");
         assert_eq!(tokens, 20, "of steps 0 to 19");
-        assert!(error.contains(&format!("step 20 (stage {stage}, decode bucket of 1 rows")));
+        let named = format!("{named}, decode bucket of 1 rows");
+        assert!(error.contains(&named), "{error}");
         assert!(
             start.elapsed() < Duration::from_millis(1400),
             "named while it stood still"
@@ -110,7 +111,7 @@ fn fault(way: &str) {
     assert_eq!(tokens, 7, "of steps 0 to 6");
     assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
     if way == Way::DeviceGraph {
-        assert!(error.contains("step 7 (stage 0, decode"), "{error}");
+        assert!(error.contains("step 7 or 8 (stage 0, decode"), "{error}");
     }
     assert!(engine.try_submit(&request(&mut Random(3), 4, 1)).is_err());
     let start = Instant::now();

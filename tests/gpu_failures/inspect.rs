@@ -1,6 +1,7 @@
 //! `inspect --device cuda`: captured graphs, looked at through the test's driver.
 
 use crate::rig::{Ended, Run};
+use crate::schema::{check, schema};
 use serde_json::Value;
 
 fn inspect(arguments: &[&str]) -> Run {
@@ -12,7 +13,9 @@ fn inspect(arguments: &[&str]) -> Run {
 fn json(run: Run) -> Value {
     let ended = run.and(&["--json"]).end();
     assert_eq!(ended.code, 0, "{}", ended.stderr);
-    serde_json::from_str(&ended.stdout).unwrap()
+    let shown = serde_json::from_str(&ended.stdout).unwrap();
+    check(&schema("inspect"), &shown).unwrap();
+    shown
 }
 
 fn graphs(shown: &Value) -> &Vec<Value> {
@@ -54,6 +57,36 @@ fn every_graph_is_listed_with_its_nodes() {
                 assert!(captured[time].as_f64().unwrap() >= 0.0, "{time}");
             }
         }
+    }
+}
+
+/// On one stage the device composes ahead: each decode step has a second graph with the dispatcher in a branch, and all
+/// graphs exist for both places of a step.
+#[test]
+fn decode_steps_have_a_graph_with_the_dispatcher_beside() {
+    let shown = json(inspect(&["--launch", "device-graph"]));
+    let of = |at: &str| -> Vec<(&Value, &Value)> {
+        let graphs = graphs(&shown).iter();
+        graphs
+            .map(|graph| (graph, &graph["captured"]))
+            .filter(|(_, captured)| captured["dispatcher"] == at)
+            .collect()
+    };
+    let (behind, beside) = (of("behind"), of("beside"));
+    assert_eq!((behind.len(), beside.len()), (4, 2));
+    for (graph, captured) in behind.iter().chain(&beside) {
+        assert_eq!(captured["copies"], 2, "{graph}");
+    }
+    for (graph, captured) in beside {
+        assert_eq!(graph["kind"], "decode");
+        let twin = behind.iter().find(|(other, _)| {
+            (&other["kind"], &other["bucket"]) == (&graph["kind"], &graph["bucket"])
+        });
+        let nodes = count(&captured["nodes"]);
+        assert_eq!(nodes, count(&twin.unwrap().1["nodes"]));
+        // Two begin, and one of them is the dispatcher.
+        assert_eq!(count(&captured["edges"]), nodes - 2);
+        assert_eq!(count(&captured["early_edges"]), nodes - 2);
     }
 }
 
@@ -106,7 +139,7 @@ fn the_tables_name_kernels_and_memory() {
     for part in [
         "graphs as captured for device-graph on cuda:0 Test GPU 0",
         "capture ms",
-        "stage 0 mixed 512: nodes by kernel",
+        "stage 0 mixed 512, dispatcher behind: nodes by kernel",
         "tg_dispatch",
         "scheduler",
         "1024+",

@@ -2,6 +2,7 @@
 //! libcuda.so of our own in the driver's place (driver/), so that all of it runs where there is no GPU.
 #![cfg(feature = "cuda")]
 
+mod bench;
 mod budget;
 mod doctor;
 mod faults;
@@ -9,4 +10,6 @@ mod inspect;
 mod machine;
 mod memory;
 mod rig;
+#[path = "../cli/schema.rs"]
+mod schema;
 mod stuck;

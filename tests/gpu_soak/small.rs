@@ -163,7 +163,7 @@ fn the_gpu_holds_it() {
         replayer: &|dtype, shape| {
             let (options, way) = (&shape.options, HostLaunch::Kernels);
             let stage = host_stage(&gpu, &model, &plan, options, dtype, way, &None)?;
-            Replayer::new(shape, vec![stage])
+            Replayer::new(shape, vec![Box::new(stage)])
         },
         free_bytes: &|| gpu.free_bytes().map(Some),
     };

@@ -25,7 +25,7 @@ mod stage;
 
 pub use stage::CpuStage;
 
-use crate::backend::{SharedSink, StageBackend};
+use crate::backend::{RoutingSink, SharedSink, StageBackend};
 use crate::error::Result;
 use crate::model::Model;
 use crate::plan::EngineOptions;
@@ -57,6 +57,32 @@ pub fn stages(
     options: &EngineOptions,
     sink: &SharedSink,
 ) -> Result<Vec<Box<dyn StageBackend>>> {
+    linked(model, plan, options, sink, |_| {})
+}
+
+/// Likewise, telling `routing` where the rows of every step go.
+///
+/// # Errors
+/// See [`CpuStage::new`].
+pub fn telling_stages(
+    model: &Arc<Model>,
+    plan: &Plan,
+    options: &EngineOptions,
+    sink: &SharedSink,
+    routing: &Arc<dyn RoutingSink>,
+) -> Result<Vec<Box<dyn StageBackend>>> {
+    linked(model, plan, options, sink, |stage| {
+        stage.tell(routing.clone());
+    })
+}
+
+fn linked(
+    model: &Arc<Model>,
+    plan: &Plan,
+    options: &EngineOptions,
+    sink: &SharedSink,
+    prepare: impl Fn(&mut CpuStage),
+) -> Result<Vec<Box<dyn StageBackend>>> {
     let count = plan.stages.len();
     let between: Vec<Handover> = (1..count)
         .map(|_| handover(model.config.hidden_size, options))
@@ -65,7 +91,7 @@ pub fn stages(
         .map(|stage| {
             let input = stage.checked_sub(1).map(|before| between[before].clone());
             let output = between.get(stage).cloned();
-            let stage = CpuStage::new(
+            let mut stage = CpuStage::new(
                 model.clone(),
                 plan,
                 stage,
@@ -74,6 +100,7 @@ pub fn stages(
                 output,
                 sink.clone(),
             )?;
+            prepare(&mut stage);
             Ok(Box::new(stage) as Box<dyn StageBackend>)
         })
         .collect()

@@ -12,7 +12,7 @@ use super::memory::{Buffers, LayerState, MixerState, check_ops, sizes_fit};
 use super::norm::{embed, rmsnorm};
 use super::rope::{HeadShape, QkWeights, qk_norm_rope};
 use super::{Handover, Probe, Probed};
-use crate::backend::{SharedSink, StageBackend, StepView};
+use crate::backend::{RoutingSink, SharedSink, StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::model::rotary::inverse_frequencies;
 use crate::model::{FeedForward, Mixer, Model, Tensor};
@@ -42,6 +42,7 @@ pub struct CpuStage {
     input: Option<Handover>,
     output: Option<Handover>,
     probe: Option<Probe>,
+    told: Option<Arc<dyn RoutingSink>>,
 }
 
 impl CpuStage {
@@ -117,6 +118,7 @@ impl CpuStage {
             input,
             output,
             probe: None,
+            told: None,
             model,
         })
     }
@@ -124,6 +126,11 @@ impl CpuStage {
     /// Calls `probe` after every operation.
     pub fn set_probe(&mut self, probe: Probe) {
         self.probe = Some(probe);
+    }
+
+    /// Tells `routing` where the rows of every step go.
+    pub fn tell(&mut self, routing: Arc<dyn RoutingSink>) {
+        self.told = Some(routing);
     }
 
     fn operation(&mut self, op: &Op, batch: &Batch<'_>, step: &StepView<'_>) -> Result<()> {
@@ -319,6 +326,9 @@ impl StageBackend for CpuStage {
             let op = self.ops[index];
             self.operation(&op, &batch, step)?;
             self.show(&op, &batch);
+            if let (OpKind::Router, Some(layer), Some(told)) = (op.kind, op.layer, &self.told) {
+                told.routed(step.kind(), layer, self.routing.experts())?;
+            }
         }
         if let Some(output) = &self.output {
             output[step.place()].lock()[..elements].copy_from_slice(&self.buffers.h[..elements]);

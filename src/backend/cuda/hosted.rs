@@ -13,7 +13,6 @@ use crate::telemetry::nvtx::{Category, Name, range};
 use cudarc::driver::{CudaContext, CudaStream};
 use std::ffi::CString;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// Where a stage stands in its plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,20 +156,18 @@ impl HostLaunched {
         waited.map_err(|error| failed("running a step on the GPU", error))
     }
 
-    /// Launches the step that [`StageBackend::run`] ran last `times` more, one right after the other, and returns how
-    /// long all of them took: what a step costs where nobody schedules. The sequences' state is of no use afterwards,
-    /// since every launch advances it.
+    /// Launches the step that [`StageBackend::run`] ran last `times` more, one right after the other, and waits for all
+    /// of them: what a step costs where nobody schedules. The sequences' state is of no use afterwards, since every
+    /// launch advances it.
     ///
     /// # Errors
     /// As [`StageBackend::run`].
-    pub fn repeat(&mut self, view: &StepView<'_>, times: u32) -> Result<Duration> {
-        let start = Instant::now();
+    pub fn repeat(&mut self, view: &StepView<'_>, times: u32) -> Result<()> {
         for _ in 0..times {
             // SAFETY: `run` has sent this step, and `self` is borrowed alone until the wait.
             unsafe { self.launch(view, 0) }?;
         }
-        self.wait()?;
-        Ok(start.elapsed())
+        self.wait()
     }
 }
 

@@ -23,4 +23,5 @@ pub mod probe;
 pub mod program;
 pub mod scheduler;
 pub mod survey;
+pub mod telling;
 pub mod weights;

@@ -158,6 +158,19 @@ fn done_by_neighbour(few: bool, before: Option<&Op>, op: &Op, after: Option<&Op>
     }
 }
 
+impl ModelProgram {
+    /// Where a router leaves what it chose, `u32 [rows, K]`, until the next one runs; and K.
+    pub fn chosen_experts(&self) -> (Address, usize) {
+        let Shared {
+            arena,
+            places,
+            config,
+            ..
+        } = &*self.shared;
+        (arena.at(places.experts), config.num_experts_per_tok)
+    }
+}
+
 impl StepProgram for ModelProgram {
     unsafe fn enqueue(&self, stream: &CudaStream, bucket: Bucket, at: StepAt) -> Result<()> {
         // SAFETY: the caller's promise.

@@ -14,6 +14,7 @@ use super::program::{StepAt, StepCapture, StepGraph, StepProgram, buckets, captu
 use super::survey::Survey;
 use crate::backend::{Block, DeviceScheduler};
 use crate::error::{Error, Result};
+use crate::plan::captured::DispatcherAt;
 use crate::plan::{Ladders, StepKind};
 use crate::sys::abi;
 use crate::telemetry::phases::{Phase, phase};
@@ -65,23 +66,34 @@ impl Blocks {
         })
     }
 
-    fn at(&self) -> StepAt {
+    /// Where the step in one of the places stands.
+    fn step(&self, place: usize) -> StepAt {
+        let steps = offset_of!(abi::tg_state, steps) + place * size_of::<abi::tg_step>();
         StepAt {
             state: self.state.at(0),
-            step: self.state.at(offset_of!(abi::tg_state, steps)),
+            step: self.state.at(steps),
         }
     }
 
-    /// The dispatcher's arguments. `ran`: 1 where a step has run before it, else 0.
-    fn dispatch(&self, ran: u32) -> [Argument; 5] {
+    /// The dispatcher's arguments; `place` is a `TG_DISPATCH_*`.
+    fn dispatch(&self, place: u32) -> [Argument; 5] {
         [
             Argument::Address(self.state.at(0)),
             Argument::Address(self.rings.device()),
             Argument::Address(self.head.at(0)),
             Argument::Address(self.table.at(0)),
-            Argument::U32(ran),
+            Argument::U32(place),
         ]
     }
+}
+
+/// A graph and where it stands in the table.
+struct Placed {
+    place: usize,
+    /// Of its kind's ladder.
+    column: usize,
+    beside: bool,
+    graph: StepGraph,
 }
 
 /// Bytes of device memory that a scheduler takes for a state block of `state_bytes`.
@@ -129,7 +141,15 @@ impl GpuScheduler {
         }
     }
 
-    /// Captures every stage's step of every bucket, over these blocks. `marked`: keep which nodes are of which operation.
+    fn places(&self) -> usize {
+        match self.runs_ahead() {
+            true => abi::TG_PLACES as usize,
+            false => 1,
+        }
+    }
+
+    /// Captures every stage's step of every bucket, for each place that a step may be in, over these blocks. `marked`: keep
+    /// which nodes are of which operation.
     ///
     /// # Errors
     /// What a program or the capture gives.
@@ -142,45 +162,95 @@ impl GpuScheduler {
         slots: u32,
         blocks: &Blocks,
         marked: bool,
-    ) -> Result<Vec<StepGraph>> {
-        let dispatch = &blocks.dispatch(1);
-        let [_, rings, ..] = *dispatch;
-        let stages = self.programs.len();
+    ) -> Result<Vec<Placed>> {
         let mut graphs = vec![];
-        for (stage, program) in self.programs.iter().enumerate() {
-            for bucket in StepKind::ALL
-                .into_iter()
-                .flat_map(|k| buckets(ladders, k, slots))
-            {
-                let first = |stream: &CudaStream| match stage {
-                    0 => Ok(()),
-                    // SAFETY: the arguments are the kernel's, and the caller's promise.
-                    _ => unsafe {
-                        let arguments = [rings, Argument::U32(stage as u32)];
-                        self.begin_stage
-                            .launch(stream, self.launch_of(1), &arguments)
-                    },
-                };
-                let last = |stream: &CudaStream| match stage + 1 == stages {
-                    false => Ok(()),
-                    // SAFETY: likewise.
-                    true => unsafe {
-                        let launch = self.launch_of(abi::TG_DISPATCH_THREADS);
-                        self.dispatch.launch(stream, launch, dispatch)
-                    },
-                };
-                let step = StepCapture {
-                    program: program.as_ref(),
-                    stage,
-                    bucket,
-                    at: blocks.at(),
-                    marked,
-                };
-                // SAFETY: the caller's promise.
-                graphs.push(unsafe { capture_step(&self.stream, step, first, last) }?);
+        for place in 0..self.places() {
+            let step = |stage: usize, bucket| StepCapture {
+                program: self.programs[stage].as_ref(),
+                stage,
+                bucket,
+                at: blocks.step(place),
+                marked,
+            };
+            let mut add = |column, beside, graph| {
+                graphs.push(Placed {
+                    place,
+                    column,
+                    beside,
+                    graph,
+                });
+            };
+            for stage in 0..self.programs.len() {
+                for kind in StepKind::ALL {
+                    for (column, bucket) in buckets(ladders, kind, slots).enumerate() {
+                        // SAFETY: the caller's promise.
+                        let graph = unsafe { self.capture_behind(step(stage, bucket), blocks) }?;
+                        add(column, false, graph);
+                    }
+                }
+            }
+            if self.runs_ahead() {
+                for (column, bucket) in buckets(ladders, StepKind::Decode, slots).enumerate() {
+                    // SAFETY: the caller's promise.
+                    let graph = unsafe { self.capture_beside(step(0, bucket), blocks) }?;
+                    add(column, true, graph);
+                }
             }
         }
         Ok(graphs)
+    }
+
+    /// One stage's step, with a dispatcher behind it where it is the last.
+    ///
+    /// # Safety
+    /// As for [`GpuScheduler::capture`].
+    unsafe fn capture_behind(&self, step: StepCapture<'_>, blocks: &Blocks) -> Result<StepGraph> {
+        let first = |stream: &CudaStream| match step.stage {
+            0 => Ok(()),
+            // SAFETY: the arguments are the kernel's, and the caller's promise.
+            stage => unsafe {
+                let arguments = [
+                    Argument::Address(blocks.rings.device()),
+                    Argument::U32(stage as u32),
+                ];
+                self.begin_stage
+                    .launch(stream, self.launch_of(1), &arguments)
+            },
+        };
+        let last = |stream: &CudaStream| match step.stage + 1 == self.programs.len() {
+            false => Ok(()),
+            // SAFETY: likewise.
+            true => unsafe {
+                let launch = self.launch_of(abi::TG_DISPATCH_THREADS);
+                let arguments = blocks.dispatch(abi::TG_DISPATCH_BEHIND);
+                self.dispatch.launch(stream, launch, &arguments)
+            },
+        };
+        // SAFETY: the caller's promise.
+        unsafe { capture_step(&self.stream, step, first, last) }
+    }
+
+    /// A whole decode step, with a dispatcher beside it.
+    ///
+    /// # Safety
+    /// As for [`GpuScheduler::capture`].
+    unsafe fn capture_beside(&self, step: StepCapture<'_>, blocks: &Blocks) -> Result<StepGraph> {
+        let refused = |error| failed("capturing a branch of a graph", error);
+        let side = self.context.new_stream().map_err(refused)?;
+        let event = || self.context.new_event(None).map_err(refused);
+        let (fork, join) = (event()?, event()?);
+        let first = |stream: &CudaStream| {
+            fork.record(stream).map_err(refused)?;
+            side.wait(&fork).map_err(refused)?;
+            let arguments = blocks.dispatch(abi::TG_DISPATCH_BESIDE);
+            let launch = Launch::blocks(1, abi::TG_DISPATCH_THREADS);
+            // SAFETY: the arguments are the kernel's, and the caller's promise.
+            unsafe { self.dispatch.launch(&side, launch, &arguments) }?;
+            join.record(&side).map_err(refused)
+        };
+        let last = |stream: &CudaStream| stream.wait(&join).map_err(refused);
+        // SAFETY: the caller's promise.
+        unsafe { capture_step(&self.stream, step, first, last) }
     }
 }
 
@@ -200,8 +270,12 @@ impl GpuScheduler {
         let blocks = Blocks::new(&self.context, state_bytes, ring_bytes)?;
         // SAFETY: the graphs are never launched.
         let graphs = unsafe { self.capture(ladders, slots, &blocks, true) }?;
-        for step in &graphs {
-            survey.add(step, step.stage..step.stage + 1, LaunchedBy::Device)?;
+        for Placed { graph, beside, .. } in &graphs {
+            let dispatcher = match beside {
+                true => DispatcherAt::Beside,
+                false => DispatcherAt::Behind,
+            };
+            survey.add(graph, graph.stage..graph.stage + 1, Some(dispatcher))?;
         }
         Ok(())
     }
@@ -224,8 +298,9 @@ impl DeviceScheduler for GpuScheduler {
             let _phase = phase(Phase::Capture);
             Captured::capture(&self.stream, "the idle dispatcher", |stream| {
                 let launch = Launch::blocks(1, abi::TG_DISPATCH_THREADS);
+                let arguments = blocks.dispatch(abi::TG_DISPATCH_IDLE);
                 // SAFETY: the arguments are the kernel's; the blocks live as above.
-                unsafe { self.dispatch.launch(stream, launch, &blocks.dispatch(0)) }
+                unsafe { self.dispatch.launch(stream, launch, &arguments) }
             })?
         };
         let idle = Exec::new(&idle, LaunchedBy::Device)?;
@@ -235,14 +310,21 @@ impl DeviceScheduler for GpuScheduler {
             ..Default::default()
         };
         let mut steps = Vec::with_capacity(graphs.len());
-        for step in graphs {
-            let exec = Exec::new(&step.graph, LaunchedBy::Device)?;
-            let row = &mut table.step[step.stage][step.bucket.kind as usize];
-            let column = ladders
-                .of(step.bucket.kind)
-                .iter()
-                .position(|&r| r == step.bucket.rows);
-            row[column.expect("captured from this ladder")] = exec.device_handle();
+        for placed in graphs {
+            let Placed { place, column, .. } = placed;
+            let StepGraph {
+                stage,
+                bucket,
+                graph,
+                ..
+            } = placed.graph;
+            let exec = Exec::new(&graph, LaunchedBy::Device)?;
+            match placed.beside {
+                true => table.beside[place][column] = exec.device_handle(),
+                false => {
+                    table.step[place][stage][bucket.kind as usize][column] = exec.device_handle();
+                }
+            }
             steps.push(exec);
         }
         blocks.table.write(&self.stream, 0, bytes_of(&table))?;
@@ -253,6 +335,11 @@ impl DeviceScheduler for GpuScheduler {
             blocks,
         });
         Ok(Box::new(rings))
+    }
+
+    /// Where one graph is a whole step: the dispatcher beside it stands for all of it.
+    fn runs_ahead(&self) -> bool {
+        self.programs.len() == 1
     }
 
     fn launch(&mut self) -> Result<()> {

@@ -6,7 +6,7 @@ use super::mirror::Mirror;
 use super::module::failed;
 use super::program::{StepCapture, StepGraph, StepProgram, buckets, capture_step};
 use crate::error::Result;
-use crate::plan::captured::{CapturedGraph, CapturedNode};
+use crate::plan::captured::{CapturedGraph, CapturedNode, DispatcherAt};
 use crate::plan::{EngineOptions, Ladders, StepKind};
 use cudarc::driver::{CudaContext, CudaStream, result};
 use std::ops::Range;
@@ -61,17 +61,27 @@ impl<'a> Survey<'a> {
             };
             // SAFETY: the graph is never launched.
             let step = unsafe { capture_step(&stream, step, nothing, nothing) }?;
-            self.add(&step, stages.clone(), LaunchedBy::Host)?;
+            self.add(&step, stages.clone(), None)?;
         }
         Ok(())
     }
 
-    /// Looks at one graph, and measures what it takes to make it ready.
+    /// Looks at one graph, and measures what it takes to make it ready. `dispatcher`: where it has one, so that the
+    /// device launches it. A graph that is like one before, for another place of a step, is counted with that.
     ///
     /// # Errors
     /// What a run's start would give; [`crate::Error::Runtime`] where the driver does not say.
-    pub fn add(&mut self, step: &StepGraph, stages: Range<usize>, by: LaunchedBy) -> Result<()> {
+    pub fn add(
+        &mut self,
+        step: &StepGraph,
+        stages: Range<usize>,
+        dispatcher: Option<DispatcherAt>,
+    ) -> Result<()> {
         let graph = &step.graph;
+        let by = match dispatcher {
+            Some(_) => LaunchedBy::Device,
+            None => LaunchedBy::Host,
+        };
         (self.each)(step)?;
         let shapes = graph.shapes()?;
         let nodes = graph.nodes()?.into_iter().zip(shapes).enumerate();
@@ -100,17 +110,23 @@ impl<'a> Survey<'a> {
         let upload = start.elapsed();
         let (free_after, _) = free()?;
         self.execs.push(exec);
-        self.graphs.push(CapturedGraph {
+        let found = CapturedGraph {
             stages,
             kind: step.bucket.kind,
             rows: step.bucket.rows,
+            dispatcher,
+            copies: 1,
             nodes,
             edges: graph.dependencies()?,
             capture: step.capture,
             instantiate,
             upload,
             device_bytes: free_before.saturating_sub(free_after) as u64,
-        });
+        };
+        match self.graphs.iter_mut().find(|graph| graph.is_like(&found)) {
+            Some(first) => first.count(&found),
+            None => self.graphs.push(found),
+        }
         Ok(())
     }
 }

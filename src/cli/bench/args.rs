@@ -42,6 +42,8 @@ pub struct CompareArgs {
 /// Who launches, the host that runs ahead included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Way {
+    /// A step's graph, launched again and again by the host with nobody scheduling; of `decode` and `launch`
+    Bare,
     HostKernels,
     HostGraph,
     /// host-graph with --ahead
@@ -52,6 +54,7 @@ pub enum Way {
 impl Way {
     pub fn name(self) -> &'static str {
         match self {
+            Self::Bare => "bare",
             Self::HostKernels => "host-kernels",
             Self::HostGraph => "host-graph",
             Self::HostGraphAhead => "host-graph-ahead",
@@ -63,7 +66,8 @@ impl Way {
     fn flags(self) -> (Launch, bool) {
         match self {
             Self::HostKernels => (Launch::HostKernels, false),
-            Self::HostGraph => (Launch::HostGraph, false),
+            // Its graphs are those that the host launches.
+            Self::Bare | Self::HostGraph => (Launch::HostGraph, false),
             Self::HostGraphAhead => (Launch::HostGraph, true),
             Self::DeviceGraph => (Launch::DeviceGraph, false),
         }
@@ -113,7 +117,7 @@ pub struct BenchArgs {
     /// cpu, cuda, or cuda:N for a certain GPU [default: cuda where it can run, else cpu]
     #[arg(long, value_name = "DEVICE", help_heading = "Model and device")]
     pub device: Option<String>,
-    /// Ways to launch (GPUs only) [default: device-graph]
+    /// Ways to launch (GPUs only) [default: device-graph; launch: all of them, always with bare]
     #[arg(
         long,
         value_name = "WAYS",
@@ -236,6 +240,12 @@ impl BenchArgs {
         only(self.input.is_some(), "--input", Kind::Score)?;
         only(self.logits != Positions::All, "--logits", Kind::Score)?;
         only(self.kernels.0 != [4, 123], "--kernels", Kind::Launch)?;
+        let bare = self.launch.contains(&Way::Bare);
+        if bare && !matches!(kind, Kind::Decode | Kind::Launch) {
+            return usage(format!(
+                "--launch bare: a way of `bench decode` and `bench launch`, found `bench {name}`, which needs a scheduler"
+            ));
+        }
         match kind {
             Kind::Serve if self.request_rate.is_empty() && self.arrivals.is_none() => {
                 usage("bench serve: expected --request-rate or --arrivals")

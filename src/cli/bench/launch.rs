@@ -29,8 +29,7 @@ const WAYS: [Way; 4] = [
 
 /// One combination, and its repeats.
 struct Tried {
-    /// None: the bare graph.
-    way: Option<Way>,
+    way: Way,
     kernels: u32,
     point: Point,
     repeats: Vec<Figures>,
@@ -73,12 +72,12 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
             let context = one.point.prompt_tokens + one.point.new_tokens;
             let probe = Probe::new(&gpu, one.point.batch, one.kernels, context);
             one.options = Some(*probe.options());
-            let Some(way) = one.way else {
+            let Some(way) = launch(one.way) else {
                 let _busy = Busy::new(one.point.cpu_load);
                 one.repeats.push(probe.bare()?);
                 continue;
             };
-            let mut engine = probe.engine(launch(way))?;
+            let mut engine = probe.engine(way)?;
             engine.launch()?;
             let mut runner = Runner {
                 engine: &mut engine,
@@ -107,7 +106,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
     let rows = tried.iter().filter_map(|one| {
         let options = one.options?;
         let setting = Setting {
-            launch: Some(one.way.map_or("bare", Way::name).to_owned()),
+            launch: Some(one.way.name().to_owned()),
             dtype: "u32".to_owned(),
             bucket_file: None,
             max_seqs: options.max_seqs,
@@ -125,6 +124,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
             rates: None,
             vocabulary_share: 0.0,
             experts_expected: None,
+            spread: None,
             verdict: None,
             cost_ns,
         };
@@ -136,12 +136,14 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
     }))
 }
 
-fn launch(way: Way) -> Launch {
+/// Who schedules; `None`: nobody.
+fn launch(way: Way) -> Option<Launch> {
     match way {
-        Way::HostKernels => Launch::HostKernels,
-        Way::HostGraph => Launch::HostGraph,
-        Way::HostGraphAhead => Launch::HostGraphAhead,
-        Way::DeviceGraph => Launch::DeviceGraph,
+        Way::Bare => None,
+        Way::HostKernels => Some(Launch::HostKernels),
+        Way::HostGraph => Some(Launch::HostGraph),
+        Way::HostGraphAhead => Some(Launch::HostGraphAhead),
+        Way::DeviceGraph => Some(Launch::DeviceGraph),
     }
 }
 
@@ -154,7 +156,8 @@ fn combinations(args: &BenchArgs) -> Result<Vec<Tried>> {
     let mut tried = Vec::new();
     for point in args.points()? {
         for &kernels in &args.kernels.0 {
-            for way in std::iter::once(None).chain(asked.iter().copied().map(Some)) {
+            let scheduled = asked.iter().copied().filter(|&way| way != Way::Bare);
+            for way in std::iter::once(Way::Bare).chain(scheduled) {
                 tried.push(Tried {
                     way,
                     kernels,

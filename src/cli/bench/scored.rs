@@ -1,7 +1,11 @@
 //! Where the logits of `bench score` go: into a comparison where one is asked for.
 
+use super::units::Work;
 use crate::backend::LogitsSink;
 use crate::bench::row::Verdict;
+use crate::cli::args::Positions;
+use crate::cli::open::Opened;
+use crate::cli::score::tolerance;
 use crate::error::Result;
 use crate::io::arrays::Sample;
 use crate::io::expect::Comparison;
@@ -33,6 +37,20 @@ impl Expected {
             tokens: sample.tokens.len() as u32,
         };
         samples.iter().map(target).collect()
+    }
+}
+
+impl Work<'_> {
+    /// What `--expect` names.
+    pub fn expected(&self, opened: &Opened) -> Option<Expected> {
+        let (file, samples) = (self.args.expect.as_ref()?, self.samples.as_ref()?);
+        Some(Expected {
+            file: file.clone(),
+            targets: Expected::targets(samples),
+            vocab_size: self.config.vocab_size,
+            tolerance: tolerance(opened.target.dtype()),
+            last_only: self.args.logits == Positions::Last,
+        })
     }
 }
 

@@ -2,18 +2,20 @@
 
 use super::args::{BenchArgs, Way};
 use super::around::{Runner, gpu_info, groups, meter, phases_so_far, read_samples};
-use super::scored::{Expected, Scored};
+use super::bare;
+use super::routing;
+use super::scored::Scored;
 use super::{Results, subject};
 use crate::backend::SharedSink;
 use crate::bench::drive;
 use crate::bench::floors::{self, Rates};
 use crate::bench::metrics::{Figures, figures};
+use crate::bench::routing::Spread;
 use crate::bench::row::{Measured, Setting, Startup, Subject, Verdict};
 use crate::bench::workload::{self, Arrival, Line, Random};
 use crate::bench::{Kind, Point};
 use crate::cli::args::{Positions, RunArgs};
 use crate::cli::open::{self, Opened};
-use crate::cli::score::tolerance;
 use crate::error::Result;
 use crate::io::arrays::{self, Sample};
 use crate::model::{Model, ModelConfig, ModelSource};
@@ -30,28 +32,29 @@ use std::time::Instant;
 const WARM_UP_INDEX: u64 = 1 << 32;
 
 /// What runs are made of, the same for all engines.
-struct Work<'a> {
-    args: &'a BenchArgs,
-    config: ModelConfig,
+pub(super) struct Work<'a> {
+    pub args: &'a BenchArgs,
+    pub config: ModelConfig,
     lines: Option<Vec<Line>>,
-    samples: Option<Vec<Sample>>,
-    interrupt: &'a AtomicBool,
+    pub samples: Option<Vec<Sample>>,
+    pub interrupt: &'a AtomicBool,
 }
 
 /// An engine's setting, and what was measured with it.
-struct Unit {
-    opened: Opened,
-    way: Option<Way>,
-    bucket_file: Option<String>,
-    points: Vec<Tried>,
+pub(super) struct Unit {
+    pub opened: Opened,
+    pub way: Option<Way>,
+    pub bucket_file: Option<String>,
+    pub points: Vec<Tried>,
     startup: Startup,
 }
 
 /// A point and its repeats.
-struct Tried {
-    point: Point,
+pub(super) struct Tried {
+    pub point: Point,
     repeats: Vec<Figures>,
     vocabulary_share: f64,
+    pub spread: Option<Spread>,
     /// The worst of all repeats'.
     verdict: Option<Verdict>,
 }
@@ -95,6 +98,9 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
                 return Ok(None);
             }
         }
+    }
+    if !routing::count(&work, &mut units, &model)? {
+        return Ok(None);
     }
     let cost_ns = drive::cost_ns();
     let mut results = Results {
@@ -163,6 +169,7 @@ impl Work<'_> {
             point,
             repeats: Vec::new(),
             vocabulary_share: 0.0,
+            spread: None,
             verdict: None,
         };
         let phase = || gpu.then(Vec::new);
@@ -219,7 +226,7 @@ impl Work<'_> {
             Kind::Score => Some(scored.clone()),
             _ => None,
         };
-        let mut engine = unit.opened.engine_of(model, &sink, false)?;
+        let (mut engine, bare) = bare::start(unit, model, &sink)?;
         unit.startup
             .engine_ms
             .push(start.elapsed().as_secs_f64() * 1e3);
@@ -250,10 +257,16 @@ impl Work<'_> {
             if let Some(expected) = &expected {
                 scored.expect(runner.sent, expected)?;
             }
+            if let Some(bare) = &bare {
+                bare.begin(tried.point.batch);
+            }
             let Some(run) = runner.run(&tried.point, &arrivals)? else {
                 return Ok(false);
             };
-            tried.repeats.push(figures(&tried.point, &run)?);
+            tried.repeats.push(match &bare {
+                Some(bare) => bare.figures(&tried.point)?,
+                None => figures(&tried.point, &run)?,
+            });
             tried.vocabulary_share =
                 workload::vocabulary_share(&arrivals, self.config.vocab_size as u32);
             let verdict = scored.verdict();
@@ -305,7 +318,7 @@ impl Work<'_> {
     }
 
     /// The requests of a repeat.
-    fn arrivals(&self, point: &Point, index: u64) -> Vec<Arrival> {
+    pub fn arrivals(&self, point: &Point, index: u64) -> Vec<Arrival> {
         let mut random = Random::new(self.args.seed, index);
         let vocabulary = self.config.vocab_size as u32;
         if let Some(samples) = &self.samples {
@@ -330,17 +343,6 @@ impl Work<'_> {
             workload::poisson(&mut arrivals, rate, &mut random);
         }
         arrivals
-    }
-
-    fn expected(&self, opened: &Opened) -> Option<Expected> {
-        let (file, samples) = (self.args.expect.as_ref()?, self.samples.as_ref()?);
-        Some(Expected {
-            file: file.clone(),
-            targets: Expected::targets(samples),
-            vocab_size: self.config.vocab_size,
-            tolerance: tolerance(opened.target.dtype()),
-            last_only: self.args.logits == Positions::Last,
-        })
     }
 
     fn row(&self, subject: &Subject, unit: &Unit, tried: &Tried, cost_ns: f64) -> Result<Value> {
@@ -387,6 +389,7 @@ impl Work<'_> {
             cost,
             rates: rates.as_ref(),
             vocabulary_share: tried.vocabulary_share,
+            spread: tried.spread,
             experts_expected: rows.map(|rows| distinct_experts(&self.config, f64::from(rows))),
             verdict: tried.verdict,
             cost_ns,

@@ -3,7 +3,7 @@
 use super::{Picture, View, Written, us_text};
 use crate::cli::table::Table;
 use crate::plan::bytes::{Bytes, Si};
-use crate::plan::captured::{AlikeNodes, CapturedGraph};
+use crate::plan::captured::{AlikeNodes, CapturedGraph, DispatcherAt};
 use crate::plan::gpu::GPUS;
 use crate::plan::memory::MemoryItem;
 use crate::plan::{Cost, Gpu, OpKind, StepKind, StepShape};
@@ -166,6 +166,8 @@ fn list(entries: &[Entry<'_>], captured: bool, out: &mut dyn Write) -> Written {
             "nodes",
             "edges",
             "early",
+            "dispatcher",
+            "copies",
             "capture ms",
             "inst. ms",
             "upload ms",
@@ -188,6 +190,8 @@ fn list(entries: &[Entry<'_>], captured: bool, out: &mut dyn Write) -> Written {
                 graph.nodes.len().to_string(),
                 graph.edges.len().to_string(),
                 graph.early_edges().to_string(),
+                graph.dispatcher.map_or("-", DispatcherAt::name).to_owned(),
+                graph.copies.to_string(),
                 ms_text(graph.capture),
                 ms_text(graph.instantiate),
                 ms_text(graph.upload),
@@ -202,10 +206,14 @@ fn list(entries: &[Entry<'_>], captured: bool, out: &mut dyn Write) -> Written {
 fn kernels(entry: &Entry<'_>, graph: &CapturedGraph, out: &mut dyn Write) -> Written {
     writeln!(
         out,
-        "stage {} {} {}: nodes by kernel; shared memory static + dynamic, early: may start before the one ahead ends",
+        "stage {} {} {}{}: nodes by kernel; shared memory static + dynamic, early: may start before the one ahead ends",
         stages_text(&entry.stages),
         entry.kind.name(),
-        entry.rows
+        entry.rows,
+        match graph.dispatcher {
+            Some(at) => format!(", dispatcher {}", at.name()),
+            None => String::new(),
+        }
     )?;
     let mut table = Table::new(&[0, 8]);
     table.row([

@@ -86,6 +86,11 @@ int cuDeviceGetName(char *name, int room, int device) {
   snprintf(name, (size_t)room, "Test GPU %d", device);
   return SUCCESS;
 }
+int cuDeviceGetPCIBusId(char *id, int room, int device) {
+  ENTER();
+  snprintf(id, (size_t)room, "0000:%02x:00.0", device);
+  return SUCCESS;
+}
 int cuDeviceTotalMem_v2(size_t *bytes, int device) {
   (void)device;
   ENTER();
@@ -227,19 +232,34 @@ int cuStreamSynchronize(struct stream *stream) {
   while (__atomic_load_n(&stream->running, __ATOMIC_ACQUIRE)) usleep(50);
   return lost();
 }
-/* What is recorded is done, and so is what waits for it. */
-int cuEventCreate(void **event, unsigned flags) { (void)flags; ENTER(); *event = malloc(1); return SUCCESS; }
-int cuEventRecord(void *event, struct stream *stream) { (void)event, (void)stream; ENTER(); return SUCCESS; }
-int cuStreamWaitEvent(struct stream *stream, void *event, unsigned flags) {
-  (void)stream, (void)event, (void)flags;
+/* What is recorded is done, and so is what waits for it. In a capture an event is where a branch begins or ends; no node
+ * comes after an end here, so that one is not looked at. */
+int cuEventCreate(struct event **event, unsigned flags) {
+  (void)flags;
   ENTER();
+  *event = calloc(1, sizeof **event);
   return SUCCESS;
 }
-int cuEventDestroy_v2(void *event) { ENTER(); free(event); return SUCCESS; }
+int cuEventRecord(struct event *event, struct stream *stream) {
+  ENTER();
+  event->capture = stream->capture;
+  event->captured = stream->captured;
+  return SUCCESS;
+}
+int cuStreamWaitEvent(struct stream *stream, struct event *event, unsigned flags) {
+  (void)flags;
+  ENTER();
+  if (stream->capture) return SUCCESS;
+  stream->capture = event->capture;
+  stream->captured = event->captured;
+  return SUCCESS;
+}
+int cuEventDestroy_v2(struct event *event) { ENTER(); free(event); return SUCCESS; }
 int cuStreamBeginCapture_v2(struct stream *stream, int mode) {
   (void)mode;
   ENTER();
   stream->capture = calloc(1, sizeof *stream->capture);
+  stream->captured = 0;
   return SUCCESS;
 }
 int cuStreamEndCapture(struct stream *stream, struct graph **graph) {
@@ -275,7 +295,9 @@ int cuLaunchKernelEx(const struct launch *launch, struct function *function, voi
   graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof *graph->nodes);
   struct node *node = &graph->nodes[graph->count++];
   *node = (struct node){
-    .function = function, .shared_bytes = launch->shared_bytes, .early = launch->attribute_count == 1};
+    .function = function, .shared_bytes = launch->shared_bytes, .early = launch->attribute_count == 1,
+    .after = launch->stream->captured};
+  launch->stream->captured = graph->count;
   memcpy(node->grid, launch->grid, sizeof node->grid);
   memcpy(node->block, launch->block, sizeof node->block);
   if (!strcmp(function->name, "tg_dispatch"))
@@ -296,15 +318,19 @@ int cuGraphGetNodes(struct graph *graph, struct node **nodes, size_t *count) {
   *count = graph->count;
   return SUCCESS;
 }
-/* What was captured on one stream is a chain. An edge has ports of 1 byte each, a type, and 5 bytes that are reserved. */
+/* A node comes after one other or none. An edge has ports of 1 byte each, a type, and 5 bytes that are reserved. */
 int cuGraphGetEdges_v2(struct graph *graph, struct node **from, struct node **to, uint8_t (*data)[8], size_t *count) {
   ENTER();
-  const size_t edges = graph->count ? graph->count - 1 : 0;
-  for (size_t i = 0; from && i < *count && i < edges; i++) {
-    from[i] = &graph->nodes[i];
-    to[i] = &graph->nodes[i + 1];
-    memset(data[i], 0, sizeof data[i]);
-    data[i][2] = graph->nodes[i + 1].early; /* CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC */
+  size_t edges = 0;
+  for (struct node *node = graph->nodes; node < graph->nodes + graph->count; node++) {
+    if (!node->after) continue;
+    if (from && edges < *count) {
+      from[edges] = &graph->nodes[node->after - 1];
+      to[edges] = node;
+      memset(data[edges], 0, sizeof data[edges]);
+      data[edges][2] = node->early; /* CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC */
+    }
+    edges++;
   }
   *count = edges;
   return SUCCESS;

@@ -48,6 +48,7 @@ struct node {
   int early;
   /* of a dispatcher: its arguments */
   uint64_t addresses[4];
+  size_t after; /* the node that it waits for, counted from 1; 0: none */
 };
 
 struct graph {
@@ -55,9 +56,15 @@ struct graph {
   size_t count;
 };
 
+struct event {
+  struct graph *capture; /* of the stream that it was recorded in, */
+  size_t captured;       /*   ... and its last node there, as in a stream */
+};
+
 /* A queue of work. All work is done when it is enqueued, but for a device that schedules itself. */
 struct stream {
   struct graph *capture;
+  size_t captured; /* its last node of that, counted from 1; 0: none */
   /* 1 while a dispatcher runs; only device.c sets it back */
   int running;
 };

@@ -1,0 +1,116 @@
+//! Steps of a model without a scheduler: an engine that launches each step as a graph from the host, and now and then
+//! launches the same graph again and again with nothing in between. What the other ways take beyond that is what
+//! launching and scheduling cost them.
+
+use super::metrics::Bare;
+use crate::backend::cuda::gpu::OpenGpu;
+use crate::backend::cuda::hosted::{HostLaunch, HostLaunched};
+use crate::backend::{StageBackend, StepView};
+use crate::error::Result;
+use crate::model::{DType, Model};
+use crate::plan::{EngineOptions, Plan, RingCapacities};
+use crate::runtime::Engine;
+use crate::runtime::cuda::host_stage;
+use crate::sys::abi;
+use parking_lot::Mutex;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Launches of one step's graph in a row: as many as take this long, within these limits. What the host adds before the
+/// first and after the last one is shared by all.
+const IN_A_ROW: Duration = Duration::from_millis(75);
+const LAUNCHES: RangeInclusive<u32> = 10..=50;
+/// Of so many whole steps one is timed bare, the fourth first: steps differ in the experts that they read, and a run's
+/// contexts grow.
+const STEPS_PER_BARE: u32 = 8;
+const FIRST_BARE: u32 = 4;
+
+/// New tokens of a sequence from which on a run has a step that is timed.
+pub const LEAST_NEW_TOKENS: u32 = FIRST_BARE + 1;
+
+/// What is timed, from [`Timing::begin`] on.
+#[derive(Debug, Default)]
+pub struct Timing(Mutex<Option<Counted>>);
+
+#[derive(Debug)]
+struct Counted {
+    batch: u32,
+    /// Whole steps so far.
+    steps: u32,
+    bare: Bare,
+}
+
+impl Timing {
+    /// Times decode steps of `batch` rows.
+    pub fn begin(&self, batch: u32) {
+        *self.0.lock() = Some(Counted {
+            batch,
+            steps: 0,
+            bare: Bare::default(),
+        });
+    }
+
+    /// What came of it; nothing is timed any more.
+    pub fn end(&self) -> Bare {
+        self.0.lock().take().map_or_else(Bare::default, |c| c.bare)
+    }
+}
+
+/// A stage whose steps are timed bare.
+struct BareStage {
+    inner: HostLaunched,
+    timing: Arc<Timing>,
+}
+
+impl StageBackend for BareStage {
+    fn run(&mut self, view: &StepView<'_>) -> Result<()> {
+        self.inner.run(view)?;
+        let header = view.header();
+        let mut timing = self.timing.0.lock();
+        let Some(counted) = &mut *timing else {
+            return Ok(());
+        };
+        if (header.kind, header.rows) != (abi::TG_KIND_DECODE, counted.batch) {
+            return Ok(());
+        }
+        counted.steps += 1;
+        if counted.steps % STEPS_PER_BARE != FIRST_BARE {
+            return Ok(());
+        }
+        let inner = &mut self.inner;
+        let start = Instant::now();
+        inner.repeat(view, 1)?;
+        let launches = IN_A_ROW.div_duration_f64(start.elapsed()) as u32;
+        let launches = launches.clamp(*LAUNCHES.start(), *LAUNCHES.end());
+        let again = || inner.repeat(view, launches);
+        counted.bare.time(launches, again)
+    }
+}
+
+/// An engine that is not launched yet, and what it times. Timing a step advances its sequences' state, so the tokens
+/// mean nothing.
+///
+/// # Errors
+/// As [`Engine::on_gpu`].
+pub fn engine(
+    gpu: &OpenGpu,
+    model: &Model,
+    plan: &Plan,
+    options: &EngineOptions,
+    dtype: DType,
+) -> Result<(Engine, Arc<Timing>)> {
+    let options = EngineOptions {
+        steps_in_flight: 1,
+        ..*options
+    };
+    let timing = Arc::new(Timing::default());
+    let stage = BareStage {
+        inner: host_stage(gpu, model, plan, &options, dtype, HostLaunch::Graph, &None)?,
+        timing: timing.clone(),
+    };
+    let ladders = plan.ladders.reachable(&options);
+    let capacities = RingCapacities::new(&options);
+    let engine = Engine::on_host(vec![Box::new(stage)], &ladders, &options, capacities)?;
+    Ok((engine, timing))
+}

@@ -1,0 +1,180 @@
+//! How rows spread over experts, counted from the routers' own choices in runs that nobody times.
+
+use super::{Kind, Point};
+use crate::backend::RoutingSink;
+use crate::error::{Error, Result};
+use crate::plan::StepKind;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+
+/// Of all steps of a point's kind and all layers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spread {
+    /// Experts that at least one row of a step goes to, in one layer: whose weights the step reads.
+    pub experts_hit_min: u32,
+    pub experts_hit_mean: f64,
+    pub experts_hit_max: u32,
+    /// Of a layer's choices over the run, those of one expert: the least and the most chosen one of any layer, and what
+    /// each would have were all chosen alike.
+    pub expert_share_min: f64,
+    pub expert_share_mean: f64,
+    pub expert_share_max: f64,
+}
+
+/// Counts the steps of one point after the other.
+pub struct Counts {
+    experts: usize,
+    /// Of a row.
+    chosen: usize,
+    counted: Mutex<Counted>,
+}
+
+#[derive(Default)]
+struct Counted {
+    /// Which steps count: of this kind, and of so many rows where that matters.
+    of: Option<(StepKind, Option<usize>)>,
+    /// By layer and expert.
+    choices: BTreeMap<usize, Vec<u64>>,
+    /// Of each layer of each step.
+    hit: Vec<u32>,
+}
+
+impl Counts {
+    /// For layers of `experts` experts of which each row goes to `chosen`.
+    pub fn new(experts: usize, chosen: usize) -> Self {
+        Self {
+            experts,
+            chosen,
+            counted: Mutex::default(),
+        }
+    }
+
+    /// Counts the steps that `point` is about. False: it is about none that are typical.
+    pub fn begin(&self, point: &Point) -> bool {
+        let of = match point.kind {
+            Kind::Decode => Some((StepKind::Decode, Some(point.batch as usize))),
+            Kind::Prefill => Some((StepKind::Mixed, None)),
+            Kind::Score => Some((StepKind::Score, None)),
+            Kind::Serve | Kind::Launch => None,
+        };
+        *self.counted.lock() = Counted {
+            of,
+            ..Counted::default()
+        };
+        of.is_some()
+    }
+
+    /// What it came to; `None` where no step counted.
+    pub fn end(&self) -> Option<Spread> {
+        let Counted { choices, hit, .. } = std::mem::take(&mut *self.counted.lock());
+        let shares = choices.values().flat_map(|counts| {
+            let all: u64 = counts.iter().sum();
+            counts.iter().map(move |&count| count as f64 / all as f64)
+        });
+        let (least, most) = shares.fold((1.0_f64, 0.0_f64), |(least, most), share| {
+            (least.min(share), most.max(share))
+        });
+        let sum: u64 = hit.iter().map(|&hit| u64::from(hit)).sum();
+        Some(Spread {
+            experts_hit_min: *hit.iter().min()?,
+            experts_hit_mean: sum as f64 / hit.len() as f64,
+            experts_hit_max: *hit.iter().max()?,
+            expert_share_min: least,
+            expert_share_mean: 1.0 / self.experts as f64,
+            expert_share_max: most,
+        })
+    }
+}
+
+impl RoutingSink for Counts {
+    fn routed(&self, kind: StepKind, layer: usize, experts: &[u32]) -> Result<()> {
+        let mut counted = self.counted.lock();
+        let rows = experts.len() / self.chosen;
+        let counts = |(of, size): (StepKind, Option<usize>)| {
+            of == kind && rows > 0 && size.is_none_or(|size| size == rows)
+        };
+        if !counted.of.is_some_and(counts) {
+            return Ok(());
+        }
+        let choices = counted.choices.entry(layer);
+        let choices = choices.or_insert_with(|| vec![0; self.experts]);
+        let mut hit = vec![false; self.experts];
+        for &expert in experts {
+            let place = expert as usize;
+            if place >= self.experts {
+                return Err(Error::Runtime(format!(
+                    "the router of layer {layer} chose expert {expert}, expected one below {}: this is a bug in tailgraph",
+                    self.experts
+                )));
+            }
+            choices[place] += 1;
+            hit[place] = true;
+        }
+        let hit = hit.into_iter().filter(|&hit| hit).count() as u32;
+        counted.hit.push(hit);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(kind: Kind, batch: u32) -> Point {
+        Point {
+            kind,
+            batch,
+            prompt_tokens: 8,
+            new_tokens: 8,
+            rate: None,
+            cpu_load: 0,
+        }
+    }
+
+    #[test]
+    fn choices_of_known_steps() {
+        let counts = Counts::new(4, 2);
+        assert!(counts.begin(&point(Kind::Decode, 2)));
+        let tell = |kind, layer, experts: &[u32]| counts.routed(kind, layer, experts).unwrap();
+        tell(StepKind::Decode, 3, &[0, 1, 0, 2]);
+        tell(StepKind::Decode, 4, &[0, 1, 0, 1]);
+        tell(StepKind::Decode, 3, &[0, 3, 1, 2]);
+        // Of another kind, of another size.
+        tell(StepKind::Mixed, 3, &[3, 3, 3, 3]);
+        tell(StepKind::Decode, 3, &[1, 3]);
+        let spread = counts.end().unwrap();
+        assert_eq!((spread.experts_hit_min, spread.experts_hit_max), (2, 4));
+        assert_eq!(spread.experts_hit_mean, 3.0);
+        // Layer 4 goes to 0 and 1 alone; layer 3 has 3, 2, 2 and 1 of 8.
+        assert_eq!(
+            (spread.expert_share_min, spread.expert_share_max),
+            (0.0, 0.5)
+        );
+        assert_eq!(spread.expert_share_mean, 0.25);
+        assert_eq!(counts.end(), None, "each point counts anew");
+    }
+
+    #[test]
+    fn prompts_count_in_steps_of_any_size() {
+        let counts = Counts::new(4, 1);
+        counts.begin(&point(Kind::Prefill, 1));
+        for rows in [1, 3] {
+            counts.routed(StepKind::Mixed, 0, &vec![2; rows]).unwrap();
+        }
+        assert_eq!(counts.end().unwrap().expert_share_max, 1.0);
+        assert!(!counts.begin(&point(Kind::Serve, 1)));
+        counts.routed(StepKind::Mixed, 0, &[0]).unwrap();
+        assert_eq!(counts.end(), None);
+    }
+
+    #[test]
+    fn an_expert_that_there_is_not_is_an_error() {
+        let counts = Counts::new(4, 1);
+        counts.begin(&point(Kind::Score, 1));
+        let error = counts.routed(StepKind::Score, 7, &[4]).unwrap_err();
+        assert!(
+            error.to_string().contains("layer 7 chose expert 4"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,82 @@
+//! Engines of `bench`, with or without a scheduler.
+
+use super::args::Way;
+use super::units::Unit;
+use crate::backend::SharedSink;
+use crate::bench::Point;
+use crate::bench::metrics::Figures;
+use crate::error::Result;
+use crate::model::Model;
+use crate::runtime::Engine;
+use std::sync::Arc;
+
+/// What is timed of the steps of an engine without a scheduler.
+#[cfg(feature = "cuda")]
+pub struct Timed(Arc<crate::bench::bare::Timing>);
+
+/// Nothing here launches graphs, so there is none.
+#[cfg(not(feature = "cuda"))]
+pub enum Timed {}
+
+/// Starts the unit's engine; where nobody is to schedule, also what times its steps.
+pub fn start(
+    unit: &Unit,
+    model: &Arc<Model>,
+    sink: &SharedSink,
+) -> Result<(Engine, Option<Timed>)> {
+    #[cfg(feature = "cuda")]
+    if let (
+        Some(Way::Bare),
+        crate::cli::target::Target::Gpu {
+            gpu,
+            dtype,
+            step_timeout,
+            ..
+        },
+    ) = (unit.way, &unit.opened.target)
+    {
+        let (plan, options) = (&unit.opened.plan, &unit.opened.options);
+        let (mut engine, timing) = crate::bench::bare::engine(gpu, model, plan, options, *dtype)?;
+        engine.watch(*step_timeout);
+        engine.launch()?;
+        return Ok((engine, Some(Timed(timing))));
+    }
+    debug_assert_ne!(unit.way, Some(Way::Bare), "no GPU, no graphs");
+    Ok((unit.opened.engine_of(model, sink, false)?, None))
+}
+
+#[cfg(feature = "cuda")]
+impl Timed {
+    /// Times the next run's steps of `batch` sequences.
+    pub fn begin(&self, batch: u32) {
+        self.0.begin(batch);
+    }
+
+    /// Of the run that has ended.
+    ///
+    /// # Errors
+    /// [`crate::Error::Usage`] where it was too short.
+    pub fn figures(&self, point: &Point) -> Result<Figures> {
+        let bare = self.0.end();
+        if bare.step_ms.is_empty() {
+            return Err(crate::Error::Usage(format!(
+                "--launch bare: {} sequences were in too few decode steps together; expected at least {} new tokens (--gen-len), found {}",
+                point.batch,
+                crate::bench::bare::LEAST_NEW_TOKENS,
+                point.new_tokens
+            )));
+        }
+        Ok(Figures::of_bare(&bare, point.batch))
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+impl Timed {
+    pub fn begin(&self, _batch: u32) {
+        match *self {}
+    }
+
+    pub fn figures(&self, _point: &Point) -> Result<Figures> {
+        match *self {}
+    }
+}

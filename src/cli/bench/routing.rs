@@ -1,0 +1,79 @@
+//! Where rows go, counted after all that is timed, on engines of its own: they wait at every router.
+
+use super::around::Runner;
+use super::scored::Scored;
+use super::units::{Unit, Work};
+use crate::backend::{RoutingSink, SharedSink};
+use crate::bench::routing::Counts;
+use crate::bench::{Kind, Point};
+use crate::error::Result;
+use crate::model::Model;
+use crate::telemetry::say;
+use std::sync::Arc;
+
+/// Counts each point's routing once for each type and bucket file: launch ways and busy threads choose no experts. Of
+/// the prompts of the first repeat. False: interrupted.
+pub fn count(work: &Work<'_>, units: &mut [Unit], model: &Arc<Model>) -> Result<bool> {
+    let typical = !matches!(work.args.kind, Kind::Serve | Kind::Launch);
+    if !typical || work.config.num_experts == 0 {
+        return Ok(true);
+    }
+    for index in 0..units.len() {
+        let (before, rest) = units.split_at_mut(index);
+        let unit = &mut rest[0];
+        let alike = |other: &&mut Unit| {
+            let dtype = |unit: &Unit| unit.opened.target.dtype();
+            dtype(other) == dtype(unit) && other.bucket_file == unit.bucket_file
+        };
+        if let Some(other) = before.iter_mut().find(alike) {
+            for (tried, other) in unit.points.iter_mut().zip(&other.points) {
+                tried.spread = other.spread;
+            }
+        } else if !of_unit(work, unit, model)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn of_unit(work: &Work<'_>, unit: &mut Unit, model: &Arc<Model>) -> Result<bool> {
+    if !work.args.quiet {
+        say("counting which experts are chosen");
+    }
+    let config = &work.config;
+    let counts = Arc::new(Counts::new(config.num_experts, config.num_experts_per_tok));
+    let routing: Arc<dyn RoutingSink> = counts.clone();
+    let sink: SharedSink = match work.args.kind {
+        Kind::Score => Some(Arc::new(Scored::default())),
+        _ => None,
+    };
+    let mut engine = unit.opened.engine_telling(model, &sink, &routing)?;
+    let mut runner = Runner {
+        engine: &mut engine,
+        sent: 0,
+        joules: &|| None,
+        interrupt: work.interrupt,
+    };
+    for index in 0..unit.points.len() {
+        let point = Point {
+            cpu_load: 0,
+            ..unit.points[index].point
+        };
+        let (before, rest) = unit.points.split_at_mut(index);
+        let alike = before.iter().find(|other| {
+            let lengths = |point: &Point| (point.batch, point.prompt_tokens, point.new_tokens);
+            lengths(&other.point) == lengths(&point)
+        });
+        if let Some(other) = alike {
+            rest[0].spread = other.spread;
+            continue;
+        }
+        counts.begin(&point);
+        let arrivals = work.arrivals(&point, 0);
+        if runner.run(&point, &arrivals)?.is_none() {
+            return Ok(false);
+        }
+        rest[0].spread = counts.end();
+    }
+    Ok(true)
+}

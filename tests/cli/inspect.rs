@@ -1,0 +1,49 @@
+//! `inspect --json` against its schema; with captured graphs the same is done in tests/gpu_failures.
+
+use crate::run::{golden, run};
+use crate::schema::{check, schema};
+use serde_json::Value;
+
+fn inspected(model: &str, rest: &[&str]) -> Value {
+    let ended = run(&[&["inspect", "--model", model, "--json"], rest].concat());
+    assert_eq!(ended.code, 0, "{rest:?}: {}", ended.stderr);
+    serde_json::from_str(&ended.stdout).unwrap()
+}
+
+#[test]
+fn the_plan_as_json_is_what_the_schema_says() {
+    let golden = golden("a");
+    for (model, rest) in [
+        ("random:tiny", &[][..]),
+        (
+            "random:tiny",
+            &["--stages", "2", "--layers", "--rows", "1,3"],
+        ),
+        ("random:lfm2-8b-a1b", &["--rows", "1,256", "--dtype", "f32"]),
+        (&golden, &["--kind", "score", "--gpu", "a100"]),
+    ] {
+        let shown = inspected(model, rest);
+        check(&schema("inspect"), &shown)
+            .unwrap_or_else(|wrong| panic!("{model} {rest:?}: {wrong}"));
+        assert!(shown["device"].is_null() && shown["graphs"][0]["captured"].is_null());
+    }
+}
+
+#[test]
+fn the_schema_lets_nothing_else_pass() {
+    let schema = schema("inspect");
+    let shown = inspected("random:tiny", &[]);
+    let wrong = |change: fn(&mut Value)| {
+        let mut shown = shown.clone();
+        change(&mut shown);
+        check(&schema, &shown).unwrap_err()
+    };
+    let message = wrong(|shown| shown["model"]["layers"] = 1.5.into());
+    assert!(message.contains("$.model.layers"), "{message}");
+    wrong(|shown| shown["new"] = 1.into());
+    wrong(|shown| shown["stages"][0]["operations"][0]["operation"] = "other".into());
+    wrong(|shown| shown["graphs"][0]["captured"] = serde_json::json!({"nodes": 1}));
+    wrong(|shown| {
+        shown.as_object_mut().unwrap().remove("totals");
+    });
+}

@@ -1,0 +1,79 @@
+//! `bench` on a GPU: what it counts is what the CPU counts, and the bare graph is the fastest way to launch.
+
+use crate::binary::tailgraph;
+use serde_json::Value;
+
+fn results(kind: &str, arguments: &[&str]) -> Vec<Value> {
+    let head = [
+        "bench",
+        kind,
+        "--model",
+        "random:tiny",
+        "--quiet",
+        "-o",
+        "json",
+    ];
+    serde_json::from_str(&tailgraph(&[&head[..], arguments].concat())).unwrap()
+}
+
+/// In f32 the two choose alike but for ties.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn experts_are_those_that_the_cpu_counts() {
+    let kinds: [(&str, &[&str]); 3] = [
+        ("decode", &["-b", "1,3", "-p", "9", "-n", "20"]),
+        ("prefill", &["-b", "2", "-p", "70"]),
+        ("score", &["-b", "9", "-p", "33"]),
+    ];
+    for (kind, sizes) in kinds {
+        let on = |device| {
+            let run = [
+                "--dtype",
+                "f32",
+                "-r",
+                "1",
+                "--warm-up",
+                "0",
+                "--device",
+                device,
+            ];
+            results(kind, &[sizes, &run].concat())
+        };
+        for (gpu, cpu) in on("cuda").iter().zip(on("cpu")) {
+            for field in ["experts_hit_mean", "expert_share_min", "expert_share_max"] {
+                let (found, expected) =
+                    (gpu[field].as_f64().unwrap(), cpu[field].as_f64().unwrap());
+                let slack = if field == "experts_hit_mean" {
+                    0.05 * expected
+                } else {
+                    0.01
+                };
+                assert!(
+                    (found - expected).abs() <= slack,
+                    "{kind}: {field} {found}, expected {expected}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn scheduling_costs_something_over_the_bare_graph() {
+    let ways = "bare,host-kernels,host-graph,host-graph-ahead,device-graph";
+    let sizes = [
+        "-b", "1,4", "-p", "9", "-n", "100", "-r", "2", "--device", "cuda",
+    ];
+    let found = results("decode", &[&["--launch", ways], &sizes[..]].concat());
+    assert_eq!(found.len(), 2 * 5);
+    let step_ms = |row: &Value| row["median_step_ms"].as_f64().unwrap();
+    for row in &found {
+        let bare = found
+            .iter()
+            .find(|other| other["launch"] == "bare" && other["batch"] == row["batch"])
+            .unwrap();
+        if row["launch"] != "bare" {
+            assert!(step_ms(bare) < step_ms(row), "{} {}", step_ms(bare), row);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! `bench` in every way to launch, over the test's driver, whose kernels take no time: what is counted, not how long.
+
+use crate::rig::Run;
+use crate::schema::{check, schema};
+use serde_json::Value;
+
+const SCHEDULED: [&str; 4] = [
+    "host-kernels",
+    "host-graph",
+    "host-graph-ahead",
+    "device-graph",
+];
+
+fn bench(kind: &str) -> Run {
+    Run::new(&["bench", kind, "--device", "cuda", "--quiet", "-o", "json"])
+}
+
+fn results(run: Run) -> Vec<Value> {
+    let ended = run.end();
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    check(&schema("bench"), &found).unwrap();
+    found.as_array().unwrap().clone()
+}
+
+fn decode(rest: &[&str]) -> Run {
+    bench("decode")
+        .and(&["--model", "random:tiny", "-p", "8"])
+        .and(rest)
+}
+
+#[test]
+fn the_bare_graph_stands_beside_every_way_to_schedule() {
+    let ways = format!("bare,{}", SCHEDULED.join(","));
+    let sizes = ["--launch", &ways, "-b", "1,2", "-n", "24", "-r", "2"];
+    let found = results(decode(&sizes));
+    assert_eq!(found.len(), 2 * 5);
+    for row in &found {
+        let batch = row["batch"].as_f64().unwrap();
+        let steps = row["step_count"].as_u64().unwrap();
+        assert!(
+            row["avg_ts"].as_f64().unwrap() > 0.0 && row["median_step_ms"].as_f64().unwrap() > 0.0
+        );
+        // The driver's routers choose expert 0 four times for each row.
+        assert_eq!(row["experts_hit_max"], 1, "{row}");
+        assert_eq!(row["expert_share_max"], 1.0);
+        if row["launch"] == "bare" {
+            // The steps 4, 12 and 20 of 23 in each run, 50 launches each, of which nobody hears.
+            assert_eq!(steps, 2 * 3, "{row}");
+            assert_eq!(row["total_output_tokens"].as_f64(), Some(150.0 * batch));
+            assert_eq!(row["launches_per_token"].as_f64(), Some(1.0 / batch));
+            assert_eq!(row["completed"], 0);
+            for name in ["median_itl_ms", "median_ttft_ms", "median_turn_us"] {
+                assert!(row[name].is_null(), "{name}: {row}");
+            }
+            continue;
+        }
+        assert!(steps > 2 * 15, "{row}");
+        assert_eq!(row["completed"].as_f64(), Some(batch));
+        assert!(row["median_turn_us"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["median_itl_ms"].as_f64().unwrap() > 0.0, "{row}");
+        let by_host = row["launches_per_token"].as_f64().unwrap();
+        match row["launch"].as_str().unwrap() {
+            "device-graph" => assert_eq!(by_host, 0.0, "{row}"),
+            "host-kernels" => assert!(by_host > 10.0 / batch, "{row}"),
+            _ => assert!((1.0 / batch..1.2 / batch).contains(&by_host), "{row}"),
+        }
+    }
+}
+
+#[test]
+fn a_bare_graph_needs_steps_and_no_requests() {
+    let ended = decode(&["--launch", "bare", "-b", "1", "-n", "4", "-r", "1"]).end();
+    assert_eq!(ended.code, 2, "{}", ended.stderr);
+    assert!(
+        ended
+            .stderr
+            .contains("at least 5 new tokens (--gen-len), found 4"),
+        "{}",
+        ended.stderr
+    );
+    let ended = bench("prefill")
+        .and(&["--model", "random:tiny", "--launch", "bare"])
+        .end();
+    assert_eq!(ended.code, 2, "{}", ended.stderr);
+    assert!(
+        ended
+            .stderr
+            .contains("--launch bare: a way of `bench decode`"),
+        "{}",
+        ended.stderr
+    );
+}
