@@ -4,8 +4,11 @@
  * kernel of the stream take its place on the SMs at once, then waits until all kernels before this one have
  * ended and their writes are visible. Launched without the attribute, or on older parts, it does nothing.
  *
- * A kernel may call the two halves apart: between them it may read what no kernel of a step ever writes, which
- * is the weights, and nothing else.
+ * A kernel may call the two halves apart: between them it may read what no kernel of a step writes before it does so
+ * itself: the weights, and the step's descriptor, which was there before the step began.
+ *
+ * A kernel may also wait first and let the next one start afterwards. Then that one may read, before its own wait, what
+ * the kernels before this one wrote; past the first-level cache, which may hold what was there before.
  *
  * The wait is where a kernel of a step is timed when somebody wants to know (stamps.cuh): the first thread of a grid
  * must come by it, as all others must, and once.

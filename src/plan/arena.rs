@@ -12,6 +12,11 @@ const TILE_BYTES: usize = 16;
 /// In how many parts a row of logits is searched for its best.
 pub const SAMPLE_PARTS: usize = 16;
 
+/// Rows of a decode bucket, experts and outputs of a block, at most, in the kernels for few rows (kernels/few.cuh).
+pub const FEW_ROWS: usize = 8;
+pub const FEW_EXPERTS: usize = 32;
+pub const FEW_OUTPUTS: usize = 16;
+
 /// What sizes an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArenaShape {
@@ -39,6 +44,8 @@ pub struct Arena {
     pub expert_weights: usize,
     /// f32 `[R, E]`
     pub expert_scores: usize,
+    /// f32 `[R, H / FEW_OUTPUTS, FEW_EXPERTS + 1]` for up to [`FEW_ROWS`] rows: scores in parts, and squares.
+    pub expert_score_parts: usize,
     /// u32 `[R K]`
     pub expert_rows: usize,
     /// u32 `[R K]`
@@ -105,6 +112,9 @@ impl Arena {
         let experts = take(&[pairs, 4]);
         let expert_weights = take(&[pairs, 4]);
         let expert_scores = take(&[if mixtures { rows } else { 0 }, config.num_experts, 4]);
+        let scored = if mixtures { rows.min(FEW_ROWS) } else { 0 };
+        let parts = hidden.div_ceil(FEW_OUTPUTS);
+        let expert_score_parts = take(&[scored, parts, FEW_EXPERTS + 1, 4]);
         let expert_rows = take(&[pairs, 4]);
         let expert_place = take(&[pairs, 4]);
         let expert_tiles = take(&[pairs, TILE_BYTES]);
@@ -124,6 +134,7 @@ impl Arena {
             experts,
             expert_weights,
             expert_scores,
+            expert_score_parts,
             expert_rows,
             expert_place,
             expert_tiles,
@@ -165,6 +176,7 @@ mod tests {
             (arena.experts, pairs * 4),
             (arena.expert_weights, pairs * 4),
             (arena.expert_scores, 512 * 32 * 4),
+            (arena.expert_score_parts, 8 * 128 * 33 * 4),
             (arena.expert_rows, pairs * 4),
             (arena.expert_place, pairs * 4),
             (arena.expert_tiles, pairs * TILE_BYTES),

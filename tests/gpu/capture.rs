@@ -106,6 +106,7 @@ impl Layer {
                 experts: arrays.scratch(pairs * 4),
                 weights: arrays.scratch(pairs * 4),
                 scores: arrays.scratch(BUCKET * experts * 4),
+                score_parts: 0,
                 rows: arrays.scratch(pairs * 4),
                 place: arrays.scratch(pairs * 4),
                 tiles: arrays.scratch(expert_tiles * EXPERT_TILE_BYTES),

@@ -13,6 +13,7 @@ mod conv;
 mod embed;
 mod engine;
 mod experts;
+mod few;
 #[path = "../cpu/golden.rs"]
 mod golden;
 mod goldens;

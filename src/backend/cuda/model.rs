@@ -1,5 +1,6 @@
 //! A model's stages on one GPU, over memory that is allocated once.
 
+mod few;
 mod operations;
 
 use super::buffer::Buffer;
@@ -142,9 +143,13 @@ pub fn programs(
     Ok(plan.stages.iter().map(program).collect())
 }
 
-/// Whether the operation before or after `op` in its stage has the rows that `op` norms, and norms them: the experts'
-/// combination for the next layer, the router for its own.
-fn done_by_neighbour(before: Option<&Op>, op: &Op, after: Option<&Op>) -> bool {
+/// Whether the operation before or after `op` in its stage does `op` too: for few rows a product what stands before it
+/// (`few` says which), else whoever has the rows that `op` norms: the experts' combination for the next layer, the router
+/// for its own.
+fn done_by_neighbour(few: bool, before: Option<&Op>, op: &Op, after: Option<&Op>) -> bool {
+    if few {
+        return few::folded(op.kind);
+    }
     let is = |op: Option<&Op>, kind| op.is_some_and(|op| op.kind == kind);
     match op.kind {
         OpKind::OperatorNorm => is(before, OpKind::ExpertDown),
@@ -188,10 +193,11 @@ impl StepProgram for ModelProgram {
             step: at.step,
             early: self.shared.early,
         };
+        let few = queue.few().is_some();
         for (index, op) in self.ops.iter().enumerate() {
             let before = index.checked_sub(1).and_then(|before| self.ops.get(before));
             let after = self.ops.get(index + 1);
-            if done_by_neighbour(before, op, after) {
+            if done_by_neighbour(few, before, op, after) {
                 continue;
             }
             mark(*op)?;

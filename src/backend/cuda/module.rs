@@ -37,6 +37,11 @@ impl Module {
         }))
     }
 
+    /// Of the GPU that the image is loaded into.
+    pub fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+
     /// The `extern "C"` kernel of this name.
     ///
     /// # Errors

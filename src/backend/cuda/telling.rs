@@ -23,8 +23,8 @@ pub struct Telling {
 impl StepProgram for Telling {
     unsafe fn enqueue(&self, stream: &CudaStream, bucket: Bucket, at: StepAt) -> Result<()> {
         let mut tell = |op: Op| match (op.kind, op.layer) {
-            // What comes before it is the layer's router.
-            (OpKind::ExpertGateUp, Some(layer)) => {
+            // By then the layer's router has chosen: in kernels of its own, or for few rows in gate and up's.
+            (OpKind::ExpertDown, Some(layer)) => {
                 // SAFETY: the caller's promise.
                 let experts = unsafe { self.chosen(stream, at) }?;
                 self.routing.routed(bucket.kind, layer, &experts)

@@ -1,6 +1,6 @@
 //! A plan's operations as launches: which kernels each one is, and where their operands lie.
 
-use super::{LayerState, Shared};
+use super::{LayerState, Shared, few};
 use crate::backend::cuda::launch::Address;
 use crate::backend::cuda::ops::Enqueue;
 use crate::backend::cuda::ops::attention::Attention;
@@ -13,14 +13,14 @@ use crate::error::{Error, Result};
 use crate::plan::{Op, OpKind};
 
 /// An operation that the plan has and the model does not have there.
-fn misplaced(op: &Op) -> Error {
+pub(super) fn misplaced(op: &Op) -> Error {
     Error::Runtime(format!(
         "the plan holds {op:?}, which this model does not have there: make the plan from the model's own configuration"
     ))
 }
 
 impl Shared {
-    fn at(&self, offset: usize) -> Address {
+    pub(super) fn at(&self, offset: usize) -> Address {
         self.arena.at(offset)
     }
 
@@ -38,26 +38,31 @@ impl Shared {
                 OpKind::FinalNorm => queue.final_norm(x, h, w.embedding_norm),
                 // Logits of a score step are dead once the next tile is there, so a tile goes from its product to the
                 // host and to sampling in one go: here, before `Sample`.
-                OpKind::LmHead => self.logits(queue, x),
+                OpKind::LmHead => self.logits(queue, h, x),
                 OpKind::Sample => Ok(()),
                 _ => Err(misplaced(op)),
             }
         }
     }
 
-    /// From the normed rows to logits, to the host and to tokens, part by part.
+    /// From the normed rows `x` (for few rows from `h`, which is normed on the way) to logits, to the host and to tokens,
+    /// part by part.
     ///
     /// # Safety
     /// [`Enqueue`]'s.
-    unsafe fn logits(&self, queue: &Enqueue<'_>, x: Address) -> Result<()> {
+    unsafe fn logits(&self, queue: &Enqueue<'_>, h: Address, x: Address) -> Result<()> {
         let (logits, seen) = (self.at(self.places.logits), self.at(self.places.seen));
         let best = self.at(self.places.sample_best);
+        let (norm, lm_head) = (self.weights.embedding_norm, self.weights.lm_head);
         let mut parts = logits_parts(queue.bucket.kind, queue.bucket.rows).peekable();
         // SAFETY: the caller's promise; the arena has room for the logits of any part.
         unsafe {
             queue.mark_seen(seen)?;
             while let Some(part) = parts.next() {
-                queue.lm_head(part, logits, x, self.weights.lm_head)?;
+                match queue.few() {
+                    Some(few) => queue.few_lm_head(few, logits, h, norm, lm_head)?,
+                    None => queue.lm_head(part, logits, x, lm_head)?,
+                }
                 if let Some(delivery) = &self.delivery {
                     queue.deliver(part, parts.peek().is_none(), logits, &delivery.ring())?;
                 }
@@ -78,6 +83,10 @@ impl Shared {
         layer: usize,
         after: Option<&Op>,
     ) -> Result<()> {
+        if let Some(few) = queue.few().filter(|_| few::serves(op.kind)) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.few_operation(queue, few, op, layer) };
+        }
         let config = &*self.config;
         let (p, w) = (&self.places, &self.weights.layers[layer]);
         let (h, x, wide) = (self.at(p.h), self.at(p.x), self.at(p.wide));
@@ -207,12 +216,13 @@ impl Shared {
         })
     }
 
-    fn routing(&self) -> Routing {
+    pub(super) fn routing(&self) -> Routing {
         let p = &self.places;
         Routing {
             experts: self.at(p.experts),
             weights: self.at(p.expert_weights),
             scores: self.at(p.expert_scores),
+            score_parts: self.at(p.expert_score_parts),
             rows: self.at(p.expert_rows),
             place: self.at(p.expert_place),
             tiles: self.at(p.expert_tiles),

@@ -4,6 +4,7 @@ use super::super::launch::Kernel;
 use super::super::module::Module;
 use super::attention;
 use super::experts;
+use super::few::Few;
 use super::linear::{Linear, Tile};
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
@@ -19,7 +20,7 @@ pub struct Types {
 }
 
 /// How kernels are named after a type.
-fn suffix(dtype: DType) -> &'static str {
+pub(super) fn suffix(dtype: DType) -> &'static str {
     match dtype {
         DType::BF16 => "bf16",
         DType::F16 => "f16",
@@ -38,6 +39,8 @@ pub struct Kernels {
     pub rmsnorm: Kernel,
     pub rmsnorm_sampled: Kernel,
     pub linear: Linear,
+    /// Where the GPU and the types have them.
+    pub few: Option<Few>,
     pub conv: Kernel,
     pub conv_decode: Kernel,
     pub conv_state: Kernel,
@@ -90,6 +93,7 @@ impl Kernels {
             rmsnorm: kernel(&format!("tg_rmsnorm_{x}"))?,
             rmsnorm_sampled: kernel(&format!("tg_rmsnorm_sampled_{x}"))?,
             linear: linear(module, types)?,
+            few: Few::load(module, types)?,
             conv: kernel(&format!("tg_conv_{x}"))?,
             conv_decode: kernel(&format!("tg_conv_decode_{x}"))?,
             conv_state: kernel(&format!("tg_conv_state_{x}"))?,

@@ -10,6 +10,7 @@ pub mod attention;
 pub mod conv;
 pub mod deliver;
 pub mod experts;
+pub mod few;
 pub mod head;
 pub mod kernels;
 pub mod linear;

@@ -1,0 +1,412 @@
+/* few.cuh: matrix products of few rows, at most FEW_ROWS, at the speed of memory: Y[R,N] = X[R,K] W[N,K]^T.
+ *
+ * Every weight is read once and takes part in R multiplications, so that all that counts is to keep the memory busy,
+ * above all while a kernel waits for the one before it. A block has a ring of stages in shared memory. One warp, the
+ * producer, fills it with bulk copies, which need no registers: FEW_STAGE_ROWS weight rows by up to FEW_K of K a stage,
+ * a copy a row. Weights depend on no kernel, so a block asks for the first ones as soon as the kernel before it leaves
+ * its SM, and has them when griddepcontrol.wait lets it go on. The other warps, the consumers, multiply with mma.sync:
+ * batch rows are the M operand (8 of 16), weight rows the N operand (8). A lane takes 16 bytes of a weight row and the
+ * same columns of a batch row, so the k of an instruction are not in order, but alike on both sides.
+ *
+ * Consumer warp w has the units w, w + FEW_CONSUMER_WARPS, ... of FEW_UNIT of K of each stage; the sums of all warps
+ * meet in shared memory, in the order of the warps. So the order of every sum follows from K alone, and a row's bits
+ * depend neither on the rows beside it nor on where it lies.
+ *
+ * A tile is FEW_OUTPUTS outputs: two runs of FEW_STAGE_ROWS weight rows, which need not be neighbours. Blocks take tiles
+ * in a grid-stride loop, as many blocks as the launcher says. Needs sm_90.
+ *
+ * A block runs most of its code once, and code that is run once costs more time than what it computes: so loops are
+ * not unrolled here unless loads would wait for each other.
+ *
+ * Before its wait a kernel also reads the step's descriptor: the dispatcher wrote it before the step began.
+ *
+ * N may be anything, K is a multiple of 32. Every array starts on 16 bytes.
+ */
+#ifndef TAILGRAPH_FEW_CUH
+#define TAILGRAPH_FEW_CUH
+
+#include "common.cuh"
+#include "mma.cuh"
+#include "norm.cuh"
+#include "pdl.cuh"
+
+constexpr uint32_t FEW_ROWS = 8;        /* of a batch, at most */
+constexpr uint32_t FEW_STAGE_ROWS = 8;  /* weight rows of a stage: the N of an instruction */
+constexpr uint32_t FEW_OUTPUTS = 16;    /* weight rows of a tile */
+constexpr uint32_t FEW_K = 2048;        /* of a stage, at most: a bulk copy takes some 80 cycles, however short */
+constexpr uint32_t FEW_UNIT = 32;       /* of K: two instructions, 16 bytes of a 16-bit weight row in each of 4 lanes */
+constexpr int FEW_CONSUMER_WARPS = 8;
+constexpr int FEW_CONSUMERS = FEW_CONSUMER_WARPS * WARP;
+constexpr int FEW_THREADS = FEW_CONSUMERS + WARP;
+constexpr uint32_t FEW_UNITS = FEW_K / FEW_UNIT / FEW_CONSUMER_WARPS;  /* of a stage, for each consumer warp */
+constexpr uint32_t FEW_ROW_PARTS = 8;
+constexpr int FEW_BLOCKS = 2;  /* on an SM at once, at least */
+constexpr uint32_t FEW_MOST_STAGES = 16;
+constexpr uint32_t FEW_SUM_PITCH = FEW_OUTPUTS + 4;  /* float2 of the rows of a warp's sums lie in different banks */
+
+/* K in stages of one size, a multiple of FEW_UNIT: that size. */
+__host__ __device__ constexpr uint32_t few_stage_k(uint32_t k) {
+  const uint32_t stages = (k + FEW_K - 1) / FEW_K;
+  return ((k + stages - 1) / stages + FEW_UNIT - 1) / FEW_UNIT * FEW_UNIT;
+}
+
+/* Where a row of shared memory ends and the next begins: so that the 8 lanes that are served together, 4 pieces of 16
+ * bytes (32 of f32) of each of two rows, meet in no bank. */
+template <typename T>
+__host__ __device__ constexpr uint32_t few_pitch(uint32_t elements) {
+  const uint32_t bytes = elements * sizeof(T), want = sizeof(T) == 2 ? 64 : 16;
+  return bytes + (want + 128 - bytes % 128) % 128;
+}
+
+/* ---- barriers and bulk copies ---------------------------------------------------------------- */
+
+__device__ inline void barrier_init(uint64_t *barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+__device__ inline void barrier_arrive(uint64_t *barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+__device__ inline void barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+#endif
+}
+
+__device__ inline void barrier_wait(uint64_t *barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+#endif
+}
+
+/* Cache lines that a step reads once leave L2 first. */
+__device__ inline uint64_t read_once() {
+  uint64_t policy;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#else
+  policy = 0;
+#endif
+  return policy;
+}
+
+/* `bytes` (a multiple of 16) from global to shared memory, counted off `barrier` as they arrive. */
+__device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barrier, uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+          shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+#endif
+}
+
+__device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+#endif
+}
+
+/* All consumers, and nobody else. */
+__device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(FEW_CONSUMERS) : "memory"); }
+
+/* ---- products of one unit, for one warp ------------------------------------------------------ */
+
+/* Rows and weights of the same 16-bit type. */
+template <typename T>
+struct FewHalf {
+  using X = T;
+  using W = T;
+  using Piece = uint4;  /* a lane's 8 columns of a batch row */
+  static constexpr uint32_t AT_ONCE = 4;  /* units whose loads are under way together: as registers allow */
+
+  static __device__ inline Piece piece(const X *x) { return *reinterpret_cast<const uint4 *>(x); }
+
+  /* acc += x w^T of batch row g with weight rows 2q and 2q + 1, `w` being this lane's 16 bytes of weight row g. */
+  static __device__ inline void multiply(float (&acc)[4], uint4 w, const Piece &x) {
+    mma<T>(acc, {x.x, 0, x.y, 0}, w.x, w.y);
+    mma<T>(acc, {x.z, 0, x.w, 0}, w.z, w.w);
+  }
+};
+
+/* f32 rows, bf16 weights. A row is the sum of three bf16 parts, exactly but for its lowest bits. The first two share an
+ * instruction, as its rows g and g + 8. The matrix units truncate as they accumulate, so a unit has sums of its own that
+ * are added with rounding, the smallest parts' first. */
+struct FewSplit {
+  using X = float;
+  using W = __nv_bfloat16;
+  struct Piece {
+    float4 lo, hi;
+  };
+  static constexpr uint32_t AT_ONCE = 2;
+
+  static __device__ inline Piece piece(const X *x) { return {load4(x), load4(x + 4)}; }
+
+  static __device__ inline void split(float2 v, uint32_t (&parts)[3]) {
+#pragma unroll
+    for (int p = 0; p < 3; p++) {
+      __nv_bfloat162 rounded = __float22bfloat162_rn(v);
+      parts[p] = *reinterpret_cast<uint32_t *>(&rounded);
+      float2 back = __bfloat1622float2(rounded);
+      v = make_float2(v.x - back.x, v.y - back.y);
+    }
+  }
+
+  static __device__ inline void multiply(float (&acc)[4], uint4 w, const Piece &x) {
+    uint32_t a[4][3];
+    split(make_float2(x.lo.x, x.lo.y), a[0]);
+    split(make_float2(x.lo.z, x.lo.w), a[1]);
+    split(make_float2(x.hi.x, x.hi.y), a[2]);
+    split(make_float2(x.hi.z, x.hi.w), a[3]);
+    float large[4] = {}, small[4] = {};
+    mma<W>(small, {a[0][2], 0, a[1][2], 0}, w.x, w.y);
+    mma<W>(small, {a[2][2], 0, a[3][2], 0}, w.z, w.w);
+    mma<W>(large, {a[0][0], a[0][1], a[1][0], a[1][1]}, w.x, w.y);
+    mma<W>(large, {a[2][0], a[2][1], a[3][0], a[3][1]}, w.z, w.w);
+    acc[0] += large[0] + (large[2] + small[0]);
+    acc[1] += large[1] + (large[3] + small[1]);
+  }
+};
+
+/* ---- the ring -------------------------------------------------------------------------------- */
+
+/* A stage: FEW_STAGE_ROWS weight rows, `k` of K each, at `pitch` bytes. */
+template <class Math>
+struct FewRing {
+  using W = typename Math::W;
+  using X = typename Math::X;
+  using Piece = typename Math::Piece;
+
+  char *stages;
+  uint64_t *full, *empty;  /* [FEW_MOST_STAGES] each */
+  uint32_t k, pitch, count;
+  uint32_t at = 0, parity = 0;
+
+  static __host__ __device__ constexpr uint32_t stage_bytes(uint32_t inner) {
+    return FEW_STAGE_ROWS * few_pitch<W>(few_stage_k(inner));
+  }
+
+  __device__ inline FewRing(void *memory, uint64_t *barriers, uint32_t inner, uint32_t stages_)
+      : stages(static_cast<char *>(memory)), full(barriers), empty(barriers + FEW_MOST_STAGES), k(few_stage_k(inner)),
+        pitch(few_pitch<W>(k)), count(stages_) {}
+
+  /* One thread, before all others use the ring. */
+  __device__ inline void init() {
+    for (uint32_t s = 0; s < count; s++) barrier_init(full + s, 1), barrier_init(empty + s, FEW_CONSUMER_WARPS);
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+  }
+
+  __device__ inline char *stage() const { return stages + at * FEW_STAGE_ROWS * pitch; }
+
+  __device__ inline void next() {
+    if (++at == count) at = 0, parity ^= 1;
+  }
+
+  /* The producer: all `inner` columns of a run of weight rows, lane l's being row l's or null. */
+  __device__ inline void feed(const W *from, uint32_t inner, uint64_t policy) {
+    const uint32_t lane = threadIdx.x % WARP;
+    const uint32_t rows = __popc(__ballot_sync(0xffffffffu, from != nullptr));
+#pragma unroll 1
+    for (uint32_t first = 0; first < inner; first += k, next()) {
+      const uint32_t bytes = min(k, inner - first) * sizeof(W);
+      barrier_wait(empty + at, parity ^ 1);
+      if (lane == 0) barrier_arrive_expecting(full + at, rows * bytes);
+      __syncwarp();
+      if (from) bulk_copy(stage() + lane * pitch, from + first, bytes, full + at, policy);
+    }
+  }
+
+  /* A consumer warp: acc += this lane's products over one stage of `k_here` columns; piece(u) is what the lane has of its
+   * batch row in the warp's unit u. */
+  template <class PieceOf>
+  __device__ inline void take(float2 &acc, uint32_t k_here, PieceOf piece) {
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const char *w = stage() + lane / 4 * pitch + lane % 4 * 16 + warp * FEW_UNIT * sizeof(W);
+    barrier_wait(full + at, parity);
+    constexpr uint32_t AT_ONCE = Math::AT_ONCE;
+    float sums[AT_ONCE][4] = {};
+    /* The loads of several units first: each by itself would be a chain of latencies. */
+#pragma unroll 1
+    for (uint32_t first = 0; first < FEW_UNITS; first += AT_ONCE) {
+      uint4 of_w[AT_ONCE];
+      Piece of_x[AT_ONCE];
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++) {
+        const uint32_t u = first + i;
+        const bool there = (warp + u * FEW_CONSUMER_WARPS) * FEW_UNIT < k_here;
+        of_w[i] = there ? *reinterpret_cast<const uint4 *>(w + u * FEW_CONSUMER_WARPS * FEW_UNIT * sizeof(W))
+                        : make_uint4(0, 0, 0, 0);
+        of_x[i] = piece(there ? u : 0);
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++) Math::multiply(sums[i], of_w[i], of_x[i]);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < AT_ONCE; i++) acc.x += sums[i][0], acc.y += sums[i][1];
+    __syncwarp();
+    if (lane == 0) barrier_arrive(empty + at);
+    next();
+  }
+
+  /* A consumer warp: the sums of a run of weight rows with the batch row at `x`, in shared memory. */
+  __device__ inline float2 consume(const X *x, uint32_t inner) {
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    float2 acc = make_float2(0.0f, 0.0f);
+    x += warp * FEW_UNIT + lane % 4 * 8;
+#pragma unroll 1
+    for (uint32_t first = 0; first < inner; first += k)
+      take(acc, min(k, inner - first),
+           [&](uint32_t u) { return Math::piece(x + first + u * FEW_CONSUMER_WARPS * FEW_UNIT); });
+    return acc;
+  }
+};
+
+/* ---- sums of a tile -------------------------------------------------------------------------- */
+
+/* Where the sums of the consumer warps meet: two of them, so that a tile's may be read while the next one's are
+ * written. [2][warps][rows][FEW_SUM_PITCH], weight rows innermost. */
+struct FewSums {
+  float *memory;
+  uint32_t rows;
+  uint32_t turn = 0;
+
+  static __host__ __device__ constexpr uint32_t bytes_of(uint32_t rows) {
+    return 2 * FEW_CONSUMER_WARPS * rows * FEW_SUM_PITCH * sizeof(float);
+  }
+
+  /* All consumers: the sums of one of a tile's two runs of weight rows. After the second all are there. */
+  __device__ inline void put(uint32_t half, float2 v) {
+    if (half == 0) turn ^= 1;
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = lane / 4, n = half * FEW_STAGE_ROWS + lane % 4 * 2;
+    if (r < rows)
+      *reinterpret_cast<float2 *>(memory + ((turn * FEW_CONSUMER_WARPS + warp) * rows + r) * FEW_SUM_PITCH + n) = v;
+    if (half == 1) consumers_meet();
+  }
+
+  /* The product of weight row n of the tile and batch row r. */
+  __device__ inline float get(uint32_t r, uint32_t n) const {
+    const float *from = memory + turn * FEW_CONSUMER_WARPS * rows * FEW_SUM_PITCH + r * FEW_SUM_PITCH + n;
+    float sum = from[0];
+#pragma unroll
+    for (int w = 1; w < FEW_CONSUMER_WARPS; w++) sum += from[w * rows * FEW_SUM_PITCH];
+    return sum;
+  }
+};
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* Consumer warps that share one of `bucket` rows: a power of two. */
+__device__ inline uint32_t warps_of_row(uint32_t bucket) {
+  return FEW_CONSUMER_WARPS >> (bucket > 1 ? 32 - __clz(bucket - 1) : 0);
+}
+
+/* A row of h[H] as the warps of it see it: a thread has 4 columns in every 4 * (threads of the row), FEW_ROW_PARTS of
+ * them loaded at once: all there are, up to 4 rows of H = 2048. */
+struct FewRow {
+  const float *h;
+  uint32_t hidden, step, base, thread;
+  float4 v[FEW_ROW_PARTS];
+
+  /* Loaded: the first columns, or the last. */
+  __device__ inline FewRow(const float *h_, uint32_t hidden_, uint32_t bucket, bool last) : h(h_), hidden(hidden_) {
+    const uint32_t threads = warps_of_row(bucket) * WARP;
+    thread = 4 * (threadIdx.x & (threads - 1)), step = 4 * threads;
+    base = last ? (hidden - 1) & ~(FEW_ROW_PARTS * step - 1) : 0;
+    load();
+  }
+
+  __device__ inline void load() {
+#pragma unroll
+    for (uint32_t i = 0; i < FEW_ROW_PARTS; i++) {
+      if (base + i * step >= hidden) break;
+      const uint32_t c = base + i * step + thread;
+      v[i] = c < hidden ? load4(h + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+  }
+
+  /* This warp's sum of squares, in every lane, from the first columns on; the last stay loaded. */
+  __device__ inline float squares() {
+    float sum = 0.0f;
+    while (true) {
+#pragma unroll
+      for (uint32_t i = 0; i < FEW_ROW_PARTS; i++) {
+        if (base + i * step >= hidden) break;
+        sum = add_squares(sum, v[i]);
+      }
+      if (base + FEW_ROW_PARTS * step >= hidden) break;
+      base += FEW_ROW_PARTS * step;
+      load();
+    }
+#pragma unroll
+    for (int offset = WARP / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+    return sum;
+  }
+
+  /* to[H] = the row, normed, from the last columns back. */
+  template <typename X>
+  __device__ inline void store(X *to, float scale, const float *weight) {
+    while (true) {
+#pragma unroll
+      for (uint32_t i = 0; i < FEW_ROW_PARTS; i++) {
+        if (base + i * step >= hidden) break;
+        const uint32_t c = base + i * step + thread;
+        if (c < hidden) store4(to + c, normed(v[i], scale, load4(weight + c)));
+      }
+      if (base == 0) break;
+      base -= FEW_ROW_PARTS * step;
+      load();
+    }
+  }
+};
+
+/* All consumers: weight[H] to shared memory, which nobody writes while a step runs. */
+__device__ inline void few_norm_weight(float *to, const float *weight, uint32_t hidden) {
+  for (uint32_t c = 4 * threadIdx.x; c < hidden; c += 4 * FEW_CONSUMERS) store4(to + c, load4(weight + c));
+}
+
+/* All consumers: x[r,:] = rmsnorm(h[row_of(r),:]) at `pitch` bytes in shared memory, for r < rows of a bucket of
+ * `bucket`, by which alone the sums are ordered. scratch[FEW_CONSUMER_WARPS]; weight[H] as few_norm_weight left it. x is
+ * whole when they have met. */
+template <typename X, class RowOf>
+__device__ inline void few_norm(char *x, uint32_t pitch, const float *h, const float *weight, float *scratch, uint32_t rows,
+                                uint32_t bucket, uint32_t hidden, float eps, RowOf row_of) {
+  const uint32_t warps = warps_of_row(bucket), warp = threadIdx.x / WARP, r = warp / warps;
+  FewRow row(h + (size_t)(r < rows ? row_of(r) : 0) * hidden, hidden, bucket, false);
+  const float mine = row.squares();
+  if (threadIdx.x % WARP == 0) scratch[warp] = mine;
+  consumers_meet();
+  if (r < rows) {
+    float squares = 0.0f;
+    for (uint32_t w = 0; w < warps; w++) squares += scratch[r * warps + w];
+    row.store(reinterpret_cast<X *>(x + r * pitch), 1.0f / sqrtf(squares / hidden + eps), weight);
+  }
+  consumers_meet();
+}
+
+/* A lane's batch row: lanes without a row of their own repeat the last, and nobody reads what
+ * comes of it. */
+__device__ inline uint32_t few_lane_row(uint32_t rows) { return min(threadIdx.x % WARP / 4, rows - 1); }
+
+/* The body of a kernel: earlier parts have no bulk copies, and the launcher gives them none of these kernels. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define FEW_BODY(...)
+#else
+#define FEW_BODY(...) __VA_ARGS__
+#endif
+
+#endif

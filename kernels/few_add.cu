@@ -1,0 +1,180 @@
+/* few_add.cu: products that add to the residual stream, for steps of few rows (few.cuh):
+ *
+ *   tg_few_out_*   h[r,:] += W x[r,:] + bias: out-projections, a dense feed-forward's down
+ *   tg_few_down_*  h[r,:] += sum over i of weights[r,i] W_e y[r K + i,:], i and with it the expert e ascending
+ *
+ * With `parts` tg_few_out_* also leaves each tile's share of the router's scores (few_choice.cuh).
+ *
+ * Each column of a row is wanted by one warp alone, so that a warp brings its own to shared memory. tg_few_down_* chooses before its wait: the kernel before it, tg_few_expert_gate_up_*, lets it
+ * start only once the scores are there.
+ *
+ * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose).
+ *
+ * Launch: block = FEW_THREADS, grid = at most as many blocks as N has tiles, shared: sums, choice or a tile of scores,
+ * a stage's columns of the rows, ring.
+ */
+#include "few.cuh"
+#include "few_choice.cuh"
+
+/* The router's side of tg_few_out_*: gate[E,H], norm_weight[H]. */
+struct FewScores {
+  const float *gate, *norm_weight;
+  uint32_t expert_count;
+};
+
+constexpr uint32_t SCORE_PITCH = FEW_OUTPUTS + 1;
+static_assert(SCORE_PITCH % 2 == 1, "lanes with a row each meet in no bank");
+
+/* A consumer warp: the sums of a run of weight rows with this lane's batch row, `from` in global memory if it is `there`.
+ * Its columns of all rows go to `x`, [bucket, pitch bytes] in shared memory, unless those of the whole run are there still
+ * (`fetch` is false). */
+template <class Math>
+__device__ inline float2 few_consume(FewRing<Math> &ring, char *x, uint32_t pitch, const typename Math::X *from, bool there,
+                                     uint32_t inner, uint32_t bucket, bool fetch) {
+  using X = typename Math::X;
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, column = warp * FEW_UNIT + lane % 4 * 8;
+  X *to = reinterpret_cast<X *>(x + lane / 4 * pitch) + column;
+  const X *mine = reinterpret_cast<const X *>(x + few_lane_row(bucket) * pitch) + column;
+  constexpr uint32_t STEP = FEW_CONSUMER_WARPS * FEW_UNIT;
+  float2 acc = make_float2(0.0f, 0.0f);
+#pragma unroll 1
+  for (uint32_t first = 0; first < inner; first += ring.k) {
+    const uint32_t k_here = min(ring.k, inner - first);
+    if (fetch) {
+      if (lane / 4 < bucket) {
+#pragma unroll 2
+        for (uint32_t u = 0; warp * FEW_UNIT + u * STEP < k_here; u++) {
+#pragma unroll
+          for (uint32_t i = 0; i < 8; i += 16 / sizeof(X))
+            copy16_async(to + u * STEP + i, from + (there ? first + column + u * STEP + i : 0), there);
+        }
+      }
+      copy_commit();
+      copy_wait<0>();
+      __syncwarp();
+    }
+    ring.take(acc, k_here, [&](uint32_t u) { return Math::piece(mine + u * STEP); });
+  }
+  return acc;
+}
+
+/* h[R,N]; w[N,K], of each expert `stride` elements after the one before; x[R,K], or x[R k,K] with EXPERTS;
+ * bias[N] or null. */
+template <class Math, bool EXPERTS>
+__device__ inline void few_add(float *h, const typename Math::X *x, const typename Math::W *w, uint64_t stride,
+                               const float *bias, float *parts_at, const float *expert_bias, FewScores scores,
+                               const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count,
+                               Weighing weighing, uint32_t bucket, uint32_t stages, float eps) {
+  using X = typename Math::X;
+  using W = typename Math::W;
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
+  let_next_kernel_start();
+  FewSums sums{reinterpret_cast<float *>(shared), bucket};
+  char *after = reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket);
+  FewChoice &choice = *reinterpret_cast<FewChoice *>(after);
+  /* a tile of h, [bucket, SCORE_PITCH], and of gate times norm, [E, SCORE_PITCH] */
+  float *tile_h = reinterpret_cast<float *>(after), *tile_gate = tile_h + bucket * SCORE_PITCH;
+  const bool scoring = !EXPERTS && parts_at;
+  const FewParts parts(parts_at, bucket, outputs);
+  if (EXPERTS) after += sizeof(FewChoice);
+  if (scoring) after += ((bucket + scores.expert_count) * SCORE_PITCH * sizeof(float) + 15) / 16 * 16;
+  /* a stage's columns of each row */
+  char *x_here = after;
+  const uint32_t x_pitch = few_pitch<X>(few_stage_k(inner));
+  FewRing<Math> ring(after + bucket * x_pitch, barriers, inner, stages);
+  if (threadIdx.x == 0) ring.init();
+  const bool producer = threadIdx.x >= FEW_CONSUMERS;
+  const uint32_t tiles = (outputs + FEW_OUTPUTS - 1) / FEW_OUTPUTS, lane = threadIdx.x % WARP;
+  const uint32_t count = min(step->rows, bucket), rows = max(count, 1u);
+  if (EXPERTS && !producer) few_choose(choice, parts, expert_bias, rows, bucket, outputs, expert_count, weighing, eps);
+  __syncthreads();
+  const uint32_t experts = EXPERTS ? choice.any(rows) : 1;
+
+  if (producer) {
+    const uint64_t policy = read_once();
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+#pragma unroll 1
+      for (uint32_t left = experts; left; left &= left - 1)
+#pragma unroll 1
+        for (uint32_t n = tile * FEW_OUTPUTS + lane, half = 0; half < 2; half++, n += FEW_STAGE_ROWS) {
+          const W *from = w + lowest(left) * stride + (size_t)n * inner;
+          ring.feed(lane < FEW_STAGE_ROWS && n < outputs ? from : nullptr, inner, policy);
+        }
+    return;
+  }
+
+  auto weigh_gate = [&](uint32_t tile) {
+    for (uint32_t g = threadIdx.x; g < scores.expert_count * FEW_OUTPUTS; g += FEW_CONSUMERS) {
+      const uint32_t e = g / FEW_OUTPUTS, c = tile * FEW_OUTPUTS + g % FEW_OUTPUTS;
+      tile_gate[e * SCORE_PITCH + g % FEW_OUTPUTS] = scores.gate[(size_t)e * outputs + c] * scores.norm_weight[c];
+    }
+  };
+  if (scoring && blockIdx.x < tiles) weigh_gate(blockIdx.x);
+  wait_for_earlier_kernels();
+  const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS, row = lane / 4, warp = threadIdx.x / WARP;
+#pragma unroll 1
+  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const uint32_t n = tile * FEW_OUTPUTS + i;
+    const bool mine = r < count && n < outputs;
+    /* asked for before it is needed */
+    float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
+    if (mine && bias) v += bias[n];
+    float2 low = make_float2(0.0f, 0.0f), high = low;
+#pragma unroll 1
+    for (uint32_t left = experts; left; left &= left - 1) {
+      const uint32_t e = lowest(left);
+      const bool there = row < count && (!EXPERTS || choice.has(row, e));
+      const uint32_t index = EXPERTS && there ? choice.index(row, e) : 0;
+      const float weight = EXPERTS && there ? choice.weight[row][index] : 1.0f;
+      const X *from = x + (there ? (size_t)(EXPERTS ? row * weighing.k + index : row) * inner : 0);
+#pragma unroll 1
+      for (uint32_t half = 0; half < 2; half++) {
+        const bool fetch = half == 0 || inner > ring.k;
+        const float2 sum = few_consume(ring, x_here, x_pitch, from, there, inner, bucket, fetch);
+        float2 &total = half == 0 ? low : high;
+        if (there) total = make_float2(fmaf(weight, sum.x, total.x), fmaf(weight, sum.y, total.y));
+      }
+    }
+    sums.put(0, low);
+    sums.put(1, high);
+    if (mine) {
+      v += sums.get(r, i);
+      h[(size_t)r * outputs + n] = v;
+    }
+    if (!scoring) continue;
+    if (r < bucket) tile_h[r * SCORE_PITCH + i] = v;
+    consumers_meet();
+    if (warp < count) {  /* a warp a row, a lane an expert */
+      const float *of_h = tile_h + warp * SCORE_PITCH, *with = tile_gate + min(lane, scores.expert_count - 1) * SCORE_PITCH;
+      float score = 0.0f, squares = 0.0f;
+#pragma unroll 4
+      for (uint32_t c = 0; c < FEW_OUTPUTS; c++) score = fmaf(of_h[c], with[c], score), squares = fmaf(of_h[c], of_h[c], squares);
+      const size_t at = (size_t)warp * parts.tiles + tile;
+      parts.scores[at * FEW_EXPERTS + lane] = score;
+      if (lane == 0) parts.squares[at] = squares;
+    }
+    consumers_meet();
+    if (tile + gridDim.x < tiles) weigh_gate(tile + gridDim.x);
+  }
+}
+
+#define FEW_ADD(SUFFIX, MATH)                                                                                           \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_out_##SUFFIX(                                     \
+      float *h, const MATH::X *x, const MATH::W *w, const float *bias, float *parts, const float *gate,               \
+      const float *norm_weight, const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count,           \
+      uint32_t bucket, uint32_t stages) {                                                                               \
+    FEW_BODY(few_add<MATH, false>(h, x, w, 0, bias, parts, nullptr, FewScores{gate, norm_weight, expert_count}, step, \
+                         outputs, inner, 0, Weighing{}, bucket, stages, 0.0f);)                                         \
+  }                                                                                                                     \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_down_##SUFFIX(                                    \
+      float *h, const MATH::X *y, const MATH::W *w, uint64_t stride, float *parts, const float *expert_bias,    \
+      const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count, uint32_t k, uint32_t normalize,     \
+      float scaling, uint32_t bucket, uint32_t stages, float eps) {                                                     \
+    FEW_BODY(few_add<MATH, true>(h, y, w, stride, nullptr, parts, expert_bias, FewScores{}, step, outputs, inner,     \
+                        expert_count, Weighing{k, normalize != 0, scaling}, bucket, stages, eps);)                      \
+  }
+
+FEW_ADD(bf16, FewHalf<__nv_bfloat16>)
+FEW_ADD(f16, FewHalf<__half>)
+FEW_ADD(f32, FewSplit)

@@ -1,0 +1,112 @@
+/* few_choice.cuh: which experts the rows of a small step go to, found by every block for itself.
+ *
+ * The product before the router's norm (few_add.cu) leaves, for each of its tiles of FEW_OUTPUTS channels, what they add
+ * to every expert's score and to the row's sum of squares: scores are linear in h but for the row's one scale. So no
+ * kernel stands between: the blocks of gate/up and of down add the parts up, in an order that the bucket alone fixes, and
+ * choose as experts.cuh does. A lane has an expert: few-row kernels take at most FEW_EXPERTS.
+ */
+#ifndef TAILGRAPH_FEW_CHOICE_CUH
+#define TAILGRAPH_FEW_CHOICE_CUH
+
+#include "experts.cuh"
+#include "few.cuh"
+
+constexpr uint32_t FEW_EXPERTS = WARP;
+
+/* Parts of scores, [bucket, H / FEW_OUTPUTS, FEW_EXPERTS], and behind them of squares, [bucket, H / FEW_OUTPUTS]. */
+struct FewParts {
+  float *scores, *squares;
+  uint32_t tiles;
+
+  __device__ inline FewParts(float *parts, uint32_t bucket, uint32_t hidden)
+      : scores(parts), squares(parts + (size_t)bucket * (hidden / FEW_OUTPUTS) * FEW_EXPERTS), tiles(hidden / FEW_OUTPUTS) {}
+};
+
+struct alignas(16) FewChoice {
+  float weight[FEW_ROWS][MAX_TOP_K];  /* of a row's experts, ascending */
+  float scale[FEW_ROWS];              /* of its norm */
+  uint32_t chosen[FEW_ROWS];          /* a bit for each of its experts */
+  float scores[FEW_CONSUMER_WARPS][FEW_EXPERTS], squares[FEW_CONSUMER_WARPS];  /* of each warp's tiles */
+
+  /* Experts that any of the rows has. */
+  __device__ inline uint32_t any(uint32_t rows) const {
+    uint32_t those = 0;
+#pragma unroll 1
+    for (uint32_t r = 0; r < rows; r++) those |= chosen[r];
+    return those;
+  }
+  __device__ inline bool has(uint32_t r, uint32_t e) const { return chosen[r] >> e & 1; }
+  /* Which of the row's experts that is. */
+  __device__ inline uint32_t index(uint32_t r, uint32_t e) const { return __popc(chosen[r] & ((1u << e) - 1)); }
+};
+
+static_assert(sizeof(FewChoice) == 1376, "the launcher leaves room for it");
+
+__device__ inline uint32_t lowest(uint32_t bits) { return __ffs(bits) - 1; }
+
+/* All consumers; `choice` is whole at the block's next barrier. `rows` of a bucket of `bucket`. */
+__device__ inline void few_choose(FewChoice &choice, FewParts parts, const float *bias, uint32_t rows, uint32_t bucket,
+                                  uint32_t hidden, uint32_t expert_count, Weighing weighing, float eps) {
+  constexpr uint32_t AT_ONCE = 8, TILES = 4;  /* a warp's load is of 4 tiles: a lane has 4 experts of one */
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t warps = warps_of_row(bucket), r = warp / warps, part = warp % warps, step = warps * TILES;
+  const float of_bias = bias && lane < expert_count ? bias[lane] : 0.0f;
+  float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  float squares = 0.0f;
+  if (r < rows) {
+    /* past the first-level cache: what wrote this may be two kernels back, with one of them still running */
+    const float4 *from = reinterpret_cast<const float4 *>(parts.scores + (size_t)r * parts.tiles * FEW_EXPERTS) + lane;
+#pragma unroll 1
+    for (uint32_t first = part * TILES; first < parts.tiles; first += AT_ONCE * step) {
+      float4 v[AT_ONCE];
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++) {
+        const uint32_t tile = first + i * step;
+        v[i] = tile + lane / 8 < parts.tiles ? __ldcg(from + tile * (FEW_EXPERTS / 4)) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++)
+        sum = make_float4(sum.x + v[i].x, sum.y + v[i].y, sum.z + v[i].z, sum.w + v[i].w);
+    }
+#pragma unroll 4
+    for (uint32_t tile = part * WARP + lane; tile < parts.tiles; tile += warps * WARP)
+      squares += __ldcg(parts.squares + (size_t)r * parts.tiles + tile);
+  }
+#pragma unroll
+  for (int offset = WARP / 2; offset > 0; offset /= 2) {
+    squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+    if (offset < 8) continue;  /* lanes 0 .. 7 are a tile's */
+    sum.x += __shfl_xor_sync(0xffffffffu, sum.x, offset);
+    sum.y += __shfl_xor_sync(0xffffffffu, sum.y, offset);
+    sum.z += __shfl_xor_sync(0xffffffffu, sum.z, offset);
+    sum.w += __shfl_xor_sync(0xffffffffu, sum.w, offset);
+  }
+  if (lane < 8) store4(choice.scores[warp] + 4 * lane, sum);
+  if (lane == 0) choice.squares[warp] = squares;
+  consumers_meet();
+  if (warp >= rows) return;
+
+  /* a warp a row, a lane an expert */
+  float score = 0.0f;
+  squares = 0.0f;
+  for (uint32_t w = warp * warps; w < (warp + 1) * warps; w++) score += choice.scores[w][lane], squares += choice.squares[w];
+  const float scale = 1.0f / sqrtf(squares / hidden + eps);
+  score = 1.0f / (1.0f + expf(-(scale * score)));
+  const uint32_t key = sortable(score + of_bias);
+  bool left = lane < expert_count;
+#pragma unroll 1
+  for (uint32_t i = 0; i < weighing.k; i++) {  /* the best that is left, of several the lowest */
+    const uint32_t best = __reduce_max_sync(0xffffffffu, left ? key : 0);
+    if (lane == lowest(__ballot_sync(0xffffffffu, left && key == best))) left = false;
+  }
+  const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && !left);
+  float total = 0.0f;
+#pragma unroll 1
+  for (uint32_t those = chosen; those; those &= those - 1) total += __shfl_sync(0xffffffffu, score, lowest(those));
+  if (chosen >> lane & 1)
+    choice.weight[warp][__popc(chosen & ((1u << lane) - 1))] =
+        (weighing.normalize ? score / (total + 1e-6f) : score) * weighing.scaling;
+  if (lane == 0) choice.chosen[warp] = chosen, choice.scale[warp] = scale;
+}
+
+#endif

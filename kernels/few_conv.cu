@@ -1,0 +1,110 @@
+/* few_conv.cu: a conv layer up to its out-projection, for steps of few rows (few.cuh), decode steps alone:
+ *
+ *   (B, C, X) = W rmsnorm(h[r,:]) + bias                             rounded to the operand type
+ *   u = B X                                                          likewise
+ *   x[r,:] = C (sum_j taps[:,j] u[p-(L-1)+j,:] + taps_bias)          and u becomes the state's newest column
+ *
+ * conv.cu has the rest of the formula. A block takes FEW_OUTPUTS channels, that is rows c, H + c and 2H + c of W, and
+ * one thread all that a row has of a channel, its state too.
+ *
+ * Bound: memory, 3 H^2 sizeof(W) bytes.
+ *
+ * Launch: block = FEW_THREADS, grid = at most H / FEW_OUTPUTS blocks, shared: sums, the norm's weight, normed rows, ring.
+ */
+#include "few.cuh"
+
+/* A sum as the operand type holds it. */
+template <typename T>
+__device__ inline float held(float v) { return float(T(v)); }
+
+/* x[R,H], columns[slots,L-1,H], h[R,H], norm_weight[H], w[3H,H], bias[3H] or null, taps[H,L], taps_bias[H] or null */
+template <class Math>
+__device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, const float *h, const float *norm_weight,
+                                const typename Math::W *w, const float *bias, const float *taps, const float *taps_bias,
+                                const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length,
+                                uint32_t bucket, uint32_t stages, float eps) {
+  using X = typename Math::X;
+  using W = typename Math::W;
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
+  __shared__ float scratch[FEW_CONSUMER_WARPS];
+  let_next_kernel_start();
+  FewSums sums{reinterpret_cast<float *>(shared), bucket};
+  float *norm = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket));
+  char *z = reinterpret_cast<char *>(norm + hidden);
+  const uint32_t z_pitch = few_pitch<X>(hidden);
+  FewRing<Math> ring(z + bucket * z_pitch, barriers, hidden, stages);
+  if (threadIdx.x == 0) ring.init();
+  __syncthreads();
+  const uint32_t tiles = hidden / FEW_OUTPUTS, lane = threadIdx.x % WARP;
+  if (threadIdx.x >= FEW_CONSUMERS) {
+    const uint64_t policy = read_once();
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+#pragma unroll 1
+      for (uint32_t half = 0; half < 6; half++) {
+        const uint32_t n = half / 2 * hidden + tile * FEW_OUTPUTS + half % 2 * FEW_STAGE_ROWS + lane;
+        ring.feed(lane < FEW_STAGE_ROWS ? w + (size_t)n * hidden : nullptr, hidden, policy);
+      }
+    return;
+  }
+  few_norm_weight(norm, norm_weight, hidden);
+  const uint32_t count = min(step->rows, bucket), rows = max(count, 1u);
+  const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS;
+  const bool mine = r < count;
+  const tg_row row = table<tg_row>(state, step->row_table)[mine ? r : 0];
+  X *state_of_row = columns + (size_t)row.slot * (length - 1) * hidden;
+  /* What the taps make of the columns from before the step. Only this kernel writes them, and no step overlaps the one
+   * before it, so they may be read before the wait. */
+  auto past = [&](uint32_t c) {
+    float sum = 0.0f;
+#pragma unroll 2
+    for (uint32_t j = 0; j + 1 < length; j++) {
+      const float u = length - 1 - j <= row.position ? float(state_of_row[(size_t)j * hidden + c]) : 0.0f;
+      sum = fmaf(taps[(size_t)c * length + j], u, sum);
+    }
+    return sum;
+  };
+  const bool busy = mine && blockIdx.x < tiles;
+  float sum = busy ? past(blockIdx.x * FEW_OUTPUTS + i) : 0.0f;
+  wait_for_earlier_kernels();
+  few_norm<X>(z, z_pitch, h, norm, scratch, rows, bucket, hidden, eps, [](uint32_t row) { return row; });
+  const X *z_row = reinterpret_cast<const X *>(z + few_lane_row(rows) * z_pitch);
+  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const uint32_t c = tile * FEW_OUTPUTS + i;
+    if (mine && tile != blockIdx.x) sum = past(c);
+    float of_b = 0.0f, of_c = 0.0f, of_x = 0.0f;
+#pragma unroll 1
+    for (uint32_t half = 0; half < 6; half++) {
+      sums.put(half % 2, ring.consume(z_row, hidden));
+      if (half % 2 == 0 || !mine) continue;
+      float v = sums.get(r, i);
+      if (bias) v += bias[half / 2 * hidden + c];
+      of_b = of_c, of_c = of_x, of_x = held<X>(v);
+    }
+    if (!mine) continue;
+    const float now = held<X>(of_b * of_x);
+    sum = fmaf(taps[(size_t)c * length + length - 1], now, sum);
+    if (taps_bias) sum += taps_bias[c];
+    x[(size_t)r * hidden + c] = X(of_c * sum);
+    /* the state moves on by one column; before position 0 there was nothing */
+#pragma unroll 1
+    for (uint32_t j = 1; j < length; j++) {
+      X moved = X(now);
+      if (j + 1 < length) moved = length - 1 - j <= row.position ? state_of_row[(size_t)j * hidden + c] : X(0.0f);
+      state_of_row[(size_t)(j - 1) * hidden + c] = moved;
+    }
+  }
+}
+
+#define FEW_CONV(SUFFIX, MATH)                                                                                          \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_conv_##SUFFIX(                                    \
+      MATH::X *x, MATH::X *columns, const float *h, const float *norm_weight, const MATH::W *w, const float *bias,      \
+      const float *taps, const float *taps_bias, const tg_state *state, const tg_step *step, uint32_t hidden,           \
+      uint32_t length, uint32_t bucket, uint32_t stages, float eps) {                                                   \
+    FEW_BODY(few_conv<MATH>(x, columns, h, norm_weight, w, bias, taps, taps_bias, state, step, hidden, length, bucket, stages, \
+                   eps);)                                                                                               \
+  }
+
+FEW_CONV(bf16, FewHalf<__nv_bfloat16>)
+FEW_CONV(f16, FewHalf<__half>)
+FEW_CONV(f32, FewSplit)

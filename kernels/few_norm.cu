@@ -1,0 +1,208 @@
+/* few_norm.cu: RMSNorm and a product, for steps of few rows (few.cuh):
+ *
+ *   tg_few_project_*  y[r,:] = W rmsnorm(h[r,:]), in X's type or f32: q, k and v; the LM head, for the sampled rows
+ *   tg_few_gate_up_*  y[r,:] = silu(W1 z) * W3 z, z = rmsnorm(h[r,:]): a dense feed-forward
+ *   tg_few_expert_gate_up_*  likewise with the weights of each chosen expert, y[r K + i,:] of the i-th; few_choice.cuh
+ *
+ * z is rounded to X's type. A tile of gate/up is 8 rows of W1 and the same 8 of W3, so that one thread has both sums.
+ *
+ * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose). The experts' weights are known only once
+ * h is: there the ring is empty while the block chooses.
+ *
+ * Launch: block = FEW_THREADS, grid = at most as many blocks as there are tiles, shared as FewNormBlock lays it out.
+ */
+#include "few.cuh"
+#include "few_choice.cuh"
+
+constexpr uint32_t GATE_OUTPUTS = FEW_STAGE_ROWS;
+static_assert(2 * GATE_OUTPUTS == FEW_OUTPUTS, "a run of each matrix");
+
+__device__ inline float silu_of(float v) { return v / (1.0f + expf(-v)); }
+
+/* Shared memory, in this order: sums, the norm's weight, normed rows, choice, ring. */
+template <class Math>
+struct FewNormBlock {
+  using X = typename Math::X;
+  using W = typename Math::W;
+  FewSums sums;
+  float *norm;
+  char *x;
+  uint32_t x_pitch;
+  FewChoice *choice;
+  FewRing<Math> ring;
+
+  __device__ inline FewNormBlock(uint4 *shared, uint64_t *barriers, uint32_t bucket, uint32_t hidden, bool choose,
+                                 uint32_t stages)
+      : sums{reinterpret_cast<float *>(shared), bucket},
+        norm(reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket))),
+        x(reinterpret_cast<char *>(norm + hidden)),
+        x_pitch(few_pitch<X>(hidden)), choice(reinterpret_cast<FewChoice *>(x + bucket * x_pitch)),
+        ring(reinterpret_cast<char *>(choice) + (choose ? sizeof(FewChoice) : 0), barriers, hidden, stages) {
+    if (threadIdx.x == 0) ring.init();
+  }
+
+  /* All consumers: a tile's sums. */
+  __device__ inline void consume(const X *row, uint32_t inner) {
+#pragma unroll 1
+    for (uint32_t half = 0; half < 2; half++) sums.put(half, ring.consume(row, inner));
+  }
+
+  /* The row of `x` that this lane multiplies. */
+  __device__ inline const X *row(uint32_t rows) const {
+    return reinterpret_cast<const X *>(x + few_lane_row(rows) * x_pitch);
+  }
+};
+
+/* y[R,N] (y[S,N] of the sampled rows), h[R,K], norm_weight[K], w[N,K]. */
+template <class Math>
+__device__ inline void few_project(void *y, const float *h, const float *norm_weight, const typename Math::W *w,
+                                   const tg_state *state, const tg_step *step, uint32_t outputs, uint32_t hidden,
+                                   uint32_t bucket, uint32_t sampled, uint32_t store_f32, uint32_t stages, float eps) {
+  using X = typename Math::X;
+  using W = typename Math::W;
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
+  __shared__ float scratch[FEW_CONSUMER_WARPS];
+  let_next_kernel_start();
+  FewNormBlock<Math> block(shared, barriers, bucket, hidden, false, stages);
+  __syncthreads();
+  const uint32_t tiles = (outputs + FEW_OUTPUTS - 1) / FEW_OUTPUTS, lane = threadIdx.x % WARP;
+  if (threadIdx.x >= FEW_CONSUMERS) {
+    const uint64_t policy = read_once();
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+#pragma unroll 1
+      for (uint32_t n = tile * FEW_OUTPUTS + lane, half = 0; half < 2; half++, n += FEW_STAGE_ROWS)
+        block.ring.feed(lane < FEW_STAGE_ROWS && n < outputs ? w + (size_t)n * hidden : nullptr, hidden, policy);
+    }
+    return;
+  }
+  few_norm_weight(block.norm, norm_weight, hidden);
+  const uint32_t count = sampled ? step->sample_rows : step->rows, rows = min(max(count, 1u), bucket);
+  const uint32_t *samples = table<uint32_t>(state, step->sample_table);
+  wait_for_earlier_kernels();
+  few_norm<X>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps,
+              [&](uint32_t r) { return sampled && count > 0 ? samples[r] : r; });
+  const X *x_row = block.row(rows);
+  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    block.consume(x_row, hidden);
+    const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS, n = tile * FEW_OUTPUTS + i;
+    if (r >= min(count, bucket) || n >= outputs) continue;
+    const float v = block.sums.get(r, i);
+    const size_t at = (size_t)r * outputs + n;
+    if (store_f32)
+      static_cast<float *>(y)[at] = v;
+    else
+      static_cast<X *>(y)[at] = X(v);
+  }
+}
+
+/* Tiles of experts' gate/up, expert by expert: this block's in turn. */
+struct FewExpertTiles {
+  uint32_t left;  /* experts that are not done, the tile's own the lowest */
+  uint32_t tile, each;
+
+  __device__ inline FewExpertTiles(uint32_t experts, uint32_t tiles_each) : left(experts), tile(blockIdx.x), each(tiles_each) {
+    settle();
+  }
+  __device__ inline void next() {
+    tile += gridDim.x;
+    settle();
+  }
+  __device__ inline void settle() {
+    for (; left && tile >= each; tile -= each) left &= left - 1;
+  }
+};
+
+/* y[R,N], or y[R k,N] with EXPERTS; h[R,H], norm_weight[H], gate[N,H] and up[N,H], of each expert `stride` elements
+ * after the one before; parts and bias[E] (or null) as few_choice.cuh has them. Leaves experts[R,k] and weights[R,k]. */
+template <class Math, bool EXPERTS>
+__device__ inline void few_gate_up(typename Math::X *y, const float *h, const float *norm_weight,
+                                   const typename Math::W *gate, const typename Math::W *up, uint64_t stride,
+                                   uint32_t *experts, float *weights, float *parts, const float *bias,
+                                   const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t expert_count,
+                                   Weighing weighing, uint32_t bucket, uint32_t stages, float eps) {
+  using X = typename Math::X;
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
+  __shared__ float scratch[FEW_CONSUMER_WARPS];
+  if (!EXPERTS) let_next_kernel_start();
+  FewNormBlock<Math> block(shared, barriers, bucket, hidden, EXPERTS, stages);
+  FewChoice &choice = *block.choice;
+  const uint32_t lane = threadIdx.x % WARP, tiles = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
+  const uint32_t count = min(step->rows, bucket), rows = max(count, 1u);
+  const uint32_t of_row = threadIdx.x / WARP / warps_of_row(bucket);
+  if (!EXPERTS) __syncthreads();
+  if (threadIdx.x >= FEW_CONSUMERS) {
+    if (EXPERTS) __syncthreads();
+    const uint64_t policy = read_once();
+#pragma unroll 1
+    for (FewExpertTiles at(EXPERTS ? choice.any(rows) : 1, tiles); at.left; at.next()) {
+      const uint32_t n = at.tile * GATE_OUTPUTS + lane;
+      const size_t from = lowest(at.left) * stride + (size_t)n * hidden;
+      const bool there = lane < GATE_OUTPUTS && n < outputs;
+#pragma unroll 1
+      for (uint32_t half = 0; half < 2; half++)
+        block.ring.feed(there ? (half == 0 ? gate : up) + from : nullptr, hidden, policy);
+    }
+    return;
+  }
+  few_norm_weight(block.norm, norm_weight, hidden);
+  wait_for_earlier_kernels();
+  if (EXPERTS) {
+    /* down may choose too from here on: the parts are there */
+    let_next_kernel_start();
+    /* asked for while the memory is idle */
+    FewRow row(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
+    few_choose(choice, FewParts(parts, bucket, hidden), bias, rows, bucket, hidden, expert_count, weighing, eps);
+    __syncthreads();
+    if (of_row < rows)
+      row.store(reinterpret_cast<X *>(block.x + of_row * block.x_pitch), choice.scale[of_row], block.norm);
+    consumers_meet();
+  } else {
+    few_norm<X>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps, [](uint32_t r) { return r; });
+  }
+  const X *x_row = block.row(rows);
+  const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
+#pragma unroll 1
+  for (FewExpertTiles at(EXPERTS ? choice.any(rows) : 1, tiles); at.left; at.next()) {
+    block.consume(x_row, hidden);
+    const uint32_t n = at.tile * GATE_OUTPUTS + i, e = lowest(at.left);
+    if (r >= count || n >= outputs || (EXPERTS && !choice.has(r, e))) continue;
+    const float v = silu_of(block.sums.get(r, i)) * block.sums.get(r, i + GATE_OUTPUTS);
+    y[(size_t)(EXPERTS ? r * weighing.k + choice.index(r, e) : r) * outputs + n] = X(v);
+  }
+  if (EXPERTS && blockIdx.x == 0) {
+    const uint32_t row = threadIdx.x / WARP;
+    if (row < count && choice.has(row, lane)) {
+      const uint32_t index = choice.index(row, lane);
+      experts[row * weighing.k + index] = lane;
+      weights[row * weighing.k + index] = choice.weight[row][index];
+    }
+  }
+}
+
+#define FEW_NORM(SUFFIX, MATH)                                                                                          \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_project_##SUFFIX(                                 \
+      void *y, const float *h, const float *norm_weight, const MATH::W *w, const tg_state *state, const tg_step *step,  \
+      uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t sampled, uint32_t store_f32, uint32_t stages,        \
+      float eps) {                                                                                                      \
+    FEW_BODY(few_project<MATH>(y, h, norm_weight, w, state, step, outputs, hidden, bucket, sampled, store_f32, stages, eps);) \
+  }                                                                                                                     \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_gate_up_##SUFFIX(                                 \
+      MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up,                     \
+      const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t stages, float eps) {            \
+    FEW_BODY(few_gate_up<MATH, false>(y, h, norm_weight, gate, up, 0, nullptr, nullptr, nullptr, nullptr, step, outputs, hidden, \
+                             0, Weighing{}, bucket, stages, eps);)                                                      \
+  }                                                                                                                     \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_expert_gate_up_##SUFFIX(                          \
+      MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up, uint64_t stride,    \
+      uint32_t *experts, float *weights, float *parts, const float *bias, const tg_step *step,                          \
+      uint32_t outputs, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,          \
+      uint32_t bucket, uint32_t stages, float eps) {                                                                    \
+    FEW_BODY(few_gate_up<MATH, true>(y, h, norm_weight, gate, up, stride, experts, weights, parts, bias, step, outputs, \
+                            hidden, expert_count, Weighing{k, normalize != 0, scaling}, bucket, stages, eps);)          \
+  }
+
+FEW_NORM(bf16, FewHalf<__nv_bfloat16>)
+FEW_NORM(f16, FewHalf<__half>)
+FEW_NORM(f32, FewSplit)

@@ -1,0 +1,153 @@
+//! A layer's operations where the kernels for few rows do them: several of the plan's in one launch, named after the one
+//! that reads the weights.
+
+use super::Shared;
+use super::{LayerState, operations::misplaced};
+use crate::backend::cuda::ops::Enqueue;
+use crate::backend::cuda::ops::conv::ShortConv;
+use crate::backend::cuda::ops::experts::RouterWeights;
+use crate::backend::cuda::ops::few::{ConvIn, Few, Residual};
+use crate::backend::cuda::weights::{FeedForwardAddresses, MixerAddresses};
+use crate::error::Result;
+use crate::plan::{Op, OpKind};
+
+/// Whether another operation's kernel does `kind` too: its product's, for the norms, the short convolution and the
+/// router.
+pub(super) fn folded(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::OperatorNorm
+            | OpKind::ShortConv
+            | OpKind::FfnNorm
+            | OpKind::Router
+            | OpKind::FinalNorm
+    )
+}
+
+/// Whether [`Shared::few_operation`] has a kernel for a layer's operation. Attention itself has none of its own.
+pub(super) fn serves(kind: OpKind) -> bool {
+    !matches!(kind, OpKind::QkNormRope | OpKind::Attention)
+}
+
+impl Shared {
+    /// An operation of a layer that these kernels serve, with what is folded into it.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s.
+    pub(super) unsafe fn few_operation(
+        &self,
+        queue: &Enqueue<'_>,
+        few: &Few,
+        op: &Op,
+        layer: usize,
+    ) -> Result<()> {
+        let config = &*self.config;
+        let (p, w) = (&self.places, &self.weights.layers[layer]);
+        let (h, x, wide) = (self.at(p.h), self.at(p.x), self.at(p.wide));
+        let hidden = config.hidden_size as u32;
+        let q = (config.num_attention_heads * config.head_dim) as u32;
+        let kv = (config.num_key_value_heads * config.head_dim) as u32;
+        let routing = self.routing();
+        let router = match w.feed_forward {
+            FeedForwardAddresses::Moe { gate, bias, .. } => Some(RouterWeights {
+                norm: w.ffn_norm,
+                gate,
+                bias,
+            }),
+            FeedForwardAddresses::Dense { .. } => None,
+        };
+        let residual = |x, w, bias, inner| Residual { x, w, bias, inner };
+        let out = |product: Residual| {
+            let scores = router.as_ref().map(|router| (&routing, router));
+            // SAFETY: the caller's promise.
+            unsafe { queue.few_out(few, h, &product, scores) }
+        };
+        // SAFETY: the caller's promise; shapes are those of the arena, the state and the weights.
+        unsafe {
+            match (op.kind, &w.mixer, self.state[layer], &w.feed_forward) {
+                (
+                    OpKind::ConvInProj,
+                    &MixerAddresses::Conv {
+                        in_proj,
+                        in_proj_bias,
+                        taps,
+                        taps_bias,
+                        ..
+                    },
+                    LayerState::Conv(state),
+                    _,
+                ) => {
+                    let conv = ShortConv {
+                        x,
+                        bcx: wide,
+                        state,
+                        taps,
+                        bias: taps_bias,
+                    };
+                    let weights = ConvIn {
+                        norm: w.operator_norm,
+                        in_proj,
+                        bias: in_proj_bias,
+                    };
+                    queue.few_conv(few, &conv, &weights, h)
+                }
+                (OpKind::QkvProj, &MixerAddresses::Attention { qkv_proj, .. }, ..) => {
+                    queue.few_project(few, wide, h, w.operator_norm, qkv_proj, q + 2 * kv)
+                }
+                (
+                    OpKind::ConvOutProj,
+                    &MixerAddresses::Conv {
+                        out_proj,
+                        out_proj_bias,
+                        ..
+                    },
+                    ..,
+                ) => out(residual(x, out_proj, out_proj_bias, hidden)),
+                (OpKind::AttentionOutProj, &MixerAddresses::Attention { out_proj, .. }, ..) => {
+                    out(residual(x, out_proj, 0, q))
+                }
+                (OpKind::DenseGateUp, .., &FeedForwardAddresses::Dense { w1, w3, .. }) => {
+                    queue.few_gate_up(few, wide, h, w.ffn_norm, (w1, w3))
+                }
+                (OpKind::DenseDown, .., &FeedForwardAddresses::Dense { w2, .. }) => {
+                    out(residual(wide, w2, 0, config.intermediate_size as u32))
+                }
+                (OpKind::ExpertGateUp, .., FeedForwardAddresses::Moe { experts, .. }) => {
+                    let router = router.as_ref().ok_or_else(|| misplaced(op))?;
+                    queue.few_expert_gate_up(few, wide, h, &routing, router, experts)
+                }
+                (OpKind::ExpertDown, .., FeedForwardAddresses::Moe { experts, .. }) => {
+                    let router = router.as_ref().ok_or_else(|| misplaced(op))?;
+                    queue.few_down(few, h, wide, &routing, router, experts)
+                }
+                _ => Err(misplaced(op)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kernel for each operation that reads a matrix, and none twice.
+    #[test]
+    fn what_is_folded_has_no_matrix_of_its_own() {
+        for kind in OpKind::ALL {
+            let reads_a_matrix = matches!(
+                kind,
+                OpKind::ConvInProj
+                    | OpKind::ConvOutProj
+                    | OpKind::QkvProj
+                    | OpKind::AttentionOutProj
+                    | OpKind::DenseGateUp
+                    | OpKind::DenseDown
+                    | OpKind::ExpertGateUp
+                    | OpKind::ExpertDown
+                    | OpKind::LmHead
+            );
+            assert!(!(folded(kind) && reads_a_matrix), "{kind:?}");
+            assert!(serves(kind) || !reads_a_matrix, "{kind:?}");
+        }
+    }
+}

@@ -1,0 +1,526 @@
+//! The kernels for few rows against those for any number, which other tests hold to f64: each operation of both on the
+//! same input, over random shapes.
+
+use crate::rig::{Rig, Step, StepOnGpu, TYPES, assert_same_bits, config, rounded};
+use crate::routing::RoutingOnGpu;
+use crate::support::{Gpu, Random};
+use tailgraph::backend::cuda::buffer::Buffer;
+use tailgraph::backend::cuda::driver;
+use tailgraph::backend::cuda::ops::Types;
+use tailgraph::backend::cuda::ops::conv::ShortConv;
+use tailgraph::backend::cuda::ops::experts::{ExpertWeights, RouterWeights};
+use tailgraph::backend::cuda::ops::few::{ConvIn, Residual};
+use tailgraph::backend::cuda::ops::head::LogitsPart;
+use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
+use tailgraph::model::{DType, ModelConfig};
+use tailgraph::plan::StepKind;
+
+const SLOTS: usize = 9;
+
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    hidden: usize,
+    dense: usize,
+    inner: usize,
+    experts: usize,
+    top_k: usize,
+    taps: usize,
+    biases: bool,
+}
+
+/// Ragged tiles, one stage of the ring and several, one expert and all of them.
+const SHAPES: [Shape; 6] = [
+    shape(64, 32, 32, 4, 1, 1, false),
+    shape(96, 160, 96, 8, 2, 3, true),
+    shape(544, 2080, 224, 32, 4, 4, false),
+    shape(2048, 7168, 1792, 32, 4, 3, false),
+    shape(2080, 96, 2112, 5, 5, 8, true),
+    shape(4096, 64, 64, 17, 8, 2, false),
+];
+
+const fn shape(
+    hidden: usize,
+    dense: usize,
+    inner: usize,
+    experts: usize,
+    top_k: usize,
+    taps: usize,
+    biases: bool,
+) -> Shape {
+    Shape {
+        hidden,
+        dense,
+        inner,
+        experts,
+        top_k,
+        taps,
+        biases,
+    }
+}
+
+impl Shape {
+    fn config(&self) -> ModelConfig {
+        ModelConfig {
+            hidden_size: self.hidden,
+            intermediate_size: self.dense,
+            moe_intermediate_size: self.inner,
+            num_experts: self.experts,
+            num_experts_per_tok: self.top_k,
+            conv_l_cache: self.taps,
+            conv_bias: self.biases,
+            ..config()
+        }
+    }
+}
+
+/// A layer's weights.
+struct Layer {
+    norm: Buffer,
+    ffn_norm: Buffer,
+    in_proj: Buffer,
+    in_bias: Option<Buffer>,
+    taps: Buffer,
+    taps_bias: Option<Buffer>,
+    out_proj: Buffer,
+    out_bias: Option<Buffer>,
+    router: Buffer,
+    expert_bias: Buffer,
+    /// `[E, M, H]` twice, then `[E, H, M]`.
+    experts: [Buffer; 3],
+    /// `[I, H]` twice, then `[H, I]`.
+    dense: [Buffer; 3],
+    qkv: Buffer,
+    lm_head: Buffer,
+}
+
+impl Layer {
+    /// `all_alike`: every row goes to the first experts.
+    fn new(random: &mut Random, rig: &Rig, shape: Shape, all_alike: bool) -> Self {
+        let (gpu, weights) = (rig.gpu, rig.kernels.types.weights);
+        let Shape { hidden, inner, .. } = shape;
+        let matrix = |random: &mut Random, outputs: usize, fan_in: usize| {
+            let values = random.values(outputs * fan_in, 1.7 / (fan_in as f32).sqrt());
+            gpu.values(weights, &values)
+        };
+        let vector = |random: &mut Random, size: usize, scale: f32| {
+            gpu.values(DType::F32, &random.values(size, scale))
+        };
+        let bias = |random: &mut Random, size: usize| {
+            shape
+                .biases
+                .then(|| gpu.values(DType::F32, &random.values(size, 1.0)))
+        };
+        let scale = 3.0 / (hidden as f32).sqrt();
+        let mut expert_bias = random.values(shape.experts, 0.3);
+        if all_alike {
+            expert_bias[..shape.top_k].fill(10.0);
+        }
+        let all = shape.experts;
+        Self {
+            norm: vector(random, hidden, 1.5),
+            ffn_norm: vector(random, hidden, 1.5),
+            in_proj: matrix(random, 3 * hidden, hidden),
+            in_bias: bias(random, 3 * hidden),
+            taps: vector(random, hidden * shape.taps, 1.0),
+            taps_bias: bias(random, hidden),
+            out_proj: matrix(random, hidden, hidden),
+            out_bias: bias(random, hidden),
+            router: vector(random, all * hidden, scale),
+            expert_bias: gpu.values(DType::F32, &expert_bias),
+            experts: [
+                matrix(random, all * inner, hidden),
+                matrix(random, all * inner, hidden),
+                matrix(random, all * hidden, inner),
+            ],
+            dense: [
+                matrix(random, shape.dense, hidden),
+                matrix(random, shape.dense, hidden),
+                matrix(random, hidden, shape.dense),
+            ],
+            qkv: matrix(random, qkv_outputs(&rig.config), hidden),
+            lm_head: matrix(random, rig.config.vocab_size, hidden),
+        }
+    }
+
+    fn router(&self) -> RouterWeights {
+        RouterWeights {
+            norm: self.ffn_norm.at(0),
+            gate: self.router.at(0),
+            bias: self.expert_bias.at(0),
+        }
+    }
+
+    fn expert_weights(&self, shape: Shape) -> ExpertWeights {
+        let stride = (shape.hidden * shape.inner) as u64;
+        ExpertWeights {
+            gate: self.experts[0].at(0),
+            up: self.experts[1].at(0),
+            gate_up_stride: stride,
+            down: self.experts[2].at(0),
+            down_stride: stride,
+        }
+    }
+}
+
+fn qkv_outputs(config: &ModelConfig) -> usize {
+    (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
+}
+
+fn at(buffer: &Option<Buffer>) -> u64 {
+    buffer.as_ref().map_or(0, |buffer| buffer.at(0))
+}
+
+/// What a bucket's rows start from: `[rows, H]`, and every slot's conv state.
+struct Input {
+    h: Vec<f32>,
+    state: Vec<f32>,
+    /// Slot and position of each row.
+    rows: Vec<(usize, usize)>,
+}
+
+impl Input {
+    fn new(random: &mut Random, types: Types, shape: Shape, rows: usize) -> Self {
+        let first = random.below(SLOTS);
+        let state = random.values(SLOTS * (shape.taps - 1) * shape.hidden, 1.0);
+        Self {
+            h: random.values(rows * shape.hidden, 3.0),
+            state: rounded(types.operand, &state),
+            rows: (0..rows)
+                .map(|r| ((first + r) % SLOTS, random.below(12)))
+                .collect(),
+        }
+    }
+
+    fn step(&self, gpu: &Gpu) -> StepOnGpu {
+        let mut step = Step::with_slots(&mut Random(5), SLOTS, 16, 4);
+        for &(slot, position) in &self.rows {
+            step.chunk(slot, position as u32, 1);
+        }
+        for chunk in &mut step.chunks {
+            chunk.sampled = true;
+        }
+        step.upload(gpu)
+    }
+}
+
+/// What the operations leave, in order: by name, rows first.
+struct Output {
+    arrays: Vec<(&'static str, DType, Vec<f32>)>,
+    experts: Vec<u32>,
+}
+
+/// One layer's operations both ways. Each pair has the same input: what the kernels for few rows left before.
+fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> [Output; 2] {
+    let (gpu, types, config) = (rig.gpu, rig.kernels.types, &rig.config);
+    let Shape { hidden, inner, .. } = shape;
+    let (rows, top_k) = (input.rows.len(), shape.top_k);
+    let step = input.step(gpu);
+    let queue = rig.enqueue(&step, StepKind::Decode, bucket);
+    let few = queue.few().expect("these kernels serve the bucket");
+    let operand = |elements: usize| gpu.poisoned(bucket * elements * types.operand.bytes());
+    let f32s = |elements: usize| gpu.poisoned(bucket * elements * 4);
+    let (routing, other_routing) = (
+        RoutingOnGpu::new(gpu, config, &queue),
+        RoutingOnGpu::new(gpu, config, &queue),
+    );
+    let states = [(); 2].map(|()| gpu.values(types.operand, &input.state));
+    let residual = |values: &[f32]| {
+        let h = f32s(hidden);
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        h.write(&gpu.stream, 0, &bytes).unwrap();
+        h
+    };
+    let h0 = residual(&input.h);
+    let (normed, wide) = (operand(hidden), operand(3 * hidden));
+    let product =
+        |y: u64, x: u64, w: u64, bias: u64, (outputs, inner): (usize, usize), epilogue| {
+            let product = Product {
+                y,
+                x,
+                w,
+                w_pair: 0,
+                bias,
+                outputs: outputs as u32,
+                inner: inner as u32,
+                epilogue,
+            };
+            // SAFETY: the arrays have these shapes.
+            unsafe { queue.product(&product, Rows::Step) }.unwrap();
+        };
+    let conv = |x: &Buffer, state: &Buffer| ShortConv {
+        x: x.at(0),
+        bcx: wide.at(0),
+        state: state.at(0),
+        taps: layer.taps.at(0),
+        bias: at(&layer.taps_bias),
+    };
+    let conv_in = ConvIn {
+        norm: layer.norm.at(0),
+        in_proj: layer.in_proj.at(0),
+        bias: at(&layer.in_bias),
+    };
+    let mut found = Vec::new();
+    let mut expected = Vec::new();
+    let mut keep = |name, dtype, a: &Buffer, b: &Buffer| {
+        found.push((name, dtype, gpu.get_values(dtype, a)));
+        expected.push((name, dtype, gpu.get_values(dtype, b)));
+    };
+    let xs = [(); 2].map(|()| operand(hidden));
+    let (router, experts) = (layer.router(), layer.expert_weights(shape));
+    // SAFETY: every array has the shape that its operation asks for.
+    unsafe {
+        queue
+            .few_conv(few, &conv(&xs[0], &states[0]), &conv_in, h0.at(0))
+            .unwrap();
+        queue
+            .norm(normed.at(0), h0.at(0), layer.norm.at(0))
+            .unwrap();
+        let shape_in = (3 * hidden, hidden);
+        product(
+            wide.at(0),
+            normed.at(0),
+            conv_in.in_proj,
+            conv_in.bias,
+            shape_in,
+            Epilogue::Store,
+        );
+        queue.short_conv(&conv(&xs[1], &states[1])).unwrap();
+        keep("conv", types.operand, &xs[0], &xs[1]);
+        keep("conv state", types.operand, &states[0], &states[1]);
+
+        let hs = [(); 2].map(|()| residual(&input.h));
+        let out = Residual {
+            x: xs[0].at(0),
+            w: layer.out_proj.at(0),
+            bias: at(&layer.out_bias),
+            inner: hidden as u32,
+        };
+        let parts = routing.addresses();
+        queue
+            .few_out(few, hs[0].at(0), &out, Some((&parts, &router)))
+            .unwrap();
+        product(
+            hs[1].at(0),
+            out.x,
+            out.w,
+            out.bias,
+            (hidden, hidden),
+            Epilogue::Add,
+        );
+        keep("out", DType::F32, &hs[0], &hs[1]);
+
+        let after_out = residual(&gpu.get_values(DType::F32, &hs[0])[..rows * hidden]);
+        let y = operand(top_k * inner);
+        let sorted = operand(top_k * inner);
+        let partial = f32s(top_k * hidden);
+        queue
+            .few_expert_gate_up(few, y.at(0), hs[0].at(0), &parts, &router, &experts)
+            .unwrap();
+        queue
+            .few_down(few, hs[0].at(0), y.at(0), &parts, &router, &experts)
+            .unwrap();
+        let other = other_routing.addresses();
+        queue
+            .router(&other, normed.at(0), after_out.at(0), &router)
+            .unwrap();
+        queue
+            .expert_gate_up(&other, &experts, sorted.at(0), normed.at(0))
+            .unwrap();
+        queue
+            .expert_down(
+                &other,
+                &experts,
+                after_out.at(0),
+                sorted.at(0),
+                partial.at(0),
+                None,
+            )
+            .unwrap();
+        keep(
+            "expert weights",
+            DType::F32,
+            &routing.weights,
+            &other_routing.weights,
+        );
+        keep("experts", DType::F32, &hs[0], &after_out);
+
+        let dense = [(); 2].map(|()| operand(shape.dense));
+        let h = h0.at(0);
+        let [w1, w3, w2] = [0, 1, 2].map(|i| layer.dense[i].at(0));
+        queue
+            .few_gate_up(few, dense[0].at(0), h, layer.ffn_norm.at(0), (w1, w3))
+            .unwrap();
+        queue.norm(normed.at(0), h, layer.ffn_norm.at(0)).unwrap();
+        queue
+            .dense_gate_up(dense[1].at(0), normed.at(0), w1, w3)
+            .unwrap();
+        keep("dense gate and up", types.operand, &dense[0], &dense[1]);
+        let hs = [(); 2].map(|()| residual(&input.h));
+        let down = Residual {
+            x: dense[0].at(0),
+            w: w2,
+            bias: 0,
+            inner: shape.dense as u32,
+        };
+        queue.few_out(few, hs[0].at(0), &down, None).unwrap();
+        product(
+            hs[1].at(0),
+            down.x,
+            w2,
+            0,
+            (hidden, shape.dense),
+            Epilogue::Add,
+        );
+        keep("dense down", DType::F32, &hs[0], &hs[1]);
+
+        let outputs = qkv_outputs(config);
+        let qkv = [(); 2].map(|()| operand(outputs));
+        let w = layer.qkv.at(0);
+        queue
+            .few_project(few, qkv[0].at(0), h, layer.norm.at(0), w, outputs as u32)
+            .unwrap();
+        queue.norm(normed.at(0), h, layer.norm.at(0)).unwrap();
+        product(
+            qkv[1].at(0),
+            normed.at(0),
+            w,
+            0,
+            (outputs, hidden),
+            Epilogue::Store,
+        );
+        keep("q, k, v", types.operand, &qkv[0], &qkv[1]);
+
+        let logits = [(); 2].map(|()| f32s(config.vocab_size));
+        let head = layer.lm_head.at(0);
+        queue
+            .few_lm_head(few, logits[0].at(0), h, layer.norm.at(0), head)
+            .unwrap();
+        queue.final_norm(normed.at(0), h, layer.norm.at(0)).unwrap();
+        queue
+            .lm_head(LogitsPart::Sampled, logits[1].at(0), normed.at(0), head)
+            .unwrap();
+        keep("logits", DType::F32, &logits[0], &logits[1]);
+    }
+    let outputs = [(found, &routing), (expected, &other_routing)];
+    outputs.map(|(arrays, routing)| Output {
+        arrays,
+        experts: gpu.get_u32(&routing.experts),
+    })
+}
+
+/// Whether there are such kernels for the types; on a GPU that has bulk copies there must be, but for f32 rows with other
+/// weights than bf16.
+fn served(rig: &Rig) -> bool {
+    let Types { operand, weights } = rig.kernels.types;
+    let types = operand == weights && operand != DType::F32 || weights == DType::BF16;
+    let capability = driver::probe().unwrap().gpu(0).unwrap().compute_capability;
+    let expected = types && capability >= (9, 0);
+    assert_eq!(rig.kernels.few.is_some(), expected, "{capability:?}");
+    expected
+}
+
+/// Norm of the difference over the norm, of one row.
+fn relative(found: &[f32], expected: &[f32]) -> f64 {
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+    let off = norm(
+        &mut found
+            .iter()
+            .zip(expected)
+            .map(|(&f, &e)| f64::from(f) - f64::from(e)),
+    );
+    off / norm(&mut expected.iter().map(|&e| f64::from(e))).max(1e-6)
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn few_rows_are_those_of_the_other_kernels() {
+    let gpu = Gpu::new();
+    let mut random = Random(71);
+    for types in TYPES {
+        for (index, shape) in SHAPES.into_iter().enumerate() {
+            let rig = Rig::new(&gpu, shape.config(), types);
+            if !served(&rig) {
+                continue;
+            }
+            let layer = Layer::new(&mut random, &rig, shape, index % 3 == 1);
+            for (bucket, rows) in [(1, 1), (2, 2), (4, 3), (8, 8), (8, 5), (3, 1)] {
+                let input = Input::new(&mut random, types, shape, rows);
+                let [found, expected] = run(&rig, &layer, shape, &input, bucket);
+                let what = format!("{types:?} {shape:?} {rows} rows of {bucket}");
+                assert_eq!(found.experts, expected.experts, "{what}: experts");
+                for ((name, dtype, a), (_, _, b)) in found.arrays.iter().zip(&expected.arrays) {
+                    let width = match *name {
+                        "conv state" => (shape.taps - 1) * shape.hidden,
+                        _ => a.len() / bucket,
+                    };
+                    for (r, (a, b)) in a
+                        .chunks(width.max(1))
+                        .zip(b.chunks(width.max(1)))
+                        .enumerate()
+                    {
+                        if *name != "conv state" && r >= rows {
+                            assert!(
+                                a.iter().all(|v| v.is_nan()),
+                                "{what}: {name}: padding was written"
+                            );
+                            continue;
+                        }
+                        // What is rounded may round the other way, and the sums are in another order.
+                        let allowed = match (dtype, types.operand) {
+                            (DType::F32, DType::F32) => 1e-5,
+                            (DType::F32, _) => 2e-3,
+                            (_, DType::F16) => 1e-3,
+                            _ => 8e-3,
+                        };
+                        let off = relative(a, b);
+                        assert!(off <= allowed, "{what}: {name}: row {r} is off by {off:e}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A row among others, and with other companions elsewhere in the bucket: the same bits.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_row_of_few_does_not_depend_on_its_companions() {
+    let gpu = Gpu::new();
+    let mut random = Random(72);
+    for types in TYPES {
+        let shape = SHAPES[2];
+        let rig = Rig::new(&gpu, shape.config(), types);
+        if !served(&rig) {
+            continue;
+        }
+        let layer = Layer::new(&mut random, &rig, shape, false);
+        for bucket in [2, 4, 8] {
+            let all = Input::new(&mut random, types, shape, bucket);
+            let whole = run(&rig, &layer, shape, &all, bucket);
+            for (row, place) in [(0, bucket - 1), (bucket - 1, 0), (bucket / 2, 0)] {
+                let mut moved = Input::new(&mut random, types, shape, place + 1);
+                let hidden = shape.hidden;
+                moved.h[place * hidden..].copy_from_slice(&all.h[row * hidden..][..hidden]);
+                moved.state.clone_from(&all.state);
+                let slot = all.rows[row].0;
+                for (r, other) in moved.rows.iter_mut().enumerate() {
+                    other.0 = (slot + SLOTS + r - place) % SLOTS;
+                }
+                moved.rows[place] = all.rows[row];
+                let there = run(&rig, &layer, shape, &moved, bucket);
+                for ((name, _, a), (_, _, b)) in there[0].arrays.iter().zip(&whole[0].arrays) {
+                    if *name == "conv state" {
+                        continue;
+                    }
+                    let width = a.len() / bucket;
+                    let what = format!("{types:?} bucket {bucket} row {row} at {place}: {name}");
+                    assert_same_bits(
+                        &what,
+                        &a[place * width..][..width],
+                        &b[row * width..][..width],
+                    );
+                }
+            }
+        }
+    }
+}
