@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
   }
   __syncthreads();
   bring(state, graphs);
-  wait_for_earlier_kernels();
+  await_earlier_kernels();
 
   if (threadIdx.x < LANES) {
     take_turns(state, block, rings, next, where == TG_DISPATCH_BESIDE ? 0 : POLLS);
@@ -214,6 +214,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
 /* First node of a graph of a later stage of this GPU: says which stage runs now, for whoever watches.
  * Launch: grid = 1, block = 1. */
 extern "C" __global__ void tg_begin_stage(tg_rings *rings, uint32_t stage) {
-  begin_kernel();
+  let_next_kernel_start();
+  await_earlier_kernels();
   tg_store(&rings->status.stage, stage);
 }

@@ -9,10 +9,14 @@
  *
  * A kernel may also wait first and let the next one start afterwards. Then that one may read, before its own wait, what
  * the kernels before this one wrote; past the first-level cache, which may hold what was there before.
+ *
+ * The wait is where a kernel of a step is timed when somebody wants to know (stamps.cuh): the first thread of a grid
+ * must come by it, as all others must, and once.
  */
 #ifndef TAILGRAPH_PDL_CUH
 #define TAILGRAPH_PDL_CUH
 
+#include "stamps.cuh"
 #include <stdint.h>
 
 __device__ inline void let_next_kernel_start() {
@@ -21,10 +25,17 @@ __device__ inline void let_next_kernel_start() {
 #endif
 }
 
-__device__ inline void wait_for_earlier_kernels() {
+/* The wait of what is no kernel of a step: it leaves no stamp. */
+__device__ inline void await_earlier_kernels() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+__device__ inline void wait_for_earlier_kernels() {
+  const Stamping stamp = stamp_wait();
+  await_earlier_kernels();
+  stamp_ready(stamp);
 }
 
 __device__ inline void begin_kernel() {

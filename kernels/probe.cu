@@ -143,3 +143,16 @@ extern "C" __global__ void tg_probe_disturb(const uint64_t *orders, const tg_ste
   } while (now - start < wait_ns);
   if (orders[2] != 0) *(volatile uint64_t *)8 = now;
 }
+
+/* at[2]: when it began to stand still, and when it had done so for wait_ns. For timing what times. Grid: 1. */
+extern "C" __global__ void tg_probe_spin(uint64_t *at, uint64_t wait_ns) {
+  begin_kernel();
+  if (threadIdx.x != 0) return;
+  uint64_t now, start;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+  do {
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  } while (now - start < wait_ns);
+  at[0] = start;
+  at[1] = now;
+}

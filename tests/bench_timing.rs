@@ -1,5 +1,7 @@
 //! The timing of `bench` is itself timed: steps of a known length, and what measuring adds to them.
 
+mod trace_common;
+
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +16,7 @@ use tailgraph::error::Result;
 use tailgraph::plan::{EngineOptions, Ladders};
 use tailgraph::runtime::{Engine, Logits};
 use tailgraph::sys::abi;
+use trace_common::traced_step_ms;
 
 const OPTIONS: EngineOptions = EngineOptions {
     max_seqs: 8,
@@ -52,8 +55,17 @@ impl StageBackend for Sleeper {
     }
 }
 
-/// Runs `batch` sequences of steps that take `takes`: the figures, what steps really took, and the cost of measuring.
-fn measured(batch: u32, takes: Duration) -> (Figures, Vec<f64>) {
+/// A run.
+struct Measured {
+    figures: Figures,
+    /// What steps really took.
+    took_ms: Vec<f64>,
+    /// ... and by the trace of the same run.
+    traced_ms: Vec<f64>,
+}
+
+/// Runs `batch` sequences of steps that take `takes`.
+fn measured(batch: u32, takes: Duration) -> Measured {
     let took_ms = Arc::new(Mutex::new(Vec::new()));
     let sleeper = Sleeper {
         takes,
@@ -64,7 +76,11 @@ fn measured(batch: u32, takes: Duration) -> (Figures, Vec<f64>) {
         mixed: vec![512],
         score: vec![512],
     };
-    let mut engine = Engine::start(vec![Box::new(sleeper)], &ladders, &OPTIONS).unwrap();
+    let options = EngineOptions {
+        record: true,
+        ..OPTIONS
+    };
+    let mut engine = Engine::start(vec![Box::new(sleeper)], &ladders, &options).unwrap();
     let point = Point {
         kind: Kind::Decode,
         batch,
@@ -79,12 +95,18 @@ fn measured(batch: u32, takes: Duration) -> (Figures, Vec<f64>) {
         joules: &|| None,
         interrupt: &AtomicBool::new(false),
     };
-    let run = drive::run(&mut engine, &arrivals, &beside)
+    let mut records = vec![];
+    let mut heard = |record: &abi::tg_trace| records.push(*record);
+    let run = drive::run_heard(&mut engine, &arrivals, &beside, &mut heard)
         .unwrap()
         .unwrap();
-    let found = figures(&point, &run).unwrap();
     let took_ms = std::mem::take(&mut *took_ms.lock().unwrap());
-    (found, took_ms)
+    let shape = engine.shape();
+    Measured {
+        figures: figures(&point, &run).unwrap(),
+        took_ms,
+        traced_ms: traced_step_ms(shape, None, &arrivals, &records, batch.into()),
+    }
 }
 
 /// One test at a time: some look at the processor time of the whole process.
@@ -117,7 +139,10 @@ fn median(values: &[f64]) -> f64 {
 fn steps_of_a_known_length_are_timed_right() {
     for takes_ms in [2, 8] {
         undisturbed(|| {
-            let (figures, took_ms) = measured(4, Duration::from_millis(takes_ms));
+            let takes = Duration::from_millis(takes_ms);
+            let Measured {
+                figures, took_ms, ..
+            } = measured(4, takes);
             let (found, really) = (median(&figures.step_ms), median(&took_ms));
             assert!(really >= takes_ms as f64, "{really}");
             assert_eq!(figures.launches, 0, "nothing is launched on a GPU");
@@ -138,7 +163,9 @@ fn steps_of_a_known_length_are_timed_right() {
 #[test]
 fn times_by_the_two_clocks_fit_together() {
     undisturbed(|| {
-        let (figures, took_ms) = measured(4, Duration::from_millis(4));
+        let Measured {
+            figures, took_ms, ..
+        } = measured(4, Duration::from_millis(4));
         let slack_ms = figures.clock_uncertainty_us / 1e3 + 0.1;
         let (steps_ms, whole_ms) = (took_ms.iter().sum::<f64>(), figures.duration_s * 1e3);
         for &end_ms in &figures.e2el_ms {
@@ -154,6 +181,19 @@ fn times_by_the_two_clocks_fit_together() {
         }
         Ok(())
     });
+}
+
+/// `bench` and `trace` read the same records, each in its own way.
+#[test]
+fn the_figures_agree_with_the_trace_of_the_same_run() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Measured {
+        figures, traced_ms, ..
+    } = measured(4, Duration::from_millis(2));
+    assert_eq!(traced_ms.len(), figures.step_ms.len());
+    close(median(&figures.step_ms), median(&traced_ms), 0.01).unwrap();
+    let (bench, trace): (f64, f64) = (figures.step_ms.iter().sum(), traced_ms.iter().sum());
+    close(bench, trace, 0.01).unwrap();
 }
 
 /// What `bench` does for each token is a small part of the shortest step that there is on a GPU (1.5 ms at full size).

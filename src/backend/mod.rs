@@ -5,6 +5,7 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod step;
+pub mod timing;
 
 pub use step::StepView;
 

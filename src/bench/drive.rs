@@ -79,6 +79,19 @@ pub struct Beside<'a> {
 /// # Errors
 /// The engine failed, or a request ended otherwise than by its length.
 pub fn run(engine: &mut Engine, arrivals: &[Arrival], beside: &Beside<'_>) -> Result<Option<Run>> {
+    run_heard(engine, arrivals, beside, &mut |_| {})
+}
+
+/// Likewise; `heard` gets each of the scheduler's records too.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_heard(
+    engine: &mut Engine,
+    arrivals: &[Arrival],
+    beside: &Beside<'_>,
+    heard: &mut dyn FnMut(&abi::tg_trace),
+) -> Result<Option<Run>> {
     while engine.next_trace().is_some() {}
     let lost_before = engine.traces_lost();
     let mut log = Log::new(arrivals);
@@ -106,6 +119,7 @@ pub fn run(engine: &mut Engine, arrivals: &[Arrival], beside: &Beside<'_>) -> Re
             log.event(start.elapsed(), time_ns, &event)?;
         }
         while let Some(record) = engine.next_trace() {
+            heard(&record);
             log.turns.push(Turn::from(&record));
         }
     }

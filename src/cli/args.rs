@@ -337,6 +337,10 @@ pub struct TraceArgs {
     /// Run nothing: make the trace of a run that `generate --record` or `score --record` kept
     #[arg(long, value_name = "RECORD", conflicts_with_all = ["model", "input", "answers", "record"])]
     pub from: Option<PathBuf>,
+    /// Each step's kernels too (on the CPU its operations), timed where they run; ends with a table of what each operation
+    /// took against its floor
+    #[arg(long, conflicts_with = "from")]
+    pub kernels: bool,
     /// Rows as JSON lines, as `generate` takes them [default: standard input]
     #[arg(long, short, value_name = "FILE|-")]
     pub input: Option<PathBuf>,

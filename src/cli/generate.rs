@@ -33,9 +33,19 @@ pub fn run(args: GenerateArgs) -> Result<Exit> {
     serve(args, None).map(|(exit, _)| exit)
 }
 
+/// A trace of a job.
+pub(super) struct TraceTo<'a> {
+    pub path: &'a Path,
+    /// With each step's kernels, or operations.
+    pub parts: bool,
+}
+
 /// Runs the job, and writes a trace of it where there is one to write. What the trace says of itself comes back if the
 /// job came to its end.
-pub(super) fn serve(mut args: GenerateArgs, trace: Option<&Path>) -> Result<(Exit, Option<About>)> {
+pub(super) fn serve(
+    mut args: GenerateArgs,
+    trace: Option<TraceTo<'_>>,
+) -> Result<(Exit, Option<About>)> {
     let began = Instant::now();
     let target = args.run.target()?;
     let source = ModelSource::parse(&args.model.model)?;
@@ -56,7 +66,10 @@ pub(super) fn serve(mut args: GenerateArgs, trace: Option<&Path>) -> Result<(Exi
     // Before the weights: what cannot be written is said at once.
     let (output, kept) = open_output(args.output.as_deref(), args.resume, style)?;
     let mut keep = args.record.create()?;
-    keep.trace = trace.map(|path| Live::create(path, began)).transpose()?;
+    if let Some(to) = trace {
+        keep.trace = Some(Live::create(to.path, began)?);
+        keep.parts = to.parts;
+    }
     let rules = rules(&args, &opened);
     let settings = settings_hash(&opened.source, &rules);
 

@@ -4,14 +4,16 @@ use super::args::{EngineArgs, RunArgs};
 use super::recording::{Keep, Serving};
 use super::settings;
 use super::target::Target;
+use crate::backend::timing::StepClock;
 use crate::backend::{RoutingSink, SharedSink, StageBackend, cpu};
 use crate::error::Result;
 use crate::io::record::{Header, VERSION};
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
-use crate::plan::{EngineOptions, Limits, Plan};
+use crate::plan::{EngineOptions, Limits, Plan, Precision};
 use crate::runtime::Engine;
 use crate::telemetry::phases::{Phase, phase};
 use crate::telemetry::warn;
+use crate::trace::parts::Costs;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -64,7 +66,7 @@ impl Opened {
 
     /// Loads the weights and starts an engine on them, whose run is kept as `keep` says.
     pub fn start(&self, sink: &SharedSink, mut keep: Keep) -> Result<Serving> {
-        let engine = self.engine_kept(sink, &mut keep)?;
+        let (engine, clock) = self.engine_kept(sink, &mut keep)?;
         let header = Header {
             version: VERSION,
             model: self.source.to_string(),
@@ -73,10 +75,24 @@ impl Opened {
             launch: self.target.launch(),
             engine: engine.shape().clone(),
         };
-        Serving::new(header, engine, keep)
+        let timed = match clock {
+            Some(clock) => Some((clock, self.costs()?)),
+            None => None,
+        };
+        Serving::new(header, engine, keep, timed)
     }
 
-    fn engine_kept(&self, sink: &SharedSink, keep: &mut Keep) -> Result<Engine> {
+    /// What the parts of a step are measured against.
+    fn costs(&self) -> Result<Costs> {
+        let checkpoint = self.source.matrix_dtype(&self.config)?;
+        Ok(Costs {
+            config: self.config.clone(),
+            precision: Precision::new(self.target.dtype(), checkpoint),
+            gpu: self.target.known_gpu(),
+        })
+    }
+
+    fn engine_kept(&self, sink: &SharedSink, keep: &mut Keep) -> Result<Started> {
         let start = Instant::now();
         let model = load(&self.source)?;
         let loaded = Instant::now();
@@ -84,17 +100,18 @@ impl Opened {
             Some(trace) => trace.timed(stages),
             None => stages,
         };
-        let engine = self.engine_with(&model, sink, keep.turns(), timed)?;
+        let started = self.engine_with(&model, sink, keep.turns(), keep.parts, timed)?;
         if let Some(trace) = &mut keep.trace {
             trace.phase("load", (start, loaded))?;
             trace.phase("start the engine", (loaded, Instant::now()))?;
         }
-        Ok(engine)
+        Ok(started)
     }
 
     /// Starts an engine on weights that are loaded already.
     pub fn engine_of(&self, model: &Arc<Model>, sink: &SharedSink, record: bool) -> Result<Engine> {
-        self.engine_with(model, sink, record, |stages| stages)
+        let (engine, _) = self.engine_with(model, sink, record, false, |stages| stages)?;
+        Ok(engine)
     }
 
     /// Starts an engine that tells `routing` where the rows of every step go, for which it takes its time.
@@ -126,13 +143,15 @@ impl Opened {
         }
     }
 
+    /// `parts`: steps are timed part by part.
     fn engine_with(
         &self,
         model: &Arc<Model>,
         sink: &SharedSink,
         record: bool,
+        parts: bool,
         wrap: impl FnOnce(Vec<Box<dyn StageBackend>>) -> Vec<Box<dyn StageBackend>>,
-    ) -> Result<Engine> {
+    ) -> Result<Started> {
         let options = EngineOptions {
             record,
             ..self.options
@@ -140,9 +159,16 @@ impl Opened {
         match &self.target {
             Target::Cpu { .. } => {
                 let loading = phase(Phase::Load);
-                let stages = cpu::stages(model, &self.plan, &options, sink)?;
+                let (stages, clock) = match parts {
+                    false => (cpu::stages(model, &self.plan, &options, sink)?, None),
+                    true => {
+                        let timed = cpu::timed_stages(model, &self.plan, &options, sink)?;
+                        (timed.0, Some(timed.1))
+                    }
+                };
                 drop(loading);
-                Engine::start(wrap(stages), &self.plan.ladders, &options)
+                let engine = Engine::start(wrap(stages), &self.plan.ladders, &options)?;
+                Ok((engine, clock))
             }
             #[cfg(feature = "cuda")]
             Target::Gpu {
@@ -151,15 +177,29 @@ impl Opened {
                 launch,
                 step_timeout,
             } => {
-                let mut engine =
-                    Engine::on_gpu(gpu, model, &self.plan, &options, *dtype, *launch, sink)?;
+                let (plan, dtype, launch) = (&self.plan, *dtype, *launch);
+                let (mut engine, clock) = match parts {
+                    false => {
+                        let engine =
+                            Engine::on_gpu(gpu, model, plan, &options, dtype, launch, sink);
+                        (engine?, None)
+                    }
+                    true => {
+                        let timed =
+                            Engine::on_gpu_timed(gpu, model, plan, &options, dtype, launch, sink)?;
+                        (timed.0, Some(timed.1))
+                    }
+                };
                 engine.watch(*step_timeout);
                 engine.launch()?;
-                Ok(engine)
+                Ok((engine, clock))
             }
         }
     }
 }
+
+/// An engine, and where the times of its steps come out, if they are timed.
+type Started = (Engine, Option<Box<dyn StepClock>>);
 
 /// The model's weights, whose warnings go to standard error.
 pub fn load(source: &ModelSource) -> Result<Arc<Model>> {

@@ -4,10 +4,12 @@
 use super::args::RecordArg;
 use super::device::Device;
 use super::generate::keep_apart;
+use crate::backend::timing::StepClock;
 use crate::error::{Error, Result};
 use crate::io::record::{Done, Header, Line, Turn, Writer};
 use crate::runtime::{Engine, EngineStatus, Event, Request};
 use crate::sys::abi;
+use crate::trace::parts::Costs;
 use crate::trace::{About, Live};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,7 +23,7 @@ impl RecordArg {
     pub fn create(&self) -> Result<Keep> {
         Ok(Keep {
             record: self.record.as_deref().map(Writer::create).transpose()?,
-            trace: None,
+            ..Keep::default()
         })
     }
 
@@ -42,6 +44,8 @@ impl RecordArg {
 pub struct Keep {
     pub record: Option<Writer>,
     pub trace: Option<Live>,
+    /// The trace has each step's kernels, or operations.
+    pub parts: bool,
 }
 
 impl Keep {
@@ -59,6 +63,7 @@ pub struct Serving {
 
 struct Recorder {
     keep: Keep,
+    clock: Option<Box<dyn StepClock>>,
     done: Done,
     /// The scheduler's last turn is on record.
     ended: bool,
@@ -80,6 +85,7 @@ impl Recorder {
                 return Ok(());
             };
             let turn = Turn::from(&record);
+            self.times()?;
             if let Some(trace) = &mut self.keep.trace {
                 trace.turn(turn.clone(), (before, Instant::now()))?;
             }
@@ -87,6 +93,17 @@ impl Recorder {
             self.done.turns += 1;
             self.ended |= record.outcome.action == abi::TG_ACTION_DONE;
         }
+    }
+
+    /// Takes all timed steps that are there: what a turn collected is among them.
+    fn times(&mut self) -> Result<()> {
+        let (Some(clock), Some(trace)) = (&mut self.clock, &mut self.keep.trace) else {
+            return Ok(());
+        };
+        while let Some(times) = clock.next()? {
+            trace.times(times, clock.lost())?;
+        }
+        Ok(())
     }
 
     fn request(&mut self, number: u64, request: &Request, before: Instant) -> Result<()> {
@@ -133,8 +150,14 @@ impl Recorder {
 }
 
 impl Serving {
-    /// `engine` was started with [`crate::plan::EngineOptions::record`] where turns are kept.
-    pub fn new(header: Header, engine: Engine, mut keep: Keep) -> Result<Self> {
+    /// `engine` was started with [`crate::plan::EngineOptions::record`] where turns are kept. `timed`: where the times of
+    /// its steps come out, and what they are measured against.
+    pub fn new(
+        header: Header,
+        engine: Engine,
+        mut keep: Keep,
+        timed: Option<(Box<dyn StepClock>, Costs)>,
+    ) -> Result<Self> {
         if !keep.turns() {
             return Ok(Self {
                 engine,
@@ -145,10 +168,14 @@ impl Serving {
             out.put(&Line::Header(Box::new(header.clone())))?;
         }
         if let Some(trace) = &mut keep.trace {
-            trace.begin(header, engine.clock_zero())?;
+            let parts = timed
+                .as_ref()
+                .map(|(clock, costs)| (costs.clone(), clock.zero()));
+            trace.begin(header, engine.clock_zero(), parts)?;
         }
         let record = Recorder {
             keep,
+            clock: timed.map(|(clock, _)| clock),
             done: Done {
                 turns: 0,
                 tokens: 0,

@@ -177,6 +177,20 @@ impl Target {
         }
     }
 
+    /// What is known of the GPU; none on the CPU, and of a GPU that nothing is known of.
+    pub fn known_gpu(&self) -> Option<&'static crate::plan::Gpu> {
+        match self {
+            Self::Cpu { .. } => None,
+            #[cfg(feature = "cuda")]
+            Self::Gpu { gpu, .. } => {
+                let name = gpu.info.name.to_ascii_lowercase();
+                crate::plan::gpu::GPUS
+                    .into_iter()
+                    .find(|known| name.contains(known.name))
+            }
+        }
+    }
+
     /// As in `--launch`; none on the CPU.
     pub fn launch(&self) -> Option<String> {
         match self {

@@ -2,12 +2,15 @@
 
 use super::Exit;
 use super::args::{GenerateArgs, ModelArg, TraceArgs};
-use super::generate::{keep_apart, serve};
+use super::generate::{TraceTo, keep_apart, serve};
+use super::table::Table;
 use crate::error::{Error, Result};
 use crate::io::record::Reader;
 use crate::telemetry::{say, warn};
 use crate::trace::about::HostClock;
+use crate::trace::kernels::{Bucket, Kernels, Operation};
 use crate::trace::{About, convert};
+use std::io::Write;
 
 pub fn run(args: TraceArgs) -> Result<Exit> {
     let files = [
@@ -25,7 +28,7 @@ pub fn run(args: TraceArgs) -> Result<Exit> {
             )));
         }
     }
-    let (output, quiet) = (args.output.clone(), args.quiet);
+    let (output, quiet, parts) = (args.output.clone(), args.quiet, args.kernels);
     let (exit, about) = match &args.from {
         Some(record) => {
             let about = convert(&mut Reader::open(record)?, &output)?;
@@ -37,12 +40,21 @@ pub fn run(args: TraceArgs) -> Result<Exit> {
             }
             (Exit::Done, Some(about))
         }
-        None => serve(job(args)?, Some(&output))?,
+        None => {
+            let to = TraceTo {
+                path: &output,
+                parts,
+            };
+            serve(job(args)?, Some(to))?
+        }
     };
     if let Some(about) = about
         && !quiet
     {
         say(&format!("{}: {}", output.display(), summary(&about)));
+        if let Some(kernels) = &about.kernels {
+            say(table(kernels).trim_end());
+        }
     }
     Ok(exit)
 }
@@ -81,4 +93,99 @@ fn summary(about: &About) -> String {
         "{} turns, {} steps, {} requests by {}; {host}",
         about.turns, about.steps, about.requests, about.clock
     )
+}
+
+/// What each operation took, bucket by bucket.
+fn table(kernels: &Kernels) -> String {
+    let mut text = Vec::new();
+    // A Vec takes all that is written.
+    let _ = write_table(kernels, &mut text);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn write_table(kernels: &Kernels, out: &mut dyn Write) -> std::io::Result<()> {
+    if kernels.lost > 0 {
+        writeln!(
+            out,
+            "{} steps were lost, since this host did not read their times soon enough: {} are here",
+            kernels.lost, kernels.steps
+        )?;
+    }
+    for bucket in &kernels.buckets {
+        writeln!(out, "\n{}", heading(bucket))?;
+        let mut table = Table::new(&[0]);
+        table.row([
+            "operation",
+            "a step",
+            "us each",
+            "us a step",
+            "early us",
+            "floor us",
+            "of it",
+        ]);
+        for operation in &bucket.operations {
+            rows(operation, &mut table);
+        }
+        table.write("  ", out)?;
+    }
+    match &kernels.floor {
+        Some(floor) => writeln!(out, "\nfloors by {floor}"),
+        None => Ok(()),
+    }
+}
+
+fn heading(bucket: &Bucket) -> String {
+    let overhead = match &bucket.overhead {
+        None => "too few untimed steps to say what timing adds".to_owned(),
+        Some(overhead) => format!(
+            "timing adds {:.2} us ({:.2}%; standard error {:.2} us, {} untimed steps)",
+            overhead.us,
+            overhead.share * 100.0,
+            overhead.us_error,
+            overhead.untimed_steps
+        ),
+    };
+    format!(
+        "{} {}: {} steps of {:.1} rows, {:.1} us each, {:.1} us from the first kernel to the last, {:.1} us to the next turn; {overhead}",
+        bucket.kind,
+        bucket.bucket,
+        bucket.steps,
+        bucket.rows,
+        bucket.step_us,
+        bucket.kernels_us,
+        bucket.handover_us
+    )
+}
+
+/// A row for the operation, and one for each of its kernels where it has several.
+fn rows(operation: &Operation, table: &mut Table) {
+    let early = match &operation.kernels[..] {
+        [kernel] => format!("{:.2}", kernel.early_us),
+        _ => String::new(),
+    };
+    table.row([
+        operation.operation.clone(),
+        format!("{:.1}", operation.per_step),
+        format!("{:.2}", operation.us_each),
+        format!("{:.2}", operation.us_per_step),
+        early,
+        operation
+            .floor_us_per_step
+            .map_or(String::new(), |us| format!("{us:.2}")),
+        operation
+            .fraction
+            .map_or(String::new(), |share| format!("{:.0}%", share * 100.0)),
+    ]);
+    if operation.kernels.len() < 2 {
+        return;
+    }
+    for kernel in &operation.kernels {
+        table.row([
+            format!("  {}", kernel.kernel),
+            format!("{:.1}", kernel.per_step),
+            format!("{:.2}", kernel.us_each),
+            format!("{:.2}", kernel.us_each * kernel.per_step),
+            format!("{:.2}", kernel.early_us),
+        ]);
+    }
 }

@@ -10,14 +10,16 @@ use crate::backend::cuda::mirror::mirror_bytes;
 use crate::backend::cuda::model::{InOrder, Placement, programs};
 use crate::backend::cuda::program::StepProgram;
 use crate::backend::cuda::scheduler::{GpuScheduler, table_bytes};
+use crate::backend::cuda::stamps::stamped;
 use crate::backend::cuda::survey::Survey;
 use crate::backend::cuda::telling::Telling;
+use crate::backend::timing::StepClock;
 use crate::backend::{LogitsSink, RoutingSink, SharedSink, StageBackend};
 use crate::error::{Error, Result};
 use crate::model::{DType, Model};
 use crate::plan::arena::logits_rows;
 use crate::plan::device::Overheads;
-use crate::plan::{EngineOptions, Plan, RingCapacities};
+use crate::plan::{EngineOptions, Ladders, Plan, RingCapacities};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -51,6 +53,51 @@ impl Engine {
         launch: Launch,
         sink: &SharedSink,
     ) -> Result<Self> {
+        let same = |programs, _: &Ladders| Ok(programs);
+        Self::on_gpu_with(gpu, model, plan, options, dtype, launch, sink, same)
+    }
+
+    /// Likewise, its steps timed kernel by kernel, and where the times come out.
+    ///
+    /// # Errors
+    /// As [`Engine::on_gpu`].
+    pub fn on_gpu_timed(
+        gpu: &OpenGpu,
+        model: &Model,
+        plan: &Plan,
+        options: &EngineOptions,
+        dtype: DType,
+        launch: Launch,
+        sink: &SharedSink,
+    ) -> Result<(Self, Box<dyn StepClock>)> {
+        let mut clock = None;
+        let early = gpu.overlaps_launches();
+        let timed = |programs, ladders: &Ladders| {
+            let slots = options.max_seqs;
+            let timed = stamped(&gpu.context, &gpu.module, early, programs, ladders, slots)?;
+            let (programs, stamps) = timed;
+            clock = Some(stamps);
+            Ok(programs)
+        };
+        let engine = Self::on_gpu_with(gpu, model, plan, options, dtype, launch, sink, timed)?;
+        let clock = clock.ok_or_else(|| {
+            Error::Runtime("an engine was made without its programs: this is a bug".into())
+        })?;
+        Ok((engine, Box::new(clock)))
+    }
+
+    /// `wrap` gets the programs of all stages before anything is made of them.
+    #[expect(clippy::too_many_arguments)]
+    fn on_gpu_with(
+        gpu: &OpenGpu,
+        model: &Model,
+        plan: &Plan,
+        options: &EngineOptions,
+        dtype: DType,
+        launch: Launch,
+        sink: &SharedSink,
+        wrap: impl FnOnce(Vec<Box<dyn StepProgram>>, &Ladders) -> Result<Vec<Box<dyn StepProgram>>>,
+    ) -> Result<Self> {
         let options = EngineOptions {
             steps_in_flight: 1,
             ..*options
@@ -62,29 +109,28 @@ impl Engine {
         });
         let ladders = plan.ladders.reachable(&options);
         let capacities = RingCapacities::new(&options);
+        let placement = Placement {
+            plan,
+            ladders: &ladders,
+            options: &options,
+            dtype,
+            sink,
+            hold: launch == Launch::DeviceGraph,
+        };
+        let programs = wrap(boxed(gpu, model, &placement)?, &ladders)?;
         let by_host = |stage| Self::on_host(vec![stage], &ladders, &options, capacities);
-        let stage = |way| -> Result<Box<dyn StageBackend>> {
-            let stage = host_stage(gpu, model, plan, &options, dtype, way, sink)?;
-            Ok(Box::new(stage))
+        let launched = |programs, way| -> Result<Box<dyn StageBackend>> {
+            Ok(Box::new(whole(gpu, programs, &ladders, &options, way)?))
         };
         let mut engine = match launch {
-            Launch::HostKernels => by_host(stage(HostLaunch::Kernels)?),
-            Launch::HostGraph => by_host(stage(HostLaunch::Graph)?),
+            Launch::HostKernels => by_host(launched(programs, HostLaunch::Kernels)?),
+            Launch::HostGraph => by_host(launched(programs, HostLaunch::Graph)?),
             Launch::HostGraphAhead => {
-                let program = in_order(gpu, model, plan, &options, dtype, sink)?;
+                let program = Box::new(InOrder(programs));
                 let stage = HostAhead::new(&gpu.context, program, &ladders, &options)?;
                 by_host(Box::new(stage))
             }
             Launch::DeviceGraph => {
-                let placement = Placement {
-                    plan,
-                    ladders: &ladders,
-                    options: &options,
-                    dtype,
-                    sink,
-                    hold: true,
-                };
-                let programs = boxed(gpu, model, &placement)?;
                 let early = gpu.overlaps_launches();
                 let device = GpuScheduler::new(&gpu.context, &gpu.module, programs, early)?;
                 Self::on_device(Box::new(device), &ladders, &options, capacities)
@@ -201,24 +247,24 @@ pub fn survey(
     };
     let ladders = plan.ladders.reachable(&options);
     let slots = options.max_seqs;
+    let placement = Placement {
+        plan,
+        ladders: &ladders,
+        options: &options,
+        dtype,
+        sink: &None,
+        hold: launch == Launch::DeviceGraph,
+    };
     match launch {
         Launch::HostKernels => Err(Error::Usage(
             "--launch host-kernels captures no graphs: expected host-graph or device-graph".into(),
         )),
         Launch::HostGraph | Launch::HostGraphAhead => {
-            let program = in_order(gpu, model, plan, &options, dtype, &None)?;
+            let program = InOrder(boxed(gpu, model, &placement)?);
             let stages = 0..plan.stages.len();
-            survey.of_host(&gpu.context, program.as_ref(), stages, &ladders, &options)
+            survey.of_host(&gpu.context, &program, stages, &ladders, &options)
         }
         Launch::DeviceGraph => {
-            let placement = Placement {
-                plan,
-                ladders: &ladders,
-                options: &options,
-                dtype,
-                sink: &None,
-                hold: true,
-            };
             let programs = boxed(gpu, model, &placement)?;
             let early = gpu.overlaps_launches();
             let device = GpuScheduler::new(&gpu.context, &gpu.module, programs, early)?;
@@ -257,21 +303,6 @@ pub fn host_stage(
     way: HostLaunch,
     sink: &SharedSink,
 ) -> Result<HostLaunched> {
-    let program = in_order(gpu, model, plan, options, dtype, sink)?;
-    let place = StagePlace { index: 0, count: 1 };
-    let ladders = plan.ladders.reachable(options);
-    HostLaunched::new(&gpu.context, program, place, &ladders, options, way)
-}
-
-/// All stages as one, for a host that waits for its steps.
-fn in_order(
-    gpu: &OpenGpu,
-    model: &Model,
-    plan: &Plan,
-    options: &EngineOptions,
-    dtype: DType,
-    sink: &SharedSink,
-) -> Result<Box<dyn StepProgram>> {
     let placement = Placement {
         plan,
         ladders: &plan.ladders.reachable(options),
@@ -280,7 +311,21 @@ fn in_order(
         sink,
         hold: false,
     };
-    Ok(Box::new(InOrder(boxed(gpu, model, &placement)?)))
+    let programs = boxed(gpu, model, &placement)?;
+    whole(gpu, programs, placement.ladders, options, way)
+}
+
+/// All stages, one after the other, launched by the host.
+fn whole(
+    gpu: &OpenGpu,
+    programs: Vec<Box<dyn StepProgram>>,
+    ladders: &Ladders,
+    options: &EngineOptions,
+    way: HostLaunch,
+) -> Result<HostLaunched> {
+    let program = Box::new(InOrder(programs));
+    let place = StagePlace { index: 0, count: 1 };
+    HostLaunched::new(&gpu.context, program, place, ladders, options, way)
 }
 
 fn boxed(

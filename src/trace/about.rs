@@ -1,5 +1,6 @@
 //! What a trace says of itself: `otherData` of the file.
 
+use super::kernels::Kernels;
 use crate::io::record::Header;
 use crate::runtime::EngineShape;
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,9 @@ pub struct About {
     pub tokens: u64,
     /// The run came to its end, and all of it is here.
     pub complete: bool,
+    /// Of a run whose steps were timed kernel by kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<Kernels>,
 }
 
 /// How the host's track comes to stand beside the scheduler's.

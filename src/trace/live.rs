@@ -3,9 +3,11 @@
 
 use super::About;
 use super::json::{Out, Track};
+use super::parts::Costs;
 use super::stages::timed;
 use super::writer::{Begin, HostSlice, Item, JOB, PHASES, write};
 use crate::backend::StageBackend;
+use crate::backend::timing::StepTimes;
 use crate::error::{Error, Result};
 use crate::io::record::{Header, Line, Turn};
 use serde_json::{Value, json};
@@ -66,13 +68,28 @@ impl Live {
         }
     }
 
-    /// The engine is launched.
+    /// The engine is launched. `parts`: its steps are timed part by part; what against, and when the clock of the parts
+    /// was at 0, where that is the host's.
     ///
     /// # Errors
     /// The trace cannot be written, as of all that follows.
-    pub fn begin(&mut self, header: Header, clock_zero: Option<Instant>) -> Result<()> {
+    pub fn begin(
+        &mut self,
+        header: Header,
+        clock_zero: Option<Instant>,
+        parts: Option<(Costs, Option<Instant>)>,
+    ) -> Result<()> {
         self.serving = Some(Instant::now());
-        self.put(Item::Begin(Box::new(Begin { header, clock_zero })))
+        self.put(Item::Begin(Box::new(Begin {
+            header,
+            clock_zero,
+            parts,
+        })))
+    }
+
+    /// The parts of a step were timed; `lost` steps have been lost so far. Before the turn that collects the step.
+    pub fn times(&mut self, times: StepTimes, lost: u64) -> Result<()> {
+        self.put(Item::Times(Box::new(times), lost))
     }
 
     /// Something that the whole run did.

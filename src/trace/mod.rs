@@ -5,6 +5,8 @@
 //! - [`requests`]: a track per request
 //! - [`live`]: a run that is going on: the same lines, and what the host does; `writer`, a thread of its own, writes them;
 //!   `stages` times stages that work side by side
+//! - [`parts`]: the kernels of each step, or the CPU's operations, where they were timed; `tally`,
+//!   [`kernels`]: what they came to
 //! - [`clock`]: the host's clock and the scheduler's, and how far apart they are
 //! - [`json`]: events as text, written as they come; [`about`]: what the file says of itself
 //!
@@ -13,9 +15,12 @@
 pub mod about;
 pub mod clock;
 pub mod json;
+pub mod kernels;
 pub mod live;
+pub mod parts;
 mod requests;
 mod stages;
+mod tally;
 pub mod timeline;
 mod writer;
 

@@ -3,17 +3,20 @@
 
 use super::about::{About, HostClock, VERSION, clock_of};
 use super::json::{Out, Track};
+use super::parts::Parts;
 use super::requests::{self, Requests};
+use super::tally::Ran;
+use crate::backend::StepView;
 use crate::error::Result;
 use crate::io::record::{Header, Line, Turn};
-use crate::plan::{Ladders, StepKind};
+use crate::plan::{Ladders, StepKind, StepShape};
 use crate::runtime::replay::Replayer;
 use crate::sys::abi;
 use serde::Serialize;
 use std::collections::VecDeque;
 
 /// The process of the device: its scheduler and its stages.
-const DEVICE: u32 = 1;
+pub(super) const DEVICE: u32 = 1;
 const TURNS: Track = Track {
     process: DEVICE,
     thread: 100,
@@ -76,7 +79,17 @@ struct TurnArgs {
 struct Flying {
     kind: u32,
     composed_ns: u64,
+    /// Positions of a sequence once the step is done, on average.
+    context: u32,
     args: StepArgs,
+}
+
+fn mean_context(step: &StepView<'_>) -> u32 {
+    let sequences = step.sequences();
+    let ends = sequences
+        .iter()
+        .map(|s| u64::from(s.first_position + s.rows));
+    (ends.sum::<u64>() / sequences.len().max(1) as u64) as u32
 }
 
 /// The counters' last values; a counter is written where it changes.
@@ -117,6 +130,7 @@ pub struct Timeline {
     tokens: u64,
     complete: bool,
     zero_known: bool,
+    parts: Option<Parts>,
 }
 
 fn kind_of(kind: u32) -> StepKind {
@@ -172,6 +186,7 @@ impl Timeline {
             tokens: 0,
             complete: false,
             zero_known: false,
+            parts: None,
         })
     }
 
@@ -192,6 +207,16 @@ impl Timeline {
 
     pub(super) fn set_host_clock(&mut self, clock: HostClock) {
         self.host_clock = clock;
+    }
+
+    /// The run's steps are timed part by part.
+    pub fn set_parts(&mut self, parts: Parts) {
+        self.parts = Some(parts);
+    }
+
+    /// Where the times of a step's parts go, before the turn that collects it.
+    pub fn parts(&mut self) -> Option<&mut Parts> {
+        self.parts.as_mut()
     }
 
     pub(super) fn out(&mut self) -> &mut Out {
@@ -248,10 +273,12 @@ impl Timeline {
     fn compose(&mut self, number: u64, turn: &Turn) {
         let bucket = bucket_rows(&self.header.engine.ladders, turn);
         let args = StepArgs::new(number, bucket, turn.rows, turn.sequences, turn.sample_rows);
-        let decode_rows = self.replayer.step(number).header().decode_rows;
+        let view = self.replayer.step(number);
+        let decode_rows = view.header().decode_rows;
         self.flying.push_back(Flying {
             kind: turn.kind,
             composed_ns: turn.end_ns,
+            context: mean_context(&view),
             args: StepArgs {
                 prompt_rows: Some(turn.rows - decode_rows),
                 ..args
@@ -270,8 +297,27 @@ impl Timeline {
             }
         };
         let name = format!("{} {}", kind_of(step.kind).name(), step.args.bucket);
-        let times = (from_ns.into(), to_ns.max(from_ns).into());
-        self.out.slice(track, &name, times, step.args)
+        let times: (i128, i128) = (from_ns.into(), to_ns.max(from_ns).into());
+        self.out.slice(track, &name, times, step.args)?;
+        let Some(parts) = &mut self.parts else {
+            return Ok(());
+        };
+        let kind = kind_of(step.kind);
+        let shape = StepShape {
+            kind,
+            rows: step.args.rows,
+            context: step.context,
+        };
+        let ran = Ran {
+            step: step.args.step,
+            kind,
+            bucket: step.args.bucket,
+            rows: step.args.rows,
+            from_ns: times.0,
+            to_ns: times.1,
+            alone: self.header.engine.stages == 1,
+        };
+        parts.collected(&mut self.out, ran, step.composed_ns.into(), &shape)
     }
 
     fn lane(place: u64) -> Track {
@@ -345,6 +391,9 @@ impl Timeline {
             "a request's track begins when a turn first saw the request; queued until it got a slot, prefill until its first token was collected, decode until its end".to_owned(),
             "turns that found nothing new are not recorded".to_owned(),
         ];
+        if self.parts.is_some() {
+            notes.push("a kernel's slice: from when all kernels before it had ended to when it had itself, as the next one saw it; it stood ready on an SM for early_us before; bytes and floor_us are its operation's, where that has several kernels of all of them".to_owned());
+        }
         if self.header.engine.stages > 1 && self.host_clock == HostClock::Absent {
             notes.push("a recording does not hold when each stage worked, so stages have no tracks of their own".to_owned());
         }
@@ -382,6 +431,7 @@ impl Timeline {
             ended: self.requests.ended,
             tokens: self.tokens,
             complete: self.complete,
+            kernels: self.parts.as_ref().map(Parts::finish),
         };
         self.out.finish(&about)?;
         Ok(about)

@@ -5,8 +5,10 @@ use super::about::HostClock;
 use super::clock::Windows;
 use super::json::{Out, Track};
 use super::live::During;
+use super::parts::{Costs, Parts};
 use super::stages::StageRun;
 use super::timeline::{StepArgs, Timeline};
+use crate::backend::timing::StepTimes;
 use crate::error::{Error, Result};
 use crate::io::record::{Header, Line};
 use serde_json::Value;
@@ -32,12 +34,16 @@ pub(super) enum Item {
     Line(Line, During),
     Host(HostSlice),
     Stage(StageRun),
+    /// A step's parts, and how many steps have been lost so far.
+    Times(Box<StepTimes>, u64),
 }
 
 pub(super) struct Begin {
     pub header: Header,
     /// 0 of the scheduler's clock, where that is the host's.
     pub clock_zero: Option<Instant>,
+    /// Where steps are timed part by part: what against, and 0 of their clock, where that is the host's.
+    pub parts: Option<(Costs, Option<Instant>)>,
 }
 
 pub(super) struct HostSlice {
@@ -78,7 +84,7 @@ pub(super) fn write(out: Out, began: Instant, items: &Receiver<Item>) -> Result<
                 early.push(slice);
                 continue;
             }
-            Item::Line(..) | Item::Stage(_) => continue,
+            Item::Line(..) | Item::Stage(_) | Item::Times(..) => continue,
         };
         let mut writing = Writing::new(out, began, &begin)?;
         writing.pending = early;
@@ -97,6 +103,9 @@ impl Writing {
         let mut timeline = Timeline::new(out, &begin.header, "run".to_owned())?;
         if begin.header.engine.stages > 1 {
             timeline.name_stages()?;
+        }
+        if let Some((costs, zero)) = &begin.parts {
+            timeline.set_parts(Parts::new(costs.clone(), *zero, begin.clock_zero));
         }
         let out = timeline.out();
         out.process(HOST, "host", 3)?;
@@ -123,6 +132,12 @@ impl Writing {
             Item::Begin(_) => {}
             Item::Host(slice) => self.pending.push(slice),
             Item::Stage(run) => self.stages.push(run),
+            Item::Times(times, lost) => {
+                if let Some(parts) = self.timeline.parts() {
+                    parts.put(*times);
+                    parts.lost(lost);
+                }
+            }
             Item::Line(line, during) => {
                 self.exchange(&line, during);
                 self.timeline.line(line)?;

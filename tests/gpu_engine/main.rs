@@ -6,9 +6,14 @@
 #![cfg(feature = "cuda")]
 
 mod alone;
+mod clocks;
 mod graphs;
+mod measuring;
 mod replay;
 mod rig;
+mod stamps;
 mod timing;
+#[path = "../trace_common/mod.rs"]
+mod trace_common;
 mod trouble;
 mod ways;

@@ -4,8 +4,8 @@
 //! companions, chunks, page size, stages or the machine's vector width. One file per operation family:
 //! `norm` (embedding and RMSNorm), `linear`, `conv`, `rope` and `kv` (pages), `attention`, `ffn` (dense,
 //! router, experts), `head` (final norm, logits), `sample`; `lanes` is the arithmetic under all dot products,
-//! `batch` a checked step, `memory` what a stage allocates, `stage` the interpreter. Only the last two and this
-//! file know the plan.
+//! `batch` a checked step, `memory` what a stage allocates, `stage` the interpreter, `timing` its clock. Only the last
+//! three and this file know the plan.
 
 mod attention;
 mod batch;
@@ -22,9 +22,11 @@ mod norm;
 mod rope;
 pub mod sample;
 mod stage;
+mod timing;
 
 pub use stage::CpuStage;
 
+use crate::backend::timing::StepClock;
 use crate::backend::{RoutingSink, SharedSink, StageBackend};
 use crate::error::Result;
 use crate::model::Model;
@@ -76,12 +78,33 @@ pub fn telling_stages(
     })
 }
 
+/// Stages that time their operations, and where the times come out.
+pub type TimedStages = (Vec<Box<dyn StageBackend>>, Box<dyn StepClock>);
+
+/// As [`stages`], each timing its operations.
+///
+/// # Errors
+/// See [`CpuStage::new`].
+pub fn timed_stages(
+    model: &Arc<Model>,
+    plan: &Plan,
+    options: &EngineOptions,
+    sink: &SharedSink,
+) -> Result<TimedStages> {
+    let (timers, clock) = timing::timers(plan.stages.iter().map(|stage| &stage.ops[..]));
+    let mut timers = timers.into_iter();
+    let stages = linked(model, plan, options, sink, |stage| {
+        stage.set_timer(timers.next().expect("one for each stage"));
+    })?;
+    Ok((stages, Box::new(clock)))
+}
+
 fn linked(
     model: &Arc<Model>,
     plan: &Plan,
     options: &EngineOptions,
     sink: &SharedSink,
-    prepare: impl Fn(&mut CpuStage),
+    mut prepare: impl FnMut(&mut CpuStage),
 ) -> Result<Vec<Box<dyn StageBackend>>> {
     let count = plan.stages.len();
     let between: Vec<Handover> = (1..count)

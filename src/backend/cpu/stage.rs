@@ -11,6 +11,7 @@ use super::linear::{Columns, Linear, add, add_bias};
 use super::memory::{Buffers, LayerState, MixerState, check_ops, sizes_fit};
 use super::norm::{embed, rmsnorm};
 use super::rope::{HeadShape, QkWeights, qk_norm_rope};
+use super::timing::Timer;
 use super::{Handover, Probe, Probed};
 use crate::backend::{RoutingSink, SharedSink, StageBackend, StepView};
 use crate::error::{Error, Result};
@@ -42,6 +43,7 @@ pub struct CpuStage {
     input: Option<Handover>,
     output: Option<Handover>,
     probe: Option<Probe>,
+    timer: Option<Timer>,
     told: Option<Arc<dyn RoutingSink>>,
 }
 
@@ -118,6 +120,7 @@ impl CpuStage {
             input,
             output,
             probe: None,
+            timer: None,
             told: None,
             model,
         })
@@ -126,6 +129,11 @@ impl CpuStage {
     /// Calls `probe` after every operation.
     pub fn set_probe(&mut self, probe: Probe) {
         self.probe = Some(probe);
+    }
+
+    /// Tells `timer` when every operation begins.
+    pub(super) fn set_timer(&mut self, timer: Timer) {
+        self.timer = Some(timer);
     }
 
     /// Tells `routing` where the rows of every step go.
@@ -322,13 +330,23 @@ impl StageBackend for CpuStage {
         if let Some(input) = &self.input {
             self.buffers.h[..elements].copy_from_slice(&input[step.place()].lock()[..elements]);
         }
+        let number = step.header().number;
+        if let Some(timer) = &mut self.timer {
+            timer.begin(number);
+        }
         for index in 0..self.ops.len() {
             let op = self.ops[index];
+            if let Some(timer) = &mut self.timer {
+                timer.operation();
+            }
             self.operation(&op, &batch, step)?;
             self.show(&op, &batch);
             if let (OpKind::Router, Some(layer), Some(told)) = (op.kind, op.layer, &self.told) {
                 told.routed(step.kind(), layer, self.routing.experts())?;
             }
+        }
+        if let Some(timer) = &mut self.timer {
+            timer.end(number);
         }
         if let Some(output) = &self.output {
             output[step.place()].lock()[..elements].copy_from_slice(&self.buffers.h[..elements]);

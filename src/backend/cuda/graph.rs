@@ -3,6 +3,7 @@
 use super::audit::{KernelNode, Node};
 use super::exec::memory_or;
 use super::module::failed;
+use crate::backend::timing::KernelLaunch;
 use crate::error::{Error, Result};
 use crate::plan::captured::{Edge, KernelShape};
 use cudarc::driver::result::{self, DriverError};
@@ -158,6 +159,30 @@ impl Captured {
             block: (params.blockDimX, params.blockDimY, params.blockDimZ),
             shared_bytes: params.sharedMemBytes,
         })
+    }
+
+    /// Its kernels as they are launched, each with its place among [`Self::nodes`].
+    ///
+    /// # Errors
+    /// As [`Self::nodes`].
+    pub fn kernels(&self) -> Result<Vec<(usize, KernelLaunch)>> {
+        let kernel = |(place, node)| match node {
+            Node::Kernel(kernel) => Some((
+                place,
+                KernelLaunch {
+                    name: kernel.name,
+                    grid: kernel.grid,
+                    threads: kernel.block.0,
+                },
+            )),
+            _ => None,
+        };
+        Ok(self
+            .nodes()?
+            .into_iter()
+            .enumerate()
+            .filter_map(kernel)
+            .collect())
     }
 
     /// What a thread and a block of a kernel node take, beside how it is launched; `None` for other nodes.

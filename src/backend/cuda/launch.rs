@@ -11,6 +11,11 @@ use cudarc::driver::{CudaStream, sys};
 use std::ffi::c_void;
 use std::sync::Arc;
 
+/// Launches ask for a multiple of this many bytes of dynamic shared memory ...
+const SHARED_UNIT_BYTES: u32 = 32;
+/// ... and for so many more where the kernel is to leave a stamp (STAMP_SIGN_BYTES of kernels/stamps.cuh).
+const STAMP_SIGN_BYTES: u32 = 16;
+
 /// An address in device memory, or in pinned memory as the device sees it. 0 is no array.
 pub type Address = u64;
 
@@ -62,7 +67,7 @@ impl Launch {
 /// A kernel of a [`Module`], which it keeps loaded.
 #[derive(Debug, Clone)]
 pub struct Kernel {
-    _module: Arc<Module>,
+    module: Arc<Module>,
     name: String,
     handle: sys::CUfunction,
 }
@@ -76,7 +81,7 @@ impl Kernel {
     /// `handle` is of `module`.
     pub(super) fn new(module: Arc<Module>, name: &str, handle: sys::CUfunction) -> Self {
         Self {
-            _module: module,
+            module,
             name: name.to_owned(),
             handle,
         }
@@ -87,6 +92,13 @@ impl Kernel {
     /// # Errors
     /// The GPU has no such amount for a block.
     pub fn allow_shared(&self, bytes: u32) -> Result<()> {
+        let bytes = bytes.next_multiple_of(SHARED_UNIT_BYTES);
+        // A kernel that takes all there is has no room for the sign, and cannot be asked for a stamp.
+        self.set_most_shared(bytes + STAMP_SIGN_BYTES)
+            .or_else(|_| self.set_most_shared(bytes))
+    }
+
+    fn set_most_shared(&self, bytes: u32) -> Result<()> {
         use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MOST;
         // SAFETY: the handle is of a loaded module.
         unsafe { sys::cuFuncSetAttribute(self.handle, MOST, bytes as i32) }
@@ -97,6 +109,12 @@ impl Kernel {
                     error,
                 )
             })
+    }
+
+    /// What a launch that wants `bytes` of dynamic shared memory asks for.
+    fn shared_bytes(&self, bytes: u32) -> u32 {
+        let sign = u32::from(self.module.stamping()) * STAMP_SIGN_BYTES;
+        bytes.next_multiple_of(SHARED_UNIT_BYTES) + sign
     }
 
     /// Queues a launch on `stream`.
@@ -131,7 +149,7 @@ impl Kernel {
             blockDimX: launch.threads,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: launch.shared_bytes,
+            sharedMemBytes: self.shared_bytes(launch.shared_bytes),
             hStream: stream.cu_stream(),
             attrs: &mut early,
             numAttrs: u32::from(launch.early),

@@ -22,6 +22,7 @@ pub mod pinned;
 pub mod probe;
 pub mod program;
 pub mod scheduler;
+pub mod stamps;
 pub mod survey;
 pub mod telling;
 pub mod weights;

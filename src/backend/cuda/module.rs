@@ -1,23 +1,25 @@
 //! The image loaded into a GPU: its kernels by name, and the constants they keep for the launcher.
 
 use super::image;
-use super::launch::Kernel;
+use super::launch::{Address, Kernel};
 use crate::error::{Error, Result};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, sys};
 use std::ffi::CString;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// All kernels of this build in one GPU's memory.
 #[derive(Debug)]
 pub struct Module {
     context: Arc<CudaContext>,
     handle: sys::CUmodule,
+    stamping: AtomicBool,
 }
 
 // SAFETY: a module handle may be used from any thread that has its context bound, which every method does.
 unsafe impl Send for Module {}
-// SAFETY: likewise; no method changes the module.
+// SAFETY: likewise; what `set_stamping` changes is read by kernels alone, and its caller sees to it that none does.
 unsafe impl Sync for Module {}
 
 impl Module {
@@ -31,6 +33,7 @@ impl Module {
         Ok(Arc::new(Self {
             context: context.clone(),
             handle: handle.map_err(refused)?,
+            stamping: AtomicBool::new(false),
         }))
     }
 
@@ -71,6 +74,35 @@ impl Module {
         // SAFETY: the constant lies at `address` and has as many bytes as `values`.
         unsafe { result::memcpy_dtoh_sync(&mut values, address) }.map_err(refused)?;
         Ok(values)
+    }
+
+    /// From now on kernels are launched, and captured, so that they leave stamps at `address` (kernels/stamps.cuh); 0:
+    /// they leave none. No kernel that leaves any may run meanwhile.
+    ///
+    /// # Errors
+    /// The driver refuses the copy.
+    pub fn set_stamping(&self, address: Address) -> Result<()> {
+        let name = "tg_stamping";
+        let refused = |error| failed(&format!("setting constant {name}"), error);
+        self.context.bind_to_thread().map_err(refused)?;
+        // SAFETY: the module is loaded until it is dropped.
+        let found = unsafe { result::module::get_global(self.handle, symbol(name)?) };
+        let (at, bytes) = found.map_err(refused)?;
+        if bytes != size_of::<Address>() {
+            return Err(Error::Runtime(format!(
+                "constant {name} has {bytes} bytes, expected {}: build again",
+                size_of::<Address>()
+            )));
+        }
+        // SAFETY: the constant lies at `at` and has as many bytes as an address.
+        unsafe { result::memcpy_htod_sync(at, &[address]) }.map_err(refused)?;
+        self.stamping.store(address != 0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether launches ask for stamps.
+    pub(super) fn stamping(&self) -> bool {
+        self.stamping.load(Ordering::Acquire)
     }
 }
 

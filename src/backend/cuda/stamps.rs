@@ -1,0 +1,387 @@
+//! Steps that are timed kernel by kernel (kernels/stamps.cuh): the programs of a run whose kernels leave stamps, and
+//! the host's end of the ring that the stamps come out of. The graphs are a run's own: the same kernels in the same
+//! order over the same edges, and one more behind them that hands the stamps over.
+
+use super::buffer::Buffer;
+use super::launch::{Argument, Kernel, Launch};
+use super::module::{Module, failed};
+use super::ops::Bucket;
+use super::pinned::Pinned;
+use super::program::{StepAt, StepCapture, StepGraph, StepProgram, buckets, capture_step};
+use crate::backend::Block;
+use crate::backend::timing::{
+    KernelLaunch, Part, PartTime, StepClock, StepTimes, UNTIMED_EVERY, is_timed,
+};
+use crate::error::{Error, Result};
+use crate::plan::{Ladders, Op, StepKind};
+use cudarc::driver::{CudaContext, CudaStream};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// `Stamps` of kernels/stamps.cuh: eight words.
+const STAMPS_BYTES: usize = 8 * 8;
+/// As in kernels/stamps.cu.
+const THREADS: u32 = 256;
+const LOST_AT: usize = 8;
+const READ_AT: usize = 128;
+const HEAD_BYTES: usize = 256;
+/// Steps that the ring holds. The host reads it whenever it looks for events.
+const ENTRIES: usize = 1024;
+
+/// `Entry` of kernels/stamps.cu.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct StampedStep {
+    step: u64,
+    end_ns: u64,
+    kind: u32,
+    bucket_rows: u32,
+    rows: u32,
+    stamped: u32,
+    taken: u64,
+    pad: u64,
+}
+
+/// `Stamp` of kernels/stamps.cuh.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Stamp {
+    waits_ns: u64,
+    ready_ns: u64,
+}
+
+/// Bytes of one entry for up to `capacity` stamps.
+fn entry_bytes(capacity: usize) -> usize {
+    size_of::<StampedStep>() + capacity * size_of::<Stamp>()
+}
+
+/// What the kernels and the host share.
+struct Memory {
+    module: Arc<Module>,
+    device: Buffer,
+    ring: Arc<Pinned>,
+    /// Stamps of a step, at most.
+    capacity: usize,
+}
+
+impl Memory {
+    fn new(context: &Arc<CudaContext>, module: &Arc<Module>, capacity: usize) -> Result<Self> {
+        let stream = context
+            .new_stream()
+            .map_err(|error| failed("making a stream", error))?;
+        let bytes = STAMPS_BYTES + capacity * size_of::<Stamp>();
+        let device = Buffer::named(context, "the kernels' stamps", bytes)?;
+        device.fill(&stream, 0)?;
+        let (places, entries) = (capacity as u64, ENTRIES as u64);
+        let first = if is_timed(0) { places } else { 0 };
+        let head = [first, 0, 0, 0, places, entries, UNTIMED_EVERY, 0];
+        device.write(&stream, 0, &head.map(u64::to_le_bytes).concat())?;
+        let ring = Pinned::new(context, HEAD_BYTES + ENTRIES * entry_bytes(capacity))?;
+        module.set_stamping(device.at(0))?;
+        Ok(Self {
+            module: module.clone(),
+            device,
+            ring,
+            capacity,
+        })
+    }
+
+    /// A word of the ring's head, which only ever is touched atomically.
+    fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: inside the allocation, aligned, alive as long as `self`.
+        unsafe { AtomicU64::from_ptr(self.ring.start().as_ptr().add(at).cast()) }
+    }
+
+    /// Entry `number` as it was written, which must be so and not read yet.
+    fn entry(&self, number: u64) -> (StampedStep, Vec<Stamp>) {
+        let at = HEAD_BYTES + number as usize % ENTRIES * entry_bytes(self.capacity);
+        // SAFETY: inside the allocation and aligned for both structs of u64; the GPU has released the entry, and writes
+        // it again only once it was read.
+        unsafe {
+            let start = self.ring.start().as_ptr().add(at);
+            let step = start.cast::<StampedStep>().read();
+            let stamps = start.add(size_of::<StampedStep>()).cast::<Stamp>();
+            let count = (step.taken as usize).min(self.capacity);
+            (step, std::slice::from_raw_parts(stamps, count).to_vec())
+        }
+    }
+}
+
+impl Drop for Memory {
+    /// No kernel runs any more that would leave a stamp; the next ones leave none.
+    fn drop(&mut self) {
+        // A failure means that the context is lost, and no kernel runs there again.
+        let _ = self.module.set_stamping(0);
+    }
+}
+
+/// The last program of a step, and what hands the step's stamps over.
+struct Closing {
+    inner: Box<dyn StepProgram>,
+    close: Kernel,
+    early: bool,
+    memory: Arc<Memory>,
+}
+
+impl StepProgram for Closing {
+    unsafe fn enqueue(&self, stream: &CudaStream, bucket: Bucket, at: StepAt) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.enqueue_marked(stream, bucket, at, &mut |_| Ok(())) }
+    }
+
+    unsafe fn enqueue_marked(
+        &self,
+        stream: &CudaStream,
+        bucket: Bucket,
+        at: StepAt,
+        mark: &mut dyn FnMut(Op) -> Result<()>,
+    ) -> Result<()> {
+        let launch = Launch {
+            early: self.early,
+            ..Launch::blocks(1, THREADS)
+        };
+        let arguments = [
+            Argument::Address(self.memory.device.at(0)),
+            Argument::Address(self.memory.ring.device()),
+            Argument::Address(at.step),
+        ];
+        // SAFETY: the caller's promise; the arguments are the kernel's, and live as long as the program.
+        unsafe {
+            self.inner.enqueue_marked(stream, bucket, at, mark)?;
+            self.close.launch(stream, launch, &arguments)
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.inner.check()
+    }
+}
+
+/// The host's end of the ring.
+pub struct StampClock {
+    memory: Arc<Memory>,
+    /// By kind and rows of the bucket.
+    parts: HashMap<(u32, u32), Arc<[Part]>>,
+    read: u64,
+}
+
+/// `programs`, one after the other a step, as programs whose kernels leave stamps, and where these come out. `early`:
+/// kernels are launched with programmatic dependent launch. One such run at a time, of all that use the module.
+///
+/// # Errors
+/// [`Error::Memory`] where there is too little; what a program or its capture gives.
+pub fn stamped(
+    context: &Arc<CudaContext>,
+    module: &Arc<Module>,
+    early: bool,
+    mut programs: Vec<Box<dyn StepProgram>>,
+    ladders: &Ladders,
+    slots: u32,
+) -> Result<(Vec<Box<dyn StepProgram>>, StampClock)> {
+    let stream = context
+        .new_stream()
+        .map_err(|error| failed("making a stream", error))?;
+    let mut parts = HashMap::new();
+    for bucket in StepKind::ALL
+        .into_iter()
+        .flat_map(|kind| buckets(ladders, kind, slots))
+    {
+        let mut all = vec![];
+        for (stage, program) in programs.iter().enumerate() {
+            let step = StepCapture {
+                program: program.as_ref(),
+                stage,
+                bucket,
+                at: StepAt { state: 0, step: 0 },
+                marked: true,
+            };
+            // SAFETY: the graph is looked at and never launched.
+            let graph = unsafe { capture_step(&stream, step, |_| Ok(()), |_| Ok(())) }?;
+            all.extend(parts_of(&graph)?);
+        }
+        parts.insert((bucket.kind as u32, bucket.rows), Arc::from(all));
+    }
+    let capacity = parts.values().map(|parts: &Arc<[Part]>| parts.len()).max();
+    let memory = Arc::new(Memory::new(context, module, capacity.unwrap_or(0))?);
+    if let Some(inner) = programs.pop() {
+        programs.push(Box::new(Closing {
+            inner,
+            close: module.kernel("tg_stamps_close")?,
+            early,
+            memory: memory.clone(),
+        }));
+    }
+    let clock = StampClock {
+        memory,
+        parts,
+        read: 0,
+    };
+    Ok((programs, clock))
+}
+
+/// The kernels of a captured step, in order.
+fn parts_of(step: &StepGraph) -> Result<Vec<Part>> {
+    Ok(grouped(&step.marks, step.graph.kernels()?))
+}
+
+/// Kernels by their places in the graph, with what they are of. Operations that begin at the same place are done by the
+/// same kernels; a kernel ahead of all marks is a part of its own.
+fn grouped(marks: &[(usize, Option<Op>)], kernels: Vec<(usize, KernelLaunch)>) -> Vec<Part> {
+    let first_of = |place: usize| {
+        let begun = marks.partition_point(|&(first, _)| first <= place);
+        begun.checked_sub(1).map(|last| marks[last].0)
+    };
+    let ops_of = |first: usize| -> Vec<Op> {
+        let here = marks.iter().filter(|&&(at, _)| at == first);
+        here.filter_map(|&(_, op)| op).collect()
+    };
+    let firsts: Vec<Option<usize>> = kernels.iter().map(|(place, _)| first_of(*place)).collect();
+    let mut parts: Vec<Part> = vec![];
+    for (number, (_, kernel)) in kernels.into_iter().enumerate() {
+        let first = firsts[number];
+        let ops = first.map_or(vec![], ops_of);
+        let (index, count) = match ops.is_empty() {
+            true => (0, 1),
+            false => (
+                firsts[..number].iter().filter(|&&f| f == first).count(),
+                firsts.iter().filter(|&&f| f == first).count(),
+            ),
+        };
+        parts.push(Part {
+            ops,
+            index: index as u32,
+            count: count as u32,
+            kernel: Some(kernel),
+        });
+    }
+    parts
+}
+
+impl StepClock for StampClock {
+    fn next(&mut self) -> Result<Option<StepTimes>> {
+        if self.memory.word(0).load(Ordering::Acquire) == self.read {
+            return Ok(None);
+        }
+        let (step, stamps) = self.memory.entry(self.read);
+        self.read += 1;
+        self.memory
+            .word(READ_AT)
+            .store(self.read, Ordering::Release);
+        let bucket = (step.kind, step.bucket_rows);
+        let parts = self.parts.get(&bucket).ok_or_else(|| {
+            Error::Runtime(format!(
+                "step {} left stamps of kind {} and bucket {}, which no ladder has: this is a bug in tailgraph",
+                step.step, step.kind, step.bucket_rows
+            ))
+        })?;
+        let at = match step.stamped {
+            0 => vec![],
+            _ => in_order(step.step, stamps, step.taken, parts.len())?,
+        };
+        Ok(Some(StepTimes {
+            stage: 0,
+            step: step.step,
+            parts: parts.clone(),
+            at,
+            end_ns: step.end_ns,
+        }))
+    }
+
+    fn zero(&self) -> Option<Instant> {
+        None
+    }
+
+    fn lost(&self) -> u64 {
+        self.memory.word(LOST_AT).load(Ordering::Acquire)
+    }
+}
+
+/// Stamps as they were taken, in the order of their kernels: each was ready when all before it had ended.
+fn in_order(
+    step: u64,
+    mut stamps: Vec<Stamp>,
+    taken: u64,
+    kernels: usize,
+) -> Result<Vec<PartTime>> {
+    if taken != kernels as u64 {
+        return Err(Error::Runtime(format!(
+            "step {step}: its kernels left {taken} stamps, expected {kernels}, one each: this is a bug in tailgraph"
+        )));
+    }
+    stamps.sort_unstable_by_key(|stamp| stamp.ready_ns);
+    let time = |stamp: Stamp| PartTime {
+        waits_ns: stamp.waits_ns,
+        ready_ns: stamp.ready_ns,
+    };
+    Ok(stamps.into_iter().map(time).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::OpKind;
+
+    fn kernel(name: &str) -> KernelLaunch {
+        KernelLaunch {
+            name: name.into(),
+            grid: (1, 1, 1),
+            threads: 32,
+        }
+    }
+
+    #[test]
+    fn kernels_belong_to_the_operations_marked_before_them() {
+        let op = |kind| Op { layer: None, kind };
+        let (embed, norm, head) = (op(OpKind::Embed), op(OpKind::FinalNorm), op(OpKind::LmHead));
+        // One kernel ahead of all marks; norm and head are one run of two kernels, between them a copy.
+        let marks = [
+            (1, Some(embed)),
+            (2, Some(norm)),
+            (2, Some(head)),
+            (5, None),
+        ];
+        let kernels = [(0, "a"), (1, "b"), (2, "c"), (4, "d"), (5, "e")];
+        let kernels = kernels.map(|(at, name)| (at, kernel(name))).to_vec();
+        let found: Vec<_> = grouped(&marks, kernels)
+            .into_iter()
+            .map(|part| (part.operation(), part.ops.len(), part.index, part.count))
+            .collect();
+        let expected = [
+            ("a", 0, 0, 1),
+            ("embed", 1, 0, 1),
+            ("final_norm + lm_head", 2, 0, 2),
+            ("final_norm + lm_head", 2, 1, 2),
+            ("e", 0, 0, 1),
+        ];
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert_eq!((found.0.as_str(), found.1, found.2, found.3), expected);
+        }
+    }
+
+    #[test]
+    fn stamps_are_put_in_the_order_of_their_kernels() {
+        let stamp = |waits_ns, ready_ns| Stamp { waits_ns, ready_ns };
+        let taken = vec![stamp(150, 300), stamp(90, 100), stamp(190, 200)];
+        let found = in_order(7, taken.clone(), 3, 3).unwrap();
+        let ready: Vec<u64> = found.iter().map(|time| time.ready_ns).collect();
+        assert_eq!(ready, [100, 200, 300]);
+        assert_eq!(
+            found[2].waits_ns, 150,
+            "it stood ready beside the one before"
+        );
+        let message = in_order(7, taken, 3, 4).unwrap_err().to_string();
+        for word in ["step 7", "3 stamps", "expected 4"] {
+            assert!(message.contains(word), "{message}");
+        }
+    }
+
+    #[test]
+    fn an_entry_is_what_the_kernel_writes() {
+        assert_eq!(size_of::<StampedStep>(), 48);
+        assert_eq!(size_of::<Stamp>(), 16);
+        assert_eq!(entry_bytes(3) % 16, 0);
+    }
+}

@@ -1,0 +1,276 @@
+//! The kernels of each step, or the CPU's operations, as slices under the step's own.
+
+use super::json::{Out, Track};
+use super::kernels::Kernels;
+use super::tally::{Least, Ran, Tally};
+use crate::backend::timing::{Part, StepTimes, UNTIMED_EVERY};
+use crate::error::Result;
+use crate::model::ModelConfig;
+use crate::plan::cost::op_cost;
+use crate::plan::{Gpu, Op, Precision, StepShape};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What the parts of a run's steps are measured against.
+#[derive(Clone)]
+pub struct Costs {
+    pub config: Arc<ModelConfig>,
+    pub precision: Precision,
+    /// `None`: nothing is known of the device, and nothing has a floor.
+    pub gpu: Option<&'static Gpu>,
+}
+
+impl Costs {
+    fn least(&self, ops: &[Op], shape: &StepShape) -> Least {
+        let cost = |op: &Op| op_cost(&self.config, op.kind, shape, self.precision);
+        let compute = self.precision.compute;
+        Least {
+            bytes: ops.iter().map(|op| cost(op).floor_bytes()).sum(),
+            floor_us: self.gpu.map(|gpu| {
+                let floors = ops.iter().map(|op| gpu.roofline_us(&cost(op), compute).0);
+                floors.sum()
+            }),
+        }
+    }
+}
+
+/// The clock of parts beside that of the scheduler.
+enum Clock {
+    /// Known to be so many ns behind it.
+    Behind(i128),
+    /// A GPU's, and the scheduler's is the host's: each step bounds the difference, as its kernels ran between the turns
+    /// that composed and collected it. The offset moves no further than these bounds ask for; `None` before the first.
+    Apart(Option<i128>),
+}
+
+/// The parts of all steps.
+pub struct Parts {
+    costs: Costs,
+    clock: Clock,
+    on_gpu: bool,
+    /// Of steps that are not collected yet.
+    waiting: Vec<StepTimes>,
+    lost: u64,
+    tally: Tally,
+    named: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct PartArgs<'a> {
+    step: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layer: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel: Option<&'a str>,
+    /// As in `2 of 3`, where its operation has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    part: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grid: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    threads: Option<u32>,
+    /// Of its operation as a whole, as is the floor.
+    bytes: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    floor_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    early_us: Option<f64>,
+}
+
+impl<'a> PartArgs<'a> {
+    fn new(step: u64, part: &'a Part, least: &Least, early_ns: u64) -> Self {
+        let kernel = part.kernel.as_ref();
+        Self {
+            step,
+            layer: part.ops.iter().find_map(|op| op.layer),
+            kernel: kernel.map(|kernel| kernel.name.as_str()),
+            part: (part.count > 1).then(|| format!("{} of {}", part.index + 1, part.count)),
+            grid: kernel.map(|kernel| {
+                let (x, y, z) = kernel.grid;
+                format!("{x}x{y}x{z}")
+            }),
+            threads: kernel.map(|kernel| kernel.threads),
+            bytes: least.bytes.round(),
+            floor_us: least.floor_us.map(|us| (us * 1e3).round() / 1e3),
+            early_us: kernel.map(|_| early_ns as f64 / 1e3),
+        }
+    }
+}
+
+impl Parts {
+    /// `zero`: when the parts' clock was 0, if it is the host's; `scheduler_zero`: likewise the scheduler's.
+    pub fn new(costs: Costs, zero: Option<Instant>, scheduler_zero: Option<Instant>) -> Self {
+        let clock = match (zero, scheduler_zero) {
+            (Some(zero), Some(scheduler)) => Clock::Behind(match zero >= scheduler {
+                true => (zero - scheduler).as_nanos() as i128,
+                false => -((scheduler - zero).as_nanos() as i128),
+            }),
+            (None, None) => Clock::Behind(0),
+            _ => Clock::Apart(None),
+        };
+        Self {
+            costs,
+            clock,
+            on_gpu: zero.is_none(),
+            waiting: vec![],
+            lost: 0,
+            tally: Tally::default(),
+            named: vec![],
+        }
+    }
+
+    /// Those of a step that is not collected yet.
+    pub fn put(&mut self, times: StepTimes) {
+        self.waiting.push(times);
+    }
+
+    /// So many steps were lost until now.
+    pub fn lost(&mut self, lost: u64) {
+        self.lost = lost;
+    }
+
+    /// The step has been collected; it was composed at `composed_ns`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn collected(
+        &mut self,
+        out: &mut Out,
+        ran: Ran,
+        composed_ns: i128,
+        shape: &StepShape,
+    ) -> Result<()> {
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let (mut now, later) = waiting.partition::<Vec<_>, _>(|times| times.step <= ran.step);
+        self.waiting = later;
+        now.retain(|times| times.step == ran.step);
+        if now.is_empty() {
+            return Ok(());
+        }
+        now.sort_by_key(|times| times.stage);
+        let add_ns = self.clock.behind(&now, composed_ns, ran.to_ns);
+        let least: Vec<Vec<Least>> = now
+            .iter()
+            .map(|times| {
+                let parts = times.parts.iter();
+                parts
+                    .map(|part| self.costs.least(&part.ops, shape))
+                    .collect()
+            })
+            .collect();
+        for (times, least) in now.iter().zip(&least) {
+            self.slices(out, times, add_ns, least)?;
+        }
+        self.tally.step(ran, &now, add_ns, &least);
+        Ok(())
+    }
+
+    fn slices(
+        &mut self,
+        out: &mut Out,
+        times: &StepTimes,
+        add_ns: i128,
+        least: &[Least],
+    ) -> Result<()> {
+        let track = Track {
+            process: super::timeline::DEVICE,
+            thread: 130 + times.stage,
+        };
+        if !self.named.contains(&times.stage) {
+            let name = match self.on_gpu {
+                true => "kernels".to_owned(),
+                false => format!("operations of stage {}", times.stage),
+            };
+            out.thread(track, &name)?;
+            self.named.push(times.stage);
+        }
+        let ends = times.at.iter().skip(1).map(|next| next.ready_ns);
+        let ends = ends.chain([times.end_ns]);
+        let parts = times.parts.iter().zip(&times.at).zip(ends).zip(least);
+        for (((part, at), end_ns), least) in parts {
+            let args = PartArgs::new(times.step, part, least, at.ready_ns - at.waits_ns);
+            let from_ns = i128::from(at.ready_ns) + add_ns;
+            let to_ns = i128::from(end_ns) + add_ns;
+            out.slice(track, &part.operation(), (from_ns, to_ns), args)?;
+        }
+        Ok(())
+    }
+
+    /// What all of them came to.
+    pub fn finish(&self) -> Kernels {
+        let floor = self.costs.gpu.map(|gpu| {
+            let compute = self.costs.precision.compute;
+            format!(
+                "{}, {}: {} TB/s, {} TFLOP/s; bytes as the plan counts them, every sequence at the mean context, routing even",
+                gpu.title,
+                gpu.source,
+                gpu.bytes_per_s / 1e12,
+                gpu.flops_per_s(compute) / 1e12
+            )
+        });
+        self.tally.finish(UNTIMED_EVERY, self.lost, floor)
+    }
+}
+
+impl Clock {
+    /// What to add to a step's times, whose kernels ran between the two turns.
+    fn behind(&mut self, times: &[StepTimes], composed_ns: i128, collected_ns: i128) -> i128 {
+        let known = match self {
+            Self::Behind(add) => return *add,
+            Self::Apart(known) => known,
+        };
+        let firsts = times.iter().filter_map(|times| times.at.first());
+        let Some(first) = firsts.map(|at| i128::from(at.waits_ns)).min() else {
+            return known.unwrap_or(0);
+        };
+        let ends = times.iter().map(|times| i128::from(times.end_ns));
+        let (least, most) = (
+            composed_ns - first,
+            collected_ns - ends.max().unwrap_or(first),
+        );
+        // The clocks' rates differ by too little for a step to turn its bounds over; if one did, its middle is off by that.
+        let add = match *known {
+            Some(old) if least <= most => old.clamp(least, most),
+            _ => least + (most - least) / 2,
+        };
+        *known = Some(add);
+        add
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::timing::PartTime;
+
+    fn times(first_ns: u64, end_ns: u64) -> StepTimes {
+        StepTimes {
+            stage: 0,
+            step: 0,
+            parts: Arc::from([]),
+            at: vec![PartTime {
+                waits_ns: first_ns,
+                ready_ns: first_ns,
+            }],
+            end_ns,
+        }
+    }
+
+    /// A GPU whose clock is 1,000,000 ahead of the scheduler's, and drifts.
+    #[test]
+    fn steps_stay_between_their_turns() {
+        let mut clock = Clock::Apart(None);
+        // Composed at 100, collected at 200; kernels from 130 to 180: 30 and 20 to spare.
+        let first = clock.behind(&[times(1_000_130, 1_000_180)], 100, 200);
+        assert_eq!(first, -1_000_005);
+        // Room on both sides: the offset stays.
+        let second = clock.behind(&[times(1_000_330, 1_000_380)], 300, 400);
+        assert_eq!(second, first);
+        // Composed at 500, kernels at once, by a clock that has moved on by 3: no further than there is room.
+        let third = clock.behind(&[times(1_000_503, 1_000_570)], 500, 600);
+        assert_eq!(1_000_503 + third, 500);
+        let mut same = Clock::Behind(7);
+        assert_eq!(same.behind(&[times(5, 6)], 0, 1), 7);
+    }
+}

@@ -1,0 +1,176 @@
+//! What `bench` measures on a GPU: the same as the trace of the same run, and the same as where nobody measures.
+
+use crate::rig::{PATIENCE, Rig, SETUP, Setup, WAYS, Way};
+use crate::trace_common::traced_step_ms;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+use tailgraph::backend::cuda::probe::ProbeOptions;
+use tailgraph::bench::drive::{self, Beside};
+use tailgraph::bench::host::Busy;
+use tailgraph::bench::metrics::figures;
+use tailgraph::bench::stats::summary;
+use tailgraph::bench::workload::{Arrival, Random, at_once};
+use tailgraph::bench::{Kind, Point};
+use tailgraph::plan::{EngineOptions, RingCapacities};
+use tailgraph::runtime::{Engine, Logits};
+use tailgraph::sys::abi;
+
+const BATCH: u32 = 8;
+const STEPS: u32 = 200;
+
+/// Steps of about half a millisecond, as on a GPU that is quick for a model of this size.
+fn setup(record: bool) -> Setup {
+    Setup {
+        options: EngineOptions {
+            record,
+            pages: BATCH * 16,
+            max_seqs: BATCH,
+            ..SETUP.options
+        },
+        capacities: RingCapacities {
+            trace: 1 << 11,
+            ..SETUP.capacities
+        },
+        probe: ProbeOptions {
+            layers: 800,
+            log_entries: 0,
+            ..SETUP.probe
+        },
+        ..SETUP
+    }
+}
+
+fn point() -> Point {
+    Point {
+        kind: Kind::Decode,
+        batch: BATCH,
+        prompt_tokens: 8,
+        new_tokens: STEPS,
+        rate: None,
+        cpu_load: 0,
+    }
+}
+
+fn arrivals() -> Vec<Arrival> {
+    at_once(&point(), BATCH, Logits::None, 997, &mut Random::new(0, 0))
+}
+
+fn beside() -> (Busy, AtomicBool) {
+    (Busy::default(), AtomicBool::new(false))
+}
+
+fn median(values: &[f64]) -> f64 {
+    summary(values).unwrap().median
+}
+
+fn launch_of(way: Way) -> &'static str {
+    match way {
+        Way::HostKernels => "host-kernels",
+        Way::HostGraph => "host-graph",
+        Way::DeviceGraph => "device-graph",
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn figures_agree_with_the_trace_of_the_same_run() {
+    let rig = Rig::new();
+    for way in WAYS {
+        let (mut engine, _) = rig.engine(way, &setup(true));
+        engine.launch().unwrap();
+        let (busy, interrupt) = beside();
+        let beside = Beside {
+            busy: &busy,
+            joules: &|| None,
+            interrupt: &interrupt,
+        };
+        let (arrivals, mut records) = (arrivals(), vec![]);
+        let mut heard = |record: &abi::tg_trace| records.push(*record);
+        let run = drive::run_heard(&mut engine, &arrivals, &beside, &mut heard)
+            .unwrap()
+            .unwrap();
+        let found = figures(&point(), &run).unwrap();
+        let shape = engine.shape();
+        let launch = Some(launch_of(way));
+        let traced_ms = traced_step_ms(shape, launch, &arrivals, &records, BATCH.into());
+        let (bench, trace) = (median(&found.step_ms), median(&traced_ms));
+        let itl = median(&found.itl_ms);
+        println!("{way:?}: step {bench:.4} ms, by the trace {trace:.4}, between tokens {itl:.4}");
+        assert_eq!(found.step_ms.len(), traced_ms.len(), "{way:?}");
+        for found in [bench, itl] {
+            assert!(
+                (found / trace - 1.0).abs() < 0.01,
+                "{way:?}: {found}, {trace}"
+            );
+        }
+    }
+}
+
+/// Median of the steps' lengths in ms, by the scheduler's clock.
+fn step_ms(records: &[abi::tg_trace]) -> f64 {
+    let whole = |r: &abi::tg_trace| {
+        r.outcome.action == abi::TG_ACTION_STEP
+            && (r.outcome.kind, r.outcome.rows) == (abi::TG_KIND_DECODE, BATCH)
+    };
+    let pairs = records.windows(2).filter(|pair| pair.iter().all(whole));
+    let lengths: Vec<f64> = pairs
+        .map(|pair| (pair[1].inputs.now_ns - pair[0].inputs.now_ns) as f64 / 1e6)
+        .collect();
+    assert!(lengths.len() > STEPS as usize / 2, "{}", lengths.len());
+    median(&lengths)
+}
+
+/// As `bench` runs it.
+fn measured(engine: &mut Engine) -> f64 {
+    let (busy, interrupt) = beside();
+    let beside = Beside {
+        busy: &busy,
+        joules: &|| None,
+        interrupt: &interrupt,
+    };
+    let mut records = vec![];
+    let mut heard = |record: &abi::tg_trace| records.push(*record);
+    drive::run_heard(engine, &arrivals(), &beside, &mut heard).unwrap();
+    step_ms(&records)
+}
+
+/// With a host that sleeps until all is over: the rings have room for it.
+fn left_alone(engine: &mut Engine) -> f64 {
+    while engine.next_trace().is_some() {}
+    let before = engine.status().steps;
+    for arrival in arrivals() {
+        assert!(engine.try_submit(&arrival.request).unwrap().is_some());
+    }
+    let start = Instant::now();
+    while engine.status().steps < before + u64::from(STEPS) {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    while engine.next_event(Duration::ZERO).unwrap().is_some() {}
+    let records: Vec<_> = std::iter::from_fn(|| engine.next_trace()).collect();
+    step_ms(&records)
+}
+
+/// By turns, so that drift hits both alike.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn measuring_adds_less_than_half_a_percent() {
+    let rig = Rig::new();
+    for way in [Way::HostGraph, Way::DeviceGraph] {
+        let (mut engine, _) = rig.engine(way, &setup(false));
+        engine.launch().unwrap();
+        measured(&mut engine);
+        let rounds: Vec<(f64, f64)> = (0..5)
+            .map(|_| (measured(&mut engine), left_alone(&mut engine)))
+            .collect();
+        let (with, without): (Vec<f64>, Vec<f64>) = rounds.into_iter().unzip();
+        let (with, without) = (median(&with), median(&without));
+        let share = with / without - 1.0;
+        println!(
+            "{way:?}: {with:.4} ms a step, {without:.4} where nobody measures: {:+.2}%",
+            share * 100.0
+        );
+        assert!(share < 0.005, "{way:?}: {with} and {without} ms");
+    }
+}
