@@ -251,7 +251,7 @@ struct FewRing {
         const bool there = (warp + u * FEW_CONSUMER_WARPS) * FEW_UNIT < k_here;
         of_w[i] = there ? *reinterpret_cast<const uint4 *>(w + u * FEW_CONSUMER_WARPS * FEW_UNIT * sizeof(W))
                         : make_uint4(0, 0, 0, 0);
-        of_x[i] = piece(there ? u : 0);
+        of_x[i] = there ? piece(u) : Piece{};  /* past a short row lies what may not be a number */
       }
 #pragma unroll
       for (uint32_t i = 0; i < AT_ONCE; i++) Math::multiply(sums[i], of_w[i], of_x[i]);
