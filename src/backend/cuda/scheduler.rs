@@ -96,6 +96,17 @@ struct Placed {
     graph: StepGraph,
 }
 
+/// Whether decode steps get a second graph, with the dispatcher beside the kernels. Off until it is known why a process
+/// that has run such graphs fails in later ones, with SKEDCHECK36_DEPENDENCE_COUNTER_UNDERFLOW in the kernel's log
+/// (profiles/README.md, "What a turn costs").
+const BESIDE: bool = false;
+
+/// Whether the scheduler of this many stages composes the next step while one runs: where one graph is a whole step, the
+/// dispatcher beside it stands for all of it.
+pub fn runs_ahead(stages: usize) -> bool {
+    BESIDE && stages == 1
+}
+
 /// Bytes of device memory that a scheduler takes for a state block of `state_bytes`.
 pub fn table_bytes(state_bytes: usize) -> usize {
     state_bytes + size_of::<abi::tg_rings>() + size_of::<abi::tg_graphs>()
@@ -337,9 +348,8 @@ impl DeviceScheduler for GpuScheduler {
         Ok(Box::new(rings))
     }
 
-    /// Where one graph is a whole step: the dispatcher beside it stands for all of it.
     fn runs_ahead(&self) -> bool {
-        self.programs.len() == 1
+        runs_ahead(self.programs.len())
     }
 
     fn launch(&mut self) -> Result<()> {
