@@ -117,7 +117,8 @@ impl Few {
             multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             block_bytes: attribute(
                 Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-            )? - STATIC_BYTES,
+            )?
+            .saturating_sub(STATIC_BYTES),
         };
         let kernel = |name: &str| {
             let kernel = module.kernel(&format!("tg_few_{name}_{}", suffix(types.operand)))?;
