@@ -1,6 +1,6 @@
 //! `bench` in every way to launch, over the test's driver, whose kernels take no time: what is counted, not how long.
 
-use crate::rig::Run;
+use crate::rig::{Ended, Run};
 use crate::schema::{check, schema};
 use serde_json::Value;
 
@@ -15,8 +15,22 @@ fn bench(kind: &str) -> Run {
     Run::new(&["bench", kind, "--device", "cuda", "--quiet", "-o", "json"])
 }
 
+/// Steps take no time here, so one sequence may be through before a busy machine has handed in the next: then again.
+fn together(run: impl Fn() -> Run) -> Vec<Value> {
+    for _ in 0..9 {
+        let ended = run().end();
+        if !ended.stderr.contains("never all in two decode steps") {
+            return results_of(&ended);
+        }
+    }
+    results_of(&run().end())
+}
+
 fn results(run: Run) -> Vec<Value> {
-    let ended = run.end();
+    results_of(&run.end())
+}
+
+fn results_of(ended: &Ended) -> Vec<Value> {
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let found: Value = serde_json::from_str(&ended.stdout).unwrap();
     check(&schema("bench"), &found).unwrap();
@@ -33,7 +47,7 @@ fn decode(rest: &[&str]) -> Run {
 fn the_bare_graph_stands_beside_every_way_to_schedule() {
     let ways = format!("bare,{}", SCHEDULED.join(","));
     let sizes = ["--launch", &ways, "-b", "1,2", "-n", "24", "-r", "2"];
-    let found = results(decode(&sizes));
+    let found = together(|| decode(&sizes));
     assert_eq!(found.len(), 2 * 5);
     for row in &found {
         let batch = row["batch"].as_f64().unwrap();
