@@ -15,15 +15,24 @@ fn bench(kind: &str) -> Run {
     Run::new(&["bench", kind, "--device", "cuda", "--quiet", "-o", "json"])
 }
 
-/// Steps take no time here, so one sequence may be through before a busy machine has handed in the next: then again.
+/// The steps 4, 12 and 20 of 23 in each of two runs.
+const BARE_STEPS: u64 = 2 * 3;
+
+/// Steps take no time here, so on a busy machine one sequence may have gone on before the next was handed in: then again.
 fn together(run: impl Fn() -> Run) -> Vec<Value> {
-    for _ in 0..9 {
+    for _ in 0..20 {
         let ended = run().end();
-        if !ended.stderr.contains("never all in two decode steps") {
-            return results_of(&ended);
+        if ended.code == 0 {
+            let found = results_of(&ended);
+            let mut bare = found.iter().filter(|row| row["launch"] == "bare");
+            if bare.all(|row| row["step_count"] == BARE_STEPS) {
+                return found;
+            }
+        } else {
+            assert!(ended.stderr.contains("decode steps"), "{}", ended.stderr);
         }
     }
-    results_of(&run().end())
+    results(run())
 }
 
 fn results(run: Run) -> Vec<Value> {
@@ -59,8 +68,8 @@ fn the_bare_graph_stands_beside_every_way_to_schedule() {
         assert_eq!(row["experts_hit_max"], 1, "{row}");
         assert_eq!(row["expert_share_max"], 1.0);
         if row["launch"] == "bare" {
-            // The steps 4, 12 and 20 of 23 in each run, 50 launches each, of which nobody hears.
-            assert_eq!(steps, 2 * 3, "{row}");
+            // 50 launches each, of which nobody hears.
+            assert_eq!(steps, BARE_STEPS, "{row}");
             assert_eq!(row["total_output_tokens"].as_f64(), Some(150.0 * batch));
             assert_eq!(row["launches_per_token"].as_f64(), Some(1.0 / batch));
             assert_eq!(row["completed"], 0);
