@@ -1,0 +1,349 @@
+/* wide.cuh: the experts' matrix products of steps of some to many rows, at the speed of memory.
+ *
+ *   y[p,n] = X[p] W_e[n,:]^T        p: a place of the token sort, of an expert e; X its row
+ *
+ * Every expert's weights are read once for all its rows; that is what such a step takes its time for, so all that counts
+ * is to keep the memory busy. One block an SM walks over units: an expert tile (experts.cuh) by WIDE_OUTPUTS weight
+ * rows, all of K. What it needs of a unit comes in stages of WIDE_K of K through a ring in shared memory that never
+ * drains between units:
+ *
+ *   producer, 1 warp    the copy engine brings the stage's weights, 16 KiB, swizzled as the matrix units want them
+ *   loaders, 4 warps    a stage each in turn: the tile's rows, gathered, from L2 through registers, likewise swizzled
+ *   consumers, 8 warps  two warpgroups, each half of the weight rows: wgmma with weight rows as M, batch rows as N
+ *
+ * N is 8, 16, 32 or 64, as the tile's rows need. A sum runs over K in order, in one accumulator, whatever N is; so a
+ * row's bits depend neither on the rows beside it nor on where it lies.
+ *
+ * Gate and up lie in a unit in turns, 8 rows of each, so that both sums of an output are in one thread.
+ *
+ * sm_90a only. N total may be any multiple of 16, K any of 8: what is outside the weights comes as zeros.
+ */
+#ifndef TAILGRAPH_WIDE_CUH
+#define TAILGRAPH_WIDE_CUH
+
+#include "barrier.cuh"
+#include "experts.cuh"
+#include "pdl.cuh"
+#include "wgmma.cuh"
+#include <type_traits>
+
+constexpr uint32_t WIDE_OUTPUTS = 128;  /* weight rows of a unit: 64 for each warpgroup of consumers */
+constexpr uint32_t WIDE_K = SWIZZLED_ROW_ELEMENTS;
+constexpr uint32_t WIDE_WEIGHT_BYTES = WIDE_OUTPUTS * SWIZZLED_ROW_BYTES;  /* of a stage */
+constexpr uint32_t WIDE_LOADERS = 4, WIDE_CONSUMERS = 8;                   /* warps; the producer comes last */
+constexpr int WIDE_THREADS = (WIDE_LOADERS + WIDE_CONSUMERS + 1) * WARP;
+constexpr uint32_t WIDE_MOST_STAGES = 16;  /* at least WIDE_LOADERS */
+constexpr uint32_t WIDE_MOST_TILES = 256;  /* expert tiles of a step */
+
+/* ---- types ----------------------------------------------------------------------------------- */
+
+/* Rows and weights of the same 16-bit type. */
+template <typename T>
+struct WideHalf {
+  using X = T;
+  using W = T;
+  static constexpr int PARTS = 1, MOST_ROWS = 64;
+
+  struct Piece {
+    uint4 v;
+  };
+  static __device__ inline Piece load(const X *x) { return {__ldcg(reinterpret_cast<const uint4 *>(x))}; }
+  /* As row `row` of the stage's rows, of which there is room for N. */
+  template <int N>
+  static __device__ inline void store(char *rows, uint32_t row, uint32_t piece, const Piece &p) {
+    *reinterpret_cast<uint4 *>(rows + swizzled(row, piece)) = p.v;
+  }
+};
+
+/* f32 rows, bf16 weights. A row is the sum of three bf16 parts, exactly but for its lowest bits: three rows of B. The
+ * matrix units truncate as they accumulate, so a stage has accumulators of its own that are then added with rounding,
+ * the smallest parts' first: without that the error grows with K. */
+struct WideSplit {
+  using X = float;
+  using W = __nv_bfloat16;
+  static constexpr int PARTS = 3, MOST_ROWS = 32;
+
+  struct Piece {
+    float4 lo, hi;
+  };
+  static __device__ inline Piece load(const X *x) {
+    const float4 *from = reinterpret_cast<const float4 *>(x);
+    return {__ldcg(from), __ldcg(from + 1)};
+  }
+  static __device__ inline uint32_t take_part(float2 &v) {
+    __nv_bfloat162 rounded = __float22bfloat162_rn(v);
+    float2 back = __bfloat1622float2(rounded);
+    v = make_float2(v.x - back.x, v.y - back.y);
+    return *reinterpret_cast<uint32_t *>(&rounded);
+  }
+  template <int N>
+  static __device__ inline void store(char *rows, uint32_t row, uint32_t piece, const Piece &p) {
+    float2 left[4] = {{p.lo.x, p.lo.y}, {p.lo.z, p.lo.w}, {p.hi.x, p.hi.y}, {p.hi.z, p.hi.w}};
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+      uint4 v;
+      v.x = take_part(left[0]), v.y = take_part(left[1]), v.z = take_part(left[2]), v.w = take_part(left[3]);
+      *reinterpret_cast<uint4 *>(rows + swizzled(part * N + row, piece)) = v;
+    }
+  }
+};
+
+/* Shared memory of a stage whose tiles have up to `tile_rows` rows. */
+template <class Math>
+__host__ __device__ constexpr uint32_t wide_stage_bytes(uint32_t tile_rows) {
+  return WIDE_WEIGHT_BYTES + tile_rows * Math::PARTS * SWIZZLED_ROW_BYTES;
+}
+
+/* ---- the ring -------------------------------------------------------------------------------- */
+
+struct WideRing {
+  char *stages;
+  uint64_t *full, *empty;  /* [WIDE_MOST_STAGES] each */
+  uint32_t stage_bytes, count;
+  uint32_t at, parity;
+
+  __device__ inline void skip(uint32_t stages_) {
+    at += stages_;
+    if (at >= count) at -= count, parity ^= 1;
+  }
+  __device__ inline char *weights() const { return stages + at * stage_bytes; }
+  __device__ inline char *rows() const { return weights() + WIDE_WEIGHT_BYTES; }
+  __device__ inline void wait_full() const { barrier_wait(full + at, parity); }
+  __device__ inline void wait_empty() const { barrier_wait(empty + at, parity ^ 1); }
+};
+
+/* A tile's products with one slice of its expert's weight rows. */
+struct WideUnit {
+  uint32_t at;  /* of the tile in the list */
+  ExpertTile tile;
+  uint32_t slice;
+};
+
+/* What all roles walk over, in the same order. */
+struct WideUnits {
+  const ExpertTile *tiles;  /* in shared memory */
+  uint32_t count, slices;   /* units; slices of a tile */
+
+  template <class Do>
+  __device__ inline void each(Do with) const {
+#pragma unroll 1
+    for (uint32_t unit = blockIdx.x; unit < count; unit += gridDim.x)
+      with(WideUnit{unit / slices, tiles[unit / slices], unit % slices});
+  }
+
+  /* Does no other of the `total` tiles read its expert's weights? */
+  __device__ inline bool is_only_tile(const WideUnit &unit, uint32_t total) const {
+    const uint32_t at = unit.at, expert = unit.tile.expert;
+    return (at == 0 || tiles[at - 1].expert != expert) && (at + 1 >= total || tiles[at + 1].expert != expert);
+  }
+};
+
+/* Calls with(N) with the smallest N that has room for `rows`, as a constant. */
+template <int MOST, class Do>
+__device__ inline void with_room_for(uint32_t rows, Do with) {
+  if (rows <= 8) {
+    with(std::integral_constant<int, 8>());
+  } else if (rows <= 16) {
+    with(std::integral_constant<int, 16>());
+  } else if (rows <= 32 || MOST == 32) {
+    with(std::integral_constant<int, 32>());
+  } else if constexpr (MOST > 32) {
+    with(std::integral_constant<int, 64>());
+  }
+}
+
+/* ---- roles ----------------------------------------------------------------------------------- */
+
+/* The producer: one lane asks for all. */
+__device__ inline void wide_produce(WideRing ring, const TensorMap &weights, const WideUnits &units,
+                                    uint32_t tile_total, uint32_t chunks) {
+  units.each([&](const WideUnit &unit) {
+    const uint64_t policy = cache_policy(units.is_only_tile(unit, tile_total));
+#pragma unroll 1
+    for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
+      ring.wait_empty();
+      barrier_arrive_expecting(ring.full + ring.at, WIDE_WEIGHT_BYTES);
+      copy_box(ring.weights(), &weights, ring.full + ring.at,
+               {c * WIDE_K, 0, 0, unit.slice * (WIDE_OUTPUTS / 16), unit.tile.expert}, policy);
+    }
+  });
+}
+
+/* A loader warp: every WIDE_LOADERS-th stage's rows. x[.., K]; a lane has 8 columns of every fourth row. */
+template <class Math>
+__device__ inline void wide_load(WideRing ring, const typename Math::X *x, const uint32_t *gather,
+                                 const WideUnits &units, uint32_t chunks, uint32_t k_total) {
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t row = lane / 8, piece = lane % 8;
+  ring.skip(warp);
+  uint32_t next = warp;  /* the stage of the unit that is this warp's */
+  units.each([&](const WideUnit &unit) {
+    with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
+      constexpr int N = room.value, ROWS = N / 4;
+      uint32_t from[ROWS];
+#pragma unroll
+      for (int i = 0; i < ROWS; i++) {
+        const uint32_t r = row + 4 * i, place = unit.tile.first + r;
+        from[i] = r < unit.tile.rows ? (gather ? __ldcg(gather + place) : place) : 0;
+      }
+#pragma unroll 1
+      for (; next < chunks; next += WIDE_LOADERS, ring.skip(WIDE_LOADERS)) {
+        const uint32_t column = next * WIDE_K + piece * 8;
+        typename Math::Piece pieces[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+          pieces[i] = {};
+          if (row + 4 * i < unit.tile.rows && column < k_total)
+            pieces[i] = Math::load(x + (size_t)from[i] * k_total + column);
+        }
+        ring.wait_empty();
+        /* Rows that the tile does not have are columns of sums that nobody reads. */
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+          if (row + 4 * i < unit.tile.rows) Math::template store<N>(ring.rows(), row + 4 * i, piece, pieces[i]);
+        publish_to_async_proxy();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(ring.full + ring.at);
+      }
+    });
+    next -= chunks;
+  });
+}
+
+/* A consumer warpgroup's sums with N rows over all of K: element [n][r] as wgmma.cuh has D. */
+template <class Math, int N>
+__device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t half, uint32_t chunks) {
+  using W = typename Math::W;
+  const bool first_lane = threadIdx.x % WARP == 0;
+  auto multiply = [&](auto &acc, bool accumulate) {
+    constexpr int COLUMNS = N * Math::PARTS;
+    const uint32_t w = shared_address(ring.weights()) + half * (WIDE_WEIGHT_BYTES / 2);
+    const uint32_t x = shared_address(ring.rows());
+    wgmma_fence();
+#pragma unroll
+    for (uint32_t k = 0; k < WIDE_K; k += 16)
+      wgmma<W, COLUMNS>(acc, operand_at(w + 2 * k), operand_at(x + 2 * k), accumulate || k > 0);
+    wgmma_commit();
+  };
+  if constexpr (Math::PARTS == 1) {
+    uint32_t before = 0;
+#pragma unroll 1
+    for (uint32_t c = 0; c < chunks; c++) {
+      ring.wait_full();
+      multiply(sums, c > 0);
+      if (c > 0) {
+        wgmma_wait<1>();
+        if (first_lane) barrier_arrive(ring.empty + before);
+      }
+      before = ring.at;
+      ring.skip(1);
+    }
+    wgmma_wait<0>();
+    if (first_lane) barrier_arrive(ring.empty + before);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) sums[i] = 0.0f;
+    float parts[3 * N / 2];
+#pragma unroll 1
+    for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
+      ring.wait_full();
+      multiply(parts, false);
+      wgmma_wait<0>();
+      if (first_lane) barrier_arrive(ring.empty + ring.at);
+#pragma unroll
+      for (int i = 0; i < N / 2; i++) sums[i] += parts[i] + (parts[N / 2 + i] + parts[N + i]);
+    }
+  }
+}
+
+__device__ inline float wide_silu(float v) { return v / (1.0f + expf(-v)); }
+
+/* A consumer warp. y[.., n_total]: PAIRED: silu(gate) * up in X's type, else the sums, f32. */
+template <class Math, bool PAIRED>
+__device__ inline void wide_consume(WideRing ring, void *y, const WideUnits &units, uint32_t chunks, uint32_t n_total) {
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP - WIDE_LOADERS;
+  const uint32_t half = warp / 4;
+  units.each([&](const WideUnit &unit) {
+    with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
+      constexpr int N = room.value;
+      float sums[N / 2];
+      wide_sums<Math, N>(sums, ring, half, chunks);
+      const uint32_t first_row = lane % 4 * 2;
+      if constexpr (PAIRED) {
+        const uint32_t n = unit.slice * (WIDE_OUTPUTS / 2) + warp * 8 + lane / 4;
+        typename Math::X *to = static_cast<typename Math::X *>(y) + (size_t)unit.tile.first * n_total + n;
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) {
+          const uint32_t r = first_row + i / 2 * 8 + i % 2;
+          const float gate = sums[i / 2 * 4 + i % 2], up = sums[i / 2 * 4 + i % 2 + 2];
+          if (r < unit.tile.rows && n < n_total) to[(size_t)r * n_total] = typename Math::X(wide_silu(gate) * up);
+        }
+      } else {
+        const uint32_t n = unit.slice * WIDE_OUTPUTS + warp * 16 + lane / 4;
+        float *to = static_cast<float *>(y) + (size_t)unit.tile.first * n_total + n;
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) {
+          const uint32_t r = first_row + i / 2 * 8 + i % 2;
+          if (r >= unit.tile.rows) continue;
+          if (n < n_total) to[(size_t)r * n_total] = sums[i / 2 * 4 + i % 2];
+          if (n + 8 < n_total) to[(size_t)r * n_total + 8] = sums[i / 2 * 4 + i % 2 + 2];
+        }
+      }
+    });
+  });
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+/* tiles[*tile_count] and gather are the token sort's. x[.., k_total], by gather[place], or by place where gather is null. The
+ * weights are one expert after the other, as boxes of WIDE_K columns by WIDE_OUTPUTS rows.
+ *
+ * PAIRED lets the next kernel start after its own wait: by then the token sort's work is there, so that the next one,
+ * which is not PAIRED, asks for its first weights before its own. */
+template <class Math, bool PAIRED>
+__device__ inline void wide(const TensorMap &weights, void *y, const typename Math::X *x, const ExpertTile *tiles,
+                            const uint32_t *tile_count, const uint32_t *gather, uint32_t n_total, uint32_t k_total,
+                            uint32_t tile_rows, uint32_t stages) {
+#if TAILGRAPH_HAS_WGMMA
+  extern __shared__ char shared[];
+  __shared__ uint64_t barriers[2 * WIDE_MOST_STAGES];
+  __shared__ ExpertTile list[WIDE_MOST_TILES];
+  const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+  WideRing ring;
+  ring.stages = shared + (-shared_address(shared) & (SWIZZLED_ALIGN_BYTES - 1));
+  ring.full = barriers, ring.empty = barriers + WIDE_MOST_STAGES;
+  ring.stage_bytes = wide_stage_bytes<Math>(tile_rows), ring.count = stages;
+  ring.at = ring.parity = 0;
+  if (threadIdx.x == 0) {
+    /* full: the producer's arrival and a loader's; empty: one of each consumer warp */
+    for (uint32_t s = 0; s < stages; s++) barrier_init(ring.full + s, 2), barrier_init(ring.empty + s, WIDE_CONSUMERS);
+    barriers_ready();
+  }
+  __syncthreads();
+  WideUnits units;
+  units.tiles = list;
+  units.slices = ((PAIRED ? 2 : 1) * n_total + WIDE_OUTPUTS - 1) / WIDE_OUTPUTS;
+  const uint32_t chunks = (k_total + WIDE_K - 1) / WIDE_K;
+  const bool producer = warp == WIDE_LOADERS + WIDE_CONSUMERS;
+  if (!PAIRED) let_next_kernel_start();
+  if (PAIRED || !producer) wait_for_earlier_kernels();
+  if (PAIRED) let_next_kernel_start();
+  const uint32_t tile_total = min(__ldcg(tile_count), WIDE_MOST_TILES);
+  units.count = tile_total * units.slices;
+  if (producer) {
+    for (uint32_t i = lane; i < tile_total; i += WARP)
+      *reinterpret_cast<uint4 *>(list + i) = __ldcg(reinterpret_cast<const uint4 *>(tiles + i));
+    asm volatile("bar.arrive 1, %0;" ::"n"(WIDE_THREADS) : "memory");
+    if (lane == 0) wide_produce(ring, weights, units, tile_total, chunks);
+  } else {
+    asm volatile("bar.sync 1, %0;" ::"n"(WIDE_THREADS) : "memory");
+    if (warp < WIDE_LOADERS) {
+      wide_load<Math>(ring, x, gather, units, chunks, k_total);
+    } else {
+      wide_consume<Math, PAIRED>(ring, y, units, chunks, n_total);
+    }
+  }
+#endif
+}
+
+#endif
