@@ -12,14 +12,14 @@
 #define WIDE(SUFFIX, ...)                                                                                         \
   extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1) tg_wide_gate_up_##SUFFIX(                         \
       const __grid_constant__ TensorMap weights, __VA_ARGS__::X *y, const __VA_ARGS__::X *x,                      \
-      const ExpertTile *tiles, const uint32_t *tile_count, const uint32_t *gather, uint32_t n_total,              \
-      uint32_t k_total, uint32_t tile_rows, uint32_t stages) {                                                    \
-    wide<__VA_ARGS__, true>(weights, y, x, tiles, tile_count, gather, n_total, k_total, tile_rows, stages);       \
+      const ExpertTile *tiles, const uint32_t *tile_count, const uint32_t *gather, uint32_t experts,              \
+      uint32_t n_total, uint32_t k_total, uint32_t tile_rows, uint32_t stages) {                                                    \
+    wide<__VA_ARGS__, true>(weights, y, x, tiles, tile_count, gather, experts, n_total, k_total, tile_rows, stages); \
   }                                                                                                               \
   extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1) tg_wide_down_##SUFFIX(                            \
       const __grid_constant__ TensorMap weights, float *y, const __VA_ARGS__::X *x, const ExpertTile *tiles,      \
       const uint32_t *tile_count, uint32_t n_total, uint32_t k_total, uint32_t tile_rows, uint32_t stages) {      \
-    wide<__VA_ARGS__, false>(weights, y, x, tiles, tile_count, nullptr, n_total, k_total, tile_rows, stages);     \
+    wide<__VA_ARGS__, false>(weights, y, x, tiles, tile_count, nullptr, 0, n_total, k_total, tile_rows, stages);     \
   }
 
 WIDE(bf16, WideHalf<__nv_bfloat16>)

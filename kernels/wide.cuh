@@ -25,6 +25,7 @@
 #include "experts.cuh"
 #include "pdl.cuh"
 #include "wgmma.cuh"
+#include "wide_plan.cuh"
 #include <type_traits>
 
 constexpr uint32_t WIDE_OUTPUTS = 128;  /* weight rows of a unit: 64 for each warpgroup of consumers */
@@ -33,7 +34,6 @@ constexpr uint32_t WIDE_WEIGHT_BYTES = WIDE_OUTPUTS * SWIZZLED_ROW_BYTES;  /* of
 constexpr uint32_t WIDE_LOADERS = 4, WIDE_CONSUMERS = 8;                   /* warps; the producer comes last */
 constexpr int WIDE_THREADS = (WIDE_LOADERS + WIDE_CONSUMERS + 1) * WARP;
 constexpr uint32_t WIDE_MOST_STAGES = 16;  /* at least WIDE_LOADERS */
-constexpr uint32_t WIDE_MOST_TILES = 256;  /* expert tiles of a step */
 
 /* ---- types ----------------------------------------------------------------------------------- */
 
@@ -112,32 +112,6 @@ struct WideRing {
   __device__ inline void wait_empty() const { barrier_wait(empty + at, parity ^ 1); }
 };
 
-/* A tile's products with one slice of its expert's weight rows. */
-struct WideUnit {
-  uint32_t at;  /* of the tile in the list */
-  ExpertTile tile;
-  uint32_t slice;
-};
-
-/* What all roles walk over, in the same order. */
-struct WideUnits {
-  const ExpertTile *tiles;  /* in shared memory */
-  uint32_t count, slices;   /* units; slices of a tile */
-
-  template <class Do>
-  __device__ inline void each(Do with) const {
-#pragma unroll 1
-    for (uint32_t unit = blockIdx.x; unit < count; unit += gridDim.x)
-      with(WideUnit{unit / slices, tiles[unit / slices], unit % slices});
-  }
-
-  /* Does no other of the `total` tiles read its expert's weights? */
-  __device__ inline bool is_only_tile(const WideUnit &unit, uint32_t total) const {
-    const uint32_t at = unit.at, expert = unit.tile.expert;
-    return (at == 0 || tiles[at - 1].expert != expert) && (at + 1 >= total || tiles[at + 1].expert != expert);
-  }
-};
-
 /* Calls with(N) with the smallest N that has room for `rows`, as a constant. */
 template <int MOST, class Do>
 __device__ inline void with_room_for(uint32_t rows, Do with) {
@@ -154,30 +128,35 @@ __device__ inline void with_room_for(uint32_t rows, Do with) {
 
 /* ---- roles ----------------------------------------------------------------------------------- */
 
-/* The producer: one lane asks for all. */
-__device__ inline void wide_produce(WideRing ring, const TensorMap &weights, const WideUnits &units,
-                                    uint32_t tile_total, uint32_t chunks) {
-  units.each([&](const WideUnit &unit) {
-    const uint64_t policy = cache_policy(units.is_only_tile(unit, tile_total));
+/* One lane: asks for chunk `chunk` of a slice of an expert's weights. */
+__device__ inline void wide_ask(WideRing &ring, const TensorMap &weights, uint32_t expert, uint32_t slice, uint32_t chunk,
+                                uint64_t policy) {
+  ring.wait_empty();
+  barrier_arrive_expecting(ring.full + ring.at, WIDE_WEIGHT_BYTES);
+  copy_box(ring.weights(), &weights, ring.full + ring.at,
+           {chunk * WIDE_K, 0, 0, slice * (WIDE_OUTPUTS / 16), expert}, policy);
+  ring.skip(1);
+}
+
+/* The producer's one lane; the guess has been asked for. */
+__device__ inline void wide_produce(WideRing &ring, const TensorMap &weights, const WideUnits &units,
+                                    const WidePlan &plan) {
+  units.each(plan, [&](const WideUnit &unit, bool once) {
+    const uint64_t policy = cache_policy(once);
 #pragma unroll 1
-    for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
-      ring.wait_empty();
-      barrier_arrive_expecting(ring.full + ring.at, WIDE_WEIGHT_BYTES);
-      copy_box(ring.weights(), &weights, ring.full + ring.at,
-               {c * WIDE_K, 0, 0, unit.slice * (WIDE_OUTPUTS / 16), unit.tile.expert}, policy);
-    }
+    for (uint32_t c = unit.asked; c < unit.chunks; c++) wide_ask(ring, weights, unit.tile.expert, unit.slice, c, policy);
   });
 }
 
 /* A loader warp: every WIDE_LOADERS-th stage's rows. x[.., K]; a lane has 8 columns of every fourth row. */
 template <class Math>
 __device__ inline void wide_load(WideRing ring, const typename Math::X *x, const uint32_t *gather,
-                                 const WideUnits &units, uint32_t chunks, uint32_t k_total) {
+                                 const WideUnits &units, const WidePlan &plan, uint32_t k_total) {
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t row = lane / 8, piece = lane % 8;
   ring.skip(warp);
   uint32_t next = warp;  /* the stage of the unit that is this warp's */
-  units.each([&](const WideUnit &unit) {
+  units.each(plan, [&](const WideUnit &unit, bool) {
     with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
       constexpr int N = room.value, ROWS = N / 4;
       uint32_t from[ROWS];
@@ -187,7 +166,7 @@ __device__ inline void wide_load(WideRing ring, const typename Math::X *x, const
         from[i] = r < unit.tile.rows ? (gather ? __ldcg(gather + place) : place) : 0;
       }
 #pragma unroll 1
-      for (; next < chunks; next += WIDE_LOADERS, ring.skip(WIDE_LOADERS)) {
+      for (; next < unit.chunks; next += WIDE_LOADERS, ring.skip(WIDE_LOADERS)) {
         const uint32_t column = next * WIDE_K + piece * 8;
         typename Math::Piece pieces[ROWS];
 #pragma unroll
@@ -206,7 +185,7 @@ __device__ inline void wide_load(WideRing ring, const typename Math::X *x, const
         if (lane == 0) barrier_arrive(ring.full + ring.at);
       }
     });
-    next -= chunks;
+    next -= unit.chunks;
   });
 }
 
@@ -256,18 +235,20 @@ __device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t 
   }
 }
 
-__device__ inline float wide_silu(float v) { return v / (1.0f + expf(-v)); }
+/* A division that rounds correctly is a call, beside which ptxas lets no wgmma run on; this one is within 2 ulp. */
+__device__ inline float wide_silu(float v) { return __fdividef(v, 1.0f + expf(-v)); }
 
 /* A consumer warp. y[.., n_total]: PAIRED: silu(gate) * up in X's type, else the sums, f32. */
 template <class Math, bool PAIRED>
-__device__ inline void wide_consume(WideRing ring, void *y, const WideUnits &units, uint32_t chunks, uint32_t n_total) {
+__device__ inline void wide_consume(WideRing ring, void *y, const WideUnits &units, const WidePlan &plan,
+                                    uint32_t n_total) {
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP - WIDE_LOADERS;
   const uint32_t half = warp / 4;
-  units.each([&](const WideUnit &unit) {
+  units.each(plan, [&](const WideUnit &unit, bool) {
     with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
       constexpr int N = room.value;
       float sums[N / 2];
-      wide_sums<Math, N>(sums, ring, half, chunks);
+      wide_sums<Math, N>(sums, ring, half, unit.chunks);
       const uint32_t first_row = lane % 4 * 2;
       if constexpr (PAIRED) {
         const uint32_t n = unit.slice * (WIDE_OUTPUTS / 2) + warp * 8 + lane / 4;
@@ -295,53 +276,58 @@ __device__ inline void wide_consume(WideRing ring, void *y, const WideUnits &uni
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* tiles[*tile_count] and gather are the token sort's. x[.., k_total], by gather[place], or by place where gather is null. The
- * weights are one expert after the other, as boxes of WIDE_K columns by WIDE_OUTPUTS rows.
+/* tiles[*tile_count] and gather are the token sort's. x[.., k_total], by gather[place], or by place where gather is null.
+ * The weights are one expert after the other, as boxes of WIDE_K columns by WIDE_OUTPUTS rows.
  *
- * PAIRED lets the next kernel start after its own wait: by then the token sort's work is there, so that the next one,
- * which is not PAIRED, asks for its first weights before its own. */
+ * PAIRED guesses among `experts` experts (wide_plan.cuh) before its wait, and lets the next kernel start after it: by then
+ * the token sort's work is there, so that the next one, which is not PAIRED, asks for its first weights before its own. */
 template <class Math, bool PAIRED>
 __device__ inline void wide(const TensorMap &weights, void *y, const typename Math::X *x, const ExpertTile *tiles,
-                            const uint32_t *tile_count, const uint32_t *gather, uint32_t n_total, uint32_t k_total,
-                            uint32_t tile_rows, uint32_t stages) {
+                            const uint32_t *tile_count, const uint32_t *gather, uint32_t experts, uint32_t n_total,
+                            uint32_t k_total, uint32_t tile_rows, uint32_t stages) {
 #if TAILGRAPH_HAS_WGMMA
-  extern __shared__ char shared[];
+  extern __shared__ char wide_shared[];
   __shared__ uint64_t barriers[2 * WIDE_MOST_STAGES];
-  __shared__ ExpertTile list[WIDE_MOST_TILES];
+  __shared__ WidePlan plan;
   const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   WideRing ring;
-  ring.stages = shared + (-shared_address(shared) & (SWIZZLED_ALIGN_BYTES - 1));
+  ring.stages = wide_shared + (-shared_address(wide_shared) & (SWIZZLED_ALIGN_BYTES - 1));
   ring.full = barriers, ring.empty = barriers + WIDE_MOST_STAGES;
   ring.stage_bytes = wide_stage_bytes<Math>(tile_rows), ring.count = stages;
   ring.at = ring.parity = 0;
+  WideUnits units;
+  units.slices = ((PAIRED ? 2 : 1) * n_total + WIDE_OUTPUTS - 1) / WIDE_OUTPUTS;
+  units.chunks = (k_total + WIDE_K - 1) / WIDE_K;
+  units.experts = PAIRED ? experts : 0;
+  units.ahead = min(units.chunks, stages);
   if (threadIdx.x == 0) {
     /* full: the producer's arrival and a loader's; empty: one of each consumer warp */
     for (uint32_t s = 0; s < stages; s++) barrier_init(ring.full + s, 2), barrier_init(ring.empty + s, WIDE_CONSUMERS);
     barriers_ready();
   }
   __syncthreads();
-  WideUnits units;
-  units.tiles = list;
-  units.slices = ((PAIRED ? 2 : 1) * n_total + WIDE_OUTPUTS - 1) / WIDE_OUTPUTS;
-  const uint32_t chunks = (k_total + WIDE_K - 1) / WIDE_K;
-  const bool producer = warp == WIDE_LOADERS + WIDE_CONSUMERS;
   if (!PAIRED) let_next_kernel_start();
-  if (PAIRED || !producer) wait_for_earlier_kernels();
-  if (PAIRED) let_next_kernel_start();
-  const uint32_t tile_total = min(__ldcg(tile_count), WIDE_MOST_TILES);
-  units.count = tile_total * units.slices;
-  if (producer) {
-    for (uint32_t i = lane; i < tile_total; i += WARP)
-      *reinterpret_cast<uint4 *>(list + i) = __ldcg(reinterpret_cast<const uint4 *>(tiles + i));
-    asm volatile("bar.arrive 1, %0;" ::"n"(WIDE_THREADS) : "memory");
-    if (lane == 0) wide_produce(ring, weights, units, tile_total, chunks);
-  } else {
-    asm volatile("bar.sync 1, %0;" ::"n"(WIDE_THREADS) : "memory");
-    if (warp < WIDE_LOADERS) {
-      wide_load<Math>(ring, x, gather, units, chunks, k_total);
-    } else {
-      wide_consume<Math, PAIRED>(ring, y, units, chunks, n_total);
+  if (warp == WIDE_LOADERS + WIDE_CONSUMERS) {
+    if (lane == 0 && units.guesses(blockIdx.x))
+      for (uint32_t c = 0; c < units.ahead; c++)
+        wide_ask(ring, weights, blockIdx.x % experts, blockIdx.x / experts, c, cache_policy(true));
+    __syncwarp();
+    if (PAIRED) {
+      wait_for_earlier_kernels();
+      let_next_kernel_start();
     }
+    units.make(plan, tiles, tile_count);
+    asm volatile("bar.arrive 1, %0;" ::"n"(WIDE_THREADS) : "memory");
+    if (lane == 0) wide_produce(ring, weights, units, plan);
+    return;
+  }
+  wait_for_earlier_kernels();
+  if (PAIRED) let_next_kernel_start();
+  asm volatile("bar.sync 1, %0;" ::"n"(WIDE_THREADS) : "memory");
+  if (warp < WIDE_LOADERS) {
+    wide_load<Math>(ring, x, gather, units, plan, k_total);
+  } else {
+    wide_consume<Math, PAIRED>(ring, y, units, plan, n_total);
   }
 #endif
 }
