@@ -9,17 +9,21 @@
  */
 #include "wide.cuh"
 
-#define WIDE(SUFFIX, ...)                                                                                         \
-  extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1) tg_wide_gate_up_##SUFFIX(                         \
-      const __grid_constant__ TensorMap weights, __VA_ARGS__::X *y, const __VA_ARGS__::X *x,                      \
-      const ExpertTile *tiles, const uint32_t *tile_count, const uint32_t *gather, uint32_t experts,              \
-      uint32_t n_total, uint32_t k_total, uint32_t tile_rows, uint32_t stages) {                                                    \
-    wide<__VA_ARGS__, true>(weights, y, x, tiles, tile_count, gather, experts, n_total, k_total, tile_rows, stages); \
-  }                                                                                                               \
-  extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1) tg_wide_down_##SUFFIX(                            \
-      const __grid_constant__ TensorMap weights, float *y, const __VA_ARGS__::X *x, const ExpertTile *tiles,      \
-      const uint32_t *tile_count, uint32_t n_total, uint32_t k_total, uint32_t tile_rows, uint32_t stages) {      \
-    wide<__VA_ARGS__, false>(weights, y, x, tiles, tile_count, nullptr, 0, n_total, k_total, tile_rows, stages);     \
+#define WIDE(SUFFIX, ...)                                                                                          \
+  extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1) tg_wide_gate_up_##SUFFIX(                          \
+      const __grid_constant__ TensorMap weights, __VA_ARGS__::X *y, const __VA_ARGS__::X *x,                       \
+      const ExpertTile *tiles, const uint32_t *tile_count, const uint32_t *gather, uint32_t experts,               \
+      uint32_t most_tiles, uint32_t n_total, uint32_t k_total, uint32_t tile_rows, uint32_t stages,                        \
+      uint32_t up_first) {                                                                                         \
+    wide<__VA_ARGS__, true>(weights, y, x, tiles, tile_count, gather, experts, most_tiles, n_total, k_total,       \
+                            tile_rows, stages, up_first != 0);                                                                    \
+  }                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1) tg_wide_down_##SUFFIX(                             \
+      const __grid_constant__ TensorMap weights, float *y, const __VA_ARGS__::X *x, const ExpertTile *tiles,       \
+      const uint32_t *tile_count, uint32_t most_tiles, uint32_t n_total, uint32_t k_total, uint32_t tile_rows,     \
+      uint32_t stages) {                                                                                           \
+    wide<__VA_ARGS__, false>(weights, y, x, tiles, tile_count, nullptr, 0, most_tiles, n_total, k_total,           \
+                             tile_rows, stages, false);                                                                 \
   }
 
 WIDE(bf16, WideHalf<__nv_bfloat16>)

@@ -8,7 +8,7 @@
  * drains between units:
  *
  *   producer, 1 warp    the copy engine brings the stage's weights, 16 KiB, swizzled as the matrix units want them
- *   loaders, 4 warps    a stage each in turn: the tile's rows, gathered, from L2 through registers, likewise swizzled
+ *   loaders, 3 warps    a stage each in turn: the tile's rows, gathered, from L2 through registers, likewise swizzled
  *   consumers, 8 warps  two warpgroups, each half of the weight rows: wgmma with weight rows as M, batch rows as N
  *
  * N is 8, 16, 32 or 64, as the tile's rows need. A sum runs over K in order, in one accumulator, whatever N is; so a
@@ -31,8 +31,8 @@
 constexpr uint32_t WIDE_OUTPUTS = 128;  /* weight rows of a unit: 64 for each warpgroup of consumers */
 constexpr uint32_t WIDE_K = SWIZZLED_ROW_ELEMENTS;
 constexpr uint32_t WIDE_WEIGHT_BYTES = WIDE_OUTPUTS * SWIZZLED_ROW_BYTES;  /* of a stage */
-constexpr uint32_t WIDE_LOADERS = 4, WIDE_CONSUMERS = 8;                   /* warps; the producer comes last */
-constexpr int WIDE_THREADS = (WIDE_LOADERS + WIDE_CONSUMERS + 1) * WARP;
+constexpr uint32_t WIDE_CONSUMERS = 8, WIDE_LOADERS = 3;                   /* warps, in this order; then the producer */
+constexpr int WIDE_THREADS = (WIDE_CONSUMERS + WIDE_LOADERS + 1) * WARP;
 constexpr uint32_t WIDE_MOST_STAGES = 16;  /* at least WIDE_LOADERS */
 
 /* ---- types ----------------------------------------------------------------------------------- */
@@ -152,10 +152,10 @@ __device__ inline void wide_produce(WideRing &ring, const TensorMap &weights, co
 template <class Math>
 __device__ inline void wide_load(WideRing ring, const typename Math::X *x, const uint32_t *gather,
                                  const WideUnits &units, const WidePlan &plan, uint32_t k_total) {
-  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t lane = threadIdx.x % WARP, loader = threadIdx.x / WARP - WIDE_CONSUMERS;
   const uint32_t row = lane / 8, piece = lane % 8;
-  ring.skip(warp);
-  uint32_t next = warp;  /* the stage of the unit that is this warp's */
+  ring.skip(loader);
+  uint32_t next = loader;  /* the stage of the unit that is this warp's */
   units.each(plan, [&](const WideUnit &unit, bool) {
     with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
       constexpr int N = room.value, ROWS = N / 4;
@@ -204,21 +204,15 @@ __device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t 
       wgmma<W, COLUMNS>(acc, operand_at(w + 2 * k), operand_at(x + 2 * k), accumulate || k > 0);
     wgmma_commit();
   };
+  /* A stage is given back as soon as it is multiplied: the matrix units have time to spare, the ring has not. */
   if constexpr (Math::PARTS == 1) {
-    uint32_t before = 0;
 #pragma unroll 1
-    for (uint32_t c = 0; c < chunks; c++) {
+    for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
       ring.wait_full();
       multiply(sums, c > 0);
-      if (c > 0) {
-        wgmma_wait<1>();
-        if (first_lane) barrier_arrive(ring.empty + before);
-      }
-      before = ring.at;
-      ring.skip(1);
+      wgmma_wait<0>();
+      if (first_lane) barrier_arrive(ring.empty + ring.at);
     }
-    wgmma_wait<0>();
-    if (first_lane) barrier_arrive(ring.empty + before);
   } else {
 #pragma unroll
     for (int i = 0; i < N / 2; i++) sums[i] = 0.0f;
@@ -238,11 +232,12 @@ __device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t 
 /* A division that rounds correctly is a call, beside which ptxas lets no wgmma run on; this one is within 2 ulp. */
 __device__ inline float wide_silu(float v) { return __fdividef(v, 1.0f + expf(-v)); }
 
-/* A consumer warp. y[.., n_total]: PAIRED: silu(gate) * up in X's type, else the sums, f32. */
+/* A consumer warp. y[.., n_total]: PAIRED: silu(gate) * up in X's type, up's rows being the first of each pair if
+ * `up_first`; else the sums, f32. */
 template <class Math, bool PAIRED>
 __device__ inline void wide_consume(WideRing ring, void *y, const WideUnits &units, const WidePlan &plan,
-                                    uint32_t n_total) {
-  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP - WIDE_LOADERS;
+                                    uint32_t n_total, bool up_first) {
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t half = warp / 4;
   units.each(plan, [&](const WideUnit &unit, bool) {
     with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
@@ -256,8 +251,9 @@ __device__ inline void wide_consume(WideRing ring, void *y, const WideUnits &uni
 #pragma unroll
         for (int i = 0; i < N / 4; i++) {
           const uint32_t r = first_row + i / 2 * 8 + i % 2;
-          const float gate = sums[i / 2 * 4 + i % 2], up = sums[i / 2 * 4 + i % 2 + 2];
-          if (r < unit.tile.rows && n < n_total) to[(size_t)r * n_total] = typename Math::X(wide_silu(gate) * up);
+          const float first = sums[i / 2 * 4 + i % 2], second = sums[i / 2 * 4 + i % 2 + 2];
+          const float v = up_first ? wide_silu(second) * first : wide_silu(first) * second;
+          if (r < unit.tile.rows && n < n_total) to[(size_t)r * n_total] = typename Math::X(v);
         }
       } else {
         const uint32_t n = unit.slice * WIDE_OUTPUTS + warp * 16 + lane / 4;
@@ -283,8 +279,8 @@ __device__ inline void wide_consume(WideRing ring, void *y, const WideUnits &uni
  * the token sort's work is there, so that the next one, which is not PAIRED, asks for its first weights before its own. */
 template <class Math, bool PAIRED>
 __device__ inline void wide(const TensorMap &weights, void *y, const typename Math::X *x, const ExpertTile *tiles,
-                            const uint32_t *tile_count, const uint32_t *gather, uint32_t experts, uint32_t n_total,
-                            uint32_t k_total, uint32_t tile_rows, uint32_t stages) {
+                            const uint32_t *tile_count, const uint32_t *gather, uint32_t experts, uint32_t most_tiles,
+                            uint32_t n_total, uint32_t k_total, uint32_t tile_rows, uint32_t stages, bool up_first) {
 #if TAILGRAPH_HAS_WGMMA
   extern __shared__ char wide_shared[];
   __shared__ uint64_t barriers[2 * WIDE_MOST_STAGES];
@@ -307,7 +303,7 @@ __device__ inline void wide(const TensorMap &weights, void *y, const typename Ma
   }
   __syncthreads();
   if (!PAIRED) let_next_kernel_start();
-  if (warp == WIDE_LOADERS + WIDE_CONSUMERS) {
+  if (warp == WIDE_CONSUMERS + WIDE_LOADERS) {
     if (lane == 0 && units.guesses(blockIdx.x))
       for (uint32_t c = 0; c < units.ahead; c++)
         wide_ask(ring, weights, blockIdx.x % experts, blockIdx.x / experts, c, cache_policy(true));
@@ -316,7 +312,7 @@ __device__ inline void wide(const TensorMap &weights, void *y, const typename Ma
       wait_for_earlier_kernels();
       let_next_kernel_start();
     }
-    units.make(plan, tiles, tile_count);
+    units.make(plan, tiles, tile_count, most_tiles);
     asm volatile("bar.arrive 1, %0;" ::"n"(WIDE_THREADS) : "memory");
     if (lane == 0) wide_produce(ring, weights, units, plan);
     return;
@@ -324,10 +320,10 @@ __device__ inline void wide(const TensorMap &weights, void *y, const typename Ma
   wait_for_earlier_kernels();
   if (PAIRED) let_next_kernel_start();
   asm volatile("bar.sync 1, %0;" ::"n"(WIDE_THREADS) : "memory");
-  if (warp < WIDE_LOADERS) {
-    wide_load<Math>(ring, x, gather, units, plan, k_total);
+  if (warp < WIDE_CONSUMERS) {
+    wide_consume<Math, PAIRED>(ring, y, units, plan, n_total, up_first);
   } else {
-    wide_consume<Math, PAIRED>(ring, y, units, plan, n_total);
+    wide_load<Math>(ring, x, gather, units, plan, k_total);
   }
 #endif
 }

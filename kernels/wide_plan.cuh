@@ -47,13 +47,16 @@ struct WideUnits {
   }
 
   /* One warp, once the token sort's tiles are there; others read the plan after a barrier. */
-  __device__ inline void make(WidePlan &plan, const ExpertTile *tiles, const uint32_t *tile_count) const {
+  __device__ inline void make(WidePlan &plan, const ExpertTile *tiles, const uint32_t *tile_count,
+                              uint32_t most_tiles) const {
     const uint32_t lane = threadIdx.x % WARP;
-    const uint32_t tile_total = min(__ldcg(tile_count), WIDE_MOST_TILES);
+    /* all that there may be, at once: what comes after the last is not looked at */
+#pragma unroll 2
+    for (uint32_t i = lane; i < most_tiles; i += WARP)
+      *reinterpret_cast<uint4 *>(plan.tiles + i) = __ldcg(reinterpret_cast<const uint4 *>(tiles + i));
+    const uint32_t tile_total = min(__ldcg(tile_count), most_tiles);
     if (lane < MAX_EXPERTS / WARP) plan.has_rows[lane] = 0;
     if (lane == 0) plan.tile_total = plan.guessed = tile_total;
-    for (uint32_t i = lane; i < tile_total; i += WARP)
-      *reinterpret_cast<uint4 *>(plan.tiles + i) = __ldcg(reinterpret_cast<const uint4 *>(tiles + i));
     __syncwarp();
     uint32_t units = 0;
     for (uint32_t base = 0; base < tile_total; base += WARP) {

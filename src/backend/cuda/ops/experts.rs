@@ -249,6 +249,10 @@ impl Enqueue<'_> {
         y: Address,
         x: Address,
     ) -> Result<()> {
+        if let Some(wide) = self.wide() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.wide_gate_up(wide, routing, weights, y, x) };
+        }
         let product = Product {
             y,
             x,
@@ -268,7 +272,7 @@ impl Enqueue<'_> {
     /// [`Enqueue::expert_gate_up`]'s, `partial` scratch: f32 `[R K, H]`. Where `next` is given, also what it says.
     ///
     /// # Safety
-    /// [`Enqueue`]'s; `routing` is this step's.
+    /// [`Enqueue`]'s; `routing` is this step's, and [`Enqueue::expert_gate_up`] was launched last.
     pub unsafe fn expert_down(
         &self,
         routing: &Routing,
@@ -278,19 +282,13 @@ impl Enqueue<'_> {
         partial: Address,
         next: Option<NextNorm>,
     ) -> Result<()> {
-        let product = Product {
-            y: partial,
-            x: y,
-            w: weights.down,
-            w_pair: 0,
-            bias: 0,
-            outputs: self.hidden(),
-            inner: self.config.moe_intermediate_size as u32,
-            epilogue: Epilogue::StoreF32,
-        };
-        let grouped = self.grouped(routing, 0, weights.down_stride);
         // SAFETY: the caller's promise.
-        unsafe { self.grouped_product(&product, &grouped, self.expert_tile_rows())? };
+        unsafe {
+            match self.wide() {
+                Some(wide) => self.wide_down(wide, routing, weights, partial, y)?,
+                None => self.grouped_down(routing, weights, partial, y)?,
+            }
+        }
         let arguments = [
             Argument::Address(h),
             Argument::Address(partial),
@@ -309,8 +307,37 @@ impl Enqueue<'_> {
         unsafe { self.launch(kernel, grid, NORM_THREADS, 0, &arguments) }
     }
 
-    /// Rows of a tile of the grouped products, from the bucket alone.
+    /// partial f32 `[R K, H]`, by place = w2_e y.
+    ///
+    /// # Safety
+    /// [`Enqueue::expert_down`]'s.
+    unsafe fn grouped_down(
+        &self,
+        routing: &Routing,
+        weights: &ExpertWeights,
+        partial: Address,
+        y: Address,
+    ) -> Result<()> {
+        let product = Product {
+            y: partial,
+            x: y,
+            w: weights.down,
+            w_pair: 0,
+            bias: 0,
+            outputs: self.hidden(),
+            inner: self.config.moe_intermediate_size as u32,
+            epilogue: Epilogue::StoreF32,
+        };
+        let grouped = self.grouped(routing, 0, weights.down_stride);
+        // SAFETY: the caller's promise.
+        unsafe { self.grouped_product(&product, &grouped, self.expert_tile_rows()) }
+    }
+
+    /// Rows of an expert tile, at most, from the bucket alone.
     pub fn expert_tile_rows(&self) -> u32 {
+        if let Some(wide) = self.wide() {
+            return wide.tile_rows(self.config, self.bucket);
+        }
         let (experts, top_k) = self.experts();
         let rows = self.bucket.rows;
         self.kernels.linear.expert_tile_rows(rows, experts, top_k)

@@ -6,6 +6,7 @@ use super::attention;
 use super::experts;
 use super::few::Few;
 use super::linear::{Linear, Tile};
+use super::wide::Wide;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub struct Kernels {
     pub linear: Linear,
     /// Where the GPU and the types have them.
     pub few: Option<Few>,
+    /// Likewise.
+    pub wide: Option<Wide>,
     pub conv: Kernel,
     pub conv_decode: Kernel,
     pub conv_state: Kernel,
@@ -94,6 +97,7 @@ impl Kernels {
             rmsnorm_sampled: kernel(&format!("tg_rmsnorm_sampled_{x}"))?,
             linear: linear(module, types)?,
             few: Few::load(module, types)?,
+            wide: Wide::load(module, types)?,
             conv: kernel(&format!("tg_conv_{x}"))?,
             conv_decode: kernel(&format!("tg_conv_decode_{x}"))?,
             conv_state: kernel(&format!("tg_conv_state_{x}"))?,

@@ -15,6 +15,7 @@ pub mod head;
 pub mod kernels;
 pub mod linear;
 pub mod norm;
+pub mod wide;
 
 pub use kernels::{Kernels, Types};
 
