@@ -12,7 +12,7 @@ struct alignas(16) ExpertTile {
   uint32_t expert;
   uint32_t first;
   uint32_t rows;
-  uint32_t pad;
+  uint32_t done;  /* 0 from the token sort: what wide.cuh counts */
 };
 
 /* How scores become weights. */

@@ -1,7 +1,12 @@
-/* wide.cu: wide.cuh for an expert's gate and up, and for its down.
+/* wide.cu: wide.cuh for the experts' feed-forwards, up to what tg_combine_experts_* sums.
  *
- *   tg_wide_gate_up_*   y[p,:] = silu(w1_e x) * w3_e x     M outputs, x[R,H] by gather
- *   tg_wide_down_*      y[p,:] = w2_e x, f32               H outputs, x[R K,M] by place
+ *   y[p,:] = silu(w1_e x) * w3_e x     p: a place of the token sort, e its expert, x its row of x[R,H]; y[R K,M]
+ *   partial[p,:] = w2_e y[p,:]         f32 [R K,H]
+ *
+ * tiles (with counts of 0), *tile_count and gather are the token sort's; drawn is 0 before, and counts units. The weights
+ * are boxes of WIDE_K columns by WIDE_OUTPUTS rows, one expert after the other: of gate and up 8 rows each in turns, up's
+ * first where `up_first`; of down as they are. With `experts` blocks guess among so many (wide_plan.cuh), with 0 they
+ * do not. `most_tiles` is how many the list has room for, at most WIDE_MOST_TILES.
  *
  * Launch: grid = one block an SM at most, block = WIDE_THREADS,
  * shared = stages * wide_stage_bytes(tile_rows) + SWIZZLED_ALIGN_BYTES.
@@ -9,21 +14,17 @@
  */
 #include "wide.cuh"
 
+/* Threads for which registers are shared out: more than there are, so that other kernels' blocks find some too. */
+constexpr int WIDE_REGISTER_THREADS = 512;
+
 #define WIDE(SUFFIX, ...)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1) tg_wide_gate_up_##SUFFIX(                          \
-      const __grid_constant__ TensorMap weights, __VA_ARGS__::X *y, const __VA_ARGS__::X *x,                       \
-      const ExpertTile *tiles, const uint32_t *tile_count, const uint32_t *gather, uint32_t experts,               \
-      uint32_t most_tiles, uint32_t n_total, uint32_t k_total, uint32_t tile_rows, uint32_t stages,                        \
-      uint32_t up_first) {                                                                                         \
-    wide<__VA_ARGS__, true>(weights, y, x, tiles, tile_count, gather, experts, most_tiles, n_total, k_total,       \
-                            tile_rows, stages, up_first != 0);                                                                    \
-  }                                                                                                                \
-  extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1) tg_wide_down_##SUFFIX(                             \
-      const __grid_constant__ TensorMap weights, float *y, const __VA_ARGS__::X *x, const ExpertTile *tiles,       \
-      const uint32_t *tile_count, uint32_t most_tiles, uint32_t n_total, uint32_t k_total, uint32_t tile_rows,     \
-      uint32_t stages) {                                                                                           \
-    wide<__VA_ARGS__, false>(weights, y, x, tiles, tile_count, nullptr, 0, most_tiles, n_total, k_total,           \
-                             tile_rows, stages, false);                                                                 \
+  extern "C" __global__ void __launch_bounds__(WIDE_REGISTER_THREADS, 1) tg_wide_experts_##SUFFIX(                \
+      const __grid_constant__ TensorMap gate_up, const __grid_constant__ TensorMap down, float *partial,           \
+      __VA_ARGS__::X *y, const __VA_ARGS__::X *x, ExpertTile *tiles, const uint32_t *tile_count, uint32_t *drawn,  \
+      const uint32_t *gather, uint32_t experts, uint32_t most_tiles, uint32_t hidden, uint32_t inner,              \
+      uint32_t tile_rows, uint32_t stages, uint32_t up_first) {                                                    \
+    const WideArrays<__VA_ARGS__> arrays = {x, y, partial, gather, tiles, drawn, hidden, inner, up_first != 0};    \
+    wide<__VA_ARGS__>(gate_up, down, arrays, tile_count, experts, most_tiles, tile_rows, stages);                  \
   }
 
 WIDE(bf16, WideHalf<__nv_bfloat16>)

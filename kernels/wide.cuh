@@ -28,12 +28,14 @@
 #include "wide_plan.cuh"
 #include <type_traits>
 
-constexpr uint32_t WIDE_OUTPUTS = 128;  /* weight rows of a unit: 64 for each warpgroup of consumers */
+constexpr uint32_t WIDE_OUTPUTS = WIDE_GROUPS * WIDE_GROUP_ROWS;  /* weight rows of a unit: 64 a warpgroup of consumers */
+constexpr uint32_t WIDE_BOX_GROUPS = WIDE_GROUPS / 2;             /* of what the copy engine brings at once */
 constexpr uint32_t WIDE_K = SWIZZLED_ROW_ELEMENTS;
 constexpr uint32_t WIDE_WEIGHT_BYTES = WIDE_OUTPUTS * SWIZZLED_ROW_BYTES;  /* of a stage */
 constexpr uint32_t WIDE_CONSUMERS = 8, WIDE_LOADERS = 3;                   /* warps, in this order; then the producer */
 constexpr int WIDE_THREADS = (WIDE_CONSUMERS + WIDE_LOADERS + 1) * WARP;
 constexpr uint32_t WIDE_MOST_STAGES = 16;  /* at least WIDE_LOADERS */
+constexpr uint32_t WIDE_DRAW_AHEAD = 4;    /* chunks before a unit's last, when the next one is drawn */
 
 /* ---- types ----------------------------------------------------------------------------------- */
 
@@ -128,42 +130,92 @@ __device__ inline void with_room_for(uint32_t rows, Do with) {
 
 /* ---- roles ----------------------------------------------------------------------------------- */
 
-/* One lane: asks for chunk `chunk` of a slice of an expert's weights. */
-__device__ inline void wide_ask(WideRing &ring, const TensorMap &weights, uint32_t expert, uint32_t slice, uint32_t chunk,
-                                uint64_t policy) {
+/* One lane: asks for chunk `chunk` of `groups` groups of an expert's weight rows. */
+__device__ inline void wide_ask(WideRing &ring, const TensorMap &weights, uint32_t expert, uint32_t group, uint32_t groups,
+                                uint32_t chunk, uint64_t policy) {
+  constexpr uint32_t BOX_BYTES = WIDE_BOX_GROUPS * WIDE_GROUP_ROWS * SWIZZLED_ROW_BYTES;
   ring.wait_empty();
-  barrier_arrive_expecting(ring.full + ring.at, WIDE_WEIGHT_BYTES);
-  copy_box(ring.weights(), &weights, ring.full + ring.at,
-           {chunk * WIDE_K, 0, 0, slice * (WIDE_OUTPUTS / 16), expert}, policy);
+  barrier_arrive_expecting(ring.full + ring.at, groups / WIDE_BOX_GROUPS * BOX_BYTES);
+  for (uint32_t box = 0; box < groups / WIDE_BOX_GROUPS; box++)
+    copy_box(ring.weights() + box * BOX_BYTES, &weights, ring.full + ring.at,
+             {chunk * WIDE_K, 0, 0, group + box * WIDE_BOX_GROUPS, expert}, policy);
   ring.skip(1);
 }
 
+/* What the kernel reads and writes; shapes as at `wide` below. */
+template <class Math>
+struct WideArrays {
+  using X = typename Math::X;
+  const X *x;              /* [R, H] */
+  X *y;                    /* [R K, M] */
+  float *partial;          /* [R K, H] */
+  const uint32_t *gather;  /* [R K] */
+  ExpertTile *tiles;       /* their `done` counts */
+  uint32_t *drawn;
+  uint32_t hidden, inner;
+  bool up_first;
+};
+
 /* The producer's one lane; the guess has been asked for. */
-__device__ inline void wide_produce(WideRing &ring, const TensorMap &weights, const WideUnits &units,
-                                    const WidePlan &plan) {
-  units.each(plan, [&](const WideUnit &unit, bool once) {
-    const uint64_t policy = cache_policy(once);
+__device__ inline void wide_produce(WideRing &ring, WideQueue queue, const TensorMap &gate_up, const TensorMap &down,
+                                    const WideShape &shape, const WidePlan &plan, uint32_t *drawn) {
+  uint32_t at = 0, next = 0;
+  auto ask_for = [&](const WideUnit &unit, uint32_t from) {
+    const uint64_t policy = cache_policy(plan.is_only_tile(unit));
+    const uint32_t draw_at = unit.chunks - min(unit.chunks, WIDE_DRAW_AHEAD);
+    if (draw_at <= from) next = atomicAdd(drawn, 1);
 #pragma unroll 1
-    for (uint32_t c = unit.asked; c < unit.chunks; c++) wide_ask(ring, weights, unit.tile.expert, unit.slice, c, policy);
-  });
+    for (uint32_t c = from; c < unit.chunks; c++) {
+      if (c == draw_at && draw_at > from) next = atomicAdd(drawn, 1);
+      wide_ask(ring, unit.kind == WIDE_GATE_UP ? gate_up : down, unit.tile.expert, unit.group, unit.groups, c, policy);
+    }
+  };
+  if (shape.guesses()) {
+    const WideUnit unit = plan.guess(shape);
+    queue.post(unit);
+    ask_for(unit, shape.ahead);
+  } else {
+    next = atomicAdd(drawn, 1);
+  }
+#pragma unroll 1
+  while (true) {
+    const WideUnit unit = plan.unit(shape, next, at);
+    queue.post(unit);
+    if (unit.kind == WIDE_END) return;
+    ask_for(unit, 0);
+  }
 }
 
-/* A loader warp: every WIDE_LOADERS-th stage's rows. x[.., K]; a lane has 8 columns of every fourth row. */
+/* Waits until all gate and up of a tile is there: `all` warps have said so. */
+__device__ inline void wide_await(const uint32_t *done, uint32_t all) {
+  uint32_t now;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(done) : "memory");
+  } while (now < all);
+}
+
+/* A loader warp: every WIDE_LOADERS-th stage's rows. A lane has 8 columns of every fourth row. */
 template <class Math>
-__device__ inline void wide_load(WideRing ring, const typename Math::X *x, const uint32_t *gather,
-                                 const WideUnits &units, const WidePlan &plan, uint32_t k_total) {
+__device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape &shape, const WideArrays<Math> &arrays) {
   const uint32_t lane = threadIdx.x % WARP, loader = threadIdx.x / WARP - WIDE_CONSUMERS;
   const uint32_t row = lane / 8, piece = lane % 8;
   ring.skip(loader);
   uint32_t next = loader;  /* the stage of the unit that is this warp's */
-  units.each(plan, [&](const WideUnit &unit, bool) {
+  queue.take_all([&](const WideUnit &unit) {
+    const bool gate_up = unit.kind == WIDE_GATE_UP;
+    const typename Math::X *x = gate_up ? arrays.x : arrays.y;
+    const uint32_t k_total = gate_up ? arrays.hidden : arrays.inner;
+    if (!gate_up) {
+      if (lane == 0) wide_await(&arrays.tiles[unit.at].done, shape.gate_up_slices * WIDE_CONSUMERS);
+      __syncwarp();
+    }
     with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
       constexpr int N = room.value, ROWS = N / 4;
       uint32_t from[ROWS];
 #pragma unroll
       for (int i = 0; i < ROWS; i++) {
         const uint32_t r = row + 4 * i, place = unit.tile.first + r;
-        from[i] = r < unit.tile.rows ? (gather ? __ldcg(gather + place) : place) : 0;
+        from[i] = r < unit.tile.rows ? (gate_up ? __ldcg(arrays.gather + place) : place) * k_total : 0;
       }
 #pragma unroll 1
       for (; next < unit.chunks; next += WIDE_LOADERS, ring.skip(WIDE_LOADERS)) {
@@ -172,8 +224,7 @@ __device__ inline void wide_load(WideRing ring, const typename Math::X *x, const
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
           pieces[i] = {};
-          if (row + 4 * i < unit.tile.rows && column < k_total)
-            pieces[i] = Math::load(x + (size_t)from[i] * k_total + column);
+          if (row + 4 * i < unit.tile.rows && column < k_total) pieces[i] = Math::load(x + (from[i] + column));
         }
         ring.wait_empty();
         /* Rows that the tile does not have are columns of sums that nobody reads. */
@@ -189,11 +240,20 @@ __device__ inline void wide_load(WideRing ring, const typename Math::X *x, const
   });
 }
 
-/* A consumer warpgroup's sums with N rows over all of K: element [n][r] as wgmma.cuh has D. */
+/* A consumer warpgroup's sums with N rows over all of K: element [n][r] as wgmma.cuh has D. One without `work` only gives
+ * the stages back. */
 template <class Math, int N>
-__device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t half, uint32_t chunks) {
+__device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t half, uint32_t chunks, bool work) {
   using W = typename Math::W;
   const bool first_lane = threadIdx.x % WARP == 0;
+  if (!work) {
+#pragma unroll 1
+    for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
+      ring.wait_full();
+      if (first_lane) barrier_arrive(ring.empty + ring.at);
+    }
+    return;
+  }
   auto multiply = [&](auto &acc, bool accumulate) {
     constexpr int COLUMNS = N * Math::PARTS;
     const uint32_t w = shared_address(ring.weights()) + half * (WIDE_WEIGHT_BYTES / 2);
@@ -232,98 +292,98 @@ __device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t 
 /* A division that rounds correctly is a call, beside which ptxas lets no wgmma run on; this one is within 2 ulp. */
 __device__ inline float wide_silu(float v) { return __fdividef(v, 1.0f + expf(-v)); }
 
-/* A consumer warp. y[.., n_total]: PAIRED: silu(gate) * up in X's type, up's rows being the first of each pair if
- * `up_first`; else the sums, f32. */
-template <class Math, bool PAIRED>
-__device__ inline void wide_consume(WideRing ring, void *y, const WideUnits &units, const WidePlan &plan,
-                                    uint32_t n_total, bool up_first) {
+/* A consumer warp: y = silu(gate) * up in X's type, or partial = down, f32. Of each pair of weight rows of gate and up, the
+ * first is up's where `up_first`. */
+template <class Math>
+__device__ inline void wide_consume(WideRing ring, WideQueue queue, const WideArrays<Math> &arrays) {
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t half = warp / 4;
-  units.each(plan, [&](const WideUnit &unit, bool) {
+  const uint32_t half = warp / 4, first_row = lane % 4 * 2;
+  queue.take_all([&](const WideUnit &unit) {
     with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
       constexpr int N = room.value;
       float sums[N / 2];
-      wide_sums<Math, N>(sums, ring, half, unit.chunks);
-      const uint32_t first_row = lane % 4 * 2;
-      if constexpr (PAIRED) {
-        const uint32_t n = unit.slice * (WIDE_OUTPUTS / 2) + warp * 8 + lane / 4;
-        typename Math::X *to = static_cast<typename Math::X *>(y) + (size_t)unit.tile.first * n_total + n;
+      wide_sums<Math, N>(sums, ring, half, unit.chunks, warp < unit.groups);
+      if (warp >= unit.groups) return;
+      if (unit.kind == WIDE_GATE_UP) {
+        const uint32_t n = (unit.group + warp) * (WIDE_GROUP_ROWS / 2) + lane / 4;
+        typename Math::X *to = arrays.y + (size_t)unit.tile.first * arrays.inner + n;
 #pragma unroll
         for (int i = 0; i < N / 4; i++) {
           const uint32_t r = first_row + i / 2 * 8 + i % 2;
           const float first = sums[i / 2 * 4 + i % 2], second = sums[i / 2 * 4 + i % 2 + 2];
-          const float v = up_first ? wide_silu(second) * first : wide_silu(first) * second;
-          if (r < unit.tile.rows && n < n_total) to[(size_t)r * n_total] = typename Math::X(v);
+          const float v = arrays.up_first ? wide_silu(second) * first : wide_silu(first) * second;
+          if (r < unit.tile.rows && n < arrays.inner) to[r * arrays.inner] = typename Math::X(v);
         }
       } else {
-        const uint32_t n = unit.slice * WIDE_OUTPUTS + warp * 16 + lane / 4;
-        float *to = static_cast<float *>(y) + (size_t)unit.tile.first * n_total + n;
+        const uint32_t n = (unit.group + warp) * WIDE_GROUP_ROWS + lane / 4;
+        float *to = arrays.partial + (size_t)unit.tile.first * arrays.hidden + n;
 #pragma unroll
         for (int i = 0; i < N / 4; i++) {
           const uint32_t r = first_row + i / 2 * 8 + i % 2;
           if (r >= unit.tile.rows) continue;
-          if (n < n_total) to[(size_t)r * n_total] = sums[i / 2 * 4 + i % 2];
-          if (n + 8 < n_total) to[(size_t)r * n_total + 8] = sums[i / 2 * 4 + i % 2 + 2];
+          if (n < arrays.hidden) to[r * arrays.hidden] = sums[i / 2 * 4 + i % 2];
+          if (n + 8 < arrays.hidden) to[r * arrays.hidden + 8] = sums[i / 2 * 4 + i % 2 + 2];
         }
       }
     });
+    if (unit.kind == WIDE_GATE_UP && unit.at < WIDE_MOST_TILES) {
+      __syncwarp();
+      if (lane == 0)
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&arrays.tiles[unit.at].done) : "memory");
+    }
   });
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* tiles[*tile_count] and gather are the token sort's. x[.., k_total], by gather[place], or by place where gather is null.
- * The weights are one expert after the other, as boxes of WIDE_K columns by WIDE_OUTPUTS rows.
- *
- * PAIRED guesses among `experts` experts (wide_plan.cuh) before its wait, and lets the next kernel start after it: by then
- * the token sort's work is there, so that the next one, which is not PAIRED, asks for its first weights before its own. */
-template <class Math, bool PAIRED>
-__device__ inline void wide(const TensorMap &weights, void *y, const typename Math::X *x, const ExpertTile *tiles,
-                            const uint32_t *tile_count, const uint32_t *gather, uint32_t experts, uint32_t most_tiles,
-                            uint32_t n_total, uint32_t k_total, uint32_t tile_rows, uint32_t stages, bool up_first) {
+/* One thread block of `wide`'s; see wide.cu for the arguments. */
+template <class Math>
+__device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, const WideArrays<Math> &arrays,
+                            const uint32_t *tile_count, uint32_t experts, uint32_t most_tiles, uint32_t tile_rows,
+                            uint32_t stages) {
 #if TAILGRAPH_HAS_WGMMA
   extern __shared__ char wide_shared[];
-  __shared__ uint64_t barriers[2 * WIDE_MOST_STAGES];
+  __shared__ uint64_t barriers[2 * WIDE_MOST_STAGES + 2 * WIDE_QUEUE];
+  __shared__ WideUnit units[WIDE_QUEUE];
   __shared__ WidePlan plan;
   const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   WideRing ring;
   ring.stages = wide_shared + (-shared_address(wide_shared) & (SWIZZLED_ALIGN_BYTES - 1));
-  ring.full = barriers, ring.empty = barriers + WIDE_MOST_STAGES;
+  ring.full = barriers, ring.empty = ring.full + WIDE_MOST_STAGES;
   ring.stage_bytes = wide_stage_bytes<Math>(tile_rows), ring.count = stages;
   ring.at = ring.parity = 0;
-  WideUnits units;
-  units.slices = ((PAIRED ? 2 : 1) * n_total + WIDE_OUTPUTS - 1) / WIDE_OUTPUTS;
-  units.chunks = (k_total + WIDE_K - 1) / WIDE_K;
-  units.experts = PAIRED ? experts : 0;
-  units.ahead = min(units.chunks, stages);
+  WideQueue queue;
+  queue.units = units, queue.posted = ring.empty + WIDE_MOST_STAGES, queue.done = queue.posted + WIDE_QUEUE;
+  WideShape shape;
+  shape.gate_up_slices = (2 * arrays.inner + WIDE_OUTPUTS - 1) / WIDE_OUTPUTS;
+  shape.down_slices = (arrays.hidden + WIDE_OUTPUTS - 1) / WIDE_OUTPUTS;
+  shape.gate_up_chunks = (arrays.hidden + WIDE_K - 1) / WIDE_K;
+  shape.down_chunks = (arrays.inner + WIDE_K - 1) / WIDE_K;
+  shape.experts = experts;
+  shape.ahead = min(shape.gate_up_chunks, stages);
   if (threadIdx.x == 0) {
     /* full: the producer's arrival and a loader's; empty: one of each consumer warp */
     for (uint32_t s = 0; s < stages; s++) barrier_init(ring.full + s, 2), barrier_init(ring.empty + s, WIDE_CONSUMERS);
+    queue.init(WIDE_CONSUMERS + WIDE_LOADERS);
     barriers_ready();
   }
   __syncthreads();
-  if (!PAIRED) let_next_kernel_start();
+  let_next_kernel_start();
   if (warp == WIDE_CONSUMERS + WIDE_LOADERS) {
-    if (lane == 0 && units.guesses(blockIdx.x))
-      for (uint32_t c = 0; c < units.ahead; c++)
-        wide_ask(ring, weights, blockIdx.x % experts, blockIdx.x / experts, c, cache_policy(true));
+    if (lane == 0 && shape.guesses())
+      for (uint32_t c = 0; c < shape.ahead; c++)
+        wide_ask(ring, gate_up, blockIdx.x % experts, blockIdx.x / experts * WIDE_GROUPS, WIDE_GROUPS, c, cache_policy(true));
     __syncwarp();
-    if (PAIRED) {
-      wait_for_earlier_kernels();
-      let_next_kernel_start();
-    }
-    units.make(plan, tiles, tile_count, most_tiles);
-    asm volatile("bar.arrive 1, %0;" ::"n"(WIDE_THREADS) : "memory");
-    if (lane == 0) wide_produce(ring, weights, units, plan);
+    wait_for_earlier_kernels();
+    plan.make(shape, arrays.tiles, tile_count, most_tiles);
+    if (lane == 0) wide_produce(ring, queue, gate_up, down, shape, plan, arrays.drawn);
     return;
   }
   wait_for_earlier_kernels();
-  if (PAIRED) let_next_kernel_start();
-  asm volatile("bar.sync 1, %0;" ::"n"(WIDE_THREADS) : "memory");
   if (warp < WIDE_CONSUMERS) {
-    wide_consume<Math, PAIRED>(ring, y, units, plan, n_total, up_first);
+    wide_consume<Math>(ring, queue, arrays);
   } else {
-    wide_load<Math>(ring, x, gather, units, plan, k_total);
+    wide_load<Math>(ring, queue, shape, arrays);
   }
 #endif
 }

@@ -1,129 +1,177 @@
 /* wide_plan.cuh: which units of a step each block of wide.cuh has.
  *
- * A unit is an expert tile of the token sort by a slice of its expert's weight rows. Blocks take units in rounds, a unit
- * each, in order of tile and slice. The first round may be a guess: before a block can know which experts have rows, it
- * asks for weights of one that may well have some, block b's being slice b / experts of expert b % experts. Where that one
- * has none, the block goes through what it asked for as a unit of a tile without rows, and is among the first to be given
- * another.
+ * A unit is an expert tile of the token sort by a slice of its expert's weight rows: first those of gate and up, then
+ * those of down. Blocks draw them in that order from a counter, so that whoever is ahead has more of them; what a unit's
+ * sums are does not depend on who has it. A unit of down waits until its tile's gate and up are done, by a count of
+ * those that are. Nobody waits for one that nobody has drawn: so it does not matter how many blocks run at once.
+ *
+ * A block's first unit may be a guess: before it can know which experts have rows, it asks for weights of one that may
+ * well have some, block b's being slice b / experts of expert b % experts. Where that one has none, it goes through what
+ * it asked for as a unit of a tile without rows.
+ *
+ * The producer draws, and posts its block's units in a queue from which all other warps take each of them.
  */
 #ifndef TAILGRAPH_WIDE_PLAN_CUH
 #define TAILGRAPH_WIDE_PLAN_CUH
 
+#include "barrier.cuh"
 #include "experts.cuh"
 
 constexpr uint32_t WIDE_MOST_TILES = 256;  /* expert tiles of a step */
+constexpr uint32_t WIDE_GROUP_ROWS = 16;   /* weight rows of a consumer warp */
+constexpr uint32_t WIDE_GROUPS = 8;        /* of a unit, or half of them */
+constexpr uint32_t WIDE_QUEUE = 4;         /* units posted and not yet done with */
+
+enum WideKind : uint32_t { WIDE_GATE_UP, WIDE_DOWN, WIDE_END };
 
 struct WideUnit {
+  WideKind kind;
+  uint32_t at;  /* of the tile in the list; WIDE_MOST_TILES for a wrong guess */
   ExpertTile tile;
-  uint32_t slice;
-  uint32_t chunks;  /* of K */
-  uint32_t asked;   /* of those, for which the weights were asked for before the plan was made */
+  uint32_t group, groups;  /* of WIDE_GROUP_ROWS weight rows: the first, and how many */
+  uint32_t chunks;         /* of K */
 };
 
-/* In shared memory. */
-struct WidePlan {
-  uint32_t tile_total;
-  uint32_t guessed;              /* the tile of this block's guess; tile_total where it was wrong or there is none */
-  uint32_t unserved, turn;       /* blocks that have no unit from the first round, and how many of them come before this one */
-  ExpertTile tiles[WIDE_MOST_TILES];
-  uint32_t before[WIDE_MOST_TILES + 1];  /* units that are no guesses, of the tiles before each and of all */
-  uint32_t has_rows[MAX_EXPERTS / WARP];  /* a bit an expert */
-};
-
-/* A kernel's shape. */
-struct WideUnits {
-  uint32_t slices;   /* of a tile */
-  uint32_t chunks;   /* of a unit */
+/* Slices of a tile and chunks of K, for gate and up and for down; and how a block guesses. */
+struct WideShape {
+  uint32_t gate_up_slices, down_slices, gate_up_chunks, down_chunks;
   uint32_t experts;  /* 0 where nobody guesses */
   uint32_t ahead;    /* chunks that a guess asks for */
 
-  __device__ inline bool guesses(uint32_t block) const { return experts > 0 && block / experts < slices; }
+  __device__ inline bool guesses() const { return experts > 0 && blockIdx.x / experts < gate_up_slices; }
 
-  /* Of a tile's slices, those that are guesses, the first ones. */
-  __device__ inline uint32_t guessed_slices(const WidePlan &plan, uint32_t at) const {
-    const uint32_t expert = plan.tiles[at].expert;
-    if (experts == 0 || expert >= gridDim.x || (at > 0 && plan.tiles[at - 1].expert == expert)) return 0;
-    return min(slices, (gridDim.x - 1 - expert) / experts + 1);
+  /* Of the gate and up of an expert's first tile, the slices that are guesses. */
+  __device__ inline uint32_t guessed_slices(uint32_t expert) const {
+    if (experts == 0 || expert >= gridDim.x) return 0;
+    return min(gate_up_slices, (gridDim.x - 1 - expert) / experts + 1);
   }
+};
 
-  /* One warp, once the token sort's tiles are there; others read the plan after a barrier. */
-  __device__ inline void make(WidePlan &plan, const ExpertTile *tiles, const uint32_t *tile_count,
-                              uint32_t most_tiles) const {
+/* The producer's, in shared memory. */
+struct WidePlan {
+  uint32_t tile_total;
+  uint32_t guessed;  /* the tile of this block's guess; tile_total where it was wrong or there is none */
+  ExpertTile tiles[WIDE_MOST_TILES];
+  uint32_t before[WIDE_MOST_TILES + 1];  /* units of gate and up that are no guesses, of the tiles before each and of all */
+
+  /* One warp, once the token sort's tiles are there. */
+  __device__ inline void make(const WideShape &shape, const ExpertTile *list, const uint32_t *tile_count,
+                              uint32_t most_tiles) {
     const uint32_t lane = threadIdx.x % WARP;
     /* all that there may be, at once: what comes after the last is not looked at */
 #pragma unroll 2
     for (uint32_t i = lane; i < most_tiles; i += WARP)
-      *reinterpret_cast<uint4 *>(plan.tiles + i) = __ldcg(reinterpret_cast<const uint4 *>(tiles + i));
-    const uint32_t tile_total = min(__ldcg(tile_count), most_tiles);
-    if (lane < MAX_EXPERTS / WARP) plan.has_rows[lane] = 0;
-    if (lane == 0) plan.tile_total = plan.guessed = tile_total;
+      *reinterpret_cast<uint4 *>(tiles + i) = __ldcg(reinterpret_cast<const uint4 *>(list + i));
+    const uint32_t total = min(__ldcg(tile_count), most_tiles);
+    if (lane == 0) tile_total = guessed = total;
     __syncwarp();
     uint32_t units = 0;
-    for (uint32_t base = 0; base < tile_total; base += WARP) {
+    for (uint32_t base = 0; base < total; base += WARP) {
       const uint32_t at = base + lane;
-      const uint32_t guessed = at < tile_total ? guessed_slices(plan, at) : 0;
-      uint32_t sum = at < tile_total ? slices - guessed : 0;
-      const uint32_t own = sum;
+      uint32_t own = 0;
+      if (at < total) {
+        const uint32_t expert = tiles[at].expert;
+        const bool first = at == 0 || tiles[at - 1].expert != expert;
+        const uint32_t guesses = first ? shape.guessed_slices(expert) : 0;
+        own = shape.gate_up_slices - guesses;
+        if (guesses > 0 && blockIdx.x % shape.experts == expert && blockIdx.x / shape.experts < guesses) guessed = at;
+      }
+      uint32_t sum = own;
 #pragma unroll
       for (int offset = 1; offset < WARP; offset *= 2) {
         const uint32_t below = __shfl_up_sync(0xffffffffu, sum, offset);
         if (lane >= offset) sum += below;
       }
-      if (at < tile_total) {
-        const uint32_t expert = plan.tiles[at].expert;
-        plan.before[at] = units + sum - own;
-        atomicOr(&plan.has_rows[expert / WARP], 1u << expert % WARP);
-        if (guessed > 0 && blockIdx.x % experts == expert && blockIdx.x / experts < guessed) plan.guessed = at;
-      }
+      if (at < total) before[at] = units + sum - own;
       units += __shfl_sync(0xffffffffu, sum, WARP - 1);
     }
+    if (lane == 0) before[total] = units;
     __syncwarp();
-    uint32_t unserved = 0, turn = 0;
-    for (uint32_t base = 0; base < gridDim.x; base += WARP) {
-      const uint32_t block = base + lane;
-      bool without = block < gridDim.x;
-      if (without && guesses(block)) {
-        const uint32_t expert = block % experts;
-        without = !(plan.has_rows[expert / WARP] >> expert % WARP & 1);
+  }
+
+  /* The unit of a block's guess. */
+  __device__ inline WideUnit guess(const WideShape &shape) const {
+    const bool right = guessed < tile_total;
+    WideUnit unit;
+    unit.kind = WIDE_GATE_UP;
+    unit.at = right ? guessed : WIDE_MOST_TILES;
+    unit.tile = right ? tiles[guessed] : ExpertTile{blockIdx.x % shape.experts, 0, 0, 0};
+    unit.group = blockIdx.x / shape.experts * WIDE_GROUPS, unit.groups = WIDE_GROUPS;
+    unit.chunks = right ? shape.gate_up_chunks : shape.ahead;
+    return unit;
+  }
+
+  /* The drawn-th of all units that are no guesses; `at` is where the search begins, and ends. The last ones are halves:
+   * the smaller they are, the less apart blocks end. */
+  __device__ inline WideUnit unit(const WideShape &shape, uint32_t drawn, uint32_t &at) const {
+    WideUnit unit;
+    const uint32_t gate_up = before[tile_total], down = tile_total * shape.down_slices, whole = down - min(down, gridDim.x);
+    uint32_t slice = 0, half = 0;
+    unit.groups = WIDE_GROUPS;
+    if (drawn < gate_up) {
+      while (before[at + 1] <= drawn) at++;
+      unit.kind = WIDE_GATE_UP, unit.at = at;
+      slice = shape.gate_up_slices - (before[at + 1] - drawn);
+    } else if (drawn - gate_up < whole + 2 * (down - whole)) {
+      uint32_t index = drawn - gate_up;
+      if (index >= whole) {
+        half = (index - whole) % 2, index = whole + (index - whole) / 2;
+        unit.groups = WIDE_GROUPS / 2;
       }
-      unserved += __popc(__ballot_sync(0xffffffffu, without));
-      turn += __popc(__ballot_sync(0xffffffffu, without && block < blockIdx.x));
+      unit.kind = WIDE_DOWN, unit.at = index / shape.down_slices;
+      slice = index % shape.down_slices;
+    } else {
+      unit.kind = WIDE_END, unit.at = 0, unit.group = 0, unit.chunks = 0, unit.tile = ExpertTile{0, 0, 0, 0};
+      return unit;
     }
-    if (lane == 0) plan.before[tile_total] = units, plan.unserved = unserved, plan.turn = turn;
-    __syncwarp();
+    unit.group = slice * WIDE_GROUPS + half * (WIDE_GROUPS / 2);
+    unit.tile = tiles[unit.at];
+    unit.chunks = unit.kind == WIDE_GATE_UP ? shape.gate_up_chunks : shape.down_chunks;
+    return unit;
   }
 
   /* Does no other tile read this one's weights? */
-  static __device__ inline bool is_only_tile(const WidePlan &plan, uint32_t at) {
-    const uint32_t expert = plan.tiles[at].expert;
-    return (at == 0 || plan.tiles[at - 1].expert != expert) &&
-           (at + 1 >= plan.tile_total || plan.tiles[at + 1].expert != expert);
+  __device__ inline bool is_only_tile(const WideUnit &unit) const {
+    if (unit.at >= tile_total) return true;
+    return (unit.at == 0 || tiles[unit.at - 1].expert != unit.tile.expert) &&
+           (unit.at + 1 >= tile_total || tiles[unit.at + 1].expert != unit.tile.expert);
+  }
+};
+
+/* Units from the producer to all other warps, `takers` of them. */
+struct WideQueue {
+  WideUnit *units;           /* [WIDE_QUEUE] in shared memory */
+  uint64_t *posted, *done;   /* [WIDE_QUEUE] each */
+  uint32_t at = 0, parity = 0;
+
+  __device__ inline void init(uint32_t takers) {
+    for (uint32_t i = 0; i < WIDE_QUEUE; i++) barrier_init(posted + i, 1), barrier_init(done + i, takers);
   }
 
-  /* with(unit, whether its weights are read only once) for each of this block's units, in the same order for all roles. */
+  __device__ inline void next() {
+    if (++at == WIDE_QUEUE) at = 0, parity ^= 1;
+  }
+
+  /* The producer's one lane. */
+  __device__ inline void post(const WideUnit &unit) {
+    barrier_wait(done + at, parity ^ 1);
+    units[at] = unit;
+    barrier_arrive(posted + at);
+    next();
+  }
+
+  /* A warp: with(unit) for each until the last. */
   template <class Do>
-  __device__ inline void each(const WidePlan &plan, Do with) const {
-    const bool right = plan.guessed < plan.tile_total;
-    if (guesses(blockIdx.x)) {
-      WideUnit unit;
-      unit.tile = right ? plan.tiles[plan.guessed] : ExpertTile{0, 0, 0, 0};
-      unit.slice = blockIdx.x / experts;
-      unit.chunks = right ? chunks : ahead;
-      unit.asked = ahead;
-      with(unit, right && is_only_tile(plan, plan.guessed));
-    }
-    uint32_t at = 0;
-    uint32_t index = right ? plan.unserved + blockIdx.x : plan.turn;
-    bool first = !right;
+  __device__ inline void take_all(Do with) {
 #pragma unroll 1
-    for (; index < plan.before[plan.tile_total]; index = first ? plan.unserved + blockIdx.x : index + gridDim.x, first = false) {
-      while (plan.before[at + 1] <= index) at++;
-      WideUnit unit;
-      unit.tile = plan.tiles[at];
-      unit.slice = slices - (plan.before[at + 1] - index);
-      unit.chunks = chunks;
-      unit.asked = 0;
-      with(unit, is_only_tile(plan, at));
+    while (true) {
+      barrier_wait(posted + at, parity);
+      const WideUnit unit = units[at];
+      if (unit.kind == WIDE_END) return;
+      with(unit);
+      __syncwarp();
+      if (threadIdx.x % WARP == 0) barrier_arrive(done + at);
+      next();
     }
   }
 };

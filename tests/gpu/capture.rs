@@ -110,7 +110,7 @@ impl Layer {
                 rows: arrays.scratch(pairs * 4),
                 place: arrays.scratch(pairs * 4),
                 tiles: arrays.scratch(expert_tiles * EXPERT_TILE_BYTES),
-                tile_count: arrays.scratch(4),
+                tile_count: arrays.scratch(8),
             },
             h: arrays.scratch(BUCKET * hidden * 4),
             x: arrays.scratch(BUCKET * hidden * 2),
@@ -172,7 +172,13 @@ impl Layer {
                 .router(&self.routing, self.x, self.h, &router)
                 .unwrap();
             queue
-                .expert_gate_up(&self.routing, &self.expert_weights, self.y, self.x)
+                .expert_gate_up(
+                    &self.routing,
+                    &self.expert_weights,
+                    self.y,
+                    self.x,
+                    self.partial,
+                )
                 .unwrap();
             queue
                 .expert_down(

@@ -97,7 +97,7 @@ impl MixtureCase {
         unsafe {
             enqueue.sort_tokens(&routing).unwrap();
             enqueue
-                .expert_gate_up(&routing, &expert_weights, y.at(0), x.at(0))
+                .expert_gate_up(&routing, &expert_weights, y.at(0), x.at(0), partial.at(0))
                 .unwrap();
             enqueue
                 .expert_down(

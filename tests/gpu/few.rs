@@ -324,7 +324,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             .router(&other, normed.at(0), after_out.at(0), &router)
             .unwrap();
         queue
-            .expert_gate_up(&other, &experts, sorted.at(0), normed.at(0))
+            .expert_gate_up(&other, &experts, sorted.at(0), normed.at(0), partial.at(0))
             .unwrap();
         queue
             .expert_down(

@@ -34,7 +34,7 @@ impl RoutingOnGpu {
             rows: gpu.poisoned(pairs * 4),
             place: gpu.poisoned(pairs * 4),
             tiles: gpu.poisoned(most as usize * EXPERT_TILE_BYTES),
-            tile_count: gpu.poisoned(4),
+            tile_count: gpu.poisoned(8),
         }
     }
 

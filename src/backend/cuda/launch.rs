@@ -5,8 +5,8 @@
 //! or, on a stream that is being captured, becomes a node of the graph.
 
 use super::module::{Module, failed};
+use super::tensor_map::TensorMap;
 use crate::error::Result;
-use crate::model::DType;
 use crate::telemetry::launches::launched;
 use cudarc::driver::{CudaStream, sys};
 use std::ffi::c_void;
@@ -27,57 +27,7 @@ pub enum Argument {
     U32(u32),
     U64(u64),
     F32(f32),
-    Tensor(TensorMap),
-}
-
-/// A tensor in device memory as the copy engine reads it: a box at a time, into shared memory.
-#[derive(Debug, Clone, Copy)]
-pub struct TensorMap(sys::CUtensorMap);
-
-impl TensorMap {
-    /// A tensor of 16-bit elements at `first`; `sizes` in elements, innermost first, `strides` in bytes, that of the
-    /// innermost dimension being an element. A box has `boxed` elements; its rows of 128 bytes are swizzled
-    /// (kernels/wgmma.cuh), and what lies outside the tensor is zeros.
-    ///
-    /// # Errors
-    /// The driver refuses: an address, a stride or a row of a box that is no multiple of 16 bytes.
-    pub fn of(
-        dtype: DType,
-        first: Address,
-        sizes: [u64; 5],
-        strides: [u64; 4],
-        boxed: [u32; 5],
-    ) -> Result<Self> {
-        let element = match dtype {
-            DType::F16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-            _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        };
-        let mut map = sys::CUtensorMap { opaque: [0; 16] };
-        // SAFETY: the arrays have as many entries as the tensor has dimensions; the address is only noted.
-        unsafe {
-            sys::cuTensorMapEncodeTiled(
-                &mut map,
-                element,
-                sizes.len() as u32,
-                first as *mut c_void,
-                sizes.as_ptr(),
-                strides.as_ptr(),
-                boxed.as_ptr(),
-                [1; 5].as_ptr(),
-                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
-                // Larger boxes of L2 are read from memory at 4.2 TB/s, these at 4.5.
-                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-            )
-        }
-        .result()
-        .map_err(|error| {
-            let what = format!("describing a tensor of {sizes:?} by {strides:?} bytes");
-            failed(&what, error)
-        })?;
-        Ok(Self(map))
-    }
+    TensorMap(TensorMap),
 }
 
 impl Argument {
@@ -86,7 +36,7 @@ impl Argument {
             Self::Address(value) | Self::U64(value) => std::ptr::from_ref(value).cast_mut().cast(),
             Self::U32(value) => std::ptr::from_ref(value).cast_mut().cast(),
             Self::F32(value) => std::ptr::from_ref(value).cast_mut().cast(),
-            Self::Tensor(value) => std::ptr::from_ref(&value.0).cast_mut().cast(),
+            Self::TensorMap(map) => std::ptr::from_ref(&map.0).cast_mut().cast(),
         }
     }
 }

@@ -25,4 +25,5 @@ pub mod scheduler;
 pub mod stamps;
 pub mod survey;
 pub mod telling;
+pub mod tensor_map;
 pub mod weights;

@@ -195,7 +195,8 @@ impl Shared {
                     queue.router(&self.routing(), x, h, &weights)
                 }
                 (OpKind::ExpertGateUp, .., FeedForwardAddresses::Moe { experts, .. }) => {
-                    queue.expert_gate_up(&self.routing(), experts, wide, x)
+                    let partial = self.at(p.partial);
+                    queue.expert_gate_up(&self.routing(), experts, wide, x, partial)
                 }
                 (OpKind::ExpertDown, .., FeedForwardAddresses::Moe { experts, .. }) => {
                     let partial = self.at(p.partial);

@@ -38,7 +38,7 @@ pub struct Routing {
     pub place: Address,
     /// [`most_expert_tiles`] entries of [`EXPERT_TILE_BYTES`].
     pub tiles: Address,
-    /// `uint32_t`
+    /// `uint32_t [2]`: how many, and what the kernels for wide steps have drawn of them.
     pub tile_count: Address,
 }
 
@@ -238,20 +238,22 @@ impl Enqueue<'_> {
         unsafe { self.launch(kernel, (1, 1, 1), SORT_THREADS, 0, &arguments) }
     }
 
-    /// y `[R K, M]` in the operand type, by place = silu(w1_e x) * w3_e x, from x `[R, H]`.
+    /// y `[R K, M]` in the operand type, by place = silu(w1_e x) * w3_e x, from x `[R, H]`. The kernels for wide steps go
+    /// on to partial f32 `[R K, H]`, by place = w2_e y, which [`Enqueue::expert_down`] then need only sum.
     ///
     /// # Safety
-    /// [`Enqueue`]'s; `routing` is this step's.
+    /// [`Enqueue`]'s; `routing` is this step's, and sorted for this call.
     pub unsafe fn expert_gate_up(
         &self,
         routing: &Routing,
         weights: &ExpertWeights,
         y: Address,
         x: Address,
+        partial: Address,
     ) -> Result<()> {
         if let Some(wide) = self.wide() {
             // SAFETY: the caller's promise.
-            return unsafe { self.wide_gate_up(wide, routing, weights, y, x) };
+            return unsafe { self.wide_experts(wide, routing, weights, [partial, y, x]) };
         }
         let product = Product {
             y,
@@ -268,11 +270,11 @@ impl Enqueue<'_> {
         unsafe { self.grouped_product(&product, &grouped, self.expert_tile_rows()) }
     }
 
-    /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending. `y` is
-    /// [`Enqueue::expert_gate_up`]'s, `partial` scratch: f32 `[R K, H]`. Where `next` is given, also what it says.
+    /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending. `y` and
+    /// `partial`, f32 `[R K, H]`, are [`Enqueue::expert_gate_up`]'s. Where `next` is given, also what it says.
     ///
     /// # Safety
-    /// [`Enqueue`]'s; `routing` is this step's, and [`Enqueue::expert_gate_up`] was launched last.
+    /// [`Enqueue`]'s; `routing` is this step's.
     pub unsafe fn expert_down(
         &self,
         routing: &Routing,
@@ -284,9 +286,8 @@ impl Enqueue<'_> {
     ) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe {
-            match self.wide() {
-                Some(wide) => self.wide_down(wide, routing, weights, partial, y)?,
-                None => self.grouped_down(routing, weights, partial, y)?,
+            if self.wide().is_none() {
+                self.grouped_down(routing, weights, partial, y)?;
             }
         }
         let arguments = [

@@ -1,0 +1,75 @@
+//! Matrices as the copy engine of a GPU from 9.0 on is told of them, for kernels that bring whole boxes of them to shared
+//! memory (kernels/warpgroup.cuh).
+
+use super::launch::Address;
+use super::module::failed;
+use crate::error::Result;
+use crate::model::DType;
+use cudarc::driver::sys;
+
+/// Columns of a box.
+const BOX_COLUMNS: u32 = 64;
+
+/// A kernel's argument: `TensorMap` of kernels/warpgroup.cuh.
+#[derive(Debug, Clone, Copy)]
+pub struct TensorMap(pub(super) sys::CUtensorMap);
+
+/// A matrix `[rows, columns]`, row after row.
+#[derive(Debug, Clone, Copy)]
+pub struct Matrix {
+    /// On 16 bytes.
+    pub at: Address,
+    pub dtype: DType,
+    pub rows: u32,
+    /// A multiple of 16 bytes.
+    pub columns: u32,
+}
+
+impl TensorMap {
+    /// Boxes of 64 columns by `box_rows` rows, at most 256; what of one lies past the matrix is zeros. Rows of 16-bit
+    /// elements, 128 bytes of a box each, are swizzled as the matrix instructions want them.
+    ///
+    /// # Errors
+    /// The driver refuses the shape.
+    pub fn new(matrix: &Matrix, box_rows: u32) -> Result<Self> {
+        use sys::CUtensorMapDataType_enum as Type;
+        use sys::CUtensorMapSwizzle_enum as Swizzle;
+        let (dtype, swizzle) = match matrix.dtype {
+            DType::BF16 => (
+                Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            ),
+            DType::F16 => (
+                Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            ),
+            DType::F32 => (
+                Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+                Swizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
+            ),
+        };
+        let mut map = sys::CUtensorMap { opaque: [0; 16] };
+        let size = [u64::from(matrix.columns), u64::from(matrix.rows)];
+        let row_bytes = [u64::from(matrix.columns) * matrix.dtype.bytes() as u64];
+        // SAFETY: the map and the arrays, of two dimensions, live through the call; nothing is read through the address.
+        unsafe {
+            sys::cuTensorMapEncodeTiled(
+                &mut map,
+                dtype,
+                2,
+                matrix.at as *mut _,
+                size.as_ptr(),
+                row_bytes.as_ptr(),
+                [BOX_COLUMNS, box_rows].as_ptr(),
+                [1, 1].as_ptr(),
+                sys::CUtensorMapInterleave_enum::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                swizzle,
+                sys::CUtensorMapL2promotion_enum::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                sys::CUtensorMapFloatOOBfill_enum::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        }
+        .result()
+        .map_err(|error| failed(&format!("making a tensor map of {matrix:?}"), error))?;
+        Ok(Self(map))
+    }
+}
