@@ -28,8 +28,8 @@
 #include "wide_plan.cuh"
 #include <type_traits>
 
-constexpr uint32_t WIDE_OUTPUTS = WIDE_GROUPS * WIDE_GROUP_ROWS;  /* weight rows of a unit: 64 a warpgroup of consumers */
-constexpr uint32_t WIDE_BOX_GROUPS = WIDE_GROUPS / 2;             /* of what the copy engine brings at once */
+constexpr uint32_t WIDE_OUTPUTS = 128;    /* weight rows of a unit: 64 for each warpgroup of consumers */
+constexpr uint32_t WIDE_GROUP_ROWS = 16;  /* of those, for each consumer warp */
 constexpr uint32_t WIDE_K = SWIZZLED_ROW_ELEMENTS;
 constexpr uint32_t WIDE_WEIGHT_BYTES = WIDE_OUTPUTS * SWIZZLED_ROW_BYTES;  /* of a stage */
 constexpr uint32_t WIDE_CONSUMERS = 8, WIDE_LOADERS = 3;                   /* warps, in this order; then the producer */
@@ -130,15 +130,13 @@ __device__ inline void with_room_for(uint32_t rows, Do with) {
 
 /* ---- roles ----------------------------------------------------------------------------------- */
 
-/* One lane: asks for chunk `chunk` of `groups` groups of an expert's weight rows. */
-__device__ inline void wide_ask(WideRing &ring, const TensorMap &weights, uint32_t expert, uint32_t group, uint32_t groups,
-                                uint32_t chunk, uint64_t policy) {
-  constexpr uint32_t BOX_BYTES = WIDE_BOX_GROUPS * WIDE_GROUP_ROWS * SWIZZLED_ROW_BYTES;
+/* One lane: asks for chunk `chunk` of a slice of an expert's weights. */
+__device__ inline void wide_ask(WideRing &ring, const TensorMap &weights, uint32_t expert, uint32_t slice, uint32_t chunk,
+                                uint64_t policy) {
   ring.wait_empty();
-  barrier_arrive_expecting(ring.full + ring.at, groups / WIDE_BOX_GROUPS * BOX_BYTES);
-  for (uint32_t box = 0; box < groups / WIDE_BOX_GROUPS; box++)
-    copy_box(ring.weights() + box * BOX_BYTES, &weights, ring.full + ring.at,
-             {chunk * WIDE_K, 0, 0, group + box * WIDE_BOX_GROUPS, expert}, policy);
+  barrier_arrive_expecting(ring.full + ring.at, WIDE_WEIGHT_BYTES);
+  copy_box(ring.weights(), &weights, ring.full + ring.at,
+           {chunk * WIDE_K, 0, 0, slice * (WIDE_OUTPUTS / WIDE_GROUP_ROWS), expert}, policy);
   ring.skip(1);
 }
 
@@ -167,7 +165,7 @@ __device__ inline void wide_produce(WideRing &ring, WideQueue queue, const Tenso
 #pragma unroll 1
     for (uint32_t c = from; c < unit.chunks; c++) {
       if (c == draw_at && draw_at > from) next = atomicAdd(drawn, 1);
-      wide_ask(ring, unit.kind == WIDE_GATE_UP ? gate_up : down, unit.tile.expert, unit.group, unit.groups, c, policy);
+      wide_ask(ring, unit.kind == WIDE_GATE_UP ? gate_up : down, unit.tile.expert, unit.slice, c, policy);
     }
   };
   if (shape.guesses()) {
@@ -240,20 +238,11 @@ __device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape
   });
 }
 
-/* A consumer warpgroup's sums with N rows over all of K: element [n][r] as wgmma.cuh has D. One without `work` only gives
- * the stages back. */
+/* A consumer warpgroup's sums with N rows over all of K: element [n][r] as wgmma.cuh has D. */
 template <class Math, int N>
-__device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t half, uint32_t chunks, bool work) {
+__device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t half, uint32_t chunks) {
   using W = typename Math::W;
   const bool first_lane = threadIdx.x % WARP == 0;
-  if (!work) {
-#pragma unroll 1
-    for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
-      ring.wait_full();
-      if (first_lane) barrier_arrive(ring.empty + ring.at);
-    }
-    return;
-  }
   auto multiply = [&](auto &acc, bool accumulate) {
     constexpr int COLUMNS = N * Math::PARTS;
     const uint32_t w = shared_address(ring.weights()) + half * (WIDE_WEIGHT_BYTES / 2);
@@ -302,10 +291,9 @@ __device__ inline void wide_consume(WideRing ring, WideQueue queue, const WideAr
     with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
       constexpr int N = room.value;
       float sums[N / 2];
-      wide_sums<Math, N>(sums, ring, half, unit.chunks, warp < unit.groups);
-      if (warp >= unit.groups) return;
+      wide_sums<Math, N>(sums, ring, half, unit.chunks);
       if (unit.kind == WIDE_GATE_UP) {
-        const uint32_t n = (unit.group + warp) * (WIDE_GROUP_ROWS / 2) + lane / 4;
+        const uint32_t n = unit.slice * (WIDE_OUTPUTS / 2) + warp * (WIDE_GROUP_ROWS / 2) + lane / 4;
         typename Math::X *to = arrays.y + (size_t)unit.tile.first * arrays.inner + n;
 #pragma unroll
         for (int i = 0; i < N / 4; i++) {
@@ -315,7 +303,7 @@ __device__ inline void wide_consume(WideRing ring, WideQueue queue, const WideAr
           if (r < unit.tile.rows && n < arrays.inner) to[r * arrays.inner] = typename Math::X(v);
         }
       } else {
-        const uint32_t n = (unit.group + warp) * WIDE_GROUP_ROWS + lane / 4;
+        const uint32_t n = unit.slice * WIDE_OUTPUTS + warp * WIDE_GROUP_ROWS + lane / 4;
         float *to = arrays.partial + (size_t)unit.tile.first * arrays.hidden + n;
 #pragma unroll
         for (int i = 0; i < N / 4; i++) {
@@ -372,7 +360,7 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
   if (warp == WIDE_CONSUMERS + WIDE_LOADERS) {
     if (lane == 0 && shape.guesses())
       for (uint32_t c = 0; c < shape.ahead; c++)
-        wide_ask(ring, gate_up, blockIdx.x % experts, blockIdx.x / experts * WIDE_GROUPS, WIDE_GROUPS, c, cache_policy(true));
+        wide_ask(ring, gate_up, blockIdx.x % experts, blockIdx.x / experts, c, cache_policy(true));
     __syncwarp();
     wait_for_earlier_kernels();
     plan.make(shape, arrays.tiles, tile_count, most_tiles);

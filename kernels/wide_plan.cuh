@@ -18,8 +18,6 @@
 #include "experts.cuh"
 
 constexpr uint32_t WIDE_MOST_TILES = 256;  /* expert tiles of a step */
-constexpr uint32_t WIDE_GROUP_ROWS = 16;   /* weight rows of a consumer warp */
-constexpr uint32_t WIDE_GROUPS = 8;        /* of a unit, or half of them */
 constexpr uint32_t WIDE_QUEUE = 4;         /* units posted and not yet done with */
 
 enum WideKind : uint32_t { WIDE_GATE_UP, WIDE_DOWN, WIDE_END };
@@ -28,8 +26,8 @@ struct WideUnit {
   WideKind kind;
   uint32_t at;  /* of the tile in the list; WIDE_MOST_TILES for a wrong guess */
   ExpertTile tile;
-  uint32_t group, groups;  /* of WIDE_GROUP_ROWS weight rows: the first, and how many */
-  uint32_t chunks;         /* of K */
+  uint32_t slice;   /* of the weight rows */
+  uint32_t chunks;  /* of K */
 };
 
 /* Slices of a tile and chunks of K, for gate and up and for down; and how a block guesses. */
@@ -96,37 +94,29 @@ struct WidePlan {
     unit.kind = WIDE_GATE_UP;
     unit.at = right ? guessed : WIDE_MOST_TILES;
     unit.tile = right ? tiles[guessed] : ExpertTile{blockIdx.x % shape.experts, 0, 0, 0};
-    unit.group = blockIdx.x / shape.experts * WIDE_GROUPS, unit.groups = WIDE_GROUPS;
+    unit.slice = blockIdx.x / shape.experts;
     unit.chunks = right ? shape.gate_up_chunks : shape.ahead;
     return unit;
   }
 
-  /* The drawn-th of all units that are no guesses; `at` is where the search begins, and ends. The last ones are halves:
-   * the smaller they are, the less apart blocks end. */
+  /* The drawn-th of all units that are no guesses; `at` is where the search begins, and ends. */
   __device__ inline WideUnit unit(const WideShape &shape, uint32_t drawn, uint32_t &at) const {
     WideUnit unit;
-    const uint32_t gate_up = before[tile_total], down = tile_total * shape.down_slices, whole = down - min(down, gridDim.x);
-    uint32_t slice = 0, half = 0;
-    unit.groups = WIDE_GROUPS;
+    const uint32_t gate_up = before[tile_total], down = drawn - gate_up;
     if (drawn < gate_up) {
       while (before[at + 1] <= drawn) at++;
       unit.kind = WIDE_GATE_UP, unit.at = at;
-      slice = shape.gate_up_slices - (before[at + 1] - drawn);
-    } else if (drawn - gate_up < whole + 2 * (down - whole)) {
-      uint32_t index = drawn - gate_up;
-      if (index >= whole) {
-        half = (index - whole) % 2, index = whole + (index - whole) / 2;
-        unit.groups = WIDE_GROUPS / 2;
-      }
-      unit.kind = WIDE_DOWN, unit.at = index / shape.down_slices;
-      slice = index % shape.down_slices;
+      unit.slice = shape.gate_up_slices - (before[at + 1] - drawn);
+      unit.chunks = shape.gate_up_chunks;
+    } else if (down < tile_total * shape.down_slices) {
+      unit.kind = WIDE_DOWN, unit.at = down / shape.down_slices;
+      unit.slice = down % shape.down_slices;
+      unit.chunks = shape.down_chunks;
     } else {
-      unit.kind = WIDE_END, unit.at = 0, unit.group = 0, unit.chunks = 0, unit.tile = ExpertTile{0, 0, 0, 0};
+      unit.kind = WIDE_END, unit.at = 0, unit.slice = 0, unit.chunks = 0, unit.tile = ExpertTile{0, 0, 0, 0};
       return unit;
     }
-    unit.group = slice * WIDE_GROUPS + half * (WIDE_GROUPS / 2);
     unit.tile = tiles[unit.at];
-    unit.chunks = unit.kind == WIDE_GATE_UP ? shape.gate_up_chunks : shape.down_chunks;
     return unit;
   }
 

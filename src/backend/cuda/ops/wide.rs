@@ -26,7 +26,6 @@ const STAGES: u32 = 6;
 // As kernels/wide.cuh and wide_plan.cuh have it.
 const OUTPUTS: u32 = 128;
 const GROUP_ROWS: u32 = 16;
-const BOX_GROUPS: u32 = 4;
 const COLUMNS: u32 = 64;
 const ROW_BYTES: u32 = 128;
 const ALIGN_BYTES: u32 = 1024;
@@ -107,7 +106,7 @@ impl Wide {
         }
     }
 
-    /// Boxes of 64 columns by 4 groups; what of one lies past its matrix is zeros.
+    /// Boxes of 64 columns by 128 rows; what of one lies past its matrix is zeros.
     fn tensor_map(&self, matrices: &Matrices, experts: u32) -> Result<TensorMap> {
         let element = match self.weights {
             DType::F16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
@@ -130,7 +129,7 @@ impl Wide {
                 matrices.at as *mut _,
                 sizes.as_ptr(),
                 strides.as_ptr(),
-                [COLUMNS, 8, 2, BOX_GROUPS, 1].as_ptr(),
+                [COLUMNS, 8, 2, OUTPUTS / GROUP_ROWS, 1].as_ptr(),
                 [1; 5].as_ptr(),
                 sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
                 sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
