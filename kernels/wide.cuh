@@ -1,22 +1,23 @@
-/* wide.cuh: the experts' matrix products of steps of some to many rows, at the speed of memory.
- *
- *   y[p,n] = X[p] W_e[n,:]^T        p: a place of the token sort, of an expert e; X its row
+/* wide.cuh: the experts' feed-forwards of steps of some to many rows, at the speed of memory.
  *
  * Every expert's weights are read once for all its rows; that is what such a step takes its time for, so all that counts
- * is to keep the memory busy. One block an SM walks over units: an expert tile (experts.cuh) by WIDE_OUTPUTS weight
- * rows, all of K. What it needs of a unit comes in stages of WIDE_K of K through a ring in shared memory that never
- * drains between units:
+ * is to keep the memory busy. One block an SM walks over units (wide_plan.cuh): an expert tile by WIDE_OUTPUTS weight
+ * rows, all of K, first of gate and up, then of down. What it needs of a unit comes in stages of WIDE_K of K through a
+ * ring in shared memory that never drains between units, nor between gate, up and down:
  *
- *   producer, 1 warp    the copy engine brings the stage's weights, 16 KiB, swizzled as the matrix units want them
- *   loaders, 3 warps    a stage each in turn: the tile's rows, gathered, from L2 through registers, likewise swizzled
  *   consumers, 8 warps  two warpgroups, each half of the weight rows: wgmma with weight rows as M, batch rows as N
+ *   loaders, 3 warps    a stage each in turn: the tile's rows, gathered, from L2 through registers, swizzled as the
+ *                       matrix units want them
+ *   producer, 1 warp    the copy engine brings the stage's weights, 16 KiB, likewise swizzled
  *
- * N is 8, 16, 32 or 64, as the tile's rows need. A sum runs over K in order, in one accumulator, whatever N is; so a
- * row's bits depend neither on the rows beside it nor on where it lies.
+ * N is 8, 16, 32 or 64, as the tile's rows need. A sum runs over K in order, in one accumulator, whatever N is and
+ * whoever has the unit; so a row's bits depend neither on the rows beside it nor on where it lies.
  *
- * Gate and up lie in a unit in turns, 8 rows of each, so that both sums of an output are in one thread.
+ * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one
+ * thread.
  *
- * sm_90a only. N total may be any multiple of 16, K any of 8: what is outside the weights comes as zeros.
+ * sm_90a only. H and M are multiples of 16: chunks and slices need not be whole, what lies outside the weights comes as
+ * zeros.
  */
 #ifndef TAILGRAPH_WIDE_CUH
 #define TAILGRAPH_WIDE_CUH
@@ -140,7 +141,7 @@ __device__ inline void wide_ask(WideRing &ring, const TensorMap &weights, uint32
   ring.skip(1);
 }
 
-/* What the kernel reads and writes; shapes as at `wide` below. */
+/* What the kernel reads and writes. */
 template <class Math>
 struct WideArrays {
   using X = typename Math::X;
@@ -324,7 +325,7 @@ __device__ inline void wide_consume(WideRing ring, WideQueue queue, const WideAr
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* One thread block of `wide`'s; see wide.cu for the arguments. */
+/* wide.cu says what the arguments are. */
 template <class Math>
 __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, const WideArrays<Math> &arrays,
                             const uint32_t *tile_count, uint32_t experts, uint32_t most_tiles, uint32_t tile_rows,
