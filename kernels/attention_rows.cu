@@ -6,11 +6,16 @@
  * of D (the weighted values). Each warp keeps its own running maximum and sum; they meet at the end, in the
  * order of the warps. So a row's bits follow from its position alone.
  *
+ * tg_attention_decode_* takes q, k and v as the projection leaves them, which it norms and rotates itself (rope.cuh) before
+ * they meet: a decode row is the only one of its sequence in the step, so the one key that is not in the pages yet is its
+ * own. Its k and v go there too. Positions and pages of before are known, and asked for, before the wait.
+ *
  * Bound: memory, 2 D sizeof(T) bytes a key and kv head.
  *
  * Launch: grid = (rows of the bucket, kv_heads, (heads / kv_heads) / HEADS rounded up), block = ROW_THREADS.
  */
 #include "attention.cuh"
+#include "rope.cuh"
 
 constexpr int ROW_WARPS = 4;
 constexpr int ROW_THREADS = ROW_WARPS * WARP;
@@ -23,27 +28,25 @@ __device__ inline void load8(float (&v)[8], const T *p) {
   v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
-/* out[R, heads D] */
+/* A row's attention, for up to HEADS heads of one kv head. */
 template <typename T, int D>
-__device__ inline void attend_row(T *out, const T *qkv, const T *k_pages, const T *v_pages, const tg_state *state,
-                                  const tg_step *step, uint32_t heads, uint32_t kv_heads, float scale) {
+struct alignas(16) RowBlock {
+  static constexpr int PER_LANE = D / WARP;
+  float q[HEADS][D];  /* scaled */
+  float maximum[ROW_WARPS][HEADS], total[ROW_WARPS][HEADS], partial[ROW_WARPS][HEADS][D];
+  T new_k[D], new_v[D];  /* what the pages do not have yet */
+};
+
+/* out[here D] of the row and heads whose q lie in `block`. With NEW the last key and value are the block's. */
+template <bool NEW, typename T, int D>
+__device__ inline void attend_row(RowBlock<T, D> &block, T *out, const T *k_pages, const T *v_pages, const Pages &pages,
+                                  uint32_t position, uint32_t here) {
   constexpr int PER_LANE = D / WARP;
-  __shared__ float q[HEADS][D];
-  __shared__ float maximum[ROW_WARPS][HEADS], total[ROW_WARPS][HEADS], partial[ROW_WARPS][HEADS][D];
-  begin_kernel();
+  auto &q = block.q;
+  auto &maximum = block.maximum;
+  auto &total = block.total;
+  auto &partial = block.partial;
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t r = blockIdx.x, kv_head = blockIdx.y, group = heads / kv_heads, first = blockIdx.z * HEADS;
-  if (r >= step->rows) return;
-  const tg_row row = table<tg_row>(state, step->row_table)[r];
-  const Pages pages(state, row.slot, kv_heads, kv_head);
-  const uint32_t here = min((uint32_t)HEADS, group - first);
-
-  for (uint32_t i = threadIdx.x; i < HEADS * D; i += ROW_THREADS) {
-    uint32_t head = i / D;
-    q[head][i % D] = head < here ? float(qkv[((size_t)r * (heads + 2 * kv_heads) + kv_head * group + first) * D + i]) * scale : 0.0f;
-  }
-  __syncthreads();
-
   float m[HEADS], l[HEADS], acc[HEADS][PER_LANE];
 #pragma unroll
   for (int h = 0; h < HEADS; h++) {
@@ -51,13 +54,15 @@ __device__ inline void attend_row(T *out, const T *qkv, const T *k_pages, const 
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) acc[h][i] = 0.0f;
   }
-  const uint32_t keys = row.position + 1;
+  const uint32_t keys = position + 1;
   for (uint32_t base = warp * WARP; base < keys; base += ROW_WARPS * WARP) {
     const uint32_t here_keys = min((uint32_t)WARP, keys - base);
     const bool mine = lane < here_keys;
-    const size_t at = pages.at(base + (mine ? lane : 0)) * D;
+    const uint32_t at_position = base + (mine ? lane : 0);
+    const bool is_new = NEW && at_position == position;
+    const size_t at = is_new ? 0 : pages.at(at_position) * D;
     float p[HEADS] = {};
-    const T *key = k_pages + at;
+    const T *key = is_new ? block.new_k : k_pages + at, *own_value = is_new ? block.new_v : v_pages + at;
 #pragma unroll 4
     for (int d = 0; d < D; d += 8) {
       float k[8];
@@ -86,7 +91,7 @@ __device__ inline void attend_row(T *out, const T *qkv, const T *k_pages, const 
     }
 #pragma unroll 4
     for (int t = 0; t < here_keys; t++) {
-      const T *value = v_pages + __shfl_sync(0xffffffffu, (unsigned long long)at, t);
+      const T *value = reinterpret_cast<const T *>(__shfl_sync(0xffffffffu, (unsigned long long)own_value, t));
       float v[PER_LANE];
 #pragma unroll
       for (int i = 0; i < PER_LANE; i++) v[i] = float(value[lane + i * WARP]);
@@ -117,15 +122,100 @@ __device__ inline void attend_row(T *out, const T *qkv, const T *k_pages, const 
       above = fmaf(part, partial[w][h][d], above);
       below = fmaf(part, total[w][h], below);
     }
-    out[((size_t)r * heads + kv_head * group + first) * D + i] = T(above / below);
+    out[i] = T(above / below);
   }
+}
+
+/* out[R, heads D] */
+template <typename T, int D>
+__device__ inline void attend_rows(T *out, const T *qkv, const T *k_pages, const T *v_pages, const tg_state *state,
+                                   const tg_step *step, uint32_t heads, uint32_t kv_heads, float scale) {
+  __shared__ RowBlock<T, D> block;
+  begin_kernel();
+  const uint32_t r = blockIdx.x, kv_head = blockIdx.y, group = heads / kv_heads, first = blockIdx.z * HEADS;
+  if (r >= step->rows) return;
+  const tg_row row = table<tg_row>(state, step->row_table)[r];
+  const Pages pages(state, row.slot, kv_heads, kv_head);
+  const uint32_t here = min((uint32_t)HEADS, group - first), first_head = kv_head * group + first;
+  for (uint32_t i = threadIdx.x; i < HEADS * D; i += ROW_THREADS) {
+    uint32_t head = i / D;
+    block.q[head][i % D] = head < here ? float(qkv[((size_t)r * (heads + 2 * kv_heads) + first_head) * D + i]) * scale : 0.0f;
+  }
+  __syncthreads();
+  attend_row<false>(block, out + ((size_t)r * heads + first_head) * D, k_pages, v_pages, pages, row.position, here);
+}
+
+/* out[R, heads D], qkv[R, (heads + 2 kv_heads) D] as it was projected, q_weight[D], k_weight[D] */
+template <typename T, int D>
+__device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,
+                                     const float *inverse_frequencies, const tg_state *state, const tg_step *step,
+                                     uint32_t heads, uint32_t kv_heads, float scale, float eps) {
+  constexpr int PER_LANE = D / WARP;
+  static_assert(HEADS == ROW_WARPS, "a warp a head");
+  __shared__ RowBlock<T, D> block;
+  let_next_kernel_start();
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t r = blockIdx.x, kv_head = blockIdx.y, group = heads / kv_heads, first = blockIdx.z * HEADS;
+  const bool there = r < step->rows;
+  const tg_row row = table<tg_row>(state, step->row_table)[there ? r : 0];
+  const Pages pages(state, row.slot, kv_heads, kv_head);
+  const uint32_t here = min((uint32_t)HEADS, group - first), first_head = kv_head * group + first;
+  const HeadRotation<D> of_q(q_weight, inverse_frequencies, row.position, lane);
+  float k_weights[PER_LANE];
+#pragma unroll
+  for (int i = 0; i < PER_LANE; i++) k_weights[i] = k_weight[lane + i * WARP];
+  if (there && threadIdx.x < row.position) {  /* the first keys of all warps */
+    const size_t at = pages.at(threadIdx.x) * D;
+#pragma unroll
+    for (uint32_t b = 0; b < D * sizeof(T); b += LINE_BYTES) {
+      prefetch_line(reinterpret_cast<const char *>(k_pages + at) + b);
+      prefetch_line(reinterpret_cast<const char *>(v_pages + at) + b);
+    }
+  }
+  wait_for_earlier_kernels();
+  if (!there) return;
+  const T *from = qkv + (size_t)r * (heads + 2 * kv_heads) * D + lane;
+  const T *from_q = from + (size_t)(first_head + min((uint32_t)warp, here - 1)) * D;
+  const T *from_k = from + (size_t)(heads + kv_head) * D, *from_v = from_k + (size_t)kv_heads * D;
+  float q[PER_LANE], k[PER_LANE];
+  T v[PER_LANE];
+#pragma unroll
+  for (int i = 0; i < PER_LANE; i++)
+    q[i] = float(from_q[i * WARP]), k[i] = float(from_k[i * WARP]), v[i] = from_v[i * WARP];
+  of_q.apply(q, eps);
+#pragma unroll
+  for (int i = 0; i < PER_LANE; i++) block.q[warp][lane + i * WARP] = warp < here ? float(T(q[i])) * scale : 0.0f;
+  if (warp == 0) {
+    HeadRotation<D> of_k = of_q;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) of_k.weight[i] = k_weights[i];
+    of_k.apply(k, eps);
+    const size_t at = pages.at(row.position) * D + lane;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+      block.new_k[lane + i * WARP] = T(k[i]);
+      block.new_v[lane + i * WARP] = v[i];
+      if (first > 0) continue;  /* one block of a kv head is enough */
+      k_pages[at + i * WARP] = T(k[i]);
+      v_pages[at + i * WARP] = v[i];
+    }
+  }
+  __syncthreads();
+  attend_row<true>(block, out + ((size_t)r * heads + first_head) * D, k_pages, v_pages, pages, row.position, here);
 }
 
 #define ATTENTION_ROWS(SUFFIX, T, D)                                                                            \
   extern "C" __global__ void __launch_bounds__(ROW_THREADS) tg_attention_rows_##SUFFIX##_d##D(                  \
       T *out, const T *qkv, const T *k_pages, const T *v_pages, const tg_state *state, const tg_step *step,     \
       uint32_t heads, uint32_t kv_heads, float scale) {                                                         \
-    attend_row<T, D>(out, qkv, k_pages, v_pages, state, step, heads, kv_heads, scale);                          \
+    attend_rows<T, D>(out, qkv, k_pages, v_pages, state, step, heads, kv_heads, scale);                          \
+  }                                                                                                               \
+  extern "C" __global__ void __launch_bounds__(ROW_THREADS) tg_attention_decode_##SUFFIX##_d##D(                \
+      T *out, const T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,               \
+      const float *inverse_frequencies, const tg_state *state, const tg_step *step, uint32_t heads,             \
+      uint32_t kv_heads, float scale, float eps) {                                                              \
+    attend_decode<T, D>(out, qkv, k_pages, v_pages, q_weight, k_weight, inverse_frequencies, state, step, heads, \
+                        kv_heads, scale, eps);                                                                  \
   }
 
 ATTENTION_ROWS(bf16, __nv_bfloat16, 64)

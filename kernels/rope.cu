@@ -15,6 +15,7 @@
  */
 #include "common.cuh"
 #include "pdl.cuh"
+#include "rope.cuh"
 
 constexpr int ROPE_WARPS = 4;
 constexpr int ROPE_THREADS = ROPE_WARPS * WARP;
@@ -23,26 +24,12 @@ constexpr int ROPE_THREADS = ROPE_WARPS * WARP;
 template <typename T, int D>
 __device__ inline void norm_rope(T *to, const T *from, const float *weight, const float *inverse_frequencies,
                                  uint32_t position, float eps, int lane) {
-  constexpr int PER_LANE = D / WARP, HALF = PER_LANE / 2;
-  float v[PER_LANE], squares = 0.0f;
+  float v[D / WARP];
 #pragma unroll
-  for (int i = 0; i < PER_LANE; i++) {
-    v[i] = float(from[lane + i * WARP]);
-    squares = fmaf(v[i], v[i], squares);
-  }
+  for (int i = 0; i < D / WARP; i++) v[i] = float(from[lane + i * WARP]);
+  HeadRotation<D>(weight, inverse_frequencies, position, lane).apply(v, eps);
 #pragma unroll
-  for (int offset = WARP / 2; offset > 0; offset /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, offset);
-  const float scale = 1.0f / sqrtf(squares / D + eps);
-#pragma unroll
-  for (int i = 0; i < PER_LANE; i++) v[i] = v[i] * scale * weight[lane + i * WARP];
-#pragma unroll
-  for (int i = 0; i < HALF; i++) {
-    float sine, cosine;
-    sincosf(inverse_frequencies[lane + i * WARP] * (float)position, &sine, &cosine);
-    float a = v[i], b = v[i + HALF];
-    to[lane + i * WARP] = T(a * cosine - b * sine);
-    to[lane + (i + HALF) * WARP] = T(b * cosine + a * sine);
-  }
+  for (int i = 0; i < D / WARP; i++) to[lane + i * WARP] = T(v[i]);
 }
 
 template <typename T, int D>

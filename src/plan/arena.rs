@@ -55,6 +55,8 @@ pub struct Arena {
     pub expert_tiles: usize,
     /// u32 `[2]`
     pub expert_tile_count: usize,
+    /// u32: blocks of the router that are done; 0 between steps.
+    pub expert_done: usize,
     pub query_tiles: usize,
     /// u32
     pub query_tile_count: usize,
@@ -121,6 +123,7 @@ impl Arena {
         let expert_place = take(&[pairs, 4]);
         let expert_tiles = take(&[pairs, TILE_BYTES]);
         let expert_tile_count = take(&[TILE_COUNT_BYTES]);
+        let expert_done = take(&[4]);
         let query_tiles = take(&[rows, TILE_BYTES]);
         let query_tile_count = take(&[4]);
         let posted = take(&[8]);
@@ -141,6 +144,7 @@ impl Arena {
             expert_place,
             expert_tiles,
             expert_tile_count,
+            expert_done,
             query_tiles,
             query_tile_count,
             posted,
@@ -183,6 +187,7 @@ mod tests {
             (arena.expert_place, pairs * 4),
             (arena.expert_tiles, pairs * TILE_BYTES),
             (arena.expert_tile_count, TILE_COUNT_BYTES),
+            (arena.expert_done, 4),
             (arena.query_tiles, 512 * TILE_BYTES),
             (arena.query_tile_count, 4),
             (arena.posted, 8),

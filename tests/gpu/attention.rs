@@ -112,6 +112,18 @@ impl<'g> Layer<'g> {
         kind: StepKind,
         attend: bool,
     ) -> (Arrays, Vec<f32>) {
+        self.run_either(step, before, kind, attend, false)
+    }
+
+    /// `fused`: both in one kernel, which leaves qkv as it is.
+    fn run_either(
+        &self,
+        step: &Step,
+        before: &Arrays,
+        kind: StepKind,
+        attend: bool,
+        fused: bool,
+    ) -> (Arrays, Vec<f32>) {
         let gpu = self.rig.gpu;
         let (heads, kv_heads, d) = self.shape();
         let on_gpu: StepOnGpu = step.upload(gpu);
@@ -139,9 +151,13 @@ impl<'g> Layer<'g> {
         let enqueue = self.rig.enqueue(&on_gpu, kind, bucket);
         // SAFETY: the arrays have the shapes that `Attention` asks for.
         unsafe {
-            enqueue.qk_norm_rope(&attention).unwrap();
-            if attend {
-                enqueue.attention(&attention).unwrap();
+            if fused {
+                enqueue.attention_decode(&attention).unwrap();
+            } else {
+                enqueue.qk_norm_rope(&attention).unwrap();
+                if attend {
+                    enqueue.attention(&attention).unwrap();
+                }
             }
         }
         let get = |buffer: &Buffer| decode(self.dtype(), &gpu.get(buffer));
@@ -375,5 +391,46 @@ fn a_row_of_attention_does_not_depend_on_its_companions_or_its_chunk() {
             &y[..37 * row],
             &x[(78 + 63) * row..][..37 * row],
         );
+    }
+}
+
+/// One kernel for what two do, but for how it was rounded: x, and keys and values in the same places of their pages.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn attention_that_norms_and_rotates_is_that_of_two_kernels() {
+    let gpu = Gpu::new();
+    let mut random = Random(35);
+    for dtype in OPERANDS {
+        for shape in SHAPES {
+            let layer = Layer::new(&gpu, &mut random, dtype, shape);
+            let (heads, _, d) = layer.shape();
+            for bucket_more in [0, 9] {
+                let step = random_step(&mut random, 7, 400, 1);
+                let rows = step.rows().len();
+                let before = layer.arrays(&mut random, &step, rows + bucket_more);
+                let (one, x) = layer.run_either(&step, &before, StepKind::Decode, true, true);
+                let (two, y) = layer.run_either(&step, &before, StepKind::Decode, true, false);
+                let what = format!("{dtype:?} {shape:?} {rows} rows");
+                let f64s =
+                    |values: &[f32]| values.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
+                assert_same_bits(&format!("{what}: v"), &one.v, &two.v);
+                // where nothing was written there is no number in either
+                let written = |k: &[f32]| -> Vec<f32> {
+                    let or_zero = |&v: &f32| if v.is_nan() { 0.0 } else { v };
+                    k.iter().map(or_zero).collect()
+                };
+                let (found, expected) = (written(&one.k), f64s(&written(&two.k)));
+                assert_close(&format!("{what}: k"), &found, &expected, |_, k| {
+                    2.0 * rounding(dtype) * k.abs() + 1e-6
+                });
+                let (x, padding) = x.split_at(rows * heads * d);
+                assert!(padding.iter().all(|v| v.is_nan()), "{what}: padding");
+                let expected = f64s(&y[..x.len()]);
+                let largest = expected.iter().fold(0.0, |most: f64, v| most.max(v.abs()));
+                assert_close(&what, x, &expected, |_, _| {
+                    (2.0 * rounding(dtype)).max(1e-5) * largest
+                });
+            }
+        }
     }
 }

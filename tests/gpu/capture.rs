@@ -111,6 +111,7 @@ impl Layer {
                 place: arrays.scratch(pairs * 4),
                 tiles: arrays.scratch(expert_tiles * EXPERT_TILE_BYTES),
                 tile_count: arrays.scratch(8),
+                done: arrays.keep(arrays.gpu.put(&[0; 4])),
             },
             h: arrays.scratch(BUCKET * hidden * 4),
             x: arrays.scratch(BUCKET * hidden * 2),

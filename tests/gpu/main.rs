@@ -10,6 +10,7 @@ mod bench;
 mod binary;
 mod capture;
 mod conv;
+mod dense;
 mod embed;
 mod engine;
 mod experts;

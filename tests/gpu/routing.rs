@@ -18,6 +18,7 @@ pub struct RoutingOnGpu {
     pub place: Buffer,
     pub tiles: Buffer,
     pub tile_count: Buffer,
+    pub done: Buffer,
 }
 
 impl RoutingOnGpu {
@@ -35,6 +36,7 @@ impl RoutingOnGpu {
             place: gpu.poisoned(pairs * 4),
             tiles: gpu.poisoned(most as usize * EXPERT_TILE_BYTES),
             tile_count: gpu.poisoned(8),
+            done: gpu.put(&[0; 4]),
         }
     }
 
@@ -48,6 +50,7 @@ impl RoutingOnGpu {
             place: self.place.at(0),
             tiles: self.tiles.at(0),
             tile_count: self.tile_count.at(0),
+            done: self.done.at(0),
         }
     }
 }

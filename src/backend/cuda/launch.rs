@@ -50,6 +50,9 @@ pub struct Launch {
     pub threads: u32,
     /// Dynamic shared memory of a block. More than 48 KiB needs [`Kernel::allow_shared`] first.
     pub shared_bytes: u32,
+    /// Blocks of a cluster, neighbours along x: they run at the same time and see each other's shared memory. More than 1
+    /// needs a GPU of 9.0 or newer.
+    pub cluster: u32,
     /// May start before the kernels ahead of it on the stream have ended (programmatic dependent launch).
     /// Every kernel here waits for them itself, before it touches memory.
     pub early: bool,
@@ -62,6 +65,7 @@ impl Launch {
             grid: (blocks, 1, 1),
             threads,
             shared_bytes: 0,
+            cluster: 1,
             early: false,
         }
     }
@@ -137,13 +141,28 @@ impl Kernel {
         let refused = |error| failed(&format!("launching {} as {launch:?}", self.name), error);
         stream.context().bind_to_thread().map_err(refused)?;
         let mut pointers: Vec<_> = arguments.iter().map(Argument::as_ptr).collect();
-        let mut early = sys::CUlaunchAttribute {
+        let mut attributes = [sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
             value: sys::CUlaunchAttributeValue {
-                programmaticStreamSerializationAllowed: 1,
+                programmaticStreamSerializationAllowed: i32::from(launch.early),
             },
-        };
+        }; 2];
+        let mut count = usize::from(launch.early);
+        if launch.cluster > 1 {
+            attributes[count] = sys::CUlaunchAttribute {
+                id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                pad: [0; 4],
+                value: sys::CUlaunchAttributeValue {
+                    clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 {
+                        x: launch.cluster,
+                        y: 1,
+                        z: 1,
+                    },
+                },
+            };
+            count += 1;
+        }
         let (x, y, z) = launch.grid;
         let config = sys::CUlaunchConfig {
             gridDimX: x,
@@ -154,8 +173,8 @@ impl Kernel {
             blockDimZ: 1,
             sharedMemBytes: self.shared_bytes(launch.shared_bytes),
             hStream: stream.cu_stream(),
-            attrs: &mut early,
-            numAttrs: u32::from(launch.early),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: count as u32,
         };
         // SAFETY: the handle is of a loaded module, the driver copies configuration and arguments before it
         // returns, and the rest is the caller's promise.

@@ -15,7 +15,7 @@ use crate::backend::SharedSink;
 use crate::error::Result;
 use crate::model::{DType, Model, ModelConfig};
 use crate::plan::state::{StateAt, StateLayout};
-use crate::plan::{Arena, ArenaShape, EngineOptions, Ladders, Op, OpKind, Plan};
+use crate::plan::{Arena, ArenaShape, EngineOptions, Ladders, Op, OpKind, Plan, StepKind};
 use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
@@ -145,8 +145,18 @@ pub fn programs(
 
 /// Whether the operation before or after `op` in its stage does `op` too: for few rows a product what stands before it
 /// (`few` says which), else whoever has the rows that `op` norms: the experts' combination for the next layer, the router
-/// for its own.
-fn done_by_neighbour(few: bool, before: Option<&Op>, op: &Op, after: Option<&Op>) -> bool {
+/// for its own; in a decode step attention norms and rotates. `conv`: the in-projection does the short convolution too.
+fn done_by_neighbour(
+    kind: StepKind,
+    few: bool,
+    conv: bool,
+    before: Option<&Op>,
+    op: &Op,
+    after: Option<&Op>,
+) -> bool {
+    if kind == StepKind::Decode && op.kind == OpKind::QkNormRope {
+        return true;
+    }
     if few {
         return few::folded(op.kind);
     }
@@ -154,6 +164,7 @@ fn done_by_neighbour(few: bool, before: Option<&Op>, op: &Op, after: Option<&Op>
     match op.kind {
         OpKind::OperatorNorm => is(before, OpKind::ExpertDown),
         OpKind::FfnNorm => is(after, OpKind::Router),
+        OpKind::ShortConv => conv,
         _ => false,
     }
 }
@@ -193,11 +204,11 @@ impl StepProgram for ModelProgram {
             step: at.step,
             early: self.shared.early,
         };
-        let few = queue.few().is_some();
+        let (few, conv) = (queue.few().is_some(), queue.dense_conv_serves().is_some());
         for (index, op) in self.ops.iter().enumerate() {
             let before = index.checked_sub(1).and_then(|before| self.ops.get(before));
             let after = self.ops.get(index + 1);
-            if done_by_neighbour(few, before, op, after) {
+            if done_by_neighbour(bucket.kind, few, conv, before, op, after) {
                 continue;
             }
             mark(*op)?;

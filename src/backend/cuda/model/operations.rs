@@ -10,7 +10,7 @@ use crate::backend::cuda::ops::head::logits_parts;
 use crate::backend::cuda::ops::linear::{Epilogue, Product, Rows};
 use crate::backend::cuda::weights::{FeedForwardAddresses, MixerAddresses};
 use crate::error::{Error, Result};
-use crate::plan::{Op, OpKind};
+use crate::plan::{Op, OpKind, StepKind};
 
 /// An operation that the plan has and the model does not have there.
 pub(super) fn misplaced(op: &Op) -> Error {
@@ -113,10 +113,23 @@ impl Shared {
                     &MixerAddresses::Conv {
                         in_proj,
                         in_proj_bias,
+                        taps,
+                        taps_bias,
                         ..
                     },
-                    ..,
+                    LayerState::Conv(state),
+                    _,
                 ) => {
+                    if let Some(dense) = queue.dense_conv_serves() {
+                        let conv = ShortConv {
+                            x,
+                            bcx: wide,
+                            state,
+                            taps,
+                            bias: taps_bias,
+                        };
+                        return queue.dense_conv(dense, &conv, in_proj, in_proj_bias);
+                    }
                     let shape = (3 * hidden, hidden);
                     let product = product(wide, x, in_proj, in_proj_bias, shape, Epilogue::Store);
                     queue.product(&product, Rows::Step)
@@ -145,7 +158,10 @@ impl Shared {
                     ..,
                 ) => {
                     let shape = (hidden, hidden);
-                    let product = product(h, x, out_proj, out_proj_bias, shape, Epilogue::Add);
+                    // Blocks of the fused kernel still read x as others are done.
+                    let convolved = queue.dense_conv_serves().map_or(x, |_| wide);
+                    let product =
+                        product(h, convolved, out_proj, out_proj_bias, shape, Epilogue::Add);
                     queue.product(&product, Rows::Step)
                 }
                 (OpKind::QkvProj, &MixerAddresses::Attention { qkv_proj, .. }, ..) => {
@@ -171,6 +187,9 @@ impl Shared {
                         query_tile_count: self.at(p.query_tile_count),
                     };
                     match op.kind {
+                        _ if queue.bucket.kind == StepKind::Decode => {
+                            queue.attention_decode(&attention)
+                        }
                         OpKind::QkNormRope => queue.qk_norm_rope(&attention),
                         _ => queue.attention(&attention),
                     }
@@ -228,6 +247,7 @@ impl Shared {
             place: self.at(p.expert_place),
             tiles: self.at(p.expert_tiles),
             tile_count: self.at(p.expert_tile_count),
+            done: self.at(p.expert_done),
         }
     }
 }

@@ -88,6 +88,37 @@ impl Enqueue<'_> {
         unsafe { self.launch(kernel, grid, 32 * ROPE_WARPS, 0, &arguments) }
     }
 
+    /// [`Enqueue::qk_norm_rope`] and [`Enqueue::attention`] in one, for decode steps; `attention.qkv` stays as it is.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`Attention`] says, each row the only one of its slot.
+    pub unsafe fn attention_decode(&self, attention: &Attention) -> Result<()> {
+        let (heads, kv_heads) = self.heads();
+        let arguments = [
+            Argument::Address(attention.x),
+            Argument::Address(attention.qkv),
+            Argument::Address(attention.k_pages),
+            Argument::Address(attention.v_pages),
+            Argument::Address(attention.q_norm),
+            Argument::Address(attention.k_norm),
+            Argument::Address(attention.inverse_frequencies),
+            Argument::Address(self.state),
+            Argument::Address(self.step),
+            Argument::U32(heads),
+            Argument::U32(kv_heads),
+            Argument::F32(1.0 / (self.config.head_dim as f32).sqrt()),
+            Argument::F32(self.config.norm_eps),
+        ];
+        let grid = (
+            self.bucket.rows,
+            kv_heads,
+            (heads / kv_heads).div_ceil(ROW_HEADS),
+        );
+        let kernel = &self.kernels.attention_decode;
+        // SAFETY: the caller's promise; these are tg_attention_decode_*'s arguments.
+        unsafe { self.launch(kernel, grid, ROW_THREADS, 0, &arguments) }
+    }
+
     /// x = softmax(q k^T / sqrt(D), causal) v.
     ///
     /// # Safety

@@ -1,6 +1,6 @@
 //! Mixtures of experts: router, token sort, and the experts' feed-forwards.
 
-use super::super::launch::{Address, Argument};
+use super::super::launch::{Address, Argument, Kernel, Launch};
 use super::Enqueue;
 use super::kernels::SHARED_BYTES;
 use super::linear::{Epilogue, Grouped, Product};
@@ -21,6 +21,14 @@ const SORT_THREADS: u32 = 1024;
 const CHOOSE_ROWS: u32 = 64;
 /// From this many rows on a block of the router takes four, and reads the gate a quarter as often.
 const ROUTER_MANY_ROWS: u32 = 512;
+/// What kernels/route.cu takes, and its warps, each of which has an expert.
+const ROUTE_EXPERTS: u32 = 32;
+const ROUTE_HIDDEN: u32 = 2048;
+const ROUTE_ROWS: u32 = 256;
+const ROUTE_PAIRS: u32 = 1024;
+const ROUTE_WARPS: u32 = 8;
+/// Clusters of such a launch: as many as an H200 has SMs for.
+const ROUTE_CLUSTERS: u32 = 32;
 
 /// Where a step's routing lies. R rows, K experts each, R K pairs.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +49,8 @@ pub struct Routing {
     pub tiles: Address,
     /// `uint32_t [2]`: how many, and what the kernels for wide steps have drawn of them.
     pub tile_count: Address,
+    /// `uint32_t`, 0 between steps: scratch.
+    pub done: Address,
 }
 
 /// Matrices of a mixture's experts, one expert after the other.
@@ -83,6 +93,19 @@ pub fn router_shared_bytes(rows: u32, hidden: u32) -> u32 {
     4 * rows * (hidden + 2 * MAX_EXPERTS as u32)
 }
 
+/// Whether one kernel is router and sort: kernels/route.cu.
+fn routes_at_once(rows: u32, experts: u32, top_k: u32, hidden: u32) -> bool {
+    rows <= ROUTE_ROWS
+        && experts <= ROUTE_EXPERTS
+        && hidden <= ROUTE_HIDDEN
+        && rows * top_k <= ROUTE_PAIRS
+}
+
+/// Blocks of a cluster, each with [`ROUTE_WARPS`] of the experts: a power of two.
+fn route_blocks(experts: u32) -> u32 {
+    experts.div_ceil(ROUTE_WARPS).next_power_of_two()
+}
+
 /// Rows of a router block.
 fn router_rows(rows: u32, hidden: u32) -> u32 {
     match rows >= ROUTER_MANY_ROWS && router_shared_bytes(4, hidden) <= SHARED_BYTES {
@@ -110,6 +133,12 @@ impl Enqueue<'_> {
         h: Address,
         weights: &RouterWeights,
     ) -> Result<()> {
+        let (experts, top_k) = self.experts();
+        let at_once = routes_at_once(self.bucket.rows, experts, top_k, self.hidden());
+        if let Some(kernel) = self.kernels.route.as_ref().filter(|_| at_once) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.route(kernel, routing, x, h, weights) };
+        }
         // SAFETY: the caller's promise.
         unsafe {
             if self.bucket.rows <= CHOOSE_ROWS {
@@ -120,6 +149,52 @@ impl Enqueue<'_> {
                 self.sort_tokens(routing)
             }
         }
+    }
+
+    /// All of it in one kernel.
+    unsafe fn route(
+        &self,
+        kernel: &Kernel,
+        routing: &Routing,
+        x: Address,
+        h: Address,
+        weights: &RouterWeights,
+    ) -> Result<()> {
+        let (experts, top_k) = self.experts();
+        let rows_each = self.bucket.rows.div_ceil(ROUTE_CLUSTERS);
+        let blocks = route_blocks(experts);
+        let arguments = [
+            Argument::Address(routing.tiles),
+            Argument::Address(routing.tile_count),
+            Argument::Address(routing.rows),
+            Argument::Address(routing.place),
+            Argument::Address(routing.done),
+            Argument::Address(routing.experts),
+            Argument::Address(routing.weights),
+            Argument::Address(x),
+            Argument::Address(h),
+            Argument::Address(weights.norm),
+            Argument::Address(weights.gate),
+            Argument::Address(weights.bias),
+            Argument::Address(self.step),
+            Argument::U32(self.hidden()),
+            Argument::U32(experts),
+            Argument::U32(top_k),
+            Argument::U32(u32::from(self.config.norm_topk_prob)),
+            Argument::F32(self.config.routed_scaling_factor),
+            Argument::U32(self.expert_tile_rows()),
+            Argument::U32(rows_each),
+            Argument::F32(self.config.norm_eps),
+        ];
+        let launch = Launch {
+            grid: (self.bucket.rows.div_ceil(rows_each) * blocks, 1, 1),
+            threads: NORM_THREADS,
+            shared_bytes: 0,
+            cluster: blocks,
+            early: self.early,
+        };
+        // SAFETY: the caller's promise; these are tg_route_*'s arguments.
+        unsafe { kernel.launch(self.stream, launch, &arguments) }
     }
 
     /// x, and the score of each row with each expert.
@@ -377,6 +452,16 @@ mod tests {
         assert_eq!(router_rows(1, 2048), 1);
         assert_eq!(router_rows(512, 2048), 4);
         assert_eq!(router_rows(512, 8192), 1);
+    }
+
+    #[test]
+    fn one_kernel_routes_what_its_blocks_hold() {
+        assert!(routes_at_once(256, 32, 4, 2048));
+        assert!(!routes_at_once(257, 32, 4, 2048));
+        assert!(!routes_at_once(256, 32, 5, 2048));
+        assert!(!routes_at_once(16, 33, 4, 2048));
+        assert!(!routes_at_once(16, 32, 4, 2080));
+        assert_eq!([1, 8, 9, 17, 32].map(route_blocks), [1, 1, 2, 4, 4]);
     }
 
     /// All pairs on one expert, and spread one by one.

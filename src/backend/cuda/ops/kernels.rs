@@ -3,6 +3,7 @@
 use super::super::launch::Kernel;
 use super::super::module::Module;
 use super::attention;
+use super::dense::{self, Dense};
 use super::experts;
 use super::few::Few;
 use super::linear::{Linear, Tile};
@@ -44,11 +45,14 @@ pub struct Kernels {
     pub few: Option<Few>,
     /// Likewise.
     pub wide: Option<Wide>,
+    pub dense: Option<Dense>,
     pub conv: Kernel,
     pub conv_decode: Kernel,
     pub conv_state: Kernel,
     pub qk_norm_rope: Kernel,
     pub attention_rows: Kernel,
+    /// [`Kernels::qk_norm_rope`] and attention, of decode steps.
+    pub attention_decode: Kernel,
     /// The matrix units have no f32: there, chunks go row by row too.
     pub attention_tiles: Option<Kernel>,
     pub query_tiles: Kernel,
@@ -57,6 +61,8 @@ pub struct Kernels {
     pub scores_4: Kernel,
     pub router_1: Kernel,
     pub router_4: Kernel,
+    /// Both of the above and the sort, where the GPU has clusters.
+    pub route: Option<Kernel>,
     pub choose_and_sort: Kernel,
     pub sort_tokens: Kernel,
     pub combine_experts: Kernel,
@@ -98,17 +104,23 @@ impl Kernels {
             linear: linear(module, types)?,
             few: Few::load(module, types)?,
             wide: Wide::load(module, types)?,
+            dense: Dense::load(module, types)?,
             conv: kernel(&format!("tg_conv_{x}"))?,
             conv_decode: kernel(&format!("tg_conv_decode_{x}"))?,
             conv_state: kernel(&format!("tg_conv_state_{x}"))?,
             qk_norm_rope: kernel(&format!("tg_qk_norm_rope_{x}_d{d}"))?,
             attention_rows: kernel(&format!("tg_attention_rows_{x}_d{d}"))?,
+            attention_decode: kernel(&format!("tg_attention_decode_{x}_d{d}"))?,
             attention_tiles,
             query_tiles: kernel("tg_query_tiles")?,
             scores_1: router("scores_1")?,
             scores_4: router("scores_4")?,
             router_1: router("router_1")?,
             router_4: router("router_4")?,
+            route: match dense::has_warpgroups(module)? {
+                true => Some(kernel(&format!("tg_route_{x}"))?),
+                false => None,
+            },
             choose_and_sort: kernel("tg_choose_and_sort")?,
             sort_tokens: kernel("tg_sort_tokens")?,
             combine_experts: kernel(&format!("tg_combine_experts_{x}"))?,

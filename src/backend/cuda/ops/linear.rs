@@ -133,6 +133,10 @@ impl Enqueue<'_> {
             Rows::Sampled => (self.bucket.sequences, 0, self.sample_count()),
             Rows::Tile { first, rows } => (rows, first, self.row_count()),
         };
+        if let Some(dense) = self.dense() {
+            // SAFETY: the caller's promise; a decode step has its rows in no tiles.
+            return unsafe { self.dense_product(dense, product, most, count) };
+        }
         let (tile, kernel) = self.kernels.linear.choose(most, product.outputs);
         let row_tiles = most.div_ceil(tile.rows);
         // SAFETY: the caller's promise.

@@ -9,6 +9,7 @@
 pub mod attention;
 pub mod conv;
 pub mod deliver;
+pub mod dense;
 pub mod experts;
 pub mod few;
 pub mod head;
@@ -68,6 +69,7 @@ impl Enqueue<'_> {
             grid,
             threads,
             shared_bytes,
+            cluster: 1,
             early: self.early,
         };
         // SAFETY: the caller's promise.

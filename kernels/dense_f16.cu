@@ -1,0 +1,21 @@
+/* dense_f16.cu: dense.cuh for f16 rows and weights. */
+#include "dense_conv.cuh"
+
+using Math = DenseHalf<__half>;
+
+#define DENSE(ROWS) DENSE_PRODUCT(tg_dense_shared_f16_r##ROWS, DenseTile<Math, ROWS, 1, 64>)
+DENSE(16)
+DENSE(32)
+DENSE(64)
+
+#define DENSE_ALONE(ROWS) DENSE_PRODUCT(tg_dense_alone_f16_r##ROWS, DenseTile<Math, ROWS, 2, 64, true>)
+DENSE_ALONE(16)
+DENSE_ALONE(32)
+DENSE_ALONE(64)
+DENSE_ALONE(128)
+DENSE_ALONE(256)
+
+DENSE_CONV(tg_dense_conv_f16_r16, DenseTile<Math, 16, 3, 32>)
+DENSE_CONV(tg_dense_conv_f16_r32, DenseTile<Math, 32, 3, 32>)
+DENSE_CONV(tg_dense_conv_f16_r64, DenseTile<Math, 64, 3, 32>)
+DENSE_CONV(tg_dense_conv_f16_r64_many, DenseTile<Math, 64, 3, 64>)

@@ -1,0 +1,212 @@
+/* route.cu: norm, router and token sort in one kernel, for steps of up to 256 rows: what router.cu and experts.cu do in
+ * two, whose formulas these are.
+ *
+ *   x[r] = rmsnorm(h[r])                                             rounded to the operand type
+ *   s = sigmoid(gate rmsnorm(h[r])), of the row as it is; experts[r,:] and weights[r,:] from s; then the sort's arrays
+ *
+ * A cluster has all experts, a warp each, and some rows. A row's scores are linear in h but for its one scale, so a warp
+ * keeps gate times norm weight in registers, before the wait, and passes over h once, for scores and scale together. The
+ * first block of a cluster gets all scores and chooses, and the last of those that is done sorts for all.
+ *
+ * Bound: latency. h comes from L2, the gate too, before it is needed.
+ *
+ * Launch: block = ROUTE_THREADS; clusters of E / ROUTE_WARPS blocks, rows of the bucket / rows_each of them. E at most
+ * ROUTE_EXPERTS, H at most ROUTE_HIDDEN, rows_each at most ROUTE_ROWS, rows of the bucket times K at most ROUTE_PAIRS.
+ * Needs sm_90a.
+ */
+#include "common.cuh"
+#include "experts.cuh"
+#include "norm.cuh"
+#include "pdl.cuh"
+#include "warpgroup.cuh"
+
+constexpr int ROUTE_THREADS = 256, ROUTE_WARPS = ROUTE_THREADS / WARP;
+constexpr uint32_t ROUTE_EXPERTS = 32, ROUTE_HIDDEN = 2048, ROUTE_ROWS = 8, ROUTE_PAIRS = 1024;
+[[maybe_unused]] constexpr uint32_t ROUTE_FOURS = ROUTE_HIDDEN / (4 * WARP);  /* of a row, in a lane */
+constexpr uint32_t ROUTE_RUNS = ROUTE_PAIRS / ROUTE_THREADS; /* of 32 pairs, in a warp */
+static_assert(ROUTE_EXPERTS == WARP, "a lane an expert");
+
+/* Where the sort's result goes, and whose turn it is: done[1] counts clusters and is 0 between launches. */
+struct RouteSort {
+  ExpertTile *tiles;
+  uint32_t *tile_count, *rows, *place, *done;
+};
+
+struct RouteScratch {
+  float scores[ROUTE_ROWS][ROUTE_EXPERTS];
+  uint32_t next[ROUTE_WARPS][ROUTE_EXPERTS]; /* counts, then where this warp's places of an expert begin */
+  uint32_t last;
+};
+
+/* One warp chooses for one row, as choose_experts does, a lane an expert: bits of the chosen, and in the lane of each its
+ * weight. */
+__device__ inline uint32_t choose_of_32(float score, float bias, uint32_t expert_count, Weighing weighing, float &weight) {
+  const uint32_t lane = threadIdx.x % WARP, key = sortable(score + bias);
+  bool left = lane < expert_count;
+#pragma unroll 1
+  for (uint32_t i = 0; i < weighing.k; i++) {  /* the best that is left, of several the lowest */
+    const uint32_t best = __reduce_max_sync(0xffffffffu, left ? key : 0);
+    if (lane == __ffs(__ballot_sync(0xffffffffu, left && key == best)) - 1) left = false;
+  }
+  const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && !left);
+  float sum = 0.0f;
+#pragma unroll 1
+  for (uint32_t those = chosen; those; those &= those - 1) sum += __shfl_sync(0xffffffffu, score, __ffs(those) - 1);
+  weight = (weighing.normalize ? score / (sum + 1e-6f) : score) * weighing.scaling;
+  return chosen;
+}
+
+/* All threads: the token sort (experts.cu) of `pairs` pairs, whose experts other blocks wrote. */
+__device__ inline void sort_few_pairs(RouteScratch &scratch, const RouteSort &sort, const uint32_t *experts, uint32_t pairs,
+                                      uint32_t k, uint32_t tile_rows) {
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t share = (pairs + ROUTE_THREADS - 1) / ROUTE_THREADS * WARP;  /* of a warp */
+  const uint32_t from = min(warp * share, pairs), to = min(from + share, pairs);
+  uint32_t expert[ROUTE_RUNS], rank[ROUTE_RUNS];  /* of this lane's pair of each run; ranks among this warp's */
+#pragma unroll
+  for (uint32_t i = 0; i < ROUTE_RUNS; i++) {
+    const uint32_t pair = from + i * WARP + lane;
+    expert[i] = pair < to ? __ldcg(experts + pair) : ROUTE_EXPERTS;
+  }
+  scratch.next[warp][lane] = 0;
+  __syncwarp();
+#pragma unroll
+  for (uint32_t i = 0; i < ROUTE_RUNS; i++) {
+    const uint32_t same = __match_any_sync(0xffffffffu, expert[i]);
+    const bool mine = expert[i] < ROUTE_EXPERTS;
+    if (mine) rank[i] = scratch.next[warp][expert[i]] + __popc(same & ((1u << lane) - 1));
+    __syncwarp();
+    if (mine && lane == __ffs(same) - 1) scratch.next[warp][expert[i]] += __popc(same);
+    __syncwarp();
+  }
+  __syncthreads();
+  if (warp == 0) {  /* a lane an expert */
+    uint32_t total = 0;
+#pragma unroll
+    for (uint32_t w = 0; w < ROUTE_WARPS; w++) total += scratch.next[w][lane];
+    uint32_t places = total, tile = (total + tile_rows - 1) / tile_rows;
+    const uint32_t own_tiles = tile;
+#pragma unroll
+    for (int offset = 1; offset < WARP; offset *= 2) {
+      const uint32_t places_below = __shfl_up_sync(0xffffffffu, places, offset);
+      const uint32_t tiles_below = __shfl_up_sync(0xffffffffu, tile, offset);
+      if (lane >= offset) places += places_below, tile += tiles_below;
+    }
+    if (lane == WARP - 1) sort.tile_count[0] = tile, sort.tile_count[1] = 0;
+    places -= total, tile -= own_tiles;
+    uint32_t next = places;
+#pragma unroll
+    for (uint32_t w = 0; w < ROUTE_WARPS; w++) {
+      const uint32_t count = scratch.next[w][lane];
+      scratch.next[w][lane] = next;
+      next += count;
+    }
+    for (uint32_t at = places; at < next; at += tile_rows)
+      sort.tiles[tile++] = ExpertTile{lane, at, min(tile_rows, next - at), 0};
+  }
+  __syncthreads();
+#pragma unroll
+  for (uint32_t i = 0; i < ROUTE_RUNS; i++) {
+    if (expert[i] >= ROUTE_EXPERTS) continue;
+    const uint32_t pair = from + i * WARP + lane, at = scratch.next[warp][expert[i]] + rank[i];
+    sort.rows[at] = pair / k;
+    sort.place[pair] = at;
+  }
+}
+
+/* experts[R,K], weights[R,K], x[R,H], h[R,H], norm_weight[H], gate[E,H], bias[E] or null */
+template <typename X>
+__device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weights, X *x, const float *h,
+                                  const float *norm_weight, const float *gate, const float *bias, const tg_step *step,
+                                  uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t tile_rows,
+                                  uint32_t rows_each, float eps) {
+  __shared__ RouteScratch scratch;
+  let_next_kernel_start();
+  const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t mine = rank * ROUTE_WARPS + warp, first = blockIdx.x / blocks * rows_each, all = step->rows;
+  const uint32_t rows = all > first ? min(all - first, rows_each) : 0;
+  if (blocks > 1) cluster_arrive();
+  float4 weighed[ROUTE_FOURS];
+#pragma unroll
+  for (uint32_t i = 0; i < ROUTE_FOURS; i++) {
+    const uint32_t c = 4 * (i * WARP + lane);
+    weighed[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (c >= hidden || mine >= expert_count) continue;
+    const float4 g = load4(gate + (size_t)mine * hidden + c), n = load4(norm_weight + c);
+    weighed[i] = make_float4(g.x * n.x, g.y * n.y, g.z * n.z, g.w * n.w);
+  }
+  const float of_bias = bias && lane < expert_count ? bias[lane] : 0.0f;
+  wait_for_earlier_kernels();
+  if (blocks > 1) cluster_wait();  /* all of them are there */
+#pragma unroll 1
+  for (uint32_t r = 0; r < rows; r++) {
+    const float *from = h + (size_t)(first + r) * hidden;
+    float4 v[ROUTE_FOURS];
+#pragma unroll
+    for (uint32_t i = 0; i < ROUTE_FOURS; i++) {
+      const uint32_t c = 4 * (i * WARP + lane);
+      v[i] = c < hidden ? load4(from + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+    float score = 0.0f, squares = 0.0f;
+#pragma unroll
+    for (uint32_t i = 0; i < ROUTE_FOURS; i++) {
+      score = fmaf(v[i].x, weighed[i].x, score);
+      score = fmaf(v[i].y, weighed[i].y, score);
+      score = fmaf(v[i].z, weighed[i].z, score);
+      score = fmaf(v[i].w, weighed[i].w, score);
+      squares = add_squares(squares, v[i]);
+    }
+#pragma unroll
+    for (int offset = WARP / 2; offset > 0; offset /= 2) {
+      score += __shfl_xor_sync(0xffffffffu, score, offset);
+      squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+    }
+    const float scale = 1.0f / sqrtf(squares / hidden + eps);
+    if (lane == 0 && mine < expert_count)
+      store_to_block(&scratch.scores[r][mine], 0, 1.0f / (1.0f + expf(-(scale * score))), blocks);
+    /* a row's columns are shared among all warps of the cluster */
+    for (uint32_t c = 4 * (mine * WARP + lane); c < hidden; c += 4 * WARP * ROUTE_WARPS * blocks)
+      store4(x + (size_t)(first + r) * hidden + c, normed(load4(from + c), scale, load4(norm_weight + c)));
+  }
+  if (blocks > 1) {
+    cluster_arrive();
+    cluster_wait();
+  } else {
+    __syncthreads();
+  }
+  if (rank > 0) return;
+  if (warp < rows) {
+    float weight;
+    const uint32_t chosen =
+        choose_of_32(lane < expert_count ? scratch.scores[warp][lane] : 0.0f, of_bias, expert_count, weighing, weight);
+    if (chosen >> lane & 1) {
+      const size_t at = (size_t)(first + warp) * weighing.k + __popc(chosen & ((1u << lane) - 1));
+      experts[at] = lane;
+      weights[at] = weight;
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    scratch.last = atomicInc(sort.done, gridDim.x / blocks - 1) == gridDim.x / blocks - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  if (!scratch.last) return;
+  sort_few_pairs(scratch, sort, experts, all * weighing.k, weighing.k, tile_rows);
+}
+
+#define ROUTE(SUFFIX, X)                                                                                              \
+  extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) tg_route_##SUFFIX(                                   \
+      ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows, uint32_t *place, uint32_t *done, uint32_t *experts,    \
+      float *weights, X *x, const float *h, const float *norm_weight, const float *gate, const float *bias,           \
+      const tg_step *step, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,     \
+      uint32_t tile_rows, uint32_t rows_each, float eps) {                                                            \
+    GMMA_BODY(route_step<X>(RouteSort{tiles, tile_count, rows, place, done}, experts, weights, x, h, norm_weight,     \
+                            gate, bias, step, hidden, expert_count, Weighing{k, normalize != 0, scaling}, tile_rows,  \
+                            rows_each, eps);)                                                                         \
+  }
+
+ROUTE(bf16, __nv_bfloat16)
+ROUTE(f16, __half)
+ROUTE(f32, float)

@@ -1,0 +1,391 @@
+//! The kernels for dense products of decode steps against those for any step, which other tests hold to f64: both on the
+//! same input, over random shapes.
+
+use crate::rig::{Rig, Step, StepOnGpu, TYPES, assert_same_bits, config, encode, rounded};
+use crate::support::{Gpu, Random};
+use tailgraph::backend::cuda::driver;
+use tailgraph::backend::cuda::ops::Types;
+use tailgraph::backend::cuda::ops::conv::ShortConv;
+use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
+use tailgraph::model::{DType, ModelConfig};
+use tailgraph::plan::StepKind;
+
+const EPILOGUES: [Epilogue; 4] = [
+    Epilogue::Store,
+    Epilogue::StoreF32,
+    Epilogue::Add,
+    Epilogue::SiluMul,
+];
+
+/// (bucket, outputs, inner): every tile and cluster, ragged outputs and rows, one stage and many, more tiles than a GPU
+/// has SMs.
+const SHAPES: [(usize, usize, usize); 10] = [
+    (1, 32, 32),
+    (9, 301, 7168),
+    (16, 2048, 2048),
+    (20, 65, 96),
+    (32, 3072, 544),
+    (64, 512, 1792),
+    (70, 1792, 256),
+    (128, 96, 1056),
+    (256, 2048, 288),
+    (256, 33_000, 64),
+];
+
+/// Whether there are such kernels for the types; on a GPU of 9.0 there must be, but for f32 rows with other weights than
+/// bf16.
+fn served(rig: &Rig) -> bool {
+    let Types { operand, weights } = rig.kernels.types;
+    let types = operand == weights && operand != DType::F32 || weights == DType::BF16;
+    let capability = driver::probe().unwrap().gpu(0).unwrap().compute_capability;
+    let expected = types && capability.0 == 9;
+    assert_eq!(rig.kernels.dense.is_some(), expected, "{capability:?}");
+    expected
+}
+
+/// Norm of the difference over the norm, of one row.
+fn relative(found: &[f32], expected: &[f32]) -> f64 {
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+    let differences = found.iter().zip(expected);
+    let off = norm(&mut differences.map(|(&f, &e)| f64::from(f) - f64::from(e)));
+    off / norm(&mut expected.iter().map(|&e| f64::from(e))).max(1e-6)
+}
+
+/// How far a row of these kernels may be from the same row of the others: what is rounded may round the other way, and
+/// the matrix units truncate as they add, in another order.
+fn allowed(stored: DType, operand: DType) -> f64 {
+    match (stored, operand) {
+        (DType::F32, DType::F32) => 3e-6,
+        (DType::F32, _) => 3e-5,
+        (_, DType::F16) => 1e-3,
+        _ => 8e-3,
+    }
+}
+
+struct Case {
+    outputs: usize,
+    inner: usize,
+    /// `[rows, inner]`
+    x: Vec<f32>,
+    /// `[outputs, inner]` each
+    w: [Vec<f32>; 2],
+    bias: Option<Vec<f32>>,
+    /// `[rows, outputs]`: what is added to
+    h: Vec<f32>,
+}
+
+impl Case {
+    fn new(random: &mut Random, types: Types, rows: usize, outputs: usize, inner: usize) -> Self {
+        let scale = 1.7 / (inner as f32).sqrt();
+        let w = [(); 2].map(|()| rounded(types.weights, &random.values(outputs * inner, scale)));
+        Self {
+            outputs,
+            inner,
+            x: rounded(types.operand, &random.values(rows * inner, 2.0)),
+            w,
+            bias: (random.below(2) == 0).then(|| random.values(outputs, 1.0)),
+            h: random.values(rows * outputs, 3.0),
+        }
+    }
+
+    /// y `[bucket, outputs]`; rows past the case's are poison. `Decode` takes the kernels that this is about.
+    fn run(&self, rig: &Rig, bucket: usize, epilogue: Epilogue, kind: StepKind) -> Vec<f32> {
+        let (gpu, types) = (rig.gpu, rig.kernels.types);
+        let y_type = y_type(types.operand, epilogue);
+        let rows = self.x.len() / self.inner;
+        let step = Step::of_rows(rows).upload(gpu);
+        let y = gpu.poisoned(bucket * self.outputs * y_type.bytes());
+        if epilogue == Epilogue::Add {
+            y.write(&gpu.stream, 0, &encode(DType::F32, &self.h))
+                .unwrap();
+        }
+        // rows past the step's are there, and hold anything
+        let x = gpu.poisoned(bucket * self.inner * types.operand.bytes());
+        x.write(&gpu.stream, 0, &encode(types.operand, &self.x))
+            .unwrap();
+        let [w, pair] = [0, 1].map(|i| gpu.values(types.weights, &self.w[i]));
+        let paired = epilogue == Epilogue::SiluMul;
+        let bias = self.bias.as_ref().filter(|_| !paired);
+        let bias = bias.map(|bias| gpu.values(DType::F32, bias));
+        let product = Product {
+            y: y.at(0),
+            x: x.at(0),
+            w: w.at(0),
+            w_pair: if paired { pair.at(0) } else { 0 },
+            bias: bias.as_ref().map_or(0, |bias| bias.at(0)),
+            outputs: self.outputs as u32,
+            inner: self.inner as u32,
+            epilogue,
+        };
+        let enqueue = rig.enqueue(&step, kind, bucket);
+        // SAFETY: the arrays have the shapes that `Product` asks for.
+        unsafe { enqueue.product(&product, Rows::Step) }.unwrap();
+        gpu.get_values(y_type, &y)
+    }
+}
+
+fn y_type(operand: DType, epilogue: Epilogue) -> DType {
+    match epilogue {
+        Epilogue::Store | Epilogue::SiluMul => operand,
+        Epilogue::StoreF32 | Epilogue::Add => DType::F32,
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn dense_products_are_those_of_the_other_kernels() {
+    let gpu = Gpu::new();
+    let mut random = Random(81);
+    for types in TYPES {
+        let rig = Rig::new(&gpu, config(), types);
+        if !served(&rig) {
+            continue;
+        }
+        for (bucket, outputs, inner) in SHAPES {
+            for epilogue in EPILOGUES {
+                let rows = match random.below(2) {
+                    0 => bucket,
+                    _ => 1 + random.below(bucket),
+                };
+                let case = Case::new(&mut random, types, rows, outputs, inner);
+                let what =
+                    format!("{types:?} {epilogue:?} {rows} rows of {bucket}, {outputs} x {inner}");
+                let found = case.run(&rig, bucket, epilogue, StepKind::Decode);
+                let expected = case.run(&rig, bucket, epilogue, StepKind::Mixed);
+                let limit = allowed(y_type(types.operand, epilogue), types.operand);
+                let pairs = found.chunks(outputs).zip(expected.chunks(outputs));
+                for (r, (a, b)) in pairs.enumerate() {
+                    if r >= rows {
+                        let untouched = a.iter().all(|v| v.is_nan());
+                        assert!(untouched, "{what}: padding was written");
+                        continue;
+                    }
+                    let off = relative(a, b);
+                    assert!(off <= limit, "{what}: row {r} is off by {off:e}");
+                }
+            }
+        }
+    }
+}
+
+/// A row alone, among others, and elsewhere among them: the same bits.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_row_of_a_dense_product_does_not_depend_on_its_companions() {
+    let gpu = Gpu::new();
+    let mut random = Random(82);
+    for types in TYPES {
+        let rig = Rig::new(&gpu, config(), types);
+        if !served(&rig) {
+            continue;
+        }
+        for (bucket, outputs, inner) in SHAPES {
+            for epilogue in EPILOGUES {
+                let case = Case::new(&mut random, types, bucket, outputs, inner);
+                let all = case.run(&rig, bucket, epilogue, StepKind::Decode);
+                let row = random.below(bucket);
+                let place = random.below(bucket);
+                let mut x = rounded(types.operand, &random.values(place * inner, 2.0));
+                x.extend(&case.x[row * inner..][..inner]);
+                let mut h = random.values(place * outputs, 1.0);
+                h.extend(&case.h[row * outputs..][..outputs]);
+                let moved = Case {
+                    x,
+                    h,
+                    w: case.w.clone(),
+                    bias: case.bias.clone(),
+                    ..case
+                };
+                let y = moved.run(&rig, bucket, epilogue, StepKind::Decode);
+                assert_same_bits(
+                    &format!("{types:?} {epilogue:?} bucket {bucket} row {row} at {place}"),
+                    &y[place * outputs..][..outputs],
+                    &all[row * outputs..][..outputs],
+                );
+            }
+        }
+    }
+}
+
+/// A conv layer's input: normed rows, every slot's state, weights.
+struct ConvCase {
+    hidden: usize,
+    x: Vec<f32>,
+    state: Vec<f32>,
+    w: Vec<f32>,
+    of_taps: Vec<f32>,
+    biases: Option<[Vec<f32>; 2]>,
+    /// Slot and position of each row.
+    rows: Vec<(usize, usize)>,
+}
+
+const SLOTS: usize = 260;
+
+impl ConvCase {
+    fn new(random: &mut Random, types: Types, rows: usize, hidden: usize, taps: usize) -> Self {
+        let first = random.below(SLOTS);
+        let values =
+            |random: &mut Random, n, scale| rounded(types.operand, &random.values(n, scale));
+        let scale = 1.7 / (hidden as f32).sqrt();
+        Self {
+            hidden,
+            x: values(random, rows * hidden, 2.0),
+            state: values(random, SLOTS * (taps - 1) * hidden, 1.0),
+            w: rounded(types.weights, &random.values(3 * hidden * hidden, scale)),
+            of_taps: random.values(hidden * taps, 1.0),
+            biases: (random.below(2) == 0)
+                .then(|| [3 * hidden, hidden].map(|n| random.values(n, 1.0))),
+            rows: (0..rows)
+                .map(|r| ((first + r) % SLOTS, random.below(12)))
+                .collect(),
+        }
+    }
+
+    fn step(&self, gpu: &Gpu) -> StepOnGpu {
+        let mut step = Step::with_slots(&mut Random(5), SLOTS, 16, 4);
+        for &(slot, position) in &self.rows {
+            step.chunk(slot, position as u32, 1);
+        }
+        step.upload(gpu)
+    }
+
+    /// y `[bucket, H]` and the state after it: in one kernel, or in-projection and short convolution.
+    fn run(&self, rig: &Rig, bucket: usize, fused: bool) -> [Vec<f32>; 2] {
+        let (gpu, types, hidden) = (rig.gpu, rig.kernels.types, self.hidden);
+        let step = self.step(gpu);
+        let operand = |n: usize| gpu.poisoned(bucket * n * types.operand.bytes());
+        let (x, wide) = (operand(hidden), operand(3 * hidden));
+        x.write(&gpu.stream, 0, &encode(types.operand, &self.x))
+            .unwrap();
+        let w = gpu.values(types.weights, &self.w);
+        let state = gpu.values(types.operand, &self.state);
+        let taps = gpu.values(DType::F32, &self.of_taps);
+        let biases = self.biases.as_ref();
+        let biases = biases.map(|biases| [0, 1].map(|i| gpu.values(DType::F32, &biases[i])));
+        let [bias, taps_bias] = biases
+            .as_ref()
+            .map_or([0; 2], |biases| [0, 1].map(|i| biases[i].at(0)));
+        let conv = ShortConv {
+            x: x.at(0),
+            bcx: wide.at(0),
+            state: state.at(0),
+            taps: taps.at(0),
+            bias: taps_bias,
+        };
+        let queue = rig.enqueue(&step, StepKind::Decode, bucket);
+        let out = if fused {
+            let dense = queue.dense_conv_serves().expect("this hidden size");
+            // SAFETY: the arrays have the shapes that the operation asks for.
+            unsafe { queue.dense_conv(dense, &conv, w.at(0), bias) }.unwrap();
+            wide
+        } else {
+            let product = Product {
+                y: wide.at(0),
+                x: x.at(0),
+                w: w.at(0),
+                w_pair: 0,
+                bias,
+                outputs: 3 * hidden as u32,
+                inner: hidden as u32,
+                epilogue: Epilogue::Store,
+            };
+            let mixed = rig.enqueue(&step, StepKind::Mixed, bucket);
+            // SAFETY: likewise.
+            unsafe {
+                mixed.product(&product, Rows::Step).unwrap();
+                queue.short_conv(&conv).unwrap();
+            }
+            x
+        };
+        let mut y = gpu.get_values(types.operand, &out);
+        y.truncate(bucket * hidden);
+        [y, gpu.get_values(types.operand, &state)]
+    }
+}
+
+fn conv_config(hidden: usize, taps: usize) -> ModelConfig {
+    ModelConfig {
+        hidden_size: hidden,
+        conv_l_cache: taps,
+        ..config()
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_conv_layer_in_one_kernel_is_that_of_two() {
+    let gpu = Gpu::new();
+    let mut random = Random(83);
+    for types in TYPES {
+        for (hidden, taps) in [(64, 1), (192, 3), (576, 8), (2048, 3)] {
+            let rig = Rig::new(&gpu, conv_config(hidden, taps), types);
+            if !served(&rig) {
+                continue;
+            }
+            for bucket in [1, 16, 31, 64, 100, 256] {
+                let rows = 1 + random.below(bucket);
+                let case = ConvCase::new(&mut random, types, rows, hidden, taps);
+                let found = case.run(&rig, bucket, true);
+                let expected = case.run(&rig, bucket, false);
+                let what = format!("{types:?} H {hidden} L {taps} {rows} rows of {bucket}");
+                let limit = allowed(types.operand, types.operand);
+                for (r, a) in found[0].chunks(hidden).enumerate() {
+                    if r >= rows {
+                        let untouched = a.iter().all(|v| v.is_nan());
+                        assert!(untouched, "{what}: padding was written");
+                        continue;
+                    }
+                    let off = relative(a, &expected[0][r * hidden..][..hidden]);
+                    assert!(off <= limit, "{what}: row {r} is off by {off:e}");
+                }
+                if taps > 1 {
+                    let width = (taps - 1) * hidden;
+                    let pairs = found[1].chunks(width).zip(expected[1].chunks(width));
+                    for (slot, (a, b)) in pairs.enumerate() {
+                        let off = relative(a, b);
+                        assert!(
+                            off <= limit,
+                            "{what}: state of slot {slot} is off by {off:e}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_row_of_a_conv_layer_does_not_depend_on_its_companions() {
+    let gpu = Gpu::new();
+    let mut random = Random(84);
+    let (hidden, taps) = (192, 3);
+    for types in TYPES {
+        let rig = Rig::new(&gpu, conv_config(hidden, taps), types);
+        if !served(&rig) {
+            continue;
+        }
+        for bucket in [16, 32, 64, 256] {
+            let case = ConvCase::new(&mut random, types, bucket, hidden, taps);
+            let all = case.run(&rig, bucket, true);
+            let (row, place) = (random.below(bucket), random.below(bucket));
+            let mut moved = ConvCase::new(&mut random, types, place + 1, hidden, taps);
+            moved.x[place * hidden..].copy_from_slice(&case.x[row * hidden..][..hidden]);
+            moved.w.clone_from(&case.w);
+            moved.state.clone_from(&case.state);
+            moved.of_taps.clone_from(&case.of_taps);
+            moved.biases.clone_from(&case.biases);
+            let slot = case.rows[row].0;
+            for (r, other) in moved.rows.iter_mut().enumerate() {
+                other.0 = (slot + SLOTS + r - place) % SLOTS;
+            }
+            moved.rows[place] = case.rows[row];
+            let there = moved.run(&rig, bucket, true);
+            assert_same_bits(
+                &format!("{types:?} bucket {bucket} row {row} at {place}"),
+                &there[0][place * hidden..][..hidden],
+                &all[0][row * hidden..][..hidden],
+            );
+        }
+    }
+}
