@@ -3,11 +3,14 @@
  * A unit is an expert tile of the token sort by a slice of its expert's weight rows: first those of gate and up, then
  * those of down. Blocks draw them in that order from a counter, so that whoever is ahead has more of them; what a unit's
  * sums are does not depend on who has it. A unit of down waits until its tile's gate and up are done, by a count of
- * those that are. Nobody waits for one that nobody has drawn: so it does not matter how many blocks run at once.
+ * those that are.
  *
  * A block's first unit may be a guess: before it can know which experts have rows, it asks for weights of one that may
  * well have some, block b's being slice b / experts of expert b % experts. Where that one has none, it goes through what
  * it asked for as a unit of a tile without rows.
+ *
+ * Nobody waits for a unit that nobody has drawn, but a guess is a block's from the start: so all blocks must find room on
+ * the GPU sooner or later whatever those that run wait for, and there is no more than one an SM.
  *
  * The producer draws, and posts its block's units in a queue from which all other warps take each of them.
  */
