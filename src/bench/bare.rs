@@ -26,8 +26,8 @@ const LAUNCHES: RangeInclusive<u32> = 10..=50;
 const STEPS_PER_BARE: u32 = 8;
 const FIRST_BARE: u32 = 4;
 
-/// New tokens of a sequence from which on a run has a step that is timed.
-pub const LEAST_NEW_TOKENS: u32 = FIRST_BARE + 1;
+/// Decode steps of all sequences from which on a run has one that is timed.
+pub const LEAST_STEPS: u32 = FIRST_BARE;
 
 /// What is timed, from [`Timing::begin`] on.
 #[derive(Debug, Default)]

@@ -102,19 +102,7 @@ pub fn run_heard(
         if beside.interrupt.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let mut wait = WAIT;
-        while let Some(next) = arrivals.get(log.sent.len()) {
-            let now = start.elapsed();
-            if next.due > now {
-                wait = wait.min(next.due - now);
-                break;
-            }
-            let Some(number) = engine.try_submit(&next.request)? else {
-                wait = FULL_WAIT;
-                break;
-            };
-            log.sent(number, now);
-        }
+        let wait = send_due(engine, arrivals, &mut log, start)?;
         if let Some((time_ns, event)) = engine.next_stamped(wait)? {
             log.event(start.elapsed(), time_ns, &event)?;
         }
@@ -134,6 +122,25 @@ pub fn run_heard(
         launches: launches::count() - launches_before,
         energy_j: joules.and_then(|before| Some((beside.joules)()? - before)),
     }))
+}
+
+/// Sends all that is due, so that the scheduler sees it at once; how long until there is more to send.
+fn send_due(
+    engine: &mut Engine,
+    arrivals: &[Arrival],
+    log: &mut Log,
+    start: Instant,
+) -> Result<Duration> {
+    let (left, now) = (&arrivals[log.sent.len()..], start.elapsed());
+    let due = left.iter().take_while(|next| next.due <= now).count();
+    let numbers = engine.try_submit_all(left[..due].iter().map(|next| &next.request))?;
+    for number in numbers.clone() {
+        log.sent(number, now);
+    }
+    if numbers.count() < due {
+        return Ok(FULL_WAIT);
+    }
+    Ok(left.get(due).map_or(WAIT, |next| WAIT.min(next.due - now)))
 }
 
 /// A run as far as it has come. Room for all of it is made before it starts.

@@ -19,7 +19,7 @@ use crate::bench::compare::{compare, differences, read};
 use crate::bench::host;
 use crate::bench::output::{COMPARED, Format, RESULTS, STARTS, text};
 use crate::bench::row::{Subject, VERSION};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::ModelSource;
 use crate::plan::params::{model_bytes, model_parameters};
 use crate::telemetry::{say, warn};
@@ -31,6 +31,8 @@ pub(super) struct Results {
     pub rows: Vec<Value>,
     /// `--expect` disagreed.
     pub disagreed: bool,
+    /// Why a point has no row.
+    pub failed: Option<Error>,
 }
 
 pub fn run(command: &BenchCommand) -> Result<Exit> {
@@ -57,6 +59,9 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
         );
     }
     print(out.as_bytes())?;
+    if let Some(error) = results.failed {
+        return Err(error);
+    }
     Ok(if results.disagreed {
         Exit::Disagreed
     } else {
@@ -77,7 +82,7 @@ fn launches(
     _args: &BenchArgs,
     _interrupt: &std::sync::atomic::AtomicBool,
 ) -> Result<Option<Results>> {
-    Err(crate::error::Error::Usage(
+    Err(Error::Usage(
         "bench launch: the CPU launches no kernels; it needs a GPU and a build with `cargo build --release --features cuda`".into(),
     ))
 }

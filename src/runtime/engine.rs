@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, RingCapacities};
 use crate::sys::abi::{tg_status, tg_trace};
 use crate::telemetry::nvtx::{Span, names};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -192,6 +193,23 @@ impl Engine {
             self.driver.notify();
         }
         Ok(number)
+    }
+
+    /// As [`Engine::try_submit`], of several: the numbers of as many of the first ones as there is room for. The scheduler
+    /// sees all of them in the same turn.
+    ///
+    /// # Errors
+    /// As there; then none is queued.
+    pub fn try_submit_all<'r>(
+        &mut self,
+        requests: impl IntoIterator<Item = &'r Request>,
+    ) -> Result<Range<u64>> {
+        self.check()?;
+        let numbers = self.rings.try_push_requests(requests)?;
+        if !numbers.is_empty() {
+            self.driver.notify();
+        }
+        Ok(numbers)
     }
 
     /// Ends a request early wherever it is; one that has ended already is left alone. `false` while the

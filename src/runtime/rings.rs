@@ -6,6 +6,7 @@ use super::request::{EndReason, Event, Logits, Request, Sampling, Timing, TokenL
 use super::watchdog::Standing;
 use crate::error::{Error, Result};
 use crate::sys::abi;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -30,13 +31,25 @@ impl HostRings {
     /// Queues a request and returns its number, or `None` while there is no room for it or its prompt.
     ///
     /// # Errors
-    /// [`Error::Usage`] where it has no prompt, more stop ids than an entry holds, or a prompt longer than the
-    /// whole token ring.
+    /// As [`Self::try_push_requests`].
     pub fn try_push_request(&mut self, request: &Request) -> Result<Option<u64>> {
+        let numbers = self.try_push_requests(std::iter::once(request))?;
+        Ok((!numbers.is_empty()).then_some(numbers.start))
+    }
+
+    /// Queues requests, as many of the first ones as there is room for with their prompts, and returns their numbers. The
+    /// scheduler sees all of them at once.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where one has no prompt, more stop ids than an entry holds, or a prompt longer than the
+    /// whole token ring: then none is queued.
+    pub fn try_push_requests<'r>(
+        &mut self,
+        requests: impl IntoIterator<Item = &'r Request>,
+    ) -> Result<Range<u64>> {
         let rings = self.rings.head();
-        let prompt = &request.prompt;
         // SAFETY: capacities never change; the indices are atomic on both sides.
-        let (head, tail, token_tail, token_capacity, capacity) = unsafe {
+        let (first, tail, token_tail, token_capacity, capacity) = unsafe {
             (
                 acquire(&raw mut (*rings).request_head),
                 acquire(&raw mut (*rings).request_tail),
@@ -45,33 +58,40 @@ impl HostRings {
                 (*rings).request_capacity,
             )
         };
-        if prompt.is_empty() || prompt.len() > token_capacity as usize {
-            return Err(Error::Usage(format!(
-                "a prompt has 1 to {token_capacity} tokens here, not {}",
-                prompt.len()
-            )));
-        }
-        let entry = entry(request, self.token_head)?;
-        let token_end = self.token_head + prompt.len() as u64;
-        if head - tail >= u64::from(capacity) || token_end - token_tail > u64::from(token_capacity)
-        {
-            return Ok(None);
-        }
-        // SAFETY: the entry and the tokens lie in room that the scheduler has handed back and will not read
-        // before the head is released below.
-        unsafe {
-            for (at, &token) in (self.token_head..).zip(prompt) {
-                self.rings
-                    .entry::<i32>((*rings).tokens, token_capacity, at)
-                    .write(token as i32);
+        let (mut head, mut token_head) = (first, self.token_head);
+        for request in requests {
+            let prompt = &request.prompt;
+            if prompt.is_empty() || prompt.len() > token_capacity as usize {
+                return Err(Error::Usage(format!(
+                    "a prompt has 1 to {token_capacity} tokens here, not {}",
+                    prompt.len()
+                )));
             }
-            self.rings
-                .entry::<abi::tg_request>((*rings).requests, capacity, head)
-                .write(entry);
-            release(&raw mut (*rings).request_head, head + 1);
+            let entry = entry(request, token_head)?;
+            let token_end = token_head + prompt.len() as u64;
+            if head - tail >= u64::from(capacity)
+                || token_end - token_tail > u64::from(token_capacity)
+            {
+                break;
+            }
+            // SAFETY: the entry and the tokens lie in room that the scheduler has handed back and will not read
+            // before the head is released below.
+            unsafe {
+                for (at, &token) in (token_head..).zip(prompt) {
+                    self.rings
+                        .entry::<i32>((*rings).tokens, token_capacity, at)
+                        .write(token as i32);
+                }
+                self.rings
+                    .entry::<abi::tg_request>((*rings).requests, capacity, head)
+                    .write(entry);
+            }
+            (head, token_head) = (head + 1, token_end);
         }
-        self.token_head = token_end;
-        Ok(Some(head))
+        // SAFETY: all entries below the new head are whole.
+        unsafe { release(&raw mut (*rings).request_head, head) };
+        self.token_head = token_head;
+        Ok(first..head)
     }
 
     /// Asks for a request to be ended early. `false` while the control ring is full.

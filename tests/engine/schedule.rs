@@ -214,3 +214,28 @@ fn a_recorded_run_is_replayed_step_by_step() {
     }
     assert!(steps > 17, "{steps} steps were replayed");
 }
+
+/// What is submitted together is in the first step together, whenever the scheduler looks; a request that no ring could
+/// hold keeps the others out.
+#[test]
+fn requests_submitted_together_are_seen_together() {
+    let mut engine = engine(1, Duration::ZERO);
+    let four: Vec<_> = (0..4).map(|i| request(1 + i, 3)).collect();
+    for round in 0..50 {
+        while engine.next_trace().is_some() {}
+        let numbers = engine.try_submit_all(&four).unwrap();
+        assert_eq!(numbers, 4 * round..4 * (round + 1));
+        let mut ended = 0;
+        while ended < 4 {
+            let event = engine.next_event(PATIENCE).unwrap().expect("an event");
+            ended += usize::from(matches!(event, Event::End { .. }));
+        }
+        let first = std::iter::from_fn(|| engine.next_trace())
+            .find(|record| record.outcome.action == abi::TG_ACTION_STEP)
+            .expect("a step");
+        assert_eq!(first.outcome.sequences, 4, "round {round}");
+    }
+    let long = request(1 << 22, 1);
+    assert!(engine.try_submit_all([&four[0], &long]).is_err());
+    assert_eq!(engine.try_submit_all(&four[..1]).unwrap(), 200..201);
+}

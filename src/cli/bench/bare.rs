@@ -60,9 +60,10 @@ impl Timed {
         let bare = self.0.end();
         if bare.step_ms.is_empty() {
             return Err(crate::Error::Usage(format!(
-                "--launch bare: {} sequences were in too few decode steps together; expected at least {} new tokens (--gen-len), found {}",
+                "--launch bare: all {} sequences were together in fewer than {} decode steps, expected at least as many: prompts of several \
+                 steps come in one after the other, so give more than {} new tokens (--gen-len) or larger steps (--step-tokens)",
                 point.batch,
-                crate::bench::bare::LEAST_NEW_TOKENS,
+                crate::bench::bare::LEAST_STEPS,
                 point.new_tokens
             )));
         }

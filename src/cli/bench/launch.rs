@@ -133,6 +133,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
     Ok(Some(Results {
         rows: rows.collect(),
         disagreed: false,
+        failed: None,
     }))
 }
 

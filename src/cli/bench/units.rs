@@ -16,7 +16,7 @@ use crate::bench::workload::{self, Arrival, Line, Random};
 use crate::bench::{Kind, Point};
 use crate::cli::args::{Positions, RunArgs};
 use crate::cli::open::{self, Opened};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::io::arrays::{self, Sample};
 use crate::model::{Model, ModelConfig, ModelSource};
 use crate::plan::Limits;
@@ -57,6 +57,8 @@ pub(super) struct Tried {
     pub spread: Option<Spread>,
     /// The worst of all repeats'.
     verdict: Option<Verdict>,
+    /// Why this point alone came to nothing.
+    failed: Option<Error>,
 }
 
 /// Measures all that `args` asks for. `None`: interrupted.
@@ -106,15 +108,18 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
     let mut results = Results {
         rows: Vec::new(),
         disagreed: false,
+        failed: None,
     };
     for mut unit in units {
         unit.startup.model_ms = model_ms;
-        for tried in &unit.points {
+        for tried in unit.points.iter().filter(|tried| tried.failed.is_none()) {
             results.disagreed |= tried.verdict.is_some_and(|verdict| !verdict.valid);
             results
                 .rows
                 .push(work.row(&subject, &unit, tried, cost_ns)?);
         }
+        let failed = unit.points.into_iter().find_map(|tried| tried.failed);
+        results.failed = results.failed.or(failed);
     }
     Ok(Some(results))
 }
@@ -171,6 +176,7 @@ impl Work<'_> {
             vocabulary_share: 0.0,
             spread: None,
             verdict: None,
+            failed: None,
         };
         let phase = || gpu.then(Vec::new);
         Ok(Unit {
@@ -263,10 +269,14 @@ impl Work<'_> {
             let Some(run) = runner.run(&tried.point, &arrivals)? else {
                 return Ok(false);
             };
-            tried.repeats.push(match &bare {
-                Some(bare) => bare.figures(&tried.point)?,
-                None => figures(&tried.point, &run)?,
-            });
+            let came = match &bare {
+                Some(bare) => bare.figures(&tried.point),
+                None => Ok(figures(&tried.point, &run)?),
+            };
+            match came {
+                Ok(figures) => tried.repeats.push(figures),
+                Err(error) => tried.failed = Some(error),
+            }
             tried.vocabulary_share =
                 workload::vocabulary_share(&arrivals, self.config.vocab_size as u32);
             let verdict = scored.verdict();

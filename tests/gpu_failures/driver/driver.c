@@ -107,6 +107,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     case 16: *value = 132; return SUCCESS;     /* multiprocessors */
     case 75: *value = major; return SUCCESS;
     case 76: *value = minor; return SUCCESS;
+    case 97: *value = 227 << 10; return SUCCESS; /* shared bytes that a block may ask for */
     default: *value = 1; return SUCCESS;
   }
 }
@@ -186,17 +187,30 @@ int cuModuleGetFunction(struct function **function, void *module, const char *na
   snprintf((*function)->name, sizeof (*function)->name, "%s", name);
   return SUCCESS;
 }
-/* The constants that a launcher asks for: outputs, rows, threads and shared bytes of tg_linear_*_rN's tile. */
+static int constants(uint64_t *address, size_t *bytes, const uint32_t *values, size_t count) {
+  *bytes = count * sizeof *values;
+  *address = (uint64_t)memcpy(malloc(*bytes), values, *bytes);
+  return SUCCESS;
+}
+/* The constants that a launcher asks for, of the tiles of kernels named _rN: outputs, rows, threads and shared bytes of
+ * tg_linear_*; what DENSE_TILE of kernels/dense.cuh lists of tg_dense_*. */
 int cuModuleGetGlobal_v2(uint64_t *address, size_t *bytes, void *module, const char *name) {
   (void)module;
   ENTER();
-  const char *rows = strstr(name, "_r");
-  if (!rows || !strstr(name, "_tile")) return NOT_FOUND;
-  uint32_t *tile = malloc(4 * sizeof *tile);
-  tile[0] = 64, tile[1] = (uint32_t)atoi(rows + 2), tile[2] = 128, tile[3] = 49152;
-  *address = (uint64_t)tile;
-  *bytes = 4 * sizeof *tile;
-  return SUCCESS;
+  const char *at = strstr(name, "_r");
+  if (!at || !strstr(name, "_tile")) return NOT_FOUND;
+  const uint32_t rows = (uint32_t)atoi(at + 2);
+  if (!strncmp(name, "tg_dense_", 9))
+    return constants(address, bytes, (uint32_t[]){rows, 1, 32, 160, 12288, 0, 1024, 8192, 1024}, 9);
+  return constants(address, bytes, (uint32_t[]){64, rows, 128, 49152}, 4);
+}
+/* The map itself means nothing here; an array that a GPU would refuse is refused. */
+int cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address, const uint64_t *size, const uint64_t *row_bytes,
+                           const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill) {
+  (void)map, (void)type, (void)steps, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+  ENTER();
+  const int whole = (uint64_t)address % 16 == 0 && row_bytes[0] % 16 == 0 && size[0] && size[1];
+  return rank == 2 && whole && box[0] <= 256 && box[1] && box[1] <= 256 ? SUCCESS : INVALID_VALUE;
 }
 int cuFuncSetAttribute(void *function, int attribute, int value) {
   (void)function, (void)attribute, (void)value;
@@ -280,12 +294,23 @@ int cuStreamGetCaptureInfo_v3(struct stream *stream, int *status, uint64_t *id, 
   return SUCCESS;
 }
 
+struct attribute {
+  int id;
+  char pad[4];
+  union { int on; char room[64]; } value;
+};
 struct launch {
   uint32_t grid[3], block[3], shared_bytes;
   struct stream *stream;
-  void *attributes;
+  const struct attribute *attributes;
   uint32_t attribute_count;
 };
+static int asks_for(const struct launch *launch, int id) {
+  for (uint32_t i = 0; i < launch->attribute_count; i++)
+    if (launch->attributes[i].id == id && launch->attributes[i].value.on) return 1;
+  return 0;
+}
+enum { PROGRAMMATIC = 6 };
 
 int cuLaunchKernelEx(const struct launch *launch, struct function *function, void **arguments, void **extra) {
   (void)extra;
@@ -295,7 +320,7 @@ int cuLaunchKernelEx(const struct launch *launch, struct function *function, voi
   graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof *graph->nodes);
   struct node *node = &graph->nodes[graph->count++];
   *node = (struct node){
-    .function = function, .shared_bytes = launch->shared_bytes, .early = launch->attribute_count == 1,
+    .function = function, .shared_bytes = launch->shared_bytes, .early = asks_for(launch, PROGRAMMATIC),
     .after = launch->stream->captured};
   launch->stream->captured = graph->count;
   memcpy(node->grid, launch->grid, sizeof node->grid);
