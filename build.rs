@@ -42,7 +42,12 @@ fn scheduler_core() {
 #[cfg(feature = "cuda")]
 fn kernels() -> Result<(), String> {
     println!("cargo::rerun-if-changed=kernels");
-    for variable in ["NVCC", "CUDA_HOME", "TAILGRAPH_DENY_SPILLS"] {
+    for variable in [
+        "NVCC",
+        "CUDA_HOME",
+        "TAILGRAPH_DENY_SPILLS",
+        "TAILGRAPH_KERNEL_OBJECTS",
+    ] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
     let out_dir = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");

@@ -77,6 +77,7 @@ struct DenseBlock {
   uint64_t *full, *empty, *summed;  /* [DENSE_MOST_STAGES] each, and one */
   uint32_t count, rank, blocks, log_blocks;  /* a power of two */
   uint32_t at = 0, parity = 0;
+  uint32_t part_at = 0;  /* buffer of parts that comes next: it goes on from tile to tile, as the ring does */
 
   __device__ inline DenseBlock(uint4 *shared, uint64_t *barriers, uint32_t stages_)
       : full(barriers), empty(barriers + DENSE_MOST_STAGES), summed(barriers + 2 * DENSE_MOST_STAGES), count(stages_),
@@ -170,7 +171,8 @@ struct DenseBlock {
 #pragma unroll 1
       for (uint32_t s = 0; s < steps; s++) {
         ring_barrier_wait(full + at, parity);
-        char *to = parts + s % DENSE_PART_BUFFERS * Tile::PART_BYTES;
+        char *to = parts + part_at * Tile::PART_BYTES;
+        if (++part_at == DENSE_PART_BUFFERS) part_at = 0;
         split(to, reinterpret_cast<const float *>(stage(at) + Tile::W_BYTES));
         operands_written();
         consumers_meet();
@@ -228,7 +230,7 @@ struct DenseBlock {
                         make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]), counted);
       }
     }
-    ring_barrier_wait(summed, 0);
+    ring_barrier_wait_cluster(summed, 0);
 #pragma unroll
     for (uint32_t j = 0; j < Tile::EIGHTS; j++) {
       if (!owns(j)) continue;

@@ -144,6 +144,18 @@ __device__ inline void ring_barrier_wait(uint64_t *barrier, uint32_t parity) {
                           : "memory");)
 }
 
+/* Likewise, for what other blocks of the cluster have stored. */
+__device__ inline void ring_barrier_wait_cluster(uint64_t *barrier, uint32_t parity) {
+  GMMA_BODY(asm volatile("{\n"
+                          ".reg .pred done;\n"
+                          "again:\n"
+                          "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+                          "@!done bra again;\n"
+                          "}\n" ::"r"(shared_address(barrier)),
+                          "r"(parity)
+                          : "memory");)
+}
+
 /* Barriers that were just made are seen by copies, too. */
 __device__ inline void ring_barriers_made() {
   GMMA_BODY(asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");)

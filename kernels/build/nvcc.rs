@@ -1,6 +1,7 @@
 //! Finds nvcc and compiles kernels/*.cu into one image for the GPUs we run on.
 
 use std::env;
+use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -67,8 +68,12 @@ fn existing(path: PathBuf) -> Option<PathBuf> {
     path.canonicalize().ok().filter(|path| path.is_file())
 }
 
-/// Compiles `units`, as many at a time as cargo allows, and links them for the device.
+/// Compiles `units`, as many at a time as cargo allows, and links them for the device. Objects lie in the folder that
+/// TAILGRAPH_KERNEL_OBJECTS names, for builds that share them one after the other, or in `out_dir`.
 pub fn build(nvcc: &Path, units: &[PathBuf], out_dir: &Path) -> Result<Built, String> {
+    let folder = env::var_os("TAILGRAPH_KERNEL_OBJECTS").map_or(out_dir.to_owned(), PathBuf::from);
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let sources = digest(&headers(Path::new("kernels"))?)?;
     let jobs: usize = env::var("NUM_JOBS")
         .ok()
         .and_then(|jobs| jobs.parse().ok())
@@ -81,7 +86,7 @@ pub fn build(nvcc: &Path, units: &[PathBuf], out_dir: &Path) -> Result<Built, St
                 loop {
                     let next = waiting.lock().expect("no compiling thread panics").next();
                     let Some((index, unit)) = next else { break };
-                    let result = compile(nvcc, unit, out_dir);
+                    let result = compile(nvcc, unit, sources, &folder);
                     done.lock().expect("no compiling thread panics")[index] = Some(result);
                 }
             });
@@ -113,9 +118,15 @@ pub fn build(nvcc: &Path, units: &[PathBuf], out_dir: &Path) -> Result<Built, St
     })
 }
 
-/// One unit for all architectures: its object and what was printed.
-fn compile(nvcc: &Path, unit: &Path, out_dir: &Path) -> Result<(PathBuf, String), String> {
-    let object = out_dir
+/// One unit for all architectures: its object and what was printed. Kept beside the object, with what they were made from, so
+/// that a unit is compiled again only where that has changed.
+fn compile(
+    nvcc: &Path,
+    unit: &Path,
+    sources: u64,
+    folder: &Path,
+) -> Result<(PathBuf, String), String> {
+    let object = folder
         .join(unit.file_stem().expect("a unit has a name"))
         .with_extension("o");
     let mut command = Command::new(nvcc);
@@ -135,7 +146,61 @@ fn compile(nvcc: &Path, unit: &Path, out_dir: &Path) -> Result<(PathBuf, String)
         .arg(unit)
         .arg("-o")
         .arg(&object);
-    run(&mut command).map(|log| (object, log))
+    let text = |path: &Path| std::fs::read_to_string(path);
+    let (log, key) = (object.with_extension("log"), object.with_extension("key"));
+    let made_from = format!(
+        "{command:?} {:x} {sources:x} {}",
+        digest(&[unit.to_owned()])?,
+        size_and_age(nvcc)
+    );
+    if object.is_file()
+        && let (Ok(log), Ok(before)) = (text(&log), text(&key))
+        && before == made_from
+    {
+        return Ok((object, log));
+    }
+    let _ = std::fs::remove_file(&key);
+    let printed = run(&mut command)?;
+    let kept = std::fs::write(&log, &printed).and_then(|()| std::fs::write(&key, made_from));
+    kept.map_err(|error| format!("{}: {error}", key.display()))?;
+    Ok((object, printed))
+}
+
+/// Of the files' contents, in order.
+fn digest(files: &[PathBuf]) -> Result<u64, String> {
+    let mut hasher = DefaultHasher::new();
+    for file in files {
+        let bytes = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        hasher.write(&bytes);
+    }
+    Ok(hasher.finish())
+}
+
+/// A compiler in another's place is another one.
+fn size_and_age(file: &Path) -> String {
+    let found = file
+        .metadata()
+        .map(|data| (data.len(), data.modified().ok()));
+    format!("{found:?}")
+}
+
+/// What any unit may include.
+fn headers(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut found = Vec::new();
+    let entries =
+        std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            found.extend(headers(&path)?);
+        } else if path
+            .extension()
+            .is_some_and(|extension| ["cuh", "h", "c"].iter().any(|&header| extension == header))
+        {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 fn targets() -> impl Iterator<Item = String> {

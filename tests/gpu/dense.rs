@@ -19,7 +19,7 @@ const EPILOGUES: [Epilogue; 4] = [
 
 /// (bucket, outputs, inner): every tile and cluster, ragged outputs and rows, one stage and many, more tiles than a GPU
 /// has SMs.
-const SHAPES: [(usize, usize, usize); 10] = [
+const SHAPES: [(usize, usize, usize); 13] = [
     (1, 32, 32),
     (9, 301, 7168),
     (16, 2048, 2048),
@@ -30,6 +30,10 @@ const SHAPES: [(usize, usize, usize); 10] = [
     (128, 96, 1056),
     (256, 2048, 288),
     (256, 33_000, 64),
+    // More than one tile a block, and the last stage's parts in the first buffer; outputs that end within a tile's first half.
+    (16, 33_000, 256),
+    (64, 33_000, 1024),
+    (24, 33_030, 64),
 ];
 
 /// Whether there are such kernels for the types; on a GPU of 9.0 there must be, but for f32 rows with other weights than

@@ -126,6 +126,9 @@ fn the_router_chooses_the_best_and_weighs_them() {
         (96, 128, 8),
         (5120, 33, 3),
         (64, 8, 8),
+        // Clusters of 4 whose last block has no expert, and clusters of 2.
+        (96, 20, 3),
+        (544, 12, 4),
     ] {
         for bucket in [1, 7, 64, 150, 256, 301] {
             let config = ModelConfig {

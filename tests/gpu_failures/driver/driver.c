@@ -209,8 +209,12 @@ int cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address, co
                            const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill) {
   (void)map, (void)type, (void)steps, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
   ENTER();
-  const int whole = (uint64_t)address % 16 == 0 && row_bytes[0] % 16 == 0 && size[0] && size[1];
-  return rank == 2 && whole && box[0] <= 256 && box[1] && box[1] <= 256 ? SUCCESS : INVALID_VALUE;
+  int fits = (uint64_t)address % 16 == 0 && rank >= 1 && rank <= 5;
+  for (uint32_t i = 0; fits && i < rank; i++) {
+    fits = size[i] && box[i] && box[i] <= 256;
+    if (i + 1 < rank) fits = fits && row_bytes[i] % 16 == 0 && row_bytes[i] < 1ull << 40;
+  }
+  return fits ? SUCCESS : INVALID_VALUE;
 }
 int cuFuncSetAttribute(void *function, int attribute, int value) {
   (void)function, (void)attribute, (void)value;
