@@ -45,4 +45,19 @@ __device__ inline void barrier_wait(uint64_t *barrier, uint32_t parity) {
 #endif
 }
 
+/* Likewise, for what other blocks of the cluster have stored. */
+__device__ inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+#endif
+}
+
 #endif

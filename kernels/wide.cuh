@@ -25,14 +25,14 @@
 #include "barrier.cuh"
 #include "experts.cuh"
 #include "pdl.cuh"
-#include "wgmma.cuh"
+#include "warpgroup.cuh"
 #include "wide_plan.cuh"
 #include <type_traits>
 
 constexpr uint32_t WIDE_OUTPUTS = 128;    /* weight rows of a unit: 64 for each warpgroup of consumers */
 constexpr uint32_t WIDE_GROUP_ROWS = 16;  /* of those, for each consumer warp */
-constexpr uint32_t WIDE_K = SWIZZLED_ROW_ELEMENTS;
-constexpr uint32_t WIDE_WEIGHT_BYTES = WIDE_OUTPUTS * SWIZZLED_ROW_BYTES;  /* of a stage */
+constexpr uint32_t WIDE_K = GMMA_K;
+constexpr uint32_t WIDE_WEIGHT_BYTES = WIDE_OUTPUTS * GMMA_ROW_BYTES;  /* of a stage */
 constexpr uint32_t WIDE_CONSUMERS = 8, WIDE_LOADERS = 3;                   /* warps, in this order; then the producer */
 constexpr int WIDE_THREADS = (WIDE_CONSUMERS + WIDE_LOADERS + 1) * WARP;
 constexpr uint32_t WIDE_MOST_STAGES = 16;  /* at least WIDE_LOADERS */
@@ -54,7 +54,7 @@ struct WideHalf {
   /* As row `row` of the stage's rows, of which there is room for N. */
   template <int N>
   static __device__ inline void store(char *rows, uint32_t row, uint32_t piece, const Piece &p) {
-    *reinterpret_cast<uint4 *>(rows + swizzled(row, piece)) = p.v;
+    *reinterpret_cast<uint4 *>(rows + gmma_piece_at(row, piece)) = p.v;
   }
 };
 
@@ -86,7 +86,7 @@ struct WideSplit {
     for (int part = 0; part < PARTS; part++) {
       uint4 v;
       v.x = take_part(left[0]), v.y = take_part(left[1]), v.z = take_part(left[2]), v.w = take_part(left[3]);
-      *reinterpret_cast<uint4 *>(rows + swizzled(part * N + row, piece)) = v;
+      *reinterpret_cast<uint4 *>(rows + gmma_piece_at(part * N + row, piece)) = v;
     }
   }
 };
@@ -94,7 +94,7 @@ struct WideSplit {
 /* Shared memory of a stage whose tiles have up to `tile_rows` rows. */
 template <class Math>
 __host__ __device__ constexpr uint32_t wide_stage_bytes(uint32_t tile_rows) {
-  return WIDE_WEIGHT_BYTES + tile_rows * Math::PARTS * SWIZZLED_ROW_BYTES;
+  return WIDE_WEIGHT_BYTES + tile_rows * Math::PARTS * GMMA_ROW_BYTES;
 }
 
 /* ---- the ring -------------------------------------------------------------------------------- */
@@ -136,8 +136,8 @@ __device__ inline void wide_ask(WideRing &ring, const TensorMap &weights, uint32
                                 uint64_t policy) {
   ring.wait_empty();
   barrier_arrive_expecting(ring.full + ring.at, WIDE_WEIGHT_BYTES);
-  copy_box(ring.weights(), &weights, ring.full + ring.at,
-           {chunk * WIDE_K, 0, 0, slice * (WIDE_OUTPUTS / WIDE_GROUP_ROWS), expert}, policy);
+  tensor_copy(ring.weights(), &weights, {chunk * WIDE_K, 0, 0, slice * (WIDE_OUTPUTS / WIDE_GROUP_ROWS), expert},
+              ring.full + ring.at, policy);
   ring.skip(1);
 }
 
@@ -150,38 +150,54 @@ struct WideArrays {
   float *partial;          /* [R K, H] */
   const uint32_t *gather;  /* [R K] */
   ExpertTile *tiles;       /* their `done` counts */
-  uint32_t *drawn;
+  WideCounts *counts;
   uint32_t hidden, inner;
   bool up_first;
 };
 
-/* The producer's one lane; the guess has been asked for. */
+/* The producer's one lane; the guess has been asked for, and is this block's if `mine`. */
 __device__ inline void wide_produce(WideRing &ring, WideQueue queue, const TensorMap &gate_up, const TensorMap &down,
-                                    const WideShape &shape, const WidePlan &plan, uint32_t *drawn) {
-  uint32_t at = 0, next = 0;
-  auto ask_for = [&](const WideUnit &unit, uint32_t from) {
+                                    const WideShape &shape, const WidePlan &plan, WideCounts *counts, bool mine) {
+  constexpr uint32_t NEVER = 0xffffffffu;
+  uint32_t at = 0;
+  WideDraw draw = {};
+  auto ask_for = [&](const WideUnit &unit, uint32_t from, uint32_t draw_at) {
     const uint64_t policy = cache_policy(plan.is_only_tile(unit));
-    const uint32_t draw_at = unit.chunks - min(unit.chunks, WIDE_DRAW_AHEAD);
-    if (draw_at <= from) next = atomicAdd(drawn, 1);
 #pragma unroll 1
     for (uint32_t c = from; c < unit.chunks; c++) {
-      if (c == draw_at && draw_at > from) next = atomicAdd(drawn, 1);
+      if (c == draw_at) draw = counts->draw();
       wide_ask(ring, unit.kind == WIDE_GATE_UP ? gate_up : down, unit.tile.expert, unit.slice, c, policy);
     }
   };
+  auto near_end = [](const WideUnit &unit) { return unit.chunks - min(unit.chunks, WIDE_DRAW_AHEAD); };
   if (shape.guesses()) {
-    const WideUnit unit = plan.guess(shape);
+    const WideUnit unit = plan.guess(shape, blockIdx.x, mine ? plan.guessed : plan.tile_total);
+    const uint32_t draw_at = near_end(unit);
     queue.post(unit);
-    ask_for(unit, shape.ahead);
+    if (draw_at <= shape.ahead) draw = counts->draw();
+    ask_for(unit, shape.ahead, draw_at > shape.ahead ? draw_at : NEVER);
   } else {
-    next = atomicAdd(drawn, 1);
+    draw = counts->draw();
   }
+  uint32_t begun = 0;  /* guessing blocks, at least */
 #pragma unroll 1
   while (true) {
-    const WideUnit unit = plan.unit(shape, next, at);
+    const WideUnit unit = plan.unit(shape, draw.unit, at);
+    begun = max(begun, draw.begun);
+    if (unit.kind == WIDE_DOWN && begun < shape.guessers()) {
+      begun = shape.guessers();
+#pragma unroll 1
+      for (uint32_t block = 0; block < shape.guessers(); block++) {
+        const uint32_t tile = plan.first_tile(block % shape.experts);
+        if (tile == plan.tile_total || !counts->take_guess(block)) continue;
+        const WideUnit guess = plan.guess(shape, block, tile);
+        queue.post(guess);
+        ask_for(guess, 0, NEVER);
+      }
+    }
     queue.post(unit);
     if (unit.kind == WIDE_END) return;
-    ask_for(unit, 0);
+    ask_for(unit, 0, near_end(unit));
   }
 }
 
@@ -230,7 +246,7 @@ __device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
           if (row + 4 * i < unit.tile.rows) Math::template store<N>(ring.rows(), row + 4 * i, piece, pieces[i]);
-        publish_to_async_proxy();
+        operands_written();
         __syncwarp();
         if (lane == 0) barrier_arrive(ring.full + ring.at);
       }
@@ -239,20 +255,20 @@ __device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape
   });
 }
 
-/* A consumer warpgroup's sums with N rows over all of K: element [n][r] as wgmma.cuh has D. */
+/* A consumer warpgroup's sums with N rows over all of K: element [n][r] as warpgroup.cuh has D. */
 template <class Math, int N>
 __device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t half, uint32_t chunks) {
   using W = typename Math::W;
   const bool first_lane = threadIdx.x % WARP == 0;
   auto multiply = [&](auto &acc, bool accumulate) {
     constexpr int COLUMNS = N * Math::PARTS;
-    const uint32_t w = shared_address(ring.weights()) + half * (WIDE_WEIGHT_BYTES / 2);
-    const uint32_t x = shared_address(ring.rows());
-    wgmma_fence();
+    const uint64_t w = gmma_operand(ring.weights() + half * (WIDE_WEIGHT_BYTES / 2)), x = gmma_operand(ring.rows());
+    gmma_fence();
 #pragma unroll
-    for (uint32_t k = 0; k < WIDE_K; k += 16)
-      wgmma<W, COLUMNS>(acc, operand_at(w + 2 * k), operand_at(x + 2 * k), accumulate || k > 0);
-    wgmma_commit();
+    for (uint32_t k = 0; k < WIDE_K / 16; k++) gmma<W, COLUMNS>(acc, w + 2 * k, x + 2 * k, accumulate || k > 0);
+    gmma_commit();
+    gmma_wait<0>();
+    gmma_settle(acc);
   };
   /* A stage is given back as soon as it is multiplied: the matrix units have time to spare, the ring has not. */
   if constexpr (Math::PARTS == 1) {
@@ -260,7 +276,6 @@ __device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t 
     for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
       ring.wait_full();
       multiply(sums, c > 0);
-      wgmma_wait<0>();
       if (first_lane) barrier_arrive(ring.empty + ring.at);
     }
   } else {
@@ -271,16 +286,12 @@ __device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t 
     for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
       ring.wait_full();
       multiply(parts, false);
-      wgmma_wait<0>();
       if (first_lane) barrier_arrive(ring.empty + ring.at);
 #pragma unroll
       for (int i = 0; i < N / 2; i++) sums[i] += parts[i] + (parts[N / 2 + i] + parts[N + i]);
     }
   }
 }
-
-/* A division that rounds correctly is a call, beside which ptxas lets no wgmma run on; this one is within 2 ulp. */
-__device__ inline float wide_silu(float v) { return __fdividef(v, 1.0f + expf(-v)); }
 
 /* A consumer warp: y = silu(gate) * up in X's type, or partial = down, f32. Of each pair of weight rows of gate and up, the
  * first is up's where `up_first`. */
@@ -300,7 +311,7 @@ __device__ inline void wide_consume(WideRing ring, WideQueue queue, const WideAr
         for (int i = 0; i < N / 4; i++) {
           const uint32_t r = first_row + i / 2 * 8 + i % 2;
           const float first = sums[i / 2 * 4 + i % 2], second = sums[i / 2 * 4 + i % 2 + 2];
-          const float v = arrays.up_first ? wide_silu(second) * first : wide_silu(first) * second;
+          const float v = arrays.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
           if (r < unit.tile.rows && n < arrays.inner) to[r * arrays.inner] = typename Math::X(v);
         }
       } else {
@@ -328,16 +339,14 @@ __device__ inline void wide_consume(WideRing ring, WideQueue queue, const WideAr
 /* wide.cu says what the arguments are. */
 template <class Math>
 __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, const WideArrays<Math> &arrays,
-                            const uint32_t *tile_count, uint32_t experts, uint32_t most_tiles, uint32_t tile_rows,
-                            uint32_t stages) {
-#if TAILGRAPH_HAS_WGMMA
+                            uint32_t experts, uint32_t most_tiles, uint32_t tile_rows, uint32_t stages) {
   extern __shared__ char wide_shared[];
   __shared__ uint64_t barriers[2 * WIDE_MOST_STAGES + 2 * WIDE_QUEUE];
   __shared__ WideUnit units[WIDE_QUEUE];
   __shared__ WidePlan plan;
   const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   WideRing ring;
-  ring.stages = wide_shared + (-shared_address(wide_shared) & (SWIZZLED_ALIGN_BYTES - 1));
+  ring.stages = wide_shared + (-shared_address(wide_shared) & (GMMA_ATOM_BYTES - 1));
   ring.full = barriers, ring.empty = ring.full + WIDE_MOST_STAGES;
   ring.stage_bytes = wide_stage_bytes<Math>(tile_rows), ring.count = stages;
   ring.at = ring.parity = 0;
@@ -364,8 +373,10 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
         wide_ask(ring, gate_up, blockIdx.x % experts, blockIdx.x / experts, c, cache_policy(true));
     __syncwarp();
     wait_for_earlier_kernels();
-    plan.make(shape, arrays.tiles, tile_count, most_tiles);
-    if (lane == 0) wide_produce(ring, queue, gate_up, down, shape, plan, arrays.drawn);
+    bool mine = false;
+    if (lane == 0 && shape.guesses()) arrays.counts->begin(), mine = arrays.counts->take_guess(blockIdx.x);
+    plan.make(shape, arrays.tiles, arrays.counts, most_tiles);
+    if (lane == 0) wide_produce(ring, queue, gate_up, down, shape, plan, arrays.counts, mine);
     return;
   }
   wait_for_earlier_kernels();
@@ -374,7 +385,6 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
   } else {
     wide_load<Math>(ring, queue, shape, arrays);
   }
-#endif
 }
 
 #endif

@@ -6,11 +6,13 @@
  * those that are.
  *
  * A block's first unit may be a guess: before it can know which experts have rows, it asks for weights of one that may
- * well have some, block b's being slice b / experts of expert b % experts. Where that one has none, it goes through what
- * it asked for as a unit of a tile without rows.
+ * well have some, block b's being slice b / experts of expert b % experts. Where that one has none, or another block has
+ * taken the guess, it goes through what it asked for as a unit of a tile without rows.
  *
- * Nobody waits for a unit that nobody has drawn, but a guess is a block's from the start: so all blocks must find room on
- * the GPU sooner or later whatever those that run wait for, and there is no more than one an SM.
+ * Blocks of the grid need not run at the same time: what holds their SMs may even wait for this kernel, as another one of
+ * these may for its own blocks. For who waits, waits for units of gate and up alone, which a running block has, and does
+ * before any of its own that wait: those that are drawn, since they are drawn before all of down; and the guesses, since
+ * who draws a unit of down first takes the guesses of all blocks that have not begun.
  *
  * The producer draws, and posts its block's units in a queue from which all other warps take each of them.
  */
@@ -22,6 +24,7 @@
 
 constexpr uint32_t WIDE_MOST_TILES = 256;  /* expert tiles of a step */
 constexpr uint32_t WIDE_QUEUE = 4;         /* units posted and not yet done with */
+constexpr uint32_t WIDE_MOST_BLOCKS = 384; /* of a grid */
 
 enum WideKind : uint32_t { WIDE_GATE_UP, WIDE_DOWN, WIDE_END };
 
@@ -39,7 +42,10 @@ struct WideShape {
   uint32_t experts;  /* 0 where nobody guesses */
   uint32_t ahead;    /* chunks that a guess asks for */
 
-  __device__ inline bool guesses() const { return experts > 0 && blockIdx.x / experts < gate_up_slices; }
+  /* Blocks that guess, from the first on. */
+  __device__ inline uint32_t guessers() const { return min(gridDim.x, experts * gate_up_slices); }
+
+  __device__ inline bool guesses() const { return blockIdx.x < guessers(); }
 
   /* Of the gate and up of an expert's first tile, the slices that are guesses. */
   __device__ inline uint32_t guessed_slices(uint32_t expert) const {
@@ -48,22 +54,48 @@ struct WideShape {
   }
 };
 
+/* What was drawn, and guessing blocks that had begun by then. */
+struct WideDraw {
+  uint32_t unit, begun;
+};
+
+/* As the token sort leaves it: how many tiles there are, and zeros. */
+struct WideCounts {
+  uint32_t tiles, unused;
+  unsigned long long drawn;               /* units that are no guesses; in the upper half, guessing blocks that have begun */
+  uint32_t taken[WIDE_MOST_BLOCKS / 32];  /* a bit for each block's guess */
+
+  __device__ inline void begin() { atomicAdd(&drawn, 1ull << 32); }
+
+  __device__ inline WideDraw draw() {
+    const unsigned long long now = atomicAdd(&drawn, 1ull);
+    return {uint32_t(now), uint32_t(now >> 32)};
+  }
+
+  /* Whether a block's guess is the caller's from now on. */
+  __device__ inline bool take_guess(uint32_t block) {
+    const uint32_t bit = 1u << block % 32;
+    return (atomicOr(taken + block / 32, bit) & bit) == 0;
+  }
+};
+static_assert(sizeof(WideCounts) == EXPERT_COUNTS * sizeof(uint32_t), "what the token sort clears");
+
 /* The producer's, in shared memory. */
 struct WidePlan {
   uint32_t tile_total;
-  uint32_t guessed;  /* the tile of this block's guess; tile_total where it was wrong or there is none */
+  uint32_t guessed;  /* the tile of this block's guess; tile_total where its expert has none, or nobody guesses */
   ExpertTile tiles[WIDE_MOST_TILES];
   uint32_t before[WIDE_MOST_TILES + 1];  /* units of gate and up that are no guesses, of the tiles before each and of all */
 
   /* One warp, once the token sort's tiles are there. */
-  __device__ inline void make(const WideShape &shape, const ExpertTile *list, const uint32_t *tile_count,
+  __device__ inline void make(const WideShape &shape, const ExpertTile *list, const WideCounts *counts,
                               uint32_t most_tiles) {
     const uint32_t lane = threadIdx.x % WARP;
     /* all that there may be, at once: what comes after the last is not looked at */
 #pragma unroll 2
     for (uint32_t i = lane; i < most_tiles; i += WARP)
       *reinterpret_cast<uint4 *>(tiles + i) = __ldcg(reinterpret_cast<const uint4 *>(list + i));
-    const uint32_t total = min(__ldcg(tile_count), most_tiles);
+    const uint32_t total = min(__ldcg(&counts->tiles), most_tiles);
     if (lane == 0) tile_total = guessed = total;
     __syncwarp();
     uint32_t units = 0;
@@ -90,14 +122,21 @@ struct WidePlan {
     __syncwarp();
   }
 
-  /* The unit of a block's guess. */
-  __device__ inline WideUnit guess(const WideShape &shape) const {
-    const bool right = guessed < tile_total;
+  /* An expert's first tile, or tile_total. */
+  __device__ inline uint32_t first_tile(uint32_t expert) const {
+    uint32_t at = 0;
+    while (at < tile_total && tiles[at].expert != expert) at++;
+    return at;
+  }
+
+  /* The unit of a block's guess, of a tile or, with tile_total, of one without rows. */
+  __device__ inline WideUnit guess(const WideShape &shape, uint32_t block, uint32_t tile) const {
+    const bool right = tile < tile_total;
     WideUnit unit;
     unit.kind = WIDE_GATE_UP;
-    unit.at = right ? guessed : WIDE_MOST_TILES;
-    unit.tile = right ? tiles[guessed] : ExpertTile{blockIdx.x % shape.experts, 0, 0, 0};
-    unit.slice = blockIdx.x / shape.experts;
+    unit.at = right ? tile : WIDE_MOST_TILES;
+    unit.tile = right ? tiles[tile] : ExpertTile{block % shape.experts, 0, 0, 0};
+    unit.slice = block / shape.experts;
     unit.chunks = right ? shape.gate_up_chunks : shape.ahead;
     return unit;
   }

@@ -5,8 +5,10 @@ use crate::rig::{
 };
 use crate::routing::{RoutingOnGpu, mixture, random_experts};
 use crate::support::{Gpu, Random};
+use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
 use rayon::prelude::*;
-use tailgraph::backend::cuda::ops::experts::{ExpertWeights, NextNorm};
+use tailgraph::backend::cuda::launch::{Argument, Launch};
+use tailgraph::backend::cuda::ops::experts::{ExpertRows, ExpertWeights, NextNorm};
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
 
@@ -54,6 +56,11 @@ impl MixtureCase {
 
     /// h after the mixture, `[rows, H]`. The norm that is done beside it is held to the bits that it has alone.
     fn run(&self, rig: &Rig, bucket: usize) -> Vec<f32> {
+        self.run_after(rig, bucket, || ())
+    }
+
+    /// Calls `before` when all is there but the launches.
+    fn run_after(&self, rig: &Rig, bucket: usize, before: impl FnOnce()) -> Vec<f32> {
         let (gpu, types, config) = (rig.gpu, rig.kernels.types, &rig.config);
         let (hidden, inner) = (config.hidden_size, config.moe_intermediate_size);
         let top_k = config.num_experts_per_tok;
@@ -104,19 +111,25 @@ impl MixtureCase {
             weight: norm.at(0),
         };
         let routing = routing.addresses();
+        let between = ExpertRows {
+            x: x.at(0),
+            y: y.at(0),
+            partial: partial.at(0),
+        };
+        gpu.stream.synchronize().unwrap();
+        before();
         // SAFETY: the arrays have the shapes that the operations ask for.
         unsafe {
             enqueue.sort_tokens(&routing).unwrap();
             enqueue
-                .expert_gate_up(&routing, &expert_weights, y.at(0), x.at(0), partial.at(0))
+                .expert_gate_up(&routing, &expert_weights, &between)
                 .unwrap();
             enqueue
                 .expert_down(
                     &routing,
                     &expert_weights,
                     h.at(0),
-                    y.at(0),
-                    partial.at(0),
+                    &between,
                     Some(next_norm),
                 )
                 .unwrap();
@@ -226,6 +239,42 @@ fn wide_steps_agree_with_the_kernels_for_any_number() {
             let allowed = |_, v: f64| 4e-6 * (1.0 + v.abs()) + rounding(types.operand);
             assert_close(&what, &found, &expected, allowed);
         }
+    }
+}
+
+/// All but 16 SMs are held by others until long after the blocks on these have done what there is to do: the guesses of all
+/// other blocks too, and to the same bits.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn wide_steps_do_not_wait_for_blocks_that_have_no_room() {
+    const HELD_BYTES: u32 = 200 * 1024;
+    const HELD_NS: u64 = 200_000_000;
+    let gpu = Gpu::new();
+    let mut random = Random(46);
+    let context = gpu.stream.context();
+    let beside = context.new_stream().unwrap();
+    let spin = gpu.kernel("tg_probe_spin");
+    let noted = gpu.put(&[0; 16]);
+    let multiprocessors = context.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    let held = Launch {
+        shared_bytes: HELD_BYTES,
+        ..Launch::blocks(multiprocessors.unwrap() as u32 - 16, 32)
+    };
+    for types in TYPES {
+        let rig = Rig::new(&gpu, mixture(512, 256, 16, 4), types);
+        if rig.kernels.wide.is_none() {
+            continue;
+        }
+        spin.allow_shared(HELD_BYTES).unwrap();
+        let case = MixtureCase::new(&mut random, &rig, 64, 13);
+        let alone = case.run(&rig, 64);
+        let beside_others = case.run_after(&rig, 64, || {
+            let arguments = [Argument::Address(noted.at(0)), Argument::U64(HELD_NS)];
+            // SAFETY: the array is the kernel's and outlives it: what follows on the other stream waits for its SMs.
+            unsafe { spin.launch(&beside, held, &arguments) }.unwrap();
+        });
+        beside.synchronize().unwrap();
+        assert_same_bits(&format!("{types:?}"), &beside_others, &alone);
     }
 }
 

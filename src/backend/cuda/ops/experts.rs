@@ -10,17 +10,18 @@ use crate::error::Result;
 pub const MAX_EXPERTS: usize = 128;
 /// Bytes of an `ExpertTile` there.
 pub const EXPERT_TILE_BYTES: usize = 16;
+/// Bytes of the tiles' count and of what kernels count up behind it: `EXPERT_COUNTS` words.
+pub const EXPERT_COUNTS_BYTES: usize = 64;
 
 /// As kernels/norm.cuh has it: the router and the combination of experts norm rows too.
 const NORM_THREADS: u32 = 256;
 /// Experts that one block scores (kernels/router.cu).
 const SCORE_EXPERTS: u32 = 8;
 const SORT_THREADS: u32 = 1024;
-/// Up to this many rows the one block of the token sort also chooses the experts (kernels/experts.cu). It needs 7 us for
-/// 64 rows and 22 for 256; the router choosing for itself costs 10 us more than scoring alone, however many rows.
-const CHOOSE_ROWS: u32 = 64;
+/// Up to this many rows the one block of the token sort also chooses the experts (kernels/experts.cu).
+const CHOOSE_ROWS: u32 = 256;
 /// From this many rows on a block of the router takes four, and reads the gate a quarter as often.
-const ROUTER_MANY_ROWS: u32 = 512;
+const ROUTER_MANY_ROWS: u32 = 128;
 /// What kernels/route.cu takes, and its warps, each of which has an expert.
 const ROUTE_EXPERTS: u32 = 32;
 const ROUTE_HIDDEN: u32 = 2048;
@@ -47,7 +48,7 @@ pub struct Routing {
     pub place: Address,
     /// [`most_expert_tiles`] entries of [`EXPERT_TILE_BYTES`].
     pub tiles: Address,
-    /// `uint32_t [2]`: how many, and what the kernels for wide steps have drawn of them.
+    /// How many, and what the kernel for wide steps counts: [`EXPERT_COUNTS_BYTES`].
     pub tile_count: Address,
     /// `uint32_t`, 0 between steps: scratch.
     pub done: Address,
@@ -66,6 +67,17 @@ pub struct ExpertWeights {
     pub down: Address,
     /// Elements from one expert's w2 to the next one's.
     pub down_stride: u64,
+}
+
+/// What goes through a mixture's experts: x as it is, the others by place of the sort.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertRows {
+    /// `[R, H]`, operand type.
+    pub x: Address,
+    /// `[R K, M]`, operand type: what gate and up make of x.
+    pub y: Address,
+    /// f32 `[R K, H]`: what down makes of y.
+    pub partial: Address,
 }
 
 /// What the router reads, all f32.
@@ -314,26 +326,23 @@ impl Enqueue<'_> {
         unsafe { self.launch(kernel, (1, 1, 1), SORT_THREADS, 0, &arguments) }
     }
 
-    /// y `[R K, M]` in the operand type, by place = silu(w1_e x) * w3_e x, from x `[R, H]`. The kernels for wide steps go
-    /// on to partial f32 `[R K, H]`, by place = w2_e y, which [`Enqueue::expert_down`] then need only sum.
+    /// y = silu(w1_e x) * w3_e x. Nothing where one kernel does gate, up and down ([`Enqueue::wide`]): then
+    /// [`Enqueue::expert_down`] is all of it.
     ///
     /// # Safety
-    /// [`Enqueue`]'s; `routing` is this step's, and sorted for this call.
+    /// [`Enqueue`]'s; `routing` is this step's.
     pub unsafe fn expert_gate_up(
         &self,
         routing: &Routing,
         weights: &ExpertWeights,
-        y: Address,
-        x: Address,
-        partial: Address,
+        rows: &ExpertRows,
     ) -> Result<()> {
-        if let Some(wide) = self.wide() {
-            // SAFETY: the caller's promise.
-            return unsafe { self.wide_experts(wide, routing, weights, [partial, y, x]) };
+        if self.wide().is_some() {
+            return Ok(());
         }
         let product = Product {
-            y,
-            x,
+            y: rows.y,
+            x: rows.x,
             w: weights.gate,
             w_pair: weights.up,
             bias: 0,
@@ -346,29 +355,29 @@ impl Enqueue<'_> {
         unsafe { self.grouped_product(&product, &grouped, self.expert_tile_rows()) }
     }
 
-    /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending. `y` and
-    /// `partial`, f32 `[R K, H]`, are [`Enqueue::expert_gate_up`]'s. Where `next` is given, also what it says.
+    /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending, y being [`Enqueue::expert_gate_up`]'s.
+    /// Where `next` is given, also what it says.
     ///
     /// # Safety
-    /// [`Enqueue`]'s; `routing` is this step's.
+    /// [`Enqueue`]'s; `routing` is this step's, and sorted for this call.
     pub unsafe fn expert_down(
         &self,
         routing: &Routing,
         weights: &ExpertWeights,
         h: Address,
-        y: Address,
-        partial: Address,
+        rows: &ExpertRows,
         next: Option<NextNorm>,
     ) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe {
-            if self.wide().is_none() {
-                self.grouped_down(routing, weights, partial, y)?;
+            match self.wide() {
+                Some(wide) => self.wide_experts(wide, routing, weights, rows)?,
+                None => self.grouped_down(routing, weights, rows)?,
             }
         }
         let arguments = [
             Argument::Address(h),
-            Argument::Address(partial),
+            Argument::Address(rows.partial),
             Argument::Address(routing.weights),
             Argument::Address(routing.place),
             Argument::Address(next.map_or(0, |next| next.x)),
@@ -384,7 +393,7 @@ impl Enqueue<'_> {
         unsafe { self.launch(kernel, grid, NORM_THREADS, 0, &arguments) }
     }
 
-    /// partial f32 `[R K, H]`, by place = w2_e y.
+    /// partial = w2_e y.
     ///
     /// # Safety
     /// [`Enqueue::expert_down`]'s.
@@ -392,12 +401,11 @@ impl Enqueue<'_> {
         &self,
         routing: &Routing,
         weights: &ExpertWeights,
-        partial: Address,
-        y: Address,
+        rows: &ExpertRows,
     ) -> Result<()> {
         let product = Product {
-            y: partial,
-            x: y,
+            y: rows.partial,
+            x: rows.y,
             w: weights.down,
             w_pair: 0,
             bias: 0,

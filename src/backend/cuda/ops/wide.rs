@@ -4,7 +4,7 @@
 use super::super::launch::{Address, Argument, Kernel};
 use super::super::module::{Module, failed};
 use super::super::tensor_map::TensorMap;
-use super::experts::{ExpertWeights, Routing, most_expert_tiles};
+use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::kernels::{Types, suffix};
 use super::{Bucket, Enqueue};
 use crate::error::Result;
@@ -31,6 +31,7 @@ const ROW_BYTES: u32 = 128;
 const ALIGN_BYTES: u32 = 1024;
 const THREADS: u32 = 32 * (8 + 3 + 1);
 const MOST_TILES: u32 = 256;
+const MOST_BLOCKS: u32 = 384;
 
 /// The kernel for one pair of types, on a GPU that has what it needs.
 #[derive(Debug)]
@@ -163,7 +164,7 @@ impl Enqueue<'_> {
         wide.serves(self.config, self.bucket).then_some(wide)
     }
 
-    /// [`Enqueue::expert_gate_up`] with all that it may do: partial f32 `[R K, H]`, y `[R K, M]` and x `[R, H]`.
+    /// y and partial: all of [`Enqueue::expert_gate_up`], and of [`Enqueue::expert_down`] what comes before the sum.
     ///
     /// # Safety
     /// As there.
@@ -172,7 +173,7 @@ impl Enqueue<'_> {
         wide: &Wide,
         routing: &Routing,
         weights: &ExpertWeights,
-        [partial, y, x]: [Address; 3],
+        rows: &ExpertRows,
     ) -> Result<()> {
         let config = self.config;
         let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
@@ -199,12 +200,11 @@ impl Enqueue<'_> {
         let arguments = [
             Argument::TensorMap(wide.tensor_map(&gate_up, experts)?),
             Argument::TensorMap(wide.tensor_map(&down, experts)?),
-            Argument::Address(partial),
-            Argument::Address(y),
-            Argument::Address(x),
+            Argument::Address(rows.partial),
+            Argument::Address(rows.y),
+            Argument::Address(rows.x),
             Argument::Address(routing.tiles),
             Argument::Address(routing.tile_count),
-            Argument::Address(routing.tile_count + 4),
             Argument::Address(routing.rows),
             Argument::U32(if guess { experts } else { 0 }),
             Argument::U32(most_tiles),
@@ -214,7 +214,7 @@ impl Enqueue<'_> {
             Argument::U32(STAGES),
             Argument::U32(u32::from(weights.up < weights.gate)),
         ];
-        let grid = (wide.multiprocessors, 1, 1);
+        let grid = (wide.multiprocessors.min(MOST_BLOCKS), 1, 1);
         let shared = shared_bytes(wide.operand, tile_rows);
         // SAFETY: the caller's promise; these are tg_wide_experts_*'s arguments.
         unsafe { self.launch(&wide.experts, grid, THREADS, shared, &arguments) }
