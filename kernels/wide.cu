@@ -19,9 +19,9 @@ constexpr int WIDE_REGISTER_THREADS = 512;
 #define WIDE(SUFFIX, ...)                                                                                          \
   extern "C" __global__ void __launch_bounds__(WIDE_REGISTER_THREADS, 1) tg_wide_experts_##SUFFIX(                \
       const __grid_constant__ TensorMap gate_up, const __grid_constant__ TensorMap down, float *partial,           \
-      __VA_ARGS__::X *y, const __VA_ARGS__::X *x, ExpertTile *tiles, WideCounts *counts, const uint32_t *gather,  \
-      uint32_t experts, uint32_t most_tiles, uint32_t hidden, uint32_t inner,              \
-      uint32_t tile_rows, uint32_t stages, uint32_t up_first) {                                                    \
+      __VA_ARGS__::X *y, const __VA_ARGS__::X *x, ExpertTile *tiles, WideCounts *counts, const uint32_t *gather,   \
+      uint32_t experts, uint32_t most_tiles, uint32_t hidden, uint32_t inner, uint32_t tile_rows, uint32_t stages, \
+      uint32_t up_first) {                                                                                         \
     GMMA_BODY(const WideArrays<__VA_ARGS__> arrays =                                                               \
                   {x, y, partial, gather, tiles, counts, hidden, inner, up_first != 0};                            \
               wide<__VA_ARGS__>(gate_up, down, arrays, experts, most_tiles, tile_rows, stages);)                   \

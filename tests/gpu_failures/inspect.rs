@@ -127,7 +127,7 @@ fn experts_of_wide_steps_are_one_kernel() {
         run.and(&["--max-seqs", "16", "--rows", "16"])
             .and(&["--svg", svg.to_str().unwrap()]),
     );
-    let wide = |graph: &&Value| graph["kind"] == "decode" && graph["rows"] == 16;
+    let wide = |graph: &&Value| graph["kind"] == "decode" && graph["bucket"] == 16;
     let captured = &graphs(&shown).iter().find(wide).unwrap()["captured"];
     let layers = |name: &str| {
         let operations = captured["operations"].as_array().unwrap().iter();
