@@ -3,7 +3,8 @@
  *   y[p,:] = silu(w1_e x) * w3_e x     p: a place of the token sort, e its expert, x its row of x[R,H]; y[R K,M]
  *   partial[p,:] = w2_e y[p,:]         f32 [R K,H]
  *
- * tiles (with counts of 0), counts and gather are the token sort's, and counted up. The weights are boxes of WIDE_K columns by WIDE_OUTPUTS rows, one expert after the other: of gate and up 8 rows each in turns, up's
+ * tiles, counts and gather are the token sort's; what it leaves as zeros in the first two is counted up. The weights are
+ * boxes of WIDE_K columns by WIDE_OUTPUTS rows, one expert after the other: of gate and up 8 rows each in turns, up's
  * first where `up_first`; of down as they are. With `experts` blocks guess among so many (wide_plan.cuh), with 0 they
  * do not. `most_tiles` is how many the list has room for, at most WIDE_MOST_TILES.
  *
