@@ -132,6 +132,16 @@ pub fn most_expert_tiles(rows: u32, experts: u32, top_k: u32, tile_rows: u32) ->
     (pairs / tile_rows + experts.min(pairs)).min(pairs)
 }
 
+/// What the token sort leaves.
+fn sorted(routing: &Routing) -> [Argument; 4] {
+    [
+        Argument::Address(routing.tiles),
+        Argument::Address(routing.tile_count),
+        Argument::Address(routing.rows),
+        Argument::Address(routing.place),
+    ]
+}
+
 impl Enqueue<'_> {
     /// The FFN norm of h f32 `[R, H]`, as x `[R, H]` in the operand type; from it experts and weights of each row;
     /// then the rows in order of expert.
@@ -172,32 +182,19 @@ impl Enqueue<'_> {
         h: Address,
         weights: &RouterWeights,
     ) -> Result<()> {
-        let (experts, top_k) = self.experts();
         let rows_each = self.bucket.rows.div_ceil(ROUTE_CLUSTERS);
-        let blocks = route_blocks(experts);
+        let blocks = route_blocks(self.experts().0);
         let arguments = [
-            Argument::Address(routing.tiles),
-            Argument::Address(routing.tile_count),
-            Argument::Address(routing.rows),
-            Argument::Address(routing.place),
-            Argument::Address(routing.done),
-            Argument::Address(routing.experts),
-            Argument::Address(routing.weights),
-            Argument::Address(x),
-            Argument::Address(h),
-            Argument::Address(weights.norm),
-            Argument::Address(weights.gate),
-            Argument::Address(weights.bias),
-            Argument::Address(self.step),
-            Argument::U32(self.hidden()),
-            Argument::U32(experts),
-            Argument::U32(top_k),
-            Argument::U32(u32::from(self.config.norm_topk_prob)),
-            Argument::F32(self.config.routed_scaling_factor),
-            Argument::U32(self.expert_tile_rows()),
-            Argument::U32(rows_each),
-            Argument::F32(self.config.norm_eps),
-        ];
+            &sorted(routing)[..],
+            &[Argument::Address(routing.done)],
+            &self.choosing(routing, x, h, weights),
+            &[
+                Argument::U32(self.expert_tile_rows()),
+                Argument::U32(rows_each),
+                Argument::F32(self.config.norm_eps),
+            ],
+        ]
+        .concat();
         let launch = Launch {
             grid: (self.bucket.rows.div_ceil(rows_each) * blocks, 1, 1),
             threads: NORM_THREADS,
@@ -245,23 +242,19 @@ impl Enqueue<'_> {
 
     /// Experts and weights from the scores, and the token sort.
     unsafe fn choose_and_sort(&self, routing: &Routing, bias: Address) -> Result<()> {
-        let (experts, top_k) = self.experts();
         let arguments = [
-            Argument::Address(routing.tiles),
-            Argument::Address(routing.tile_count),
-            Argument::Address(routing.rows),
-            Argument::Address(routing.place),
-            Argument::Address(routing.experts),
-            Argument::Address(routing.weights),
-            Argument::Address(routing.scores),
-            Argument::Address(bias),
-            Argument::Address(self.step),
-            Argument::U32(experts),
-            Argument::U32(top_k),
-            Argument::U32(u32::from(self.config.norm_topk_prob)),
-            Argument::F32(self.config.routed_scaling_factor),
-            Argument::U32(self.expert_tile_rows()),
-        ];
+            &sorted(routing)[..],
+            &[
+                Argument::Address(routing.experts),
+                Argument::Address(routing.weights),
+                Argument::Address(routing.scores),
+                Argument::Address(bias),
+                Argument::Address(self.step),
+            ],
+            &self.weighing(),
+            &[Argument::U32(self.expert_tile_rows())],
+        ]
+        .concat();
         let threads = (32 * self.bucket.rows).clamp(MAX_EXPERTS as u32, SORT_THREADS);
         let kernel = &self.kernels.choose_and_sort;
         // SAFETY: the caller's promise; these are tg_choose_and_sort's arguments.
@@ -276,7 +269,6 @@ impl Enqueue<'_> {
         h: Address,
         weights: &RouterWeights,
     ) -> Result<()> {
-        let (experts, top_k) = self.experts();
         let hidden = self.hidden();
         let rows = router_rows(self.bucket.rows, hidden);
         let kernel = match rows {
@@ -284,6 +276,25 @@ impl Enqueue<'_> {
             _ => &self.kernels.router_1,
         };
         let arguments = [
+            &self.choosing(routing, x, h, weights)[..],
+            &[Argument::F32(self.config.norm_eps)],
+        ]
+        .concat();
+        let grid = (self.bucket.rows.div_ceil(rows), 1, 1);
+        let shared_bytes = router_shared_bytes(rows, hidden);
+        // SAFETY: the caller's promise; these are tg_router_*'s arguments.
+        unsafe { self.launch(kernel, grid, NORM_THREADS, shared_bytes, &arguments) }
+    }
+
+    /// What the kernels that choose experts from rows have in common.
+    fn choosing(
+        &self,
+        routing: &Routing,
+        x: Address,
+        h: Address,
+        weights: &RouterWeights,
+    ) -> Vec<Argument> {
+        let arrays = [
             Argument::Address(routing.experts),
             Argument::Address(routing.weights),
             Argument::Address(x),
@@ -292,17 +303,20 @@ impl Enqueue<'_> {
             Argument::Address(weights.gate),
             Argument::Address(weights.bias),
             Argument::Address(self.step),
-            Argument::U32(hidden),
+            Argument::U32(self.hidden()),
+        ];
+        [&arrays[..], &self.weighing()].concat()
+    }
+
+    /// How many experts there are, and how scores become weights: `Weighing` of kernels/experts.cuh.
+    pub(super) fn weighing(&self) -> [Argument; 4] {
+        let (experts, top_k) = self.experts();
+        [
             Argument::U32(experts),
             Argument::U32(top_k),
             Argument::U32(u32::from(self.config.norm_topk_prob)),
             Argument::F32(self.config.routed_scaling_factor),
-            Argument::F32(self.config.norm_eps),
-        ];
-        let grid = (self.bucket.rows.div_ceil(rows), 1, 1);
-        let shared_bytes = router_shared_bytes(rows, hidden);
-        // SAFETY: the caller's promise; these are tg_router_*'s arguments.
-        unsafe { self.launch(kernel, grid, NORM_THREADS, shared_bytes, &arguments) }
+        ]
     }
 
     /// The token sort alone, from `routing.experts`.
@@ -310,17 +324,16 @@ impl Enqueue<'_> {
     /// # Safety
     /// [`Enqueue`]'s; shapes as [`Routing`] says.
     pub unsafe fn sort_tokens(&self, routing: &Routing) -> Result<()> {
-        let top_k = self.experts().1;
         let arguments = [
-            Argument::Address(routing.tiles),
-            Argument::Address(routing.tile_count),
-            Argument::Address(routing.rows),
-            Argument::Address(routing.place),
-            Argument::Address(routing.experts),
-            Argument::Address(self.step),
-            Argument::U32(top_k),
-            Argument::U32(self.expert_tile_rows()),
-        ];
+            &sorted(routing)[..],
+            &[
+                Argument::Address(routing.experts),
+                Argument::Address(self.step),
+                Argument::U32(self.experts().1),
+                Argument::U32(self.expert_tile_rows()),
+            ],
+        ]
+        .concat();
         let kernel = &self.kernels.sort_tokens;
         // SAFETY: the caller's promise; these are tg_sort_tokens's arguments.
         unsafe { self.launch(kernel, (1, 1, 1), SORT_THREADS, 0, &arguments) }

@@ -490,17 +490,13 @@ impl Enqueue<'_> {
     }
 
     /// The last arguments of the kernels that choose experts.
-    fn few_choosing(&self, ring: Ring) -> [Argument; 7] {
-        let config = self.config;
-        [
-            Argument::U32(config.num_experts as u32),
-            Argument::U32(config.num_experts_per_tok as u32),
-            Argument::U32(u32::from(config.norm_topk_prob)),
-            Argument::F32(config.routed_scaling_factor),
+    fn few_choosing(&self, ring: Ring) -> Vec<Argument> {
+        let sizes = [
             Argument::U32(self.bucket.rows),
             Argument::U32(ring.stages),
-            Argument::F32(config.norm_eps),
-        ]
+            Argument::F32(self.config.norm_eps),
+        ];
+        [&self.weighing()[..], &sizes].concat()
     }
 }
 
