@@ -128,7 +128,7 @@ impl Dense {
                 let name = format!("tg_dense_{name}_{}_r{rows}", suffix(types.operand));
                 let kernel = module.kernel(&name)?;
                 kernel.allow_shared(limits.block_bytes)?;
-                Ok((tile(module.constants(&format!("{name}_tile"))?), kernel))
+                Ok((Tile::of(module.constants(&format!("{name}_tile"))?), kernel))
             };
             let variants = rows.iter().map(variant).collect::<Result<_>>()?;
             Ok::<_, Error>(Variants(variants))
@@ -151,32 +151,22 @@ impl Dense {
     }
 }
 
-fn tile(constants: [u32; 9]) -> Tile {
-    let [
-        rows,
-        groups,
-        width,
-        threads,
-        stage_bytes,
-        split_bytes,
-        past_bytes,
-        out_bytes,
-        eight_bytes,
-    ] = constants;
-    Tile {
-        rows,
-        groups,
-        width,
-        threads,
-        stage_bytes,
-        split_bytes,
-        past_bytes,
-        out_bytes,
-        eight_bytes,
-    }
-}
-
 impl Tile {
+    /// In the order of `DENSE_TILE`.
+    fn of(constants: [u32; 9]) -> Self {
+        Self {
+            rows: constants[0],
+            groups: constants[1],
+            width: constants[2],
+            threads: constants[3],
+            stage_bytes: constants[4],
+            split_bytes: constants[5],
+            past_bytes: constants[6],
+            out_bytes: constants[7],
+            eight_bytes: constants[8],
+        }
+    }
+
     /// Dynamic shared memory beside the ring.
     fn beside_bytes(&self, sharers: u32) -> u32 {
         let eights = (self.rows / 8).div_ceil(sharers);
@@ -369,20 +359,18 @@ impl Enqueue<'_> {
         };
         let x = matrix(conv.x, dense.types.operand, rows);
         let w = matrix(in_proj, dense.types.weights, 3 * hidden);
-        let arguments = [
+        let arrays = [
             Argument::TensorMap(TensorMap::new(&x, tile.rows)?),
             Argument::TensorMap(TensorMap::new(&w, tile.width)?),
             Argument::Address(conv.bcx),
             Argument::Address(conv.state),
-            Argument::Address(bias),
-            Argument::Address(conv.taps),
-            Argument::Address(conv.bias),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-            Argument::U32(hidden),
-            Argument::U32(self.config.conv_l_cache as u32),
-            Argument::U32(cut.stages),
         ];
+        let arguments = [
+            &arrays[..],
+            &self.fused_conv(conv, bias),
+            &[Argument::U32(cut.stages)],
+        ]
+        .concat();
         // SAFETY: the caller's promise; these are tg_dense_conv_*'s arguments.
         unsafe { self.launch_dense(kernel, tile, &cut, hidden / tile.width, &arguments) }
     }

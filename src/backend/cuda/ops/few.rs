@@ -251,23 +251,19 @@ impl Enqueue<'_> {
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = few.normed(rows, hidden, false).expect("served");
-        let arguments = [
+        let arrays = [
             Argument::Address(conv.x),
             Argument::Address(conv.state),
             Argument::Address(h),
             Argument::Address(weights.norm),
             Argument::Address(weights.in_proj),
-            Argument::Address(weights.bias),
-            Argument::Address(conv.taps),
-            Argument::Address(conv.bias),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-            Argument::U32(hidden),
-            Argument::U32(self.config.conv_l_cache as u32),
+        ];
+        let sizes = [
             Argument::U32(rows),
             Argument::U32(ring.stages),
             Argument::F32(self.config.norm_eps),
         ];
+        let arguments = [&arrays[..], &self.fused_conv(conv, weights.bias), &sizes].concat();
         let grid = few.blocks(hidden / OUTPUTS);
         // SAFETY: the caller's promise; these are tg_few_conv_*'s arguments.
         unsafe { self.launch_few(&few.conv, grid, ring, &arguments) }
