@@ -8,16 +8,16 @@
 //! | `tg_dense_conv_*` | a conv layer's in-projection with its short convolution |
 
 use super::super::launch::{Address, Argument, Kernel, Launch};
-use super::super::module::{Module, failed};
+use super::super::module::Module;
 use super::super::tensor_map::{Matrix, TensorMap};
 use super::conv::ShortConv;
 use super::kernels::{Types, suffix};
+use super::limits::{Limits, has_warpgroups};
 use super::linear::{Epilogue, Product};
 use super::{Bucket, Enqueue};
 use crate::error::{Error, Result};
 use crate::model::DType;
 use crate::plan::StepKind;
-use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use std::sync::Arc;
 
 /// Rows of a bucket, at most.
@@ -36,19 +36,6 @@ const MOST_SHARERS: u32 = 4;
 const MOST_CONV_SHARERS: u32 = 2;
 /// The atom that operands start on.
 const ALIGN_BYTES: u32 = 1024;
-/// Static shared memory of a block: its barriers.
-const STATIC_BYTES: u32 = 512;
-
-/// Whether the GPU has the matrix instructions of warpgroups, which are 9.0's alone.
-///
-/// # Errors
-/// The driver refuses.
-pub(super) fn has_warpgroups(module: &Module) -> Result<bool> {
-    let major = Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
-    let refused = |error| failed("asking for a GPU's compute capability", error);
-    Ok(module.context().attribute(major).map_err(refused)? == 9)
-}
-
 /// A block's tile, as its kernel was compiled (`DENSE_TILE` of kernels/dense.cuh).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Tile {
@@ -66,14 +53,6 @@ struct Tile {
     out_bytes: u32,
     /// Of another block's sums of eight rows.
     eight_bytes: u32,
-}
-
-/// What of a GPU sizes a launch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Limits {
-    multiprocessors: u32,
-    /// Dynamic shared memory of a block, at most.
-    block_bytes: u32,
 }
 
 /// How a launch is cut.
@@ -108,21 +87,10 @@ impl Dense {
     /// # Errors
     /// The driver refuses.
     pub fn load(module: &Arc<Module>, types: Types) -> Result<Option<Self>> {
-        let attribute = |attribute| {
-            let refused = |error| failed("asking for a GPU's attributes", error);
-            let value = module.context().attribute(attribute).map_err(refused)?;
-            Ok::<_, Error>(value as u32)
-        };
-        let split = (types.operand, types.weights) == (DType::F32, DType::BF16);
-        let served = split || types.operand == types.weights && types.operand != DType::F32;
-        if !has_warpgroups(module)? || !served {
+        if !has_warpgroups(module)? || !types.are_streamed() {
             return Ok(None);
         }
-        let most = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-        let limits = Limits {
-            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-            block_bytes: most.saturating_sub(STATIC_BYTES),
-        };
+        let limits = Limits::of(module)?;
         let variants = |name: &str, rows: &[&str]| {
             let variant = |rows: &&str| {
                 let name = format!("tg_dense_{name}_{}_r{rows}", suffix(types.operand));
@@ -133,7 +101,7 @@ impl Dense {
             let variants = rows.iter().map(variant).collect::<Result<_>>()?;
             Ok::<_, Error>(Variants(variants))
         };
-        let (shared, alone, conv): (&[&str], &[&str], &[&str]) = match split {
+        let (shared, alone, conv): (&[&str], &[&str], &[&str]) = match types.operand == DType::F32 {
             true => (&["16", "32"], &["16", "32", "64"], &["16", "32_many"]),
             false => (
                 &["16", "32", "64"],
@@ -399,11 +367,7 @@ impl Enqueue<'_> {
 mod tests {
     use super::*;
 
-    /// An H200's.
-    const LIMITS: Limits = Limits {
-        multiprocessors: 132,
-        block_bytes: 227 * 1024 - STATIC_BYTES,
-    };
+    const LIMITS: Limits = Limits::H200;
 
     /// A tile of 16-bit rows, as kernels/dense.cuh has it.
     const fn tile(rows: u32, groups: u32, width: u32) -> Tile {

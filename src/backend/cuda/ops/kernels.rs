@@ -3,9 +3,10 @@
 use super::super::launch::Kernel;
 use super::super::module::Module;
 use super::attention;
-use super::dense::{self, Dense};
+use super::dense::Dense;
 use super::experts;
 use super::few::Few;
+use super::limits::has_warpgroups;
 use super::linear::{Linear, Tile};
 use super::wide::Wide;
 use crate::error::{Error, Result};
@@ -19,6 +20,17 @@ pub struct Types {
     pub operand: DType,
     /// Matrices and the embedding: the operand's own type, or for f32 the checkpoint's.
     pub weights: DType,
+}
+
+impl Types {
+    /// Whether the kernels that stream weights come in these: rows and weights of one 16-bit type, or f32 rows and bf16
+    /// weights.
+    pub(super) fn are_streamed(self) -> bool {
+        match self.operand {
+            DType::F32 => self.weights == DType::BF16,
+            operand => self.weights == operand,
+        }
+    }
 }
 
 /// How kernels are named after a type.
@@ -117,7 +129,7 @@ impl Kernels {
             scores_4: router("scores_4")?,
             router_1: router("router_1")?,
             router_4: router("router_4")?,
-            route: match dense::has_warpgroups(module)? {
+            route: match has_warpgroups(module)? {
                 true => Some(kernel(&format!("tg_route_{x}"))?),
                 false => None,
             },

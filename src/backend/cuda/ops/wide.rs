@@ -6,6 +6,7 @@ use super::super::module::{Module, failed};
 use super::super::tensor_map::TensorMap;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::kernels::{Types, suffix};
+use super::limits::{Limits, has_warpgroups};
 use super::{Bucket, Enqueue};
 use crate::error::Result;
 use crate::model::{DType, ModelConfig};
@@ -64,17 +65,7 @@ impl Wide {
     /// # Errors
     /// The driver refuses.
     pub fn load(module: &Arc<Module>, types: Types) -> Result<Option<Self>> {
-        use sys::CUdevice_attribute as Attribute;
-        let attribute = |attribute| {
-            let refused = |error| failed("asking for a GPU's attributes", error);
-            let value = module.context().attribute(attribute).map_err(refused)?;
-            Ok::<_, crate::error::Error>(value as u32)
-        };
-        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-        let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        let served = types.operand == types.weights && types.operand != DType::F32
-            || (types.operand, types.weights) == (DType::F32, DType::BF16);
-        if (major, minor) != (9, 0) || !served {
+        if !has_warpgroups(module)? || !types.are_streamed() {
             return Ok(None);
         }
         let experts = module.kernel(&format!("tg_wide_experts_{}", suffix(types.operand)))?;
@@ -84,7 +75,7 @@ impl Wide {
             experts,
             operand: types.operand,
             weights: types.weights,
-            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            multiprocessors: Limits::of(module)?.multiprocessors,
         }))
     }
 
