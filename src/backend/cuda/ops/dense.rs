@@ -280,11 +280,12 @@ impl Enqueue<'_> {
             columns: inner,
         };
         let x = matrix(product.x, dense.types.operand, rows);
-        let weights = |at| TensorMap::new(&matrix(at, dense.types.weights, outputs), tile.width);
+        let weights =
+            |at| TensorMap::new(&matrix(at, dense.types.weights, outputs).boxes(tile.width));
         let w = weights(product.w)?;
         let w_pair = if paired { weights(product.w_pair)? } else { w };
         let arguments = [
-            Argument::TensorMap(TensorMap::new(&x, tile.rows)?),
+            Argument::TensorMap(TensorMap::new(&x.boxes(tile.rows))?),
             Argument::TensorMap(w),
             Argument::TensorMap(w_pair),
             Argument::Address(product.y),
@@ -328,8 +329,8 @@ impl Enqueue<'_> {
         let x = matrix(conv.x, dense.types.operand, rows);
         let w = matrix(in_proj, dense.types.weights, 3 * hidden);
         let arrays = [
-            Argument::TensorMap(TensorMap::new(&x, tile.rows)?),
-            Argument::TensorMap(TensorMap::new(&w, tile.width)?),
+            Argument::TensorMap(TensorMap::new(&x.boxes(tile.rows))?),
+            Argument::TensorMap(TensorMap::new(&w.boxes(tile.width))?),
             Argument::Address(conv.bcx),
             Argument::Address(conv.state),
         ];

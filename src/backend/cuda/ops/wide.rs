@@ -1,16 +1,15 @@
 //! The experts' products of wide steps: a kernel that streams every expert's weights once, on GPUs that have wgmma and the
 //! copy engine for tensors (kernels/wide.cuh says how). Here is which buckets it serves, and what its launches look like.
 
-use super::super::launch::{Address, Argument, Kernel};
-use super::super::module::{Module, failed};
-use super::super::tensor_map::TensorMap;
+use super::super::launch::{Argument, Kernel};
+use super::super::module::Module;
+use super::super::tensor_map::{Boxes, TensorMap};
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::kernels::{Types, suffix};
 use super::limits::{Limits, has_warpgroups};
 use super::{Bucket, Enqueue};
 use crate::error::Result;
 use crate::model::{DType, ModelConfig};
-use cudarc::driver::sys;
 use std::sync::Arc;
 
 /// Rows of a bucket, at most. Beyond, an expert's rows no longer fit one tile, and its weights are read again.
@@ -41,22 +40,6 @@ pub struct Wide {
     operand: DType,
     weights: DType,
     multiprocessors: u32,
-}
-
-/// Matrices of 16-bit elements, one for each expert, as the copy engine reads them: in groups of 16 rows, 8 and 8.
-#[derive(Debug, Clone, Copy)]
-struct Matrices {
-    at: Address,
-    /// Bytes from the first 8 rows of a group to the others.
-    half_bytes: u64,
-    /// Bytes from one group to the next.
-    group_bytes: u64,
-    /// Groups of an expert.
-    groups: u32,
-    /// Elements of a row.
-    columns: u32,
-    /// Elements from one expert to the next.
-    stride: u64,
 }
 
 impl Wide {
@@ -97,43 +80,6 @@ impl Wide {
             _ => TILE_ROWS,
         }
     }
-
-    /// Boxes of 64 columns by 128 rows; what of one lies past its matrix is zeros.
-    fn tensor_map(&self, matrices: &Matrices, experts: u32) -> Result<TensorMap> {
-        let element = match self.weights {
-            DType::F16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-            _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        };
-        let sizes = [matrices.columns, 8, 2, matrices.groups, experts].map(u64::from);
-        let strides = [
-            2 * u64::from(matrices.columns),
-            matrices.half_bytes,
-            matrices.group_bytes,
-            2 * matrices.stride,
-        ];
-        let mut map = sys::CUtensorMap { opaque: [0; 16] };
-        // SAFETY: the map and the arrays, of five dimensions, live through the call; nothing is read through the address.
-        unsafe {
-            sys::cuTensorMapEncodeTiled(
-                &mut map,
-                element,
-                5,
-                matrices.at as *mut _,
-                sizes.as_ptr(),
-                strides.as_ptr(),
-                [COLUMNS, 8, 2, OUTPUTS / GROUP_ROWS, 1].as_ptr(),
-                [1; 5].as_ptr(),
-                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
-                // With 256 bytes such boxes come at 4.2 TB/s on an H200, with these at 4.5.
-                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-            )
-        }
-        .result()
-        .map_err(|error| failed(&format!("making a tensor map of {matrices:?}"), error))?;
-        Ok(TensorMap(map))
-    }
 }
 
 /// Dynamic shared memory of a block whose tiles have up to `tile_rows` rows: wide_stage_bytes and what aligns the first
@@ -169,28 +115,27 @@ impl Enqueue<'_> {
         let config = self.config;
         let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
         let (hidden, inner) = (self.hidden(), config.moe_intermediate_size as u32);
-        let gate_up = Matrices {
-            at: weights.gate.min(weights.up),
-            half_bytes: weights.gate.abs_diff(weights.up),
-            group_bytes: 2 * 8 * u64::from(hidden),
-            groups: inner / 8,
-            columns: hidden,
-            stride: weights.gate_up_stride,
+        // 64 columns by 128 rows, in groups of 16: 8 of gate and 8 of up, or 16 of down.
+        let boxes = |at, columns: u32, groups: u32, strides| Boxes {
+            at,
+            dtype: wide.weights,
+            sizes: [columns, 8, 2, groups, experts].map(u64::from),
+            strides,
+            each: [COLUMNS, 8, 2, OUTPUTS / GROUP_ROWS, 1],
         };
-        let down = Matrices {
-            at: weights.down,
-            half_bytes: 2 * 8 * u64::from(inner),
-            group_bytes: 2 * 16 * u64::from(inner),
-            groups: hidden / GROUP_ROWS,
-            columns: inner,
-            stride: weights.down_stride,
-        };
+        let (x_row, y_row) = (2 * u64::from(hidden), 2 * u64::from(inner));
+        let apart = weights.gate.abs_diff(weights.up);
+        let expert = 2 * weights.gate_up_stride;
+        let strides = [2, x_row, apart, 8 * x_row, expert];
+        let gate_up = boxes(weights.gate.min(weights.up), hidden, inner / 8, strides);
+        let strides = [2, y_row, 8 * y_row, 16 * y_row, 2 * weights.down_stride];
+        let down = boxes(weights.down, inner, hidden / GROUP_ROWS, strides);
         let tile_rows = wide.tile_rows(config, self.bucket);
         let most_tiles = most_expert_tiles(self.bucket.rows, experts, top_k, tile_rows);
         let guess = self.bucket.rows * top_k >= GUESS_PAIRS * experts;
         let arguments = [
-            Argument::TensorMap(wide.tensor_map(&gate_up, experts)?),
-            Argument::TensorMap(wide.tensor_map(&down, experts)?),
+            Argument::TensorMap(TensorMap::new(&gate_up)?),
+            Argument::TensorMap(TensorMap::new(&down)?),
             Argument::Address(rows.partial),
             Argument::Address(rows.y),
             Argument::Address(rows.x),
