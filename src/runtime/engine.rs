@@ -186,12 +186,8 @@ impl Engine {
     /// # Errors
     /// [`Error::Usage`] for a request that no ring could ever hold; [`Error::Runtime`] once the engine failed.
     pub fn try_submit(&mut self, request: &Request) -> Result<Option<u64>> {
-        self.check()?;
-        let number = self.rings.try_push_request(request)?;
-        if number.is_some() {
-            self.driver.notify();
-        }
-        Ok(number)
+        let numbers = self.try_submit_all([request])?;
+        Ok((!numbers.is_empty()).then_some(numbers.start))
     }
 
     /// As [`Engine::try_submit`], of several: the numbers of as many of the first ones as there is room for. The scheduler

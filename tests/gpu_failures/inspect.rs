@@ -117,6 +117,39 @@ fn nodes_are_of_their_operations() {
     }
 }
 
+/// From 9 rows on, gate, up and down of a layer's experts are one kernel, that of down: gate and up have none.
+#[test]
+fn experts_of_wide_steps_are_one_kernel() {
+    let run = Run::new(&["inspect", "--model", "random:tiny", "--device", "cuda"]);
+    let folder = tempfile::tempdir().unwrap();
+    let svg = folder.path().join("step.svg");
+    let shown = json(
+        run.and(&["--max-seqs", "16", "--rows", "16"])
+            .and(&["--svg", svg.to_str().unwrap()]),
+    );
+    let wide = |graph: &&Value| graph["kind"] == "decode" && graph["bucket"] == 16;
+    let captured = &graphs(&shown).iter().find(wide).unwrap()["captured"];
+    let layers = |name: &str| {
+        let operations = captured["operations"].as_array().unwrap().iter();
+        let of_it = operations.filter(|operation| operation["operation"] == name);
+        let nodes = |operation: &Value| operation["nodes"].as_array().unwrap().len();
+        of_it.map(nodes).collect::<Vec<_>>()
+    };
+    assert!(layers("expert_gate_up").iter().all(|&nodes| nodes == 0));
+    let downs = layers("expert_down");
+    assert!(!downs.is_empty() && downs.iter().all(|&nodes| nodes == 2));
+    let kernels = captured["kernels"].as_array().unwrap();
+    let is_wide = |kernel: &&Value| {
+        let name = kernel["name"].as_str().unwrap();
+        name.starts_with("tg_wide_experts_")
+    };
+    let kernel = kernels.iter().find(is_wide).unwrap();
+    assert_eq!(kernel["operations"], serde_json::json!(["expert_down"]));
+    assert_eq!(count(&kernel["count"]), downs.len() as u64);
+    let svg = std::fs::read_to_string(svg).unwrap();
+    assert!(svg.contains("in a neighbour's kernel"), "{svg}");
+}
+
 #[test]
 fn the_tables_name_kernels_and_memory() {
     let ended = inspect(&["--kind", "mixed"]).end();
