@@ -41,7 +41,7 @@ constexpr int FEW_CONSUMERS = FEW_CONSUMER_WARPS * WARP;
 constexpr int FEW_THREADS = FEW_CONSUMERS + WARP;
 constexpr uint32_t FEW_UNITS = FEW_K / FEW_UNIT / FEW_CONSUMER_WARPS;  /* of a stage, for each consumer warp */
 constexpr uint32_t FEW_ROW_PARTS = 8;
-constexpr int FEW_BLOCKS = 2;  /* on an SM at once, at least */
+constexpr int FEW_BLOCKS = 1;  /* on an SM at once: a ring takes more than half of its shared memory */
 constexpr uint32_t FEW_MOST_STAGES = 16;
 constexpr uint32_t FEW_SUM_PITCH = FEW_OUTPUTS + 4;  /* float2 of the rows of a warp's sums lie in different banks */
 
@@ -103,7 +103,8 @@ struct FewHalf {
   using X = T;
   using W = T;
   using Piece = uint4;  /* a lane's 8 columns of a batch row */
-  static constexpr uint32_t AT_ONCE = 4;  /* units whose loads are under way together: as registers allow */
+  static constexpr bool HELD = true;      /* FewColumns in registers */
+  static constexpr uint32_t AT_ONCE = 8;  /* units whose loads are under way together: as registers allow */
 
   static __device__ inline Piece piece(const X *x) { return *reinterpret_cast<const uint4 *>(x); }
 
@@ -123,6 +124,7 @@ struct FewSplit {
   struct Piece {
     float4 lo, hi;
   };
+  static constexpr bool HELD = false;
   static constexpr uint32_t AT_ONCE = 2;
 
   static __device__ inline Piece piece(const X *x) { return {load4(x), load4(x + 4)}; }
@@ -150,6 +152,39 @@ struct FewSplit {
     mma<W>(large, {a[2][0], a[2][1], a[3][0], a[3][1]}, w.z, w.w);
     acc[0] += large[0] + (large[2] + small[0]);
     acc[1] += large[1] + (large[3] + small[1]);
+  }
+};
+
+/* What a lane multiplies of its batch row in one stage: 8 columns of each unit of its warp. In registers, so that they are
+ * read once for all runs of weights: half of what a product reads of shared memory. */
+template <class Math, bool HELD = Math::HELD>
+struct FewColumns {
+  typename Math::Piece pieces[FEW_UNITS];
+
+  /* From the stage's first column at `x` on, `k_here` of them; zeros past these, and all unless the row is `there`. */
+  __device__ inline void load(const typename Math::X *x, uint32_t k_here, bool there) {
+    const uint32_t first = threadIdx.x / WARP * FEW_UNIT, column = first + threadIdx.x % 4 * 8;
+#pragma unroll
+    for (uint32_t u = 0; u < FEW_UNITS; u++) {
+      const uint32_t at = u * FEW_CONSUMER_WARPS * FEW_UNIT;
+      pieces[u] = there && first + at < k_here ? Math::piece(x + column + at) : typename Math::Piece{};
+    }
+  }
+
+  __device__ inline typename Math::Piece piece(uint32_t u) const { return pieces[u]; }
+};
+
+/* f32 rows are more than there are registers, so they stay in shared memory; what is not there was cleared in it. */
+template <class Math>
+struct FewColumns<Math, false> {
+  const typename Math::X *x;
+
+  __device__ inline void load(const typename Math::X *from, uint32_t, bool) {
+    x = from + threadIdx.x / WARP * FEW_UNIT + threadIdx.x % 4 * 8;
+  }
+
+  __device__ inline typename Math::Piece piece(uint32_t u) const {
+    return Math::piece(x + u * FEW_CONSUMER_WARPS * FEW_UNIT);
   }
 };
 
@@ -201,15 +236,13 @@ struct FewRing {
     }
   }
 
-  /* A consumer warp: acc += this lane's products over one stage of `k_here` columns; piece(u) is what the lane has of its
-   * batch row in the warp's unit u. */
-  template <class PieceOf>
-  __device__ inline void take(float2 &acc, uint32_t k_here, PieceOf piece) {
+  /* A consumer warp: acc += this lane's products over one stage of `k_here` columns. */
+  __device__ inline void take(float2 &acc, uint32_t k_here, const FewColumns<Math> &columns) {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const char *w = stage() + lane / 4 * pitch + lane % 4 * 16 + warp * FEW_UNIT * sizeof(W);
     barrier_wait(full + at, parity);
-    constexpr uint32_t AT_ONCE = Math::AT_ONCE;
-    float sums[AT_ONCE][4] = {};
+    constexpr uint32_t AT_ONCE = Math::AT_ONCE, SUMS = AT_ONCE < 4 ? AT_ONCE : 4;
+    float sums[SUMS][4] = {};
     /* The loads of several units first: each by itself would be a chain of latencies. */
 #pragma unroll 1
     for (uint32_t first = 0; first < FEW_UNITS; first += AT_ONCE) {
@@ -221,27 +254,28 @@ struct FewRing {
         const bool there = (warp + u * FEW_CONSUMER_WARPS) * FEW_UNIT < k_here;
         of_w[i] = there ? *reinterpret_cast<const uint4 *>(w + u * FEW_CONSUMER_WARPS * FEW_UNIT * sizeof(W))
                         : make_uint4(0, 0, 0, 0);
-        of_x[i] = there ? piece(u) : Piece{};  /* past a short row lies what may not be a number */
+        of_x[i] = there ? columns.piece(u) : Piece{};  /* past a short row lies what may not be a number */
       }
 #pragma unroll
-      for (uint32_t i = 0; i < AT_ONCE; i++) Math::multiply(sums[i], of_w[i], of_x[i]);
+      for (uint32_t i = 0; i < AT_ONCE; i++) Math::multiply(sums[i % SUMS], of_w[i], of_x[i]);
     }
 #pragma unroll
-    for (uint32_t i = 0; i < AT_ONCE; i++) acc.x += sums[i][0], acc.y += sums[i][1];
+    for (uint32_t i = 0; i < SUMS; i++) acc.x += sums[i][0], acc.y += sums[i][1];
     __syncwarp();
     if (lane == 0) barrier_arrive(empty + at);
     next();
   }
 
-  /* A consumer warp: the sums of a run of weight rows with the batch row at `x`, in shared memory. */
-  __device__ inline float2 consume(const X *x, uint32_t inner) {
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  /* A consumer warp: the sums of a run of weight rows with the batch row at `x`, in shared memory. `columns` are those of
+   * a row's only stage, or become those of each in turn. */
+  __device__ inline float2 consume(FewColumns<Math> &columns, const X *x, uint32_t inner) {
     float2 acc = make_float2(0.0f, 0.0f);
-    x += warp * FEW_UNIT + lane % 4 * 8;
 #pragma unroll 1
-    for (uint32_t first = 0; first < inner; first += k)
-      take(acc, min(k, inner - first),
-           [&](uint32_t u) { return Math::piece(x + first + u * FEW_CONSUMER_WARPS * FEW_UNIT); });
+    for (uint32_t first = 0; first < inner; first += k) {
+      const uint32_t k_here = min(k, inner - first);
+      if (inner > k) columns.load(x + first, k_here, true);
+      take(acc, k_here, columns);
+    }
     return acc;
   }
 };

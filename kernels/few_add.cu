@@ -5,8 +5,9 @@
  *
  * With `parts` tg_few_out_* also leaves each tile's share of the router's scores (few_choice.cuh).
  *
- * Each column of a row is wanted by one warp alone, so that a warp brings its own to shared memory. tg_few_down_* chooses before its wait: the kernel before it, tg_few_expert_gate_up_*, lets it
- * start only once the scores are there.
+ * Each column of a row is wanted by one warp alone, so that a warp brings its own, to registers or (f32) to shared memory.
+ * tg_few_down_* chooses before its wait: the kernel before it, tg_few_expert_gate_up_*, lets it start only once the scores
+ * are there.
  *
  * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose).
  *
@@ -25,35 +26,44 @@ struct FewScores {
 constexpr uint32_t SCORE_PITCH = FEW_OUTPUTS + 1;
 static_assert(SCORE_PITCH % 2 == 1, "lanes with a row each meet in no bank");
 
-/* A consumer warp: the sums of a run of weight rows with this lane's batch row, `from` in global memory if it is `there`.
- * Its columns of all rows go to `x`, [bucket, pitch bytes] in shared memory, unless those of the whole run are there still
- * (`fetch` is false). */
+/* A consumer warp: its `k_here` columns of this lane's batch row, `from` in global memory if it is `there`. Those that are
+ * not held in registers go to `x`, [bucket, pitch bytes] in shared memory. */
 template <class Math>
-__device__ inline float2 few_consume(FewRing<Math> &ring, char *x, uint32_t pitch, const typename Math::X *from, bool there,
-                                     uint32_t inner, uint32_t bucket, bool fetch) {
+__device__ inline void few_fetch(FewColumns<Math> &columns, char *x, uint32_t pitch, const typename Math::X *from,
+                                 uint32_t k_here, uint32_t bucket, bool there) {
   using X = typename Math::X;
-  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, column = warp * FEW_UNIT + lane % 4 * 8;
-  X *to = reinterpret_cast<X *>(x + lane / 4 * pitch) + column;
-  const X *mine = reinterpret_cast<const X *>(x + few_lane_row(bucket) * pitch) + column;
-  constexpr uint32_t STEP = FEW_CONSUMER_WARPS * FEW_UNIT;
+  if constexpr (Math::HELD) {
+    columns.load(from, k_here, there);
+  } else {
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, column = warp * FEW_UNIT + lane % 4 * 8;
+    constexpr uint32_t STEP = FEW_CONSUMER_WARPS * FEW_UNIT;
+    X *to = reinterpret_cast<X *>(x + lane / 4 * pitch) + column;
+    if (lane / 4 < bucket) {
+#pragma unroll 2
+      for (uint32_t u = 0; warp * FEW_UNIT + u * STEP < k_here; u++) {
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i += 16 / sizeof(X))
+          copy16_async(to + u * STEP + i, from + (there ? column + u * STEP + i : 0), there);
+      }
+    }
+    copy_commit();
+    copy_wait<0>();
+    __syncwarp();
+    columns.load(reinterpret_cast<const X *>(x + few_lane_row(bucket) * pitch), k_here, true);
+  }
+}
+
+/* A consumer warp: the sums of a run of weight rows with this lane's batch row. Its columns are fetched stage by stage,
+ * unless `columns` still has those of the whole run (`fetch` is false). */
+template <class Math>
+__device__ inline float2 few_consume(FewRing<Math> &ring, FewColumns<Math> &columns, char *x, uint32_t pitch,
+                                     const typename Math::X *from, bool there, uint32_t inner, uint32_t bucket, bool fetch) {
   float2 acc = make_float2(0.0f, 0.0f);
 #pragma unroll 1
   for (uint32_t first = 0; first < inner; first += ring.k) {
     const uint32_t k_here = min(ring.k, inner - first);
-    if (fetch) {
-      if (lane / 4 < bucket) {
-#pragma unroll 2
-        for (uint32_t u = 0; warp * FEW_UNIT + u * STEP < k_here; u++) {
-#pragma unroll
-          for (uint32_t i = 0; i < 8; i += 16 / sizeof(X))
-            copy16_async(to + u * STEP + i, from + (there ? first + column + u * STEP + i : 0), there);
-        }
-      }
-      copy_commit();
-      copy_wait<0>();
-      __syncwarp();
-    }
-    ring.take(acc, k_here, [&](uint32_t u) { return Math::piece(mine + u * STEP); });
+    if (fetch) few_fetch(columns, x, pitch, from + (there ? first : 0), k_here, bucket, there);
+    ring.take(acc, k_here, columns);
   }
   return acc;
 }
@@ -128,10 +138,11 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
       const uint32_t index = EXPERTS && there ? choice.index(row, e) : 0;
       const float weight = EXPERTS && there ? choice.weight[row][index] : 1.0f;
       const X *from = x + (there ? (size_t)(EXPERTS ? row * weighing.k + index : row) * inner : 0);
+      FewColumns<Math> columns;
 #pragma unroll 1
       for (uint32_t half = 0; half < 2; half++) {
         const bool fetch = half == 0 || inner > ring.k;
-        const float2 sum = few_consume(ring, x_here, x_pitch, from, there, inner, bucket, fetch);
+        const float2 sum = few_consume(ring, columns, x_here, x_pitch, from, there, inner, bucket, fetch);
         float2 &total = half == 0 ? low : high;
         if (there) total = make_float2(fmaf(weight, sum.x, total.x), fmaf(weight, sum.y, total.y));
       }

@@ -15,7 +15,7 @@
 
 /* A sum as the operand type holds it. */
 template <typename T>
-__device__ inline float held(float v) { return float(T(v)); }
+__device__ inline float stored(float v) { return float(T(v)); }
 
 /* x[R,H], columns[slots,L-1,H], h[R,H], norm_weight[H], w[3H,H], bias[3H] or null, taps[H,L], taps_bias[H] or null */
 template <class Math>
@@ -69,20 +69,22 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
   wait_for_earlier_kernels();
   few_norm<X>(z, z_pitch, h, norm, scratch, rows, bucket, hidden, eps, [](uint32_t row) { return row; });
   const X *z_row = reinterpret_cast<const X *>(z + few_lane_row(rows) * z_pitch);
+  FewColumns<Math> z_columns;
+  z_columns.load(z_row, ring.k, true);
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const uint32_t c = tile * FEW_OUTPUTS + i;
     if (mine && tile != blockIdx.x) sum = past(c);
     float of_b = 0.0f, of_c = 0.0f, of_x = 0.0f;
 #pragma unroll 1
     for (uint32_t half = 0; half < 6; half++) {
-      sums.put(half % 2, ring.consume(z_row, hidden));
+      sums.put(half % 2, ring.consume(z_columns, z_row, hidden));
       if (half % 2 == 0 || !mine) continue;
       float v = sums.get(r, i);
       if (bias) v += bias[half / 2 * hidden + c];
-      of_b = of_c, of_c = of_x, of_x = held<X>(v);
+      of_b = of_c, of_c = of_x, of_x = stored<X>(v);
     }
     if (!mine) continue;
-    const float now = held<X>(of_b * of_x);
+    const float now = stored<X>(of_b * of_x);
     sum = fmaf(taps[(size_t)c * length + length - 1], now, sum);
     if (taps_bias) sum += taps_bias[c];
     x[(size_t)r * hidden + c] = X(of_c * sum);

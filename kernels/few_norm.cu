@@ -42,9 +42,9 @@ struct FewNormBlock {
   }
 
   /* All consumers: a tile's sums. */
-  __device__ inline void consume(const X *row, uint32_t inner) {
+  __device__ inline void consume(FewColumns<Math> &columns, const X *row, uint32_t inner) {
 #pragma unroll 1
-    for (uint32_t half = 0; half < 2; half++) sums.put(half, ring.consume(row, inner));
+    for (uint32_t half = 0; half < 2; half++) sums.put(half, ring.consume(columns, row, inner));
   }
 
   /* The row of `x` that this lane multiplies. */
@@ -83,8 +83,10 @@ __device__ inline void few_project(void *y, const float *h, const float *norm_we
   few_norm<X>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps,
               [&](uint32_t r) { return sampled && count > 0 ? samples[r] : r; });
   const X *x_row = block.row(rows);
+  FewColumns<Math> x_columns;
+  x_columns.load(x_row, block.ring.k, true);
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    block.consume(x_row, hidden);
+    block.consume(x_columns, x_row, hidden);
     const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS, n = tile * FEW_OUTPUTS + i;
     if (r >= min(count, bucket) || n >= outputs) continue;
     const float v = block.sums.get(r, i);
@@ -162,10 +164,12 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
     few_norm<X>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps, [](uint32_t r) { return r; });
   }
   const X *x_row = block.row(rows);
+  FewColumns<Math> x_columns;
+  x_columns.load(x_row, block.ring.k, true);
   const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
 #pragma unroll 1
   for (FewExpertTiles at(EXPERTS ? choice.any(rows) : 1, tiles); at.left; at.next()) {
-    block.consume(x_row, hidden);
+    block.consume(x_columns, x_row, hidden);
     const uint32_t n = at.tile * GATE_OUTPUTS + i, e = lowest(at.left);
     if (r >= count || n >= outputs || (EXPERTS && !choice.has(r, e))) continue;
     const float v = silu_of(block.sums.get(r, i)) * block.sums.get(r, i + GATE_OUTPUTS);
