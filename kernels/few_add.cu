@@ -53,16 +53,16 @@ __device__ inline void few_fetch(FewColumns<Math> &columns, char *x, uint32_t pi
   }
 }
 
-/* A consumer warp: the sums of a run of weight rows with this lane's batch row. Its columns are fetched stage by stage,
- * unless `columns` still has those of the whole run (`fetch` is false). */
+/* A consumer warp: the sums of a run of weight rows with this lane's batch row. `columns` are those of a row's only stage, or
+ * become those of each in turn. */
 template <class Math>
 __device__ inline float2 few_consume(FewRing<Math> &ring, FewColumns<Math> &columns, char *x, uint32_t pitch,
-                                     const typename Math::X *from, bool there, uint32_t inner, uint32_t bucket, bool fetch) {
+                                     const typename Math::X *from, bool there, uint32_t inner, uint32_t bucket) {
   float2 acc = make_float2(0.0f, 0.0f);
 #pragma unroll 1
   for (uint32_t first = 0; first < inner; first += ring.k) {
     const uint32_t k_here = min(ring.k, inner - first);
-    if (fetch) few_fetch(columns, x, pitch, from + (there ? first : 0), k_here, bucket, there);
+    if (inner > ring.k) few_fetch(columns, x, pitch, from + (there ? first : 0), k_here, bucket, there);
     ring.take(acc, k_here, columns);
   }
   return acc;
@@ -139,10 +139,10 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
       const float weight = EXPERTS && there ? choice.weight[row][index] : 1.0f;
       const X *from = x + (there ? (size_t)(EXPERTS ? row * weighing.k + index : row) * inner : 0);
       FewColumns<Math> columns;
+      if (inner <= ring.k) few_fetch(columns, x_here, x_pitch, from, inner, bucket, there);
 #pragma unroll 1
       for (uint32_t half = 0; half < 2; half++) {
-        const bool fetch = half == 0 || inner > ring.k;
-        const float2 sum = few_consume(ring, columns, x_here, x_pitch, from, there, inner, bucket, fetch);
+        const float2 sum = few_consume(ring, columns, x_here, x_pitch, from, there, inner, bucket);
         float2 &total = half == 0 ? low : high;
         if (there) total = make_float2(fmaf(weight, sum.x, total.x), fmaf(weight, sum.y, total.y));
       }
