@@ -22,6 +22,8 @@ const LINE: f64 = 17.0;
 const TITLE_LETTER: f64 = 10.3;
 const LETTER: f64 = 7.0;
 const NAME_LETTER: f64 = 7.8;
+/// Of a number over a line, with room around it.
+const NUMBER: f64 = 48.0;
 /// Of a ring, which may lie around a tick.
 const RING: f64 = 5.0;
 /// A p99 that grows so much with a busy host is no chance.
@@ -194,17 +196,26 @@ impl Drawing<'_> {
         let (from, to) = (top + HEAD - 4.0, top + HEAD + ROW * rows.len() as f64);
         let name = sequences(batch.sequences);
         self.svg.text(EDGE, head, "start", "group", &name);
+        // Their numbers keep apart where they lie close.
+        let shift = match (batch.floor, batch.bare) {
+            (Some(floor), Some(bare)) => {
+                ((NUMBER - (self.x.at(bare) - self.x.at(floor))) / 2.0).max(0.0)
+            }
+            _ => 0.0,
+        };
         if let Some(least) = batch.floor {
             let at = self.x.at(least);
             let title = format!("floor of {name}: {} {}", figure(least), self.lineup.unit);
             let size = (at - self.left, to - from);
             self.svg.rect((self.left, from), size, "least", &title);
-            self.svg.text(at, head, "middle", "tick", &exact(least));
+            self.svg
+                .text(at - shift, head, "middle", "tick", &exact(least));
         }
         if let Some(bare) = batch.bare {
             let at = self.x.at(bare);
             self.svg.line((at, from), (at, to), "bare");
-            self.svg.text(at, head, "middle", "tick t9", &exact(bare));
+            self.svg
+                .text(at + shift, head, "middle", "tick t9", &exact(bare));
         }
         for (n, (way, cell)) in rows.into_iter().enumerate() {
             let middle = top + HEAD + ROW * (n as f64 + 0.5);
