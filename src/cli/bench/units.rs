@@ -12,6 +12,7 @@ use crate::bench::floors::{self, Rates};
 use crate::bench::metrics::{Figures, figures};
 use crate::bench::routing::Spread;
 use crate::bench::row::{Measured, Setting, Startup, Subject, Verdict};
+use crate::bench::traced::Life;
 use crate::bench::workload::{self, Arrival, Line, Random};
 use crate::bench::{Kind, Point};
 use crate::cli::args::{Positions, RunArgs};
@@ -42,6 +43,8 @@ pub(super) struct Work<'a> {
 
 /// An engine's setting, and what was measured with it.
 pub(super) struct Unit {
+    /// Of the engines, from 1.
+    number: usize,
     pub opened: Opened,
     pub way: Option<Way>,
     pub bucket_file: Option<String>,
@@ -79,6 +82,9 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
     };
     let mut units = work.units(&source)?;
     let gpu_info = units.first().and_then(|unit| gpu_info(&unit.opened));
+    if let Some(folder) = &args.trace {
+        std::fs::create_dir_all(folder).map_err(|error| Error::io(folder, error))?;
+    }
     let subject = subject(args, Some(&source), gpu_info)?;
     let start = Instant::now();
     let model = open::load(&source)?;
@@ -124,6 +130,16 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
     Ok(Some(results))
 }
 
+impl Unit {
+    /// The file of a repeat's trace.
+    fn trace_name(&self, repeat: usize) -> String {
+        let way = self.way.map_or("cpu", Way::name);
+        let dtype = self.opened.target.dtype();
+        let name = format!("{}-{way}-{dtype:?}-{}.json", self.number, repeat + 1);
+        name.to_lowercase()
+    }
+}
+
 impl Work<'_> {
     /// The engines that are needed: one for each setting, and for `serve` and each batch, whose sequences it holds.
     fn units(&self, source: &ModelSource) -> Result<Vec<Unit>> {
@@ -135,7 +151,8 @@ impl Work<'_> {
                 let mut limits = self.args.engine.limits();
                 limits.max_context = limits.max_context.or(Some(longest));
                 limits.max_seqs = limits.max_seqs.or(max_seqs);
-                units.push(self.unit(source, way, &run, &limits, &points)?);
+                let number = units.len() + 1;
+                units.push(self.unit(number, source, way, &run, &limits, &points)?);
             }
         }
         Ok(units)
@@ -143,6 +160,7 @@ impl Work<'_> {
 
     fn unit(
         &self,
+        number: usize,
         source: &ModelSource,
         way: Option<Way>,
         run: &RunArgs,
@@ -180,6 +198,7 @@ impl Work<'_> {
         };
         let phase = || gpu.then(Vec::new);
         Ok(Unit {
+            number,
             opened,
             way: way.or(gpu.then_some(Way::DeviceGraph)),
             bucket_file: run
@@ -232,7 +251,13 @@ impl Work<'_> {
             Kind::Score => Some(scored.clone()),
             _ => None,
         };
-        let (mut engine, bare) = bare::start(unit, model, &sink)?;
+        let traced = self
+            .args
+            .trace
+            .as_deref()
+            .filter(|_| unit.way != Some(Way::Bare));
+        let (mut engine, bare) = bare::start(unit, model, &sink, traced.is_some())?;
+        let header = unit.opened.header(&engine);
         unit.startup
             .engine_ms
             .push(start.elapsed().as_secs_f64() * 1e3);
@@ -243,7 +268,9 @@ impl Work<'_> {
             sent: 0,
             joules: &*joules,
             interrupt: self.interrupt,
+            life: traced.map(|_| Life::default()),
         };
+        let mut steps = vec![0..0; unit.points.len()];
         if !self.first_token(&mut runner, &mut unit.startup, unit.points[0].point)? {
             return Ok(false);
         }
@@ -266,9 +293,11 @@ impl Work<'_> {
             if let Some(bare) = &bare {
                 bare.begin(tried.point.batch);
             }
+            let first = runner.next_step();
             let Some(run) = runner.run(&tried.point, &arrivals)? else {
                 return Ok(false);
             };
+            steps[index] = first..runner.next_step();
             let came = match &bare {
                 Some(bare) => bare.figures(&tried.point),
                 None => Ok(figures(&tried.point, &run)?),
@@ -282,6 +311,16 @@ impl Work<'_> {
             let verdict = scored.verdict();
             if tried.verdict.is_none_or(|before| before.valid) {
                 tried.verdict = verdict;
+            }
+        }
+        if let (Some(folder), Some(mut life)) = (traced, runner.life.take()) {
+            life.drain(&mut engine)?;
+            let path = folder.join(unit.trace_name(repeat));
+            let found = life.write(&header, &path)?;
+            for (tried, numbers) in unit.points.iter_mut().zip(steps) {
+                if let Some(figures) = tried.repeats.last_mut() {
+                    figures.traced_step_ms = found.whole_ms(tried.point.batch, numbers);
+                }
             }
         }
         Ok(true)
