@@ -8,10 +8,9 @@ use super::scored::Scored;
 use super::{Results, subject};
 use crate::backend::SharedSink;
 use crate::bench::drive;
-use crate::bench::floors::{self, Rates};
 use crate::bench::metrics::{Figures, figures};
 use crate::bench::routing::Spread;
-use crate::bench::row::{Measured, Setting, Startup, Subject, Verdict};
+use crate::bench::row::{Startup, Verdict};
 use crate::bench::traced::Life;
 use crate::bench::workload::{self, Arrival, Line, Random};
 use crate::bench::{Kind, Point};
@@ -21,10 +20,8 @@ use crate::error::{Error, Result};
 use crate::io::arrays::{self, Sample};
 use crate::model::{Model, ModelConfig, ModelSource};
 use crate::plan::Limits;
-use crate::plan::cost::{Precision, distinct_experts};
 use crate::runtime::Logits;
 use crate::telemetry::say;
-use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -49,17 +46,17 @@ pub(super) struct Unit {
     pub way: Option<Way>,
     pub bucket_file: Option<String>,
     pub points: Vec<Tried>,
-    startup: Startup,
+    pub startup: Startup,
 }
 
 /// A point and its repeats.
 pub(super) struct Tried {
     pub point: Point,
-    repeats: Vec<Figures>,
-    vocabulary_share: f64,
+    pub repeats: Vec<Figures>,
+    pub vocabulary_share: f64,
     pub spread: Option<Spread>,
     /// The worst of all repeats'.
-    verdict: Option<Verdict>,
+    pub verdict: Option<Verdict>,
     /// Why this point alone came to nothing.
     failed: Option<Error>,
 }
@@ -392,57 +389,5 @@ impl Work<'_> {
             workload::poisson(&mut arrivals, rate, &mut random);
         }
         arrivals
-    }
-
-    fn row(&self, subject: &Subject, unit: &Unit, tried: &Tried, cost_ns: f64) -> Result<Value> {
-        let (opened, point) = (&unit.opened, &tried.point);
-        let precision = Precision::new(
-            opened.target.dtype(),
-            opened.source.matrix_dtype(&opened.config)?,
-        );
-        let device = gpu_info(opened).unwrap_or_default();
-        let rates = Rates::new(self.args.bandwidth, self.args.tflops, &device, precision);
-        let uniform = |samples: &Vec<Sample>| {
-            samples
-                .windows(2)
-                .all(|pair| pair[0].tokens.len() == pair[1].tokens.len())
-        };
-        let cost = match self.samples.as_ref().is_none_or(uniform) {
-            true => floors::cost(point, &opened.plan, &opened.options, precision),
-            false => None,
-        };
-        let rows = match point.kind {
-            Kind::Decode => Some(point.batch),
-            Kind::Prefill | Kind::Score => Some(
-                opened
-                    .options
-                    .step_tokens
-                    .min(point.batch.saturating_mul(point.prompt_tokens)),
-            ),
-            Kind::Serve | Kind::Launch => None,
-        };
-        let measured = Measured {
-            subject,
-            setting: &Setting {
-                launch: unit.way.map(|way| way.name().to_owned()),
-                dtype: format!("{:?}", opened.target.dtype()).to_lowercase(),
-                bucket_file: unit.bucket_file.clone(),
-                max_seqs: opened.options.max_seqs,
-                max_context: opened.options.max_context,
-                step_tokens: opened.options.step_tokens,
-            },
-            point,
-            kernels: None,
-            startup: &unit.startup,
-            repeats: &tried.repeats,
-            cost,
-            rates: rates.as_ref(),
-            vocabulary_share: tried.vocabulary_share,
-            spread: tried.spread,
-            experts_expected: rows.map(|rows| distinct_experts(&self.config, f64::from(rows))),
-            verdict: tried.verdict,
-            cost_ns,
-        };
-        Ok(measured.row())
     }
 }
