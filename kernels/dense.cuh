@@ -88,11 +88,11 @@ struct DenseBlock {
     sums = reinterpret_cast<float4 *>(stages + max(count * Tile::STAGE_BYTES + Tile::PAST_BYTES, Tile::OUT_BYTES));
     if (threadIdx.x == 0) {
       for (uint32_t s = 0; s < count; s++)
-        ring_barrier_init(full + s, 1), ring_barrier_init(empty + s, Tile::CONSUMERS / WARP);
-      ring_barrier_init(summed, 1);
-      ring_barriers_made();
+        barrier_init(full + s, 1), barrier_init(empty + s, Tile::CONSUMERS / WARP);
+      barrier_init(summed, 1);
+      barriers_ready();
       const uint32_t mine = rank < Tile::EIGHTS ? ((Tile::EIGHTS - 1 - rank) >> log_blocks) + 1 : 0;
-      ring_barrier_expect(summed, (blocks - 1) * mine * Tile::OUTPUTS / 16 * WARP * sizeof(float4));
+      barrier_arrive_expecting(summed, (blocks - 1) * mine * Tile::OUTPUTS / 16 * WARP * sizeof(float4));
     }
     __syncthreads();
     if (blocks > 1) cluster_arrive();
@@ -109,7 +109,7 @@ struct DenseBlock {
 
   /* A consumer warp is done with stage s. */
   __device__ inline void release(uint32_t s) const {
-    if (threadIdx.x % WARP == 0) ring_barrier_arrive(empty + s);
+    if (threadIdx.x % WARP == 0) barrier_arrive(empty + s);
   }
 
   /* The producer's thread: `count_` units, unit u being weights(u, to, barrier) and rows(u, to, barrier), of which only the
@@ -118,15 +118,15 @@ struct DenseBlock {
   __device__ inline void produce(uint32_t units, Weights weights, Rows rows, Wait wait) {
     const uint32_t early = min(units, count);
     for (uint32_t u = 0; u < early; u++) {
-      ring_barrier_expect(full + u, Tile::STAGE_BYTES);
+      barrier_arrive_expecting(full + u, Tile::STAGE_BYTES);
       weights(u, stage(u), full + u);
     }
     wait();
     for (uint32_t u = 0; u < early; u++) rows(u, stage(u) + Tile::W_BYTES, full + u);
     at = early % count, parity = early / count;
     for (uint32_t u = early; u < units; u++, next()) {
-      ring_barrier_wait(empty + at, parity ^ 1);
-      ring_barrier_expect(full + at, Tile::STAGE_BYTES);
+      barrier_wait(empty + at, parity ^ 1);
+      barrier_arrive_expecting(full + at, Tile::STAGE_BYTES);
       weights(u, stage(at), full + at);
       rows(u, stage(at) + Tile::W_BYTES, full + at);
     }
@@ -142,7 +142,7 @@ struct DenseBlock {
     if constexpr (!Tile::Math::SPLIT) {
 #pragma unroll 1
       for (uint32_t s = 0; s < steps; s++) {
-        ring_barrier_wait(full + at, parity);
+        barrier_wait(full + at, parity);
         const uint64_t w = gmma_operand(stage(at) + group * Tile::GROUP_BYTES), x = gmma_operand(stage(at) + Tile::W_BYTES);
         gmma_fence();
 #pragma unroll
@@ -170,7 +170,7 @@ struct DenseBlock {
       };
 #pragma unroll 1
       for (uint32_t s = 0; s < steps; s++) {
-        ring_barrier_wait(full + at, parity);
+        barrier_wait(full + at, parity);
         char *to = parts + part_at * Tile::PART_BYTES;
         if (++part_at == DENSE_PART_BUFFERS) part_at = 0;
         split(to, reinterpret_cast<const float *>(stage(at) + Tile::W_BYTES));
@@ -230,7 +230,7 @@ struct DenseBlock {
                         make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]), counted);
       }
     }
-    ring_barrier_wait_cluster(summed, 0);
+    barrier_wait_cluster(summed, 0);
 #pragma unroll
     for (uint32_t j = 0; j < Tile::EIGHTS; j++) {
       if (!owns(j)) continue;
@@ -277,9 +277,6 @@ struct DenseBlock {
 
   __device__ inline float4 get(uint32_t i, uint32_t n) const { return load4(out() + i * Tile::OUT_PITCH + n); }
 };
-
-/* silu with a division that is no call, beside which wgmma would not be asynchronous. */
-__device__ inline float dense_silu(float v) { return __fdividef(v, 1.0f + expf(-v)); }
 
 /* The stages of K that block `rank` of `blocks` takes. */
 struct DenseRun {
@@ -386,7 +383,7 @@ __device__ inline void dense_product(void *y, const TensorMap *x_map, const Tens
     }
     if (paired) {
       const float4 up = block.get(i / fours, Tile::WIDTH + column);
-      v = make_float4(dense_silu(v.x) * up.x, dense_silu(v.y) * up.y, dense_silu(v.z) * up.z, dense_silu(v.w) * up.w);
+      v = make_float4(gmma_silu(v.x) * up.x, gmma_silu(v.y) * up.y, gmma_silu(v.z) * up.z, gmma_silu(v.w) * up.w);
     }
     put4(to + (size_t)r * n_total + n, v, left, aligned);
   }

@@ -5,7 +5,7 @@
  *
  *   rows[place] = row          place[pair] = place
  *   tiles[...]                 each expert's places in runs of at most tile_rows, experts ascending
- *   tile_count                 how many
+ *   tile_count                 how many; behind it zeros (EXPERT_COUNTS)
  *
  * tg_sort_tokens takes experts[R,K] as they are; tg_choose_and_sort first chooses them from the router's
  * scores[R,E] (router.cu has the rule), a warp a row, and leaves experts[R,K] and weights[R,K].
@@ -74,6 +74,7 @@ __device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint3
       uint32_t tiles_below = __shfl_up_sync(0xffffffffu, tile, offset);
       if (lane >= offset) places += places_below, tile += tiles_below;
     }
+    if (lane < EXPERT_COUNTS - 1) tile_count[1 + lane] = 0;
     if (lane == WARP - 1) *tile_count = tile;
     places -= own_places, tile -= own_tiles;
 #pragma unroll

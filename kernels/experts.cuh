@@ -12,8 +12,12 @@ struct alignas(16) ExpertTile {
   uint32_t expert;
   uint32_t first;
   uint32_t rows;
-  uint32_t pad;
+  uint32_t done;  /* 0 from the token sort: what wide.cuh counts */
 };
+
+/* Words behind the address of the tiles' count, which is the first; the token sort leaves zeros in the others, what
+ * wide_plan.cuh counts up. */
+constexpr uint32_t EXPERT_COUNTS = 16;
 
 /* How scores become weights. */
 struct Weighing {

@@ -25,6 +25,7 @@
 #ifndef TAILGRAPH_FEW_CUH
 #define TAILGRAPH_FEW_CUH
 
+#include "barrier.cuh"
 #include "common.cuh"
 #include "mma.cuh"
 #include "norm.cuh"
@@ -58,36 +59,7 @@ __host__ __device__ constexpr uint32_t few_pitch(uint32_t elements) {
   return bytes + (want + 128 - bytes % 128) % 128;
 }
 
-/* ---- barriers and bulk copies ---------------------------------------------------------------- */
-
-__device__ inline void barrier_init(uint64_t *barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-
-__device__ inline void barrier_arrive(uint64_t *barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
-__device__ inline void barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
-#endif
-}
-
-__device__ inline void barrier_wait(uint64_t *barrier, uint32_t parity) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-#endif
-}
+/* ---- bulk copies ------------------------------------------------------------------------------ */
 
 /* Cache lines that a step reads once leave L2 first. */
 __device__ inline uint64_t read_once() {
@@ -206,9 +178,7 @@ struct FewRing {
   /* One thread, before all others use the ring. */
   __device__ inline void init() {
     for (uint32_t s = 0; s < count; s++) barrier_init(full + s, 1), barrier_init(empty + s, FEW_CONSUMER_WARPS);
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
+    barriers_ready();
   }
 
   __device__ inline char *stage() const { return stages + at * FEW_STAGE_ROWS * pitch; }

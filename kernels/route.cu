@@ -92,6 +92,7 @@ __device__ inline void sort_few_pairs(RouteScratch &scratch, const RouteSort &so
       const uint32_t tiles_below = __shfl_up_sync(0xffffffffu, tile, offset);
       if (lane >= offset) places += places_below, tile += tiles_below;
     }
+    if (lane < EXPERT_COUNTS - 1) sort.tile_count[1 + lane] = 0;
     if (lane == WARP - 1) *sort.tile_count = tile;
     places -= total, tile -= own_tiles;
     uint32_t next = places;

@@ -10,6 +10,7 @@
 #ifndef TAILGRAPH_WARPGROUP_CUH
 #define TAILGRAPH_WARPGROUP_CUH
 
+#include "barrier.cuh"
 #include "common.cuh"
 #include "mma.cuh"
 
@@ -30,6 +31,11 @@ constexpr uint32_t GMMA_ATOM_BYTES = 1024;
 struct alignas(128) TensorMap {
   uint64_t opaque[16];
 };
+
+/* Where piece `piece` of an operand's row `row` lies, in bytes from the operand on. */
+__device__ inline uint32_t gmma_piece_at(uint32_t row, uint32_t piece) {
+  return row * GMMA_ROW_BYTES + (piece ^ row % 8) * 16;
+}
 
 /* What an instruction knows an operand by; adding 2 moves on by 16 elements of K. */
 __device__ inline uint64_t gmma_operand(const void *shared) {
@@ -55,6 +61,9 @@ __device__ inline void gmma_settle(float (&d)[N]) {
   for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+/* silu with a division that is no call, beside which no matrix instruction would run on; within 2 ulp. */
+__device__ inline float gmma_silu(float v) { return __fdividef(v, 1.0f + expf(-v)); }
+
 /* d = A B^T, added to what d was if `add`. */
 template <typename T, int N>
 __device__ inline void gmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add);
@@ -76,7 +85,8 @@ __device__ inline void gmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add)
 #define GMMA_TEXT_104 "%104, %105, %106, %107, %108, %109, %110, %111"
 #define GMMA_TEXT_112 "%112, %113, %114, %115, %116, %117, %118, %119"
 #define GMMA_TEXT_120 "%120, %121, %122, %123, %124, %125, %126, %127"
-#define GMMA_DATA(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define GMMA_DATA_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define GMMA_DATA(i) GMMA_DATA_4(i), GMMA_DATA_4(i + 4)
 
 #define GMMA(N, T, NAME, TEXT, A, B, ADD, ...)                                                                        \
   template <>                                                                                                          \
@@ -89,8 +99,12 @@ __device__ inline void gmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add)
   GMMA(N, __nv_bfloat16, "bf16", TEXT, A, B, ADD, __VA_ARGS__) \
   GMMA(N, __half, "f16", TEXT, A, B, ADD, __VA_ARGS__)
 
+GMMA_BOTH(8, "%0, %1, %2, %3", "%4", "%5", "%6",
+           GMMA_DATA_4(0))
 GMMA_BOTH(16, GMMA_TEXT_0, "%8", "%9", "%10",
            GMMA_DATA(0))
+GMMA_BOTH(24, GMMA_TEXT_0 ", %8, %9, %10, %11", "%12", "%13", "%14",
+           GMMA_DATA(0), GMMA_DATA_4(8))
 GMMA_BOTH(32, GMMA_TEXT_0 ", " GMMA_TEXT_8, "%16", "%17", "%18",
            GMMA_DATA(0), GMMA_DATA(8))
 GMMA_BOTH(48, GMMA_TEXT_0 ", " GMMA_TEXT_8 ", " GMMA_TEXT_16, "%24", "%25", "%26",
@@ -118,48 +132,7 @@ GMMA_BOTH(256, GMMA_TEXT_0 ", " GMMA_TEXT_8 ", " GMMA_TEXT_16 ", " GMMA_TEXT_24 
            GMMA_DATA(48), GMMA_DATA(56), GMMA_DATA(64), GMMA_DATA(72), GMMA_DATA(80),
            GMMA_DATA(88), GMMA_DATA(96), GMMA_DATA(104), GMMA_DATA(112), GMMA_DATA(120))
 
-/* ---- barriers and copies ---------------------------------------------------------------------- */
-
-__device__ inline void ring_barrier_init(uint64_t *barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-
-__device__ inline void ring_barrier_arrive(uint64_t *barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
-__device__ inline void ring_barrier_expect(uint64_t *barrier, uint32_t bytes) {
-  GMMA_BODY(asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-                          : "memory");)
-}
-
-__device__ inline void ring_barrier_wait(uint64_t *barrier, uint32_t parity) {
-  GMMA_BODY(asm volatile("{\n"
-                          ".reg .pred done;\n"
-                          "again:\n"
-                          "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                          "@!done bra again;\n"
-                          "}\n" ::"r"(shared_address(barrier)),
-                          "r"(parity)
-                          : "memory");)
-}
-
-/* Likewise, for what other blocks of the cluster have stored. */
-__device__ inline void ring_barrier_wait_cluster(uint64_t *barrier, uint32_t parity) {
-  GMMA_BODY(asm volatile("{\n"
-                          ".reg .pred done;\n"
-                          "again:\n"
-                          "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-                          "@!done bra again;\n"
-                          "}\n" ::"r"(shared_address(barrier)),
-                          "r"(parity)
-                          : "memory");)
-}
-
-/* Barriers that were just made are seen by copies, too. */
-__device__ inline void ring_barriers_made() {
-  GMMA_BODY(asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");)
-}
+/* ---- copies ---------------------------------------------------------------------------------- */
 
 /* The map's box at (column, row) to shared memory, counted off `barrier` as it arrives. */
 __device__ inline void tensor_copy(void *to, const TensorMap *map, uint32_t column, uint32_t row, uint64_t *barrier,
@@ -167,6 +140,16 @@ __device__ inline void tensor_copy(void *to, const TensorMap *map, uint32_t colu
   GMMA_BODY(asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
                           "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
                           "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
+                          : "memory");)
+}
+
+/* The box of a tensor of five dimensions from `at` on, innermost first; what lies outside the tensor comes as zeros. */
+__device__ inline void tensor_copy(void *to, const TensorMap *map, const uint32_t (&at)[5], uint64_t *barrier,
+                                   uint64_t policy) {
+  GMMA_BODY(asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                          "[%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(shared_address(to)),
+                          "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]),
+                          "r"(shared_address(barrier)), "l"(policy)
                           : "memory");)
 }
 

@@ -9,6 +9,8 @@ pub const ALIGN_BYTES: usize = 256;
 /// Bytes of an entry of the lists of query tiles and of expert tiles; there are never more of them than rows, or than
 /// pairs of a row and an expert.
 const TILE_BYTES: usize = 16;
+/// How many expert tiles there are, and what kernels/wide_plan.cuh counts.
+const EXPERT_COUNTS_BYTES: usize = 64;
 /// In how many parts a row of logits is searched for its best.
 pub const SAMPLE_PARTS: usize = 16;
 
@@ -51,7 +53,7 @@ pub struct Arena {
     /// u32 `[R K]`
     pub expert_place: usize,
     pub expert_tiles: usize,
-    /// u32
+    /// u32 `[16]`
     pub expert_tile_count: usize,
     /// u32: blocks of the router that are done; 0 between steps.
     pub expert_done: usize,
@@ -120,7 +122,7 @@ impl Arena {
         let expert_rows = take(&[pairs, 4]);
         let expert_place = take(&[pairs, 4]);
         let expert_tiles = take(&[pairs, TILE_BYTES]);
-        let expert_tile_count = take(&[4]);
+        let expert_tile_count = take(&[EXPERT_COUNTS_BYTES]);
         let expert_done = take(&[4]);
         let query_tiles = take(&[rows, TILE_BYTES]);
         let query_tile_count = take(&[4]);
@@ -184,7 +186,7 @@ mod tests {
             (arena.expert_rows, pairs * 4),
             (arena.expert_place, pairs * 4),
             (arena.expert_tiles, pairs * TILE_BYTES),
-            (arena.expert_tile_count, 4),
+            (arena.expert_tile_count, EXPERT_COUNTS_BYTES),
             (arena.expert_done, 4),
             (arena.query_tiles, 512 * TILE_BYTES),
             (arena.query_tile_count, 4),

@@ -9,7 +9,8 @@ use tailgraph::backend::cuda::launch::Address;
 use tailgraph::backend::cuda::ops::Enqueue;
 use tailgraph::backend::cuda::ops::attention::{Attention, QUERY_TILE_BYTES, most_query_tiles};
 use tailgraph::backend::cuda::ops::experts::{
-    EXPERT_TILE_BYTES, ExpertWeights, RouterWeights, Routing, most_expert_tiles,
+    EXPERT_COUNTS_BYTES, EXPERT_TILE_BYTES, ExpertRows, ExpertWeights, RouterWeights, Routing,
+    most_expert_tiles,
 };
 use tailgraph::backend::cuda::ops::head::{LogitsPart, seen_words};
 use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
@@ -110,7 +111,7 @@ impl Layer {
                 rows: arrays.scratch(pairs * 4),
                 place: arrays.scratch(pairs * 4),
                 tiles: arrays.scratch(expert_tiles * EXPERT_TILE_BYTES),
-                tile_count: arrays.scratch(4),
+                tile_count: arrays.scratch(EXPERT_COUNTS_BYTES),
                 done: arrays.keep(arrays.gpu.put(&[0; 4])),
             },
             h: arrays.scratch(BUCKET * hidden * 4),
@@ -172,18 +173,16 @@ impl Layer {
             queue
                 .router(&self.routing, self.x, self.h, &router)
                 .unwrap();
+            let rows = ExpertRows {
+                x: self.x,
+                y: self.y,
+                partial: self.partial,
+            };
             queue
-                .expert_gate_up(&self.routing, &self.expert_weights, self.y, self.x)
+                .expert_gate_up(&self.routing, &self.expert_weights, &rows)
                 .unwrap();
             queue
-                .expert_down(
-                    &self.routing,
-                    &self.expert_weights,
-                    self.h,
-                    self.y,
-                    self.partial,
-                    None,
-                )
+                .expert_down(&self.routing, &self.expert_weights, self.h, &rows, None)
                 .unwrap();
             queue.final_norm(self.x, self.h, self.norms[2]).unwrap();
             let part = LogitsPart::Sampled;

@@ -8,7 +8,7 @@ use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::driver;
 use tailgraph::backend::cuda::ops::Types;
 use tailgraph::backend::cuda::ops::conv::ShortConv;
-use tailgraph::backend::cuda::ops::experts::{ExpertWeights, RouterWeights};
+use tailgraph::backend::cuda::ops::experts::{ExpertRows, ExpertWeights, RouterWeights};
 use tailgraph::backend::cuda::ops::few::{ConvIn, Residual};
 use tailgraph::backend::cuda::ops::head::LogitsPart;
 use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
@@ -323,18 +323,14 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
         queue
             .router(&other, normed.at(0), after_out.at(0), &router)
             .unwrap();
+        let rows = ExpertRows {
+            x: normed.at(0),
+            y: sorted.at(0),
+            partial: partial.at(0),
+        };
+        queue.expert_gate_up(&other, &experts, &rows).unwrap();
         queue
-            .expert_gate_up(&other, &experts, sorted.at(0), normed.at(0))
-            .unwrap();
-        queue
-            .expert_down(
-                &other,
-                &experts,
-                after_out.at(0),
-                sorted.at(0),
-                partial.at(0),
-                None,
-            )
+            .expert_down(&other, &experts, after_out.at(0), &rows, None)
             .unwrap();
         keep(
             "expert weights",

@@ -4,7 +4,9 @@ use crate::rig::{Rig, Step, config, operand};
 use crate::support::{Gpu, Random};
 use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::ops::Enqueue;
-use tailgraph::backend::cuda::ops::experts::{EXPERT_TILE_BYTES, Routing, most_expert_tiles};
+use tailgraph::backend::cuda::ops::experts::{
+    EXPERT_COUNTS_BYTES, EXPERT_TILE_BYTES, Routing, most_expert_tiles,
+};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
 
@@ -35,7 +37,7 @@ impl RoutingOnGpu {
             rows: gpu.poisoned(pairs * 4),
             place: gpu.poisoned(pairs * 4),
             tiles: gpu.poisoned(most as usize * EXPERT_TILE_BYTES),
-            tile_count: gpu.poisoned(4),
+            tile_count: gpu.poisoned(EXPERT_COUNTS_BYTES),
             done: gpu.put(&[0; 4]),
         }
     }

@@ -1,4 +1,4 @@
-//! Matrices as the copy engine of a GPU from 9.0 on is told of them, for kernels that bring whole boxes of them to shared
+//! Tensors as the copy engine of a GPU from 9.0 on is told of them, for kernels that bring whole boxes of them to shared
 //! memory (kernels/warpgroup.cuh).
 
 use super::launch::Address;
@@ -7,12 +7,26 @@ use crate::error::Result;
 use crate::model::DType;
 use cudarc::driver::sys;
 
-/// Columns of a box.
-const BOX_COLUMNS: u32 = 64;
-
 /// A kernel's argument: `TensorMap` of kernels/warpgroup.cuh.
 #[derive(Debug, Clone, Copy)]
 pub struct TensorMap(pub(super) sys::CUtensorMap);
+
+/// Columns of a box.
+const BOX_COLUMNS: u32 = 64;
+
+/// A tensor in boxes, innermost dimension first.
+#[derive(Debug, Clone, Copy)]
+pub struct Boxes<const DIMENSIONS: usize> {
+    /// On 16 bytes.
+    pub at: Address,
+    pub dtype: DType,
+    pub sizes: [u64; DIMENSIONS],
+    /// Bytes from one element of a dimension to the next, a multiple of 16: of all but the first, whose elements lie side
+    /// by side. What stands for the first is not looked at.
+    pub strides: [u64; DIMENSIONS],
+    /// Elements of a box, at most 256.
+    pub each: [u32; DIMENSIONS],
+}
 
 /// A matrix `[rows, columns]`, row after row.
 #[derive(Debug, Clone, Copy)]
@@ -25,16 +39,30 @@ pub struct Matrix {
     pub columns: u32,
 }
 
+impl Matrix {
+    /// Of 64 columns by `box_rows` rows.
+    pub fn boxes(&self, box_rows: u32) -> Boxes<2> {
+        let element = self.dtype.bytes() as u64;
+        Boxes {
+            at: self.at,
+            dtype: self.dtype,
+            sizes: [self.columns, self.rows].map(u64::from),
+            strides: [element, element * u64::from(self.columns)],
+            each: [BOX_COLUMNS, box_rows],
+        }
+    }
+}
+
 impl TensorMap {
-    /// Boxes of 64 columns by `box_rows` rows, at most 256; what of one lies past the matrix is zeros. Rows of 16-bit
-    /// elements, 128 bytes of a box each, are swizzled as the matrix instructions want them.
+    /// What of a box lies past the tensor is zeros. Rows of 16-bit elements, 128 bytes of a box each, are swizzled as the
+    /// matrix instructions want them.
     ///
     /// # Errors
     /// The driver refuses the shape.
-    pub fn new(matrix: &Matrix, box_rows: u32) -> Result<Self> {
+    pub fn new<const DIMENSIONS: usize>(boxes: &Boxes<DIMENSIONS>) -> Result<Self> {
         use sys::CUtensorMapDataType_enum as Type;
         use sys::CUtensorMapSwizzle_enum as Swizzle;
-        let (dtype, swizzle) = match matrix.dtype {
+        let (dtype, swizzle) = match boxes.dtype {
             DType::BF16 => (
                 Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
                 Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
@@ -49,27 +77,26 @@ impl TensorMap {
             ),
         };
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
-        let size = [u64::from(matrix.columns), u64::from(matrix.rows)];
-        let row_bytes = [u64::from(matrix.columns) * matrix.dtype.bytes() as u64];
-        // SAFETY: the map and the arrays, of two dimensions, live through the call; nothing is read through the address.
+        // SAFETY: the map and the arrays, of so many dimensions, live through the call; nothing is read through the address.
         unsafe {
             sys::cuTensorMapEncodeTiled(
                 &mut map,
                 dtype,
-                2,
-                matrix.at as *mut _,
-                size.as_ptr(),
-                row_bytes.as_ptr(),
-                [BOX_COLUMNS, box_rows].as_ptr(),
-                [1, 1].as_ptr(),
+                DIMENSIONS as u32,
+                boxes.at as *mut _,
+                boxes.sizes.as_ptr(),
+                boxes.strides[1..].as_ptr(),
+                boxes.each.as_ptr(),
+                [1; DIMENSIONS].as_ptr(),
                 sys::CUtensorMapInterleave_enum::CU_TENSOR_MAP_INTERLEAVE_NONE,
                 swizzle,
-                sys::CUtensorMapL2promotion_enum::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                // Boxes of 64 columns stream at 4.5 TB/s with these on an H200, with 256 bytes at 4.2 to 4.4.
+                sys::CUtensorMapL2promotion_enum::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 sys::CUtensorMapFloatOOBfill_enum::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )
         }
         .result()
-        .map_err(|error| failed(&format!("making a tensor map of {matrix:?}"), error))?;
+        .map_err(|error| failed(&format!("making a tensor map of {boxes:?}"), error))?;
         Ok(Self(map))
     }
 }

@@ -5,7 +5,7 @@ use crate::backend::cuda::launch::Address;
 use crate::backend::cuda::ops::Enqueue;
 use crate::backend::cuda::ops::attention::Attention;
 use crate::backend::cuda::ops::conv::ShortConv;
-use crate::backend::cuda::ops::experts::{NextNorm, RouterWeights, Routing};
+use crate::backend::cuda::ops::experts::{ExpertRows, NextNorm, RouterWeights, Routing};
 use crate::backend::cuda::ops::head::logits_parts;
 use crate::backend::cuda::ops::linear::{Epilogue, Product, Rows};
 use crate::backend::cuda::weights::{FeedForwardAddresses, MixerAddresses};
@@ -213,13 +213,25 @@ impl Shared {
                     };
                     queue.router(&self.routing(), x, h, &weights)
                 }
-                (OpKind::ExpertGateUp, .., FeedForwardAddresses::Moe { experts, .. }) => {
-                    queue.expert_gate_up(&self.routing(), experts, wide, x)
-                }
-                (OpKind::ExpertDown, .., FeedForwardAddresses::Moe { experts, .. }) => {
-                    let partial = self.at(p.partial);
-                    let next = self.next_norm(after, x);
-                    queue.expert_down(&self.routing(), experts, h, wide, partial, next)
+                (
+                    OpKind::ExpertGateUp | OpKind::ExpertDown,
+                    ..,
+                    FeedForwardAddresses::Moe { experts, .. },
+                ) => {
+                    let rows = ExpertRows {
+                        x,
+                        y: wide,
+                        partial: self.at(p.partial),
+                    };
+                    match op.kind {
+                        OpKind::ExpertGateUp => {
+                            queue.expert_gate_up(&self.routing(), experts, &rows)
+                        }
+                        _ => {
+                            let next = self.next_norm(after, x);
+                            queue.expert_down(&self.routing(), experts, h, &rows, next)
+                        }
+                    }
                 }
                 _ => Err(misplaced(op)),
             }

@@ -66,18 +66,10 @@ impl Enqueue<'_> {
     pub unsafe fn qk_norm_rope(&self, attention: &Attention) -> Result<()> {
         let (heads, kv_heads) = self.heads();
         let arguments = [
-            Argument::Address(attention.qkv),
-            Argument::Address(attention.k_pages),
-            Argument::Address(attention.v_pages),
-            Argument::Address(attention.q_norm),
-            Argument::Address(attention.k_norm),
-            Argument::Address(attention.inverse_frequencies),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-            Argument::U32(heads),
-            Argument::U32(kv_heads),
-            Argument::F32(self.config.norm_eps),
-        ];
+            &self.norming(attention)[..],
+            &[Argument::F32(self.config.norm_eps)],
+        ]
+        .concat();
         let grid = (
             self.bucket.rows,
             (heads + 2 * kv_heads).div_ceil(ROPE_WARPS),
@@ -95,7 +87,28 @@ impl Enqueue<'_> {
     pub unsafe fn attention_decode(&self, attention: &Attention) -> Result<()> {
         let (heads, kv_heads) = self.heads();
         let arguments = [
-            Argument::Address(attention.x),
+            &[Argument::Address(attention.x)],
+            &self.norming(attention)[..],
+            &[
+                Argument::F32(1.0 / (self.config.head_dim as f32).sqrt()),
+                Argument::F32(self.config.norm_eps),
+            ],
+        ]
+        .concat();
+        let grid = (
+            self.bucket.rows,
+            kv_heads,
+            (heads / kv_heads).div_ceil(ROW_HEADS),
+        );
+        let kernel = &self.kernels.attention_decode;
+        // SAFETY: the caller's promise; these are tg_attention_decode_*'s arguments.
+        unsafe { self.launch(kernel, grid, ROW_THREADS, 0, &arguments) }
+    }
+
+    /// What the kernels that norm and rotate q and k have in common.
+    fn norming(&self, attention: &Attention) -> [Argument; 10] {
+        let (heads, kv_heads) = self.heads();
+        [
             Argument::Address(attention.qkv),
             Argument::Address(attention.k_pages),
             Argument::Address(attention.v_pages),
@@ -106,17 +119,7 @@ impl Enqueue<'_> {
             Argument::Address(self.step),
             Argument::U32(heads),
             Argument::U32(kv_heads),
-            Argument::F32(1.0 / (self.config.head_dim as f32).sqrt()),
-            Argument::F32(self.config.norm_eps),
-        ];
-        let grid = (
-            self.bucket.rows,
-            kv_heads,
-            (heads / kv_heads).div_ceil(ROW_HEADS),
-        );
-        let kernel = &self.kernels.attention_decode;
-        // SAFETY: the caller's promise; these are tg_attention_decode_*'s arguments.
-        unsafe { self.launch(kernel, grid, ROW_THREADS, 0, &arguments) }
+        ]
     }
 
     /// x = softmax(q k^T / sqrt(D), causal) v.

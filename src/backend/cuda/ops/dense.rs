@@ -8,16 +8,16 @@
 //! | `tg_dense_conv_*` | a conv layer's in-projection with its short convolution |
 
 use super::super::launch::{Address, Argument, Kernel, Launch};
-use super::super::module::{Module, failed};
+use super::super::module::Module;
 use super::super::tensor_map::{Matrix, TensorMap};
 use super::conv::ShortConv;
 use super::kernels::{Types, suffix};
+use super::limits::{Limits, has_warpgroups};
 use super::linear::{Epilogue, Product};
 use super::{Bucket, Enqueue};
 use crate::error::{Error, Result};
 use crate::model::DType;
 use crate::plan::StepKind;
-use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use std::sync::Arc;
 
 /// Rows of a bucket, at most.
@@ -36,19 +36,6 @@ const MOST_SHARERS: u32 = 4;
 const MOST_CONV_SHARERS: u32 = 2;
 /// The atom that operands start on.
 const ALIGN_BYTES: u32 = 1024;
-/// Static shared memory of a block: its barriers.
-const STATIC_BYTES: u32 = 512;
-
-/// Whether the GPU has the matrix instructions of warpgroups, which are 9.0's alone.
-///
-/// # Errors
-/// The driver refuses.
-pub(super) fn has_warpgroups(module: &Module) -> Result<bool> {
-    let major = Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
-    let refused = |error| failed("asking for a GPU's compute capability", error);
-    Ok(module.context().attribute(major).map_err(refused)? == 9)
-}
-
 /// A block's tile, as its kernel was compiled (`DENSE_TILE` of kernels/dense.cuh).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Tile {
@@ -66,14 +53,6 @@ struct Tile {
     out_bytes: u32,
     /// Of another block's sums of eight rows.
     eight_bytes: u32,
-}
-
-/// What of a GPU sizes a launch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Limits {
-    multiprocessors: u32,
-    /// Dynamic shared memory of a block, at most.
-    block_bytes: u32,
 }
 
 /// How a launch is cut.
@@ -108,32 +87,21 @@ impl Dense {
     /// # Errors
     /// The driver refuses.
     pub fn load(module: &Arc<Module>, types: Types) -> Result<Option<Self>> {
-        let attribute = |attribute| {
-            let refused = |error| failed("asking for a GPU's attributes", error);
-            let value = module.context().attribute(attribute).map_err(refused)?;
-            Ok::<_, Error>(value as u32)
-        };
-        let split = (types.operand, types.weights) == (DType::F32, DType::BF16);
-        let served = split || types.operand == types.weights && types.operand != DType::F32;
-        if !has_warpgroups(module)? || !served {
+        if !has_warpgroups(module)? || !types.are_streamed() {
             return Ok(None);
         }
-        let most = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-        let limits = Limits {
-            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-            block_bytes: most.saturating_sub(STATIC_BYTES),
-        };
+        let limits = Limits::of(module)?;
         let variants = |name: &str, rows: &[&str]| {
             let variant = |rows: &&str| {
                 let name = format!("tg_dense_{name}_{}_r{rows}", suffix(types.operand));
                 let kernel = module.kernel(&name)?;
                 kernel.allow_shared(limits.block_bytes)?;
-                Ok((tile(module.constants(&format!("{name}_tile"))?), kernel))
+                Ok((Tile::of(module.constants(&format!("{name}_tile"))?), kernel))
             };
             let variants = rows.iter().map(variant).collect::<Result<_>>()?;
             Ok::<_, Error>(Variants(variants))
         };
-        let (shared, alone, conv): (&[&str], &[&str], &[&str]) = match split {
+        let (shared, alone, conv): (&[&str], &[&str], &[&str]) = match types.operand == DType::F32 {
             true => (&["16", "32"], &["16", "32", "64"], &["16", "32_many"]),
             false => (
                 &["16", "32", "64"],
@@ -151,32 +119,22 @@ impl Dense {
     }
 }
 
-fn tile(constants: [u32; 9]) -> Tile {
-    let [
-        rows,
-        groups,
-        width,
-        threads,
-        stage_bytes,
-        split_bytes,
-        past_bytes,
-        out_bytes,
-        eight_bytes,
-    ] = constants;
-    Tile {
-        rows,
-        groups,
-        width,
-        threads,
-        stage_bytes,
-        split_bytes,
-        past_bytes,
-        out_bytes,
-        eight_bytes,
-    }
-}
-
 impl Tile {
+    /// In the order of `DENSE_TILE`.
+    fn of(constants: [u32; 9]) -> Self {
+        Self {
+            rows: constants[0],
+            groups: constants[1],
+            width: constants[2],
+            threads: constants[3],
+            stage_bytes: constants[4],
+            split_bytes: constants[5],
+            past_bytes: constants[6],
+            out_bytes: constants[7],
+            eight_bytes: constants[8],
+        }
+    }
+
     /// Dynamic shared memory beside the ring.
     fn beside_bytes(&self, sharers: u32) -> u32 {
         let eights = (self.rows / 8).div_ceil(sharers);
@@ -322,11 +280,12 @@ impl Enqueue<'_> {
             columns: inner,
         };
         let x = matrix(product.x, dense.types.operand, rows);
-        let weights = |at| TensorMap::new(&matrix(at, dense.types.weights, outputs), tile.width);
+        let weights =
+            |at| TensorMap::new(&matrix(at, dense.types.weights, outputs).boxes(tile.width));
         let w = weights(product.w)?;
         let w_pair = if paired { weights(product.w_pair)? } else { w };
         let arguments = [
-            Argument::TensorMap(TensorMap::new(&x, tile.rows)?),
+            Argument::TensorMap(TensorMap::new(&x.boxes(tile.rows))?),
             Argument::TensorMap(w),
             Argument::TensorMap(w_pair),
             Argument::Address(product.y),
@@ -369,20 +328,18 @@ impl Enqueue<'_> {
         };
         let x = matrix(conv.x, dense.types.operand, rows);
         let w = matrix(in_proj, dense.types.weights, 3 * hidden);
-        let arguments = [
-            Argument::TensorMap(TensorMap::new(&x, tile.rows)?),
-            Argument::TensorMap(TensorMap::new(&w, tile.width)?),
+        let arrays = [
+            Argument::TensorMap(TensorMap::new(&x.boxes(tile.rows))?),
+            Argument::TensorMap(TensorMap::new(&w.boxes(tile.width))?),
             Argument::Address(conv.bcx),
             Argument::Address(conv.state),
-            Argument::Address(bias),
-            Argument::Address(conv.taps),
-            Argument::Address(conv.bias),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-            Argument::U32(hidden),
-            Argument::U32(self.config.conv_l_cache as u32),
-            Argument::U32(cut.stages),
         ];
+        let arguments = [
+            &arrays[..],
+            &self.fused_conv(conv, bias),
+            &[Argument::U32(cut.stages)],
+        ]
+        .concat();
         // SAFETY: the caller's promise; these are tg_dense_conv_*'s arguments.
         unsafe { self.launch_dense(kernel, tile, &cut, hidden / tile.width, &arguments) }
     }
@@ -411,11 +368,7 @@ impl Enqueue<'_> {
 mod tests {
     use super::*;
 
-    /// An H200's.
-    const LIMITS: Limits = Limits {
-        multiprocessors: 132,
-        block_bytes: 227 * 1024 - STATIC_BYTES,
-    };
+    const LIMITS: Limits = Limits::H200;
 
     /// A tile of 16-bit rows, as kernels/dense.cuh has it.
     const fn tile(rows: u32, groups: u32, width: u32) -> Tile {

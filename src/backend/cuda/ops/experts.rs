@@ -10,6 +10,8 @@ use crate::error::Result;
 pub const MAX_EXPERTS: usize = 128;
 /// Bytes of an `ExpertTile` there.
 pub const EXPERT_TILE_BYTES: usize = 16;
+/// Bytes of the tiles' count and of what kernels count up behind it: `EXPERT_COUNTS` words.
+pub const EXPERT_COUNTS_BYTES: usize = 64;
 
 /// As kernels/norm.cuh has it: the router and the combination of experts norm rows too.
 const NORM_THREADS: u32 = 256;
@@ -46,7 +48,7 @@ pub struct Routing {
     pub place: Address,
     /// [`most_expert_tiles`] entries of [`EXPERT_TILE_BYTES`].
     pub tiles: Address,
-    /// `uint32_t`
+    /// How many, and what the kernel for wide steps counts: [`EXPERT_COUNTS_BYTES`].
     pub tile_count: Address,
     /// `uint32_t`, 0 between steps: scratch.
     pub done: Address,
@@ -65,6 +67,17 @@ pub struct ExpertWeights {
     pub down: Address,
     /// Elements from one expert's w2 to the next one's.
     pub down_stride: u64,
+}
+
+/// What goes through a mixture's experts: x as it is, the others by place of the sort.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertRows {
+    /// `[R, H]`, operand type.
+    pub x: Address,
+    /// `[R K, M]`, operand type: what gate and up make of x.
+    pub y: Address,
+    /// f32 `[R K, H]`: what down makes of y.
+    pub partial: Address,
 }
 
 /// What the router reads, all f32.
@@ -119,6 +132,16 @@ pub fn most_expert_tiles(rows: u32, experts: u32, top_k: u32, tile_rows: u32) ->
     (pairs / tile_rows + experts.min(pairs)).min(pairs)
 }
 
+/// What the token sort leaves.
+fn sorted(routing: &Routing) -> [Argument; 4] {
+    [
+        Argument::Address(routing.tiles),
+        Argument::Address(routing.tile_count),
+        Argument::Address(routing.rows),
+        Argument::Address(routing.place),
+    ]
+}
+
 impl Enqueue<'_> {
     /// The FFN norm of h f32 `[R, H]`, as x `[R, H]` in the operand type; from it experts and weights of each row;
     /// then the rows in order of expert.
@@ -159,32 +182,19 @@ impl Enqueue<'_> {
         h: Address,
         weights: &RouterWeights,
     ) -> Result<()> {
-        let (experts, top_k) = self.experts();
         let rows_each = self.bucket.rows.div_ceil(ROUTE_CLUSTERS);
-        let blocks = route_blocks(experts);
+        let blocks = route_blocks(self.experts().0);
         let arguments = [
-            Argument::Address(routing.tiles),
-            Argument::Address(routing.tile_count),
-            Argument::Address(routing.rows),
-            Argument::Address(routing.place),
-            Argument::Address(routing.done),
-            Argument::Address(routing.experts),
-            Argument::Address(routing.weights),
-            Argument::Address(x),
-            Argument::Address(h),
-            Argument::Address(weights.norm),
-            Argument::Address(weights.gate),
-            Argument::Address(weights.bias),
-            Argument::Address(self.step),
-            Argument::U32(self.hidden()),
-            Argument::U32(experts),
-            Argument::U32(top_k),
-            Argument::U32(u32::from(self.config.norm_topk_prob)),
-            Argument::F32(self.config.routed_scaling_factor),
-            Argument::U32(self.expert_tile_rows()),
-            Argument::U32(rows_each),
-            Argument::F32(self.config.norm_eps),
-        ];
+            &sorted(routing)[..],
+            &[Argument::Address(routing.done)],
+            &self.choosing(routing, x, h, weights),
+            &[
+                Argument::U32(self.expert_tile_rows()),
+                Argument::U32(rows_each),
+                Argument::F32(self.config.norm_eps),
+            ],
+        ]
+        .concat();
         let launch = Launch {
             grid: (self.bucket.rows.div_ceil(rows_each) * blocks, 1, 1),
             threads: NORM_THREADS,
@@ -232,23 +242,19 @@ impl Enqueue<'_> {
 
     /// Experts and weights from the scores, and the token sort.
     unsafe fn choose_and_sort(&self, routing: &Routing, bias: Address) -> Result<()> {
-        let (experts, top_k) = self.experts();
         let arguments = [
-            Argument::Address(routing.tiles),
-            Argument::Address(routing.tile_count),
-            Argument::Address(routing.rows),
-            Argument::Address(routing.place),
-            Argument::Address(routing.experts),
-            Argument::Address(routing.weights),
-            Argument::Address(routing.scores),
-            Argument::Address(bias),
-            Argument::Address(self.step),
-            Argument::U32(experts),
-            Argument::U32(top_k),
-            Argument::U32(u32::from(self.config.norm_topk_prob)),
-            Argument::F32(self.config.routed_scaling_factor),
-            Argument::U32(self.expert_tile_rows()),
-        ];
+            &sorted(routing)[..],
+            &[
+                Argument::Address(routing.experts),
+                Argument::Address(routing.weights),
+                Argument::Address(routing.scores),
+                Argument::Address(bias),
+                Argument::Address(self.step),
+            ],
+            &self.weighing(),
+            &[Argument::U32(self.expert_tile_rows())],
+        ]
+        .concat();
         let threads = (32 * self.bucket.rows).clamp(MAX_EXPERTS as u32, SORT_THREADS);
         let kernel = &self.kernels.choose_and_sort;
         // SAFETY: the caller's promise; these are tg_choose_and_sort's arguments.
@@ -263,7 +269,6 @@ impl Enqueue<'_> {
         h: Address,
         weights: &RouterWeights,
     ) -> Result<()> {
-        let (experts, top_k) = self.experts();
         let hidden = self.hidden();
         let rows = router_rows(self.bucket.rows, hidden);
         let kernel = match rows {
@@ -271,6 +276,25 @@ impl Enqueue<'_> {
             _ => &self.kernels.router_1,
         };
         let arguments = [
+            &self.choosing(routing, x, h, weights)[..],
+            &[Argument::F32(self.config.norm_eps)],
+        ]
+        .concat();
+        let grid = (self.bucket.rows.div_ceil(rows), 1, 1);
+        let shared_bytes = router_shared_bytes(rows, hidden);
+        // SAFETY: the caller's promise; these are tg_router_*'s arguments.
+        unsafe { self.launch(kernel, grid, NORM_THREADS, shared_bytes, &arguments) }
+    }
+
+    /// What the kernels that choose experts from rows have in common.
+    fn choosing(
+        &self,
+        routing: &Routing,
+        x: Address,
+        h: Address,
+        weights: &RouterWeights,
+    ) -> Vec<Argument> {
+        let arrays = [
             Argument::Address(routing.experts),
             Argument::Address(routing.weights),
             Argument::Address(x),
@@ -279,17 +303,20 @@ impl Enqueue<'_> {
             Argument::Address(weights.gate),
             Argument::Address(weights.bias),
             Argument::Address(self.step),
-            Argument::U32(hidden),
+            Argument::U32(self.hidden()),
+        ];
+        [&arrays[..], &self.weighing()].concat()
+    }
+
+    /// How many experts there are, and how scores become weights: `Weighing` of kernels/experts.cuh.
+    pub(super) fn weighing(&self) -> [Argument; 4] {
+        let (experts, top_k) = self.experts();
+        [
             Argument::U32(experts),
             Argument::U32(top_k),
             Argument::U32(u32::from(self.config.norm_topk_prob)),
             Argument::F32(self.config.routed_scaling_factor),
-            Argument::F32(self.config.norm_eps),
-        ];
-        let grid = (self.bucket.rows.div_ceil(rows), 1, 1);
-        let shared_bytes = router_shared_bytes(rows, hidden);
-        // SAFETY: the caller's promise; these are tg_router_*'s arguments.
-        unsafe { self.launch(kernel, grid, NORM_THREADS, shared_bytes, &arguments) }
+        ]
     }
 
     /// The token sort alone, from `routing.experts`.
@@ -297,23 +324,23 @@ impl Enqueue<'_> {
     /// # Safety
     /// [`Enqueue`]'s; shapes as [`Routing`] says.
     pub unsafe fn sort_tokens(&self, routing: &Routing) -> Result<()> {
-        let top_k = self.experts().1;
         let arguments = [
-            Argument::Address(routing.tiles),
-            Argument::Address(routing.tile_count),
-            Argument::Address(routing.rows),
-            Argument::Address(routing.place),
-            Argument::Address(routing.experts),
-            Argument::Address(self.step),
-            Argument::U32(top_k),
-            Argument::U32(self.expert_tile_rows()),
-        ];
+            &sorted(routing)[..],
+            &[
+                Argument::Address(routing.experts),
+                Argument::Address(self.step),
+                Argument::U32(self.experts().1),
+                Argument::U32(self.expert_tile_rows()),
+            ],
+        ]
+        .concat();
         let kernel = &self.kernels.sort_tokens;
         // SAFETY: the caller's promise; these are tg_sort_tokens's arguments.
         unsafe { self.launch(kernel, (1, 1, 1), SORT_THREADS, 0, &arguments) }
     }
 
-    /// y `[R K, M]` in the operand type, by place = silu(w1_e x) * w3_e x, from x `[R, H]`.
+    /// y = silu(w1_e x) * w3_e x. Nothing where one kernel does gate, up and down ([`Enqueue::wide`]): then
+    /// [`Enqueue::expert_down`] is all of it.
     ///
     /// # Safety
     /// [`Enqueue`]'s; `routing` is this step's.
@@ -321,12 +348,14 @@ impl Enqueue<'_> {
         &self,
         routing: &Routing,
         weights: &ExpertWeights,
-        y: Address,
-        x: Address,
+        rows: &ExpertRows,
     ) -> Result<()> {
+        if self.wide().is_some() {
+            return Ok(());
+        }
         let product = Product {
-            y,
-            x,
+            y: rows.y,
+            x: rows.x,
             w: weights.gate,
             w_pair: weights.up,
             bias: 0,
@@ -339,36 +368,29 @@ impl Enqueue<'_> {
         unsafe { self.grouped_product(&product, &grouped, self.expert_tile_rows()) }
     }
 
-    /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending. `y` is
-    /// [`Enqueue::expert_gate_up`]'s, `partial` scratch: f32 `[R K, H]`. Where `next` is given, also what it says.
+    /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending, y being [`Enqueue::expert_gate_up`]'s.
+    /// Where `next` is given, also what it says.
     ///
     /// # Safety
-    /// [`Enqueue`]'s; `routing` is this step's.
+    /// [`Enqueue`]'s; `routing` is this step's, and sorted for this call.
     pub unsafe fn expert_down(
         &self,
         routing: &Routing,
         weights: &ExpertWeights,
         h: Address,
-        y: Address,
-        partial: Address,
+        rows: &ExpertRows,
         next: Option<NextNorm>,
     ) -> Result<()> {
-        let product = Product {
-            y: partial,
-            x: y,
-            w: weights.down,
-            w_pair: 0,
-            bias: 0,
-            outputs: self.hidden(),
-            inner: self.config.moe_intermediate_size as u32,
-            epilogue: Epilogue::StoreF32,
-        };
-        let grouped = self.grouped(routing, 0, weights.down_stride);
         // SAFETY: the caller's promise.
-        unsafe { self.grouped_product(&product, &grouped, self.expert_tile_rows())? };
+        unsafe {
+            match self.wide() {
+                Some(wide) => self.wide_experts(wide, routing, weights, rows)?,
+                None => self.grouped_down(routing, weights, rows)?,
+            }
+        }
         let arguments = [
             Argument::Address(h),
-            Argument::Address(partial),
+            Argument::Address(rows.partial),
             Argument::Address(routing.weights),
             Argument::Address(routing.place),
             Argument::Address(next.map_or(0, |next| next.x)),
@@ -384,8 +406,36 @@ impl Enqueue<'_> {
         unsafe { self.launch(kernel, grid, NORM_THREADS, 0, &arguments) }
     }
 
-    /// Rows of a tile of the grouped products, from the bucket alone.
+    /// partial = w2_e y.
+    ///
+    /// # Safety
+    /// [`Enqueue::expert_down`]'s.
+    unsafe fn grouped_down(
+        &self,
+        routing: &Routing,
+        weights: &ExpertWeights,
+        rows: &ExpertRows,
+    ) -> Result<()> {
+        let product = Product {
+            y: rows.partial,
+            x: rows.y,
+            w: weights.down,
+            w_pair: 0,
+            bias: 0,
+            outputs: self.hidden(),
+            inner: self.config.moe_intermediate_size as u32,
+            epilogue: Epilogue::StoreF32,
+        };
+        let grouped = self.grouped(routing, 0, weights.down_stride);
+        // SAFETY: the caller's promise.
+        unsafe { self.grouped_product(&product, &grouped, self.expert_tile_rows()) }
+    }
+
+    /// Rows of an expert tile, at most, from the bucket alone.
     pub fn expert_tile_rows(&self) -> u32 {
+        if let Some(wide) = self.wide() {
+            return wide.tile_rows(self.config, self.bucket);
+        }
         let (experts, top_k) = self.experts();
         let rows = self.bucket.rows;
         self.kernels.linear.expert_tile_rows(rows, experts, top_k)

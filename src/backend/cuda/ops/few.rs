@@ -11,16 +11,16 @@
 //! | `tg_few_down_*` | the chosen experts' down and their sum |
 
 use super::super::launch::{Address, Argument, Kernel};
-use super::super::module::{Module, failed};
+use super::super::module::Module;
 use super::conv::ShortConv;
 use super::experts::{ExpertWeights, RouterWeights, Routing};
 use super::kernels::{Types, suffix};
+use super::limits::{Limits, has_bulk_copies};
 use super::{Bucket, Enqueue};
 use crate::error::Result;
-use crate::model::{DType, ModelConfig};
+use crate::model::ModelConfig;
 use crate::plan::StepKind;
 use crate::plan::arena::{FEW_EXPERTS, FEW_OUTPUTS, FEW_ROWS};
-use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use std::sync::Arc;
 
 /// Outputs of a tile, as kernels/few.cuh has it.
@@ -42,9 +42,6 @@ const CHOICE_BYTES: u32 = 1376;
 /// Stages of a ring: as many as keep the memory busy. Fewer where there is no room, at least what overlaps at all.
 const STAGES: u32 = 4;
 const FEWEST_STAGES: u32 = 2;
-/// Static shared memory of a block: barriers and the scratch of a norm.
-const STATIC_BYTES: u32 = 512;
-
 /// The kernels for one pair of types, on a GPU that has bulk copies.
 #[derive(Debug)]
 pub struct Few {
@@ -56,14 +53,6 @@ pub struct Few {
     down: Kernel,
     operand_bytes: u32,
     limits: Limits,
-}
-
-/// What of a GPU sizes a launch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Limits {
-    multiprocessors: u32,
-    /// Dynamic shared memory of a block, at most.
-    block_bytes: u32,
 }
 
 /// One launch's ring and shared memory.
@@ -102,24 +91,10 @@ impl Few {
     /// # Errors
     /// The driver refuses.
     pub fn load(module: &Arc<Module>, types: Types) -> Result<Option<Self>> {
-        let attribute = |attribute| {
-            let refused = |error| failed("asking for a GPU's attributes", error);
-            let value = module.context().attribute(attribute).map_err(refused)?;
-            Ok::<_, crate::error::Error>(value as u32)
-        };
-        let bulk_copies = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? >= 9;
-        let served = types.operand == types.weights && types.operand != DType::F32
-            || (types.operand, types.weights) == (DType::F32, DType::BF16);
-        if !bulk_copies || !served {
+        if !has_bulk_copies(module)? || !types.are_streamed() {
             return Ok(None);
         }
-        let limits = Limits {
-            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-            block_bytes: attribute(
-                Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-            )?
-            .saturating_sub(STATIC_BYTES),
-        };
+        let limits = Limits::of(module)?;
         let kernel = |name: &str| {
             let kernel = module.kernel(&format!("tg_few_{name}_{}", suffix(types.operand)))?;
             kernel.allow_shared(limits.block_bytes)?;
@@ -251,23 +226,19 @@ impl Enqueue<'_> {
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = few.normed(rows, hidden, false).expect("served");
-        let arguments = [
+        let arrays = [
             Argument::Address(conv.x),
             Argument::Address(conv.state),
             Argument::Address(h),
             Argument::Address(weights.norm),
             Argument::Address(weights.in_proj),
-            Argument::Address(weights.bias),
-            Argument::Address(conv.taps),
-            Argument::Address(conv.bias),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-            Argument::U32(hidden),
-            Argument::U32(self.config.conv_l_cache as u32),
+        ];
+        let sizes = [
             Argument::U32(rows),
             Argument::U32(ring.stages),
             Argument::F32(self.config.norm_eps),
         ];
+        let arguments = [&arrays[..], &self.fused_conv(conv, weights.bias), &sizes].concat();
         let grid = few.blocks(hidden / OUTPUTS);
         // SAFETY: the caller's promise; these are tg_few_conv_*'s arguments.
         unsafe { self.launch_few(&few.conv, grid, ring, &arguments) }
@@ -490,17 +461,13 @@ impl Enqueue<'_> {
     }
 
     /// The last arguments of the kernels that choose experts.
-    fn few_choosing(&self, ring: Ring) -> [Argument; 7] {
-        let config = self.config;
-        [
-            Argument::U32(config.num_experts as u32),
-            Argument::U32(config.num_experts_per_tok as u32),
-            Argument::U32(u32::from(config.norm_topk_prob)),
-            Argument::F32(config.routed_scaling_factor),
+    fn few_choosing(&self, ring: Ring) -> Vec<Argument> {
+        let sizes = [
             Argument::U32(self.bucket.rows),
             Argument::U32(ring.stages),
-            Argument::F32(config.norm_eps),
-        ]
+            Argument::F32(self.config.norm_eps),
+        ];
+        [&self.weighing()[..], &sizes].concat()
     }
 }
 
@@ -508,16 +475,11 @@ impl Enqueue<'_> {
 mod tests {
     use super::*;
 
-    const H200: Limits = Limits {
-        multiprocessors: 132,
-        block_bytes: 227 * 1024 - STATIC_BYTES,
-    };
-
     #[test]
     fn rings_shrink_where_rows_are_large() {
         let stage = stage_bytes(2048);
         assert_eq!(stage, 8 * (4096 + 64));
-        let stages = |fixed| H200.ring(fixed, stage).map(|ring| ring.stages);
+        let stages = |fixed| Limits::H200.ring(fixed, stage).map(|ring| ring.stages);
         assert_eq!(stages(15_000), Some(4));
         assert_eq!(stages(110_000), Some(3));
         assert_eq!(stages(160_000), Some(2));

@@ -3,10 +3,12 @@
 use super::super::launch::Kernel;
 use super::super::module::Module;
 use super::attention;
-use super::dense::{self, Dense};
+use super::dense::Dense;
 use super::experts;
 use super::few::Few;
+use super::limits::has_warpgroups;
 use super::linear::{Linear, Tile};
+use super::wide::Wide;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
 use std::sync::Arc;
@@ -18,6 +20,17 @@ pub struct Types {
     pub operand: DType,
     /// Matrices and the embedding: the operand's own type, or for f32 the checkpoint's.
     pub weights: DType,
+}
+
+impl Types {
+    /// Whether the kernels that stream weights come in these: rows and weights of one 16-bit type, or f32 rows and bf16
+    /// weights.
+    pub(super) fn are_streamed(self) -> bool {
+        match self.operand {
+            DType::F32 => self.weights == DType::BF16,
+            operand => self.weights == operand,
+        }
+    }
 }
 
 /// How kernels are named after a type.
@@ -43,6 +56,7 @@ pub struct Kernels {
     /// Where the GPU and the types have them.
     pub few: Option<Few>,
     /// Likewise.
+    pub wide: Option<Wide>,
     pub dense: Option<Dense>,
     pub conv: Kernel,
     pub conv_decode: Kernel,
@@ -101,6 +115,7 @@ impl Kernels {
             rmsnorm_sampled: kernel(&format!("tg_rmsnorm_sampled_{x}"))?,
             linear: linear(module, types)?,
             few: Few::load(module, types)?,
+            wide: Wide::load(module, types)?,
             dense: Dense::load(module, types)?,
             conv: kernel(&format!("tg_conv_{x}"))?,
             conv_decode: kernel(&format!("tg_conv_decode_{x}"))?,
@@ -114,7 +129,7 @@ impl Kernels {
             scores_4: router("scores_4")?,
             router_1: router("router_1")?,
             router_4: router("router_4")?,
-            route: match dense::has_warpgroups(module)? {
+            route: match has_warpgroups(module)? {
                 true => Some(kernel(&format!("tg_route_{x}"))?),
                 false => None,
             },

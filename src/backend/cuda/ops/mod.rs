@@ -14,8 +14,10 @@ pub mod experts;
 pub mod few;
 pub mod head;
 pub mod kernels;
+mod limits;
 pub mod linear;
 pub mod norm;
+pub mod wide;
 
 pub use kernels::{Kernels, Types};
 

@@ -1,0 +1,63 @@
+/* barrier.cuh: barriers in shared memory that count arrivals and bytes, from sm_90 on; before, these do nothing.
+ *
+ * A barrier's phases have parity 0, 1, 0 ...; waiting for parity 1 of one that was never used returns at once.
+ */
+#ifndef TAILGRAPH_BARRIER_CUH
+#define TAILGRAPH_BARRIER_CUH
+
+#include "mma.cuh"
+#include <stdint.h>
+
+/* One thread, before all others; then barriers_ready by it and __syncthreads() by all. */
+__device__ inline void barrier_init(uint64_t *barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+__device__ inline void barriers_ready() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+__device__ inline void barrier_arrive(uint64_t *barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+/* ... and the phase also waits for `bytes` bytes of asynchronous copies. */
+__device__ inline void barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+#endif
+}
+
+__device__ inline void barrier_wait(uint64_t *barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+#endif
+}
+
+/* Likewise, for what other blocks of the cluster have stored. */
+__device__ inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+#endif
+}
+
+#endif

@@ -1,0 +1,390 @@
+/* wide.cuh: the experts' feed-forwards of steps of some to many rows, at the speed of memory.
+ *
+ * Every expert's weights are read once for all its rows; that is what such a step takes its time for, so all that counts
+ * is to keep the memory busy. One block an SM walks over units (wide_plan.cuh): an expert tile by WIDE_OUTPUTS weight
+ * rows, all of K, first of gate and up, then of down. What it needs of a unit comes in stages of WIDE_K of K through a
+ * ring in shared memory that never drains between units, nor between gate, up and down:
+ *
+ *   consumers, 8 warps  two warpgroups, each half of the weight rows: wgmma with weight rows as M, batch rows as N
+ *   loaders, 3 warps    a stage each in turn: the tile's rows, gathered, from L2 through registers, swizzled as the
+ *                       matrix units want them
+ *   producer, 1 warp    the copy engine brings the stage's weights, 16 KiB, likewise swizzled
+ *
+ * N is 8, 16, 32 or 64, as the tile's rows need. A sum runs over K in order, in one accumulator, whatever N is and
+ * whoever has the unit; so a row's bits depend neither on the rows beside it nor on where it lies.
+ *
+ * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one
+ * thread.
+ *
+ * sm_90a only. H and M are multiples of 16: chunks and slices need not be whole, what lies outside the weights comes as
+ * zeros.
+ */
+#ifndef TAILGRAPH_WIDE_CUH
+#define TAILGRAPH_WIDE_CUH
+
+#include "barrier.cuh"
+#include "experts.cuh"
+#include "pdl.cuh"
+#include "warpgroup.cuh"
+#include "wide_plan.cuh"
+#include <type_traits>
+
+constexpr uint32_t WIDE_OUTPUTS = 128;    /* weight rows of a unit: 64 for each warpgroup of consumers */
+constexpr uint32_t WIDE_GROUP_ROWS = 16;  /* of those, for each consumer warp */
+constexpr uint32_t WIDE_K = GMMA_K;
+constexpr uint32_t WIDE_WEIGHT_BYTES = WIDE_OUTPUTS * GMMA_ROW_BYTES;  /* of a stage */
+constexpr uint32_t WIDE_CONSUMERS = 8, WIDE_LOADERS = 3;                   /* warps, in this order; then the producer */
+constexpr int WIDE_THREADS = (WIDE_CONSUMERS + WIDE_LOADERS + 1) * WARP;
+constexpr uint32_t WIDE_MOST_STAGES = 16;  /* at least WIDE_LOADERS */
+constexpr uint32_t WIDE_DRAW_AHEAD = 4;    /* chunks before a unit's last, when the next one is drawn */
+
+/* ---- types ----------------------------------------------------------------------------------- */
+
+/* Rows and weights of the same 16-bit type. */
+template <typename T>
+struct WideHalf {
+  using X = T;
+  using W = T;
+  static constexpr int PARTS = 1, MOST_ROWS = 64;
+
+  struct Piece {
+    uint4 v;
+  };
+  static __device__ inline Piece load(const X *x) { return {__ldcg(reinterpret_cast<const uint4 *>(x))}; }
+  /* As row `row` of the stage's rows, of which there is room for N. */
+  template <int N>
+  static __device__ inline void store(char *rows, uint32_t row, uint32_t piece, const Piece &p) {
+    *reinterpret_cast<uint4 *>(rows + gmma_piece_at(row, piece)) = p.v;
+  }
+};
+
+/* f32 rows, bf16 weights. A row is the sum of three bf16 parts, exactly but for its lowest bits: three rows of B. The
+ * matrix units truncate as they accumulate, so a stage has accumulators of its own that are then added with rounding,
+ * the smallest parts' first: without that the error grows with K. */
+struct WideSplit {
+  using X = float;
+  using W = __nv_bfloat16;
+  static constexpr int PARTS = 3, MOST_ROWS = 32;
+
+  struct Piece {
+    float4 lo, hi;
+  };
+  static __device__ inline Piece load(const X *x) {
+    const float4 *from = reinterpret_cast<const float4 *>(x);
+    return {__ldcg(from), __ldcg(from + 1)};
+  }
+  static __device__ inline uint32_t take_part(float2 &v) {
+    __nv_bfloat162 rounded = __float22bfloat162_rn(v);
+    float2 back = __bfloat1622float2(rounded);
+    v = make_float2(v.x - back.x, v.y - back.y);
+    return *reinterpret_cast<uint32_t *>(&rounded);
+  }
+  template <int N>
+  static __device__ inline void store(char *rows, uint32_t row, uint32_t piece, const Piece &p) {
+    float2 left[4] = {{p.lo.x, p.lo.y}, {p.lo.z, p.lo.w}, {p.hi.x, p.hi.y}, {p.hi.z, p.hi.w}};
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+      uint4 v;
+      v.x = take_part(left[0]), v.y = take_part(left[1]), v.z = take_part(left[2]), v.w = take_part(left[3]);
+      *reinterpret_cast<uint4 *>(rows + gmma_piece_at(part * N + row, piece)) = v;
+    }
+  }
+};
+
+/* Shared memory of a stage whose tiles have up to `tile_rows` rows. */
+template <class Math>
+__host__ __device__ constexpr uint32_t wide_stage_bytes(uint32_t tile_rows) {
+  return WIDE_WEIGHT_BYTES + tile_rows * Math::PARTS * GMMA_ROW_BYTES;
+}
+
+/* ---- the ring -------------------------------------------------------------------------------- */
+
+struct WideRing {
+  char *stages;
+  uint64_t *full, *empty;  /* [WIDE_MOST_STAGES] each */
+  uint32_t stage_bytes, count;
+  uint32_t at, parity;
+
+  __device__ inline void skip(uint32_t stages_) {
+    at += stages_;
+    if (at >= count) at -= count, parity ^= 1;
+  }
+  __device__ inline char *weights() const { return stages + at * stage_bytes; }
+  __device__ inline char *rows() const { return weights() + WIDE_WEIGHT_BYTES; }
+  __device__ inline void wait_full() const { barrier_wait(full + at, parity); }
+  __device__ inline void wait_empty() const { barrier_wait(empty + at, parity ^ 1); }
+};
+
+/* Calls with(N) with the smallest N that has room for `rows`, as a constant. */
+template <int MOST, class Do>
+__device__ inline void with_room_for(uint32_t rows, Do with) {
+  if (rows <= 8) {
+    with(std::integral_constant<int, 8>());
+  } else if (rows <= 16) {
+    with(std::integral_constant<int, 16>());
+  } else if (rows <= 32 || MOST == 32) {
+    with(std::integral_constant<int, 32>());
+  } else if constexpr (MOST > 32) {
+    with(std::integral_constant<int, 64>());
+  }
+}
+
+/* ---- roles ----------------------------------------------------------------------------------- */
+
+/* One lane: asks for chunk `chunk` of a slice of an expert's weights. */
+__device__ inline void wide_ask(WideRing &ring, const TensorMap &weights, uint32_t expert, uint32_t slice, uint32_t chunk,
+                                uint64_t policy) {
+  ring.wait_empty();
+  barrier_arrive_expecting(ring.full + ring.at, WIDE_WEIGHT_BYTES);
+  tensor_copy(ring.weights(), &weights, {chunk * WIDE_K, 0, 0, slice * (WIDE_OUTPUTS / WIDE_GROUP_ROWS), expert},
+              ring.full + ring.at, policy);
+  ring.skip(1);
+}
+
+/* What the kernel reads and writes. */
+template <class Math>
+struct WideArrays {
+  using X = typename Math::X;
+  const X *x;              /* [R, H] */
+  X *y;                    /* [R K, M] */
+  float *partial;          /* [R K, H] */
+  const uint32_t *gather;  /* [R K] */
+  ExpertTile *tiles;       /* their `done` counts */
+  WideCounts *counts;
+  uint32_t hidden, inner;
+  bool up_first;
+};
+
+/* The producer's one lane; the guess has been asked for, and is this block's if `mine`. */
+__device__ inline void wide_produce(WideRing &ring, WideQueue queue, const TensorMap &gate_up, const TensorMap &down,
+                                    const WideShape &shape, const WidePlan &plan, WideCounts *counts, bool mine) {
+  constexpr uint32_t NEVER = 0xffffffffu;
+  uint32_t at = 0;
+  WideDraw draw = {};
+  auto ask_for = [&](const WideUnit &unit, uint32_t from, uint32_t draw_at) {
+    const uint64_t policy = cache_policy(plan.is_only_tile(unit));
+#pragma unroll 1
+    for (uint32_t c = from; c < unit.chunks; c++) {
+      if (c == draw_at) draw = counts->draw();
+      wide_ask(ring, unit.kind == WIDE_GATE_UP ? gate_up : down, unit.tile.expert, unit.slice, c, policy);
+    }
+  };
+  auto near_end = [](const WideUnit &unit) { return unit.chunks - min(unit.chunks, WIDE_DRAW_AHEAD); };
+  if (shape.guesses()) {
+    const WideUnit unit = plan.guess(shape, blockIdx.x, mine ? plan.guessed : plan.tile_total);
+    const uint32_t draw_at = near_end(unit);
+    queue.post(unit);
+    if (draw_at <= shape.ahead) draw = counts->draw();
+    ask_for(unit, shape.ahead, draw_at > shape.ahead ? draw_at : NEVER);
+  } else {
+    draw = counts->draw();
+  }
+  uint32_t begun = 0;  /* guessing blocks, at least */
+#pragma unroll 1
+  while (true) {
+    const WideUnit unit = plan.unit(shape, draw.unit, at);
+    begun = max(begun, draw.begun);
+    if (unit.kind == WIDE_DOWN && begun < shape.guessers()) {
+      begun = shape.guessers();
+#pragma unroll 1
+      for (uint32_t block = 0; block < shape.guessers(); block++) {
+        const uint32_t tile = plan.first_tile(block % shape.experts);
+        if (tile == plan.tile_total || !counts->take_guess(block)) continue;
+        const WideUnit guess = plan.guess(shape, block, tile);
+        queue.post(guess);
+        ask_for(guess, 0, NEVER);
+      }
+    }
+    queue.post(unit);
+    if (unit.kind == WIDE_END) return;
+    ask_for(unit, 0, near_end(unit));
+  }
+}
+
+/* Waits until all gate and up of a tile is there: `all` warps have said so. */
+__device__ inline void wide_await(const uint32_t *done, uint32_t all) {
+  uint32_t now;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(done) : "memory");
+  } while (now < all);
+}
+
+/* A loader warp: every WIDE_LOADERS-th stage's rows. A lane has 8 columns of every fourth row. */
+template <class Math>
+__device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape &shape, const WideArrays<Math> &arrays) {
+  const uint32_t lane = threadIdx.x % WARP, loader = threadIdx.x / WARP - WIDE_CONSUMERS;
+  const uint32_t row = lane / 8, piece = lane % 8;
+  ring.skip(loader);
+  uint32_t next = loader;  /* the stage of the unit that is this warp's */
+  queue.take_all([&](const WideUnit &unit) {
+    const bool gate_up = unit.kind == WIDE_GATE_UP;
+    const typename Math::X *x = gate_up ? arrays.x : arrays.y;
+    const uint32_t k_total = gate_up ? arrays.hidden : arrays.inner;
+    if (!gate_up) {
+      if (lane == 0) wide_await(&arrays.tiles[unit.at].done, shape.gate_up_slices * WIDE_CONSUMERS);
+      __syncwarp();
+    }
+    with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
+      constexpr int N = room.value, ROWS = N / 4;
+      uint32_t from[ROWS];
+#pragma unroll
+      for (int i = 0; i < ROWS; i++) {
+        const uint32_t r = row + 4 * i, place = unit.tile.first + r;
+        from[i] = r < unit.tile.rows ? (gate_up ? __ldcg(arrays.gather + place) : place) * k_total : 0;
+      }
+#pragma unroll 1
+      for (; next < unit.chunks; next += WIDE_LOADERS, ring.skip(WIDE_LOADERS)) {
+        const uint32_t column = next * WIDE_K + piece * 8;
+        typename Math::Piece pieces[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+          pieces[i] = {};
+          if (row + 4 * i < unit.tile.rows && column < k_total) pieces[i] = Math::load(x + (from[i] + column));
+        }
+        ring.wait_empty();
+        /* Rows that the tile does not have are columns of sums that nobody reads. */
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+          if (row + 4 * i < unit.tile.rows) Math::template store<N>(ring.rows(), row + 4 * i, piece, pieces[i]);
+        operands_written();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(ring.full + ring.at);
+      }
+    });
+    next -= unit.chunks;
+  });
+}
+
+/* A consumer warpgroup's sums with N rows over all of K: element [n][r] as warpgroup.cuh has D. */
+template <class Math, int N>
+__device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t half, uint32_t chunks) {
+  using W = typename Math::W;
+  const bool first_lane = threadIdx.x % WARP == 0;
+  auto multiply = [&](auto &acc, bool accumulate) {
+    constexpr int COLUMNS = N * Math::PARTS;
+    const uint64_t w = gmma_operand(ring.weights() + half * (WIDE_WEIGHT_BYTES / 2)), x = gmma_operand(ring.rows());
+    gmma_fence();
+#pragma unroll
+    for (uint32_t k = 0; k < WIDE_K / 16; k++) gmma<W, COLUMNS>(acc, w + 2 * k, x + 2 * k, accumulate || k > 0);
+    gmma_commit();
+    gmma_wait<0>();
+    gmma_settle(acc);
+  };
+  /* A stage is given back as soon as it is multiplied: the matrix units have time to spare, the ring has not. */
+  if constexpr (Math::PARTS == 1) {
+#pragma unroll 1
+    for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
+      ring.wait_full();
+      multiply(sums, c > 0);
+      if (first_lane) barrier_arrive(ring.empty + ring.at);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) sums[i] = 0.0f;
+    float parts[3 * N / 2];
+#pragma unroll 1
+    for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
+      ring.wait_full();
+      multiply(parts, false);
+      if (first_lane) barrier_arrive(ring.empty + ring.at);
+#pragma unroll
+      for (int i = 0; i < N / 2; i++) sums[i] += parts[i] + (parts[N / 2 + i] + parts[N + i]);
+    }
+  }
+}
+
+/* A consumer warp: y = silu(gate) * up in X's type, or partial = down, f32. Of each pair of weight rows of gate and up, the
+ * first is up's where `up_first`. */
+template <class Math>
+__device__ inline void wide_consume(WideRing ring, WideQueue queue, const WideArrays<Math> &arrays) {
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t half = warp / 4, first_row = lane % 4 * 2;
+  queue.take_all([&](const WideUnit &unit) {
+    with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
+      constexpr int N = room.value;
+      float sums[N / 2];
+      wide_sums<Math, N>(sums, ring, half, unit.chunks);
+      if (unit.kind == WIDE_GATE_UP) {
+        const uint32_t n = unit.slice * (WIDE_OUTPUTS / 2) + warp * (WIDE_GROUP_ROWS / 2) + lane / 4;
+        typename Math::X *to = arrays.y + (size_t)unit.tile.first * arrays.inner + n;
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) {
+          const uint32_t r = first_row + i / 2 * 8 + i % 2;
+          const float first = sums[i / 2 * 4 + i % 2], second = sums[i / 2 * 4 + i % 2 + 2];
+          const float v = arrays.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
+          if (r < unit.tile.rows && n < arrays.inner) to[r * arrays.inner] = typename Math::X(v);
+        }
+      } else {
+        const uint32_t n = unit.slice * WIDE_OUTPUTS + warp * WIDE_GROUP_ROWS + lane / 4;
+        float *to = arrays.partial + (size_t)unit.tile.first * arrays.hidden + n;
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) {
+          const uint32_t r = first_row + i / 2 * 8 + i % 2;
+          if (r >= unit.tile.rows) continue;
+          if (n < arrays.hidden) to[r * arrays.hidden] = sums[i / 2 * 4 + i % 2];
+          if (n + 8 < arrays.hidden) to[r * arrays.hidden + 8] = sums[i / 2 * 4 + i % 2 + 2];
+        }
+      }
+    });
+    if (unit.kind == WIDE_GATE_UP && unit.at < WIDE_MOST_TILES) {
+      __syncwarp();
+      if (lane == 0)
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&arrays.tiles[unit.at].done) : "memory");
+    }
+  });
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+/* wide.cu says what the arguments are. */
+template <class Math>
+__device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, const WideArrays<Math> &arrays,
+                            uint32_t experts, uint32_t most_tiles, uint32_t tile_rows, uint32_t stages) {
+  extern __shared__ char wide_shared[];
+  __shared__ uint64_t barriers[2 * WIDE_MOST_STAGES + 2 * WIDE_QUEUE];
+  __shared__ WideUnit units[WIDE_QUEUE];
+  __shared__ WidePlan plan;
+  const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+  WideRing ring;
+  ring.stages = wide_shared + (-shared_address(wide_shared) & (GMMA_ATOM_BYTES - 1));
+  ring.full = barriers, ring.empty = ring.full + WIDE_MOST_STAGES;
+  ring.stage_bytes = wide_stage_bytes<Math>(tile_rows), ring.count = stages;
+  ring.at = ring.parity = 0;
+  WideQueue queue;
+  queue.units = units, queue.posted = ring.empty + WIDE_MOST_STAGES, queue.done = queue.posted + WIDE_QUEUE;
+  WideShape shape;
+  shape.gate_up_slices = (2 * arrays.inner + WIDE_OUTPUTS - 1) / WIDE_OUTPUTS;
+  shape.down_slices = (arrays.hidden + WIDE_OUTPUTS - 1) / WIDE_OUTPUTS;
+  shape.gate_up_chunks = (arrays.hidden + WIDE_K - 1) / WIDE_K;
+  shape.down_chunks = (arrays.inner + WIDE_K - 1) / WIDE_K;
+  shape.experts = experts;
+  shape.ahead = min(shape.gate_up_chunks, stages);
+  if (threadIdx.x == 0) {
+    /* full: the producer's arrival and a loader's; empty: one of each consumer warp */
+    for (uint32_t s = 0; s < stages; s++) barrier_init(ring.full + s, 2), barrier_init(ring.empty + s, WIDE_CONSUMERS);
+    queue.init(WIDE_CONSUMERS + WIDE_LOADERS);
+    barriers_ready();
+  }
+  __syncthreads();
+  let_next_kernel_start();
+  if (warp == WIDE_CONSUMERS + WIDE_LOADERS) {
+    if (lane == 0 && shape.guesses())
+      for (uint32_t c = 0; c < shape.ahead; c++)
+        wide_ask(ring, gate_up, blockIdx.x % experts, blockIdx.x / experts, c, cache_policy(true));
+    __syncwarp();
+    wait_for_earlier_kernels();
+    bool mine = false;
+    if (lane == 0 && shape.guesses()) arrays.counts->begin(), mine = arrays.counts->take_guess(blockIdx.x);
+    plan.make(shape, arrays.tiles, arrays.counts, most_tiles);
+    if (lane == 0) wide_produce(ring, queue, gate_up, down, shape, plan, arrays.counts, mine);
+    return;
+  }
+  wait_for_earlier_kernels();
+  if (warp < WIDE_CONSUMERS) {
+    wide_consume<Math>(ring, queue, arrays);
+  } else {
+    wide_load<Math>(ring, queue, shape, arrays);
+  }
+}
+
+#endif

@@ -1,0 +1,211 @@
+/* wide_plan.cuh: which units of a step each block of wide.cuh has.
+ *
+ * A unit is an expert tile of the token sort by a slice of its expert's weight rows: first those of gate and up, then
+ * those of down. Blocks draw them in that order from a counter, so that whoever is ahead has more of them; what a unit's
+ * sums are does not depend on who has it. A unit of down waits until its tile's gate and up are done, by a count of
+ * those that are.
+ *
+ * A block's first unit may be a guess: before it can know which experts have rows, it asks for weights of one that may
+ * well have some, block b's being slice b / experts of expert b % experts. Where that one has none, or another block has
+ * taken the guess, it goes through what it asked for as a unit of a tile without rows.
+ *
+ * Blocks of the grid need not run at the same time: what holds their SMs may even wait for this kernel, as another one of
+ * these may for its own blocks. For who waits, waits for units of gate and up alone, which a running block has, and does
+ * before any of its own that wait: those that are drawn, since they are drawn before all of down; and the guesses, since
+ * who draws a unit of down first takes the guesses of all blocks that have not begun.
+ *
+ * The producer draws, and posts its block's units in a queue from which all other warps take each of them.
+ */
+#ifndef TAILGRAPH_WIDE_PLAN_CUH
+#define TAILGRAPH_WIDE_PLAN_CUH
+
+#include "barrier.cuh"
+#include "experts.cuh"
+
+constexpr uint32_t WIDE_MOST_TILES = 256;  /* expert tiles of a step */
+constexpr uint32_t WIDE_QUEUE = 4;         /* units posted and not yet done with */
+constexpr uint32_t WIDE_MOST_BLOCKS = 384; /* of a grid */
+
+enum WideKind : uint32_t { WIDE_GATE_UP, WIDE_DOWN, WIDE_END };
+
+struct WideUnit {
+  WideKind kind;
+  uint32_t at;  /* of the tile in the list; WIDE_MOST_TILES for a wrong guess */
+  ExpertTile tile;
+  uint32_t slice;   /* of the weight rows */
+  uint32_t chunks;  /* of K */
+};
+
+/* Slices of a tile and chunks of K, for gate and up and for down; and how a block guesses. */
+struct WideShape {
+  uint32_t gate_up_slices, down_slices, gate_up_chunks, down_chunks;
+  uint32_t experts;  /* 0 where nobody guesses */
+  uint32_t ahead;    /* chunks that a guess asks for */
+
+  /* Blocks that guess, from the first on. */
+  __device__ inline uint32_t guessers() const { return min(gridDim.x, experts * gate_up_slices); }
+
+  __device__ inline bool guesses() const { return blockIdx.x < guessers(); }
+
+  /* Of the gate and up of an expert's first tile, the slices that are guesses. */
+  __device__ inline uint32_t guessed_slices(uint32_t expert) const {
+    if (experts == 0 || expert >= gridDim.x) return 0;
+    return min(gate_up_slices, (gridDim.x - 1 - expert) / experts + 1);
+  }
+};
+
+/* What was drawn, and guessing blocks that had begun by then. */
+struct WideDraw {
+  uint32_t unit, begun;
+};
+
+/* As the token sort leaves it: how many tiles there are, and zeros. */
+struct WideCounts {
+  uint32_t tiles, unused;
+  unsigned long long drawn;               /* units that are no guesses; in the upper half, guessing blocks that have begun */
+  uint32_t taken[WIDE_MOST_BLOCKS / 32];  /* a bit for each block's guess */
+
+  __device__ inline void begin() { atomicAdd(&drawn, 1ull << 32); }
+
+  __device__ inline WideDraw draw() {
+    const unsigned long long now = atomicAdd(&drawn, 1ull);
+    return {uint32_t(now), uint32_t(now >> 32)};
+  }
+
+  /* Whether a block's guess is the caller's from now on. */
+  __device__ inline bool take_guess(uint32_t block) {
+    const uint32_t bit = 1u << block % 32;
+    return (atomicOr(taken + block / 32, bit) & bit) == 0;
+  }
+};
+static_assert(sizeof(WideCounts) == EXPERT_COUNTS * sizeof(uint32_t), "what the token sort clears");
+
+/* The producer's, in shared memory. */
+struct WidePlan {
+  uint32_t tile_total;
+  uint32_t guessed;  /* the tile of this block's guess; tile_total where its expert has none, or nobody guesses */
+  ExpertTile tiles[WIDE_MOST_TILES];
+  uint32_t before[WIDE_MOST_TILES + 1];  /* units of gate and up that are no guesses, of the tiles before each and of all */
+
+  /* One warp, once the token sort's tiles are there. */
+  __device__ inline void make(const WideShape &shape, const ExpertTile *list, const WideCounts *counts,
+                              uint32_t most_tiles) {
+    const uint32_t lane = threadIdx.x % WARP;
+    /* all that there may be, at once: what comes after the last is not looked at */
+#pragma unroll 2
+    for (uint32_t i = lane; i < most_tiles; i += WARP)
+      *reinterpret_cast<uint4 *>(tiles + i) = __ldcg(reinterpret_cast<const uint4 *>(list + i));
+    const uint32_t total = min(__ldcg(&counts->tiles), most_tiles);
+    if (lane == 0) tile_total = guessed = total;
+    __syncwarp();
+    uint32_t units = 0;
+    for (uint32_t base = 0; base < total; base += WARP) {
+      const uint32_t at = base + lane;
+      uint32_t own = 0;
+      if (at < total) {
+        const uint32_t expert = tiles[at].expert;
+        const bool first = at == 0 || tiles[at - 1].expert != expert;
+        const uint32_t guesses = first ? shape.guessed_slices(expert) : 0;
+        own = shape.gate_up_slices - guesses;
+        if (guesses > 0 && blockIdx.x % shape.experts == expert && blockIdx.x / shape.experts < guesses) guessed = at;
+      }
+      uint32_t sum = own;
+#pragma unroll
+      for (int offset = 1; offset < WARP; offset *= 2) {
+        const uint32_t below = __shfl_up_sync(0xffffffffu, sum, offset);
+        if (lane >= offset) sum += below;
+      }
+      if (at < total) before[at] = units + sum - own;
+      units += __shfl_sync(0xffffffffu, sum, WARP - 1);
+    }
+    if (lane == 0) before[total] = units;
+    __syncwarp();
+  }
+
+  /* An expert's first tile, or tile_total. */
+  __device__ inline uint32_t first_tile(uint32_t expert) const {
+    uint32_t at = 0;
+    while (at < tile_total && tiles[at].expert != expert) at++;
+    return at;
+  }
+
+  /* The unit of a block's guess, of a tile or, with tile_total, of one without rows. */
+  __device__ inline WideUnit guess(const WideShape &shape, uint32_t block, uint32_t tile) const {
+    const bool right = tile < tile_total;
+    WideUnit unit;
+    unit.kind = WIDE_GATE_UP;
+    unit.at = right ? tile : WIDE_MOST_TILES;
+    unit.tile = right ? tiles[tile] : ExpertTile{block % shape.experts, 0, 0, 0};
+    unit.slice = block / shape.experts;
+    unit.chunks = right ? shape.gate_up_chunks : shape.ahead;
+    return unit;
+  }
+
+  /* The drawn-th of all units that are no guesses; `at` is where the search begins, and ends. */
+  __device__ inline WideUnit unit(const WideShape &shape, uint32_t drawn, uint32_t &at) const {
+    WideUnit unit;
+    const uint32_t gate_up = before[tile_total], down = drawn - gate_up;
+    if (drawn < gate_up) {
+      while (before[at + 1] <= drawn) at++;
+      unit.kind = WIDE_GATE_UP, unit.at = at;
+      unit.slice = shape.gate_up_slices - (before[at + 1] - drawn);
+      unit.chunks = shape.gate_up_chunks;
+    } else if (down < tile_total * shape.down_slices) {
+      unit.kind = WIDE_DOWN, unit.at = down / shape.down_slices;
+      unit.slice = down % shape.down_slices;
+      unit.chunks = shape.down_chunks;
+    } else {
+      unit.kind = WIDE_END, unit.at = 0, unit.slice = 0, unit.chunks = 0, unit.tile = ExpertTile{0, 0, 0, 0};
+      return unit;
+    }
+    unit.tile = tiles[unit.at];
+    return unit;
+  }
+
+  /* Does no other tile read this one's weights? */
+  __device__ inline bool is_only_tile(const WideUnit &unit) const {
+    if (unit.at >= tile_total) return true;
+    return (unit.at == 0 || tiles[unit.at - 1].expert != unit.tile.expert) &&
+           (unit.at + 1 >= tile_total || tiles[unit.at + 1].expert != unit.tile.expert);
+  }
+};
+
+/* Units from the producer to all other warps, `takers` of them. */
+struct WideQueue {
+  WideUnit *units;           /* [WIDE_QUEUE] in shared memory */
+  uint64_t *posted, *done;   /* [WIDE_QUEUE] each */
+  uint32_t at = 0, parity = 0;
+
+  __device__ inline void init(uint32_t takers) {
+    for (uint32_t i = 0; i < WIDE_QUEUE; i++) barrier_init(posted + i, 1), barrier_init(done + i, takers);
+  }
+
+  __device__ inline void next() {
+    if (++at == WIDE_QUEUE) at = 0, parity ^= 1;
+  }
+
+  /* The producer's one lane. */
+  __device__ inline void post(const WideUnit &unit) {
+    barrier_wait(done + at, parity ^ 1);
+    units[at] = unit;
+    barrier_arrive(posted + at);
+    next();
+  }
+
+  /* A warp: with(unit) for each until the last. */
+  template <class Do>
+  __device__ inline void take_all(Do with) {
+#pragma unroll 1
+    while (true) {
+      barrier_wait(posted + at, parity);
+      const WideUnit unit = units[at];
+      if (unit.kind == WIDE_END) return;
+      with(unit);
+      __syncwarp();
+      if (threadIdx.x % WARP == 0) barrier_arrive(done + at);
+      next();
+    }
+  }
+};
+
+#endif
