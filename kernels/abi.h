@@ -382,19 +382,32 @@ typedef struct tg_state {
 /* What a dispatcher is in its graph. */
 #define TG_DISPATCH_IDLE 0u    /* its only node */
 #define TG_DISPATCH_BEHIND 1u  /* the last node of a step, or of its last stage: takes the turn that collects the step */
-#define TG_DISPATCH_BESIDE 2u  /* a node that waits for none and none waits for: takes the turn before, while the step runs */
-#define TG_PLACES 2u           /* steps in flight on one GPU, at most */
+
+/* Of each step's graph, where there is one stage: a graph is launched while the one before still ends, and none may be
+ * launched again while it runs. Steps take turns. */
+#define TG_COPIES 2u
+/* Graphs that are launched to run at once in one run of the idle graph, at most (CUDA programming guide, "Device-side Graph
+ * Launch": 120). */
+#define TG_CHAIN_STEPS 120u
 
 /* The captured graphs of one GPU, as its dispatcher launches them: each a cudaGraphExec_t that was
  * instantiated for device launch and uploaded. A step is the graphs of all stages, one after the other, the last with a
- * dispatcher behind it; or the one graph of a decode step with a dispatcher beside it. By the step's place, and by
- * outcome.kind and outcome.bucket; 0 past the ladder's end. */
+ * dispatcher behind it. By the step's number modulo TG_COPIES (0 where there are more stages), and by outcome.kind and
+ * outcome.bucket; 0 past the ladder's end. */
 typedef struct tg_graphs {
   uint64_t idle;    /* the dispatcher alone */
   uint64_t stages;  /* on this GPU */
-  uint64_t step[TG_PLACES][TG_MAX_STAGES][TG_KINDS][TG_MAX_BUCKETS];
-  uint64_t beside[TG_PLACES][TG_MAX_BUCKETS];
+  uint64_t step[TG_COPIES][TG_MAX_STAGES][TG_KINDS][TG_MAX_BUCKETS];
 } tg_graphs;
+
+/* How the graphs of one GPU follow each other, in its memory. A step's graph may be launched before the step is composed
+ * and while the dispatcher of the one before still runs; it waits for `open`. Its own dispatcher waits for `settled`. */
+typedef struct tg_chain {
+  uint64_t open;      /* steps that are composed: their kernels may read the state */
+  uint64_t begun;     /* steps whose kernels have begun */
+  uint64_t settled;   /* as `open`, once that turn has left nothing unwritten */
+  uint64_t launched;  /* of TG_CHAIN_STEPS, since the idle graph began */
+} tg_chain;
 
 /* ---- the core's functions (kernels/sched/sched.c); in device code they have no prototypes ----- */
 

@@ -1,7 +1,13 @@
-/* dispatcher.cu: the scheduler core as a kernel: one turn of the core, then the tail launch of what comes next. It is
- * the last node of a step (of its last stage's graph), and collects it. Or it is beside the step, where the core has seen
- * that no sequence can end with that: then it collects the step before, composes the one after and launches it behind
- * the graph that it is in, and no step waits for a turn. And it is the only node of the idle graph.
+/* dispatcher.cu: the scheduler core as a kernel: one turn of the core, and the launch of what comes next. It is the
+ * last node of a step (of its last stage's graph), which it collects, and the only node of the idle graph.
+ *
+ * One stage. The idle graph starts a chain: it launches a step's graph inside its own run (fire and forget), and itself
+ * behind all of that (tail launch). Each step's dispatcher launches the next step's graph beside its own (a sibling,
+ * fire and forget): that one comes onto the GPU while the turn goes on, and its first kernel waits until the turn has
+ * composed the step (tg_chain.open). Where nothing is to be done, or TG_CHAIN_STEPS are launched, a dispatcher launches
+ * nothing: then the chain has an end, and the idle graph runs again.
+ *
+ * Several stages on this GPU follow each other by tail launches, and so do steps.
  *
  * Cost: one block, a barrier for each phase; nothing here scales with the model. Per-slot work is spread
  * over the threads by the core itself (a lane is a thread). One more warp only launches: what comes next is known
@@ -56,8 +62,7 @@ __device__ inline void look(const tg_rings *rings) {
 struct Next {
   uint32_t action; /* TG_ACTION_* */
   uint32_t kind, bucket;
-  uint32_t place;  /* of the step */
-  uint32_t beside; /* its graph is the one with a dispatcher beside it */
+  uint32_t number; /* of the step, modulo 2^32 */
   uint32_t again;  /* nothing: the lanes take another turn */
 };
 
@@ -69,9 +74,7 @@ __device__ inline void decide(Next &next, Next what) {
 
 /* What a routine turn comes to: the step that has come back once more. */
 __device__ inline Next routine_next(tg_state *state) {
-  const tg_step *step = tg_step_at(state, state->steps_collected);
-  const bool beside = tg_runs_ahead(state) && !tg_device_turn.ends_soon;
-  return Next{TG_ACTION_STEP, TG_KIND_DECODE, step->bucket, tg_step_place(state, state->steps_composed), beside, 0};
+  return Next{TG_ACTION_STEP, TG_KIND_DECODE, state->steps[0].bucket, (uint32_t)state->steps_composed, 0};
 }
 
 /* One turn, all lanes, with what was last looked at. `last`: if nothing is to be done, the idle graph follows. */
@@ -95,25 +98,53 @@ __device__ inline Next turn(tg_state *state, tg_rings *rings, Next &next, bool l
   lanes_barrier();
   const tg_outcome *outcome = &state->outcome;
   const bool waits = outcome->action == TG_ACTION_IDLE || outcome->action == TG_ACTION_BLOCKED;
-  const Next what = {outcome->action, outcome->kind, outcome->bucket, tg_step_place(state, outcome->step),
-                     tg_device_turn.beside, waits && !last};
+  const Next what = {outcome->action, outcome->kind, outcome->bucket, (uint32_t)outcome->step, waits && !last};
   if (!routine) decide(next, what);
   return what;
 }
 
-/* Hands over to the graphs of the composed step, or to the idle graph. They start once this graph has ended, one
- * after the other. 0 where the GPU refused. */
-__device__ inline uint32_t launch(const Next &next, const tg_graphs *graphs) {
-  const bool step = next.action == TG_ACTION_STEP;
-  if (!step && next.action != TG_ACTION_IDLE && next.action != TG_ACTION_BLOCKED) return 1;
-  uint64_t count = step && !next.beside ? graphs->stages : 1u;
-  for (uint64_t stage = 0; stage < count; stage++) {
-    uint64_t graph = !step         ? graphs->idle
-                     : next.beside ? graphs->beside[next.place][next.bucket]
-                                   : graphs->step[next.place][stage][next.kind][next.bucket];
-    if (cudaGraphLaunch((cudaGraphExec_t)graph, cudaStreamGraphTailLaunch) != cudaSuccess) return 0;
+/* Launches a graph in one of the streams that CUDA has for that. Whether the GPU did. */
+__device__ inline bool launch(uint64_t graph, cudaStream_t stream) {
+  return cudaGraphLaunch((cudaGraphExec_t)graph, stream) == cudaSuccess;
+}
+
+/* Of one stage: the graph of the step next to this one. `chain` is this thread's alone. */
+__device__ inline bool launch_step(const Next &next, const tg_graphs *graphs, tg_chain *chain, bool idle) {
+  const uint64_t graph = graphs->step[next.number % TG_COPIES][0][next.kind][next.bucket];
+  if (idle) {
+    chain->launched = 1;
+    return launch(graph, cudaStreamGraphFireAndForget) && launch(graphs->idle, cudaStreamGraphTailLaunch);
   }
-  return 1;
+  if (chain->launched == TG_CHAIN_STEPS) return true; /* the idle graph goes on with it */
+  chain->launched++;
+  return launch(graph, cudaStreamGraphFireAndForgetAsSibling);
+}
+
+/* What a turn came to. `idle`: this is the idle graph's dispatcher. False where the GPU refused. */
+__device__ inline bool launch(const Next &next, const tg_graphs *graphs, tg_chain *chain, bool idle) {
+  const bool chained = graphs->stages == 1;
+  switch (next.action) {
+    case TG_ACTION_STEP:
+      if (chained) return launch_step(next, graphs, chain, idle);
+      for (uint64_t stage = 0; stage < graphs->stages; stage++)
+        if (!launch(graphs->step[0][stage][next.kind][next.bucket], cudaStreamGraphTailLaunch)) return false;
+      return true;
+    case TG_ACTION_IDLE:
+    case TG_ACTION_BLOCKED:
+      /* Behind a chain's steps it is launched already. */
+      return (chained && !idle) || launch(graphs->idle, cudaStreamGraphTailLaunch);
+    default: return true;
+  }
+}
+
+__device__ inline uint64_t load_acquire(const uint64_t *from) {
+  uint64_t value;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+
+__device__ inline void store_release(uint64_t *to, uint64_t value) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
 /* The head of the state block, up to the mailboxes, which others may write. */
@@ -137,21 +168,30 @@ __device__ inline void bring(tg_state *state, const tg_graphs *graphs) {
   if (tg_device.near_step != TG_NO_STEP && t < min(step->decode_rows, LANES)) tg_device_near[t] = tg_near_of(state, step, t);
   if (t < step->sample_rows) prefetch_line(&tg_samples(state, step)[t]);
   if (t < state->config.slots) prefetch_line(&tg_slots(state)[t].phase);
-  if (t < TG_PLACES) prefetch_line(graphs->step[t][0][TG_KIND_DECODE]);
-  if (t < TG_PLACES) prefetch_line(graphs->beside[t]);
-  if (t == TG_PLACES) prefetch_line(graphs);
+  if (t < TG_COPIES) prefetch_line(graphs->step[t][0][TG_KIND_DECODE]);
+  if (t == TG_COPIES) prefetch_line(graphs);
 }
 
-/* The lanes: turns until there is something for the launching warp to do, or `polls` more than one were in vain. */
-__device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *rings, Next &next, uint32_t polls) {
+/* The lanes: the kernels of the step that this turn has composed may begin. Its descriptor goes before the rest of the head. */
+__device__ inline void open_step(const tg_state *state, tg_state *block, tg_chain *chain) {
+  static_assert(offsetof(tg_state, steps) % sizeof(uint4) == 0 && sizeof(tg_step) % sizeof(uint4) == 0, "copied in 16s");
+  const uint32_t place = tg_step_place(state, state->outcome.step);
+  copy(&block->steps[place], &state->steps[place], sizeof(tg_step), threadIdx.x, LANES);
+  lanes_barrier();
+  if (threadIdx.x == 0) store_release(&chain->open, state->steps_composed);
+}
+
+/* The lanes: turns until there is something for the launching warp to do, or POLLS more than one were in vain. */
+__device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *rings, tg_chain *chain, Next &next) {
   uint32_t pause_ns = FIRST_PAUSE_NS;
   for (uint32_t poll = 0;; poll++) {
-    const bool again = turn(state, rings, next, poll == polls).again;
+    const Next what = turn(state, rings, next, poll == POLLS);
+    if (what.action == TG_ACTION_STEP) open_step(state, block, chain);
     /* While the first warp sends what this turn leaves for the host, the others take the state's head back. */
     if (threadIdx.x == 0) tg_trace_write(state, rings, now_ns(), 0);
     lanes_barrier();
     if (threadIdx.x == 0) tg_flush();
-    if (!again) {
+    if (!what.again) {
       if (threadIdx.x >= 32) copy(block, state, HEAD_BYTES, threadIdx.x - 32, LANES - 32);
       return;
     }
@@ -166,49 +206,75 @@ __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *ri
   }
 }
 
-/* `where`: TG_DISPATCH_*. All steps that were composed have come back, but for the one that this kernel is beside: a
- * graph starts when the ones before it have ended. `layout` is a copy of the rings' head in device memory. No kernel of a
- * step writes the state's head, nor what is read of a decode row, so both are brought while they still run.
- *
- * Beside a step one turn is all: if nothing came of it, the idle graph goes on once the step has ended. */
+/* `where`: TG_DISPATCH_*. All steps that were composed have come back, since none begins before, but for one that a full
+ * chain has left to the idle graph. `layout` is a copy of the rings' head in device memory. No kernel of a step writes
+ * the state's head, nor what is read of a decode row, so both are brought while they still run. */
 extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
-    tg_dispatch(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, uint32_t where) {
+    tg_dispatch(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, tg_chain *chain,
+                uint32_t where) {
   __shared__ Next next;
-  __shared__ uint32_t launched;
+  __shared__ bool launched;
   __shared__ __align__(16) unsigned char head[HEAD_BYTES];
   tg_state *state = reinterpret_cast<tg_state *>(head);
+  const bool idle = where == TG_DISPATCH_IDLE;
   let_next_kernel_start();
+  if (threadIdx.x == 0) {
+    while (load_acquire(&chain->settled) != load_acquire(&chain->open)) {
+    }
+  }
+  __syncthreads();
   copy(state, block, HEAD_BYTES, threadIdx.x, DISPATCH_THREADS);
   copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, DISPATCH_THREADS);
   look(rings);
   __syncthreads();
+  /* The chain ended with all that was to do: the idle graph had been launched before. */
+  const bool over = state->outcome.action == TG_ACTION_DONE || state->error != TG_ERROR_NONE;
+  if (idle && over) return;
+  const bool left = idle && chain->begun < chain->open; /* a step by the chain before this one */
   if (threadIdx.x == 0) {
     tg_device.block = block;
-    tg_device.returned_end = state->steps_composed - (where == TG_DISPATCH_BESIDE);
+    tg_device.returned_end = state->steps_composed;
     tg_device.near_step = state->steps_collected < tg_device.returned_end ? state->steps_collected : TG_NO_STEP;
     tg_device.releases = 0;
     tg_device_turn.ends_something = 0;
-    tg_device_turn.ends_soon = 0;
+    launched = true;
+    if (left) next = {TG_ACTION_STEP, state->outcome.kind, state->outcome.bucket, (uint32_t)state->outcome.step, 0};
   }
   __syncthreads();
-  bring(state, graphs);
+  if (!left) bring(state, graphs);
   await_earlier_kernels();
 
-  if (threadIdx.x < LANES) {
-    take_turns(state, block, rings, next, where == TG_DISPATCH_BESIDE ? 0 : POLLS);
+  if (left) {
+    if (threadIdx.x == LANES) launched = launch(next, graphs, chain, idle);
+  } else if (threadIdx.x < LANES) {
+    take_turns(state, block, rings, chain, next);
   } else {
     for (;;) {
       asm volatile("bar.sync %0, %1;" ::"n"(NEXT_BARRIER), "n"(DISPATCH_THREADS) : "memory");
       if (!next.again) break;
       __syncthreads();
     }
-    if (threadIdx.x == LANES) launched = launch(next, graphs);
+    if (threadIdx.x == LANES) launched = launch(next, graphs, chain, idle);
   }
   __syncthreads();
-  if (threadIdx.x == 0 && !launched) {
+  if (threadIdx.x != 0) return;
+  if (!launched) {
     block->error = TG_ERROR_LAUNCH;
     tg_release(&rings->action.value, (uint64_t)TG_ERROR_LAUNCH << 32 | TG_ACTION_ERROR);
   }
+  store_release(&chain->settled, state->steps_composed);
+}
+
+/* First node of a step's first graph: waits until the step is composed, if its graph was launched before. What follows
+ * may start early only then, since before their own waits kernels read the step's descriptor.
+ * Launch: grid = 1, block = 1. */
+extern "C" __global__ void tg_begin_step(tg_chain *chain) {
+  await_earlier_kernels();
+  const uint64_t begun = chain->begun;
+  while (load_acquire(&chain->open) <= begun) {
+  }
+  chain->begun = begun + 1;
+  let_next_kernel_start();
 }
 
 /* First node of a graph of a later stage of this GPU: says which stage runs now, for whoever watches.

@@ -72,7 +72,6 @@ TG_FN void tg_compose_decode(tg_state *state, tg_step *step, uint32_t picks, uin
       tg_slot *slot = &tg_slots(state)[index];
       uint32_t ahead = tg_runs_ahead(state) ? slot->steps : 0u; /* tokens not collected yet */
       uint32_t position = slot->prompt_tokens + slot->generated + ahead - 1u; /* of the newest token */
-      if (slot->stop_count != 0u || slot->generated + slot->steps + 1u >= slot->max_new_tokens) tg_set_bits(&turn->ends_soon, 1u);
       tg_fill_decode_row(state, step, row, index, position, TG_MUT(27, tg_decode_token(state, index, slot), -1));
       slot->steps++;
     }
@@ -153,7 +152,6 @@ TG_FN void tg_phase_compose(tg_state *state, tg_rings *rings, uint32_t lane, uin
     turn->decode_rows = picks;
     turn->rows = 0u;
     if (turn->composing) tg_plan_chunks(state, picks);
-    if (turn->chunks != 0u || state->prefill != 0u) tg_set_bits(&turn->ends_soon, 1u);
   }
   if (turn->composing) tg_compose_decode(state, step, picks, lane, lanes);
 }

@@ -67,8 +67,6 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
   uint32_t composed = turn->open && turn->rows != 0u;
   if (tg_is_routine(state)) tg_end_routine(state, rings);
   turn->ends_something = 0u;
-  turn->beside = tg_runs_ahead(state) && composed && !turn->ends_soon;
-  turn->ends_soon = 0u;
 
   if (state->broken && state->error == TG_ERROR_NONE) state->error = TG_ERROR_BROKEN;
   outcome->step = composed ? state->steps_composed : TG_NO_STEP;

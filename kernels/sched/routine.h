@@ -1,8 +1,7 @@
-/* routine.h: the turn that most turns are where no step is composed ahead. The one step in flight was a decode step, it
- * has come back, all its sequences go on and nothing else is new. What the other phases would come to is known then: the
- * next step has the same rows one position on, and the host gets a token for each. So two short phases stand in for all
- * of them; on a GPU that makes a turn of a few hundred instructions out of a few thousand, and each costs its way from
- * the cache. A turn beside a step takes all phases: there it costs nothing. */
+/* routine.h: the turn that most turns are where a single step may be in flight. That was a decode step, it has come back,
+ * all its sequences go on and nothing else is new. What the other phases would come to is known then: the next step has
+ * the same rows one position on, and the host gets a token for each. So two short phases stand in for all of them; on a
+ * GPU that makes a turn of a few hundred instructions out of a few thousand, and each costs its way from the cache. */
 #ifndef TAILGRAPH_SCHED_ROUTINE_H
 #define TAILGRAPH_SCHED_ROUTINE_H
 
@@ -21,9 +20,9 @@ TG_FN uint32_t tg_front_waits(tg_state *state) {
  * All is read before anything is decided, so that the loads do not wait for each other. */
 TG_FN uint32_t tg_only_step_is_new(tg_state *state, const tg_rings *rings) {
   const tg_inputs *inputs = &state->inputs;
-  const tg_step *step = tg_step_at(state, state->steps_collected);
+  const tg_step *step = &state->steps[0];
   uint64_t unread = state->events_published - inputs->event_tail;
-  uint32_t alone = (inputs->returned == 1u) & (tg_in_flight(state) == 1u) & (tg_runs_ahead(state) | (state->config.steps_in_flight == 1u));
+  uint32_t alone = (inputs->returned == 1u) & (tg_in_flight(state) == 1u) & (state->config.steps_in_flight == 1u);
   uint32_t all_decode = (step->decode_rows == step->rows) & (step->rows == state->running) & (state->prefill == 0u);
   uint32_t room = (state->pending == 0u) & TG_MUT(28, step->rows + unread <= state->config.event_capacity, 1);
   uint32_t nothing_new = TG_MUT(29, inputs->request_head == state->requests_seen, 1) &
@@ -36,9 +35,9 @@ TG_FN uint32_t tg_only_step_is_new(tg_state *state, const tg_rings *rings) {
 TG_FN void tg_phase_survey(tg_state *state, const tg_rings *rings, uint32_t lane, uint32_t lanes) {
   const tg_inputs *inputs = &state->inputs;
   tg_turn *turn = tg_scratch(state);
-  const tg_step *step = tg_step_at(state, state->steps_collected);
+  const tg_step *step = &state->steps[0];
   if (lane == 0u) turn->only_step_is_new = tg_only_step_is_new(state, rings);
-  if (!inputs->returned || tg_in_flight(state) != 1u) return;
+  if (!inputs->returned || state->config.steps_in_flight != 1u) return;
   for (uint32_t row = lane; row < step->decode_rows; row += lanes) {
     const tg_near near = tg_near_at(state, step, row);
     uint32_t stopped = inputs->stopped[near.slot / 32u] >> (near.slot % 32u) & 1u;
@@ -46,21 +45,20 @@ TG_FN void tg_phase_survey(tg_state *state, const tg_rings *rings, uint32_t lane
         TG_MUT(33, near.generated + 1u >= near.max_new_tokens, 0) | TG_MUT(34, inputs->now_ns >= near.deadline_ns, 0)) {
       tg_set_bits(&turn->ends_something, 1u);
     }
-    if (near.stop_count != 0u || near.generated + 2u >= near.max_new_tokens) tg_set_bits(&turn->ends_soon, 1u);
   }
 }
 
-/* Phase of a routine turn: the rows' tokens go to the ring, and the rows one position on, to the next step's place. */
+/* Phase of a routine turn: the rows' tokens go to the ring, and the rows one position on. */
 TG_FN void tg_phase_routine(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   const tg_rings *layout = tg_layout(rings);
-  const tg_step *step = tg_step_at(state, state->steps_collected);
-  const tg_step *next = tg_step_at(state, state->steps_composed);
+  const tg_step *step = &state->steps[0];
   uint64_t now_ns = state->inputs.now_ns;
   for (uint32_t row = lane; row < step->rows; row += lanes) {
     const tg_near near = tg_near_at(state, step, row);
     int32_t token = tg_token_at(state, step, row);
     uint64_t at = (state->events_published + row) & (layout->event_capacity - 1u);
+    uint32_t position = near.prompt_tokens + near.generated; /* of the new token */
     tg_slot *slot = &tg_slots(state)[near.slot];
     tg_event *event = (tg_event *)tg_at(rings, layout->events) + at;
     tg_fill_token(event, now_ns, near.request, near.logprobs, token, near.generated, state->steps_collected);
@@ -68,12 +66,8 @@ TG_FN void tg_phase_routine(tg_state *state, tg_rings *rings, uint32_t lane, uin
     slot->last_token = token;
     slot->generated = near.generated + 1u;
     if (near.first_ns == 0u) slot->first_ns = now_ns;
-    tg_fill_decode_row(state, next, row, near.slot, near.prompt_tokens + near.generated, -1);
-  }
-  if (next != step) {
-    const uint32_t *from = tg_words(state, step->slot_sequence_table);
-    uint32_t *to = tg_words(state, next->slot_sequence_table);
-    for (uint32_t slot = lane; slot < state->config.slots; slot += lanes) to[slot] = from[slot];
+    tg_rows(state, step)[row].position = position;
+    tg_sequences(state, step)[row].first_position = position;
   }
   if (lane != 0u) return;
   turn->open = 1u;
@@ -94,11 +88,12 @@ TG_FN void tg_phase_routine(tg_state *state, tg_rings *rings, uint32_t lane, uin
 
 /* Lane 0 of the finish phase: the step is collected, published and composed. */
 TG_FN void tg_end_routine(tg_state *state, tg_rings *rings) {
-  tg_turn *turn = tg_scratch(state);
+  tg_step *step = &state->steps[0];
   state->steps_collected++;
-  state->events_published += turn->publish;
+  state->events_published += step->rows;
   tg_release_later(&rings->event_head.value, state->events_published);
-  tg_fill_step_head(state, turn);
+  step->number = state->steps_composed;
+  step->start_ns = state->inputs.now_ns;
 }
 
 #endif

@@ -56,9 +56,6 @@ typedef struct tg_turn {
   uint64_t controls_taken;        /* before this turn */
   uint32_t only_step_is_new;      /* and no host, queue or slot asks for more than the next decode step, */
   uint32_t ends_something;        /*   ... unless one of its rows was its slot's last (0 between turns) */
-  uint32_t ends_soon;             /* a sequence of the composed step may end with it, or a prompt has rows in it or behind it
-                                       (0 between turns) */
-  uint32_t beside;                /* 1: so the step after the composed one will be composed while that one runs */
   uint32_t open;                  /* 0: the turn does nothing (stop, error, trace ring full) */
   uint32_t collecting;            /* 1: no event was left over, so this turn may collect and admit */
   uint32_t sampled_place;         /* place of the step that the pending events' samples lie in */

@@ -67,12 +67,6 @@ pub trait DeviceScheduler: Send {
         slots: u32,
     ) -> Result<Box<dyn Block>>;
 
-    /// Whether the device composes a decode step while the one ahead of it runs, where that can end no sequence
-    /// (`tg_config.ahead`).
-    fn runs_ahead(&self) -> bool {
-        false
-    }
-
     /// Starts the scheduler, with the rings laid out. Once, after [`DeviceScheduler::prepare`].
     ///
     /// # Errors

@@ -12,9 +12,9 @@ pub struct CapturedGraph {
     pub kind: StepKind,
     /// Of its bucket.
     pub rows: u32,
-    /// Where the scheduler stands in it; `None`: on the host.
-    pub dispatcher: Option<DispatcherAt>,
-    /// Graphs like this one, over the places that a step may be in: times and memory are those of all.
+    /// The scheduler is in it, as its last node where its stage is the last. Else it is on the host.
+    pub dispatcher: bool,
+    /// Graphs like this one: times and memory are those of all.
     pub copies: u32,
     /// In the order they were captured.
     pub nodes: Vec<CapturedNode>,
@@ -26,24 +26,6 @@ pub struct CapturedGraph {
     /// What instantiation and upload took of the device's free memory. The driver takes memory in blocks, so a small
     /// graph may show 0 and the next one its block.
     pub device_bytes: u64,
-}
-
-/// Where a graph has the dispatcher, the kernel that launches what comes next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DispatcherAt {
-    /// The last node: it collects the step.
-    Behind,
-    /// A branch of its own: it composes the next step while this one runs.
-    Beside,
-}
-
-impl DispatcherAt {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Behind => "behind",
-            Self::Beside => "beside",
-        }
-    }
 }
 
 /// A dependency between two nodes, by their places.
@@ -188,7 +170,7 @@ mod tests {
             stages: 0..1,
             kind: StepKind::Decode,
             rows: 8,
-            dispatcher: Some(DispatcherAt::Behind),
+            dispatcher: true,
             copies: 1,
             nodes: vec![
                 node("product", Some(OpKind::QkvProj), 4),

@@ -9,7 +9,7 @@ use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
 use crate::backend::cuda::mirror::mirror_bytes;
 use crate::backend::cuda::model::{InOrder, Placement, programs};
 use crate::backend::cuda::program::StepProgram;
-use crate::backend::cuda::scheduler::{GpuScheduler, runs_ahead, table_bytes};
+use crate::backend::cuda::scheduler::{GpuScheduler, table_bytes};
 use crate::backend::cuda::stamps::stamped;
 use crate::backend::cuda::survey::Survey;
 use crate::backend::cuda::telling::Telling;
@@ -204,8 +204,7 @@ pub fn overheads(
         }
         Launch::DeviceGraph => {
             let rings = RingCapacities::new(options);
-            let ahead = runs_ahead(plan.stages.len());
-            let shape = device_shape(&ladders, options, rings, ahead);
+            let shape = device_shape(&ladders, options, rings);
             let sizes = Sizes::of(&shape, options.record)?;
             let arithmetic = format!(
                 "{} requests, {} tokens, {} events, {} trace records",

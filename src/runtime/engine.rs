@@ -61,17 +61,16 @@ pub(super) fn device_shape(
     ladders: &Ladders,
     options: &EngineOptions,
     rings: RingCapacities,
-    ahead: bool,
 ) -> EngineShape {
     EngineShape {
         options: EngineOptions {
-            steps_in_flight: if ahead { 2 } else { 1 },
+            steps_in_flight: 1,
             ..*options
         },
         ladders: ladders.clone(),
         stages: 1,
         rings,
-        ahead,
+        ahead: false,
     }
 }
 
@@ -126,7 +125,7 @@ impl Engine {
     }
 
     /// An engine whose scheduler runs on the device, with all its stages; not launched yet. Steps of one device never
-    /// overlap, so one is in flight, or two where the device composes ahead, whatever the options say.
+    /// overlap, so one is in flight, whatever the options say.
     ///
     /// # Errors
     /// [`Error::Usage`] where the options or the capacities break one of the core's rules; what
@@ -137,7 +136,7 @@ impl Engine {
         options: &EngineOptions,
         capacities: RingCapacities,
     ) -> Result<Self> {
-        let shape = device_shape(ladders, options, capacities, device.runs_ahead());
+        let shape = device_shape(ladders, options, capacities);
         let sizes = Sizes::of(&shape, options.record)?;
         let mut state = StateBlock::new(&sizes);
         let block = device.prepare(state.image(), sizes.ring_bytes, ladders, options.max_seqs)?;

@@ -49,8 +49,8 @@ pub const TG_SEQUENCE_LAST: u32 = 2;
 pub const TG_SEQUENCE_DECODE: u32 = 4;
 pub const TG_DISPATCH_IDLE: u32 = 0;
 pub const TG_DISPATCH_BEHIND: u32 = 1;
-pub const TG_DISPATCH_BESIDE: u32 = 2;
-pub const TG_PLACES: u32 = 2;
+pub const TG_COPIES: u32 = 2;
+pub const TG_CHAIN_STEPS: u32 = 120;
 pub const TG_NO_TIMEOUT: u64 = 18446744073709551615;
 pub const TG_NO_STEP: u64 = 18446744073709551615;
 #[repr(C)]
@@ -737,16 +737,31 @@ pub struct tg_graphs {
     pub idle: u64,
     pub stages: u64,
     pub step: [[[[u64; 16usize]; 3usize]; 16usize]; 2usize],
-    pub beside: [[u64; 16usize]; 2usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_graphs"][::core::mem::size_of::<tg_graphs>() - 12560usize];
+    ["Size of tg_graphs"][::core::mem::size_of::<tg_graphs>() - 12304usize];
     ["Alignment of tg_graphs"][::core::mem::align_of::<tg_graphs>() - 8usize];
     ["Offset of field: tg_graphs::idle"][::core::mem::offset_of!(tg_graphs, idle) - 0usize];
     ["Offset of field: tg_graphs::stages"][::core::mem::offset_of!(tg_graphs, stages) - 8usize];
     ["Offset of field: tg_graphs::step"][::core::mem::offset_of!(tg_graphs, step) - 16usize];
-    ["Offset of field: tg_graphs::beside"][::core::mem::offset_of!(tg_graphs, beside) - 12304usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
+pub struct tg_chain {
+    pub open: u64,
+    pub begun: u64,
+    pub settled: u64,
+    pub launched: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_chain"][::core::mem::size_of::<tg_chain>() - 32usize];
+    ["Alignment of tg_chain"][::core::mem::align_of::<tg_chain>() - 8usize];
+    ["Offset of field: tg_chain::open"][::core::mem::offset_of!(tg_chain, open) - 0usize];
+    ["Offset of field: tg_chain::begun"][::core::mem::offset_of!(tg_chain, begun) - 8usize];
+    ["Offset of field: tg_chain::settled"][::core::mem::offset_of!(tg_chain, settled) - 16usize];
+    ["Offset of field: tg_chain::launched"][::core::mem::offset_of!(tg_chain, launched) - 24usize];
 };
 unsafe extern "C" {
     pub fn tg_state_bytes(config: *const tg_config) -> u64;

@@ -57,29 +57,44 @@ fn experts_are_those_that_the_cpu_counts() {
     }
 }
 
+/// Other tests may use the GPU meanwhile, so that a way is only too fast if it is in each of three measurements.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn no_way_is_faster_than_the_bare_graph() {
+    let mut found = vec![];
+    for _ in 0..3 {
+        found = faster_than_bare();
+        if found.is_empty() {
+            return;
+        }
+    }
+    panic!("{found:?}");
+}
+
+/// Launch ways whose steps take less than the bare graph's; each with its batch, its time and that of the graph, in ms.
+fn faster_than_bare() -> Vec<(String, u64, f64, f64)> {
     let ways = "bare,host-kernels,host-graph,host-graph-ahead,device-graph";
     let sizes = [
         "-b", "1,4", "-p", "9", "-n", "100", "-r", "2", "--device", "cuda",
     ];
-    let found = results("decode", &[&["--launch", ways], &sizes[..]].concat());
-    assert_eq!(found.len(), 2 * 5);
+    let rows = results("decode", &[&["--launch", ways], &sizes[..]].concat());
+    assert_eq!(rows.len(), 2 * 5);
     let step_ms = |row: &Value| row["median_step_ms"].as_f64().unwrap();
-    for row in &found {
-        let bare = found
-            .iter()
-            .find(|other| other["launch"] == "bare" && other["batch"] == row["batch"])
-            .unwrap();
-        if row["launch"] != "bare" {
-            // A host that runs ahead may come as close as the two medians' noise.
-            let (bare, found) = (step_ms(bare), step_ms(row));
-            assert!(found > 0.95 * bare, "{} ms, bare {bare}", row["launch"]);
-            assert!(
-                row["launch"] != "host-kernels" || found > bare,
-                "{found} ms"
-            );
+    let mut found = vec![];
+    for bare in rows.iter().filter(|row| row["launch"] == "bare") {
+        for row in rows.iter().filter(|row| row["batch"] == bare["batch"]) {
+            let way = row["launch"].as_str().unwrap();
+            // What runs ahead, on the host or on the GPU, may come as close as the two medians' noise.
+            let least = match way {
+                "bare" => continue,
+                "host-kernels" => step_ms(bare),
+                _ => 0.95 * step_ms(bare),
+            };
+            if step_ms(row) <= least {
+                let batch = row["batch"].as_u64().unwrap();
+                found.push((way.to_owned(), batch, step_ms(row), step_ms(bare)));
+            }
         }
     }
+    found
 }

@@ -14,7 +14,7 @@ import bounded
 
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
 # How sanitizer_faults launches, in the order from least to most of what device-graph does.
-WAYS = ["host", "kept", "forget", "tail", "again", "table", "overlap", "self", "poll"]
+WAYS = ["host", "kept", "forget", "tail", "again", "table", "sibling", "overlap", "self", "poll"]
 FROM_HOST = ["host", "kept"]
 LAUNCHES = ["host-kernels", "host-graph", "device-graph"]
 PROMPTS = ["hello", "a prompt of several chunks, so that a step holds whole chunks of it beside the other's new tokens. " * 2]
@@ -23,8 +23,8 @@ PROGRAMS = {
     "sampling": ["generate", "--max-new-tokens", "4", "--temperature", "0.8", "--top-p", "0.9", "--logprobs", "2", *PROMPTS],
     "f32": ["generate", "--max-new-tokens", "4", "--dtype", "f32", *PROMPTS],
     "score": ["score", "--logprobs", "--input", "prompts.jsonl"],
-    # The most new tokens with which racecheck was seen to live under device-graph, and the fewest with which it died; from
-    # the third on, a decode step's graph launches itself.
+    # The most new tokens with which racecheck was seen to live under device-graph, and the fewest with which it died when
+    # decode steps' graphs launched themselves (from the third on).
     "two": ["generate", "--max-new-tokens", "2", "hello"],
     "three": ["generate", "--max-new-tokens", "3", "hello"],
 }

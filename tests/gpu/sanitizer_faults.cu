@@ -10,7 +10,9 @@
 //   forget   a kernel of another graph, at once
 //   tail     a kernel of another graph, when that graph has ended
 //   again    its own last kernel, when it has ended, TURNS times (100)
-//   table    as `again`, from a table of two graphs in device memory (what tailgraph's dispatcher does)
+//   table    as `again`, from a table of two graphs in device memory
+//   sibling  from the same table, by the last kernel of the one before, at once (what tailgraph's dispatcher does; up to 119
+//            TURNS)
 //   overlap  as `table`, the last kernel starting early (programmatic dependent launch)
 //   self     as `overlap`, from a table of one
 //   poll     as `overlap`, until the host, which meanwhile looks on, sets a flag in pinned memory
@@ -69,6 +71,7 @@ __global__ void synccheck(int *out, const int *) {
 
 struct Turns {
   cudaGraphExec_t table[2];
+  cudaStream_t how;
   int entries;
   int taken;
   int all;
@@ -94,7 +97,7 @@ __global__ void launch_next(Turns *turns) {
     turns->stop[1] = taken;
   }
   if (turns->stop ? !turns->stop[0] : taken < turns->all) {
-    cudaGraphLaunch(turns->table[taken % turns->entries], cudaStreamGraphTailLaunch);
+    cudaGraphLaunch(turns->table[taken % turns->entries], turns->how);
   }
 }
 
@@ -139,7 +142,8 @@ int main(int argc, char **argv) {
   flag[0] = flag[1] = 0;
   turns.all = argc > 3 ? std::atoi(argv[3]) : 100;
   int kernels = argc > 4 ? std::atoi(argv[4]) : 1;
-  turns.entries = is("again") || is("self") ? 1 : is("table") || overlaps ? 2 : 0;
+  turns.entries = is("again") || is("self") ? 1 : is("table") || is("sibling") || overlaps ? 2 : 0;
+  turns.how = is("sibling") ? cudaStreamGraphFireAndForgetAsSibling : cudaStreamGraphTailLaunch;
   turns.stop = is("poll") ? flag : nullptr;
 
   auto work = [&] {
@@ -164,7 +168,8 @@ int main(int argc, char **argv) {
     turns.table[0] = first;
     turns.table[1] = captured(stream, true, work);
     CHECK(cudaMemcpy(device_turns, &turns, sizeof turns, cudaMemcpyHostToDevice));
-  } else if (is("tail") || is("forget")) {
+  }
+  if (is("tail") || is("forget") || is("sibling")) {
     cudaStream_t how = is("tail") ? cudaStreamGraphTailLaunch : cudaStreamGraphFireAndForget;
     first = captured(stream, true, [&] { launch_once<<<1, THREADS, 0, stream>>>(first, how); });
   }

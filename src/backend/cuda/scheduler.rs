@@ -1,5 +1,5 @@
 //! The GPU that schedules itself: every step captured with the dispatcher as its last node, all of them in a table in
-//! device memory, and one launch by the host.
+//! device memory, and one launch by the host. How they follow each other stands in kernels/dispatcher.cu.
 //!
 //! While it runs, other threads may launch and copy on streams of their own, but not allocate or free device memory:
 //! the driver waits for all running work then, and the dispatcher never ends by itself.
@@ -14,7 +14,6 @@ use super::program::{StepAt, StepCapture, StepGraph, StepProgram, buckets, captu
 use super::survey::Survey;
 use crate::backend::{Block, DeviceScheduler};
 use crate::error::{Error, Result};
-use crate::plan::captured::DispatcherAt;
 use crate::plan::{Ladders, StepKind};
 use crate::sys::abi;
 use crate::telemetry::phases::{Phase, phase};
@@ -29,6 +28,7 @@ pub struct GpuScheduler {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     dispatch: Kernel,
+    begin_step: Kernel,
     begin_stage: Kernel,
     programs: Vec<Box<dyn StepProgram>>,
     early: bool,
@@ -54,6 +54,8 @@ struct Blocks {
     head: Buffer,
     /// `tg_graphs`
     table: Buffer,
+    /// `tg_chain`
+    chain: Buffer,
 }
 
 impl Blocks {
@@ -63,25 +65,26 @@ impl Blocks {
             rings: Pinned::new(context, ring_bytes)?,
             head: Buffer::named(context, "the rings' layout", size_of::<abi::tg_rings>())?,
             table: Buffer::named(context, "the table of graphs", size_of::<abi::tg_graphs>())?,
+            chain: Buffer::named(context, "the chain of graphs", size_of::<abi::tg_chain>())?,
         })
     }
 
-    /// Where the step in one of the places stands.
-    fn step(&self, place: usize) -> StepAt {
-        let steps = offset_of!(abi::tg_state, steps) + place * size_of::<abi::tg_step>();
+    /// Where the one step in flight stands.
+    fn step(&self) -> StepAt {
         StepAt {
             state: self.state.at(0),
-            step: self.state.at(steps),
+            step: self.state.at(offset_of!(abi::tg_state, steps)),
         }
     }
 
     /// The dispatcher's arguments; `place` is a `TG_DISPATCH_*`.
-    fn dispatch(&self, place: u32) -> [Argument; 5] {
+    fn dispatch(&self, place: u32) -> [Argument; 6] {
         [
             Argument::Address(self.state.at(0)),
             Argument::Address(self.rings.device()),
             Argument::Address(self.head.at(0)),
             Argument::Address(self.table.at(0)),
+            Argument::Address(self.chain.at(0)),
             Argument::U32(place),
         ]
     }
@@ -89,27 +92,18 @@ impl Blocks {
 
 /// A graph and where it stands in the table.
 struct Placed {
-    place: usize,
+    copy: usize,
     /// Of its kind's ladder.
     column: usize,
-    beside: bool,
     graph: StepGraph,
-}
-
-/// Whether decode steps get a second graph, with the dispatcher beside the kernels. Off until it is known why a process
-/// that has run such graphs fails in later ones, with SKEDCHECK36_DEPENDENCE_COUNTER_UNDERFLOW in the kernel's log
-/// (profiles/README.md, "What a turn costs").
-const BESIDE: bool = false;
-
-/// Whether the scheduler of this many stages composes the next step while one runs: where one graph is a whole step, the
-/// dispatcher beside it stands for all of it.
-pub fn runs_ahead(stages: usize) -> bool {
-    BESIDE && stages == 1
 }
 
 /// Bytes of device memory that a scheduler takes for a state block of `state_bytes`.
 pub fn table_bytes(state_bytes: usize) -> usize {
-    state_bytes + size_of::<abi::tg_rings>() + size_of::<abi::tg_graphs>()
+    state_bytes
+        + size_of::<abi::tg_rings>()
+        + size_of::<abi::tg_graphs>()
+        + size_of::<abi::tg_chain>()
 }
 
 impl GpuScheduler {
@@ -137,6 +131,7 @@ impl GpuScheduler {
                 .new_stream()
                 .map_err(|error| failed("making a stream", error))?,
             dispatch: module.kernel("tg_dispatch")?,
+            begin_step: module.kernel("tg_begin_step")?,
             begin_stage: module.kernel("tg_begin_stage")?,
             programs,
             early,
@@ -152,15 +147,16 @@ impl GpuScheduler {
         }
     }
 
-    fn places(&self) -> usize {
-        match self.runs_ahead() {
-            true => abi::TG_PLACES as usize,
-            false => 1,
+    /// Of each graph (`TG_COPIES`).
+    fn copies(&self) -> usize {
+        match self.programs.len() {
+            1 => abi::TG_COPIES as usize,
+            _ => 1,
         }
     }
 
-    /// Captures every stage's step of every bucket, for each place that a step may be in, over these blocks. `marked`: keep
-    /// which nodes are of which operation.
+    /// Captures every stage's step of every bucket, as often as it is needed, over these blocks. `marked`: keep which nodes
+    /// are of which operation.
     ///
     /// # Errors
     /// What a program or the capture gives.
@@ -175,58 +171,52 @@ impl GpuScheduler {
         marked: bool,
     ) -> Result<Vec<Placed>> {
         let mut graphs = vec![];
-        for place in 0..self.places() {
-            let step = |stage: usize, bucket| StepCapture {
-                program: self.programs[stage].as_ref(),
-                stage,
-                bucket,
-                at: blocks.step(place),
-                marked,
-            };
-            let mut add = |column, beside, graph| {
-                graphs.push(Placed {
-                    place,
-                    column,
-                    beside,
-                    graph,
-                });
-            };
-            for stage in 0..self.programs.len() {
+        for copy in 0..self.copies() {
+            for (stage, program) in self.programs.iter().enumerate() {
                 for kind in StepKind::ALL {
                     for (column, bucket) in buckets(ladders, kind, slots).enumerate() {
+                        let step = StepCapture {
+                            program: program.as_ref(),
+                            stage,
+                            bucket,
+                            at: blocks.step(),
+                            marked,
+                        };
                         // SAFETY: the caller's promise.
-                        let graph = unsafe { self.capture_behind(step(stage, bucket), blocks) }?;
-                        add(column, false, graph);
+                        let graph = unsafe { self.capture_stage(step, blocks) }?;
+                        graphs.push(Placed {
+                            copy,
+                            column,
+                            graph,
+                        });
                     }
-                }
-            }
-            if self.runs_ahead() {
-                for (column, bucket) in buckets(ladders, StepKind::Decode, slots).enumerate() {
-                    // SAFETY: the caller's promise.
-                    let graph = unsafe { self.capture_beside(step(0, bucket), blocks) }?;
-                    add(column, true, graph);
                 }
             }
         }
         Ok(graphs)
     }
 
-    /// One stage's step, with a dispatcher behind it where it is the last.
+    /// One stage's step: what begins it, its kernels, and a dispatcher behind them where it is the last.
     ///
     /// # Safety
     /// As for [`GpuScheduler::capture`].
-    unsafe fn capture_behind(&self, step: StepCapture<'_>, blocks: &Blocks) -> Result<StepGraph> {
-        let first = |stream: &CudaStream| match step.stage {
-            0 => Ok(()),
-            // SAFETY: the arguments are the kernel's, and the caller's promise.
-            stage => unsafe {
-                let arguments = [
-                    Argument::Address(blocks.rings.device()),
-                    Argument::U32(stage as u32),
-                ];
-                self.begin_stage
-                    .launch(stream, self.launch_of(1), &arguments)
-            },
+    unsafe fn capture_stage(&self, step: StepCapture<'_>, blocks: &Blocks) -> Result<StepGraph> {
+        let first = |stream: &CudaStream| {
+            let rings = Argument::Address(blocks.rings.device());
+            let launch = self.launch_of(1);
+            // SAFETY: the arguments are the kernels', and the caller's promise.
+            unsafe {
+                match step.stage {
+                    0 => {
+                        let chain = Argument::Address(blocks.chain.at(0));
+                        self.begin_step.launch(stream, launch, &[chain])
+                    }
+                    stage => {
+                        let arguments = [rings, Argument::U32(stage as u32)];
+                        self.begin_stage.launch(stream, launch, &arguments)
+                    }
+                }
+            }
         };
         let last = |stream: &CudaStream| match step.stage + 1 == self.programs.len() {
             false => Ok(()),
@@ -237,29 +227,6 @@ impl GpuScheduler {
                 self.dispatch.launch(stream, launch, &arguments)
             },
         };
-        // SAFETY: the caller's promise.
-        unsafe { capture_step(&self.stream, step, first, last) }
-    }
-
-    /// A whole decode step, with a dispatcher beside it.
-    ///
-    /// # Safety
-    /// As for [`GpuScheduler::capture`].
-    unsafe fn capture_beside(&self, step: StepCapture<'_>, blocks: &Blocks) -> Result<StepGraph> {
-        let refused = |error| failed("capturing a branch of a graph", error);
-        let side = self.context.new_stream().map_err(refused)?;
-        let event = || self.context.new_event(None).map_err(refused);
-        let (fork, join) = (event()?, event()?);
-        let first = |stream: &CudaStream| {
-            fork.record(stream).map_err(refused)?;
-            side.wait(&fork).map_err(refused)?;
-            let arguments = blocks.dispatch(abi::TG_DISPATCH_BESIDE);
-            let launch = Launch::blocks(1, abi::TG_DISPATCH_THREADS);
-            // SAFETY: the arguments are the kernel's, and the caller's promise.
-            unsafe { self.dispatch.launch(&side, launch, &arguments) }?;
-            join.record(&side).map_err(refused)
-        };
-        let last = |stream: &CudaStream| stream.wait(&join).map_err(refused);
         // SAFETY: the caller's promise.
         unsafe { capture_step(&self.stream, step, first, last) }
     }
@@ -281,12 +248,8 @@ impl GpuScheduler {
         let blocks = Blocks::new(&self.context, state_bytes, ring_bytes)?;
         // SAFETY: the graphs are never launched.
         let graphs = unsafe { self.capture(ladders, slots, &blocks, true) }?;
-        for Placed { graph, beside, .. } in &graphs {
-            let dispatcher = match beside {
-                true => DispatcherAt::Beside,
-                false => DispatcherAt::Behind,
-            };
-            survey.add(graph, graph.stage..graph.stage + 1, Some(dispatcher))?;
+        for Placed { graph, .. } in &graphs {
+            survey.add(graph, graph.stage..graph.stage + 1, LaunchedBy::Device)?;
         }
         Ok(())
     }
@@ -302,6 +265,8 @@ impl DeviceScheduler for GpuScheduler {
     ) -> Result<Box<dyn Block>> {
         let blocks = Blocks::new(&self.context, state.len(), ring_bytes)?;
         blocks.state.write(&self.stream, 0, state)?;
+        let nothing_begun = [0; size_of::<abi::tg_chain>()];
+        blocks.chain.write(&self.stream, 0, &nothing_begun)?;
         // SAFETY: all blocks, and the programs, live as long as the graphs made here: in `self`, which ends
         // what runs before it goes.
         let graphs = unsafe { self.capture(ladders, slots, &blocks, false) }?;
@@ -322,20 +287,19 @@ impl DeviceScheduler for GpuScheduler {
         };
         let mut steps = Vec::with_capacity(graphs.len());
         for placed in graphs {
-            let Placed { place, column, .. } = placed;
-            let StepGraph {
-                stage,
-                bucket,
-                graph,
-                ..
-            } = placed.graph;
+            let Placed {
+                copy,
+                column,
+                graph:
+                    StepGraph {
+                        stage,
+                        bucket,
+                        graph,
+                        ..
+                    },
+            } = placed;
             let exec = Exec::new(&graph, LaunchedBy::Device)?;
-            match placed.beside {
-                true => table.beside[place][column] = exec.device_handle(),
-                false => {
-                    table.step[place][stage][bucket.kind as usize][column] = exec.device_handle();
-                }
-            }
+            table.step[copy][stage][bucket.kind as usize][column] = exec.device_handle();
             steps.push(exec);
         }
         blocks.table.write(&self.stream, 0, bytes_of(&table))?;
@@ -346,10 +310,6 @@ impl DeviceScheduler for GpuScheduler {
             blocks,
         });
         Ok(Box::new(rings))
-    }
-
-    fn runs_ahead(&self) -> bool {
-        runs_ahead(self.programs.len())
     }
 
     fn launch(&mut self) -> Result<()> {

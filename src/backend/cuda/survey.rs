@@ -6,7 +6,7 @@ use super::mirror::Mirror;
 use super::module::failed;
 use super::program::{StepCapture, StepGraph, StepProgram, buckets, capture_step};
 use crate::error::Result;
-use crate::plan::captured::{CapturedGraph, CapturedNode, DispatcherAt};
+use crate::plan::captured::{CapturedGraph, CapturedNode};
 use crate::plan::{EngineOptions, Ladders, StepKind};
 use cudarc::driver::{CudaContext, CudaStream, result};
 use std::ops::Range;
@@ -61,13 +61,13 @@ impl<'a> Survey<'a> {
             };
             // SAFETY: the graph is never launched.
             let step = unsafe { capture_step(&stream, step, nothing, nothing) }?;
-            self.add(&step, stages.clone(), None)?;
+            self.add(&step, stages.clone(), LaunchedBy::Host)?;
         }
         Ok(())
     }
 
-    /// Looks at one graph, and measures what it takes to make it ready. `dispatcher`: where it has one, so that the
-    /// device launches it. A graph that is like one before, for another place of a step, is counted with that.
+    /// Looks at one graph, and measures what it takes to make it ready. A graph that is like one before is counted with
+    /// that.
     ///
     /// # Errors
     /// What a run's start would give; [`crate::Error::Runtime`] where the driver does not say.
@@ -75,13 +75,9 @@ impl<'a> Survey<'a> {
         &mut self,
         step: &StepGraph,
         stages: Range<usize>,
-        dispatcher: Option<DispatcherAt>,
+        by: LaunchedBy,
     ) -> Result<()> {
         let graph = &step.graph;
-        let by = match dispatcher {
-            Some(_) => LaunchedBy::Device,
-            None => LaunchedBy::Host,
-        };
         (self.each)(step)?;
         let shapes = graph.shapes()?;
         let nodes = graph.nodes()?.into_iter().zip(shapes).enumerate();
@@ -114,7 +110,7 @@ impl<'a> Survey<'a> {
             stages,
             kind: step.bucket.kind,
             rows: step.bucket.rows,
-            dispatcher,
+            dispatcher: by == LaunchedBy::Device,
             copies: 1,
             nodes,
             edges: graph.dependencies()?,

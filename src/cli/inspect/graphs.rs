@@ -3,7 +3,7 @@
 use super::{Picture, View, Written, us_text};
 use crate::cli::table::Table;
 use crate::plan::bytes::{Bytes, Si};
-use crate::plan::captured::{AlikeNodes, CapturedGraph, DispatcherAt};
+use crate::plan::captured::{AlikeNodes, CapturedGraph};
 use crate::plan::gpu::GPUS;
 use crate::plan::memory::MemoryItem;
 use crate::plan::{Cost, Gpu, OpKind, StepKind, StepShape};
@@ -190,7 +190,7 @@ fn list(entries: &[Entry<'_>], captured: bool, out: &mut dyn Write) -> Written {
                 graph.nodes.len().to_string(),
                 graph.edges.len().to_string(),
                 graph.early_edges().to_string(),
-                graph.dispatcher.map_or("-", DispatcherAt::name).to_owned(),
+                if graph.dispatcher { "in it" } else { "-" }.to_owned(),
                 graph.copies.to_string(),
                 ms_text(graph.capture),
                 ms_text(graph.instantiate),
@@ -210,10 +210,7 @@ fn kernels(entry: &Entry<'_>, graph: &CapturedGraph, out: &mut dyn Write) -> Wri
         stages_text(&entry.stages),
         entry.kind.name(),
         entry.rows,
-        match graph.dispatcher {
-            Some(at) => format!(", dispatcher {}", at.name()),
-            None => String::new(),
-        }
+        if graph.dispatcher { ", dispatcher in it" } else { "" }
     )?;
     let mut table = Table::new(&[0, 8]);
     table.row([

@@ -3,7 +3,7 @@
 use super::graphs::{Entry, OnGpu, entries, ms, operation};
 use super::{Group, View, Written, dtype_name};
 use crate::model::LayerType;
-use crate::plan::captured::{CapturedGraph, DispatcherAt};
+use crate::plan::captured::{CapturedGraph};
 use crate::plan::cost::distinct_experts;
 use crate::plan::gpu::Bound;
 use crate::plan::params::{model_bytes, model_parameters, params};
@@ -132,7 +132,7 @@ fn captured(view: &View<'_>, graph: &CapturedGraph) -> Value {
         "nodes": graph.nodes.len(),
         "edges": graph.edges.len(),
         "early_edges": graph.early_edges(),
-        "dispatcher": graph.dispatcher.map(DispatcherAt::name),
+        "dispatcher": graph.dispatcher,
         "copies": graph.copies,
         "capture_ms": ms(graph.capture),
         "instantiate_ms": ms(graph.instantiate),
