@@ -66,6 +66,12 @@ pub struct Run {
     pub energy_j: Option<f64>,
 }
 
+/// What comes out of an engine while it runs.
+pub enum Heard<'a> {
+    Turn(&'a abi::tg_trace),
+    Event(&'a Event),
+}
+
 /// What a run is measured beside.
 pub struct Beside<'a> {
     pub busy: &'a Busy,
@@ -79,7 +85,7 @@ pub struct Beside<'a> {
 /// # Errors
 /// The engine failed, or a request ended otherwise than by its length.
 pub fn run(engine: &mut Engine, arrivals: &[Arrival], beside: &Beside<'_>) -> Result<Option<Run>> {
-    run_heard(engine, arrivals, beside, &mut |_| {})
+    run_told(engine, arrivals, beside, &mut |_| {})
 }
 
 /// Likewise; `heard` gets each of the scheduler's records too.
@@ -92,7 +98,26 @@ pub fn run_heard(
     beside: &Beside<'_>,
     heard: &mut dyn FnMut(&abi::tg_trace),
 ) -> Result<Option<Run>> {
-    while engine.next_trace().is_some() {}
+    run_told(engine, arrivals, beside, &mut |what| {
+        if let Heard::Turn(record) = what {
+            heard(record);
+        }
+    })
+}
+
+/// Likewise; `heard` gets all that comes out, what an earlier run has left included.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_told(
+    engine: &mut Engine,
+    arrivals: &[Arrival],
+    beside: &Beside<'_>,
+    heard: &mut dyn FnMut(Heard<'_>),
+) -> Result<Option<Run>> {
+    while let Some(record) = engine.next_trace() {
+        heard(Heard::Turn(&record));
+    }
     let lost_before = engine.traces_lost();
     let mut log = Log::new(arrivals);
     let used = || process_time().saturating_sub(beside.busy.time());
@@ -105,9 +130,10 @@ pub fn run_heard(
         let wait = send_due(engine, arrivals, &mut log, start)?;
         if let Some((time_ns, event)) = engine.next_stamped(wait)? {
             log.event(start.elapsed(), time_ns, &event)?;
+            heard(Heard::Event(&event));
         }
         while let Some(record) = engine.next_trace() {
-            heard(&record);
+            heard(Heard::Turn(&record));
             log.turns.push(Turn::from(&record));
         }
     }

@@ -7,6 +7,7 @@
 //!   the host's
 //! - [`host`], [`energy`]: what a run costs the host and the GPU beside time
 //! - [`metrics`]: from runs to figures; [`stats`]: means, quantiles, Welch's test; [`floors`]: the least it could take
+//! - [`traced`]: the steps of a run by a trace of it
 //! - [`routing`]: how rows spread over experts, counted apart
 //! - [`row`], [`output`]: a result as JSON and as tables; [`compare`]: two files of results
 //! - [`bare`]: a model's steps without a scheduler; [`launching`]: what a launch costs by itself (GPUs only)
@@ -28,6 +29,7 @@ pub mod ranges;
 pub mod routing;
 pub mod row;
 pub mod stats;
+pub mod traced;
 pub mod workload;
 
 use serde::{Deserialize, Serialize};

@@ -209,6 +209,7 @@ pub const RESULTS: &[Column] = &[
     field!("p99.9", "p99.9_itl_ms"),
     field!("E2E ms p50", "median_e2el_ms"),
     field!("step ms p50", "median_step_ms"),
+    field!("by trace", "median_traced_step_ms"),
     field!("turn us", "median_turn_us"),
     field!("experts/layer", "experts_hit_mean"),
     Column {

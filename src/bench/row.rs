@@ -107,6 +107,7 @@ impl Measured<'_> {
         extend(&mut row, self.spread());
         self.rates_of_runs(&mut row);
         self.latencies(&mut row);
+        extend(&mut row, self.traced());
         extend(&mut row, self.costs());
         extend(&mut row, self.floor());
         extend(&mut row, self.starting());
@@ -193,6 +194,16 @@ impl Measured<'_> {
             }
             row.insert(format!("{name}_count"), json!(all.len()));
         }
+    }
+
+    /// Of all repeats together, as `latencies`.
+    fn traced(&self) -> Value {
+        let repeats = self.repeats.iter();
+        let all: Vec<f64> = repeats.flat_map(|f| &f.traced_step_ms).copied().collect();
+        json!({
+            "median_traced_step_ms": stats::summary(&all).map(|s| s.median),
+            "traced_step_count": (!all.is_empty()).then_some(all.len()),
+        })
     }
 
     fn costs(&self) -> Value {

@@ -37,7 +37,7 @@ pub enum Command {
     Replay(ReplayArgs),
     /// Run a job, or take a recording of one, and write a timeline that ui.perfetto.dev opens
     Trace(Box<TraceArgs>),
-    /// Make one HTML page of measurements and timelines
+    /// Make one HTML page of measurements and timelines, or a picture and a table of launch ways
     Report(ReportArgs),
     /// Say what this machine and this build can do, and what to do about each problem
     Doctor(Box<DoctorCommand>),
@@ -370,17 +370,25 @@ pub struct TraceArgs {
 }
 
 #[derive(Debug, Clone, Args)]
+#[command(group(clap::ArgGroup::new("made").required(true).multiple(true).args(["output", "svg", "table"])))]
 pub struct ReportArgs {
     /// JSON of `bench`, of the measurements in profiles/, or of `trace`
     #[arg(value_name = "FILE", required = true)]
     pub inputs: Vec<PathBuf>,
-    /// The page
+    /// The page: all that is in the files
     #[arg(long, short, value_name = "FILE.html")]
-    pub output: PathBuf,
+    pub output: Option<PathBuf>,
+    /// For a README: a picture of the launch ways side by side, of the steps that `bench decode` or `bench launch` timed
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<PathBuf>,
+    /// The same as a Markdown table; - is standard output
+    #[arg(long, value_name = "FILE.md|-")]
+    pub table: Option<PathBuf>,
     /// The page's title
     #[arg(
         long,
         value_name = "TEXT",
+        requires = "output",
         default_value = "tailgraph: what was measured"
     )]
     pub title: String,

@@ -9,6 +9,7 @@ mod around;
 mod bare;
 #[cfg(feature = "cuda")]
 mod launch;
+mod result;
 mod routing;
 mod scored;
 mod units;

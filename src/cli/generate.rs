@@ -172,7 +172,7 @@ fn settings_hash(source: &ModelSource, rules: &Rules) -> u64 {
         .finish()
 }
 
-fn is_stdio(path: &Path) -> bool {
+pub(super) fn is_stdio(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 

@@ -67,19 +67,24 @@ impl Opened {
     /// Loads the weights and starts an engine on them, whose run is kept as `keep` says.
     pub fn start(&self, sink: &SharedSink, mut keep: Keep) -> Result<Serving> {
         let (engine, clock) = self.engine_kept(sink, &mut keep)?;
-        let header = Header {
+        let header = self.header(&engine);
+        let timed = match clock {
+            Some(clock) => Some((clock, self.costs()?)),
+            None => None,
+        };
+        Serving::new(header, engine, keep, timed)
+    }
+
+    /// What a recording of an engine's run begins with.
+    pub fn header(&self, engine: &Engine) -> Header {
+        Header {
             version: VERSION,
             model: self.source.to_string(),
             device: self.target.device().to_owned(),
             dtype: format!("{:?}", self.target.dtype()).to_lowercase(),
             launch: self.target.launch(),
             engine: engine.shape().clone(),
-        };
-        let timed = match clock {
-            Some(clock) => Some((clock, self.costs()?)),
-            None => None,
-        };
-        Serving::new(header, engine, keep, timed)
+        }
     }
 
     /// What the parts of a step are measured against.

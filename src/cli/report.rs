@@ -1,20 +1,62 @@
 //! The `report` command.
 
-use super::Exit;
 use super::args::ReportArgs;
+use super::generate::{is_stdio, keep_apart};
+use super::{Exit, print};
 use crate::error::{Error, Result};
-use crate::report::{input, page};
+use crate::report::{input, lineup, markdown, page, picture};
 
 pub fn run(args: &ReportArgs) -> Result<Exit> {
-    for path in &args.inputs {
-        super::generate::keep_apart("--output", &args.output, path, "input")?;
-    }
+    check_paths(args)?;
     let inputs: Vec<_> = args
         .inputs
         .iter()
         .map(|path| input::read(path))
         .collect::<Result<_>>()?;
-    let html = page(&args.title, &inputs);
-    std::fs::write(&args.output, html).map_err(|error| Error::create(&args.output, &error))?;
+    // All are made before any is written.
+    let mut all = vec![];
+    if let Some(path) = &args.output {
+        all.push((path, page(&args.title, &inputs)));
+    }
+    if args.svg.is_some() || args.table.is_some() {
+        let lineup = lineup::of(&inputs)?;
+        if let Some(path) = &args.svg {
+            all.push((path, picture::svg(&lineup)));
+        }
+        if let Some(path) = &args.table {
+            all.push((path, markdown::table(&lineup)));
+        }
+    }
+    for (path, text) in all {
+        match args.table.as_ref().is_some_and(|table| table == path) && is_stdio(path) {
+            true => print(text.as_bytes())?,
+            false => std::fs::write(path, text).map_err(|error| Error::create(path, &error))?,
+        }
+    }
     Ok(Exit::Done)
+}
+
+/// No file is written over an input, nor over another.
+fn check_paths(args: &ReportArgs) -> Result<()> {
+    let outputs = [
+        ("--output", &args.output),
+        ("--svg", &args.svg),
+        ("--table", &args.table),
+    ];
+    let given = || {
+        let given = outputs.iter();
+        given.filter_map(|&(flag, path)| Some((flag, path.as_deref()?)))
+    };
+    for (n, (flag, output)) in given().enumerate() {
+        for input in &args.inputs {
+            keep_apart(flag, output, input, "input")?;
+        }
+        if let Some((other, _)) = given().take(n).find(|(_, earlier)| *earlier == output) {
+            return Err(Error::Usage(format!(
+                "{flag} {}: found the same name as {other}, expected a file of its own",
+                output.display()
+            )));
+        }
+    }
+    Ok(())
 }

@@ -16,6 +16,8 @@ pub struct Row {
     schema: u32,
     pub kind: Kind,
     pub command: String,
+    /// UTC, RFC 3339.
+    pub test_time: Option<String>,
     pub build_profile: String,
     pub model_filename: String,
     pub cpu_info: Option<String>,

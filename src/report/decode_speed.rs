@@ -126,6 +126,8 @@ impl DecodeSpeed {
             }],
             device: self.gpu,
             host_cores: self.host_cores,
+            days: vec![],
+            build: None,
             repeats: 1,
             what: What::Decode {
                 model: self.model,

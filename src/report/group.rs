@@ -4,7 +4,7 @@ use super::bench::Row;
 use super::startup::of_rows;
 use super::steps::{Roofline, Series, Source, Steps, What};
 use crate::bench::Kind;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Results of one kind on one machine that one part shows; their other fields make its axes and series.
 pub struct Group<'a> {
@@ -91,6 +91,13 @@ impl<'a> Group<'a> {
         sources
     }
 
+    /// When they were measured.
+    fn days(&self) -> Vec<String> {
+        let times = self.rows.iter().filter_map(|row| row.test_time.as_deref());
+        let days: BTreeSet<&str> = times.filter_map(|time| time.split('T').next()).collect();
+        days.into_iter().map(str::to_owned).collect()
+    }
+
     /// Their names.
     pub fn files(&self) -> String {
         let mut files: Vec<String> = self.sources().into_iter().map(|s| s.file).collect();
@@ -142,6 +149,8 @@ impl<'a> Group<'a> {
             sources: self.sources(),
             device: first.device().to_owned(),
             host_cores: first.host_cores,
+            days: self.days(),
+            build: Some(first.build_profile.clone()),
             repeats: self.rows.iter().map(|row| row.repeats).min().unwrap_or(1),
             what: match first.n_kernels {
                 Some(kernels) => What::Launch { kernels },

@@ -1,15 +1,11 @@
 //! The page around charts and tables: one file, no network, light or dark as the reader's system is.
 
+use super::style::{COLORS, MARKS};
 use super::svg::escape;
 use std::fmt::Write;
 
-/// Colours are Okabe and Ito's for all kinds of colour vision, some of them lighter or darker to stand out on the page.
-const STYLE: &str = "
-:root { color-scheme: light dark; --page: #fdfdfb; --ink: #1d1f21; --soft: #5c6066; --rule: #d8d9d4; --panel: #f4f4f0;
-  --c0: #0068a8; --c1: #c04a00; --c2: #007a5a; --c3: #a8467f; --c9: #6b6f75; --on: #ffffff; }
-@media (prefers-color-scheme: dark) { :root { --page: #16181b; --ink: #e7e8e6; --soft: #a4a9af; --rule: #363a40;
-  --panel: #1e2125; --c0: #5bb8ee; --c1: #f0913c; --c2: #3fc9a0; --c3: #e294c0; --c9: #9aa0a8; --on: #111315; } }
-* { box-sizing: border-box; }
+/// Of the page around the charts.
+const STYLE: &str = "* { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
 main { max-width: 792px; margin: 0 auto; padding: 28px 20px 64px; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .4em; }
@@ -31,21 +27,6 @@ table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabu
 th, td { padding: .28em .55em; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th { font-weight: 600; color: var(--soft); vertical-align: bottom; white-space: normal; line-height: 1.25; }
 th.l, td.l { text-align: left; padding-left: 0; }
-svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
-svg .group, svg .tick { paint-order: stroke; stroke: var(--page); stroke-width: 4px; stroke-linejoin: round; }
-svg .axis { fill: var(--ink); } svg .group { fill: var(--ink); font-weight: 600; } svg .name { font-weight: 600; }
-.grid { stroke: var(--rule); stroke-width: 1; } .axisline { stroke: var(--soft); stroke-width: 1; }
-.line { fill: none; stroke-width: 2; } .thin { stroke-width: 1.4; } .dashed { stroke-dasharray: 6 4; }
-.leader { stroke-width: 1; opacity: .55; } .span { stroke-width: 2; }
-.mark { stroke: var(--page); stroke-width: 1; } .piece { stroke: var(--page); stroke-width: .5; }
-.c0 { stroke: var(--c0); } .c1 { stroke: var(--c1); } .c2 { stroke: var(--c2); } .c3 { stroke: var(--c3); }
-.c9 { stroke: var(--c9); }
-.f0 { fill: var(--c0); } .f1 { fill: var(--c1); } .f2 { fill: var(--c2); } .f3 { fill: var(--c3); } .f9 { fill: var(--c9); }
-svg .t0, .k0 { fill: var(--c0); color: var(--c0); } svg .t1, .k1 { fill: var(--c1); color: var(--c1); }
-svg .t2, .k2 { fill: var(--c2); color: var(--c2); } svg .t3, .k3 { fill: var(--c3); color: var(--c3); }
-svg .t9, .k9 { fill: var(--c9); color: var(--c9); }
-.k0, .k1, .k2, .k3, .k9 { font-weight: 600; }
-svg .inside { fill: var(--on); font-size: 11.5px; font-weight: 600; }
 @media print { main { max-width: none; } }
 ";
 
@@ -153,7 +134,7 @@ impl Page {
             contents.push_str("</ul>\n");
         }
         format!(
-            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body><main>\n<h1>{title}</h1>\n<p class=\"soft\">{}</p>\n{contents}{}</main></body>\n</html>\n",
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{title}</title>\n<style>{COLORS}{STYLE}{MARKS}</style>\n</head>\n<body><main>\n<h1>{title}</h1>\n<p class=\"soft\">{}</p>\n{contents}{}</main></body>\n</html>\n",
             escape(made),
             self.body
         )

@@ -1,10 +1,12 @@
-//! One HTML page of measurements and timelines: charts with their numbers, and in words what was measured on what.
+//! One HTML page of measurements and timelines: charts with their numbers, and in words what was measured on what. Or a
+//! picture and a table for a README.
 //!
 //! - [`input`]: what kind of file it is; [`bench`]: results of `bench`, which [`group`] puts together by what they are of;
 //!   [`decode_speed`]: older measurements; [`trace`]: a trace, read event by event
 //! - [`steps`]: decode and launch steps in one shape; [`floor`]: the roofline of those that come without
 //! - `steps_part` with `ways`, `prompts`, `serve`, `traced`: what a page says of each; `startup`: how engines came up
-//! - [`charts`], [`time`]: kinds of charts; [`svg`]: marks, scales, numbers; `html`: the page
+//! - [`lineup`]: launch ways side by side for a README, which [`picture`] draws and [`markdown`] lists
+//! - [`charts`], [`time`]: kinds of charts; [`svg`]: marks, scales, numbers; `html`: the page; `style`: what both look like
 //!
 //! A title states a finding only where the numbers show it. Uses the plan for rooflines; the command line uses it.
 
@@ -15,11 +17,15 @@ pub mod floor;
 pub mod group;
 mod html;
 pub mod input;
+pub mod lineup;
+pub mod markdown;
+pub mod picture;
 mod prompts;
 mod serve;
 pub mod startup;
 pub mod steps;
 mod steps_part;
+mod style;
 pub mod svg;
 pub mod time;
 pub mod trace;
@@ -37,11 +43,7 @@ const NEUTRAL: usize = 9;
 /// The page. Results of `bench` are together, where the first file of them is.
 pub fn page(title: &str, inputs: &[Input]) -> String {
     let mut page = Page::new(title);
-    let benched = inputs.iter().filter_map(|input| match input {
-        Input::Benched(rows) => Some(rows.as_slice()),
-        _ => None,
-    });
-    let mut benched: Option<Vec<Row>> = Some(benched.flatten().cloned().collect());
+    let mut benched: Option<Vec<Row>> = Some(benched(inputs));
     for input in inputs {
         match input {
             Input::Benched(_) => results(&mut page, &benched.take().unwrap_or_default()),
@@ -57,6 +59,15 @@ pub fn page(title: &str, inputs: &[Input]) -> String {
     page.finish(&format!(
         "Made by tailgraph report {version} of {files}. Point at a mark for its numbers."
     ))
+}
+
+/// Results of `bench`, of all files together.
+fn benched(inputs: &[Input]) -> Vec<Row> {
+    let benched = inputs.iter().filter_map(|input| match input {
+        Input::Benched(rows) => Some(rows.as_slice()),
+        _ => None,
+    });
+    benched.flatten().cloned().collect()
 }
 
 fn results(page: &mut Page, rows: &[Row]) {

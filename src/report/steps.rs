@@ -35,6 +35,10 @@ pub struct Steps {
     /// The device, as its driver names it.
     pub device: String,
     pub host_cores: usize,
+    /// When it was measured, each day once, where the files say.
+    pub days: Vec<String>,
+    /// `debug` or `release`, where the files say.
+    pub build: Option<String>,
     /// Runs that were measured, each on an engine of its own.
     pub repeats: u32,
     pub what: What,

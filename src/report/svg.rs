@@ -247,10 +247,29 @@ impl Svg {
         );
     }
 
+    pub fn ring(&mut self, (x, y): (f64, f64), radius: f64, class: &str, title: &str) {
+        let title = escape(title);
+        let _ = write!(
+            self.body,
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius:.1}\" class=\"{class}\"><title>{title}</title></circle>"
+        );
+    }
+
     /// The whole, with a name for those who do not see it.
     pub fn finish(self, label: &str) -> String {
         format!(
             "<svg viewBox=\"0 0 {w:.0} {h:.0}\" width=\"{w:.0}\" height=\"{h:.0}\" role=\"img\" aria-label=\"{label}\">{body}</svg>",
+            w = self.width,
+            h = self.height,
+            label = escape(label),
+            body = self.body
+        )
+    }
+
+    /// A file of its own, which looks as `style` says.
+    pub fn alone(self, label: &str, style: &str) -> String {
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w:.0} {h:.0}\" width=\"{w:.0}\" height=\"{h:.0}\" role=\"img\" aria-label=\"{label}\">\n<style>{style}</style>\n<rect width=\"100%\" height=\"100%\" class=\"page\"/>\n{body}\n</svg>\n",
             w = self.width,
             h = self.height,
             label = escape(label),

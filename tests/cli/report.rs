@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 mod benched;
+mod lineup;
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()

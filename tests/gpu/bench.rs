@@ -98,3 +98,48 @@ fn faster_than_bare() -> Vec<(String, u64, f64, f64)> {
     }
     found
 }
+
+/// Each engine's trace has the steps that `bench` timed, as long; the bare graph has no schedule to trace.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn steps_are_as_long_by_a_trace_in_every_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let ways = "bare,host-kernels,host-graph,host-graph-ahead,device-graph";
+    let found = results(
+        "decode",
+        &[
+            "-b",
+            "1,4",
+            "-p",
+            "9",
+            "-n",
+            "200",
+            "-r",
+            "2",
+            "--device",
+            "cuda",
+            "--launch",
+            ways,
+            "--trace",
+            folder.path().to_str().unwrap(),
+        ],
+    );
+    assert_eq!(found.len(), 2 * 5);
+    for row in &found {
+        let traced = row["median_traced_step_ms"].as_f64();
+        if row["launch"] == "bare" {
+            assert_eq!(traced, None);
+            continue;
+        }
+        let (step, traced) = (row["median_step_ms"].as_f64().unwrap(), traced.unwrap());
+        println!(
+            "{} {}: {step} ms, by the trace {traced}",
+            row["launch"], row["batch"]
+        );
+        assert!(
+            (traced / step - 1.0).abs() < 0.01,
+            "{step}, {traced}: {row}"
+        );
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4 * 2);
+}

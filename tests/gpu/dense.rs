@@ -1,9 +1,10 @@
 //! The kernels for dense products of decode steps against those for any step, which other tests hold to f64: both on the
 //! same input, over random shapes.
 
-use crate::rig::{Rig, Step, StepOnGpu, TYPES, assert_same_bits, config, encode, rounded};
+use crate::rig::{
+    Rig, Step, StepOnGpu, TYPES, assert_rows_close, assert_same_bits, config, encode, rounded,
+};
 use crate::support::{Gpu, Random};
-use tailgraph::backend::cuda::driver;
 use tailgraph::backend::cuda::ops::Types;
 use tailgraph::backend::cuda::ops::conv::ShortConv;
 use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
@@ -36,23 +37,8 @@ const SHAPES: [(usize, usize, usize); 13] = [
     (24, 33_030, 64),
 ];
 
-/// Whether there are such kernels for the types; on a GPU of 9.0 there must be, but for f32 rows with other weights than
-/// bf16.
 fn served(rig: &Rig) -> bool {
-    let Types { operand, weights } = rig.kernels.types;
-    let types = operand == weights && operand != DType::F32 || weights == DType::BF16;
-    let capability = driver::probe().unwrap().gpu(0).unwrap().compute_capability;
-    let expected = types && capability.0 == 9;
-    assert_eq!(rig.kernels.dense.is_some(), expected, "{capability:?}");
-    expected
-}
-
-/// Norm of the difference over the norm, of one row.
-fn relative(found: &[f32], expected: &[f32]) -> f64 {
-    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
-    let differences = found.iter().zip(expected);
-    let off = norm(&mut differences.map(|(&f, &e)| f64::from(f) - f64::from(e)));
-    off / norm(&mut expected.iter().map(|&e| f64::from(e))).max(1e-6)
+    rig.serves(rig.kernels.dense.is_some(), |(major, _)| major == 9)
 }
 
 /// How far a row of these kernels may be from the same row of the others: what is rounded may round the other way, and
@@ -135,80 +121,70 @@ fn y_type(operand: DType, epilogue: Epilogue) -> DType {
     }
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn dense_products_are_those_of_the_other_kernels() {
+/// Of every type, shape and epilogue.
+fn for_every_product(mut test: impl FnMut(&Rig, (usize, usize, usize), Epilogue)) {
     let gpu = Gpu::new();
-    let mut random = Random(81);
     for types in TYPES {
         let rig = Rig::new(&gpu, config(), types);
         if !served(&rig) {
             continue;
         }
-        for (bucket, outputs, inner) in SHAPES {
+        for shape in SHAPES {
             for epilogue in EPILOGUES {
-                let rows = match random.below(2) {
-                    0 => bucket,
-                    _ => 1 + random.below(bucket),
-                };
-                let case = Case::new(&mut random, types, rows, outputs, inner);
-                let what =
-                    format!("{types:?} {epilogue:?} {rows} rows of {bucket}, {outputs} x {inner}");
-                let found = case.run(&rig, bucket, epilogue, StepKind::Decode);
-                let expected = case.run(&rig, bucket, epilogue, StepKind::Mixed);
-                let limit = allowed(y_type(types.operand, epilogue), types.operand);
-                let pairs = found.chunks(outputs).zip(expected.chunks(outputs));
-                for (r, (a, b)) in pairs.enumerate() {
-                    if r >= rows {
-                        let untouched = a.iter().all(|v| v.is_nan());
-                        assert!(untouched, "{what}: padding was written");
-                        continue;
-                    }
-                    let off = relative(a, b);
-                    assert!(off <= limit, "{what}: row {r} is off by {off:e}");
-                }
+                test(&rig, shape, epilogue);
             }
         }
     }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn dense_products_are_those_of_the_other_kernels() {
+    let mut random = Random(81);
+    for_every_product(|rig, (bucket, outputs, inner), epilogue| {
+        let types = rig.kernels.types;
+        let rows = match random.below(2) {
+            0 => bucket,
+            _ => 1 + random.below(bucket),
+        };
+        let case = Case::new(&mut random, types, rows, outputs, inner);
+        let what = format!("{types:?} {epilogue:?} {rows} rows of {bucket}, {outputs} x {inner}");
+        let [found, expected] =
+            [StepKind::Decode, StepKind::Mixed].map(|kind| case.run(rig, bucket, epilogue, kind));
+        let limit = allowed(y_type(types.operand, epilogue), types.operand);
+        assert_rows_close(&what, [&found, &expected], outputs, rows, limit);
+    });
 }
 
 /// A row alone, among others, and elsewhere among them: the same bits.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn a_row_of_a_dense_product_does_not_depend_on_its_companions() {
-    let gpu = Gpu::new();
     let mut random = Random(82);
-    for types in TYPES {
-        let rig = Rig::new(&gpu, config(), types);
-        if !served(&rig) {
-            continue;
-        }
-        for (bucket, outputs, inner) in SHAPES {
-            for epilogue in EPILOGUES {
-                let case = Case::new(&mut random, types, bucket, outputs, inner);
-                let all = case.run(&rig, bucket, epilogue, StepKind::Decode);
-                let row = random.below(bucket);
-                let place = random.below(bucket);
-                let mut x = rounded(types.operand, &random.values(place * inner, 2.0));
-                x.extend(&case.x[row * inner..][..inner]);
-                let mut h = random.values(place * outputs, 1.0);
-                h.extend(&case.h[row * outputs..][..outputs]);
-                let moved = Case {
-                    x,
-                    h,
-                    w: case.w.clone(),
-                    bias: case.bias.clone(),
-                    ..case
-                };
-                let y = moved.run(&rig, bucket, epilogue, StepKind::Decode);
-                assert_same_bits(
-                    &format!("{types:?} {epilogue:?} bucket {bucket} row {row} at {place}"),
-                    &y[place * outputs..][..outputs],
-                    &all[row * outputs..][..outputs],
-                );
-            }
-        }
-    }
+    for_every_product(|rig, (bucket, outputs, inner), epilogue| {
+        let types = rig.kernels.types;
+        let case = Case::new(&mut random, types, bucket, outputs, inner);
+        let all = case.run(rig, bucket, epilogue, StepKind::Decode);
+        let row = random.below(bucket);
+        let place = random.below(bucket);
+        let mut x = rounded(types.operand, &random.values(place * inner, 2.0));
+        x.extend(&case.x[row * inner..][..inner]);
+        let mut h = random.values(place * outputs, 1.0);
+        h.extend(&case.h[row * outputs..][..outputs]);
+        let moved = Case {
+            x,
+            h,
+            w: case.w.clone(),
+            bias: case.bias.clone(),
+            ..case
+        };
+        let y = moved.run(rig, bucket, epilogue, StepKind::Decode);
+        assert_same_bits(
+            &format!("{types:?} {epilogue:?} bucket {bucket} row {row} at {place}"),
+            &y[place * outputs..][..outputs],
+            &all[row * outputs..][..outputs],
+        );
+    });
 }
 
 /// A conv layer's input: normed rows, every slot's state, weights.
@@ -333,25 +309,11 @@ fn a_conv_layer_in_one_kernel_is_that_of_two() {
                 let expected = case.run(&rig, bucket, false);
                 let what = format!("{types:?} H {hidden} L {taps} {rows} rows of {bucket}");
                 let limit = allowed(types.operand, types.operand);
-                for (r, a) in found[0].chunks(hidden).enumerate() {
-                    if r >= rows {
-                        let untouched = a.iter().all(|v| v.is_nan());
-                        assert!(untouched, "{what}: padding was written");
-                        continue;
-                    }
-                    let off = relative(a, &expected[0][r * hidden..][..hidden]);
-                    assert!(off <= limit, "{what}: row {r} is off by {off:e}");
-                }
+                let [y, state] = [0, 1].map(|of| [&found[of][..], &expected[of][..]]);
+                assert_rows_close(&what, y, hidden, rows, limit);
                 if taps > 1 {
-                    let width = (taps - 1) * hidden;
-                    let pairs = found[1].chunks(width).zip(expected[1].chunks(width));
-                    for (slot, (a, b)) in pairs.enumerate() {
-                        let off = relative(a, b);
-                        assert!(
-                            off <= limit,
-                            "{what}: state of slot {slot} is off by {off:e}"
-                        );
-                    }
+                    let (what, width) = (format!("{what}: state"), (taps - 1) * hidden);
+                    assert_rows_close(&what, state, width, SLOTS, limit);
                 }
             }
         }

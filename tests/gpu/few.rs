@@ -1,11 +1,12 @@
 //! The kernels for few rows against those for any number, which other tests hold to f64: each operation of both on the
 //! same input, over random shapes.
 
-use crate::rig::{Rig, Step, StepOnGpu, TYPES, assert_same_bits, config, rounded};
+use crate::rig::{
+    Rig, Step, StepOnGpu, TYPES, assert_rows_close, assert_same_bits, config, rounded,
+};
 use crate::routing::RoutingOnGpu;
 use crate::support::{Gpu, Random};
 use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::driver;
 use tailgraph::backend::cuda::ops::Types;
 use tailgraph::backend::cuda::ops::conv::ShortConv;
 use tailgraph::backend::cuda::ops::experts::{ExpertRows, ExpertWeights, RouterWeights};
@@ -404,27 +405,8 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
     })
 }
 
-/// Whether there are such kernels for the types; on a GPU that has bulk copies there must be, but for f32 rows with other
-/// weights than bf16.
 fn served(rig: &Rig) -> bool {
-    let Types { operand, weights } = rig.kernels.types;
-    let types = operand == weights && operand != DType::F32 || weights == DType::BF16;
-    let capability = driver::probe().unwrap().gpu(0).unwrap().compute_capability;
-    let expected = types && capability >= (9, 0);
-    assert_eq!(rig.kernels.few.is_some(), expected, "{capability:?}");
-    expected
-}
-
-/// Norm of the difference over the norm, of one row.
-fn relative(found: &[f32], expected: &[f32]) -> f64 {
-    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
-    let off = norm(
-        &mut found
-            .iter()
-            .zip(expected)
-            .map(|(&f, &e)| f64::from(f) - f64::from(e)),
-    );
-    off / norm(&mut expected.iter().map(|&e| f64::from(e))).max(1e-6)
+    rig.serves(rig.kernels.few.is_some(), |capability| capability >= (9, 0))
 }
 
 #[test]
@@ -445,32 +427,19 @@ fn few_rows_are_those_of_the_other_kernels() {
                 let what = format!("{types:?} {shape:?} {rows} rows of {bucket}");
                 assert_eq!(found.experts, expected.experts, "{what}: experts");
                 for ((name, dtype, a), (_, _, b)) in found.arrays.iter().zip(&expected.arrays) {
-                    let width = match *name {
-                        "conv state" => (shape.taps - 1) * shape.hidden,
-                        _ => a.len() / bucket,
+                    let (width, rows) = match *name {
+                        "conv state" => ((shape.taps - 1) * shape.hidden, SLOTS),
+                        _ => (a.len() / bucket, rows),
                     };
-                    for (r, (a, b)) in a
-                        .chunks(width.max(1))
-                        .zip(b.chunks(width.max(1)))
-                        .enumerate()
-                    {
-                        if *name != "conv state" && r >= rows {
-                            assert!(
-                                a.iter().all(|v| v.is_nan()),
-                                "{what}: {name}: padding was written"
-                            );
-                            continue;
-                        }
-                        // What is rounded may round the other way, and the sums are in another order.
-                        let allowed = match (dtype, types.operand) {
-                            (DType::F32, DType::F32) => 1e-5,
-                            (DType::F32, _) => 2e-3,
-                            (_, DType::F16) => 1e-3,
-                            _ => 8e-3,
-                        };
-                        let off = relative(a, b);
-                        assert!(off <= allowed, "{what}: {name}: row {r} is off by {off:e}");
-                    }
+                    // What is rounded may round the other way, and the sums are in another order.
+                    let limit = match (dtype, types.operand) {
+                        (DType::F32, DType::F32) => 1e-5,
+                        (DType::F32, _) => 2e-3,
+                        (_, DType::F16) => 1e-3,
+                        _ => 8e-3,
+                    };
+                    let what = format!("{what}: {name}");
+                    assert_rows_close(&what, [a, b], width.max(1), rows, limit);
                 }
             }
         }

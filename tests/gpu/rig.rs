@@ -3,6 +3,7 @@
 use crate::support::{Gpu, Random, append, bytes};
 use half::{bf16, f16};
 use tailgraph::backend::cuda::buffer::Buffer;
+use tailgraph::backend::cuda::driver;
 use tailgraph::backend::cuda::launch::Address;
 use tailgraph::backend::cuda::ops::{Bucket, Enqueue, Kernels, Types};
 use tailgraph::model::weights::widen;
@@ -307,6 +308,16 @@ impl<'g> Rig<'g> {
         }
     }
 
+    /// Whether kernels that stream weights serve this rig's types, of which `found` says whether they are there: on a GPU of
+    /// such a compute capability they must be, but for f32 rows with other weights than bf16, and elsewhere not.
+    pub fn serves(&self, found: bool, capable: impl Fn((u32, u32)) -> bool) -> bool {
+        let Types { operand, weights } = self.kernels.types;
+        let types = operand == weights && operand != DType::F32 || weights == DType::BF16;
+        let capability = driver::probe().unwrap().gpu(0).unwrap().compute_capability;
+        assert_eq!(found, types && capable(capability), "{capability:?}");
+        found
+    }
+
     /// Operations of `step` in a bucket of `rows` rows.
     pub fn enqueue(&self, step: &StepOnGpu, kind: StepKind, rows: usize) -> Enqueue<'_> {
         assert!(rows >= step.rows);
@@ -341,6 +352,35 @@ pub fn assert_close(
             "{what}: element {index} is {found}, expected {expected} give or take {}",
             allowed(index, expected)
         );
+    }
+}
+
+/// Norm of the difference over the norm.
+fn relative(found: &[f32], expected: &[f32]) -> f64 {
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+    let differences = found.iter().zip(expected);
+    let off = norm(&mut differences.map(|(&f, &e)| f64::from(f) - f64::from(e)));
+    off / norm(&mut expected.iter().map(|&e| f64::from(e))).max(1e-6)
+}
+
+/// Fails at the first of `rows` rows of `width` that is further off than `limit`, by [`relative`], and at any behind them
+/// that is not as it was before: poison.
+pub fn assert_rows_close(
+    what: &str,
+    [found, expected]: [&[f32]; 2],
+    width: usize,
+    rows: usize,
+    limit: f64,
+) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (r, (a, b)) in found.chunks(width).zip(expected.chunks(width)).enumerate() {
+        if r >= rows {
+            let untouched = a.iter().all(|v| v.is_nan());
+            assert!(untouched, "{what}: padding was written");
+            continue;
+        }
+        let off = relative(a, b);
+        assert!(off <= limit, "{what}: row {r} is off by {off:e}");
     }
 }
 

@@ -214,6 +214,9 @@ pub struct BenchArgs {
     /// The device's peak in TFLOP/s, for the floor
     #[arg(long, value_name = "TFLOP/S", allow_negative_numbers = true, value_parser = above_zero, help_heading = "Measuring")]
     pub tflops: Option<f64>,
+    /// `decode`: also write a trace of each engine and repeat into this folder, and say how long steps are by it
+    #[arg(long, value_name = "FOLDER", help_heading = "Measuring")]
+    pub trace: Option<PathBuf>,
 
     #[command(flatten)]
     pub engine: EngineArgs,
@@ -237,6 +240,7 @@ impl BenchArgs {
         only(!self.request_rate.is_empty(), "--request-rate", Kind::Serve)?;
         only(self.arrivals.is_some(), "--arrivals", Kind::Serve)?;
         only(self.num_prompts.is_some(), "--num-prompts", Kind::Serve)?;
+        only(self.trace.is_some(), "--trace", Kind::Decode)?;
         only(self.input.is_some(), "--input", Kind::Score)?;
         only(self.logits != Positions::All, "--logits", Kind::Score)?;
         only(self.kernels.0 != [4, 123], "--kernels", Kind::Launch)?;

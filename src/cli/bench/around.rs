@@ -1,8 +1,9 @@
 //! What running points on an engine needs beside the engine: what is read and counted around it.
 
-use crate::bench::drive::{self, Beside, Run};
+use crate::bench::drive::{self, Beside, Heard, Run};
 use crate::bench::host::Busy;
 use crate::bench::row::Startup;
+use crate::bench::traced::Life;
 use crate::bench::workload::Arrival;
 use crate::bench::{Kind, Point};
 use crate::cli::open::Opened;
@@ -100,9 +101,16 @@ pub struct Runner<'a> {
     pub sent: u64,
     pub joules: &'a dyn Fn() -> Option<f64>,
     pub interrupt: &'a AtomicBool,
+    /// Where all that the engine goes through is kept, if it is to be traced.
+    pub life: Option<Life>,
 }
 
 impl Runner<'_> {
+    /// The number of the next step, where the engine's life is kept.
+    pub fn next_step(&self) -> u64 {
+        self.life.as_ref().map_or(0, Life::next_step)
+    }
+
     /// `None`: interrupted.
     pub fn run(&mut self, point: &Point, arrivals: &[Arrival]) -> Result<Option<Run>> {
         let busy = Busy::new(point.cpu_load);
@@ -112,7 +120,12 @@ impl Runner<'_> {
             interrupt: self.interrupt,
         };
         self.sent += arrivals.len() as u64;
-        drive::run(self.engine, arrivals, &beside)
+        let Some(life) = &mut self.life else {
+            return drive::run(self.engine, arrivals, &beside);
+        };
+        life.requests(arrivals);
+        let mut heard = |heard: Heard<'_>| life.heard(&heard);
+        drive::run_told(self.engine, arrivals, &beside, &mut heard)
     }
 }
 

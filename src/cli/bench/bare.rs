@@ -18,11 +18,12 @@ pub struct Timed(Arc<crate::bench::bare::Timing>);
 #[cfg(not(feature = "cuda"))]
 pub enum Timed {}
 
-/// Starts the unit's engine; where nobody is to schedule, also what times its steps.
+/// Starts the unit's engine; where nobody is to schedule, also what times its steps. `record`: no turn may be lost.
 pub fn start(
     unit: &Unit,
     model: &Arc<Model>,
     sink: &SharedSink,
+    record: bool,
 ) -> Result<(Engine, Option<Timed>)> {
     #[cfg(feature = "cuda")]
     if let (
@@ -42,7 +43,7 @@ pub fn start(
         return Ok((engine, Some(Timed(timing))));
     }
     debug_assert_ne!(unit.way, Some(Way::Bare), "no GPU, no graphs");
-    Ok((unit.opened.engine_of(model, sink, false)?, None))
+    Ok((unit.opened.engine_of(model, sink, record)?, None))
 }
 
 #[cfg(feature = "cuda")]

@@ -84,6 +84,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
                 sent: 0,
                 joules: &joules,
                 interrupt,
+                life: None,
             };
             let mut last = None;
             for index in 0..=args.warm_up {

@@ -53,6 +53,7 @@ fn of_unit(work: &Work<'_>, unit: &mut Unit, model: &Arc<Model>) -> Result<bool>
         sent: 0,
         joules: &|| None,
         interrupt: work.interrupt,
+        life: None,
     };
     for index in 0..unit.points.len() {
         let point = Point {

@@ -8,10 +8,10 @@ use super::scored::Scored;
 use super::{Results, subject};
 use crate::backend::SharedSink;
 use crate::bench::drive;
-use crate::bench::floors::{self, Rates};
 use crate::bench::metrics::{Figures, figures};
 use crate::bench::routing::Spread;
-use crate::bench::row::{Measured, Setting, Startup, Subject, Verdict};
+use crate::bench::row::{Startup, Verdict};
+use crate::bench::traced::Life;
 use crate::bench::workload::{self, Arrival, Line, Random};
 use crate::bench::{Kind, Point};
 use crate::cli::args::{Positions, RunArgs};
@@ -20,10 +20,8 @@ use crate::error::{Error, Result};
 use crate::io::arrays::{self, Sample};
 use crate::model::{Model, ModelConfig, ModelSource};
 use crate::plan::Limits;
-use crate::plan::cost::{Precision, distinct_experts};
 use crate::runtime::Logits;
 use crate::telemetry::say;
-use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -42,21 +40,23 @@ pub(super) struct Work<'a> {
 
 /// An engine's setting, and what was measured with it.
 pub(super) struct Unit {
+    /// Of the engines, from 1.
+    number: usize,
     pub opened: Opened,
     pub way: Option<Way>,
     pub bucket_file: Option<String>,
     pub points: Vec<Tried>,
-    startup: Startup,
+    pub startup: Startup,
 }
 
 /// A point and its repeats.
 pub(super) struct Tried {
     pub point: Point,
-    repeats: Vec<Figures>,
-    vocabulary_share: f64,
+    pub repeats: Vec<Figures>,
+    pub vocabulary_share: f64,
     pub spread: Option<Spread>,
     /// The worst of all repeats'.
-    verdict: Option<Verdict>,
+    pub verdict: Option<Verdict>,
     /// Why this point alone came to nothing.
     failed: Option<Error>,
 }
@@ -79,6 +79,9 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
     };
     let mut units = work.units(&source)?;
     let gpu_info = units.first().and_then(|unit| gpu_info(&unit.opened));
+    if let Some(folder) = &args.trace {
+        std::fs::create_dir_all(folder).map_err(|error| Error::io(folder, error))?;
+    }
     let subject = subject(args, Some(&source), gpu_info)?;
     let start = Instant::now();
     let model = open::load(&source)?;
@@ -124,6 +127,16 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
     Ok(Some(results))
 }
 
+impl Unit {
+    /// The file of a repeat's trace.
+    fn trace_name(&self, repeat: usize) -> String {
+        let way = self.way.map_or("cpu", Way::name);
+        let dtype = self.opened.target.dtype();
+        let name = format!("{}-{way}-{dtype:?}-{}.json", self.number, repeat + 1);
+        name.to_lowercase()
+    }
+}
+
 impl Work<'_> {
     /// The engines that are needed: one for each setting, and for `serve` and each batch, whose sequences it holds.
     fn units(&self, source: &ModelSource) -> Result<Vec<Unit>> {
@@ -135,7 +148,8 @@ impl Work<'_> {
                 let mut limits = self.args.engine.limits();
                 limits.max_context = limits.max_context.or(Some(longest));
                 limits.max_seqs = limits.max_seqs.or(max_seqs);
-                units.push(self.unit(source, way, &run, &limits, &points)?);
+                let number = units.len() + 1;
+                units.push(self.unit(number, source, way, &run, &limits, &points)?);
             }
         }
         Ok(units)
@@ -143,6 +157,7 @@ impl Work<'_> {
 
     fn unit(
         &self,
+        number: usize,
         source: &ModelSource,
         way: Option<Way>,
         run: &RunArgs,
@@ -180,6 +195,7 @@ impl Work<'_> {
         };
         let phase = || gpu.then(Vec::new);
         Ok(Unit {
+            number,
             opened,
             way: way.or(gpu.then_some(Way::DeviceGraph)),
             bucket_file: run
@@ -232,7 +248,13 @@ impl Work<'_> {
             Kind::Score => Some(scored.clone()),
             _ => None,
         };
-        let (mut engine, bare) = bare::start(unit, model, &sink)?;
+        let traced = self
+            .args
+            .trace
+            .as_deref()
+            .filter(|_| unit.way != Some(Way::Bare));
+        let (mut engine, bare) = bare::start(unit, model, &sink, traced.is_some())?;
+        let header = unit.opened.header(&engine);
         unit.startup
             .engine_ms
             .push(start.elapsed().as_secs_f64() * 1e3);
@@ -243,7 +265,9 @@ impl Work<'_> {
             sent: 0,
             joules: &*joules,
             interrupt: self.interrupt,
+            life: traced.map(|_| Life::default()),
         };
+        let mut steps = vec![0..0; unit.points.len()];
         if !self.first_token(&mut runner, &mut unit.startup, unit.points[0].point)? {
             return Ok(false);
         }
@@ -266,9 +290,11 @@ impl Work<'_> {
             if let Some(bare) = &bare {
                 bare.begin(tried.point.batch);
             }
+            let first = runner.next_step();
             let Some(run) = runner.run(&tried.point, &arrivals)? else {
                 return Ok(false);
             };
+            steps[index] = first..runner.next_step();
             let came = match &bare {
                 Some(bare) => bare.figures(&tried.point),
                 None => Ok(figures(&tried.point, &run)?),
@@ -282,6 +308,16 @@ impl Work<'_> {
             let verdict = scored.verdict();
             if tried.verdict.is_none_or(|before| before.valid) {
                 tried.verdict = verdict;
+            }
+        }
+        if let (Some(folder), Some(mut life)) = (traced, runner.life.take()) {
+            life.drain(&mut engine)?;
+            let path = folder.join(unit.trace_name(repeat));
+            let found = life.write(&header, &path)?;
+            for (tried, numbers) in unit.points.iter_mut().zip(steps) {
+                if let Some(figures) = tried.repeats.last_mut() {
+                    figures.traced_step_ms = found.whole_ms(tried.point.batch, numbers);
+                }
             }
         }
         Ok(true)
@@ -353,57 +389,5 @@ impl Work<'_> {
             workload::poisson(&mut arrivals, rate, &mut random);
         }
         arrivals
-    }
-
-    fn row(&self, subject: &Subject, unit: &Unit, tried: &Tried, cost_ns: f64) -> Result<Value> {
-        let (opened, point) = (&unit.opened, &tried.point);
-        let precision = Precision::new(
-            opened.target.dtype(),
-            opened.source.matrix_dtype(&opened.config)?,
-        );
-        let device = gpu_info(opened).unwrap_or_default();
-        let rates = Rates::new(self.args.bandwidth, self.args.tflops, &device, precision);
-        let uniform = |samples: &Vec<Sample>| {
-            samples
-                .windows(2)
-                .all(|pair| pair[0].tokens.len() == pair[1].tokens.len())
-        };
-        let cost = match self.samples.as_ref().is_none_or(uniform) {
-            true => floors::cost(point, &opened.plan, &opened.options, precision),
-            false => None,
-        };
-        let rows = match point.kind {
-            Kind::Decode => Some(point.batch),
-            Kind::Prefill | Kind::Score => Some(
-                opened
-                    .options
-                    .step_tokens
-                    .min(point.batch.saturating_mul(point.prompt_tokens)),
-            ),
-            Kind::Serve | Kind::Launch => None,
-        };
-        let measured = Measured {
-            subject,
-            setting: &Setting {
-                launch: unit.way.map(|way| way.name().to_owned()),
-                dtype: format!("{:?}", opened.target.dtype()).to_lowercase(),
-                bucket_file: unit.bucket_file.clone(),
-                max_seqs: opened.options.max_seqs,
-                max_context: opened.options.max_context,
-                step_tokens: opened.options.step_tokens,
-            },
-            point,
-            kernels: None,
-            startup: &unit.startup,
-            repeats: &tried.repeats,
-            cost,
-            rates: rates.as_ref(),
-            vocabulary_share: tried.vocabulary_share,
-            spread: tried.spread,
-            experts_expected: rows.map(|rows| distinct_experts(&self.config, f64::from(rows))),
-            verdict: tried.verdict,
-            cost_ns,
-        };
-        Ok(measured.row())
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// Results of `bench` on the CPU, written to a file of this name.
-fn benched(folder: &Path, name: &str, args: &[&str]) -> PathBuf {
+pub fn benched(folder: &Path, name: &str, args: &[&str]) -> PathBuf {
     let head = [
         "bench",
         "--device",
@@ -23,7 +23,7 @@ fn benched(folder: &Path, name: &str, args: &[&str]) -> PathBuf {
     path
 }
 
-fn change(from: &Path, to: &str, change: &dyn Fn(&mut Value)) -> PathBuf {
+pub fn change(from: &Path, to: &str, change: &dyn Fn(&mut Value)) -> PathBuf {
     let mut rows = json_of(from);
     rows.as_array_mut().unwrap().iter_mut().for_each(change);
     let path = from.with_file_name(to);

@@ -1,11 +1,13 @@
 //! Dense products of decode steps, up to [`MOST_ROWS`] rows, where the GPU has the instructions of 9.0
-//! (kernels/dense.cuh). Here is which steps they serve, and how a launch is cut into blocks.
+//! (kernels/dense.cuh); `cut` says how a launch is cut into blocks.
 //!
 //! | kernel | products |
 //! |---|---|
 //! | `tg_dense_shared_*` | those of too few outputs to fill the GPU: clusters of blocks share a tile |
 //! | `tg_dense_alone_*` | gate and up of a dense feed-forward, the LM head: a tile a block |
 //! | `tg_dense_conv_*` | a conv layer's in-projection with its short convolution |
+
+mod cut;
 
 use super::super::launch::{Address, Argument, Kernel, Launch};
 use super::super::module::Module;
@@ -18,54 +20,11 @@ use super::{Bucket, Enqueue};
 use crate::error::{Error, Result};
 use crate::model::DType;
 use crate::plan::StepKind;
+use cut::{Cut, Tile};
 use std::sync::Arc;
 
 /// Rows of a bucket, at most.
 const MOST_ROWS: u32 = 256;
-/// Columns of a stage.
-const STAGE_COLUMNS: u32 = 64;
-const MOST_STAGES: u32 = 16;
-const FEWEST_STAGES: u32 = 2;
-/// A block of an in-projection and one of the out-projection after it fit an SM together, each with an SM to itself but for
-/// the other: then the second has its weights when its turn comes. Measured: profiles/README.md, "Dense products".
-const SHARED_STAGES: u32 = 8;
-const SHARED_BYTES: u32 = 108 * 1024;
-const CONV_RING_BYTES: u32 = 104 * 1024;
-/// Blocks of a cluster that share a tile, at most.
-const MOST_SHARERS: u32 = 4;
-const MOST_CONV_SHARERS: u32 = 2;
-/// The atom that operands start on.
-const ALIGN_BYTES: u32 = 1024;
-/// A block's tile, as its kernel was compiled (`DENSE_TILE` of kernels/dense.cuh).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Tile {
-    rows: u32,
-    /// Warpgroups that multiply, and the weight rows of each.
-    groups: u32,
-    width: u32,
-    threads: u32,
-    stage_bytes: u32,
-    /// Of the parts of f32 rows.
-    split_bytes: u32,
-    /// What is read behind the ring, and not used.
-    past_bytes: u32,
-    /// Finished sums, in the ring's place.
-    out_bytes: u32,
-    /// Of another block's sums of eight rows.
-    eight_bytes: u32,
-}
-
-/// How a launch is cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Cut {
-    /// Of the variants.
-    index: usize,
-    /// Blocks that share a tile.
-    sharers: u32,
-    row_tiles: u32,
-    stages: u32,
-    shared_bytes: u32,
-}
 
 /// One kernel for several numbers of rows, ascending.
 #[derive(Debug)]
@@ -116,105 +75,6 @@ impl Dense {
             types,
             limits,
         }))
-    }
-}
-
-impl Tile {
-    /// In the order of `DENSE_TILE`.
-    fn of(constants: [u32; 9]) -> Self {
-        Self {
-            rows: constants[0],
-            groups: constants[1],
-            width: constants[2],
-            threads: constants[3],
-            stage_bytes: constants[4],
-            split_bytes: constants[5],
-            past_bytes: constants[6],
-            out_bytes: constants[7],
-            eight_bytes: constants[8],
-        }
-    }
-
-    /// Dynamic shared memory beside the ring.
-    fn beside_bytes(&self, sharers: u32) -> u32 {
-        let eights = (self.rows / 8).div_ceil(sharers);
-        ALIGN_BYTES + self.split_bytes + (sharers - 1) * eights * self.eight_bytes
-    }
-
-    /// Stages of a ring for which a block needs at most `bytes`, and the bytes that it needs.
-    fn ring(&self, sharers: u32, bytes: u32, most: u32) -> (u32, u32) {
-        let beside = self.beside_bytes(sharers);
-        let room = bytes.saturating_sub(beside + self.past_bytes);
-        let stages = (room / self.stage_bytes).clamp(FEWEST_STAGES, most);
-        let ring = (stages * self.stage_bytes + self.past_bytes).max(self.out_bytes);
-        (stages, beside + ring)
-    }
-}
-
-/// The tile for a bucket of `rows` rows: the first that holds them all, else the last.
-fn choose(tiles: &[Tile], rows: u32) -> usize {
-    let fits = tiles.iter().position(|tile| tile.rows >= rows);
-    fits.unwrap_or(tiles.len() - 1)
-}
-
-/// Blocks that share one of `tiles` tiles: at most `most`, no more than `room` in all, and a stage of K for each.
-fn sharers(tiles: u32, inner: u32, most: u32, room: u32) -> u32 {
-    let steps = inner.div_ceil(STAGE_COLUMNS);
-    let mut sharers = most;
-    while sharers > 1 && (tiles * sharers > room || steps < sharers) {
-        sharers /= 2;
-    }
-    sharers
-}
-
-impl Limits {
-    fn cut_shared(&self, tiles: &[Tile], rows: u32, outputs: u32, inner: u32) -> Cut {
-        let index = choose(tiles, rows);
-        let tile = tiles[index];
-        let row_tiles = rows.div_ceil(tile.rows);
-        let all = outputs.div_ceil(tile.width) * row_tiles;
-        let sharers = sharers(all, inner, MOST_SHARERS, 2 * self.multiprocessors);
-        let (stages, shared_bytes) = tile.ring(sharers, SHARED_BYTES, SHARED_STAGES);
-        Cut {
-            index,
-            sharers,
-            row_tiles,
-            stages,
-            shared_bytes,
-        }
-    }
-
-    fn cut_alone(&self, tiles: &[Tile], rows: u32) -> Cut {
-        let index = choose(tiles, rows);
-        let (stages, shared_bytes) = tiles[index].ring(1, self.block_bytes, MOST_STAGES);
-        Cut {
-            index,
-            sharers: 1,
-            row_tiles: rows.div_ceil(tiles[index].rows),
-            stages,
-            shared_bytes,
-        }
-    }
-
-    fn cut_conv(&self, tiles: &[Tile], rows: u32, hidden: u32) -> Cut {
-        let index = choose(tiles, rows);
-        let tile = tiles[index];
-        let row_tiles = rows.div_ceil(tile.rows);
-        let tiles = hidden / tile.width * row_tiles;
-        let sharers = sharers(tiles, hidden, MOST_CONV_SHARERS, self.multiprocessors);
-        // A block that has a tile to itself has more to ask for than any other.
-        let bytes = match sharers {
-            1 => self.block_bytes,
-            _ => (CONV_RING_BYTES + tile.beside_bytes(sharers)).min(self.block_bytes),
-        };
-        let (stages, shared_bytes) = tile.ring(sharers, bytes, MOST_STAGES);
-        Cut {
-            index,
-            sharers,
-            row_tiles,
-            stages,
-            shared_bytes,
-        }
     }
 }
 
@@ -361,89 +221,5 @@ impl Enqueue<'_> {
         };
         // SAFETY: the caller's promise.
         unsafe { kernel.launch(self.stream, launch, arguments) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LIMITS: Limits = Limits::H200;
-
-    /// A tile of 16-bit rows, as kernels/dense.cuh has it.
-    const fn tile(rows: u32, groups: u32, width: u32) -> Tile {
-        Tile {
-            rows,
-            groups,
-            width,
-            threads: 128 * groups + 32,
-            stage_bytes: 128 * (width * groups + rows),
-            split_bytes: 0,
-            past_bytes: 128 * (64 - width),
-            out_bytes: 4 * rows * (width * groups + 4),
-            eight_bytes: 2048 * groups,
-        }
-    }
-
-    const SHARED: [Tile; 3] = [tile(16, 1, 64), tile(32, 1, 64), tile(64, 1, 64)];
-    const ALONE: [Tile; 5] = [
-        tile(16, 2, 64),
-        tile(32, 2, 64),
-        tile(64, 2, 64),
-        tile(128, 2, 64),
-        tile(256, 2, 64),
-    ];
-    const CONV: [Tile; 4] = [
-        tile(16, 3, 32),
-        tile(32, 3, 32),
-        tile(64, 3, 32),
-        tile(64, 3, 64),
-    ];
-
-    #[test]
-    fn clusters_fill_the_gpu() {
-        let cut = |rows, outputs| {
-            let cut = LIMITS.cut_shared(&SHARED, rows, outputs, 2048);
-            assert!(cut.shared_bytes <= SHARED_BYTES, "{rows} {outputs}");
-            (SHARED[cut.index].rows, cut.sharers, cut.row_tiles)
-        };
-        assert_eq!(cut(16, 2048), (16, 4, 1));
-        assert_eq!(cut(32, 3072), (32, 4, 1));
-        assert_eq!(cut(128, 2048), (64, 4, 2));
-        assert_eq!(cut(256, 2048), (64, 2, 4));
-        assert_eq!(cut(256, 6144), (64, 1, 4));
-    }
-
-    /// What a block leaves of an SM the next kernel's has room in.
-    #[test]
-    fn a_conv_layers_blocks_fit_an_sm_together() {
-        for rows in [16, 32, 64, 128] {
-            let conv = LIMITS.cut_conv(&CONV, rows, 2048);
-            let out = LIMITS.cut_shared(&SHARED, rows, 2048, 2048);
-            let both = conv.shared_bytes + out.shared_bytes;
-            assert!(both <= LIMITS.block_bytes, "{rows}: {both}");
-        }
-    }
-
-    #[test]
-    fn every_sharer_has_a_stage_of_k() {
-        let sharers = |inner| LIMITS.cut_shared(&SHARED, 16, 64, inner).sharers;
-        assert_eq!([32, 64, 96, 160, 224].map(sharers), [1, 1, 2, 2, 4]);
-    }
-
-    #[test]
-    fn rings_leave_room_for_the_sums() {
-        for (tiles, rows) in [(&ALONE[..], 256), (&ALONE[..], 16), (&ALONE[..], 9)] {
-            let cut = LIMITS.cut_alone(tiles, rows);
-            assert!(cut.shared_bytes <= LIMITS.block_bytes);
-            assert!(cut.stages >= FEWEST_STAGES && cut.stages <= MOST_STAGES);
-            assert_eq!((cut.sharers, cut.row_tiles), (1, 1));
-        }
-        for rows in [1, 16, 33, 64, 128, 256] {
-            let cut = LIMITS.cut_conv(&CONV, rows, 2048);
-            assert!(cut.shared_bytes <= LIMITS.block_bytes, "{rows}");
-            let blocks = 2048 / CONV[cut.index].width * cut.row_tiles * cut.sharers;
-            assert_eq!(blocks, 128, "{rows}");
-        }
     }
 }

@@ -1,0 +1,313 @@
+//! The launches of the kernels for few rows.
+
+use super::super::Enqueue;
+use super::super::conv::ShortConv;
+use super::super::experts::{ExpertWeights, RouterWeights, Routing};
+use super::Few;
+use super::sizing::{CHOICE_BYTES, GATE_OUTPUTS, OUTPUTS, Ring, THREADS, score_bytes};
+use crate::backend::cuda::launch::{Address, Argument, Kernel};
+use crate::error::Result;
+
+/// Weights and biases of a conv layer up to its out-projection; shapes as [`ShortConv`] has them.
+#[derive(Debug, Clone, Copy)]
+pub struct ConvIn {
+    /// f32 `[H]`
+    pub norm: Address,
+    /// `[3H, H]`
+    pub in_proj: Address,
+    /// f32 `[3H]`, or 0.
+    pub bias: Address,
+}
+
+/// A product that adds to the residual stream.
+#[derive(Debug, Clone, Copy)]
+pub struct Residual {
+    /// `[R, inner]`, operand type.
+    pub x: Address,
+    /// `[H, inner]`
+    pub w: Address,
+    /// f32 `[H]`, or 0.
+    pub bias: Address,
+    pub inner: u32,
+}
+
+impl Enqueue<'_> {
+    /// A launch with one of [`Few`]'s kernels; `ring` is that of shapes that [`Sizing::serves`](super::sizing::Sizing::serves).
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; these are the kernel's arguments.
+    unsafe fn launch_few(
+        &self,
+        kernel: &Kernel,
+        grid: (u32, u32, u32),
+        ring: Ring,
+        arguments: &[Argument],
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch(kernel, grid, THREADS, ring.shared_bytes, arguments) }
+    }
+
+    /// x = C * conv(B * X) of (B, C, X) = in_proj(rmsnorm(h)); the state moves on. `conv.bcx` is not used.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`ShortConv`] and [`ConvIn`] say, h f32 `[R, H]`.
+    pub unsafe fn few_conv(
+        &self,
+        few: &Few,
+        conv: &ShortConv,
+        weights: &ConvIn,
+        h: Address,
+    ) -> Result<()> {
+        let (rows, hidden) = (self.bucket.rows, self.hidden());
+        let ring = few.sizing.normed(rows, hidden, false).expect("served");
+        let arrays = [
+            Argument::Address(conv.x),
+            Argument::Address(conv.state),
+            Argument::Address(h),
+            Argument::Address(weights.norm),
+            Argument::Address(weights.in_proj),
+        ];
+        let sizes = [
+            Argument::U32(rows),
+            Argument::U32(ring.stages),
+            Argument::F32(self.config.norm_eps),
+        ];
+        let arguments = [&arrays[..], &self.fused_conv(conv, weights.bias), &sizes].concat();
+        let grid = few.sizing.blocks(hidden / OUTPUTS);
+        // SAFETY: the caller's promise; these are tg_few_conv_*'s arguments.
+        unsafe { self.launch_few(&few.conv, grid, ring, &arguments) }
+    }
+
+    /// y `[R, outputs]` in the operand type = w `[outputs, H]` times rmsnorm(h f32 `[R, H]`).
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s.
+    pub unsafe fn few_project(
+        &self,
+        few: &Few,
+        y: Address,
+        h: Address,
+        norm: Address,
+        w: Address,
+        outputs: u32,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.few_product(few, y, h, norm, w, outputs, false) }
+    }
+
+    /// logits f32 `[S, V]` = lm_head `[V, H]` times rmsnorm(h f32 `[R, H]`) of the sampled rows.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s.
+    pub unsafe fn few_lm_head(
+        &self,
+        few: &Few,
+        logits: Address,
+        h: Address,
+        norm: Address,
+        lm_head: Address,
+    ) -> Result<()> {
+        let outputs = self.config.vocab_size as u32;
+        // SAFETY: the caller's promise.
+        unsafe { self.few_product(few, logits, h, norm, lm_head, outputs, true) }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn few_product(
+        &self,
+        few: &Few,
+        y: Address,
+        h: Address,
+        norm: Address,
+        w: Address,
+        outputs: u32,
+        logits: bool,
+    ) -> Result<()> {
+        let (rows, hidden) = (self.bucket.rows, self.hidden());
+        let ring = few.sizing.normed(rows, hidden, false).expect("served");
+        let arguments = [
+            Argument::Address(y),
+            Argument::Address(h),
+            Argument::Address(norm),
+            Argument::Address(w),
+            Argument::Address(self.state),
+            Argument::Address(self.step),
+            Argument::U32(outputs),
+            Argument::U32(hidden),
+            Argument::U32(rows),
+            Argument::U32(u32::from(logits)),
+            Argument::U32(u32::from(logits)),
+            Argument::U32(ring.stages),
+            Argument::F32(self.config.norm_eps),
+        ];
+        let grid = few.sizing.blocks(outputs.div_ceil(OUTPUTS));
+        // SAFETY: the caller's promise; these are tg_few_project_*'s arguments.
+        unsafe { self.launch_few(&few.project, grid, ring, &arguments) }
+    }
+
+    /// h f32 `[R, H]` += w x + bias; with `router` also each tile's part of the scores of what h then is.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`Residual`], [`RouterWeights`] and [`Routing`] say.
+    pub unsafe fn few_out(
+        &self,
+        few: &Few,
+        h: Address,
+        product: &Residual,
+        router: Option<(&Routing, &RouterWeights)>,
+    ) -> Result<()> {
+        let (rows, hidden) = (self.bucket.rows, self.hidden());
+        let experts = router.map_or(0, |_| self.config.num_experts as u32);
+        let beside = router.map_or(0, |_| score_bytes(rows, experts));
+        let ring = few
+            .sizing
+            .adding(rows, product.inner, beside)
+            .expect("served");
+        let arguments = [
+            Argument::Address(h),
+            Argument::Address(product.x),
+            Argument::Address(product.w),
+            Argument::Address(product.bias),
+            Argument::Address(router.map_or(0, |(routing, _)| routing.score_parts)),
+            Argument::Address(router.map_or(0, |(_, weights)| weights.gate)),
+            Argument::Address(router.map_or(0, |(_, weights)| weights.norm)),
+            Argument::Address(self.step),
+            Argument::U32(hidden),
+            Argument::U32(product.inner),
+            Argument::U32(experts),
+            Argument::U32(rows),
+            Argument::U32(ring.stages),
+        ];
+        let grid = few.sizing.blocks(hidden / OUTPUTS);
+        // SAFETY: the caller's promise; these are tg_few_out_*'s arguments.
+        unsafe { self.launch_few(&few.out, grid, ring, &arguments) }
+    }
+
+    /// y `[R, I]` in the operand type = silu(w1 z) * w3 z, z = rmsnorm(h f32 `[R, H]`).
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; w1 and w3 are `[I, H]`.
+    pub unsafe fn few_gate_up(
+        &self,
+        few: &Few,
+        y: Address,
+        h: Address,
+        norm: Address,
+        (w1, w3): (Address, Address),
+    ) -> Result<()> {
+        let (rows, hidden) = (self.bucket.rows, self.hidden());
+        let outputs = self.config.intermediate_size as u32;
+        let ring = few.sizing.normed(rows, hidden, false).expect("served");
+        let arguments = [
+            Argument::Address(y),
+            Argument::Address(h),
+            Argument::Address(norm),
+            Argument::Address(w1),
+            Argument::Address(w3),
+            Argument::Address(self.step),
+            Argument::U32(outputs),
+            Argument::U32(hidden),
+            Argument::U32(rows),
+            Argument::U32(ring.stages),
+            Argument::F32(self.config.norm_eps),
+        ];
+        let grid = few.sizing.blocks(outputs.div_ceil(GATE_OUTPUTS));
+        // SAFETY: the caller's promise; these are tg_few_gate_up_*'s arguments.
+        unsafe { self.launch_few(&few.gate_up, grid, ring, &arguments) }
+    }
+
+    /// y `[R K, M]` in the operand type, by pair = silu(w1_e z) * w3_e z of each row's experts, z = rmsnorm(h f32
+    /// `[R, H]`); chosen from the score parts that [`Enqueue::few_out`] left. Leaves `routing.experts` and `.weights`.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`Routing`], [`RouterWeights`] and [`ExpertWeights`] say.
+    pub unsafe fn few_expert_gate_up(
+        &self,
+        few: &Few,
+        y: Address,
+        h: Address,
+        routing: &Routing,
+        router: &RouterWeights,
+        weights: &ExpertWeights,
+    ) -> Result<()> {
+        let (rows, hidden) = (self.bucket.rows, self.hidden());
+        let outputs = self.config.moe_intermediate_size as u32;
+        let ring = few.sizing.normed(rows, hidden, true).expect("served");
+        let arguments = [
+            &[
+                Argument::Address(y),
+                Argument::Address(h),
+                Argument::Address(router.norm),
+                Argument::Address(weights.gate),
+                Argument::Address(weights.up),
+                Argument::U64(weights.gate_up_stride),
+                Argument::Address(routing.experts),
+                Argument::Address(routing.weights),
+                Argument::Address(routing.score_parts),
+                Argument::Address(router.bias),
+                Argument::Address(self.step),
+                Argument::U32(outputs),
+                Argument::U32(hidden),
+            ][..],
+            &self.few_choosing(ring),
+        ]
+        .concat();
+        let config = self.config;
+        let pairs = rows * config.num_experts_per_tok as u32;
+        let grid = few
+            .sizing
+            .blocks(pairs.min(config.num_experts as u32) * outputs.div_ceil(GATE_OUTPUTS));
+        // SAFETY: the caller's promise; these are tg_few_expert_gate_up_*'s arguments.
+        unsafe { self.launch_few(&few.expert_gate_up, grid, ring, &arguments) }
+    }
+
+    /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending; y is
+    /// [`Enqueue::few_expert_gate_up`]'s, which is the kernel right before: this one chooses too, before that has ended.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; as there.
+    pub unsafe fn few_down(
+        &self,
+        few: &Few,
+        h: Address,
+        y: Address,
+        routing: &Routing,
+        router: &RouterWeights,
+        weights: &ExpertWeights,
+    ) -> Result<()> {
+        let (rows, hidden) = (self.bucket.rows, self.hidden());
+        let inner = self.config.moe_intermediate_size as u32;
+        let ring = few
+            .sizing
+            .adding(rows, inner, CHOICE_BYTES)
+            .expect("served");
+        let arguments = [
+            &[
+                Argument::Address(h),
+                Argument::Address(y),
+                Argument::Address(weights.down),
+                Argument::U64(weights.down_stride),
+                Argument::Address(routing.score_parts),
+                Argument::Address(router.bias),
+                Argument::Address(self.step),
+                Argument::U32(hidden),
+                Argument::U32(inner),
+            ][..],
+            &self.few_choosing(ring),
+        ]
+        .concat();
+        let grid = few.sizing.blocks(hidden / OUTPUTS);
+        // SAFETY: the caller's promise; these are tg_few_down_*'s arguments.
+        unsafe { self.launch_few(&few.down, grid, ring, &arguments) }
+    }
+
+    /// The last arguments of the kernels that choose experts.
+    fn few_choosing(&self, ring: Ring) -> Vec<Argument> {
+        let sizes = [
+            Argument::U32(self.bucket.rows),
+            Argument::U32(ring.stages),
+            Argument::F32(self.config.norm_eps),
+        ];
+        [&self.weighing()[..], &sizes].concat()
+    }
+}

@@ -1,0 +1,156 @@
+//! Which buckets the kernels for few rows serve, and the ring and shared memory of their blocks.
+
+use super::super::Bucket;
+use super::super::limits::Limits;
+use crate::model::ModelConfig;
+use crate::plan::StepKind;
+use crate::plan::arena::{FEW_EXPERTS, FEW_OUTPUTS, FEW_ROWS};
+
+/// Outputs of a tile, as kernels/few.cuh has it.
+pub const OUTPUTS: u32 = FEW_OUTPUTS as u32;
+/// Outputs of a tile of gate and up, which has both's weight rows.
+pub const GATE_OUTPUTS: u32 = OUTPUTS / 2;
+/// Weight rows of a stage of the ring.
+const STAGE_ROWS: u32 = 8;
+/// Columns of a stage, at most, and what they are a multiple of.
+const STAGE_COLUMNS: u32 = 2048;
+const UNIT: u32 = 32;
+const CONSUMER_WARPS: u32 = 8;
+pub const THREADS: u32 = 32 * (CONSUMER_WARPS + 1);
+const SUM_PITCH: u32 = OUTPUTS + 4;
+/// Floats between the rows of what tg_few_out_* makes scores of (kernels/few_add.cu).
+const SCORE_PITCH: u32 = OUTPUTS + 1;
+/// `FewChoice` of kernels/few_choice.cuh, which asserts it.
+pub const CHOICE_BYTES: u32 = 1376;
+/// Stages of a ring: as many as keep the memory busy. Fewer where there is no room, at least what overlaps at all.
+const STAGES: u32 = 4;
+const FEWEST_STAGES: u32 = 2;
+
+/// One launch's ring and shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ring {
+    pub stages: u32,
+    pub shared_bytes: u32,
+}
+
+/// What sizes these kernels' launches beside the bucket.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizing {
+    pub operand_bytes: u32,
+    pub limits: Limits,
+}
+
+impl Sizing {
+    /// Whether these kernels do a bucket's steps: decode steps of up to [`FEW_ROWS`] rows, of a model whose rows fit a
+    /// block's shared memory beside a ring and whose experts a warp has a lane for each. What they do not serve, and all
+    /// on older GPUs, goes to the kernels for any shape.
+    pub fn serves(&self, config: &ModelConfig, bucket: Bucket) -> bool {
+        let hidden = config.hidden_size as u32;
+        let beside = CHOICE_BYTES.max(score_bytes(bucket.rows, config.num_experts as u32));
+        let attended = (config.num_attention_heads * config.head_dim) as u32;
+        let inner = [config.intermediate_size, config.moe_intermediate_size];
+        bucket.kind == StepKind::Decode
+            && bucket.rows as usize <= FEW_ROWS
+            && config.num_experts <= FEW_EXPERTS
+            && self.normed(bucket.rows, hidden, true).is_some()
+            && inner
+                .map(|inner| inner as u32)
+                .into_iter()
+                .chain([hidden, attended])
+                .all(|inner| self.adding(bucket.rows, inner, beside).is_some())
+    }
+
+    /// Of a kernel that norms its rows of `width` and has them in shared memory whole.
+    pub fn normed(&self, rows: u32, width: u32, choice: bool) -> Option<Ring> {
+        let weight_and_rows = 4 * width + rows * pitch(width, self.operand_bytes);
+        let choice = if choice { CHOICE_BYTES } else { 0 };
+        let fixed = sum_bytes(rows) + weight_and_rows + choice;
+        self.limits.ring(fixed, stage_bytes(width))
+    }
+
+    /// Of a kernel that adds to the residual stream; its rows come a stage's columns at a time. `beside`: for the choice
+    /// or the scores.
+    pub fn adding(&self, rows: u32, inner: u32, beside: u32) -> Option<Ring> {
+        let x = rows * pitch(stage_columns(inner), self.operand_bytes);
+        self.limits
+            .ring(sum_bytes(rows) + x + beside, stage_bytes(inner))
+    }
+
+    /// Blocks for `tiles` tiles: one for each SM at most, as the ring is sized for.
+    pub fn blocks(&self, tiles: u32) -> (u32, u32, u32) {
+        (tiles.min(self.limits.multiprocessors), 1, 1)
+    }
+}
+
+impl Limits {
+    /// [`STAGES`] stages, or as many as a block has room for beside the `fixed` bytes that it also needs.
+    fn ring(&self, fixed: u32, stage_bytes: u32) -> Option<Ring> {
+        let stages = (self.block_bytes.checked_sub(fixed)? / stage_bytes).min(STAGES);
+        (stages >= FEWEST_STAGES).then_some(Ring {
+            stages,
+            shared_bytes: fixed + stages * stage_bytes,
+        })
+    }
+}
+
+/// Bytes from a row of `elements` in shared memory to the next one, as few_pitch of kernels/few.cuh.
+fn pitch(elements: u32, element_bytes: u32) -> u32 {
+    let bytes = elements * element_bytes;
+    let rest = if element_bytes == 2 { 64 } else { 16 };
+    bytes + (rest + 128 - bytes % 128) % 128
+}
+
+/// Columns of a stage, as few_stage_k there.
+fn stage_columns(inner: u32) -> u32 {
+    let stages = inner.div_ceil(STAGE_COLUMNS);
+    inner.div_ceil(stages).next_multiple_of(UNIT)
+}
+
+/// Weights have 16 bits in all of these kernels.
+fn stage_bytes(inner: u32) -> u32 {
+    STAGE_ROWS * pitch(stage_columns(inner), 2)
+}
+
+fn sum_bytes(rows: u32) -> u32 {
+    2 * CONSUMER_WARPS * rows * SUM_PITCH * 4
+}
+
+/// Shared memory of tg_few_out_* for the scores of a tile.
+pub fn score_bytes(rows: u32, experts: u32) -> u32 {
+    ((rows + experts) * SCORE_PITCH * 4).next_multiple_of(16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_shrink_where_rows_are_large() {
+        let stage = stage_bytes(2048);
+        assert_eq!(stage, 8 * (4096 + 64));
+        let stages = |fixed| Limits::H200.ring(fixed, stage).map(|ring| ring.stages);
+        assert_eq!(stages(15_000), Some(4));
+        assert_eq!(stages(110_000), Some(3));
+        assert_eq!(stages(160_000), Some(2));
+        assert_eq!(stages(170_000), None);
+        assert_eq!(stages(u32::MAX), None);
+    }
+
+    #[test]
+    fn long_rows_come_in_stages_of_one_size() {
+        assert_eq!(
+            [32, 1792, 2048, 2080].map(stage_columns),
+            [32, 1792, 2048, 1056]
+        );
+        assert_eq!(stage_columns(7168), 1792);
+    }
+
+    /// Eight lanes read 16 bytes each of two rows: rows half the banks (or for f32 a quarter) apart.
+    #[test]
+    fn rows_lie_in_different_banks() {
+        for elements in [32, 96, 1792, 2048] {
+            assert_eq!(pitch(elements, 2) % 128, 64);
+            assert_eq!(pitch(elements, 4) % 128, 16);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! From what was measured to the results that are printed.
+
+use super::around::gpu_info;
+use super::units::{Tried, Unit, Work};
+use crate::bench::Kind;
+use crate::bench::floors::{self, Rates};
+use crate::bench::row::{Measured, Setting, Subject};
+use crate::error::Result;
+use crate::io::arrays::Sample;
+use crate::plan::cost::{Precision, distinct_experts};
+use serde_json::Value;
+
+impl Work<'_> {
+    /// The result of one point. `cost_ns`: what measuring adds for each token.
+    pub fn row(
+        &self,
+        subject: &Subject,
+        unit: &Unit,
+        tried: &Tried,
+        cost_ns: f64,
+    ) -> Result<Value> {
+        let (opened, point) = (&unit.opened, &tried.point);
+        let precision = Precision::new(
+            opened.target.dtype(),
+            opened.source.matrix_dtype(&opened.config)?,
+        );
+        let device = gpu_info(opened).unwrap_or_default();
+        let rates = Rates::new(self.args.bandwidth, self.args.tflops, &device, precision);
+        let uniform = |samples: &Vec<Sample>| {
+            samples
+                .windows(2)
+                .all(|pair| pair[0].tokens.len() == pair[1].tokens.len())
+        };
+        let cost = match self.samples.as_ref().is_none_or(uniform) {
+            true => floors::cost(point, &opened.plan, &opened.options, precision),
+            false => None,
+        };
+        let rows = match point.kind {
+            Kind::Decode => Some(point.batch),
+            Kind::Prefill | Kind::Score => Some(
+                opened
+                    .options
+                    .step_tokens
+                    .min(point.batch.saturating_mul(point.prompt_tokens)),
+            ),
+            Kind::Serve | Kind::Launch => None,
+        };
+        let measured = Measured {
+            subject,
+            setting: &Setting {
+                launch: unit.way.map(|way| way.name().to_owned()),
+                dtype: format!("{:?}", opened.target.dtype()).to_lowercase(),
+                bucket_file: unit.bucket_file.clone(),
+                max_seqs: opened.options.max_seqs,
+                max_context: opened.options.max_context,
+                step_tokens: opened.options.step_tokens,
+            },
+            point,
+            kernels: None,
+            startup: &unit.startup,
+            repeats: &tried.repeats,
+            cost,
+            rates: rates.as_ref(),
+            vocabulary_share: tried.vocabulary_share,
+            spread: tried.spread,
+            experts_expected: rows.map(|rows| distinct_experts(&self.config, f64::from(rows))),
+            verdict: tried.verdict,
+            cost_ns,
+        };
+        Ok(measured.row())
+    }
+}

@@ -1,0 +1,69 @@
+//! A lineup of launch ways as a table for a README.
+
+use super::lineup::{Cell, Lineup};
+use super::steps::sequences;
+use super::svg::exact;
+use std::fmt::Write;
+
+/// What came from a file, so that Markdown makes nothing of it.
+fn plain(text: &str) -> String {
+    let special = |c: char| "\\`*_[]<>|&#~".contains(c);
+    text.chars().fold(String::new(), |mut out, c| {
+        match c {
+            c if c.is_control() => out.push(' '),
+            c if special(c) => out.extend(['\\', c]),
+            c => out.push(c),
+        }
+        out
+    })
+}
+
+/// `p50 (p99 → p99 with a busy host)`, as far as these were measured.
+fn cell(cell: &Cell) -> String {
+    let slow = match (cell.p99, cell.busy_p99) {
+        (None, None) => None,
+        (Some(idle), None) => Some(exact(idle)),
+        (None, Some(busy)) => Some(format!("\u{2192} {}", exact(busy))),
+        (Some(idle), Some(busy)) => Some(format!("{} \u{2192} {}", exact(idle), exact(busy))),
+    };
+    match (cell.p50.map(exact), slow) {
+        (None, None) => String::new(),
+        (Some(p50), None) => p50,
+        (None, Some(slow)) => format!("({slow})"),
+        (Some(p50), Some(slow)) => format!("{p50} ({slow})"),
+    }
+}
+
+/// A line on what is listed, and a row a batch. A column that nothing was measured of is left out; a cell is left empty.
+pub fn table(lineup: &Lineup) -> String {
+    let unit = lineup.unit;
+    let how = match lineup.beside() {
+        Some(beside) => format!("p50 (p99 with an idle host \u{2192} p99 {beside})"),
+        None => "p50 (p99)".to_owned(),
+    };
+    let mut text = format!("{}; {unit} a step: {how}.\n\n", plain(&lineup.subject));
+    let once = |value: Option<f64>| value.map_or(String::new(), exact);
+    let mut columns: Vec<(String, Vec<String>)> = vec![];
+    let batches = || lineup.batches.iter();
+    let floors = batches().map(|batch| once(batch.floor)).collect();
+    columns.push(("floor".to_owned(), floors));
+    let bare = batches().map(|batch| once(batch.bare)).collect();
+    columns.push(("bare graph".to_owned(), bare));
+    for (n, way) in lineup.ways.iter().enumerate() {
+        let cells = batches().map(|batch| cell(&batch.cells[n])).collect();
+        columns.push((plain(way), cells));
+    }
+    columns.retain(|(_, cells)| cells.iter().any(|cell| !cell.is_empty()));
+    let mut line = |cells: Vec<&str>| {
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
+    };
+    let heads = columns.iter().map(|(head, _)| head.as_str());
+    line(std::iter::once("").chain(heads).collect());
+    line(vec!["---:"; columns.len() + 1]);
+    for (n, batch) in lineup.batches.iter().enumerate() {
+        let name = sequences(batch.sequences);
+        let cells = columns.iter().map(|(_, cells)| cells[n].as_str());
+        line(std::iter::once(name.as_str()).chain(cells).collect());
+    }
+    text
+}

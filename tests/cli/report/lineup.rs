@@ -1,0 +1,316 @@
+//! `report --svg` and `--table`: every cell that was measured is there, and nothing else.
+
+use super::benched::{benched, change};
+use super::{json_of, measured, number, text};
+use crate::run::{Ended, run};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+fn made(folder: &Path, inputs: &[&Path]) -> (String, Vec<Vec<String>>) {
+    let svg = folder.join("ways.svg");
+    let mut args = vec!["report", "--svg", text(&svg), "--table", "-"];
+    args.extend(inputs.iter().map(|path| text(path)));
+    let ended = run(&args);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let svg = std::fs::read_to_string(svg).unwrap();
+    stands_alone(&svg);
+    (svg, cells(&ended.stdout))
+}
+
+/// A file of its own: named as what it is, light and dark, and in need of nothing else.
+fn stands_alone(svg: &str) {
+    let start = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 800 ";
+    assert!(svg.starts_with(start), "{}", &svg[..100]);
+    super::parses(&format!("<!DOCTYPE html>{svg}"));
+    assert!(svg.contains("prefers-color-scheme: dark"));
+    for word in ["href", "url(", "@import", "<script", "<image", "NaN", "inf"] {
+        assert!(!svg.contains(word), "{word}");
+    }
+}
+
+/// The table's cells, its head first. Every row has as many.
+fn cells(markdown: &str) -> Vec<Vec<String>> {
+    let rows = markdown.lines().filter(|line| line.starts_with('|'));
+    let row = |line: &str| -> Vec<String> {
+        let cells = line.strip_prefix("| ").unwrap().strip_suffix(" |").unwrap();
+        cells.split(" | ").map(str::to_owned).collect()
+    };
+    let mut rows: Vec<Vec<String>> = rows.map(row).collect();
+    assert!(rows.iter().all(|row| row.len() == rows[0].len()));
+    assert!(rows.remove(1).iter().all(|cell| cell == "---:"));
+    rows
+}
+
+/// The cell of a column, in the row that begins so.
+#[track_caller]
+fn cell<'a>(rows: &'a [Vec<String>], row: &str, column: &str) -> &'a str {
+    let column = rows[0].iter().position(|head| head == column);
+    let row = rows.iter().find(|cells| cells[0] == row);
+    &row.unwrap()[column.unwrap()]
+}
+
+fn names(batch: u64) -> String {
+    match batch {
+        1 => "1 sequence".to_owned(),
+        n => format!("{n} sequences"),
+    }
+}
+
+/// `p50 (p99 → p99)` as numbers.
+fn numbers(cell: &str) -> Vec<f64> {
+    let parts = cell.split([' ', '(', ')', '\u{2192}']);
+    parts.filter(|part| !part.is_empty()).map(number).collect()
+}
+
+/// Results on the CPU, as if they were of several ways: `bare` and three that differ in length, beside an idle and a
+/// busy host.
+fn ways(folder: &Path) -> PathBuf {
+    let sizes = [
+        "-b",
+        "1,3",
+        "-p",
+        "4",
+        "-n",
+        "10",
+        "-r",
+        "1",
+        "--warm-up",
+        "0",
+    ];
+    let more = ["--cpu-load", "0,2", "--bandwidth", "10"];
+    let cpu = benched(folder, "cpu.json", &[&sizes[..], &more].concat());
+    let rows = json_of(&cpu);
+    let mut all: Vec<Value> = vec![];
+    let lengths = [
+        ("bare", 1.0, 1.0),
+        ("host-graph", 1.1, 6.0),
+        ("device-graph", 1.05, 1.0),
+    ];
+    for (way, longer, busy) in lengths {
+        for row in rows.as_array().unwrap() {
+            let mut row = row.clone();
+            row["launch"] = way.into();
+            let step = longer * row["batch"].as_f64().unwrap();
+            let slow = step
+                * if row["cpu_load"] == 0 {
+                    1.01
+                } else {
+                    1.01 * busy
+                };
+            row["median_step_ms"] = step.into();
+            row["p99_step_ms"] = slow.into();
+            row["gpu_info"] = "cuda:0 Some GPU (with many cores)".into();
+            row["test_time"] = "2026-11-22T03:04:05Z".into();
+            all.push(row);
+        }
+    }
+    let path = folder.join("ways.json");
+    std::fs::write(&path, Value::from(all).to_string()).unwrap();
+    path
+}
+
+#[test]
+fn every_measured_cell_is_in_the_table_and_in_the_picture() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = ways(folder.path());
+    let (svg, rows) = made(folder.path(), &[&file]);
+    assert_eq!(
+        rows[0],
+        ["", "floor", "bare graph", "host-graph", "device-graph"]
+    );
+    assert_eq!(rows.len(), 3);
+    let input = json_of(&file);
+    for row in input.as_array().unwrap() {
+        let name = names(row["batch"].as_u64().unwrap());
+        let way = row["launch"].as_str().unwrap();
+        super::same(cell(&rows, &name, "floor"), &row["floor_ms"]);
+        let idle = row["cpu_load"] == 0;
+        if way == "bare" {
+            super::same(cell(&rows, &name, "bare graph"), &row["median_step_ms"]);
+            continue;
+        }
+        let found = numbers(cell(&rows, &name, way));
+        let [p50, p99, busy] = found[..] else {
+            panic!("{found:?}")
+        };
+        let near = |found: f64, key: &str| {
+            let value = row[key].as_f64().unwrap();
+            assert!((found / value - 1.0).abs() < 5.1e-4, "{found}, {row}");
+        };
+        if idle {
+            near(p50, "median_step_ms");
+            near(p99, "p99_step_ms");
+        } else {
+            near(busy, "p99_step_ms");
+        }
+        // The picture says the same of its marks.
+        let of = tailgraph::report::svg::exact;
+        let title = format!(
+            "<title>{way}, {name}: p50 {}, p99 {} and p99 with a busy host {} ms</title>",
+            of(p50),
+            of(p99),
+            of(busy)
+        );
+        assert!(svg.contains(&title), "{title}");
+    }
+    for words in [
+        "A busy host makes steps of host-graph late, and not those of device-graph. Decode steps of random:tiny@0 in f32",
+        "on Some GPU, 2026-11-22, a debug build",
+        ">p99 beside 2 busy threads<",
+        ">ms a step, logarithmic<",
+        ">\u{d7} 6.00<",
+        ">\u{d7} 1.00<",
+    ] {
+        assert!(svg.contains(words), "{words}");
+    }
+}
+
+#[test]
+fn what_was_not_measured_is_left_empty() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = ways(folder.path());
+    let keep = |name: &str, keep: &dyn Fn(&Value) -> bool| {
+        let rows = json_of(&file);
+        let kept: Vec<Value> = rows
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|row| keep(row))
+            .cloned()
+            .collect();
+        let path = folder.path().join(name);
+        std::fs::write(&path, Value::from(kept).to_string()).unwrap();
+        made(folder.path(), &[&path])
+    };
+    // One way without its larger batch, and without a busy host in the other.
+    let (svg, rows) = keep("holes.json", &|row| {
+        row["launch"] != "host-graph" || (row["batch"] == 1 && row["cpu_load"] == 0)
+    });
+    assert_eq!(cell(&rows, "3 sequences", "host-graph"), "");
+    assert_eq!(numbers(cell(&rows, "1 sequence", "host-graph")).len(), 2);
+    assert_eq!(numbers(cell(&rows, "3 sequences", "device-graph")).len(), 3);
+    assert!(!svg.contains("host-graph, 3 sequences") && !svg.contains(" 0 ms"));
+    assert!(svg.contains("How long a step takes in each way to launch"));
+    // A busy host alone.
+    let (svg, rows) = keep("busy.json", &|row| {
+        row["launch"] == "bare" || row["cpu_load"] != 0
+    });
+    let found = cell(&rows, "1 sequence", "host-graph");
+    assert!(found.starts_with("(\u{2192} "), "{found}");
+    assert!(!svg.contains("\u{d7} "), "there is nothing to compare with");
+    // Neither bare graphs nor floors nor load: no column, and no word of them.
+    let plain = change(&file, "plain.json", &|row| row["floor_ms"] = Value::Null);
+    let mut input = json_of(&plain);
+    let all = input.as_array_mut().unwrap();
+    all.retain(|row| row["launch"] != "bare" && row["cpu_load"] == 0);
+    std::fs::write(&plain, input.to_string()).unwrap();
+    let (svg, rows) = made(folder.path(), &[&plain]);
+    assert_eq!(rows[0], ["", "host-graph", "device-graph"]);
+    for word in ["bare graph", "floor", "busy", "\u{d7} "] {
+        assert!(!svg.contains(&format!(">{word}")), "{word}");
+    }
+}
+
+#[test]
+fn older_measurements_and_launches_line_up_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, rows) = made(folder.path(), &[&measured()]);
+    let input = json_of(&measured());
+    for (way, found) in input["ways"].as_object().unwrap() {
+        for (n, batch) in found["host_idle"].as_array().unwrap().iter().enumerate() {
+            let name = names(batch["sequences"].as_u64().unwrap());
+            let found = numbers(cell(&rows, &name, way));
+            let busy = &input["ways"][way]["host_busy"][n]["p99_ms"];
+            for (found, expected) in found.iter().zip([&batch["p50_ms"], &batch["p99_ms"], busy]) {
+                super::same(&tailgraph::report::svg::exact(*found), expected);
+            }
+            assert_eq!(found.len(), 3);
+        }
+    }
+    let launch = change(&ways(folder.path()), "launch.json", &|row| {
+        row["kind"] = "launch".into();
+        row["n_kernels"] = 4.into();
+    });
+    let (svg, rows) = made(folder.path(), &[&launch]);
+    assert!(svg.contains("Steps of 4 small kernels") && svg.contains(">us a step, logarithmic<"));
+    super::same(cell(&rows, "1 sequence", "bare graph"), &json!(1000.0));
+}
+
+#[test]
+fn names_from_files_stay_text_in_both() {
+    let folder = tempfile::tempdir().unwrap();
+    let odd = "a|b<i>\"x\"</i>&\n[c](d)";
+    let file = change(&ways(folder.path()), "odd.json", &|row| {
+        if row["launch"] != "bare" {
+            row["launch"] = format!("{odd}{}", row["launch"].as_str().unwrap()).into();
+        }
+        row["model_filename"] = odd.into();
+    });
+    let svg = folder.path().join("odd.svg");
+    let table = folder.path().join("odd.md");
+    let ended = run(&[
+        "report",
+        text(&file),
+        "--svg",
+        text(&svg),
+        "--table",
+        text(&table),
+    ]);
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, ""),
+        "{}",
+        ended.stderr
+    );
+    let svg = std::fs::read_to_string(svg).unwrap();
+    stands_alone(&svg);
+    assert!(svg.contains("a|b&lt;i&gt;&quot;x&quot;&lt;/i&gt;&amp;") && !svg.contains("<i>"));
+    let table = std::fs::read_to_string(table).unwrap();
+    let head = table.lines().find(|line| line.starts_with('|')).unwrap();
+    assert_eq!(head.replace("\\|", "").matches('|').count(), 6, "{head}");
+    let escaped = "a\\|b\\<i\\>\"x\"\\</i\\>\\& \\[c\\](d)";
+    assert!(head.contains(escaped) && table.starts_with(&format!("Decode steps of {escaped}")));
+}
+
+#[test]
+fn wrong_inputs_and_names_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = ways(folder.path());
+    let svg = folder.path().join("ways.svg");
+    let refused = |args: &[&str], expected: &str| {
+        let Ended { code, stderr, .. } = run(&[&["report"], args].concat());
+        assert_eq!(code, 2, "{expected}: {stderr}");
+        assert!(stderr.contains(expected), "{expected}: {stderr}");
+        assert!(!svg.exists());
+    };
+    refused(&[text(&file)], "--svg <FILE.svg>");
+    refused(
+        &[text(&file), "--svg", text(&svg), "--title", "t"],
+        "--output",
+    );
+    refused(&[text(&file), "--svg", text(&file)], "found the input file");
+    let same = [text(&file), "--svg", text(&svg), "--table", text(&svg)];
+    refused(&same, "found the same name as --svg");
+    let bare = change(&file, "bare.json", &|_| {});
+    let mut input = json_of(&bare);
+    let all = input.as_array_mut().unwrap();
+    all.retain(|row| row["launch"] == "bare");
+    std::fs::write(&bare, input.to_string()).unwrap();
+    refused(
+        &[text(&bare), "--svg", text(&svg)],
+        "found the bare graph alone",
+    );
+    let other = change(&file, "other.json", &|row| row["dtype"] = "bf16".into());
+    let both = [text(&file), text(&other), "--svg", text(&svg)];
+    refused(
+        &both,
+        "found decode steps of random:tiny@0 in f32 (4 + 10 tokens a sequence) and decode steps of random:tiny@0 in bf16",
+    );
+    let args = ["prefill", "-b", "1", "-p", "4", "-r", "1", "--warm-up", "0"];
+    let prefill = benched(folder.path(), "prefill.json", &args);
+    let table = ["--table", "-", "-o", text(&svg)];
+    refused(
+        &[&[text(&prefill)], &table[..]].concat(),
+        "found no steps in these files",
+    );
+}
