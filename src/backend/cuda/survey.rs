@@ -71,12 +71,7 @@ impl<'a> Survey<'a> {
     ///
     /// # Errors
     /// What a run's start would give; [`crate::Error::Runtime`] where the driver does not say.
-    pub fn add(
-        &mut self,
-        step: &StepGraph,
-        stages: Range<usize>,
-        by: LaunchedBy,
-    ) -> Result<()> {
+    pub fn add(&mut self, step: &StepGraph, stages: Range<usize>, by: LaunchedBy) -> Result<()> {
         let graph = &step.graph;
         (self.each)(step)?;
         let shapes = graph.shapes()?;

@@ -210,7 +210,11 @@ fn kernels(entry: &Entry<'_>, graph: &CapturedGraph, out: &mut dyn Write) -> Wri
         stages_text(&entry.stages),
         entry.kind.name(),
         entry.rows,
-        if graph.dispatcher { ", dispatcher in it" } else { "" }
+        if graph.dispatcher {
+            ", dispatcher in it"
+        } else {
+            ""
+        }
     )?;
     let mut table = Table::new(&[0, 8]);
     table.row([
