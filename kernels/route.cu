@@ -10,7 +10,9 @@
  *
  * Bound: latency. h comes from L2, the gate too, before it is needed.
  *
- * Launch: block = ROUTE_THREADS; clusters of E / ROUTE_WARPS blocks, rows of the bucket / rows_each of them. E at most
+ * Launch: block = ROUTE_THREADS; clusters of E / ROUTE_WARPS blocks, rows of the bucket / rows_each of them. A block of
+ * tg_route_few_* has an SM to itself and all of a row under way at once; two of tg_route_many_* fit an SM, each with half
+ * a row under way, for more rows than clusters of the former fit the GPU. Both give the same bits. E at most
  * ROUTE_EXPERTS, H at most ROUTE_HIDDEN, rows_each at most ROUTE_ROWS, rows of the bucket times K at most ROUTE_PAIRS.
  * Needs sm_90a.
  */
@@ -115,8 +117,9 @@ __device__ inline void sort_few_pairs(RouteScratch &scratch, const RouteSort &so
   }
 }
 
-/* experts[R,K], weights[R,K], x[R,H], h[R,H], norm_weight[H], gate[E,H], bias[E] or null */
-template <typename X>
+/* experts[R,K], weights[R,K], x[R,H], h[R,H], norm_weight[H], gate[E,H], bias[E] or null. A lane asks for AT_ONCE of its
+ * ROUTE_FOURS of a row at a time. */
+template <typename X, uint32_t AT_ONCE>
 __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weights, X *x, const float *h,
                                   const float *norm_weight, const float *gate, const float *bias, const tg_step *step,
                                   uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t tile_rows,
@@ -142,20 +145,21 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
 #pragma unroll 1
   for (uint32_t r = 0; r < rows; r++) {
     const float *from = h + (size_t)(first + r) * hidden;
-    float4 v[ROUTE_FOURS];
-#pragma unroll
-    for (uint32_t i = 0; i < ROUTE_FOURS; i++) {
-      const uint32_t c = 4 * (i * WARP + lane);
-      v[i] = c < hidden ? load4(from + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    }
     float score = 0.0f, squares = 0.0f;
 #pragma unroll
-    for (uint32_t i = 0; i < ROUTE_FOURS; i++) {
-      score = fmaf(v[i].x, weighed[i].x, score);
-      score = fmaf(v[i].y, weighed[i].y, score);
-      score = fmaf(v[i].z, weighed[i].z, score);
-      score = fmaf(v[i].w, weighed[i].w, score);
-      squares = add_squares(squares, v[i]);
+    for (uint32_t base = 0; base < ROUTE_FOURS; base += AT_ONCE) {
+      float4 v[AT_ONCE];
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++) {
+        const uint32_t c = 4 * ((base + i) * WARP + lane);
+        v[i] = c < hidden ? load4(from + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++) {
+        const float4 w = weighed[base + i];
+        score += fmaf(v[i].w, w.w, fmaf(v[i].z, w.z, fmaf(v[i].y, w.y, v[i].x * w.x)));
+        squares = add_squares(squares, v[i]);
+      }
     }
 #pragma unroll
     for (int offset = WARP / 2; offset > 0; offset /= 2) {
@@ -197,17 +201,20 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
   sort_few_pairs(scratch, sort, experts, all * weighing.k, weighing.k, tile_rows);
 }
 
-#define ROUTE(SUFFIX, X)                                                                                              \
-  extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) tg_route_##SUFFIX(                                   \
+#define ROUTE(NAME, X, AT_ONCE, BLOCKS)                                                                               \
+  extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, BLOCKS) tg_route_##NAME(                                \
       ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows, uint32_t *place, uint32_t *done, uint32_t *experts,    \
       float *weights, X *x, const float *h, const float *norm_weight, const float *gate, const float *bias,           \
       const tg_step *step, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,     \
       uint32_t tile_rows, uint32_t rows_each, float eps) {                                                            \
-    GMMA_BODY(route_step<X>(RouteSort{tiles, tile_count, rows, place, done}, experts, weights, x, h, norm_weight,     \
-                            gate, bias, step, hidden, expert_count, Weighing{k, normalize != 0, scaling}, tile_rows,  \
-                            rows_each, eps);)                                                                         \
+    GMMA_BODY((route_step<X, AT_ONCE>(RouteSort{tiles, tile_count, rows, place, done}, experts, weights, x, h,        \
+                                      norm_weight, gate, bias, step, hidden, expert_count,                            \
+                                      Weighing{k, normalize != 0, scaling}, tile_rows, rows_each, eps));)             \
   }
 
-ROUTE(bf16, __nv_bfloat16)
-ROUTE(f16, __half)
-ROUTE(f32, float)
+ROUTE(few_bf16, __nv_bfloat16, ROUTE_FOURS, 1)
+ROUTE(many_bf16, __nv_bfloat16, ROUTE_FOURS / 2, 2)
+ROUTE(few_f16, __half, ROUTE_FOURS, 1)
+ROUTE(many_f16, __half, ROUTE_FOURS / 2, 2)
+ROUTE(few_f32, float, ROUTE_FOURS, 1)
+ROUTE(many_f32, float, ROUTE_FOURS / 2, 2)

@@ -17,8 +17,8 @@
  * Logprobs: log-softmax of the raw logits at the token and at the best ids, best first, ties to the lower id.
  *
  * Two kernels: tg_sample_best finds each row's largest score of step 1 and 2, and whether all logits are finite,
- * SAMPLE_PARTS blocks a row; tg_sample, a block a row, takes it from there, and is done at once where it is greedy
- * without logprobs.
+ * up to SAMPLE_PARTS blocks a row; tg_sample, a block a row, takes it from there, and is done at once where it is
+ * greedy without logprobs.
  *
  * Bound: memory, 4V bytes a row for greedy, once more (from L2) for each pass of the other steps.
  */
@@ -30,7 +30,15 @@
 constexpr uint32_t SAMPLE_STREAM = 0x73616d70;  /* "samp": keeps these draws apart from all others */
 constexpr double MASS_ONE = 17592186044416.0;   /* 2^44 */
 constexpr int SEEN_THREADS = 256;
-constexpr int SAMPLE_PARTS = 16, BEST_THREADS = 256;
+constexpr uint32_t SAMPLE_PARTS = 16, BEST_THREADS = 256;
+constexpr uint32_t BEST_FOURS = 4;  /* of a part's logits, that a thread has under way */
+
+/* Blocks of tg_sample that fit an SM, so that 256 greedy rows go round once; on sm_100 two would spill. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int SAMPLE_BLOCKS = 1;
+#else
+constexpr int SAMPLE_BLOCKS = 2;
+#endif
 
 /* seen[slots,(V + 31) / 32]: a bit for each id that the slot's sequence holds, kept where a penalty wants it.
  * The step's own tokens count, so this runs before tg_sample. Launch: grid = most sequences of a step. */
@@ -59,6 +67,9 @@ struct Scores {
   const float *logits;
   const uint32_t *seen;
   float penalty, temperature;
+
+  /* Whether they are the logits themselves. */
+  __device__ inline bool plain() const { return penalty == 1.0f && temperature == 0.0f; }
 
   __device__ inline float operator()(uint32_t id) const {
     float l = logits[id];
@@ -192,76 +203,109 @@ __device__ inline void logprobs(tg_sampled *sampled, const float *logits, uint32
   }
 }
 
-/* A sampled row that a launch is about. */
+/* A sampled row that a launch is about: where its logits are, which is known at once, and how it is sampled, which is
+ * three loads further. */
 struct Sampled {
+  uint32_t r;         /* of the step's rows */
+  const float *line;  /* [V] */
   tg_row row;
   tg_sampling sampling;
-  const float *line;  /* [V] */
   Scores score;
 };
 
-/* Line s of logits[S,V] is sampled row s. With `tile_rows`, as in a score step, line i is row first + i of the
- * step, there are tile_rows of them, and sampled rows outside are left to other tiles. False where there is none. */
-__device__ inline bool find_sampled(Sampled &found, uint32_t sample, const tg_state *state, const float *logits,
-                                    const uint32_t *seen, const tg_step *step, uint32_t vocabulary, uint32_t first,
-                                    uint32_t tile_rows) {
+/* r and line. Line s of logits[S,V] is sampled row s. With `tile_rows`, as in a score step, line i is row first + i of
+ * the step, there are tile_rows of them, and sampled rows outside are left to other tiles. False where there is none. */
+__device__ inline bool find_line(Sampled &found, uint32_t sample, const tg_state *state, const float *logits,
+                                 const tg_step *step, uint32_t vocabulary, uint32_t first, uint32_t tile_rows) {
   if (sample >= step->sample_rows) return false;
-  const uint32_t r = table<uint32_t>(state, step->sample_table)[sample];
-  if (tile_rows > 0 && (r < first || r - first >= tile_rows)) return false;
-  found.row = table<tg_row>(state, step->row_table)[r];
-  found.sampling = table<tg_slot>(state, state->slot_table)[found.row.slot].sampling;
-  found.line = logits + (size_t)(tile_rows > 0 ? r - first : sample) * vocabulary;
-  found.score = {found.line, seen + (size_t)found.row.slot * ((vocabulary + 31) / 32),
-                 __uint_as_float(found.sampling.repetition_penalty), __uint_as_float(found.sampling.temperature)};
+  found.r = table<uint32_t>(state, step->sample_table)[sample];
+  if (tile_rows > 0 && (found.r < first || found.r - first >= tile_rows)) return false;
+  found.line = logits + (size_t)(tile_rows > 0 ? found.r - first : sample) * vocabulary;
   return true;
 }
 
+/* The rest, after find_line. */
+__device__ inline void find_sampling(Sampled &found, const tg_state *state, const uint32_t *seen, const tg_step *step,
+                                     uint32_t vocabulary) {
+  found.row = table<tg_row>(state, step->row_table)[found.r];
+  found.sampling = table<tg_slot>(state, state->slot_table)[found.row.slot].sampling;
+  found.score = {found.line, seen + (size_t)found.row.slot * ((vocabulary + 31) / 32),
+                 __uint_as_float(found.sampling.repetition_penalty), __uint_as_float(found.sampling.temperature)};
+}
+
 /* best[S,SAMPLE_PARTS]: the highest rank of each part of a row, or 0, which no score has, where one of its logits is
- * not finite; an empty part has the rank of nothing, 1. Launch: grid = (SAMPLE_PARTS, most sampled rows),
- * block = BEST_THREADS. */
+ * not finite; an empty part has the rank of nothing, 1. Launch: grid = (a divisor of SAMPLE_PARTS, most sampled rows),
+ * block = BEST_THREADS. A block that has several parts leaves its best in the first and nothing in the others. */
 extern "C" __global__ void __launch_bounds__(BEST_THREADS)
     tg_sample_best(unsigned long long *best, const tg_state *state, const float *logits, const uint32_t *seen,
                    const tg_step *step, uint32_t vocabulary, uint32_t first, uint32_t tile_rows) {
   __shared__ unsigned long long partial[BEST_THREADS / WARP];
   begin_kernel();
   Sampled at;
-  if (!find_sampled(at, blockIdx.y, state, logits, seen, step, vocabulary, first, tile_rows)) return;
-  const uint32_t share = (vocabulary + SAMPLE_PARTS - 1) / SAMPLE_PARTS;
-  const uint32_t end = min(vocabulary, (blockIdx.x + 1) * share);
+  if (!find_line(at, blockIdx.y, state, logits, step, vocabulary, first, tile_rows)) return;
+  const bool fours = vocabulary % 4 == 0;  /* then every line starts on 16 bytes */
+  const uint32_t share = (vocabulary + 4 * gridDim.x - 1) / (4 * gridDim.x) * 4;
+  const uint32_t begin = blockIdx.x * share, end = min(vocabulary, begin + share);
+  float4 v[BEST_FOURS];
+  auto ask = [&](uint32_t id) {
+#pragma unroll
+    for (uint32_t i = 0; i < BEST_FOURS; i++, id += 4 * BEST_THREADS)
+      if (id < end) v[i] = load4(at.line + id);
+  };
+  if (fours) ask(begin + 4 * threadIdx.x);  /* on their way while the rest is found */
+  find_sampling(at, state, seen, step, vocabulary);
   unsigned long long mine = 1;
   bool finite = true;
+  auto take = [&](float l, float score, uint32_t id) {
+    finite = finite && isfinite(l);
+    mine = Max()(mine, ranked(score, id));
+  };
+  if (fours && at.score.plain()) {
+#pragma unroll 1
+    for (uint32_t id = begin + 4 * threadIdx.x; id < end;) {
+#pragma unroll
+      for (uint32_t i = 0; i < BEST_FOURS; i++, id += 4 * BEST_THREADS) {
+        if (id >= end) continue;
+        take(v[i].x, v[i].x, id), take(v[i].y, v[i].y, id + 1);
+        take(v[i].z, v[i].z, id + 2), take(v[i].w, v[i].w, id + 3);
+      }
+      ask(id);
+    }
+  } else {
 #pragma unroll 8
-  for (uint32_t id = blockIdx.x * share + threadIdx.x; id < end; id += BEST_THREADS) {
-    finite = finite && isfinite(at.line[id]);
-    mine = Max()(mine, ranked(at.score(id), id));
+    for (uint32_t id = begin + threadIdx.x; id < end; id += BEST_THREADS) take(at.line[id], at.score(id), id);
   }
 #pragma unroll
   for (int offset = WARP / 2; offset > 0; offset /= 2) mine = Max()(mine, __shfl_xor_sync(0xffffffffu, mine, offset));
   if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = mine;
   finite = __syncthreads_and(finite);
-  if (threadIdx.x > 0) return;
+  const uint32_t parts = SAMPLE_PARTS / gridDim.x;
+  if (threadIdx.x >= parts) return;
 #pragma unroll
   for (int w = 1; w < BEST_THREADS / WARP; w++) mine = Max()(mine, partial[w]);
-  best[blockIdx.y * SAMPLE_PARTS + blockIdx.x] = finite ? mine : 0;
+  best[blockIdx.y * SAMPLE_PARTS + blockIdx.x * parts + threadIdx.x] = threadIdx.x > 0 ? 1 : finite ? mine : 0;
 }
 
 /* best: tg_sample_best's. Launch: grid = most sampled rows, block = SAMPLE_THREADS. */
-extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS)
+extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
     tg_sample(tg_state *state, const float *logits, const uint32_t *seen, const unsigned long long *best,
               const tg_step *step, uint32_t vocabulary, uint32_t first, uint32_t tile_rows) {
   __shared__ tg_sampled sampled;
   __shared__ SelectScratch scratch;
   begin_kernel();
   Sampled at;
-  if (!find_sampled(at, blockIdx.x, state, logits, seen, step, vocabulary, first, tile_rows)) return;
+  if (!find_line(at, blockIdx.x, state, logits, step, vocabulary, first, tile_rows)) return;
+  unsigned long long ranks[SAMPLE_PARTS];
+#pragma unroll
+  for (int part = 0; part < SAMPLE_PARTS; part++) ranks[part] = best[blockIdx.x * SAMPLE_PARTS + part];
+  find_sampling(at, state, seen, step, vocabulary);
   if (threadIdx.x == 0) sampled = tg_sampled{};
   unsigned long long highest = 0;
   bool finite = true;
 #pragma unroll
   for (int part = 0; part < SAMPLE_PARTS; part++) {
-    unsigned long long rank = best[blockIdx.x * SAMPLE_PARTS + part];
-    finite = finite && rank != 0;
-    highest = Max()(highest, rank);
+    finite = finite && ranks[part] != 0;
+    highest = Max()(highest, ranks[part]);
   }
   uint32_t token = finite ? ~(uint32_t)highest : 0xffffffffu;
   if (finite && at.score.temperature != 0.0f) {

@@ -1,6 +1,6 @@
 //! The router against f64.
 
-use crate::rig::{OPERANDS, Rig, Step, assert_close, operand, rounding};
+use crate::rig::{OPERANDS, Rig, Step, assert_close, assert_same_bits, operand, rounding};
 use crate::routing::{RoutingOnGpu, mixture};
 use crate::support::{Gpu, Random};
 use tailgraph::backend::cuda::ops::experts::RouterWeights;
@@ -18,7 +18,19 @@ struct RouterCase {
 }
 
 impl RouterCase {
-    /// Also holds x to what the norm alone gives.
+    /// Rows enough for `bucket`.
+    fn random(random: &mut Random, config: ModelConfig, bucket: usize) -> Self {
+        let (hidden, experts) = (config.hidden_size, config.num_experts);
+        Self {
+            h: random.values(bucket * hidden, 4.0),
+            norm: random.values(hidden, 1.5),
+            gate: random.values(experts * hidden, 3.0 / (hidden as f32).sqrt()),
+            bias: (random.below(2) == 0).then(|| random.values(experts, 0.3)),
+            config,
+        }
+    }
+
+    /// Also holds x to what the norm alone gives, and the sort to a plain one.
     fn run(&self, gpu: &Gpu, dtype: DType, rows: usize, bucket: usize) -> (Vec<u32>, Vec<f32>) {
         let rig = Rig::new(gpu, self.config.clone(), operand(dtype));
         let step = Step::of_rows(rows).upload(gpu);
@@ -54,10 +66,27 @@ impl RouterCase {
             padding.iter().all(|v| v.is_nan()),
             "{what}: padding was written"
         );
-        (
-            gpu.get_u32(&routing.experts),
-            gpu.get_values(DType::F32, &routing.weights),
-        )
+        let experts = gpu.get_u32(&routing.experts);
+        let top_k = self.config.num_experts_per_tok;
+        let tile_rows = enqueue.expert_tile_rows();
+        routing.check_sort(gpu, &experts[..rows * top_k], top_k, tile_rows);
+        assert_eq!(gpu.get_u32(&routing.done), [0], "for the next step");
+        (experts, gpu.get_values(DType::F32, &routing.weights))
+    }
+
+    /// [`Self::run`], and each row held to f64.
+    fn run_and_check(&self, gpu: &Gpu, dtype: DType, rows: usize, bucket: usize) -> Vec<f32> {
+        let top_k = self.config.num_experts_per_tok;
+        let (chosen, weights) = self.run(gpu, dtype, rows, bucket);
+        let (used, padding) = chosen.split_at(rows * top_k);
+        assert!(
+            padding.iter().all(|&e| e == u32::MAX),
+            "padding was routed: {rows} of {bucket} rows"
+        );
+        for (row, experts) in used.chunks(top_k).enumerate() {
+            self.check(row, experts, &weights[row * top_k..][..top_k]);
+        }
+        weights
     }
 
     /// Scores, and scores with bias, of one row.
@@ -137,21 +166,52 @@ fn the_router_chooses_the_best_and_weighs_them() {
                 ..mixture(hidden, 64, experts, top_k)
             };
             let rows = 1 + random.below(bucket);
-            let case = RouterCase {
-                h: random.values(bucket * hidden, 4.0),
-                norm: random.values(hidden, 1.5),
-                gate: random.values(experts * hidden, 3.0 / (hidden as f32).sqrt()),
-                bias: (random.below(2) == 0).then(|| random.values(experts, 0.3)),
-                config,
-            };
+            let case = RouterCase::random(&mut random, config, bucket);
             let dtype = OPERANDS[random.below(OPERANDS.len())];
-            let (chosen, weights) = case.run(&gpu, dtype, rows, bucket);
-            let (used, padding) = chosen.split_at(rows * top_k);
-            assert!(padding.iter().all(|&e| e == u32::MAX), "padding was routed");
-            for row in 0..rows {
-                let weights = &weights[row * top_k..][..top_k];
-                case.check(row, &used[row * top_k..][..top_k], weights);
+            case.run_and_check(&gpu, dtype, rows, bucket);
+        }
+    }
+}
+
+/// Where one kernel routes: rows below, at and above what its clusters take one each of, in all types. Rows come twice, and
+/// the second ones have the bits of the first, wherever they lie.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn every_row_of_a_full_bucket_is_routed() {
+    let gpu = Gpu::new();
+    let mut random = Random(43);
+    for (hidden, experts, top_k) in [(2048, 32, 4), (544, 12, 3)] {
+        for bucket in [9, 30, 31, 32, 33, 60, 61, 64, 128, 200, 256] {
+            for dtype in OPERANDS {
+                let config = mixture(hidden, 64, experts, top_k);
+                let mut case = RouterCase::random(&mut random, config, bucket);
+                let again = bucket / 2 + 1;
+                let (first, second) = case.h.split_at_mut(again * hidden);
+                second.copy_from_slice(&first[..second.len()]);
+                let weights = case.run_and_check(&gpu, dtype, bucket, bucket);
+                let (first, second) = weights.split_at(again * top_k);
+                let what =
+                    format!("{dtype:?} {bucket} rows of {hidden}: weights of rows that come again");
+                assert_same_bits(&what, &first[..second.len()], second);
             }
+        }
+    }
+}
+
+/// What one block an SM gives, two give too.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_row_is_routed_alike_among_few_and_many() {
+    let gpu = Gpu::new();
+    let mut random = Random(44);
+    let case = RouterCase::random(&mut random, mixture(2048, 64, 32, 4), 256);
+    for dtype in OPERANDS {
+        let (experts, weights) = case.run(&gpu, dtype, 9, 16);
+        for bucket in [33, 128, 256] {
+            let (others, found) = case.run(&gpu, dtype, 9, bucket);
+            assert_eq!(experts[..9 * 4], others[..9 * 4]);
+            let what = format!("{dtype:?}: weights of 9 rows of 16 and of {bucket}");
+            assert_same_bits(&what, &weights[..9 * 4], &found[..9 * 4]);
         }
     }
 }

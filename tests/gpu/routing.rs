@@ -55,6 +55,36 @@ impl RoutingOnGpu {
             done: self.done.at(0),
         }
     }
+
+    /// Holds the sort's arrays to a plain sort of `chosen` `[R, K]`, the experts of the step's rows, in tiles of
+    /// `tile_rows` at most.
+    pub fn check_sort(&self, gpu: &Gpu, chosen: &[u32], top_k: usize, tile_rows: u32) {
+        let mut pairs: Vec<usize> = (0..chosen.len()).collect();
+        pairs.sort_by_key(|&pair| chosen[pair]);
+        let sorted = gpu.get_u32(&self.rows);
+        let place = gpu.get_u32(&self.place);
+        for (at, &pair) in pairs.iter().enumerate() {
+            assert_eq!(sorted[at] as usize, pair / top_k, "row at place {at}");
+            assert_eq!(place[pair] as usize, at, "place of pair {pair}");
+        }
+        assert!(sorted[pairs.len()..].iter().all(|&row| row == u32::MAX));
+
+        let counts = gpu.get_u32(&self.tile_count);
+        assert!(counts[1..].iter().all(|&count| count == 0), "{counts:?}");
+        let count = counts[0] as usize;
+        let tiles = gpu.get_u32(&self.tiles);
+        assert!(count * 4 <= tiles.len());
+        let mut next = 0;
+        for tile in tiles.chunks(4).take(count) {
+            let [expert, first, rows] = [tile[0], tile[1], tile[2]];
+            assert_eq!(first, next, "tiles lie end to end");
+            assert!(rows >= 1 && rows <= tile_rows);
+            let own = &pairs[first as usize..][..rows as usize];
+            assert!(own.iter().all(|&pair| chosen[pair] == expert));
+            next += rows;
+        }
+        assert_eq!(next as usize, pairs.len());
+    }
 }
 
 pub fn mixture(hidden: usize, inner: usize, experts: usize, top_k: usize) -> ModelConfig {
@@ -107,29 +137,6 @@ fn the_token_sort_is_stable_and_tiles_cover_it() {
         // SAFETY: the arrays have the shapes that `Routing` asks for.
         unsafe { enqueue.sort_tokens(&routing.addresses()) }.unwrap();
 
-        let mut pairs: Vec<usize> = (0..chosen.len()).collect();
-        pairs.sort_by_key(|&pair| chosen[pair]);
-        let sorted = gpu.get_u32(&routing.rows);
-        let place = gpu.get_u32(&routing.place);
-        for (at, &pair) in pairs.iter().enumerate() {
-            assert_eq!(sorted[at] as usize, pair / top_k, "row at place {at}");
-            assert_eq!(place[pair] as usize, at, "place of pair {pair}");
-        }
-        assert!(sorted[pairs.len()..].iter().all(|&row| row == u32::MAX));
-
-        let count = gpu.get_u32(&routing.tile_count)[0] as usize;
-        let tiles = gpu.get_u32(&routing.tiles);
-        let tile_rows = enqueue.expert_tile_rows();
-        let mut next = 0;
-        for tile in tiles.chunks(4).take(count) {
-            let [expert, first, rows] = [tile[0], tile[1], tile[2]];
-            assert_eq!(first, next, "tiles lie end to end");
-            assert!(rows >= 1 && rows <= tile_rows);
-            let own = &pairs[first as usize..][..rows as usize];
-            assert!(own.iter().all(|&pair| chosen[pair] == expert));
-            next += rows;
-        }
-        assert_eq!(next as usize, pairs.len());
-        assert!(count * 4 <= tiles.len());
+        routing.check_sort(&gpu, &chosen, top_k, enqueue.expert_tile_rows());
     }
 }

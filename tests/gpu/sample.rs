@@ -247,7 +247,13 @@ fn rig(gpu: &Gpu, vocab_size: usize) -> Rig<'_> {
 fn tokens_are_those_of_the_plain_implementation() {
     let gpu = Gpu::new();
     let mut random = Random(51);
-    for (vocabulary, count) in [(301, 64), (50, 64), (65_536, 24), (128_000, 8)] {
+    for (vocabulary, count) in [
+        (301, 64),
+        (50, 64),
+        (8_190, 150),
+        (65_536, 24),
+        (128_000, 8),
+    ] {
         let rig = rig(&gpu, vocabulary);
         for score in [false, true] {
             let rows: Vec<Row> = (0..count)
@@ -356,17 +362,20 @@ fn ties_and_broken_logits() {
     assert_eq!(tokens, [40, 0, -1, -1]);
 }
 
-/// The same wherever in a row they are: every part of it is searched by another block.
+/// The same wherever in a row they are: parts of it are searched by other blocks, more of them where there are few rows.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn ties_and_broken_logits_in_any_part() {
     let gpu = Gpu::new();
     let mut random = Random(52);
-    for vocabulary in [1, 7, 16, 17, 1000, 65_536] {
+    let sizes = [1, 7, 16, 17, 1000, 1003, 65_536]
+        .into_iter()
+        .flat_map(|vocabulary| [5, 40, 130, 300].map(|rows| (vocabulary, rows)));
+    for (vocabulary, count) in sizes {
         let rig = rig(&gpu, vocabulary);
         let mut rows = Vec::new();
         let mut expected = Vec::new();
-        for case in 0..40 {
+        for case in 0..count {
             let mut logits = random.values(vocabulary, 1.0);
             let (a, b) = (random.below(vocabulary), random.below(vocabulary));
             let broken = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN];
@@ -390,6 +399,6 @@ fn ties_and_broken_logits_in_any_part() {
         }
         let sampled = run(&gpu, &rig, &rows, false);
         let tokens: Vec<i32> = sampled.iter().map(|s| s.token).collect();
-        assert_eq!(tokens, expected, "vocabulary {vocabulary}");
+        assert_eq!(tokens, expected, "vocabulary {vocabulary}, {count} rows");
     }
 }

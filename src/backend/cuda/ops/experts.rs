@@ -1,8 +1,8 @@
 //! Mixtures of experts: router, token sort, and the experts' feed-forwards.
 
-use super::super::launch::{Address, Argument, Kernel, Launch};
+use super::super::launch::{Address, Argument, Launch};
 use super::Enqueue;
-use super::kernels::SHARED_BYTES;
+use super::kernels::{Route, SHARED_BYTES};
 use super::linear::{Epilogue, Grouped, Product};
 use crate::error::Result;
 
@@ -28,8 +28,8 @@ const ROUTE_HIDDEN: u32 = 2048;
 const ROUTE_ROWS: u32 = 256;
 const ROUTE_PAIRS: u32 = 1024;
 const ROUTE_WARPS: u32 = 8;
-/// Clusters of such a launch: as many as an H200 has SMs for.
-const ROUTE_CLUSTERS: u32 = 32;
+/// Clusters of four that fit an H200 at once with an SM to each block; with two blocks an SM, twice as many.
+const ROUTE_CLUSTERS: u32 = 30;
 
 /// Where a step's routing lies. R rows, K experts each, R K pairs.
 #[derive(Debug, Clone, Copy)]
@@ -157,9 +157,9 @@ impl Enqueue<'_> {
     ) -> Result<()> {
         let (experts, top_k) = self.experts();
         let at_once = routes_at_once(self.bucket.rows, experts, top_k, self.hidden());
-        if let Some(kernel) = self.kernels.route.as_ref().filter(|_| at_once) {
+        if let Some(route) = self.kernels.route.as_ref().filter(|_| at_once) {
             // SAFETY: the caller's promise.
-            return unsafe { self.route(kernel, routing, x, h, weights) };
+            return unsafe { self.route(route, routing, x, h, weights) };
         }
         // SAFETY: the caller's promise.
         unsafe {
@@ -173,16 +173,20 @@ impl Enqueue<'_> {
         }
     }
 
-    /// All of it in one kernel.
+    /// All of it in one kernel, whose clusters all fit the GPU at once and have as few rows each as that allows.
     unsafe fn route(
         &self,
-        kernel: &Kernel,
+        route: &Route,
         routing: &Routing,
         x: Address,
         h: Address,
         weights: &RouterWeights,
     ) -> Result<()> {
-        let rows_each = self.bucket.rows.div_ceil(ROUTE_CLUSTERS);
+        let (kernel, clusters) = match self.bucket.rows <= ROUTE_CLUSTERS {
+            true => (&route.few, ROUTE_CLUSTERS),
+            false => (&route.many, 2 * ROUTE_CLUSTERS),
+        };
+        let rows_each = self.bucket.rows.div_ceil(clusters);
         let blocks = route_blocks(self.experts().0);
         let arguments = [
             &sorted(routing)[..],

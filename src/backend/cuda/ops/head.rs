@@ -10,6 +10,8 @@ use crate::plan::{SCORE_TILE_ROWS, StepKind};
 const SEEN_THREADS: u32 = 256;
 const SAMPLE_THREADS: u32 = 512;
 const BEST_THREADS: u32 = 256;
+/// Blocks of `tg_sample_best` that an H200 has room for at once, about: 4 an SM.
+const BEST_BLOCKS: u32 = 512;
 
 /// Words of a slot's bitmap of seen tokens.
 pub fn seen_words(vocab_size: usize) -> usize {
@@ -44,6 +46,13 @@ impl LogitsPart {
             Self::Tile(tile) => (tile * rows, rows),
         }
     }
+}
+
+/// Blocks that look for a row's best: a divisor of [`SAMPLE_PARTS`], fewer where all rows' blocks would not fit the GPU
+/// at once.
+fn best_blocks(rows: u32) -> u32 {
+    let most = (BEST_BLOCKS / rows).clamp(1, SAMPLE_PARTS as u32);
+    1 << most.ilog2()
 }
 
 impl Enqueue<'_> {
@@ -118,7 +127,8 @@ impl Enqueue<'_> {
             Argument::U32(first),
             Argument::U32(rows),
         ];
-        let grid = (SAMPLE_PARTS as u32, self.bucket.sequences, 1);
+        let sequences = self.bucket.sequences;
+        let grid = (best_blocks(sequences), sequences, 1);
         let kernel = &self.kernels.sample_best;
         // SAFETY: the caller's promise; these are tg_sample_best's arguments.
         unsafe { self.launch(kernel, grid, BEST_THREADS, 0, &arguments)? };
@@ -152,5 +162,14 @@ mod tests {
             [LogitsPart::Tile(0), LogitsPart::Tile(1)]
         );
         assert_eq!(LogitsPart::Tile(3).rows(), (1536, 512));
+    }
+
+    #[test]
+    fn parts_of_a_row_are_shared_out_evenly() {
+        assert_eq!(
+            [1, 32, 33, 64, 128, 200, 256, 512, 4096].map(best_blocks),
+            [16, 16, 8, 8, 4, 2, 2, 1, 1]
+        );
+        assert!((1..=4096).all(|rows| (SAMPLE_PARTS as u32).is_multiple_of(best_blocks(rows))));
     }
 }

@@ -45,6 +45,13 @@ pub(super) fn suffix(dtype: DType) -> &'static str {
 /// Of dynamic shared memory, what every GPU here grants a block (8.6 and 8.9 the least: 99 KiB).
 pub const SHARED_BYTES: u32 = 99 * 1024;
 
+/// Router and token sort in one, for few clusters and for many (kernels/route.cu).
+#[derive(Debug)]
+pub struct Route {
+    pub few: Kernel,
+    pub many: Kernel,
+}
+
 /// Handles, by operation.
 #[derive(Debug)]
 pub struct Kernels {
@@ -74,7 +81,7 @@ pub struct Kernels {
     pub router_1: Kernel,
     pub router_4: Kernel,
     /// Both of the above and the sort, where the GPU has clusters.
-    pub route: Option<Kernel>,
+    pub route: Option<Route>,
     pub choose_and_sort: Kernel,
     pub sort_tokens: Kernel,
     pub combine_experts: Kernel,
@@ -130,7 +137,10 @@ impl Kernels {
             router_1: router("router_1")?,
             router_4: router("router_4")?,
             route: match has_warpgroups(module)? {
-                true => Some(kernel(&format!("tg_route_{x}"))?),
+                true => Some(Route {
+                    few: kernel(&format!("tg_route_few_{x}"))?,
+                    many: kernel(&format!("tg_route_many_{x}"))?,
+                }),
                 false => None,
             },
             choose_and_sort: kernel("tg_choose_and_sort")?,
