@@ -44,7 +44,8 @@ import sanitizer
 
 HERE = Path(__file__).resolve().parent
 LIMITS_S = {"tests": 900, "engine": 300, "small": 300, "soak": 1800, "oracle": 900, "sanitizer": 900, "speed": 900}
-TESTS = {"tests": "gpu", "engine": "gpu_engine", "small": "gpu_soak"}
+# By program, and how many at a time: those of gpu_engine time what they do.
+TESTS = {"tests": ("gpu", 4), "engine": ("gpu_engine", 1), "small": ("gpu_soak", 1)}
 
 
 def main():
@@ -156,7 +157,8 @@ def take(part, options, binaries, work, limit):
     left = lambda: limit - (time.monotonic() - start)
     try:
         if part in TESTS:
-            return run_tests(binaries[TESTS[part]], binaries["tailgraph"], limit)
+            program, threads = TESTS[part]
+            return run_tests(binaries[program], threads, binaries["tailgraph"], limit)
         if part == "sanitizer":
             passed, line, details = sanitizer.run(binaries["tailgraph"], binaries.get("sanitizer_faults"), work, left)
             return ("passed" if passed else "failed"), line, details
@@ -172,9 +174,9 @@ def tail(printed):
     return [line for line in (printed or "").splitlines() if line.strip()][-20:]
 
 
-def run_tests(binary, tailgraph, limit):
+def run_tests(binary, threads, tailgraph, limit):
     environment = dict(os.environ, TAILGRAPH_BINARY=str(tailgraph))
-    ran = bounded.run([binary, "--include-ignored"], limit, env=environment)
+    ran = bounded.run([binary, "--include-ignored", f"--test-threads={threads}"], limit, env=environment)
     # The last is the program's own: a test may run the program again, for a test that is to fail.
     counts = re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", ran.stdout, re.M)[-1:]
     if not counts:
