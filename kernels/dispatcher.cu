@@ -23,10 +23,15 @@
 constexpr uint32_t LANES = TG_MAX_LANES, DISPATCH_THREADS = TG_DISPATCH_THREADS;
 
 /* Barriers by their numbers; 0 is __syncthreads(). */
-constexpr int PHASE_BARRIER = 1, NEXT_BARRIER = 2;
+constexpr int PHASE_BARRIER = 1, NEXT_BARRIER = 2, AGAIN_BARRIER = 3;
 
 /* Of the lanes alone. */
 __device__ inline void lanes_barrier() { asm volatile("bar.sync %0, %1;" ::"n"(PHASE_BARRIER), "n"(LANES) : "memory"); }
+
+/* Of all threads, from different places. */
+__device__ inline void again_barrier() {
+  asm volatile("bar.sync %0, %1;" ::"n"(AGAIN_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+}
 
 /* While nothing is to be done the dispatcher polls, with pauses that grow from the first to the last. Then
  * it hands over to the idle graph and so to itself: no kernel runs for longer than this without an end. */
@@ -77,22 +82,53 @@ __device__ inline Next routine_next(tg_state *state) {
   return Next{TG_ACTION_STEP, TG_KIND_DECODE, state->steps[0].bucket, (uint32_t)state->steps_composed, 0};
 }
 
-/* One turn, all lanes, with what was last looked at. `last`: if nothing is to be done, the idle graph follows. */
-__device__ inline Next turn(tg_state *state, tg_rings *rings, Next &next, bool last) {
+__device__ inline uint64_t load_acquire(const uint64_t *from) {
+  uint64_t value;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+
+__device__ inline void store_release(uint64_t *to, uint64_t value) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
+__device__ inline void copy(void *to, const void *from, uint32_t bytes, uint32_t thread, uint32_t threads) {
+  uint4 *out = static_cast<uint4 *>(to);
+  const uint4 *in = static_cast<const uint4 *>(from);
+  for (uint32_t i = thread; i < bytes / sizeof(uint4); i += threads) out[i] = in[i];
+}
+
+/* The lanes: the kernels of step `number` may begin. Its descriptor goes before the rest of the head. */
+__device__ inline void open_step(const tg_state *state, tg_state *block, tg_chain *chain, uint64_t number) {
+  static_assert(offsetof(tg_state, steps) % sizeof(uint4) == 0 && sizeof(tg_step) % sizeof(uint4) == 0, "copied in 16s");
+  const uint32_t place = tg_step_place(state, number);
+  copy(&block->steps[place], &state->steps[place], sizeof(tg_step), threadIdx.x, LANES);
+  lanes_barrier();
+  if (threadIdx.x == 32) store_release(&chain->open, number + 1); /* the first warp has more to do */
+}
+
+/* One turn, all lanes, with what was last looked at. `last`: if nothing is to be done, the idle graph follows. The kernels of
+ * the step that it composes, if any, may begin. */
+__device__ inline Next turn(tg_state *state, tg_state *block, tg_rings *rings, tg_chain *chain, Next &next, bool last) {
   __shared__ uint64_t start_ns;
   if (threadIdx.x == 0) start_ns = now_ns();
   lanes_barrier();
-  bool routine = false;
+  bool routine = false, opened = false;
 #pragma unroll
   for (uint32_t phase = 0; phase < TG_FINISH_PHASE; phase++) {
     if (phase == TG_COLLECT_PHASE) {
       routine = tg_is_routine(state);
       if (routine) decide(next, routine_next(state));
-    } else if (phase > TG_COLLECT_PHASE && routine) {
+    } else if (phase > TG_TELL_PHASE && routine) {
       continue;
     }
     tg_phase(state, rings, start_ns, phase, threadIdx.x, LANES);
     lanes_barrier();
+    /* Tokens of more rows than lanes are read again, where the next step's kernels will write. */
+    if (phase == TG_COLLECT_PHASE && routine && state->steps[0].rows <= LANES) {
+      open_step(state, block, chain, state->steps_composed);
+      opened = true;
+    }
   }
   tg_phase(state, rings, start_ns, TG_FINISH_PHASE, threadIdx.x, LANES);
   lanes_barrier();
@@ -100,6 +136,7 @@ __device__ inline Next turn(tg_state *state, tg_rings *rings, Next &next, bool l
   const bool waits = outcome->action == TG_ACTION_IDLE || outcome->action == TG_ACTION_BLOCKED;
   const Next what = {outcome->action, outcome->kind, outcome->bucket, (uint32_t)outcome->step, waits && !last};
   if (!routine) decide(next, what);
+  if (what.action == TG_ACTION_STEP && !opened) open_step(state, block, chain, outcome->step);
   return what;
 }
 
@@ -137,16 +174,6 @@ __device__ inline bool launch(const Next &next, const tg_graphs *graphs, tg_chai
   }
 }
 
-__device__ inline uint64_t load_acquire(const uint64_t *from) {
-  uint64_t value;
-  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-  return value;
-}
-
-__device__ inline void store_release(uint64_t *to, uint64_t value) {
-  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
-
 /* The head of the state block, up to the mailboxes, which others may write. */
 constexpr uint32_t HEAD_BYTES = offsetof(tg_state, mailbox);
 static_assert(HEAD_BYTES % sizeof(uint4) == 0 && HEAD_BYTES / sizeof(uint4) <= TG_MAX_LANES, "a load a thread");
@@ -154,12 +181,6 @@ constexpr uint32_t LAYOUT_AT = offsetof(tg_rings, bytes), LAYOUT_BYTES = sizeof(
 static_assert((offsetof(decltype(tg_device), layout) + LAYOUT_AT) % sizeof(uint4) == 0 && LAYOUT_AT % sizeof(uint4) == 0 &&
                   LAYOUT_BYTES % sizeof(uint4) == 0,
               "copied in 16s");
-
-__device__ inline void copy(void *to, const void *from, uint32_t bytes, uint32_t thread, uint32_t threads) {
-  uint4 *out = static_cast<uint4 *>(to);
-  const uint4 *in = static_cast<const uint4 *>(from);
-  for (uint32_t i = thread; i < bytes / sizeof(uint4); i += threads) out[i] = in[i];
-}
 
 /* Brings what a turn will look at near, since the step that runs has read more weights than the cache holds. */
 __device__ inline void bring(tg_state *state, const tg_graphs *graphs) {
@@ -172,21 +193,11 @@ __device__ inline void bring(tg_state *state, const tg_graphs *graphs) {
   if (t == TG_COPIES) prefetch_line(graphs);
 }
 
-/* The lanes: the kernels of the step that this turn has composed may begin. Its descriptor goes before the rest of the head. */
-__device__ inline void open_step(const tg_state *state, tg_state *block, tg_chain *chain) {
-  static_assert(offsetof(tg_state, steps) % sizeof(uint4) == 0 && sizeof(tg_step) % sizeof(uint4) == 0, "copied in 16s");
-  const uint32_t place = tg_step_place(state, state->outcome.step);
-  copy(&block->steps[place], &state->steps[place], sizeof(tg_step), threadIdx.x, LANES);
-  lanes_barrier();
-  if (threadIdx.x == 0) store_release(&chain->open, state->steps_composed);
-}
-
 /* The lanes: turns until there is something for the launching warp to do, or POLLS more than one were in vain. */
 __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *rings, tg_chain *chain, Next &next) {
   uint32_t pause_ns = FIRST_PAUSE_NS;
   for (uint32_t poll = 0;; poll++) {
-    const Next what = turn(state, rings, next, poll == POLLS);
-    if (what.action == TG_ACTION_STEP) open_step(state, block, chain);
+    const Next what = turn(state, block, rings, chain, next, poll == POLLS);
     /* While the first warp sends what this turn leaves for the host, the others take the state's head back. */
     if (threadIdx.x == 0) tg_trace_write(state, rings, now_ns(), 0);
     lanes_barrier();
@@ -195,7 +206,7 @@ __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *ri
       if (threadIdx.x >= 32) copy(block, state, HEAD_BYTES, threadIdx.x - 32, LANES - 32);
       return;
     }
-    __syncthreads(); /* the launching warp has seen that there is nothing for it */
+    again_barrier(); /* the launching warp has seen that there is nothing for it */
     if (state->outcome.changed) {
       pause_ns = FIRST_PAUSE_NS; /* it found something new, so there may be more at once */
     } else {
@@ -252,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
     for (;;) {
       asm volatile("bar.sync %0, %1;" ::"n"(NEXT_BARRIER), "n"(DISPATCH_THREADS) : "memory");
       if (!next.again) break;
-      __syncthreads();
+      again_barrier();
     }
     if (threadIdx.x == LANES) launched = launch(next, graphs, chain, idle);
   }

@@ -1,7 +1,7 @@
 /* routine.h: the turn that most turns are where a single step may be in flight. That was a decode step, it has come back,
  * all its sequences go on and nothing else is new. What the other phases would come to is known then: the next step has
- * the same rows one position on, and the host gets a token for each. So two short phases stand in for all of them; on a
- * GPU that makes a turn of a few hundred instructions out of a few thousand, and each costs its way from the cache. */
+ * the same rows one position on, and the host gets a token for each. So two short phases stand in for all of them, the
+ * first of which is all that the next step has to wait for; on a GPU that makes a turn of a few hundred instructions out of a few thousand, and each costs its way from the cache. */
 #ifndef TAILGRAPH_SCHED_ROUTINE_H
 #define TAILGRAPH_SCHED_ROUTINE_H
 
@@ -48,26 +48,41 @@ TG_FN void tg_phase_survey(tg_state *state, const tg_rings *rings, uint32_t lane
   }
 }
 
-/* Phase of a routine turn: the rows' tokens go to the ring, and the rows one position on. */
-TG_FN void tg_phase_routine(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
+/* First phase of a routine turn: all that the next step's kernels read, and all that is read of what the last one's have
+ * written. The rows are one position on. */
+TG_FN void tg_phase_advance(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
+  const tg_rings *layout = tg_layout(rings);
+  tg_step *step = &state->steps[0];
+  for (uint32_t row = lane; row < step->rows; row += lanes) {
+    const tg_near near = tg_near_at(state, step, row);
+    uint32_t position = near.prompt_tokens + near.generated; /* of the new token */
+    tg_slots(state)[near.slot].last_token = tg_token_at(state, step, row);
+    tg_rows(state, step)[row].position = position;
+    tg_sequences(state, step)[row].first_position = position;
+    if (near.logprobs == TG_LOGPROBS_NONE) continue;
+    uint64_t at = (state->events_published + row) & (layout->event_capacity - 1u);
+    ((tg_sampled *)tg_at(rings, layout->sampled))[at] = tg_samples(state, step)[row];
+  }
+  if (lane != 0u) return;
+  step->number = state->steps_composed;
+  step->start_ns = state->inputs.now_ns;
+}
+
+/* Second phase of a routine turn: the rows' tokens go to the ring. */
+TG_FN void tg_phase_tell(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   const tg_rings *layout = tg_layout(rings);
   const tg_step *step = &state->steps[0];
   uint64_t now_ns = state->inputs.now_ns;
   for (uint32_t row = lane; row < step->rows; row += lanes) {
     const tg_near near = tg_near_at(state, step, row);
-    int32_t token = tg_token_at(state, step, row);
     uint64_t at = (state->events_published + row) & (layout->event_capacity - 1u);
-    uint32_t position = near.prompt_tokens + near.generated; /* of the new token */
-    tg_slot *slot = &tg_slots(state)[near.slot];
     tg_event *event = (tg_event *)tg_at(rings, layout->events) + at;
+    int32_t token = tg_token_at(state, step, row);
     tg_fill_token(event, now_ns, near.request, near.logprobs, token, near.generated, state->steps_collected);
-    if (near.logprobs != TG_LOGPROBS_NONE) ((tg_sampled *)tg_at(rings, layout->sampled))[at] = tg_samples(state, step)[row];
-    slot->last_token = token;
+    tg_slot *slot = &tg_slots(state)[near.slot];
     slot->generated = near.generated + 1u;
     if (near.first_ns == 0u) slot->first_ns = now_ns;
-    tg_rows(state, step)[row].position = position;
-    tg_sequences(state, step)[row].first_position = position;
   }
   if (lane != 0u) return;
   turn->open = 1u;
@@ -88,12 +103,9 @@ TG_FN void tg_phase_routine(tg_state *state, tg_rings *rings, uint32_t lane, uin
 
 /* Lane 0 of the finish phase: the step is collected, published and composed. */
 TG_FN void tg_end_routine(tg_state *state, tg_rings *rings) {
-  tg_step *step = &state->steps[0];
   state->steps_collected++;
-  state->events_published += step->rows;
+  state->events_published += state->steps[0].rows;
   tg_release_later(&rings->event_head.value, state->events_published);
-  step->number = state->steps_composed;
-  step->start_ns = state->inputs.now_ns;
 }
 
 #endif

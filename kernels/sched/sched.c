@@ -6,8 +6,8 @@
  *
  *   gather    gather.h    clock, ring indices, the returned step          (live turns only)
  *   stopped   gather.h    which of its tokens are stop ids                (live turns only)
- *   survey    routine.h   is there nothing new but a decode step that has come back? Then the routine phase stands in
- *                         for all from collect to fill
+ *   survey    routine.h   is there nothing new but a decode step that has come back? Then the routine's two phases
+ *                         stand in for all from collect to fill
  *   collect   collect.h   cancels, returned rows and deadlines of each slot
  *   groups    turn.h      sums of counts over groups of lanes
  *   place     collect.h   events and ended slots get their places
@@ -25,6 +25,7 @@
 #define TG_GATHER_PHASES 2u
 #define TG_PHASES 11u
 #define TG_COLLECT_PHASE 3u
+#define TG_TELL_PHASE 4u /* of a routine turn, the last but the finish */
 #define TG_FINISH_PHASE 10u
 
 TG_API uint32_t tg_gather_phases(void) { return TG_GATHER_PHASES; }
@@ -34,7 +35,8 @@ TG_API uint32_t tg_phases(void) { return TG_PHASES; }
 TG_API void tg_phase(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t phase, uint32_t lane,
                      uint32_t lanes) {
   if (phase >= TG_COLLECT_PHASE && phase < TG_FINISH_PHASE && tg_is_routine(state)) {
-    if (phase == TG_COLLECT_PHASE) tg_phase_routine(state, rings, lane, lanes);
+    if (phase == TG_COLLECT_PHASE) tg_phase_advance(state, rings, lane, lanes);
+    if (phase == TG_TELL_PHASE) tg_phase_tell(state, rings, lane, lanes);
     return;
   }
   switch (phase) {

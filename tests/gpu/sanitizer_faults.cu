@@ -4,7 +4,8 @@
 //     nvcc -std=c++17 -rdc=true -arch=native -lineinfo -o sanitizer_faults tests/gpu/sanitizer_faults.cu
 //     compute-sanitizer --tool memcheck ./sanitizer_faults FAULT LAUNCH [TURNS [KERNELS]]
 //
-// FAULT is the tool that must see it, or `none` for kernels in order. LAUNCH is who launches the graph with the kernel:
+// FAULT is the tool that must see it, or `none` for kernels in order, or `ring` for one in order whose warps hand over what
+// bulk copies bring (kernels/few.cuh; sm_90 and newer). LAUNCH is who launches the graph with the kernel:
 //   host     the host
 //   kept     the host, though the graph is instantiated for device launch and uploaded
 //   forget   a kernel of another graph, at once
@@ -69,6 +70,58 @@ __global__ void synccheck(int *out, const int *) {
   out[threadIdx.x] = 0;
 }
 
+/* in order: one warp asks for bulk copies into a ring of two stages, the others add up what came */
+__global__ void ring(int *out, const int *from) {
+#if __CUDA_ARCH__ >= 900
+  constexpr int STAGES = 2, RUNS = 16, WARP = 32, CONSUMERS = THREADS / WARP - 1;
+  constexpr unsigned BYTES = THREADS * sizeof(int);
+  __shared__ alignas(128) int stage[STAGES][THREADS];
+  __shared__ unsigned long long barriers[2 * STAGES];
+  auto address = [](const void *p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); };
+  auto wait = [&](unsigned long long *barrier, unsigned parity) {
+    unsigned done = 0;
+    while (!done)
+      asm volatile(
+          "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+          : "=r"(done)
+          : "r"(address(barrier)), "r"(parity)
+          : "memory");
+  };
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < STAGES; s++) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(barriers + s)) : "memory");
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(barriers + STAGES + s)), "n"(CONSUMERS) : "memory");
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  int sum = 0;
+  for (int run = 0; run < RUNS; run++) {
+    const int s = run % STAGES;
+    const unsigned parity = run / STAGES % 2;
+    unsigned long long *full = barriers + s, *empty = full + STAGES;
+    if (threadIdx.x < WARP) {
+      wait(empty, parity ^ 1);
+      if (threadIdx.x == 0) {
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(full)), "n"(BYTES) : "memory");
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                         address(stage[s])),
+                     "l"(from), "n"(BYTES), "r"(address(full))
+                     : "memory");
+      }
+      __syncwarp();
+    } else {
+      wait(full, parity);
+      sum += stage[s][threadIdx.x];
+      __syncwarp();
+      if (threadIdx.x % WARP == 0)
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(empty)) : "memory");
+    }
+  }
+  out[threadIdx.x] = sum;
+#endif
+}
+
 struct Turns {
   cudaGraphExec_t table[2];
   cudaStream_t how;
@@ -117,11 +170,12 @@ template <typename Launch> cudaGraphExec_t captured(cudaStream_t stream, bool fo
 
 int main(int argc, char **argv) {
   if (argc < 3 || argc > 5) {
-    std::fprintf(stderr, "usage: sanitizer_faults none|memcheck|racecheck|initcheck|synccheck LAUNCH [TURNS [KERNELS]]\n");
+    std::fprintf(stderr, "usage: sanitizer_faults none|ring|memcheck|racecheck|initcheck|synccheck LAUNCH [TURNS [KERNELS]]\n");
     return 2;
   }
   const char *fault = argv[1], *way = argv[2];
   void (*kernel)(int *, const int *) = none;
+  if (!std::strcmp(fault, "ring")) kernel = ring;
   if (!std::strcmp(fault, "memcheck")) kernel = memcheck;
   if (!std::strcmp(fault, "racecheck")) kernel = racecheck;
   if (!std::strcmp(fault, "initcheck")) kernel = initcheck;
@@ -137,6 +191,7 @@ int main(int argc, char **argv) {
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   CHECK(cudaMalloc(&out, THREADS * sizeof(int)));
   CHECK(cudaMalloc(&unwritten, THREADS * sizeof(int)));
+  if (kernel == ring) CHECK(cudaMemset(unwritten, 0, THREADS * sizeof(int)));
   CHECK(cudaMalloc(&device_turns, sizeof turns));
   CHECK(cudaHostAlloc((void **)&flag, 2 * sizeof(int), cudaHostAllocMapped));
   flag[0] = flag[1] = 0;
