@@ -28,10 +28,6 @@ constexpr int PHASE_BARRIER = 1, NEXT_BARRIER = 2, AGAIN_BARRIER = 3;
 /* Of the lanes alone. */
 __device__ inline void lanes_barrier() { asm volatile("bar.sync %0, %1;" ::"n"(PHASE_BARRIER), "n"(LANES) : "memory"); }
 
-/* Of all threads, from different places. */
-__device__ inline void again_barrier() {
-  asm volatile("bar.sync %0, %1;" ::"n"(AGAIN_BARRIER), "n"(DISPATCH_THREADS) : "memory");
-}
 
 /* While nothing is to be done the dispatcher polls, with pauses that grow from the first to the last. Then
  * it hands over to the idle graph and so to itself: no kernel runs for longer than this without an end. */
@@ -206,7 +202,8 @@ __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *ri
       if (threadIdx.x >= 32) copy(block, state, HEAD_BYTES, threadIdx.x - 32, LANES - 32);
       return;
     }
-    again_barrier(); /* the launching warp has seen that there is nothing for it */
+    /* until the launching warp has seen that there is nothing for it */
+    asm volatile("bar.sync %0, %1;" ::"n"(AGAIN_BARRIER), "n"(DISPATCH_THREADS) : "memory");
     if (state->outcome.changed) {
       pause_ns = FIRST_PAUSE_NS; /* it found something new, so there may be more at once */
     } else {
@@ -263,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
     for (;;) {
       asm volatile("bar.sync %0, %1;" ::"n"(NEXT_BARRIER), "n"(DISPATCH_THREADS) : "memory");
       if (!next.again) break;
-      again_barrier();
+      asm volatile("bar.arrive %0, %1;" ::"n"(AGAIN_BARRIER), "n"(DISPATCH_THREADS) : "memory");
     }
     if (threadIdx.x == LANES) launched = launch(next, graphs, chain, idle);
   }

@@ -95,8 +95,9 @@ __device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uin
 /* All consumers, and nobody else. */
 __device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(FEW_CONSUMERS) : "memory"); }
 
-/* All threads, from different places. */
-__device__ inline void block_meets() { asm volatile("bar.sync 2, %0;" ::"n"(FEW_THREADS) : "memory"); }
+/* The consumers let the producer go on, with what they have written. */
+__device__ inline void consumers_release() { asm volatile("bar.arrive 2, %0;" ::"n"(FEW_THREADS) : "memory"); }
+__device__ inline void await_consumers() { asm volatile("bar.sync 2, %0;" ::"n"(FEW_THREADS) : "memory"); }
 
 /* ---- products of one unit, for one warp ------------------------------------------------------ */
 

@@ -135,7 +135,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   const uint32_t of_row = threadIdx.x / WARP / warps_of_row(bucket);
   if (!EXPERTS) __syncthreads();
   if (threadIdx.x >= FEW_CONSUMERS) {
-    if (EXPERTS) block_meets();
+    if (EXPERTS) await_consumers();
     const uint64_t policy = read_once();
 #pragma unroll 1
     for (FewExpertTiles at(EXPERTS ? choice.any(rows) : 1, tiles); at.left; at.next()) {
@@ -156,7 +156,8 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
     /* asked for while the memory is idle */
     FewRow row(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
     few_choose(choice, FewParts(parts, bucket, hidden), bias, rows, bucket, hidden, expert_count, weighing, eps);
-    block_meets();
+    consumers_release();
+    consumers_meet();
     if (of_row < rows)
       row.store(reinterpret_cast<X *>(block.x + of_row * block.x_pitch), choice.scale[of_row], block.norm);
     consumers_meet();

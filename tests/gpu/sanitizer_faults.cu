@@ -14,6 +14,7 @@
 //   table    as `again`, from a table of two graphs in device memory
 //   sibling  from the same table, by the last kernel of the one before, at once (what tailgraph's dispatcher does; up to 119
 //            TURNS)
+//   beside   as `sibling`, and the launching kernel goes on, in order, while its like in the other graph runs (2 TURNS)
 //   overlap  as `table`, the last kernel starting early (programmatic dependent launch)
 //   self     as `overlap`, from a table of one
 //   poll     as `overlap`, until the host, which meanwhile looks on, sets a flag in pinned memory
@@ -125,6 +126,7 @@ __global__ void ring(int *out, const int *from) {
 struct Turns {
   cudaGraphExec_t table[2];
   cudaStream_t how;
+  int lingers;
   int entries;
   int taken;
   int all;
@@ -140,6 +142,16 @@ __global__ void launch_once(cudaGraphExec_t graph, cudaStream_t how) {
   }
 }
 
+/* One thread's own cell of shared memory, for a while. */
+__device__ void linger() {
+  __shared__ volatile int cell;
+  for (int i = 0; i < 2000; i++) {
+    cell = i;
+    while (cell != i) {
+    }
+  }
+}
+
 __global__ void launch_next(Turns *turns) {
   cudaGridDependencySynchronize();
   if (threadIdx.x != 0) {
@@ -151,6 +163,9 @@ __global__ void launch_next(Turns *turns) {
   }
   if (turns->stop ? !turns->stop[0] : taken < turns->all) {
     cudaGraphLaunch(turns->table[taken % turns->entries], turns->how);
+  }
+  if (turns->lingers) {
+    linger();
   }
 }
 
@@ -181,7 +196,7 @@ int main(int argc, char **argv) {
   if (!std::strcmp(fault, "initcheck")) kernel = initcheck;
   if (!std::strcmp(fault, "synccheck")) kernel = synccheck;
   auto is = [&](const char *name) { return !std::strcmp(way, name); };
-  bool overlaps = is("overlap") || is("self") || is("poll");
+  bool overlaps = is("overlap") || is("self") || is("poll"), siblings = is("sibling") || is("beside");
 
   cudaStream_t stream;
   int *out, *unwritten;
@@ -197,8 +212,9 @@ int main(int argc, char **argv) {
   flag[0] = flag[1] = 0;
   turns.all = argc > 3 ? std::atoi(argv[3]) : 100;
   int kernels = argc > 4 ? std::atoi(argv[4]) : 1;
-  turns.entries = is("again") || is("self") ? 1 : is("table") || is("sibling") || overlaps ? 2 : 0;
-  turns.how = is("sibling") ? cudaStreamGraphFireAndForgetAsSibling : cudaStreamGraphTailLaunch;
+  turns.entries = is("again") || is("self") ? 1 : is("table") || siblings || overlaps ? 2 : 0;
+  turns.how = siblings ? cudaStreamGraphFireAndForgetAsSibling : cudaStreamGraphTailLaunch;
+  turns.lingers = is("beside");
   turns.stop = is("poll") ? flag : nullptr;
 
   auto work = [&] {
@@ -224,7 +240,7 @@ int main(int argc, char **argv) {
     turns.table[1] = captured(stream, true, work);
     CHECK(cudaMemcpy(device_turns, &turns, sizeof turns, cudaMemcpyHostToDevice));
   }
-  if (is("tail") || is("forget") || is("sibling")) {
+  if (is("tail") || is("forget") || siblings) {
     cudaStream_t how = is("tail") ? cudaStreamGraphTailLaunch : cudaStreamGraphFireAndForget;
     first = captured(stream, true, [&] { launch_once<<<1, THREADS, 0, stream>>>(first, how); });
   }
