@@ -188,12 +188,13 @@ impl Serving {
         })
     }
 
-    /// With every request ended: waits for the scheduler's end where that is kept, and ends the engine.
+    /// With every request ended: drains the engine, waits for the scheduler's end where that is kept, and ends it.
     ///
     /// # Errors
     /// What is kept cannot be written, or the scheduler does not end.
     pub fn finish(mut self) -> Result<Option<About>> {
         let Some(mut record) = self.record.take() else {
+            self.engine.drain();
             return Ok(None);
         };
         if let Some(trace) = &mut record.keep.trace {
