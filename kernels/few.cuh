@@ -95,10 +95,6 @@ __device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uin
 /* All consumers, and nobody else. */
 __device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(FEW_CONSUMERS) : "memory"); }
 
-/* The consumers let the producer go on, with what they have written. */
-__device__ inline void consumers_release() { asm volatile("bar.arrive 2, %0;" ::"n"(FEW_THREADS) : "memory"); }
-__device__ inline void await_consumers() { asm volatile("bar.sync 2, %0;" ::"n"(FEW_THREADS) : "memory"); }
-
 /* ---- products of one unit, for one warp ------------------------------------------------------ */
 
 /* Rows and weights of the same 16-bit type. */
@@ -329,6 +325,8 @@ struct FewRow {
   const float *h;
   uint32_t hidden, step, base, thread;
   float4 v[FEW_ROW_PARTS];
+
+  FewRow() = default;
 
   /* Loaded: the first columns, or the last. */
   __device__ inline FewRow(const float *h_, uint32_t hidden_, uint32_t bucket, bool last) : h(h_), hidden(hidden_) {

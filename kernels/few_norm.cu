@@ -133,9 +133,19 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   const uint32_t lane = threadIdx.x % WARP, tiles = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
   const uint32_t count = min(step->rows, bucket), rows = max(count, 1u);
   const uint32_t of_row = threadIdx.x / WARP / warps_of_row(bucket);
-  if (!EXPERTS) __syncthreads();
-  if (threadIdx.x >= FEW_CONSUMERS) {
-    if (EXPERTS) await_consumers();
+  const bool producer = threadIdx.x >= FEW_CONSUMERS;
+  FewRow row;
+  if (EXPERTS && !producer) {
+    few_norm_weight(block.norm, norm_weight, hidden);
+    wait_for_earlier_kernels();
+    /* down may choose too from here on: the parts are there */
+    let_next_kernel_start();
+    /* asked for while the memory is idle */
+    row = FewRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
+    few_choose(choice, FewParts(parts, bucket, hidden), bias, rows, bucket, hidden, expert_count, weighing, eps);
+  }
+  __syncthreads();
+  if (producer) {
     const uint64_t policy = read_once();
 #pragma unroll 1
     for (FewExpertTiles at(EXPERTS ? choice.any(rows) : 1, tiles); at.left; at.next()) {
@@ -148,20 +158,13 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
     }
     return;
   }
-  few_norm_weight(block.norm, norm_weight, hidden);
-  wait_for_earlier_kernels();
   if (EXPERTS) {
-    /* down may choose too from here on: the parts are there */
-    let_next_kernel_start();
-    /* asked for while the memory is idle */
-    FewRow row(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
-    few_choose(choice, FewParts(parts, bucket, hidden), bias, rows, bucket, hidden, expert_count, weighing, eps);
-    consumers_release();
-    consumers_meet();
     if (of_row < rows)
       row.store(reinterpret_cast<X *>(block.x + of_row * block.x_pitch), choice.scale[of_row], block.norm);
     consumers_meet();
   } else {
+    few_norm_weight(block.norm, norm_weight, hidden);
+    wait_for_earlier_kernels();
     few_norm<X>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps, [](uint32_t r) { return r; });
   }
   const X *x_row = block.row(rows);

@@ -38,6 +38,8 @@ FOUND = 9
 # memory that counts its bytes; so it finds races in any ring that is filled by such copies. Where it finds them in
 # sanitizer_faults' ring, which is in order, those of our ring's copies say nothing: what else it finds, does.
 RING = "ring"
+# Likewise in order: whether racecheck follows barriers that some warps only arrive at.
+ARRIVE = "arrive"
 # It also takes two launches of a kernel that run at once for one, and finds races of a thread with itself: so it does of
 # dispatchers, each of which still ends while the next one already stands ready. Where it finds them in sanitizer_faults'
 # kernels that run beside each other, what it finds with the dispatcher is left out, and what it finds without it is not.
@@ -68,13 +70,14 @@ def run(tailgraph, faults, work, deadline):
                 place = ["--model", "random:tiny", "--device", "cuda", "--launch", launch, "--quiet"]
                 jobs[tool, program, launch] = [tailgraph, command, *place, *more]
     jobs["racecheck", RING, "host"] = [faults, RING, "host"]
+    jobs["racecheck", ARRIVE, "host"] = [faults, ARRIVE, "host"]
     jobs["racecheck", "none", BESIDE] = [faults, "none", BESIDE, "2"]
     rows = [json.dumps({"input_ids": [8 + i * 7 % 200 for i in range(tokens)]}) + "\n" for tokens in (1, 3, 40, 150)]
     (Path(work) / "prompts.jsonl").write_text("".join(rows))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         look_at = lambda job: look(sanitizer, job[0][0], job[1], work, deadline)
         verdicts = dict(zip(jobs, pool.map(look_at, jobs.items())))
-        mixes = verdicts["racecheck", "none", BESIDE]["says"] == "found"
+        mixes = any(verdicts["racecheck", *job]["says"] == "found" for job in (("none", BESIDE), (ARRIVE, "host")))
         lost = lambda job, says: says == "crashed" or mixes and job[0] == "racecheck" and says == "found"
         died = {job: command for job, command in jobs.items() if job[2] == "device-graph" and lost(job, verdicts[job]["says"])}
         look_again = lambda job: look(sanitizer, job[0][0], job[1], work, deadline, WITHOUT_DISPATCHER)
@@ -160,6 +163,9 @@ def judge(verdicts, sanitizer):
     ring_is_lame = says["racecheck", RING, "host"] == "found"
     if ring_is_lame:
         limits.append(f"racecheck finds races in bulk copies that are in order (sanitizer_faults {RING} host; {sanitizer}); those are left out")
+    arrives = says["racecheck", ARRIVE, "host"] == "found"
+    if arrives:
+        limits.append(f"racecheck does not follow barriers that warps only arrive at (sanitizer_faults {ARRIVE} host; {sanitizer})")
     mixes = says["racecheck", "none", BESIDE] == "found"
     if mixes:
         limits.append(f"racecheck mixes up launches that run at once (sanitizer_faults none {BESIDE} 2; {sanitizer})")
@@ -184,7 +190,7 @@ def judge(verdicts, sanitizer):
                 job = tool, program, launch
                 if says[job] == "clean" or in_ring_alone(verdicts[job], ring_is_lame):
                     continue
-                left_out = program not in WHOLE or tool == "racecheck" and mixes
+                left_out = program not in WHOLE or tool == "racecheck" and (mixes or arrives)
                 if left_out and verdicts[job].get("without_dispatcher") == "clean":
                     partly.setdefault(tool, []).append(program)
                 else:

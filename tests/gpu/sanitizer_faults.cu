@@ -5,7 +5,8 @@
 //     compute-sanitizer --tool memcheck ./sanitizer_faults FAULT LAUNCH [TURNS [KERNELS]]
 //
 // FAULT is the tool that must see it, or `none` for kernels in order, or `ring` for one in order whose warps hand over what
-// bulk copies bring (kernels/few.cuh; sm_90 and newer). LAUNCH is who launches the graph with the kernel:
+// bulk copies bring (kernels/few.cuh; sm_90 and newer), or `arrive` for one in order whose warps hand over by a barrier that
+// those who write only arrive at (kernels/dispatcher.cu). LAUNCH is who launches the graph with the kernel:
 //   host     the host
 //   kept     the host, though the graph is instantiated for device launch and uploaded
 //   forget   a kernel of another graph, at once
@@ -123,6 +124,24 @@ __global__ void ring(int *out, const int *from) {
 #endif
 }
 
+/* in order, several times: one warp waits for what the others write, and they for it to have read that */
+__global__ void arrive(int *out, const int *) {
+  __shared__ int tile[THREADS];
+  int sum = 0;
+  for (int run = 0; run < 16; run++) {
+    if (threadIdx.x < 32) {
+      asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+      for (int i = 32; i < THREADS; i++) sum += tile[i];
+      asm volatile("bar.arrive 2, %0;" ::"n"(THREADS) : "memory");
+    } else {
+      tile[threadIdx.x] = run;
+      asm volatile("bar.arrive 1, %0;" ::"n"(THREADS) : "memory");
+      asm volatile("bar.sync 2, %0;" ::"n"(THREADS) : "memory");
+    }
+  }
+  out[threadIdx.x] = sum;
+}
+
 struct Turns {
   cudaGraphExec_t table[2];
   cudaStream_t how;
@@ -185,12 +204,13 @@ template <typename Launch> cudaGraphExec_t captured(cudaStream_t stream, bool fo
 
 int main(int argc, char **argv) {
   if (argc < 3 || argc > 5) {
-    std::fprintf(stderr, "usage: sanitizer_faults none|ring|memcheck|racecheck|initcheck|synccheck LAUNCH [TURNS [KERNELS]]\n");
+    std::fprintf(stderr, "usage: sanitizer_faults none|ring|arrive|memcheck|racecheck|initcheck|synccheck LAUNCH [TURNS [KERNELS]]\n");
     return 2;
   }
   const char *fault = argv[1], *way = argv[2];
   void (*kernel)(int *, const int *) = none;
   if (!std::strcmp(fault, "ring")) kernel = ring;
+  if (!std::strcmp(fault, "arrive")) kernel = arrive;
   if (!std::strcmp(fault, "memcheck")) kernel = memcheck;
   if (!std::strcmp(fault, "racecheck")) kernel = racecheck;
   if (!std::strcmp(fault, "initcheck")) kernel = initcheck;
