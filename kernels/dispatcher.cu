@@ -11,7 +11,8 @@
  *
  * Cost: one block, a barrier for each phase; nothing here scales with the model. Per-slot work is spread
  * over the threads by the core itself (a lane is a thread). One more warp only launches: what comes next is known
- * before the turn is through with what it leaves for the host, in a routine turn even before that has begun.
+ * before the turn is through with what it leaves for the host, in a routine turn even before that has begun: all but the
+ * sampled tokens and the time is known while the step still runs (is_calm), and those it reads itself.
  *
  * Launch: grid = 1, block = DISPATCH_THREADS.
  */
@@ -23,7 +24,7 @@
 constexpr uint32_t LANES = TG_MAX_LANES, DISPATCH_THREADS = TG_DISPATCH_THREADS;
 
 /* Barriers by their numbers; 0 is __syncthreads(). */
-constexpr int PHASE_BARRIER = 1, NEXT_BARRIER = 2, AGAIN_BARRIER = 3;
+constexpr int PHASE_BARRIER = 1, NEXT_BARRIER = 2, AGAIN_BARRIER = 3, START_BARRIER = 4;
 
 /* Of the lanes alone. */
 __device__ inline void lanes_barrier() { asm volatile("bar.sync %0, %1;" ::"n"(PHASE_BARRIER), "n"(LANES) : "memory"); }
@@ -103,12 +104,47 @@ __device__ inline void open_step(const tg_state *state, tg_state *block, tg_chai
   if (threadIdx.x == 32) store_release(&chain->open, number + 1); /* the first warp has more to do */
 }
 
+/* Before the wait: will the turn be routine, if its clock and the sampled tokens let it? As the survey phase will find it
+ * (kernels/sched/routine.h): gather takes the host's indices as they were looked at, unless what is read first has moved. */
+__device__ inline bool is_calm(const tg_state *state) {
+  const tg_inputs *inputs = &state->inputs;
+  const tg_step *step = &state->steps[0];
+  const tg_rings *layout = &tg_device.layout;
+  const bool as_looked = (uint32_t)tg_device.flags == inputs->flags && tg_device.control_head == inputs->control_head;
+  const bool open = state->error == TG_ERROR_NONE && !(tg_device.flags & TG_INPUT_STOP) &&
+                    (!layout->record || state->traces_written - tg_device.trace_tail < layout->trace_capacity);
+  const bool alone = state->config.steps_in_flight == 1 && tg_device.returned_end == state->steps_collected + 1;
+  const bool all_decode = step->decode_rows == step->rows && step->rows == state->running && state->prefill == 0;
+  const bool room = state->pending == 0 &&
+                    step->rows + state->events_published - tg_device.event_tail <= state->config.event_capacity;
+  const bool nothing_new = tg_device.request_head == state->requests_seen && state->requests_taken == state->requests_seen &&
+                           tg_device.control_head == state->controls_taken;
+  return as_looked && open && alone && all_decode && room && nothing_new && step->rows <= LANES;
+}
+
+/* ... as far as row `row` of the step is concerned, if it has so many. */
+__device__ inline bool row_is_calm(const tg_state *state, uint32_t row) {
+  if (row >= state->steps[0].rows || row >= LANES) return true;
+  const tg_near &near = tg_device_near[row];
+  return near.end_reason == TG_END_NONE && near.generated + 1 < near.max_new_tokens;
+}
+
+/* After it, the launching warp: do they? Of a calm turn. */
+__device__ inline bool goes_on(tg_state *state, uint64_t now) {
+  const tg_step *step = &state->steps[0];
+  bool ends = false;
+  for (uint32_t row = threadIdx.x % 32; row < step->rows; row += 32) {
+    const tg_near near = tg_device_near[row];
+    const int32_t token = tg_samples(state, step)[row].token;
+    ends |= token < 0 || now >= near.deadline_ns || tg_is_near_stop_id(state, &near, token);
+  }
+  return !__any_sync(0xffffffffu, ends);
+}
+
 /* One turn, all lanes, with what was last looked at. `last`: if nothing is to be done, the idle graph follows. The kernels of
  * the step that it composes, if any, may begin. */
-__device__ inline Next turn(tg_state *state, tg_state *block, tg_rings *rings, tg_chain *chain, Next &next, bool last) {
-  __shared__ uint64_t start_ns;
-  if (threadIdx.x == 0) start_ns = now_ns();
-  lanes_barrier();
+__device__ inline Next turn(tg_state *state, tg_state *block, tg_rings *rings, tg_chain *chain, Next &next, uint64_t start_ns,
+                            bool last) {
   bool routine = false, opened = false;
 #pragma unroll
   for (uint32_t phase = 0; phase < TG_FINISH_PHASE; phase++) {
@@ -190,10 +226,12 @@ __device__ inline void bring(tg_state *state, const tg_graphs *graphs) {
 }
 
 /* The lanes: turns until there is something for the launching warp to do, or POLLS more than one were in vain. */
-__device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *rings, tg_chain *chain, Next &next) {
+__device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *rings, tg_chain *chain, Next &next,
+                                  uint64_t &start_ns) {
   uint32_t pause_ns = FIRST_PAUSE_NS;
+  asm volatile("bar.sync %0, %1;" ::"n"(START_BARRIER), "n"(DISPATCH_THREADS) : "memory");
   for (uint32_t poll = 0;; poll++) {
-    const Next what = turn(state, block, rings, chain, next, poll == POLLS);
+    const Next what = turn(state, block, rings, chain, next, start_ns, poll == POLLS);
     /* While the first warp sends what this turn leaves for the host, the others take the state's head back. */
     if (threadIdx.x == 0) tg_trace_write(state, rings, now_ns(), 0);
     lanes_barrier();
@@ -211,6 +249,8 @@ __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *ri
       pause_ns = min(2 * pause_ns, LAST_PAUSE_NS);
     }
     look(rings);
+    if (threadIdx.x == 0) start_ns = now_ns();
+    lanes_barrier();
   }
 }
 
@@ -222,6 +262,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
                 uint32_t where) {
   __shared__ Next next;
   __shared__ bool launched;
+  __shared__ uint64_t start_ns; /* of the turn */
   __shared__ __align__(16) unsigned char head[HEAD_BYTES];
   tg_state *state = reinterpret_cast<tg_state *>(head);
   const bool idle = where == TG_DISPATCH_IDLE;
@@ -250,19 +291,33 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
   }
   __syncthreads();
   if (!left) bring(state, graphs);
+  const bool chained_step = !idle && graphs->stages == 1;
+  const bool calm = __syncthreads_and(chained_step && row_is_calm(state, threadIdx.x) && (threadIdx.x != 0 || is_calm(state)));
   await_earlier_kernels();
 
   if (left) {
     if (threadIdx.x == LANES) launched = launch(next, graphs, chain, idle);
   } else if (threadIdx.x < LANES) {
-    take_turns(state, block, rings, chain, next);
+    take_turns(state, block, rings, chain, next, start_ns);
   } else {
+    const uint64_t now = __shfl_sync(0xffffffffu, now_ns(), 0);
+    const Next foreseen = routine_next(state); /* before the lanes change anything */
+    if (threadIdx.x == LANES) start_ns = now;
+    asm volatile("bar.arrive %0, %1;" ::"n"(START_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+    const bool sooner = calm && goes_on(state, now);
+    if (sooner && threadIdx.x == LANES) launched = launch(foreseen, graphs, chain, idle);
     for (;;) {
       asm volatile("bar.sync %0, %1;" ::"n"(NEXT_BARRIER), "n"(DISPATCH_THREADS) : "memory");
       if (!next.again) break;
       asm volatile("bar.arrive %0, %1;" ::"n"(AGAIN_BARRIER), "n"(DISPATCH_THREADS) : "memory");
     }
-    if (threadIdx.x == LANES) launched = launch(next, graphs, chain, idle);
+    if (sooner) {
+      /* a bug: the graph that is launched already is not that of the step */
+      if (next.action != TG_ACTION_STEP || next.kind != foreseen.kind || next.bucket != foreseen.bucket || next.number != foreseen.number)
+        __trap();
+    } else if (threadIdx.x == LANES) {
+      launched = launch(next, graphs, chain, idle);
+    }
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
