@@ -35,6 +35,8 @@ __device__ inline void lanes_barrier() { asm volatile("bar.sync %0, %1;" ::"n"(P
 constexpr uint32_t FIRST_PAUSE_NS = 128;
 constexpr uint32_t LAST_PAUSE_NS = 8192;
 constexpr uint32_t POLLS = 64;
+/* What a dispatcher takes to leave the GPU once it has settled, at most by far. */
+constexpr uint64_t LEAVING_NS = 100000;
 
 __device__ inline uint64_t now_ns() {
   uint64_t now;
@@ -186,7 +188,12 @@ __device__ inline bool launch_step(const Next &next, const tg_graphs *graphs, tg
   }
   if (chain->launched == TG_CHAIN_STEPS) return true; /* the idle graph goes on with it */
   chain->launched++;
-  return launch(graph, cudaStreamGraphFireAndForgetAsSibling);
+  /* The graph ran two steps ago. Its dispatcher has settled, but where a step takes but a few microseconds it may not have
+   * left the GPU, which then refuses. */
+  const uint64_t start = now_ns();
+  while (!launch(graph, cudaStreamGraphFireAndForgetAsSibling))
+    if (now_ns() - start > LEAVING_NS) return false;
+  return true;
 }
 
 /* What a turn came to. `idle`: this is the idle graph's dispatcher. False where the GPU refused. */
@@ -279,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
   /* The chain ended with all that was to do: the idle graph had been launched before. */
   const bool over = state->outcome.action == TG_ACTION_DONE || state->error != TG_ERROR_NONE;
   if (idle && over) return;
-  const bool left = idle && chain->begun < chain->open; /* a step by the chain before this one */
+  const bool left = idle && load_acquire(&chain->begun) < load_acquire(&chain->open); /* a step by the chain before this one */
   if (threadIdx.x == 0) {
     tg_device.block = block;
     tg_device.returned_end = state->steps_composed;
@@ -333,7 +340,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
  * Launch: grid = 1, block = 1. */
 extern "C" __global__ void tg_begin_step(tg_chain *chain) {
   await_earlier_kernels();
-  const uint64_t begun = chain->begun;
+  const uint64_t begun = load_acquire(&chain->begun);
   while (load_acquire(&chain->open) <= begun) {
   }
   chain->begun = begun + 1;

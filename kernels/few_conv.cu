@@ -48,18 +48,19 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
     return;
   }
   few_norm_weight(norm, norm_weight, hidden);
-  const uint32_t count = min(step->rows, bucket), rows = max(count, 1u);
+  const uint32_t count = min(__ldcg(&step->rows), bucket), rows = max(count, 1u);
   const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS;
   const bool mine = r < count;
-  const tg_row row = table<tg_row>(state, step->row_table)[mine ? r : 0];
-  X *state_of_row = columns + (size_t)row.slot * (length - 1) * hidden;
+  const tg_row *row = &table<tg_row>(state, step->row_table)[mine ? r : 0];
+  const uint32_t position = __ldcg(&row->position);
+  X *state_of_row = columns + (size_t)__ldcg(&row->slot) * (length - 1) * hidden;
   /* What the taps make of the columns from before the step. Only this kernel writes them, and no step overlaps the one
    * before it, so they may be read before the wait. */
   auto past = [&](uint32_t c) {
     float sum = 0.0f;
 #pragma unroll 2
     for (uint32_t j = 0; j + 1 < length; j++) {
-      const float u = length - 1 - j <= row.position ? float(state_of_row[(size_t)j * hidden + c]) : 0.0f;
+      const float u = length - 1 - j <= position ? float(__ldcg(&state_of_row[(size_t)j * hidden + c])) : 0.0f;
       sum = fmaf(taps[(size_t)c * length + j], u, sum);
     }
     return sum;
@@ -92,7 +93,7 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
 #pragma unroll 1
     for (uint32_t j = 1; j < length; j++) {
       X moved = X(now);
-      if (j + 1 < length) moved = length - 1 - j <= row.position ? state_of_row[(size_t)j * hidden + c] : X(0.0f);
+      if (j + 1 < length) moved = length - 1 - j <= position ? state_of_row[(size_t)j * hidden + c] : X(0.0f);
       state_of_row[(size_t)(j - 1) * hidden + c] = moved;
     }
   }

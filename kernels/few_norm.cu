@@ -77,7 +77,7 @@ __device__ inline void few_project(void *y, const float *h, const float *norm_we
     return;
   }
   few_norm_weight(block.norm, norm_weight, hidden);
-  const uint32_t count = sampled ? step->sample_rows : step->rows, rows = min(max(count, 1u), bucket);
+  const uint32_t count = __ldcg(sampled ? &step->sample_rows : &step->rows), rows = min(max(count, 1u), bucket);
   const uint32_t *samples = table<uint32_t>(state, step->sample_table);
   wait_for_earlier_kernels();
   few_norm<X>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps,
@@ -131,7 +131,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   FewNormBlock<Math> block(shared, barriers, bucket, hidden, EXPERTS, stages);
   FewChoice &choice = *block.choice;
   const uint32_t lane = threadIdx.x % WARP, tiles = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
-  const uint32_t count = min(step->rows, bucket), rows = max(count, 1u);
+  const uint32_t count = min(__ldcg(&step->rows), bucket), rows = max(count, 1u);
   const uint32_t of_row = threadIdx.x / WARP / warps_of_row(bucket);
   const bool producer = threadIdx.x >= FEW_CONSUMERS;
   FewRow row;

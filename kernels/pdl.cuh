@@ -9,6 +9,7 @@
  *
  * A kernel may also wait first and let the next one start afterwards. Then that one may read, before its own wait, what
  * the kernels before this one wrote; past the first-level cache, which may hold what was there before.
+ * tg_begin_step is such a kernel, so the step's descriptor is read past it too.
  *
  * The wait is where a kernel of a step is timed when somebody wants to know (stamps.cuh): the first thread of a grid
  * must come by it, as all others must, and once.

@@ -127,7 +127,7 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
   __shared__ RouteScratch scratch;
   let_next_kernel_start();
   const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t mine = rank * ROUTE_WARPS + warp, first = blockIdx.x / blocks * rows_each, all = step->rows;
+  const uint32_t mine = rank * ROUTE_WARPS + warp, first = blockIdx.x / blocks * rows_each, all = __ldcg(&step->rows);
   const uint32_t rows = all > first ? min(all - first, rows_each) : 0;
   if (blocks > 1) cluster_arrive();
   float4 weighed[ROUTE_FOURS];
