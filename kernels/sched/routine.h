@@ -1,7 +1,8 @@
 /* routine.h: the turn that most turns are where a single step may be in flight. That was a decode step, it has come back,
  * all its sequences go on and nothing else is new. What the other phases would come to is known then: the next step has
  * the same rows one position on, and the host gets a token for each. So two short phases stand in for all of them, the
- * first of which is all that the next step has to wait for; on a GPU that makes a turn of a few hundred instructions out of a few thousand, and each costs its way from the cache. */
+ * first of which is all that the next step has to wait for; on a GPU that makes a turn of a few hundred instructions out
+ * of a few thousand, and each costs its way from the cache. */
 #ifndef TAILGRAPH_SCHED_ROUTINE_H
 #define TAILGRAPH_SCHED_ROUTINE_H
 

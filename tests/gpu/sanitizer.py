@@ -82,7 +82,7 @@ def run(tailgraph, faults, work, deadline):
         died = {job: command for job, command in jobs.items() if job[2] == "device-graph" and lost(job, verdicts[job]["says"])}
         look_again = lambda job: look(sanitizer, job[0][0], job[1], work, deadline, WITHOUT_DISPATCHER)
         for job, verdict in zip(died, pool.map(look_again, died.items())):
-            verdicts[job]["without_dispatcher"] = "clean" if verdict.get("beside_ring") == 0 else verdict["says"]
+            verdicts[job]["without_dispatcher"] = verdict
             verdicts[job]["printed"] += verdict["printed"]
     return judge(verdicts, version(sanitizer))
 
@@ -109,7 +109,7 @@ def compile_faults(work):
 
 def look(sanitizer, tool, command, work, deadline, options=()):
     """What the tool says of a program: clean, found, crashed (itself), hung or failed (the program), with what it printed."""
-    whole = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), *options, *command]
+    whole = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", "100000", *options, *command]
     try:
         ran = bounded.run(whole, min(LIMIT_S, max(deadline(), 1)), cwd=work)
     except subprocess.TimeoutExpired:
@@ -127,9 +127,11 @@ def look(sanitizer, tool, command, work, deadline, options=()):
         says = "failed"
     verdict = {"says": says, "exit_code": ran.returncode, "printed": (lines or printed)[:12] if says != "clean" else []}
     if tool == "racecheck" and says == "found":
-        races = races_beside(copies_of_ring(), lines)
-        verdict["printed"] = races[:12] if races else ["nothing but bulk copies into the ring"]
-        verdict["beside_ring"] = len(races)
+        reports, races = races_reported(lines), races_beside(copies_of_ring(), lines)
+        # Only where every race that was counted was printed and read here is none of them another.
+        if reports and counts == [len(reports)]:
+            verdict["beside_ring"] = len(races)
+            verdict["printed"] = races[:12]
     return verdict
 
 
@@ -144,17 +146,21 @@ def copies_of_ring():
     return lines
 
 
-def races_beside(copies, lines):
-    """The reported races that none of these places has a part in. A report is of a line with an access and of those after it
-    that name the other side; where it names no place it counts too."""
+def races_reported(lines):
+    """Each race as one line: that of an access, and those after it that name the other side."""
     reports = []
     for line in lines:
         if "Race reported between" in line:
             reports.append(line)
         elif reports and line.startswith("and "):
             reports[-1] += " " + line
+    return reports
+
+
+def races_beside(copies, lines):
+    """The reported races that none of these places has a part in; where a report names no place it counts too."""
     places = lambda report: set(re.findall(r"[\w.]+\.(?:cuh?|h):\d+", report))
-    return [report for report in reports if not places(report) & copies]
+    return [report for report in races_reported(lines) if not places(report) & copies]
 
 
 def judge(verdicts, sanitizer):
@@ -191,7 +197,8 @@ def judge(verdicts, sanitizer):
                 if says[job] == "clean" or in_ring_alone(verdicts[job], ring_is_lame):
                     continue
                 left_out = program not in WHOLE or tool == "racecheck" and (mixes or arrives)
-                if left_out and verdicts[job].get("without_dispatcher") == "clean":
+                again = verdicts[job].get("without_dispatcher")
+                if left_out and again and (again["says"] == "clean" or in_ring_alone(again, ring_is_lame)):
                     partly.setdefault(tool, []).append(program)
                 else:
                     wrong.append(f"{tool} on {program}, {launch}: {says[job]}")
@@ -218,4 +225,4 @@ def in_words(verdict):
     again = verdict.get("without_dispatcher")
     if verdict.get("beside_ring") == 0:
         return "nothing but bulk copies into the ring"
-    return f"{verdict['says']}, without the dispatcher {again}" if again else verdict["says"]
+    return f"{verdict['says']}, without the dispatcher {in_words(again)}" if again else verdict["says"]
