@@ -98,6 +98,7 @@ pub fn run_heard(
     beside: &Beside<'_>,
     heard: &mut dyn FnMut(&abi::tg_trace),
 ) -> Result<Option<Run>> {
+    while engine.next_trace().is_some() {}
     run_told(engine, arrivals, beside, &mut |what| {
         if let Heard::Turn(record) = what {
             heard(record);

@@ -127,7 +127,8 @@ def look(sanitizer, tool, command, work, deadline, options=()):
         says = "failed"
     verdict = {"says": says, "exit_code": ran.returncode, "printed": (lines or printed)[:12] if says != "clean" else []}
     if tool == "racecheck" and says == "found":
-        reports, races = races_reported(lines), races_beside(copies_of_ring(), lines)
+        reports = races_reported(lines)
+        races = races_beside(copies_of_ring(), reports)
         # Only where every race that was counted was printed and read here is none of them another.
         if reports and counts == [len(reports)]:
             verdict["beside_ring"] = len(races)
@@ -157,10 +158,10 @@ def races_reported(lines):
     return reports
 
 
-def races_beside(copies, lines):
-    """The reported races that none of these places has a part in; where a report names no place it counts too."""
+def races_beside(copies, reports):
+    """Those of these races that none of these places has a part in; where a report names no place it counts too."""
     places = lambda report: set(re.findall(r"[\w.]+\.(?:cuh?|h):\d+", report))
-    return [report for report in races_reported(lines) if not places(report) & copies]
+    return [report for report in reports if not places(report) & copies]
 
 
 def judge(verdicts, sanitizer):

@@ -202,7 +202,6 @@ impl GpuScheduler {
     /// As for [`GpuScheduler::capture`].
     unsafe fn capture_stage(&self, step: StepCapture<'_>, blocks: &Blocks) -> Result<StepGraph> {
         let first = |stream: &CudaStream| {
-            let rings = Argument::Address(blocks.rings.device());
             let launch = self.launch_of(1);
             // SAFETY: the arguments are the kernels', and the caller's promise.
             unsafe {
@@ -212,8 +211,9 @@ impl GpuScheduler {
                         self.begin_step.launch(stream, launch, &[chain])
                     }
                     stage => {
-                        let arguments = [rings, Argument::U32(stage as u32)];
-                        self.begin_stage.launch(stream, launch, &arguments)
+                        let rings = Argument::Address(blocks.rings.device());
+                        let stage = Argument::U32(stage as u32);
+                        self.begin_stage.launch(stream, launch, &[rings, stage])
                     }
                 }
             }
