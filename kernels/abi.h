@@ -387,8 +387,8 @@ typedef struct tg_state {
  * launched again while it runs. Steps take turns. */
 #define TG_COPIES 2u
 /* Graphs that are launched to run at once in one run of the idle graph, at most (CUDA programming guide, "Device-side Graph
- * Launch": 120). */
-#define TG_CHAIN_STEPS 120u
+ * Launch": 120 may be on their way; the rest is room for those that end late). */
+#define TG_CHAIN_STEPS 100u
 
 /* The captured graphs of one GPU, as its dispatcher launches them: each a cudaGraphExec_t that was
  * instantiated for device launch and uploaded. A step is the graphs of all stages, one after the other, the last with a

@@ -29,7 +29,6 @@ constexpr int PHASE_BARRIER = 1, NEXT_BARRIER = 2, AGAIN_BARRIER = 3, START_BARR
 /* Of the lanes alone. */
 __device__ inline void lanes_barrier() { asm volatile("bar.sync %0, %1;" ::"n"(PHASE_BARRIER), "n"(LANES) : "memory"); }
 
-
 /* While nothing is to be done the dispatcher polls, with pauses that grow from the first to the last. Then
  * it hands over to the idle graph and so to itself: no kernel runs for longer than this without an end. */
 constexpr uint32_t FIRST_PAUSE_NS = 128;

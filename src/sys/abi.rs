@@ -50,7 +50,7 @@ pub const TG_SEQUENCE_DECODE: u32 = 4;
 pub const TG_DISPATCH_IDLE: u32 = 0;
 pub const TG_DISPATCH_BEHIND: u32 = 1;
 pub const TG_COPIES: u32 = 2;
-pub const TG_CHAIN_STEPS: u32 = 120;
+pub const TG_CHAIN_STEPS: u32 = 100;
 pub const TG_NO_TIMEOUT: u64 = 18446744073709551615;
 pub const TG_NO_STEP: u64 = 18446744073709551615;
 #[repr(C)]
