@@ -160,6 +160,7 @@ pub fn plan(config: &ModelConfig, stages: &[Range<usize>]) -> Plan {
             score: vec![512],
         },
         stages: stages.collect(),
+        kernels: KernelChoice::default(),
     }
 }
 

@@ -17,6 +17,7 @@ pub mod kernels;
 mod limits;
 pub mod linear;
 pub mod norm;
+mod variant;
 pub mod wide;
 
 pub use kernels::{Kernels, Types};
@@ -25,6 +26,7 @@ use super::launch::{Address, Argument, Kernel, Launch};
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::plan::StepKind;
+use crate::plan::variants::Variant;
 use crate::sys::abi;
 use cudarc::driver::CudaStream;
 use std::mem::offset_of;
@@ -47,6 +49,8 @@ pub struct Enqueue<'a> {
     pub kernels: &'a Kernels,
     pub stream: &'a CudaStream,
     pub bucket: Bucket,
+    /// What serves the bucket: [`Kernels::variant`].
+    pub variant: Variant,
     /// `tg_state *`
     pub state: Address,
     /// `tg_step *`: where the descriptor of the step to run lies whenever the kernels run.
