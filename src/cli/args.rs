@@ -94,13 +94,16 @@ pub struct PrecisionArgs {
     pub fp16: bool,
 }
 
-/// The plan file.
-#[derive(Debug, Clone, Args)]
+/// The plan files.
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Model and device")]
 pub struct BucketArgs {
     /// Bucket ladders and stages from this TOML file
     #[arg(long, value_name = "FILE")]
     pub bucket_file: Option<PathBuf>,
+    /// Which kernels serve which bucket, from this TOML file, as `tune` writes it (GPUs only)
+    #[arg(long, value_name = "FILE")]
+    pub kernel_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -323,6 +326,9 @@ pub struct ReplayArgs {
     /// host-kernels or host-graph (GPUs only) [default: host-kernels]
     #[arg(long, value_name = "WAY", help_heading = "Model and device")]
     pub launch: Option<Launch>,
+    /// The file of kernel variants that the recorded run had
+    #[arg(long, value_name = "FILE", help_heading = "Model and device")]
+    pub kernel_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -109,6 +109,16 @@ impl KernelChoice {
 }
 
 impl KernelFile {
+    /// Without entries.
+    pub fn new(path: &Path, architecture: Architecture) -> Self {
+        Self {
+            path: path.to_owned(),
+            architecture,
+            measured: Vec::new(),
+            entries: [vec![], vec![], vec![]],
+        }
+    }
+
     /// # Errors
     /// Never in a released build: a test reads the files.
     pub fn built_in(architecture: Architecture) -> Result<Self> {
@@ -156,8 +166,8 @@ impl KernelFile {
         }
     }
 
-    /// What a run with it depends on, as 16 digits: equal where architecture and variants are, whatever was measured.
-    pub fn digest(&self) -> String {
+    /// What a run with it depends on, as the architecture and 16 digits: the same where the variants are, whatever was measured.
+    pub fn name(&self) -> String {
         // FNV-1a
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         let mut text = self.architecture.name().to_owned();
@@ -170,7 +180,7 @@ impl KernelFile {
         for byte in text.bytes() {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
-        format!("{hash:016x}")
+        format!("{}-{hash:016x}", self.architecture.name())
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self> {
@@ -191,12 +201,7 @@ impl KernelFile {
                 describe(of)
             )
         })?;
-        let mut file = Self {
-            path: path.to_owned(),
-            architecture,
-            measured: Vec::new(),
-            entries: [vec![], vec![], vec![]],
-        };
+        let mut file = Self::new(path, architecture);
         for (key, value) in table {
             match key.as_str() {
                 "architecture" => {}
@@ -229,7 +234,9 @@ impl KernelFile {
                     .ok()
                     .filter(|rows| (1..=MOST_ENTRY_ROWS).contains(rows));
                 let rows = rows.ok_or_else(|| {
-                    wrong(format!("expected the rows of a bucket, 1 to {MOST_ENTRY_ROWS}, as the key"))
+                    wrong(format!(
+                        "expected the rows of a bucket, 1 to {MOST_ENTRY_ROWS}, as the key"
+                    ))
                 })?;
                 let (variant, ms) = read_entry(value).map_err(wrong)?;
                 variant
@@ -245,7 +252,11 @@ impl KernelFile {
 /// As [`KernelFile::read`] takes it, with the times beside.
 impl std::fmt::Display for KernelFile {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "{HEAD}\narchitecture = \"{}\"\n", self.architecture.name())?;
+        write!(
+            out,
+            "{HEAD}\narchitecture = \"{}\"\n",
+            self.architecture.name()
+        )?;
         if !self.measured.is_empty() {
             writeln!(out, "\n[measured]")?;
         }
@@ -332,7 +343,9 @@ fn read_entry(value: &Value) -> std::result::Result<(Variant, Option<f64>), Stri
         "linear" => Products::Linear,
         other => {
             let other = other.escape_debug();
-            return Err(format!("products: found \"{other}\", expected {of_products}"));
+            return Err(format!(
+                "products: found \"{other}\", expected {of_products}"
+            ));
         }
     };
     let experts = match &name("experts", take("experts"), of_experts)?[..] {

@@ -27,4 +27,5 @@ mod router;
 mod routing;
 mod sample;
 mod support;
+mod variants;
 mod ways;

@@ -85,7 +85,10 @@ pub fn programs(
     let config = plan.config.clone();
     let types = types(&model.weights, placement.dtype);
     let kernels = Kernels::load(&gpu.module, &config, types, &plan.kernels)?;
-    for bucket in StepKind::ALL.into_iter().flat_map(|kind| buckets(ladders, kind, options.max_seqs)) {
+    for bucket in StepKind::ALL
+        .into_iter()
+        .flat_map(|kind| buckets(ladders, kind, options.max_seqs))
+    {
         // Before any weight is read.
         kernels.variant(&config, bucket)?;
     }
@@ -179,7 +182,7 @@ fn done_by_neighbour(
 }
 
 impl ModelProgram {
-    /// The same stage, over the same memory, with all its decode buckets served by `variant`.
+    /// The same stage, over the same memory, with every bucket served by `variant`.
     ///
     /// # Errors
     /// Why that cannot serve decode buckets of `rows` rows.
@@ -193,6 +196,13 @@ impl ModelProgram {
             ops: self.ops.clone(),
             variant: Some(variant),
         })
+    }
+
+    fn chosen_variant(&self, bucket: Bucket) -> Result<Variant> {
+        match self.variant {
+            Some(variant) => Ok(variant),
+            None => self.shared.kernels.variant(&self.shared.config, bucket),
+        }
     }
 
     /// Where a router leaves what it chose, `u32 [rows, K]`, until the next one runs; and K.
@@ -220,10 +230,7 @@ impl StepProgram for ModelProgram {
         at: StepAt,
         mark: &mut dyn FnMut(Op) -> Result<()>,
     ) -> Result<()> {
-        let variant = match self.variant {
-            Some(variant) => variant,
-            None => self.shared.kernels.variant(&self.shared.config, bucket)?,
-        };
+        let variant = self.chosen_variant(bucket)?;
         let queue = Enqueue {
             config: &self.shared.config,
             kernels: &self.shared.kernels,
@@ -251,6 +258,10 @@ impl StepProgram for ModelProgram {
             }?;
         }
         Ok(())
+    }
+
+    fn variant(&self, bucket: Bucket) -> Result<Option<Variant>> {
+        self.chosen_variant(bucket).map(Some)
     }
 
     fn check(&self) -> Result<()> {
@@ -285,6 +296,12 @@ impl StepProgram for InOrder {
             unsafe { program.enqueue_marked(stream, bucket, at, mark) }?;
         }
         Ok(())
+    }
+
+    fn variant(&self, bucket: Bucket) -> Result<Option<Variant>> {
+        self.0
+            .first()
+            .map_or(Ok(None), |program| program.variant(bucket))
     }
 
     fn check(&self) -> Result<()> {

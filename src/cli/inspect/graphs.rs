@@ -18,6 +18,8 @@ pub struct OnGpu {
     pub device: String,
     /// As in `--launch`.
     pub launch: String,
+    /// What chose the kernels: its architecture and digest.
+    pub kernel_variants: String,
     /// Until the weights were in the host's memory, or mapped into it.
     pub load: Duration,
     /// What a run of these sizes takes, by `doctor`'s arithmetic.
@@ -113,9 +115,10 @@ pub(super) fn text(view: &View<'_>, out: &mut dyn Write) -> Written {
         Some(on_gpu) => {
             writeln!(
                 out,
-                "graphs as captured for {} on {}; weights loaded in {} ms",
+                "graphs as captured for {} on {}, kernels by {}; weights loaded in {} ms",
                 on_gpu.launch,
                 on_gpu.device,
+                on_gpu.kernel_variants,
                 ms_text(on_gpu.load)
             )?;
         }
@@ -204,9 +207,10 @@ fn list(entries: &[Entry<'_>], captured: bool, out: &mut dyn Write) -> Written {
 }
 
 fn kernels(entry: &Entry<'_>, graph: &CapturedGraph, out: &mut dyn Write) -> Written {
+    let variant = graph.variant.map(|variant| format!(", {variant}"));
     writeln!(
         out,
-        "stage {} {} {}{}: nodes by kernel; shared memory static + dynamic, early: may start before the one ahead ends",
+        "stage {} {} {}{}{}: nodes by kernel; shared memory static + dynamic, early: may start before the one ahead ends",
         stages_text(&entry.stages),
         entry.kind.name(),
         entry.rows,
@@ -214,7 +218,8 @@ fn kernels(entry: &Entry<'_>, graph: &CapturedGraph, out: &mut dyn Write) -> Wri
             ", dispatcher in it"
         } else {
             ""
-        }
+        },
+        variant.unwrap_or_default()
     )?;
     let mut table = Table::new(&[0, 8]);
     table.row([

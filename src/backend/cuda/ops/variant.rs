@@ -73,7 +73,9 @@ impl AbleFor<'_> {
     fn lacking(&self) -> String {
         let types = self.kernels.types;
         let (operand, weights) = (types.operand, types.weights);
-        let text = format!("these kernels are for rows and weights of one 16-bit type or f32 rows and bf16 weights, found {operand:?} and {weights:?}");
+        let text = format!(
+            "these kernels are for rows and weights of one 16-bit type or f32 rows and bf16 weights, found {operand:?} and {weights:?}"
+        );
         text.to_lowercase()
     }
 

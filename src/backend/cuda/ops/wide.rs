@@ -4,10 +4,10 @@
 use super::super::launch::{Argument, Kernel};
 use super::super::module::Module;
 use super::super::tensor_map::{Boxes, TensorMap};
+use super::Enqueue;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::kernels::{Types, suffix};
 use super::limits::{Limits, has_warpgroups};
-use super::Enqueue;
 use crate::error::Result;
 use crate::model::{DType, ModelConfig};
 use crate::plan::variants::{Experts, MOST_ROWS, Wide as Shape};

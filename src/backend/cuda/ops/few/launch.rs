@@ -69,7 +69,10 @@ impl Enqueue<'_> {
         h: Address,
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let ring = self.few_sizing(few).normed(rows, hidden, false).expect("served");
+        let ring = self
+            .few_sizing(few)
+            .normed(rows, hidden, false)
+            .expect("served");
         let arrays = [
             Argument::Address(conv.x),
             Argument::Address(conv.state),
@@ -134,7 +137,10 @@ impl Enqueue<'_> {
         logits: bool,
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let ring = self.few_sizing(few).normed(rows, hidden, false).expect("served");
+        let ring = self
+            .few_sizing(few)
+            .normed(rows, hidden, false)
+            .expect("served");
         let arguments = [
             Argument::Address(y),
             Argument::Address(h),
@@ -207,7 +213,10 @@ impl Enqueue<'_> {
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let outputs = self.config.intermediate_size as u32;
-        let ring = self.few_sizing(few).normed(rows, hidden, false).expect("served");
+        let ring = self
+            .few_sizing(few)
+            .normed(rows, hidden, false)
+            .expect("served");
         let arguments = [
             Argument::Address(y),
             Argument::Address(h),
@@ -242,7 +251,10 @@ impl Enqueue<'_> {
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let outputs = self.config.moe_intermediate_size as u32;
-        let ring = self.few_sizing(few).normed(rows, hidden, true).expect("served");
+        let ring = self
+            .few_sizing(few)
+            .normed(rows, hidden, true)
+            .expect("served");
         let arguments = [
             &[
                 Argument::Address(y),
