@@ -43,7 +43,8 @@ enum LayerState {
     Pages { k: Address, v: Address },
 }
 
-/// One stage of a model.
+/// One stage of a model. Clones share its memory.
+#[derive(Clone)]
 pub struct ModelProgram {
     shared: Arc<Shared>,
     ops: Vec<Op>,
@@ -192,13 +193,16 @@ impl ModelProgram {
         } = &*self.shared;
         kernels.can(config, variant, rows)?;
         Ok(Self {
-            shared: self.shared.clone(),
-            ops: self.ops.clone(),
             variant: Some(variant),
+            ..self.clone()
         })
     }
 
-    fn chosen_variant(&self, bucket: Bucket) -> Result<Variant> {
+    /// What serves a bucket.
+    ///
+    /// # Errors
+    /// The plan asks for what cannot be served.
+    pub fn chosen_variant(&self, bucket: Bucket) -> Result<Variant> {
         match self.variant {
             Some(variant) => Ok(variant),
             None => self.shared.kernels.variant(&self.shared.config, bucket),

@@ -115,11 +115,11 @@ pub(super) fn text(view: &View<'_>, out: &mut dyn Write) -> Written {
         Some(on_gpu) => {
             writeln!(
                 out,
-                "graphs as captured for {} on {}, kernels by {}; weights loaded in {} ms",
+                "graphs as captured for {} on {}; weights loaded in {} ms; variants {}",
                 on_gpu.launch,
                 on_gpu.device,
-                on_gpu.kernel_variants,
-                ms_text(on_gpu.load)
+                ms_text(on_gpu.load),
+                on_gpu.kernel_variants
             )?;
         }
     }
@@ -207,10 +207,9 @@ fn list(entries: &[Entry<'_>], captured: bool, out: &mut dyn Write) -> Written {
 }
 
 fn kernels(entry: &Entry<'_>, graph: &CapturedGraph, out: &mut dyn Write) -> Written {
-    let variant = graph.variant.map(|variant| format!(", {variant}"));
     writeln!(
         out,
-        "stage {} {} {}{}{}: nodes by kernel; shared memory static + dynamic, early: may start before the one ahead ends",
+        "stage {} {} {}{}: nodes by kernel; shared memory static + dynamic, early: may start before the one ahead ends",
         stages_text(&entry.stages),
         entry.kind.name(),
         entry.rows,
@@ -218,9 +217,11 @@ fn kernels(entry: &Entry<'_>, graph: &CapturedGraph, out: &mut dyn Write) -> Wri
             ", dispatcher in it"
         } else {
             ""
-        },
-        variant.unwrap_or_default()
+        }
     )?;
+    if let Some(variant) = graph.variant {
+        writeln!(out, "  {variant}")?;
+    }
     let mut table = Table::new(&[0, 8]);
     table.row([
         "kernel",
