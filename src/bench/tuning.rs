@@ -25,8 +25,8 @@ const IN_A_ROW: Duration = Duration::from_millis(12);
 const LAUNCHES: RangeInclusive<u32> = 4..=16;
 /// Times that all variants are gone through.
 const ROUNDS: usize = 5;
-/// Launches before the first time. Each advances the sequences' state, and by as many as there are layers with any it comes
-/// to rest: from then on all variants find the same rows, and so the same experts.
+/// Launches before the first time. Each advances the convolutions' state, which comes to rest after as many as a state has
+/// rows, one layer after the other (36 of LFM2-8B-A1B): from then on all variants find the same rows, and so the same experts.
 const SETTLING: u32 = 64;
 
 /// What was found for a bucket.
