@@ -33,7 +33,7 @@ const SETTLING: u32 = 64;
 #[derive(Debug, Clone)]
 pub struct Found {
     pub rows: u32,
-    /// What serves it now, and what it takes.
+    /// What serves it now, and what its step takes.
     pub current: Variant,
     pub current_ms: f64,
     pub chosen: Variant,
@@ -105,24 +105,27 @@ impl TunedStage {
         let every = families(current, &self.entries, rows);
         let timed = self.time(view, rows, &every)?;
         let mut measured = timed.len();
-        let current_ms = timed[0].median_ms();
-        let mut chosen = timed[choose(&timed, 0)].clone();
+        let mut best = timed[choose(&timed, 0)].variant;
         let mut around = near(&timed);
-        loop {
-            let timed = self.time(view, rows, &refined(chosen.variant, &around))?;
+        // Around what came near, then around what that found.
+        for _ in 0..2 {
+            let timed = self.time(view, rows, &refined(best, &around))?;
             measured += timed.len() - 1;
-            let best = timed[choose(&timed, 0)].clone();
-            let again = best.variant != chosen.variant && around.len() > 1;
-            chosen = best;
-            around = vec![chosen.variant];
-            if !again {
+            let found = timed[choose(&timed, 0)].variant;
+            if found == best {
                 break;
             }
+            (best, around) = (found, vec![found]);
         }
+        // Of so many one may have been lucky: it has to win once more.
+        let mut both = vec![current, best];
+        both.dedup();
+        let timed = self.time(view, rows, &both)?;
+        let chosen = &timed[choose(&timed, 0)];
         Ok(Found {
             rows,
             current,
-            current_ms,
+            current_ms: timed[0].median_ms(),
             chosen: chosen.variant,
             chosen_ms: chosen.median_ms(),
             measured,

@@ -37,7 +37,7 @@ mod synth;
 mod table;
 mod target;
 mod trace;
-mod tune;
+pub mod tune;
 
 use crate::error::{Error, Result};
 use args::{Cli, Command};
