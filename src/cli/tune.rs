@@ -260,14 +260,7 @@ mod gpu {
     fn print_table(tuned: &[Tuned], out: &mut Vec<u8>) -> std::io::Result<()> {
         let mut table = Table::new(&[0, 4, 6]);
         table.row([
-            "dtype",
-            "rows",
-            "measured",
-            "ms",
-            "by",
-            "ms before",
-            "by",
-            "ratio",
+            "dtype", "bucket", "measured", "ms", "by", "ms now", "by", "ratio",
         ]);
         for Tuned { dtype, found } in tuned {
             let kept = found.chosen == found.current;
