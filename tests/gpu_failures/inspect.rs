@@ -201,6 +201,32 @@ fn graphs_are_of_the_kernels_that_the_file_names() {
     }
 }
 
+/// Other GPUs run by files of their own.
+#[test]
+fn older_and_newer_gpus_have_kernels_of_their_own() {
+    for (capability, few_rows) in [("8.6", 0), ("10.0", 8)] {
+        let run = Run::new(&["inspect", "--model", "random:tiny", "--device", "cuda"]);
+        let run = run.and(&["--max-seqs", "32", "--launch", "host-graph"]);
+        let shown = json(run.with("CAPABILITY", capability));
+        for graph in graphs(&shown)
+            .iter()
+            .filter(|graph| graph["kind"] == "decode")
+        {
+            let variant = &graph["captured"]["variant"];
+            let expected = match count(&graph["bucket"]) <= few_rows {
+                true => ("few (4 stages)", "few"),
+                false => ("linear", "linear"),
+            };
+            let found = (variant["products"].as_str(), variant["experts"].as_str());
+            assert_eq!(
+                found,
+                (Some(expected.0), Some(expected.1)),
+                "{capability}: {graph}"
+            );
+        }
+    }
+}
+
 /// Products for few rows with experts of the others, and the other way round: what is not few's norms and routes by itself.
 #[test]
 fn products_and_experts_may_be_of_different_families() {
