@@ -1,5 +1,5 @@
 //! The operations of a plan as kernel launches, one file per family. For each, which kernels, how many blocks
-//! and how much shared memory follow from shapes and the bucket alone, in pure functions; what differs from
+//! and how much shared memory follow from shapes, the bucket and its variant alone, in pure functions; what differs from
 //! step to step the kernels read from the step descriptor. So the same calls launch at once or are captured,
 //! and nothing here allocates.
 //!
