@@ -18,6 +18,8 @@ pub struct Entry {
     launch: Option<String>,
     dtype: String,
     bucket_file: Option<String>,
+    kernel_file: Option<String>,
+    kernel_variants: Option<String>,
     batch: u32,
     n_prompt: u32,
     n_gen: u32,
@@ -39,6 +41,7 @@ impl Entry {
             "launch": self.launch,
             "dtype": self.dtype,
             "bucket_file": self.bucket_file,
+            "kernel_file": self.kernel_file,
             "batch": self.batch,
             "n_prompt": self.n_prompt,
             "n_gen": self.n_gen,
@@ -170,11 +173,14 @@ fn verdict(line: &Value, different: Option<bool>) -> String {
 /// What else differs between the files, where it may explain a difference.
 pub fn differences(a: &[Entry], b: &[Entry]) -> Vec<String> {
     type Field = fn(&Entry) -> String;
-    let fields: [(&str, Field); 4] = [
+    let fields: [(&str, Field); 5] = [
         ("model", |e| e.model_filename.clone()),
         ("processor", |e| e.cpu_info.clone().unwrap_or_default()),
         ("GPU", |e| e.gpu_info.clone().unwrap_or_default()),
         ("build profile", |e| e.build_profile.clone()),
+        ("choice of kernels", |e| {
+            e.kernel_variants.clone().unwrap_or_default()
+        }),
     ];
     let mut found = Vec::new();
     for (name, field) in fields {
@@ -202,6 +208,8 @@ mod tests {
             launch: None,
             dtype: "f32".into(),
             bucket_file: None,
+            kernel_file: None,
+            kernel_variants: None,
             batch,
             n_prompt: 32,
             n_gen: 16,

@@ -10,6 +10,7 @@
 //! - [`traced`]: the steps of a run by a trace of it
 //! - [`routing`]: how rows spread over experts, counted apart
 //! - [`row`], [`output`]: a result as JSON and as tables; [`compare`]: two files of results
+//! - [`variants`]: which kernels are worth measuring for a bucket; [`tuning`]: measures them (GPUs only)
 //! - [`bare`]: a model's steps without a scheduler; [`launching`]: what a launch costs by itself (GPUs only)
 
 #[cfg(feature = "cuda")]
@@ -30,6 +31,9 @@ pub mod routing;
 pub mod row;
 pub mod stats;
 pub mod traced;
+#[cfg(feature = "cuda")]
+pub mod tuning;
+pub mod variants;
 pub mod workload;
 
 use serde::{Deserialize, Serialize};

@@ -45,6 +45,10 @@ pub struct Setting {
     pub dtype: String,
     /// Null: the built-in one.
     pub bucket_file: Option<String>,
+    /// Null: the built-in one.
+    pub kernel_file: Option<String>,
+    /// Which kernels served which bucket: the same text, the same choice. Null on the CPU.
+    pub kernel_variants: Option<String>,
     pub max_seqs: u32,
     pub max_context: u32,
     pub step_tokens: u32,

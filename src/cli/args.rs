@@ -4,6 +4,7 @@ use super::bench::args::BenchCommand;
 use super::doctor::DoctorArgs;
 use super::inspect::InspectArgs;
 use super::profile::ProfileArgs;
+use super::tune::TuneArgs;
 use crate::io::fields::{MIN_P, REPETITION_PENALTY, TEMPERATURE, TOP_P, parse_seed};
 use crate::io::row::{MAX_LOGPROBS, MAX_NEW_TOKENS, MAX_TIMEOUT_MS, Options};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -29,6 +30,8 @@ pub enum Command {
     Bench(Box<BenchCommand>),
     /// Show the plan of a model: operations, shapes, bytes, roofline times; and, with --device cuda, its captured graphs
     Inspect(Box<InspectCommand>),
+    /// Measure which kernels serve each decode bucket best, and write a file that --kernel-file takes (GPUs only)
+    Tune(Box<TuneArgs>),
     /// Run a command under Nsight Systems or Nsight Compute, or print how to
     Profile(ProfileArgs),
     /// Write a random preset to disk as a checkpoint
@@ -94,13 +97,16 @@ pub struct PrecisionArgs {
     pub fp16: bool,
 }
 
-/// The plan file.
-#[derive(Debug, Clone, Args)]
+/// The plan files.
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Model and device")]
 pub struct BucketArgs {
     /// Bucket ladders and stages from this TOML file
     #[arg(long, value_name = "FILE")]
     pub bucket_file: Option<PathBuf>,
+    /// Which kernels serve which bucket, from this TOML file, as `tune` writes it (GPUs only)
+    #[arg(long, value_name = "FILE")]
+    pub kernel_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -323,6 +329,9 @@ pub struct ReplayArgs {
     /// host-kernels or host-graph (GPUs only) [default: host-kernels]
     #[arg(long, value_name = "WAY", help_heading = "Model and device")]
     pub launch: Option<Launch>,
+    /// The file of kernel variants that the recorded run had
+    #[arg(long, value_name = "FILE", help_heading = "Model and device")]
+    pub kernel_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -122,6 +122,7 @@ fn starts(rows: &[Value]) -> Vec<Value> {
             &row["launch"],
             &row["dtype"],
             &row["bucket_file"],
+            &row["kernel_file"],
             &row["max_seqs"],
         ]
         .map(Value::clone)

@@ -25,6 +25,12 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
                 .into(),
         ));
     }
+    if !asks_gpu && args.run.buckets.kernel_file.is_some() {
+        return Err(Error::Usage(
+            "--kernel-file: a plan has no kernels; expected --device cuda with it, which captures them"
+                .into(),
+        ));
+    }
     let (precision, on_gpu): (Precision, Option<OnGpu>) = match asks_gpu {
         false => (Precision::new(dtype, CHECKPOINT), None),
         true => on_gpu(args, &source, &plan, &limits)?,
@@ -111,6 +117,7 @@ fn on_gpu(
     let on_gpu = OnGpu {
         device: gpu.info.to_string(),
         launch: target.launch().unwrap_or_default(),
+        kernel_variants: target.kernel_variants(&plan.kernels)?.unwrap_or_default(),
         load,
         memory: sizes.items,
         graphs: std::mem::take(&mut found.graphs),

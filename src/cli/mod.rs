@@ -4,6 +4,7 @@
 //! - [`settings`]: flags that several commands share, checked; [`open`]: a model with its sizes, text and engine
 //! - [`generate`], [`score`]: the two commands that run a model; [`job`] and [`scoring`] are their loops
 //! - [`bench`]: measures; the measuring itself is [`crate::bench`]
+//! - [`tune`]: measures which kernels serve which bucket
 //! - [`replay`]: a recorded run once more; `recording` is what `--record` puts around an engine
 //! - [`trace`]: a job, or a recording of one, as a timeline; [`report`]: measurements and timelines as a page
 //! - [`device`]: what those loops ask of an engine, so that they can be tested without one
@@ -36,6 +37,7 @@ mod synth;
 mod table;
 mod target;
 mod trace;
+pub mod tune;
 
 use crate::error::{Error, Result};
 use args::{Cli, Command};
@@ -56,6 +58,7 @@ pub fn run() -> Result<Exit> {
         Command::Replay(args) => replay::run(args),
         Command::Trace(args) => trace::run(*args),
         Command::Report(args) => report::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Doctor(args) => settings::doctor(&args),

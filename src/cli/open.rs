@@ -25,6 +25,8 @@ pub struct Opened {
     pub generation: GenerationConfig,
     pub plan: Plan,
     pub options: EngineOptions,
+    /// See [`Target::kernel_variants`].
+    pub kernel_variants: Option<String>,
 }
 
 impl Opened {
@@ -44,6 +46,7 @@ impl Opened {
         let (config, generation) = source.config()?;
         let config = Arc::new(config);
         let plan = settings::plan(&config, &run.buckets, limits)?;
+        let kernel_variants = target.kernel_variants(&plan.kernels)?;
         let budget = engine.budget(&target)?;
         let memory = settings::memory(&source, &target, &plan, limits, budget, delivers)?;
         Ok(Self {
@@ -53,6 +56,7 @@ impl Opened {
             generation,
             plan,
             options: memory.options,
+            kernel_variants,
         })
     }
 
@@ -83,6 +87,7 @@ impl Opened {
             device: self.target.device().to_owned(),
             dtype: format!("{:?}", self.target.dtype()).to_lowercase(),
             launch: self.target.launch(),
+            kernel_variants: self.kernel_variants.clone(),
             engine: engine.shape().clone(),
         }
     }

@@ -22,9 +22,10 @@ pub fn run(args: ReplayArgs) -> Result<Exit> {
         ));
     }
     let source = ModelSource::parse(&args.model.model)?;
+    let kernel_file = args.kernel_file.clone();
     let target = target(args, &header)?;
     let (plan, path) = (
-        plan(&source, &target, &header)?,
+        plan(&source, &target, &header, kernel_file.as_deref())?,
         recording.path().to_owned(),
     );
     check_prompts(&path, plan.config.vocab_size as u32)?;
@@ -52,7 +53,10 @@ fn target(args: ReplayArgs, header: &Header) -> Result<Target> {
         launch: args.launch,
         ahead: false,
         step_timeout_ms: None,
-        buckets: BucketArgs { bucket_file: None },
+        buckets: BucketArgs {
+            bucket_file: None,
+            kernel_file: args.kernel_file,
+        },
     };
     let mut target = run.target()?;
     target.warn_if_passed_over();
@@ -67,7 +71,12 @@ fn target(args: ReplayArgs, header: &Header) -> Result<Target> {
 }
 
 /// The recorded sizes as a plan of this model, in this device's memory.
-fn plan(source: &ModelSource, target: &Target, header: &Header) -> Result<Plan> {
+fn plan(
+    source: &ModelSource,
+    target: &Target,
+    header: &Header,
+    kernel_file: Option<&Path>,
+) -> Result<Plan> {
     let shape = &header.engine;
     let (config, _) = source.config()?;
     let limits = Limits {
@@ -79,8 +88,19 @@ fn plan(source: &ModelSource, target: &Target, header: &Header) -> Result<Plan> 
         stages: Some(shape.stages as usize),
         steps_in_flight: Some(shape.options.steps_in_flight),
     };
-    let buckets = BucketArgs { bucket_file: None };
+    let buckets = BucketArgs {
+        bucket_file: None,
+        kernel_file: kernel_file.map(Into::into),
+    };
     let mut plan = settings::plan(&Arc::new(config), &buckets, &limits)?;
+    let variants = target.kernel_variants(&plan.kernels)?;
+    if let (Some(recorded), Some(found)) = (&header.kernel_variants, &variants)
+        && recorded != found
+    {
+        warn(&format!(
+            "the recorded run chose its kernels by {recorded}, this one does by {found}: bits may differ; --kernel-file names another choice"
+        ));
+    }
     plan.ladders = shape.ladders.clone();
     let memory = settings::memory(source, target, &plan, &limits, target.budget(None)?, true)?;
     if memory.options.pages < shape.options.pages {

@@ -13,7 +13,7 @@ use crate::plan::budget::Budget;
 use crate::plan::bytes::parse_bytes;
 use crate::plan::cost::Precision;
 use crate::plan::memory::{MemoryPlan, WeightPlacement};
-use crate::plan::{GraphFile, Limits, Plan};
+use crate::plan::{GraphFile, KernelChoice, Limits, Plan};
 use std::sync::Arc;
 
 impl PrecisionArgs {
@@ -59,7 +59,9 @@ impl EngineArgs {
 
 /// The plan that the flags ask for.
 pub fn plan(config: &Arc<ModelConfig>, buckets: &BucketArgs, limits: &Limits) -> Result<Plan> {
-    GraphFile::open(buckets.bucket_file.as_deref())?.plan(config.clone(), limits)
+    let mut plan = GraphFile::open(buckets.bucket_file.as_deref())?.plan(config.clone(), limits)?;
+    plan.kernels = KernelChoice::open(buckets.kernel_file.as_deref())?;
+    Ok(plan)
 }
 
 /// Sizes of a run, before any weight is loaded. `delivers`: requests may ask for logits.

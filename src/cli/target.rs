@@ -5,6 +5,7 @@ use super::args::{Launch as Way, RunArgs};
 use crate::backend::cuda::gpu::OpenGpu;
 use crate::error::{Error, Result};
 use crate::model::DType;
+use crate::plan::KernelChoice;
 use crate::plan::budget::Budget;
 #[cfg(feature = "cuda")]
 use crate::plan::bytes::Bytes;
@@ -133,6 +134,9 @@ impl RunArgs {
                 "--launch: the CPU launches no kernels; it is an option of --device cuda",
             );
         }
+        if self.buckets.kernel_file.is_some() {
+            return usage("--kernel-file: it is an option of --device cuda");
+        }
         if self.step_timeout_ms.is_some() {
             return usage("--step-timeout-ms: it is an option of --device cuda");
         }
@@ -213,6 +217,24 @@ impl Target {
             Self::Cpu { .. } => DType::F32,
             #[cfg(feature = "cuda")]
             Self::Gpu { dtype, .. } => *dtype,
+        }
+    }
+
+    /// What says which kernels serve which bucket, as its architecture and digest; none on the CPU.
+    ///
+    /// # Errors
+    /// [`KernelChoice::for_gpu`]'s.
+    pub fn kernel_variants(
+        &self,
+        #[cfg_attr(not(feature = "cuda"), expect(unused_variables))] kernels: &KernelChoice,
+    ) -> Result<Option<String>> {
+        match self {
+            Self::Cpu { .. } => Ok(None),
+            #[cfg(feature = "cuda")]
+            Self::Gpu { gpu, .. } => {
+                let file = kernels.for_gpu(gpu.info.compute_capability)?;
+                Ok(Some(file.name()))
+            }
         }
     }
 

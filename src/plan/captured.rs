@@ -1,5 +1,6 @@
 //! Captured graphs as data, for whoever shows them: made on a GPU, read anywhere.
 
+use super::variants::Variant;
 use super::{Op, StepKind};
 use std::ops::Range;
 use std::time::Duration;
@@ -12,6 +13,8 @@ pub struct CapturedGraph {
     pub kind: StepKind,
     /// Of its bucket.
     pub rows: u32,
+    /// What serves it; `None` of a program that knows no plan.
+    pub variant: Option<Variant>,
     /// The scheduler is in it, as its last node where its stage is the last. Else it is on the host.
     pub dispatcher: bool,
     /// Graphs like this one: times and memory are those of all.
@@ -170,6 +173,7 @@ mod tests {
             stages: 0..1,
             kind: StepKind::Decode,
             rows: 8,
+            variant: None,
             dispatcher: true,
             copies: 1,
             nodes: vec![

@@ -74,16 +74,7 @@ impl GraphFile {
 
     fn parse(path: &Path, text: &str, mut ladders: Ladders) -> Result<Self> {
         let wrong = |message: String| Error::file(path, message);
-        let table: Table = text.parse().map_err(|error: toml::de::Error| {
-            let line = error
-                .span()
-                .and_then(|span| text.get(..span.start))
-                .map_or(1, |before| before.matches('\n').count() + 1);
-            wrong(format!(
-                "line {line}: not TOML: {}",
-                one_line(error.message())
-            ))
-        })?;
+        let table = parse_toml(path, text)?;
         let mut cuts = BTreeMap::new();
         for (key, value) in &table {
             let Value::Table(entries) = value else {
@@ -130,6 +121,19 @@ impl GraphFile {
             cuts,
         })
     }
+}
+
+/// # Errors
+/// [`Error::File`] with the line that is not TOML.
+pub(super) fn parse_toml(path: &Path, text: &str) -> Result<Table> {
+    text.parse().map_err(|error: toml::de::Error| {
+        let line = error
+            .span()
+            .and_then(|span| text.get(..span.start))
+            .map_or(1, |before| before.matches('\n').count() + 1);
+        let message = one_line(error.message());
+        Error::file(path, format!("line {line}: not TOML: {message}"))
+    })
 }
 
 fn unknown(key: &str) -> String {
@@ -219,7 +223,7 @@ fn read_ascending(
 }
 
 /// A value as an error shows it: its type, and itself where it is short.
-fn describe(value: &Value) -> String {
+pub(super) fn describe(value: &Value) -> String {
     match value {
         Value::Integer(n) => n.to_string(),
         Value::Float(x) => x.to_string(),

@@ -26,6 +26,7 @@ pub struct Row {
     launch: Option<String>,
     pub dtype: String,
     pub bucket_file: Option<String>,
+    pub kernel_file: Option<String>,
     pub max_seqs: u32,
     pub batch: u32,
     pub n_prompt: u32,
@@ -153,12 +154,12 @@ impl Row {
     }
 
     /// What two results of one page part may not share: they would be the same point.
-    fn place(&self) -> (Kind, String, &str, Option<&str>, [u32; 5], String) {
+    fn place(&self) -> (Kind, String, &str, [Option<&str>; 2], [u32; 5], String) {
         (
             self.kind,
             self.way(),
             &self.dtype,
-            self.bucket_file.as_deref(),
+            [self.bucket_file.as_deref(), self.kernel_file.as_deref()],
             [
                 self.batch,
                 self.n_prompt,

@@ -44,6 +44,7 @@ fn together(a: &Row, b: &Row) -> bool {
         Kind::Decode | Kind::Serve => {
             a.dtype == b.dtype
                 && a.bucket_file == b.bucket_file
+                && a.kernel_file == b.kernel_file
                 && (a.n_prompt, a.n_gen) == (b.n_prompt, b.n_gen)
         }
         Kind::Prefill | Kind::Score => true,

@@ -37,14 +37,12 @@ pub fn write(page: &mut Page, group: &Group<'_>) {
     startup::write(page, &startup::of_rows(&group.rows), group.model_ms());
 }
 
-/// What tells jobs apart: type, buckets, how many prompts and how long.
+/// What tells jobs apart: type, bucket and kernel file, how many prompts and how long.
 fn job(row: &Row) -> String {
-    let buckets = match &row.bucket_file {
-        Some(file) => format!(", {file}"),
-        None => String::new(),
-    };
+    let files = [&row.bucket_file, &row.kernel_file].into_iter().flatten();
+    let files: String = files.map(|file| format!(", {file}")).collect();
     format!(
-        "{} prompt{} of {} tokens, {}{buckets}",
+        "{} prompt{} of {} tokens, {}{files}",
         row.batch,
         if row.batch == 1 { "" } else { "s" },
         row.n_prompt,

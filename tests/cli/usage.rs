@@ -38,6 +38,10 @@ fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
             "--launch: the CPU launches no kernels",
         ),
         (
+            generate(&["--kernel-file", "/no/such.toml", "x"]),
+            "--kernel-file: it is an option of --device cuda",
+        ),
+        (
             generate(&["--temperature=-1", "x"]),
             "expected a number of at least 0",
         ),

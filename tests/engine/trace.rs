@@ -28,6 +28,7 @@ fn a_trace_finds_a_clock_of_its_own_within_what_it_says() {
         device: "cuda".to_owned(),
         dtype: "f32".to_owned(),
         launch: Some("device-graph".to_owned()),
+        kernel_variants: None,
         engine: engine.shape().clone(),
     };
     let zero = engine.clock_zero().expect("launched");

@@ -10,6 +10,7 @@ use tailgraph::backend::cuda::ops::conv::ShortConv;
 use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
+use tailgraph::plan::variants::{Experts, Products, Variant};
 
 const EPILOGUES: [Epilogue; 4] = [
     Epilogue::Store,
@@ -20,8 +21,12 @@ const EPILOGUES: [Epilogue; 4] = [
 
 /// (bucket, outputs, inner): every tile and cluster, ragged outputs and rows, one stage and many, more tiles than a GPU
 /// has SMs.
-const SHAPES: [(usize, usize, usize); 13] = [
+const SHAPES: [(usize, usize, usize); 17] = [
     (1, 32, 32),
+    (1, 2048, 7168),
+    (2, 3072, 2048),
+    (4, 301, 544),
+    (8, 33_000, 256),
     (9, 301, 7168),
     (16, 2048, 2048),
     (20, 65, 96),
@@ -36,6 +41,11 @@ const SHAPES: [(usize, usize, usize); 13] = [
     (64, 33_000, 1024),
     (24, 33_030, 64),
 ];
+
+const DENSE: Variant = Variant {
+    products: Products::Dense,
+    experts: Experts::Linear,
+};
 
 fn served(rig: &Rig) -> bool {
     rig.serves(rig.kernels.dense.is_some(), |(major, _)| major == 9)
@@ -107,7 +117,10 @@ impl Case {
             inner: self.inner as u32,
             epilogue,
         };
-        let enqueue = rig.enqueue(&step, kind, bucket);
+        let enqueue = match kind {
+            StepKind::Decode => rig.enqueue_by(&step, bucket, DENSE).unwrap(),
+            _ => rig.enqueue(&step, kind, bucket),
+        };
         // SAFETY: the arrays have the shapes that `Product` asks for.
         unsafe { enqueue.product(&product, Rows::Step) }.unwrap();
         gpu.get_values(y_type, &y)
@@ -252,7 +265,7 @@ impl ConvCase {
             taps: taps.at(0),
             bias: taps_bias,
         };
-        let queue = rig.enqueue(&step, StepKind::Decode, bucket);
+        let queue = rig.enqueue_by(&step, bucket, DENSE).unwrap();
         let out = if fused {
             let dense = queue.dense_conv_serves().expect("this hidden size");
             // SAFETY: the arrays have the shapes that the operation asks for.
@@ -302,7 +315,7 @@ fn a_conv_layer_in_one_kernel_is_that_of_two() {
             if !served(&rig) {
                 continue;
             }
-            for bucket in [1, 16, 31, 64, 100, 256] {
+            for bucket in [1, 2, 4, 8, 16, 31, 64, 100, 256] {
                 let rows = 1 + random.below(bucket);
                 let case = ConvCase::new(&mut random, types, rows, hidden, taps);
                 let found = case.run(&rig, bucket, true);

@@ -2,6 +2,7 @@
 
 use crate::rig::{
     OPERANDS, Rig, Step, TYPES, assert_close, assert_same_bits, encode, operand, rounded, rounding,
+    wide,
 };
 use crate::routing::{RoutingOnGpu, mixture, random_experts};
 use crate::support::{Gpu, Random};
@@ -11,6 +12,9 @@ use tailgraph::backend::cuda::launch::{Argument, Launch};
 use tailgraph::backend::cuda::ops::experts::{ExpertRows, ExpertWeights, NextNorm};
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
+use tailgraph::plan::variants::{
+    Architecture, Experts, Products, Variant, WIDE_STAGES, WIDE_TILE_ROWS, Wide,
+};
 
 /// A mixture's weights, its input and a routing made up for it.
 struct MixtureCase {
@@ -27,6 +31,8 @@ struct MixtureCase {
     down: Vec<f32>,
     /// Of an expert's gate and up, the second lies first.
     up_first: bool,
+    /// What serves it; `None`: what serves as many rows of prompts.
+    by: Option<Experts>,
 }
 
 impl MixtureCase {
@@ -51,6 +57,7 @@ impl MixtureCase {
             up,
             down,
             up_first: random.below(2) == 1,
+            by: None,
         }
     }
 
@@ -66,7 +73,13 @@ impl MixtureCase {
         let top_k = config.num_experts_per_tok;
         let rows = self.x.len() / hidden;
         let step = Step::of_rows(rows).upload(gpu);
-        let enqueue = rig.enqueue(&step, StepKind::Mixed, bucket);
+        let products = Products::Linear;
+        let enqueue = match self.by {
+            None => rig.enqueue(&step, StepKind::Mixed, bucket),
+            Some(experts) => rig
+                .enqueue_by(&step, bucket, Variant { products, experts })
+                .unwrap(),
+        };
         let routing = RoutingOnGpu::new(gpu, config, &enqueue);
         let chosen: Vec<u8> = self.experts.iter().flat_map(|e| e.to_le_bytes()).collect();
         routing.experts.write(&gpu.stream, 0, &chosen).unwrap();
@@ -212,7 +225,8 @@ fn mixtures_are_those_of_f64() {
 }
 
 /// The kernel for wide steps against those for any number, which the test above holds to f64 where that serves none: rings
-/// that go round, ragged columns, outputs and rows, experts of several tiles and without any.
+/// that go round, ragged columns, outputs and rows, experts of several tiles and without any, guesses; and tiles of every size
+/// and rings of every length to the same bits.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn wide_steps_agree_with_the_kernels_for_any_number() {
@@ -220,6 +234,11 @@ fn wide_steps_agree_with_the_kernels_for_any_number() {
     let mut random = Random(45);
     for types in TYPES {
         for (bucket, hidden, inner, experts, among, top_k) in [
+            (1, 2048, 1792, 32, 32, 4),
+            (2, 1056, 544, 8, 8, 2),
+            (4, 544, 1056, 32, 32, 4),
+            (8, 2048, 1792, 32, 32, 4),
+            (8, 96, 224, 5, 1, 1),
             (9, 2048, 1792, 8, 8, 4),
             (12, 1056, 544, 7, 7, 3),
             (40, 544, 1056, 32, 20, 4),
@@ -228,14 +247,21 @@ fn wide_steps_agree_with_the_kernels_for_any_number() {
             (256, 256, 320, 5, 2, 2),
             (256, 576, 96, 4, 4, 1),
         ] {
-            let mut rig = Rig::new(&gpu, mixture(hidden, inner, experts, top_k), types);
+            let rig = Rig::new(&gpu, mixture(hidden, inner, experts, top_k), types);
             if !rig.serves(rig.kernels.wide.is_some(), |(major, _)| major == 9) {
                 continue;
             }
             let rows = bucket - random.below(bucket.min(7));
-            let case = MixtureCase::new(&mut random, &rig, rows, among);
+            let mut case = MixtureCase::new(&mut random, &rig, rows, among);
+            case.by = Some(wide(32));
             let found = case.run(&rig, bucket);
-            rig.kernels.wide = None;
+            for shape in wide_shapes(&rig, bucket) {
+                case.by = Some(Experts::Wide(shape));
+                let what =
+                    format!("{types:?} {rows} of {bucket} rows, {hidden} by {inner}, {shape:?}");
+                assert_same_bits(&what, &case.run(&rig, bucket), &found);
+            }
+            case.by = Some(Experts::Linear);
             let expected = case.run(&rig, bucket);
             let expected: Vec<f64> = expected.iter().map(|&v| f64::from(v)).collect();
             let what = format!("{types:?} rows {rows} of {bucket}, {hidden} by {inner}");
@@ -243,6 +269,38 @@ fn wide_steps_agree_with_the_kernels_for_any_number() {
             assert_close(&what, &found, &expected, allowed);
         }
     }
+}
+
+/// The shortest and the longest rings of tiles of every size, with and without guesses.
+fn wide_shapes(rig: &Rig, bucket: usize) -> Vec<Wide> {
+    let mut shapes = Vec::new();
+    for tile_rows in WIDE_TILE_ROWS {
+        for guess in [false, true] {
+            let variant = |stages| Variant {
+                products: Products::Linear,
+                experts: Experts::Wide(Wide {
+                    tile_rows,
+                    stages,
+                    guess,
+                }),
+            };
+            let fits = |&stages: &u32| {
+                let variant = variant(stages);
+                let able = rig.kernels.can(&rig.config, variant, bucket as u32);
+                let known = variant.check(Architecture::Sm90, rig.kernels.types.operand, 256);
+                able.is_ok() && known.is_ok()
+            };
+            let served: Vec<u32> = WIDE_STAGES.filter(fits).collect();
+            for stages in served.first().into_iter().chain(served.last()) {
+                let Experts::Wide(shape) = variant(*stages).experts else {
+                    unreachable!("made above")
+                };
+                shapes.push(shape);
+            }
+        }
+    }
+    assert!(shapes.len() >= 6, "{shapes:?}");
+    shapes
 }
 
 /// All but 16 SMs are held by others until long after the blocks on these have done what there is to do: the guesses of all
@@ -269,7 +327,12 @@ fn wide_steps_do_not_wait_for_blocks_that_have_no_room() {
             continue;
         }
         spin.allow_shared(HELD_BYTES).unwrap();
-        let case = MixtureCase::new(&mut random, &rig, 64, 13);
+        let mut case = MixtureCase::new(&mut random, &rig, 64, 13);
+        case.by = Some(Experts::Wide(Wide {
+            tile_rows: 32,
+            stages: 6,
+            guess: true,
+        }));
         let alone = case.run(&rig, 64);
         let beside_others = case.run_after(&rig, 64, || {
             let arguments = [Argument::Address(noted.at(0)), Argument::U64(HELD_NS)];

@@ -2,7 +2,7 @@
 //! same input, over random shapes.
 
 use crate::rig::{
-    Rig, Step, StepOnGpu, TYPES, assert_rows_close, assert_same_bits, config, rounded,
+    FEW, Rig, Step, StepOnGpu, TYPES, assert_rows_close, assert_same_bits, config, rounded, wide,
 };
 use crate::routing::RoutingOnGpu;
 use crate::support::{Gpu, Random};
@@ -14,7 +14,7 @@ use tailgraph::backend::cuda::ops::few::{ConvIn, Residual};
 use tailgraph::backend::cuda::ops::head::LogitsPart;
 use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
 use tailgraph::model::{DType, ModelConfig};
-use tailgraph::plan::StepKind;
+use tailgraph::plan::variants::{Experts, Products, Variant};
 
 const SLOTS: usize = 9;
 
@@ -216,13 +216,16 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
     let Shape { hidden, inner, .. } = shape;
     let (rows, top_k) = (input.rows.len(), shape.top_k);
     let step = input.step(gpu);
-    let queue = rig.enqueue(&step, StepKind::Decode, bucket);
-    let few = queue.few().expect("these kernels serve the bucket");
+    let by = |products, experts| rig.enqueue_by(&step, bucket, Variant { products, experts });
+    let queue = by(FEW, Experts::Few).expect("these kernels serve the bucket");
+    let few = queue.few().expect("they are loaded");
+    let plain = by(Products::Dense, wide(32)).or_else(|_| by(Products::Linear, Experts::Linear));
+    let plain = plain.expect("these serve any bucket");
     let operand = |elements: usize| gpu.poisoned(bucket * elements * types.operand.bytes());
     let f32s = |elements: usize| gpu.poisoned(bucket * elements * 4);
     let (routing, other_routing) = (
         RoutingOnGpu::new(gpu, config, &queue),
-        RoutingOnGpu::new(gpu, config, &queue),
+        RoutingOnGpu::new(gpu, config, &plain),
     );
     let states = [(); 2].map(|()| gpu.values(types.operand, &input.state));
     let residual = |values: &[f32]| {
@@ -232,7 +235,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
         h
     };
     let h0 = residual(&input.h);
-    let (normed, wide) = (operand(hidden), operand(3 * hidden));
+    let (normed, bcx) = (operand(hidden), operand(3 * hidden));
     let product =
         |y: u64, x: u64, w: u64, bias: u64, (outputs, inner): (usize, usize), epilogue| {
             let product = Product {
@@ -246,11 +249,11 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
                 epilogue,
             };
             // SAFETY: the arrays have these shapes.
-            unsafe { queue.product(&product, Rows::Step) }.unwrap();
+            unsafe { plain.product(&product, Rows::Step) }.unwrap();
         };
     let conv = |x: &Buffer, state: &Buffer| ShortConv {
         x: x.at(0),
-        bcx: wide.at(0),
+        bcx: bcx.at(0),
         state: state.at(0),
         taps: layer.taps.at(0),
         bias: at(&layer.taps_bias),
@@ -278,7 +281,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             .unwrap();
         let shape_in = (3 * hidden, hidden);
         product(
-            wide.at(0),
+            bcx.at(0),
             normed.at(0),
             conv_in.in_proj,
             conv_in.bias,
@@ -321,7 +324,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             .few_down(few, hs[0].at(0), y.at(0), &parts, &router, &experts)
             .unwrap();
         let other = other_routing.addresses();
-        queue
+        plain
             .router(&other, normed.at(0), after_out.at(0), &router)
             .unwrap();
         let rows = ExpertRows {
@@ -329,8 +332,8 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             y: sorted.at(0),
             partial: partial.at(0),
         };
-        queue.expert_gate_up(&other, &experts, &rows).unwrap();
-        queue
+        plain.expert_gate_up(&other, &experts, &rows).unwrap();
+        plain
             .expert_down(&other, &experts, after_out.at(0), &rows, None)
             .unwrap();
         keep(
@@ -348,7 +351,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             .few_gate_up(few, dense[0].at(0), h, layer.ffn_norm.at(0), (w1, w3))
             .unwrap();
         queue.norm(normed.at(0), h, layer.ffn_norm.at(0)).unwrap();
-        queue
+        plain
             .dense_gate_up(dense[1].at(0), normed.at(0), w1, w3)
             .unwrap();
         keep("dense gate and up", types.operand, &dense[0], &dense[1]);
@@ -393,7 +396,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             .few_lm_head(few, logits[0].at(0), h, layer.norm.at(0), head)
             .unwrap();
         queue.final_norm(normed.at(0), h, layer.norm.at(0)).unwrap();
-        queue
+        plain
             .lm_head(LogitsPart::Sampled, logits[1].at(0), normed.at(0), head)
             .unwrap();
         keep("logits", DType::F32, &logits[0], &logits[1]);

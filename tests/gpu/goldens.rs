@@ -1,10 +1,11 @@
 //! The model on the GPU against what transformers computes.
 
-use crate::engine::{Outcome, Setup, greedy, run, score};
+use crate::engine::{Outcome, Setup, greedy, run, run_by, score};
 use crate::golden::{self, Golden};
 use safetensors::SafeTensors;
 use tailgraph::backend::cuda::gpu::OpenGpu;
 use tailgraph::model::DType;
+use tailgraph::plan::KernelChoice;
 use tailgraph::runtime::cuda::Launch;
 use tailgraph::runtime::{Logits, Request};
 
@@ -108,6 +109,11 @@ fn assert_greedy(golden: &Golden, outcomes: &[Outcome], errors: &Errors, what: &
 #[ignore = "needs an NVIDIA GPU"]
 fn f32_is_what_transformers_computes() {
     let gpu = OpenGpu::new(0).unwrap();
+    f32_by(&gpu, &KernelChoice::default(), "as built in");
+}
+
+/// Holds f32 to transformers, the decode steps' kernels being those that `kernels` says.
+pub fn f32_by(gpu: &OpenGpu, kernels: &KernelChoice, what: &str) {
     for variant in VARIANTS {
         let golden = golden::load(variant);
         let setup = Setup {
@@ -115,12 +121,12 @@ fn f32_is_what_transformers_computes() {
             launch: Launch::DeviceGraph,
             stages: 1,
         };
-        let outcomes = run(&gpu, &golden.model, setup, &requests(&golden));
+        let what = format!("golden {variant} f32, kernels {what}");
+        let outcomes = run_by(gpu, &golden.model, setup, kernels, &requests(&golden));
         let errors = Errors::new(&golden, &outcomes);
         let pooled = errors.pooled();
-        println!("golden {variant} f32: relative error of all logits {pooled:.2e}");
-        assert!(pooled <= 1e-5, "golden {variant}: {pooled:e}");
-        let what = format!("golden {variant} f32");
+        println!("{what}: relative error of all logits {pooled:.2e}");
+        assert!(pooled <= 1e-5, "{what}: {pooled:e}");
         assert_greedy(&golden, &outcomes, &errors, &what);
     }
 }

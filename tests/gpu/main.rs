@@ -27,4 +27,6 @@ mod router;
 mod routing;
 mod sample;
 mod support;
+mod tune;
+mod variants;
 mod ways;

@@ -8,7 +8,8 @@ use tailgraph::backend::cuda::launch::Address;
 use tailgraph::backend::cuda::ops::{Bucket, Enqueue, Kernels, Types};
 use tailgraph::model::weights::widen;
 use tailgraph::model::{DType, ModelConfig};
-use tailgraph::plan::StepKind;
+use tailgraph::plan::variants::{Experts, Products, Variant, Wide};
+use tailgraph::plan::{KernelChoice, StepKind};
 use tailgraph::sys::abi;
 
 /// Every pair of types the kernels come in.
@@ -300,7 +301,8 @@ pub struct Rig<'g> {
 
 impl<'g> Rig<'g> {
     pub fn new(gpu: &'g Gpu, config: ModelConfig, types: Types) -> Self {
-        let kernels = Kernels::load(&gpu.module, &config, types).unwrap();
+        let choice = KernelChoice::default();
+        let kernels = Kernels::load(&gpu.module, &config, types, &choice).unwrap();
         Self {
             gpu,
             config,
@@ -318,22 +320,52 @@ impl<'g> Rig<'g> {
         found
     }
 
-    /// Operations of `step` in a bucket of `rows` rows.
+    /// Operations of `step` in a bucket of `rows` rows, by the kernels that serve it in a run.
     pub fn enqueue(&self, step: &StepOnGpu, kind: StepKind, rows: usize) -> Enqueue<'_> {
         assert!(rows >= step.rows);
+        let bucket = Bucket {
+            kind,
+            rows: rows as u32,
+            sequences: rows as u32,
+        };
         Enqueue {
             config: &self.config,
             kernels: &self.kernels,
             stream: &self.gpu.stream,
-            bucket: Bucket {
-                kind,
-                rows: rows as u32,
-                sequences: rows as u32,
-            },
+            bucket,
+            variant: self.kernels.variant(&self.config, bucket).unwrap(),
             state: step.block.at(0),
             step: step.step(),
             early: true,
         }
+    }
+}
+
+/// Rings as long as those that are built in.
+pub const FEW: Products = Products::Few { stages: 4 };
+
+/// Wide experts in tiles of up to `tile_rows` rows.
+pub fn wide(tile_rows: u32) -> Experts {
+    Experts::Wide(Wide {
+        tile_rows,
+        stages: 6,
+        guess: false,
+    })
+}
+
+impl<'g> Rig<'g> {
+    /// Likewise of a decode step, by these kernels, as far as they can serve it.
+    pub fn enqueue_by(
+        &self,
+        step: &StepOnGpu,
+        rows: usize,
+        variant: Variant,
+    ) -> Result<Enqueue<'_>, String> {
+        self.kernels.can(&self.config, variant, rows as u32)?;
+        Ok(Enqueue {
+            variant,
+            ..self.enqueue(step, StepKind::Decode, rows)
+        })
     }
 }
 

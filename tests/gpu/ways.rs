@@ -14,7 +14,7 @@ use tailgraph::{Error, Result};
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
 /// Of every kind: more than fit at once, so that prompts come in while others decode.
-fn requests(prompts: &[Vec<u32>]) -> Vec<Request> {
+pub fn requests(prompts: &[Vec<u32>]) -> Vec<Request> {
     let mut requests = Vec::new();
     for (i, prompt) in prompts.iter().enumerate() {
         requests.push(greedy(prompt, 24));
@@ -33,7 +33,7 @@ fn requests(prompts: &[Vec<u32>]) -> Vec<Request> {
 }
 
 /// Names the first thing whose bits differ.
-fn assert_same(found: &[Outcome], expected: &[Outcome], what: &str) {
+pub fn assert_same(found: &[Outcome], expected: &[Outcome], what: &str) {
     for (request, (found, expected)) in found.iter().zip(expected).enumerate() {
         assert_eq!(found.tokens, expected.tokens, "{what}, request {request}");
         assert_eq!(

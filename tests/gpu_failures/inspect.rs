@@ -3,6 +3,9 @@
 use crate::rig::{Ended, Run};
 use crate::schema::{check, schema};
 use serde_json::Value;
+use tailgraph::model::DType;
+use tailgraph::plan::KernelFile;
+use tailgraph::plan::variants::{Architecture, Experts, Products};
 
 fn inspect(arguments: &[&str]) -> Run {
     Run::new(&["inspect", "--model", "random:tiny", "--device", "cuda"])
@@ -150,6 +153,124 @@ fn experts_of_wide_steps_are_one_kernel() {
     assert!(svg.contains("in a neighbour's kernel"), "{svg}");
 }
 
+/// What is built in for a 9.0 is what its graphs are made of: the few-row, dense, wide and other kernels that entries name,
+/// and no others.
+#[test]
+fn graphs_are_of_the_kernels_that_the_file_names() {
+    let file = KernelFile::built_in(Architecture::Sm90).unwrap();
+    for (name, dtype) in [("bf16", DType::BF16), ("f32", DType::F32)] {
+        let run = Run::new(&["inspect", "--model", "random:tiny", "--device", "cuda"]);
+        let shown = json(run.and(&[
+            "--max-seqs",
+            "256",
+            "--launch",
+            "host-graph",
+            "--dtype",
+            name,
+        ]));
+        assert_eq!(shown["device"]["kernel_variants"], file.name());
+        let decode = graphs(&shown)
+            .iter()
+            .filter(|graph| graph["kind"] == "decode");
+        let mut buckets = 0;
+        for (graph, entry) in decode.zip(file.entries(dtype)) {
+            buckets += 1;
+            assert_eq!(count(&graph["bucket"]), u64::from(entry.rows));
+            let (captured, variant) = (&graph["captured"], entry.variant);
+            let of = &captured["variant"];
+            assert_eq!(of["products"], variant.products.to_string());
+            assert_eq!(of["experts"], variant.experts.to_string());
+            let kernels = captured["kernels"].as_array().unwrap();
+            let has = |family: &str| {
+                let mut names = kernels
+                    .iter()
+                    .map(|kernel| kernel["name"].as_str().unwrap());
+                names.any(|name| name.starts_with(family))
+            };
+            let few = matches!(variant.products, Products::Few { .. });
+            assert_eq!(has("tg_few_out_"), few, "{variant}");
+            assert_eq!(has("tg_dense_shared_"), variant.products == Products::Dense);
+            assert_eq!(has("tg_few_down_"), variant.experts == Experts::Few);
+            let wide = matches!(variant.experts, Experts::Wide(_));
+            assert_eq!(has("tg_wide_experts_"), wide, "{variant}");
+            assert!(!has("tg_linear_"), "{variant}");
+        }
+        assert_eq!(buckets, 9);
+        let mixed = graphs(&shown).iter().find(|graph| graph["kind"] == "mixed");
+        assert_eq!(mixed.unwrap()["captured"]["variant"]["products"], "linear");
+    }
+}
+
+/// Other GPUs run by files of their own.
+#[test]
+fn older_and_newer_gpus_have_kernels_of_their_own() {
+    for (capability, few_rows) in [("8.6", 0), ("10.0", 8)] {
+        let run = Run::new(&["inspect", "--model", "random:tiny", "--device", "cuda"]);
+        let run = run.and(&["--max-seqs", "32", "--launch", "host-graph"]);
+        let shown = json(run.with("CAPABILITY", capability));
+        for graph in graphs(&shown)
+            .iter()
+            .filter(|graph| graph["kind"] == "decode")
+        {
+            let variant = &graph["captured"]["variant"];
+            let expected = match count(&graph["bucket"]) <= few_rows {
+                true => ("few (4 stages)", "few"),
+                false => ("linear", "linear"),
+            };
+            let found = (variant["products"].as_str(), variant["experts"].as_str());
+            assert_eq!(
+                found,
+                (Some(expected.0), Some(expected.1)),
+                "{capability}: {graph}"
+            );
+        }
+    }
+}
+
+/// Products for few rows with experts of the others, and the other way round: what is not few's norms and routes by itself.
+#[test]
+fn products_and_experts_may_be_of_different_families() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mixed.toml");
+    let wide = "experts = \"wide\", tile_rows = 8, wide_stages = 6, guess = false";
+    let text = format!(
+        "architecture = \"sm_90\"\n[decode.bf16]\n1 = {{ products = \"few\", few_stages = 3, {wide} }}\n\
+         2 = {{ products = \"linear\", {wide} }}\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    let shown =
+        json(inspect(&["--launch", "host-graph"]).and(&["--kernel-file", path.to_str().unwrap()]));
+    let nodes = |rows: u64, name: &str| {
+        let wanted = |graph: &&Value| graph["kind"] == "decode" && graph["bucket"] == rows;
+        let graph = graphs(&shown).iter().find(wanted).unwrap();
+        let operations = graph["captured"]["operations"].as_array().unwrap().iter();
+        let of_it = operations.filter(|operation| operation["operation"] == name);
+        let nodes = of_it.map(|operation| operation["nodes"].as_array().unwrap().len());
+        nodes.collect::<Vec<_>>()
+    };
+    for rows in [1, 2] {
+        assert!(
+            nodes(rows, "router").iter().all(|&nodes| nodes == 1),
+            "{rows}"
+        );
+        assert!(nodes(rows, "expert_down").iter().all(|&nodes| nodes == 2));
+        assert!(
+            nodes(rows, "expert_gate_up")
+                .iter()
+                .all(|&nodes| nodes == 0)
+        );
+    }
+    for (name, folded) in [("operator_norm", 0), ("short_conv", 0), ("conv_in_proj", 1)] {
+        assert!(
+            nodes(1, name).iter().all(|&nodes| nodes == folded),
+            "{name}"
+        );
+    }
+    assert!(nodes(2, "short_conv").iter().all(|&nodes| nodes == 1));
+    // A layer's own, but where the experts before it have done it.
+    assert!(nodes(2, "operator_norm").contains(&1));
+}
+
 #[test]
 fn the_tables_name_kernels_and_memory() {
     let ended = inspect(&["--kind", "mixed"]).end();
@@ -158,6 +279,8 @@ fn the_tables_name_kernels_and_memory() {
         "graphs as captured for device-graph on cuda:0 Test GPU 0",
         "capture ms",
         "stage 0 mixed 512, dispatcher in it: nodes by kernel",
+        "products linear, experts linear",
+        "variants sm_90-",
         "tg_dispatch",
         "scheduler",
         "1024+",

@@ -13,3 +13,4 @@ mod rig;
 #[path = "../cli/schema.rs"]
 mod schema;
 mod stuck;
+mod tune;

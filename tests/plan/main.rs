@@ -2,6 +2,7 @@
 
 mod build;
 mod cost;
+mod kernels;
 mod memory;
 mod print;
 mod support;

@@ -25,6 +25,7 @@ pub fn traced_step_ms(
         device: launch.map_or("cpu", |_| "cuda").to_owned(),
         dtype: "f32".to_owned(),
         launch: launch.map(str::to_owned),
+        kernel_variants: None,
         engine: engine.clone(),
     };
     let out = Out::create(&path).unwrap();

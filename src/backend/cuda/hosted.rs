@@ -37,6 +37,13 @@ struct Step {
     name: Name,
 }
 
+/// Another program's step of a bucket, as a graph.
+pub struct OtherStep {
+    exec: Exec,
+    /// Has what the graph works on.
+    _program: Box<dyn StepProgram>,
+}
+
 /// One stage on a GPU, launched by the host.
 pub struct HostLaunched {
     pub(super) stream: Arc<CudaStream>,
@@ -166,6 +173,44 @@ impl HostLaunched {
         for _ in 0..times {
             // SAFETY: `run` has sent this step, and `self` is borrowed alone until the wait.
             unsafe { self.launch(view, 0) }?;
+        }
+        self.wait()
+    }
+
+    /// The step that [`StageBackend::run`] ran last, as `program` does it: what another stage would run in its place.
+    ///
+    /// # Errors
+    /// What the program, the capture or the driver gives.
+    pub fn other(
+        &self,
+        view: &StepView<'_>,
+        program: impl StepProgram + 'static,
+    ) -> Result<OtherStep> {
+        let program: Box<dyn StepProgram> = Box::new(program);
+        let step = StepCapture {
+            program: program.as_ref(),
+            stage: self.stage,
+            bucket: self.step(view)?.bucket,
+            at: self.mirror.place(0),
+            marked: false,
+        };
+        let nothing = |_: &CudaStream| Ok(());
+        // SAFETY: the graph is launched by `repeat_other` alone, and the program goes with it.
+        let step = unsafe { capture_step(&self.stream, step, nothing, nothing) }?;
+        Ok(OtherStep {
+            exec: Exec::new(&step.graph, LaunchedBy::Host)?,
+            _program: program,
+        })
+    }
+
+    /// [`Self::repeat`] with another program's step, which [`Self::other`] of this stage made of the same bucket.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn repeat_other(&mut self, step: &OtherStep, times: u32) -> Result<()> {
+        for _ in 0..times {
+            // SAFETY: as in `repeat`.
+            unsafe { step.exec.launch() }?;
         }
         self.wait()
     }

@@ -9,12 +9,13 @@ use super::gpu::OpenGpu;
 use super::launch::Address;
 use super::module::failed;
 use super::ops::{Bucket, Enqueue, Kernels};
-use super::program::{StepAt, StepProgram};
+use super::program::{StepAt, StepProgram, buckets};
 use super::weights::{DeviceWeights, types};
 use crate::backend::SharedSink;
 use crate::error::Result;
 use crate::model::{DType, Model, ModelConfig};
 use crate::plan::state::{StateAt, StateLayout};
+use crate::plan::variants::{Experts, Products, Variant};
 use crate::plan::{Arena, ArenaShape, EngineOptions, Ladders, Op, OpKind, Plan, StepKind};
 use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::CudaStream;
@@ -42,10 +43,13 @@ enum LayerState {
     Pages { k: Address, v: Address },
 }
 
-/// One stage of a model.
+/// One stage of a model. Clones share its memory.
+#[derive(Clone)]
 pub struct ModelProgram {
     shared: Arc<Shared>,
     ops: Vec<Op>,
+    /// In the place of what the plan says.
+    variant: Option<Variant>,
 }
 
 /// How a model is put on a GPU.
@@ -81,7 +85,14 @@ pub fn programs(
     } = *placement;
     let config = plan.config.clone();
     let types = types(&model.weights, placement.dtype);
-    let kernels = Kernels::load(&gpu.module, &config, types)?;
+    let kernels = Kernels::load(&gpu.module, &config, types, &plan.kernels)?;
+    for bucket in StepKind::ALL
+        .into_iter()
+        .flat_map(|kind| buckets(ladders, kind, options.max_seqs))
+    {
+        // Before any weight is read.
+        kernels.variant(&config, bucket)?;
+    }
     let stream = gpu
         .context
         .new_stream()
@@ -139,16 +150,18 @@ pub fn programs(
     let program = |stage: &crate::plan::Stage| ModelProgram {
         shared: shared.clone(),
         ops: stage.ops.clone(),
+        variant: None,
     };
     Ok(plan.stages.iter().map(program).collect())
 }
 
-/// Whether the operation before or after `op` in its stage does `op` too: for few rows a product what stands before it
-/// (`few` says which), else whoever has the rows that `op` norms: the experts' combination for the next layer, the router
-/// for its own; in a decode step attention norms and rotates. `conv`: the in-projection does the short convolution too.
+/// Whether the operation before or after `op` in its stage does `op` too: with products for few rows the one that reads what
+/// `op` makes (`few` says which), else whoever has the rows that `op` norms: the experts' combination for the next layer, the
+/// router for its own; in a decode step attention norms and rotates. `conv`: the in-projection does the short convolution
+/// too.
 fn done_by_neighbour(
     kind: StepKind,
-    few: bool,
+    variant: Variant,
     conv: bool,
     before: Option<&Op>,
     op: &Op,
@@ -157,8 +170,8 @@ fn done_by_neighbour(
     if kind == StepKind::Decode && op.kind == OpKind::QkNormRope {
         return true;
     }
-    if few {
-        return few::folded(op.kind);
+    if let Products::Few { .. } = variant.products {
+        return few::folded(op.kind, variant.experts == Experts::Few);
     }
     let is = |op: Option<&Op>, kind| op.is_some_and(|op| op.kind == kind);
     match op.kind {
@@ -170,6 +183,32 @@ fn done_by_neighbour(
 }
 
 impl ModelProgram {
+    /// The same stage, over the same memory, with every bucket served by `variant`.
+    ///
+    /// # Errors
+    /// Why that cannot serve decode buckets of `rows` rows.
+    pub fn with_variant(&self, variant: Variant, rows: u32) -> std::result::Result<Self, String> {
+        let Shared {
+            kernels, config, ..
+        } = &*self.shared;
+        kernels.can(config, variant, rows)?;
+        Ok(Self {
+            variant: Some(variant),
+            ..self.clone()
+        })
+    }
+
+    /// What serves a bucket.
+    ///
+    /// # Errors
+    /// The plan asks for what cannot be served.
+    pub fn chosen_variant(&self, bucket: Bucket) -> Result<Variant> {
+        match self.variant {
+            Some(variant) => Ok(variant),
+            None => self.shared.kernels.variant(&self.shared.config, bucket),
+        }
+    }
+
     /// Where a router leaves what it chose, `u32 [rows, K]`, until the next one runs; and K.
     pub fn chosen_experts(&self) -> (Address, usize) {
         let Shared {
@@ -195,20 +234,22 @@ impl StepProgram for ModelProgram {
         at: StepAt,
         mark: &mut dyn FnMut(Op) -> Result<()>,
     ) -> Result<()> {
+        let variant = self.chosen_variant(bucket)?;
         let queue = Enqueue {
             config: &self.shared.config,
             kernels: &self.shared.kernels,
             stream,
             bucket,
+            variant,
             state: at.state,
             step: at.step,
             early: self.shared.early,
         };
-        let (few, conv) = (queue.few().is_some(), queue.dense_conv_serves().is_some());
+        let conv = queue.dense_conv_serves().is_some();
         for (index, op) in self.ops.iter().enumerate() {
             let before = index.checked_sub(1).and_then(|before| self.ops.get(before));
             let after = self.ops.get(index + 1);
-            if done_by_neighbour(bucket.kind, few, conv, before, op, after) {
+            if done_by_neighbour(bucket.kind, variant, conv, before, op, after) {
                 continue;
             }
             mark(*op)?;
@@ -221,6 +262,10 @@ impl StepProgram for ModelProgram {
             }?;
         }
         Ok(())
+    }
+
+    fn variant(&self, bucket: Bucket) -> Result<Option<Variant>> {
+        self.chosen_variant(bucket).map(Some)
     }
 
     fn check(&self) -> Result<()> {
@@ -255,6 +300,12 @@ impl StepProgram for InOrder {
             unsafe { program.enqueue_marked(stream, bucket, at, mark) }?;
         }
         Ok(())
+    }
+
+    fn variant(&self, bucket: Bucket) -> Result<Option<Variant>> {
+        self.0
+            .first()
+            .map_or(Ok(None), |program| program.variant(bucket))
     }
 
     fn check(&self) -> Result<()> {

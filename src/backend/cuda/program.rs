@@ -4,6 +4,7 @@ use super::graph::{Captured, captured_so_far};
 use super::launch::Address;
 use super::ops::Bucket;
 use crate::error::Result;
+use crate::plan::variants::Variant;
 use crate::plan::{Ladders, Op, StepKind};
 use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::CudaStream;
@@ -54,6 +55,14 @@ pub trait StepProgram: Send {
         unsafe { self.enqueue(stream, bucket, at) }
     }
 
+    /// What serves a bucket; none of a program that knows of no plan.
+    ///
+    /// # Errors
+    /// The plan asks for what cannot be served.
+    fn variant(&self, _bucket: Bucket) -> Result<Option<Variant>> {
+        Ok(None)
+    }
+
     /// Whether what the program does on the host beside its steps (handing out logits) went well. Asked after each
     /// step where somebody waits for it, and now and then elsewhere.
     ///
@@ -78,6 +87,7 @@ pub fn buckets(ladders: &Ladders, kind: StepKind, slots: u32) -> impl Iterator<I
 pub struct StepGraph {
     pub stage: usize,
     pub bucket: Bucket,
+    pub variant: Option<Variant>,
     pub graph: Captured,
     pub capture: Duration,
     /// Where asked for: the first node of each operation, and of what comes after the program (`None`).
@@ -137,6 +147,7 @@ pub unsafe fn capture_step(
     Ok(StepGraph {
         stage,
         bucket,
+        variant: program.variant(bucket)?,
         graph,
         capture: start.elapsed(),
         marks,

@@ -105,6 +105,7 @@ impl<'a> Survey<'a> {
             stages,
             kind: step.bucket.kind,
             rows: step.bucket.rows,
+            variant: step.variant,
             dispatcher: by == LaunchedBy::Device,
             copies: 1,
             nodes,

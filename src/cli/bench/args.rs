@@ -141,6 +141,14 @@ pub struct BenchArgs {
         help_heading = "Model and device"
     )]
     pub bucket_file: Vec<PathBuf>,
+    /// Which kernels serve which bucket, from these TOML files (GPUs only) [default: the built-in ones]
+    #[arg(
+        long,
+        value_name = "FILES",
+        value_delimiter = ',',
+        help_heading = "Model and device"
+    )]
+    pub kernel_file: Vec<PathBuf>,
 
     /// Sequences at once; prompts for `score`, most sequences at once for `serve` [default: 1,8,32; prefill 1; score 1024; serve 32]
     #[arg(long, short, value_name = "LIST", value_parser = positive, help_heading = "Workload")]
@@ -291,6 +299,7 @@ impl BenchArgs {
             (self.model.is_some(), "--model"),
             (!self.dtype.is_empty(), "--dtype"),
             (!self.bucket_file.is_empty(), "--bucket-file"),
+            (!self.kernel_file.is_empty(), "--kernel-file"),
             (self.prompt_len.is_some(), "--prompt-len"),
             (self.context.is_some(), "--context"),
             (self.bandwidth.is_some(), "--bandwidth"),
@@ -307,14 +316,24 @@ impl BenchArgs {
         Ok(())
     }
 
-    /// All combinations of launch, type and bucket file, as the flags of other commands.
+    /// All combinations of launch, type, bucket file and kernel file, as the flags of other commands.
     pub fn settings(&self) -> Vec<(Option<Way>, RunArgs)> {
         let launches = options(&self.launch);
-        let (dtypes, files) = (options(&self.dtype), options(&self.bucket_file));
+        let dtypes = options(&self.dtype);
+        let files: Vec<BucketArgs> = options(&self.bucket_file)
+            .into_iter()
+            .flat_map(|bucket_file| {
+                let kernel_files = options(&self.kernel_file).into_iter();
+                kernel_files.map(move |kernel_file| BucketArgs {
+                    bucket_file: bucket_file.clone(),
+                    kernel_file,
+                })
+            })
+            .collect();
         let mut settings = Vec::new();
         for &way in &launches {
             for &dtype in &dtypes {
-                for bucket_file in &files {
+                for buckets in &files {
                     let flags = way.map(Way::flags);
                     let run = RunArgs {
                         device: self.device.clone(),
@@ -322,9 +341,7 @@ impl BenchArgs {
                         launch: flags.map(|(launch, _)| launch),
                         ahead: flags.is_some_and(|(_, ahead)| ahead),
                         step_timeout_ms: None,
-                        buckets: BucketArgs {
-                            bucket_file: bucket_file.clone(),
-                        },
+                        buckets: buckets.clone(),
                     };
                     settings.push((way, run));
                 }

@@ -110,6 +110,8 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
             launch: Some(one.way.name().to_owned()),
             dtype: "u32".to_owned(),
             bucket_file: None,
+            kernel_file: None,
+            kernel_variants: None,
             max_seqs: options.max_seqs,
             max_context: options.max_context,
             step_tokens: options.step_tokens,

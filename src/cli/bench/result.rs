@@ -51,6 +51,8 @@ impl Work<'_> {
                 launch: unit.way.map(|way| way.name().to_owned()),
                 dtype: format!("{:?}", opened.target.dtype()).to_lowercase(),
                 bucket_file: unit.bucket_file.clone(),
+                kernel_file: unit.kernel_file.clone(),
+                kernel_variants: opened.kernel_variants.clone(),
                 max_seqs: opened.options.max_seqs,
                 max_context: opened.options.max_context,
                 step_tokens: opened.options.step_tokens,

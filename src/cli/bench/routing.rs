@@ -11,7 +11,7 @@ use crate::model::Model;
 use crate::telemetry::say;
 use std::sync::Arc;
 
-/// Counts each point's routing once for each type and bucket file: launch ways and busy threads choose no experts. Of
+/// Counts each point's routing once for each type, bucket and kernel file: launch ways and busy threads choose no experts. Of
 /// the prompts of the first repeat. False: interrupted.
 pub fn count(work: &Work<'_>, units: &mut [Unit], model: &Arc<Model>) -> Result<bool> {
     let typical = !matches!(work.args.kind, Kind::Serve | Kind::Launch);
@@ -23,7 +23,8 @@ pub fn count(work: &Work<'_>, units: &mut [Unit], model: &Arc<Model>) -> Result<
         let unit = &mut rest[0];
         let alike = |other: &&mut Unit| {
             let dtype = |unit: &Unit| unit.opened.target.dtype();
-            dtype(other) == dtype(unit) && other.bucket_file == unit.bucket_file
+            let files = |unit: &Unit| (unit.bucket_file.clone(), unit.kernel_file.clone());
+            dtype(other) == dtype(unit) && files(other) == files(unit)
         };
         if let Some(other) = before.iter_mut().find(alike) {
             for (tried, other) in unit.points.iter_mut().zip(&other.points) {

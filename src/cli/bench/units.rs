@@ -22,6 +22,7 @@ use crate::model::{Model, ModelConfig, ModelSource};
 use crate::plan::Limits;
 use crate::runtime::Logits;
 use crate::telemetry::say;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -45,6 +46,7 @@ pub(super) struct Unit {
     pub opened: Opened,
     pub way: Option<Way>,
     pub bucket_file: Option<String>,
+    pub kernel_file: Option<String>,
     pub points: Vec<Tried>,
     pub startup: Startup,
 }
@@ -194,15 +196,13 @@ impl Work<'_> {
             failed: None,
         };
         let phase = || gpu.then(Vec::new);
+        let shown = |file: &Option<PathBuf>| file.as_ref().map(|file| file.display().to_string());
         Ok(Unit {
             number,
             opened,
             way: way.or(gpu.then_some(Way::DeviceGraph)),
-            bucket_file: run
-                .buckets
-                .bucket_file
-                .as_ref()
-                .map(|file| file.display().to_string()),
+            bucket_file: shown(&run.buckets.bucket_file),
+            kernel_file: shown(&run.buckets.kernel_file),
             points: points.iter().map(tried).collect(),
             startup: Startup {
                 capture_ms: phase(),

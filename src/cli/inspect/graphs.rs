@@ -18,6 +18,8 @@ pub struct OnGpu {
     pub device: String,
     /// As in `--launch`.
     pub launch: String,
+    /// What chose the kernels: its architecture and digest.
+    pub kernel_variants: String,
     /// Until the weights were in the host's memory, or mapped into it.
     pub load: Duration,
     /// What a run of these sizes takes, by `doctor`'s arithmetic.
@@ -113,10 +115,11 @@ pub(super) fn text(view: &View<'_>, out: &mut dyn Write) -> Written {
         Some(on_gpu) => {
             writeln!(
                 out,
-                "graphs as captured for {} on {}; weights loaded in {} ms",
+                "graphs as captured for {} on {}; weights loaded in {} ms; variants {}",
                 on_gpu.launch,
                 on_gpu.device,
-                ms_text(on_gpu.load)
+                ms_text(on_gpu.load),
+                on_gpu.kernel_variants
             )?;
         }
     }
@@ -216,6 +219,9 @@ fn kernels(entry: &Entry<'_>, graph: &CapturedGraph, out: &mut dyn Write) -> Wri
             ""
         }
     )?;
+    if let Some(variant) = graph.variant {
+        writeln!(out, "  {variant}")?;
+    }
     let mut table = Table::new(&[0, 8]);
     table.row([
         "kernel",

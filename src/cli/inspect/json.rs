@@ -67,6 +67,7 @@ fn device(on_gpu: &OnGpu) -> Value {
     json!({
         "name": on_gpu.device,
         "launch": on_gpu.launch,
+        "kernel_variants": on_gpu.kernel_variants,
         "load_ms": ms(on_gpu.load),
         "memory": on_gpu.memory.iter().map(|item| json!({
             "name": item.name,
@@ -138,6 +139,10 @@ fn captured(view: &View<'_>, graph: &CapturedGraph) -> Value {
         "instantiate_ms": ms(graph.instantiate),
         "upload_ms": ms(graph.upload),
         "device_bytes": graph.device_bytes,
+        "variant": graph.variant.map(|variant| json!({
+            "products": variant.products.to_string(),
+            "experts": variant.experts.to_string(),
+        })),
         "kernels": kernels,
         "operations": operations,
     })

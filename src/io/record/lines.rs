@@ -31,6 +31,9 @@ pub struct Header {
     pub dtype: String,
     /// As in `--launch`; `None` on the CPU.
     pub launch: Option<String>,
+    /// Which kernels served which bucket; `None` on the CPU, and of a run that was recorded before there was a choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_variants: Option<String>,
     pub engine: EngineShape,
 }
 

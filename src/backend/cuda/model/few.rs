@@ -11,22 +11,23 @@ use crate::backend::cuda::weights::{FeedForwardAddresses, MixerAddresses};
 use crate::error::Result;
 use crate::plan::{Op, OpKind};
 
-/// Whether another operation's kernel does `kind` too: its product's, for the norms, the short convolution and the
-/// router.
-pub(super) fn folded(kind: OpKind) -> bool {
-    matches!(
-        kind,
-        OpKind::OperatorNorm
-            | OpKind::ShortConv
-            | OpKind::FfnNorm
-            | OpKind::Router
-            | OpKind::FinalNorm
-    )
+/// Whether another operation's kernel does `kind` too: its product's, for the norms, the short convolution and, where the
+/// `experts` are these kernels' too, the router. A router of its own norms its rows itself.
+pub(super) fn folded(kind: OpKind, experts: bool) -> bool {
+    match kind {
+        OpKind::OperatorNorm | OpKind::ShortConv | OpKind::FfnNorm | OpKind::FinalNorm => true,
+        OpKind::Router => experts,
+        _ => false,
+    }
 }
 
 /// Whether [`Shared::few_operation`] has a kernel for a layer's operation. Attention itself has none of its own.
-pub(super) fn serves(kind: OpKind) -> bool {
-    !matches!(kind, OpKind::QkNormRope | OpKind::Attention)
+pub(super) fn serves(kind: OpKind, experts: bool) -> bool {
+    match kind {
+        OpKind::QkNormRope | OpKind::Attention => false,
+        OpKind::Router | OpKind::ExpertGateUp | OpKind::ExpertDown => experts,
+        _ => true,
+    }
 }
 
 impl Shared {
@@ -58,7 +59,9 @@ impl Shared {
         };
         let residual = |x, w, bias, inner| Residual { x, w, bias, inner };
         let out = |product: Residual| {
-            let scores = router.as_ref().map(|router| (&routing, router));
+            let experts = queue.few_experts().is_some();
+            let router = router.as_ref().filter(|_| experts);
+            let scores = router.map(|router| (&routing, router));
             // SAFETY: the caller's promise.
             unsafe { queue.few_out(few, h, &product, scores) }
         };
@@ -134,20 +137,24 @@ mod tests {
     #[test]
     fn what_is_folded_has_no_matrix_of_its_own() {
         for kind in OpKind::ALL {
-            let reads_a_matrix = matches!(
-                kind,
-                OpKind::ConvInProj
-                    | OpKind::ConvOutProj
-                    | OpKind::QkvProj
-                    | OpKind::AttentionOutProj
-                    | OpKind::DenseGateUp
-                    | OpKind::DenseDown
-                    | OpKind::ExpertGateUp
-                    | OpKind::ExpertDown
-                    | OpKind::LmHead
-            );
-            assert!(!(folded(kind) && reads_a_matrix), "{kind:?}");
-            assert!(serves(kind) || !reads_a_matrix, "{kind:?}");
+            let experts_matrix = matches!(kind, OpKind::ExpertGateUp | OpKind::ExpertDown);
+            let reads_a_matrix = experts_matrix
+                || matches!(
+                    kind,
+                    OpKind::ConvInProj
+                        | OpKind::ConvOutProj
+                        | OpKind::QkvProj
+                        | OpKind::AttentionOutProj
+                        | OpKind::DenseGateUp
+                        | OpKind::DenseDown
+                        | OpKind::LmHead
+                );
+            for experts in [true, false] {
+                assert!(!(folded(kind, experts) && reads_a_matrix), "{kind:?}");
+                let theirs = reads_a_matrix && (experts || !experts_matrix);
+                assert!(serves(kind, experts) || !theirs, "{kind:?}");
+            }
+            assert!(!(serves(kind, false) && experts_matrix), "{kind:?}");
         }
     }
 }

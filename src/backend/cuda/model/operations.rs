@@ -83,7 +83,8 @@ impl Shared {
         layer: usize,
         after: Option<&Op>,
     ) -> Result<()> {
-        if let Some(few) = queue.few().filter(|_| few::serves(op.kind)) {
+        let few_experts = queue.few_experts().is_some();
+        if let Some(few) = queue.few().filter(|_| few::serves(op.kind, few_experts)) {
             // SAFETY: the caller's promise.
             return unsafe { self.few_operation(queue, few, op, layer) };
         }
@@ -228,6 +229,8 @@ impl Shared {
                             queue.expert_gate_up(&self.routing(), experts, &rows)
                         }
                         _ => {
+                            // Products for few rows norm their rows themselves.
+                            let after = after.filter(|_| queue.few().is_none());
                             let next = self.next_norm(after, x);
                             queue.expert_down(&self.routing(), experts, h, &rows, next)
                         }

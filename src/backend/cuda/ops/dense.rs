@@ -1,4 +1,4 @@
-//! Dense products of decode steps, up to [`MOST_ROWS`] rows, where the GPU has the instructions of 9.0
+//! Dense products of decode steps, up to [`MOST_ROWS`](crate::plan::variants::MOST_ROWS) rows, where the GPU has the instructions of 9.0
 //! (kernels/dense.cuh); `cut` says how a launch is cut into blocks.
 //!
 //! | kernel | products |
@@ -12,19 +12,16 @@ mod cut;
 use super::super::launch::{Address, Argument, Kernel, Launch};
 use super::super::module::Module;
 use super::super::tensor_map::{Matrix, TensorMap};
+use super::Enqueue;
 use super::conv::ShortConv;
 use super::kernels::{Types, suffix};
 use super::limits::{Limits, has_warpgroups};
 use super::linear::{Epilogue, Product};
-use super::{Bucket, Enqueue};
 use crate::error::{Error, Result};
 use crate::model::DType;
-use crate::plan::StepKind;
+use crate::plan::variants::Products;
 use cut::{Cut, Tile};
 use std::sync::Arc;
-
-/// Rows of a bucket, at most.
-const MOST_ROWS: u32 = 256;
 
 /// One kernel for several numbers of rows, ascending.
 #[derive(Debug)]
@@ -88,16 +85,13 @@ impl Variants {
     }
 }
 
-/// Whether these kernels do a bucket's products.
-fn serves(bucket: Bucket) -> bool {
-    bucket.kind == StepKind::Decode && bucket.rows <= MOST_ROWS
-}
-
 impl Enqueue<'_> {
-    /// The kernels for dense products of this bucket, where there are any.
+    /// The kernels for dense products, where this bucket's are theirs.
     pub fn dense(&self) -> Option<&Dense> {
-        let dense = self.kernels.dense.as_ref()?;
-        serves(self.bucket).then_some(dense)
+        match self.variant.products {
+            Products::Dense => self.kernels.dense.as_ref(),
+            Products::Few { .. } | Products::Linear => None,
+        }
     }
 
     /// Whether [`Enqueue::dense_conv`] does a conv layer up to its out-projection.

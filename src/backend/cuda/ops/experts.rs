@@ -437,8 +437,8 @@ impl Enqueue<'_> {
 
     /// Rows of an expert tile, at most, from the bucket alone.
     pub fn expert_tile_rows(&self) -> u32 {
-        if let Some(wide) = self.wide() {
-            return wide.tile_rows(self.config, self.bucket);
+        if let Some((_, shape)) = self.wide() {
+            return shape.tile_rows;
         }
         let (experts, top_k) = self.experts();
         let rows = self.bucket.rows;

@@ -1,5 +1,5 @@
 //! Decode steps of few rows: products that stream their weights, with what stands between them folded in
-//! (kernels/few.cuh says how). `sizing` says which buckets they serve and what a block holds, `launch` what is launched.
+//! (kernels/few.cuh says how). `sizing` says what of a model they have room for and what a block holds, `launch` what is launched.
 //!
 //! | kernel | operations |
 //! |---|---|
@@ -21,6 +21,7 @@ use super::Enqueue;
 use super::kernels::{Types, suffix};
 use super::limits::{Limits, has_bulk_copies};
 use crate::error::Result;
+use crate::plan::variants::{Experts, Products};
 use sizing::Sizing;
 use std::sync::Arc;
 
@@ -33,7 +34,8 @@ pub struct Few {
     expert_gate_up: Kernel,
     out: Kernel,
     down: Kernel,
-    sizing: Sizing,
+    operand_bytes: u32,
+    limits: Limits,
 }
 
 impl Few {
@@ -58,18 +60,32 @@ impl Few {
             expert_gate_up: kernel("expert_gate_up")?,
             out: kernel("out")?,
             down: kernel("down")?,
-            sizing: Sizing {
-                operand_bytes: types.operand.bytes() as u32,
-                limits,
-            },
+            operand_bytes: types.operand.bytes() as u32,
+            limits,
         }))
+    }
+
+    /// With rings of up to `stages` stages.
+    pub(super) fn sizing(&self, stages: u32) -> Sizing {
+        Sizing {
+            operand_bytes: self.operand_bytes,
+            limits: self.limits,
+            stages,
+        }
     }
 }
 
 impl Enqueue<'_> {
-    /// The kernels for few rows, where they serve this bucket.
+    /// The kernels for few rows, where this bucket's products are theirs.
     pub fn few(&self) -> Option<&Few> {
-        let few = self.kernels.few.as_ref()?;
-        few.sizing.serves(self.config, self.bucket).then_some(few)
+        match self.variant.products {
+            Products::Few { .. } => self.kernels.few.as_ref(),
+            Products::Dense | Products::Linear => None,
+        }
+    }
+
+    /// Likewise, where the experts are theirs too.
+    pub fn few_experts(&self) -> Option<&Few> {
+        self.few().filter(|_| self.variant.experts == Experts::Few)
     }
 }

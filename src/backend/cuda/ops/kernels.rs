@@ -6,11 +6,13 @@ use super::attention;
 use super::dense::Dense;
 use super::experts;
 use super::few::Few;
-use super::limits::has_warpgroups;
+use super::limits::{capability, has_warpgroups};
 use super::linear::{Linear, Tile};
+use super::variant::Variants;
 use super::wide::Wide;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
+use crate::plan::KernelChoice;
 use std::sync::Arc;
 
 /// Element types that a model runs with.
@@ -56,6 +58,7 @@ pub struct Route {
 #[derive(Debug)]
 pub struct Kernels {
     pub types: Types,
+    pub(super) variants: Variants,
     pub embed: Kernel,
     pub rmsnorm: Kernel,
     pub rmsnorm_sampled: Kernel,
@@ -95,8 +98,13 @@ pub struct Kernels {
 
 impl Kernels {
     /// # Errors
-    /// Shapes or types that the GPU path does not take, named; or the driver refuses.
-    pub fn load(module: &Arc<Module>, config: &ModelConfig, types: Types) -> Result<Self> {
+    /// Shapes or types that the GPU path does not take, named; variants for other GPUs; or the driver refuses.
+    pub fn load(
+        module: &Arc<Module>,
+        config: &ModelConfig,
+        types: Types,
+        choice: &KernelChoice,
+    ) -> Result<Self> {
         check(config, types)?;
         let x = suffix(types.operand);
         let w = suffix(types.weights);
@@ -117,6 +125,7 @@ impl Kernels {
         };
         Ok(Self {
             types,
+            variants: Variants::new(choice, capability(module)?)?,
             embed: kernel(&format!("tg_embed_{w}"))?,
             rmsnorm: kernel(&format!("tg_rmsnorm_{x}"))?,
             rmsnorm_sampled: kernel(&format!("tg_rmsnorm_sampled_{x}"))?,

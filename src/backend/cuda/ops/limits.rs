@@ -51,7 +51,15 @@ pub fn has_warpgroups(module: &Module) -> Result<bool> {
     Ok(major(module)? == 9)
 }
 
-/// Of the compute capability.
+/// The compute capability.
+///
+/// # Errors
+/// The driver refuses.
+pub fn capability(module: &Module) -> Result<(u32, u32)> {
+    let minor = Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR;
+    Ok((major(module)?, asked(module, minor)?))
+}
+
 fn major(module: &Module) -> Result<u32> {
     let major = Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
     asked(module, major)

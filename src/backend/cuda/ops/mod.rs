@@ -1,5 +1,5 @@
 //! The operations of a plan as kernel launches, one file per family. For each, which kernels, how many blocks
-//! and how much shared memory follow from shapes and the bucket alone, in pure functions; what differs from
+//! and how much shared memory follow from shapes, the bucket and its variant alone, in pure functions; what differs from
 //! step to step the kernels read from the step descriptor. So the same calls launch at once or are captured,
 //! and nothing here allocates.
 //!
@@ -17,6 +17,7 @@ pub mod kernels;
 mod limits;
 pub mod linear;
 pub mod norm;
+mod variant;
 pub mod wide;
 
 pub use kernels::{Kernels, Types};
@@ -25,6 +26,7 @@ use super::launch::{Address, Argument, Kernel, Launch};
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::plan::StepKind;
+use crate::plan::variants::Variant;
 use crate::sys::abi;
 use cudarc::driver::CudaStream;
 use std::mem::offset_of;
@@ -47,6 +49,8 @@ pub struct Enqueue<'a> {
     pub kernels: &'a Kernels,
     pub stream: &'a CudaStream,
     pub bucket: Bucket,
+    /// What serves the bucket: [`Kernels::variant`].
+    pub variant: Variant,
     /// `tg_state *`
     pub state: Address,
     /// `tg_step *`: where the descriptor of the step to run lies whenever the kernels run.

@@ -1,27 +1,17 @@
 //! The experts' products of wide steps: a kernel that streams every expert's weights once, on GPUs that have wgmma and the
-//! copy engine for tensors (kernels/wide.cuh says how). Here is which buckets it serves, and what its launches look like.
+//! copy engine for tensors (kernels/wide.cuh says how). Here is what it can serve, and what its launches look like.
 
 use super::super::launch::{Argument, Kernel};
 use super::super::module::Module;
 use super::super::tensor_map::{Boxes, TensorMap};
+use super::Enqueue;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::kernels::{Types, suffix};
 use super::limits::{Limits, has_warpgroups};
-use super::{Bucket, Enqueue};
 use crate::error::Result;
 use crate::model::{DType, ModelConfig};
+use crate::plan::variants::{Experts, MOST_ROWS, Wide as Shape};
 use std::sync::Arc;
-
-/// Rows of a bucket, at most. Beyond, an expert's rows no longer fit one tile, and its weights are read again.
-const ROWS: u32 = 256;
-/// Up to so many rows that an expert gets on average, tiles have [`FEW_TILE_ROWS`]: a ring for more has fewer stages.
-const FEW_AVERAGE: u32 = 8;
-const FEW_TILE_ROWS: u32 = 32;
-const TILE_ROWS: u32 = 64;
-/// From so many pairs for each expert on, hardly one is without rows: blocks then guess which they will be given.
-const GUESS_PAIRS: u32 = 4;
-/// Stages of a ring: what is read besides waits behind all that was asked for, so that more of them were slower.
-const STAGES: u32 = 6;
 
 // As kernels/wide.cuh and wide_plan.cuh have it.
 const OUTPUTS: u32 = 128;
@@ -32,6 +22,8 @@ const ALIGN_BYTES: u32 = 1024;
 const THREADS: u32 = 32 * (8 + 3 + 1);
 const MOST_TILES: u32 = 256;
 const MOST_BLOCKS: u32 = 384;
+/// Static shared memory: the plan of a step's units, barriers and the queue.
+const STATIC_BYTES: u32 = 8 * 1024;
 
 /// The kernel for one pair of types, on a GPU that has what it needs.
 #[derive(Debug)]
@@ -40,6 +32,8 @@ pub struct Wide {
     operand: DType,
     weights: DType,
     multiprocessors: u32,
+    /// Dynamic shared memory of a block, at most.
+    block_bytes: u32,
 }
 
 impl Wide {
@@ -52,53 +46,63 @@ impl Wide {
             return Ok(None);
         }
         let experts = module.kernel(&format!("tg_wide_experts_{}", suffix(types.operand)))?;
-        let most = [FEW_TILE_ROWS, TILE_ROWS].map(|rows| shared_bytes(types.operand, rows));
-        experts.allow_shared(most[0].max(most[1]))?;
+        let limits = Limits::of(module)?;
+        let block_bytes = limits.block_bytes.saturating_sub(STATIC_BYTES);
+        experts.allow_shared(block_bytes)?;
         Ok(Some(Self {
             experts,
             operand: types.operand,
             weights: types.weights,
-            multiprocessors: Limits::of(module)?.multiprocessors,
+            multiprocessors: limits.multiprocessors,
+            block_bytes,
         }))
     }
 
-    /// Whether this kernel does a bucket's experts.
-    fn serves(&self, config: &ModelConfig, bucket: Bucket) -> bool {
+    /// Whether this kernel does the experts of a bucket of `rows` rows in launches of this shape.
+    ///
+    /// # Errors
+    /// What of the model or the shape it has no room for.
+    pub fn serves(
+        &self,
+        config: &ModelConfig,
+        rows: u32,
+        shape: Shape,
+    ) -> std::result::Result<(), String> {
         let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
-        let tile_rows = self.tile_rows(config, bucket);
-        bucket.rows <= ROWS
-            && most_expert_tiles(bucket.rows, experts, top_k, tile_rows) <= MOST_TILES
-    }
-
-    /// Rows of an expert tile, at most.
-    pub fn tile_rows(&self, config: &ModelConfig, bucket: Bucket) -> u32 {
-        let pairs = bucket.rows * config.num_experts_per_tok as u32;
-        let average = pairs.div_ceil(config.num_experts.max(1) as u32);
-        match self.operand {
-            DType::F32 => FEW_TILE_ROWS,
-            _ if average <= FEW_AVERAGE => FEW_TILE_ROWS,
-            _ => TILE_ROWS,
+        if rows > MOST_ROWS {
+            return Err(format!("the wide kernels take up to {MOST_ROWS} rows"));
+        }
+        let tiles = most_expert_tiles(rows, experts, top_k, shape.tile_rows);
+        if tiles > MOST_TILES {
+            return Err(format!(
+                "{experts} experts may have {tiles} tiles of {} rows, the wide kernels take {MOST_TILES}",
+                shape.tile_rows
+            ));
+        }
+        let bytes = shared_bytes(self.operand, shape);
+        match bytes <= self.block_bytes {
+            true => Ok(()),
+            false => Err(format!(
+                "{} stages for tiles of {} rows need {bytes} bytes of a block's shared memory, which has {}",
+                shape.stages, shape.tile_rows, self.block_bytes
+            )),
         }
     }
 }
 
-/// Dynamic shared memory of a block whose tiles have up to `tile_rows` rows: wide_stage_bytes and what aligns the first
-/// stage.
-fn shared_bytes(operand: DType, tile_rows: u32) -> u32 {
+/// Dynamic shared memory of a block: stages of wide_stage_bytes, and what aligns the first one.
+fn shared_bytes(operand: DType, shape: Shape) -> u32 {
     let parts = if operand == DType::F32 { 3 } else { 1 };
-    let tile_rows = if operand == DType::F32 {
-        tile_rows.min(FEW_TILE_ROWS)
-    } else {
-        tile_rows
-    };
-    STAGES * ROW_BYTES * (OUTPUTS + parts * tile_rows) + ALIGN_BYTES
+    shape.stages * ROW_BYTES * (OUTPUTS + parts * shape.tile_rows) + ALIGN_BYTES
 }
 
 impl Enqueue<'_> {
-    /// The kernel for wide steps, where it serves this bucket's experts.
-    pub(super) fn wide(&self) -> Option<&Wide> {
-        let wide = self.kernels.wide.as_ref()?;
-        wide.serves(self.config, self.bucket).then_some(wide)
+    /// The kernel for wide steps and the shape of its launch, where this bucket's experts are its.
+    pub(super) fn wide(&self) -> Option<(&Wide, Shape)> {
+        match self.variant.experts {
+            Experts::Wide(shape) => Some((self.kernels.wide.as_ref()?, shape)),
+            Experts::Few | Experts::Linear => None,
+        }
     }
 
     /// y and partial: all of [`Enqueue::expert_gate_up`], and of [`Enqueue::expert_down`] what comes before the sum.
@@ -107,7 +111,7 @@ impl Enqueue<'_> {
     /// As there.
     pub(super) unsafe fn wide_experts(
         &self,
-        wide: &Wide,
+        (wide, shape): (&Wide, Shape),
         routing: &Routing,
         weights: &ExpertWeights,
         rows: &ExpertRows,
@@ -130,9 +134,8 @@ impl Enqueue<'_> {
         let gate_up = boxes(weights.gate.min(weights.up), hidden, inner / 8, strides);
         let strides = [2, y_row, 8 * y_row, 16 * y_row, 2 * weights.down_stride];
         let down = boxes(weights.down, inner, hidden / GROUP_ROWS, strides);
-        let tile_rows = wide.tile_rows(config, self.bucket);
+        let tile_rows = shape.tile_rows;
         let most_tiles = most_expert_tiles(self.bucket.rows, experts, top_k, tile_rows);
-        let guess = self.bucket.rows * top_k >= GUESS_PAIRS * experts;
         let arguments = [
             Argument::TensorMap(TensorMap::new(&gate_up)?),
             Argument::TensorMap(TensorMap::new(&down)?),
@@ -142,16 +145,16 @@ impl Enqueue<'_> {
             Argument::Address(routing.tiles),
             Argument::Address(routing.tile_count),
             Argument::Address(routing.rows),
-            Argument::U32(if guess { experts } else { 0 }),
+            Argument::U32(if shape.guess { experts } else { 0 }),
             Argument::U32(most_tiles),
             Argument::U32(hidden),
             Argument::U32(inner),
             Argument::U32(tile_rows),
-            Argument::U32(STAGES),
+            Argument::U32(shape.stages),
             Argument::U32(u32::from(weights.up < weights.gate)),
         ];
         let grid = (wide.multiprocessors.min(MOST_BLOCKS), 1, 1);
-        let shared = shared_bytes(wide.operand, tile_rows);
+        let shared = shared_bytes(wide.operand, shape);
         // SAFETY: the caller's promise; these are tg_wide_experts_*'s arguments.
         unsafe { self.launch(&wide.experts, grid, THREADS, shared, &arguments) }
     }

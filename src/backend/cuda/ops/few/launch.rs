@@ -4,9 +4,10 @@ use super::super::Enqueue;
 use super::super::conv::ShortConv;
 use super::super::experts::{ExpertWeights, RouterWeights, Routing};
 use super::Few;
-use super::sizing::{CHOICE_BYTES, GATE_OUTPUTS, OUTPUTS, Ring, THREADS, score_bytes};
+use super::sizing::{CHOICE_BYTES, GATE_OUTPUTS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
 use crate::backend::cuda::launch::{Address, Argument, Kernel};
 use crate::error::Result;
+use crate::plan::variants::{FEW_STAGES, Products};
 
 /// Weights and biases of a conv layer up to its out-projection; shapes as [`ShortConv`] has them.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +33,15 @@ pub struct Residual {
 }
 
 impl Enqueue<'_> {
+    /// With as many stages as this bucket's variant has.
+    fn few_sizing(&self, few: &Few) -> Sizing {
+        match self.variant.products {
+            Products::Few { stages } => few.sizing(stages),
+            // Launched all the same: by whoever compares them.
+            Products::Dense | Products::Linear => few.sizing(*FEW_STAGES.start()),
+        }
+    }
+
     /// A launch with one of [`Few`]'s kernels; `ring` is that of shapes that [`Sizing::serves`](super::sizing::Sizing::serves).
     ///
     /// # Safety
@@ -59,7 +69,10 @@ impl Enqueue<'_> {
         h: Address,
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let ring = few.sizing.normed(rows, hidden, false).expect("served");
+        let ring = self
+            .few_sizing(few)
+            .normed(rows, hidden, false)
+            .expect("served");
         let arrays = [
             Argument::Address(conv.x),
             Argument::Address(conv.state),
@@ -73,7 +86,7 @@ impl Enqueue<'_> {
             Argument::F32(self.config.norm_eps),
         ];
         let arguments = [&arrays[..], &self.fused_conv(conv, weights.bias), &sizes].concat();
-        let grid = few.sizing.blocks(hidden / OUTPUTS);
+        let grid = self.few_sizing(few).blocks(hidden / OUTPUTS);
         // SAFETY: the caller's promise; these are tg_few_conv_*'s arguments.
         unsafe { self.launch_few(&few.conv, grid, ring, &arguments) }
     }
@@ -124,7 +137,10 @@ impl Enqueue<'_> {
         logits: bool,
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let ring = few.sizing.normed(rows, hidden, false).expect("served");
+        let ring = self
+            .few_sizing(few)
+            .normed(rows, hidden, false)
+            .expect("served");
         let arguments = [
             Argument::Address(y),
             Argument::Address(h),
@@ -140,7 +156,7 @@ impl Enqueue<'_> {
             Argument::U32(ring.stages),
             Argument::F32(self.config.norm_eps),
         ];
-        let grid = few.sizing.blocks(outputs.div_ceil(OUTPUTS));
+        let grid = self.few_sizing(few).blocks(outputs.div_ceil(OUTPUTS));
         // SAFETY: the caller's promise; these are tg_few_project_*'s arguments.
         unsafe { self.launch_few(&few.project, grid, ring, &arguments) }
     }
@@ -159,8 +175,8 @@ impl Enqueue<'_> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let experts = router.map_or(0, |_| self.config.num_experts as u32);
         let beside = router.map_or(0, |_| score_bytes(rows, experts));
-        let ring = few
-            .sizing
+        let ring = self
+            .few_sizing(few)
             .adding(rows, product.inner, beside)
             .expect("served");
         let arguments = [
@@ -178,7 +194,7 @@ impl Enqueue<'_> {
             Argument::U32(rows),
             Argument::U32(ring.stages),
         ];
-        let grid = few.sizing.blocks(hidden / OUTPUTS);
+        let grid = self.few_sizing(few).blocks(hidden / OUTPUTS);
         // SAFETY: the caller's promise; these are tg_few_out_*'s arguments.
         unsafe { self.launch_few(&few.out, grid, ring, &arguments) }
     }
@@ -197,7 +213,10 @@ impl Enqueue<'_> {
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let outputs = self.config.intermediate_size as u32;
-        let ring = few.sizing.normed(rows, hidden, false).expect("served");
+        let ring = self
+            .few_sizing(few)
+            .normed(rows, hidden, false)
+            .expect("served");
         let arguments = [
             Argument::Address(y),
             Argument::Address(h),
@@ -211,7 +230,7 @@ impl Enqueue<'_> {
             Argument::U32(ring.stages),
             Argument::F32(self.config.norm_eps),
         ];
-        let grid = few.sizing.blocks(outputs.div_ceil(GATE_OUTPUTS));
+        let grid = self.few_sizing(few).blocks(outputs.div_ceil(GATE_OUTPUTS));
         // SAFETY: the caller's promise; these are tg_few_gate_up_*'s arguments.
         unsafe { self.launch_few(&few.gate_up, grid, ring, &arguments) }
     }
@@ -232,7 +251,10 @@ impl Enqueue<'_> {
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let outputs = self.config.moe_intermediate_size as u32;
-        let ring = few.sizing.normed(rows, hidden, true).expect("served");
+        let ring = self
+            .few_sizing(few)
+            .normed(rows, hidden, true)
+            .expect("served");
         let arguments = [
             &[
                 Argument::Address(y),
@@ -254,8 +276,8 @@ impl Enqueue<'_> {
         .concat();
         let config = self.config;
         let pairs = rows * config.num_experts_per_tok as u32;
-        let grid = few
-            .sizing
+        let grid = self
+            .few_sizing(few)
             .blocks(pairs.min(config.num_experts as u32) * outputs.div_ceil(GATE_OUTPUTS));
         // SAFETY: the caller's promise; these are tg_few_expert_gate_up_*'s arguments.
         unsafe { self.launch_few(&few.expert_gate_up, grid, ring, &arguments) }
@@ -277,8 +299,8 @@ impl Enqueue<'_> {
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let inner = self.config.moe_intermediate_size as u32;
-        let ring = few
-            .sizing
+        let ring = self
+            .few_sizing(few)
             .adding(rows, inner, CHOICE_BYTES)
             .expect("served");
         let arguments = [
@@ -296,7 +318,7 @@ impl Enqueue<'_> {
             &self.few_choosing(ring),
         ]
         .concat();
-        let grid = few.sizing.blocks(hidden / OUTPUTS);
+        let grid = self.few_sizing(few).blocks(hidden / OUTPUTS);
         // SAFETY: the caller's promise; these are tg_few_down_*'s arguments.
         unsafe { self.launch_few(&few.down, grid, ring, &arguments) }
     }

@@ -1,10 +1,9 @@
 //! Which buckets the kernels for few rows serve, and the ring and shared memory of their blocks.
 
-use super::super::Bucket;
 use super::super::limits::Limits;
 use crate::model::ModelConfig;
-use crate::plan::StepKind;
 use crate::plan::arena::{FEW_EXPERTS, FEW_OUTPUTS, FEW_ROWS};
+use crate::plan::variants::FEW_STAGES;
 
 /// Outputs of a tile, as kernels/few.cuh has it.
 pub const OUTPUTS: u32 = FEW_OUTPUTS as u32;
@@ -22,9 +21,6 @@ const SUM_PITCH: u32 = OUTPUTS + 4;
 const SCORE_PITCH: u32 = OUTPUTS + 1;
 /// `FewChoice` of kernels/few_choice.cuh, which asserts it.
 pub const CHOICE_BYTES: u32 = 1376;
-/// Stages of a ring: as many as keep the memory busy. Fewer where there is no room, at least what overlaps at all.
-const STAGES: u32 = 4;
-const FEWEST_STAGES: u32 = 2;
 
 /// One launch's ring and shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,26 +34,62 @@ pub struct Ring {
 pub struct Sizing {
     pub operand_bytes: u32,
     pub limits: Limits,
+    /// Of a ring, at most: fewer where there is no room.
+    pub stages: u32,
 }
 
 impl Sizing {
-    /// Whether these kernels do a bucket's steps: decode steps of up to [`FEW_ROWS`] rows, of a model whose rows fit a
-    /// block's shared memory beside a ring and whose experts a warp has a lane for each. What they do not serve, and all
-    /// on older GPUs, goes to the kernels for any shape.
-    pub fn serves(&self, config: &ModelConfig, bucket: Bucket) -> bool {
+    /// Whether these kernels do the products of a decode bucket of `rows` rows: up to [`FEW_ROWS`], of a model whose rows fit
+    /// a block's shared memory beside a ring. `experts`: and the experts, of which a warp has a lane for each.
+    ///
+    /// # Errors
+    /// What of the model they have no room for.
+    pub fn serves(
+        &self,
+        config: &ModelConfig,
+        rows: u32,
+        experts: bool,
+    ) -> std::result::Result<(), String> {
+        if rows as usize > FEW_ROWS {
+            return Err(format!("the kernels for few rows take up to {FEW_ROWS}"));
+        }
+        if experts && config.num_experts > FEW_EXPERTS {
+            return Err(format!(
+                "num_experts is {}, the kernels for few rows take up to {FEW_EXPERTS}",
+                config.num_experts
+            ));
+        }
         let hidden = config.hidden_size as u32;
-        let beside = CHOICE_BYTES.max(score_bytes(bucket.rows, config.num_experts as u32));
+        let no_room = |what: &str, size: u32| {
+            format!(
+                "{what} is {size}: {rows} rows of it and {} stages of weights do not fit a block's {} bytes of shared memory",
+                FEW_STAGES.start(),
+                self.limits.block_bytes
+            )
+        };
+        if self.normed(rows, hidden, experts).is_none() {
+            return Err(no_room("hidden_size", hidden));
+        }
+        let beside = match experts {
+            true => CHOICE_BYTES.max(score_bytes(rows, config.num_experts as u32)),
+            false => 0,
+        };
         let attended = (config.num_attention_heads * config.head_dim) as u32;
-        let inner = [config.intermediate_size, config.moe_intermediate_size];
-        bucket.kind == StepKind::Decode
-            && bucket.rows as usize <= FEW_ROWS
-            && config.num_experts <= FEW_EXPERTS
-            && self.normed(bucket.rows, hidden, true).is_some()
-            && inner
-                .map(|inner| inner as u32)
-                .into_iter()
-                .chain([hidden, attended])
-                .all(|inner| self.adding(bucket.rows, inner, beside).is_some())
+        let mut inner = vec![
+            ("hidden_size", hidden),
+            ("heads * head_dim", attended),
+            ("intermediate_size", config.intermediate_size as u32),
+        ];
+        if experts {
+            inner.push(("moe_intermediate_size", config.moe_intermediate_size as u32));
+        }
+        match inner
+            .into_iter()
+            .find(|&(_, inner)| self.adding(rows, inner, beside).is_none())
+        {
+            None => Ok(()),
+            Some((what, inner)) => Err(no_room(what, inner)),
+        }
     }
 
     /// Of a kernel that norms its rows of `width` and has them in shared memory whole.
@@ -65,15 +97,15 @@ impl Sizing {
         let weight_and_rows = 4 * width + rows * pitch(width, self.operand_bytes);
         let choice = if choice { CHOICE_BYTES } else { 0 };
         let fixed = sum_bytes(rows) + weight_and_rows + choice;
-        self.limits.ring(fixed, stage_bytes(width))
+        self.limits.ring(fixed, stage_bytes(width), self.stages)
     }
 
     /// Of a kernel that adds to the residual stream; its rows come a stage's columns at a time. `beside`: for the choice
     /// or the scores.
     pub fn adding(&self, rows: u32, inner: u32, beside: u32) -> Option<Ring> {
         let x = rows * pitch(stage_columns(inner), self.operand_bytes);
-        self.limits
-            .ring(sum_bytes(rows) + x + beside, stage_bytes(inner))
+        let fixed = sum_bytes(rows) + x + beside;
+        self.limits.ring(fixed, stage_bytes(inner), self.stages)
     }
 
     /// Blocks for `tiles` tiles: one for each SM at most, as the ring is sized for.
@@ -83,10 +115,10 @@ impl Sizing {
 }
 
 impl Limits {
-    /// [`STAGES`] stages, or as many as a block has room for beside the `fixed` bytes that it also needs.
-    fn ring(&self, fixed: u32, stage_bytes: u32) -> Option<Ring> {
-        let stages = (self.block_bytes.checked_sub(fixed)? / stage_bytes).min(STAGES);
-        (stages >= FEWEST_STAGES).then_some(Ring {
+    /// `most` stages, or as many as a block has room for beside the `fixed` bytes that it also needs.
+    fn ring(&self, fixed: u32, stage_bytes: u32, most: u32) -> Option<Ring> {
+        let stages = (self.block_bytes.checked_sub(fixed)? / stage_bytes).min(most);
+        (stages >= *FEW_STAGES.start()).then_some(Ring {
             stages,
             shared_bytes: fixed + stages * stage_bytes,
         })
@@ -128,7 +160,7 @@ mod tests {
     fn rings_shrink_where_rows_are_large() {
         let stage = stage_bytes(2048);
         assert_eq!(stage, 8 * (4096 + 64));
-        let stages = |fixed| Limits::H200.ring(fixed, stage).map(|ring| ring.stages);
+        let stages = |fixed| Limits::H200.ring(fixed, stage, 4).map(|ring| ring.stages);
         assert_eq!(stages(15_000), Some(4));
         assert_eq!(stages(110_000), Some(3));
         assert_eq!(stages(160_000), Some(2));

@@ -1,0 +1,117 @@
+//! Which of the kernels serve a bucket: the plan's variants, as far as these kernels can do what they say.
+
+use super::{Bucket, Kernels};
+use crate::error::Result;
+use crate::model::ModelConfig;
+use crate::plan::variants::{Able, Experts, MOST_ROWS, Products, Variant};
+use crate::plan::{KernelChoice, KernelFile, StepKind};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The variants that a model's kernels go by.
+#[derive(Debug)]
+pub struct Variants {
+    file: Arc<KernelFile>,
+    /// Somebody has named the file.
+    named: Option<PathBuf>,
+}
+
+impl Variants {
+    /// # Errors
+    /// There are none for a GPU of this compute capability.
+    pub fn new(choice: &KernelChoice, capability: (u32, u32)) -> Result<Self> {
+        Ok(Self {
+            file: choice.for_gpu(capability)?,
+            named: choice.named().map(Into::into),
+        })
+    }
+}
+
+impl Kernels {
+    /// What serves a bucket.
+    ///
+    /// # Errors
+    /// [`crate::Error::File`]: a file that was named asks for what these kernels cannot do for the model.
+    pub fn variant(&self, config: &ModelConfig, bucket: Bucket) -> Result<Variant> {
+        let Variants { file, named } = &self.variants;
+        let choice = file.choice(self.types.operand, named.as_deref());
+        let able = AbleFor {
+            kernels: self,
+            config,
+        };
+        match bucket.kind {
+            StepKind::Decode => choice.decode(bucket.rows, &able),
+            StepKind::Mixed | StepKind::Score => Ok(choice.prompts(bucket.rows, &able)),
+        }
+    }
+
+    /// Whether these kernels can serve decode buckets of `rows` rows so.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn can(
+        &self,
+        config: &ModelConfig,
+        variant: Variant,
+        rows: u32,
+    ) -> std::result::Result<(), String> {
+        let able = AbleFor {
+            kernels: self,
+            config,
+        };
+        able.products(variant, rows)?;
+        able.experts(variant, rows)
+    }
+}
+
+struct AbleFor<'a> {
+    kernels: &'a Kernels,
+    config: &'a ModelConfig,
+}
+
+impl AbleFor<'_> {
+    fn lacking(&self) -> String {
+        let types = self.kernels.types;
+        let (operand, weights) = (types.operand, types.weights);
+        let text = format!(
+            "these kernels are for rows and weights of one 16-bit type or f32 rows and bf16 weights, found {operand:?} and {weights:?}"
+        );
+        text.to_lowercase()
+    }
+
+    fn few(&self, variant: Variant, rows: u32) -> std::result::Result<(), String> {
+        let few = self.kernels.few.as_ref().ok_or_else(|| self.lacking())?;
+        let Products::Few { stages } = variant.products else {
+            return Err("the experts of few rows go with their products".to_owned());
+        };
+        let experts = variant.experts == Experts::Few;
+        few.sizing(stages).serves(self.config, rows, experts)
+    }
+}
+
+impl Able for AbleFor<'_> {
+    fn products(&self, variant: Variant, rows: u32) -> std::result::Result<(), String> {
+        match variant.products {
+            Products::Few { .. } => self.few(variant, rows),
+            Products::Dense if rows > MOST_ROWS => {
+                Err(format!("the dense kernels take up to {MOST_ROWS} rows"))
+            }
+            Products::Dense => match self.kernels.dense {
+                Some(_) => Ok(()),
+                None => Err(self.lacking()),
+            },
+            Products::Linear => Ok(()),
+        }
+    }
+
+    fn experts(&self, variant: Variant, rows: u32) -> std::result::Result<(), String> {
+        match variant.experts {
+            Experts::Few => self.few(variant, rows),
+            Experts::Wide(shape) => {
+                let wide = self.kernels.wide.as_ref().ok_or_else(|| self.lacking())?;
+                wide.serves(self.config, rows, shape)
+            }
+            Experts::Linear => Ok(()),
+        }
+    }
+}

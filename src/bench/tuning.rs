@@ -1,0 +1,224 @@
+//! An engine that, in the course of a job, measures what else could serve its decode steps: when a whole step of the rows
+//! asked for has run, that step's graph is captured by one variant after the other and launched again and again by the
+//! host with nothing in between ([`super::bare`] does likewise), all variants in turns.
+
+use super::variants::{Timed, choose, families, near, refined};
+use crate::backend::cuda::gpu::OpenGpu;
+use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, OtherStep, StagePlace};
+use crate::backend::cuda::model::{ModelProgram, Placement, programs};
+use crate::backend::cuda::ops::Bucket;
+use crate::backend::{StageBackend, StepView};
+use crate::error::{Error, Result};
+use crate::model::{DType, Model};
+use crate::plan::variants::{Architecture, Entry, Variant};
+use crate::plan::{EngineOptions, Plan, RingCapacities, StepKind};
+use crate::runtime::Engine;
+use crate::sys::abi;
+use parking_lot::Mutex;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Launches of a graph in a row: as many as take this long, within these limits. What the host adds before the first and
+/// after the last one is shared by all.
+const IN_A_ROW: Duration = Duration::from_millis(12);
+const LAUNCHES: RangeInclusive<u32> = 4..=16;
+/// Times that all variants are gone through.
+const ROUNDS: usize = 5;
+/// Launches before the first time. Each advances the convolutions' state, which comes to rest after as many as a state has
+/// rows, one layer after the other (36 of LFM2-8B-A1B): from then on all variants find the same rows, and so the same experts.
+const SETTLING: u32 = 64;
+
+/// What was found for a bucket.
+#[derive(Debug, Clone)]
+pub struct Found {
+    pub rows: u32,
+    /// What serves it now, and what its step takes.
+    pub current: Variant,
+    pub current_ms: f64,
+    pub chosen: Variant,
+    pub chosen_ms: f64,
+    /// Variants that were measured.
+    pub measured: usize,
+}
+
+/// What is measured next, and what came of it.
+#[derive(Default)]
+pub struct Tuning(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    wanted: Option<u32>,
+    found: Option<Found>,
+}
+
+impl Tuning {
+    /// Measures the next decode step of `rows` rows.
+    pub fn begin(&self, rows: u32) {
+        *self.0.lock() = State {
+            wanted: Some(rows),
+            found: None,
+        };
+    }
+
+    /// What came of it; `None` where there was no such step.
+    pub fn end(&self) -> Option<Found> {
+        let mut state = self.0.lock();
+        state.wanted = None;
+        state.found.take()
+    }
+}
+
+struct TunedStage {
+    inner: HostLaunched,
+    program: ModelProgram,
+    architecture: Architecture,
+    dtype: DType,
+    entries: Vec<Entry>,
+    slots: u32,
+    tuning: Arc<Tuning>,
+}
+
+impl StageBackend for TunedStage {
+    fn run(&mut self, view: &StepView<'_>) -> Result<()> {
+        self.inner.run(view)?;
+        let header = view.header();
+        let tuning = self.tuning.clone();
+        let mut state = tuning.0.lock();
+        if header.kind != abi::TG_KIND_DECODE || state.wanted != Some(header.rows) {
+            return Ok(());
+        }
+        state.wanted = None;
+        state.found = Some(self.search(view, header.rows)?);
+        Ok(())
+    }
+}
+
+impl TunedStage {
+    fn search(&mut self, view: &StepView<'_>, rows: u32) -> Result<Found> {
+        let bucket = Bucket {
+            kind: StepKind::Decode,
+            rows,
+            sequences: self.slots.min(rows),
+        };
+        let current = self.program.chosen_variant(bucket)?;
+        let every = families(current, &self.entries, rows);
+        let timed = self.time(view, rows, &every)?;
+        let mut measured = timed.len();
+        let mut best = timed[choose(&timed, 0)].variant;
+        let mut around = near(&timed);
+        // Around what came near, then around what that found.
+        for _ in 0..2 {
+            let timed = self.time(view, rows, &refined(best, &around))?;
+            measured += timed.len() - 1;
+            let found = timed[choose(&timed, 0)].variant;
+            if found == best {
+                break;
+            }
+            (best, around) = (found, vec![found]);
+        }
+        // Of so many one may have been lucky: it has to win once more.
+        let mut both = vec![current, best];
+        both.dedup();
+        let timed = self.time(view, rows, &both)?;
+        let chosen = &timed[choose(&timed, 0)];
+        Ok(Found {
+            rows,
+            current,
+            current_ms: timed[0].median_ms(),
+            chosen: chosen.variant,
+            chosen_ms: chosen.median_ms(),
+            measured,
+        })
+    }
+
+    /// Times those of `variants` that can serve the step, of which the first always does.
+    fn time(&mut self, view: &StepView<'_>, rows: u32, variants: &[Variant]) -> Result<Vec<Timed>> {
+        let mut steps: Vec<(Timed, OtherStep)> = Vec::new();
+        for (index, &variant) in variants.iter().enumerate() {
+            let known = variant.check(self.architecture, self.dtype, rows);
+            let program = known.and_then(|()| self.program.with_variant(variant, rows));
+            match program {
+                Ok(program) => {
+                    let timed = Timed {
+                        variant,
+                        ms: Vec::with_capacity(ROUNDS),
+                    };
+                    steps.push((timed, self.inner.other(view, program)?));
+                }
+                Err(why) if index == 0 => {
+                    return Err(Error::Runtime(format!(
+                        "{variant} serves {rows} rows and cannot: {why}: this is a bug in tailgraph"
+                    )));
+                }
+                Err(_) => {}
+            }
+        }
+        self.inner.repeat_other(&steps[0].1, SETTLING)?;
+        for round in 0..ROUNDS {
+            for turn in 0..steps.len() {
+                let index = (turn + round) % steps.len();
+                let (timed, step) = &mut steps[index];
+                // Its code and what it leaves in the caches.
+                let start = Instant::now();
+                self.inner.repeat_other(step, 1)?;
+                let launches = IN_A_ROW.div_duration_f64(start.elapsed()) as u32;
+                let launches = launches.clamp(*LAUNCHES.start(), *LAUNCHES.end());
+                let start = Instant::now();
+                self.inner.repeat_other(step, launches)?;
+                timed
+                    .ms
+                    .push(start.elapsed().as_secs_f64() * 1e3 / f64::from(launches));
+            }
+        }
+        Ok(steps.into_iter().map(|(timed, _)| timed).collect())
+    }
+}
+
+/// An engine that is not launched yet, of a plan of one stage, and what it measures. Its tokens mean nothing.
+///
+/// # Errors
+/// As [`Engine::on_gpu`].
+pub fn engine(
+    gpu: &OpenGpu,
+    model: &Model,
+    plan: &Plan,
+    options: &EngineOptions,
+    dtype: DType,
+) -> Result<(Engine, Arc<Tuning>)> {
+    let options = EngineOptions {
+        steps_in_flight: 1,
+        ..*options
+    };
+    let file = plan.kernels.for_gpu(gpu.info.compute_capability)?;
+    let ladders = plan.ladders.reachable(&options);
+    let placement = Placement {
+        plan,
+        ladders: &ladders,
+        options: &options,
+        dtype,
+        sink: &None,
+        hold: false,
+    };
+    let mut stages = programs(gpu, model, &placement)?;
+    let (Some(program), true) = (stages.pop(), stages.is_empty()) else {
+        return Err(Error::Usage(
+            "--stages: variants are measured on a model of one stage".into(),
+        ));
+    };
+    let (place, way) = (StagePlace { index: 0, count: 1 }, HostLaunch::Kernels);
+    let own = Box::new(program.clone());
+    let tuning = Arc::new(Tuning::default());
+    let stage = TunedStage {
+        inner: HostLaunched::new(&gpu.context, own, place, &ladders, &options, way)?,
+        program,
+        architecture: file.architecture,
+        dtype,
+        entries: file.entries(dtype).to_vec(),
+        slots: options.max_seqs,
+        tuning: tuning.clone(),
+    };
+    let capacities = RingCapacities::new(&options);
+    let engine = Engine::on_host(vec![Box::new(stage)], &ladders, &options, capacities)?;
+    Ok((engine, tuning))
+}

@@ -1,0 +1,231 @@
+//! Which kernel variants of a bucket are worth measuring, and which of them is taken: without a GPU, so that it can be
+//! tested. [`super::tuning`] measures.
+//!
+//! Families first, each with the parameters that it has nearby; then, of all that came near the fastest, one parameter
+//! at a time, and once more around what that found.
+
+use super::stats::{quantile, sorted};
+use crate::plan::variants::{Entry, Experts, Products, Variant, WIDE_TILE_ROWS, Wide};
+
+/// Where no entry has the family.
+const FIRST_FEW_STAGES: u32 = 4;
+const FIRST_WIDE: Wide = Wide {
+    tile_rows: 32,
+    stages: 6,
+    guess: false,
+};
+/// Rings that are measured.
+const FEW_STAGES: [u32; 6] = [2, 3, 4, 5, 6, 8];
+const WIDE_STAGES: [u32; 7] = [4, 5, 6, 7, 8, 10, 12];
+/// Up to so many times the fastest family's time others may still win with other parameters.
+const NEAR: f64 = 1.1;
+/// What is taken in the place of the current choice is quicker in every round, and in the median by so much.
+const QUICKER: f64 = 0.997;
+
+/// A variant, and what its step took in each round, in milliseconds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timed {
+    pub variant: Variant,
+    pub ms: Vec<f64>,
+}
+
+impl Timed {
+    pub fn median_ms(&self) -> f64 {
+        quantile(&sorted(&self.ms), 0.5)
+    }
+
+    /// Whether the difference to `other`, measured in the same rounds, is none of chance.
+    fn beats(&self, other: &Self) -> bool {
+        let always = self.ms.iter().zip(&other.ms).all(|(a, b)| a < b);
+        always && self.median_ms() < QUICKER * other.median_ms()
+    }
+}
+
+/// The fastest of those that beat `timed[current]`, or that one: ties go to the current choice.
+pub fn choose(timed: &[Timed], current: usize) -> usize {
+    let beating = (0..timed.len()).filter(|&index| timed[index].beats(&timed[current]));
+    let fastest = beating.min_by(|&a, &b| timed[a].median_ms().total_cmp(&timed[b].median_ms()));
+    fastest.unwrap_or(current)
+}
+
+/// Every family of products with every family of experts, the current variant first: with its parameters, or those of the
+/// entry next to `rows` that has the family.
+pub fn families(current: Variant, entries: &[Entry], rows: u32) -> Vec<Variant> {
+    let mut nearby: Vec<&Entry> = entries.iter().collect();
+    nearby.sort_by_key(|entry| entry.rows.abs_diff(rows));
+    let all = || std::iter::once(current).chain(nearby.iter().map(|entry| entry.variant));
+    let stages = all().find_map(|variant| match variant.products {
+        Products::Few { stages } => Some(stages),
+        Products::Dense | Products::Linear => None,
+    });
+    let wide = all().find_map(|variant| match variant.experts {
+        Experts::Wide(wide) => Some(wide),
+        Experts::Few | Experts::Linear => None,
+    });
+    let few = Products::Few {
+        stages: stages.unwrap_or(FIRST_FEW_STAGES),
+    };
+    let wide = Experts::Wide(wide.unwrap_or(FIRST_WIDE));
+    let mut found = vec![current];
+    for products in [few, Products::Dense, Products::Linear] {
+        for experts in [Experts::Few, wide, Experts::Linear] {
+            let variant = Variant { products, experts };
+            let goes = experts != Experts::Few || products == few;
+            if goes && !found.contains(&variant) {
+                found.push(variant);
+            }
+        }
+    }
+    found
+}
+
+/// What came near the fastest, that one included.
+pub fn near(timed: &[Timed]) -> Vec<Variant> {
+    let medians = timed.iter().map(Timed::median_ms);
+    let fastest = medians.fold(f64::INFINITY, f64::min);
+    let close = timed
+        .iter()
+        .filter(|timed| timed.median_ms() <= NEAR * fastest);
+    close.map(|timed| timed.variant).collect()
+}
+
+/// `current` first, then all that differ from one of `around` in one parameter.
+pub fn refined(current: Variant, around: &[Variant]) -> Vec<Variant> {
+    let mut found = vec![current];
+    let mut add = |variant| {
+        if !found.contains(&variant) {
+            found.push(variant);
+        }
+    };
+    for &variant in around {
+        add(variant);
+        let Variant { products, experts } = variant;
+        if let Products::Few { .. } = products {
+            for stages in FEW_STAGES {
+                let products = Products::Few { stages };
+                add(Variant { products, experts });
+            }
+        }
+        if let Experts::Wide(wide) = experts {
+            let mut shaped = |wide| {
+                let experts = Experts::Wide(wide);
+                add(Variant { products, experts });
+            };
+            for tile_rows in WIDE_TILE_ROWS {
+                shaped(Wide { tile_rows, ..wide });
+            }
+            for stages in WIDE_STAGES {
+                shaped(Wide { stages, ..wide });
+            }
+            for guess in [false, true] {
+                shaped(Wide { guess, ..wide });
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FEW: Variant = Variant {
+        products: Products::Few { stages: 3 },
+        experts: Experts::Few,
+    };
+
+    fn wide(tile_rows: u32) -> Wide {
+        Wide {
+            tile_rows,
+            stages: 5,
+            guess: false,
+        }
+    }
+
+    fn dense(tile_rows: u32) -> Variant {
+        Variant {
+            products: Products::Dense,
+            experts: Experts::Wide(wide(tile_rows)),
+        }
+    }
+
+    fn timed(variant: Variant, ms: [f64; 3]) -> Timed {
+        let ms = ms.to_vec();
+        Timed { variant, ms }
+    }
+
+    #[test]
+    fn ties_go_to_the_current_choice() {
+        let current = timed(FEW, [2.0, 2.1, 2.0]);
+        let with = |other: [f64; 3]| choose(&[current.clone(), timed(dense(32), other)], 0);
+        assert_eq!(with([1.9, 2.0, 1.9]), 1);
+        assert_eq!(with([1.9, 2.2, 1.9]), 0, "not in every round");
+        assert_eq!(with([1.999, 2.099, 1.999]), 0, "too little");
+        let fastest = timed(Variant::LINEAR, [1.0; 3]);
+        let all = [current.clone(), timed(dense(32), [1.5; 3]), fastest];
+        assert_eq!(choose(&all, 0), 2);
+        assert_eq!(choose(&all[..1], 0), 0);
+    }
+
+    #[test]
+    fn families_begin_with_what_is_nearby() {
+        let entry = |rows, variant| Entry {
+            rows,
+            variant,
+            ms: None,
+        };
+        let entries = [entry(1, FEW), entry(16, dense(16)), entry(256, dense(64))];
+        let found = families(FEW, &entries, 8);
+        assert_eq!(found[0], FEW);
+        assert_eq!(found.len(), 7);
+        assert!(found.contains(&dense(16)), "{found:?}");
+        let hybrid = Variant {
+            products: FEW.products,
+            experts: Experts::Wide(wide(16)),
+        };
+        assert!(found.contains(&hybrid) && found.contains(&Variant::LINEAR));
+        let alone = |v: &Variant| v.experts == Experts::Few && v.products != FEW.products;
+        assert!(!found.iter().any(alone), "{found:?}");
+        let without = families(Variant::LINEAR, &[], 8);
+        assert_eq!((without[0], without.len()), (Variant::LINEAR, 7));
+    }
+
+    #[test]
+    fn one_parameter_changes_at_a_time() {
+        let found = refined(FEW, &[dense(16)]);
+        assert_eq!(found[0], FEW);
+        for variant in &found[1..] {
+            assert_eq!(variant.products, Products::Dense);
+            let Experts::Wide(shape) = variant.experts else {
+                panic!("{variant:?}")
+            };
+            let Wide {
+                tile_rows,
+                stages,
+                guess,
+            } = wide(16);
+            let changed = [
+                shape.tile_rows != tile_rows,
+                shape.stages != stages,
+                shape.guess != guess,
+            ];
+            assert!(changed.iter().filter(|&&c| c).count() <= 1, "{shape:?}");
+        }
+        assert!(found.contains(&dense(8)) && found.contains(&dense(64)));
+        assert_eq!(
+            refined(FEW, &[FEW]).len(),
+            FEW_STAGES.len(),
+            "the current one is among them"
+        );
+    }
+
+    #[test]
+    fn what_is_far_behind_is_left_alone() {
+        let all = [
+            timed(FEW, [1.0; 3]),
+            timed(dense(32), [1.05; 3]),
+            timed(Variant::LINEAR, [2.0; 3]),
+        ];
+        assert_eq!(near(&all), [FEW, dense(32)]);
+    }
+}

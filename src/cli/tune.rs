@@ -1,0 +1,331 @@
+//! The `tune` command: measures which kernels serve each decode bucket best, and writes that down as a file of kernel
+//! variants. The measuring is [`crate::bench::tuning`]'s.
+
+use super::Exit;
+use super::args::{BucketArgs, Dtype, ModelArg};
+use crate::bench::ranges::{self, List};
+use crate::error::Result;
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Debug, Clone, Args)]
+pub struct TuneArgs {
+    /// The file to write: what --kernel-file has, or what is built in, with the buckets that were measured in it
+    /// [default: standard output]
+    #[arg(long, short, value_name = "FILE.toml")]
+    pub output: Option<PathBuf>,
+    /// Types to measure, some 5 to 10 s each for a bucket
+    #[arg(
+        long,
+        value_name = "TYPES",
+        value_delimiter = ',',
+        default_value = "bf16,f32"
+    )]
+    pub dtype: Vec<Dtype>,
+    /// Decode buckets to measure, such as 1,8 or 1-256*2 [default: all of the ladder up to 256 rows]
+    #[arg(long, value_name = "LIST", value_parser = ranges::parse)]
+    pub bucket: Option<List>,
+    /// The commit that is measured, for the file [default: as git says of the working folder]
+    #[arg(long, value_name = "ID")]
+    pub commit: Option<String>,
+    /// Of the prompts
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// No progress on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub model: ModelArg,
+    /// cuda, or cuda:N for a certain GPU [default: cuda]
+    #[arg(long, value_name = "DEVICE", help_heading = "Model and device")]
+    pub device: Option<String>,
+    #[command(flatten)]
+    pub buckets: BucketArgs,
+    /// Memory to use at most, such as 22GiB or 512MB
+    #[arg(long, value_name = "SIZE", help_heading = "Sizes")]
+    pub memory_limit: Option<String>,
+}
+
+#[cfg(not(feature = "cuda"))]
+pub fn run(_: &TuneArgs) -> Result<Exit> {
+    Err(crate::error::Error::Usage(
+        "tune: the CPU has one kernel for everything; it needs a GPU and a build with `cargo build --release --features cuda`".into(),
+    ))
+}
+
+#[cfg(feature = "cuda")]
+pub fn run(args: &TuneArgs) -> Result<Exit> {
+    gpu::run(args)
+}
+
+#[cfg(feature = "cuda")]
+mod gpu {
+    use super::*;
+    use crate::bench::drive::{self, Beside};
+    use crate::bench::host::Busy;
+    use crate::bench::tuning::{Found, engine};
+    use crate::bench::workload::{self, Random};
+    use crate::bench::{Kind, Point};
+    use crate::cli::args::{EngineArgs, PrecisionArgs, RunArgs};
+    use crate::cli::open::{self, Opened};
+    use crate::cli::table::Table;
+    use crate::cli::target::Target;
+    use crate::cli::{interrupt, print, settings};
+    use crate::error::Error;
+    use crate::model::{DType, Model, ModelSource};
+    use crate::plan::variants::{Entry, MOST_ROWS};
+    use crate::plan::{KernelFile, Ladders, Limits, Plan, StepKind};
+    use crate::runtime::Logits;
+    use crate::telemetry::say;
+    use std::process::Command;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    /// Tokens of each prompt, and new ones: several steps that all sequences are in.
+    const PROMPT_TOKENS: u32 = 32;
+    const NEW_TOKENS: u32 = 32;
+
+    /// A step has room for all sequences and so many tokens of prompts, by default.
+    const CHUNK_TOKENS: u32 = 64;
+
+    struct Tuned {
+        dtype: DType,
+        found: Found,
+    }
+
+    pub fn run(args: &TuneArgs) -> Result<Exit> {
+        let interrupt = interrupt::flag()?;
+        let source = ModelSource::parse(&args.model.model)?;
+        let config = Arc::new(source.config()?.0);
+        let plan = settings::plan(&config, &args.buckets, &Limits::default())?;
+        let buckets = buckets(args, &plan)?;
+        let Target::Gpu { gpu, .. } = flags(args, Dtype::Bf16).target()? else {
+            return Err(Error::Usage(
+                "tune: the CPU has one kernel for everything; expected --device cuda and a GPU"
+                    .into(),
+            ));
+        };
+        let base = plan.kernels.for_gpu(gpu.info.compute_capability)?;
+        let model = open::load(&source)?;
+        let mut tuned = Vec::new();
+        for &dtype in &args.dtype {
+            let Some(found) = of_dtype(args, &source, &model, dtype, &plan, &buckets, &interrupt)?
+            else {
+                say("tailgraph: interrupted");
+                return Ok(Exit::Interrupted);
+            };
+            tuned.extend(found);
+        }
+        let file = written(args, &base, &gpu.info.name, &tuned)?;
+        let mut table = Vec::new();
+        print_table(&tuned, &mut table)
+            .map_err(|error| Error::io("the table of what was measured", error))?;
+        match &args.output {
+            Some(path) => {
+                let written = std::fs::write(path, file.to_string());
+                written.map_err(|error| Error::io(path, error))?;
+                print(&table)?;
+            }
+            None => {
+                say(String::from_utf8_lossy(&table).trim_end());
+                print(file.to_string().as_bytes())?;
+            }
+        }
+        Ok(Exit::Done)
+    }
+
+    fn flags(args: &TuneArgs, dtype: Dtype) -> RunArgs {
+        RunArgs {
+            device: args.device.clone(),
+            precision: PrecisionArgs {
+                dtype: Some(dtype),
+                fp16: false,
+            },
+            launch: None,
+            ahead: false,
+            step_timeout_ms: None,
+            buckets: args.buckets.clone(),
+        }
+    }
+
+    /// The decode buckets to measure, ascending: those asked for, which the ladder must have, or all that have a choice.
+    fn buckets(args: &TuneArgs, plan: &Plan) -> Result<Vec<u32>> {
+        let ladder = &plan.ladders.decode;
+        let Some(asked) = &args.bucket else {
+            let all: Vec<u32> = ladder.iter().copied().filter(|&r| r <= MOST_ROWS).collect();
+            return Ok(all);
+        };
+        let mut asked = asked.0.clone();
+        asked.sort_unstable();
+        asked.dedup();
+        match asked.iter().find(|rows| !ladder.contains(rows)) {
+            None => Ok(asked),
+            Some(rows) => Err(Error::Usage(format!(
+                "--bucket {rows}: expected decode buckets, which are {ladder:?}; --bucket-file names others"
+            ))),
+        }
+    }
+
+    /// What was found for each bucket. `None`: interrupted.
+    fn of_dtype(
+        args: &TuneArgs,
+        source: &ModelSource,
+        model: &Model,
+        dtype: Dtype,
+        plan: &Plan,
+        buckets: &[u32],
+        interrupt: &AtomicBool,
+    ) -> Result<Option<Vec<Tuned>>> {
+        let run = flags(args, dtype);
+        let most = buckets.last().copied().unwrap_or(1);
+        let limits = Limits {
+            max_seqs: Some(most),
+            max_context: Some(PROMPT_TOKENS + NEW_TOKENS),
+            // So that all are in before the first has its tokens.
+            step_tokens: step_tokens(plan, most),
+            ..Limits::default()
+        };
+        let sizes = EngineArgs {
+            memory_limit: args.memory_limit.clone(),
+            ..EngineArgs::default()
+        };
+        let mut opened = Opened::new(source.clone(), run.target()?, &run, &sizes, &limits, false)?;
+        // A step of any other number of rows is measured by nobody.
+        opened.plan.ladders = Ladders {
+            decode: buckets.to_vec(),
+            ..opened.plan.ladders
+        };
+        let Target::Gpu { gpu, dtype, .. } = &opened.target else {
+            return Err(Error::Usage("tune: expected --device cuda".into()));
+        };
+        let (mut engine, tuning) = engine(gpu, model, &opened.plan, &opened.options, *dtype)?;
+        engine.launch()?;
+        let vocabulary = opened.config.vocab_size as u32;
+        let mut tuned = Vec::new();
+        for &rows in buckets {
+            let point = Point {
+                kind: Kind::Decode,
+                batch: rows,
+                prompt_tokens: PROMPT_TOKENS,
+                new_tokens: NEW_TOKENS,
+                rate: None,
+                cpu_load: 0,
+            };
+            let mut random = Random::new(args.seed, u64::from(rows));
+            let arrivals = workload::at_once(&point, rows, Logits::None, vocabulary, &mut random);
+            let beside = Beside {
+                busy: &Busy::new(0),
+                joules: &|| None,
+                interrupt,
+            };
+            tuning.begin(rows);
+            if drive::run(&mut engine, &arrivals, &beside)?.is_none() {
+                return Ok(None);
+            }
+            let found = tuning.end().ok_or_else(|| {
+                Error::Runtime(format!(
+                    "tune: no decode step had all {rows} sequences, though {NEW_TOKENS} tokens each were generated: \
+                     this is a bug in tailgraph"
+                ))
+            })?;
+            if !args.quiet {
+                say(&line(*dtype, &found));
+            }
+            let dtype = *dtype;
+            tuned.push(Tuned { dtype, found });
+        }
+        Ok(Some(tuned))
+    }
+
+    /// The largest that a step of the plan may have; `None` where that is less than `most` sequences and a chunk need.
+    fn step_tokens(plan: &Plan, most: u32) -> Option<u32> {
+        let largest = |kind| plan.ladders.of(kind).last().copied();
+        let rows = largest(StepKind::Mixed)?.min(largest(StepKind::Score)?);
+        (rows >= most.saturating_add(CHUNK_TOKENS)).then_some(rows)
+    }
+
+    fn line(dtype: DType, found: &Found) -> String {
+        let dtype = format!("{dtype:?}").to_lowercase();
+        format!(
+            "{dtype}, bucket {}: {:.3} ms by {} (now {:.3} ms by {}; {} measured)",
+            found.rows,
+            found.chosen_ms,
+            found.chosen,
+            found.current_ms,
+            found.current,
+            found.measured
+        )
+    }
+
+    fn print_table(tuned: &[Tuned], out: &mut Vec<u8>) -> std::io::Result<()> {
+        let mut table = Table::new(&[0, 4, 6]);
+        table.row([
+            "dtype", "bucket", "measured", "ms", "by", "ms now", "by", "ratio",
+        ]);
+        for Tuned { dtype, found } in tuned {
+            let kept = found.chosen == found.current;
+            table.row([
+                format!("{dtype:?}").to_lowercase(),
+                found.rows.to_string(),
+                found.measured.to_string(),
+                format!("{:.3}", found.chosen_ms),
+                found.chosen.to_string(),
+                format!("{:.3}", found.current_ms),
+                match kept {
+                    true => "the same: nothing else is quicker, but for noise".to_owned(),
+                    false => found.current.to_string(),
+                },
+                format!("{:.3}", found.chosen_ms / found.current_ms),
+            ]);
+        }
+        table.write("", out)
+    }
+
+    /// `base` with what was found in it. Times of other entries are of another measurement, and go.
+    fn written(
+        args: &TuneArgs,
+        base: &KernelFile,
+        gpu: &str,
+        tuned: &[Tuned],
+    ) -> Result<KernelFile> {
+        let mut file = KernelFile::new(&base.path, base.architecture);
+        for dtype in [DType::BF16, DType::F16, DType::F32] {
+            for &entry in base.entries(dtype) {
+                file.set(dtype, Entry { ms: None, ..entry });
+            }
+        }
+        for Tuned { dtype, found } in tuned {
+            let (rows, variant) = (found.rows, found.chosen);
+            let ms = Some(found.chosen_ms);
+            file.set(*dtype, Entry { rows, variant, ms });
+        }
+        let command: Vec<String> = std::env::args().skip(1).collect();
+        let driver = crate::backend::cuda::driver::probe()?;
+        let (major, minor) = driver.version;
+        let noted = [
+            ("model", Some(args.model.model.clone())),
+            ("gpu", Some(gpu.to_owned())),
+            ("driver", Some(format!("CUDA {major}.{minor}"))),
+            (
+                "date",
+                Some(chrono::Utc::now().format("%Y-%m-%d").to_string()),
+            ),
+            ("commit", args.commit.clone().or_else(commit)),
+            ("command", Some(format!("tailgraph {}", command.join(" ")))),
+        ];
+        let noted = noted.into_iter();
+        file.measured = noted
+            .filter_map(|(name, text)| Some((name.to_owned(), text?)))
+            .collect();
+        Ok(file)
+    }
+
+    /// That of the working folder, where git is there and knows one.
+    fn commit() -> Option<String> {
+        let mut git = Command::new("git");
+        let found = git.args(["rev-parse", "--short", "HEAD"]).output().ok()?;
+        let text = String::from_utf8(found.stdout).ok()?;
+        let commit = text.trim();
+        (found.status.success() && !commit.is_empty()).then(|| commit.to_owned())
+    }
+}

@@ -1,0 +1,103 @@
+//! An entry as TOML.
+
+use crate::plan::graphs::describe;
+use crate::plan::variants::{Experts, Products, Variant, Wide};
+use toml::Value;
+
+/// A variant and its time. Parameters that its families have no use for are errors, and so is one that is missing.
+pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String> {
+    let Value::Table(fields) = value else {
+        return Err(format!(
+            "found {}, expected {{ products = ..., experts = ... }}",
+            describe(value)
+        ));
+    };
+    let mut left: Vec<&str> = fields.keys().map(String::as_str).collect();
+    let mut take = |key: &str| {
+        left.retain(|field| *field != key);
+        fields.get(key)
+    };
+    let name = |key: &str, value: Option<&Value>, names: &str| match value {
+        None => Err(format!("{key}: missing, expected {names}")),
+        Some(value) => value
+            .as_str()
+            .map(str::to_owned)
+            .ok_or_else(|| format!("{key}: found {}, expected {names}", describe(value))),
+    };
+    let number = |key: &str, value: Option<&Value>| {
+        let found = value.map_or("nothing".into(), describe);
+        value
+            .and_then(Value::as_integer)
+            .and_then(|n| u32::try_from(n).ok())
+            .ok_or_else(|| format!("{key}: found {found}, expected a number"))
+    };
+    let of_products = "\"few\", \"dense\" or \"linear\"";
+    let of_experts = "\"few\", \"wide\" or \"linear\"";
+    let products = match &name("products", take("products"), of_products)?[..] {
+        "few" => Products::Few {
+            stages: number("few_stages", take("few_stages"))?,
+        },
+        "dense" => Products::Dense,
+        "linear" => Products::Linear,
+        other => {
+            let other = other.escape_debug();
+            return Err(format!(
+                "products: found \"{other}\", expected {of_products}"
+            ));
+        }
+    };
+    let experts = match &name("experts", take("experts"), of_experts)?[..] {
+        "few" => Experts::Few,
+        "wide" => Experts::Wide(Wide {
+            tile_rows: number("tile_rows", take("tile_rows"))?,
+            stages: number("wide_stages", take("wide_stages"))?,
+            guess: {
+                let value = take("guess");
+                let found = value.map_or("nothing".into(), describe);
+                value
+                    .and_then(Value::as_bool)
+                    .ok_or_else(|| format!("guess: found {found}, expected true or false"))?
+            },
+        }),
+        "linear" => Experts::Linear,
+        other => {
+            let other = other.escape_debug();
+            return Err(format!("experts: found \"{other}\", expected {of_experts}"));
+        }
+    };
+    let ms = match take("ms") {
+        None => None,
+        Some(value) => Some(
+            value
+                .as_float()
+                .filter(|ms| ms.is_finite() && *ms >= 0.0)
+                .ok_or_else(|| format!("ms: found {}, expected milliseconds", describe(value)))?,
+        ),
+    };
+    match left.first() {
+        None => Ok((Variant { products, experts }, ms)),
+        Some(key) => Err(format!(
+            "{}: products {products} and experts {experts} have no such parameter",
+            key.escape_debug()
+        )),
+    }
+}
+
+/// As [`read_entry`] takes it, without braces and time.
+pub(super) fn write_variant(variant: Variant) -> String {
+    let products = match variant.products {
+        Products::Few { stages } => format!("products = \"few\", few_stages = {stages}"),
+        other => format!("products = \"{other}\""),
+    };
+    let experts = match variant.experts {
+        Experts::Wide(Wide {
+            tile_rows,
+            stages,
+            guess,
+        }) => format!(
+            "experts = \"wide\", tile_rows = {tile_rows}, wide_stages = {stages}, guess = {guess}"
+        ),
+        other => format!("experts = \"{other}\""),
+    };
+    format!("{products}, {experts}")
+}

@@ -1,0 +1,211 @@
+//! Which entry of a file serves a bucket.
+
+use super::{Experts, Products, Variant};
+use crate::error::{Error, Result};
+use crate::model::DType;
+use std::path::Path;
+
+/// What the kernels of a GPU can do for a model, whose shapes and types they know.
+pub trait Able {
+    /// Whether they do a variant's products in a decode bucket of `rows` rows.
+    ///
+    /// # Errors
+    /// Why not.
+    fn products(&self, variant: Variant, rows: u32) -> std::result::Result<(), String>;
+
+    /// Whether they do a variant's experts.
+    ///
+    /// # Errors
+    /// Why not.
+    fn experts(&self, variant: Variant, rows: u32) -> std::result::Result<(), String>;
+}
+
+/// What serves one decode bucket, and all smaller ones down to the next entry.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Entry {
+    pub rows: u32,
+    pub variant: Variant,
+    /// A step's bare graph, as `tune` measured it.
+    pub ms: Option<f64>,
+}
+
+/// The entries of one type, ascending in rows, and who answers for them.
+#[derive(Debug, Clone, Copy)]
+pub struct Choice<'a> {
+    pub entries: &'a [Entry],
+    pub dtype: DType,
+    /// The file that somebody has named, which is taken at its word; `None` for what is built in.
+    pub named: Option<&'a Path>,
+}
+
+impl Choice<'_> {
+    /// What serves a decode bucket of `rows` rows: the entry of the smallest bucket that holds it. Where a built-in entry asks
+    /// for what does not serve this model, its products or its experts are those of the next larger bucket whose do;
+    /// after the last entry, [`Variant::LINEAR`].
+    ///
+    /// # Errors
+    /// [`Error::File`]: a file that was named asks for what cannot be served.
+    pub fn decode(&self, rows: u32, able: &dyn Able) -> Result<Variant> {
+        let mut larger = self.entries.iter().filter(|entry| entry.rows >= rows);
+        if let Some(path) = self.named {
+            let Some(entry) = larger.next() else {
+                return Ok(Variant::LINEAR);
+            };
+            let refused = |why: String| {
+                let (dtype, key) = (format!("{:?}", self.dtype).to_lowercase(), entry.rows);
+                Error::file(
+                    path,
+                    format!(
+                        "decode.{dtype}.{key} is asked for the decode bucket of {rows} rows and cannot serve it: {why}; name another family \
+                         there, or run without the file"
+                    ),
+                )
+            };
+            able.products(entry.variant, rows).map_err(refused)?;
+            able.experts(entry.variant, rows).map_err(refused)?;
+            return Ok(entry.variant);
+        }
+        let larger: Vec<Variant> = larger.map(|entry| entry.variant).collect();
+        let products = larger
+            .iter()
+            .find(|&&variant| able.products(variant, rows).is_ok());
+        let products = products.map_or(Products::Linear, |variant| variant.products);
+        let experts = larger.iter().find(|&&variant| {
+            let fits = variant.experts != Experts::Few || variant.products == products;
+            fits && able.experts(variant, rows).is_ok()
+        });
+        Ok(Variant {
+            products,
+            experts: experts.map_or(Experts::Linear, |variant| variant.experts),
+        })
+    }
+
+    /// What serves a bucket with prompts in it: entries are for decode steps, so only wide experts are taken from them, the
+    /// first at or above `rows` that there are.
+    pub fn prompts(&self, rows: u32, able: &dyn Able) -> Variant {
+        let larger = self.entries.iter().filter(|entry| entry.rows >= rows);
+        let wide = larger
+            .map(|entry| entry.variant)
+            .filter(|variant| matches!(variant.experts, Experts::Wide(_)))
+            .find(|&variant| able.experts(variant, rows).is_ok());
+        Variant {
+            experts: wide.map_or(Experts::Linear, |variant| variant.experts),
+            ..Variant::LINEAR
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Wide;
+    use super::*;
+
+    const WIDE: Experts = Experts::Wide(Wide {
+        tile_rows: 32,
+        stages: 6,
+        guess: false,
+    });
+    const FEW: Products = Products::Few { stages: 4 };
+
+    fn entry(rows: u32, products: Products, experts: Experts) -> Entry {
+        let variant = Variant { products, experts };
+        Entry {
+            rows,
+            variant,
+            ms: None,
+        }
+    }
+
+    fn entries() -> Vec<Entry> {
+        vec![
+            entry(2, FEW, Experts::Few),
+            entry(8, FEW, WIDE),
+            entry(64, Products::Dense, WIDE),
+        ]
+    }
+
+    /// All but some families.
+    struct Without(&'static [&'static str]);
+
+    impl Without {
+        fn has(&self, family: &str) -> std::result::Result<(), String> {
+            match self.0.iter().any(|lacking| family.starts_with(lacking)) {
+                true => Err(format!("{family} is lacking")),
+                false => Ok(()),
+            }
+        }
+    }
+
+    impl Able for Without {
+        fn products(&self, variant: Variant, _: u32) -> std::result::Result<(), String> {
+            if variant.experts == Experts::Few {
+                self.has(&variant.experts.to_string())?;
+            }
+            self.has(&variant.products.to_string())
+        }
+
+        fn experts(&self, variant: Variant, _: u32) -> std::result::Result<(), String> {
+            self.has(&variant.experts.to_string())
+        }
+    }
+
+    fn choose(rows: u32, without: &'static [&'static str]) -> (Products, Experts) {
+        let entries = entries();
+        let choice = Choice {
+            entries: &entries,
+            dtype: DType::BF16,
+            named: None,
+        };
+        let Variant { products, experts } = choice.decode(rows, &Without(without)).unwrap();
+        (products, experts)
+    }
+
+    #[test]
+    fn the_next_larger_entry_serves() {
+        assert_eq!(choose(1, &[]), (FEW, Experts::Few));
+        assert_eq!(choose(3, &[]), (FEW, WIDE));
+        assert_eq!(choose(64, &[]), (Products::Dense, WIDE));
+        assert_eq!(choose(65, &[]), (Products::Linear, Experts::Linear));
+    }
+
+    #[test]
+    fn what_a_model_does_not_fit_goes_to_what_it_does() {
+        assert_eq!(choose(1, &["few"]), (Products::Dense, WIDE));
+        assert_eq!(choose(8, &["wide"]), (FEW, Experts::Linear));
+        assert_eq!(choose(1, &["few", "wide"]).1, Experts::Linear);
+        let nothing = &["few", "wide", "dense"];
+        assert_eq!(choose(1, nothing), (Products::Linear, Experts::Linear));
+    }
+
+    #[test]
+    fn a_named_file_is_taken_at_its_word() {
+        let entries = entries();
+        let choice = Choice {
+            entries: &entries,
+            dtype: DType::F32,
+            named: Some(Path::new("mine.toml")),
+        };
+        let error = choice.decode(5, &Without(&["wide"])).unwrap_err();
+        for part in ["mine.toml", "decode.f32.8", "5 rows", "wide"] {
+            assert!(error.to_string().contains(part), "{error} lacks {part}");
+        }
+        let fits = choice.decode(5, &Without(&["dense"])).unwrap();
+        assert_eq!((fits.products, fits.experts), (FEW, WIDE));
+        let beyond = choice.decode(100, &Without(&[])).unwrap();
+        assert_eq!(beyond, Variant::LINEAR);
+    }
+
+    #[test]
+    fn prompts_take_wide_experts_alone() {
+        let entries = entries();
+        let choice = Choice {
+            entries: &entries,
+            dtype: DType::BF16,
+            named: None,
+        };
+        let chosen = |rows| choice.prompts(rows, &Without(&[]));
+        assert_eq!(chosen(1).products, Products::Linear);
+        assert_eq!(chosen(1).experts, WIDE);
+        assert_eq!(chosen(100), Variant::LINEAR);
+    }
+}

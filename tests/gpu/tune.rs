@@ -1,0 +1,29 @@
+//! `tune` on a GPU: what it writes can be run by, and is right.
+
+use crate::binary::{path, tailgraph};
+use crate::goldens;
+use std::path::Path;
+use tailgraph::backend::cuda::gpu::OpenGpu;
+use tailgraph::model::DType;
+use tailgraph::plan::{KernelChoice, KernelFile};
+
+/// `random:tiny` has the shapes of the golden checkpoints.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn what_is_written_computes_what_transformers_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(folder.path(), "tuned.toml");
+    let buckets = ["--bucket", "1,8", "--dtype", "f32,bf16", "--quiet"];
+    let model = ["tune", "--model", "random:tiny", "--device", "cuda"];
+    let table = tailgraph(&[&model[..], &buckets, &["-o", &file]].concat());
+    println!("{table}");
+    let read = KernelFile::read(Path::new(&file)).unwrap();
+    for dtype in [DType::F32, DType::BF16] {
+        for entry in read.entries(dtype) {
+            let timed = entry.ms.is_some_and(|ms| ms > 0.0 && ms < 100.0);
+            assert_eq!(timed, [1, 8].contains(&entry.rows), "{entry:?}");
+        }
+    }
+    let choice = KernelChoice::open(Some(Path::new(&file))).unwrap();
+    goldens::f32_by(&OpenGpu::new(0).unwrap(), &choice, "as tuned");
+}

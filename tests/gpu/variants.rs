@@ -1,0 +1,105 @@
+//! Decode steps by every combination of kernels that this GPU has: right, and to the same bits whoever launches.
+
+use crate::engine::{Setup, run_by};
+use crate::golden;
+use crate::goldens;
+use crate::rig::{FEW, wide};
+use crate::ways::{assert_same, requests};
+use std::path::Path;
+use std::sync::Arc;
+use tailgraph::backend::cuda::gpu::OpenGpu;
+use tailgraph::model::DType;
+use tailgraph::plan::variants::{Architecture, Entry, Experts, Products, Variant, Wide};
+use tailgraph::plan::{KernelChoice, KernelFile};
+use tailgraph::runtime::cuda::Launch;
+
+const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
+/// Of a decode bucket here, at most.
+const ROWS: u32 = 8;
+
+fn every() -> Vec<Variant> {
+    let guessing = Experts::Wide(Wide {
+        tile_rows: 8,
+        stages: 8,
+        guess: true,
+    });
+    let of = |products, experts| Variant { products, experts };
+    vec![
+        of(FEW, Experts::Few),
+        of(Products::Few { stages: 2 }, Experts::Few),
+        of(FEW, wide(16)),
+        of(FEW, guessing),
+        of(FEW, Experts::Linear),
+        of(Products::Dense, wide(8)),
+        of(Products::Dense, guessing),
+        of(Products::Dense, Experts::Linear),
+        of(Products::Linear, wide(32)),
+        Variant::LINEAR,
+    ]
+}
+
+/// One variant for all types and buckets.
+fn choice(architecture: Architecture, variant: Variant) -> KernelChoice {
+    let mut file = KernelFile::new(Path::new("made by a test"), architecture);
+    for dtype in DTYPES {
+        let (rows, ms) = (ROWS, None);
+        file.set(dtype, Entry { rows, variant, ms });
+    }
+    KernelChoice::File(Arc::new(file))
+}
+
+/// Those that this GPU has, with their names.
+fn choices(gpu: &OpenGpu) -> Vec<(KernelChoice, String)> {
+    let architecture = Architecture::of(gpu.info.compute_capability).unwrap();
+    let has = |variant: &Variant| {
+        let checked = DTYPES.map(|dtype| variant.check(architecture, dtype, ROWS));
+        checked.iter().all(Result::is_ok)
+    };
+    let had: Vec<Variant> = every().into_iter().filter(has).collect();
+    let least = match architecture {
+        Architecture::Sm80 => 1,
+        Architecture::Sm90 => every().len(),
+        Architecture::Sm100 => 4,
+    };
+    assert_eq!(had.len(), least, "{had:?}");
+    let named = |variant| (choice(architecture, variant), format!("{variant}"));
+    had.into_iter().map(named).collect()
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn f32_is_what_transformers_computes_by_every_variant() {
+    let gpu = OpenGpu::new(0).unwrap();
+    for (choice, what) in choices(&gpu) {
+        goldens::f32_by(&gpu, &choice, &what);
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn all_ways_give_the_same_bits_by_every_variant() {
+    let gpu = OpenGpu::new(0).unwrap();
+    let golden = golden::load("b");
+    let requests = requests(&golden.prompts());
+    for (choice, what) in choices(&gpu) {
+        for dtype in [DType::F32, DType::BF16] {
+            let by = |launch| {
+                let stages = 1;
+                let setup = Setup {
+                    dtype,
+                    launch,
+                    stages,
+                };
+                run_by(&gpu, &golden.model, setup, &choice, &requests)
+            };
+            let reference = by(Launch::HostKernels);
+            for launch in [Launch::HostGraphAhead, Launch::DeviceGraph] {
+                assert_same(
+                    &by(launch),
+                    &reference,
+                    &format!("{what} {dtype:?} {launch:?}"),
+                );
+            }
+        }
+    }
+}

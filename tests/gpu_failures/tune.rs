@@ -1,0 +1,124 @@
+//! `tune` over the test's driver, whose kernels take no time: what is measured and written, not how long it takes.
+
+use crate::rig::Run;
+use tailgraph::model::DType;
+use tailgraph::plan::KernelFile;
+use tailgraph::plan::variants::Architecture;
+
+fn tune(arguments: &[&str]) -> Run {
+    Run::new(&["tune", "--model", "random:tiny", "--device", "cuda"]).and(arguments)
+}
+
+#[test]
+fn what_was_measured_is_written_and_can_be_run_by() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.toml");
+    let path = path.to_str().unwrap();
+    let ended = tune(&[
+        "--bucket", "1,8,16", "--dtype", "f32", "--commit", "abc", "-o", path,
+    ])
+    .end();
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert_eq!(ended.stdout.lines().count(), 1 + 3, "{}", ended.stdout);
+    assert_eq!(
+        ended.stderr.matches("f32, bucket ").count(),
+        3,
+        "{}",
+        ended.stderr
+    );
+
+    let file = KernelFile::read(path.as_ref()).unwrap();
+    let built_in = KernelFile::built_in(Architecture::Sm90).unwrap();
+    assert_eq!(file.architecture, Architecture::Sm90);
+    for dtype in [DType::BF16, DType::F16] {
+        assert_eq!(file.entries(dtype), built_in.entries(dtype));
+    }
+    for entry in file.entries(DType::F32) {
+        let measured = [1, 8, 16].contains(&entry.rows);
+        assert_eq!(entry.ms.is_some(), measured, "{entry:?}");
+    }
+    let said = |name: &str| {
+        let found = file.measured.iter().find(|(said, _)| said == name);
+        found.map(|(_, text)| text.as_str())
+    };
+    assert_eq!(said("model"), Some("random:tiny"));
+    assert_eq!(said("gpu"), Some("Test GPU 0"));
+    assert_eq!(said("commit"), Some("abc"));
+    assert!(
+        said("command")
+            .unwrap()
+            .starts_with("tailgraph tune --model")
+    );
+
+    let again = Run::new(&[
+        "bench",
+        "decode",
+        "--model",
+        "random:tiny",
+        "--device",
+        "cuda",
+    ])
+    .and(&[
+        "--launch", "bare", "-b", "1", "-p", "8", "-n", "8", "-r", "1",
+    ])
+    .and(&["--dtype", "f32", "-o", "json", "--kernel-file", path])
+    .end();
+    assert_eq!(again.code, 0, "{}", again.stderr);
+    let rows: serde_json::Value = serde_json::from_str(&again.stdout).unwrap();
+    assert_eq!(rows[0]["kernel_file"], path);
+    assert_eq!(rows[0]["kernel_variants"], file.name());
+}
+
+#[test]
+fn without_a_file_it_goes_to_standard_output() {
+    let ended = tune(&["--bucket", "2", "--dtype", "bf16", "--quiet"]).end();
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.toml");
+    std::fs::write(&path, &ended.stdout).unwrap();
+    let file = KernelFile::read(&path).unwrap();
+    assert!(file.entries(DType::BF16)[1].ms.is_some());
+    assert!(ended.stderr.contains("ms now"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_bucket_that_there_is_not_is_refused() {
+    let ended = tune(&["--bucket", "3"]).end();
+    ended.fails(2, &["--bucket 3", "256"]);
+}
+
+/// A file for another architecture, and one that asks for what the model's shapes do not have.
+#[test]
+fn a_file_that_cannot_be_served_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("asks.toml");
+    let run = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        Run::new(&[
+            "generate",
+            "--model",
+            "random:tiny",
+            "--device",
+            "cuda",
+            "x",
+        ])
+        .and(&["--kernel-file", path.to_str().unwrap()])
+        .end()
+    };
+    let other = run("architecture = \"sm_80\"");
+    other.fails(1, &["asks.toml", "found sm_80, expected sm_90"]);
+    let wide = "{ products = \"dense\", experts = \"wide\", tile_rows = 64, wide_stages = 16, guess = false }";
+    let large = run(&format!(
+        "architecture = \"sm_90\"\n[decode.bf16]\n16 = {wide}"
+    ));
+    large.fails(
+        1,
+        &[
+            "asks.toml",
+            "decode.bf16.16",
+            "bucket of 1 rows",
+            "16 stages",
+            "bytes",
+        ],
+    );
+}

@@ -1,0 +1,246 @@
+//! Files of kernel variants.
+
+use std::path::Path;
+use tailgraph::Error;
+use tailgraph::model::DType;
+use tailgraph::plan::variants::{Architecture, Entry, Experts, Products, Variant, Wide};
+use tailgraph::plan::{GraphFile, KernelChoice, KernelFile};
+
+const DTYPES: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
+const FEW: &str = "products = \"few\", few_stages = 4, experts = \"few\"";
+const WIDE: &str =
+    "products = \"dense\", experts = \"wide\", tile_rows = 32, wide_stages = 6, guess = true";
+
+fn read(text: &str) -> Result<KernelFile, Error> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kernels.toml");
+    std::fs::write(&path, text).unwrap();
+    KernelFile::read(&path)
+}
+
+/// A file for 9.0 with these lines.
+fn with(text: &str) -> Result<KernelFile, Error> {
+    read(&format!("architecture = \"sm_90\"\n{text}"))
+}
+
+#[test]
+fn built_in_files_have_every_bucket_of_the_ladder() {
+    let ladder = GraphFile::built_in().unwrap().ladders.decode;
+    for architecture in Architecture::ALL {
+        let file = KernelFile::built_in(architecture).unwrap();
+        assert_eq!(file.architecture, architecture);
+        for dtype in DTYPES {
+            let entries = file.entries(dtype);
+            let last = entries.last().map(|entry| entry.rows);
+            assert_eq!(last, ladder.last().copied(), "{architecture:?} {dtype:?}");
+            let ascending = entries.windows(2).all(|pair| pair[0].rows < pair[1].rows);
+            assert!(ascending, "{architecture:?} {dtype:?}");
+        }
+    }
+    let rows = |entries: &[Entry]| entries.iter().map(|entry| entry.rows).collect::<Vec<_>>();
+    let hopper = KernelFile::built_in(Architecture::Sm90).unwrap();
+    for dtype in DTYPES {
+        assert_eq!(rows(hopper.entries(dtype)), ladder, "{dtype:?}");
+    }
+}
+
+#[test]
+fn built_in_files_are_what_is_written_of_them() {
+    for architecture in Architecture::ALL {
+        let file = KernelFile::built_in(architecture).unwrap();
+        let name = format!("graphs/{}.toml", architecture.name());
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+        let on_disk = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(file.to_string(), on_disk, "{}", path.display());
+    }
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let mut file = with(&format!(
+        "[measured]\nmodel = \"random:lfm2-8b-a1b\"\ngpu = \"a \\\"GPU\\\"\"\n[decode.f32]\n8 = {{ {FEW}, ms = 1.25 }}\n"
+    ))
+    .unwrap();
+    let variant = Variant {
+        products: Products::Few { stages: 3 },
+        experts: Experts::Wide(Wide {
+            tile_rows: 8,
+            stages: 12,
+            guess: false,
+        }),
+    };
+    let entry = |rows, ms| Entry { rows, variant, ms };
+    file.set(DType::F32, entry(4, Some(0.5)));
+    file.set(DType::F32, entry(8, None));
+    file.set(DType::BF16, entry(1, None));
+    let rows: Vec<_> = file.entries(DType::F32).iter().map(|e| e.rows).collect();
+    assert_eq!(rows, [4, 8]);
+    let again = read(&file.to_string()).unwrap();
+    assert_eq!(again.measured, file.measured);
+    for dtype in DTYPES {
+        assert_eq!(again.entries(dtype), file.entries(dtype), "{dtype:?}");
+    }
+}
+
+/// Equal choices have equal names, however they were measured; others have others.
+#[test]
+fn a_name_says_what_is_chosen() {
+    let name = |text: &str| with(text).unwrap().name();
+    let few = format!("[decode.bf16]\n8 = {{ {FEW} }}");
+    let timed = format!("[measured]\ngpu = \"one\"\n[decode.bf16]\n8 = {{ {FEW}, ms = 2.0 }}");
+    assert_eq!(name(&few), name(&timed));
+    assert!(name(&few).starts_with("sm_90-"), "{}", name(&few));
+    for other in [
+        few.replace("4", "5"),
+        few.replace("8 =", "4 ="),
+        few.replace("bf16", "f16"),
+        format!("[decode.bf16]\n8 = {{ {WIDE} }}"),
+    ] {
+        assert_ne!(name(&few), name(&other), "{other}");
+    }
+}
+
+#[test]
+fn a_choice_is_for_one_architecture() {
+    let built_in = KernelChoice::default();
+    for (capability, name) in [((8, 6), "sm_80"), ((9, 0), "sm_90"), ((10, 3), "sm_100")] {
+        let file = built_in.for_gpu(capability).unwrap();
+        assert_eq!(file.architecture.name(), name);
+    }
+    let error = built_in.for_gpu((7, 5)).unwrap_err().to_string();
+    assert!(error.contains("7.5"), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ampere.toml");
+    std::fs::write(&path, "architecture = \"sm_80\"").unwrap();
+    let named = KernelChoice::open(Some(&path)).unwrap();
+    assert_eq!(named.named(), Some(path.as_path()));
+    named.for_gpu((8, 9)).unwrap();
+    let error = named.for_gpu((9, 0)).unwrap_err().to_string();
+    for part in ["ampere.toml", "found sm_80", "expected sm_90"] {
+        assert!(error.contains(part), "{error} lacks {part}");
+    }
+}
+
+#[test]
+fn errors_name_the_entry_what_it_holds_and_what_it_should() {
+    let entry = |entry: &str| format!("[decode.bf16]\n16 = {{ {entry} }}");
+    let wide = |from: &str, to: &str| entry(&WIDE.replace(from, to));
+    for (text, parts) in [
+        (
+            "other = 1".to_owned(),
+            &["unknown key 'other'", "decode"][..],
+        ),
+        ("decode = 1".into(), &["decode: found 1", "a table"]),
+        (
+            "[decode]\nbf16 = 1".into(),
+            &["decode.bf16: found 1", "a table"],
+        ),
+        (
+            "[decode.f64]".into(),
+            &["unknown type 'f64'", "bf16, f16 or f32"],
+        ),
+        ("[decode.f32]\n0 = 1".into(), &["decode.f32.0", "1 to 1024"]),
+        (
+            "[decode.f32]\nx = 1".into(),
+            &["decode.f32.x", "rows of a bucket"],
+        ),
+        (
+            "[decode.f32]\n8 = 1".into(),
+            &["decode.f32.8: found 1", "products"],
+        ),
+        ("[measured]\nx = 1".into(), &["measured", "'x'", "gpu"]),
+        (
+            "[measured]\ngpu = 1".into(),
+            &["measured.gpu: found 1", "text"],
+        ),
+        ("[decode".into(), &["line 2", "not TOML"]),
+        (
+            entry("experts = \"few\""),
+            &["bf16.16", "products: missing", "dense"],
+        ),
+        (wide("dense", "all"), &["products: found \"all\"", "linear"]),
+        (wide("wide\"", "x\""), &["experts: found \"x\"", "wide"]),
+        (
+            wide("tile_rows = 32, ", ""),
+            &["tile_rows: found nothing", "a number"],
+        ),
+        (wide("= 32", "= -1"), &["tile_rows: found -1", "a number"]),
+        (wide("= 32", "= 24"), &["tile_rows 24", "8, 16, 32 or 64"]),
+        (wide("= 6", "= 2"), &["wide_stages 2", "3 to 16"]),
+        (wide("true", "1"), &["guess: found 1", "true or false"]),
+        (
+            wide("true", "true, few_stages = 4"),
+            &["few_stages", "no such parameter"],
+        ),
+        (
+            wide("true", "true, ms = \"x\""),
+            &["ms: found \"x\"", "milliseconds"],
+        ),
+        (
+            wide("dense\"", "few\", few_stages = 4"),
+            &["bf16.16", "up to 8 rows"],
+        ),
+        (
+            wide(
+                "\"wide\", tile_rows = 32, wide_stages = 6, guess = true",
+                "\"few\"",
+            ),
+            &["bf16.16", "products = \"few\""],
+        ),
+        (
+            entry(WIDE).replace("16 =", "512 ="),
+            &["bf16.512", "up to 256 rows"],
+        ),
+        (
+            format!("[decode.f32]\n16 = {{ {} }}", WIDE.replace("32", "64")),
+            &["f32.16", "tile_rows 64", "at most 32"],
+        ),
+        (
+            format!("[decode.f32]\n8 = {{ {} }}", FEW.replace('4', "1")),
+            &["few_stages 1", "2 to 16"],
+        ),
+    ] {
+        let error = with(&text).expect_err(&text).to_string();
+        assert!(error.contains("kernels.toml"), "{error}");
+        for part in parts {
+            assert!(error.contains(part), "{text}: {error} lacks {part}");
+        }
+    }
+    for (text, part) in [
+        ("", "architecture: missing"),
+        ("architecture = \"sm_75\"", "found \"sm_75\""),
+        ("architecture = 9", "found 9"),
+    ] {
+        let error = read(text).unwrap_err().to_string();
+        assert!(error.contains(part) && error.contains("sm_100"), "{error}");
+    }
+}
+
+/// Kernels that an architecture does not have.
+#[test]
+fn families_belong_to_architectures() {
+    for (architecture, entry, part) in [
+        ("sm_80", FEW, "expected linear"),
+        ("sm_80", WIDE, "sm_90's"),
+        ("sm_100", WIDE, "sm_90's"),
+    ] {
+        let text = format!("architecture = \"{architecture}\"\n[decode.f16]\n8 = {{ {entry} }}");
+        let error = read(&text).unwrap_err().to_string();
+        for part in ["decode.f16.8", architecture, part] {
+            assert!(error.contains(part), "{error} lacks {part}");
+        }
+    }
+    read(&format!(
+        "architecture = \"sm_100\"\n[decode.f16]\n8 = {{ {FEW} }}"
+    ))
+    .unwrap();
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let error = KernelChoice::open(Some(Path::new("no/such/kernels.toml"))).unwrap_err();
+    assert!(
+        error.to_string().contains("no/such/kernels.toml"),
+        "{error}"
+    );
+}
