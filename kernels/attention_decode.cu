@@ -6,34 +6,40 @@
  *
  * The keys before it are cut into chunks: of `chunk_keys`, or longer ones where that would make more than `splits`. A block
  * has one chunk of one row for up to HEADS query heads of one kv head, which share what is read. Its warps take tiles of the
- * chunk in turn, and ask for the keys of the next while they weigh the values of this one. Each warp keeps its own running
- * maximum and sum; they meet in the order of the warps, chunks in the order of their positions, in the block that is done
- * last. So a row's bits follow from its position and the bucket alone. A row of one chunk leaves no partial results.
+ * chunk in turn; each keeps its own running maximum and sum. They meet in the order of the warps, chunks in the order of
+ * their positions, in the block that is done last. So a row's bits follow from its position and the bucket alone. A row of
+ * one chunk leaves no partial results.
  *
- * Positions, pages, and keys and values of before are known before the wait, which a block's first tiles are asked for
- * before: what wrote them ended before the step began (pdl.cuh). They are read past the first-level cache.
+ * Positions, pages, and keys and values of before are known before the wait: no kernel of a step starts before those of the
+ * step before have ended (pdl.cuh). So a warp's first tile is asked for before it, past the first-level cache.
  *
- * Operands of 16 bits go through mma.sync, heads as rows: of the 16 that it has, 8 take a weight's first 8 (f16: 11) bits and
- * 8 the rest, so that weights are not rounded. f32 is multiplied as it is.
+ * Operands of 16 bits go through mma.sync, a weight as the sum of two of them, so that weights keep 16 bits (f16: 22) of
+ * mantissa. f32 is multiplied as it is.
  *
  * Bound: memory, 2 D sizeof(T) bytes a key and kv head.
  *
- * Launch: block = DECODE_THREADS, grid = rows of the bucket * groups, with groups = kv_heads * (heads / kv_heads / HEADS rounded
- * up), for first chunks, and as many more as there may be further chunks, or fewer, which then have several.
+ * Launch: block = 32 WARPS: 8 warps, or 4 (tg_attention_decode_many_*) where there are so many rows that a short wait counts for
+ * less than many blocks an SM. grid = rows of the bucket * groups for first chunks, with groups = kv_heads * (heads / kv_heads /
+ * HEADS, rounded up), and as many more as there may be further chunks, or fewer, which then take several. `splits` is at most
+ * MOST_SPLITS.
  */
 #include "attention.cuh"
 #include "mma.cuh"
 #include "rope.cuh"
 
-#ifndef DW
-#define DW 4
-#define DECODE_KEYS (2048 / D)
-#define DECODE_BLOCKS 3
-#endif
-constexpr int DECODE_WARPS = DW;
-constexpr int DECODE_THREADS = DECODE_WARPS * WARP;
-constexpr uint32_t MOST_SPLITS = 64;
+constexpr uint32_t MOST_SPLITS = 32;
 constexpr uint32_t CHUNK_ALIGN = 32;
+/* Whether a tile is asked for before the wait, and while the one before it is weighed: in earlier parts there is no wait to load
+ * before, and their compiler needs more registers for it than there are. */
+#if __CUDA_ARCH__ >= 900
+constexpr bool LOADS_AHEAD = true;
+#else
+constexpr bool LOADS_AHEAD = false;
+#endif
+constexpr float LOG2_E = 1.44269504088896f;
+
+/* A value that all lanes of a warp have, in a way that the compiler knows it: it needs no paths for lanes that part. */
+__device__ inline uint32_t of_warp(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
 
 /* 16 bytes past the first-level cache; asked for here, and not where they are first used. */
 __device__ inline uint4 load16(const void *p) {
@@ -51,24 +57,24 @@ struct Chunks {
   uint32_t count;  /* at least 1 */
 
   __device__ inline Chunks(uint32_t position, uint32_t chunk_keys, uint32_t splits) : keys(position) {
-    size = max(chunk_keys, ((position + splits - 1) / splits + CHUNK_ALIGN - 1) / CHUNK_ALIGN * CHUNK_ALIGN);
+    const uint32_t least = (position + splits - 1) / splits;
+    size = max(chunk_keys, (least + CHUNK_ALIGN - 1) / CHUNK_ALIGN * CHUNK_ALIGN);
     count = max((position + size - 1) / size, 1u);
   }
 };
 
 /* ---- one warp's share of a chunk, for all heads of the block ----------------------------------- */
 
-/* Its keys and values come a tile of KEYS at a time, `token` the index in the pool of key lane % KEYS of it. q is in shared
- * memory, [HEADS, D]. Scores are in units of log2. Of lane l, g = l / 4 and t = l % 4. */
+/* Keys and values come a tile of KEYS at a time, `token` the index in the pool of key lane % KEYS of it, `stride` elements from
+ * one to the next. q is in shared memory, [HEADS, D]. Scores are in units of log2. Of lane l, g = l / 4 and t = l % 4. */
 template <typename T, int D>
 struct Share {
-  static constexpr int HEADS = 8, KEYS = DECODE_KEYS, BLOCKS = D == 64 ? DECODE_BLOCKS : 2;
-  static constexpr int LINES = KEYS / 8, STEPS = KEYS / 16, PARTS = D / 32, HALVES = D / 64;
-  uint4 k[LINES * PARTS];        /* of key 8 line + g, elements 32 part + 8t .. */
-  uint4 v[STEPS * 4 * HALVES];   /* of keys 16 step + 2t + 0, 1, 8, 9, elements 64 half + 8g .. */
-  uint4 q[PARTS];                /* of head g, as k */
-  float highest, total;          /* of head g; this lane's part */
-  float sums[8 * HALVES][4];     /* of head g; elements 64 half + 16t + j and .. + 8, twice: the weights' first bits, the rest */
+  static constexpr int HEADS = 8, KEYS = 16, LINES = KEYS / 8, PARTS = D / 32, HALVES = D / 64;
+  uint4 k[LINES * PARTS];       /* of key 8 line + g, elements 32 part + 8t .. */
+  uint4 v[4 * HALVES];          /* of keys 2t + 0, 1, 8, 9, elements 64 half + 8g .. */
+  uint4 q[PARTS];               /* of head g, as k */
+  float highest, total;         /* of head g; this lane's part */
+  float sums[4 * HALVES][4];    /* of elements 64 half + 8g + 2j and .. + 1, each of heads 2t and 2t + 1 */
 
   __device__ inline void load_keys(const T *pages, size_t stride, uint32_t token) {
     const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
@@ -83,9 +89,8 @@ struct Share {
   __device__ inline void load_values(const T *pages, size_t stride, uint32_t token) {
     const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
 #pragma unroll
-    for (int i = 0; i < STEPS * 4; i++) {
-      const int key = i / 4 * 16 + 2 * t + (i % 4 / 2 * 8 + i % 2);
-      const T *from = pages + __shfl_sync(0xffffffffu, token, key) * stride + 8 * g;
+    for (int i = 0; i < 4; i++) {
+      const T *from = pages + __shfl_sync(0xffffffffu, token, 2 * t + i / 2 * 8 + i % 2) * stride + 8 * g;
 #pragma unroll
       for (int half = 0; half < HALVES; half++) v[i * HALVES + half] = load16(from + 64 * half);
     }
@@ -98,7 +103,7 @@ struct Share {
       q[part] = *reinterpret_cast<const uint4 *>(queries + g * D + 32 * part + 8 * t);
     highest = -INFINITY, total = 0.0f;
 #pragma unroll
-    for (int j = 0; j < 8 * HALVES; j++)
+    for (int j = 0; j < 4 * HALVES; j++)
 #pragma unroll
       for (int i = 0; i < 4; i++) sums[j][i] = 0.0f;
   }
@@ -139,33 +144,32 @@ struct Share {
     top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
     if (__any_sync(0xffffffffu, top > highest)) {
       const float shrink = exp2f(highest - top);
-      highest = top;
-      total *= shrink;
+      highest = top, total *= shrink;
+      const float of_heads[2] = {__shfl_sync(0xffffffffu, shrink, 8 * t), __shfl_sync(0xffffffffu, shrink, 8 * t + 4)};
 #pragma unroll
-      for (int j = 0; j < 8 * HALVES; j++)
+      for (int j = 0; j < 4 * HALVES; j++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) sums[j][i] *= shrink;
+        for (int i = 0; i < 4; i++) sums[j][i] *= of_heads[i % 2];
+    }
+    uint32_t first_bits[LINES], rest[LINES];
+#pragma unroll
+    for (int line = 0; line < LINES; line++) {
+      const float lo = exp2f(scores.of[line][0] - top), hi = exp2f(scores.of[line][1] - top);
+      total += lo + hi;
+      first_bits[line] = pack2<T>(lo, hi);
+      rest[line] = pack2<T>(lo - float(T(lo)), hi - float(T(hi)));
     }
 #pragma unroll
-    for (int step = 0; step < STEPS; step++) {
-      uint32_t a[4];
+    for (int half = 0; half < HALVES; half++)
 #pragma unroll
-      for (int i = 0; i < 2; i++) {
-        const float lo = exp2f(scores.of[2 * step + i][0] - top), hi = exp2f(scores.of[2 * step + i][1] - top);
-        total += lo + hi;
-        const T first_lo = T(lo), first_hi = T(hi);
-        a[2 * i] = pack2<T>(lo, hi);
-        a[2 * i + 1] = pack2<T>(lo - float(first_lo), hi - float(first_hi));
+      for (int j = 0; j < 4; j++) {
+        const auto pair = [&](int key, int choice) {
+          return __byte_perm(word(v[key * HALVES + half], j), word(v[(key + 1) * HALVES + half], j), choice);
+        };
+        const uint32_t elements[4] = {pair(0, 0x5410), pair(0, 0x7632), pair(2, 0x5410), pair(2, 0x7632)};
+        mma<T>(sums[4 * half + j], elements, first_bits[0], first_bits[1]);
+        mma<T>(sums[4 * half + j], elements, rest[0], rest[1]);
       }
-#pragma unroll
-      for (int half = 0; half < HALVES; half++)
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-          const int choice = j % 2 ? 0x7632 : 0x5410;
-          const auto value = [&](int i) { return word(v[(step * 4 + i) * HALVES + half], j / 2); };
-          mma<T>(sums[8 * half + j], a, __byte_perm(value(0), value(1), choice), __byte_perm(value(2), value(3), choice));
-        }
-    }
   }
 
   /* maximum[HEADS], sum[HEADS], weighted[HEADS, D] */
@@ -175,24 +179,18 @@ struct Share {
     total += __shfl_xor_sync(0xffffffffu, total, 2);
     if (t == 0) maximum[g] = highest, sum[g] = total;
 #pragma unroll
-    for (int half = 0; half < HALVES; half++)
+    for (int i = 0; i < 2; i++)
 #pragma unroll
-      for (int i = 0; i < 2; i++) {
-        float *to = weighted + g * D + 64 * half + 16 * t + 8 * i;
-#pragma unroll
-        for (int j = 0; j < 8; j += 4) {
-          const auto at = [&](int more) { const float(&c)[4] = sums[8 * half + j + more]; return c[i] + c[i + 2]; };
-          store4(to + j, make_float4(at(0), at(1), at(2), at(3)));
-        }
-      }
+      for (int j = 0; j < 4 * HALVES; j++)
+        *reinterpret_cast<float2 *>(weighted + (2 * t + i) * D + j / 4 * 64 + 8 * g + j % 4 * 2) =
+            make_float2(sums[j][i], sums[j][i + 2]);
   }
 };
 
 /* A key is 16 bytes in each of LANES lanes. */
 template <int D>
 struct Share<float, D> {
-  static constexpr int HEADS = 4, KEYS = 1024 / D, BLOCKS = 2;
-  static constexpr int LANES = D / 4, AT_ONCE = WARP / LANES, SLOTS = KEYS / AT_ONCE;
+  static constexpr int HEADS = 4, KEYS = (LOADS_AHEAD ? 1024 : 512) / D, LANES = D / 4, AT_ONCE = WARP / LANES, SLOTS = KEYS / AT_ONCE;
   float4 k[SLOTS], v[SLOTS];  /* of key AT_ONCE slot + lane / LANES, elements 4 (lane % LANES) .. */
   float4 q[HEADS];
   float highest[HEADS], total[HEADS];
@@ -290,15 +288,31 @@ struct Piece {
   uint32_t row, group, chunk;
 };
 
-template <typename T, int D>
+/* The query heads of a group: `here` of one kv head. */
+template <int HEADS>
+struct Group {
+  uint32_t kv_head, first_of_kv_head, first_head, here;
+
+  __device__ static inline uint32_t parts(uint32_t heads, uint32_t kv_heads) { return (heads / kv_heads + HEADS - 1) / HEADS; }
+
+  __device__ inline Group(uint32_t group, uint32_t heads, uint32_t kv_heads) {
+    const uint32_t each = heads / kv_heads, parts_each = parts(heads, kv_heads);
+    kv_head = group / parts_each;
+    first_of_kv_head = group % parts_each * HEADS;
+    first_head = kv_head * each + first_of_kv_head;
+    here = min((uint32_t)HEADS, each - first_of_kv_head);
+  }
+};
+
+template <typename T, int D, int WARPS>
 struct alignas(16) DecodeBlock {
-  static constexpr int HEADS = Share<T, D>::HEADS, OWN = DECODE_WARPS;
+  static constexpr int HEADS = Share<T, D>::HEADS, OWN = WARPS, THREADS = WARPS * WARP;
   T q[HEADS][D];
   T new_k[D], new_v[D];  /* what the pages do not have yet */
   /* of each warp, and of the row's own key */
-  float maximum[DECODE_WARPS + 1][HEADS], total[DECODE_WARPS + 1][HEADS];
+  float maximum[WARPS + 1][HEADS], total[WARPS + 1][HEADS];
   union {
-    float partial[DECODE_WARPS][HEADS][D];
+    float partial[WARPS][HEADS][D];
     struct {
       float maximum[MOST_SPLITS * HEADS], total[MOST_SPLITS * HEADS];
     } of_chunks;
@@ -314,6 +328,7 @@ __device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *ro
                                   uint32_t chunk_keys, uint32_t splits) {
   const uint32_t lane = threadIdx.x % WARP;
   uint32_t left = index / groups;
+#pragma unroll 1
   for (uint32_t base = 0; base < count; base += WARP) {
     const uint32_t r = base + lane;
     const uint32_t more = r < count ? Chunks(__ldcg(&rows[r].position), chunk_keys, splits).count - 1 : 0;
@@ -336,99 +351,165 @@ __device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *ro
   return false;
 }
 
-/* Partial results: of [rows, splits, heads] each D sums, the maximum and the total. */
-template <int D>
+/* What chunks leave, and who of them are done. */
 struct Partials {
-  float *values;
-  uint32_t heads, splits;
+  float *values;  /* [rows, splits, heads, D + 2]: D sums, their maximum and total */
+  uint32_t *done; /* [rows, groups], 0 before and after */
+  uint32_t splits;
 
-  __device__ inline float *at(uint32_t row, uint32_t chunk, uint32_t head) const {
-    return values + (((size_t)row * splits + chunk) * heads + head) * (D + 2);
+  __device__ inline float *at(uint32_t row, uint32_t chunk, uint32_t heads, uint32_t head, uint32_t values_each) const {
+    return values + (((size_t)row * splits + chunk) * heads + head) * values_each;
   }
 };
 
-/* All of the block, once its warps have put their results there: the row's, or this chunk's and perhaps then the row's. */
-template <typename T, int D>
-__device__ inline void finish(DecodeBlock<T, D> &block, T *out, float *partials, uint32_t *done, uint32_t heads,
-                              uint32_t kv_heads, uint32_t splits, bool first) {
-  constexpr int HEADS = Share<T, D>::HEADS, OWN = DecodeBlock<T, D>::OWN;
+/* out[here D] of a row whose chunks are all done. */
+template <typename T, int D, int WARPS>
+__device__ inline void join_chunks(DecodeBlock<T, D, WARPS> &block, T *out, const Partials &partials, uint32_t heads,
+                                   uint32_t first_head, uint32_t here) {
+  auto &of = block.of_chunks;
+  const uint32_t row = block.piece.row, count = block.chunks;
+#pragma unroll 1
+  for (uint32_t i = threadIdx.x; i < count * here; i += block.THREADS) {
+    const float *at = partials.at(row, i / here, heads, first_head + i % here, D + 2) + D;
+    of.maximum[i] = __ldcg(at), of.total[i] = __ldcg(at + 1);
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (uint32_t i = threadIdx.x; i < here * D; i += block.THREADS) {
+    const uint32_t h = i / D;
+    const float *values = partials.at(row, 0, heads, first_head + h, D + 2) + i % D;
+    float highest = of.maximum[h];
+#pragma unroll 1
+    for (uint32_t c = 1; c < count; c++) highest = fmaxf(highest, of.maximum[c * here + h]);
+    float above = 0.0f, below = 0.0f;
+#pragma unroll 4
+    for (uint32_t c = 0; c < count; c++) {
+      const float part = exp2f(of.maximum[c * here + h] - highest);
+      above = fmaf(part, __ldcg(values + (size_t)c * heads * (D + 2)), above);
+      below = fmaf(part, of.total[c * here + h], below);
+    }
+    out[i] = T(above / below);
+  }
+}
+
+/* All of the block, once its warps' results are there: out[R, heads D] of the row, or this chunk's part of it and, of the last
+ * one, then the row. */
+template <typename T, int D, int WARPS>
+__device__ inline void finish(DecodeBlock<T, D, WARPS> &block, T *out, const Partials &partials, uint32_t heads,
+                              uint32_t kv_heads, bool first) {
+  constexpr int OWN = block.OWN;
   const Piece piece = block.piece;
   const uint32_t count = block.chunks;
-  const uint32_t group_heads = heads / kv_heads, parts = (group_heads + HEADS - 1) / HEADS, groups = kv_heads * parts;
-  const uint32_t first_of_group = piece.group % parts * HEADS, here = min((uint32_t)HEADS, group_heads - first_of_group);
-  const uint32_t first_head = piece.group / parts * group_heads + first_of_group;
-  const Partials<D> to{partials, heads, splits};
-  for (uint32_t i = threadIdx.x; i < here * D; i += DECODE_THREADS) {
+  const Group<block.HEADS> group(piece.group, heads, kv_heads);
+  T *of_row = out + ((size_t)piece.row * heads + group.first_head) * D;
+#pragma unroll 1
+  for (uint32_t i = threadIdx.x; i < group.here * D; i += block.THREADS) {
     const uint32_t h = i / D, d = i % D;
     const float own = first ? block.maximum[OWN][h] : -INFINITY;
     float highest = own;
 #pragma unroll
-    for (int w = 0; w < DECODE_WARPS; w++) highest = fmaxf(highest, block.maximum[w][h]);  /* some key is there */
+    for (int w = 0; w < WARPS; w++) highest = fmaxf(highest, block.maximum[w][h]);  /* some key is there */
     const float own_part = exp2f(own - highest);
     float above = first ? own_part * float(block.new_v[d]) : 0.0f, below = own_part;
 #pragma unroll
-    for (int w = 0; w < DECODE_WARPS; w++) {
+    for (int w = 0; w < WARPS; w++) {
       const float part = exp2f(block.maximum[w][h] - highest);  /* 0 for a warp without keys */
       above = fmaf(part, block.partial[w][h][d], above);
       below = fmaf(part, block.total[w][h], below);
     }
     if (count == 1) {
-      out[((size_t)piece.row * heads + first_head) * D + i] = T(above / below);
+      of_row[i] = T(above / below);
     } else {
-      float *at = to.at(piece.row, piece.chunk, first_head + h);
+      float *at = partials.at(piece.row, piece.chunk, heads, group.first_head + h, D + 2);
       at[d] = above;
       if (d == 0) at[D] = highest, at[D + 1] = below;
     }
   }
-  if (count > 1) {
+  if (count == 1) return;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t *done = partials.done + (size_t)piece.row * kv_heads * group.parts(heads, kv_heads) + piece.group;
+    block.last = atomicAdd(done, 1) == count - 1;
+    if (block.last) *done = 0;
     __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      uint32_t *arrived = done + (size_t)piece.row * groups + piece.group;
-      block.last = atomicAdd(arrived, 1) == count - 1;
-      if (block.last) *arrived = 0;
-      __threadfence();
+  }
+  __syncthreads();
+  if (block.last) join_chunks(block, of_row, partials, heads, group.first_head, group.here);
+}
+
+/* The row's q of these heads, and in a first chunk its k and v, to shared memory: a warp a head. k and v also to the pages,
+ * where `to_k` and `to_v` say. */
+template <typename T, int D, int WARPS>
+__device__ inline void norm_and_rotate(DecodeBlock<T, D, WARPS> &block, const HeadRotation<D> &of_q,
+                                       const float (&k_weights)[D / WARP], const T *q, const T *k, const T *v, T *to_k, T *to_v,
+                                       uint32_t here, bool first, float eps) {
+  constexpr int PER_LANE = D / WARP, PASSES = block.HEADS / WARPS + 1;
+  const int lane = threadIdx.x % WARP, warp = of_warp(threadIdx.x / WARP);
+  const uint32_t jobs = here + (first ? 1 : 0);  /* the key is the last */
+  float x[PASSES][PER_LANE];
+  T value[PER_LANE];
+#pragma unroll
+  for (int pass = 0; pass < PASSES; pass++) {
+    const uint32_t job = warp + pass * WARPS;
+    const T *from = (job < here ? q + (size_t)job * D : k) + lane;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+      x[pass][i] = job < jobs ? float(__ldcg(from + i * WARP)) : 0.0f;
+      if (job == here && first) value[i] = __ldcg(v + lane + i * WARP);
     }
-    __syncthreads();
-    if (block.last) {
-      auto &of = block.of_chunks;
-      for (uint32_t i = threadIdx.x; i < count * here; i += DECODE_THREADS) {
-        const float *at = to.at(piece.row, i / here, first_head + i % here) + D;
-        of.maximum[i] = __ldcg(at), of.total[i] = __ldcg(at + 1);
-      }
-      __syncthreads();
-      for (uint32_t i = threadIdx.x; i < here * D; i += DECODE_THREADS) {
-        const uint32_t h = i / D, d = i % D;
-        float highest = of.maximum[h];
-        for (uint32_t c = 1; c < count; c++) highest = fmaxf(highest, of.maximum[c * here + h]);
-        float above = 0.0f, below = 0.0f;
-#pragma unroll 8
-        for (uint32_t c = 0; c < count; c++) {
-          const float part = exp2f(of.maximum[c * here + h] - highest);
-          above = fmaf(part, __ldcg(to.at(piece.row, c, first_head + h) + d), above);
-          below = fmaf(part, of.total[c * here + h], below);
-        }
-        out[((size_t)piece.row * heads + first_head) * D + i] = T(above / below);
-      }
+  }
+#pragma unroll
+  for (int pass = 0; pass < PASSES; pass++) {
+    const uint32_t job = warp + pass * WARPS;
+    if (pass * WARPS >= jobs) break;
+    HeadRotation<D> rotation = of_q;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++)
+      if (job >= here) rotation.weight[i] = k_weights[i];
+    rotation.apply(x[pass], eps);
+    if (job >= jobs) continue;
+    T *to = job < here ? block.q[job] : block.new_k;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) to[lane + i * WARP] = T(x[pass][i]);
+    if (job < here) continue;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+      block.new_v[lane + i * WARP] = value[i];
+      if (!to_k) continue;
+      to_k[lane + i * WARP] = T(x[pass][i]);
+      to_v[lane + i * WARP] = value[i];
     }
   }
 }
 
-/* out[R, heads D], qkv[R, (heads + 2 kv_heads) D] as it was projected, q_weight[D], k_weight[D]; done[R, groups], 0 before and
- * after. */
-template <typename T, int D>
+/* The scores of the row's own key, in units of log2: a warp a head. */
+template <typename T, int D, int WARPS>
+__device__ inline void score_own(DecodeBlock<T, D, WARPS> &block, uint32_t here, float scale) {
+  const int lane = threadIdx.x % WARP;
+#pragma unroll 1
+  for (uint32_t h = of_warp(threadIdx.x / WARP); h < here; h += WARPS) {
+    float dot = 0.0f;
+#pragma unroll
+    for (int d = lane; d < D; d += WARP) dot = fmaf(float(block.q[h][d]), float(block.new_k[d]), dot);
+#pragma unroll
+    for (int offset = WARP / 2; offset > 0; offset /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, offset);
+    if (lane == 0) block.maximum[block.OWN][h] = dot * scale, block.total[block.OWN][h] = 1.0f;
+  }
+}
+
+/* out[R, heads D], qkv[R, (heads + 2 kv_heads) D] as it was projected, q_weight[D], k_weight[D] */
+template <typename T, int D, int WARPS>
 __device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,
                                      const float *inverse_frequencies, const tg_state *state, const tg_step *step,
-                                     float *partials, uint32_t *done, uint32_t heads, uint32_t kv_heads, uint32_t bucket,
-                                     uint32_t chunk_keys, uint32_t splits, float scale, float eps) {
-  using Warp = Share<T, D>;
-  constexpr int PER_LANE = D / WARP, HEADS = Warp::HEADS, KEYS = Warp::KEYS, OWN = DecodeBlock<T, D>::OWN;
-  constexpr int PASSES = HEADS / DECODE_WARPS + 1;
-  __shared__ DecodeBlock<T, D> block;
+                                     const Partials &partials, uint32_t heads, uint32_t kv_heads, uint32_t bucket,
+                                     uint32_t chunk_keys, float scale, float eps) {
+  constexpr int PER_LANE = D / WARP, HEADS = Share<T, D>::HEADS, KEYS = Share<T, D>::KEYS;
+  constexpr uint32_t STEP = WARPS * KEYS;
+  __shared__ DecodeBlock<T, D, WARPS> block;
   let_next_kernel_start();
-  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t group_heads = heads / kv_heads, parts = (group_heads + HEADS - 1) / HEADS, groups = kv_heads * parts;
-  const uint32_t firsts = bucket * groups;
+  const int lane = threadIdx.x % WARP, warp = of_warp(threadIdx.x / WARP);
+  const uint32_t groups = kv_heads * Group<HEADS>::parts(heads, kv_heads), firsts = bucket * groups;
   const bool first = blockIdx.x < firsts;
   const size_t stride = (size_t)kv_heads * D;
   bool waited = false;
@@ -436,122 +517,90 @@ __device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_page
   for (uint32_t index = blockIdx.x;; index += gridDim.x - firsts) {
     const uint32_t rows = __ldcg(&step->rows);
     const tg_row *row_table = table<tg_row>(state, __ldcg(&step->row_table));
-    const uint32_t *page_table = table<uint32_t>(state, state->page_table);
-    const uint32_t page_tokens = state->config.page_tokens, max_pages = state->max_pages;
+    const uint32_t page_tokens = state->config.page_tokens;
     Piece piece = {index / groups, index % groups, 0};
     bool there = piece.row < rows;
-    if (!first) there = find_piece(piece, index - firsts, row_table, rows, groups, chunk_keys, splits);
+    if (!first) there = find_piece(piece, index - firsts, row_table, rows, groups, chunk_keys, partials.splits);
     if (!first && !there) return;
-    const uint32_t kv_head = piece.group / parts, first_of_group = piece.group % parts * HEADS;
-    const uint32_t here = min((uint32_t)HEADS, group_heads - first_of_group), first_head = kv_head * group_heads + first_of_group;
+    const Group<HEADS> group(piece.group, heads, kv_heads);
     const tg_row *row = row_table + (there ? piece.row : 0);
     const uint32_t slot = __ldcg(&row->slot), position = __ldcg(&row->position);
-    const Chunks chunks(there ? position : 0, chunk_keys, splits);
+    const Chunks chunks(there ? position : 0, chunk_keys, partials.splits);
     if (threadIdx.x == 0) block.piece = piece, block.chunks = chunks.count;
-    const uint32_t end = min((piece.chunk + 1) * chunks.size, chunks.keys);
-    const uint32_t *pages = page_table + (size_t)slot * max_pages;
+    const uint32_t end = of_warp(min((piece.chunk + 1) * chunks.size, chunks.keys));
+    const uint32_t *pages = table<uint32_t>(state, state->page_table) + (size_t)slot * state->max_pages;
     const auto token_at = [&](uint32_t key) { return __ldcg(pages + key / page_tokens) * page_tokens + key % page_tokens; };
-    const T *keys = k_pages + kv_head * D, *values = v_pages + kv_head * D;
-    uint32_t tile = piece.chunk * chunks.size + warp * KEYS;
-    uint32_t token = 0, next_token = 0;
-    if (tile < end) token = token_at(min(tile + lane % KEYS, end - 1));
-    if (tile + DECODE_WARPS * KEYS < end) next_token = token_at(min(tile + DECODE_WARPS * KEYS + lane % KEYS, end - 1));
+    const auto token_of = [&](uint32_t tile) { return token_at(min(tile + lane % KEYS, end - 1)); };
+    const size_t head_at = group.kv_head * D;
+
+    uint32_t tile = of_warp(piece.chunk * chunks.size + warp * KEYS);
+    uint32_t token = LOADS_AHEAD && tile < end ? token_of(tile) : 0;
+    uint32_t next_token = LOADS_AHEAD && tile + STEP < end ? token_of(tile + STEP) : 0;
     const HeadRotation<D> of_q(q_weight, inverse_frequencies, position, lane);
     float k_weights[PER_LANE];
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) k_weights[i] = k_weight[lane + i * WARP];
-    Warp share;
-    if (tile < end) {
-      share.load_keys(keys, stride, token);
-      share.load_values(values, stride, token);
+    Share<T, D> share;
+    if (LOADS_AHEAD && tile < end) {
+      share.load_keys(k_pages + head_at, stride, token);
+      share.load_values(v_pages + head_at, stride, token);
     }
-    for (uint32_t i = here * D + threadIdx.x; i < HEADS * D; i += DECODE_THREADS) block.q[i / D][i % D] = T(0.0f);
+#pragma unroll 1
+    for (uint32_t i = group.here * D + threadIdx.x; i < HEADS * D; i += block.THREADS) block.q[i / D][i % D] = T(0.0f);
     if (!waited) wait_for_earlier_kernels();
     waited = true;
     if (!there) return;
 
-    /* The heads of q are the first jobs, the new key the last. */
-    const T *from = qkv + (size_t)piece.row * (heads + 2 * kv_heads) * D + lane;
-    const T *from_k = from + (size_t)(heads + kv_head) * D, *from_v = from_k + (size_t)kv_heads * D;
-    const uint32_t jobs = here + (first ? 1 : 0);
-    float x[PASSES][PER_LANE];
-    T v[PER_LANE];
-#pragma unroll
-    for (int pass = 0; pass < PASSES; pass++) {
-      const uint32_t job = warp + pass * DECODE_WARPS;
-      const T *job_from = job < here ? from + (size_t)(first_head + job) * D : from_k;
-#pragma unroll
-      for (int i = 0; i < PER_LANE; i++) {
-        x[pass][i] = job < jobs ? float(__ldcg(job_from + i * WARP)) : 0.0f;
-        if (job == here && first) v[i] = __ldcg(from_v + i * WARP);
-      }
-    }
-#pragma unroll
-    for (int pass = 0; pass < PASSES; pass++) {
-      const uint32_t job = warp + pass * DECODE_WARPS;
-      if (pass * DECODE_WARPS >= jobs) break;
-      HeadRotation<D> rotation = of_q;
-#pragma unroll
-      for (int i = 0; i < PER_LANE; i++)
-        if (job >= here) rotation.weight[i] = k_weights[i];
-      rotation.apply(x[pass], eps);
-      T *to = job < here ? block.q[job] : block.new_k;
-      if (job >= jobs) continue;
-#pragma unroll
-      for (int i = 0; i < PER_LANE; i++) to[lane + i * WARP] = T(x[pass][i]);
-      if (job < here) continue;
-      const size_t at = (size_t)token_at(position) * stride + kv_head * D + lane;
-#pragma unroll
-      for (int i = 0; i < PER_LANE; i++) {
-        block.new_v[lane + i * WARP] = v[i];
-        if (first_of_group > 0) continue;  /* one block of a kv head is enough */
-        k_pages[at + i * WARP] = T(x[pass][i]);
-        v_pages[at + i * WARP] = v[i];
-      }
-    }
+    const T *of_row = qkv + (size_t)piece.row * (heads + 2 * kv_heads) * D, *new_k = of_row + (size_t)(heads + group.kv_head) * D;
+    const bool leaves = first && group.first_of_kv_head == 0;  /* one block of a kv head is enough */
+    const size_t at = leaves ? token_at(position) * stride + head_at : 0;
+    norm_and_rotate(block, of_q, k_weights, of_row + (size_t)group.first_head * D, new_k, new_k + stride,
+                    leaves ? k_pages + at : nullptr, v_pages + at, group.here, first, eps);
     __syncthreads();
-
-    const float log2_scale = scale * 1.44269504088896f;
-    if (first) {
-      for (uint32_t h = warp; h < here; h += DECODE_WARPS) {
-        float dot = 0.0f;
-#pragma unroll
-        for (int i = 0; i < PER_LANE; i++)
-          dot = fmaf(float(block.q[h][lane + i * WARP]), float(block.new_k[lane + i * WARP]), dot);
-#pragma unroll
-        for (int offset = WARP / 2; offset > 0; offset /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, offset);
-        if (lane == 0) block.maximum[OWN][h] = dot * log2_scale, block.total[OWN][h] = 1.0f;
-      }
-    }
+    const float log2_scale = scale * LOG2_E;
+    if (first) score_own(block, group.here, log2_scale);
     share.begin(block.q[0]);
 #pragma unroll 1
-    for (; tile < end; tile += DECODE_WARPS * KEYS) {
-      const bool more = tile + DECODE_WARPS * KEYS < end;
+    for (; tile < end; tile += STEP) {
+      const bool more = LOADS_AHEAD && tile + STEP < end;
+      if (!LOADS_AHEAD) {
+        token = token_of(tile);
+        share.load_keys(k_pages + head_at, stride, token);
+      }
       auto scores = share.score();
-      if (more) share.load_keys(keys, stride, next_token);
+      if (!LOADS_AHEAD) share.load_values(v_pages + head_at, stride, token);
+      if (more) share.load_keys(k_pages + head_at, stride, next_token);
       share.weigh(scores, log2_scale, end - tile);
-      if (!more) break;
-      share.load_values(values, stride, next_token);
-      next_token = token_at(min(tile + 2 * DECODE_WARPS * KEYS + lane % KEYS, end - 1));
+      if (!more) continue;
+      share.load_values(v_pages + head_at, stride, next_token);
+      next_token = token_of(tile + 2 * STEP);
     }
     share.end(block.maximum[warp], block.total[warp], block.partial[warp][0]);
     __syncthreads();
-
-    finish<T, D>(block, out, partials, done, heads, kv_heads, splits, first);
+    finish(block, out, partials, heads, kv_heads, first);
     if (first) return;
-    __syncthreads(); /* the block's arrays are free again */
+    __syncthreads();  /* the block's arrays are free again */
   }
 }
 
-#define ATTENTION_DECODE(SUFFIX, T, D)                                                                             \
-  extern "C" __global__ void __launch_bounds__(DECODE_THREADS, (Share<T, D>::BLOCKS)) tg_attention_decode_##SUFFIX##_d##D( \
-      T *out, const T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,                  \
-      const float *inverse_frequencies, const tg_state *state, const tg_step *step, float *partials,               \
-      uint32_t *done, uint32_t heads, uint32_t kv_heads, uint32_t bucket, uint32_t chunk_keys, uint32_t splits,    \
-      float scale, float eps) {                                                                                    \
-    attend_decode<T, D>(out, qkv, k_pages, v_pages, q_weight, k_weight, inverse_frequencies, state, step,          \
-                        partials, done, heads, kv_heads, bucket, chunk_keys, splits, scale, eps);                  \
+/* Blocks an SM is to have room for. */
+template <typename T, int D>
+constexpr int decode_blocks(int warps) {
+  return (LOADS_AHEAD && sizeof(T) == 2 && D == 64 ? 16 : 8) / warps;
+}
+
+#define DECODE_KERNEL(NAME, T, D, WARPS)                                                                         \
+  extern "C" __global__ void __launch_bounds__(WARPS * WARP, (decode_blocks<T, D>(WARPS))) NAME(                 \
+      T *out, const T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,                \
+      const float *inverse_frequencies, const tg_state *state, const tg_step *step, float *partials,             \
+      uint32_t *done, uint32_t heads, uint32_t kv_heads, uint32_t bucket, uint32_t chunk_keys, uint32_t splits,  \
+      float scale, float eps) {                                                                                  \
+    attend_decode<T, D, WARPS>(out, qkv, k_pages, v_pages, q_weight, k_weight, inverse_frequencies, state, step, \
+                               Partials{partials, done, splits}, heads, kv_heads, bucket, chunk_keys, scale, eps); \
   }
+#define ATTENTION_DECODE(SUFFIX, T, D)                          \
+  DECODE_KERNEL(tg_attention_decode_##SUFFIX##_d##D, T, D, 8)   \
+  DECODE_KERNEL(tg_attention_decode_many_##SUFFIX##_d##D, T, D, 4)
 
 ATTENTION_DECODE(bf16, __nv_bfloat16, 64)
 ATTENTION_DECODE(bf16, __nv_bfloat16, 128)

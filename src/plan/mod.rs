@@ -22,6 +22,7 @@ pub mod memory;
 pub mod op;
 pub mod options;
 pub mod params;
+pub mod split;
 pub mod state;
 
 pub use arena::{Arena, ArenaShape};
@@ -32,6 +33,7 @@ pub use graphs::GraphFile;
 pub use memory::{MemoryPlan, Place, WeightPlacement};
 pub use op::{Op, OpKind};
 pub use options::{EngineOptions, Limits, RingCapacities};
+pub use split::KeySplit;
 
 use crate::model::ModelConfig;
 use std::ops::Range;
