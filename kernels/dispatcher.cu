@@ -132,11 +132,21 @@ __device__ inline bool row_is_calm(const tg_state *state, uint32_t row) {
 
 /* After it, the launching warp: do they? Of a calm turn. */
 __device__ inline bool goes_on(tg_state *state, uint64_t now) {
+  constexpr uint32_t ROUNDS = LANES / 32;
+  __shared__ int32_t tokens[ROUNDS][32];
   const tg_step *step = &state->steps[0];
+  const tg_sampled *samples = tg_samples(state, step);
+  const uint32_t lane = threadIdx.x % 32;
+  int32_t mine[ROUNDS]; /* all asked for at once */
+#pragma unroll
+  for (uint32_t i = 0; i < ROUNDS; i++) mine[i] = 32 * i + lane < step->rows ? samples[32 * i + lane].token : 0;
+#pragma unroll
+  for (uint32_t i = 0; i < ROUNDS; i++) tokens[i][lane] = mine[i];
   bool ends = false;
-  for (uint32_t row = threadIdx.x % 32; row < step->rows; row += 32) {
+#pragma unroll 1
+  for (uint32_t row = lane; row < step->rows; row += 32) {
     const tg_near near = tg_device_near[row];
-    const int32_t token = tg_samples(state, step)[row].token;
+    const int32_t token = tokens[row / 32][lane];
     ends |= token < 0 || now >= near.deadline_ns || tg_is_near_stop_id(state, &near, token);
   }
   return !__any_sync(0xffffffffu, ends);

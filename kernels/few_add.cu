@@ -97,7 +97,7 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
   const bool producer = threadIdx.x >= FEW_CONSUMERS;
   const uint32_t tiles = (outputs + FEW_OUTPUTS - 1) / FEW_OUTPUTS, lane = threadIdx.x % WARP;
   const uint32_t count = min(__ldcg(&step->rows), bucket), rows = max(count, 1u);
-  if (EXPERTS && !producer) few_choose(choice, parts, expert_bias, rows, bucket, outputs, expert_count, weighing, eps);
+  if (EXPERTS) few_choose(choice, parts, expert_bias, rows, bucket, outputs, expert_count, weighing, eps);
   __syncthreads();
   const uint32_t experts = EXPERTS ? choice.any(rows) : 1;
 

@@ -44,7 +44,9 @@ static_assert(sizeof(FewChoice) == 1376, "the launcher leaves room for it");
 
 __device__ inline uint32_t lowest(uint32_t bits) { return __ffs(bits) - 1; }
 
-/* All consumers; `choice` is whole at the block's next barrier. `rows` of a bucket of `bucket`. */
+/* All threads of a block: consumers add up and choose, and the producer only meets them, since racecheck does not follow
+ * barriers of some warps beside barriers of all. `choice` is whole at the block's next barrier. `rows` of a bucket of
+ * `bucket`. */
 __device__ inline void few_choose(FewChoice &choice, FewParts parts, const float *bias, uint32_t rows, uint32_t bucket,
                                   uint32_t hidden, uint32_t expert_count, Weighing weighing, float eps) {
   constexpr uint32_t AT_ONCE = 8, TILES = 4;  /* a warp's load is of 4 tiles: a lane has 4 experts of one */
@@ -81,9 +83,11 @@ __device__ inline void few_choose(FewChoice &choice, FewParts parts, const float
     sum.z += __shfl_xor_sync(0xffffffffu, sum.z, offset);
     sum.w += __shfl_xor_sync(0xffffffffu, sum.w, offset);
   }
-  if (lane < 8) store4(choice.scores[warp] + 4 * lane, sum);
-  if (lane == 0) choice.squares[warp] = squares;
-  consumers_meet();
+  if (warp < FEW_CONSUMER_WARPS) {
+    if (lane < 8) store4(choice.scores[warp] + 4 * lane, sum);
+    if (lane == 0) choice.squares[warp] = squares;
+  }
+  __syncthreads();
   if (warp >= rows) return;
 
   /* a warp a row, a lane an expert */

@@ -135,13 +135,15 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   const uint32_t of_row = threadIdx.x / WARP / warps_of_row(bucket);
   const bool producer = threadIdx.x >= FEW_CONSUMERS;
   FewRow row;
-  if (EXPERTS && !producer) {
-    few_norm_weight(block.norm, norm_weight, hidden);
-    wait_for_earlier_kernels();
-    /* down may choose too from here on: the parts are there */
-    let_next_kernel_start();
-    /* asked for while the memory is idle */
-    row = FewRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
+  if (EXPERTS) {
+    if (!producer) {
+      few_norm_weight(block.norm, norm_weight, hidden);
+      wait_for_earlier_kernels();
+      /* down may choose too from here on: the parts are there */
+      let_next_kernel_start();
+      /* asked for while the memory is idle */
+      row = FewRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
+    }
     few_choose(choice, FewParts(parts, bucket, hidden), bias, rows, bucket, hidden, expert_count, weighing, eps);
   }
   __syncthreads();
