@@ -467,7 +467,7 @@ fn keys_that_blocks_share_are_those_of_f64() {
                 edges.iter().map(|&position| (vec![position], 1)).collect();
             steps.push((vec![1024, 3, 1025, 5000, 0, 2048, 77], 8));
             steps.push((vec![4096, 4097, 40, 12_000], 32));
-            let ragged = |i: u32| [30 + 7 * i, 2047 + i][usize::from(i % 9 == 0)];
+            let ragged = |i: u32| [30 + 7 * i, 2047 + i][usize::from(i.is_multiple_of(9))];
             steps.push(((0..39).map(ragged).collect(), 45));
             for (positions, bucket) in steps {
                 let page_tokens = [16, 64, 48][random.below(3)];
