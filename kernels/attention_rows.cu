@@ -1,21 +1,16 @@
-/* attention_rows.cu: attention (see attention.cuh), each row by itself: decode steps in every type, and every
- * kind of step in f32.
+/* attention_rows.cu: attention (see attention.cuh), each row by itself: chunks of prompts in f32, and decode rows whose q and k
+ * are normed and rotated already (attention_decode.cu has those of a decode step).
  *
  * A block has one row and up to HEADS query heads of one kv head, so that a key is read once for all of them.
  * Its warps take runs of 32 keys in turn; within one a lane first has a key (the dot products), then a piece
  * of D (the weighted values). Each warp keeps its own running maximum and sum; they meet at the end, in the
  * order of the warps. So a row's bits follow from its position alone.
  *
- * tg_attention_decode_* takes q, k and v as the projection leaves them, which it norms and rotates itself (rope.cuh) before
- * they meet: a decode row is the only one of its sequence in the step, so the one key that is not in the pages yet is its
- * own. Its k and v go there too. Positions and pages of before are known, and asked for, before the wait.
- *
  * Bound: memory, 2 D sizeof(T) bytes a key and kv head.
  *
  * Launch: grid = (rows of the bucket, kv_heads, (heads / kv_heads) / HEADS rounded up), block = ROW_THREADS.
  */
 #include "attention.cuh"
-#include "rope.cuh"
 
 constexpr int ROW_WARPS = 4;
 constexpr int ROW_THREADS = ROW_WARPS * WARP;
@@ -34,11 +29,10 @@ struct alignas(16) RowBlock {
   static constexpr int PER_LANE = D / WARP;
   float q[HEADS][D];  /* scaled */
   float maximum[ROW_WARPS][HEADS], total[ROW_WARPS][HEADS], partial[ROW_WARPS][HEADS][D];
-  T new_k[D], new_v[D];  /* what the pages do not have yet */
 };
 
-/* out[here D] of the row and heads whose q lie in `block`. With NEW the last key and value are the block's. */
-template <bool NEW, typename T, int D>
+/* out[here D] of the row and heads whose q lie in `block`. */
+template <typename T, int D>
 __device__ inline void attend_row(RowBlock<T, D> &block, T *out, const T *k_pages, const T *v_pages, const Pages &pages,
                                   uint32_t position, uint32_t here) {
   constexpr int PER_LANE = D / WARP;
@@ -59,10 +53,9 @@ __device__ inline void attend_row(RowBlock<T, D> &block, T *out, const T *k_page
     const uint32_t here_keys = min((uint32_t)WARP, keys - base);
     const bool mine = lane < here_keys;
     const uint32_t at_position = base + (mine ? lane : 0);
-    const bool is_new = NEW && at_position == position;
-    const size_t at = is_new ? 0 : pages.at(at_position) * D;
+    const size_t at = pages.at(at_position) * D;
     float p[HEADS] = {};
-    const T *key = is_new ? block.new_k : k_pages + at, *own_value = is_new ? block.new_v : v_pages + at;
+    const T *key = k_pages + at, *own_value = v_pages + at;
 #pragma unroll 4
     for (int d = 0; d < D; d += 8) {
       float k[8];
@@ -142,66 +135,7 @@ __device__ inline void attend_rows(T *out, const T *qkv, const T *k_pages, const
     block.q[head][i % D] = head < here ? float(qkv[((size_t)r * (heads + 2 * kv_heads) + first_head) * D + i]) * scale : 0.0f;
   }
   __syncthreads();
-  attend_row<false>(block, out + ((size_t)r * heads + first_head) * D, k_pages, v_pages, pages, row.position, here);
-}
-
-/* out[R, heads D], qkv[R, (heads + 2 kv_heads) D] as it was projected, q_weight[D], k_weight[D] */
-template <typename T, int D>
-__device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,
-                                     const float *inverse_frequencies, const tg_state *state, const tg_step *step,
-                                     uint32_t heads, uint32_t kv_heads, float scale, float eps) {
-  constexpr int PER_LANE = D / WARP;
-  static_assert(HEADS == ROW_WARPS, "a warp a head");
-  __shared__ RowBlock<T, D> block;
-  let_next_kernel_start();
-  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t r = blockIdx.x, kv_head = blockIdx.y, group = heads / kv_heads, first = blockIdx.z * HEADS;
-  const bool there = r < step->rows;
-  const tg_row row = table<tg_row>(state, step->row_table)[there ? r : 0];
-  const Pages pages(state, row.slot, kv_heads, kv_head);
-  const uint32_t here = min((uint32_t)HEADS, group - first), first_head = kv_head * group + first;
-  const HeadRotation<D> of_q(q_weight, inverse_frequencies, row.position, lane);
-  float k_weights[PER_LANE];
-#pragma unroll
-  for (int i = 0; i < PER_LANE; i++) k_weights[i] = k_weight[lane + i * WARP];
-  if (there && threadIdx.x < row.position) {  /* the first keys of all warps */
-    const size_t at = pages.at(threadIdx.x) * D;
-#pragma unroll
-    for (uint32_t b = 0; b < D * sizeof(T); b += LINE_BYTES) {
-      prefetch_line(reinterpret_cast<const char *>(k_pages + at) + b);
-      prefetch_line(reinterpret_cast<const char *>(v_pages + at) + b);
-    }
-  }
-  wait_for_earlier_kernels();
-  if (!there) return;
-  const T *from = qkv + (size_t)r * (heads + 2 * kv_heads) * D + lane;
-  const T *from_q = from + (size_t)(first_head + min((uint32_t)warp, here - 1)) * D;
-  const T *from_k = from + (size_t)(heads + kv_head) * D, *from_v = from_k + (size_t)kv_heads * D;
-  float q[PER_LANE], k[PER_LANE];
-  T v[PER_LANE];
-#pragma unroll
-  for (int i = 0; i < PER_LANE; i++)
-    q[i] = float(from_q[i * WARP]), k[i] = float(from_k[i * WARP]), v[i] = from_v[i * WARP];
-  of_q.apply(q, eps);
-#pragma unroll
-  for (int i = 0; i < PER_LANE; i++) block.q[warp][lane + i * WARP] = warp < here ? float(T(q[i])) * scale : 0.0f;
-  if (warp == 0) {
-    HeadRotation<D> of_k = of_q;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; i++) of_k.weight[i] = k_weights[i];
-    of_k.apply(k, eps);
-    const size_t at = pages.at(row.position) * D + lane;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; i++) {
-      block.new_k[lane + i * WARP] = T(k[i]);
-      block.new_v[lane + i * WARP] = v[i];
-      if (first > 0) continue;  /* one block of a kv head is enough */
-      k_pages[at + i * WARP] = T(k[i]);
-      v_pages[at + i * WARP] = v[i];
-    }
-  }
-  __syncthreads();
-  attend_row<true>(block, out + ((size_t)r * heads + first_head) * D, k_pages, v_pages, pages, row.position, here);
+  attend_row(block, out + ((size_t)r * heads + first_head) * D, k_pages, v_pages, pages, row.position, here);
 }
 
 #define ATTENTION_ROWS(SUFFIX, T, D)                                                                            \
@@ -209,13 +143,6 @@ __device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_page
       T *out, const T *qkv, const T *k_pages, const T *v_pages, const tg_state *state, const tg_step *step,     \
       uint32_t heads, uint32_t kv_heads, float scale) {                                                         \
     attend_rows<T, D>(out, qkv, k_pages, v_pages, state, step, heads, kv_heads, scale);                          \
-  }                                                                                                               \
-  extern "C" __global__ void __launch_bounds__(ROW_THREADS) tg_attention_decode_##SUFFIX##_d##D(                \
-      T *out, const T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,               \
-      const float *inverse_frequencies, const tg_state *state, const tg_step *step, uint32_t heads,             \
-      uint32_t kv_heads, float scale, float eps) {                                                              \
-    attend_decode<T, D>(out, qkv, k_pages, v_pages, q_weight, k_weight, inverse_frequencies, state, step, heads, \
-                        kv_heads, scale, eps);                                                                  \
   }
 
 ATTENTION_ROWS(bf16, __nv_bfloat16, 64)

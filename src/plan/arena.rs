@@ -1,7 +1,7 @@
 //! Activations in a device's memory, as byte offsets: one arena for all steps, which never overlap on a device. Every
 //! offset is a multiple of [`ALIGN_BYTES`], every array sized for the largest bucket.
 
-use super::SCORE_TILE_ROWS;
+use super::{KeySplit, SCORE_TILE_ROWS};
 use crate::model::{DType, ModelConfig};
 
 /// A cache line, and the widest access of any kernel.
@@ -25,6 +25,8 @@ pub struct ArenaShape {
     /// Of the largest bucket.
     pub rows: usize,
     pub slots: usize,
+    /// Tokens of a sequence, at most.
+    pub max_context: usize,
     /// Matrix inputs: `--dtype`.
     pub operand: DType,
 }
@@ -60,6 +62,10 @@ pub struct Arena {
     pub query_tiles: usize,
     /// u32
     pub query_tile_count: usize,
+    /// f32 `[P, heads, D + 2]`, P being [`KeySplit::most_pieces`]: what chunks of keys leave for each other.
+    pub attention_partials: usize,
+    /// u32 `[S, heads]`: chunks that are done; 0 between steps.
+    pub attention_done: usize,
     /// u64: tiles of logits that have been posted to the host.
     pub posted: usize,
     /// f32 `[logits_rows, V]`
@@ -126,6 +132,10 @@ impl Arena {
         let expert_done = take(&[4]);
         let query_tiles = take(&[rows, TILE_BYTES]);
         let query_tile_count = take(&[4]);
+        let heads = config.num_attention_heads;
+        let pieces = KeySplit::most_pieces(slots as u32, shape.max_context as u32) as usize;
+        let attention_partials = take(&[pieces, heads, config.head_dim.saturating_add(2), 4]);
+        let attention_done = take(&[slots, heads, 4]);
         let posted = take(&[8]);
         let sample_best = take(&[slots, SAMPLE_PARTS, 8]);
         let logits_rows = logits_rows(rows, slots);
@@ -147,6 +157,8 @@ impl Arena {
             expert_done,
             query_tiles,
             query_tile_count,
+            attention_partials,
+            attention_done,
             posted,
             sample_best,
             logits,
@@ -170,6 +182,7 @@ mod tests {
         let shape = ArenaShape {
             rows: 512,
             slots: 16,
+            max_context: 4096,
             operand: DType::BF16,
         };
         let arena = Arena::new(&config, shape);
@@ -190,6 +203,8 @@ mod tests {
             (arena.expert_done, 4),
             (arena.query_tiles, 512 * TILE_BYTES),
             (arena.query_tile_count, 4),
+            (arena.attention_partials, 16 * 32 * 32 * 66 * 4),
+            (arena.attention_done, 16 * 32 * 4),
             (arena.posted, 8),
             (arena.sample_best, 16 * SAMPLE_PARTS * 8),
             (arena.logits, 512 * 65536 * 4),

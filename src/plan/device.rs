@@ -160,6 +160,7 @@ fn items(
         ArenaShape {
             rows: rows as usize,
             slots: slots as usize,
+            max_context: options.max_context as usize,
             operand: precision.compute,
         },
     );

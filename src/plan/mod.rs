@@ -24,6 +24,7 @@ pub mod memory;
 pub mod op;
 pub mod options;
 pub mod params;
+pub mod split;
 pub mod state;
 pub mod variants;
 
@@ -36,6 +37,7 @@ pub use kernel_file::{KernelChoice, KernelFile};
 pub use memory::{MemoryPlan, Place, WeightPlacement};
 pub use op::{Op, OpKind};
 pub use options::{EngineOptions, Limits, RingCapacities};
+pub use split::KeySplit;
 
 use crate::model::ModelConfig;
 use std::ops::Range;

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::ops::attention::{Attention, QUERY_TILE_BYTES, most_query_tiles};
 use tailgraph::model::{DType, ModelConfig};
-use tailgraph::plan::StepKind;
+use tailgraph::plan::{KeySplit, StepKind};
 
 /// (query heads, kv heads, head_dim)
 const SHAPES: [(usize, usize, usize); 6] = [
@@ -137,6 +137,10 @@ impl<'g> Layer<'g> {
         let most = most_query_tiles(bucket as u32, bucket as u32, heads as u32, kv_heads as u32);
         let tiles = gpu.poisoned(most as usize * QUERY_TILE_BYTES);
         let tile_count = gpu.poisoned(4);
+        let max_context = step.max_pages * step.page_tokens;
+        let pieces = KeySplit::most_pieces(bucket as u32, max_context) as usize;
+        let partials = gpu.poisoned((pieces * heads * (d + 2) * 4).max(4));
+        let done = gpu.put(&vec![0; bucket * heads * 4]);
         let attention = Attention {
             x: x.at(0),
             qkv: qkv.at(0),
@@ -147,6 +151,9 @@ impl<'g> Layer<'g> {
             inverse_frequencies: frequencies.at(0),
             query_tiles: tiles.at(0),
             query_tile_count: tile_count.at(0),
+            partials: partials.at(0),
+            done: done.at(0),
+            max_context,
         };
         let enqueue = self.rig.enqueue(&on_gpu, kind, bucket);
         // SAFETY: the arrays have the shapes that `Attention` asks for.
@@ -160,6 +167,7 @@ impl<'g> Layer<'g> {
                 }
             }
         }
+        assert!(gpu.get_u32(&done).iter().all(|&done| done == 0));
         let get = |buffer: &Buffer| decode(self.dtype(), &gpu.get(buffer));
         let after = Arrays {
             qkv: get(&qkv),
@@ -430,6 +438,78 @@ fn attention_that_norms_and_rotates_is_that_of_two_kernels() {
                 assert_close(&what, x, &expected, |_, _| {
                     (2.0 * rounding(dtype)).max(1e-5) * largest
                 });
+            }
+        }
+    }
+}
+
+/// A decode row in each of as many slots as there are positions.
+fn decode_step(random: &mut Random, positions: &[u32], page_tokens: u32) -> Step {
+    let tokens = positions.iter().max().map_or(1, |most| most + 1);
+    let mut step = Step::with_slots(random, positions.len(), tokens, page_tokens);
+    for (slot, &position) in positions.iter().enumerate() {
+        step.chunk(slot, position, 1);
+    }
+    step
+}
+
+/// Rows of one chunk and of many, at the chunks' edges and where chunks grow, in buckets of every way to cut keys.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn keys_that_blocks_share_are_those_of_f64() {
+    let gpu = Gpu::new();
+    let mut random = Random(36);
+    let edges = [0, 1, 255, 256, 257, 511, 512, 513, 8191, 8192, 8193, 20_011];
+    for dtype in OPERANDS {
+        for shape in [(8, 2, 64), (4, 2, 128), (20, 2, 64)] {
+            let layer = Layer::new(&gpu, &mut random, dtype, shape);
+            let mut steps: Vec<(Vec<u32>, usize)> =
+                edges.iter().map(|&position| (vec![position], 1)).collect();
+            steps.push((vec![1024, 3, 1025, 5000, 0, 2048, 77], 8));
+            steps.push((vec![4096, 4097, 40, 12_000], 32));
+            let ragged = |i: u32| [30 + 7 * i, 2047 + i][usize::from(i.is_multiple_of(9))];
+            steps.push(((0..39).map(ragged).collect(), 45));
+            for (positions, bucket) in steps {
+                let page_tokens = [16, 64, 48][random.below(3)];
+                let step = decode_step(&mut random, &positions, page_tokens);
+                let before = layer.arrays(&mut random, &step, bucket);
+                let (normed, _) = layer.run(&step, &before, StepKind::Decode, false);
+                let (_, x) = layer.run_either(&step, &before, StepKind::Decode, true, true);
+                layer.check_attention(&step, &normed, &x, 1 + positions.len() / 8);
+            }
+        }
+    }
+}
+
+/// Alone, and in another place among others: the same bits, of one chunk and of several.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_decode_row_of_attention_does_not_depend_on_its_companions() {
+    let gpu = Gpu::new();
+    let mut random = Random(37);
+    for dtype in OPERANDS {
+        let layer = Layer::new(&gpu, &mut random, dtype, (8, 2, 64));
+        let (heads, _, d) = layer.shape();
+        let (width, row) = (layer.width(), heads * d);
+        for bucket in [8, 40] {
+            let positions = [3000, 17, 9001, 2048, 0, 300];
+            let step = decode_step(&mut random, &positions, 48);
+            let before = layer.arrays(&mut random, &step, bucket);
+            let (_, x) = layer.run_either(&step, &before, StepKind::Decode, true, true);
+            for (r, &position) in positions.iter().enumerate() {
+                let mut alone = step.clone();
+                alone.chunks = Vec::new();
+                alone.chunk(r, position, 1);
+                let mut qkv = before.qkv[r * width..][..width].to_vec();
+                qkv.resize(bucket * width, f32::NAN);
+                let arrays = Arrays {
+                    qkv,
+                    k: before.k.clone(),
+                    v: before.v.clone(),
+                };
+                let (_, y) = layer.run_either(&alone, &arrays, StepKind::Decode, true, true);
+                let what = format!("{dtype:?} position {position} in a bucket of {bucket}");
+                assert_same_bits(&what, &y[..row], &x[r * row..][..row]);
             }
         }
     }

@@ -15,8 +15,8 @@ use tailgraph::backend::cuda::ops::experts::{
 use tailgraph::backend::cuda::ops::head::{LogitsPart, seen_words};
 use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
 use tailgraph::model::DType;
-use tailgraph::plan::StepKind;
 use tailgraph::plan::arena::SAMPLE_PARTS;
+use tailgraph::plan::{KeySplit, StepKind};
 use tailgraph::sys::abi;
 
 const BUCKET: usize = 128;
@@ -75,6 +75,7 @@ impl Layer {
         let pool = step.pages.len() * step.page_tokens as usize * kv_heads * d;
         let pairs = BUCKET * top_k;
         let rows = BUCKET as u32;
+        let max_context = step.max_pages * step.page_tokens;
         let query_tiles = most_query_tiles(rows, rows, heads as u32, kv_heads as u32) as usize;
         let expert_tiles =
             most_expert_tiles(rows, experts as u32, top_k as u32, tile_rows) as usize;
@@ -94,6 +95,11 @@ impl Layer {
                 inverse_frequencies: arrays.weights(f, d / 2, 1.0),
                 query_tiles: arrays.scratch(query_tiles * QUERY_TILE_BYTES),
                 query_tile_count: arrays.scratch(4),
+                partials: arrays.scratch(
+                    KeySplit::most_pieces(rows, max_context) as usize * heads * (d + 2) * 4,
+                ),
+                done: arrays.keep(arrays.gpu.put(&vec![0; BUCKET * heads * 4])),
+                max_context,
             },
             gate: arrays.weights(f, experts * hidden, 0.3),
             expert_weights: ExpertWeights {

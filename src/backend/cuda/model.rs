@@ -32,6 +32,8 @@ struct Shared {
     state: Vec<LayerState>,
     _state_buffer: Buffer,
     delivery: Option<Delivery>,
+    /// Tokens of a sequence, at most.
+    max_context: u32,
     early: bool,
 }
 
@@ -103,6 +105,7 @@ pub fn programs(
         ArenaShape {
             rows: ladders.largest() as usize,
             slots: options.max_seqs as usize,
+            max_context: options.max_context as usize,
             operand: types.operand,
         },
     );
@@ -145,6 +148,7 @@ pub fn programs(
         state,
         _state_buffer: state_buffer,
         delivery,
+        max_context: options.max_context,
         early: gpu.overlaps_launches(),
     });
     let program = |stage: &crate::plan::Stage| ModelProgram {

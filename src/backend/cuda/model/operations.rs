@@ -186,6 +186,9 @@ impl Shared {
                         inverse_frequencies: self.weights.inverse_frequencies,
                         query_tiles: self.at(p.query_tiles),
                         query_tile_count: self.at(p.query_tile_count),
+                        partials: self.at(p.attention_partials),
+                        done: self.at(p.attention_done),
+                        max_context: self.max_context,
                     };
                     match op.kind {
                         _ if queue.bucket.kind == StepKind::Decode => {

@@ -3,13 +3,19 @@
 use super::super::launch::{Address, Argument};
 use super::Enqueue;
 use crate::error::Result;
-use crate::plan::StepKind;
+use crate::model::DType;
+use crate::plan::split::MANY_ROWS;
+use crate::plan::{KeySplit, StepKind};
 
 /// Warps of a block of kernels/rope.cu, a head each.
 const ROPE_WARPS: u32 = 4;
 /// Query heads of a block of kernels/attention_rows.cu.
 const ROW_HEADS: u32 = 4;
 const ROW_THREADS: u32 = 128;
+/// Blocks of kernels/attention_decode.cu that keep a GPU busy, and further chunks' blocks where there are as many for first
+/// chunks already.
+const DECODE_BLOCKS: u32 = 256;
+const DECODE_LEAST_BLOCKS: u32 = 128;
 /// Pairs of a query row and a head that a block of kernels/attention_tiles.cu has.
 const TILE: u32 = 64;
 const TILE_THREADS: u32 = 128;
@@ -56,6 +62,29 @@ pub struct Attention {
     pub query_tiles: Address,
     /// Scratch: `uint32_t`.
     pub query_tile_count: Address,
+    /// Scratch: f32 `[P, heads, D + 2]`, P as [`KeySplit::most_pieces`] has it.
+    pub partials: Address,
+    /// u32 `[slots, heads]`, zeros before and after.
+    pub done: Address,
+    /// Tokens of a sequence, at most.
+    pub max_context: u32,
+}
+
+/// Query heads of a block of kernels/attention_decode.cu.
+fn decode_heads(operand: DType) -> u32 {
+    match operand {
+        DType::F32 => 4,
+        DType::BF16 | DType::F16 => 8,
+    }
+}
+
+/// Its blocks: a first chunk of each row and group, and those that take further chunks.
+fn decode_blocks(rows: u32, groups: u32, split: KeySplit) -> u32 {
+    let firsts = rows * groups;
+    let further = DECODE_BLOCKS
+        .saturating_sub(firsts)
+        .max(DECODE_LEAST_BLOCKS);
+    firsts + firsts.saturating_mul(split.chunks - 1).min(further)
 }
 
 impl Enqueue<'_> {
@@ -67,7 +96,11 @@ impl Enqueue<'_> {
         let (heads, kv_heads) = self.heads();
         let arguments = [
             &self.norming(attention)[..],
-            &[Argument::F32(self.config.norm_eps)],
+            &[
+                Argument::U32(heads),
+                Argument::U32(kv_heads),
+                Argument::F32(self.config.norm_eps),
+            ],
         ]
         .concat();
         let grid = (
@@ -86,28 +119,37 @@ impl Enqueue<'_> {
     /// [`Enqueue`]'s; shapes as [`Attention`] says, each row the only one of its slot.
     pub unsafe fn attention_decode(&self, attention: &Attention) -> Result<()> {
         let (heads, kv_heads) = self.heads();
+        let rows = self.bucket.rows;
+        let split = KeySplit::new(rows, attention.max_context);
         let arguments = [
             &[Argument::Address(attention.x)],
             &self.norming(attention)[..],
             &[
+                Argument::Address(attention.partials),
+                Argument::Address(attention.done),
+                Argument::U32(heads),
+                Argument::U32(kv_heads),
+                Argument::U32(rows),
+                Argument::U32(split.chunk_keys),
+                Argument::U32(split.chunks),
                 Argument::F32(1.0 / (self.config.head_dim as f32).sqrt()),
                 Argument::F32(self.config.norm_eps),
             ],
         ]
         .concat();
-        let grid = (
-            self.bucket.rows,
-            kv_heads,
-            (heads / kv_heads).div_ceil(ROW_HEADS),
-        );
-        let kernel = &self.kernels.attention_decode;
+        let kernels = self.kernels;
+        let (kernel, threads) = match rows < MANY_ROWS {
+            true => (&kernels.attention_decode, 256),
+            false => (&kernels.attention_decode_many, 128),
+        };
+        let parts = (heads / kv_heads).div_ceil(decode_heads(kernels.types.operand));
+        let grid = (decode_blocks(rows, kv_heads * parts, split), 1, 1);
         // SAFETY: the caller's promise; these are tg_attention_decode_*'s arguments.
-        unsafe { self.launch(kernel, grid, ROW_THREADS, 0, &arguments) }
+        unsafe { self.launch(kernel, grid, threads, 0, &arguments) }
     }
 
     /// What the kernels that norm and rotate q and k have in common.
-    fn norming(&self, attention: &Attention) -> [Argument; 10] {
-        let (heads, kv_heads) = self.heads();
+    fn norming(&self, attention: &Attention) -> [Argument; 8] {
         [
             Argument::Address(attention.qkv),
             Argument::Address(attention.k_pages),
@@ -117,8 +159,6 @@ impl Enqueue<'_> {
             Argument::Address(attention.inverse_frequencies),
             Argument::Address(self.state),
             Argument::Address(self.step),
-            Argument::U32(heads),
-            Argument::U32(kv_heads),
         ]
     }
 
@@ -189,6 +229,16 @@ impl Enqueue<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn further_chunks_have_blocks_where_there_may_be_any() {
+        let long = |rows| KeySplit::new(rows, 128_000);
+        assert_eq!(decode_blocks(1, 8, KeySplit::new(1, 257)), 8);
+        assert_eq!(decode_blocks(1, 8, KeySplit::new(1, 258)), 16);
+        assert_eq!(decode_blocks(1, 8, long(1)), 256);
+        assert_eq!(decode_blocks(8, 8, long(8)), 256);
+        assert_eq!(decode_blocks(256, 8, long(256)), 2048 + 128);
+    }
 
     #[test]
     fn a_tile_has_all_heads_of_its_rows() {

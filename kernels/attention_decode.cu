@@ -1,0 +1,374 @@
+/* attention_decode.cu: attention (see attention.cuh) of decode steps.
+ *
+ * tg_attention_decode_* takes q, k and v as the projection leaves them, which it norms and rotates itself (rope.cuh) before
+ * they meet: a decode row is the only one of its sequence in the step, so the one key that is not in the pages yet is its
+ * own. Its k and v go there too.
+ *
+ * The keys before it are cut into chunks: of `chunk_keys`, or longer ones where that would make more than `splits`. A block
+ * has one chunk of one row for up to HEADS query heads of one kv head, which share what is read. Its warps take tiles of the
+ * chunk in turn; each keeps its own running maximum and sum. They meet in the order of the warps, chunks in the order of
+ * their positions, in the block that is done last. So a row's bits follow from its position and the bucket alone. A row of
+ * one chunk leaves no partial results.
+ *
+ * Positions, pages, and keys and values of before are known before the wait: no kernel of a step starts before those of the
+ * step before have ended (pdl.cuh). So a warp's first tile is asked for before it, past the first-level cache.
+ *
+ * Operands of 16 bits go through mma.sync, a weight as the sum of two of them, so that weights keep 16 bits (f16: 22) of
+ * mantissa. f32 is multiplied as it is.
+ *
+ * Bound: memory, 2 D sizeof(T) bytes a key and kv head.
+ *
+ * Launch: block = 32 WARPS: 8 warps, or 4 (tg_attention_decode_many_*) where there are so many rows that a short wait counts for
+ * less than many blocks an SM. grid = rows of the bucket * groups for first chunks, with groups = kv_heads * (heads / kv_heads /
+ * HEADS, rounded up), and as many more as there may be further chunks, or fewer, which then take several. `splits` is at most
+ * MOST_SPLITS.
+ */
+#include "attention.cuh"
+#include "attention_share.cuh"
+#include "rope.cuh"
+
+constexpr uint32_t MOST_SPLITS = 32;
+constexpr uint32_t CHUNK_ALIGN = 32;
+constexpr float LOG2_E = 1.44269504088896f;
+
+/* A value that all lanes of a warp have, in a way that the compiler knows it: it needs no paths for lanes that part. */
+__device__ inline uint32_t of_warp(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
+
+/* A row's keys but its own. */
+struct Chunks {
+  uint32_t keys;   /* in all: as many as the row's position */
+  uint32_t size;   /* of each but the last */
+  uint32_t count;  /* at least 1 */
+
+  __device__ inline Chunks(uint32_t position, uint32_t chunk_keys, uint32_t splits) : keys(position) {
+    const uint32_t least = (position + splits - 1) / splits;
+    size = max(chunk_keys, (least + CHUNK_ALIGN - 1) / CHUNK_ALIGN * CHUNK_ALIGN);
+    count = max((position + size - 1) / size, 1u);
+  }
+};
+
+/* A chunk of a row, for the heads of a group. */
+struct Piece {
+  uint32_t row, group, chunk;
+};
+
+/* The query heads of a group: `here` of one kv head. */
+template <int HEADS>
+struct Group {
+  uint32_t kv_head, first_of_kv_head, first_head, here;
+
+  __device__ static inline uint32_t parts(uint32_t heads, uint32_t kv_heads) { return (heads / kv_heads + HEADS - 1) / HEADS; }
+
+  __device__ inline Group(uint32_t group, uint32_t heads, uint32_t kv_heads) {
+    const uint32_t each = heads / kv_heads, parts_each = parts(heads, kv_heads);
+    kv_head = group / parts_each;
+    first_of_kv_head = group % parts_each * HEADS;
+    first_head = kv_head * each + first_of_kv_head;
+    here = min((uint32_t)HEADS, each - first_of_kv_head);
+  }
+};
+
+template <typename T, int D, int WARPS>
+struct alignas(16) DecodeBlock {
+  static constexpr int HEADS = Share<T, D>::HEADS, OWN = WARPS, THREADS = WARPS * WARP;
+  T q[HEADS][D];
+  T new_k[D], new_v[D];  /* what the pages do not have yet */
+  /* of each warp, and of the row's own key */
+  float maximum[WARPS + 1][HEADS], total[WARPS + 1][HEADS];
+  union {
+    float partial[WARPS][HEADS][D];
+    struct {
+      float maximum[MOST_SPLITS * HEADS], total[MOST_SPLITS * HEADS];
+    } of_chunks;
+  };
+  Piece piece;
+  uint32_t chunks;
+  bool last;
+};
+
+/* The `index`-th piece that is no row's first chunk, in the order of rows, chunks and groups, if there are so many. By every
+ * warp for itself. */
+__device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *rows, uint32_t count, uint32_t groups,
+                                  uint32_t chunk_keys, uint32_t splits) {
+  const uint32_t lane = threadIdx.x % WARP;
+  uint32_t left = index / groups;
+#pragma unroll 1
+  for (uint32_t base = 0; base < count; base += WARP) {
+    const uint32_t r = base + lane;
+    const uint32_t more = r < count ? Chunks(__ldcg(&rows[r].position), chunk_keys, splits).count - 1 : 0;
+    uint32_t until = more;
+#pragma unroll
+    for (int offset = 1; offset < WARP; offset *= 2) {
+      const uint32_t before = __shfl_up_sync(0xffffffffu, until, offset);
+      if (lane >= offset) until += before;
+    }
+    const uint32_t here = __ballot_sync(0xffffffffu, until > left);
+    if (here) {
+      const int from = __ffs(here) - 1;
+      piece.row = base + from;
+      piece.chunk = 1 + left - __shfl_sync(0xffffffffu, until - more, from);
+      piece.group = index % groups;
+      return true;
+    }
+    left -= __shfl_sync(0xffffffffu, until, WARP - 1);
+  }
+  return false;
+}
+
+/* What chunks leave, and who of them are done. */
+struct Partials {
+  float *values;  /* [rows, splits, heads, D + 2]: D sums, their maximum and total */
+  uint32_t *done; /* [rows, groups], 0 before and after */
+  uint32_t splits;
+
+  __device__ inline float *at(uint32_t row, uint32_t chunk, uint32_t heads, uint32_t head, uint32_t values_each) const {
+    return values + (((size_t)row * splits + chunk) * heads + head) * values_each;
+  }
+};
+
+/* out[here D] of a row whose chunks are all done. */
+template <typename T, int D, int WARPS>
+__device__ inline void join_chunks(DecodeBlock<T, D, WARPS> &block, T *out, const Partials &partials, uint32_t heads,
+                                   uint32_t first_head, uint32_t here) {
+  auto &of = block.of_chunks;
+  const uint32_t row = block.piece.row, count = block.chunks;
+#pragma unroll 1
+  for (uint32_t i = threadIdx.x; i < count * here; i += block.THREADS) {
+    const float *at = partials.at(row, i / here, heads, first_head + i % here, D + 2) + D;
+    of.maximum[i] = __ldcg(at), of.total[i] = __ldcg(at + 1);
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (uint32_t i = threadIdx.x; i < here * D; i += block.THREADS) {
+    const uint32_t h = i / D;
+    const float *values = partials.at(row, 0, heads, first_head + h, D + 2) + i % D;
+    float highest = of.maximum[h];
+#pragma unroll 1
+    for (uint32_t c = 1; c < count; c++) highest = fmaxf(highest, of.maximum[c * here + h]);
+    float above = 0.0f, below = 0.0f;
+#pragma unroll 4
+    for (uint32_t c = 0; c < count; c++) {
+      const float part = exp2f(of.maximum[c * here + h] - highest);
+      above = fmaf(part, __ldcg(values + (size_t)c * heads * (D + 2)), above);
+      below = fmaf(part, of.total[c * here + h], below);
+    }
+    out[i] = T(above / below);
+  }
+}
+
+/* All of the block, once its warps' results are there: out[R, heads D] of the row, or this chunk's part of it and, of the last
+ * one, then the row. */
+template <typename T, int D, int WARPS>
+__device__ inline void finish(DecodeBlock<T, D, WARPS> &block, T *out, const Partials &partials, uint32_t heads,
+                              uint32_t kv_heads, bool first) {
+  constexpr int OWN = block.OWN;
+  const Piece piece = block.piece;
+  const uint32_t count = block.chunks;
+  const Group<block.HEADS> group(piece.group, heads, kv_heads);
+  T *of_row = out + ((size_t)piece.row * heads + group.first_head) * D;
+#pragma unroll 1
+  for (uint32_t i = threadIdx.x; i < group.here * D; i += block.THREADS) {
+    const uint32_t h = i / D, d = i % D;
+    const float own = first ? block.maximum[OWN][h] : -INFINITY;
+    float highest = own;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) highest = fmaxf(highest, block.maximum[w][h]);  /* some key is there */
+    const float own_part = exp2f(own - highest);
+    float above = first ? own_part * float(block.new_v[d]) : 0.0f, below = own_part;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+      const float part = exp2f(block.maximum[w][h] - highest);  /* 0 for a warp without keys */
+      above = fmaf(part, block.partial[w][h][d], above);
+      below = fmaf(part, block.total[w][h], below);
+    }
+    if (count == 1) {
+      of_row[i] = T(above / below);
+    } else {
+      float *at = partials.at(piece.row, piece.chunk, heads, group.first_head + h, D + 2);
+      at[d] = above;
+      if (d == 0) at[D] = highest, at[D + 1] = below;
+    }
+  }
+  if (count == 1) return;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t *done = partials.done + (size_t)piece.row * kv_heads * group.parts(heads, kv_heads) + piece.group;
+    block.last = atomicAdd(done, 1) == count - 1;
+    if (block.last) *done = 0;
+    __threadfence();
+  }
+  __syncthreads();
+  if (block.last) join_chunks(block, of_row, partials, heads, group.first_head, group.here);
+}
+
+/* The row's q of these heads, and in a first chunk its k and v, to shared memory: a warp a head. k and v also to the pages,
+ * where `to_k` and `to_v` say. */
+template <typename T, int D, int WARPS>
+__device__ inline void norm_and_rotate(DecodeBlock<T, D, WARPS> &block, const HeadRotation<D> &of_q,
+                                       const float (&k_weights)[D / WARP], const T *q, const T *k, const T *v, T *to_k, T *to_v,
+                                       uint32_t here, bool first, float eps) {
+  constexpr int PER_LANE = D / WARP, PASSES = block.HEADS / WARPS + 1;
+  const int lane = threadIdx.x % WARP, warp = of_warp(threadIdx.x / WARP);
+  const uint32_t jobs = here + (first ? 1 : 0);  /* the key is the last */
+  float x[PASSES][PER_LANE];
+  T value[PER_LANE];
+#pragma unroll
+  for (int pass = 0; pass < PASSES; pass++) {
+    const uint32_t job = warp + pass * WARPS;
+    const T *from = (job < here ? q + (size_t)job * D : k) + lane;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+      x[pass][i] = job < jobs ? float(__ldcg(from + i * WARP)) : 0.0f;
+      if (job == here && first) value[i] = __ldcg(v + lane + i * WARP);
+    }
+  }
+#pragma unroll
+  for (int pass = 0; pass < PASSES; pass++) {
+    const uint32_t job = warp + pass * WARPS;
+    if (pass * WARPS >= jobs) break;
+    HeadRotation<D> rotation = of_q;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++)
+      if (job >= here) rotation.weight[i] = k_weights[i];
+    rotation.apply(x[pass], eps);
+    if (job >= jobs) continue;
+    T *to = job < here ? block.q[job] : block.new_k;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) to[lane + i * WARP] = T(x[pass][i]);
+    if (job < here) continue;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+      block.new_v[lane + i * WARP] = value[i];
+      if (!to_k) continue;
+      to_k[lane + i * WARP] = T(x[pass][i]);
+      to_v[lane + i * WARP] = value[i];
+    }
+  }
+}
+
+/* The scores of the row's own key, in units of log2: a warp a head. */
+template <typename T, int D, int WARPS>
+__device__ inline void score_own(DecodeBlock<T, D, WARPS> &block, uint32_t here, float scale) {
+  const int lane = threadIdx.x % WARP;
+#pragma unroll 1
+  for (uint32_t h = of_warp(threadIdx.x / WARP); h < here; h += WARPS) {
+    float dot = 0.0f;
+#pragma unroll
+    for (int d = lane; d < D; d += WARP) dot = fmaf(float(block.q[h][d]), float(block.new_k[d]), dot);
+#pragma unroll
+    for (int offset = WARP / 2; offset > 0; offset /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, offset);
+    if (lane == 0) block.maximum[block.OWN][h] = dot * scale, block.total[block.OWN][h] = 1.0f;
+  }
+}
+
+/* out[R, heads D], qkv[R, (heads + 2 kv_heads) D] as it was projected, q_weight[D], k_weight[D] */
+template <typename T, int D, int WARPS>
+__device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,
+                                     const float *inverse_frequencies, const tg_state *state, const tg_step *step,
+                                     const Partials &partials, uint32_t heads, uint32_t kv_heads, uint32_t bucket,
+                                     uint32_t chunk_keys, float scale, float eps) {
+  constexpr int PER_LANE = D / WARP, HEADS = Share<T, D>::HEADS, KEYS = Share<T, D>::KEYS;
+  constexpr uint32_t STEP = WARPS * KEYS;
+  __shared__ DecodeBlock<T, D, WARPS> block;
+  let_next_kernel_start();
+  const int lane = threadIdx.x % WARP, warp = of_warp(threadIdx.x / WARP);
+  const uint32_t groups = kv_heads * Group<HEADS>::parts(heads, kv_heads), firsts = bucket * groups;
+  const bool first = blockIdx.x < firsts;
+  const size_t stride = (size_t)kv_heads * D;
+  bool waited = false;
+#pragma unroll 1
+  for (uint32_t index = blockIdx.x;; index += gridDim.x - firsts) {
+    const uint32_t rows = __ldcg(&step->rows);
+    const tg_row *row_table = table<tg_row>(state, __ldcg(&step->row_table));
+    const uint32_t page_tokens = state->config.page_tokens;
+    Piece piece = {index / groups, index % groups, 0};
+    bool there = piece.row < rows;
+    if (!first) there = find_piece(piece, index - firsts, row_table, rows, groups, chunk_keys, partials.splits);
+    if (!first && !there) return;
+    const Group<HEADS> group(piece.group, heads, kv_heads);
+    const tg_row *row = row_table + (there ? piece.row : 0);
+    const uint32_t slot = __ldcg(&row->slot), position = __ldcg(&row->position);
+    const Chunks chunks(there ? position : 0, chunk_keys, partials.splits);
+    if (threadIdx.x == 0) block.piece = piece, block.chunks = chunks.count;
+    const uint32_t end = of_warp(min((piece.chunk + 1) * chunks.size, chunks.keys));
+    const uint32_t *pages = table<uint32_t>(state, state->page_table) + (size_t)slot * state->max_pages;
+    const auto token_at = [&](uint32_t key) { return __ldcg(pages + key / page_tokens) * page_tokens + key % page_tokens; };
+    const auto token_of = [&](uint32_t tile) { return token_at(min(tile + lane % KEYS, end - 1)); };
+    const size_t head_at = group.kv_head * D;
+
+    uint32_t tile = of_warp(piece.chunk * chunks.size + warp * KEYS);
+    uint32_t token = LOADS_AHEAD && tile < end ? token_of(tile) : 0;
+    uint32_t next_token = LOADS_AHEAD && tile + STEP < end ? token_of(tile + STEP) : 0;
+    const HeadRotation<D> of_q(q_weight, inverse_frequencies, position, lane);
+    float k_weights[PER_LANE];
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) k_weights[i] = k_weight[lane + i * WARP];
+    Share<T, D> share;
+    if (LOADS_AHEAD && tile < end) {
+      share.load_keys(k_pages + head_at, stride, token);
+      share.load_values(v_pages + head_at, stride, token);
+    }
+#pragma unroll 1
+    for (uint32_t i = group.here * D + threadIdx.x; i < HEADS * D; i += block.THREADS) block.q[i / D][i % D] = T(0.0f);
+    if (!waited) wait_for_earlier_kernels();
+    waited = true;
+    if (!there) return;
+
+    const T *of_row = qkv + (size_t)piece.row * (heads + 2 * kv_heads) * D, *new_k = of_row + (size_t)(heads + group.kv_head) * D;
+    const bool leaves = first && group.first_of_kv_head == 0;  /* one block of a kv head is enough */
+    const size_t at = leaves ? token_at(position) * stride + head_at : 0;
+    norm_and_rotate(block, of_q, k_weights, of_row + (size_t)group.first_head * D, new_k, new_k + stride,
+                    leaves ? k_pages + at : nullptr, v_pages + at, group.here, first, eps);
+    __syncthreads();
+    const float log2_scale = scale * LOG2_E;
+    if (first) score_own(block, group.here, log2_scale);
+    share.begin(block.q[0]);
+#pragma unroll 1
+    for (; tile < end; tile += STEP) {
+      const bool more = LOADS_AHEAD && tile + STEP < end;
+      if (!LOADS_AHEAD) {
+        token = token_of(tile);
+        share.load_keys(k_pages + head_at, stride, token);
+      }
+      auto scores = share.score();
+      if (!LOADS_AHEAD) share.load_values(v_pages + head_at, stride, token);
+      if (more) share.load_keys(k_pages + head_at, stride, next_token);
+      share.weigh(scores, log2_scale, end - tile);
+      if (!more) continue;
+      share.load_values(v_pages + head_at, stride, next_token);
+      next_token = token_of(tile + 2 * STEP);
+    }
+    share.end(block.maximum[warp], block.total[warp], block.partial[warp][0]);
+    __syncthreads();
+    finish(block, out, partials, heads, kv_heads, first);
+    if (first) return;
+    __syncthreads();  /* the block's arrays are free again */
+  }
+}
+
+/* Blocks an SM is to have room for. */
+template <typename T, int D>
+constexpr int decode_blocks(int warps) {
+  return (LOADS_AHEAD && sizeof(T) == 2 && D == 64 ? 16 : 8) / warps;
+}
+
+#define DECODE_KERNEL(NAME, T, D, WARPS)                                                                         \
+  extern "C" __global__ void __launch_bounds__(WARPS * WARP, (decode_blocks<T, D>(WARPS))) NAME(                 \
+      T *out, const T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,                \
+      const float *inverse_frequencies, const tg_state *state, const tg_step *step, float *partials,             \
+      uint32_t *done, uint32_t heads, uint32_t kv_heads, uint32_t bucket, uint32_t chunk_keys, uint32_t splits,  \
+      float scale, float eps) {                                                                                  \
+    attend_decode<T, D, WARPS>(out, qkv, k_pages, v_pages, q_weight, k_weight, inverse_frequencies, state, step, \
+                               Partials{partials, done, splits}, heads, kv_heads, bucket, chunk_keys, scale, eps); \
+  }
+#define ATTENTION_DECODE(SUFFIX, T, D)                          \
+  DECODE_KERNEL(tg_attention_decode_##SUFFIX##_d##D, T, D, 8)   \
+  DECODE_KERNEL(tg_attention_decode_many_##SUFFIX##_d##D, T, D, 4)
+
+ATTENTION_DECODE(bf16, __nv_bfloat16, 64)
+ATTENTION_DECODE(bf16, __nv_bfloat16, 128)
+ATTENTION_DECODE(f16, __half, 64)
+ATTENTION_DECODE(f16, __half, 128)
+ATTENTION_DECODE(f32, float, 64)
+ATTENTION_DECODE(f32, float, 128)
