@@ -6,6 +6,7 @@ bf16 values are exact in f32, so the f32 model is the bf16 one with wider parame
 
 import importlib.util
 import time
+from dataclasses import dataclass
 
 import torch
 import transformers
@@ -17,13 +18,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 NEAR_TIE = 5e-5
 # Decisions of one prompt that explain() turns round, at most.
 MOST_TURNED = 8
-# Sets of decisions that explain() goes on from, and how many it tries at once.
+# Paths that explain() goes on from, and how many it tries at once.
 KEPT = 6
 TRIED_AT_ONCE = 64
 
 
 class Reference:
-    """`turned` are routing decisions to take the other way: a set of (layer, row), rows counted over the whole batch."""
+    """`forced` are routing decisions that are not the model's: {layer: {row: experts}}, rows counted over the whole batch."""
 
     def __init__(self, checkpoint, device):
         start = time.perf_counter()
@@ -51,7 +52,8 @@ class Reference:
         }
         self.margins = None
         self.hits = None
-        self.turned = frozenset()
+        self.ties = None
+        self.forced = {}
         for layer, gate in self.gates.items():
             gate.register_forward_hook(lambda gate, inputs, output, layer=layer: self._routed(layer, gate, inputs, output))
         self.load_s = time.perf_counter() - start
@@ -84,7 +86,8 @@ class Reference:
         self.hits = {}
 
     def _routed(self, layer, gate, inputs, output):
-        if self.margins is None and self.hits is None and not self.turned:
+        forced = self.forced.get(layer)
+        if self.margins is None and self.hits is None and self.ties is None and not forced:
             return None
         logits, weights, chosen = output
         if self.hits is not None:
@@ -93,13 +96,19 @@ class Reference:
         scores = logits.float().sigmoid()
         biased = scores + inputs[1] if gate.use_expert_bias else scores
         ranked = biased.topk(gate.top_k + 1, dim=-1)
+        margins = ranked.values[:, gate.top_k - 1] - ranked.values[:, gate.top_k]
         if self.margins is not None:
-            self.margins[layer] = ranked.values[:, gate.top_k - 1] - ranked.values[:, gate.top_k]
-        rows = [row for at, row in self.turned if at == layer]
-        if not rows:
+            self.margins[layer] = margins
+        if self.ties is not None:
+            self.ties[layer] = [
+                Tie(layer, position, float(margins[position]), tuple(experts[:-1]), (*experts[:-2], experts[-1]))
+                for position in (margins <= NEAR_TIE).nonzero().flatten().tolist()
+                for experts in [ranked.indices[position].tolist()]
+            ]
+        if not forced:
             return None
-        chosen = ranked.indices[:, : gate.top_k].clone()
-        chosen[rows, gate.top_k - 1] = ranked.indices[rows, gate.top_k]
+        chosen = chosen.clone()
+        chosen[list(forced)] = torch.tensor(list(forced.values()), dtype=chosen.dtype, device=chosen.device)
         weights = scores.gather(1, chosen)
         if gate.norm_topk_prob:
             weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-6)
@@ -107,57 +116,92 @@ class Reference:
 
     def explain(self, tokens, distance, tolerance):
         """Looks for near-tied routing decisions of the prompt `tokens` [T] which, taken the other way, lead to last logits
-        [V] whose `distance` is within `tolerance`. Decisions come one by one, and of what they lead to the KEPT nearest are
-        gone on from: one that is taken late hides what an earlier one did.
+        [V] whose `distance` is within `tolerance`. Decisions are turned one by one, and the KEPT nearest of what that leads
+        to are gone on from: one that is taken late hides what an earlier one did.
 
         Returns the decisions as [(layer, position, margin)], the distance that is left, and the logits.
         """
-        best = self._follow(tokens, distance, [()])[0]
-        frontier = [best]
-        while best[0] > tolerance and frontier and len(frontier[0][1]) < MOST_TURNED:
-            sets, paths = set(), []
-            for _, taken, _ in frontier:
-                for tie in self._near_ties(tokens, taken)[:TRIED_AT_ONCE]:
-                    # Later decisions follow from earlier ones, so they count as they were when they were turned.
-                    path = (*taken, tie)
-                    places = frozenset(place[:2] for place in path)
-                    if places not in sets:
-                        sets.add(places)
+        start = self._alone(tokens, distance, Path({}, ()))
+        best, kept, seen = start, [start], set()
+        while best.left > tolerance and kept and len(kept[0].path.turned) < MOST_TURNED:
+            paths = []
+            for one in kept:
+                for tie in one.ties[:TRIED_AT_ONCE]:
+                    path = one.path.turn(tie, one.ties)
+                    if path.key() not in seen:
+                        seen.add(path.key())
                         paths.append(path)
-            frontier = sorted(self._follow(tokens, distance, paths), key=lambda one: one[0])[:KEPT]
-            if frontier and frontier[0][0] < best[0]:
-                best = frontier[0]
-        left, taken, logits = best
-        return list(taken), left, logits.cpu()
+            tried = sorted(self._together(tokens, distance, paths), key=lambda found: found[0])[:KEPT]
+            kept = sorted((self._alone(tokens, distance, path) for _, path in tried), key=lambda one: one.left)
+            best = min([best, *kept], key=lambda one: one.left)
+        return [(tie.layer, tie.position, tie.margin) for tie in best.path.turned], best.left, best.logits.cpu()
 
-    def _near_ties(self, tokens, taken):
-        """Routing decisions that are near ties once those in `taken` are turned round, nearest first."""
-        turned = frozenset(place[:2] for place in taken)
-        self.turned, self.margins = turned, {}
-        self.logits(tokens[None], last=True)
-        margins, self.margins, self.turned = self.margins, None, frozenset()
-        return [
-            (layer, position, margin)
-            for margin, layer, position in sorted(
-                (float(margin[position]), layer, int(position))
-                for layer, margin in margins.items()
-                for position in (margin <= NEAR_TIE).nonzero().flatten()
-                if (layer, int(position)) not in turned
-            )
-        ]
+    def _alone(self, tokens, distance, path):
+        """What a path leads to in a batch of one, with the near ties on the way that it has not turned round."""
+        self.forced, self.ties = path.forced_at([0]), {}
+        logits = self.logits(tokens[None], last=True)[0]
+        ties, self.ties, self.forced = self.ties, None, {}
+        turned = {(tie.layer, tie.position) for tie in path.turned}
+        ties = [tie for of_layer in ties.values() for tie in of_layer if (tie.layer, tie.position) not in turned]
+        return Found(path, distance(logits), logits, sorted(ties, key=lambda tie: tie.margin))
 
-    def _follow(self, tokens, distance, paths):
-        """(distance, path, logits) of each path of decisions to turn round, TRIED_AT_ONCE of them as one batch."""
+    def _together(self, tokens, distance, paths):
+        """(distance, path) of each path, TRIED_AT_ONCE of them as one batch."""
         length, found = len(tokens), []
         for first in range(0, len(paths), TRIED_AT_ONCE):
             some = paths[first : first + TRIED_AT_ONCE]
-            self.turned = frozenset(
-                (layer, item * length + position) for item, path in enumerate(some) for layer, position, _ in path
-            )
+            self.forced = {}
+            for item, path in enumerate(some):
+                for layer, rows in path.forced_at([item * length]).items():
+                    self.forced.setdefault(layer, {}).update(rows)
             tried = self.logits(tokens[None].expand(len(some), length), last=True)
-            found += [(distance(logits), path, logits) for path, logits in zip(some, tried)]
-        self.turned = frozenset()
+            found += [(distance(logits), path) for path, logits in zip(some, tried)]
+        self.forced = {}
         return found
+
+
+@dataclass(frozen=True)
+class Tie:
+    """A routing decision that noise may take either way: the experts as they were chosen, and the others."""
+
+    layer: int
+    position: int
+    margin: float
+    chosen: tuple
+    otherwise: tuple
+
+
+@dataclass(frozen=True)
+class Path:
+    """Decisions that are not left to noise: {(layer, position): experts}; of these, the ties that were turned round, in
+    order."""
+
+    forced: dict
+    turned: tuple
+
+    def turn(self, tie, ties):
+        """One more tie turned round. Of the others, those that it cannot touch stay as they were found: those of layers
+        up to its own, and of earlier positions."""
+        kept = {(o.layer, o.position): o.chosen for o in ties if o.layer <= tie.layer or o.position < tie.position}
+        return Path({**self.forced, **kept, (tie.layer, tie.position): tie.otherwise}, (*self.turned, tie))
+
+    def key(self):
+        return frozenset((place, frozenset(experts)) for place, experts in self.forced.items())
+
+    def forced_at(self, firsts):
+        """As `Reference.forced` has it, for a prompt at each of these rows of a batch."""
+        rows = {}
+        for (layer, position), experts in self.forced.items():
+            rows.setdefault(layer, {}).update({first + position: experts for first in firsts})
+        return rows
+
+
+@dataclass(frozen=True)
+class Found:
+    path: Path
+    left: float
+    logits: torch.Tensor
+    ties: list
 
 
 def relative(found, expected):
