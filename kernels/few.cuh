@@ -43,6 +43,9 @@ constexpr uint32_t FEW_UNITS = FEW_K / FEW_UNIT / FEW_CONSUMER_WARPS;  /* of a s
 constexpr uint32_t FEW_ROW_PARTS = 8;
 constexpr int FEW_BLOCKS = 1;  /* on an SM at once: a ring takes more than half of its shared memory */
 constexpr uint32_t FEW_MOST_STAGES = 16;
+/* Stages on their way at once, however many a ring has: with more the memory gave less, and what else is read stands behind
+ * all of them. */
+constexpr uint32_t FEW_AHEAD = 2;
 constexpr uint32_t FEW_SUM_PITCH = FEW_OUTPUTS + 4;  /* float2 of the rows of a warp's sums lie in different banks */
 
 /* K in stages of one size, a multiple of FEW_UNIT: that size. */
@@ -201,6 +204,8 @@ struct FewRing {
   uint64_t *full, *empty;  /* [FEW_MOST_STAGES] each */
   uint32_t k, pitch, count;
   uint32_t at = 0, parity = 0;
+  /* The producer's: stages asked for, up to FEW_AHEAD, and of what is on its way the oldest one. */
+  uint32_t asked = 0, oldest = 0, oldest_parity = 0;
 
   static __host__ __device__ constexpr uint32_t stage_bytes(uint32_t inner) {
     return FEW_STAGE_ROWS * few_pitch<W>(few_stage_k(inner));
@@ -230,6 +235,12 @@ struct FewRing {
     for (uint32_t first = 0; first < inner; first += k, next()) {
       const uint32_t bytes = min(k, inner - first) * sizeof(W);
       barrier_wait(empty + at, parity ^ 1);
+      if (asked < FEW_AHEAD) {
+        asked++;
+      } else {
+        barrier_wait(full + oldest, oldest_parity);
+        if (++oldest == count) oldest = 0, oldest_parity ^= 1;
+      }
       if (lane == 0) barrier_arrive_expecting(full + at, rows * bytes);
       __syncwarp();
       if (from) bulk_copy(stage() + lane * pitch, from + first, bytes, full + at, policy);
