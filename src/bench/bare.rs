@@ -17,13 +17,12 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Launches of one step's graph in a row: as many as take this long, within these limits. What the host adds before the
-/// first and after the last one is shared by all.
-const IN_A_ROW: Duration = Duration::from_millis(75);
-const LAUNCHES: RangeInclusive<u32> = 10..=50;
+/// Launches of one step's graph in a row: as many as take this long, within these limits.
+const IN_A_ROW: Duration = Duration::from_millis(25);
+const LAUNCHES: RangeInclusive<u32> = 5..=20;
 /// Of so many whole steps one is timed bare, the fourth first: steps differ in the experts that they read, and a run's
 /// contexts grow.
-const STEPS_PER_BARE: u32 = 8;
+const STEPS_PER_BARE: u32 = 2;
 const FIRST_BARE: u32 = 4;
 
 /// Decode steps of all sequences from which on a run has one that is timed.
@@ -75,12 +74,13 @@ impl StageBackend for BareStage {
             return Ok(());
         }
         counted.steps += 1;
-        if counted.steps % STEPS_PER_BARE != FIRST_BARE {
+        let since_first = counted.steps.checked_sub(FIRST_BARE);
+        if since_first.is_none_or(|steps| !steps.is_multiple_of(STEPS_PER_BARE)) {
             return Ok(());
         }
         let inner = &mut self.inner;
         let start = Instant::now();
-        inner.repeat(view, 1)?;
+        inner.repeat(view, 0)?;
         let launches = IN_A_ROW.div_duration_f64(start.elapsed()) as u32;
         let launches = launches.clamp(*LAUNCHES.start(), *LAUNCHES.end());
         let again = || inner.repeat(view, launches);

@@ -17,6 +17,7 @@ use crate::plan::{EngineOptions, Ladders, RingCapacities, StepKind};
 use crate::runtime::Engine;
 use crate::runtime::cuda::Launch;
 use cudarc::driver::result::DriverError;
+use std::time::Instant;
 
 /// Kernels of a step beside those that `--kernels` adds: tokens in, tokens read, tokens out.
 pub const LEAST_KERNELS: u32 = 3 + 1;
@@ -133,11 +134,13 @@ impl<'a> Probe<'a> {
         })?;
         let exec = Exec::new(&graph, LaunchedBy::Host)?;
         let launch = || {
+            let start = Instant::now();
             for _ in 0..BARE_LAUNCHES {
                 // SAFETY: as above.
                 unsafe { exec.launch() }?;
             }
-            stream.synchronize().map_err(refused)
+            stream.synchronize().map_err(refused)?;
+            Ok(start.elapsed())
         };
         // The first ones warm up.
         launch()?;

@@ -10,9 +10,11 @@ use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, StepKind};
 use crate::telemetry::nvtx::{Category, Name, range};
+use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaContext, CudaStream};
 use std::ffi::CString;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Where a stage stands in its plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,18 +165,35 @@ impl HostLaunched {
         waited.map_err(|error| failed("running a step on the GPU", error))
     }
 
-    /// Launches the step that [`StageBackend::run`] ran last `times` more, one right after the other, and waits for all
-    /// of them: what a step costs where nobody schedules. The sequences' state is of no use afterwards, since every
-    /// launch advances it.
+    /// Launches the step that [`StageBackend::run`] ran last once and `times` more, one right after the other, and waits for
+    /// all of them: what a step costs where nobody schedules. From the end of the first to the end of the last, by the
+    /// GPU's clock. The sequences' state is of no use afterwards, since every launch advances it.
     ///
     /// # Errors
     /// As [`StageBackend::run`].
-    pub fn repeat(&mut self, view: &StepView<'_>, times: u32) -> Result<()> {
+    pub fn repeat(&mut self, view: &StepView<'_>, times: u32) -> Result<Duration> {
+        // SAFETY: `run` has sent this step, and `self` is borrowed alone until the wait.
+        self.in_a_row(times, || unsafe { self.launch(view, 0) })
+    }
+
+    /// `launch` once and `times` more; the time of these.
+    fn in_a_row(&self, times: u32, launch: impl Fn() -> Result<()>) -> Result<Duration> {
+        let refused = |error| failed("timing steps on the GPU", error);
+        let now = || {
+            self.stream
+                .record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))
+                .map_err(refused)
+        };
+        // With something before it the first event waits for no host.
+        launch()?;
+        let begin = now()?;
         for _ in 0..times {
-            // SAFETY: `run` has sent this step, and `self` is borrowed alone until the wait.
-            unsafe { self.launch(view, 0) }?;
+            launch()?;
         }
-        self.wait()
+        let end = now()?;
+        self.wait()?;
+        let ms = begin.elapsed_ms(&end).map_err(refused)?;
+        Ok(Duration::from_secs_f64(f64::from(ms) / 1e3))
     }
 
     /// The step that [`StageBackend::run`] ran last, as `program` does it: what another stage would run in its place.
@@ -207,12 +226,9 @@ impl HostLaunched {
     ///
     /// # Errors
     /// As there.
-    pub fn repeat_other(&mut self, step: &OtherStep, times: u32) -> Result<()> {
-        for _ in 0..times {
-            // SAFETY: as in `repeat`.
-            unsafe { step.exec.launch() }?;
-        }
-        self.wait()
+    pub fn repeat_other(&mut self, step: &OtherStep, times: u32) -> Result<Duration> {
+        // SAFETY: as in `repeat`.
+        self.in_a_row(times, || unsafe { step.exec.launch() })
     }
 }
 

@@ -23,6 +23,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 /* "A" of the byte tokenizer. */
 #define TOKEN 73
@@ -59,6 +60,7 @@ struct graph {
 struct event {
   struct graph *capture; /* of the stream that it was recorded in, */
   size_t captured;       /*   ... and its last node there, as in a stream */
+  struct timespec at;
 };
 
 /* A queue of work. All work is done when it is enqueued, but for a device that schedules itself. */
