@@ -95,7 +95,13 @@ fn long_contexts_give_the_same_bits_in_all_ways() {
     let gpu = OpenGpu::new(0).unwrap();
     let golden = golden::load("a");
     let text: Vec<u32> = golden.prompts().concat();
-    let prompt = |tokens| text.iter().copied().cycle().take(tokens).collect::<Vec<_>>();
+    let prompt = |tokens| {
+        text.iter()
+            .copied()
+            .cycle()
+            .take(tokens)
+            .collect::<Vec<_>>()
+    };
     let requests = [
         greedy(&prompt(290), 12),
         greedy(&prompt(250), 24),

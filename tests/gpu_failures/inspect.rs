@@ -209,10 +209,11 @@ fn older_and_newer_gpus_have_kernels_of_their_own() {
         let run = Run::new(&["inspect", "--model", "random:tiny", "--device", "cuda"]);
         let run = run.and(&["--max-seqs", "32", "--launch", "host-graph"]);
         let shown = json(run.with("CAPABILITY", capability));
-        for graph in graphs(&shown)
+        let decode = graphs(&shown)
             .iter()
-            .filter(|graph| graph["kind"] == "decode")
-        {
+            .filter(|graph| graph["kind"] == "decode");
+        assert_eq!(decode.clone().count(), 6, "1 to 32 rows");
+        for graph in decode {
             let variant = &graph["captured"]["variant"];
             let expected = match count(&graph["bucket"]) <= few_rows {
                 true => ("few (4 stages)", "few"),
