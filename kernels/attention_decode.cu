@@ -27,7 +27,7 @@
 #include "attention_share.cuh"
 #include "rope.cuh"
 
-constexpr uint32_t MOST_SPLITS = 32;
+constexpr uint32_t MOST_SPLITS = 32;  /* MOST_CHUNKS of src/plan/split.rs */
 constexpr uint32_t CHUNK_ALIGN = 32;
 constexpr float LOG2_E = 1.44269504088896f;
 

@@ -4,7 +4,7 @@
 pub const MANY_ROWS: u32 = 33;
 /// Keys of the smallest chunk.
 const LEAST_KEYS: u32 = 256;
-/// Chunks of a row, at most.
+/// Chunks of a row, at most: as many as MOST_SPLITS of kernels/attention_decode.cu has room for.
 const MOST_CHUNKS: u32 = 32;
 /// Chunks that a row may have in any bucket.
 const LEAST_CHUNKS: u32 = 8;

@@ -481,6 +481,23 @@ fn keys_that_blocks_share_are_those_of_f64() {
     }
 }
 
+/// More chunks than blocks that take them: a block has several, one after the other.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_block_takes_several_chunks() {
+    let gpu = Gpu::new();
+    let mut random = Random(38);
+    for dtype in OPERANDS {
+        // 16 kv heads: 128 blocks for first chunks in a bucket of 8, and as many for the 176 others.
+        let layer = Layer::new(&gpu, &mut random, dtype, (16, 16, 64));
+        let step = decode_step(&mut random, &[6000, 2, 7000], 64);
+        let before = layer.arrays(&mut random, &step, 8);
+        let (normed, _) = layer.run(&step, &before, StepKind::Decode, false);
+        let (_, x) = layer.run_either(&step, &before, StepKind::Decode, true, true);
+        layer.check_attention(&step, &normed, &x, 1);
+    }
+}
+
 /// Alone, and in another place among others: the same bits, of one chunk and of several.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]

@@ -341,7 +341,7 @@ impl<'g> Rig<'g> {
     }
 }
 
-/// Rings as long as those that are built in.
+/// Rings of more stages than are on their way at once (FEW_AHEAD of kernels/few.cuh).
 pub const FEW: Products = Products::Few { stages: 4 };
 
 /// Wide experts in tiles of up to `tile_rows` rows.

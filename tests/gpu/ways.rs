@@ -88,6 +88,39 @@ fn all_ways_and_stages_give_the_same_bits() {
     }
 }
 
+/// Contexts on both sides of a chunk's end (plan/split.rs): of two rows and of one, the keys of a row are shared by blocks.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn long_contexts_give_the_same_bits_in_all_ways() {
+    let gpu = OpenGpu::new(0).unwrap();
+    let golden = golden::load("a");
+    let text: Vec<u32> = golden.prompts().concat();
+    let prompt = |tokens| {
+        text.iter()
+            .copied()
+            .cycle()
+            .take(tokens)
+            .collect::<Vec<_>>()
+    };
+    let requests = [
+        greedy(&prompt(290), 12),
+        greedy(&prompt(250), 24),
+        greedy(&prompt(20), 8),
+    ];
+    for dtype in DTYPES {
+        let setup = |launch| Setup {
+            dtype,
+            launch,
+            stages: 1,
+        };
+        let reference = run(&gpu, &golden.model, setup(Launch::HostKernels), &requests);
+        for launch in WAYS {
+            let found = run(&gpu, &golden.model, setup(launch), &requests);
+            assert_same(&found, &reference, &format!("{dtype:?} {launch:?}"));
+        }
+    }
+}
+
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn the_last_logits_are_close_to_the_last_of_all() {

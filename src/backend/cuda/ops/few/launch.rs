@@ -7,7 +7,7 @@ use super::Few;
 use super::sizing::{CHOICE_BYTES, GATE_OUTPUTS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
 use crate::backend::cuda::launch::{Address, Argument, Kernel};
 use crate::error::Result;
-use crate::plan::variants::{FEW_STAGES, Products};
+use crate::plan::variants::Products;
 
 /// Weights and biases of a conv layer up to its out-projection; shapes as [`ShortConv`] has them.
 #[derive(Debug, Clone, Copy)]
@@ -37,8 +37,9 @@ impl Enqueue<'_> {
     fn few_sizing(&self, few: &Few) -> Sizing {
         match self.variant.products {
             Products::Few { stages } => few.sizing(stages),
-            // Launched all the same: by whoever compares them.
-            Products::Dense | Products::Linear => few.sizing(*FEW_STAGES.start()),
+            Products::Dense | Products::Linear => {
+                unreachable!("kernels for few rows, in a bucket that others serve")
+            }
         }
     }
 
