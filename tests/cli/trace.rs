@@ -342,18 +342,22 @@ fn stages_side_by_side_have_tracks_of_their_own() {
         .flat_map(|(_, s)| s)
         .collect();
     assert_eq!(flights.len() as u64, steps);
+    let collected = |turn: &Slice| Some((turn.args.get("collected")?.as_u64()?, turn.to));
+    let turns: BTreeMap<u64, i64> = tracks[&(1, 100)].iter().filter_map(collected).collect();
     // The stages' times are the host's, the flights' the scheduler's: one clock, or these would not fit.
     for flight in flights {
         let step = flight.args["step"].as_u64().unwrap();
         let (first, second) = (first[&step], second[&step]);
         assert_eq!(first.args["rows"], flight.args["rows"]);
+        // A flight ends where the turn that collected it began, which reads the clock before it looks for steps.
+        assert!(flight.to <= turns[&step], "step {step}");
         let order = [
             flight.from,
             first.from,
             first.to,
             second.from,
             second.to,
-            flight.to,
+            turns[&step],
         ];
         assert!(order.is_sorted(), "step {step}: {order:?}");
     }
