@@ -138,7 +138,8 @@ class Reference:
 
     def _alone(self, tokens, distance, path):
         """What a path leads to in a batch of one, with the near ties on the way that it has not turned round."""
-        self.forced, self.ties = path.forced_at([0]), {}
+        self.forced, self.ties = {}, {}
+        path.add_to(self.forced, 0)
         logits = self.logits(tokens[None], last=True)[0]
         ties, self.ties, self.forced = self.ties, None, {}
         turned = {(tie.layer, tie.position) for tie in path.turned}
@@ -152,8 +153,7 @@ class Reference:
             some = paths[first : first + TRIED_AT_ONCE]
             self.forced = {}
             for item, path in enumerate(some):
-                for layer, rows in path.forced_at([item * length]).items():
-                    self.forced.setdefault(layer, {}).update(rows)
+                path.add_to(self.forced, item * length)
             tried = self.logits(tokens[None].expand(len(some), length), last=True)
             found += [(distance(logits), path) for path, logits in zip(some, tried)]
         self.forced = {}
@@ -188,12 +188,10 @@ class Path:
     def key(self):
         return frozenset((place, frozenset(experts)) for place, experts in self.forced.items())
 
-    def forced_at(self, firsts):
-        """As `Reference.forced` has it, for a prompt at each of these rows of a batch."""
-        rows = {}
+    def add_to(self, forced, first):
+        """Adds them to `forced`, as `Reference` has it, for a prompt whose first row of a batch is `first`."""
         for (layer, position), experts in self.forced.items():
-            rows.setdefault(layer, {}).update({first + position: experts for first in firsts})
-        return rows
+            forced.setdefault(layer, {})[first + position] = experts
 
 
 @dataclass(frozen=True)

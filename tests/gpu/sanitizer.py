@@ -77,8 +77,8 @@ def run(tailgraph, faults, work, deadline):
     with ThreadPoolExecutor(AT_ONCE) as pool:
         look_at = lambda job: look(sanitizer, job[0][0], job[1], work, deadline)
         verdicts = dict(zip(jobs, pool.map(look_at, jobs.items())))
-        mixes = any(verdicts["racecheck", *job]["says"] == "found" for job in (("none", BESIDE), (ARRIVE, "host")))
-        lost = lambda job, says: says == "crashed" or mixes and job[0] == "racecheck" and says == "found"
+        misled = any(verdicts["racecheck", *job]["says"] == "found" for job in (("none", BESIDE), (ARRIVE, "host")))
+        lost = lambda job, says: says == "crashed" or misled and job[0] == "racecheck" and says == "found"
         died = {job: command for job, command in jobs.items() if job[2] == "device-graph" and lost(job, verdicts[job]["says"])}
         look_again = lambda job: look(sanitizer, job[0][0], job[1], work, deadline, WITHOUT_DISPATCHER)
         for job, verdict in zip(died, pool.map(look_again, died.items())):
