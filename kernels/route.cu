@@ -131,13 +131,13 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
   const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t mine = rank * ROUTE_WARPS + warp, first = blockIdx.x / blocks * rows_each, all = __ldcg(&step->rows);
   const uint32_t rows = all > first ? min(all - first, rows_each) : 0;
-  if (rank == 0 && threadIdx.x == 0) {
+  if (blocks > 1 && rank == 0 && threadIdx.x == 0) {
     barrier_init(&scratch.scored, 1);
     barriers_ready();
     barrier_arrive_expecting(&scratch.scored, rows * expert_count * sizeof(float));
   }
   __syncwarp();
-  cluster_arrive();
+  if (blocks > 1) cluster_arrive();
   float4 weighed[ROUTE_FOURS];
 #pragma unroll
   for (uint32_t i = 0; i < ROUTE_FOURS; i++) {
@@ -152,7 +152,7 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
   const uint32_t storing = blocks - (blocks > 1), share = mine - (blocks > 1 ? ROUTE_WARPS : 0);
   const bool stores = rank > 0 || blocks == 1;
   wait_for_earlier_kernels();
-  cluster_wait();  /* all of them are there */
+  if (blocks > 1) cluster_wait();  /* all of them are there */
 #pragma unroll 1
   for (uint32_t r = 0; r < rows; r++) {
     const float *from = h + (size_t)(first + r) * hidden;
@@ -179,14 +179,17 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
     }
     const float scale = 1.0f / sqrtf(squares / hidden + eps);
     if (lane == 0 && mine < expert_count)
-      store_to_block(&scratch.scores[r][mine], 0, 1.0f / (1.0f + expf(-(scale * score))), &scratch.scored);
+      store_to_block(&scratch.scores[r][mine], 0, 1.0f / (1.0f + expf(-(scale * score))), &scratch.scored, blocks);
     if (!stores) continue;
     /* a row's columns are shared among the warps that store them */
     for (uint32_t c = 4 * (share * WARP + lane); c < hidden; c += 4 * WARP * ROUTE_WARPS * storing)
       store4(x + (size_t)(first + r) * hidden + c, normed(load4(from + c), scale, load4(norm_weight + c)));
   }
   if (rank > 0) return;
-  barrier_wait_cluster(&scratch.scored, 0);
+  if (blocks > 1)
+    barrier_wait_cluster(&scratch.scored, 0);
+  else
+    __syncthreads();
   if (warp < rows) {
     float weight;
     const uint32_t chosen =
