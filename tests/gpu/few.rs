@@ -9,10 +9,11 @@ use crate::support::{Gpu, Random};
 use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::ops::Types;
 use tailgraph::backend::cuda::ops::conv::ShortConv;
-use tailgraph::backend::cuda::ops::experts::{ExpertRows, ExpertWeights, RouterWeights};
+use tailgraph::backend::cuda::ops::experts::{ExpertRows, ExpertWeights};
 use tailgraph::backend::cuda::ops::few::{ConvIn, Residual};
 use tailgraph::backend::cuda::ops::head::LogitsPart;
 use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
+use tailgraph::backend::cuda::ops::router::RouterWeights;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::variants::{Experts, Products, Variant};
 

@@ -2,7 +2,8 @@
 
 use super::super::Enqueue;
 use super::super::conv::ShortConv;
-use super::super::experts::{ExpertWeights, RouterWeights, Routing};
+use super::super::experts::{ExpertWeights, Routing};
+use super::super::router::RouterWeights;
 use super::Few;
 use super::sizing::{CHOICE_BYTES, GATE_OUTPUTS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
 use crate::backend::cuda::launch::{Address, Argument, Kernel};
