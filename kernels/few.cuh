@@ -182,13 +182,11 @@ struct FewSplit {
 
 /* Likewise, of a bucket of up to FEW_SPLIT_ROWS: rows are split once, as they are stored, and their parts are batch rows of
  * their own, which an instruction has room for: row p * bucket + r is part p of row r. All else is as with bf16 rows. The
- * parts are a row's bits from the highest on, 8 each, so their sum is the row, exactly. */
+ * parts are a row's bits from the highest on, 8 each, so their sum is the row, exactly. Sums are of two units, at 1.7e-7 of
+ * the norm of a product's rows; FewSplit's, of one, are at 1.5e-7. */
 struct FewSplitRows : FewHalf<__nv_bfloat16> {
   using X = float;
   static constexpr uint32_t PARTS = 3;
-#ifdef BENCH_SUMS
-  static constexpr uint32_t SUMS = BENCH_SUMS;
-#endif
   static_assert(PARTS * FEW_SPLIT_ROWS <= 8 && FEW_SPLIT_ROWS == 2, "the rows of an instruction; two buckets");
 
   /* A lane's in a bucket of 1 or 2: its part, which for the last lanes there is none of, and its row. */
