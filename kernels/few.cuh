@@ -459,8 +459,8 @@ __device__ inline void few_norm_weight(float *to, const float *weight, uint32_t 
   for (uint32_t c = 4 * threadIdx.x; c < hidden; c += 4 * FEW_CONSUMERS) store4(to + c, load4(weight + c));
 }
 
-/* All consumers: x[r,:] = rmsnorm(h[row_of(r),:]) at `pitch` bytes in shared memory, as Math has it, for r < rows of a
- * bucket of `bucket`, by which alone the sums are ordered. scratch[FEW_CONSUMER_WARPS]; weight[H] as few_norm_weight left it. x is
+/* All consumers: x[r,:] = rmsnorm(h[row_of(r),:]) at `pitch` bytes in shared memory, for r < rows of a bucket of
+ * `bucket`, by which alone the sums are ordered. scratch[FEW_CONSUMER_WARPS]; weight[H] as few_norm_weight left it. x is
  * whole when they have met. */
 template <class Math, class RowOf>
 __device__ inline void few_norm(char *x, uint32_t pitch, const float *h, const float *weight, float *scratch, uint32_t rows,
