@@ -141,7 +141,8 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
   };
   if (scoring && blockIdx.x < tiles) weigh_gate(blockIdx.x);
   wait_for_earlier_kernels();
-  const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS, row = Math::lane_row(bucket), warp = threadIdx.x / WARP;
+  const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS;
+  const uint32_t row = Math::lane_row(bucket), warp = threadIdx.x / WARP;
 #pragma unroll 1
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const uint32_t n = tile * FEW_OUTPUTS + i;

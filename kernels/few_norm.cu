@@ -80,7 +80,7 @@ __device__ inline void few_project(void *y, const float *h, const float *norm_we
   const uint32_t *samples = table<uint32_t>(state, step->sample_table);
   wait_for_earlier_kernels();
   few_norm<Math>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps,
-              [&](uint32_t r) { return sampled && count > 0 ? samples[r] : r; });
+                 [&](uint32_t r) { return sampled && count > 0 ? samples[r] : r; });
   const auto *x_row = block.row(rows);
   FewColumns<Math> x_columns;
   x_columns.load(x_row, block.ring.k, true);
