@@ -4,6 +4,9 @@
  * to every expert's score and to the row's sum of squares: scores are linear in h but for the row's one scale. So no
  * kernel stands between: the blocks of gate/up and of down add the parts up, in an order that the bucket alone fixes, and
  * choose as experts.cuh does. A lane has an expert: few-row kernels take at most FEW_EXPERTS.
+ *
+ * Gate/up's first block says what was chosen as soon as it knows, so that down's blocks, which may come onto an SM long
+ * before gate/up has ended, ask for those experts' weights at once.
  */
 #ifndef TAILGRAPH_FEW_CHOICE_CUH
 #define TAILGRAPH_FEW_CHOICE_CUH
@@ -13,13 +16,33 @@
 
 constexpr uint32_t FEW_EXPERTS = WARP;
 
-/* Parts of scores, [bucket, H / FEW_OUTPUTS, FEW_EXPERTS], and behind them of squares, [bucket, H / FEW_OUTPUTS]. */
+/* A row's experts, chosen[FEW_ROWS]; parts of scores, [bucket, H / FEW_OUTPUTS, FEW_EXPERTS]; and parts of squares,
+ * [bucket, H / FEW_OUTPUTS]. */
 struct FewParts {
+  static constexpr uint64_t CHOSEN = 1ull << 32;  /* with a bit for each expert below it; 0 until they are chosen */
+
+  uint64_t *chosen;
   float *scores, *squares;
   uint32_t tiles;
 
-  __device__ inline FewParts(float *parts, uint32_t bucket, uint32_t hidden)
-      : scores(parts), squares(parts + (size_t)bucket * (hidden / FEW_OUTPUTS) * FEW_EXPERTS), tiles(hidden / FEW_OUTPUTS) {}
+  __device__ inline FewParts(void *parts, uint32_t bucket, uint32_t hidden)
+      : chosen(static_cast<uint64_t *>(parts)), scores(reinterpret_cast<float *>(chosen + FEW_ROWS)),
+        squares(scores + (size_t)bucket * (hidden / FEW_OUTPUTS) * FEW_EXPERTS), tiles(hidden / FEW_OUTPUTS) {}
+
+  /* Before the kernel that chooses. */
+  __device__ inline void forget(uint32_t r) const { chosen[r] = 0; }
+
+  __device__ inline void say(uint32_t r, uint32_t experts) const {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(chosen + r), "l"(CHOSEN | experts) : "memory");
+  }
+
+  /* What was said of row r: of a kernel that has at least begun. */
+  __device__ inline uint32_t hear(uint32_t r) const {
+    uint64_t said;
+    do asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(said) : "l"(chosen + r) : "memory");
+    while (!said);
+    return uint32_t(said);
+  }
 };
 
 struct alignas(16) FewChoice {
