@@ -413,7 +413,9 @@ __device__ inline void few_norm(char *x, uint32_t pitch, const float *h, const f
   consumers_meet();
   if (r < rows) {
     float squares = 0.0f;
-    for (uint32_t w = 0; w < warps; w++) squares += scratch[r * warps + w];
+#pragma unroll
+    for (uint32_t w = 0; w < FEW_CONSUMER_WARPS; w++)
+      if (w < warps) squares += scratch[r * warps + w];
     row.store(reinterpret_cast<X *>(x + r * pitch), 1.0f / sqrtf(squares / hidden + eps), weight);
   }
   consumers_meet();

@@ -23,7 +23,6 @@ struct FewScores {
   uint32_t expert_count;
 };
 
-constexpr uint32_t FEW_TOUCHED = 64 << 10;  /* of a first-level cache beside a ring, at most */
 constexpr uint32_t SCORE_PITCH = FEW_OUTPUTS + 1;
 static_assert(SCORE_PITCH % 2 == 1, "lanes with a row each meet in no bank");
 
@@ -67,15 +66,6 @@ __device__ inline float2 few_consume(FewRing<Math> &ring, FewColumns<Math> &colu
     ring.take(acc, k_here, columns);
   }
   return acc;
-}
-
-/* All consumers: `bytes` bytes, a multiple of 32, to the first-level cache, which nobody waits for. */
-__device__ inline void few_touch(const void *from, uint32_t bytes) {
-#pragma unroll 2
-  for (uint32_t at = threadIdx.x * 32; at < bytes; at += FEW_CONSUMERS * 32) {
-    uint32_t unused;
-    asm volatile("ld.global.ca.u32 %0, [%1];" : "=r"(unused) : "l"(static_cast<const char *>(from) + at) : "memory");
-  }
 }
 
 /* h[R,N]; w[N,K], of each expert `stride` elements after the one before; x[R,K], or x[R k,K] and weights[R,k] with
@@ -150,10 +140,6 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
   wait_for_earlier_kernels();
   if (scoring && blockIdx.x == 0 && threadIdx.x < FEW_ROWS) parts.forget(threadIdx.x);
   const uint32_t of_row = EXPERTS && row < count ? chosen[row] : 0;
-  /* What the rows are multiplied from piece by piece, all at once: each piece by itself would wait behind the weights that
-   * have been asked for. */
-  const uint32_t row_bytes = (EXPERTS ? k : 1) * inner * sizeof(X);
-  if (Math::HELD && (EXPERTS || inner > ring.k) && count * row_bytes <= FEW_TOUCHED) few_touch(x, count * row_bytes);
 #pragma unroll 1
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const uint32_t n = tile * FEW_OUTPUTS + i;
@@ -191,7 +177,7 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
     if (warp < count) {  /* a warp a row, a lane an expert */
       const float *of_h = tile_h + warp * SCORE_PITCH, *with = tile_gate + min(lane, scores.expert_count - 1) * SCORE_PITCH;
       float score = 0.0f, squares = 0.0f;
-#pragma unroll 4
+#pragma unroll
       for (uint32_t c = 0; c < FEW_OUTPUTS; c++) score = fmaf(of_h[c], with[c], score), squares = fmaf(of_h[c], of_h[c], squares);
       const size_t at = (size_t)warp * parts.tiles + tile;
       parts.scores[at * FEW_EXPERTS + lane] = score;

@@ -46,7 +46,7 @@ struct FewParts {
 };
 
 struct alignas(16) FewChoice {
-  float weight[FEW_ROWS][MAX_TOP_K];  /* of a row's experts, ascending */
+  float score[FEW_ROWS][FEW_EXPERTS];
   float scale[FEW_ROWS];              /* of its norm */
   uint32_t chosen[FEW_ROWS];          /* a bit for each of its experts */
   float scores[FEW_CONSUMER_WARPS][FEW_EXPERTS], squares[FEW_CONSUMER_WARPS];  /* of each warp's tiles */
@@ -63,7 +63,7 @@ struct alignas(16) FewChoice {
   __device__ inline uint32_t index(uint32_t r, uint32_t e) const { return __popc(chosen[r] & ((1u << e) - 1)); }
 };
 
-static_assert(sizeof(FewChoice) == 1376, "the launcher leaves room for it");
+static_assert(sizeof(FewChoice) == 2144, "the launcher leaves room for it");
 
 __device__ inline uint32_t lowest(uint32_t bits) { return __ffs(bits) - 1; }
 
@@ -116,7 +116,9 @@ __device__ inline void few_choose(FewChoice &choice, FewParts parts, const float
   /* a warp a row, a lane an expert */
   float score = 0.0f;
   squares = 0.0f;
-  for (uint32_t w = warp * warps; w < (warp + 1) * warps; w++) score += choice.scores[w][lane], squares += choice.squares[w];
+#pragma unroll
+  for (uint32_t w = 0; w < FEW_CONSUMER_WARPS; w++)
+    if (w < warps) score += choice.scores[warp * warps + w][lane], squares += choice.squares[warp * warps + w];
   const float scale = 1.0f / sqrtf(squares / hidden + eps);
   score = 1.0f / (1.0f + expf(-(scale * score)));
   const uint32_t key = sortable(score + of_bias);
@@ -127,13 +129,17 @@ __device__ inline void few_choose(FewChoice &choice, FewParts parts, const float
     if (lane == lowest(__ballot_sync(0xffffffffu, left && key == best))) left = false;
   }
   const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && !left);
+  choice.score[warp][lane] = score;
+  if (lane == 0) choice.chosen[warp] = chosen, choice.scale[warp] = scale;
+}
+
+/* A warp, a lane an expert: the weight of row r's expert `lane`, if it is one of them. */
+__device__ inline float few_weight(const FewChoice &choice, uint32_t r, Weighing weighing) {
+  const uint32_t lane = threadIdx.x % WARP;
   float total = 0.0f;
 #pragma unroll 1
-  for (uint32_t those = chosen; those; those &= those - 1) total += __shfl_sync(0xffffffffu, score, lowest(those));
-  if (chosen >> lane & 1)
-    choice.weight[warp][__popc(chosen & ((1u << lane) - 1))] =
-        (weighing.normalize ? score / (total + 1e-6f) : score) * weighing.scaling;
-  if (lane == 0) choice.chosen[warp] = chosen, choice.scale[warp] = scale;
+  for (uint32_t those = choice.chosen[r]; those; those &= those - 1) total += choice.score[r][lowest(those)];
+  return (weighing.normalize ? choice.score[r][lane] / (total + 1e-6f) : choice.score[r][lane]) * weighing.scaling;
 }
 
 #endif

@@ -190,7 +190,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
     if (row < count && choice.has(row, lane)) {
       const uint32_t index = choice.index(row, lane);
       experts[row * weighing.k + index] = lane;
-      weights[row * weighing.k + index] = choice.weight[row][index];
+      weights[row * weighing.k + index] = few_weight(choice, row, weighing);
     }
   }
 }
