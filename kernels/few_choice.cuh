@@ -1,9 +1,9 @@
-/* few_choice.cuh: which experts the rows of a small step go to, found by every block for itself.
+/* few_choice.cuh: which experts the rows of a small step go to, found by every block of gate/up for itself.
  *
  * The product before the router's norm (few_add.cu) leaves, for each of its tiles of FEW_OUTPUTS channels, what they add
  * to every expert's score and to the row's sum of squares: scores are linear in h but for the row's one scale. So no
- * kernel stands between: the blocks of gate/up and of down add the parts up, in an order that the bucket alone fixes, and
- * choose as experts.cuh does. A lane has an expert: few-row kernels take at most FEW_EXPERTS.
+ * kernel stands between: the blocks of gate/up add the parts up, in an order that the bucket alone fixes, and choose as
+ * experts.cuh does. A lane has an expert: few-row kernels take at most FEW_EXPERTS.
  *
  * Gate/up's first block says what was chosen as soon as it knows, so that down's blocks, which may come onto an SM long
  * before gate/up has ended, ask for those experts' weights at once.
@@ -36,7 +36,8 @@ struct FewParts {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(chosen + r), "l"(CHOSEN | experts) : "memory");
   }
 
-  /* What was said of row r: of a kernel that has at least begun. */
+  /* What was said of row r, by a kernel that runs or has run. For one that is launched behind it, but need not have waited
+   * for it: in place of a fence, what is said is one word, and is read until it is there. */
   __device__ inline uint32_t hear(uint32_t r) const {
     uint64_t said;
     do asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(said) : "l"(chosen + r) : "memory");
