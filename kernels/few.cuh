@@ -454,13 +454,16 @@ struct FewRow {
   }
 };
 
-/* All consumers: weight[H] to shared memory, which nobody writes while a step runs. */
+/* All consumers: weight[H] to shared memory, which nobody writes while a step runs. Each has its share there after
+ * copy_wait. */
 __device__ inline void few_norm_weight(float *to, const float *weight, uint32_t hidden) {
-  for (uint32_t c = 4 * threadIdx.x; c < hidden; c += 4 * FEW_CONSUMERS) store4(to + c, load4(weight + c));
+#pragma unroll 2
+  for (uint32_t c = 4 * threadIdx.x; c < hidden; c += 4 * FEW_CONSUMERS) copy16_async(to + c, weight + c, true);
+  copy_commit();
 }
 
 /* All consumers: x[r,:] = rmsnorm(h[row_of(r),:]) at `pitch` bytes in shared memory, for r < rows of a bucket of
- * `bucket`, by which alone the sums are ordered. scratch[FEW_CONSUMER_WARPS]; weight[H] as few_norm_weight left it. x is
+ * `bucket`, by which alone the sums are ordered. scratch[FEW_CONSUMER_WARPS]; weight[H] as few_norm_weight leaves it. x is
  * whole when they have met. */
 template <class Math, class RowOf>
 __device__ inline void few_norm(char *x, uint32_t pitch, const float *h, const float *weight, float *scratch, uint32_t rows,
@@ -469,10 +472,13 @@ __device__ inline void few_norm(char *x, uint32_t pitch, const float *h, const f
   FewRow row(h + (size_t)(r < rows ? row_of(r) : 0) * hidden, hidden, bucket, false);
   const float mine = row.squares();
   if (threadIdx.x % WARP == 0) scratch[warp] = mine;
+  copy_wait<0>();
   consumers_meet();
   if (r < rows) {
     float squares = 0.0f;
-    for (uint32_t w = 0; w < warps; w++) squares += scratch[r * warps + w];
+#pragma unroll
+    for (uint32_t w = 0; w < FEW_CONSUMER_WARPS; w++)
+      if (w < warps) squares += scratch[r * warps + w];
     row.store<Math>(x + r * pitch, bucket * pitch, 1.0f / sqrtf(squares / hidden + eps), weight);
   }
   consumers_meet();

@@ -6,13 +6,13 @@
  * With `parts` tg_few_out_* also leaves each tile's share of the router's scores (few_choice.cuh).
  *
  * Each column of a row is wanted by one warp alone, so that a warp brings its own, to registers or (f32) to shared memory.
- * tg_few_down_* chooses before its wait: the kernel before it, tg_few_expert_gate_up_*, lets it start only once the scores
- * are there.
+ * tg_few_down_* asks for weights before its wait: the kernel before it, tg_few_expert_gate_up_*, lets it start only once it
+ * has said which experts were chosen.
  *
  * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose).
  *
- * Launch: block = FEW_THREADS, grid = at most as many blocks as N has tiles, shared: sums, choice or a tile of scores,
- * a stage's columns of the rows, ring.
+ * Launch: block = FEW_THREADS, grid = at most as many blocks as N has tiles, shared: sums, a tile of scores, a
+ * stage's columns of the rows, ring.
  */
 #include "few.cuh"
 #include "few_choice.cuh"
@@ -87,26 +87,25 @@ __device__ inline float2 few_consume(FewRing<Math> &ring, FewColumns<Math> &colu
   return Math::whole(acc, bucket);
 }
 
-/* h[R,N]; w[N,K], of each expert `stride` elements after the one before; x[R,K], or x[R k,K] with EXPERTS;
- * bias[N] or null. */
+/* h[R,N]; w[N,K], of each expert `stride` elements after the one before; x[R,K], or x[R k,K] and weights[R,k] with
+ * EXPERTS; bias[N] or null; parts as few_choice.cuh has them, or null. */
 template <class Math, bool EXPERTS>
 __device__ inline void few_add(float *h, const typename Math::X *x, const typename Math::W *w, uint64_t stride,
-                               const float *bias, float *parts_at, const float *expert_bias, FewScores scores,
-                               const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count,
-                               Weighing weighing, uint32_t bucket, uint32_t stages, float eps) {
+                               const float *bias, void *parts_at, const float *weights, FewScores scores,
+                               const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t k, uint32_t bucket,
+                               uint32_t stages) {
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
+  __shared__ uint32_t chosen[FEW_ROWS];  /* a bit for each of a row's experts */
   let_next_kernel_start();
   FewSums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket);
-  FewChoice &choice = *reinterpret_cast<FewChoice *>(after);
   /* a tile of h, [bucket, SCORE_PITCH], and of gate times norm, [E, SCORE_PITCH] */
   float *tile_h = reinterpret_cast<float *>(after), *tile_gate = tile_h + bucket * SCORE_PITCH;
   const bool scoring = !EXPERTS && parts_at;
   const FewParts parts(parts_at, bucket, outputs);
-  if (EXPERTS) after += sizeof(FewChoice);
   if (scoring) after += ((bucket + scores.expert_count) * SCORE_PITCH * sizeof(float) + 15) / 16 * 16;
   /* a stage's columns of each row */
   char *x_here = after;
@@ -115,10 +114,13 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
   if (threadIdx.x == 0) ring.init();
   const bool producer = threadIdx.x >= FEW_CONSUMERS;
   const uint32_t tiles = (outputs + FEW_OUTPUTS - 1) / FEW_OUTPUTS, lane = threadIdx.x % WARP;
-  const uint32_t count = min(__ldcg(&step->rows), bucket), rows = max(count, 1u);
-  if (EXPERTS) few_choose(choice, parts, expert_bias, rows, bucket, outputs, expert_count, weighing, eps);
+  if (EXPERTS && threadIdx.x < bucket) chosen[threadIdx.x] = parts.hear(threadIdx.x);
   __syncthreads();
-  const uint32_t experts = EXPERTS ? choice.any(rows) : 1;
+  uint32_t experts = EXPERTS ? 0 : 1;  /* that any row has */
+  if (EXPERTS) {
+#pragma unroll 1
+    for (uint32_t r = 0; r < bucket; r++) experts |= chosen[r];
+  }
 
   if (producer) {
     const uint64_t policy = read_once();
@@ -133,16 +135,31 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
     return;
   }
 
-  auto weigh_gate = [&](uint32_t tile) {
-    for (uint32_t g = threadIdx.x; g < scores.expert_count * FEW_OUTPUTS; g += FEW_CONSUMERS) {
-      const uint32_t e = g / FEW_OUTPUTS, c = tile * FEW_OUTPUTS + g % FEW_OUTPUTS;
-      tile_gate[e * SCORE_PITCH + g % FEW_OUTPUTS] = scores.gate[(size_t)e * outputs + c] * scores.norm_weight[c];
-    }
-  };
-  if (scoring && blockIdx.x < tiles) weigh_gate(blockIdx.x);
-  wait_for_earlier_kernels();
+  const uint32_t count = min(__ldcg(&step->rows), bucket);
   const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS;
   const uint32_t row = Math::lane_row(bucket), warp = threadIdx.x / WARP;
+  /* Gate and norm of a tile's channels: asked for early, and stored when a product of theirs is needed. */
+  constexpr uint32_t GATES = FEW_EXPERTS * FEW_OUTPUTS / FEW_CONSUMERS;
+  float gate[GATES], norm = 0.0f;
+  auto ask_gate = [&](uint32_t tile) {
+    norm = scores.norm_weight[tile * FEW_OUTPUTS + i];
+#pragma unroll
+    for (uint32_t g = 0; g < GATES; g++) {
+      const uint32_t e = g * (FEW_CONSUMERS / FEW_OUTPUTS) + r;
+      gate[g] = e < scores.expert_count ? scores.gate[(size_t)e * outputs + tile * FEW_OUTPUTS + i] : 0.0f;
+    }
+  };
+  auto store_gate = [&] {
+#pragma unroll
+    for (uint32_t g = 0; g < GATES; g++) {
+      const uint32_t e = g * (FEW_CONSUMERS / FEW_OUTPUTS) + r;
+      if (e < scores.expert_count) tile_gate[e * SCORE_PITCH + i] = gate[g] * norm;
+    }
+  };
+  if (scoring && blockIdx.x < tiles) ask_gate(blockIdx.x);
+  wait_for_earlier_kernels();
+  if (scoring && blockIdx.x == 0 && threadIdx.x < FEW_ROWS) parts.forget(threadIdx.x);
+  const uint32_t of_row = EXPERTS && row < count ? chosen[row] : 0;
 #pragma unroll 1
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const uint32_t n = tile * FEW_OUTPUTS + i;
@@ -154,10 +171,10 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
 #pragma unroll 1
     for (uint32_t left = experts; left; left &= left - 1) {
       const uint32_t e = lowest(left);
-      const bool there = row < count && (!EXPERTS || choice.has(row, e));
-      const uint32_t index = EXPERTS && there ? choice.index(row, e) : 0;
-      const float weight = EXPERTS && there ? choice.weight[row][index] : 1.0f;
-      const X *from = x + (there ? (size_t)(EXPERTS ? row * weighing.k + index : row) * inner : 0);
+      const bool there = row < count && (!EXPERTS || of_row >> e & 1);
+      const uint32_t pair = EXPERTS && there ? row * k + __popc(of_row & ((1u << e) - 1)) : row;
+      const float weight = EXPERTS && there ? weights[pair] : 1.0f;
+      const X *from = x + (there ? (size_t)pair * inner : 0);
       FewColumns<Math> columns;
       if (inner <= ring.k) few_fetch(columns, x_here, x_pitch, from, inner, bucket, there);
 #pragma unroll 1
@@ -175,35 +192,35 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
     }
     if (!scoring) continue;
     if (r < bucket) tile_h[r * SCORE_PITCH + i] = v;
+    store_gate();
     consumers_meet();
     if (warp < count) {  /* a warp a row, a lane an expert */
       const float *of_h = tile_h + warp * SCORE_PITCH, *with = tile_gate + min(lane, scores.expert_count - 1) * SCORE_PITCH;
       float score = 0.0f, squares = 0.0f;
-#pragma unroll 4
+#pragma unroll
       for (uint32_t c = 0; c < FEW_OUTPUTS; c++) score = fmaf(of_h[c], with[c], score), squares = fmaf(of_h[c], of_h[c], squares);
       const size_t at = (size_t)warp * parts.tiles + tile;
       parts.scores[at * FEW_EXPERTS + lane] = score;
       if (lane == 0) parts.squares[at] = squares;
     }
     consumers_meet();
-    if (tile + gridDim.x < tiles) weigh_gate(tile + gridDim.x);
+    if (tile + gridDim.x < tiles) ask_gate(tile + gridDim.x);
   }
 }
 
 #define FEW_ADD(SUFFIX, MATH)                                                                                           \
   extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_out_##SUFFIX(                                     \
-      float *h, const MATH::X *x, const MATH::W *w, const float *bias, float *parts, const float *gate,               \
+      float *h, const MATH::X *x, const MATH::W *w, const float *bias, void *parts, const float *gate,                \
       const float *norm_weight, const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count,           \
       uint32_t bucket, uint32_t stages) {                                                                               \
     FEW_BODY(few_add<MATH, false>(h, x, w, 0, bias, parts, nullptr, FewScores{gate, norm_weight, expert_count}, step, \
-                         outputs, inner, 0, Weighing{}, bucket, stages, 0.0f);)                                         \
+                         outputs, inner, 0, bucket, stages);)                                                           \
   }                                                                                                                     \
   extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_down_##SUFFIX(                                    \
-      float *h, const MATH::X *y, const MATH::W *w, uint64_t stride, float *parts, const float *expert_bias,    \
-      const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count, uint32_t k, uint32_t normalize,     \
-      float scaling, uint32_t bucket, uint32_t stages, float eps) {                                                     \
-    FEW_BODY(few_add<MATH, true>(h, y, w, stride, nullptr, parts, expert_bias, FewScores{}, step, outputs, inner,     \
-                        expert_count, Weighing{k, normalize != 0, scaling}, bucket, stages, eps);)                      \
+      float *h, const MATH::X *y, const MATH::W *w, uint64_t stride, void *parts, const float *weights,         \
+      const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t k, uint32_t bucket, uint32_t stages) {            \
+    FEW_BODY(few_add<MATH, true>(h, y, w, stride, nullptr, parts, weights, FewScores{}, step, outputs, inner, k,      \
+                        bucket, stages);)                                                                              \
   }
 
 FEW_ADD(bf16, FewHalf<__nv_bfloat16>)

@@ -1,9 +1,12 @@
-/* few_choice.cuh: which experts the rows of a small step go to, found by every block for itself.
+/* few_choice.cuh: which experts the rows of a small step go to, found by every block of gate/up for itself.
  *
  * The product before the router's norm (few_add.cu) leaves, for each of its tiles of FEW_OUTPUTS channels, what they add
  * to every expert's score and to the row's sum of squares: scores are linear in h but for the row's one scale. So no
- * kernel stands between: the blocks of gate/up and of down add the parts up, in an order that the bucket alone fixes, and
- * choose as experts.cuh does. A lane has an expert: few-row kernels take at most FEW_EXPERTS.
+ * kernel stands between: the blocks of gate/up add the parts up, in an order that the bucket alone fixes, and choose as
+ * experts.cuh does. A lane has an expert: few-row kernels take at most FEW_EXPERTS.
+ *
+ * Gate/up's first block says what was chosen as soon as it knows, so that down's blocks, which may come onto an SM long
+ * before gate/up has ended, ask for those experts' weights at once.
  */
 #ifndef TAILGRAPH_FEW_CHOICE_CUH
 #define TAILGRAPH_FEW_CHOICE_CUH
@@ -13,17 +16,38 @@
 
 constexpr uint32_t FEW_EXPERTS = WARP;
 
-/* Parts of scores, [bucket, H / FEW_OUTPUTS, FEW_EXPERTS], and behind them of squares, [bucket, H / FEW_OUTPUTS]. */
+/* A row's experts, chosen[FEW_ROWS]; parts of scores, [bucket, H / FEW_OUTPUTS, FEW_EXPERTS]; and parts of squares,
+ * [bucket, H / FEW_OUTPUTS]. */
 struct FewParts {
+  static constexpr uint64_t CHOSEN = 1ull << 32;  /* with a bit for each expert below it; 0 until they are chosen */
+
+  uint64_t *chosen;
   float *scores, *squares;
   uint32_t tiles;
 
-  __device__ inline FewParts(float *parts, uint32_t bucket, uint32_t hidden)
-      : scores(parts), squares(parts + (size_t)bucket * (hidden / FEW_OUTPUTS) * FEW_EXPERTS), tiles(hidden / FEW_OUTPUTS) {}
+  __device__ inline FewParts(void *parts, uint32_t bucket, uint32_t hidden)
+      : chosen(static_cast<uint64_t *>(parts)), scores(reinterpret_cast<float *>(chosen + FEW_ROWS)),
+        squares(scores + (size_t)bucket * (hidden / FEW_OUTPUTS) * FEW_EXPERTS), tiles(hidden / FEW_OUTPUTS) {}
+
+  /* Before the kernel that chooses. */
+  __device__ inline void forget(uint32_t r) const { chosen[r] = 0; }
+
+  __device__ inline void say(uint32_t r, uint32_t experts) const {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(chosen + r), "l"(CHOSEN | experts) : "memory");
+  }
+
+  /* What was said of row r, by a kernel that runs or has run. For one that is launched behind it, but need not have waited
+   * for it: in place of a fence, what is said is one word, and is read until it is there. */
+  __device__ inline uint32_t hear(uint32_t r) const {
+    uint64_t said;
+    do asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(said) : "l"(chosen + r) : "memory");
+    while (!said);
+    return uint32_t(said);
+  }
 };
 
 struct alignas(16) FewChoice {
-  float weight[FEW_ROWS][MAX_TOP_K];  /* of a row's experts, ascending */
+  float score[FEW_ROWS][FEW_EXPERTS];
   float scale[FEW_ROWS];              /* of its norm */
   uint32_t chosen[FEW_ROWS];          /* a bit for each of its experts */
   float scores[FEW_CONSUMER_WARPS][FEW_EXPERTS], squares[FEW_CONSUMER_WARPS];  /* of each warp's tiles */
@@ -40,7 +64,7 @@ struct alignas(16) FewChoice {
   __device__ inline uint32_t index(uint32_t r, uint32_t e) const { return __popc(chosen[r] & ((1u << e) - 1)); }
 };
 
-static_assert(sizeof(FewChoice) == 1376, "the launcher leaves room for it");
+static_assert(sizeof(FewChoice) == 2144, "the launcher leaves room for it");
 
 __device__ inline uint32_t lowest(uint32_t bits) { return __ffs(bits) - 1; }
 
@@ -93,7 +117,9 @@ __device__ inline void few_choose(FewChoice &choice, FewParts parts, const float
   /* a warp a row, a lane an expert */
   float score = 0.0f;
   squares = 0.0f;
-  for (uint32_t w = warp * warps; w < (warp + 1) * warps; w++) score += choice.scores[w][lane], squares += choice.squares[w];
+#pragma unroll
+  for (uint32_t w = 0; w < FEW_CONSUMER_WARPS; w++)
+    if (w < warps) score += choice.scores[warp * warps + w][lane], squares += choice.squares[warp * warps + w];
   const float scale = 1.0f / sqrtf(squares / hidden + eps);
   score = 1.0f / (1.0f + expf(-(scale * score)));
   const uint32_t key = sortable(score + of_bias);
@@ -104,13 +130,17 @@ __device__ inline void few_choose(FewChoice &choice, FewParts parts, const float
     if (lane == lowest(__ballot_sync(0xffffffffu, left && key == best))) left = false;
   }
   const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && !left);
+  choice.score[warp][lane] = score;
+  if (lane == 0) choice.chosen[warp] = chosen, choice.scale[warp] = scale;
+}
+
+/* A warp, a lane an expert: the weight of row r's expert `lane`, if it is one of them. */
+__device__ inline float few_weight(const FewChoice &choice, uint32_t r, Weighing weighing) {
+  const uint32_t lane = threadIdx.x % WARP;
   float total = 0.0f;
 #pragma unroll 1
-  for (uint32_t those = chosen; those; those &= those - 1) total += __shfl_sync(0xffffffffu, score, lowest(those));
-  if (chosen >> lane & 1)
-    choice.weight[warp][__popc(chosen & ((1u << lane) - 1))] =
-        (weighing.normalize ? score / (total + 1e-6f) : score) * weighing.scaling;
-  if (lane == 0) choice.chosen[warp] = chosen, choice.scale[warp] = scale;
+  for (uint32_t those = choice.chosen[r]; those; those &= those - 1) total += choice.score[r][lowest(those)];
+  return (weighing.normalize ? choice.score[r][lane] / (total + 1e-6f) : choice.score[r][lane]) * weighing.scaling;
 }
 
 #endif

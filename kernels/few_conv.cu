@@ -17,6 +17,60 @@
 template <typename T>
 __device__ inline float stored(float v) { return float(T(v)); }
 
+/* What the taps make of a channel's columns from before the step. The newest ones are asked for long before they are used:
+ * nothing waits for them until sum(). */
+template <typename X>
+struct FewPast {
+  static constexpr uint32_t HELD = 2;
+  float older, taps[HELD];
+  X held[HELD];
+
+  /* columns[L-1,H], taps[H,L]; channel c of a row at `position`. */
+  __device__ inline void ask(const X *columns, const float *taps_, uint32_t position, uint32_t c, uint32_t hidden,
+                             uint32_t length) {
+    const float *from = taps_ + (size_t)c * length;
+    older = 0.0f;
+#pragma unroll 1
+    for (uint32_t j = 0; j + 1 + HELD < length; j++)
+      if (length - 1 - j <= position) older = fmaf(from[j], float(load_now(columns + (size_t)j * hidden + c)), older);
+#pragma unroll
+    for (uint32_t i = 0; i < HELD; i++) {  /* the column i + 1 before the step */
+      const bool there = i + 1 < length && i + 1 <= position;
+      const uint32_t j = there ? length - 2 - i : 0;
+      taps[i] = there ? from[j] : 0.0f;
+      held[i] = there ? load_now(columns + (size_t)j * hidden + c) : X(0.0f);
+    }
+  }
+
+  __device__ inline float sum() const {
+    float sum = older;
+#pragma unroll
+    for (uint32_t i = HELD; i-- > 0;) sum = fmaf(taps[i], float(held[i]), sum);
+    return sum;
+  }
+
+  /* All columns one further back, `now` the newest; before position 0 there was nothing. */
+  __device__ inline void move_on(X *columns, uint32_t position, X now, uint32_t c, uint32_t hidden, uint32_t length) const {
+#pragma unroll 1
+    for (uint32_t j = 1; j + 1 + HELD < length; j++)
+      columns[(size_t)(j - 1) * hidden + c] = length - 1 - j <= position ? columns[(size_t)j * hidden + c] : X(0.0f);
+#pragma unroll
+    for (uint32_t i = HELD; i-- > 0;)
+      if (i + 2 < length) columns[(size_t)(length - 3 - i) * hidden + c] = held[i];
+    if (length > 1) columns[(size_t)(length - 2) * hidden + c] = now;
+  }
+
+  /* Where it stands in the code, which a plain load need not be. */
+  static __device__ inline X load_now(const X *at) {
+    X v;
+    if constexpr (sizeof(X) == 2)
+      asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(*reinterpret_cast<uint16_t *>(&v)) : "l"(at) : "memory");
+    else
+      asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(*reinterpret_cast<uint32_t *>(&v)) : "l"(at) : "memory");
+    return v;
+  }
+};
+
 /* x[R,H], columns[slots,L-1,H], h[R,H], norm_weight[H], w[3H,H], bias[3H] or null, taps[H,L], taps_bias[H] or null */
 template <class Math>
 __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, const float *h, const float *norm_weight,
@@ -54,19 +108,10 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
   const tg_row *row = &table<tg_row>(state, step->row_table)[mine ? r : 0];
   const uint32_t position = __ldcg(&row->position);
   X *state_of_row = columns + (size_t)__ldcg(&row->slot) * (length - 1) * hidden;
-  /* What the taps make of the columns from before the step. Only this kernel writes them, and no step overlaps the one
-   * before it, so they may be read before the wait. */
-  auto past = [&](uint32_t c) {
-    float sum = 0.0f;
-#pragma unroll 2
-    for (uint32_t j = 0; j + 1 < length; j++) {
-      const float u = length - 1 - j <= position ? float(__ldcg(&state_of_row[(size_t)j * hidden + c])) : 0.0f;
-      sum = fmaf(taps[(size_t)c * length + j], u, sum);
-    }
-    return sum;
-  };
-  const bool busy = mine && blockIdx.x < tiles;
-  float sum = busy ? past(blockIdx.x * FEW_OUTPUTS + i) : 0.0f;
+  /* Only this kernel writes columns from before the step, and no step overlaps the one before it, so they may be read before
+   * the wait. */
+  FewPast<X> past;
+  if (mine && blockIdx.x < tiles) past.ask(state_of_row, taps, position, blockIdx.x * FEW_OUTPUTS + i, hidden, length);
   wait_for_earlier_kernels();
   few_norm<Math>(z, z_pitch, h, norm, scratch, rows, bucket, hidden, eps, [](uint32_t row) { return row; });
   const auto *z_row = reinterpret_cast<const typename Math::S *>(z + Math::lane_place(rows, bucket) * z_pitch);
@@ -74,7 +119,7 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
   z_columns.load(z_row, ring.k, true);
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const uint32_t c = tile * FEW_OUTPUTS + i;
-    if (mine && tile != blockIdx.x) sum = past(c);
+    if (mine && tile != blockIdx.x) past.ask(state_of_row, taps, position, c, hidden, length);
     float of_b = 0.0f, of_c = 0.0f, of_x = 0.0f;
 #pragma unroll 1
     for (uint32_t half = 0; half < 6; half++) {
@@ -86,16 +131,10 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
     }
     if (!mine) continue;
     const float now = stored<X>(of_b * of_x);
-    sum = fmaf(taps[(size_t)c * length + length - 1], now, sum);
+    float sum = fmaf(taps[(size_t)c * length + length - 1], now, past.sum());
     if (taps_bias) sum += taps_bias[c];
     x[(size_t)r * hidden + c] = X(of_c * sum);
-    /* the state moves on by one column; before position 0 there was nothing */
-#pragma unroll 1
-    for (uint32_t j = 1; j < length; j++) {
-      X moved = X(now);
-      if (j + 1 < length) moved = length - 1 - j <= position ? state_of_row[(size_t)j * hidden + c] : X(0.0f);
-      state_of_row[(size_t)(j - 1) * hidden + c] = moved;
-    }
+    past.move_on(state_of_row, position, X(now), c, hidden, length);
   }
 }
 

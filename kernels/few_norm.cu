@@ -119,7 +119,7 @@ struct FewExpertTiles {
 template <class Math, bool EXPERTS>
 __device__ inline void few_gate_up(typename Math::X *y, const float *h, const float *norm_weight,
                                    const typename Math::W *gate, const typename Math::W *up, uint64_t stride,
-                                   uint32_t *experts, float *weights, float *parts, const float *bias,
+                                   uint32_t *experts, float *weights, void *parts, const float *bias,
                                    const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t expert_count,
                                    Weighing weighing, uint32_t bucket, uint32_t stages, float eps) {
   using X = typename Math::X;
@@ -133,19 +133,23 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   const uint32_t count = min(__ldcg(&step->rows), bucket), rows = max(count, 1u);
   const uint32_t of_row = threadIdx.x / WARP / warps_of_row(bucket);
   const bool producer = threadIdx.x >= FEW_CONSUMERS;
+  const FewParts all_parts(parts, bucket, hidden);
   FewRow row;
   if (EXPERTS) {
     if (!producer) {
       few_norm_weight(block.norm, norm_weight, hidden);
       wait_for_earlier_kernels();
-      /* down may choose too from here on: the parts are there */
-      let_next_kernel_start();
       /* asked for while the memory is idle */
       row = FewRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
+      copy_wait<0>();
     }
-    few_choose(choice, FewParts(parts, bucket, hidden), bias, rows, bucket, hidden, expert_count, weighing, eps);
+    few_choose(choice, all_parts, bias, rows, bucket, hidden, expert_count, weighing, eps);
   }
   __syncthreads();
+  if (EXPERTS) {
+    if (blockIdx.x == 0 && threadIdx.x < bucket) all_parts.say(threadIdx.x, threadIdx.x < rows ? choice.chosen[threadIdx.x] : 0);
+    let_next_kernel_start();
+  }
   if (producer) {
     const uint64_t policy = read_once();
 #pragma unroll 1
@@ -185,7 +189,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
     if (row < count && choice.has(row, lane)) {
       const uint32_t index = choice.index(row, lane);
       experts[row * weighing.k + index] = lane;
-      weights[row * weighing.k + index] = choice.weight[row][index];
+      weights[row * weighing.k + index] = few_weight(choice, row, weighing);
     }
   }
 }
@@ -205,7 +209,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   }                                                                                                                     \
   extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_expert_gate_up_##SUFFIX(                          \
       MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up, uint64_t stride,    \
-      uint32_t *experts, float *weights, float *parts, const float *bias, const tg_step *step,                          \
+      uint32_t *experts, float *weights, void *parts, const float *bias, const tg_step *step,                          \
       uint32_t outputs, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,          \
       uint32_t bucket, uint32_t stages, float eps) {                                                                    \
     FEW_BODY(few_gate_up<MATH, true>(y, h, norm_weight, gate, up, stride, experts, weights, parts, bias, step, outputs, \

@@ -48,7 +48,8 @@ pub struct Arena {
     pub expert_weights: usize,
     /// f32 `[R, E]`
     pub expert_scores: usize,
-    /// f32 `[R, H / FEW_OUTPUTS, FEW_EXPERTS + 1]` for up to [`FEW_ROWS`] rows: scores in parts, and squares.
+    /// For up to [`FEW_ROWS`] rows: u64 `[FEW_ROWS]`, their experts; f32 `[R, H / FEW_OUTPUTS, FEW_EXPERTS + 1]`, scores in
+    /// parts, and squares.
     pub expert_score_parts: usize,
     /// u32 `[R K]`
     pub expert_rows: usize,
@@ -124,7 +125,11 @@ impl Arena {
         let expert_scores = take(&[if mixtures { rows } else { 0 }, config.num_experts, 4]);
         let scored = if mixtures { rows.min(FEW_ROWS) } else { 0 };
         let parts = hidden.div_ceil(FEW_OUTPUTS);
-        let expert_score_parts = take(&[scored, parts, FEW_EXPERTS + 1, 4]);
+        let chosen = if mixtures { 8 * FEW_ROWS } else { 0 };
+        let part_bytes = [scored, parts, FEW_EXPERTS + 1, 4]
+            .into_iter()
+            .fold(1, usize::saturating_mul);
+        let expert_score_parts = take(&[part_bytes.saturating_add(chosen)]);
         let expert_rows = take(&[pairs, 4]);
         let expert_place = take(&[pairs, 4]);
         let expert_tiles = take(&[pairs, TILE_BYTES]);
@@ -195,7 +200,7 @@ mod tests {
             (arena.experts, pairs * 4),
             (arena.expert_weights, pairs * 4),
             (arena.expert_scores, 512 * 32 * 4),
-            (arena.expert_score_parts, 8 * 128 * 33 * 4),
+            (arena.expert_score_parts, 8 * 8 + 8 * 128 * 33 * 4),
             (arena.expert_rows, pairs * 4),
             (arena.expert_place, pairs * 4),
             (arena.expert_tiles, pairs * TILE_BYTES),

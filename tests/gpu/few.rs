@@ -322,7 +322,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             .few_expert_gate_up(few, y.at(0), hs[0].at(0), &parts, &router, &experts)
             .unwrap();
         queue
-            .few_down(few, hs[0].at(0), y.at(0), &parts, &router, &experts)
+            .few_down(few, hs[0].at(0), y.at(0), &parts, &experts)
             .unwrap();
         let other = other_routing.addresses();
         plain

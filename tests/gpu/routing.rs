@@ -33,7 +33,8 @@ impl RoutingOnGpu {
             experts: gpu.poisoned(pairs * 4),
             weights: gpu.poisoned(pairs * 4),
             scores: gpu.poisoned((bucket * experts) as usize * 4),
-            score_parts: gpu.poisoned(bucket as usize * config.hidden_size.div_ceil(16) * 33 * 4),
+            score_parts: gpu
+                .poisoned(64 + bucket as usize * config.hidden_size.div_ceil(16) * 33 * 4),
             rows: gpu.poisoned(pairs * 4),
             place: gpu.poisoned(pairs * 4),
             tiles: gpu.poisoned(most as usize * EXPERT_TILE_BYTES),

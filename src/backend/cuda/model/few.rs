@@ -120,8 +120,7 @@ impl Shared {
                     queue.few_expert_gate_up(few, wide, h, &routing, router, experts)
                 }
                 (OpKind::ExpertDown, .., FeedForwardAddresses::Moe { experts, .. }) => {
-                    let router = router.as_ref().ok_or_else(|| misplaced(op))?;
-                    queue.few_down(few, h, wide, &routing, router, experts)
+                    queue.few_down(few, h, wide, &routing, experts)
                 }
                 _ => Err(misplaced(op)),
             }

@@ -5,7 +5,7 @@ use super::super::conv::ShortConv;
 use super::super::experts::{ExpertWeights, Routing};
 use super::super::router::RouterWeights;
 use super::Few;
-use super::sizing::{CHOICE_BYTES, GATE_OUTPUTS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
+use super::sizing::{GATE_OUTPUTS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
 use crate::backend::cuda::launch::{Address, Argument, Kernel};
 use crate::error::Result;
 use crate::plan::variants::Products;
@@ -257,25 +257,27 @@ impl Enqueue<'_> {
             .few_sizing(few)
             .normed(rows, hidden, true)
             .expect("served");
-        let arguments = [
-            &[
-                Argument::Address(y),
-                Argument::Address(h),
-                Argument::Address(router.norm),
-                Argument::Address(weights.gate),
-                Argument::Address(weights.up),
-                Argument::U64(weights.gate_up_stride),
-                Argument::Address(routing.experts),
-                Argument::Address(routing.weights),
-                Argument::Address(routing.score_parts),
-                Argument::Address(router.bias),
-                Argument::Address(self.step),
-                Argument::U32(outputs),
-                Argument::U32(hidden),
-            ][..],
-            &self.few_choosing(ring),
-        ]
-        .concat();
+        let arrays = [
+            Argument::Address(y),
+            Argument::Address(h),
+            Argument::Address(router.norm),
+            Argument::Address(weights.gate),
+            Argument::Address(weights.up),
+            Argument::U64(weights.gate_up_stride),
+            Argument::Address(routing.experts),
+            Argument::Address(routing.weights),
+            Argument::Address(routing.score_parts),
+            Argument::Address(router.bias),
+            Argument::Address(self.step),
+            Argument::U32(outputs),
+            Argument::U32(hidden),
+        ];
+        let sizes = [
+            Argument::U32(rows),
+            Argument::U32(ring.stages),
+            Argument::F32(self.config.norm_eps),
+        ];
+        let arguments = [&arrays[..], &self.weighing(), &sizes].concat();
         let config = self.config;
         let pairs = rows * config.num_experts_per_tok as u32;
         let grid = self
@@ -286,7 +288,8 @@ impl Enqueue<'_> {
     }
 
     /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending; y is
-    /// [`Enqueue::few_expert_gate_up`]'s, which is the kernel right before: this one chooses too, before that has ended.
+    /// [`Enqueue::few_expert_gate_up`]'s, which is the kernel right before: this one hears from it which experts were chosen,
+    /// before that has ended.
     ///
     /// # Safety
     /// [`Enqueue`]'s; as there.
@@ -296,42 +299,27 @@ impl Enqueue<'_> {
         h: Address,
         y: Address,
         routing: &Routing,
-        router: &RouterWeights,
         weights: &ExpertWeights,
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let inner = self.config.moe_intermediate_size as u32;
-        let ring = self
-            .few_sizing(few)
-            .adding(rows, inner, CHOICE_BYTES)
-            .expect("served");
+        let ring = self.few_sizing(few).adding(rows, inner, 0).expect("served");
         let arguments = [
-            &[
-                Argument::Address(h),
-                Argument::Address(y),
-                Argument::Address(weights.down),
-                Argument::U64(weights.down_stride),
-                Argument::Address(routing.score_parts),
-                Argument::Address(router.bias),
-                Argument::Address(self.step),
-                Argument::U32(hidden),
-                Argument::U32(inner),
-            ][..],
-            &self.few_choosing(ring),
-        ]
-        .concat();
+            Argument::Address(h),
+            Argument::Address(y),
+            Argument::Address(weights.down),
+            Argument::U64(weights.down_stride),
+            Argument::Address(routing.score_parts),
+            Argument::Address(routing.weights),
+            Argument::Address(self.step),
+            Argument::U32(hidden),
+            Argument::U32(inner),
+            Argument::U32(self.config.num_experts_per_tok as u32),
+            Argument::U32(rows),
+            Argument::U32(ring.stages),
+        ];
         let grid = self.few_sizing(few).blocks(hidden / OUTPUTS);
         // SAFETY: the caller's promise; these are tg_few_down_*'s arguments.
         unsafe { self.launch_few(&few.family(rows).down, grid, ring, &arguments) }
-    }
-
-    /// The last arguments of the kernels that choose experts.
-    fn few_choosing(&self, ring: Ring) -> Vec<Argument> {
-        let sizes = [
-            Argument::U32(self.bucket.rows),
-            Argument::U32(ring.stages),
-            Argument::F32(self.config.norm_eps),
-        ];
-        [&self.weighing()[..], &sizes].concat()
     }
 }

@@ -20,7 +20,7 @@ const SUM_PITCH: u32 = OUTPUTS + 4;
 /// Floats between the rows of what tg_few_out_* makes scores of (kernels/few_add.cu).
 const SCORE_PITCH: u32 = OUTPUTS + 1;
 /// `FewChoice` of kernels/few_choice.cuh, which asserts it.
-pub const CHOICE_BYTES: u32 = 1376;
+const CHOICE_BYTES: u32 = 2144;
 
 /// Rows of a bucket, at most, whose f32 rows the kernels split into [`PARTS`] bf16 rows as they store them.
 const SPLIT_ROWS: u32 = 2;
@@ -80,7 +80,7 @@ impl Sizing {
             return Err(no_room("hidden_size", hidden));
         }
         let beside = match experts {
-            true => CHOICE_BYTES.max(score_bytes(rows, config.num_experts as u32)),
+            true => score_bytes(rows, config.num_experts as u32),
             false => 0,
         };
         let attended = (config.num_attention_heads * config.head_dim) as u32;
@@ -109,8 +109,8 @@ impl Sizing {
         self.limits.ring(fixed, stage_bytes(width), self.stages)
     }
 
-    /// Of a kernel that adds to the residual stream; its rows come a stage's columns at a time. `beside`: for the choice
-    /// or the scores.
+    /// Of a kernel that adds to the residual stream; its rows come a stage's columns at a time. `beside`: for the
+    /// scores.
     pub fn adding(&self, rows: u32, inner: u32, beside: u32) -> Option<Ring> {
         let x = self.row_bytes(rows, stage_columns(inner));
         let fixed = sum_bytes(rows) + x + beside;
