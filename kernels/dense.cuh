@@ -3,7 +3,8 @@
  * Weight rows are the M operand of wgmma (64 a warpgroup), batch rows its N operand: all rows of the bucket, so that a
  * weight crosses memory once. A block has GROUPS warpgroups that multiply, 64 weight rows each, and a producer warp that
  * fills a ring of stages in shared memory with tensor copies: GMMA_K of K of all of the block's weight rows, and of all
- * batch rows. Weights depend on no kernel, so the whole ring's are asked for before griddepcontrol.wait.
+ * batch rows. Weights depend on no kernel, so the whole ring's are asked for before griddepcontrol.wait; where blocks share a
+ * tile, what the ring has no room for comes to the second-level cache meanwhile.
  *
  * Where N has too few tiles to fill the GPU the blocks of a cluster share one: each takes a run of K, sends what it has of
  * eight batch rows in turn to the block that sums those, and sums its own, in the order of the blocks. So the order of
@@ -26,6 +27,8 @@
 #include "warpgroup.cuh"
 
 constexpr uint32_t DENSE_MOST_STAGES = 16;
+constexpr uint32_t DENSE_MOST_SOON = 24;   /* stages that find no room in the ring, and come to the second-level cache early */
+constexpr uint32_t DENSE_MOST_AHEAD = 4;   /* float4 of a thread that are asked for before the products they are added to */
 constexpr uint32_t DENSE_PARTS = 3;        /* of an f32 row */
 constexpr uint32_t DENSE_PART_BUFFERS = 3; /* one is read, one is written, one may be either for who is behind */
 
@@ -291,7 +294,7 @@ struct DenseRun {
 /* y[R,N] as linear.cuh's epilogues have it; maps of x[R,K], w[N,K] and, for LINEAR_SILU_MUL, w_pair[N,K], whose boxes are
  * GMMA_K by ROWS and by WIDTH. A tile of LINEAR_SILU_MUL is WIDTH rows of both matrices (GROUPS is 2).
  * Launch: block = THREADS; grid = (clusters of as many blocks as share a tile, a cluster a tile; rows of the bucket / ROWS).
- * Where a block has a tile to itself and stores f32 it takes tiles in a grid-stride loop. */
+ * Where a block has a tile to itself and stores f32 it takes tiles in a grid-stride loop; an ALONE one never adds. */
 template <class Tile>
 __device__ inline void dense_product(void *y, const TensorMap *x_map, const TensorMap *w_map, const TensorMap *pair_map,
                                     const float *bias, const uint32_t *count, uint32_t n_total, uint32_t inner,
@@ -324,7 +327,16 @@ __device__ inline void dense_product(void *y, const TensorMap *x_map, const Tens
           [&](uint32_t u, char *to, uint64_t *barrier) {
             tensor_copy(to, x_map, (run.first + u % run.steps) * GMMA_K, first_row, barrier, stays);
           },
-          [] { wait_for_earlier_kernels(); });
+          [&] {
+            if (!Tile::ALONE && blockIdx.y == 0) {
+              const uint32_t most = min(run.steps, stages + DENSE_MOST_SOON);
+              for (uint32_t u = stages; u < most; u++)
+#pragma unroll
+                for (uint32_t g = 0; g < Tile::GROUPS; g++)
+                  tensor_prefetch(w_map, (run.first + u) * GMMA_K, first_tile * outputs + g * Tile::WIDTH);
+            }
+            wait_for_earlier_kernels();
+          });
     }
     __syncwarp();
     if (blocks > 1) cluster_wait();
@@ -334,20 +346,13 @@ __device__ inline void dense_product(void *y, const TensorMap *x_map, const Tens
   const uint32_t rows = *count > first_row ? min(*count - first_row, Tile::ROWS) : 0;
   typename Tile::Acc acc;
   const bool aligned = n_total % 4 == 0;
-  if (epilogue == LINEAR_ADD || epilogue == LINEAR_STORE_F32) {
+  if (epilogue == LINEAR_STORE_F32) {
     float *to = static_cast<float *>(y) + (size_t)first_row * n_total;
     const uint32_t q = threadIdx.x % 4 * 2;
     for (uint32_t tile = first_tile; tile < tiles; tile += step_tiles) {
       const uint32_t n = tile * outputs + DenseBlock<Tile>::output();
       auto there = [&](uint32_t j, uint32_t v) { return j * 8 + q + v % 2 < rows && n + v / 2 * 8 < n_total; };
       auto at = [&](uint32_t j, uint32_t v) { return (size_t)(j * 8 + q + v % 2) * n_total + n + v / 2 * 8; };
-      /* what this thread will add to first is asked for before it is needed */
-      float old[4] = {};
-      if (epilogue == LINEAR_ADD && DenseBlock<Tile>::counts()) {
-#pragma unroll
-        for (uint32_t v = 0; v < 4; v++)
-          if (there(rank, v)) old[v] = to[at(rank, v)];
-      }
       block.multiply(acc, run.steps);
       block.reduce(acc);
       if (!DenseBlock<Tile>::counts()) continue;
@@ -356,37 +361,71 @@ __device__ inline void dense_product(void *y, const TensorMap *x_map, const Tens
         if (!block.owns(j)) continue;
 #pragma unroll
         for (uint32_t v = 0; v < 4; v++) {
-          if (!there(j, v)) continue;
-          float sum = acc[4 * j + v] + (bias ? bias[n + v / 2 * 8] : 0.0f);
-          if (epilogue == LINEAR_ADD) sum += j == rank ? old[v] : to[at(j, v)];
-          to[at(j, v)] = sum;
+          if (there(j, v)) to[at(j, v)] = acc[4 * j + v] + (bias ? bias[n + v / 2 * 8] : 0.0f);
         }
       }
     }
     return;
+  }
+  /* Calls with(row, output, outputs from there on) for item i of this block, a row has `fours`, unless it is nobody's. */
+  auto item = [&](uint32_t i, uint32_t fours, auto with) {
+    const uint32_t r = block.row(i / fours), n = first_tile * outputs + i % fours * 4;
+    if (i < block.rows() * fours && r < rows && n < n_total) with(r, n, n_total - n);
+  };
+  auto biased = [&](float4 v, uint32_t n, uint32_t left) {
+    if (!bias) return v;
+    v.x += bias[n];
+    if (left > 1) v.y += bias[n + 1];
+    if (left > 2) v.z += bias[n + 2];
+    if (left > 3) v.w += bias[n + 3];
+    return v;
+  };
+  if constexpr (!Tile::ALONE) {
+    if (epilogue == LINEAR_ADD) {
+      float *to = static_cast<float *>(y) + (size_t)first_row * n_total;
+      constexpr uint32_t FOURS = Tile::OUTPUTS / 4, EACH = Tile::ROWS * FOURS / Tile::CONSUMERS;
+      /* what is added to is asked for before it is needed, but for what would find no registers */
+      constexpr uint32_t AHEAD = EACH < DENSE_MOST_AHEAD ? EACH : DENSE_MOST_AHEAD;
+      float4 old[AHEAD];
+#pragma unroll
+      for (uint32_t t = 0; t < AHEAD; t++)
+        item(threadIdx.x + t * Tile::CONSUMERS, FOURS, [&](uint32_t r, uint32_t n, uint32_t left) {
+          old[t] = load_some4(to + (size_t)r * n_total + n, left, aligned);
+        });
+      block.multiply(acc, run.steps);
+      block.reduce(acc);
+      block.put(acc);
+#pragma unroll
+      for (uint32_t t = 0; t < AHEAD; t++) {
+        const uint32_t i = threadIdx.x + t * Tile::CONSUMERS;
+        item(i, FOURS, [&](uint32_t r, uint32_t n, uint32_t left) {
+          const float4 v = biased(block.get(i / FOURS, i % FOURS * 4), n, left);
+          put4(to + (size_t)r * n_total + n,
+               make_float4(v.x + old[t].x, v.y + old[t].y, v.z + old[t].z, v.w + old[t].w), left, aligned);
+        });
+      }
+#pragma unroll 1
+      for (uint32_t i = threadIdx.x + AHEAD * Tile::CONSUMERS; i < block.rows() * FOURS; i += Tile::CONSUMERS)
+        item(i, FOURS, [&](uint32_t r, uint32_t n, uint32_t left) {
+          add4(to + (size_t)r * n_total + n, biased(block.get(i / FOURS, i % FOURS * 4), n, left), left, aligned);
+        });
+      return;
+    }
   }
   block.multiply(acc, run.steps);
   block.reduce(acc);
   block.put(acc);
   X *to = static_cast<X *>(y) + (size_t)first_row * n_total;
   const uint32_t fours = outputs / 4;
-  for (uint32_t i = threadIdx.x; i < block.rows() * fours; i += Tile::CONSUMERS) {
-    const uint32_t r = block.row(i / fours), column = i % fours * 4, n = first_tile * outputs + column;
-    if (r >= rows || n >= n_total) continue;
-    const uint32_t left = n_total - n;
-    float4 v = block.get(i / fours, column);
-    if (bias) {
-      v.x += bias[n];
-      if (left > 1) v.y += bias[n + 1];
-      if (left > 2) v.z += bias[n + 2];
-      if (left > 3) v.w += bias[n + 3];
-    }
-    if (paired) {
-      const float4 up = block.get(i / fours, Tile::WIDTH + column);
-      v = make_float4(gmma_silu(v.x) * up.x, gmma_silu(v.y) * up.y, gmma_silu(v.z) * up.z, gmma_silu(v.w) * up.w);
-    }
-    put4(to + (size_t)r * n_total + n, v, left, aligned);
-  }
+  for (uint32_t i = threadIdx.x; i < block.rows() * fours; i += Tile::CONSUMERS)
+    item(i, fours, [&](uint32_t r, uint32_t n, uint32_t left) {
+      float4 v = biased(block.get(i / fours, i % fours * 4), n, left);
+      if (paired) {
+        const float4 up = block.get(i / fours, Tile::WIDTH + i % fours * 4);
+        v = make_float4(gmma_silu(v.x) * up.x, gmma_silu(v.y) * up.y, gmma_silu(v.z) * up.z, gmma_silu(v.w) * up.w);
+      }
+      put4(to + (size_t)r * n_total + n, v, left, aligned);
+    });
 }
 
 /* For the launcher: rows, groups, weight rows of a group, threads, bytes of a stage, of the parts before the ring, of what

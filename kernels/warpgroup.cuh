@@ -153,6 +153,12 @@ __device__ inline void tensor_copy(void *to, const TensorMap *map, const uint32_
                           : "memory");)
 }
 
+/* The map's box at (column, row) to the second-level cache. */
+__device__ inline void tensor_prefetch(const TensorMap *map, uint32_t column, uint32_t row) {
+  GMMA_BODY(asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row)
+                          : "memory");)
+}
+
 __device__ inline void tensor_map_prefetch(const TensorMap *map) {
   GMMA_BODY(asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");)
 }
