@@ -86,23 +86,33 @@ fn choose(tiles: &[Tile], rows: u32) -> usize {
     fits.unwrap_or(tiles.len() - 1)
 }
 
-/// Blocks that share one of `tiles` tiles: at most `most`, no more than `room` in all, and a stage of K for each.
-fn sharers(tiles: u32, inner: u32, most: u32, room: u32) -> u32 {
+/// Blocks that share one of `tiles` tiles: at most `most`, no more than find `room` at once, and a stage of K for each.
+fn sharers(tiles: u32, inner: u32, most: u32, room: impl Fn(u32) -> u32) -> u32 {
     let steps = inner.div_ceil(STAGE_COLUMNS);
     let mut sharers = most;
-    while sharers > 1 && (tiles * sharers > room || steps < sharers) {
+    while sharers > 1 && (tiles * sharers > room(sharers) || steps < sharers) {
         sharers /= 2;
     }
     sharers
 }
 
 impl Limits {
+    /// Blocks that run at once, `each` on an SM, in clusters of `sharers`. The SMs that share a path to the memory do not
+    /// come in fours everywhere: of an H200's 132, clusters of four reach 120.
+    fn room(&self, each: u32, sharers: u32) -> u32 {
+        let left_out = match sharers {
+            4.. => self.multiprocessors.div_ceil(11),
+            _ => 0,
+        };
+        each * (self.multiprocessors - left_out)
+    }
+
     pub fn cut_shared(&self, tiles: &[Tile], rows: u32, outputs: u32, inner: u32) -> Cut {
         let index = choose(tiles, rows);
         let tile = tiles[index];
         let row_tiles = rows.div_ceil(tile.rows);
         let all = outputs.div_ceil(tile.width) * row_tiles;
-        let sharers = sharers(all, inner, MOST_SHARERS, 2 * self.multiprocessors);
+        let sharers = sharers(all, inner, MOST_SHARERS, |sharers| self.room(2, sharers));
         let (stages, shared_bytes) = tile.ring(sharers, SHARED_BYTES, SHARED_STAGES);
         Cut {
             index,
@@ -130,7 +140,8 @@ impl Limits {
         let tile = tiles[index];
         let row_tiles = rows.div_ceil(tile.rows);
         let tiles = hidden / tile.width * row_tiles;
-        let sharers = sharers(tiles, hidden, MOST_CONV_SHARERS, self.multiprocessors);
+        let room = |sharers| self.room(1, sharers);
+        let sharers = sharers(tiles, hidden, MOST_CONV_SHARERS, room);
         // A block that has a tile to itself has more to ask for than any other.
         let bytes = match sharers {
             1 => self.block_bytes,
@@ -192,7 +203,8 @@ mod tests {
         };
         assert_eq!(cut(16, 2048), (16, 4, 1));
         assert_eq!(cut(32, 3072), (32, 4, 1));
-        assert_eq!(cut(128, 2048), (64, 4, 2));
+        assert_eq!(cut(64, 2048), (64, 4, 1));
+        assert_eq!(cut(128, 2048), (64, 2, 2));
         assert_eq!(cut(256, 2048), (64, 2, 4));
         assert_eq!(cut(256, 6144), (64, 1, 4));
     }
