@@ -26,7 +26,6 @@ const ROUTER_MANY_ROWS: u32 = 128;
 const ROUTE_EXPERTS: u32 = 32;
 const ROUTE_HIDDEN: u32 = 2048;
 const ROUTE_ROWS: u32 = 256;
-const ROUTE_PAIRS: u32 = 1024;
 const ROUTE_WARPS: u32 = 8;
 /// Clusters of four that fit an H200 at once with an SM to each block; with two blocks an SM, twice as many.
 const ROUTE_CLUSTERS: u32 = 30;
@@ -50,8 +49,8 @@ pub struct Routing {
     pub tiles: Address,
     /// How many, and what the kernel for wide steps counts: [`EXPERT_COUNTS_BYTES`].
     pub tile_count: Address,
-    /// `uint32_t`, 0 between steps: scratch.
-    pub done: Address,
+    /// `uint32_t [R]`, 0 between steps: scratch, for buckets of up to [`ROUTE_ROWS`] rows.
+    pub chosen: Address,
 }
 
 /// Matrices of a mixture's experts, one expert after the other.
@@ -106,11 +105,8 @@ pub fn router_shared_bytes(rows: u32, hidden: u32) -> u32 {
 }
 
 /// Whether one kernel is router and sort: kernels/route.cu.
-fn routes_at_once(rows: u32, experts: u32, top_k: u32, hidden: u32) -> bool {
-    rows <= ROUTE_ROWS
-        && experts <= ROUTE_EXPERTS
-        && hidden <= ROUTE_HIDDEN
-        && rows * top_k <= ROUTE_PAIRS
+fn routes_at_once(rows: u32, experts: u32, hidden: u32) -> bool {
+    rows <= ROUTE_ROWS && experts <= ROUTE_EXPERTS && hidden <= ROUTE_HIDDEN
 }
 
 /// Blocks of a cluster, each with [`ROUTE_WARPS`] of the experts: a power of two.
@@ -155,8 +151,7 @@ impl Enqueue<'_> {
         h: Address,
         weights: &RouterWeights,
     ) -> Result<()> {
-        let (experts, top_k) = self.experts();
-        let at_once = routes_at_once(self.bucket.rows, experts, top_k, self.hidden());
+        let at_once = routes_at_once(self.bucket.rows, self.experts().0, self.hidden());
         if let Some(route) = self.kernels.route.as_ref().filter(|_| at_once) {
             // SAFETY: the caller's promise.
             return unsafe { self.route(route, routing, x, h, weights) };
@@ -190,7 +185,7 @@ impl Enqueue<'_> {
         let blocks = route_blocks(self.experts().0);
         let arguments = [
             &sorted(routing)[..],
-            &[Argument::Address(routing.done)],
+            &[Argument::Address(routing.chosen)],
             &self.choosing(routing, x, h, weights),
             &[
                 Argument::U32(self.expert_tile_rows()),
@@ -481,11 +476,10 @@ mod tests {
 
     #[test]
     fn one_kernel_routes_what_its_blocks_hold() {
-        assert!(routes_at_once(256, 32, 4, 2048));
-        assert!(!routes_at_once(257, 32, 4, 2048));
-        assert!(!routes_at_once(256, 32, 5, 2048));
-        assert!(!routes_at_once(16, 33, 4, 2048));
-        assert!(!routes_at_once(16, 32, 4, 2080));
+        assert!(routes_at_once(256, 32, 2048));
+        assert!(!routes_at_once(257, 32, 2048));
+        assert!(!routes_at_once(16, 33, 2048));
+        assert!(!routes_at_once(16, 32, 2080));
         assert_eq!([1, 8, 9, 17, 32].map(route_blocks), [1, 1, 2, 4, 4]);
     }
 
