@@ -11,6 +11,9 @@
  * every sum follows from K and the size of the cluster alone, and a row's bits depend neither on the rows beside it nor on
  * where it lies.
  *
+ * Where there are several row tiles, blocks of a cluster may instead be mates: of the same weight rows, each with a row tile
+ * of its own. Then each asks for its share of the weights, for both, so that they leave the second-level cache once.
+ *
  * A group may have fewer weight rows than its instruction takes: then the others' sums are of whatever lies there, and
  * nobody looks at them.
  *
@@ -47,14 +50,18 @@ struct DenseSplit {
   static constexpr bool SPLIT = true;
 };
 
-/* ROWS batch rows, GROUPS warpgroups of WIDTH weight rows; blocks that are never in a cluster are ALONE. */
-template <class Math_, int ROWS_, int GROUPS_, int WIDTH_, bool ALONE_ = false>
+/* How blocks of a cluster share. */
+enum DenseSharing { DENSE_SHARED /* K */, DENSE_LONE /* nothing */, DENSE_MATES /* weights */ };
+
+/* ROWS batch rows, GROUPS warpgroups of WIDTH weight rows. */
+template <class Math_, int ROWS_, int GROUPS_, int WIDTH_, DenseSharing SHARING = DENSE_SHARED>
 struct DenseTile {
   using Math = Math_;
   using X = typename Math::X;
   using W = typename Math::W;
   static constexpr uint32_t ROWS = ROWS_, GROUPS = GROUPS_, WIDTH = WIDTH_, OUTPUTS = GROUPS * WIDTH;
-  static constexpr bool ALONE = ALONE_;
+  static constexpr bool ALONE = SHARING != DENSE_SHARED;            /* all of K is this block's */
+  static constexpr uint32_t MATES = SHARING == DENSE_MATES ? 2 : 1;  /* blocks of a cluster */
   static constexpr uint32_t CONSUMERS = GROUPS * GMMA_GROUP, THREADS = CONSUMERS + WARP;
   static constexpr uint32_t GROUP_BYTES = WIDTH * GMMA_ROW_BYTES;
   static constexpr uint32_t W_BYTES = GROUPS * GROUP_BYTES, X_BYTES = ROWS * GMMA_K * sizeof(X);
@@ -67,6 +74,7 @@ struct DenseTile {
   static constexpr uint32_t EIGHTS = ROWS / 8;  /* of batch rows */
   static constexpr uint32_t EIGHT_BYTES = CONSUMERS * sizeof(float4);
   using Acc = float[ROWS / 2];
+  static_assert(WIDTH % (8 * MATES) == 0, "a mate asks for whole atoms");
   static_assert(WIDTH % 16 == 0 && WIDTH <= GMMA_M && OUTPUTS % 32 == 0, "whole warps; rows of sums in different banks");
 };
 
@@ -91,14 +99,15 @@ struct DenseBlock {
     sums = reinterpret_cast<float4 *>(stages + max(count * Tile::STAGE_BYTES + Tile::PAST_BYTES, Tile::OUT_BYTES));
     if (threadIdx.x == 0) {
       for (uint32_t s = 0; s < count; s++)
-        barrier_init(full + s, 1), barrier_init(empty + s, Tile::CONSUMERS / WARP);
+        barrier_init(full + s, 1), barrier_init(empty + s, Tile::MATES * Tile::CONSUMERS / WARP);
       barrier_init(summed, 1);
       barriers_ready();
       const uint32_t mine = rank < Tile::EIGHTS ? ((Tile::EIGHTS - 1 - rank) >> log_blocks) + 1 : 0;
       barrier_arrive_expecting(summed, (blocks - 1) * mine * Tile::OUTPUTS / 16 * WARP * sizeof(float4));
     }
     __syncthreads();
-    if (blocks > 1) cluster_arrive();
+    if (blocks > 1 || Tile::MATES > 1) cluster_arrive();
+    if (Tile::MATES > 1) cluster_wait();  /* what one asks for both may come at once */
   }
 
   __device__ inline char *stage(uint32_t s) const { return stages + s * Tile::STAGE_BYTES; }
@@ -110,9 +119,29 @@ struct DenseBlock {
 
   static __device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(Tile::CONSUMERS) : "memory"); }
 
-  /* A consumer warp is done with stage s. */
-  __device__ inline void release(uint32_t s) const {
-    if (threadIdx.x % WARP == 0) barrier_arrive(empty + s);
+  /* A consumer warp is done with stage s, which will be filled again if `again`. Mates wait for each other there, and only
+   * one that waits is sure to be still there. */
+  __device__ inline void release(uint32_t s, bool again) const {
+    if (threadIdx.x % WARP > 0) return;
+    if (Tile::MATES == 1) {
+      barrier_arrive(empty + s);
+    } else if (again) {
+#pragma unroll
+      for (uint32_t mate = 0; mate < Tile::MATES; mate++) barrier_arrive_at_block(empty + s, mate);
+    }
+  }
+
+  /* This thread asks for a group's weights, rows from `row` on: for its mates too, which ask for the rest of them. */
+  static __device__ inline void ask_for_weights(char *to, const TensorMap *map, uint32_t column, uint32_t row, uint64_t *barrier,
+                                                uint64_t policy) {
+    if constexpr (Tile::MATES == 1) {
+      tensor_copy(to, map, column, row, barrier, policy);
+    } else {
+      constexpr uint32_t SHARE = Tile::WIDTH / Tile::MATES;
+      const uint32_t mate = cluster_rank();
+      tensor_copy_to_blocks(to + mate * SHARE * GMMA_ROW_BYTES, map, column, row + mate * SHARE, barrier,
+                            (1u << Tile::MATES) - 1, policy);
+    }
   }
 
   /* The producer's thread: `count_` units, unit u being weights(u, to, barrier) and rows(u, to, barrier), of which only the
@@ -153,23 +182,23 @@ struct DenseBlock {
         gmma_commit();
         if (s > 0) {
           gmma_wait<1>();
-          release(before);
+          release(before, s - 1 + count < steps);
         }
         before = at;
         next();
       }
       gmma_wait<0>();
       gmma_settle(acc);
-      release(before);
+      release(before, false);
     } else {
       float part[DENSE_PARTS * Tile::ROWS / 2];
-      auto add = [&]() {
+      auto add = [&](bool again) {
         gmma_wait<0>();
         gmma_settle(part);
         constexpr uint32_t EACH = Tile::ROWS / 2;
 #pragma unroll
         for (uint32_t i = 0; i < EACH; i++) acc[i] += part[i] + (part[EACH + i] + part[2 * EACH + i]);
-        release(before);
+        release(before, again);
       };
 #pragma unroll 1
       for (uint32_t s = 0; s < steps; s++) {
@@ -179,7 +208,7 @@ struct DenseBlock {
         split(to, reinterpret_cast<const float *>(stage(at) + Tile::W_BYTES));
         operands_written();
         consumers_meet();
-        if (s > 0) add();
+        if (s > 0) add(s - 1 + count < steps);
         const uint64_t w = gmma_operand(stage(at) + group * Tile::GROUP_BYTES), x = gmma_operand(to);
         gmma_fence();
 #pragma unroll
@@ -189,7 +218,7 @@ struct DenseBlock {
         before = at;
         next();
       }
-      add();
+      add(false);
     }
   }
 
@@ -429,12 +458,13 @@ __device__ inline void dense_product(void *y, const TensorMap *x_map, const Tens
 }
 
 /* For the launcher: rows, groups, weight rows of a group, threads, bytes of a stage, of the parts before the ring, of what
- * lies behind it, of sums that change hands, of one eight of another block's. */
+ * lies behind it, of sums that change hands, of one eight of another block's; mates. */
 #define DENSE_TILE(NAME, ...)                                                                                            \
-  extern "C" __constant__ uint32_t NAME##_tile[9];                                                                      \
-  __constant__ uint32_t NAME##_tile[9] = {                                                                              \
+  extern "C" __constant__ uint32_t NAME##_tile[10];                                                                      \
+  __constant__ uint32_t NAME##_tile[10] = {                                                                              \
       __VA_ARGS__::ROWS,        __VA_ARGS__::GROUPS,     __VA_ARGS__::WIDTH,     __VA_ARGS__::THREADS,    __VA_ARGS__::STAGE_BYTES, \
-      __VA_ARGS__::SPLIT_BYTES, __VA_ARGS__::PAST_BYTES, __VA_ARGS__::OUT_BYTES, __VA_ARGS__::EIGHT_BYTES};
+      __VA_ARGS__::SPLIT_BYTES, __VA_ARGS__::PAST_BYTES, __VA_ARGS__::OUT_BYTES, __VA_ARGS__::EIGHT_BYTES, \
+      __VA_ARGS__::MATES};
 
 #define DENSE_PRODUCT(NAME, ...)                                                                                         \
   DENSE_TILE(NAME, __VA_ARGS__)                                                                                          \

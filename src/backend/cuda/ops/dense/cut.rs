@@ -34,6 +34,8 @@ pub struct Tile {
     pub out_bytes: u32,
     /// Of another block's sums of eight rows.
     pub eight_bytes: u32,
+    /// Blocks of a cluster that have a row tile each and ask for the same weights together; else 1.
+    pub mates: u32,
 }
 
 /// How a launch is cut.
@@ -50,7 +52,7 @@ pub struct Cut {
 
 impl Tile {
     /// In the order of `DENSE_TILE`.
-    pub fn of(constants: [u32; 9]) -> Self {
+    pub fn of(constants: [u32; 10]) -> Self {
         Self {
             rows: constants[0],
             groups: constants[1],
@@ -61,6 +63,7 @@ impl Tile {
             past_bytes: constants[6],
             out_bytes: constants[7],
             eight_bytes: constants[8],
+            mates: constants[9],
         }
     }
 
@@ -135,6 +138,25 @@ impl Limits {
         }
     }
 
+    /// Of mates, where there are row tiles for all of them and blocks for half a GPU: that many that read the weights once
+    /// are quicker than twice as many that do not (profiles/README.md, "Dense products").
+    pub fn cut_conv_mates(&self, tiles: &[Tile], rows: u32, hidden: u32) -> Option<Cut> {
+        let tile = tiles.first()?;
+        let row_tiles = rows.div_ceil(tile.rows);
+        let blocks = hidden / tile.width * row_tiles;
+        if !row_tiles.is_multiple_of(tile.mates) || 3 * blocks < self.multiprocessors {
+            return None;
+        }
+        let (stages, shared_bytes) = tile.ring(1, self.block_bytes, MOST_STAGES);
+        Some(Cut {
+            index: 0,
+            sharers: 1,
+            row_tiles,
+            stages,
+            shared_bytes,
+        })
+    }
+
     pub fn cut_conv(&self, tiles: &[Tile], rows: u32, hidden: u32) -> Cut {
         let index = choose(tiles, rows);
         let tile = tiles[index];
@@ -176,6 +198,7 @@ mod tests {
             past_bytes: 128 * (64 - width),
             out_bytes: 4 * rows * (width * groups + 4),
             eight_bytes: 2048 * groups,
+            mates: 1,
         }
     }
 
@@ -218,6 +241,25 @@ mod tests {
             let both = conv.shared_bytes + out.shared_bytes;
             assert!(both <= LIMITS.block_bytes, "{rows}: {both}");
         }
+    }
+
+    #[test]
+    fn mates_come_in_pairs_and_fill_half_a_gpu() {
+        let mates = [Tile {
+            mates: 2,
+            ..tile(64, 3, 64)
+        }];
+        let served = |rows, hidden| {
+            let cut = LIMITS.cut_conv_mates(&mates, rows, hidden)?;
+            assert!(cut.shared_bytes <= LIMITS.block_bytes && cut.stages >= FEWEST_STAGES);
+            Some((cut.sharers, cut.row_tiles))
+        };
+        assert_eq!(served(64, 2048), None);
+        assert_eq!(served(128, 2048), Some((1, 2)));
+        assert_eq!(served(150, 2048), None);
+        assert_eq!(served(256, 2048), Some((1, 4)));
+        assert_eq!(served(256, 192), None);
+        assert_eq!(LIMITS.cut_conv_mates(&[], 256, 2048), None);
     }
 
     #[test]
