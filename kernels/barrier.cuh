@@ -31,6 +31,17 @@ __device__ inline void barrier_arrive_expecting(uint64_t *barrier, uint32_t byte
 #endif
 }
 
+/* An arrival at the barrier of block `rank` of the cluster that lies there where `barrier` lies here. It says that what was
+ * read may be written over, no more: at the scope of the cluster it would be a fence, which waits behind the copies in
+ * flight. */
+__device__ inline void barrier_arrive_at_block(uint64_t *barrier, uint32_t rank) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t at;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(barrier)), "r"(rank));
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+#endif
+}
+
 __device__ inline void barrier_wait(uint64_t *barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(

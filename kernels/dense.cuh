@@ -3,12 +3,16 @@
  * Weight rows are the M operand of wgmma (64 a warpgroup), batch rows its N operand: all rows of the bucket, so that a
  * weight crosses memory once. A block has GROUPS warpgroups that multiply, 64 weight rows each, and a producer warp that
  * fills a ring of stages in shared memory with tensor copies: GMMA_K of K of all of the block's weight rows, and of all
- * batch rows. Weights depend on no kernel, so the whole ring's are asked for before griddepcontrol.wait.
+ * batch rows. Weights depend on no kernel, so the whole ring's are asked for before griddepcontrol.wait; where blocks share a
+ * tile, what the ring has no room for comes to the second-level cache meanwhile.
  *
  * Where N has too few tiles to fill the GPU the blocks of a cluster share one: each takes a run of K, sends what it has of
  * eight batch rows in turn to the block that sums those, and sums its own, in the order of the blocks. So the order of
  * every sum follows from K and the size of the cluster alone, and a row's bits depend neither on the rows beside it nor on
  * where it lies.
+ *
+ * Where there are several row tiles, blocks of a cluster may instead be mates: of the same weight rows, each with a row tile
+ * of its own. Then each asks for its share of the weights, for both, so that they leave the second-level cache once.
  *
  * A group may have fewer weight rows than its instruction takes: then the others' sums are of whatever lies there, and
  * nobody looks at them.
@@ -26,6 +30,8 @@
 #include "warpgroup.cuh"
 
 constexpr uint32_t DENSE_MOST_STAGES = 16;
+constexpr uint32_t DENSE_MOST_SOON = 24;   /* stages that find no room in the ring, and come to the second-level cache early */
+constexpr uint32_t DENSE_MOST_AHEAD = 4;   /* float4 of a thread that are asked for before the products they are added to */
 constexpr uint32_t DENSE_PARTS = 3;        /* of an f32 row */
 constexpr uint32_t DENSE_PART_BUFFERS = 3; /* one is read, one is written, one may be either for who is behind */
 
@@ -44,14 +50,18 @@ struct DenseSplit {
   static constexpr bool SPLIT = true;
 };
 
-/* ROWS batch rows, GROUPS warpgroups of WIDTH weight rows; blocks that are never in a cluster are ALONE. */
-template <class Math_, int ROWS_, int GROUPS_, int WIDTH_, bool ALONE_ = false>
+/* How blocks of a cluster share. */
+enum DenseSharing { DENSE_SHARED /* K */, DENSE_LONE /* nothing */, DENSE_MATES /* weights */ };
+
+/* ROWS batch rows, GROUPS warpgroups of WIDTH weight rows. */
+template <class Math_, int ROWS_, int GROUPS_, int WIDTH_, DenseSharing SHARING = DENSE_SHARED>
 struct DenseTile {
   using Math = Math_;
   using X = typename Math::X;
   using W = typename Math::W;
   static constexpr uint32_t ROWS = ROWS_, GROUPS = GROUPS_, WIDTH = WIDTH_, OUTPUTS = GROUPS * WIDTH;
-  static constexpr bool ALONE = ALONE_;
+  static constexpr bool ALONE = SHARING != DENSE_SHARED;            /* all of K is this block's */
+  static constexpr uint32_t MATES = SHARING == DENSE_MATES ? 2 : 1;  /* blocks of a cluster */
   static constexpr uint32_t CONSUMERS = GROUPS * GMMA_GROUP, THREADS = CONSUMERS + WARP;
   static constexpr uint32_t GROUP_BYTES = WIDTH * GMMA_ROW_BYTES;
   static constexpr uint32_t W_BYTES = GROUPS * GROUP_BYTES, X_BYTES = ROWS * GMMA_K * sizeof(X);
@@ -64,6 +74,7 @@ struct DenseTile {
   static constexpr uint32_t EIGHTS = ROWS / 8;  /* of batch rows */
   static constexpr uint32_t EIGHT_BYTES = CONSUMERS * sizeof(float4);
   using Acc = float[ROWS / 2];
+  static_assert(WIDTH % (8 * MATES) == 0, "a mate asks for whole atoms");
   static_assert(WIDTH % 16 == 0 && WIDTH <= GMMA_M && OUTPUTS % 32 == 0, "whole warps; rows of sums in different banks");
 };
 
@@ -88,14 +99,15 @@ struct DenseBlock {
     sums = reinterpret_cast<float4 *>(stages + max(count * Tile::STAGE_BYTES + Tile::PAST_BYTES, Tile::OUT_BYTES));
     if (threadIdx.x == 0) {
       for (uint32_t s = 0; s < count; s++)
-        barrier_init(full + s, 1), barrier_init(empty + s, Tile::CONSUMERS / WARP);
+        barrier_init(full + s, 1), barrier_init(empty + s, Tile::MATES * Tile::CONSUMERS / WARP);
       barrier_init(summed, 1);
       barriers_ready();
       const uint32_t mine = rank < Tile::EIGHTS ? ((Tile::EIGHTS - 1 - rank) >> log_blocks) + 1 : 0;
       barrier_arrive_expecting(summed, (blocks - 1) * mine * Tile::OUTPUTS / 16 * WARP * sizeof(float4));
     }
     __syncthreads();
-    if (blocks > 1) cluster_arrive();
+    if (blocks > 1 || Tile::MATES > 1) cluster_arrive();
+    if (Tile::MATES > 1) cluster_wait();  /* what one asks for both may come at once */
   }
 
   __device__ inline char *stage(uint32_t s) const { return stages + s * Tile::STAGE_BYTES; }
@@ -107,9 +119,29 @@ struct DenseBlock {
 
   static __device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(Tile::CONSUMERS) : "memory"); }
 
-  /* A consumer warp is done with stage s. */
-  __device__ inline void release(uint32_t s) const {
-    if (threadIdx.x % WARP == 0) barrier_arrive(empty + s);
+  /* A consumer warp is done with stage s, which will be filled again if `again`. Mates wait for each other there, and only
+   * one that waits is sure to be still there. */
+  __device__ inline void release(uint32_t s, bool again) const {
+    if (threadIdx.x % WARP > 0) return;
+    if (Tile::MATES == 1) {
+      barrier_arrive(empty + s);
+    } else if (again) {
+#pragma unroll
+      for (uint32_t mate = 0; mate < Tile::MATES; mate++) barrier_arrive_at_block(empty + s, mate);
+    }
+  }
+
+  /* This thread asks for a group's weights, rows from `row` on: for its mates too, which ask for the rest of them. */
+  static __device__ inline void ask_for_weights(char *to, const TensorMap *map, uint32_t column, uint32_t row, uint64_t *barrier,
+                                                uint64_t policy) {
+    if constexpr (Tile::MATES == 1) {
+      tensor_copy(to, map, column, row, barrier, policy);
+    } else {
+      constexpr uint32_t SHARE = Tile::WIDTH / Tile::MATES;
+      const uint32_t mate = cluster_rank();
+      tensor_copy_to_blocks(to + mate * SHARE * GMMA_ROW_BYTES, map, column, row + mate * SHARE, barrier,
+                            (1u << Tile::MATES) - 1, policy);
+    }
   }
 
   /* The producer's thread: `count_` units, unit u being weights(u, to, barrier) and rows(u, to, barrier), of which only the
@@ -150,23 +182,23 @@ struct DenseBlock {
         gmma_commit();
         if (s > 0) {
           gmma_wait<1>();
-          release(before);
+          release(before, s - 1 + count < steps);
         }
         before = at;
         next();
       }
       gmma_wait<0>();
       gmma_settle(acc);
-      release(before);
+      release(before, false);
     } else {
       float part[DENSE_PARTS * Tile::ROWS / 2];
-      auto add = [&]() {
+      auto add = [&](bool again) {
         gmma_wait<0>();
         gmma_settle(part);
         constexpr uint32_t EACH = Tile::ROWS / 2;
 #pragma unroll
         for (uint32_t i = 0; i < EACH; i++) acc[i] += part[i] + (part[EACH + i] + part[2 * EACH + i]);
-        release(before);
+        release(before, again);
       };
 #pragma unroll 1
       for (uint32_t s = 0; s < steps; s++) {
@@ -176,7 +208,7 @@ struct DenseBlock {
         split(to, reinterpret_cast<const float *>(stage(at) + Tile::W_BYTES));
         operands_written();
         consumers_meet();
-        if (s > 0) add();
+        if (s > 0) add(s - 1 + count < steps);
         const uint64_t w = gmma_operand(stage(at) + group * Tile::GROUP_BYTES), x = gmma_operand(to);
         gmma_fence();
 #pragma unroll
@@ -186,7 +218,7 @@ struct DenseBlock {
         before = at;
         next();
       }
-      add();
+      add(false);
     }
   }
 
@@ -291,7 +323,7 @@ struct DenseRun {
 /* y[R,N] as linear.cuh's epilogues have it; maps of x[R,K], w[N,K] and, for LINEAR_SILU_MUL, w_pair[N,K], whose boxes are
  * GMMA_K by ROWS and by WIDTH. A tile of LINEAR_SILU_MUL is WIDTH rows of both matrices (GROUPS is 2).
  * Launch: block = THREADS; grid = (clusters of as many blocks as share a tile, a cluster a tile; rows of the bucket / ROWS).
- * Where a block has a tile to itself and stores f32 it takes tiles in a grid-stride loop. */
+ * Where a block has a tile to itself and stores f32 it takes tiles in a grid-stride loop; an ALONE one never adds. */
 template <class Tile>
 __device__ inline void dense_product(void *y, const TensorMap *x_map, const TensorMap *w_map, const TensorMap *pair_map,
                                     const float *bias, const uint32_t *count, uint32_t n_total, uint32_t inner,
@@ -324,7 +356,16 @@ __device__ inline void dense_product(void *y, const TensorMap *x_map, const Tens
           [&](uint32_t u, char *to, uint64_t *barrier) {
             tensor_copy(to, x_map, (run.first + u % run.steps) * GMMA_K, first_row, barrier, stays);
           },
-          [] { wait_for_earlier_kernels(); });
+          [&] {
+            if (!Tile::ALONE && blockIdx.y == 0) {
+              const uint32_t most = min(run.steps, stages + DENSE_MOST_SOON);
+              for (uint32_t u = stages; u < most; u++)
+#pragma unroll
+                for (uint32_t g = 0; g < Tile::GROUPS; g++)
+                  tensor_prefetch(w_map, (run.first + u) * GMMA_K, first_tile * outputs + g * Tile::WIDTH);
+            }
+            wait_for_earlier_kernels();
+          });
     }
     __syncwarp();
     if (blocks > 1) cluster_wait();
@@ -334,20 +375,13 @@ __device__ inline void dense_product(void *y, const TensorMap *x_map, const Tens
   const uint32_t rows = *count > first_row ? min(*count - first_row, Tile::ROWS) : 0;
   typename Tile::Acc acc;
   const bool aligned = n_total % 4 == 0;
-  if (epilogue == LINEAR_ADD || epilogue == LINEAR_STORE_F32) {
+  if (epilogue == LINEAR_STORE_F32) {
     float *to = static_cast<float *>(y) + (size_t)first_row * n_total;
     const uint32_t q = threadIdx.x % 4 * 2;
     for (uint32_t tile = first_tile; tile < tiles; tile += step_tiles) {
       const uint32_t n = tile * outputs + DenseBlock<Tile>::output();
       auto there = [&](uint32_t j, uint32_t v) { return j * 8 + q + v % 2 < rows && n + v / 2 * 8 < n_total; };
       auto at = [&](uint32_t j, uint32_t v) { return (size_t)(j * 8 + q + v % 2) * n_total + n + v / 2 * 8; };
-      /* what this thread will add to first is asked for before it is needed */
-      float old[4] = {};
-      if (epilogue == LINEAR_ADD && DenseBlock<Tile>::counts()) {
-#pragma unroll
-        for (uint32_t v = 0; v < 4; v++)
-          if (there(rank, v)) old[v] = to[at(rank, v)];
-      }
       block.multiply(acc, run.steps);
       block.reduce(acc);
       if (!DenseBlock<Tile>::counts()) continue;
@@ -356,46 +390,81 @@ __device__ inline void dense_product(void *y, const TensorMap *x_map, const Tens
         if (!block.owns(j)) continue;
 #pragma unroll
         for (uint32_t v = 0; v < 4; v++) {
-          if (!there(j, v)) continue;
-          float sum = acc[4 * j + v] + (bias ? bias[n + v / 2 * 8] : 0.0f);
-          if (epilogue == LINEAR_ADD) sum += j == rank ? old[v] : to[at(j, v)];
-          to[at(j, v)] = sum;
+          if (there(j, v)) to[at(j, v)] = acc[4 * j + v] + (bias ? bias[n + v / 2 * 8] : 0.0f);
         }
       }
     }
     return;
+  }
+  /* Calls with(row, output, outputs from there on) for item i of this block, a row has `fours`, unless it is nobody's. */
+  auto item = [&](uint32_t i, uint32_t fours, auto with) {
+    const uint32_t r = block.row(i / fours), n = first_tile * outputs + i % fours * 4;
+    if (i < block.rows() * fours && r < rows && n < n_total) with(r, n, n_total - n);
+  };
+  auto biased = [&](float4 v, uint32_t n, uint32_t left) {
+    if (!bias) return v;
+    v.x += bias[n];
+    if (left > 1) v.y += bias[n + 1];
+    if (left > 2) v.z += bias[n + 2];
+    if (left > 3) v.w += bias[n + 3];
+    return v;
+  };
+  if constexpr (!Tile::ALONE) {
+    if (epilogue == LINEAR_ADD) {
+      float *to = static_cast<float *>(y) + (size_t)first_row * n_total;
+      constexpr uint32_t FOURS = Tile::OUTPUTS / 4, EACH = Tile::ROWS * FOURS / Tile::CONSUMERS;
+      /* what is added to is asked for before it is needed, but for what would find no registers */
+      constexpr uint32_t AHEAD = EACH < DENSE_MOST_AHEAD ? EACH : DENSE_MOST_AHEAD;
+      float4 old[AHEAD];
+#pragma unroll
+      for (uint32_t t = 0; t < AHEAD; t++)
+        item(threadIdx.x + t * Tile::CONSUMERS, FOURS, [&](uint32_t r, uint32_t n, uint32_t left) {
+          old[t] = load_some4(to + (size_t)r * n_total + n, left, aligned);
+        });
+      block.multiply(acc, run.steps);
+      block.reduce(acc);
+      block.put(acc);
+#pragma unroll
+      for (uint32_t t = 0; t < AHEAD; t++) {
+        const uint32_t i = threadIdx.x + t * Tile::CONSUMERS;
+        item(i, FOURS, [&](uint32_t r, uint32_t n, uint32_t left) {
+          const float4 v = biased(block.get(i / FOURS, i % FOURS * 4), n, left);
+          put4(to + (size_t)r * n_total + n,
+               make_float4(v.x + old[t].x, v.y + old[t].y, v.z + old[t].z, v.w + old[t].w), left, aligned);
+        });
+      }
+#pragma unroll 1
+      for (uint32_t i = threadIdx.x + AHEAD * Tile::CONSUMERS; i < block.rows() * FOURS; i += Tile::CONSUMERS)
+        item(i, FOURS, [&](uint32_t r, uint32_t n, uint32_t left) {
+          add4(to + (size_t)r * n_total + n, biased(block.get(i / FOURS, i % FOURS * 4), n, left), left, aligned);
+        });
+      return;
+    }
   }
   block.multiply(acc, run.steps);
   block.reduce(acc);
   block.put(acc);
   X *to = static_cast<X *>(y) + (size_t)first_row * n_total;
   const uint32_t fours = outputs / 4;
-  for (uint32_t i = threadIdx.x; i < block.rows() * fours; i += Tile::CONSUMERS) {
-    const uint32_t r = block.row(i / fours), column = i % fours * 4, n = first_tile * outputs + column;
-    if (r >= rows || n >= n_total) continue;
-    const uint32_t left = n_total - n;
-    float4 v = block.get(i / fours, column);
-    if (bias) {
-      v.x += bias[n];
-      if (left > 1) v.y += bias[n + 1];
-      if (left > 2) v.z += bias[n + 2];
-      if (left > 3) v.w += bias[n + 3];
-    }
-    if (paired) {
-      const float4 up = block.get(i / fours, Tile::WIDTH + column);
-      v = make_float4(gmma_silu(v.x) * up.x, gmma_silu(v.y) * up.y, gmma_silu(v.z) * up.z, gmma_silu(v.w) * up.w);
-    }
-    put4(to + (size_t)r * n_total + n, v, left, aligned);
-  }
+  for (uint32_t i = threadIdx.x; i < block.rows() * fours; i += Tile::CONSUMERS)
+    item(i, fours, [&](uint32_t r, uint32_t n, uint32_t left) {
+      float4 v = biased(block.get(i / fours, i % fours * 4), n, left);
+      if (paired) {
+        const float4 up = block.get(i / fours, Tile::WIDTH + i % fours * 4);
+        v = make_float4(gmma_silu(v.x) * up.x, gmma_silu(v.y) * up.y, gmma_silu(v.z) * up.z, gmma_silu(v.w) * up.w);
+      }
+      put4(to + (size_t)r * n_total + n, v, left, aligned);
+    });
 }
 
 /* For the launcher: rows, groups, weight rows of a group, threads, bytes of a stage, of the parts before the ring, of what
- * lies behind it, of sums that change hands, of one eight of another block's. */
+ * lies behind it, of sums that change hands, of one eight of another block's; mates. */
 #define DENSE_TILE(NAME, ...)                                                                                            \
-  extern "C" __constant__ uint32_t NAME##_tile[9];                                                                      \
-  __constant__ uint32_t NAME##_tile[9] = {                                                                              \
+  extern "C" __constant__ uint32_t NAME##_tile[10];                                                                      \
+  __constant__ uint32_t NAME##_tile[10] = {                                                                              \
       __VA_ARGS__::ROWS,        __VA_ARGS__::GROUPS,     __VA_ARGS__::WIDTH,     __VA_ARGS__::THREADS,    __VA_ARGS__::STAGE_BYTES, \
-      __VA_ARGS__::SPLIT_BYTES, __VA_ARGS__::PAST_BYTES, __VA_ARGS__::OUT_BYTES, __VA_ARGS__::EIGHT_BYTES};
+      __VA_ARGS__::SPLIT_BYTES, __VA_ARGS__::PAST_BYTES, __VA_ARGS__::OUT_BYTES, __VA_ARGS__::EIGHT_BYTES, \
+      __VA_ARGS__::MATES};
 
 #define DENSE_PRODUCT(NAME, ...)                                                                                         \
   DENSE_TILE(NAME, __VA_ARGS__)                                                                                          \

@@ -9,7 +9,8 @@
  *
  * Bound: memory, 3 H^2 sizeof(W) bytes; H is a multiple of WIDTH.
  *
- * Launch: block = THREADS, grid = (clusters of blocks that share a tile, H / WIDTH of them; rows of the bucket / ROWS).
+ * Launch: block = THREADS, grid = (clusters of blocks that share a tile, or of mates, H / WIDTH of them; rows of the bucket /
+ * ROWS / MATES).
  */
 #ifndef TAILGRAPH_DENSE_CONV_CUH
 #define TAILGRAPH_DENSE_CONV_CUH
@@ -33,8 +34,8 @@ __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns
   __shared__ uint64_t barriers[2 * DENSE_MOST_STAGES + 1];
   let_next_kernel_start();
   DenseBlock<Tile> block(shared, barriers, stages);
-  const uint32_t tile = blockIdx.x / block.blocks;
-  const uint32_t first_row = blockIdx.y * Tile::ROWS;
+  const uint32_t tile = blockIdx.x / (block.blocks * Tile::MATES);
+  const uint32_t first_row = (blockIdx.y * Tile::MATES + (Tile::MATES > 1 ? cluster_rank() : 0)) * Tile::ROWS;
   const DenseRun run(hidden, block.rank, block.blocks);
   if (threadIdx.x >= Tile::CONSUMERS) {
     if (threadIdx.x > Tile::CONSUMERS) {
@@ -46,8 +47,8 @@ __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns
           [&](uint32_t u, char *to, uint64_t *barrier) {
 #pragma unroll
             for (uint32_t g = 0; g < 3; g++)
-              tensor_copy(to + g * Tile::GROUP_BYTES, w_map, (run.first + u) * GMMA_K, g * hidden + tile * Tile::WIDTH, barrier,
-                          policy);
+              block.ask_for_weights(to + g * Tile::GROUP_BYTES, w_map, (run.first + u) * GMMA_K,
+                                    g * hidden + tile * Tile::WIDTH, barrier, policy);
           },
           [&](uint32_t u, char *to, uint64_t *barrier) {
             tensor_copy(to, x_map, (run.first + u) * GMMA_K, first_row, barrier, stays);
@@ -78,23 +79,30 @@ __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns
       if (length - 1 - j <= row.position) sum = add(sum, load4(from + (size_t)j * hidden), tap(c, j));
     return sum;
   };
-  constexpr uint32_t FOURS = Tile::WIDTH / 4;
+  constexpr uint32_t FOURS = Tile::WIDTH / 4, TURNS = (Tile::ROWS * FOURS + Tile::CONSUMERS - 1) / Tile::CONSUMERS;
   const uint32_t items = block.rows() * FOURS, c_first = tile * Tile::WIDTH;
-  const uint32_t mine = block.row(threadIdx.x / FOURS);
-  float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (threadIdx.x < items && mine < rows) sum = past(row_table[mine], c_first + threadIdx.x % FOURS * 4);
+  float4 pasts[TURNS];  /* of each of this thread's items */
+#pragma unroll
+  for (uint32_t t = 0; t < TURNS; t++) {
+    const uint32_t i = threadIdx.x + t * Tile::CONSUMERS, r = block.row(i / FOURS);
+    pasts[t] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (i < items && r < rows) pasts[t] = past(row_table[r], c_first + i % FOURS * 4);
+  }
   wait_for_earlier_kernels();
   typename Tile::Acc acc;
   block.multiply(acc, run.steps);
   block.reduce(acc);
   block.put(acc);
 #pragma unroll 1
-  for (uint32_t i = threadIdx.x; i < items; i += Tile::CONSUMERS) {
+  for (uint32_t i = threadIdx.x, t = 0; i < items; i += Tile::CONSUMERS, t++) {
     const uint32_t r = block.row(i / FOURS), column = i % FOURS * 4, c = c_first + column;
     if (r >= rows) continue;
     const tg_row row = row_table[r];
     X *state_of_row = columns + (size_t)row.slot * (length - 1) * hidden + c;
-    if (i != threadIdx.x) sum = past(row, c);
+    float4 sum = pasts[0];
+#pragma unroll
+    for (uint32_t other = 1; other < TURNS; other++)
+      if (other == t) sum = pasts[other];
     float4 of[3];
 #pragma unroll
     for (uint32_t g = 0; g < 3; g++) {

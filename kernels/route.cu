@@ -6,15 +6,17 @@
  *
  * A cluster has all experts, a warp each, and some rows. A row's scores are linear in h but for its one scale, so a warp
  * keeps gate times norm weight in registers, before the wait, and passes over h once, for scores and scale together. The
- * first block of a cluster is sent all scores, which its barrier counts, and chooses; the others store x meanwhile, for
- * which nobody waits here. The last of the first blocks that is done sorts for all.
+ * first block of a cluster is sent all scores and chooses, while the others store x. What a row chose goes to the block
+ * that sorts as one word, which is its own sign that it is there: no fence, which would wait for x too. That block is the
+ * last of the first cluster. It waits for blocks of this kernel that may not have begun, but these wait for nothing except
+ * the kernels before this one.
  *
  * Bound: latency. h comes from L2, the gate too, before it is needed.
  *
  * Launch: block = ROUTE_THREADS; clusters of E / ROUTE_WARPS blocks, rows of the bucket / rows_each of them. A block of
  * tg_route_few_* has an SM to itself and all of a row under way at once; two of tg_route_many_* fit an SM, each with half
  * a row under way, for more rows than clusters of the former fit the GPU. Both give the same bits. E at most
- * ROUTE_EXPERTS, H at most ROUTE_HIDDEN, rows_each at most ROUTE_ROWS, rows of the bucket times K at most ROUTE_PAIRS.
+ * ROUTE_EXPERTS, H at most ROUTE_HIDDEN, rows_each at most ROUTE_ROWS, rows of the bucket at most ROUTE_THREADS.
  * Needs sm_90a.
  */
 #include "common.cuh"
@@ -24,22 +26,19 @@
 #include "warpgroup.cuh"
 
 constexpr int ROUTE_THREADS = 256, ROUTE_WARPS = ROUTE_THREADS / WARP;
-constexpr uint32_t ROUTE_EXPERTS = 32, ROUTE_HIDDEN = 2048, ROUTE_ROWS = 8, ROUTE_PAIRS = 1024;
+constexpr uint32_t ROUTE_EXPERTS = 32, ROUTE_HIDDEN = 2048, ROUTE_ROWS = 8;
 [[maybe_unused]] constexpr uint32_t ROUTE_FOURS = ROUTE_HIDDEN / (4 * WARP);  /* of a row, in a lane */
-constexpr uint32_t ROUTE_RUNS = ROUTE_PAIRS / ROUTE_THREADS; /* of 32 pairs, in a warp */
 static_assert(ROUTE_EXPERTS == WARP, "a lane an expert");
 
-/* Where the sort's result goes, and whose turn it is: done[1] counts clusters and is 0 between launches. */
+/* Where the sort's result goes, and chosen[R]: bits of the experts that a row chose, for who sorts; 0 between launches. */
 struct RouteSort {
   ExpertTile *tiles;
-  uint32_t *tile_count, *rows, *place, *done;
+  uint32_t *tile_count, *rows, *place, *chosen;
 };
 
 struct RouteScratch {
   float scores[ROUTE_ROWS][ROUTE_EXPERTS];
   uint32_t next[ROUTE_WARPS][ROUTE_EXPERTS]; /* counts, then where this warp's places of an expert begin */
-  uint64_t scored;                           /* of the first block: all scores are there */
-  uint32_t last;
 };
 
 /* One warp chooses for one row, as choose_experts does, a lane an expert: bits of the chosen, and in the lane of each its
@@ -60,29 +59,16 @@ __device__ inline uint32_t choose_of_32(float score, float bias, uint32_t expert
   return chosen;
 }
 
-/* All threads: the token sort (experts.cu) of `pairs` pairs, whose experts other blocks wrote. */
-__device__ inline void sort_few_pairs(RouteScratch &scratch, const RouteSort &sort, const uint32_t *experts, uint32_t pairs,
-                                      uint32_t k, uint32_t tile_rows) {
+/* All threads: the token sort (experts.cu), of rows whose experts are the bits of `chosen`, a thread a row. */
+__device__ inline void sort_chosen(RouteScratch &scratch, const RouteSort &sort, uint32_t chosen, uint32_t k, uint32_t tile_rows) {
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t share = (pairs + ROUTE_THREADS - 1) / ROUTE_THREADS * WARP;  /* of a warp */
-  const uint32_t from = min(warp * share, pairs), to = min(from + share, pairs);
-  uint32_t expert[ROUTE_RUNS], rank[ROUTE_RUNS];  /* of this lane's pair of each run; ranks among this warp's */
+  uint32_t rows = 0;  /* of this warp's, those that chose expert `lane` */
 #pragma unroll
-  for (uint32_t i = 0; i < ROUTE_RUNS; i++) {
-    const uint32_t pair = from + i * WARP + lane;
-    expert[i] = pair < to ? __ldcg(experts + pair) : ROUTE_EXPERTS;
+  for (uint32_t e = 0; e < ROUTE_EXPERTS; e++) {
+    const uint32_t those = __ballot_sync(0xffffffffu, chosen >> e & 1);
+    if (lane == e) rows = those;
   }
-  scratch.next[warp][lane] = 0;
-  __syncwarp();
-#pragma unroll
-  for (uint32_t i = 0; i < ROUTE_RUNS; i++) {
-    const uint32_t same = __match_any_sync(0xffffffffu, expert[i]);
-    const bool mine = expert[i] < ROUTE_EXPERTS;
-    if (mine) rank[i] = scratch.next[warp][expert[i]] + __popc(same & ((1u << lane) - 1));
-    __syncwarp();
-    if (mine && lane == __ffs(same) - 1) scratch.next[warp][expert[i]] += __popc(same);
-    __syncwarp();
-  }
+  scratch.next[warp][lane] = __popc(rows);
   __syncthreads();
   if (warp == 0) {  /* a lane an expert */
     uint32_t total = 0;
@@ -110,11 +96,15 @@ __device__ inline void sort_few_pairs(RouteScratch &scratch, const RouteSort &so
       sort.tiles[tile++] = ExpertTile{lane, at, min(tile_rows, next - at), 0};
   }
   __syncthreads();
-#pragma unroll
-  for (uint32_t i = 0; i < ROUTE_RUNS; i++) {
-    if (expert[i] >= ROUTE_EXPERTS) continue;
-    const uint32_t pair = from + i * WARP + lane, at = scratch.next[warp][expert[i]] + rank[i];
-    sort.rows[at] = pair / k;
+  const uint32_t first = scratch.next[warp][lane];
+  uint32_t left = chosen, pair = threadIdx.x * k;
+#pragma unroll 1
+  for (uint32_t i = 0; i < k; i++, pair++, left &= left - 1) {
+    const uint32_t expert = left ? __ffs(left) - 1 : 0;
+    const uint32_t at = __shfl_sync(0xffffffffu, first, expert) +
+                        __popc(__shfl_sync(0xffffffffu, rows, expert) & ((1u << lane) - 1));
+    if (!left) continue;
+    sort.rows[at] = threadIdx.x;
     sort.place[pair] = at;
   }
 }
@@ -127,14 +117,15 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
                                   uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t tile_rows,
                                   uint32_t rows_each, float eps) {
   __shared__ RouteScratch scratch;
+  __shared__ uint64_t scored;  /* in the first block of a cluster: all scores of its rows are there */
   let_next_kernel_start();
   const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t mine = rank * ROUTE_WARPS + warp, first = blockIdx.x / blocks * rows_each, all = __ldcg(&step->rows);
   const uint32_t rows = all > first ? min(all - first, rows_each) : 0;
-  if (blocks > 1 && rank == 0 && threadIdx.x == 0) {
-    barrier_init(&scratch.scored, 1);
+  if (blocks > 1 && threadIdx.x == 0) {
+    barrier_init(&scored, 1);
     barriers_ready();
-    barrier_arrive_expecting(&scratch.scored, rows * expert_count * sizeof(float));
+    barrier_arrive_expecting(&scored, rows * expert_count * sizeof(float));
   }
   __syncwarp();
   if (blocks > 1) cluster_arrive();
@@ -152,7 +143,7 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
   const uint32_t storing = blocks - (blocks > 1), share = mine - (blocks > 1 ? ROUTE_WARPS : 0);
   const bool stores = rank > 0 || blocks == 1;
   wait_for_earlier_kernels();
-  if (blocks > 1) cluster_wait();  /* all of them are there */
+  if (blocks > 1) cluster_wait();  /* all blocks have their barriers */
 #pragma unroll 1
   for (uint32_t r = 0; r < rows; r++) {
     const float *from = h + (size_t)(first + r) * hidden;
@@ -179,45 +170,48 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
     }
     const float scale = 1.0f / sqrtf(squares / hidden + eps);
     if (lane == 0 && mine < expert_count)
-      store_to_block(&scratch.scores[r][mine], 0, 1.0f / (1.0f + expf(-(scale * score))), &scratch.scored, blocks);
+      store_to_block(&scratch.scores[r][mine], 0, 1.0f / (1.0f + expf(-(scale * score))), &scored, blocks);
     if (!stores) continue;
     /* a row's columns are shared among the warps that store them */
     for (uint32_t c = 4 * (share * WARP + lane); c < hidden; c += 4 * WARP * ROUTE_WARPS * storing)
       store4(x + (size_t)(first + r) * hidden + c, normed(load4(from + c), scale, load4(norm_weight + c)));
   }
-  if (rank > 0) return;
-  if (blocks > 1)
-    barrier_wait_cluster(&scratch.scored, 0);
-  else
-    __syncthreads();
-  if (warp < rows) {
-    float weight;
-    const uint32_t chosen =
-        choose_of_32(lane < expert_count ? scratch.scores[warp][lane] : 0.0f, of_bias, expert_count, weighing, weight);
-    if (chosen >> lane & 1) {
-      const size_t at = (size_t)(first + warp) * weighing.k + __popc(chosen & ((1u << lane) - 1));
-      experts[at] = lane;
-      weights[at] = weight;
+  if (rank == 0) {
+    if (blocks > 1)
+      barrier_wait_cluster(&scored, 0);
+    else
+      __syncthreads();
+    if (warp < rows) {
+      float weight;
+      const uint32_t chosen =
+          choose_of_32(lane < expert_count ? scratch.scores[warp][lane] : 0.0f, of_bias, expert_count, weighing, weight);
+      if (lane == 0) asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(sort.chosen + first + warp), "r"(chosen) : "memory");
+      if (chosen >> lane & 1) {
+        const size_t at = (size_t)(first + warp) * weighing.k + __popc(chosen & ((1u << lane) - 1));
+        experts[at] = lane;
+        weights[at] = weight;
+      }
     }
   }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    scratch.last = atomicInc(sort.done, gridDim.x / blocks - 1) == gridDim.x / blocks - 1;
-    __threadfence();
+  if (blockIdx.x != blocks - 1) return;
+  uint32_t chosen = 0;
+  if (threadIdx.x < all) {
+    do {
+      asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(chosen) : "l"(sort.chosen + threadIdx.x) : "memory");
+    } while (chosen == 0);
+    sort.chosen[threadIdx.x] = 0;
   }
-  __syncthreads();
-  if (!scratch.last) return;
-  sort_few_pairs(scratch, sort, experts, all * weighing.k, weighing.k, tile_rows);
+  __syncwarp();
+  sort_chosen(scratch, sort, chosen, weighing.k, tile_rows);
 }
 
 #define ROUTE(NAME, X, AT_ONCE, BLOCKS)                                                                               \
   extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, BLOCKS) tg_route_##NAME(                                \
-      ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows, uint32_t *place, uint32_t *done, uint32_t *experts,    \
+      ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows, uint32_t *place, uint32_t *chosen, uint32_t *experts,  \
       float *weights, X *x, const float *h, const float *norm_weight, const float *gate, const float *bias,           \
       const tg_step *step, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,     \
       uint32_t tile_rows, uint32_t rows_each, float eps) {                                                            \
-    GMMA_BODY((route_step<X, AT_ONCE>(RouteSort{tiles, tile_count, rows, place, done}, experts, weights, x, h,        \
+    GMMA_BODY((route_step<X, AT_ONCE>(RouteSort{tiles, tile_count, rows, place, chosen}, experts, weights, x, h,      \
                                       norm_weight, gate, bias, step, hidden, expert_count,                            \
                                       Weighing{k, normalize != 0, scaling}, tile_rows, rows_each, eps));)             \
   }

@@ -153,6 +153,22 @@ __device__ inline void tensor_copy(void *to, const TensorMap *map, const uint32_
                           : "memory");)
 }
 
+/* The map's box at (column, row) to the same place in each block of the cluster whose bit is in `blocks`, counted off the
+ * barrier that lies there where `barrier` lies here. */
+__device__ inline void tensor_copy_to_blocks(void *to, const TensorMap *map, uint32_t column, uint32_t row, uint64_t *barrier,
+                                             uint32_t blocks, uint64_t policy) {
+  GMMA_BODY(asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+                         ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(shared_address(to)),
+                         "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"((uint16_t)blocks), "l"(policy)
+                         : "memory");)
+}
+
+/* The map's box at (column, row) to the second-level cache. */
+__device__ inline void tensor_prefetch(const TensorMap *map, uint32_t column, uint32_t row) {
+  GMMA_BODY(asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row)
+                          : "memory");)
+}
+
 __device__ inline void tensor_map_prefetch(const TensorMap *map) {
   GMMA_BODY(asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");)
 }
@@ -188,8 +204,8 @@ __device__ inline void store4_to_block(uint32_t p, uint32_t rank, float4 v, uint
                           : "memory");)
 }
 
-/* Likewise a float, to `p` of block `rank`, of which there are `blocks`, as its address is in this one; a block that is alone
- * stores it and counts nothing. */
+/* Likewise one float, to `p` of block `rank` of `blocks`, counted off its `barrier`, as their addresses are in this one. A
+ * block that is alone stores it, and nothing is counted. */
 __device__ inline void store_to_block(float *p, uint32_t rank, float v, uint64_t *barrier, uint32_t blocks) {
   if (blocks == 1) {
     *p = v;

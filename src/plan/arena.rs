@@ -1,6 +1,7 @@
 //! Activations in a device's memory, as byte offsets: one arena for all steps, which never overlap on a device. Every
 //! offset is a multiple of [`ALIGN_BYTES`], every array sized for the largest bucket.
 
+use super::variants::MOST_ROWS;
 use super::{KeySplit, SCORE_TILE_ROWS};
 use crate::model::{DType, ModelConfig};
 
@@ -58,8 +59,8 @@ pub struct Arena {
     pub expert_tiles: usize,
     /// u32 `[16]`
     pub expert_tile_count: usize,
-    /// u32: blocks of the router that are done; 0 between steps.
-    pub expert_done: usize,
+    /// u32 `[R]` for up to [`MOST_ROWS`] rows: bits of the experts that a row chose, for the sort; 0 between steps.
+    pub expert_chosen: usize,
     pub query_tiles: usize,
     /// u32
     pub query_tile_count: usize,
@@ -134,7 +135,7 @@ impl Arena {
         let expert_place = take(&[pairs, 4]);
         let expert_tiles = take(&[pairs, TILE_BYTES]);
         let expert_tile_count = take(&[EXPERT_COUNTS_BYTES]);
-        let expert_done = take(&[4]);
+        let expert_chosen = take(&[rows.min(MOST_ROWS as usize), 4]);
         let query_tiles = take(&[rows, TILE_BYTES]);
         let query_tile_count = take(&[4]);
         let heads = config.num_attention_heads;
@@ -159,7 +160,7 @@ impl Arena {
             expert_place,
             expert_tiles,
             expert_tile_count,
-            expert_done,
+            expert_chosen,
             query_tiles,
             query_tile_count,
             attention_partials,
@@ -205,7 +206,7 @@ mod tests {
             (arena.expert_place, pairs * 4),
             (arena.expert_tiles, pairs * TILE_BYTES),
             (arena.expert_tile_count, EXPERT_COUNTS_BYTES),
-            (arena.expert_done, 4),
+            (arena.expert_chosen, 256 * 4),
             (arena.query_tiles, 512 * TILE_BYTES),
             (arena.query_tile_count, 4),
             (arena.attention_partials, 16 * 32 * 32 * 66 * 4),

@@ -20,7 +20,7 @@ pub struct RoutingOnGpu {
     pub place: Buffer,
     pub tiles: Buffer,
     pub tile_count: Buffer,
-    pub done: Buffer,
+    pub chosen: Buffer,
 }
 
 impl RoutingOnGpu {
@@ -39,7 +39,7 @@ impl RoutingOnGpu {
             place: gpu.poisoned(pairs * 4),
             tiles: gpu.poisoned(most as usize * EXPERT_TILE_BYTES),
             tile_count: gpu.poisoned(EXPERT_COUNTS_BYTES),
-            done: gpu.put(&[0; 4]),
+            chosen: gpu.put(&vec![0; bucket as usize * 4]),
         }
     }
 
@@ -53,7 +53,7 @@ impl RoutingOnGpu {
             place: self.place.at(0),
             tiles: self.tiles.at(0),
             tile_count: self.tile_count.at(0),
-            done: self.done.at(0),
+            chosen: self.chosen.at(0),
         }
     }
 

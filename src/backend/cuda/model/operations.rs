@@ -265,7 +265,7 @@ impl Shared {
             place: self.at(p.expert_place),
             tiles: self.at(p.expert_tiles),
             tile_count: self.at(p.expert_tile_count),
-            done: self.at(p.expert_done),
+            chosen: self.at(p.expert_chosen),
         }
     }
 }

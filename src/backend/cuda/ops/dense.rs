@@ -6,6 +6,7 @@
 //! | `tg_dense_shared_*` | those of too few outputs to fill the GPU: clusters of blocks share a tile |
 //! | `tg_dense_alone_*` | gate and up of a dense feed-forward, the LM head: a tile a block |
 //! | `tg_dense_conv_*` | a conv layer's in-projection with its short convolution |
+//! | `tg_dense_conv_mates_*` | the same where there are row tiles enough: clusters of two of those share weights |
 
 mod cut;
 
@@ -33,6 +34,7 @@ pub struct Dense {
     shared: Variants,
     alone: Variants,
     conv: Variants,
+    conv_mates: Variants,
     types: Types,
     limits: Limits,
 }
@@ -65,7 +67,12 @@ impl Dense {
                 &["16", "32", "64", "64_many"],
             ),
         };
+        let conv_mates: &[&str] = match types.operand == DType::F32 {
+            true => &[],
+            false => &["64"],
+        };
         Ok(Some(Self {
+            conv_mates: variants("conv_mates", conv_mates)?,
             shared: variants("shared", shared)?,
             alone: variants("alone", alone)?,
             conv: variants("conv", conv)?,
@@ -172,8 +179,16 @@ impl Enqueue<'_> {
         bias: Address,
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let cut = dense.limits.cut_conv(&dense.conv.tiles(), rows, hidden);
-        let (tile, kernel) = dense.conv.of(&cut);
+        let limits = &dense.limits;
+        let of_mates = limits.cut_conv_mates(&dense.conv_mates.tiles(), rows, hidden);
+        let (variants, cut) = match of_mates {
+            Some(cut) => (&dense.conv_mates, cut),
+            None => (
+                &dense.conv,
+                limits.cut_conv(&dense.conv.tiles(), rows, hidden),
+            ),
+        };
+        let (tile, kernel) = variants.of(&cut);
         let matrix = |at, dtype, rows| Matrix {
             at,
             dtype,
@@ -184,7 +199,7 @@ impl Enqueue<'_> {
         let w = matrix(in_proj, dense.types.weights, 3 * hidden);
         let arrays = [
             Argument::TensorMap(TensorMap::new(&x.boxes(tile.rows))?),
-            Argument::TensorMap(TensorMap::new(&w.boxes(tile.width))?),
+            Argument::TensorMap(TensorMap::new(&w.boxes(tile.width / tile.mates))?),
             Argument::Address(conv.bcx),
             Argument::Address(conv.state),
         ];
@@ -206,11 +221,12 @@ impl Enqueue<'_> {
         tiles: u32,
         arguments: &[Argument],
     ) -> Result<()> {
+        let cluster = cut.sharers * tile.mates;
         let launch = Launch {
-            grid: (tiles * cut.sharers, cut.row_tiles, 1),
+            grid: (tiles * cluster, cut.row_tiles / tile.mates, 1),
             threads: tile.threads,
             shared_bytes: cut.shared_bytes,
-            cluster: cut.sharers,
+            cluster,
             early: self.early,
         };
         // SAFETY: the caller's promise.

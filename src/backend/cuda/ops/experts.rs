@@ -33,8 +33,8 @@ pub struct Routing {
     pub tiles: Address,
     /// How many, and what the kernel for wide steps counts: [`EXPERT_COUNTS_BYTES`].
     pub tile_count: Address,
-    /// `uint32_t`, 0 between steps: scratch.
-    pub done: Address,
+    /// `uint32_t [R]`, 0 between steps: scratch, for buckets that kernels/route.cu takes.
+    pub chosen: Address,
 }
 
 /// Matrices of a mixture's experts, one expert after the other.

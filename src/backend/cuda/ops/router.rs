@@ -17,7 +17,6 @@ const ROUTER_MANY_ROWS: u32 = 128;
 const ROUTE_EXPERTS: u32 = 32;
 const ROUTE_HIDDEN: u32 = 2048;
 const ROUTE_ROWS: u32 = 256;
-const ROUTE_PAIRS: u32 = 1024;
 const ROUTE_WARPS: u32 = 8;
 /// Clusters of four that fit an H200 at once with an SM to each block; with two blocks an SM, twice as many.
 const ROUTE_CLUSTERS: u32 = 30;
@@ -39,11 +38,8 @@ pub fn router_shared_bytes(rows: u32, hidden: u32) -> u32 {
 }
 
 /// Whether one kernel is router and sort: kernels/route.cu.
-fn routes_at_once(rows: u32, experts: u32, top_k: u32, hidden: u32) -> bool {
-    rows <= ROUTE_ROWS
-        && experts <= ROUTE_EXPERTS
-        && hidden <= ROUTE_HIDDEN
-        && rows * top_k <= ROUTE_PAIRS
+fn routes_at_once(rows: u32, experts: u32, hidden: u32) -> bool {
+    rows <= ROUTE_ROWS && experts <= ROUTE_EXPERTS && hidden <= ROUTE_HIDDEN
 }
 
 /// Blocks of a cluster, each with [`ROUTE_WARPS`] of the experts: a power of two.
@@ -82,8 +78,7 @@ impl Enqueue<'_> {
         h: Address,
         weights: &RouterWeights,
     ) -> Result<()> {
-        let (experts, top_k) = self.experts();
-        let at_once = routes_at_once(self.bucket.rows, experts, top_k, self.hidden());
+        let at_once = routes_at_once(self.bucket.rows, self.experts().0, self.hidden());
         if let Some(route) = self.kernels.route.as_ref().filter(|_| at_once) {
             // SAFETY: the caller's promise.
             return unsafe { self.route(route, routing, x, h, weights) };
@@ -117,7 +112,7 @@ impl Enqueue<'_> {
         let blocks = route_blocks(self.experts().0);
         let arguments = [
             &sorted(routing)[..],
-            &[Argument::Address(routing.done)],
+            &[Argument::Address(routing.chosen)],
             &self.choosing(routing, x, h, weights),
             &[
                 Argument::U32(self.expert_tile_rows()),
@@ -284,11 +279,10 @@ mod tests {
 
     #[test]
     fn one_kernel_routes_what_its_blocks_hold() {
-        assert!(routes_at_once(256, 32, 4, 2048));
-        assert!(!routes_at_once(257, 32, 4, 2048));
-        assert!(!routes_at_once(256, 32, 5, 2048));
-        assert!(!routes_at_once(16, 33, 4, 2048));
-        assert!(!routes_at_once(16, 32, 4, 2080));
+        assert!(routes_at_once(256, 32, 2048));
+        assert!(!routes_at_once(257, 32, 2048));
+        assert!(!routes_at_once(16, 33, 2048));
+        assert!(!routes_at_once(16, 32, 2080));
         assert_eq!([1, 8, 9, 17, 32].map(route_blocks), [1, 1, 2, 4, 4]);
     }
 }

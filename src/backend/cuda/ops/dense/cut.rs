@@ -34,6 +34,8 @@ pub struct Tile {
     pub out_bytes: u32,
     /// Of another block's sums of eight rows.
     pub eight_bytes: u32,
+    /// Blocks of a cluster that have a row tile each and ask for the same weights together; else 1.
+    pub mates: u32,
 }
 
 /// How a launch is cut.
@@ -50,7 +52,7 @@ pub struct Cut {
 
 impl Tile {
     /// In the order of `DENSE_TILE`.
-    pub fn of(constants: [u32; 9]) -> Self {
+    pub fn of(constants: [u32; 10]) -> Self {
         Self {
             rows: constants[0],
             groups: constants[1],
@@ -61,6 +63,7 @@ impl Tile {
             past_bytes: constants[6],
             out_bytes: constants[7],
             eight_bytes: constants[8],
+            mates: constants[9],
         }
     }
 
@@ -86,23 +89,33 @@ fn choose(tiles: &[Tile], rows: u32) -> usize {
     fits.unwrap_or(tiles.len() - 1)
 }
 
-/// Blocks that share one of `tiles` tiles: at most `most`, no more than `room` in all, and a stage of K for each.
-fn sharers(tiles: u32, inner: u32, most: u32, room: u32) -> u32 {
+/// Blocks that share one of `tiles` tiles: at most `most`, no more than find `room` at once, and a stage of K for each.
+fn sharers(tiles: u32, inner: u32, most: u32, room: impl Fn(u32) -> u32) -> u32 {
     let steps = inner.div_ceil(STAGE_COLUMNS);
     let mut sharers = most;
-    while sharers > 1 && (tiles * sharers > room || steps < sharers) {
+    while sharers > 1 && (tiles * sharers > room(sharers) || steps < sharers) {
         sharers /= 2;
     }
     sharers
 }
 
 impl Limits {
+    /// Blocks that run at once, `each` on an SM, in clusters of `sharers`. The SMs that share a path to the memory do not
+    /// come in fours everywhere: of an H200's 132, clusters of four reach 120.
+    fn room(&self, each: u32, sharers: u32) -> u32 {
+        let left_out = match sharers {
+            4.. => self.multiprocessors.div_ceil(11),
+            _ => 0,
+        };
+        each * (self.multiprocessors - left_out)
+    }
+
     pub fn cut_shared(&self, tiles: &[Tile], rows: u32, outputs: u32, inner: u32) -> Cut {
         let index = choose(tiles, rows);
         let tile = tiles[index];
         let row_tiles = rows.div_ceil(tile.rows);
         let all = outputs.div_ceil(tile.width) * row_tiles;
-        let sharers = sharers(all, inner, MOST_SHARERS, 2 * self.multiprocessors);
+        let sharers = sharers(all, inner, MOST_SHARERS, |sharers| self.room(2, sharers));
         let (stages, shared_bytes) = tile.ring(sharers, SHARED_BYTES, SHARED_STAGES);
         Cut {
             index,
@@ -125,12 +138,32 @@ impl Limits {
         }
     }
 
+    /// Of mates, where there are row tiles for all of them and blocks for half a GPU: that many that read the weights once
+    /// are quicker than twice as many that do not (profiles/README.md, "Dense products").
+    pub fn cut_conv_mates(&self, tiles: &[Tile], rows: u32, hidden: u32) -> Option<Cut> {
+        let tile = tiles.first()?;
+        let row_tiles = rows.div_ceil(tile.rows);
+        let blocks = hidden / tile.width * row_tiles;
+        if !row_tiles.is_multiple_of(tile.mates) || 3 * blocks < self.multiprocessors {
+            return None;
+        }
+        let (stages, shared_bytes) = tile.ring(1, self.block_bytes, MOST_STAGES);
+        Some(Cut {
+            index: 0,
+            sharers: 1,
+            row_tiles,
+            stages,
+            shared_bytes,
+        })
+    }
+
     pub fn cut_conv(&self, tiles: &[Tile], rows: u32, hidden: u32) -> Cut {
         let index = choose(tiles, rows);
         let tile = tiles[index];
         let row_tiles = rows.div_ceil(tile.rows);
         let tiles = hidden / tile.width * row_tiles;
-        let sharers = sharers(tiles, hidden, MOST_CONV_SHARERS, self.multiprocessors);
+        let room = |sharers| self.room(1, sharers);
+        let sharers = sharers(tiles, hidden, MOST_CONV_SHARERS, room);
         // A block that has a tile to itself has more to ask for than any other.
         let bytes = match sharers {
             1 => self.block_bytes,
@@ -165,6 +198,7 @@ mod tests {
             past_bytes: 128 * (64 - width),
             out_bytes: 4 * rows * (width * groups + 4),
             eight_bytes: 2048 * groups,
+            mates: 1,
         }
     }
 
@@ -192,7 +226,8 @@ mod tests {
         };
         assert_eq!(cut(16, 2048), (16, 4, 1));
         assert_eq!(cut(32, 3072), (32, 4, 1));
-        assert_eq!(cut(128, 2048), (64, 4, 2));
+        assert_eq!(cut(64, 2048), (64, 4, 1));
+        assert_eq!(cut(128, 2048), (64, 2, 2));
         assert_eq!(cut(256, 2048), (64, 2, 4));
         assert_eq!(cut(256, 6144), (64, 1, 4));
     }
@@ -206,6 +241,25 @@ mod tests {
             let both = conv.shared_bytes + out.shared_bytes;
             assert!(both <= LIMITS.block_bytes, "{rows}: {both}");
         }
+    }
+
+    #[test]
+    fn mates_come_in_pairs_and_fill_half_a_gpu() {
+        let mates = [Tile {
+            mates: 2,
+            ..tile(64, 3, 64)
+        }];
+        let served = |rows, hidden| {
+            let cut = LIMITS.cut_conv_mates(&mates, rows, hidden)?;
+            assert!(cut.shared_bytes <= LIMITS.block_bytes && cut.stages >= FEWEST_STAGES);
+            Some((cut.sharers, cut.row_tiles))
+        };
+        assert_eq!(served(64, 2048), None);
+        assert_eq!(served(128, 2048), Some((1, 2)));
+        assert_eq!(served(150, 2048), None);
+        assert_eq!(served(256, 2048), Some((1, 4)));
+        assert_eq!(served(256, 192), None);
+        assert_eq!(LIMITS.cut_conv_mates(&[], 256, 2048), None);
     }
 
     #[test]
