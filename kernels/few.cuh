@@ -41,6 +41,7 @@ constexpr int FEW_CONSUMERS = FEW_CONSUMER_WARPS * WARP;
 constexpr int FEW_THREADS = FEW_CONSUMERS + WARP;
 constexpr uint32_t FEW_UNITS = FEW_K / FEW_UNIT / FEW_CONSUMER_WARPS;  /* of a stage, for each consumer warp */
 constexpr uint32_t FEW_ROW_PARTS = 8;
+constexpr uint32_t FEW_SPLIT_ROWS = 2;  /* of a bucket, at most, whose f32 rows are split as they are stored */
 constexpr int FEW_BLOCKS = 1;  /* on an SM at once: a ring takes more than half of its shared memory */
 constexpr uint32_t FEW_MOST_STAGES = 16;
 /* Stages on their way at once, however many a ring has: with more the memory gave less, and what else is read stands behind
@@ -103,13 +104,28 @@ __device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(F
 /* Rows and weights of the same 16-bit type. */
 template <typename T>
 struct FewHalf {
-  using X = T;
+  using X = T;  /* rows in global memory */
+  using S = T;  /* and in shared memory, where each is PARTS rows: [PARTS, bucket, K] */
   using W = T;
   using Piece = uint4;  /* a lane's 8 columns of a batch row */
+  static constexpr uint32_t PARTS = 1;
   static constexpr bool HELD = true;      /* FewColumns in registers */
   static constexpr uint32_t AT_ONCE = 8;  /* units whose loads are under way together: as registers allow */
+  static constexpr uint32_t SUMS = 4;     /* of these units, added up with rounding */
 
-  static __device__ inline Piece piece(const X *x) { return *reinterpret_cast<const uint4 *>(x); }
+  static __device__ inline Piece piece(const S *x) { return *reinterpret_cast<const uint4 *>(x); }
+
+  /* The batch row that a lane multiplies: at `rows` and beyond, none. */
+  static __device__ inline uint32_t lane_row(uint32_t) { return threadIdx.x % WARP / 4; }
+
+  /* Where it is in shared memory. Lanes without a row of their own repeat the last, and nobody reads what comes of it. */
+  static __device__ inline uint32_t lane_place(uint32_t rows, uint32_t) { return min(threadIdx.x % WARP / 4, rows - 1); }
+
+  /* 4 columns of a row; its parts lie `apart` bytes from each other. */
+  static __device__ inline void store(S *to, uint32_t, float4 v) { store4(to, v); }
+
+  /* A batch row's sums, in the lanes that have the first of its parts, from those of all of its parts. */
+  static __device__ inline float2 whole(float2 sum, uint32_t) { return sum; }
 
   /* acc += x w^T of batch row g with weight rows 2q and 2q + 1, `w` being this lane's 16 bytes of weight row g. */
   static __device__ inline void multiply(float (&acc)[4], uint4 w, const Piece &x) {
@@ -123,14 +139,20 @@ struct FewHalf {
  * are added with rounding, the smallest parts' first. */
 struct FewSplit {
   using X = float;
+  using S = float;
   using W = __nv_bfloat16;
   struct Piece {
     float4 lo, hi;
   };
+  static constexpr uint32_t PARTS = 1;
   static constexpr bool HELD = false;
-  static constexpr uint32_t AT_ONCE = 2;
+  static constexpr uint32_t AT_ONCE = 2, SUMS = 2;
 
-  static __device__ inline Piece piece(const X *x) { return {load4(x), load4(x + 4)}; }
+  static __device__ inline Piece piece(const S *x) { return {load4(x), load4(x + 4)}; }
+  static __device__ inline uint32_t lane_row(uint32_t bucket) { return FewHalf<W>::lane_row(bucket); }
+  static __device__ inline uint32_t lane_place(uint32_t rows, uint32_t bucket) { return FewHalf<W>::lane_place(rows, bucket); }
+  static __device__ inline void store(S *to, uint32_t, float4 v) { store4(to, v); }
+  static __device__ inline float2 whole(float2 sum, uint32_t) { return sum; }
 
   static __device__ inline void split(float2 v, uint32_t (&parts)[3]) {
 #pragma unroll
@@ -158,6 +180,47 @@ struct FewSplit {
   }
 };
 
+/* Likewise, of a bucket of up to FEW_SPLIT_ROWS: rows are split once, as they are stored, and their parts are batch rows of
+ * their own, which an instruction has room for: row p * bucket + r is part p of row r. All else is as with bf16 rows. The
+ * parts are a row's bits from the highest on, 8 each, so their sum is the row, exactly. Sums are of two units, at 1.7e-7 of
+ * the norm of a product's rows; FewSplit's, of one, are at 1.5e-7. */
+struct FewSplitRows : FewHalf<__nv_bfloat16> {
+  using X = float;
+  static constexpr uint32_t PARTS = 3;
+  static_assert(PARTS * FEW_SPLIT_ROWS <= 8 && FEW_SPLIT_ROWS == 2, "the rows of an instruction; two buckets");
+
+  /* A lane's in a bucket of 1 or 2: its part, which for the last lanes there is none of, and its row. */
+  static __device__ inline uint32_t lane_part(uint32_t bucket) { return threadIdx.x % WARP / 4 >> (bucket - 1); }
+  static __device__ inline uint32_t lane_row(uint32_t bucket) { return threadIdx.x % WARP / 4 & (bucket - 1); }
+
+  static __device__ inline uint32_t lane_place(uint32_t rows, uint32_t bucket) {
+    return min(lane_part(bucket), PARTS - 1) * bucket + min(lane_row(bucket), rows - 1);
+  }
+
+  /* The upper halves of two: of each 8 bits, and a sign. What is left of them stays. */
+  static __device__ inline uint32_t take_upper(float &lo, float &hi) {
+    const uint32_t pair = __byte_perm(__float_as_uint(lo), __float_as_uint(hi), 0x7632);
+    lo -= __uint_as_float(pair << 16), hi -= __uint_as_float(pair & 0xffff0000u);
+    return pair;
+  }
+
+  static __device__ inline void store(S *to, uint32_t apart, float4 v) {
+#pragma unroll
+    for (uint32_t p = 0; p < PARTS; p++)
+      *reinterpret_cast<uint2 *>(reinterpret_cast<char *>(to) + p * apart) =
+          make_uint2(take_upper(v.x, v.y), take_upper(v.z, v.w));
+  }
+
+  /* The smallest first. */
+  static __device__ inline float2 whole(float2 sum, uint32_t bucket) {
+    auto add = [&](float v) {
+      const float second = __shfl_down_sync(0xffffffffu, v, 4 * bucket), third = __shfl_down_sync(0xffffffffu, v, 8 * bucket);
+      return v + (second + third);
+    };
+    return make_float2(add(sum.x), add(sum.y));
+  }
+};
+
 /* What a lane multiplies of its batch row in one stage: 8 columns of each unit of its warp. In registers, so that they are
  * read once for all runs of weights: half of what a product reads of shared memory. */
 template <class Math, bool HELD = Math::HELD>
@@ -165,7 +228,7 @@ struct FewColumns {
   typename Math::Piece pieces[FEW_UNITS];
 
   /* From the stage's first column at `x` on, `k_here` of them; zeros past these, and all unless the row is `there`. */
-  __device__ inline void load(const typename Math::X *x, uint32_t k_here, bool there) {
+  __device__ inline void load(const typename Math::S *x, uint32_t k_here, bool there) {
     const uint32_t first = threadIdx.x / WARP * FEW_UNIT, column = first + threadIdx.x % 4 * 8;
 #pragma unroll
     for (uint32_t u = 0; u < FEW_UNITS; u++) {
@@ -180,9 +243,9 @@ struct FewColumns {
 /* f32 rows are more than there are registers, so they stay in shared memory; what is not there was cleared in it. */
 template <class Math>
 struct FewColumns<Math, false> {
-  const typename Math::X *x;
+  const typename Math::S *x;
 
-  __device__ inline void load(const typename Math::X *from, uint32_t, bool) {
+  __device__ inline void load(const typename Math::S *from, uint32_t, bool) {
     x = from + threadIdx.x / WARP * FEW_UNIT + threadIdx.x % 4 * 8;
   }
 
@@ -197,7 +260,7 @@ struct FewColumns<Math, false> {
 template <class Math>
 struct FewRing {
   using W = typename Math::W;
-  using X = typename Math::X;
+  using S = typename Math::S;
   using Piece = typename Math::Piece;
 
   char *stages;
@@ -252,7 +315,7 @@ struct FewRing {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const char *w = stage() + lane / 4 * pitch + lane % 4 * 16 + warp * FEW_UNIT * sizeof(W);
     barrier_wait(full + at, parity);
-    constexpr uint32_t AT_ONCE = Math::AT_ONCE, SUMS = AT_ONCE < 4 ? AT_ONCE : 4;
+    constexpr uint32_t AT_ONCE = Math::AT_ONCE, SUMS = Math::SUMS;
     float sums[SUMS][4] = {};
     /* The loads of several units first: each by itself would be a chain of latencies. */
 #pragma unroll 1
@@ -279,7 +342,7 @@ struct FewRing {
 
   /* A consumer warp: the sums of a run of weight rows with the batch row at `x`, in shared memory. `columns` are those of
    * a row's only stage, or become those of each in turn. */
-  __device__ inline float2 consume(FewColumns<Math> &columns, const X *x, uint32_t inner) {
+  __device__ inline float2 consume(FewColumns<Math> &columns, const S *x, uint32_t inner) {
     float2 acc = make_float2(0.0f, 0.0f);
 #pragma unroll 1
     for (uint32_t first = 0; first < inner; first += k) {
@@ -374,15 +437,15 @@ struct FewRow {
     return sum;
   }
 
-  /* to[H] = the row, normed, from the last columns back. */
-  template <typename X>
-  __device__ inline void store(X *to, float scale, const float *weight) {
+  /* to[H] = the row, normed, from the last columns back; its parts are `apart` bytes from each other. */
+  template <class Math>
+  __device__ inline void store(char *to, uint32_t apart, float scale, const float *weight) {
     while (true) {
 #pragma unroll
       for (uint32_t i = 0; i < FEW_ROW_PARTS; i++) {
         if (base + i * step >= hidden) break;
         const uint32_t c = base + i * step + thread;
-        if (c < hidden) store4(to + c, normed(v[i], scale, load4(weight + c)));
+        if (c < hidden) Math::store(reinterpret_cast<typename Math::S *>(to) + c, apart, normed(v[i], scale, load4(weight + c)));
       }
       if (base == 0) break;
       base -= FEW_ROW_PARTS * step;
@@ -402,7 +465,7 @@ __device__ inline void few_norm_weight(float *to, const float *weight, uint32_t 
 /* All consumers: x[r,:] = rmsnorm(h[row_of(r),:]) at `pitch` bytes in shared memory, for r < rows of a bucket of
  * `bucket`, by which alone the sums are ordered. scratch[FEW_CONSUMER_WARPS]; weight[H] as few_norm_weight leaves it. x is
  * whole when they have met. */
-template <typename X, class RowOf>
+template <class Math, class RowOf>
 __device__ inline void few_norm(char *x, uint32_t pitch, const float *h, const float *weight, float *scratch, uint32_t rows,
                                 uint32_t bucket, uint32_t hidden, float eps, RowOf row_of) {
   const uint32_t warps = warps_of_row(bucket), warp = threadIdx.x / WARP, r = warp / warps;
@@ -416,14 +479,10 @@ __device__ inline void few_norm(char *x, uint32_t pitch, const float *h, const f
 #pragma unroll
     for (uint32_t w = 0; w < FEW_CONSUMER_WARPS; w++)
       if (w < warps) squares += scratch[r * warps + w];
-    row.store(reinterpret_cast<X *>(x + r * pitch), 1.0f / sqrtf(squares / hidden + eps), weight);
+    row.store<Math>(x + r * pitch, bucket * pitch, 1.0f / sqrtf(squares / hidden + eps), weight);
   }
   consumers_meet();
 }
-
-/* A lane's batch row: lanes without a row of their own repeat the last, and nobody reads what
- * comes of it. */
-__device__ inline uint32_t few_lane_row(uint32_t rows) { return min(threadIdx.x % WARP / 4, rows - 1); }
 
 /* The body of a kernel: earlier parts have no bulk copies, and the launcher gives them none of these kernels. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900

@@ -27,20 +27,39 @@ constexpr uint32_t SCORE_PITCH = FEW_OUTPUTS + 1;
 static_assert(SCORE_PITCH % 2 == 1, "lanes with a row each meet in no bank");
 
 /* A consumer warp: its `k_here` columns of this lane's batch row, `from` in global memory if it is `there`. Those that are
- * not held in registers go to `x`, [bucket, pitch bytes] in shared memory. */
+ * not held in registers as they are go to `x`, [PARTS, bucket, pitch bytes] in shared memory. */
 template <class Math>
 __device__ inline void few_fetch(FewColumns<Math> &columns, char *x, uint32_t pitch, const typename Math::X *from,
                                  uint32_t k_here, uint32_t bucket, bool there) {
   using X = typename Math::X;
-  if constexpr (Math::HELD) {
+  using S = typename Math::S;
+  const uint32_t lane = threadIdx.x % WARP, first = threadIdx.x / WARP * FEW_UNIT, column = first + lane % 4 * 8;
+  constexpr uint32_t STEP = FEW_CONSUMER_WARPS * FEW_UNIT;
+  if constexpr (Math::HELD && Math::PARTS == 1) {
     columns.load(from, k_here, there);
+    return;
+  } else if constexpr (Math::HELD) {
+    /* all lanes of a row share its units */
+    S *to = reinterpret_cast<S *>(x + Math::lane_row(bucket) * pitch);
+    float4 v[FEW_SPLIT_ROWS][2] = {};
+    uint32_t at[FEW_SPLIT_ROWS];
+#pragma unroll
+    for (uint32_t i = 0; i < FEW_SPLIT_ROWS; i++) {
+      at[i] = (Math::lane_part(bucket) + i * (FEW_UNITS / 2)) * STEP;
+      if (i >= bucket || first + at[i] >= k_here) at[i] = k_here;
+      else if (there) v[i][0] = load4(from + column + at[i]), v[i][1] = load4(from + column + at[i] + 4);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < FEW_SPLIT_ROWS; i++) {
+      if (at[i] == k_here) continue;
+      Math::store(to + column + at[i], bucket * pitch, v[i][0]);
+      Math::store(to + column + at[i] + 4, bucket * pitch, v[i][1]);
+    }
   } else {
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, column = warp * FEW_UNIT + lane % 4 * 8;
-    constexpr uint32_t STEP = FEW_CONSUMER_WARPS * FEW_UNIT;
     X *to = reinterpret_cast<X *>(x + lane / 4 * pitch) + column;
     if (lane / 4 < bucket) {
 #pragma unroll 2
-      for (uint32_t u = 0; warp * FEW_UNIT + u * STEP < k_here; u++) {
+      for (uint32_t u = 0; first + u * STEP < k_here; u++) {
 #pragma unroll
         for (uint32_t i = 0; i < 8; i += 16 / sizeof(X))
           copy16_async(to + u * STEP + i, from + (there ? column + u * STEP + i : 0), there);
@@ -48,9 +67,9 @@ __device__ inline void few_fetch(FewColumns<Math> &columns, char *x, uint32_t pi
     }
     copy_commit();
     copy_wait<0>();
-    __syncwarp();
-    columns.load(reinterpret_cast<const X *>(x + few_lane_row(bucket) * pitch), k_here, true);
   }
+  __syncwarp();
+  columns.load(reinterpret_cast<const S *>(x + Math::lane_place(bucket, bucket) * pitch), k_here, true);
 }
 
 /* A consumer warp: the sums of a run of weight rows with this lane's batch row. `columns` are those of a row's only stage, or
@@ -65,7 +84,7 @@ __device__ inline float2 few_consume(FewRing<Math> &ring, FewColumns<Math> &colu
     if (inner > ring.k) few_fetch(columns, x, pitch, from + (there ? first : 0), k_here, bucket, there);
     ring.take(acc, k_here, columns);
   }
-  return acc;
+  return Math::whole(acc, bucket);
 }
 
 /* h[R,N]; w[N,K], of each expert `stride` elements after the one before; x[R,K], or x[R k,K] and weights[R,k] with
@@ -90,8 +109,8 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
   if (scoring) after += ((bucket + scores.expert_count) * SCORE_PITCH * sizeof(float) + 15) / 16 * 16;
   /* a stage's columns of each row */
   char *x_here = after;
-  const uint32_t x_pitch = few_pitch<X>(few_stage_k(inner));
-  FewRing<Math> ring(after + bucket * x_pitch, barriers, inner, stages);
+  const uint32_t x_pitch = few_pitch<typename Math::S>(few_stage_k(inner));
+  FewRing<Math> ring(after + Math::PARTS * bucket * x_pitch, barriers, inner, stages);
   if (threadIdx.x == 0) ring.init();
   const bool producer = threadIdx.x >= FEW_CONSUMERS;
   const uint32_t tiles = (outputs + FEW_OUTPUTS - 1) / FEW_OUTPUTS, lane = threadIdx.x % WARP;
@@ -117,7 +136,8 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
   }
 
   const uint32_t count = min(__ldcg(&step->rows), bucket);
-  const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS, row = lane / 4, warp = threadIdx.x / WARP;
+  const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS;
+  const uint32_t row = Math::lane_row(bucket), warp = threadIdx.x / WARP;
   /* Gate and norm of a tile's channels: asked for early, and stored when a product of theirs is needed. */
   constexpr uint32_t GATES = FEW_EXPERTS * FEW_OUTPUTS / FEW_CONSUMERS;
   float gate[GATES], norm = 0.0f;
@@ -206,3 +226,4 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
 FEW_ADD(bf16, FewHalf<__nv_bfloat16>)
 FEW_ADD(f16, FewHalf<__half>)
 FEW_ADD(f32, FewSplit)
+FEW_ADD(f32_split, FewSplitRows)

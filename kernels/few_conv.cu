@@ -86,8 +86,8 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
   FewSums sums{reinterpret_cast<float *>(shared), bucket};
   float *norm = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket));
   char *z = reinterpret_cast<char *>(norm + hidden);
-  const uint32_t z_pitch = few_pitch<X>(hidden);
-  FewRing<Math> ring(z + bucket * z_pitch, barriers, hidden, stages);
+  const uint32_t z_pitch = few_pitch<typename Math::S>(hidden);
+  FewRing<Math> ring(z + Math::PARTS * bucket * z_pitch, barriers, hidden, stages);
   if (threadIdx.x == 0) ring.init();
   __syncthreads();
   const uint32_t tiles = hidden / FEW_OUTPUTS, lane = threadIdx.x % WARP;
@@ -113,8 +113,8 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
   FewPast<X> past;
   if (mine && blockIdx.x < tiles) past.ask(state_of_row, taps, position, blockIdx.x * FEW_OUTPUTS + i, hidden, length);
   wait_for_earlier_kernels();
-  few_norm<X>(z, z_pitch, h, norm, scratch, rows, bucket, hidden, eps, [](uint32_t row) { return row; });
-  const X *z_row = reinterpret_cast<const X *>(z + few_lane_row(rows) * z_pitch);
+  few_norm<Math>(z, z_pitch, h, norm, scratch, rows, bucket, hidden, eps, [](uint32_t row) { return row; });
+  const auto *z_row = reinterpret_cast<const typename Math::S *>(z + Math::lane_place(rows, bucket) * z_pitch);
   FewColumns<Math> z_columns;
   z_columns.load(z_row, ring.k, true);
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -123,7 +123,7 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
     float of_b = 0.0f, of_c = 0.0f, of_x = 0.0f;
 #pragma unroll 1
     for (uint32_t half = 0; half < 6; half++) {
-      sums.put(half % 2, ring.consume(z_columns, z_row, hidden));
+      sums.put(half % 2, Math::whole(ring.consume(z_columns, z_row, hidden), bucket));
       if (half % 2 == 0 || !mine) continue;
       float v = sums.get(r, i);
       if (bias) v += bias[half / 2 * hidden + c];
@@ -150,3 +150,4 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
 FEW_CONV(bf16, FewHalf<__nv_bfloat16>)
 FEW_CONV(f16, FewHalf<__half>)
 FEW_CONV(f32, FewSplit)
+FEW_CONV(f32_split, FewSplitRows)

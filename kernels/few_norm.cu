@@ -22,8 +22,7 @@ __device__ inline float silu_of(float v) { return v / (1.0f + expf(-v)); }
 /* Shared memory, in this order: sums, the norm's weight, normed rows, choice, ring. */
 template <class Math>
 struct FewNormBlock {
-  using X = typename Math::X;
-  using W = typename Math::W;
+  using S = typename Math::S;
   FewSums sums;
   float *norm;
   char *x;
@@ -36,20 +35,20 @@ struct FewNormBlock {
       : sums{reinterpret_cast<float *>(shared), bucket},
         norm(reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket))),
         x(reinterpret_cast<char *>(norm + hidden)),
-        x_pitch(few_pitch<X>(hidden)), choice(reinterpret_cast<FewChoice *>(x + bucket * x_pitch)),
+        x_pitch(few_pitch<S>(hidden)), choice(reinterpret_cast<FewChoice *>(x + Math::PARTS * bucket * x_pitch)),
         ring(reinterpret_cast<char *>(choice) + (choose ? sizeof(FewChoice) : 0), barriers, hidden, stages) {
     if (threadIdx.x == 0) ring.init();
   }
 
   /* All consumers: a tile's sums. */
-  __device__ inline void consume(FewColumns<Math> &columns, const X *row, uint32_t inner) {
+  __device__ inline void consume(FewColumns<Math> &columns, const S *row, uint32_t inner) {
 #pragma unroll 1
-    for (uint32_t half = 0; half < 2; half++) sums.put(half, ring.consume(columns, row, inner));
+    for (uint32_t half = 0; half < 2; half++) sums.put(half, Math::whole(ring.consume(columns, row, inner), sums.rows));
   }
 
   /* The row of `x` that this lane multiplies. */
-  __device__ inline const X *row(uint32_t rows) const {
-    return reinterpret_cast<const X *>(x + few_lane_row(rows) * x_pitch);
+  __device__ inline const S *row(uint32_t rows) const {
+    return reinterpret_cast<const S *>(x + Math::lane_place(rows, sums.rows) * x_pitch);
   }
 };
 
@@ -80,9 +79,9 @@ __device__ inline void few_project(void *y, const float *h, const float *norm_we
   const uint32_t count = __ldcg(sampled ? &step->sample_rows : &step->rows), rows = min(max(count, 1u), bucket);
   const uint32_t *samples = table<uint32_t>(state, step->sample_table);
   wait_for_earlier_kernels();
-  few_norm<X>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps,
-              [&](uint32_t r) { return sampled && count > 0 ? samples[r] : r; });
-  const X *x_row = block.row(rows);
+  few_norm<Math>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps,
+                 [&](uint32_t r) { return sampled && count > 0 ? samples[r] : r; });
+  const auto *x_row = block.row(rows);
   FewColumns<Math> x_columns;
   x_columns.load(x_row, block.ring.k, true);
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -166,14 +165,14 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   }
   if (EXPERTS) {
     if (of_row < rows)
-      row.store(reinterpret_cast<X *>(block.x + of_row * block.x_pitch), choice.scale[of_row], block.norm);
+      row.store<Math>(block.x + of_row * block.x_pitch, bucket * block.x_pitch, choice.scale[of_row], block.norm);
     consumers_meet();
   } else {
     few_norm_weight(block.norm, norm_weight, hidden);
     wait_for_earlier_kernels();
-    few_norm<X>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps, [](uint32_t r) { return r; });
+    few_norm<Math>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps, [](uint32_t r) { return r; });
   }
-  const X *x_row = block.row(rows);
+  const auto *x_row = block.row(rows);
   FewColumns<Math> x_columns;
   x_columns.load(x_row, block.ring.k, true);
   const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
@@ -220,3 +219,4 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
 FEW_NORM(bf16, FewHalf<__nv_bfloat16>)
 FEW_NORM(f16, FewHalf<__half>)
 FEW_NORM(f32, FewSplit)
+FEW_NORM(f32_split, FewSplitRows)

@@ -6,7 +6,8 @@
  *
  * A cluster has all experts, a warp each, and some rows. A row's scores are linear in h but for its one scale, so a warp
  * keeps gate times norm weight in registers, before the wait, and passes over h once, for scores and scale together. The
- * first block of a cluster gets all scores and chooses, and the last of those that is done sorts for all.
+ * first block of a cluster is sent all scores, which its barrier counts, and chooses; the others store x meanwhile, for
+ * which nobody waits here. The last of the first blocks that is done sorts for all.
  *
  * Bound: latency. h comes from L2, the gate too, before it is needed.
  *
@@ -37,6 +38,7 @@ struct RouteSort {
 struct RouteScratch {
   float scores[ROUTE_ROWS][ROUTE_EXPERTS];
   uint32_t next[ROUTE_WARPS][ROUTE_EXPERTS]; /* counts, then where this warp's places of an expert begin */
+  uint64_t scored;                           /* of the first block: all scores are there */
   uint32_t last;
 };
 
@@ -129,6 +131,12 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
   const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t mine = rank * ROUTE_WARPS + warp, first = blockIdx.x / blocks * rows_each, all = __ldcg(&step->rows);
   const uint32_t rows = all > first ? min(all - first, rows_each) : 0;
+  if (blocks > 1 && rank == 0 && threadIdx.x == 0) {
+    barrier_init(&scratch.scored, 1);
+    barriers_ready();
+    barrier_arrive_expecting(&scratch.scored, rows * expert_count * sizeof(float));
+  }
+  __syncwarp();
   if (blocks > 1) cluster_arrive();
   float4 weighed[ROUTE_FOURS];
 #pragma unroll
@@ -140,6 +148,9 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
     weighed[i] = make_float4(g.x * n.x, g.y * n.y, g.z * n.z, g.w * n.w);
   }
   const float of_bias = bias && lane < expert_count ? bias[lane] : 0.0f;
+  /* x is for all blocks but the first, which has more to do, if there are others */
+  const uint32_t storing = blocks - (blocks > 1), share = mine - (blocks > 1 ? ROUTE_WARPS : 0);
+  const bool stores = rank > 0 || blocks == 1;
   wait_for_earlier_kernels();
   if (blocks > 1) cluster_wait();  /* all of them are there */
 #pragma unroll 1
@@ -168,18 +179,17 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
     }
     const float scale = 1.0f / sqrtf(squares / hidden + eps);
     if (lane == 0 && mine < expert_count)
-      store_to_block(&scratch.scores[r][mine], 0, 1.0f / (1.0f + expf(-(scale * score))), blocks);
-    /* a row's columns are shared among all warps of the cluster */
-    for (uint32_t c = 4 * (mine * WARP + lane); c < hidden; c += 4 * WARP * ROUTE_WARPS * blocks)
+      store_to_block(&scratch.scores[r][mine], 0, 1.0f / (1.0f + expf(-(scale * score))), &scratch.scored, blocks);
+    if (!stores) continue;
+    /* a row's columns are shared among the warps that store them */
+    for (uint32_t c = 4 * (share * WARP + lane); c < hidden; c += 4 * WARP * ROUTE_WARPS * storing)
       store4(x + (size_t)(first + r) * hidden + c, normed(load4(from + c), scale, load4(norm_weight + c)));
   }
-  if (blocks > 1) {
-    cluster_arrive();
-    cluster_wait();
-  } else {
-    __syncthreads();
-  }
   if (rank > 0) return;
+  if (blocks > 1)
+    barrier_wait_cluster(&scratch.scored, 0);
+  else
+    __syncthreads();
   if (warp < rows) {
     float weight;
     const uint32_t chosen =

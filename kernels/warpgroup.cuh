@@ -188,14 +188,19 @@ __device__ inline void store4_to_block(uint32_t p, uint32_t rank, float4 v, uint
                           : "memory");)
 }
 
-/* A float to `p` of block `rank`, of which there are `blocks`, as its address is in this one. */
-__device__ inline void store_to_block(float *p, uint32_t rank, float v, uint32_t blocks) {
+/* Likewise a float, to `p` of block `rank`, of which there are `blocks`, as its address is in this one; a block that is alone
+ * stores it and counts nothing. */
+__device__ inline void store_to_block(float *p, uint32_t rank, float v, uint64_t *barrier, uint32_t blocks) {
   if (blocks == 1) {
     *p = v;
     return;
   }
-  GMMA_BODY(uint32_t to; asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(p)), "r"(rank));
-            asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory");)
+  GMMA_BODY(uint32_t to, counted;
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(p)), "r"(rank));
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counted) : "r"(shared_address(barrier)), "r"(rank));
+            asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(v),
+                         "r"(counted)
+                         : "memory");)
 }
 
 #endif

@@ -9,11 +9,11 @@ use tailgraph::backend::cuda::launch::Address;
 use tailgraph::backend::cuda::ops::Enqueue;
 use tailgraph::backend::cuda::ops::attention::{Attention, QUERY_TILE_BYTES, most_query_tiles};
 use tailgraph::backend::cuda::ops::experts::{
-    EXPERT_COUNTS_BYTES, EXPERT_TILE_BYTES, ExpertRows, ExpertWeights, RouterWeights, Routing,
-    most_expert_tiles,
+    EXPERT_COUNTS_BYTES, EXPERT_TILE_BYTES, ExpertRows, ExpertWeights, Routing, most_expert_tiles,
 };
 use tailgraph::backend::cuda::ops::head::{LogitsPart, seen_words};
 use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
+use tailgraph::backend::cuda::ops::router::RouterWeights;
 use tailgraph::model::DType;
 use tailgraph::plan::arena::SAMPLE_PARTS;
 use tailgraph::plan::{KeySplit, StepKind};

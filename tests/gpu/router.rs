@@ -3,7 +3,7 @@
 use crate::rig::{OPERANDS, Rig, Step, assert_close, assert_same_bits, operand, rounding};
 use crate::routing::{RoutingOnGpu, mixture};
 use crate::support::{Gpu, Random};
-use tailgraph::backend::cuda::ops::experts::RouterWeights;
+use tailgraph::backend::cuda::ops::router::RouterWeights;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
 

@@ -21,6 +21,7 @@ use super::Enqueue;
 use super::kernels::{Types, suffix};
 use super::limits::{Limits, has_bulk_copies};
 use crate::error::Result;
+use crate::model::DType;
 use crate::plan::variants::{Experts, Products};
 use sizing::Sizing;
 use std::sync::Arc;
@@ -28,14 +29,39 @@ use std::sync::Arc;
 /// The kernels for one pair of types, on a GPU that has bulk copies.
 #[derive(Debug)]
 pub struct Few {
+    any: Family,
+    /// f32 rows split into bf16 parts as they are stored, for the buckets whose parts [`sizing::are_split`].
+    split: Option<Family>,
+    operand: DType,
+    limits: Limits,
+}
+
+#[derive(Debug)]
+struct Family {
     conv: Kernel,
     project: Kernel,
     gate_up: Kernel,
     expert_gate_up: Kernel,
     out: Kernel,
     down: Kernel,
-    operand_bytes: u32,
-    limits: Limits,
+}
+
+impl Family {
+    fn load(module: &Arc<Module>, suffix: &str, limits: Limits) -> Result<Self> {
+        let kernel = |name: &str| {
+            let kernel = module.kernel(&format!("tg_few_{name}_{suffix}"))?;
+            kernel.allow_shared(limits.block_bytes)?;
+            Ok::<_, crate::error::Error>(kernel)
+        };
+        Ok(Self {
+            conv: kernel("conv")?,
+            project: kernel("project")?,
+            gate_up: kernel("gate_up")?,
+            expert_gate_up: kernel("expert_gate_up")?,
+            out: kernel("out")?,
+            down: kernel("down")?,
+        })
+    }
 }
 
 impl Few {
@@ -48,27 +74,31 @@ impl Few {
             return Ok(None);
         }
         let limits = Limits::of(module)?;
-        let kernel = |name: &str| {
-            let kernel = module.kernel(&format!("tg_few_{name}_{}", suffix(types.operand)))?;
-            kernel.allow_shared(limits.block_bytes)?;
-            Ok::<_, crate::error::Error>(kernel)
+        let name = suffix(types.operand);
+        let split = match types.operand {
+            DType::F32 => Some(Family::load(module, &format!("{name}_split"), limits)?),
+            _ => None,
         };
         Ok(Some(Self {
-            conv: kernel("conv")?,
-            project: kernel("project")?,
-            gate_up: kernel("gate_up")?,
-            expert_gate_up: kernel("expert_gate_up")?,
-            out: kernel("out")?,
-            down: kernel("down")?,
-            operand_bytes: types.operand.bytes() as u32,
+            any: Family::load(module, name, limits)?,
+            split,
+            operand: types.operand,
             limits,
         }))
+    }
+
+    /// For a bucket of `rows` rows.
+    fn family(&self, rows: u32) -> &Family {
+        match &self.split {
+            Some(split) if sizing::are_split(self.operand, rows) => split,
+            _ => &self.any,
+        }
     }
 
     /// With rings of up to `stages` stages.
     pub(super) fn sizing(&self, stages: u32) -> Sizing {
         Sizing {
-            operand_bytes: self.operand_bytes,
+            operand: self.operand,
             limits: self.limits,
             stages,
         }

@@ -8,6 +8,7 @@ use super::experts;
 use super::few::Few;
 use super::limits::{capability, has_warpgroups};
 use super::linear::{Linear, Tile};
+use super::router;
 use super::variant::Variants;
 use super::wide::Wide;
 use crate::error::{Error, Result};
@@ -248,7 +249,7 @@ pub fn check(config: &ModelConfig, types: Types) -> Result<()> {
             ));
         }
     }
-    let router = experts::router_shared_bytes(1, config.hidden_size as u32);
+    let router = router::router_shared_bytes(1, config.hidden_size as u32);
     if router > SHARED_BYTES {
         return refused(format!(
             "config.json: hidden_size is {}, whose row does not fit the {SHARED_BYTES} bytes of shared memory \

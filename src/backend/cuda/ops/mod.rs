@@ -17,6 +17,7 @@ pub mod kernels;
 mod limits;
 pub mod linear;
 pub mod norm;
+pub mod router;
 mod variant;
 pub mod wide;
 

@@ -2,7 +2,8 @@
 
 use super::super::Enqueue;
 use super::super::conv::ShortConv;
-use super::super::experts::{ExpertWeights, RouterWeights, Routing};
+use super::super::experts::{ExpertWeights, Routing};
+use super::super::router::RouterWeights;
 use super::Few;
 use super::sizing::{GATE_OUTPUTS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
 use crate::backend::cuda::launch::{Address, Argument, Kernel};
@@ -89,7 +90,7 @@ impl Enqueue<'_> {
         let arguments = [&arrays[..], &self.fused_conv(conv, weights.bias), &sizes].concat();
         let grid = self.few_sizing(few).blocks(hidden / OUTPUTS);
         // SAFETY: the caller's promise; these are tg_few_conv_*'s arguments.
-        unsafe { self.launch_few(&few.conv, grid, ring, &arguments) }
+        unsafe { self.launch_few(&few.family(rows).conv, grid, ring, &arguments) }
     }
 
     /// y `[R, outputs]` in the operand type = w `[outputs, H]` times rmsnorm(h f32 `[R, H]`).
@@ -159,7 +160,7 @@ impl Enqueue<'_> {
         ];
         let grid = self.few_sizing(few).blocks(outputs.div_ceil(OUTPUTS));
         // SAFETY: the caller's promise; these are tg_few_project_*'s arguments.
-        unsafe { self.launch_few(&few.project, grid, ring, &arguments) }
+        unsafe { self.launch_few(&few.family(rows).project, grid, ring, &arguments) }
     }
 
     /// h f32 `[R, H]` += w x + bias; with `router` also each tile's part of the scores of what h then is.
@@ -197,7 +198,7 @@ impl Enqueue<'_> {
         ];
         let grid = self.few_sizing(few).blocks(hidden / OUTPUTS);
         // SAFETY: the caller's promise; these are tg_few_out_*'s arguments.
-        unsafe { self.launch_few(&few.out, grid, ring, &arguments) }
+        unsafe { self.launch_few(&few.family(rows).out, grid, ring, &arguments) }
     }
 
     /// y `[R, I]` in the operand type = silu(w1 z) * w3 z, z = rmsnorm(h f32 `[R, H]`).
@@ -233,7 +234,7 @@ impl Enqueue<'_> {
         ];
         let grid = self.few_sizing(few).blocks(outputs.div_ceil(GATE_OUTPUTS));
         // SAFETY: the caller's promise; these are tg_few_gate_up_*'s arguments.
-        unsafe { self.launch_few(&few.gate_up, grid, ring, &arguments) }
+        unsafe { self.launch_few(&few.family(rows).gate_up, grid, ring, &arguments) }
     }
 
     /// y `[R K, M]` in the operand type, by pair = silu(w1_e z) * w3_e z of each row's experts, z = rmsnorm(h f32
@@ -283,7 +284,7 @@ impl Enqueue<'_> {
             .few_sizing(few)
             .blocks(pairs.min(config.num_experts as u32) * outputs.div_ceil(GATE_OUTPUTS));
         // SAFETY: the caller's promise; these are tg_few_expert_gate_up_*'s arguments.
-        unsafe { self.launch_few(&few.expert_gate_up, grid, ring, &arguments) }
+        unsafe { self.launch_few(&few.family(rows).expert_gate_up, grid, ring, &arguments) }
     }
 
     /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending; y is
@@ -319,6 +320,6 @@ impl Enqueue<'_> {
         ];
         let grid = self.few_sizing(few).blocks(hidden / OUTPUTS);
         // SAFETY: the caller's promise; these are tg_few_down_*'s arguments.
-        unsafe { self.launch_few(&few.down, grid, ring, &arguments) }
+        unsafe { self.launch_few(&few.family(rows).down, grid, ring, &arguments) }
     }
 }

@@ -1,7 +1,7 @@
 //! Which buckets the kernels for few rows serve, and the ring and shared memory of their blocks.
 
 use super::super::limits::Limits;
-use crate::model::ModelConfig;
+use crate::model::{DType, ModelConfig};
 use crate::plan::arena::{FEW_EXPERTS, FEW_OUTPUTS, FEW_ROWS};
 use crate::plan::variants::FEW_STAGES;
 
@@ -22,6 +22,15 @@ const SCORE_PITCH: u32 = OUTPUTS + 1;
 /// `FewChoice` of kernels/few_choice.cuh, which asserts it.
 const CHOICE_BYTES: u32 = 2144;
 
+/// Rows of a bucket, at most, whose f32 rows the kernels split into [`PARTS`] bf16 rows as they store them.
+const SPLIT_ROWS: u32 = 2;
+const PARTS: u32 = 3;
+
+/// Whether a bucket of `rows` rows is of the kernels that split them: `FewSplitRows` of kernels/few.cuh.
+pub fn are_split(operand: DType, rows: u32) -> bool {
+    operand == DType::F32 && rows <= SPLIT_ROWS
+}
+
 /// One launch's ring and shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ring {
@@ -32,7 +41,7 @@ pub struct Ring {
 /// What sizes these kernels' launches beside the bucket.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizing {
-    pub operand_bytes: u32,
+    pub operand: DType,
     pub limits: Limits,
     /// Of a ring, at most: fewer where there is no room.
     pub stages: u32,
@@ -94,7 +103,7 @@ impl Sizing {
 
     /// Of a kernel that norms its rows of `width` and has them in shared memory whole.
     pub fn normed(&self, rows: u32, width: u32, choice: bool) -> Option<Ring> {
-        let weight_and_rows = 4 * width + rows * pitch(width, self.operand_bytes);
+        let weight_and_rows = 4 * width + self.row_bytes(rows, width);
         let choice = if choice { CHOICE_BYTES } else { 0 };
         let fixed = sum_bytes(rows) + weight_and_rows + choice;
         self.limits.ring(fixed, stage_bytes(width), self.stages)
@@ -103,9 +112,17 @@ impl Sizing {
     /// Of a kernel that adds to the residual stream; its rows come a stage's columns at a time. `beside`: for the
     /// scores.
     pub fn adding(&self, rows: u32, inner: u32, beside: u32) -> Option<Ring> {
-        let x = rows * pitch(stage_columns(inner), self.operand_bytes);
+        let x = self.row_bytes(rows, stage_columns(inner));
         let fixed = sum_bytes(rows) + x + beside;
         self.limits.ring(fixed, stage_bytes(inner), self.stages)
+    }
+
+    /// Of `columns` of all of a bucket's rows, as they lie in shared memory.
+    fn row_bytes(&self, rows: u32, columns: u32) -> u32 {
+        match are_split(self.operand, rows) {
+            true => PARTS * rows * pitch(columns, DType::BF16.bytes() as u32),
+            false => rows * pitch(columns, self.operand.bytes() as u32),
+        }
     }
 
     /// Blocks for `tiles` tiles: one for each SM at most, as the ring is sized for.
@@ -175,6 +192,20 @@ mod tests {
             [32, 1792, 2048, 1056]
         );
         assert_eq!(stage_columns(7168), 1792);
+    }
+
+    /// Three parts of 2 bytes for each f32 of a small bucket.
+    #[test]
+    fn rows_of_f32_lie_in_parts_where_they_are_few() {
+        let sizing = |operand| Sizing {
+            operand,
+            limits: Limits::H200,
+            stages: 4,
+        };
+        let bytes = |operand, rows| sizing(operand).row_bytes(rows, 2048);
+        assert_eq!([1, 2].map(|rows| bytes(DType::F32, rows)), [12480, 24960]);
+        assert_eq!([3, 8].map(|rows| bytes(DType::F32, rows)), [24624, 65664]);
+        assert_eq!([1, 8].map(|rows| bytes(DType::BF16, rows)), [4160, 33280]);
     }
 
     /// Eight lanes read 16 bytes each of two rows: rows half the banks (or for f32 a quarter) apart.

@@ -1,0 +1,294 @@
+//! Which experts each row goes to: the router, and the token sort behind it.
+
+use super::super::launch::{Address, Argument, Launch};
+use super::Enqueue;
+use super::experts::{MAX_EXPERTS, NORM_THREADS, Routing};
+use super::kernels::{Route, SHARED_BYTES};
+use crate::error::Result;
+
+/// Experts that one block scores (kernels/router.cu).
+const SCORE_EXPERTS: u32 = 8;
+const SORT_THREADS: u32 = 1024;
+/// Up to this many rows the one block of the token sort also chooses the experts (kernels/experts.cu).
+const CHOOSE_ROWS: u32 = 256;
+/// From this many rows on a block of the router takes four, and reads the gate a quarter as often.
+const ROUTER_MANY_ROWS: u32 = 128;
+/// What kernels/route.cu takes, and its warps, each of which has an expert.
+const ROUTE_EXPERTS: u32 = 32;
+const ROUTE_HIDDEN: u32 = 2048;
+const ROUTE_ROWS: u32 = 256;
+const ROUTE_PAIRS: u32 = 1024;
+const ROUTE_WARPS: u32 = 8;
+/// Clusters of four that fit an H200 at once with an SM to each block; with two blocks an SM, twice as many.
+const ROUTE_CLUSTERS: u32 = 30;
+
+/// What the router reads, all f32.
+#[derive(Debug, Clone, Copy)]
+pub struct RouterWeights {
+    /// `[H]`: the FFN norm's.
+    pub norm: Address,
+    /// `[E, H]`
+    pub gate: Address,
+    /// `[E]`, or 0.
+    pub bias: Address,
+}
+
+/// Dynamic shared memory of a router block: its rows, normed, their scores and what orders those.
+pub fn router_shared_bytes(rows: u32, hidden: u32) -> u32 {
+    4 * rows * (hidden + 2 * MAX_EXPERTS as u32)
+}
+
+/// Whether one kernel is router and sort: kernels/route.cu.
+fn routes_at_once(rows: u32, experts: u32, top_k: u32, hidden: u32) -> bool {
+    rows <= ROUTE_ROWS
+        && experts <= ROUTE_EXPERTS
+        && hidden <= ROUTE_HIDDEN
+        && rows * top_k <= ROUTE_PAIRS
+}
+
+/// Blocks of a cluster, each with [`ROUTE_WARPS`] of the experts: a power of two.
+fn route_blocks(experts: u32) -> u32 {
+    experts.div_ceil(ROUTE_WARPS).next_power_of_two()
+}
+
+/// Rows of a router block.
+fn router_rows(rows: u32, hidden: u32) -> u32 {
+    match rows >= ROUTER_MANY_ROWS && router_shared_bytes(4, hidden) <= SHARED_BYTES {
+        true => 4,
+        false => 1,
+    }
+}
+
+/// What the token sort leaves.
+fn sorted(routing: &Routing) -> [Argument; 4] {
+    [
+        Argument::Address(routing.tiles),
+        Argument::Address(routing.tile_count),
+        Argument::Address(routing.rows),
+        Argument::Address(routing.place),
+    ]
+}
+
+impl Enqueue<'_> {
+    /// The FFN norm of h f32 `[R, H]`, as x `[R, H]` in the operand type; from it experts and weights of each row;
+    /// then the rows in order of expert.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`Routing`] and [`RouterWeights`] say.
+    pub unsafe fn router(
+        &self,
+        routing: &Routing,
+        x: Address,
+        h: Address,
+        weights: &RouterWeights,
+    ) -> Result<()> {
+        let (experts, top_k) = self.experts();
+        let at_once = routes_at_once(self.bucket.rows, experts, top_k, self.hidden());
+        if let Some(route) = self.kernels.route.as_ref().filter(|_| at_once) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.route(route, routing, x, h, weights) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.bucket.rows <= CHOOSE_ROWS {
+                self.score_experts(routing, x, h, weights)?;
+                self.choose_and_sort(routing, weights.bias)
+            } else {
+                self.choose_experts(routing, x, h, weights)?;
+                self.sort_tokens(routing)
+            }
+        }
+    }
+
+    /// All of it in one kernel, whose clusters all fit the GPU at once and have as few rows each as that allows.
+    unsafe fn route(
+        &self,
+        route: &Route,
+        routing: &Routing,
+        x: Address,
+        h: Address,
+        weights: &RouterWeights,
+    ) -> Result<()> {
+        let (kernel, clusters) = match self.bucket.rows <= ROUTE_CLUSTERS {
+            true => (&route.few, ROUTE_CLUSTERS),
+            false => (&route.many, 2 * ROUTE_CLUSTERS),
+        };
+        let rows_each = self.bucket.rows.div_ceil(clusters);
+        let blocks = route_blocks(self.experts().0);
+        let arguments = [
+            &sorted(routing)[..],
+            &[Argument::Address(routing.done)],
+            &self.choosing(routing, x, h, weights),
+            &[
+                Argument::U32(self.expert_tile_rows()),
+                Argument::U32(rows_each),
+                Argument::F32(self.config.norm_eps),
+            ],
+        ]
+        .concat();
+        let launch = Launch {
+            grid: (self.bucket.rows.div_ceil(rows_each) * blocks, 1, 1),
+            threads: NORM_THREADS,
+            shared_bytes: 0,
+            cluster: blocks,
+            early: self.early,
+        };
+        // SAFETY: the caller's promise; these are tg_route_*'s arguments.
+        unsafe { kernel.launch(self.stream, launch, &arguments) }
+    }
+
+    /// x, and the score of each row with each expert.
+    unsafe fn score_experts(
+        &self,
+        routing: &Routing,
+        x: Address,
+        h: Address,
+        weights: &RouterWeights,
+    ) -> Result<()> {
+        let (experts, hidden) = (self.experts().0, self.hidden());
+        let rows = router_rows(self.bucket.rows, hidden);
+        let kernel = match rows {
+            4 => &self.kernels.scores_4,
+            _ => &self.kernels.scores_1,
+        };
+        let arguments = [
+            Argument::Address(routing.scores),
+            Argument::Address(x),
+            Argument::Address(h),
+            Argument::Address(weights.norm),
+            Argument::Address(weights.gate),
+            Argument::Address(self.step),
+            Argument::U32(hidden),
+            Argument::U32(experts),
+            Argument::F32(self.config.norm_eps),
+        ];
+        let grid = (
+            experts.div_ceil(SCORE_EXPERTS),
+            self.bucket.rows.div_ceil(rows),
+            1,
+        );
+        // SAFETY: the caller's promise; these are tg_scores_*'s arguments.
+        unsafe { self.launch(kernel, grid, NORM_THREADS, 4 * rows * hidden, &arguments) }
+    }
+
+    /// Experts and weights from the scores, and the token sort.
+    unsafe fn choose_and_sort(&self, routing: &Routing, bias: Address) -> Result<()> {
+        let arguments = [
+            &sorted(routing)[..],
+            &[
+                Argument::Address(routing.experts),
+                Argument::Address(routing.weights),
+                Argument::Address(routing.scores),
+                Argument::Address(bias),
+                Argument::Address(self.step),
+            ],
+            &self.weighing(),
+            &[Argument::U32(self.expert_tile_rows())],
+        ]
+        .concat();
+        let threads = (32 * self.bucket.rows).clamp(MAX_EXPERTS as u32, SORT_THREADS);
+        let kernel = &self.kernels.choose_and_sort;
+        // SAFETY: the caller's promise; these are tg_choose_and_sort's arguments.
+        unsafe { self.launch(kernel, (1, 1, 1), threads, 0, &arguments) }
+    }
+
+    /// x, experts and weights in one go: for buckets with rows enough to fill the GPU.
+    unsafe fn choose_experts(
+        &self,
+        routing: &Routing,
+        x: Address,
+        h: Address,
+        weights: &RouterWeights,
+    ) -> Result<()> {
+        let hidden = self.hidden();
+        let rows = router_rows(self.bucket.rows, hidden);
+        let kernel = match rows {
+            4 => &self.kernels.router_4,
+            _ => &self.kernels.router_1,
+        };
+        let arguments = [
+            &self.choosing(routing, x, h, weights)[..],
+            &[Argument::F32(self.config.norm_eps)],
+        ]
+        .concat();
+        let grid = (self.bucket.rows.div_ceil(rows), 1, 1);
+        let shared_bytes = router_shared_bytes(rows, hidden);
+        // SAFETY: the caller's promise; these are tg_router_*'s arguments.
+        unsafe { self.launch(kernel, grid, NORM_THREADS, shared_bytes, &arguments) }
+    }
+
+    /// What the kernels that choose experts from rows have in common.
+    fn choosing(
+        &self,
+        routing: &Routing,
+        x: Address,
+        h: Address,
+        weights: &RouterWeights,
+    ) -> Vec<Argument> {
+        let arrays = [
+            Argument::Address(routing.experts),
+            Argument::Address(routing.weights),
+            Argument::Address(x),
+            Argument::Address(h),
+            Argument::Address(weights.norm),
+            Argument::Address(weights.gate),
+            Argument::Address(weights.bias),
+            Argument::Address(self.step),
+            Argument::U32(self.hidden()),
+        ];
+        [&arrays[..], &self.weighing()].concat()
+    }
+
+    /// How many experts there are, and how scores become weights: `Weighing` of kernels/experts.cuh.
+    pub(super) fn weighing(&self) -> [Argument; 4] {
+        let (experts, top_k) = self.experts();
+        [
+            Argument::U32(experts),
+            Argument::U32(top_k),
+            Argument::U32(u32::from(self.config.norm_topk_prob)),
+            Argument::F32(self.config.routed_scaling_factor),
+        ]
+    }
+
+    /// The token sort alone, from `routing.experts`.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`Routing`] says.
+    pub unsafe fn sort_tokens(&self, routing: &Routing) -> Result<()> {
+        let arguments = [
+            &sorted(routing)[..],
+            &[
+                Argument::Address(routing.experts),
+                Argument::Address(self.step),
+                Argument::U32(self.experts().1),
+                Argument::U32(self.expert_tile_rows()),
+            ],
+        ]
+        .concat();
+        let kernel = &self.kernels.sort_tokens;
+        // SAFETY: the caller's promise; these are tg_sort_tokens's arguments.
+        unsafe { self.launch(kernel, (1, 1, 1), SORT_THREADS, 0, &arguments) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn router_blocks_take_more_rows_where_there_are_many_and_they_fit() {
+        assert_eq!(router_rows(1, 2048), 1);
+        assert_eq!(router_rows(512, 2048), 4);
+        assert_eq!(router_rows(512, 8192), 1);
+    }
+
+    #[test]
+    fn one_kernel_routes_what_its_blocks_hold() {
+        assert!(routes_at_once(256, 32, 4, 2048));
+        assert!(!routes_at_once(257, 32, 4, 2048));
+        assert!(!routes_at_once(256, 32, 5, 2048));
+        assert!(!routes_at_once(16, 33, 4, 2048));
+        assert!(!routes_at_once(16, 32, 4, 2080));
+        assert_eq!([1, 8, 9, 17, 32].map(route_blocks), [1, 1, 2, 4, 4]);
+    }
+}
