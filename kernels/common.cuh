@@ -32,6 +32,15 @@ __device__ inline float4 load4(const __half *p) {
   return make_float4(lo.x, lo.y, hi.x, hi.y);
 }
 
+/* Likewise past the first-level cache. */
+__device__ inline float4 load4_past_l1(const float *p) { return __ldcg(reinterpret_cast<const float4 *>(p)); }
+
+template <typename T>
+__device__ inline float4 load4_past_l1(const T *p) {
+  const uint2 raw = __ldcg(reinterpret_cast<const uint2 *>(p));
+  return load4(reinterpret_cast<const T *>(&raw));
+}
+
 /* Stores round to nearest even. */
 __device__ inline void store4(float *p, float4 v) { *reinterpret_cast<float4 *>(p) = v; }
 

@@ -59,7 +59,7 @@ __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns
     if (block.blocks > 1) cluster_wait();
     return;
   }
-  const uint32_t rows = step->rows > first_row ? min(step->rows - first_row, Tile::ROWS) : 0;
+  const uint32_t all = __ldcg(&step->rows), rows = all > first_row ? min(all - first_row, Tile::ROWS) : 0;
   const tg_row *row_table = table<tg_row>(state, step->row_table) + first_row;
   y += (size_t)first_row * hidden;
   auto add = [](float4 sum, float4 u, float4 w) {
@@ -70,13 +70,14 @@ __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns
     return make_float4(w[0], w[length], w[2 * length], w[3 * length]);
   };
   /* What the taps make of the columns from before the step. Only this kernel writes them, and no step overlaps the one
-   * before it, so they may be read before the wait. */
-  auto past = [&](tg_row row, uint32_t c) {
-    const X *from = columns + (size_t)row.slot * (length - 1) * hidden + c;
+   * before it, so they may be read before the wait, past the first-level cache (pdl.cuh). */
+  auto past = [&](const tg_row &row, uint32_t c) {
+    const X *from = columns + (size_t)__ldcg(&row.slot) * (length - 1) * hidden + c;
+    const uint32_t position = __ldcg(&row.position);
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 2
     for (uint32_t j = 0; j + 1 < length; j++)
-      if (length - 1 - j <= row.position) sum = add(sum, load4(from + (size_t)j * hidden), tap(c, j));
+      if (length - 1 - j <= position) sum = add(sum, load4_past_l1(from + (size_t)j * hidden), tap(c, j));
     return sum;
   };
   constexpr uint32_t FOURS = Tile::WIDTH / 4, TURNS = (Tile::ROWS * FOURS + Tile::CONSUMERS - 1) / Tile::CONSUMERS;

@@ -182,8 +182,8 @@ struct FewSplit {
 
 /* Likewise, of a bucket of up to FEW_SPLIT_ROWS: rows are split once, as they are stored, and their parts are batch rows of
  * their own, which an instruction has room for: row p * bucket + r is part p of row r. All else is as with bf16 rows. The
- * parts are a row's bits from the highest on, 8 each, so their sum is the row, exactly. Sums are of two units, at 1.7e-7 of
- * the norm of a product's rows; FewSplit's, of one, are at 1.5e-7. */
+ * parts are a row's bits from the highest on, 8 each, so their sum is the row, exactly from 2^-110 on. Sums are of two
+ * units, at 1.7e-7 of the norm of a product's rows; FewSplit's, of one, are at 1.5e-7. */
 struct FewSplitRows : FewHalf<__nv_bfloat16> {
   using X = float;
   static constexpr uint32_t PARTS = 3;

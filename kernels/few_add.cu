@@ -11,8 +11,8 @@
  *
  * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose).
  *
- * Launch: block = FEW_THREADS, grid = at most as many blocks as N has tiles, shared: sums, a tile of scores, a
- * stage's columns of the rows, ring.
+ * Launch: block = FEW_THREADS, grid = at most as many blocks as N has tiles, shared: sums, a tile of h and
+ * of the gate, a stage's columns of the rows, ring.
  */
 #include "few.cuh"
 #include "few_choice.cuh"

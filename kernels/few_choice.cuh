@@ -80,7 +80,7 @@ __device__ inline void few_choose(FewChoice &choice, FewParts parts, const float
   float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   float squares = 0.0f;
   if (r < rows) {
-    /* past the first-level cache: what wrote this may be two kernels back, with one of them still running */
+    /* past the first-level cache: it is read once */
     const float4 *from = reinterpret_cast<const float4 *>(parts.scores + (size_t)r * parts.tiles * FEW_EXPERTS) + lane;
 #pragma unroll 1
     for (uint32_t first = part * TILES; first < parts.tiles; first += AT_ONCE * step) {

@@ -2,7 +2,8 @@
  *
  *   tg_few_project_*  y[r,:] = W rmsnorm(h[r,:]), in X's type or f32: q, k and v; the LM head, for the sampled rows
  *   tg_few_gate_up_*  y[r,:] = silu(W1 z) * W3 z, z = rmsnorm(h[r,:]): a dense feed-forward
- *   tg_few_expert_gate_up_*  likewise with the weights of each chosen expert, y[r K + i,:] of the i-th; few_choice.cuh
+ *   tg_few_expert_gate_up_*  likewise with the weights of each chosen expert, y[r K + i,:] of the i-th; it chooses them, and
+ *                     says which to tg_few_down_* before that one may start (few_choice.cuh)
  *
  * z is rounded to X's type. A tile of gate/up is 8 rows of W1 and the same 8 of W3, so that one thread has both sums.
  *

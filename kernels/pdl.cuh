@@ -5,10 +5,12 @@
  * ended and their writes are visible. Launched without the attribute, or on older parts, it does nothing.
  *
  * A kernel may call the two halves apart: between them it may read what no kernel of a step writes before it does so
- * itself: the weights, and the step's descriptor, which was there before the step began.
+ * itself: the weights, a conv layer's columns, and the step's descriptor, which were there before the step began; past the
+ * first-level cache what steps write.
  *
  * A kernel may also wait first and let the next one start afterwards. Then that one may read, before its own wait, what
- * the kernels before this one wrote; past the first-level cache, which may hold what was there before.
+ * the kernels before this one wrote, or words that are their own sign (few_choice.cuh); past the first-level cache, which
+ * may hold what was there before.
  * tg_begin_step is such a kernel, so the step's descriptor is read past it too.
  *
  * The wait is where a kernel of a step is timed when somebody wants to know (stamps.cuh): the first thread of a grid

@@ -13,11 +13,11 @@
  *
  * Bound: latency. h comes from L2, the gate too, before it is needed.
  *
- * Launch: block = ROUTE_THREADS; clusters of E / ROUTE_WARPS blocks, rows of the bucket / rows_each of them. A block of
- * tg_route_few_* has an SM to itself and all of a row under way at once; two of tg_route_many_* fit an SM, each with half
- * a row under way, for more rows than clusters of the former fit the GPU. Both give the same bits. E at most
- * ROUTE_EXPERTS, H at most ROUTE_HIDDEN, rows_each at most ROUTE_ROWS, rows of the bucket at most ROUTE_THREADS.
- * Needs sm_90a.
+ * Launch: block = ROUTE_THREADS; clusters of E / ROUTE_WARPS blocks, rounded up to a power of two, rows of the bucket /
+ * rows_each of them. A block of tg_route_few_* has an SM to itself and all of a row under way at once; two of
+ * tg_route_many_* fit an SM, each with half a row under way, for more rows than clusters of the former fit the GPU. Both
+ * give the same bits. E at most ROUTE_EXPERTS, H at most ROUTE_HIDDEN, rows_each at most ROUTE_ROWS, rows of the bucket at
+ * most ROUTE_THREADS. Needs sm_90a.
  */
 #include "common.cuh"
 #include "experts.cuh"

@@ -340,7 +340,14 @@ fn a_row_of_a_conv_layer_does_not_depend_on_its_companions() {
     let mut random = Random(84);
     let taps = 3;
     // Of the larger one the kernels whose blocks share weights, from two row tiles on.
-    let cases = [(192, 16), (192, 32), (192, 64), (192, 256), (2048, 128)];
+    let cases = [
+        (192, 16),
+        (192, 32),
+        (192, 64),
+        (192, 256),
+        (2048, 128),
+        (2048, 256),
+    ];
     for types in TYPES {
         for (hidden, bucket) in cases {
             let rig = Rig::new(&gpu, conv_config(hidden, taps), types);

@@ -54,7 +54,7 @@ pub struct Launch {
     /// needs a GPU of 9.0 or newer.
     pub cluster: u32,
     /// May start before the kernels ahead of it on the stream have ended (programmatic dependent launch).
-    /// Every kernel here waits for them itself, before it touches memory.
+    /// Every kernel here waits for them itself, before it touches what they write (kernels/pdl.cuh).
     pub early: bool,
 }
 

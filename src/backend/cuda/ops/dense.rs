@@ -6,7 +6,7 @@
 //! | `tg_dense_shared_*` | those of too few outputs to fill the GPU: clusters of blocks share a tile |
 //! | `tg_dense_alone_*` | gate and up of a dense feed-forward, the LM head: a tile a block |
 //! | `tg_dense_conv_*` | a conv layer's in-projection with its short convolution |
-//! | `tg_dense_conv_mates_*` | the same where there are row tiles enough: clusters of two of those share weights |
+//! | `tg_dense_conv_mates_*` | the same for an even number of row tiles, and blocks enough: clusters of two row tiles share weights |
 
 mod cut;
 

@@ -138,7 +138,7 @@ impl Limits {
         }
     }
 
-    /// Of mates, where there are row tiles for all of them and blocks for half a GPU: that many that read the weights once
+    /// Of mates, where there are row tiles for all of them and blocks for a third of a GPU: that many that read the weights once
     /// are quicker than twice as many that do not (profiles/README.md, "Dense products").
     pub fn cut_conv_mates(&self, tiles: &[Tile], rows: u32, hidden: u32) -> Option<Cut> {
         let tile = tiles.first()?;
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn mates_come_in_pairs_and_fill_half_a_gpu() {
+    fn mates_come_in_pairs_and_fill_a_third_of_a_gpu() {
         let mates = [Tile {
             mates: 2,
             ..tile(64, 3, 64)
