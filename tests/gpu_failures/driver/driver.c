@@ -200,8 +200,9 @@ int cuModuleGetGlobal_v2(uint64_t *address, size_t *bytes, void *module, const c
   const char *at = strstr(name, "_r");
   if (!at || !strstr(name, "_tile")) return NOT_FOUND;
   const uint32_t rows = (uint32_t)atoi(at + 2);
+  const uint32_t mates = strstr(name, "_mates_") ? 2 : 1;
   if (!strncmp(name, "tg_dense_", 9))
-    return constants(address, bytes, (uint32_t[]){rows, 1, 32, 160, 12288, 0, 1024, 8192, 1024}, 9);
+    return constants(address, bytes, (uint32_t[]){rows, 1, 32, 160, 12288, 0, 1024, 8192, 1024, mates}, 10);
   return constants(address, bytes, (uint32_t[]){64, rows, 128, 49152}, 4);
 }
 /* The map itself means nothing here; an array that a GPU would refuse is refused. */
