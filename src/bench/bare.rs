@@ -18,8 +18,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Launches of one step's graph in a row: as many as take this long, within these limits.
-const IN_A_ROW: Duration = Duration::from_millis(25);
-const LAUNCHES: RangeInclusive<u32> = 5..=20;
+pub(super) struct InARow {
+    pub long: Duration,
+    pub launches: RangeInclusive<u32>,
+}
+
+impl InARow {
+    /// How many, where one takes `each`.
+    pub(super) fn launches(&self, each: Duration) -> u32 {
+        let launches = self.long.div_duration_f64(each) as u32;
+        launches.clamp(*self.launches.start(), *self.launches.end())
+    }
+}
+
+const IN_A_ROW: InARow = InARow {
+    long: Duration::from_millis(25),
+    launches: 5..=20,
+};
 /// Of so many whole steps one is timed bare, the fourth first: steps differ in the experts that they read, and a run's
 /// contexts grow.
 const STEPS_PER_BARE: u32 = 2;
@@ -81,8 +96,7 @@ impl StageBackend for BareStage {
         let inner = &mut self.inner;
         let start = Instant::now();
         inner.repeat(view, 0)?;
-        let launches = IN_A_ROW.div_duration_f64(start.elapsed()) as u32;
-        let launches = launches.clamp(*LAUNCHES.start(), *LAUNCHES.end());
+        let launches = IN_A_ROW.launches(start.elapsed());
         let again = || inner.repeat(view, launches);
         counted.bare.time(launches, again)
     }

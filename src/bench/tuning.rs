@@ -2,6 +2,7 @@
 //! asked for has run, that step's graph is captured by one variant after the other and launched again and again by the
 //! host with nothing in between ([`super::bare`] does likewise), all variants in turns.
 
+use super::bare::InARow;
 use super::variants::{Timed, choose, families, near, refined};
 use crate::backend::cuda::gpu::OpenGpu;
 use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, OtherStep, StagePlace};
@@ -15,14 +16,13 @@ use crate::plan::{EngineOptions, Plan, RingCapacities, StepKind};
 use crate::runtime::Engine;
 use crate::sys::abi;
 use parking_lot::Mutex;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Launches of a graph in a row: as many as take this long, within these limits. What the host adds before the first and
-/// after the last one is shared by all.
-const IN_A_ROW: Duration = Duration::from_millis(12);
-const LAUNCHES: RangeInclusive<u32> = 4..=16;
+const IN_A_ROW: InARow = InARow {
+    long: Duration::from_millis(12),
+    launches: 4..=16,
+};
 /// Times that all variants are gone through.
 const ROUNDS: usize = 5;
 /// Launches before the first time. Each advances the convolutions' state, which comes to rest after as many as a state has
@@ -162,8 +162,7 @@ impl TunedStage {
                 // Its code and what it leaves in the caches.
                 let start = Instant::now();
                 self.inner.repeat_other(step, 0)?;
-                let launches = IN_A_ROW.div_duration_f64(start.elapsed()) as u32;
-                let launches = launches.clamp(*LAUNCHES.start(), *LAUNCHES.end());
+                let launches = IN_A_ROW.launches(start.elapsed());
                 let took = self.inner.repeat_other(step, launches)?;
                 timed
                     .ms

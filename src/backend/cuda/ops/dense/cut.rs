@@ -139,7 +139,8 @@ impl Limits {
     }
 
     /// Of mates, where there are row tiles for all of them and blocks for a third of a GPU: that many that read the weights once
-    /// are quicker than twice as many that do not (profiles/README.md, "Dense products").
+    /// are quicker than twice as many that do not (profiles/README.md, "Many rows, one change at
+    /// a time").
     pub fn cut_conv_mates(&self, tiles: &[Tile], rows: u32, hidden: u32) -> Option<Cut> {
         let tile = tiles.first()?;
         let row_tiles = rows.div_ceil(tile.rows);
