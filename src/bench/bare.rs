@@ -1,10 +1,13 @@
 //! Steps of a model without a scheduler: an engine that launches each step as a graph from the host, and now and then
 //! launches the same graph again and again with nothing in between. What the other ways take beyond that is what
 //! launching and scheduling cost them.
+//!
+//! Tokens are those of the other ways, and so are the experts that a timed step begins with: what a step carries on is put
+//! back after it was timed. Within a row each launch finds the convolutions' state as the one before it left it.
 
 use super::metrics::Bare;
 use crate::backend::cuda::gpu::OpenGpu;
-use crate::backend::cuda::hosted::{HostLaunch, HostLaunched};
+use crate::backend::cuda::hosted::{Carried, HostLaunch, HostLaunched};
 use crate::backend::{StageBackend, StepView};
 use crate::error::Result;
 use crate::model::{DType, Model};
@@ -74,36 +77,43 @@ impl Timing {
 /// A stage whose steps are timed bare.
 struct BareStage {
     inner: HostLaunched,
+    carried: Carried,
     timing: Arc<Timing>,
+}
+
+impl Counted {
+    /// Counts the step that comes; where its time goes if it is one to time.
+    fn count(&mut self, view: &StepView<'_>) -> Option<&mut Bare> {
+        let header = view.header();
+        if (header.kind, header.rows) != (abi::TG_KIND_DECODE, self.batch) {
+            return None;
+        }
+        self.steps += 1;
+        let since_first = self.steps.checked_sub(FIRST_BARE)?;
+        since_first
+            .is_multiple_of(STEPS_PER_BARE)
+            .then_some(&mut self.bare)
+    }
 }
 
 impl StageBackend for BareStage {
     fn run(&mut self, view: &StepView<'_>) -> Result<()> {
-        self.inner.run(view)?;
-        let header = view.header();
         let mut timing = self.timing.0.lock();
-        let Some(counted) = &mut *timing else {
-            return Ok(());
+        let Some(bare) = timing.as_mut().and_then(|counted| counted.count(view)) else {
+            return self.inner.run(view);
         };
-        if (header.kind, header.rows) != (abi::TG_KIND_DECODE, counted.batch) {
-            return Ok(());
-        }
-        counted.steps += 1;
-        let since_first = counted.steps.checked_sub(FIRST_BARE);
-        if since_first.is_none_or(|steps| !steps.is_multiple_of(STEPS_PER_BARE)) {
-            return Ok(());
-        }
         let inner = &mut self.inner;
+        inner.keep(&mut self.carried)?;
+        inner.run(view)?;
         let start = Instant::now();
         inner.repeat(view, 0)?;
         let launches = IN_A_ROW.launches(start.elapsed());
-        let again = || inner.repeat(view, launches);
-        counted.bare.time(launches, again)
+        bare.time(launches, || inner.repeat(view, launches))?;
+        inner.redo(view, &self.carried)
     }
 }
 
-/// An engine that is not launched yet, and what it times. Timing a step advances its sequences' state, so the tokens
-/// mean nothing.
+/// An engine that is not launched yet, and what it times.
 ///
 /// # Errors
 /// As [`Engine::on_gpu`].
@@ -119,8 +129,10 @@ pub fn engine(
         ..*options
     };
     let timing = Arc::new(Timing::default());
+    let inner = host_stage(gpu, model, plan, &options, dtype, HostLaunch::Graph, &None)?;
     let stage = BareStage {
-        inner: host_stage(gpu, model, plan, &options, dtype, HostLaunch::Graph, &None)?,
+        carried: inner.room_for_carried()?,
+        inner,
         timing: timing.clone(),
     };
     let ladders = plan.ladders.reachable(&options);

@@ -18,6 +18,8 @@ pub enum StateAt {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateLayout {
     pub layers: Vec<StateAt>,
+    /// Of a conv layer's array.
+    pub conv_bytes: usize,
     pub bytes: usize,
     /// Of those, keys and values.
     pub page_bytes: usize,
@@ -58,6 +60,7 @@ impl StateLayout {
         let layers = config.layer_types.iter().map(layer).collect();
         Self {
             layers,
+            conv_bytes: conv,
             bytes,
             page_bytes,
         }

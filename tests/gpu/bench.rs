@@ -1,20 +1,12 @@
-//! `bench` on a GPU: what it counts is what the CPU counts, and the bare graph is the fastest way to launch.
+//! `bench` on a GPU: what it counts is what the CPU counts, and its steps are those of traces and of other engines.
 
-use crate::binary::tailgraph;
-use serde_json::Value;
-
-fn results(kind: &str, arguments: &[&str]) -> Vec<Value> {
-    let head = [
-        "bench",
-        kind,
-        "--model",
-        "random:tiny",
-        "--quiet",
-        "-o",
-        "json",
-    ];
-    serde_json::from_str(&tailgraph(&[&head[..], arguments].concat())).unwrap()
-}
+use crate::engine::{OPTIONS, Setup, drive, engine, greedy, plan};
+use crate::program::bench;
+use tailgraph::backend::cuda::gpu::OpenGpu;
+use tailgraph::bench::bare;
+use tailgraph::model::{DType, Model, ModelSource};
+use tailgraph::runtime::Request;
+use tailgraph::runtime::cuda::Launch;
 
 /// In f32 the two choose alike but for ties.
 #[test]
@@ -37,7 +29,7 @@ fn experts_are_those_that_the_cpu_counts() {
                 "--device",
                 device,
             ];
-            results(kind, &[sizes, &run].concat())
+            bench(kind, &[sizes, &run].concat())
         };
         for (gpu, cpu) in on("cuda").iter().zip(on("cpu")) {
             for field in ["experts_hit_mean", "expert_share_min", "expert_share_max"] {
@@ -57,55 +49,13 @@ fn experts_are_those_that_the_cpu_counts() {
     }
 }
 
-/// Other tests may use the GPU meanwhile, so that a way is only too fast if it is in each of three measurements.
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn no_way_is_faster_than_the_bare_graph() {
-    let mut found = vec![];
-    for _ in 0..3 {
-        found = faster_than_bare();
-        if found.is_empty() {
-            return;
-        }
-    }
-    panic!("{found:?}");
-}
-
-/// Launch ways whose steps take less than the bare graph's; each with its batch, its time and that of the graph, in ms.
-fn faster_than_bare() -> Vec<(String, u64, f64, f64)> {
-    let ways = "bare,host-kernels,host-graph,host-graph-ahead,device-graph";
-    let sizes = [
-        "-b", "1,4", "-p", "9", "-n", "100", "-r", "2", "--device", "cuda",
-    ];
-    let rows = results("decode", &[&["--launch", ways], &sizes[..]].concat());
-    assert_eq!(rows.len(), 2 * 5);
-    let step_ms = |row: &Value| row["median_step_ms"].as_f64().unwrap();
-    let mut found = vec![];
-    for bare in rows.iter().filter(|row| row["launch"] == "bare") {
-        for row in rows.iter().filter(|row| row["batch"] == bare["batch"]) {
-            let way = row["launch"].as_str().unwrap();
-            // What runs ahead, on the host or on the GPU, may come as close as the two medians' noise.
-            let least = match way {
-                "bare" => continue,
-                "host-kernels" => step_ms(bare),
-                _ => 0.95 * step_ms(bare),
-            };
-            if step_ms(row) <= least {
-                let batch = row["batch"].as_u64().unwrap();
-                found.push((way.to_owned(), batch, step_ms(row), step_ms(bare)));
-            }
-        }
-    }
-    found
-}
-
 /// Each engine's trace has the steps that `bench` timed, as long; the bare graph has no schedule to trace.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn steps_are_as_long_by_a_trace_in_every_way() {
     let folder = tempfile::tempdir().unwrap();
     let ways = "bare,host-kernels,host-graph,host-graph-ahead,device-graph";
-    let found = results(
+    let found = bench(
         "decode",
         &[
             "-b",
@@ -142,4 +92,37 @@ fn steps_are_as_long_by_a_trace_in_every_way() {
         );
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4 * 2);
+}
+
+/// Steps that are launched again and again to be timed leave nothing behind.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn bare_steps_give_the_tokens_of_other_ways() {
+    let gpu = OpenGpu::new(0).unwrap();
+    let model = Model::load(&ModelSource::parse("random:tiny").unwrap()).unwrap();
+    let plan = plan(&model, 1);
+    let requests: Vec<Request> = (0..3)
+        .map(|i| {
+            let prompt: Vec<u32> = (0..9).map(|j| 8 + (i * 37 + j * 11) % 250).collect();
+            let mut request = greedy(&prompt, 40);
+            request.sampling.temperature = i as f32 * 0.4;
+            request.sampling.repetition_penalty = 1.1;
+            request.sampling.key = u64::from(i);
+            request
+        })
+        .collect();
+    for dtype in [DType::F32, DType::BF16] {
+        let setup = Setup {
+            dtype,
+            launch: Launch::HostGraph,
+            stages: 1,
+        };
+        let expected = drive(engine(&gpu, &model, setup, &None), &requests);
+        let (timed, timing) = bare::engine(&gpu, &model, &plan, &OPTIONS, dtype).unwrap();
+        timing.begin(requests.len() as u32);
+        let found = drive(timed, &requests);
+        // 39 decode steps of all rows, of which every second one from the fourth on is timed.
+        assert_eq!(timing.end().step_ms.len(), 18, "{dtype:?}");
+        assert!(found == expected, "{dtype:?}: {found:?}, {expected:?}");
+    }
 }

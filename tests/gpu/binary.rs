@@ -1,22 +1,9 @@
 //! `--device cuda` through the binary.
 
+use crate::program::{binary, tailgraph};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command};
-
-/// Built beside the tests, or what TAILGRAPH_BINARY names where they were built elsewhere.
-fn binary() -> PathBuf {
-    let built = || env!("CARGO_BIN_EXE_tailgraph").into();
-    std::env::var_os("TAILGRAPH_BINARY").map_or_else(built, PathBuf::from)
-}
-
-/// Standard output of a run that ends well.
-pub fn tailgraph(arguments: &[&str]) -> String {
-    let output = Command::new(binary()).args(arguments).output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {error}");
-    String::from_utf8(output.stdout).unwrap()
-}
 
 fn generate(launch: &str, dtype: &str) -> String {
     tailgraph(&[

@@ -10,7 +10,7 @@ compiles it). The tests read fixtures from the folder of the repository that the
 
 Parts, each with a time limit in seconds (--limit PART=SECONDS; --only and --skip choose among them):
     tests      900   tests/gpu: every kernel, goldens, whole models in the three ways to launch
-    engine     300   tests/gpu_engine: the rings and the scheduler around steps without a model
+    engine     300   tests/gpu_engine: the rings and the scheduler around steps without a model, and all that is timed
     small      300   tests/gpu_soak: the soak on the random tiny model
     soak      1800   profiles/soak.rs at full size, --soak-seconds of it under load (420)
     oracle     900   tests/gpu/oracle.py: full size against transformers; also where soak's requests differ from alone

@@ -135,7 +135,17 @@ pub fn run_by(
         vocab_size: model.config.vocab_size,
     });
     let sink: SharedSink = Some(collector.clone());
-    let mut engine = engine_by(gpu, model, setup, kernels, &sink);
+    let tokens = drive(engine_by(gpu, model, setup, kernels, &sink), requests);
+    let mut outcomes = std::mem::take(&mut *collector.outcomes.lock().unwrap());
+    for (outcome, (tokens, logprobs)) in outcomes.iter_mut().zip(tokens) {
+        outcome.tokens = tokens;
+        outcome.logprobs = logprobs;
+    }
+    outcomes
+}
+
+/// Tokens and logprobs of all requests, which are in the ring before the engine's first step is composed.
+pub fn drive(mut engine: Engine, requests: &[Request]) -> Vec<(Vec<u32>, Vec<TokenLogprobs>)> {
     for (number, request) in requests.iter().enumerate() {
         assert_eq!(engine.try_submit(request).unwrap(), Some(number as u64));
     }
@@ -166,11 +176,5 @@ pub fn run_by(
             }
         }
     }
-    drop(engine);
-    let mut outcomes = std::mem::take(&mut *collector.outcomes.lock().unwrap());
-    for (outcome, (tokens, logprobs)) in outcomes.iter_mut().zip(tokens) {
-        outcome.tokens = tokens;
-        outcome.logprobs = logprobs;
-    }
-    outcomes
+    tokens
 }

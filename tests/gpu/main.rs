@@ -21,6 +21,7 @@ mod goldens;
 mod inspect;
 mod linear;
 mod norm;
+mod program;
 mod replay;
 mod rig;
 mod router;

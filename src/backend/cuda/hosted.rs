@@ -1,17 +1,19 @@
 //! The two host-launched ways: the core turns on the host, and one stage of each step it composes is launched from
 //! there, kernel by kernel or as one graph.
 
+use super::buffer::Buffer;
 use super::exec::{Exec, LaunchedBy};
+use super::launch::Address;
 use super::mirror::Mirror;
 use super::module::failed;
 use super::ops::Bucket;
-use super::program::{StepCapture, StepProgram, buckets, capture_step, step_name};
+use super::program::{Span, StepCapture, StepProgram, buckets, capture_step, step_name};
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, StepKind};
 use crate::telemetry::nvtx::{Category, Name, range};
 use cudarc::driver::sys::CUevent_flags;
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::{CudaContext, CudaStream, result};
 use std::ffi::CString;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +46,12 @@ pub struct OtherStep {
     exec: Exec,
     /// Has what the graph works on.
     _program: Box<dyn StepProgram>,
+}
+
+/// What a program carried from step to step before one of them ran.
+pub struct Carried {
+    /// Where each belongs, and where it is kept.
+    parts: Vec<(Span, Buffer)>,
 }
 
 /// One stage on a GPU, launched by the host.
@@ -165,9 +173,52 @@ impl HostLaunched {
         waited.map_err(|error| failed("running a step on the GPU", error))
     }
 
+    /// Room for what the program carries from step to step.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where there is not enough.
+    pub fn room_for_carried(&self) -> Result<Carried> {
+        let room = |span: Span| {
+            let what = "what steps carry on, kept while one is repeated";
+            let kept = Buffer::named(self.stream.context(), what, span.bytes)?;
+            Ok((span, kept))
+        };
+        let parts = self.program.carried().into_iter().map(room);
+        Ok(Carried {
+            parts: parts.collect::<Result<_>>()?,
+        })
+    }
+
+    /// Keeps what the next step is to find, before [`StageBackend::run`] runs it.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn keep(&mut self, carried: &mut Carried) -> Result<()> {
+        let copies = carried.parts.iter().map(|(span, kept)| {
+            // SAFETY: both are alive, as long as the span, and nobody else uses either while `self` is borrowed.
+            unsafe { copy(kept.at(0), span.address, span.bytes, &self.stream) }
+        });
+        copies.collect()
+    }
+
+    /// Puts back what the step that [`StageBackend::run`] ran last found, and runs it again: all is as if it had run once,
+    /// whatever [`Self::repeat`] did meanwhile.
+    ///
+    /// # Errors
+    /// As [`StageBackend::run`].
+    pub fn redo(&mut self, view: &StepView<'_>, carried: &Carried) -> Result<()> {
+        for (span, kept) in &carried.parts {
+            // SAFETY: as in `keep`.
+            unsafe { copy(span.address, kept.at(0), span.bytes, &self.stream) }?;
+        }
+        // SAFETY: `run` has sent this step, and `self` is borrowed alone until the wait.
+        unsafe { self.launch(view, 0) }?;
+        self.wait()
+    }
+
     /// Launches the step that [`StageBackend::run`] ran last once and `times` more, one right after the other, and waits for
     /// all of them: what a step costs where nobody schedules. From the end of the first to the end of the last, by the
-    /// GPU's clock. The sequences' state is of no use afterwards, since every launch advances it.
+    /// GPU's clock. Every launch moves on what steps carry, so it is of no use afterwards but by [`Self::redo`].
     ///
     /// # Errors
     /// As [`StageBackend::run`].
@@ -230,6 +281,15 @@ impl HostLaunched {
         // SAFETY: as in `repeat`.
         self.in_a_row(times, || unsafe { step.exec.launch() })
     }
+}
+
+/// # Safety
+/// There are so many bytes at both places, which are apart, and nobody else uses them until the stream has come by.
+unsafe fn copy(to: Address, from: Address, bytes: usize, stream: &CudaStream) -> Result<()> {
+    let refused = |error| failed("copying on the GPU", error);
+    stream.context().bind_to_thread().map_err(refused)?;
+    // SAFETY: the caller's promise.
+    unsafe { result::memcpy_dtod_async(to, from, bytes, stream.cu_stream()) }.map_err(refused)
 }
 
 impl HostLaunched {

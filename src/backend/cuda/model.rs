@@ -9,7 +9,7 @@ use super::gpu::OpenGpu;
 use super::launch::Address;
 use super::module::failed;
 use super::ops::{Bucket, Enqueue, Kernels};
-use super::program::{StepAt, StepProgram, buckets};
+use super::program::{Span, StepAt, StepProgram, buckets};
 use super::weights::{DeviceWeights, types};
 use crate::backend::SharedSink;
 use crate::error::Result;
@@ -19,6 +19,7 @@ use crate::plan::variants::{Experts, Products, Variant};
 use crate::plan::{Arena, ArenaShape, EngineOptions, Ladders, Op, OpKind, Plan, StepKind};
 use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::CudaStream;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What all stages share.
@@ -30,6 +31,8 @@ struct Shared {
     arena: Buffer,
     /// By layer: conv state, or keys and values.
     state: Vec<LayerState>,
+    /// Of a layer's conv state.
+    conv_bytes: usize,
     _state_buffer: Buffer,
     delivery: Option<Delivery>,
     /// Tokens of a sequence, at most.
@@ -146,6 +149,7 @@ pub fn programs(
         places,
         arena,
         state,
+        conv_bytes: layout.conv_bytes,
         _state_buffer: state_buffer,
         delivery,
         max_context: options.max_context,
@@ -272,6 +276,19 @@ impl StepProgram for ModelProgram {
         self.chosen_variant(bucket).map(Some)
     }
 
+    /// The conv state of its layers; a step's keys and values go to the same places however often it runs.
+    fn carried(&self) -> Vec<Span> {
+        let layers: BTreeSet<_> = self.ops.iter().filter_map(|op| op.layer).collect();
+        let conv_state = |layer| match self.shared.state[layer] {
+            LayerState::Conv(address) => Some(Span {
+                address,
+                bytes: self.shared.conv_bytes,
+            }),
+            LayerState::Pages { .. } => None,
+        };
+        layers.into_iter().filter_map(conv_state).collect()
+    }
+
     fn check(&self) -> Result<()> {
         self.shared
             .delivery
@@ -310,6 +327,13 @@ impl StepProgram for InOrder {
         self.0
             .first()
             .map_or(Ok(None), |program| program.variant(bucket))
+    }
+
+    fn carried(&self) -> Vec<Span> {
+        self.0
+            .iter()
+            .flat_map(|program| program.carried())
+            .collect()
     }
 
     fn check(&self) -> Result<()> {

@@ -20,6 +20,13 @@ pub struct StepAt {
     pub step: Address,
 }
 
+/// A range of device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    pub address: Address,
+    pub bytes: usize,
+}
+
 /// All operations of one stage.
 pub trait StepProgram: Send {
     /// Enqueues one step of the stage on `stream`, sized by the bucket alone: everything that differs from step to
@@ -61,6 +68,12 @@ pub trait StepProgram: Send {
     /// The plan asks for what cannot be served.
     fn variant(&self, _bucket: Bucket) -> Result<Option<Variant>> {
         Ok(None)
+    }
+
+    /// What a step finds as the one before left it, and moves on. Where it is put back, the step may run again and does the
+    /// same.
+    fn carried(&self) -> Vec<Span> {
+        vec![]
     }
 
     /// Whether what the program does on the host beside its steps (handing out logits) went well. Asked after each
