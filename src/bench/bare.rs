@@ -124,10 +124,7 @@ pub fn engine(
     options: &EngineOptions,
     dtype: DType,
 ) -> Result<(Engine, Arc<Timing>)> {
-    let options = EngineOptions {
-        steps_in_flight: 1,
-        ..*options
-    };
+    let options = options.one_step_in_flight();
     let timing = Arc::new(Timing::default());
     let inner = host_stage(gpu, model, plan, &options, dtype, HostLaunch::Graph, &None)?;
     let stage = BareStage {

@@ -184,10 +184,7 @@ pub fn engine(
     options: &EngineOptions,
     dtype: DType,
 ) -> Result<(Engine, Arc<Tuning>)> {
-    let options = EngineOptions {
-        steps_in_flight: 1,
-        ..*options
-    };
+    let options = options.one_step_in_flight();
     let file = plan.kernels.for_gpu(gpu.info.compute_capability)?;
     let ladders = plan.ladders.reachable(&options);
     let placement = Placement {

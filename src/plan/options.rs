@@ -24,6 +24,16 @@ pub struct EngineOptions {
     pub record: bool,
 }
 
+impl EngineOptions {
+    /// Where all stages run one after the other, as on one GPU, whatever was asked for.
+    pub fn one_step_in_flight(self) -> Self {
+        Self {
+            steps_in_flight: 1,
+            ..self
+        }
+    }
+}
+
 /// What the user asked for; `None` is the default of [`EngineOptions`]' derivation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {

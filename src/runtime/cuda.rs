@@ -98,10 +98,7 @@ impl Engine {
         sink: &SharedSink,
         wrap: impl FnOnce(Vec<Box<dyn StepProgram>>, &Ladders) -> Result<Vec<Box<dyn StepProgram>>>,
     ) -> Result<Self> {
-        let options = EngineOptions {
-            steps_in_flight: 1,
-            ..*options
-        };
+        let options = options.one_step_in_flight();
         let held_up = Arc::new(AtomicBool::new(false));
         let sink: &SharedSink = &sink.clone().map(|sink| {
             let held_up = held_up.clone();
@@ -155,10 +152,7 @@ pub fn telling(
     sink: &SharedSink,
     routing: &Arc<dyn RoutingSink>,
 ) -> Result<Engine> {
-    let options = EngineOptions {
-        steps_in_flight: 1,
-        ..*options
-    };
+    let options = options.one_step_in_flight();
     let ladders = plan.ladders.reachable(&options);
     let placement = Placement {
         plan,
@@ -240,10 +234,7 @@ pub fn survey(
     launch: Launch,
     survey: &mut Survey<'_>,
 ) -> Result<()> {
-    let options = EngineOptions {
-        steps_in_flight: 1,
-        ..*options
-    };
+    let options = options.one_step_in_flight();
     let ladders = plan.ladders.reachable(&options);
     let slots = options.max_seqs;
     let placement = Placement {

@@ -63,10 +63,7 @@ pub(super) fn device_shape(
     rings: RingCapacities,
 ) -> EngineShape {
     EngineShape {
-        options: EngineOptions {
-            steps_in_flight: 1,
-            ..*options
-        },
+        options: options.one_step_in_flight(),
         ladders: ladders.clone(),
         stages: 1,
         rings,
