@@ -2,6 +2,8 @@
 
 /// Rows of a bucket from which on blocks of 4 warps take the place of those of 8.
 pub const MANY_ROWS: u32 = 33;
+/// Likewise, 2 in the place of 4.
+pub const MOST_ROWS: u32 = 65;
 /// Keys of the smallest chunk.
 const LEAST_KEYS: u32 = 256;
 /// Chunks of a row, at most: as many as MOST_SPLITS of kernels/attention_decode.cu has room for.

@@ -4,7 +4,7 @@ use super::super::launch::{Address, Argument};
 use super::Enqueue;
 use crate::error::Result;
 use crate::model::DType;
-use crate::plan::split::MANY_ROWS;
+use crate::plan::split::{MANY_ROWS, MOST_ROWS};
 use crate::plan::{KeySplit, StepKind};
 
 /// Warps of a block of kernels/rope.cu, a head each.
@@ -138,9 +138,10 @@ impl Enqueue<'_> {
         ]
         .concat();
         let kernels = self.kernels;
-        let (kernel, threads) = match rows < MANY_ROWS {
-            true => (&kernels.attention_decode, 256),
-            false => (&kernels.attention_decode_many, 128),
+        let (kernel, threads) = match rows {
+            0..MANY_ROWS => (&kernels.attention_decode, 256),
+            MANY_ROWS..MOST_ROWS => (&kernels.attention_decode_many, 128),
+            MOST_ROWS.. => (&kernels.attention_decode_most, 64),
         };
         let parts = (heads / kv_heads).div_ceil(decode_heads(kernels.types.operand));
         let grid = (decode_blocks(rows, kv_heads * parts, split), 1, 1);

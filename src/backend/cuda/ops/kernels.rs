@@ -78,6 +78,8 @@ pub struct Kernels {
     pub attention_decode: Kernel,
     /// For buckets of [`crate::plan::split::MANY_ROWS`] rows and more.
     pub attention_decode_many: Kernel,
+    /// For those of [`crate::plan::split::MOST_ROWS`] rows and more.
+    pub attention_decode_most: Kernel,
     /// The matrix units have no f32: there, chunks go row by row too.
     pub attention_tiles: Option<Kernel>,
     pub query_tiles: Kernel,
@@ -143,6 +145,7 @@ impl Kernels {
             attention_rows: kernel(&format!("tg_attention_rows_{x}_d{d}"))?,
             attention_decode: kernel(&format!("tg_attention_decode_{x}_d{d}"))?,
             attention_decode_many: kernel(&format!("tg_attention_decode_many_{x}_d{d}"))?,
+            attention_decode_most: kernel(&format!("tg_attention_decode_most_{x}_d{d}"))?,
             attention_tiles,
             query_tiles: kernel("tg_query_tiles")?,
             scores_1: router("scores_1")?,
