@@ -51,7 +51,7 @@ struct DenseSplit {
 };
 
 /* How blocks of a cluster share. */
-enum DenseSharing { DENSE_SHARED /* K */, DENSE_LONE /* nothing */, DENSE_MATES /* weights */ };
+enum DenseSharing { DENSE_SHARED /* K */, DENSE_LONE /* nothing */, DENSE_MATES /* weights; of the LM head: rows */ };
 
 /* ROWS batch rows, GROUPS warpgroups of WIDTH weight rows. */
 template <class Math_, int ROWS_, int GROUPS_, int WIDTH_, DenseSharing SHARING = DENSE_SHARED>
@@ -164,8 +164,8 @@ struct DenseBlock {
     }
   }
 
-  /* All consumers: acc = this warpgroup's sums over the next `steps` stages, at least one. */
-  __device__ inline void multiply(typename Tile::Acc &acc, uint32_t steps) {
+  /* All consumers: acc = this warpgroup's sums over the next `steps` stages, at least one; `after` more will come. */
+  __device__ inline void multiply(typename Tile::Acc &acc, uint32_t steps, uint32_t after = 0) {
     const uint32_t group = threadIdx.x / GMMA_GROUP;
     uint32_t before = 0;
 #pragma unroll
@@ -182,14 +182,14 @@ struct DenseBlock {
         gmma_commit();
         if (s > 0) {
           gmma_wait<1>();
-          release(before, s - 1 + count < steps);
+          release(before, s - 1 + count < steps + after);
         }
         before = at;
         next();
       }
       gmma_wait<0>();
       gmma_settle(acc);
-      release(before, false);
+      release(before, count <= after);
     } else {
       float part[DENSE_PARTS * Tile::ROWS / 2];
       auto add = [&](bool again) {
@@ -208,7 +208,7 @@ struct DenseBlock {
         split(to, reinterpret_cast<const float *>(stage(at) + Tile::W_BYTES));
         operands_written();
         consumers_meet();
-        if (s > 0) add(s - 1 + count < steps);
+        if (s > 0) add(s - 1 + count < steps + after);
         const uint64_t w = gmma_operand(stage(at) + group * Tile::GROUP_BYTES), x = gmma_operand(to);
         gmma_fence();
 #pragma unroll
@@ -218,7 +218,7 @@ struct DenseBlock {
         before = at;
         next();
       }
-      add(false);
+      add(count <= after);
     }
   }
 

@@ -1,5 +1,6 @@
 /* dense_bf16.cu: dense.cuh for bf16 rows and weights. */
 #include "dense_conv.cuh"
+#include "dense_head.cuh"
 
 using Math = DenseHalf<__nv_bfloat16>;
 
@@ -20,3 +21,9 @@ DENSE_CONV(tg_dense_conv_bf16_r32, DenseTile<Math, 32, 3, 32>)
 DENSE_CONV(tg_dense_conv_bf16_r64, DenseTile<Math, 64, 3, 32>)
 DENSE_CONV(tg_dense_conv_bf16_r64_many, DenseTile<Math, 64, 3, 64>)
 DENSE_CONV(tg_dense_conv_mates_bf16_r64, DenseTile<Math, 64, 3, 64, DENSE_MATES>)
+
+DENSE_HEAD(tg_dense_head_bf16_r16, DenseTile<Math, 16, 2, 64, DENSE_LONE>)
+DENSE_HEAD(tg_dense_head_bf16_r32, DenseTile<Math, 32, 4, 64, DENSE_LONE>)
+DENSE_HEAD(tg_dense_head_bf16_r64, DenseTile<Math, 64, 4, 64, DENSE_LONE>)
+DENSE_HEAD(tg_dense_head_mates_bf16_r128, DenseTile<Math, 128, 4, 64, DENSE_MATES>)
+DENSE_HEAD(tg_dense_head_mates_bf16_r256, DenseTile<Math, 256, 2, 64, DENSE_MATES>)

@@ -1,6 +1,7 @@
 /* few_norm.cu: RMSNorm and a product, for steps of few rows (few.cuh):
  *
- *   tg_few_project_*  y[r,:] = W rmsnorm(h[r,:]), in X's type or f32: q, k and v; the LM head, for the sampled rows
+ *   tg_few_project_*  y[r,:] = W rmsnorm(h[r,:]), in X's type or f32: q, k and v; the LM head, for the sampled rows, with
+ *                     where each one's best logit is (best.cuh)
  *   tg_few_gate_up_*  y[r,:] = silu(W1 z) * W3 z, z = rmsnorm(h[r,:]): a dense feed-forward
  *   tg_few_expert_gate_up_*  likewise with the weights of each chosen expert, y[r K + i,:] of the i-th; it chooses them, and
  *                     says which to tg_few_down_* before that one may start (few_choice.cuh)
@@ -12,6 +13,7 @@
  *
  * Launch: block = FEW_THREADS, grid = at most as many blocks as there are tiles, shared as FewNormBlock lays it out.
  */
+#include "best.cuh"
 #include "few.cuh"
 #include "few_choice.cuh"
 
@@ -53,11 +55,11 @@ struct FewNormBlock {
   }
 };
 
-/* y[R,N] (y[S,N] of the sampled rows), h[R,K], norm_weight[K], w[N,K]. */
+/* y[R,N], h[R,K], norm_weight[K], w[N,K]. Of the sampled rows, y f32[S,N], where there is best[S,gridDim.x]: words of one id. */
 template <class Math>
-__device__ inline void few_project(void *y, const float *h, const float *norm_weight, const typename Math::W *w,
+__device__ inline void few_project(void *y, unsigned long long *best, const float *h, const float *norm_weight, const typename Math::W *w,
                                    const tg_state *state, const tg_step *step, uint32_t outputs, uint32_t hidden,
-                                   uint32_t bucket, uint32_t sampled, uint32_t store_f32, uint32_t stages, float eps) {
+                                   uint32_t bucket, uint32_t stages, float eps) {
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
@@ -77,6 +79,7 @@ __device__ inline void few_project(void *y, const float *h, const float *norm_we
     return;
   }
   few_norm_weight(block.norm, norm_weight, hidden);
+  const bool sampled = best != nullptr;
   const uint32_t count = __ldcg(sampled ? &step->sample_rows : &step->rows), rows = min(max(count, 1u), bucket);
   const uint32_t *samples = table<uint32_t>(state, step->sample_table);
   wait_for_earlier_kernels();
@@ -85,17 +88,26 @@ __device__ inline void few_project(void *y, const float *h, const float *norm_we
   const auto *x_row = block.row(rows);
   FewColumns<Math> x_columns;
   x_columns.load(x_row, block.ring.k, true);
+  const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS;
+  const bool there = r < min(count, bucket);
+  unsigned long long word = BEST_NONE;
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     block.consume(x_columns, x_row, hidden);
-    const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS, n = tile * FEW_OUTPUTS + i;
-    if (r >= min(count, bucket) || n >= outputs) continue;
+    const uint32_t n = tile * FEW_OUTPUTS + i;
+    if (!there || n >= outputs) continue;
     const float v = block.sums.get(r, i);
     const size_t at = (size_t)r * outputs + n;
-    if (store_f32)
+    if (sampled) {
       static_cast<float *>(y)[at] = v;
-    else
+      word = max(word, best_word(v, n));
+    } else {
       static_cast<X *>(y)[at] = X(v);
+    }
   }
+  if (!sampled) return;
+#pragma unroll
+  for (uint32_t offset = FEW_OUTPUTS / 2; offset > 0; offset /= 2) word = max(word, __shfl_xor_sync(0xffffffffu, word, offset));
+  if (there && i == 0) best[r * gridDim.x + blockIdx.x] = word;
 }
 
 /* Tiles of experts' gate/up, expert by expert: this block's in turn. */
@@ -197,10 +209,10 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
 
 #define FEW_NORM(SUFFIX, MATH)                                                                                          \
   extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_project_##SUFFIX(                                 \
-      void *y, const float *h, const float *norm_weight, const MATH::W *w, const tg_state *state, const tg_step *step,  \
-      uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t sampled, uint32_t store_f32, uint32_t stages,        \
+      void *y, unsigned long long *best, const float *h, const float *norm_weight, const MATH::W *w,                    \
+      const tg_state *state, const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t stages,  \
       float eps) {                                                                                                      \
-    FEW_BODY(few_project<MATH>(y, h, norm_weight, w, state, step, outputs, hidden, bucket, sampled, store_f32, stages, eps);) \
+    FEW_BODY(few_project<MATH>(y, best, h, norm_weight, w, state, step, outputs, hidden, bucket, stages, eps);)         \
   }                                                                                                                     \
   extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_gate_up_##SUFFIX(                                 \
       MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up,                     \

@@ -16,13 +16,14 @@
  *
  * Logprobs: log-softmax of the raw logits at the token and at the best ids, best first, ties to the lower id.
  *
- * Two kernels: tg_sample_best finds each row's largest score of step 1 and 2, and whether all logits are finite,
- * up to SAMPLE_PARTS blocks a row; tg_sample, a block a row, takes it from there, and is done at once where it is
- * greedy without logprobs.
+ * tg_sample, a block a row, begins with the words of best.cuh: each row's largest logit, and whether all are finite. In
+ * decode steps the kernels that stream the LM head's weights leave them (dense_head.cuh, few_norm.cu); elsewhere
+ * tg_sample_best does, with up to 16 blocks a row. It is done at once where a row is greedy without penalty and logprobs.
  *
- * Bound: memory, 4V bytes a row for greedy, once more (from L2) for each pass of the other steps.
+ * Bound: latency for greedy; memory for tg_sample_best, 4V bytes a row, and once more (from L2) for each pass of the other
+ * steps.
  */
-#include "common.cuh"
+#include "best.cuh"
 #include "pdl.cuh"
 #include "philox.cuh"
 #include "select.cuh"
@@ -30,7 +31,7 @@
 constexpr uint32_t SAMPLE_STREAM = 0x73616d70;  /* "samp": keeps these draws apart from all others */
 constexpr double MASS_ONE = 17592186044416.0;   /* 2^44 */
 constexpr int SEEN_THREADS = 256;
-constexpr uint32_t SAMPLE_PARTS = 16, BEST_THREADS = 256;
+constexpr uint32_t BEST_THREADS = 256;
 constexpr uint32_t BEST_FOURS = 4;  /* of a part's logits, that a thread has under way */
 
 /* Blocks of tg_sample that fit an SM, so that 256 greedy rows go round once; on sm_100 two would spill. */
@@ -40,8 +41,15 @@ constexpr int SAMPLE_BLOCKS = 1;
 constexpr int SAMPLE_BLOCKS = 2;
 #endif
 
-/* seen[slots,(V + 31) / 32]: a bit for each id that the slot's sequence holds, kept where a penalty wants it.
- * The step's own tokens count, so this runs before tg_sample. Launch: grid = most sequences of a step. */
+/* What a slot's sequence holds: a bit for each id, in `seen[slots,(V + 31) / 32]`. */
+__device__ inline uint32_t *bits_of(uint32_t *seen, uint32_t slot, uint32_t vocabulary) {
+  return seen + (size_t)slot * ((vocabulary + 31) / 32);
+}
+
+__device__ inline void mark(uint32_t *bits, uint32_t token) { atomicOr(&bits[token / 32], 1u << (token % 32)); }
+
+/* Notes the step's tokens, for slots with a penalty: they count, so this runs before tg_sample, but in decode steps, where that
+ * one notes them itself. Launch: grid = most sequences of a step. */
 extern "C" __global__ void __launch_bounds__(SEEN_THREADS)
     tg_mark_seen(uint32_t *seen, const tg_state *state, const tg_step *step, uint32_t vocabulary) {
   begin_kernel();
@@ -49,27 +57,20 @@ extern "C" __global__ void __launch_bounds__(SEEN_THREADS)
   const tg_sequence sequence = table<tg_sequence>(state, step->sequence_table)[blockIdx.x];
   const tg_slot *slot = table<tg_slot>(state, state->slot_table) + sequence.slot;
   if (__uint_as_float(slot->sampling.repetition_penalty) == 1.0f) return;
-  const uint32_t words = (vocabulary + 31) / 32;
-  uint32_t *bits = seen + (size_t)sequence.slot * words;
+  uint32_t *bits = bits_of(seen, sequence.slot, vocabulary);
   if (sequence.flags & TG_SEQUENCE_FIRST) {
-    for (uint32_t i = threadIdx.x; i < words; i += SEEN_THREADS) bits[i] = 0;
+    for (uint32_t i = threadIdx.x; i < (vocabulary + 31) / 32; i += SEEN_THREADS) bits[i] = 0;
     __syncthreads();
   }
   const tg_row *rows = table<tg_row>(state, step->row_table) + sequence.first_row;
-  for (uint32_t i = threadIdx.x; i < sequence.rows; i += SEEN_THREADS) {
-    uint32_t token = row_token(state, step, rows[i]);
-    atomicOr(&bits[token / 32], 1u << (token % 32));
-  }
+  for (uint32_t i = threadIdx.x; i < sequence.rows; i += SEEN_THREADS) mark(bits, row_token(state, step, rows[i]));
 }
 
 /* A row's logits after penalty and temperature. */
 struct Scores {
   const float *logits;
-  const uint32_t *seen;
+  uint32_t *seen;
   float penalty, temperature;
-
-  /* Whether they are the logits themselves. */
-  __device__ inline bool plain() const { return penalty == 1.0f && temperature == 0.0f; }
 
   __device__ inline float operator()(uint32_t id) const {
     float l = logits[id];
@@ -77,11 +78,6 @@ struct Scores {
     return temperature == 0.0f ? l : l / temperature;
   }
 };
-
-/* Sorts by score, then the lower id first, largest first. */
-__device__ inline unsigned long long ranked(float score, uint32_t id) {
-  return (unsigned long long)sortable(score) << 32 | (uint32_t)~id;
-}
 
 /* exp(score - best), the difference in f32 */
 __device__ inline double weight_of(float score, float best) { return exp((double)(score - best)); }
@@ -203,117 +199,126 @@ __device__ inline void logprobs(tg_sampled *sampled, const float *logits, uint32
   }
 }
 
-/* A sampled row that a launch is about: where its logits are, which is known at once, and how it is sampled, which is
- * three loads further. */
+/* A sampled row that a launch is about, and where its logits are. Line s of logits[S,V] is sampled row s. With `tile_rows`, as
+ * in a score step, line i is row first + i of the step, there are tile_rows of them, and sampled rows outside are left to other
+ * tiles: then there is none. Of the step's descriptor, so it may be asked for before the kernel's wait. */
 struct Sampled {
-  uint32_t r;         /* of the step's rows */
+  bool there;
+  uint32_t row;       /* of the step's rows */
   const float *line;  /* [V] */
-  tg_row row;
-  tg_sampling sampling;
-  Scores score;
+
+  __device__ inline Sampled(uint32_t sample, const tg_state *state, const float *logits, const tg_step *step,
+                            uint32_t vocabulary, uint32_t first, uint32_t tile_rows) {
+    there = sample < __ldcg(&step->sample_rows);
+    if (!there) return;
+    row = __ldcg(table<uint32_t>(state, __ldcg(&step->sample_table)) + sample);
+    there = tile_rows == 0 || row - first < tile_rows;
+    line = logits + (size_t)(tile_rows > 0 ? row - first : sample) * vocabulary;
+  }
 };
 
-/* r and line. Line s of logits[S,V] is sampled row s. With `tile_rows`, as in a score step, line i is row first + i of
- * the step, there are tile_rows of them, and sampled rows outside are left to other tiles. False where there is none. */
-__device__ inline bool find_line(Sampled &found, uint32_t sample, const tg_state *state, const float *logits,
-                                 const tg_step *step, uint32_t vocabulary, uint32_t first, uint32_t tile_rows) {
-  if (sample >= step->sample_rows) return false;
-  found.r = table<uint32_t>(state, step->sample_table)[sample];
-  if (tile_rows > 0 && (found.r < first || found.r - first >= tile_rows)) return false;
-  found.line = logits + (size_t)(tile_rows > 0 ? found.r - first : sample) * vocabulary;
-  return true;
-}
-
-/* The rest, after find_line. */
-__device__ inline void find_sampling(Sampled &found, const tg_state *state, const uint32_t *seen, const tg_step *step,
-                                     uint32_t vocabulary) {
-  found.row = table<tg_row>(state, step->row_table)[found.r];
-  found.sampling = table<tg_slot>(state, state->slot_table)[found.row.slot].sampling;
-  found.score = {found.line, seen + (size_t)found.row.slot * ((vocabulary + 31) / 32),
-                 __uint_as_float(found.sampling.repetition_penalty), __uint_as_float(found.sampling.temperature)};
-}
-
-/* best[S,SAMPLE_PARTS]: the highest rank of each part of a row, or 0, which no score has, where one of its logits is
- * not finite; an empty part has the rank of nothing, 1. Launch: grid = (a divisor of SAMPLE_PARTS, most sampled rows),
- * block = BEST_THREADS. A block that has several parts leaves its best in the first and nothing in the others. */
+/* best[S,gridDim.x]: best.cuh's words, of one id each. Launch: grid = (parts of a row, most sampled rows), block =
+ * BEST_THREADS. */
 extern "C" __global__ void __launch_bounds__(BEST_THREADS)
-    tg_sample_best(unsigned long long *best, const tg_state *state, const float *logits, const uint32_t *seen,
-                   const tg_step *step, uint32_t vocabulary, uint32_t first, uint32_t tile_rows) {
+    tg_sample_best(unsigned long long *best, const tg_state *state, const float *logits, const tg_step *step,
+                   uint32_t vocabulary, uint32_t first, uint32_t tile_rows) {
   __shared__ unsigned long long partial[BEST_THREADS / WARP];
-  begin_kernel();
-  Sampled at;
-  if (!find_line(at, blockIdx.y, state, logits, step, vocabulary, first, tile_rows)) return;
-  const bool fours = vocabulary % 4 == 0;  /* then every line starts on 16 bytes */
+  let_next_kernel_start();
+  const Sampled at(blockIdx.y, state, logits, step, vocabulary, first, tile_rows);
+  wait_for_earlier_kernels();
+  if (!at.there) return;
   const uint32_t share = (vocabulary + 4 * gridDim.x - 1) / (4 * gridDim.x) * 4;
   const uint32_t begin = blockIdx.x * share, end = min(vocabulary, begin + share);
-  float4 v[BEST_FOURS];
-  auto ask = [&](uint32_t id) {
-#pragma unroll
-    for (uint32_t i = 0; i < BEST_FOURS; i++, id += 4 * BEST_THREADS)
-      if (id < end) v[i] = load4(at.line + id);
-  };
-  if (fours) ask(begin + 4 * threadIdx.x);  /* on their way while the rest is found */
-  find_sampling(at, state, seen, step, vocabulary);
-  unsigned long long mine = 1;
-  bool finite = true;
-  auto take = [&](float l, float score, uint32_t id) {
-    finite = finite && isfinite(l);
-    mine = Max()(mine, ranked(score, id));
-  };
-  if (fours && at.score.plain()) {
+  unsigned long long mine = BEST_NONE;
+  auto take = [&](float l, uint32_t id) { mine = Max()(mine, best_word(l, id)); };
+  if (vocabulary % 4 == 0) {  /* then every line starts on 16 bytes */
 #pragma unroll 1
-    for (uint32_t id = begin + 4 * threadIdx.x; id < end;) {
+    for (uint32_t id = begin + 4 * threadIdx.x; id < end; id += BEST_FOURS * 4 * BEST_THREADS) {
+      float4 v[BEST_FOURS];
 #pragma unroll
-      for (uint32_t i = 0; i < BEST_FOURS; i++, id += 4 * BEST_THREADS) {
-        if (id >= end) continue;
-        take(v[i].x, v[i].x, id), take(v[i].y, v[i].y, id + 1);
-        take(v[i].z, v[i].z, id + 2), take(v[i].w, v[i].w, id + 3);
+      for (uint32_t i = 0; i < BEST_FOURS; i++)
+        if (id + i * 4 * BEST_THREADS < end) v[i] = load4(at.line + id + i * 4 * BEST_THREADS);
+#pragma unroll
+      for (uint32_t i = 0; i < BEST_FOURS; i++) {
+        const uint32_t of = id + i * 4 * BEST_THREADS;
+        if (of < end) take(v[i].x, of), take(v[i].y, of + 1), take(v[i].z, of + 2), take(v[i].w, of + 3);
       }
-      ask(id);
     }
   } else {
 #pragma unroll 8
-    for (uint32_t id = begin + threadIdx.x; id < end; id += BEST_THREADS) take(at.line[id], at.score(id), id);
+    for (uint32_t id = begin + threadIdx.x; id < end; id += BEST_THREADS) take(at.line[id], id);
   }
 #pragma unroll
   for (int offset = WARP / 2; offset > 0; offset /= 2) mine = Max()(mine, __shfl_xor_sync(0xffffffffu, mine, offset));
   if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = mine;
-  finite = __syncthreads_and(finite);
-  const uint32_t parts = SAMPLE_PARTS / gridDim.x;
-  if (threadIdx.x >= parts) return;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
 #pragma unroll
   for (int w = 1; w < BEST_THREADS / WARP; w++) mine = Max()(mine, partial[w]);
-  best[blockIdx.y * SAMPLE_PARTS + blockIdx.x * parts + threadIdx.x] = threadIdx.x > 0 ? 1 : finite ? mine : 0;
+  best[blockIdx.y * gridDim.x + blockIdx.x] = mine;
 }
 
-/* best: tg_sample_best's. Launch: grid = most sampled rows, block = SAMPLE_THREADS. */
+/* The highest rank of all scores, where they are not the logits. */
+__device__ inline unsigned long long best_score(const Scores &score, uint32_t vocabulary) {
+  unsigned long long best = BEST_NONE;
+#pragma unroll 8
+  for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) best = Max()(best, ranked(score(id), id));
+  return block_reduce(best, Max());
+}
+
+/* The first of the `span` ids from `id` on that has this logit, as one of them does. */
+__device__ inline uint32_t first_with(float logit, const float *line, uint32_t id, uint32_t span, uint32_t vocabulary) {
+  if (span == 1) return id;
+  const uint32_t mine = id + threadIdx.x % WARP;
+  const bool has = threadIdx.x % WARP < span && mine < vocabulary && line[mine] == logit;
+  return id + __ffs(__ballot_sync(0xffffffffu, has)) - 1;
+}
+
+/* best[S,parts]: best.cuh's words, up to SAMPLE_THREADS of a row, of up to WARP ids each. With `marks` a sampled row is all that
+ * its sequence has in the step, and its token is noted here (tg_mark_seen).
+ * Launch: grid = most sampled rows, block = SAMPLE_THREADS. */
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
-    tg_sample(tg_state *state, const float *logits, const uint32_t *seen, const unsigned long long *best,
-              const tg_step *step, uint32_t vocabulary, uint32_t first, uint32_t tile_rows) {
+    tg_sample(tg_state *state, const float *logits, uint32_t *seen, const unsigned long long *best, const tg_step *step,
+              uint32_t vocabulary, uint32_t first, uint32_t tile_rows, uint32_t parts, uint32_t span, uint32_t marks) {
   __shared__ tg_sampled sampled;
   __shared__ SelectScratch scratch;
-  begin_kernel();
-  Sampled at;
-  if (!find_line(at, blockIdx.x, state, logits, step, vocabulary, first, tile_rows)) return;
-  unsigned long long ranks[SAMPLE_PARTS];
-#pragma unroll
-  for (int part = 0; part < SAMPLE_PARTS; part++) ranks[part] = best[blockIdx.x * SAMPLE_PARTS + part];
-  find_sampling(at, state, seen, step, vocabulary);
+  let_next_kernel_start();
+  const Sampled at(blockIdx.x, state, logits, step, vocabulary, first, tile_rows);
+  /* How its slot samples was there before the step began, too. */
+  const tg_row *row = nullptr;
+  const tg_sampling *sampling = nullptr;
+  Scores score = {};
+  uint32_t logprob_count = TG_LOGPROBS_NONE;
+  if (at.there) {
+    row = table<tg_row>(state, __ldcg(&step->row_table)) + at.row;
+    const uint32_t slot = __ldcg(&row->slot);
+    sampling = &(table<tg_slot>(state, __ldcg(&state->slot_table)) + slot)->sampling;
+    score = {at.line, bits_of(seen, slot, vocabulary), __uint_as_float(__ldcg(&sampling->repetition_penalty)),
+             __uint_as_float(__ldcg(&sampling->temperature))};
+    logprob_count = __ldcg(&sampling->logprobs);
+  }
   if (threadIdx.x == 0) sampled = tg_sampled{};
-  unsigned long long highest = 0;
-  bool finite = true;
-#pragma unroll
-  for (int part = 0; part < SAMPLE_PARTS; part++) {
-    finite = finite && ranks[part] != 0;
-    highest = Max()(highest, ranks[part]);
+  wait_for_earlier_kernels();
+  if (!at.there) return;
+  const bool penalized = score.penalty != 1.0f, greedy = score.temperature == 0.0f;
+  unsigned long long highest = threadIdx.x < parts ? best[blockIdx.x * parts + threadIdx.x] : BEST_NONE;
+  if (marks && penalized && threadIdx.x == 0) mark(score.seen, row_token(state, step, *row));
+  highest = block_reduce(highest, Max());
+  const bool finite = highest != BEST_BROKEN;
+  uint32_t token = 0xffffffffu;
+  if (finite) {
+    if (penalized) highest = best_score(score, vocabulary);
+    token = id_of(highest);
+    if (!penalized && greedy) token = first_with(score_of(highest), at.line, token, span, vocabulary);
   }
-  uint32_t token = finite ? ~(uint32_t)highest : 0xffffffffu;
-  if (finite && at.score.temperature != 0.0f) {
-    const Survivors survive = survivors(scratch, at.score, at.sampling, vocabulary, from_sortable(highest >> 32));
-    token = draw(at.score, survive, at.sampling, vocabulary, at.row.position + 1);
+  if (finite && !greedy) {
+    /* the largest logit's score is the largest: a division keeps the order */
+    const float largest = penalized ? score_of(highest) : score_of(highest) / score.temperature;
+    const tg_sampling how = *sampling;
+    const Survivors survive = survivors(scratch, score, how, vocabulary, largest);
+    token = draw(score, survive, how, vocabulary, row->position + 1);
   }
-  if (finite && at.sampling.logprobs != TG_LOGPROBS_NONE)
-    logprobs(&sampled, at.line, vocabulary, token, at.sampling.logprobs);
+  if (finite && logprob_count != TG_LOGPROBS_NONE) logprobs(&sampled, at.line, vocabulary, token, logprob_count);
   if (threadIdx.x == 0) {
     sampled.token = token;
     tg_sampled *to = reinterpret_cast<tg_sampled *>(reinterpret_cast<char *>(state) + step->sampled_table);

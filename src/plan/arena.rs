@@ -12,8 +12,10 @@ pub const ALIGN_BYTES: usize = 256;
 const TILE_BYTES: usize = 16;
 /// How many expert tiles there are, and what kernels/wide_plan.cuh counts.
 const EXPERT_COUNTS_BYTES: usize = 64;
-/// In how many parts a row of logits is searched for its best.
+/// In how many parts a row of logits is searched for its best, at most: by a kernel that reads them, and by the blocks of an LM
+/// head that streams weights, of up to [`MOST_ROWS`] rows.
 pub const SAMPLE_PARTS: usize = 16;
+pub const HEAD_PARTS: usize = 256;
 
 /// Rows of a decode bucket, experts and outputs of a block, at most, in the kernels for few rows (kernels/few.cuh).
 pub const FEW_ROWS: usize = 8;
@@ -73,7 +75,7 @@ pub struct Arena {
     /// f32 `[logits_rows, V]`
     pub logits: usize,
     pub logits_rows: usize,
-    /// u64 `[S, SAMPLE_PARTS]`: the best logit of each part of a row.
+    /// u64 `[`[`best_words`]`(S)]`: the best logit of each part of a row.
     pub sample_best: usize,
     /// u32 `[S, V / 32 rounded up]`: a bit for each token that a slot's sequence holds.
     pub seen: usize,
@@ -85,6 +87,12 @@ pub struct Arena {
 /// Rows that have logits at a time: a tile of a score step's, or one for each slot.
 pub fn logits_rows(rows: usize, slots: usize) -> usize {
     rows.min(SCORE_TILE_ROWS).max(slots)
+}
+
+/// Words of the best of `rows` rows' parts.
+pub fn best_words(rows: usize) -> usize {
+    let of_head = rows.min(MOST_ROWS as usize) * HEAD_PARTS;
+    rows.saturating_mul(SAMPLE_PARTS).max(of_head)
 }
 
 impl Arena {
@@ -143,7 +151,7 @@ impl Arena {
         let attention_partials = take(&[pieces, heads, config.head_dim.saturating_add(2), 4]);
         let attention_done = take(&[slots, heads, 4]);
         let posted = take(&[8]);
-        let sample_best = take(&[slots, SAMPLE_PARTS, 8]);
+        let sample_best = take(&[best_words(slots), 8]);
         let logits_rows = logits_rows(rows, slots);
         let logits = take(&[logits_rows, config.vocab_size, 4]);
         let seen = take(&[slots, config.vocab_size.div_ceil(32), 4]);
@@ -212,7 +220,7 @@ mod tests {
             (arena.attention_partials, 16 * 32 * 32 * 66 * 4),
             (arena.attention_done, 16 * 32 * 4),
             (arena.posted, 8),
-            (arena.sample_best, 16 * SAMPLE_PARTS * 8),
+            (arena.sample_best, 16 * HEAD_PARTS * 8),
             (arena.logits, 512 * 65536 * 4),
             (arena.seen, 16 * 65536 / 8),
             (arena.bytes, 0),

@@ -15,7 +15,7 @@ use tailgraph::backend::cuda::ops::head::{LogitsPart, seen_words};
 use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
 use tailgraph::backend::cuda::ops::router::RouterWeights;
 use tailgraph::model::DType;
-use tailgraph::plan::arena::SAMPLE_PARTS;
+use tailgraph::plan::arena::best_words;
 use tailgraph::plan::{KeySplit, StepKind};
 use tailgraph::sys::abi;
 
@@ -126,7 +126,7 @@ impl Layer {
             partial: arrays.scratch(pairs * hidden * 4),
             logits: arrays.scratch(BUCKET * c.vocab_size * 4),
             seen: arrays.scratch(step.slots.len() * seen_words(c.vocab_size) * 4),
-            best: arrays.scratch(BUCKET * SAMPLE_PARTS * 8),
+            best: arrays.scratch(best_words(BUCKET) * 8),
         }
     }
 
@@ -192,12 +192,12 @@ impl Layer {
                 .unwrap();
             queue.final_norm(self.x, self.h, self.norms[2]).unwrap();
             let part = LogitsPart::Sampled;
-            queue
-                .lm_head(part, self.logits, self.x, self.embedding)
+            let found = queue
+                .lm_head(part, self.logits, self.best, self.x, self.embedding)
                 .unwrap();
             queue.mark_seen(self.seen).unwrap();
             queue
-                .sample(part, self.logits, self.seen, self.best)
+                .sample(part, self.logits, self.seen, self.best, found)
                 .unwrap();
         }
     }

@@ -15,6 +15,7 @@ use tailgraph::backend::cuda::ops::head::LogitsPart;
 use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
 use tailgraph::backend::cuda::ops::router::RouterWeights;
 use tailgraph::model::{DType, ModelConfig};
+use tailgraph::plan::arena::best_words;
 use tailgraph::plan::variants::{Experts, Products, Variant};
 
 const SLOTS: usize = 9;
@@ -393,12 +394,19 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
 
         let logits = [(); 2].map(|()| f32s(config.vocab_size));
         let head = layer.lm_head.at(0);
+        let best = gpu.poisoned(best_words(bucket) * 8);
         queue
-            .few_lm_head(few, logits[0].at(0), h, layer.norm.at(0), head)
+            .few_lm_head(few, logits[0].at(0), best.at(0), h, layer.norm.at(0), head)
             .unwrap();
         queue.final_norm(normed.at(0), h, layer.norm.at(0)).unwrap();
         plain
-            .lm_head(LogitsPart::Sampled, logits[1].at(0), normed.at(0), head)
+            .lm_head(
+                LogitsPart::Sampled,
+                logits[1].at(0),
+                best.at(0),
+                normed.at(0),
+                head,
+            )
             .unwrap();
         keep("logits", DType::F32, &logits[0], &logits[1]);
     }

@@ -18,6 +18,7 @@ mod few;
 #[path = "../cpu/golden.rs"]
 mod golden;
 mod goldens;
+mod head;
 mod inspect;
 mod linear;
 mod norm;

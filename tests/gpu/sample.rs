@@ -6,7 +6,7 @@ use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::ops::head::{LogitsPart, seen_words};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
-use tailgraph::plan::arena::SAMPLE_PARTS;
+use tailgraph::plan::arena::best_words;
 use tailgraph::sys::abi;
 
 fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
@@ -223,12 +223,14 @@ fn run(gpu: &Gpu, rig: &Rig, rows: &[Row], score: bool) -> Vec<abi::tg_sampled> 
     } else {
         LogitsPart::Sampled
     };
-    let best = gpu.poisoned(rows.len() * SAMPLE_PARTS * 8);
+    let best = gpu.poisoned(best_words(rows.len()) * 8);
     // SAFETY: the arrays have the shapes that the operations ask for.
     unsafe {
-        enqueue.mark_seen(seen.at(0)).unwrap();
+        if score {
+            enqueue.mark_seen(seen.at(0)).unwrap();
+        }
         enqueue
-            .sample(part, logits.at(0), seen.at(0), best.at(0))
+            .sample(part, logits.at(0), seen.at(0), best.at(0), None)
             .unwrap();
     }
     on_gpu.sampled(gpu)

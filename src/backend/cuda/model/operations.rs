@@ -58,16 +58,19 @@ impl Shared {
         let mut parts = logits_parts(queue.bucket.kind, queue.bucket.rows).peekable();
         // SAFETY: the caller's promise; the arena has room for the logits of any part.
         unsafe {
-            queue.mark_seen(seen)?;
+            // A row of a decode step is marked as it is sampled.
+            if queue.bucket.kind != StepKind::Decode {
+                queue.mark_seen(seen)?;
+            }
             while let Some(part) = parts.next() {
-                match queue.few() {
-                    Some(few) => queue.few_lm_head(few, logits, h, norm, lm_head)?,
-                    None => queue.lm_head(part, logits, x, lm_head)?,
-                }
+                let found = match queue.few() {
+                    Some(few) => Some(queue.few_lm_head(few, logits, best, h, norm, lm_head)?),
+                    None => queue.lm_head(part, logits, best, x, lm_head)?,
+                };
                 if let Some(delivery) = &self.delivery {
                     queue.deliver(part, parts.peek().is_none(), logits, &delivery.ring())?;
                 }
-                queue.sample(part, logits, seen, best)?;
+                queue.sample(part, logits, seen, best, found)?;
             }
         }
         Ok(())

@@ -4,7 +4,9 @@
 //! | kernel | products |
 //! |---|---|
 //! | `tg_dense_shared_*` | those of too few outputs to fill the GPU: clusters of blocks share a tile |
-//! | `tg_dense_alone_*` | gate and up of a dense feed-forward, the LM head: a tile a block |
+//! | `tg_dense_alone_*` | gate and up of a dense feed-forward: a tile a block |
+//! | `tg_dense_head_*` | the LM head, where its tiles fill the GPU: blocks that stay (kernels/dense_head.cuh) |
+//! | `tg_dense_head_mates_*` | the same from 65 rows on: blocks of a cluster share the rows |
 //! | `tg_dense_conv_*` | a conv layer's in-projection with its short convolution |
 //! | `tg_dense_conv_mates_*` | the same for an even number of row tiles, and blocks enough: clusters of two row tiles share weights |
 
@@ -15,14 +17,19 @@ use super::super::module::Module;
 use super::super::tensor_map::{Matrix, TensorMap};
 use super::Enqueue;
 use super::conv::ShortConv;
+use super::head::Found;
 use super::kernels::{Types, suffix};
 use super::limits::{Limits, has_warpgroups};
 use super::linear::{Epilogue, Product};
 use crate::error::{Error, Result};
 use crate::model::DType;
+use crate::plan::arena::HEAD_PARTS;
 use crate::plan::variants::Products;
 use cut::{Cut, Tile};
 use std::sync::Arc;
+
+/// Weight rows that a warp of the LM head has of a tile, as kernels/dense_head.cuh has it.
+const HEAD_SPAN: u32 = 16;
 
 /// One kernel for several numbers of rows, ascending.
 #[derive(Debug)]
@@ -33,6 +40,7 @@ struct Variants(Vec<(Tile, Kernel)>);
 pub struct Dense {
     shared: Variants,
     alone: Variants,
+    head: Variants,
     conv: Variants,
     conv_mates: Variants,
     types: Types,
@@ -67,6 +75,12 @@ impl Dense {
                 &["16", "32", "64", "64_many"],
             ),
         };
+        let (head, head_mates): (&[&str], &[&str]) = match types.operand == DType::F32 {
+            true => (&["16", "32", "64"], &[]),
+            false => (&["16", "32", "64"], &["128", "256"]),
+        };
+        let mut heads = variants("head", head)?;
+        heads.0.extend(variants("head_mates", head_mates)?.0);
         let conv_mates: &[&str] = match types.operand == DType::F32 {
             true => &[],
             false => &["64"],
@@ -75,10 +89,19 @@ impl Dense {
             conv_mates: variants("conv_mates", conv_mates)?,
             shared: variants("shared", shared)?,
             alone: variants("alone", alone)?,
+            head: heads,
             conv: variants("conv", conv)?,
             types,
             limits,
         }))
+    }
+}
+
+impl Dense {
+    /// Whether the LM head's own kernels do this product: tiles of it fill the GPU.
+    pub(super) fn has_head_for(&self, product: &Product) -> bool {
+        let smallest = self.head.0[0].0.outputs();
+        product.outputs.div_ceil(smallest) >= self.limits.multiprocessors
     }
 }
 
@@ -109,6 +132,57 @@ impl Enqueue<'_> {
         whole.then_some(dense)
     }
 
+    /// [`Enqueue::lm_head`] of the sampled rows; where the best logits are, in `best`.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`Product`] and [`Found`] say, every array on 16 bytes.
+    pub(super) unsafe fn dense_head(
+        &self,
+        dense: &Dense,
+        product: &Product,
+        best: Address,
+    ) -> Result<Found> {
+        let (outputs, inner) = (product.outputs, product.inner);
+        let rows = self.bucket.sequences;
+        let cut = dense.limits.cut_alone(&dense.head.tiles(), rows);
+        let (tile, kernel) = dense.head.of(&cut);
+        let matrix = |at, dtype, rows| Matrix {
+            at,
+            dtype,
+            rows,
+            columns: inner,
+        };
+        let x = matrix(product.x, dense.types.operand, rows);
+        let w = matrix(product.w, dense.types.weights, outputs);
+        let arguments = [
+            Argument::TensorMap(TensorMap::new(&x.boxes(tile.rows / tile.mates))?),
+            Argument::TensorMap(TensorMap::new(&w.boxes(tile.outputs()))?),
+            Argument::Address(product.y),
+            Argument::Address(best),
+            Argument::Address(self.sample_count()),
+            Argument::U32(outputs),
+            Argument::U32(inner),
+            Argument::U32(cut.stages),
+        ];
+        // A block an SM, in whole clusters, and a part of each row's logits for each block.
+        let most = dense.limits.multiprocessors.min(HEAD_PARTS as u32) / tile.mates;
+        let clusters = outputs.div_ceil(tile.outputs() * tile.mates).min(most);
+        let parts = clusters * tile.mates;
+        let launch = Launch {
+            grid: (parts, cut.row_tiles, 1),
+            threads: tile.threads,
+            shared_bytes: cut.shared_bytes,
+            cluster: tile.mates,
+            early: self.early,
+        };
+        // SAFETY: the caller's promise; these are tg_dense_head_*'s arguments.
+        unsafe { kernel.launch(self.stream, launch, &arguments)? };
+        Ok(Found {
+            parts,
+            span: HEAD_SPAN,
+        })
+    }
+
     /// [`Enqueue::product`] of up to `rows` rows, of which there are `*count`.
     ///
     /// # Safety
@@ -123,9 +197,7 @@ impl Enqueue<'_> {
         let (outputs, inner) = (product.outputs, product.inner);
         let limits = &dense.limits;
         let paired = product.epilogue == Epilogue::SiluMul;
-        let persistent = product.epilogue == Epilogue::StoreF32
-            && outputs.div_ceil(2 * dense.shared.0[0].0.width) >= limits.multiprocessors;
-        let (variants, cut) = match paired || persistent {
+        let (variants, cut) = match paired {
             true => (&dense.alone, limits.cut_alone(&dense.alone.tiles(), rows)),
             false => {
                 let tiles = dense.shared.tiles();
@@ -158,10 +230,7 @@ impl Enqueue<'_> {
             Argument::U32(cut.stages),
         ];
         let groups = if paired { 1 } else { tile.groups };
-        let mut tiles = outputs.div_ceil(tile.width * groups);
-        if persistent {
-            tiles = tiles.min(limits.multiprocessors);
-        }
+        let tiles = outputs.div_ceil(tile.width * groups);
         // SAFETY: the caller's promise; these are tg_dense_shared_*'s and tg_dense_alone_*'s arguments.
         unsafe { self.launch_dense(kernel, tile, &cut, tiles, &arguments) }
     }

@@ -48,25 +48,33 @@ impl LogitsPart {
     }
 }
 
-/// Blocks that look for a row's best: a divisor of [`SAMPLE_PARTS`], fewer where all rows' blocks would not fit the GPU
-/// at once.
+/// What `best` holds of each row, u64 `[S, parts]` of the [`best_words`](crate::plan::arena::best_words) that there is room for:
+/// the best logit of each part, and the first of the `span` ids that it is among (kernels/best.cuh).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    pub parts: u32,
+    pub span: u32,
+}
+
+/// Blocks that look for a row's best: fewer where all rows' blocks would not fit the GPU at once.
 fn best_blocks(rows: u32) -> u32 {
-    let most = (BEST_BLOCKS / rows).clamp(1, SAMPLE_PARTS as u32);
-    1 << most.ilog2()
+    (BEST_BLOCKS / rows).clamp(1, SAMPLE_PARTS as u32)
 }
 
 impl Enqueue<'_> {
-    /// logits = lm_head `[V, H]` times x, which is `final_norm`'s: `[S, H]`, or `[R, H]` in a score step.
+    /// logits = lm_head `[V, H]` times x, which is `final_norm`'s: `[S, H]`, or `[R, H]` in a score step. The kernels that
+    /// stream weights also leave where the best ones are, in `best`.
     ///
     /// # Safety
-    /// [`Enqueue`]'s; `logits` has the part's shape.
+    /// [`Enqueue`]'s; `logits` has the part's shape, `best` as [`Found`] says.
     pub unsafe fn lm_head(
         &self,
         part: LogitsPart,
         logits: Address,
+        best: Address,
         x: Address,
         lm_head: Address,
-    ) -> Result<()> {
+    ) -> Result<Option<Found>> {
         let (first, rows) = part.rows();
         let row_bytes = self.config.hidden_size * self.kernels.types.operand.bytes();
         let product = Product {
@@ -84,11 +92,16 @@ impl Enqueue<'_> {
             LogitsPart::Tile(_) => Rows::Tile { first, rows },
         };
         // SAFETY: the caller's promise.
-        unsafe { self.product(&product, rows) }
+        unsafe {
+            match self.dense().filter(|dense| dense.has_head_for(&product)) {
+                Some(dense) => Ok(Some(self.dense_head(dense, &product, best)?)),
+                None => self.product(&product, rows).map(|()| None),
+            }
+        }
     }
 
     /// Notes the step's tokens in `seen` `uint32_t [slots, seen_words]`, for slots with a repetition penalty.
-    /// Once a step, before [`Enqueue::sample`].
+    /// Once a step, before [`Enqueue::sample`]; that of a decode step does it itself.
     ///
     /// # Safety
     /// [`Enqueue`]'s.
@@ -104,47 +117,65 @@ impl Enqueue<'_> {
         unsafe { self.launch(&self.kernels.mark_seen, grid, SEEN_THREADS, 0, &arguments) }
     }
 
-    /// Token and logprobs of each sampled row that the part holds, into the step's sampled table. `best` is scratch:
-    /// u64 `[S, SAMPLE_PARTS]`.
+    /// Token and logprobs of each sampled row that the part holds, into the step's sampled table. `found`: what of these logits
+    /// `best` holds already; else it is looked for.
     ///
     /// # Safety
-    /// [`Enqueue`]'s; `logits` has the part's shape.
+    /// [`Enqueue`]'s; `logits` has the part's shape, `best` as [`Found`] says.
     pub unsafe fn sample(
         &self,
         part: LogitsPart,
         logits: Address,
         seen: Address,
         best: Address,
+        found: Option<Found>,
     ) -> Result<()> {
+        let found = match found {
+            Some(found) => found,
+            // SAFETY: the caller's promise.
+            None => unsafe { self.find_best(part, logits, best) }?,
+        };
+        let (first, rows) = part.rows();
+        let marks = self.bucket.kind == StepKind::Decode;
+        let arguments = [
+            Argument::Address(self.state),
+            Argument::Address(logits),
+            Argument::Address(seen),
+            Argument::Address(best),
+            Argument::Address(self.step),
+            Argument::U32(self.config.vocab_size as u32),
+            Argument::U32(first),
+            Argument::U32(rows),
+            Argument::U32(found.parts),
+            Argument::U32(found.span),
+            Argument::U32(u32::from(marks)),
+        ];
+        let grid = (self.bucket.sequences, 1, 1);
+        // SAFETY: the caller's promise; these are tg_sample's arguments.
+        unsafe { self.launch(&self.kernels.sample, grid, SAMPLE_THREADS, 0, &arguments) }
+    }
+
+    /// Reads the part's logits for the best of each row.
+    ///
+    /// # Safety
+    /// [`Enqueue::sample`]'s.
+    unsafe fn find_best(&self, part: LogitsPart, logits: Address, best: Address) -> Result<Found> {
         let (first, rows) = part.rows();
         let arguments = [
             Argument::Address(best),
             Argument::Address(self.state),
             Argument::Address(logits),
-            Argument::Address(seen),
             Argument::Address(self.step),
             Argument::U32(self.config.vocab_size as u32),
             Argument::U32(first),
             Argument::U32(rows),
         ];
         let sequences = self.bucket.sequences;
-        let grid = (best_blocks(sequences), sequences, 1);
+        let parts = best_blocks(sequences);
         let kernel = &self.kernels.sample_best;
         // SAFETY: the caller's promise; these are tg_sample_best's arguments.
-        unsafe { self.launch(kernel, grid, BEST_THREADS, 0, &arguments)? };
-        let arguments = [
-            Argument::Address(self.state),
-            Argument::Address(logits),
-            Argument::Address(seen),
-            Argument::Address(best),
-            Argument::Address(self.step),
-            Argument::U32(self.config.vocab_size as u32),
-            Argument::U32(first),
-            Argument::U32(rows),
-        ];
-        let grid = (self.bucket.sequences, 1, 1);
-        // SAFETY: the caller's promise; these are tg_sample's arguments.
-        unsafe { self.launch(&self.kernels.sample, grid, SAMPLE_THREADS, 0, &arguments) }
+        unsafe { self.launch(kernel, (parts, sequences, 1), BEST_THREADS, 0, &arguments)? };
+        Ok(Found { parts, span: 1 })
     }
 }
 
@@ -165,11 +196,10 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_row_are_shared_out_evenly() {
+    fn many_rows_have_fewer_parts() {
         assert_eq!(
             [1, 32, 33, 64, 128, 200, 256, 512, 4096].map(best_blocks),
-            [16, 16, 8, 8, 4, 2, 2, 1, 1]
+            [16, 16, 15, 8, 4, 2, 2, 1, 1]
         );
-        assert!((1..=4096).all(|rows| (SAMPLE_PARTS as u32).is_multiple_of(best_blocks(rows))));
     }
 }

@@ -67,6 +67,11 @@ impl Tile {
         }
     }
 
+    /// Weight rows of a block.
+    pub fn outputs(&self) -> u32 {
+        self.groups * self.width
+    }
+
     /// Dynamic shared memory beside the ring.
     fn beside_bytes(&self, sharers: u32) -> u32 {
         let eights = (self.rows / 8).div_ceil(sharers);
@@ -261,6 +266,23 @@ mod tests {
         assert_eq!(served(256, 2048), Some((1, 4)));
         assert_eq!(served(256, 192), None);
         assert_eq!(LIMITS.cut_conv_mates(&[], 256, 2048), None);
+    }
+
+    #[test]
+    fn an_lm_heads_wide_tiles_have_rings() {
+        let head = [
+            tile(16, 2, 64),
+            tile(32, 4, 64),
+            tile(64, 4, 64),
+            tile(128, 4, 64),
+            tile(256, 2, 64),
+        ];
+        let stages = |rows| {
+            let cut = LIMITS.cut_alone(&head, rows);
+            assert!(cut.shared_bytes <= LIMITS.block_bytes && cut.row_tiles == 1);
+            cut.stages
+        };
+        assert_eq!([16, 32, 64, 128, 256].map(stages), [11, 6, 5, 4, 4]);
     }
 
     #[test]

@@ -3,11 +3,13 @@
 use super::super::Enqueue;
 use super::super::conv::ShortConv;
 use super::super::experts::{ExpertWeights, Routing};
+use super::super::head::Found;
 use super::super::router::RouterWeights;
 use super::Few;
 use super::sizing::{GATE_OUTPUTS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
 use crate::backend::cuda::launch::{Address, Argument, Kernel};
 use crate::error::Result;
+use crate::plan::arena::HEAD_PARTS;
 use crate::plan::variants::Products;
 
 /// Weights and biases of a conv layer up to its out-projection; shapes as [`ShortConv`] has them.
@@ -107,37 +109,40 @@ impl Enqueue<'_> {
         outputs: u32,
     ) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.few_product(few, y, h, norm, w, outputs, false) }
+        unsafe { self.few_product(few, (y, 0), h, norm, w, outputs)? };
+        Ok(())
     }
 
-    /// logits f32 `[S, V]` = lm_head `[V, H]` times rmsnorm(h f32 `[R, H]`) of the sampled rows.
+    /// logits f32 `[S, V]` = lm_head `[V, H]` times rmsnorm(h f32 `[R, H]`) of the sampled rows; where the best ones are, in
+    /// `best`.
     ///
     /// # Safety
-    /// [`Enqueue`]'s.
+    /// [`Enqueue`]'s; `best` as [`Found`] says.
     pub unsafe fn few_lm_head(
         &self,
         few: &Few,
         logits: Address,
+        best: Address,
         h: Address,
         norm: Address,
         lm_head: Address,
-    ) -> Result<()> {
+    ) -> Result<Found> {
         let outputs = self.config.vocab_size as u32;
         // SAFETY: the caller's promise.
-        unsafe { self.few_product(few, logits, h, norm, lm_head, outputs, true) }
+        let parts = unsafe { self.few_product(few, (logits, best), h, norm, lm_head, outputs) }?;
+        Ok(Found { parts, span: 1 })
     }
 
-    #[allow(clippy::too_many_arguments)]
+    /// y of the step's rows, or with `best` of the sampled ones. Returns the blocks that it takes.
     unsafe fn few_product(
         &self,
         few: &Few,
-        y: Address,
+        (y, best): (Address, Address),
         h: Address,
         norm: Address,
         w: Address,
         outputs: u32,
-        logits: bool,
-    ) -> Result<()> {
+    ) -> Result<u32> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = self
             .few_sizing(few)
@@ -145,6 +150,7 @@ impl Enqueue<'_> {
             .expect("served");
         let arguments = [
             Argument::Address(y),
+            Argument::Address(best),
             Argument::Address(h),
             Argument::Address(norm),
             Argument::Address(w),
@@ -153,14 +159,15 @@ impl Enqueue<'_> {
             Argument::U32(outputs),
             Argument::U32(hidden),
             Argument::U32(rows),
-            Argument::U32(u32::from(logits)),
-            Argument::U32(u32::from(logits)),
             Argument::U32(ring.stages),
             Argument::F32(self.config.norm_eps),
         ];
-        let grid = self.few_sizing(few).blocks(outputs.div_ceil(OUTPUTS));
+        // Blocks take tiles in a loop, and leave a part each.
+        let tiles = outputs.div_ceil(OUTPUTS).min(HEAD_PARTS as u32);
+        let grid = self.few_sizing(few).blocks(tiles);
         // SAFETY: the caller's promise; these are tg_few_project_*'s arguments.
-        unsafe { self.launch_few(&few.family(rows).project, grid, ring, &arguments) }
+        unsafe { self.launch_few(&few.family(rows).project, grid, ring, &arguments)? };
+        Ok(grid.0)
     }
 
     /// h f32 `[R, H]` += w x + bias; with `router` also each tile's part of the scores of what h then is.

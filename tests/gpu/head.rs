@@ -1,0 +1,258 @@
+//! LM heads that stream their weights: the logits of the dense one against those of the kernels for any step (few.rs has the
+//! others'), and their word of where the best ones are: sampling by it against sampling that reads all logits, and against the
+//! logits themselves.
+
+use crate::rig::{FEW, Rig, Step, StepOnGpu, TYPES, assert_rows_close, config, encode, rounded};
+use crate::support::{Gpu, Random};
+use tailgraph::backend::cuda::buffer::Buffer;
+use tailgraph::backend::cuda::ops::Types;
+use tailgraph::backend::cuda::ops::head::{Found, LogitsPart, seen_words};
+use tailgraph::model::{DType, ModelConfig};
+use tailgraph::plan::StepKind;
+use tailgraph::plan::arena::best_words;
+use tailgraph::plan::variants::{Experts, Products, Variant};
+use tailgraph::sys::abi;
+
+/// (vocabulary, H): ragged tiles, more tiles than a GPU has SMs, one stage and many.
+const SHAPES: [(usize, usize); 4] = [(17_003, 32), (33_000, 64), (40_960, 288), (65_536, 128)];
+/// (bucket, rows): every tile, and row tiles that are shared.
+const ROWS: [(usize, usize); 12] = [
+    (1, 1),
+    (8, 5),
+    (16, 16),
+    (20, 17),
+    (32, 31),
+    (64, 40),
+    (70, 70),
+    (128, 128),
+    (128, 90),
+    (200, 129),
+    (256, 100),
+    (256, 256),
+];
+
+/// A head and what it is given.
+struct Case {
+    /// `[rows, H]`
+    x: Vec<f32>,
+    /// `[V, H]`
+    w: Vec<f32>,
+}
+
+impl Case {
+    /// With logits that are equal, and rows of which one is not finite.
+    fn new(
+        random: &mut Random,
+        types: Types,
+        rows: usize,
+        vocabulary: usize,
+        hidden: usize,
+    ) -> Self {
+        let scale = 1.7 / (hidden as f32).sqrt();
+        let mut w = random.values(vocabulary * hidden, scale);
+        let mut x = random.values(rows * hidden, 2.0);
+        // Every row likes some id more than all others, and that one again elsewhere.
+        for row in x.chunks_mut(hidden) {
+            let (a, b) = (random.below(vocabulary), random.below(vocabulary));
+            let liked: Vec<f32> = row.iter().map(|x| x * scale * 2.0).collect();
+            w[a * hidden..][..hidden].copy_from_slice(&liked);
+            w[b * hidden..][..hidden].copy_from_slice(&liked);
+        }
+        for row in x.chunks_mut(hidden) {
+            row[0] = 0.0;
+            match random.below(6) {
+                0 => row[random.below(hidden)] = f32::NAN,
+                // with what the weights have there, more than f32 holds
+                1 => row[0] = [-8.0, 8.0][random.below(2)],
+                _ => {}
+            }
+        }
+        if types.weights == DType::BF16 {
+            w[random.below(vocabulary) * hidden] = -3e38;
+        }
+        Self {
+            x: rounded(types.operand, &x),
+            w: rounded(types.weights, &w),
+        }
+    }
+}
+
+fn greedy() -> abi::tg_sampling {
+    abi::tg_sampling {
+        top_p: 1.0_f32.to_bits(),
+        repetition_penalty: 1.0_f32.to_bits(),
+        logprobs: abi::TG_LOGPROBS_NONE,
+        ..abi::tg_sampling::default()
+    }
+}
+
+/// Decode rows, of which every third is drawn at a temperature.
+fn step(gpu: &Gpu, rows: usize) -> StepOnGpu {
+    let mut step = Step::with_slots(&mut Random(5), rows, 16, 4);
+    for slot in 0..rows {
+        step.slots[slot].sampling = abi::tg_sampling {
+            key: slot as u64,
+            temperature: [0.0_f32, 0.0, 0.7][slot % 3].to_bits(),
+            ..greedy()
+        };
+        step.chunk(slot, 3, 1);
+    }
+    for chunk in &mut step.chunks {
+        chunk.sampled = true;
+    }
+    step.upload(gpu)
+}
+
+/// The lowest id of the largest logit, or -1 where one is not finite.
+fn best_of(logits: &[f32]) -> i32 {
+    if logits.iter().any(|l| !l.is_finite()) {
+        return -1;
+    }
+    let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    logits.iter().position(|&l| l == best).unwrap() as i32
+}
+
+/// Each row's logits by the kernels for any step, f32 `[bucket, V]`, and whatever past the rows.
+fn plain_logits(rig: &Rig, on_gpu: &StepOnGpu, bucket: usize, x: &Buffer, w: &Buffer) -> Vec<f32> {
+    let gpu = rig.gpu;
+    let enqueue = rig.enqueue(on_gpu, StepKind::Mixed, bucket);
+    let logits = gpu.poisoned(bucket * rig.config.vocab_size * 4);
+    let part = LogitsPart::Sampled;
+    // SAFETY: the arrays have the shapes that the operation asks for; these kernels leave nothing of the best.
+    let found = unsafe { enqueue.lm_head(part, logits.at(0), 0, x.at(0), w.at(0)) }.unwrap();
+    assert_eq!(found, None);
+    gpu.get_values(DType::F32, &logits)
+}
+
+fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize)) {
+    let (gpu, types, config) = (rig.gpu, rig.kernels.types, &rig.config);
+    let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
+    let on_gpu = step(gpu, rows);
+    let variant = Variant {
+        products,
+        experts: Experts::Linear,
+    };
+    let enqueue = rig.enqueue_by(&on_gpu, bucket, variant).unwrap();
+    let w = gpu.values(types.weights, &case.w);
+    let logits = gpu.poisoned(bucket * vocabulary * 4);
+    let best = gpu.poisoned(best_words(bucket) * 8);
+    let seen = gpu.poisoned(rows * seen_words(vocabulary) * 4);
+    let sample = |found: Option<Found>, best: &Buffer| {
+        let part = LogitsPart::Sampled;
+        // SAFETY: the arrays have the shapes that the operation asks for.
+        unsafe { enqueue.sample(part, logits.at(0), seen.at(0), best.at(0), found) }.unwrap();
+        let tokens = on_gpu.sampled(gpu);
+        tokens.iter().map(|s| s.token).collect::<Vec<i32>>()
+    };
+    let input = |dtype: DType| {
+        let x = gpu.poisoned(bucket * hidden * dtype.bytes());
+        x.write(&gpu.stream, 0, &encode(dtype, &case.x)).unwrap();
+        x
+    };
+    let mut plain = None;
+    // SAFETY: the arrays have the shapes that the operations ask for.
+    let found = unsafe {
+        match enqueue.few() {
+            Some(few) => {
+                let (h, norm) = (
+                    input(DType::F32),
+                    gpu.values(DType::F32, &vec![1.0; hidden]),
+                );
+                let (h, norm) = (h.at(0), norm.at(0));
+                enqueue.few_lm_head(few, logits.at(0), best.at(0), h, norm, w.at(0))
+            }
+            None => {
+                let x = input(types.operand);
+                let part = LogitsPart::Sampled;
+                plain = Some(plain_logits(rig, &on_gpu, bucket, &x, &w));
+                let found = enqueue.lm_head(part, logits.at(0), best.at(0), x.at(0), w.at(0));
+                found.map(|found| found.expect("these tiles fill a GPU"))
+            }
+        }
+    }
+    .unwrap();
+    let what = format!("{types:?} {products:?} {rows} rows of {bucket}, {vocabulary} x {hidden}");
+    let tokens = sample(Some(found), &best);
+    let values = gpu.get_values(DType::F32, &logits);
+    if let Some(plain) = plain {
+        // As far as dense.rs allows.
+        let limit = if types.operand == DType::F32 {
+            3e-6
+        } else {
+            3e-5
+        };
+        for (r, lines) in values
+            .chunks(vocabulary)
+            .zip(plain.chunks(vocabulary))
+            .enumerate()
+        {
+            if r >= rows {
+                assert!(
+                    lines.0.iter().all(|l| l.is_nan()),
+                    "{what}: padding was written"
+                );
+            } else if best_of(lines.0) >= 0 && best_of(lines.1) >= 0 {
+                assert_rows_close(
+                    &format!("{what}: row {r}"),
+                    [lines.0, lines.1],
+                    vocabulary,
+                    1,
+                    limit,
+                );
+            }
+        }
+    }
+    for (r, line) in values.chunks(vocabulary).take(rows).enumerate() {
+        let expected = best_of(line);
+        if r % 3 < 2 || expected == -1 {
+            assert_eq!(tokens[r], expected, "{what}: row {r}");
+        }
+    }
+    let other = gpu.poisoned(best_words(bucket) * 8);
+    assert_eq!(tokens, sample(None, &other), "{what}");
+}
+
+fn for_every_rig(mut test: impl FnMut(&Rig, &mut Random)) {
+    let gpu = Gpu::new();
+    let mut random = Random(91);
+    for types in TYPES {
+        for (vocab_size, hidden_size) in SHAPES {
+            let config = ModelConfig {
+                vocab_size,
+                hidden_size,
+                ..config()
+            };
+            test(&Rig::new(&gpu, config, types), &mut random);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn the_dense_head_knows_the_best() {
+    for_every_rig(|rig, random| {
+        if !rig.serves(rig.kernels.dense.is_some(), |(major, _)| major == 9) {
+            return;
+        }
+        let (vocabulary, hidden) = (rig.config.vocab_size, rig.config.hidden_size);
+        for rows in ROWS {
+            let case = Case::new(random, rig.kernels.types, rows.1, vocabulary, hidden);
+            run(rig, Products::Dense, &case, rows);
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn the_head_of_few_rows_knows_the_best() {
+    for_every_rig(|rig, random| {
+        if !rig.serves(rig.kernels.few.is_some(), |capability| capability >= (9, 0)) {
+            return;
+        }
+        let (vocabulary, hidden) = (rig.config.vocab_size, rig.config.hidden_size);
+        for rows in [(1, 1), (2, 2), (4, 3), (8, 8), (8, 5)] {
+            let case = Case::new(random, rig.kernels.types, rows.1, vocabulary, hidden);
+            run(rig, FEW, &case, rows);
+        }
+    });
+}
