@@ -18,10 +18,9 @@
  *
  * Bound: memory, 2 D sizeof(T) bytes a key and kv head.
  *
- * Launch: block = 32 WARPS: 8 warps, or 4 (tg_attention_decode_many_*) or 2 (tg_attention_decode_most_*) where there are so many rows
- * that a short wait counts for less than many blocks an SM. grid = rows of the bucket * groups for first chunks, with groups = kv_heads * (heads / kv_heads /
- * HEADS, rounded up), and as many more as there may be further chunks, or fewer, which then take several. `splits` is at most
- * MOST_SPLITS.
+ * Launch: block = 32 WARPS (tg_attention_decode_wN_*): as many as leave room on the GPU for all first chunks at once. grid =
+ * rows of the bucket * groups for first chunks, with groups = kv_heads * (heads / kv_heads / HEADS, rounded up), and as many
+ * more as there may be further chunks, or fewer, which then take several. `splits` is at most MOST_SPLITS.
  */
 #include "attention.cuh"
 #include "attention_share.cuh"
@@ -362,10 +361,11 @@ constexpr int decode_blocks(int warps) {
     attend_decode<T, D, WARPS>(out, qkv, k_pages, v_pages, q_weight, k_weight, inverse_frequencies, state, step, \
                                Partials{partials, done, splits}, heads, kv_heads, bucket, chunk_keys, scale, eps); \
   }
-#define ATTENTION_DECODE(SUFFIX, T, D)                             \
-  DECODE_KERNEL(tg_attention_decode_##SUFFIX##_d##D, T, D, 8)      \
-  DECODE_KERNEL(tg_attention_decode_many_##SUFFIX##_d##D, T, D, 4) \
-  DECODE_KERNEL(tg_attention_decode_most_##SUFFIX##_d##D, T, D, 2)
+#define ATTENTION_DECODE(SUFFIX, T, D)                           \
+  DECODE_KERNEL(tg_attention_decode_w1_##SUFFIX##_d##D, T, D, 1) \
+  DECODE_KERNEL(tg_attention_decode_w2_##SUFFIX##_d##D, T, D, 2) \
+  DECODE_KERNEL(tg_attention_decode_w4_##SUFFIX##_d##D, T, D, 4) \
+  DECODE_KERNEL(tg_attention_decode_w8_##SUFFIX##_d##D, T, D, 8)
 
 ATTENTION_DECODE(bf16, __nv_bfloat16, 64)
 ATTENTION_DECODE(bf16, __nv_bfloat16, 128)

@@ -401,6 +401,7 @@ __device__ inline void dense_product(void *y, const TensorMap *x_map, const Tens
     const uint32_t r = block.row(i / fours), n = first_tile * outputs + i % fours * 4;
     if (i < block.rows() * fours && r < rows && n < n_total) with(r, n, n_total - n);
   };
+  auto sum4 = [](float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); };
   auto biased = [&](float4 v, uint32_t n, uint32_t left) {
     if (!bias) return v;
     v.x += bias[n];
@@ -412,32 +413,38 @@ __device__ inline void dense_product(void *y, const TensorMap *x_map, const Tens
   if constexpr (!Tile::ALONE) {
     if (epilogue == LINEAR_ADD) {
       float *to = static_cast<float *>(y) + (size_t)first_row * n_total;
-      constexpr uint32_t FOURS = Tile::OUTPUTS / 4, EACH = Tile::ROWS * FOURS / Tile::CONSUMERS;
-      /* what is added to is asked for before it is needed, but for what would find no registers */
+      constexpr uint32_t FOURS = Tile::OUTPUTS / 4, APART = Tile::CONSUMERS / FOURS, EACH = Tile::ROWS / APART;
+      static_assert(Tile::CONSUMERS % FOURS == 0, "a thread's outputs are those of its first row");
+      /* What is added to is asked for before it is needed, but for what would find no registers: without a branch between the
+       * loads, which are of y's first elements where there is nothing to add to. */
       constexpr uint32_t AHEAD = EACH < DENSE_MOST_AHEAD ? EACH : DENSE_MOST_AHEAD;
-      float4 old[AHEAD];
+      const uint32_t column = threadIdx.x % FOURS * 4, n = first_tile * outputs + column, left = n_total - n;
+      auto line = [&](uint32_t t) { return threadIdx.x / FOURS + t * APART; };
+      auto place = [&](uint32_t t) {
+        const uint32_t r = block.row(line(t));
+        return line(t) < block.rows() && r < rows && n < n_total ? to + (size_t)r * n_total + n : nullptr;
+      };
+      float4 old[AHEAD], of_bias = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      if (aligned) {
 #pragma unroll
-      for (uint32_t t = 0; t < AHEAD; t++)
-        item(threadIdx.x + t * Tile::CONSUMERS, FOURS, [&](uint32_t r, uint32_t n, uint32_t left) {
-          old[t] = load_some4(to + (size_t)r * n_total + n, left, aligned);
-        });
+        for (uint32_t t = 0; t < AHEAD; t++) old[t] = load4(place(t) ? place(t) : static_cast<const float *>(y));
+        if (bias && n < n_total) of_bias = load4(bias + n);
+      }
       block.multiply(acc, run.steps);
       block.reduce(acc);
       block.put(acc);
+      if (aligned) {
 #pragma unroll
-      for (uint32_t t = 0; t < AHEAD; t++) {
-        const uint32_t i = threadIdx.x + t * Tile::CONSUMERS;
-        item(i, FOURS, [&](uint32_t r, uint32_t n, uint32_t left) {
-          const float4 v = biased(block.get(i / FOURS, i % FOURS * 4), n, left);
-          put4(to + (size_t)r * n_total + n,
-               make_float4(v.x + old[t].x, v.y + old[t].y, v.z + old[t].z, v.w + old[t].w), left, aligned);
-        });
+        for (uint32_t t = 0; t < AHEAD; t++) {
+          float *at = place(t);
+          if (!at) continue;
+          const float4 v = block.get(line(t), column);
+          store4(at, sum4(bias ? sum4(v, of_bias) : v, old[t]));
+        }
       }
 #pragma unroll 1
-      for (uint32_t i = threadIdx.x + AHEAD * Tile::CONSUMERS; i < block.rows() * FOURS; i += Tile::CONSUMERS)
-        item(i, FOURS, [&](uint32_t r, uint32_t n, uint32_t left) {
-          add4(to + (size_t)r * n_total + n, biased(block.get(i / FOURS, i % FOURS * 4), n, left), left, aligned);
-        });
+      for (uint32_t t = aligned ? AHEAD : 0; t * APART < block.rows(); t++)
+        if (float *at = place(t)) add4(at, biased(block.get(line(t), column), n, left), left, aligned);
       return;
     }
   }

@@ -62,48 +62,54 @@ __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns
   const uint32_t all = __ldcg(&step->rows), rows = all > first_row ? min(all - first_row, Tile::ROWS) : 0;
   const tg_row *row_table = table<tg_row>(state, step->row_table) + first_row;
   y += (size_t)first_row * hidden;
+  /* Of this thread's rows the same four channels, from c on. */
+  constexpr uint32_t FOURS = Tile::WIDTH / 4, TURNS = (Tile::ROWS * FOURS + Tile::CONSUMERS - 1) / Tile::CONSUMERS;
+  static_assert(Tile::CONSUMERS % FOURS == 0, "a thread's channels are those of its first row");
+  const uint32_t items = block.rows() * FOURS, column = threadIdx.x % FOURS * 4, c = tile * Tile::WIDTH + column;
+  const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   auto add = [](float4 sum, float4 u, float4 w) {
     return make_float4(fmaf(w.x, u.x, sum.x), fmaf(w.y, u.y, sum.y), fmaf(w.z, u.z, sum.z), fmaf(w.w, u.w, sum.w));
   };
-  auto tap = [&](uint32_t c, uint32_t j) {
+  auto tap = [&](uint32_t j) {
     const float *w = taps + (size_t)c * length + j;
     return make_float4(w[0], w[length], w[2 * length], w[3 * length]);
   };
-  /* What the taps make of the columns from before the step. Only this kernel writes them, and no step overlaps the one
-   * before it, so they may be read before the wait, past the first-level cache (pdl.cuh). */
-  auto past = [&](const tg_row &row, uint32_t c) {
-    const X *from = columns + (size_t)__ldcg(&row.slot) * (length - 1) * hidden + c;
-    const uint32_t position = __ldcg(&row.position);
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  /* What the taps make of the columns from before the step, which move on by one meanwhile; before position 0 there was
+   * nothing. Only this kernel has to do with them, and no step overlaps the one before it, so all that may be done before
+   * the wait, past the first-level cache (pdl.cuh). */
+  auto state_of = [&](uint32_t slot, uint32_t j) { return columns + ((size_t)slot * (length - 1) + j) * hidden + c; };
+  auto past = [&](X *state_of_row, uint32_t position) {
+    float4 sum = zeros;
 #pragma unroll 2
-    for (uint32_t j = 0; j + 1 < length; j++)
-      if (length - 1 - j <= position) sum = add(sum, load4_past_l1(from + (size_t)j * hidden), tap(c, j));
+    for (uint32_t j = 0; j + 1 < length; j++) {
+      const bool was = length - 1 - j <= position;
+      const float4 u = was ? load4_past_l1(state_of_row + (size_t)j * hidden) : zeros;
+      if (was) sum = add(sum, u, tap(j));
+      if (j > 0) store4(state_of_row + (size_t)(j - 1) * hidden, u);
+    }
     return sum;
   };
-  constexpr uint32_t FOURS = Tile::WIDTH / 4, TURNS = (Tile::ROWS * FOURS + Tile::CONSUMERS - 1) / Tile::CONSUMERS;
-  const uint32_t items = block.rows() * FOURS, c_first = tile * Tile::WIDTH;
-  float4 pasts[TURNS];  /* of each of this thread's items */
+  const float4 newest = tap(length - 1);
+  constexpr uint32_t NONE = 0xffffffffu;
+  float4 pasts[TURNS];
+  uint32_t slots[TURNS];  /* of each of this thread's rows, where it is one of the step's */
 #pragma unroll
   for (uint32_t t = 0; t < TURNS; t++) {
     const uint32_t i = threadIdx.x + t * Tile::CONSUMERS, r = block.row(i / FOURS);
-    pasts[t] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (i < items && r < rows) pasts[t] = past(row_table[r], c_first + i % FOURS * 4);
+    pasts[t] = zeros, slots[t] = NONE;
+    if (i >= items || r >= rows) continue;
+    slots[t] = __ldcg(&row_table[r].slot);
+    pasts[t] = past(state_of(slots[t], 0), __ldcg(&row_table[r].position));
   }
   wait_for_earlier_kernels();
   typename Tile::Acc acc;
   block.multiply(acc, run.steps);
   block.reduce(acc);
   block.put(acc);
-#pragma unroll 1
-  for (uint32_t i = threadIdx.x, t = 0; i < items; i += Tile::CONSUMERS, t++) {
-    const uint32_t r = block.row(i / FOURS), column = i % FOURS * 4, c = c_first + column;
-    if (r >= rows) continue;
-    const tg_row row = row_table[r];
-    X *state_of_row = columns + (size_t)row.slot * (length - 1) * hidden + c;
-    float4 sum = pasts[0];
 #pragma unroll
-    for (uint32_t other = 1; other < TURNS; other++)
-      if (other == t) sum = pasts[other];
+  for (uint32_t t = 0; t < TURNS; t++) {
+    const uint32_t i = threadIdx.x + t * Tile::CONSUMERS;
+    if (slots[t] == NONE) continue;
     float4 of[3];
 #pragma unroll
     for (uint32_t g = 0; g < 3; g++) {
@@ -115,20 +121,14 @@ __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns
       of[g] = held4<X>(v);
     }
     const float4 now = held4<X>(make_float4(of[0].x * of[2].x, of[0].y * of[2].y, of[0].z * of[2].z, of[0].w * of[2].w));
-    sum = add(sum, now, tap(c, length - 1));
+    float4 sum = add(pasts[t], now, newest);
     if (taps_bias) {
       const float4 b = load4(taps_bias + c);
       sum = make_float4(sum.x + b.x, sum.y + b.y, sum.z + b.z, sum.w + b.w);
     }
-    store4(y + (size_t)r * hidden + c, make_float4(of[1].x * sum.x, of[1].y * sum.y, of[1].z * sum.z, of[1].w * sum.w));
-    /* the state moves on by one column; before position 0 there was nothing */
-#pragma unroll 1
-    for (uint32_t j = 1; j < length; j++) {
-      float4 moved = now;
-      if (j + 1 < length)
-        moved = length - 1 - j <= row.position ? load4(state_of_row + (size_t)j * hidden) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      store4(state_of_row + (size_t)(j - 1) * hidden, moved);
-    }
+    store4(y + (size_t)block.row(i / FOURS) * hidden + c,
+           make_float4(of[1].x * sum.x, of[1].y * sum.y, of[1].z * sum.z, of[1].w * sum.w));
+    if (length > 1) store4(state_of(slots[t], length - 2), now);
   }
 }
 

@@ -11,7 +11,8 @@
  * scores[R,E] (router.cu has the rule), a warp a row, and leaves experts[R,K] and weights[R,K].
  *
  * Combine: h[r,:] += sum over i of weights[r,i] y[place[r K + i],:], i and with it the expert ascending. With
- * norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the block has the row.
+ * norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the block has the row. All that it reads but y may be there
+ * before the wait (`known`): the kernel of wide.cuh lets it start only when those before that one have ended.
  *
  * Bound: the sort by latency (one block, two passes over 4RK bytes in L2 or, having chosen, RK in shared memory),
  * the combine by memory (4H (K + 2) bytes a row), and for few rows by latency too.
@@ -143,56 +144,90 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
              [&](uint32_t pair) { return (uint32_t)chosen[pair]; });
 }
 
-/* h[R,H], y[R K,H] by place, weights[R,K], x[R,H], norm_weight[H] or null. Launch: grid = rows of the bucket,
- * block = NORM_THREADS. */
-template <typename X>
+/* h[R,H], y[R K,H] by place, weights[R,K], x[R,H], norm_weight[H] or null; K at most TOP. A thread has AT_ONCE times four
+ * elements of a row under way. Launch: grid = rows of the bucket, block = NORM_THREADS. */
+template <typename X, uint32_t TOP, uint32_t AT_ONCE>
 __device__ inline void combine(float *h, const float *y, const float *weights, const uint32_t *place, X *x,
-                               const float *norm_weight, const tg_step *step, uint32_t hidden, uint32_t k, float eps) {
+                               const float *norm_weight, const tg_step *step, uint32_t hidden, uint32_t k, float eps,
+                               bool known) {
+  constexpr uint32_t APART = 4 * NORM_THREADS, SPAN = AT_ONCE * APART;
   let_next_kernel_start();
-  if (norm_weight) prefetch(norm_weight, 4 * hidden, threadIdx.x, NORM_THREADS);
-  wait_for_earlier_kernels();
-  const uint32_t r = blockIdx.x;
-  const bool there = r < step->rows;
-  const float *from[MAX_TOP_K];
-  float weight[MAX_TOP_K];
-#pragma unroll
-  for (uint32_t i = 0; i < MAX_TOP_K; i++) {  /* a padded row's are of an old step, and not used */
-    from[i] = y + (size_t)(i < k ? place[(size_t)r * k + i] : 0) * hidden;
-    weight[i] = i < k ? weights[(size_t)r * k + i] : 0.0f;
-  }
-  if (!there) return;
+  const uint32_t r = blockIdx.x, first = 4 * threadIdx.x;
+  const bool there = r < __ldcg(&step->rows);
+  const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  const float *from[TOP];
+  float weight[TOP];
+  float4 old[AT_ONCE], norm[AT_ONCE];  /* of the first SPAN */
   h += (size_t)r * hidden;
-  float squares = 0.0f;
-  for (uint32_t c = 4 * threadIdx.x; c < hidden; c += 4 * NORM_THREADS) {
-    float4 part[MAX_TOP_K], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  /* Past the first-level cache, which may have been filled before these were written. A padded row's are of an old step, and
+   * not used. */
+  auto load_known = [&] {
 #pragma unroll
-    for (uint32_t i = 0; i < MAX_TOP_K; i++)
-      if (i < k) part[i] = load4(from[i] + c);
-    float4 old = load4(h + c);
-#pragma unroll
-    for (uint32_t i = 0; i < MAX_TOP_K; i++) {
-      if (i >= k) break;
-      sum = make_float4(fmaf(weight[i], part[i].x, sum.x), fmaf(weight[i], part[i].y, sum.y),
-                        fmaf(weight[i], part[i].z, sum.z), fmaf(weight[i], part[i].w, sum.w));
+    for (uint32_t i = 0; i < TOP; i++) {
+      from[i] = y + (size_t)(i < k ? __ldcg(place + (size_t)r * k + i) : 0) * hidden;
+      weight[i] = i < k ? __ldcg(weights + (size_t)r * k + i) : 0.0f;
     }
-    sum = make_float4(old.x + sum.x, old.y + sum.y, old.z + sum.z, old.w + sum.w);
-    store4(h + c, sum);
-    squares = add_squares(squares, sum);
+#pragma unroll
+    for (uint32_t a = 0; a < AT_ONCE; a++)
+      old[a] = first + a * APART < hidden ? load4_past_l1(h + first + a * APART) : zeros;
+  };
+#pragma unroll
+  for (uint32_t a = 0; a < AT_ONCE; a++)
+    norm[a] = norm_weight && first + a * APART < hidden ? load4(norm_weight + first + a * APART) : zeros;
+  if (known) load_known();
+  wait_for_earlier_kernels();
+  if (!known) load_known();
+  if (!there) return;
+  float squares = 0.0f;
+#pragma unroll 1
+  for (uint32_t base = first; base < hidden; base += SPAN) {
+    float4 part[AT_ONCE][TOP];
+#pragma unroll
+    for (uint32_t a = 0; a < AT_ONCE; a++) {
+      const uint32_t c = base + a * APART;
+#pragma unroll
+      for (uint32_t i = 0; i < TOP; i++) part[a][i] = i < k && c < hidden ? load4(from[i] + c) : zeros;
+      if (base >= SPAN) old[a] = c < hidden ? load4(h + c) : zeros;
+    }
+#pragma unroll
+    for (uint32_t a = 0; a < AT_ONCE; a++) {
+      const uint32_t c = base + a * APART;
+      float4 sum = zeros;
+#pragma unroll
+      for (uint32_t i = 0; i < TOP; i++) {
+        if (i >= k) break;
+        sum = make_float4(fmaf(weight[i], part[a][i].x, sum.x), fmaf(weight[i], part[a][i].y, sum.y),
+                          fmaf(weight[i], part[a][i].z, sum.z), fmaf(weight[i], part[a][i].w, sum.w));
+      }
+      old[a] = make_float4(old[a].x + sum.x, old[a].y + sum.y, old[a].z + sum.z, old[a].w + sum.w);
+      if (c >= hidden) continue;
+      store4(h + c, old[a]);
+      squares = add_squares(squares, old[a]);
+    }
   }
   if (!norm_weight) return;
+  const float scale = norm_scale(squares, hidden, eps);
+  x += (size_t)r * hidden;
+  if (hidden <= SPAN) {
+#pragma unroll
+    for (uint32_t a = 0; a < AT_ONCE; a++)
+      if (first + a * APART < hidden) store4(x + first + a * APART, normed(old[a], scale, norm[a]));
+    return;
+  }
   /* a thread reads again what it wrote itself */
-  float scale = norm_scale(squares, hidden, eps);
-  for (uint32_t c = 4 * threadIdx.x; c < hidden; c += 4 * NORM_THREADS)
-    store4(x + (size_t)r * hidden + c, normed(load4(h + c), scale, load4(norm_weight + c)));
+  for (uint32_t c = first; c < hidden; c += APART) store4(x + c, normed(load4(h + c), scale, load4(norm_weight + c)));
 }
 
-#define COMBINE(SUFFIX, X)                                                                                        \
-  extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_combine_experts_##SUFFIX(                         \
+#define COMBINE(NAME, X, TOP, AT_ONCE)                                                                            \
+  extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_combine_##NAME(                                   \
       float *h, const float *y, const float *weights, const uint32_t *place, X *x, const float *norm_weight,      \
-      const tg_step *step, uint32_t hidden, uint32_t k, float eps) {                                              \
-    combine(h, y, weights, place, x, norm_weight, step, hidden, k, eps);                                          \
+      const tg_step *step, uint32_t hidden, uint32_t k, float eps, uint32_t known) {                              \
+    combine<X, TOP, AT_ONCE>(h, y, weights, place, x, norm_weight, step, hidden, k, eps, known != 0);             \
   }
 
-COMBINE(bf16, __nv_bfloat16)
-COMBINE(f16, __half)
-COMBINE(f32, float)
+COMBINE(four_bf16, __nv_bfloat16, 4, 2)
+COMBINE(four_f16, __half, 4, 2)
+COMBINE(four_f32, float, 4, 2)
+COMBINE(experts_bf16, __nv_bfloat16, MAX_TOP_K, 1)
+COMBINE(experts_f16, __half, MAX_TOP_K, 1)
+COMBINE(experts_f32, float, MAX_TOP_K, 1)

@@ -204,12 +204,6 @@ __device__ inline void put4(T *to, float4 v, uint32_t left, bool aligned) {
     if (i < left) to[i] = T(values[i]);
 }
 
-/* What put4 would write over; 0 where there is nothing. */
-__device__ inline float4 load_some4(const float *from, uint32_t left, bool aligned) {
-  if (aligned && left >= 4) return load4(from);
-  return make_float4(from[0], left > 1 ? from[1] : 0.0f, left > 2 ? from[2] : 0.0f, left > 3 ? from[3] : 0.0f);
-}
-
 __device__ inline void add4(float *to, float4 v, uint32_t left, bool aligned) {
   if (aligned && left >= 4) {
     float4 h = load4(to);

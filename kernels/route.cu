@@ -4,20 +4,22 @@
  *   x[r] = rmsnorm(h[r])                                             rounded to the operand type
  *   s = sigmoid(gate rmsnorm(h[r])), of the row as it is; experts[r,:] and weights[r,:] from s; then the sort's arrays
  *
- * A cluster has all experts, a warp each, and some rows. A row's scores are linear in h but for its one scale, so a warp
- * keeps gate times norm weight in registers, before the wait, and passes over h once, for scores and scale together. The
- * first block of a cluster is sent all scores and chooses, while the others store x. What a row chose goes to the block
- * that sorts as one word, which is its own sign that it is there: no fence, which would wait for x too. That block is the
- * last of the first cluster. It waits for blocks of this kernel that may not have begun, but these wait for nothing except
- * the kernels before this one.
+ * A cluster has all experts and some rows: a block has ROUTE_EACH of the experts and one half of the columns, a thread four
+ * of these. A row's scores are linear in h but for its one scale, so a thread keeps gate times norm weight of its columns in
+ * registers, before the wait, and what it reads of h is for scores and scale together, ROUTE_AT_ONCE rows under way. Sums of
+ * the halves go to the first block of the cluster, which chooses, and those of squares to all, which store x. What a row chose
+ * goes to the block that sorts as one word, which is its own sign that it is there: no fence, which would wait for x too. That
+ * block is the last of the first cluster. It waits for blocks of this kernel that may not have begun, but these wait for
+ * nothing except the kernels before this one.
+ *
+ * Beside a block there is room on an SM for one of wide.cuh, whose weights come meanwhile: ROUTE_REGISTERS, and little shared
+ * memory.
  *
  * Bound: latency. h comes from L2, the gate too, before it is needed.
  *
- * Launch: block = ROUTE_THREADS; clusters of E / ROUTE_WARPS blocks, rounded up to a power of two, rows of the bucket /
- * rows_each of them. A block of tg_route_few_* has an SM to itself and all of a row under way at once; two of
- * tg_route_many_* fit an SM, each with half a row under way, for more rows than clusters of the former fit the GPU. Both
- * give the same bits. E at most ROUTE_EXPERTS, H at most ROUTE_HIDDEN, rows_each at most ROUTE_ROWS, rows of the bucket at
- * most ROUTE_THREADS. Needs sm_90a.
+ * Launch: block = ROUTE_THREADS; clusters of ROUTE_HALVES times E / ROUTE_EACH blocks, rounded up to a power of two, rows of
+ * the bucket / rows_each of them. E at most ROUTE_EXPERTS, H at most ROUTE_HIDDEN, rows_each at most ROUTE_ROWS, rows of the
+ * bucket at most ROUTE_THREADS. Needs sm_90a.
  */
 #include "common.cuh"
 #include "experts.cuh"
@@ -26,9 +28,12 @@
 #include "warpgroup.cuh"
 
 constexpr int ROUTE_THREADS = 256, ROUTE_WARPS = ROUTE_THREADS / WARP;
-constexpr uint32_t ROUTE_EXPERTS = 32, ROUTE_HIDDEN = 2048, ROUTE_ROWS = 8;
-[[maybe_unused]] constexpr uint32_t ROUTE_FOURS = ROUTE_HIDDEN / (4 * WARP);  /* of a row, in a lane */
+constexpr int ROUTE_REGISTERS = 72;
+constexpr uint32_t ROUTE_EXPERTS = 32, ROUTE_EACH = 8, ROUTE_HALVES = 2, ROUTE_ROWS = 8;
+[[maybe_unused]] constexpr uint32_t ROUTE_HIDDEN = ROUTE_HALVES * 4 * ROUTE_THREADS, ROUTE_AT_ONCE = 4;
 static_assert(ROUTE_EXPERTS == WARP, "a lane an expert");
+static_assert(ROUTE_WARPS == 8, "two loads of four");
+static_assert(ROUTE_ROWS <= ROUTE_WARPS, "a warp chooses for a row");
 
 /* Where the sort's result goes, and chosen[R]: bits of the experts that a row chose, for who sorts; 0 between launches. */
 struct RouteSort {
@@ -36,8 +41,12 @@ struct RouteSort {
   uint32_t *tile_count, *rows, *place, *chosen;
 };
 
-struct RouteScratch {
-  float scores[ROUTE_ROWS][ROUTE_EXPERTS];
+struct alignas(16) RouteScratch {
+  /* of this block's columns, by warp; the last are squares */
+  float parts[ROUTE_ROWS][ROUTE_EACH + 1][ROUTE_WARPS];
+  /* of the cluster, by half: of all rows' squares in every block, of their experts in the first */
+  float squares[ROUTE_ROWS][ROUTE_HALVES];
+  float sums[ROUTE_ROWS][ROUTE_HALVES][ROUTE_EXPERTS];
   uint32_t next[ROUTE_WARPS][ROUTE_EXPERTS]; /* counts, then where this warp's places of an expert begin */
 };
 
@@ -109,90 +118,109 @@ __device__ inline void sort_chosen(RouteScratch &scratch, const RouteSort &sort,
   }
 }
 
-/* experts[R,K], weights[R,K], x[R,H], h[R,H], norm_weight[H], gate[E,H], bias[E] or null. A lane asks for AT_ONCE of its
- * ROUTE_FOURS of a row at a time. */
-template <typename X, uint32_t AT_ONCE>
+/* of[e], e < ROUTE_EACH, summed over the lanes of a warp: every lane has the sum of expert lane / 4. */
+__device__ inline float sum_of_each(float (&of)[ROUTE_EACH]) {
+  const uint32_t lane = threadIdx.x % WARP;
+#pragma unroll
+  for (uint32_t half = ROUTE_EACH / 2; half > 0; half /= 2) {  /* a lane keeps one half of them, and gives the other away */
+    const bool upper = lane & 4 * half;
+#pragma unroll
+    for (uint32_t e = 0; e < half; e++) {
+      const float given = upper ? of[e] : of[e + half], kept = upper ? of[e + half] : of[e];
+      of[e] = kept + __shfl_xor_sync(0xffffffffu, given, 4 * half);
+    }
+  }
+  float sum = of[0];
+  sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+  return sum + __shfl_xor_sync(0xffffffffu, sum, 1);
+}
+
+/* experts[R,K], weights[R,K], x[R,H], h[R,H], norm_weight[H], gate[E,H], bias[E] or null. */
+template <typename X>
 __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weights, X *x, const float *h,
                                   const float *norm_weight, const float *gate, const float *bias, const tg_step *step,
                                   uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t tile_rows,
                                   uint32_t rows_each, float eps) {
   __shared__ RouteScratch scratch;
-  __shared__ uint64_t scored;  /* in the first block of a cluster: all scores of its rows are there */
+  __shared__ uint64_t summed;  /* what other blocks of the cluster send is there */
   let_next_kernel_start();
   const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t mine = rank * ROUTE_WARPS + warp, first = blockIdx.x / blocks * rows_each, all = __ldcg(&step->rows);
+  const uint32_t groups = blocks / ROUTE_HALVES, group = rank / ROUTE_HALVES, half = rank % ROUTE_HALVES;
+  const uint32_t first = blockIdx.x / blocks * rows_each, all = __ldcg(&step->rows);
   const uint32_t rows = all > first ? min(all - first, rows_each) : 0;
-  if (blocks > 1 && threadIdx.x == 0) {
-    barrier_init(&scored, 1);
+  const uint32_t column = 4 * (half * ROUTE_THREADS + threadIdx.x);
+  const bool there = column < hidden;
+  if (threadIdx.x == 0) {
+    barrier_init(&summed, 1);
     barriers_ready();
-    barrier_arrive_expecting(&scored, rows * expert_count * sizeof(float));
+    barrier_arrive_expecting(&summed, rows * ROUTE_HALVES * (1 + (rank == 0 ? groups * ROUTE_EACH : 0)) * sizeof(float));
   }
-  __syncwarp();
-  if (blocks > 1) cluster_arrive();
-  float4 weighed[ROUTE_FOURS];
+  __syncthreads();
+  cluster_arrive();
+  const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f), norm = there ? load4(norm_weight + column) : zeros;
+  float4 weighed[ROUTE_EACH];
 #pragma unroll
-  for (uint32_t i = 0; i < ROUTE_FOURS; i++) {
-    const uint32_t c = 4 * (i * WARP + lane);
-    weighed[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (c >= hidden || mine >= expert_count) continue;
-    const float4 g = load4(gate + (size_t)mine * hidden + c), n = load4(norm_weight + c);
-    weighed[i] = make_float4(g.x * n.x, g.y * n.y, g.z * n.z, g.w * n.w);
+  for (uint32_t e = 0; e < ROUTE_EACH; e++) {
+    const uint32_t expert = group * ROUTE_EACH + e;
+    const float4 g = there && expert < expert_count ? load4(gate + (size_t)expert * hidden + column) : zeros;
+    weighed[e] = make_float4(g.x * norm.x, g.y * norm.y, g.z * norm.z, g.w * norm.w);
   }
   const float of_bias = bias && lane < expert_count ? bias[lane] : 0.0f;
-  /* x is for all blocks but the first, which has more to do, if there are others */
-  const uint32_t storing = blocks - (blocks > 1), share = mine - (blocks > 1 ? ROUTE_WARPS : 0);
-  const bool stores = rank > 0 || blocks == 1;
+  h += (size_t)first * hidden + column, x += (size_t)first * hidden + column;
   wait_for_earlier_kernels();
-  if (blocks > 1) cluster_wait();  /* all blocks have their barriers */
 #pragma unroll 1
-  for (uint32_t r = 0; r < rows; r++) {
-    const float *from = h + (size_t)(first + r) * hidden;
-    float score = 0.0f, squares = 0.0f;
+  for (uint32_t base = 0; base < rows; base += ROUTE_AT_ONCE) {
+    float4 v[ROUTE_AT_ONCE];
 #pragma unroll
-    for (uint32_t base = 0; base < ROUTE_FOURS; base += AT_ONCE) {
-      float4 v[AT_ONCE];
+    for (uint32_t a = 0; a < ROUTE_AT_ONCE; a++) v[a] = there && base + a < rows ? load4(h + (size_t)(base + a) * hidden) : zeros;
 #pragma unroll
-      for (uint32_t i = 0; i < AT_ONCE; i++) {
-        const uint32_t c = 4 * ((base + i) * WARP + lane);
-        v[i] = c < hidden ? load4(from + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (uint32_t a = 0; a < ROUTE_AT_ONCE; a++) {
+      if (base + a >= rows) break;
+      float of[ROUTE_EACH], squares = add_squares(0.0f, v[a]);
+#pragma unroll
+      for (uint32_t e = 0; e < ROUTE_EACH; e++) {
+        const float4 w = weighed[e];
+        of[e] = fmaf(v[a].w, w.w, fmaf(v[a].z, w.z, fmaf(v[a].y, w.y, v[a].x * w.x)));
       }
+      const float sum = sum_of_each(of);
 #pragma unroll
-      for (uint32_t i = 0; i < AT_ONCE; i++) {
-        const float4 w = weighed[base + i];
-        score += fmaf(v[i].w, w.w, fmaf(v[i].z, w.z, fmaf(v[i].y, w.y, v[i].x * w.x)));
-        squares = add_squares(squares, v[i]);
-      }
+      for (int offset = WARP / 2; offset > 0; offset /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+      if (lane % 4 == 0) scratch.parts[base + a][lane / 4][warp] = sum;
+      if (lane == 0) scratch.parts[base + a][ROUTE_EACH][warp] = squares;
     }
-#pragma unroll
-    for (int offset = WARP / 2; offset > 0; offset /= 2) {
-      score += __shfl_xor_sync(0xffffffffu, score, offset);
-      squares += __shfl_xor_sync(0xffffffffu, squares, offset);
-    }
-    const float scale = 1.0f / sqrtf(squares / hidden + eps);
-    if (lane == 0 && mine < expert_count)
-      store_to_block(&scratch.scores[r][mine], 0, 1.0f / (1.0f + expf(-(scale * score))), &scored, blocks);
-    if (!stores) continue;
-    /* a row's columns are shared among the warps that store them */
-    for (uint32_t c = 4 * (share * WARP + lane); c < hidden; c += 4 * WARP * ROUTE_WARPS * storing)
-      store4(x + (size_t)(first + r) * hidden + c, normed(load4(from + c), scale, load4(norm_weight + c)));
   }
+  cluster_wait();  /* all blocks have their barriers */
+  __syncthreads();
+  auto sum_of_warps = [&](uint32_t r, uint32_t e) {
+    const float4 low = load4(scratch.parts[r][e]), high = load4(scratch.parts[r][e] + 4);
+    return low.x + low.y + low.z + low.w + high.x + high.y + high.z + high.w;
+  };
+  if (threadIdx.x < rows * ROUTE_EACH) {
+    const uint32_t r = threadIdx.x / ROUTE_EACH, e = threadIdx.x % ROUTE_EACH;
+    store_to_block(&scratch.sums[r][half][group * ROUTE_EACH + e], 0, sum_of_warps(r, e), &summed, blocks);
+    if (group == 0 && e < blocks) store_to_block(&scratch.squares[r][half], e, sum_of_warps(r, ROUTE_EACH), &summed, blocks);
+  }
+  barrier_wait_cluster(&summed, 0);
+  auto scale_of = [&](uint32_t r) { return 1.0f / sqrtf((scratch.squares[r][0] + scratch.squares[r][1]) / hidden + eps); };
   if (rank == 0) {
-    if (blocks > 1)
-      barrier_wait_cluster(&scored, 0);
-    else
-      __syncthreads();
     if (warp < rows) {
+      const uint32_t r = warp;
+      const float sum = lane < expert_count ? scratch.sums[r][0][lane] + scratch.sums[r][1][lane] : 0.0f;
+      const float score = 1.0f / (1.0f + expf(-(scale_of(r) * sum)));
       float weight;
-      const uint32_t chosen =
-          choose_of_32(lane < expert_count ? scratch.scores[warp][lane] : 0.0f, of_bias, expert_count, weighing, weight);
-      if (lane == 0) asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(sort.chosen + first + warp), "r"(chosen) : "memory");
+      const uint32_t chosen = choose_of_32(score, of_bias, expert_count, weighing, weight);
+      if (lane == 0) asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(sort.chosen + first + r), "r"(chosen) : "memory");
       if (chosen >> lane & 1) {
-        const size_t at = (size_t)(first + warp) * weighing.k + __popc(chosen & ((1u << lane) - 1));
+        const size_t at = (size_t)(first + r) * weighing.k + __popc(chosen & ((1u << lane) - 1));
         experts[at] = lane;
         weights[at] = weight;
       }
     }
   }
+  /* a group has every so many of the rows' x, a block its half */
+#pragma unroll 1
+  for (uint32_t r = group; there && r < rows; r += groups)
+    store4(x + (size_t)r * hidden, normed(load4(h + (size_t)r * hidden), scale_of(r), norm));
   if (blockIdx.x != blocks - 1) return;
   uint32_t chosen = 0;
   if (threadIdx.x < all) {
@@ -205,20 +233,17 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
   sort_chosen(scratch, sort, chosen, weighing.k, tile_rows);
 }
 
-#define ROUTE(NAME, X, AT_ONCE, BLOCKS)                                                                               \
-  extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, BLOCKS) tg_route_##NAME(                                \
+#define ROUTE(SUFFIX, X)                                                                                              \
+  extern "C" __global__ void __maxnreg__(ROUTE_REGISTERS) tg_route_##SUFFIX(                                          \
       ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows, uint32_t *place, uint32_t *chosen, uint32_t *experts,  \
       float *weights, X *x, const float *h, const float *norm_weight, const float *gate, const float *bias,           \
       const tg_step *step, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,     \
       uint32_t tile_rows, uint32_t rows_each, float eps) {                                                            \
-    GMMA_BODY((route_step<X, AT_ONCE>(RouteSort{tiles, tile_count, rows, place, chosen}, experts, weights, x, h,      \
-                                      norm_weight, gate, bias, step, hidden, expert_count,                            \
-                                      Weighing{k, normalize != 0, scaling}, tile_rows, rows_each, eps));)             \
+    GMMA_BODY((route_step<X>(RouteSort{tiles, tile_count, rows, place, chosen}, experts, weights, x, h, norm_weight,  \
+                             gate, bias, step, hidden, expert_count, Weighing{k, normalize != 0, scaling}, tile_rows, \
+                             rows_each, eps));)                                                                       \
   }
 
-ROUTE(few_bf16, __nv_bfloat16, ROUTE_FOURS, 1)
-ROUTE(many_bf16, __nv_bfloat16, ROUTE_FOURS / 2, 2)
-ROUTE(few_f16, __half, ROUTE_FOURS, 1)
-ROUTE(many_f16, __half, ROUTE_FOURS / 2, 2)
-ROUTE(few_f32, float, ROUTE_FOURS, 1)
-ROUTE(many_f32, float, ROUTE_FOURS / 2, 2)
+ROUTE(bf16, __nv_bfloat16)
+ROUTE(f16, __half)
+ROUTE(f32, float)

@@ -169,6 +169,13 @@ __device__ inline void tensor_prefetch(const TensorMap *map, uint32_t column, ui
                           : "memory");)
 }
 
+/* The box of a tensor of five dimensions from `at` on, likewise. */
+__device__ inline void tensor_prefetch(const TensorMap *map, const uint32_t (&at)[5]) {
+  GMMA_BODY(asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];" ::"l"(map), "r"(at[0]),
+                         "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+                         : "memory");)
+}
+
 __device__ inline void tensor_map_prefetch(const TensorMap *map) {
   GMMA_BODY(asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");)
 }

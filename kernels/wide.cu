@@ -6,28 +6,31 @@
  * tiles, counts and gather are the token sort's; what it leaves as zeros in the first two is counted up. The weights are
  * boxes of WIDE_K columns by WIDE_OUTPUTS rows, one expert after the other: of gate and up 8 rows each in turns, up's
  * first where `up_first`; of down as they are. With `experts` blocks guess among so many (wide_plan.cuh), with 0 they
- * do not. `most_tiles` is how many the list has room for, at most WIDE_MOST_TILES.
+ * do not; of a guess, `soon` chunks that find no room in the ring come to the second-level cache meanwhile. `most_tiles`
+ * is how many the list has room for, at most WIDE_MOST_TILES.
  *
- * Launch: grid = a block an SM, at most WIDE_MOST_BLOCKS, block = WIDE_THREADS,
+ * Launch: grid = a block an SM, at most WIDE_MOST_BLOCKS, block = a warp for each consumer and loader, and one more,
  * shared = stages * wide_stage_bytes(tile_rows) + GMMA_ATOM_BYTES.
  * Bound: memory, the weights of the experts that have rows.
  */
 #include "wide.cuh"
 
-/* Threads for which registers are shared out: more than there are, so that other kernels' blocks find some too. */
-constexpr int WIDE_REGISTER_THREADS = 512;
+/* So many that other kernels' blocks find some too: one of route.cu beside each. */
+constexpr int WIDE_REGISTERS = 120;
 
-#define WIDE(SUFFIX, ...)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(WIDE_REGISTER_THREADS, 1) tg_wide_experts_##SUFFIX(                \
+#define WIDE(NAME, LOADERS, ...)                                                                                   \
+  extern "C" __global__ void __maxnreg__(WIDE_REGISTERS) tg_wide_##NAME(                                           \
       const __grid_constant__ TensorMap gate_up, const __grid_constant__ TensorMap down, float *partial,           \
       __VA_ARGS__::X *y, const __VA_ARGS__::X *x, ExpertTile *tiles, WideCounts *counts, const uint32_t *gather,   \
-      uint32_t experts, uint32_t most_tiles, uint32_t hidden, uint32_t inner, uint32_t tile_rows, uint32_t stages, \
-      uint32_t up_first) {                                                                                         \
+      uint32_t experts, uint32_t soon, uint32_t most_tiles, uint32_t hidden, uint32_t inner, uint32_t tile_rows,   \
+      uint32_t stages, uint32_t up_first) {                                                                        \
     GMMA_BODY(const WideArrays<__VA_ARGS__> arrays =                                                               \
                   {x, y, partial, gather, tiles, counts, hidden, inner, up_first != 0};                            \
-              wide<__VA_ARGS__>(gate_up, down, arrays, experts, most_tiles, tile_rows, stages);)                   \
+              wide<__VA_ARGS__, LOADERS>(gate_up, down, arrays, experts, soon, most_tiles, tile_rows, stages);)    \
   }
 
-WIDE(bf16, WideHalf<__nv_bfloat16>)
-WIDE(f16, WideHalf<__half>)
-WIDE(f32, WideSplit)
+WIDE(experts_bf16, 3, WideHalf<__nv_bfloat16>)
+WIDE(experts_f16, 3, WideHalf<__half>)
+WIDE(experts_f32, 3, WideSplit)
+WIDE(experts_many_bf16, 5, WideHalf<__nv_bfloat16>)
+WIDE(experts_many_f16, 5, WideHalf<__half>)

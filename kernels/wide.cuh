@@ -6,7 +6,7 @@
  * ring in shared memory that never drains between units, nor between gate, up and down:
  *
  *   consumers, 8 warps  two warpgroups, each half of the weight rows: wgmma with weight rows as M, batch rows as N
- *   loaders, 3 warps    a stage each in turn: the tile's rows, gathered, from L2 through registers, swizzled as the
+ *   loaders, 3 or 5     a stage each in turn: the tile's rows, gathered, from L2 through registers, swizzled as the
  *                       matrix units want them
  *   producer, 1 warp    the copy engine brings the stage's weights, 16 KiB, likewise swizzled
  *
@@ -33,9 +33,8 @@ constexpr uint32_t WIDE_OUTPUTS = 128;    /* weight rows of a unit: 64 for each 
 constexpr uint32_t WIDE_GROUP_ROWS = 16;  /* of those, for each consumer warp */
 constexpr uint32_t WIDE_K = GMMA_K;
 constexpr uint32_t WIDE_WEIGHT_BYTES = WIDE_OUTPUTS * GMMA_ROW_BYTES;  /* of a stage */
-constexpr uint32_t WIDE_CONSUMERS = 8, WIDE_LOADERS = 3;                   /* warps, in this order; then the producer */
-constexpr int WIDE_THREADS = (WIDE_CONSUMERS + WIDE_LOADERS + 1) * WARP;
-constexpr uint32_t WIDE_MOST_STAGES = 16;  /* at least WIDE_LOADERS */
+constexpr uint32_t WIDE_CONSUMERS = 8;    /* warps; then come the loaders, then the producer */
+constexpr uint32_t WIDE_MOST_STAGES = 16;
 constexpr uint32_t WIDE_DRAW_AHEAD = 4;    /* chunks before a unit's last, when the next one is drawn */
 
 /* ---- types ----------------------------------------------------------------------------------- */
@@ -131,13 +130,19 @@ __device__ inline void with_room_for(uint32_t rows, Do with) {
 
 /* ---- roles ----------------------------------------------------------------------------------- */
 
-/* One lane: asks for chunk `chunk` of a slice of an expert's weights. */
+/* Where chunk `chunk` of a slice of an expert's weights begins. */
+struct WideBox {
+  uint32_t at[5];
+  __device__ inline WideBox(uint32_t expert, uint32_t slice, uint32_t chunk)
+      : at{chunk * WIDE_K, 0, 0, slice * (WIDE_OUTPUTS / WIDE_GROUP_ROWS), expert} {}
+};
+
+/* One lane: asks for a chunk of a slice of an expert's weights. */
 __device__ inline void wide_ask(WideRing &ring, const TensorMap &weights, uint32_t expert, uint32_t slice, uint32_t chunk,
                                 uint64_t policy) {
   ring.wait_empty();
   barrier_arrive_expecting(ring.full + ring.at, WIDE_WEIGHT_BYTES);
-  tensor_copy(ring.weights(), &weights, {chunk * WIDE_K, 0, 0, slice * (WIDE_OUTPUTS / WIDE_GROUP_ROWS), expert},
-              ring.full + ring.at, policy);
+  tensor_copy(ring.weights(), &weights, WideBox(expert, slice, chunk).at, ring.full + ring.at, policy);
   ring.skip(1);
 }
 
@@ -209,8 +214,8 @@ __device__ inline void wide_await(const uint32_t *done, uint32_t all) {
   } while (now < all);
 }
 
-/* A loader warp: every WIDE_LOADERS-th stage's rows. A lane has 8 columns of every fourth row. */
-template <class Math>
+/* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. */
+template <class Math, uint32_t LOADERS>
 __device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape &shape, const WideArrays<Math> &arrays) {
   const uint32_t lane = threadIdx.x % WARP, loader = threadIdx.x / WARP - WIDE_CONSUMERS;
   const uint32_t row = lane / 8, piece = lane % 8;
@@ -233,7 +238,7 @@ __device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape
         from[i] = r < unit.tile.rows ? (gate_up ? __ldcg(arrays.gather + place) : place) * k_total : 0;
       }
 #pragma unroll 1
-      for (; next < unit.chunks; next += WIDE_LOADERS, ring.skip(WIDE_LOADERS)) {
+      for (; next < unit.chunks; next += LOADERS, ring.skip(LOADERS)) {
         const uint32_t column = next * WIDE_K + piece * 8;
         typename Math::Piece pieces[ROWS];
 #pragma unroll
@@ -336,10 +341,10 @@ __device__ inline void wide_consume(WideRing ring, WideQueue queue, const WideAr
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* wide.cu says what the arguments are. */
-template <class Math>
+/* wide.cu says what the arguments are. At least LOADERS stages. */
+template <class Math, uint32_t LOADERS>
 __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, const WideArrays<Math> &arrays,
-                            uint32_t experts, uint32_t most_tiles, uint32_t tile_rows, uint32_t stages) {
+                            uint32_t experts, uint32_t soon, uint32_t most_tiles, uint32_t tile_rows, uint32_t stages) {
   extern __shared__ char wide_shared[];
   __shared__ uint64_t barriers[2 * WIDE_MOST_STAGES + 2 * WIDE_QUEUE];
   __shared__ WideUnit units[WIDE_QUEUE];
@@ -362,17 +367,20 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
   if (threadIdx.x == 0) {
     /* full: the producer's arrival and a loader's; empty: one of each consumer warp */
     for (uint32_t s = 0; s < stages; s++) barrier_init(ring.full + s, 2), barrier_init(ring.empty + s, WIDE_CONSUMERS);
-    queue.init(WIDE_CONSUMERS + WIDE_LOADERS);
+    queue.init(WIDE_CONSUMERS + LOADERS);
     barriers_ready();
   }
   __syncthreads();
-  let_next_kernel_start();
-  if (warp == WIDE_CONSUMERS + WIDE_LOADERS) {
-    if (lane == 0 && shape.guesses())
-      for (uint32_t c = 0; c < shape.ahead; c++)
-        wide_ask(ring, gate_up, blockIdx.x % experts, blockIdx.x / experts, c, cache_policy(true));
+  if (warp == WIDE_CONSUMERS + LOADERS) {
+    if (lane == 0 && shape.guesses()) {
+      const uint32_t expert = blockIdx.x % experts, slice = blockIdx.x / experts;
+      for (uint32_t c = 0; c < shape.ahead; c++) wide_ask(ring, gate_up, expert, slice, c, cache_policy(true));
+      const uint32_t most = min(shape.gate_up_chunks, shape.ahead + soon);
+      for (uint32_t c = shape.ahead; c < most; c++) tensor_prefetch(&gate_up, WideBox(expert, slice, c).at);
+    }
     __syncwarp();
     wait_for_earlier_kernels();
+    let_next_kernel_start();
     bool mine = false;
     if (lane == 0 && shape.guesses()) arrays.counts->begin(), mine = arrays.counts->take_guess(blockIdx.x);
     plan.make(shape, arrays.tiles, arrays.counts, most_tiles);
@@ -380,10 +388,11 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
     return;
   }
   wait_for_earlier_kernels();
+  let_next_kernel_start();  /* not before: the next one reads early what the kernels before this one wrote (experts.cu) */
   if (warp < WIDE_CONSUMERS) {
     wide_consume<Math>(ring, queue, arrays);
   } else {
-    wide_load<Math>(ring, queue, shape, arrays);
+    wide_load<Math, LOADERS>(ring, queue, shape, arrays);
   }
 }
 

@@ -1,9 +1,7 @@
 //! How decode steps cut a row's keys into chunks, which blocks of a GPU share (kernels/attention_decode.cu).
 
-/// Rows of a bucket from which on blocks of 4 warps take the place of those of 8.
-pub const MANY_ROWS: u32 = 33;
-/// Likewise, 2 in the place of 4.
-pub const MOST_ROWS: u32 = 65;
+/// Rows of a bucket from which on chunks are shorter again: more blocks are there to share them.
+const MANY_ROWS: u32 = 33;
 /// Keys of the smallest chunk.
 const LEAST_KEYS: u32 = 256;
 /// Chunks of a row, at most: as many as MOST_SPLITS of kernels/attention_decode.cu has room for.

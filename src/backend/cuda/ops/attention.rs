@@ -4,7 +4,6 @@ use super::super::launch::{Address, Argument};
 use super::Enqueue;
 use crate::error::Result;
 use crate::model::DType;
-use crate::plan::split::{MANY_ROWS, MOST_ROWS};
 use crate::plan::{KeySplit, StepKind};
 
 /// Warps of a block of kernels/rope.cu, a head each.
@@ -12,6 +11,12 @@ const ROPE_WARPS: u32 = 4;
 /// Query heads of a block of kernels/attention_rows.cu.
 const ROW_HEADS: u32 = 4;
 const ROW_THREADS: u32 = 128;
+/// Warps that a block of kernels/attention_decode.cu may have.
+pub(super) const DECODE_WARPS: [u32; 4] = [1, 2, 4, 8];
+/// Those that an H200 runs at once.
+const DECODE_ROOM: u32 = 2048;
+/// Keys that one of them takes, at most: 64 tiles one after the other.
+const DECODE_WARP_KEYS: u32 = 1024;
 /// Blocks of kernels/attention_decode.cu that keep a GPU busy, and further chunks' blocks where there are as many for first
 /// chunks already.
 const DECODE_BLOCKS: u32 = 256;
@@ -87,6 +92,15 @@ fn decode_blocks(rows: u32, groups: u32, split: KeySplit) -> u32 {
     firsts + firsts.saturating_mul(split.chunks - 1).min(further)
 }
 
+/// Which of [`DECODE_WARPS`] its blocks have: the most with which all first chunks run at once, but enough for their keys.
+fn decode_warps(rows: u32, groups: u32, chunk_keys: u32) -> usize {
+    let fits = |warps: &u32| rows * groups * warps <= DECODE_ROOM;
+    let most = DECODE_WARPS.iter().rposition(fits).unwrap_or(0);
+    let enough = |warps: &u32| warps * DECODE_WARP_KEYS >= chunk_keys;
+    let least = DECODE_WARPS.iter().position(enough);
+    most.max(least.unwrap_or(DECODE_WARPS.len() - 1))
+}
+
 impl Enqueue<'_> {
     /// q, k = rope(rmsnorm_head(q, k)), q in place, k and v into their pages.
     ///
@@ -138,13 +152,11 @@ impl Enqueue<'_> {
         ]
         .concat();
         let kernels = self.kernels;
-        let (kernel, threads) = match rows {
-            0..MANY_ROWS => (&kernels.attention_decode, 256),
-            MANY_ROWS..MOST_ROWS => (&kernels.attention_decode_many, 128),
-            MOST_ROWS.. => (&kernels.attention_decode_most, 64),
-        };
-        let parts = (heads / kv_heads).div_ceil(decode_heads(kernels.types.operand));
-        let grid = (decode_blocks(rows, kv_heads * parts, split), 1, 1);
+        let groups = kv_heads * (heads / kv_heads).div_ceil(decode_heads(kernels.types.operand));
+        let keys = split.chunk_keys.min(attention.max_context);
+        let which = decode_warps(rows, groups, keys);
+        let (kernel, threads) = (&kernels.attention_decode[which], 32 * DECODE_WARPS[which]);
+        let grid = (decode_blocks(rows, groups, split), 1, 1);
         // SAFETY: the caller's promise; these are tg_attention_decode_*'s arguments.
         unsafe { self.launch(kernel, grid, threads, 0, &arguments) }
     }
@@ -230,6 +242,17 @@ impl Enqueue<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_have_the_warps_that_all_rows_leave_room_for() {
+        let warps = |rows, keys| DECODE_WARPS[decode_warps(rows, 8, keys)];
+        assert_eq!(
+            [1, 32, 33, 64, 128, 256].map(|rows| warps(rows, 96)),
+            [8, 8, 4, 4, 2, 1]
+        );
+        assert_eq!([1024, 1025, 2048].map(|keys| warps(256, keys)), [1, 2, 2]);
+        assert_eq!(warps(256, 100_000), 8);
+    }
 
     #[test]
     fn further_chunks_have_blocks_where_there_may_be_any() {

@@ -14,6 +14,8 @@ pub const EXPERT_COUNTS_BYTES: usize = 64;
 
 /// As kernels/norm.cuh has it: the router and the combination of experts norm rows too.
 pub(super) const NORM_THREADS: u32 = 256;
+/// Experts a row that `tg_combine_four_*` takes, at most.
+const COMBINE_FOUR: u32 = 4;
 /// Where a step's routing lies. R rows, K experts each, R K pairs.
 #[derive(Debug, Clone, Copy)]
 pub struct Routing {
@@ -139,8 +141,13 @@ impl Enqueue<'_> {
             Argument::U32(self.hidden()),
             Argument::U32(self.experts().1),
             Argument::F32(self.config.norm_eps),
+            // What the wide kernel's predecessors wrote may be read early.
+            Argument::U32(u32::from(self.wide().is_some())),
         ];
-        let kernel = &self.kernels.combine_experts;
+        let kernel = match self.experts().1 <= COMBINE_FOUR {
+            true => &self.kernels.combine_four,
+            false => &self.kernels.combine_experts,
+        };
         let grid = (self.bucket.rows, 1, 1);
         // SAFETY: the caller's promise; these are tg_combine_experts_*'s arguments.
         unsafe { self.launch(kernel, grid, NORM_THREADS, 0, &arguments) }

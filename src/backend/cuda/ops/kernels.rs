@@ -48,13 +48,6 @@ pub(super) fn suffix(dtype: DType) -> &'static str {
 /// Of dynamic shared memory, what every GPU here grants a block (8.6 and 8.9 the least: 99 KiB).
 pub const SHARED_BYTES: u32 = 99 * 1024;
 
-/// Router and token sort in one, for few clusters and for many (kernels/route.cu).
-#[derive(Debug)]
-pub struct Route {
-    pub few: Kernel,
-    pub many: Kernel,
-}
-
 /// Handles, by operation.
 #[derive(Debug)]
 pub struct Kernels {
@@ -74,12 +67,8 @@ pub struct Kernels {
     pub conv_state: Kernel,
     pub qk_norm_rope: Kernel,
     pub attention_rows: Kernel,
-    /// [`Kernels::qk_norm_rope`] and attention, of decode steps.
-    pub attention_decode: Kernel,
-    /// For buckets of [`crate::plan::split::MANY_ROWS`] rows and more.
-    pub attention_decode_many: Kernel,
-    /// For those of [`crate::plan::split::MOST_ROWS`] rows and more.
-    pub attention_decode_most: Kernel,
+    /// [`Kernels::qk_norm_rope`] and attention, of decode steps: with blocks of each of [`attention::DECODE_WARPS`].
+    pub attention_decode: [Kernel; attention::DECODE_WARPS.len()],
     /// The matrix units have no f32: there, chunks go row by row too.
     pub attention_tiles: Option<Kernel>,
     pub query_tiles: Kernel,
@@ -88,11 +77,13 @@ pub struct Kernels {
     pub scores_4: Kernel,
     pub router_1: Kernel,
     pub router_4: Kernel,
-    /// Both of the above and the sort, where the GPU has clusters.
-    pub route: Option<Route>,
+    /// All of the above and the sort, where the GPU has clusters.
+    pub route: Option<Kernel>,
     pub choose_and_sort: Kernel,
     pub sort_tokens: Kernel,
     pub combine_experts: Kernel,
+    /// Of up to [`experts::COMBINE_FOUR`] experts a row.
+    pub combine_four: Kernel,
     pub mark_seen: Kernel,
     pub sample_best: Kernel,
     pub sample: Kernel,
@@ -143,9 +134,11 @@ impl Kernels {
             conv_state: kernel(&format!("tg_conv_state_{x}"))?,
             qk_norm_rope: kernel(&format!("tg_qk_norm_rope_{x}_d{d}"))?,
             attention_rows: kernel(&format!("tg_attention_rows_{x}_d{d}"))?,
-            attention_decode: kernel(&format!("tg_attention_decode_{x}_d{d}"))?,
-            attention_decode_many: kernel(&format!("tg_attention_decode_many_{x}_d{d}"))?,
-            attention_decode_most: kernel(&format!("tg_attention_decode_most_{x}_d{d}"))?,
+            attention_decode: {
+                let [w1, w2, w4, w8] = attention::DECODE_WARPS
+                    .map(|warps| kernel(&format!("tg_attention_decode_w{warps}_{x}_d{d}")));
+                [w1?, w2?, w4?, w8?]
+            },
             attention_tiles,
             query_tiles: kernel("tg_query_tiles")?,
             scores_1: router("scores_1")?,
@@ -153,15 +146,13 @@ impl Kernels {
             router_1: router("router_1")?,
             router_4: router("router_4")?,
             route: match has_warpgroups(module)? {
-                true => Some(Route {
-                    few: kernel(&format!("tg_route_few_{x}"))?,
-                    many: kernel(&format!("tg_route_many_{x}"))?,
-                }),
+                true => Some(kernel(&format!("tg_route_{x}"))?),
                 false => None,
             },
             choose_and_sort: kernel("tg_choose_and_sort")?,
             sort_tokens: kernel("tg_sort_tokens")?,
             combine_experts: kernel(&format!("tg_combine_experts_{x}"))?,
+            combine_four: kernel(&format!("tg_combine_four_{x}"))?,
             mark_seen: kernel("tg_mark_seen")?,
             sample_best: kernel("tg_sample_best")?,
             sample: kernel("tg_sample")?,

@@ -1,9 +1,9 @@
 //! Which experts each row goes to: the router, and the token sort behind it.
 
-use super::super::launch::{Address, Argument, Launch};
+use super::super::launch::{Address, Argument, Kernel, Launch};
 use super::Enqueue;
 use super::experts::{MAX_EXPERTS, NORM_THREADS, Routing};
-use super::kernels::{Route, SHARED_BYTES};
+use super::kernels::SHARED_BYTES;
 use crate::error::Result;
 
 /// Experts that one block scores (kernels/router.cu).
@@ -13,13 +13,16 @@ const SORT_THREADS: u32 = 1024;
 const CHOOSE_ROWS: u32 = 256;
 /// From this many rows on a block of the router takes four, and reads the gate a quarter as often.
 const ROUTER_MANY_ROWS: u32 = 128;
-/// What kernels/route.cu takes, and its warps, each of which has an expert.
+/// What kernels/route.cu takes, the experts of a block, and the blocks that share their columns.
 const ROUTE_EXPERTS: u32 = 32;
 const ROUTE_HIDDEN: u32 = 2048;
 const ROUTE_ROWS: u32 = 256;
-const ROUTE_WARPS: u32 = 8;
-/// Clusters of four that fit an H200 at once with an SM to each block; with two blocks an SM, twice as many.
-const ROUTE_CLUSTERS: u32 = 30;
+const ROUTE_EACH: u32 = 8;
+const ROUTE_HALVES: u32 = 2;
+/// Rows of a cluster, at most, and clusters of eight that leave room beside each block for one of the experts' kernel: a block
+/// an SM.
+const ROUTE_MOST_EACH: u32 = 8;
+const ROUTE_CLUSTERS: u32 = 16;
 
 /// What the router reads, all f32.
 #[derive(Debug, Clone, Copy)]
@@ -42,9 +45,14 @@ fn routes_at_once(rows: u32, experts: u32, hidden: u32) -> bool {
     rows <= ROUTE_ROWS && experts <= ROUTE_EXPERTS && hidden <= ROUTE_HIDDEN
 }
 
-/// Blocks of a cluster, each with [`ROUTE_WARPS`] of the experts: a power of two.
+/// Blocks of a cluster, each with [`ROUTE_EACH`] of the experts and half of the columns: a power of two.
 fn route_blocks(experts: u32) -> u32 {
-    experts.div_ceil(ROUTE_WARPS).next_power_of_two()
+    ROUTE_HALVES * experts.div_ceil(ROUTE_EACH).next_power_of_two()
+}
+
+/// Rows of a cluster of them.
+fn route_rows(rows: u32) -> u32 {
+    rows.div_ceil(ROUTE_CLUSTERS).min(ROUTE_MOST_EACH)
 }
 
 /// Rows of a router block.
@@ -95,20 +103,17 @@ impl Enqueue<'_> {
         }
     }
 
-    /// All of it in one kernel, whose clusters all fit the GPU at once and have as few rows each as that allows.
+    /// All of it in one kernel: few clusters where these hold all rows.
     unsafe fn route(
         &self,
-        route: &Route,
+        kernel: &Kernel,
         routing: &Routing,
         x: Address,
         h: Address,
         weights: &RouterWeights,
     ) -> Result<()> {
-        let (kernel, clusters) = match self.bucket.rows <= ROUTE_CLUSTERS {
-            true => (&route.few, ROUTE_CLUSTERS),
-            false => (&route.many, 2 * ROUTE_CLUSTERS),
-        };
-        let rows_each = self.bucket.rows.div_ceil(clusters);
+        let rows = self.bucket.rows;
+        let rows_each = route_rows(rows);
         let blocks = route_blocks(self.experts().0);
         let arguments = [
             &sorted(routing)[..],
@@ -122,7 +127,7 @@ impl Enqueue<'_> {
         ]
         .concat();
         let launch = Launch {
-            grid: (self.bucket.rows.div_ceil(rows_each) * blocks, 1, 1),
+            grid: (rows.div_ceil(rows_each) * blocks, 1, 1),
             threads: NORM_THREADS,
             shared_bytes: 0,
             cluster: blocks,
@@ -283,6 +288,10 @@ mod tests {
         assert!(!routes_at_once(257, 32, 2048));
         assert!(!routes_at_once(16, 33, 2048));
         assert!(!routes_at_once(16, 32, 2080));
-        assert_eq!([1, 8, 9, 17, 32].map(route_blocks), [1, 1, 2, 4, 4]);
+        assert_eq!([1, 8, 9, 17, 32].map(route_blocks), [2, 2, 4, 8, 8]);
+        assert_eq!(
+            [1, 16, 17, 64, 128, 256].map(route_rows),
+            [1, 1, 2, 4, 8, 8]
+        );
     }
 }

@@ -8,7 +8,7 @@ use super::Enqueue;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::kernels::{Types, suffix};
 use super::limits::{Limits, has_warpgroups};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
 use crate::plan::variants::{Experts, MOST_ROWS, Wide as Shape};
 use std::sync::Arc;
@@ -19,8 +19,15 @@ const GROUP_ROWS: u32 = 16;
 const COLUMNS: u32 = 64;
 const ROW_BYTES: u32 = 128;
 const ALIGN_BYTES: u32 = 1024;
-const THREADS: u32 = 32 * (8 + 3 + 1);
+const LOADERS: u32 = 3;
+/// Where experts have more than so many rows on average, tiles of 64 rows keep three loaders busy all the time.
+const MANY_LOADERS: u32 = 5;
+const MANY_EACH: u32 = 16;
+const MANY_TILE_ROWS: u32 = 64;
 const MOST_TILES: u32 = 256;
+/// Of what a block guesses, the chunks behind its ring's that come to the second-level cache meanwhile. Measured:
+/// profiles/README.md, "Room beside each other".
+const SOON_CHUNKS: u32 = 8;
 const MOST_BLOCKS: u32 = 384;
 /// Static shared memory: the plan of a step's units, barriers and the queue.
 const STATIC_BYTES: u32 = 8 * 1024;
@@ -29,6 +36,8 @@ const STATIC_BYTES: u32 = 8 * 1024;
 #[derive(Debug)]
 pub struct Wide {
     experts: Kernel,
+    /// With [`MANY_LOADERS`]; f32 rows have no such tiles.
+    many: Option<Kernel>,
     operand: DType,
     weights: DType,
     multiprocessors: u32,
@@ -45,12 +54,21 @@ impl Wide {
         if !has_warpgroups(module)? || !types.are_streamed() {
             return Ok(None);
         }
-        let experts = module.kernel(&format!("tg_wide_experts_{}", suffix(types.operand)))?;
         let limits = Limits::of(module)?;
         let block_bytes = limits.block_bytes.saturating_sub(STATIC_BYTES);
-        experts.allow_shared(block_bytes)?;
+        let kernel = |name: &str| {
+            let kernel = module.kernel(&format!("tg_wide_{name}_{}", suffix(types.operand)))?;
+            kernel.allow_shared(block_bytes)?;
+            Ok::<_, Error>(kernel)
+        };
+        let experts = kernel("experts")?;
+        let many = match types.operand {
+            DType::F32 => None,
+            _ => Some(kernel("experts_many")?),
+        };
         Ok(Some(Self {
             experts,
+            many,
             operand: types.operand,
             weights: types.weights,
             multiprocessors: limits.multiprocessors,
@@ -88,6 +106,11 @@ impl Wide {
             )),
         }
     }
+}
+
+/// Eight warps that multiply, those that load rows, and the producer.
+fn threads(loaders: u32) -> u32 {
+    32 * (8 + loaders + 1)
 }
 
 /// Dynamic shared memory of a block: stages of wide_stage_bytes, and what aligns the first one.
@@ -146,6 +169,7 @@ impl Enqueue<'_> {
             Argument::Address(routing.tile_count),
             Argument::Address(routing.rows),
             Argument::U32(if shape.guess { experts } else { 0 }),
+            Argument::U32(SOON_CHUNKS),
             Argument::U32(most_tiles),
             Argument::U32(hidden),
             Argument::U32(inner),
@@ -155,7 +179,14 @@ impl Enqueue<'_> {
         ];
         let grid = (wide.multiprocessors.min(MOST_BLOCKS), 1, 1);
         let shared = shared_bytes(wide.operand, shape);
+        let many = self.bucket.rows * top_k > MANY_EACH * experts
+            && tile_rows == MANY_TILE_ROWS
+            && shape.stages >= MANY_LOADERS;
+        let (kernel, loaders) = match wide.many.as_ref().filter(|_| many) {
+            Some(kernel) => (kernel, MANY_LOADERS),
+            None => (&wide.experts, LOADERS),
+        };
         // SAFETY: the caller's promise; these are tg_wide_experts_*'s arguments.
-        unsafe { self.launch(&wide.experts, grid, THREADS, shared, &arguments) }
+        unsafe { self.launch(kernel, grid, threads(loaders), shared, &arguments) }
     }
 }
