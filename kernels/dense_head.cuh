@@ -11,8 +11,8 @@
  *
  * Bound: memory, N K sizeof(W) bytes; from 65 rows on the second-level cache, which gives rows to every tile: hence wide ones.
  *
- * Launch: block = THREADS, grid = (parts, rows of the bucket / ROWS), MATES blocks a cluster. y, best and x have as many rows as
- * the bucket, *count of them are there.
+ * Launch: block = THREADS, grid = (parts, rows of the bucket / ROWS), MATES blocks a cluster. y, best and x have as many rows
+ * as the bucket, *count of them are there.
  */
 #ifndef TAILGRAPH_DENSE_HEAD_CUH
 #define TAILGRAPH_DENSE_HEAD_CUH

@@ -5,8 +5,9 @@
  * ended and their writes are visible. Launched without the attribute, or on older parts, it does nothing.
  *
  * A kernel may call the two halves apart: between them it may read what no kernel of a step writes before it does so
- * itself: the weights, a conv layer's columns, and the step's descriptor, which were there before the step began; past the
- * first-level cache what steps write. What no other kernel has to do with, as those columns, it may write then too.
+ * itself: the weights, a conv layer's columns, and the step's descriptor with its tables and how slots sample, which were there
+ * before the step began; past the first-level cache what steps write. What no other kernel has to do with, as those columns, it
+ * may write then too.
  *
  * A kernel may also wait first and let the next one start afterwards. Then that one may read, before its own wait, what
  * the kernels before this one wrote, or words that are their own sign (few_choice.cuh); past the first-level cache, which

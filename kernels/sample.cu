@@ -274,8 +274,8 @@ __device__ inline uint32_t first_with(float logit, const float *line, uint32_t i
   return id + __ffs(__ballot_sync(0xffffffffu, has)) - 1;
 }
 
-/* best[S,parts]: best.cuh's words, up to SAMPLE_THREADS of a row, of up to WARP ids each. With `marks` a sampled row is all that
- * its sequence has in the step, and its token is noted here (tg_mark_seen).
+/* best[S,parts]: best.cuh's words, up to SAMPLE_THREADS of a row, of up to WARP ids each. With `marks` a sampled row is all
+ * that its sequence has in the step, and its token is noted here (tg_mark_seen).
  * Launch: grid = most sampled rows, block = SAMPLE_THREADS. */
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
     tg_sample(tg_state *state, const float *logits, uint32_t *seen, const unsigned long long *best, const tg_step *step,

@@ -36,7 +36,7 @@ const SHAPES: [(usize, usize, usize); 17] = [
     (128, 96, 1056),
     (256, 2048, 288),
     (256, 33_000, 64),
-    // More than one tile a block, and the last stage's parts in the first buffer; outputs that end within a tile's first half.
+    // Many tiles, which end within one's first half. Of several tiles a block is head.rs.
     (16, 33_000, 256),
     (64, 33_000, 1024),
     (24, 33_030, 64),

@@ -13,8 +13,9 @@ use tailgraph::plan::arena::best_words;
 use tailgraph::plan::variants::{Experts, Products, Variant};
 use tailgraph::sys::abi;
 
-/// (vocabulary, H): ragged tiles, more tiles than a GPU has SMs, one stage and many.
-const SHAPES: [(usize, usize); 4] = [(17_003, 32), (33_000, 64), (40_960, 288), (65_536, 128)];
+/// (vocabulary, H): ragged tiles, more than one a block, one stage and many; of 1,024 the last stage's parts of f32 rows lie in
+/// the first buffer.
+const SHAPES: [(usize, usize); 4] = [(17_003, 32), (33_000, 288), (20_003, 1024), (65_536, 128)];
 /// (bucket, rows): every tile, and row tiles that are shared.
 const ROWS: [(usize, usize); 12] = [
     (1, 1),

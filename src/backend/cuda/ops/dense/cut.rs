@@ -282,7 +282,7 @@ mod tests {
             assert!(cut.shared_bytes <= LIMITS.block_bytes && cut.row_tiles == 1);
             cut.stages
         };
-        assert_eq!([16, 32, 64, 128, 256].map(stages), [11, 6, 5, 4, 4]);
+        assert_eq!([16, 32, 64, 128, 256].map(stages), [12, 6, 5, 4, 4]);
     }
 
     #[test]
