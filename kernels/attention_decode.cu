@@ -18,9 +18,9 @@
  *
  * Bound: memory, 2 D sizeof(T) bytes a key and kv head.
  *
- * Launch: block = 32 WARPS (tg_attention_decode_wN_*): as many as leave room on the GPU for all first chunks at once. grid =
- * rows of the bucket * groups for first chunks, with groups = kv_heads * (heads / kv_heads / HEADS, rounded up), and as many
- * more as there may be further chunks, or fewer, which then take several. `splits` is at most MOST_SPLITS.
+ * Launch: block = 32 WARPS (tg_attention_decode_wN_*): as many as leave room on the GPU for all first chunks at once, or 2.
+ * grid = rows of the bucket * groups for first chunks, with groups = kv_heads * (heads / kv_heads / HEADS, rounded up), and
+ * as many more as there may be further chunks, or fewer, which then take several. `splits` is at most MOST_SPLITS.
  */
 #include "attention.cuh"
 #include "attention_share.cuh"
@@ -362,7 +362,6 @@ constexpr int decode_blocks(int warps) {
                                Partials{partials, done, splits}, heads, kv_heads, bucket, chunk_keys, scale, eps); \
   }
 #define ATTENTION_DECODE(SUFFIX, T, D)                           \
-  DECODE_KERNEL(tg_attention_decode_w1_##SUFFIX##_d##D, T, D, 1) \
   DECODE_KERNEL(tg_attention_decode_w2_##SUFFIX##_d##D, T, D, 2) \
   DECODE_KERNEL(tg_attention_decode_w4_##SUFFIX##_d##D, T, D, 4) \
   DECODE_KERNEL(tg_attention_decode_w8_##SUFFIX##_d##D, T, D, 8)

@@ -12,13 +12,11 @@ const ROPE_WARPS: u32 = 4;
 const ROW_HEADS: u32 = 4;
 const ROW_THREADS: u32 = 128;
 /// Warps that a block of kernels/attention_decode.cu may have.
-pub(super) const DECODE_WARPS: [u32; 4] = [1, 2, 4, 8];
+pub(super) const DECODE_WARPS: [u32; 3] = [2, 4, 8];
 /// Those that an H200 runs at once.
 const DECODE_ROOM: u32 = 2048;
-/// Keys that one of them takes, at most: 64 tiles one after the other.
-const DECODE_WARP_KEYS: u32 = 1024;
 /// Blocks of kernels/attention_decode.cu that keep a GPU busy, and further chunks' blocks where there are as many for first
-/// chunks already.
+/// chunks already: of 4 warps, or twice as many of 2.
 const DECODE_BLOCKS: u32 = 256;
 const DECODE_LEAST_BLOCKS: u32 = 128;
 /// Pairs of a query row and a head that a block of kernels/attention_tiles.cu has.
@@ -83,22 +81,19 @@ fn decode_heads(operand: DType) -> u32 {
     }
 }
 
-/// Its blocks: a first chunk of each row and group, and those that take further chunks.
-fn decode_blocks(rows: u32, groups: u32, split: KeySplit) -> u32 {
+/// Its blocks of so many warps: a first chunk of each row and group, and those that take further chunks.
+fn decode_blocks(rows: u32, groups: u32, warps: u32, split: KeySplit) -> u32 {
     let firsts = rows * groups;
     let further = DECODE_BLOCKS
         .saturating_sub(firsts)
-        .max(DECODE_LEAST_BLOCKS);
+        .max(DECODE_LEAST_BLOCKS * (4 / warps).max(1));
     firsts + firsts.saturating_mul(split.chunks - 1).min(further)
 }
 
-/// Which of [`DECODE_WARPS`] its blocks have: the most with which all first chunks run at once, but enough for their keys.
-fn decode_warps(rows: u32, groups: u32, chunk_keys: u32) -> usize {
+/// Which of [`DECODE_WARPS`] its blocks have: the most with which all first chunks run at once.
+fn decode_warps(rows: u32, groups: u32) -> usize {
     let fits = |warps: &u32| rows * groups * warps <= DECODE_ROOM;
-    let most = DECODE_WARPS.iter().rposition(fits).unwrap_or(0);
-    let enough = |warps: &u32| warps * DECODE_WARP_KEYS >= chunk_keys;
-    let least = DECODE_WARPS.iter().position(enough);
-    most.max(least.unwrap_or(DECODE_WARPS.len() - 1))
+    DECODE_WARPS.iter().rposition(fits).unwrap_or(0)
 }
 
 impl Enqueue<'_> {
@@ -153,12 +148,11 @@ impl Enqueue<'_> {
         .concat();
         let kernels = self.kernels;
         let groups = kv_heads * (heads / kv_heads).div_ceil(decode_heads(kernels.types.operand));
-        let keys = split.chunk_keys.min(attention.max_context);
-        let which = decode_warps(rows, groups, keys);
-        let (kernel, threads) = (&kernels.attention_decode[which], 32 * DECODE_WARPS[which]);
-        let grid = (decode_blocks(rows, groups, split), 1, 1);
+        let which = decode_warps(rows, groups);
+        let (kernel, warps) = (&kernels.attention_decode[which], DECODE_WARPS[which]);
+        let grid = (decode_blocks(rows, groups, warps, split), 1, 1);
         // SAFETY: the caller's promise; these are tg_attention_decode_*'s arguments.
-        unsafe { self.launch(kernel, grid, threads, 0, &arguments) }
+        unsafe { self.launch(kernel, grid, 32 * warps, 0, &arguments) }
     }
 
     /// What the kernels that norm and rotate q and k have in common.
@@ -245,23 +239,20 @@ mod tests {
 
     #[test]
     fn blocks_have_the_warps_that_all_rows_leave_room_for() {
-        let warps = |rows, keys| DECODE_WARPS[decode_warps(rows, 8, keys)];
-        assert_eq!(
-            [1, 32, 33, 64, 128, 256].map(|rows| warps(rows, 96)),
-            [8, 8, 4, 4, 2, 1]
-        );
-        assert_eq!([1024, 1025, 2048].map(|keys| warps(256, keys)), [1, 2, 2]);
-        assert_eq!(warps(256, 100_000), 8);
+        let warps = |rows| DECODE_WARPS[decode_warps(rows, 8)];
+        let found = [1, 32, 33, 64, 65, 128, 256].map(warps);
+        assert_eq!(found, [8, 8, 4, 4, 2, 2, 2]);
     }
 
     #[test]
     fn further_chunks_have_blocks_where_there_may_be_any() {
         let long = |rows| KeySplit::new(rows, 128_000);
-        assert_eq!(decode_blocks(1, 8, KeySplit::new(1, 257)), 8);
-        assert_eq!(decode_blocks(1, 8, KeySplit::new(1, 258)), 16);
-        assert_eq!(decode_blocks(1, 8, long(1)), 256);
-        assert_eq!(decode_blocks(8, 8, long(8)), 256);
-        assert_eq!(decode_blocks(256, 8, long(256)), 2048 + 128);
+        assert_eq!(decode_blocks(1, 8, 8, KeySplit::new(1, 257)), 8);
+        assert_eq!(decode_blocks(1, 8, 8, KeySplit::new(1, 258)), 16);
+        assert_eq!(decode_blocks(1, 8, 8, long(1)), 256);
+        assert_eq!(decode_blocks(8, 8, 8, long(8)), 256);
+        assert_eq!(decode_blocks(64, 8, 4, long(64)), 512 + 128);
+        assert_eq!(decode_blocks(256, 8, 2, long(256)), 2048 + 256);
     }
 
     #[test]

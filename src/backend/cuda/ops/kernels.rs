@@ -135,9 +135,9 @@ impl Kernels {
             qk_norm_rope: kernel(&format!("tg_qk_norm_rope_{x}_d{d}"))?,
             attention_rows: kernel(&format!("tg_attention_rows_{x}_d{d}"))?,
             attention_decode: {
-                let [w1, w2, w4, w8] = attention::DECODE_WARPS
+                let [w2, w4, w8] = attention::DECODE_WARPS
                     .map(|warps| kernel(&format!("tg_attention_decode_w{warps}_{x}_d{d}")));
-                [w1?, w2?, w4?, w8?]
+                [w2?, w4?, w8?]
             },
             attention_tiles,
             query_tiles: kernel("tg_query_tiles")?,
