@@ -101,9 +101,9 @@ class Reference:
             self.margins[layer] = margins
         if self.ties is not None:
             self.ties[layer] = [
-                Tie(layer, position, float(margins[position]), tuple(experts[:-1]), (*experts[:-2], experts[-1]))
+                tie_of(layer, position, float(margins[position]), ranked.indices[position].tolist(), taken)
                 for position in (margins <= NEAR_TIE).nonzero().flatten().tolist()
-                for experts in [ranked.indices[position].tolist()]
+                for taken in [(forced or {}).get(position) or chosen[position].tolist()]
             ]
         if not forced:
             return None
@@ -169,6 +169,14 @@ class Tie:
     margin: float
     chosen: tuple
     otherwise: tuple
+
+
+def tie_of(layer, position, margin, ranked, taken):
+    """`ranked`: the best experts, one more than are chosen; `taken`: those that were, in any order. Of equal scores the two
+    need not agree on which comes first."""
+    kept = [expert for expert in ranked if expert in taken]
+    left_out = next(expert for expert in ranked if expert not in taken)
+    return Tie(layer, position, margin, tuple(taken), tuple(e for e in taken if e != kept[-1]) + (left_out,))
 
 
 @dataclass(frozen=True)

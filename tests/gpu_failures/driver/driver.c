@@ -159,6 +159,12 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stre
   memcpy((void *)to, from, bytes);
   return SUCCESS;
 }
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
+  (void)stream;
+  ENTER();
+  memcpy((void *)to, (const void *)from, bytes);
+  return SUCCESS;
+}
 int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) { ENTER(); memcpy(to, (void *)from, bytes); return SUCCESS; }
 /* While a run goes on only sampled tables are copied back. */
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
