@@ -20,6 +20,9 @@
  * f32 rows are the sum of three bf16 parts, exactly but for their lowest bits; the parts are rows of their own for the
  * instruction. It truncates as it accumulates, so a stage has sums of its own that are added with rounding.
  *
+ * Measured on an H200 in bf16, 2048 outputs of 2048 that add to h (floor; how: profiles/README.md): 7.3 us (1.8) at 64 rows, 15.6
+ * (2.7) at 256.
+ *
  * N may be anything, K is a multiple of 32 (what a copy finds past a matrix are zeros). Every array starts on 16 bytes.
  * Needs sm_90a.
  */

@@ -8,6 +8,7 @@
  * thread has four channels of a row at a time, and does all that they need, their state too.
  *
  * Bound: memory, 3 H^2 sizeof(W) bytes; H is a multiple of WIDTH.
+ * Measured on an H200 in bf16, H = 2048 (floor; how: profiles/README.md): 12.6 us (5.5) at 64 rows, 17.7 (8.1) at 256.
  *
  * Launch: block = THREADS, grid = (clusters of blocks that share a tile, or of mates, H / WIDTH of them; rows of the bucket /
  * ROWS / MATES).
