@@ -20,7 +20,8 @@
  * Measured on an H200 in bf16, 8 kv heads of D = 64, rows x keys (floor; how: profiles/README.md): 4.9 us (0.1) at 1 x 130, 12.4
  * (1.9) at 1 x 4,096, 71.6 (45) at 1 x 100,000, 5.7 (1.1) at 32 x 30 to 130, 85.6 (59) at 32 x 4,096, 18.2 (4.4) at 256 x 8 to 68.
  *
- * Launch: block = 32 WARPS (tg_attention_decode_wN_*): as many as leave room on the GPU for all first chunks at once, or 2.
+ * Launch: block = 32 WARPS (tg_attention_decode_wN_*): as many as leave room on an H200 for all first chunks at once (16-bit types,
+ * D = 64), or 2.
  * grid = rows of the bucket * groups for first chunks, with groups = kv_heads * (heads / kv_heads / HEADS, rounded up), and
  * as many more as there may be further chunks, or fewer, which then take several. `splits` is at most MOST_SPLITS.
  */

@@ -12,7 +12,8 @@
  * where it lies.
  *
  * Where there are several row tiles, blocks of a cluster may instead be mates: of the same weight rows, each with a row tile
- * of its own. Then each asks for its share of the weights, for both, so that they leave the second-level cache once.
+ * of its own. Then each asks for its share of the weights, for both, so that they leave the second-level cache once. The LM head's
+ * mates have weight rows of their own and share the batch rows likewise (dense_head.cuh).
  *
  * A group may have fewer weight rows than its instruction takes: then the others' sums are of whatever lies there, and
  * nobody looks at them.

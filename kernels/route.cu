@@ -12,8 +12,8 @@
  * block is the last of the first cluster. It waits for blocks of this kernel that may not have begun, but these wait for
  * nothing except the kernels before this one.
  *
- * Beside a block there is room on an SM for one of wide.cuh, whose weights come meanwhile: ROUTE_REGISTERS, and little shared
- * memory.
+ * Beside a block there is room on an SM for one of wide.cuh with 3 loaders, whose weights come meanwhile: ROUTE_REGISTERS, and
+ * little shared memory.
  *
  * Bound: latency. h comes from L2, the gate too, before it is needed.
  * Measured on an H200 in bf16, H = 2048, E = 32 (how: profiles/README.md): 8.6 us at 64 rows, 9.2 at 256.

@@ -17,7 +17,7 @@
  */
 #include "wide.cuh"
 
-/* So many that other kernels' blocks find some too: one of route.cu beside each. */
+/* So many that other kernels' blocks find some too: one of route.cu beside each with 3 loaders. */
 constexpr int WIDE_REGISTERS = 120;
 
 #define WIDE(NAME, LOADERS, ...)                                                                                   \

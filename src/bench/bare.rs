@@ -2,8 +2,9 @@
 //! launches the same graph again and again with nothing in between. What the other ways take beyond that is what
 //! launching and scheduling cost them.
 //!
-//! Tokens are those of the other ways, and so are the experts that a timed step begins with: what a step carries on is put
-//! back after it was timed. Within a row each launch finds the convolutions' state as the one before it left it.
+//! Tokens are those of the other ways, and a row's first launch goes to the experts that the step goes to there: what a step
+//! carries on is put back before its launches are timed, and afterwards. Within a row each launch finds the convolutions'
+//! state as the one before it left it.
 
 use super::metrics::Bare;
 use crate::backend::cuda::gpu::OpenGpu;
@@ -106,9 +107,9 @@ impl StageBackend for BareStage {
         inner.keep(&mut self.carried)?;
         inner.run(view)?;
         let start = Instant::now();
-        inner.repeat(view, 0)?;
+        inner.repeat(view, &self.carried, 0)?;
         let launches = IN_A_ROW.launches(start.elapsed());
-        bare.time(launches, || inner.repeat(view, launches))?;
+        bare.time(launches, || inner.repeat(view, &self.carried, launches))?;
         inner.redo(view, &self.carried)
     }
 }

@@ -15,7 +15,8 @@ use std::ops::RangeInclusive;
 pub const MOST_ROWS: u32 = 256;
 /// Stages of a ring of the kernels for few rows: the least that overlap at all, and as many as barriers are there for.
 pub const FEW_STAGES: RangeInclusive<u32> = 2..=16;
-/// Of the wide kernel: one for each warp that loads rows at least, and as above.
+/// Of the wide kernel: one for each of the 3 warps that load rows at least (with fewer than 5 there are never 5 of them), and as
+/// above.
 pub const WIDE_STAGES: RangeInclusive<u32> = 3..=16;
 /// Rows of an expert tile of the wide kernel, at most; with f32 rows up to [`WIDE_SPLIT_ROWS`].
 pub const WIDE_TILE_ROWS: [u32; 4] = [8, 16, 32, 64];

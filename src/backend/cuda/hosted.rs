@@ -207,28 +207,46 @@ impl HostLaunched {
     /// # Errors
     /// As [`StageBackend::run`].
     pub fn redo(&mut self, view: &StepView<'_>, carried: &Carried) -> Result<()> {
-        for (span, kept) in &carried.parts {
-            // SAFETY: as in `keep`.
-            unsafe { copy(span.address, kept.at(0), span.bytes, &self.stream) }?;
-        }
+        self.put_back(carried)?;
         // SAFETY: `run` has sent this step, and `self` is borrowed alone until the wait.
         unsafe { self.launch(view, 0) }?;
         self.wait()
     }
 
-    /// Launches the step that [`StageBackend::run`] ran last once and `times` more, one right after the other, and waits for
-    /// all of them: what a step costs where nobody schedules. From the end of the first to the end of the last, by the
-    /// GPU's clock. Every launch moves on what steps carry, so it is of no use afterwards but by [`Self::redo`].
+    /// In the stream's order.
+    fn put_back(&self, carried: &Carried) -> Result<()> {
+        for (span, kept) in &carried.parts {
+            // SAFETY: as in `keep`.
+            unsafe { copy(span.address, kept.at(0), span.bytes, &self.stream) }?;
+        }
+        Ok(())
+    }
+
+    /// Launches the step that [`StageBackend::run`] ran last once, puts back what it found, launches it `times` more, one right
+    /// after the other, and waits for all of them: what a step costs where nobody schedules. The time of these, by the GPU's
+    /// clock. Every launch moves on what steps carry, so it is of no use afterwards but by [`Self::redo`]; launched kernel by
+    /// kernel, the steps of a row may also overlap in it.
     ///
     /// # Errors
     /// As [`StageBackend::run`].
-    pub fn repeat(&mut self, view: &StepView<'_>, times: u32) -> Result<Duration> {
+    pub fn repeat(
+        &mut self,
+        view: &StepView<'_>,
+        carried: &Carried,
+        times: u32,
+    ) -> Result<Duration> {
         // SAFETY: `run` has sent this step, and `self` is borrowed alone until the wait.
-        self.in_a_row(times, || unsafe { self.launch(view, 0) })
+        let launch = || unsafe { self.launch(view, 0) };
+        self.in_a_row(times, || self.put_back(carried), launch)
     }
 
-    /// `launch` once and `times` more; the time of these.
-    fn in_a_row(&self, times: u32, launch: impl Fn() -> Result<()>) -> Result<Duration> {
+    /// `launch`, `then`, and `launch` so many `times`; the time of these.
+    fn in_a_row(
+        &self,
+        times: u32,
+        then: impl FnOnce() -> Result<()>,
+        launch: impl Fn() -> Result<()>,
+    ) -> Result<Duration> {
         let refused = |error| failed("timing steps on the GPU", error);
         let now = || {
             self.stream
@@ -237,6 +255,7 @@ impl HostLaunched {
         };
         // With something before it the first event waits for no host.
         launch()?;
+        then()?;
         let begin = now()?;
         for _ in 0..times {
             launch()?;
@@ -279,7 +298,7 @@ impl HostLaunched {
     /// As there.
     pub fn repeat_other(&mut self, step: &OtherStep, times: u32) -> Result<Duration> {
         // SAFETY: as in `repeat`.
-        self.in_a_row(times, || unsafe { step.exec.launch() })
+        self.in_a_row(times, || Ok(()), || unsafe { step.exec.launch() })
     }
 }
 

@@ -13,7 +13,7 @@ const ROW_HEADS: u32 = 4;
 const ROW_THREADS: u32 = 128;
 /// Warps that a block of kernels/attention_decode.cu may have.
 pub(super) const DECODE_WARPS: [u32; 3] = [2, 4, 8];
-/// Those that an H200 runs at once.
+/// Those that an H200 runs at once, of 16-bit types with heads of 64; of others some half as many.
 const DECODE_ROOM: u32 = 2048;
 /// Blocks of kernels/attention_decode.cu that keep a GPU busy, and further chunks' blocks where there are as many for first
 /// chunks already: of 4 warps, or twice as many of 2.

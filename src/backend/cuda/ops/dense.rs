@@ -6,7 +6,7 @@
 //! | `tg_dense_shared_*` | those of too few outputs to fill the GPU: clusters of blocks share a tile |
 //! | `tg_dense_alone_*` | gate and up of a dense feed-forward: a tile a block |
 //! | `tg_dense_head_*` | the LM head, where its tiles fill the GPU: blocks that stay (kernels/dense_head.cuh) |
-//! | `tg_dense_head_mates_*` | the same from 65 rows on: blocks of a cluster share the rows |
+//! | `tg_dense_head_mates_*` | the same from 65 rows of 16 bits on: blocks of a cluster share the rows |
 //! | `tg_dense_conv_*` | a conv layer's in-projection with its short convolution |
 //! | `tg_dense_conv_mates_*` | the same for an even number of row tiles, and blocks enough: clusters of two row tiles share weights |
 

@@ -34,7 +34,8 @@ pub struct Tile {
     pub out_bytes: u32,
     /// Of another block's sums of eight rows.
     pub eight_bytes: u32,
-    /// Blocks of a cluster that have a row tile each and ask for the same weights together; else 1.
+    /// Blocks of a cluster that ask together for what they share: weights, with a row tile each, or (the LM head's) rows, with
+    /// weights of their own. Else 1.
     pub mates: u32,
 }
 
