@@ -12,5 +12,7 @@ mod report;
 mod run;
 mod schema;
 mod score;
+mod timeline;
 mod trace;
+mod trace_kernels;
 mod usage;
