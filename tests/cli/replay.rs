@@ -1,16 +1,12 @@
 //! `--record` and `replay`: a run's schedule once more, to the same tokens and the same bits of their logprobs.
 
-use crate::run::{Ended, rows, rows_without_timing, run, run_with_input};
+use crate::run::{Ended, mixed_input, rows, rows_without_timing, run, run_with_input, text};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// More prompts than slots, of mixed lengths, greedy and sampled, with and without logprobs, some ending by a stop id.
+/// More prompts than slots, greedy and sampled, with and without logprobs.
 fn input() -> String {
-    let row = |i: u32| {
-        let ids: Vec<u32> = (0..1 + i * 29 % 90)
-            .map(|j| 8 + (i * 37 + j * 11) % 250)
-            .collect();
-        let mut row = json!({"id": i, "input_ids": ids, "max_new_tokens": 1 + i * 7 % 30});
+    mixed_input(|i, row| {
         if i.is_multiple_of(2) {
             row["temperature"] = json!(0.8);
             row["top_p"] = json!(0.9);
@@ -19,16 +15,7 @@ fn input() -> String {
         if i.is_multiple_of(3) {
             row["logprobs"] = json!(i % 4);
         }
-        if i.is_multiple_of(5) {
-            row["stop_ids"] = json!((0..16).map(|j| 8 + (i + j * 16) % 250).collect::<Vec<_>>());
-        }
-        row.to_string() + "\n"
-    };
-    (0..24).map(row).collect()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
+    })
 }
 
 fn generate(record: Option<&Path>, output: &Path) {

@@ -1,15 +1,11 @@
 //! `report`: the page parses, needs nothing else, and holds the numbers of its inputs.
 
-use crate::run::run;
+use crate::run::{run, text};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 mod benched;
 mod lineup;
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
 
 fn measured() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles/decode-speed-h200-2026-11-21.json")

@@ -1,6 +1,6 @@
 //! Running the binary.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -50,6 +50,26 @@ pub fn run_with_input(args: &[&str], input: &str) -> Ended {
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
     Ended::of(output)
+}
+
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Rows of mixed lengths, some of which end by a stop id; `more` adds to each by its number.
+pub fn mixed_input(more: impl Fn(u32, &mut Value)) -> String {
+    let row = |i: u32| {
+        let ids: Vec<u32> = (0..1 + i * 29 % 90)
+            .map(|j| 8 + (i * 37 + j * 11) % 250)
+            .collect();
+        let mut row = json!({"id": i, "input_ids": ids, "max_new_tokens": 1 + i * 7 % 30});
+        more(i, &mut row);
+        if i.is_multiple_of(5) {
+            row["stop_ids"] = json!((0..16).map(|j| 8 + (i + j * 16) % 250).collect::<Vec<_>>());
+        }
+        row.to_string() + "\n"
+    };
+    (0..24).map(row).collect()
 }
 
 pub fn rows(text: &str) -> Vec<Value> {

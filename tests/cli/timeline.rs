@@ -1,31 +1,12 @@
 //! Timelines that `trace` wrote, and what is in them.
 
-use crate::run::{rows, run, run_with_input};
+use crate::run::{mixed_input, rows, run, run_with_input, text};
 use crate::schema::{check, schema};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-pub fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-/// More prompts than slots, of mixed lengths; some end by a stop id, one is larger than the context.
-fn input() -> String {
-    let row = |i: u32| {
-        let ids: Vec<u32> = (0..1 + i * 29 % 90)
-            .map(|j| 8 + (i * 37 + j * 11) % 250)
-            .collect();
-        let mut row = json!({"id": i, "input_ids": ids, "max_new_tokens": 1 + i * 7 % 30});
-        if i.is_multiple_of(5) {
-            row["stop_ids"] = json!((0..16).map(|j| 8 + (i + j * 16) % 250).collect::<Vec<_>>());
-        }
-        row.to_string() + "\n"
-    };
-    (0..24).map(row).collect()
-}
-
-/// A traced and recorded run of [`input`].
+/// A traced and recorded run of [`mixed_input`]: more prompts than slots, one larger than the context.
 pub fn traced(folder: &Path, stages: &str) -> (Value, Vec<Value>) {
     traced_with(folder, stages, &[])
 }
@@ -53,7 +34,7 @@ pub fn traced_with(folder: &Path, stages: &str, more: &[&str]) -> (Value, Vec<Va
         "-o",
         text(&trace),
     ];
-    let ended = run_with_input(&[&args[..], more].concat(), &input());
+    let ended = run_with_input(&[&args[..], more].concat(), &mixed_input(|_, _| ()));
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     (
         read(&trace),

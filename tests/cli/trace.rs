@@ -1,7 +1,7 @@
 //! `trace`: what the timeline holds is what the run did.
 
-use crate::run::run;
-use crate::timeline::{Slice, converted, events, ns, read, requests, sum, text, traced, tracks};
+use crate::run::{run, text};
+use crate::timeline::{Slice, converted, events, ns, read, requests, sum, traced, tracks};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 

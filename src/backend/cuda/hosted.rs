@@ -194,11 +194,11 @@ impl HostLaunched {
     /// # Errors
     /// The driver refuses.
     pub fn keep(&mut self, carried: &mut Carried) -> Result<()> {
-        let copies = carried.parts.iter().map(|(span, kept)| {
+        for (span, kept) in &mut carried.parts {
             // SAFETY: both are alive, as long as the span, and nobody else uses either while `self` is borrowed.
-            unsafe { copy(kept.at(0), span.address, span.bytes, &self.stream) }
-        });
-        copies.collect()
+            unsafe { copy(kept.at(0), span.address, span.bytes, &self.stream) }?;
+        }
+        Ok(())
     }
 
     /// Puts back what the step that [`StageBackend::run`] ran last found, and runs it again: all is as if it had run once,

@@ -98,6 +98,22 @@ impl Dense {
 }
 
 impl Dense {
+    fn batch_rows(&self, at: Address, rows: u32, columns: u32) -> Matrix {
+        Matrix {
+            at,
+            dtype: self.types.operand,
+            rows,
+            columns,
+        }
+    }
+
+    fn weight_rows(&self, at: Address, rows: u32, columns: u32) -> Matrix {
+        Matrix {
+            dtype: self.types.weights,
+            ..self.batch_rows(at, rows, columns)
+        }
+    }
+
     /// Whether the LM head's own kernels do this product: tiles of it fill the GPU.
     pub(super) fn has_head_for(&self, product: &Product) -> bool {
         let smallest = self.head.0[0].0.outputs();
@@ -146,14 +162,8 @@ impl Enqueue<'_> {
         let rows = self.bucket.sequences;
         let cut = dense.limits.cut_alone(&dense.head.tiles(), rows);
         let (tile, kernel) = dense.head.of(&cut);
-        let matrix = |at, dtype, rows| Matrix {
-            at,
-            dtype,
-            rows,
-            columns: inner,
-        };
-        let x = matrix(product.x, dense.types.operand, rows);
-        let w = matrix(product.w, dense.types.weights, outputs);
+        let x = dense.batch_rows(product.x, rows, inner);
+        let w = dense.weight_rows(product.w, outputs, inner);
         let arguments = [
             Argument::TensorMap(TensorMap::new(&x.boxes(tile.rows / tile.mates))?),
             Argument::TensorMap(TensorMap::new(&w.boxes(tile.outputs()))?),
@@ -206,15 +216,8 @@ impl Enqueue<'_> {
             }
         };
         let (tile, kernel) = variants.of(&cut);
-        let matrix = |at, dtype, rows| Matrix {
-            at,
-            dtype,
-            rows,
-            columns: inner,
-        };
-        let x = matrix(product.x, dense.types.operand, rows);
-        let weights =
-            |at| TensorMap::new(&matrix(at, dense.types.weights, outputs).boxes(tile.width));
+        let x = dense.batch_rows(product.x, rows, inner);
+        let weights = |at| TensorMap::new(&dense.weight_rows(at, outputs, inner).boxes(tile.width));
         let w = weights(product.w)?;
         let w_pair = if paired { weights(product.w_pair)? } else { w };
         let arguments = [
@@ -258,14 +261,8 @@ impl Enqueue<'_> {
             ),
         };
         let (tile, kernel) = variants.of(&cut);
-        let matrix = |at, dtype, rows| Matrix {
-            at,
-            dtype,
-            rows,
-            columns: hidden,
-        };
-        let x = matrix(conv.x, dense.types.operand, rows);
-        let w = matrix(in_proj, dense.types.weights, 3 * hidden);
+        let x = dense.batch_rows(conv.x, rows, hidden);
+        let w = dense.weight_rows(in_proj, 3 * hidden, hidden);
         let arrays = [
             Argument::TensorMap(TensorMap::new(&x.boxes(tile.rows))?),
             Argument::TensorMap(TensorMap::new(&w.boxes(tile.width / tile.mates))?),
