@@ -80,6 +80,18 @@ pub struct Beside<'a> {
     pub interrupt: &'a AtomicBool,
 }
 
+/// Lets the device rest. False: interrupted.
+#[must_use]
+pub fn idle(mut left: Duration, interrupt: &AtomicBool) -> bool {
+    const LOOK: Duration = Duration::from_millis(50);
+    while !left.is_zero() && !interrupt.load(Ordering::Relaxed) {
+        let now = left.min(LOOK);
+        std::thread::sleep(now);
+        left -= now;
+    }
+    !interrupt.load(Ordering::Relaxed)
+}
+
 /// Sends `arrivals` to an engine where nothing is in flight, and waits for all to end. `None`: interrupted.
 ///
 /// # Errors

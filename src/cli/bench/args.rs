@@ -9,6 +9,7 @@ use crate::bench::{Kind, Point};
 use crate::error::{Error, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use std::time::Duration;
 
 const LISTS: &str = "Lists are values with commas between, or ranges: 1-4 is 1,2,3,4; 32-96+32 is 32,64,96; 1-256*4 is 1,4,16,64,256. \
 All combinations are measured.";
@@ -93,6 +94,12 @@ fn above_zero(text: &str) -> std::result::Result<f64, String> {
         .ok()
         .filter(|&x: &f64| x > 0.0 && x.is_finite());
     found.ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+fn pause(text: &str) -> std::result::Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|&x: &f64| x <= 3600.0);
+    let found = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    found.ok_or_else(|| "expected seconds, 0 to 3600".to_owned())
 }
 
 #[derive(Debug, Clone, Args)]
@@ -216,6 +223,15 @@ pub struct BenchArgs {
     /// Runs that count; each starts every engine anew and goes through all combinations
     #[arg(long, short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Measuring")]
     pub repeats: u32,
+    /// Idle time before each run that counts: a GPU that comes to its power limit slows down, and so the next run
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value = "0",
+        value_parser = pause,
+        help_heading = "Measuring"
+    )]
+    pub pause: Duration,
     /// The device's memory bandwidth in GB/s, for the floor [default: known for some GPUs, see `inspect --gpu`]
     #[arg(long, value_name = "GB/S", allow_negative_numbers = true, value_parser = above_zero, help_heading = "Measuring")]
     pub bandwidth: Option<f64>,

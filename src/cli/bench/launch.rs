@@ -73,6 +73,9 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
             let probe = Probe::new(&gpu, one.point.batch, one.kernels, context);
             one.options = Some(*probe.options());
             let Some(way) = launch(one.way) else {
+                if !drive::idle(args.pause, interrupt) {
+                    return Ok(None);
+                }
                 let _busy = Busy::new(one.point.cpu_load);
                 one.repeats.push(probe.bare()?);
                 continue;
@@ -90,6 +93,9 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
             for index in 0..=args.warm_up {
                 let mut random = Random::new(args.seed, u64::from(index));
                 let count = one.point.batch;
+                if index == args.warm_up && !drive::idle(args.pause, interrupt) {
+                    return Ok(None);
+                }
                 let arrivals =
                     workload::at_once(&one.point, count, Logits::None, VOCABULARY, &mut random);
                 last = runner.run(&one.point, &arrivals)?;

@@ -284,6 +284,9 @@ impl Work<'_> {
             let index = (turn + repeat) % unit.points.len();
             let tried = &mut unit.points[index];
             let arrivals = self.arrivals(&tried.point, repeat as u64);
+            if !drive::idle(self.args.pause, self.interrupt) {
+                return Ok(false);
+            }
             if let Some(expected) = &expected {
                 scored.expect(runner.sent, expected)?;
             }
