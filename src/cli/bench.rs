@@ -51,6 +51,12 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
         say("tailgraph: interrupted");
         return Ok(Exit::Interrupted);
     };
+    // What other points came to is not lost by one that failed.
+    if results.rows.is_empty()
+        && let Some(error) = results.failed
+    {
+        return Err(error);
+    }
     let mut out = text(&results.rows, args.output, RESULTS);
     if args.output == Format::Md {
         out = format!(

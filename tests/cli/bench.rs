@@ -308,6 +308,30 @@ fn tables_csv_and_lines_have_the_same_results() {
     assert_eq!(rows(&text("jsonl"))[0]["n_gen"], 6);
 }
 
+/// Eight prompts of several steps come in one after the other, and end so.
+#[test]
+fn a_point_that_shows_nothing_leaves_the_others_their_results() {
+    let point = ["-b", "1,8", "-p", "64", "-n", "4", "--step-tokens", "72"];
+    let ended = bench(&[&point[..], &["-r", "1", "-o", "jsonl"]].concat());
+    assert_eq!(ended.code, 2, "{}", ended.stderr);
+    let expected = "8 sequences were never all in two decode steps";
+    assert!(ended.stderr.contains(expected), "{}", ended.stderr);
+    let batches: Vec<_> = ended
+        .rows()
+        .iter()
+        .map(|row| number(row, "batch"))
+        .collect();
+    assert_eq!(batches, [1.0]);
+}
+
+#[test]
+fn a_pause_is_made_before_each_run_that_counts() {
+    let start = std::time::Instant::now();
+    let point = ["-b", "1", "-p", "4", "-n", "4,6", "-r", "1"];
+    results(&[&point[..], &["--pause", "0.3"]].concat());
+    assert!(start.elapsed().as_secs_f64() > 0.6);
+}
+
 #[test]
 fn two_measurements_are_compared() {
     let dir = tempfile::tempdir().unwrap();
@@ -351,7 +375,7 @@ fn two_measurements_are_compared() {
 
 #[test]
 fn wrong_usage_says_what_was_expected() {
-    let cases: [(&[&str], &str); 17] = [
+    let cases: [(&[&str], &str); 19] = [
         (&["-b", "8-1"], "ascends"),
         (&["-b", "0"], "at least 1"),
         (
@@ -389,6 +413,8 @@ fn wrong_usage_says_what_was_expected() {
         (&["score", "-n", "4"], "--gen-len"),
         (&["--expect", "x"], "--input"),
         (&["--bandwidth", "-1"], "expected a number above 0"),
+        (&["--pause", "-1"], "expected seconds, 0 to 3600"),
+        (&["--pause", "x"], "expected seconds, 0 to 3600"),
         (&["none"], "invalid value 'none'"),
     ];
     for (args, expected) in cases {

@@ -300,7 +300,7 @@ impl Work<'_> {
             steps[index] = first..runner.next_step();
             let came = match &bare {
                 Some(bare) => bare.figures(&tried.point),
-                None => Ok(figures(&tried.point, &run)?),
+                None => figures(&tried.point, &run),
             };
             match came {
                 Ok(figures) => tried.repeats.push(figures),
