@@ -227,6 +227,7 @@ pub struct BenchArgs {
     #[arg(
         long,
         value_name = "SECONDS",
+        allow_negative_numbers = true,
         default_value = "0",
         value_parser = pause,
         help_heading = "Measuring"
