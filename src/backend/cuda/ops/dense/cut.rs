@@ -89,6 +89,28 @@ impl Tile {
     }
 }
 
+impl Cut {
+    /// Rows in tiles of variant `index`, which so many blocks share; rings of at most `most` stages, as many as `bytes` of a
+    /// block have room for.
+    fn new(
+        tiles: &[Tile],
+        index: usize,
+        rows: u32,
+        sharers: u32,
+        (bytes, most): (u32, u32),
+    ) -> Self {
+        let tile = &tiles[index];
+        let (stages, shared_bytes) = tile.ring(sharers, bytes, most);
+        Self {
+            index,
+            sharers,
+            row_tiles: rows.div_ceil(tile.rows),
+            stages,
+            shared_bytes,
+        }
+    }
+}
+
 /// The tile for a bucket of `rows` rows: the first that holds them all, else the last.
 fn choose(tiles: &[Tile], rows: u32) -> usize {
     let fits = tiles.iter().position(|tile| tile.rows >= rows);
@@ -119,29 +141,14 @@ impl Limits {
     pub fn cut_shared(&self, tiles: &[Tile], rows: u32, outputs: u32, inner: u32) -> Cut {
         let index = choose(tiles, rows);
         let tile = tiles[index];
-        let row_tiles = rows.div_ceil(tile.rows);
-        let all = outputs.div_ceil(tile.width) * row_tiles;
+        let all = outputs.div_ceil(tile.width) * rows.div_ceil(tile.rows);
         let sharers = sharers(all, inner, MOST_SHARERS, |sharers| self.room(2, sharers));
-        let (stages, shared_bytes) = tile.ring(sharers, SHARED_BYTES, SHARED_STAGES);
-        Cut {
-            index,
-            sharers,
-            row_tiles,
-            stages,
-            shared_bytes,
-        }
+        Cut::new(tiles, index, rows, sharers, (SHARED_BYTES, SHARED_STAGES))
     }
 
     pub fn cut_alone(&self, tiles: &[Tile], rows: u32) -> Cut {
-        let index = choose(tiles, rows);
-        let (stages, shared_bytes) = tiles[index].ring(1, self.block_bytes, MOST_STAGES);
-        Cut {
-            index,
-            sharers: 1,
-            row_tiles: rows.div_ceil(tiles[index].rows),
-            stages,
-            shared_bytes,
-        }
+        let ring = (self.block_bytes, MOST_STAGES);
+        Cut::new(tiles, choose(tiles, rows), rows, 1, ring)
     }
 
     /// Of mates, where there are row tiles for all of them and blocks for a third of a GPU: that many that read the weights once
@@ -154,36 +161,21 @@ impl Limits {
         if !row_tiles.is_multiple_of(tile.mates) || 3 * blocks < self.multiprocessors {
             return None;
         }
-        let (stages, shared_bytes) = tile.ring(1, self.block_bytes, MOST_STAGES);
-        Some(Cut {
-            index: 0,
-            sharers: 1,
-            row_tiles,
-            stages,
-            shared_bytes,
-        })
+        Some(Cut::new(tiles, 0, rows, 1, (self.block_bytes, MOST_STAGES)))
     }
 
     pub fn cut_conv(&self, tiles: &[Tile], rows: u32, hidden: u32) -> Cut {
         let index = choose(tiles, rows);
         let tile = tiles[index];
-        let row_tiles = rows.div_ceil(tile.rows);
-        let tiles = hidden / tile.width * row_tiles;
+        let all = hidden / tile.width * rows.div_ceil(tile.rows);
         let room = |sharers| self.room(1, sharers);
-        let sharers = sharers(tiles, hidden, MOST_CONV_SHARERS, room);
+        let sharers = sharers(all, hidden, MOST_CONV_SHARERS, room);
         // A block that has a tile to itself has more to ask for than any other.
         let bytes = match sharers {
             1 => self.block_bytes,
             _ => (CONV_RING_BYTES + tile.beside_bytes(sharers)).min(self.block_bytes),
         };
-        let (stages, shared_bytes) = tile.ring(sharers, bytes, MOST_STAGES);
-        Cut {
-            index,
-            sharers,
-            row_tiles,
-            stages,
-            shared_bytes,
-        }
+        Cut::new(tiles, index, rows, sharers, (bytes, MOST_STAGES))
     }
 }
 
