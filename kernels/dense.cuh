@@ -11,9 +11,9 @@
  * every sum follows from K and the size of the cluster alone, and a row's bits depend neither on the rows beside it nor on
  * where it lies.
  *
- * Where there are several row tiles, blocks of a cluster may instead be mates: of the same weight rows, each with a row tile
- * of its own. Then each asks for its share of the weights, for both, so that they leave the second-level cache once. The LM head's
- * mates have weight rows of their own and share the batch rows likewise (dense_head.cuh).
+ * Blocks of a cluster may instead be mates, of a whole K each: the LM head's have weight rows of their own and share the batch
+ * rows (dense_head.cuh), those of an in-projection share the weight rows (DenseRowsTile in dense_conv.cuh). Each asks for its
+ * part of what they share, for both, so that it leaves the second-level cache once.
  *
  * A group may have fewer weight rows than its instruction takes: then the others' sums are of whatever lies there, and
  * nobody looks at them.
@@ -21,8 +21,9 @@
  * f32 rows are the sum of three bf16 parts, exactly but for their lowest bits; the parts are rows of their own for the
  * instruction. It truncates as it accumulates, so a stage has sums of its own that are added with rounding.
  *
- * Measured on an H200 in bf16, 2048 outputs of 2048 that add to h (floor; how: profiles/README.md): 7.3 us (1.8) at 64 rows, 15.6
- * (2.7) at 256.
+ * Bound of many rows, by hand: shared memory, of which an instruction of 64 by 64 takes all that it gives (profiles/README.md,
+ * "What blocks read, of many rows"). Measured on an H200 in bf16 in a chain, 2048 outputs of 2048 that add to h (floor): 5.3 us
+ * (1.8) at 64 rows, 7.5 at 128, 9.9 (2.7) at 256.
  *
  * N may be anything, K is a multiple of 32 (what a copy finds past a matrix are zeros). Every array starts on 16 bytes.
  * Needs sm_90a.
@@ -35,7 +36,7 @@
 
 constexpr uint32_t DENSE_MOST_STAGES = 16;
 constexpr uint32_t DENSE_MOST_SOON = 24;   /* stages that find no room in the ring, and come to the second-level cache early */
-constexpr uint32_t DENSE_MOST_AHEAD = 4;   /* float4 of a thread that are asked for before the products they are added to */
+constexpr uint32_t DENSE_MOST_AHEAD = 4;   /* eights whose products a thread adds to what it asked for before them */
 constexpr uint32_t DENSE_PARTS = 3;        /* of an f32 row */
 constexpr uint32_t DENSE_PART_BUFFERS = 3; /* one is read, one is written, one may be either for who is behind */
 
@@ -55,7 +56,7 @@ struct DenseSplit {
 };
 
 /* How blocks of a cluster share. */
-enum DenseSharing { DENSE_SHARED /* K */, DENSE_LONE /* nothing */, DENSE_MATES /* weights; of the LM head: rows */ };
+enum DenseSharing { DENSE_SHARED /* K */, DENSE_LONE /* nothing */, DENSE_MATES /* rows, of the LM head */ };
 
 /* ROWS batch rows, GROUPS warpgroups of WIDTH weight rows. */
 template <class Math_, int ROWS_, int GROUPS_, int WIDTH_, DenseSharing SHARING = DENSE_SHARED>
@@ -74,16 +75,18 @@ struct DenseTile {
   static constexpr uint32_t SPLIT_BYTES = DENSE_PART_BUFFERS * PART_BYTES;
   static constexpr uint32_t PAST_BYTES = (GMMA_M - WIDTH) * GMMA_ROW_BYTES;  /* what an instruction reads behind the last group */
   static constexpr uint32_t OUT_PITCH = OUTPUTS + 4;  /* floats: the rows that a warp writes lie in different banks */
-  static constexpr uint32_t OUT_BYTES = ROWS * OUT_PITCH * sizeof(float);
   static constexpr uint32_t EIGHTS = ROWS / 8;  /* of batch rows */
   static constexpr uint32_t EIGHT_BYTES = CONSUMERS * sizeof(float4);
-  using Acc = float[ROWS / 2];
-  static_assert(WIDTH % (8 * MATES) == 0, "a mate asks for whole atoms");
+  /* Where K is shared, what a block has of the eights that it sums itself comes before its finished rows. */
+  static constexpr uint32_t OUT_BYTES = ROWS * OUT_PITCH * sizeof(float) + (ALONE ? 0 : EIGHTS * EIGHT_BYTES);
+  static constexpr bool ROWS_FIRST = false;  /* weight rows are the instruction's M */
+  static constexpr uint32_t N = ROWS;
+  using Acc = float[N / 2];
   static_assert(WIDTH % 16 == 0 && WIDTH <= GMMA_M && OUTPUTS % 32 == 0, "whole warps; rows of sums in different banks");
 };
 
-/* Dynamic shared memory, from the next 1 KB on: the parts of f32 rows, the ring (whose place finished sums take where they
- * change hands), and the other blocks' sums: [blocks - 1, this block's eights, CONSUMERS] of a thread's four. */
+/* Dynamic shared memory, from the next 1 KB on: the parts of f32 rows, the ring (whose place sums take once all is multiplied:
+ * own(), out()), and the other blocks' sums: [blocks - 1, most(), CONSUMERS] of a thread's four. */
 template <class Tile>
 struct DenseBlock {
   using X = typename Tile::X;
@@ -106,8 +109,7 @@ struct DenseBlock {
         barrier_init(full + s, 1), barrier_init(empty + s, Tile::MATES * Tile::CONSUMERS / WARP);
       barrier_init(summed, 1);
       barriers_ready();
-      const uint32_t mine = rank < Tile::EIGHTS ? ((Tile::EIGHTS - 1 - rank) >> log_blocks) + 1 : 0;
-      barrier_arrive_expecting(summed, (blocks - 1) * mine * Tile::OUTPUTS / 16 * WARP * sizeof(float4));
+      barrier_arrive_expecting(summed, (blocks - 1) * eights() * Tile::OUTPUTS / 16 * WARP * sizeof(float4));
     }
     __syncthreads();
     if (blocks > 1 || Tile::MATES > 1) cluster_arrive();
@@ -115,7 +117,17 @@ struct DenseBlock {
   }
 
   __device__ inline char *stage(uint32_t s) const { return stages + s * Tile::STAGE_BYTES; }
-  __device__ inline float *out() const { return reinterpret_cast<float *>(stages); }
+
+  /* Eights that this block sums, and that the first one does. */
+  __device__ inline uint32_t eights() const { return rank < Tile::EIGHTS ? ((Tile::EIGHTS - 1 - rank) >> log_blocks) + 1 : 0; }
+  __device__ inline uint32_t most() const { return ((Tile::EIGHTS - 1) >> log_blocks) + 1; }
+
+  /* Of those eights, what this block has itself: [most(), CONSUMERS] of a thread's four. */
+  __device__ inline float4 *own() const { return reinterpret_cast<float4 *>(stages); }
+  /* Finished rows: [rows(), OUT_PITCH], weight rows innermost. */
+  __device__ inline float *out() const {
+    return reinterpret_cast<float *>(stages + (Tile::ALONE ? 0 : most() * Tile::EIGHT_BYTES));
+  }
 
   __device__ inline void next() {
     if (++at == count) at = 0, parity ^= 1;
@@ -132,19 +144,6 @@ struct DenseBlock {
     } else if (again) {
 #pragma unroll
       for (uint32_t mate = 0; mate < Tile::MATES; mate++) barrier_arrive_at_block(empty + s, mate);
-    }
-  }
-
-  /* This thread asks for a group's weights, rows from `row` on: for its mates too, which ask for the rest of them. */
-  static __device__ inline void ask_for_weights(char *to, const TensorMap *map, uint32_t column, uint32_t row, uint64_t *barrier,
-                                                uint64_t policy) {
-    if constexpr (Tile::MATES == 1) {
-      tensor_copy(to, map, column, row, barrier, policy);
-    } else {
-      constexpr uint32_t SHARE = Tile::WIDTH / Tile::MATES;
-      const uint32_t mate = cluster_rank();
-      tensor_copy_to_blocks(to + mate * SHARE * GMMA_ROW_BYTES, map, column, row + mate * SHARE, barrier,
-                            (1u << Tile::MATES) - 1, policy);
     }
   }
 
@@ -173,16 +172,18 @@ struct DenseBlock {
     const uint32_t group = threadIdx.x / GMMA_GROUP;
     uint32_t before = 0;
 #pragma unroll
-    for (uint32_t i = 0; i < Tile::ROWS / 2; i++) acc[i] = 0.0f;
+    for (uint32_t i = 0; i < Tile::N / 2; i++) acc[i] = 0.0f;
     gmma_settle(acc);
     if constexpr (!Tile::Math::SPLIT) {
 #pragma unroll 1
       for (uint32_t s = 0; s < steps; s++) {
         barrier_wait(full + at, parity);
-        const uint64_t w = gmma_operand(stage(at) + group * Tile::GROUP_BYTES), x = gmma_operand(stage(at) + Tile::W_BYTES);
+        const char *w = stage(at), *x = w + Tile::W_BYTES;
+        const uint64_t m = gmma_operand((Tile::ROWS_FIRST ? x : w) + group * Tile::GROUP_BYTES);
+        const uint64_t n = gmma_operand(Tile::ROWS_FIRST ? w : x);
         gmma_fence();
 #pragma unroll
-        for (uint32_t k = 0; k < GMMA_K / 16; k++) gmma<typename Tile::W, Tile::ROWS>(acc, w + 2 * k, x + 2 * k, true);
+        for (uint32_t k = 0; k < GMMA_K / 16; k++) gmma<typename Tile::W, Tile::N>(acc, m + 2 * k, n + 2 * k, true);
         gmma_commit();
         if (s > 0) {
           gmma_wait<1>();
@@ -248,37 +249,39 @@ struct DenseBlock {
   /* Whether this warp's sums are of weight rows of the group. */
   static __device__ inline bool counts() { return threadIdx.x % GMMA_GROUP / WARP * 16 < Tile::WIDTH; }
 
-  /* Whether this block sums the eight batch rows from 8 j on. */
-  __device__ inline bool owns(uint32_t j) const { return (j & (blocks - 1)) == rank; }
-
-  /* All consumers: of the eights that this block owns acc becomes the sums over all blocks of the cluster. */
-  __device__ inline void reduce(typename Tile::Acc &acc) const {
-    if (blocks == 1) return;
-    cluster_wait();  /* all blocks have their barriers */
-    const uint32_t most = ((Tile::EIGHTS - 1) >> log_blocks) + 1;
-    const uint32_t mine = shared_address(sums + threadIdx.x), counted = shared_address(summed);
+  /* All consumers, where K is shared: what this block has of each eight to the block that sums it; then all of it is there. */
+  __device__ inline void send(const typename Tile::Acc &acc) const {
+    if (blocks > 1) cluster_wait();  /* all blocks have their barriers */
+    consumers_meet();                /* nobody reads the ring any more */
     if (counts()) {
+      const uint32_t to = shared_address(sums + threadIdx.x), counted = shared_address(summed);
 #pragma unroll
       for (uint32_t j = 0; j < Tile::EIGHTS; j++) {
-        if (owns(j)) continue;
-        const uint32_t owner = j & (blocks - 1), from = rank < owner ? rank : rank - 1;
-        store4_to_block(mine + (from * most + (j >> log_blocks)) * Tile::EIGHT_BYTES, owner,
-                        make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]), counted);
+        const uint32_t owner = j & (blocks - 1), i = j >> log_blocks, from = rank < owner ? rank : rank - 1;
+        const float4 v = make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
+        if (owner == rank)
+          own()[i * Tile::CONSUMERS + threadIdx.x] = v;
+        else
+          store4_to_block(to + (from * most() + i) * Tile::EIGHT_BYTES, owner, v, counted);
       }
     }
-    barrier_wait_cluster(summed, 0);
+    if (blocks > 1) barrier_wait_cluster(summed, 0);
+  }
+
+  /* After send(), a warp that counts(): this thread's sums over all blocks of the COUNT eights from the first-th on of those
+   * that this block sums, in the order of the blocks. Of what lies past the last, nothing of use. */
+  template <uint32_t COUNT>
+  __device__ inline void sum(float4 (&of)[COUNT], uint32_t first) const {
 #pragma unroll
-    for (uint32_t j = 0; j < Tile::EIGHTS; j++) {
-      if (!owns(j)) continue;
-      asm volatile("" ::: "memory");  /* one after the other: registers are short */
-      float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (uint32_t i = 0; i < COUNT; i++) of[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 1
-      for (uint32_t b = 0; b < blocks; b++) {
-        float4 v = make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
-        if (b != rank) v = sums[((b < rank ? b : b - 1) * most + (j >> log_blocks)) * Tile::CONSUMERS + threadIdx.x];
-        sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
+    for (uint32_t b = 0; b < blocks; b++) {
+      const float4 *from = (b == rank ? own() : sums + (b < rank ? b : b - 1) * most() * Tile::CONSUMERS) + threadIdx.x;
+#pragma unroll
+      for (uint32_t i = 0; i < COUNT; i++) {
+        const float4 v = from[min(first + i, most() - 1) * Tile::CONSUMERS];
+        of[i] = make_float4(of[i].x + v.x, of[i].y + v.y, of[i].z + v.z, of[i].w + v.w);
       }
-      acc[4 * j] = sum.x, acc[4 * j + 1] = sum.y, acc[4 * j + 2] = sum.z, acc[4 * j + 3] = sum.w;
     }
   }
 
@@ -288,18 +291,27 @@ struct DenseBlock {
     return threadIdx.x / GMMA_GROUP * Tile::WIDTH + warp * 16 + lane / 4;
   }
 
-  /* All consumers: the sums that this block owns to out()[rows,OUT_PITCH], weight rows innermost; the i-th of the eights it
-   * owns at row 8 i. */
+  /* All consumers: finished sums of the eights that this block sums to out(), the i-th of them at row 8 i; where K is shared
+   * after send(). */
   __device__ inline void put(const typename Tile::Acc &acc) const {
     float *to = out() + threadIdx.x % 4 * 2 * Tile::OUT_PITCH + output();
-    consumers_meet();  /* nobody reads the ring any more */
-    if (counts()) {
+    auto write = [&](uint32_t i, float4 v) {
+      float *eight = to + i * 8 * Tile::OUT_PITCH;
+      eight[0] = v.x, eight[Tile::OUT_PITCH] = v.y, eight[8] = v.z, eight[Tile::OUT_PITCH + 8] = v.w;
+    };
+    if constexpr (Tile::ALONE) {
+      consumers_meet();  /* nobody reads the ring any more */
+      if (counts())
 #pragma unroll
-      for (uint32_t j = 0; j < Tile::EIGHTS; j++) {
-        if (!owns(j)) continue;
-        float *eight = to + (j >> log_blocks) * 8 * Tile::OUT_PITCH;
-        eight[0] = acc[4 * j], eight[Tile::OUT_PITCH] = acc[4 * j + 1];
-        eight[8] = acc[4 * j + 2], eight[Tile::OUT_PITCH + 8] = acc[4 * j + 3];
+        for (uint32_t i = 0; i < Tile::EIGHTS; i++)
+          write(i, make_float4(acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]));
+    } else if (counts()) {
+#pragma unroll 1
+      for (uint32_t first = 0; first < eights(); first += 2) {
+        float4 of[2];
+        sum(of, first);
+        write(first, of[0]);
+        if (first + 1 < eights()) write(first + 1, of[1]);
       }
     }
     consumers_meet();
@@ -309,7 +321,7 @@ struct DenseBlock {
   __device__ inline uint32_t row(uint32_t i) const { return ((i / 8 << log_blocks) + rank) * 8 + i % 8; }
 
   /* Rows of out(), of which those at or past the tile's rows are nobody's. */
-  __device__ inline uint32_t rows() const { return rank < Tile::EIGHTS ? (((Tile::EIGHTS - 1 - rank) >> log_blocks) + 1) * 8 : 0; }
+  __device__ inline uint32_t rows() const { return eights() * 8; }
 
   __device__ inline float4 get(uint32_t i, uint32_t n) const { return load4(out() + i * Tile::OUT_PITCH + n); }
 };
@@ -325,9 +337,9 @@ struct DenseRun {
 };
 
 /* y[R,N] as linear.cuh's epilogues have it; maps of x[R,K], w[N,K] and, for LINEAR_SILU_MUL, w_pair[N,K], whose boxes are
- * GMMA_K by ROWS and by WIDTH. A tile of LINEAR_SILU_MUL is WIDTH rows of both matrices (GROUPS is 2).
- * Launch: block = THREADS; grid = (clusters of as many blocks as share a tile, a cluster a tile; rows of the bucket / ROWS).
- * Where a block has a tile to itself and stores f32 it takes tiles in a grid-stride loop; an ALONE one never adds. */
+ * GMMA_K by ROWS and by WIDTH. LINEAR_SILU_MUL is what ALONE blocks do, and all they do: a tile is WIDTH rows of both matrices
+ * (GROUPS is 2).
+ * Launch: block = THREADS; grid = (clusters of as many blocks as share a tile, a cluster a tile; rows of the bucket / ROWS). */
 template <class Tile>
 __device__ inline void dense_product(void *y, const TensorMap *x_map, const TensorMap *w_map, const TensorMap *pair_map,
                                     const float *bias, const uint32_t *count, uint32_t n_total, uint32_t inner,
@@ -338,27 +350,25 @@ __device__ inline void dense_product(void *y, const TensorMap *x_map, const Tens
   let_next_kernel_start();
   DenseBlock<Tile> block(shared, barriers, stages);
   const uint32_t rank = block.rank, blocks = block.blocks, first_row = blockIdx.y * Tile::ROWS;
-  const bool paired = epilogue == LINEAR_SILU_MUL;
-  const uint32_t outputs = paired ? Tile::WIDTH : Tile::OUTPUTS;  /* of Y, in a tile */
-  const uint32_t tiles = (n_total + outputs - 1) / outputs, first_tile = blockIdx.x / blocks, step_tiles = gridDim.x / blocks;
+  constexpr bool PAIRED = Tile::ALONE;
+  constexpr uint32_t OUTPUTS = PAIRED ? Tile::WIDTH : Tile::OUTPUTS;  /* of Y, in a tile */
+  const uint32_t first = blockIdx.x / blocks * OUTPUTS;
   const DenseRun run(inner, rank, blocks);
   if (threadIdx.x >= Tile::CONSUMERS) {
     if (threadIdx.x > Tile::CONSUMERS) {
       wait_for_earlier_kernels();
     } else {
       const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-      const uint32_t mine = first_tile < tiles ? (tiles - first_tile - 1) / step_tiles + 1 : 0;
       block.produce(
-          mine * run.steps,
+          run.steps,
           [&](uint32_t u, char *to, uint64_t *barrier) {
-            const uint32_t column = (run.first + u % run.steps) * GMMA_K, row = (first_tile + u / run.steps * step_tiles) * outputs;
 #pragma unroll
             for (uint32_t g = 0; g < Tile::GROUPS; g++)
-              tensor_copy(to + g * Tile::GROUP_BYTES, paired && g > 0 ? pair_map : w_map, column,
-                          row + (paired ? 0 : g * Tile::WIDTH), barrier, policy);
+              tensor_copy(to + g * Tile::GROUP_BYTES, PAIRED && g > 0 ? pair_map : w_map, (run.first + u) * GMMA_K,
+                          first + (PAIRED ? 0 : g * Tile::WIDTH), barrier, policy);
           },
           [&](uint32_t u, char *to, uint64_t *barrier) {
-            tensor_copy(to, x_map, (run.first + u % run.steps) * GMMA_K, first_row, barrier, stays);
+            tensor_copy(to, x_map, (run.first + u) * GMMA_K, first_row, barrier, stays);
           },
           [&] {
             if (!Tile::ALONE && blockIdx.y == 0) {
@@ -366,7 +376,7 @@ __device__ inline void dense_product(void *y, const TensorMap *x_map, const Tens
               for (uint32_t u = stages; u < most; u++)
 #pragma unroll
                 for (uint32_t g = 0; g < Tile::GROUPS; g++)
-                  tensor_prefetch(w_map, (run.first + u) * GMMA_K, first_tile * outputs + g * Tile::WIDTH);
+                  tensor_prefetch(w_map, (run.first + u) * GMMA_K, first + g * Tile::WIDTH);
             }
             wait_for_earlier_kernels();
           });
@@ -378,94 +388,72 @@ __device__ inline void dense_product(void *y, const TensorMap *x_map, const Tens
   wait_for_earlier_kernels();
   const uint32_t rows = *count > first_row ? min(*count - first_row, Tile::ROWS) : 0;
   typename Tile::Acc acc;
-  const bool aligned = n_total % 4 == 0;
-  if (epilogue == LINEAR_STORE_F32) {
-    float *to = static_cast<float *>(y) + (size_t)first_row * n_total;
-    const uint32_t q = threadIdx.x % 4 * 2;
-    for (uint32_t tile = first_tile; tile < tiles; tile += step_tiles) {
-      const uint32_t n = tile * outputs + DenseBlock<Tile>::output();
-      auto there = [&](uint32_t j, uint32_t v) { return j * 8 + q + v % 2 < rows && n + v / 2 * 8 < n_total; };
-      auto at = [&](uint32_t j, uint32_t v) { return (size_t)(j * 8 + q + v % 2) * n_total + n + v / 2 * 8; };
-      block.multiply(acc, run.steps);
-      block.reduce(acc);
-      if (!DenseBlock<Tile>::counts()) continue;
-#pragma unroll
-      for (uint32_t j = 0; j < Tile::EIGHTS; j++) {
-        if (!block.owns(j)) continue;
-#pragma unroll
-        for (uint32_t v = 0; v < 4; v++) {
-          if (there(j, v)) to[at(j, v)] = acc[4 * j + v] + (bias ? bias[n + v / 2 * 8] : 0.0f);
-        }
-      }
-    }
-    return;
-  }
-  /* Calls with(row, output, outputs from there on) for item i of this block, a row has `fours`, unless it is nobody's. */
-  auto item = [&](uint32_t i, uint32_t fours, auto with) {
-    const uint32_t r = block.row(i / fours), n = first_tile * outputs + i % fours * 4;
-    if (i < block.rows() * fours && r < rows && n < n_total) with(r, n, n_total - n);
-  };
-  auto sum4 = [](float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); };
-  auto biased = [&](float4 v, uint32_t n, uint32_t left) {
-    if (!bias) return v;
-    v.x += bias[n];
-    if (left > 1) v.y += bias[n + 1];
-    if (left > 2) v.z += bias[n + 2];
-    if (left > 3) v.w += bias[n + 3];
-    return v;
-  };
-  if constexpr (!Tile::ALONE) {
-    if (epilogue == LINEAR_ADD) {
+  if constexpr (!PAIRED) {
+    if (epilogue != LINEAR_STORE) {
+      /* f32, which goes out as it lies in the threads: 8 weight rows of 4 batch rows at a time, whole sectors. What is added to
+       * is asked for before it is needed, but for what would find no registers. */
+      const bool adds = epilogue == LINEAR_ADD;
       float *to = static_cast<float *>(y) + (size_t)first_row * n_total;
-      constexpr uint32_t FOURS = Tile::OUTPUTS / 4, APART = Tile::CONSUMERS / FOURS, EACH = Tile::ROWS / APART;
-      static_assert(Tile::CONSUMERS % FOURS == 0, "a thread's outputs are those of its first row");
-      /* What is added to is asked for before it is needed, but for what would find no registers: without a branch between the
-       * loads, which are of y's first elements where there is nothing to add to. */
-      constexpr uint32_t AHEAD = EACH < DENSE_MOST_AHEAD ? EACH : DENSE_MOST_AHEAD;
-      const uint32_t column = threadIdx.x % FOURS * 4, n = first_tile * outputs + column, left = n_total - n;
-      auto line = [&](uint32_t t) { return threadIdx.x / FOURS + t * APART; };
-      auto place = [&](uint32_t t) {
-        const uint32_t r = block.row(line(t));
-        return line(t) < block.rows() && r < rows && n < n_total ? to + (size_t)r * n_total + n : nullptr;
+      const uint32_t n = first + DenseBlock<Tile>::output(), q = threadIdx.x % 4 * 2;
+      /* Of the i-th eight that this block sums, the v-th of this thread's four. */
+      auto there = [&](uint32_t i, uint32_t v) {
+        return i < block.eights() && block.row(8 * i) + q + v % 2 < rows && n + v / 2 * 8 < n_total;
       };
-      float4 old[AHEAD], of_bias = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      if (aligned) {
+      auto at = [&](uint32_t i, uint32_t v) { return to + (size_t)(block.row(8 * i) + q + v % 2) * n_total + n + v / 2 * 8; };
+      auto of_bias = [&](uint32_t v) { return bias && n + v / 2 * 8 < n_total ? bias[n + v / 2 * 8] : 0.0f; };
+      constexpr uint32_t AHEAD = Tile::EIGHTS < DENSE_MOST_AHEAD ? Tile::EIGHTS : DENSE_MOST_AHEAD;
+      float old[4 * AHEAD];
+      const float biases[2] = {of_bias(0), of_bias(2)};
+      /* Without a branch between the loads, which are of y's first element where there is nothing to add to. */
 #pragma unroll
-        for (uint32_t t = 0; t < AHEAD; t++) old[t] = load4(place(t) ? place(t) : static_cast<const float *>(y));
-        if (bias && n < n_total) of_bias = load4(bias + n);
-      }
+      for (uint32_t i = 0; i < AHEAD; i++)
+#pragma unroll
+        for (uint32_t v = 0; v < 4; v++) old[4 * i + v] = adds ? *(there(i, v) ? at(i, v) : static_cast<const float *>(y)) : 0.0f;
       block.multiply(acc, run.steps);
-      block.reduce(acc);
-      block.put(acc);
-      if (aligned) {
+      block.send(acc);
+      if (!DenseBlock<Tile>::counts()) return;
+      auto finish = [&](uint32_t i, float4 sum, auto added_to) {
+        const float of[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
-        for (uint32_t t = 0; t < AHEAD; t++) {
-          float *at = place(t);
-          if (!at) continue;
-          const float4 v = block.get(line(t), column);
-          store4(at, sum4(bias ? sum4(v, of_bias) : v, old[t]));
-        }
-      }
+        for (uint32_t v = 0; v < 4; v++)
+          if (there(i, v)) *at(i, v) = (bias ? of[v] + biases[v / 2] : of[v]) + added_to(v);
+      };
+      float4 sums[AHEAD];
+      block.sum(sums, 0);
+#pragma unroll
+      for (uint32_t i = 0; i < AHEAD; i++) finish(i, sums[i], [&](uint32_t v) { return old[4 * i + v]; });
 #pragma unroll 1
-      for (uint32_t t = aligned ? AHEAD : 0; t * APART < block.rows(); t++)
-        if (float *at = place(t)) add4(at, biased(block.get(line(t), column), n, left), left, aligned);
+      for (uint32_t i = AHEAD; i < block.eights(); i++) {
+        float4 sum[1];
+        block.sum(sum, i);
+        finish(i, sum[0], [&](uint32_t v) { return adds ? *at(i, v) : 0.0f; });
+      }
       return;
     }
   }
   block.multiply(acc, run.steps);
-  block.reduce(acc);
+  if constexpr (!PAIRED) block.send(acc);
   block.put(acc);
+  const bool aligned = n_total % 4 == 0;
   X *to = static_cast<X *>(y) + (size_t)first_row * n_total;
-  const uint32_t fours = outputs / 4;
-  for (uint32_t i = threadIdx.x; i < block.rows() * fours; i += Tile::CONSUMERS)
-    item(i, fours, [&](uint32_t r, uint32_t n, uint32_t left) {
-      float4 v = biased(block.get(i / fours, i % fours * 4), n, left);
-      if (paired) {
-        const float4 up = block.get(i / fours, Tile::WIDTH + i % fours * 4);
-        v = make_float4(gmma_silu(v.x) * up.x, gmma_silu(v.y) * up.y, gmma_silu(v.z) * up.z, gmma_silu(v.w) * up.w);
-      }
-      put4(to + (size_t)r * n_total + n, v, left, aligned);
-    });
+  constexpr uint32_t FOURS = OUTPUTS / 4;
+  for (uint32_t i = threadIdx.x; i < block.rows() * FOURS; i += Tile::CONSUMERS) {
+    const uint32_t r = block.row(i / FOURS), column = i % FOURS * 4, n = first + column;
+    if (r >= rows || n >= n_total) continue;
+    const uint32_t left = n_total - n;
+    float4 v = block.get(i / FOURS, column);
+    if (bias) {
+      v.x += bias[n];
+      if (left > 1) v.y += bias[n + 1];
+      if (left > 2) v.z += bias[n + 2];
+      if (left > 3) v.w += bias[n + 3];
+    }
+    if constexpr (PAIRED) {
+      const float4 up = block.get(i / FOURS, Tile::WIDTH + column);
+      v = make_float4(gmma_silu(v.x) * up.x, gmma_silu(v.y) * up.y, gmma_silu(v.z) * up.z, gmma_silu(v.w) * up.w);
+    }
+    put4(to + (size_t)r * n_total + n, v, left, aligned);
+  }
 }
 
 /* For the launcher: rows, groups, weight rows of a group, threads, bytes of a stage, of the parts before the ring, of what

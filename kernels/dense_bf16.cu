@@ -8,6 +8,8 @@ using Math = DenseHalf<__nv_bfloat16>;
 DENSE(16)
 DENSE(32)
 DENSE(64)
+DENSE_PRODUCT(tg_dense_shared_many_bf16_r64_w128, DenseTile<Math, 64, 2, 64>)
+DENSE_PRODUCT(tg_dense_shared_many_bf16_r64_w192, DenseTile<Math, 64, 3, 64>)
 
 #define DENSE_ALONE(ROWS) DENSE_PRODUCT(tg_dense_alone_bf16_r##ROWS, DenseTile<Math, ROWS, 2, 64, DENSE_LONE>)
 DENSE_ALONE(16)
@@ -18,9 +20,9 @@ DENSE_ALONE(256)
 
 DENSE_CONV(tg_dense_conv_bf16_r16, DenseTile<Math, 16, 3, 32>)
 DENSE_CONV(tg_dense_conv_bf16_r32, DenseTile<Math, 32, 3, 32>)
-DENSE_CONV(tg_dense_conv_bf16_r64, DenseTile<Math, 64, 3, 32>)
-DENSE_CONV(tg_dense_conv_bf16_r64_many, DenseTile<Math, 64, 3, 64>)
-DENSE_CONV(tg_dense_conv_mates_bf16_r64, DenseTile<Math, 64, 3, 64, DENSE_MATES>)
+DENSE_CONV_ROWS(tg_dense_conv_rows_bf16_r64, DenseRowsTile<Math, 1, 16, 1>)
+DENSE_CONV_ROWS(tg_dense_conv_rows_bf16_r128, DenseRowsTile<Math, 1, 32, 2>)
+DENSE_CONV_ROWS(tg_dense_conv_rows_bf16_r256, DenseRowsTile<Math, 2, 32, 2>)
 
 DENSE_HEAD(tg_dense_head_bf16_r16, DenseTile<Math, 16, 2, 64, DENSE_LONE>)
 DENSE_HEAD(tg_dense_head_bf16_r32, DenseTile<Math, 32, 4, 64, DENSE_LONE>)

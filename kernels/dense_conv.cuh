@@ -5,10 +5,12 @@
  *   y[r,:] = C (sum_j taps[:,j] u[p-(L-1)+j,:] + taps_bias)          and u becomes the state's newest column
  *
  * conv.cu has the rest of the formula. A tile is WIDTH channels, that is rows c, H + c and 2H + c of W, a warpgroup each. A
- * thread has four channels of a row at a time, and does all that they need, their state too.
+ * thread has four channels of a row at a time, and does all that they need, their state too. From 33 rows of 16 bits on, tiles
+ * have the batch rows first (DenseRowsTile).
  *
  * Bound: memory, 3 H^2 sizeof(W) bytes; H is a multiple of WIDTH.
- * Measured on an H200 in bf16, H = 2048 (floor; how: profiles/README.md): 12.6 us (5.5) at 64 rows, 17.7 (8.1) at 256.
+ * Measured on an H200 in bf16 in a chain, H = 2048 (floor; how: profiles/README.md): 9.3 us (5.5) at 64 rows, 8.2 at 128, 13.6
+ * (8.1) at 256.
  *
  * Launch: block = THREADS, grid = (clusters of blocks that share a tile, or of mates, H / WIDTH of them; rows of the bucket /
  * ROWS / MATES).
@@ -24,19 +26,86 @@ __device__ inline float4 held4(float4 v) {
   return make_float4(float(T(v.x)), float(T(v.y)), float(T(v.z)), float(T(v.w)));
 }
 
+/* What the convolution knows of four channels at a time, from c on. */
+template <typename X>
+struct DenseTaps {
+  X *columns;                  /* [slots,L-1,H] */
+  const float *taps, *bias;    /* [H,L], [H] or null */
+  uint32_t hidden, length;
+
+  static __device__ inline float4 none() { return make_float4(0.0f, 0.0f, 0.0f, 0.0f); }
+  static __device__ inline float4 add(float4 sum, float4 u, float4 w) {
+    return make_float4(fmaf(w.x, u.x, sum.x), fmaf(w.y, u.y, sum.y), fmaf(w.z, u.z, sum.z), fmaf(w.w, u.w, sum.w));
+  }
+
+  __device__ inline float4 tap(uint32_t j, uint32_t c) const {
+    const float *w = taps + (size_t)c * length + j;
+    return make_float4(w[0], w[length], w[2 * length], w[3 * length]);
+  }
+
+  __device__ inline X *column(uint32_t slot, uint32_t j, uint32_t c) const {
+    return columns + ((size_t)slot * (length - 1) + j) * hidden + c;
+  }
+
+  /* What the taps make of the columns from before the step, of FOURS fours from c on; the columns move on by one meanwhile.
+   * Before position 0 there was nothing. Only a conv layer's kernel has to do with them, and no step overlaps the one before it,
+   * so all that may be done before the wait, past the first-level cache (pdl.cuh). */
+  template <uint32_t FOURS>
+  __device__ inline void past(float4 (&sums)[FOURS], uint32_t slot, uint32_t position, uint32_t c) const {
+#pragma unroll
+    for (uint32_t f = 0; f < FOURS; f++) sums[f] = none();
+#pragma unroll 2
+    for (uint32_t j = 0; j + 1 < length; j++) {
+      const bool was = length - 1 - j <= position;
+      float4 u[FOURS];
+#pragma unroll
+      for (uint32_t f = 0; f < FOURS; f++) u[f] = was ? load4_past_l1(column(slot, j, c + 4 * f)) : none();
+#pragma unroll
+      for (uint32_t f = 0; f < FOURS; f++) {
+        if (was) sums[f] = add(sums[f], u[f], tap(j, c + 4 * f));
+        if (j > 0) store4(column(slot, j - 1, c + 4 * f), u[f]);
+      }
+    }
+  }
+
+  /* y of B, C and X, which had no bias yet, of the past and of the newest tap; u becomes the state's newest column. */
+  __device__ inline float4 finish(const float4 (&products)[3], const float *product_bias, float4 past, float4 newest,
+                                  uint32_t slot, uint32_t c) const {
+    float4 of[3];
+#pragma unroll
+    for (uint32_t g = 0; g < 3; g++) {
+      float4 v = products[g];
+      if (product_bias) {
+        const float4 b = load4(product_bias + g * hidden + c);
+        v = make_float4(v.x + b.x, v.y + b.y, v.z + b.z, v.w + b.w);
+      }
+      of[g] = held4<X>(v);
+    }
+    const float4 now = held4<X>(make_float4(of[0].x * of[2].x, of[0].y * of[2].y, of[0].z * of[2].z, of[0].w * of[2].w));
+    float4 sum = add(past, now, newest);
+    if (bias) {
+      const float4 b = load4(bias + c);
+      sum = make_float4(sum.x + b.x, sum.y + b.y, sum.z + b.z, sum.w + b.w);
+    }
+    if (length > 1) store4(column(slot, length - 2, c), now);
+    return make_float4(of[1].x * sum.x, of[1].y * sum.y, of[1].z * sum.z, of[1].w * sum.w);
+  }
+};
+
+constexpr uint32_t DENSE_NO_SLOT = 0xffffffffu;
+
 /* y[R,H], columns[slots,L-1,H], bias[3H] or null, taps[H,L], taps_bias[H] or null; maps as dense_product has them. */
 template <class Tile>
 __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns, const TensorMap *x_map, const TensorMap *w_map,
                                  const float *bias, const float *taps, const float *taps_bias, const tg_state *state,
                                  const tg_step *step, uint32_t hidden, uint32_t length, uint32_t stages) {
   using X = typename Tile::X;
-  static_assert(Tile::GROUPS == 3, "B, C and X");
+  static_assert(Tile::GROUPS == 3 && !Tile::ALONE, "B, C and X");
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * DENSE_MOST_STAGES + 1];
   let_next_kernel_start();
   DenseBlock<Tile> block(shared, barriers, stages);
-  const uint32_t tile = blockIdx.x / (block.blocks * Tile::MATES);
-  const uint32_t first_row = (blockIdx.y * Tile::MATES + (Tile::MATES > 1 ? cluster_rank() : 0)) * Tile::ROWS;
+  const uint32_t tile = blockIdx.x / block.blocks, first_row = blockIdx.y * Tile::ROWS;
   const DenseRun run(hidden, block.rank, block.blocks);
   if (threadIdx.x >= Tile::CONSUMERS) {
     if (threadIdx.x > Tile::CONSUMERS) {
@@ -48,8 +117,8 @@ __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns
           [&](uint32_t u, char *to, uint64_t *barrier) {
 #pragma unroll
             for (uint32_t g = 0; g < 3; g++)
-              block.ask_for_weights(to + g * Tile::GROUP_BYTES, w_map, (run.first + u) * GMMA_K,
-                                    g * hidden + tile * Tile::WIDTH, barrier, policy);
+              tensor_copy(to + g * Tile::GROUP_BYTES, w_map, (run.first + u) * GMMA_K, g * hidden + tile * Tile::WIDTH, barrier,
+                          policy);
           },
           [&](uint32_t u, char *to, uint64_t *barrier) {
             tensor_copy(to, x_map, (run.first + u) * GMMA_K, first_row, barrier, stays);
@@ -67,69 +136,134 @@ __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns
   constexpr uint32_t FOURS = Tile::WIDTH / 4, TURNS = (Tile::ROWS * FOURS + Tile::CONSUMERS - 1) / Tile::CONSUMERS;
   static_assert(Tile::CONSUMERS % FOURS == 0, "a thread's channels are those of its first row");
   const uint32_t items = block.rows() * FOURS, column = threadIdx.x % FOURS * 4, c = tile * Tile::WIDTH + column;
-  const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  auto add = [](float4 sum, float4 u, float4 w) {
-    return make_float4(fmaf(w.x, u.x, sum.x), fmaf(w.y, u.y, sum.y), fmaf(w.z, u.z, sum.z), fmaf(w.w, u.w, sum.w));
-  };
-  auto tap = [&](uint32_t j) {
-    const float *w = taps + (size_t)c * length + j;
-    return make_float4(w[0], w[length], w[2 * length], w[3 * length]);
-  };
-  /* What the taps make of the columns from before the step, which move on by one meanwhile; before position 0 there was
-   * nothing. Only this kernel has to do with them, and no step overlaps the one before it, so all that may be done before
-   * the wait, past the first-level cache (pdl.cuh). */
-  auto state_of = [&](uint32_t slot, uint32_t j) { return columns + ((size_t)slot * (length - 1) + j) * hidden + c; };
-  auto past = [&](X *state_of_row, uint32_t position) {
-    float4 sum = zeros;
-#pragma unroll 2
-    for (uint32_t j = 0; j + 1 < length; j++) {
-      const bool was = length - 1 - j <= position;
-      const float4 u = was ? load4_past_l1(state_of_row + (size_t)j * hidden) : zeros;
-      if (was) sum = add(sum, u, tap(j));
-      if (j > 0) store4(state_of_row + (size_t)(j - 1) * hidden, u);
-    }
-    return sum;
-  };
-  const float4 newest = tap(length - 1);
-  constexpr uint32_t NONE = 0xffffffffu;
-  float4 pasts[TURNS];
+  const DenseTaps<X> conv = {columns, taps, taps_bias, hidden, length};
+  const float4 newest = conv.tap(length - 1, c);
+  float4 pasts[TURNS][1];
   uint32_t slots[TURNS];  /* of each of this thread's rows, where it is one of the step's */
 #pragma unroll
   for (uint32_t t = 0; t < TURNS; t++) {
     const uint32_t i = threadIdx.x + t * Tile::CONSUMERS, r = block.row(i / FOURS);
-    pasts[t] = zeros, slots[t] = NONE;
+    pasts[t][0] = conv.none(), slots[t] = DENSE_NO_SLOT;
     if (i >= items || r >= rows) continue;
     slots[t] = __ldcg(&row_table[r].slot);
-    pasts[t] = past(state_of(slots[t], 0), __ldcg(&row_table[r].position));
+    conv.past(pasts[t], slots[t], __ldcg(&row_table[r].position), c);
   }
   wait_for_earlier_kernels();
   typename Tile::Acc acc;
   block.multiply(acc, run.steps);
-  block.reduce(acc);
+  block.send(acc);
   block.put(acc);
 #pragma unroll
   for (uint32_t t = 0; t < TURNS; t++) {
     const uint32_t i = threadIdx.x + t * Tile::CONSUMERS;
-    if (slots[t] == NONE) continue;
+    if (slots[t] == DENSE_NO_SLOT) continue;
     float4 of[3];
 #pragma unroll
-    for (uint32_t g = 0; g < 3; g++) {
-      float4 v = block.get(i / FOURS, g * Tile::WIDTH + column);
-      if (bias) {
-        const float4 b = load4(bias + g * hidden + c);
-        v = make_float4(v.x + b.x, v.y + b.y, v.z + b.z, v.w + b.w);
+    for (uint32_t g = 0; g < 3; g++) of[g] = block.get(i / FOURS, g * Tile::WIDTH + column);
+    store4(y + (size_t)block.row(i / FOURS) * hidden + c, conv.finish(of, bias, pasts[t][0], newest, slots[t], c));
+  }
+}
+
+/* ---- batch rows first ------------------------------------------------------------------------------------------- */
+
+/* GROUPS warpgroups of 64 batch rows, which are the instruction's M; the weight rows of CHANNELS channels are its N, B's, C's and
+ * X's. An instruction reads its operands from shared memory, which for tiles of 64 by 64 is as much as that gives; a wide N reads
+ * less for the same work. And all three products of a channel come to one thread, so that nothing changes hands after them.
+ *
+ * Of a row a thread has columns 8 j + 2 q and the next. For these to be neighbours in y, the weight rows of a tile come in
+ * another order: the map is of [3 H / CHANNELS, CHANNELS / 8 (2 rows apart), 4 (CHANNELS / 4 apart), 2, H], and its boxes are
+ * of one run of CHANNELS channels, or a mate's share of it. So a thread's channels are CHANNELS / 4 from q CHANNELS / 4 on. */
+template <class Math_, int GROUPS_, int CHANNELS_, int MATES_>
+struct DenseRowsTile {
+  using Math = Math_;
+  using X = typename Math::X;
+  using W = typename Math::W;
+  static constexpr bool ROWS_FIRST = true, ALONE = true;
+  static constexpr uint32_t GROUPS = GROUPS_, ROWS = GROUPS * GMMA_M, WIDTH = CHANNELS_, OUTPUTS = 3 * WIDTH, N = OUTPUTS;
+  static constexpr uint32_t MATES = MATES_;
+  static constexpr uint32_t CONSUMERS = GROUPS * GMMA_GROUP, THREADS = CONSUMERS + WARP;
+  static constexpr uint32_t GROUP_BYTES = GMMA_M * GMMA_ROW_BYTES;  /* of batch rows */
+  static constexpr uint32_t W_BYTES = OUTPUTS * GMMA_ROW_BYTES, X_BYTES = ROWS * GMMA_ROW_BYTES;
+  static constexpr uint32_t STAGE_BYTES = W_BYTES + X_BYTES, SPLIT_BYTES = 0, PAST_BYTES = 0, OUT_BYTES = 0, EIGHT_BYTES = 0;
+  static constexpr uint32_t EIGHTS = ROWS / 8;
+  using Acc = float[N / 2];
+  static_assert(!Math::SPLIT && WIDTH % (8 * MATES) == 0 && WIDTH % 16 == 0, "fours of channels, and mates ask for whole atoms");
+};
+
+/* As dense_conv, but for w's map. */
+template <class Tile>
+__device__ inline void dense_conv_rows(typename Tile::X *y, typename Tile::X *columns, const TensorMap *x_map,
+                                       const TensorMap *w_map, const float *bias, const float *taps, const float *taps_bias,
+                                       const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length,
+                                       uint32_t stages) {
+  using X = typename Tile::X;
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * DENSE_MOST_STAGES + 1];
+  let_next_kernel_start();
+  DenseBlock<Tile> block(shared, barriers, stages);
+  const uint32_t tile = blockIdx.x / Tile::MATES, mate = Tile::MATES > 1 ? cluster_rank() : 0;
+  const uint32_t first_row = (blockIdx.y * Tile::MATES + mate) * Tile::ROWS, steps = DenseRun(hidden, 0, 1).steps;
+  if (threadIdx.x >= Tile::CONSUMERS) {
+    if (threadIdx.x > Tile::CONSUMERS) {
+      wait_for_earlier_kernels();
+    } else {
+      const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
+      block.produce(
+          steps,
+          [&](uint32_t u, char *to, uint64_t *barrier) {
+            constexpr uint32_t SHARE = Tile::WIDTH / 8 / Tile::MATES;
+#pragma unroll
+            for (uint32_t g = 0; g < 3; g++) {
+              const uint32_t at[5] = {u * GMMA_K, 0, 0, mate * SHARE, g * (hidden / Tile::WIDTH) + tile};
+              char *there = to + (g * Tile::WIDTH + mate * SHARE * 8) * GMMA_ROW_BYTES;
+              if constexpr (Tile::MATES == 1)
+                tensor_copy(there, w_map, at, barrier, policy);
+              else
+                tensor_copy_to_blocks(there, w_map, at, barrier, (1u << Tile::MATES) - 1, policy);
+            }
+          },
+          [&](uint32_t u, char *to, uint64_t *barrier) { tensor_copy(to, x_map, u * GMMA_K, first_row, barrier, stays); },
+          [] { wait_for_earlier_kernels(); });
+    }
+    return;
+  }
+  const uint32_t all = __ldcg(&step->rows), rows = all > first_row ? min(all - first_row, Tile::ROWS) : 0;
+  const tg_row *row_table = table<tg_row>(state, step->row_table) + first_row;
+  /* Of this thread's two rows, `row` and the one 8 further, the same channels, FOURS fours of them from c on. */
+  constexpr uint32_t FOURS = Tile::WIDTH / 16;
+  const uint32_t lane = threadIdx.x % WARP, c = tile * Tile::WIDTH + lane % 4 * FOURS * 4;
+  const uint32_t row = threadIdx.x / WARP * 16 + lane / 4;
+  const DenseTaps<X> conv = {columns, taps, taps_bias, hidden, length};
+  float4 pasts[2][FOURS], newest[FOURS];
+  uint32_t slots[2];
+#pragma unroll
+  for (uint32_t f = 0; f < FOURS; f++) newest[f] = conv.tap(length - 1, c + 4 * f);
+#pragma unroll
+  for (uint32_t t = 0; t < 2; t++) {
+    slots[t] = DENSE_NO_SLOT;
+#pragma unroll
+    for (uint32_t f = 0; f < FOURS; f++) pasts[t][f] = conv.none();
+    if (row + 8 * t >= rows) continue;
+    slots[t] = __ldcg(&row_table[row + 8 * t].slot);
+    conv.past(pasts[t], slots[t], __ldcg(&row_table[row + 8 * t].position), c);
+  }
+  wait_for_earlier_kernels();
+  typename Tile::Acc acc;
+  block.multiply(acc, steps);
+#pragma unroll
+  for (uint32_t t = 0; t < 2; t++) {
+    if (slots[t] == DENSE_NO_SLOT) continue;
+    X *to = y + (size_t)(first_row + row + 8 * t) * hidden + c;
+#pragma unroll
+    for (uint32_t f = 0; f < FOURS; f++) {
+      float4 of[3];
+#pragma unroll
+      for (uint32_t g = 0; g < 3; g++) {
+        const float *v = acc + 4 * (g * Tile::WIDTH / 8 + 2 * f) + 2 * t;
+        of[g] = make_float4(v[0], v[1], v[4], v[5]);
       }
-      of[g] = held4<X>(v);
+      store4(to + 4 * f, conv.finish(of, bias, pasts[t][f], newest[f], slots[t], c + 4 * f));
     }
-    const float4 now = held4<X>(make_float4(of[0].x * of[2].x, of[0].y * of[2].y, of[0].z * of[2].z, of[0].w * of[2].w));
-    float4 sum = add(pasts[t], now, newest);
-    if (taps_bias) {
-      const float4 b = load4(taps_bias + c);
-      sum = make_float4(sum.x + b.x, sum.y + b.y, sum.z + b.z, sum.w + b.w);
-    }
-    store4(y + (size_t)block.row(i / FOURS) * hidden + c,
-           make_float4(of[1].x * sum.x, of[1].y * sum.y, of[1].z * sum.z, of[1].w * sum.w));
-    if (length > 1) store4(state_of(slots[t], length - 2), now);
   }
 }
 
@@ -140,6 +274,15 @@ __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns
            __VA_ARGS__::X *columns, const float *bias, const float *taps, const float *taps_bias,                       \
            const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length, uint32_t stages) {             \
     GMMA_BODY(dense_conv<__VA_ARGS__>(y, columns, &x, &w, bias, taps, taps_bias, state, step, hidden, length, stages);) \
+  }
+
+#define DENSE_CONV_ROWS(NAME, ...)                                                                                            \
+  DENSE_TILE(NAME, __VA_ARGS__)                                                                                               \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                                      \
+      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, __VA_ARGS__::X *y,                      \
+           __VA_ARGS__::X *columns, const float *bias, const float *taps, const float *taps_bias,                            \
+           const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length, uint32_t stages) {                  \
+    GMMA_BODY(dense_conv_rows<__VA_ARGS__>(y, columns, &x, &w, bias, taps, taps_bias, state, step, hidden, length, stages);) \
   }
 
 #endif

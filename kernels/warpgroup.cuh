@@ -163,6 +163,16 @@ __device__ inline void tensor_copy_to_blocks(void *to, const TensorMap *map, uin
                          : "memory");)
 }
 
+/* Likewise the box of a tensor of five dimensions from `at` on. */
+__device__ inline void tensor_copy_to_blocks(void *to, const TensorMap *map, const uint32_t (&at)[5], uint64_t *barrier,
+                                             uint32_t blocks, uint64_t policy) {
+  GMMA_BODY(asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+                         ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8, %9;" ::"r"(shared_address(to)),
+                         "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(shared_address(barrier)),
+                         "h"((uint16_t)blocks), "l"(policy)
+                         : "memory");)
+}
+
 /* The map's box at (column, row) to the second-level cache. */
 __device__ inline void tensor_prefetch(const TensorMap *map, uint32_t column, uint32_t row) {
   GMMA_BODY(asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row)

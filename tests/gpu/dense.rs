@@ -21,7 +21,7 @@ const EPILOGUES: [Epilogue; 4] = [
 
 /// (bucket, outputs, inner): every tile and cluster, ragged outputs and rows, one stage and many, more tiles than a GPU
 /// has SMs.
-const SHAPES: [(usize, usize, usize); 17] = [
+const SHAPES: [(usize, usize, usize); 18] = [
     (1, 32, 32),
     (1, 2048, 7168),
     (2, 3072, 2048),
@@ -36,9 +36,11 @@ const SHAPES: [(usize, usize, usize); 17] = [
     (128, 96, 1056),
     (256, 2048, 288),
     (256, 33_000, 64),
-    // Many tiles, which end within one's first half. Of several tiles a block is head.rs.
-    (16, 33_000, 256),
-    (64, 33_000, 1024),
+    // Wide tiles of many rows: a long run of K, an eighth of a tile's rows, and so many outputs that they are wider still.
+    (100, 130, 4224),
+    (72, 256, 2048),
+    (200, 2202, 96),
+    // Many tiles, whose blocks do not all find room at once.
     (24, 33_030, 64),
 ];
 
@@ -315,7 +317,7 @@ fn a_conv_layer_in_one_kernel_is_that_of_two() {
             if !served(&rig) {
                 continue;
             }
-            for bucket in [1, 2, 4, 8, 16, 31, 64, 100, 256] {
+            for bucket in [1, 2, 4, 8, 16, 31, 33, 64, 100, 160, 256] {
                 let rows = 1 + random.below(bucket);
                 let case = ConvCase::new(&mut random, types, rows, hidden, taps);
                 let found = case.run(&rig, bucket, true);
@@ -339,11 +341,12 @@ fn a_row_of_a_conv_layer_does_not_depend_on_its_companions() {
     let gpu = Gpu::new();
     let mut random = Random(84);
     let taps = 3;
-    // Of the larger one the kernels whose blocks share weights, from two row tiles on.
+    // From 33 rows on the kernels with batch rows first, from 65 on those whose blocks share weights.
     let cases = [
         (192, 16),
         (192, 32),
         (192, 64),
+        (192, 100),
         (192, 256),
         (2048, 128),
         (2048, 256),

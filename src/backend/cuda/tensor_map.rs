@@ -12,7 +12,7 @@ use cudarc::driver::sys;
 pub struct TensorMap(pub(super) sys::CUtensorMap);
 
 /// Columns of a box.
-const BOX_COLUMNS: u32 = 64;
+pub const BOX_COLUMNS: u32 = 64;
 
 /// A tensor in boxes, innermost dimension first.
 #[derive(Debug, Clone, Copy)]

@@ -4,17 +4,18 @@
 //! | kernel | products |
 //! |---|---|
 //! | `tg_dense_shared_*` | those of too few outputs to fill the GPU: clusters of blocks share a tile |
+//! | `tg_dense_shared_many_*` | the same for more than 64 rows of 16 bits: two blocks share a wide tile, where all find room |
 //! | `tg_dense_alone_*` | gate and up of a dense feed-forward: a tile a block |
 //! | `tg_dense_head_*` | the LM head, where its tiles fill the GPU: blocks that stay (kernels/dense_head.cuh) |
 //! | `tg_dense_head_mates_*` | the same from 65 rows of 16 bits on: blocks of a cluster share the rows |
 //! | `tg_dense_conv_*` | a conv layer's in-projection with its short convolution |
-//! | `tg_dense_conv_mates_*` | the same for an even number of row tiles, and blocks enough: clusters of two row tiles share weights |
+//! | `tg_dense_conv_rows_*` | the same from 33 rows of 16 bits on: batch rows first; from 65 on two blocks share weights |
 
 mod cut;
 
 use super::super::launch::{Address, Argument, Kernel, Launch};
 use super::super::module::Module;
-use super::super::tensor_map::{Matrix, TensorMap};
+use super::super::tensor_map::{BOX_COLUMNS, Boxes, Matrix, TensorMap};
 use super::Enqueue;
 use super::conv::ShortConv;
 use super::head::Found;
@@ -39,10 +40,11 @@ struct Variants(Vec<(Tile, Kernel)>);
 #[derive(Debug)]
 pub struct Dense {
     shared: Variants,
+    shared_many: Variants,
     alone: Variants,
     head: Variants,
     conv: Variants,
-    conv_mates: Variants,
+    conv_rows: Variants,
     types: Types,
     limits: Limits,
 }
@@ -67,30 +69,23 @@ impl Dense {
             let variants = rows.iter().map(variant).collect::<Result<_>>()?;
             Ok::<_, Error>(Variants(variants))
         };
-        let (shared, alone, conv): (&[&str], &[&str], &[&str]) = match types.operand == DType::F32 {
-            true => (&["16", "32"], &["16", "32", "64"], &["16", "32_many"]),
-            false => (
+        let of = |name: &str, f32: &[&str], halves: &[&str]| match types.operand {
+            DType::F32 => variants(name, f32),
+            _ => variants(name, halves),
+        };
+        let mut head = of("head", &["16", "32", "64"], &["16", "32", "64"])?;
+        head.0.extend(of("head_mates", &[], &["128", "256"])?.0);
+        Ok(Some(Self {
+            shared: of("shared", &["16", "32"], &["16", "32", "64"])?,
+            shared_many: of("shared_many", &[], &["64_w128", "64_w192"])?,
+            alone: of(
+                "alone",
                 &["16", "32", "64"],
                 &["16", "32", "64", "128", "256"],
-                &["16", "32", "64", "64_many"],
-            ),
-        };
-        let (head, head_mates): (&[&str], &[&str]) = match types.operand == DType::F32 {
-            true => (&["16", "32", "64"], &[]),
-            false => (&["16", "32", "64"], &["128", "256"]),
-        };
-        let mut heads = variants("head", head)?;
-        heads.0.extend(variants("head_mates", head_mates)?.0);
-        let conv_mates: &[&str] = match types.operand == DType::F32 {
-            true => &[],
-            false => &["64"],
-        };
-        Ok(Some(Self {
-            conv_mates: variants("conv_mates", conv_mates)?,
-            shared: variants("shared", shared)?,
-            alone: variants("alone", alone)?,
-            head: heads,
-            conv: variants("conv", conv)?,
+            )?,
+            head,
+            conv: of("conv", &["16", "32_many"], &["16", "32"])?,
+            conv_rows: of("conv_rows", &[], &["64", "128", "256"])?,
             types,
             limits,
         }))
@@ -121,6 +116,26 @@ impl Dense {
     }
 }
 
+/// An in-projection's weights as `tg_dense_conv_rows_*` asks for them (kernels/dense_conv.cuh): a tile's channels of B, C or X,
+/// or a mate's share of them, so that a thread's are neighbours.
+fn in_channels(w: &Matrix, tile: &Tile) -> Boxes<5> {
+    let channels = u64::from(tile.width);
+    let row = u64::from(w.columns) * w.dtype.bytes() as u64;
+    Boxes {
+        at: w.at,
+        dtype: w.dtype,
+        sizes: [
+            u64::from(w.columns),
+            2,
+            4,
+            channels / 8,
+            u64::from(w.rows) / channels,
+        ],
+        strides: [0, row, row * (channels / 4), row * 2, row * channels],
+        each: [BOX_COLUMNS, 2, 4, tile.width / 8 / tile.mates, 1],
+    }
+}
+
 impl Variants {
     fn tiles(&self) -> Vec<Tile> {
         self.0.iter().map(|(tile, _)| *tile).collect()
@@ -143,7 +158,8 @@ impl Enqueue<'_> {
     /// Whether [`Enqueue::dense_conv`] does a conv layer up to its out-projection.
     pub fn dense_conv_serves(&self) -> Option<&Dense> {
         let dense = self.dense()?;
-        let mut widths = dense.conv.0.iter().map(|(tile, _)| tile.width);
+        let tiles = dense.conv.0.iter().chain(&dense.conv_rows.0);
+        let mut widths = tiles.map(|(tile, _)| tile.width);
         let whole = widths.all(|width| self.hidden().is_multiple_of(width));
         whole.then_some(dense)
     }
@@ -210,9 +226,15 @@ impl Enqueue<'_> {
         let (variants, cut) = match paired {
             true => (&dense.alone, limits.cut_alone(&dense.alone.tiles(), rows)),
             false => {
-                let tiles = dense.shared.tiles();
-                let cut = limits.cut_shared(&tiles, rows, outputs, inner);
-                (&dense.shared, cut)
+                let many = dense.shared_many.tiles();
+                match limits.cut_shared_many(&many, rows, outputs, inner) {
+                    Some(cut) => (&dense.shared_many, cut),
+                    None => {
+                        let tiles = dense.shared.tiles();
+                        let cut = limits.cut_shared(&tiles, rows, outputs, inner);
+                        (&dense.shared, cut)
+                    }
+                }
             }
         };
         let (tile, kernel) = variants.of(&cut);
@@ -252,20 +274,24 @@ impl Enqueue<'_> {
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let limits = &dense.limits;
-        let of_mates = limits.cut_conv_mates(&dense.conv_mates.tiles(), rows, hidden);
-        let (variants, cut) = match of_mates {
-            Some(cut) => (&dense.conv_mates, cut),
-            None => (
-                &dense.conv,
-                limits.cut_conv(&dense.conv.tiles(), rows, hidden),
-            ),
+        let of_rows = limits.cut_conv_rows(&dense.conv_rows.tiles(), rows);
+        let rows_first = of_rows.is_some();
+        let (variants, cut) = match of_rows {
+            Some(cut) => (&dense.conv_rows, cut),
+            None => {
+                let tiles = dense.conv.tiles();
+                (&dense.conv, limits.cut_conv(&tiles, rows, hidden))
+            }
         };
         let (tile, kernel) = variants.of(&cut);
         let x = dense.batch_rows(conv.x, rows, hidden);
         let w = dense.weight_rows(in_proj, 3 * hidden, hidden);
         let arrays = [
             Argument::TensorMap(TensorMap::new(&x.boxes(tile.rows))?),
-            Argument::TensorMap(TensorMap::new(&w.boxes(tile.width / tile.mates))?),
+            Argument::TensorMap(match rows_first {
+                true => TensorMap::new(&in_channels(&w, tile))?,
+                false => TensorMap::new(&w.boxes(tile.width))?,
+            }),
             Argument::Address(conv.bcx),
             Argument::Address(conv.state),
         ];
@@ -275,7 +301,7 @@ impl Enqueue<'_> {
             &[Argument::U32(cut.stages)],
         ]
         .concat();
-        // SAFETY: the caller's promise; these are tg_dense_conv_*'s arguments.
+        // SAFETY: the caller's promise; these are tg_dense_conv_*'s and tg_dense_conv_rows_*'s arguments.
         unsafe { self.launch_dense(kernel, tile, &cut, hidden / tile.width, &arguments) }
     }
 

@@ -14,6 +14,12 @@ const CONV_RING_BYTES: u32 = 104 * 1024;
 /// Blocks of a cluster that share a tile, at most.
 const MOST_SHARERS: u32 = 4;
 const MOST_CONV_SHARERS: u32 = 2;
+/// Of a wide tile of many rows, so that the next kernel's blocks find room beside it; and the stages of K beyond which it takes
+/// all there is.
+const MANY_STAGES: u32 = 5;
+const LONG_RUN: u32 = 32;
+/// A ring of batch rows first, of one row tile: two of its blocks do not fit an SM, one and the out-projection's do.
+const CONV_ROWS_BYTES: u32 = 128 * 1024;
 /// The atom that operands start on.
 const ALIGN_BYTES: u32 = 1024;
 
@@ -146,22 +152,46 @@ impl Limits {
         Cut::new(tiles, index, rows, sharers, (SHARED_BYTES, SHARED_STAGES))
     }
 
+    /// Of wide tiles, ascending, for more rows than one has: the first of which two sharers each have an SM to themselves. What
+    /// their blocks read is three quarters of what narrow ones do (profiles/README.md, "What blocks read, of many rows").
+    pub fn cut_shared_many(
+        &self,
+        tiles: &[Tile],
+        rows: u32,
+        outputs: u32,
+        inner: u32,
+    ) -> Option<Cut> {
+        let index = tiles.iter().position(|tile| {
+            let all = outputs.div_ceil(tile.outputs()) * rows.div_ceil(tile.rows);
+            let sharers = sharers(all, inner, 2, |sharers| self.room(1, sharers));
+            rows > tile.rows && sharers == 2
+        })?;
+        let most = match inner.div_ceil(STAGE_COLUMNS) / 2 > LONG_RUN {
+            true => MOST_STAGES,
+            false => MANY_STAGES,
+        };
+        Some(Cut::new(tiles, index, rows, 2, (self.block_bytes, most)))
+    }
+
     pub fn cut_alone(&self, tiles: &[Tile], rows: u32) -> Cut {
         let ring = (self.block_bytes, MOST_STAGES);
         Cut::new(tiles, choose(tiles, rows), rows, 1, ring)
     }
 
-    /// Of mates, where there are row tiles for all of them and blocks for a third of a GPU: that many that read the weights once
-    /// are quicker than twice as many that do not (profiles/README.md, "Many rows, one change at
-    /// a time").
-    pub fn cut_conv_mates(&self, tiles: &[Tile], rows: u32, hidden: u32) -> Option<Cut> {
-        let tile = tiles.first()?;
-        let row_tiles = rows.div_ceil(tile.rows);
-        let blocks = hidden / tile.width * row_tiles;
-        if !row_tiles.is_multiple_of(tile.mates) || 3 * blocks < self.multiprocessors {
+    /// Of tiles with the batch rows first, ascending by the rows of a cluster: the first that holds them all. None for so few
+    /// that half of a tile would be empty.
+    pub fn cut_conv_rows(&self, tiles: &[Tile], rows: u32) -> Option<Cut> {
+        let of_cluster = |tile: &Tile| tile.rows * tile.mates;
+        let index = tiles.iter().position(|tile| of_cluster(tile) >= rows)?;
+        let tile = &tiles[index];
+        if 2 * rows <= tile.rows {
             return None;
         }
-        Some(Cut::new(tiles, 0, rows, 1, (self.block_bytes, MOST_STAGES)))
+        let bytes = match tile.mates {
+            1 => CONV_ROWS_BYTES,
+            _ => self.block_bytes,
+        };
+        Some(Cut::new(tiles, index, rows, 1, (bytes, MOST_STAGES)))
     }
 
     pub fn cut_conv(&self, tiles: &[Tile], rows: u32, hidden: u32) -> Cut {
@@ -201,7 +231,16 @@ mod tests {
         }
     }
 
-    const SHARED: [Tile; 3] = [tile(16, 1, 64), tile(32, 1, 64), tile(64, 1, 64)];
+    /// One whose K blocks may share: what a block has of the rows it sums comes before them.
+    const fn shared(rows: u32, groups: u32, width: u32) -> Tile {
+        let tile = tile(rows, groups, width);
+        Tile {
+            out_bytes: tile.out_bytes + rows / 8 * tile.eight_bytes,
+            ..tile
+        }
+    }
+
+    const SHARED: [Tile; 3] = [shared(16, 1, 64), shared(32, 1, 64), shared(64, 1, 64)];
     const ALONE: [Tile; 5] = [
         tile(16, 2, 64),
         tile(32, 2, 64),
@@ -209,11 +248,27 @@ mod tests {
         tile(128, 2, 64),
         tile(256, 2, 64),
     ];
-    const CONV: [Tile; 4] = [
-        tile(16, 3, 32),
-        tile(32, 3, 32),
-        tile(64, 3, 32),
-        tile(64, 3, 64),
+    const CONV: [Tile; 2] = [shared(16, 3, 32), shared(32, 3, 32)];
+
+    /// A tile of 16-bit rows that come first, as kernels/dense_conv.cuh has it.
+    const fn rows_first(groups: u32, width: u32, mates: u32) -> Tile {
+        Tile {
+            rows: 64 * groups,
+            groups,
+            width,
+            threads: 128 * groups + 32,
+            stage_bytes: 128 * (3 * width + 64 * groups),
+            split_bytes: 0,
+            past_bytes: 0,
+            out_bytes: 0,
+            eight_bytes: 0,
+            mates,
+        }
+    }
+    const CONV_ROWS: [Tile; 3] = [
+        rows_first(1, 16, 1),
+        rows_first(1, 32, 2),
+        rows_first(2, 32, 2),
     ];
 
     #[test]
@@ -231,11 +286,32 @@ mod tests {
         assert_eq!(cut(256, 6144), (64, 1, 4));
     }
 
+    #[test]
+    fn wide_tiles_of_many_rows_have_an_sm_a_block() {
+        let many = [shared(64, 2, 64), shared(64, 3, 64)];
+        let cut = |rows, outputs, inner| {
+            let cut = LIMITS.cut_shared_many(&many, rows, outputs, inner)?;
+            assert!(cut.shared_bytes <= LIMITS.block_bytes && cut.sharers == 2);
+            assert!(2 * cut.shared_bytes > LIMITS.block_bytes, "two on an SM");
+            Some((many[cut.index].groups, cut.row_tiles, cut.stages))
+        };
+        assert_eq!(cut(64, 2048, 2048), None);
+        assert_eq!(cut(128, 2048, 2048), Some((2, 2, 5)));
+        assert_eq!(cut(256, 2048, 2048), Some((2, 4, 5)));
+        assert_eq!(cut(256, 2048, 7168), Some((2, 4, 8)));
+        assert_eq!(cut(128, 3072, 2048), Some((2, 2, 5)));
+        assert_eq!(cut(256, 3072, 2048), Some((3, 4, 5)));
+        assert_eq!(cut(256, 6144, 2048), None);
+        assert_eq!(cut(256, 2048, 64), None);
+        assert_eq!(LIMITS.cut_shared_many(&[], 256, 2048, 2048), None);
+    }
+
     /// What a block leaves of an SM the next kernel's has room in.
     #[test]
     fn a_conv_layers_blocks_fit_an_sm_together() {
-        for rows in [16, 32, 64, 128] {
-            let conv = LIMITS.cut_conv(&CONV, rows, 2048);
+        for rows in [16, 32, 64] {
+            let conv = LIMITS.cut_conv_rows(&CONV_ROWS, rows);
+            let conv = conv.unwrap_or_else(|| LIMITS.cut_conv(&CONV, rows, 2048));
             let out = LIMITS.cut_shared(&SHARED, rows, 2048, 2048);
             let both = conv.shared_bytes + out.shared_bytes;
             assert!(both <= LIMITS.block_bytes, "{rows}: {both}");
@@ -243,22 +319,22 @@ mod tests {
     }
 
     #[test]
-    fn mates_come_in_pairs_and_fill_a_third_of_a_gpu() {
-        let mates = [Tile {
-            mates: 2,
-            ..tile(64, 3, 64)
-        }];
-        let served = |rows, hidden| {
-            let cut = LIMITS.cut_conv_mates(&mates, rows, hidden)?;
-            assert!(cut.shared_bytes <= LIMITS.block_bytes && cut.stages >= FEWEST_STAGES);
-            Some((cut.sharers, cut.row_tiles))
+    fn rows_that_come_first_fill_their_tiles() {
+        let cut = |rows| {
+            let cut = LIMITS.cut_conv_rows(&CONV_ROWS, rows)?;
+            let tile = CONV_ROWS[cut.index];
+            assert!(cut.shared_bytes <= LIMITS.block_bytes && cut.row_tiles == tile.mates);
+            assert!(2 * cut.shared_bytes > LIMITS.block_bytes, "two on an SM");
+            Some((tile.rows, 2048 / tile.width * cut.row_tiles, cut.stages))
         };
-        assert_eq!(served(64, 2048), None);
-        assert_eq!(served(128, 2048), Some((1, 2)));
-        assert_eq!(served(150, 2048), None);
-        assert_eq!(served(256, 2048), Some((1, 4)));
-        assert_eq!(served(256, 192), None);
-        assert_eq!(LIMITS.cut_conv_mates(&[], 256, 2048), None);
+        assert_eq!(cut(32), None);
+        assert_eq!(cut(33), Some((64, 128, 9)));
+        assert_eq!(cut(64), Some((64, 128, 9)));
+        assert_eq!(cut(65), Some((64, 128, 11)));
+        assert_eq!(cut(128), Some((64, 128, 11)));
+        assert_eq!(cut(129), Some((128, 128, 8)));
+        assert_eq!(cut(256), Some((128, 128, 8)));
+        assert_eq!(LIMITS.cut_conv_rows(&[], 256), None);
     }
 
     #[test]
@@ -292,7 +368,7 @@ mod tests {
             assert!(cut.stages >= FEWEST_STAGES && cut.stages <= MOST_STAGES);
             assert_eq!((cut.sharers, cut.row_tiles), (1, 1));
         }
-        for rows in [1, 16, 33, 64, 128, 256] {
+        for rows in [1, 16, 32] {
             let cut = LIMITS.cut_conv(&CONV, rows, 2048);
             assert!(cut.shared_bytes <= LIMITS.block_bytes, "{rows}");
             let blocks = 2048 / CONV[cut.index].width * cut.row_tiles * cut.sharers;
