@@ -13,7 +13,7 @@
  * depend neither on the rows beside it nor on where it lies.
  *
  * A tile is FEW_OUTPUTS outputs: two runs of FEW_STAGE_ROWS weight rows, which need not be neighbours. Blocks take tiles
- * in a grid-stride loop, as many blocks as the launcher says. Needs sm_90.
+ * in a grid-stride loop, as many blocks as the launcher says, or where they have many, claim the last ones. Needs sm_90.
  *
  * A block runs most of its code once, and code that is run once costs more time than what it computes: so loops are
  * not unrolled here unless loads would wait for each other.
@@ -510,7 +510,8 @@ __device__ inline void few_norm(char *x, uint32_t pitch, const float *h, const f
  * load a claim takes as long as a tile. Which block has a tile changes no result.
  *
  * Every block ends with two claims that find nothing left, so their number is known, and the counter returns to 0 with the
- * last: nobody has to set it back. Claims come after the wait, so kernels that share a counter do not meet. */
+ * last: nobody has to set it back. Claims come after the wait, and no step overlaps the one before it on a device, so kernels
+ * that share a counter do not meet. */
 struct FewClaims {
   uint32_t *counter;
   uint32_t tiles, dealt, last = 0;  /* tiles in all, those of a block that are dealt out, the number of the last claim */
