@@ -9,8 +9,8 @@
  * do not; of a guess, `soon` chunks that find no room in the ring come to the second-level cache meanwhile. `most_tiles`
  * is how many the list has room for, at most WIDE_MOST_TILES.
  *
- * Launch: grid = a block an SM, at most WIDE_MOST_BLOCKS, block = a warp for each consumer and loader, and one more,
- * shared = stages * wide_stage_bytes(tile_rows) + GMMA_ATOM_BYTES.
+ * Launch: grid = a block an SM, at most WIDE_MOST_BLOCKS, block = a warp for each consumer and loader, and one more, with 5 loaders
+ * two, shared = stages * wide_stage_bytes(tile_rows) + GMMA_ATOM_BYTES.
  * Bound: memory, the weights of the experts that have rows.
  * Measured on an H200 in bf16, 32 experts of 2048 x 1792, with route.cu before it (floor; how: profiles/README.md): 163 us (155)
  * at 64 rows.
@@ -20,7 +20,7 @@
 /* So many that other kernels' blocks find some too: one of route.cu beside each with 3 loaders. */
 constexpr int WIDE_REGISTERS = 120;
 
-#define WIDE(NAME, LOADERS, ...)                                                                                   \
+#define WIDE(NAME, LOADERS, COUNTER, ...)                                                                          \
   extern "C" __global__ void __maxnreg__(WIDE_REGISTERS) tg_wide_##NAME(                                           \
       const __grid_constant__ TensorMap gate_up, const __grid_constant__ TensorMap down, float *partial,           \
       __VA_ARGS__::X *y, const __VA_ARGS__::X *x, ExpertTile *tiles, WideCounts *counts, const uint32_t *gather,   \
@@ -28,11 +28,13 @@ constexpr int WIDE_REGISTERS = 120;
       uint32_t stages, uint32_t up_first) {                                                                        \
     GMMA_BODY(const WideArrays<__VA_ARGS__> arrays =                                                               \
                   {x, y, partial, gather, tiles, counts, hidden, inner, up_first != 0};                            \
-              wide<__VA_ARGS__, LOADERS>(gate_up, down, arrays, experts, soon, most_tiles, tile_rows, stages);)    \
+              (wide<__VA_ARGS__, LOADERS, COUNTER>(gate_up, down, arrays, experts, soon, most_tiles, tile_rows,    \
+                                                   stages));)                                                      \
   }
 
-WIDE(experts_bf16, 3, WideHalf<__nv_bfloat16>)
-WIDE(experts_f16, 3, WideHalf<__half>)
-WIDE(experts_f32, 3, WideSplit)
-WIDE(experts_many_bf16, 5, WideHalf<__nv_bfloat16>)
-WIDE(experts_many_f16, 5, WideHalf<__half>)
+WIDE(experts_bf16, 3, false, WideHalf<__nv_bfloat16>)
+WIDE(experts_f16, 3, false, WideHalf<__half>)
+WIDE(experts_f32, 3, false, WideSplit)
+WIDE(experts_many_bf16, 5, true, WideHalf<__nv_bfloat16>)
+WIDE(experts_many_f16, 5, true, WideHalf<__half>)
+WIDE(experts_many_f32, 5, true, WideSplit)

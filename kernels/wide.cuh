@@ -8,6 +8,8 @@
  *   consumers, 8 warps  two warpgroups, each half of the weight rows: wgmma with weight rows as M, batch rows as N
  *   loaders, 3 or 5     a stage each in turn: the tile's rows, gathered, from L2 through registers, swizzled as the
  *                       matrix units want them
+ *   counter, 1 warp     beside 5 loaders: counts gate and up of a tile as the consumers have stored them, which they do
+ *                       themselves beside 3
  *   producer, 1 warp    the copy engine brings the stage's weights, 16 KiB, likewise swizzled
  *
  * N is 8, 16, 32 or 64, as the tile's rows need. A sum runs over K in order, in one accumulator, whatever N is and
@@ -33,7 +35,7 @@ constexpr uint32_t WIDE_OUTPUTS = 128;    /* weight rows of a unit: 64 for each 
 constexpr uint32_t WIDE_GROUP_ROWS = 16;  /* of those, for each consumer warp */
 constexpr uint32_t WIDE_K = GMMA_K;
 constexpr uint32_t WIDE_WEIGHT_BYTES = WIDE_OUTPUTS * GMMA_ROW_BYTES;  /* of a stage */
-constexpr uint32_t WIDE_CONSUMERS = 8;    /* warps; then come the loaders, then the producer */
+constexpr uint32_t WIDE_CONSUMERS = 8;    /* warps; then come the loaders, a counter and the producer */
 constexpr uint32_t WIDE_MOST_STAGES = 16;
 constexpr uint32_t WIDE_DRAW_AHEAD = 4;    /* chunks before a unit's last, when the next one is drawn */
 
@@ -206,7 +208,7 @@ __device__ inline void wide_produce(WideRing &ring, WideQueue queue, const Tenso
   }
 }
 
-/* Waits until all gate and up of a tile is there: `all` warps have said so. */
+/* Waits until all gate and up of a tile is there: so many have said so. */
 __device__ inline void wide_await(const uint32_t *done, uint32_t all) {
   uint32_t now;
   do {
@@ -214,9 +216,18 @@ __device__ inline void wide_await(const uint32_t *done, uint32_t all) {
   } while (now < all);
 }
 
-/* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. */
+/* One lane: what it knows to be stored of a unit of gate and up is there. As a fence this waits behind the copies in flight: 2
+ * to 6 us, in which a consumer multiplies nothing. */
+__device__ inline void wide_say_done(const WideUnit &unit, ExpertTile *tiles) {
+  if (unit.kind == WIDE_GATE_UP && unit.at < WIDE_MOST_TILES)
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&tiles[unit.at].done) : "memory");
+}
+
+/* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. A unit of gate and up is `counted` so
+ * many times. */
 template <class Math, uint32_t LOADERS>
-__device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape &shape, const WideArrays<Math> &arrays) {
+__device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape &shape, const WideArrays<Math> &arrays,
+                                 uint32_t counted) {
   const uint32_t lane = threadIdx.x % WARP, loader = threadIdx.x / WARP - WIDE_CONSUMERS;
   const uint32_t row = lane / 8, piece = lane % 8;
   ring.skip(loader);
@@ -226,7 +237,7 @@ __device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape
     const typename Math::X *x = gate_up ? arrays.x : arrays.y;
     const uint32_t k_total = gate_up ? arrays.hidden : arrays.inner;
     if (!gate_up) {
-      if (lane == 0) wide_await(&arrays.tiles[unit.at].done, shape.gate_up_slices * WIDE_CONSUMERS);
+      if (lane == 0) wide_await(&arrays.tiles[unit.at].done, shape.gate_up_slices * counted);
       __syncwarp();
     }
     with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
@@ -300,7 +311,7 @@ __device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t 
 
 /* A consumer warp: y = silu(gate) * up in X's type, or partial = down, f32. Of each pair of weight rows of gate and up, the
  * first is up's where `up_first`. */
-template <class Math>
+template <class Math, bool COUNTER>
 __device__ inline void wide_consume(WideRing ring, WideQueue queue, const WideArrays<Math> &arrays) {
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t half = warp / 4, first_row = lane % 4 * 2;
@@ -309,46 +320,61 @@ __device__ inline void wide_consume(WideRing ring, WideQueue queue, const WideAr
       constexpr int N = room.value;
       float sums[N / 2];
       wide_sums<Math, N>(sums, ring, half, unit.chunks);
+      /* store(at, first, second) for each row of this thread, of its two weight rows; one address at a time, as there are
+       * registers for no more */
+      auto by_row = [&](auto *at, uint32_t row_elements, auto store) {
+        at += first_row * row_elements;
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) {
+          if (first_row + i / 2 * 8 + i % 2 < unit.tile.rows) store(at, sums[i / 2 * 4 + i % 2], sums[i / 2 * 4 + i % 2 + 2]);
+          at += (i % 2 ? 7 : 1) * row_elements;
+          asm volatile("" : "+l"(at));
+        }
+      };
       if (unit.kind == WIDE_GATE_UP) {
         const uint32_t n = unit.slice * (WIDE_OUTPUTS / 2) + warp * (WIDE_GROUP_ROWS / 2) + lane / 4;
-        typename Math::X *to = arrays.y + (size_t)unit.tile.first * arrays.inner + n;
-#pragma unroll
-        for (int i = 0; i < N / 4; i++) {
-          const uint32_t r = first_row + i / 2 * 8 + i % 2;
-          const float first = sums[i / 2 * 4 + i % 2], second = sums[i / 2 * 4 + i % 2 + 2];
+        by_row(arrays.y + (size_t)unit.tile.first * arrays.inner + n, arrays.inner, [&](auto *at, float first, float second) {
           const float v = arrays.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
-          if (r < unit.tile.rows && n < arrays.inner) to[r * arrays.inner] = typename Math::X(v);
-        }
+          if (n < arrays.inner) *at = typename Math::X(v);
+        });
       } else {
         const uint32_t n = unit.slice * WIDE_OUTPUTS + warp * WIDE_GROUP_ROWS + lane / 4;
-        float *to = arrays.partial + (size_t)unit.tile.first * arrays.hidden + n;
-#pragma unroll
-        for (int i = 0; i < N / 4; i++) {
-          const uint32_t r = first_row + i / 2 * 8 + i % 2;
-          if (r >= unit.tile.rows) continue;
-          if (n < arrays.hidden) to[r * arrays.hidden] = sums[i / 2 * 4 + i % 2];
-          if (n + 8 < arrays.hidden) to[r * arrays.hidden + 8] = sums[i / 2 * 4 + i % 2 + 2];
-        }
+        by_row(arrays.partial + (size_t)unit.tile.first * arrays.hidden + n, arrays.hidden,
+               [&](auto *at, float first, float second) {
+                 if (n < arrays.hidden) at[0] = first;
+                 if (n + 8 < arrays.hidden) at[8] = second;
+               });
       }
     });
-    if (unit.kind == WIDE_GATE_UP && unit.at < WIDE_MOST_TILES) {
-      __syncwarp();
-      if (lane == 0)
-        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&arrays.tiles[unit.at].done) : "memory");
+    __syncwarp();
+    if (lane != 0) return;
+    if constexpr (COUNTER) {
+      queue.say_stored();
+    } else {
+      wide_say_done(unit, arrays.tiles);
     }
+  });
+}
+
+/* The counter warp. */
+__device__ inline void wide_count(WideQueue queue, ExpertTile *tiles) {
+  queue.take_all([&](const WideUnit &unit) {
+    queue.wait_stored();
+    if (threadIdx.x % WARP == 0) wide_say_done(unit, tiles);
   });
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* wide.cu says what the arguments are. At least LOADERS stages. */
-template <class Math, uint32_t LOADERS>
+template <class Math, uint32_t LOADERS, bool COUNTER>
 __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, const WideArrays<Math> &arrays,
                             uint32_t experts, uint32_t soon, uint32_t most_tiles, uint32_t tile_rows, uint32_t stages) {
   extern __shared__ char wide_shared[];
-  __shared__ uint64_t barriers[2 * WIDE_MOST_STAGES + 2 * WIDE_QUEUE];
+  __shared__ uint64_t barriers[2 * WIDE_MOST_STAGES + 3 * WIDE_QUEUE];
   __shared__ WideUnit units[WIDE_QUEUE];
   __shared__ WidePlan plan;
+  constexpr uint32_t AFTER_LOADERS = WIDE_CONSUMERS + LOADERS, PRODUCER = AFTER_LOADERS + COUNTER;
   const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   WideRing ring;
   ring.stages = wide_shared + (-shared_address(wide_shared) & (GMMA_ATOM_BYTES - 1));
@@ -357,6 +383,7 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
   ring.at = ring.parity = 0;
   WideQueue queue;
   queue.units = units, queue.posted = ring.empty + WIDE_MOST_STAGES, queue.done = queue.posted + WIDE_QUEUE;
+  queue.stored = queue.done + WIDE_QUEUE;
   WideShape shape;
   shape.gate_up_slices = (2 * arrays.inner + WIDE_OUTPUTS - 1) / WIDE_OUTPUTS;
   shape.down_slices = (arrays.hidden + WIDE_OUTPUTS - 1) / WIDE_OUTPUTS;
@@ -367,11 +394,11 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
   if (threadIdx.x == 0) {
     /* full: the producer's arrival and a loader's; empty: one of each consumer warp */
     for (uint32_t s = 0; s < stages; s++) barrier_init(ring.full + s, 2), barrier_init(ring.empty + s, WIDE_CONSUMERS);
-    queue.init(WIDE_CONSUMERS + LOADERS);
+    queue.init(PRODUCER, WIDE_CONSUMERS);
     barriers_ready();
   }
   __syncthreads();
-  if (warp == WIDE_CONSUMERS + LOADERS) {
+  if (warp == PRODUCER) {
     if (lane == 0 && shape.guesses()) {
       const uint32_t expert = blockIdx.x % experts, slice = blockIdx.x / experts;
       for (uint32_t c = 0; c < shape.ahead; c++) wide_ask(ring, gate_up, expert, slice, c, cache_policy(true));
@@ -390,9 +417,11 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
   wait_for_earlier_kernels();
   let_next_kernel_start();  /* not before: the next one reads early what the kernels before this one wrote (experts.cu) */
   if (warp < WIDE_CONSUMERS) {
-    wide_consume<Math>(ring, queue, arrays);
+    wide_consume<Math, COUNTER>(ring, queue, arrays);
+  } else if (COUNTER && warp == AFTER_LOADERS) {
+    wide_count(queue, arrays.tiles);
   } else {
-    wide_load<Math, LOADERS>(ring, queue, shape, arrays);
+    wide_load<Math, LOADERS>(ring, queue, shape, arrays, COUNTER ? 1 : WIDE_CONSUMERS);
   }
 }
 

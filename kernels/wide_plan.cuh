@@ -174,10 +174,12 @@ struct WidePlan {
 struct WideQueue {
   WideUnit *units;           /* [WIDE_QUEUE] in shared memory */
   uint64_t *posted, *done;   /* [WIDE_QUEUE] each */
+  uint64_t *stored;          /* likewise: consumers have stored what they made of a unit */
   uint32_t at = 0, parity = 0;
 
-  __device__ inline void init(uint32_t takers) {
-    for (uint32_t i = 0; i < WIDE_QUEUE; i++) barrier_init(posted + i, 1), barrier_init(done + i, takers);
+  __device__ inline void init(uint32_t takers, uint32_t consumers) {
+    for (uint32_t i = 0; i < WIDE_QUEUE; i++)
+      barrier_init(posted + i, 1), barrier_init(done + i, takers), barrier_init(stored + i, consumers);
   }
 
   __device__ inline void next() {
@@ -191,6 +193,11 @@ struct WideQueue {
     barrier_arrive(posted + at);
     next();
   }
+
+  /* One of a consumer warp: it has stored what it made of the unit at hand. */
+  __device__ inline void say_stored() { barrier_arrive(stored + at); }
+  /* Another warp that takes them: until all have. */
+  __device__ inline void wait_stored() { barrier_wait(stored + at, parity); }
 
   /* A warp: with(unit) for each until the last. */
   template <class Do>

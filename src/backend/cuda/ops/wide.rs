@@ -20,10 +20,11 @@ const COLUMNS: u32 = 64;
 const ROW_BYTES: u32 = 128;
 const ALIGN_BYTES: u32 = 1024;
 const LOADERS: u32 = 3;
-/// Where experts have more than so many rows on average, tiles of 64 rows keep three loaders busy all the time.
+/// Where the ring has a stage for each: with a warp beside them that counts what is stored. f32 rows always have so many.
 const MANY_LOADERS: u32 = 5;
-const MANY_EACH: u32 = 16;
-const MANY_TILE_ROWS: u32 = 64;
+/// Steps of up to so many rows have three, and the router a block beside each: they have less to load, and wait longer for
+/// the router.
+const FEW_ROWS: u32 = 16;
 const MOST_TILES: u32 = 256;
 /// Of what a block guesses, the chunks behind its ring's that come to the second-level cache meanwhile. Measured:
 /// profiles/README.md, "Room beside each other".
@@ -36,8 +37,8 @@ const STATIC_BYTES: u32 = 8 * 1024;
 #[derive(Debug)]
 pub struct Wide {
     experts: Kernel,
-    /// With [`MANY_LOADERS`]; f32 rows have no such tiles.
-    many: Option<Kernel>,
+    /// With [`MANY_LOADERS`].
+    many: Kernel,
     operand: DType,
     weights: DType,
     multiprocessors: u32,
@@ -62,10 +63,7 @@ impl Wide {
             Ok::<_, Error>(kernel)
         };
         let experts = kernel("experts")?;
-        let many = match types.operand {
-            DType::F32 => None,
-            _ => Some(kernel("experts_many")?),
-        };
+        let many = kernel("experts_many")?;
         Ok(Some(Self {
             experts,
             many,
@@ -108,9 +106,9 @@ impl Wide {
     }
 }
 
-/// Eight warps that multiply, those that load rows, and the producer.
+/// Eight warps that multiply, those that load rows, beside [`MANY_LOADERS`] one that counts, and the producer.
 fn threads(loaders: u32) -> u32 {
-    32 * (8 + loaders + 1)
+    32 * (8 + loaders + 1 + u32::from(loaders == MANY_LOADERS))
 }
 
 /// Dynamic shared memory of a block: stages of wide_stage_bytes, and what aligns the first one.
@@ -179,12 +177,10 @@ impl Enqueue<'_> {
         ];
         let grid = (wide.multiprocessors.min(MOST_BLOCKS), 1, 1);
         let shared = shared_bytes(wide.operand, shape);
-        let many = self.bucket.rows * top_k > MANY_EACH * experts
-            && tile_rows == MANY_TILE_ROWS
-            && shape.stages >= MANY_LOADERS;
-        let (kernel, loaders) = match wide.many.as_ref().filter(|_| many) {
-            Some(kernel) => (kernel, MANY_LOADERS),
-            None => (&wide.experts, LOADERS),
+        let many = wide.operand == DType::F32 || self.bucket.rows > FEW_ROWS;
+        let (kernel, loaders) = match many && shape.stages >= MANY_LOADERS {
+            true => (&wide.many, MANY_LOADERS),
+            false => (&wide.experts, LOADERS),
         };
         // SAFETY: the caller's promise; these are tg_wide_experts_*'s arguments.
         unsafe { self.launch(kernel, grid, threads(loaders), shared, &arguments) }
