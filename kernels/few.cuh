@@ -13,7 +13,7 @@
  * depend neither on the rows beside it nor on where it lies.
  *
  * A tile is FEW_OUTPUTS outputs: two runs of FEW_STAGE_ROWS weight rows, which need not be neighbours. Blocks take tiles
- * in a grid-stride loop, as many blocks as the launcher says, or where they have many, claim the last ones. Needs sm_90.
+ * in a grid-stride loop, as many blocks as the launcher says. Needs sm_90.
  *
  * A block runs most of its code once, and code that is run once costs more time than what it computes: so loops are
  * not unrolled here unless loads would wait for each other.
@@ -44,11 +44,9 @@ constexpr uint32_t FEW_ROW_PARTS = 8;
 constexpr uint32_t FEW_SPLIT_ROWS = 2;  /* of a bucket, at most, whose f32 rows are split as they are stored */
 constexpr int FEW_BLOCKS = 1;  /* on an SM at once: a ring takes more than half of its shared memory */
 constexpr uint32_t FEW_MOST_STAGES = 16;
-constexpr uint32_t FEW_BARRIERS = 2 * FEW_MOST_STAGES + FEW_MOST_STAGES / 2;  /* of a ring, and a word for each stage */
 /* Stages on their way at once, however many a ring has: with more the memory gave less, and what else is read stands behind
  * all of them. */
 constexpr uint32_t FEW_AHEAD = 2;
-constexpr uint32_t FEW_DEALT = 3;  /* quarters of a block's share of the tiles that it does not claim */
 constexpr uint32_t FEW_SUM_PITCH = FEW_OUTPUTS + 4;  /* float2 of the rows of a warp's sums lie in different banks */
 
 /* K in stages of one size, a multiple of FEW_UNIT: that size. */
@@ -265,10 +263,8 @@ struct FewRing {
   using S = typename Math::S;
   using Piece = typename Math::Piece;
 
-  static constexpr uint32_t NONE = ~0u;
   char *stages;
   uint64_t *full, *empty;  /* [FEW_MOST_STAGES] each */
-  uint32_t *words;         /* likewise */
   uint32_t k, pitch, count;
   uint32_t at = 0, parity = 0;
   /* The producer's: stages asked for, up to FEW_AHEAD, and of what is on its way the oldest one. */
@@ -279,8 +275,7 @@ struct FewRing {
   }
 
   __device__ inline FewRing(void *memory, uint64_t *barriers, uint32_t inner, uint32_t stages_)
-      : stages(static_cast<char *>(memory)), full(barriers), empty(barriers + FEW_MOST_STAGES),
-        words(reinterpret_cast<uint32_t *>(barriers + 2 * FEW_MOST_STAGES)), k(few_stage_k(inner)),
+      : stages(static_cast<char *>(memory)), full(barriers), empty(barriers + FEW_MOST_STAGES), k(few_stage_k(inner)),
         pitch(few_pitch<W>(k)), count(stages_) {}
 
   /* One thread, before all others use the ring. */
@@ -313,20 +308,6 @@ struct FewRing {
       __syncwarp();
       if (from) bulk_copy(stage() + lane * pitch, from + first, bytes, full + at, policy);
     }
-  }
-
-  /* The producer: a word about the tile that begins with the next stage, and with NONE that there is none. */
-  __device__ inline void say(uint32_t word) {
-    barrier_wait(empty + at, parity ^ 1);
-    if (threadIdx.x % WARP != 0) return;
-    words[at] = word;
-    if (word == NONE) barrier_arrive(full + at);
-  }
-
-  /* A consumer: that word. */
-  __device__ inline uint32_t hear() const {
-    barrier_wait(full + at, parity);
-    return words[at];
   }
 
   /* A consumer warp: acc += this lane's products over one stage of `k_here` columns. */
@@ -502,50 +483,6 @@ __device__ inline void few_norm(char *x, uint32_t pitch, const float *h, const f
   }
   consumers_meet();
 }
-
-/* ---- tiles that are claimed ------------------------------------------------------------------ */
-
-/* SMs get unequal shares of the memory: of an equal number of tiles the slowest block has its last some 15% later than most. So
- * a block deals itself the first tiles, and claims the others from a counter, each two tiles before it is needed, since under
- * load a claim takes as long as a tile. Which block has a tile changes no result.
- *
- * Every block ends with two claims that find nothing left, so their number is known, and the counter returns to 0 with the
- * last: nobody has to set it back. Claims come after the wait, and no step overlaps the one before it on a device, so kernels
- * that share a counter do not meet. */
-struct FewClaims {
-  uint32_t *counter;
-  uint32_t tiles, dealt, last = 0;  /* tiles in all, those of a block that are dealt out, the number of the last claim */
-  uint32_t at, made = 0, next = 0, after = 0;
-
-  __device__ inline FewClaims(uint32_t *counter_, uint32_t tiles_)
-      : counter(counter_), tiles(tiles_), dealt(tiles_ / gridDim.x * FEW_DEALT / 4), at(blockIdx.x) {
-    if (dealt < 4 || tiles <= dealt * gridDim.x) dealt = tiles;  /* too few to claim any */
-    else last = tiles - dealt * gridDim.x + 2 * gridDim.x - 1;
-  }
-
-  __device__ inline uint32_t claim() const {
-    uint32_t claimed = 0;
-    await_earlier_kernels();
-    if (threadIdx.x % WARP == 0)
-      asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(claimed) : "l"(counter), "r"(last) : "memory");
-    return claimed;
-  }
-
-  /* The producer, a whole warp: whether there is one more, `at`. */
-  __device__ inline bool more() const { return at < tiles; }
-
-  /* As a tile begins: what comes two tiles later is asked for. */
-  __device__ inline void ask() {
-    if (made + 2 >= dealt && dealt < tiles) after = claim();
-  }
-
-  __device__ inline void go_on() {
-    made++;
-    if (dealt == tiles || made < dealt) at += gridDim.x;
-    else at = dealt * gridDim.x + __shfl_sync(0xffffffffu, next, 0);
-    next = after;
-  }
-};
 
 /* The body of a kernel: earlier parts have no bulk copies, and the launcher gives them none of these kernels. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900

@@ -99,7 +99,7 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[FEW_BARRIERS];
+  __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
   __shared__ uint32_t chosen[FEW_ROWS];  /* a bit for each of a row's experts */
   let_next_kernel_start();
   FewSums sums{reinterpret_cast<float *>(shared), bucket};

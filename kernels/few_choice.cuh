@@ -122,14 +122,14 @@ __device__ inline void few_choose(FewChoice &choice, FewParts parts, const float
     if (w < warps) score += choice.scores[warp * warps + w][lane], squares += choice.squares[warp * warps + w];
   const float scale = 1.0f / sqrtf(squares / hidden + eps);
   score = 1.0f / (1.0f + expf(-(scale * score)));
-  const uint32_t key = lane < expert_count ? sortable(score + of_bias) : 0;
-  uint32_t better = 0;  /* experts that come before this one: of equals the lowest */
-#pragma unroll
-  for (uint32_t e = 0; e < FEW_EXPERTS; e++) {
-    const uint32_t other = __shfl_sync(0xffffffffu, key, e);
-    better += other > key || (other == key && e < lane);
+  const uint32_t key = sortable(score + of_bias);
+  bool left = lane < expert_count;
+#pragma unroll 1
+  for (uint32_t i = 0; i < weighing.k; i++) {  /* the best that is left, of several the lowest */
+    const uint32_t best = __reduce_max_sync(0xffffffffu, left ? key : 0);
+    if (lane == lowest(__ballot_sync(0xffffffffu, left && key == best))) left = false;
   }
-  const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && better < weighing.k);
+  const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && !left);
   choice.score[warp][lane] = score;
   if (lane == 0) choice.chosen[warp] = chosen, choice.scale[warp] = scale;
 }

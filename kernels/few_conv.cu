@@ -81,7 +81,7 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[FEW_BARRIERS];
+  __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
   __shared__ float scratch[FEW_CONSUMER_WARPS];
   let_next_kernel_start();
   FewSums sums{reinterpret_cast<float *>(shared), bucket};

@@ -22,13 +22,6 @@
 constexpr uint32_t GATE_OUTPUTS = FEW_STAGE_ROWS;
 static_assert(2 * GATE_OUTPUTS == FEW_OUTPUTS, "a run of each matrix");
 
-/* Of a tile's word: the expert, above the tile. */
-constexpr uint32_t EXPERT_SHIFT = 26;
-static_assert(FEW_EXPERTS <= 1u << (32 - EXPERT_SHIFT), "and no word of a tile is NONE: it has fewer than 2^26 of them");
-
-/* FewClaims' of these kernels: 0 between them. */
-__device__ uint32_t few_tiles_claimed;
-
 __device__ inline float silu_of(float v) { return v / (1.0f + expf(-v)); }
 
 /* Shared memory, in this order: sums, the norm's weight, normed rows, choice, ring. */
@@ -72,7 +65,7 @@ __device__ inline void few_project(void *y, unsigned long long *best, const floa
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[FEW_BARRIERS];
+  __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
   __shared__ float scratch[FEW_CONSUMER_WARPS];
   let_next_kernel_start();
   FewNormBlock<Math> block(shared, barriers, bucket, hidden, false, stages);
@@ -80,15 +73,11 @@ __device__ inline void few_project(void *y, unsigned long long *best, const floa
   const uint32_t tiles = (outputs + FEW_OUTPUTS - 1) / FEW_OUTPUTS, lane = threadIdx.x % WARP;
   if (threadIdx.x >= FEW_CONSUMERS) {
     const uint64_t policy = read_once();
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
 #pragma unroll 1
-    for (FewClaims claims(&few_tiles_claimed, tiles); claims.more(); claims.go_on()) {
-      claims.ask();
-      block.ring.say(claims.at);
-#pragma unroll 1
-      for (uint32_t n = claims.at * FEW_OUTPUTS + lane, half = 0; half < 2; half++, n += FEW_STAGE_ROWS)
+      for (uint32_t n = tile * FEW_OUTPUTS + lane, half = 0; half < 2; half++, n += FEW_STAGE_ROWS)
         block.ring.feed(lane < FEW_STAGE_ROWS && n < outputs ? w + (size_t)n * hidden : nullptr, hidden, policy);
     }
-    block.ring.say(block.ring.NONE);
     return;
   }
   few_norm_weight(block.norm, norm_weight, hidden);
@@ -104,8 +93,7 @@ __device__ inline void few_project(void *y, unsigned long long *best, const floa
   const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS;
   const bool there = r < min(count, bucket);
   unsigned long long word = BEST_NONE;
-#pragma unroll 1
-  for (uint32_t tile; (tile = block.ring.hear()) != block.ring.NONE;) {
+  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     block.consume(x_columns, x_row, hidden);
     const uint32_t n = tile * FEW_OUTPUTS + i;
     if (!there || n >= outputs) continue;
@@ -124,6 +112,23 @@ __device__ inline void few_project(void *y, unsigned long long *best, const floa
   if (there && i == 0) best[r * gridDim.x + blockIdx.x] = word;
 }
 
+/* Tiles of experts' gate/up, expert by expert: this block's in turn. */
+struct FewExpertTiles {
+  uint32_t left;  /* experts that are not done, the tile's own the lowest */
+  uint32_t tile, each;
+
+  __device__ inline FewExpertTiles(uint32_t experts, uint32_t tiles_each) : left(experts), tile(blockIdx.x), each(tiles_each) {
+    settle();
+  }
+  __device__ inline void next() {
+    tile += gridDim.x;
+    settle();
+  }
+  __device__ inline void settle() {
+    for (; left && tile >= each; tile -= each) left &= left - 1;
+  }
+};
+
 /* y[R,N], or y[R k,N] with EXPERTS; h[R,H], norm_weight[H], gate[N,H] and up[N,H], of each expert `stride` elements
  * after the one before; parts and bias[E] (or null) as few_choice.cuh has them. Leaves experts[R,k] and weights[R,k]. */
 template <class Math, bool EXPERTS>
@@ -134,7 +139,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
                                    Weighing weighing, uint32_t bucket, uint32_t stages, float eps) {
   using X = typename Math::X;
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[FEW_BARRIERS];
+  __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
   __shared__ float scratch[FEW_CONSUMER_WARPS];
   if (!EXPERTS) let_next_kernel_start();
   FewNormBlock<Math> block(shared, barriers, bucket, hidden, EXPERTS, stages);
@@ -162,21 +167,15 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   }
   if (producer) {
     const uint64_t policy = read_once();
-    /* expert by expert: the tile's own is the lowest that is left */
-    uint32_t left = EXPERTS ? choice.any(rows) : 1, before = 0;
 #pragma unroll 1
-    for (FewClaims claims(&few_tiles_claimed, __popc(left) * tiles); claims.more(); claims.go_on()) {
-      claims.ask();
-      for (; claims.at - before >= tiles; before += tiles) left &= left - 1;
-      const uint32_t tile = claims.at - before, n = tile * GATE_OUTPUTS + lane;
-      const size_t from = lowest(left) * stride + (size_t)n * hidden;
+    for (FewExpertTiles at(EXPERTS ? choice.any(rows) : 1, tiles); at.left; at.next()) {
+      const uint32_t n = at.tile * GATE_OUTPUTS + lane;
+      const size_t from = lowest(at.left) * stride + (size_t)n * hidden;
       const bool there = lane < GATE_OUTPUTS && n < outputs;
-      block.ring.say(lowest(left) << EXPERT_SHIFT | tile);
 #pragma unroll 1
       for (uint32_t half = 0; half < 2; half++)
         block.ring.feed(there ? (half == 0 ? gate : up) + from : nullptr, hidden, policy);
     }
-    block.ring.say(block.ring.NONE);
     return;
   }
   if (EXPERTS) {
@@ -193,9 +192,9 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   x_columns.load(x_row, block.ring.k, true);
   const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
 #pragma unroll 1
-  for (uint32_t word; (word = block.ring.hear()) != block.ring.NONE;) {
+  for (FewExpertTiles at(EXPERTS ? choice.any(rows) : 1, tiles); at.left; at.next()) {
     block.consume(x_columns, x_row, hidden);
-    const uint32_t n = (word & ((1u << EXPERT_SHIFT) - 1)) * GATE_OUTPUTS + i, e = word >> EXPERT_SHIFT;
+    const uint32_t n = at.tile * GATE_OUTPUTS + i, e = lowest(at.left);
     if (r >= count || n >= outputs || (EXPERTS && !choice.has(r, e))) continue;
     const float v = silu_of(block.sums.get(r, i)) * block.sums.get(r, i + GATE_OUTPUTS);
     y[(size_t)(EXPERTS ? r * weighing.k + choice.index(r, e) : r) * outputs + n] = X(v);
