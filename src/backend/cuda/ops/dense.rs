@@ -161,7 +161,9 @@ impl Enqueue<'_> {
         let tiles = dense.conv.0.iter().chain(&dense.conv_rows.0);
         let mut widths = tiles.map(|(tile, _)| tile.width);
         let whole = widths.all(|width| self.hidden().is_multiple_of(width));
-        whole.then_some(dense)
+        // With batch rows first a last box of half of its columns has never been run.
+        let boxes = dense.conv_rows.0.is_empty() || self.hidden().is_multiple_of(BOX_COLUMNS);
+        (whole && boxes).then_some(dense)
     }
 
     /// [`Enqueue::lm_head`] of the sampled rows; where the best logits are, in `best`.
