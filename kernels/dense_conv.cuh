@@ -267,22 +267,16 @@ __device__ inline void dense_conv_rows(typename Tile::X *y, typename Tile::X *co
   }
 }
 
-#define DENSE_CONV(NAME, ...)                                                                                            \
-  DENSE_TILE(NAME, __VA_ARGS__)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                                 \
-      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, __VA_ARGS__::X *y,                 \
-           __VA_ARGS__::X *columns, const float *bias, const float *taps, const float *taps_bias,                       \
-           const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length, uint32_t stages) {             \
-    GMMA_BODY(dense_conv<__VA_ARGS__>(y, columns, &x, &w, bias, taps, taps_bias, state, step, hidden, length, stages);) \
+/* NAME is BODY of a tile. */
+#define DENSE_CONV_KERNEL(BODY, NAME, ...)                                                                          \
+  DENSE_TILE(NAME, __VA_ARGS__)                                                                                     \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                             \
+      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, __VA_ARGS__::X *y,             \
+           __VA_ARGS__::X *columns, const float *bias, const float *taps, const float *taps_bias,                   \
+           const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length, uint32_t stages) {         \
+    GMMA_BODY(BODY<__VA_ARGS__>(y, columns, &x, &w, bias, taps, taps_bias, state, step, hidden, length, stages);)   \
   }
-
-#define DENSE_CONV_ROWS(NAME, ...)                                                                                            \
-  DENSE_TILE(NAME, __VA_ARGS__)                                                                                               \
-  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                                      \
-      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, __VA_ARGS__::X *y,                      \
-           __VA_ARGS__::X *columns, const float *bias, const float *taps, const float *taps_bias,                            \
-           const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length, uint32_t stages) {                  \
-    GMMA_BODY(dense_conv_rows<__VA_ARGS__>(y, columns, &x, &w, bias, taps, taps_bias, state, step, hidden, length, stages);) \
-  }
+#define DENSE_CONV(...) DENSE_CONV_KERNEL(dense_conv, __VA_ARGS__)
+#define DENSE_CONV_ROWS(...) DENSE_CONV_KERNEL(dense_conv_rows, __VA_ARGS__)
 
 #endif

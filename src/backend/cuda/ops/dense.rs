@@ -73,7 +73,7 @@ impl Dense {
             DType::F32 => variants(name, f32),
             _ => variants(name, halves),
         };
-        let mut head = of("head", &["16", "32", "64"], &["16", "32", "64"])?;
+        let mut head = variants("head", &["16", "32", "64"])?;
         head.0.extend(of("head_mates", &[], &["128", "256"])?.0);
         Ok(Some(Self {
             shared: of("shared", &["16", "32"], &["16", "32", "64"])?,
