@@ -42,7 +42,8 @@ __device__ inline void barrier_arrive_at_block(uint64_t *barrier, uint32_t rank)
 #endif
 }
 
-__device__ inline void barrier_wait(uint64_t *barrier, uint32_t parity) {
+/* Of the barrier at a shared_address(). */
+__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n"
@@ -50,11 +51,13 @@ __device__ inline void barrier_wait(uint64_t *barrier, uint32_t parity) {
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
-      "}\n" ::"r"(shared_address(barrier)),
+      "}\n" ::"r"(barrier),
       "r"(parity)
       : "memory");
 #endif
 }
+
+__device__ inline void barrier_wait(uint64_t *barrier, uint32_t parity) { barrier_wait(shared_address(barrier), parity); }
 
 /* Likewise, for what other blocks of the cluster have stored. */
 __device__ inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity) {

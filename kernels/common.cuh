@@ -41,6 +41,26 @@ __device__ inline float4 load4_past_l1(const T *p) {
   return load4(reinterpret_cast<const T *>(&raw));
 }
 
+/* Four elements as they lie in memory: asked for now, and not waited for before they are looked at. */
+template <typename T>
+struct Raw4 {
+  uint2 bits;
+};
+template <>
+struct Raw4<float> {
+  uint4 bits;
+};
+
+template <typename T>
+__device__ inline Raw4<T> raw4_past_l1(const T *p) {
+  return {__ldcg(reinterpret_cast<const decltype(Raw4<T>::bits) *>(p))};
+}
+
+template <typename T>
+__device__ inline float4 load4(const Raw4<T> &raw) {
+  return load4(reinterpret_cast<const T *>(&raw.bits));
+}
+
 /* Stores round to nearest even. */
 __device__ inline void store4(float *p, float4 v) { *reinterpret_cast<float4 *>(p) = v; }
 

@@ -1,10 +1,10 @@
 /* dense.cuh: matrix products of decode steps of up to 256 rows, at the speed of memory: Y[R,N] = X[R,K] W[N,K]^T.
  *
  * Weight rows are the M operand of wgmma (64 a warpgroup), batch rows its N operand: all rows of the bucket, so that a
- * weight crosses memory once. A block has GROUPS warpgroups that multiply, 64 weight rows each, and a producer warp that
- * fills a ring of stages in shared memory with tensor copies: GMMA_K of K of all of the block's weight rows, and of all
- * batch rows. Weights depend on no kernel, so the whole ring's are asked for before griddepcontrol.wait; where blocks share a
- * tile, what the ring has no room for comes to the second-level cache meanwhile.
+ * weight crosses memory once. A block has GROUPS warpgroups that multiply, 64 weight rows each, and two warps that fill a ring of
+ * stages in shared memory with tensor copies: one with GMMA_K of K of all of the block's weight rows, one with those of all batch
+ * rows. Weights depend on no kernel, so the whole ring's are asked for before griddepcontrol.wait; where blocks share a tile,
+ * what the ring has no room for comes to the second-level cache meanwhile.
  *
  * Where N has too few tiles to fill the GPU the blocks of a cluster share one: each takes a run of K, sends what it has of
  * eight batch rows in turn to the block that sums those, and sums its own, in the order of the blocks. So the order of
@@ -35,6 +35,7 @@
 #include "warpgroup.cuh"
 
 constexpr uint32_t DENSE_MOST_STAGES = 16;
+constexpr uint32_t DENSE_PRODUCERS = 2 * WARP; /* threads: a warp asks for weights, and one for rows */
 constexpr uint32_t DENSE_MOST_SOON = 24;   /* stages that find no room in the ring, and come to the second-level cache early */
 constexpr uint32_t DENSE_MOST_AHEAD = 4;   /* eights whose products a thread adds to what it asked for before them */
 constexpr uint32_t DENSE_PARTS = 3;        /* of an f32 row */
@@ -67,7 +68,7 @@ struct DenseTile {
   static constexpr uint32_t ROWS = ROWS_, GROUPS = GROUPS_, WIDTH = WIDTH_, OUTPUTS = GROUPS * WIDTH;
   static constexpr bool ALONE = SHARING != DENSE_SHARED;            /* all of K is this block's */
   static constexpr uint32_t MATES = SHARING == DENSE_MATES ? 2 : 1;  /* blocks of a cluster */
-  static constexpr uint32_t CONSUMERS = GROUPS * GMMA_GROUP, THREADS = CONSUMERS + WARP;
+  static constexpr uint32_t CONSUMERS = GROUPS * GMMA_GROUP, THREADS = CONSUMERS + DENSE_PRODUCERS;
   static constexpr uint32_t GROUP_BYTES = WIDTH * GMMA_ROW_BYTES;
   static constexpr uint32_t W_BYTES = GROUPS * GROUP_BYTES, X_BYTES = ROWS * GMMA_K * sizeof(X);
   static constexpr uint32_t STAGE_BYTES = W_BYTES + X_BYTES;
@@ -104,13 +105,14 @@ struct DenseBlock {
     parts = reinterpret_cast<char *>(shared) + (over ? GMMA_ATOM_BYTES - over : 0);
     stages = parts + Tile::SPLIT_BYTES;
     sums = reinterpret_cast<float4 *>(stages + max(count * Tile::STAGE_BYTES + Tile::PAST_BYTES, Tile::OUT_BYTES));
-    if (threadIdx.x == 0) {
-      for (uint32_t s = 0; s < count; s++)
-        barrier_init(full + s, 1), barrier_init(empty + s, Tile::MATES * Tile::CONSUMERS / WARP);
-      barrier_init(summed, 1);
+    static_assert(DENSE_MOST_STAGES <= WARP, "a lane a stage");
+    if (threadIdx.x < count) {
+      barrier_init(full + threadIdx.x, 1), barrier_init(empty + threadIdx.x, Tile::MATES * Tile::CONSUMERS / WARP);
+      if (threadIdx.x == 0) barrier_init(summed, 1);
       barriers_ready();
-      barrier_arrive_expecting(summed, (blocks - 1) * eights() * Tile::OUTPUTS / 16 * WARP * sizeof(float4));
     }
+    if (threadIdx.x == 0)
+      barrier_arrive_expecting(summed, (blocks - 1) * eights() * Tile::OUTPUTS / 16 * WARP * sizeof(float4));
     __syncthreads();
     if (blocks > 1 || Tile::MATES > 1) cluster_arrive();
     if (Tile::MATES > 1) cluster_wait();  /* what one asks for both may come at once */
@@ -147,29 +149,37 @@ struct DenseBlock {
     }
   }
 
-  /* The producer's thread: `count_` units, unit u being weights(u, to, barrier) and rows(u, to, barrier), of which only the
-   * former may come before the wait, which is wait(). */
-  template <class Weights, class Rows, class Wait>
-  __device__ inline void produce(uint32_t units, Weights weights, Rows rows, Wait wait) {
-    const uint32_t early = min(units, count);
-    for (uint32_t u = 0; u < early; u++) {
-      barrier_arrive_expecting(full + u, Tile::STAGE_BYTES);
-      weights(u, stage(u), full + u);
+  /* Whether this thread's warp multiplies. */
+  static __device__ inline bool consumes() { return of_warp(threadIdx.x / WARP) < Tile::CONSUMERS / WARP; }
+
+  /* The other two warps: `units` units, unit u being weights(u, to, barrier) and rows(u, to, barrier), of which only the latter
+   * wait for earlier kernels; soon() where the ring has no more room for weights. */
+  template <class Weights, class Rows, class Soon>
+  __device__ inline void produce(uint32_t units, Weights weights, Rows rows, Soon soon) {
+    const bool of_rows = of_warp(threadIdx.x / WARP) > Tile::CONSUMERS / WARP;
+    if (of_rows) wait_for_earlier_kernels();
+    if (threadIdx.x % WARP == 0) {
+      for (uint32_t u = 0; u < units; u++, next()) {
+        if (!of_rows && u == count) soon();
+        barrier_wait(empty + at, parity ^ 1);
+        if (of_rows) {
+          rows(u, stage(at) + Tile::W_BYTES, full + at);
+        } else {
+          barrier_arrive_expecting(full + at, Tile::STAGE_BYTES);
+          weights(u, stage(at), full + at);
+        }
+      }
     }
-    wait();
-    for (uint32_t u = 0; u < early; u++) rows(u, stage(u) + Tile::W_BYTES, full + u);
-    at = early % count, parity = early / count;
-    for (uint32_t u = early; u < units; u++, next()) {
-      barrier_wait(empty + at, parity ^ 1);
-      barrier_arrive_expecting(full + at, Tile::STAGE_BYTES);
-      weights(u, stage(at), full + at);
-      rows(u, stage(at) + Tile::W_BYTES, full + at);
-    }
+    __syncwarp();
+    if (!of_rows) wait_for_earlier_kernels();
+    if (blocks > 1) cluster_wait();
   }
 
   /* All consumers: acc = this warpgroup's sums over the next `steps` stages, at least one; `after` more will come. */
   __device__ inline void multiply(typename Tile::Acc &acc, uint32_t steps, uint32_t after = 0) {
-    const uint32_t group = threadIdx.x / GMMA_GROUP;
+    const uint32_t group = of_warp(threadIdx.x / GMMA_GROUP), full_at = kept(shared_address(full));
+    const uint32_t w = gmma_operand(shared_address(stages)), x = w + (Tile::W_BYTES >> 4);
+    const uint32_t m = (Tile::ROWS_FIRST ? x : w) + group * (Tile::GROUP_BYTES >> 4), n = Tile::ROWS_FIRST ? w : x;
     uint32_t before = 0;
 #pragma unroll
     for (uint32_t i = 0; i < Tile::N / 2; i++) acc[i] = 0.0f;
@@ -177,13 +187,12 @@ struct DenseBlock {
     if constexpr (!Tile::Math::SPLIT) {
 #pragma unroll 1
       for (uint32_t s = 0; s < steps; s++) {
-        barrier_wait(full + at, parity);
-        const char *w = stage(at), *x = w + Tile::W_BYTES;
-        const uint64_t m = gmma_operand((Tile::ROWS_FIRST ? x : w) + group * Tile::GROUP_BYTES);
-        const uint64_t n = gmma_operand(Tile::ROWS_FIRST ? w : x);
+        barrier_wait(full_at + at * (uint32_t)sizeof(uint64_t), parity);
+        const uint32_t there = at * (Tile::STAGE_BYTES >> 4);
         gmma_fence();
 #pragma unroll
-        for (uint32_t k = 0; k < GMMA_K / 16; k++) gmma<typename Tile::W, Tile::N>(acc, m + 2 * k, n + 2 * k, true);
+        for (uint32_t k = 0; k < GMMA_K / 16; k++)
+          gmma<typename Tile::W, Tile::N>(acc, m + there + 2 * k, n + there + 2 * k, true);
         gmma_commit();
         if (s > 0) {
           gmma_wait<1>();
@@ -214,11 +223,11 @@ struct DenseBlock {
         operands_written();
         consumers_meet();
         if (s > 0) add(s - 1 + count < steps + after);
-        const uint64_t w = gmma_operand(stage(at) + group * Tile::GROUP_BYTES), x = gmma_operand(to);
+        const uint32_t parts_at = gmma_operand(shared_address(to)), there = m + at * (Tile::STAGE_BYTES >> 4);
         gmma_fence();
 #pragma unroll
         for (uint32_t k = 0; k < GMMA_K / 16; k++)
-          gmma<typename Tile::W, DENSE_PARTS * Tile::ROWS>(part, w + 2 * k, x + 2 * k, k > 0);
+          gmma<typename Tile::W, DENSE_PARTS * Tile::ROWS>(part, there + 2 * k, parts_at + 2 * k, k > 0);
         gmma_commit();
         before = at;
         next();
@@ -354,35 +363,26 @@ __device__ inline void dense_product(void *y, const TensorMap *x_map, const Tens
   constexpr uint32_t OUTPUTS = PAIRED ? Tile::WIDTH : Tile::OUTPUTS;  /* of Y, in a tile */
   const uint32_t first = blockIdx.x / blocks * OUTPUTS;
   const DenseRun run(inner, rank, blocks);
-  if (threadIdx.x >= Tile::CONSUMERS) {
-    if (threadIdx.x > Tile::CONSUMERS) {
-      wait_for_earlier_kernels();
-    } else {
-      const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-      block.produce(
-          run.steps,
-          [&](uint32_t u, char *to, uint64_t *barrier) {
+  if (!block.consumes()) {
+    const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
+    block.produce(
+        run.steps,
+        [&](uint32_t u, char *to, uint64_t *barrier) {
 #pragma unroll
-            for (uint32_t g = 0; g < Tile::GROUPS; g++)
-              tensor_copy(to + g * Tile::GROUP_BYTES, PAIRED && g > 0 ? pair_map : w_map, (run.first + u) * GMMA_K,
-                          first + (PAIRED ? 0 : g * Tile::WIDTH), barrier, policy);
-          },
-          [&](uint32_t u, char *to, uint64_t *barrier) {
-            tensor_copy(to, x_map, (run.first + u) * GMMA_K, first_row, barrier, stays);
-          },
-          [&] {
-            if (!Tile::ALONE && blockIdx.y == 0) {
-              const uint32_t most = min(run.steps, stages + DENSE_MOST_SOON);
-              for (uint32_t u = stages; u < most; u++)
+          for (uint32_t g = 0; g < Tile::GROUPS; g++)
+            tensor_copy(to + g * Tile::GROUP_BYTES, PAIRED && g > 0 ? pair_map : w_map, (run.first + u) * GMMA_K,
+                        first + (PAIRED ? 0 : g * Tile::WIDTH), barrier, policy);
+        },
+        [&](uint32_t u, char *to, uint64_t *barrier) {
+          tensor_copy(to, x_map, (run.first + u) * GMMA_K, first_row, barrier, stays);
+        },
+        [&] {
+          if (Tile::ALONE || blockIdx.y > 0) return;
+          const uint32_t most = min(run.steps, stages + DENSE_MOST_SOON);
+          for (uint32_t u = stages; u < most; u++)
 #pragma unroll
-                for (uint32_t g = 0; g < Tile::GROUPS; g++)
-                  tensor_prefetch(w_map, (run.first + u) * GMMA_K, first + g * Tile::WIDTH);
-            }
-            wait_for_earlier_kernels();
-          });
-    }
-    __syncwarp();
-    if (blocks > 1) cluster_wait();
+            for (uint32_t g = 0; g < Tile::GROUPS; g++) tensor_prefetch(w_map, (run.first + u) * GMMA_K, first + g * Tile::WIDTH);
+        });
     return;
   }
   wait_for_earlier_kernels();

@@ -26,73 +26,111 @@ __device__ inline float4 held4(float4 v) {
   return make_float4(float(T(v.x)), float(T(v.y)), float(T(v.z)), float(T(v.w)));
 }
 
-/* What the convolution knows of four channels at a time, from c on. */
-template <typename X>
+/* Of the taps, and of the state's columns, those that a thread asks for before its wait; others come after the products. */
+constexpr uint32_t DENSE_PAST_AHEAD = 2;
+
+/* What the convolution knows of FOURS fours of channels, from c on. */
+template <typename X, uint32_t FOURS>
 struct DenseTaps {
   X *columns;                  /* [slots,L-1,H] */
   const float *taps, *bias;    /* [H,L], [H] or null */
-  uint32_t hidden, length;
+  uint32_t hidden, length, c;
+  float4 early[DENSE_PAST_AHEAD][FOURS], newest[FOURS];  /* of the taps: the first ones, and the last */
 
-  static __device__ inline float4 none() { return make_float4(0.0f, 0.0f, 0.0f, 0.0f); }
   static __device__ inline float4 add(float4 sum, float4 u, float4 w) {
     return make_float4(fmaf(w.x, u.x, sum.x), fmaf(w.y, u.y, sum.y), fmaf(w.z, u.z, sum.z), fmaf(w.w, u.w, sum.w));
   }
 
-  __device__ inline float4 tap(uint32_t j, uint32_t c) const {
-    const float *w = taps + (size_t)c * length + j;
+  __device__ inline float4 tap(uint32_t j, uint32_t f) const {
+    const float *w = taps + (size_t)(c + 4 * f) * length + j;
     return make_float4(w[0], w[length], w[2 * length], w[3 * length]);
   }
 
-  __device__ inline X *column(uint32_t slot, uint32_t j, uint32_t c) const {
-    return columns + ((size_t)slot * (length - 1) + j) * hidden + c;
+  __device__ inline X *column(uint32_t slot, uint32_t j, uint32_t f) const {
+    return columns + ((size_t)slot * (length - 1) + j) * hidden + c + 4 * f;
   }
 
-  /* What the taps make of the columns from before the step, of FOURS fours from c on; the columns move on by one meanwhile.
-   * Before position 0 there was nothing. Only a conv layer's kernel has to do with them, and no step overlaps the one before it,
-   * so all that may be done before the wait, past the first-level cache (pdl.cuh). */
-  template <uint32_t FOURS>
-  __device__ inline void past(float4 (&sums)[FOURS], uint32_t slot, uint32_t position, uint32_t c) const {
-#pragma unroll
-    for (uint32_t f = 0; f < FOURS; f++) sums[f] = none();
-#pragma unroll 2
-    for (uint32_t j = 0; j + 1 < length; j++) {
-      const bool was = length - 1 - j <= position;
-      float4 u[FOURS];
-#pragma unroll
-      for (uint32_t f = 0; f < FOURS; f++) u[f] = was ? load4_past_l1(column(slot, j, c + 4 * f)) : none();
-#pragma unroll
-      for (uint32_t f = 0; f < FOURS; f++) {
-        if (was) sums[f] = add(sums[f], u[f], tap(j, c + 4 * f));
-        if (j > 0) store4(column(slot, j - 1, c + 4 * f), u[f]);
-      }
-    }
-  }
+  __device__ inline DenseTaps(X *columns_, const float *taps_, const float *bias_, uint32_t hidden_, uint32_t length_, uint32_t c_)
+      : columns(columns_), taps(taps_), bias(bias_), hidden(hidden_), length(length_), c(c_) {}
 
-  /* y of B, C and X, which had no bias yet, of the past and of the newest tap; u becomes the state's newest column. */
-  __device__ inline float4 finish(const float4 (&products)[3], const float *product_bias, float4 past, float4 newest,
-                                  uint32_t slot, uint32_t c) const {
-    float4 of[3];
+  __device__ inline void ask() {
 #pragma unroll
-    for (uint32_t g = 0; g < 3; g++) {
-      float4 v = products[g];
-      if (product_bias) {
-        const float4 b = load4(product_bias + g * hidden + c);
-        v = make_float4(v.x + b.x, v.y + b.y, v.z + b.z, v.w + b.w);
+    for (uint32_t f = 0; f < FOURS; f++) {
+      if (length == DENSE_PAST_AHEAD + 1) {  /* all of four channels, side by side */
+        const float *w = taps + (size_t)(c + 4 * f) * length;
+        const float4 a = load4(w), b = load4(w + 4), d = load4(w + 8);
+        early[0][f] = make_float4(a.x, a.w, b.z, d.y), early[1][f] = make_float4(a.y, b.x, b.w, d.z);
+        newest[f] = make_float4(a.z, b.y, d.x, d.w);
+        continue;
       }
-      of[g] = held4<X>(v);
+#pragma unroll
+      for (uint32_t j = 0; j < DENSE_PAST_AHEAD; j++) early[j][f] = tap(min(j, length - 1), f);
+      newest[f] = tap(length - 1, f);
     }
-    const float4 now = held4<X>(make_float4(of[0].x * of[2].x, of[0].y * of[2].y, of[0].z * of[2].z, of[0].w * of[2].w));
-    float4 sum = add(past, now, newest);
-    if (bias) {
-      const float4 b = load4(bias + c);
-      sum = make_float4(sum.x + b.x, sum.y + b.y, sum.z + b.z, sum.w + b.w);
-    }
-    if (length > 1) store4(column(slot, length - 2, c), now);
-    return make_float4(of[1].x * sum.x, of[1].y * sum.y, of[1].z * sum.z, of[1].w * sum.w);
   }
 };
 
 constexpr uint32_t DENSE_NO_SLOT = 0xffffffffu;
+
+/* A row's state, of those channels. Only a conv layer's kernel has to do with it, and no step overlaps the one before it, so it
+ * may be read before the wait, past the first-level cache (pdl.cuh). Nothing of it is looked at before the products are done: a
+ * block that finds its SM late has no time to wait for it. */
+template <typename X, uint32_t FOURS>
+struct DensePast {
+  uint32_t slot = DENSE_NO_SLOT, position;
+  Raw4<X> early[DENSE_PAST_AHEAD][FOURS];
+
+  using Taps = DenseTaps<X, FOURS>;
+
+  /* Whether column j is of the sequence: before position 0 there was nothing. */
+  __device__ inline bool was(const Taps &conv, uint32_t j) const { return conv.length - 1 - j <= position; }
+
+  __device__ inline void find(const tg_row &row) { slot = __ldcg(&row.slot), position = __ldcg(&row.position); }
+
+  __device__ inline void ask(const Taps &conv) {
+    if (slot == DENSE_NO_SLOT) return;
+#pragma unroll
+    for (uint32_t j = 0; j < DENSE_PAST_AHEAD; j++)
+#pragma unroll
+      for (uint32_t f = 0; f < FOURS; f++) {
+        early[j][f] = {};
+        if (j + 1 < conv.length && was(conv, j)) early[j][f] = raw4_past_l1(conv.column(slot, j, f));
+      }
+  }
+
+  /* y of the f-th four's B, C and X, which had no bias yet; the columns move on by one, and u becomes the newest. */
+  __device__ inline float4 finish(const Taps &conv, uint32_t f, const float4 (&products)[3], const float *product_bias) const {
+    const uint32_t c = conv.c + 4 * f;
+    float4 of[3], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (uint32_t g = 0; g < 3; g++) {
+      float4 v = products[g];
+      if (product_bias) {
+        const float4 b = load4(product_bias + g * conv.hidden + c);
+        v = make_float4(v.x + b.x, v.y + b.y, v.z + b.z, v.w + b.w);
+      }
+      of[g] = held4<X>(v);
+    }
+    auto take = [&](uint32_t j, float4 u, float4 tap) {
+      if (was(conv, j)) sum = Taps::add(sum, u, tap);
+      if (j > 0) store4(conv.column(slot, j - 1, f), u);
+    };
+#pragma unroll
+    for (uint32_t j = 0; j < DENSE_PAST_AHEAD; j++)
+      if (j + 1 < conv.length) take(j, load4(early[j][f]), conv.early[j][f]);
+#pragma unroll 1
+    for (uint32_t j = DENSE_PAST_AHEAD; j + 1 < conv.length; j++)
+      take(j, was(conv, j) ? load4_past_l1(conv.column(slot, j, f)) : make_float4(0.0f, 0.0f, 0.0f, 0.0f), conv.tap(j, f));
+    const float4 now = held4<X>(make_float4(of[0].x * of[2].x, of[0].y * of[2].y, of[0].z * of[2].z, of[0].w * of[2].w));
+    sum = Taps::add(sum, now, conv.newest[f]);
+    if (conv.bias) {
+      const float4 b = load4(conv.bias + c);
+      sum = make_float4(sum.x + b.x, sum.y + b.y, sum.z + b.z, sum.w + b.w);
+    }
+    if (conv.length > 1) store4(conv.column(slot, conv.length - 2, f), now);
+    return make_float4(of[1].x * sum.x, of[1].y * sum.y, of[1].z * sum.z, of[1].w * sum.w);
+  }
+};
 
 /* y[R,H], columns[slots,L-1,H], bias[3H] or null, taps[H,L], taps_bias[H] or null; maps as dense_product has them. */
 template <class Tile>
@@ -104,50 +142,43 @@ __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * DENSE_MOST_STAGES + 1];
   let_next_kernel_start();
+  const uint32_t all = __ldcg(&step->rows);
+  const uint64_t rows_at = __ldcg(&step->row_table);
   DenseBlock<Tile> block(shared, barriers, stages);
   const uint32_t tile = blockIdx.x / block.blocks, first_row = blockIdx.y * Tile::ROWS;
   const DenseRun run(hidden, block.rank, block.blocks);
-  if (threadIdx.x >= Tile::CONSUMERS) {
-    if (threadIdx.x > Tile::CONSUMERS) {
-      wait_for_earlier_kernels();
-    } else {
-      const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-      block.produce(
-          run.steps,
-          [&](uint32_t u, char *to, uint64_t *barrier) {
+  if (!block.consumes()) {
+    const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
+    block.produce(
+        run.steps,
+        [&](uint32_t u, char *to, uint64_t *barrier) {
 #pragma unroll
-            for (uint32_t g = 0; g < 3; g++)
-              tensor_copy(to + g * Tile::GROUP_BYTES, w_map, (run.first + u) * GMMA_K, g * hidden + tile * Tile::WIDTH, barrier,
-                          policy);
-          },
-          [&](uint32_t u, char *to, uint64_t *barrier) {
-            tensor_copy(to, x_map, (run.first + u) * GMMA_K, first_row, barrier, stays);
-          },
-          [] { wait_for_earlier_kernels(); });
-    }
-    __syncwarp();
-    if (block.blocks > 1) cluster_wait();
+          for (uint32_t g = 0; g < 3; g++)
+            tensor_copy(to + g * Tile::GROUP_BYTES, w_map, (run.first + u) * GMMA_K, g * hidden + tile * Tile::WIDTH, barrier, policy);
+        },
+        [&](uint32_t u, char *to, uint64_t *barrier) {
+          tensor_copy(to, x_map, (run.first + u) * GMMA_K, first_row, barrier, stays);
+        },
+        [] {});
     return;
   }
-  const uint32_t all = __ldcg(&step->rows), rows = all > first_row ? min(all - first_row, Tile::ROWS) : 0;
-  const tg_row *row_table = table<tg_row>(state, step->row_table) + first_row;
+  const uint32_t rows = all > first_row ? min(all - first_row, Tile::ROWS) : 0;
+  const tg_row *row_table = table<tg_row>(state, rows_at) + first_row;
   y += (size_t)first_row * hidden;
   /* Of this thread's rows the same four channels, from c on. */
   constexpr uint32_t FOURS = Tile::WIDTH / 4, TURNS = (Tile::ROWS * FOURS + Tile::CONSUMERS - 1) / Tile::CONSUMERS;
   static_assert(Tile::CONSUMERS % FOURS == 0, "a thread's channels are those of its first row");
   const uint32_t items = block.rows() * FOURS, column = threadIdx.x % FOURS * 4, c = tile * Tile::WIDTH + column;
-  const DenseTaps<X> conv = {columns, taps, taps_bias, hidden, length};
-  const float4 newest = conv.tap(length - 1, c);
-  float4 pasts[TURNS][1];
-  uint32_t slots[TURNS];  /* of each of this thread's rows, where it is one of the step's */
+  DenseTaps<X, 1> conv(columns, taps, taps_bias, hidden, length, c);
+  DensePast<X, 1> pasts[TURNS];
 #pragma unroll
   for (uint32_t t = 0; t < TURNS; t++) {
     const uint32_t i = threadIdx.x + t * Tile::CONSUMERS, r = block.row(i / FOURS);
-    pasts[t][0] = conv.none(), slots[t] = DENSE_NO_SLOT;
-    if (i >= items || r >= rows) continue;
-    slots[t] = __ldcg(&row_table[r].slot);
-    conv.past(pasts[t], slots[t], __ldcg(&row_table[r].position), c);
+    if (i < items && r < rows) pasts[t].find(row_table[r]);
   }
+  conv.ask();
+#pragma unroll
+  for (uint32_t t = 0; t < TURNS; t++) pasts[t].ask(conv);
   wait_for_earlier_kernels();
   typename Tile::Acc acc;
   block.multiply(acc, run.steps);
@@ -156,11 +187,11 @@ __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns
 #pragma unroll
   for (uint32_t t = 0; t < TURNS; t++) {
     const uint32_t i = threadIdx.x + t * Tile::CONSUMERS;
-    if (slots[t] == DENSE_NO_SLOT) continue;
+    if (pasts[t].slot == DENSE_NO_SLOT) continue;
     float4 of[3];
 #pragma unroll
     for (uint32_t g = 0; g < 3; g++) of[g] = block.get(i / FOURS, g * Tile::WIDTH + column);
-    store4(y + (size_t)block.row(i / FOURS) * hidden + c, conv.finish(of, bias, pasts[t][0], newest, slots[t], c));
+    store4(y + (size_t)block.row(i / FOURS) * hidden + c, pasts[t].finish(conv, 0, of, bias));
   }
 }
 
@@ -181,7 +212,7 @@ struct DenseRowsTile {
   static constexpr bool ROWS_FIRST = true, ALONE = true;
   static constexpr uint32_t GROUPS = GROUPS_, ROWS = GROUPS * GMMA_M, WIDTH = CHANNELS_, OUTPUTS = 3 * WIDTH, N = OUTPUTS;
   static constexpr uint32_t MATES = MATES_;
-  static constexpr uint32_t CONSUMERS = GROUPS * GMMA_GROUP, THREADS = CONSUMERS + WARP;
+  static constexpr uint32_t CONSUMERS = GROUPS * GMMA_GROUP, THREADS = CONSUMERS + DENSE_PRODUCERS;
   static constexpr uint32_t GROUP_BYTES = GMMA_M * GMMA_ROW_BYTES;  /* of batch rows */
   static constexpr uint32_t W_BYTES = OUTPUTS * GMMA_ROW_BYTES, X_BYTES = ROWS * GMMA_ROW_BYTES;
   static constexpr uint32_t STAGE_BYTES = W_BYTES + X_BYTES, SPLIT_BYTES = 0, PAST_BYTES = 0, OUT_BYTES = 0, EIGHT_BYTES = 0;
@@ -200,59 +231,50 @@ __device__ inline void dense_conv_rows(typename Tile::X *y, typename Tile::X *co
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * DENSE_MOST_STAGES + 1];
   let_next_kernel_start();
+  const uint32_t all = __ldcg(&step->rows);
+  const uint64_t rows_at = __ldcg(&step->row_table);
   DenseBlock<Tile> block(shared, barriers, stages);
   const uint32_t tile = blockIdx.x / Tile::MATES, mate = Tile::MATES > 1 ? cluster_rank() : 0;
   const uint32_t first_row = (blockIdx.y * Tile::MATES + mate) * Tile::ROWS, steps = DenseRun(hidden, 0, 1).steps;
-  if (threadIdx.x >= Tile::CONSUMERS) {
-    if (threadIdx.x > Tile::CONSUMERS) {
-      wait_for_earlier_kernels();
-    } else {
-      const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-      block.produce(
-          steps,
-          [&](uint32_t u, char *to, uint64_t *barrier) {
-            constexpr uint32_t SHARE = Tile::WIDTH / 8 / Tile::MATES;
+  if (!block.consumes()) {
+    const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
+    block.produce(
+        steps,
+        [&](uint32_t u, char *to, uint64_t *barrier) {
+          constexpr uint32_t SHARE = Tile::WIDTH / 8 / Tile::MATES;
 #pragma unroll
-            for (uint32_t g = 0; g < 3; g++) {
-              const uint32_t at[5] = {u * GMMA_K, 0, 0, mate * SHARE, g * (hidden / Tile::WIDTH) + tile};
-              char *there = to + (g * Tile::WIDTH + mate * SHARE * 8) * GMMA_ROW_BYTES;
-              if constexpr (Tile::MATES == 1)
-                tensor_copy(there, w_map, at, barrier, policy);
-              else
-                tensor_copy_to_blocks(there, w_map, at, barrier, (1u << Tile::MATES) - 1, policy);
-            }
-          },
-          [&](uint32_t u, char *to, uint64_t *barrier) { tensor_copy(to, x_map, u * GMMA_K, first_row, barrier, stays); },
-          [] { wait_for_earlier_kernels(); });
-    }
+          for (uint32_t g = 0; g < 3; g++) {
+            const uint32_t at[5] = {u * GMMA_K, 0, 0, mate * SHARE, g * (hidden / Tile::WIDTH) + tile};
+            char *there = to + (g * Tile::WIDTH + mate * SHARE * 8) * GMMA_ROW_BYTES;
+            if constexpr (Tile::MATES == 1)
+              tensor_copy(there, w_map, at, barrier, policy);
+            else
+              tensor_copy_to_blocks(there, w_map, at, barrier, (1u << Tile::MATES) - 1, policy);
+          }
+        },
+        [&](uint32_t u, char *to, uint64_t *barrier) { tensor_copy(to, x_map, u * GMMA_K, first_row, barrier, stays); }, [] {});
     return;
   }
-  const uint32_t all = __ldcg(&step->rows), rows = all > first_row ? min(all - first_row, Tile::ROWS) : 0;
-  const tg_row *row_table = table<tg_row>(state, step->row_table) + first_row;
+  const uint32_t rows = all > first_row ? min(all - first_row, Tile::ROWS) : 0;
+  const tg_row *row_table = table<tg_row>(state, rows_at) + first_row;
   /* Of this thread's two rows, `row` and the one 8 further, the same channels, FOURS fours of them from c on. */
   constexpr uint32_t FOURS = Tile::WIDTH / 16;
   const uint32_t lane = threadIdx.x % WARP, c = tile * Tile::WIDTH + lane % 4 * FOURS * 4;
   const uint32_t row = threadIdx.x / WARP * 16 + lane / 4;
-  const DenseTaps<X> conv = {columns, taps, taps_bias, hidden, length};
-  float4 pasts[2][FOURS], newest[FOURS];
-  uint32_t slots[2];
+  DenseTaps<X, FOURS> conv(columns, taps, taps_bias, hidden, length, c);
+  DensePast<X, FOURS> pasts[2];
 #pragma unroll
-  for (uint32_t f = 0; f < FOURS; f++) newest[f] = conv.tap(length - 1, c + 4 * f);
+  for (uint32_t t = 0; t < 2; t++)
+    if (row + 8 * t < rows) pasts[t].find(row_table[row + 8 * t]);
+  conv.ask();
 #pragma unroll
-  for (uint32_t t = 0; t < 2; t++) {
-    slots[t] = DENSE_NO_SLOT;
-#pragma unroll
-    for (uint32_t f = 0; f < FOURS; f++) pasts[t][f] = conv.none();
-    if (row + 8 * t >= rows) continue;
-    slots[t] = __ldcg(&row_table[row + 8 * t].slot);
-    conv.past(pasts[t], slots[t], __ldcg(&row_table[row + 8 * t].position), c);
-  }
+  for (uint32_t t = 0; t < 2; t++) pasts[t].ask(conv);
   wait_for_earlier_kernels();
   typename Tile::Acc acc;
   block.multiply(acc, steps);
 #pragma unroll
   for (uint32_t t = 0; t < 2; t++) {
-    if (slots[t] == DENSE_NO_SLOT) continue;
+    if (pasts[t].slot == DENSE_NO_SLOT) continue;
     X *to = y + (size_t)(first_row + row + 8 * t) * hidden + c;
 #pragma unroll
     for (uint32_t f = 0; f < FOURS; f++) {
@@ -262,7 +284,7 @@ __device__ inline void dense_conv_rows(typename Tile::X *y, typename Tile::X *co
         const float *v = acc + 4 * (g * Tile::WIDTH / 8 + 2 * f) + 2 * t;
         of[g] = make_float4(v[0], v[1], v[4], v[5]);
       }
-      store4(to + 4 * f, conv.finish(of, bias, pasts[t][f], newest[f], slots[t], c + 4 * f));
+      store4(to + 4 * f, pasts[t].finish(conv, f, of, bias));
     }
   }
 }

@@ -116,26 +116,22 @@ __device__ inline void dense_head(float *y, unsigned long long *best, const Tens
   const uint32_t tiles = (n_total + Tile::OUTPUTS - 1) / Tile::OUTPUTS, first = part - mate;
   const uint32_t mine = first < tiles ? (tiles - first - 1) / parts + 1 : 0;
   const uint32_t steps = DenseRun(inner, 0, 1).steps;
-  if (threadIdx.x >= Tile::CONSUMERS) {
-    if (threadIdx.x > Tile::CONSUMERS) {
-      wait_for_earlier_kernels();
-    } else {
-      const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-      block.produce(
-          mine * steps,
-          [&](uint32_t u, char *to, uint64_t *barrier) {
-            tensor_copy(to, w_map, u % steps * GMMA_K, (part + u / steps * parts) * Tile::OUTPUTS, barrier, policy);
-          },
-          [&](uint32_t u, char *to, uint64_t *barrier) {
-            const uint32_t column = u % steps * GMMA_K;
-            if constexpr (Tile::MATES == 1)
-              tensor_copy(to, x_map, column, first_row, barrier, stays);
-            else
-              tensor_copy_to_blocks(to + mate * SHARE * GMMA_ROW_BYTES, x_map, column, first_row + mate * SHARE, barrier,
-                                    (1u << Tile::MATES) - 1, stays);
-          },
-          [] { wait_for_earlier_kernels(); });
-    }
+  if (!block.consumes()) {
+    const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
+    block.produce(
+        mine * steps,
+        [&](uint32_t u, char *to, uint64_t *barrier) {
+          tensor_copy(to, w_map, u % steps * GMMA_K, (part + u / steps * parts) * Tile::OUTPUTS, barrier, policy);
+        },
+        [&](uint32_t u, char *to, uint64_t *barrier) {
+          const uint32_t column = u % steps * GMMA_K;
+          if constexpr (Tile::MATES == 1)
+            tensor_copy(to, x_map, column, first_row, barrier, stays);
+          else
+            tensor_copy_to_blocks(to + mate * SHARE * GMMA_ROW_BYTES, x_map, column, first_row + mate * SHARE, barrier,
+                                  (1u << Tile::MATES) - 1, stays);
+        },
+        [] {});
     return;
   }
   wait_for_earlier_kernels();

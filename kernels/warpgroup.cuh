@@ -37,10 +37,20 @@ __device__ inline uint32_t gmma_piece_at(uint32_t row, uint32_t piece) {
   return row * GMMA_ROW_BYTES + (piece ^ row % 8) * 16;
 }
 
-/* What an instruction knows an operand by; adding 2 moves on by 16 elements of K. */
-__device__ inline uint64_t gmma_operand(const void *shared) {
-  constexpr uint64_t SWIZZLE_128B = 1ull << 62, LEADING = 1ull << 16, STRIDE = (uint64_t)(GMMA_ATOM_BYTES >> 4) << 32;
-  return SWIZZLE_128B | STRIDE | LEADING | ((shared_address(shared) & 0x3ffff) >> 4);
+/* What an instruction knows an operand by, at a shared_address(): the low word of its descriptor, to which 2 is added for 16
+ * elements of K more, and a sixteenth of their bytes for what lies further. The high word is the same for all. */
+__device__ inline uint32_t gmma_operand(uint32_t shared) { return 1u << 16 | (shared & 0x3ffff) >> 4; }
+constexpr uint32_t GMMA_OPERAND_HIGH = 1u << 30 /* swizzled by 128 bytes */ | GMMA_ATOM_BYTES >> 4;
+
+/* A value that is the same in all lanes, so that the compiler knows: what follows from it is computed once for the warp, in
+ * the registers that matrix instructions take their operands from. */
+__device__ inline uint32_t of_warp(uint32_t value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+/* A value that stays in its register: the compiler would rather compute a shared_address() anew wherever it is needed, for which
+ * it waits for a special register. */
+__device__ inline uint32_t kept(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
 }
 
 /* Before the first instruction, and whenever accumulators were written otherwise. */
@@ -64,9 +74,9 @@ __device__ inline void gmma_settle(float (&d)[N]) {
 /* silu with a division that is no call, beside which no matrix instruction would run on; within 2 ulp. */
 __device__ inline float gmma_silu(float v) { return __fdividef(v, 1.0f + expf(-v)); }
 
-/* d = A B^T, added to what d was if `add`. */
+/* d = A B^T of two gmma_operand()s, added to what d was if `add`. */
 template <typename T, int N>
-__device__ inline void gmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add);
+__device__ inline void gmma(float (&d)[N / 2], uint32_t a, uint32_t b, bool add);
 
 /* Text and operands of d[0 .. n - 1], for the instructions below. */
 #define GMMA_TEXT_0 "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -90,10 +100,11 @@ __device__ inline void gmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add)
 
 #define GMMA(N, T, NAME, TEXT, A, B, ADD, ...)                                                                        \
   template <>                                                                                                          \
-  __device__ inline void gmma<T, N>(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {                            \
+  __device__ inline void gmma<T, N>(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) {                            \
+    [[maybe_unused]] constexpr uint64_t HIGH = (uint64_t)GMMA_OPERAND_HIGH << 32;                                      \
     GMMA_BODY(asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " ADD ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N     \
                             "k16.f32." NAME "." NAME " {" TEXT "}, " A ", " B ", add, 1, 1, 0, 0;\n}\n"                \
-                            : __VA_ARGS__ : "l"(a), "l"(b), "r"((int)add));)                                           \
+                            : __VA_ARGS__ : "l"(HIGH | a), "l"(HIGH | b), "r"((int)add));)                             \
   }
 #define GMMA_BOTH(N, TEXT, A, B, ADD, ...)                  \
   GMMA(N, __nv_bfloat16, "bf16", TEXT, A, B, ADD, __VA_ARGS__) \

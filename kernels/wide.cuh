@@ -112,7 +112,6 @@ struct WideRing {
   }
   __device__ inline char *weights() const { return stages + at * stage_bytes; }
   __device__ inline char *rows() const { return weights() + WIDE_WEIGHT_BYTES; }
-  __device__ inline void wait_full() const { barrier_wait(full + at, parity); }
   __device__ inline void wait_empty() const { barrier_wait(empty + at, parity ^ 1); }
 };
 
@@ -276,12 +275,16 @@ template <class Math, int N>
 __device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t half, uint32_t chunks) {
   using W = typename Math::W;
   const bool first_lane = threadIdx.x % WARP == 0;
+  const uint32_t first = gmma_operand(shared_address(ring.stages)), full = kept(shared_address(ring.full));
+  const uint32_t w = first + half * (WIDE_WEIGHT_BYTES / 2 >> 4), x = first + (WIDE_WEIGHT_BYTES >> 4);
+  /* The stage that comes next, once it is there. */
   auto multiply = [&](auto &acc, bool accumulate) {
     constexpr int COLUMNS = N * Math::PARTS;
-    const uint64_t w = gmma_operand(ring.weights() + half * (WIDE_WEIGHT_BYTES / 2)), x = gmma_operand(ring.rows());
+    const uint32_t there = ring.at * (ring.stage_bytes >> 4);
+    barrier_wait(full + ring.at * (uint32_t)sizeof(uint64_t), ring.parity);
     gmma_fence();
 #pragma unroll
-    for (uint32_t k = 0; k < WIDE_K / 16; k++) gmma<W, COLUMNS>(acc, w + 2 * k, x + 2 * k, accumulate || k > 0);
+    for (uint32_t k = 0; k < WIDE_K / 16; k++) gmma<W, COLUMNS>(acc, w + there + 2 * k, x + there + 2 * k, accumulate || k > 0);
     gmma_commit();
     gmma_wait<0>();
     gmma_settle(acc);
@@ -290,7 +293,6 @@ __device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t 
   if constexpr (Math::PARTS == 1) {
 #pragma unroll 1
     for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
-      ring.wait_full();
       multiply(sums, c > 0);
       if (first_lane) barrier_arrive(ring.empty + ring.at);
     }
@@ -300,7 +302,6 @@ __device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t 
     float parts[3 * N / 2];
 #pragma unroll 1
     for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
-      ring.wait_full();
       multiply(parts, false);
       if (first_lane) barrier_arrive(ring.empty + ring.at);
 #pragma unroll
@@ -314,7 +315,7 @@ __device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t 
 template <class Math, bool COUNTER>
 __device__ inline void wide_consume(WideRing ring, WideQueue queue, const WideArrays<Math> &arrays) {
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t half = warp / 4, first_row = lane % 4 * 2;
+  const uint32_t half = of_warp(warp / 4), first_row = lane % 4 * 2;
   queue.take_all([&](const WideUnit &unit) {
     with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
       constexpr int N = room.value;
@@ -406,11 +407,20 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
       for (uint32_t c = shape.ahead; c < most; c++) tensor_prefetch(&gate_up, WideBox(expert, slice, c).at);
     }
     __syncwarp();
-    wait_for_earlier_kernels();
-    let_next_kernel_start();
-    bool mine = false;
-    if (lane == 0 && shape.guesses()) arrays.counts->begin(), mine = arrays.counts->take_guess(blockIdx.x);
-    plan.make(shape, arrays.tiles, arrays.counts, most_tiles);
+    const bool guesses = lane == 0 && shape.guesses();
+    uint32_t answer = 0;
+    /* First a rehearsal, as in route.cu. */
+#pragma unroll 1
+    for (uint32_t pass = 0; pass < 2; pass++) {
+      const bool real = pass > 0;
+      if (real) {
+        wait_for_earlier_kernels();
+        let_next_kernel_start();
+        if (guesses) arrays.counts->begin(), answer = arrays.counts->ask_for_guess(blockIdx.x);
+      }
+      plan.make(shape, arrays.tiles, arrays.counts, most_tiles, real);
+    }
+    const bool mine = guesses && WideCounts::has_got(answer, blockIdx.x);
     if (lane == 0) wide_produce(ring, queue, gate_up, down, shape, plan, arrays.counts, mine);
     return;
   }

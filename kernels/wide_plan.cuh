@@ -72,11 +72,11 @@ struct WideCounts {
     return {uint32_t(now), uint32_t(now >> 32)};
   }
 
-  /* Whether a block's guess is the caller's from now on. */
-  __device__ inline bool take_guess(uint32_t block) {
-    const uint32_t bit = 1u << block % 32;
-    return (atomicOr(taken + block / 32, bit) & bit) == 0;
-  }
+  /* Takes a block's guess; of what it returns, whether it is the caller's from now on. */
+  __device__ inline uint32_t ask_for_guess(uint32_t block) { return atomicOr(taken + block / 32, 1u << block % 32); }
+  static __device__ inline bool has_got(uint32_t answer, uint32_t block) { return (answer >> block % 32 & 1) == 0; }
+
+  __device__ inline bool take_guess(uint32_t block) { return has_got(ask_for_guess(block), block); }
 };
 static_assert(sizeof(WideCounts) == EXPERT_COUNTS * sizeof(uint32_t), "what the token sort clears");
 
@@ -87,15 +87,15 @@ struct WidePlan {
   ExpertTile tiles[WIDE_MOST_TILES];
   uint32_t before[WIDE_MOST_TILES + 1];  /* units of gate and up that are no guesses, of the tiles before each and of all */
 
-  /* One warp, once the token sort's tiles are there. */
+  /* One warp, once the token sort's tiles are there; where it is not `real`, of any tile. */
   __device__ inline void make(const WideShape &shape, const ExpertTile *list, const WideCounts *counts,
-                              uint32_t most_tiles) {
+                              uint32_t most_tiles, bool real) {
     const uint32_t lane = threadIdx.x % WARP;
     /* all that there may be, at once: what comes after the last is not looked at */
 #pragma unroll 2
     for (uint32_t i = lane; i < most_tiles; i += WARP)
-      *reinterpret_cast<uint4 *>(tiles + i) = __ldcg(reinterpret_cast<const uint4 *>(list + i));
-    const uint32_t total = min(__ldcg(&counts->tiles), most_tiles);
+      *reinterpret_cast<uint4 *>(tiles + i) = real ? __ldcg(reinterpret_cast<const uint4 *>(list + i)) : make_uint4(0, 0, 0, 0);
+    const uint32_t total = real ? min(__ldcg(&counts->tiles), most_tiles) : 1;
     if (lane == 0) tile_total = guessed = total;
     __syncwarp();
     uint32_t units = 0;
