@@ -28,6 +28,8 @@ constexpr int SORT_THREADS = 1024;  /* at most */
 constexpr int SORT_WARPS = SORT_THREADS / WARP;
 constexpr int CHOOSE_ROWS = 256;    /* most rows of a bucket that tg_choose_and_sort takes */
 
+constexpr int COMBINE_ROWS = 2;       /* of a block, at most */
+
 struct SortScratch {
   uint32_t next[SORT_WARPS][MAX_EXPERTS];  /* counts, then the next place of this warp and expert */
   uint32_t first[MAX_EXPERTS], first_tile[MAX_EXPERTS];
@@ -147,14 +149,17 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
 }
 
 /* h[R,H], y[R K,H] by place, weights[R,K], x[R,H], norm_weight[H] or null; K at most TOP. A thread has AT_ONCE times four
- * elements of a row under way. Launch: grid = rows of the bucket, block = NORM_THREADS. */
+ * elements of a row under way. Launch: block = NORM_THREADS for each of up to COMBINE_ROWS rows, grid = rows of the bucket / so
+ * many. */
 template <typename X, uint32_t TOP, uint32_t AT_ONCE>
 __device__ inline void combine(float *h, const float *y, const float *weights, const uint32_t *place, X *x,
                                const float *norm_weight, const tg_step *step, uint32_t hidden, uint32_t k, float eps,
                                bool known) {
+  __shared__ float of_warps[COMBINE_ROWS][NORM_THREADS / WARP];
   constexpr uint32_t APART = 4 * NORM_THREADS, SPAN = AT_ONCE * APART;
   let_next_kernel_start();
-  const uint32_t r = blockIdx.x, first = 4 * threadIdx.x;
+  const uint32_t part = threadIdx.x / NORM_THREADS, thread = threadIdx.x % NORM_THREADS;
+  const uint32_t r = blockIdx.x * (blockDim.x / NORM_THREADS) + part, first = 4 * thread;
   const bool there = r < __ldcg(&step->rows);
   const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   const float *from[TOP];
@@ -179,10 +184,9 @@ __device__ inline void combine(float *h, const float *y, const float *weights, c
   if (known) load_known();
   wait_for_earlier_kernels();
   if (!known) load_known();
-  if (!there) return;
   float squares = 0.0f;
 #pragma unroll 1
-  for (uint32_t base = first; base < hidden; base += SPAN) {
+  for (uint32_t base = first; there && base < hidden; base += SPAN) {
     float4 part[AT_ONCE][TOP];
 #pragma unroll
     for (uint32_t a = 0; a < AT_ONCE; a++) {
@@ -208,7 +212,15 @@ __device__ inline void combine(float *h, const float *y, const float *weights, c
     }
   }
   if (!norm_weight) return;
-  const float scale = norm_scale(squares, hidden, eps);
+#pragma unroll
+  for (int offset = WARP / 2; offset > 0; offset /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+  if (thread % WARP == 0) of_warps[part][thread / WARP] = squares;
+  __syncthreads();
+  if (!there) return;
+  float all = 0.0f;
+#pragma unroll
+  for (uint32_t w = 0; w < NORM_THREADS / WARP; w++) all += of_warps[part][w];
+  const float scale = 1.0f / sqrtf(all / hidden + eps);
   x += (size_t)r * hidden;
   if (hidden <= SPAN) {
 #pragma unroll
@@ -221,7 +233,7 @@ __device__ inline void combine(float *h, const float *y, const float *weights, c
 }
 
 #define COMBINE(NAME, X, TOP, AT_ONCE)                                                                            \
-  extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_combine_##NAME(                                   \
+  extern "C" __global__ void __launch_bounds__(COMBINE_ROWS *NORM_THREADS) tg_combine_##NAME(                     \
       float *h, const float *y, const float *weights, const uint32_t *place, X *x, const float *norm_weight,      \
       const tg_step *step, uint32_t hidden, uint32_t k, float eps, uint32_t known) {                              \
     combine<X, TOP, AT_ONCE>(h, y, weights, place, x, norm_weight, step, hidden, k, eps, known != 0);             \

@@ -49,12 +49,25 @@ struct alignas(16) RouteScratch {
   float squares[ROUTE_ROWS][ROUTE_HALVES];
   float sums[ROUTE_ROWS][ROUTE_HALVES][ROUTE_EXPERTS];
   uint32_t next[ROUTE_WARPS][ROUTE_EXPERTS]; /* counts, then where this warp's places of an expert begin */
+  float bias[ROUTE_EXPERTS];
+  uint32_t all;  /* rows of the step */
+  RouteSort sort;
 };
 
-/* One warp chooses for one row, as choose_experts does, a lane an expert: bits of the chosen, and in the lane of each its
- * weight. */
-__device__ inline uint32_t choose_of_32(float score, float bias, uint32_t expert_count, Weighing weighing, float &weight) {
-  const uint32_t lane = threadIdx.x % WARP, key = sortable(score + bias);
+/* Bits of the experts that a row chose, and in the lane of each its weight. */
+struct RouteChoice {
+  uint32_t chosen;
+  float weight;
+};
+
+/* One warp chooses for one row, as choose_experts does, a lane an expert, whose product with the row as it is normed is `sum`.
+ * A function of its own, as the token sort below, so that both can be rehearsed before the wait, where there is time: code that
+ * has run once comes quicker. */
+[[maybe_unused]] static __device__ __noinline__ RouteChoice choose_of_32(float sum, float bias, uint32_t expert_count,
+                                                                        Weighing weighing) {
+  const uint32_t lane = threadIdx.x % WARP;
+  const float score = 1.0f / (1.0f + expf(-sum));
+  const uint32_t key = sortable(score + bias);
   bool left = lane < expert_count;
 #pragma unroll 1
   for (uint32_t i = 0; i < weighing.k; i++) {  /* the best that is left, of several the lowest */
@@ -62,15 +75,17 @@ __device__ inline uint32_t choose_of_32(float score, float bias, uint32_t expert
     if (lane == __ffs(__ballot_sync(0xffffffffu, left && key == best)) - 1) left = false;
   }
   const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && !left);
-  float sum = 0.0f;
+  float all = 0.0f;
 #pragma unroll 1
-  for (uint32_t those = chosen; those; those &= those - 1) sum += __shfl_sync(0xffffffffu, score, __ffs(those) - 1);
-  weight = (weighing.normalize ? score / (sum + 1e-6f) : score) * weighing.scaling;
-  return chosen;
+  for (uint32_t those = chosen; those; those &= those - 1) all += __shfl_sync(0xffffffffu, score, __ffs(those) - 1);
+  return {chosen, (weighing.normalize ? score / (all + 1e-6f) : score) * weighing.scaling};
 }
 
-/* All threads: the token sort (experts.cu), of rows whose experts are the bits of `chosen`, a thread a row. */
-__device__ inline void sort_chosen(RouteScratch &scratch, const RouteSort &sort, uint32_t chosen, uint32_t k, uint32_t tile_rows) {
+/* All threads: the token sort (experts.cu), of rows whose experts are the bits of `chosen`, a thread a row. As a rehearsal, where
+ * nothing is chosen, it stores nothing. */
+[[maybe_unused]] static __device__ __noinline__ void sort_chosen(RouteScratch &scratch, uint32_t chosen, uint32_t k,
+                                                                uint32_t tile_rows, bool rehearsal) {
+  const RouteSort &sort = scratch.sort;
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   uint32_t rows = 0;  /* of this warp's, those that chose expert `lane` */
 #pragma unroll
@@ -92,8 +107,8 @@ __device__ inline void sort_chosen(RouteScratch &scratch, const RouteSort &sort,
       const uint32_t tiles_below = __shfl_up_sync(0xffffffffu, tile, offset);
       if (lane >= offset) places += places_below, tile += tiles_below;
     }
-    if (lane < EXPERT_COUNTS - 1) sort.tile_count[1 + lane] = 0;
-    if (lane == WARP - 1) *sort.tile_count = tile;
+    if (!rehearsal && lane < EXPERT_COUNTS - 1) sort.tile_count[1 + lane] = 0;
+    if (!rehearsal && lane == WARP - 1) *sort.tile_count = tile;
     places -= total, tile -= own_tiles;
     uint32_t next = places;
 #pragma unroll
@@ -147,17 +162,21 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
   let_next_kernel_start();
   const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t groups = blocks / ROUTE_HALVES, group = rank / ROUTE_HALVES, half = rank % ROUTE_HALVES;
-  const uint32_t first = blockIdx.x / blocks * rows_each, all = __ldcg(&step->rows);
-  const uint32_t rows = all > first ? min(all - first, rows_each) : 0;
+  const uint32_t first = blockIdx.x / blocks * rows_each, in_step = __ldcg(&step->rows);
+  const uint32_t rows = in_step > first ? min(in_step - first, rows_each) : 0;
   const uint32_t column = 4 * (half * ROUTE_THREADS + threadIdx.x);
   const bool there = column < hidden;
   if (threadIdx.x == 0) {
+    scratch.sort = sort, scratch.all = in_step;
     barrier_init(&summed, 1);
     barriers_ready();
     barrier_arrive_expecting(&summed, rows * ROUTE_HALVES * (1 + (rank == 0 ? groups * ROUTE_EACH : 0)) * sizeof(float));
   }
   __syncthreads();
   cluster_arrive();
+  const bool sorts = blockIdx.x == blocks - 1;
+  if (rank == 0) choose_of_32(0.0f, 0.0f, expert_count, weighing);
+  if (sorts) sort_chosen(scratch, 0, weighing.k, tile_rows, true);
   const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f), norm = there ? load4(norm_weight + column) : zeros;
   float4 weighed[ROUTE_EACH];
 #pragma unroll
@@ -166,7 +185,7 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
     const float4 g = there && expert < expert_count ? load4(gate + (size_t)expert * hidden + column) : zeros;
     weighed[e] = make_float4(g.x * norm.x, g.y * norm.y, g.z * norm.z, g.w * norm.w);
   }
-  const float of_bias = bias && lane < expert_count ? bias[lane] : 0.0f;
+  if (threadIdx.x < ROUTE_EXPERTS) scratch.bias[lane] = bias && lane < expert_count ? bias[lane] : 0.0f;
   h += (size_t)first * hidden + column, x += (size_t)first * hidden + column;
   wait_for_earlier_kernels();
 #pragma unroll 1
@@ -207,9 +226,7 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
     if (warp < rows) {
       const uint32_t r = warp;
       const float sum = lane < expert_count ? scratch.sums[r][0][lane] + scratch.sums[r][1][lane] : 0.0f;
-      const float score = 1.0f / (1.0f + expf(-(scale_of(r) * sum)));
-      float weight;
-      const uint32_t chosen = choose_of_32(score, of_bias, expert_count, weighing, weight);
+      const auto [chosen, weight] = choose_of_32(scale_of(r) * sum, scratch.bias[lane], expert_count, weighing);
       if (lane == 0) asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(sort.chosen + first + r), "r"(chosen) : "memory");
       if (chosen >> lane & 1) {
         const size_t at = (size_t)(first + r) * weighing.k + __popc(chosen & ((1u << lane) - 1));
@@ -221,9 +238,10 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
   /* a group has every so many of the rows' x, a block its half */
 #pragma unroll 1
   for (uint32_t r = group; there && r < rows; r += groups)
-    store4(x + (size_t)r * hidden, normed(load4(h + (size_t)r * hidden), scale_of(r), norm));
-  if (blockIdx.x != blocks - 1) return;
+    store4(x + (size_t)r * hidden, normed(load4(h + (size_t)r * hidden), scale_of(r), load4(norm_weight + column)));
+  if (!sorts) return;
   uint32_t chosen = 0;
+  const uint32_t all = scratch.all;
   if (threadIdx.x < all) {
     do {
       asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(chosen) : "l"(sort.chosen + threadIdx.x) : "memory");
@@ -231,7 +249,7 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
     sort.chosen[threadIdx.x] = 0;
   }
   __syncwarp();
-  sort_chosen(scratch, sort, chosen, weighing.k, tile_rows);
+  sort_chosen(scratch, chosen, weighing.k, tile_rows, false);
 }
 
 #define ROUTE(SUFFIX, X)                                                                                              \

@@ -16,6 +16,9 @@ pub const EXPERT_COUNTS_BYTES: usize = 64;
 pub(super) const NORM_THREADS: u32 = 256;
 /// Experts a row that `tg_combine_four_*` takes, at most.
 const COMBINE_FOUR: u32 = 4;
+/// Rows of a bucket of which a block combines two, at most.
+const COMBINED_BY_TWO: u32 = 64;
+
 /// Where a step's routing lies. R rows, K experts each, R K pairs.
 #[derive(Debug, Clone, Copy)]
 pub struct Routing {
@@ -72,6 +75,15 @@ pub struct NextNorm {
     pub x: Address,
     /// f32 `[H]`
     pub weight: Address,
+}
+
+/// Rows that a block of `tg_combine_*` takes. Where there are so few blocks, one of two rows leaves an SM no room for another,
+/// but for one of the kernel behind it, which has then all its blocks early (profiles/README.md).
+fn combined_by_block(rows: u32) -> u32 {
+    match rows.is_multiple_of(2) && rows <= COMBINED_BY_TWO {
+        true => 2,
+        false => 1,
+    }
 }
 
 /// Tiles of a step, at most: one may be ragged for each expert that has rows.
@@ -148,9 +160,10 @@ impl Enqueue<'_> {
             true => &self.kernels.combine_four,
             false => &self.kernels.combine_experts,
         };
-        let grid = (self.bucket.rows, 1, 1);
+        let each = combined_by_block(self.bucket.rows);
+        let grid = (self.bucket.rows / each, 1, 1);
         // SAFETY: the caller's promise; these are tg_combine_experts_*'s arguments.
-        unsafe { self.launch(kernel, grid, NORM_THREADS, 0, &arguments) }
+        unsafe { self.launch(kernel, grid, each * NORM_THREADS, 0, &arguments) }
     }
 
     /// partial = w2_e y.
@@ -214,6 +227,12 @@ impl Enqueue<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_combine_whole_rows() {
+        let each = [1, 2, 33, 64, 66, 4096].map(combined_by_block);
+        assert_eq!(each, [1, 2, 1, 2, 1, 1]);
+    }
 
     /// All pairs on one expert, and spread one by one.
     #[test]
