@@ -16,7 +16,7 @@
  * little shared memory.
  *
  * Bound: latency. h comes from L2, the gate too, before it is needed.
- * Measured on an H200 in bf16, H = 2048, E = 32 (how: profiles/README.md): 8.6 us at 64 rows, 9.2 at 256.
+ * Measured on an H200 in bf16, H = 2048, E = 32 (how: profiles/README.md): 7.9 us at 64 rows, 8.3 at 128, 10.4 at 256.
  *
  * Launch: block = ROUTE_THREADS; clusters of ROUTE_HALVES times E / ROUTE_EACH blocks, rounded up to a power of two, rows of
  * the bucket / rows_each of them. E at most ROUTE_EXPERTS, H at most ROUTE_HIDDEN, rows_each at most ROUTE_ROWS, rows of the
