@@ -33,9 +33,6 @@ constexpr uint32_t MOST_SPLITS = 32;  /* MOST_CHUNKS of src/plan/split.rs */
 constexpr uint32_t CHUNK_ALIGN = 32;
 constexpr float LOG2_E = 1.44269504088896f;
 
-/* A value that all lanes of a warp have, in a way that the compiler knows it: it needs no paths for lanes that part. */
-__device__ inline uint32_t of_warp(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
-
 /* A row's keys but its own. */
 struct Chunks {
   uint32_t keys;   /* in all: as many as the row's position */

@@ -8,7 +8,7 @@
 #include "mma.cuh"
 #include <stdint.h>
 
-/* One thread, before all others; then barriers_ready by it and __syncthreads() by all. */
+/* Before anybody uses it; then barriers_ready by who did it, and __syncthreads() by all. */
 __device__ inline void barrier_init(uint64_t *barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }

@@ -90,17 +90,23 @@ __device__ inline float from_sortable(uint32_t key) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-/* ---- reductions ------------------------------------------------------------------------------ */
+/* ---- warps and reductions --------------------------------------------------------------------- */
 
-/* The sum over a block of THREADS, the same in every thread. The order of additions is fixed by THREADS
- * alone, so the bits are those of every run. */
-template <int THREADS>
-__device__ inline float block_sum(float v) {
+/* A value that all lanes of a warp have, in a way that the compiler knows it: what follows from it is computed once for the warp,
+ * in the registers that matrix instructions take their operands from, and needs no paths for lanes that part. */
+__device__ inline uint32_t of_warp(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
+
+/* The sum over THREADS threads, the same in each of them: over the block, or, where it has several such parts, over part `part`.
+ * The order of additions is fixed by THREADS alone, so the bits are those of every run. */
+template <int THREADS, int PARTS = 1>
+__device__ inline float block_sum(float v, uint32_t part = 0) {
   static_assert(THREADS % WARP == 0, "whole warps");
-  __shared__ float partial[THREADS / WARP];
+  __shared__ float partials[PARTS][THREADS / WARP];
+  float *partial = partials[part];
 #pragma unroll
   for (int offset = WARP / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
-  if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = v;
+  const uint32_t thread = PARTS == 1 ? threadIdx.x : threadIdx.x % THREADS;
+  if (threadIdx.x % WARP == 0) partial[thread / WARP] = v;
   __syncthreads();
   float sum = 0.0f;
 #pragma unroll

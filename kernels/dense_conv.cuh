@@ -26,7 +26,8 @@ __device__ inline float4 held4(float4 v) {
   return make_float4(float(T(v.x)), float(T(v.y)), float(T(v.z)), float(T(v.w)));
 }
 
-/* Of the taps, and of the state's columns, those that a thread asks for before its wait; others come after the products. */
+/* Of the taps beside the newest, and of the state's columns, those that a thread asks for before its wait; others come after the
+ * products. */
 constexpr uint32_t DENSE_PAST_AHEAD = 2;
 
 /* What the convolution knows of FOURS fours of channels, from c on. */
@@ -73,8 +74,8 @@ struct DenseTaps {
 constexpr uint32_t DENSE_NO_SLOT = 0xffffffffu;
 
 /* A row's state, of those channels. Only a conv layer's kernel has to do with it, and no step overlaps the one before it, so it
- * may be read before the wait, past the first-level cache (pdl.cuh). Nothing of it is looked at before the products are done: a
- * block that finds its SM late has no time to wait for it. */
+ * may be read before the wait, past the first-level cache (pdl.cuh). No column is looked at before the products are done: a block
+ * that finds its SM late has no time to wait for it. */
 template <typename X, uint32_t FOURS>
 struct DensePast {
   uint32_t slot = DENSE_NO_SLOT, position;

@@ -155,11 +155,10 @@ template <typename X, uint32_t TOP, uint32_t AT_ONCE>
 __device__ inline void combine(float *h, const float *y, const float *weights, const uint32_t *place, X *x,
                                const float *norm_weight, const tg_step *step, uint32_t hidden, uint32_t k, float eps,
                                bool known) {
-  __shared__ float of_warps[COMBINE_ROWS][NORM_THREADS / WARP];
   constexpr uint32_t APART = 4 * NORM_THREADS, SPAN = AT_ONCE * APART;
   let_next_kernel_start();
-  const uint32_t part = threadIdx.x / NORM_THREADS, thread = threadIdx.x % NORM_THREADS;
-  const uint32_t r = blockIdx.x * (blockDim.x / NORM_THREADS) + part, first = 4 * thread;
+  const uint32_t row = threadIdx.x / NORM_THREADS, r = blockIdx.x * (blockDim.x / NORM_THREADS) + row;
+  const uint32_t first = 4 * (threadIdx.x % NORM_THREADS);
   const bool there = r < __ldcg(&step->rows);
   const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   const float *from[TOP];
@@ -212,15 +211,8 @@ __device__ inline void combine(float *h, const float *y, const float *weights, c
     }
   }
   if (!norm_weight) return;
-#pragma unroll
-  for (int offset = WARP / 2; offset > 0; offset /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, offset);
-  if (thread % WARP == 0) of_warps[part][thread / WARP] = squares;
-  __syncthreads();
+  const float scale = norm_scale<COMBINE_ROWS>(squares, hidden, eps, row);
   if (!there) return;
-  float all = 0.0f;
-#pragma unroll
-  for (uint32_t w = 0; w < NORM_THREADS / WARP; w++) all += of_warps[part][w];
-  const float scale = 1.0f / sqrtf(all / hidden + eps);
   x += (size_t)r * hidden;
   if (hidden <= SPAN) {
 #pragma unroll

@@ -6,8 +6,7 @@
  *
  * A kernel may call the two halves apart: between them it may read what no kernel of a step writes before it does so
  * itself: the weights, a conv layer's columns, and the step's descriptor with its tables and how slots sample, which were there
- * before the step began; past the first-level cache what steps write. What no other kernel has to do with, as those columns, it
- * may write then too.
+ * before the step began; past the first-level cache what steps write.
  *
  * A kernel may also wait first and let the next one start afterwards. Then that one may read, before its own wait, what
  * the kernels before this one wrote, or words that are their own sign (few_choice.cuh); past the first-level cache, which

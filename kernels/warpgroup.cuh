@@ -42,10 +42,6 @@ __device__ inline uint32_t gmma_piece_at(uint32_t row, uint32_t piece) {
 __device__ inline uint32_t gmma_operand(uint32_t shared) { return 1u << 16 | (shared & 0x3ffff) >> 4; }
 constexpr uint32_t GMMA_OPERAND_HIGH = 1u << 30 /* swizzled by 128 bytes */ | GMMA_ATOM_BYTES >> 4;
 
-/* A value that is the same in all lanes, so that the compiler knows: what follows from it is computed once for the warp, in
- * the registers that matrix instructions take their operands from. */
-__device__ inline uint32_t of_warp(uint32_t value) { return __shfl_sync(0xffffffffu, value, 0); }
-
 /* A value that stays in its register: the compiler would rather compute a shared_address() anew wherever it is needed, for which
  * it waits for a special register. */
 __device__ inline uint32_t kept(uint32_t value) {

@@ -87,7 +87,8 @@ struct WidePlan {
   ExpertTile tiles[WIDE_MOST_TILES];
   uint32_t before[WIDE_MOST_TILES + 1];  /* units of gate and up that are no guesses, of the tiles before each and of all */
 
-  /* One warp, once the token sort's tiles are there; where it is not `real`, of any tile. */
+  /* One warp, once the token sort's tiles are there; where it is not `real` a rehearsal, of one tile of zeros, that the next call
+   * writes over. */
   __device__ inline void make(const WideShape &shape, const ExpertTile *list, const WideCounts *counts,
                               uint32_t most_tiles, bool real) {
     const uint32_t lane = threadIdx.x % WARP;
