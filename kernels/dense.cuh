@@ -178,8 +178,8 @@ struct DenseBlock {
   /* All consumers: acc = this warpgroup's sums over the next `steps` stages, at least one; `after` more will come. */
   __device__ inline void multiply(typename Tile::Acc &acc, uint32_t steps, uint32_t after = 0) {
     const uint32_t group = of_warp(threadIdx.x / GMMA_GROUP), full_at = kept(shared_address(full));
-    const uint32_t w = gmma_operand(shared_address(stages)), x = w + (Tile::W_BYTES >> 4);
-    const uint32_t m = (Tile::ROWS_FIRST ? x : w) + group * (Tile::GROUP_BYTES >> 4), n = Tile::ROWS_FIRST ? w : x;
+    const uint32_t w = gmma_operand(shared_address(stages)), x = w + gmma_apart(Tile::W_BYTES);
+    const uint32_t m = (Tile::ROWS_FIRST ? x : w) + group * gmma_apart(Tile::GROUP_BYTES), n = Tile::ROWS_FIRST ? w : x;
     uint32_t before = 0;
 #pragma unroll
     for (uint32_t i = 0; i < Tile::N / 2; i++) acc[i] = 0.0f;
@@ -188,7 +188,7 @@ struct DenseBlock {
 #pragma unroll 1
       for (uint32_t s = 0; s < steps; s++) {
         barrier_wait(full_at + at * (uint32_t)sizeof(uint64_t), parity);
-        const uint32_t there = at * (Tile::STAGE_BYTES >> 4);
+        const uint32_t there = at * gmma_apart(Tile::STAGE_BYTES);
         gmma_fence();
 #pragma unroll
         for (uint32_t k = 0; k < GMMA_K / 16; k++)
@@ -223,7 +223,7 @@ struct DenseBlock {
         operands_written();
         consumers_meet();
         if (s > 0) add(s - 1 + count < steps + after);
-        const uint32_t parts_at = gmma_operand(shared_address(to)), there = m + at * (Tile::STAGE_BYTES >> 4);
+        const uint32_t parts_at = gmma_operand(shared_address(to)), there = m + at * gmma_apart(Tile::STAGE_BYTES);
         gmma_fence();
 #pragma unroll
         for (uint32_t k = 0; k < GMMA_K / 16; k++)

@@ -49,6 +49,7 @@ struct alignas(16) RouteScratch {
   float squares[ROUTE_ROWS][ROUTE_HALVES];
   float sums[ROUTE_ROWS][ROUTE_HALVES][ROUTE_EXPERTS];
   uint32_t next[ROUTE_WARPS][ROUTE_EXPERTS]; /* counts, then where this warp's places of an expert begin */
+  /* What is needed late, where the registers of what comes before have no room for it. */
   float bias[ROUTE_EXPERTS];
   uint32_t all;  /* rows of the step */
   RouteSort sort;

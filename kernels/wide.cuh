@@ -276,11 +276,11 @@ __device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t 
   using W = typename Math::W;
   const bool first_lane = threadIdx.x % WARP == 0;
   const uint32_t first = gmma_operand(shared_address(ring.stages)), full = kept(shared_address(ring.full));
-  const uint32_t w = first + half * (WIDE_WEIGHT_BYTES / 2 >> 4), x = first + (WIDE_WEIGHT_BYTES >> 4);
+  const uint32_t w = first + half * gmma_apart(WIDE_WEIGHT_BYTES / 2), x = first + gmma_apart(WIDE_WEIGHT_BYTES);
   /* The stage that comes next, once it is there. */
   auto multiply = [&](auto &acc, bool accumulate) {
     constexpr int COLUMNS = N * Math::PARTS;
-    const uint32_t there = ring.at * (ring.stage_bytes >> 4);
+    const uint32_t there = ring.at * gmma_apart(ring.stage_bytes);
     barrier_wait(full + ring.at * (uint32_t)sizeof(uint64_t), ring.parity);
     gmma_fence();
 #pragma unroll
@@ -409,7 +409,7 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
     __syncwarp();
     const bool guesses = lane == 0 && shape.guesses();
     uint32_t answer = 0;
-    /* First a rehearsal, as in route.cu. */
+    /* First a rehearsal: code that has run once comes quicker (route.cu). */
 #pragma unroll 1
     for (uint32_t pass = 0; pass < 2; pass++) {
       const bool real = pass > 0;

@@ -77,7 +77,7 @@ pub struct NextNorm {
     pub weight: Address,
 }
 
-/// Rows that a block of `tg_combine_*` takes. Where there are so few blocks, one of two rows leaves an SM no room for another,
+/// Rows that a block of `tg_combine_*` takes, `COMBINE_ROWS` there at most. Where there are so few blocks, one of two rows leaves an SM no room for another,
 /// but for one of the kernel behind it, which has then all its blocks early (profiles/README.md).
 fn combined_by_block(rows: u32) -> u32 {
     match rows.is_multiple_of(2) && rows <= COMBINED_BY_TWO {
