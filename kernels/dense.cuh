@@ -105,14 +105,13 @@ struct DenseBlock {
     parts = reinterpret_cast<char *>(shared) + (over ? GMMA_ATOM_BYTES - over : 0);
     stages = parts + Tile::SPLIT_BYTES;
     sums = reinterpret_cast<float4 *>(stages + max(count * Tile::STAGE_BYTES + Tile::PAST_BYTES, Tile::OUT_BYTES));
-    static_assert(DENSE_MOST_STAGES <= WARP, "a lane a stage");
-    if (threadIdx.x < count) {
-      barrier_init(full + threadIdx.x, 1), barrier_init(empty + threadIdx.x, Tile::MATES * Tile::CONSUMERS / WARP);
-      if (threadIdx.x == 0) barrier_init(summed, 1);
+    if (threadIdx.x == 0) {
+      for (uint32_t s = 0; s < count; s++)
+        barrier_init(full + s, 1), barrier_init(empty + s, Tile::MATES * Tile::CONSUMERS / WARP);
+      barrier_init(summed, 1);
       barriers_ready();
-    }
-    if (threadIdx.x == 0)
       barrier_arrive_expecting(summed, (blocks - 1) * eights() * Tile::OUTPUTS / 16 * WARP * sizeof(float4));
+    }
     __syncthreads();
     if (blocks > 1 || Tile::MATES > 1) cluster_arrive();
     if (Tile::MATES > 1) cluster_wait();  /* what one asks for both may come at once */

@@ -94,7 +94,7 @@ struct DensePast {
     for (uint32_t j = 0; j < DENSE_PAST_AHEAD; j++)
 #pragma unroll
       for (uint32_t f = 0; f < FOURS; f++) {
-        early[j][f] = {};
+        early[j][f] = Raw4<X>();
         if (j + 1 < conv.length && was(conv, j)) early[j][f] = raw4_past_l1(conv.column(slot, j, f));
       }
   }

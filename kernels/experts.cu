@@ -5,14 +5,15 @@
  *
  *   rows[place] = row          place[pair] = place
  *   tiles[...]                 each expert's places in runs of at most tile_rows, experts ascending
- *   tile_count                 how many; behind it zeros (EXPERT_COUNTS)
+ *   tile_count                 how many; behind it zeros (clear_counts)
  *
  * tg_sort_tokens takes experts[R,K] as they are; tg_choose_and_sort first chooses them from the router's
  * scores[R,E] (router.cu has the rule), a warp a row, and leaves experts[R,K] and weights[R,K].
  *
- * Combine: h[r,:] += sum over i of weights[r,i] y[place[r K + i],:], i and with it the expert ascending. With
- * norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the block has the row. All that it reads but y may be there
- * before the wait (`known`): the kernel of wide.cuh lets it start only when those before that one have ended.
+ * Combine: h[r,:] += sum over i of weights[r,i] y[place[r K + i],:], i and with it the expert ascending; wide.cuh leaves y by
+ * pair, and then there is no place. With norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the block has the row. All
+ * that it reads but y may be there before the wait (`known`): the kernel of wide.cuh lets it start only when those before that one
+ * have ended.
  *
  * Bound: the sort by latency (one block, two passes over 4RK bytes in L2 or, having chosen, RK in shared memory),
  * the combine by memory (4H (K + 2) bytes a row), and for few rows by latency too.
@@ -46,6 +47,7 @@ __device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint3
   const uint32_t busy = pairs > 0 ? (pairs + share - 1) / share : 0;    /* warps that have any */
   const uint32_t from = min(warp * share, pairs), to = min(from + share, pairs);
 
+  clear_counts(tile_count);
   for (uint32_t e = lane; e < MAX_EXPERTS; e += WARP) next[warp][e] = 0;
   __syncwarp();
   for (uint32_t i = from + lane; i < to; i += WARP) atomicAdd(&next[warp][expert_of(i)], 1u);
@@ -79,7 +81,6 @@ __device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint3
       uint32_t tiles_below = __shfl_up_sync(0xffffffffu, tile, offset);
       if (lane >= offset) places += places_below, tile += tiles_below;
     }
-    if (lane < EXPERT_COUNTS - 1) tile_count[1 + lane] = 0;
     if (lane == WARP - 1) *tile_count = tile;
     places -= own_places, tile -= own_tiles;
 #pragma unroll
@@ -95,7 +96,7 @@ __device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint3
     const uint32_t e = threadIdx.x, end = e + 1 < MAX_EXPERTS ? scratch.first[e + 1] : pairs;
     uint32_t tile = scratch.first_tile[e];
     for (uint32_t at = scratch.first[e]; at < end; at += tile_rows)
-      tiles[tile++] = ExpertTile{e, at, min(tile_rows, end - at), 0};
+      tiles[tile++] = ExpertTile{e, at, min(tile_rows, end - at)};
   }
 
   for (uint32_t base = from; base < to; base += WARP) {
@@ -148,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
              [&](uint32_t pair) { return (uint32_t)chosen[pair]; });
 }
 
-/* h[R,H], y[R K,H] by place, weights[R,K], x[R,H], norm_weight[H] or null; K at most TOP. A thread has AT_ONCE times four
+/* h[R,H], y[R K,H], place[R K] or null, weights[R,K], x[R,H], norm_weight[H] or null; K at most TOP. A thread has AT_ONCE times four
  * elements of a row under way. Launch: block = NORM_THREADS for each of up to COMBINE_ROWS rows, grid = rows of the bucket / so
  * many. */
 template <typename X, uint32_t TOP, uint32_t AT_ONCE>
@@ -170,7 +171,8 @@ __device__ inline void combine(float *h, const float *y, const float *weights, c
   auto load_known = [&] {
 #pragma unroll
     for (uint32_t i = 0; i < TOP; i++) {
-      from[i] = y + (size_t)(i < k ? __ldcg(place + (size_t)r * k + i) : 0) * hidden;
+      const size_t pair = (size_t)r * k + i;
+      from[i] = y + (i < k ? place ? __ldcg(place + pair) : pair : 0) * hidden;
       weight[i] = i < k ? __ldcg(weights + (size_t)r * k + i) : 0.0f;
     }
 #pragma unroll

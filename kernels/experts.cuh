@@ -12,12 +12,15 @@ struct alignas(16) ExpertTile {
   uint32_t expert;
   uint32_t first;
   uint32_t rows;
-  uint32_t done;  /* 0 from the token sort: what wide.cuh counts */
 };
 
-/* Words behind the address of the tiles' count, which is the first; the token sort leaves zeros in the others, what
- * wide_plan.cuh counts up. */
-constexpr uint32_t EXPERT_COUNTS = 16;
+/* Words behind the address of the tiles' count, which is the first. The others are what wide_plan.cuh counts up. */
+constexpr uint32_t EXPERT_COUNTS = 272;
+
+/* All threads of a block. */
+__device__ inline void clear_counts(uint32_t *tile_count) {
+  for (uint32_t i = 1 + threadIdx.x; i < EXPERT_COUNTS; i += blockDim.x) tile_count[i] = 0;
+}
 
 /* How scores become weights. */
 struct Weighing {

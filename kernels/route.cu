@@ -1,26 +1,23 @@
-/* route.cu: norm, router and token sort in one kernel, for steps of up to 256 rows: what router.cu and experts.cu do in
- * two, whose formulas these are.
+/* route.cu: norm and router in one kernel, for steps of up to 256 rows: what router.cu does in two, whose formulas these are.
  *
  *   x[r] = rmsnorm(h[r])                                             rounded to the operand type
- *   s = sigmoid(gate rmsnorm(h[r])), of the row as it is; experts[r,:] and weights[r,:] from s; then the sort's arrays
+ *   s = sigmoid(gate rmsnorm(h[r])), of the row as it is; experts[r,:] and weights[r,:] from s
+ *
+ * and clears what wide.cuh, which sorts for itself, counts up.
  *
  * A cluster has all experts and some rows: a block has ROUTE_EACH of the experts and one half of the columns, a thread four
  * of these. A row's scores are linear in h but for its one scale, so a thread keeps gate times norm weight of its columns in
  * registers, before the wait, and what it reads of h is for scores and scale together, ROUTE_AT_ONCE rows under way. Sums of
- * the halves go to the first block of the cluster, which chooses, and those of squares to all, which store x. What a row chose
- * goes to the block that sorts as one word, which is its own sign that it is there: no fence, which would wait for x too. That
- * block is the last of the first cluster. It waits for blocks of this kernel that may not have begun, but these wait for
- * nothing except the kernels before this one.
+ * the halves go to the first block of the cluster, which chooses, and those of squares to all, which store x.
  *
  * Beside a block there is room on an SM for one of wide.cuh with 3 loaders, whose weights come meanwhile: ROUTE_REGISTERS, and
  * little shared memory.
  *
  * Bound: latency. h comes from L2, the gate too, before it is needed.
- * Measured on an H200 in bf16, H = 2048, E = 32 (how: profiles/README.md): 7.9 us at 64 rows, 8.3 at 128, 10.4 at 256.
+ * Measured on an H200 in bf16, H = 2048, E = 32 (how: profiles/README.md): TODO us at 64 rows, TODO at 128, TODO at 256.
  *
  * Launch: block = ROUTE_THREADS; clusters of ROUTE_HALVES times E / ROUTE_EACH blocks, rounded up to a power of two, rows of
- * the bucket / rows_each of them. E at most ROUTE_EXPERTS, H at most ROUTE_HIDDEN, rows_each at most ROUTE_ROWS, rows of the
- * bucket at most ROUTE_THREADS. Needs sm_90a.
+ * the bucket / rows_each of them. E at most ROUTE_EXPERTS, H at most ROUTE_HIDDEN, rows_each at most ROUTE_ROWS. Needs sm_90a.
  */
 #include "common.cuh"
 #include "experts.cuh"
@@ -36,23 +33,13 @@ static_assert(ROUTE_EXPERTS == WARP, "a lane an expert");
 static_assert(ROUTE_WARPS == 8, "two loads of four");
 static_assert(ROUTE_ROWS <= ROUTE_WARPS, "a warp chooses for a row");
 
-/* Where the sort's result goes, and chosen[R]: bits of the experts that a row chose, for who sorts; 0 between launches. */
-struct RouteSort {
-  ExpertTile *tiles;
-  uint32_t *tile_count, *rows, *place, *chosen;
-};
-
 struct alignas(16) RouteScratch {
   /* of this block's columns, by warp; the last are squares */
   float parts[ROUTE_ROWS][ROUTE_EACH + 1][ROUTE_WARPS];
   /* of the cluster, by half: of all rows' squares in every block, of their experts in the first */
   float squares[ROUTE_ROWS][ROUTE_HALVES];
   float sums[ROUTE_ROWS][ROUTE_HALVES][ROUTE_EXPERTS];
-  uint32_t next[ROUTE_WARPS][ROUTE_EXPERTS]; /* counts, then where this warp's places of an expert begin */
-  /* What is needed late, where the registers of what comes before have no room for it. */
-  float bias[ROUTE_EXPERTS];
-  uint32_t all;  /* rows of the step */
-  RouteSort sort;
+  float bias[ROUTE_EXPERTS];  /* needed late, where the registers of what comes before have no room for it */
 };
 
 /* Bits of the experts that a row chose, and in the lane of each its weight. */
@@ -62,8 +49,7 @@ struct RouteChoice {
 };
 
 /* One warp chooses for one row, as choose_experts does, a lane an expert, whose product with the row as it is normed is `sum`.
- * A function of its own, as the token sort below, so that both can be rehearsed before the wait, where there is time: code that
- * has run once comes quicker. */
+ * A function of its own, so that it can be rehearsed before the wait, where there is time: code that has run once comes quicker. */
 [[maybe_unused]] static __device__ __noinline__ RouteChoice choose_of_32(float sum, float bias, uint32_t expert_count,
                                                                         Weighing weighing) {
   const uint32_t lane = threadIdx.x % WARP;
@@ -80,59 +66,6 @@ struct RouteChoice {
 #pragma unroll 1
   for (uint32_t those = chosen; those; those &= those - 1) all += __shfl_sync(0xffffffffu, score, __ffs(those) - 1);
   return {chosen, (weighing.normalize ? score / (all + 1e-6f) : score) * weighing.scaling};
-}
-
-/* All threads: the token sort (experts.cu), of rows whose experts are the bits of `chosen`, a thread a row. As a rehearsal, where
- * nothing is chosen, it stores nothing. */
-[[maybe_unused]] static __device__ __noinline__ void sort_chosen(RouteScratch &scratch, uint32_t chosen, uint32_t k,
-                                                                uint32_t tile_rows, bool rehearsal) {
-  const RouteSort &sort = scratch.sort;
-  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  uint32_t rows = 0;  /* of this warp's, those that chose expert `lane` */
-#pragma unroll
-  for (uint32_t e = 0; e < ROUTE_EXPERTS; e++) {
-    const uint32_t those = __ballot_sync(0xffffffffu, chosen >> e & 1);
-    if (lane == e) rows = those;
-  }
-  scratch.next[warp][lane] = __popc(rows);
-  __syncthreads();
-  if (warp == 0) {  /* a lane an expert */
-    uint32_t total = 0;
-#pragma unroll
-    for (uint32_t w = 0; w < ROUTE_WARPS; w++) total += scratch.next[w][lane];
-    uint32_t places = total, tile = (total + tile_rows - 1) / tile_rows;
-    const uint32_t own_tiles = tile;
-#pragma unroll
-    for (int offset = 1; offset < WARP; offset *= 2) {
-      const uint32_t places_below = __shfl_up_sync(0xffffffffu, places, offset);
-      const uint32_t tiles_below = __shfl_up_sync(0xffffffffu, tile, offset);
-      if (lane >= offset) places += places_below, tile += tiles_below;
-    }
-    if (!rehearsal && lane < EXPERT_COUNTS - 1) sort.tile_count[1 + lane] = 0;
-    if (!rehearsal && lane == WARP - 1) *sort.tile_count = tile;
-    places -= total, tile -= own_tiles;
-    uint32_t next = places;
-#pragma unroll
-    for (uint32_t w = 0; w < ROUTE_WARPS; w++) {
-      const uint32_t count = scratch.next[w][lane];
-      scratch.next[w][lane] = next;
-      next += count;
-    }
-    for (uint32_t at = places; at < next; at += tile_rows)
-      sort.tiles[tile++] = ExpertTile{lane, at, min(tile_rows, next - at), 0};
-  }
-  __syncthreads();
-  const uint32_t first = scratch.next[warp][lane];
-  uint32_t left = chosen, pair = threadIdx.x * k;
-#pragma unroll 1
-  for (uint32_t i = 0; i < k; i++, pair++, left &= left - 1) {
-    const uint32_t expert = left ? __ffs(left) - 1 : 0;
-    const uint32_t at = __shfl_sync(0xffffffffu, first, expert) +
-                        __popc(__shfl_sync(0xffffffffu, rows, expert) & ((1u << lane) - 1));
-    if (!left) continue;
-    sort.rows[at] = threadIdx.x;
-    sort.place[pair] = at;
-  }
 }
 
 /* of[e], e < ROUTE_EACH, summed over the lanes of a warp: every lane has the sum of expert lane / 4. */
@@ -154,10 +87,9 @@ __device__ inline float sum_of_each(float (&of)[ROUTE_EACH]) {
 
 /* experts[R,K], weights[R,K], x[R,H], h[R,H], norm_weight[H], gate[E,H], bias[E] or null. */
 template <typename X>
-__device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weights, X *x, const float *h,
+__device__ inline void route_step(uint32_t *counts, uint32_t *experts, float *weights, X *x, const float *h,
                                   const float *norm_weight, const float *gate, const float *bias, const tg_step *step,
-                                  uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t tile_rows,
-                                  uint32_t rows_each, float eps) {
+                                  uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t rows_each, float eps) {
   __shared__ RouteScratch scratch;
   __shared__ uint64_t summed;  /* what other blocks of the cluster send is there */
   let_next_kernel_start();
@@ -168,16 +100,13 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
   const uint32_t column = 4 * (half * ROUTE_THREADS + threadIdx.x);
   const bool there = column < hidden;
   if (threadIdx.x == 0) {
-    scratch.sort = sort, scratch.all = in_step;
     barrier_init(&summed, 1);
     barriers_ready();
     barrier_arrive_expecting(&summed, rows * ROUTE_HALVES * (1 + (rank == 0 ? groups * ROUTE_EACH : 0)) * sizeof(float));
   }
   __syncthreads();
   cluster_arrive();
-  const bool sorts = blockIdx.x == blocks - 1;
   if (rank == 0) choose_of_32(0.0f, 0.0f, expert_count, weighing);
-  if (sorts) sort_chosen(scratch, 0, weighing.k, tile_rows, true);
   const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f), norm = there ? load4(norm_weight + column) : zeros;
   float4 weighed[ROUTE_EACH];
 #pragma unroll
@@ -189,6 +118,7 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
   if (threadIdx.x < ROUTE_EXPERTS) scratch.bias[lane] = bias && lane < expert_count ? bias[lane] : 0.0f;
   h += (size_t)first * hidden + column, x += (size_t)first * hidden + column;
   wait_for_earlier_kernels();
+  if (blockIdx.x == gridDim.x - 1) clear_counts(counts);
 #pragma unroll 1
   for (uint32_t base = 0; base < rows; base += ROUTE_AT_ONCE) {
     float4 v[ROUTE_AT_ONCE];
@@ -228,7 +158,6 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
       const uint32_t r = warp;
       const float sum = lane < expert_count ? scratch.sums[r][0][lane] + scratch.sums[r][1][lane] : 0.0f;
       const auto [chosen, weight] = choose_of_32(scale_of(r) * sum, scratch.bias[lane], expert_count, weighing);
-      if (lane == 0) asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(sort.chosen + first + r), "r"(chosen) : "memory");
       if (chosen >> lane & 1) {
         const size_t at = (size_t)(first + r) * weighing.k + __popc(chosen & ((1u << lane) - 1));
         experts[at] = lane;
@@ -240,28 +169,15 @@ __device__ inline void route_step(RouteSort sort, uint32_t *experts, float *weig
 #pragma unroll 1
   for (uint32_t r = group; there && r < rows; r += groups)
     store4(x + (size_t)r * hidden, normed(load4(h + (size_t)r * hidden), scale_of(r), load4(norm_weight + column)));
-  if (!sorts) return;
-  uint32_t chosen = 0;
-  const uint32_t all = scratch.all;
-  if (threadIdx.x < all) {
-    do {
-      asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(chosen) : "l"(sort.chosen + threadIdx.x) : "memory");
-    } while (chosen == 0);
-    sort.chosen[threadIdx.x] = 0;
-  }
-  __syncwarp();
-  sort_chosen(scratch, chosen, weighing.k, tile_rows, false);
 }
 
 #define ROUTE(SUFFIX, X)                                                                                              \
   extern "C" __global__ void __maxnreg__(ROUTE_REGISTERS) tg_route_##SUFFIX(                                          \
-      ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows, uint32_t *place, uint32_t *chosen, uint32_t *experts,  \
-      float *weights, X *x, const float *h, const float *norm_weight, const float *gate, const float *bias,           \
-      const tg_step *step, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,     \
-      uint32_t tile_rows, uint32_t rows_each, float eps) {                                                            \
-    GMMA_BODY((route_step<X>(RouteSort{tiles, tile_count, rows, place, chosen}, experts, weights, x, h, norm_weight,  \
-                             gate, bias, step, hidden, expert_count, Weighing{k, normalize != 0, scaling}, tile_rows, \
-                             rows_each, eps));)                                                                       \
+      uint32_t *counts, uint32_t *experts, float *weights, X *x, const float *h, const float *norm_weight,            \
+      const float *gate, const float *bias, const tg_step *step, uint32_t hidden, uint32_t expert_count, uint32_t k,  \
+      uint32_t normalize, float scaling, uint32_t rows_each, float eps) {                                             \
+    GMMA_BODY((route_step<X>(counts, experts, weights, x, h, norm_weight, gate, bias, step, hidden, expert_count,     \
+                             Weighing{k, normalize != 0, scaling}, rows_each, eps));)                                 \
   }
 
 ROUTE(bf16, __nv_bfloat16)

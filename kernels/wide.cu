@@ -1,13 +1,12 @@
 /* wide.cu: wide.cuh for the experts' feed-forwards, up to what tg_combine_experts_* sums.
  *
  *   y[p,:] = silu(w1_e x) * w3_e x     p: a place of the token sort, e its expert, x its row of x[R,H]; y[R K,M]
- *   partial[p,:] = w2_e y[p,:]         f32 [R K,H]
+ *   partial[i,:] = w2_e y[p,:]         i: the pair of a row and one of its K experts that is at p; f32 [R K,H]
  *
- * tiles, counts and gather are the token sort's; what it leaves as zeros in the first two is counted up. The weights are
- * boxes of WIDE_K columns by WIDE_OUTPUTS rows, one expert after the other: of gate and up 8 rows each in turns, up's
- * first where `up_first`; of down as they are. With `experts` blocks guess among so many (wide_plan.cuh), with 0 they
- * do not; of a guess, `soon` chunks that find no room in the ring come to the second-level cache meanwhile. `most_tiles`
- * is how many the list has room for, at most WIDE_MOST_TILES.
+ * chosen[R,K] are each row's experts, ascending; counts are zeros (clear_counts), and counted up. The weights are boxes of WIDE_K columns by WIDE_OUTPUTS rows, one expert after the other: of gate and up 8 rows each in turns, up's
+ * first where `up_first`; of down as they are. Where it `guesses`, blocks guess among the experts (wide_plan.cuh); of
+ * a guess, `soon` chunks that find no room in the ring come to the second-level cache meanwhile. R at most WIDE_ROWS, K at most
+ * MAX_TOP_K, tiles of tile_rows rows at most WIDE_MOST_TILES.
  *
  * Launch: grid = a block an SM, at most WIDE_MOST_BLOCKS, block = a warp for each consumer and loader, and one more, with 5 loaders
  * two, shared = stages * wide_stage_bytes(tile_rows) + GMMA_ATOM_BYTES.
@@ -23,12 +22,12 @@ constexpr int WIDE_REGISTERS = 120;
 #define WIDE(NAME, LOADERS, COUNTER, ...)                                                                          \
   extern "C" __global__ void __maxnreg__(WIDE_REGISTERS) tg_wide_##NAME(                                           \
       const __grid_constant__ TensorMap gate_up, const __grid_constant__ TensorMap down, float *partial,           \
-      __VA_ARGS__::X *y, const __VA_ARGS__::X *x, ExpertTile *tiles, WideCounts *counts, const uint32_t *gather,   \
-      uint32_t experts, uint32_t soon, uint32_t most_tiles, uint32_t hidden, uint32_t inner, uint32_t tile_rows,   \
-      uint32_t stages, uint32_t up_first) {                                                                        \
+      __VA_ARGS__::X *y, const __VA_ARGS__::X *x, const uint32_t *chosen, WideCounts *counts, const tg_step *step, \
+      uint32_t experts, uint32_t k, uint32_t guesses, uint32_t soon, uint32_t hidden, uint32_t inner,              \
+      uint32_t tile_rows, uint32_t stages, uint32_t up_first) {                                                    \
     GMMA_BODY(const WideArrays<__VA_ARGS__> arrays =                                                               \
-                  {x, y, partial, gather, tiles, counts, hidden, inner, up_first != 0};                            \
-              (wide<__VA_ARGS__, LOADERS, COUNTER>(gate_up, down, arrays, experts, soon, most_tiles, tile_rows,    \
+                  {x, y, partial, chosen, step, counts, hidden, inner, k, up_first != 0};                          \
+              (wide<__VA_ARGS__, LOADERS, COUNTER>(gate_up, down, arrays, experts, guesses != 0, soon, tile_rows,  \
                                                    stages));)                                                      \
   }
 

@@ -152,12 +152,12 @@ template <class Math>
 struct WideArrays {
   using X = typename Math::X;
   const X *x;              /* [R, H] */
-  X *y;                    /* [R K, M] */
-  float *partial;          /* [R K, H] */
-  const uint32_t *gather;  /* [R K] */
-  ExpertTile *tiles;       /* their `done` counts */
+  X *y;                    /* [R K, M], by place */
+  float *partial;          /* [R K, H], by pair */
+  const uint32_t *chosen;  /* [R, K] */
+  const tg_step *step;
   WideCounts *counts;
-  uint32_t hidden, inner;
+  uint32_t hidden, inner, k;
   bool up_first;
 };
 
@@ -217,16 +217,16 @@ __device__ inline void wide_await(const uint32_t *done, uint32_t all) {
 
 /* One lane: what it knows to be stored of a unit of gate and up is there. As a fence this waits behind the copies in flight: 2
  * to 6 us, in which a consumer multiplies nothing. */
-__device__ inline void wide_say_done(const WideUnit &unit, ExpertTile *tiles) {
+__device__ inline void wide_say_done(const WideUnit &unit, WideCounts *counts) {
   if (unit.kind == WIDE_GATE_UP && unit.at < WIDE_MOST_TILES)
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&tiles[unit.at].done) : "memory");
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counts->done + unit.at) : "memory");
 }
 
 /* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. A unit of gate and up is `counted` so
  * many times. */
 template <class Math, uint32_t LOADERS>
-__device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape &shape, const WideArrays<Math> &arrays,
-                                 uint32_t counted) {
+__device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape &shape, const WideSort &sort,
+                                 const WideArrays<Math> &arrays, uint32_t counted) {
   const uint32_t lane = threadIdx.x % WARP, loader = threadIdx.x / WARP - WIDE_CONSUMERS;
   const uint32_t row = lane / 8, piece = lane % 8;
   ring.skip(loader);
@@ -236,7 +236,7 @@ __device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape
     const typename Math::X *x = gate_up ? arrays.x : arrays.y;
     const uint32_t k_total = gate_up ? arrays.hidden : arrays.inner;
     if (!gate_up) {
-      if (lane == 0) wide_await(&arrays.tiles[unit.at].done, shape.gate_up_slices * counted);
+      if (lane == 0) wide_await(arrays.counts->done + unit.at, shape.gate_up_slices * counted);
       __syncwarp();
     }
     with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
@@ -245,7 +245,7 @@ __device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape
 #pragma unroll
       for (int i = 0; i < ROWS; i++) {
         const uint32_t r = row + 4 * i, place = unit.tile.first + r;
-        from[i] = r < unit.tile.rows ? (gate_up ? __ldcg(arrays.gather + place) : place) * k_total : 0;
+        from[i] = r < unit.tile.rows ? (gate_up ? sort.row_at(place) : place) * k_total : 0;
       }
 #pragma unroll 1
       for (; next < unit.chunks; next += LOADERS, ring.skip(LOADERS)) {
@@ -253,7 +253,7 @@ __device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape
         typename Math::Piece pieces[ROWS];
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-          pieces[i] = {};
+          pieces[i] = typename Math::Piece();
           if (row + 4 * i < unit.tile.rows && column < k_total) pieces[i] = Math::load(x + (from[i] + column));
         }
         ring.wait_empty();
@@ -313,7 +313,7 @@ __device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t 
 /* A consumer warp: y = silu(gate) * up in X's type, or partial = down, f32. Of each pair of weight rows of gate and up, the
  * first is up's where `up_first`. */
 template <class Math, bool COUNTER>
-__device__ inline void wide_consume(WideRing ring, WideQueue queue, const WideArrays<Math> &arrays) {
+__device__ inline void wide_consume(WideRing ring, WideQueue queue, const WideSort &sort, const WideArrays<Math> &arrays) {
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t half = of_warp(warp / 4), first_row = lane % 4 * 2;
   queue.take_all([&](const WideUnit &unit) {
@@ -321,26 +321,28 @@ __device__ inline void wide_consume(WideRing ring, WideQueue queue, const WideAr
       constexpr int N = room.value;
       float sums[N / 2];
       wide_sums<Math, N>(sums, ring, half, unit.chunks);
-      /* store(at, first, second) for each row of this thread, of its two weight rows; one address at a time, as there are
+      /* store(at(r), first, second) for each row r of this thread, of its two weight rows; one address at a time, as there are
        * registers for no more */
-      auto by_row = [&](auto *at, uint32_t row_elements, auto store) {
-        at += first_row * row_elements;
+      auto by_row = [&](auto at, auto store) {
 #pragma unroll
         for (int i = 0; i < N / 4; i++) {
-          if (first_row + i / 2 * 8 + i % 2 < unit.tile.rows) store(at, sums[i / 2 * 4 + i % 2], sums[i / 2 * 4 + i % 2 + 2]);
-          at += (i % 2 ? 7 : 1) * row_elements;
-          asm volatile("" : "+l"(at));
+          const uint32_t r = first_row + i / 2 * 8 + i % 2;
+          if (r >= unit.tile.rows) continue;
+          auto *to = at(r);
+          asm volatile("" : "+l"(to));
+          store(to, sums[i / 2 * 4 + i % 2], sums[i / 2 * 4 + i % 2 + 2]);
         }
       };
       if (unit.kind == WIDE_GATE_UP) {
         const uint32_t n = unit.slice * (WIDE_OUTPUTS / 2) + warp * (WIDE_GROUP_ROWS / 2) + lane / 4;
-        by_row(arrays.y + (size_t)unit.tile.first * arrays.inner + n, arrays.inner, [&](auto *at, float first, float second) {
-          const float v = arrays.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
-          if (n < arrays.inner) *at = typename Math::X(v);
-        });
+        by_row([&](uint32_t r) { return arrays.y + (size_t)(unit.tile.first + r) * arrays.inner + n; },
+               [&](auto *at, float first, float second) {
+                 const float v = arrays.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
+                 if (n < arrays.inner) *at = typename Math::X(v);
+               });
       } else {
         const uint32_t n = unit.slice * WIDE_OUTPUTS + warp * WIDE_GROUP_ROWS + lane / 4;
-        by_row(arrays.partial + (size_t)unit.tile.first * arrays.hidden + n, arrays.hidden,
+        by_row([&](uint32_t r) { return arrays.partial + (size_t)sort.pair_at(unit.tile.first + r, arrays.k) * arrays.hidden + n; },
                [&](auto *at, float first, float second) {
                  if (n < arrays.hidden) at[0] = first;
                  if (n + 8 < arrays.hidden) at[8] = second;
@@ -352,16 +354,16 @@ __device__ inline void wide_consume(WideRing ring, WideQueue queue, const WideAr
     if constexpr (COUNTER) {
       queue.say_stored();
     } else {
-      wide_say_done(unit, arrays.tiles);
+      wide_say_done(unit, arrays.counts);
     }
   });
 }
 
 /* The counter warp. */
-__device__ inline void wide_count(WideQueue queue, ExpertTile *tiles) {
+__device__ inline void wide_count(WideQueue queue, WideCounts *counts) {
   queue.take_all([&](const WideUnit &unit) {
     queue.wait_stored();
-    if (threadIdx.x % WARP == 0) wide_say_done(unit, tiles);
+    if (threadIdx.x % WARP == 0) wide_say_done(unit, counts);
   });
 }
 
@@ -370,10 +372,11 @@ __device__ inline void wide_count(WideQueue queue, ExpertTile *tiles) {
 /* wide.cu says what the arguments are. At least LOADERS stages. */
 template <class Math, uint32_t LOADERS, bool COUNTER>
 __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, const WideArrays<Math> &arrays,
-                            uint32_t experts, uint32_t soon, uint32_t most_tiles, uint32_t tile_rows, uint32_t stages) {
+                            uint32_t experts, bool guesses, uint32_t soon, uint32_t tile_rows, uint32_t stages) {
   extern __shared__ char wide_shared[];
-  __shared__ uint64_t barriers[2 * WIDE_MOST_STAGES + 3 * WIDE_QUEUE];
+  __shared__ uint64_t barriers[2 * WIDE_MOST_STAGES + 3 * WIDE_QUEUE + 2];
   __shared__ WideUnit units[WIDE_QUEUE];
+  __shared__ WideSort sort;
   __shared__ WidePlan plan;
   constexpr uint32_t AFTER_LOADERS = WIDE_CONSUMERS + LOADERS, PRODUCER = AFTER_LOADERS + COUNTER;
   const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -385,19 +388,22 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
   WideQueue queue;
   queue.units = units, queue.posted = ring.empty + WIDE_MOST_STAGES, queue.done = queue.posted + WIDE_QUEUE;
   queue.stored = queue.done + WIDE_QUEUE;
+  uint64_t *marked = queue.stored + WIDE_QUEUE, *listed = marked + 1;  /* the sort's two parts are done */
   WideShape shape;
   shape.gate_up_slices = (2 * arrays.inner + WIDE_OUTPUTS - 1) / WIDE_OUTPUTS;
   shape.down_slices = (arrays.hidden + WIDE_OUTPUTS - 1) / WIDE_OUTPUTS;
   shape.gate_up_chunks = (arrays.hidden + WIDE_K - 1) / WIDE_K;
   shape.down_chunks = (arrays.inner + WIDE_K - 1) / WIDE_K;
-  shape.experts = experts;
+  shape.experts = guesses ? experts : 0;
   shape.ahead = min(shape.gate_up_chunks, stages);
   if (threadIdx.x == 0) {
     /* full: the producer's arrival and a loader's; empty: one of each consumer warp */
     for (uint32_t s = 0; s < stages; s++) barrier_init(ring.full + s, 2), barrier_init(ring.empty + s, WIDE_CONSUMERS);
     queue.init(PRODUCER, WIDE_CONSUMERS);
+    barrier_init(marked, WIDE_CONSUMERS), barrier_init(listed, WIDE_CONSUMERS);
     barriers_ready();
   }
+  sort.clear();
   __syncthreads();
   if (warp == PRODUCER) {
     if (lane == 0 && shape.guesses()) {
@@ -407,7 +413,7 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
       for (uint32_t c = shape.ahead; c < most; c++) tensor_prefetch(&gate_up, WideBox(expert, slice, c).at);
     }
     __syncwarp();
-    const bool guesses = lane == 0 && shape.guesses();
+    const bool guesses_one = lane == 0 && shape.guesses();
     uint32_t answer = 0;
     /* First a rehearsal: code that has run once comes quicker (route.cu). */
 #pragma unroll 1
@@ -416,22 +422,48 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
       if (real) {
         wait_for_earlier_kernels();
         let_next_kernel_start();
-        if (guesses) arrays.counts->begin(), answer = arrays.counts->ask_for_guess(blockIdx.x);
+        if (guesses_one) arrays.counts->begin(), answer = arrays.counts->ask_for_guess(blockIdx.x);
+        barrier_wait(marked, 0);
       }
-      plan.make(shape, arrays.tiles, arrays.counts, most_tiles, real);
+      plan.make(shape, sort, experts, tile_rows, real);
     }
-    const bool mine = guesses && WideCounts::has_got(answer, blockIdx.x);
+    const bool mine = guesses_one && WideCounts::has_got(answer, blockIdx.x);
     if (lane == 0) wide_produce(ring, queue, gate_up, down, shape, plan, arrays.counts, mine);
+    return;
+  }
+  if (warp < WIDE_CONSUMERS) {
+    static_assert(WIDE_CONSUMERS == WIDE_WARPS, "who sorts");
+    const uint32_t rows = __ldcg(&arrays.step->rows);
+    /* Likewise. */
+#pragma unroll 1
+    for (uint32_t pass = 0; pass < 2; pass++) {
+      const bool real = pass > 0;
+      if (real) {
+        wait_for_earlier_kernels();
+        let_next_kernel_start();
+      }
+      const WideChoice choice(arrays.chosen, threadIdx.x, real ? rows : 0, arrays.k);
+      sort.mark(choice, arrays.k);
+      __syncwarp();
+      if (real) {
+        if (lane == 0) barrier_arrive(marked);
+        barrier_wait(marked, 0);
+      }
+      sort.list(choice, experts, arrays.k);
+      __syncwarp();
+    }
+    if (lane == 0) barrier_arrive(listed);
+    barrier_wait(listed, 0);
+    wide_consume<Math, COUNTER>(ring, queue, sort, arrays);
     return;
   }
   wait_for_earlier_kernels();
   let_next_kernel_start();  /* not before: the next one reads early what the kernels before this one wrote (experts.cu) */
-  if (warp < WIDE_CONSUMERS) {
-    wide_consume<Math, COUNTER>(ring, queue, arrays);
-  } else if (COUNTER && warp == AFTER_LOADERS) {
-    wide_count(queue, arrays.tiles);
+  if (COUNTER && warp == AFTER_LOADERS) {
+    wide_count(queue, arrays.counts);
   } else {
-    wide_load<Math, LOADERS>(ring, queue, shape, arrays, COUNTER ? 1 : WIDE_CONSUMERS);
+    barrier_wait(listed, 0);
+    wide_load<Math, LOADERS>(ring, queue, shape, sort, arrays, COUNTER ? 1 : WIDE_CONSUMERS);
   }
 }
 

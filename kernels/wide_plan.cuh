@@ -1,6 +1,9 @@
 /* wide_plan.cuh: which units of a step each block of wide.cuh has.
  *
- * A unit is an expert tile of the token sort by a slice of its expert's weight rows: first those of gate and up, then
+ * Every block sorts for itself, in shared memory: pairs of a row and one of its experts in order of expert, rows ascending within
+ * one, whose ranks are their places (experts.cu sorts likewise for who has to be told). So nobody waits for a block that sorts.
+ *
+ * A unit is an expert tile, up to tile_rows consecutive places of an expert, by a slice of its expert's weight rows: first those of gate and up, then
  * those of down. Blocks draw them in that order from a counter, so that whoever is ahead has more of them; what a unit's
  * sums are does not depend on who has it. A unit of down waits until its tile's gate and up are done, by a count of
  * those that are.
@@ -22,6 +25,8 @@
 #include "barrier.cuh"
 #include "experts.cuh"
 
+constexpr uint32_t WIDE_ROWS = 256;        /* of a step, at most */
+constexpr uint32_t WIDE_WARPS = WIDE_ROWS / WARP;
 constexpr uint32_t WIDE_MOST_TILES = 256;  /* expert tiles of a step */
 constexpr uint32_t WIDE_QUEUE = 4;         /* units posted and not yet done with */
 constexpr uint32_t WIDE_MOST_BLOCKS = 384; /* of a grid */
@@ -59,11 +64,12 @@ struct WideDraw {
   uint32_t unit, begun;
 };
 
-/* As the token sort leaves it: how many tiles there are, and zeros. */
+/* What blocks count up together; zeros, but for the first word, from the kernel that chooses (clear_counts). */
 struct WideCounts {
-  uint32_t tiles, unused;
+  uint32_t of_sort, unused;
   unsigned long long drawn;               /* units that are no guesses; in the upper half, guessing blocks that have begun */
   uint32_t taken[WIDE_MOST_BLOCKS / 32];  /* a bit for each block's guess */
+  uint32_t done[WIDE_MOST_TILES];         /* of each tile's gate and up, what is there */
 
   __device__ inline void begin() { atomicAdd(&drawn, 1ull << 32); }
 
@@ -78,48 +84,121 @@ struct WideCounts {
 
   __device__ inline bool take_guess(uint32_t block) { return has_got(ask_for_guess(block), block); }
 };
-static_assert(sizeof(WideCounts) == EXPERT_COUNTS * sizeof(uint32_t), "what the token sort clears");
+static_assert(sizeof(WideCounts) == EXPERT_COUNTS * sizeof(uint32_t), "what clear_counts() clears");
+
+/* A row's choice in registers: experts ascending, K of them; none where there is no such row. */
+struct WideChoice {
+  uint32_t experts[MAX_TOP_K];
+  bool there;
+
+  /* chosen[R,K] */
+  __device__ inline WideChoice(const uint32_t *chosen, uint32_t row, uint32_t rows, uint32_t k) : there(row < rows) {
+#pragma unroll
+    for (uint32_t i = 0; i < MAX_TOP_K; i++) experts[i] = there && i < k ? __ldcg(chosen + row * k + i) : 0;
+  }
+};
+
+/* The token sort, in shared memory, by WIDE_WARPS warps, a row a thread. */
+struct WideSort {
+  uint32_t chose[WIDE_WARPS][MAX_EXPERTS];  /* of a warp's rows, a bit for each that chose the expert */
+  uint16_t next[WIDE_WARPS][MAX_EXPERTS];   /* an expert's first place of a warp's rows */
+  uint16_t pairs[WIDE_ROWS * MAX_TOP_K];    /* at each place, row MAX_TOP_K + which of its experts */
+
+  /* All threads of the block, before the rest. */
+  __device__ inline void clear() {
+    for (uint32_t i = threadIdx.x; i < WIDE_WARPS * MAX_EXPERTS; i += blockDim.x) chose[0][i] = 0;
+  }
+
+  /* First this, then all must have come through it. */
+  __device__ inline void mark(const WideChoice &choice, uint32_t k) {
+#pragma unroll
+    for (uint32_t i = 0; i < MAX_TOP_K; i++)
+      if (choice.there && i < k) atomicOr(&chose[threadIdx.x / WARP][choice.experts[i]], 1u << threadIdx.x % WARP);
+  }
+
+  /* Then this. */
+  __device__ inline void list(const WideChoice &choice, uint32_t expert_count, uint32_t k) {
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    uint32_t first = 0;
+#pragma unroll 1
+    for (uint32_t e = lane; e - lane < expert_count; e += WARP) {
+      uint32_t total = 0, before = 0;
+#pragma unroll
+      for (uint32_t w = 0; w < WIDE_WARPS; w++) {
+        if (w == warp) before = total;
+        total += __popc(chose[w][e]);
+      }
+      const uint32_t end = sum_below(total);
+      next[warp][e] = first + end - total + before;
+      first += __shfl_sync(0xffffffffu, end, WARP - 1);
+    }
+    __syncwarp();
+#pragma unroll
+    for (uint32_t i = 0; i < MAX_TOP_K; i++) {
+      if (!choice.there || i >= k) break;
+      const uint32_t e = choice.experts[i], at = next[warp][e] + __popc(chose[warp][e] & ((1u << lane) - 1));
+      pairs[at] = threadIdx.x * MAX_TOP_K + i;
+    }
+  }
+
+  /* Rows that chose an expert. */
+  __device__ inline uint32_t rows_of(uint32_t expert) const {
+    uint32_t rows = 0;
+#pragma unroll
+    for (uint32_t w = 0; w < WIDE_WARPS; w++) rows += __popc(chose[w][expert]);
+    return rows;
+  }
+
+  __device__ inline uint32_t row_at(uint32_t place) const { return pairs[place] / MAX_TOP_K; }
+  /* row K + which of its experts */
+  __device__ inline uint32_t pair_at(uint32_t place, uint32_t k) const {
+    return pairs[place] / MAX_TOP_K * k + pairs[place] % MAX_TOP_K;
+  }
+
+  /* The sum of v over this lane and those below it. */
+  static __device__ inline uint32_t sum_below(uint32_t v) {
+#pragma unroll
+    for (int offset = 1; offset < WARP; offset *= 2) {
+      const uint32_t below = __shfl_up_sync(0xffffffffu, v, offset);
+      if (threadIdx.x % WARP >= offset) v += below;
+    }
+    return v;
+  }
+};
 
 /* The producer's, in shared memory. */
 struct WidePlan {
   uint32_t tile_total;
-  uint32_t guessed;  /* the tile of this block's guess; tile_total where its expert has none, or nobody guesses */
+  uint32_t guessed;  /* the tile of this block's guess; none of them where its expert has none, or nobody guesses */
   ExpertTile tiles[WIDE_MOST_TILES];
   uint32_t before[WIDE_MOST_TILES + 1];  /* units of gate and up that are no guesses, of the tiles before each and of all */
 
-  /* One warp, once the token sort's tiles are there; where it is not `real` a rehearsal, of one tile of zeros, that the next call
-   * writes over. */
-  __device__ inline void make(const WideShape &shape, const ExpertTile *list, const WideCounts *counts,
-                              uint32_t most_tiles, bool real) {
-    const uint32_t lane = threadIdx.x % WARP;
-    /* all that there may be, at once: what comes after the last is not looked at */
-#pragma unroll 2
-    for (uint32_t i = lane; i < most_tiles; i += WARP)
-      *reinterpret_cast<uint4 *>(tiles + i) = real ? __ldcg(reinterpret_cast<const uint4 *>(list + i)) : make_uint4(0, 0, 0, 0);
-    const uint32_t total = real ? min(__ldcg(&counts->tiles), most_tiles) : 1;
-    if (lane == 0) tile_total = guessed = total;
-    __syncwarp();
-    uint32_t units = 0;
-    for (uint32_t base = 0; base < total; base += WARP) {
-      const uint32_t at = base + lane;
-      uint32_t own = 0;
-      if (at < total) {
-        const uint32_t expert = tiles[at].expert;
-        const bool first = at == 0 || tiles[at - 1].expert != expert;
-        const uint32_t guesses = first ? shape.guessed_slices(expert) : 0;
-        own = shape.gate_up_slices - guesses;
-        if (guesses > 0 && blockIdx.x % shape.experts == expert && blockIdx.x / shape.experts < guesses) guessed = at;
+  /* One warp, once all rows are marked; where it is not `real` a rehearsal, of experts of a row each, that the next call writes
+   * over. tile_rows is a power of two. */
+  __device__ inline void make(const WideShape &shape, const WideSort &sort, uint32_t expert_count, uint32_t tile_rows,
+                              bool real) {
+    const uint32_t lane = threadIdx.x % WARP, log_rows = __ffs(tile_rows) - 1;
+    uint32_t first = 0, tile = 0, units = 0, mine = WIDE_MOST_TILES;
+#pragma unroll 1
+    for (uint32_t e = lane; e - lane < expert_count; e += WARP) {
+      const uint32_t rows = real ? sort.rows_of(e) : 1, own_tiles = (rows + tile_rows - 1) >> log_rows;
+      const uint32_t guesses = rows > 0 ? shape.guessed_slices(e) : 0, own_units = own_tiles * shape.gate_up_slices - guesses;
+      const uint32_t both = WideSort::sum_below(rows << 16 | own_tiles), units_below = WideSort::sum_below(own_units);
+      const uint32_t begin = first + (both >> 16) - rows, at = tile + (both & 0xffff) - own_tiles;
+      const uint32_t units_before = units + units_below - own_units;
+      if (guesses > 0 && blockIdx.x % shape.experts == e && blockIdx.x / shape.experts < guesses) mine = at;
+#pragma unroll 1
+      for (uint32_t i = 0; i < own_tiles; i++) {
+        const uint32_t passed = i << log_rows;
+        tiles[at + i] = ExpertTile{e, begin + passed, min(rows - passed, tile_rows)};
+        before[at + i] = units_before + (i > 0 ? i * shape.gate_up_slices - guesses : 0);
       }
-      uint32_t sum = own;
-#pragma unroll
-      for (int offset = 1; offset < WARP; offset *= 2) {
-        const uint32_t below = __shfl_up_sync(0xffffffffu, sum, offset);
-        if (lane >= offset) sum += below;
-      }
-      if (at < total) before[at] = units + sum - own;
-      units += __shfl_sync(0xffffffffu, sum, WARP - 1);
+      const uint32_t all = __shfl_sync(0xffffffffu, both, WARP - 1);
+      first += all >> 16, tile += all & 0xffff;
+      units += __shfl_sync(0xffffffffu, units_below, WARP - 1);
     }
-    if (lane == 0) before[total] = units;
+    mine = __reduce_min_sync(0xffffffffu, mine);
+    if (lane == 0) tile_total = tile, before[tile] = units, guessed = mine;
     __syncwarp();
   }
 
@@ -136,7 +215,7 @@ struct WidePlan {
     WideUnit unit;
     unit.kind = WIDE_GATE_UP;
     unit.at = right ? tile : WIDE_MOST_TILES;
-    unit.tile = right ? tiles[tile] : ExpertTile{block % shape.experts, 0, 0, 0};
+    unit.tile = right ? tiles[tile] : ExpertTile{block % shape.experts, 0, 0};
     unit.slice = block / shape.experts;
     unit.chunks = right ? shape.gate_up_chunks : shape.ahead;
     return unit;
@@ -156,7 +235,7 @@ struct WidePlan {
       unit.slice = down % shape.down_slices;
       unit.chunks = shape.down_chunks;
     } else {
-      unit.kind = WIDE_END, unit.at = 0, unit.slice = 0, unit.chunks = 0, unit.tile = ExpertTile{0, 0, 0, 0};
+      unit.kind = WIDE_END, unit.at = 0, unit.slice = 0, unit.chunks = 0, unit.tile = ExpertTile{0, 0, 0};
       return unit;
     }
     unit.tile = tiles[unit.at];

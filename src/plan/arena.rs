@@ -11,7 +11,7 @@ pub const ALIGN_BYTES: usize = 256;
 /// pairs of a row and an expert.
 const TILE_BYTES: usize = 16;
 /// How many expert tiles there are, and what kernels/wide_plan.cuh counts.
-const EXPERT_COUNTS_BYTES: usize = 64;
+const EXPERT_COUNTS_BYTES: usize = 1088;
 /// In how many parts a row of logits is searched for its best, at most: by a kernel that reads them, and by the blocks of an LM
 /// head that streams weights, of up to [`MOST_ROWS`] rows.
 pub const SAMPLE_PARTS: usize = 16;
@@ -59,10 +59,8 @@ pub struct Arena {
     /// u32 `[R K]`
     pub expert_place: usize,
     pub expert_tiles: usize,
-    /// u32 `[16]`
+    /// u32 `[272]`
     pub expert_tile_count: usize,
-    /// u32 `[R]` for up to [`MOST_ROWS`] rows: bits of the experts that a row chose, for the sort; 0 between steps.
-    pub expert_chosen: usize,
     pub query_tiles: usize,
     /// u32
     pub query_tile_count: usize,
@@ -143,7 +141,6 @@ impl Arena {
         let expert_place = take(&[pairs, 4]);
         let expert_tiles = take(&[pairs, TILE_BYTES]);
         let expert_tile_count = take(&[EXPERT_COUNTS_BYTES]);
-        let expert_chosen = take(&[rows.min(MOST_ROWS as usize), 4]);
         let query_tiles = take(&[rows, TILE_BYTES]);
         let query_tile_count = take(&[4]);
         let heads = config.num_attention_heads;
@@ -168,7 +165,6 @@ impl Arena {
             expert_place,
             expert_tiles,
             expert_tile_count,
-            expert_chosen,
             query_tiles,
             query_tile_count,
             attention_partials,
@@ -214,7 +210,6 @@ mod tests {
             (arena.expert_place, pairs * 4),
             (arena.expert_tiles, pairs * TILE_BYTES),
             (arena.expert_tile_count, EXPERT_COUNTS_BYTES),
-            (arena.expert_chosen, 256 * 4),
             (arena.query_tiles, 512 * TILE_BYTES),
             (arena.query_tile_count, 4),
             (arena.attention_partials, 16 * 32 * 32 * 66 * 4),

@@ -118,7 +118,6 @@ impl Layer {
                 place: arrays.scratch(pairs * 4),
                 tiles: arrays.scratch(expert_tiles * EXPERT_TILE_BYTES),
                 tile_count: arrays.scratch(EXPERT_COUNTS_BYTES),
-                chosen: arrays.keep(arrays.gpu.put(&[0; 4 * BUCKET])),
             },
             h: arrays.scratch(BUCKET * hidden * 4),
             x: arrays.scratch(BUCKET * hidden * 2),

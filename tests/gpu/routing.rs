@@ -20,7 +20,6 @@ pub struct RoutingOnGpu {
     pub place: Buffer,
     pub tiles: Buffer,
     pub tile_count: Buffer,
-    pub chosen: Buffer,
 }
 
 impl RoutingOnGpu {
@@ -39,7 +38,6 @@ impl RoutingOnGpu {
             place: gpu.poisoned(pairs * 4),
             tiles: gpu.poisoned(most as usize * EXPERT_TILE_BYTES),
             tile_count: gpu.poisoned(EXPERT_COUNTS_BYTES),
-            chosen: gpu.put(&vec![0; bucket as usize * 4]),
         }
     }
 
@@ -53,8 +51,14 @@ impl RoutingOnGpu {
             place: self.place.at(0),
             tiles: self.tiles.at(0),
             tile_count: self.tile_count.at(0),
-            chosen: self.chosen.at(0),
         }
+    }
+
+    /// What the kernel for wide steps counts up is cleared; the number of tiles.
+    pub fn check_counts(&self, gpu: &Gpu) -> u32 {
+        let counts = gpu.get_u32(&self.tile_count);
+        assert!(counts[1..].iter().all(|&count| count == 0), "{counts:?}");
+        counts[0]
     }
 
     /// Holds the sort's arrays to a plain sort of `chosen` `[R, K]`, the experts of the step's rows, in tiles of
@@ -70,9 +74,7 @@ impl RoutingOnGpu {
         }
         assert!(sorted[pairs.len()..].iter().all(|&row| row == u32::MAX));
 
-        let counts = gpu.get_u32(&self.tile_count);
-        assert!(counts[1..].iter().all(|&count| count == 0), "{counts:?}");
-        let count = counts[0] as usize;
+        let count = self.check_counts(gpu) as usize;
         let tiles = gpu.get_u32(&self.tiles);
         assert!(count * 4 <= tiles.len());
         let mut next = 0;

@@ -268,7 +268,6 @@ impl Shared {
             place: self.at(p.expert_place),
             tiles: self.at(p.expert_tiles),
             tile_count: self.at(p.expert_tile_count),
-            chosen: self.at(p.expert_chosen),
         }
     }
 }

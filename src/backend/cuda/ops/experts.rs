@@ -10,7 +10,7 @@ pub const MAX_EXPERTS: usize = 128;
 /// Bytes of an `ExpertTile` there.
 pub const EXPERT_TILE_BYTES: usize = 16;
 /// Bytes of the tiles' count and of what kernels count up behind it: `EXPERT_COUNTS` words.
-pub const EXPERT_COUNTS_BYTES: usize = 64;
+pub const EXPERT_COUNTS_BYTES: usize = 1088;
 
 /// As kernels/norm.cuh has it: the router and the combination of experts norm rows too.
 pub(super) const NORM_THREADS: u32 = 256;
@@ -38,8 +38,6 @@ pub struct Routing {
     pub tiles: Address,
     /// How many, and what the kernel for wide steps counts: [`EXPERT_COUNTS_BYTES`].
     pub tile_count: Address,
-    /// `uint32_t [R]`, 0 between steps: scratch, for buckets that kernels/route.cu takes.
-    pub chosen: Address,
 }
 
 /// Matrices of a mixture's experts, one expert after the other.
@@ -57,7 +55,7 @@ pub struct ExpertWeights {
     pub down_stride: u64,
 }
 
-/// What goes through a mixture's experts: x as it is, the others by place of the sort.
+/// What goes through a mixture's experts: x as it is, the others by place of the sort, `partial` by pair unless [`Enqueue::needs_sort`].
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertRows {
     /// `[R, H]`, operand type.
@@ -126,7 +124,7 @@ impl Enqueue<'_> {
     /// Where `next` is given, also what it says.
     ///
     /// # Safety
-    /// [`Enqueue`]'s; `routing` is this step's, and sorted for this call.
+    /// [`Enqueue`]'s; `routing` is this step's, from [`Enqueue::router`] or sorted for this call.
     pub unsafe fn expert_down(
         &self,
         routing: &Routing,
@@ -146,7 +144,7 @@ impl Enqueue<'_> {
             Argument::Address(h),
             Argument::Address(rows.partial),
             Argument::Address(routing.weights),
-            Argument::Address(routing.place),
+            Argument::Address(if self.needs_sort() { routing.place } else { 0 }),
             Argument::Address(next.map_or(0, |next| next.x)),
             Argument::Address(next.map_or(0, |next| next.weight)),
             Argument::Address(self.step),
@@ -154,7 +152,7 @@ impl Enqueue<'_> {
             Argument::U32(self.experts().1),
             Argument::F32(self.config.norm_eps),
             // What the wide kernel's predecessors wrote may be read early.
-            Argument::U32(u32::from(self.wide().is_some())),
+            Argument::U32(u32::from(!self.needs_sort())),
         ];
         let kernel = match self.experts().1 <= COMBINE_FOUR {
             true => &self.kernels.combine_four,
@@ -189,6 +187,12 @@ impl Enqueue<'_> {
         let grouped = self.grouped(routing, 0, weights.down_stride);
         // SAFETY: the caller's promise.
         unsafe { self.grouped_product(&product, &grouped, self.expert_tile_rows()) }
+    }
+
+    /// Whether the experts' kernels take rows as the token sort left them. That for wide steps ([`Enqueue::wide`]) sorts for
+    /// itself, and leaves its sums by pair.
+    pub fn needs_sort(&self) -> bool {
+        self.wide().is_none()
     }
 
     /// Rows of an expert tile, at most, from the bucket alone.

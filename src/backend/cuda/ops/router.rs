@@ -1,4 +1,4 @@
-//! Which experts each row goes to: the router, and the token sort behind it.
+//! Which experts each row goes to: the router, and the token sort behind it for who does not sort by itself.
 
 use super::super::launch::{Address, Argument, Kernel, Launch};
 use super::Enqueue;
@@ -40,7 +40,7 @@ pub fn router_shared_bytes(rows: u32, hidden: u32) -> u32 {
     4 * rows * (hidden + 2 * MAX_EXPERTS as u32)
 }
 
-/// Whether one kernel is router and sort: kernels/route.cu.
+/// Whether one kernel is all of the router: kernels/route.cu.
 fn routes_at_once(rows: u32, experts: u32, hidden: u32) -> bool {
     rows <= ROUTE_ROWS && experts <= ROUTE_EXPERTS && hidden <= ROUTE_HIDDEN
 }
@@ -75,7 +75,7 @@ fn sorted(routing: &Routing) -> [Argument; 4] {
 
 impl Enqueue<'_> {
     /// The FFN norm of h f32 `[R, H]`, as x `[R, H]` in the operand type; from it experts and weights of each row;
-    /// then the rows in order of expert.
+    /// then, where [`Enqueue::needs_sort`], the rows in order of expert.
     ///
     /// # Safety
     /// [`Enqueue`]'s; shapes as [`Routing`] and [`RouterWeights`] say.
@@ -89,7 +89,13 @@ impl Enqueue<'_> {
         let at_once = routes_at_once(self.bucket.rows, self.experts().0, self.hidden());
         if let Some(route) = self.kernels.route.as_ref().filter(|_| at_once) {
             // SAFETY: the caller's promise.
-            return unsafe { self.route(route, routing, x, h, weights) };
+            return unsafe {
+                self.route(route, routing, x, h, weights)?;
+                match self.needs_sort() {
+                    true => self.sort_tokens(routing),
+                    false => Ok(()),
+                }
+            };
         }
         // SAFETY: the caller's promise.
         unsafe {
@@ -103,7 +109,7 @@ impl Enqueue<'_> {
         }
     }
 
-    /// All of it in one kernel: few clusters where these hold all rows.
+    /// All but the sort in one kernel: few clusters where these hold all rows.
     unsafe fn route(
         &self,
         kernel: &Kernel,
@@ -116,11 +122,9 @@ impl Enqueue<'_> {
         let rows_each = route_rows(rows);
         let blocks = route_blocks(self.experts().0);
         let arguments = [
-            &sorted(routing)[..],
-            &[Argument::Address(routing.chosen)],
+            &[Argument::Address(routing.tile_count)][..],
             &self.choosing(routing, x, h, weights),
             &[
-                Argument::U32(self.expert_tile_rows()),
                 Argument::U32(rows_each),
                 Argument::F32(self.config.norm_eps),
             ],

@@ -30,8 +30,8 @@ const MOST_TILES: u32 = 256;
 /// profiles/README.md, "Room beside each other".
 const SOON_CHUNKS: u32 = 8;
 const MOST_BLOCKS: u32 = 384;
-/// Static shared memory: the plan of a step's units, barriers and the queue.
-const STATIC_BYTES: u32 = 8 * 1024;
+/// Static shared memory, at most: the token sort, the plan of a step's units, barriers and the queue.
+const STATIC_BYTES: u32 = 16 * 1024;
 
 /// The kernel for one pair of types, on a GPU that has what it needs.
 #[derive(Debug)]
@@ -155,23 +155,22 @@ impl Enqueue<'_> {
         let gate_up = boxes(weights.gate.min(weights.up), hidden, inner / 8, strides);
         let strides = [2, y_row, 8 * y_row, 16 * y_row, 2 * weights.down_stride];
         let down = boxes(weights.down, inner, hidden / GROUP_ROWS, strides);
-        let tile_rows = shape.tile_rows;
-        let most_tiles = most_expert_tiles(self.bucket.rows, experts, top_k, tile_rows);
         let arguments = [
             Argument::TensorMap(TensorMap::new(&gate_up)?),
             Argument::TensorMap(TensorMap::new(&down)?),
             Argument::Address(rows.partial),
             Argument::Address(rows.y),
             Argument::Address(rows.x),
-            Argument::Address(routing.tiles),
+            Argument::Address(routing.experts),
             Argument::Address(routing.tile_count),
-            Argument::Address(routing.rows),
-            Argument::U32(if shape.guess { experts } else { 0 }),
+            Argument::Address(self.step),
+            Argument::U32(experts),
+            Argument::U32(top_k),
+            Argument::U32(u32::from(shape.guess)),
             Argument::U32(SOON_CHUNKS),
-            Argument::U32(most_tiles),
             Argument::U32(hidden),
             Argument::U32(inner),
-            Argument::U32(tile_rows),
+            Argument::U32(shape.tile_rows),
             Argument::U32(shape.stages),
             Argument::U32(u32::from(weights.up < weights.gate)),
         ];
