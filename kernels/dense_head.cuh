@@ -1,28 +1,26 @@
 /* dense_head.cuh: the LM head of decode steps of up to 256 rows (dense.cuh), for vocabularies that fill the GPU:
  *
- *   y[S,N] = x[S,K] w[N,K]^T    f32
+ *   y[S,N] = x[S,K] w[N,K]^T    f32, of the rows of which more is read than where the best one is
  *   best[S,parts]               best.cuh's words: of the logits that a block has of a row
  *
  * A block takes tiles of OUTPUTS weight rows in a grid-stride loop, all of K. Mates have neighbouring tiles and share the batch
  * rows, which then leave the second-level cache once for both: each asks for its share of them, for all.
  *
- * Of a row's logits a warp has 16 at a time. It keeps the largest and which 16 they were, a row a lane, so that sampling reads
- * a word a block and 16 logits of a row in place of all.
+ * Of a row's logits a warp has 16 at a time. It keeps the largest and its id, a row a lane, so that sampling a greedy row reads a
+ * word a block, and its logits are not stored.
  *
  * Bound: memory, N K sizeof(W) bytes; from 65 rows on the second-level cache, which gives rows to every tile: hence wide ones.
  * Measured on an H200 in bf16, 65536 outputs of 2048 (floor; how: profiles/README.md): 60.0 us (59.1) at 32 rows, 64.5 at 64,
  * 76.7 at 128, 110.7 (86) at 256.
  *
  * Launch: block = THREADS, grid = (parts, rows of the bucket / ROWS), MATES blocks a cluster. y, best and x have as many rows
- * as the bucket, *count of them are there.
+ * as the bucket.
  */
 #ifndef TAILGRAPH_DENSE_HEAD_CUH
 #define TAILGRAPH_DENSE_HEAD_CUH
 
 #include "best.cuh"
 #include "dense.cuh"
-
-constexpr uint32_t HEAD_SPAN = 16;  /* weight rows that a warp has of a tile */
 
 /* The larger one, or no number where one of them is none. */
 __device__ inline float max_or_nan(float a, float b) {
@@ -79,7 +77,19 @@ struct HeadBest {
           v[0] = max_or_nan(v[0], __shfl_xor_sync(0xffffffffu, v[0], bit));
         }
       }
-      const unsigned long long word = v[0] == v[0] ? ranked(v[0], n - lane / 4) : BEST_BROKEN;
+      /* Who has it, of the lanes with the same rows: one of the eight with weight row n, or else with n + 8. */
+      uint32_t firsts = 0, seconds = 0;
+#pragma unroll
+      for (uint32_t i = 0; i < VALUES; i++) {
+        const float *of = acc + 4 * (run * EIGHTS + i / 2) + i % 2;
+        const float best = __shfl_sync(0xffffffffu, v[0], i * (WARP / VALUES) + lane % 4);
+        const uint32_t a = __ballot_sync(0xffffffffu, first_there && of[0] == best);
+        const uint32_t b = __ballot_sync(0xffffffffu, second_there && of[2] == best);
+        if (i == value()) firsts = a, seconds = b;
+      }
+      firsts &= 0x11111111u << lane % 4, seconds &= 0x11111111u << lane % 4;
+      const uint32_t id = n - lane / 4 + (firsts ? (__ffs(firsts) - 1) / 4 : 8 + (__ffs(seconds) - 1) / 4);
+      const unsigned long long word = v[0] == v[0] ? ranked(v[0], id) : BEST_BROKEN;
       words[run] = word > words[run] ? word : words[run];
     }
   }
@@ -103,12 +113,14 @@ struct HeadBest {
 /* Maps of x[S,K] and w[N,K], whose boxes are GMMA_K by ROWS / MATES and by OUTPUTS. */
 template <class Tile>
 __device__ inline void dense_head(float *y, unsigned long long *best, const TensorMap *x_map, const TensorMap *w_map,
-                                  const uint32_t *count, uint32_t n_total, uint32_t inner, uint32_t stages) {
+                                  const tg_state *state, const tg_step *step, uint32_t n_total, uint32_t inner,
+                                  uint32_t stages) {
   constexpr uint32_t SHARE = Tile::ROWS / Tile::MATES;  /* rows that a block asks for */
   static_assert(Tile::ALONE && Tile::WIDTH == GMMA_M, "every warp has weight rows, and sums over all of K");
   static_assert(SHARE % 8 == 0, "a mate asks for whole atoms");
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * DENSE_MOST_STAGES + 1];
+  __shared__ uint32_t wanted[(Tile::ROWS + WARP - 1) / WARP];  /* a bit for each row whose logits are stored */
   let_next_kernel_start();
   DenseBlock<Tile> block(shared, barriers, stages);
   const uint32_t part = blockIdx.x, parts = gridDim.x, mate = part % Tile::MATES, first_row = blockIdx.y * Tile::ROWS;
@@ -134,8 +146,15 @@ __device__ inline void dense_head(float *y, unsigned long long *best, const Tens
         [] {});
     return;
   }
+  const uint32_t count = __ldcg(&step->sample_rows), rows = count > first_row ? min(count - first_row, Tile::ROWS) : 0;
+  static_assert(Tile::ROWS <= Tile::CONSUMERS, "a thread a row");
+  if (threadIdx.x < (Tile::ROWS + WARP - 1) / WARP * WARP) {
+    const uint32_t those =
+        __ballot_sync(0xffffffffu, threadIdx.x < rows && !needs_best_only(state, step, first_row + threadIdx.x));
+    if (threadIdx.x % WARP == 0) wanted[threadIdx.x / WARP] = those;
+  }
+  DenseBlock<Tile>::consumers_meet();
   wait_for_earlier_kernels();
-  const uint32_t rows = *count > first_row ? min(*count - first_row, Tile::ROWS) : 0;
   float *to = y + (size_t)first_row * n_total;
   const uint32_t q = threadIdx.x % 4 * 2;
   typename Tile::Acc acc;
@@ -144,25 +163,29 @@ __device__ inline void dense_head(float *y, unsigned long long *best, const Tens
   for (uint32_t t = 0; t < mine; t++) {
     const uint32_t n = (part + t * parts) * Tile::OUTPUTS + DenseBlock<Tile>::output();
     block.multiply(acc, steps, (mine - t - 1) * steps);
+    found.take(acc, n, n_total);
 #pragma unroll
-    for (uint32_t j = 0; j < Tile::EIGHTS; j++)
+    for (uint32_t j = 0; j < Tile::EIGHTS; j++) {
+      const uint32_t those = wanted[j / 4] >> j % 4 * 8 & 0xff;
+      if (those == 0) continue;
 #pragma unroll
       for (uint32_t v = 0; v < 4; v++) {
-        const uint32_t r = j * 8 + q + v % 2, at = n + v / 2 * 8;
-        if (r < rows && at < n_total) to[(size_t)r * n_total + at] = acc[4 * j + v];
+        const uint32_t r = q + v % 2, at = n + v / 2 * 8;
+        if (those >> r & 1 && at < n_total) to[(size_t)(j * 8 + r) * n_total + at] = acc[4 * j + v];
       }
-    found.take(acc, n, n_total);
+    }
   }
   DenseBlock<Tile>::consumers_meet();
-  found.leave(block.stages, best + (size_t)first_row * parts + part, parts, rows);
+  const uint32_t all = __ldcg(&step->sample_rows), left = all > first_row ? min(all - first_row, Tile::ROWS) : 0;
+  found.leave(block.stages, best + (size_t)first_row * parts + part, parts, left);
 }
 
 #define DENSE_HEAD(NAME, ...)                                                                                            \
   DENSE_TILE(NAME, __VA_ARGS__)                                                                                          \
   extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                                 \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, float *y, unsigned long long *best, \
-           const uint32_t *count, uint32_t n_total, uint32_t k_total, uint32_t stages) {                                 \
-    GMMA_BODY(dense_head<__VA_ARGS__>(y, best, &x, &w, count, n_total, k_total, stages);)                                \
+           const tg_state *state, const tg_step *step, uint32_t n_total, uint32_t k_total, uint32_t stages) {            \
+    GMMA_BODY(dense_head<__VA_ARGS__>(y, best, &x, &w, state, step, n_total, k_total, stages);)                          \
   }
 
 #endif

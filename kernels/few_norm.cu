@@ -57,7 +57,7 @@ struct FewNormBlock {
   }
 };
 
-/* y[R,N], h[R,K], norm_weight[K], w[N,K]. Of the sampled rows, y f32[S,N], where there is best[S,gridDim.x]: words of one id. */
+/* y[R,N], h[R,K], norm_weight[K], w[N,K]. Of the sampled rows, y f32[S,N], where there is best[S,gridDim.x]. */
 template <class Math>
 __device__ inline void few_project(void *y, unsigned long long *best, const float *h, const float *norm_weight, const typename Math::W *w,
                                    const tg_state *state, const tg_step *step, uint32_t outputs, uint32_t hidden,

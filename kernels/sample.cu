@@ -218,7 +218,7 @@ struct Sampled {
   }
 };
 
-/* best[S,gridDim.x]: best.cuh's words, of one id each. Launch: grid = (parts of a row, most sampled rows), block =
+/* best[S,gridDim.x]: best.cuh's words. Launch: grid = (parts of a row, most sampled rows), block =
  * BEST_THREADS. */
 extern "C" __global__ void __launch_bounds__(BEST_THREADS)
     tg_sample_best(unsigned long long *best, const tg_state *state, const float *logits, const tg_step *step,
@@ -267,20 +267,12 @@ __device__ inline unsigned long long best_score(const Scores &score, uint32_t vo
   return block_reduce(best, Max());
 }
 
-/* The first of the `span` ids from `id` on that has this logit, as one of them does. */
-__device__ inline uint32_t first_with(float logit, const float *line, uint32_t id, uint32_t span, uint32_t vocabulary) {
-  if (span == 1) return id;
-  const uint32_t mine = id + threadIdx.x % WARP;
-  const bool has = threadIdx.x % WARP < span && mine < vocabulary && line[mine] == logit;
-  return id + __ffs(__ballot_sync(0xffffffffu, has)) - 1;
-}
-
-/* best[S,parts]: best.cuh's words, up to SAMPLE_THREADS of a row, of up to WARP ids each. With `marks` a sampled row is all
+/* best[S,parts]: best.cuh's words, up to SAMPLE_THREADS of a row; logits where these are not enough (needs_best_only). With `marks` a sampled row is all
  * that its sequence has in the step, and its token is noted here (tg_mark_seen).
  * Launch: grid = most sampled rows, block = SAMPLE_THREADS. */
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
     tg_sample(tg_state *state, const float *logits, uint32_t *seen, const unsigned long long *best, const tg_step *step,
-              uint32_t vocabulary, uint32_t first, uint32_t tile_rows, uint32_t parts, uint32_t span, uint32_t marks) {
+              uint32_t vocabulary, uint32_t first, uint32_t tile_rows, uint32_t parts, uint32_t marks) {
   __shared__ tg_sampled sampled;
   __shared__ SelectScratch scratch;
   let_next_kernel_start();
@@ -310,7 +302,6 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
   if (finite) {
     if (penalized) highest = best_score(score, vocabulary);
     token = id_of(highest);
-    if (!penalized && greedy) token = first_with(score_of(highest), at.line, token, span, vocabulary);
   }
   if (finite && !greedy) {
     /* the largest logit's score is the largest: a division keeps the order */

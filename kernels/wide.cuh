@@ -161,12 +161,12 @@ struct WideArrays {
   bool up_first;
 };
 
-/* The producer's one lane; the guess has been asked for, and is this block's if `mine`. */
+/* The producer's one lane. A guess has been asked for, and is this block's if `mine`; a block that does not guess has drawn. */
 __device__ inline void wide_produce(WideRing &ring, WideQueue queue, const TensorMap &gate_up, const TensorMap &down,
-                                    const WideShape &shape, const WidePlan &plan, WideCounts *counts, bool mine) {
+                                    const WideShape &shape, const WidePlan &plan, WideCounts *counts, bool mine,
+                                    WideDraw draw) {
   constexpr uint32_t NEVER = 0xffffffffu;
   uint32_t at = 0;
-  WideDraw draw = {};
   auto ask_for = [&](const WideUnit &unit, uint32_t from, uint32_t draw_at) {
     const uint64_t policy = cache_policy(plan.is_only_tile(unit));
 #pragma unroll 1
@@ -182,8 +182,6 @@ __device__ inline void wide_produce(WideRing &ring, WideQueue queue, const Tenso
     queue.post(unit);
     if (draw_at <= shape.ahead) draw = counts->draw();
     ask_for(unit, shape.ahead, draw_at > shape.ahead ? draw_at : NEVER);
-  } else {
-    draw = counts->draw();
   }
   uint32_t begun = 0;  /* guessing blocks, at least */
 #pragma unroll 1
@@ -413,8 +411,8 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
       for (uint32_t c = shape.ahead; c < most; c++) tensor_prefetch(&gate_up, WideBox(expert, slice, c).at);
     }
     __syncwarp();
-    const bool guesses_one = lane == 0 && shape.guesses();
-    uint32_t answer = 0;
+    uint32_t answer = 0;  /* to a guess, of the one lane that produces */
+    WideDraw draw = {};
     /* First a rehearsal: code that has run once comes quicker (route.cu). */
 #pragma unroll 1
     for (uint32_t pass = 0; pass < 2; pass++) {
@@ -422,13 +420,18 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
       if (real) {
         wait_for_earlier_kernels();
         let_next_kernel_start();
-        if (guesses_one) arrays.counts->begin(), answer = arrays.counts->ask_for_guess(blockIdx.x);
+        if (lane == 0 && shape.guesses()) {
+          arrays.counts->begin();
+          answer = arrays.counts->ask_for_guess(blockIdx.x);
+        } else if (lane == 0) {
+          draw = arrays.counts->draw();
+        }
         barrier_wait(marked, 0);
       }
       plan.make(shape, sort, experts, tile_rows, real);
     }
-    const bool mine = guesses_one && WideCounts::has_got(answer, blockIdx.x);
-    if (lane == 0) wide_produce(ring, queue, gate_up, down, shape, plan, arrays.counts, mine);
+    const bool mine = shape.guesses() && WideCounts::has_got(answer, blockIdx.x);
+    if (lane == 0) wide_produce(ring, queue, gate_up, down, shape, plan, arrays.counts, mine, draw);
     return;
   }
   if (warp < WIDE_CONSUMERS) {

@@ -5,7 +5,7 @@
 use crate::rig::{FEW, Rig, Step, StepOnGpu, TYPES, assert_rows_close, config, encode, rounded};
 use crate::support::{Gpu, Random};
 use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::ops::Types;
+use tailgraph::backend::cuda::ops::{Enqueue, Types};
 use tailgraph::backend::cuda::ops::head::{Found, LogitsPart, seen_words};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
@@ -87,13 +87,17 @@ fn greedy() -> abi::tg_sampling {
     }
 }
 
-/// Decode rows, of which every third is drawn at a temperature.
-fn step(gpu: &Gpu, rows: usize) -> StepOnGpu {
+/// Temperatures of three rows in turn.
+const MIXED: [f32; 3] = [0.0, 0.0, 0.7];
+const DRAWN: [f32; 3] = [0.7; 3];
+
+/// Decode rows.
+fn step(gpu: &Gpu, rows: usize, temperatures: [f32; 3]) -> StepOnGpu {
     let mut step = Step::with_slots(&mut Random(5), rows, 16, 4);
     for slot in 0..rows {
         step.slots[slot].sampling = abi::tg_sampling {
             key: slot as u64,
-            temperature: [0.0_f32, 0.0, 0.7][slot % 3].to_bits(),
+            temperature: temperatures[slot % 3].to_bits(),
             ..greedy()
         };
         step.chunk(slot, 3, 1);
@@ -128,7 +132,7 @@ fn plain_logits(rig: &Rig, on_gpu: &StepOnGpu, bucket: usize, x: &Buffer, w: &Bu
 fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize)) {
     let (gpu, types, config) = (rig.gpu, rig.kernels.types, &rig.config);
     let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
-    let on_gpu = step(gpu, rows);
+    let on_gpu = step(gpu, rows, MIXED);
     let variant = Variant {
         products,
         experts: Experts::Linear,
@@ -138,7 +142,7 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
     let logits = gpu.poisoned(bucket * vocabulary * 4);
     let best = gpu.poisoned(best_words(bucket) * 8);
     let seen = gpu.poisoned(rows * seen_words(vocabulary) * 4);
-    let sample = |found: Option<Found>, best: &Buffer| {
+    let sample = |found: Option<Found>, logits: &Buffer, best: &Buffer| {
         let part = LogitsPart::Sampled;
         // SAFETY: the arrays have the shapes that the operation asks for.
         unsafe { enqueue.sample(part, logits.at(0), seen.at(0), best.at(0), found) }.unwrap();
@@ -150,7 +154,8 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
         x.write(&gpu.stream, 0, &encode(dtype, &case.x)).unwrap();
         x
     };
-    let mut plain = None;
+    // Of rows that are all drawn the dense head stores the logits, of others those alone that are.
+    let mut all = None;
     // SAFETY: the arrays have the shapes that the operations ask for.
     let found = unsafe {
         match enqueue.few() {
@@ -164,18 +169,45 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
             }
             None => {
                 let x = input(types.operand);
-                let part = LogitsPart::Sampled;
-                plain = Some(plain_logits(rig, &on_gpu, bucket, &x, &w));
-                let found = enqueue.lm_head(part, logits.at(0), best.at(0), x.at(0), w.at(0));
-                found.map(|found| found.expect("these tiles fill a GPU"))
+                let head = |enqueue: &Enqueue, logits: &Buffer| {
+                    let part = LogitsPart::Sampled;
+                    let found = enqueue.lm_head(part, logits.at(0), best.at(0), x.at(0), w.at(0));
+                    found.map(|found| found.expect("these tiles fill a GPU"))
+                };
+                let drawn = step(gpu, rows, DRAWN);
+                let stored = gpu.poisoned(bucket * vocabulary * 4);
+                head(&rig.enqueue_by(&drawn, bucket, variant).unwrap(), &stored).unwrap();
+                gpu.stream.synchronize().unwrap();
+                all = Some((stored, plain_logits(rig, &on_gpu, bucket, &x, &w)));
+                head(&enqueue, &logits)
             }
         }
     }
     .unwrap();
     let what = format!("{types:?} {products:?} {rows} rows of {bucket}, {vocabulary} x {hidden}");
-    let tokens = sample(Some(found), &best);
-    let values = gpu.get_values(DType::F32, &logits);
+    let tokens = sample(Some(found), &logits, &best);
+    let stored = gpu.get_values(DType::F32, &logits);
+    let (whole, plain) = match &all {
+        Some((whole, plain)) => (whole, Some(plain)),
+        None => (&logits, None),
+    };
+    let values = gpu.get_values(DType::F32, whole);
     if let Some(plain) = plain {
+        for (r, lines) in stored
+            .chunks(vocabulary)
+            .zip(values.chunks(vocabulary))
+            .take(rows)
+            .enumerate()
+        {
+            let same = || (lines.0.iter().zip(lines.1)).all(|(a, b)| a.to_bits() == b.to_bits());
+            match MIXED[r % 3] > 0.0 {
+                true => assert!(same(), "{what}: row {r} is another beside greedy ones"),
+                false => assert!(
+                    lines.0.iter().all(|l| l.is_nan()),
+                    "{what}: row {r} is greedy, and its logits were written"
+                ),
+            }
+        }
         // As far as dense.rs allows.
         let limit = if types.operand == DType::F32 {
             3e-6
@@ -210,7 +242,7 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
         }
     }
     let other = gpu.poisoned(best_words(bucket) * 8);
-    assert_eq!(tokens, sample(None, &other), "{what}");
+    assert_eq!(tokens, sample(None, whole, &other), "{what}");
 }
 
 fn for_every_rig(mut test: impl FnMut(&Rig, &mut Random)) {

@@ -29,9 +29,6 @@ use crate::plan::variants::Products;
 use cut::{Cut, Tile};
 use std::sync::Arc;
 
-/// Weight rows that a warp of the LM head has of a tile, as kernels/dense_head.cuh has it.
-const HEAD_SPAN: u32 = 16;
-
 /// One kernel for several numbers of rows, ascending.
 #[derive(Debug)]
 struct Variants(Vec<(Tile, Kernel)>);
@@ -166,7 +163,7 @@ impl Enqueue<'_> {
         (whole && boxes).then_some(dense)
     }
 
-    /// [`Enqueue::lm_head`] of the sampled rows; where the best logits are, in `best`.
+    /// [`Enqueue::lm_head`] of the sampled rows, of a decode step; where the best logits are, in `best`.
     ///
     /// # Safety
     /// [`Enqueue`]'s; shapes as [`Product`] and [`Found`] say, every array on 16 bytes.
@@ -187,7 +184,8 @@ impl Enqueue<'_> {
             Argument::TensorMap(TensorMap::new(&w.boxes(tile.outputs()))?),
             Argument::Address(product.y),
             Argument::Address(best),
-            Argument::Address(self.sample_count()),
+            Argument::Address(self.state),
+            Argument::Address(self.step),
             Argument::U32(outputs),
             Argument::U32(inner),
             Argument::U32(cut.stages),
@@ -205,10 +203,7 @@ impl Enqueue<'_> {
         };
         // SAFETY: the caller's promise; these are tg_dense_head_*'s arguments.
         unsafe { kernel.launch(self.stream, launch, &arguments)? };
-        Ok(Found {
-            parts,
-            span: HEAD_SPAN,
-        })
+        Ok(Found { parts })
     }
 
     /// [`Enqueue::product`] of up to `rows` rows, of which there are `*count`.

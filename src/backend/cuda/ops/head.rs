@@ -49,11 +49,10 @@ impl LogitsPart {
 }
 
 /// What `best` holds of each row, u64 `[S, parts]` of the [`best_words`](crate::plan::arena::best_words) that there is room for:
-/// the best logit of each part, and the first of the `span` ids that it is among (kernels/best.cuh).
+/// the best logit of each part, and its id (kernels/best.cuh).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     pub parts: u32,
-    pub span: u32,
 }
 
 /// Blocks that look for a row's best: fewer where all rows' blocks would not fit the GPU at once.
@@ -63,7 +62,8 @@ fn best_blocks(rows: u32) -> u32 {
 
 impl Enqueue<'_> {
     /// logits = lm_head `[V, H]` times x, which is `final_norm`'s: `[S, H]`, or `[R, H]` in a score step. The kernels that
-    /// stream weights also leave where the best ones are, in `best`.
+    /// stream weights also leave where the best ones are, in `best`; the dense one then stores no logits of greedy rows
+    /// without penalty and logprobs.
     ///
     /// # Safety
     /// [`Enqueue`]'s; `logits` has the part's shape, `best` as [`Found`] says.
@@ -147,7 +147,6 @@ impl Enqueue<'_> {
             Argument::U32(first),
             Argument::U32(rows),
             Argument::U32(found.parts),
-            Argument::U32(found.span),
             Argument::U32(u32::from(marks)),
         ];
         let grid = (self.bucket.sequences, 1, 1);
@@ -175,7 +174,7 @@ impl Enqueue<'_> {
         let kernel = &self.kernels.sample_best;
         // SAFETY: the caller's promise; these are tg_sample_best's arguments.
         unsafe { self.launch(kernel, (parts, sequences, 1), BEST_THREADS, 0, &arguments)? };
-        Ok(Found { parts, span: 1 })
+        Ok(Found { parts })
     }
 }
 

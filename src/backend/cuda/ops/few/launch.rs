@@ -130,7 +130,7 @@ impl Enqueue<'_> {
         let outputs = self.config.vocab_size as u32;
         // SAFETY: the caller's promise.
         let parts = unsafe { self.few_product(few, (logits, best), h, norm, lm_head, outputs) }?;
-        Ok(Found { parts, span: 1 })
+        Ok(Found { parts })
     }
 
     /// y of the step's rows, or with `best` of the sampled ones. Returns the blocks that it takes.
