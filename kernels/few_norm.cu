@@ -57,7 +57,8 @@ struct FewNormBlock {
   }
 };
 
-/* y[R,N], h[R,K], norm_weight[K], w[N,K]. Of the sampled rows, y f32[S,N], where there is best[S,gridDim.x]. */
+/* y[R,N], h[R,K], norm_weight[K], w[N,K]. Where there is best[S,gridDim.x], of the sampled rows, and y f32[S,N] of those of which
+ * more is read than that. */
 template <class Math>
 __device__ inline void few_project(void *y, unsigned long long *best, const float *h, const float *norm_weight, const typename Math::W *w,
                                    const tg_state *state, const tg_step *step, uint32_t outputs, uint32_t hidden,
@@ -84,14 +85,14 @@ __device__ inline void few_project(void *y, unsigned long long *best, const floa
   const bool sampled = best != nullptr;
   const uint32_t count = __ldcg(sampled ? &step->sample_rows : &step->rows), rows = min(max(count, 1u), bucket);
   const uint32_t *samples = table<uint32_t>(state, step->sample_table);
+  const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS;
+  const bool there = r < min(count, bucket), stores = there && !(sampled && needs_best_only(state, step, r));
   wait_for_earlier_kernels();
   few_norm<Math>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps,
                  [&](uint32_t r) { return sampled && count > 0 ? samples[r] : r; });
   const auto *x_row = block.row(rows);
   FewColumns<Math> x_columns;
   x_columns.load(x_row, block.ring.k, true);
-  const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS;
-  const bool there = r < min(count, bucket);
   unsigned long long word = BEST_NONE;
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     block.consume(x_columns, x_row, hidden);
@@ -100,7 +101,7 @@ __device__ inline void few_project(void *y, unsigned long long *best, const floa
     const float v = block.sums.get(r, i);
     const size_t at = (size_t)r * outputs + n;
     if (sampled) {
-      static_cast<float *>(y)[at] = v;
+      if (stores) static_cast<float *>(y)[at] = v;
       word = max(word, best_word(v, n));
     } else {
       static_cast<X *>(y)[at] = X(v);

@@ -5,8 +5,8 @@
 use crate::rig::{FEW, Rig, Step, StepOnGpu, TYPES, assert_rows_close, config, encode, rounded};
 use crate::support::{Gpu, Random};
 use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::ops::{Enqueue, Types};
 use tailgraph::backend::cuda::ops::head::{Found, LogitsPart, seen_words};
+use tailgraph::backend::cuda::ops::{Enqueue, Types};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
 use tailgraph::plan::arena::best_words;
@@ -154,60 +154,54 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
         x.write(&gpu.stream, 0, &encode(dtype, &case.x)).unwrap();
         x
     };
-    // Of rows that are all drawn the dense head stores the logits, of others those alone that are.
-    let mut all = None;
-    // SAFETY: the arrays have the shapes that the operations ask for.
-    let found = unsafe {
-        match enqueue.few() {
-            Some(few) => {
-                let (h, norm) = (
-                    input(DType::F32),
-                    gpu.values(DType::F32, &vec![1.0; hidden]),
-                );
-                let (h, norm) = (h.at(0), norm.at(0));
-                enqueue.few_lm_head(few, logits.at(0), best.at(0), h, norm, w.at(0))
+    let x = match enqueue.few() {
+        Some(_) => input(DType::F32),
+        None => input(types.operand),
+    };
+    let norm = gpu.values(DType::F32, &vec![1.0; hidden]);
+    let head = |enqueue: &Enqueue, logits: &Buffer| {
+        let (logits, best, x, w) = (logits.at(0), best.at(0), x.at(0), w.at(0));
+        // SAFETY: the arrays have the shapes that the operations ask for.
+        let found = unsafe {
+            match enqueue.few() {
+                Some(few) => enqueue
+                    .few_lm_head(few, logits, best, x, norm.at(0), w)
+                    .map(Some),
+                None => enqueue.lm_head(LogitsPart::Sampled, logits, best, x, w),
             }
-            None => {
-                let x = input(types.operand);
-                let head = |enqueue: &Enqueue, logits: &Buffer| {
-                    let part = LogitsPart::Sampled;
-                    let found = enqueue.lm_head(part, logits.at(0), best.at(0), x.at(0), w.at(0));
-                    found.map(|found| found.expect("these tiles fill a GPU"))
-                };
-                let drawn = step(gpu, rows, DRAWN);
-                let stored = gpu.poisoned(bucket * vocabulary * 4);
-                head(&rig.enqueue_by(&drawn, bucket, variant).unwrap(), &stored).unwrap();
-                gpu.stream.synchronize().unwrap();
-                all = Some((stored, plain_logits(rig, &on_gpu, bucket, &x, &w)));
-                head(&enqueue, &logits)
-            }
-        }
-    }
-    .unwrap();
+        };
+        found.unwrap().expect("these tiles fill a GPU")
+    };
+    // Of rows that are all drawn the logits are stored, of others those alone that are.
+    let drawn = step(gpu, rows, DRAWN);
+    let whole = gpu.poisoned(bucket * vocabulary * 4);
+    head(&rig.enqueue_by(&drawn, bucket, variant).unwrap(), &whole);
+    gpu.stream.synchronize().unwrap();
+    let found = head(&enqueue, &logits);
+    let plain = match enqueue.few() {
+        Some(_) => None,
+        None => Some(plain_logits(rig, &on_gpu, bucket, &x, &w)),
+    };
     let what = format!("{types:?} {products:?} {rows} rows of {bucket}, {vocabulary} x {hidden}");
     let tokens = sample(Some(found), &logits, &best);
     let stored = gpu.get_values(DType::F32, &logits);
-    let (whole, plain) = match &all {
-        Some((whole, plain)) => (whole, Some(plain)),
-        None => (&logits, None),
-    };
-    let values = gpu.get_values(DType::F32, whole);
-    if let Some(plain) = plain {
-        for (r, lines) in stored
-            .chunks(vocabulary)
-            .zip(values.chunks(vocabulary))
-            .take(rows)
-            .enumerate()
-        {
-            let same = || (lines.0.iter().zip(lines.1)).all(|(a, b)| a.to_bits() == b.to_bits());
-            match MIXED[r % 3] > 0.0 {
-                true => assert!(same(), "{what}: row {r} is another beside greedy ones"),
-                false => assert!(
-                    lines.0.iter().all(|l| l.is_nan()),
-                    "{what}: row {r} is greedy, and its logits were written"
-                ),
-            }
+    let values = gpu.get_values(DType::F32, &whole);
+    for (r, (stored, whole)) in stored
+        .chunks(vocabulary)
+        .zip(values.chunks(vocabulary))
+        .take(rows)
+        .enumerate()
+    {
+        let same = || (stored.iter().zip(whole)).all(|(a, b)| a.to_bits() == b.to_bits());
+        match MIXED[r % 3] > 0.0 {
+            true => assert!(same(), "{what}: row {r} is another beside greedy ones"),
+            false => assert!(
+                stored.iter().all(|l| l.is_nan()),
+                "{what}: row {r} is greedy, and its logits were written"
+            ),
         }
+    }
+    if let Some(plain) = plain {
         // As far as dense.rs allows.
         let limit = if types.operand == DType::F32 {
             3e-6
@@ -242,7 +236,7 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
         }
     }
     let other = gpu.poisoned(best_words(bucket) * 8);
-    assert_eq!(tokens, sample(None, whole, &other), "{what}");
+    assert_eq!(tokens, sample(None, &whole, &other), "{what}");
 }
 
 fn for_every_rig(mut test: impl FnMut(&Rig, &mut Random)) {

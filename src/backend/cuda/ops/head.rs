@@ -62,7 +62,7 @@ fn best_blocks(rows: u32) -> u32 {
 
 impl Enqueue<'_> {
     /// logits = lm_head `[V, H]` times x, which is `final_norm`'s: `[S, H]`, or `[R, H]` in a score step. The kernels that
-    /// stream weights also leave where the best ones are, in `best`; the dense one then stores no logits of greedy rows
+    /// stream weights also leave where the best ones are, in `best`; they then store no logits of greedy rows
     /// without penalty and logprobs.
     ///
     /// # Safety

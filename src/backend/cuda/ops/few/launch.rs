@@ -113,8 +113,8 @@ impl Enqueue<'_> {
         Ok(())
     }
 
-    /// logits f32 `[S, V]` = lm_head `[V, H]` times rmsnorm(h f32 `[R, H]`) of the sampled rows; where the best ones are, in
-    /// `best`.
+    /// logits f32 `[S, V]` = lm_head `[V, H]` times rmsnorm(h f32 `[R, H]`) of the sampled rows, as [`Enqueue::lm_head`] says;
+    /// where the best ones are, in `best`.
     ///
     /// # Safety
     /// [`Enqueue`]'s; `best` as [`Found`] says.
