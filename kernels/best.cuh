@@ -28,8 +28,8 @@ __device__ inline bool needs_best_only(const tg_state *state, const tg_step *ste
   const uint32_t row = __ldcg(table<uint32_t>(state, __ldcg(&step->sample_table)) + sample);
   const uint32_t slot = __ldcg(&table<tg_row>(state, __ldcg(&step->row_table))[row].slot);
   const tg_sampling *sampling = &table<tg_slot>(state, __ldcg(&state->slot_table))[slot].sampling;
-  return __uint_as_float(__ldcg(&sampling->temperature)) == 0.0f && __uint_as_float(__ldcg(&sampling->repetition_penalty)) == 1.0f &&
-         __ldcg(&sampling->logprobs) == TG_LOGPROBS_NONE;
+  return __uint_as_float(__ldcg(&sampling->temperature)) == 0.0f &&
+         __uint_as_float(__ldcg(&sampling->repetition_penalty)) == 1.0f && __ldcg(&sampling->logprobs) == TG_LOGPROBS_NONE;
 }
 
 /* The word of one logit. */

@@ -176,8 +176,10 @@ __device__ inline void dense_head(float *y, unsigned long long *best, const Tens
     }
   }
   DenseBlock<Tile>::consumers_meet();
-  const uint32_t all = __ldcg(&step->sample_rows), left = all > first_row ? min(all - first_row, Tile::ROWS) : 0;
-  found.leave(block.stages, best + (size_t)first_row * parts + part, parts, left);
+  /* read again: there is no register for them until here */
+  const uint32_t again = __ldcg(&step->sample_rows);
+  found.leave(block.stages, best + (size_t)first_row * parts + part, parts,
+              again > first_row ? min(again - first_row, Tile::ROWS) : 0);
 }
 
 #define DENSE_HEAD(NAME, ...)                                                                                            \

@@ -149,8 +149,8 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
              [&](uint32_t pair) { return (uint32_t)chosen[pair]; });
 }
 
-/* h[R,H], y[R K,H], place[R K] or null, weights[R,K], x[R,H], norm_weight[H] or null; K at most TOP. A thread has AT_ONCE times four
- * elements of a row under way. Launch: block = NORM_THREADS for each of up to COMBINE_ROWS rows, grid = rows of the bucket / so
+/* h[R,H], y[R K,H], place[R K] or null, weights[R,K], x[R,H], norm_weight[H] or null; K at most TOP. A thread has AT_ONCE times
+ * four elements of a row under way. Launch: block = NORM_THREADS for each of up to COMBINE_ROWS rows, grid = rows of the bucket / so
  * many. */
 template <typename X, uint32_t TOP, uint32_t AT_ONCE>
 __device__ inline void combine(float *h, const float *y, const float *weights, const uint32_t *place, X *x,

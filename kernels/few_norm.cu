@@ -1,7 +1,7 @@
 /* few_norm.cu: RMSNorm and a product, for steps of few rows (few.cuh):
  *
- *   tg_few_project_*  y[r,:] = W rmsnorm(h[r,:]), in X's type or f32: q, k and v; the LM head, for the sampled rows, with
- *                     where each one's best logit is (best.cuh)
+ *   tg_few_project_*  y[r,:] = W rmsnorm(h[r,:]), in X's type: q, k and v; or the LM head, of the sampled rows: where each
+ *                     one's best logit is (best.cuh), and in f32 the logits of those of which more is read
  *   tg_few_gate_up_*  y[r,:] = silu(W1 z) * W3 z, z = rmsnorm(h[r,:]): a dense feed-forward
  *   tg_few_expert_gate_up_*  likewise with the weights of each chosen expert, y[r K + i,:] of the i-th; it chooses them, and
  *                     says which to tg_few_down_* before that one may start (few_choice.cuh)
@@ -89,7 +89,7 @@ __device__ inline void few_project(void *y, unsigned long long *best, const floa
   const bool there = r < min(count, bucket), stores = there && !(sampled && needs_best_only(state, step, r));
   wait_for_earlier_kernels();
   few_norm<Math>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps,
-                 [&](uint32_t r) { return sampled && count > 0 ? samples[r] : r; });
+                 [&](uint32_t row) { return sampled && count > 0 ? samples[row] : row; });
   const auto *x_row = block.row(rows);
   FewColumns<Math> x_columns;
   x_columns.load(x_row, block.ring.k, true);

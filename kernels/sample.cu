@@ -267,8 +267,8 @@ __device__ inline unsigned long long best_score(const Scores &score, uint32_t vo
   return block_reduce(best, Max());
 }
 
-/* best[S,parts]: best.cuh's words, up to SAMPLE_THREADS of a row; logits where these are not enough (needs_best_only). With `marks` a sampled row is all
- * that its sequence has in the step, and its token is noted here (tg_mark_seen).
+/* best[S,parts]: best.cuh's words, up to SAMPLE_THREADS of a row; logits where these are not enough (needs_best_only). With
+ * `marks` a sampled row is all that its sequence has in the step, and its token is noted here (tg_mark_seen).
  * Launch: grid = most sampled rows, block = SAMPLE_THREADS. */
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
     tg_sample(tg_state *state, const float *logits, uint32_t *seen, const unsigned long long *best, const tg_step *step,

@@ -5,7 +5,8 @@
  * rows, all of K, first of gate and up, then of down. What it needs of a unit comes in stages of WIDE_K of K through a
  * ring in shared memory that never drains between units, nor between gate, up and down:
  *
- *   consumers, 8 warps  two warpgroups, each half of the weight rows: wgmma with weight rows as M, batch rows as N
+ *   consumers, 8 warps  first they sort, a row a thread (wide_plan.cuh); then two warpgroups, each half of the weight rows: wgmma
+ *                       with weight rows as M, batch rows as N
  *   loaders, 3 or 5     a stage each in turn: the tile's rows, gathered, from L2 through registers, swizzled as the
  *                       matrix units want them
  *   counter, 1 warp     beside 5 loaders: counts gate and up of a tile as the consumers have stored them, which they do
@@ -376,6 +377,7 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
   __shared__ WideUnit units[WIDE_QUEUE];
   __shared__ WideSort sort;
   __shared__ WidePlan plan;
+  static_assert(sizeof barriers + sizeof units + sizeof sort + sizeof plan <= 16 * 1024, "the launcher leaves room for it");
   constexpr uint32_t AFTER_LOADERS = WIDE_CONSUMERS + LOADERS, PRODUCER = AFTER_LOADERS + COUNTER;
   const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   WideRing ring;
@@ -453,6 +455,8 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
         barrier_wait(marked, 0);
       }
       sort.list(choice, experts, arrays.k);
+      /* Nobody marks what another still rehearses with. */
+      if (!real) asm volatile("bar.sync 1, %0;" ::"n"(WIDE_CONSUMERS * WARP) : "memory");
       __syncwarp();
     }
     if (lane == 0) barrier_arrive(listed);

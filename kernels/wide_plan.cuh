@@ -3,10 +3,10 @@
  * Every block sorts for itself, in shared memory: pairs of a row and one of its experts in order of expert, rows ascending within
  * one, whose ranks are their places (experts.cu sorts likewise for who has to be told). So nobody waits for a block that sorts.
  *
- * A unit is an expert tile, up to tile_rows consecutive places of an expert, by a slice of its expert's weight rows: first those of gate and up, then
- * those of down. Blocks draw them in that order from a counter, so that whoever is ahead has more of them; what a unit's
- * sums are does not depend on who has it. A unit of down waits until its tile's gate and up are done, by a count of
- * those that are.
+ * A unit is an expert tile, up to tile_rows consecutive places of an expert, by a slice of its expert's weight rows: first those
+ * of gate and up, then those of down. Blocks draw them in that order from a counter, so that whoever is ahead has more of them;
+ * what a unit's sums are does not depend on who has it. A unit of down waits until its tile's gate and up are done, by a count
+ * of those that are.
  *
  * A block's first unit may be a guess: before it can know which experts have rows, it asks for weights of one that may
  * well have some, block b's being slice b / experts of expert b % experts. Where that one has none, or another block has

@@ -10,8 +10,8 @@ pub const ALIGN_BYTES: usize = 256;
 /// Bytes of an entry of the lists of query tiles and of expert tiles; there are never more of them than rows, or than
 /// pairs of a row and an expert.
 const TILE_BYTES: usize = 16;
-/// How many expert tiles there are, and what kernels/wide_plan.cuh counts.
-const EXPERT_COUNTS_BYTES: usize = 1088;
+/// How many expert tiles there are, and what kernels/wide_plan.cuh counts: `EXPERT_COUNTS` words of kernels/experts.cuh.
+pub const EXPERT_COUNTS_BYTES: usize = 1088;
 /// In how many parts a row of logits is searched for its best, at most: by a kernel that reads them, and by the blocks of an LM
 /// head that streams weights, of up to [`MOST_ROWS`] rows.
 pub const SAMPLE_PARTS: usize = 16;

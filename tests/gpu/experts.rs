@@ -134,11 +134,11 @@ impl MixtureCase {
                 .enqueue_by(&step, bucket, Variant { products, experts })
                 .unwrap(),
         };
-        let routing = RoutingOnGpu::new(gpu, config, &enqueue);
+        let on_gpu = RoutingOnGpu::new(gpu, config, &enqueue);
         let chosen: Vec<u8> = self.experts.iter().flat_map(|e| e.to_le_bytes()).collect();
-        routing.experts.write(&gpu.stream, 0, &chosen).unwrap();
+        on_gpu.experts.write(&gpu.stream, 0, &chosen).unwrap();
         let of_experts = encode(DType::F32, &self.weights);
-        routing.weights.write(&gpu.stream, 0, &of_experts).unwrap();
+        on_gpu.weights.write(&gpu.stream, 0, &of_experts).unwrap();
         let expert_weights = weights.addresses(types.weights);
         let x = gpu.values(types.operand, &self.x);
         let h = gpu.poisoned(bucket * hidden * 4);
@@ -153,7 +153,7 @@ impl MixtureCase {
             x: next.at(0),
             weight: norm.at(0),
         };
-        let routing = routing.addresses();
+        let routing = on_gpu.addresses();
         let between = ExpertRows {
             x: x.at(0),
             y: y.at(0),
@@ -164,6 +164,12 @@ impl MixtureCase {
         // SAFETY: the arrays have the shapes that the operations ask for.
         unsafe {
             enqueue.sort_tokens(&routing).unwrap();
+            if !enqueue.needs_sort() {
+                // The counts alone are for who sorts by itself.
+                for array in [&on_gpu.rows, &on_gpu.place, &on_gpu.tiles] {
+                    array.fill(&gpu.stream, 0xff).unwrap();
+                }
+            }
             enqueue
                 .expert_gate_up(&routing, &expert_weights, &between)
                 .unwrap();

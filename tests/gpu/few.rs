@@ -198,6 +198,8 @@ impl Input {
         let mut step = Step::with_slots(&mut Random(5), SLOTS, 16, 4);
         for &(slot, position) in &self.rows {
             step.chunk(slot, position as u32, 1);
+            // Of a greedy row no logits are stored.
+            step.slots[slot].sampling.temperature = 0.7_f32.to_bits();
         }
         for chunk in &mut step.chunks {
             chunk.sampled = true;

@@ -41,7 +41,7 @@ struct Case {
 }
 
 impl Case {
-    /// With logits that are equal, and rows of which one is not finite.
+    /// With logits that are equal, some of them neighbours or all of a row, and rows of which one is not finite.
     fn new(
         random: &mut Random,
         types: Types,
@@ -54,17 +54,22 @@ impl Case {
         let mut x = random.values(rows * hidden, 2.0);
         // Every row likes some id more than all others, and that one again elsewhere.
         for row in x.chunks_mut(hidden) {
-            let (a, b) = (random.below(vocabulary), random.below(vocabulary));
+            let a = random.below(vocabulary);
+            let b = match random.below(2) {
+                0 => random.below(vocabulary),
+                _ => (a + 1 + random.below(15)).min(vocabulary - 1),
+            };
             let liked: Vec<f32> = row.iter().map(|x| x * scale * 2.0).collect();
             w[a * hidden..][..hidden].copy_from_slice(&liked);
             w[b * hidden..][..hidden].copy_from_slice(&liked);
         }
         for row in x.chunks_mut(hidden) {
             row[0] = 0.0;
-            match random.below(6) {
+            match random.below(8) {
                 0 => row[random.below(hidden)] = f32::NAN,
                 // with what the weights have there, more than f32 holds
                 1 => row[0] = [-8.0, 8.0][random.below(2)],
+                2 => row.fill(0.0),
                 _ => {}
             }
         }
@@ -87,19 +92,40 @@ fn greedy() -> abi::tg_sampling {
     }
 }
 
-/// Temperatures of three rows in turn.
-const MIXED: [f32; 3] = [0.0, 0.0, 0.7];
-const DRAWN: [f32; 3] = [0.7; 3];
+/// How a row is sampled.
+#[derive(Clone, Copy, PartialEq)]
+enum How {
+    Greedy,
+    Drawn,
+    Penalized,
+    WithLogprobs,
+}
+
+/// Of five rows in turn.
+const MIXED: [How; 5] = [
+    How::Greedy,
+    How::Greedy,
+    How::Drawn,
+    How::Penalized,
+    How::WithLogprobs,
+];
+const DRAWN: [How; 5] = [How::Drawn; 5];
 
 /// Decode rows.
-fn step(gpu: &Gpu, rows: usize, temperatures: [f32; 3]) -> StepOnGpu {
+fn step(gpu: &Gpu, rows: usize, how: [How; 5]) -> StepOnGpu {
     let mut step = Step::with_slots(&mut Random(5), rows, 16, 4);
     for slot in 0..rows {
-        step.slots[slot].sampling = abi::tg_sampling {
+        let sampling = &mut step.slots[slot].sampling;
+        *sampling = abi::tg_sampling {
             key: slot as u64,
-            temperature: temperatures[slot % 3].to_bits(),
             ..greedy()
         };
+        match how[slot % 5] {
+            How::Greedy => {}
+            How::Drawn => sampling.temperature = 0.7_f32.to_bits(),
+            How::Penalized => sampling.repetition_penalty = 1.3_f32.to_bits(),
+            How::WithLogprobs => sampling.logprobs = 0,
+        }
         step.chunk(slot, 3, 1);
     }
     for chunk in &mut step.chunks {
@@ -172,11 +198,11 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
         };
         found.unwrap().expect("these tiles fill a GPU")
     };
-    // Of rows that are all drawn the logits are stored, of others those alone that are.
+    // Logits are stored but of rows that are greedy and no more.
     let drawn = step(gpu, rows, DRAWN);
     let whole = gpu.poisoned(bucket * vocabulary * 4);
     head(&rig.enqueue_by(&drawn, bucket, variant).unwrap(), &whole);
-    gpu.stream.synchronize().unwrap();
+    best.fill(&gpu.stream, 0xff).unwrap();
     let found = head(&enqueue, &logits);
     let plain = match enqueue.few() {
         Some(_) => None,
@@ -193,13 +219,19 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
         .enumerate()
     {
         let same = || (stored.iter().zip(whole)).all(|(a, b)| a.to_bits() == b.to_bits());
-        match MIXED[r % 3] > 0.0 {
-            true => assert!(same(), "{what}: row {r} is another beside greedy ones"),
-            false => assert!(
+        match MIXED[r % 5] {
+            How::Greedy => assert!(
                 stored.iter().all(|l| l.is_nan()),
                 "{what}: row {r} is greedy, and its logits were written"
             ),
+            _ => assert!(same(), "{what}: row {r} is another beside greedy ones"),
         }
+    }
+    for (r, line) in stored.chunks(vocabulary).enumerate().skip(rows) {
+        assert!(
+            line.iter().all(|l| l.is_nan()),
+            "{what}: padding {r} was written"
+        );
     }
     if let Some(plain) = plain {
         // As far as dense.rs allows.
@@ -231,7 +263,8 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
     }
     for (r, line) in values.chunks(vocabulary).take(rows).enumerate() {
         let expected = best_of(line);
-        if r % 3 < 2 || expected == -1 {
+        let best = matches!(MIXED[r % 5], How::Greedy | How::WithLogprobs);
+        if best || expected == -1 {
             assert_eq!(tokens[r], expected, "{what}: row {r}");
         }
     }

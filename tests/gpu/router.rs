@@ -6,6 +6,7 @@ use crate::support::{Gpu, Random};
 use tailgraph::backend::cuda::ops::router::RouterWeights;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
+use tailgraph::plan::variants::Variant;
 
 /// Router's inputs, all f32.
 #[derive(Clone)]
@@ -30,11 +31,33 @@ impl RouterCase {
         }
     }
 
-    /// Also holds x to what the norm alone gives, and the sort, where there is one, to a plain one.
+    /// Also where the experts' kernels need the sort: to the same bits.
     fn run(&self, gpu: &Gpu, dtype: DType, rows: usize, bucket: usize) -> (Vec<u32>, Vec<f32>) {
+        let found = self.run_by(gpu, dtype, rows, bucket, None);
+        let sorted = self.run_by(gpu, dtype, rows, bucket, Some(Variant::LINEAR));
+        assert_eq!(found.0, sorted.0, "{dtype:?} {rows} of {bucket} rows");
+        let what = format!("{dtype:?} {rows} of {bucket} rows: weights");
+        assert_same_bits(&what, &found.1, &sorted.1);
+        found
+    }
+
+    /// By what serves as many rows of prompts, or a variant. Also holds x to what the norm alone gives, and the sort, where it
+    /// is needed, to a plain one.
+    fn run_by(
+        &self,
+        gpu: &Gpu,
+        dtype: DType,
+        rows: usize,
+        bucket: usize,
+        by: Option<Variant>,
+    ) -> (Vec<u32>, Vec<f32>) {
         let rig = Rig::new(gpu, self.config.clone(), operand(dtype));
         let step = Step::of_rows(rows).upload(gpu);
-        let enqueue = rig.enqueue(&step, StepKind::Mixed, bucket);
+        let enqueue = match by {
+            None => rig.enqueue(&step, StepKind::Mixed, bucket),
+            Some(variant) => rig.enqueue_by(&step, bucket, variant).unwrap(),
+        };
+        assert!(by != Some(Variant::LINEAR) || enqueue.needs_sort());
         let routing = RoutingOnGpu::new(gpu, &self.config, &enqueue);
         let f32s = |values: &[f32]| gpu.values(DType::F32, values);
         let (h, norm, gate) = (f32s(&self.h), f32s(&self.norm), f32s(&self.gate));

@@ -24,6 +24,7 @@ use super::limits::{Limits, has_warpgroups};
 use super::linear::{Epilogue, Product};
 use crate::error::{Error, Result};
 use crate::model::DType;
+use crate::plan::StepKind;
 use crate::plan::arena::HEAD_PARTS;
 use crate::plan::variants::Products;
 use cut::{Cut, Tile};
@@ -174,6 +175,11 @@ impl Enqueue<'_> {
         best: Address,
     ) -> Result<Found> {
         let (outputs, inner) = (product.outputs, product.inner);
+        debug_assert_eq!(
+            self.bucket.kind,
+            StepKind::Decode,
+            "not all logits are stored"
+        );
         let rows = self.bucket.sequences;
         let cut = dense.limits.cut_alone(&dense.head.tiles(), rows);
         let (tile, kernel) = dense.head.of(&cut);

@@ -4,13 +4,12 @@ use super::super::launch::{Address, Argument};
 use super::Enqueue;
 use super::linear::{Epilogue, Grouped, Product};
 use crate::error::Result;
+pub use crate::plan::arena::EXPERT_COUNTS_BYTES;
 
 /// As kernels/experts.cuh has it.
 pub const MAX_EXPERTS: usize = 128;
 /// Bytes of an `ExpertTile` there.
 pub const EXPERT_TILE_BYTES: usize = 16;
-/// Bytes of the tiles' count and of what kernels count up behind it: `EXPERT_COUNTS` words.
-pub const EXPERT_COUNTS_BYTES: usize = 1088;
 
 /// As kernels/norm.cuh has it: the router and the combination of experts norm rows too.
 pub(super) const NORM_THREADS: u32 = 256;
@@ -30,7 +29,7 @@ pub struct Routing {
     pub scores: Address,
     /// `uint64_t [8]` and f32 `[R, H / 16, 33]`: scratch of the kernels for few rows, for the buckets that they serve.
     pub score_parts: Address,
-    /// `uint32_t [R K]`: the row at each place of the sort.
+    /// `uint32_t [R K]`: the row at each place of the sort; this and the next two where [`Enqueue::needs_sort`].
     pub rows: Address,
     /// `uint32_t [R K]`: the place of each pair.
     pub place: Address,
@@ -55,7 +54,8 @@ pub struct ExpertWeights {
     pub down_stride: u64,
 }
 
-/// What goes through a mixture's experts: x as it is, the others by place of the sort, `partial` by pair unless [`Enqueue::needs_sort`].
+/// What goes through a mixture's experts: x as it is, the others by place of the sort, `partial` by pair unless
+/// [`Enqueue::needs_sort`].
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertRows {
     /// `[R, H]`, operand type.
@@ -75,8 +75,8 @@ pub struct NextNorm {
     pub weight: Address,
 }
 
-/// Rows that a block of `tg_combine_*` takes, `COMBINE_ROWS` there at most. Where there are so few blocks, one of two rows leaves an SM no room for another,
-/// but for one of the kernel behind it, which has then all its blocks early (profiles/README.md).
+/// Rows that a block of `tg_combine_*` takes, `COMBINE_ROWS` there at most. Where there are so few blocks, one of two rows leaves
+/// an SM no room for another, but for one of the kernel behind it, which has then all its blocks early (profiles/README.md).
 fn combined_by_block(rows: u32) -> u32 {
     match rows.is_multiple_of(2) && rows <= COMBINED_BY_TWO {
         true => 2,

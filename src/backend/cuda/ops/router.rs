@@ -75,7 +75,7 @@ fn sorted(routing: &Routing) -> [Argument; 4] {
 
 impl Enqueue<'_> {
     /// The FFN norm of h f32 `[R, H]`, as x `[R, H]` in the operand type; from it experts and weights of each row;
-    /// then, where [`Enqueue::needs_sort`], the rows in order of expert.
+    /// then, where [`Enqueue::needs_sort`] (in [`Enqueue::choose_and_sort`]'s kernel always), the rows in order of expert.
     ///
     /// # Safety
     /// [`Enqueue`]'s; shapes as [`Routing`] and [`RouterWeights`] say.

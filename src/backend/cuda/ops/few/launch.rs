@@ -9,6 +9,7 @@ use super::Few;
 use super::sizing::{GATE_OUTPUTS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
 use crate::backend::cuda::launch::{Address, Argument, Kernel};
 use crate::error::Result;
+use crate::plan::StepKind;
 use crate::plan::arena::HEAD_PARTS;
 use crate::plan::variants::Products;
 
@@ -127,6 +128,11 @@ impl Enqueue<'_> {
         norm: Address,
         lm_head: Address,
     ) -> Result<Found> {
+        debug_assert_eq!(
+            self.bucket.kind,
+            StepKind::Decode,
+            "not all logits are stored"
+        );
         let outputs = self.config.vocab_size as u32;
         // SAFETY: the caller's promise.
         let parts = unsafe { self.few_product(few, (logits, best), h, norm, lm_head, outputs) }?;
