@@ -22,8 +22,8 @@
  * instruction. It truncates as it accumulates, so a stage has sums of its own that are added with rounding.
  *
  * Bound of many rows, by hand: shared memory, of which an instruction of 64 by 64 takes all that it gives (profiles/README.md,
- * "What blocks read, of many rows"). Measured on an H200 in bf16 in the model, 2048 outputs of 2048 that add to h (floor): 6.8 us
- * (1.8) at 64 rows, 8.9 at 128, 9.9 (2.7) at 256.
+ * "What blocks read, of many rows"). Measured on an H200 in bf16 in the model, 2048 outputs of 2048 that add to h (floor): 6.3 us
+ * (1.8) at 64 rows, 7.7 at 128, 9.7 (2.7) at 256.
  *
  * N may be anything, K is a multiple of 32 (what a copy finds past a matrix are zeros). Every array starts on 16 bytes.
  * Needs sm_90a.

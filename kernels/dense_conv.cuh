@@ -9,8 +9,8 @@
  * have the batch rows first (DenseRowsTile).
  *
  * Bound: memory, 3 H^2 sizeof(W) bytes; H is a multiple of WIDTH.
- * Measured on an H200 in bf16 in the model, H = 2048 (floor; how: profiles/README.md): 7.9 us (5.5) at 16 rows, 9.9 at 32, 10.2
- * at 64, 11.0 at 128, 16.2 (8.1) at 256.
+ * Measured on an H200 in bf16 in the model, H = 2048 (floor; how: profiles/README.md): 7.9 us (5.5) at 16 rows, 10.5 at 32, 9.8
+ * at 64, 11.5 at 128, 16.0 (8.1) at 256.
  *
  * Launch: block = THREADS, grid = (clusters of blocks that share a tile, or of mates, H / WIDTH of them; rows of the bucket /
  * ROWS / MATES).

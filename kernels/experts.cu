@@ -17,7 +17,7 @@
  *
  * Bound: the sort by latency (one block, two passes over 4RK bytes in L2 or, having chosen, RK in shared memory),
  * the combine by memory (4H (K + 2) bytes a row), and for few rows by latency too.
- * Measured on an H200 in bf16, H = 2048, K = 4 (floor; how: profiles/README.md): combine 2.7 us (0.7) at 64 rows, 3.6 (2.8) at
+ * Measured on an H200 in bf16, H = 2048, K = 4 (floor; how: profiles/README.md): combine 2.8 us (0.7) at 64 rows, 3.7 (2.8) at
  * 256.
  */
 #include "common.cuh"
