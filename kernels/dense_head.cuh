@@ -10,8 +10,8 @@
  * word a block, and its logits are not stored.
  *
  * Bound: memory, N K sizeof(W) bytes; from 65 rows on the second-level cache, which gives rows to every tile: hence wide ones.
- * Measured on an H200 in bf16, 65536 outputs of 2048 (floor; how: profiles/README.md): in the model, all rows greedy, 60.5 us (59.1) at 32 rows,
- * 62.2 at 64, 71.7 at 128, 114.2 (86) at 256.
+ * Measured on an H200 in bf16 in the model, 65536 outputs of 2048, all rows greedy (floor; how: profiles/README.md): 60.5 us
+ * (59.1) at 32 rows, 62.2 at 64, 71.7 at 128, 114.2 (86) at 256.
  *
  * Launch: block = THREADS, grid = (parts, rows of the bucket / ROWS), MATES blocks a cluster. y, best and x have as many rows
  * as the bucket.
