@@ -1,4 +1,5 @@
-/* route.cu: norm and router in one kernel, for steps of up to 256 rows: what router.cu does in two, whose formulas these are.
+/* route.cu: norm and router in one kernel, for steps of up to 256 rows: what router.cu and the first half of experts.cu's
+ * tg_choose_and_sort do in two, whose formulas these are.
  *
  *   x[r] = rmsnorm(h[r])                                             rounded to the operand type
  *   s = sigmoid(gate rmsnorm(h[r])), of the row as it is; experts[r,:] and weights[r,:] from s

@@ -1,7 +1,7 @@
 /* wide_plan.cuh: which units of a step each block of wide.cuh has.
  *
  * Every block sorts for itself, in shared memory: pairs of a row and one of its experts in order of expert, rows ascending within
- * one, whose ranks are their places (experts.cu sorts likewise for who has to be told). So nobody waits for a block that sorts.
+ * one, whose ranks are their places (experts.cu sorts likewise, for linear.cuh). So nobody waits for a block that sorts.
  *
  * A unit is an expert tile, up to tile_rows consecutive places of an expert, by a slice of its expert's weight rows: first those
  * of gate and up, then those of down. Blocks draw them in that order from a counter, so that whoever is ahead has more of them;
