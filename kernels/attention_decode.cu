@@ -95,12 +95,7 @@ __device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *ro
   for (uint32_t base = 0; base < count; base += WARP) {
     const uint32_t r = base + lane;
     const uint32_t more = r < count ? Chunks(__ldcg(&rows[r].position), chunk_keys, splits).count - 1 : 0;
-    uint32_t until = more;
-#pragma unroll
-    for (int offset = 1; offset < WARP; offset *= 2) {
-      const uint32_t before = __shfl_up_sync(0xffffffffu, until, offset);
-      if (lane >= offset) until += before;
-    }
+    const uint32_t until = sum_up_to_lane(more);
     const uint32_t here = __ballot_sync(0xffffffffu, until > left);
     if (here) {
       const int from = __ffs(here) - 1;

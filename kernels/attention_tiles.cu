@@ -33,12 +33,7 @@ extern "C" __global__ void __launch_bounds__(LIST_THREADS)
   tg_sequence sequence = {};
   if (threadIdx.x < step->sequences) sequence = table<tg_sequence>(state, step->sequence_table)[threadIdx.x];
   const uint32_t mine = (sequence.rows + tile_rows - 1) / tile_rows;
-  uint32_t until = mine;  /* tiles up to and with this thread's, in its warp */
-#pragma unroll
-  for (int offset = 1; offset < WARP; offset *= 2) {
-    uint32_t before = __shfl_up_sync(0xffffffffu, until, offset);
-    if (lane >= offset) until += before;
-  }
+  const uint32_t until = sum_up_to_lane(mine);  /* tiles up to and with this thread's, in its warp */
   if (lane == WARP - 1) warp_tiles[warp] = until;
   __syncthreads();
   uint32_t at = until - mine;

@@ -96,6 +96,17 @@ __device__ inline float from_sortable(uint32_t key) {
  * in the registers that matrix instructions take their operands from, and needs no paths for lanes that part. */
 __device__ inline uint32_t of_warp(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
 
+/* The whole warp: the sum of v over this lane and those below it. */
+template <typename T>
+__device__ inline T sum_up_to_lane(T v) {
+#pragma unroll
+  for (int offset = 1; offset < WARP; offset *= 2) {
+    const T below = __shfl_up_sync(0xffffffffu, v, offset);
+    if (threadIdx.x % WARP >= offset) v += below;
+  }
+  return v;
+}
+
 /* The sum over THREADS threads, the same in each of them: over the block, or, where it has several such parts, over part `part`.
  * The order of additions is fixed by THREADS alone, so the bits are those of every run. */
 template <int THREADS, int PARTS = 1>
@@ -112,6 +123,11 @@ __device__ inline float block_sum(float v, uint32_t part = 0) {
 #pragma unroll
   for (int w = 0; w < THREADS / WARP; w++) sum += partial[w];
   return sum;
+}
+
+/* Of `all` rows, those from `first` on that a block of up to `most` has. */
+__device__ inline uint32_t rows_from(uint32_t first, uint32_t all, uint32_t most) {
+  return all > first ? min(all - first, most) : 0;
 }
 
 /* ---- behind a step descriptor ---------------------------------------------------------------- */

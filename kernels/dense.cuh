@@ -385,7 +385,7 @@ __device__ inline void dense_product(void *y, const TensorMap *x_map, const Tens
     return;
   }
   wait_for_earlier_kernels();
-  const uint32_t rows = *count > first_row ? min(*count - first_row, Tile::ROWS) : 0;
+  const uint32_t rows = rows_from(first_row, *count, Tile::ROWS);
   typename Tile::Acc acc;
   if constexpr (!PAIRED) {
     if (epilogue != LINEAR_STORE) {

@@ -163,7 +163,7 @@ __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns
         [] {});
     return;
   }
-  const uint32_t rows = all > first_row ? min(all - first_row, Tile::ROWS) : 0;
+  const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
   const tg_row *row_table = table<tg_row>(state, rows_at) + first_row;
   y += (size_t)first_row * hidden;
   /* Of this thread's rows the same four channels, from c on. */
@@ -256,7 +256,7 @@ __device__ inline void dense_conv_rows(typename Tile::X *y, typename Tile::X *co
         [&](uint32_t u, char *to, uint64_t *barrier) { tensor_copy(to, x_map, u * GMMA_K, first_row, barrier, stays); }, [] {});
     return;
   }
-  const uint32_t rows = all > first_row ? min(all - first_row, Tile::ROWS) : 0;
+  const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
   const tg_row *row_table = table<tg_row>(state, rows_at) + first_row;
   /* Of this thread's two rows, `row` and the one 8 further, the same channels, FOURS fours of them from c on. */
   constexpr uint32_t FOURS = Tile::WIDTH / 16;

@@ -146,7 +146,7 @@ __device__ inline void dense_head(float *y, unsigned long long *best, const Tens
         [] {});
     return;
   }
-  const uint32_t count = __ldcg(&step->sample_rows), rows = count > first_row ? min(count - first_row, Tile::ROWS) : 0;
+  const uint32_t rows = rows_from(first_row, __ldcg(&step->sample_rows), Tile::ROWS);
   static_assert(Tile::ROWS <= Tile::CONSUMERS, "a thread a row");
   if (threadIdx.x < (Tile::ROWS + WARP - 1) / WARP * WARP) {
     const uint32_t those =
@@ -177,9 +177,8 @@ __device__ inline void dense_head(float *y, unsigned long long *best, const Tens
   }
   DenseBlock<Tile>::consumers_meet();
   /* read again: there is no register for them until here */
-  const uint32_t again = __ldcg(&step->sample_rows);
   found.leave(block.stages, best + (size_t)first_row * parts + part, parts,
-              again > first_row ? min(again - first_row, Tile::ROWS) : 0);
+              rows_from(first_row, __ldcg(&step->sample_rows), Tile::ROWS));
 }
 
 #define DENSE_HEAD(NAME, ...)                                                                                            \

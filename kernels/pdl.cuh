@@ -46,6 +46,12 @@ __device__ inline void begin_kernel() {
   wait_for_earlier_kernels();
 }
 
+/* The other order: the next kernel may read early what the kernels before this one wrote. */
+__device__ inline void wait_and_let_next_start() {
+  wait_for_earlier_kernels();
+  let_next_kernel_start();
+}
+
 /* Asks for the cache line at `p` to be brought into L2, and does not wait. */
 __device__ inline void prefetch_line(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 

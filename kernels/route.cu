@@ -98,7 +98,7 @@ __device__ inline void route_step(uint32_t *counts, uint32_t *experts, float *we
   const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t groups = blocks / ROUTE_HALVES, group = rank / ROUTE_HALVES, half = rank % ROUTE_HALVES;
   const uint32_t first = blockIdx.x / blocks * rows_each, in_step = __ldcg(&step->rows);
-  const uint32_t rows = in_step > first ? min(in_step - first, rows_each) : 0;
+  const uint32_t rows = rows_from(first, in_step, rows_each);
   const uint32_t column = 4 * (half * ROUTE_THREADS + threadIdx.x);
   const bool there = column < hidden;
   if (threadIdx.x == 0) {

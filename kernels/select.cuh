@@ -65,12 +65,7 @@ __device__ inline uint32_t select_key(SelectScratch &scratch, uint32_t count, un
     unsigned long long mine = 0;
 #pragma unroll
     for (int b = 0; b < BINS_PER_THREAD; b++) mine += scratch.sums[highest - b];
-    unsigned long long until = mine;
-#pragma unroll
-    for (int offset = 1; offset < WARP; offset *= 2) {
-      unsigned long long before = __shfl_up_sync(0xffffffffu, until, offset);
-      if (lane >= offset) until += before;
-    }
+    const unsigned long long until = sum_up_to_lane(mine);
     if (lane == WARP - 1) scratch.warp_sums[warp] = until;
     __syncthreads();
     unsigned long long before = until - mine;

@@ -5,9 +5,9 @@
  *
  * chosen[R,K] are each row's experts, ascending; counts are zeros (clear_counts), and counted up. The weights are boxes of WIDE_K
  * columns by WIDE_OUTPUTS rows, one expert after the other: of gate and up 8 rows each in turns, up's first where `up_first`; of
- * down as they are. Where it `guesses`, blocks guess among the experts (wide_plan.cuh); of
- * a guess, `soon` chunks that find no room in the ring come to the second-level cache meanwhile. R at most WIDE_ROWS, K at most
- * MAX_TOP_K, tiles of tile_rows rows at most WIDE_MOST_TILES.
+ * down as they are. Where it `guesses`, blocks guess among the experts (wide_plan.cuh); of a guess, `soon` chunks that find no
+ * room in the ring come to the second-level cache meanwhile. R at most WIDE_ROWS, K at most MAX_TOP_K, tiles of tile_rows rows at
+ * most WIDE_MOST_TILES.
  *
  * Launch: grid = a block an SM, at most WIDE_MOST_BLOCKS, block = a warp for each consumer and loader, and one more, with 5 loaders
  * two, shared = stages * wide_stage_bytes(tile_rows) + GMMA_ATOM_BYTES.

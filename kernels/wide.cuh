@@ -420,8 +420,7 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
     for (uint32_t pass = 0; pass < 2; pass++) {
       const bool real = pass > 0;
       if (real) {
-        wait_for_earlier_kernels();
-        let_next_kernel_start();
+        wait_and_let_next_start();
         if (lane == 0 && shape.guesses()) {
           arrays.counts->begin();
           answer = arrays.counts->ask_for_guess(blockIdx.x);
@@ -443,10 +442,7 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
 #pragma unroll 1
     for (uint32_t pass = 0; pass < 2; pass++) {
       const bool real = pass > 0;
-      if (real) {
-        wait_for_earlier_kernels();
-        let_next_kernel_start();
-      }
+      if (real) wait_and_let_next_start();
       const WideChoice choice(arrays.chosen, threadIdx.x, real ? rows : 0, arrays.k);
       sort.mark(choice, arrays.k);
       __syncwarp();
@@ -464,8 +460,7 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
     wide_consume<Math, COUNTER>(ring, queue, sort, arrays);
     return;
   }
-  wait_for_earlier_kernels();
-  let_next_kernel_start();  /* not before: the next one reads early what the kernels before this one wrote (experts.cu) */
+  wait_and_let_next_start();  /* in this order for experts.cu's combination */
   if (COUNTER && warp == AFTER_LOADERS) {
     wide_count(queue, arrays.counts);
   } else {

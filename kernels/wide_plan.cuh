@@ -128,7 +128,7 @@ struct WideSort {
         if (w == warp) before = total;
         total += __popc(chose[w][e]);
       }
-      const uint32_t end = sum_below(total);
+      const uint32_t end = sum_up_to_lane(total);
       next[warp][e] = first + end - total + before;
       first += __shfl_sync(0xffffffffu, end, WARP - 1);
     }
@@ -154,16 +154,6 @@ struct WideSort {
   __device__ inline uint32_t pair_at(uint32_t place, uint32_t k) const {
     return pairs[place] / MAX_TOP_K * k + pairs[place] % MAX_TOP_K;
   }
-
-  /* The sum of v over this lane and those below it. */
-  static __device__ inline uint32_t sum_below(uint32_t v) {
-#pragma unroll
-    for (int offset = 1; offset < WARP; offset *= 2) {
-      const uint32_t below = __shfl_up_sync(0xffffffffu, v, offset);
-      if (threadIdx.x % WARP >= offset) v += below;
-    }
-    return v;
-  }
 };
 
 /* The producer's, in shared memory. */
@@ -183,7 +173,7 @@ struct WidePlan {
     for (uint32_t e = lane; e - lane < expert_count; e += WARP) {
       const uint32_t rows = real ? sort.rows_of(e) : 1, own_tiles = (rows + tile_rows - 1) >> log_rows;
       const uint32_t guesses = rows > 0 ? shape.guessed_slices(e) : 0, own_units = own_tiles * shape.gate_up_slices - guesses;
-      const uint32_t both = WideSort::sum_below(rows << 16 | own_tiles), units_below = WideSort::sum_below(own_units);
+      const uint32_t both = sum_up_to_lane(rows << 16 | own_tiles), units_below = sum_up_to_lane(own_units);
       const uint32_t begin = first + (both >> 16) - rows, at = tile + (both & 0xffff) - own_tiles;
       const uint32_t units_before = units + units_below - own_units;
       if (guesses > 0 && blockIdx.x % shape.experts == e && blockIdx.x / shape.experts < guesses) mine = at;
