@@ -16,7 +16,7 @@ const MOST_SHARERS: u32 = 4;
 const MOST_CONV_SHARERS: u32 = 2;
 /// Of a wide tile of many rows, so that the next kernel's blocks find room beside it; and the stages of K beyond which it takes
 /// all there is.
-const MANY_STAGES: u32 = 5;
+const MANY_STAGES: u32 = 6;
 const LONG_RUN: u32 = 32;
 /// A ring of batch rows first, of one row tile: two of its blocks do not fit an SM, one and the out-projection's do.
 const CONV_ROWS_BYTES: u32 = 128 * 1024;
@@ -296,11 +296,11 @@ mod tests {
             Some((many[cut.index].groups, cut.row_tiles, cut.stages))
         };
         assert_eq!(cut(64, 2048, 2048), None);
-        assert_eq!(cut(128, 2048, 2048), Some((2, 2, 5)));
-        assert_eq!(cut(256, 2048, 2048), Some((2, 4, 5)));
+        assert_eq!(cut(128, 2048, 2048), Some((2, 2, 6)));
+        assert_eq!(cut(256, 2048, 2048), Some((2, 4, 6)));
         assert_eq!(cut(256, 2048, 7168), Some((2, 4, 8)));
-        assert_eq!(cut(128, 3072, 2048), Some((2, 2, 5)));
-        assert_eq!(cut(256, 3072, 2048), Some((3, 4, 5)));
+        assert_eq!(cut(128, 3072, 2048), Some((2, 2, 6)));
+        assert_eq!(cut(256, 3072, 2048), Some((3, 4, 6)));
         assert_eq!(cut(256, 6144, 2048), None);
         assert_eq!(cut(256, 2048, 64), None);
         assert_eq!(LIMITS.cut_shared_many(&[], 256, 2048, 2048), None);
