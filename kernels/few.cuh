@@ -96,8 +96,24 @@ __device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uin
 #endif
 }
 
+/* 16 bytes of weights, which nobody writes, to registers: here in the code, and past the first-level cache. */
+__device__ inline uint4 read_weights(const void *from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
 /* All consumers, and nobody else. */
 __device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(FEW_CONSUMERS) : "memory"); }
+
+/* Consumers and the producer, at one of some points: who waits there finds what was written by who passed it. */
+constexpr int GUESS_TOLD = 2, CHOICE_TOLD = 3;
+template <int POINT>
+__device__ inline void few_wait_at() { asm volatile("bar.sync %0, %1;" ::"n"(POINT), "n"(FEW_THREADS) : "memory"); }
+template <int POINT>
+__device__ inline void few_pass() { asm volatile("bar.arrive %0, %1;" ::"n"(POINT), "n"(FEW_THREADS) : "memory"); }
 
 /* ---- products of one unit, for one warp ------------------------------------------------------ */
 

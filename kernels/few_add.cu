@@ -16,63 +16,7 @@
  * Launch: block = FEW_THREADS, grid = at most as many blocks as N has tiles, shared: sums, a tile of h and
  * of the gate, a stage's columns of the rows, ring.
  */
-#include "few.cuh"
-#include "few_choice.cuh"
-
-/* The router's side of tg_few_out_*: gate[E,H], norm_weight[H]. */
-struct FewScores {
-  const float *gate, *norm_weight;
-  uint32_t expert_count;
-};
-
-constexpr uint32_t SCORE_PITCH = FEW_OUTPUTS + 1;
-static_assert(SCORE_PITCH % 2 == 1, "lanes with a row each meet in no bank");
-
-/* A consumer warp: its `k_here` columns of this lane's batch row, `from` in global memory if it is `there`. Those that are
- * not held in registers as they are go to `x`, [PARTS, bucket, pitch bytes] in shared memory. */
-template <class Math>
-__device__ inline void few_fetch(FewColumns<Math> &columns, char *x, uint32_t pitch, const typename Math::X *from,
-                                 uint32_t k_here, uint32_t bucket, bool there) {
-  using X = typename Math::X;
-  using S = typename Math::S;
-  const uint32_t lane = threadIdx.x % WARP, first = threadIdx.x / WARP * FEW_UNIT, column = first + lane % 4 * 8;
-  constexpr uint32_t STEP = FEW_CONSUMER_WARPS * FEW_UNIT;
-  if constexpr (Math::HELD && Math::PARTS == 1) {
-    columns.load(from, k_here, there);
-    return;
-  } else if constexpr (Math::HELD) {
-    /* all lanes of a row share its units */
-    S *to = reinterpret_cast<S *>(x + Math::lane_row(bucket) * pitch);
-    float4 v[FEW_SPLIT_ROWS][2] = {};
-    uint32_t at[FEW_SPLIT_ROWS];
-#pragma unroll
-    for (uint32_t i = 0; i < FEW_SPLIT_ROWS; i++) {
-      at[i] = (Math::lane_part(bucket) + i * (FEW_UNITS / 2)) * STEP;
-      if (i >= bucket || first + at[i] >= k_here) at[i] = k_here;
-      else if (there) v[i][0] = load4(from + column + at[i]), v[i][1] = load4(from + column + at[i] + 4);
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < FEW_SPLIT_ROWS; i++) {
-      if (at[i] == k_here) continue;
-      Math::store(to + column + at[i], bucket * pitch, v[i][0]);
-      Math::store(to + column + at[i] + 4, bucket * pitch, v[i][1]);
-    }
-  } else {
-    X *to = reinterpret_cast<X *>(x + lane / 4 * pitch) + column;
-    if (lane / 4 < bucket) {
-#pragma unroll 2
-      for (uint32_t u = 0; first + u * STEP < k_here; u++) {
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i += 16 / sizeof(X))
-          copy16_async(to + u * STEP + i, from + (there ? column + u * STEP + i : 0), there);
-      }
-    }
-    copy_commit();
-    copy_wait<0>();
-  }
-  __syncwarp();
-  columns.load(reinterpret_cast<const S *>(x + Math::lane_place(bucket, bucket) * pitch), k_here, true);
-}
+#include "few_add.cuh"
 
 /* A consumer warp: the sums of a run of weight rows with this lane's batch row. `columns` are those of a row's only stage, or
  * become those of each in turn. */
@@ -104,11 +48,10 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
   let_next_kernel_start();
   FewSums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket);
-  /* a tile of h, [bucket, SCORE_PITCH], and of gate times norm, [E, SCORE_PITCH] */
-  float *tile_h = reinterpret_cast<float *>(after), *tile_gate = tile_h + bucket * SCORE_PITCH;
   const bool scoring = !EXPERTS && parts_at;
   const FewParts parts(parts_at, bucket, outputs);
-  if (scoring) after += ((bucket + scores.expert_count) * SCORE_PITCH * sizeof(float) + 15) / 16 * 16;
+  FewTileScores tile_scores(after, scores, bucket);
+  if (scoring) after += FewTileScores::bytes_of(bucket, scores.expert_count);
   /* a stage's columns of each row */
   char *x_here = after;
   const uint32_t x_pitch = few_pitch<typename Math::S>(few_stage_k(inner));
@@ -139,26 +82,8 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
 
   const uint32_t count = min(__ldcg(&step->rows), bucket);
   const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS;
-  const uint32_t row = Math::lane_row(bucket), warp = threadIdx.x / WARP;
-  /* Gate and norm of a tile's channels: asked for early, and stored when a product of theirs is needed. */
-  constexpr uint32_t GATES = FEW_EXPERTS * FEW_OUTPUTS / FEW_CONSUMERS;
-  float gate[GATES], norm = 0.0f;
-  auto ask_gate = [&](uint32_t tile) {
-    norm = scores.norm_weight[tile * FEW_OUTPUTS + i];
-#pragma unroll
-    for (uint32_t g = 0; g < GATES; g++) {
-      const uint32_t e = g * (FEW_CONSUMERS / FEW_OUTPUTS) + r;
-      gate[g] = e < scores.expert_count ? scores.gate[(size_t)e * outputs + tile * FEW_OUTPUTS + i] : 0.0f;
-    }
-  };
-  auto store_gate = [&] {
-#pragma unroll
-    for (uint32_t g = 0; g < GATES; g++) {
-      const uint32_t e = g * (FEW_CONSUMERS / FEW_OUTPUTS) + r;
-      if (e < scores.expert_count) tile_gate[e * SCORE_PITCH + i] = gate[g] * norm;
-    }
-  };
-  if (scoring && blockIdx.x < tiles) ask_gate(blockIdx.x);
+  const uint32_t row = Math::lane_row(bucket);
+  if (scoring && blockIdx.x < tiles) tile_scores.ask(blockIdx.x, outputs);
   wait_for_earlier_kernels();
   if (scoring && blockIdx.x == 0 && threadIdx.x < FEW_ROWS) parts.forget(threadIdx.x);
   const uint32_t of_row = EXPERTS && row < count ? chosen[row] : 0;
@@ -193,20 +118,10 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
       h[(size_t)r * outputs + n] = v;
     }
     if (!scoring) continue;
-    if (r < bucket) tile_h[r * SCORE_PITCH + i] = v;
-    store_gate();
+    tile_scores.leave(parts, tile, v, count, bucket);
+    if (tile + gridDim.x >= tiles) break;
     consumers_meet();
-    if (warp < count) {  /* a warp a row, a lane an expert */
-      const float *of_h = tile_h + warp * SCORE_PITCH, *with = tile_gate + min(lane, scores.expert_count - 1) * SCORE_PITCH;
-      float score = 0.0f, squares = 0.0f;
-#pragma unroll
-      for (uint32_t c = 0; c < FEW_OUTPUTS; c++) score = fmaf(of_h[c], with[c], score), squares = fmaf(of_h[c], of_h[c], squares);
-      const size_t at = (size_t)warp * parts.tiles + tile;
-      parts.scores[at * FEW_EXPERTS + lane] = score;
-      if (lane == 0) parts.squares[at] = squares;
-    }
-    consumers_meet();
-    if (tile + gridDim.x < tiles) ask_gate(tile + gridDim.x);
+    tile_scores.ask(tile + gridDim.x, outputs);
   }
 }
 

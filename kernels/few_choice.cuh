@@ -6,7 +6,8 @@
  * experts.cuh does. A lane has an expert: few-row kernels take at most FEW_EXPERTS.
  *
  * Gate/up's first block says what was chosen as soon as it knows, so that down's blocks, which may come onto an SM long
- * before gate/up has ended, ask for those experts' weights at once.
+ * before gate/up has ended, ask for those experts' weights at once. Gate/up's own blocks ask for some before that, by a guess
+ * (few_guess.cuh).
  */
 #ifndef TAILGRAPH_FEW_CHOICE_CUH
 #define TAILGRAPH_FEW_CHOICE_CUH
@@ -16,17 +17,20 @@
 
 constexpr uint32_t FEW_EXPERTS = WARP;
 
-/* A row's experts, chosen[FEW_ROWS]; parts of scores, [bucket, H / FEW_OUTPUTS, FEW_EXPERTS]; and parts of squares,
- * [bucket, H / FEW_OUTPUTS]. */
+constexpr uint32_t FEW_GUESS_WORDS = 8;
+
+/* A row's experts, chosen[FEW_ROWS]; what few_guess.cuh leaves, guessed[FEW_GUESS_WORDS]; parts of scores,
+ * [bucket, H / FEW_OUTPUTS, FEW_EXPERTS]; and parts of squares, [bucket, H / FEW_OUTPUTS]. */
 struct FewParts {
   static constexpr uint64_t CHOSEN = 1ull << 32;  /* with a bit for each expert below it; 0 until they are chosen */
 
-  uint64_t *chosen;
+  uint64_t *chosen, *guessed;
   float *scores, *squares;
   uint32_t tiles;
 
   __device__ inline FewParts(void *parts, uint32_t bucket, uint32_t hidden)
-      : chosen(static_cast<uint64_t *>(parts)), scores(reinterpret_cast<float *>(chosen + FEW_ROWS)),
+      : chosen(static_cast<uint64_t *>(parts)), guessed(chosen + FEW_ROWS),
+        scores(reinterpret_cast<float *>(guessed + FEW_GUESS_WORDS)),
         squares(scores + (size_t)bucket * (hidden / FEW_OUTPUTS) * FEW_EXPERTS), tiles(hidden / FEW_OUTPUTS) {}
 
   /* Before the kernel that chooses. */
@@ -46,11 +50,28 @@ struct FewParts {
   }
 };
 
+__device__ inline uint32_t lowest(uint32_t bits) { return __ffs(bits) - 1; }
+
+/* Experts that come before the others. */
+struct FewGuess {
+  static constexpr uint32_t NONE = FEW_EXPERTS;
+
+  uint32_t first, second;  /* NONE where there is none */
+
+  __device__ inline uint32_t experts() const { return bit(first) | bit(second); }
+  __device__ inline bool is(const FewGuess &other) const { return first == other.first && second == other.second; }
+
+  static __device__ inline uint32_t bit(uint32_t expert) { return expert < FEW_EXPERTS ? 1u << expert : 0; }
+};
+
 struct alignas(16) FewChoice {
   float score[FEW_ROWS][FEW_EXPERTS];
   float scale[FEW_ROWS];              /* of its norm */
   uint32_t chosen[FEW_ROWS];          /* a bit for each of its experts */
   float scores[FEW_CONSUMER_WARPS][FEW_EXPERTS], squares[FEW_CONSUMER_WARPS];  /* of each warp's tiles */
+  FewGuess guess;                     /* the same in all blocks: how they share the tiles follows from it */
+  FewGuess heard;                     /* what this block's producer took it for, and so many tiles it has asked for */
+  uint32_t asked;
 
   /* Experts that any of the rows has. */
   __device__ inline uint32_t any(uint32_t rows) const {
@@ -64,15 +85,13 @@ struct alignas(16) FewChoice {
   __device__ inline uint32_t index(uint32_t r, uint32_t e) const { return __popc(chosen[r] & ((1u << e) - 1)); }
 };
 
-static_assert(sizeof(FewChoice) == 2144, "the launcher leaves room for it");
+static_assert(sizeof(FewChoice) == 2176, "the launcher leaves room for it");
 
-__device__ inline uint32_t lowest(uint32_t bits) { return __ffs(bits) - 1; }
-
-/* All threads of a block: consumers add up and choose, and the producer only meets them, since racecheck does not follow
- * barriers of some warps beside barriers of all. `choice` is whole at the block's next barrier. `rows` of a bucket of
- * `bucket`. */
+/* All consumers, who find what the producer heard in `choice` too: it has passed GUESS_TOLD, and waits at CHOICE_TOLD. `rows` of a
+ * bucket of `bucket`; beside() is what else a warp does before all meet. */
+template <class Beside>
 __device__ inline void few_choose(FewChoice &choice, FewParts parts, const float *bias, uint32_t rows, uint32_t bucket,
-                                  uint32_t hidden, uint32_t expert_count, Weighing weighing, float eps) {
+                                  uint32_t hidden, uint32_t expert_count, Weighing weighing, float eps, Beside beside) {
   constexpr uint32_t AT_ONCE = 8, TILES = 4;  /* a warp's load is of 4 tiles: a lane has 4 experts of one */
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t warps = warps_of_row(bucket), r = warp / warps, part = warp % warps, step = warps * TILES;
@@ -107,31 +126,31 @@ __device__ inline void few_choose(FewChoice &choice, FewParts parts, const float
     sum.z += __shfl_xor_sync(0xffffffffu, sum.z, offset);
     sum.w += __shfl_xor_sync(0xffffffffu, sum.w, offset);
   }
-  if (warp < FEW_CONSUMER_WARPS) {
-    if (lane < 8) store4(choice.scores[warp] + 4 * lane, sum);
-    if (lane == 0) choice.squares[warp] = squares;
-  }
-  __syncthreads();
-  if (warp >= rows) return;
-
-  /* a warp a row, a lane an expert */
-  float score = 0.0f;
-  squares = 0.0f;
+  if (lane < 8) store4(choice.scores[warp] + 4 * lane, sum);
+  if (lane == 0) choice.squares[warp] = squares;
+  beside();
+  few_wait_at<GUESS_TOLD>();
+  if (warp < rows) {  /* a warp a row, a lane an expert */
+    float score = 0.0f;
+    squares = 0.0f;
 #pragma unroll
-  for (uint32_t w = 0; w < FEW_CONSUMER_WARPS; w++)
-    if (w < warps) score += choice.scores[warp * warps + w][lane], squares += choice.squares[warp * warps + w];
-  const float scale = 1.0f / sqrtf(squares / hidden + eps);
-  score = 1.0f / (1.0f + expf(-(scale * score)));
-  const uint32_t key = sortable(score + of_bias);
-  bool left = lane < expert_count;
+    for (uint32_t w = 0; w < FEW_CONSUMER_WARPS; w++)
+      if (w < warps) score += choice.scores[warp * warps + w][lane], squares += choice.squares[warp * warps + w];
+    const float scale = 1.0f / sqrtf(squares / hidden + eps);
+    score = 1.0f / (1.0f + expf(-(scale * score)));
+    const uint32_t key = sortable(score + of_bias);
+    bool left = lane < expert_count;
 #pragma unroll 1
-  for (uint32_t i = 0; i < weighing.k; i++) {  /* the best that is left, of several the lowest */
-    const uint32_t best = __reduce_max_sync(0xffffffffu, left ? key : 0);
-    if (lane == lowest(__ballot_sync(0xffffffffu, left && key == best))) left = false;
+    for (uint32_t i = 0; i < weighing.k; i++) {  /* the best that is left, of several the lowest */
+      const uint32_t best = __reduce_max_sync(0xffffffffu, left ? key : 0);
+      if (lane == lowest(__ballot_sync(0xffffffffu, left && key == best))) left = false;
+    }
+    const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && !left);
+    choice.score[warp][lane] = score;
+    if (lane == 0) choice.chosen[warp] = chosen, choice.scale[warp] = scale;
   }
-  const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && !left);
-  choice.score[warp][lane] = score;
-  if (lane == 0) choice.chosen[warp] = chosen, choice.scale[warp] = scale;
+  few_pass<CHOICE_TOLD>();
+  consumers_meet();
 }
 
 /* A warp, a lane an expert: the weight of row r's expert `lane`, if it is one of them. */

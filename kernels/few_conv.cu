@@ -5,14 +5,16 @@
  *   x[r,:] = C (sum_j taps[:,j] u[p-(L-1)+j,:] + taps_bias)          and u becomes the state's newest column
  *
  * conv.cu has the rest of the formula. A block takes FEW_OUTPUTS channels, that is rows c, H + c and 2H + c of W, and
- * one thread all that a row has of a channel, its state too.
+ * one thread all that a row has of a channel, its state too. The last blocks may guess which experts the layer will have
+ * (few_guess.cuh).
  *
  * Bound: memory, 3 H^2 sizeof(W) bytes.
  * Measured on an H200 in bf16, H = 2048, from kernel to kernel (floor; how: profiles/README.md): 7.1 us (5.5) at 1 row.
  *
- * Launch: block = FEW_THREADS, grid = at most H / FEW_OUTPUTS blocks, shared: sums, the norm's weight, normed rows, ring.
+ * Launch: block = FEW_THREADS, grid = at most H / FEW_OUTPUTS blocks, and those that guess, shared: sums, the norm's weight, normed rows, ring.
  */
 #include "few.cuh"
+#include "few_guess.cuh"
 
 /* A sum as the operand type holds it. */
 template <typename T>
@@ -76,14 +78,19 @@ struct FewPast {
 template <class Math>
 __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, const float *h, const float *norm_weight,
                                 const typename Math::W *w, const float *bias, const float *taps, const float *taps_bias,
-                                const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length,
-                                uint32_t bucket, uint32_t stages, float eps) {
+                                const tg_state *state, const tg_step *step, const FewGuesser &guesser, uint32_t hidden,
+                                uint32_t length, uint32_t bucket, uint32_t stages, float eps) {
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
   __shared__ float scratch[FEW_CONSUMER_WARPS];
   let_next_kernel_start();
+  const uint32_t blocks = guesser.others();
+  if (blockIdx.x >= blocks) {
+    few_make_guess(guesser, h, step, bucket, hidden, eps);
+    return;
+  }
   FewSums sums{reinterpret_cast<float *>(shared), bucket};
   float *norm = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket));
   char *z = reinterpret_cast<char *>(norm + hidden);
@@ -94,7 +101,7 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
   const uint32_t tiles = hidden / FEW_OUTPUTS, lane = threadIdx.x % WARP;
   if (threadIdx.x >= FEW_CONSUMERS) {
     const uint64_t policy = read_once();
-    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
 #pragma unroll 1
       for (uint32_t half = 0; half < 6; half++) {
         const uint32_t n = half / 2 * hidden + tile * FEW_OUTPUTS + half % 2 * FEW_STAGE_ROWS + lane;
@@ -118,7 +125,7 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
   const auto *z_row = reinterpret_cast<const typename Math::S *>(z + Math::lane_place(rows, bucket) * z_pitch);
   FewColumns<Math> z_columns;
   z_columns.load(z_row, ring.k, true);
-  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+  for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks) {
     const uint32_t c = tile * FEW_OUTPUTS + i;
     if (mine && tile != blockIdx.x) past.ask(state_of_row, taps, position, c, hidden, length);
     float of_b = 0.0f, of_c = 0.0f, of_x = 0.0f;
@@ -143,9 +150,9 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
   extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_conv_##SUFFIX(                                    \
       MATH::X *x, MATH::X *columns, const float *h, const float *norm_weight, const MATH::W *w, const float *bias,      \
       const float *taps, const float *taps_bias, const tg_state *state, const tg_step *step, uint32_t hidden,           \
-      uint32_t length, uint32_t bucket, uint32_t stages, float eps) {                                                   \
-    FEW_BODY(few_conv<MATH>(x, columns, h, norm_weight, w, bias, taps, taps_bias, state, step, hidden, length, bucket, stages, \
-                   eps);)                                                                                               \
+      uint32_t length, FEW_GUESSER, uint32_t bucket, uint32_t stages, float eps) {                                      \
+    FEW_BODY(few_conv<MATH>(x, columns, h, norm_weight, w, bias, taps, taps_bias, state, step, FEW_GUESSER_OF, hidden,  \
+                            length, bucket, stages, eps);)                                                              \
   }
 
 FEW_CONV(bf16, FewHalf<__nv_bfloat16>)

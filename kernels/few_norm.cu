@@ -6,10 +6,13 @@
  *   tg_few_expert_gate_up_*  likewise with the weights of each chosen expert, y[r K + i,:] of the i-th; it chooses them, and
  *                     says which to tg_few_down_* before that one may start (few_choice.cuh)
  *
+ * Some of tg_few_project_*'s blocks may guess which experts the layer will have (few_guess.cuh), and
+ * tg_few_expert_gate_up_* begins with those of the guess.
+ *
  * z is rounded to X's type. A tile of gate/up is 8 rows of W1 and the same 8 of W3, so that one thread has both sums.
  *
- * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose). The experts' weights are known only once
- * h is: there the ring is empty while the block chooses.
+ * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose). The experts are known only once h is: until
+ * then a block has asked for tiles of a guess.
  * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): gate and up of four experts of
  * 1792 17.8 us (12.9), 65536 outputs 69.5 us (59.1).
  *
@@ -18,6 +21,7 @@
 #include "best.cuh"
 #include "few.cuh"
 #include "few_choice.cuh"
+#include "few_guess.cuh"
 
 constexpr uint32_t GATE_OUTPUTS = FEW_STAGE_ROWS;
 static_assert(2 * GATE_OUTPUTS == FEW_OUTPUTS, "a run of each matrix");
@@ -57,24 +61,29 @@ struct FewNormBlock {
   }
 };
 
-/* y[R,N], h[R,K], norm_weight[K], w[N,K]. Where there is best[S,gridDim.x], of the sampled rows, and y f32[S,N] of those of which
+/* y[R,N], h[R,K], norm_weight[K], w[N,K]; guesser of a layer. Where there is best[S,gridDim.x], of the sampled rows, and y f32[S,N] of those of which
  * more is read than that. */
 template <class Math>
 __device__ inline void few_project(void *y, unsigned long long *best, const float *h, const float *norm_weight, const typename Math::W *w,
-                                   const tg_state *state, const tg_step *step, uint32_t outputs, uint32_t hidden,
-                                   uint32_t bucket, uint32_t stages, float eps) {
+                                   const tg_state *state, const tg_step *step, const FewGuesser &guesser, uint32_t outputs,
+                                   uint32_t hidden, uint32_t bucket, uint32_t stages, float eps) {
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
   __shared__ float scratch[FEW_CONSUMER_WARPS];
   let_next_kernel_start();
+  const uint32_t blocks = guesser.others();
+  if (blockIdx.x >= blocks) {
+    few_make_guess(guesser, h, step, bucket, hidden, eps);
+    return;
+  }
   FewNormBlock<Math> block(shared, barriers, bucket, hidden, false, stages);
   __syncthreads();
   const uint32_t tiles = (outputs + FEW_OUTPUTS - 1) / FEW_OUTPUTS, lane = threadIdx.x % WARP;
   if (threadIdx.x >= FEW_CONSUMERS) {
     const uint64_t policy = read_once();
-    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks) {
 #pragma unroll 1
       for (uint32_t n = tile * FEW_OUTPUTS + lane, half = 0; half < 2; half++, n += FEW_STAGE_ROWS)
         block.ring.feed(lane < FEW_STAGE_ROWS && n < outputs ? w + (size_t)n * hidden : nullptr, hidden, policy);
@@ -94,7 +103,7 @@ __device__ inline void few_project(void *y, unsigned long long *best, const floa
   FewColumns<Math> x_columns;
   x_columns.load(x_row, block.ring.k, true);
   unsigned long long word = BEST_NONE;
-  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+  for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks) {
     block.consume(x_columns, x_row, hidden);
     const uint32_t n = tile * FEW_OUTPUTS + i;
     if (!there || n >= outputs) continue;
@@ -110,34 +119,39 @@ __device__ inline void few_project(void *y, unsigned long long *best, const floa
   if (!sampled) return;
 #pragma unroll
   for (uint32_t offset = FEW_OUTPUTS / 2; offset > 0; offset /= 2) word = max(word, __shfl_xor_sync(0xffffffffu, word, offset));
-  if (there && i == 0) best[r * gridDim.x + blockIdx.x] = word;
+  if (there && i == 0) best[r * blocks + blockIdx.x] = word;
 }
 
-/* Tiles of experts' gate/up, expert by expert: this block's in turn. */
+/* Tiles of experts' gate/up, expert by expert, those of a guess first: this block's in turn. */
 struct FewExpertTiles {
-  uint32_t left;  /* experts that are not done, the tile's own the lowest */
+  uint32_t left;  /* experts that are not done */
+  uint32_t first, second;
   uint32_t tile, each;
 
-  __device__ inline FewExpertTiles(uint32_t experts, uint32_t tiles_each) : left(experts), tile(blockIdx.x), each(tiles_each) {
+  __device__ inline FewExpertTiles(uint32_t experts, const FewGuess &guess, uint32_t tiles_each)
+      : left(experts), first(FewGuess::bit(guess.first)), second(FewGuess::bit(guess.second)), tile(blockIdx.x), each(tiles_each) {
     settle();
   }
+  /* The tile's. */
+  __device__ inline uint32_t expert() const { return lowest(left & first ? first : left & second ? second : left); }
   __device__ inline void next() {
     tile += gridDim.x;
     settle();
   }
   __device__ inline void settle() {
-    for (; left && tile >= each; tile -= each) left &= left - 1;
+    for (; left && tile >= each; tile -= each) left &= ~(1u << expert());
   }
 };
 
 /* y[R,N], or y[R k,N] with EXPERTS; h[R,H], norm_weight[H], gate[N,H] and up[N,H], of each expert `stride` elements
- * after the one before; parts and bias[E] (or null) as few_choice.cuh has them. Leaves experts[R,k] and weights[R,k]. */
+ * after the one before; parts and bias[E] (or null) as few_choice.cuh has them, and of `layer` what was guessed. Leaves
+ * experts[R,k] and weights[R,k]. */
 template <class Math, bool EXPERTS>
 __device__ inline void few_gate_up(typename Math::X *y, const float *h, const float *norm_weight,
                                    const typename Math::W *gate, const typename Math::W *up, uint64_t stride,
                                    uint32_t *experts, float *weights, void *parts, const float *bias,
                                    const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t expert_count,
-                                   Weighing weighing, uint32_t bucket, uint32_t stages, float eps) {
+                                   Weighing weighing, uint32_t layer, uint32_t bucket, uint32_t stages, float eps) {
   using X = typename Math::X;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
@@ -150,35 +164,78 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   const uint32_t of_row = threadIdx.x / WARP / warps_of_row(bucket);
   const bool producer = threadIdx.x >= FEW_CONSUMERS;
   const FewParts all_parts(parts, bucket, hidden);
+  const uint64_t policy = read_once();
+  auto feed = [&](const FewExpertTiles &at) {
+    const uint32_t n = at.tile * GATE_OUTPUTS + lane;
+    const size_t from = at.expert() * stride + (size_t)n * hidden;
+    const bool there = lane < GATE_OUTPUTS && n < outputs;
+#pragma unroll 1
+    for (uint32_t half = 0; half < 2; half++)
+      block.ring.feed(there ? (half == 0 ? gate : up) + from : nullptr, hidden, policy);
+  };
   FewRow row;
   if (EXPERTS) {
-    if (!producer) {
+    const bool guessing = layer != FEW_NO_LAYER;
+    FewGuess heard{FewGuess::NONE, FewGuess::NONE};
+    if (producer && guessing) {
+      FewGuessLook look(all_parts, step, layer, expert_count);
+      bool there = look.heard();
+#pragma unroll 1
+      for (uint32_t more = FEW_MOST_LOOKS; !there && more > 0; more--) {
+        look.again(all_parts);
+        there = look.heard();
+      }
+      if (there) heard = look.guess(weighing.k);
+    }
+    __syncthreads();
+    if (producer) {
+      /* as many as the ring has room for while nobody takes any */
+      const uint32_t most = block.ring.count / (2 * ((hidden + block.ring.k - 1) / block.ring.k));
+      const FewExpertTiles first(heard.experts(), heard, tiles);
+      uint32_t asked = 0;
+#pragma unroll 1
+      for (FewExpertTiles at = first; at.left && asked < most; at.next()) asked++;
+      if (lane == 0) choice.heard = heard, choice.asked = asked;
+      few_pass<GUESS_TOLD>();
+      FewExpertTiles at = first;
+#pragma unroll 1
+      for (uint32_t i = 0; i < asked; i++, at.next()) feed(at);
+      few_wait_at<CHOICE_TOLD>();
+    } else {
       few_norm_weight(block.norm, norm_weight, hidden);
       wait_for_earlier_kernels();
       /* asked for while the memory is idle */
       row = FewRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
+      FewGuessLook look;
+      const bool looks = threadIdx.x >= FEW_CONSUMERS - WARP;
+      if (looks && guessing) look = FewGuessLook(all_parts, step, layer, expert_count);
       copy_wait<0>();
+      few_choose(choice, all_parts, bias, rows, bucket, hidden, expert_count, weighing, eps, [&] {
+        if (!looks) return;
+        FewGuess guess{FewGuess::NONE, FewGuess::NONE};
+        if (guessing && look.heard()) guess = look.guess(weighing.k);
+        if (lane == 0) choice.guess = guess;
+      });
+      if (blockIdx.x == 0 && threadIdx.x < bucket) all_parts.say(threadIdx.x, threadIdx.x < rows ? choice.chosen[threadIdx.x] : 0);
+      let_next_kernel_start();
     }
-    few_choose(choice, all_parts, bias, rows, bucket, hidden, expert_count, weighing, eps);
+  } else {
+    __syncthreads();
   }
-  __syncthreads();
-  if (EXPERTS) {
-    if (blockIdx.x == 0 && threadIdx.x < bucket) all_parts.say(threadIdx.x, threadIdx.x < rows ? choice.chosen[threadIdx.x] : 0);
-    let_next_kernel_start();
-  }
+  /* Experts that were guessed come first where they are all chosen. Tiles that this block has asked for are its first ones, or are
+   * dropped. */
+  const uint32_t those = EXPERTS ? choice.any(rows) : 1;
+  FewGuess guess{FewGuess::NONE, FewGuess::NONE};
+  if (EXPERTS && !(choice.guess.experts() & ~those)) guess = choice.guess;
+  const bool right = EXPERTS && guess.is(choice.heard);
+  FewExpertTiles at(those, guess, tiles);
   if (producer) {
-    const uint64_t policy = read_once();
+    for (uint32_t i = right ? choice.asked : 0; i > 0; i--) at.next();
 #pragma unroll 1
-    for (FewExpertTiles at(EXPERTS ? choice.any(rows) : 1, tiles); at.left; at.next()) {
-      const uint32_t n = at.tile * GATE_OUTPUTS + lane;
-      const size_t from = lowest(at.left) * stride + (size_t)n * hidden;
-      const bool there = lane < GATE_OUTPUTS && n < outputs;
-#pragma unroll 1
-      for (uint32_t half = 0; half < 2; half++)
-        block.ring.feed(there ? (half == 0 ? gate : up) + from : nullptr, hidden, policy);
-    }
+    for (; at.left; at.next()) feed(at);
     return;
   }
+  uint32_t dropped = EXPERTS && !right ? choice.asked : 0;
   if (EXPERTS) {
     if (of_row < rows)
       row.store<Math>(block.x + of_row * block.x_pitch, bucket * block.x_pitch, choice.scale[of_row], block.norm);
@@ -193,9 +250,14 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   x_columns.load(x_row, block.ring.k, true);
   const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
 #pragma unroll 1
-  for (FewExpertTiles at(EXPERTS ? choice.any(rows) : 1, tiles); at.left; at.next()) {
+  while (at.left || dropped) {  /* nobody ends while copies are on their way */
     block.consume(x_columns, x_row, hidden);
-    const uint32_t n = at.tile * GATE_OUTPUTS + i, e = lowest(at.left);
+    if (dropped) {
+      dropped--;
+      continue;
+    }
+    const uint32_t n = at.tile * GATE_OUTPUTS + i, e = at.expert();
+    at.next();
     if (r >= count || n >= outputs || (EXPERTS && !choice.has(r, e))) continue;
     const float v = silu_of(block.sums.get(r, i)) * block.sums.get(r, i + GATE_OUTPUTS);
     y[(size_t)(EXPERTS ? r * weighing.k + choice.index(r, e) : r) * outputs + n] = X(v);
@@ -213,23 +275,23 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
 #define FEW_NORM(SUFFIX, MATH)                                                                                          \
   extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_project_##SUFFIX(                                 \
       void *y, unsigned long long *best, const float *h, const float *norm_weight, const MATH::W *w,                    \
-      const tg_state *state, const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t stages,  \
-      float eps) {                                                                                                      \
-    FEW_BODY(few_project<MATH>(y, best, h, norm_weight, w, state, step, outputs, hidden, bucket, stages, eps);)         \
+      const tg_state *state, const tg_step *step, FEW_GUESSER, uint32_t outputs, uint32_t hidden, uint32_t bucket,      \
+      uint32_t stages, float eps) {                                                                                     \
+    FEW_BODY(few_project<MATH>(y, best, h, norm_weight, w, state, step, FEW_GUESSER_OF, outputs, hidden, bucket, stages, eps);) \
   }                                                                                                                     \
   extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_gate_up_##SUFFIX(                                 \
       MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up,                     \
       const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t stages, float eps) {            \
     FEW_BODY(few_gate_up<MATH, false>(y, h, norm_weight, gate, up, 0, nullptr, nullptr, nullptr, nullptr, step, outputs, hidden, \
-                             0, Weighing{}, bucket, stages, eps);)                                                      \
+                             0, Weighing{}, FEW_NO_LAYER, bucket, stages, eps);)                                                      \
   }                                                                                                                     \
   extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_expert_gate_up_##SUFFIX(                          \
       MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up, uint64_t stride,    \
       uint32_t *experts, float *weights, void *parts, const float *bias, const tg_step *step,                          \
       uint32_t outputs, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,          \
-      uint32_t bucket, uint32_t stages, float eps) {                                                                    \
+      uint32_t layer, uint32_t bucket, uint32_t stages, float eps) {                                                                    \
     FEW_BODY(few_gate_up<MATH, true>(y, h, norm_weight, gate, up, stride, experts, weights, parts, bias, step, outputs, \
-                            hidden, expert_count, Weighing{k, normalize != 0, scaling}, bucket, stages, eps);)          \
+                            hidden, expert_count, Weighing{k, normalize != 0, scaling}, layer, bucket, stages, eps);)          \
   }
 
 FEW_NORM(bf16, FewHalf<__nv_bfloat16>)

@@ -21,6 +21,8 @@ pub const HEAD_PARTS: usize = 256;
 pub const FEW_ROWS: usize = 8;
 pub const FEW_EXPERTS: usize = 32;
 pub const FEW_OUTPUTS: usize = 16;
+/// Words in which they tell each other which experts a step will likely choose (kernels/few_guess.cuh).
+pub const FEW_GUESS_WORDS: usize = 8;
 
 /// What sizes an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +53,7 @@ pub struct Arena {
     pub expert_weights: usize,
     /// f32 `[R, E]`
     pub expert_scores: usize,
-    /// For up to [`FEW_ROWS`] rows: u64 `[FEW_ROWS]`, their experts; f32 `[R, H / FEW_OUTPUTS, FEW_EXPERTS + 1]`, scores in
+    /// For up to [`FEW_ROWS`] rows: u64 `[FEW_ROWS + FEW_GUESS_WORDS]`, their experts, chosen and guessed; f32 `[R, H / FEW_OUTPUTS, FEW_EXPERTS + 1]`, scores in
     /// parts, and squares.
     pub expert_score_parts: usize,
     /// u32 `[R K]`
@@ -132,7 +134,11 @@ impl Arena {
         let expert_scores = take(&[if mixtures { rows } else { 0 }, config.num_experts, 4]);
         let scored = if mixtures { rows.min(FEW_ROWS) } else { 0 };
         let parts = hidden.div_ceil(FEW_OUTPUTS);
-        let chosen = if mixtures { 8 * FEW_ROWS } else { 0 };
+        let chosen = if mixtures {
+            8 * (FEW_ROWS + FEW_GUESS_WORDS)
+        } else {
+            0
+        };
         let part_bytes = [scored, parts, FEW_EXPERTS + 1, 4]
             .into_iter()
             .fold(1, usize::saturating_mul);
@@ -205,7 +211,7 @@ mod tests {
             (arena.experts, pairs * 4),
             (arena.expert_weights, pairs * 4),
             (arena.expert_scores, 512 * 32 * 4),
-            (arena.expert_score_parts, 8 * 8 + 8 * 128 * 33 * 4),
+            (arena.expert_score_parts, 16 * 8 + 8 * 128 * 33 * 4),
             (arena.expert_rows, pairs * 4),
             (arena.expert_place, pairs * 4),
             (arena.expert_tiles, pairs * TILE_BYTES),

@@ -9,6 +9,7 @@ use tailgraph::backend::cuda::ops::experts::{
 };
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
+use tailgraph::plan::arena::{FEW_GUESS_WORDS, FEW_ROWS};
 
 /// A routing's arrays, poisoned.
 pub struct RoutingOnGpu {
@@ -32,8 +33,10 @@ impl RoutingOnGpu {
             experts: gpu.poisoned(pairs * 4),
             weights: gpu.poisoned(pairs * 4),
             scores: gpu.poisoned((bucket * experts) as usize * 4),
-            score_parts: gpu
-                .poisoned(64 + bucket as usize * config.hidden_size.div_ceil(16) * 33 * 4),
+            score_parts: gpu.poisoned(
+                8 * (FEW_ROWS + FEW_GUESS_WORDS)
+                    + bucket as usize * config.hidden_size.div_ceil(16) * 33 * 4,
+            ),
             rows: gpu.poisoned(pairs * 4),
             place: gpu.poisoned(pairs * 4),
             tiles: gpu.poisoned(most as usize * EXPERT_TILE_BYTES),

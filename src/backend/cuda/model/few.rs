@@ -5,7 +5,7 @@ use super::Shared;
 use super::{LayerState, operations::misplaced};
 use crate::backend::cuda::ops::Enqueue;
 use crate::backend::cuda::ops::conv::ShortConv;
-use crate::backend::cuda::ops::few::{ConvIn, Few, Residual};
+use crate::backend::cuda::ops::few::{ConvIn, Few, Guess, Residual};
 use crate::backend::cuda::ops::router::RouterWeights;
 use crate::backend::cuda::weights::{FeedForwardAddresses, MixerAddresses};
 use crate::error::Result;
@@ -57,6 +57,15 @@ impl Shared {
             }),
             FeedForwardAddresses::Dense { .. } => None,
         };
+        // Of the layer's first kernel, and of gate and up.
+        let outputs = match w.mixer {
+            MixerAddresses::Conv { .. } => hidden,
+            MixerAddresses::Attention { .. } => q + 2 * kv,
+        };
+        let guess = queue.few_experts().and(router.as_ref());
+        let guess =
+            guess.and_then(|router| Guess::of(queue, few, layer, outputs, &routing, router));
+        let guess = guess.as_ref();
         let residual = |x, w, bias, inner| Residual { x, w, bias, inner };
         let out = |product: Residual| {
             let experts = queue.few_experts().is_some();
@@ -92,10 +101,10 @@ impl Shared {
                         in_proj,
                         bias: in_proj_bias,
                     };
-                    queue.few_conv(few, &conv, &weights, h)
+                    queue.few_conv(few, &conv, &weights, h, guess)
                 }
                 (OpKind::QkvProj, &MixerAddresses::Attention { qkv_proj, .. }, ..) => {
-                    queue.few_project(few, wide, h, w.operator_norm, qkv_proj, q + 2 * kv)
+                    queue.few_project(few, wide, h, w.operator_norm, qkv_proj, outputs, guess)
                 }
                 (
                     OpKind::ConvOutProj,
@@ -117,7 +126,7 @@ impl Shared {
                 }
                 (OpKind::ExpertGateUp, .., FeedForwardAddresses::Moe { experts, .. }) => {
                     let router = router.as_ref().ok_or_else(|| misplaced(op))?;
-                    queue.few_expert_gate_up(few, wide, h, &routing, router, experts)
+                    queue.few_expert_gate_up(few, wide, h, &routing, router, experts, guess)
                 }
                 (OpKind::ExpertDown, .., FeedForwardAddresses::Moe { experts, .. }) => {
                     queue.few_down(few, h, wide, &routing, experts)

@@ -27,7 +27,7 @@ pub struct Routing {
     pub weights: Address,
     /// f32 `[R, E]`: scratch.
     pub scores: Address,
-    /// `uint64_t [8]` and f32 `[R, H / 16, 33]`: scratch of the kernels for few rows, for the buckets that they serve.
+    /// `uint64_t [16]` and f32 `[R, H / 16, 33]`: scratch of the kernels for few rows, for the buckets that they serve.
     pub score_parts: Address,
     /// `uint32_t [R K]`: the row at each place of the sort; this and the next two where [`Enqueue::needs_sort`].
     pub rows: Address,

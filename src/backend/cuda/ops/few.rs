@@ -5,7 +5,8 @@
 //! |---|---|
 //! | `tg_few_conv_*` | operator norm, in-projection, short convolution |
 //! | `tg_few_project_*` | operator norm and q, k, v; or final norm and LM head |
-//! | `tg_few_out_*` | out-projection, or a dense feed-forward's down; the router's scores, in parts |
+//! | `tg_few_held_out_*` | out-projection; the router's scores, in parts |
+//! | `tg_few_out_*` | likewise of longer rows, and a dense feed-forward's down |
 //! | `tg_few_gate_up_*` | FFN norm and a dense feed-forward's gate and up |
 //! | `tg_few_expert_gate_up_*` | the router's choice, FFN norm, gate and up of the chosen experts |
 //! | `tg_few_down_*` | the chosen experts' down and their sum |
@@ -13,7 +14,7 @@
 mod launch;
 mod sizing;
 
-pub use launch::{ConvIn, Residual};
+pub use launch::{ConvIn, Guess, Residual};
 
 use super::super::launch::Kernel;
 use super::super::module::Module;
@@ -43,6 +44,7 @@ struct Family {
     gate_up: Kernel,
     expert_gate_up: Kernel,
     out: Kernel,
+    held_out: Kernel,
     down: Kernel,
 }
 
@@ -59,6 +61,7 @@ impl Family {
             gate_up: kernel("gate_up")?,
             expert_gate_up: kernel("expert_gate_up")?,
             out: kernel("out")?,
+            held_out: kernel("held_out")?,
             down: kernel("down")?,
         })
     }

@@ -6,7 +6,7 @@ use super::super::experts::{ExpertWeights, Routing};
 use super::super::head::Found;
 use super::super::router::RouterWeights;
 use super::Few;
-use super::sizing::{GATE_OUTPUTS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
+use super::sizing::{GATE_OUTPUTS, HELD_THREADS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
 use crate::backend::cuda::launch::{Address, Argument, Kernel};
 use crate::error::Result;
 use crate::plan::StepKind;
@@ -36,6 +36,67 @@ pub struct Residual {
     pub inner: u32,
 }
 
+/// That a layer's first kernel guesses which experts its rows will go to, and that gate and up of these are begun first.
+#[derive(Debug, Clone, Copy)]
+pub struct Guess<'a> {
+    layer: usize,
+    routing: &'a Routing,
+    router: &'a RouterWeights,
+    blocks: u32,
+}
+
+/// A layer that nobody guesses for, FEW_NO_LAYER of kernels/few_guess.cuh.
+const NO_LAYER: u32 = u32::MAX;
+
+impl<'a> Guess<'a> {
+    /// In a layer whose first kernel has `outputs` of them, or of conv layers as many channels; `None` where there is no room
+    /// for the blocks that guess.
+    pub fn of(
+        queue: &Enqueue<'_>,
+        few: &Few,
+        layer: usize,
+        outputs: u32,
+        routing: &'a Routing,
+        router: &'a RouterWeights,
+    ) -> Option<Self> {
+        let experts = queue.config.num_experts as u32;
+        let blocks = queue
+            .few_sizing(few)
+            .guess_blocks(tiles_of(outputs), experts);
+        (blocks > 0).then_some(Self {
+            layer,
+            routing,
+            router,
+            blocks,
+        })
+    }
+
+    /// FEW_GUESSER of kernels/few_guess.cuh, and the blocks that it takes.
+    fn arguments(guess: Option<&Self>, experts: u32) -> ([Argument; 7], u32) {
+        let at = |of: fn(&Self) -> Address| Argument::Address(guess.map_or(0, of));
+        let blocks = guess.map_or(0, |guess| guess.blocks);
+        let arguments = [
+            at(|guess| guess.router.gate),
+            at(|guess| guess.router.norm),
+            at(|guess| guess.router.bias),
+            at(|guess| guess.routing.score_parts),
+            Argument::U32(experts),
+            Argument::U32(blocks),
+            Argument::U32(Self::sign(guess)),
+        ];
+        (arguments, blocks)
+    }
+
+    fn sign(guess: Option<&Self>) -> u32 {
+        guess.map_or(NO_LAYER, |guess| guess.layer as u32)
+    }
+}
+
+/// Tiles of so many outputs. Their blocks take them in a loop, and leave a part each.
+fn tiles_of(outputs: u32) -> u32 {
+    outputs.div_ceil(OUTPUTS).min(HEAD_PARTS as u32)
+}
+
 impl Enqueue<'_> {
     /// With as many stages as this bucket's variant has.
     fn few_sizing(&self, few: &Few) -> Sizing {
@@ -62,7 +123,7 @@ impl Enqueue<'_> {
         unsafe { self.launch(kernel, grid, THREADS, ring.shared_bytes, arguments) }
     }
 
-    /// x = C * conv(B * X) of (B, C, X) = in_proj(rmsnorm(h)); the state moves on. `conv.bcx` is not used.
+    /// x = C * conv(B * X) of (B, C, X) = in_proj(rmsnorm(h)); the state moves on. `conv.bcx` is not used. May leave a `guess`.
     ///
     /// # Safety
     /// [`Enqueue`]'s; shapes as [`ShortConv`] and [`ConvIn`] say, h f32 `[R, H]`.
@@ -72,6 +133,7 @@ impl Enqueue<'_> {
         conv: &ShortConv,
         weights: &ConvIn,
         h: Address,
+        guess: Option<&Guess<'_>>,
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = self
@@ -90,16 +152,19 @@ impl Enqueue<'_> {
             Argument::U32(ring.stages),
             Argument::F32(self.config.norm_eps),
         ];
-        let arguments = [&arrays[..], &self.fused_conv(conv, weights.bias), &sizes].concat();
-        let grid = self.few_sizing(few).blocks(hidden / OUTPUTS);
+        let (guess, guessing) = Guess::arguments(guess, self.config.num_experts as u32);
+        let grid = self.few_sizing(few).blocks(tiles_of(hidden), guessing);
+        let fused = self.fused_conv(conv, weights.bias);
+        let arguments = [&arrays[..], &fused, &guess, &sizes].concat();
         // SAFETY: the caller's promise; these are tg_few_conv_*'s arguments.
         unsafe { self.launch_few(&few.family(rows).conv, grid, ring, &arguments) }
     }
 
-    /// y `[R, outputs]` in the operand type = w `[outputs, H]` times rmsnorm(h f32 `[R, H]`).
+    /// y `[R, outputs]` in the operand type = w `[outputs, H]` times rmsnorm(h f32 `[R, H]`). May leave a `guess`.
     ///
     /// # Safety
     /// [`Enqueue`]'s.
+    #[allow(clippy::too_many_arguments)]
     pub unsafe fn few_project(
         &self,
         few: &Few,
@@ -108,9 +173,10 @@ impl Enqueue<'_> {
         norm: Address,
         w: Address,
         outputs: u32,
+        guess: Option<&Guess<'_>>,
     ) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.few_product(few, (y, 0), h, norm, w, outputs)? };
+        unsafe { self.few_product(few, (y, 0), h, norm, (w, outputs), guess)? };
         Ok(())
     }
 
@@ -135,7 +201,8 @@ impl Enqueue<'_> {
         );
         let outputs = self.config.vocab_size as u32;
         // SAFETY: the caller's promise.
-        let parts = unsafe { self.few_product(few, (logits, best), h, norm, lm_head, outputs) }?;
+        let parts =
+            unsafe { self.few_product(few, (logits, best), h, norm, (lm_head, outputs), None) }?;
         Ok(Found { parts })
     }
 
@@ -146,15 +213,17 @@ impl Enqueue<'_> {
         (y, best): (Address, Address),
         h: Address,
         norm: Address,
-        w: Address,
-        outputs: u32,
+        (w, outputs): (Address, u32),
+        guess: Option<&Guess<'_>>,
     ) -> Result<u32> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = self
             .few_sizing(few)
             .normed(rows, hidden, false)
             .expect("served");
-        let arguments = [
+        let (guess, guessing) = Guess::arguments(guess, self.config.num_experts as u32);
+        let grid = self.few_sizing(few).blocks(tiles_of(outputs), guessing);
+        let arrays = [
             Argument::Address(y),
             Argument::Address(best),
             Argument::Address(h),
@@ -162,15 +231,15 @@ impl Enqueue<'_> {
             Argument::Address(w),
             Argument::Address(self.state),
             Argument::Address(self.step),
+        ];
+        let sizes = [
             Argument::U32(outputs),
             Argument::U32(hidden),
             Argument::U32(rows),
             Argument::U32(ring.stages),
             Argument::F32(self.config.norm_eps),
         ];
-        // Blocks take tiles in a loop, and leave a part each.
-        let tiles = outputs.div_ceil(OUTPUTS).min(HEAD_PARTS as u32);
-        let grid = self.few_sizing(few).blocks(tiles);
+        let arguments = [&arrays[..], &guess, &sizes].concat();
         // SAFETY: the caller's promise; these are tg_few_project_*'s arguments.
         unsafe { self.launch_few(&few.family(rows).project, grid, ring, &arguments)? };
         Ok(grid.0)
@@ -190,11 +259,7 @@ impl Enqueue<'_> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let experts = router.map_or(0, |_| self.config.num_experts as u32);
         let beside = router.map_or(0, |_| score_bytes(rows, experts));
-        let ring = self
-            .few_sizing(few)
-            .adding(rows, product.inner, beside)
-            .expect("served");
-        let arguments = [
+        let arrays = [
             Argument::Address(h),
             Argument::Address(product.x),
             Argument::Address(product.w),
@@ -207,11 +272,18 @@ impl Enqueue<'_> {
             Argument::U32(product.inner),
             Argument::U32(experts),
             Argument::U32(rows),
-            Argument::U32(ring.stages),
         ];
-        let grid = self.few_sizing(few).blocks(hidden / OUTPUTS);
+        let (sizing, family) = (self.few_sizing(few), few.family(rows));
+        if let Some(bytes) = sizing.holding(rows, product.inner, beside) {
+            let grid = (hidden.div_ceil(OUTPUTS), 1, 1);
+            // SAFETY: the caller's promise; these are tg_few_held_out_*'s arguments.
+            return unsafe { self.launch(&family.held_out, grid, HELD_THREADS, bytes, &arrays) };
+        }
+        let ring = sizing.adding(rows, product.inner, beside).expect("served");
+        let arguments = [&arrays[..], &[Argument::U32(ring.stages)]].concat();
+        let grid = sizing.blocks(hidden / OUTPUTS, 0);
         // SAFETY: the caller's promise; these are tg_few_out_*'s arguments.
-        unsafe { self.launch_few(&few.family(rows).out, grid, ring, &arguments) }
+        unsafe { self.launch_few(&family.out, grid, ring, &arguments) }
     }
 
     /// y `[R, I]` in the operand type = silu(w1 z) * w3 z, z = rmsnorm(h f32 `[R, H]`).
@@ -245,13 +317,16 @@ impl Enqueue<'_> {
             Argument::U32(ring.stages),
             Argument::F32(self.config.norm_eps),
         ];
-        let grid = self.few_sizing(few).blocks(outputs.div_ceil(GATE_OUTPUTS));
+        let grid = self
+            .few_sizing(few)
+            .blocks(outputs.div_ceil(GATE_OUTPUTS), 0);
         // SAFETY: the caller's promise; these are tg_few_gate_up_*'s arguments.
         unsafe { self.launch_few(&few.family(rows).gate_up, grid, ring, &arguments) }
     }
 
     /// y `[R K, M]` in the operand type, by pair = silu(w1_e z) * w3_e z of each row's experts, z = rmsnorm(h f32
-    /// `[R, H]`); chosen from the score parts that [`Enqueue::few_out`] left. Leaves `routing.experts` and `.weights`.
+    /// `[R, H]`); chosen from the score parts that [`Enqueue::few_out`] left, those that its first kernel guessed the first.
+    /// Leaves `routing.experts` and `.weights`.
     ///
     /// # Safety
     /// [`Enqueue`]'s; shapes as [`Routing`], [`RouterWeights`] and [`ExpertWeights`] say.
@@ -263,6 +338,7 @@ impl Enqueue<'_> {
         routing: &Routing,
         router: &RouterWeights,
         weights: &ExpertWeights,
+        guess: Option<&Guess<'_>>,
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let outputs = self.config.moe_intermediate_size as u32;
@@ -286,6 +362,7 @@ impl Enqueue<'_> {
             Argument::U32(hidden),
         ];
         let sizes = [
+            Argument::U32(Guess::sign(guess)),
             Argument::U32(rows),
             Argument::U32(ring.stages),
             Argument::F32(self.config.norm_eps),
@@ -293,9 +370,10 @@ impl Enqueue<'_> {
         let arguments = [&arrays[..], &self.weighing(), &sizes].concat();
         let config = self.config;
         let pairs = rows * config.num_experts_per_tok as u32;
-        let grid = self
-            .few_sizing(few)
-            .blocks(pairs.min(config.num_experts as u32) * outputs.div_ceil(GATE_OUTPUTS));
+        let grid = self.few_sizing(few).blocks(
+            pairs.min(config.num_experts as u32) * outputs.div_ceil(GATE_OUTPUTS),
+            0,
+        );
         // SAFETY: the caller's promise; these are tg_few_expert_gate_up_*'s arguments.
         unsafe { self.launch_few(&few.family(rows).expert_gate_up, grid, ring, &arguments) }
     }
@@ -331,7 +409,7 @@ impl Enqueue<'_> {
             Argument::U32(rows),
             Argument::U32(ring.stages),
         ];
-        let grid = self.few_sizing(few).blocks(hidden / OUTPUTS);
+        let grid = self.few_sizing(few).blocks(hidden / OUTPUTS, 0);
         // SAFETY: the caller's promise; these are tg_few_down_*'s arguments.
         unsafe { self.launch_few(&few.family(rows).down, grid, ring, &arguments) }
     }

@@ -16,11 +16,15 @@ const STAGE_COLUMNS: u32 = 2048;
 const UNIT: u32 = 32;
 const CONSUMER_WARPS: u32 = 8;
 pub const THREADS: u32 = 32 * (CONSUMER_WARPS + 1);
+/// Of a block without a ring.
+pub const HELD_THREADS: u32 = 32 * CONSUMER_WARPS;
 const SUM_PITCH: u32 = OUTPUTS + 4;
 /// Floats between the rows of what tg_few_out_* makes scores of (kernels/few_add.cu).
 const SCORE_PITCH: u32 = OUTPUTS + 1;
 /// `FewChoice` of kernels/few_choice.cuh, which asserts it.
-const CHOICE_BYTES: u32 = 2144;
+const CHOICE_BYTES: u32 = 2176;
+/// Experts that a block guesses about (kernels/few_guess.cuh).
+const GUESS_EXPERTS: u32 = CONSUMER_WARPS;
 
 /// Rows of a bucket, at most, whose f32 rows the kernels split into [`PARTS`] bf16 rows as they store them.
 const SPLIT_ROWS: u32 = 2;
@@ -117,6 +121,24 @@ impl Sizing {
         self.limits.ring(fixed, stage_bytes(inner), self.stages)
     }
 
+    /// Shared memory of a kernel that adds to the residual stream and holds its weights in registers; `None` where they are
+    /// too many, or there is no room.
+    pub fn holding(&self, rows: u32, inner: u32, beside: u32) -> Option<u32> {
+        let bytes = sum_bytes(rows) + self.row_bytes(rows, inner) + beside;
+        (inner <= STAGE_COLUMNS && bytes <= self.limits.block_bytes).then_some(bytes)
+    }
+
+    /// Blocks that guess about `experts` experts beside those of `tiles` tiles; none where they would take the place of
+    /// others.
+    pub fn guess_blocks(&self, tiles: u32, experts: u32) -> u32 {
+        let all = self.limits.multiprocessors;
+        let guess = experts.div_ceil(GUESS_EXPERTS);
+        match guess < all && tiles.div_ceil(all - guess) == tiles.div_ceil(all) {
+            true => guess,
+            false => 0,
+        }
+    }
+
     /// Of `columns` of all of a bucket's rows, as they lie in shared memory.
     fn row_bytes(&self, rows: u32, columns: u32) -> u32 {
         match are_split(self.operand, rows) {
@@ -125,9 +147,13 @@ impl Sizing {
         }
     }
 
-    /// Blocks for `tiles` tiles: one for each SM at most, as the ring is sized for.
-    pub fn blocks(&self, tiles: u32) -> (u32, u32, u32) {
-        (tiles.min(self.limits.multiprocessors), 1, 1)
+    /// Blocks for `tiles` tiles, and `others`: one for each SM at most, as the ring is sized for.
+    pub fn blocks(&self, tiles: u32, others: u32) -> (u32, u32, u32) {
+        (
+            tiles.min(self.limits.multiprocessors - others) + others,
+            1,
+            1,
+        )
     }
 }
 
@@ -183,6 +209,42 @@ mod tests {
         assert_eq!(stages(160_000), Some(2));
         assert_eq!(stages(170_000), None);
         assert_eq!(stages(u32::MAX), None);
+    }
+
+    #[test]
+    fn blocks_that_guess_take_nobodys_place() {
+        let sizing = Sizing {
+            operand: DType::BF16,
+            limits: Limits::H200,
+            stages: 4,
+        };
+        assert_eq!(sizing.guess_blocks(128, 32), 4);
+        assert_eq!(sizing.blocks(128, 4), (132, 1, 1));
+        assert_eq!(sizing.guess_blocks(132, 32), 0);
+        // Two tiles for a block in either case.
+        assert_eq!(sizing.guess_blocks(192, 9), 2);
+        assert_eq!(sizing.blocks(192, 2), (132, 1, 1));
+        let one = Sizing {
+            limits: Limits {
+                multiprocessors: 1,
+                ..Limits::H200
+            },
+            ..sizing
+        };
+        assert_eq!(one.guess_blocks(1, 8), 0);
+    }
+
+    #[test]
+    fn only_short_rows_have_their_weights_in_registers() {
+        let sizing = Sizing {
+            operand: DType::F32,
+            limits: Limits::H200,
+            stages: 4,
+        };
+        let bytes = sum_bytes(8) + 8 * pitch(2048, 4) + 100;
+        assert_eq!(sizing.holding(8, 2048, 100), Some(bytes));
+        assert_eq!(sizing.holding(8, 2080, 100), None);
+        assert_eq!(sizing.holding(8, 2048, 200_000), None);
     }
 
     #[test]

@@ -1,0 +1,151 @@
+/* few_guess.cuh: which experts a small step's rows will most likely go to, told before they are chosen.
+ *
+ * Between the last product before the router and the first weights of the experts lie a kernel's end, the choice and a memory
+ * latency: some 5 us a layer in which the memory would be idle. The residual stream changes little in one mixer, so
+ * what the router would choose if it saw the stream as it is before the mixer is nearly always among what it chooses behind
+ * it. The kernel that begins a layer has blocks for this, beside those that stream its weights (few_make_guess): an expert a
+ * warp, for the first row alone, since two experts are as many as a ring has room for. Each leaves its best two as words, and
+ * gate/up's producer (few_hear_guess) takes the best two of all.
+ *
+ * A guess decides what is asked for early, and nothing else: the choice is made as without it, and what was asked for in
+ * vain is not used. So results do not depend on it.
+ */
+#ifndef TAILGRAPH_FEW_GUESS_CUH
+#define TAILGRAPH_FEW_GUESS_CUH
+
+#include "few_choice.cuh"
+
+constexpr uint32_t FEW_GUESS_EXPERTS = FEW_CONSUMER_WARPS;  /* of a block */
+constexpr uint32_t FEW_GUESS_BEST = 2;                      /* that a block tells */
+static_assert(FEW_GUESS_BEST * FEW_EXPERTS / FEW_GUESS_EXPERTS == FEW_GUESS_WORDS, "a word each");
+constexpr uint32_t FEW_NO_LAYER = 0xffffffffu;
+constexpr uint32_t FEW_MOST_LOOKS = 64;  /* for a guess, before its kernel has ended */
+
+/* The router as it is seen from the kernel that begins a layer: gate[E,H], norm_weight[H], bias[E] or null. No blocks: no
+ * guess. */
+struct FewGuesser {
+  const float *gate, *norm_weight, *bias;
+  void *parts;
+  uint32_t expert_count, blocks, layer;
+
+  /* Of a grid, the blocks that do what the kernel is there for come first. */
+  __device__ inline uint32_t others() const { return gridDim.x - blocks; }
+};
+
+/* As kernels have it among their parameters. */
+#define FEW_GUESSER                                                                                                  \
+  const float *gate, const float *ffn_norm_weight, const float *expert_bias, void *parts, uint32_t expert_count,     \
+      uint32_t guess_blocks, uint32_t layer
+#define FEW_GUESSER_OF FewGuesser{gate, ffn_norm_weight, expert_bias, parts, expert_count, guess_blocks, layer}
+
+/* A word: the sign of its step and layer, a score that sorts as an integer, and the expert, the lower the better. */
+struct FewGuessWord {
+  static constexpr uint32_t EXPERT_BITS = 5, SCORE_BITS = 32, SIGN_BITS = 64 - EXPERT_BITS - SCORE_BITS;
+  static_assert(1u << EXPERT_BITS == FEW_EXPERTS, "an expert");
+
+  static __device__ inline uint64_t sign(const tg_step *step, uint32_t layer) {
+    const uint32_t number = uint32_t(__ldcg(reinterpret_cast<const unsigned long long *>(&step->number)));
+    return uint64_t((number * 128 + layer + 1) & ((1u << SIGN_BITS) - 1)) << (64 - SIGN_BITS);
+  }
+  static __device__ inline uint64_t candidate(uint32_t key, uint32_t expert) {
+    return uint64_t(key) << EXPERT_BITS | (FEW_EXPERTS - 1 - expert);
+  }
+  static __device__ inline uint32_t expert(uint64_t word) { return FEW_EXPERTS - 1 - uint32_t(word % FEW_EXPERTS); }
+  static __device__ inline uint64_t sign_of(uint64_t word) { return word >> (64 - SIGN_BITS) << (64 - SIGN_BITS); }
+};
+
+/* A whole block of FEW_THREADS that is one of the last `guesser.blocks`; h[R,H]. It waits for earlier kernels. */
+__device__ inline void few_make_guess(const FewGuesser &guesser, const float *h, const tg_step *step, uint32_t bucket,
+                                      uint32_t hidden, float eps) {
+  constexpr uint32_t HELD = 16, STEP = 4 * WARP;  /* a lane has 4 columns in every STEP; so many of them before the wait */
+  __shared__ uint64_t candidates[FEW_GUESS_EXPERTS];
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, block = blockIdx.x - guesser.others();
+  if (warp >= FEW_CONSUMER_WARPS) return;
+  const uint32_t expert = block * FEW_GUESS_EXPERTS + warp;
+  const bool there = expert < guesser.expert_count;
+  const float *gate = guesser.gate + (size_t)(there ? expert : 0) * hidden;
+  auto weighed = [&](uint32_t c) {
+    const float4 g = load4(gate + c), n = load4(guesser.norm_weight + c);
+    return make_float4(g.x * n.x, g.y * n.y, g.z * n.z, g.w * n.w);
+  };
+  float4 with[HELD];
+#pragma unroll
+  for (uint32_t i = 0; i < HELD; i++) {
+    const uint32_t c = 4 * lane + i * STEP;
+    with[i] = c < hidden ? weighed(c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+  const float bias = there && guesser.bias ? guesser.bias[expert] : 0.0f;
+  const uint64_t sign = FewGuessWord::sign(step, guesser.layer);
+  wait_for_earlier_kernels();
+  float4 row[HELD];
+#pragma unroll
+  for (uint32_t i = 0; i < HELD; i++) {
+    const uint32_t c = 4 * lane + i * STEP;
+    row[i] = c < hidden ? load4(h + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+  __syncwarp();  /* all of them are asked for before any is used */
+  float score = 0.0f, squares = 0.0f;
+  auto add = [&](float4 v, float4 w) {
+    squares = add_squares(squares, v);
+    score += fmaf(v.w, w.w, fmaf(v.z, w.z, fmaf(v.y, w.y, v.x * w.x)));
+  };
+#pragma unroll
+  for (uint32_t i = 0; i < HELD; i++) add(row[i], with[i]);
+#pragma unroll 1
+  for (uint32_t c = 4 * lane + HELD * STEP; c < hidden; c += STEP) add(load4(h + c), weighed(c));
+#pragma unroll
+  for (int offset = WARP / 2; offset > 0; offset /= 2) {
+    score += __shfl_xor_sync(0xffffffffu, score, offset);
+    squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+  }
+  score = 1.0f / (1.0f + expf(-score / sqrtf(squares / hidden + eps)));
+  if (lane == 0) candidates[warp] = there ? FewGuessWord::candidate(sortable(score + bias), expert) : 0;
+  consumers_meet();
+  if (threadIdx.x >= FEW_GUESS_EXPERTS) return;
+  /* a lane an expert: how many are better */
+  const uint64_t mine = candidates[lane];
+  uint32_t better = 0;
+#pragma unroll
+  for (uint32_t other = 0; other < FEW_GUESS_EXPERTS; other++) better += candidates[other] > mine || (candidates[other] == mine && other < lane);
+  uint64_t *words = FewParts(guesser.parts, bucket, hidden).guessed + block * FEW_GUESS_BEST;
+  if (better < FEW_GUESS_BEST) asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(words + better), "l"(sign | mine) : "memory");
+}
+
+/* A warp's look at what was left. */
+struct FewGuessLook {
+  uint64_t word, sign;
+  bool mine;  /* this lane has a word */
+
+  FewGuessLook() = default;
+
+  /* Of a layer that somebody guesses for. Nothing waits for what it asks for until it is used. */
+  __device__ inline FewGuessLook(const FewParts &parts, const tg_step *step, uint32_t layer, uint32_t expert_count)
+      : word(0), mine(threadIdx.x % WARP / FEW_GUESS_BEST < (expert_count + FEW_GUESS_EXPERTS - 1) / FEW_GUESS_EXPERTS) {
+    again(parts);
+    sign = FewGuessWord::sign(step, layer);
+  }
+  __device__ inline void again(const FewParts &parts) {
+    if (mine)
+      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(parts.guessed + threadIdx.x % WARP) : "memory");
+  }
+
+  /* Whether all is there that was left for this step and layer. It may be what a step of the same number left, where one is
+   * launched again: only when the kernel that leaves it has ended do all blocks see the same. */
+  __device__ inline bool heard() const { return __all_sync(0xffffffffu, !mine || FewGuessWord::sign_of(word) == sign); }
+
+  /* The best two experts, the second only where rows have two. */
+  __device__ inline FewGuess guess(uint32_t k) const {
+    const uint32_t expert = FewGuessWord::expert(word);
+    auto best = [&](bool of) {
+      const uint32_t key = of ? uint32_t(word >> FewGuessWord::EXPERT_BITS) : 0;
+      const uint32_t most = __reduce_max_sync(0xffffffffu, key);
+      const uint32_t who = __ballot_sync(0xffffffffu, of && key == most);
+      return most ? __shfl_sync(0xffffffffu, expert, lowest(who)) : FewGuess::NONE;
+    };
+    FewGuess guess{best(mine), FewGuess::NONE};
+    if (k > 1) guess.second = best(mine && expert != guess.first);
+    return guess;
+  }
+};
+
+#endif

@@ -1,0 +1,89 @@
+/* few_out.cu: tg_few_held_out_*, out-projections of steps of few rows (few.cuh) whose weights wait in registers:
+ *
+ *   h[r,:] += W x[r,:] + bias, K at most FEW_K
+ *
+ * With `parts` it also leaves each tile's share of the router's scores (few_choice.cuh).
+ *
+ * A tile's weights are 256 bytes for each of its block's threads, so all are under way at once, before the wait, and no
+ * shared memory holds them: the ring of the kernel behind, gate/up, finds room beside, so that its block is there, and has
+ * its first weights, when this one ends. Sums are in the order of tg_few_out_* (few_add.cu), which has what K is too long for.
+ *
+ * Bound: memory, N K sizeof(W) bytes.
+ * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 2048 x 2048 HELD_US us (1.9).
+ *
+ * Launch: grid = N / FEW_OUTPUTS blocks, rounded up, block = FEW_CONSUMERS, shared: sums, a tile of h and of the gate, and the
+ * rows where they are not held in registers as they are.
+ */
+#include "few_add.cuh"
+
+/* h[R,N], x[R,K], w[N,K]; bias[N] or null; parts as few_choice.cuh has them, or null. */
+template <class Math>
+__device__ inline void few_held_out(float *h, const typename Math::X *x, const typename Math::W *w, const float *bias,
+                                    void *parts_at, const FewScores &scores, const tg_step *step, uint32_t outputs,
+                                    uint32_t inner, uint32_t bucket) {
+  using X = typename Math::X;
+  using W = typename Math::W;
+  constexpr uint32_t HALVES = FEW_OUTPUTS / FEW_STAGE_ROWS, STEP = FEW_CONSUMER_WARPS * FEW_UNIT;
+  extern __shared__ uint4 shared[];
+  let_next_kernel_start();
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, tile = blockIdx.x;
+  uint4 weights[HALVES][FEW_UNITS];
+#pragma unroll
+  for (uint32_t half = 0; half < HALVES; half++) {
+    const uint32_t n = tile * FEW_OUTPUTS + half * FEW_STAGE_ROWS + lane / 4;
+    const W *from = w + (size_t)min(n, outputs - 1) * inner + warp * FEW_UNIT + lane % 4 * 8;
+#pragma unroll
+    for (uint32_t u = 0; u < FEW_UNITS; u++)
+      weights[half][u] = warp * FEW_UNIT + u * STEP < inner ? read_weights(from + u * STEP) : make_uint4(0, 0, 0, 0);
+  }
+  FewSums sums{reinterpret_cast<float *>(shared), bucket};
+  char *after = reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket);
+  const FewParts parts(parts_at, bucket, outputs);
+  FewTileScores tile_scores(after, scores, bucket);
+  if (parts_at) {
+    after += FewTileScores::bytes_of(bucket, scores.expert_count);
+    tile_scores.ask(tile, outputs);
+  }
+  const uint32_t count = min(__ldcg(&step->rows), bucket);
+  const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS, n = tile * FEW_OUTPUTS + i;
+  const uint32_t row = Math::lane_row(bucket);
+  const bool mine = r < count && n < outputs, there = row < count;
+  wait_for_earlier_kernels();
+  if (parts_at && blockIdx.x == 0 && threadIdx.x < FEW_ROWS) parts.forget(threadIdx.x);
+  FewColumns<Math> columns;
+  few_fetch(columns, after, few_pitch<typename Math::S>(few_stage_k(inner)), x + (there ? (size_t)row * inner : 0), inner, bucket, there);
+  float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
+  if (mine && bias) v += bias[n];
+#pragma unroll
+  for (uint32_t half = 0; half < HALVES; half++) {
+    float of[Math::SUMS][4] = {};
+#pragma unroll
+    for (uint32_t u = 0; u < FEW_UNITS; u++)  /* past a short row lies what may not be a number */
+      Math::multiply(of[u % Math::SUMS], weights[half][u],
+                     warp * FEW_UNIT + u * STEP < inner ? columns.piece(u) : typename Math::Piece{});
+    float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (uint32_t s = 0; s < Math::SUMS; s++) sum.x += of[s][0], sum.y += of[s][1];
+    sum = Math::whole(sum, bucket);
+    sums.put(half, there ? sum : make_float2(0.0f, 0.0f));
+  }
+  if (mine) {
+    v += sums.get(r, i);
+    h[(size_t)r * outputs + n] = v;
+  }
+  if (parts_at) tile_scores.leave(parts, tile, v, count, bucket);
+}
+
+#define FEW_HELD_OUT(SUFFIX, MATH)                                                                                      \
+  extern "C" __global__ void __launch_bounds__(FEW_CONSUMERS) tg_few_held_out_##SUFFIX(                                  \
+      float *h, const MATH::X *x, const MATH::W *w, const float *bias, void *parts, const float *gate,                  \
+      const float *norm_weight, const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count,           \
+      uint32_t bucket) {                                                                                                \
+    FEW_BODY(few_held_out<MATH>(h, x, w, bias, parts, FewScores{gate, norm_weight, expert_count}, step, outputs, inner, \
+                                bucket);)                                                                               \
+  }
+
+FEW_HELD_OUT(bf16, FewHalf<__nv_bfloat16>)
+FEW_HELD_OUT(f16, FewHalf<__half>)
+FEW_HELD_OUT(f32, FewSplit)
+FEW_HELD_OUT(f32_split, FewSplitRows)
