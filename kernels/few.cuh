@@ -108,9 +108,12 @@ __device__ inline uint4 read_weights(const void *from) {
 /* All consumers, and nobody else. */
 __device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(FEW_CONSUMERS) : "memory"); }
 
-/* Consumers wait until the producer has passed too, which goes on; they find what it has written before. */
-__device__ inline void consumers_meet_producer() { asm volatile("bar.sync 2, %0;" ::"n"(FEW_THREADS) : "memory"); }
-__device__ inline void producer_passes() { asm volatile("bar.arrive 2, %0;" ::"n"(FEW_THREADS) : "memory"); }
+/* Consumers and the producer, at one of some points: who waits there finds what was written by who passed it. */
+constexpr int GUESS_TOLD = 2, CHOICE_TOLD = 3;
+template <int POINT>
+__device__ inline void few_wait_at() { asm volatile("bar.sync %0, %1;" ::"n"(POINT), "n"(FEW_THREADS) : "memory"); }
+template <int POINT>
+__device__ inline void few_pass() { asm volatile("bar.arrive %0, %1;" ::"n"(POINT), "n"(FEW_THREADS) : "memory"); }
 
 /* ---- products of one unit, for one warp ------------------------------------------------------ */
 

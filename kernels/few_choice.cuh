@@ -66,6 +66,7 @@ struct FewGuess {
 
 struct alignas(16) FewChoice {
   float score[FEW_ROWS][FEW_EXPERTS];
+  float scale[FEW_ROWS];              /* of its norm */
   uint32_t chosen[FEW_ROWS];          /* a bit for each of its experts */
   float scores[FEW_CONSUMER_WARPS][FEW_EXPERTS], squares[FEW_CONSUMER_WARPS];  /* of each warp's tiles */
   FewGuess guess;                     /* the same in all blocks: how they share the tiles follows from it */
@@ -84,15 +85,13 @@ struct alignas(16) FewChoice {
   __device__ inline uint32_t index(uint32_t r, uint32_t e) const { return __popc(chosen[r] & ((1u << e) - 1)); }
 };
 
-static_assert(sizeof(FewChoice) == 2144, "the launcher leaves room for it");
+static_assert(sizeof(FewChoice) == 2176, "the launcher leaves room for it");
 
-/* All consumers, who find what the producer heard in `choice` too, once it has passed; it hears what is chosen from `told`, at
- * which all warps arrive. `rows` of a bucket of `bucket`. beside() is what else a warp does before all meet, and
- * norm(scale of its row) while the choice is made; both are whole when all have met again. */
-template <class Beside, class Norm>
+/* All consumers, who find what the producer heard in `choice` too: it has passed GUESS_TOLD, and waits at CHOICE_TOLD. `rows` of a
+ * bucket of `bucket`; beside() is what else a warp does before all meet. */
+template <class Beside>
 __device__ inline void few_choose(FewChoice &choice, FewParts parts, const float *bias, uint32_t rows, uint32_t bucket,
-                                  uint32_t hidden, uint32_t expert_count, Weighing weighing, float eps, uint64_t *told,
-                                  Beside beside, Norm norm) {
+                                  uint32_t hidden, uint32_t expert_count, Weighing weighing, float eps, Beside beside) {
   constexpr uint32_t AT_ONCE = 8, TILES = 4;  /* a warp's load is of 4 tiles: a lane has 4 experts of one */
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t warps = warps_of_row(bucket), r = warp / warps, part = warp % warps, step = warps * TILES;
@@ -130,20 +129,15 @@ __device__ inline void few_choose(FewChoice &choice, FewParts parts, const float
   if (lane < 8) store4(choice.scores[warp] + 4 * lane, sum);
   if (lane == 0) choice.squares[warp] = squares;
   beside();
-  consumers_meet_producer();
-  auto scale_of = [&](uint32_t row) {
-    float squares = 0.0f;
-#pragma unroll
-    for (uint32_t w = 0; w < FEW_CONSUMER_WARPS; w++)
-      if (w < warps) squares += choice.squares[row * warps + w];
-    return 1.0f / sqrtf(squares / hidden + eps);
-  };
+  few_wait_at<GUESS_TOLD>();
   if (warp < rows) {  /* a warp a row, a lane an expert */
     float score = 0.0f;
+    squares = 0.0f;
 #pragma unroll
     for (uint32_t w = 0; w < FEW_CONSUMER_WARPS; w++)
-      if (w < warps) score += choice.scores[warp * warps + w][lane];
-    score = 1.0f / (1.0f + expf(-(scale_of(warp) * score)));
+      if (w < warps) score += choice.scores[warp * warps + w][lane], squares += choice.squares[warp * warps + w];
+    const float scale = 1.0f / sqrtf(squares / hidden + eps);
+    score = 1.0f / (1.0f + expf(-(scale * score)));
     const uint32_t key = sortable(score + of_bias);
     bool left = lane < expert_count;
 #pragma unroll 1
@@ -153,11 +147,9 @@ __device__ inline void few_choose(FewChoice &choice, FewParts parts, const float
     }
     const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && !left);
     choice.score[warp][lane] = score;
-    if (lane == 0) choice.chosen[warp] = chosen;
+    if (lane == 0) choice.chosen[warp] = chosen, choice.scale[warp] = scale;
   }
-  __syncwarp();
-  if (lane == 0) barrier_arrive(told);
-  if (r < rows) norm(scale_of(r));
+  few_pass<CHOICE_TOLD>();
   consumers_meet();
 }
 

@@ -156,9 +156,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
   __shared__ float scratch[FEW_CONSUMER_WARPS];
-  __shared__ uint64_t told;
   if (!EXPERTS) let_next_kernel_start();
-  else if (threadIdx.x == 0) barrier_init(&told, FEW_CONSUMER_WARPS);
   FewNormBlock<Math> block(shared, barriers, bucket, hidden, EXPERTS, stages);
   FewChoice &choice = *block.choice;
   const uint32_t lane = threadIdx.x % WARP, tiles = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
@@ -198,11 +196,11 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
 #pragma unroll 1
       for (FewExpertTiles at = first; at.left && asked < most; at.next()) asked++;
       if (lane == 0) choice.heard = heard, choice.asked = asked;
-      producer_passes();
+      few_pass<GUESS_TOLD>();
       FewExpertTiles at = first;
 #pragma unroll 1
       for (uint32_t i = 0; i < asked; i++, at.next()) feed(at);
-      barrier_wait(&told, 0);
+      few_wait_at<CHOICE_TOLD>();
     } else {
       few_norm_weight(block.norm, norm_weight, hidden);
       wait_for_earlier_kernels();
@@ -212,16 +210,12 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
       const bool looks = threadIdx.x >= FEW_CONSUMERS - WARP;
       if (looks && guessing) look = FewGuessLook(all_parts, step, layer, expert_count);
       copy_wait<0>();
-      auto keep_guess = [&] {
+      few_choose(choice, all_parts, bias, rows, bucket, hidden, expert_count, weighing, eps, [&] {
         if (!looks) return;
         FewGuess guess{FewGuess::NONE, FewGuess::NONE};
         if (guessing && look.heard()) guess = look.guess(weighing.k);
         if (lane == 0) choice.guess = guess;
-      };
-      auto norm = [&](float scale) {
-        row.store<Math>(block.x + of_row * block.x_pitch, bucket * block.x_pitch, scale, block.norm);
-      };
-      few_choose(choice, all_parts, bias, rows, bucket, hidden, expert_count, weighing, eps, &told, keep_guess, norm);
+      });
       if (blockIdx.x == 0 && threadIdx.x < bucket) all_parts.say(threadIdx.x, threadIdx.x < rows ? choice.chosen[threadIdx.x] : 0);
       let_next_kernel_start();
     }
@@ -242,7 +236,11 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
     return;
   }
   uint32_t dropped = EXPERTS && !right ? choice.asked : 0;
-  if (!EXPERTS) {
+  if (EXPERTS) {
+    if (of_row < rows)
+      row.store<Math>(block.x + of_row * block.x_pitch, bucket * block.x_pitch, choice.scale[of_row], block.norm);
+    consumers_meet();
+  } else {
     few_norm_weight(block.norm, norm_weight, hidden);
     wait_for_earlier_kernels();
     few_norm<Math>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps, [](uint32_t r) { return r; });

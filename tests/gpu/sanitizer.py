@@ -38,13 +38,16 @@ FOUND = 9
 # memory that counts its bytes; so it finds races in any ring that is filled by such copies. Where it finds them in
 # sanitizer_faults' ring, which is in order, those of our ring's copies say nothing: what else it finds, does.
 RING = "ring"
-# Likewise in order: whether racecheck follows barriers that some warps only arrive at.
+# Likewise in order: whether racecheck follows barriers that some warps only arrive at. Where it does not, the races that it finds
+# in what is handed over at one say nothing: gate/up's consumers tell its producer what was chosen.
 ARRIVE = "arrive"
 # It also takes two launches of a kernel that run at once for one, and finds races of a thread with itself: so it does of
 # dispatchers, each of which still ends while the next one already stands ready. Where it finds them in sanitizer_faults'
 # kernels that run beside each other, what it finds with the dispatcher is left out, and what it finds without it is not.
 BESIDE = "beside"
 COPIES = Path(__file__).resolve().parent.parent.parent / "kernels" / "few.cuh"
+CHOICE = COPIES.with_name("few_choice.cuh")
+CHOICE_TOLD = ("choice.chosen[warp] = chosen", "those |= chosen[r]")
 STAGE_READ = "of_w[i] = there ? *reinterpret_cast<const uint4 *>(w + "
 AT_ONCE = max((os.cpu_count() or 1) - 2, 2)
 # In one run of some sixty racecheck's reports named no files (pieces of mangled names in their place), and in others of the
@@ -143,9 +146,12 @@ def look_once(sanitizer, tool, command, work, deadline, options=()):
     if tool == "racecheck" and says == "found":
         reports = races_reported(lines)
         races = races_beside(copies_of_ring(), reports)
+        told = lines_with(CHOICE, CHOICE_TOLD)
+        untold = [race for race in races if not places(race) or not places(race) <= told]
         # Only where every race that was counted was printed and read here is none of them another.
         if reports and counts == [len(reports)]:
             verdict["beside_ring"] = len(races)
+            verdict["beside_ring_and_told"] = len(untold)
             verdict["printed"] = races[:12]
             verdict["garbled"] = any(not places(race) for race in races)
     return verdict
@@ -161,6 +167,12 @@ def copies_of_ring():
             lines.add(f"{COPIES.name}:{number}")
         inside = inside and line != "}"
     return lines
+
+
+def lines_with(path, texts):
+    """The places of a source's lines that have one of these texts."""
+    found = enumerate(path.read_text().splitlines(), 1)
+    return {f"{path.name}:{number}" for number, line in found if any(text in line for text in texts)}
 
 
 def races_reported(lines):
@@ -192,7 +204,10 @@ def judge(verdicts, sanitizer):
         limits.append(f"racecheck finds races in bulk copies that are in order (sanitizer_faults {RING} host; {sanitizer}); those are left out")
     arrives = says["racecheck", ARRIVE, "host"] == "found"
     if arrives:
-        limits.append(f"racecheck does not follow barriers that warps only arrive at (sanitizer_faults {ARRIVE} host; {sanitizer})")
+        limits.append(
+            f"racecheck does not follow barriers that warps only arrive at (sanitizer_faults {ARRIVE} host; {sanitizer}); what is told at one is"
+            " left out"
+        )
     mixes = says["racecheck", "none", BESIDE] == "found"
     if mixes:
         limits.append(f"racecheck mixes up launches that run at once (sanitizer_faults none {BESIDE} 2; {sanitizer})")
@@ -215,11 +230,11 @@ def judge(verdicts, sanitizer):
         for launch in LAUNCHES:
             for program in PROGRAMS:
                 job = tool, program, launch
-                if says[job] == "clean" or in_ring_alone(verdicts[job], ring_is_lame):
+                if says[job] == "clean" or says_nothing(verdicts[job], ring_is_lame, arrives):
                     continue
                 left_out = program not in WHOLE or tool == "racecheck" and (mixes or arrives)
                 again = verdicts[job].get("without_dispatcher")
-                if left_out and again and (again["says"] == "clean" or in_ring_alone(again, ring_is_lame)):
+                if left_out and again and (again["says"] == "clean" or says_nothing(again, ring_is_lame, arrives)):
                     partly.setdefault(tool, []).append(program)
                 else:
                     wrong.append(f"{tool} on {program}, {launch}: {says[job]}")
@@ -233,17 +248,21 @@ def judge(verdicts, sanitizer):
     printed = {" ".join(job): verdict["printed"] for job, verdict in verdicts.items() if verdict["printed"]}
     details = {"sanitizer": sanitizer, "verdicts": table, "limits_of_the_tool": limits, "wrong": wrong, "printed": printed}
     ours = [job for job in says if job[1] in PROGRAMS]
-    clean = sum(says[job] == "clean" or in_ring_alone(verdicts[job], ring_is_lame) for job in ours)
+    clean = sum(says[job] == "clean" or says_nothing(verdicts[job], ring_is_lame, arrives) for job in ours)
     line = "; ".join(wrong + limits) or f"{len(TOOLS)} tools see their faults from the host and the device"
     return not wrong, f"{clean} of {len(ours)} runs clean; {line}", details
 
 
-def in_ring_alone(verdict, ring_is_lame):
-    return ring_is_lame and verdict.get("beside_ring") == 0
+def says_nothing(verdict, ring_is_lame, arrives):
+    """Whether all that was found is what the tool finds in kernels in order too."""
+    beside = "beside_ring_and_told" if arrives else "beside_ring"
+    return ring_is_lame and verdict.get(beside) == 0
 
 
 def in_words(verdict):
     again = verdict.get("without_dispatcher")
     if verdict.get("beside_ring") == 0:
         return "nothing but bulk copies into the ring"
+    if verdict.get("beside_ring_and_told") == 0:
+        return "nothing but bulk copies into the ring and what is told at a barrier that warps only arrive at"
     return f"{verdict['says']}, without the dispatcher {in_words(again)}" if again else verdict["says"]

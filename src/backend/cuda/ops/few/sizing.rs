@@ -22,7 +22,7 @@ const SUM_PITCH: u32 = OUTPUTS + 4;
 /// Floats between the rows of what tg_few_out_* makes scores of (kernels/few_add.cu).
 const SCORE_PITCH: u32 = OUTPUTS + 1;
 /// `FewChoice` of kernels/few_choice.cuh, which asserts it.
-const CHOICE_BYTES: u32 = 2144;
+const CHOICE_BYTES: u32 = 2176;
 /// Experts that a block guesses about (kernels/few_guess.cuh).
 const GUESS_EXPERTS: u32 = CONSUMER_WARPS;
 
