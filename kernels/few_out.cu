@@ -9,7 +9,7 @@
  * its first weights, when this one ends. Sums are in the order of tg_few_out_* (few_add.cu), which has what K is too long for.
  *
  * Bound: memory, N K sizeof(W) bytes.
- * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 2048 x 2048 HELD_US us (1.9).
+ * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 2048 x 2048 2.4 us (1.9).
  *
  * Launch: grid = N / FEW_OUTPUTS blocks, rounded up, block = FEW_CONSUMERS, shared: sums, a tile of h and of the gate, and the
  * rows where they are not held in registers as they are.
