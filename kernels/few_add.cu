@@ -1,6 +1,6 @@
 /* few_add.cu: products that add to the residual stream, for steps of few rows (few.cuh):
  *
- *   tg_few_out_*   h[r,:] += W x[r,:] + bias: out-projections, a dense feed-forward's down
+ *   tg_few_out_*   h[r,:] += W x[r,:] + bias: of rows beyond FEW_K; few_out.cu has the others
  *   tg_few_down_*  h[r,:] += sum over i of weights[r,i] W_e y[r K + i,:], i and with it the expert e ascending
  *
  * With `parts` tg_few_out_* also leaves each tile's share of the router's scores (few_choice.cuh).

@@ -1,6 +1,6 @@
 /* few_choice.cuh: which experts the rows of a small step go to, found by every block of gate/up for itself.
  *
- * The product before the router's norm (few_add.cu) leaves, for each of its tiles of FEW_OUTPUTS channels, what they add
+ * The product before the router's norm (few_add.cuh) leaves, for each of its tiles of FEW_OUTPUTS channels, what they add
  * to every expert's score and to the row's sum of squares: scores are linear in h but for the row's one scale. So no
  * kernel stands between: the blocks of gate/up add the parts up, in an order that the bucket alone fixes, and choose as
  * experts.cuh does. A lane has an expert: few-row kernels take at most FEW_EXPERTS.

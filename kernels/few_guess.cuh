@@ -38,7 +38,7 @@ struct FewGuesser {
       uint32_t guess_blocks, uint32_t layer
 #define FEW_GUESSER_OF FewGuesser{gate, ffn_norm_weight, expert_bias, parts, expert_count, guess_blocks, layer}
 
-/* A word: the sign of its step and layer, a score that sorts as an integer, and the expert, the lower the better. */
+/* A word: the sign of its step and layer (which comes again, so that what is heard early may be another's), a score that sorts as an integer, and the expert, the lower the better. */
 struct FewGuessWord {
   static constexpr uint32_t EXPERT_BITS = 5, SCORE_BITS = 32, SIGN_BITS = 64 - EXPERT_BITS - SCORE_BITS;
   static_assert(1u << EXPERT_BITS == FEW_EXPERTS, "an expert");

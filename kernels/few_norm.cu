@@ -16,7 +16,7 @@
  * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): gate and up of four experts of
  * 1792 16.6 us (12.9), 65536 outputs 64 to 70 us (59.1).
  *
- * Launch: block = FEW_THREADS, grid = at most as many blocks as there are tiles, shared as FewNormBlock lays it out.
+ * Launch: block = FEW_THREADS, grid = at most as many blocks as there are tiles, and those that guess, shared as FewNormBlock lays it out.
  */
 #include "best.cuh"
 #include "few.cuh"

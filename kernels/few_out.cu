@@ -1,4 +1,5 @@
-/* few_out.cu: tg_few_held_out_*, out-projections of steps of few rows (few.cuh) whose weights wait in registers:
+/* few_out.cu: tg_few_held_out_*, products that add to the residual stream, of steps of few rows (few.cuh), whose weights wait
+ * in registers: out-projections, and the down of a narrow dense feed-forward:
  *
  *   h[r,:] += W x[r,:] + bias, K at most FEW_K
  *
@@ -11,8 +12,8 @@
  * Bound: memory, N K sizeof(W) bytes.
  * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 2048 x 2048 2.4 us (1.9).
  *
- * Launch: grid = N / FEW_OUTPUTS blocks, rounded up, block = FEW_CONSUMERS, shared: sums, a tile of h and of the gate, and the
- * rows where they are not held in registers as they are.
+ * Launch: grid = N / FEW_OUTPUTS blocks, block = FEW_CONSUMERS, shared: sums, a tile of h and of the gate, and room for
+ * the rows, of which those of 16 bits go to registers.
  */
 #include "few_add.cuh"
 

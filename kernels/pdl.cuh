@@ -10,7 +10,8 @@
  *
  * A kernel may also wait first and let the next one start afterwards. Then that one may read, before its own wait, what
  * the kernels before this one wrote, or words that are their own sign (few_choice.cuh); past the first-level cache, which
- * may hold what was there before.
+ * may hold what was there before. Words that say of which step and layer they are may be read early in either order
+ * (few_guess.cuh), but blocks share nothing out by them before they have waited: not all need have found the same.
  * tg_begin_step is such a kernel, so the step's descriptor is read past it too.
  *
  * The wait is where a kernel of a step is timed when somebody wants to know (stamps.cuh): the first thread of a grid

@@ -333,8 +333,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
                 few,
                 y.at(0),
                 hs[0].at(0),
-                &parts,
-                &router,
+                (&parts, &router),
                 &experts,
                 guess.as_ref(),
             )
@@ -401,8 +400,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
                 qkv[0].at(0),
                 h,
                 layer.norm.at(0),
-                w,
-                outputs as u32,
+                (w, outputs as u32),
                 None,
             )
             .unwrap();
@@ -620,7 +618,7 @@ fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input) {
         let y = gpu.poisoned(rows * shape.top_k * shape.inner * types.operand.bytes());
         // SAFETY: as above.
         unsafe {
-            queue.few_expert_gate_up(few, y.at(0), h.at(0), &parts, &router, &experts, guess)
+            queue.few_expert_gate_up(few, y.at(0), h.at(0), (&parts, &router), &experts, guess)
         }
         .unwrap();
         let chosen = gpu.get_u32(&routing.experts);

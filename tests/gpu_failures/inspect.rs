@@ -188,9 +188,9 @@ fn graphs_are_of_the_kernels_that_the_file_names() {
                 names.any(|name| name.starts_with(family))
             };
             let few = matches!(variant.products, Products::Few { .. });
-            assert_eq!(has("tg_few_out_"), few, "{variant}");
+            assert_eq!(has("tg_few_held_out_"), few, "{variant}");
             let split = few && dtype == DType::F32 && entry.rows <= 2;
-            assert_eq!(has("tg_few_out_f32_split"), split, "{variant}");
+            assert_eq!(has("tg_few_held_out_f32_split"), split, "{variant}");
             assert_eq!(has("tg_dense_shared_"), variant.products == Products::Dense);
             assert_eq!(has("tg_few_down_"), variant.experts == Experts::Few);
             let wide = matches!(variant.experts, Experts::Wide(_));

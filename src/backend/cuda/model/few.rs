@@ -57,11 +57,12 @@ impl Shared {
             }),
             FeedForwardAddresses::Dense { .. } => None,
         };
-        // Of the layer's first kernel, and of gate and up.
+        // Of the layer's first kernel.
         let outputs = match w.mixer {
             MixerAddresses::Conv { .. } => hidden,
             MixerAddresses::Attention { .. } => q + 2 * kv,
         };
+        // The same for that kernel and for gate and up.
         let guess = queue.few_experts().and(router.as_ref());
         let guess =
             guess.and_then(|router| Guess::of(queue, few, layer, outputs, &routing, router));
@@ -104,7 +105,7 @@ impl Shared {
                     queue.few_conv(few, &conv, &weights, h, guess)
                 }
                 (OpKind::QkvProj, &MixerAddresses::Attention { qkv_proj, .. }, ..) => {
-                    queue.few_project(few, wide, h, w.operator_norm, qkv_proj, outputs, guess)
+                    queue.few_project(few, wide, h, w.operator_norm, (qkv_proj, outputs), guess)
                 }
                 (
                     OpKind::ConvOutProj,
@@ -126,7 +127,7 @@ impl Shared {
                 }
                 (OpKind::ExpertGateUp, .., FeedForwardAddresses::Moe { experts, .. }) => {
                     let router = router.as_ref().ok_or_else(|| misplaced(op))?;
-                    queue.few_expert_gate_up(few, wide, h, &routing, router, experts, guess)
+                    queue.few_expert_gate_up(few, wide, h, (&routing, router), experts, guess)
                 }
                 (OpKind::ExpertDown, .., FeedForwardAddresses::Moe { experts, .. }) => {
                     queue.few_down(few, h, wide, &routing, experts)

@@ -5,8 +5,8 @@
 //! |---|---|
 //! | `tg_few_conv_*` | operator norm, in-projection, short convolution |
 //! | `tg_few_project_*` | operator norm and q, k, v; or final norm and LM head |
-//! | `tg_few_held_out_*` | out-projection; the router's scores, in parts |
-//! | `tg_few_out_*` | likewise of longer rows, and a dense feed-forward's down |
+//! | `tg_few_held_out_*` | out-projection, or a dense feed-forward's down, of rows of up to 2048; the router's scores, in parts |
+//! | `tg_few_out_*` | likewise of longer rows |
 //! | `tg_few_gate_up_*` | FFN norm and a dense feed-forward's gate and up |
 //! | `tg_few_expert_gate_up_*` | the router's choice, FFN norm, gate and up of the chosen experts |
 //! | `tg_few_down_*` | the chosen experts' down and their sum |

@@ -62,7 +62,7 @@ impl<'a> Guess<'a> {
         let experts = queue.config.num_experts as u32;
         let blocks = queue
             .few_sizing(few)
-            .guess_blocks(tiles_of(outputs), experts);
+            .guess_blocks(outputs.div_ceil(OUTPUTS), experts);
         (blocks > 0).then_some(Self {
             layer,
             routing,
@@ -164,15 +164,13 @@ impl Enqueue<'_> {
     ///
     /// # Safety
     /// [`Enqueue`]'s.
-    #[allow(clippy::too_many_arguments)]
     pub unsafe fn few_project(
         &self,
         few: &Few,
         y: Address,
         h: Address,
         norm: Address,
-        w: Address,
-        outputs: u32,
+        (w, outputs): (Address, u32),
         guess: Option<&Guess<'_>>,
     ) -> Result<()> {
         // SAFETY: the caller's promise.
@@ -275,7 +273,7 @@ impl Enqueue<'_> {
         ];
         let (sizing, family) = (self.few_sizing(few), few.family(rows));
         if let Some(bytes) = sizing.holding(rows, product.inner, beside) {
-            let grid = (hidden.div_ceil(OUTPUTS), 1, 1);
+            let grid = (hidden / OUTPUTS, 1, 1);
             // SAFETY: the caller's promise; these are tg_few_held_out_*'s arguments.
             return unsafe { self.launch(&family.held_out, grid, HELD_THREADS, bytes, &arrays) };
         }
@@ -325,7 +323,7 @@ impl Enqueue<'_> {
     }
 
     /// y `[R K, M]` in the operand type, by pair = silu(w1_e z) * w3_e z of each row's experts, z = rmsnorm(h f32
-    /// `[R, H]`); chosen from the score parts that [`Enqueue::few_out`] left, those that its first kernel guessed the first.
+    /// `[R, H]`); chosen from the score parts that [`Enqueue::few_out`] left, experts that the layer's first kernel guessed come first.
     /// Leaves `routing.experts` and `.weights`.
     ///
     /// # Safety
@@ -335,8 +333,7 @@ impl Enqueue<'_> {
         few: &Few,
         y: Address,
         h: Address,
-        routing: &Routing,
-        router: &RouterWeights,
+        (routing, router): (&Routing, &RouterWeights),
         weights: &ExpertWeights,
         guess: Option<&Guess<'_>>,
     ) -> Result<()> {

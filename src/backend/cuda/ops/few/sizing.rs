@@ -19,7 +19,7 @@ pub const THREADS: u32 = 32 * (CONSUMER_WARPS + 1);
 /// Of a block without a ring.
 pub const HELD_THREADS: u32 = 32 * CONSUMER_WARPS;
 const SUM_PITCH: u32 = OUTPUTS + 4;
-/// Floats between the rows of what tg_few_out_* makes scores of (kernels/few_add.cu).
+/// Floats between the rows of what a tile of h makes scores of (kernels/few_add.cuh).
 const SCORE_PITCH: u32 = OUTPUTS + 1;
 /// `FewChoice` of kernels/few_choice.cuh, which asserts it.
 const CHOICE_BYTES: u32 = 2176;
@@ -190,7 +190,7 @@ fn sum_bytes(rows: u32) -> u32 {
     2 * CONSUMER_WARPS * rows * SUM_PITCH * 4
 }
 
-/// Shared memory of tg_few_out_* for the scores of a tile.
+/// Shared memory of tg_few_out_* and tg_few_held_out_* for the scores of a tile.
 pub fn score_bytes(rows: u32, experts: u32) -> u32 {
     ((rows + experts) * SCORE_PITCH * 4).next_multiple_of(16)
 }
