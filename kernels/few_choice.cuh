@@ -56,7 +56,7 @@ __device__ inline uint32_t lowest(uint32_t bits) { return __ffs(bits) - 1; }
 struct FewGuess {
   static constexpr uint32_t NONE = FEW_EXPERTS;
 
-  uint32_t first, second;  /* NONE where there is none */
+  uint32_t first = NONE, second = NONE;
 
   __device__ inline uint32_t experts() const { return bit(first) | bit(second); }
   __device__ inline bool is(const FewGuess &other) const { return first == other.first && second == other.second; }

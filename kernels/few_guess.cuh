@@ -133,6 +133,17 @@ struct FewGuessLook {
    * launched again: only when the kernel that leaves it has ended do all blocks see the same. */
   __device__ inline bool heard() const { return __all_sync(0xffffffffu, !mine || FewGuessWord::sign_of(word) == sign); }
 
+  /* heard(), after some more looks if need be. */
+  __device__ inline bool await(const FewParts &parts) {
+    bool there = heard();
+#pragma unroll 1
+    for (uint32_t more = FEW_MOST_LOOKS; !there && more > 0; more--) {
+      again(parts);
+      there = heard();
+    }
+    return there;
+  }
+
   /* The best two experts, the second only where rows have two. */
   __device__ inline FewGuess guess(uint32_t k) const {
     const uint32_t expert = FewGuessWord::expert(word);

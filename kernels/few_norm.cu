@@ -176,16 +176,10 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   FewRow row;
   if (EXPERTS) {
     const bool guessing = layer != FEW_NO_LAYER;
-    FewGuess heard{FewGuess::NONE, FewGuess::NONE};
+    FewGuess heard;
     if (producer && guessing) {
       FewGuessLook look(all_parts, step, layer, expert_count);
-      bool there = look.heard();
-#pragma unroll 1
-      for (uint32_t more = FEW_MOST_LOOKS; !there && more > 0; more--) {
-        look.again(all_parts);
-        there = look.heard();
-      }
-      if (there) heard = look.guess(weighing.k);
+      if (look.await(all_parts)) heard = look.guess(weighing.k);
     }
     __syncthreads();
     if (producer) {
@@ -212,7 +206,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
       copy_wait<0>();
       few_choose(choice, all_parts, bias, rows, bucket, hidden, expert_count, weighing, eps, [&] {
         if (!looks) return;
-        FewGuess guess{FewGuess::NONE, FewGuess::NONE};
+        FewGuess guess;
         if (guessing && look.heard()) guess = look.guess(weighing.k);
         if (lane == 0) choice.guess = guess;
       });
@@ -225,7 +219,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   /* Experts that were guessed come first where they are all chosen. Tiles that this block has asked for are its first ones, or are
    * dropped. */
   const uint32_t those = EXPERTS ? choice.any(rows) : 1;
-  FewGuess guess{FewGuess::NONE, FewGuess::NONE};
+  FewGuess guess;
   if (EXPERTS && !(choice.guess.experts() & ~those)) guess = choice.guess;
   const bool right = EXPERTS && guess.is(choice.heard);
   FewExpertTiles at(those, guess, tiles);

@@ -62,16 +62,15 @@ impl Shared {
             MixerAddresses::Conv { .. } => hidden,
             MixerAddresses::Attention { .. } => q + 2 * kv,
         };
+        // Where the experts are these kernels' too.
+        let chooses = queue.few_experts().and(router.as_ref());
         // The same for that kernel and for gate and up.
-        let guess = queue.few_experts().and(router.as_ref());
         let guess =
-            guess.and_then(|router| Guess::of(queue, few, layer, outputs, &routing, router));
+            chooses.and_then(|router| Guess::of(queue, few, layer, outputs, &routing, router));
         let guess = guess.as_ref();
         let residual = |x, w, bias, inner| Residual { x, w, bias, inner };
         let out = |product: Residual| {
-            let experts = queue.few_experts().is_some();
-            let router = router.as_ref().filter(|_| experts);
-            let scores = router.map(|router| (&routing, router));
+            let scores = chooses.map(|router| (&routing, router));
             // SAFETY: the caller's promise.
             unsafe { queue.few_out(few, h, &product, scores) }
         };
