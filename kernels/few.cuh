@@ -4,9 +4,11 @@
  * above all while a kernel waits for the one before it. A block has a ring of stages in shared memory. One warp, the
  * producer, fills it with bulk copies, which need no registers: FEW_STAGE_ROWS weight rows by up to FEW_K of K a stage,
  * a copy a row. Weights depend on no kernel, so a block asks for the first ones as soon as the kernel before it leaves
- * its SM, and has them when griddepcontrol.wait lets it go on. The other warps, the consumers, multiply with mma.sync:
- * batch rows are the M operand (8 of 16), weight rows the N operand (8). A lane takes 16 bytes of a weight row and the
- * same columns of a batch row, so the k of an instruction are not in order, but alike on both sides.
+ * its SM, and has them when griddepcontrol.wait lets it go on. A copy's rows begin on lines of FEW_LINE bytes there: copies
+ * to 64 bytes beside a line came at 3.6 TB/s in place of 4.5 on an H200 (profiles/README.md). The other warps, the consumers,
+ * multiply with mma.sync: weight rows are the M operand, batch rows the N operand (8). A lane takes 16 bytes of a weight row,
+ * four registers of an instruction as they lie, and the same columns of a batch row, so the k of an instruction are not in
+ * order, but alike on both sides (FewHalf::multiply).
  *
  * Consumer warp w has the units w, w + FEW_CONSUMER_WARPS, ... of FEW_UNIT of K of each stage; the sums of all warps
  * meet in shared memory, in the order of the warps. So the order of every sum follows from K alone, and a row's bits
@@ -32,7 +34,7 @@
 #include "pdl.cuh"
 
 constexpr uint32_t FEW_ROWS = 8;        /* of a batch, at most */
-constexpr uint32_t FEW_STAGE_ROWS = 8;  /* weight rows of a stage: the N of an instruction */
+constexpr uint32_t FEW_STAGE_ROWS = 8;  /* weight rows of a stage: half the M of an instruction */
 constexpr uint32_t FEW_OUTPUTS = 16;    /* weight rows of a tile */
 constexpr uint32_t FEW_K = 2048;        /* of a stage, at most: a bulk copy takes some 80 cycles, however short */
 constexpr uint32_t FEW_UNIT = 32;       /* of K: two instructions, 16 bytes of a 16-bit weight row in each of 4 lanes */
@@ -44,10 +46,11 @@ constexpr uint32_t FEW_ROW_PARTS = 8;
 constexpr uint32_t FEW_SPLIT_ROWS = 2;  /* of a bucket, at most, whose f32 rows are split as they are stored */
 constexpr int FEW_BLOCKS = 1;  /* on an SM at once: a ring takes more than half of its shared memory */
 constexpr uint32_t FEW_MOST_STAGES = 16;
+constexpr uint32_t FEW_LINE = 128;  /* bytes of shared memory that a bulk copy writes at once */
 /* Stages on their way at once, however many a ring has: with more the memory gave less, and what else is read stands behind
  * all of them. */
 constexpr uint32_t FEW_AHEAD = 2;
-constexpr uint32_t FEW_SUM_PITCH = FEW_OUTPUTS + 4;  /* float2 of the rows of a warp's sums lie in different banks */
+constexpr uint32_t FEW_SUM_PITCH = FEW_OUTPUTS + 4;  /* pairs of rows of a warp's sums lie in different banks */
 
 /* K in stages of one size, a multiple of FEW_UNIT: that size. */
 __host__ __device__ constexpr uint32_t few_stage_k(uint32_t k) {
@@ -62,6 +65,10 @@ __host__ __device__ constexpr uint32_t few_pitch(uint32_t elements) {
   const uint32_t bytes = elements * sizeof(T), want = sizeof(T) == 2 ? 64 : 16;
   return bytes + (want + 128 - bytes % 128) % 128;
 }
+
+/* Likewise of a stage's weight rows, which bulk copies bring: the two rows that are served together meet in every bank, and
+ * that costs less than copies beside a line. */
+__host__ __device__ constexpr uint32_t few_stage_pitch(uint32_t bytes) { return (bytes + FEW_LINE - 1) / FEW_LINE * FEW_LINE; }
 
 /* ---- bulk copies ------------------------------------------------------------------------------ */
 
@@ -105,6 +112,18 @@ __device__ inline uint4 read_weights(const void *from) {
   return v;
 }
 
+/* Past the first-level cache, and where it stands in the code, which a plain load need not be. */
+template <typename T>
+__device__ inline T load_now(const T *at) {
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4, "as values have");
+  T v;
+  if constexpr (sizeof(T) == 2)
+    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(*reinterpret_cast<uint16_t *>(&v)) : "l"(at) : "memory");
+  else
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(*reinterpret_cast<uint32_t *>(&v)) : "l"(at) : "memory");
+  return v;
+}
+
 /* All consumers, and nobody else. */
 __device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(FEW_CONSUMERS) : "memory"); }
 
@@ -117,19 +136,33 @@ __device__ inline void few_pass() { asm volatile("bar.arrive %0, %1;" ::"n"(POIN
 
 /* ---- products of one unit, for one warp ------------------------------------------------------ */
 
+/* What a warp adds up of 8 weight rows and 8 batch rows: this lane's are weight row g, lane / 4, with batch rows 2q and 2q + 1,
+ * q = lane % 4. Both instructions of a unit take the same four registers of weights, of which the first and third are M row g
+ * and the others M row g + 8, all of one weight row: so of the first instruction row g counts, of the second row g + 8. */
+struct FewSum {
+  float first[4] = {}, second[4] = {};
+
+  __device__ inline float2 whole() const { return make_float2(first[0] + second[2], first[1] + second[3]); }
+};
+
 /* Rows and weights of the same 16-bit type. */
 template <typename T>
 struct FewHalf {
   using X = T;  /* rows in global memory */
   using S = T;  /* and in shared memory, where each is PARTS rows: [PARTS, bucket, K] */
   using W = T;
-  using Piece = uint4;  /* a lane's 8 columns of a batch row */
+  using Piece = uint4;  /* a lane's 8 columns of a batch row, those of each instruction together */
   static constexpr uint32_t PARTS = 1;
   static constexpr bool HELD = true;      /* FewColumns in registers */
   static constexpr uint32_t AT_ONCE = 8;  /* units whose loads are under way together: as registers allow */
-  static constexpr uint32_t SUMS = 4;     /* of these units, added up with rounding */
+  static constexpr uint32_t SUMS = 2;     /* of these units, added up with rounding */
 
-  static __device__ inline Piece piece(const S *x) { return *reinterpret_cast<const uint4 *>(x); }
+  static __device__ inline Piece piece(const S *x) {
+    const uint4 v = *reinterpret_cast<const uint4 *>(x);
+    Piece piece = make_uint4(v.x, v.z, v.y, v.w);
+    asm("" : "+r"(piece.y), "+r"(piece.z));  /* here, and not each time that it is multiplied */
+    return piece;
+  }
 
   /* The batch row that a lane multiplies: at `rows` and beyond, none. */
   static __device__ inline uint32_t lane_row(uint32_t) { return threadIdx.x % WARP / 4; }
@@ -140,19 +173,18 @@ struct FewHalf {
   /* 4 columns of a row; its parts lie `apart` bytes from each other. */
   static __device__ inline void store(S *to, uint32_t, float4 v) { store4(to, v); }
 
-  /* A batch row's sums, in the lanes that have the first of its parts, from those of all of its parts. */
+  /* Batch rows' sums, in the lanes that have the first of their parts, from those of all of their parts. */
   static __device__ inline float2 whole(float2 sum, uint32_t) { return sum; }
 
-  /* acc += x w^T of batch row g with weight rows 2q and 2q + 1, `w` being this lane's 16 bytes of weight row g. */
-  static __device__ inline void multiply(float (&acc)[4], uint4 w, const Piece &x) {
-    mma<T>(acc, {x.x, 0, x.y, 0}, w.x, w.y);
-    mma<T>(acc, {x.z, 0, x.w, 0}, w.z, w.w);
+  /* `w` is this lane's 16 bytes of weight row g, x its piece of batch row g. */
+  static __device__ inline void multiply(FewSum &sum, uint4 w, const Piece &x) {
+    mma<T>(sum.first, {w.x, w.y, w.z, w.w}, x.x, x.y);
+    mma<T>(sum.second, {w.x, w.y, w.z, w.w}, x.z, x.w);
   }
 };
 
-/* f32 rows, bf16 weights. A row is the sum of three bf16 parts, exactly but for its lowest bits. The first two share an
- * instruction, as its rows g and g + 8. The matrix units truncate as they accumulate, so a unit has sums of its own that
- * are added with rounding, the smallest parts' first. */
+/* f32 rows, bf16 weights. A row is the sum of three bf16 parts, exactly but for its lowest bits. The matrix units truncate as
+ * they accumulate, so each part of a unit has sums of its own that are added with rounding, the smallest first. */
 struct FewSplit {
   using X = float;
   using S = float;
@@ -180,26 +212,29 @@ struct FewSplit {
     }
   }
 
-  static __device__ inline void multiply(float (&acc)[4], uint4 w, const Piece &x) {
-    uint32_t a[4][3];
-    split(make_float2(x.lo.x, x.lo.y), a[0]);
-    split(make_float2(x.lo.z, x.lo.w), a[1]);
-    split(make_float2(x.hi.x, x.hi.y), a[2]);
-    split(make_float2(x.hi.z, x.hi.w), a[3]);
-    float large[4] = {}, small[4] = {};
-    mma<W>(small, {a[0][2], 0, a[1][2], 0}, w.x, w.y);
-    mma<W>(small, {a[2][2], 0, a[3][2], 0}, w.z, w.w);
-    mma<W>(large, {a[0][0], a[0][1], a[1][0], a[1][1]}, w.x, w.y);
-    mma<W>(large, {a[2][0], a[2][1], a[3][0], a[3][1]}, w.z, w.w);
-    acc[0] += large[0] + (large[2] + small[0]);
-    acc[1] += large[1] + (large[3] + small[1]);
+  static __device__ inline void multiply(FewSum &sum, uint4 w, const Piece &x) {
+    uint32_t parts[4][3];
+    split(make_float2(x.lo.x, x.lo.y), parts[0]);
+    split(make_float2(x.lo.z, x.lo.w), parts[1]);
+    split(make_float2(x.hi.x, x.hi.y), parts[2]);
+    split(make_float2(x.hi.z, x.hi.w), parts[3]);
+    float2 of[3];
+#pragma unroll
+    for (int p = 0; p < 3; p++) {
+      FewSum part;
+      mma<W>(part.first, {w.x, w.y, w.z, w.w}, parts[0][p], parts[2][p]);
+      mma<W>(part.second, {w.x, w.y, w.z, w.w}, parts[1][p], parts[3][p]);
+      of[p] = part.whole();
+    }
+    sum.first[0] += of[0].x + (of[1].x + of[2].x);
+    sum.first[1] += of[0].y + (of[1].y + of[2].y);
   }
 };
 
 /* Likewise, of a bucket of up to FEW_SPLIT_ROWS: rows are split once, as they are stored, and their parts are batch rows of
  * their own, which an instruction has room for: row p * bucket + r is part p of row r. All else is as with bf16 rows. The
- * parts are a row's bits from the highest on, 8 each, so their sum is the row, exactly from 2^-110 on. Sums are of two
- * units, at 1.7e-7 of the norm of a product's rows; FewSplit's, of one, are at 1.5e-7. */
+ * parts are a row's bits from the highest on, 8 each, so their sum is the row, exactly from 2^-110 on. Sums are of four
+ * instructions, at 1.7e-7 of the norm of a product's rows; FewSplit's, of one each, are at 1.5e-7. */
 struct FewSplitRows : FewHalf<__nv_bfloat16> {
   using X = float;
   static constexpr uint32_t PARTS = 3;
@@ -227,13 +262,11 @@ struct FewSplitRows : FewHalf<__nv_bfloat16> {
           make_uint2(take_upper(v.x, v.y), take_upper(v.z, v.w));
   }
 
-  /* The smallest first. */
+  /* The smallest first: of a bucket of 1 a lane has two parts, of 2 a part of both rows. */
   static __device__ inline float2 whole(float2 sum, uint32_t bucket) {
-    auto add = [&](float v) {
-      const float second = __shfl_down_sync(0xffffffffu, v, 4 * bucket), third = __shfl_down_sync(0xffffffffu, v, 8 * bucket);
-      return v + (second + third);
-    };
-    return make_float2(add(sum.x), add(sum.y));
+    auto from = [](float v, int lanes) { return __shfl_down_sync(0xffffffffu, v, lanes); };
+    if (bucket == 1) return make_float2(sum.x + (sum.y + from(sum.x, 1)), 0.0f);
+    return make_float2(sum.x + (from(sum.x, 1) + from(sum.x, 2)), sum.y + (from(sum.y, 1) + from(sum.y, 2)));
   }
 };
 
@@ -272,7 +305,7 @@ struct FewColumns<Math, false> {
 
 /* ---- the ring -------------------------------------------------------------------------------- */
 
-/* A stage: FEW_STAGE_ROWS weight rows, `k` of K each, at `pitch` bytes. */
+/* A stage: FEW_STAGE_ROWS weight rows, `k` of K each, at `pitch` bytes. The first begins at the first line of `memory`. */
 template <class Math>
 struct FewRing {
   using W = typename Math::W;
@@ -287,12 +320,12 @@ struct FewRing {
   uint32_t asked = 0, oldest = 0, oldest_parity = 0;
 
   static __host__ __device__ constexpr uint32_t stage_bytes(uint32_t inner) {
-    return FEW_STAGE_ROWS * few_pitch<W>(few_stage_k(inner));
+    return FEW_STAGE_ROWS * few_stage_pitch(few_stage_k(inner) * sizeof(W));
   }
 
   __device__ inline FewRing(void *memory, uint64_t *barriers, uint32_t inner, uint32_t stages_)
-      : stages(static_cast<char *>(memory)), full(barriers), empty(barriers + FEW_MOST_STAGES), k(few_stage_k(inner)),
-        pitch(few_pitch<W>(k)), count(stages_) {}
+      : stages(static_cast<char *>(memory) + (FEW_LINE - shared_address(memory) % FEW_LINE) % FEW_LINE), full(barriers),
+        empty(barriers + FEW_MOST_STAGES), k(few_stage_k(inner)), pitch(few_stage_pitch(k * sizeof(W))), count(stages_) {}
 
   /* One thread, before all others use the ring. */
   __device__ inline void init() {
@@ -332,7 +365,7 @@ struct FewRing {
     const char *w = stage() + lane / 4 * pitch + lane % 4 * 16 + warp * FEW_UNIT * sizeof(W);
     barrier_wait(full + at, parity);
     constexpr uint32_t AT_ONCE = Math::AT_ONCE, SUMS = Math::SUMS;
-    float sums[SUMS][4] = {};
+    FewSum sums[SUMS];
     /* The loads of several units first: each by itself would be a chain of latencies. */
 #pragma unroll 1
     for (uint32_t first = 0; first < FEW_UNITS; first += AT_ONCE) {
@@ -344,13 +377,17 @@ struct FewRing {
         const bool there = (warp + u * FEW_CONSUMER_WARPS) * FEW_UNIT < k_here;
         of_w[i] = there ? *reinterpret_cast<const uint4 *>(w + u * FEW_CONSUMER_WARPS * FEW_UNIT * sizeof(W))
                         : make_uint4(0, 0, 0, 0);
-        of_x[i] = there ? columns.piece(u) : Piece{};  /* past a short row lies what may not be a number */
+        /* past a short row lies what may not be a number; what is held has zeros there */
+        of_x[i] = Math::HELD || there ? columns.piece(u) : Piece{};
       }
 #pragma unroll
       for (uint32_t i = 0; i < AT_ONCE; i++) Math::multiply(sums[i % SUMS], of_w[i], of_x[i]);
     }
 #pragma unroll
-    for (uint32_t i = 0; i < SUMS; i++) acc.x += sums[i][0], acc.y += sums[i][1];
+    for (uint32_t i = 0; i < SUMS; i++) {
+      const float2 sum = sums[i].whole();
+      acc.x += sum.x, acc.y += sum.y;
+    }
     __syncwarp();
     if (lane == 0) barrier_arrive(empty + at);
     next();
@@ -386,9 +423,10 @@ struct FewSums {
   /* All consumers: the sums of one of a tile's two runs of weight rows. After the second all are there. */
   __device__ inline void put(uint32_t half, float2 v) {
     if (half == 0) turn ^= 1;
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = lane / 4, n = half * FEW_STAGE_ROWS + lane % 4 * 2;
-    if (r < rows)
-      *reinterpret_cast<float2 *>(memory + ((turn * FEW_CONSUMER_WARPS + warp) * rows + r) * FEW_SUM_PITCH + n) = v;
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = lane % 4 * 2;
+    float *to = memory + ((turn * FEW_CONSUMER_WARPS + warp) * rows + r) * FEW_SUM_PITCH + half * FEW_STAGE_ROWS + lane / 4;
+    if (r < rows) to[0] = v.x;
+    if (r + 1 < rows) to[FEW_SUM_PITCH] = v.y;
     if (half == 1) consumers_meet();
   }
 

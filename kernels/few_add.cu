@@ -18,7 +18,7 @@
  */
 #include "few_add.cuh"
 
-/* A consumer warp: the sums of a run of weight rows with this lane's batch row. `columns` are those of a row's only stage, or
+/* A consumer warp: the sums of a run of weight rows. `columns` are those of a row's only stage, or
  * become those of each in turn. */
 template <class Math>
 __device__ inline float2 few_consume(FewRing<Math> &ring, FewColumns<Math> &columns, char *x, uint32_t pitch,
@@ -46,10 +46,12 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
   __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
   __shared__ uint32_t chosen[FEW_ROWS];  /* a bit for each of a row's experts */
   let_next_kernel_start();
+  const FewParts parts(parts_at, bucket, outputs);
+  const uint64_t said = EXPERTS && threadIdx.x < bucket ? parts.listen(threadIdx.x) : 0;
+  const uint32_t step_rows = load_now(&step->rows);
   FewSums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket);
   const bool scoring = !EXPERTS && parts_at;
-  const FewParts parts(parts_at, bucket, outputs);
   FewTileScores tile_scores(after, scores, bucket);
   if (scoring) after += FewTileScores::bytes_of(bucket, scores.expert_count);
   /* a stage's columns of each row */
@@ -59,7 +61,7 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
   if (threadIdx.x == 0) ring.init();
   const bool producer = threadIdx.x >= FEW_CONSUMERS;
   const uint32_t tiles = (outputs + FEW_OUTPUTS - 1) / FEW_OUTPUTS, lane = threadIdx.x % WARP;
-  if (EXPERTS && threadIdx.x < bucket) chosen[threadIdx.x] = parts.hear(threadIdx.x);
+  if (EXPERTS && threadIdx.x < bucket) chosen[threadIdx.x] = parts.hear(threadIdx.x, said);
   __syncthreads();
   uint32_t experts = EXPERTS ? 0 : 1;  /* that any row has */
   if (EXPERTS) {
@@ -80,13 +82,15 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
     return;
   }
 
-  const uint32_t count = min(__ldcg(&step->rows), bucket);
+  const uint32_t count = min(step_rows, bucket);
   const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS;
-  const uint32_t row = Math::lane_row(bucket);
+  const uint32_t row = Math::lane_row(bucket);      /* whose columns this lane multiplies */
+  const uint32_t sum_row = threadIdx.x % WARP % 4 * 2;  /* whose sums it has, and the next */
   if (scoring && blockIdx.x < tiles) tile_scores.ask(blockIdx.x, outputs);
   wait_for_earlier_kernels();
   if (scoring && blockIdx.x == 0 && threadIdx.x < FEW_ROWS) parts.forget(threadIdx.x);
-  const uint32_t of_row = EXPERTS && row < count ? chosen[row] : 0;
+  auto experts_of = [&](uint32_t r) { return EXPERTS && r < count ? chosen[r] : 0; };
+  const uint32_t of_row = experts_of(row), of_first = experts_of(sum_row), of_second = experts_of(sum_row + 1);
 #pragma unroll 1
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const uint32_t n = tile * FEW_OUTPUTS + i;
@@ -99,8 +103,10 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
     for (uint32_t left = experts; left; left &= left - 1) {
       const uint32_t e = lowest(left);
       const bool there = row < count && (!EXPERTS || of_row >> e & 1);
-      const uint32_t pair = EXPERTS && there ? row * k + __popc(of_row & ((1u << e) - 1)) : row;
-      const float weight = EXPERTS && there ? weights[pair] : 1.0f;
+      auto pair_of = [&](uint32_t r, uint32_t of) { return r * k + __popc(of & ((1u << e) - 1)); };
+      auto weight_of = [&](uint32_t r, uint32_t of) { return !EXPERTS ? 1.0f : of >> e & 1 ? weights[pair_of(r, of)] : 0.0f; };
+      const uint32_t pair = EXPERTS && there ? pair_of(row, of_row) : row;
+      const float2 weight = make_float2(weight_of(sum_row, of_first), weight_of(sum_row + 1, of_second));
       const X *from = x + (there ? (size_t)pair * inner : 0);
       FewColumns<Math> columns;
       if (inner <= ring.k) few_fetch(columns, x_here, x_pitch, from, inner, bucket, there);
@@ -108,7 +114,8 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
       for (uint32_t half = 0; half < 2; half++) {
         const float2 sum = few_consume(ring, columns, x_here, x_pitch, from, there, inner, bucket);
         float2 &total = half == 0 ? low : high;
-        if (there) total = make_float2(fmaf(weight, sum.x, total.x), fmaf(weight, sum.y, total.y));
+        if (!EXPERTS || of_first >> e & 1) total.x = fmaf(weight.x, sum.x, total.x);
+        if (!EXPERTS || of_second >> e & 1) total.y = fmaf(weight.y, sum.y, total.y);
       }
     }
     sums.put(0, low);

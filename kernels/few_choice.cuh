@@ -42,11 +42,15 @@ struct FewParts {
 
   /* What was said of row r, by a kernel that runs or has run. For one that is launched behind it, but need not have waited
    * for it: in place of a fence, what is said is one word, and is read until it is there. */
-  __device__ inline uint32_t hear(uint32_t r) const {
-    uint64_t said;
-    do asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(said) : "l"(chosen + r) : "memory");
-    while (!said);
+  __device__ inline uint32_t hear(uint32_t r, uint64_t said) const {
+    while (!said) said = listen(r);
     return uint32_t(said);
+  }
+  /* A first look, for hear(): nothing waits for it until then. */
+  __device__ inline uint64_t listen(uint32_t r) const {
+    uint64_t said;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(said) : "l"(chosen + r) : "memory");
+    return said;
   }
 };
 

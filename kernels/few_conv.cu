@@ -62,16 +62,6 @@ struct FewPast {
       if (i + 2 < length) columns[(size_t)(length - 3 - i) * hidden + c] = held[i];
     if (length > 1) columns[(size_t)(length - 2) * hidden + c] = now;
   }
-
-  /* Where it stands in the code, which a plain load need not be. */
-  static __device__ inline X load_now(const X *at) {
-    X v;
-    if constexpr (sizeof(X) == 2)
-      asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(*reinterpret_cast<uint16_t *>(&v)) : "l"(at) : "memory");
-    else
-      asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(*reinterpret_cast<uint32_t *>(&v)) : "l"(at) : "memory");
-    return v;
-  }
 };
 
 /* x[R,H], columns[slots,L-1,H], h[R,H], norm_weight[H], w[3H,H], bias[3H] or null, taps[H,L], taps_bias[H] or null */
@@ -91,12 +81,15 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
     few_make_guess(guesser, h, step, bucket, hidden, eps);
     return;
   }
+  const uint32_t step_rows = load_now(&step->rows);
+  const tg_row *row_table = table<tg_row>(state, step->row_table);
   FewSums sums{reinterpret_cast<float *>(shared), bucket};
   float *norm = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket));
   char *z = reinterpret_cast<char *>(norm + hidden);
   const uint32_t z_pitch = few_pitch<typename Math::S>(hidden);
   FewRing<Math> ring(z + Math::PARTS * bucket * z_pitch, barriers, hidden, stages);
   if (threadIdx.x == 0) ring.init();
+  if (threadIdx.x < FEW_CONSUMERS) few_norm_weight(norm, norm_weight, hidden);
   __syncthreads();
   const uint32_t tiles = hidden / FEW_OUTPUTS, lane = threadIdx.x % WARP;
   if (threadIdx.x >= FEW_CONSUMERS) {
@@ -109,19 +102,17 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
       }
     return;
   }
-  few_norm_weight(norm, norm_weight, hidden);
-  const uint32_t count = min(__ldcg(&step->rows), bucket), rows = max(count, 1u);
+  const uint32_t count = min(step_rows, bucket), rows = max(count, 1u);
   const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS;
   const bool mine = r < count;
-  const tg_row *row = &table<tg_row>(state, step->row_table)[mine ? r : 0];
-  const uint32_t position = __ldcg(&row->position);
-  X *state_of_row = columns + (size_t)__ldcg(&row->slot) * (length - 1) * hidden;
-  /* Only this kernel writes columns from before the step, and no step overlaps the one before it, so they may be read before
-   * the wait. */
-  FewPast<X> past;
-  if (mine && blockIdx.x < tiles) past.ask(state_of_row, taps, position, blockIdx.x * FEW_OUTPUTS + i, hidden, length);
+  const tg_row *row = row_table + (mine ? r : 0);
+  const uint32_t position = load_now(&row->position), slot = load_now(&row->slot);
   wait_for_earlier_kernels();
   few_norm<Math>(z, z_pitch, h, norm, scratch, rows, bucket, hidden, eps, [](uint32_t row) { return row; });
+  /* asked for behind h, which is wanted first */
+  X *state_of_row = columns + (size_t)slot * (length - 1) * hidden;
+  FewPast<X> past;
+  if (mine && blockIdx.x < tiles) past.ask(state_of_row, taps, position, blockIdx.x * FEW_OUTPUTS + i, hidden, length);
   const auto *z_row = reinterpret_cast<const typename Math::S *>(z + Math::lane_place(rows, bucket) * z_pitch);
   FewColumns<Math> z_columns;
   z_columns.load(z_row, ring.k, true);

@@ -157,10 +157,11 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
   __shared__ float scratch[FEW_CONSUMER_WARPS];
   if (!EXPERTS) let_next_kernel_start();
+  const uint32_t step_rows = load_now(&step->rows);
   FewNormBlock<Math> block(shared, barriers, bucket, hidden, EXPERTS, stages);
   FewChoice &choice = *block.choice;
   const uint32_t lane = threadIdx.x % WARP, tiles = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
-  const uint32_t count = min(__ldcg(&step->rows), bucket), rows = max(count, 1u);
+  const uint32_t count = min(step_rows, bucket), rows = max(count, 1u);
   const uint32_t of_row = threadIdx.x / WARP / warps_of_row(bucket);
   const bool producer = threadIdx.x >= FEW_CONSUMERS;
   const FewParts all_parts(parts, bucket, hidden);
@@ -203,8 +204,8 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
       FewGuessLook look;
       const bool looks = threadIdx.x >= FEW_CONSUMERS - WARP;
       if (looks && guessing) look = FewGuessLook(all_parts, step, layer, expert_count);
-      copy_wait<0>();
       few_choose(choice, all_parts, bias, rows, bucket, hidden, expert_count, weighing, eps, [&] {
+        copy_wait<0>();
         if (!looks) return;
         FewGuess guess;
         if (guessing && look.heard()) guess = look.guess(weighing.k);

@@ -28,6 +28,16 @@ __device__ inline void few_held_out(float *h, const typename Math::X *x, const t
   extern __shared__ uint4 shared[];
   let_next_kernel_start();
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, tile = blockIdx.x;
+  FewSums sums{reinterpret_cast<float *>(shared), bucket};
+  char *after = reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket);
+  const FewParts parts(parts_at, bucket, outputs);
+  FewTileScores tile_scores(after, scores, bucket);
+  /* what is small first: it would stand behind the weights */
+  const uint32_t step_rows = load_now(&step->rows);
+  if (parts_at) {
+    after += FewTileScores::bytes_of(bucket, scores.expert_count);
+    tile_scores.ask(tile, outputs);
+  }
   uint4 weights[HALVES][FEW_UNITS];
 #pragma unroll
   for (uint32_t half = 0; half < HALVES; half++) {
@@ -37,15 +47,7 @@ __device__ inline void few_held_out(float *h, const typename Math::X *x, const t
     for (uint32_t u = 0; u < FEW_UNITS; u++)
       weights[half][u] = warp * FEW_UNIT + u * STEP < inner ? read_weights(from + u * STEP) : make_uint4(0, 0, 0, 0);
   }
-  FewSums sums{reinterpret_cast<float *>(shared), bucket};
-  char *after = reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket);
-  const FewParts parts(parts_at, bucket, outputs);
-  FewTileScores tile_scores(after, scores, bucket);
-  if (parts_at) {
-    after += FewTileScores::bytes_of(bucket, scores.expert_count);
-    tile_scores.ask(tile, outputs);
-  }
-  const uint32_t count = min(__ldcg(&step->rows), bucket);
+  const uint32_t count = min(step_rows, bucket);
   const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS, n = tile * FEW_OUTPUTS + i;
   const uint32_t row = Math::lane_row(bucket);
   const bool mine = r < count && n < outputs, there = row < count;
@@ -57,16 +59,18 @@ __device__ inline void few_held_out(float *h, const typename Math::X *x, const t
   if (mine && bias) v += bias[n];
 #pragma unroll
   for (uint32_t half = 0; half < HALVES; half++) {
-    float of[Math::SUMS][4] = {};
+    FewSum of[Math::SUMS];
 #pragma unroll
-    for (uint32_t u = 0; u < FEW_UNITS; u++)  /* past a short row lies what may not be a number */
+    for (uint32_t u = 0; u < FEW_UNITS; u++)  /* past a short row lies what may not be a number; what is held has zeros there */
       Math::multiply(of[u % Math::SUMS], weights[half][u],
-                     warp * FEW_UNIT + u * STEP < inner ? columns.piece(u) : typename Math::Piece{});
+                     Math::HELD || warp * FEW_UNIT + u * STEP < inner ? columns.piece(u) : typename Math::Piece{});
     float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
-    for (uint32_t s = 0; s < Math::SUMS; s++) sum.x += of[s][0], sum.y += of[s][1];
-    sum = Math::whole(sum, bucket);
-    sums.put(half, there ? sum : make_float2(0.0f, 0.0f));
+    for (uint32_t s = 0; s < Math::SUMS; s++) {
+      const float2 part = of[s].whole();
+      sum.x += part.x, sum.y += part.y;
+    }
+    sums.put(half, Math::whole(sum, bucket));
   }
   if (mine) {
     v += sums.get(r, i);

@@ -19,6 +19,8 @@ pub const THREADS: u32 = 32 * (CONSUMER_WARPS + 1);
 /// Of a block without a ring.
 pub const HELD_THREADS: u32 = 32 * CONSUMER_WARPS;
 const SUM_PITCH: u32 = OUTPUTS + 4;
+/// Bytes that a bulk copy writes at once, on which weight rows of a stage begin (FEW_LINE of kernels/few.cuh).
+const LINE: u32 = 128;
 /// Floats between the rows of what a tile of h makes scores of (kernels/few_add.cuh).
 const SCORE_PITCH: u32 = OUTPUTS + 1;
 /// `FewChoice` of kernels/few_choice.cuh, which asserts it.
@@ -158,8 +160,10 @@ impl Sizing {
 }
 
 impl Limits {
-    /// `most` stages, or as many as a block has room for beside the `fixed` bytes that it also needs.
+    /// `most` stages, or as many as a block has room for beside the `fixed` bytes that it also needs. The first stage begins
+    /// at a line.
     fn ring(&self, fixed: u32, stage_bytes: u32, most: u32) -> Option<Ring> {
+        let fixed = fixed.checked_add(LINE)?;
         let stages = (self.block_bytes.checked_sub(fixed)? / stage_bytes).min(most);
         (stages >= *FEW_STAGES.start()).then_some(Ring {
             stages,
@@ -181,9 +185,9 @@ fn stage_columns(inner: u32) -> u32 {
     inner.div_ceil(stages).next_multiple_of(UNIT)
 }
 
-/// Weights have 16 bits in all of these kernels.
+/// Weights have 16 bits in all of these kernels. As few_stage_pitch there.
 fn stage_bytes(inner: u32) -> u32 {
-    STAGE_ROWS * pitch(stage_columns(inner), 2)
+    STAGE_ROWS * (stage_columns(inner) * 2).next_multiple_of(LINE)
 }
 
 fn sum_bytes(rows: u32) -> u32 {
@@ -202,7 +206,8 @@ mod tests {
     #[test]
     fn rings_shrink_where_rows_are_large() {
         let stage = stage_bytes(2048);
-        assert_eq!(stage, 8 * (4096 + 64));
+        assert_eq!(stage, 8 * 4096);
+        assert_eq!(stage_bytes(32), 8 * 128);
         let stages = |fixed| Limits::H200.ring(fixed, stage, 4).map(|ring| ring.stages);
         assert_eq!(stages(15_000), Some(4));
         assert_eq!(stages(110_000), Some(3));
