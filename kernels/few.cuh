@@ -36,6 +36,7 @@
 constexpr uint32_t FEW_ROWS = 8;        /* of a batch, at most */
 constexpr uint32_t FEW_STAGE_ROWS = 8;  /* weight rows of a stage: half the M of an instruction */
 constexpr uint32_t FEW_OUTPUTS = 16;    /* weight rows of a tile */
+constexpr uint32_t FEW_TILE_RUNS = FEW_OUTPUTS / FEW_STAGE_ROWS;
 constexpr uint32_t FEW_K = 2048;        /* of a stage, at most: a bulk copy takes some 80 cycles, however short */
 constexpr uint32_t FEW_UNIT = 32;       /* of K: two instructions, 16 bytes of a 16-bit weight row in each of 4 lanes */
 constexpr int FEW_CONSUMER_WARPS = 8;

@@ -166,13 +166,12 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   const bool producer = threadIdx.x >= FEW_CONSUMERS;
   const FewParts all_parts(parts, bucket, hidden);
   const uint64_t policy = read_once();
-  auto feed = [&](const FewExpertTiles &at) {
+  /* A run of a tile: 0 is gate's. */
+  auto feed = [&](const FewExpertTiles &at, uint32_t run) {
     const uint32_t n = at.tile * GATE_OUTPUTS + lane;
     const size_t from = at.expert() * stride + (size_t)n * hidden;
     const bool there = lane < GATE_OUTPUTS && n < outputs;
-#pragma unroll 1
-    for (uint32_t half = 0; half < 2; half++)
-      block.ring.feed(there ? (half == 0 ? gate : up) + from : nullptr, hidden, policy);
+    block.ring.feed(there ? (run == 0 ? gate : up) + from : nullptr, hidden, policy);
   };
   FewRow row;
   if (EXPERTS) {
@@ -185,16 +184,20 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
     __syncthreads();
     if (producer) {
       /* as many as the ring has room for while nobody takes any */
-      const uint32_t most = block.ring.count / (2 * ((hidden + block.ring.k - 1) / block.ring.k));
+      const uint32_t most = block.ring.count / ((hidden + block.ring.k - 1) / block.ring.k);
       const FewExpertTiles first(heard.experts(), heard, tiles);
       uint32_t asked = 0;
 #pragma unroll 1
-      for (FewExpertTiles at = first; at.left && asked < most; at.next()) asked++;
+      for (FewExpertTiles at = first; at.left && asked < most; at.next()) asked += FEW_TILE_RUNS;
+      asked = min(asked, most);
       if (lane == 0) choice.heard = heard, choice.asked = asked;
       few_pass<GUESS_TOLD>();
       FewExpertTiles at = first;
 #pragma unroll 1
-      for (uint32_t i = 0; i < asked; i++, at.next()) feed(at);
+      for (uint32_t i = 0; i < asked; i++) {
+        feed(at, i % FEW_TILE_RUNS);
+        if (i % FEW_TILE_RUNS == FEW_TILE_RUNS - 1) at.next();
+      }
       few_wait_at<CHOICE_TOLD>();
     } else {
       few_norm_weight(block.norm, norm_weight, hidden);
@@ -217,20 +220,22 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   } else {
     __syncthreads();
   }
-  /* Experts that were guessed come first where they are all chosen. Tiles that this block has asked for are its first ones, or are
-   * dropped. */
+  /* Experts that were guessed come first where they are all chosen. Runs that this block has asked for are those of its first tiles, or
+   * are dropped. */
   const uint32_t those = EXPERTS ? choice.any(rows) : 1;
   FewGuess guess;
   if (EXPERTS && !(choice.guess.experts() & ~those)) guess = choice.guess;
   const bool right = EXPERTS && guess.is(choice.heard);
   FewExpertTiles at(those, guess, tiles);
   if (producer) {
-    for (uint32_t i = right ? choice.asked : 0; i > 0; i--) at.next();
+    const uint32_t there = right ? choice.asked : 0;
+    for (uint32_t i = there / FEW_TILE_RUNS; i > 0; i--) at.next();
 #pragma unroll 1
-    for (; at.left; at.next()) feed(at);
+    for (uint32_t run = there % FEW_TILE_RUNS; at.left; at.next(), run = 0)
+#pragma unroll 1
+      for (; run < FEW_TILE_RUNS; run++) feed(at, run);
     return;
   }
-  uint32_t dropped = EXPERTS && !right ? choice.asked : 0;
   if (EXPERTS) {
     if (of_row < rows)
       row.store<Math>(block.x + of_row * block.x_pitch, bucket * block.x_pitch, choice.scale[of_row], block.norm);
@@ -244,13 +249,12 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   FewColumns<Math> x_columns;
   x_columns.load(x_row, block.ring.k, true);
   const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
+  /* nobody ends while copies are on their way */
 #pragma unroll 1
-  while (at.left || dropped) {  /* nobody ends while copies are on their way */
+  for (uint32_t dropped = EXPERTS && !right ? choice.asked : 0; dropped > 0; dropped--) block.ring.consume(x_columns, x_row, hidden);
+#pragma unroll 1
+  while (at.left) {
     block.consume(x_columns, x_row, hidden);
-    if (dropped) {
-      dropped--;
-      continue;
-    }
     const uint32_t n = at.tile * GATE_OUTPUTS + i, e = at.expert();
     at.next();
     if (r >= count || n >= outputs || (EXPERTS && !choice.has(r, e))) continue;

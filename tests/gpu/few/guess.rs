@@ -1,13 +1,13 @@
 //! What the kernels for few rows guess of a step's experts.
 
 use super::{Input, Layer, SHAPES, Shape, served, shape};
-use crate::rig::{FEW, Rig, TYPES, assert_same_bits};
+use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;
 use crate::support::{Gpu, Random};
 use tailgraph::backend::cuda::ops::few::Guess;
 use tailgraph::model::DType;
 use tailgraph::plan::arena::{FEW_GUESS_WORDS, FEW_ROWS};
-use tailgraph::plan::variants::{Experts, Variant};
+use tailgraph::plan::variants::{Experts, Products, Variant};
 
 /// The best two experts that a kernel has left as its guess in `routing`.
 fn guessed(gpu: &Gpu, routing: &RoutingOnGpu) -> Vec<u32> {
@@ -41,18 +41,21 @@ fn a_guess_changes_no_bits() {
             let layer = Layer::new(&mut random, &rig, shape, false);
             for rows in [1, 2] {
                 let input = Input::new(&mut random, types, shape, rows);
-                guess_by_guess(&rig, &layer, shape, &input);
+                // A ring of whole tiles, and one that ends in the middle of one.
+                for stages in [4, 5] {
+                    guess_by_guess(&rig, &layer, shape, &input, stages);
+                }
             }
         }
     }
 }
 
-fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input) {
+fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages: u32) {
     let (gpu, types) = (rig.gpu, rig.kernels.types);
     let (rows, hidden) = (input.rows.len(), shape.hidden);
     let step = input.step(gpu);
     let variant = Variant {
-        products: FEW,
+        products: Products::Few { stages },
         experts: Experts::Few,
     };
     let queue = rig
