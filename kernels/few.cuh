@@ -48,8 +48,7 @@ constexpr uint32_t FEW_SPLIT_ROWS = 2;  /* of a bucket, at most, whose f32 rows 
 constexpr int FEW_BLOCKS = 1;  /* on an SM at once: a ring takes more than half of its shared memory */
 constexpr uint32_t FEW_MOST_STAGES = 16;
 constexpr uint32_t FEW_LINE = 128;  /* bytes of shared memory that a bulk copy writes at once */
-/* Stages on their way at once, however many a ring has: with more the memory gave less, and what else is read stands behind
- * all of them. */
+/* Stages on their way at once, however many a ring has: what else is read stands behind all of them. */
 constexpr uint32_t FEW_AHEAD = 2;
 constexpr uint32_t FEW_SUM_PITCH = FEW_OUTPUTS + 4;  /* pairs of rows of a warp's sums lie in different banks */
 
