@@ -139,7 +139,7 @@ __device__ inline void few_pass() { asm volatile("bar.arrive %0, %1;" ::"n"(POIN
 /* What a warp adds up of 8 weight rows and 8 batch rows: this lane's are weight row g, lane / 4, with batch rows 2q and 2q + 1,
  * q = lane % 4. Both instructions of a unit take the same four registers of weights, of which the first and third are M row g
  * and the others M row g + 8, all of one weight row: so of the first instruction row g counts, of the second row g + 8. */
-struct FewSum {
+struct FewAccumulators {
   float first[4] = {}, second[4] = {};
 
   __device__ inline float2 whole() const { return make_float2(first[0] + second[2], first[1] + second[3]); }
@@ -177,7 +177,7 @@ struct FewHalf {
   static __device__ inline float2 whole(float2 sum, uint32_t) { return sum; }
 
   /* `w` is this lane's 16 bytes of weight row g, x its piece of batch row g. */
-  static __device__ inline void multiply(FewSum &sum, uint4 w, const Piece &x) {
+  static __device__ inline void multiply(FewAccumulators &sum, uint4 w, const Piece &x) {
     mma<T>(sum.first, {w.x, w.y, w.z, w.w}, x.x, x.y);
     mma<T>(sum.second, {w.x, w.y, w.z, w.w}, x.z, x.w);
   }
@@ -212,7 +212,7 @@ struct FewSplit {
     }
   }
 
-  static __device__ inline void multiply(FewSum &sum, uint4 w, const Piece &x) {
+  static __device__ inline void multiply(FewAccumulators &sum, uint4 w, const Piece &x) {
     uint32_t parts[4][3];
     split(make_float2(x.lo.x, x.lo.y), parts[0]);
     split(make_float2(x.lo.z, x.lo.w), parts[1]);
@@ -221,7 +221,7 @@ struct FewSplit {
     float2 of[3];
 #pragma unroll
     for (int p = 0; p < 3; p++) {
-      FewSum part;
+      FewAccumulators part;
       mma<W>(part.first, {w.x, w.y, w.z, w.w}, parts[0][p], parts[2][p]);
       mma<W>(part.second, {w.x, w.y, w.z, w.w}, parts[1][p], parts[3][p]);
       of[p] = part.whole();
@@ -365,7 +365,7 @@ struct FewRing {
     const char *w = stage() + lane / 4 * pitch + lane % 4 * 16 + warp * FEW_UNIT * sizeof(W);
     barrier_wait(full + at, parity);
     constexpr uint32_t AT_ONCE = Math::AT_ONCE, SUMS = Math::SUMS;
-    FewSum sums[SUMS];
+    FewAccumulators sums[SUMS];
     /* The loads of several units first: each by itself would be a chain of latencies. */
 #pragma unroll 1
     for (uint32_t first = 0; first < FEW_UNITS; first += AT_ONCE) {

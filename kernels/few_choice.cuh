@@ -40,17 +40,18 @@ struct FewParts {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(chosen + r), "l"(CHOSEN | experts) : "memory");
   }
 
-  /* What was said of row r, by a kernel that runs or has run. For one that is launched behind it, but need not have waited
-   * for it: in place of a fence, what is said is one word, and is read until it is there. */
-  __device__ inline uint32_t hear(uint32_t r, uint64_t said) const {
-    while (!said) said = listen(r);
-    return uint32_t(said);
-  }
-  /* A first look, for hear(): nothing waits for it until then. */
+  /* A first look at what was said of row r, for hear(): nothing waits for it until then. */
   __device__ inline uint64_t listen(uint32_t r) const {
     uint64_t said;
     asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(said) : "l"(chosen + r) : "memory");
     return said;
+  }
+
+  /* What was said of row r, by a kernel that runs or has run; `said` is a first look. For one that is launched behind it, but need
+   * not have waited for it: in place of a fence, what is said is one word, and is read until it is there. */
+  __device__ inline uint32_t hear(uint32_t r, uint64_t said) const {
+    while (!said) said = listen(r);
+    return uint32_t(said);
   }
 };
 

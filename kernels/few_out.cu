@@ -60,7 +60,7 @@ __device__ inline void few_held_out(float *h, const typename Math::X *x, const t
   if (mine && bias) v += bias[n];
 #pragma unroll
   for (uint32_t half = 0; half < HALVES; half++) {
-    FewSum of[Math::SUMS];
+    FewAccumulators of[Math::SUMS];
 #pragma unroll
     for (uint32_t u = 0; u < FEW_UNITS; u++)  /* past a short row lies what may not be a number; what is held has zeros there */
       Math::multiply(of[u % Math::SUMS], weights[half][u],
