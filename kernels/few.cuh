@@ -270,6 +270,19 @@ struct FewSplitRows : FewHalf<__nv_bfloat16> {
   }
 };
 
+/* acc += a warp's sums of some units, in an order of their own: of all kernels the same. */
+template <class Math>
+__device__ inline void few_add_up(float2 &acc, const FewAccumulators (&sums)[Math::SUMS]) {
+#pragma unroll
+  for (uint32_t i = 0; i < Math::SUMS; i++) {
+    const float2 sum = sums[i].whole();
+    acc.x += sum.x, acc.y += sum.y;
+  }
+}
+
+/* The first of the two batch rows whose sums a lane has (FewAccumulators). */
+__device__ inline uint32_t few_sum_row() { return threadIdx.x % WARP % 4 * 2; }
+
 /* What a lane multiplies of its batch row in one stage: 8 columns of each unit of its warp. In registers, so that they are
  * read once for all runs of weights: half of what a product reads of shared memory. */
 template <class Math, bool HELD = Math::HELD>
@@ -286,7 +299,8 @@ struct FewColumns {
     }
   }
 
-  __device__ inline typename Math::Piece piece(uint32_t u) const { return pieces[u]; }
+  /* Zeros past a short row, whether or not the unit is `there`. */
+  __device__ inline typename Math::Piece piece(uint32_t u, bool) const { return pieces[u]; }
 };
 
 /* f32 rows are more than there are registers, so they stay in shared memory; what is not there was cleared in it. */
@@ -298,8 +312,9 @@ struct FewColumns<Math, false> {
     x = from + threadIdx.x / WARP * FEW_UNIT + threadIdx.x % 4 * 8;
   }
 
-  __device__ inline typename Math::Piece piece(uint32_t u) const {
-    return Math::piece(x + u * FEW_CONSUMER_WARPS * FEW_UNIT);
+  /* Past a short row lies what may not be a number. */
+  __device__ inline typename Math::Piece piece(uint32_t u, bool there) const {
+    return there ? Math::piece(x + u * FEW_CONSUMER_WARPS * FEW_UNIT) : typename Math::Piece{};
   }
 };
 
@@ -377,17 +392,12 @@ struct FewRing {
         const bool there = (warp + u * FEW_CONSUMER_WARPS) * FEW_UNIT < k_here;
         of_w[i] = there ? *reinterpret_cast<const uint4 *>(w + u * FEW_CONSUMER_WARPS * FEW_UNIT * sizeof(W))
                         : make_uint4(0, 0, 0, 0);
-        /* past a short row lies what may not be a number; what is held has zeros there */
-        of_x[i] = Math::HELD || there ? columns.piece(u) : Piece{};
+        of_x[i] = columns.piece(u, there);
       }
 #pragma unroll
       for (uint32_t i = 0; i < AT_ONCE; i++) Math::multiply(sums[i % SUMS], of_w[i], of_x[i]);
     }
-#pragma unroll
-    for (uint32_t i = 0; i < SUMS; i++) {
-      const float2 sum = sums[i].whole();
-      acc.x += sum.x, acc.y += sum.y;
-    }
+    few_add_up<Math>(acc, sums);
     __syncwarp();
     if (lane == 0) barrier_arrive(empty + at);
     next();
@@ -423,7 +433,7 @@ struct FewSums {
   /* All consumers: the sums of one of a tile's two runs of weight rows. After the second all are there. */
   __device__ inline void put(uint32_t half, float2 v) {
     if (half == 0) turn ^= 1;
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = lane % 4 * 2;
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = few_sum_row();
     float *to = memory + ((turn * FEW_CONSUMER_WARPS + warp) * rows + r) * FEW_SUM_PITCH + half * FEW_STAGE_ROWS + lane / 4;
     if (r < rows) to[0] = v.x;
     if (r + 1 < rows) to[FEW_SUM_PITCH] = v.y;

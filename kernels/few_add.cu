@@ -84,8 +84,7 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
 
   const uint32_t count = min(step_rows, bucket);
   const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS;
-  const uint32_t row = Math::lane_row(bucket);      /* whose columns this lane multiplies */
-  const uint32_t sum_row = threadIdx.x % WARP % 4 * 2;  /* whose sums it has, and the next */
+  const uint32_t row = Math::lane_row(bucket), sum_row = few_sum_row();
   if (scoring && blockIdx.x < tiles) tile_scores.ask(blockIdx.x, outputs);
   wait_for_earlier_kernels();
   if (scoring && blockIdx.x == 0 && threadIdx.x < FEW_ROWS) parts.forget(threadIdx.x);

@@ -25,7 +25,7 @@ __device__ inline void few_held_out(float *h, const typename Math::X *x, const t
                                     uint32_t inner, uint32_t bucket) {
   using X = typename Math::X;
   using W = typename Math::W;
-  constexpr uint32_t HALVES = FEW_OUTPUTS / FEW_STAGE_ROWS, STEP = FEW_CONSUMER_WARPS * FEW_UNIT;
+  constexpr uint32_t STEP = FEW_CONSUMER_WARPS * FEW_UNIT;
   extern __shared__ uint4 shared[];
   let_next_kernel_start();
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, tile = blockIdx.x;
@@ -39,14 +39,14 @@ __device__ inline void few_held_out(float *h, const typename Math::X *x, const t
     after += FewTileScores::bytes_of(bucket, scores.expert_count);
     tile_scores.ask(tile, outputs);
   }
-  uint4 weights[HALVES][FEW_UNITS];
+  uint4 weights[FEW_TILE_RUNS][FEW_UNITS];
 #pragma unroll
-  for (uint32_t half = 0; half < HALVES; half++) {
-    const uint32_t n = tile * FEW_OUTPUTS + half * FEW_STAGE_ROWS + lane / 4;
+  for (uint32_t run = 0; run < FEW_TILE_RUNS; run++) {
+    const uint32_t n = tile * FEW_OUTPUTS + run * FEW_STAGE_ROWS + lane / 4;
     const W *from = w + (size_t)min(n, outputs - 1) * inner + warp * FEW_UNIT + lane % 4 * 8;
 #pragma unroll
     for (uint32_t u = 0; u < FEW_UNITS; u++)
-      weights[half][u] = warp * FEW_UNIT + u * STEP < inner ? read_weights(from + u * STEP) : make_uint4(0, 0, 0, 0);
+      weights[run][u] = warp * FEW_UNIT + u * STEP < inner ? read_weights(from + u * STEP) : make_uint4(0, 0, 0, 0);
   }
   const uint32_t count = min(step_rows, bucket);
   const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS, n = tile * FEW_OUTPUTS + i;
@@ -59,19 +59,14 @@ __device__ inline void few_held_out(float *h, const typename Math::X *x, const t
   float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
   if (mine && bias) v += bias[n];
 #pragma unroll
-  for (uint32_t half = 0; half < HALVES; half++) {
+  for (uint32_t run = 0; run < FEW_TILE_RUNS; run++) {
     FewAccumulators of[Math::SUMS];
 #pragma unroll
-    for (uint32_t u = 0; u < FEW_UNITS; u++)  /* past a short row lies what may not be a number; what is held has zeros there */
-      Math::multiply(of[u % Math::SUMS], weights[half][u],
-                     Math::HELD || warp * FEW_UNIT + u * STEP < inner ? columns.piece(u) : typename Math::Piece{});
+    for (uint32_t u = 0; u < FEW_UNITS; u++)
+      Math::multiply(of[u % Math::SUMS], weights[run][u], columns.piece(u, warp * FEW_UNIT + u * STEP < inner));
     float2 sum = make_float2(0.0f, 0.0f);
-#pragma unroll
-    for (uint32_t s = 0; s < Math::SUMS; s++) {
-      const float2 part = of[s].whole();
-      sum.x += part.x, sum.y += part.y;
-    }
-    sums.put(half, Math::whole(sum, bucket));
+    few_add_up<Math>(sum, of);
+    sums.put(run, Math::whole(sum, bucket));
   }
   if (mine) {
     v += sums.get(r, i);
