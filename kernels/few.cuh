@@ -2,20 +2,21 @@
  *
  * Every weight is read once and takes part in R multiplications, so that all that counts is to keep the memory busy,
  * above all while a kernel waits for the one before it. A block has a ring of stages in shared memory. One warp, the
- * producer, fills it with bulk copies, which need no registers: FEW_STAGE_ROWS weight rows by up to FEW_K of K a stage,
- * a copy a row. Weights depend on no kernel, so a block asks for the first ones as soon as the kernel before it leaves
- * its SM, and has them when griddepcontrol.wait lets it go on. A copy's rows begin on lines of FEW_LINE bytes there: copies
- * to 64 bytes beside a line came at 3.6 TB/s in place of 4.5 on an H200 (profiles/README.md). The other warps, the consumers,
- * multiply with mma.sync: weight rows are the M operand, batch rows the N operand (8). A lane takes 16 bytes of a weight row,
- * four registers of an instruction as they lie, and the same columns of a batch row, so the k of an instruction are not in
- * order, but alike on both sides (FewHalf::multiply).
+ * producer, fills it with bulk copies, which need no registers: FEW_STAGE_ROWS weight rows by up to FEW_K of K a stage, in
+ * one copy where they lie together, else in a copy a row. Weights depend on no kernel, so a block asks for the first ones
+ * as soon as the kernel before it leaves its SM, and has them when griddepcontrol.wait lets it go on. A copy's rows begin on
+ * lines of FEW_LINE bytes there: copies to 64 bytes beside a line came at 3.6 TB/s in place of 4.5 on an H200
+ * (profiles/README.md). The other warps, the consumers, multiply with mma.sync: weight rows are the M operand, batch rows
+ * the N operand (8). A lane takes 16 bytes of a weight row, and the same columns of a batch row, so the k of an instruction
+ * are not in order, but alike on both sides (few_mma).
  *
- * Consumer warp w has the units w, w + FEW_CONSUMER_WARPS, ... of FEW_UNIT of K of each stage; the sums of all warps
- * meet in shared memory, in the order of the warps. So the order of every sum follows from K alone, and a row's bits
- * depend neither on the rows beside it nor on where it lies.
+ * A tile is FEW_OUTPUTS outputs: two runs of FEW_STAGE_ROWS weight rows, which need not be neighbours, and which together
+ * are the M of an instruction. Their stages come by turns. Blocks take tiles in a grid-stride loop, as many blocks as the
+ * launcher says. Needs sm_90.
  *
- * A tile is FEW_OUTPUTS outputs: two runs of FEW_STAGE_ROWS weight rows, which need not be neighbours. Blocks take tiles
- * in a grid-stride loop, as many blocks as the launcher says. Needs sm_90.
+ * A consumer warp has FEW_UNITS units of FEW_UNIT of K of each stage (few_unit_at); the sums of all warps meet in shared
+ * memory, in the order of the warps. So the order of every sum follows from K alone, and a row's bits depend neither on the
+ * rows beside it nor on where it lies.
  *
  * A block runs most of its code once, and code that is run once costs more time than what it computes: so loops are
  * not unrolled here unless loads would wait for each other.
@@ -66,9 +67,18 @@ __host__ __device__ constexpr uint32_t few_pitch(uint32_t elements) {
   return bytes + (want + 128 - bytes % 128) % 128;
 }
 
-/* Likewise of a stage's weight rows, which bulk copies bring: the two rows that are served together meet in every bank, and
- * that costs less than copies beside a line. */
+/* Likewise of a stage's weight rows, which bulk copies bring to lines: the two rows that are served together would meet in
+ * every bank, so a warp takes of every other row the other half of a line first (FewRun). */
 __host__ __device__ constexpr uint32_t few_stage_pitch(uint32_t bytes) { return (bytes + FEW_LINE - 1) / FEW_LINE * FEW_LINE; }
+
+/* Where this warp's unit u of a stage begins: two of 16-bit weights are a line, and lines go round the warps. */
+constexpr uint32_t FEW_LINE_UNITS = 2;
+__device__ inline uint32_t few_unit_at(uint32_t u) {
+  return ((u / FEW_LINE_UNITS * FEW_CONSUMER_WARPS + threadIdx.x / WARP) * FEW_LINE_UNITS + u % FEW_LINE_UNITS) * FEW_UNIT;
+}
+
+/* Of a unit, the first of this lane's columns, 8 of them. */
+__device__ inline uint32_t few_lane_column() { return threadIdx.x % 4 * 8; }
 
 /* ---- bulk copies ------------------------------------------------------------------------------ */
 
@@ -136,14 +146,25 @@ __device__ inline void few_pass() { asm volatile("bar.arrive %0, %1;" ::"n"(POIN
 
 /* ---- products of one unit, for one warp ------------------------------------------------------ */
 
-/* What a warp adds up of 8 weight rows and 8 batch rows: this lane's are weight row g, lane / 4, with batch rows 2q and 2q + 1,
- * q = lane % 4. Both instructions of a unit take the same four registers of weights, of which the first and third are M row g
- * and the others M row g + 8, all of one weight row: so of the first instruction row g counts, of the second row g + 8. */
-struct FewAccumulators {
-  float first[4] = {}, second[4] = {};
+/* What a warp adds up of a tile's 16 weight rows and 8 batch rows: this lane's are row g of either run, g = lane / 4, with
+ * batch rows 2q and 2q + 1, q = lane % 4. */
+struct FewTileSums {
+  float2 run[FEW_TILE_RUNS] = {};
 
-  __device__ inline float2 whole() const { return make_float2(first[0] + second[2], first[1] + second[3]); }
+  __device__ inline void operator+=(const FewTileSums &other) {
+#pragma unroll
+    for (uint32_t i = 0; i < FEW_TILE_RUNS; i++) run[i].x += other.run[i].x, run[i].y += other.run[i].y;
+  }
 };
+
+/* sum += two instructions' products of a unit: this lane's 16 bytes of row g of either run, and of batch row g. */
+template <typename T>
+__device__ inline void few_mma(FewTileSums &sum, uint4 first, uint4 second, uint4 x) {
+  float v[4] = {sum.run[0].x, sum.run[0].y, sum.run[1].x, sum.run[1].y};
+  mma<T>(v, {first.x, second.x, first.y, second.y}, x.x, x.y);
+  mma<T>(v, {first.z, second.z, first.w, second.w}, x.z, x.w);
+  sum.run[0] = make_float2(v[0], v[1]), sum.run[1] = make_float2(v[2], v[3]);
+}
 
 /* Rows and weights of the same 16-bit type. */
 template <typename T>
@@ -151,18 +172,13 @@ struct FewHalf {
   using X = T;  /* rows in global memory */
   using S = T;  /* and in shared memory, where each is PARTS rows: [PARTS, bucket, K] */
   using W = T;
-  using Piece = uint4;  /* a lane's 8 columns of a batch row, those of each instruction together */
+  using Piece = uint4;  /* a lane's 8 columns of a batch row */
   static constexpr uint32_t PARTS = 1;
   static constexpr bool HELD = true;      /* FewColumns in registers */
-  static constexpr uint32_t AT_ONCE = 8;  /* units whose loads are under way together: as registers allow */
-  static constexpr uint32_t SUMS = 2;     /* of these units, added up with rounding */
+  static constexpr uint32_t AT_ONCE = FEW_UNITS;  /* of a stage's units, fetched together: as registers allow */
+  static constexpr uint32_t SUMS = 2;             /* of them, by turns, added up with rounding */
 
-  static __device__ inline Piece piece(const S *x) {
-    const uint4 v = *reinterpret_cast<const uint4 *>(x);
-    Piece piece = make_uint4(v.x, v.z, v.y, v.w);
-    asm("" : "+r"(piece.y), "+r"(piece.z));  /* here, and not each time that it is multiplied */
-    return piece;
-  }
+  static __device__ inline Piece piece(const S *x) { return *reinterpret_cast<const uint4 *>(x); }
 
   /* The batch row that a lane multiplies: at `rows` and beyond, none. */
   static __device__ inline uint32_t lane_row(uint32_t) { return threadIdx.x % WARP / 4; }
@@ -176,10 +192,9 @@ struct FewHalf {
   /* Batch rows' sums, in the lanes that have the first of their parts, from those of all of their parts. */
   static __device__ inline float2 whole(float2 sum, uint32_t) { return sum; }
 
-  /* `w` is this lane's 16 bytes of weight row g, x its piece of batch row g. */
-  static __device__ inline void multiply(FewAccumulators &sum, uint4 w, const Piece &x) {
-    mma<T>(sum.first, {w.x, w.y, w.z, w.w}, x.x, x.y);
-    mma<T>(sum.second, {w.x, w.y, w.z, w.w}, x.z, x.w);
+  /* This lane's 16 bytes of weight row g of either run, and its piece of batch row g. */
+  static __device__ inline void multiply(FewTileSums &sum, uint4 first, uint4 second, const Piece &x) {
+    few_mma<T>(sum, first, second, x);
   }
 };
 
@@ -212,32 +227,30 @@ struct FewSplit {
     }
   }
 
-  static __device__ inline void multiply(FewAccumulators &sum, uint4 w, const Piece &x) {
+  static __device__ inline void multiply(FewTileSums &sum, uint4 first, uint4 second, const Piece &x) {
     uint32_t parts[4][3];
     split(make_float2(x.lo.x, x.lo.y), parts[0]);
     split(make_float2(x.lo.z, x.lo.w), parts[1]);
     split(make_float2(x.hi.x, x.hi.y), parts[2]);
     split(make_float2(x.hi.z, x.hi.w), parts[3]);
-    float2 of[3];
+    FewTileSums of[3];
 #pragma unroll
-    for (int p = 0; p < 3; p++) {
-      FewAccumulators part;
-      mma<W>(part.first, {w.x, w.y, w.z, w.w}, parts[0][p], parts[2][p]);
-      mma<W>(part.second, {w.x, w.y, w.z, w.w}, parts[1][p], parts[3][p]);
-      of[p] = part.whole();
-    }
-    sum.first[0] += of[0].x + (of[1].x + of[2].x);
-    sum.first[1] += of[0].y + (of[1].y + of[2].y);
+    for (int p = 0; p < 3; p++)
+      few_mma<W>(of[p], first, second, make_uint4(parts[0][p], parts[1][p], parts[2][p], parts[3][p]));
+    of[1] += of[2];
+    of[0] += of[1];
+    sum += of[0];
   }
 };
 
 /* Likewise, of a bucket of up to FEW_SPLIT_ROWS: rows are split once, as they are stored, and their parts are batch rows of
  * their own, which an instruction has room for: row p * bucket + r is part p of row r. All else is as with bf16 rows. The
  * parts are a row's bits from the highest on, 8 each, so their sum is the row, exactly from 2^-110 on. Sums are of four
- * instructions, at 1.7e-7 of the norm of a product's rows; FewSplit's, of one each, are at 1.5e-7. */
+ * instructions, FewSplit's of two. */
 struct FewSplitRows : FewHalf<__nv_bfloat16> {
   using X = float;
   static constexpr uint32_t PARTS = 3;
+  static constexpr uint32_t SUMS = 4;
   static_assert(PARTS * FEW_SPLIT_ROWS <= 8 && FEW_SPLIT_ROWS == 2, "the rows of an instruction; two buckets");
 
   /* A lane's in a bucket of 1 or 2: its part, which for the last lanes there is none of, and its row. */
@@ -270,17 +283,22 @@ struct FewSplitRows : FewHalf<__nv_bfloat16> {
   }
 };
 
-/* acc += a warp's sums of some units, in an order of their own: of all kernels the same. */
+/* acc += a warp's sums of a stage's units, in an order of their own: of all kernels the same. */
 template <class Math>
-__device__ inline void few_add_up(float2 &acc, const FewAccumulators (&sums)[Math::SUMS]) {
+__device__ inline void few_add_up(FewTileSums &acc, const FewTileSums (&sums)[Math::SUMS]) {
 #pragma unroll
-  for (uint32_t i = 0; i < Math::SUMS; i++) {
-    const float2 sum = sums[i].whole();
-    acc.x += sum.x, acc.y += sum.y;
-  }
+  for (uint32_t i = 0; i < Math::SUMS; i++) acc += sums[i];
 }
 
-/* The first of the two batch rows whose sums a lane has (FewAccumulators). */
+/* Sums of batch rows in place of sums of their parts. */
+template <class Math>
+__device__ inline FewTileSums few_whole(FewTileSums sums, uint32_t bucket) {
+#pragma unroll
+  for (uint32_t i = 0; i < FEW_TILE_RUNS; i++) sums.run[i] = Math::whole(sums.run[i], bucket);
+  return sums;
+}
+
+/* The first of the two batch rows whose sums a lane has (FewTileSums). */
 __device__ inline uint32_t few_sum_row() { return threadIdx.x % WARP % 4 * 2; }
 
 /* What a lane multiplies of its batch row in one stage: 8 columns of each unit of its warp. In registers, so that they are
@@ -291,12 +309,9 @@ struct FewColumns {
 
   /* From the stage's first column at `x` on, `k_here` of them; zeros past these, and all unless the row is `there`. */
   __device__ inline void load(const typename Math::S *x, uint32_t k_here, bool there) {
-    const uint32_t first = threadIdx.x / WARP * FEW_UNIT, column = first + threadIdx.x % 4 * 8;
 #pragma unroll
-    for (uint32_t u = 0; u < FEW_UNITS; u++) {
-      const uint32_t at = u * FEW_CONSUMER_WARPS * FEW_UNIT;
-      pieces[u] = there && first + at < k_here ? Math::piece(x + column + at) : typename Math::Piece{};
-    }
+    for (uint32_t u = 0; u < FEW_UNITS; u++)
+      pieces[u] = there && few_unit_at(u) < k_here ? Math::piece(x + few_unit_at(u) + few_lane_column()) : typename Math::Piece{};
   }
 
   /* Zeros past a short row, whether or not the unit is `there`. */
@@ -308,17 +323,54 @@ template <class Math>
 struct FewColumns<Math, false> {
   const typename Math::S *x;
 
-  __device__ inline void load(const typename Math::S *from, uint32_t, bool) {
-    x = from + threadIdx.x / WARP * FEW_UNIT + threadIdx.x % 4 * 8;
-  }
+  __device__ inline void load(const typename Math::S *from, uint32_t, bool) { x = from + few_lane_column(); }
 
   /* Past a short row lies what may not be a number. */
   __device__ inline typename Math::Piece piece(uint32_t u, bool there) const {
-    return there ? Math::piece(x + u * FEW_CONSUMER_WARPS * FEW_UNIT) : typename Math::Piece{};
+    return there ? Math::piece(x + few_unit_at(u)) : typename Math::Piece{};
   }
 };
 
 /* ---- the ring -------------------------------------------------------------------------------- */
+
+/* What a lane takes of a stage: 16 bytes of each of some units of its warp, of weight row g. */
+template <uint32_t UNITS>
+struct FewRun {
+  uint4 units[UNITS];
+
+  /* Units `first` on, of the stage's rows at `pitch` bytes: of lines in which `k_here` columns are. Lanes of every other row ask
+   * for a line's second half first, so that the 8 that are served together, of two rows, meet in no bank. */
+  template <typename W>
+  __device__ inline void take(const char *rows, uint32_t pitch, uint32_t first, uint32_t k_here) {
+    static_assert(FEW_LINE_UNITS * FEW_UNIT * sizeof(W) == FEW_LINE && FEW_LINE_UNITS == 2, "halves");
+    const uint32_t lane = threadIdx.x % WARP, turned = lane / 4 % 2;
+    const char *row = rows + lane / 4 * pitch + few_lane_column() * sizeof(W);
+#pragma unroll
+    for (uint32_t u = 0; u < UNITS; u++) {
+      const uint32_t line = few_unit_at((first + u) / 2 * 2);
+      units[u] = line < k_here ? *reinterpret_cast<const uint4 *>(row + (line + (u % 2 ^ turned) * FEW_UNIT) * sizeof(W))
+                               : make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  /* The u-th of them, if it is `there`. */
+  __device__ inline uint4 unit(uint32_t u, bool there) const {
+    const uint4 unit = threadIdx.x / 4 % 2 ? units[u ^ 1] : units[u];
+    return there ? unit : make_uint4(0, 0, 0, 0);
+  }
+};
+
+/* Up to FEW_STAGE_ROWS weight rows that are neighbours. */
+template <typename W>
+struct FewRows {
+  const W *at;
+  uint32_t count;
+
+  /* Of w[outputs,inner], from row n on. */
+  static __device__ inline FewRows of(const W *w, uint32_t n, uint32_t outputs, uint32_t inner) {
+    return {w + (size_t)n * inner, n < outputs ? min(outputs - n, FEW_STAGE_ROWS) : 0};
+  }
+};
 
 /* A stage: FEW_STAGE_ROWS weight rows, `k` of K each, at `pitch` bytes. The first begins at the first line of `memory`. */
 template <class Math>
@@ -354,13 +406,19 @@ struct FewRing {
     if (++at == count) at = 0, parity ^= 1;
   }
 
-  /* The producer: all `inner` columns of a run of weight rows, lane l's being row l's or null. */
-  __device__ inline void feed(const W *from, uint32_t inner, uint64_t policy) {
+  /* A tile of rows of `inner` columns has so many. */
+  __device__ inline uint32_t of_tile(uint32_t inner) const { return FEW_TILE_RUNS * ((inner + k - 1) / k); }
+
+  /* The producer: stages begin to end of a tile of these runs, rows of `inner` columns. */
+  __device__ inline void feed(const FewRows<W> &first, const FewRows<W> &second, uint32_t inner, uint64_t policy, uint32_t begin,
+                              uint32_t end) {
     const uint32_t lane = threadIdx.x % WARP;
-    const uint32_t rows = __popc(__ballot_sync(0xffffffffu, from != nullptr));
+    const bool together = inner * sizeof(W) == pitch;  /* rows lie in a stage as they do in memory */
 #pragma unroll 1
-    for (uint32_t first = 0; first < inner; first += k, next()) {
-      const uint32_t bytes = min(k, inner - first) * sizeof(W);
+    for (uint32_t of_tile = begin; of_tile < end; of_tile++, next()) {
+      const bool even = of_tile % FEW_TILE_RUNS == 0;
+      const FewRows<W> run{even ? first.at : second.at, even ? first.count : second.count};
+      const uint32_t from = of_tile / FEW_TILE_RUNS * k, bytes = min(k, inner - from) * sizeof(W);
       barrier_wait(empty + at, parity ^ 1);
       if (asked < FEW_AHEAD) {
         asked++;
@@ -368,45 +426,63 @@ struct FewRing {
         barrier_wait(full + oldest, oldest_parity);
         if (++oldest == count) oldest = 0, oldest_parity ^= 1;
       }
-      if (lane == 0) barrier_arrive_expecting(full + at, rows * bytes);
+      if (lane == 0) {
+        barrier_arrive_expecting(full + at, run.count * bytes);
+        if (together && run.count > 0) bulk_copy(stage(), run.at, run.count * bytes, full + at, policy);
+      }
+      if (together) continue;
       __syncwarp();
-      if (from) bulk_copy(stage() + lane * pitch, from + first, bytes, full + at, policy);
+      if (lane < run.count) bulk_copy(stage() + lane * pitch, run.at + (size_t)lane * inner + from, bytes, full + at, policy);
     }
   }
 
-  /* A consumer warp: acc += this lane's products over one stage of `k_here` columns. */
-  __device__ inline void take(float2 &acc, uint32_t k_here, const FewColumns<Math> &columns) {
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const char *w = stage() + lane / 4 * pitch + lane % 4 * 16 + warp * FEW_UNIT * sizeof(W);
-    barrier_wait(full + at, parity);
-    constexpr uint32_t AT_ONCE = Math::AT_ONCE, SUMS = Math::SUMS;
-    FewAccumulators sums[SUMS];
-    /* The loads of several units first: each by itself would be a chain of latencies. */
-#pragma unroll 1
-    for (uint32_t first = 0; first < FEW_UNITS; first += AT_ONCE) {
-      uint4 of_w[AT_ONCE];
-      Piece of_x[AT_ONCE];
-#pragma unroll
-      for (uint32_t i = 0; i < AT_ONCE; i++) {
-        const uint32_t u = first + i;
-        const bool there = (warp + u * FEW_CONSUMER_WARPS) * FEW_UNIT < k_here;
-        of_w[i] = there ? *reinterpret_cast<const uint4 *>(w + u * FEW_CONSUMER_WARPS * FEW_UNIT * sizeof(W))
-                        : make_uint4(0, 0, 0, 0);
-        of_x[i] = columns.piece(u, there);
-      }
-#pragma unroll
-      for (uint32_t i = 0; i < AT_ONCE; i++) Math::multiply(sums[i % SUMS], of_w[i], of_x[i]);
-    }
-    few_add_up<Math>(acc, sums);
+  __device__ inline void feed(const FewRows<W> &first, const FewRows<W> &second, uint32_t inner, uint64_t policy) {
+    feed(first, second, inner, policy, 0, of_tile(inner));
+  }
+
+  /* A consumer warp is done with a stage: what it reads of it, it has asked for. */
+  __device__ inline void give_back() {
     __syncwarp();
-    if (lane == 0) barrier_arrive(empty + at);
+    if (threadIdx.x % WARP == 0) barrier_arrive(empty + at);
     next();
   }
 
-  /* A consumer warp: the sums of a run of weight rows with the batch row at `x`, in shared memory. `columns` are those of
-   * a row's only stage, or become those of each in turn. */
-  __device__ inline float2 consume(FewColumns<Math> &columns, const S *x, uint32_t inner) {
-    float2 acc = make_float2(0.0f, 0.0f);
+  /* A consumer warp: a stage that nobody wants. */
+  __device__ inline void drop() {
+    barrier_wait(full + at, parity);
+    give_back();
+  }
+
+  /* A consumer warp: acc += this lane's products over a stage of `k_here` columns of either run. */
+  __device__ inline void take(FewTileSums &acc, uint32_t k_here, const FewColumns<Math> &columns) {
+    constexpr uint32_t AT_ONCE = Math::AT_ONCE;
+    FewTileSums sums[Math::SUMS];
+    static_assert(FEW_UNITS % AT_ONCE == 0 && AT_ONCE % Math::SUMS == 0, "the same units in each sum, however many at once");
+    const FewRing begin = *this;
+#pragma unroll 1
+    for (uint32_t first = 0; first < FEW_UNITS; first += AT_ONCE) {
+      FewRun<AT_ONCE> runs[FEW_TILE_RUNS];
+      if (AT_ONCE < FEW_UNITS) at = begin.at, parity = begin.parity;
+#pragma unroll
+      for (uint32_t run = 0; run < FEW_TILE_RUNS; run++) {
+        if (first == 0) barrier_wait(full + at, parity);
+        runs[run].template take<W>(stage(), pitch, first, k_here);
+        if (first + AT_ONCE == FEW_UNITS) give_back();
+        else next();
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++) {
+        const bool there = few_unit_at(first + i) < k_here;
+        Math::multiply(sums[i % Math::SUMS], runs[0].unit(i, there), runs[1].unit(i, there), columns.piece(first + i, there));
+      }
+    }
+    few_add_up<Math>(acc, sums);
+  }
+
+  /* A consumer warp: a tile's sums with the batch row at `x`, in shared memory. `columns` are those of a row's only stage,
+   * or become those of each in turn. */
+  __device__ inline FewTileSums consume(FewColumns<Math> &columns, const S *x, uint32_t inner) {
+    FewTileSums acc;
 #pragma unroll 1
     for (uint32_t first = 0; first < inner; first += k) {
       const uint32_t k_here = min(k, inner - first);
@@ -430,14 +506,17 @@ struct FewSums {
     return 2 * FEW_CONSUMER_WARPS * rows * FEW_SUM_PITCH * sizeof(float);
   }
 
-  /* All consumers: the sums of one of a tile's two runs of weight rows. After the second all are there. */
-  __device__ inline void put(uint32_t half, float2 v) {
-    if (half == 0) turn ^= 1;
+  /* All consumers: the sums of a tile. When they have met all are there. */
+  __device__ inline void put(const FewTileSums &sums) {
+    turn ^= 1;
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = few_sum_row();
-    float *to = memory + ((turn * FEW_CONSUMER_WARPS + warp) * rows + r) * FEW_SUM_PITCH + half * FEW_STAGE_ROWS + lane / 4;
-    if (r < rows) to[0] = v.x;
-    if (r + 1 < rows) to[FEW_SUM_PITCH] = v.y;
-    if (half == 1) consumers_meet();
+    float *to = memory + ((turn * FEW_CONSUMER_WARPS + warp) * rows + r) * FEW_SUM_PITCH + lane / 4;
+#pragma unroll
+    for (uint32_t run = 0; run < FEW_TILE_RUNS; run++) {
+      if (r < rows) to[run * FEW_STAGE_ROWS] = sums.run[run].x;
+      if (r + 1 < rows) to[FEW_SUM_PITCH + run * FEW_STAGE_ROWS] = sums.run[run].y;
+    }
+    consumers_meet();
   }
 
   /* The product of weight row n of the tile and batch row r. */

@@ -18,19 +18,18 @@
  */
 #include "few_add.cuh"
 
-/* A consumer warp: the sums of a run of weight rows. `columns` are those of a row's only stage, or
- * become those of each in turn. */
+/* A consumer warp: a tile's sums. `columns` are those of a row's only stage, or become those of each in turn. */
 template <class Math>
-__device__ inline float2 few_consume(FewRing<Math> &ring, FewColumns<Math> &columns, char *x, uint32_t pitch,
+__device__ inline FewTileSums few_consume(FewRing<Math> &ring, FewColumns<Math> &columns, char *x, uint32_t pitch,
                                      const typename Math::X *from, bool there, uint32_t inner, uint32_t bucket) {
-  float2 acc = make_float2(0.0f, 0.0f);
+  FewTileSums acc;
 #pragma unroll 1
   for (uint32_t first = 0; first < inner; first += ring.k) {
     const uint32_t k_here = min(ring.k, inner - first);
     if (inner > ring.k) few_fetch(columns, x, pitch, from + (there ? first : 0), k_here, bucket, there);
     ring.take(acc, k_here, columns);
   }
-  return Math::whole(acc, bucket);
+  return few_whole<Math>(acc, bucket);
 }
 
 /* h[R,N]; w[N,K], of each expert `stride` elements after the one before; x[R,K], or x[R k,K] and weights[R,k] with
@@ -60,7 +59,7 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
   FewRing<Math> ring(after + Math::PARTS * bucket * x_pitch, barriers, inner, stages);
   if (threadIdx.x == 0) ring.init();
   const bool producer = threadIdx.x >= FEW_CONSUMERS;
-  const uint32_t tiles = (outputs + FEW_OUTPUTS - 1) / FEW_OUTPUTS, lane = threadIdx.x % WARP;
+  const uint32_t tiles = (outputs + FEW_OUTPUTS - 1) / FEW_OUTPUTS;
   if (EXPERTS && threadIdx.x < bucket) chosen[threadIdx.x] = parts.hear(threadIdx.x, said);
   __syncthreads();
   uint32_t experts = EXPERTS ? 0 : 1;  /* that any row has */
@@ -73,12 +72,10 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
     const uint64_t policy = read_once();
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
 #pragma unroll 1
-      for (uint32_t left = experts; left; left &= left - 1)
-#pragma unroll 1
-        for (uint32_t n = tile * FEW_OUTPUTS + lane, half = 0; half < 2; half++, n += FEW_STAGE_ROWS) {
-          const W *from = w + lowest(left) * stride + (size_t)n * inner;
-          ring.feed(lane < FEW_STAGE_ROWS && n < outputs ? from : nullptr, inner, policy);
-        }
+      for (uint32_t left = experts; left; left &= left - 1) {
+        auto run = [&](uint32_t n) { return FewRows<W>::of(w + lowest(left) * stride, n, outputs, inner); };
+        ring.feed(run(tile * FEW_OUTPUTS), run(tile * FEW_OUTPUTS + FEW_STAGE_ROWS), inner, policy);
+      }
     return;
   }
 
@@ -97,7 +94,7 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
     /* asked for before it is needed */
     float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
     if (mine && bias) v += bias[n];
-    float2 low = make_float2(0.0f, 0.0f), high = low;
+    FewTileSums total;
 #pragma unroll 1
     for (uint32_t left = experts; left; left &= left - 1) {
       const uint32_t e = lowest(left);
@@ -109,16 +106,14 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
       const X *from = x + (there ? (size_t)pair * inner : 0);
       FewColumns<Math> columns;
       if (inner <= ring.k) few_fetch(columns, x_here, x_pitch, from, inner, bucket, there);
-#pragma unroll 1
-      for (uint32_t half = 0; half < 2; half++) {
-        const float2 sum = few_consume(ring, columns, x_here, x_pitch, from, there, inner, bucket);
-        float2 &total = half == 0 ? low : high;
-        if (!EXPERTS || of_first >> e & 1) total.x = fmaf(weight.x, sum.x, total.x);
-        if (!EXPERTS || of_second >> e & 1) total.y = fmaf(weight.y, sum.y, total.y);
+      const FewTileSums sum = few_consume(ring, columns, x_here, x_pitch, from, there, inner, bucket);
+#pragma unroll
+      for (uint32_t run = 0; run < FEW_TILE_RUNS; run++) {
+        if (!EXPERTS || of_first >> e & 1) total.run[run].x = fmaf(weight.x, sum.run[run].x, total.run[run].x);
+        if (!EXPERTS || of_second >> e & 1) total.run[run].y = fmaf(weight.y, sum.run[run].y, total.run[run].y);
       }
     }
-    sums.put(0, low);
-    sums.put(1, high);
+    sums.put(total);
     if (mine) {
       v += sums.get(r, i);
       h[(size_t)r * outputs + n] = v;

@@ -72,8 +72,7 @@ __device__ inline void few_fetch(FewColumns<Math> &columns, char *x, uint32_t pi
                                  uint32_t k_here, uint32_t bucket, bool there) {
   using X = typename Math::X;
   using S = typename Math::S;
-  const uint32_t lane = threadIdx.x % WARP, first = threadIdx.x / WARP * FEW_UNIT, column = first + lane % 4 * 8;
-  constexpr uint32_t STEP = FEW_CONSUMER_WARPS * FEW_UNIT;
+  const uint32_t lane = threadIdx.x % WARP, column = few_lane_column();
   if constexpr (Math::HELD && Math::PARTS == 1) {
     columns.load(from, k_here, there);
     return;
@@ -84,8 +83,8 @@ __device__ inline void few_fetch(FewColumns<Math> &columns, char *x, uint32_t pi
     uint32_t at[FEW_SPLIT_ROWS];
 #pragma unroll
     for (uint32_t i = 0; i < FEW_SPLIT_ROWS; i++) {
-      at[i] = (Math::lane_part(bucket) + i * (FEW_UNITS / 2)) * STEP;
-      if (i >= bucket || first + at[i] >= k_here) at[i] = k_here;
+      at[i] = few_unit_at(Math::lane_part(bucket) + i * (FEW_UNITS / 2));
+      if (i >= bucket || at[i] >= k_here) at[i] = k_here;
       else if (there) v[i][0] = load4(from + column + at[i]), v[i][1] = load4(from + column + at[i] + 4);
     }
 #pragma unroll
@@ -98,10 +97,10 @@ __device__ inline void few_fetch(FewColumns<Math> &columns, char *x, uint32_t pi
     X *to = reinterpret_cast<X *>(x + lane / 4 * pitch) + column;
     if (lane / 4 < bucket) {
 #pragma unroll 2
-      for (uint32_t u = 0; first + u * STEP < k_here; u++) {
+      for (uint32_t u = 0; u < FEW_UNITS && few_unit_at(u) < k_here; u++) {
 #pragma unroll
         for (uint32_t i = 0; i < 8; i += 16 / sizeof(X))
-          copy16_async(to + u * STEP + i, from + (there ? column + u * STEP + i : 0), there);
+          copy16_async(to + few_unit_at(u) + i, from + (there ? column + few_unit_at(u) + i : 0), there);
       }
     }
     copy_commit();

@@ -75,7 +75,7 @@ struct alignas(16) FewChoice {
   uint32_t chosen[FEW_ROWS];          /* a bit for each of its experts */
   float scores[FEW_CONSUMER_WARPS][FEW_EXPERTS], squares[FEW_CONSUMER_WARPS];  /* of each warp's tiles */
   FewGuess guess;                     /* the same in all blocks: how they share the tiles follows from it */
-  FewGuess heard;                     /* what this block's producer took it for, and so many runs it has asked for */
+  FewGuess heard;                     /* what this block's producer took it for, and so many stages it has asked for */
   uint32_t asked;
 
   /* Experts that any of the rows has. */

@@ -91,14 +91,14 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
   if (threadIdx.x == 0) ring.init();
   if (threadIdx.x < FEW_CONSUMERS) few_norm_weight(norm, norm_weight, hidden);
   __syncthreads();
-  const uint32_t tiles = hidden / FEW_OUTPUTS, lane = threadIdx.x % WARP;
+  const uint32_t tiles = hidden / FEW_OUTPUTS;
   if (threadIdx.x >= FEW_CONSUMERS) {
     const uint64_t policy = read_once();
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
 #pragma unroll 1
-      for (uint32_t half = 0; half < 6; half++) {
-        const uint32_t n = half / 2 * hidden + tile * FEW_OUTPUTS + half % 2 * FEW_STAGE_ROWS + lane;
-        ring.feed(lane < FEW_STAGE_ROWS ? w + (size_t)n * hidden : nullptr, hidden, policy);
+      for (uint32_t third = 0; third < 3; third++) {
+        auto run = [&](uint32_t n) { return FewRows<W>::of(w, third * hidden + n, 3 * hidden, hidden); };
+        ring.feed(run(tile * FEW_OUTPUTS), run(tile * FEW_OUTPUTS + FEW_STAGE_ROWS), hidden, policy);
       }
     return;
   }
@@ -121,11 +121,11 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
     if (mine && tile != blockIdx.x) past.ask(state_of_row, taps, position, c, hidden, length);
     float of_b = 0.0f, of_c = 0.0f, of_x = 0.0f;
 #pragma unroll 1
-    for (uint32_t half = 0; half < 6; half++) {
-      sums.put(half % 2, Math::whole(ring.consume(z_columns, z_row, hidden), bucket));
-      if (half % 2 == 0 || !mine) continue;
+    for (uint32_t third = 0; third < 3; third++) {
+      sums.put(few_whole<Math>(ring.consume(z_columns, z_row, hidden), bucket));
+      if (!mine) continue;
       float v = sums.get(r, i);
-      if (bias) v += bias[half / 2 * hidden + c];
+      if (bias) v += bias[third * hidden + c];
       of_b = of_c, of_c = of_x, of_x = stored<X>(v);
     }
     if (!mine) continue;

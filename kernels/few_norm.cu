@@ -51,8 +51,7 @@ struct FewNormBlock {
 
   /* All consumers: a tile's sums. */
   __device__ inline void consume(FewColumns<Math> &columns, const S *row, uint32_t inner) {
-#pragma unroll 1
-    for (uint32_t half = 0; half < 2; half++) sums.put(half, Math::whole(ring.consume(columns, row, inner), sums.rows));
+    sums.put(few_whole<Math>(ring.consume(columns, row, inner), sums.rows));
   }
 
   /* The row of `x` that this lane multiplies. */
@@ -80,14 +79,12 @@ __device__ inline void few_project(void *y, unsigned long long *best, const floa
   }
   FewNormBlock<Math> block(shared, barriers, bucket, hidden, false, stages);
   __syncthreads();
-  const uint32_t tiles = (outputs + FEW_OUTPUTS - 1) / FEW_OUTPUTS, lane = threadIdx.x % WARP;
+  const uint32_t tiles = (outputs + FEW_OUTPUTS - 1) / FEW_OUTPUTS;
   if (threadIdx.x >= FEW_CONSUMERS) {
     const uint64_t policy = read_once();
-    for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks) {
-#pragma unroll 1
-      for (uint32_t n = tile * FEW_OUTPUTS + lane, half = 0; half < 2; half++, n += FEW_STAGE_ROWS)
-        block.ring.feed(lane < FEW_STAGE_ROWS && n < outputs ? w + (size_t)n * hidden : nullptr, hidden, policy);
-    }
+    auto run = [&](uint32_t n) { return FewRows<W>::of(w, n, outputs, hidden); };
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
+      block.ring.feed(run(tile * FEW_OUTPUTS), run(tile * FEW_OUTPUTS + FEW_STAGE_ROWS), hidden, policy);
     return;
   }
   few_norm_weight(block.norm, norm_weight, hidden);
@@ -153,6 +150,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
                                    const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t expert_count,
                                    Weighing weighing, uint32_t layer, uint32_t bucket, uint32_t stages, float eps) {
   using X = typename Math::X;
+  using W = typename Math::W;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
   __shared__ float scratch[FEW_CONSUMER_WARPS];
@@ -166,12 +164,10 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   const bool producer = threadIdx.x >= FEW_CONSUMERS;
   const FewParts all_parts(parts, bucket, hidden);
   const uint64_t policy = read_once();
-  /* A run of a tile: 0 is gate's. */
-  auto feed = [&](const FewExpertTiles &at, uint32_t run) {
-    const uint32_t n = at.tile * GATE_OUTPUTS + lane;
-    const size_t from = at.expert() * stride + (size_t)n * hidden;
-    const bool there = lane < GATE_OUTPUTS && n < outputs;
-    block.ring.feed(there ? (run == 0 ? gate : up) + from : nullptr, hidden, policy);
+  const uint32_t of_tile = block.ring.of_tile(hidden);  /* stages */
+  auto feed = [&](const FewExpertTiles &at, uint32_t begin, uint32_t end) {
+    auto run = [&](const W *w) { return FewRows<W>::of(w + at.expert() * stride, at.tile * GATE_OUTPUTS, outputs, hidden); };
+    block.ring.feed(run(gate), run(up), hidden, policy, begin, end);
   };
   FewRow row;
   if (EXPERTS) {
@@ -183,25 +179,21 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
     }
     __syncthreads();
     if (producer) {
-      /* as many as the ring has room for while nobody takes any */
-      const uint32_t most = block.ring.count / ((hidden + block.ring.k - 1) / block.ring.k);
+      /* as many stages as the ring has room for while nobody takes any */
       const FewExpertTiles first(heard.experts(), heard, tiles);
       uint32_t asked = 0;
 #pragma unroll 1
-      for (FewExpertTiles at = first; at.left && asked < most; at.next()) asked += FEW_TILE_RUNS;
-      asked = min(asked, most);
+      for (FewExpertTiles at = first; at.left && asked < block.ring.count; at.next()) asked += of_tile;
+      asked = min(asked, block.ring.count);
       if (lane == 0) choice.heard = heard, choice.asked = asked;
       few_pass<GUESS_TOLD>();
       FewExpertTiles at = first;
 #pragma unroll 1
-      for (uint32_t i = 0; i < asked; i++) {
-        feed(at, i % FEW_TILE_RUNS);
-        if (i % FEW_TILE_RUNS == FEW_TILE_RUNS - 1) at.next();
-      }
+      for (uint32_t left = asked; left > 0; left -= min(left, of_tile), at.next()) feed(at, 0, min(left, of_tile));
       few_wait_at<CHOICE_TOLD>();
     } else {
       few_norm_weight(block.norm, norm_weight, hidden);
-      wait_for_earlier_kernels();
+          wait_for_earlier_kernels();
       /* asked for while the memory is idle */
       row = FewRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
       FewGuessLook look;
@@ -220,8 +212,8 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   } else {
     __syncthreads();
   }
-  /* Experts that were guessed come first where they are all chosen. Runs that this block has asked for are those of its first tiles, or
-   * are dropped. */
+  /* Experts that were guessed come first where they are all chosen. Stages that this block has asked for are those of its first
+   * tiles, or are dropped. */
   const uint32_t those = EXPERTS ? choice.any(rows) : 1;
   FewGuess guess;
   if (EXPERTS && !(choice.guess.experts() & ~those)) guess = choice.guess;
@@ -229,11 +221,9 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   FewExpertTiles at(those, guess, tiles);
   if (producer) {
     const uint32_t there = right ? choice.asked : 0;
-    for (uint32_t i = there / FEW_TILE_RUNS; i > 0; i--) at.next();
+    for (uint32_t i = there / of_tile; i > 0; i--) at.next();
 #pragma unroll 1
-    for (uint32_t run = there % FEW_TILE_RUNS; at.left; at.next(), run = 0)
-#pragma unroll 1
-      for (; run < FEW_TILE_RUNS; run++) feed(at, run);
+    for (uint32_t begin = there % of_tile; at.left; at.next(), begin = 0) feed(at, begin, of_tile);
     return;
   }
   if (EXPERTS) {
@@ -242,7 +232,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
     consumers_meet();
   } else {
     few_norm_weight(block.norm, norm_weight, hidden);
-    wait_for_earlier_kernels();
+      wait_for_earlier_kernels();
     few_norm<Math>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps, [](uint32_t r) { return r; });
   }
   const auto *x_row = block.row(rows);
@@ -251,7 +241,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
   /* nobody ends while copies are on their way */
 #pragma unroll 1
-  for (uint32_t dropped = EXPERTS && !right ? choice.asked : 0; dropped > 0; dropped--) block.ring.consume(x_columns, x_row, hidden);
+  for (uint32_t dropped = EXPERTS && !right ? choice.asked : 0; dropped > 0; dropped--) block.ring.drop();
 #pragma unroll 1
   while (at.left) {
     block.consume(x_columns, x_row, hidden);

@@ -25,10 +25,9 @@ __device__ inline void few_held_out(float *h, const typename Math::X *x, const t
                                     uint32_t inner, uint32_t bucket) {
   using X = typename Math::X;
   using W = typename Math::W;
-  constexpr uint32_t STEP = FEW_CONSUMER_WARPS * FEW_UNIT;
   extern __shared__ uint4 shared[];
   let_next_kernel_start();
-  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, tile = blockIdx.x;
+  const uint32_t lane = threadIdx.x % WARP, tile = blockIdx.x;
   FewSums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket);
   const FewParts parts(parts_at, bucket, outputs);
@@ -43,10 +42,10 @@ __device__ inline void few_held_out(float *h, const typename Math::X *x, const t
 #pragma unroll
   for (uint32_t run = 0; run < FEW_TILE_RUNS; run++) {
     const uint32_t n = tile * FEW_OUTPUTS + run * FEW_STAGE_ROWS + lane / 4;
-    const W *from = w + (size_t)min(n, outputs - 1) * inner + warp * FEW_UNIT + lane % 4 * 8;
+    const W *from = w + (size_t)min(n, outputs - 1) * inner + few_lane_column();
 #pragma unroll
     for (uint32_t u = 0; u < FEW_UNITS; u++)
-      weights[run][u] = warp * FEW_UNIT + u * STEP < inner ? read_weights(from + u * STEP) : make_uint4(0, 0, 0, 0);
+      weights[run][u] = few_unit_at(u) < inner ? read_weights(from + few_unit_at(u)) : make_uint4(0, 0, 0, 0);
   }
   const uint32_t count = min(step_rows, bucket);
   const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS, n = tile * FEW_OUTPUTS + i;
@@ -58,16 +57,12 @@ __device__ inline void few_held_out(float *h, const typename Math::X *x, const t
   few_fetch(columns, after, few_pitch<typename Math::S>(few_stage_k(inner)), x + (there ? (size_t)row * inner : 0), inner, bucket, there);
   float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
   if (mine && bias) v += bias[n];
+  FewTileSums of[Math::SUMS], sum;
 #pragma unroll
-  for (uint32_t run = 0; run < FEW_TILE_RUNS; run++) {
-    FewAccumulators of[Math::SUMS];
-#pragma unroll
-    for (uint32_t u = 0; u < FEW_UNITS; u++)
-      Math::multiply(of[u % Math::SUMS], weights[run][u], columns.piece(u, warp * FEW_UNIT + u * STEP < inner));
-    float2 sum = make_float2(0.0f, 0.0f);
-    few_add_up<Math>(sum, of);
-    sums.put(run, Math::whole(sum, bucket));
-  }
+  for (uint32_t u = 0; u < FEW_UNITS; u++)
+    Math::multiply(of[u % Math::SUMS], weights[0][u], weights[1][u], columns.piece(u, few_unit_at(u) < inner));
+  few_add_up<Math>(sum, of);
+  sums.put(few_whole<Math>(sum, bucket));
   if (mine) {
     v += sums.get(r, i);
     h[(size_t)r * outputs + n] = v;
