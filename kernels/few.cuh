@@ -114,11 +114,13 @@ __device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uin
 }
 
 /* 16 bytes of weights, which nobody writes, to registers: here in the code, and past the first-level cache. */
-__device__ inline uint4 read_weights(const void *from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+__device__ inline uint4 read_weights(const void *from, uint64_t policy) {
+  uint4 v{};
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
+               : "l"(from), "l"(policy));
+#endif
   return v;
 }
 

@@ -38,6 +38,7 @@ __device__ inline void few_held_out(float *h, const typename Math::X *x, const t
     after += FewTileScores::bytes_of(bucket, scores.expert_count);
     tile_scores.ask(tile, outputs);
   }
+  const uint64_t policy = read_once();
   uint4 weights[FEW_TILE_RUNS][FEW_UNITS];
 #pragma unroll
   for (uint32_t run = 0; run < FEW_TILE_RUNS; run++) {
@@ -45,7 +46,7 @@ __device__ inline void few_held_out(float *h, const typename Math::X *x, const t
     const W *from = w + (size_t)min(n, outputs - 1) * inner + few_lane_column();
 #pragma unroll
     for (uint32_t u = 0; u < FEW_UNITS; u++)
-      weights[run][u] = few_unit_at(u) < inner ? read_weights(from + few_unit_at(u)) : make_uint4(0, 0, 0, 0);
+      weights[run][u] = few_unit_at(u) < inner ? read_weights(from + few_unit_at(u), policy) : make_uint4(0, 0, 0, 0);
   }
   const uint32_t count = min(step_rows, bucket);
   const uint32_t r = threadIdx.x / FEW_OUTPUTS, i = threadIdx.x % FEW_OUTPUTS, n = tile * FEW_OUTPUTS + i;
