@@ -367,7 +367,7 @@ impl Enqueue<'_> {
         let arguments = [&arrays[..], &self.weighing(), &sizes].concat();
         let config = self.config;
         let pairs = rows * config.num_experts_per_tok as u32;
-        let grid = self.few_sizing(few).blocks(
+        let grid = self.few_sizing(few).blocks_at_most(
             pairs.min(config.num_experts as u32) * outputs.div_ceil(GATE_OUTPUTS),
             0,
         );

@@ -149,13 +149,18 @@ impl Sizing {
         }
     }
 
-    /// Blocks for `tiles` tiles, and `others`: one for each SM at most, as the ring is sized for.
+    /// Blocks for `tiles` tiles, and `others`: one for each SM at most, as the ring is sized for; and no more than it takes for
+    /// none to have more tiles than it would then, so that the next kernels find SMs that are free.
     pub fn blocks(&self, tiles: u32, others: u32) -> (u32, u32, u32) {
-        (
-            tiles.min(self.limits.multiprocessors - others) + others,
-            1,
-            1,
-        )
+        let (most, ..) = self.blocks_at_most(tiles, others);
+        let each = tiles.div_ceil(most - others);
+        (tiles.div_ceil(each) + others, 1, 1)
+    }
+
+    /// Likewise for `tiles` tiles at most: as many as there are SMs, since nobody knows what each will have.
+    pub fn blocks_at_most(&self, tiles: u32, others: u32) -> (u32, u32, u32) {
+        let most = self.limits.multiprocessors - others;
+        (tiles.min(most) + others, 1, 1)
     }
 }
 
@@ -228,7 +233,7 @@ mod tests {
         assert_eq!(sizing.guess_blocks(132, 32), 0);
         // Two tiles for a block in either case.
         assert_eq!(sizing.guess_blocks(192, 9), 2);
-        assert_eq!(sizing.blocks(192, 2), (132, 1, 1));
+        assert_eq!(sizing.blocks(192, 2), (98, 1, 1));
         let one = Sizing {
             limits: Limits {
                 multiprocessors: 1,
@@ -237,6 +242,22 @@ mod tests {
             ..sizing
         };
         assert_eq!(one.guess_blocks(1, 8), 0);
+    }
+
+    #[test]
+    fn blocks_have_as_many_tiles_each_and_leave_sms_to_others() {
+        let sizing = Sizing {
+            operand: DType::BF16,
+            limits: Limits::H200,
+            stages: 4,
+        };
+        assert_eq!(sizing.blocks(128, 0), (128, 1, 1));
+        assert_eq!(sizing.blocks(4096, 0), (128, 1, 1));
+        assert_eq!(sizing.blocks(192, 4), (100, 1, 1));
+        assert_eq!(sizing.blocks(133, 0), (67, 1, 1));
+        assert_eq!(sizing.blocks(264, 0), (132, 1, 1));
+        assert_eq!(sizing.blocks_at_most(1792, 0), (132, 1, 1));
+        assert_eq!(sizing.blocks_at_most(4, 0), (4, 1, 1));
     }
 
     #[test]
