@@ -51,6 +51,8 @@ constexpr uint32_t FEW_MOST_STAGES = 16;
 constexpr uint32_t FEW_LINE = 128;  /* bytes of shared memory that a bulk copy writes at once */
 /* Stages on their way at once, however many a ring has: what else is read stands behind all of them. */
 constexpr uint32_t FEW_AHEAD = 2;
+/* Of a kernel that begins a layer, so many stages one by one at first: its rows are wanted meanwhile. */
+constexpr uint32_t FEW_ONE_BY_ONE = 3;
 constexpr uint32_t FEW_SUM_PITCH = FEW_OUTPUTS + 4;  /* pairs of rows of a warp's sums lie in different banks */
 
 /* K in stages of one size, a multiple of FEW_UNIT: that size. */
@@ -110,6 +112,13 @@ __device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uin
                    shared_address(to)),
                "l"(from), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
+#endif
+}
+
+/* `bytes` (a multiple of 16) to the second-level cache. */
+__device__ inline void bulk_prefetch(const void *from, uint32_t bytes, uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(from), "r"(bytes), "l"(policy) : "memory");
 #endif
 }
 
@@ -385,8 +394,8 @@ struct FewRing {
   uint64_t *full, *empty;  /* [FEW_MOST_STAGES] each */
   uint32_t k, pitch, count;
   uint32_t at = 0, parity = 0;
-  /* The producer's: stages asked for, up to FEW_AHEAD, and of what is on its way the oldest one. */
-  uint32_t asked = 0, oldest = 0, oldest_parity = 0;
+  /* The producer's: stages on their way, the oldest of them, and how many of the next ones come one by one. */
+  uint32_t under_way = 0, oldest = 0, oldest_parity = 0, one_by_one = 0;
 
   static __host__ __device__ constexpr uint32_t stage_bytes(uint32_t inner) {
     return FEW_STAGE_ROWS * few_stage_pitch(few_stage_k(inner) * sizeof(W));
@@ -422,12 +431,14 @@ struct FewRing {
       const FewRows<W> run{even ? first.at : second.at, even ? first.count : second.count};
       const uint32_t from = of_tile / FEW_TILE_RUNS * k, bytes = min(k, inner - from) * sizeof(W);
       barrier_wait(empty + at, parity ^ 1);
-      if (asked < FEW_AHEAD) {
-        asked++;
-      } else {
+      const uint32_t most = one_by_one > 0 ? 1 : FEW_AHEAD;
+      if (one_by_one > 0) one_by_one--;
+#pragma unroll 1
+      for (; under_way >= most; under_way--) {
         barrier_wait(full + oldest, oldest_parity);
         if (++oldest == count) oldest = 0, oldest_parity ^= 1;
       }
+      under_way++;
       if (lane == 0) {
         barrier_arrive_expecting(full + at, run.count * bytes);
         if (together && run.count > 0) bulk_copy(stage(), run.at, run.count * bytes, full + at, policy);
@@ -440,6 +451,15 @@ struct FewRing {
 
   __device__ inline void feed(const FewRows<W> &first, const FewRows<W> &second, uint32_t inner, uint64_t policy) {
     feed(first, second, inner, policy, 0, of_tile(inner));
+  }
+
+  /* The producer: a stage of a tile that the ring has no room for yet, to the second-level cache. */
+  __device__ inline void bring_near(const FewRows<W> &first, const FewRows<W> &second, uint32_t inner, uint64_t policy,
+                                    uint32_t of_tile) const {
+    const bool even = of_tile % FEW_TILE_RUNS == 0;
+    const uint32_t lane = threadIdx.x % WARP, from = of_tile / FEW_TILE_RUNS * k;
+    const W *row = (even ? first.at : second.at) + (size_t)lane * inner + from;
+    if (lane < (even ? first.count : second.count)) bulk_prefetch(row, min(k, inner - from) * sizeof(W), policy);
   }
 
   /* A consumer warp is done with a stage: what it reads of it, it has asked for. */

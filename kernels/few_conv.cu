@@ -94,6 +94,7 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
   const uint32_t tiles = hidden / FEW_OUTPUTS;
   if (threadIdx.x >= FEW_CONSUMERS) {
     const uint64_t policy = read_once();
+    ring.one_by_one = FEW_ONE_BY_ONE;
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
 #pragma unroll 1
       for (uint32_t third = 0; third < 3; third++) {

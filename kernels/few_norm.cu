@@ -82,6 +82,7 @@ __device__ inline void few_project(void *y, unsigned long long *best, const floa
   const uint32_t tiles = (outputs + FEW_OUTPUTS - 1) / FEW_OUTPUTS;
   if (threadIdx.x >= FEW_CONSUMERS) {
     const uint64_t policy = read_once();
+    block.ring.one_by_one = FEW_ONE_BY_ONE;
     auto run = [&](uint32_t n) { return FewRows<W>::of(w, n, outputs, hidden); };
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
       block.ring.feed(run(tile * FEW_OUTPUTS), run(tile * FEW_OUTPUTS + FEW_STAGE_ROWS), hidden, policy);
@@ -165,9 +166,11 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   const FewParts all_parts(parts, bucket, hidden);
   const uint64_t policy = read_once();
   const uint32_t of_tile = block.ring.of_tile(hidden);  /* stages */
+  auto run = [&](const W *w, const FewExpertTiles &at) {
+    return FewRows<W>::of(w + at.expert() * stride, at.tile * GATE_OUTPUTS, outputs, hidden);
+  };
   auto feed = [&](const FewExpertTiles &at, uint32_t begin, uint32_t end) {
-    auto run = [&](const W *w) { return FewRows<W>::of(w + at.expert() * stride, at.tile * GATE_OUTPUTS, outputs, hidden); };
-    block.ring.feed(run(gate), run(up), hidden, policy, begin, end);
+    block.ring.feed(run(gate, at), run(up, at), hidden, policy, begin, end);
   };
   FewRow row;
   if (EXPERTS) {
@@ -179,7 +182,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
     }
     __syncthreads();
     if (producer) {
-      /* as many stages as the ring has room for while nobody takes any */
+      /* as many stages as the ring has room for while nobody takes any, and the next one as near as may be */
       const FewExpertTiles first(heard.experts(), heard, tiles);
       uint32_t asked = 0;
 #pragma unroll 1
@@ -188,8 +191,13 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
       if (lane == 0) choice.heard = heard, choice.asked = asked;
       few_pass<GUESS_TOLD>();
       FewExpertTiles at = first;
+      uint32_t left = asked;
 #pragma unroll 1
-      for (uint32_t left = asked; left > 0; left -= min(left, of_tile), at.next()) feed(at, 0, min(left, of_tile));
+      for (; left >= of_tile; left -= of_tile, at.next()) feed(at, 0, of_tile);
+      if (at.left) {
+        feed(at, 0, left);
+        block.ring.bring_near(run(gate, at), run(up, at), hidden, policy, left);
+      }
       few_wait_at<CHOICE_TOLD>();
     } else {
       few_norm_weight(block.norm, norm_weight, hidden);
