@@ -10,8 +10,8 @@
  * has said which experts were chosen.
  *
  * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose).
- * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 2048 x 7168 8.3 us (6.5), down
- * of four experts of 1792 8.6 us (6.5).
+ * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 2048 x 7168 8.5 us (6.5), down
+ * of four experts of 1792 8.1 us (6.5).
  *
  * Launch: block = FEW_THREADS, grid = at most as many blocks as N has tiles, shared: sums, a tile of h and
  * of the gate, a stage's columns of the rows, ring.

@@ -9,7 +9,7 @@
  * (few_guess.cuh).
  *
  * Bound: memory, 3 H^2 sizeof(W) bytes.
- * Measured on an H200 in bf16, H = 2048, from kernel to kernel (floor; how: profiles/README.md): 7.5 us (5.5) at 1 row.
+ * Measured on an H200 in bf16, H = 2048, from kernel to kernel (floor; how: profiles/README.md): 7.7 us (5.5) at 1 row.
  *
  * Launch: block = FEW_THREADS, grid = at most H / FEW_OUTPUTS blocks, and those that guess, shared: sums, the norm's weight, normed rows, ring.
  */

@@ -10,8 +10,8 @@
  * its first weights, when this one ends. Sums are in the order of tg_few_out_* (few_add.cu), which has what K is too long for.
  *
  * Bound: memory, N K sizeof(W) bytes.
- * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 2048 x 2048 2.8 us (1.9), or
- * 1.9 behind attention. With more than 120 registers gate/up began 2 us later (15 us a step): profiles/README.md.
+ * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 2048 x 2048 2.2 us (1.9), or
+ * 1.7 behind attention, while which its weights come.
  *
  * Launch: grid = N / FEW_OUTPUTS blocks, block = FEW_CONSUMERS, shared: sums, a tile of h and of the gate, and room for
  * the rows, of which those of 16 bits go to registers.
