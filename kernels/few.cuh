@@ -51,7 +51,7 @@ constexpr uint32_t FEW_MOST_STAGES = 16;
 constexpr uint32_t FEW_LINE = 128;  /* bytes of shared memory that a bulk copy writes at once */
 /* Stages on their way at once, however many a ring has: what else is read stands behind all of them. */
 constexpr uint32_t FEW_AHEAD = 2;
-/* Of a kernel that begins a layer, so many stages one by one at first: its rows are wanted meanwhile. */
+/* Of in-projections, of q, k and v and of the LM head, so many stages one by one at first: their rows are wanted meanwhile. */
 constexpr uint32_t FEW_ONE_BY_ONE = 3;
 constexpr uint32_t FEW_SUM_PITCH = FEW_OUTPUTS + 4;  /* pairs of rows of a warp's sums lie in different banks */
 
@@ -124,7 +124,7 @@ __device__ inline void bulk_prefetch(const void *from, uint32_t bytes, uint64_t 
 
 /* 16 bytes of weights, which nobody writes, to registers: here in the code, and past the first-level cache. */
 __device__ inline uint4 read_weights(const void *from, uint64_t policy) {
-  uint4 v{};
+  uint4 v{};  /* no kernel of an earlier part runs this */
 #if __CUDA_ARCH__ >= 900
   asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
@@ -187,7 +187,7 @@ struct FewHalf {
   static constexpr uint32_t PARTS = 1;
   static constexpr bool HELD = true;      /* FewColumns in registers */
   static constexpr uint32_t AT_ONCE = FEW_UNITS;  /* of a stage's units, fetched together: as registers allow */
-  static constexpr uint32_t SUMS = 2;             /* of them, by turns, added up with rounding */
+  static constexpr uint32_t SUMS = 2;             /* units go to so many sums by turns, which are added up with rounding */
 
   static __device__ inline Piece piece(const S *x) { return *reinterpret_cast<const uint4 *>(x); }
 
@@ -313,7 +313,7 @@ __device__ inline FewTileSums few_whole(FewTileSums sums, uint32_t bucket) {
 __device__ inline uint32_t few_sum_row() { return threadIdx.x % WARP % 4 * 2; }
 
 /* What a lane multiplies of its batch row in one stage: 8 columns of each unit of its warp. In registers, so that they are
- * read once for all runs of weights: half of what a product reads of shared memory. */
+ * read once for all tiles: else they would be a third of what a product reads of shared memory. */
 template <class Math, bool HELD = Math::HELD>
 struct FewColumns {
   typename Math::Piece pieces[FEW_UNITS];
@@ -353,7 +353,7 @@ struct FewRun {
    * for a line's second half first, so that the 8 that are served together, of two rows, meet in no bank. */
   template <typename W>
   __device__ inline void take(const char *rows, uint32_t pitch, uint32_t first, uint32_t k_here) {
-    static_assert(FEW_LINE_UNITS * FEW_UNIT * sizeof(W) == FEW_LINE && FEW_LINE_UNITS == 2, "halves");
+    static_assert(FEW_LINE_UNITS * FEW_UNIT * sizeof(W) == FEW_LINE && FEW_LINE_UNITS == 2, "a unit is half a line");
     const uint32_t lane = threadIdx.x % WARP, turned = lane / 4 % 2;
     const char *row = rows + lane / 4 * pitch + few_lane_column() * sizeof(W);
 #pragma unroll
@@ -388,7 +388,6 @@ template <class Math>
 struct FewRing {
   using W = typename Math::W;
   using S = typename Math::S;
-  using Piece = typename Math::Piece;
 
   char *stages;
   uint64_t *full, *empty;  /* [FEW_MOST_STAGES] each */
@@ -417,8 +416,19 @@ struct FewRing {
     if (++at == count) at = 0, parity ^= 1;
   }
 
-  /* A tile of rows of `inner` columns has so many. */
-  __device__ inline uint32_t of_tile(uint32_t inner) const { return FEW_TILE_RUNS * ((inner + k - 1) / k); }
+  __device__ inline uint32_t stages_of_tile(uint32_t inner) const { return FEW_TILE_RUNS * ((inner + k - 1) / k); }
+
+  /* What of memory a stage of a tile is: `count` rows of `bytes` bytes, from `at` on. */
+  struct Source {
+    const W *at;
+    uint32_t count, bytes;
+  };
+  /* Of a tile of these runs, rows of `inner` columns. */
+  __device__ inline Source source(const FewRows<W> &first, const FewRows<W> &second, uint32_t inner, uint32_t stage_of_tile) const {
+    const bool even = stage_of_tile % FEW_TILE_RUNS == 0;
+    const uint32_t from = stage_of_tile / FEW_TILE_RUNS * k;
+    return {(even ? first.at : second.at) + from, even ? first.count : second.count, min(k, inner - from) * uint32_t(sizeof(W))};
+  }
 
   /* The producer: stages begin to end of a tile of these runs, rows of `inner` columns. */
   __device__ inline void feed(const FewRows<W> &first, const FewRows<W> &second, uint32_t inner, uint64_t policy, uint32_t begin,
@@ -427,9 +437,7 @@ struct FewRing {
     const bool together = inner * sizeof(W) == pitch;  /* rows lie in a stage as they do in memory */
 #pragma unroll 1
     for (uint32_t of_tile = begin; of_tile < end; of_tile++, next()) {
-      const bool even = of_tile % FEW_TILE_RUNS == 0;
-      const FewRows<W> run{even ? first.at : second.at, even ? first.count : second.count};
-      const uint32_t from = of_tile / FEW_TILE_RUNS * k, bytes = min(k, inner - from) * sizeof(W);
+      const Source from = source(first, second, inner, of_tile);
       barrier_wait(empty + at, parity ^ 1);
       const uint32_t most = one_by_one > 0 ? 1 : FEW_AHEAD;
       if (one_by_one > 0) one_by_one--;
@@ -440,26 +448,25 @@ struct FewRing {
       }
       under_way++;
       if (lane == 0) {
-        barrier_arrive_expecting(full + at, run.count * bytes);
-        if (together && run.count > 0) bulk_copy(stage(), run.at, run.count * bytes, full + at, policy);
+        barrier_arrive_expecting(full + at, from.count * from.bytes);
+        if (together && from.count > 0) bulk_copy(stage(), from.at, from.count * from.bytes, full + at, policy);
       }
-      if (together) continue;
       __syncwarp();
-      if (lane < run.count) bulk_copy(stage() + lane * pitch, run.at + (size_t)lane * inner + from, bytes, full + at, policy);
+      if (!together && lane < from.count)
+        bulk_copy(stage() + lane * pitch, from.at + (size_t)lane * inner, from.bytes, full + at, policy);
     }
   }
 
   __device__ inline void feed(const FewRows<W> &first, const FewRows<W> &second, uint32_t inner, uint64_t policy) {
-    feed(first, second, inner, policy, 0, of_tile(inner));
+    feed(first, second, inner, policy, 0, stages_of_tile(inner));
   }
 
   /* The producer: a stage of a tile that the ring has no room for yet, to the second-level cache. */
   __device__ inline void bring_near(const FewRows<W> &first, const FewRows<W> &second, uint32_t inner, uint64_t policy,
                                     uint32_t of_tile) const {
-    const bool even = of_tile % FEW_TILE_RUNS == 0;
-    const uint32_t lane = threadIdx.x % WARP, from = of_tile / FEW_TILE_RUNS * k;
-    const W *row = (even ? first.at : second.at) + (size_t)lane * inner + from;
-    if (lane < (even ? first.count : second.count)) bulk_prefetch(row, min(k, inner - from) * sizeof(W), policy);
+    const Source from = source(first, second, inner, of_tile);
+    const uint32_t lane = threadIdx.x % WARP;
+    if (lane < from.count) bulk_prefetch(from.at + (size_t)lane * inner, from.bytes, policy);
   }
 
   /* A consumer warp is done with a stage: what it reads of it, it has asked for. */
@@ -480,11 +487,11 @@ struct FewRing {
     constexpr uint32_t AT_ONCE = Math::AT_ONCE;
     FewTileSums sums[Math::SUMS];
     static_assert(FEW_UNITS % AT_ONCE == 0 && AT_ONCE % Math::SUMS == 0, "the same units in each sum, however many at once");
-    const FewRing begin = *this;
+    const uint32_t first_at = at, first_parity = parity;  /* of the tile's two stages */
 #pragma unroll 1
     for (uint32_t first = 0; first < FEW_UNITS; first += AT_ONCE) {
       FewRun<AT_ONCE> runs[FEW_TILE_RUNS];
-      if (AT_ONCE < FEW_UNITS) at = begin.at, parity = begin.parity;
+      if (AT_ONCE < FEW_UNITS) at = first_at, parity = first_parity;
 #pragma unroll
       for (uint32_t run = 0; run < FEW_TILE_RUNS; run++) {
         if (first == 0) barrier_wait(full + at, parity);

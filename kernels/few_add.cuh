@@ -77,7 +77,8 @@ __device__ inline void few_fetch(FewColumns<Math> &columns, char *x, uint32_t pi
     columns.load(from, k_here, there);
     return;
   } else if constexpr (Math::HELD) {
-    /* all lanes of a row share its units */
+    /* all lanes of a row share its units, and are done with those before */
+    __syncwarp();
     S *to = reinterpret_cast<S *>(x + Math::lane_row(bucket) * pitch);
     float4 v[FEW_SPLIT_ROWS][2] = {};
     uint32_t at[FEW_SPLIT_ROWS];
@@ -94,6 +95,7 @@ __device__ inline void few_fetch(FewColumns<Math> &columns, char *x, uint32_t pi
       Math::store(to + column + at[i] + 4, bucket * pitch, v[i][1]);
     }
   } else {
+    __syncwarp();  /* lanes are done with those before */
     X *to = reinterpret_cast<X *>(x + lane / 4 * pitch) + column;
     if (lane / 4 < bucket) {
 #pragma unroll 2

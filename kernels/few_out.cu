@@ -6,12 +6,13 @@
  * With `parts` it also leaves each tile's share of the router's scores (few_choice.cuh).
  *
  * A tile's weights are 256 bytes for each of its block's threads, so all are under way at once, before the wait, and no
- * shared memory holds them: the ring of the kernel behind, gate/up, finds room beside, so that its block is there, and has
- * its first weights, when this one ends. Sums are in the order of tg_few_out_* (few_add.cu), which has what K is too long for.
+ * shared memory holds them: the ring of the kernel behind, gate/up, would find room beside. Its registers do not (9 warps of
+ * 144 and 8 of 104 are more than an SM has), so it begins as blocks of this one end. Sums are in the order of tg_few_out_*
+ * (few_add.cu), which has what K is too long for.
  *
  * Bound: memory, N K sizeof(W) bytes.
  * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 2048 x 2048 2.2 us (1.9), or
- * 1.7 behind attention, while which its weights come.
+ * 1.7 behind attention, during which its weights come.
  *
  * Launch: grid = N / FEW_OUTPUTS blocks, block = FEW_CONSUMERS, shared: sums, a tile of h and of the gate, and room for
  * the rows, of which those of 16 bits go to registers.

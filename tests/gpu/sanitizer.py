@@ -48,7 +48,7 @@ BESIDE = "beside"
 COPIES = Path(__file__).resolve().parent.parent.parent / "kernels" / "few.cuh"
 CHOICE = COPIES.with_name("few_choice.cuh")
 CHOICE_TOLD = ("choice.chosen[warp] = chosen", "those |= chosen[r]")
-STAGE_READ = "of_w[i] = there ? *reinterpret_cast<const uint4 *>(w + "
+STAGE_READ = "units[u] = line < k_here ? *reinterpret_cast<const uint4 *>(row + "
 AT_ONCE = max((os.cpu_count() or 1) - 2, 2)
 # In one run of some sixty racecheck's reports named no files (pieces of mangled names in their place), and in others of the
 # same program they did. Such a run is made again, so many times in all.
@@ -163,15 +163,17 @@ def copies_of_ring():
     lines, inside = set(), False
     for number, line in enumerate(COPIES.read_text().splitlines(), 1):
         inside = inside or "inline void bulk_copy(" in line
-        if inside or STAGE_READ in line:
+        if inside:
             lines.add(f"{COPIES.name}:{number}")
         inside = inside and line != "}"
-    return lines
+    return lines | lines_with(COPIES, (STAGE_READ,))
 
 
 def lines_with(path, texts):
-    """The places of a source's lines that have one of these texts."""
-    found = enumerate(path.read_text().splitlines(), 1)
+    """The places of a source's lines that have one of these texts, each of which some line has."""
+    found = list(enumerate(path.read_text().splitlines(), 1))
+    for text in texts:
+        assert any(text in line for _, line in found), f"no line of {path.name} has {text!r} any more: say here which one does"
     return {f"{path.name}:{number}" for number, line in found if any(text in line for text in texts)}
 
 

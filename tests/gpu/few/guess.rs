@@ -41,8 +41,8 @@ fn a_guess_changes_no_bits() {
             let layer = Layer::new(&mut random, &rig, shape, false);
             for rows in [1, 2] {
                 let input = Input::new(&mut random, types, shape, rows);
-                // A ring of whole tiles, and one that ends in the middle of one.
-                for stages in [4, 5] {
+                // Rings of whole tiles, and such that end in the middle of one.
+                for stages in [2, 3, 4, 5] {
                     guess_by_guess(&rig, &layer, shape, &input, stages);
                 }
             }

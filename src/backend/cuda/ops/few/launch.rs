@@ -10,7 +10,6 @@ use super::sizing::{GATE_OUTPUTS, HELD_THREADS, OUTPUTS, Ring, Sizing, THREADS, 
 use crate::backend::cuda::launch::{Address, Argument, Kernel};
 use crate::error::Result;
 use crate::plan::StepKind;
-use crate::plan::arena::HEAD_PARTS;
 use crate::plan::variants::Products;
 
 /// Weights and biases of a conv layer up to its out-projection; shapes as [`ShortConv`] has them.
@@ -92,11 +91,6 @@ impl<'a> Guess<'a> {
     }
 }
 
-/// Tiles of so many outputs. Their blocks take them in a loop, and leave a part each.
-fn tiles_of(outputs: u32) -> u32 {
-    outputs.div_ceil(OUTPUTS).min(HEAD_PARTS as u32)
-}
-
 impl Enqueue<'_> {
     /// With as many stages as this bucket's variant has.
     fn few_sizing(&self, few: &Few) -> Sizing {
@@ -153,7 +147,7 @@ impl Enqueue<'_> {
             Argument::F32(self.config.norm_eps),
         ];
         let (guess, guessing) = Guess::arguments(guess, self.config.num_experts as u32);
-        let grid = self.few_sizing(few).blocks(tiles_of(hidden), guessing);
+        let grid = self.few_sizing(few).blocks(hidden / OUTPUTS, guessing);
         let fused = self.fused_conv(conv, weights.bias);
         let arguments = [&arrays[..], &fused, &guess, &sizes].concat();
         // SAFETY: the caller's promise; these are tg_few_conv_*'s arguments.
@@ -220,7 +214,9 @@ impl Enqueue<'_> {
             .normed(rows, hidden, false)
             .expect("served");
         let (guess, guessing) = Guess::arguments(guess, self.config.num_experts as u32);
-        let grid = self.few_sizing(few).blocks(tiles_of(outputs), guessing);
+        let grid = self
+            .few_sizing(few)
+            .blocks(outputs.div_ceil(OUTPUTS), guessing);
         let arrays = [
             Argument::Address(y),
             Argument::Address(best),
@@ -367,10 +363,9 @@ impl Enqueue<'_> {
         let arguments = [&arrays[..], &self.weighing(), &sizes].concat();
         let config = self.config;
         let pairs = rows * config.num_experts_per_tok as u32;
-        let grid = self.few_sizing(few).blocks_at_most(
-            pairs.min(config.num_experts as u32) * outputs.div_ceil(GATE_OUTPUTS),
-            0,
-        );
+        let grid = self
+            .few_sizing(few)
+            .blocks_at_most(pairs.min(config.num_experts as u32) * outputs.div_ceil(GATE_OUTPUTS));
         // SAFETY: the caller's promise; these are tg_few_expert_gate_up_*'s arguments.
         unsafe { self.launch_few(&few.family(rows).expert_gate_up, grid, ring, &arguments) }
     }

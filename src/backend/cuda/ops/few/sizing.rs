@@ -2,7 +2,7 @@
 
 use super::super::limits::Limits;
 use crate::model::{DType, ModelConfig};
-use crate::plan::arena::{FEW_EXPERTS, FEW_OUTPUTS, FEW_ROWS};
+use crate::plan::arena::{FEW_EXPERTS, FEW_OUTPUTS, FEW_ROWS, HEAD_PARTS};
 use crate::plan::variants::FEW_STAGES;
 
 /// Outputs of a tile, as kernels/few.cuh has it.
@@ -151,16 +151,16 @@ impl Sizing {
 
     /// Blocks for `tiles` tiles, and `others`: one for each SM at most, as the ring is sized for; and no more than it takes for
     /// none to have more tiles than it would then, so that the next kernels find SMs that are free.
+    /// And no more than [`HEAD_PARTS`], since the LM head's leave a part each.
     pub fn blocks(&self, tiles: u32, others: u32) -> (u32, u32, u32) {
-        let (most, ..) = self.blocks_at_most(tiles, others);
-        let each = tiles.div_ceil(most - others);
+        let most = self.limits.multiprocessors.min(HEAD_PARTS as u32) - others;
+        let each = tiles.div_ceil(tiles.min(most));
         (tiles.div_ceil(each) + others, 1, 1)
     }
 
     /// Likewise for `tiles` tiles at most: as many as there are SMs, since nobody knows what each will have.
-    pub fn blocks_at_most(&self, tiles: u32, others: u32) -> (u32, u32, u32) {
-        let most = self.limits.multiprocessors - others;
-        (tiles.min(most) + others, 1, 1)
+    pub fn blocks_at_most(&self, tiles: u32) -> (u32, u32, u32) {
+        (tiles.min(self.limits.multiprocessors), 1, 1)
     }
 }
 
@@ -256,8 +256,18 @@ mod tests {
         assert_eq!(sizing.blocks(192, 4), (100, 1, 1));
         assert_eq!(sizing.blocks(133, 0), (67, 1, 1));
         assert_eq!(sizing.blocks(264, 0), (132, 1, 1));
-        assert_eq!(sizing.blocks_at_most(1792, 0), (132, 1, 1));
-        assert_eq!(sizing.blocks_at_most(4, 0), (4, 1, 1));
+        assert_eq!(sizing.blocks_at_most(1792), (132, 1, 1));
+        assert_eq!(sizing.blocks_at_most(4), (4, 1, 1));
+        let with = |multiprocessors| Sizing {
+            limits: Limits {
+                multiprocessors,
+                ..Limits::H200
+            },
+            ..sizing
+        };
+        // An LM head of 65,536: 28 tiles each, the last block fewer.
+        assert_eq!(with(148).blocks(4096, 0), (147, 1, 1));
+        assert_eq!(with(300).blocks(4096, 0), (256, 1, 1));
     }
 
     #[test]
