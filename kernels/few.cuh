@@ -436,8 +436,8 @@ struct FewRing {
     const uint32_t lane = threadIdx.x % WARP;
     const bool together = inner * sizeof(W) == pitch;  /* rows lie in a stage as they do in memory */
 #pragma unroll 1
-    for (uint32_t of_tile = begin; of_tile < end; of_tile++, next()) {
-      const Source from = source(first, second, inner, of_tile);
+    for (uint32_t stage_of_tile = begin; stage_of_tile < end; stage_of_tile++, next()) {
+      const Source from = source(first, second, inner, stage_of_tile);
       barrier_wait(empty + at, parity ^ 1);
       const uint32_t most = one_by_one > 0 ? 1 : FEW_AHEAD;
       if (one_by_one > 0) one_by_one--;
@@ -463,8 +463,8 @@ struct FewRing {
 
   /* The producer: a stage of a tile that the ring has no room for yet, to the second-level cache. */
   __device__ inline void bring_near(const FewRows<W> &first, const FewRows<W> &second, uint32_t inner, uint64_t policy,
-                                    uint32_t of_tile) const {
-    const Source from = source(first, second, inner, of_tile);
+                                    uint32_t stage_of_tile) const {
+    const Source from = source(first, second, inner, stage_of_tile);
     const uint32_t lane = threadIdx.x % WARP;
     if (lane < from.count) bulk_prefetch(from.at + (size_t)lane * inner, from.bytes, policy);
   }

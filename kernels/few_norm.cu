@@ -16,7 +16,8 @@
  * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): gate and up of four experts of
  * 1792 15.3 us (12.9), 65536 outputs 61 us (59.1).
  *
- * Launch: block = FEW_THREADS, grid = at most as many blocks as there are tiles, and those that guess, shared as FewNormBlock lays it out.
+ * Launch: block = FEW_THREADS, grid = at most as many blocks as there are tiles, and those that guess, shared as
+ * FewNormBlock lays it out.
  */
 #include "best.cuh"
 #include "few.cuh"
@@ -54,18 +55,24 @@ struct FewNormBlock {
     sums.put(few_whole<Math>(ring.consume(columns, row, inner), sums.rows));
   }
 
+  /* Of a tile of gate and up: what row r has of its output i. */
+  __device__ inline float gated(uint32_t r, uint32_t i) const {
+    return silu_of(sums.get(r, i)) * sums.get(r, i + GATE_OUTPUTS);
+  }
+
   /* The row of `x` that this lane multiplies. */
   __device__ inline const S *row(uint32_t rows) const {
     return reinterpret_cast<const S *>(x + Math::lane_place(rows, sums.rows) * x_pitch);
   }
 };
 
-/* y[R,N], h[R,K], norm_weight[K], w[N,K]; guesser of a layer. Where there is best[S,gridDim.x], of the sampled rows, and y f32[S,N] of those of which
- * more is read than that. */
+/* y[R,N], h[R,K], norm_weight[K], w[N,K]; guesser of a layer. Where there is best[S,gridDim.x], of the sampled rows, and y
+ * f32[S,N] of those of which more is read than that. */
 template <class Math>
-__device__ inline void few_project(void *y, unsigned long long *best, const float *h, const float *norm_weight, const typename Math::W *w,
-                                   const tg_state *state, const tg_step *step, const FewGuesser &guesser, uint32_t outputs,
-                                   uint32_t hidden, uint32_t bucket, uint32_t stages, float eps) {
+__device__ inline void few_project(void *y, unsigned long long *best, const float *h, const float *norm_weight,
+                                   const typename Math::W *w, const tg_state *state, const tg_step *step,
+                                   const FewGuesser &guesser, uint32_t outputs, uint32_t hidden, uint32_t bucket,
+                                   uint32_t stages, float eps) {
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
@@ -141,23 +148,63 @@ struct FewExpertTiles {
   }
 };
 
-/* y[R,N], or y[R k,N] with EXPERTS; h[R,H], norm_weight[H], gate[N,H] and up[N,H], of each expert `stride` elements
- * after the one before; parts and bias[E] (or null) as few_choice.cuh has them, and of `layer` what was guessed. Leaves
- * experts[R,k] and weights[R,k]. */
-template <class Math, bool EXPERTS>
-__device__ inline void few_gate_up(typename Math::X *y, const float *h, const float *norm_weight,
-                                   const typename Math::W *gate, const typename Math::W *up, uint64_t stride,
-                                   uint32_t *experts, float *weights, void *parts, const float *bias,
-                                   const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t expert_count,
-                                   Weighing weighing, uint32_t layer, uint32_t bucket, uint32_t stages, float eps) {
+/* The weight rows of a tile, of w[N,H]. */
+template <typename W>
+__device__ inline FewRows<W> few_gate_rows(const W *w, uint32_t tile, uint32_t outputs, uint32_t hidden) {
+  return FewRows<W>::of(w, tile * GATE_OUTPUTS, outputs, hidden);
+}
+
+/* y[R,N], h[R,H], norm_weight[H], gate[N,H] and up[N,H]. */
+template <class Math>
+__device__ inline void few_gate_up(typename Math::X *y, const float *h, const float *norm_weight, const typename Math::W *gate,
+                                   const typename Math::W *up, const tg_step *step, uint32_t outputs, uint32_t hidden,
+                                   uint32_t bucket, uint32_t stages, float eps) {
+  using X = typename Math::X;
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
+  __shared__ float scratch[FEW_CONSUMER_WARPS];
+  let_next_kernel_start();
+  const uint32_t step_rows = load_now(&step->rows);
+  FewNormBlock<Math> block(shared, barriers, bucket, hidden, false, stages);
+  const uint32_t tiles = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
+  const uint32_t count = min(step_rows, bucket), rows = max(count, 1u);
+  __syncthreads();
+  if (threadIdx.x >= FEW_CONSUMERS) {
+    const uint64_t policy = read_once();
+#pragma unroll 1
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+      block.ring.feed(few_gate_rows(gate, tile, outputs, hidden), few_gate_rows(up, tile, outputs, hidden), hidden, policy);
+    return;
+  }
+  few_norm_weight(block.norm, norm_weight, hidden);
+  wait_for_earlier_kernels();
+  few_norm<Math>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps, [](uint32_t r) { return r; });
+  const auto *x_row = block.row(rows);
+  FewColumns<Math> x_columns;
+  x_columns.load(x_row, block.ring.k, true);
+  const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
+#pragma unroll 1
+  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    block.consume(x_columns, x_row, hidden);
+    const uint32_t n = tile * GATE_OUTPUTS + i;
+    if (r < count && n < outputs) y[(size_t)r * outputs + n] = X(block.gated(r, i));
+  }
+}
+
+/* Likewise y[R k,N] of each row's experts, whose gate and up lie `stride` elements after the one before; parts and bias[E] (or
+ * null) as few_choice.cuh has them, and of `layer` what was guessed. Leaves experts[R,k] and weights[R,k]. */
+template <class Math>
+__device__ inline void few_expert_gate_up(typename Math::X *y, const float *h, const float *norm_weight,
+                                          const typename Math::W *gate, const typename Math::W *up, uint64_t stride,
+                                          uint32_t *experts, float *weights, void *parts, const float *bias,
+                                          const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t expert_count,
+                                          Weighing weighing, uint32_t layer, uint32_t bucket, uint32_t stages, float eps) {
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * FEW_MOST_STAGES];
-  __shared__ float scratch[FEW_CONSUMER_WARPS];
-  if (!EXPERTS) let_next_kernel_start();
   const uint32_t step_rows = load_now(&step->rows);
-  FewNormBlock<Math> block(shared, barriers, bucket, hidden, EXPERTS, stages);
+  FewNormBlock<Math> block(shared, barriers, bucket, hidden, true, stages);
   FewChoice &choice = *block.choice;
   const uint32_t lane = threadIdx.x % WARP, tiles = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
   const uint32_t count = min(step_rows, bucket), rows = max(count, 1u);
@@ -167,65 +214,61 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
   const uint64_t policy = read_once();
   const uint32_t of_tile = block.ring.stages_of_tile(hidden);
   auto run = [&](const W *w, const FewExpertTiles &at) {
-    return FewRows<W>::of(w + at.expert() * stride, at.tile * GATE_OUTPUTS, outputs, hidden);
+    return few_gate_rows(w + at.expert() * stride, at.tile, outputs, hidden);
   };
   auto feed = [&](const FewExpertTiles &at, uint32_t begin, uint32_t end) {
     block.ring.feed(run(gate, at), run(up, at), hidden, policy, begin, end);
   };
   FewRow row;
-  if (EXPERTS) {
-    const bool guessing = layer != FEW_NO_LAYER;
-    FewGuess heard;
-    if (producer && guessing) {
-      FewGuessLook look(all_parts, step, layer, expert_count);
-      if (look.await(all_parts)) heard = look.guess(weighing.k);
-    }
-    __syncthreads();
-    if (producer) {
-      /* as many stages as the ring has room for while nobody takes any, and the next one as near as may be */
-      const FewExpertTiles first(heard.experts(), heard, tiles);
-      uint32_t asked = 0;
+  const bool guessing = layer != FEW_NO_LAYER;
+  FewGuess heard;
+  if (producer && guessing) {
+    FewGuessLook look(all_parts, step, layer, expert_count);
+    if (look.await(all_parts)) heard = look.guess(weighing.k);
+  }
+  __syncthreads();
+  if (producer) {
+    /* as many stages as the ring has room for while nobody takes any, and the next one as near as may be */
+    const FewExpertTiles first(heard.experts(), heard, tiles);
+    uint32_t asked = 0;
 #pragma unroll 1
-      for (FewExpertTiles at = first; at.left && asked < block.ring.count; at.next()) asked += of_tile;
-      asked = min(asked, block.ring.count);
-      if (lane == 0) choice.heard = heard, choice.asked = asked;
-      few_pass<GUESS_TOLD>();
-      FewExpertTiles at = first;
-      uint32_t left = asked;
+    for (FewExpertTiles at = first; at.left && asked < block.ring.count; at.next()) asked += of_tile;
+    asked = min(asked, block.ring.count);
+    if (lane == 0) choice.heard = heard, choice.asked = asked;
+    few_pass<GUESS_TOLD>();
+    FewExpertTiles at = first;
+    uint32_t left = asked;
 #pragma unroll 1
-      for (; left >= of_tile; left -= of_tile, at.next()) feed(at, 0, of_tile);
-      if (at.left) {
-        feed(at, 0, left);
-        block.ring.bring_near(run(gate, at), run(up, at), hidden, policy, left);
-      }
-      few_wait_at<CHOICE_TOLD>();
-    } else {
-      few_norm_weight(block.norm, norm_weight, hidden);
-      wait_for_earlier_kernels();
-      /* asked for while the memory is idle */
-      row = FewRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
-      FewGuessLook look;
-      const bool looks = threadIdx.x >= FEW_CONSUMERS - WARP;
-      if (looks && guessing) look = FewGuessLook(all_parts, step, layer, expert_count);
-      few_choose(choice, all_parts, bias, rows, bucket, hidden, expert_count, weighing, eps, [&] {
-        copy_wait<0>();
-        if (!looks) return;
-        FewGuess guess;
-        if (guessing && look.heard()) guess = look.guess(weighing.k);
-        if (lane == 0) choice.guess = guess;
-      });
-      if (blockIdx.x == 0 && threadIdx.x < bucket) all_parts.say(threadIdx.x, threadIdx.x < rows ? choice.chosen[threadIdx.x] : 0);
-      let_next_kernel_start();
+    for (; left >= of_tile; left -= of_tile, at.next()) feed(at, 0, of_tile);
+    if (at.left) {
+      feed(at, 0, left);
+      block.ring.bring_near(run(gate, at), run(up, at), hidden, policy, left);
     }
+    few_wait_at<CHOICE_TOLD>();
   } else {
-    __syncthreads();
+    few_norm_weight(block.norm, norm_weight, hidden);
+    wait_for_earlier_kernels();
+    /* asked for while the memory is idle */
+    row = FewRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
+    FewGuessLook look;
+    const bool looks = threadIdx.x >= FEW_CONSUMERS - WARP;
+    if (looks && guessing) look = FewGuessLook(all_parts, step, layer, expert_count);
+    few_choose(choice, all_parts, bias, rows, bucket, hidden, expert_count, weighing, eps, [&] {
+      copy_wait<0>();
+      if (!looks) return;
+      FewGuess guess;
+      if (guessing && look.heard()) guess = look.guess(weighing.k);
+      if (lane == 0) choice.guess = guess;
+    });
+    if (blockIdx.x == 0 && threadIdx.x < bucket) all_parts.say(threadIdx.x, threadIdx.x < rows ? choice.chosen[threadIdx.x] : 0);
+    let_next_kernel_start();
   }
   /* Experts that were guessed come first where they are all chosen. Stages that this block has asked for are those of its first
    * tiles, or are dropped. */
-  const uint32_t those = EXPERTS ? choice.any(rows) : 1;
+  const uint32_t those = choice.any(rows);
   FewGuess guess;
-  if (EXPERTS && !(choice.guess.experts() & ~those)) guess = choice.guess;
-  const bool right = EXPERTS && guess.is(choice.heard);
+  if (!(choice.guess.experts() & ~those)) guess = choice.guess;
+  const bool right = guess.is(choice.heard);
   FewExpertTiles at(those, guess, tiles);
   if (producer) {
     const uint32_t there = right ? choice.asked : 0;
@@ -234,61 +277,51 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
     for (uint32_t begin = there % of_tile; at.left; at.next(), begin = 0) feed(at, begin, of_tile);
     return;
   }
-  if (EXPERTS) {
-    if (of_row < rows)
-      row.store<Math>(block.x + of_row * block.x_pitch, bucket * block.x_pitch, choice.scale[of_row], block.norm);
-    consumers_meet();
-  } else {
-    few_norm_weight(block.norm, norm_weight, hidden);
-    wait_for_earlier_kernels();
-    few_norm<Math>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps, [](uint32_t r) { return r; });
-  }
+  if (of_row < rows)
+    row.store<Math>(block.x + of_row * block.x_pitch, bucket * block.x_pitch, choice.scale[of_row], block.norm);
+  consumers_meet();
   const auto *x_row = block.row(rows);
   FewColumns<Math> x_columns;
   x_columns.load(x_row, block.ring.k, true);
   const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
   /* nobody ends while copies are on their way */
 #pragma unroll 1
-  for (uint32_t dropped = EXPERTS && !right ? choice.asked : 0; dropped > 0; dropped--) block.ring.drop();
+  for (uint32_t dropped = right ? 0 : choice.asked; dropped > 0; dropped--) block.ring.drop();
 #pragma unroll 1
   while (at.left) {
     block.consume(x_columns, x_row, hidden);
     const uint32_t n = at.tile * GATE_OUTPUTS + i, e = at.expert();
     at.next();
-    if (r >= count || n >= outputs || (EXPERTS && !choice.has(r, e))) continue;
-    const float v = silu_of(block.sums.get(r, i)) * block.sums.get(r, i + GATE_OUTPUTS);
-    y[(size_t)(EXPERTS ? r * weighing.k + choice.index(r, e) : r) * outputs + n] = X(v);
+    if (r >= count || n >= outputs || !choice.has(r, e)) continue;
+    y[(size_t)(r * weighing.k + choice.index(r, e)) * outputs + n] = X(block.gated(r, i));
   }
-  if (EXPERTS && blockIdx.x == 0) {
-    const uint32_t row = threadIdx.x / WARP;
-    if (row < count && choice.has(row, lane)) {
-      const uint32_t index = choice.index(row, lane);
-      experts[row * weighing.k + index] = lane;
-      weights[row * weighing.k + index] = few_weight(choice, row, weighing);
-    }
-  }
+  if (blockIdx.x != 0) return;
+  const uint32_t of_warp = threadIdx.x / WARP;
+  if (of_warp >= count || !choice.has(of_warp, lane)) return;
+  const uint32_t pair = of_warp * weighing.k + choice.index(of_warp, lane);
+  experts[pair] = lane;
+  weights[pair] = few_weight(choice, of_warp, weighing);
 }
 
-#define FEW_NORM(SUFFIX, MATH)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_project_##SUFFIX(                                 \
-      void *y, unsigned long long *best, const float *h, const float *norm_weight, const MATH::W *w,                    \
-      const tg_state *state, const tg_step *step, FEW_GUESSER, uint32_t outputs, uint32_t hidden, uint32_t bucket,      \
-      uint32_t stages, float eps) {                                                                                     \
+#define FEW_NORM(SUFFIX, MATH)                                                                                                  \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_project_##SUFFIX(                                \
+      void *y, unsigned long long *best, const float *h, const float *norm_weight, const MATH::W *w,                            \
+      const tg_state *state, const tg_step *step, FEW_GUESSER, uint32_t outputs, uint32_t hidden, uint32_t bucket,              \
+      uint32_t stages, float eps) {                                                                                             \
     FEW_BODY(few_project<MATH>(y, best, h, norm_weight, w, state, step, FEW_GUESSER_OF, outputs, hidden, bucket, stages, eps);) \
-  }                                                                                                                     \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_gate_up_##SUFFIX(                                 \
-      MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up,                     \
-      const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t stages, float eps) {            \
-    FEW_BODY(few_gate_up<MATH, false>(y, h, norm_weight, gate, up, 0, nullptr, nullptr, nullptr, nullptr, step, outputs, hidden, \
-                             0, Weighing{}, FEW_NO_LAYER, bucket, stages, eps);)                                                      \
-  }                                                                                                                     \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_expert_gate_up_##SUFFIX(                          \
-      MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up, uint64_t stride,    \
-      uint32_t *experts, float *weights, void *parts, const float *bias, const tg_step *step,                          \
-      uint32_t outputs, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,          \
-      uint32_t layer, uint32_t bucket, uint32_t stages, float eps) {                                                                    \
-    FEW_BODY(few_gate_up<MATH, true>(y, h, norm_weight, gate, up, stride, experts, weights, parts, bias, step, outputs, \
-                            hidden, expert_count, Weighing{k, normalize != 0, scaling}, layer, bucket, stages, eps);)          \
+  }                                                                                                                             \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_gate_up_##SUFFIX(                                \
+      MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up,                             \
+      const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t stages, float eps) {                    \
+    FEW_BODY(few_gate_up<MATH>(y, h, norm_weight, gate, up, step, outputs, hidden, bucket, stages, eps);)                       \
+  }                                                                                                                             \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_expert_gate_up_##SUFFIX(                         \
+      MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up, uint64_t stride,            \
+      uint32_t *experts, float *weights, void *parts, const float *bias, const tg_step *step,                                   \
+      uint32_t outputs, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,                  \
+      uint32_t layer, uint32_t bucket, uint32_t stages, float eps) {                                                            \
+    FEW_BODY(few_expert_gate_up<MATH>(y, h, norm_weight, gate, up, stride, experts, weights, parts, bias, step, outputs,        \
+                                      hidden, expert_count, Weighing{k, normalize != 0, scaling}, layer, bucket, stages, eps);) \
   }
 
 FEW_NORM(bf16, FewHalf<__nv_bfloat16>)
