@@ -4,7 +4,7 @@
 mod text_common;
 
 use serde_json::{Value, json};
-use tailgraph::text::{Detokenizer, Tokenizer, check_ids};
+use tailgraph::text::{Detokenizer, Tokenizer};
 use text_common::{Random, TOKENIZERS, load, read};
 
 #[test]
@@ -196,11 +196,4 @@ fn errors_name_the_file_and_what_is_wrong() {
         assert!(error.contains("tokenizer.json: "), "{error}");
         assert!(!error.contains('\n'), "{error}");
     }
-}
-
-#[test]
-fn ids_outside_the_models_vocabulary_are_named() {
-    assert_eq!(check_ids(&[1, 511], 512), Ok(()));
-    let error = check_ids(&[1, 512, 600], 512).unwrap_err();
-    assert!(error.contains("512 at position 1"), "{error}");
 }

@@ -195,7 +195,7 @@ pub struct SamplingArgs {
     /// Give each token's logprob and this many alternatives (0 to 20)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MAX_LOGPROBS as i64))]
     pub logprobs: Option<u32>,
-    /// End a row after this time
+    /// End a row after this time; one that still waits for a place ends once those before it have theirs
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT_MS))]
     pub timeout_ms: Option<u64>,
 }

@@ -4,6 +4,7 @@ use super::args::GenerateArgs;
 use super::codec::ModelCodec;
 use super::job::{Job, Style, Summary};
 use super::open::Opened;
+use super::paths::keep_journal_apart;
 use super::{Exit, interrupt};
 use crate::error::{Error, Result};
 use crate::io::codec::Codec;
@@ -14,7 +15,7 @@ use crate::io::partial::{Journal, Kept};
 use crate::io::prepare::{Rules, generation_options};
 use crate::io::row::Options;
 use crate::io::source::Source;
-use crate::model::ModelSource;
+use crate::model::{DType, ModelSource};
 use crate::telemetry::{Progress, say, warn};
 use crate::trace::{About, Live};
 use std::fs::File;
@@ -48,6 +49,7 @@ pub(super) fn serve(
 ) -> Result<(Exit, Option<About>)> {
     let began = Instant::now();
     let target = args.run.target()?;
+    let dtype = target.dtype();
     let source = ModelSource::parse(&args.model.model)?;
     let opened = Opened::new(
         source,
@@ -61,7 +63,7 @@ pub(super) fn serve(
     let plain = !args.prompts.is_empty() && args.output.is_none();
     let style = if plain { Style::Plain } else { Style::Json };
     let total = (!args.prompts.is_empty()).then_some(args.prompts.len() as u64);
-    check_paths(&args)?;
+    check_paths(&args, trace.as_ref())?;
     let lines = open_input(&mut args)?;
     // Before the weights: what cannot be written is said at once.
     let (output, kept) = open_output(args.output.as_deref(), args.resume, style)?;
@@ -71,21 +73,25 @@ pub(super) fn serve(
         keep.parts = to.parts;
     }
     let rules = rules(&args, &opened);
-    let settings = settings_hash(&opened.source, &rules);
+    let settings = settings_hash(&opened.source, dtype, &rules);
 
     let mut serving = opened.start(&None, keep)?;
     let interrupt = interrupt::flag()?;
     let mut source = Source::new(lines, rules, codec.clone(), kept, settings, Box::new(warn));
     let (send, rows) = sync_channel(READ_AHEAD);
     // Not joined: it may wait for standard input for ever, and ends with the process.
-    std::thread::spawn(move || {
+    let read = move || {
         while let Some(work) = source.next_work().transpose() {
             let failed = work.is_err();
             if send.send(work).is_err() || failed {
                 return;
             }
         }
-    });
+    };
+    std::thread::Builder::new()
+        .name("reader".to_owned())
+        .spawn(read)
+        .map_err(|error| Error::Runtime(format!("the system refused a thread: {error}")))?;
     let job = Job {
         rows,
         codec: &*codec,
@@ -156,13 +162,13 @@ fn rules(args: &GenerateArgs, opened: &Opened) -> Rules {
 }
 
 /// Hash of everything besides a row that its answer depends on.
-fn settings_hash(source: &ModelSource, rules: &Rules) -> u64 {
+fn settings_hash(source: &ModelSource, dtype: DType, rules: &Rules) -> u64 {
     let model = match source.dir().map(std::fs::canonicalize) {
         Some(Ok(path)) => path.display().to_string(),
         _ => source.to_string(),
     };
     let rest = format!(
-        "{:?} {:?} {}",
+        "{dtype:?} {:?} {:?} {}",
         rules.defaults, rules.eos_ids, rules.run_seed
     );
     Fnv64::default()
@@ -181,32 +187,30 @@ fn is_file_output(path: &Path) -> bool {
     !is_stdio(path) && (path.is_dir() || path.is_file() || !path.exists())
 }
 
-fn check_paths(args: &GenerateArgs) -> Result<()> {
+fn check_paths(args: &GenerateArgs, trace: Option<&TraceTo<'_>>) -> Result<()> {
     if args.resume && !args.output.as_deref().is_some_and(is_file_output) {
         return Err(Error::Usage(
             "--resume: expected --output FILE, a file that an earlier run wrote".to_owned(),
         ));
     }
-    if let (Some(input), Some(output)) = (&args.input, &args.output) {
-        keep_apart("--output", output, input, "input")?;
+    if let Some(output) = args.output.as_deref().filter(|path| is_file_output(path)) {
+        let flag = if trace.is_some() {
+            "--answers"
+        } else {
+            "--output"
+        };
+        let others = [
+            (args.input.as_deref(), "input"),
+            (args.record.record.as_deref(), "--record"),
+            (trace.map(|trace| trace.path), "trace"),
+        ];
+        for (other, what) in others {
+            if let Some(other) = other {
+                keep_journal_apart(flag, output, other, what)?;
+            }
+        }
     }
-    let files = [args.input.as_deref(), args.output.as_deref()];
-    args.record.keep_apart(&files)?;
-    Ok(())
-}
-
-/// Refuses to write `output`, which `flag` names, over `other`; `what` is what that is.
-pub(super) fn keep_apart(flag: &str, output: &Path, other: &Path, what: &str) -> Result<()> {
-    if let (Ok(to), Ok(from)) = (output.canonicalize(), other.canonicalize())
-        && to == from
-        && to.is_file()
-    {
-        return Err(Error::Usage(format!(
-            "{flag} {}: found the {what} file, expected another",
-            output.display()
-        )));
-    }
-    Ok(())
+    args.record.keep_apart(&[args.input.as_deref()])
 }
 
 fn open_input(args: &mut GenerateArgs) -> Result<Lines> {
@@ -247,6 +251,13 @@ fn open_output(path: Option<&Path>, resume: bool, style: Style) -> Result<(Outpu
             warn(&format!(
                 "{} holds rows of an unfinished run, which this run writes over; --resume would keep them",
                 journal.path().display()
+            ));
+        }
+        if kept.by_id() > 0 {
+            warn(&format!(
+                "{}: {} answers of a finished run are kept by id: what was asked then is not compared; without --resume all rows run again",
+                path.display(),
+                kept.by_id()
             ));
         }
         return Ok((Output::File(journal), kept));

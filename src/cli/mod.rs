@@ -26,6 +26,7 @@ mod interrupt;
 pub mod job;
 mod open;
 mod pages;
+mod paths;
 pub mod profile;
 mod recording;
 mod replay;

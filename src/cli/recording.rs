@@ -3,7 +3,7 @@
 
 use super::args::RecordArg;
 use super::device::Device;
-use super::generate::keep_apart;
+use super::paths::keep_apart;
 use crate::backend::timing::StepClock;
 use crate::error::{Error, Result};
 use crate::io::record::{Done, Header, Line, Turn, Writer};
@@ -192,28 +192,32 @@ impl Serving {
     ///
     /// # Errors
     /// What is kept cannot be written, or the scheduler does not end.
-    pub fn finish(mut self) -> Result<Option<About>> {
-        let Some(mut record) = self.record.take() else {
-            self.engine.drain();
+    pub fn finish(self) -> Result<Option<About>> {
+        let Self { engine, record } = self;
+        let mut record = record;
+        // Dropped before the record, also where what follows fails: a trace ends once the stages have let go of it.
+        let mut engine = engine;
+        let Some(recorder) = &mut record else {
+            engine.drain();
             return Ok(None);
         };
-        if let Some(trace) = &mut record.keep.trace {
+        if let Some(trace) = &mut recorder.keep.trace {
             trace.draining()?;
         }
-        self.engine.drain();
+        engine.drain();
         let start = Instant::now();
-        while !record.ended {
+        while !recorder.ended {
             let before = Instant::now();
-            let event = self.engine.next_event(EVENT_POLL)?;
-            record.looked(event.as_ref(), before)?;
-            record.turns(&mut self.engine)?;
+            let event = engine.next_event(EVENT_POLL)?;
+            recorder.looked(event.as_ref(), before)?;
+            recorder.turns(&mut engine)?;
             if start.elapsed() > END_LIMIT {
                 return Err(Error::Runtime(format!(
                     "the scheduler did not end {END_LIMIT:?} after its last request: its recording lacks the end"
                 )));
             }
         }
-        record.finish()
+        record.map_or(Ok(None), Recorder::finish)
     }
 }
 
@@ -231,8 +235,11 @@ impl Device for Serving {
         let before = Instant::now();
         let taken = self.engine.cancel(request);
         match &mut self.record {
-            // A file that cannot be written says so with its next line; a cancel may come twice.
-            Some(record) if taken => record.cancel(request, before).is_ok(),
+            Some(record) if taken => {
+                // A file that cannot be written says so again with its next line.
+                let _ = record.cancel(request, before);
+                true
+            }
             _ => taken,
         }
     }

@@ -1,7 +1,8 @@
 //! The `report` command.
 
 use super::args::ReportArgs;
-use super::generate::{is_stdio, keep_apart};
+use super::generate::is_stdio;
+use super::paths::keep_apart;
 use super::{Exit, print};
 use crate::error::{Error, Result};
 use crate::report::{input, lineup, markdown, page, picture};
@@ -51,11 +52,8 @@ fn check_paths(args: &ReportArgs) -> Result<()> {
         for input in &args.inputs {
             keep_apart(flag, output, input, "input")?;
         }
-        if let Some((other, _)) = given().take(n).find(|(_, earlier)| *earlier == output) {
-            return Err(Error::Usage(format!(
-                "{flag} {}: found the same name as {other}, expected a file of its own",
-                output.display()
-            )));
+        for (other, earlier) in given().take(n) {
+            keep_apart(flag, output, earlier, other)?;
         }
     }
     Ok(())

@@ -2,8 +2,9 @@
 
 use super::args::{Positions, ScoreArgs};
 use super::codec::ModelCodec;
-use super::generate::{keep_apart, open_lines, open_stream};
+use super::generate::{open_lines, open_stream};
 use super::open::Opened;
+use super::paths::keep_apart;
 use super::{Exit, interrupt, job, print, scoring};
 use crate::error::{Error, Result};
 use crate::io::answer::{self, Label};
@@ -45,14 +46,10 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .collect();
 
     let last_only = args.logits == Positions::Last;
-    let mut file = None;
-    let mut rows = None;
-    if args.logprobs {
-        let (out, path) = open_stream(args.output.as_deref())?;
-        rows = Some(Output::Stream(Ordered::new(out, path, "")));
-    } else if let Some(path) = &args.output {
-        file = Some(LogitsFile::create(path, last_only)?);
-    }
+    let mut file = match &args.output {
+        Some(path) if !args.logprobs => Some(LogitsFile::create(path, last_only)?),
+        _ => None,
+    };
     let comparison = args
         .expect
         .as_ref()
@@ -82,6 +79,12 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .unwrap_or(1);
     limits.max_context = limits.max_context.or(Some(longest));
     let opened = Opened::new(source, target, &args.run, &args.engine, &limits, true)?;
+    // Not before: what cannot run takes nothing from an earlier run's file.
+    let mut rows = None;
+    if args.logprobs {
+        let (out, path) = open_stream(args.output.as_deref())?;
+        rows = Some(Output::Stream(Ordered::new(out, path, "")));
+    }
     let keep = args.record.create()?;
     let sink = Arc::new(ScoreSink::new(
         targets,

@@ -2,7 +2,8 @@
 
 use super::Exit;
 use super::args::{GenerateArgs, ModelArg, TraceArgs};
-use super::generate::{TraceTo, keep_apart, serve};
+use super::generate::{TraceTo, serve};
+use super::paths::keep_apart;
 use super::table::Table;
 use crate::error::{Error, Result};
 use crate::io::record::Reader;
@@ -21,12 +22,6 @@ pub fn run(args: TraceArgs) -> Result<Exit> {
     ];
     for file in files.into_iter().flatten() {
         keep_apart("--output", &args.output, file, "run's own")?;
-        if file == args.output {
-            return Err(Error::Usage(format!(
-                "--output {}: found the same name twice, expected a file for the trace alone",
-                file.display()
-            )));
-        }
     }
     let (output, quiet, parts) = (args.output.clone(), args.quiet, args.kernels);
     let (exit, about) = match &args.from {

@@ -30,6 +30,14 @@ impl Prompt {
     fn relative(&self) -> f64 {
         relative(self.difference_squared, self.expected_squared)
     }
+
+    /// Positions that are to be compared.
+    fn wanted(&self) -> u64 {
+        match self.last_only {
+            true => 1,
+            false => u64::from(self.last) + 1,
+        }
+    }
 }
 
 fn relative(difference_squared: f64, expected_squared: f64) -> f64 {
@@ -168,10 +176,19 @@ impl Comparison {
         relative(sum(|p| p.difference_squared), sum(|p| p.expected_squared))
     }
 
+    /// Whether every position that was to be compared was, and none is further off than the tolerance allows.
     pub fn is_valid(&self) -> bool {
-        self.not_finite == 0
+        let (compared, wanted) = (self.agreement().1, self.wanted());
+        wanted > 0
+            && compared == wanted
+            && self.not_finite == 0
             && self.relative() <= self.tolerance
             && self.disagreements.iter().all(|d| d.tie)
+    }
+
+    /// Positions that are to be compared.
+    fn wanted(&self) -> u64 {
+        self.prompts.iter().map(Prompt::wanted).sum()
     }
 
     /// Positions whose top-1 token is the expected one, and positions compared.
@@ -225,6 +242,12 @@ impl Comparison {
             line(format!(
                 "positions with a NaN or an infinity: {}",
                 self.not_finite
+            ));
+        }
+        let wanted = self.wanted();
+        if positions != wanted || wanted == 0 {
+            line(format!(
+                "positions compared: {positions} of {wanted}, expected all of at least 1"
             ));
         }
         let verdict = if self.is_valid() { "VALID" } else { "INVALID" };

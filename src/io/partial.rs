@@ -9,8 +9,8 @@ use super::hash::fnv128;
 use crate::error::{Error, Result};
 use serde_json::Value;
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// Where an answer lies in the journal.
@@ -42,6 +42,11 @@ impl Kept {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Of these, answers of a finished OUTPUT, of which nothing but the id says what was asked.
+    pub fn by_id(&self) -> usize {
+        self.by_id.len()
     }
 }
 
@@ -82,11 +87,17 @@ impl Journal {
             .truncate(false)
             .open(&path)
             .map_err(|error| Error::create(&path, &error))?;
-        if file.try_lock().is_err() {
-            return Err(Error::file(
-                &path,
-                "another run is writing it; wait for it or choose another --output",
-            ));
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::file(
+                    &path,
+                    "another run is writing it; wait for it or choose another --output",
+                ));
+            }
+            // Some file systems have no locks: two runs with one --output are then the user's to avoid.
+            Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {}
+            Err(TryLockError::Error(error)) => return Err(Error::io(&path, error)),
         }
         let found_bytes = file.metadata().map_err(|e| Error::io(&path, e))?.len();
         let mut journal = Self {
@@ -239,6 +250,13 @@ impl Drop for Journal {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// What is written on the way to `output`: the journal, and what is put together under another name.
+pub fn beside(output: &Path) -> [PathBuf; 2] {
+    let journal = with_suffix(output, ".partial");
+    let building = with_suffix(&journal, ".tmp");
+    [journal, building]
 }
 
 /// OUTPUT's served rows as records by id, under the journal's name once they are all there.

@@ -86,13 +86,6 @@ impl Tensor {
         }
     }
 
-    /// Element `index` of the leading dimension with that dimension removed: `[E, M, H]` at e is `[M, H]`.
-    pub fn index_first(&self, index: usize) -> Tensor {
-        let mut tensor = self.slice_rows(index..index + 1);
-        tensor.shape.remove(0);
-        tensor
-    }
-
     /// Widens the elements of one row into `out`, which has `cols()` elements.
     pub fn row_to_f32(&self, row: usize, out: &mut [f32]) {
         let row_bytes = self.cols() * self.dtype.bytes();

@@ -48,7 +48,8 @@ impl Core {
     /// Allocates the scheduler's memory: the core, the host's end of its rings, and one link per stage.
     ///
     /// # Errors
-    /// [`crate::Error::Usage`] naming the options where they break a rule of the core.
+    /// [`crate::Error::Usage`] naming the options where they break a rule of the core; [`crate::Error::Memory`] where
+    /// the system has no room for the two blocks.
     pub fn new(
         options: &EngineOptions,
         ladders: &Ladders,
@@ -57,7 +58,7 @@ impl Core {
         record: bool,
     ) -> Result<(Self, HostRings, Vec<StageLink>)> {
         let sizes = Sizes::new(options, ladders, stages, capacities, record)?;
-        Ok(Self::with(&sizes, stages))
+        Self::with(&sizes, stages)
     }
 
     /// Likewise, for a shape.
@@ -66,11 +67,11 @@ impl Core {
     /// As [`Core::new`].
     pub fn of(shape: &EngineShape, record: bool) -> Result<(Self, HostRings, Vec<StageLink>)> {
         let sizes = Sizes::of(shape, record)?;
-        Ok(Self::with(&sizes, shape.stages))
+        Self::with(&sizes, shape.stages)
     }
 
-    fn with(sizes: &Sizes, stages: u32) -> (Self, HostRings, Vec<StageLink>) {
-        let memory = Arc::new(Memory::new(sizes));
+    fn with(sizes: &Sizes, stages: u32) -> Result<(Self, HostRings, Vec<StageLink>)> {
+        let memory = Arc::new(Memory::new(sizes)?);
         let links = (0..stages)
             .map(|stage| StageLink {
                 memory: memory.clone(),
@@ -79,7 +80,7 @@ impl Core {
             })
             .collect();
         let rings = HostRings::new(memory.rings().clone());
-        (Self { memory }, rings, links)
+        Ok((Self { memory }, rings, links))
     }
 
     /// One turn at `now_ns`; `end_ns` reads the same clock once more for the trace record.

@@ -273,10 +273,24 @@ struct TellingSink {
 
 impl LogitsSink for TellingSink {
     fn rows(&self, request: u64, position: u32, logits: &[f32]) -> Result<()> {
-        self.held_up.store(true, Ordering::Release);
-        let done = self.sink.rows(request, position, logits);
-        self.held_up.store(false, Ordering::Release);
-        done
+        let _held_up = HeldUp::new(&self.held_up);
+        self.sink.rows(request, position, logits)
+    }
+}
+
+/// Set until it is dropped, also by a panic: then the watchdog looks at steps again.
+struct HeldUp<'a>(&'a AtomicBool);
+
+impl<'a> HeldUp<'a> {
+    fn new(flag: &'a AtomicBool) -> Self {
+        flag.store(true, Ordering::Release);
+        Self(flag)
+    }
+}
+
+impl Drop for HeldUp<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

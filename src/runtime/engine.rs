@@ -135,7 +135,7 @@ impl Engine {
     ) -> Result<Self> {
         let shape = device_shape(ladders, options, capacities);
         let sizes = Sizes::of(&shape, options.record)?;
-        let mut state = StateBlock::new(&sizes);
+        let mut state = StateBlock::new(&sizes)?;
         let block = device.prepare(state.image(), sizes.ring_bytes, ladders, options.max_seqs)?;
         let rings = HostRings::new(Arc::new(RingBlock::new(&sizes, block)));
         Ok(Self::new(rings, Box::new(Device::new(device)), shape))

@@ -6,8 +6,9 @@
 
 use super::sizes::Sizes;
 use crate::backend::{Block, StepView};
+use crate::error::{Error, Result};
 use crate::sys::abi;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,14 +28,18 @@ unsafe impl Send for HostBlock {}
 unsafe impl Sync for HostBlock {}
 
 impl HostBlock {
-    fn new(bytes: usize) -> Self {
-        let layout = Layout::from_size_align(bytes, ALIGN)
-            .expect("a block's size comes from a checked configuration");
+    fn new(bytes: usize) -> Result<Self> {
+        let refused = || {
+            Error::Memory(format!(
+                "the scheduler's blocks: the system refused {bytes} bytes; expected fewer sequences, pages or ring entries"
+            ))
+        };
+        let layout = Layout::from_size_align(bytes, ALIGN).map_err(|_| refused())?;
         assert!(layout.size() > 0);
         // SAFETY: the size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { start, layout }
+        let start = NonNull::new(start).ok_or_else(refused)?;
+        Ok(Self { start, layout })
     }
 }
 
@@ -59,8 +64,11 @@ impl Block for HostBlock {
 pub(super) struct RingBlock(Box<dyn Block>);
 
 impl RingBlock {
-    pub fn on_host(sizes: &Sizes) -> Self {
-        Self::new(sizes, Box::new(HostBlock::new(sizes.ring_bytes)))
+    /// # Errors
+    /// [`Error::Memory`] where the system has not so much.
+    pub fn on_host(sizes: &Sizes) -> Result<Self> {
+        let block = HostBlock::new(sizes.ring_bytes)?;
+        Ok(Self::new(sizes, Box::new(block)))
     }
 
     /// Lays the rings out in `block`, which nobody else uses yet.
@@ -98,8 +106,10 @@ impl RingBlock {
 pub(super) struct StateBlock(HostBlock);
 
 impl StateBlock {
-    pub fn new(sizes: &Sizes) -> Self {
-        let state = Self(HostBlock::new(sizes.state_bytes));
+    /// # Errors
+    /// [`Error::Memory`] where the system has not so much.
+    pub fn new(sizes: &Sizes) -> Result<Self> {
+        let state = Self(HostBlock::new(sizes.state_bytes)?);
         // SAFETY: the block has the size of this configuration, and nobody else has it yet.
         let error = unsafe { abi::tg_state_init(state.head(), &sizes.config) };
         assert_eq!(
@@ -107,7 +117,7 @@ impl StateBlock {
             abi::TG_ERROR_NONE,
             "tg_state_bytes accepted the configuration"
         );
-        state
+        Ok(state)
     }
 
     pub fn head(&self) -> *mut abi::tg_state {
@@ -129,11 +139,13 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub fn new(sizes: &Sizes) -> Self {
-        Self {
-            state: StateBlock::new(sizes),
-            rings: Arc::new(RingBlock::on_host(sizes)),
-        }
+    /// # Errors
+    /// [`Error::Memory`] where the system has not so much.
+    pub fn new(sizes: &Sizes) -> Result<Self> {
+        Ok(Self {
+            state: StateBlock::new(sizes)?,
+            rings: Arc::new(RingBlock::on_host(sizes)?),
+        })
     }
 
     pub fn state(&self) -> *mut abi::tg_state {
@@ -238,7 +250,7 @@ mod tests {
     #[test]
     fn rings_lie_in_whoevers_memory_they_are_given() {
         let sizes = sizes();
-        let block = HostBlock::new(sizes.ring_bytes + 4096);
+        let block = HostBlock::new(sizes.ring_bytes + 4096).unwrap();
         // SAFETY: inside the allocation that was just made.
         unsafe { block.start.as_ptr().write_bytes(0xaa, sizes.ring_bytes) };
         let mut rings = HostRings::new(Arc::new(RingBlock::new(&sizes, Box::new(Borrowed(block)))));
@@ -249,11 +261,21 @@ mod tests {
         assert!(rings.push_cancel(7));
     }
 
+    /// What a damaged recording's header may ask for.
+    #[test]
+    fn more_memory_than_there_is_is_an_error() {
+        for bytes in [1 << 60, usize::MAX] {
+            let refused = HostBlock::new(bytes).map(drop).unwrap_err();
+            assert!(matches!(refused, Error::Memory(_)), "{refused}");
+            assert!(refused.to_string().contains(&bytes.to_string()));
+        }
+    }
+
     #[test]
     fn the_state_block_works_at_another_address() {
         let sizes = sizes();
-        let mut original = StateBlock::new(&sizes);
-        let copy = HostBlock::new(sizes.state_bytes);
+        let mut original = StateBlock::new(&sizes).unwrap();
+        let copy = HostBlock::new(sizes.state_bytes).unwrap();
         let image = original.image();
         assert_eq!(image.len(), sizes.state_bytes);
         // SAFETY: both are of this size, and the copy is nobody else's.
@@ -263,7 +285,7 @@ mod tests {
                 .copy_from_nonoverlapping(image.as_ptr(), image.len());
         }
         drop(original);
-        let rings = RingBlock::on_host(&sizes);
+        let rings = RingBlock::on_host(&sizes).unwrap();
         let state: *mut abi::tg_state = copy.start.as_ptr().cast();
         // SAFETY: both blocks are initialised and this thread is alone with them.
         let outcome = unsafe {

@@ -99,10 +99,11 @@ impl Threads {
                         }
                     },
                 );
-        self.running
-            .push(thread.map_err(|error| {
-                Error::Runtime(format!("the system refused a thread: {error}"))
-            })?);
+        let thread = thread
+            .map_err(|error| Error::Runtime(format!("the system refused a thread: {error}")))
+            // Those that run already would wait for this one.
+            .inspect_err(|error| self.shared.fail(error.to_string()))?;
+        self.running.push(thread);
         Ok(())
     }
 }

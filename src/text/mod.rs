@@ -20,7 +20,7 @@ pub use chat::ChatTemplate;
 pub use detok::Detokenizer;
 pub use stop::{StopMatcher, StopString};
 pub use stream::{Progress, StreamEnd, TextStream};
-pub use tokenizer::{Tokenizer, check_ids};
+pub use tokenizer::Tokenizer;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

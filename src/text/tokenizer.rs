@@ -43,11 +43,6 @@ impl Tokenizer {
         Self(Arc::new(Kind::Bytes))
     }
 
-    /// Whether this is the built-in tokenizer.
-    pub fn is_bytes(&self) -> bool {
-        matches!(*self.0, Kind::Bytes)
-    }
-
     /// `add_special` adds what the tokenizer puts around a text (BOS); special tokens written out in `text`
     /// become single ids either way.
     ///
@@ -134,19 +129,5 @@ impl File {
                 .get_added_vocabulary()
                 .is_special_token(&token);
         (!skipped).then_some(token)
-    }
-}
-
-/// Checks that a model with `vocab_size` embeddings knows every id of a prompt.
-///
-/// # Errors
-/// Names the first id that it does not, and where it stands.
-pub fn check_ids(ids: &[u32], vocab_size: usize) -> std::result::Result<(), String> {
-    match ids.iter().position(|&id| id as usize >= vocab_size) {
-        None => Ok(()),
-        Some(position) => Err(format!(
-            "token id {} at position {position} is not in the vocabulary: expected less than vocab_size {vocab_size}",
-            ids[position]
-        )),
     }
 }

@@ -38,6 +38,8 @@ pub struct Live {
     writer: Option<JoinHandle<Result<About>>>,
     doing: Option<Doing>,
     serving: Option<Instant>,
+    /// What ended the writer.
+    failure: Option<String>,
 }
 
 impl Live {
@@ -57,6 +59,7 @@ impl Live {
             writer: Some(writer),
             doing: None,
             serving: None,
+            failure: None,
         })
     }
 
@@ -228,15 +231,20 @@ impl Live {
         self.end()
     }
 
+    /// The writer's last word; if that is an error, the same one again however often it is asked for.
     fn end(&mut self) -> Result<About> {
         self.send = None;
-        let ended = self.writer.take().map(JoinHandle::join);
-        match ended {
-            Some(Ok(result)) => result,
+        let ended = match (self.writer.take().map(JoinHandle::join), &self.failure) {
+            (Some(Ok(ended)), _) => ended,
+            (None, Some(failure)) => Err(Error::Runtime(failure.clone())),
             _ => Err(Error::Runtime(
                 "the thread that writes the trace ended early: this is a bug in tailgraph".into(),
             )),
+        };
+        if let Err(error) = &ended {
+            self.failure.get_or_insert_with(|| error.to_string());
         }
+        ended
     }
 }
 

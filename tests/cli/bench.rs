@@ -375,7 +375,7 @@ fn two_measurements_are_compared() {
 
 #[test]
 fn wrong_usage_says_what_was_expected() {
-    let cases: [(&[&str], &str); 19] = [
+    let cases: [(&[&str], &str); 20] = [
         (&["-b", "8-1"], "ascends"),
         (&["-b", "0"], "at least 1"),
         (
@@ -409,7 +409,8 @@ fn wrong_usage_says_what_was_expected() {
             "--trace: an option of `bench decode`",
         ),
         (&["serve"], "expected --request-rate or --arrivals"),
-        (&["serve", "--request-rate", "0"], "above 0"),
+        (&["serve", "--request-rate", "0"], "at least 1e-6"),
+        (&["serve", "--request-rate", "1e-300"], "at least 1e-6"),
         (&["score", "-n", "4"], "--gen-len"),
         (&["--expect", "x"], "--input"),
         (&["--bandwidth", "-1"], "expected a number above 0"),

@@ -341,3 +341,77 @@ fn a_broken_head_fails_every_row() {
         assert_eq!(row["error"]["code"], "non_finite_logits", "{row}");
     }
 }
+
+/// The journal of OUTPUT was the input, which it cut off and then grew as it was read; a recording that was not there yet
+/// was written and then replaced by the answers.
+#[test]
+fn files_of_a_run_are_different_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (answers, journal) = (at("a.jsonl"), at("a.jsonl.partial"));
+    let row = "{\"prompt\":\"x\",\"max_new_tokens\":1}\n";
+    std::fs::write(&journal, row).unwrap();
+    let trace = ["trace", "--model", "random:tiny", "--input", &journal];
+    let generate = ["generate", "--model", "random:tiny"];
+    let score = ["score", "--model", "random:tiny", "--input", &journal];
+    let cases: [(&[&str], &[&str], &str); 6] = [
+        (
+            &generate,
+            &["--input", &journal, "--output", &answers],
+            "by way of",
+        ),
+        (
+            &generate,
+            &["--output", &answers, "--record", &answers, "x"],
+            "--record",
+        ),
+        (
+            &generate,
+            &["--output", &answers, "--record", &journal, "x"],
+            "--record",
+        ),
+        (
+            &score,
+            &["--logprobs", "--output", &answers, "--record", &answers],
+            "--record",
+        ),
+        (
+            &trace,
+            &["-o", &at("t"), "--answers", &answers],
+            "--answers",
+        ),
+        (&trace, &["-o", &at("t"), "--answers", &at("t")], "--output"),
+    ];
+    for (command, files, expected) in cases {
+        let args = [command, files].concat();
+        let ended = run(&args);
+        assert_eq!(ended.code, 2, "{args:?}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains(expected),
+            "{args:?}: {}",
+            ended.stderr
+        );
+        assert_eq!(std::fs::read_to_string(&journal).unwrap(), row, "{args:?}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_finished_output_is_kept_by_id_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = dir.path().join("a.jsonl");
+    let output = output.to_str().unwrap();
+    let ask = |prompt: &str, rest: &[&str]| {
+        let row = format!("{{\"id\":\"a\",\"prompt\":\"{prompt}\",\"max_new_tokens\":3}}\n");
+        generate(&[&["--output", output], rest].concat(), &row)
+    };
+    let kept_by_id = "1 answers of a finished run are kept by id";
+    let first = ask("x", &[]);
+    assert_eq!(first.code, 0, "{}", first.stderr);
+    assert!(!first.stderr.contains(kept_by_id), "{}", first.stderr);
+    let answer = std::fs::read(output).unwrap();
+    let again = ask("something else", &["--resume"]);
+    assert_eq!(again.code, 0, "{}", again.stderr);
+    assert!(again.stderr.contains(kept_by_id), "{}", again.stderr);
+    assert_eq!(std::fs::read(output).unwrap(), answer);
+}

@@ -292,3 +292,52 @@ fn an_output_that_is_read_is_refused() {
         assert_eq!(std::fs::read(&path).unwrap(), before, "{args:?}");
     }
 }
+
+/// A comparison of nothing was VALID.
+#[test]
+fn nothing_agrees_with_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = dir.path().join("empty.jsonl");
+    std::fs::write(&empty, "").unwrap();
+    let (model, expected) = (golden("a"), format!("{}/golden.safetensors", golden("a")));
+    let input = empty.to_str().unwrap();
+    let ended = run(&[
+        "score", "--model", &model, "--input", input, "--expect", &expected,
+    ]);
+    assert_eq!(ended.code, 4, "{}", ended.stderr);
+    assert!(
+        ended.stdout.contains("positions compared: 0 of 0"),
+        "{}",
+        ended.stdout
+    );
+    assert!(ended.stdout.contains("INVALID"), "{}", ended.stdout);
+}
+
+/// What cannot run takes nothing from an earlier run's file.
+#[test]
+fn a_run_that_does_not_begin_leaves_an_earlier_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = dir.path().join("logprobs.jsonl");
+    std::fs::write(&output, "earlier\n").unwrap();
+    let (model, input) = (golden("a"), format!("{}/golden.safetensors", golden("a")));
+    let output = output.to_str().unwrap();
+    let ended = run(&[
+        "score",
+        "--model",
+        &model,
+        "--input",
+        &input,
+        "--logprobs",
+        "--output",
+        output,
+        "--bucket-file",
+        "/no/such.toml",
+    ]);
+    assert_ne!(ended.code, 0);
+    assert_eq!(
+        std::fs::read_to_string(output).unwrap(),
+        "earlier\n",
+        "{}",
+        ended.stderr
+    );
+}

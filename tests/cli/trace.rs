@@ -291,7 +291,7 @@ fn wrong_usage_is_said() {
         ),
         (
             vec!["trace", "-o", text(&to), "--from", text(&to)],
-            "same name twice",
+            "found the run's own file",
         ),
     ] {
         let ended = run(&args);

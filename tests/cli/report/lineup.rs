@@ -290,7 +290,7 @@ fn wrong_inputs_and_names_are_refused() {
     );
     refused(&[text(&file), "--svg", text(&file)], "found the input file");
     let same = [text(&file), "--svg", text(&svg), "--table", text(&svg)];
-    refused(&same, "found the same name as --svg");
+    refused(&same, "found the --svg file");
     let bare = change(&file, "bare.json", &|_| {});
     let mut input = json_of(&bare);
     let all = input.as_array_mut().unwrap();

@@ -1,0 +1,109 @@
+//! That a command's files are different ones, so that none is written over another.
+
+use crate::error::{Error, Result};
+use crate::io::partial::beside;
+use std::path::{Path, PathBuf};
+
+/// Refuses to write `output`, which `flag` names, over `other`; `what` is what that is.
+///
+/// # Errors
+/// [`Error::Usage`] where both are one file, which need not be there yet.
+pub(super) fn keep_apart(flag: &str, output: &Path, other: &Path, what: &str) -> Result<()> {
+    if !is_same(output, other) {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "{flag} {}: found the {what} file, expected another",
+        output.display()
+    )))
+}
+
+/// Likewise for an OUTPUT that is put together: nor is what is written on the way, OUTPUT.partial.
+///
+/// # Errors
+/// As [`keep_apart`].
+pub(super) fn keep_journal_apart(
+    flag: &str,
+    output: &Path,
+    other: &Path,
+    what: &str,
+) -> Result<()> {
+    keep_apart(flag, output, other, what)?;
+    match beside(output).iter().find(|path| is_same(path, other)) {
+        None => Ok(()),
+        Some(path) => Err(Error::Usage(format!(
+            "{flag} {}: is written by way of {}, which is the {what} file: expected another",
+            output.display(),
+            path.display()
+        ))),
+    }
+}
+
+fn is_same(a: &Path, b: &Path) -> bool {
+    matches!((place(a), place(b)), (Some(a), Some(b)) if a == b)
+}
+
+/// Where a file is, or would be: nothing for `-`, and for a pipe or a device, which is not written over.
+fn place(path: &Path) -> Option<PathBuf> {
+    if path.as_os_str() == "-" {
+        return None;
+    }
+    match path.canonicalize() {
+        Ok(found) => found.is_file().then_some(found),
+        Err(_) => {
+            let folder = path.parent().filter(|folder| *folder != Path::new(""));
+            let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
+            Some(folder.join(path.file_name()?))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_file_has_many_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("sub")).unwrap();
+        std::fs::write(at("there"), "").unwrap();
+        std::os::unix::fs::symlink(at("there"), at("link")).unwrap();
+        let same = [
+            ("there", "there"),
+            ("there", "sub/../there"),
+            ("there", "link"),
+            ("absent", "sub/../absent"),
+        ];
+        for (a, b) in same {
+            assert!(is_same(&at(a), &at(b)), "{a} {b}");
+        }
+        let different = [
+            ("there", "absent"),
+            ("absent", "sub/absent"),
+            ("no/x", "no/x"),
+        ];
+        for (a, b) in different {
+            assert!(!is_same(&at(a), &at(b)), "{a} {b}");
+        }
+        assert!(!is_same(Path::new("-"), Path::new("-")));
+        assert!(!is_same(Path::new("/dev/null"), Path::new("/dev/null")));
+        assert!(is_same(Path::new("absent"), Path::new("./absent")));
+    }
+
+    #[test]
+    fn a_journal_is_no_other_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let message = |other: &str| {
+            keep_journal_apart("--output", &at("out"), &at(other), "input")
+                .map_err(|error| error.to_string())
+                .err()
+        };
+        assert!(message("out").unwrap().contains("found the input file"));
+        for other in ["out.partial", "out.partial.tmp"] {
+            assert!(message(other).unwrap().contains("by way of"), "{other}");
+        }
+        assert_eq!(message("out.other"), None);
+    }
+}
