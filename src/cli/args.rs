@@ -166,22 +166,22 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_NEW_TOKENS as i64))]
     pub max_new_tokens: Option<u32>,
     /// 0 is greedy
-    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = |s: &str| TEMPERATURE.parse(s))]
+    #[arg(long, value_name = "T", value_parser = |s: &str| TEMPERATURE.parse(s))]
     pub temperature: Option<f32>,
     /// Keep the K most likely tokens; 0 keeps all
     #[arg(long, value_name = "K")]
     pub top_k: Option<u32>,
     /// Keep the most likely tokens up to this probability; 1 keeps all
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = |s: &str| TOP_P.parse(s))]
+    #[arg(long, value_name = "P", value_parser = |s: &str| TOP_P.parse(s))]
     pub top_p: Option<f32>,
     /// Drop tokens less likely than this share of the most likely; 0 keeps all
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = |s: &str| MIN_P.parse(s))]
+    #[arg(long, value_name = "P", value_parser = |s: &str| MIN_P.parse(s))]
     pub min_p: Option<f32>,
     /// Above 1: tokens already there become less likely
-    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = |s: &str| REPETITION_PENALTY.parse(s))]
+    #[arg(long, value_name = "X", value_parser = |s: &str| REPETITION_PENALTY.parse(s))]
     pub repetition_penalty: Option<f32>,
     /// Seed of the run: with a row's id it keys the row's sampling, unless the row has a seed
-    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = parse_seed)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = parse_seed)]
     pub seed: u64,
     /// End the text before this string; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]

@@ -27,9 +27,12 @@ use crate::telemetry::{say, warn};
 use args::{BenchArgs, BenchCommand, CompareArgs, Other};
 use serde_json::Value;
 
-/// What a measurement came to: results, or an interruption.
+/// What a measurement came to.
+#[derive(Default)]
 pub(super) struct Results {
     pub rows: Vec<Value>,
+    /// Before its end: rows are of the repeats that were whole, and may be none.
+    pub interrupted: bool,
     /// `--expect` disagreed.
     pub disagreed: bool,
     /// Why a point has no row.
@@ -47,10 +50,10 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
         Kind::Launch => launches(args, &interrupt)?,
         _ => units::measure(args, &interrupt)?,
     };
-    let Some(results) = results else {
+    if results.interrupted && results.rows.is_empty() {
         say("tailgraph: interrupted");
         return Ok(Exit::Interrupted);
-    };
+    }
     // What other points came to is not lost by one that failed.
     if results.rows.is_empty()
         && let Some(error) = results.failed
@@ -66,6 +69,10 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
         );
     }
     print(out.as_bytes())?;
+    if results.interrupted {
+        say("tailgraph: interrupted; the results are of the repeats that were whole");
+        return Ok(Exit::Interrupted);
+    }
     if let Some(error) = results.failed {
         return Err(error);
     }
@@ -77,18 +84,12 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
 }
 
 #[cfg(feature = "cuda")]
-fn launches(
-    args: &BenchArgs,
-    interrupt: &std::sync::atomic::AtomicBool,
-) -> Result<Option<Results>> {
+fn launches(args: &BenchArgs, interrupt: &std::sync::atomic::AtomicBool) -> Result<Results> {
     launch::measure(args, interrupt)
 }
 
 #[cfg(not(feature = "cuda"))]
-fn launches(
-    _args: &BenchArgs,
-    _interrupt: &std::sync::atomic::AtomicBool,
-) -> Result<Option<Results>> {
+fn launches(_args: &BenchArgs, _interrupt: &std::sync::atomic::AtomicBool) -> Result<Results> {
     Err(Error::Usage(
         "bench launch: the CPU launches no kernels; it needs a GPU and a build with `cargo build --release --features cuda`".into(),
     ))

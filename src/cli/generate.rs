@@ -129,6 +129,9 @@ fn finish(args: &GenerateArgs, summary: Summary) -> Result<Exit> {
     if let Some(failure) = summary.failure {
         return Err(failure);
     }
+    if counts.rows == 0 && !summary.interrupted {
+        warn_of_no_rows(args.input.as_deref());
+    }
     if summary.interrupted {
         let advice = match &args.output {
             Some(path) if is_file_output(path) => "; the same command with --resume goes on",
@@ -144,6 +147,15 @@ fn finish(args: &GenerateArgs, summary: Summary) -> Result<Exit> {
     })
 }
 
+/// An empty input is one that is done, but seldom what was meant.
+pub(super) fn warn_of_no_rows(input: Option<&Path>) {
+    let name = match input.filter(|path| !is_stdio(path)) {
+        Some(path) => path.display().to_string(),
+        None => "standard input".to_owned(),
+    };
+    warn(&format!("{name}: found no rows, expected lines of JSON"));
+}
+
 /// What rows are checked against and fall back to.
 fn rules(args: &GenerateArgs, opened: &Opened) -> Rules {
     let random = matches!(opened.source, ModelSource::Random { .. });
@@ -155,6 +167,7 @@ fn rules(args: &GenerateArgs, opened: &Opened) -> Rules {
     Rules {
         vocab_size: opened.config.vocab_size as u32,
         max_context: opened.max_context(),
+        model_context: opened.config.max_position_embeddings as u32,
         eos_ids: opened.config.eos_token_ids.clone(),
         defaults: args.sampling.options().or(&last),
         run_seed: args.sampling.seed,

@@ -42,7 +42,7 @@ pub mod tune;
 
 use crate::error::{Error, Result};
 use args::{Cli, Command};
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use std::io::Write;
 
 /// Runs the command line of this process.
@@ -51,7 +51,11 @@ use std::io::Write;
 /// Whatever is fatal; [`Error::exit_code`] is the process's.
 pub fn run() -> Result<Exit> {
     // Wrong usage ends here with exit code 2; `--help` and `--version` with 0.
-    match Cli::parse().command {
+    let matches = with_negative_numbers(Cli::command()).get_matches();
+    match Cli::from_arg_matches(&matches)
+        .unwrap_or_else(|error| error.exit())
+        .command
+    {
         Command::Generate(args) => generate::run(*args),
         Command::Score(args) => score::run(&args),
         Command::Bench(args) => bench::run(&args),
@@ -66,6 +70,18 @@ pub fn run() -> Result<Exit> {
         Command::Completions { shell } => pages::completions(shell),
         Command::Man { page } => pages::man(page.as_deref()),
     }
+}
+
+/// Options take -1, so that what is wrong with it is said of the option.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    command
+        .mut_args(
+            |arg| match arg.is_positional() || !arg.get_action().takes_values() {
+                true => arg,
+                false => arg.allow_negative_numbers(true),
+            },
+        )
+        .mut_subcommands(with_negative_numbers)
 }
 
 /// Writes what a command made to standard output.

@@ -78,6 +78,15 @@ fn plan(
     kernel_file: Option<&Path>,
 ) -> Result<Plan> {
     let shape = &header.engine;
+    let random =
+        matches!(source, ModelSource::Random { .. }) || header.model.starts_with("random:");
+    // A folder has many names.
+    if random && header.model != source.to_string() {
+        warn(&format!(
+            "the recorded run had --model {}, this one has {source}: of other weights come other tokens",
+            header.model
+        ));
+    }
     let (config, _) = source.config()?;
     let limits = Limits {
         max_seqs: Some(shape.options.max_seqs),

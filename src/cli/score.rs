@@ -2,7 +2,7 @@
 
 use super::args::{Positions, ScoreArgs};
 use super::codec::ModelCodec;
-use super::generate::{open_lines, open_stream};
+use super::generate::{open_lines, open_stream, warn_of_no_rows};
 use super::open::Opened;
 use super::paths::keep_apart;
 use super::{Exit, interrupt, job, print, scoring};
@@ -33,6 +33,9 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .max_context
         .map_or(config.max_position_embeddings, |tokens| tokens as usize);
     let entries = entries(args, shape, &source, &config, max_context)?;
+    if entries.is_empty() {
+        warn_of_no_rows(Some(&args.input));
+    }
     let samples: Vec<&Sample> = entries
         .iter()
         .filter_map(|e| e.sample.as_ref().ok())

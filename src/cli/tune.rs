@@ -77,6 +77,8 @@ mod gpu {
     use crate::plan::{KernelFile, Ladders, Limits, Plan, StepKind};
     use crate::runtime::Logits;
     use crate::telemetry::say;
+    use std::fs::OpenOptions;
+    use std::path::Path;
     use std::process::Command;
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
@@ -106,15 +108,28 @@ mod gpu {
             ));
         };
         let base = plan.kernels.for_gpu(gpu.info.compute_capability)?;
+        if let Some(path) = &args.output {
+            can_be_written(path)?;
+        }
         let model = open::load(&source)?;
         let mut tuned = Vec::new();
+        let mut end = Ok(Exit::Done);
+        // What the types before came to is not lost by one that fails.
         for &dtype in &args.dtype {
-            let Some(found) = of_dtype(args, &source, &model, dtype, &plan, &buckets, &interrupt)?
-            else {
-                say("tailgraph: interrupted");
-                return Ok(Exit::Interrupted);
-            };
-            tuned.extend(found);
+            match of_dtype(args, &source, &model, dtype, &plan, &buckets, &interrupt) {
+                Ok(Some(found)) => tuned.extend(found),
+                Ok(None) => {
+                    say("tailgraph: interrupted");
+                    end = Ok(Exit::Interrupted);
+                }
+                Err(error) => end = Err(error),
+            }
+            if !matches!(end, Ok(Exit::Done)) {
+                break;
+            }
+        }
+        if tuned.is_empty() {
+            return end;
         }
         let file = written(args, &base, &gpu.info.name, &tuned)?;
         let mut table = Vec::new();
@@ -131,12 +146,24 @@ mod gpu {
                 print(file.to_string().as_bytes())?;
             }
         }
-        Ok(Exit::Done)
+        end
+    }
+
+    /// Before anything is measured: that it will not be in vain.
+    fn can_be_written(path: &Path) -> Result<()> {
+        let there = path.exists();
+        let open = OpenOptions::new().append(true).create(true).open(path);
+        open.map_err(|error| Error::create(path, &error))?;
+        if !there {
+            std::fs::remove_file(path).map_err(|error| Error::io(path, error))?;
+        }
+        Ok(())
     }
 
     fn flags(args: &TuneArgs, dtype: Dtype) -> RunArgs {
         RunArgs {
-            device: args.device.clone(),
+            // Nothing is tuned on a CPU: without a GPU the error is about that.
+            device: args.device.clone().or_else(|| Some("cuda".to_owned())),
             precision: PrecisionArgs {
                 dtype: Some(dtype),
                 fp16: false,

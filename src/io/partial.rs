@@ -20,6 +20,15 @@ pub struct Place {
     bytes: u32,
 }
 
+/// What an earlier run left of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    Answer(Place),
+    /// An answer to another line, or of another model or other options.
+    Other,
+    Nothing,
+}
+
 /// Final answers that an earlier run left.
 #[derive(Debug, Default)]
 pub struct Kept {
@@ -29,10 +38,14 @@ pub struct Kept {
 
 impl Kept {
     /// The answer of row `row` if its input is still the same.
-    pub fn find(&self, row: u64, input: u64, id: &str) -> Option<Place> {
+    pub fn find(&self, row: u64, input: u64, id: &str) -> Found {
         match self.by_row.get(&row) {
-            Some(&(kept, place)) => (kept == input).then_some(place),
-            None => self.by_id.get(&fnv128(id.as_bytes())).copied(),
+            Some(&(kept, place)) if kept == input => Found::Answer(place),
+            Some(_) => Found::Other,
+            None => match self.by_id.get(&fnv128(id.as_bytes())) {
+                Some(&place) => Found::Answer(place),
+                None => Found::Nothing,
+            },
         }
     }
 
@@ -152,7 +165,7 @@ impl Journal {
                 return Err(Error::file(
                     &self.path,
                     format!(
-                        "line {number} is not a record of an earlier run, expected {{\"row\",\"input\",\"done\",\"answer\"}}; without --resume the run starts afresh"
+                        "line {number} is not a record of an earlier run, expected {{\"row\",\"input\",\"done\",\"answer\"}}: remove that line to keep the others; without --resume all are written over"
                     ),
                 ));
             };

@@ -18,6 +18,8 @@ pub struct Rules {
     pub vocab_size: u32,
     /// prompt + max_new_tokens, at most.
     pub max_context: u32,
+    /// What the model itself has room for: max_position_embeddings.
+    pub model_context: u32,
     /// End-of-sequence ids, unless a row ignores them.
     pub eos_ids: Vec<u32>,
     /// The command line's options over generation_config.json's.
@@ -121,9 +123,14 @@ pub fn prepare(
         return Err(RowError::new(
             Code::ContextLength,
             format!(
-                "found {} prompt tokens + {max_new_tokens} new ones = {wanted}, expected at most {} together: shorten the prompt, lower max_new_tokens or raise --max-context",
+                "found {} prompt tokens + {max_new_tokens} new ones = {wanted}, expected at most {} together: {}",
                 prompt.len(),
-                rules.max_context
+                rules.max_context,
+                match rules.max_context < rules.model_context {
+                    true => "shorten the prompt, lower max_new_tokens or raise --max-context",
+                    false =>
+                        "shorten the prompt or lower max_new_tokens; that is the model's own limit",
+                }
             ),
         ));
     }

@@ -4,7 +4,7 @@ use super::answer::Label;
 use super::codec::Codec;
 use super::fields::shorten;
 use super::lines::{Ids, Lines};
-use super::partial::{Kept, Place};
+use super::partial::{Found, Kept, Place};
 use super::prepare::{Prepared, Rules, prepare};
 use super::row::{Row, RowError};
 use crate::error::Result;
@@ -41,11 +41,13 @@ pub struct Source {
     settings: u64,
     ids: Ids,
     ignored: HashSet<String>,
+    /// That an earlier answer was to something else.
+    others_said: bool,
     warn: Box<dyn FnMut(&str) + Send>,
 }
 
 impl Source {
-    /// `warn` is told once of each field name that nothing reads.
+    /// `warn` is told once of each field name that nothing reads, and of earlier answers that are not kept.
     pub fn new(
         lines: Lines,
         rules: Rules,
@@ -63,6 +65,7 @@ impl Source {
             settings,
             ids: Ids::default(),
             ignored: HashSet::new(),
+            others_said: false,
             warn,
         }
     }
@@ -102,8 +105,16 @@ impl Source {
             Ok(ask) => ask,
         };
         // After the checks that need no tokenizer: a million rows done already are passed over quickly.
-        if let Some(place) = self.kept.find(place, input, id) {
-            return Todo::Kept(place);
+        match self.kept.find(place, input, id) {
+            Found::Answer(place) => return Todo::Kept(place),
+            Found::Other if !self.others_said => {
+                self.others_said = true;
+                (self.warn)(&format!(
+                    "line {}: the earlier run's answer was to another line, or of another model or other options: such rows are served again (said once)",
+                    row.line
+                ));
+            }
+            Found::Other | Found::Nothing => {}
         }
         match prepare(&self.rules, &*self.codec, id, ask) {
             Ok(prepared) => Todo::Run(Box::new(prepared)),

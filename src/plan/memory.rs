@@ -185,6 +185,8 @@ fn page_bytes(plan: &Plan, precision: Precision, options: &EngineOptions) -> u64
     whole_bytes(plan.kv_bytes_per_token(precision.compute) * f64::from(options.page_tokens))
 }
 
+const WEIGHTS: &str = "weights";
+
 /// One line: what is needed, what there is, and what to change.
 pub(super) fn too_little(
     fixed: &[MemoryItem],
@@ -201,8 +203,15 @@ pub(super) fn too_little(
         "keys and values of one context of {context} tokens {}",
         Bytes(pool_bytes)
     ));
+    let weights = fixed
+        .iter()
+        .filter(|item| item.name == WEIGHTS && item.place == Place::Budget);
+    let advice = match weights.map(|item| item.bytes).sum::<u64>() > budget.bytes {
+        true => "the weights alone do not fit: raise --memory-limit, or take a device with more",
+        false => "lower --max-context, --max-seqs or --step-tokens, or raise --memory-limit",
+    };
     Error::Memory(format!(
-        "not enough memory: {} needed, {} allowed ({}): {}; lower --max-context, --max-seqs or --step-tokens, or raise --memory-limit",
+        "not enough memory: {} needed, {} allowed ({}): {}; {advice}",
         Bytes(budgeted(fixed).saturating_add(pool_bytes)),
         Bytes(budget.bytes),
         budget.source,
@@ -232,7 +241,7 @@ fn fixed_items(
     let stage_arena = arena_bytes(plan, precision, rows);
     let mut items = vec![
         MemoryItem {
-            name: "weights",
+            name: WEIGHTS,
             bytes: whole_bytes(model_bytes(config, precision.weights)),
             arithmetic: match placement {
                 WeightPlacement::Mapped => {

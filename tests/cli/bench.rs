@@ -375,9 +375,10 @@ fn two_measurements_are_compared() {
 
 #[test]
 fn wrong_usage_says_what_was_expected() {
-    let cases: [(&[&str], &str); 20] = [
+    let cases: [(&[&str], &str); 21] = [
         (&["-b", "8-1"], "ascends"),
         (&["-b", "0"], "at least 1"),
+        (&["-b", "-1"], "invalid value '-1' for '--batch"),
         (
             &["--launch", "host-graph"],
             "--launch: the CPU launches no kernels",

@@ -415,3 +415,14 @@ fn a_finished_output_is_kept_by_id_and_says_so() {
     assert!(again.stderr.contains(kept_by_id), "{}", again.stderr);
     assert_eq!(std::fs::read(output).unwrap(), answer);
 }
+
+#[test]
+fn an_empty_input_is_done_and_says_so() {
+    let ended = generate(&[], "\n");
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, ""));
+    assert!(
+        ended.stderr.contains("standard input: found no rows"),
+        "{}",
+        ended.stderr
+    );
+}

@@ -1,6 +1,7 @@
-//! `generate` killed or interrupted, and run again with `--resume`.
+//! `generate` killed or interrupted, and run again with `--resume`; `bench` interrupted.
 
 use crate::run::{Ended, command, rows_without_timing, run};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -85,6 +86,12 @@ fn wait_for_lines(path: &Path, lines: usize, child: &mut Child) {
     }
 }
 
+fn interrupt(child: &Child) {
+    let id = child.id().to_string();
+    let sent = Command::new("kill").args(["-INT", &id]).status();
+    assert!(sent.unwrap().success());
+}
+
 #[test]
 fn killed_at_any_moment_and_resumed_gives_the_same_file() {
     let job = Job::new();
@@ -124,14 +131,7 @@ fn an_interrupt_writes_what_is_done() {
     let job = Job::new();
     let mut child = job.spawn("out", false);
     wait_for_lines(&job.path("out.partial"), ERRORS + 3, &mut child);
-    let id = child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-INT", &id])
-            .status()
-            .unwrap()
-            .success()
-    );
+    interrupt(&child);
     let ended = Ended::of(child.wait_with_output().unwrap());
     assert_eq!(ended.code, 130, "{}", ended.stderr);
     assert!(ended.stderr.contains("--resume"), "{}", ended.stderr);
@@ -164,4 +164,80 @@ fn starting_afresh_over_unfinished_rows_is_said() {
         fresh.stderr
     );
     assert_eq!(rows_without_timing(&job.path("out")).len(), ROWS);
+}
+
+#[test]
+fn answers_of_another_model_are_served_again_and_that_is_said() {
+    let job = Job::new();
+    let mut child = job.spawn("out", false);
+    wait_for_lines(&job.path("out.partial"), ERRORS + 3, &mut child);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut args = job.args("out", true);
+    args[2] = "random:tiny@9".to_owned();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let ended = run(&args);
+    assert_eq!(ended.code, 3, "{}", ended.stderr);
+    let said = ended.stderr.matches("of another model or other options");
+    assert_eq!(said.count(), 1, "{}", ended.stderr);
+    assert!(!ended.stderr.contains("kept from"), "{}", ended.stderr);
+}
+
+/// Rows of a journal that somebody has damaged, of which the others are still good.
+#[test]
+fn a_line_that_is_no_record_is_named_and_can_be_removed() {
+    let job = Job::new();
+    let mut child = job.spawn("out", false);
+    wait_for_lines(&job.path("out.partial"), ERRORS + 3, &mut child);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let partial = job.path("out.partial");
+    let before = std::fs::read_to_string(&partial).unwrap();
+    std::fs::write(&partial, format!("?\n{before}")).unwrap();
+    let ended = job.run("out", true);
+    assert_eq!(ended.code, 1, "{}", ended.stderr);
+    let expected = "line 1 is not a record";
+    assert!(ended.stderr.contains(expected), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("remove that line"),
+        "{}",
+        ended.stderr
+    );
+    std::fs::write(&partial, before).unwrap();
+    let ended = job.run("out", true);
+    assert!(ended.stderr.contains("kept from"), "{}", ended.stderr);
+}
+
+/// What was measured before was lost.
+#[test]
+fn an_interrupted_bench_prints_its_whole_repeats() {
+    let mut child = command(&[
+        "bench",
+        "--model",
+        "random:tiny",
+        "--batch",
+        "1",
+        "--gen-len",
+        "16",
+        "--repeats",
+        "100000",
+        "-o",
+        "json",
+    ])
+    .stdout(Stdio::piped())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    // The third has begun: two are whole.
+    while !said.next().unwrap().unwrap().starts_with("repeat 3 ") {}
+    interrupt(&child);
+    // Or it would wait for a reader.
+    let rest = std::thread::spawn(move || said.map_while(Result::ok).collect::<Vec<_>>());
+    let output = child.wait_with_output().unwrap();
+    let rest = rest.join().unwrap().join("\n");
+    assert_eq!(output.status.code(), Some(130), "{rest}");
+    assert!(rest.contains("interrupted; the results are of"), "{rest}");
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(rows[0]["repeats"].as_u64().unwrap() >= 2, "{rows}");
 }

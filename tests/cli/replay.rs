@@ -215,3 +215,16 @@ fn a_scoring_run_is_recorded_and_replayed() {
     assert_eq!(ended.code, 2);
     assert!(ended.stderr.contains("--record"), "{}", ended.stderr);
 }
+
+#[test]
+fn another_model_than_the_recorded_one_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("run.jsonl");
+    generate(Some(&record), &folder.path().join("answers"));
+    let warning = "the recorded run had --model random:tiny@0, this one has random:tiny@3";
+    let same = replay(&record, "random:tiny");
+    assert!(!same.stderr.contains("--model"), "{}", same.stderr);
+    let other = replay(&record, "random:tiny@3");
+    assert_eq!(other.code, 4, "{}", other.stderr);
+    assert!(other.stderr.contains(warning), "{}", other.stderr);
+}

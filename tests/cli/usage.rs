@@ -50,6 +50,15 @@ fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
             generate(&["--temperature", "-1", "x"]),
             "expected a number of at least 0",
         ),
+        // Was "unexpected argument '-1' found", and how to make it a prompt.
+        (
+            generate(&["--max-new-tokens", "-1", "x"]),
+            "invalid value '-1' for '--max-new-tokens",
+        ),
+        (
+            generate(&["--max-seqs", "-1", "x"]),
+            "invalid value '-1' for '--max-seqs",
+        ),
         (
             generate(&["--seed", "1.5", "x"]),
             "expected a 64-bit integer",

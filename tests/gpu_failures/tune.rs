@@ -89,6 +89,15 @@ fn without_a_file_it_goes_to_standard_output() {
     assert!(ended.stderr.contains("ms now"), "{}", ended.stderr);
 }
 
+/// Was said after all had been measured.
+#[test]
+fn a_file_that_cannot_be_written_is_said_first() {
+    let ended = tune(&["--bucket", "2", "-o", "/no/such/folder/out.toml"]).end();
+    let expected = "expected a directory that exists and can be written";
+    ended.fails(1, &["/no/such/folder/out.toml", expected]);
+    assert!(!ended.stderr.contains("ms"), "{}", ended.stderr);
+}
+
 #[test]
 fn a_bucket_that_there_is_not_is_refused() {
     let ended = tune(&["--bucket", "3"]).end();

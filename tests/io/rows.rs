@@ -9,6 +9,7 @@ pub fn rules() -> Rules {
     Rules {
         vocab_size: 300,
         max_context: 100,
+        model_context: 200,
         eos_ids: vec![7],
         defaults: Options {
             max_new_tokens: Some(5),
@@ -282,4 +283,21 @@ fn a_broken_line_keeps_its_number_and_claims_no_id() {
     let row = parse(b"{\"id\": 9, oops", 4);
     assert_eq!(row.id.as_str(), "4");
     assert!(!row.claims_id);
+}
+
+/// To raise --max-context helps only up to the model's own limit.
+#[test]
+fn a_prompt_that_is_too_long_gets_advice_that_helps() {
+    let line = format!("{{\"prompt\":\"{}\"}}", "x".repeat(150));
+    let row = parse(line.as_bytes(), 1);
+    let ask = row.ask.unwrap();
+    for (model_context, raise) in [(200, true), (100, false)] {
+        let rules = Rules {
+            model_context,
+            ..rules()
+        };
+        let error = prepare(&rules, &Bytes, "x", &ask).unwrap_err().to_string();
+        assert_eq!(error.contains("--max-context"), raise, "{error}");
+        assert_eq!(error.contains("the model's own limit"), !raise, "{error}");
+    }
 }

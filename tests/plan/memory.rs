@@ -184,6 +184,7 @@ fn generated_weights_are_in_the_budget() {
     };
     let error = resident(15 * GIB).unwrap_err().to_string();
     assert!(error.contains("weights 15.5 GiB"), "{error}");
+    assert!(error.contains("the weights alone do not fit"), "{error}");
     let memory = resident(22 * GIB).unwrap();
     assert_eq!(memory.mapped_bytes(), 0);
     assert!(memory.total_bytes() > 15 * GIB && memory.total_bytes() <= 22 * GIB);

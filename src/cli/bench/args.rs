@@ -176,7 +176,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "LIST", value_parser = ranges::parse, default_value = "0", help_heading = "Workload")]
     pub cpu_load: List,
     /// `serve`: requests a second, arriving as a Poisson process; inf is all at once
-    #[arg(long, value_name = "RATES", allow_negative_numbers = true, value_delimiter = ',', value_parser = rate, help_heading = "Workload")]
+    #[arg(long, value_name = "RATES", value_delimiter = ',', value_parser = rate, help_heading = "Workload")]
     pub request_rate: Vec<f64>,
     /// `serve`: arrivals from a file instead, SECONDS or SECONDS PROMPT_LEN GEN_LEN a line
     #[arg(
@@ -230,17 +230,16 @@ pub struct BenchArgs {
     #[arg(
         long,
         value_name = "SECONDS",
-        allow_negative_numbers = true,
         default_value = "0",
         value_parser = pause,
         help_heading = "Measuring"
     )]
     pub pause: Duration,
     /// The device's memory bandwidth in GB/s, for the floor [default: known for some GPUs, see `inspect --gpu`]
-    #[arg(long, value_name = "GB/S", allow_negative_numbers = true, value_parser = above_zero, help_heading = "Measuring")]
+    #[arg(long, value_name = "GB/S", value_parser = above_zero, help_heading = "Measuring")]
     pub bandwidth: Option<f64>,
     /// The device's peak in TFLOP/s, for the floor
-    #[arg(long, value_name = "TFLOP/S", allow_negative_numbers = true, value_parser = above_zero, help_heading = "Measuring")]
+    #[arg(long, value_name = "TFLOP/S", value_parser = above_zero, help_heading = "Measuring")]
     pub tflops: Option<f64>,
     /// `decode`: also write a trace of each engine and repeat into this folder, and say how long steps are by it
     #[arg(long, value_name = "FOLDER", help_heading = "Measuring")]

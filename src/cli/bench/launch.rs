@@ -36,8 +36,12 @@ struct Tried {
     options: Option<EngineOptions>,
 }
 
-/// Measures all that `args` asks for. `None`: interrupted.
-pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Results>> {
+/// Measures all that `args` asks for.
+pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
+    let interrupted = || Results {
+        interrupted: true,
+        ..Results::default()
+    };
     if let Some(&kernels) = args
         .kernels
         .0
@@ -74,7 +78,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
             one.options = Some(*probe.options());
             let Some(way) = launch(one.way) else {
                 if !drive::idle(args.pause, interrupt) {
-                    return Ok(None);
+                    return Ok(interrupted());
                 }
                 let _busy = Busy::new(one.point.cpu_load);
                 one.repeats.push(probe.bare()?);
@@ -94,13 +98,13 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
                 let mut random = Random::new(args.seed, u64::from(index));
                 let count = one.point.batch;
                 if index == args.warm_up && !drive::idle(args.pause, interrupt) {
-                    return Ok(None);
+                    return Ok(interrupted());
                 }
                 let arrivals =
                     workload::at_once(&one.point, count, Logits::None, VOCABULARY, &mut random);
                 last = runner.run(&one.point, &arrivals)?;
                 if last.is_none() {
-                    return Ok(None);
+                    return Ok(interrupted());
                 }
             }
             if let Some(run) = last {
@@ -139,11 +143,10 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
         };
         Some(measured.row())
     });
-    Ok(Some(Results {
+    Ok(Results {
         rows: rows.collect(),
-        disagreed: false,
-        failed: None,
-    }))
+        ..Results::default()
+    })
 }
 
 /// Who schedules; `None`: nobody.

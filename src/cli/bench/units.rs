@@ -63,8 +63,8 @@ pub(super) struct Tried {
     failed: Option<Error>,
 }
 
-/// Measures all that `args` asks for. `None`: interrupted.
-pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Results>> {
+/// Measures all that `args` asks for, or what of it there was time for.
+pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     let name = args.model.as_deref().unwrap_or_default();
     let source = ModelSource::parse(name)?;
     let (config, _) = source.config()?;
@@ -88,7 +88,8 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
     let start = Instant::now();
     let model = open::load(&source)?;
     let model_ms = start.elapsed().as_secs_f64() * 1e3;
-    for repeat in 0..args.repeats as usize {
+    let mut interrupted = false;
+    'repeats: for repeat in 0..args.repeats as usize {
         for turn in 0..units.len() {
             let index = (turn + repeat) % units.len();
             if !args.quiet {
@@ -102,22 +103,20 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
                 ));
             }
             if !work.repeat(&mut units[index], &model, repeat)? {
-                return Ok(None);
+                interrupted = true;
+                break 'repeats;
             }
         }
     }
-    if !routing::count(&work, &mut units, &model)? {
-        return Ok(None);
-    }
+    interrupted = interrupted || !routing::count(&work, &mut units, &model)?;
     let cost_ns = drive::cost_ns();
     let mut results = Results {
-        rows: Vec::new(),
-        disagreed: false,
-        failed: None,
+        interrupted,
+        ..Results::default()
     };
     for mut unit in units {
         unit.startup.model_ms = model_ms;
-        for tried in unit.points.iter().filter(|tried| tried.failed.is_none()) {
+        for tried in unit.points.iter().filter(|tried| tried.is_whole()) {
             results.disagreed |= tried.verdict.is_some_and(|verdict| !verdict.valid);
             results
                 .rows
@@ -126,7 +125,14 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Option<Result
         let failed = unit.points.into_iter().find_map(|tried| tried.failed);
         results.failed = results.failed.or(failed);
     }
-    Ok(Some(results))
+    Ok(results)
+}
+
+impl Tried {
+    /// It has a row.
+    fn is_whole(&self) -> bool {
+        self.failed.is_none() && !self.repeats.is_empty()
+    }
 }
 
 impl Unit {
