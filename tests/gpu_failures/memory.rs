@@ -17,7 +17,7 @@ fn a_gpu_that_is_too_small_is_found_before_anything_is_loaded() {
             "2.6 MiB allowed (90% of the 2.9 MiB free on cuda:0 Test GPU 0",
             "weights 5.4 MiB + ",
             " + activations ",
-            "lower --max-context",
+            "the weights alone do not fit",
         ],
     );
     assert!(!log.exists(), "something was allocated");
