@@ -6,7 +6,7 @@ use super::settings;
 use super::target::Target;
 use crate::backend::timing::StepClock;
 use crate::backend::{RoutingSink, SharedSink, StageBackend, cpu};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::io::record::{Header, VERSION};
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
 use crate::plan::{EngineOptions, Limits, Plan, Precision};
@@ -14,6 +14,7 @@ use crate::runtime::Engine;
 use crate::telemetry::phases::{Phase, phase};
 use crate::telemetry::warn;
 use crate::trace::parts::Costs;
+use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -211,8 +212,20 @@ impl Opened {
 /// An engine, and where the times of its steps come out, if they are timed.
 type Started = (Engine, Option<Box<dyn StepClock>>);
 
+/// The threads that share the CPU's work, which would else be started, or panic, where they are first needed.
+fn start_workers() -> Result<()> {
+    match rayon::ThreadPoolBuilder::new().build_global() {
+        // They may run already, which is no error of the system's.
+        Err(error) if error.source().is_some() => Err(Error::Runtime(format!(
+            "the system refused a thread: {error}; RAYON_NUM_THREADS=1 asks for fewer"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// The model's weights, whose warnings go to standard error.
 pub fn load(source: &ModelSource) -> Result<Arc<Model>> {
+    start_workers()?;
     let model = Model::load(source)?;
     for warning in &model.warnings {
         warn(warning);

@@ -207,7 +207,9 @@ pub(super) fn too_little(
         .iter()
         .filter(|item| item.name == WEIGHTS && item.place == Place::Budget);
     let advice = match weights.map(|item| item.bytes).sum::<u64>() > budget.bytes {
-        true => "the weights alone do not fit: free memory, raise --memory-limit or take a larger device",
+        true => {
+            "the weights alone do not fit: free memory, raise --memory-limit or take a larger device"
+        }
         false => "lower --max-context, --max-seqs or --step-tokens, or raise --memory-limit",
     };
     Error::Memory(format!(
