@@ -70,6 +70,9 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
     }
     print(out.as_bytes())?;
     if results.interrupted {
+        if let Some(error) = results.failed {
+            warn(&error.to_string());
+        }
         say("tailgraph: interrupted; the results are of the repeats that were whole");
         return Ok(Exit::Interrupted);
     }
