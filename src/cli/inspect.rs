@@ -163,9 +163,8 @@ pub struct Picture {
 /// Writes a file whole.
 fn file(path: &Path, write: impl FnOnce(&mut dyn Write) -> Written) -> Result<()> {
     let mut text = Vec::new();
-    write(&mut text)
-        .and_then(|()| std::fs::write(path, text))
-        .map_err(|source| Error::io(path, source))
+    write(&mut text).map_err(|source| Error::io(path, source))?;
+    std::fs::write(path, text).map_err(|error| Error::create(path, &error))
 }
 
 /// What is shown.

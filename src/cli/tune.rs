@@ -138,7 +138,7 @@ mod gpu {
         match &args.output {
             Some(path) => {
                 let written = std::fs::write(path, file.to_string());
-                written.map_err(|error| Error::io(path, error))?;
+                written.map_err(|error| Error::create(path, &error))?;
                 print(&table)?;
             }
             None => {

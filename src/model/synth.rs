@@ -213,7 +213,7 @@ struct Output<'a> {
 impl<'a> Output<'a> {
     /// Makes the directory, or empties it of what an interrupted call left, and marks it as unfinished.
     fn open(dir: &'a Path) -> Result<Self> {
-        fs::create_dir_all(dir).map_err(|error| Error::io(dir, error))?;
+        fs::create_dir_all(dir).map_err(|error| Error::create(dir, &error))?;
         let output = Self { dir };
         let mut entries = Vec::new();
         for entry in fs::read_dir(dir).map_err(|error| Error::io(dir, error))? {
@@ -246,7 +246,7 @@ impl<'a> Output<'a> {
         let path = self.partial(name);
         match File::create(&path) {
             Ok(file) => Ok((path, file)),
-            Err(error) => Err(Error::io(path, error)),
+            Err(error) => Err(Error::create(path, &error)),
         }
     }
 

@@ -161,6 +161,22 @@ fn fatal_errors_are_exit_code_1_and_one_line() {
         ),
         (&["generate", "--output", here, "x"], "found a directory"),
         (
+            &["synth", "--output", "/proc/no/such"],
+            "/proc/no/such: found no such directory, expected a directory that exists",
+        ),
+        (
+            &["synth", "--output", &bad],
+            "bad.toml: File exists (os error 17), expected a directory that exists",
+        ),
+        (
+            &["inspect", "--svg", "/no/such/dir/x.svg"],
+            "/no/such/dir/x.svg: found no such directory, expected a directory that exists",
+        ),
+        (
+            &["bench", "--quiet", "--trace", "/proc/no/such"],
+            "/proc/no/such: found no such directory, expected a directory that exists",
+        ),
+        (
             &["generate", "--input", "/no/such/rows"],
             "/no/such/rows: found no such file, expected a file of JSON lines",
         ),

@@ -82,7 +82,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     let mut units = work.units(&source)?;
     let gpu_info = units.first().and_then(|unit| gpu_info(&unit.opened));
     if let Some(folder) = &args.trace {
-        std::fs::create_dir_all(folder).map_err(|error| Error::io(folder, error))?;
+        std::fs::create_dir_all(folder).map_err(|error| Error::create(folder, &error))?;
     }
     let subject = subject(args, Some(&source), gpu_info)?;
     let start = Instant::now();
