@@ -173,6 +173,14 @@ fn errors_name_the_entry_what_it_holds_and_what_it_should() {
             &["few_stages", "no such parameter"],
         ),
         (
+            entry(&FEW.replace("stages", "stagez")),
+            &["bf16.16", "unknown key 'few_stagez'", "few_stages, "],
+        ),
+        (
+            wide("true", "true, colour = 3"),
+            &["bf16.16", "unknown key 'colour'", "guess, ms"],
+        ),
+        (
             wide("true", "true, ms = \"x\""),
             &["ms: found \"x\"", "milliseconds"],
         ),

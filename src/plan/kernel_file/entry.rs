@@ -4,6 +4,16 @@ use crate::plan::graphs::describe;
 use crate::plan::variants::{Experts, Products, Variant, Wide};
 use toml::Value;
 
+const KEYS: [&str; 7] = [
+    "products",
+    "few_stages",
+    "experts",
+    "tile_rows",
+    "wide_stages",
+    "guess",
+    "ms",
+];
+
 /// A variant and its time. Parameters that its families have no use for are errors, and so is one that is missing.
 pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String> {
     let Value::Table(fields) = value else {
@@ -12,6 +22,14 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
             describe(value)
         ));
     };
+    // First, since of a misspelled one the parameter is missing too.
+    if let Some(key) = fields.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        return Err(format!(
+            "unknown key '{}': expected {}",
+            key.escape_debug(),
+            KEYS.join(", ")
+        ));
+    }
     let mut left: Vec<&str> = fields.keys().map(String::as_str).collect();
     let mut take = |key: &str| {
         left.retain(|field| *field != key);
