@@ -238,6 +238,13 @@ fn gpu() -> Check {
     }
 }
 
+/// Whether an error begins with the model, or with a file of it.
+fn names(error: &str, model: &str) -> bool {
+    let error = error.strip_prefix("--model ").unwrap_or(error);
+    let rest = error.strip_prefix(model);
+    rest.is_some_and(|rest| model.ends_with('/') || rest.starts_with([':', '/']))
+}
+
 fn model(subject: &Subject, available: Option<&Available>) -> Vec<Check> {
     let memory = match &subject.memory {
         Ok(memory) => memory,
@@ -251,7 +258,11 @@ fn model(subject: &Subject, available: Option<&Available>) -> Vec<Check> {
                     "check the path and the file that the message names"
                 }
             };
-            let detail = format!("{}: {error}", subject.name);
+            let error = error.to_string();
+            let detail = match names(&error, &subject.name) {
+                true => error,
+                false => format!("{}: {error}", subject.name),
+            };
             return vec![Check::not_ok("model", Status::Problem, detail, advice)];
         }
     };

@@ -78,3 +78,32 @@ fn inspect_and_doctor_print_what_was_asked() {
         problem.stdout
     );
 }
+
+#[test]
+fn doctor_names_a_model_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path().to_str().unwrap();
+    let empty = &format!("{here}/empty")[..];
+    std::fs::create_dir(empty).unwrap();
+    let wrong = &format!("{here}/wrong")[..];
+    std::fs::create_dir(wrong).unwrap();
+    std::fs::write(format!("{wrong}/config.json"), "{").unwrap();
+    for (model, expected) in [
+        ("nosuch", "  nosuch: is missing"),
+        (empty, "empty: found no config.json"),
+        (&format!("{empty}/"), "empty/: found no config.json"),
+        (wrong, "wrong/config.json: "),
+        (&format!("{wrong}/"), "wrong/config.json: "),
+        ("random:nosuch", "  --model random:nosuch: found"),
+        // What the option is, and the model that it is too much for.
+        ("random:tiny", "  random:tiny: --max-seqs 9999"),
+    ] {
+        let ended = run(&["doctor", "--model", model, "--max-seqs", "9999"]);
+        assert_eq!(ended.code, 1, "{}", ended.stdout);
+        let mut lines = ended.stdout.lines();
+        let line = lines.find(|line| line.starts_with("problem  model"));
+        let line = line.unwrap_or_else(|| panic!("{}", ended.stdout));
+        assert!(line.contains(expected), "{line}");
+        assert_eq!(line.matches(model).count(), 1, "{line}");
+    }
+}
