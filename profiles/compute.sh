@@ -10,6 +10,10 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 out=${1:-$here/out}
 tailgraph=${TAILGRAPH:-$here/../target/release/tailgraph}
+command -v "$tailgraph" >/dev/null || {
+  echo "$0: found no $tailgraph; build it with 'cargo build --release --features cuda', or set TAILGRAPH" >&2
+  exit 1
+}
 model=${MODEL:-random:lfm2-8b-a1b}
 dtype=${DTYPE:-bf16}
 read -ra ways <<<"${WAYS:-host-kernels host-graph}"
