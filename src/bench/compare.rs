@@ -4,7 +4,7 @@
 //! keeps the chance that any is called different by accident at 5%.
 
 use super::Kind;
-use super::stats::{LEAST_REPEATS, holm, summary, welch};
+use super::stats::{LEAST_REPEATS, geometric_mean, holm, welch};
 use crate::error::{Error, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -117,15 +117,15 @@ pub fn compare(a: &[Entry], b: &[Entry]) -> Result<Vec<Value>> {
             let ratio = welch(x, y);
             tests.push(ratio.map(|ratio| ratio.p));
             let mut line = left.key();
-            let mean = |values: &[f64]| summary(values).map(|s| s.mean);
+            let (mean_x, mean_y) = (geometric_mean(x), geometric_mean(y));
             line["figure"] = json!(figure);
             line["more_is_better"] = json!(more_is_better);
-            line["a"] = json!(mean(x));
-            line["b"] = json!(mean(y));
+            line["a"] = json!(mean_x);
+            line["b"] = json!(mean_y);
             line["repeats_a"] = json!(x.len());
             line["repeats_b"] = json!(y.len());
             // Without a test the ratio of the means is all there is.
-            let plain = mean(x).zip(mean(y)).map(|(x, y)| y / x);
+            let plain = mean_x.zip(mean_y).map(|(x, y)| y / x);
             line["ratio"] = json!(ratio.map(|ratio| ratio.ratio).or(plain));
             line["low"] = json!(ratio.map(|ratio| ratio.low));
             line["high"] = json!(ratio.map(|ratio| ratio.high));
@@ -246,6 +246,25 @@ mod tests {
         assert_eq!(verdicts(base(), noisy), ["no difference shown"; 2]);
         let few = entry(1, &[120.0, 121.0], &[8.0, 8.1]);
         assert_eq!(verdicts(base(), few), ["not enough repeats (2, need 3)"; 2]);
+    }
+
+    #[test]
+    fn the_ratio_is_that_of_the_means_shown() {
+        let of = |b: Entry| compare(&[entry(1, &[1.0, 2.0, 4.0], &[1.0; 3])], &[b]).unwrap();
+        let at = |line: &Value, key: &str| line[key].as_f64();
+        let found = of(entry(1, &[1.0, 4.0, 16.0], &[3.0; 3]));
+        for (key, expected) in [("a", 2.0), ("b", 4.0), ("ratio", 2.0)] {
+            let found = at(&found[0], key).unwrap();
+            assert!((found - expected).abs() < 1e-12, "{key}: {found}");
+        }
+        // Without a test too.
+        let few = of(entry(1, &[1.0, 4.0], &[3.0; 2]));
+        assert_eq!(at(&few[0], "ratio"), Some(1.0));
+        let none = of(entry(1, &[0.0, 1.0, 4.0], &[3.0; 3]));
+        assert_eq!(
+            (at(&none[0], "b"), at(&none[0], "ratio")),
+            (Some(0.0), Some(0.0))
+        );
     }
 
     #[test]

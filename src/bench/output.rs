@@ -255,8 +255,8 @@ pub const COMPARED: &[Column] = &[
     field!("req/s asked", "request_rate"),
     field!("cpu load", "cpu_load"),
     field!("figure", "figure"),
-    field!("A", "a"),
-    field!("B", "b"),
+    field!("A (geomean)", "a"),
+    field!("B (geomean)", "b"),
     field!("B / A", "ratio"),
     Column {
         title: "95% interval",

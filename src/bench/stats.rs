@@ -31,6 +31,12 @@ pub fn summary(values: &[f64]) -> Option<Summary> {
     })
 }
 
+/// `None` of no values.
+pub fn geometric_mean(values: &[f64]) -> Option<f64> {
+    let logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
+    Some(summary(&logs)?.mean.exp())
+}
+
 pub fn sorted(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

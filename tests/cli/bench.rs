@@ -355,7 +355,11 @@ fn two_measurements_are_compared() {
     let table = compare("a", "a", "md");
     assert_eq!((table.code, table.stderr.as_str()), (0, ""));
     assert!(
-        table.stdout.contains("no difference shown") && table.stdout.contains("Welch"),
+        table.stdout.contains("no difference shown")
+            && table
+                .stdout
+                .contains("| A (geomean) | B (geomean) | B / A |")
+            && table.stdout.contains("Welch"),
         "{}",
         table.stdout
     );

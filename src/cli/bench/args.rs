@@ -25,7 +25,7 @@ pub struct BenchCommand {
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum Other {
-    /// Ratios of two measurements, and whether their repeats show a difference
+    /// Geometric means of two measurements' repeats, their ratios, and whether the repeats show a difference
     Compare(CompareArgs),
 }
 
