@@ -1,12 +1,14 @@
 //! Launch ways side by side, batch by batch, as a README shows them: what [`super::picture`] draws and
 //! [`super::markdown`] lists.
 
+mod several;
+
 use super::input::Input;
 use super::steps::{Host, Latency, Steps, What};
 use super::{benched, group, listed};
 use crate::bench::Kind;
 use crate::error::{Error, Result};
-use std::borrow::Cow;
+use several::Set;
 
 /// The lineup of one set of steps. Times are in [`Lineup::unit`].
 pub struct Lineup {
@@ -63,9 +65,9 @@ pub fn of(inputs: &[Input]) -> Result<Lineup> {
     let timed = |kind| matches!(kind, Kind::Decode | Kind::Launch);
     let groups = group::groups(&rows);
     let groups = groups.iter().filter(|group| timed(group.kind));
-    let mut all: Vec<Cow<'_, Steps>> = groups.map(|group| Cow::Owned(group.steps())).collect();
+    let mut all: Vec<Set<'_>> = groups.map(Set::of_group).collect();
     all.extend(inputs.iter().filter_map(|input| match input {
-        Input::Steps(steps) => Some(Cow::Borrowed(&**steps)),
+        Input::Steps(steps) => Some(Set::of_steps(steps)),
         _ => None,
     }));
     let expected = "expected results of `bench decode` or `bench launch`";
@@ -73,17 +75,14 @@ pub fn of(inputs: &[Input]) -> Result<Lineup> {
         [] => Err(Error::Usage(format!(
             "--svg and --table: found no steps in these files, {expected}"
         ))),
-        [steps] if steps.scheduled().next().is_none() => Err(Error::Usage(format!(
+        [set] if set.steps.scheduled().next().is_none() => Err(Error::Usage(format!(
             "--svg and --table: found the bare graph alone, {expected} by some way to launch"
         ))),
-        [steps] => Ok(Lineup::of(steps)),
-        several => {
-            let found: Vec<String> = several.iter().map(|steps| of_what(steps)).collect();
-            Err(Error::Usage(format!(
-                "--svg and --table: found {}; expected steps of one model, type and machine, each way and batch once",
-                listed(&found)
-            )))
-        }
+        [set] => Ok(Lineup::of(&set.steps)),
+        sets => Err(Error::Usage(format!(
+            "--svg and --table: found {}; expected steps of one model, type, machine and build, each way and batch once: name only files that belong together",
+            several::found(sets)
+        ))),
     }
 }
 

@@ -304,7 +304,51 @@ fn wrong_inputs_and_names_are_refused() {
     let both = [text(&file), text(&other), "--svg", text(&svg)];
     refused(
         &both,
-        "found decode steps of random:tiny@0 in f32 (4 + 10 tokens a sequence) and decode steps of random:tiny@0 in bf16",
+        "found decode steps of random:tiny@0 in f32 (4 + 10 tokens a sequence) in ways.json and decode steps of random:tiny@0 in bf16 (4 + 10 tokens a sequence) in other.json; expected",
+    );
+    // Of the same thing, but for what is said.
+    let same = "found decode steps of random:tiny@0 in f32 (4 + 10 tokens a sequence): ";
+    let changed = |name: &str, field: &str, value: Value, words: &str| {
+        let other = change(&file, name, &|row| row[field] = value.clone());
+        let both = [text(&file), text(&other), "--table", "-"];
+        refused(&both, &format!("{same}{words}; expected"));
+    };
+    changed(
+        "release.json",
+        "build_profile",
+        "release".into(),
+        "a debug build in ways.json and a release build in release.json",
+    );
+    changed(
+        "gpu.json",
+        "gpu_info",
+        "cuda:0 Other GPU".into(),
+        "on cuda:0 Some GPU (with many cores) in ways.json and on cuda:0 Other GPU in gpu.json",
+    );
+    changed(
+        "tuned.json",
+        "kernel_file",
+        "k.toml".into(),
+        "the built-in kernels in ways.json and --kernel-file k.toml in tuned.json",
+    );
+    changed(
+        "later.json",
+        "test_time",
+        "2026-11-23T03:04:05Z".into(),
+        "of 2026-11-22 in ways.json and of 2026-11-23 in later.json; ways.json and later.json both have bare of 1 sequence",
+    );
+    let busy = change(&file, "busy.json", &|row| {
+        if row["cpu_load"] == 0 || row["launch"] != "device-graph" {
+            row["cpu_load"] = 7.into();
+        }
+    });
+    let mut input = json_of(&busy);
+    let all = input.as_array_mut().unwrap();
+    all.retain(|row| row["launch"] == "device-graph");
+    std::fs::write(&busy, input.to_string()).unwrap();
+    refused(
+        &[text(&file), text(&busy), "--table", "-"],
+        "in ways.json and in busy.json; ways.json and busy.json both have device-graph of 1 sequence, beside 2 busy threads",
     );
     let args = ["prefill", "-b", "1", "-p", "4", "-r", "1", "--warm-up", "0"];
     let prefill = benched(folder.path(), "prefill.json", &args);
