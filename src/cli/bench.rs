@@ -12,6 +12,7 @@ mod launch;
 mod result;
 mod routing;
 mod scored;
+mod sizes;
 mod units;
 
 use super::{Exit, interrupt, print};

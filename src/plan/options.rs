@@ -60,6 +60,47 @@ const DEFAULT_STEP_TOKENS: u32 = 512;
 const DEFAULT_CHUNK_ALIGN: u32 = 64;
 const PAGE_TOKENS: std::ops::RangeInclusive<u32> = 16..=256;
 
+fn largest(ladder: &[u32]) -> u32 {
+    ladder.last().copied().unwrap_or(0)
+}
+
+fn most_seqs(plan: &Plan) -> u32 {
+    largest(&plan.ladders.decode).min(MAX_SEQS)
+}
+
+fn positions(plan: &Plan) -> u32 {
+    u32::try_from(plan.config.max_position_embeddings).unwrap_or(u32::MAX)
+}
+
+/// Whether an engine can hold as many sequences. `named`: what asks for them, as the user wrote it.
+///
+/// # Errors
+/// [`Error::Usage`]: it cannot.
+pub fn check_seqs(plan: &Plan, seqs: u32, named: &str) -> Result<()> {
+    let most = most_seqs(plan);
+    match (1..=most).contains(&seqs) {
+        true => Ok(()),
+        false => Err(Error::Usage(format!(
+            "{named}: expected 1 to {most} (the largest decode bucket has {} rows, the scheduler at most {MAX_SEQS} slots)",
+            largest(&plan.ladders.decode)
+        ))),
+    }
+}
+
+/// Whether the model takes sequences of as many tokens. `named`: as in [`check_seqs`].
+///
+/// # Errors
+/// [`Error::Usage`]: it does not.
+pub fn check_context(plan: &Plan, tokens: u32, named: &str) -> Result<()> {
+    let most = positions(plan);
+    match (1..=most).contains(&tokens) {
+        true => Ok(()),
+        false => Err(Error::Usage(format!(
+            "{named}: expected 1 to {most} (the model's max_position_embeddings)"
+        ))),
+    }
+}
+
 impl Limits {
     /// Checks the limits against `plan` and fills in defaults. The pool is left empty (`pages` 0) and the context
     /// is what was asked for or the default: both depend on memory.
@@ -67,20 +108,11 @@ impl Limits {
     /// # Errors
     /// [`Error::Usage`], naming the option, what was given and what is possible.
     pub(super) fn resolve(&self, plan: &Plan) -> Result<EngineOptions> {
-        let Ladders {
-            decode,
-            mixed,
-            score,
-        } = &plan.ladders;
-        let largest = |ladder: &[u32]| ladder.last().copied().unwrap_or(0);
-        let most_seqs = largest(decode).min(MAX_SEQS);
-        let max_seqs = self.max_seqs.unwrap_or(DEFAULT_MAX_SEQS.min(most_seqs));
-        if max_seqs == 0 || max_seqs > most_seqs {
-            return Err(Error::Usage(format!(
-                "--max-seqs {max_seqs}: expected 1 to {most_seqs} (the largest decode bucket has {} rows, the scheduler at most {MAX_SEQS} slots)",
-                largest(decode)
-            )));
-        }
+        let Ladders { mixed, score, .. } = &plan.ladders;
+        let max_seqs = self
+            .max_seqs
+            .unwrap_or(DEFAULT_MAX_SEQS.min(most_seqs(plan)));
+        check_seqs(plan, max_seqs, &format!("--max-seqs {max_seqs}"))?;
 
         let chunk_align = self.chunk_align.unwrap_or(DEFAULT_CHUNK_ALIGN);
         if chunk_align == 0 {
@@ -120,15 +152,10 @@ impl Limits {
             )));
         }
 
-        let positions = u32::try_from(plan.config.max_position_embeddings).unwrap_or(u32::MAX);
         let max_context = self
             .max_context
-            .unwrap_or(DEFAULT_MAX_CONTEXT.min(positions));
-        if max_context == 0 || max_context > positions {
-            return Err(Error::Usage(format!(
-                "--max-context {max_context}: expected 1 to {positions} (the model's max_position_embeddings)"
-            )));
-        }
+            .unwrap_or(DEFAULT_MAX_CONTEXT.min(positions(plan)));
+        check_context(plan, max_context, &format!("--max-context {max_context}"))?;
 
         let stages = plan.stages.len() as u32;
         let steps_in_flight = self.steps_in_flight.unwrap_or(stages);

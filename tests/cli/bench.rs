@@ -379,7 +379,11 @@ fn two_measurements_are_compared() {
 
 #[test]
 fn wrong_usage_says_what_was_expected() {
-    let cases: [(&[&str], &str); 21] = [
+    let dir = tempfile::tempdir().unwrap();
+    let few = dir.path().join("few.toml");
+    std::fs::write(&few, "[buckets]\ndecode = [1, 8]\n").unwrap();
+    let few = few.to_str().unwrap();
+    let cases: [(&[&str], &str); 31] = [
         (&["-b", "8-1"], "ascends"),
         (&["-b", "0"], "at least 1"),
         (&["-b", "-1"], "invalid value '-1' for '--batch"),
@@ -422,6 +426,43 @@ fn wrong_usage_says_what_was_expected() {
         (&["--pause", "-1"], "expected seconds, 0 to 3600"),
         (&["--pause", "x"], "expected seconds, 0 to 3600"),
         (&["none"], "invalid value 'none'"),
+        (&["-b", "1,100000"], ": --batch 100000: expected 1 to 256"),
+        (
+            &["-p", "100000"],
+            ": --prompt-len 100000 and --gen-len 128 (the default), 100128 tokens: expected 1 to 4096",
+        ),
+        (
+            &["-p", "4,2000", "-n", "4,2200"],
+            ": --prompt-len 2000 and --gen-len 2200, 4200 tokens: expected 1 to 4096",
+        ),
+        (
+            &["--context", "512,100000"],
+            ": --context 100000: expected 1 to 4096",
+        ),
+        (
+            &["prefill", "-p", "4096"],
+            ": --prompt-len 4096 and its first token, 4097 tokens: expected 1 to 4096",
+        ),
+        (
+            &["score", "-p", "4097"],
+            ": --prompt-len 4097: expected 1 to 4096",
+        ),
+        (
+            &["serve", "--request-rate", "4", "-b", "300"],
+            ": --batch 300: expected 1 to 256",
+        ),
+        (
+            &["-b", "300", "--max-seqs", "400"],
+            ": --max-seqs 400: expected 1 to 256",
+        ),
+        (
+            &["-p", "9000", "--max-context", "8000"],
+            ": --max-context 8000: expected 1 to 4096",
+        ),
+        (
+            &["--bucket-file", few],
+            ": --batch 32 (the default): expected 1 to 8",
+        ),
     ];
     for (args, expected) in cases {
         let ended = bench(args);
@@ -433,6 +474,12 @@ fn wrong_usage_says_what_was_expected() {
         );
         assert_eq!(ended.stdout, "", "{args:?}");
     }
+    let arrivals = dir.path().join("arrivals");
+    std::fs::write(&arrivals, "0\n1 5000 3\n2 4 4\n").unwrap();
+    let ended = bench(&["serve", "--arrivals", arrivals.to_str().unwrap()]);
+    assert_eq!(ended.code, 2);
+    let expected = "/arrivals, a prompt of 5000 and 3 to generate, 5003 tokens: expected 1 to 4096";
+    assert!(ended.stderr.contains(expected), "{}", ended.stderr);
     let ended = run(&["bench"]);
     assert_eq!(ended.code, 2);
     assert!(

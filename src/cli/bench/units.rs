@@ -5,6 +5,7 @@ use super::around::{Runner, gpu_info, groups, meter, phases_so_far, read_samples
 use super::bare;
 use super::routing;
 use super::scored::Scored;
+use super::sizes::Longest;
 use super::{Results, subject};
 use crate::backend::SharedSink;
 use crate::bench::drive;
@@ -19,7 +20,6 @@ use crate::cli::open::{self, Opened};
 use crate::error::{Error, Result};
 use crate::io::arrays::{self, Sample};
 use crate::model::{Model, ModelConfig, ModelSource};
-use crate::plan::Limits;
 use crate::runtime::Logits;
 use crate::telemetry::say;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ const WARM_UP_INDEX: u64 = 1 << 32;
 pub(super) struct Work<'a> {
     pub args: &'a BenchArgs,
     pub config: ModelConfig,
-    lines: Option<Vec<Line>>,
+    pub lines: Option<Vec<Line>>,
     pub samples: Option<Vec<Sample>>,
     pub interrupt: &'a AtomicBool,
 }
@@ -153,11 +153,9 @@ impl Work<'_> {
         let mut units = Vec::new();
         for (way, run) in self.args.settings() {
             for (max_seqs, points) in groups(self.args.kind, &points) {
-                let mut limits = self.args.engine.limits();
-                limits.max_context = limits.max_context.or(Some(longest));
-                limits.max_seqs = limits.max_seqs.or(max_seqs);
                 let number = units.len() + 1;
-                units.push(self.unit(number, source, way, &run, &limits, &points)?);
+                let sizes = (max_seqs, &longest);
+                units.push(self.unit(number, source, way, &run, sizes, &points)?);
             }
         }
         Ok(units)
@@ -169,10 +167,11 @@ impl Work<'_> {
         source: &ModelSource,
         way: Option<Way>,
         run: &RunArgs,
-        limits: &Limits,
+        sizes: (Option<u32>, &Longest),
         points: &[Point],
     ) -> Result<Unit> {
         let target = run.target()?;
+        let limits = self.limits(run, sizes)?;
         let gpu = target.launch().is_some();
         let delivers = self.args.kind == Kind::Score;
         let opened = Opened::new(
@@ -180,7 +179,7 @@ impl Work<'_> {
             target,
             run,
             &self.args.engine,
-            limits,
+            &limits,
             delivers,
         )?;
         if let Some(samples) = &self.samples
@@ -233,16 +232,6 @@ impl Work<'_> {
             }
         }
         Ok(points)
-    }
-
-    /// Tokens of the longest sequence.
-    fn longest(&self, points: &[Point]) -> u32 {
-        let lines = self.lines.iter().flatten().filter_map(|line| line.lengths);
-        let points = points
-            .iter()
-            .map(|point| (point.prompt_tokens, point.new_tokens));
-        let total = |(prompt, new): (u32, u32)| prompt.saturating_add(new);
-        lines.chain(points).map(total).max().unwrap_or(1)
     }
 
     /// Starts the unit's engine and measures each of its points once. False: interrupted.
