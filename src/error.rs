@@ -48,6 +48,9 @@ impl Error {
     pub fn create(path: impl AsRef<Path>, source: &std::io::Error) -> Self {
         let found = match source.kind() {
             std::io::ErrorKind::NotFound => "found no such directory".to_owned(),
+            std::io::ErrorKind::IsADirectory => {
+                return Self::file(path, "found a directory, expected a file to write");
+            }
             _ => source.to_string(),
         };
         Self::file(

@@ -52,6 +52,9 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
         _ => units::measure(args, &interrupt)?,
     };
     if results.interrupted && results.rows.is_empty() {
+        if let Some(error) = results.failed {
+            warn(&error.to_string());
+        }
         say("tailgraph: interrupted");
         return Ok(Exit::Interrupted);
     }

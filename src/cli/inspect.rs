@@ -16,6 +16,7 @@ use crate::plan::{Cost, Gpu, OpKind, Plan, Precision, Stage, StepKind, StepShape
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use graphs::OnGpu;
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -164,7 +165,9 @@ pub struct Picture {
 fn file(path: &Path, write: impl FnOnce(&mut dyn Write) -> Written) -> Result<()> {
     let mut text = Vec::new();
     write(&mut text).map_err(|source| Error::io(path, source))?;
-    std::fs::write(path, text).map_err(|error| Error::create(path, &error))
+    let mut file = File::create(path).map_err(|error| Error::create(path, &error))?;
+    file.write_all(&text)
+        .map_err(|error| Error::io(path, error))
 }
 
 /// What is shown.

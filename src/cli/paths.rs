@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::io::partial::beside;
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 /// Refuses to write `output`, which `flag` names, over `other`; `what` is what that is.
@@ -18,7 +19,43 @@ pub(super) fn keep_apart(flag: &str, output: &Path, other: &Path, what: &str) ->
     )))
 }
 
-/// Likewise for an OUTPUT that is put together: nor is what is written on the way, OUTPUT.partial.
+/// Likewise for two files that are both written: nor are they one device or standard output.
+///
+/// # Errors
+/// As [`keep_apart`].
+pub(super) fn keep_outputs_apart(
+    flag: &str,
+    output: &Path,
+    other: &Path,
+    what: &str,
+) -> Result<()> {
+    if output == other && output != Path::new("/dev/null") {
+        return Err(Error::Usage(format!(
+            "{flag} {}: found the same name as {what}, expected a file of its own",
+            output.display()
+        )));
+    }
+    keep_apart(flag, output, other, what)
+}
+
+/// Before what takes long: that its file will not be refused. Leaves what is there as it is.
+///
+/// # Errors
+/// The file cannot be made, or not be written.
+pub(super) fn can_be_written(path: &Path) -> Result<()> {
+    let there = path.as_os_str() == "-" || path.symlink_metadata().is_ok();
+    if path.as_os_str() == "-" || (there && !path.is_file()) {
+        return Ok(());
+    }
+    let open = OpenOptions::new().append(true).create(true).open(path);
+    open.map_err(|error| Error::create(path, &error))?;
+    if !there {
+        std::fs::remove_file(path).map_err(|error| Error::io(path, error))?;
+    }
+    Ok(())
+}
+
+/// As [`keep_apart`] for an OUTPUT that is put together: nor is what is written on the way, OUTPUT.partial.
 ///
 /// # Errors
 /// As [`keep_apart`].
@@ -89,6 +126,29 @@ mod tests {
         assert!(!is_same(Path::new("-"), Path::new("-")));
         assert!(!is_same(Path::new("/dev/null"), Path::new("/dev/null")));
         assert!(is_same(Path::new("absent"), Path::new("./absent")));
+    }
+
+    #[test]
+    fn two_outputs_are_not_one_stream() {
+        let apart = |a: &str, b: &str| {
+            keep_outputs_apart("--svg", Path::new(a), Path::new(b), "--table").is_ok()
+        };
+        assert!(!apart("-", "-") && !apart("/dev/stdout", "/dev/stdout") && !apart("x", "./x"));
+        assert!(apart("-", "x") && apart("/dev/null", "/dev/null"));
+    }
+
+    #[test]
+    fn a_look_leaves_everything_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("there"), "text").unwrap();
+        for path in [at("there"), at("absent"), "-".into(), "/dev/null".into()] {
+            can_be_written(&path).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(at("there")).unwrap(), "text");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        let refused = can_be_written(&at("no/file")).unwrap_err().to_string();
+        assert!(refused.contains("found no such directory"), "{refused}");
     }
 
     #[test]

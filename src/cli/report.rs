@@ -2,7 +2,7 @@
 
 use super::args::ReportArgs;
 use super::generate::is_stdio;
-use super::paths::keep_apart;
+use super::paths::{keep_apart, keep_outputs_apart};
 use super::{Exit, print};
 use crate::error::{Error, Result};
 use crate::report::{input, lineup, markdown, page, picture};
@@ -53,7 +53,7 @@ fn check_paths(args: &ReportArgs) -> Result<()> {
             keep_apart(flag, output, input, "input")?;
         }
         for (other, earlier) in given().take(n) {
-            keep_apart(flag, output, earlier, other)?;
+            keep_outputs_apart(flag, output, earlier, other)?;
         }
     }
     Ok(())

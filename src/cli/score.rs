@@ -4,7 +4,7 @@ use super::args::{Positions, ScoreArgs};
 use super::codec::ModelCodec;
 use super::generate::{open_lines, open_stream, warn_of_no_rows};
 use super::open::Opened;
-use super::paths::keep_apart;
+use super::paths::{can_be_written, keep_apart, keep_journal_apart};
 use super::{Exit, interrupt, job, print, scoring};
 use crate::error::{Error, Result};
 use crate::io::answer::{self, Label};
@@ -82,11 +82,8 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .unwrap_or(1);
     limits.max_context = limits.max_context.or(Some(longest));
     let opened = Opened::new(source, target, &args.run, &args.engine, &limits, true)?;
-    // Not before: what cannot run takes nothing from an earlier run's file.
-    let mut rows = None;
-    if args.logprobs {
-        let (out, path) = open_stream(args.output.as_deref())?;
-        rows = Some(Output::Stream(Ordered::new(out, path, "")));
+    if let (true, Some(path)) = (args.logprobs, &args.output) {
+        can_be_written(path)?;
     }
     let keep = args.record.create()?;
     let sink = Arc::new(ScoreSink::new(
@@ -98,6 +95,12 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     ));
     let mut serving = opened.start(&Some(sink.clone()), keep)?;
     let interrupt = interrupt::flag()?;
+    // Not before: what cannot run takes nothing from an earlier run's file.
+    let mut rows = None;
+    if args.logprobs {
+        let (out, path) = open_stream(args.output.as_deref())?;
+        rows = Some(Output::Stream(Ordered::new(out, path, "")));
+    }
 
     let served: Vec<&Entry> = entries.iter().filter(|e| e.sample.is_ok()).collect();
     let failed = report_failures(&entries, &mut rows)?;
@@ -201,16 +204,20 @@ fn check(args: &ScoreArgs) -> Result<Option<(usize, usize)>> {
         ));
     }
     if let Some(output) = &args.output {
-        keep_apart("--output", output, &args.input, "input")?;
-        if let Some(expect) = &args.expect {
-            keep_apart("--output", output, expect, "--expect")?;
+        let others = [
+            (Some(&args.input), "input"),
+            (args.expect.as_ref(), "--expect"),
+            (args.record.record.as_ref(), "--record"),
+        ];
+        for (other, what) in others {
+            let Some(other) = other else { continue };
+            match args.logprobs {
+                true => keep_apart("--output", output, other, what)?,
+                false => keep_journal_apart("--output", output, other, what)?,
+            }
         }
     }
-    let files = [
-        Some(args.input.as_path()),
-        args.output.as_deref(),
-        args.expect.as_deref(),
-    ];
+    let files = [Some(args.input.as_path()), args.expect.as_deref()];
     args.record.keep_apart(&files)?;
     if args.tolerance.is_some_and(|t| !(t >= 0.0 && t.is_finite())) {
         return usage("--tolerance: expected a number of at least 0".to_owned());

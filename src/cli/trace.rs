@@ -3,7 +3,7 @@
 use super::Exit;
 use super::args::{GenerateArgs, ModelArg, TraceArgs};
 use super::generate::{TraceTo, serve};
-use super::paths::keep_apart;
+use super::paths::keep_outputs_apart;
 use super::table::Table;
 use crate::error::{Error, Result};
 use crate::io::record::Reader;
@@ -15,13 +15,15 @@ use std::io::Write;
 
 pub fn run(args: TraceArgs) -> Result<Exit> {
     let files = [
-        args.input.as_deref(),
-        args.answers.as_deref(),
-        args.record.record.as_deref(),
-        args.from.as_deref(),
+        (&args.input, "input"),
+        (&args.answers, "--answers"),
+        (&args.record.record, "--record"),
+        (&args.from, "--from"),
     ];
-    for file in files.into_iter().flatten() {
-        keep_apart("--output", &args.output, file, "run's own")?;
+    for (file, what) in files {
+        if let Some(file) = file {
+            keep_outputs_apart("--output", &args.output, file, what)?;
+        }
     }
     let (output, quiet, parts) = (args.output.clone(), args.quiet, args.kernels);
     let (exit, about) = match &args.from {

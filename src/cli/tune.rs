@@ -68,6 +68,7 @@ mod gpu {
     use crate::bench::{Kind, Point};
     use crate::cli::args::{EngineArgs, PrecisionArgs, RunArgs};
     use crate::cli::open::{self, Opened};
+    use crate::cli::paths::can_be_written;
     use crate::cli::table::Table;
     use crate::cli::target::Target;
     use crate::cli::{interrupt, print, settings};
@@ -76,9 +77,7 @@ mod gpu {
     use crate::plan::variants::{Entry, MOST_ROWS};
     use crate::plan::{KernelFile, Ladders, Limits, Plan, StepKind};
     use crate::runtime::Logits;
-    use crate::telemetry::say;
-    use std::fs::OpenOptions;
-    use std::path::Path;
+    use crate::telemetry::{say, warn};
     use std::process::Command;
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
@@ -131,14 +130,28 @@ mod gpu {
         if tuned.is_empty() {
             return end;
         }
-        let file = written(args, &base, &gpu.info.name, &tuned)?;
+        let file = match written(args, &base, &gpu.info.name, &tuned) {
+            Err(later) if end.is_err() => {
+                warn(&later.to_string());
+                return end;
+            }
+            file => file?,
+        };
         let mut table = Vec::new();
         print_table(&tuned, &mut table)
             .map_err(|error| Error::io("the table of what was measured", error))?;
-        match &args.output {
+        // An earlier file may have all types.
+        let whole = matches!(end, Ok(Exit::Done));
+        if let (Some(path), false) = (&args.output, whole) {
+            warn(&format!(
+                "{}: left as it is, since not all types were measured; standard output has what was",
+                path.display()
+            ));
+        }
+        match args.output.as_ref().filter(|_| whole) {
             Some(path) => {
                 let written = std::fs::write(path, file.to_string());
-                written.map_err(|error| Error::create(path, &error))?;
+                written.map_err(|error| Error::io(path, error))?;
                 print(&table)?;
             }
             None => {
@@ -147,17 +160,6 @@ mod gpu {
             }
         }
         end
-    }
-
-    /// Before anything is measured: that it will not be in vain.
-    fn can_be_written(path: &Path) -> Result<()> {
-        let there = path.exists();
-        let open = OpenOptions::new().append(true).create(true).open(path);
-        open.map_err(|error| Error::create(path, &error))?;
-        if !there {
-            std::fs::remove_file(path).map_err(|error| Error::io(path, error))?;
-        }
-        Ok(())
     }
 
     fn flags(args: &TuneArgs, dtype: Dtype) -> RunArgs {

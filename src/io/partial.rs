@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// Where an answer lies in the journal.
@@ -109,8 +109,7 @@ impl Journal {
                 ));
             }
             // Some file systems have no locks: two runs with one --output are then the user's to avoid.
-            Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {}
-            Err(TryLockError::Error(error)) => return Err(Error::io(&path, error)),
+            Err(TryLockError::Error(_)) => {}
         }
         let found_bytes = file.metadata().map_err(|e| Error::io(&path, e))?.len();
         let mut journal = Self {

@@ -2,7 +2,7 @@
 //! are the ones that memory is allocated by.
 
 use super::arena::ALIGN_BYTES;
-use super::memory::{MemoryItem, MemoryPlan, Place, plural, too_little};
+use super::memory::{MemoryItem, MemoryPlan, Place, WEIGHTS, plural, too_little};
 use super::state::StateLayout;
 use super::{Arena, ArenaShape, Budget, EngineOptions, Limits, Plan, Precision, RingCapacities};
 use crate::error::Result;
@@ -180,7 +180,7 @@ fn items(
     let mut items = vec![
         on(
             Place::Budget,
-            "weights",
+            WEIGHTS,
             weight_bytes(config, precision.weights),
             weights,
         ),

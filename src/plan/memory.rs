@@ -185,7 +185,8 @@ fn page_bytes(plan: &Plan, precision: Precision, options: &EngineOptions) -> u64
     whole_bytes(plan.kv_bytes_per_token(precision.compute) * f64::from(options.page_tokens))
 }
 
-const WEIGHTS: &str = "weights";
+/// As items name them, and advice knows them by.
+pub(super) const WEIGHTS: &str = "weights";
 
 /// One line: what is needed, what there is, and what to change.
 pub(super) fn too_little(

@@ -341,3 +341,26 @@ fn a_run_that_does_not_begin_leaves_an_earlier_one() {
         ended.stderr
     );
 }
+
+/// The logits are put together in OUTPUT.partial, which was the input.
+#[test]
+fn the_file_on_the_way_to_an_output_is_not_the_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let partial = dir.path().join("x.safetensors.partial");
+    std::fs::copy(format!("{}/golden.safetensors", golden("a")), &partial).unwrap();
+    let before = std::fs::read(&partial).unwrap();
+    let (input, output) = (partial.to_str().unwrap(), dir.path().join("x.safetensors"));
+    let output = output.to_str().unwrap();
+    let ended = run(&[
+        "score",
+        "--model",
+        &golden("a"),
+        "--input",
+        input,
+        "--output",
+        output,
+    ]);
+    assert_eq!(ended.code, 2, "{}", ended.stderr);
+    assert!(ended.stderr.contains("by way of"), "{}", ended.stderr);
+    assert_eq!(std::fs::read(&partial).unwrap(), before);
+}

@@ -291,7 +291,7 @@ fn wrong_usage_is_said() {
         ),
         (
             vec!["trace", "-o", text(&to), "--from", text(&to)],
-            "found the run's own file",
+            "found the same name as --from",
         ),
     ] {
         let ended = run(&args);

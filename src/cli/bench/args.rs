@@ -84,7 +84,7 @@ fn positive(text: &str) -> std::result::Result<List, String> {
 }
 
 fn rate(text: &str) -> std::result::Result<f64, String> {
-    // One a month, so that times add up to what a duration holds.
+    // One in twelve days, so that times add up to what a duration holds.
     let found = text.parse().ok().filter(|&rate: &f64| rate >= 1e-6);
     found.ok_or_else(|| {
         "expected requests a second of at least 1e-6, or inf for all at once".to_owned()

@@ -38,10 +38,6 @@ struct Tried {
 
 /// Measures all that `args` asks for.
 pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
-    let interrupted = || Results {
-        interrupted: true,
-        ..Results::default()
-    };
     if let Some(&kernels) = args
         .kernels
         .0
@@ -66,7 +62,8 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     let mut tried = combinations(args)?;
     let meter = Meter::new(&gpu.context);
     let joules = || meter.as_ref().and_then(Meter::joules);
-    for repeat in 0..args.repeats as usize {
+    let mut interrupted = false;
+    'repeats: for repeat in 0..args.repeats as usize {
         if !args.quiet {
             say(&format!("repeat {} of {}", repeat + 1, args.repeats));
         }
@@ -78,7 +75,8 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
             one.options = Some(*probe.options());
             let Some(way) = launch(one.way) else {
                 if !drive::idle(args.pause, interrupt) {
-                    return Ok(interrupted());
+                    interrupted = true;
+                    break 'repeats;
                 }
                 let _busy = Busy::new(one.point.cpu_load);
                 one.repeats.push(probe.bare()?);
@@ -98,13 +96,15 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
                 let mut random = Random::new(args.seed, u64::from(index));
                 let count = one.point.batch;
                 if index == args.warm_up && !drive::idle(args.pause, interrupt) {
-                    return Ok(interrupted());
+                    interrupted = true;
+                    break 'repeats;
                 }
                 let arrivals =
                     workload::at_once(&one.point, count, Logits::None, VOCABULARY, &mut random);
                 last = runner.run(&one.point, &arrivals)?;
                 if last.is_none() {
-                    return Ok(interrupted());
+                    interrupted = true;
+                    break 'repeats;
                 }
             }
             if let Some(run) = last {
@@ -114,7 +114,8 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     }
     let subject = subject(args, None, Some(gpu.info.to_string()))?;
     let cost_ns = drive::cost_ns();
-    let rows = tried.iter().filter_map(|one| {
+    let whole = tried.iter().filter(|one| !one.repeats.is_empty());
+    let rows = whole.filter_map(|one| {
         let options = one.options?;
         let setting = Setting {
             launch: Some(one.way.name().to_owned()),
@@ -145,6 +146,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     });
     Ok(Results {
         rows: rows.collect(),
+        interrupted,
         ..Results::default()
     })
 }

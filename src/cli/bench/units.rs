@@ -102,7 +102,16 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
                     units.len()
                 ));
             }
+            let before: Vec<usize> = units[index]
+                .points
+                .iter()
+                .map(|tried| tried.repeats.len())
+                .collect();
             if !work.repeat(&mut units[index], &model, repeat)? {
+                // An engine's points are repeated together, and traced together.
+                for (tried, whole) in units[index].points.iter_mut().zip(before) {
+                    tried.repeats.truncate(whole);
+                }
                 interrupted = true;
                 break 'repeats;
             }

@@ -290,7 +290,9 @@ fn wrong_inputs_and_names_are_refused() {
     );
     refused(&[text(&file), "--svg", text(&file)], "found the input file");
     let same = [text(&file), "--svg", text(&svg), "--table", text(&svg)];
-    refused(&same, "found the --svg file");
+    refused(&same, "found the same name as --svg");
+    let one_stream = [text(&file), "--svg", "-", "--table", "-"];
+    refused(&one_stream, "found the same name as --svg");
     let bare = change(&file, "bare.json", &|_| {});
     let mut input = json_of(&bare);
     let all = input.as_array_mut().unwrap();
