@@ -66,6 +66,11 @@ impl Error {
         }
     }
 
+    /// The system would not start a thread.
+    pub fn thread(source: &dyn std::error::Error) -> Self {
+        Self::Runtime(format!("the system refused a thread: {source}"))
+    }
+
     /// The process's exit code: 2 for usage, 1 for everything else that is fatal.
     pub fn exit_code(&self) -> u8 {
         match self {

@@ -51,33 +51,18 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
         Kind::Launch => launches(args, &interrupt)?,
         _ => units::measure(args, &interrupt)?,
     };
-    if results.interrupted && results.rows.is_empty() {
-        if let Some(error) = results.failed {
-            warn(&error.to_string());
-        }
-        say("tailgraph: interrupted");
-        return Ok(Exit::Interrupted);
+    // What other points came to is not lost by one that failed, nor what there was time for.
+    if !results.rows.is_empty() {
+        print(shown(&results.rows, args.output).as_bytes())?;
     }
-    // What other points came to is not lost by one that failed.
-    if results.rows.is_empty()
-        && let Some(error) = results.failed
-    {
-        return Err(error);
-    }
-    let mut out = text(&results.rows, args.output, RESULTS);
-    if args.output == Format::Md {
-        out = format!(
-            "{}\n{out}\n{}",
-            heading(&results.rows),
-            text(&starts(&results.rows), Format::Md, STARTS)
-        );
-    }
-    print(out.as_bytes())?;
     if results.interrupted {
         if let Some(error) = results.failed {
             warn(&error.to_string());
         }
-        say("tailgraph: interrupted; the results are of the repeats that were whole");
+        say(match results.rows.is_empty() {
+            true => "tailgraph: interrupted",
+            false => "tailgraph: interrupted; the results are of the repeats that were whole",
+        });
         return Ok(Exit::Interrupted);
     }
     if let Some(error) = results.failed {
@@ -88,6 +73,18 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
     } else {
         Exit::Done
     })
+}
+
+fn shown(rows: &[Value], format: Format) -> String {
+    let results = text(rows, format, RESULTS);
+    match format {
+        Format::Md => format!(
+            "{}\n{results}\n{}",
+            heading(rows),
+            text(&starts(rows), format, STARTS)
+        ),
+        _ => results,
+    }
 }
 
 #[cfg(feature = "cuda")]

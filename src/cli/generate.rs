@@ -4,7 +4,7 @@ use super::args::GenerateArgs;
 use super::codec::ModelCodec;
 use super::job::{Job, Style, Summary};
 use super::open::Opened;
-use super::paths::keep_journal_apart;
+use super::paths::{is_stdio, keep_journal_apart};
 use super::{Exit, interrupt};
 use crate::error::{Error, Result};
 use crate::io::codec::Codec;
@@ -91,7 +91,7 @@ pub(super) fn serve(
     std::thread::Builder::new()
         .name("reader".to_owned())
         .spawn(read)
-        .map_err(|error| Error::Runtime(format!("the system refused a thread: {error}")))?;
+        .map_err(|error| Error::thread(&error))?;
     let job = Job {
         rows,
         codec: &*codec,
@@ -191,10 +191,6 @@ fn settings_hash(source: &ModelSource, dtype: DType, rules: &Rules) -> u64 {
         .finish()
 }
 
-pub(super) fn is_stdio(path: &Path) -> bool {
-    path.as_os_str() == "-"
-}
-
 /// Whether OUTPUT is a file we put together, rather than a pipe or a device we write to as it is.
 fn is_file_output(path: &Path) -> bool {
     !is_stdio(path) && (path.is_dir() || path.is_file() || !path.exists())
@@ -217,13 +213,9 @@ fn check_paths(args: &GenerateArgs, trace: Option<&TraceTo<'_>>) -> Result<()> {
             (args.record.record.as_deref(), "--record"),
             (trace.map(|trace| trace.path), "trace"),
         ];
-        for (other, what) in others {
-            if let Some(other) = other {
-                keep_journal_apart(flag, output, other, what)?;
-            }
-        }
+        keep_journal_apart(flag, output, &others)?;
     }
-    args.record.keep_apart(&[args.input.as_deref()])
+    args.record.keep_apart(&[(args.input.as_deref(), "input")])
 }
 
 fn open_input(args: &mut GenerateArgs) -> Result<Lines> {

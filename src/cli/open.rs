@@ -217,7 +217,8 @@ fn start_workers() -> Result<()> {
     match rayon::ThreadPoolBuilder::new().build_global() {
         // They may run already, which is no error of the system's.
         Err(error) if error.source().is_some() => Err(Error::Runtime(format!(
-            "the system refused a thread: {error}; RAYON_NUM_THREADS=1 asks for fewer"
+            "{}; RAYON_NUM_THREADS=1 asks for fewer",
+            Error::thread(&error)
         ))),
         _ => Ok(()),
     }

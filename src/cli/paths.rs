@@ -5,37 +5,65 @@ use crate::io::partial::beside;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
-/// Refuses to write `output`, which `flag` names, over `other`; `what` is what that is.
+/// `-`: standard input or output.
+pub(super) fn is_stdio(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Another file of the command, if it has one, and what that is.
+pub(super) type Other<'a> = (Option<&'a Path>, &'a str);
+
+/// Refuses to write `output`, which `flag` names, over one of `others`.
 ///
 /// # Errors
 /// [`Error::Usage`] where both are one file, which need not be there yet.
-pub(super) fn keep_apart(flag: &str, output: &Path, other: &Path, what: &str) -> Result<()> {
-    if !is_same(output, other) {
-        return Ok(());
+pub(super) fn keep_apart(flag: &str, output: &Path, others: &[Other<'_>]) -> Result<()> {
+    match first(others, |other| is_same(output, other)) {
+        None => Ok(()),
+        Some(what) => Err(Error::Usage(format!(
+            "{flag} {}: found the {what} file, expected another",
+            output.display()
+        ))),
     }
-    Err(Error::Usage(format!(
-        "{flag} {}: found the {what} file, expected another",
-        output.display()
-    )))
 }
 
-/// Likewise for two files that are both written: nor are they one device or standard output.
+/// Likewise where the others are written too: nor are they one device or standard output.
 ///
 /// # Errors
 /// As [`keep_apart`].
-pub(super) fn keep_outputs_apart(
-    flag: &str,
-    output: &Path,
-    other: &Path,
-    what: &str,
-) -> Result<()> {
-    if output == other && output != Path::new("/dev/null") {
-        return Err(Error::Usage(format!(
+pub(super) fn keep_outputs_apart(flag: &str, output: &Path, others: &[Other<'_>]) -> Result<()> {
+    let named = |other: &Path| other == output && output != Path::new("/dev/null");
+    match first(others, named) {
+        None => keep_apart(flag, output, others),
+        Some(what) => Err(Error::Usage(format!(
             "{flag} {}: found the same name as {what}, expected a file of its own",
             output.display()
-        )));
+        ))),
     }
-    keep_apart(flag, output, other, what)
+}
+
+/// Likewise for an OUTPUT that is put together: nor is one of `others` what is written on the way, OUTPUT.partial.
+///
+/// # Errors
+/// As [`keep_apart`].
+pub(super) fn keep_journal_apart(flag: &str, output: &Path, others: &[Other<'_>]) -> Result<()> {
+    keep_apart(flag, output, others)?;
+    for path in beside(output) {
+        if let Some(what) = first(others, |other| is_same(&path, other)) {
+            return Err(Error::Usage(format!(
+                "{flag} {}: is written by way of {}, which is the {what} file: expected another",
+                output.display(),
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What the first of these is that `is` holds for.
+fn first<'a>(others: &[Other<'a>], is: impl Fn(&Path) -> bool) -> Option<&'a str> {
+    let mut found = others.iter().filter(|(path, _)| path.is_some_and(&is));
+    found.next().map(|&(_, what)| what)
 }
 
 /// Before what takes long: that its file will not be refused. Leaves what is there as it is.
@@ -43,8 +71,8 @@ pub(super) fn keep_outputs_apart(
 /// # Errors
 /// The file cannot be made, or not be written.
 pub(super) fn can_be_written(path: &Path) -> Result<()> {
-    let there = path.as_os_str() == "-" || path.symlink_metadata().is_ok();
-    if path.as_os_str() == "-" || (there && !path.is_file()) {
+    let there = path.symlink_metadata().is_ok();
+    if is_stdio(path) || (there && !path.is_file()) {
         return Ok(());
     }
     let open = OpenOptions::new().append(true).create(true).open(path);
@@ -55,34 +83,13 @@ pub(super) fn can_be_written(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// As [`keep_apart`] for an OUTPUT that is put together: nor is what is written on the way, OUTPUT.partial.
-///
-/// # Errors
-/// As [`keep_apart`].
-pub(super) fn keep_journal_apart(
-    flag: &str,
-    output: &Path,
-    other: &Path,
-    what: &str,
-) -> Result<()> {
-    keep_apart(flag, output, other, what)?;
-    match beside(output).iter().find(|path| is_same(path, other)) {
-        None => Ok(()),
-        Some(path) => Err(Error::Usage(format!(
-            "{flag} {}: is written by way of {}, which is the {what} file: expected another",
-            output.display(),
-            path.display()
-        ))),
-    }
-}
-
 fn is_same(a: &Path, b: &Path) -> bool {
     matches!((place(a), place(b)), (Some(a), Some(b)) if a == b)
 }
 
 /// Where a file is, or would be: nothing for `-`, and for a pipe or a device, which is not written over.
 fn place(path: &Path) -> Option<PathBuf> {
-    if path.as_os_str() == "-" {
+    if is_stdio(path) {
         return None;
     }
     match path.canonicalize() {
@@ -131,7 +138,7 @@ mod tests {
     #[test]
     fn two_outputs_are_not_one_stream() {
         let apart = |a: &str, b: &str| {
-            keep_outputs_apart("--svg", Path::new(a), Path::new(b), "--table").is_ok()
+            keep_outputs_apart("--svg", Path::new(a), &[(Some(Path::new(b)), "--table")]).is_ok()
         };
         assert!(!apart("-", "-") && !apart("/dev/stdout", "/dev/stdout") && !apart("x", "./x"));
         assert!(apart("-", "x") && apart("/dev/null", "/dev/null"));
@@ -156,7 +163,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let message = |other: &str| {
-            keep_journal_apart("--output", &at("out"), &at(other), "input")
+            keep_journal_apart("--output", &at("out"), &[(Some(&at(other)), "input")])
                 .map_err(|error| error.to_string())
                 .err()
         };

@@ -3,7 +3,7 @@
 
 use super::args::RecordArg;
 use super::device::Device;
-use super::paths::keep_apart;
+use super::paths::{Other, keep_apart};
 use crate::backend::timing::StepClock;
 use crate::error::{Error, Result};
 use crate::io::record::{Done, Header, Line, Turn, Writer};
@@ -11,7 +11,6 @@ use crate::runtime::{Engine, EngineStatus, Event, Request};
 use crate::sys::abi;
 use crate::trace::parts::Costs;
 use crate::trace::{About, Live};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 const EVENT_POLL: Duration = Duration::from_millis(1);
@@ -28,14 +27,11 @@ impl RecordArg {
     }
 
     /// Refuses to write over the other files of a run.
-    pub fn keep_apart(&self, files: &[Option<&Path>]) -> Result<()> {
-        let Some(record) = &self.record else {
-            return Ok(());
-        };
-        for file in files.iter().flatten() {
-            keep_apart("--record", record, file, "run's own")?;
+    pub fn keep_apart(&self, files: &[Other<'_>]) -> Result<()> {
+        match &self.record {
+            Some(record) => keep_apart("--record", record, files),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

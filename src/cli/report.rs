@@ -1,8 +1,7 @@
 //! The `report` command.
 
 use super::args::ReportArgs;
-use super::generate::is_stdio;
-use super::paths::{keep_apart, keep_outputs_apart};
+use super::paths::{Other, is_stdio, keep_apart, keep_outputs_apart};
 use super::{Exit, print};
 use crate::error::{Error, Result};
 use crate::report::{input, lineup, markdown, page, picture};
@@ -48,13 +47,16 @@ fn check_paths(args: &ReportArgs) -> Result<()> {
         let given = outputs.iter();
         given.filter_map(|&(flag, path)| Some((flag, path.as_deref()?)))
     };
+    let inputs: Vec<Other<'_>> = args
+        .inputs
+        .iter()
+        .map(|input| (Some(input.as_path()), "input"))
+        .collect();
     for (n, (flag, output)) in given().enumerate() {
-        for input in &args.inputs {
-            keep_apart(flag, output, input, "input")?;
-        }
-        for (other, earlier) in given().take(n) {
-            keep_outputs_apart(flag, output, earlier, other)?;
-        }
+        keep_apart(flag, output, &inputs)?;
+        let earlier = given().take(n);
+        let earlier: Vec<Other<'_>> = earlier.map(|(flag, path)| (Some(path), flag)).collect();
+        keep_outputs_apart(flag, output, &earlier)?;
     }
     Ok(())
 }

@@ -203,22 +203,19 @@ fn check(args: &ScoreArgs) -> Result<Option<(usize, usize)>> {
             path.display()
         ));
     }
+    let inputs = [
+        (Some(args.input.as_path()), "input"),
+        (args.expect.as_deref(), "--expect"),
+    ];
     if let Some(output) = &args.output {
-        let others = [
-            (Some(&args.input), "input"),
-            (args.expect.as_ref(), "--expect"),
-            (args.record.record.as_ref(), "--record"),
-        ];
-        for (other, what) in others {
-            let Some(other) = other else { continue };
-            match args.logprobs {
-                true => keep_apart("--output", output, other, what)?,
-                false => keep_journal_apart("--output", output, other, what)?,
-            }
+        let record = (args.record.record.as_deref(), "--record");
+        let others = [inputs[0], inputs[1], record];
+        match args.logprobs {
+            true => keep_apart("--output", output, &others)?,
+            false => keep_journal_apart("--output", output, &others)?,
         }
     }
-    let files = [Some(args.input.as_path()), args.expect.as_deref()];
-    args.record.keep_apart(&files)?;
+    args.record.keep_apart(&inputs)?;
     if args.tolerance.is_some_and(|t| !(t >= 0.0 && t.is_finite())) {
         return usage("--tolerance: expected a number of at least 0".to_owned());
     }

@@ -15,16 +15,12 @@ use std::io::Write;
 
 pub fn run(args: TraceArgs) -> Result<Exit> {
     let files = [
-        (&args.input, "input"),
-        (&args.answers, "--answers"),
-        (&args.record.record, "--record"),
-        (&args.from, "--from"),
+        (args.input.as_deref(), "input"),
+        (args.answers.as_deref(), "--answers"),
+        (args.record.record.as_deref(), "--record"),
+        (args.from.as_deref(), "--from"),
     ];
-    for (file, what) in files {
-        if let Some(file) = file {
-            keep_outputs_apart("--output", &args.output, file, what)?;
-        }
-    }
+    keep_outputs_apart("--output", &args.output, &files)?;
     let (output, quiet, parts) = (args.output.clone(), args.quiet, args.kernels);
     let (exit, about) = match &args.from {
         Some(record) => {

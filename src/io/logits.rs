@@ -2,6 +2,7 @@
 
 use super::expect::Comparison;
 use super::logprobs::Logprobs;
+use super::partial::beside;
 use crate::backend::LogitsSink;
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
@@ -41,9 +42,7 @@ impl LogitsFile {
                 "found a directory, expected a file to write",
             ));
         }
-        let mut building = path.as_os_str().to_owned();
-        building.push(".partial");
-        let building = PathBuf::from(building);
+        let [building, _] = beside(path);
         let file = OpenOptions::new()
             .write(true)
             .create(true)

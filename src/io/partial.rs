@@ -89,9 +89,9 @@ impl Journal {
                 "found a directory, expected a file to write",
             ));
         }
-        let path = with_suffix(output, ".partial");
+        let [path, _] = beside(output);
         if resume && !path.exists() && output.exists() {
-            copy_finished(output, &path)?;
+            copy_finished(output)?;
         }
         let file = OpenOptions::new()
             .read(true)
@@ -213,7 +213,7 @@ impl Journal {
     /// Puts OUTPUT together in input order and moves it into place whole. The journal goes unless
     /// `keep_journal`: then `--resume` finds it again.
     pub fn assemble(self, keep_journal: bool) -> Result<()> {
-        let building = with_suffix(&self.path, ".tmp");
+        let [_, building] = beside(&self.output);
         let fail = |error| Error::io(&building, error);
         let file = File::create(&building).map_err(fail)?;
         let mut out = BufWriter::with_capacity(1 << 20, file);
@@ -266,14 +266,16 @@ impl Drop for Journal {
 
 /// What is written on the way to `output`: the journal, and what is put together under another name.
 pub fn beside(output: &Path) -> [PathBuf; 2] {
-    let journal = with_suffix(output, ".partial");
-    let building = with_suffix(&journal, ".tmp");
-    [journal, building]
+    [".partial", ".partial.tmp"].map(|suffix| {
+        let mut name = output.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    })
 }
 
 /// OUTPUT's served rows as records by id, under the journal's name once they are all there.
-fn copy_finished(output: &Path, path: &Path) -> Result<()> {
-    let building = with_suffix(path, ".tmp");
+fn copy_finished(output: &Path) -> Result<()> {
+    let [journal, building] = beside(output);
     let fail = |error| Error::io(&building, error);
     let read_fail = |error| Error::io(output, error);
     let mut reader = BufReader::new(File::open(output).map_err(read_fail)?);
@@ -299,7 +301,7 @@ fn copy_finished(output: &Path, path: &Path) -> Result<()> {
         }
     }
     out.flush().map_err(fail)?;
-    std::fs::rename(&building, path).map_err(|error| Error::io(path, error))
+    std::fs::rename(&building, &journal).map_err(|error| Error::io(&journal, error))
 }
 
 fn answer_id(answer: &Value) -> Option<String> {
@@ -357,10 +359,4 @@ impl Record {
             }
         }
     }
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
 }

@@ -100,7 +100,7 @@ impl Threads {
                     },
                 );
         let thread = thread
-            .map_err(|error| Error::Runtime(format!("the system refused a thread: {error}")))
+            .map_err(|error| Error::thread(&error))
             // Those that run already would wait for this one.
             .inspect_err(|error| self.shared.fail(error.to_string()))?;
         self.running.push(thread);

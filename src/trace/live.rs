@@ -53,7 +53,7 @@ impl Live {
         let writer = std::thread::Builder::new()
             .name("trace".to_owned())
             .spawn(move || write(out, began, &items))
-            .map_err(|error| Error::Runtime(format!("the system refused a thread: {error}")))?;
+            .map_err(|error| Error::thread(&error))?;
         Ok(Self {
             send: Some(send),
             writer: Some(writer),

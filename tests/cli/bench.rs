@@ -466,12 +466,7 @@ fn wrong_usage_says_what_was_expected() {
     ];
     for (args, expected) in cases {
         let ended = bench(args);
-        assert_eq!(ended.code, 2, "{args:?}: {}", ended.stderr);
-        assert!(
-            ended.stderr.contains(expected),
-            "{args:?}: {}",
-            ended.stderr
-        );
+        ended.fails(&args, 2, expected);
         assert_eq!(ended.stdout, "", "{args:?}");
     }
     let arrivals = dir.path().join("arrivals");

@@ -385,12 +385,7 @@ fn files_of_a_run_are_different_ones() {
     for (command, files, expected) in cases {
         let args = [command, files].concat();
         let ended = run(&args);
-        assert_eq!(ended.code, 2, "{args:?}: {}", ended.stderr);
-        assert!(
-            ended.stderr.contains(expected),
-            "{args:?}: {}",
-            ended.stderr
-        );
+        ended.fails(&args, 2, expected);
         assert_eq!(std::fs::read_to_string(&journal).unwrap(), row, "{args:?}");
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);

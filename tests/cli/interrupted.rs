@@ -66,6 +66,14 @@ impl Job {
             .unwrap()
     }
 
+    /// A run to "out" that is killed when its journal has more than `lines` lines.
+    fn begin_and_kill(&self, lines: usize) {
+        let mut child = self.spawn("out", false);
+        wait_for_lines(&self.path("out.partial"), lines, &mut child);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
     fn run(&self, output: &str, resume: bool) -> Ended {
         let args = self.args(output, resume);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -153,10 +161,7 @@ fn an_interrupt_writes_what_is_done() {
 #[test]
 fn starting_afresh_over_unfinished_rows_is_said() {
     let job = Job::new();
-    let mut child = job.spawn("out", false);
-    wait_for_lines(&job.path("out.partial"), 3, &mut child);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    job.begin_and_kill(3);
     let fresh = job.run("out", false);
     assert!(
         fresh.stderr.contains("--resume would keep them"),
@@ -169,10 +174,7 @@ fn starting_afresh_over_unfinished_rows_is_said() {
 #[test]
 fn answers_of_another_model_are_served_again_and_that_is_said() {
     let job = Job::new();
-    let mut child = job.spawn("out", false);
-    wait_for_lines(&job.path("out.partial"), ERRORS + 3, &mut child);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    job.begin_and_kill(ERRORS + 3);
     let mut args = job.args("out", true);
     args[2] = "random:tiny@9".to_owned();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -187,10 +189,7 @@ fn answers_of_another_model_are_served_again_and_that_is_said() {
 #[test]
 fn a_line_that_is_no_record_is_named_and_can_be_removed() {
     let job = Job::new();
-    let mut child = job.spawn("out", false);
-    wait_for_lines(&job.path("out.partial"), ERRORS + 3, &mut child);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    job.begin_and_kill(ERRORS + 3);
     let partial = job.path("out.partial");
     let before = std::fs::read_to_string(&partial).unwrap();
     std::fs::write(&partial, format!("?\n{before}")).unwrap();

@@ -30,6 +30,12 @@ impl Ended {
     pub fn rows(&self) -> Vec<Value> {
         rows(&self.stdout)
     }
+
+    /// It failed with `code`, and said so; `what` was run.
+    pub fn fails(&self, what: &impl std::fmt::Debug, code: i32, expected: &str) {
+        assert_eq!(self.code, code, "{what:?}: {}", self.stderr);
+        assert!(self.stderr.contains(expected), "{what:?}: {}", self.stderr);
+    }
 }
 
 pub fn run(args: &[&str]) -> Ended {

@@ -14,6 +14,10 @@ fn floats(file: &SafeTensors<'_>, name: &str) -> (Vec<usize>, Vec<f32>) {
     (tensor.shape().to_vec(), values.collect())
 }
 
+fn golden_arrays() -> String {
+    format!("{}/golden.safetensors", golden("a"))
+}
+
 #[test]
 fn goldens_agree_and_a_changed_one_does_not() {
     let dir = tempfile::tempdir().unwrap();
@@ -267,10 +271,10 @@ fn arrays_that_do_not_fit_the_model_are_refused_whole() {
 fn an_output_that_is_read_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("arrays.safetensors");
-    std::fs::copy(format!("{}/golden.safetensors", golden("a")), &path).unwrap();
+    std::fs::copy(golden_arrays(), &path).unwrap();
     let before = std::fs::read(&path).unwrap();
     let arrays = path.to_str().unwrap();
-    let other = format!("{}/golden.safetensors", golden("a"));
+    let other = golden_arrays();
     let cases: [(&[&str], &str); 3] = [
         (&["--input", arrays], "found the input file"),
         (&["--input", arrays, "--logprobs"], "found the input file"),
@@ -283,12 +287,7 @@ fn an_output_that_is_read_is_refused() {
         let model = golden("a");
         let args = [&["score", "--model", &model, "--output", arrays], args].concat();
         let ended = run(&args);
-        assert_eq!(ended.code, 2, "{args:?}: {}", ended.stderr);
-        assert!(
-            ended.stderr.contains(expected),
-            "{args:?}: {}",
-            ended.stderr
-        );
+        ended.fails(&args, 2, expected);
         assert_eq!(std::fs::read(&path).unwrap(), before, "{args:?}");
     }
 }
@@ -299,7 +298,7 @@ fn nothing_agrees_with_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let empty = dir.path().join("empty.jsonl");
     std::fs::write(&empty, "").unwrap();
-    let (model, expected) = (golden("a"), format!("{}/golden.safetensors", golden("a")));
+    let (model, expected) = (golden("a"), golden_arrays());
     let input = empty.to_str().unwrap();
     let ended = run(&[
         "score", "--model", &model, "--input", input, "--expect", &expected,
@@ -319,7 +318,7 @@ fn a_run_that_does_not_begin_leaves_an_earlier_one() {
     let dir = tempfile::tempdir().unwrap();
     let output = dir.path().join("logprobs.jsonl");
     std::fs::write(&output, "earlier\n").unwrap();
-    let (model, input) = (golden("a"), format!("{}/golden.safetensors", golden("a")));
+    let (model, input) = (golden("a"), golden_arrays());
     let output = output.to_str().unwrap();
     let ended = run(&[
         "score",
@@ -347,7 +346,7 @@ fn a_run_that_does_not_begin_leaves_an_earlier_one() {
 fn the_file_on_the_way_to_an_output_is_not_the_input() {
     let dir = tempfile::tempdir().unwrap();
     let partial = dir.path().join("x.safetensors.partial");
-    std::fs::copy(format!("{}/golden.safetensors", golden("a")), &partial).unwrap();
+    std::fs::copy(golden_arrays(), &partial).unwrap();
     let before = std::fs::read(&partial).unwrap();
     let (input, output) = (partial.to_str().unwrap(), dir.path().join("x.safetensors"));
     let output = output.to_str().unwrap();

@@ -295,11 +295,6 @@ fn wrong_usage_is_said() {
         ),
     ] {
         let ended = run(&args);
-        assert_eq!(ended.code, 2, "{args:?}: {}", ended.stderr);
-        assert!(
-            ended.stderr.contains(expected),
-            "{args:?}: {}",
-            ended.stderr
-        );
+        ended.fails(&args, 2, expected);
     }
 }

@@ -135,12 +135,7 @@ fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
     for (args, expected) in cases {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let ended = run(&args);
-        assert_eq!(ended.code, 2, "{args:?}: {}", ended.stderr);
-        assert!(
-            ended.stderr.contains(expected),
-            "{args:?}: {}",
-            ended.stderr
-        );
+        ended.fails(&args, 2, expected);
         assert_eq!(ended.stdout, "", "{args:?}");
     }
 }
@@ -207,12 +202,7 @@ fn fatal_errors_are_exit_code_1_and_one_line() {
             .copied()
             .collect();
         let ended = run(&args);
-        assert_eq!(ended.code, 1, "{args:?}: {}", ended.stderr);
-        assert!(
-            ended.stderr.contains(expected),
-            "{args:?}: {}",
-            ended.stderr
-        );
+        ended.fails(&args, 1, expected);
         assert_eq!(
             ended.stderr.lines().count(),
             1,

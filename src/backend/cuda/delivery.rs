@@ -119,7 +119,7 @@ impl Delivery {
         let thread = std::thread::Builder::new()
             .name("logits".into())
             .spawn(move || taker.run())
-            .map_err(|error| Error::Runtime(format!("starting the logits thread: {error}")))?;
+            .map_err(|error| Error::thread(&error))?;
         Ok(Self {
             layout,
             memory,

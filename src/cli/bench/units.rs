@@ -102,15 +102,10 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
                     units.len()
                 ));
             }
-            let before: Vec<usize> = units[index]
-                .points
-                .iter()
-                .map(|tried| tried.repeats.len())
-                .collect();
             if !work.repeat(&mut units[index], &model, repeat)? {
                 // An engine's points are repeated together, and traced together.
-                for (tried, whole) in units[index].points.iter_mut().zip(before) {
-                    tried.repeats.truncate(whole);
+                for tried in &mut units[index].points {
+                    tried.repeats.truncate(repeat);
                 }
                 interrupted = true;
                 break 'repeats;
