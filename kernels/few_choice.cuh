@@ -13,7 +13,7 @@
 #define TAILGRAPH_FEW_CHOICE_CUH
 
 #include "experts.cuh"
-#include "few.cuh"
+#include "few_rows.cuh"
 
 constexpr uint32_t FEW_EXPERTS = WARP;
 

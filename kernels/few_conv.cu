@@ -15,6 +15,7 @@
  */
 #include "few.cuh"
 #include "few_guess.cuh"
+#include "few_rows.cuh"
 
 /* A sum as the operand type holds it. */
 template <typename T>

@@ -23,6 +23,7 @@
 #include "few.cuh"
 #include "few_choice.cuh"
 #include "few_guess.cuh"
+#include "few_rows.cuh"
 
 constexpr uint32_t GATE_OUTPUTS = FEW_STAGE_ROWS;
 static_assert(2 * GATE_OUTPUTS == FEW_OUTPUTS, "a run of each matrix");
