@@ -16,6 +16,8 @@ use std::sync::Arc;
 const SHARED_UNIT_BYTES: u32 = 32;
 /// ... and for so many more where the kernel is to leave a stamp (STAMP_SIGN_BYTES of kernels/stamps.cuh).
 const STAMP_SIGN_BYTES: u32 = 16;
+/// Of what an SM has for shared memory and its first-level cache, as a preference; a block that needs more gets more.
+const SHARED_PERCENT: i32 = 10;
 
 /// An address in device memory, or in pinned memory as the device sees it. 0 is no array.
 pub type Address = u64;
@@ -105,17 +107,27 @@ impl Kernel {
             .or_else(|_| self.set_most_shared(bytes))
     }
 
+    /// Leaves of an SM's memory to its first-level cache what no block needs as shared memory, whatever the kernels before and
+    /// behind prefer: loads to registers stand in that cache while they are on their way.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn prefer_cache(&self) -> Result<()> {
+        use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT as PREFERRED;
+        self.set(PREFERRED, SHARED_PERCENT, "preferring a cache for")
+    }
+
     fn set_most_shared(&self, bytes: u32) -> Result<()> {
         use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MOST;
+        let doing = format!("giving {bytes} bytes of shared memory to");
+        self.set(MOST, bytes as i32, &doing)
+    }
+
+    fn set(&self, attribute: sys::CUfunction_attribute, value: i32, doing: &str) -> Result<()> {
         // SAFETY: the handle is of a loaded module.
-        unsafe { sys::cuFuncSetAttribute(self.handle, MOST, bytes as i32) }
+        unsafe { sys::cuFuncSetAttribute(self.handle, attribute, value) }
             .result()
-            .map_err(|error| {
-                failed(
-                    &format!("giving {} {bytes} bytes of shared memory", self.name),
-                    error,
-                )
-            })
+            .map_err(|error| failed(&format!("{doing} {}", self.name), error))
     }
 
     /// What a launch that wants `bytes` of dynamic shared memory asks for.

@@ -55,13 +55,15 @@ impl Family {
             kernel.allow_shared(limits.block_bytes)?;
             Ok::<_, crate::error::Error>(kernel)
         };
+        let held_out = kernel("held_out")?;
+        held_out.prefer_cache()?;
         Ok(Self {
             conv: kernel("conv")?,
             project: kernel("project")?,
             gate_up: kernel("gate_up")?,
             expert_gate_up: kernel("expert_gate_up")?,
             out: kernel("out")?,
-            held_out: kernel("held_out")?,
+            held_out,
             down: kernel("down")?,
         })
     }
