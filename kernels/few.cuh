@@ -71,11 +71,12 @@ __host__ __device__ constexpr uint32_t few_pitch(uint32_t elements) {
  * every bank, so a warp takes of every other row the other half of a line first (FewRun). */
 __host__ __device__ constexpr uint32_t few_stage_pitch(uint32_t bytes) { return (bytes + FEW_LINE - 1) / FEW_LINE * FEW_LINE; }
 
-/* Where this warp's unit u of a stage begins: two of 16-bit weights are a line, and lines go round the warps. */
+/* Where a warp's unit u of a stage begins, or this one's: two of 16-bit weights are a line, and lines go round the warps. */
 constexpr uint32_t FEW_LINE_UNITS = 2;
-__device__ inline uint32_t few_unit_at(uint32_t u) {
-  return ((u / FEW_LINE_UNITS * FEW_CONSUMER_WARPS + threadIdx.x / WARP) * FEW_LINE_UNITS + u % FEW_LINE_UNITS) * FEW_UNIT;
+__device__ inline uint32_t few_unit_of(uint32_t warp, uint32_t u) {
+  return ((u / FEW_LINE_UNITS * FEW_CONSUMER_WARPS + warp) * FEW_LINE_UNITS + u % FEW_LINE_UNITS) * FEW_UNIT;
 }
+__device__ inline uint32_t few_unit_at(uint32_t u) { return few_unit_of(threadIdx.x / WARP, u); }
 
 /* Of a unit, the first of this lane's columns, 8 of them. */
 __device__ inline uint32_t few_lane_column() { return threadIdx.x % 4 * 8; }
@@ -381,7 +382,8 @@ struct FewRows {
   }
 };
 
-/* A stage: FEW_STAGE_ROWS weight rows, `k` of K each, at `pitch` bytes. The first begins at the first line of `memory`. */
+/* A stage: FEW_STAGE_ROWS weight rows, `k` of K each, at `pitch` bytes, in its `room`. The first begins at the first line of
+ * `memory`. */
 template <class Math>
 struct FewRing {
   using W = typename Math::W;
@@ -389,7 +391,7 @@ struct FewRing {
 
   char *stages;
   uint64_t *full, *empty;  /* [FEW_MOST_STAGES] each */
-  uint32_t k, pitch, count;
+  uint32_t k, pitch, room, count;
   uint32_t at = 0, parity = 0;
   /* The producer's: stages on their way, the oldest of them, and how many of the next ones come one by one. */
   uint32_t under_way = 0, oldest = 0, oldest_parity = 0, one_by_one = 0;
@@ -398,9 +400,14 @@ struct FewRing {
     return FEW_STAGE_ROWS * few_stage_pitch(few_stage_k(inner) * sizeof(W));
   }
 
-  __device__ inline FewRing(void *memory, uint64_t *barriers, uint32_t inner, uint32_t stages_)
+  /* Of rows of `inner` columns, with room for those of `later` columns, which it may turn to. */
+  __device__ inline FewRing(void *memory, uint64_t *barriers, uint32_t inner, uint32_t stages_, uint32_t later = 0)
       : stages(static_cast<char *>(memory) + (FEW_LINE - shared_address(memory) % FEW_LINE) % FEW_LINE), full(barriers),
-        empty(barriers + FEW_MOST_STAGES), k(few_stage_k(inner)), pitch(few_stage_pitch(k * sizeof(W))), count(stages_) {}
+        empty(barriers + FEW_MOST_STAGES), k(few_stage_k(inner)), pitch(few_stage_pitch(k * sizeof(W))), 
+        room(later ? max(stage_bytes(inner), stage_bytes(later)) : stage_bytes(inner)), count(stages_) {}
+
+  /* All stages from here on are of rows of `inner` columns. */
+  __device__ inline void turn_to(uint32_t inner) { k = few_stage_k(inner), pitch = few_stage_pitch(k * sizeof(W)); }
 
   /* One thread, before all others use the ring. */
   __device__ inline void init() {
@@ -408,7 +415,7 @@ struct FewRing {
     barriers_ready();
   }
 
-  __device__ inline char *stage() const { return stages + at * FEW_STAGE_ROWS * pitch; }
+  __device__ inline char *stage() const { return stages + at * room; }
 
   __device__ inline void next() {
     if (++at == count) at = 0, parity ^= 1;

@@ -19,6 +19,8 @@ constexpr uint32_t FEW_EXPERTS = WARP;
 
 constexpr uint32_t FEW_GUESS_WORDS = 8;
 
+constexpr uint32_t FEW_UNSAID = 0xffffffffu;  /* of what is its own sign: a word that is not written yet (few_fused.cuh) */
+
 /* A row's experts, chosen[FEW_ROWS]; what few_guess.cuh leaves, guessed[FEW_GUESS_WORDS]; parts of scores,
  * [bucket, H / FEW_OUTPUTS, FEW_EXPERTS]; and parts of squares, [bucket, H / FEW_OUTPUTS]. */
 struct FewParts {
@@ -69,6 +71,17 @@ struct FewGuess {
   static __device__ inline uint32_t bit(uint32_t expert) { return expert < FEW_EXPERTS ? 1u << expert : 0; }
 };
 
+/* Experts in the order in which their weights are asked for: those of a guess first, the others ascending. */
+struct FewExpertOrder {
+  uint32_t left;  /* experts that are not done */
+  uint32_t first, second;
+
+  __device__ inline FewExpertOrder(uint32_t experts, const FewGuess &guess)
+      : left(experts), first(FewGuess::bit(guess.first)), second(FewGuess::bit(guess.second)) {}
+  __device__ inline uint32_t expert() const { return lowest(left & first ? first : left & second ? second : left); }
+  __device__ inline void next() { left &= ~(1u << expert()); }
+};
+
 struct alignas(16) FewChoice {
   float score[FEW_ROWS][FEW_EXPERTS];
   float scale[FEW_ROWS];              /* of its norm */
@@ -85,6 +98,8 @@ struct alignas(16) FewChoice {
     for (uint32_t r = 0; r < rows; r++) those |= chosen[r];
     return those;
   }
+  /* The guess, if all of those have been chosen. */
+  __device__ inline FewGuess guess_of(uint32_t those) const { return guess.experts() & ~those ? FewGuess{} : guess; }
   __device__ inline bool has(uint32_t r, uint32_t e) const { return chosen[r] >> e & 1; }
   /* Which of the row's experts that is. */
   __device__ inline uint32_t index(uint32_t r, uint32_t e) const { return __popc(chosen[r] & ((1u << e) - 1)); }

@@ -22,11 +22,13 @@ constexpr uint32_t FEW_NO_LAYER = 0xffffffffu;
 constexpr uint32_t FEW_MOST_LOOKS = 64;  /* for a guess, before its kernel has ended */
 
 /* The router as it is seen from the kernel that begins a layer: gate[E,H], norm_weight[H], bias[E] or null. No blocks: no
- * guess. */
+ * guess. And what these blocks make unsaid, `handed` pieces of 16 bytes (few_fused.cuh). */
 struct FewGuesser {
   const float *gate, *norm_weight, *bias;
   void *parts;
   uint32_t expert_count, blocks, layer;
+  uint4 *said;
+  uint32_t handed;
 
   /* Of a grid, the blocks that do what the kernel is there for come first. */
   __device__ inline uint32_t others() const { return gridDim.x - blocks; }
@@ -35,8 +37,8 @@ struct FewGuesser {
 /* As kernels have it among their parameters. */
 #define FEW_GUESSER                                                                                                  \
   const float *gate, const float *ffn_norm_weight, const float *expert_bias, void *parts, uint32_t expert_count,     \
-      uint32_t guess_blocks, uint32_t layer
-#define FEW_GUESSER_OF FewGuesser{gate, ffn_norm_weight, expert_bias, parts, expert_count, guess_blocks, layer}
+      uint32_t guess_blocks, uint32_t layer, uint4 *said, uint32_t handed
+#define FEW_GUESSER_OF FewGuesser{gate, ffn_norm_weight, expert_bias, parts, expert_count, guess_blocks, layer, said, handed}
 
 /* A word: the sign of its step and layer (which comes again, so that what is heard early may be another's), a score that sorts as an integer, and the expert, the lower the better. */
 struct FewGuessWord {
@@ -101,6 +103,8 @@ __device__ inline void few_make_guess(const FewGuesser &guesser, const float *h,
   score = 1.0f / (1.0f + expf(-score / sqrtf(squares / hidden + eps)));
   if (lane == 0) candidates[warp] = there ? FewGuessWord::candidate(sortable(score + bias), expert) : 0;
   consumers_meet();
+  for (uint32_t i = block * FEW_CONSUMERS + threadIdx.x; i < guesser.handed; i += guesser.blocks * FEW_CONSUMERS)
+    guesser.said[i] = make_uint4(FEW_UNSAID, FEW_UNSAID, FEW_UNSAID, FEW_UNSAID);
   if (threadIdx.x >= FEW_GUESS_EXPERTS) return;
   /* a lane an expert: how many are better */
   const uint64_t mine = candidates[lane];

@@ -60,7 +60,7 @@ pub fn families(current: Variant, entries: &[Entry], rows: u32) -> Vec<Variant> 
     });
     let wide = all().find_map(|variant| match variant.experts {
         Experts::Wide(wide) => Some(wide),
-        Experts::Few | Experts::Linear => None,
+        Experts::Few | Experts::Fused | Experts::Linear => None,
     });
     let few = Products::Few {
         stages: stages.unwrap_or(FIRST_FEW_STAGES),
@@ -68,9 +68,9 @@ pub fn families(current: Variant, entries: &[Entry], rows: u32) -> Vec<Variant> 
     let wide = Experts::Wide(wide.unwrap_or(FIRST_WIDE));
     let mut found = vec![current];
     for products in [few, Products::Dense, Products::Linear] {
-        for experts in [Experts::Few, wide, Experts::Linear] {
+        for experts in [Experts::Few, Experts::Fused, wide, Experts::Linear] {
             let variant = Variant { products, experts };
-            let goes = experts != Experts::Few || products == few;
+            let goes = !experts.follow_few() || products == few;
             if goes && !found.contains(&variant) {
                 found.push(variant);
             }
@@ -184,7 +184,7 @@ mod tests {
             experts: Experts::Wide(wide(16)),
         };
         assert!(found.contains(&hybrid) && found.contains(&Variant::LINEAR));
-        let alone = |v: &Variant| v.experts == Experts::Few && v.products != FEW.products;
+        let alone = |v: &Variant| v.experts.follow_few() && v.products != FEW.products;
         assert!(!found.iter().any(alone), "{found:?}");
         let without = families(Variant::LINEAR, &[], 8);
         assert_eq!((without[0], without.len()), (Variant::LINEAR, 7));

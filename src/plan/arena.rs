@@ -23,6 +23,8 @@ pub const FEW_EXPERTS: usize = 32;
 pub const FEW_OUTPUTS: usize = 16;
 /// Words in which they tell each other which experts a step will likely choose (kernels/few_guess.cuh).
 pub const FEW_GUESS_WORDS: usize = 8;
+/// Rows, at most, whose experts one of them does whole (kernels/few_fused.cuh).
+pub const FUSED_ROWS: usize = 1;
 
 /// What sizes an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +58,8 @@ pub struct Arena {
     /// For up to [`FEW_ROWS`] rows: u64 `[FEW_ROWS + FEW_GUESS_WORDS]`, their experts, chosen and guessed; f32 `[R, H / FEW_OUTPUTS, FEW_EXPERTS + 1]`, scores in
     /// parts, and squares.
     pub expert_score_parts: usize,
+    /// `[FUSED_ROWS K, M]`, operand type: what the blocks of fused experts hand to each other.
+    pub handed: usize,
     /// u32 `[R K]`
     pub expert_rows: usize,
     /// u32 `[R K]`
@@ -143,6 +147,8 @@ impl Arena {
             .into_iter()
             .fold(1, usize::saturating_mul);
         let expert_score_parts = take(&[part_bytes.saturating_add(chosen)]);
+        let handed_rows = if mixtures { FUSED_ROWS } else { 0 };
+        let handed = take(&[handed_rows, per_row, config.moe_intermediate_size, element]);
         let expert_rows = take(&[pairs, 4]);
         let expert_place = take(&[pairs, 4]);
         let expert_tiles = take(&[pairs, TILE_BYTES]);
@@ -167,6 +173,7 @@ impl Arena {
             expert_weights,
             expert_scores,
             expert_score_parts,
+            handed,
             expert_rows,
             expert_place,
             expert_tiles,
@@ -212,6 +219,7 @@ mod tests {
             (arena.expert_weights, pairs * 4),
             (arena.expert_scores, 512 * 32 * 4),
             (arena.expert_score_parts, 16 * 8 + 8 * 128 * 33 * 4),
+            (arena.handed, 4 * 1792 * 2),
             (arena.expert_rows, pairs * 4),
             (arena.expert_place, pairs * 4),
             (arena.expert_tiles, pairs * TILE_BYTES),

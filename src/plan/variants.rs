@@ -6,7 +6,7 @@ mod choice;
 
 pub use choice::{Able, Choice, Entry};
 
-use super::arena::FEW_ROWS;
+use super::arena::{FEW_ROWS, FUSED_ROWS};
 use crate::model::DType;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -82,10 +82,19 @@ pub enum Products {
 pub enum Experts {
     /// Those for few rows, which go on from the scores that [`Products::Few`] leaves, with rings as there.
     Few,
+    /// Likewise of one row, gate, up and down in one kernel.
+    Fused,
     /// One kernel that streams each expert's weights once.
     Wide(Wide),
     /// Those for any number of rows.
     Linear,
+}
+
+impl Experts {
+    /// Whether they go on from what [`Products::Few`] leave, and so serve with these alone.
+    pub fn follow_few(self) -> bool {
+        matches!(self, Self::Few | Self::Fused)
+    }
 }
 
 /// A launch of the wide kernel.
@@ -144,11 +153,13 @@ impl Variant {
             Products::Linear => {}
         }
         match (self.experts, self.products) {
+            (Experts::Fused, Products::Few { .. }) => {
+                within("the fused experts", FUSED_ROWS as u32)
+            }
             (Experts::Few, Products::Few { .. }) | (Experts::Linear, _) => Ok(()),
-            (Experts::Few, _) => Err(
-                "experts = \"few\" go on from what products = \"few\" leave, expected both or another family of experts"
-                    .to_owned(),
-            ),
+            (experts @ (Experts::Few | Experts::Fused), _) => Err(format!(
+                "experts = \"{experts}\" go on from what products = \"few\" leave, expected both or another family of experts"
+            )),
             (Experts::Wide(wide), _) => {
                 warpgroups("wide kernels")?;
                 wide.check(dtype)
@@ -199,6 +210,7 @@ impl fmt::Display for Experts {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Few => write!(out, "few"),
+            Self::Fused => write!(out, "fused"),
             Self::Wide(wide) => {
                 let guess = if wide.guess { ", guess" } else { "" };
                 let Wide {

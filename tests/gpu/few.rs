@@ -1,6 +1,7 @@
 //! The kernels for few rows against those for any number, which other tests hold to f64: each operation of both on the
 //! same input, over random shapes.
 
+mod fused;
 mod guess;
 
 use crate::rig::{
@@ -295,7 +296,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
     let xs = [(); 2].map(|()| operand(hidden));
     let (router, experts) = (layer.router(), layer.expert_weights(shape));
     let parts = routing.addresses();
-    let guess = Guess::of(&queue, few, 3, hidden as u32, &parts, &router);
+    let guess = Guess::of(&queue, few, 3, hidden as u32, &parts, &router, None);
     // SAFETY: every array has the shape that its operation asks for.
     unsafe {
         queue

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tailgraph::backend::cuda::gpu::OpenGpu;
 use tailgraph::model::DType;
+use tailgraph::plan::arena::FUSED_ROWS;
 use tailgraph::plan::variants::{Architecture, Entry, Experts, Products, Variant, Wide};
 use tailgraph::plan::{KernelChoice, KernelFile};
 use tailgraph::runtime::cuda::Launch;
@@ -27,6 +28,8 @@ fn every() -> Vec<Variant> {
     vec![
         of(FEW, Experts::Few),
         of(Products::Few { stages: 2 }, Experts::Few),
+        of(FEW, Experts::Fused),
+        of(Products::Few { stages: 5 }, Experts::Fused),
         of(FEW, wide(16)),
         of(FEW, guessing),
         of(FEW, Experts::Linear),
@@ -38,28 +41,43 @@ fn every() -> Vec<Variant> {
     ]
 }
 
-/// One variant for all types and buckets.
+/// One variant for all types and buckets, or for those that it serves.
 fn choice(architecture: Architecture, variant: Variant) -> KernelChoice {
     let mut file = KernelFile::new(Path::new("made by a test"), architecture);
-    for dtype in DTYPES {
-        let (rows, ms) = (ROWS, None);
-        file.set(dtype, Entry { rows, variant, ms });
+    let mut set = |rows, variant| {
+        for dtype in DTYPES {
+            let ms = None;
+            file.set(dtype, Entry { rows, variant, ms });
+        }
+    };
+    set(rows_of(variant), variant);
+    if variant.experts == Experts::Fused {
+        let experts = Experts::Few;
+        set(ROWS, Variant { experts, ..variant });
     }
     KernelChoice::File(Arc::new(file))
+}
+
+/// Of a bucket of this variant, at most.
+fn rows_of(variant: Variant) -> u32 {
+    match variant.experts {
+        Experts::Fused => FUSED_ROWS as u32,
+        _ => ROWS,
+    }
 }
 
 /// Those that this GPU has, with their names.
 fn choices(gpu: &OpenGpu) -> Vec<(KernelChoice, String)> {
     let architecture = Architecture::of(gpu.info.compute_capability).unwrap();
     let has = |variant: &Variant| {
-        let checked = DTYPES.map(|dtype| variant.check(architecture, dtype, ROWS));
+        let checked = DTYPES.map(|dtype| variant.check(architecture, dtype, rows_of(*variant)));
         checked.iter().all(Result::is_ok)
     };
     let had: Vec<Variant> = every().into_iter().filter(has).collect();
     let least = match architecture {
         Architecture::Sm80 => 1,
         Architecture::Sm90 => every().len(),
-        Architecture::Sm100 => 4,
+        Architecture::Sm100 => 6,
     };
     assert_eq!(had.len(), least, "{had:?}");
     let named = |variant| (choice(architecture, variant), format!("{variant}"));

@@ -193,6 +193,7 @@ fn graphs_are_of_the_kernels_that_the_file_names() {
             assert_eq!(has("tg_few_held_out_f32_split"), split, "{variant}");
             assert_eq!(has("tg_dense_shared_"), variant.products == Products::Dense);
             assert_eq!(has("tg_few_down_"), variant.experts == Experts::Few);
+            assert_eq!(has("tg_few_experts_"), variant.experts == Experts::Fused);
             let wide = matches!(variant.experts, Experts::Wide(_));
             assert_eq!(has("tg_wide_experts_"), wide, "{variant}");
             let linear = variant.products == Products::Linear || variant.experts == Experts::Linear;

@@ -15,7 +15,7 @@ use crate::backend::SharedSink;
 use crate::error::Result;
 use crate::model::{DType, Model, ModelConfig};
 use crate::plan::state::{StateAt, StateLayout};
-use crate::plan::variants::{Experts, Products, Variant};
+use crate::plan::variants::{Products, Variant};
 use crate::plan::{Arena, ArenaShape, EngineOptions, Ladders, Op, OpKind, Plan, StepKind};
 use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::CudaStream;
@@ -179,7 +179,7 @@ fn done_by_neighbour(
         return true;
     }
     if let Products::Few { .. } = variant.products {
-        return few::folded(op.kind, variant.experts == Experts::Few);
+        return few::folded(op.kind, variant.experts.follow_few());
     }
     let is = |op: Option<&Op>, kind| op.is_some_and(|op| op.kind == kind);
     match op.kind {

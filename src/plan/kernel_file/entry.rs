@@ -50,7 +50,7 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
             .ok_or_else(|| format!("{key}: found {found}, expected a number"))
     };
     let of_products = "\"few\", \"dense\" or \"linear\"";
-    let of_experts = "\"few\", \"wide\" or \"linear\"";
+    let of_experts = "\"few\", \"fused\", \"wide\" or \"linear\"";
     let products = match &name("products", take("products"), of_products)?[..] {
         "few" => Products::Few {
             stages: number("few_stages", take("few_stages"))?,
@@ -66,6 +66,7 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
     };
     let experts = match &name("experts", take("experts"), of_experts)?[..] {
         "few" => Experts::Few,
+        "fused" => Experts::Fused,
         "wide" => Experts::Wide(Wide {
             tile_rows: number("tile_rows", take("tile_rows"))?,
             stages: number("wide_stages", take("wide_stages"))?,

@@ -71,7 +71,7 @@ impl Choice<'_> {
             .find(|&&variant| able.products(variant, rows).is_ok());
         let products = products.map_or(Products::Linear, |variant| variant.products);
         let experts = larger.iter().find(|&&variant| {
-            let fits = variant.experts != Experts::Few || variant.products == products;
+            let fits = !variant.experts.follow_few() || variant.products == products;
             fits && able.experts(variant, rows).is_ok()
         });
         Ok(Variant {

@@ -65,7 +65,7 @@ fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages:
     let routing = RoutingOnGpu::new(gpu, &rig.config, &queue);
     let parts = routing.addresses();
     let (router, experts) = (layer.router(), layer.expert_weights(shape));
-    let guess = Guess::of(&queue, few, 3, hidden as u32, &parts, &router);
+    let guess = Guess::of(&queue, few, 3, hidden as u32, &parts, &router, None);
     let guess = guess.expect("any GPU has room for a few blocks");
     let x = gpu.poisoned(rows * hidden * types.operand.bytes());
     let begin = |h: &[f32], guess: Option<&Guess<'_>>| {

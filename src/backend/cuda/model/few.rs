@@ -9,6 +9,7 @@ use crate::backend::cuda::ops::few::{ConvIn, Few, Guess, Residual};
 use crate::backend::cuda::ops::router::RouterWeights;
 use crate::backend::cuda::weights::{FeedForwardAddresses, MixerAddresses};
 use crate::error::Result;
+use crate::plan::variants::Experts;
 use crate::plan::{Op, OpKind};
 
 /// Whether another operation's kernel does `kind` too: its product's, for the norms, the short convolution and, where the
@@ -64,9 +65,15 @@ impl Shared {
         };
         // Where the experts are these kernels' too.
         let chooses = queue.few_experts().and(router.as_ref());
+        // What the blocks of fused experts hand to each other, and its bytes.
+        let handed = (queue.variant.experts == Experts::Fused).then(|| {
+            let values = config.num_experts_per_tok * config.moe_intermediate_size;
+            let bytes = values * queue.kernels.types.operand.bytes();
+            (self.at(p.handed), bytes as u32)
+        });
         // The same for that kernel and for gate and up.
-        let guess =
-            chooses.and_then(|router| Guess::of(queue, few, layer, outputs, &routing, router));
+        let guess = chooses
+            .and_then(|router| Guess::of(queue, few, layer, outputs, &routing, router, handed));
         let guess = guess.as_ref();
         let residual = |x, w, bias, inner| Residual { x, w, bias, inner };
         let out = |product: Residual| {
@@ -126,10 +133,24 @@ impl Shared {
                 }
                 (OpKind::ExpertGateUp, .., FeedForwardAddresses::Moe { experts, .. }) => {
                     let router = router.as_ref().ok_or_else(|| misplaced(op))?;
-                    queue.few_expert_gate_up(few, wide, h, (&routing, router), experts, guess)
+                    match handed {
+                        // With down, below.
+                        Some(_) => Ok(()),
+                        None => {
+                            let router = (&routing, router);
+                            queue.few_expert_gate_up(few, wide, h, router, experts, guess)
+                        }
+                    }
                 }
                 (OpKind::ExpertDown, .., FeedForwardAddresses::Moe { experts, .. }) => {
-                    queue.few_down(few, h, wide, &routing, experts)
+                    let router = router.as_ref().ok_or_else(|| misplaced(op))?;
+                    match handed {
+                        Some((y, _)) => {
+                            let (router, guess) = ((&routing, router), guess.expect("served"));
+                            queue.few_fused_experts(few, y, h, router, experts, guess)
+                        }
+                        None => queue.few_down(few, h, wide, &routing, experts),
+                    }
                 }
                 _ => Err(misplaced(op)),
             }

@@ -10,6 +10,7 @@
 //! | `tg_few_gate_up_*` | FFN norm and a dense feed-forward's gate and up |
 //! | `tg_few_expert_gate_up_*` | the router's choice, FFN norm, gate and up of the chosen experts |
 //! | `tg_few_down_*` | the chosen experts' down and their sum |
+//! | `tg_few_experts_*` | of one row: what these two do |
 
 mod launch;
 mod sizing;
@@ -22,8 +23,9 @@ use super::Enqueue;
 use super::kernels::{Types, suffix};
 use super::limits::{Limits, has_bulk_copies};
 use crate::error::Result;
-use crate::model::DType;
-use crate::plan::variants::{Experts, Products};
+use crate::model::{DType, ModelConfig};
+use crate::plan::arena::FUSED_ROWS;
+use crate::plan::variants::Products;
 use sizing::Sizing;
 use std::sync::Arc;
 
@@ -46,10 +48,12 @@ struct Family {
     out: Kernel,
     held_out: Kernel,
     down: Kernel,
+    /// Of kernels that serve a row alone.
+    experts: Option<Kernel>,
 }
 
 impl Family {
-    fn load(module: &Arc<Module>, suffix: &str, limits: Limits) -> Result<Self> {
+    fn load(module: &Arc<Module>, suffix: &str, limits: Limits, fused: bool) -> Result<Self> {
         let kernel = |name: &str| {
             let kernel = module.kernel(&format!("tg_few_{name}_{suffix}"))?;
             kernel.allow_shared(limits.block_bytes)?;
@@ -65,6 +69,7 @@ impl Family {
             out: kernel("out")?,
             held_out,
             down: kernel("down")?,
+            experts: fused.then(|| kernel("experts")).transpose()?,
         })
     }
 }
@@ -81,11 +86,16 @@ impl Few {
         let limits = Limits::of(module)?;
         let name = suffix(types.operand);
         let split = match types.operand {
-            DType::F32 => Some(Family::load(module, &format!("{name}_split"), limits)?),
+            DType::F32 => Some(Family::load(
+                module,
+                &format!("{name}_split"),
+                limits,
+                true,
+            )?),
             _ => None,
         };
         Ok(Some(Self {
-            any: Family::load(module, name, limits)?,
+            any: Family::load(module, name, limits, split.is_none())?,
             split,
             operand: types.operand,
             limits,
@@ -97,6 +107,24 @@ impl Few {
         match &self.split {
             Some(split) if sizing::are_split(self.operand, rows) => split,
             _ => &self.any,
+        }
+    }
+
+    /// Whether one kernel does all of the experts of a bucket of `rows` rows that these kernels serve.
+    ///
+    /// # Errors
+    /// What there is no room for.
+    pub(super) fn fuses(
+        &self,
+        sizing: Sizing,
+        config: &ModelConfig,
+        rows: u32,
+    ) -> std::result::Result<(), String> {
+        match self.family(rows).experts {
+            Some(_) if rows as usize <= FUSED_ROWS => sizing.fuses(config),
+            _ => Err(format!(
+                "the fused experts take buckets of up to {FUSED_ROWS} rows"
+            )),
         }
     }
 
@@ -121,6 +149,6 @@ impl Enqueue<'_> {
 
     /// Likewise, where the experts are theirs too.
     pub fn few_experts(&self) -> Option<&Few> {
-        self.few().filter(|_| self.variant.experts == Experts::Few)
+        self.few().filter(|_| self.variant.experts.follow_few())
     }
 }

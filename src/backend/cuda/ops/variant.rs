@@ -84,8 +84,12 @@ impl AbleFor<'_> {
         let Products::Few { stages } = variant.products else {
             return Err("the experts of few rows go with their products".to_owned());
         };
-        let experts = variant.experts == Experts::Few;
-        few.sizing(stages).serves(self.config, rows, experts)
+        let sizing = few.sizing(stages);
+        sizing.serves(self.config, rows, variant.experts.follow_few())?;
+        match variant.experts {
+            Experts::Fused => few.fuses(sizing, self.config, rows),
+            Experts::Few | Experts::Wide(_) | Experts::Linear => Ok(()),
+        }
     }
 }
 
@@ -106,7 +110,7 @@ impl Able for AbleFor<'_> {
 
     fn experts(&self, variant: Variant, rows: u32) -> std::result::Result<(), String> {
         match variant.experts {
-            Experts::Few => self.few(variant, rows),
+            Experts::Few | Experts::Fused => self.few(variant, rows),
             Experts::Wide(shape) => {
                 let wide = self.kernels.wide.as_ref().ok_or_else(|| self.lacking())?;
                 wide.serves(self.config, rows, shape)

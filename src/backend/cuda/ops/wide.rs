@@ -122,7 +122,7 @@ impl Enqueue<'_> {
     pub(super) fn wide(&self) -> Option<(&Wide, Shape)> {
         match self.variant.experts {
             Experts::Wide(shape) => Some((self.kernels.wide.as_ref()?, shape)),
-            Experts::Few | Experts::Linear => None,
+            Experts::Few | Experts::Fused | Experts::Linear => None,
         }
     }
 

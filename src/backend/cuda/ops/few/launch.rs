@@ -42,6 +42,8 @@ pub struct Guess<'a> {
     routing: &'a Routing,
     router: &'a RouterWeights,
     blocks: u32,
+    /// What its blocks leave unsaid for the fused experts, and its bytes.
+    handed: Option<(Address, u32)>,
 }
 
 /// A layer that nobody guesses for, FEW_NO_LAYER of kernels/few_guess.cuh.
@@ -57,6 +59,7 @@ impl<'a> Guess<'a> {
         outputs: u32,
         routing: &'a Routing,
         router: &'a RouterWeights,
+        handed: Option<(Address, u32)>,
     ) -> Option<Self> {
         let experts = queue.config.num_experts as u32;
         let blocks = queue
@@ -67,13 +70,15 @@ impl<'a> Guess<'a> {
             routing,
             router,
             blocks,
+            handed,
         })
     }
 
     /// FEW_GUESSER of kernels/few_guess.cuh, and the blocks that it takes.
-    fn arguments(guess: Option<&Self>, experts: u32) -> ([Argument; 7], u32) {
+    fn arguments(guess: Option<&Self>, experts: u32) -> ([Argument; 9], u32) {
         let at = |of: fn(&Self) -> Address| Argument::Address(guess.map_or(0, of));
         let blocks = guess.map_or(0, |guess| guess.blocks);
+        let handed = guess.and_then(|guess| guess.handed).unwrap_or((0, 0));
         let arguments = [
             at(|guess| guess.router.gate),
             at(|guess| guess.router.norm),
@@ -82,6 +87,8 @@ impl<'a> Guess<'a> {
             Argument::U32(experts),
             Argument::U32(blocks),
             Argument::U32(Self::sign(guess)),
+            Argument::Address(handed.0),
+            Argument::U32(handed.1 / 16),
         ];
         (arguments, blocks)
     }
@@ -334,14 +341,60 @@ impl Enqueue<'_> {
         guess: Option<&Guess<'_>>,
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let outputs = self.config.moe_intermediate_size as u32;
         let ring = self
             .few_sizing(few)
             .normed(rows, hidden, true)
             .expect("served");
+        let arrays = [Argument::Address(y), Argument::Address(h)];
+        let rest = self.few_choosing((routing, router), weights, guess, ring);
+        let arguments = [&arrays[..], &rest].concat();
+        let grid = self.chosen_blocks(few);
+        // SAFETY: the caller's promise; these are tg_few_expert_gate_up_*'s arguments.
+        unsafe { self.launch_few(&few.family(rows).expert_gate_up, grid, ring, &arguments) }
+    }
+
+    /// Of one row, what [`Enqueue::few_expert_gate_up`] and [`Enqueue::few_down`] do: h f32 `[1, H]` += sum over its experts of
+    /// weight * w2_e y. y `[K, M]`, which its blocks hand to each other, is what `guess` has left unsaid.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; as there.
+    pub unsafe fn few_fused_experts(
+        &self,
+        few: &Few,
+        y: Address,
+        h: Address,
+        (routing, router): (&Routing, &RouterWeights),
+        weights: &ExpertWeights,
+        guess: &Guess<'_>,
+    ) -> Result<()> {
+        let (rows, config) = (self.bucket.rows, self.config);
+        let inner = config.moe_intermediate_size as u32;
+        let per_row = config.num_experts_per_tok as u32;
+        let sizing = self.few_sizing(few);
+        let ring = sizing.fused(self.hidden(), inner, per_row);
+        let (ring, kernel) = ring.zip(few.family(rows).experts.as_ref()).expect("served");
         let arrays = [
             Argument::Address(y),
             Argument::Address(h),
+            Argument::Address(weights.down),
+            Argument::U64(weights.down_stride),
+        ];
+        let rest = self.few_choosing((routing, router), weights, Some(guess), ring);
+        let arguments = [&arrays[..], &rest].concat();
+        let grid = self.chosen_blocks(few);
+        // SAFETY: the caller's promise; these are tg_few_experts_*'s arguments.
+        unsafe { self.launch_few(kernel, grid, ring, &arguments) }
+    }
+
+    /// FEW_EXPERTS_OF of kernels/few_experts.cu.
+    fn few_choosing(
+        &self,
+        (routing, router): (&Routing, &RouterWeights),
+        weights: &ExpertWeights,
+        guess: Option<&Guess<'_>>,
+        ring: Ring,
+    ) -> Vec<Argument> {
+        let arrays = [
             Argument::Address(router.norm),
             Argument::Address(weights.gate),
             Argument::Address(weights.up),
@@ -351,23 +404,25 @@ impl Enqueue<'_> {
             Argument::Address(routing.score_parts),
             Argument::Address(router.bias),
             Argument::Address(self.step),
-            Argument::U32(outputs),
-            Argument::U32(hidden),
+            Argument::U32(self.config.moe_intermediate_size as u32),
+            Argument::U32(self.hidden()),
         ];
         let sizes = [
             Argument::U32(Guess::sign(guess)),
-            Argument::U32(rows),
+            Argument::U32(self.bucket.rows),
             Argument::U32(ring.stages),
             Argument::F32(self.config.norm_eps),
         ];
-        let arguments = [&arrays[..], &self.weighing(), &sizes].concat();
+        [&arrays[..], &self.weighing(), &sizes].concat()
+    }
+
+    /// For tiles of gate and up of as many experts as the rows may have.
+    fn chosen_blocks(&self, few: &Few) -> (u32, u32, u32) {
         let config = self.config;
-        let pairs = rows * config.num_experts_per_tok as u32;
-        let grid = self
-            .few_sizing(few)
-            .blocks_at_most(pairs.min(config.num_experts as u32) * outputs.div_ceil(GATE_OUTPUTS));
-        // SAFETY: the caller's promise; these are tg_few_expert_gate_up_*'s arguments.
-        unsafe { self.launch_few(&few.family(rows).expert_gate_up, grid, ring, &arguments) }
+        let pairs = self.bucket.rows * config.num_experts_per_tok as u32;
+        let each = (config.moe_intermediate_size as u32).div_ceil(GATE_OUTPUTS);
+        self.few_sizing(few)
+            .blocks_at_most(pairs.min(config.num_experts as u32) * each)
     }
 
     /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending; y is

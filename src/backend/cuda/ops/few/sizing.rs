@@ -107,6 +107,46 @@ impl Sizing {
         }
     }
 
+    /// Whether one kernel does all of the experts of one row: what its blocks hand to each other is left unsaid by blocks that
+    /// guess.
+    ///
+    /// # Errors
+    /// What of the model there is no room for.
+    pub fn fuses(&self, config: &ModelConfig) -> std::result::Result<(), String> {
+        let (hidden, inner) = (
+            config.hidden_size as u32,
+            config.moe_intermediate_size as u32,
+        );
+        let per_row = config.num_experts_per_tok as u32;
+        if self.fused(hidden, inner, per_row).is_none() {
+            return Err(format!(
+                "moe_intermediate_size is {inner}, with {per_row} experts a row: the fused experts have no room for them beside {} stages of \
+                 weights of hidden_size {hidden}",
+                FEW_STAGES.start()
+            ));
+        }
+        let qkv = (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim;
+        for outputs in [hidden, qkv as u32] {
+            if self.guess_blocks(outputs.div_ceil(OUTPUTS), config.num_experts as u32) == 0 {
+                return Err(format!(
+                    "{} multiprocessors leave no room for blocks that guess beside {outputs} outputs, which the fused experts need",
+                    self.limits.multiprocessors
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Of the fused experts of one row, each of a router's `per_row`, whose rings have stages of either width.
+    pub fn fused(&self, width: u32, inner: u32, per_row: u32) -> Option<Ring> {
+        let parts = if are_split(self.operand, 1) { PARTS } else { 1 };
+        let fixed = sum_bytes(1) + 4 * width + self.row_bytes(1, width) + CHOICE_BYTES;
+        let handed = CONSUMER_WARPS * (32 * (16 * parts + 8 * per_row) + 4 * per_row);
+        let stage = stage_bytes(width).max(stage_bytes(inner));
+        let fits = inner <= STAGE_COLUMNS;
+        fits.then(|| self.limits.ring(fixed + handed, stage, self.stages))?
+    }
+
     /// Of a kernel that norms its rows of `width` and has them in shared memory whole.
     pub fn normed(&self, rows: u32, width: u32, choice: bool) -> Option<Ring> {
         let weight_and_rows = 4 * width + self.row_bytes(rows, width);

@@ -1,0 +1,59 @@
+/* few_norm.cuh: what kernels share that norm their rows and multiply them (few_norm.cu, few_experts.cu): a block's shared memory,
+ * and tiles of gate and up, which are 8 rows of W1 and the same 8 of W3, so that one thread has both sums.
+ */
+#ifndef TAILGRAPH_FEW_NORM_CUH
+#define TAILGRAPH_FEW_NORM_CUH
+
+#include "few.cuh"
+#include "few_choice.cuh"
+#include "few_rows.cuh"
+
+constexpr uint32_t GATE_OUTPUTS = FEW_STAGE_ROWS;
+static_assert(2 * GATE_OUTPUTS == FEW_OUTPUTS, "a run of each matrix");
+
+__device__ inline float silu_of(float v) { return v / (1.0f + expf(-v)); }
+
+/* Shared memory, in this order: sums, the norm's weight, normed rows, choice, `beside` bytes of whoever wants them, ring. */
+template <class Math>
+struct FewNormBlock {
+  using S = typename Math::S;
+  FewSums sums;
+  float *norm;
+  char *x;
+  uint32_t x_pitch;
+  FewChoice *choice;
+  FewRing<Math> ring;
+
+  __device__ inline FewNormBlock(uint4 *shared, uint64_t *barriers, uint32_t bucket, uint32_t hidden, bool choose,
+                                 uint32_t stages, uint32_t beside = 0, uint32_t later = 0)
+      : sums{reinterpret_cast<float *>(shared), bucket},
+        norm(reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + FewSums::bytes_of(bucket))),
+        x(reinterpret_cast<char *>(norm + hidden)),
+        x_pitch(few_pitch<S>(hidden)), choice(reinterpret_cast<FewChoice *>(x + Math::PARTS * bucket * x_pitch)),
+        ring(reinterpret_cast<char *>(choice) + (choose ? sizeof(FewChoice) : 0) + beside, barriers, hidden, stages, later) {
+    if (threadIdx.x == 0) ring.init();
+  }
+
+  /* All consumers: a tile's sums. */
+  __device__ inline void consume(FewColumns<Math> &columns, const S *row, uint32_t inner) {
+    sums.put(few_whole<Math>(ring.consume(columns, row, inner), sums.rows));
+  }
+
+  /* Of a tile of gate and up: what row r has of its output i. */
+  __device__ inline float gated(uint32_t r, uint32_t i) const {
+    return silu_of(sums.get(r, i)) * sums.get(r, i + GATE_OUTPUTS);
+  }
+
+  /* The row of `x` that this lane multiplies. */
+  __device__ inline const S *row(uint32_t rows) const {
+    return reinterpret_cast<const S *>(x + Math::lane_place(rows, sums.rows) * x_pitch);
+  }
+};
+
+/* The weight rows of a tile, of w[N,H]. */
+template <typename W>
+__device__ inline FewRows<W> few_gate_rows(const W *w, uint32_t tile, uint32_t outputs, uint32_t hidden) {
+  return FewRows<W>::of(w, tile * GATE_OUTPUTS, outputs, hidden);
+}
+
+#endif

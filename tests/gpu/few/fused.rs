@@ -1,0 +1,198 @@
+//! One kernel for all of a row's experts against two.
+
+use super::{Input, Layer, SHAPES, Shape, served, shape};
+use crate::rig::{Rig, TYPES, assert_same_bits};
+use crate::routing::RoutingOnGpu;
+use crate::support::{Gpu, Random};
+use cudarc::driver::CudaStream;
+use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+use std::rc::Rc;
+use std::sync::Arc;
+use tailgraph::backend::cuda::buffer::Buffer;
+use tailgraph::backend::cuda::launch::{Argument, Launch};
+use tailgraph::backend::cuda::ops::few::Guess;
+use tailgraph::model::DType;
+use tailgraph::plan::variants::{Experts, Products, Variant};
+
+const ROWS: usize = 1;
+
+/// A layer's first kernels, then its experts by `experts`: what they leave of h, and weights and numbers of the experts. The
+/// guess is made from `seen`, which is not always h; `around` comes before the experts' kernels, when all before them have ended,
+/// and what it returns right behind them.
+fn run(
+    rig: &Rig,
+    layer: &Layer,
+    shape: Shape,
+    (input, seen): (&Input, &[f32]),
+    variant: Variant,
+    around: impl FnOnce() -> Box<dyn Fn()>,
+) -> Option<(Vec<f32>, Vec<f32>, Vec<u32>)> {
+    let (gpu, types) = (rig.gpu, rig.kernels.types);
+    let Shape { hidden, inner, .. } = shape;
+    let step = input.step(gpu);
+    let queue = rig.enqueue_by(&step, ROWS, variant).ok()?;
+    let few = queue.few().expect("they are loaded");
+    let routing = RoutingOnGpu::new(gpu, &rig.config, &queue);
+    let parts = routing.addresses();
+    let (router, experts) = (layer.router(), layer.expert_weights(shape));
+    let y = gpu.put(&vec![0; shape.top_k * inner * types.operand.bytes()]);
+    let handed = (variant.experts == Experts::Fused).then(|| (y.at(0), y.bytes() as u32));
+    let guess = Guess::of(&queue, few, 3, hidden as u32, &parts, &router, handed);
+    let guess = guess.expect("any GPU has room for a few blocks");
+    let x = gpu.poisoned(hidden * types.operand.bytes());
+    let begin = |h: &Buffer, guess: Option<&Guess<'_>>| {
+        let state = gpu.values(types.operand, &input.state);
+        let conv = layer.short_conv(&x, 0, &state);
+        // SAFETY: every array has the shape that its operation asks for.
+        unsafe { queue.few_conv(few, &conv, &layer.conv_in(), h.at(0), guess) }.unwrap();
+        gpu.stream.synchronize().unwrap();
+    };
+    begin(&gpu.values(DType::F32, seen), Some(&guess));
+    let h = gpu.values(DType::F32, &input.h);
+    begin(&h, None);
+    let out = layer.out(&x, shape);
+    // SAFETY: as above.
+    unsafe { queue.few_out(few, h.at(0), &out, Some((&parts, &router))) }.unwrap();
+    gpu.stream.synchronize().unwrap();
+    let behind = around();
+    let (y, h_at, choosing) = (y.at(0), h.at(0), (&parts, &router));
+    // SAFETY: as above.
+    unsafe {
+        match variant.experts {
+            Experts::Fused => queue.few_fused_experts(few, y, h_at, choosing, &experts, &guess),
+            _ => queue
+                .few_expert_gate_up(few, y, h_at, choosing, &experts, Some(&guess))
+                .and_then(|()| queue.few_down(few, h_at, y, &parts, &experts)),
+        }
+    }
+    .unwrap();
+    behind();
+    Some((
+        gpu.get_values(DType::F32, &h),
+        gpu.get_values(DType::F32, &routing.weights),
+        gpu.get_u32(&routing.experts),
+    ))
+}
+
+fn nothing() -> Box<dyn Fn()> {
+    Box::new(|| {})
+}
+
+fn variant(stages: u32, experts: Experts) -> Variant {
+    Variant {
+        products: Products::Few { stages },
+        experts,
+    }
+}
+
+fn assert_same(
+    what: &str,
+    found: &(Vec<f32>, Vec<f32>, Vec<u32>),
+    expected: &(Vec<f32>, Vec<f32>, Vec<u32>),
+) {
+    assert_eq!(found.2, expected.2, "{what}");
+    assert_same_bits(&format!("{what}: weights"), &found.1, &expected.1);
+    assert_same_bits(&format!("{what}: h"), &found.0, &expected.0);
+}
+
+/// With a guess that is right and one that is wrong, less than a tile a block and several, and stages of down that are wider than
+/// those of gate and up.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn fused_experts_leave_the_bits_of_two_kernels() {
+    let gpu = Gpu::new();
+    let mut random = Random(74);
+    let mut compared = 0;
+    for types in TYPES {
+        let wide_down = shape(64, 32, 1792, 32, 4, 3, false);
+        for shape in [
+            SHAPES[0], SHAPES[1], SHAPES[2], SHAPES[3], SHAPES[5], wide_down,
+        ] {
+            let rig = Rig::new(&gpu, shape.config(), types);
+            if !served(&rig) {
+                continue;
+            }
+            let layer = Layer::new(&mut random, &rig, shape, false);
+            let input = Input::new(&mut random, types, shape, ROWS);
+            let against: Vec<f32> = input.h.iter().map(|v| -v).collect();
+            let two = variant(4, Experts::Few);
+            let expected = run(&rig, &layer, shape, (&input, &input.h), two, nothing).unwrap();
+            for stages in [2, 3, 5] {
+                let one = variant(stages, Experts::Fused);
+                for seen in [&input.h, &against] {
+                    let found = run(&rig, &layer, shape, (&input, seen), one, nothing);
+                    let what = format!("{types:?} {shape:?} {stages} stages");
+                    let found = found.unwrap_or_else(|| panic!("{what}: not served"));
+                    assert_same(&what, &found, &expected);
+                    compared += 1;
+                }
+            }
+        }
+    }
+    println!("{compared} compared");
+}
+
+/// Half of the SMs are held by others: the blocks that run make what those that do not would have said, and end.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn fused_experts_do_not_wait_for_blocks_that_have_no_room() {
+    const HELD_BYTES: u32 = 200 * 1024;
+    const HELD_NS: u64 = 1_000_000_000;
+    const UNTIL_HELD_NS: u64 = 50_000_000;
+    let gpu = Gpu::new();
+    let mut random = Random(75);
+    let context = gpu.stream.context();
+    let beside = context.new_stream().unwrap();
+    let spin = gpu.kernel("tg_probe_spin");
+    let multiprocessors = context.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    let held = Launch {
+        shared_bytes: HELD_BYTES,
+        ..Launch::blocks(multiprocessors.unwrap() as u32 / 2, 32)
+    };
+    // When it began to stand still, and when it had done so.
+    let times = |noted: &Buffer| {
+        let words: Vec<u64> = gpu
+            .get_u32(noted)
+            .chunks(2)
+            .map(|w| u64::from(w[0]) | u64::from(w[1]) << 32)
+            .collect();
+        (words[0], words[1])
+    };
+    for types in TYPES {
+        let shape = SHAPES[3];
+        let rig = Rig::new(&gpu, shape.config(), types);
+        if !served(&rig) {
+            continue;
+        }
+        spin.allow_shared(HELD_BYTES).unwrap();
+        let layer = Layer::new(&mut random, &rig, shape, false);
+        let input = Input::new(&mut random, types, shape, ROWS);
+        let one = variant(4, Experts::Fused);
+        let alone = run(&rig, &layer, shape, (&input, &input.h), one, nothing).unwrap();
+        let noted = Rc::new([(); 3].map(|()| gpu.put(&[0; 16])));
+        let stand = {
+            let (spin, noted, stream) = (spin.clone(), noted.clone(), gpu.stream.clone());
+            move |stream_of: Option<&Arc<CudaStream>>, launch: Launch, which: usize, ns: u64| {
+                let arguments = [Argument::Address(noted[which].at(0)), Argument::U64(ns)];
+                // SAFETY: the array is the kernel's and outlives it, since both streams are waited for.
+                unsafe { spin.launch(stream_of.unwrap_or(&stream), launch, &arguments) }.unwrap();
+            }
+        };
+        // All of it is launched at once: other tests may hold up the host for as long as the SMs are held.
+        let beside_others = run(&rig, &layer, shape, (&input, &input.h), one, || {
+            stand(Some(&beside), held, 0, HELD_NS);
+            stand(None, Launch::blocks(1, 32), 1, UNTIL_HELD_NS);
+            Box::new(move || stand(None, Launch::blocks(1, 32), 2, 0))
+        });
+        beside.synchronize().unwrap();
+        let [(held_from, held_until), (_, begun), (ended, _)] = [0, 1, 2].map(|i| times(&noted[i]));
+        assert!(held_from < begun, "{types:?}: nobody held an SM yet");
+        let us = ended.saturating_sub(begun) / 1000;
+        println!("{types:?}: {us} us with half of the SMs");
+        assert!(
+            ended < held_until,
+            "{types:?}: waited for the SMs that others held, {us} us"
+        );
+        assert_same(&format!("{types:?}"), &beside_others.unwrap(), &alone);
+    }
+}
