@@ -153,9 +153,11 @@ impl Variant {
             Products::Linear => {}
         }
         match (self.experts, self.products) {
-            (Experts::Fused, Products::Few { .. }) => {
-                within("the fused experts", FUSED_ROWS as u32)
-            }
+            (Experts::Fused, Products::Few { .. }) if rows as usize > FUSED_ROWS => Err(
+                "the fused experts take buckets of one row, expected few or another family"
+                    .to_owned(),
+            ),
+            (Experts::Fused, Products::Few { .. }) => Ok(()),
             (Experts::Few, Products::Few { .. }) | (Experts::Linear, _) => Ok(()),
             (experts @ (Experts::Few | Experts::Fused), _) => Err(format!(
                 "experts = \"{experts}\" go on from what products = \"few\" leave, expected both or another family of experts"

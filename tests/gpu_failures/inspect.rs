@@ -87,8 +87,11 @@ fn nodes_are_of_their_operations() {
             let nodes = operation["nodes"].as_array().unwrap();
             of_operations.extend(nodes.iter().map(count));
             let name = operation["operation"].as_str().unwrap();
-            // Done by the kernels of operations beside them: of decode steps more than of others.
-            let folded = ["operator_norm", "ffn_norm", "sample"].contains(&name)
+            // Done by the kernels of operations beside them: of decode steps more than of others, and gate and up of fused experts
+            // by down's.
+            let fused = captured["variant"]["experts"] == "fused" && name == "expert_gate_up";
+            let folded = fused
+                || ["operator_norm", "ffn_norm", "sample"].contains(&name)
                 || graph["kind"] == "decode"
                     && ["short_conv", "qk_norm_rope", "router", "final_norm"].contains(&name);
             assert!(folded || !nodes.is_empty(), "{name} of {graph}");

@@ -196,6 +196,21 @@ fn errors_name_the_entry_what_it_holds_and_what_it_should() {
             &["bf16.16", "products = \"few\""],
         ),
         (
+            wide(
+                "\"wide\", tile_rows = 32, wide_stages = 6, guess = true",
+                "\"fused\"",
+            ),
+            &["bf16.16", "experts = \"fused\"", "products = \"few\""],
+        ),
+        (
+            format!(
+                "[decode.f32]\n2 = {{ {} }}",
+                FEW.replace("\"few\"", "\"fused\"")
+                    .replacen("fused", "few", 1)
+            ),
+            &["f32.2", "fused experts", "one row"],
+        ),
+        (
             entry(WIDE).replace("16 =", "512 ="),
             &["bf16.512", "up to 256 rows"],
         ),

@@ -122,9 +122,7 @@ impl Few {
     ) -> std::result::Result<(), String> {
         match self.family(rows).experts {
             Some(_) if rows as usize <= FUSED_ROWS => sizing.fuses(config),
-            _ => Err(format!(
-                "the fused experts take buckets of up to {FUSED_ROWS} rows"
-            )),
+            _ => Err("the fused experts take buckets of one row".to_owned()),
         }
     }
 

@@ -247,6 +247,7 @@ pub fn score_bytes(rows: u32, experts: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ModelSource;
 
     #[test]
     fn rings_shrink_where_rows_are_large() {
@@ -308,6 +309,46 @@ mod tests {
         // An LM head of 65,536: 28 tiles each, the last block fewer.
         assert_eq!(with(148).blocks(4096, 0), (147, 1, 1));
         assert_eq!(with(300).blocks(4096, 0), (256, 1, 1));
+    }
+
+    /// A ring of the wider stages, beside what a row's blocks keep of y; and blocks that guess in every layer.
+    #[test]
+    fn experts_fuse_where_there_is_room() {
+        let (config, _) = ModelSource::parse("random:lfm2-8b-a1b")
+            .unwrap()
+            .config()
+            .unwrap();
+        let sizing = |operand, stages| Sizing {
+            operand,
+            limits: Limits::H200,
+            stages,
+        };
+        let fused = |operand, stages| sizing(operand, stages).fused(2048, 1792, 4).unwrap();
+        assert_eq!(fused(DType::BF16, 16).stages, 6);
+        assert_eq!(fused(DType::F32, 16).stages, 5);
+        let (stages, bytes) = (4, |operand| fused(operand, 4).shared_bytes);
+        assert_eq!(fused(DType::BF16, stages).stages, stages);
+        // Of f32 two more parts of the row, and of each warp's columns of y.
+        let parts = 2 * (pitch(2048, 2) + CONSUMER_WARPS * 32 * 16);
+        assert_eq!(bytes(DType::F32) - bytes(DType::BF16), parts);
+        let bf16 = sizing(DType::BF16, 4);
+        let of_down = bf16.fused(64, 1792, 4).unwrap().shared_bytes
+            - bf16.fused(64, 64, 4).unwrap().shared_bytes;
+        assert_eq!(of_down, 4 * (stage_bytes(1792) - stage_bytes(64)));
+        assert_eq!(bf16.fused(2048, 2080, 4), None);
+        bf16.fuses(&config).unwrap();
+        let wider = ModelConfig {
+            moe_intermediate_size: 2080,
+            ..config.clone()
+        };
+        let error = bf16.fuses(&wider).unwrap_err();
+        assert!(error.contains("moe_intermediate_size is 2080"), "{error}");
+        let limits = Limits {
+            multiprocessors: 128,
+            ..Limits::H200
+        };
+        let error = Sizing { limits, ..bf16 }.fuses(&config).unwrap_err();
+        assert!(error.contains("128 multiprocessors"), "{error}");
     }
 
     #[test]
