@@ -403,7 +403,7 @@ struct FewRing {
   /* Of rows of `inner` columns, with room for those of `later` columns, which it may turn to. */
   __device__ inline FewRing(void *memory, uint64_t *barriers, uint32_t inner, uint32_t stages_, uint32_t later = 0)
       : stages(static_cast<char *>(memory) + (FEW_LINE - shared_address(memory) % FEW_LINE) % FEW_LINE), full(barriers),
-        empty(barriers + FEW_MOST_STAGES), k(few_stage_k(inner)), pitch(few_stage_pitch(k * sizeof(W))), 
+        empty(barriers + FEW_MOST_STAGES), k(few_stage_k(inner)), pitch(few_stage_pitch(k * sizeof(W))),
         room(later ? max(stage_bytes(inner), stage_bytes(later)) : stage_bytes(inner)), count(stages_) {}
 
   /* All stages from here on are of rows of `inner` columns. */

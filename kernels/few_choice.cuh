@@ -5,9 +5,9 @@
  * kernel stands between: the blocks of gate/up add the parts up, in an order that the bucket alone fixes, and choose as
  * experts.cuh does. A lane has an expert: few-row kernels take at most FEW_EXPERTS.
  *
- * Gate/up's first block says what was chosen as soon as it knows, so that down's blocks, which may come onto an SM long
- * before gate/up has ended, ask for those experts' weights at once. Gate/up's own blocks ask for some before that, by a guess
- * (few_guess.cuh).
+ * Where down is a kernel of its own, gate/up's first block says what was chosen as soon as it knows, so that down's blocks,
+ * which may come onto an SM long before gate/up has ended, ask for those experts' weights at once. Gate/up's own blocks ask for
+ * some before that, by a guess (few_guess.cuh).
  */
 #ifndef TAILGRAPH_FEW_CHOICE_CUH
 #define TAILGRAPH_FEW_CHOICE_CUH

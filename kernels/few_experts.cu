@@ -10,7 +10,7 @@
  * Bound: memory, N H sizeof(W) bytes for each matrix of each expert that any row chose. The experts are known only once h is:
  * until then a block has asked for as many stages of a guess as its ring holds, and for one more to the second-level cache.
  * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md), four experts of 1792: gate and
- * up 15.3 us (12.9); gate, up and down MEASURED us (19.4), where two kernels take 23.
+ * up 15.3 us (12.9); gate, up and down 21.6 us (19.4), where two kernels take 23.
  *
  * Launch: block = FEW_THREADS, grid = at most as many blocks as there are tiles, shared as FewNormBlock lays it out.
  */
@@ -108,7 +108,8 @@ __device__ inline void few_experts(typename Math::X *y, float *h, const float *n
       if (guessing && look.heard()) guess = look.guess(weighing.k);
       if (lane == 0) choice.guess = guess;
     });
-    if (!FUSED && blockIdx.x == 0 && threadIdx.x < bucket) all_parts.say(threadIdx.x, threadIdx.x < rows ? choice.chosen[threadIdx.x] : 0);
+    if (!FUSED && blockIdx.x == 0 && threadIdx.x < bucket)
+      all_parts.say(threadIdx.x, threadIdx.x < rows ? choice.chosen[threadIdx.x] : 0);
     let_next_kernel_start();
   }
   /* Experts that were guessed come first where they are all chosen. Stages that this block has asked for are those of its first
@@ -164,26 +165,29 @@ __device__ inline void few_experts(typename Math::X *y, float *h, const float *n
     down.add(h, block.ring, block.sums, FewHandOver<Math>(block.choice + 1, weighing.k), choice, count, weighing,
              [&](uint32_t e) { return y_of(0, e); },
              [&](uint32_t e) {
-               few_make_unsaid<Math>(y_of(0, e), gate + e * stride, up + e * stride, block.row(1), outputs, hidden);
+               few_make_missing<Math>(y_of(0, e), gate + e * stride, up + e * stride, block.row(1), outputs, hidden);
              });
 }
 
-#define FEW_EXPERTS_OF(MATH) const float *norm_weight, const MATH::W *gate, const MATH::W *up, uint64_t stride, uint32_t *experts, float *weights, \
-      void *parts, const float *bias, const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t expert_count, uint32_t k, \
-      uint32_t normalize, float scaling, uint32_t layer, uint32_t bucket, uint32_t stages, float eps
-#define FEW_EXPERTS(MATH, H, DOWN) FEW_BODY(few_experts<MATH>(y, H, norm_weight, gate, up, stride, DOWN, experts, weights, parts, bias, step, outputs, \
-      hidden, expert_count, Weighing{k, normalize != 0, scaling}, layer, bucket, stages, eps);)
+#define FEW_EXPERTS_OF(MATH)                                                                                                \
+  const float *norm_weight, const MATH::W *gate, const MATH::W *up, uint64_t stride, uint32_t *experts, float *weights,     \
+      void *parts, const float *bias, const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t expert_count,        \
+      uint32_t k, uint32_t normalize, float scaling, uint32_t layer, uint32_t bucket, uint32_t stages, float eps
+#define FEW_EXPERTS(MATH, DOWN)                                                                                             \
+  FEW_BODY(few_experts<MATH>(y, h, norm_weight, gate, up, stride, DOWN, experts, weights, parts, bias, step, outputs,       \
+                             hidden, expert_count, Weighing{k, normalize != 0, scaling}, layer, bucket, stages, eps);)
 
-#define FEW_EXPERT_GATE_UP(SUFFIX, MATH)                                                                                   \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_expert_gate_up_##SUFFIX(                    \
-      MATH::X *y, float *h, FEW_EXPERTS_OF(MATH)) {                                                                        \
-    FEW_EXPERTS(MATH, h, FewNoDown{})                                                                                      \
+/* h is read alone. */
+#define FEW_EXPERT_GATE_UP(SUFFIX, MATH)                                                                                    \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_expert_gate_up_##SUFFIX(                     \
+      MATH::X *y, float *h, FEW_EXPERTS_OF(MATH)) {                                                                         \
+    FEW_EXPERTS(MATH, FewNoDown{})                                                                                          \
   }
 
-#define FEW_FUSED(SUFFIX, MATH)                                                                                            \
-  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_experts_##SUFFIX(                           \
-      MATH::X *y, float *h, const MATH::W *down, uint64_t down_stride, FEW_EXPERTS_OF(MATH)) {                             \
-    FEW_EXPERTS(MATH, h, (FewDown<MATH>{down, down_stride, outputs, hidden}))                                               \
+#define FEW_FUSED(SUFFIX, MATH)                                                                                             \
+  extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_experts_##SUFFIX(                            \
+      MATH::X *y, float *h, const MATH::W *down, uint64_t down_stride, FEW_EXPERTS_OF(MATH)) {                              \
+    FEW_EXPERTS(MATH, (FewDown<MATH>{down, down_stride, outputs, hidden}))                                                  \
   }
 
 FEW_EXPERT_GATE_UP(bf16, FewHalf<__nv_bfloat16>)

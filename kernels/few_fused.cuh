@@ -15,15 +15,17 @@
  *
  * Who waits for a block needs it to run. All of them do at once where nothing else wants the SMs; where something does (another
  * engine's kernels, say, which wait for blocks that have no SM likewise), a warp that has looked FEW_PATIENCE times makes what
- * is missing itself (few_make_unsaid), from its block's own rows. A block that comes after that must not say
- * what it makes of an h that others have added to by then: it says nothing that is said already.
+ * is missing itself (few_make_missing), from its block's own rows. A block that comes after that must not say
+ * what it makes of an h that others have added to by then: it says nothing that is said already. h is new only where somebody
+ * has heard all of y; so who reads it, and then asks for a word, finds that said. No fence says so: both pass the first-level
+ * cache and meet in the second, and a word is asked for when the loads of h have come back.
  */
 #ifndef TAILGRAPH_FEW_FUSED_CUH
 #define TAILGRAPH_FEW_FUSED_CUH
 
 #include "few_norm.cuh"
 
-constexpr uint32_t FEW_PATIENCE = 512;  /* looks, some 0.4 us each */
+constexpr uint32_t FEW_PATIENCE = 512;  /* looks at an expert's y, some 0.4 us each */
 
 /* ---- words that are their own sign ------------------------------------------------------------- */
 
@@ -95,10 +97,10 @@ struct FewWords {
   }
 };
 
-/* One warp: what nobody has said of y[N], gate[N,H], up[N,H], x the row that this lane multiplies. The sums are those of
- * a block's eight warps, in their order. */
+/* One warp: what nobody has said of y[N], gate[N,H], up[N,H], x the row that this lane multiplies; N a multiple of
+ * GATE_OUTPUTS, as of every model. The sums are those of a block's eight warps, in their order. */
 template <class Math>
-__device__ inline void few_make_unsaid(typename Math::X *y, const typename Math::W *gate, const typename Math::W *up,
+__device__ inline void few_make_missing(typename Math::X *y, const typename Math::W *gate, const typename Math::W *up,
                                        const typename Math::S *x, uint32_t outputs, uint32_t hidden) {
   using X = typename Math::X;
   const uint32_t lane = threadIdx.x % WARP, k = few_stage_k(hidden), column = few_lane_column();

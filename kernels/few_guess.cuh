@@ -5,10 +5,11 @@
  * what the router would choose if it saw the stream as it is before the mixer is nearly always among what it chooses behind
  * it. The kernel that begins a layer has blocks for this, beside those that stream its weights (few_make_guess): an expert a
  * warp, for the first row alone, since two experts are as many as a ring has room for. Each leaves its best two as words, and
- * gate/up's producer (few_hear_guess) takes the best two of all.
+ * gate/up's producer (FewGuessLook) takes the best two of all.
  *
  * A guess decides what is asked for early, and nothing else: the choice is made as without it, and what was asked for in
- * vain is not used. So results do not depend on it.
+ * vain is not used. So results do not depend on it. They do on what else these blocks do where a row's experts are fused: they
+ * leave unsaid what the blocks of these will hand to each other (few_fused.cuh).
  */
 #ifndef TAILGRAPH_FEW_GUESS_CUH
 #define TAILGRAPH_FEW_GUESS_CUH
@@ -22,13 +23,13 @@ constexpr uint32_t FEW_NO_LAYER = 0xffffffffu;
 constexpr uint32_t FEW_MOST_LOOKS = 64;  /* for a guess, before its kernel has ended */
 
 /* The router as it is seen from the kernel that begins a layer: gate[E,H], norm_weight[H], bias[E] or null. No blocks: no
- * guess. And what these blocks make unsaid, `handed` pieces of 16 bytes (few_fused.cuh). */
+ * guess. `handed_pieces` of 16 bytes at `handed` they leave unsaid (few_fused.cuh). */
 struct FewGuesser {
   const float *gate, *norm_weight, *bias;
   void *parts;
   uint32_t expert_count, blocks, layer;
-  uint4 *said;
-  uint32_t handed;
+  uint4 *handed;
+  uint32_t handed_pieces;
 
   /* Of a grid, the blocks that do what the kernel is there for come first. */
   __device__ inline uint32_t others() const { return gridDim.x - blocks; }
@@ -37,8 +38,9 @@ struct FewGuesser {
 /* As kernels have it among their parameters. */
 #define FEW_GUESSER                                                                                                  \
   const float *gate, const float *ffn_norm_weight, const float *expert_bias, void *parts, uint32_t expert_count,     \
-      uint32_t guess_blocks, uint32_t layer, uint4 *said, uint32_t handed
-#define FEW_GUESSER_OF FewGuesser{gate, ffn_norm_weight, expert_bias, parts, expert_count, guess_blocks, layer, said, handed}
+      uint32_t guess_blocks, uint32_t layer, uint4 *handed, uint32_t handed_pieces
+#define FEW_GUESSER_OF \
+  FewGuesser{gate, ffn_norm_weight, expert_bias, parts, expert_count, guess_blocks, layer, handed, handed_pieces}
 
 /* A word: the sign of its step and layer (which comes again, so that what is heard early may be another's), a score that sorts as an integer, and the expert, the lower the better. */
 struct FewGuessWord {
@@ -56,7 +58,8 @@ struct FewGuessWord {
   static __device__ inline uint64_t sign_of(uint64_t word) { return word >> (64 - SIGN_BITS) << (64 - SIGN_BITS); }
 };
 
-/* A whole block of FEW_THREADS that is one of the last `guesser.blocks`; h[R,H]. It waits for earlier kernels. */
+/* A whole block of FEW_THREADS that is one of the last `guesser.blocks`; h[R,H]. It waits for earlier kernels, and leaves unsaid what
+ * is handed over. */
 __device__ inline void few_make_guess(const FewGuesser &guesser, const float *h, const tg_step *step, uint32_t bucket,
                                       uint32_t hidden, float eps) {
   constexpr uint32_t HELD = 16, STEP = 4 * WARP;  /* a lane has 4 columns in every STEP; so many of them before the wait */
@@ -103,8 +106,8 @@ __device__ inline void few_make_guess(const FewGuesser &guesser, const float *h,
   score = 1.0f / (1.0f + expf(-score / sqrtf(squares / hidden + eps)));
   if (lane == 0) candidates[warp] = there ? FewGuessWord::candidate(sortable(score + bias), expert) : 0;
   consumers_meet();
-  for (uint32_t i = block * FEW_CONSUMERS + threadIdx.x; i < guesser.handed; i += guesser.blocks * FEW_CONSUMERS)
-    guesser.said[i] = make_uint4(FEW_UNSAID, FEW_UNSAID, FEW_UNSAID, FEW_UNSAID);
+  for (uint32_t i = block * FEW_CONSUMERS + threadIdx.x; i < guesser.handed_pieces; i += guesser.blocks * FEW_CONSUMERS)
+    guesser.handed[i] = make_uint4(FEW_UNSAID, FEW_UNSAID, FEW_UNSAID, FEW_UNSAID);
   if (threadIdx.x >= FEW_GUESS_EXPERTS) return;
   /* a lane an expert: how many are better */
   const uint64_t mine = candidates[lane];

@@ -144,7 +144,8 @@ extern "C" __global__ void tg_probe_disturb(const uint64_t *orders, const tg_ste
   if (orders[2] != 0) *(volatile uint64_t *)8 = now;
 }
 
-/* at[2]: when it began to stand still, and when it had done so for wait_ns. For timing what times. Grid: 1. */
+/* at[2]: when it began to stand still, and when it had done so for wait_ns. For timing what times, and for
+ * holding SMs. Grid: any; of several blocks each notes its own over the others'. */
 extern "C" __global__ void tg_probe_spin(uint64_t *at, uint64_t wait_ns) {
   begin_kernel();
   if (threadIdx.x != 0) return;

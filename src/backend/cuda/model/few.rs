@@ -22,7 +22,7 @@ pub(super) fn folded(kind: OpKind, experts: bool) -> bool {
     }
 }
 
-/// Whether [`Shared::few_operation`] has a kernel for a layer's operation. Attention itself has none of its own.
+/// Whether [`Shared::few_operation`] does a layer's operation, gate and up of fused experts with down. Attention itself is none of these.
 pub(super) fn serves(kind: OpKind, experts: bool) -> bool {
     match kind {
         OpKind::QkNormRope | OpKind::Attention => false,
@@ -145,9 +145,9 @@ impl Shared {
                 (OpKind::ExpertDown, .., FeedForwardAddresses::Moe { experts, .. }) => {
                     let router = router.as_ref().ok_or_else(|| misplaced(op))?;
                     match handed {
-                        Some((y, _)) => {
+                        Some(_) => {
                             let (router, guess) = ((&routing, router), guess.expect("served"));
-                            queue.few_fused_experts(few, y, h, router, experts, guess)
+                            queue.few_fused_experts(few, h, router, experts, guess)
                         }
                         None => queue.few_down(few, h, wide, &routing, experts),
                     }

@@ -354,14 +354,13 @@ impl Enqueue<'_> {
     }
 
     /// Of one row, what [`Enqueue::few_expert_gate_up`] and [`Enqueue::few_down`] do: h f32 `[1, H]` += sum over its experts of
-    /// weight * w2_e y. y `[K, M]`, which its blocks hand to each other, is what `guess` has left unsaid.
+    /// weight * w2_e y, y `[K, M]` being what `guess` leaves unsaid, which its blocks hand to each other.
     ///
     /// # Safety
-    /// [`Enqueue`]'s; as there.
+    /// [`Enqueue`]'s; as there. The layer's first kernel left this guess in the same step, for fused experts.
     pub unsafe fn few_fused_experts(
         &self,
         few: &Few,
-        y: Address,
         h: Address,
         (routing, router): (&Routing, &RouterWeights),
         weights: &ExpertWeights,
@@ -373,8 +372,9 @@ impl Enqueue<'_> {
         let sizing = self.few_sizing(few);
         let ring = sizing.fused(self.hidden(), inner, per_row);
         let (ring, kernel) = ring.zip(few.family(rows).experts.as_ref()).expect("served");
+        let (handed, _) = guess.handed.expect("a guess for fused experts");
         let arrays = [
-            Argument::Address(y),
+            Argument::Address(handed),
             Argument::Address(h),
             Argument::Address(weights.down),
             Argument::U64(weights.down_stride),

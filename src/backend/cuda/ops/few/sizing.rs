@@ -120,8 +120,8 @@ impl Sizing {
         let per_row = config.num_experts_per_tok as u32;
         if self.fused(hidden, inner, per_row).is_none() {
             return Err(format!(
-                "moe_intermediate_size is {inner}, with {per_row} experts a row: the fused experts have no room for them beside {} stages of \
-                 weights of hidden_size {hidden}",
+                "moe_intermediate_size is {inner}, with {per_row} experts a row: the fused experts take up to {STAGE_COLUMNS}, if {} stages of \
+                 weights and rows of hidden_size {hidden} fit a block beside",
                 FEW_STAGES.start()
             ));
         }
