@@ -136,6 +136,7 @@ fn fused_experts_do_not_wait_for_blocks_that_have_no_room() {
     const HELD_BYTES: u32 = 200 * 1024;
     const HELD_NS: u64 = 1_000_000_000;
     const UNTIL_HELD_NS: u64 = 50_000_000;
+    const TRIES: usize = 5;
     let gpu = Gpu::new();
     let mut random = Random(75);
     let context = gpu.stream.context();
@@ -155,8 +156,12 @@ fn fused_experts_do_not_wait_for_blocks_that_have_no_room() {
             .collect();
         (words[0], words[1])
     };
-    for types in TYPES {
-        let shape = SHAPES[3];
+    // Rows of one stage of the ring and of two.
+    let shapes = [SHAPES[3], shape(4096, 64, 256, 17, 8, 2, false)];
+    for (types, shape) in TYPES
+        .into_iter()
+        .flat_map(|types| shapes.map(|shape| (types, shape)))
+    {
         let rig = Rig::new(&gpu, shape.config(), types);
         if !served(&rig) {
             continue;
@@ -165,31 +170,32 @@ fn fused_experts_do_not_wait_for_blocks_that_have_no_room() {
         let layer = Layer::new(&mut random, &rig, shape, false);
         let input = Input::new(&mut random, types, shape, ROWS);
         let one = variant(4, Experts::Fused);
+        let what = format!("{types:?} {shape:?}");
         let alone = run(&rig, &layer, shape, (&input, &input.h), one, nothing).unwrap();
-        let noted = Rc::new([(); 3].map(|()| gpu.put(&[0; 16])));
-        let stand = {
-            let (spin, noted, stream) = (spin.clone(), noted.clone(), gpu.stream.clone());
-            move |stream_of: Option<&Arc<CudaStream>>, launch: Launch, which: usize, ns: u64| {
-                let arguments = [Argument::Address(noted[which].at(0)), Argument::U64(ns)];
-                // SAFETY: the array is the kernel's and outlives it, since both streams are waited for.
-                unsafe { spin.launch(stream_of.unwrap_or(&stream), launch, &arguments) }.unwrap();
-            }
-        };
-        // All of it is launched at once: other tests may hold up the host for as long as the SMs are held.
-        let beside_others = run(&rig, &layer, shape, (&input, &input.h), one, || {
-            stand(Some(&beside), held, 0, HELD_NS);
-            stand(None, Launch::blocks(1, 32), 1, UNTIL_HELD_NS);
-            Box::new(move || stand(None, Launch::blocks(1, 32), 2, 0))
+        // Held SMs may hold up the host too, where another test frees memory in between: then once more.
+        let ended_first = (0..TRIES).any(|_| {
+            let noted = Rc::new([(); 3].map(|()| gpu.put(&[0; 16])));
+            let stand = {
+                let (spin, noted, stream) = (spin.clone(), noted.clone(), gpu.stream.clone());
+                move |on: Option<&Arc<CudaStream>>, launch: Launch, which: usize, ns: u64| {
+                    let arguments = [Argument::Address(noted[which].at(0)), Argument::U64(ns)];
+                    // SAFETY: the array is the kernel's and outlives it, since both streams are waited for.
+                    unsafe { spin.launch(on.unwrap_or(&stream), launch, &arguments) }.unwrap();
+                }
+            };
+            let found = run(&rig, &layer, shape, (&input, &input.h), one, || {
+                stand(Some(&beside), held, 0, HELD_NS);
+                stand(None, Launch::blocks(1, 32), 1, UNTIL_HELD_NS);
+                Box::new(move || stand(None, Launch::blocks(1, 32), 2, 0))
+            });
+            beside.synchronize().unwrap();
+            assert_same(&what, &found.unwrap(), &alone);
+            let [(held_from, held_until), (_, begun), (ended, _)] =
+                [0, 1, 2].map(|i| times(&noted[i]));
+            let us = ended.saturating_sub(begun) / 1000;
+            println!("{what}: {us} us with half of the SMs");
+            held_from < begun && ended < held_until
         });
-        beside.synchronize().unwrap();
-        let [(held_from, held_until), (_, begun), (ended, _)] = [0, 1, 2].map(|i| times(&noted[i]));
-        assert!(held_from < begun, "{types:?}: nobody held an SM yet");
-        let us = ended.saturating_sub(begun) / 1000;
-        println!("{types:?}: {us} us with half of the SMs");
-        assert!(
-            ended < held_until,
-            "{types:?}: waited for the SMs that others held, {us} us"
-        );
-        assert_same(&format!("{types:?}"), &beside_others.unwrap(), &alone);
+        assert!(ended_first, "{what}: waited for the SMs that others held");
     }
 }
