@@ -5,11 +5,9 @@ use crate::rig::{
     wide,
 };
 use crate::routing::{RoutingOnGpu, mixture, random_experts};
-use crate::support::{Gpu, Random};
-use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+use crate::support::{Gpu, Holder, Random};
 use rayon::prelude::*;
 use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::launch::{Argument, Launch};
 use tailgraph::backend::cuda::ops::experts::{ExpertRows, ExpertWeights, NextNorm};
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
@@ -346,25 +344,16 @@ fn wide_shapes(rig: &Rig, bucket: usize) -> Vec<Wide> {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn wide_steps_do_not_wait_for_blocks_that_have_no_room() {
-    const HELD_BYTES: u32 = 200 * 1024;
     const HELD_NS: u64 = 200_000_000;
     let gpu = Gpu::new();
     let mut random = Random(46);
-    let context = gpu.stream.context();
-    let beside = context.new_stream().unwrap();
-    let spin = gpu.kernel("tg_probe_spin");
     let noted = gpu.put(&[0; 16]);
-    let multiprocessors = context.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-    let held = Launch {
-        shared_bytes: HELD_BYTES,
-        ..Launch::blocks(multiprocessors.unwrap() as u32 - 16, 32)
-    };
     for types in TYPES {
         let rig = Rig::new(&gpu, mixture(512, 256, 16, 4), types);
         if !rig.serves(rig.kernels.wide.is_some(), |(major, _)| major == 9) {
             continue;
         }
-        spin.allow_shared(HELD_BYTES).unwrap();
+        let holder = Holder::new(&gpu);
         let mut case = MixtureCase::new(&mut random, &rig, 64, 13);
         case.by = Some(Experts::Wide(Wide {
             tile_rows: 32,
@@ -373,11 +362,9 @@ fn wide_steps_do_not_wait_for_blocks_that_have_no_room() {
         }));
         let alone = case.run(&rig, 64);
         let beside_others = case.run_with(&rig, 64, &case.upload(&rig), || {
-            let arguments = [Argument::Address(noted.at(0)), Argument::U64(HELD_NS)];
-            // SAFETY: the array is the kernel's and outlives it: what follows on the other stream waits for its SMs.
-            unsafe { spin.launch(&beside, held, &arguments) }.unwrap();
+            holder.hold(|all| all - 16, &noted, HELD_NS);
         });
-        beside.synchronize().unwrap();
+        holder.wait();
         assert_same_bits(&format!("{types:?}"), &beside_others, &alone);
     }
 }

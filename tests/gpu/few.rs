@@ -10,13 +10,13 @@ use crate::rig::{
 use crate::routing::RoutingOnGpu;
 use crate::support::{Gpu, Random};
 use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::ops::Types;
 use tailgraph::backend::cuda::ops::conv::ShortConv;
 use tailgraph::backend::cuda::ops::experts::{ExpertRows, ExpertWeights};
 use tailgraph::backend::cuda::ops::few::{ConvIn, Guess, Residual};
 use tailgraph::backend::cuda::ops::head::LogitsPart;
 use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
 use tailgraph::backend::cuda::ops::router::RouterWeights;
+use tailgraph::backend::cuda::ops::{Enqueue, Types};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::arena::best_words;
 use tailgraph::plan::variants::{Experts, Products, Variant};
@@ -181,6 +181,23 @@ impl Layer {
             bias: at(&self.out_bias),
             inner: shape.hidden as u32,
         }
+    }
+
+    /// The layer's first kernel, whole: `x` of `h`, and a guess.
+    fn begin(
+        &self,
+        queue: &Enqueue<'_>,
+        gpu: &Gpu,
+        input: &Input,
+        (x, h): (&Buffer, &Buffer),
+        guess: Option<&Guess<'_>>,
+    ) {
+        let few = queue.few().expect("they are loaded");
+        let state = gpu.values(queue.kernels.types.operand, &input.state);
+        let conv = self.short_conv(x, 0, &state);
+        // SAFETY: every array has the shape that its operation asks for.
+        unsafe { queue.few_conv(few, &conv, &self.conv_in(), h.at(0), guess) }.unwrap();
+        gpu.stream.synchronize().unwrap();
     }
 
     fn expert_weights(&self, shape: Shape) -> ExpertWeights {

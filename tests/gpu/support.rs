@@ -1,8 +1,10 @@
 //! One GPU with our kernels loaded, a step descriptor in its memory, and seeded random input.
 
+use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr};
 use half::{bf16, f16};
 use std::sync::Arc;
+use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::driver;
 use tailgraph::backend::cuda::launch::{Argument, Kernel, Launch};
 use tailgraph::backend::cuda::module::Module;
@@ -52,6 +54,57 @@ impl Gpu {
         // SAFETY: the caller's promise.
         unsafe { kernel.launch(&self.stream, Launch::blocks(blocks as u32, 256), arguments) }
             .unwrap();
+    }
+}
+
+/// Kernels that do nothing for a while, and so hold SMs from others.
+pub struct Holder {
+    spin: Kernel,
+    /// Beside the GPU's.
+    stream: Arc<CudaStream>,
+    multiprocessors: u32,
+}
+
+impl Holder {
+    /// Of a block's shared memory: no other that needs much has room beside.
+    const BYTES: u32 = 200 * 1024;
+
+    /// On a GPU of 9.0 or newer.
+    pub fn new(gpu: &Gpu) -> Self {
+        let context = gpu.stream.context();
+        let spin = gpu.kernel("tg_probe_spin");
+        spin.allow_shared(Self::BYTES).unwrap();
+        let count = context.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+        Self {
+            spin,
+            stream: context.new_stream().unwrap(),
+            multiprocessors: count.unwrap() as u32,
+        }
+    }
+
+    /// `count_of` all SMs are held for `ns` from now on. `noted`, two u64, which outlives it: from when to when.
+    pub fn hold(&self, count_of: impl Fn(u32) -> u32, noted: &Buffer, ns: u64) {
+        let launch = Launch {
+            shared_bytes: Self::BYTES,
+            ..Launch::blocks(count_of(self.multiprocessors), 32)
+        };
+        self.spin(&self.stream, launch, noted, ns);
+    }
+
+    /// One block stands still on `stream` for `ns`, and notes it likewise.
+    pub fn stand(&self, stream: &Arc<CudaStream>, noted: &Buffer, ns: u64) {
+        self.spin(stream, Launch::blocks(1, 32), noted, ns);
+    }
+
+    fn spin(&self, stream: &Arc<CudaStream>, launch: Launch, noted: &Buffer, ns: u64) {
+        let arguments = [Argument::Address(noted.at(0)), Argument::U64(ns)];
+        // SAFETY: the array is the kernel's, and outlives it as hold() says.
+        unsafe { self.spin.launch(stream, launch, &arguments) }.unwrap();
+    }
+
+    /// Until no SM is held.
+    pub fn wait(&self) {
+        self.stream.synchronize().unwrap();
     }
 }
 

@@ -3,30 +3,31 @@
 use super::{Input, Layer, SHAPES, Shape, served, shape};
 use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;
-use crate::support::{Gpu, Random};
-use cudarc::driver::CudaStream;
-use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
-use std::rc::Rc;
-use std::sync::Arc;
+use crate::support::{Gpu, Holder, Random};
 use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::launch::{Argument, Launch};
 use tailgraph::backend::cuda::ops::few::Guess;
 use tailgraph::model::DType;
 use tailgraph::plan::variants::{Experts, Products, Variant};
 
 const ROWS: usize = 1;
 
-/// A layer's first kernels, then its experts by `experts`: what they leave of h, and weights and numbers of the experts. The
-/// guess is made from `seen`, which is not always h; `around` comes before the experts' kernels, when all before them have ended,
-/// and what it returns right behind them.
-fn run(
+/// What a row's experts leave.
+struct Left {
+    h: Vec<f32>,
+    weights: Vec<f32>,
+    experts: Vec<u32>,
+}
+
+/// A layer's first kernels, then its experts as `variant` says. The guess is made from `seen`, which is not always h; `around` comes
+/// before the experts' kernels, when all before them have ended, and what it returns right behind them.
+fn run<'a>(
     rig: &Rig,
     layer: &Layer,
     shape: Shape,
     (input, seen): (&Input, &[f32]),
     variant: Variant,
-    around: impl FnOnce() -> Box<dyn Fn()>,
-) -> Option<(Vec<f32>, Vec<f32>, Vec<u32>)> {
+    around: impl FnOnce() -> Box<dyn Fn() + 'a>,
+) -> Option<Left> {
     let (gpu, types) = (rig.gpu, rig.kernels.types);
     let Shape { hidden, inner, .. } = shape;
     let step = input.step(gpu);
@@ -40,18 +41,12 @@ fn run(
     let guess = Guess::of(&queue, few, 3, hidden as u32, &parts, &router, handed);
     let guess = guess.expect("any GPU has room for a few blocks");
     let x = gpu.poisoned(hidden * types.operand.bytes());
-    let begin = |h: &Buffer, guess: Option<&Guess<'_>>| {
-        let state = gpu.values(types.operand, &input.state);
-        let conv = layer.short_conv(&x, 0, &state);
-        // SAFETY: every array has the shape that its operation asks for.
-        unsafe { queue.few_conv(few, &conv, &layer.conv_in(), h.at(0), guess) }.unwrap();
-        gpu.stream.synchronize().unwrap();
-    };
-    begin(&gpu.values(DType::F32, seen), Some(&guess));
+    let seen = gpu.values(DType::F32, seen);
+    layer.begin(&queue, gpu, input, (&x, &seen), Some(&guess));
     let h = gpu.values(DType::F32, &input.h);
-    begin(&h, None);
+    layer.begin(&queue, gpu, input, (&x, &h), None);
     let out = layer.out(&x, shape);
-    // SAFETY: as above.
+    // SAFETY: every array has the shape that its operation asks for.
     unsafe { queue.few_out(few, h.at(0), &out, Some((&parts, &router))) }.unwrap();
     gpu.stream.synchronize().unwrap();
     let behind = around();
@@ -67,14 +62,14 @@ fn run(
     }
     .unwrap();
     behind();
-    Some((
-        gpu.get_values(DType::F32, &h),
-        gpu.get_values(DType::F32, &routing.weights),
-        gpu.get_u32(&routing.experts),
-    ))
+    Some(Left {
+        h: gpu.get_values(DType::F32, &h),
+        weights: gpu.get_values(DType::F32, &routing.weights),
+        experts: gpu.get_u32(&routing.experts),
+    })
 }
 
-fn nothing() -> Box<dyn Fn()> {
+fn nothing<'a>() -> Box<dyn Fn() + 'a> {
     Box::new(|| {})
 }
 
@@ -85,14 +80,14 @@ fn variant(stages: u32, experts: Experts) -> Variant {
     }
 }
 
-fn assert_same(
-    what: &str,
-    found: &(Vec<f32>, Vec<f32>, Vec<u32>),
-    expected: &(Vec<f32>, Vec<f32>, Vec<u32>),
-) {
-    assert_eq!(found.2, expected.2, "{what}");
-    assert_same_bits(&format!("{what}: weights"), &found.1, &expected.1);
-    assert_same_bits(&format!("{what}: h"), &found.0, &expected.0);
+fn assert_same(what: &str, found: &Left, expected: &Left) {
+    assert_eq!(found.experts, expected.experts, "{what}");
+    assert_same_bits(
+        &format!("{what}: weights"),
+        &found.weights,
+        &expected.weights,
+    );
+    assert_same_bits(&format!("{what}: h"), &found.h, &expected.h);
 }
 
 /// With a guess that is right and one that is wrong, less than a tile a block and several, and stages of down that are wider than
@@ -133,20 +128,11 @@ fn fused_experts_leave_the_bits_of_two_kernels() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn fused_experts_do_not_wait_for_blocks_that_have_no_room() {
-    const HELD_BYTES: u32 = 200 * 1024;
     const HELD_NS: u64 = 1_000_000_000;
     const UNTIL_HELD_NS: u64 = 50_000_000;
     const TRIES: usize = 5;
     let gpu = Gpu::new();
     let mut random = Random(75);
-    let context = gpu.stream.context();
-    let beside = context.new_stream().unwrap();
-    let spin = gpu.kernel("tg_probe_spin");
-    let multiprocessors = context.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-    let held = Launch {
-        shared_bytes: HELD_BYTES,
-        ..Launch::blocks(multiprocessors.unwrap() as u32 / 2, 32)
-    };
     // When it began to stand still, and when it had done so.
     let times = |noted: &Buffer| {
         let words: Vec<u64> = gpu
@@ -166,7 +152,7 @@ fn fused_experts_do_not_wait_for_blocks_that_have_no_room() {
         if !served(&rig) {
             continue;
         }
-        spin.allow_shared(HELD_BYTES).unwrap();
+        let holder = Holder::new(&gpu);
         let layer = Layer::new(&mut random, &rig, shape, false);
         let input = Input::new(&mut random, types, shape, ROWS);
         let one = variant(4, Experts::Fused);
@@ -174,21 +160,14 @@ fn fused_experts_do_not_wait_for_blocks_that_have_no_room() {
         let alone = run(&rig, &layer, shape, (&input, &input.h), one, nothing).unwrap();
         // Held SMs may hold up the host too, where another test frees memory in between: then once more.
         let ended_first = (0..TRIES).any(|_| {
-            let noted = Rc::new([(); 3].map(|()| gpu.put(&[0; 16])));
-            let stand = {
-                let (spin, noted, stream) = (spin.clone(), noted.clone(), gpu.stream.clone());
-                move |on: Option<&Arc<CudaStream>>, launch: Launch, which: usize, ns: u64| {
-                    let arguments = [Argument::Address(noted[which].at(0)), Argument::U64(ns)];
-                    // SAFETY: the array is the kernel's and outlives it, since both streams are waited for.
-                    unsafe { spin.launch(on.unwrap_or(&stream), launch, &arguments) }.unwrap();
-                }
-            };
+            let noted = [(); 3].map(|()| gpu.put(&[0; 16]));
+            let stand = |which: usize, ns| holder.stand(&gpu.stream, &noted[which], ns);
             let found = run(&rig, &layer, shape, (&input, &input.h), one, || {
-                stand(Some(&beside), held, 0, HELD_NS);
-                stand(None, Launch::blocks(1, 32), 1, UNTIL_HELD_NS);
-                Box::new(move || stand(None, Launch::blocks(1, 32), 2, 0))
+                holder.hold(|all| all / 2, &noted[0], HELD_NS);
+                stand(1, UNTIL_HELD_NS);
+                Box::new(|| stand(2, 0))
             });
-            beside.synchronize().unwrap();
+            holder.wait();
             assert_same(&what, &found.unwrap(), &alone);
             let [(held_from, held_until), (_, begun), (ended, _)] =
                 [0, 1, 2].map(|i| times(&noted[i]));

@@ -69,19 +69,12 @@ fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages:
     let guess = guess.expect("any GPU has room for a few blocks");
     let x = gpu.poisoned(rows * hidden * types.operand.bytes());
     let begin = |h: &[f32], guess: Option<&Guess<'_>>| {
-        let (h, state) = (
-            gpu.values(DType::F32, h),
-            gpu.values(types.operand, &input.state),
-        );
-        let conv = layer.short_conv(&x, 0, &state);
-        // SAFETY: every array has the shape that its operation asks for.
-        unsafe { queue.few_conv(few, &conv, &layer.conv_in(), h.at(0), guess) }.unwrap();
-        gpu.stream.synchronize().unwrap();
+        layer.begin(&queue, gpu, input, (&x, &gpu.values(DType::F32, h)), guess);
     };
     begin(&input.h, None);
     let h = gpu.values(DType::F32, &input.h);
     let out = layer.out(&x, shape);
-    // SAFETY: as above.
+    // SAFETY: every array has the shape that its operation asks for.
     unsafe { queue.few_out(few, h.at(0), &out, Some((&parts, &router))) }.unwrap();
     let behind = gpu.get_values(DType::F32, &h);
     let against: Vec<f32> = behind.iter().map(|v| -v).collect();

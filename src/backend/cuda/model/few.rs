@@ -131,26 +131,21 @@ impl Shared {
                 (OpKind::DenseDown, .., &FeedForwardAddresses::Dense { w2, .. }) => {
                     out(residual(wide, w2, 0, config.intermediate_size as u32))
                 }
+                // Down's kernel does them.
+                (OpKind::ExpertGateUp, ..) if handed.is_some() => Ok(()),
                 (OpKind::ExpertGateUp, .., FeedForwardAddresses::Moe { experts, .. }) => {
                     let router = router.as_ref().ok_or_else(|| misplaced(op))?;
-                    match handed {
-                        // With down, below.
-                        Some(_) => Ok(()),
-                        None => {
-                            let router = (&routing, router);
-                            queue.few_expert_gate_up(few, wide, h, router, experts, guess)
-                        }
-                    }
+                    queue.few_expert_gate_up(few, wide, h, (&routing, router), experts, guess)
+                }
+                (OpKind::ExpertDown, .., FeedForwardAddresses::Moe { experts, .. })
+                    if handed.is_some() =>
+                {
+                    let router = router.as_ref().ok_or_else(|| misplaced(op))?;
+                    let guess = guess.expect("served");
+                    queue.few_fused_experts(few, h, (&routing, router), experts, guess)
                 }
                 (OpKind::ExpertDown, .., FeedForwardAddresses::Moe { experts, .. }) => {
-                    let router = router.as_ref().ok_or_else(|| misplaced(op))?;
-                    match handed {
-                        Some(_) => {
-                            let (router, guess) = ((&routing, router), guess.expect("served"));
-                            queue.few_fused_experts(few, h, router, experts, guess)
-                        }
-                        None => queue.few_down(few, h, wide, &routing, experts),
-                    }
+                    queue.few_down(few, h, wide, &routing, experts)
                 }
                 _ => Err(misplaced(op)),
             }

@@ -140,7 +140,7 @@ impl Sizing {
     /// Of the fused experts of one row, each of a router's `per_row`, whose rings have stages of either width.
     pub fn fused(&self, width: u32, inner: u32, per_row: u32) -> Option<Ring> {
         let parts = if are_split(self.operand, 1) { PARTS } else { 1 };
-        let fixed = sum_bytes(1) + 4 * width + self.row_bytes(1, width) + CHOICE_BYTES;
+        let fixed = self.normed_bytes(1, width, true);
         let handed = CONSUMER_WARPS * (32 * (16 * parts + 8 * per_row) + 4 * per_row);
         let stage = stage_bytes(width).max(stage_bytes(inner));
         let fits = inner <= STAGE_COLUMNS;
@@ -149,10 +149,15 @@ impl Sizing {
 
     /// Of a kernel that norms its rows of `width` and has them in shared memory whole.
     pub fn normed(&self, rows: u32, width: u32, choice: bool) -> Option<Ring> {
+        let fixed = self.normed_bytes(rows, width, choice);
+        self.limits.ring(fixed, stage_bytes(width), self.stages)
+    }
+
+    /// What such a kernel has in shared memory beside its ring.
+    fn normed_bytes(&self, rows: u32, width: u32, choice: bool) -> u32 {
         let weight_and_rows = 4 * width + self.row_bytes(rows, width);
         let choice = if choice { CHOICE_BYTES } else { 0 };
-        let fixed = sum_bytes(rows) + weight_and_rows + choice;
-        self.limits.ring(fixed, stage_bytes(width), self.stages)
+        sum_bytes(rows) + weight_and_rows + choice
     }
 
     /// Of a kernel that adds to the residual stream; its rows come a stage's columns at a time. `beside`: for the
