@@ -25,7 +25,7 @@
 
 #include "few_norm.cuh"
 
-constexpr uint32_t FEW_PATIENCE = 512;  /* looks at an expert's y, some 0.4 us each */
+constexpr uint32_t FEW_PATIENCE = 512;  /* looks at an expert's y, some 0.4 us each; of who has made something, one */
 
 /* ---- words that are their own sign ------------------------------------------------------------- */
 
@@ -203,6 +203,7 @@ struct FewDown {
     constexpr bool AHEAD = FewWords<Math>::PIECES == 1;
     if (const float weight = few_weight(choice, 0, weighing); choice.has(0, lane)) own.weights[choice.index(0, lane)] = weight;
     FewWords<Math> words;
+    uint32_t patience = FEW_PATIENCE;
     auto ask = [&](uint32_t e) { words.ask(y_of(e) + column, there); };
     ring.turn_to(inner);
 #pragma unroll 1
@@ -219,7 +220,7 @@ struct FewDown {
         if (!AHEAD) ask(e);
 #pragma unroll 1
         for (uint32_t looks = 1; __any_sync(0xffffffffu, words.unsaid()); looks++) {
-          if (looks == FEW_PATIENCE) make(e);
+          if (looks == patience) make(e), patience = 1;
           ask(e);
         }
         words.keep(own.pieces);
