@@ -21,7 +21,7 @@
  * (1.9) at 1 x 4,096, 71.6 (45) at 1 x 100,000, 5.7 (1.1) at 32 x 30 to 130, 85.6 (59) at 32 x 4,096, 18.2 (4.4) at 256 x 8 to 68.
  *
  * Launch: block = 32 WARPS (tg_attention_decode_wN_*): as many as leave room on an H200 for all first chunks at once (16-bit types,
- * D = 64), or 2.
+ * D = 64), or 1.
  * grid = rows of the bucket * groups for first chunks, with groups = kv_heads * (heads / kv_heads / HEADS, rounded up), and
  * as many more as there may be further chunks, or fewer, which then take several. `splits` is at most MOST_SPLITS.
  */
@@ -31,6 +31,7 @@
 
 constexpr uint32_t MOST_SPLITS = 32;  /* MOST_CHUNKS of src/plan/split.rs */
 constexpr uint32_t CHUNK_ALIGN = 32;
+constexpr uint32_t JOIN_AT_ONCE = 16; /* chunks whose sums are asked for before the first is added */
 constexpr float LOG2_E = 1.44269504088896f;
 
 /* A row's keys but its own. */
@@ -44,6 +45,16 @@ struct Chunks {
     size = max(chunk_keys, (least + CHUNK_ALIGN - 1) / CHUNK_ALIGN * CHUNK_ALIGN);
     count = max((position + size - 1) / size, 1u);
   }
+};
+
+/* Says which page a position is in, of positions below 2^24, without a division each. */
+struct PageSize {
+  uint32_t tokens;      /* at most 256 */
+  uint32_t reciprocal;  /* 2^32 / tokens, rounded up; of one token a page, 0 */
+
+  __device__ inline PageSize(uint32_t tokens_) : tokens(tokens_), reciprocal(0xffffffffu / tokens_ + 1) {}
+
+  __device__ inline uint32_t of(uint32_t position) const { return tokens == 1 ? position : __umulhi(position, reciprocal); }
 };
 
 /* A chunk of a row, for the heads of a group. */
@@ -72,14 +83,10 @@ struct alignas(16) DecodeBlock {
   static constexpr int HEADS = Share<T, D>::HEADS, OWN = WARPS, THREADS = WARPS * WARP;
   T q[HEADS][D];
   T new_k[D], new_v[D];  /* what the pages do not have yet */
+  float q_weight[D], k_weight[D];
   /* of each warp, and of the row's own key */
   float maximum[WARPS + 1][HEADS], total[WARPS + 1][HEADS];
-  union {
-    float partial[WARPS][HEADS][D];
-    struct {
-      float maximum[MOST_SPLITS * HEADS], total[MOST_SPLITS * HEADS];
-    } of_chunks;
-  };
+  float partial[WARPS][HEADS][D];
   Piece piece;
   uint32_t chunks;
   bool last;
@@ -120,34 +127,44 @@ struct Partials {
   }
 };
 
-/* out[here D] of a row whose chunks are all done. */
+/* out[here D] of a row whose chunks are all done: a warp has an element a lane, and of its head a chunk a lane. */
 template <typename T, int D, int WARPS>
-__device__ inline void join_chunks(DecodeBlock<T, D, WARPS> &block, T *out, const Partials &partials, uint32_t heads,
+__device__ inline void join_chunks(const DecodeBlock<T, D, WARPS> &block, T *out, const Partials &partials, uint32_t heads,
                                    uint32_t first_head, uint32_t here) {
-  auto &of = block.of_chunks;
-  const uint32_t row = block.piece.row, count = block.chunks;
-#pragma unroll 1
-  for (uint32_t i = threadIdx.x; i < count * here; i += block.THREADS) {
-    const float *at = partials.at(row, i / here, heads, first_head + i % here, D + 2) + D;
-    of.maximum[i] = __ldcg(at), of.total[i] = __ldcg(at + 1);
-  }
-  __syncthreads();
+  static_assert(MOST_SPLITS == WARP, "a lane a chunk");
+  const uint32_t row = block.piece.row, count = block.chunks, lane = threadIdx.x % WARP, stride = heads * (D + 2);
 #pragma unroll 1
   for (uint32_t i = threadIdx.x; i < here * D; i += block.THREADS) {
-    const uint32_t h = i / D;
-    const float *values = partials.at(row, 0, heads, first_head + h, D + 2) + i % D;
-    float highest = of.maximum[h];
+    const float *of_head = partials.at(row, 0, heads, first_head + i / D, D + 2), *element = of_head + i % D;
+    const float2 none = make_float2(-INFINITY, 0.0f);
+    const float2 own = lane < count ? __ldcg(reinterpret_cast<const float2 *>(of_head + lane * stride + D)) : none;
+    float values[JOIN_AT_ONCE], highest = own.x, above = 0.0f;
+    auto ask = [&](uint32_t first) {
+#pragma unroll
+      for (uint32_t c = 0; c < JOIN_AT_ONCE; c++) values[c] = first + c < count ? __ldcg(element + (first + c) * stride) : 0.0f;
+    };
+    ask(0);
+#pragma unroll
+    for (int offset = WARP / 2; offset > 0; offset /= 2) highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, offset));
+    const float part = exp2f(own.x - highest);  /* 0 where there is no chunk */
+    float below = part * own.y;
+#pragma unroll
+    for (int offset = WARP / 2; offset > 0; offset /= 2) below += __shfl_xor_sync(0xffffffffu, below, offset);
 #pragma unroll 1
-    for (uint32_t c = 1; c < count; c++) highest = fmaxf(highest, of.maximum[c * here + h]);
-    float above = 0.0f, below = 0.0f;
-#pragma unroll 4
-    for (uint32_t c = 0; c < count; c++) {
-      const float part = exp2f(of.maximum[c * here + h] - highest);
-      above = fmaf(part, __ldcg(values + (size_t)c * heads * (D + 2)), above);
-      below = fmaf(part, of.total[c * here + h], below);
+    for (uint32_t first = 0;; ask(first)) {
+#pragma unroll
+      for (uint32_t c = 0; c < JOIN_AT_ONCE; c++) above = fmaf(__shfl_sync(0xffffffffu, part, first + c), values[c], above);
+      first += JOIN_AT_ONCE;
+      if (first >= count) break;
     }
-    out[i] = T(above / below);
+    out[i] = T(above * inverse(below));
   }
+}
+
+/* sum += weight v */
+__device__ inline void add_weighed(float4 &sum, float weight, float4 v) {
+  sum.x = fmaf(weight, v.x, sum.x), sum.y = fmaf(weight, v.y, sum.y);
+  sum.z = fmaf(weight, v.z, sum.z), sum.w = fmaf(weight, v.w, sum.w);
 }
 
 /* All of the block, once its warps' results are there: out[R, heads D] of the row, or this chunk's part of it and, of the last
@@ -161,98 +178,88 @@ __device__ inline void finish(DecodeBlock<T, D, WARPS> &block, T *out, const Par
   const Group<block.HEADS> group(piece.group, heads, kv_heads);
   T *of_row = out + ((size_t)piece.row * heads + group.first_head) * D;
 #pragma unroll 1
-  for (uint32_t i = threadIdx.x; i < group.here * D; i += block.THREADS) {
+  for (uint32_t i = 4 * threadIdx.x; i < group.here * D; i += 4 * block.THREADS) {
     const uint32_t h = i / D, d = i % D;
     const float own = first ? block.maximum[OWN][h] : -INFINITY;
     float highest = own;
 #pragma unroll
     for (int w = 0; w < WARPS; w++) highest = fmaxf(highest, block.maximum[w][h]);  /* some key is there */
-    const float own_part = exp2f(own - highest);
-    float above = first ? own_part * float(block.new_v[d]) : 0.0f, below = own_part;
+    float below = exp2f(own - highest);
+    float4 above = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (first) add_weighed(above, below, load4(block.new_v + d));
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
       const float part = exp2f(block.maximum[w][h] - highest);  /* 0 for a warp without keys */
-      above = fmaf(part, block.partial[w][h][d], above);
+      add_weighed(above, part, load4(block.partial[w][h] + d));
       below = fmaf(part, block.total[w][h], below);
     }
     if (count == 1) {
-      of_row[i] = T(above / below);
+      const float scale = inverse(below);
+      store4(of_row + i, make_float4(above.x * scale, above.y * scale, above.z * scale, above.w * scale));
     } else {
-      float *at = partials.at(piece.row, piece.chunk, heads, group.first_head + h, D + 2);
-      at[d] = above;
-      if (d == 0) at[D] = highest, at[D + 1] = below;
+      float2 *at = reinterpret_cast<float2 *>(partials.at(piece.row, piece.chunk, heads, group.first_head + h, D + 2));
+      at[d / 2] = make_float2(above.x, above.y), at[d / 2 + 1] = make_float2(above.z, above.w);
+      if (d == 0) at[D / 2] = make_float2(highest, below);
     }
   }
   if (count == 1) return;
-  __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    uint32_t *done = partials.done + (size_t)piece.row * kv_heads * group.parts(heads, kv_heads) + piece.group;
-    block.last = atomicAdd(done, 1) == count - 1;
+    uint32_t *done = partials.done + (size_t)piece.row * kv_heads * group.parts(heads, kv_heads) + piece.group, before;
+    /* what all of the block has written before, and will read */
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(done) : "memory");
+    block.last = before == count - 1;
     if (block.last) *done = 0;
-    __threadfence();
   }
   __syncthreads();
   if (block.last) join_chunks(block, of_row, partials, heads, group.first_head, group.here);
 }
 
-/* The row's q of these heads, and in a first chunk its k and v, to shared memory: a warp a head. k and v also to the pages,
- * where `to_k` and `to_v` say. */
+/* The row's q of these heads, and in a first chunk its k and v, to shared memory. k and v also to the pages, where `to_k` and
+ * `to_v` say. */
 template <typename T, int D, int WARPS>
-__device__ inline void norm_and_rotate(DecodeBlock<T, D, WARPS> &block, const HeadRotation<D> &of_q,
-                                       const float (&k_weights)[D / WARP], const T *q, const T *k, const T *v, T *to_k, T *to_v,
-                                       uint32_t here, bool first, float eps) {
-  constexpr int PER_LANE = D / WARP, PASSES = block.HEADS / WARPS + 1;
-  const int lane = threadIdx.x % WARP, warp = of_warp(threadIdx.x / WARP);
-  const uint32_t jobs = here + (first ? 1 : 0);  /* the key is the last */
-  float x[PASSES][PER_LANE];
-  T value[PER_LANE];
+__device__ inline void norm_and_rotate(DecodeBlock<T, D, WARPS> &block, const HeadRotation<D> &rotation, const T *q, const T *k,
+                                       const T *v, T *to_k, T *to_v, uint32_t here, bool first, float eps) {
+  constexpr int AT_ONCE = WARPS * WARP_HEADS, PASSES = (block.HEADS + 2 + AT_ONCE - 1) / AT_ONCE;
+  const uint32_t jobs = here + (first ? 2 : 0);  /* key and value are the last */
+  RawHeadPart<T, D> raw[PASSES];
 #pragma unroll
-  for (int pass = 0; pass < PASSES; pass++) {
-    const uint32_t job = warp + pass * WARPS;
-    const T *from = (job < here ? q + (size_t)job * D : k) + lane;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; i++) {
-      x[pass][i] = job < jobs ? float(__ldcg(from + i * WARP)) : 0.0f;
-      if (job == here && first) value[i] = __ldcg(v + lane + i * WARP);
-    }
+  for (int pass = 0; pass < PASSES; pass++) {  /* who has nothing to do does the last one's again */
+    const uint32_t job = min(threadIdx.x / HEAD_LANES + pass * AT_ONCE, jobs - 1);
+    raw[pass].load(job < here ? q + (size_t)job * D : job == here ? k : v);
   }
 #pragma unroll
   for (int pass = 0; pass < PASSES; pass++) {
-    const uint32_t job = warp + pass * WARPS;
-    if (pass * WARPS >= jobs) break;
-    HeadRotation<D> rotation = of_q;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; i++)
-      if (job >= here) rotation.weight[i] = k_weights[i];
-    rotation.apply(x[pass], eps);
+    const uint32_t job = threadIdx.x / HEAD_LANES + pass * AT_ONCE;
+    if (pass * AT_ONCE >= jobs) break;
+    HeadPart<D> head = raw[pass].value(), weight;
+    weight.load(job < here ? block.q_weight : block.k_weight);
+    rotation.apply(head, weight, eps);
+    if (job > here) head = raw[pass].value();
     if (job >= jobs) continue;
-    T *to = job < here ? block.q[job] : block.new_k;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; i++) to[lane + i * WARP] = T(x[pass][i]);
-    if (job < here) continue;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; i++) {
-      block.new_v[lane + i * WARP] = value[i];
-      if (!to_k) continue;
-      to_k[lane + i * WARP] = T(x[pass][i]);
-      to_v[lane + i * WARP] = value[i];
-    }
+    store_head(job < here ? block.q[job] : job == here ? block.new_k : block.new_v, head);
+    if (job >= here && to_k) store_head(job == here ? to_k : to_v, head);
   }
 }
 
-/* The scores of the row's own key, in units of log2: a warp a head. */
+/* The scores of the row's own key, in units of log2. */
 template <typename T, int D, int WARPS>
 __device__ inline void score_own(DecodeBlock<T, D, WARPS> &block, uint32_t here, float scale) {
-  const int lane = threadIdx.x % WARP;
-#pragma unroll 1
-  for (uint32_t h = of_warp(threadIdx.x / WARP); h < here; h += WARPS) {
+  constexpr int AT_ONCE = WARPS * WARP_HEADS, PASSES = (block.HEADS + AT_ONCE - 1) / AT_ONCE;
+#pragma unroll
+  for (int pass = 0; pass < PASSES; pass++) {
+    const uint32_t h = threadIdx.x / HEAD_LANES + pass * AT_ONCE;
+    if (pass * AT_ONCE >= here) break;
     float dot = 0.0f;
 #pragma unroll
-    for (int d = lane; d < D; d += WARP) dot = fmaf(float(block.q[h][d]), float(block.new_k[d]), dot);
+    for (int i = 0; i < D / HEAD_LANES / 4; i++) {
+      const uint32_t d = threadIdx.x % HEAD_LANES * (D / HEAD_LANES) + 4 * i;
+      const float4 q = load4(block.q[min(h, block.HEADS - 1)] + d), k = load4(block.new_k + d);
+      dot = fmaf(q.w, k.w, fmaf(q.z, k.z, fmaf(q.y, k.y, fmaf(q.x, k.x, dot))));
+    }
 #pragma unroll
-    for (int offset = WARP / 2; offset > 0; offset /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, offset);
-    if (lane == 0) block.maximum[block.OWN][h] = dot * scale, block.total[block.OWN][h] = 1.0f;
+    for (int offset = HEAD_LANES / 2; offset > 0; offset /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, offset);
+    if (threadIdx.x % HEAD_LANES == 0 && h < here) block.maximum[block.OWN][h] = dot * scale, block.total[block.OWN][h] = 1.0f;
   }
 }
 
@@ -262,7 +269,7 @@ __device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_page
                                      const float *inverse_frequencies, const tg_state *state, const tg_step *step,
                                      const Partials &partials, uint32_t heads, uint32_t kv_heads, uint32_t bucket,
                                      uint32_t chunk_keys, float scale, float eps) {
-  constexpr int PER_LANE = D / WARP, HEADS = Share<T, D>::HEADS, KEYS = Share<T, D>::KEYS;
+  constexpr int HEADS = Share<T, D>::HEADS, KEYS = Share<T, D>::KEYS;
   constexpr uint32_t STEP = WARPS * KEYS;
   __shared__ DecodeBlock<T, D, WARPS> block;
   let_next_kernel_start();
@@ -275,7 +282,7 @@ __device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_page
   for (uint32_t index = blockIdx.x;; index += gridDim.x - firsts) {
     const uint32_t rows = __ldcg(&step->rows);
     const tg_row *row_table = table<tg_row>(state, __ldcg(&step->row_table));
-    const uint32_t page_tokens = state->config.page_tokens;
+    const PageSize page(state->config.page_tokens);
     Piece piece = {index / groups, index % groups, 0};
     bool there = piece.row < rows;
     if (!first) there = find_piece(piece, index - firsts, row_table, rows, groups, chunk_keys, partials.splits);
@@ -287,33 +294,41 @@ __device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_page
     if (threadIdx.x == 0) block.piece = piece, block.chunks = chunks.count;
     const uint32_t end = of_warp(min((piece.chunk + 1) * chunks.size, chunks.keys));
     const uint32_t *pages = table<uint32_t>(state, state->page_table) + (size_t)slot * state->max_pages;
-    const auto token_at = [&](uint32_t key) { return __ldcg(pages + key / page_tokens) * page_tokens + key % page_tokens; };
-    const auto token_of = [&](uint32_t tile) { return token_at(min(tile + lane % KEYS, end - 1)); };
+    const auto page_of = [&](uint32_t key) { return __ldcg(pages + page.of(key)); };  /* not looked at before it is needed */
+    const auto token_in = [&](uint32_t of_page, uint32_t key) { return key + (of_page - page.of(key)) * page.tokens; };
+    const auto key_of = [&](uint32_t tile) { return min(tile + lane % KEYS, end - 1); };
     const size_t head_at = group.kv_head * D;
 
     uint32_t tile = of_warp(piece.chunk * chunks.size + warp * KEYS);
-    uint32_t token = LOADS_AHEAD && tile < end ? token_of(tile) : 0;
-    uint32_t next_token = LOADS_AHEAD && tile + STEP < end ? token_of(tile + STEP) : 0;
-    const HeadRotation<D> of_q(q_weight, inverse_frequencies, position, lane);
-    float k_weights[PER_LANE];
-#pragma unroll
-    for (int i = 0; i < PER_LANE; i++) k_weights[i] = k_weight[lane + i * WARP];
+    const uint32_t of_page = LOADS_AHEAD && tile < end ? page_of(key_of(tile)) : 0;
+    uint32_t of_next_page = LOADS_AHEAD && tile + STEP < end ? page_of(key_of(tile + STEP)) : 0;
+    const bool leaves = first && there && group.first_of_kv_head == 0;  /* one block of a kv head is enough */
+    const uint32_t of_own_page = leaves ? page_of(position) : 0;
+    const HeadRotation<D> rotation(inverse_frequencies, position);
     Share<T, D> share;
     if (LOADS_AHEAD && tile < end) {
+      const uint32_t token = token_in(of_page, key_of(tile));
       share.load_keys(k_pages + head_at, stride, token);
       share.load_values(v_pages + head_at, stride, token);
     }
+    constexpr uint32_t FOURS = D / 4;
 #pragma unroll 1
-    for (uint32_t i = group.here * D + threadIdx.x; i < HEADS * D; i += block.THREADS) block.q[i / D][i % D] = T(0.0f);
-    if (!waited) wait_for_earlier_kernels();
+    for (uint32_t i = group.here * FOURS + threadIdx.x; i < HEADS * FOURS; i += block.THREADS)
+      store4(block.q[0] + 4 * i, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+    if (!waited) {
+#pragma unroll 1
+      for (uint32_t i = threadIdx.x; i < FOURS; i += block.THREADS)
+        store4(block.q_weight + 4 * i, load4(q_weight + 4 * i)), store4(block.k_weight + 4 * i, load4(k_weight + 4 * i));
+      wait_for_earlier_kernels();
+      __syncthreads();
+    }
     waited = true;
     if (!there) return;
 
     const T *of_row = qkv + (size_t)piece.row * (heads + 2 * kv_heads) * D, *new_k = of_row + (size_t)(heads + group.kv_head) * D;
-    const bool leaves = first && group.first_of_kv_head == 0;  /* one block of a kv head is enough */
-    const size_t at = leaves ? token_at(position) * stride + head_at : 0;
-    norm_and_rotate(block, of_q, k_weights, of_row + (size_t)group.first_head * D, new_k, new_k + stride,
-                    leaves ? k_pages + at : nullptr, v_pages + at, group.here, first, eps);
+    const size_t at = leaves ? token_in(of_own_page, position) * stride + head_at : 0;
+    norm_and_rotate(block, rotation, of_row + (size_t)group.first_head * D, new_k, new_k + stride, leaves ? k_pages + at : nullptr,
+                    v_pages + at, group.here, first, eps);
     __syncthreads();
     const float log2_scale = scale * LOG2_E;
     if (first) score_own(block, group.here, log2_scale);
@@ -321,17 +336,21 @@ __device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_page
 #pragma unroll 1
     for (; tile < end; tile += STEP) {
       const bool more = LOADS_AHEAD && tile + STEP < end;
+      uint32_t token = 0;
       if (!LOADS_AHEAD) {
-        token = token_of(tile);
+        token = token_in(page_of(key_of(tile)), key_of(tile));
         share.load_keys(k_pages + head_at, stride, token);
       }
       auto scores = share.score();
       if (!LOADS_AHEAD) share.load_values(v_pages + head_at, stride, token);
-      if (more) share.load_keys(k_pages + head_at, stride, next_token);
+      if (more) {
+        token = token_in(of_next_page, key_of(tile + STEP));
+        share.load_keys(k_pages + head_at, stride, token);
+      }
       share.weigh(scores, log2_scale, end - tile);
       if (!more) continue;
-      share.load_values(v_pages + head_at, stride, next_token);
-      next_token = token_of(tile + 2 * STEP);
+      share.load_values(v_pages + head_at, stride, token);
+      of_next_page = page_of(key_of(tile + 2 * STEP));
     }
     share.end(block.maximum[warp], block.total[warp], block.partial[warp][0]);
     __syncthreads();
@@ -357,6 +376,7 @@ constexpr int decode_blocks(int warps) {
                                Partials{partials, done, splits}, heads, kv_heads, bucket, chunk_keys, scale, eps); \
   }
 #define ATTENTION_DECODE(SUFFIX, T, D)                           \
+  DECODE_KERNEL(tg_attention_decode_w1_##SUFFIX##_d##D, T, D, 1) \
   DECODE_KERNEL(tg_attention_decode_w2_##SUFFIX##_d##D, T, D, 2) \
   DECODE_KERNEL(tg_attention_decode_w4_##SUFFIX##_d##D, T, D, 4) \
   DECODE_KERNEL(tg_attention_decode_w8_##SUFFIX##_d##D, T, D, 8)

@@ -78,6 +78,20 @@ __device__ inline void store4(__half *p, float4 v) {
   *reinterpret_cast<uint2 *>(p) = raw;
 }
 
+/* ---- without branches ------------------------------------------------------------------------ */
+
+/* 1 / v and 1 / sqrt(v), within an ulp or so, of v far from either end of f32's range: one step of Newton's behind what the hardware
+ * guesses. The exact ones are calls for those ends, around which the registers of all that is under way must be kept. */
+__device__ inline float inverse(float v) {
+  const float guess = __fdividef(1.0f, v);
+  return fmaf(guess, fmaf(-v, guess, 1.0f), guess);
+}
+
+__device__ inline float inverse_sqrt(float v) {
+  const float guess = rsqrtf(v);
+  return fmaf(0.5f * guess, fmaf(-v * guess, guess, 1.0f), guess);
+}
+
 /* ---- order ----------------------------------------------------------------------------------- */
 
 /* f32 as an integer that sorts the same way; both zeros are one. */

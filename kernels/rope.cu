@@ -10,40 +10,34 @@
  *
  * Bound: memory, 2 (heads + 2 kv_heads) D sizeof(T) bytes a row.
  *
- * Launch: grid = (rows of the bucket, (heads + 2 kv_heads) / ROPE_WARPS rounded up), a warp a head. Rows past
+ * Launch: grid = (rows of the bucket, (heads + 2 kv_heads) / ROPE_HEADS rounded up), HEAD_LANES lanes a head. Rows past
  * the step's write nothing.
  */
 #include "common.cuh"
 #include "pdl.cuh"
 #include "rope.cuh"
 
-constexpr int ROPE_WARPS = 4;
-constexpr int ROPE_THREADS = ROPE_WARPS * WARP;
-
-/* head[D] -> normed and rotated, of which lane l has elements l, l+32, ... */
-template <typename T, int D>
-__device__ inline void norm_rope(T *to, const T *from, const float *weight, const float *inverse_frequencies,
-                                 uint32_t position, float eps, int lane) {
-  float v[D / WARP];
-#pragma unroll
-  for (int i = 0; i < D / WARP; i++) v[i] = float(from[lane + i * WARP]);
-  HeadRotation<D>(weight, inverse_frequencies, position, lane).apply(v, eps);
-#pragma unroll
-  for (int i = 0; i < D / WARP; i++) to[lane + i * WARP] = T(v[i]);
-}
+constexpr int ROPE_THREADS = 128;
+constexpr int ROPE_HEADS = ROPE_THREADS / HEAD_LANES;
 
 template <typename T, int D>
 __device__ inline void qk_norm_rope(T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,
                                     const float *inverse_frequencies, const tg_state *state, const tg_step *step,
                                     uint32_t heads, uint32_t kv_heads, float eps) {
   begin_kernel();
-  const int lane = threadIdx.x % WARP;
-  const uint32_t r = blockIdx.x, head = blockIdx.y * ROPE_WARPS + threadIdx.x / WARP;
-  if (r >= step->rows || head >= heads + 2 * kv_heads) return;
+  const uint32_t r = blockIdx.x, all = heads + 2 * kv_heads, head = blockIdx.y * ROPE_HEADS + threadIdx.x / HEAD_LANES;
+  if (r >= step->rows) return;
   const tg_row row = table<tg_row>(state, step->row_table)[r];
-  T *from = qkv + ((size_t)r * (heads + 2 * kv_heads) + head) * D;
+  T *from = qkv + ((size_t)r * all + min(head, all - 1)) * D;
+  RawHeadPart<T, D> raw;
+  HeadPart<D> weight;
+  raw.load(from), weight.load(head < heads ? q_weight : k_weight);
+  const HeadRotation<D> rotation(inverse_frequencies, row.position);
+  HeadPart<D> x = raw.value();
+  rotation.apply(x, weight, eps);
+  if (head >= all) return;
   if (head < heads) {
-    norm_rope<T, D>(from, from, q_weight, inverse_frequencies, row.position, eps, lane);
+    store_head(from, x);
     return;
   }
   const uint32_t page_tokens = state->config.page_tokens;
@@ -52,10 +46,9 @@ __device__ inline void qk_norm_rope(T *qkv, T *k_pages, T *v_pages, const float 
   const uint32_t kv_head = (head - heads) % kv_heads;
   const size_t at = (((size_t)page * page_tokens + row.position % page_tokens) * kv_heads + kv_head) * D;
   if (head < heads + kv_heads) {
-    norm_rope<T, D>(k_pages + at, from, k_weight, inverse_frequencies, row.position, eps, lane);
+    store_head(k_pages + at, x);
   } else {
-#pragma unroll
-    for (int i = 0; i < D / WARP; i++) v_pages[at + lane + i * WARP] = from[lane + i * WARP];
+    store_head(v_pages + at, raw.value());
   }
 }
 

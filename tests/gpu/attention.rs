@@ -468,7 +468,9 @@ fn keys_that_blocks_share_are_those_of_f64() {
             steps.push((vec![1024, 3, 1025, 5000, 0, 2048, 77], 8));
             steps.push((vec![4096, 4097, 40, 12_000], 32));
             let ragged = |i: u32| [30 + 7 * i, 2047 + i][usize::from(i.is_multiple_of(9))];
-            steps.extend([45, 70].map(|bucket| ((0..39).map(ragged).collect(), bucket)));
+            // with 2 kv heads, blocks of 8, 4, 2 and 1 warps
+            let buckets = [70, 200, 400, 600];
+            steps.extend(buckets.map(|bucket| ((0..39).map(ragged).collect(), bucket)));
             for (positions, bucket) in steps {
                 let page_tokens = [16, 64, 48][random.below(3)];
                 let step = decode_step(&mut random, &positions, page_tokens);
@@ -508,7 +510,7 @@ fn a_decode_row_of_attention_does_not_depend_on_its_companions() {
         let layer = Layer::new(&gpu, &mut random, dtype, (8, 2, 64));
         let (heads, _, d) = layer.shape();
         let (width, row) = (layer.width(), heads * d);
-        for bucket in [8, 40, 70] {
+        for bucket in [8, 70, 200, 400, 600] {
             let positions = [3000, 17, 9001, 2048, 0, 300];
             let step = decode_step(&mut random, &positions, 48);
             let before = layer.arrays(&mut random, &step, bucket);

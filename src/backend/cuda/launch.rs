@@ -16,8 +16,6 @@ use std::sync::Arc;
 const SHARED_UNIT_BYTES: u32 = 32;
 /// ... and for so many more where the kernel is to leave a stamp (STAMP_SIGN_BYTES of kernels/stamps.cuh).
 const STAMP_SIGN_BYTES: u32 = 16;
-/// Of what an SM has for shared memory and its first-level cache, as a preference; a block that needs more gets more.
-const SHARED_PERCENT: i32 = 10;
 
 /// An address in device memory, or in pinned memory as the device sees it. 0 is no array.
 pub type Address = u64;
@@ -107,14 +105,15 @@ impl Kernel {
             .or_else(|_| self.set_most_shared(bytes))
     }
 
-    /// Leaves of an SM's memory to its first-level cache what no block needs as shared memory, whatever the kernels before and
-    /// behind prefer: loads to registers stand in that cache while they are on their way.
+    /// Prefers that of what an SM has for shared memory and its first-level cache blocks of this kernel have `percent` as
+    /// shared memory, whatever the kernels before and behind prefer: loads to registers stand in that cache while they are on
+    /// their way. A block that needs more gets more, but further blocks beside it do not.
     ///
     /// # Errors
     /// The driver refuses.
-    pub fn prefer_cache(&self) -> Result<()> {
+    pub fn prefer_shared(&self, percent: u32) -> Result<()> {
         use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT as PREFERRED;
-        self.set(PREFERRED, SHARED_PERCENT, "preferring a cache for")
+        self.set(PREFERRED, percent as i32, "preferring a cache for")
     }
 
     fn set_most_shared(&self, bytes: u32) -> Result<()> {

@@ -1,20 +1,26 @@
 //! Queries, keys and values, and attention over pages.
 
-use super::super::launch::{Address, Argument};
+use super::super::launch::{Address, Argument, Kernel};
+use super::super::module::Module;
 use super::Enqueue;
 use crate::error::Result;
 use crate::model::DType;
 use crate::plan::{KeySplit, StepKind};
+use std::sync::Arc;
 
-/// Warps of a block of kernels/rope.cu, a head each.
-const ROPE_WARPS: u32 = 4;
+/// Of a block of kernels/rope.cu, and the heads that it has.
+const ROPE_THREADS: u32 = 128;
+const ROPE_HEADS: u32 = 16;
 /// Query heads of a block of kernels/attention_rows.cu.
 const ROW_HEADS: u32 = 4;
 const ROW_THREADS: u32 = 128;
 /// Warps that a block of kernels/attention_decode.cu may have.
-pub(super) const DECODE_WARPS: [u32; 3] = [2, 4, 8];
+pub(super) const DECODE_WARPS: [u32; 4] = [1, 2, 4, 8];
 /// Those that an H200 runs at once, of 16-bit types with heads of 64; of others some half as many.
 const DECODE_ROOM: u32 = 2048;
+/// Of an SM's memory, what they want as shared memory at the most: as many as it runs at once have some 6 KB each of 2 warps,
+/// or 18 of 8. Keys and values stand in the rest on their way to registers.
+const DECODE_SHARED_PERCENT: u32 = 50;
 /// Blocks of kernels/attention_decode.cu that keep a GPU busy, and further chunks' blocks where there are as many for first
 /// chunks already: of 4 warps, or twice as many of 2.
 const DECODE_BLOCKS: u32 = 256;
@@ -81,6 +87,22 @@ fn decode_heads(operand: DType) -> u32 {
     }
 }
 
+/// Its kernels for an operand type by its suffix and heads of `head_dim`, in the order of [`DECODE_WARPS`].
+pub(super) fn decode_kernels(
+    module: &Arc<Module>,
+    operand: &str,
+    head_dim: usize,
+) -> Result<[Kernel; DECODE_WARPS.len()]> {
+    let kernel = |warps: u32| -> Result<Kernel> {
+        let name = format!("tg_attention_decode_w{warps}_{operand}_d{head_dim}");
+        let kernel = module.kernel(&name)?;
+        kernel.prefer_shared(DECODE_SHARED_PERCENT)?;
+        Ok(kernel)
+    };
+    let [w1, w2, w4, w8] = DECODE_WARPS.map(kernel);
+    Ok([w1?, w2?, w4?, w8?])
+}
+
 /// Its blocks of so many warps: a first chunk of each row and group, and those that take further chunks.
 fn decode_blocks(rows: u32, groups: u32, warps: u32, split: KeySplit) -> u32 {
     let firsts = rows * groups;
@@ -114,12 +136,12 @@ impl Enqueue<'_> {
         .concat();
         let grid = (
             self.bucket.rows,
-            (heads + 2 * kv_heads).div_ceil(ROPE_WARPS),
+            (heads + 2 * kv_heads).div_ceil(ROPE_HEADS),
             1,
         );
         let kernel = &self.kernels.qk_norm_rope;
         // SAFETY: the caller's promise; these are tg_qk_norm_rope_*'s arguments.
-        unsafe { self.launch(kernel, grid, 32 * ROPE_WARPS, 0, &arguments) }
+        unsafe { self.launch(kernel, grid, ROPE_THREADS, 0, &arguments) }
     }
 
     /// [`Enqueue::qk_norm_rope`] and [`Enqueue::attention`] in one, for decode steps; `attention.qkv` stays as it is.
@@ -241,7 +263,7 @@ mod tests {
     fn blocks_have_the_warps_that_all_rows_leave_room_for() {
         let warps = |rows| DECODE_WARPS[decode_warps(rows, 8)];
         let found = [1, 32, 33, 64, 65, 128, 256].map(warps);
-        assert_eq!(found, [8, 8, 4, 4, 2, 2, 2]);
+        assert_eq!(found, [8, 8, 4, 4, 2, 2, 1]);
     }
 
     #[test]

@@ -29,6 +29,10 @@ use crate::plan::variants::Products;
 use sizing::Sizing;
 use std::sync::Arc;
 
+/// Of an SM's memory, as shared memory of `tg_few_held_out_*`: 64 KB of weights a block stand in the rest on their way to
+/// registers.
+const HELD_OUT_SHARED_PERCENT: u32 = 10;
+
 /// The kernels for one pair of types, on a GPU that has bulk copies.
 #[derive(Debug)]
 pub struct Few {
@@ -60,7 +64,7 @@ impl Family {
             Ok::<_, crate::error::Error>(kernel)
         };
         let held_out = kernel("held_out")?;
-        held_out.prefer_cache()?;
+        held_out.prefer_shared(HELD_OUT_SHARED_PERCENT)?;
         Ok(Self {
             conv: kernel("conv")?,
             project: kernel("project")?,

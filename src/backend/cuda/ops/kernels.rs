@@ -134,11 +134,7 @@ impl Kernels {
             conv_state: kernel(&format!("tg_conv_state_{x}"))?,
             qk_norm_rope: kernel(&format!("tg_qk_norm_rope_{x}_d{d}"))?,
             attention_rows: kernel(&format!("tg_attention_rows_{x}_d{d}"))?,
-            attention_decode: {
-                let [w2, w4, w8] = attention::DECODE_WARPS
-                    .map(|warps| kernel(&format!("tg_attention_decode_w{warps}_{x}_d{d}")));
-                [w2?, w4?, w8?]
-            },
+            attention_decode: attention::decode_kernels(module, x, d)?,
             attention_tiles,
             query_tiles: kernel("tg_query_tiles")?,
             scores_1: router("scores_1")?,
