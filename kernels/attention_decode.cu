@@ -17,8 +17,8 @@
  * mantissa. f32 is multiplied as it is.
  *
  * Bound: memory, 2 D sizeof(T) bytes a key and kv head.
- * Measured on an H200 in bf16, 8 kv heads of D = 64, rows x keys (floor; how: profiles/README.md): 4.9 us (0.1) at 1 x 130, 12.4
- * (1.9) at 1 x 4,096, 71.6 (45) at 1 x 100,000, 5.7 (1.1) at 32 x 30 to 130, 85.6 (59) at 32 x 4,096, 18.2 (4.4) at 256 x 8 to 68.
+ * Measured on an H200 in bf16, 8 kv heads of D = 64, in the model, rows x keys (floor; how: profiles/README.md): 6.9 us (0.2) at 1 x
+ * 450, 56 (45) at 1 x 100,000, 9.3 (2.9) at 32 x 200, 11.2 (5.7) at 128 x 100, 13.8 (4.6) at 256 x 40.
  *
  * Launch: block = 32 WARPS (tg_attention_decode_wN_*): as many as leave room on an H200 for all first chunks at once (16-bit types,
  * D = 64), or 1.
