@@ -6,7 +6,7 @@
  * With `parts` it also leaves each tile's share of the router's scores (few_choice.cuh).
  *
  * A tile's weights are 256 bytes for each of its block's threads, so all are under way at once, before the wait, and no
- * shared memory holds them; the launcher asks for a large first-level cache (Kernel::prefer_cache), where they stand on their
+ * shared memory holds them; the launcher asks for a large first-level cache (Kernel::prefer_shared), where they stand on their
  * way. The ring of the kernel behind, gate/up, would find room beside; its registers do not (9 warps of
  * 144 and 8 of 104 are more than an SM has), so it begins as blocks of this one end. Sums are in the order of tg_few_out_*
  * (few_add.cu), which has what K is too long for.

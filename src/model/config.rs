@@ -49,7 +49,8 @@ mod limit {
     pub const HEADS: u64 = 1 << 12;
     pub const EXPERTS: u64 = 1 << 12;
     pub const CONV_TAPS: u64 = 1 << 6;
-    pub const POSITIONS: u64 = i32::MAX as u64;
+    /// f32 has such positions exactly, for their angles, and kernels find their pages without a division.
+    pub const POSITIONS: u64 = 1 << 24;
     /// Of the whole model: 2^46 elements are 281 TB as f32.
     pub const PARAMETERS: u64 = 1 << 46;
 }

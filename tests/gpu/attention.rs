@@ -468,7 +468,8 @@ fn keys_that_blocks_share_are_those_of_f64() {
             steps.push((vec![1024, 3, 1025, 5000, 0, 2048, 77], 8));
             steps.push((vec![4096, 4097, 40, 12_000], 32));
             let ragged = |i: u32| [30 + 7 * i, 2047 + i][usize::from(i.is_multiple_of(9))];
-            // with 2 kv heads, blocks of 8, 4, 2 and 1 warps
+            steps.push((vec![40_000, 6], 100)); // 20 chunks
+            // with 2 groups of query heads, blocks of 8, 4, 2 and 1 warps
             let buckets = [70, 200, 400, 600];
             steps.extend(buckets.map(|bucket| ((0..39).map(ragged).collect(), bucket)));
             for (positions, bucket) in steps {
@@ -489,14 +490,23 @@ fn keys_that_blocks_share_are_those_of_f64() {
 fn a_block_takes_several_chunks() {
     let gpu = Gpu::new();
     let mut random = Random(38);
+    // Blocks of 8, 4, 2 and 1 warps (f32: of 8, 2, 1 and 1). The first: 16 kv heads, so 128 blocks for first chunks in a bucket
+    // of 8, and as many for the 176 others.
+    let cases = [
+        ((16, 16, 64), 8, [6000, 2, 7000]),
+        ((256, 1, 64), 16, [14_000, 13_999, 12_500]),
+        ((256, 1, 64), 32, [16_400, 16_500, 20_000]),
+        ((256, 1, 64), 64, [14_000, 13_999, 12_500]),
+    ];
     for dtype in OPERANDS {
-        // 16 kv heads: 128 blocks for first chunks in a bucket of 8, and as many for the 176 others.
-        let layer = Layer::new(&gpu, &mut random, dtype, (16, 16, 64));
-        let step = decode_step(&mut random, &[6000, 2, 7000], 64);
-        let before = layer.arrays(&mut random, &step, 8);
-        let (normed, _) = layer.run(&step, &before, StepKind::Decode, false);
-        let (_, x) = layer.run_either(&step, &before, StepKind::Decode, true, true);
-        layer.check_attention(&step, &normed, &x, 1);
+        for (shape, bucket, positions) in cases {
+            let layer = Layer::new(&gpu, &mut random, dtype, shape);
+            let step = decode_step(&mut random, &positions, 64);
+            let before = layer.arrays(&mut random, &step, bucket);
+            let (normed, _) = layer.run(&step, &before, StepKind::Decode, false);
+            let (_, x) = layer.run_either(&step, &before, StepKind::Decode, true, true);
+            layer.check_attention(&step, &normed, &x, 1 + shape.0 / 20);
+        }
     }
 }
 

@@ -22,7 +22,7 @@ const DECODE_ROOM: u32 = 2048;
 /// or 18 of 8. Keys and values stand in the rest on their way to registers.
 const DECODE_SHARED_PERCENT: u32 = 50;
 /// Blocks of kernels/attention_decode.cu that keep a GPU busy, and further chunks' blocks where there are as many for first
-/// chunks already: of 4 warps, or twice as many of 2.
+/// chunks already: of 4 warps, or as many warps in smaller ones.
 const DECODE_BLOCKS: u32 = 256;
 const DECODE_LEAST_BLOCKS: u32 = 128;
 /// Pairs of a query row and a head that a block of kernels/attention_tiles.cu has.
@@ -274,7 +274,8 @@ mod tests {
         assert_eq!(decode_blocks(1, 8, 8, long(1)), 256);
         assert_eq!(decode_blocks(8, 8, 8, long(8)), 256);
         assert_eq!(decode_blocks(64, 8, 4, long(64)), 512 + 128);
-        assert_eq!(decode_blocks(256, 8, 2, long(256)), 2048 + 256);
+        assert_eq!(decode_blocks(128, 8, 2, long(128)), 1024 + 256);
+        assert_eq!(decode_blocks(256, 8, 1, long(256)), 2048 + 512);
     }
 
     #[test]
