@@ -138,18 +138,14 @@ __device__ inline void join_chunks(const DecodeBlock<T, D, WARPS> &block, T *out
     const float *of_head = partials.at(row, 0, heads, first_head + i / D, D + 2), *element = of_head + i % D;
     const float2 none = make_float2(-INFINITY, 0.0f);
     const float2 own = lane < count ? __ldcg(reinterpret_cast<const float2 *>(of_head + lane * stride + D)) : none;
-    float values[JOIN_AT_ONCE], highest = own.x, above = 0.0f;
+    float values[JOIN_AT_ONCE], above = 0.0f;
     auto ask = [&](uint32_t first) {
 #pragma unroll
       for (uint32_t c = 0; c < JOIN_AT_ONCE; c++) values[c] = first + c < count ? __ldcg(element + (first + c) * stride) : 0.0f;
     };
     ask(0);
-#pragma unroll
-    for (int offset = WARP / 2; offset > 0; offset /= 2) highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, offset));
-    const float part = exp2f(own.x - highest);  /* 0 where there is no chunk */
-    float below = part * own.y;
-#pragma unroll
-    for (int offset = WARP / 2; offset > 0; offset /= 2) below += __shfl_xor_sync(0xffffffffu, below, offset);
+    const float part = exp2f(own.x - highest_over_lanes(own.x));  /* 0 where there is no chunk */
+    const float below = sum_over_lanes(part * own.y);
 #pragma unroll 1
     for (uint32_t first = 0;; ask(first)) {
 #pragma unroll
@@ -159,12 +155,6 @@ __device__ inline void join_chunks(const DecodeBlock<T, D, WARPS> &block, T *out
     }
     out[i] = T(above * inverse(below));
   }
-}
-
-/* sum += weight v */
-__device__ inline void add_weighed(float4 &sum, float weight, float4 v) {
-  sum.x = fmaf(weight, v.x, sum.x), sum.y = fmaf(weight, v.y, sum.y);
-  sum.z = fmaf(weight, v.z, sum.z), sum.w = fmaf(weight, v.w, sum.w);
 }
 
 /* All of the block, once its warps' results are there: out[R, heads D] of the row, or this chunk's part of it and, of the last
@@ -257,8 +247,7 @@ __device__ inline void score_own(DecodeBlock<T, D, WARPS> &block, uint32_t here,
       const float4 q = load4(block.q[min(h, block.HEADS - 1)] + d), k = load4(block.new_k + d);
       dot = fmaf(q.w, k.w, fmaf(q.z, k.z, fmaf(q.y, k.y, fmaf(q.x, k.x, dot))));
     }
-#pragma unroll
-    for (int offset = HEAD_LANES / 2; offset > 0; offset /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, offset);
+    dot = sum_over_lanes<HEAD_LANES>(dot);
     if (threadIdx.x % HEAD_LANES == 0 && h < here) block.maximum[block.OWN][h] = dot * scale, block.total[block.OWN][h] = 1.0f;
   }
 }

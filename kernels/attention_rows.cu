@@ -67,17 +67,11 @@ __device__ inline void attend_row(RowBlock<T, D> &block, T *out, const T *k_page
     }
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
-      float highest = mine ? p[h] : -INFINITY;
-#pragma unroll
-      for (int offset = WARP / 2; offset > 0; offset /= 2)
-        highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, offset));
-      highest = fmaxf(highest, m[h]);
+      const float highest = fmaxf(highest_over_lanes(mine ? p[h] : -INFINITY), m[h]);
       p[h] = mine ? expf(p[h] - highest) : 0.0f;
       const float shrink = expf(m[h] - highest);
       m[h] = highest;
-      float sum = p[h];
-#pragma unroll
-      for (int offset = WARP / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+      const float sum = sum_over_lanes(p[h]);
       l[h] = l[h] * shrink + sum;
 #pragma unroll
       for (int i = 0; i < PER_LANE; i++) acc[h][i] *= shrink;

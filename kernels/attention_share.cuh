@@ -193,9 +193,7 @@ struct Share<float, D> {
       for (int h = 0; h < HEADS; h++) {
         float dot = q[h].x * k[slot].x;
         dot = fmaf(q[h].y, k[slot].y, dot), dot = fmaf(q[h].z, k[slot].z, dot), dot = fmaf(q[h].w, k[slot].w, dot);
-#pragma unroll
-        for (int offset = LANES / 2; offset > 0; offset /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, offset);
-        scores.of[slot][h] = dot;
+        scores.of[slot][h] = sum_over_lanes<LANES>(dot);
       }
     return scores;
   }
@@ -221,8 +219,7 @@ struct Share<float, D> {
       for (int slot = 0; slot < SLOTS; slot++) {
         const float weight = exp2f(scores.of[slot][h] - top);
         total[h] += weight;
-        sum.x = fmaf(weight, v[slot].x, sum.x), sum.y = fmaf(weight, v[slot].y, sum.y);
-        sum.z = fmaf(weight, v[slot].z, sum.z), sum.w = fmaf(weight, v[slot].w, sum.w);
+        add_weighed(sum, weight, v[slot]);
       }
     }
   }

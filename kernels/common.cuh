@@ -78,6 +78,12 @@ __device__ inline void store4(__half *p, float4 v) {
   *reinterpret_cast<uint2 *>(p) = raw;
 }
 
+/* sum += weight v */
+__device__ inline void add_weighed(float4 &sum, float weight, float4 v) {
+  sum.x = fmaf(weight, v.x, sum.x), sum.y = fmaf(weight, v.y, sum.y);
+  sum.z = fmaf(weight, v.z, sum.z), sum.w = fmaf(weight, v.w, sum.w);
+}
+
 /* ---- without branches ------------------------------------------------------------------------ */
 
 /* 1 / v and 1 / sqrt(v), within an ulp or so, of v far from either end of f32's range: one step of Newton's behind what the hardware
@@ -121,6 +127,21 @@ __device__ inline T sum_up_to_lane(T v) {
   return v;
 }
 
+/* The whole warp: the sum of v over the LANES lanes that this one is among, the same in each of them. */
+template <int LANES = WARP>
+__device__ inline float sum_over_lanes(float v) {
+#pragma unroll
+  for (int offset = LANES / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
+  return v;
+}
+
+/* Likewise the highest, over all lanes. */
+__device__ inline float highest_over_lanes(float v) {
+#pragma unroll
+  for (int offset = WARP / 2; offset > 0; offset /= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, offset));
+  return v;
+}
+
 /* The sum over THREADS threads, the same in each of them: over the block, or, where it has several such parts, over part `part`.
  * The order of additions is fixed by THREADS alone, so the bits are those of every run. */
 template <int THREADS, int PARTS = 1>
@@ -128,8 +149,7 @@ __device__ inline float block_sum(float v, uint32_t part = 0) {
   static_assert(THREADS % WARP == 0, "whole warps");
   __shared__ float partials[PARTS][THREADS / WARP];
   float *partial = partials[part];
-#pragma unroll
-  for (int offset = WARP / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
+  v = sum_over_lanes(v);
   const uint32_t thread = PARTS == 1 ? threadIdx.x : threadIdx.x % THREADS;
   if (threadIdx.x % WARP == 0) partial[thread / WARP] = v;
   __syncthreads();

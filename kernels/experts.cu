@@ -203,8 +203,7 @@ __device__ inline void combine(float *h, const float *y, const float *weights, c
 #pragma unroll
       for (uint32_t i = 0; i < TOP; i++) {
         if (i >= k) break;
-        sum = make_float4(fmaf(weight[i], part[a][i].x, sum.x), fmaf(weight[i], part[a][i].y, sum.y),
-                          fmaf(weight[i], part[a][i].z, sum.z), fmaf(weight[i], part[a][i].w, sum.w));
+        add_weighed(sum, weight[i], part[a][i]);
       }
       old[a] = make_float4(old[a].x + sum.x, old[a].y + sum.y, old[a].z + sum.z, old[a].w + sum.w);
       if (c >= hidden) continue;

@@ -53,9 +53,7 @@ struct FewRow {
       base += FEW_ROW_PARTS * step;
       load();
     }
-#pragma unroll
-    for (int offset = WARP / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-    return sum;
+    return sum_over_lanes(sum);
   }
 
   /* to[H] = the row, normed, from the last columns back; its parts are `apart` bytes from each other. */

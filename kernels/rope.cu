@@ -13,8 +13,7 @@
  * Launch: grid = (rows of the bucket, (heads + 2 kv_heads) / ROPE_HEADS rounded up), HEAD_LANES lanes a head. Rows past
  * the step's write nothing.
  */
-#include "common.cuh"
-#include "pdl.cuh"
+#include "attention.cuh"
 #include "rope.cuh"
 
 constexpr int ROPE_THREADS = 128;
@@ -40,11 +39,7 @@ __device__ inline void qk_norm_rope(T *qkv, T *k_pages, T *v_pages, const float 
     store_head(from, x);
     return;
   }
-  const uint32_t page_tokens = state->config.page_tokens;
-  const uint32_t page =
-      table<uint32_t>(state, state->page_table)[(size_t)row.slot * state->max_pages + row.position / page_tokens];
-  const uint32_t kv_head = (head - heads) % kv_heads;
-  const size_t at = (((size_t)page * page_tokens + row.position % page_tokens) * kv_heads + kv_head) * D;
+  const size_t at = Pages(state, row.slot, kv_heads, (head - heads) % kv_heads).at(row.position) * D;
   if (head < heads + kv_heads) {
     store_head(k_pages + at, x);
   } else {

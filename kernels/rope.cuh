@@ -84,9 +84,7 @@ struct HeadRotation {
     float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < x.FOURS; i++) squares = add_squares(add_squares(squares, x.low[i]), x.high[i]);
-#pragma unroll
-    for (int offset = HEAD_LANES / 2; offset > 0; offset /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, offset);
-    const float scale = inverse_sqrt(squares * (1.0f / D) + eps);
+    const float scale = inverse_sqrt(sum_over_lanes<HEAD_LANES>(squares) * (1.0f / D) + eps);
 #pragma unroll
     for (int i = 0; i < x.FOURS; i++) {
       float *low = &x.low[i].x, *high = &x.high[i].x;

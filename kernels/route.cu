@@ -136,8 +136,7 @@ __device__ inline void route_step(uint32_t *counts, uint32_t *experts, float *we
         of[e] = fmaf(v[a].w, w.w, fmaf(v[a].z, w.z, fmaf(v[a].y, w.y, v[a].x * w.x)));
       }
       const float sum = sum_of_each(of);
-#pragma unroll
-      for (int offset = WARP / 2; offset > 0; offset /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+      squares = sum_over_lanes(squares);
       if (lane % 4 == 0) scratch.parts[base + a][lane / 4][warp] = sum;
       if (lane == 0) scratch.parts[base + a][ROUTE_EACH][warp] = squares;
     }

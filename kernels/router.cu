@@ -25,12 +25,6 @@
 constexpr int ROUTER_WARPS = NORM_THREADS / WARP;
 constexpr int SCORE_EXPERTS = ROUTER_WARPS;  /* a warp each */
 
-__device__ inline float warp_sum(float v) {
-#pragma unroll
-  for (int offset = WARP / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
-  return v;
-}
-
 __device__ inline float dot4(float sum, float4 a, float4 b) {
   sum = fmaf(a.x, b.x, sum);
   sum = fmaf(a.y, b.y, sum);
@@ -68,7 +62,7 @@ __device__ inline void scores_of(float (&scores)[ROWS], const float *gate, const
     for (int i = 0; i < ROWS; i++) sums[i] = dot4(sums[i], g, load4(z + i * hidden + c));
   }
 #pragma unroll
-  for (int i = 0; i < ROWS; i++) scores[i] = 1.0f / (1.0f + expf(-warp_sum(sums[i])));
+  for (int i = 0; i < ROWS; i++) scores[i] = 1.0f / (1.0f + expf(-sum_over_lanes(sums[i])));
 }
 
 /* scores[R,E], x[R,H], h[R,H], norm_weight[H], gate[E,H] */

@@ -113,7 +113,8 @@ impl Kernel {
     /// The driver refuses.
     pub fn prefer_shared(&self, percent: u32) -> Result<()> {
         use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT as PREFERRED;
-        self.set(PREFERRED, percent as i32, "preferring a cache for")
+        let doing = format!("preferring {percent}% of shared memory for");
+        self.set(PREFERRED, percent as i32, &doing)
     }
 
     fn set_most_shared(&self, bytes: u32) -> Result<()> {
