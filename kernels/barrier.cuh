@@ -19,9 +19,12 @@ __device__ inline void barriers_ready() {
 #endif
 }
 
-__device__ inline void barrier_arrive(uint64_t *barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+/* At the barrier at a shared_address(). */
+__device__ inline void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+
+__device__ inline void barrier_arrive(uint64_t *barrier) { barrier_arrive(shared_address(barrier)); }
 
 /* ... and the phase also waits for `bytes` bytes of asynchronous copies. */
 __device__ inline void barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes) {

@@ -44,9 +44,14 @@ __host__ __device__ constexpr uint32_t gmma_apart(uint32_t bytes) { return bytes
 constexpr uint32_t GMMA_OPERAND_HIGH = 1u << 30 /* swizzled by 128 bytes */ | GMMA_ATOM_BYTES >> 4;
 
 /* A value that stays in its register: the compiler would rather compute a shared_address() anew wherever it is needed, for which
- * it waits for a special register. */
+ * it waits for a special register, or take a pointer apart again. */
 __device__ inline uint32_t kept(uint32_t value) {
   asm volatile("" : "+r"(value));
+  return value;
+}
+template <typename T>
+__device__ inline T *kept(T *value) {
+  asm volatile("" : "+l"(value));
   return value;
 }
 
@@ -115,10 +120,16 @@ GMMA_BOTH(24, GMMA_TEXT_0 ", %8, %9, %10, %11", "%12", "%13", "%14",
            GMMA_DATA(0), GMMA_DATA_4(8))
 GMMA_BOTH(32, GMMA_TEXT_0 ", " GMMA_TEXT_8, "%16", "%17", "%18",
            GMMA_DATA(0), GMMA_DATA(8))
+GMMA_BOTH(40, GMMA_TEXT_0 ", " GMMA_TEXT_8 ", %16, %17, %18, %19", "%20", "%21", "%22",
+           GMMA_DATA(0), GMMA_DATA(8), GMMA_DATA_4(16))
 GMMA_BOTH(48, GMMA_TEXT_0 ", " GMMA_TEXT_8 ", " GMMA_TEXT_16, "%24", "%25", "%26",
            GMMA_DATA(0), GMMA_DATA(8), GMMA_DATA(16))
+GMMA_BOTH(56, GMMA_TEXT_0 ", " GMMA_TEXT_8 ", " GMMA_TEXT_16 ", %24, %25, %26, %27", "%28", "%29", "%30",
+           GMMA_DATA(0), GMMA_DATA(8), GMMA_DATA(16), GMMA_DATA_4(24))
 GMMA_BOTH(64, GMMA_TEXT_0 ", " GMMA_TEXT_8 ", " GMMA_TEXT_16 ", " GMMA_TEXT_24, "%32", "%33", "%34",
            GMMA_DATA(0), GMMA_DATA(8), GMMA_DATA(16), GMMA_DATA(24))
+GMMA_BOTH(72, GMMA_TEXT_0 ", " GMMA_TEXT_8 ", " GMMA_TEXT_16 ", " GMMA_TEXT_24 ", %32, %33, %34, %35", "%36", "%37", "%38",
+           GMMA_DATA(0), GMMA_DATA(8), GMMA_DATA(16), GMMA_DATA(24), GMMA_DATA_4(32))
 GMMA_BOTH(96, GMMA_TEXT_0 ", " GMMA_TEXT_8 ", " GMMA_TEXT_16 ", " GMMA_TEXT_24 ", " GMMA_TEXT_32 ", "
            GMMA_TEXT_40, "%48", "%49", "%50",
            GMMA_DATA(0), GMMA_DATA(8), GMMA_DATA(16), GMMA_DATA(24), GMMA_DATA(32), GMMA_DATA(40))
@@ -215,7 +226,9 @@ __device__ inline uint32_t cluster_blocks() {
   return blocks;
 }
 
-__device__ inline void cluster_arrive() { GMMA_BODY(asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");) }
+/* Says no more than that barriers are there (barriers_ready): with release it would be a fence of all threads, which waits for all
+ * that they have under way. */
+__device__ inline void cluster_arrive() { GMMA_BODY(asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");) }
 __device__ inline void cluster_wait() { GMMA_BODY(asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");) }
 
 /* Four floats to another block of the cluster, at what is `p` in this one's shared memory; there they count as bytes that

@@ -18,7 +18,7 @@
 #include "wide.cuh"
 
 /* So many that other kernels' blocks find some too: one of route.cu beside each with 3 loaders. */
-constexpr int WIDE_REGISTERS = 120;
+constexpr int WIDE_REGISTERS = 112;
 
 #define WIDE(NAME, LOADERS, COUNTER, ...)                                                                          \
   extern "C" __global__ void __maxnreg__(WIDE_REGISTERS) tg_wide_##NAME(                                           \

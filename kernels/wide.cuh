@@ -13,8 +13,9 @@
  *                       themselves beside 3
  *   producer, 1 warp    the copy engine brings the stage's weights, 16 KiB, likewise swizzled
  *
- * N is 8, 16, 32 or 64, as the tile's rows need. A sum runs over K in order, in one accumulator, whatever N is and
- * whoever has the unit; so a row's bits depend neither on the rows beside it nor on where it lies.
+ * N is the tile's rows, rounded up to a multiple of 8: at many rows the GPU is at its limit of power, and what the matrix units
+ * multiply for nothing is time. A sum runs over K in order, in one accumulator, whatever N is and whoever has the unit; so a row's
+ * bits depend neither on the rows beside it nor on where it lies.
  *
  * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one
  * thread.
@@ -53,10 +54,10 @@ struct WideHalf {
     uint4 v;
   };
   static __device__ inline Piece load(const X *x) { return {__ldcg(reinterpret_cast<const uint4 *>(x))}; }
-  /* As row `row` of the stage's rows, of which there is room for N. */
+  /* To its place of a stage's N rows. */
   template <int N>
-  static __device__ inline void store(char *rows, uint32_t row, uint32_t piece, const Piece &p) {
-    *reinterpret_cast<uint4 *>(rows + gmma_piece_at(row, piece)) = p.v;
+  static __device__ inline void store(char *to, const Piece &p) {
+    *reinterpret_cast<uint4 *>(to) = p.v;
   }
 };
 
@@ -82,13 +83,13 @@ struct WideSplit {
     return *reinterpret_cast<uint32_t *>(&rounded);
   }
   template <int N>
-  static __device__ inline void store(char *rows, uint32_t row, uint32_t piece, const Piece &p) {
+  static __device__ inline void store(char *to, const Piece &p) {
     float2 left[4] = {{p.lo.x, p.lo.y}, {p.lo.z, p.lo.w}, {p.hi.x, p.hi.y}, {p.hi.z, p.hi.w}};
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
       uint4 v;
       v.x = take_part(left[0]), v.y = take_part(left[1]), v.z = take_part(left[2]), v.w = take_part(left[3]);
-      *reinterpret_cast<uint4 *>(rows + gmma_piece_at(part * N + row, piece)) = v;
+      *reinterpret_cast<uint4 *>(to + part * N * GMMA_ROW_BYTES) = v;
     }
   }
 };
@@ -116,17 +117,18 @@ struct WideRing {
   __device__ inline void wait_empty() const { barrier_wait(empty + at, parity ^ 1); }
 };
 
-/* Calls with(N) with the smallest N that has room for `rows`, as a constant. */
-template <int MOST, class Do>
+/* Calls with(N) with the smallest multiple N of 8 that has room for `rows`, as a constant: LEAST to MOST. */
+template <int MOST, int LEAST = 8, class Do>
 __device__ inline void with_room_for(uint32_t rows, Do with) {
-  if (rows <= 8) {
-    with(std::integral_constant<int, 8>());
-  } else if (rows <= 16) {
-    with(std::integral_constant<int, 16>());
-  } else if (rows <= 32 || MOST == 32) {
-    with(std::integral_constant<int, 32>());
-  } else if constexpr (MOST > 32) {
-    with(std::integral_constant<int, 64>());
+  if constexpr (LEAST == MOST) {
+    with(std::integral_constant<int, MOST>());
+  } else {
+    constexpr int MIDDLE = (LEAST + MOST) / 16 * 8;
+    if (rows <= MIDDLE) {
+      with_room_for<MIDDLE, LEAST>(rows, with);
+    } else {
+      with_room_for<MOST, MIDDLE + 8>(rows, with);
+    }
   }
 }
 
@@ -228,6 +230,7 @@ __device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape
                                  const WideArrays<Math> &arrays, uint32_t counted) {
   const uint32_t lane = threadIdx.x % WARP, loader = threadIdx.x / WARP - WIDE_CONSUMERS;
   const uint32_t row = lane / 8, piece = lane % 8;
+  const uint32_t even = gmma_piece_at(row, piece), odd = gmma_piece_at(row + 4, piece);  /* of an atom's rows, this lane's two */
   ring.skip(loader);
   uint32_t next = loader;  /* the stage of the unit that is this warp's */
   queue.take_all([&](const WideUnit &unit) {
@@ -240,26 +243,25 @@ __device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape
     }
     with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
       constexpr int N = room.value, ROWS = N / 4;
+      /* Only of the last atom's rows the tile may not have some: they are zeros, the sums of which nobody reads. */
+      auto has = [&](int i) { return i < ROWS - 2 || row + 4 * i < unit.tile.rows; };
       uint32_t from[ROWS];
 #pragma unroll
       for (int i = 0; i < ROWS; i++) {
-        const uint32_t r = row + 4 * i, place = unit.tile.first + r;
-        from[i] = r < unit.tile.rows ? (gate_up ? sort.row_at(place) : place) * k_total : 0;
+        const uint32_t place = unit.tile.first + row + 4 * i;
+        from[i] = has(i) ? (gate_up ? sort.row_at(place) : place) * k_total : 0;
       }
 #pragma unroll 1
       for (; next < unit.chunks; next += LOADERS, ring.skip(LOADERS)) {
-        const uint32_t column = next * WIDE_K + piece * 8;
+        /* Past the end of K, where the weights are zeros, the row's last ones. */
+        const typename Math::X *at = kept(x + min(next * WIDE_K + piece * 8, k_total - 8));
         typename Math::Piece pieces[ROWS];
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-          pieces[i] = typename Math::Piece();
-          if (row + 4 * i < unit.tile.rows && column < k_total) pieces[i] = Math::load(x + (from[i] + column));
-        }
+        for (int i = 0; i < ROWS; i++) pieces[i] = has(i) ? Math::load(at + from[i]) : typename Math::Piece();
         ring.wait_empty();
-        /* Rows that the tile does not have are columns of sums that nobody reads. */
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
-          if (row + 4 * i < unit.tile.rows) Math::template store<N>(ring.rows(), row + 4 * i, piece, pieces[i]);
+          Math::template store<N>(ring.rows() + (i % 2 ? odd : even) + i / 2 * GMMA_ATOM_BYTES, pieces[i]);
         operands_written();
         __syncwarp();
         if (lane == 0) barrier_arrive(ring.full + ring.at);
@@ -269,43 +271,41 @@ __device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape
   });
 }
 
-/* A consumer warpgroup's sums with N rows over all of K: element [n][r] as warpgroup.cuh has D. */
-template <class Math, int N>
-__device__ inline void wide_sums(float (&sums)[N / 2], WideRing &ring, uint32_t half, uint32_t chunks) {
+/* A consumer warpgroup's sums of up to MOST rows over all of K: element [n][r] as warpgroup.cuh has D. */
+template <class Math, int MOST>
+__device__ inline void wide_sums(float (&sums)[MOST / 2], WideRing &ring, uint32_t half, uint32_t chunks, uint32_t rows) {
   using W = typename Math::W;
   const bool first_lane = threadIdx.x % WARP == 0;
-  const uint32_t first = gmma_operand(shared_address(ring.stages)), full = kept(shared_address(ring.full));
+  const uint32_t first = gmma_operand(shared_address(ring.stages));
+  const uint32_t full = kept(shared_address(ring.full)), empty = kept(shared_address(ring.empty));
   const uint32_t w = first + half * gmma_apart(WIDE_WEIGHT_BYTES / 2), x = first + gmma_apart(WIDE_WEIGHT_BYTES);
-  /* The stage that comes next, once it is there. */
-  auto multiply = [&](auto &acc, bool accumulate) {
-    constexpr int COLUMNS = N * Math::PARTS;
-    const uint32_t there = ring.at * gmma_apart(ring.stage_bytes);
-    barrier_wait(full + ring.at * (uint32_t)sizeof(uint64_t), ring.parity);
-    gmma_fence();
 #pragma unroll
-    for (uint32_t k = 0; k < WIDE_K / 16; k++) gmma<W, COLUMNS>(acc, w + there + 2 * k, x + there + 2 * k, accumulate || k > 0);
-    gmma_commit();
-    gmma_wait<0>();
-    gmma_settle(acc);
-  };
-  /* A stage is given back as soon as it is multiplied: the matrix units have time to spare, the ring has not. */
-  if constexpr (Math::PARTS == 1) {
+  for (int i = 0; i < MOST / 2; i++) sums[i] = 0.0f;
 #pragma unroll 1
-    for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
-      multiply(sums, c > 0);
-      if (first_lane) barrier_arrive(ring.empty + ring.at);
-    }
-  } else {
+  for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
+    const uint32_t there = ring.at * gmma_apart(ring.stage_bytes), barrier = ring.at * (uint32_t)sizeof(uint64_t);
+    barrier_wait(full + barrier, ring.parity);
+    with_room_for<MOST>(rows, [&](auto room) {
+      constexpr int N = room.value, COLUMNS = N * Math::PARTS;
+      auto multiply = [&](float (&acc)[COLUMNS / 2], bool accumulate) {
+        gmma_fence();
 #pragma unroll
-    for (int i = 0; i < N / 2; i++) sums[i] = 0.0f;
-    float parts[3 * N / 2];
-#pragma unroll 1
-    for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
-      multiply(parts, false);
-      if (first_lane) barrier_arrive(ring.empty + ring.at);
+        for (uint32_t k = 0; k < WIDE_K / 16; k++) gmma<W, COLUMNS>(acc, w + there + 2 * k, x + there + 2 * k, accumulate || k > 0);
+        gmma_commit();
+        gmma_wait<0>();
+        gmma_settle(acc);
+      };
+      if constexpr (Math::PARTS == 1) {
+        multiply(reinterpret_cast<float(&)[N / 2]>(sums), true);
+      } else {
+        float parts[COLUMNS / 2];
+        multiply(parts, false);
 #pragma unroll
-      for (int i = 0; i < N / 2; i++) sums[i] += parts[i] + (parts[N / 2 + i] + parts[N + i]);
-    }
+        for (int i = 0; i < N / 2; i++) sums[i] += parts[i] + (parts[N / 2 + i] + parts[N + i]);
+      }
+    });
+    /* A stage is given back as soon as it is multiplied: the matrix units have time to spare, the ring has not. */
+    if (first_lane) barrier_arrive(empty + barrier);
   }
 }
 
@@ -316,38 +316,36 @@ __device__ inline void wide_consume(WideRing ring, WideQueue queue, const WideSo
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t half = of_warp(warp / 4), first_row = lane % 4 * 2;
   queue.take_all([&](const WideUnit &unit) {
-    with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
-      constexpr int N = room.value;
-      float sums[N / 2];
-      wide_sums<Math, N>(sums, ring, half, unit.chunks);
-      /* store(at(r), first, second) for each row r of this thread, of its two weight rows; one address at a time, as there are
-       * registers for no more */
-      auto by_row = [&](auto at, auto store) {
+    constexpr int MOST = Math::MOST_ROWS;
+    float sums[MOST / 2];
+    wide_sums<Math, MOST>(sums, ring, half, unit.chunks, unit.tile.rows);
+    /* store(at(r), first, second) for each row r of this thread, of its two weight rows; one address at a time, as there are
+     * registers for no more */
+    auto by_row = [&](auto at, auto store) {
 #pragma unroll
-        for (int i = 0; i < N / 4; i++) {
-          const uint32_t r = first_row + i / 2 * 8 + i % 2;
-          if (r >= unit.tile.rows) continue;
-          auto *to = at(r);
-          asm volatile("" : "+l"(to));
-          store(to, sums[i / 2 * 4 + i % 2], sums[i / 2 * 4 + i % 2 + 2]);
-        }
-      };
-      if (unit.kind == WIDE_GATE_UP) {
-        const uint32_t n = unit.slice * (WIDE_OUTPUTS / 2) + warp * (WIDE_GROUP_ROWS / 2) + lane / 4;
-        by_row([&](uint32_t r) { return arrays.y + (size_t)(unit.tile.first + r) * arrays.inner + n; },
-               [&](auto *at, float first, float second) {
-                 const float v = arrays.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
-                 if (n < arrays.inner) *at = typename Math::X(v);
-               });
-      } else {
-        const uint32_t n = unit.slice * WIDE_OUTPUTS + warp * WIDE_GROUP_ROWS + lane / 4;
-        by_row([&](uint32_t r) { return arrays.partial + (size_t)sort.pair_at(unit.tile.first + r, arrays.k) * arrays.hidden + n; },
-               [&](auto *at, float first, float second) {
-                 if (n < arrays.hidden) at[0] = first;
-                 if (n + 8 < arrays.hidden) at[8] = second;
-               });
+      for (int i = 0; i < MOST / 4; i++) {
+        const uint32_t r = first_row + i / 2 * 8 + i % 2;
+        if (r >= unit.tile.rows) break;
+        auto *to = at(r);
+        asm volatile("" : "+l"(to));
+        store(to, sums[i / 2 * 4 + i % 2], sums[i / 2 * 4 + i % 2 + 2]);
       }
-    });
+    };
+    if (unit.kind == WIDE_GATE_UP) {
+      const uint32_t n = unit.slice * (WIDE_OUTPUTS / 2) + warp * (WIDE_GROUP_ROWS / 2) + lane / 4;
+      by_row([&](uint32_t r) { return arrays.y + (size_t)(unit.tile.first + r) * arrays.inner + n; },
+             [&](auto *at, float first, float second) {
+               const float v = arrays.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
+               if (n < arrays.inner) *at = typename Math::X(v);
+             });
+    } else {
+      const uint32_t n = unit.slice * WIDE_OUTPUTS + warp * WIDE_GROUP_ROWS + lane / 4;
+      by_row([&](uint32_t r) { return arrays.partial + (size_t)sort.pair_at(unit.tile.first + r, arrays.k) * arrays.hidden + n; },
+             [&](auto *at, float first, float second) {
+               if (n < arrays.hidden) at[0] = first;
+               if (n + 8 < arrays.hidden) at[8] = second;
+             });
+    }
     __syncwarp();
     if (lane != 0) return;
     if constexpr (COUNTER) {
@@ -379,7 +377,7 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
   __shared__ WidePlan plan;
   static_assert(sizeof barriers + sizeof units + sizeof sort + sizeof plan <= 16 * 1024, "the launcher leaves room for it");
   constexpr uint32_t AFTER_LOADERS = WIDE_CONSUMERS + LOADERS, PRODUCER = AFTER_LOADERS + COUNTER;
-  const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+  const uint32_t warp = of_warp(threadIdx.x / WARP), lane = threadIdx.x % WARP;
   WideRing ring;
   ring.stages = wide_shared + (-shared_address(wide_shared) & (GMMA_ATOM_BYTES - 1));
   ring.full = barriers, ring.empty = ring.full + WIDE_MOST_STAGES;
@@ -400,7 +398,7 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
     /* full: the producer's arrival and a loader's; empty: one of each consumer warp */
     for (uint32_t s = 0; s < stages; s++) barrier_init(ring.full + s, 2), barrier_init(ring.empty + s, WIDE_CONSUMERS);
     queue.init(PRODUCER, WIDE_CONSUMERS);
-    barrier_init(marked, WIDE_CONSUMERS), barrier_init(listed, WIDE_CONSUMERS);
+    barrier_init(marked, WIDE_CONSUMERS), barrier_init(listed, 1);
     barriers_ready();
   }
   sort.clear();
@@ -451,12 +449,11 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
         barrier_wait(marked, 0);
       }
       sort.list(choice, experts, arrays.k);
-      /* Nobody marks what another still rehearses with. */
-      if (!real) asm volatile("bar.sync 1, %0;" ::"n"(WIDE_CONSUMERS * WARP) : "memory");
-      __syncwarp();
+      /* Nobody marks what another still rehearses with; and then all is listed. Behind a barrier that all come to the compiler
+       * knows that a warp's threads are together, so what they have in common is in registers that a warp has one of. */
+      asm volatile("bar.sync 1, %0;" ::"n"(WIDE_CONSUMERS * WARP) : "memory");
     }
-    if (lane == 0) barrier_arrive(listed);
-    barrier_wait(listed, 0);
+    if (threadIdx.x == 0) barrier_arrive(listed);
     wide_consume<Math, COUNTER>(ring, queue, sort, arrays);
     return;
   }
