@@ -38,9 +38,10 @@ case $kind in
     ;;
 esac
 rows=$out/compute.jsonl
+# No two prompts alike: rows that are alike go to the same experts.
 text=$(printf 'row %.0s' $(seq 1 "$words"))
 for ((i = 0; i < prompts; i++)); do
-  printf '{"id": "%d", "prompt": "%s"}\n' "$i" "$text"
+  printf '{"id": "%d", "prompt": "%03d %s"}\n' "$i" "$i" "$text"
 done >"$rows"
 # The program that `profile` finds.
 ncu=$("$tailgraph" profile --tool compute --print -- true)
