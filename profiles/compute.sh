@@ -28,10 +28,10 @@ options=(--tool compute --stage "$stage" --kind "$kind" --bucket "$bucket" --lau
 [ -n "${KERNEL:-}" ] && options+=(--kernel "$KERNEL")
 mkdir -p "$out"
 case $kind in
-  # As many sequences as a step of the bucket has rows.
-  decode) prompts=$bucket words=4 step=() ;;
+  # As many sequences as a step of the bucket has rows, none of which ends before the last has come in.
+  decode) prompts=$bucket words=4 step=() tokens=$((4 + bucket / 8)) ;;
   # One prompt that fills most of it, at a token a byte, which random: models have.
-  mixed) prompts=1 words=$((bucket / 4 - 8)) step=(--step-tokens "$bucket") ;;
+  mixed) prompts=1 words=$((bucket / 4 - 8)) step=(--step-tokens "$bucket") tokens=4 ;;
   *)
     echo "KIND $kind: expected decode or mixed, the steps that \`generate\` has" >&2
     exit 2
@@ -53,7 +53,7 @@ for way in "${ways[@]}"; do
   # A kernel is run again for each group of counters, so a step takes long.
   "$tailgraph" profile "${options[@]}" -o "$report" -- \
     generate --model "$model" --device cuda --dtype "$dtype" --launch "$way" --max-seqs "$prompts" \
-    --max-new-tokens 4 "${step[@]}" --step-timeout-ms 600000 --input "$rows" --output "$report.jsonl" --quiet
+    --max-new-tokens "$tokens" "${step[@]}" --step-timeout-ms 600000 --input "$rows" --output "$report.jsonl" --quiet
   "$ncu" --import "$report.ncu-rep" --page raw --csv --print-units base >"$report.csv"
   {
     echo "$model in $dtype, --launch $way: stage $stage $kind $bucket, kernels ${KERNEL:-all}, $(date -u +%F)"
