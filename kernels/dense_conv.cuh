@@ -19,6 +19,7 @@
 #define TAILGRAPH_DENSE_CONV_CUH
 
 #include "dense.cuh"
+#include "dense_prefetch.cuh"
 
 /* Four sums as the operand type holds them. */
 template <typename T>
@@ -133,11 +134,13 @@ struct DensePast {
   }
 };
 
-/* y[R,H], columns[slots,L-1,H], bias[3H] or null, taps[H,L], taps_bias[H] or null; maps as dense_product has them. */
+/* y[R,H], columns[slots,L-1,H], bias[3H] or null, taps[H,L], taps_bias[H] or null; maps as dense_product has them; a turn
+ * of `prefetch` for each of a block's stages. */
 template <class Tile>
 __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns, const TensorMap *x_map, const TensorMap *w_map,
                                  const float *bias, const float *taps, const float *taps_bias, const tg_state *state,
-                                 const tg_step *step, uint32_t hidden, uint32_t length, uint32_t stages) {
+                                 const tg_step *step, uint32_t hidden, uint32_t length, uint32_t stages,
+                                 const DensePrefetch &prefetch) {
   using X = typename Tile::X;
   static_assert(Tile::GROUPS == 3 && !Tile::ALONE, "B, C and X");
   extern __shared__ uint4 shared[];
@@ -159,6 +162,7 @@ __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns
         },
         [&](uint32_t u, char *to, uint64_t *barrier) {
           tensor_copy(to, x_map, (run.first + u) * GMMA_K, first_row, barrier, stays);
+          prefetch.ask(u, run.steps);
         },
         [] {});
     return;
@@ -227,7 +231,7 @@ template <class Tile>
 __device__ inline void dense_conv_rows(typename Tile::X *y, typename Tile::X *columns, const TensorMap *x_map,
                                        const TensorMap *w_map, const float *bias, const float *taps, const float *taps_bias,
                                        const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length,
-                                       uint32_t stages) {
+                                       uint32_t stages, const DensePrefetch &prefetch) {
   using X = typename Tile::X;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * DENSE_MOST_STAGES + 1];
@@ -253,7 +257,11 @@ __device__ inline void dense_conv_rows(typename Tile::X *y, typename Tile::X *co
               tensor_copy_to_blocks(there, w_map, at, barrier, (1u << Tile::MATES) - 1, policy);
           }
         },
-        [&](uint32_t u, char *to, uint64_t *barrier) { tensor_copy(to, x_map, u * GMMA_K, first_row, barrier, stays); }, [] {});
+        [&](uint32_t u, char *to, uint64_t *barrier) {
+          tensor_copy(to, x_map, u * GMMA_K, first_row, barrier, stays);
+          prefetch.ask(u, steps);
+        },
+        [] {});
     return;
   }
   const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
@@ -296,8 +304,10 @@ __device__ inline void dense_conv_rows(typename Tile::X *y, typename Tile::X *co
   extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                             \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, __VA_ARGS__::X *y,             \
            __VA_ARGS__::X *columns, const float *bias, const float *taps, const float *taps_bias,                   \
-           const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length, uint32_t stages) {         \
-    GMMA_BODY(BODY<__VA_ARGS__>(y, columns, &x, &w, bias, taps, taps_bias, state, step, hidden, length, stages);)   \
+           const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length, uint32_t stages,           \
+           DENSE_PREFETCH_PARAMETERS) {                                                                             \
+    GMMA_BODY(BODY<__VA_ARGS__>(y, columns, &x, &w, bias, taps, taps_bias, state, step, hidden, length, stages,     \
+                                DENSE_PREFETCH);)                                                                   \
   }
 #define DENSE_CONV(...) DENSE_CONV_KERNEL(dense_conv, __VA_ARGS__)
 #define DENSE_CONV_ROWS(...) DENSE_CONV_KERNEL(dense_conv_rows, __VA_ARGS__)

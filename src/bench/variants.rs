@@ -13,10 +13,13 @@ const FIRST_WIDE: Wide = Wide {
     tile_rows: 32,
     stages: 6,
     guess: false,
+    prefetch_mib: 0,
 };
 /// Rings that are measured.
 const FEW_STAGES: [u32; 6] = [2, 3, 4, 5, 6, 8];
 const WIDE_STAGES: [u32; 7] = [4, 5, 6, 7, 8, 10, 12];
+/// Beside dense products.
+const PREFETCH_MIB: [u32; 5] = [0, 8, 16, 24, 32];
 /// Up to so many times the fastest family's time others may still win with other parameters.
 const NEAR: f64 = 1.1;
 /// What is taken in the place of the current choice is quicker in every round, and in the median by so much.
@@ -65,9 +68,10 @@ pub fn families(current: Variant, entries: &[Entry], rows: u32) -> Vec<Variant> 
     let few = Products::Few {
         stages: stages.unwrap_or(FIRST_FEW_STAGES),
     };
-    let wide = Experts::Wide(wide.unwrap_or(FIRST_WIDE));
+    let wide = wide.unwrap_or(FIRST_WIDE);
     let mut found = vec![current];
     for products in [few, Products::Dense, Products::Linear] {
+        let wide = Experts::Wide(wide).beside(products);
         for experts in [Experts::Few, Experts::Fused, wide, Experts::Linear] {
             let variant = Variant { products, experts };
             let goes = !experts.follow_few() || products == few;
@@ -120,6 +124,14 @@ pub fn refined(current: Variant, around: &[Variant]) -> Vec<Variant> {
             for guess in [false, true] {
                 shaped(Wide { guess, ..wide });
             }
+            for prefetch_mib in PREFETCH_MIB {
+                if products == Products::Dense {
+                    shaped(Wide {
+                        prefetch_mib,
+                        ..wide
+                    });
+                }
+            }
         }
     }
     found
@@ -128,6 +140,8 @@ pub fn refined(current: Variant, around: &[Variant]) -> Vec<Variant> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::DType;
+    use crate::plan::variants::Architecture;
 
     const FEW: Variant = Variant {
         products: Products::Few { stages: 3 },
@@ -139,6 +153,7 @@ mod tests {
             tile_rows,
             stages: 5,
             guess: false,
+            prefetch_mib: 0,
         }
     }
 
@@ -186,6 +201,20 @@ mod tests {
         assert!(found.contains(&hybrid) && found.contains(&Variant::LINEAR));
         let alone = |v: &Variant| v.experts.follow_few() && v.products != FEW.products;
         assert!(!found.iter().any(alone), "{found:?}");
+        let prefetching = Variant {
+            products: Products::Dense,
+            experts: Experts::Wide(Wide {
+                prefetch_mib: 16,
+                ..wide(64)
+            }),
+        };
+        for variant in families(prefetching, &[], 256) {
+            let checked = match variant.experts {
+                Experts::Wide(_) => variant.check(Architecture::Sm90, DType::BF16, 8),
+                _ => Ok(()),
+            };
+            assert_eq!(checked, Ok(()), "{variant}");
+        }
         let without = families(Variant::LINEAR, &[], 8);
         assert_eq!((without[0], without.len()), (Variant::LINEAR, 8));
     }
@@ -203,15 +232,28 @@ mod tests {
                 tile_rows,
                 stages,
                 guess,
+                prefetch_mib,
             } = wide(16);
             let changed = [
                 shape.tile_rows != tile_rows,
                 shape.stages != stages,
                 shape.guess != guess,
+                shape.prefetch_mib != prefetch_mib,
             ];
             assert!(changed.iter().filter(|&&c| c).count() <= 1, "{shape:?}");
         }
         assert!(found.contains(&dense(8)) && found.contains(&dense(64)));
+        let prefetches = |variant: &&Variant| matches!(variant.experts, Experts::Wide(wide) if wide.prefetch_mib > 0);
+        assert_eq!(
+            found.iter().filter(prefetches).count(),
+            PREFETCH_MIB.len() - 1
+        );
+        let by_linear = Variant {
+            products: Products::Linear,
+            ..dense(16)
+        };
+        let found = refined(by_linear, &[by_linear]);
+        assert_eq!(found.iter().filter(prefetches).count(), 0, "nothing does");
         assert_eq!(
             refined(FEW, &[FEW]).len(),
             FEW_STAGES.len(),

@@ -22,6 +22,9 @@ pub const WIDE_STAGES: RangeInclusive<u32> = 3..=16;
 pub const WIDE_TILE_ROWS: [u32; 4] = [8, 16, 32, 64];
 pub const WIDE_SPLIT_ROWS: u32 = 32;
 
+/// Of [`Wide::prefetch_mib`].
+pub const MOST_PREFETCH_MIB: u32 = 256;
+
 /// GPUs that share a file of variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Architecture {
@@ -91,6 +94,18 @@ pub enum Experts {
 }
 
 impl Experts {
+    /// These, prefetching nothing where the products beside them do not.
+    pub fn beside(self, products: Products) -> Self {
+        match (self, products) {
+            (Self::Wide(_), Products::Dense) => self,
+            (Self::Wide(wide), _) => Self::Wide(Wide {
+                prefetch_mib: 0,
+                ..wide
+            }),
+            _ => self,
+        }
+    }
+
     /// Whether they go on from what [`Products::Few`] leave, and so serve with these alone.
     pub fn follow_few(self) -> bool {
         matches!(self, Self::Few | Self::Fused)
@@ -106,6 +121,9 @@ pub struct Wide {
     pub stages: u32,
     /// Blocks guess which expert they will be given, and ask for its weights before the router has chosen.
     pub guess: bool,
+    /// Of all experts' gates and ups, as much of each, what comes to the second-level cache while a conv layer's dense
+    /// in-projection multiplies, in MiB: beside other products nothing.
+    pub prefetch_mib: u32,
 }
 
 /// What serves a bucket.
@@ -162,9 +180,15 @@ impl Variant {
             (experts @ (Experts::Few | Experts::Fused), _) => Err(format!(
                 "experts = \"{experts}\" go on from what products = \"few\" leave, expected both or another family of experts"
             )),
-            (Experts::Wide(wide), _) => {
+            (Experts::Wide(wide), products) => {
                 warpgroups("wide kernels")?;
-                wide.check(dtype)
+                match wide.prefetch_mib {
+                    0 => wide.check(dtype),
+                    mib if products != Products::Dense => Err(format!(
+                        "found prefetch_mib {mib}, expected products = \"dense\" beside it, which prefetch"
+                    )),
+                    _ => wide.check(dtype),
+                }
             }
         }
     }
@@ -183,7 +207,13 @@ impl Wide {
                 self.tile_rows
             ));
         }
-        Ok(())
+        match self.prefetch_mib <= MOST_PREFETCH_MIB {
+            true => Ok(()),
+            false => Err(format!(
+                "found prefetch_mib {}, expected up to {MOST_PREFETCH_MIB}",
+                self.prefetch_mib
+            )),
+        }
     }
 }
 
@@ -218,7 +248,11 @@ impl fmt::Display for Experts {
                 let Wide {
                     tile_rows, stages, ..
                 } = wide;
-                write!(out, "wide (tiles of {tile_rows}, {stages} stages{guess})")
+                write!(out, "wide (tiles of {tile_rows}, {stages} stages{guess}")?;
+                match wide.prefetch_mib {
+                    0 => write!(out, ")"),
+                    mib => write!(out, ", {mib} MiB prefetched)"),
+                }
             }
             Self::Linear => write!(out, "linear"),
         }

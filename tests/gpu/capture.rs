@@ -182,6 +182,7 @@ impl Layer {
                 x: self.x,
                 y: self.y,
                 partial: self.partial,
+                prefetched: false,
             };
             queue
                 .expert_gate_up(&self.routing, &self.expert_weights, &rows)

@@ -7,10 +7,11 @@ use crate::rig::{
 use crate::support::{Gpu, Random};
 use tailgraph::backend::cuda::ops::Types;
 use tailgraph::backend::cuda::ops::conv::ShortConv;
+use tailgraph::backend::cuda::ops::experts::ExpertWeights;
 use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
-use tailgraph::plan::variants::{Experts, Products, Variant};
+use tailgraph::plan::variants::{Experts, Products, Variant, Wide};
 
 const EPILOGUES: [Epilogue; 4] = [
     Epilogue::Store,
@@ -246,6 +247,18 @@ impl ConvCase {
 
     /// y `[bucket, H]` and the state after it: in one kernel, or in-projection and short convolution.
     fn run(&self, rig: &Rig, bucket: usize, fused: bool) -> [Vec<f32>; 2] {
+        self.run_before(rig, bucket, fused, DENSE, None)
+    }
+
+    /// Likewise, before a layer's `experts`.
+    fn run_before(
+        &self,
+        rig: &Rig,
+        bucket: usize,
+        fused: bool,
+        variant: Variant,
+        experts: Option<&ExpertWeights>,
+    ) -> [Vec<f32>; 2] {
         let (gpu, types, hidden) = (rig.gpu, rig.kernels.types, self.hidden);
         let step = self.step(gpu);
         let operand = |n: usize| gpu.poisoned(bucket * n * types.operand.bytes());
@@ -267,11 +280,11 @@ impl ConvCase {
             taps: taps.at(0),
             bias: taps_bias,
         };
-        let queue = rig.enqueue_by(&step, bucket, DENSE).unwrap();
+        let queue = rig.enqueue_by(&step, bucket, variant).unwrap();
         let out = if fused {
             let dense = queue.dense_conv_serves().expect("this hidden size");
             // SAFETY: the arrays have the shapes that the operation asks for.
-            unsafe { queue.dense_conv(dense, &conv, w.at(0), bias) }.unwrap();
+            unsafe { queue.dense_conv(dense, &conv, w.at(0), bias, experts) }.unwrap();
             wide
         } else {
             let product = Product {
@@ -303,6 +316,56 @@ fn conv_config(hidden: usize, taps: usize) -> ModelConfig {
         hidden_size: hidden,
         conv_l_cache: taps,
         ..config()
+    }
+}
+
+/// Of matrices that end where their memory does.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn weights_that_are_prefetched_change_nothing() {
+    let gpu = Gpu::new();
+    let mut random = Random(89);
+    for types in TYPES {
+        for (hidden, inner, experts) in [(64, 32, 3), (192, 96, 8), (2048, 128, 32)] {
+            let config = ModelConfig {
+                moe_intermediate_size: inner,
+                num_experts: experts,
+                ..conv_config(hidden, 3)
+            };
+            let rig = Rig::new(&gpu, config, types);
+            if !served(&rig) {
+                continue;
+            }
+            let matrices = [(); 2].map(|()| gpu.poisoned(experts * inner * hidden * 2));
+            let [gate, up] = [0, 1].map(|i| matrices[i].at(0));
+            let weights = ExpertWeights {
+                gate,
+                up,
+                gate_up_stride: (inner * hidden) as u64,
+                down: 0,
+                down_stride: 0,
+            };
+            for bucket in [8, 31, 64, 256] {
+                for prefetch_mib in [1, 256] {
+                    let case = ConvCase::new(&mut random, types, bucket, hidden, 3);
+                    let variant = Variant {
+                        products: Products::Dense,
+                        experts: Experts::Wide(Wide {
+                            tile_rows: 16,
+                            stages: 6,
+                            guess: true,
+                            prefetch_mib,
+                        }),
+                    };
+                    let found = case.run_before(&rig, bucket, true, variant, Some(&weights));
+                    let expected = case.run(&rig, bucket, true);
+                    let what = format!("{types:?} H {hidden} {bucket} rows {prefetch_mib} MiB");
+                    for of in [0, 1] {
+                        assert_same_bits(&what, &found[of], &expected[of]);
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -156,6 +156,7 @@ impl MixtureCase {
             x: x.at(0),
             y: y.at(0),
             partial: partial.at(0),
+            prefetched: false,
         };
         gpu.stream.synchronize().unwrap();
         before();
@@ -318,6 +319,7 @@ fn wide_shapes(rig: &Rig, bucket: usize) -> Vec<Wide> {
                     tile_rows,
                     stages,
                     guess,
+                    prefetch_mib: 0,
                 }),
             };
             let fits = |&stages: &u32| {
@@ -359,6 +361,7 @@ fn wide_steps_do_not_wait_for_blocks_that_have_no_room() {
             tile_rows: 32,
             stages: 6,
             guess: true,
+            prefetch_mib: 0,
         }));
         let alone = case.run(&rig, 64);
         let beside_others = case.run_with(&rig, 64, &case.upload(&rig), || {

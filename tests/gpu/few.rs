@@ -381,6 +381,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             x: normed.at(0),
             y: sorted.at(0),
             partial: partial.at(0),
+            prefetched: false,
         };
         plain.expert_gate_up(&other, &experts, &rows).unwrap();
         plain

@@ -350,6 +350,7 @@ pub fn wide(tile_rows: u32) -> Experts {
         tile_rows,
         stages: 6,
         guess: false,
+        prefetch_mib: 0,
     })
 }
 

@@ -23,6 +23,13 @@ fn every() -> Vec<Variant> {
         tile_rows: 8,
         stages: 8,
         guess: true,
+        prefetch_mib: 0,
+    });
+    let prefetching = Experts::Wide(Wide {
+        tile_rows: 16,
+        stages: 6,
+        guess: true,
+        prefetch_mib: 1,
     });
     let of = |products, experts| Variant { products, experts };
     vec![
@@ -35,6 +42,7 @@ fn every() -> Vec<Variant> {
         of(FEW, Experts::Linear),
         of(Products::Dense, wide(8)),
         of(Products::Dense, guessing),
+        of(Products::Dense, prefetching),
         of(Products::Dense, Experts::Linear),
         of(Products::Linear, wide(32)),
         Variant::LINEAR,

@@ -67,12 +67,29 @@ fn what_is_written_is_read_again() {
             tile_rows: 8,
             stages: 12,
             guess: false,
+            prefetch_mib: 0,
+        }),
+    };
+    let prefetching = Variant {
+        products: Products::Dense,
+        experts: Experts::Wide(Wide {
+            tile_rows: 64,
+            stages: 6,
+            guess: true,
+            prefetch_mib: 16,
         }),
     };
     let entry = |rows, ms| Entry { rows, variant, ms };
     file.set(DType::F32, entry(4, Some(0.5)));
     file.set(DType::F32, entry(8, None));
     file.set(DType::BF16, entry(1, None));
+    file.set(
+        DType::F16,
+        Entry {
+            variant: prefetching,
+            ..entry(256, None)
+        },
+    );
     let rows: Vec<_> = file.entries(DType::F32).iter().map(|e| e.rows).collect();
     assert_eq!(rows, [4, 8]);
     let again = read(&file.to_string()).unwrap();
@@ -95,6 +112,7 @@ fn a_name_says_what_is_chosen() {
         few.replace("8 =", "4 ="),
         few.replace("bf16", "f16"),
         format!("[decode.bf16]\n8 = {{ {WIDE} }}"),
+        format!("[decode.bf16]\n8 = {{ {WIDE}, prefetch_mib = 16 }}"),
     ] {
         assert_ne!(name(&few), name(&other), "{other}");
     }
@@ -169,6 +187,18 @@ fn errors_name_the_entry_what_it_holds_and_what_it_should() {
         (wide("= 6", "= 2"), &["wide_stages 2", "3 to 16"]),
         (wide("true", "1"), &["guess: found 1", "true or false"]),
         (
+            wide("true", "true, prefetch_mib = \"x\""),
+            &["prefetch_mib: found \"x\"", "a number"],
+        ),
+        (
+            wide("true", "true, prefetch_mib = 5000"),
+            &["prefetch_mib 5000", "up to 256"],
+        ),
+        (
+            wide("dense", "linear").replace("true", "true, prefetch_mib = 16"),
+            &["prefetch_mib 16", "products = \"dense\""],
+        ),
+        (
             wide("true", "true, few_stages = 4"),
             &["few_stages", "no such parameter"],
         ),
@@ -178,7 +208,7 @@ fn errors_name_the_entry_what_it_holds_and_what_it_should() {
         ),
         (
             wide("true", "true, colour = 3"),
-            &["bf16.16", "unknown key 'colour'", "guess, ms"],
+            &["bf16.16", "unknown key 'colour'", "prefetch_mib, ms"],
         ),
         (
             wide("true", "true, ms = \"x\""),

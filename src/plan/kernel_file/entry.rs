@@ -4,13 +4,14 @@ use crate::plan::graphs::describe;
 use crate::plan::variants::{Experts, Products, Variant, Wide};
 use toml::Value;
 
-const KEYS: [&str; 7] = [
+const KEYS: [&str; 8] = [
     "products",
     "few_stages",
     "experts",
     "tile_rows",
     "wide_stages",
     "guess",
+    "prefetch_mib",
     "ms",
 ];
 
@@ -77,6 +78,10 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
                     .and_then(Value::as_bool)
                     .ok_or_else(|| format!("guess: found {found}, expected true or false"))?
             },
+            prefetch_mib: match take("prefetch_mib") {
+                None => 0,
+                value => number("prefetch_mib", value)?,
+            },
         }),
         "linear" => Experts::Linear,
         other => {
@@ -113,9 +118,16 @@ pub(super) fn write_variant(variant: Variant) -> String {
             tile_rows,
             stages,
             guess,
-        }) => format!(
-            "experts = \"wide\", tile_rows = {tile_rows}, wide_stages = {stages}, guess = {guess}"
-        ),
+            prefetch_mib,
+        }) => {
+            let prefetch = match prefetch_mib {
+                0 => String::new(),
+                mib => format!(", prefetch_mib = {mib}"),
+            };
+            format!(
+                "experts = \"wide\", tile_rows = {tile_rows}, wide_stages = {stages}, guess = {guess}{prefetch}"
+            )
+        }
         other => format!("experts = \"{other}\""),
     };
     format!("{products}, {experts}")

@@ -76,7 +76,9 @@ impl Choice<'_> {
         });
         Ok(Variant {
             products,
-            experts: experts.map_or(Experts::Linear, |variant| variant.experts),
+            experts: experts
+                .map_or(Experts::Linear, |variant| variant.experts)
+                .beside(products),
         })
     }
 
@@ -89,7 +91,9 @@ impl Choice<'_> {
             .filter(|variant| matches!(variant.experts, Experts::Wide(_)))
             .find(|&variant| able.experts(variant, rows).is_ok());
         Variant {
-            experts: wide.map_or(Experts::Linear, |variant| variant.experts),
+            experts: wide
+                .map_or(Experts::Linear, |variant| variant.experts)
+                .beside(Products::Linear),
             ..Variant::LINEAR
         }
     }
@@ -104,6 +108,13 @@ mod tests {
         tile_rows: 32,
         stages: 6,
         guess: false,
+        prefetch_mib: 0,
+    });
+    const PREFETCHING: Experts = Experts::Wide(Wide {
+        tile_rows: 32,
+        stages: 6,
+        guess: false,
+        prefetch_mib: 16,
     });
     const FEW: Products = Products::Few { stages: 4 };
 
@@ -120,7 +131,7 @@ mod tests {
         vec![
             entry(2, FEW, Experts::Few),
             entry(8, FEW, WIDE),
-            entry(64, Products::Dense, WIDE),
+            entry(64, Products::Dense, PREFETCHING),
         ]
     }
 
@@ -164,7 +175,7 @@ mod tests {
     fn the_next_larger_entry_serves() {
         assert_eq!(choose(1, &[]), (FEW, Experts::Few));
         assert_eq!(choose(3, &[]), (FEW, WIDE));
-        assert_eq!(choose(64, &[]), (Products::Dense, WIDE));
+        assert_eq!(choose(64, &[]), (Products::Dense, PREFETCHING));
         assert_eq!(choose(65, &[]), (Products::Linear, Experts::Linear));
     }
 
@@ -173,6 +184,8 @@ mod tests {
         assert_eq!(choose(1, &["few"]), (Products::Dense, WIDE));
         assert_eq!(choose(8, &["wide"]), (FEW, Experts::Linear));
         assert_eq!(choose(1, &["few", "wide"]).1, Experts::Linear);
+        let no_prefetch = (Products::Linear, WIDE);
+        assert_eq!(choose(64, &["dense"]), no_prefetch, "nothing prefetches");
         let nothing = &["few", "wide", "dense"];
         assert_eq!(choose(1, nothing), (Products::Linear, Experts::Linear));
     }
@@ -206,6 +219,7 @@ mod tests {
         let chosen = |rows| choice.prompts(rows, &Without(&[]));
         assert_eq!(chosen(1).products, Products::Linear);
         assert_eq!(chosen(1).experts, WIDE);
+        assert_eq!(chosen(64).experts, WIDE, "nothing prefetches");
         assert_eq!(chosen(100), Variant::LINEAR);
     }
 }

@@ -126,6 +126,10 @@ impl Shared {
                     _,
                 ) => {
                     if let Some(dense) = queue.dense_conv_serves() {
+                        let experts = match &w.feed_forward {
+                            FeedForwardAddresses::Moe { experts, .. } => Some(experts),
+                            FeedForwardAddresses::Dense { .. } => None,
+                        };
                         let conv = ShortConv {
                             x,
                             bcx: wide,
@@ -133,7 +137,7 @@ impl Shared {
                             taps,
                             bias: taps_bias,
                         };
-                        return queue.dense_conv(dense, &conv, in_proj, in_proj_bias);
+                        return queue.dense_conv(dense, &conv, in_proj, in_proj_bias, experts);
                     }
                     let shape = (3 * hidden, hidden);
                     let product = product(wide, x, in_proj, in_proj_bias, shape, Epilogue::Store);
@@ -230,6 +234,8 @@ impl Shared {
                         x,
                         y: wide,
                         partial: self.at(p.partial),
+                        prefetched: matches!(w.mixer, MixerAddresses::Conv { .. })
+                            && queue.dense_conv_serves().is_some(),
                     };
                     match op.kind {
                         OpKind::ExpertGateUp => {

@@ -12,12 +12,14 @@
 //! | `tg_dense_conv_rows_*` | the same from 33 rows of 16 bits on: batch rows first; from 65 on two blocks share weights |
 
 mod cut;
+mod prefetch;
 
 use super::super::launch::{Address, Argument, Kernel, Launch};
 use super::super::module::Module;
 use super::super::tensor_map::{BOX_COLUMNS, Boxes, Matrix, TensorMap};
 use super::Enqueue;
 use super::conv::ShortConv;
+use super::experts::ExpertWeights;
 use super::head::Found;
 use super::kernels::{Types, suffix};
 use super::limits::{Limits, has_warpgroups};
@@ -267,13 +269,14 @@ impl Enqueue<'_> {
     /// stays as it is.
     ///
     /// # Safety
-    /// [`Enqueue`]'s; shapes as [`ShortConv`] says, in_proj `[3H, H]`, bias f32 `[3H]` or 0.
+    /// [`Enqueue`]'s; shapes as [`ShortConv`] says, in_proj `[3H, H]`, bias f32 `[3H]` or 0; the layer's `experts`, if it has some.
     pub unsafe fn dense_conv(
         &self,
         dense: &Dense,
         conv: &ShortConv,
         in_proj: Address,
         bias: Address,
+        experts: Option<&ExpertWeights>,
     ) -> Result<()> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let limits = &dense.limits;
@@ -302,6 +305,7 @@ impl Enqueue<'_> {
             &arrays[..],
             &self.fused_conv(conv, bias),
             &[Argument::U32(cut.stages)],
+            &self.prefetch(experts),
         ]
         .concat();
         // SAFETY: the caller's promise; these are tg_dense_conv_*'s and tg_dense_conv_rows_*'s arguments.

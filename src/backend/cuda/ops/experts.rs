@@ -64,6 +64,8 @@ pub struct ExpertRows {
     pub y: Address,
     /// f32 `[R K, H]`: what down makes of y.
     pub partial: Address,
+    /// The layer's in-projection was [`Enqueue::dense_conv`], which may have asked for some of the weights.
+    pub prefetched: bool,
 }
 
 /// A norm that an operation does for the one after it, because it has the rows.

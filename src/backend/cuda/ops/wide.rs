@@ -26,8 +26,8 @@ const MANY_LOADERS: u32 = 5;
 /// the router.
 const FEW_ROWS: u32 = 16;
 const MOST_TILES: u32 = 256;
-/// Of what a block guesses, the chunks behind its ring's that come to the second-level cache meanwhile. Measured:
-/// profiles/README.md, "Room beside each other".
+/// Of what a block guesses, the chunks behind its ring's that come to the second-level cache meanwhile, where nothing has come
+/// there before (dense/prefetch.rs). Measured: profiles/README.md, "Room beside each other".
 const SOON_CHUNKS: u32 = 8;
 const MOST_BLOCKS: u32 = 384;
 /// Static shared memory, at most: the token sort, the plan of a step's units, barriers and the queue.
@@ -167,7 +167,10 @@ impl Enqueue<'_> {
             Argument::U32(experts),
             Argument::U32(top_k),
             Argument::U32(u32::from(shape.guess)),
-            Argument::U32(SOON_CHUNKS),
+            Argument::U32(match rows.prefetched && self.prefetched_pieces() > 0 {
+                true => 0,
+                false => SOON_CHUNKS,
+            }),
             Argument::U32(hidden),
             Argument::U32(inner),
             Argument::U32(shape.tile_rows),
