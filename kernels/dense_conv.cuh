@@ -134,8 +134,7 @@ struct DensePast {
   }
 };
 
-/* y[R,H], columns[slots,L-1,H], bias[3H] or null, taps[H,L], taps_bias[H] or null; maps as dense_product has them; a turn
- * of `prefetch` for each of a block's stages. */
+/* y[R,H], columns[slots,L-1,H], bias[3H] or null, taps[H,L], taps_bias[H] or null; maps as dense_product has them. */
 template <class Tile>
 __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns, const TensorMap *x_map, const TensorMap *w_map,
                                  const float *bias, const float *taps, const float *taps_bias, const tg_state *state,
@@ -153,6 +152,7 @@ __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns
   const DenseRun run(hidden, block.rank, block.blocks);
   if (!block.consumes()) {
     const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
+    DensePrefetcher prefetcher(prefetch, run.steps, stages);
     block.produce(
         run.steps,
         [&](uint32_t u, char *to, uint64_t *barrier) {
@@ -162,7 +162,7 @@ __device__ inline void dense_conv(typename Tile::X *y, typename Tile::X *columns
         },
         [&](uint32_t u, char *to, uint64_t *barrier) {
           tensor_copy(to, x_map, (run.first + u) * GMMA_K, first_row, barrier, stays);
-          prefetch.ask(u, run.steps);
+          prefetcher.ask();
         },
         [] {});
     return;
@@ -243,6 +243,7 @@ __device__ inline void dense_conv_rows(typename Tile::X *y, typename Tile::X *co
   const uint32_t first_row = (blockIdx.y * Tile::MATES + mate) * Tile::ROWS, steps = DenseRun(hidden, 0, 1).steps;
   if (!block.consumes()) {
     const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
+    DensePrefetcher prefetcher(prefetch, steps, stages);
     block.produce(
         steps,
         [&](uint32_t u, char *to, uint64_t *barrier) {
@@ -259,7 +260,7 @@ __device__ inline void dense_conv_rows(typename Tile::X *y, typename Tile::X *co
         },
         [&](uint32_t u, char *to, uint64_t *barrier) {
           tensor_copy(to, x_map, u * GMMA_K, first_row, barrier, stays);
-          prefetch.ask(u, steps);
+          prefetcher.ask();
         },
         [] {});
     return;

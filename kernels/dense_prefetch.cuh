@@ -15,18 +15,37 @@ struct DensePrefetch {
   const char *gate, *up;  /* of the first expert; on 16 bytes */
   uint64_t expert_bytes;  /* from one expert's to the next one's, likewise */
   uint32_t experts, pieces;  /* of each gate, and of each up; 0 where nothing is asked for */
+};
 
-  /* One lane of each block of the grid, in each of its `turns` turns: its share of the pieces, by and by. */
-  __device__ inline void ask(uint32_t turn, uint32_t turns) const {
+/* A block's share of the pieces, one every so many blocks, by and by. One lane; before anything is urgent, as there is a division
+ * in it. */
+struct DensePrefetcher {
+  const DensePrefetch &from;
+  uint32_t early, turns;  /* without and with pieces */
+  uint32_t own, owed = 0;
+  uint32_t blocks, matrix = 0, piece;
+
+  /* For `steps` turns, of which the first are those that fill a ring of so many stages: it must not wait for this. */
+  __device__ inline DensePrefetcher(const DensePrefetch &from_, uint32_t steps, uint32_t stages)
+      : from(from_), early(steps > stages ? stages : 0), turns(steps - early) {
+    const uint32_t block = blockIdx.y * gridDim.x + blockIdx.x, all = 2 * from.experts * from.pieces;
+    blocks = gridDim.x * gridDim.y;
+    own = block < all ? (all - 1 - block) / blocks + 1 : 0;
+    piece = block;
+  }
+
+  /* A turn. */
+  __device__ inline void ask() {
 #if __CUDA_ARCH__ >= 900
-    const uint32_t blocks = gridDim.x * gridDim.y, block = blockIdx.y * gridDim.x + blockIdx.x;
-    const uint32_t all = 2 * experts * pieces, own = (all + blocks - 1 - block) / blocks;
 #pragma unroll 1
-    for (uint32_t n = own * turn / turns; n < own * (turn + 1) / turns; n++) {
-      const uint32_t i = block + n * blocks, matrix = i / pieces;
-      const char *from = (matrix % 2 ? up : gate) + matrix / 2 * expert_bytes + (size_t)(i % pieces) * PREFETCH_BYTES;
-      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "n"(PREFETCH_BYTES) : "memory");
+    for (owed += early > 0 ? 0 : own; owed >= turns; owed -= turns) {
+#pragma unroll 1
+      for (; piece >= from.pieces; piece -= from.pieces) matrix++;
+      const char *at = (matrix % 2 ? from.up : from.gate) + matrix / 2 * from.expert_bytes + (size_t)piece * PREFETCH_BYTES;
+      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "n"(PREFETCH_BYTES) : "memory");
+      piece += blocks;
     }
+    if (early > 0) early--;
 #endif
   }
 };
