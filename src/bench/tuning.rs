@@ -3,7 +3,7 @@
 //! host with nothing in between ([`super::bare`] does likewise), all variants in turns.
 
 use super::bare::InARow;
-use super::variants::{Timed, choose, families, near, refined};
+use super::variants::{Timed, choose, families, finalists, near, refined};
 use crate::backend::cuda::gpu::OpenGpu;
 use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, OtherStep, StagePlace};
 use crate::backend::cuda::model::{ModelProgram, Placement, programs};
@@ -16,6 +16,7 @@ use crate::plan::{EngineOptions, Plan, RingCapacities, StepKind};
 use crate::runtime::Engine;
 use crate::sys::abi;
 use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,8 +24,9 @@ const IN_A_ROW: InARow = InARow {
     long: Duration::from_millis(12),
     launches: 4..=16,
 };
-/// Times that all variants are gone through.
+/// Times that all variants are gone through, and those that meet again.
 const ROUNDS: usize = 5;
+const FINAL_ROUNDS: usize = 15;
 /// Launches before the first time. Each advances the convolutions' state, which comes to rest after as many as a state has
 /// rows, one layer after the other (36 of LFM2-8B-A1B): from then on all variants find the same rows, and so the same experts.
 const SETTLING: u32 = 64;
@@ -40,6 +42,8 @@ pub struct Found {
     pub chosen_ms: f64,
     /// Variants that were measured.
     pub measured: usize,
+    /// Those that met again, these two included, the current one first.
+    pub finalists: Vec<Timed>,
 }
 
 /// What is measured next, and what came of it.
@@ -103,37 +107,41 @@ impl TunedStage {
         };
         let current = self.program.chosen_variant(bucket)?;
         let every = families(current, &self.entries, rows);
-        let timed = self.time(view, rows, &every)?;
-        let mut measured = timed.len();
-        let mut best = timed[choose(&timed, 0)].variant;
-        let mut around = near(&timed);
+        let mut all = self.time(view, rows, &every, ROUNDS)?;
+        let mut best = all[choose(&all, 0)].variant;
+        let mut around = near(&all);
         // Around what came near, then around what that found.
         for _ in 0..2 {
-            let timed = self.time(view, rows, &refined(best, &around))?;
-            measured += timed.len() - 1;
+            let timed = self.time(view, rows, &refined(best, &around), ROUNDS)?;
             let found = timed[choose(&timed, 0)].variant;
+            all.extend(timed);
             if found == best {
                 break;
             }
             (best, around) = (found, vec![found]);
         }
-        // Of so many one may have been lucky: it has to win once more.
-        let mut both = vec![current, best];
-        both.dedup();
-        let timed = self.time(view, rows, &both)?;
-        let chosen = &timed[choose(&timed, 0)];
+        let finalists = self.time(view, rows, &finalists(current, &all), FINAL_ROUNDS)?;
+        let chosen = &finalists[choose(&finalists, 0)];
+        let variants: HashSet<Variant> = all.iter().map(|timed| timed.variant).collect();
         Ok(Found {
             rows,
             current,
-            current_ms: timed[0].median_ms(),
+            current_ms: finalists[0].median_ms(),
             chosen: chosen.variant,
             chosen_ms: chosen.median_ms(),
-            measured,
+            measured: variants.len(),
+            finalists,
         })
     }
 
     /// Times those of `variants` that can serve the step, of which the first always does.
-    fn time(&mut self, view: &StepView<'_>, rows: u32, variants: &[Variant]) -> Result<Vec<Timed>> {
+    fn time(
+        &mut self,
+        view: &StepView<'_>,
+        rows: u32,
+        variants: &[Variant],
+        rounds: usize,
+    ) -> Result<Vec<Timed>> {
         let mut steps: Vec<(Timed, OtherStep)> = Vec::new();
         for (index, &variant) in variants.iter().enumerate() {
             let known = variant.check(self.architecture, self.dtype, rows);
@@ -142,7 +150,7 @@ impl TunedStage {
                 Ok(program) => {
                     let timed = Timed {
                         variant,
-                        ms: Vec::with_capacity(ROUNDS),
+                        ms: Vec::with_capacity(rounds),
                     };
                     steps.push((timed, self.inner.other(view, program)?));
                 }
@@ -155,7 +163,7 @@ impl TunedStage {
             }
         }
         self.inner.repeat_other(&steps[0].1, SETTLING)?;
-        for round in 0..ROUNDS {
+        for round in 0..rounds {
             for turn in 0..steps.len() {
                 let index = (turn + round) % steps.len();
                 let (timed, step) = &mut steps[index];

@@ -2,7 +2,9 @@
 //! tested. [`super::tuning`] measures.
 //!
 //! Families first, each with the parameters that it has nearby; then, of all that came near the fastest, one parameter
-//! at a time, and once more around what that found.
+//! at a time, and once more around what that found. The fastest of all these meet again, for more rounds, and that decides: of so
+//! many one may have been lucky, and a GPU at its limit of power takes what is quicker by less than a hundredth now for quicker and
+//! now not.
 
 use super::stats::{quantile, sorted};
 use crate::plan::variants::{Entry, Experts, Products, Variant, WIDE_TILE_ROWS, Wide};
@@ -22,8 +24,12 @@ const WIDE_STAGES: [u32; 7] = [4, 5, 6, 7, 8, 10, 12];
 const PREFETCH_MIB: [u32; 5] = [0, 8, 16, 24, 32];
 /// Up to so many times the fastest family's time others may still win with other parameters.
 const NEAR: f64 = 1.1;
-/// What is taken in the place of the current choice is quicker in every round, and in the median by so much.
+/// What is taken in the place of the current choice is quicker in the median by so much,
 const QUICKER: f64 = 0.997;
+/// ... and in so many of the rounds that it would be by chance once in 32 times at most: in all of five.
+const CHANCE: f64 = 1.0 / 32.0;
+/// Those that meet again, beside the current choice.
+const FINALISTS: usize = 3;
 
 /// A variant, and what its step took in each round, in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,9 +45,25 @@ impl Timed {
 
     /// Whether the difference to `other`, measured in the same rounds, is none of chance.
     fn beats(&self, other: &Self) -> bool {
-        let always = self.ms.iter().zip(&other.ms).all(|(a, b)| a < b);
-        always && self.median_ms() < QUICKER * other.median_ms()
+        let rounds = self.ms.iter().zip(&other.ms);
+        let quicker = rounds.clone().filter(|(a, b)| a < b).count();
+        quicker >= wins_needed(rounds.len()) && self.median_ms() < QUICKER * other.median_ms()
     }
+}
+
+/// The fewest of so many tosses of a coin that all of them, or more, come up heads with a probability of at most [`CHANCE`]; more than
+/// there are where they are too few.
+fn wins_needed(tosses: usize) -> usize {
+    let mut exactly = 0.5f64.powi(tosses as i32);
+    let mut at_least = 0.0;
+    for wins in (0..=tosses).rev() {
+        at_least += exactly;
+        if at_least > CHANCE {
+            return wins + 1;
+        }
+        exactly *= wins as f64 / (tosses - wins + 1) as f64;
+    }
+    0
 }
 
 /// The fastest of those that beat `timed[current]`, or that one: ties go to the current choice.
@@ -91,6 +113,19 @@ pub fn near(timed: &[Timed]) -> Vec<Variant> {
         .iter()
         .filter(|timed| timed.median_ms() <= NEAR * fastest);
     close.map(|timed| timed.variant).collect()
+}
+
+/// Those of all measured that decide it: `current` first, then the fastest others.
+pub fn finalists(current: Variant, measured: &[Timed]) -> Vec<Variant> {
+    let mut by_time: Vec<&Timed> = measured.iter().collect();
+    by_time.sort_by(|a, b| a.median_ms().total_cmp(&b.median_ms()));
+    let mut found = vec![current];
+    for timed in by_time {
+        if found.len() <= FINALISTS && !found.contains(&timed.variant) {
+            found.push(timed.variant);
+        }
+    }
+    found
 }
 
 /// `current` first, then all that differ from one of `around` in one parameter.
@@ -164,22 +199,54 @@ mod tests {
         }
     }
 
-    fn timed(variant: Variant, ms: [f64; 3]) -> Timed {
+    fn timed<const ROUNDS: usize>(variant: Variant, ms: [f64; ROUNDS]) -> Timed {
         let ms = ms.to_vec();
         Timed { variant, ms }
     }
 
     #[test]
     fn ties_go_to_the_current_choice() {
-        let current = timed(FEW, [2.0, 2.1, 2.0]);
-        let with = |other: [f64; 3]| choose(&[current.clone(), timed(dense(32), other)], 0);
-        assert_eq!(with([1.9, 2.0, 1.9]), 1);
-        assert_eq!(with([1.9, 2.2, 1.9]), 0, "not in every round");
-        assert_eq!(with([1.999, 2.099, 1.999]), 0, "too little");
-        let fastest = timed(Variant::LINEAR, [1.0; 3]);
-        let all = [current.clone(), timed(dense(32), [1.5; 3]), fastest];
+        let current = timed(FEW, [2.0, 2.1, 2.0, 2.0, 2.0]);
+        let with = |other: [f64; 5]| choose(&[current.clone(), timed(dense(32), other)], 0);
+        assert_eq!(with([1.9, 2.0, 1.9, 1.9, 1.9]), 1);
+        assert_eq!(with([1.9, 2.2, 1.9, 1.9, 1.9]), 0, "not in every round");
+        let a_little = [1.999, 2.099, 1.999, 1.999, 1.999];
+        assert_eq!(with(a_little), 0, "too little");
+        let fastest = timed(Variant::LINEAR, [1.0; 5]);
+        let all = [current.clone(), timed(dense(32), [1.5; 5]), fastest];
         assert_eq!(choose(&all, 0), 2);
         assert_eq!(choose(&all[..1], 0), 0);
+    }
+
+    #[test]
+    fn of_many_rounds_not_all_need_be_quicker() {
+        let needed = [0, 1, 4, 5, 6, 7, 8, 15].map(wins_needed);
+        // 12 of 15: 576 of 32,768 tosses; 11: 1,941.
+        assert_eq!(needed, [1, 2, 5, 5, 6, 7, 8, 12]);
+        let quicker_in = |rounds: usize| -> [f64; 15] {
+            std::array::from_fn(|round| if round < rounds { 1.9 } else { 2.1 })
+        };
+        let rounds = |quicker| timed(dense(32), quicker_in(quicker));
+        let current = timed(FEW, [2.0; 15]);
+        assert_eq!(choose(&[current.clone(), rounds(12)], 0), 1);
+        assert_eq!(choose(&[current, rounds(11)], 0), 0, "chance");
+    }
+
+    #[test]
+    fn the_fastest_meet_again() {
+        let of = |rows, ms| timed(dense(rows), [ms; 3]);
+        let measured = [of(8, 3.0), timed(FEW, [1.0; 3]), of(16, 1.5), of(32, 1.2)];
+        assert_eq!(
+            finalists(FEW, &measured),
+            [FEW, dense(32), dense(16), dense(8)]
+        );
+        let again = [&measured[..], &[of(64, 1.1), of(64, 1.3), of(32, 1.25)]].concat();
+        assert_eq!(
+            finalists(FEW, &again),
+            [FEW, dense(64), dense(32), dense(16)],
+            "each once"
+        );
+        assert_eq!(finalists(FEW, &measured[1..2]), [FEW]);
     }
 
     #[test]

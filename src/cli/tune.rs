@@ -259,6 +259,13 @@ mod gpu {
             })?;
             if !args.quiet {
                 say(&line(*dtype, &found));
+                for timed in &found.finalists {
+                    say(&format!(
+                        "  {:.3} ms by {}",
+                        timed.median_ms(),
+                        timed.variant
+                    ));
+                }
             }
             let dtype = *dtype;
             tuned.push(Tuned { dtype, found });

@@ -27,6 +27,15 @@ fn what_was_measured_is_written_and_can_be_run_by() {
         ended.stderr
     );
 
+    let finalists = ended.stderr.lines().filter(|line| line.starts_with("  "));
+    let finalists: Vec<&str> = finalists.collect();
+    assert_eq!(finalists.len(), 3 * 4, "{}", ended.stderr);
+    assert!(
+        finalists
+            .iter()
+            .all(|line| line.contains(" ms by products "))
+    );
+
     let file = KernelFile::read(path.as_ref()).unwrap();
     let built_in = KernelFile::built_in(Architecture::Sm90).unwrap();
     assert_eq!(file.architecture, Architecture::Sm90);
