@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""What a report of Nsight shows, as a table for people.
+"""What a report of Nsight, or of `tailgraph bench decode`, shows, as a table for people.
 
 summary.py graphs REPORT.sqlite   launches of whole graphs, by graph (Nsight Systems, `nsys stats` makes the file)
 summary.py kernels REPORT.csv     kernels in the order they ran (ncu --import REPORT --page raw --csv --print-units base)
+summary.py steps REPORT.json ...  decode steps against their floors (tailgraph bench decode -o json)
 """
 
 import csv
+import json
 import sqlite3
 import statistics
 import sys
@@ -82,8 +84,28 @@ def kernels(path):
     table(rows)
 
 
+def steps(*paths):
+    rows = [["launch", "type", "sequences", "context", "experts", "floor ms", "p50 ms", "p99 ms", "of the floor", "steps"]]
+    for path in paths:
+        with open(path) as file:
+            report = json.load(file)
+        for row in report:
+            if row["kind"] != "decode" or row["median_step_ms"] is None:
+                sys.exit(f"{path}: found {row['kind']} of {row['batch']} without times of steps, expected bench decode's")
+            # A GPU that nobody knows has no floor.
+            floor, median = row["floor_ms"], row["median_step_ms"]
+            figures = [(row["experts_hit_mean"], 1), (floor, 3), (median, 3), (row["p99_step_ms"], 3), (floor and median / floor, 2)]
+            rows.append(
+                [row["launch"], row["dtype"], str(row["batch"]), str(row["n_prompt"] + row["n_gen"])]
+                + ["-" if figure is None else f"{figure:.{digits}f}" for figure, digits in figures]
+                + [str(row["step_count"])]
+            )
+    table(rows)
+
+
 if __name__ == "__main__":
-    kinds = {"graphs": graphs, "kernels": kernels}
-    if len(sys.argv) != 3 or sys.argv[1] not in kinds:
+    kinds = {"graphs": graphs, "kernels": kernels, "steps": steps}
+    name, paths = (sys.argv[1:2] or [""])[0], sys.argv[2:]
+    if name not in kinds or not paths or (len(paths) > 1 and name != "steps"):
         sys.exit(__doc__.strip())
-    kinds[sys.argv[1]](sys.argv[2])
+    kinds[name](*paths)

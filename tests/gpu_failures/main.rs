@@ -9,6 +9,7 @@ mod faults;
 mod inspect;
 mod machine;
 mod memory;
+mod recipes;
 mod rig;
 #[path = "../cli/schema.rs"]
 mod schema;

@@ -49,6 +49,11 @@ static DRIVER: LazyLock<TempDir> = LazyLock::new(|| {
     folder
 });
 
+/// The folder that libcuda.so is found in.
+pub fn driver() -> &'static Path {
+    DRIVER.path()
+}
+
 /// A command of the binary and what its driver is told (driver/driver.h).
 pub struct Run {
     arguments: Vec<String>,
