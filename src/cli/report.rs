@@ -8,10 +8,12 @@ use crate::report::{input, lineup, markdown, page, picture};
 
 pub fn run(args: &ReportArgs) -> Result<Exit> {
     check_paths(args)?;
+    let names = input::names(&args.inputs);
     let inputs: Vec<_> = args
         .inputs
         .iter()
-        .map(|path| input::read(path))
+        .zip(names)
+        .map(|(path, name)| input::read(path, name))
         .collect::<Result<_>>()?;
     // All are made before any is written.
     let mut all = vec![];

@@ -5,7 +5,8 @@ use super::decode_speed;
 use super::steps::Steps;
 use super::trace::{self, Traced};
 use crate::error::{Error, Result};
-use std::path::Path;
+use std::collections::HashMap;
+use std::path::{Component, Path};
 
 /// One file.
 pub enum Input {
@@ -14,15 +15,40 @@ pub enum Input {
     Traced(Box<Traced>),
 }
 
-/// Reads a file of any kind that is known here.
+/// What files are called: by their own names, and by those of the folders above them as far as that takes to tell them apart.
+pub fn names<P: AsRef<Path>>(paths: &[P]) -> Vec<String> {
+    let last = |path: &Path, parts: usize| {
+        let all: Vec<_> = path
+            .components()
+            .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir))
+            .map(|part| part.as_os_str().to_string_lossy())
+            .collect();
+        all[all.len().saturating_sub(parts)..].join("/")
+    };
+    let deepest = paths.iter().map(|path| path.as_ref().components().count());
+    let mut parts = vec![1; paths.len()];
+    let mut names = vec![];
+    for _ in 0..=deepest.max().unwrap_or(0) {
+        let named = paths.iter().zip(&parts);
+        names = named.map(|(path, &n)| last(path.as_ref(), n)).collect();
+        let mut times: HashMap<&String, usize> = HashMap::new();
+        for name in &names {
+            *times.entry(name).or_default() += 1;
+        }
+        for (name, parts) in names.iter().zip(&mut parts) {
+            *parts += usize::from(times[name] > 1);
+        }
+    }
+    names
+}
+
+/// Reads a file of any kind that is known here, which is called `name`.
 ///
 /// # Errors
 /// There is no such file, or it is of no kind that is known, or not all of its kind.
-pub fn read(path: &Path) -> Result<Input> {
+pub fn read(path: &Path, name: String) -> Result<Input> {
     let expected =
         "JSON of `tailgraph bench`, of `tailgraph trace`, or of the measurements in profiles/";
-    let name = path.file_name().unwrap_or(path.as_os_str());
-    let name = name.to_string_lossy().into_owned();
     match trace::beginning(path, expected)? {
         trace::Beginning::List => bench::read(path, &name).map(Input::Benched),
         trace::Beginning::Object(key) => match key.as_str() {
@@ -37,5 +63,27 @@ pub fn read(path: &Path) -> Result<Input> {
             let message = format!("found no JSON object or list, expected {expected}");
             Err(Error::file(path, message))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_files_apart() {
+        assert_eq!(names(&["a.json", "/x/b.json"]), ["a.json", "b.json"]);
+        let alike = ["old/h200/a.json", "./new/h200/a.json", "new/b.json"];
+        assert_eq!(
+            names(&alike),
+            ["old/h200/a.json", "new/h200/a.json", "b.json"]
+        );
+        assert_eq!(names(&["a.json", "new/a.json"]), ["a.json", "new/a.json"]);
+        assert_eq!(names(&["a.json", "a.json"]), ["a.json"; 2], "one file");
+        assert_eq!(
+            names(&["../x/a.json", "x/a.json"]),
+            ["../x/a.json", "x/a.json"]
+        );
+        assert!(names::<&str>(&[]).is_empty());
     }
 }

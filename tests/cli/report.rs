@@ -279,6 +279,20 @@ fn a_trace_has_its_numbers_on_the_page() {
 }
 
 #[test]
+fn files_of_one_name_go_by_their_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    let copies = ["before", "after"].map(|when| folder.path().join(when).join("steps.json"));
+    for copy in &copies {
+        std::fs::create_dir(copy.parent().unwrap()).unwrap();
+        std::fs::copy(measured(), copy).unwrap();
+    }
+    let html = page(folder.path(), &[&copies[0], &copies[1]]);
+    assert!(html.contains("before/steps.json") && html.contains("after/steps.json"));
+    let html = page(folder.path(), &[&copies[0]]);
+    assert!(html.contains("steps.json") && !html.contains("before/steps.json"));
+}
+
+#[test]
 fn names_from_files_are_text() {
     let folder = tempfile::tempdir().unwrap();
     let mut input = json_of(&measured());
