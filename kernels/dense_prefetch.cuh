@@ -8,6 +8,7 @@
 #define TAILGRAPH_DENSE_PREFETCH_CUH
 
 #include "common.cuh"
+#include "pdl.cuh"
 
 constexpr uint32_t PREFETCH_BYTES = 4096;  /* a piece */
 
@@ -36,17 +37,15 @@ struct DensePrefetcher {
 
   /* A turn. */
   __device__ inline void ask() {
-#if __CUDA_ARCH__ >= 900
 #pragma unroll 1
     for (owed += early > 0 ? 0 : own; owed >= turns; owed -= turns) {
 #pragma unroll 1
       for (; piece >= from.pieces; piece -= from.pieces) matrix++;
-      const char *at = (matrix % 2 ? from.up : from.gate) + matrix / 2 * from.expert_bytes + (size_t)piece * PREFETCH_BYTES;
-      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "n"(PREFETCH_BYTES) : "memory");
+      const char *expert = (matrix % 2 ? from.up : from.gate) + matrix / 2 * from.expert_bytes;
+      bulk_prefetch(expert + (size_t)piece * PREFETCH_BYTES, PREFETCH_BYTES);
       piece += blocks;
     }
     if (early > 0) early--;
-#endif
   }
 };
 

@@ -114,13 +114,6 @@ __device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uin
 #endif
 }
 
-/* `bytes` (a multiple of 16) to the second-level cache. */
-__device__ inline void bulk_prefetch(const void *from, uint32_t bytes, uint64_t policy) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(from), "r"(bytes), "l"(policy) : "memory");
-#endif
-}
-
 /* 16 bytes of weights, which nobody writes, to registers: here in the code, and past the first-level cache. */
 __device__ inline uint4 read_weights(const void *from, uint64_t policy) {
   uint4 v{};  /* no kernel of an earlier part runs this */

@@ -56,6 +56,18 @@ __device__ inline void wait_and_let_next_start() {
 /* Asks for the cache line at `p` to be brought into L2, and does not wait. */
 __device__ inline void prefetch_line(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
+/* Likewise `bytes` from there on, both multiples of 16: one instruction of the copy engine's, and perhaps a cache_policy(). */
+__device__ inline void bulk_prefetch(const void *from, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+__device__ inline void bulk_prefetch(const void *from, uint32_t bytes, uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(from), "r"(bytes), "l"(policy) : "memory");
+#endif
+}
+
 constexpr uint32_t LINE_BYTES = 128;
 
 /* prefetch_line for all of `bytes` bytes, the lines shared among `threads` threads of which this is `thread`. */

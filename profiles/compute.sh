@@ -6,14 +6,7 @@
 # step by.
 # Leaves OUT/compute-WAY.ncu-rep, which Nsight Compute opens, OUT/compute-WAY.csv (all counters) and OUT/compute-WAY.txt.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-
-out=${1:-$here/out}
-tailgraph=${TAILGRAPH:-$here/../target/release/tailgraph}
-command -v "$tailgraph" >/dev/null || {
-  echo "$0: found no $tailgraph; build it with 'cargo build --release --features cuda', or set TAILGRAPH" >&2
-  exit 1
-}
+. "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
 model=${MODEL:-random:lfm2-8b-a1b}
 dtype=${DTYPE:-bf16}
 read -ra ways <<<"${WAYS:-host-kernels host-graph}"
@@ -26,7 +19,6 @@ counters=${SET:-full}
 
 options=(--tool compute --stage "$stage" --kind "$kind" --bucket "$bucket" --launches "$launches" --skip "$skip" --set "$counters")
 [ -n "${KERNEL:-}" ] && options+=(--kernel "$KERNEL")
-mkdir -p "$out"
 case $kind in
   # As many sequences as a step of the bucket has rows, none of which ends before the last has come in.
   decode) prompts=$bucket words=4 step=() tokens=$((4 + bucket / 8)) ;;

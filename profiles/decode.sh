@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The time of decode steps on one GPU, as README has it: some 5 minutes of an H200.
+# The time of decode steps on one GPU, as README has it.
 #   profiles/decode.sh [OUT]                      OUT: a folder, profiles/out where none is given
 # Set TAILGRAPH, MODEL, KERNEL_FILE, DTYPE, BATCHES, TYPE_BATCHES, CONTEXTS, TOKENS, REPEATS or PARTS (some of ways, types,
 # contexts and kernels) for something else than below. BATCHES ascend. CONTEXTS are SEQUENCESxCONTEXT+NEW: so many of those
@@ -11,14 +11,7 @@
 #   decode-kernels.txt     kernel by kernel, at every bucket that a run of ever fewer sequences passes
 #   decode.txt             p50 and p99 of each step of these files, and the least time that its bytes and products take
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-
-out=${1:-$here/out}
-tailgraph=${TAILGRAPH:-$here/../target/release/tailgraph}
-command -v "$tailgraph" >/dev/null || {
-  echo "$0: found no $tailgraph; build it with 'cargo build --release --features cuda', or set TAILGRAPH" >&2
-  exit 1
-}
+. "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
 batches=${BATCHES:-1,2,4,8,16,32,64,128,256}
 repeats=${REPEATS:-5}
 tokens=${TOKENS:-64}
@@ -27,7 +20,6 @@ read -ra parts <<<"${PARTS:-ways types contexts kernels}"
 of=(--model "${MODEL:-random:lfm2-8b-a1b}" --device cuda)
 [ -n "${KERNEL_FILE:-}" ] && of+=(--kernel-file "$KERNEL_FILE")
 typed=("${of[@]}" --dtype "${DTYPE:-bf16}")
-mkdir -p "$out"
 reports=()
 
 # bench NAME OPTION...

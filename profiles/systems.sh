@@ -4,14 +4,7 @@
 # Set TAILGRAPH, MODEL, DTYPE, WAYS, PROMPTS, TOKENS or SYSTEM_WIDE (1 or 0) for something else than below.
 # Leaves OUT/systems-WAY.nsys-rep, which Nsight Systems opens, and OUT/systems-WAY.txt.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-
-out=${1:-$here/out}
-tailgraph=${TAILGRAPH:-$here/../target/release/tailgraph}
-command -v "$tailgraph" >/dev/null || {
-  echo "$0: found no $tailgraph; build it with 'cargo build --release --features cuda', or set TAILGRAPH" >&2
-  exit 1
-}
+. "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
 model=${MODEL:-random:lfm2-8b-a1b}
 dtype=${DTYPE:-bf16}
 read -ra ways <<<"${WAYS:-host-kernels host-graph device-graph}"
@@ -22,7 +15,6 @@ system_wide=${SYSTEM_WIDE:-$([ "$(id -u)" = 0 ] && echo 1 || echo 0)}
 
 options=()
 [ "$system_wide" = 1 ] && options+=(--system-wide)
-mkdir -p "$out"
 rows=$out/prompts.jsonl
 for ((i = 0; i < prompts; i++)); do
   printf '{"id": "%d", "prompt": "Row %d of a profile"}\n' "$i" "$i"

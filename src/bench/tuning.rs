@@ -35,15 +35,22 @@ const SETTLING: u32 = 64;
 #[derive(Debug, Clone)]
 pub struct Found {
     pub rows: u32,
-    /// What serves it now, and what its step takes.
-    pub current: Variant,
-    pub current_ms: f64,
-    pub chosen: Variant,
-    pub chosen_ms: f64,
     /// Variants that were measured.
     pub measured: usize,
-    /// Those that met again, these two included, the current one first.
+    /// Those that met again: first what serves it now.
     pub finalists: Vec<Timed>,
+    chosen: usize,
+}
+
+impl Found {
+    /// What serves it now.
+    pub fn current(&self) -> &Timed {
+        &self.finalists[0]
+    }
+
+    pub fn chosen(&self) -> &Timed {
+        &self.finalists[self.chosen]
+    }
 }
 
 /// What is measured next, and what came of it.
@@ -121,15 +128,11 @@ impl TunedStage {
             (best, around) = (found, vec![found]);
         }
         let finalists = self.time(view, rows, &finalists(current, &all), FINAL_ROUNDS)?;
-        let chosen = &finalists[choose(&finalists, 0)];
         let variants: HashSet<Variant> = all.iter().map(|timed| timed.variant).collect();
         Ok(Found {
             rows,
-            current,
-            current_ms: finalists[0].median_ms(),
-            chosen: chosen.variant,
-            chosen_ms: chosen.median_ms(),
             measured: variants.len(),
+            chosen: choose(&finalists, 0),
             finalists,
         })
     }

@@ -282,13 +282,14 @@ mod gpu {
 
     fn line(dtype: DType, found: &Found) -> String {
         let dtype = format!("{dtype:?}").to_lowercase();
+        let (chosen, current) = (found.chosen(), found.current());
         format!(
             "{dtype}, bucket {}: {:.3} ms by {} (now {:.3} ms by {}; {} measured)",
             found.rows,
-            found.chosen_ms,
-            found.chosen,
-            found.current_ms,
-            found.current,
+            chosen.median_ms(),
+            chosen.variant,
+            current.median_ms(),
+            current.variant,
             found.measured
         )
     }
@@ -299,19 +300,20 @@ mod gpu {
             "dtype", "bucket", "measured", "ms", "by", "ms now", "by", "ratio",
         ]);
         for Tuned { dtype, found } in tuned {
-            let kept = found.chosen == found.current;
+            let (chosen, current) = (found.chosen(), found.current());
+            let (chosen_ms, current_ms) = (chosen.median_ms(), current.median_ms());
             table.row([
                 format!("{dtype:?}").to_lowercase(),
                 found.rows.to_string(),
                 found.measured.to_string(),
-                format!("{:.3}", found.chosen_ms),
-                found.chosen.to_string(),
-                format!("{:.3}", found.current_ms),
-                match kept {
+                format!("{chosen_ms:.3}"),
+                chosen.variant.to_string(),
+                format!("{current_ms:.3}"),
+                match chosen.variant == current.variant {
                     true => "the same: nothing else is quicker, but for noise".to_owned(),
-                    false => found.current.to_string(),
+                    false => current.variant.to_string(),
                 },
-                format!("{:.3}", found.chosen_ms / found.current_ms),
+                format!("{:.3}", chosen_ms / current_ms),
             ]);
         }
         table.write("", out)
@@ -331,8 +333,8 @@ mod gpu {
             }
         }
         for Tuned { dtype, found } in tuned {
-            let (rows, variant) = (found.rows, found.chosen);
-            let ms = Some(found.chosen_ms);
+            let (rows, variant) = (found.rows, found.chosen().variant);
+            let ms = Some(found.chosen().median_ms());
             file.set(*dtype, Entry { rows, variant, ms });
         }
         let command: Vec<String> = std::env::args().skip(1).collect();

@@ -180,15 +180,15 @@ impl Variant {
             (experts @ (Experts::Few | Experts::Fused), _) => Err(format!(
                 "experts = \"{experts}\" go on from what products = \"few\" leave, expected both or another family of experts"
             )),
-            (Experts::Wide(wide), products) => {
+            (experts @ Experts::Wide(wide), products) => {
                 warpgroups("wide kernels")?;
-                match wide.prefetch_mib {
-                    0 => wide.check(dtype),
-                    mib if products != Products::Dense => Err(format!(
-                        "found prefetch_mib {mib}, expected products = \"dense\" beside it, which prefetch"
-                    )),
-                    _ => wide.check(dtype),
+                if experts.beside(products) != experts {
+                    return Err(format!(
+                        "found prefetch_mib {}, expected products = \"dense\" beside it, which prefetch",
+                        wide.prefetch_mib
+                    ));
                 }
+                wide.check(dtype)
             }
         }
     }
@@ -245,14 +245,17 @@ impl fmt::Display for Experts {
             Self::Fused => write!(out, "fused"),
             Self::Wide(wide) => {
                 let guess = if wide.guess { ", guess" } else { "" };
+                let prefetch = match wide.prefetch_mib {
+                    0 => String::new(),
+                    mib => format!(", {mib} MiB prefetched"),
+                };
                 let Wide {
                     tile_rows, stages, ..
                 } = wide;
-                write!(out, "wide (tiles of {tile_rows}, {stages} stages{guess}")?;
-                match wide.prefetch_mib {
-                    0 => write!(out, ")"),
-                    mib => write!(out, ", {mib} MiB prefetched)"),
-                }
+                write!(
+                    out,
+                    "wide (tiles of {tile_rows}, {stages} stages{guess}{prefetch})"
+                )
             }
             Self::Linear => write!(out, "linear"),
         }

@@ -74,7 +74,7 @@ impl Run {
         Self {
             arguments: arguments.iter().map(|&a| a.to_owned()).collect(),
             environment: vec![],
-            driver: DRIVER.path().to_owned(),
+            driver: driver().to_owned(),
         }
     }
 

@@ -1,0 +1,10 @@
+# What all recipes of this folder begin with, of OUT and TAILGRAPH: $here is this folder, $out and $tailgraph are there.
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+out=${1:-$here/out}
+tailgraph=${TAILGRAPH:-$here/../target/release/tailgraph}
+command -v "$tailgraph" >/dev/null || {
+  echo "$0: found no $tailgraph; build it with 'cargo build --release --features cuda', or set TAILGRAPH" >&2
+  exit 1
+}
+mkdir -p "$out"
