@@ -17,11 +17,11 @@
  */
 #include "wide.cuh"
 
-/* So many that other kernels' blocks find some too: one of route.cu beside each with 3 loaders. */
-constexpr int WIDE_REGISTERS = 112;
+/* So many that other kernels' blocks find some too: one of route.cu beside each with 3 loaders. Tall tiles have more sums. */
+constexpr int WIDE_REGISTERS = 112, WIDE_TALL_REGISTERS = 128;
 
-#define WIDE(NAME, LOADERS, COUNTER, ...)                                                                          \
-  extern "C" __global__ void __maxnreg__(WIDE_REGISTERS) tg_wide_##NAME(                                           \
+#define WIDE(NAME, REGISTERS, LOADERS, COUNTER, ...)                                                               \
+  extern "C" __global__ void __maxnreg__(REGISTERS) tg_wide_##NAME(                                                \
       const __grid_constant__ TensorMap gate_up, const __grid_constant__ TensorMap down, float *partial,           \
       __VA_ARGS__::X *y, const __VA_ARGS__::X *x, const uint32_t *chosen, WideCounts *counts, const tg_step *step, \
       uint32_t experts, uint32_t k, uint32_t guesses, uint32_t soon, uint32_t hidden, uint32_t inner,              \
@@ -32,9 +32,11 @@ constexpr int WIDE_REGISTERS = 112;
                                                    stages));)                                                      \
   }
 
-WIDE(experts_bf16, 3, false, WideHalf<__nv_bfloat16>)
-WIDE(experts_f16, 3, false, WideHalf<__half>)
-WIDE(experts_f32, 3, false, WideSplit)
-WIDE(experts_many_bf16, 5, true, WideHalf<__nv_bfloat16>)
-WIDE(experts_many_f16, 5, true, WideHalf<__half>)
-WIDE(experts_many_f32, 5, true, WideSplit)
+WIDE(experts_bf16, WIDE_REGISTERS, 3, false, WideHalf<__nv_bfloat16, 64>)
+WIDE(experts_f16, WIDE_REGISTERS, 3, false, WideHalf<__half, 64>)
+WIDE(experts_f32, WIDE_REGISTERS, 3, false, WideSplit)
+WIDE(experts_many_bf16, WIDE_REGISTERS, 5, true, WideHalf<__nv_bfloat16, 64>)
+WIDE(experts_many_f16, WIDE_REGISTERS, 5, true, WideHalf<__half, 64>)
+WIDE(experts_many_f32, WIDE_REGISTERS, 5, true, WideSplit)
+WIDE(experts_tall_bf16, WIDE_TALL_REGISTERS, 5, true, WideHalf<__nv_bfloat16, 96>)
+WIDE(experts_tall_f16, WIDE_TALL_REGISTERS, 5, true, WideHalf<__half, 96>)

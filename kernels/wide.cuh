@@ -14,7 +14,7 @@
  *   producer, 1 warp    the copy engine brings the stage's weights, 16 KiB, likewise swizzled
  *
  * N is the tile's rows, rounded up to a multiple of 8: at many rows the GPU is at its limit of power, and what the matrix units
- * multiply for nothing is time. A sum runs over K in order, in one accumulator, whatever N is and whoever has the unit; so a row's
+ * multiply for nothing is time. Tiles of more than 64 rows have a kernel of their own, for their sums take many registers. A sum runs over K in order, in one accumulator, whatever N is and whoever has the unit; so a row's
  * bits depend neither on the rows beside it nor on where it lies.
  *
  * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one
@@ -43,12 +43,12 @@ constexpr uint32_t WIDE_DRAW_AHEAD = 4;    /* chunks before a unit's last, when 
 
 /* ---- types ----------------------------------------------------------------------------------- */
 
-/* Rows and weights of the same 16-bit type. */
-template <typename T>
+/* Rows and weights of the same 16-bit type, in tiles of up to MOST rows. */
+template <typename T, int MOST>
 struct WideHalf {
   using X = T;
   using W = T;
-  static constexpr int PARTS = 1, MOST_ROWS = 64;
+  static constexpr int PARTS = 1, MOST_ROWS = MOST;
 
   struct Piece {
     uint4 v;
@@ -242,7 +242,8 @@ __device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape
       __syncwarp();
     }
     with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
-      constexpr int N = room.value, ROWS = N / 4;
+      /* Of more than 64 rows a half at a time, as there are registers for no more. */
+      constexpr int N = room.value, ROWS = N / 4, AT_ONCE = N > 64 ? (ROWS + 1) / 2 : ROWS;
       /* Only of the last atom's rows the tile may not have some: they are zeros, the sums of which nobody reads. */
       auto has = [&](int i) { return i < ROWS - 2 || row + 4 * i < unit.tile.rows; };
       uint32_t from[ROWS];
@@ -255,13 +256,18 @@ __device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape
       for (; next < unit.chunks; next += LOADERS, ring.skip(LOADERS)) {
         /* Past the end of K, where the weights are zeros, the row's last ones. */
         const typename Math::X *at = kept(x + min(next * WIDE_K + piece * 8, k_total - 8));
-        typename Math::Piece pieces[ROWS];
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) pieces[i] = has(i) ? Math::load(at + from[i]) : typename Math::Piece();
-        ring.wait_empty();
+        for (int first = 0; first < ROWS; first += AT_ONCE) {
+          typename Math::Piece pieces[AT_ONCE];
 #pragma unroll
-        for (int i = 0; i < ROWS; i++)
-          Math::template store<N>(ring.rows() + (i % 2 ? odd : even) + i / 2 * GMMA_ATOM_BYTES, pieces[i]);
+          for (int i = first; i < min(first + AT_ONCE, ROWS); i++)
+            pieces[i - first] = has(i) ? Math::load(at + from[i]) : typename Math::Piece();
+          if (first == 0) ring.wait_empty();
+#pragma unroll
+          for (int i = first; i < min(first + AT_ONCE, ROWS); i++)
+            Math::template store<N>(ring.rows() + (i % 2 ? odd : even) + i / 2 * GMMA_ATOM_BYTES, pieces[i - first]);
+          if (first + AT_ONCE < ROWS) asm volatile("" ::: "memory");
+        }
         operands_written();
         __syncwarp();
         if (lane == 0) barrier_arrive(ring.full + ring.at);

@@ -164,14 +164,14 @@ struct WidePlan {
   uint32_t before[WIDE_MOST_TILES + 1];  /* units of gate and up that are no guesses, of the tiles before each and of all */
 
   /* One warp, once all rows are marked; where it is not `real` a rehearsal, of experts of a row each, that the next call writes
-   * over. tile_rows is a power of two. */
+   * over. */
   __device__ inline void make(const WideShape &shape, const WideSort &sort, uint32_t expert_count, uint32_t tile_rows,
                               bool real) {
-    const uint32_t lane = threadIdx.x % WARP, log_rows = __ffs(tile_rows) - 1;
+    const uint32_t lane = threadIdx.x % WARP;
     uint32_t first = 0, tile = 0, units = 0, mine = WIDE_MOST_TILES;
 #pragma unroll 1
     for (uint32_t e = lane; e - lane < expert_count; e += WARP) {
-      const uint32_t rows = real ? sort.rows_of(e) : 1, own_tiles = (rows + tile_rows - 1) >> log_rows;
+      const uint32_t rows = real ? sort.rows_of(e) : 1, own_tiles = (rows + tile_rows - 1) / tile_rows;
       const uint32_t guesses = rows > 0 ? shape.guessed_slices(e) : 0, own_units = own_tiles * shape.gate_up_slices - guesses;
       const uint32_t both = sum_up_to_lane(rows << 16 | own_tiles), units_below = sum_up_to_lane(own_units);
       const uint32_t begin = first + (both >> 16) - rows, at = tile + (both & 0xffff) - own_tiles;
@@ -179,7 +179,7 @@ struct WidePlan {
       if (guesses > 0 && blockIdx.x % shape.experts == e && blockIdx.x / shape.experts < guesses) mine = at;
 #pragma unroll 1
       for (uint32_t i = 0; i < own_tiles; i++) {
-        const uint32_t passed = i << log_rows;
+        const uint32_t passed = i * tile_rows;
         tiles[at + i] = ExpertTile{e, begin + passed, min(rows - passed, tile_rows)};
         before[at + i] = units_before + (i > 0 ? i * shape.gate_up_slices - guesses : 0);
       }

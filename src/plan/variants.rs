@@ -19,7 +19,7 @@ pub const FEW_STAGES: RangeInclusive<u32> = 2..=16;
 /// above.
 pub const WIDE_STAGES: RangeInclusive<u32> = 3..=16;
 /// Rows of an expert tile of the wide kernel, at most; with f32 rows up to [`WIDE_SPLIT_ROWS`].
-pub const WIDE_TILE_ROWS: [u32; 4] = [8, 16, 32, 64];
+pub const WIDE_TILE_ROWS: [u32; 5] = [8, 16, 32, 64, 96];
 pub const WIDE_SPLIT_ROWS: u32 = 32;
 
 /// Of [`Wide::prefetch_mib`].
@@ -203,7 +203,7 @@ impl Wide {
         };
         if !WIDE_TILE_ROWS.contains(&self.tile_rows) || self.tile_rows > most {
             return Err(format!(
-                "found tile_rows {}, expected 8, 16, 32 or 64, at most {most} in this type",
+                "found tile_rows {}, expected 8, 16, 32, 64 or 96, at most {most} in this type",
                 self.tile_rows
             ));
         }

@@ -22,6 +22,8 @@ const ALIGN_BYTES: u32 = 1024;
 const LOADERS: u32 = 3;
 /// Where the ring has a stage for each: with a warp beside them that counts what is stored. f32 rows always have so many.
 const MANY_LOADERS: u32 = 5;
+/// Tiles of more rows than this have a kernel of their own, which has the registers for their sums.
+const LOW_TILE_ROWS: u32 = 64;
 /// Steps of up to so many rows have three, and the router a block beside each: they have less to load, and wait longer for
 /// the router.
 const FEW_ROWS: u32 = 16;
@@ -39,6 +41,8 @@ pub struct Wide {
     experts: Kernel,
     /// With [`MANY_LOADERS`].
     many: Kernel,
+    /// Likewise, for tiles of more than [`LOW_TILE_ROWS`] rows; f32 rows have none.
+    tall: Option<Kernel>,
     operand: DType,
     weights: DType,
     multiprocessors: u32,
@@ -64,9 +68,14 @@ impl Wide {
         };
         let experts = kernel("experts")?;
         let many = kernel("experts_many")?;
+        let tall = match types.operand {
+            DType::F32 => None,
+            _ => Some(kernel("experts_tall")?),
+        };
         Ok(Some(Self {
             experts,
             many,
+            tall,
             operand: types.operand,
             weights: types.weights,
             multiprocessors: limits.multiprocessors,
@@ -180,9 +189,10 @@ impl Enqueue<'_> {
         let grid = (wide.multiprocessors.min(MOST_BLOCKS), 1, 1);
         let shared = shared_bytes(wide.operand, shape);
         let many = wide.operand == DType::F32 || self.bucket.rows > FEW_ROWS;
-        let (kernel, loaders) = match many && shape.stages >= MANY_LOADERS {
-            true => (&wide.many, MANY_LOADERS),
-            false => (&wide.experts, LOADERS),
+        let (kernel, loaders) = match &wide.tall {
+            Some(tall) if shape.tile_rows > LOW_TILE_ROWS => (tall, MANY_LOADERS),
+            _ if many && shape.stages >= MANY_LOADERS => (&wide.many, MANY_LOADERS),
+            _ => (&wide.experts, LOADERS),
         };
         // SAFETY: the caller's promise; these are tg_wide_experts_*'s arguments.
         unsafe { self.launch(kernel, grid, threads(loaders), shared, &arguments) }
