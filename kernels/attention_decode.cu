@@ -267,6 +267,14 @@ __device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_page
   const bool first = blockIdx.x < firsts;
   const size_t stride = (size_t)kv_heads * D;
   bool waited = false;
+  /* Norm weights are asked for first: loads to registers would stand behind those that wait for rows and pages. */
+  constexpr uint32_t FOURS = D / 4;
+#pragma unroll 1
+  for (uint32_t i = threadIdx.x; i < 2 * FOURS; i += block.THREADS) {
+    const uint32_t at = i % FOURS * 4;
+    copy16_async(i < FOURS ? block.q_weight + at : block.k_weight + at, i < FOURS ? q_weight + at : k_weight + at, true);
+  }
+  copy_commit();
 #pragma unroll 1
   for (uint32_t index = blockIdx.x;; index += gridDim.x - firsts) {
     const uint32_t rows = __ldcg(&step->rows);
@@ -275,7 +283,10 @@ __device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_page
     Piece piece = {index / groups, index % groups, 0};
     bool there = piece.row < rows;
     if (!first) there = find_piece(piece, index - firsts, row_table, rows, groups, chunk_keys, partials.splits);
-    if (!first && !there) return;
+    if (!first && !there) {
+      copy_wait<0>();  /* nobody ends while copies are on their way */
+      return;
+    }
     const Group<HEADS> group(piece.group, heads, kv_heads);
     const tg_row *row = row_table + (there ? piece.row : 0);
     const uint32_t slot = __ldcg(&row->slot), position = __ldcg(&row->position);
@@ -300,14 +311,11 @@ __device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_page
       share.load_keys(k_pages + head_at, stride, token);
       share.load_values(v_pages + head_at, stride, token);
     }
-    constexpr uint32_t FOURS = D / 4;
 #pragma unroll 1
     for (uint32_t i = group.here * FOURS + threadIdx.x; i < HEADS * FOURS; i += block.THREADS)
       store4(block.q[0] + 4 * i, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
     if (!waited) {
-#pragma unroll 1
-      for (uint32_t i = threadIdx.x; i < FOURS; i += block.THREADS)
-        store4(block.q_weight + 4 * i, load4(q_weight + 4 * i)), store4(block.k_weight + 4 * i, load4(k_weight + 4 * i));
+      copy_wait<0>();
       wait_for_earlier_kernels();
       __syncthreads();
     }

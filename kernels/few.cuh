@@ -31,6 +31,7 @@
 #include "barrier.cuh"
 #include "common.cuh"
 #include "mma.cuh"
+#include "packed.cuh"
 #include "pdl.cuh"
 
 constexpr uint32_t FEW_ROWS = 8;        /* of a batch, at most */
@@ -47,16 +48,17 @@ constexpr uint32_t FEW_SPLIT_ROWS = 2;  /* of a bucket, at most, whose f32 rows 
 constexpr int FEW_BLOCKS = 1;  /* on an SM at once: a ring takes more than half of its shared memory */
 constexpr uint32_t FEW_MOST_STAGES = 16;
 constexpr uint32_t FEW_LINE = 128;  /* bytes of shared memory that a bulk copy writes at once */
+constexpr uint32_t FEW_LINE_UNITS = 2;  /* of 16-bit weights */
 /* Stages on their way at once, however many a ring has: what else is read stands behind all of them. */
 constexpr uint32_t FEW_AHEAD = 2;
 /* Of in-projections, of q, k and v and of the LM head, so many stages one by one at first: their rows are wanted meanwhile. */
 constexpr uint32_t FEW_ONE_BY_ONE = 3;
 constexpr uint32_t FEW_SUM_PITCH = FEW_OUTPUTS + 4;  /* pairs of rows of a warp's sums lie in different banks */
 
-/* K in stages of one size, a multiple of FEW_UNIT: that size. */
+/* K in stages of one size, whole lines where there are several: that size. */
 __host__ __device__ constexpr uint32_t few_stage_k(uint32_t k) {
-  const uint32_t stages = (k + FEW_K - 1) / FEW_K;
-  return ((k + stages - 1) / stages + FEW_UNIT - 1) / FEW_UNIT * FEW_UNIT;
+  const uint32_t stages = (k + FEW_K - 1) / FEW_K, whole = stages > 1 ? FEW_LINE_UNITS * FEW_UNIT : FEW_UNIT;
+  return ((k + stages - 1) / stages + whole - 1) / whole * whole;
 }
 
 /* Where a row of shared memory ends and the next begins: so that the 8 lanes that are served together, 4 pieces of 16
@@ -72,7 +74,6 @@ __host__ __device__ constexpr uint32_t few_pitch(uint32_t elements) {
 __host__ __device__ constexpr uint32_t few_stage_pitch(uint32_t bytes) { return (bytes + FEW_LINE - 1) / FEW_LINE * FEW_LINE; }
 
 /* Where a warp's unit u of a stage begins, or this one's: two of 16-bit weights are a line, and lines go round the warps. */
-constexpr uint32_t FEW_LINE_UNITS = 2;
 __device__ inline uint32_t few_unit_of(uint32_t warp, uint32_t u) {
   return ((u / FEW_LINE_UNITS * FEW_CONSUMER_WARPS + warp) * FEW_LINE_UNITS + u % FEW_LINE_UNITS) * FEW_UNIT;
 }
@@ -177,6 +178,7 @@ struct FewHalf {
   using W = T;
   using Piece = uint4;  /* a lane's 8 columns of a batch row */
   static constexpr uint32_t PARTS = 1;
+  static constexpr bool PACKED = false;   /* weights lie row after row, not as packed.cuh says */
   static constexpr bool HELD = true;      /* FewColumns in registers */
   static constexpr uint32_t AT_ONCE = FEW_UNITS;  /* of a stage's units, fetched together: as registers allow */
   static constexpr uint32_t SUMS = 2;             /* units go to so many sums by turns, which are added up with rounding */
@@ -211,7 +213,7 @@ struct FewSplit {
     float4 lo, hi;
   };
   static constexpr uint32_t PARTS = 1;
-  static constexpr bool HELD = false;
+  static constexpr bool PACKED = false, HELD = false;
   static constexpr uint32_t AT_ONCE = 2, SUMS = 2;
 
   static __device__ inline Piece piece(const S *x) { return {load4(x), load4(x + 4)}; }
@@ -286,6 +288,12 @@ struct FewSplitRows : FewHalf<__nv_bfloat16> {
   }
 };
 
+/* With weights that lie as experts' do. */
+template <class Math>
+struct FewPacked : Math {
+  static constexpr bool PACKED = true;
+};
+
 /* acc += a warp's sums of a stage's units, in an order of their own: of all kernels the same. */
 template <class Math>
 __device__ inline void few_add_up(FewTileSums &acc, const FewTileSums (&sums)[Math::SUMS]) {
@@ -341,18 +349,19 @@ template <uint32_t UNITS>
 struct FewRun {
   uint4 units[UNITS];
 
-  /* Units `first` on, of the stage's rows at `pitch` bytes: of lines in which `k_here` columns are. Lanes of every other row ask
-   * for a line's second half first, so that the 8 that are served together, of two rows, meet in no bank. */
+  /* Units `first` on, of the stage's rows `pitch` bytes from each other, whose lines are `apart`: of lines in which `k_here` columns
+   * are. Lanes of every other row ask for a line's second half first, so that the 8 that are served together, of two rows, meet in no
+   * bank. */
   template <typename W>
-  __device__ inline void take(const char *rows, uint32_t pitch, uint32_t first, uint32_t k_here) {
+  __device__ inline void take(const char *rows, uint32_t pitch, uint32_t apart, uint32_t first, uint32_t k_here) {
     static_assert(FEW_LINE_UNITS * FEW_UNIT * sizeof(W) == FEW_LINE && FEW_LINE_UNITS == 2, "a unit is half a line");
     const uint32_t lane = threadIdx.x % WARP, turned = lane / 4 % 2;
     const char *row = rows + lane / 4 * pitch + few_lane_column() * sizeof(W);
 #pragma unroll
     for (uint32_t u = 0; u < UNITS; u++) {
       const uint32_t line = few_unit_at((first + u) / 2 * 2);
-      units[u] = line < k_here ? *reinterpret_cast<const uint4 *>(row + (line + (u % 2 ^ turned) * FEW_UNIT) * sizeof(W))
-                               : make_uint4(0, 0, 0, 0);
+      const char *at = row + line / (FEW_LINE_UNITS * FEW_UNIT) * apart + (u % 2 ^ turned) * FEW_UNIT * sizeof(W);
+      units[u] = line < k_here ? *reinterpret_cast<const uint4 *>(at) : make_uint4(0, 0, 0, 0);
     }
   }
 
@@ -364,19 +373,22 @@ struct FewRun {
 };
 
 /* Up to FEW_STAGE_ROWS weight rows that are neighbours. */
-template <typename W>
+template <class Math>
 struct FewRows {
+  using W = typename Math::W;
   const W *at;
   uint32_t count;
 
-  /* Of w[outputs,inner], from row n on. */
+  /* Of w[outputs,inner], from row n on, a multiple of FEW_STAGE_ROWS. */
   static __device__ inline FewRows of(const W *w, uint32_t n, uint32_t outputs, uint32_t inner) {
-    return {w + (size_t)n * inner, n < outputs ? min(outputs - n, FEW_STAGE_ROWS) : 0};
+    const uint32_t row = Math::PACKED ? packed_columns(inner) : inner;
+    return {w + (size_t)n * row, n < outputs ? min(outputs - n, FEW_STAGE_ROWS) : 0};
   }
 };
+static_assert(FEW_STAGE_ROWS == PACKED_ROWS && FEW_LINE_UNITS * FEW_UNIT == PACKED_COLUMNS, "a stage has whole blocks");
 
-/* A stage: FEW_STAGE_ROWS weight rows, `k` of K each, at `pitch` bytes, in its `room`. The first begins at the first line of
- * `memory`. */
+/* A stage: FEW_STAGE_ROWS weight rows, `k` of K each, at `pitch` bytes, in its `room`; packed ones as they are in memory. The first
+ * begins at the first line of `memory`. */
 template <class Math>
 struct FewRing {
   using W = typename Math::W;
@@ -416,23 +428,25 @@ struct FewRing {
 
   __device__ inline uint32_t stages_of_tile(uint32_t inner) const { return FEW_TILE_RUNS * ((inner + k - 1) / k); }
 
-  /* What of memory a stage of a tile is: `count` rows of `bytes` bytes, from `at` on. */
+  /* What of memory a stage of a tile is: `count` rows of `bytes` bytes, from `at` on. Packed, they lie together. */
   struct Source {
     const W *at;
     uint32_t count, bytes;
   };
   /* Of a tile of these runs, rows of `inner` columns. */
-  __device__ inline Source source(const FewRows<W> &first, const FewRows<W> &second, uint32_t inner, uint32_t stage_of_tile) const {
+  __device__ inline Source source(const FewRows<Math> &first, const FewRows<Math> &second, uint32_t inner,
+                                  uint32_t stage_of_tile) const {
     const bool even = stage_of_tile % FEW_TILE_RUNS == 0;
-    const uint32_t from = stage_of_tile / FEW_TILE_RUNS * k;
-    return {(even ? first.at : second.at) + from, even ? first.count : second.count, min(k, inner - from) * uint32_t(sizeof(W))};
+    const uint32_t from = stage_of_tile / FEW_TILE_RUNS * k, columns = min(k, inner - from);
+    return {(even ? first.at : second.at) + (Math::PACKED ? packed_along(from) : from), even ? first.count : second.count,
+            (Math::PACKED ? packed_columns(columns) : columns) * uint32_t(sizeof(W))};
   }
 
   /* The producer: stages begin to end of a tile of these runs, rows of `inner` columns. */
-  __device__ inline void feed(const FewRows<W> &first, const FewRows<W> &second, uint32_t inner, uint64_t policy, uint32_t begin,
-                              uint32_t end) {
+  __device__ inline void feed(const FewRows<Math> &first, const FewRows<Math> &second, uint32_t inner, uint64_t policy,
+                              uint32_t begin, uint32_t end) {
     const uint32_t lane = threadIdx.x % WARP;
-    const bool together = inner * sizeof(W) == pitch;  /* rows lie in a stage as they do in memory */
+    const bool together = Math::PACKED || inner * sizeof(W) == pitch;  /* rows lie in a stage as they do in memory */
 #pragma unroll 1
     for (uint32_t stage_of_tile = begin; stage_of_tile < end; stage_of_tile++, next()) {
       const Source from = source(first, second, inner, stage_of_tile);
@@ -455,16 +469,16 @@ struct FewRing {
     }
   }
 
-  __device__ inline void feed(const FewRows<W> &first, const FewRows<W> &second, uint32_t inner, uint64_t policy) {
+  __device__ inline void feed(const FewRows<Math> &first, const FewRows<Math> &second, uint32_t inner, uint64_t policy) {
     feed(first, second, inner, policy, 0, stages_of_tile(inner));
   }
 
   /* The producer: a stage of a tile that the ring has no room for yet, to the second-level cache. */
-  __device__ inline void bring_near(const FewRows<W> &first, const FewRows<W> &second, uint32_t inner, uint64_t policy,
+  __device__ inline void bring_near(const FewRows<Math> &first, const FewRows<Math> &second, uint32_t inner, uint64_t policy,
                                     uint32_t stage_of_tile) const {
     const Source from = source(first, second, inner, stage_of_tile);
-    const uint32_t lane = threadIdx.x % WARP;
-    if (lane < from.count) bulk_prefetch(from.at + (size_t)lane * inner, from.bytes, policy);
+    const uint32_t lane = threadIdx.x % WARP, row = Math::PACKED ? from.bytes / sizeof(W) : inner;
+    if (lane < from.count) bulk_prefetch(from.at + (size_t)lane * row, from.bytes, policy);
   }
 
   /* A consumer warp is done with a stage: what it reads of it, it has asked for. */
@@ -493,7 +507,8 @@ struct FewRing {
 #pragma unroll
       for (uint32_t run = 0; run < FEW_TILE_RUNS; run++) {
         if (first == 0) barrier_wait(full + at, parity);
-        runs[run].template take<W>(stage(), pitch, first, k_here);
+        runs[run].template take<W>(stage(), Math::PACKED ? FEW_LINE : pitch, Math::PACKED ? PACKED_ROWS * FEW_LINE : FEW_LINE, first,
+                                   k_here);
         if (first + AT_ONCE == FEW_UNITS) give_back();
         else next();
       }

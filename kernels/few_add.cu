@@ -32,7 +32,7 @@ __device__ inline FewTileSums few_consume(FewRing<Math> &ring, FewColumns<Math> 
   return few_whole<Math>(acc, bucket);
 }
 
-/* h[R,N]; w[N,K], of each expert `stride` elements after the one before; x[R,K], or x[R k,K] and weights[R,k] with
+/* h[R,N]; w[N,K], of each expert, packed, `stride` elements after the one before; x[R,K], or x[R k,K] and weights[R,k] with
  * EXPERTS; bias[N] or null; parts as few_choice.cuh has them, or null. */
 template <class Math, bool EXPERTS>
 __device__ inline void few_add(float *h, const typename Math::X *x, const typename Math::W *w, uint64_t stride,
@@ -73,7 +73,7 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
 #pragma unroll 1
       for (uint32_t left = experts; left; left &= left - 1) {
-        auto run = [&](uint32_t n) { return FewRows<W>::of(w + lowest(left) * stride, n, outputs, inner); };
+        auto run = [&](uint32_t n) { return FewRows<Math>::of(w + lowest(left) * stride, n, outputs, inner); };
         ring.feed(run(tile * FEW_OUTPUTS), run(tile * FEW_OUTPUTS + FEW_STAGE_ROWS), inner, policy);
       }
     return;
@@ -137,7 +137,7 @@ __device__ inline void few_add(float *h, const typename Math::X *x, const typena
   extern "C" __global__ void __launch_bounds__(FEW_THREADS, FEW_BLOCKS) tg_few_down_##SUFFIX(                                    \
       float *h, const MATH::X *y, const MATH::W *w, uint64_t stride, void *parts, const float *weights,         \
       const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t k, uint32_t bucket, uint32_t stages) {            \
-    FEW_BODY(few_add<MATH, true>(h, y, w, stride, nullptr, parts, weights, FewScores{}, step, outputs, inner, k,      \
+    FEW_BODY(few_add<FewPacked<MATH>, true>(h, y, w, stride, nullptr, parts, weights, FewScores{}, step, outputs, inner, k,      \
                         bucket, stages);)                                                                              \
   }
 

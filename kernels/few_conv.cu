@@ -99,7 +99,7 @@ __device__ inline void few_conv(typename Math::X *x, typename Math::X *columns, 
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
 #pragma unroll 1
       for (uint32_t third = 0; third < 3; third++) {
-        auto run = [&](uint32_t n) { return FewRows<W>::of(w, third * hidden + n, 3 * hidden, hidden); };
+        auto run = [&](uint32_t n) { return FewRows<Math>::of(w, third * hidden + n, 3 * hidden, hidden); };
         ring.feed(run(tile * FEW_OUTPUTS), run(tile * FEW_OUTPUTS + FEW_STAGE_ROWS), hidden, policy);
       }
     return;

@@ -36,8 +36,8 @@ struct FewExpertTiles : FewExpertOrder {
   }
 };
 
-/* y[R k,N] of each row's experts, h[R,H], norm_weight[H], gate[N,H] and up[N,H] of each expert `stride` elements after the one
- * before; parts and bias[E] (or null) as few_choice.cuh has them, and of `layer` what was guessed. Leaves experts[R,k] and
+/* y[R k,N] of each row's experts, h[R,H], norm_weight[H], gate[N,H] and up[N,H] of each expert, packed, `stride` elements after the
+ * one before; parts and bias[E] (or null) as few_choice.cuh has them, and of `layer` what was guessed. Leaves experts[R,k] and
  * weights[R,k]. With a FewDown, whose rows are one, h += what that makes of y. */
 template <class Math, class Down>
 __device__ inline void few_experts(typename Math::X *y, float *h, const float *norm_weight, const typename Math::W *gate,
@@ -62,7 +62,7 @@ __device__ inline void few_experts(typename Math::X *y, float *h, const float *n
   const uint64_t policy = read_once();
   const uint32_t of_tile = block.ring.stages_of_tile(hidden);
   auto run = [&](const W *w, const FewExpertTiles &at) {
-    return few_gate_rows(w + at.expert() * stride, at.tile, outputs, hidden);
+    return few_gate_rows<Math>(w + at.expert() * stride, at.tile, outputs, hidden);
   };
   auto feed = [&](const FewExpertTiles &at, uint32_t begin, uint32_t end) {
     block.ring.feed(run(gate, at), run(up, at), hidden, policy, begin, end);
@@ -190,10 +190,10 @@ __device__ inline void few_experts(typename Math::X *y, float *h, const float *n
     FEW_EXPERTS(MATH, (FewDown<MATH>{down, down_stride, outputs, hidden}))                                                  \
   }
 
-FEW_EXPERT_GATE_UP(bf16, FewHalf<__nv_bfloat16>)
-FEW_EXPERT_GATE_UP(f16, FewHalf<__half>)
-FEW_EXPERT_GATE_UP(f32, FewSplit)
-FEW_EXPERT_GATE_UP(f32_split, FewSplitRows)
-FEW_FUSED(bf16, FewHalf<__nv_bfloat16>)
-FEW_FUSED(f16, FewHalf<__half>)
-FEW_FUSED(f32_split, FewSplitRows)
+FEW_EXPERT_GATE_UP(bf16, FewPacked<FewHalf<__nv_bfloat16>>)
+FEW_EXPERT_GATE_UP(f16, FewPacked<FewHalf<__half>>)
+FEW_EXPERT_GATE_UP(f32, FewPacked<FewSplit>)
+FEW_EXPERT_GATE_UP(f32_split, FewPacked<FewSplitRows>)
+FEW_FUSED(bf16, FewPacked<FewHalf<__nv_bfloat16>>)
+FEW_FUSED(f16, FewPacked<FewHalf<__half>>)
+FEW_FUSED(f32_split, FewPacked<FewSplitRows>)

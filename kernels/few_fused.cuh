@@ -97,7 +97,7 @@ struct FewWords {
   }
 };
 
-/* One warp: what nobody has said of y[N], gate[N,H], up[N,H], x the row that this lane multiplies; N a multiple of
+/* One warp: what nobody has said of y[N], gate[N,H], up[N,H], packed, x the row that this lane multiplies; N a multiple of
  * GATE_OUTPUTS, as of every model. The sums are those of a block's eight warps, in their order. */
 template <class Math>
 __device__ inline void few_make_missing(typename Math::X *y, const typename Math::W *gate, const typename Math::W *up,
@@ -125,7 +125,7 @@ __device__ inline void few_make_missing(typename Math::X *y, const typename Math
             const uint32_t unit = few_unit_of(warp, u + i), at = first + unit + column;
             if (unit >= min(k, hidden - first)) continue;
             auto weights = [&](const typename Math::W *w) {
-              return *reinterpret_cast<const uint4 *>(w + (size_t)n * hidden + at);
+              return *reinterpret_cast<const uint4 *>(w + packed_row(n, hidden) + packed_along(at));
             };
             Math::multiply(sums[i], weights(gate), weights(up), Math::piece(x + at));
           }
@@ -165,7 +165,7 @@ struct FewHandOver {
 
 struct FewNoDown {};
 
-/* w[H,N] of each expert, `stride` elements after the one before. */
+/* w[H,N] of each expert, packed, `stride` elements after the one before. */
 template <class Math>
 struct FewDown {
   using W = typename Math::W;
@@ -186,7 +186,7 @@ struct FewDown {
     for (uint32_t n = blockIdx.x * FEW_OUTPUTS; n < outputs; n += gridDim.x * FEW_OUTPUTS)
 #pragma unroll 1
       for (FewExpertOrder order = order_of(choice); order.left; order.next()) {
-        auto run = [&](uint32_t n) { return FewRows<W>::of(w + order.expert() * stride, n, outputs, inner); };
+        auto run = [&](uint32_t n) { return FewRows<Math>::of(w + order.expert() * stride, n, outputs, inner); };
         ring.feed(run(n), run(n + FEW_STAGE_ROWS), inner, policy);
       }
   }

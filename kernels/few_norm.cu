@@ -40,7 +40,7 @@ __device__ inline void few_project(void *y, unsigned long long *best, const floa
   if (threadIdx.x >= FEW_CONSUMERS) {
     const uint64_t policy = read_once();
     block.ring.one_by_one = FEW_ONE_BY_ONE;
-    auto run = [&](uint32_t n) { return FewRows<W>::of(w, n, outputs, hidden); };
+    auto run = [&](uint32_t n) { return FewRows<Math>::of(w, n, outputs, hidden); };
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
       block.ring.feed(run(tile * FEW_OUTPUTS), run(tile * FEW_OUTPUTS + FEW_STAGE_ROWS), hidden, policy);
     return;
@@ -96,7 +96,7 @@ __device__ inline void few_gate_up(typename Math::X *y, const float *h, const fl
     const uint64_t policy = read_once();
 #pragma unroll 1
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-      block.ring.feed(few_gate_rows(gate, tile, outputs, hidden), few_gate_rows(up, tile, outputs, hidden), hidden, policy);
+      block.ring.feed(few_gate_rows<Math>(gate, tile, outputs, hidden), few_gate_rows<Math>(up, tile, outputs, hidden), hidden, policy);
     return;
   }
   few_norm_weight(block.norm, norm_weight, hidden);

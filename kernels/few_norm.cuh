@@ -51,9 +51,9 @@ struct FewNormBlock {
 };
 
 /* The weight rows of a tile, of w[N,H]. */
-template <typename W>
-__device__ inline FewRows<W> few_gate_rows(const W *w, uint32_t tile, uint32_t outputs, uint32_t hidden) {
-  return FewRows<W>::of(w, tile * GATE_OUTPUTS, outputs, hidden);
+template <class Math>
+__device__ inline FewRows<Math> few_gate_rows(const typename Math::W *w, uint32_t tile, uint32_t outputs, uint32_t hidden) {
+  return FewRows<Math>::of(w, tile * GATE_OUTPUTS, outputs, hidden);
 }
 
 #endif

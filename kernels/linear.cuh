@@ -10,7 +10,8 @@
  *
  * Dense: block (x, y) has outputs x BN.. and rows y BR.. of the first *count rows (less `row_base`: X and Y
  * start there). Grouped: block (x, y) has expert tile y of the *count tiles that the router listed, its rows
- * being consecutive places of the token sort; X's row at place p is `gather[p]`, or p itself.
+ * being consecutive places of the token sort; X's row at place p is `gather[p]`, or p itself. Experts' weights are packed
+ * (packed.cuh), others lie row after row.
  *
  * Epilogues (v is the f32 sum, plus bias[n] where there is one):
  *   LINEAR_STORE      y[r,n] = v, in X's type
@@ -30,6 +31,7 @@
 #include "common.cuh"
 #include "experts.cuh"
 #include "mma.cuh"
+#include "packed.cuh"
 #include "pdl.cuh"
 
 constexpr uint32_t LINEAR_STORE = 0;
@@ -259,7 +261,8 @@ __device__ inline void linear(void *y, const typename Tile::Math::X *x, const ty
     uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / WV), column = piece % (BK / WV) * WV;
     bool second = row >= outputs;
     uint32_t n = n_first + (second ? row - outputs : row);
-    from_w[i] = (second ? w_pair : w) + (n < n_total ? (size_t)n * k_total + column : 0);
+    const size_t at = tiles ? packed_row(n, k_total) + packed_along(column) : (size_t)n * k_total + column;
+    from_w[i] = (second ? w_pair : w) + (n < n_total ? at : 0);
     valid_w |= (n < n_total) << i;
   }
 
@@ -269,11 +272,13 @@ __device__ inline void linear(void *y, const typename Tile::Math::X *x, const ty
   };
   /* Where a piece does not exist zeros are written, and the address is that of one that does. */
   auto fill_w = [&](int stage, uint32_t k_first) {
+    static_assert(BK % PACKED_COLUMNS == 0 || PACKED_COLUMNS % BK == 0, "a stage's columns lie in blocks alike");
+    const uint32_t along = tiles ? packed_along(k_first) : k_first;
 #pragma unroll
     for (int i = 0; i < W_PIECES; i++) {
       uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / WV), column = piece % (BK / WV) * WV;
       bool valid = (valid_w >> i & 1) && k_first + column < k_total;
-      copy16_async(stage_w(stage) + row * Tile::W_PITCH + column, from_w[i] + (valid ? k_first : 0), valid, policy);
+      copy16_async(stage_w(stage) + row * Tile::W_PITCH + column, from_w[i] + (valid ? along : 0), valid, policy);
     }
   };
   auto fill_x = [&](int stage, uint32_t k_first) {

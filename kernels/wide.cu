@@ -3,9 +3,9 @@
  *   y[p,:] = silu(w1_e x) * w3_e x     p: a place of the token sort, e its expert, x its row of x[R,H]; y[R K,M]
  *   partial[i,:] = w2_e y[p,:]         i: the pair of a row and one of its K experts that is at p; f32 [R K,H]
  *
- * chosen[R,K] are each row's experts, ascending; counts are zeros (clear_counts), and counted up. The weights are boxes of WIDE_K
- * columns by WIDE_OUTPUTS rows, one expert after the other: of gate and up 8 rows each in turns, up's first where `up_first`; of
- * down as they are. Where it `guesses`, blocks guess among the experts (wide_plan.cuh); of a guess, `soon` chunks that find no
+ * chosen[R,K] are each row's experts, ascending; counts are zeros (clear_counts), and counted up. The weights, packed, are boxes of
+ * WIDE_K columns by WIDE_OUTPUTS rows, one expert after the other: of gate and up 8 rows each in turns, up's first where `up_first`;
+ * of down as they are. Where it `guesses`, blocks guess among the experts (wide_plan.cuh); of a guess, `soon` chunks that find no
  * room in the ring come to the second-level cache meanwhile. R at most WIDE_ROWS, K at most MAX_TOP_K, tiles of tile_rows rows at
  * most WIDE_MOST_TILES.
  *

@@ -28,6 +28,7 @@
 
 #include "barrier.cuh"
 #include "experts.cuh"
+#include "packed.cuh"
 #include "pdl.cuh"
 #include "warpgroup.cuh"
 #include "wide_plan.cuh"
@@ -134,12 +135,13 @@ __device__ inline void with_room_for(uint32_t rows, Do with) {
 
 /* ---- roles ----------------------------------------------------------------------------------- */
 
-/* Where chunk `chunk` of a slice of an expert's weights begins. */
+/* Where chunk `chunk` of a slice of an expert's weights begins: a column of blocks (packed.cuh). */
 struct WideBox {
   uint32_t at[5];
   __device__ inline WideBox(uint32_t expert, uint32_t slice, uint32_t chunk)
-      : at{chunk * WIDE_K, 0, 0, slice * (WIDE_OUTPUTS / WIDE_GROUP_ROWS), expert} {}
+      : at{0, chunk * PACKED_ROWS, 0, slice * (WIDE_OUTPUTS / WIDE_GROUP_ROWS), expert} {}
 };
+static_assert(WIDE_K == PACKED_COLUMNS && WIDE_GROUP_ROWS == 2 * PACKED_ROWS, "a chunk is a column of blocks, a group two of its");
 
 /* One lane: asks for a chunk of a slice of an expert's weights. */
 __device__ inline void wide_ask(WideRing &ring, const TensorMap &weights, uint32_t expert, uint32_t slice, uint32_t chunk,

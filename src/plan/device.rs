@@ -4,7 +4,9 @@
 use super::arena::ALIGN_BYTES;
 use super::memory::{MemoryItem, MemoryPlan, Place, WEIGHTS, plural, too_little};
 use super::state::StateLayout;
-use super::{Arena, ArenaShape, Budget, EngineOptions, Limits, Plan, Precision, RingCapacities};
+use super::{
+    Arena, ArenaShape, Budget, EngineOptions, Limits, Plan, Precision, RingCapacities, packed,
+};
 use crate::error::Result;
 use crate::model::{DType, LayerType, ModelConfig};
 
@@ -22,8 +24,8 @@ pub struct Overheads {
     pub logits_arithmetic: String,
 }
 
-/// Bytes of all weights on a device: matrices in `weights`, all else in f32, every array on a multiple of
-/// [`ALIGN_BYTES`]. Sizes saturate.
+/// Bytes of all weights on a device: matrices in `weights`, experts' [`packed`], all else in f32, every array on a multiple
+/// of [`ALIGN_BYTES`]. Sizes saturate.
 pub fn weight_bytes(config: &ModelConfig, weights: DType) -> u64 {
     let mut bytes = 0u64;
     let mut put = |dimensions: &[usize], dtype: DType| {
@@ -71,8 +73,9 @@ pub fn weight_bytes(config: &ModelConfig, weights: DType) -> u64 {
             if config.use_expert_bias {
                 put(&[experts], DType::F32);
             }
-            for _ in 0..3 {
-                put(&[experts, inner, hidden], weights);
+            for matrix in [[inner, hidden], [inner, hidden], [hidden, inner]] {
+                let [rows, columns] = packed::filled_up(matrix);
+                put(&[experts, rows, columns], weights);
             }
         } else {
             for _ in 0..3 {

@@ -23,6 +23,7 @@ pub mod kernel_file;
 pub mod memory;
 pub mod op;
 pub mod options;
+pub mod packed;
 pub mod params;
 pub mod split;
 pub mod state;

@@ -14,6 +14,7 @@ use tailgraph::backend::cuda::ops::experts::{
 use tailgraph::backend::cuda::ops::head::{LogitsPart, seen_words};
 use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
 use tailgraph::backend::cuda::ops::router::RouterWeights;
+use tailgraph::backend::cuda::packed;
 use tailgraph::model::DType;
 use tailgraph::plan::arena::best_words;
 use tailgraph::plan::{KeySplit, StepKind};
@@ -103,11 +104,11 @@ impl Layer {
             },
             gate: arrays.weights(f, experts * hidden, 0.3),
             expert_weights: ExpertWeights {
-                gate: arrays.weights(t, experts * inner * hidden, 0.2),
-                up: arrays.weights(t, experts * inner * hidden, 0.2),
-                gate_up_stride: (inner * hidden) as u64,
-                down: arrays.weights(t, experts * inner * hidden, 0.2),
-                down_stride: (inner * hidden) as u64,
+                gate: arrays.weights(t, experts * packed::elements(inner, hidden), 0.2),
+                up: arrays.weights(t, experts * packed::elements(inner, hidden), 0.2),
+                gate_up_stride: packed::elements(inner, hidden) as u64,
+                down: arrays.weights(t, experts * packed::elements(hidden, inner), 0.2),
+                down_stride: packed::elements(hidden, inner) as u64,
             },
             routing: Routing {
                 experts: arrays.scratch(pairs * 4),

@@ -9,6 +9,7 @@ use crate::support::{Gpu, Holder, Random};
 use rayon::prelude::*;
 use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::ops::experts::{ExpertRows, ExpertWeights, NextNorm};
+use tailgraph::backend::cuda::packed;
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
 use tailgraph::plan::variants::{
@@ -39,13 +40,14 @@ struct WeightsOnGpu {
     gate_up: Buffer,
     down: Buffer,
     up_first: bool,
-    /// Elements of a matrix.
-    matrix: usize,
+    /// Elements of a matrix, packed: of gate or up, and of down.
+    matrices: [usize; 2],
 }
 
 impl WeightsOnGpu {
     fn addresses(&self, dtype: DType) -> ExpertWeights {
-        let halves = [0, self.matrix * dtype.bytes()].map(|at| self.gate_up.at(at));
+        let [of_gate, of_down] = self.matrices;
+        let halves = [0, of_gate * dtype.bytes()].map(|at| self.gate_up.at(at));
         let [gate, up] = match self.up_first {
             true => [halves[1], halves[0]],
             false => halves,
@@ -53,9 +55,9 @@ impl WeightsOnGpu {
         ExpertWeights {
             gate,
             up,
-            gate_up_stride: 2 * self.matrix as u64,
+            gate_up_stride: 2 * of_gate as u64,
             down: self.down.at(0),
-            down_stride: self.matrix as u64,
+            down_stride: of_down as u64,
         }
     }
 }
@@ -89,7 +91,8 @@ impl MixtureCase {
     /// The weights on the GPU, gate and up of an expert side by side, as fused checkpoints have them.
     fn upload(&self, rig: &Rig) -> WeightsOnGpu {
         let (gpu, dtype, config) = (rig.gpu, rig.kernels.types.weights, &rig.config);
-        let matrix = config.moe_intermediate_size * config.hidden_size;
+        let (hidden, inner) = (config.hidden_size, config.moe_intermediate_size);
+        let matrix = inner * hidden;
         let gate_up: Vec<f32> = self
             .gate
             .chunks(matrix)
@@ -100,10 +103,13 @@ impl MixtureCase {
             })
             .collect();
         WeightsOnGpu {
-            gate_up: gpu.values(dtype, &gate_up),
-            down: gpu.values(dtype, &self.down),
+            gate_up: gpu.packed(dtype, &gate_up, [inner, hidden]),
+            down: gpu.packed(dtype, &self.down, [hidden, inner]),
             up_first: self.up_first,
-            matrix,
+            matrices: [
+                packed::elements(inner, hidden),
+                packed::elements(hidden, inner),
+            ],
         }
     }
 

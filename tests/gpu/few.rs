@@ -17,6 +17,7 @@ use tailgraph::backend::cuda::ops::head::LogitsPart;
 use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
 use tailgraph::backend::cuda::ops::router::RouterWeights;
 use tailgraph::backend::cuda::ops::{Enqueue, Types};
+use tailgraph::backend::cuda::packed;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::arena::best_words;
 use tailgraph::plan::variants::{Experts, Products, Variant};
@@ -91,7 +92,7 @@ struct Layer {
     out_bias: Option<Buffer>,
     router: Buffer,
     expert_bias: Buffer,
-    /// `[E, M, H]` twice, then `[E, H, M]`.
+    /// Of each expert `[M, H]` twice, then `[H, M]`, packed.
     experts: [Buffer; 3],
     /// `[I, H]` twice, then `[H, I]`.
     dense: [Buffer; 3],
@@ -107,6 +108,13 @@ impl Layer {
         let matrix = |random: &mut Random, outputs: usize, fan_in: usize| {
             let values = random.values(outputs * fan_in, 1.7 / (fan_in as f32).sqrt());
             gpu.values(weights, &values)
+        };
+        let of_experts = |random: &mut Random, outputs: usize, fan_in: usize| {
+            let values = random.values(
+                shape.experts * outputs * fan_in,
+                1.7 / (fan_in as f32).sqrt(),
+            );
+            gpu.packed(weights, &values, [outputs, fan_in])
         };
         let vector = |random: &mut Random, size: usize, scale: f32| {
             gpu.values(DType::F32, &random.values(size, scale))
@@ -134,9 +142,9 @@ impl Layer {
             router: vector(random, all * hidden, scale),
             expert_bias: gpu.values(DType::F32, &expert_bias),
             experts: [
-                matrix(random, all * inner, hidden),
-                matrix(random, all * inner, hidden),
-                matrix(random, all * hidden, inner),
+                of_experts(random, inner, hidden),
+                of_experts(random, inner, hidden),
+                of_experts(random, hidden, inner),
             ],
             dense: [
                 matrix(random, shape.dense, hidden),
@@ -201,13 +209,13 @@ impl Layer {
     }
 
     fn expert_weights(&self, shape: Shape) -> ExpertWeights {
-        let stride = (shape.hidden * shape.inner) as u64;
+        let stride = |rows, columns| packed::elements(rows, columns) as u64;
         ExpertWeights {
             gate: self.experts[0].at(0),
             up: self.experts[1].at(0),
-            gate_up_stride: stride,
+            gate_up_stride: stride(shape.inner, shape.hidden),
             down: self.experts[2].at(0),
-            down_stride: stride,
+            down_stride: stride(shape.hidden, shape.inner),
         }
     }
 }

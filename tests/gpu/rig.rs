@@ -6,6 +6,7 @@ use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::driver;
 use tailgraph::backend::cuda::launch::Address;
 use tailgraph::backend::cuda::ops::{Bucket, Enqueue, Kernels, Types};
+use tailgraph::backend::cuda::packed;
 use tailgraph::model::weights::widen;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::variants::{Experts, Products, Variant, Wide};
@@ -105,6 +106,16 @@ impl Gpu {
 
     pub fn values(&self, dtype: DType, values: &[f32]) -> Buffer {
         self.put(&encode(dtype, values))
+    }
+
+    /// Matrices of experts, `[rows, columns]` each, one after the other.
+    pub fn packed(&self, dtype: DType, values: &[f32], [rows, columns]: [usize; 2]) -> Buffer {
+        let (mut packed, mut all) = (Vec::new(), Vec::new());
+        for matrix in values.chunks(rows * columns) {
+            packed::pack(&encode(dtype, matrix), columns, dtype, &mut packed);
+            all.extend_from_slice(&packed);
+        }
+        self.put(&all)
     }
 
     /// All bits set: not a number in every type, and no index.

@@ -183,7 +183,10 @@ fn errors_name_the_entry_what_it_holds_and_what_it_should() {
             &["tile_rows: found nothing", "a number"],
         ),
         (wide("= 32", "= -1"), &["tile_rows: found -1", "a number"]),
-        (wide("= 32", "= 24"), &["tile_rows 24", "8, 16, 32, 64 or 96"]),
+        (
+            wide("= 32", "= 24"),
+            &["tile_rows 24", "8, 16, 32, 64 or 96"],
+        ),
         (wide("= 6", "= 2"), &["wide_stages 2", "3 to 16"]),
         (wide("true", "1"), &["guess: found 1", "true or false"]),
         (

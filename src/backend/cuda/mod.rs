@@ -18,6 +18,7 @@ pub mod mirror;
 pub mod model;
 pub mod module;
 pub mod ops;
+pub mod packed;
 pub mod pinned;
 pub mod probe;
 pub mod program;

@@ -1,10 +1,11 @@
 //! A model's weights in a GPU's memory, in the layout that the launchers take: q, k and v back to back, a layer's
-//! experts at a constant stride, matrices in one type, all else in f32.
+//! experts packed and at a constant stride, matrices in one type, all else in f32.
 
 use super::buffer::{ALIGN_BYTES, Buffer};
 use super::launch::Address;
 use super::ops::Types;
 use super::ops::experts::ExpertWeights;
+use super::packed;
 use crate::error::{Error, Result};
 use crate::model::rotary::inverse_frequencies;
 use crate::model::weights::widen;
@@ -204,15 +205,38 @@ impl Placer<'_> {
     fn experts(&mut self, experts: &[Expert]) -> Result<ExpertWeights> {
         let stride = |part: fn(&Expert) -> &Tensor| {
             let first = experts.first().map(part);
-            first.map_or(0, |tensor| (tensor.rows() * tensor.cols()) as u64)
+            first.map_or(0, |w| packed::elements(w.rows(), w.cols()) as u64)
         };
         Ok(ExpertWeights {
-            gate: self.put(experts.iter().map(|e| &e.w1), self.matrices)?,
-            up: self.put(experts.iter().map(|e| &e.w3), self.matrices)?,
+            gate: self.packed(experts.iter().map(|e| &e.w1))?,
+            up: self.packed(experts.iter().map(|e| &e.w3))?,
             gate_up_stride: stride(|e| &e.w1),
-            down: self.put(experts.iter().map(|e| &e.w2), self.matrices)?,
+            down: self.packed(experts.iter().map(|e| &e.w2))?,
             down_stride: stride(|e| &e.w2),
         })
+    }
+
+    /// Matrices, packed, one right after the other.
+    fn packed<'t>(&mut self, tensors: impl IntoIterator<Item = &'t Tensor>) -> Result<Address> {
+        let (at, dtype) = (self.align(), self.matrices);
+        let mut packed = Vec::new();
+        for tensor in tensors {
+            if self.to.is_none() {
+                self.end += packed::elements(tensor.rows(), tensor.cols()) * dtype.bytes();
+                continue;
+            }
+            let converted;
+            let bytes = match tensor.dtype == dtype {
+                true => tensor.bytes(),
+                false => {
+                    converted = convert(&tensor.name, tensor.dtype, dtype, tensor.bytes())?;
+                    &converted
+                }
+            };
+            packed::pack(bytes, tensor.cols(), dtype, &mut packed);
+            self.copy(&packed)?;
+        }
+        Ok(at)
     }
 
     fn matrix(&mut self, tensor: &Tensor) -> Result<Address> {

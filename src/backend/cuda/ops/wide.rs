@@ -3,6 +3,7 @@
 
 use super::super::launch::{Argument, Kernel};
 use super::super::module::Module;
+use super::super::packed;
 use super::super::tensor_map::{Boxes, TensorMap};
 use super::Enqueue;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
@@ -16,13 +17,14 @@ use std::sync::Arc;
 // As kernels/wide.cuh and wide_plan.cuh have it.
 const OUTPUTS: u32 = 128;
 const GROUP_ROWS: u32 = 16;
-const COLUMNS: u32 = 64;
+const COLUMNS: u32 = packed::COLUMNS as u32;
+const PACKED_ROWS: u32 = packed::ROWS as u32;
 const ROW_BYTES: u32 = 128;
 const ALIGN_BYTES: u32 = 1024;
 const LOADERS: u32 = 3;
 /// Where the ring has a stage for each: with a warp beside them that counts what is stored. f32 rows always have so many.
 const MANY_LOADERS: u32 = 5;
-/// Tiles of more rows than this have a kernel of their own, which has the registers for their sums.
+/// Tiles of more rows than this have a kernel of their own, which has the registers for their sums, and so many loaders.
 const LOW_TILE_ROWS: u32 = 64;
 /// Steps of up to so many rows have three, and the router a block beside each: they have less to load, and wait longer for
 /// the router.
@@ -104,6 +106,12 @@ impl Wide {
                 shape.tile_rows
             ));
         }
+        if shape.tile_rows > LOW_TILE_ROWS && shape.stages < MANY_LOADERS {
+            return Err(format!(
+                "{} stages are too few for tiles of {} rows, which {MANY_LOADERS} warps load, each a stage of its own",
+                shape.stages, shape.tile_rows
+            ));
+        }
         let bytes = shared_bytes(self.operand, shape);
         match bytes <= self.block_bytes {
             true => Ok(()),
@@ -149,21 +157,36 @@ impl Enqueue<'_> {
         let config = self.config;
         let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
         let (hidden, inner) = (self.hidden(), config.moe_intermediate_size as u32);
-        // 64 columns by 128 rows, in groups of 16: 8 of gate and 8 of up, or 16 of down.
-        let boxes = |at, columns: u32, groups: u32, strides| Boxes {
+        // A block of each of 16 times 8 rows, in groups of two: of gate and of up, or two of down.
+        let boxes = |at, columns: u32, groups: u32, (second, group, expert)| Boxes {
             at,
             dtype: wide.weights,
-            sizes: [columns, 8, 2, groups, experts].map(u64::from),
-            strides,
-            each: [COLUMNS, 8, 2, OUTPUTS / GROUP_ROWS, 1],
+            sizes: [
+                COLUMNS,
+                PACKED_ROWS * columns.div_ceil(COLUMNS),
+                2,
+                groups,
+                experts,
+            ]
+            .map(u64::from),
+            strides: [2, u64::from(2 * COLUMNS), second, group, expert],
+            each: [COLUMNS, PACKED_ROWS, 2, OUTPUTS / GROUP_ROWS, 1],
         };
-        let (x_row, y_row) = (2 * u64::from(hidden), 2 * u64::from(inner));
+        let rows_bytes = |columns| 2 * packed::elements(PACKED_ROWS as usize, columns) as u64;
+        let (of_hidden, of_inner) = (rows_bytes(hidden as usize), rows_bytes(inner as usize));
         let apart = weights.gate.abs_diff(weights.up);
-        let expert = 2 * weights.gate_up_stride;
-        let strides = [2, x_row, apart, 8 * x_row, expert];
-        let gate_up = boxes(weights.gate.min(weights.up), hidden, inner / 8, strides);
-        let strides = [2, y_row, 8 * y_row, 16 * y_row, 2 * weights.down_stride];
-        let down = boxes(weights.down, inner, hidden / GROUP_ROWS, strides);
+        let gate_up = boxes(
+            weights.gate.min(weights.up),
+            hidden,
+            inner / PACKED_ROWS,
+            (apart, of_hidden, 2 * weights.gate_up_stride),
+        );
+        let down = boxes(
+            weights.down,
+            inner,
+            hidden / GROUP_ROWS,
+            (of_inner, 2 * of_inner, 2 * weights.down_stride),
+        );
         let arguments = [
             Argument::TensorMap(TensorMap::new(&gate_up)?),
             Argument::TensorMap(TensorMap::new(&down)?),

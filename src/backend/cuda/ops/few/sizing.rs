@@ -232,7 +232,8 @@ fn pitch(elements: u32, element_bytes: u32) -> u32 {
 /// Columns of a stage, as few_stage_k there.
 fn stage_columns(inner: u32) -> u32 {
     let stages = inner.div_ceil(STAGE_COLUMNS);
-    inner.div_ceil(stages).next_multiple_of(UNIT)
+    let whole = if stages > 1 { LINE / 2 } else { UNIT };
+    inner.div_ceil(stages).next_multiple_of(whole)
 }
 
 /// Weights have 16 bits in all of these kernels. As few_stage_pitch there.
@@ -373,7 +374,7 @@ mod tests {
     fn long_rows_come_in_stages_of_one_size() {
         assert_eq!(
             [32, 1792, 2048, 2080].map(stage_columns),
-            [32, 1792, 2048, 1056]
+            [32, 1792, 2048, 1088]
         );
         assert_eq!(stage_columns(7168), 1792);
     }

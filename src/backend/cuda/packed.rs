@@ -1,0 +1,53 @@
+//! Packs experts' matrices ([`crate::plan::packed`]) on their way to a GPU.
+
+use crate::model::DType;
+pub use crate::plan::packed::{COLUMNS, ROWS, elements};
+use rayon::prelude::*;
+
+/// A matrix, row after row, as it lies packed, in place of what `packed` holds.
+pub fn pack(bytes: &[u8], columns: usize, dtype: DType, packed: &mut Vec<u8>) {
+    let (row, line) = (columns * dtype.bytes(), COLUMNS * dtype.bytes());
+    let rows = bytes.len() / row;
+    packed.resize(elements(rows, columns) * dtype.bytes(), 0);
+    if !columns.is_multiple_of(COLUMNS) || !rows.is_multiple_of(ROWS) {
+        packed.fill(0);
+    }
+    let of_rows = elements(ROWS, columns) * dtype.bytes();
+    let rows_to = packed.par_chunks_exact_mut(of_rows);
+    rows_to
+        .zip(bytes.par_chunks(ROWS * row))
+        .for_each(|(to, from)| {
+            for (r, from) in from.chunks_exact(row).enumerate() {
+                for (block, from) in to.chunks_exact_mut(ROWS * line).zip(from.chunks(line)) {
+                    block[r * line..][..from.len()].copy_from_slice(from);
+                }
+            }
+        });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where element (r, c) of a matrix of so many columns lies, by kernels/packed.cuh's formula.
+    fn at(r: usize, c: usize, columns: usize) -> usize {
+        r / 8 * 8 * columns.div_ceil(64) * 64 + c / 64 * 512 + r % 8 * 64 + c % 64
+    }
+
+    #[test]
+    fn every_element_has_its_place_and_zeros_fill_the_rest() {
+        let mut packed = vec![7; 5000];
+        for (rows, columns) in [(8, 64), (16, 32), (32, 96), (24, 224), (12, 40)] {
+            let values: Vec<u16> = (1..=rows * columns).map(|i| i as u16).collect();
+            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            pack(&bytes, columns, DType::BF16, &mut packed);
+            assert_eq!(packed.len(), 2 * elements(rows, columns));
+            let mut expected = vec![0_u16; elements(rows, columns)];
+            for (i, value) in values.into_iter().enumerate() {
+                expected[at(i / columns, i % columns, columns)] = value;
+            }
+            let expected: Vec<u8> = expected.iter().flat_map(|v| v.to_le_bytes()).collect();
+            assert_eq!(packed, expected, "{rows} by {columns}");
+        }
+    }
+}
