@@ -3,7 +3,7 @@
  *   out[r, head, :] = sum_t softmax_t(q[r, head] . k[t] / sqrt(D)) v[t],   t = 0 .. position of row r
  *
  * q is normed, rotated, and still in qkv[R,(heads + 2 kv_heads) D]; the step's own keys and values are
- * already in their pages, so that a row finds all of its keys there: [pages, page_tokens, kv_heads, D].
+ * already in their pages, so that a row finds all of its keys there: [pages, kv_heads, page_tokens, D].
  * Query head h has kv head h / (heads / kv_heads).
  */
 #ifndef TAILGRAPH_ATTENTION_CUH
@@ -33,7 +33,7 @@ struct Pages {
 
   /* Index of the vector of `position` among all vectors of the pool. */
   __device__ inline size_t at(uint32_t position) const {
-    return ((size_t)pages[position / page_tokens] * page_tokens + position % page_tokens) * kv_heads + kv_head;
+    return ((size_t)pages[position / page_tokens] * kv_heads + kv_head) * page_tokens + position % page_tokens;
   }
 };
 

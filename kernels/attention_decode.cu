@@ -265,7 +265,6 @@ __device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_page
   const int lane = threadIdx.x % WARP, warp = of_warp(threadIdx.x / WARP);
   const uint32_t groups = kv_heads * Group<HEADS>::parts(heads, kv_heads), firsts = bucket * groups;
   const bool first = blockIdx.x < firsts;
-  const size_t stride = (size_t)kv_heads * D;
   bool waited = false;
   /* Norm weights are asked for first: loads to registers would stand behind those that wait for rows and pages. */
   constexpr uint32_t FOURS = D / 4;
@@ -295,9 +294,10 @@ __device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_page
     const uint32_t end = of_warp(min((piece.chunk + 1) * chunks.size, chunks.keys));
     const uint32_t *pages = table<uint32_t>(state, state->page_table) + (size_t)slot * state->max_pages;
     const auto page_of = [&](uint32_t key) { return __ldcg(pages + page.of(key)); };  /* not looked at before it is needed */
-    const auto token_in = [&](uint32_t of_page, uint32_t key) { return key + (of_page - page.of(key)) * page.tokens; };
+    /* among the pool's tokens of a kv head, as they lie */
+    const auto token_in = [&](uint32_t of_page, uint32_t key) { return key + (of_page * kv_heads - page.of(key)) * page.tokens; };
     const auto key_of = [&](uint32_t tile) { return min(tile + lane % KEYS, end - 1); };
-    const size_t head_at = group.kv_head * D;
+    const size_t head_at = (size_t)group.kv_head * page.tokens * D;
 
     uint32_t tile = of_warp(piece.chunk * chunks.size + warp * KEYS);
     const uint32_t of_page = LOADS_AHEAD && tile < end ? page_of(key_of(tile)) : 0;
@@ -308,8 +308,8 @@ __device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_page
     Share<T, D> share;
     if (LOADS_AHEAD && tile < end) {
       const uint32_t token = token_in(of_page, key_of(tile));
-      share.load_keys(k_pages + head_at, stride, token);
-      share.load_values(v_pages + head_at, stride, token);
+      share.load_keys(k_pages + head_at, token);
+      share.load_values(v_pages + head_at, token);
     }
 #pragma unroll 1
     for (uint32_t i = group.here * FOURS + threadIdx.x; i < HEADS * FOURS; i += block.THREADS)
@@ -323,8 +323,9 @@ __device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_page
     if (!there) return;
 
     const T *of_row = qkv + (size_t)piece.row * (heads + 2 * kv_heads) * D, *new_k = of_row + (size_t)(heads + group.kv_head) * D;
-    const size_t at = leaves ? token_in(of_own_page, position) * stride + head_at : 0;
-    norm_and_rotate(block, rotation, of_row + (size_t)group.first_head * D, new_k, new_k + stride, leaves ? k_pages + at : nullptr,
+    const size_t at = leaves ? (size_t)token_in(of_own_page, position) * D + head_at : 0;
+    const T *new_v = new_k + (size_t)kv_heads * D;
+    norm_and_rotate(block, rotation, of_row + (size_t)group.first_head * D, new_k, new_v, leaves ? k_pages + at : nullptr,
                     v_pages + at, group.here, first, eps);
     __syncthreads();
     const float log2_scale = scale * LOG2_E;
@@ -336,17 +337,17 @@ __device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_page
       uint32_t token = 0;
       if (!LOADS_AHEAD) {
         token = token_in(page_of(key_of(tile)), key_of(tile));
-        share.load_keys(k_pages + head_at, stride, token);
+        share.load_keys(k_pages + head_at, token);
       }
       auto scores = share.score();
-      if (!LOADS_AHEAD) share.load_values(v_pages + head_at, stride, token);
+      if (!LOADS_AHEAD) share.load_values(v_pages + head_at, token);
       if (more) {
         token = token_in(of_next_page, key_of(tile + STEP));
-        share.load_keys(k_pages + head_at, stride, token);
+        share.load_keys(k_pages + head_at, token);
       }
       share.weigh(scores, log2_scale, end - tile);
       if (!more) continue;
-      share.load_values(v_pages + head_at, stride, token);
+      share.load_values(v_pages + head_at, token);
       of_next_page = page_of(key_of(tile + 2 * STEP));
     }
     share.end(block.maximum[warp], block.total[warp], block.partial[warp][0]);

@@ -28,8 +28,7 @@ __device__ inline uint4 load16(const void *p) {
 
 __device__ inline uint32_t word(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
-/* Keys and values come a tile of KEYS at a time, `token` the index in the pool of key lane % KEYS of it, `stride` elements from
- * one to the next. q is in shared memory, [HEADS, D]. Scores are in units of log2. Of lane l, g = l / 4 and t = l % 4. */
+/* Keys and values come a tile of KEYS at a time, `token` the index of key lane % KEYS of it in `pages`, a vector each. q is in shared memory, [HEADS, D]. Scores are in units of log2. Of lane l, g = l / 4 and t = l % 4. */
 template <typename T, int D>
 struct Share {
   static constexpr int HEADS = 8, KEYS = 16, LINES = KEYS / 8, PARTS = D / 32, HALVES = D / 64;
@@ -39,21 +38,21 @@ struct Share {
   float highest, total;         /* of head g; this lane's part */
   float sums[4 * HALVES][4];    /* of elements 64 half + 8g + 2j and .. + 1, each of heads 2t and 2t + 1 */
 
-  __device__ inline void load_keys(const T *pages, size_t stride, uint32_t token) {
+  __device__ inline void load_keys(const T *pages, uint32_t token) {
     const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int line = 0; line < LINES; line++) {
-      const T *from = pages + __shfl_sync(0xffffffffu, token, 8 * line + g) * stride + 8 * t;
+      const T *from = pages + (size_t)__shfl_sync(0xffffffffu, token, 8 * line + g) * D + 8 * t;
 #pragma unroll
       for (int part = 0; part < PARTS; part++) k[line * PARTS + part] = load16(from + 32 * part);
     }
   }
 
-  __device__ inline void load_values(const T *pages, size_t stride, uint32_t token) {
+  __device__ inline void load_values(const T *pages, uint32_t token) {
     const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      const T *from = pages + __shfl_sync(0xffffffffu, token, 2 * t + i / 2 * 8 + i % 2) * stride + 8 * g;
+      const T *from = pages + (size_t)__shfl_sync(0xffffffffu, token, 2 * t + i / 2 * 8 + i % 2) * D + 8 * g;
 #pragma unroll
       for (int half = 0; half < HALVES; half++) v[i * HALVES + half] = load16(from + 64 * half);
     }
@@ -159,19 +158,19 @@ struct Share<float, D> {
   float highest[HEADS], total[HEADS];
   float4 sums[HEADS];
 
-  __device__ static inline void load(float4 (&to)[SLOTS], const float *pages, size_t stride, uint32_t token) {
+  __device__ static inline void load(float4 (&to)[SLOTS], const float *pages, uint32_t token) {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {
       const uint32_t at = __shfl_sync(0xffffffffu, token, AT_ONCE * slot + lane / LANES);
-      const uint4 raw = load16(pages + at * stride + lane % LANES * 4);
+      const uint4 raw = load16(pages + (size_t)at * D + lane % LANES * 4);
       to[slot] = make_float4(__uint_as_float(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z), __uint_as_float(raw.w));
     }
   }
 
-  __device__ inline void load_keys(const float *pages, size_t stride, uint32_t token) { load(k, pages, stride, token); }
+  __device__ inline void load_keys(const float *pages, uint32_t token) { load(k, pages, token); }
 
-  __device__ inline void load_values(const float *pages, size_t stride, uint32_t token) { load(v, pages, stride, token); }
+  __device__ inline void load_values(const float *pages, uint32_t token) { load(v, pages, token); }
 
   __device__ inline void begin(const float *queries) {
 #pragma unroll

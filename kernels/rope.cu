@@ -6,7 +6,7 @@
  *   (v[i], v[i+D/2]) = (v[i] cos - v[i+D/2] sin, v[i+D/2] cos + v[i] sin)
  *   angle = inverse_frequency[i] * position                     f32, sin and cos with full range reduction
  *
- * q stays in qkv; k and v go to their page, [pages, page_tokens, kv_heads, D] of each.
+ * q stays in qkv; k and v go to their page, [pages, kv_heads, page_tokens, D] of each.
  *
  * Bound: memory, 2 (heads + 2 kv_heads) D sizeof(T) bytes a row.
  *

@@ -10,7 +10,7 @@ use crate::model::{DType, LayerType, ModelConfig};
 pub enum StateAt {
     /// `[slots, L - 1, H]`, operand type.
     Conv(usize),
-    /// `[pages, page_tokens, kv_heads, D]` each, operand type.
+    /// `[pages, kv_heads, page_tokens, D]` each, operand type.
     Pages { k: usize, v: usize },
 }
 

@@ -32,7 +32,7 @@ struct Layer<'g> {
 struct Arrays {
     /// `[bucket, (heads + 2 kv_heads) D]`
     qkv: Vec<f32>,
-    /// `[pages, page_tokens, kv_heads, D]`
+    /// `[pages, kv_heads, page_tokens, D]`
     k: Vec<f32>,
     v: Vec<f32>,
 }
@@ -83,8 +83,7 @@ impl<'g> Layer<'g> {
     /// everywhere else.
     fn arrays(&self, random: &mut Random, step: &Step, bucket: usize) -> Arrays {
         let (_, kv_heads, d) = self.shape();
-        let vector = kv_heads * d;
-        let pool = step.pages.len() * step.page_tokens as usize * vector;
+        let pool = step.pages.len() * step.page_tokens as usize * kv_heads * d;
         let mut arrays = Arrays {
             qkv: random.values(step.rows().len() * self.width(), 2.0),
             k: vec![f32::NAN; pool],
@@ -93,9 +92,11 @@ impl<'g> Layer<'g> {
         arrays.qkv.resize(bucket * self.width(), f32::NAN);
         for chunk in &step.chunks {
             for position in 0..chunk.first_position as usize {
-                let at = step.vector(chunk.slot as usize, position) * vector;
-                arrays.k[at..at + vector].copy_from_slice(&random.values(vector, 2.0));
-                arrays.v[at..at + vector].copy_from_slice(&random.values(vector, 2.0));
+                for kv_head in 0..kv_heads {
+                    let at = d * step.vector(chunk.slot as usize, position, kv_head, kv_heads);
+                    arrays.k[at..at + d].copy_from_slice(&random.values(d, 2.0));
+                    arrays.v[at..at + d].copy_from_slice(&random.values(d, 2.0));
+                }
             }
         }
         for values in [&mut arrays.qkv, &mut arrays.k, &mut arrays.v] {
@@ -206,20 +207,22 @@ impl<'g> Layer<'g> {
         let mut pool = (before.k.clone(), before.v.clone());
         for (r, (slot, position)) in step.rows().into_iter().enumerate() {
             let row = &before.qkv[r * self.width()..][..self.width()];
-            let at = step.vector(slot, position) * kv_heads * d;
+            let at = |kv_head| d * step.vector(slot, position, kv_head, kv_heads);
             for head in 0..heads + kv_heads {
                 let (weight, found) = match head < heads {
                     true => (&self.q_norm, &after.qkv[r * self.width() + head * d..][..d]),
-                    false => (&self.k_norm, &after.k[at + (head - heads) * d..][..d]),
+                    false => (&self.k_norm, &after.k[at(head - heads)..][..d]),
                 };
                 let expected = self.normed_and_rotated(&row[head * d..][..d], weight, position);
                 let what = format!("{:?} position {position} head {head}", self.dtype());
                 let allowed = |_, v: f64| rounding(self.dtype()) * v.abs() + 3e-6;
                 assert_close(&what, found, &expected, allowed);
             }
-            let v = &row[(heads + kv_heads) * d..];
-            pool.1[at..at + v.len()].copy_from_slice(v);
-            pool.0[at..at + v.len()].copy_from_slice(&after.k[at..at + v.len()]);
+            for kv_head in 0..kv_heads {
+                let (at, v) = (at(kv_head), &row[(heads + kv_heads + kv_head) * d..][..d]);
+                pool.1[at..at + d].copy_from_slice(v);
+                pool.0[at..at + d].copy_from_slice(&after.k[at..at + d]);
+            }
         }
         assert_same_bits("v pages, and nothing else written", &after.v, &pool.1);
         assert_same_bits("k pages, and nothing else written", &after.k, &pool.0);
@@ -231,7 +234,7 @@ impl<'g> Layer<'g> {
         let (slot, position) = step.rows()[r];
         let q = &arrays.qkv[r * self.width() + head * d..][..d];
         let vectors = |position| {
-            let at = (step.vector(slot, position) * kv_heads + head / (heads / kv_heads)) * d;
+            let at = d * step.vector(slot, position, head / (heads / kv_heads), kv_heads);
             (&arrays.k[at..][..d], &arrays.v[at..][..d])
         };
         let scores: Vec<f64> = (0..=position)
@@ -387,10 +390,10 @@ fn a_row_of_attention_does_not_depend_on_its_companions_or_its_chunk() {
             k: before.k.clone(),
             v: before.v.clone(),
         };
-        for position in 0..163 {
-            let at = step.vector(3, position) * kv_heads * d;
-            again.k[at..][..kv_heads * d].copy_from_slice(&after.k[at..][..kv_heads * d]);
-            again.v[at..][..kv_heads * d].copy_from_slice(&after.v[at..][..kv_heads * d]);
+        for (position, kv_head) in (0..163).flat_map(|p| (0..kv_heads).map(move |h| (p, h))) {
+            let at = d * step.vector(3, position, kv_head, kv_heads);
+            again.k[at..][..d].copy_from_slice(&after.k[at..][..d]);
+            again.v[at..][..d].copy_from_slice(&after.v[at..][..d]);
         }
         let (_, y) = layer.run(&alone, &again, StepKind::Mixed, true);
         let row = heads * d;

@@ -215,11 +215,11 @@ impl Step {
         rows.collect()
     }
 
-    /// Which vector of the pool a slot's position has, in units of all its kv heads.
-    pub fn vector(&self, slot: usize, position: usize) -> usize {
+    /// Which vector of the pool, of one kv head of so many, a slot's position has.
+    pub fn vector(&self, slot: usize, position: usize, kv_head: usize, kv_heads: usize) -> usize {
         let page_tokens = self.page_tokens as usize;
         let page = self.pages[slot * self.max_pages as usize + position / page_tokens];
-        page as usize * page_tokens + position % page_tokens
+        (page as usize * kv_heads + kv_head) * page_tokens + position % page_tokens
     }
 
     pub fn upload(&self, gpu: &Gpu) -> StepOnGpu {

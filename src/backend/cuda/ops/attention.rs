@@ -57,7 +57,7 @@ pub struct Attention {
     pub x: Address,
     /// `[R, (heads + 2 kv_heads) D]`, operand type: q, k, v.
     pub qkv: Address,
-    /// `[pages, page_tokens, kv_heads, D]`, operand type.
+    /// `[pages, kv_heads, page_tokens, D]`, operand type.
     pub k_pages: Address,
     /// Likewise.
     pub v_pages: Address,
