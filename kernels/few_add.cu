@@ -17,6 +17,7 @@
  * of the gate, a stage's columns of the rows, ring.
  */
 #include "few_add.cuh"
+#include "few_ring.cuh"
 
 /* A consumer warp: a tile's sums. `columns` are those of a row's only stage, or become those of each in turn. */
 template <class Math>

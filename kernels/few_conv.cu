@@ -13,8 +13,8 @@
  *
  * Launch: block = FEW_THREADS, grid = at most H / FEW_OUTPUTS blocks, and those that guess, shared: sums, the norm's weight, normed rows, ring.
  */
-#include "few.cuh"
 #include "few_guess.cuh"
+#include "few_ring.cuh"
 #include "few_rows.cuh"
 
 /* A sum as the operand type holds it. */

@@ -4,8 +4,8 @@
 #ifndef TAILGRAPH_FEW_NORM_CUH
 #define TAILGRAPH_FEW_NORM_CUH
 
-#include "few.cuh"
 #include "few_choice.cuh"
+#include "few_ring.cuh"
 #include "few_rows.cuh"
 
 constexpr uint32_t GATE_OUTPUTS = FEW_STAGE_ROWS;
