@@ -1,7 +1,7 @@
 /* dense_prefetch.cuh: weights of a conv layer's experts, to the second-level cache, while its in-projection multiplies.
  *
  * At 256 rows that takes twice as long as its weights do, and the memory has time. What comes is the beginning of each expert's gate
- * and of its up, in pieces that lie side by side: asked for as wide.cuh's boxes, 128 bytes of many rows, as many bytes gained
+ * and of its up, in pieces that lie side by side: asked for in boxes of 128 bytes of many rows, as many bytes gained
  * nothing (profiles/README.md, "Experts' weights while the in-projection multiplies").
  */
 #ifndef TAILGRAPH_DENSE_PREFETCH_CUH

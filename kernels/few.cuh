@@ -23,7 +23,7 @@
  *
  * Before its wait a kernel also reads the step's descriptor: the dispatcher wrote it before the step began.
  *
- * N may be anything, K is a multiple of 32. Every array starts on 16 bytes.
+ * N may be anything (of packed weights a multiple of FEW_STAGE_ROWS), K is a multiple of 32. Every array starts on 16 bytes.
  */
 #ifndef TAILGRAPH_FEW_CUH
 #define TAILGRAPH_FEW_CUH

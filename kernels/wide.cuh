@@ -21,7 +21,7 @@
  * thread.
  *
  * sm_90a only. H and M are multiples of 16: chunks and slices need not be whole, what lies outside the weights comes as
- * zeros.
+ * zeros, and what fills up their rows is zeros.
  */
 #ifndef TAILGRAPH_WIDE_CUH
 #define TAILGRAPH_WIDE_CUH

@@ -73,9 +73,8 @@ pub fn weight_bytes(config: &ModelConfig, weights: DType) -> u64 {
             if config.use_expert_bias {
                 put(&[experts], DType::F32);
             }
-            for matrix in [[inner, hidden], [inner, hidden], [hidden, inner]] {
-                let [rows, columns] = packed::filled_up(matrix);
-                put(&[experts, rows, columns], weights);
+            for (rows, columns) in [(inner, hidden), (inner, hidden), (hidden, inner)] {
+                put(&[experts, rows, packed::columns(columns)], weights);
             }
         } else {
             for _ in 0..3 {

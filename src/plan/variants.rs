@@ -18,9 +18,12 @@ pub const FEW_STAGES: RangeInclusive<u32> = 2..=16;
 /// Of the wide kernel: one for each of the 3 warps that load rows at least (with fewer than 5 there are never 5 of them), and as
 /// above.
 pub const WIDE_STAGES: RangeInclusive<u32> = 3..=16;
-/// Rows of an expert tile of the wide kernel, at most; with f32 rows up to [`WIDE_SPLIT_ROWS`].
+/// Rows of an expert tile of the wide kernel, at most; with f32 rows up to [`WIDE_SPLIT_ROWS`]. Those above [`WIDE_LOW_ROWS`] have
+/// a kernel of their own, of more loaders, and rings of [`WIDE_TALL_STAGES`] at least.
 pub const WIDE_TILE_ROWS: [u32; 5] = [8, 16, 32, 64, 96];
 pub const WIDE_SPLIT_ROWS: u32 = 32;
+pub const WIDE_LOW_ROWS: u32 = 64;
+pub const WIDE_TALL_STAGES: u32 = 5;
 
 /// Of [`Wide::prefetch_mib`].
 pub const MOST_PREFETCH_MIB: u32 = 256;
@@ -205,6 +208,12 @@ impl Wide {
             return Err(format!(
                 "found tile_rows {}, expected 8, 16, 32, 64 or 96, at most {most} in this type",
                 self.tile_rows
+            ));
+        }
+        if self.tile_rows > WIDE_LOW_ROWS && self.stages < WIDE_TALL_STAGES {
+            return Err(format!(
+                "found wide_stages {}, expected at least {WIDE_TALL_STAGES} with tile_rows {}",
+                self.stages, self.tile_rows
             ));
         }
         match self.prefetch_mib <= MOST_PREFETCH_MIB {

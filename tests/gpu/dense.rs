@@ -9,6 +9,7 @@ use tailgraph::backend::cuda::ops::Types;
 use tailgraph::backend::cuda::ops::conv::ShortConv;
 use tailgraph::backend::cuda::ops::experts::ExpertWeights;
 use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
+use tailgraph::backend::cuda::packed;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
 use tailgraph::plan::variants::{Experts, Products, Variant, Wide};
@@ -326,7 +327,7 @@ fn weights_that_are_prefetched_change_nothing() {
     let gpu = Gpu::new();
     let mut random = Random(89);
     for types in TYPES {
-        for (hidden, inner, experts) in [(64, 32, 3), (192, 96, 8), (2048, 128, 32)] {
+        for (hidden, inner, experts) in [(64, 32, 3), (96, 64, 5), (192, 96, 8), (2048, 128, 32)] {
             let config = ModelConfig {
                 moe_intermediate_size: inner,
                 num_experts: experts,
@@ -336,12 +337,13 @@ fn weights_that_are_prefetched_change_nothing() {
             if !served(&rig) {
                 continue;
             }
-            let matrices = [(); 2].map(|()| gpu.poisoned(experts * inner * hidden * 2));
+            let matrix = packed::elements(inner, hidden);
+            let matrices = [(); 2].map(|()| gpu.poisoned(experts * matrix * 2));
             let [gate, up] = [0, 1].map(|i| matrices[i].at(0));
             let weights = ExpertWeights {
                 gate,
                 up,
-                gate_up_stride: (inner * hidden) as u64,
+                gate_up_stride: matrix as u64,
                 down: 0,
                 down_stride: 0,
             };

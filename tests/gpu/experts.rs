@@ -287,6 +287,12 @@ fn wide_steps_agree_with_the_kernels_for_any_number() {
             (200, 96, 32, 128, 128, 8),
             (256, 256, 320, 5, 2, 2),
             (256, 576, 96, 4, 4, 1),
+            // One tile of more than 64 rows, as it is and in part.
+            (72, 576, 96, 4, 1, 1),
+            (80, 96, 160, 3, 1, 1),
+            (88, 160, 96, 2, 1, 1),
+            (96, 544, 32, 3, 1, 1),
+            (103, 64, 96, 2, 1, 1),
         ] {
             let rig = Rig::new(&gpu, mixture(hidden, inner, experts, top_k), types);
             if !rig.serves(rig.kernels.wide.is_some(), |(major, _)| major == 9) {
@@ -363,18 +369,31 @@ fn wide_steps_do_not_wait_for_blocks_that_have_no_room() {
         }
         let holder = Holder::new(&gpu);
         let mut case = MixtureCase::new(&mut random, &rig, 64, 13);
-        case.by = Some(Experts::Wide(Wide {
-            tile_rows: 32,
-            stages: 6,
-            guess: true,
-            prefetch_mib: 0,
-        }));
-        let alone = case.run(&rig, 64);
-        let beside_others = case.run_with(&rig, 64, &case.upload(&rig), || {
-            holder.hold(|all| all - 16, &noted, HELD_NS);
-        });
-        holder.wait();
-        assert_same_bits(&format!("{types:?}"), &beside_others, &alone);
+        for tile_rows in [32, 96] {
+            let by = Experts::Wide(Wide {
+                tile_rows,
+                stages: 6,
+                guess: true,
+                prefetch_mib: 0,
+            });
+            let products = Products::Linear;
+            let experts = by;
+            let variant = Variant { products, experts };
+            if variant
+                .check(Architecture::Sm90, types.operand, 64)
+                .is_err()
+            {
+                continue;
+            }
+            case.by = Some(by);
+            let alone = case.run(&rig, 64);
+            let beside_others = case.run_with(&rig, 64, &case.upload(&rig), || {
+                holder.hold(|all| all - 16, &noted, HELD_NS);
+            });
+            holder.wait();
+            let what = format!("{types:?} tiles of {tile_rows}");
+            assert_same_bits(&what, &beside_others, &alone);
+        }
     }
 }
 

@@ -44,7 +44,7 @@ struct Shared {
 enum LayerState {
     /// `[slots, L - 1, H]`, operand type.
     Conv(Address),
-    /// `[pages, page_tokens, kv_heads, D]` each, operand type.
+    /// `[pages, kv_heads, page_tokens, D]` each, operand type.
     Pages { k: Address, v: Address },
 }
 

@@ -11,6 +11,7 @@ use crate::model::rotary::inverse_frequencies;
 use crate::model::weights::widen;
 use crate::model::{DType, Expert, FeedForward, LayerWeights, Mixer, Model, Tensor, Weights};
 use cudarc::driver::{CudaContext, CudaStream};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Elements that are converted at once.
@@ -225,16 +226,16 @@ impl Placer<'_> {
                 self.end += packed::elements(tensor.rows(), tensor.cols()) * dtype.bytes();
                 continue;
             }
-            let converted;
-            let bytes = match tensor.dtype == dtype {
-                true => tensor.bytes(),
-                false => {
-                    converted = convert(&tensor.name, tensor.dtype, dtype, tensor.bytes())?;
-                    &converted
-                }
-            };
-            packed::pack(bytes, tensor.cols(), dtype, &mut packed);
-            self.copy(&packed)?;
+            let blocks = (CONVERT_ELEMENTS / (packed::ROWS * tensor.cols())).max(1);
+            let at_once = blocks * packed::ROWS * tensor.cols() * tensor.dtype.bytes();
+            for part in tensor.bytes().chunks(at_once) {
+                let part = match tensor.dtype == dtype {
+                    true => Cow::Borrowed(part),
+                    false => Cow::Owned(convert(&tensor.name, tensor.dtype, dtype, part)?),
+                };
+                packed::pack(&part, tensor.cols(), dtype, &mut packed);
+                self.copy(&packed)?;
+            }
         }
         Ok(at)
     }
@@ -326,7 +327,39 @@ fn convert(name: &str, from: DType, to: DType, bytes: &[u8]) -> Result<Vec<u8>> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ModelSource;
+    use crate::plan::device::weight_bytes;
     use half::{bf16, f16};
+
+    /// Of models whose rows are no whole blocks of [`packed`], too.
+    #[test]
+    fn as_much_is_placed_as_the_plan_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("config.json");
+        for (hidden, inner, bias, tied) in [(256, 64, false, true), (96, 160, true, false)] {
+            let text = format!(
+                r#"{{"model_type": "lfm2_moe", "vocab_size": 40, "hidden_size": {hidden}, "num_hidden_layers": 3,
+                    "intermediate_size": 64, "moe_intermediate_size": {inner}, "num_attention_heads": 2,
+                    "num_key_value_heads": 1, "head_dim": 64, "num_dense_layers": 1, "num_experts": 5,
+                    "num_experts_per_tok": 2, "conv_bias": {bias}, "tie_embedding": {tied},
+                    "layer_types": ["conv", "full_attention", "conv"], "max_position_embeddings": 100}}"#
+            );
+            std::fs::write(&config, text).unwrap();
+            let source = ModelSource::parse(&format!("random:{}", config.display())).unwrap();
+            let model = Model::load(&source).unwrap();
+            for matrices in [DType::BF16, DType::F16, DType::F32] {
+                let mut measure = Placer {
+                    start: 0,
+                    end: 0,
+                    to: None,
+                    matrices,
+                };
+                measure.model(&model).unwrap();
+                let placed = measure.end.next_multiple_of(ALIGN_BYTES) as u64;
+                assert_eq!(placed, weight_bytes(&model.config, matrices), "{hidden}");
+            }
+        }
+    }
 
     #[test]
     fn conversion_rounds_and_names_what_does_not_fit() {

@@ -10,6 +10,8 @@ use tailgraph::model::DType;
 use tailgraph::plan::variants::{Experts, Products, Variant};
 
 const ROWS: usize = 1;
+/// Rows of two stages of the ring, the second of them short, and of blocks that are not whole.
+const RAGGED: Shape = shape(2080, 64, 224, 17, 8, 2, false);
 
 /// What a row's experts leave.
 struct Left {
@@ -100,7 +102,7 @@ fn fused_experts_leave_the_bits_of_two_kernels() {
     for types in TYPES {
         let wide_down = shape(64, 32, 1792, 32, 4, 3, false);
         for shape in [
-            SHAPES[0], SHAPES[1], SHAPES[2], SHAPES[3], SHAPES[5], wide_down,
+            SHAPES[0], SHAPES[1], SHAPES[2], SHAPES[3], SHAPES[5], RAGGED, wide_down,
         ] {
             let rig = Rig::new(&gpu, shape.config(), types);
             if !served(&rig) {
@@ -143,7 +145,7 @@ fn fused_experts_do_not_wait_for_blocks_that_have_no_room() {
         (words[0], words[1])
     };
     // Rows of one stage of the ring and of two.
-    let shapes = [SHAPES[3], shape(4096, 64, 256, 17, 8, 2, false)];
+    let shapes = [SHAPES[3], shape(4096, 64, 256, 17, 8, 2, false), RAGGED];
     for (types, shape) in TYPES
         .into_iter()
         .flat_map(|types| shapes.map(|shape| (types, shape)))

@@ -11,7 +11,7 @@ use super::kernels::{Types, suffix};
 use super::limits::{Limits, has_warpgroups};
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
-use crate::plan::variants::{Experts, MOST_ROWS, Wide as Shape};
+use crate::plan::variants::{Experts, MOST_ROWS, WIDE_LOW_ROWS, WIDE_TALL_STAGES, Wide as Shape};
 use std::sync::Arc;
 
 // As kernels/wide.cuh and wide_plan.cuh have it.
@@ -24,9 +24,8 @@ const ALIGN_BYTES: u32 = 1024;
 const LOADERS: u32 = 3;
 /// Where the ring has a stage for each: with a warp beside them that counts what is stored. f32 rows always have so many.
 const MANY_LOADERS: u32 = 5;
-/// Tiles of more rows than this have a kernel of their own, which has the registers for their sums, and so many loaders.
-const LOW_TILE_ROWS: u32 = 64;
-/// Steps of up to so many rows have three, and the router a block beside each: they have less to load, and wait longer for
+const _: () = assert!(WIDE_TALL_STAGES == MANY_LOADERS, "a stage for each");
+/// Steps of up to so many rows have three, but for tall tiles, and the router a block beside each: they have less to load, and wait longer for
 /// the router.
 const FEW_ROWS: u32 = 16;
 const MOST_TILES: u32 = 256;
@@ -43,7 +42,7 @@ pub struct Wide {
     experts: Kernel,
     /// With [`MANY_LOADERS`].
     many: Kernel,
-    /// Likewise, for tiles of more than [`LOW_TILE_ROWS`] rows; f32 rows have none.
+    /// Likewise, for tiles of more than [`WIDE_LOW_ROWS`] rows, with registers for their sums; f32 rows have none.
     tall: Option<Kernel>,
     operand: DType,
     weights: DType,
@@ -104,12 +103,6 @@ impl Wide {
             return Err(format!(
                 "{experts} experts may have {tiles} tiles of {} rows, the wide kernels take {MOST_TILES}",
                 shape.tile_rows
-            ));
-        }
-        if shape.tile_rows > LOW_TILE_ROWS && shape.stages < MANY_LOADERS {
-            return Err(format!(
-                "{} stages are too few for tiles of {} rows, which {MANY_LOADERS} warps load, each a stage of its own",
-                shape.stages, shape.tile_rows
             ));
         }
         let bytes = shared_bytes(self.operand, shape);
@@ -213,7 +206,7 @@ impl Enqueue<'_> {
         let shared = shared_bytes(wide.operand, shape);
         let many = wide.operand == DType::F32 || self.bucket.rows > FEW_ROWS;
         let (kernel, loaders) = match &wide.tall {
-            Some(tall) if shape.tile_rows > LOW_TILE_ROWS => (tall, MANY_LOADERS),
+            Some(tall) if shape.tile_rows > WIDE_LOW_ROWS => (tall, MANY_LOADERS),
             _ if many && shape.stages >= MANY_LOADERS => (&wide.many, MANY_LOADERS),
             _ => (&wide.experts, LOADERS),
         };
