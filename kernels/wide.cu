@@ -12,8 +12,8 @@
  * Launch: grid = a block an SM, at most WIDE_MOST_BLOCKS, block = a warp for each consumer and loader, and one more, with 5 loaders
  * two, shared = stages * wide_stage_bytes(tile_rows) + GMMA_ATOM_BYTES.
  * Bound: memory, the weights of the experts that have rows.
- * Measured on an H200 in bf16, 32 experts of 2048 x 1792, in the model (floor; how: profiles/README.md), b201444's, which multiplied
- * more for nothing: 158.7 us (155.2) at 64 rows, 163.4 at 128, 173.0 at 256.
+ * Measured on an H200 in bf16, 32 experts of 2048 x 1792, in the model (floor, of which some has come before it begins; how:
+ * profiles/README.md): 154.2 us (155.2) at 64 rows, 158.8 at 128, 162.0 at 256 in tiles of 96.
  */
 #include "wide.cuh"
 

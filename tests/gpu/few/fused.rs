@@ -10,8 +10,8 @@ use tailgraph::model::DType;
 use tailgraph::plan::variants::{Experts, Products, Variant};
 
 const ROWS: usize = 1;
-/// Rows of two stages of the ring, the second of them short, and of blocks that are not whole.
-const RAGGED: Shape = shape(2080, 64, 224, 17, 8, 2, false);
+/// Rows of three stages of the ring, the last of them short, and of blocks that are not whole.
+const RAGGED: Shape = shape(4128, 64, 224, 17, 8, 2, false);
 
 /// What a row's experts leave.
 struct Left {
