@@ -28,7 +28,8 @@ __device__ inline uint4 load16(const void *p) {
 
 __device__ inline uint32_t word(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
-/* Keys and values come a tile of KEYS at a time, `token` the index of key lane % KEYS of it in `pages`, a vector each. q is in shared memory, [HEADS, D]. Scores are in units of log2. Of lane l, g = l / 4 and t = l % 4. */
+/* Keys and values come a tile of KEYS at a time, `token` the index of key lane % KEYS of it in `pages`, a vector each. q is in
+ * shared memory, [HEADS, D]. Scores are in units of log2. Of lane l, g = l / 4 and t = l % 4. */
 template <typename T, int D>
 struct Share {
   static constexpr int HEADS = 8, KEYS = 16, LINES = KEYS / 8, PARTS = D / 32, HALVES = D / 64;
