@@ -14,7 +14,7 @@ use crate::model::{DType, ModelConfig};
 use crate::plan::variants::{Experts, MOST_ROWS, WIDE_LOW_ROWS, WIDE_TALL_STAGES, Wide as Shape};
 use std::sync::Arc;
 
-// As kernels/wide.cuh and wide_plan.cuh have it.
+// As kernels/wide_ring.cuh and wide_plan.cuh have it.
 const OUTPUTS: u32 = 128;
 const GROUP_ROWS: u32 = 16;
 const COLUMNS: u32 = packed::COLUMNS as u32;
