@@ -152,7 +152,7 @@ __device__ inline void wide_load(WideRing ring, WideQueue queue, const WideShape
 #pragma unroll
           for (int i = first; i < min(first + AT_ONCE, ROWS); i++)
             Math::template store<N>(ring.rows() + (i % 2 ? odd : even) + i / 2 * GMMA_ATOM_BYTES, pieces[i - first]);
-          if (first + AT_ONCE < ROWS) asm volatile("" ::: "memory");
+          if (first + AT_ONCE < ROWS) asm volatile("" ::: "memory");  /* the other half is asked for behind these */
         }
         operands_written();
         __syncwarp();

@@ -81,6 +81,10 @@ impl Layer {
         let expert_tiles =
             most_expert_tiles(rows, experts as u32, top_k as u32, tile_rows) as usize;
         let norm = |count| arrays.weights(f, count, 1.5);
+        let (of_gate, of_down) = (
+            packed::elements(inner, hidden),
+            packed::elements(hidden, inner),
+        );
         Self {
             embedding: arrays.weights(t, c.vocab_size * hidden, 1.0),
             norms: [norm(hidden), norm(hidden), norm(hidden)],
@@ -104,11 +108,11 @@ impl Layer {
             },
             gate: arrays.weights(f, experts * hidden, 0.3),
             expert_weights: ExpertWeights {
-                gate: arrays.weights(t, experts * packed::elements(inner, hidden), 0.2),
-                up: arrays.weights(t, experts * packed::elements(inner, hidden), 0.2),
-                gate_up_stride: packed::elements(inner, hidden) as u64,
-                down: arrays.weights(t, experts * packed::elements(hidden, inner), 0.2),
-                down_stride: packed::elements(hidden, inner) as u64,
+                gate: arrays.weights(t, experts * of_gate, 0.2),
+                up: arrays.weights(t, experts * of_gate, 0.2),
+                gate_up_stride: of_gate as u64,
+                down: arrays.weights(t, experts * of_down, 0.2),
+                down_stride: of_down as u64,
             },
             routing: Routing {
                 experts: arrays.scratch(pairs * 4),

@@ -13,7 +13,7 @@ use tailgraph::backend::cuda::packed;
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
 use tailgraph::plan::variants::{
-    Architecture, Experts, Products, Variant, WIDE_STAGES, WIDE_TILE_ROWS, Wide,
+    Architecture, Experts, Products, Variant, WIDE_SPLIT_ROWS, WIDE_STAGES, WIDE_TILE_ROWS, Wide,
 };
 
 /// A mixture's weights, its input and a routing made up for it.
@@ -370,22 +370,16 @@ fn wide_steps_do_not_wait_for_blocks_that_have_no_room() {
         let holder = Holder::new(&gpu);
         let mut case = MixtureCase::new(&mut random, &rig, 64, 13);
         for tile_rows in [32, 96] {
-            let by = Experts::Wide(Wide {
+            // f32 rows have no higher ones.
+            if tile_rows > WIDE_SPLIT_ROWS && types.operand == DType::F32 {
+                continue;
+            }
+            case.by = Some(Experts::Wide(Wide {
                 tile_rows,
                 stages: 6,
                 guess: true,
                 prefetch_mib: 0,
-            });
-            let products = Products::Linear;
-            let experts = by;
-            let variant = Variant { products, experts };
-            if variant
-                .check(Architecture::Sm90, types.operand, 64)
-                .is_err()
-            {
-                continue;
-            }
-            case.by = Some(by);
+            }));
             let alone = case.run(&rig, 64);
             let beside_others = case.run_with(&rig, 64, &case.upload(&rig), || {
                 holder.hold(|all| all - 16, &noted, HELD_NS);

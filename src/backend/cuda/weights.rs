@@ -11,10 +11,9 @@ use crate::model::rotary::inverse_frequencies;
 use crate::model::weights::widen;
 use crate::model::{DType, Expert, FeedForward, LayerWeights, Mixer, Model, Tensor, Weights};
 use cudarc::driver::{CudaContext, CudaStream};
-use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Elements that are converted at once.
+/// Elements that are converted at once, some more or less.
 const CONVERT_ELEMENTS: usize = 1 << 22;
 
 /// Where everything lies. Shapes are those of [`Weights`].
@@ -226,16 +225,11 @@ impl Placer<'_> {
                 self.end += packed::elements(tensor.rows(), tensor.cols()) * dtype.bytes();
                 continue;
             }
-            let blocks = (CONVERT_ELEMENTS / (packed::ROWS * tensor.cols())).max(1);
-            let at_once = blocks * packed::ROWS * tensor.cols() * tensor.dtype.bytes();
-            for part in tensor.bytes().chunks(at_once) {
-                let part = match tensor.dtype == dtype {
-                    true => Cow::Borrowed(part),
-                    false => Cow::Owned(convert(&tensor.name, tensor.dtype, dtype, part)?),
-                };
-                packed::pack(&part, tensor.cols(), dtype, &mut packed);
-                self.copy(&packed)?;
-            }
+            let whole = packed::ROWS * tensor.cols();
+            in_type(tensor, dtype, whole, |rows| {
+                packed::pack(rows, tensor.cols(), dtype, &mut packed);
+                self.copy(&packed)
+            })?;
         }
         Ok(at)
     }
@@ -261,16 +255,11 @@ impl Placer<'_> {
     ) -> Result<Address> {
         let at = self.align();
         for tensor in tensors {
-            let bytes = tensor.bytes();
             if self.to.is_none() {
-                self.end += bytes.len() / tensor.dtype.bytes() * dtype.bytes();
-            } else if tensor.dtype == dtype {
-                self.copy(bytes)?;
-            } else {
-                for part in bytes.chunks(CONVERT_ELEMENTS * tensor.dtype.bytes()) {
-                    self.copy(&convert(&tensor.name, tensor.dtype, dtype, part)?)?;
-                }
+                self.end += tensor.bytes().len() / tensor.dtype.bytes() * dtype.bytes();
+                continue;
             }
+            in_type(tensor, dtype, 1, |bytes| self.copy(bytes))?;
         }
         Ok(at)
     }
@@ -287,6 +276,23 @@ impl Placer<'_> {
         self.end += bytes.len();
         Ok(())
     }
+}
+
+/// A tensor as `dtype`, one part after the other where it has to be converted, of a multiple of `whole` elements each.
+fn in_type(
+    tensor: &Tensor,
+    dtype: DType,
+    whole: usize,
+    mut take: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    if tensor.dtype == dtype {
+        return take(tensor.bytes());
+    }
+    let elements = (CONVERT_ELEMENTS / whole).max(1) * whole;
+    for part in tensor.bytes().chunks(elements * tensor.dtype.bytes()) {
+        take(&convert(&tensor.name, tensor.dtype, dtype, part)?)?;
+    }
+    Ok(())
 }
 
 /// `bytes` of type `from` as type `to`, rounded to nearest even.
@@ -331,22 +337,29 @@ mod tests {
     use crate::plan::device::weight_bytes;
     use half::{bf16, f16};
 
+    fn model(folder: &tempfile::TempDir, text: &str) -> Model {
+        let config = folder.path().join("config.json");
+        std::fs::write(&config, text).unwrap();
+        let source = ModelSource::parse(&format!("random:{}", config.display())).unwrap();
+        Model::load(&source).unwrap()
+    }
+
+    fn config(vocab: usize, hidden: usize, inner: usize, bias: bool, tied: bool) -> String {
+        format!(
+            r#"{{"model_type": "lfm2_moe", "vocab_size": {vocab}, "hidden_size": {hidden}, "num_hidden_layers": 3,
+                "intermediate_size": 64, "moe_intermediate_size": {inner}, "num_attention_heads": 2,
+                "num_key_value_heads": 1, "head_dim": 64, "num_dense_layers": 1, "num_experts": 5,
+                "num_experts_per_tok": 2, "conv_bias": {bias}, "tie_embedding": {tied},
+                "layer_types": ["conv", "full_attention", "conv"], "max_position_embeddings": 100}}"#
+        )
+    }
+
     /// Of models whose rows are no whole blocks of [`packed`], too.
     #[test]
     fn as_much_is_placed_as_the_plan_says() {
         let folder = tempfile::tempdir().unwrap();
-        let config = folder.path().join("config.json");
         for (hidden, inner, bias, tied) in [(256, 64, false, true), (96, 160, true, false)] {
-            let text = format!(
-                r#"{{"model_type": "lfm2_moe", "vocab_size": 40, "hidden_size": {hidden}, "num_hidden_layers": 3,
-                    "intermediate_size": 64, "moe_intermediate_size": {inner}, "num_attention_heads": 2,
-                    "num_key_value_heads": 1, "head_dim": 64, "num_dense_layers": 1, "num_experts": 5,
-                    "num_experts_per_tok": 2, "conv_bias": {bias}, "tie_embedding": {tied},
-                    "layer_types": ["conv", "full_attention", "conv"], "max_position_embeddings": 100}}"#
-            );
-            std::fs::write(&config, text).unwrap();
-            let source = ModelSource::parse(&format!("random:{}", config.display())).unwrap();
-            let model = Model::load(&source).unwrap();
+            let model = model(&folder, &config(40, hidden, inner, bias, tied));
             for matrices in [DType::BF16, DType::F16, DType::F32] {
                 let mut measure = Placer {
                     start: 0,
@@ -359,6 +372,27 @@ mod tests {
                 assert_eq!(placed, weight_bytes(&model.config, matrices), "{hidden}");
             }
         }
+    }
+
+    /// A matrix of more than [`CONVERT_ELEMENTS`] is packed a part at a time, and as it would be whole.
+    #[test]
+    fn parts_are_whole_blocks() {
+        let folder = tempfile::tempdir().unwrap();
+        let columns = 96;
+        let model = model(&folder, &config(48_000, columns, 64, false, true));
+        let (tensor, to) = (&model.weights.embed_tokens, DType::F32);
+        let (mut parts, mut packed, mut one) = (0, Vec::new(), Vec::new());
+        in_type(tensor, to, packed::ROWS * columns, |rows| {
+            parts += 1;
+            packed::pack(rows, columns, to, &mut one);
+            packed.extend_from_slice(&one);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(parts, 2);
+        let whole = convert(&tensor.name, tensor.dtype, to, tensor.bytes()).unwrap();
+        packed::pack(&whole, columns, to, &mut one);
+        assert!(packed == one, "parts are packed otherwise than the whole");
     }
 
     #[test]

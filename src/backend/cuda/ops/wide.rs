@@ -25,8 +25,8 @@ const LOADERS: u32 = 3;
 /// Where the ring has a stage for each: with a warp beside them that counts what is stored. f32 rows always have so many.
 const MANY_LOADERS: u32 = 5;
 const _: () = assert!(WIDE_TALL_STAGES == MANY_LOADERS, "a stage for each");
-/// Steps of up to so many rows have three, but for tall tiles, and the router a block beside each: they have less to load, and wait longer for
-/// the router.
+/// Steps of up to so many rows have three, but for tall tiles, and the router a block beside each: they have less to load, and
+/// wait longer for the router.
 const FEW_ROWS: u32 = 16;
 const MOST_TILES: u32 = 256;
 /// Of what a block guesses, the chunks behind its ring's that come to the second-level cache meanwhile, where nothing has come
@@ -162,7 +162,7 @@ impl Enqueue<'_> {
                 experts,
             ]
             .map(u64::from),
-            strides: [2, u64::from(2 * COLUMNS), second, group, expert],
+            strides: [2, u64::from(ROW_BYTES), second, group, expert],
             each: [COLUMNS, PACKED_ROWS, 2, OUTPUTS / GROUP_ROWS, 1],
         };
         let rows_bytes = |columns| 2 * packed::elements(PACKED_ROWS as usize, columns) as u64;
