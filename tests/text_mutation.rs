@@ -1,5 +1,5 @@
 //! Broken tokenizers and templates: an error on one line or a result, never a panic. Runs for
-//! TAILGRAPH_MUTATION_SECONDS (2 unless set), from the same seed every time.
+//! TAILGRAPH_FUZZ_SECONDS (2 unless set), from the same seed every time.
 
 mod text_common;
 
@@ -11,7 +11,7 @@ use text_common::{Random, TOKENIZERS, load, read};
 
 fn time() -> Duration {
     let seconds =
-        std::env::var("TAILGRAPH_MUTATION_SECONDS").map_or(2.0, |text| text.parse().unwrap());
+        std::env::var("TAILGRAPH_FUZZ_SECONDS").map_or(2.0, |text| text.parse().unwrap());
     Duration::from_secs_f64(seconds)
 }
 

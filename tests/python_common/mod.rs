@@ -1,0 +1,53 @@
+//! The pinned Python of tests/python, which says what transformers, jinja2 and the OpenAI package make of something.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use serde_json::Value;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
+
+/// target/python's interpreter. Without one the test says so and is skipped, unless TAILGRAPH_NEED_PYTHON is set, as
+/// in .ci/run.
+pub fn interpreter(test: &str) -> Option<PathBuf> {
+    let path = Path::new(REPOSITORY).join("target/python/bin/python3");
+    if path.exists() {
+        return Some(path);
+    }
+    assert!(
+        std::env::var_os("TAILGRAPH_NEED_PYTHON").is_none(),
+        "{test}: target/python is not there, expected tests/python/setup to have made it"
+    );
+    eprintln!("{test}: skipped, target/python is not there: tests/python/setup makes it");
+    None
+}
+
+/// The folder of published tokenizers and templates that TAILGRAPH_REAL_FILES names. They have licences of their own
+/// and are no part of the repository: without them the test says so and is skipped.
+pub fn real_files(test: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("TAILGRAPH_REAL_FILES").map(PathBuf::from);
+    if folder.is_none() {
+        eprintln!("{test}: skipped, TAILGRAPH_REAL_FILES names no folder of published files");
+    }
+    folder
+}
+
+/// Runs tests/python/SCRIPT on `input`, a JSON value on its standard input, and reads the one it prints.
+pub fn ask(python: &Path, script: &str, input: &Value) -> Value {
+    let mut child = Command::new(python)
+        .arg(Path::new(REPOSITORY).join("tests/python").join(script))
+        .env("HF_HUB_OFFLINE", "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let text = input.to_string();
+    let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap().unwrap();
+    assert!(output.status.success(), "{script}: {}", output.status);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{script}: {error}"))
+}
