@@ -87,7 +87,8 @@ __device__ inline void add_weighed(float4 &sum, float weight, float4 v) {
 /* ---- without branches ------------------------------------------------------------------------ */
 
 /* 1 / v and 1 / sqrt(v), within an ulp or so, of v far from either end of f32's range: one step of Newton's behind what the hardware
- * guesses. The exact ones are calls for those ends, around which the registers of all that is under way must be kept. */
+ * guesses. The exact ones are calls for those ends, around which the registers of all that is under way must be kept.
+ * 1 / sqrt(inf) is 0, as it is exactly: a sum of squares may be past the end. */
 __device__ inline float inverse(float v) {
   const float guess = __fdividef(1.0f, v);
   return fmaf(guess, fmaf(-v, guess, 1.0f), guess);
@@ -95,7 +96,7 @@ __device__ inline float inverse(float v) {
 
 __device__ inline float inverse_sqrt(float v) {
   const float guess = rsqrtf(v);
-  return fmaf(0.5f * guess, fmaf(-v * guess, guess, 1.0f), guess);
+  return guess == 0.0f ? 0.0f : fmaf(0.5f * guess, fmaf(-v * guess, guess, 1.0f), guess);
 }
 
 /* ---- order ----------------------------------------------------------------------------------- */

@@ -5,7 +5,7 @@
  * behind all of that (tail launch). Each step's dispatcher launches the next step's graph beside its own (a sibling,
  * fire and forget): that one comes onto the GPU while the turn goes on, and its first kernel waits until the turn has
  * composed the step (tg_chain.open). Where nothing is to be done, or TG_CHAIN_STEPS are launched, a dispatcher launches
- * nothing: then the chain has an end, and the idle graph runs again.
+ * nothing: then the chain has an end, and the idle graph runs again. So it does where the GPU refuses a step's graph.
  *
  * Several stages on this GPU follow each other by tail launches, and so do steps.
  *
@@ -34,7 +34,7 @@ __device__ inline void lanes_barrier() { asm volatile("bar.sync %0, %1;" ::"n"(P
 constexpr uint32_t FIRST_PAUSE_NS = 128;
 constexpr uint32_t LAST_PAUSE_NS = 8192;
 constexpr uint32_t POLLS = 64;
-/* What a dispatcher takes to leave the GPU once it has settled, at most by far. */
+/* What a dispatcher takes to leave the GPU once it has settled, at most by far while nobody else has the GPU. */
 constexpr uint64_t LEAVING_NS = 100000;
 
 __device__ inline uint64_t now_ns() {
@@ -188,7 +188,8 @@ __device__ inline bool launch(uint64_t graph, cudaStream_t stream) {
   return cudaGraphLaunch((cudaGraphExec_t)graph, stream) == cudaSuccess;
 }
 
-/* Of one stage: the graph of the step next to this one. `chain` is this thread's alone. */
+/* Of one stage: the graph of the step next to this one. `chain` is this thread's alone. False where the GPU refused what nothing
+ * else would launch. */
 __device__ inline bool launch_step(const Next &next, const tg_graphs *graphs, tg_chain *chain, bool idle) {
   const uint64_t graph = graphs->step[next.number % TG_COPIES][0][next.kind][next.bucket];
   if (idle) {
@@ -198,10 +199,11 @@ __device__ inline bool launch_step(const Next &next, const tg_graphs *graphs, tg
   if (chain->launched == TG_CHAIN_STEPS) return true; /* the idle graph goes on with it */
   chain->launched++;
   /* The graph ran two steps ago. Its dispatcher has settled, but where a step takes but a few microseconds it may not have
-   * left the GPU, which then refuses. */
+   * left the GPU, which then refuses. The clock runs on while another process has the GPU, so that time passes is no
+   * fault: the chain ends here, and the idle graph, which is launched behind it, launches this step. */
   const uint64_t start = now_ns();
-  while (!launch(graph, cudaStreamGraphFireAndForgetAsSibling))
-    if (now_ns() - start > LEAVING_NS) return false;
+  while (!launch(graph, cudaStreamGraphFireAndForgetAsSibling) && now_ns() - start <= LEAVING_NS) {
+  }
   return true;
 }
 

@@ -9,8 +9,8 @@
  *      (id mod 4) of Philox4x32-10(counter = (id / 4, position of the new token, "samp", 0), key = sampling.key)
  *
  * Penalty and temperature round to f32; exponentials, u and g are f64. Thresholds of 3 and 4 are found by
- * radix selection, the masses of 4 as integers in units of 2^-44 of the most likely token's: sums of integers
- * are the same in any order.
+ * radix selection, the masses of 4 as integers in units of 2^-44 of the most likely token's (of more than 2^19 tokens
+ * in larger ones, so that all of them fit 64 bits): sums of integers are the same in any order.
  *
  * A row with a logit that is not finite has no distribution: its token is -1.
  *
@@ -30,7 +30,7 @@
 #include "select.cuh"
 
 constexpr uint32_t SAMPLE_STREAM = 0x73616d70;  /* "samp": keeps these draws apart from all others */
-constexpr double MASS_ONE = 17592186044416.0;   /* 2^44 */
+constexpr int MOST_MASS_BITS = 44;              /* of the most likely token's mass */
 constexpr int SEEN_THREADS = 256;
 constexpr uint32_t BEST_THREADS = 256;
 constexpr uint32_t BEST_FOURS = 4;  /* of a part's logits, that a thread has under way */
@@ -80,6 +80,12 @@ struct Scores {
   }
 };
 
+/* The most likely token's mass: of that many tokens together at most 2^63. */
+__device__ inline double mass_one(uint32_t vocabulary) {
+  const int bits = 32 - __clz(vocabulary - 1); /* vocabulary <= 2^bits */
+  return exp2((double)min(MOST_MASS_BITS, 63 - bits));
+}
+
 /* exp(score - best), the difference in f32 */
 __device__ inline double weight_of(float score, float best) { return exp((double)(score - best)); }
 
@@ -109,7 +115,8 @@ __device__ inline Survivors survivors(SelectScratch &scratch, const Scores &scor
   if (top_p < 1.0f) {
     const uint32_t kept = s.least;
     auto in = [&](uint32_t id) { return key(id) >= kept; };
-    auto mass = [&](uint32_t id) { return (unsigned long long)(weight_of(score(id), best) * MASS_ONE); };
+    const double one = mass_one(vocabulary);
+    auto mass = [&](uint32_t id) { return (unsigned long long)(weight_of(score(id), best) * one); };
     unsigned long long total = 0;
     for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS)
       if (in(id)) total += mass(id);
@@ -120,7 +127,7 @@ __device__ inline Survivors survivors(SelectScratch &scratch, const Scores &scor
     s.least = select_key(scratch, vocabulary, target, in, key, mass);
     /* of the ids that tie there, as many as it takes, the lower first */
     const uint32_t least = s.least;
-    const unsigned long long each = (unsigned long long)(weight_of(from_sortable(least), best) * MASS_ONE);
+    const unsigned long long each = (unsigned long long)(weight_of(from_sortable(least), best) * one);
     unsigned long long wanted = each > 0 ? (target + each - 1) / each : 1;
     auto tied = [&](uint32_t id) { return key(id) == least; };
     unsigned long long ties = 0;

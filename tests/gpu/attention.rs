@@ -330,6 +330,41 @@ fn rotation_is_right_at_the_end_of_the_context() {
     layer.check_rope(&step, &before, &after);
 }
 
+/// A head whose sum of squares is past f32 is all zeros, as 1 / sqrt(inf) says, and no NaN that its neighbours would see.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_head_with_squares_past_f32_is_zero() {
+    let gpu = Gpu::new();
+    let mut random = Random(36);
+    for dtype in [DType::F32, DType::BF16] {
+        let layer = Layer::new(&gpu, &mut random, dtype, (4, 2, 64));
+        let (heads, kv_heads, d) = layer.shape();
+        let step = random_step(&mut random, 5, 200, 1);
+        let mut before = layer.arrays(&mut random, &step, step.rows().len());
+        // The second query head of each row, and its first key head.
+        for row in before.qkv.chunks_mut((heads + 2 * kv_heads) * d) {
+            for head in [1, heads] {
+                row[head * d..][..d].fill(1e25);
+            }
+        }
+        before.qkv = rounded(dtype, &before.qkv);
+        let (after, separate) = layer.run(&step, &before, StepKind::Decode, true);
+        for (r, (slot, position)) in step.rows().into_iter().enumerate() {
+            let query = &after.qkv[r * layer.width() + d..][..d];
+            assert!(query.iter().all(|&v| v == 0.0), "{dtype:?}: {query:?}");
+            let key = &after.k[d * step.vector(slot, position, 0, kv_heads)..][..d];
+            assert!(key.iter().all(|&v| v == 0.0), "{dtype:?}: {key:?}");
+        }
+        let (fused, x) = layer.run_either(&step, &before, StepKind::Decode, true, true);
+        for (r, (slot, position)) in step.rows().into_iter().enumerate() {
+            let key = &fused.k[d * step.vector(slot, position, 0, kv_heads)..][..d];
+            assert!(key.iter().all(|&v| v == 0.0), "{dtype:?} row {r}: {key:?}");
+        }
+        let finite = |x: &[f32]| x.iter().all(|v| v.is_finite());
+        assert!(finite(&separate) && finite(&x), "{dtype:?}");
+    }
+}
+
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn attention_is_that_of_f64() {

@@ -5,8 +5,8 @@
     tests/gpu/check.py --binaries FOLDER --commit HASH --json FILE         # where there is no Rust
 
 FOLDER holds what `cargo test --release --features cuda --no-run` and `cargo build --release --features cuda --examples`
-make, under the names tailgraph, gpu, gpu_engine, gpu_soak and soak, and perhaps sanitizer_faults (else nvcc
-compiles it). The tests read fixtures from the folder of the repository that they were built in.
+make, under the names tailgraph, gpu, gpu_engine, gpu_soak and soak, and perhaps sanitizer_faults and neighbour
+(else nvcc compiles them). The tests read fixtures from the folder of the repository that they were built in.
 
 Parts, each with a time limit in seconds (--limit PART=SECONDS; --only and --skip choose among them):
     tests      900   tests/gpu: every kernel, goldens, whole models in the three ways to launch
@@ -15,6 +15,7 @@ Parts, each with a time limit in seconds (--limit PART=SECONDS; --only and --ski
     soak      1800   profiles/soak.rs at full size, --soak-seconds of it under load (420)
     oracle     900   tests/gpu/oracle.py: full size against transformers; also where soak's requests differ from alone
     sanitizer  900   tests/gpu/sanitizer.py: four tools, three ways to launch
+    shared     420   tests/gpu/shared.py: a GPU that another process keeps busy, for --shared-seconds (300)
     speed      900   `tailgraph bench decode` at full size, every way to launch and the bare graph, host idle and busy
 
 The JSON:
@@ -24,6 +25,7 @@ The JSON:
                 status is passed, failed, timed out or skipped; line is what the table says; report is the part's own:
                 tests, engine, small   {passed, failed, ignored, failures: [NAME]}
                 soak, oracle, speed    what the program prints (its source says what that is; speed: bench's results)
+                shared                 {seconds, runs, rows, failures, tokens_per_second, tokens_per_second_alone}
                 sanitizer              {sanitizer, verdicts, limits_of_the_tool, wrong, printed}
 Exit code 0 where every part that ran passed, 1 otherwise.
 """
@@ -41,9 +43,10 @@ from pathlib import Path
 
 import bounded
 import sanitizer
+import shared
 
 HERE = Path(__file__).resolve().parent
-LIMITS_S = {"tests": 900, "engine": 300, "small": 300, "soak": 1800, "oracle": 900, "sanitizer": 900, "speed": 900}
+LIMITS_S = {"tests": 900, "engine": 300, "small": 300, "soak": 1800, "oracle": 900, "sanitizer": 900, "shared": 420, "speed": 900}
 # By program, and how many at a time: those of gpu_engine time what they do.
 TESTS = {"tests": ("gpu", 4), "engine": ("gpu_engine", 1), "small": ("gpu_soak", 1)}
 
@@ -95,6 +98,7 @@ def arguments():
     parser.add_argument("--limit", action="append", default=[], metavar="PART=SECONDS")
     parser.add_argument("--model", default="random:lfm2-8b-a1b", help="of soak, oracle and speed")
     parser.add_argument("--soak-seconds", type=int, default=420)
+    parser.add_argument("--shared-seconds", type=int, default=300)
     parser.add_argument("--work", help="folder for large temporary files")
     options = parser.parse_args()
     options.limits = dict(LIMITS_S)
@@ -161,6 +165,9 @@ def take(part, options, binaries, work, limit):
             return run_tests(binaries[program], threads, binaries["tailgraph"], limit)
         if part == "sanitizer":
             passed, line, details = sanitizer.run(binaries["tailgraph"], binaries.get("sanitizer_faults"), work, left)
+            return ("passed" if passed else "failed"), line, details
+        if part == "shared":
+            passed, line, details = shared.run(binaries["tailgraph"], binaries.get("neighbour"), work, options.shared_seconds, left)
             return ("passed" if passed else "failed"), line, details
         return run_program(part, options, binaries, work, limit)
     except subprocess.TimeoutExpired as ended:

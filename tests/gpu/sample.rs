@@ -281,6 +281,35 @@ fn tokens_are_those_of_the_plain_implementation() {
     }
 }
 
+/// Masses of more tokens than 2^44 each fit 64 bits: of two million equal ones top-p keeps its share, the lower ids.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_large_flat_vocabulary_keeps_its_top_p() {
+    const VOCABULARY: usize = 1 << 21;
+    let gpu = Gpu::new();
+    let rig = rig(&gpu, VOCABULARY);
+    let rows: Vec<Row> = (0..6)
+        .map(|key| Row {
+            logits: vec![0.5; VOCABULARY],
+            seen: vec![0],
+            sampling: abi::tg_sampling {
+                repetition_penalty: 1.0_f32.to_bits(),
+                temperature: 1.0_f32.to_bits(),
+                top_p: 0.25_f32.to_bits(),
+                logprobs: abi::TG_LOGPROBS_NONE,
+                key,
+                ..abi::tg_sampling::default()
+            },
+            position: 0,
+        })
+        .collect();
+    let sampled = run(&gpu, &rig, &rows, false);
+    for (index, (row, sampled)) in rows.iter().zip(&sampled).enumerate() {
+        row.check(&format!("row {index}"), sampled);
+        assert!((sampled.token as usize) < VOCABULARY / 4, "row {index}");
+    }
+}
+
 /// Many draws from one small distribution, against its probabilities.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]

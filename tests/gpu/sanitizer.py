@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import bounded
+import compiled
 
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
 # How sanitizer_faults launches, in the order from least to most of what device-graph does.
@@ -60,11 +61,11 @@ LIMIT_S = 120
 
 def run(tailgraph, faults, work, deadline):
     """Returns (passed, one line, details). `faults` is sanitizer_faults, or None: it is compiled here."""
-    sanitizer = shutil.which("compute-sanitizer") or existing("/usr/local/cuda/bin/compute-sanitizer")
+    sanitizer = shutil.which("compute-sanitizer") or compiled.existing("/usr/local/cuda/bin/compute-sanitizer")
     if not sanitizer:
         return False, "found no compute-sanitizer: install the CUDA toolkit, or add its bin folder to PATH", {}
     if not faults:
-        faults = compile_faults(work)
+        faults = compiled.program("sanitizer_faults", work, "-rdc=true", "-lineinfo")
         if isinstance(faults, str):
             return False, faults, {}
     jobs = {}
@@ -95,24 +96,9 @@ def run(tailgraph, faults, work, deadline):
     return judge(verdicts, version(sanitizer))
 
 
-def existing(path):
-    return path if Path(path).exists() else None
-
-
 def version(sanitizer):
     found = subprocess.run([sanitizer, "--version"], capture_output=True, text=True).stdout
     return next((line.strip() for line in found.splitlines() if "ersion" in line), "of unknown version")
-
-
-def compile_faults(work):
-    """The program, or why there is none."""
-    nvcc = shutil.which("nvcc") or existing("/usr/local/cuda/bin/nvcc")
-    if not nvcc:
-        return "found no nvcc to compile tests/gpu/sanitizer_faults.cu with: put the built program into the folder of binaries"
-    source, program = Path(__file__).with_name("sanitizer_faults.cu"), Path(work) / "sanitizer_faults"
-    command = [nvcc, "-std=c++17", "-rdc=true", "-arch=native", "-lineinfo", "-o", str(program), str(source)]
-    built = subprocess.run(command, capture_output=True, text=True)
-    return f"{' '.join(command)}: {built.stdout}{built.stderr}" if built.returncode else program
 
 
 def look(sanitizer, tool, command, work, deadline, options=()):
