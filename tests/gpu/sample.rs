@@ -291,7 +291,7 @@ fn a_large_flat_vocabulary_keeps_its_top_p() {
     let rows: Vec<Row> = (0..6)
         .map(|key| Row {
             logits: vec![0.5; VOCABULARY],
-            seen: vec![0],
+            seen: vec![0, 1],
             sampling: abi::tg_sampling {
                 repetition_penalty: 1.0_f32.to_bits(),
                 temperature: 1.0_f32.to_bits(),
@@ -300,7 +300,7 @@ fn a_large_flat_vocabulary_keeps_its_top_p() {
                 key,
                 ..abi::tg_sampling::default()
             },
-            position: 0,
+            position: 1,
         })
         .collect();
     let sampled = run(&gpu, &rig, &rows, false);
