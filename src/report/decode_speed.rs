@@ -1,4 +1,4 @@
-//! `profiles/decode-speed*.json`: what was measured before `bench` had all of it.
+//! `profiles/results/decode-speed*.json`: what was measured before `bench` had all of it.
 
 use super::floor::roofline;
 use super::startup::Startup;

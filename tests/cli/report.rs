@@ -8,7 +8,7 @@ mod benched;
 mod lineup;
 
 fn measured() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles/decode-speed-h200-2026-11-21.json")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles/results/decode-speed-h200-2026-11-21.json")
 }
 
 fn json_of(path: &Path) -> Value {
@@ -157,7 +157,7 @@ fn the_roofline_is_that_of_inspect() {
     for batch in ["1", "256"] {
         let start = ["device-graph", "idle", batch].map(str::to_owned);
         let row = rows.iter().find(|row| row.starts_with(&start)).unwrap();
-        // profiles/README.md's byte floor, which leaves FLOPs out, is no more than the roofline.
+        // The byte floor of profiles/log/first-versions.md, which leaves FLOPs out, is no more than the roofline.
         let (floor, p50) = (number(&row[9]), number(&row[5]));
         let bytes = if batch == "1" { 0.68 } else { 3.69 };
         assert!(floor >= bytes && floor < p50, "{floor}");
