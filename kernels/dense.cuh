@@ -21,7 +21,7 @@
  * f32 rows are the sum of three bf16 parts, exactly but for their lowest bits; the parts are rows of their own for the
  * instruction. It truncates as it accumulates, so a stage has sums of its own that are added with rounding.
  *
- * Bound of many rows, by hand: shared memory, of which an instruction of 64 by 64 takes all that it gives (profiles/README.md,
+ * Bound of many rows, by hand: shared memory, of which an instruction of 64 by 64 takes all that it gives (profiles/log/dense.md,
  * "What blocks read, of many rows"). Measured on an H200 in bf16 in the model, 2048 outputs of 2048 that add to h (floor): 6.3 us
  * (1.8) at 64 rows, 7.7 at 128, 9.7 (2.7) at 256.
  *

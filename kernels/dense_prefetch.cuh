@@ -2,7 +2,7 @@
  *
  * At 256 rows that takes twice as long as its weights do, and the memory has time. What comes is the beginning of each expert's gate
  * and of its up, in pieces that lie side by side: asked for in boxes of 128 bytes of many rows, as many bytes gained
- * nothing (profiles/README.md, "Experts' weights while the in-projection multiplies").
+ * nothing (profiles/log/experts-weights.md).
  */
 #ifndef TAILGRAPH_DENSE_PREFETCH_CUH
 #define TAILGRAPH_DENSE_PREFETCH_CUH

@@ -6,7 +6,7 @@
  * one copy where they lie together, else in a copy a row. Weights depend on no kernel, so a block asks for the first ones
  * as soon as the kernel before it leaves its SM, and has them when griddepcontrol.wait lets it go on. A copy's rows begin on
  * lines of FEW_LINE bytes there: copies to 64 bytes beside a line came at 3.6 TB/s in place of 4.5 on an H200
- * (profiles/README.md). The other warps, the consumers, multiply with mma.sync: weight rows are the M operand, batch rows
+ * (profiles/log/few-rows-copies.md). The other warps, the consumers, multiply with mma.sync: weight rows are the M operand, batch rows
  * the N operand (8). A lane takes 16 bytes of a weight row, and the same columns of a batch row, so the k of an instruction
  * are not in order, but alike on both sides (few_mma).
  *

@@ -3,7 +3,7 @@
  * W[N,K] in blocks of PACKED_ROWS rows by PACKED_COLUMNS columns, each row after row; blocks of the same rows side by side, along K,
  * which is filled up with zeros to whole blocks. N is a multiple of PACKED_ROWS. So 8 whole rows lie together, as they do where rows
  * follow each other, and 8 rows of some columns do too: kernels of few rows read the former, those of many the latter, which from
- * rows 4 KB apart came 1% slower on an H200 (profiles/README.md, "Experts' weights in blocks, and tiles of 96 rows").
+ * rows 4 KB apart came 1% slower on an H200 (profiles/log/experts-weights.md).
  */
 #ifndef TAILGRAPH_PACKED_CUH
 #define TAILGRAPH_PACKED_CUH

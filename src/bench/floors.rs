@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    /// The byte floors at full size that profiles/README.md has.
+    /// The byte floors at full size that profiles/log/first-versions.md has.
     #[test]
     fn decode_floors_are_the_known_ones() {
         let source = ModelSource::parse("random:lfm2-8b-a1b").unwrap();

@@ -381,7 +381,7 @@ pub struct TraceArgs {
 #[derive(Debug, Clone, Args)]
 #[command(group(clap::ArgGroup::new("made").required(true).multiple(true).args(["output", "svg", "table"])))]
 pub struct ReportArgs {
-    /// JSON of `bench`, of the measurements in profiles/, or of `trace`
+    /// JSON of `bench` or of `trace`
     #[arg(value_name = "FILE", required = true)]
     pub inputs: Vec<PathBuf>,
     /// The page: all that is in the files

@@ -143,7 +143,6 @@ impl Row {
         Some(Point {
             sequences: self.batch,
             step: self.latency("step")?,
-            least_ms: None,
             tokens_per_s: self.avg_ts,
             tokens_per_s_sd: (self.repeats > 1).then_some(self.stddev_ts),
             itl: self.latency("itl"),

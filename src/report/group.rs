@@ -151,7 +151,7 @@ impl<'a> Group<'a> {
             device: first.device().to_owned(),
             host_cores: first.host_cores,
             days: self.days(),
-            build: Some(first.build_profile.clone()),
+            build: first.build_profile.clone(),
             repeats: self.rows.iter().map(|row| row.repeats).min().unwrap_or(1),
             what: match first.n_kernels {
                 Some(kernels) => What::Launch { kernels },

@@ -1,8 +1,6 @@
 //! What a report is made of: files as they are written elsewhere, told by how they begin.
 
 use super::bench::{self, Row};
-use super::decode_speed;
-use super::steps::Steps;
 use super::trace::{self, Traced};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
@@ -11,7 +9,6 @@ use std::path::{Component, Path};
 /// One file.
 pub enum Input {
     Benched(Vec<Row>),
-    Steps(Box<Steps>),
     Traced(Box<Traced>),
 }
 
@@ -47,16 +44,18 @@ pub fn names<P: AsRef<Path>>(paths: &[P]) -> Vec<String> {
 /// # Errors
 /// There is no such file, or it is of no kind that is known, or not all of its kind.
 pub fn read(path: &Path, name: String) -> Result<Input> {
-    let expected =
-        "JSON of `tailgraph bench`, of `tailgraph trace`, or of the measurements in profiles/";
+    let expected = "JSON of `tailgraph bench` or of `tailgraph trace`";
     match trace::beginning(path, expected)? {
         trace::Beginning::List => bench::read(path, &name).map(Input::Benched),
         trace::Beginning::Object(key) => match key.as_str() {
             "traceEvents" => Ok(Input::Traced(Box::new(trace::read(path, name)?))),
             "schema" => bench::read(path, &name).map(Input::Benched),
             _ => {
-                let steps = decode_speed::read(path, &name, expected)?;
-                Ok(Input::Steps(Box::new(steps)))
+                let message = format!(
+                    "found an object that begins with '{}', expected {expected}",
+                    key.escape_debug()
+                );
+                Err(Error::file(path, message))
             }
         },
         trace::Beginning::Other => {

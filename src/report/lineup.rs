@@ -65,11 +65,7 @@ pub fn of(inputs: &[Input]) -> Result<Lineup> {
     let timed = |kind| matches!(kind, Kind::Decode | Kind::Launch);
     let groups = group::groups(&rows);
     let groups = groups.iter().filter(|group| timed(group.kind));
-    let mut all: Vec<Set<'_>> = groups.map(Set::of_group).collect();
-    all.extend(inputs.iter().filter_map(|input| match input {
-        Input::Steps(steps) => Some(Set::of_steps(steps)),
-        _ => None,
-    }));
+    let all: Vec<Set> = groups.map(Set::of_group).collect();
     let expected = "expected results of `bench decode` or `bench launch`";
     match &all[..] {
         [] => Err(Error::Usage(format!(
@@ -128,7 +124,7 @@ impl Lineup {
         }
         let threads = |host: &Host| match host {
             Host::Idle => 0,
-            Host::Busy(threads) => threads.unwrap_or(1),
+            Host::Busy(threads) => *threads,
         };
         let hosts = steps.scheduled().map(|series| series.host);
         let busy = hosts.filter(|host| *host != Host::Idle).max_by_key(threads);
@@ -158,8 +154,8 @@ impl Lineup {
         if !steps.days.is_empty() {
             about.push(listed(&steps.days));
         }
-        if let Some(build) = steps.build.as_ref().filter(|build| *build != "release") {
-            about.push(format!("a {build} build"));
+        if steps.build != "release" {
+            about.push(format!("a {} build", steps.build));
         }
         Self {
             unit: unit.name,

@@ -2,8 +2,8 @@
 //! picture and a table for a README.
 //!
 //! - [`input`]: what kind of file it is; [`bench`]: results of `bench`, which [`group`] puts together by what they are of;
-//!   [`decode_speed`]: older measurements; [`trace`]: a trace, read event by event
-//! - [`steps`]: decode and launch steps in one shape; [`floor`]: the roofline of those that come without
+//!   [`trace`]: a trace, read event by event
+//! - [`steps`]: decode and launch steps in one shape
 //! - `steps_part` with `ways`, `prompts`, `serve`, `traced`: what a page says of each; `startup`: how engines came up
 //! - [`lineup`]: launch ways side by side for a README, which [`picture`] draws and [`markdown`] lists
 //! - [`charts`], [`time`]: kinds of charts; [`svg`]: marks, scales, numbers; `html`: the page; `style`: what both look like
@@ -12,8 +12,6 @@
 
 pub mod bench;
 pub mod charts;
-pub mod decode_speed;
-pub mod floor;
 pub mod group;
 mod html;
 pub mod input;
@@ -47,7 +45,6 @@ pub fn page(title: &str, inputs: &[Input]) -> String {
     for input in inputs {
         match input {
             Input::Benched(_) => results(&mut page, &benched.take().unwrap_or_default()),
-            Input::Steps(steps) => steps_part::write(&mut page, steps, None),
             Input::Traced(traced) => traced::write(&mut page, traced),
         }
     }

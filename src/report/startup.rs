@@ -58,7 +58,7 @@ pub fn of_rows(rows: &[&Row]) -> Vec<Startup> {
 
 fn color(phase: &str) -> usize {
     match phase {
-        "capture" | "capture, instantiate, upload" => 0,
+        "capture" => 0,
         "instantiate" => 1,
         "upload" => 2,
         "first token" => 3,

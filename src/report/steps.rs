@@ -37,8 +37,8 @@ pub struct Steps {
     pub host_cores: usize,
     /// When it was measured, each day once, where the files say.
     pub days: Vec<String>,
-    /// `debug` or `release`, where the files say.
-    pub build: Option<String>,
+    /// `debug` or `release`.
+    pub build: String,
     /// Runs that were measured, each on an engine of its own.
     pub repeats: u32,
     pub what: What,
@@ -71,8 +71,8 @@ pub struct Series {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Host {
     Idle,
-    /// Threads that spin: how many, where the file says.
-    Busy(Option<u32>),
+    /// So many threads that spin.
+    Busy(u32),
 }
 
 /// Values in ms of all repeats together.
@@ -91,7 +91,6 @@ pub struct Latency {
 pub struct Point {
     pub sequences: u32,
     pub step: Latency,
-    pub least_ms: Option<f64>,
     pub tokens_per_s: f64,
     /// Standard deviation over repeats.
     pub tokens_per_s_sd: Option<f64>,
@@ -119,16 +118,14 @@ impl Host {
     pub fn suffix(self) -> String {
         match self {
             Self::Idle => String::new(),
-            Self::Busy(None) => ", busy".to_owned(),
-            Self::Busy(Some(threads)) => format!(", {threads} busy"),
+            Self::Busy(threads) => format!(", {threads} busy"),
         }
     }
 
     pub fn name(self) -> String {
         match self {
             Self::Idle => "idle".to_owned(),
-            Self::Busy(None) => "busy".to_owned(),
-            Self::Busy(Some(threads)) => format!("{threads} busy"),
+            Self::Busy(threads) => format!("{threads} busy"),
         }
     }
 
@@ -136,9 +133,8 @@ impl Host {
     pub fn words(self) -> String {
         match self {
             Self::Idle => String::new(),
-            Self::Busy(None) => ", with a busy host".to_owned(),
-            Self::Busy(Some(1)) => ", beside a busy thread".to_owned(),
-            Self::Busy(Some(threads)) => format!(", beside {threads} busy threads"),
+            Self::Busy(1) => ", beside a busy thread".to_owned(),
+            Self::Busy(threads) => format!(", beside {threads} busy threads"),
         }
     }
 
@@ -146,7 +142,7 @@ impl Host {
     pub fn of_load(threads: u32) -> Self {
         match threads {
             0 => Self::Idle,
-            threads => Self::Busy(Some(threads)),
+            threads => Self::Busy(threads),
         }
     }
 }

@@ -280,9 +280,8 @@ fn numbers(page: &mut Page, steps: &Steps) {
     let floor = |p: &Point| steps.roofline.as_ref()?.ms.get(&p.sequences).copied();
     let rates = matches!(steps.what, What::Decode { .. });
     let unit = steps.unit();
-    let heads = ["least", "p50", "p90", "p99", "p99.9"].map(|name| format!("{name} {}", unit.name));
-    let times: [fn(&Point) -> Option<f64>; 5] = [
-        |p| p.least_ms,
+    let heads = ["p50", "p90", "p99", "p99.9"].map(|name| format!("{name} {}", unit.name));
+    let times: [fn(&Point) -> Option<f64>; 4] = [
         |p| Some(p.step.median),
         |p| p.step.p90,
         |p| p.step.p99,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Everything that is to be shown on a machine with one NVIDIA GPU, in one command; prints a table and writes one JSON.
 
-    tests/gpu/check.py --json profiles/gpu-check-$(date +%F).json          # builds with cargo first
+    tests/gpu/check.py --json profiles/results/check-$(date +%F).json     # builds with cargo first
     tests/gpu/check.py --binaries FOLDER --commit HASH --json FILE         # where there is no Rust
 
 FOLDER holds what `cargo test --release --features cuda --no-run` and `cargo build --release --features cuda --examples`

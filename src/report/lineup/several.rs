@@ -4,16 +4,15 @@ use super::of_what;
 use crate::report::group::Group;
 use crate::report::listed;
 use crate::report::steps::{Point, Series, Steps, sequences};
-use std::borrow::Cow;
 
 /// A set of steps, and what two that belong together share.
-pub struct Set<'a> {
-    pub steps: Cow<'a, Steps>,
+pub struct Set {
+    pub steps: Steps,
     /// What, device, cores, build, buckets, kernels.
     of: [String; 6],
 }
 
-impl<'a> Set<'a> {
+impl Set {
     pub fn of_group(group: &Group<'_>) -> Self {
         let first = group.first();
         let file = |path: &Option<String>, option: &str, built_in: &str| match path {
@@ -22,21 +21,12 @@ impl<'a> Set<'a> {
         };
         let buckets = file(&first.bucket_file, "--bucket-file", "buckets");
         let kernels = file(&first.kernel_file, "--kernel-file", "kernels");
-        Self::new(Cow::Owned(group.steps()), buckets, kernels)
-    }
-
-    /// Older measurements, which do not say with which files.
-    pub fn of_steps(steps: &'a Steps) -> Self {
-        Self::new(Cow::Borrowed(steps), String::new(), String::new())
-    }
-
-    fn new(steps: Cow<'a, Steps>, buckets: String, kernels: String) -> Self {
-        let build = steps.build.as_ref();
+        let steps = group.steps();
         let of = [
             of_what(&steps),
             format!("on {}", steps.device),
             format!("{} cores", steps.host_cores),
-            build.map_or("a build not named".into(), |name| format!("a {name} build")),
+            format!("a {} build", steps.build),
             buckets,
             kernels,
         ];
@@ -78,20 +68,14 @@ impl<'a> Set<'a> {
 const MOST_NAMED: usize = 4;
 
 /// As after `found`.
-pub fn found(sets: &[Set<'_>]) -> String {
+pub fn found(sets: &[Set]) -> String {
     let Some(first) = sets.first() else {
         return String::new();
     };
-    let differs = |n: usize| {
-        let known = sets
-            .iter()
-            .map(|set| &set.of[n])
-            .filter(|of| !of.is_empty());
-        known.clone().any(|of| Some(of) != known.clone().next())
-    };
+    let differs = |n: usize| sets.iter().any(|set| set.of[n] != first.of[n]);
     let days = sets.iter().any(|set| set.steps.days != first.steps.days);
-    let each = |set: &Set<'_>| {
-        let differing = (0..set.of.len()).filter(|&n| differs(n) && !set.of[n].is_empty());
+    let each = |set: &Set| {
+        let differing = (0..set.of.len()).filter(|&n| differs(n));
         let mut words: Vec<String> = differing.map(|n| set.of[n].clone()).collect();
         if days && !set.steps.days.is_empty() {
             words.push(format!("of {}", listed(&set.steps.days)));
@@ -112,18 +96,9 @@ pub fn found(sets: &[Set<'_>]) -> String {
         .iter()
         .enumerate()
         .flat_map(|(n, a)| sets[n + 1..].iter().map(move |b| (a, b)));
-    // What is not known of one, as of results that are not of `bench`, tells nothing apart.
-    let same = |a: &String, b: &String| a == b || a.is_empty() || b.is_empty();
-    let mut alike = pairs
-        .filter(|(a, b)| a.of.iter().zip(&b.of).all(|(a, b)| same(a, b)))
-        .peekable();
-    let unlike = alike.peek().is_none();
-    match alike.find_map(|(a, b)| Some((a, b, a.also_in(b)?))) {
-        Some((a, b, twice)) => {
-            text += &format!("; {} and {} both have {twice}", a.files(), b.files());
-        }
-        None if unlike => {}
-        None => text += "; what is not of `bench` stands for itself",
+    let mut alike = pairs.filter(|(a, b)| a.of == b.of);
+    if let Some((a, b, twice)) = alike.find_map(|(a, b)| Some((a, b, a.also_in(b)?))) {
+        text += &format!("; {} and {} both have {twice}", a.files(), b.files());
     }
     text
 }

@@ -1,7 +1,7 @@
 //! `report --svg` and `--table`: every cell that was measured is there, and nothing else.
 
 use super::benched::{benched, change};
-use super::{json_of, measured, number, text};
+use super::{json_of, number, text};
 use crate::run::{Ended, run};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -212,21 +212,8 @@ fn what_was_not_measured_is_left_empty() {
 }
 
 #[test]
-fn older_measurements_and_launches_line_up_too() {
+fn launches_line_up_too() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, rows) = made(folder.path(), &[&measured()]);
-    let input = json_of(&measured());
-    for (way, found) in input["ways"].as_object().unwrap() {
-        for (n, batch) in found["host_idle"].as_array().unwrap().iter().enumerate() {
-            let name = names(batch["sequences"].as_u64().unwrap());
-            let found = numbers(cell(&rows, &name, way));
-            let busy = &input["ways"][way]["host_busy"][n]["p99_ms"];
-            for (found, expected) in found.iter().zip([&batch["p50_ms"], &batch["p99_ms"], busy]) {
-                super::same(&tailgraph::report::svg::exact(*found), expected);
-            }
-            assert_eq!(found.len(), 3);
-        }
-    }
     let launch = change(&ways(folder.path()), "launch.json", &|row| {
         row["kind"] = "launch".into();
         row["n_kernels"] = 4.into();

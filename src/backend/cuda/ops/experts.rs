@@ -78,7 +78,7 @@ pub struct NextNorm {
 }
 
 /// Rows that a block of `tg_combine_*` takes, `COMBINE_ROWS` there at most. Where there are so few blocks, one of two rows leaves
-/// an SM no room for another, but for one of the kernel behind it, which has then all its blocks early (profiles/README.md).
+/// an SM no room for another, but for one of the kernel behind it, which has then all its blocks early (profiles/log/many-rows-blocks.md).
 fn combined_by_block(rows: u32) -> u32 {
     match rows.is_multiple_of(2) && rows <= COMBINED_BY_TWO {
         true => 2,

@@ -30,7 +30,7 @@ const _: () = assert!(WIDE_TALL_STAGES == MANY_LOADERS, "a stage for each");
 const FEW_ROWS: u32 = 16;
 const MOST_TILES: u32 = 256;
 /// Of what a block guesses, the chunks behind its ring's that come to the second-level cache meanwhile, where nothing has come
-/// there before (dense/prefetch.rs). Measured: profiles/README.md, "Room beside each other".
+/// there before (dense/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
 const SOON_CHUNKS: u32 = 8;
 const MOST_BLOCKS: u32 = 384;
 /// Static shared memory, at most: the token sort, the plan of a step's units, barriers and the queue.

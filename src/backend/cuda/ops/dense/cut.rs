@@ -7,7 +7,7 @@ const STAGE_COLUMNS: u32 = 64;
 const MOST_STAGES: u32 = 16;
 const FEWEST_STAGES: u32 = 2;
 /// A block of an in-projection and one of the out-projection after it fit an SM together, each with an SM to itself but for
-/// the other: then the second has its weights when its turn comes. Measured: profiles/README.md, "Dense products".
+/// the other: then the second has its weights when its turn comes. Measured: profiles/log/dense.md, "The first versions".
 const SHARED_STAGES: u32 = 8;
 const SHARED_BYTES: u32 = 108 * 1024;
 const CONV_RING_BYTES: u32 = 104 * 1024;
@@ -153,7 +153,7 @@ impl Limits {
     }
 
     /// Of wide tiles, ascending, for more rows than one has: the first of which two sharers each have an SM to themselves. What
-    /// their blocks read is three quarters of what narrow ones do (profiles/README.md, "What blocks read, of many rows").
+    /// their blocks read is three quarters of what narrow ones do (profiles/log/dense.md, "What blocks read, of many rows").
     pub fn cut_shared_many(
         &self,
         tiles: &[Tile],
