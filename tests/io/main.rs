@@ -4,6 +4,7 @@ mod arrays;
 mod compare;
 mod fakes;
 mod job;
+mod lines;
 mod lost;
 mod mutation;
 mod openai;
