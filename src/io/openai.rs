@@ -171,6 +171,15 @@ fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowErr
             }
             "echo" if *value != Value::Bool(false) => "false: the prompt is not repeated",
             "suffix" if value != "" => "an empty string: nothing is inserted",
+            "functions" if value.as_array().is_some_and(Vec::is_empty) => continue,
+            "function_call" if value == "auto" || value == "none" => continue,
+            "verbosity" if value == "medium" => continue,
+            "audio" | "functions" | "function_call" | "moderation" | "prediction"
+            | "reasoning_effort" | "verbosity" | "web_search_options"
+                if endpoint == Endpoint::Chat =>
+            {
+                "none: what the format has it for is not done here"
+            }
             "modalities" if *value != serde_json::json!(["text"]) => "[\"text\"]",
             _ if is_known(name, endpoint) => continue,
             _ => "no such field: it is not known here, leave it out",
@@ -219,7 +228,7 @@ fn is_known(name: &str, endpoint: Endpoint) -> bool {
         "stream_options",
         "metadata",
     ];
-    const CHAT: [&str; 11] = [
+    const CHAT: [&str; 13] = [
         "messages",
         "tools",
         "tool_choice",
@@ -231,6 +240,8 @@ fn is_known(name: &str, endpoint: Endpoint) -> bool {
         "service_tier",
         "safety_identifier",
         "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
     ];
     const COMPLETIONS: [&str; 4] = ["prompt", "best_of", "echo", "suffix"];
     BOTH.contains(&name)
