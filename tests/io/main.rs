@@ -3,6 +3,7 @@
 mod arrays;
 mod compare;
 mod fakes;
+mod grammar;
 mod job;
 mod lines;
 mod lost;
