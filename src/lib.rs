@@ -2,7 +2,7 @@
 //!
 //! The layers, from the command line down; each may use only what stands to its right:
 //! `cli` -> `report`, `bench` -> `trace` -> `io`, `text` -> `runtime` -> `backend` -> `sys`, and everyone may use `plan` ->
-//! `model` -> `error`.
+//! `model` -> `json`, `magic`, `error`.
 //!
 //! - [`model`]: config.json, weights (a checkpoint on disk or a random preset), nothing about how it runs
 //! - [`plan`]: a model as stages of operations with shapes, bytes and FLOPs; bucket ladders; memory arithmetic
@@ -14,6 +14,7 @@
 //! - [`report`]: measurements and timelines as one HTML page
 //! - [`bench`]: runs that are timed, and what is said about them
 //! - [`cli`]: the commands
+//! - [`json`]: JSON as Python reads it; [`magic`]: what a file is by its first bytes
 //! - [`telemetry`]: progress on a terminal
 //! - [`sys`]: the structs shared with C, made by bindgen
 
@@ -22,6 +23,8 @@ pub mod bench;
 pub mod cli;
 pub mod error;
 pub mod io;
+pub mod json;
+pub mod magic;
 pub mod model;
 pub mod plan;
 pub mod report;

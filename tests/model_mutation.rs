@@ -63,7 +63,7 @@ impl Random {
 }
 
 /// What may stand in the place of a number.
-const VALUES: [&str; 22] = [
+const VALUES: [&str; 27] = [
     "0",
     "1",
     "2",
@@ -86,6 +86,11 @@ const VALUES: [&str; 22] = [
     "[]",
     "{}",
     "[[[[1]]]]",
+    "NaN",
+    "-Infinity",
+    "2.0",
+    "\"./x\"",
+    "{\"rope_type\":\"default\"}",
 ];
 
 /// One to three changes: bytes flipped, cut out, repeated; the end cut off; numbers and strings exchanged.

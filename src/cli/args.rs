@@ -5,7 +5,7 @@ use super::doctor::DoctorArgs;
 use super::inspect::InspectArgs;
 use super::profile::ProfileArgs;
 use super::tune::TuneArgs;
-use crate::io::fields::{MIN_P, REPETITION_PENALTY, TEMPERATURE, TOP_P, parse_seed};
+use crate::io::fields::{MIN_P, REPETITION_PENALTY, TEMPERATURE, TOP_P, parse_seed, parse_top_k};
 use crate::io::row::{MAX_LOGPROBS, MAX_NEW_TOKENS, MAX_TIMEOUT_MS, Options};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -162,16 +162,17 @@ pub struct EngineArgs {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Defaults for rows")]
 pub struct SamplingArgs {
-    /// Tokens to generate, at most [default: 128]
+    /// Tokens to generate, at most [default: 128; in OpenAI rows what the format says: 16 for completions, what the
+    /// context leaves for chat]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_NEW_TOKENS as i64))]
     pub max_new_tokens: Option<u32>,
-    /// 0 is greedy
+    /// 0 is greedy, and so is anything below 1e-5
     #[arg(long, value_name = "T", value_parser = |s: &str| TEMPERATURE.parse(s))]
     pub temperature: Option<f32>,
-    /// Keep the K most likely tokens; 0 keeps all
-    #[arg(long, value_name = "K")]
+    /// Keep the K most likely tokens; 0 keeps all, and so does -1
+    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = parse_top_k)]
     pub top_k: Option<u32>,
-    /// Keep the most likely tokens up to this probability; 1 keeps all
+    /// Keep the most likely tokens up to this probability; 1 keeps all, 0 the most likely one alone
     #[arg(long, value_name = "P", value_parser = |s: &str| TOP_P.parse(s))]
     pub top_p: Option<f32>,
     /// Drop tokens less likely than this share of the most likely; 0 keeps all
@@ -180,8 +181,8 @@ pub struct SamplingArgs {
     /// Above 1: tokens already there become less likely
     #[arg(long, value_name = "X", value_parser = |s: &str| REPETITION_PENALTY.parse(s))]
     pub repetition_penalty: Option<f32>,
-    /// Seed of the run: with a row's id it keys the row's sampling, unless the row has a seed
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = parse_seed)]
+    /// Seed of the run: with a row's place in the input it keys the row's sampling, unless the row has a seed
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0, value_parser = parse_seed)]
     pub seed: u64,
     /// End the text before this string; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]

@@ -170,6 +170,7 @@ fn rules(args: &GenerateArgs, opened: &Opened) -> Rules {
         model_context: opened.config.max_position_embeddings as u32,
         eos_ids: opened.config.eos_token_ids.clone(),
         defaults: args.sampling.options().or(&last),
+        advised_new_tokens: opened.generation.max_new_tokens,
         run_seed: args.sampling.seed,
     }
 }
@@ -181,8 +182,8 @@ fn settings_hash(source: &ModelSource, dtype: DType, rules: &Rules) -> u64 {
         _ => source.to_string(),
     };
     let rest = format!(
-        "{dtype:?} {:?} {:?} {}",
-        rules.defaults, rules.eos_ids, rules.run_seed
+        "{dtype:?} {:?} {:?} {:?} {}",
+        rules.defaults, rules.advised_new_tokens, rules.eos_ids, rules.run_seed
     );
     Fnv64::default()
         .with(model.as_bytes())
@@ -237,7 +238,12 @@ pub(super) fn open_lines(path: Option<&Path>, quiet: bool) -> Result<Lines> {
             }
             let file = File::open(path)
                 .map_err(|error| Error::open(path, &error, "a file of JSON lines"))?;
-            Ok(Lines::reader(Box::new(BufReader::new(file)), path))
+            let regular = file.metadata().is_ok_and(|about| about.is_file());
+            let from = Box::new(BufReader::new(file));
+            Ok(match regular {
+                true => Lines::file(from, path),
+                false => Lines::reader(from, path),
+            })
         }
         None => {
             if !quiet && std::io::stdin().is_terminal() {

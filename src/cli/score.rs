@@ -299,7 +299,8 @@ fn row_entries(
         let number = entries.len() as u64;
         let tokens = ids.claim(&row).and_then(|()| {
             let ask = row.ask?;
-            let tokens = prompt_tokens(&ask.prompt, config.vocab_size as u32, &codec)?;
+            let vocab_size = config.vocab_size as u32;
+            let tokens = prompt_tokens(&ask.prompt, vocab_size, max_context as u32, &codec)?;
             if tokens.len() > max_context {
                 return Err(RowError::new(
                     Code::ContextLength,

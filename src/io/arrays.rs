@@ -128,6 +128,13 @@ fn split_npy(bytes: &[u8]) -> std::result::Result<(NpyHeader, &[u8]), String> {
         other => return Err(format!("found format version {other}, expected 1, 2 or 3")),
     }
     .ok_or_else(cut)?;
+    // numpy refuses longer ones than 10,000 bytes, too, unless it is told to trust the file.
+    const MAX_HEADER_BYTES: usize = 1 << 16;
+    if length > MAX_HEADER_BYTES {
+        return Err(format!(
+            "found a header of {length} bytes, expected at most {MAX_HEADER_BYTES}"
+        ));
+    }
     let (header, data) = rest.split_at_checked(length).ok_or_else(cut)?;
     let header = std::str::from_utf8(header).map_err(|_| "its header is not text")?;
     // The Python literal of two strings, a bool and a tuple of integers, as JSON.

@@ -2,6 +2,7 @@
 //! `null` counts as absent everywhere.
 
 use super::row::{Code, RowError};
+use crate::json;
 use serde_json::{Map, Value};
 
 pub type Fields = Map<String, Value>;
@@ -16,13 +17,13 @@ pub struct Number {
 
 pub const TEMPERATURE: Number = Number {
     name: "temperature",
-    expected: "a number of at least 0 (0 is greedy)",
+    expected: "a number from 0 (greedy) to what f32 holds, 3.4e38",
     accepts: |v| v >= 0.0,
 };
 pub const TOP_P: Number = Number {
     name: "top_p",
-    expected: "a number above 0 and at most 1 (1 keeps all)",
-    accepts: |v| v > 0.0 && v <= 1.0,
+    expected: "a number from 0 (keeps the most likely token alone) to 1 (keeps all)",
+    accepts: |v| (0.0..=1.0).contains(&v),
 };
 pub const MIN_P: Number = Number {
     name: "min_p",
@@ -31,7 +32,7 @@ pub const MIN_P: Number = Number {
 };
 pub const REPETITION_PENALTY: Number = Number {
     name: "repetition_penalty",
-    expected: "a number above 0 (1 is none)",
+    expected: "a number above 0 that f32 holds (1 is none)",
     accepts: |v| v > 0.0,
 };
 
@@ -76,7 +77,7 @@ pub fn found(value: &Value) -> String {
     match value {
         Value::Array(items) if items.is_empty() => "an empty array".to_owned(),
         Value::Array(items) => format!("an array of {}", items.len()),
-        Value::Object(_) => "an object".to_owned(),
+        Value::Object(_) => json::as_not_finite(value).unwrap_or("an object").to_owned(),
         Value::String(text) if text.is_empty() => "an empty string".to_owned(),
         other => shorten(&other.to_string()),
     }
@@ -91,6 +92,21 @@ pub fn shorten(text: &str) -> String {
     }
 }
 
+/// Refuses NaN, Infinity and the like anywhere within the fields `names`, whose values are handed on as they are.
+pub fn finite_within(fields: &Fields, names: &[&str]) -> Result<(), RowError> {
+    let first = names.iter().find_map(|name| {
+        let number = json::find_not_finite(fields.get(*name)?)?;
+        Some((name, number))
+    });
+    match first {
+        None => Ok(()),
+        Some((name, number)) => Err(RowError::new(
+            Code::InvalidRequest,
+            format!("{name}: found the number {number} in it, expected finite numbers"),
+        )),
+    }
+}
+
 pub fn present<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
@@ -100,8 +116,8 @@ pub fn integer(fields: &Fields, name: &str, min: u64, max: u64) -> Result<Option
     let Some(value) = present(fields, name) else {
         return Ok(None);
     };
-    match value.as_u64() {
-        Some(number) if (min..=max).contains(&number) => Ok(Some(number)),
+    match json::integer(value).map(u64::try_from) {
+        Some(Ok(number)) if (min..=max).contains(&number) => Ok(Some(number)),
         _ => Err(wrong(
             name,
             value,
@@ -121,10 +137,23 @@ pub fn integer_u32(
 
 /// An integer from 0, where 0 keeps all tokens; so does -1, as vLLM's rows spell it.
 pub fn top_k(fields: &Fields) -> Result<Option<u32>, RowError> {
-    if present(fields, "top_k").and_then(Value::as_i64) == Some(-1) {
+    if present(fields, "top_k").and_then(json::integer) == Some(-1) {
         return Ok(Some(0));
     }
     integer_u32(fields, "top_k", 0, u32::MAX)
+}
+
+/// The same from text, for a flag.
+pub fn parse_top_k(text: &str) -> Result<u32, String> {
+    match text {
+        "-1" => Ok(0),
+        _ => text.parse().map_err(|_| {
+            format!(
+                "expected an integer from 0 to {} (0 or -1 keeps all)",
+                u32::MAX
+            )
+        }),
+    }
 }
 
 /// Any 64-bit integer; a negative one keeps its bits.
@@ -132,18 +161,24 @@ pub fn seed(fields: &Fields) -> Result<Option<u64>, RowError> {
     let Some(value) = present(fields, "seed") else {
         return Ok(None);
     };
-    value
-        .as_u64()
-        .or_else(|| value.as_i64().map(|number| number as u64))
+    json::integer(value)
+        .and_then(seed_bits)
         .map(Some)
         .ok_or_else(|| wrong("seed", value, "a 64-bit integer"))
+}
+
+fn seed_bits(seed: i128) -> Option<u64> {
+    u64::try_from(seed)
+        .ok()
+        .or_else(|| i64::try_from(seed).ok().map(|negative| negative as u64))
 }
 
 /// The same from text, for a flag.
 pub fn parse_seed(text: &str) -> Result<u64, String> {
     text.parse()
-        .or_else(|_| text.parse().map(|number: i64| number as u64))
-        .map_err(|_| "expected a 64-bit integer".to_owned())
+        .ok()
+        .and_then(seed_bits)
+        .ok_or_else(|| "expected a 64-bit integer".to_owned())
 }
 
 pub fn boolean(fields: &Fields, name: &str) -> Result<Option<bool>, RowError> {
@@ -162,6 +197,11 @@ pub fn string(fields: &Fields, name: &str) -> Result<Option<String>, RowError> {
     }
 }
 
+/// Stop strings of a row, at most: each is looked for in every token's text.
+pub const MAX_STOP_STRINGS: usize = 64;
+/// Bytes of a stop string, at most: so much text is held back while it may still become one.
+pub const MAX_STOP_BYTES: usize = 4096;
+
 /// Stop strings: one string or an array of them, none empty.
 pub fn stop_strings(fields: &Fields, name: &str) -> Result<Option<Vec<String>>, RowError> {
     const EXPECTED: &str = "a string that is not empty, or an array of them";
@@ -172,9 +212,20 @@ pub fn stop_strings(fields: &Fields, name: &str) -> Result<Option<Vec<String>>, 
         Value::Array(items) => items.as_slice(),
         one => std::slice::from_ref(one),
     };
+    if items.len() > MAX_STOP_STRINGS {
+        let expected = format!("at most {MAX_STOP_STRINGS} strings");
+        return Err(wrong(name, value, &expected));
+    }
     items
         .iter()
         .map(|item| match item.as_str() {
+            Some(text) if text.len() > MAX_STOP_BYTES => Err(RowError::new(
+                Code::InvalidRequest,
+                format!(
+                    "{name}: found a string of {} bytes, expected at most {MAX_STOP_BYTES}",
+                    text.len()
+                ),
+            )),
             Some(text) if !text.is_empty() => Ok(text.to_owned()),
             _ => Err(wrong(name, item, EXPECTED)),
         })
@@ -196,13 +247,17 @@ pub fn token_id_array(value: &Value, name: &str) -> Result<Vec<u32>, RowError> {
     items
         .iter()
         .enumerate()
-        .map(|(position, item)| match item.as_u64().map(u32::try_from) {
-            Some(Ok(id)) => Ok(id),
-            _ if item.is_i64() || item.is_u64() => Err(RowError::new(
-                Code::TokenOutOfRange,
-                format!("{name}[{position}]: found {item}, expected a token id of the vocabulary"),
-            )),
-            _ => Err(wrong(&format!("{name}[{position}]"), item, "a token id")),
-        })
+        .map(
+            |(position, item)| match json::integer(item).map(u32::try_from) {
+                Some(Ok(id)) => Ok(id),
+                Some(Err(_)) => Err(RowError::new(
+                    Code::TokenOutOfRange,
+                    format!(
+                        "{name}[{position}]: found {item}, expected a token id of the vocabulary"
+                    ),
+                )),
+                _ => Err(wrong(&format!("{name}[{position}]"), item, "a token id")),
+            },
+        )
         .collect()
 }

@@ -2,9 +2,12 @@
 
 use super::fields::shorten;
 use super::hash::{Fnv64, fnv128};
-use super::row::{self, Ask, Code, Format, Id, Options, Prompt, Row, RowError};
+use super::row::{
+    self, Ask, Code, DEFAULT_MAX_NEW_TOKENS, Format, Id, Options, Prompt, Row, RowError, Unasked,
+};
 use crate::error::{Error, Result};
-use std::collections::HashSet;
+use crate::magic;
+use std::collections::{HashSet, VecDeque};
 use std::io::{BufRead, Read};
 use std::path::PathBuf;
 
@@ -13,14 +16,8 @@ pub const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// Where rows come from.
 pub enum Lines {
-    Reader {
-        from: Box<dyn BufRead + Send>,
-        /// Names the stream in errors.
-        path: PathBuf,
-        /// Lines read so far.
-        number: u64,
-    },
-    /// Prompts as arguments: row i has the id i, counted from 1.
+    Reader(Box<Reader>),
+    /// Prompts as arguments: row i is line i, counted from 1.
     Arguments {
         prompts: std::vec::IntoIter<String>,
         number: u64,
@@ -28,12 +25,25 @@ pub enum Lines {
 }
 
 impl Lines {
+    /// Rows of a stream, which `path` names in errors.
     pub fn reader(from: Box<dyn BufRead + Send>, path: impl Into<PathBuf>) -> Self {
-        Self::Reader {
+        Self::Reader(Box::new(Reader {
             from,
             path: path.into(),
             number: 0,
+            format: None,
+            ahead: VecDeque::new(),
+            may_look_ahead: false,
+        }))
+    }
+
+    /// Rows of a file: to read on costs nothing, whereas the writer of a stream may wait for the first answer.
+    pub fn file(from: Box<dyn BufRead + Send>, path: impl Into<PathBuf>) -> Self {
+        let mut lines = Self::reader(from, path);
+        if let Self::Reader(reader) = &mut lines {
+            reader.may_look_ahead = true;
         }
+        lines
     }
 
     pub fn arguments(prompts: Vec<String>) -> Self {
@@ -46,7 +56,7 @@ impl Lines {
     /// The next row and the hash of its text; blank lines are no rows. `None` at the end.
     ///
     /// # Errors
-    /// The stream cannot be read; what is wrong with a row is in the row.
+    /// The stream cannot be read, or is something else than lines of text; what is wrong with a row is in the row.
     pub fn next_row(&mut self) -> Result<Option<(Row, Fnv64)>> {
         match self {
             Self::Arguments { prompts, number } => Ok(prompts.next().map(|text| {
@@ -54,21 +64,83 @@ impl Lines {
                 let input = Fnv64::default().with(text.as_bytes());
                 (argument(text, *number), input)
             })),
-            Self::Reader { from, path, number } => {
-                let line = read_line(&mut **from, number)
-                    .map_err(|error| Error::io(path.as_path(), error))?;
-                Ok(line.map(|line| match line {
-                    Line::Bytes(bytes) => {
-                        (row::parse(&bytes, *number), Fnv64::default().with(&bytes))
-                    }
-                    Line::TooLong => (too_long(*number), Fnv64::default()),
-                }))
-            }
+            Self::Reader(reader) => reader.next_row(),
         }
     }
 }
 
-/// The ids of all rows so far, 16 bytes each.
+/// Lines of a stream as rows.
+pub struct Reader {
+    from: Box<dyn BufRead + Send>,
+    /// Names the stream in errors.
+    path: PathBuf,
+    /// Lines read so far.
+    number: u64,
+    /// That of the first line that told its own: lines that cannot be read are answered alike.
+    format: Option<Format>,
+    /// Rows that were read while looking for a line that tells its format.
+    ahead: VecDeque<(Row, Fnv64)>,
+    may_look_ahead: bool,
+}
+
+/// Lines that are read at most to find one that tells its format.
+const LOOK_AHEAD: usize = 1024;
+
+impl Reader {
+    fn next_row(&mut self) -> Result<Option<(Row, Fnv64)>> {
+        let next = match self.ahead.pop_front() {
+            Some(next) => Some(next),
+            None => self.read()?,
+        };
+        let Some((mut row, input)) = next else {
+            return Ok(None);
+        };
+        if self.format.is_none() && !row.tells_format && self.may_look_ahead {
+            self.look_ahead()?;
+        }
+        if let Some(format) = &self.format {
+            row.take_format(format);
+        }
+        Ok(Some((row, input)))
+    }
+
+    fn look_ahead(&mut self) -> Result<()> {
+        while self.format.is_none() && self.ahead.len() < LOOK_AHEAD {
+            match self.read()? {
+                Some(next) => self.ahead.push_back(next),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// The next row as its line alone says.
+    fn read(&mut self) -> Result<Option<(Row, Fnv64)>> {
+        let line = read_line(&mut *self.from, &mut self.number)
+            .map_err(|error| Error::io(&self.path, error))?;
+        let Some(line) = line else { return Ok(None) };
+        let first = self.number == 1;
+        if first && let Some(found) = magic::recognise(&line.bytes) {
+            return Err(Error::file(
+                &self.path,
+                format!("found {found}, expected lines of JSON as UTF-8 text"),
+            ));
+        }
+        let next = match line.whole {
+            true => {
+                let text = line.bytes.trim_ascii();
+                (row::parse(text, self.number), Fnv64::default().with(text))
+            }
+            false => (too_long(&line.bytes, self.number), Fnv64::default()),
+        };
+        if self.format.is_none() && next.0.tells_format {
+            self.format = Some(next.0.format.clone());
+        }
+        Ok(Some(next))
+    }
+}
+
+/// The ids that rows have written so far, 16 bytes each.
 #[derive(Debug, Default)]
 pub struct Ids(HashSet<u128>);
 
@@ -95,42 +167,37 @@ fn argument(text: String, number: u64) -> Row {
     Row {
         line: number,
         id: Id::line(number),
-        claims_id: true,
+        claims_id: false,
         format: Format::Own,
+        tells_format: true,
         ask: Ok(Ask {
             prompt: Prompt::Text(text),
             options: Options::default(),
+            unasked: Unasked::Tokens(DEFAULT_MAX_NEW_TOKENS),
         }),
         ignored: Vec::new(),
     }
 }
 
-fn too_long(number: u64) -> Row {
-    Row {
-        line: number,
-        id: Id::line(number),
-        claims_id: false,
-        format: Format::Own,
-        ask: Err(RowError::new(
-            Code::InvalidJson,
-            format!(
-                "line {number}: found more than {MAX_LINE_BYTES} bytes, expected a row of JSON that fits"
-            ),
-        )),
-        ignored: Vec::new(),
-    }
+fn too_long(beginning: &[u8], number: u64) -> Row {
+    let message = format!(
+        "line {number}: found more than {MAX_LINE_BYTES} bytes, expected a row of JSON that fits"
+    );
+    Row::unreadable(beginning, number, RowError::new(Code::InvalidJson, message))
 }
 
-enum Line {
-    Bytes(Vec<u8>),
-    TooLong,
+struct Line {
+    bytes: Vec<u8>,
+    /// False where only the beginning is here.
+    whole: bool,
 }
 
-/// The next line that is not blank, without its end; `number` becomes its number.
+/// The next line that is not blank; `number` becomes its number.
 fn read_line(from: &mut dyn BufRead, number: &mut u64) -> std::io::Result<Option<Line>> {
     const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+    let mut line = Vec::new();
     loop {
-        let mut line = Vec::new();
+        line.clear();
         let bytes = (&mut *from)
             .take(MAX_LINE_BYTES)
             .read_until(b'\n', &mut line)?;
@@ -138,16 +205,15 @@ fn read_line(from: &mut dyn BufRead, number: &mut u64) -> std::io::Result<Option
             return Ok(None);
         }
         *number += 1;
-        if bytes as u64 == MAX_LINE_BYTES && line.last() != Some(&b'\n') {
+        let whole = (bytes as u64) < MAX_LINE_BYTES || line.last() == Some(&b'\n');
+        if !whole {
             from.skip_until(b'\n')?;
-            return Ok(Some(Line::TooLong));
         }
         if *number == 1 && line.starts_with(BYTE_ORDER_MARK) {
             line.drain(..BYTE_ORDER_MARK.len());
         }
-        let text = line.trim_ascii();
-        if !text.is_empty() {
-            return Ok(Some(Line::Bytes(text.to_vec())));
+        if !whole || !line.trim_ascii().is_empty() {
+            return Ok(Some(Line { bytes: line, whole }));
         }
     }
 }

@@ -7,7 +7,7 @@
 use super::fields::{self, Fields, found, present, shorten, wrong};
 use super::messages;
 use super::row::{
-    Ask, Code, MAX_LOGPROBS, MAX_NEW_TOKENS, Options, Prompt, RowError, shared_options,
+    Ask, Code, Id, MAX_LOGPROBS, MAX_NEW_TOKENS, Options, Prompt, RowError, Unasked, shared_options,
 };
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ pub enum Endpoint {
 }
 
 /// What an answer in this format repeats of its row.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OpenAi {
     /// `None` where the row names no endpoint we know: then it is an error.
     pub endpoint: Option<Endpoint>,
@@ -26,17 +26,35 @@ pub struct OpenAi {
     pub model: Option<String>,
 }
 
-/// Whether an object means to be a batch row: nothing of ours has these fields.
+/// Whether an object means to be a batch row. One of ours may have such names too, of which it has no use, but then it
+/// has a prompt beside them.
 pub fn is_batch_row(row: &Fields) -> bool {
-    row.contains_key("custom_id") || (row.contains_key("body") && row.contains_key("url"))
+    let has = |name: &str| row.contains_key(name);
+    let envelope = has("body") || has("url");
+    has("custom_id")
+        || (has("body") && has("url"))
+        || (envelope
+            && !["prompt", "input_ids", "messages"]
+                .iter()
+                .any(|name| has(name)))
+}
+
+/// The custom_id of a line that is no JSON, or of which only the beginning is known: where its name stands, and a
+/// whole value after it. A name within a string would have a backslash before its quotes.
+pub(super) fn recover_id(line: &[u8]) -> Option<Id> {
+    const NAME: &[u8] = b"\"custom_id\"";
+    /// The envelope comes before a long body; ids are shorter.
+    const SEARCHED_BYTES: usize = 1 << 16;
+    let line = &line[..line.len().min(SEARCHED_BYTES)];
+    let after = line.windows(NAME.len()).position(|bytes| bytes == NAME)? + NAME.len();
+    let value = line[after..].trim_ascii_start().strip_prefix(b":")?;
+    let mut values = serde_json::Deserializer::from_slice(value).into_iter::<Value>();
+    Id::from_value(&values.next()?.ok()?, "custom_id").ok()
 }
 
 /// The question in a batch row.
 pub fn parse(row: &Fields) -> (OpenAi, Result<Ask, RowError>) {
-    let mut format = OpenAi {
-        endpoint: None,
-        model: None,
-    };
+    let mut format = OpenAi::default();
     let ask = ask(row, &mut format);
     (format, ask)
 }
@@ -64,11 +82,15 @@ fn ask(row: &Fields, format: &mut OpenAi) -> Result<Ask, RowError> {
     let mut options = shared_options(body)?;
     options.max_new_tokens = max_tokens(body)?;
     options.stop_ids = fields::token_ids(body, "stop_token_ids")?;
-    let prompt = match endpoint {
-        Endpoint::Chat => chat(body, &mut options)?,
-        Endpoint::Completions => completion(body, &mut options)?,
+    let (prompt, unasked) = match endpoint {
+        Endpoint::Chat => (chat(body, &mut options)?, Unasked::Rest),
+        Endpoint::Completions => (completion(body, &mut options)?, Unasked::Tokens(16)),
     };
-    Ok(Ask { prompt, options })
+    Ok(Ask {
+        prompt,
+        options,
+        unasked,
+    })
 }
 
 fn max_tokens(body: &Fields) -> Result<Option<u32>, RowError> {
@@ -90,7 +112,8 @@ fn chat(body: &Fields, options: &mut Options) -> Result<Prompt, RowError> {
     let top = fields::integer_u32(body, "top_logprobs", 0, MAX_LOGPROBS)?;
     options.logprobs = match (wanted, top) {
         (true, top) => Some(top.unwrap_or(0)),
-        (false, None) => None,
+        // 0 asks for nothing, which is what there is without logprobs.
+        (false, None | Some(0)) => None,
         (false, Some(top)) => {
             return Err(RowError::new(
                 Code::InvalidRequest,
@@ -100,6 +123,7 @@ fn chat(body: &Fields, options: &mut Options) -> Result<Prompt, RowError> {
             ));
         }
     };
+    fields::finite_within(body, &["messages", "tools"])?;
     let list = body.get("messages").unwrap_or(&Value::Null);
     let without_tools = present(body, "tool_choice").is_some_and(|choice| choice == "none");
     Ok(Prompt::Messages {
@@ -138,9 +162,7 @@ fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowErr
             "frequency_penalty" | "presence_penalty" if value.as_f64() != Some(0.0) => {
                 "0; repetition_penalty is the penalty there is"
             }
-            "logit_bias" if value.as_object().is_none_or(|bias| !bias.is_empty()) => {
-                "an empty object: tokens cannot be biased"
-            }
+            "logit_bias" if !is_no_bias(value) => "an empty object: tokens cannot be biased",
             "response_format" if value.get("type").and_then(Value::as_str) != Some("text") => {
                 "{\"type\":\"text\"}: output is not constrained"
             }
@@ -149,6 +171,15 @@ fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowErr
             }
             "echo" if *value != Value::Bool(false) => "false: the prompt is not repeated",
             "suffix" if value != "" => "an empty string: nothing is inserted",
+            "functions" if value.as_array().is_some_and(Vec::is_empty) => continue,
+            "function_call" if value == "auto" || value == "none" => continue,
+            "verbosity" if value == "medium" => continue,
+            "audio" | "functions" | "function_call" | "moderation" | "prediction"
+            | "reasoning_effort" | "verbosity" | "web_search_options"
+                if endpoint == Endpoint::Chat =>
+            {
+                "none: what the format has it for is not done here"
+            }
             "modalities" if *value != serde_json::json!(["text"]) => "[\"text\"]",
             _ if is_known(name, endpoint) => continue,
             _ => "no such field: it is not known here, leave it out",
@@ -163,6 +194,13 @@ fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowErr
         ));
     }
     Ok(())
+}
+
+fn is_no_bias(value: &Value) -> bool {
+    let zero = |bias: &Value| bias.as_f64() == Some(0.0);
+    value
+        .as_object()
+        .is_some_and(|bias| bias.values().all(zero))
 }
 
 fn is_known(name: &str, endpoint: Endpoint) -> bool {
@@ -190,7 +228,7 @@ fn is_known(name: &str, endpoint: Endpoint) -> bool {
         "stream_options",
         "metadata",
     ];
-    const CHAT: [&str; 11] = [
+    const CHAT: [&str; 13] = [
         "messages",
         "tools",
         "tool_choice",
@@ -202,6 +240,8 @@ fn is_known(name: &str, endpoint: Endpoint) -> bool {
         "service_tier",
         "safety_identifier",
         "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
     ];
     const COMPLETIONS: [&str; 4] = ["prompt", "best_of", "echo", "suffix"];
     BOTH.contains(&name)

@@ -10,6 +10,9 @@ use super::openai::{Endpoint, OpenAi};
 use super::row::{Code, RowError};
 use serde_json::{Map, Value, json};
 
+/// What an answer says where its row names no model: the format wants a string.
+const UNNAMED_MODEL: &str = "default";
+
 pub(super) fn served(
     label: &Label,
     format: &OpenAi,
@@ -51,7 +54,7 @@ pub(super) fn served(
         "id": format!("{kind}-{}", label.line),
         "object": object,
         "created": 0,
-        "model": format.model,
+        "model": format.model.as_deref().unwrap_or(UNNAMED_MODEL),
         "choices": [choice],
         "usage": Usage::of(outcome),
         "timing": TimingMs::of(outcome),

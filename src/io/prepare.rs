@@ -1,16 +1,15 @@
 //! A question against the model: prompt to tokens, options to numbers, everything checked that would
 //! otherwise fail on the device.
 
+mod text_size;
+
 use super::codec::Codec;
 use super::hash::{Fnv64, mix64};
-use super::row::{Ask, Code, Options, Prompt, RowError};
+use super::row::{Ask, Code, Options, Prompt, RowError, Unasked};
 use crate::model::GenerationConfig;
 use crate::runtime::{Logits, Request, Sampling};
 use crate::sys::abi::TG_MAX_STOP_IDS;
 use std::time::Duration;
-
-/// Tokens generated where nobody says otherwise.
-pub const DEFAULT_MAX_NEW_TOKENS: u32 = 128;
 
 /// What rows are checked against and what fills their gaps.
 #[derive(Debug, Clone)]
@@ -22,9 +21,11 @@ pub struct Rules {
     pub model_context: u32,
     /// End-of-sequence ids, unless a row ignores them.
     pub eos_ids: Vec<u32>,
-    /// The command line's options over generation_config.json's.
+    /// The command line's options over generation_config.json's, of which `advised_new_tokens` is apart.
     pub defaults: Options,
-    /// With a row's id, its sampling key where the row has no seed.
+    /// generation_config.json's max_new_tokens: advice, which ends where the context does.
+    pub advised_new_tokens: Option<u32>,
+    /// With a row's place in the input, its sampling key where the row has no seed.
     pub run_seed: u64,
 }
 
@@ -36,10 +37,10 @@ pub struct Prepared {
     pub stop: Vec<String>,
 }
 
-/// generation_config.json as options: what it advises where neither row nor flag says anything.
+/// generation_config.json as options: what it advises where neither row nor flag says anything. Its max_new_tokens is
+/// for [`Rules::advised_new_tokens`].
 pub fn generation_options(generation: &GenerationConfig) -> Options {
     Options {
-        max_new_tokens: generation.max_new_tokens,
         temperature: Some(generation.default_temperature()),
         top_k: generation.top_k,
         top_p: generation.top_p,
@@ -49,36 +50,38 @@ pub fn generation_options(generation: &GenerationConfig) -> Options {
     }
 }
 
-/// The key of a row without a seed of its own: never its slot or its order, so companions do not matter.
-pub fn sampling_key(run_seed: u64, id: &str) -> u64 {
+/// The key of a row without a seed of its own, from its place in the whole input (counted from 0): never its slot or
+/// its order of service, so companions do not matter.
+pub fn sampling_key(run_seed: u64, row: u64) -> u64 {
     mix64(
         Fnv64::default()
             .with(&run_seed.to_le_bytes())
-            .with(id.as_bytes())
+            .with(&row.to_le_bytes())
             .finish(),
     )
 }
 
-/// The tokens of a prompt, each below `vocab_size`, at least one.
+/// The tokens of a prompt, each below `vocab_size`, at least one. Text that cannot fit `max_context` is an error
+/// before all of it is encoded; whether the tokens of the rest fit is the caller's to check.
 pub fn prompt_tokens(
     prompt: &Prompt,
     vocab_size: u32,
+    max_context: u32,
     codec: &dyn Codec,
 ) -> Result<Vec<u32>, RowError> {
     let chat_error = |message| RowError::new(Code::ChatTemplate, message);
     let (field, tokens) = match prompt {
         Prompt::Ids(ids) => ("input_ids", ids.clone()),
-        Prompt::Text(text) if text.is_empty() => {
-            return Err(empty("prompt: found an empty string, expected text"));
+        Prompt::Text(text) => {
+            let invalid = |message| RowError::new(Code::InvalidRequest, message);
+            text_size::check("prompt", text, max_context, codec)
+                .map_err(|error| error.or(invalid))?;
+            ("prompt", codec.encode(text, true).map_err(invalid)?)
         }
-        Prompt::Text(text) => (
-            "prompt",
-            codec
-                .encode(text, true)
-                .map_err(|message| RowError::new(Code::InvalidRequest, message))?,
-        ),
         Prompt::Messages { messages, tools } => {
             let text = codec.render(messages, tools.as_ref()).map_err(chat_error)?;
+            text_size::check("messages", &text, max_context, codec)
+                .map_err(|error| error.or(chat_error))?;
             ("messages", codec.encode(&text, false).map_err(chat_error)?)
         }
     };
@@ -108,44 +111,28 @@ fn check_tokens(field: &str, tokens: &[u32], vocab_size: u32) -> Result<(), RowE
     }
 }
 
-/// The request a row makes.
+/// The request that row `row` of the input, counted from 0, makes.
 pub fn prepare(
     rules: &Rules,
     codec: &dyn Codec,
-    id: &str,
+    row: u64,
     ask: &Ask,
 ) -> Result<Prepared, RowError> {
-    let prompt = prompt_tokens(&ask.prompt, rules.vocab_size, codec)?;
+    let prompt = prompt_tokens(&ask.prompt, rules.vocab_size, rules.max_context, codec)?;
     let options = ask.options.clone().or(&rules.defaults);
-    let max_new_tokens = options.max_new_tokens.unwrap_or(DEFAULT_MAX_NEW_TOKENS);
-    let wanted = prompt.len() as u64 + u64::from(max_new_tokens);
-    if wanted > u64::from(rules.max_context) {
-        return Err(RowError::new(
-            Code::ContextLength,
-            format!(
-                "found {} prompt tokens + {max_new_tokens} new ones = {wanted}, expected at most {} together: {}",
-                prompt.len(),
-                rules.max_context,
-                match rules.max_context < rules.model_context {
-                    true => "shorten the prompt, lower max_new_tokens or raise --max-context",
-                    false =>
-                        "shorten the prompt or lower max_new_tokens; that is the model's own limit",
-                }
-            ),
-        ));
-    }
+    let max_new_tokens = max_new_tokens(rules, prompt.len() as u64, &options, ask.unasked)?;
     let request = Request {
         max_new_tokens,
         stop_ids: stop_ids(rules, &options)?,
         sampling: Sampling {
             repetition_penalty: options.repetition_penalty.unwrap_or(1.0),
-            temperature: options.temperature.unwrap_or(0.0),
+            temperature: temperature(&options),
             top_k: options.top_k.unwrap_or(0),
             top_p: options.top_p.unwrap_or(1.0),
             min_p: options.min_p.unwrap_or(0.0),
             key: options
                 .seed
-                .unwrap_or_else(|| sampling_key(rules.run_seed, id)),
+                .unwrap_or_else(|| sampling_key(rules.run_seed, row)),
             logprobs: options.logprobs,
         },
         timeout: options.timeout_ms.map(Duration::from_millis),
@@ -156,6 +143,58 @@ pub fn prepare(
         request,
         stop: options.stop.unwrap_or_default(),
     })
+}
+
+/// Tokens that a row may generate. A limit that the row or a flag names must fit beside the prompt; one that nobody
+/// asked for is cut to what the context leaves.
+fn max_new_tokens(
+    rules: &Rules,
+    prompt_tokens: u64,
+    options: &Options,
+    unasked: Unasked,
+) -> Result<u32, RowError> {
+    let context = u64::from(rules.max_context);
+    let asked = options.max_new_tokens;
+    let wanted = prompt_tokens + u64::from(asked.unwrap_or(1));
+    if wanted > context {
+        let (new, shorten) = match asked {
+            Some(asked) => (
+                format!("{asked} new ones"),
+                "shorten the prompt, lower max_new_tokens",
+            ),
+            None => ("at least 1 new one".to_owned(), "shorten the prompt"),
+        };
+        let advice = match rules.max_context < rules.model_context {
+            true => format!("{shorten} or raise --max-context"),
+            false => format!("{shorten}; that is the model's own limit"),
+        };
+        return Err(RowError::new(
+            Code::ContextLength,
+            format!(
+                "found {prompt_tokens} prompt tokens + {new} = {wanted}, expected at most {context} together: {advice}"
+            ),
+        ));
+    }
+    let rest = (context - prompt_tokens) as u32;
+    Ok(
+        asked.unwrap_or_else(|| match (rules.advised_new_tokens, unasked) {
+            (Some(tokens), _) | (None, Unasked::Tokens(tokens)) => tokens.min(rest),
+            (None, Unasked::Rest) => rest,
+        }),
+    )
+}
+
+/// Below this a temperature is 0. So small a one divides logits by less than the steps that f32 has at their size
+/// (7.6e-6 at 100), so that nothing but ties is left to draw from, and then past what f32 holds. vLLM takes the same.
+pub const GREEDY_BELOW: f32 = 1e-5;
+
+/// The temperature of a row. To keep the most likely token alone (top_p 0) is to be greedy.
+fn temperature(options: &Options) -> f32 {
+    let temperature = options.temperature.unwrap_or(0.0);
+    match temperature < GREEDY_BELOW || options.top_p == Some(0.0) {
+        true => 0.0,
+        false => temperature,
+    }
 }
 
 fn stop_ids(rules: &Rules, options: &Options) -> Result<Vec<u32>, RowError> {

@@ -3,6 +3,7 @@
 use super::fields::{self, Fields, found, present, wrong};
 use super::messages;
 use super::openai::{self, OpenAi};
+use crate::json;
 use serde_json::Value;
 use std::fmt;
 
@@ -11,7 +12,19 @@ use std::fmt;
 pub struct Ask {
     pub prompt: Prompt,
     pub options: Options,
+    pub unasked: Unasked,
 }
+
+/// How many tokens a row gets where nobody names a limit. It is never more than the context leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unasked {
+    Tokens(u32),
+    /// What the context leaves after the prompt.
+    Rest,
+}
+
+/// The limit of our own rows that name none.
+pub const DEFAULT_MAX_NEW_TOKENS: u32 = 128;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
@@ -152,21 +165,42 @@ impl fmt::Display for RowError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Id {
     text: String,
-    quoted: bool,
+    shown: Shown,
 }
 
+/// What an answer carries as its id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    Text,
+    Integer,
+    /// null: the line has an id perhaps, but it could not be read.
+    Nothing,
+}
+
+/// Bytes of an id, at most: it is kept until the row is answered, and repeated there.
+pub const MAX_ID_BYTES: usize = 4096;
+
 impl Id {
+    /// What a row without an id is called.
     pub fn line(number: u64) -> Self {
         Self {
             text: number.to_string(),
-            quoted: false,
+            shown: Shown::Integer,
+        }
+    }
+
+    /// What messages call a line whose id could not be read; its answer has null.
+    pub fn unread(number: u64) -> Self {
+        Self {
+            shown: Shown::Nothing,
+            ..Self::line(number)
         }
     }
 
     pub fn text(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
-            quoted: true,
+            shown: Shown::Text,
         }
     }
 
@@ -174,28 +208,38 @@ impl Id {
         &self.text
     }
 
-    fn read(fields: &Fields, name: &str) -> Result<Option<Self>, RowError> {
-        match present(fields, name) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(Self::text(text.clone()))),
-            Some(Value::Number(number)) if !number.is_f64() => Ok(Some(Self {
+    pub(super) fn from_value(value: &Value, name: &str) -> Result<Self, RowError> {
+        match (value, json::integer(value)) {
+            (Value::String(text), _) if text.len() <= MAX_ID_BYTES => Ok(Self::text(text.clone())),
+            (Value::String(text), _) => Err(RowError::new(
+                Code::InvalidRequest,
+                format!(
+                    "{name}: found a string of {} bytes, expected at most {MAX_ID_BYTES}",
+                    text.len()
+                ),
+            )),
+            (_, Some(number)) => Ok(Self {
                 text: number.to_string(),
-                quoted: false,
-            })),
-            Some(other) => Err(wrong(name, other, "a string or an integer")),
+                shown: Shown::Integer,
+            }),
+            _ => Err(wrong(name, value, "a string or an integer")),
         }
     }
 }
 
 impl serde::Serialize for Id {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if self.quoted {
-            return serializer.serialize_str(&self.text);
+        if self.shown == Shown::Nothing {
+            return serializer.serialize_none();
         }
-        // An unquoted id was a JSON integer, so one of these two holds it.
-        match (self.text.parse::<u64>(), self.text.parse::<i64>()) {
-            (Ok(number), _) => serializer.serialize_u64(number),
-            (_, Ok(number)) => serializer.serialize_i64(number),
+        // An integer is one of JSON's that 64 bits hold, so one of these two holds it.
+        match (
+            self.shown,
+            self.text.parse::<u64>(),
+            self.text.parse::<i64>(),
+        ) {
+            (Shown::Integer, Ok(number), _) => serializer.serialize_u64(number),
+            (Shown::Integer, _, Ok(number)) => serializer.serialize_i64(number),
             _ => serializer.serialize_str(&self.text),
         }
     }
@@ -215,12 +259,47 @@ pub struct Row {
     pub line: u64,
     /// The row's own, else its line number.
     pub id: Id,
-    /// Whether later rows may not have this id: false for lines that could not be read.
+    /// Whether the row has written its id itself: such ids must differ.
     pub claims_id: bool,
     pub format: Format,
+    /// Whether the line tells its format. One that does not is answered in the format of its file.
+    pub tells_format: bool,
     pub ask: Result<Ask, RowError>,
     /// Names of fields that nothing reads.
     pub ignored: Vec<String>,
+}
+
+impl Row {
+    /// A line that is no row, for the reason that `error` gives. Of its text there is `line`, which need not be all.
+    pub fn unreadable(line: &[u8], number: u64, error: RowError) -> Self {
+        let mut row = Self {
+            line: number,
+            id: Id::line(number),
+            claims_id: false,
+            format: Format::Own,
+            tells_format: false,
+            ask: Err(error),
+            ignored: Vec::new(),
+        };
+        if let Some(id) = openai::recover_id(line) {
+            row.be_batch_row();
+            row.id = id;
+        }
+        row
+    }
+
+    /// Answers a line that does not tell its format as its file's other lines are.
+    pub fn take_format(&mut self, of_file: &Format) {
+        if !self.tells_format && *of_file != Format::Own {
+            self.be_batch_row();
+        }
+    }
+
+    fn be_batch_row(&mut self) {
+        self.format = Format::OpenAi(OpenAi::default());
+        self.id = Id::unread(self.line);
+        self.tells_format = true;
+    }
 }
 
 const OWN_FIELDS: [&str; 17] = [
@@ -243,92 +322,124 @@ const OWN_FIELDS: [&str; 17] = [
     "timeout_ms",
 ];
 
+/// Values of JSON that a line may hold: each takes tens of bytes once it is parsed, however short it is in the file.
+/// Far above the token ids of any context.
+pub const MAX_VALUES: usize = 1 << 21;
+
 /// Reads one line. Never fails: what is wrong with the line is in `ask`.
 pub fn parse(line: &[u8], number: u64) -> Row {
-    let broken = |message: String| Row {
-        line: number,
-        id: Id::line(number),
-        claims_id: false,
-        format: Format::Own,
-        ask: Err(RowError::new(Code::InvalidJson, message)),
-        ignored: Vec::new(),
-    };
-    let value: Value = match serde_json::from_slice(line) {
-        Ok(value) => value,
-        Err(error) => return broken(format!("line {number} is not JSON: {}", describe(&error))),
-    };
-    let Value::Object(fields) = value else {
+    let broken =
+        |message: String| Row::unreadable(line, number, RowError::new(Code::InvalidJson, message));
+    if line.len() > MAX_VALUES && json::count_values(line) > MAX_VALUES {
         return broken(format!(
-            "line {number}: found {}, expected a JSON object",
-            found(&value)
+            "line {number}: found more than {MAX_VALUES} values, expected a row of fewer"
         ));
-    };
-    if openai::is_batch_row(&fields) {
-        batch_row(&fields, number)
-    } else {
-        own_row(fields, number)
+    }
+    match json::from_slice(line) {
+        Ok(Value::Object(fields)) if openai::is_batch_row(&fields) => batch_row(&fields, number),
+        Ok(Value::Object(fields)) => own_row(fields, number),
+        Ok(other) => broken(format!(
+            "line {number}: found {}, expected a JSON object{}",
+            found(&other),
+            advice(&other)
+        )),
+        Err(error) => broken(format!("line {number} is not JSON: {}", describe(&error))),
+    }
+}
+
+/// What to do about a line of JSON that is no object.
+fn advice(value: &Value) -> &'static str {
+    match value {
+        Value::Array(_) => " a line; jq -c '.[]' FILE makes lines of a file that is one array",
+        _ => "",
     }
 }
 
 /// serde_json's message without its "at line 1 column C": the line is ours to say.
 fn describe(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let what = text.split(" at line ").next().unwrap_or(&text);
+    let what = match text.split(" at line ").next().unwrap_or(&text) {
+        "recursion limit exceeded" => {
+            return format!(
+                "found nesting deeper than {}, expected at most that (column {})",
+                json::MAX_DEPTH,
+                error.column()
+            );
+        }
+        "EOF while parsing an object"
+        | "EOF while parsing a list"
+        | "EOF while parsing a value" => {
+            "it ends too early, expected a whole JSON object in one line"
+        }
+        "unexpected end of hex escape" | "lone leading surrogate in hex escape" => {
+            "half of a surrogate pair in a \\u escape, expected whole characters"
+        }
+        what => what,
+    };
     format!("{what} (column {})", error.column())
 }
 
-/// The id in field `name`, else the line number; an id of a wrong type is the row's error.
-fn identify(fields: &Fields, name: &str, number: u64) -> (Id, bool, Option<RowError>) {
-    match Id::read(fields, name) {
-        Ok(Some(id)) => (id, true, None),
-        Ok(None) => (Id::line(number), true, None),
-        Err(error) => (Id::line(number), false, Some(error)),
-    }
-}
-
-fn own_row(fields: Fields, number: u64) -> Row {
-    let (id, claims_id, error) = identify(&fields, "id", number);
+fn own_row(mut fields: Fields, number: u64) -> Row {
+    let given = present(&fields, "id").map(|id| Id::from_value(id, "id"));
+    let (id, error) = match given {
+        Some(Ok(id)) => (Some(id), None),
+        Some(Err(error)) => (None, Some(error)),
+        None => (None, None),
+    };
+    let ask = error.map_or_else(|| own_ask(&mut fields), Err);
+    let known = |name: &String| OWN_FIELDS.contains(&name.as_str());
     Row {
         line: number,
-        id,
-        claims_id,
+        claims_id: id.is_some(),
+        id: id.unwrap_or_else(|| Id::line(number)),
         format: Format::Own,
-        ask: error.map_or_else(|| own_ask(&fields), Err),
+        tells_format: fields.keys().any(known),
+        ask,
         ignored: fields
             .into_iter()
             .map(|(name, _)| name)
-            .filter(|name| !OWN_FIELDS.contains(&name.as_str()))
+            .filter(|name| !known(name))
             .collect(),
     }
 }
 
 fn batch_row(fields: &Fields, number: u64) -> Row {
-    let (id, claims_id, error) = identify(fields, "custom_id", number);
+    let given = present(fields, "custom_id").map(|id| Id::from_value(id, "custom_id"));
     let (format, ask) = openai::parse(fields);
+    let (id, ask) = match given {
+        Some(Ok(id)) => (Some(id), ask),
+        Some(Err(error)) => (None, Err(error)),
+        None => (None, ask),
+    };
     Row {
         line: number,
-        id,
-        claims_id,
+        claims_id: id.is_some(),
+        id: id.unwrap_or_else(|| match present(fields, "custom_id") {
+            Some(_) => Id::unread(number),
+            None => Id::line(number),
+        }),
         format: Format::OpenAi(format),
-        ask: error.map_or(ask, Err),
+        tells_format: true,
+        ask,
         ignored: Vec::new(),
     }
 }
 
-fn own_ask(fields: &Fields) -> Result<Ask, RowError> {
-    let prompt = match (
-        present(fields, "prompt"),
+fn own_ask(fields: &mut Fields) -> Result<Ask, RowError> {
+    fields::finite_within(fields, &["messages", "tools"])?;
+    let given = (
+        present(fields, "prompt").is_some(),
         present(fields, "input_ids"),
         present(fields, "messages"),
-    ) {
-        (Some(Value::String(text)), None, None) => Prompt::Text(text.clone()),
-        (Some(other), None, None) => return Err(wrong("prompt", other, "a string")),
-        (None, Some(ids), None) => Prompt::Ids(fields::token_id_array(ids, "input_ids")?),
-        (None, None, Some(list)) => Prompt::Messages {
+    );
+    let prompt = match given {
+        (true, None, None) => Prompt::Text(take_prompt(fields)?),
+        (false, Some(ids), None) => Prompt::Ids(fields::token_id_array(ids, "input_ids")?),
+        (false, None, Some(list)) => Prompt::Messages {
             messages: messages::read(list)?,
             tools: messages::tools(fields)?,
         },
-        (None, None, None) => {
+        (false, None, None) => {
             return Err(RowError::new(
                 Code::InvalidRequest,
                 "found none of prompt, input_ids and messages, expected one of them",
@@ -350,7 +461,19 @@ fn own_ask(fields: &Fields) -> Result<Ask, RowError> {
     Ok(Ask {
         prompt,
         options: own_options(fields)?,
+        unasked: Unasked::Tokens(DEFAULT_MAX_NEW_TOKENS),
     })
+}
+
+/// The prompt's text, taken out of `fields` rather than copied: it may be most of the line.
+fn take_prompt(fields: &mut Fields) -> Result<String, RowError> {
+    match fields.get_mut("prompt") {
+        Some(Value::String(text)) => Ok(std::mem::take(text)),
+        other => {
+            let found = other.map_or(Value::Null, |value| value.take());
+            Err(wrong("prompt", &found, "a string"))
+        }
+    }
 }
 
 fn own_options(fields: &Fields) -> Result<Options, RowError> {

@@ -116,7 +116,7 @@ impl Source {
             }
             Found::Other | Found::Nothing => {}
         }
-        match prepare(&self.rules, &*self.codec, id, ask) {
+        match prepare(&self.rules, &*self.codec, place, ask) {
             Ok(prepared) => Todo::Run(Box::new(prepared)),
             Err(error) => Todo::Fail(error),
         }

@@ -1,6 +1,7 @@
 //! A safetensors file, mapped: what arrays it has and where their bytes lie.
 
 use crate::error::{Error, Result};
+use crate::{json, magic};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use std::collections::BTreeMap;
@@ -33,6 +34,7 @@ impl TensorFile {
         // SAFETY: the map is only read; a file that another process cuts short meanwhile ends this one, as
         // for every program that maps its input.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::io(path, error))?;
+        check_header(&map).map_err(|message| Error::file(path, message))?;
         // Checks offsets against shapes, types and the length of the file.
         let (header_bytes, metadata) = SafeTensors::read_metadata(&map)
             .map_err(|error| Error::file(path, format!("not a safetensors file: {error}")))?;
@@ -94,3 +96,29 @@ impl TensorFile {
         found
     }
 }
+
+/// Values of JSON in a header, at most: each takes tens of bytes in memory, however short it is in the file.
+const MAX_HEADER_VALUES: usize = 1 << 22;
+
+/// What is wrong with a file's beginning that reading the header would not say, or would take memory to find.
+fn check_header(file: &[u8]) -> std::result::Result<(), String> {
+    if let Some(found) = magic::recognise(&file[..file.len().min(512)]) {
+        return Err(format!("found {found}, expected a .safetensors file"));
+    }
+    let Some((length, rest)) = file.split_first_chunk() else {
+        return Ok(());
+    };
+    let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+    let header = &rest[..length.min(rest.len())];
+    if (MAX_HEADER_VALUES..=MAX_HEADER_BYTES).contains(&length)
+        && json::count_values(header) > MAX_HEADER_VALUES
+    {
+        return Err(format!(
+            "found more than {MAX_HEADER_VALUES} values in its header, expected fewer"
+        ));
+    }
+    Ok(())
+}
+
+/// The format's limit, which its reader checks.
+const MAX_HEADER_BYTES: usize = 100_000_000;

@@ -2,6 +2,7 @@
 
 use super::config::ModelConfig;
 use super::fields::{self, quoted, shown};
+use super::files;
 use super::header::{self, Stored, UniqueMap};
 use super::layout::{self, FusedSpec, Role, TensorSpec};
 use super::weights::{DType, Tensor, Weights};
@@ -10,13 +11,15 @@ use memmap2::Mmap;
 use safetensors::tensor::Dtype;
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// Of a file that may be none of weights at all; an empty beginning of one is no sign of that.
+const SNIFFED_BYTES: usize = 512;
 
 /// The weights in `dir` and, for the user, what was found there that the model does not have.
 ///
@@ -40,10 +43,15 @@ struct Shard {
 
 impl Shard {
     fn open(path: PathBuf) -> Result<Self> {
-        let file = File::open(&path).map_err(|error| Error::io(&path, error))?;
+        let file = files::open(&path, "a safetensors file")?;
         // SAFETY: the file must not change while it is mapped; `load` asks that of its callers, and nothing here
         // writes to checkpoints in use.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::io(&path, error))?;
+        files::refuse_others(
+            &path,
+            &map[..map.len().min(SNIFFED_BYTES)],
+            "a safetensors file",
+        )?;
         let tensors = header::read(&map, &path)?;
         Ok(Self {
             path,
@@ -67,44 +75,36 @@ impl Checkpoint {
     fn open(dir: &Path) -> Result<Self> {
         let single = dir.join(SINGLE_FILE);
         let index = dir.join(INDEX_FILE);
-        if single.exists() {
+        if files::is_there(&single) {
             let shard = Shard::open(single.clone())?;
             let places = shard.tensors.keys().map(|name| (name.clone(), 0)).collect();
             Ok(Self::new(single, vec![shard], places))
-        } else if index.exists() {
+        } else if files::is_there(&index) {
             Self::open_sharded(dir, index)
         } else {
-            Err(Error::file(
-                dir,
-                format!("found no weights, expected {SINGLE_FILE} or {INDEX_FILE}"),
-            ))
+            Err(no_weights(dir))
         }
     }
 
+    /// Opens every shard that the index names. Where a tensor lies the shards themselves say, as for transformers: it
+    /// is looked for in all of them, and of several in the last by name.
     fn open_sharded(dir: &Path, index: PathBuf) -> Result<Self> {
-        let mut shards: Vec<Shard> = Vec::new();
-        let mut opened: HashMap<String, usize> = HashMap::new();
+        let mut shards = Vec::new();
         let mut places = HashMap::new();
+        let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
         for (name, file) in read_index(&index)? {
-            let wrong = |message: String| {
-                Error::file(&index, format!("tensor {}: {message}", quoted(&name)))
-            };
-            let shard = match opened.get(&file) {
-                Some(&shard) => shard,
-                None => {
-                    let path = shard_path(dir, &file).map_err(wrong)?;
-                    shards.push(Shard::open(path)?);
-                    opened.insert(file.clone(), shards.len() - 1);
-                    shards.len() - 1
-                }
-            };
-            if !shards[shard].tensors.contains_key(&name) {
-                return Err(wrong(format!(
-                    "expected in {}, which holds no such tensor",
-                    quoted(&file)
-                )));
+            if !files.contains_key(&file) {
+                let path = shard_path(dir, &file).map_err(|message| {
+                    Error::file(&index, format!("tensor {}: {message}", quoted(&name)))
+                })?;
+                files.insert(file, path);
             }
-            places.insert(name, shard);
+        }
+        for path in files.into_values() {
+            let shard = Shard::open(path)?;
+            let number = shards.len();
+            places.extend(shard.tensors.keys().map(|name| (name.clone(), number)));
+            shards.push(shard);
         }
         Ok(Self::new(index, shards, places))
     }
@@ -241,7 +241,7 @@ fn read_index(path: &Path) -> Result<Vec<(String, String)>> {
     struct Index {
         weight_map: UniqueMap<Value>,
     }
-    let text = std::fs::read(path).map_err(|error| Error::io(path, error))?;
+    let text = files::read(path, "an index of shards")?;
     let index: Index = fields::parse(&text, path, "an index of shards")?;
     let entries = index.weight_map.0.into_iter();
     entries
@@ -259,18 +259,61 @@ fn read_index(path: &Path) -> Result<Vec<(String, String)>> {
         .collect()
 }
 
-/// The shard `file` beside the index. A name that leads out of the directory is refused.
+/// The shard `file` beside the index or in a folder below. A name that leads out of the directory is refused.
 fn shard_path(dir: &Path, file: &str) -> std::result::Result<PathBuf, String> {
-    let is_plain = Path::new(file).file_name().is_some_and(|name| name == file);
-    if !is_plain {
+    let inside = |part: Component| matches!(part, Component::Normal(_) | Component::CurDir);
+    let is_file = Path::new(file).file_name().is_some();
+    if !is_file || file.contains('\0') || !Path::new(file).components().all(inside) {
         return Err(format!(
-            "found the file {}, expected the plain name of a file beside the index",
+            "found the file {}, expected the name of one beside the index or below it",
             quoted(file)
         ));
     }
     let path = dir.join(file);
-    match path.exists() {
+    match files::is_there(&path) {
         true => Ok(path),
         false => Err(format!("its shard {} is missing", quoted(file))),
     }
+}
+
+/// What is said of a folder without weights that can be read, by what else lies there.
+fn no_weights(dir: &Path) -> Error {
+    let names: BTreeSet<String> = std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    let first = |wanted: fn(&str) -> bool| names.iter().find(|name| wanted(name));
+    let found = if let Some(name) = first(|name| name.ends_with(".gguf")) {
+        format!(
+            "found {}, a GGUF file, which is not supported (take the published safetensors checkpoint)",
+            quoted(name)
+        )
+    } else if let Some(name) = first(|name| name == "adapter_config.json") {
+        format!(
+            "found {}: an adapter alone, which is to be merged into its model first",
+            quoted(name)
+        )
+    } else if let Some(name) = first(is_pickle) {
+        format!(
+            "found {}, a pickled checkpoint, which is not read (convert it to safetensors: save_pretrained of transformers does)",
+            quoted(name)
+        )
+    } else if let Some(name) = first(|name| name.ends_with(".safetensors")) {
+        format!("found {}, which no index names", quoted(name))
+    } else {
+        "found no weights (is the download whole?)".to_owned()
+    };
+    Error::file(
+        dir,
+        format!("{found}, expected {SINGLE_FILE} or {INDEX_FILE}"),
+    )
+}
+
+/// By the names that savers give; training's own state (optimizer.pt, training_args.bin) lies beside any weights.
+fn is_pickle(name: &str) -> bool {
+    let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
+    name.starts_with("pytorch_model")
+        || ends(&[".pth", ".ckpt"])
+        || (name.starts_with("model") && ends(&[".bin", ".pt"]))
 }

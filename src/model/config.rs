@@ -1,8 +1,9 @@
 //! config.json of LFM2-MoE checkpoints, both generations of spelling.
 
 use super::fields::{self, Fields};
+use super::files;
 use super::layer_types::{self, LayerType};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -66,8 +67,7 @@ impl ModelConfig {
     /// Where the file cannot be read, is not a JSON object, or describes something that this is not: a single
     /// line that names the field, what was found and what was expected.
     pub fn from_file(path: &Path) -> Result<Self> {
-        let text = std::fs::read(path).map_err(|error| Error::io(path, error))?;
-        Self::from_json(&text, path)
+        Self::from_json(&files::read(path, "a JSON object")?, path)
     }
 
     /// Parses config.json; `path` is for messages.
@@ -78,6 +78,7 @@ impl ModelConfig {
         let root: Value = fields::parse(text, path, "a JSON object")?;
         let fields = Fields::new(path, &root)?;
         check_model_type(&fields)?;
+        refuse_quantization(&fields)?;
         let num_hidden_layers = fields.required_size("num_hidden_layers", 1, limit::LAYERS)?;
         let hidden_size = fields.required_size("hidden_size", 1, limit::WIDTH)?;
         let num_attention_heads = fields.required_size("num_attention_heads", 1, limit::HEADS)?;
@@ -99,7 +100,7 @@ impl ModelConfig {
                 0,
                 num_hidden_layers as u64,
             )?,
-            num_experts: fields.required_size("num_experts", 1, limit::EXPERTS)?,
+            num_experts: num_experts(&fields)?,
             num_experts_per_tok: fields.required_size("num_experts_per_tok", 1, limit::EXPERTS)?,
             use_expert_bias: fields.bool("use_expert_bias")?.unwrap_or(true),
             norm_topk_prob: fields.bool("norm_topk_prob")?.unwrap_or(true),
@@ -268,6 +269,49 @@ fn check_model_type(fields: &Fields<'_>) -> Result<()> {
     }
 }
 
+/// Quantized matrices are not what their shapes say, so this is refused by its name before any tensor is looked at.
+fn refuse_quantization(fields: &Fields<'_>) -> Result<()> {
+    // compression_config is the older spelling of compressed-tensors.
+    for name in ["quantization_config", "compression_config"] {
+        let expected = "an object";
+        let Some(object) = fields.optional(name, expected, Value::as_object)? else {
+            continue;
+        };
+        if object.is_empty() {
+            continue;
+        }
+        let method: Vec<String> = ["quant_method", "quant_algo", "format", "fmt"]
+            .iter()
+            .filter_map(|key| Some(format!("{key} {}", fields::shown(object.get(*key)?))))
+            .collect();
+        let found = match method.is_empty() {
+            true => "one that names no quant_method".to_owned(),
+            false => method.join(", "),
+        };
+        return Err(fields.error(
+            name,
+            format!(
+                "found {found}, expected none: quantized checkpoints are not supported, take the one in bf16, f16 or f32"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// `num_experts`, which some exports call `num_local_experts`; where both are given they must agree.
+fn num_experts(fields: &Fields<'_>) -> Result<usize> {
+    const ALIAS: &str = "num_local_experts";
+    let alias = fields.size(ALIAS, 1, limit::EXPERTS)?;
+    match (fields.size("num_experts", 1, limit::EXPERTS)?, alias) {
+        (Some(experts), Some(other)) if experts != other => Err(fields.error(
+            ALIAS,
+            format!("found {other}, expected {experts} like num_experts"),
+        )),
+        (Some(experts), _) | (None, Some(experts)) => Ok(experts),
+        (None, None) => fields.required_size("num_experts", 1, limit::EXPERTS),
+    }
+}
+
 /// A number that is finite as f32 and not negative.
 fn single(fields: &Fields<'_>, name: &str) -> Result<Option<f32>> {
     let valid = |number: f64| number >= 0.0 && (number as f32).is_finite();
@@ -302,34 +346,54 @@ fn head_dim(fields: &Fields<'_>, hidden_size: usize, heads: usize) -> Result<usi
     Ok(head_dim)
 }
 
-/// `rope_parameters.rope_theta`, else `rope_theta`, else 1e6, in transformers' order of precedence.
+/// The base of the rotary embedding, found as transformers does: a rope_scaling that says something stands in the place
+/// of rope_parameters as a whole; then that object's rope_theta, else the file's own, else 1e6.
 fn rope_theta(fields: &Fields<'_>) -> Result<f64> {
-    if let Some(found) = fields.get("rope_scaling") {
-        return Err(fields.wrong(
-            "rope_scaling",
-            found,
-            "null: scaled rotary embeddings are not supported",
-        ));
-    }
     let theta = |fields: &Fields<'_>| {
         fields.number("rope_theta", "a finite number above 0", |theta| {
             theta > 0.0 && theta.is_finite()
         })
     };
     check_rotary_fraction(fields)?;
-    let top = theta(fields)?;
-    let Some(parameters) = fields.object("rope_parameters", "rope_parameters.")? else {
-        return Ok(top.unwrap_or(1e6));
+    let scaling = fields.object("rope_scaling", "rope_scaling.")?;
+    let parameters = fields.object("rope_parameters", "rope_parameters.")?;
+    // Both are checked, although only one is used: a file that speaks of scaling anywhere means it.
+    for object in [&scaling, &parameters].into_iter().flatten() {
+        check_rope_type(object)?;
+        check_rotary_fraction(object)?;
+    }
+    let used = scaling.filter(|object| !object.is_empty()).or(parameters);
+    let own = match &used {
+        Some(object) => theta(object)?,
+        None => None,
     };
-    check_rotary_fraction(&parameters)?;
-    for name in ["rope_type", "type"] {
-        match parameters.get(name) {
-            None => {}
-            Some(Value::String(found)) if found == "default" => {}
-            Some(found) => return Err(parameters.wrong(name, found, "\"default\"")),
+    Ok(own.or(theta(fields)?).unwrap_or(1e6))
+}
+
+/// rope_type, or type as older files spell it, may be "default" alone: no scaling.
+fn check_rope_type(object: &Fields<'_>) -> Result<()> {
+    let spelled = ["rope_type", "type"].into_iter();
+    if let Some((name, found)) = spelled
+        .filter_map(|name| Some((name, object.get(name)?)))
+        .next()
+        && found != "default"
+    {
+        return Err(object.wrong(
+            name,
+            found,
+            "\"default\": scaled rotary embeddings are not supported",
+        ));
+    }
+    for layer_type in [LayerType::Conv, LayerType::FullAttention] {
+        if let Some(found) = object.get(layer_type.name()) {
+            return Err(object.wrong(
+                layer_type.name(),
+                found,
+                "no parameters by type of layer: they are not supported",
+            ));
         }
     }
-    Ok(theta(&parameters)?.or(top).unwrap_or(1e6))
+    Ok(())
 }
 
 fn check_rotary_fraction(fields: &Fields<'_>) -> Result<()> {

@@ -1,8 +1,10 @@
 //! Typed access to the fields of a JSON object whose errors name the file, the field, what was found and what
 //! was expected.
 
+use super::files;
 use crate::error::{Error, Result};
-use serde::Deserialize;
+use crate::json;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -27,6 +29,10 @@ impl<'a> Fields<'a> {
             prefix: "",
             object,
         })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.object.is_empty()
     }
 
     /// The value of a field, unless absent or null.
@@ -89,14 +95,11 @@ impl<'a> Fields<'a> {
 
     /// An integer in `min ..= max`.
     pub fn size(&self, name: &str, min: u64, max: u64) -> Result<Option<usize>> {
-        self.optional(
-            name,
-            &format!("an integer from {min} to {max}"),
-            |value| match value.as_u64() {
-                Some(n) if (min..=max).contains(&n) => usize::try_from(n).ok(),
-                _ => None,
-            },
-        )
+        self.optional(name, &format!("an integer from {min} to {max}"), |value| {
+            let size = u64::try_from(json::integer(value)?).ok()?;
+            let size = Some(size).filter(|size| (min..=max).contains(size))?;
+            usize::try_from(size).ok()
+        })
     }
 
     pub fn bool(&self, name: &str) -> Result<Option<bool>> {
@@ -115,35 +118,42 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A token id.
+    /// A token id. One that no vocabulary has is none: -1 is often written for it.
     pub fn token_id(&self, name: &str) -> Result<Option<u32>> {
-        self.optional(name, "a token id (an integer from 0)", token_id)
+        let id = self.optional(name, "a token id (an integer)", json::integer)?;
+        Ok(id.and_then(token_id))
     }
 
-    /// One token id or a list of them.
+    /// One token id or a list of them, of which those that no vocabulary has are left out.
     pub fn token_ids(&self, name: &str) -> Result<Option<Vec<u32>>> {
-        self.optional(
-            name,
-            "a token id or a list of token ids",
-            |value| match value {
-                Value::Array(ids) => ids.iter().map(token_id).collect(),
-                _ => token_id(value).map(|id| vec![id]),
-            },
-        )
+        let expected = "a token id or a list of token ids";
+        let ids: Option<Vec<i128>> = self.optional(name, expected, |value| match value {
+            Value::Array(ids) => ids.iter().map(json::integer).collect(),
+            _ => json::integer(value).map(|id| vec![id]),
+        })?;
+        Ok(ids.map(|ids| ids.into_iter().filter_map(token_id).collect()))
     }
 }
 
-fn token_id(value: &Value) -> Option<u32> {
-    value.as_u64().and_then(|id| u32::try_from(id).ok())
+fn token_id(id: i128) -> Option<u32> {
+    u32::try_from(id).ok()
 }
+
+/// Values of JSON in a file, at most: each takes tens of bytes in memory, however short it is in the file.
+const MAX_VALUES: usize = 1 << 22;
 
 /// Parses JSON from the file at `path`; `what` is what it should be.
-pub(super) fn parse<'de, T: Deserialize<'de>>(
-    text: &'de [u8],
-    path: &Path,
-    what: &str,
-) -> Result<T> {
-    serde_json::from_slice(text)
+pub(super) fn parse<T: DeserializeOwned>(text: &[u8], path: &Path, what: &str) -> Result<T> {
+    const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+    files::refuse_others(path, text, what)?;
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
+    if text.len() > MAX_VALUES && json::count_values(text) > MAX_VALUES {
+        return Err(Error::file(
+            path,
+            format!("found more than {MAX_VALUES} values of JSON, expected {what} of fewer"),
+        ));
+    }
+    json::from_slice(text)
         .map_err(|error| Error::file(path, format!("expected {what}: {}", one_line(error))))
 }
 
@@ -154,7 +164,10 @@ pub(super) fn one_line(message: impl std::fmt::Display) -> String {
 
 /// A value on one line, cut where it is long.
 pub(super) fn shown(value: &Value) -> String {
-    printable(&value.to_string(), 80)
+    match json::as_not_finite(value) {
+        Some(number) => printable(number, 80),
+        None => printable(&value.to_string(), 80),
+    }
 }
 
 fn printable(text: &str, characters: usize) -> String {

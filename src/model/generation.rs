@@ -2,7 +2,9 @@
 
 use super::config::{ModelConfig, ids_json};
 use super::fields::{self, Fields};
-use crate::error::{Error, Result};
+use super::files;
+use crate::error::Result;
+use crate::json;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -14,7 +16,9 @@ pub struct GenerationConfig {
     pub pad_token_id: Option<u32>,
     pub do_sample: Option<bool>,
     pub temperature: Option<f32>,
+    /// 0 keeps all; the file may spell it -1.
     pub top_k: Option<u32>,
+    /// 0 keeps the most likely token alone.
     pub top_p: Option<f32>,
     pub min_p: Option<f32>,
     pub repetition_penalty: Option<f32>,
@@ -27,10 +31,9 @@ impl GenerationConfig {
     /// # Errors
     /// Where the file cannot be read, is not a JSON object, or a field does not fit: one line that names it.
     pub fn from_file(path: &Path) -> Result<Self> {
-        match std::fs::read(path) {
-            Ok(text) => Self::from_json(&text, path),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(Error::io(path, error)),
+        match files::is_there(path) {
+            true => Self::from_json(&files::read(path, "a JSON object")?, path),
+            false => Ok(Self::default()),
         }
     }
 
@@ -47,8 +50,8 @@ impl GenerationConfig {
             })?;
             Ok(number.map(|number| number as f32))
         };
-        let count = |name| -> Result<Option<u32>> {
-            let count = fields.size(name, 0, u64::from(u32::MAX))?;
+        let count = |name, least| -> Result<Option<u32>> {
+            let count = fields.size(name, least, u64::from(u32::MAX))?;
             Ok(count.map(|count| count as u32))
         };
         Ok(Self {
@@ -57,15 +60,19 @@ impl GenerationConfig {
             pad_token_id: fields.token_id("pad_token_id")?,
             do_sample: fields.bool("do_sample")?,
             temperature: number("temperature", "a number from 0", |t| t >= 0.0)?,
-            top_k: count("top_k")?,
-            top_p: number("top_p", "a number above 0 and up to 1", |p| {
-                p > 0.0 && p <= 1.0
+            top_k: match fields.get("top_k").and_then(json::integer) {
+                Some(-1) => Some(0),
+                _ => count("top_k", 0)?,
+            },
+            top_p: number("top_p", "a number from 0 to 1", |p| {
+                (0.0..=1.0).contains(&p)
             })?,
             min_p: number("min_p", "a number from 0 to 1", |p| {
                 (0.0..=1.0).contains(&p)
             })?,
             repetition_penalty: number("repetition_penalty", "a number above 0", |p| p > 0.0)?,
-            max_new_tokens: count("max_new_tokens")?,
+            // transformers refuses 0 here, too.
+            max_new_tokens: count("max_new_tokens", 1)?,
         })
     }
 

@@ -2,6 +2,7 @@
 
 use super::fields::{Fields, shown};
 use crate::error::Result;
+use crate::json;
 use serde_json::Value;
 
 /// What mixes tokens in a layer.
@@ -83,8 +84,10 @@ fn indexed(fields: &Fields<'_>, layers: usize) -> Result<Option<Vec<LayerType>>>
     };
     let mut types = vec![LayerType::Conv; layers];
     for value in list {
-        match value.as_u64() {
-            Some(i) if i < layers as u64 => types[i as usize] = LayerType::FullAttention,
+        match json::integer(value) {
+            Some(i) if (0..layers as i128).contains(&i) => {
+                types[i as usize] = LayerType::FullAttention;
+            }
             _ => {
                 return Err(fields.wrong(
                     "full_attn_idxs",

@@ -1,9 +1,10 @@
 //! The model: its configuration and its weights, from a checkpoint on disk or a random preset.
-//! Knows nothing of plans, backends or requests; uses only `error`.
+//! Knows nothing of plans, backends or requests; uses only `json`, `magic` and `error`.
 //!
 //! - [`source`]: what `--model` names
 //! - [`config`], [`layer_types`], [`generation`]: config.json and generation_config.json (through `fields`, which
 //!   words the errors)
+//! - `files`: how these and the weights are opened, and what is said of something else in their place
 //! - [`weights`]: tensors by role; [`layout`]: their published names, shapes and order
 //! - [`checkpoint`]: weights from safetensors files, whose headers `header` checks
 //! - [`rotary`]: frequencies of the position embedding
@@ -13,6 +14,7 @@
 pub mod checkpoint;
 pub mod config;
 mod fields;
+mod files;
 pub mod generation;
 mod header;
 pub mod layer_types;

@@ -1,5 +1,7 @@
 //! What `--model` names: a checkpoint's directory or a random preset.
 
+mod mistaken;
+
 use super::checkpoint;
 use super::config::ModelConfig;
 use super::generation::GenerationConfig;
@@ -65,24 +67,15 @@ impl ModelSource {
     }
 
     fn parse_dir(dir: &Path) -> Result<Self> {
-        if !dir.is_dir() {
-            let found = if dir.exists() {
-                "found a file"
-            } else {
-                "is missing"
-            };
-            return Err(Error::file(
+        match mistaken::about(dir) {
+            None => Ok(Self::Dir(dir.to_owned())),
+            Some(found) => Err(Error::file(
                 dir,
-                format!("{found}, expected a model's directory (or {RANDOM_PREFIX}PRESET[@SEED])"),
-            ));
+                format!(
+                    "{found}, expected a model's directory with a config.json (or {RANDOM_PREFIX}PRESET[@SEED])"
+                ),
+            )),
         }
-        if !dir.join("config.json").is_file() {
-            return Err(Error::file(
-                dir,
-                "found no config.json, expected a model's directory with one",
-            ));
-        }
-        Ok(Self::Dir(dir.to_owned()))
     }
 
     /// The checkpoint's directory; a random preset has none.

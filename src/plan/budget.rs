@@ -2,7 +2,7 @@
 
 use super::bytes::Bytes;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path};
 
 /// The share of available memory that a run takes when nobody says otherwise: the rest of the machine goes on working.
 const AVAILABLE_PERCENT: u64 = 80;
@@ -81,43 +81,75 @@ impl Available {
     }
 }
 
-/// The control group (version 2) of this process, or one above it, that leaves the least memory.
+/// The files of a control group that say what it may take and has taken.
+struct Files {
+    limit: &'static str,
+    used: &'static str,
+    /// Lines of memory.stat: file cache, of the groups below as well, which is given back where memory runs short.
+    cache: [&'static str; 2],
+}
+
+const VERSION_1: Files = Files {
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    cache: ["total_active_file ", "total_inactive_file "],
+};
+const VERSION_2: Files = Files {
+    limit: "memory.max",
+    used: "memory.current",
+    cache: ["active_file ", "inactive_file "],
+};
+
+/// The control group of this process, or one above it, that leaves the least memory. Where a machine has both versions
+/// of control groups, one of them has the memory.
 fn tightest_group(root: &Path) -> Option<Available> {
     let membership = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
-    let path = membership.lines().find_map(|l| l.strip_prefix("0::/"))?;
     let mount = root.join("sys/fs/cgroup");
-    let mut group = mount.join(path);
+    let groups = membership.lines().filter_map(|line| {
+        // hierarchy:controllers:path, the first 0 and the second empty in version 2
+        let mut parts = line.splitn(3, ':');
+        let (hierarchy, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        if controllers.split(',').any(|name| name == "memory") {
+            tightest_of(&mount.join("memory"), path, &VERSION_1)
+        } else if hierarchy == "0" && controllers.is_empty() {
+            tightest_of(&mount, path, &VERSION_2)
+        } else {
+            None
+        }
+    });
+    groups.min_by_key(|group| group.bytes)
+}
+
+/// From the group `path` up to the one at `mount`.
+fn tightest_of(mount: &Path, path: &str, files: &Files) -> Option<Available> {
+    let below = Path::new(path.trim_start_matches('/'));
     // Inside a container the path may be the host's, and not there: its own group is then the mount itself.
-    if !group.is_dir() {
-        group = mount.clone();
-    }
-    let mut tightest: Option<Available> = None;
-    loop {
-        if let Some(here) = group_available(&group)
-            && tightest.as_ref().is_none_or(|t| here.bytes < t.bytes)
-        {
-            tightest = Some(here);
-        }
-        if group == mount || !group.starts_with(&mount) || !group.pop() {
-            return tightest;
-        }
-    }
+    let plain = below
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)));
+    let start = match plain && mount.join(below).is_dir() {
+        true => below,
+        false => Path::new(""),
+    };
+    let groups = start.ancestors().map(|group| mount.join(group));
+    groups
+        .filter_map(|group| group_available(&group, files))
+        .min_by_key(|group| group.bytes)
 }
 
 /// What one control group leaves: its limit less what it uses, file cache not counted as used.
-fn group_available(group: &Path) -> Option<Available> {
-    let number =
-        |file: PathBuf| -> Option<u64> { fs::read_to_string(file).ok()?.trim().parse().ok() };
-    // "max" is no limit, and no number.
-    let limit = number(group.join("memory.max"))?;
-    let used = number(group.join("memory.current"))?;
+fn group_available(group: &Path, files: &Files) -> Option<Available> {
+    let number = |file: &str| -> Option<u64> {
+        let text = fs::read_to_string(group.join(file)).ok()?;
+        text.trim().parse().ok()
+    };
+    // "max" is no limit, and no number; version 1 has a number past any machine's memory instead.
+    let limit = number(files.limit)?;
+    let used = number(files.used)?;
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     let cache: u64 = stat
         .lines()
-        .filter_map(|line| {
-            line.strip_prefix("active_file ")
-                .or_else(|| line.strip_prefix("inactive_file "))
-        })
+        .filter_map(|line| files.cache.iter().find_map(|name| line.strip_prefix(name)))
         .filter_map(|n| n.trim().parse::<u64>().ok())
         .sum();
     Some(Available {
@@ -182,6 +214,69 @@ mod tests {
                 limited: true
             })
         );
+    }
+
+    #[test]
+    fn version_1_has_its_own_names() {
+        let none = "9223372036854771712\n";
+        let files = [
+            MEMINFO,
+            (
+                "proc/self/cgroup",
+                "5:cpu,cpuacct:/x\n4:hugetlb,memory:/a/b\n1:name=systemd:/x\n0::/x\n",
+            ),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", none),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "7000000000\n"),
+            (
+                "sys/fs/cgroup/memory/a/memory.limit_in_bytes",
+                "3000000000\n",
+            ),
+            (
+                "sys/fs/cgroup/memory/a/memory.usage_in_bytes",
+                "2500000000\n",
+            ),
+            (
+                "sys/fs/cgroup/memory/a/memory.stat",
+                "active_file 1\ntotal_active_file 100000000\ntotal_inactive_file 200000000\n",
+            ),
+            ("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", none),
+            ("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "1\n"),
+            // Of another controller.
+            ("sys/fs/cgroup/cpu/x/memory.limit_in_bytes", "1\n"),
+            ("sys/fs/cgroup/cpu/x/memory.usage_in_bytes", "0\n"),
+        ];
+        assert_eq!(
+            Available::under(machine(&files).path()),
+            Some(Available {
+                bytes: 800_000_000,
+                total_bytes: 3_000_000_000,
+                limited: true
+            })
+        );
+        // A container sees its own group at the mount, whatever the host calls it.
+        for path in ["/docker/0123", "/../../x", "/"] {
+            let membership = format!("4:memory:{path}\n");
+            let files = [
+                MEMINFO,
+                ("proc/self/cgroup", membership.as_str()),
+                ("sys/fs/cgroup/memory/memory.limit_in_bytes", "1000000000\n"),
+                ("sys/fs/cgroup/memory/memory.usage_in_bytes", "400000000\n"),
+            ];
+            let available = Available::under(machine(&files).path()).unwrap();
+            assert_eq!(
+                (available.bytes, available.limited),
+                (600_000_000, true),
+                "{path}"
+            );
+        }
+        // No limit: the machine's memory.
+        let files = [
+            MEMINFO,
+            ("proc/self/cgroup", "4:memory:/\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", none),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "1\n"),
+        ];
+        assert!(!Available::under(machine(&files).path()).unwrap().limited);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::{Ladders, Limits, MAX_BUCKETS, MAX_SEQS, MAX_STAGES, Plan, StepKind};
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml::{Table, Value};
@@ -45,9 +46,7 @@ impl GraphFile {
     /// # Errors
     /// [`Error::File`]: it cannot be read, or names the key, what it holds and what it should.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            Error::open(path, &error, "a TOML file of bucket ladders and stages")
-        })?;
+        let text = read_toml(path, "a TOML file of bucket ladders and stages")?;
         Self::parse(path, &text, Self::built_in()?.ladders)
     }
 
@@ -121,6 +120,27 @@ impl GraphFile {
             cuts,
         })
     }
+}
+
+/// The text of a file that should be `expected`.
+///
+/// # Errors
+/// [`Error::File`]: it cannot be read, is not text, or is far larger than any such file is.
+pub(super) fn read_toml(path: &Path, expected: &str) -> Result<String> {
+    const MOST_BYTES: u64 = 1 << 20;
+    let open = |error| Error::open(path, &error, expected);
+    let file = std::fs::File::open(path).map_err(open)?;
+    let mut text = String::new();
+    file.take(MOST_BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(open)?;
+    if text.len() as u64 > MOST_BYTES {
+        return Err(Error::file(
+            path,
+            format!("found more than {MOST_BYTES} bytes, expected {expected}"),
+        ));
+    }
+    Ok(text)
 }
 
 /// # Errors

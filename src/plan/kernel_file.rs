@@ -3,7 +3,7 @@
 
 mod entry;
 
-use super::graphs::{describe, parse_toml};
+use super::graphs::{describe, parse_toml, read_toml};
 use super::variants::{Architecture, Choice, Entry};
 use crate::error::{Error, Result};
 use crate::model::DType;
@@ -133,14 +133,8 @@ impl KernelFile {
     /// # Errors
     /// [`Error::File`]: it cannot be read, or names the entry, what it holds and what it should.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            Error::open(
-                path,
-                &error,
-                "a TOML file of kernel variants, as `tailgraph tune` writes it",
-            )
-        })?;
-        Self::parse(path, &text)
+        let expected = "a TOML file of kernel variants, as `tailgraph tune` writes it";
+        Self::parse(path, &read_toml(path, expected)?)
     }
 
     pub fn entries(&self, dtype: DType) -> &[Entry] {

@@ -49,7 +49,7 @@ impl ChatTemplate {
         let config_path = dir.join("tokenizer_config.json");
         let config = match read(&config_path)? {
             None => Value::Null,
-            Some(text) => serde_json::from_str(&text).map_err(|error| {
+            Some(text) => crate::json::from_slice(text.as_bytes()).map_err(|error| {
                 Error::file(
                     &config_path,
                     format!("found broken JSON ({error}), expected an object"),

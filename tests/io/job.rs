@@ -216,7 +216,7 @@ fn the_window_bounds_what_waits_behind_a_long_row() {
 fn prompts_as_arguments_print_blocks() {
     let out = Shared::default();
     let ordered = Ordered::new(Box::new(out.clone()), "out", "\n");
-    let lines = Lines::arguments(vec!["ab".into(), String::new(), "c".into()]);
+    let lines = Lines::arguments(vec!["ab".into(), "x".repeat(100), "c".into()]);
     let never = AtomicBool::new(false);
     let mut device = Echo::new(2);
     let summary = run_with(

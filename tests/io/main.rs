@@ -3,7 +3,9 @@
 mod arrays;
 mod compare;
 mod fakes;
+mod grammar;
 mod job;
+mod lines;
 mod lost;
 mod mutation;
 mod openai;

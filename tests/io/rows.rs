@@ -1,9 +1,10 @@
 //! One line in, a question or a clear error out.
 
 use crate::fakes::Bytes;
+use serde_json::Value;
 use tailgraph::io::prepare::{Prepared, Rules, prepare, sampling_key};
-use tailgraph::io::row::{Options, Prompt, parse};
-use tailgraph::io::{Code, RowError};
+use tailgraph::io::row::{MAX_ID_BYTES, MAX_VALUES, Options, Prompt, parse};
+use tailgraph::io::{Code, Codec, RowError, TextStream};
 
 pub fn rules() -> Rules {
     Rules {
@@ -15,14 +16,18 @@ pub fn rules() -> Rules {
             max_new_tokens: Some(5),
             ..Options::default()
         },
+        advised_new_tokens: None,
         run_seed: 0,
     }
 }
 
 fn prepared(line: &str) -> Result<Prepared, RowError> {
     let row = parse(line.as_bytes(), 3);
-    prepare(&rules(), &Bytes, row.id.as_str(), &row.ask?)
+    prepare(&rules(), &Bytes, ROW, &row.ask?)
 }
+
+/// Where the row stands in the input.
+const ROW: u64 = 2;
 
 #[test]
 fn every_option_reaches_the_request() {
@@ -56,15 +61,15 @@ fn every_option_reaches_the_request() {
 }
 
 #[test]
-fn defaults_fill_gaps_and_ids_key_the_sampling() {
+fn defaults_fill_gaps_and_places_key_the_sampling() {
     let got = prepared(r#"{"id":"x","prompt":"hi","stop":null}"#).unwrap();
     assert_eq!(got.request.prompt, [256, 104, 105]);
     assert_eq!(got.request.max_new_tokens, 5);
     assert_eq!(got.request.stop_ids, [7]);
     assert_eq!(got.request.sampling.temperature, 0.0);
-    assert_eq!(got.request.sampling.key, sampling_key(0, "x"));
-    assert_ne!(sampling_key(0, "x"), sampling_key(1, "x"));
-    assert_ne!(sampling_key(0, "x"), sampling_key(0, "y"));
+    assert_eq!(got.request.sampling.key, sampling_key(0, ROW));
+    assert_ne!(sampling_key(0, ROW), sampling_key(1, ROW));
+    assert_ne!(sampling_key(0, ROW), sampling_key(0, ROW + 1));
     let ignoring = prepared(r#"{"prompt":"hi","ignore_eos":true,"stop_ids":[]}"#).unwrap();
     assert!(ignoring.request.stop_ids.is_empty());
 }
@@ -77,6 +82,13 @@ fn ids_and_unknown_fields() {
     assert_eq!(named(r#"{"prompt":"x"}"#), "8");
     assert_eq!(named(r#"{"id":null,"prompt":"x"}"#), "8");
     assert_eq!(named(r#"{"id":1.5,"prompt":"x"}"#), "8");
+    assert_eq!(named(r#"{"id":2.0,"prompt":"x"}"#), "2");
+    assert_eq!(
+        named(r#"{"id":18446744073709551615,"prompt":"x"}"#),
+        "18446744073709551615"
+    );
+    // Rounded by then, so not the id that was written.
+    assert_eq!(named(r#"{"id":18446744073709551617,"prompt":"x"}"#), "8");
     let row = parse(br#"{"prompt":"x","temprature":1}"#, 1);
     assert_eq!(row.ignored, ["temprature"]);
     assert!(row.ask.is_ok());
@@ -123,11 +135,6 @@ fn each_wrong_row_says_what_and_where() {
             r#"{"prompt":5}"#,
             InvalidRequest,
             "prompt: found 5, expected a string",
-        ),
-        (
-            r#"{"prompt":""}"#,
-            EmptyPrompt,
-            "prompt: found an empty string",
         ),
         (
             r#"{"input_ids":[]}"#,
@@ -202,7 +209,7 @@ fn each_wrong_row_says_what_and_where() {
         (
             r#"{"prompt":"x","temperature":-1}"#,
             InvalidRequest,
-            "temperature: found -1, expected a number of at least 0",
+            "temperature: found -1, expected a number from 0",
         ),
         (
             r#"{"prompt":"x","temperature":1e39}"#,
@@ -220,10 +227,56 @@ fn each_wrong_row_says_what_and_where() {
             "top_k: found -2",
         ),
         (
-            r#"{"prompt":"x","top_p":0}"#,
+            r#"{"prompt":"x","top_p":-0.1}"#,
             InvalidRequest,
-            "top_p: found 0",
+            "top_p: found -0.1",
         ),
+        (
+            r#"{"prompt":"x","top_p":2}"#,
+            InvalidRequest,
+            "top_p: found 2, expected a number from 0",
+        ),
+        (
+            r#"{"prompt":"x","temperature":NaN}"#,
+            InvalidRequest,
+            "temperature: found NaN",
+        ),
+        (
+            r#"{"prompt":"x","temperature":1e400}"#,
+            InvalidRequest,
+            "temperature: found 1e400",
+        ),
+        (
+            r#"{"messages":[{"role":"user","content":"x","weight":-Infinity}]}"#,
+            InvalidRequest,
+            "messages: found the number -Infinity",
+        ),
+        (
+            r#"{"prompt":"x","max_new_tokens":2.5}"#,
+            InvalidRequest,
+            "max_new_tokens: found 2.5, expected an integer from 1",
+        ),
+        (
+            r#"{"prompt":"x","max_new_tokens":-1}"#,
+            InvalidRequest,
+            "max_new_tokens: found -1",
+        ),
+        (
+            r#"{"prompt":"x","max_new_tokens":"5"}"#,
+            InvalidRequest,
+            "max_new_tokens: found \"5\"",
+        ),
+        (
+            r#"{"prompt":"x","seed":18446744073709551616}"#,
+            InvalidRequest,
+            "seed: found 1.8446744073709552e+19, expected a 64-bit integer",
+        ),
+        (
+            r#"{"prompt":"\ud800"}"#,
+            InvalidJson,
+            "line 3 is not JSON: half of a surrogate pair",
+        ),
+        (r#"{"prompt":"x""#, InvalidJson, "it ends too early"),
         (
             r#"{"prompt":"x","min_p":1.5}"#,
             InvalidRequest,
@@ -279,6 +332,207 @@ fn each_wrong_row_says_what_and_where() {
 }
 
 #[test]
+fn limits_are_named() {
+    let long = "x".repeat(MAX_ID_BYTES + 1);
+    let stops = |count: usize, bytes: usize| {
+        let one = format!("\"{}\"", "s".repeat(bytes));
+        format!(
+            "{{\"prompt\":\"x\",\"stop\":[{}]}}",
+            vec![one; count].join(",")
+        )
+    };
+    for (line, code, message) in [
+        (
+            format!("{{\"id\":\"{long}\",\"prompt\":\"x\"}}"),
+            Code::InvalidRequest,
+            "id: found a string of 4097 bytes, expected at most 4096",
+        ),
+        (
+            stops(65, 1),
+            Code::InvalidRequest,
+            "stop: found an array of 65, expected at most 64 strings",
+        ),
+        (
+            stops(1, 4097),
+            Code::InvalidRequest,
+            "stop: found a string of 4097 bytes, expected at most 4096",
+        ),
+        (
+            format!(
+                "{{\"prompt\":\"x\",\"deep\":{}{}}}",
+                "[".repeat(127),
+                "]".repeat(127)
+            ),
+            Code::InvalidJson,
+            "found nesting deeper than 127, expected at most that (column",
+        ),
+        (
+            format!("{{\"input_ids\":[{}1]}}", "1,".repeat(MAX_VALUES)),
+            Code::InvalidJson,
+            "line 3: found more than 2097152 values",
+        ),
+    ] {
+        let error = prepared(&line).unwrap_err();
+        assert_eq!(error.code, code, "{error}");
+        assert!(error.message.contains(message), "{error}");
+        assert!(error.message.len() < 300);
+    }
+    assert_eq!(prepared(&stops(64, 4096)).unwrap().stop.len(), 64);
+}
+
+#[test]
+fn numbers_may_be_written_as_json_allows() {
+    let plain = prepared(
+        r#"{"id":"a","input_ids":[1,2],"max_new_tokens":10,"seed":3,"top_k":5,"stop_ids":[4],"logprobs":2,"timeout_ms":50,"temperature":1}"#,
+    );
+    let pointed = prepared(
+        r#"{"id":"a","input_ids":[1.0,2e0],"max_new_tokens":1e1,"seed":3.0,"top_k":5.0,"stop_ids":[4.0],"logprobs":2.0,"timeout_ms":5e1,"temperature":1,"unread":[NaN,-Infinity,1e400]}"#,
+    );
+    assert_eq!(pointed, plain);
+    let key = |seed: &str| {
+        let line = format!("{{\"prompt\":\"x\",\"seed\":{seed}}}");
+        prepared(&line).unwrap().request.sampling.key
+    };
+    assert_eq!(key("18446744073709551615"), key("-1"));
+    assert_eq!(key("-9223372036854775808"), 1 << 63);
+    assert_eq!(key("null"), sampling_key(0, ROW));
+    for (all, k) in [("-1", 0), ("0", 0), ("null", 0), ("-1.0", 0), ("2.0", 2)] {
+        let line = format!("{{\"prompt\":\"x\",\"top_k\":{all}}}");
+        assert_eq!(prepared(&line).unwrap().request.sampling.top_k, k, "{all}");
+    }
+}
+
+/// Below the steps of f32 at a logit's size there is nothing to draw from but ties; and f32 overflows not much below.
+#[test]
+fn tiny_temperatures_and_top_p_0_are_greedy() {
+    let temperature = |options: &str| {
+        let line = format!("{{\"prompt\":\"x\",{options}}}");
+        prepared(&line).unwrap().request.sampling.temperature
+    };
+    for tiny in [
+        "0", "0.0", "-0.0", "1e-45", "1e-38", "1e-30", "9e-6", "1e-400",
+    ] {
+        assert_eq!(
+            temperature(&format!("\"temperature\":{tiny}")),
+            0.0,
+            "{tiny}"
+        );
+    }
+    assert_eq!(temperature("\"temperature\":1e-5"), 1e-5);
+    assert_eq!(temperature("\"temperature\":3e38"), 3e38);
+    assert_eq!(temperature("\"temperature\":1.5,\"top_p\":0"), 0.0);
+    assert_eq!(temperature("\"temperature\":1.5,\"top_p\":0.01"), 1.5);
+    assert_eq!(temperature("\"temperature\":1.5,\"top_p\":1.0"), 1.5);
+}
+
+/// The limit of a row, a flag, generation_config.json, the row's format: in that order. Only the first two are asked
+/// for, and so an error where they do not fit.
+#[test]
+fn limits_that_nobody_asked_for_end_with_the_context() {
+    let chat = r#"{"custom_id":"c","url":"/v1/chat/completions","body":{"messages":[{"role":"user","content":"PROMPT"}]}}"#;
+    let completion = r#"{"custom_id":"c","url":"/v1/completions","body":{"prompt":"PROMPT"}}"#;
+    let own = r#"{"prompt":"PROMPT"}"#;
+    let limit = |line: &str, letters: usize, flag, advised| {
+        let line = line.replace("PROMPT", &"x".repeat(letters));
+        let rules = Rules {
+            max_context: 200,
+            advised_new_tokens: advised,
+            defaults: Options {
+                max_new_tokens: flag,
+                ..Options::default()
+            },
+            ..rules()
+        };
+        let ask = parse(line.as_bytes(), 1).ask.unwrap();
+        prepare(&rules, &Bytes, 0, &ask).map(|prepared| prepared.request.max_new_tokens)
+    };
+    assert_eq!(limit(chat, 10, None, None), Ok(190));
+    assert_eq!(limit(chat, 199, None, None), Ok(1));
+    assert_eq!(limit(completion, 9, None, None), Ok(16));
+    assert_eq!(limit(completion, 189, None, None), Ok(10));
+    assert_eq!(limit(own, 9, None, None), Ok(128));
+    assert_eq!(limit(own, 99, None, None), Ok(100));
+    for line in [chat, completion, own] {
+        assert_eq!(limit(line, 9, None, Some(50)), Ok(50));
+        assert_eq!(limit(line, 9, Some(20), Some(50)), Ok(20));
+        let error = limit(line, 190, Some(20), None).unwrap_err();
+        assert_eq!(error.code, Code::ContextLength);
+        assert!(error.message.contains("20 new ones"), "{error}");
+        let error = limit(line, 200, None, None).unwrap_err();
+        assert_eq!(error.code, Code::ContextLength);
+        assert!(error.message.contains("at least 1 new one"), "{error}");
+    }
+    assert_eq!(limit(own, 189, None, Some(50)), Ok(10));
+}
+
+/// The tokenizer's BOS is a prompt; where it has none there is nothing to go on from.
+#[test]
+fn an_empty_prompt_is_its_bos() {
+    assert_eq!(prepared(r#"{"prompt":""}"#).unwrap().request.prompt, [256]);
+    let batch = r#"{"custom_id":"c","url":"/v1/completions","body":{"prompt":[""]}}"#;
+    assert_eq!(prepared(batch).unwrap().request.prompt, [256]);
+    let ask = parse(br#"{"prompt":""}"#, 1).ask.unwrap();
+    let error = prepare(&rules(), &WithoutBos, 0, &ask).unwrap_err();
+    assert_eq!(error.code, Code::EmptyPrompt);
+    assert!(error.message.contains("prompt: found no tokens"), "{error}");
+}
+
+struct WithoutBos;
+
+impl Codec for WithoutBos {
+    fn encode(&self, text: &str, _: bool) -> Result<Vec<u32>, String> {
+        Bytes.encode(text, false)
+    }
+
+    fn render(&self, messages: &Value, tools: Option<&Value>) -> Result<String, String> {
+        Bytes.render(messages, tools)
+    }
+
+    fn token_text(&self, id: u32) -> String {
+        Bytes.token_text(id)
+    }
+
+    fn stream<'a>(&'a self, stop: &[String]) -> Box<dyn TextStream + 'a> {
+        Bytes.stream(stop)
+    }
+}
+
+/// A text that is clearly too long costs as much work as the context has tokens, not as it has bytes.
+#[test]
+fn long_texts_are_refused_by_their_size() {
+    let line = |text: &str| {
+        [
+            format!("{{\"prompt\":\"{text}\"}}"),
+            format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]}}"),
+        ]
+    };
+    for text in ["word ".repeat(2_000_000), "é".repeat(5_000_000)] {
+        for (line, field) in line(&text).iter().zip(["prompt", "messages"]) {
+            let ask = parse(line.as_bytes(), 1).ask.unwrap();
+            let error = prepare(&rules(), &Bytes, 0, &ask).unwrap_err();
+            assert_eq!(error.code, Code::ContextLength);
+            let said = format!("{field}: found 10000000 bytes of text, of which the first ");
+            let rest = error.message.strip_prefix(&said).expect(&error.message);
+            let (bytes, rest) = rest.split_once(' ').unwrap();
+            assert!(bytes.parse::<usize>().unwrap() <= 1 << 18, "{error}");
+            assert_eq!(
+                rest,
+                "make more than 100 tokens, expected at most 100 tokens"
+            );
+        }
+    }
+    // A long text that fits goes through whole.
+    let text = "word ".repeat(100_000);
+    let rules = Rules {
+        max_context: 600_000,
+        ..rules()
+    };
+    let ask = parse(line(&text)[0].as_bytes(), 1).ask.unwrap();
+    let prompt = prepare(&rules, &Bytes, 0, &ask).unwrap().request.prompt;
+    assert_eq!(prompt.len(), 500_001);
+}
+
+#[test]
 fn a_broken_line_keeps_its_number_and_claims_no_id() {
     let row = parse(b"{\"id\": 9, oops", 4);
     assert_eq!(row.id.as_str(), "4");
@@ -296,7 +550,7 @@ fn a_prompt_that_is_too_long_gets_advice_that_helps() {
             model_context,
             ..rules()
         };
-        let error = prepare(&rules, &Bytes, "x", &ask).unwrap_err().to_string();
+        let error = prepare(&rules, &Bytes, 0, &ask).unwrap_err().to_string();
         assert_eq!(error.contains("--max-context"), raise, "{error}");
         assert_eq!(error.contains("the model's own limit"), !raise, "{error}");
     }

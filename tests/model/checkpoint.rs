@@ -224,18 +224,6 @@ fn wrong_indices_are_named() {
     let cases: [(Change, &[&str]); 6] = [
         (
             |map| {
-                map.insert("extra".into(), map["model.embedding_norm.weight"].clone());
-            },
-            &["tensor \"extra\"", "which holds no such tensor"],
-        ),
-        (
-            |map| {
-                map.remove("model.embedding_norm.weight");
-            },
-            &["index.json: tensor", norm, "is missing"],
-        ),
-        (
-            |map| {
                 map.insert(
                     "model.embedding_norm.weight".into(),
                     json!("gone.safetensors"),
@@ -250,7 +238,29 @@ fn wrong_indices_are_named() {
                     json!("../x.safetensors"),
                 );
             },
-            &[norm, "found the file \"../x.safetensors\"", "plain name"],
+            &[
+                norm,
+                "found the file \"../x.safetensors\"",
+                "beside the index",
+            ],
+        ),
+        (
+            |map| {
+                map.insert(
+                    "model.embedding_norm.weight".into(),
+                    json!("/etc/x.safetensors"),
+                );
+            },
+            &[norm, "found the file \"/etc/x.safetensors\""],
+        ),
+        (
+            |map| {
+                map.insert(
+                    "model.embedding_norm.weight".into(),
+                    json!("below/../../x.safetensors"),
+                );
+            },
+            &[norm, "found the file \"below/../../x.safetensors\""],
         ),
         (
             |map| {
@@ -288,7 +298,122 @@ fn wrong_indices_are_named() {
     std::fs::remove_file(&index).unwrap();
     assert_says(
         &load_error(&model),
-        &["found no weights", "expected model.safetensors"],
+        &["which no index names, expected model.safetensors"],
+    );
+}
+
+/// What an index says beyond the files' names changes nothing for transformers, and nothing here.
+#[test]
+fn an_index_that_disagrees_with_its_shards_harmlessly_is_taken() {
+    type Change = fn(&mut serde_json::Map<String, Value>);
+    let changes: [Change; 4] = [
+        |map| {
+            map.insert("extra".into(), map["model.embedding_norm.weight"].clone());
+        },
+        |map| {
+            map.remove("model.embedding_norm.weight");
+        },
+        // Every tensor in the other of two shards.
+        |map| {
+            let mut files: Vec<Value> = map.values().cloned().collect();
+            files.sort_by_key(|file| std::cmp::Reverse(file.to_string()));
+            for (place, file) in map.values_mut().zip(files) {
+                *place = file;
+            }
+        },
+        |map| {
+            for file in map.values_mut() {
+                *file = json!(format!("./{}", file.as_str().unwrap()));
+            }
+        },
+    ];
+    for change in changes {
+        let dir = tempfile::tempdir().unwrap();
+        let config = small_config();
+        let model = checkpoint(dir.path(), &config, 5);
+        let before = load(&model).weights;
+        change_index(&model, change);
+        assert_same_weights(&load(&model).weights, &before);
+    }
+}
+
+#[test]
+fn shards_may_lie_in_a_folder_below() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = checkpoint(dir.path(), &small_config(), 5);
+    let before = load(&model).weights;
+    std::fs::create_dir(model.join("shards")).unwrap();
+    for entry in std::fs::read_dir(&model).unwrap() {
+        let path = entry.unwrap().path();
+        if path.to_string_lossy().ends_with(".safetensors") {
+            std::fs::rename(&path, model.join("shards").join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    change_index(&model, |map| {
+        for file in map.values_mut() {
+            *file = json!(format!("shards/{}", file.as_str().unwrap()));
+        }
+    });
+    assert_same_weights(&load(&model).weights, &before);
+}
+
+/// Of a tensor in two shards transformers keeps the last it reads, and it reads them by name.
+#[test]
+fn the_last_of_two_tensors_of_a_name_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = single_file_checkpoint(dir.path(), &small_config(), 5);
+    std::fs::create_dir(dir.path().join("other")).unwrap();
+    let other = single_file_checkpoint(&dir.path().join("other"), &small_config(), 6);
+    let wanted = load(&other).weights;
+    std::fs::rename(model.join("model.safetensors"), model.join("a.safetensors")).unwrap();
+    std::fs::rename(other.join("model.safetensors"), model.join("b.safetensors")).unwrap();
+    let index = json!({"weight_map": {"x": "b.safetensors", "y": "a.safetensors"}});
+    let path = model.join("model.safetensors.index.json");
+    std::fs::write(path, index.to_string()).unwrap();
+    assert_same_weights(&load(&model).weights, &wanted);
+}
+
+#[test]
+fn what_lies_there_in_the_place_of_weights_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = single_file_checkpoint(dir.path(), &small_config(), 5);
+    let weights = model.join("model.safetensors");
+    std::fs::remove_file(&weights).unwrap();
+    for (name, parts) in [
+        ("model-q4.gguf", &["GGUF"][..]),
+        (
+            "pytorch_model-00001-of-00002.bin",
+            &["pickled", "convert"][..],
+        ),
+        (
+            "other.safetensors",
+            &["\"other.safetensors\"", "no index"][..],
+        ),
+    ] {
+        std::fs::write(model.join(name), "x").unwrap();
+        assert_says(&load_error(&model), parts);
+        assert_says(&load_error(&model), &["expected model.safetensors"]);
+        std::fs::remove_file(model.join(name)).unwrap();
+    }
+    std::os::unix::fs::symlink("/nowhere/at/all", &weights).unwrap();
+    assert_says(
+        &load_error(&model),
+        &["model.safetensors: found a link to /nowhere/at/all"],
+    );
+    std::fs::remove_file(&weights).unwrap();
+    std::fs::create_dir(&weights).unwrap();
+    assert_says(
+        &load_error(&model),
+        &["model.safetensors: found a directory"],
+    );
+    std::fs::remove_dir(&weights).unwrap();
+    let name = std::ffi::CString::new(weights.to_str().unwrap()).unwrap();
+    // SAFETY: the name ends with a zero and lives through the call.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    // Not waited for: nobody will ever write to it.
+    assert_says(
+        &load_error(&model),
+        &["model.safetensors: found a pipe or a device"],
     );
 }
 
@@ -316,7 +441,14 @@ fn broken_files_are_named() {
             &whole[..5],
             &["found 5 bytes, expected a safetensors file"][..],
         ),
-        (&[][..], &["found 0 bytes, expected a safetensors file"][..]),
+        (
+            &[][..],
+            &["found an empty file", "expected a safetensors file"][..],
+        ),
+        (
+            &b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"[..],
+            &["a git-lfs pointer", "git lfs pull"][..],
+        ),
         (
             &[0xFF; 64][..],
             &["header length of 18446744073709551615 bytes"][..],

@@ -133,7 +133,7 @@ fn written_configurations_read_back_equal() {
 #[test]
 fn wrong_fields_are_named_with_what_was_found_and_expected() {
     let absurd = u64::MAX;
-    let cases: [(Value, &[&str]); 33] = [
+    let cases: [(Value, &[&str]); 43] = [
         (
             json!({"model_type": "lfm2"}),
             &["\"model_type\"", "\"lfm2\"", "\"lfm2_moe\""],
@@ -239,7 +239,7 @@ fn wrong_fields_are_named_with_what_was_found_and_expected() {
         ),
         (
             json!({"rope_scaling": {"type": "linear"}}),
-            &["\"rope_scaling\"", "linear", "null"],
+            &["\"rope_scaling.type\"", "\"linear\"", "\"default\""],
         ),
         (json!({"rope_theta": 0}), &["\"rope_theta\"", "found 0"]),
         (
@@ -252,8 +252,53 @@ fn wrong_fields_are_named_with_what_was_found_and_expected() {
             &["\"use_expert_bias\"", "true or false"],
         ),
         (
-            json!({"eos_token_id": [7, -1]}),
-            &["\"eos_token_id\"", "[7,-1]"],
+            json!({"eos_token_id": [7, 1.5]}),
+            &["\"eos_token_id\"", "[7,1.5]"],
+        ),
+        (
+            json!({"pad_token_id": "0"}),
+            &["\"pad_token_id\"", "found \"0\""],
+        ),
+        (
+            json!({"rope_scaling": {"rope_type": "yarn", "factor": 4}}),
+            &["\"rope_scaling.rope_type\"", "\"yarn\"", "\"default\""],
+        ),
+        (
+            json!({"rope_scaling": {"rope_type": "default"}, "rope_parameters": {"rope_type": "llama3"}}),
+            &["\"rope_parameters.rope_type\"", "\"llama3\""],
+        ),
+        (
+            json!({"rope_parameters": {"full_attention": {"rope_theta": 5e6}}}),
+            &["\"rope_parameters.full_attention\"", "by type of layer"],
+        ),
+        (
+            json!({"rope_scaling": {"partial_rotary_factor": 0.25}}),
+            &["\"rope_scaling.partial_rotary_factor\"", "0.25"],
+        ),
+        (
+            json!({"num_experts": 5, "num_local_experts": 6}),
+            &["\"num_local_experts\"", "found 6", "5 like num_experts"],
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized"}}),
+            &[
+                "\"quantization_config\"",
+                "\"compressed-tensors\"",
+                "\"float-quantized\"",
+                "bf16",
+            ],
+        ),
+        (
+            json!({"quantization_config": {"quant_algo": "NVFP4"}}),
+            &["\"quantization_config\"", "quant_algo \"NVFP4\""],
+        ),
+        (
+            json!({"quantization_config": {"weight_block_size": [128, 128]}}),
+            &["\"quantization_config\"", "names no quant_method"],
+        ),
+        (
+            json!({"compression_config": {"format": "pack-quantized"}}),
+            &["\"compression_config\"", "pack-quantized"],
         ),
     ];
     for (changes, parts) in cases {
@@ -269,6 +314,184 @@ fn wrong_fields_are_named_with_what_was_found_and_expected() {
     }
     assert_says(&error("[1]"), &["found [1]", "object"]);
     assert_says(&error("{\"model_type\": "), &["JSON", "line 1"]);
+}
+
+/// As transformers' convert_rope_params_to_dict has it, which tests/python says too.
+#[test]
+fn rope_scaling_that_says_nothing_is_none() {
+    let theta = |changes| parse(&config_with(changes)).rope_theta;
+    for (name, none) in [
+        ("rope_scaling", json!(null)),
+        ("rope_scaling", json!({})),
+        ("rope_scaling", json!({"rope_type": "default"})),
+        ("rope_scaling", json!({"type": "default"})),
+        ("rope_parameters", json!({})),
+        ("rope_parameters", json!({"type": "default"})),
+        (
+            "rope_parameters",
+            json!({"rope_type": "default", "type": "linear"}),
+        ),
+    ] {
+        assert_eq!(theta(json!({name: none})), 1e6, "{name} {none}");
+        assert_eq!(
+            theta(json!({name: none, "rope_theta": 2e6})),
+            2e6,
+            "{name} {none}"
+        );
+    }
+    // What stands in rope_scaling stands for rope_parameters as a whole, unless it is empty.
+    let both = |scaling| json!({"rope_scaling": scaling, "rope_parameters": {"rope_theta": 3e6}});
+    assert_eq!(theta(both(json!({"rope_type": "default"}))), 1e6);
+    assert_eq!(
+        theta(both(json!({"rope_type": "default", "rope_theta": 4e6}))),
+        4e6
+    );
+    assert_eq!(theta(both(json!({}))), 3e6);
+}
+
+#[test]
+fn what_nobody_reads_may_be_anything_and_integers_may_have_a_point() {
+    let text = small_config().to_string();
+    let plain = parse(&small_config());
+    for (from, to) in [
+        ("{", "{\"unread\": [Infinity, -Infinity, NaN, 1e400],"),
+        ("{", "\u{feff}{"),
+        ("\"hidden_size\":16", "\"hidden_size\":16.0"),
+        ("\"num_experts\":5", "\"num_local_experts\":5"),
+        (
+            "\"num_experts\":5",
+            "\"num_experts\":5e0,\"num_local_experts\":5",
+        ),
+        ("\"eos_token_id\":7", "\"eos_token_id\":[7.0,-1]"),
+        (
+            "{",
+            "{\"quantization_config\":null,\"compression_config\":{},",
+        ),
+    ] {
+        let changed = text.replacen(from, to, 1);
+        assert_ne!(changed, text);
+        let config = ModelConfig::from_json(changed.as_bytes(), Path::new("c")).unwrap();
+        assert_eq!(config, plain, "{to}");
+    }
+    for (from, none) in [("0", "-1"), ("0", "99999999999"), ("0", "null")] {
+        let from = format!("\"pad_token_id\":{from}");
+        let changed = text.replacen(&from, &format!("\"pad_token_id\":{none}"), 1);
+        let config = ModelConfig::from_json(changed.as_bytes(), Path::new("c")).unwrap();
+        assert_eq!(config.pad_token_id, None, "{none}");
+    }
+    // Where it is read it is named.
+    for (found, name) in [
+        ("NaN", "norm_eps"),
+        ("Infinity", "rope_theta"),
+        ("1e400", "vocab_size"),
+    ] {
+        let changed = text.replace("\"vocab_size\":40", "\"vocab_size\":4e1");
+        let changed = changed.replacen('}', &format!(",\"{name}\":{found}}}"), 1);
+        assert_says(
+            &error(&changed),
+            &[name, &format!("found {found}, expected")],
+        );
+    }
+}
+
+#[test]
+fn something_else_than_json_is_named() {
+    let utf_16: Vec<u8> = "\u{feff}{}"
+        .encode_utf16()
+        .flat_map(u16::to_le_bytes)
+        .collect();
+    for (bytes, what) in [
+        (&b""[..], "an empty file"),
+        (b"<!DOCTYPE html>", "an HTML page"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\n",
+            "a git-lfs pointer",
+        ),
+        (&utf_16, "UTF-16"),
+    ] {
+        let found = ModelConfig::from_json(bytes, Path::new("config.json"));
+        assert_says(
+            &found.unwrap_err().to_string(),
+            &["config.json: found ", what, "expected a JSON object"],
+        );
+    }
+    let deep = format!("{{\"a\":{}", "[".repeat(200));
+    assert_says(&error(&deep), &["recursion limit"]);
+    // 30 MB that would be gigabytes.
+    let many = format!("{{\"a\":[{}1]}}", "[],".repeat(10_000_000));
+    assert_says(&error(&many), &["more than 4194304 values"]);
+}
+
+#[test]
+fn what_is_no_directory_of_a_model_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let said = |path: &Path| {
+        ModelSource::parse(path.to_str().unwrap())
+            .unwrap_err()
+            .to_string()
+    };
+    std::fs::write(at("model.gguf"), b"GGUF\x03\0\0\0").unwrap();
+    assert_says(&said(&at("model.gguf")), &["a GGUF file"]);
+    std::fs::write(at("model.safetensors"), b"\x02\0\0\0\0\0\0\0{}").unwrap();
+    let folder = dir.path().display().to_string();
+    assert_says(&said(&at("model.safetensors")), &["its folder", &folder]);
+    assert_says(
+        &said(&at("gone")),
+        &["is missing, expected a model's directory"],
+    );
+    std::os::unix::fs::symlink("/nowhere", at("link")).unwrap();
+    assert_says(&said(&at("link")), &["a link to /nowhere"]);
+    let hub = said(Path::new("SomeOne/Some-Model.1B"));
+    assert_says(&hub, &["hub", "hf download SomeOne/Some-Model.1B"]);
+    assert!(!said(Path::new("./SomeOne/Some")).contains("hub"));
+
+    assert_says(&said(dir.path()), &["found model.gguf, a GGUF file"]);
+    std::fs::remove_file(at("model.gguf")).unwrap();
+    assert_says(&said(dir.path()), &["found no config.json"]);
+    let snapshot = at("models--a--b/snapshots/1f");
+    std::fs::create_dir_all(&snapshot).unwrap();
+    assert_says(
+        &said(dir.path()),
+        &["hub's cache", "models--a--b/snapshots/REVISION"],
+    );
+    assert_says(
+        &said(&at("models--a--b")),
+        &["none of its snapshots has a config.json"],
+    );
+    std::fs::write(snapshot.join("config.json"), "{}").unwrap();
+    let advised = format!("--model {}", snapshot.display());
+    assert_says(&said(&at("models--a--b")), &[&advised]);
+    assert!(ModelSource::parse(snapshot.to_str().unwrap()).is_ok());
+    std::fs::remove_file(snapshot.join("config.json")).unwrap();
+    std::os::unix::fs::symlink("../../blobs/0", snapshot.join("config.json")).unwrap();
+    assert_says(
+        &said(&snapshot),
+        &["its config.json", "a link to ../../blobs/0"],
+    );
+}
+
+#[test]
+fn generation_config_has_the_spellings_in_use() {
+    let read = |text: &str| GenerationConfig::from_json(text.as_bytes(), Path::new("g"));
+    let found = read(r#"{"top_k": -1, "top_p": 0, "pad_token_id": -1, "unread": Infinity, "max_new_tokens": 2e1}"#).unwrap();
+    assert_eq!((found.top_k, found.top_p), (Some(0), Some(0.0)));
+    assert_eq!((found.pad_token_id, found.max_new_tokens), (None, Some(20)));
+    for (text, parts) in [
+        // transformers refuses it too.
+        (
+            "{\"max_new_tokens\": 0}",
+            ["\"max_new_tokens\"", "found 0, expected an integer from 1"],
+        ),
+        ("{\"top_k\": -2}", ["\"top_k\"", "found -2"]),
+        ("{\"top_p\": 1.5}", ["\"top_p\"", "found 1.5"]),
+        (
+            "{\"temperature\": Infinity}",
+            ["\"temperature\"", "found Infinity"],
+        ),
+    ] {
+        assert_says(&read(text).unwrap_err().to_string(), &parts);
+    }
 }
 
 #[test]

@@ -58,6 +58,19 @@ mod tests {
         }
     }
 
+    /// As transformers has it in f32: the mean is infinite, its inverse root 0, and so is the row. Never NaN.
+    #[test]
+    fn squares_past_f32_give_zeros() {
+        for width in [1, 33, 64] {
+            for value in [1e20f32, -3e38] {
+                let h = vec![value; width];
+                let mut x = vec![1.0; width];
+                rmsnorm(Isa::detect(), &h, &vec![2.0; width], 1e-5, &mut x);
+                assert!(x.iter().all(|&x| x == 0.0), "{value}: {x:?}");
+            }
+        }
+    }
+
     #[test]
     fn embed_picks_rows() {
         let mut numbers = Numbers::new(3);

@@ -1,0 +1,188 @@
+//! The answers of a batch file, held to the types of the openai package; and what a request of that package may have.
+
+mod python_common;
+
+use python_common::{ask, interpreter};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// The answers of `tailgraph generate` to these lines.
+fn answers(lines: &[String]) -> Vec<Value> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tailgraph"))
+        .args([
+            "generate",
+            "--model",
+            "random:tiny@3",
+            "--max-context",
+            "64",
+            "-q",
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = lines.join("\n");
+    let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap().unwrap();
+    assert!(
+        matches!(output.status.code(), Some(0 | 3)),
+        "{}",
+        output.status
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn row(id: &str, endpoint: &str, body: Value) -> String {
+    json!({"custom_id": id, "method": "POST", "url": format!("/v1/{endpoint}"), "body": body})
+        .to_string()
+}
+
+/// 200 rows of both endpoints: options of all sorts, half of them with something wrong.
+fn batch() -> Vec<String> {
+    let options = [
+        json!({}),
+        json!({"max_tokens": 4}),
+        json!({"max_tokens": 3.0, "temperature": 0.7, "seed": -5}),
+        json!({"max_tokens": 6, "temperature": 2, "top_p": 0.5, "top_k": 40, "min_p": 0.01}),
+        json!({"max_tokens": 5, "stop": ["a", "e", "<"], "user": "someone"}),
+        json!({"max_tokens": 2, "n": 1, "stream": false, "logit_bias": {}, "presence_penalty": 0}),
+        json!({"max_tokens": 4, "ignore_eos": true, "stop_token_ids": [9, 70], "model": "m"}),
+        // Wrong, each in its way.
+        json!({"max_tokens": 0}),
+        json!({"n": 2}),
+        json!({"temperature": "warm"}),
+        json!({"max_tokens": 100_000}),
+        json!({"logit_bias": {"5": 3}}),
+        json!({"unknown_field": 1}),
+        json!({"stop": vec!["x"; 65]}),
+    ];
+    let chat = |i: usize| match i % 4 {
+        0 => json!([{"role": "user", "content": "Hello"}]),
+        1 => {
+            json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "caf\u{e9} \u{1f600}"}])
+        }
+        2 => json!([{"role": "user", "content": [{"type": "text", "text": "in parts"}]}]),
+        _ => {
+            json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}])
+        }
+    };
+    let prompt = |i: usize| match i % 5 {
+        0 => json!("Once upon a time"),
+        1 => json!([12, 13.0, 14]),
+        2 => json!(["one in a list"]),
+        3 => json!([[20, 21]]),
+        _ => json!(""),
+    };
+    let mut lines = Vec::new();
+    for i in 0..94 {
+        let mut body = options[i % options.len()].clone();
+        body["messages"] = chat(i);
+        if i % 3 > 0 {
+            body["logprobs"] = json!(true);
+            body["top_logprobs"] = json!([0, 1, 5, 20][i % 4]);
+        }
+        lines.push(row(&format!("chat-{i}"), "chat/completions", body));
+    }
+    for i in 0..94 {
+        let mut body = options[i % options.len()].clone();
+        body["prompt"] = prompt(i);
+        if i % 3 > 0 {
+            body["logprobs"] = json!([0, 1, 5][i % 3]);
+        }
+        lines.push(row(&format!("completion-{i}"), "completions", body));
+    }
+    let hello = json!([{"role": "user", "content": "Hello"}]);
+    lines.extend([
+        row("chat-0", "chat/completions", json!({"messages": hello})),
+        row("wrong-url", "embeddings", json!({"input": "x"})),
+        row("no-messages", "chat/completions", json!({"model": "m"})),
+        row(
+            "no-role",
+            "chat/completions",
+            json!({"messages": [{"content": "x"}]}),
+        ),
+        row("two-prompts", "completions", json!({"prompt": ["a", "b"]})),
+        row(
+            "too-long",
+            "completions",
+            json!({"prompt": "x".repeat(400)}),
+        ),
+        row("bad-id", "completions", json!({"prompt": [99_999_999]})),
+        row(
+            "late",
+            "completions",
+            json!({"prompt": "x", "max_tokens": 40, "timeout_ms": 1}),
+        ),
+        r#"{"custom_id": "torn", "method": "POST", "url"#.to_owned(),
+        "[]".to_owned(),
+        r#"{"custom_id": ["no id"], "url": "/v1/completions", "body": {"prompt": "x"}}"#.to_owned(),
+        "{}".to_owned(),
+    ]);
+    lines
+}
+
+#[test]
+fn answers_are_what_the_openai_package_has_types_for() {
+    let Some(python) = interpreter("answers_are_what_the_openai_package_has_types_for") else {
+        return;
+    };
+    let lines = batch();
+    assert_eq!(lines.len(), 200);
+    let answers = answers(&lines);
+    assert_eq!(answers.len(), 200);
+    let said = ask(&python, "openai_types.py", &json!({"answers": answers}));
+    assert_eq!(said["faults"], json!([]));
+    let count = |name: &str| said[name].as_u64().unwrap();
+    assert!(count("chat") >= 40 && count("completions") >= 40, "{said}");
+    assert!(count("errors") >= 80, "{said}");
+}
+
+/// A field that a request may have is served or refused for what it asks, never as one that nobody has heard of.
+#[test]
+fn every_field_of_a_request_is_known() {
+    let Some(python) = interpreter("every_field_of_a_request_is_known") else {
+        return;
+    };
+    let said = ask(&python, "openai_types.py", &json!({"answers": []}));
+    for (kind, endpoint, prompt) in [
+        (
+            "chat",
+            "chat/completions",
+            ("messages", json!([{"role": "user", "content": "x"}])),
+        ),
+        ("completions", "completions", ("prompt", json!("x"))),
+    ] {
+        let names: Vec<&str> = said["fields"][kind]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|n| n.as_str().unwrap())
+            .collect();
+        assert!(
+            names.len() > 15 && names.contains(&"temperature"),
+            "{names:?}"
+        );
+        let lines: Vec<String> = names
+            .iter()
+            .map(|&name| {
+                let mut body = json!({"max_tokens": 1, prompt.0: prompt.1});
+                body[name] = json!({"odd": true});
+                row(name, endpoint, body)
+            })
+            .collect();
+        for answer in answers(&lines) {
+            let error = answer["error"].to_string();
+            assert!(
+                !error.contains("not known here"),
+                "{}: {error}",
+                answer["custom_id"]
+            );
+        }
+    }
+}

@@ -1,0 +1,89 @@
+"""Holds answers of a batch to the types of the openai package.
+
+Standard input: {"answers": [line of the answer file, ...]}. Standard output: {"faults": [what is wrong with which],
+"chat": n, "completions": n, "errors": n, "fields": {"chat": [...], "completions": [...]}}: how many of each were found
+right, and what a request may have.
+"""
+
+import json
+import sys
+
+from openai.types import Completion, completion_create_params
+from openai.types.chat import ChatCompletion
+from openai.types.chat import completion_create_params as chat_create_params
+from openai.types.shared import ErrorObject
+from pydantic import BaseModel
+
+# The one field of ours.
+OURS = {"timing"}
+
+
+def extras(value, path=""):
+    """Paths of fields that the package's types do not have."""
+    if isinstance(value, BaseModel):
+        for name in value.model_extra or {}:
+            yield f"{path}.{name}"
+        for name in type(value).model_fields:
+            yield from extras(getattr(value, name), f"{path}.{name}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from extras(item, path + "[]")
+
+
+def check(answer, counts):
+    assert set(answer) == {"id", "custom_id", "response", "error"}, sorted(answer)
+    assert isinstance(answer["id"], str)
+    response, error = answer["response"], answer["error"]
+    if error is not None:
+        assert set(error) == {"code", "message"}, sorted(error)
+        assert all(isinstance(text, str) for text in error.values())
+    if response is None:
+        assert error is not None
+        return
+    assert isinstance(response["request_id"], str)
+    body = response["body"]
+    if response["status_code"] != 200:
+        ErrorObject.model_validate(body["error"], strict=True)
+        counts["errors"] += 1
+        return
+    assert error is None
+    kinds = {"chat.completion": ("chat", ChatCompletion), "text_completion": ("completions", Completion)}
+    name, kind = kinds[body["object"]]
+    parsed = kind.model_validate(body, strict=True)
+    unknown = set(extras(parsed)) - {"." + name for name in OURS}
+    assert not unknown, unknown
+    # What the types leave optional only because older servers left it out.
+    assert parsed.usage is not None
+    assert parsed.usage.total_tokens == parsed.usage.prompt_tokens + parsed.usage.completion_tokens
+    (choice,) = parsed.choices
+    if name == "chat":
+        assert choice.message.content is not None
+        for token in (choice.logprobs.content or []) if choice.logprobs else []:
+            assert token.bytes is not None and len(token.top_logprobs) <= 20
+    counts[name] += 1
+
+
+def names(kind):
+    found = set(getattr(kind, "__annotations__", {}))
+    for base in getattr(kind, "__orig_bases__", ()):
+        found |= names(base)
+    return found
+
+
+def main():
+    answers = json.load(sys.stdin)["answers"]
+    counts = {"chat": 0, "completions": 0, "errors": 0}
+    faults = []
+    for answer in answers:
+        try:
+            check(answer, counts)
+        except Exception as error:  # whatever a type says is wrong
+            faults.append(f"{answer.get('custom_id')}: {type(error).__name__}: {error}")
+    fields = {
+        "chat": sorted(names(chat_create_params.CompletionCreateParamsNonStreaming)),
+        "completions": sorted(names(completion_create_params.CompletionCreateParamsNonStreaming)),
+    }
+    print(json.dumps({"faults": faults, "fields": fields, **counts}))
+
+
+main()
