@@ -60,7 +60,7 @@ fn any_pieces_give_what_the_whole_text_gives() {
                 end += 1;
             }
             let end = end.min(text.len());
-            settled = matcher.feed(&text[fed..end], piece);
+            settled = matcher.feed(&text.as_bytes()[fed..end], piece);
             (fed, piece) = (end, piece + 1);
             pieces_end.push(end);
 
@@ -72,22 +72,22 @@ fn any_pieces_give_what_the_whole_text_gives() {
                 Some((start, _)) if open >= start => {
                     assert!(settled.is_some(), "{so_far:?} {stop:?}")
                 }
-                Some((start, _)) => {
+                Some(_) => {
                     waits += 1;
                     assert_eq!(
-                        (settled, matcher.safe()),
-                        (None, open.min(start)),
+                        (settled, matcher.pending()),
+                        (None, open),
                         "{so_far:?} {stop:?}"
                     );
                 }
                 None => assert_eq!(
-                    (settled, matcher.safe()),
+                    (settled, matcher.pending()),
                     (None, open),
                     "{so_far:?} {stop:?}"
                 ),
             }
         }
-        let found = settled.or_else(|| matcher.finish());
+        let found = settled.or_else(|| matcher.found());
         let expected = search(&text[..fed], &stop);
         assert_eq!(
             found.map(|found| (found.start, found.end)),
@@ -116,18 +116,14 @@ fn any_pieces_give_what_the_whole_text_gives() {
 fn run(tokenizer: &Tokenizer, text: &str, stop: &[&str]) -> (String, usize, bool) {
     let stop: Vec<String> = stop.iter().map(|&s| s.to_owned()).collect();
     let mut stream = TextStream::new(tokenizer, &stop);
-    let mut shown = String::new();
     for id in tokenizer.encode(text, false).unwrap() {
         let progress = stream.push(id);
-        assert!(stream.safe_text().starts_with(&shown));
-        shown = stream.safe_text().to_owned();
         if progress == Progress::Stopped {
             assert_eq!(stream.push(id), Progress::Stopped);
             break;
         }
     }
     let end = stream.finish();
-    assert!(end.text.starts_with(&shown));
     (end.text, end.tokens, end.stopped)
 }
 
@@ -172,9 +168,325 @@ fn text_held_back_at_the_end_can_hold_the_stop_string() {
     let text = "the 漢";
     let ids = tokenizer.encode(text, false).unwrap().len();
     assert_eq!(run(&tokenizer, text, &["漢"]), ("the ".into(), ids, true));
-    // An incomplete character is U+FFFD, which may be asked for too.
-    let mut stream = TextStream::new(&Tokenizer::bytes(), &["\u{fffd}".to_owned()]);
-    assert_eq!(stream.push(8 + 0xc3), Progress::Continue);
+}
+
+/// The byte tokenizer's id of a byte.
+fn byte(byte: u8) -> u32 {
+    8 + u32::from(byte)
+}
+
+/// Ids of a text of which special tokens are written out, then bytes as they are.
+fn end(ids: &[u32], stop: &[&str]) -> (String, usize, bool) {
+    let stop: Vec<String> = stop.iter().map(|&s| s.to_owned()).collect();
+    let mut stream = TextStream::new(&Tokenizer::bytes(), &stop);
+    for &id in ids {
+        if stream.push(id) == Progress::Stopped {
+            break;
+        }
+    }
     let end = stream.finish();
-    assert_eq!((end.text.as_str(), end.tokens, end.stopped), ("", 1, true));
+    (end.text, end.tokens, end.stopped)
+}
+
+#[test]
+fn stop_strings_see_special_tokens_and_texts_do_not() {
+    let bytes = Tokenizer::bytes();
+    let run = |text: &str, stop: &[&str]| run(&bytes, text, stop);
+    // One that is a special token, contains one, reaches into one, is inside one.
+    assert_eq!(
+        run("ab<|im_end|>cd", &["<|im_end|>"]),
+        ("ab".into(), 3, true)
+    );
+    assert_eq!(
+        run("ab<|im_end|>cd", &["b<|im_end|>c"]),
+        ("a".into(), 4, true)
+    );
+    assert_eq!(run("ab<|im_end|>cd", &["b<|im"]), ("a".into(), 3, true));
+    assert_eq!(run("ab<|im_end|>cd", &["end|>c"]), ("ab".into(), 4, true));
+    assert_eq!(
+        run("a<|im_end|><|im_end|>", &["<|im_end|><|im_end|>"]),
+        ("a".into(), 3, true)
+    );
+    // One that a special token stands in the middle of: the text would hold it.
+    assert_eq!(run("xa<|pad|><|pad|>bc", &["ab"]), ("x".into(), 5, true));
+    assert_eq!(
+        run("xa<|pad|>bc", &["a<|pad|>c", "abd"]),
+        ("xabc".into(), 5, false)
+    );
+    // The first to start wins, whether it is written or shown, and waits for what may start before it.
+    assert_eq!(
+        run("xa<|pad|>bc", &["bc", "a<|pad|>b"]),
+        ("x".into(), 4, true)
+    );
+    assert_eq!(run("xa<|pad|>bc", &["bc", "ab"]), ("x".into(), 4, true));
+    assert_eq!(
+        run("xa<|pad|>bcd", &["<|pad|>b", "abce"]),
+        ("xa".into(), 4, true)
+    );
+}
+
+#[test]
+fn an_id_that_ends_a_sequence_may_complete_a_stop_string() {
+    let tokenizer = Tokenizer::bytes();
+    for (last, stop, text, stopped) in [
+        (7, "b<|im_end|>", "a", true),
+        (byte(b'c'), "bc", "a", true),
+        (byte(b'c'), "cd", "ab", false),
+    ] {
+        let mut stream = TextStream::new(&tokenizer, &[stop.to_owned()]);
+        stream.push(byte(b'a'));
+        stream.push(byte(b'b'));
+        stream.push_last(last);
+        let end = stream.finish();
+        assert_eq!(
+            (end.text.as_str(), end.tokens, end.stopped),
+            (text, 3, stopped)
+        );
+        assert_eq!(end.offsets.len(), 3);
+    }
+}
+
+#[test]
+fn broken_bytes_are_no_replacement_character() {
+    // It shows as one, but nobody wrote it.
+    assert_eq!(
+        end(&[byte(0xc3), byte(b'x')], &["\u{fffd}"]),
+        ("\u{fffd}x".into(), 2, false)
+    );
+    assert_eq!(
+        end(&[byte(0xc3)], &["\u{fffd}"]),
+        ("\u{fffd}".into(), 1, false)
+    );
+    let written = [byte(b'a'), byte(0xef), byte(0xbf), byte(0xbd), byte(b'x')];
+    assert_eq!(end(&written, &["\u{fffd}"]), ("a".into(), 4, true));
+    // A stop string behind a character that is never whole, and one in pieces behind another.
+    assert_eq!(
+        end(&[byte(0xc3), byte(b'x')], &["x"]),
+        ("\u{fffd}".into(), 2, true)
+    );
+    let cut = [byte(0xe6), byte(0xc3), byte(0xa9), byte(b'x')];
+    assert_eq!(end(&cut, &["é"]), ("\u{fffd}".into(), 3, true));
+}
+
+/// Bytes and the token that each came with.
+type Bytes = Vec<(u8, usize)>;
+
+/// Where the first stop string starts and which token completes it: (token, byte of it), token.
+fn first(bytes: &Bytes, stop: &[String]) -> Option<((usize, usize), usize)> {
+    let plain: Vec<u8> = bytes.iter().map(|&(byte, _)| byte).collect();
+    let starts = |stop: &String| {
+        plain
+            .windows(stop.len())
+            .position(|window| window == stop.as_bytes())
+            .map(|start| (place(bytes, start), bytes[start + stop.len() - 1].1))
+    };
+    stop.iter().filter_map(starts).min()
+}
+
+fn place(bytes: &Bytes, at: usize) -> (usize, usize) {
+    let token = bytes[at].1;
+    let begins = bytes.iter().position(|&(_, other)| other == token).unwrap();
+    (token, at - begins)
+}
+
+/// Where the end of the bytes may be the beginning of a stop string.
+fn open(bytes: &Bytes, stop: &[String]) -> Option<(usize, usize)> {
+    let plain: Vec<u8> = bytes.iter().map(|&(byte, _)| byte).collect();
+    (0..plain.len())
+        .find(|&at| {
+            stop.iter().any(|stop| {
+                stop.len() > plain.len() - at && stop.as_bytes().starts_with(&plain[at..])
+            })
+        })
+        .map(|at| place(bytes, at))
+}
+
+/// A text of bytes, and for each character the token of its last byte.
+fn lossy(bytes: &[(u8, usize)]) -> (String, Vec<usize>) {
+    let plain: Vec<u8> = bytes.iter().map(|&(byte, _)| byte).collect();
+    let (mut text, mut last, mut at) = (String::new(), Vec::new(), 0);
+    for chunk in plain.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            at += c.len_utf8();
+            text.push(c);
+            last.push(bytes[at - 1].1);
+        }
+        if !chunk.invalid().is_empty() {
+            at += chunk.invalid().len();
+            text.push('\u{fffd}');
+            last.push(bytes[at - 1].1);
+        }
+    }
+    (text, last)
+}
+
+#[test]
+fn any_tokens_stop_where_a_search_of_their_bytes_says() {
+    let specials = ["<|pad|>", "<|im_end|>"];
+    let mut random = Random::new(17);
+    let (mut stopped, mut through_special, mut inside, mut broken) = (0, 0, 0, 0);
+    for _ in 0..30_000 {
+        // Few kinds of bytes, so that stop strings are often there; pieces of é and 漢 among them.
+        let kinds = [b'a', b'b', 0xc3, 0xa9, 0xe6, 0xbc, 0xa2, b'<', b'|'];
+        let ids: Vec<u32> = (0..random.below(24))
+            .map(|_| match random.below(6) {
+                0 => 0,
+                1 => 7,
+                _ => byte(kinds[random.below(9).min(random.below(9)) as usize]),
+            })
+            .collect();
+        let pieces = [
+            "a",
+            "b",
+            "é",
+            "漢",
+            "<|pad|>",
+            "<|im_end|>",
+            "<|",
+            "end|>",
+            "\u{fffd}",
+        ];
+        let stop: Vec<String> = (0..1 + random.below(3))
+            .map(|_| {
+                (0..1 + random.below(3))
+                    .map(|_| pieces[random.below(9).min(random.below(9)) as usize])
+                    .collect()
+            })
+            .collect();
+        let (mut written, mut shown) = (Bytes::new(), Bytes::new());
+        let mut found = None;
+        let mut taken = 0;
+        for (token, &id) in ids.iter().enumerate() {
+            taken = token + 1;
+            let special = [0, 7].iter().position(|&special| special == id);
+            let own: Vec<u8> = match special {
+                Some(which) => specials[which].as_bytes().to_vec(),
+                None => vec![(id - 8) as u8],
+            };
+            written.extend(own.iter().map(|&byte| (byte, token)));
+            if special.is_none() {
+                shown.extend(own.iter().map(|&byte| (byte, token)));
+            }
+            let best = [first(&written, &stop), first(&shown, &stop)]
+                .into_iter()
+                .flatten()
+                .min();
+            let waiting = [open(&written, &stop), open(&shown, &stop)]
+                .into_iter()
+                .flatten()
+                .min();
+            if best.is_some_and(|(start, _)| waiting.is_none_or(|waiting| waiting >= start)) {
+                found = best;
+                break;
+            }
+        }
+        found = found.or_else(|| {
+            [first(&written, &stop), first(&shown, &stop)]
+                .into_iter()
+                .flatten()
+                .min()
+        });
+        let tokens = found.map_or(taken, |(_, last)| last + 1);
+        let kept: Bytes = shown
+            .iter()
+            .copied()
+            .filter(|&(_, token)| found.is_none_or(|(start, _)| token < start.0) && token < tokens)
+            .collect();
+        let (text, last) = lossy(&kept);
+        let offsets: Vec<usize> = (0..tokens)
+            .map(|token| last.iter().filter(|&&other| other < token).count())
+            .collect();
+
+        let mut stream = TextStream::new(&Tokenizer::bytes(), &stop);
+        let settled = ids
+            .iter()
+            .position(|&id| stream.push(id) == Progress::Stopped);
+        let end = stream.finish();
+        assert_eq!(end.stopped, found.is_some(), "{ids:?} {stop:?}");
+        assert_eq!(
+            (end.text.as_str(), end.tokens),
+            (text.as_str(), tokens),
+            "{ids:?} {stop:?}"
+        );
+        assert_eq!(end.offsets, offsets, "{ids:?} {stop:?}");
+        if let Some(settled) = settled {
+            assert_eq!(settled + 1, taken, "{ids:?} {stop:?}");
+        }
+        stopped += usize::from(end.stopped);
+        through_special += usize::from(end.stopped && ids[..end.tokens].iter().any(|&id| id < 8));
+        inside += usize::from(found.is_some_and(|(start, _)| start.1 > 0));
+        broken += usize::from(end.text.contains('\u{fffd}'));
+    }
+    assert!(
+        stopped > 5000 && through_special > 1000 && inside > 200 && broken > 1000,
+        "{stopped} {through_special} {inside} {broken}"
+    );
+}
+
+#[test]
+fn a_text_is_cut_inside_a_token_and_the_places_with_it() {
+    for name in ["byte_level_a", "split_regex"] {
+        let tokenizer = load(read(name)).unwrap();
+        let mut random = Random::new(23);
+        let mut inside = 0;
+        for _ in 0..2000 {
+            let words = [
+                "The ",
+                "scheduler",
+                " naïve",
+                "漢字",
+                " 🎈",
+                "<|im_end|>",
+                "\n\n",
+                "...",
+                "12",
+            ];
+            let text: String = (0..6).map(|_| words[random.below(9) as usize]).collect();
+            let ids = tokenizer.encode(&text, false).unwrap();
+            let letters: Vec<char> = text.chars().collect();
+            let from = random.below(letters.len() as u32) as usize;
+            let stop: String = letters[from..]
+                .iter()
+                .take(1 + random.below(5) as usize)
+                .collect();
+            let mut stream = TextStream::new(&tokenizer, std::slice::from_ref(&stop));
+            ids.iter().any(|&id| stream.push(id) == Progress::Stopped);
+            let end = stream.finish();
+            assert!(end.stopped, "{text:?} {stop:?}");
+            let before = text.find(&stop).unwrap();
+            // Either as it is written, or earlier in the text without special tokens.
+            let plain = text.replace("<|im_end|>", "");
+            let bare = text[..before].replace("<|im_end|>", "");
+            let partial = text
+                .match_indices("<|im_end|>")
+                .any(|(at, token)| at < before && before < at + token.len());
+            if !partial {
+                let earliest = plain
+                    .find(&stop)
+                    .map_or(bare.len(), |at| at.min(bare.len()));
+                assert_eq!(end.text, plain[..earliest], "{text:?} {stop:?}");
+            }
+            let characters = end.text.chars().count();
+            assert!(end.offsets.is_sorted() && end.offsets.iter().all(|&at| at <= characters));
+            // Each token's text stands where its place says, as far as the text goes.
+            let written: Vec<char> = end.text.chars().collect();
+            for (&id, &at) in ids.iter().zip(&end.offsets) {
+                let own = tokenizer.token_bytes(id).unwrap();
+                if let Ok(own) = std::str::from_utf8(&own)
+                    && !tokenizer.is_special(id)
+                {
+                    let there: String = written[at..].iter().take(own.chars().count()).collect();
+                    assert!(
+                        own.starts_with(&there),
+                        "{text:?} {stop:?} {own:?} {there:?}"
+                    );
+                }
+            }
+            let start = tokenizer.encode(&end.text, false).unwrap().len();
+            inside += usize::from(
+                start > 0 && !ids.starts_with(&tokenizer.encode(&end.text, false).unwrap()),
+            );
+        }
+        assert!(inside > 100, "{inside}");
+    }
 }

@@ -30,6 +30,14 @@ impl ModelCodec {
     }
 }
 
+impl ModelCodec {
+    /// The id of the special token that the checkpoint's files give such a name: `eos_token` and the like.
+    pub fn named_id(&self, name: &str) -> Option<u32> {
+        let token = self.tokenizer.named(name)?;
+        self.tokenizer.token_id(token)
+    }
+}
+
 impl Codec for ModelCodec {
     fn encode(&self, text: &str, special: bool) -> std::result::Result<Vec<u32>, String> {
         self.tokenizer
@@ -48,8 +56,8 @@ impl Codec for ModelCodec {
         }
     }
 
-    fn token_text(&self, id: u32) -> String {
-        self.tokenizer.decode(&[id], false)
+    fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        self.tokenizer.token_bytes(id)
     }
 
     fn stream<'a>(&'a self, stop: &[String]) -> Box<dyn TextStream + 'a> {
@@ -67,11 +75,16 @@ impl TextStream for Stream {
         }
     }
 
+    fn push_last(&mut self, id: u32) {
+        self.0.push_last(id);
+    }
+
     fn finish(self: Box<Self>) -> TextEnd {
         let end = self.0.finish();
         TextEnd {
             text: end.text,
             stop_tokens: end.stopped.then_some(end.tokens),
+            offsets: end.offsets,
         }
     }
 }

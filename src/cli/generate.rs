@@ -5,7 +5,7 @@ use super::codec::ModelCodec;
 use super::job::{Job, Style, Summary};
 use super::open::Opened;
 use super::paths::{is_stdio, keep_journal_apart};
-use super::{Exit, interrupt};
+use super::{Exit, eos, interrupt};
 use crate::error::{Error, Result};
 use crate::io::codec::Codec;
 use crate::io::hash::Fnv64;
@@ -59,7 +59,9 @@ pub(super) fn serve(
         &args.engine.limits(),
         false,
     )?;
-    let codec: Arc<dyn Codec> = Arc::new(ModelCodec::load(&opened.source)?);
+    let codec = ModelCodec::load(&opened.source)?;
+    let eos_ids = eos::ids(&opened, &codec);
+    let codec: Arc<dyn Codec> = Arc::new(codec);
     let plain = !args.prompts.is_empty() && args.output.is_none();
     let style = if plain { Style::Plain } else { Style::Json };
     let total = (!args.prompts.is_empty()).then_some(args.prompts.len() as u64);
@@ -72,7 +74,7 @@ pub(super) fn serve(
         keep.trace = Some(Live::create(to.path, began)?);
         keep.parts = to.parts;
     }
-    let rules = rules(&args, &opened);
+    let rules = rules(&args, &opened, eos_ids);
     let settings = settings_hash(&opened.source, dtype, &rules);
 
     let mut serving = opened.start(&None, keep)?;
@@ -157,7 +159,7 @@ pub(super) fn warn_of_no_rows(input: Option<&Path>) {
 }
 
 /// What rows are checked against and fall back to.
-fn rules(args: &GenerateArgs, opened: &Opened) -> Rules {
+fn rules(args: &GenerateArgs, opened: &Opened, eos_ids: Vec<u32>) -> Rules {
     let random = matches!(opened.source, ModelSource::Random { .. });
     let last = Options {
         // Nothing has taught random weights when to end.
@@ -168,7 +170,7 @@ fn rules(args: &GenerateArgs, opened: &Opened) -> Rules {
         vocab_size: opened.config.vocab_size as u32,
         max_context: opened.max_context(),
         model_context: opened.config.max_position_embeddings as u32,
-        eos_ids: opened.config.eos_token_ids.clone(),
+        eos_ids,
         defaults: args.sampling.options().or(&last),
         advised_new_tokens: opened.generation.max_new_tokens,
         run_seed: args.sampling.seed,

@@ -19,6 +19,7 @@ pub mod bench;
 mod codec;
 pub mod device;
 pub mod doctor;
+mod eos;
 mod generate;
 pub mod inspect;
 mod inspecting;

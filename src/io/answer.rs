@@ -6,7 +6,8 @@
 //!   and ends before a stop string
 //! - `usage` is `{"prompt_tokens", "completion_tokens", "total_tokens"}`
 //! - `logprobs`, where asked for, has an entry a token: `{"token", "id", "logprob", "top"}`, `top` an array of
-//!   `{"token", "id", "logprob"}`, best first: log-softmax of the raw logits
+//!   `{"token", "id", "logprob"}`, best first: log-softmax of the raw logits. A token that is no whole character has
+//!   `bytes` too, behind `token`, which shows U+FFFD in their place; an id without a token has an empty `token`
 //! - `timing` is `{"queue_ms", "ttft_ms", "total_ms"}` by the scheduler's clock; `ttft_ms` is null if no token came
 //!
 //! and not served: `{"id", "error": {"code", "message"}}`.
@@ -43,6 +44,8 @@ impl Finish {
 pub struct Outcome {
     pub output_ids: Vec<u32>,
     pub text: String,
+    /// For each of `output_ids`, how many characters of the text are complete before it.
+    pub text_offsets: Vec<usize>,
     pub finish: Finish,
     pub prompt_tokens: usize,
     /// One for each of `output_ids` where the row asked for them.
@@ -108,17 +111,37 @@ struct Served<'a> {
 
 #[derive(Serialize)]
 struct TokenEntry {
-    token: String,
-    id: u32,
-    logprob: f32,
+    #[serde(flatten)]
+    own: TopEntry,
     top: Vec<TopEntry>,
 }
 
 #[derive(Serialize)]
 struct TopEntry {
     token: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<Vec<u8>>,
     id: u32,
     logprob: f32,
+}
+
+impl TopEntry {
+    fn of(id: u32, logprob: f32, codec: &dyn Codec) -> Self {
+        let bytes = codec.token_bytes(id).unwrap_or_default();
+        let (token, bytes) = match String::from_utf8(bytes) {
+            Ok(text) => (text, None),
+            Err(error) => {
+                let bytes = error.into_bytes();
+                (String::from_utf8_lossy(&bytes).into_owned(), Some(bytes))
+            }
+        };
+        Self {
+            token,
+            bytes,
+            id,
+            logprob,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -176,17 +199,11 @@ fn entries(ids: &[u32], logprobs: &[TokenLogprobs], codec: &dyn Codec) -> Vec<To
     ids.iter()
         .zip(logprobs)
         .map(|(&id, of_token)| TokenEntry {
-            token: codec.token_text(id),
-            id,
-            logprob: of_token.logprob,
+            own: TopEntry::of(id, of_token.logprob, codec),
             top: of_token
                 .top
                 .iter()
-                .map(|&(id, logprob)| TopEntry {
-                    token: codec.token_text(id),
-                    id,
-                    logprob,
-                })
+                .map(|&(id, logprob)| TopEntry::of(id, logprob, codec))
                 .collect(),
         })
         .collect()

@@ -8,8 +8,9 @@ pub trait Codec: Send + Sync {
     fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, String>;
     /// The conversation as text, up to where the assistant's turn begins.
     fn render(&self, messages: &Value, tools: Option<&Value>) -> Result<String, String>;
-    /// One token on its own, special tokens included; a piece of a character prints as U+FFFD.
-    fn token_text(&self, id: u32) -> String;
+    /// The bytes that a token has of its own, special tokens included: a piece of a character where it is one. `None`
+    /// for an id without a token.
+    fn token_bytes(&self, id: u32) -> Option<Vec<u8>>;
     /// A sequence to be fed token by token, which ends before the first of `stop` that appears.
     fn stream<'a>(&'a self, stop: &[String]) -> Box<dyn TextStream + 'a>;
 }
@@ -25,6 +26,8 @@ pub enum TextProgress {
 /// Text of one sequence as its tokens come.
 pub trait TextStream {
     fn push(&mut self, id: u32) -> TextProgress;
+    /// A stop id: it ends the text as a stop string does, without being part of it. A stop string may end with it.
+    fn push_last(&mut self, id: u32);
     fn finish(self: Box<Self>) -> TextEnd;
 }
 
@@ -35,4 +38,6 @@ pub struct TextEnd {
     pub text: String,
     /// Pushed tokens up to the one that completed a stop string; `None` where there was none.
     pub stop_tokens: Option<usize>,
+    /// For each token, up to that one, how many characters of the text are complete before it.
+    pub offsets: Vec<usize>,
 }

@@ -91,16 +91,12 @@ fn line(label: &Label, response: Value, error: Value) -> String {
 }
 
 fn chat_logprobs(outcome: &Outcome, codec: &dyn Codec) -> Value {
-    let entry = |id: u32, logprob: f32| {
-        let token = codec.token_text(id);
-        json!({"token": token, "logprob": logprob, "bytes": token.as_bytes()})
-    };
     let content: Vec<Value> = tokens(outcome)
         .map(|(id, logprob, top)| {
-            let mut of_token = entry(id, logprob);
+            let mut of_token = chat_entry(id, logprob, codec);
             of_token["top_logprobs"] = top
                 .iter()
-                .map(|&(id, logprob)| entry(id, logprob))
+                .map(|&(id, logprob)| chat_entry(id, logprob, codec))
                 .collect();
             of_token
         })
@@ -108,25 +104,48 @@ fn chat_logprobs(outcome: &Outcome, codec: &dyn Codec) -> Value {
     json!({ "content": content })
 }
 
+/// `token` shows a piece of a character as `\xc3`, and `bytes` are the token's own; an id without a token has none.
+fn chat_entry(id: u32, logprob: f32, codec: &dyn Codec) -> Value {
+    let bytes = codec.token_bytes(id);
+    let token = spelled(bytes.as_deref(), "");
+    json!({"token": token, "logprob": logprob, "bytes": bytes})
+}
+
+/// A token that is no whole character is spelled `bytes:\xc3`, in `tokens` and in `top_logprobs`, which has the chosen
+/// token whether or not it is among the best. Two tokens may be spelled alike there, such as a special token and the same
+/// words as text, or two ids without a token: those but the chosen or best one are `token_id:7`.
 fn completion_logprobs(outcome: &Outcome, codec: &dyn Codec) -> Value {
-    let mut text_offset = Vec::new();
+    let spell = |id: u32| spelled(codec.token_bytes(id).as_deref(), "bytes:");
     let mut texts = Vec::new();
     let mut logprobs = Vec::new();
     let mut tops = Vec::new();
-    let mut offset = 0;
     for (id, logprob, top) in tokens(outcome) {
-        let text = codec.token_text(id);
-        text_offset.push(offset);
-        offset += text.chars().count();
+        let text = spell(id);
+        let mut map = Map::new();
+        for &(other, logprob) in top {
+            let mut name = spell(other);
+            if other != id && (name == text || map.contains_key(&name)) {
+                name = format!("token_id:{other}");
+            }
+            map.insert(name, json!(logprob));
+        }
+        map.entry(&text).or_insert_with(|| json!(logprob));
         texts.push(text);
         logprobs.push(logprob);
-        let top: Map<String, Value> = top
-            .iter()
-            .map(|&(id, logprob)| (codec.token_text(id), json!(logprob)))
-            .collect();
-        tops.push(top);
+        tops.push(map);
     }
-    json!({"tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": text_offset})
+    json!({"tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": outcome.text_offsets})
+}
+
+/// Text as it is; bytes that are none behind `prefix`, each as `\xc3`.
+fn spelled(bytes: Option<&[u8]>, prefix: &str) -> String {
+    let bytes = bytes.unwrap_or_default();
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().fold(prefix.to_owned(), |text, byte| {
+            format!("{text}\\x{byte:02x}")
+        }),
+    }
 }
 
 type TokenWithTop<'a> = (u32, f32, &'a [(u32, f32)]);

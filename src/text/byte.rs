@@ -15,8 +15,11 @@ pub const SPECIALS: [&str; 8] = [
     "<|im_end|>",
 ];
 
+pub const PAD: u32 = 0;
 /// `<|startoftext|>`.
-const BOS: u32 = 1;
+pub const BOS: u32 = 1;
+/// `<|im_end|>`.
+pub const EOS: u32 = 7;
 
 /// The id of byte 0.
 const FIRST_BYTE: u32 = SPECIALS.len() as u32;

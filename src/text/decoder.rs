@@ -3,12 +3,17 @@
 //! The `tokenizers` crate decodes whole sequences; here the same decoders keep what little state they need
 //! between tokens, so that the cost of a token does not grow with the text before it. A decoder is a chain:
 //! steps that see tokens one by one, then a join of the tokens, then strips that see the joined text.
+//!
+//! Every character of the text goes with its *origin*: which token, counted from 0, its last byte came with. A token's
+//! own bytes ([`Chain::bytes`]) need no state.
 
 use serde::Deserialize;
-use tokenizers::Decoder as _;
-use tokenizers::normalizers::replace::Replace;
+use std::collections::VecDeque;
 
-use super::utf8::{Utf8, alphabet_byte};
+use super::utf8::{Chunk, Utf8, alphabet_byte};
+
+/// Bytes that a Replace may put in the place of others: published ones put one.
+const MAX_CONTENT_BYTES: usize = 64;
 
 /// What tokenizer.json asks for.
 #[derive(Debug, Clone)]
@@ -20,7 +25,10 @@ pub struct Chain {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Replace(Replace),
+    Replace {
+        pattern: String,
+        content: String,
+    },
     ByteFallback,
     /// `prefix`: the first token's replacement characters stand for a prefix that was not in the text.
     Metaspace {
@@ -84,9 +92,7 @@ impl Chain {
             ("Strip", false) => self
                 .steps
                 .push(Step::Strip(Strip::deserialize(decoder).map_err(broken)?)),
-            ("Replace", false) => self.steps.push(Step::Replace(
-                Replace::deserialize(decoder).map_err(broken)?,
-            )),
+            ("Replace", false) => self.steps.push(replace(decoder)?),
             ("ByteFallback", false) => self.steps.push(Step::ByteFallback),
             ("Metaspace", false) => self.steps.push(Step::Metaspace {
                 replacement: decoder["replacement"]
@@ -109,6 +115,64 @@ impl Chain {
         }
         Ok(())
     }
+
+    /// The bytes that `token` has of its own, wherever it stands: what it adds to a text, but for what is left out at
+    /// the text's beginning and end, and for spaces that join tokens.
+    pub fn bytes(&self, token: &str) -> Vec<u8> {
+        let mut token = std::borrow::Cow::Borrowed(token);
+        for step in &self.steps {
+            token = match step {
+                Step::Replace { pattern, content } => token.replace(pattern, content).into(),
+                Step::ByteFallback => match fallback_byte(&token) {
+                    Some(byte) => return vec![byte],
+                    None => token,
+                },
+                Step::Metaspace { replacement, .. } => token.replace(*replacement, " ").into(),
+                Step::Strip(strip) => strip.of(&token).to_owned().into(),
+            };
+        }
+        match self.join {
+            Join::Bytes => alphabet_bytes(&token),
+            Join::Concatenate | Join::Spaces => token.into_owned().into_bytes(),
+        }
+    }
+}
+
+impl Strip {
+    fn of<'a>(&self, mut token: &'a str) -> &'a str {
+        for _ in 0..self.start {
+            let Some(rest) = token.strip_prefix(self.content) else {
+                break;
+            };
+            token = rest;
+        }
+        for _ in 0..self.stop {
+            let Some(rest) = token.strip_suffix(self.content) else {
+                break;
+            };
+            token = rest;
+        }
+        token
+    }
+}
+
+/// A Replace of one text by another. A pattern would have to be matched with every token that is written.
+fn replace(decoder: &serde_json::Value) -> Result<Step, String> {
+    let pattern = decoder["pattern"]["String"].as_str();
+    let content = decoder["content"].as_str();
+    match (pattern, content) {
+        (Some(pattern), Some(content))
+            if !pattern.is_empty() && content.len() <= MAX_CONTENT_BYTES =>
+        {
+            Ok(Step::Replace {
+                pattern: pattern.to_owned(),
+                content: content.to_owned(),
+            })
+        }
+        _ => Err(format!(
+            "decoder Replace: expected {{\"String\": …}} in `pattern`, and a text of up to {MAX_CONTENT_BYTES} bytes in `content`"
+        )),
+    }
 }
 
 /// A [`Chain`] in the middle of a sequence.
@@ -124,13 +188,15 @@ pub struct ChainState {
 struct StepState {
     /// Metaspace: a token was seen.
     started: bool,
-    /// ByteFallback: the run of byte tokens that has not ended.
+    /// ByteFallback: the run of byte tokens that has not ended, and each byte's origin.
     run: Vec<u8>,
+    origins: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Joiner {
-    started: bool,
+    /// The origin of the last token; none yet where nothing was joined.
+    last: Option<usize>,
     utf8: Utf8,
 }
 
@@ -138,9 +204,12 @@ struct Joiner {
 struct StripState {
     /// How many characters may still be removed at the front.
     front: usize,
-    /// `content` characters at the end of the text so far that are held back, at most `stop`.
-    held: usize,
+    /// Origins of `content` characters at the end of the text so far that are held back, at most `stop`.
+    held: VecDeque<usize>,
 }
+
+/// What comes out of a step: a token, and its bytes' origins where they have several, else the one that all have.
+type Sink<'a> = &'a mut dyn FnMut(&str, &[usize]);
 
 impl ChainState {
     pub fn new(chain: &Chain) -> Self {
@@ -152,69 +221,80 @@ impl ChainState {
                 .iter()
                 .map(|strip| StripState {
                     front: strip.start,
-                    held: 0,
+                    held: VecDeque::new(),
                 })
                 .collect(),
         }
     }
 
-    /// Appends to `out` what `token` makes certain.
-    pub fn push(&mut self, chain: &Chain, token: &str, out: &mut String) {
+    /// Appends to `out` what `token`, of that origin, makes certain.
+    pub fn push(&mut self, chain: &Chain, token: &str, origin: usize, out: &mut Chunk) {
         let Self {
             steps,
             join,
             strips,
         } = self;
-        let mut joined = String::new();
-        step(&chain.steps, steps, token, &mut |token| {
-            join.push(chain.join, token, &mut joined);
-        });
-        strip(&chain.strips, strips, &joined, out);
+        let mut joined = Chunk::default();
+        step(
+            &chain.steps,
+            steps,
+            token,
+            &[origin],
+            &mut |token, origins| {
+                join.push(chain.join, token, origins, &mut joined);
+            },
+        );
+        strip(&chain.strips, strips, joined, out);
     }
 
     /// Appends to `out` what was held back.
-    pub fn finish(&mut self, chain: &Chain, out: &mut String) {
+    pub fn finish(&mut self, chain: &Chain, out: &mut Chunk) {
         let Self {
             steps,
             join,
             strips,
         } = self;
-        let mut joined = String::new();
+        let mut joined = Chunk::default();
         // In order: what one step lets go of still passes through those after it.
         for i in 0..chain.steps.len() {
             let (ending, later) = steps[i..].split_at_mut(1);
-            end_run(&mut ending[0].run, &mut |token| {
-                step(&chain.steps[i + 1..], later, token, &mut |token| {
-                    join.push(chain.join, token, &mut joined);
-                });
+            ending[0].end_run(&mut |token, origins| {
+                step(
+                    &chain.steps[i + 1..],
+                    later,
+                    token,
+                    origins,
+                    &mut |token, origins| {
+                        join.push(chain.join, token, origins, &mut joined);
+                    },
+                );
             });
         }
         join.utf8.finish(&mut joined);
-        strip(&chain.strips, strips, &joined, out);
+        strip(&chain.strips, strips, joined, out);
     }
 }
 
 /// Passes `token` through `steps`; `sink` gets what comes out, zero or more tokens.
-fn step(steps: &[Step], states: &mut [StepState], token: &str, sink: &mut dyn FnMut(&str)) {
+fn step(steps: &[Step], states: &mut [StepState], token: &str, origins: &[usize], sink: Sink<'_>) {
     let (Some((first, steps)), Some((state, states))) =
         (steps.split_first(), states.split_first_mut())
     else {
-        return sink(token);
+        return sink(token, origins);
     };
     match first {
-        Step::Replace(replace) => {
-            // One token alone: `decode_chain` treats each by itself and fails for no string.
-            let replaced = replace
-                .decode_chain(vec![token.to_owned()])
-                .unwrap_or_default()
-                .concat();
-            step(steps, states, &replaced, sink);
+        Step::Replace { pattern, content } => {
+            let replaced = token.replace(pattern, content);
+            step(steps, states, &replaced, origins, sink);
         }
         Step::ByteFallback => match fallback_byte(token) {
-            Some(byte) => state.run.push(byte),
+            Some(byte) => {
+                state.run.push(byte);
+                state.origins.extend(origins.last());
+            }
             None => {
-                end_run(&mut state.run, &mut |text| step(steps, states, text, sink));
-                step(steps, states, token, sink);
+                state.end_run(&mut |text, origins| step(steps, states, text, origins, sink));
+                step(steps, states, token, origins, sink);
             }
         },
         Step::Metaspace {
@@ -223,24 +303,10 @@ fn step(steps: &[Step], states: &mut [StepState], token: &str, sink: &mut dyn Fn
         } => {
             let space = if *prefix && !state.started { "" } else { " " };
             state.started = true;
-            step(steps, states, &token.replace(*replacement, space), sink);
+            let spaced = token.replace(*replacement, space);
+            step(steps, states, &spaced, origins, sink);
         }
-        Step::Strip(strip) => {
-            let mut token = token;
-            for _ in 0..strip.start {
-                let Some(rest) = token.strip_prefix(strip.content) else {
-                    break;
-                };
-                token = rest;
-            }
-            for _ in 0..strip.stop {
-                let Some(rest) = token.strip_suffix(strip.content) else {
-                    break;
-                };
-                token = rest;
-            }
-            step(steps, states, token, sink);
-        }
+        Step::Strip(strip) => step(steps, states, strip.of(token), origins, sink),
     }
 }
 
@@ -252,83 +318,100 @@ fn fallback_byte(token: &str) -> Option<u8> {
         .flatten()
 }
 
-/// A run of byte tokens is text if all of it is UTF-8, else one U+FFFD a byte: nothing of it is certain
-/// before it ends.
-fn end_run(run: &mut Vec<u8>, sink: &mut dyn FnMut(&str)) {
-    if run.is_empty() {
-        return;
+/// The bytes that a token in GPT-2's alphabet stands for. An added token with a character outside it stands for itself.
+fn alphabet_bytes(token: &str) -> Vec<u8> {
+    token
+        .chars()
+        .map(alphabet_byte)
+        .collect::<Option<Vec<u8>>>()
+        .unwrap_or_else(|| token.as_bytes().to_vec())
+}
+
+impl StepState {
+    /// A run of byte tokens is text if all of it is UTF-8, else one U+FFFD a byte: nothing of it is certain
+    /// before it ends.
+    fn end_run(&mut self, sink: Sink<'_>) {
+        if self.run.is_empty() {
+            return;
+        }
+        match std::str::from_utf8(&self.run) {
+            Ok(text) => sink(text, &self.origins),
+            Err(_) => self
+                .origins
+                .iter()
+                .for_each(|&origin| sink("\u{fffd}", &[origin])),
+        }
+        self.run.clear();
+        self.origins.clear();
     }
-    match std::str::from_utf8(run) {
-        Ok(text) => sink(text),
-        Err(_) => run.iter().for_each(|_| sink("\u{fffd}")),
-    }
-    run.clear();
 }
 
 impl Joiner {
-    fn push(&mut self, join: Join, token: &str, out: &mut String) {
+    fn push(&mut self, join: Join, token: &str, origins: &[usize], out: &mut Chunk) {
+        let Some(&last) = origins.last() else {
+            return;
+        };
         match join {
-            Join::Concatenate => out.push_str(token),
+            Join::Concatenate => out.push_text(token, origins),
             Join::Spaces => {
-                if self.started {
-                    out.push(' ');
+                if let Some(before) = self.last {
+                    out.push(' ', before);
                 }
-                out.push_str(token);
+                out.push_text(token, origins);
             }
-            Join::Bytes => {
-                let bytes: Option<Vec<u8>> = token.chars().map(alphabet_byte).collect();
-                match bytes {
-                    Some(bytes) => self.utf8.push(&bytes, out),
-                    // An added token with a character outside the alphabet stands for itself.
-                    None => self.utf8.push(token.as_bytes(), out),
-                }
-            }
+            Join::Bytes => self.utf8.push(&alphabet_bytes(token), last, out),
         }
-        self.started = true;
+        self.last = Some(last);
     }
 }
 
 /// Passes `text` through `strips`.
-fn strip(strips: &[Strip], states: &mut [StripState], text: &str, out: &mut String) {
+fn strip(strips: &[Strip], states: &mut [StripState], text: Chunk, out: &mut Chunk) {
     let (Some((first, strips)), Some((state, states))) =
         (strips.split_first(), states.split_first_mut())
     else {
-        return out.push_str(text);
+        return out.append(text);
     };
-    let mut kept = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c == first.content {
-            if state.front > 0 {
-                state.front -= 1;
-            } else if state.held < first.stop {
-                state.held += 1;
-            } else {
-                kept.push(c);
-            }
-        } else {
+    let mut kept = Chunk::default();
+    for (c, origin) in text.characters() {
+        if c != first.content {
             state.front = 0;
-            kept.extend(std::iter::repeat_n(first.content, state.held));
-            state.held = 0;
-            kept.push(c);
+            state
+                .held
+                .drain(..)
+                .for_each(|origin| kept.push(first.content, origin));
+            kept.push(c, origin);
+        } else if state.front > 0 {
+            state.front -= 1;
+        } else {
+            state.held.push_back(origin);
+            if state.held.len() > first.stop {
+                // No longer among the last ones.
+                let oldest = state.held.pop_front().unwrap_or(origin);
+                kept.push(c, oldest);
+            }
         }
     }
-    strip(strips, states, &kept, out);
+    strip(strips, states, kept, out);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenizers::DecoderWrapper;
+    use tokenizers::{Decoder as _, DecoderWrapper};
 
     /// The incremental chain and the crate's decoder over the same tokens.
     fn both(decoder: serde_json::Value, tokens: &[&str]) -> (String, String) {
         let chain = Chain::parse(&decoder).unwrap();
         let mut state = ChainState::new(&chain);
-        let mut text = String::new();
-        for token in tokens {
-            state.push(&chain, token, &mut text);
+        let mut out = Chunk::default();
+        for (origin, token) in tokens.iter().enumerate() {
+            state.push(&chain, token, origin, &mut out);
         }
-        state.finish(&chain, &mut text);
+        state.finish(&chain, &mut out);
+        let origins: Vec<usize> = out.characters().map(|(_, origin)| origin).collect();
+        assert!(origins.is_sorted(), "{origins:?}");
+        let text: String = out.characters().map(|(c, _)| c).collect();
         let whole: DecoderWrapper = serde_json::from_value(decoder).unwrap();
         let tokens = tokens.iter().map(|&t| t.to_owned()).collect();
         (text, whole.decode(tokens).unwrap())
@@ -386,5 +469,54 @@ mod tests {
     fn an_unsupported_decoder_is_named() {
         let error = Chain::parse(&serde_json::json!({"type": "CTC"})).unwrap_err();
         assert!(error.contains("CTC"), "{error}");
+    }
+
+    #[test]
+    fn characters_have_the_origin_of_their_last_byte() {
+        let origins = |decoder: serde_json::Value, tokens: &[&str]| -> Vec<(char, usize)> {
+            let chain = Chain::parse(&decoder).unwrap();
+            let mut state = ChainState::new(&chain);
+            let mut out = Chunk::default();
+            for (origin, token) in tokens.iter().enumerate() {
+                state.push(&chain, token, origin, &mut out);
+            }
+            state.finish(&chain, &mut out);
+            out.characters().collect()
+        };
+        let bytes = serde_json::json!({"type": "ByteLevel"});
+        // é in two parts; a lone 0xC3 before x; a character that is never whole.
+        assert_eq!(
+            origins(bytes, &["aÃ", "©b", "Ã", "x", "â", "Ĥ"]),
+            [
+                ('a', 0),
+                ('é', 1),
+                ('b', 1),
+                ('\u{fffd}', 2),
+                ('x', 3),
+                ('\u{fffd}', 5)
+            ]
+        );
+        let fallback = serde_json::json!({"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]});
+        assert_eq!(
+            origins(fallback, &["<0xC3>", "<0xA9>", "<0x61>", "z", "<0xC3>"]),
+            [('é', 1), ('a', 2), ('z', 3), ('\u{fffd}', 4)]
+        );
+    }
+
+    #[test]
+    fn a_tokens_own_bytes_do_not_depend_on_its_place() {
+        let bytes =
+            |decoder: serde_json::Value, token: &str| Chain::parse(&decoder).unwrap().bytes(token);
+        let byte_level = serde_json::json!({"type": "ByteLevel"});
+        assert_eq!(bytes(byte_level.clone(), "Ã"), [0xc3]);
+        assert_eq!(bytes(byte_level.clone(), "Ġthe"), b" the");
+        assert_eq!(bytes(byte_level, "漢"), "漢".as_bytes());
+        let pieces = serde_json::json!({"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0}]});
+        assert_eq!(bytes(pieces.clone(), "▁the"), b" the");
+        assert_eq!(bytes(pieces, "<0xE5>"), [0xe5]);
+        let metaspace = serde_json::json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"});
+        assert_eq!(bytes(metaspace, "▁a"), b" a");
     }
 }

@@ -1,16 +1,21 @@
 //! Text on its way in and out of a model.
 //!
-//! In: [`ChatTemplate`] turns messages into a prompt, [`Tokenizer`] turns text into ids.
-//! Out: [`Detokenizer`] turns ids into text as it becomes certain, [`StopMatcher`] finds stop strings in
-//! it, and [`TextStream`] is both for one sequence.
+//! In: [`ChatTemplate`] turns messages into a prompt, [`Tokenizer`] turns text into ids: `pipeline` is tokenizer.json at
+//! work, `special` the tokens that the files beside it add, [`class`] what their `tokenizer_class` may be.
+//! Out: [`Detokenizer`] turns ids into text as it becomes certain (`decoder`, `utf8`), [`StopMatcher`] finds stop
+//! strings in what they write, and [`TextStream`] is both for one sequence.
 //!
 //! Nothing here knows requests, files of rows or models; only `error` is used from the rest of the crate.
 
 mod byte;
 pub mod chat;
+pub mod class;
 mod decoder;
 pub mod detok;
+mod files;
 mod jinja;
+mod pipeline;
+mod special;
 pub mod stop;
 pub mod stream;
 pub mod tokenizer;

@@ -1,4 +1,4 @@
-//! Stop strings in a text that arrives in pieces.
+//! Stop strings in the bytes of a text that arrives in pieces.
 
 /// Finds the stop string that starts first in a text, whatever the pieces the text arrives in.
 ///
@@ -48,10 +48,10 @@ impl StopMatcher {
         }
     }
 
-    /// Takes the next text, piece number `piece`. `Some` once it is settled where the text stops; what is
+    /// Takes the next bytes, piece number `piece`. `Some` once it is settled where the text stops; what is
     /// fed after that changes nothing.
-    pub fn feed(&mut self, text: &str, piece: usize) -> Option<StopString> {
-        for &byte in text.as_bytes() {
+    pub fn feed(&mut self, bytes: &[u8], piece: usize) -> Option<StopString> {
+        for &byte in bytes {
             if self.settled().is_some() {
                 break;
             }
@@ -74,27 +74,25 @@ impl StopMatcher {
         self.settled()
     }
 
-    /// How many bytes from the start of the text are not part of a stop string, nor can become it: they may
-    /// be shown. Always at a character's border.
-    pub fn safe(&self) -> usize {
-        let pending = self.pending();
-        self.found.map_or(pending, |found| found.start.min(pending))
+    /// The stop string that starts first of those that are complete.
+    pub fn found(&self) -> Option<StopString> {
+        self.found
     }
 
-    /// The stop string, now that no more text will come.
-    pub fn finish(&self) -> Option<StopString> {
-        self.found
+    /// Bytes taken; no more once it is settled where the text stops.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Where the earliest unfinished match starts; the end of the text where there is none.
+    pub fn pending(&self) -> usize {
+        let longest = self.patterns.iter().map(|pattern| pattern.matched).max();
+        self.position - longest.unwrap_or(0)
     }
 
     /// The match, if nothing that started before it can still become one.
     fn settled(&self) -> Option<StopString> {
         self.found.filter(|found| self.pending() >= found.start)
-    }
-
-    /// Where the earliest unfinished match starts; the end of the text where there is none.
-    fn pending(&self) -> usize {
-        let longest = self.patterns.iter().map(|pattern| pattern.matched).max();
-        self.position - longest.unwrap_or(0)
     }
 }
 

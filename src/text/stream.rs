@@ -1,4 +1,8 @@
 //! The text of one sequence, up to its stop string.
+//!
+//! Stop strings are looked for in what tokens write, byte by byte: a piece of a character is no U+FFFD there. They are
+//! looked for twice where special tokens come: with those written out, so that `<|im_end|>` and `x<|im_end|>` are found,
+//! and without, because the text that is shown has none and must not hold a stop string either.
 
 use super::{Detokenizer, StopMatcher, StopString, Tokenizer};
 
@@ -17,11 +21,20 @@ use super::{Detokenizer, StopMatcher, StopString, Tokenizer};
 /// ```
 #[derive(Debug, Clone)]
 pub struct TextStream {
-    detokenizer: Detokenizer,
-    matcher: StopMatcher,
-    text: String,
-    tokens: usize,
-    stopped: Option<StopString>,
+    tokenizer: Tokenizer,
+    tokens: Vec<Token>,
+    /// `None` where there are no stop strings.
+    written: Option<Line>,
+    /// Without special tokens; `None` until one comes.
+    shown: Option<Line>,
+    stopped: Option<Found>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Token {
+    id: u32,
+    /// No part of the text: a special token, or one that ends the sequence.
+    hidden: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,27 +53,66 @@ pub struct StreamEnd {
     pub tokens: usize,
     /// Whether a stop string ended it.
     pub stopped: bool,
+    /// For each of these ids, how many characters of the text come before it: see [`Detokenizer::offsets`].
+    pub offsets: Vec<usize>,
+}
+
+/// A place in what tokens write: a token, counted from 0, and a byte of it.
+type Place = (usize, usize);
+
+/// A stop string between two places.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    start: Place,
+    /// The token that completed it.
+    last: usize,
 }
 
 impl TextStream {
     /// `stop`: the stop strings; empty ones stop nothing.
     pub fn new(tokenizer: &Tokenizer, stop: &[String]) -> Self {
+        let any = stop.iter().any(|stop| !stop.is_empty());
         Self {
-            detokenizer: Detokenizer::new(tokenizer, true),
-            matcher: StopMatcher::new(stop),
-            text: String::new(),
-            tokens: 0,
+            tokenizer: tokenizer.clone(),
+            tokens: Vec::new(),
+            written: any.then(|| Line {
+                matcher: StopMatcher::new(stop),
+                starts: Vec::new(),
+            }),
+            shown: None,
             stopped: None,
         }
     }
 
     /// Takes the next id. After `Stopped` every further id is dropped with `Stopped` again.
     pub fn push(&mut self, id: u32) -> Progress {
-        if self.stopped.is_none() {
-            let text = self.detokenizer.push(id);
-            self.text.push_str(text);
-            self.stopped = self.matcher.feed(text, self.tokens);
-            self.tokens += 1;
+        let hidden = self.tokenizer.is_special(id);
+        self.take(Token { id, hidden })
+    }
+
+    /// Takes an id that ends the sequence: it is no part of the text, but may be one of a stop string.
+    pub fn push_last(&mut self, id: u32) -> Progress {
+        self.take(Token { id, hidden: true })
+    }
+
+    fn take(&mut self, token: Token) -> Progress {
+        if self.stopped.is_some() {
+            return Progress::Stopped;
+        }
+        self.tokens.push(token);
+        if let Some(written) = &mut self.written {
+            let bytes = self.tokenizer.token_bytes(token.id).unwrap_or_default();
+            if token.hidden && self.shown.is_none() {
+                self.shown = Some(written.clone());
+            }
+            written.push(&bytes);
+            if let Some(shown) = &mut self.shown {
+                shown.push(if token.hidden { &[] } else { &bytes });
+            }
+            // What began before it and is not complete may still become the stop string.
+            self.stopped = self
+                .found()
+                .filter(|found| self.lines().all(|line| line.pending() >= found.start));
         }
         match self.stopped {
             None => Progress::Continue,
@@ -68,28 +120,94 @@ impl TextStream {
         }
     }
 
-    /// The text so far that nothing can change any more; only ever grows, and is a prefix of the final text.
-    pub fn safe_text(&self) -> &str {
-        &self.text[..self.matcher.safe()]
+    fn lines(&self) -> impl Iterator<Item = &Line> {
+        self.written.iter().chain(&self.shown)
     }
 
-    /// No more ids will come: the text with what was held back, and the stop string if one is in it.
-    pub fn finish(mut self) -> StreamEnd {
-        let mut stop = self.stopped;
-        if stop.is_none() {
-            let text = self.detokenizer.finish();
-            self.text.push_str(text);
-            // Text held back until now is the last id's.
-            self.matcher.feed(text, self.tokens.saturating_sub(1));
-            stop = self.matcher.finish();
+    /// The stop string that starts first.
+    fn found(&self) -> Option<Found> {
+        self.lines()
+            .filter_map(Line::found)
+            .min_by_key(|found| (found.start, found.last))
+    }
+
+    /// No more ids will come.
+    pub fn finish(self) -> StreamEnd {
+        let stop = self.stopped.or_else(|| self.found());
+        let tokens = stop.map_or(self.tokens.len(), |stop| stop.last + 1);
+        let (end, bytes) = stop.map_or((tokens, 0), |stop| stop.start);
+        let mut detokenizer = Detokenizer::new(&self.tokenizer, true);
+        let mut text = String::new();
+        let mut offsets = Vec::new();
+        // The stop string may begin inside a token: the text has that token's first bytes.
+        let shown = end + usize::from(bytes > 0 && !self.tokens[end].hidden);
+        for (place, token) in self.tokens[..tokens].iter().enumerate() {
+            if place < shown && !token.hidden {
+                text.push_str(detokenizer.push(token.id));
+            } else {
+                detokenizer.skip();
+            }
         }
-        if let Some(stop) = stop {
-            self.text.truncate(stop.start);
+        text.push_str(detokenizer.finish());
+        offsets.extend(detokenizer.offsets());
+        if shown > end {
+            let written = self.tokenizer.token_bytes(self.tokens[end].id);
+            let behind = written.as_deref().unwrap_or_default().get(bytes..);
+            // A stop string begins with a character, so what is behind does not depend on what is before.
+            let cut = String::from_utf8_lossy(behind.unwrap_or_default())
+                .chars()
+                .count();
+            let kept = text.chars().count().saturating_sub(cut);
+            let length = text
+                .char_indices()
+                .nth(kept)
+                .map_or(text.len(), |(at, _)| at);
+            text.truncate(length);
+            offsets.iter_mut().for_each(|at| *at = kept.min(*at));
         }
         StreamEnd {
-            text: self.text,
-            tokens: stop.map_or(self.tokens, |stop| stop.piece + 1),
+            text,
+            tokens,
             stopped: stop.is_some(),
+            offsets,
         }
+    }
+}
+
+/// What tokens write, one after the other, and the stop strings in it.
+#[derive(Debug, Clone)]
+struct Line {
+    matcher: StopMatcher,
+    /// Where each token's bytes begin.
+    starts: Vec<usize>,
+}
+
+impl Line {
+    fn push(&mut self, bytes: &[u8]) {
+        let token = self.starts.len();
+        self.starts.push(self.matcher.position());
+        self.matcher.feed(bytes, token);
+    }
+
+    fn found(&self) -> Option<Found> {
+        let StopString { start, piece, .. } = self.matcher.found()?;
+        Some(Found {
+            start: self.place(start),
+            last: piece,
+        })
+    }
+
+    /// Where what may still become a stop string begins.
+    fn pending(&self) -> Place {
+        match self.matcher.pending() {
+            pending if pending == self.matcher.position() => (self.starts.len(), 0),
+            pending => self.place(pending),
+        }
+    }
+
+    /// The place of a byte: in the last token that begins at it or before it.
+    fn place(&self, position: usize) -> Place {
+        let token = self.starts.partition_point(|&start| start <= position) - 1;
+        (token, position - self.starts[token])
     }
 }

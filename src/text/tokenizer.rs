@@ -1,10 +1,13 @@
 //! Text to ids and back: a checkpoint's tokenizer.json, or the built-in one of random presets.
 
+use serde_json::{Map, Value};
 use std::path::Path;
 use std::sync::Arc;
 
 use super::decoder::Chain;
-use super::{Detokenizer, byte, guarded, one_line};
+use super::pipeline::Pipeline;
+use super::special::Special;
+use super::{Detokenizer, byte, class, files, guarded, one_line};
 use crate::{Error, Result};
 
 /// A tokenizer, cheap to clone and shared between threads.
@@ -20,22 +23,57 @@ pub(super) enum Kind {
 
 #[derive(Debug)]
 pub(super) struct File {
-    tokenizer: tokenizers::Tokenizer,
+    pipeline: Pipeline,
     pub(super) chain: Chain,
+    /// `eos_token` and the like of the files beside tokenizer.json.
+    named: Vec<(String, String)>,
 }
 
 impl Tokenizer {
-    /// Reads `dir`/tokenizer.json. Its truncation and padding are left out: prompts go in as they are.
+    /// Reads `dir`/tokenizer.json with what tokenizer_config.json, special_tokens_map.json and added_tokens.json say
+    /// beside it. Its truncation and padding are left out: prompts go in as they are.
     ///
     /// # Errors
-    /// The file is missing, is not a tokenizer, or decodes in a way that is not supported.
+    /// A file is missing, is not what it should be, or asks for something that is not supported.
     pub fn load(dir: &Path) -> Result<Self> {
-        let path = dir.join("tokenizer.json");
-        let bytes = std::fs::read(&path)
-            .map_err(|error| Error::open(&path, &error, "the model's tokenizer"))?;
-        let file = guarded("reading it", || File::parse(&bytes))
-            .map_err(|message| Error::file(&path, message))?;
-        Ok(Self(Arc::new(Kind::File(Box::new(file)))))
+        let path = dir.join(files::TOKENIZER);
+        let Some(text) = files::read(&path)? else {
+            let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+            return Err(Error::open(&path, &missing, "the model's tokenizer"));
+        };
+        let broken = |message: String| Error::file(&path, message);
+        let json: Value = serde_json::from_str(&text).map_err(|e| broken(no_tokenizer(&e)))?;
+        drop(text);
+        if !json.is_object() {
+            return Err(broken(no_tokenizer(&"it is no JSON object")));
+        }
+        // Named fields of it that other files need; its vocabulary is large and goes to the pipeline.
+        let rest: Map<String, Value> = ["added_tokens", "padding", "decoder"]
+            .into_iter()
+            .map(|field| (field.to_owned(), json[field].clone()))
+            .collect();
+        let rest = Value::from(rest);
+        let byte_level = class::has_byte_level(&json);
+        let chain = Chain::parse(&rest["decoder"]).map_err(broken)?;
+        let mut pipeline = guarded("reading it", || Pipeline::parse(json))
+            .map_err(|e| broken(no_tokenizer(&e)))?;
+
+        let special = Special::load(dir, &rest, byte_level, |token| pipeline.has_added(token))?;
+        let config = |message: String| Error::file(dir.join(files::TOKENIZER_CONFIG), message);
+        if special.clean_up && (special.clean_up_bpe || !pipeline.is_bpe()) {
+            return Err(config(
+                "field `clean_up_tokenization_spaces`: found true, expected false: taking spaces out of a text is not supported".to_owned(),
+            ));
+        }
+        guarded("adding its tokens", || pipeline.add(special.tokens)).map_err(config)?;
+        if special.split {
+            pipeline.split_special_tokens();
+        }
+        Ok(Self(Arc::new(Kind::File(Box::new(File {
+            pipeline,
+            chain,
+            named: special.named,
+        })))))
     }
 
     /// The built-in tokenizer of random presets.
@@ -51,18 +89,10 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         match &*self.0 {
             Kind::Bytes => Ok(byte::encode(text, add_special)),
-            Kind::File(file) => guarded("the tokenizer", || {
-                file.tokenizer
-                    .encode_fast(text, add_special)
-                    .map(|encoding| encoding.get_ids().to_vec())
-                    .map_err(|error| {
-                        format!(
-                            "the text cannot be tokenized: {}",
-                            one_line(&error.to_string())
-                        )
-                    })
-            })
-            .map_err(Error::Runtime),
+            Kind::File(file) => {
+                guarded("the tokenizer", || file.pipeline.encode(text, add_special))
+                    .map_err(Error::Runtime)
+            }
         }
     }
 
@@ -77,11 +107,28 @@ impl Tokenizer {
         text
     }
 
+    /// The bytes that a token has of its own, a special one's too: a piece of a character where it is one. `None` for
+    /// an id that the tokenizer does not have.
+    pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        match &*self.0 {
+            Kind::Bytes => byte::bytes(id, false).map(Into::into),
+            Kind::File(file) => file.token(id, false).map(|token| file.chain.bytes(&token)),
+        }
+    }
+
+    /// Whether `id` is a special token, which texts leave out.
+    pub fn is_special(&self, id: u32) -> bool {
+        match &*self.0 {
+            Kind::Bytes => (id as usize) < byte::SPECIALS.len(),
+            Kind::File(file) => file.token(id, false).is_some() && file.token(id, true).is_none(),
+        }
+    }
+
     /// How many ids have a meaning, added tokens included.
     pub fn vocab_size(&self) -> usize {
         match &*self.0 {
             Kind::Bytes => byte::VOCABULARY,
-            Kind::File(file) => file.tokenizer.get_vocab_size(true),
+            Kind::File(file) => file.pipeline.vocab_size(),
         }
     }
 
@@ -92,7 +139,24 @@ impl Tokenizer {
                 .iter()
                 .position(|&special| special == token)
                 .map(|id| id as u32),
-            Kind::File(file) => file.tokenizer.token_to_id(token),
+            Kind::File(file) => file.pipeline.token_id(token),
+        }
+    }
+
+    /// The special token that the checkpoint's files give such a name: `eos_token` and the like.
+    pub fn named(&self, name: &str) -> Option<&str> {
+        match &*self.0 {
+            Kind::Bytes => match name {
+                "bos_token" => Some(byte::SPECIALS[byte::BOS as usize]),
+                "eos_token" => Some(byte::SPECIALS[byte::EOS as usize]),
+                "pad_token" => Some(byte::SPECIALS[byte::PAD as usize]),
+                _ => None,
+            },
+            Kind::File(file) => file
+                .named
+                .iter()
+                .find(|(known, _)| known == name)
+                .map(|(_, token)| token.as_str()),
         }
     }
 
@@ -101,33 +165,20 @@ impl Tokenizer {
     }
 }
 
-impl File {
-    fn parse(bytes: &[u8]) -> std::result::Result<Self, String> {
-        let broken = |error: &dyn std::fmt::Display| {
-            format!(
-                "found no valid tokenizer ({}), expected a tokenizer.json of the tokenizers library",
-                one_line(&error.to_string())
-            )
-        };
-        // As a value first: the crate panics on a syntax error inside `decoder`.
-        let json: serde_json::Value = serde_json::from_slice(bytes).map_err(|e| broken(&e))?;
-        let chain = Chain::parse(&json["decoder"])?;
-        let mut tokenizer: tokenizers::Tokenizer =
-            serde_json::from_value(json).map_err(|e| broken(&e))?;
-        tokenizer.with_padding(None);
-        tokenizer.with_truncation(None).map_err(|e| broken(&e))?;
-        Ok(Self { tokenizer, chain })
-    }
+/// tokenizer.json is something else.
+fn no_tokenizer(error: &dyn std::fmt::Display) -> String {
+    format!(
+        "found no valid tokenizer ({}), expected a tokenizer.json of the tokenizers library",
+        one_line(&error.to_string())
+    )
+}
 
+impl File {
     /// The token with this id as the vocabulary writes it; `None` for an unknown id and for a special token
     /// that is to be skipped.
     pub(super) fn token(&self, id: u32, skip_special: bool) -> Option<String> {
-        let token = self.tokenizer.id_to_token(id)?;
-        let skipped = skip_special
-            && self
-                .tokenizer
-                .get_added_vocabulary()
-                .is_special_token(&token);
+        let token = self.pipeline.token(id)?;
+        let skipped = skip_special && self.pipeline.is_special(&token);
         (!skipped).then_some(token)
     }
 }

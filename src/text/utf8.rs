@@ -17,43 +17,84 @@ fn is_printable(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff)
 }
 
+/// Text that has become certain: characters, each with the token, counted from 0, that its last byte came with.
+#[derive(Debug, Clone, Default)]
+pub struct Chunk(Vec<(char, usize)>);
+
+impl Chunk {
+    pub fn push(&mut self, c: char, origin: usize) {
+        self.0.push((c, origin));
+    }
+
+    /// `origins`: one for each byte, or the one of them all last.
+    pub fn push_text(&mut self, text: &str, origins: &[usize]) {
+        let Some(&last) = origins.last() else {
+            return;
+        };
+        let each = origins.len() == text.len();
+        let mut end = 0;
+        for c in text.chars() {
+            end += c.len_utf8();
+            self.push(c, if each { origins[end - 1] } else { last });
+        }
+    }
+
+    pub fn append(&mut self, mut other: Self) {
+        self.0.append(&mut other.0);
+    }
+
+    pub fn characters(&self) -> impl Iterator<Item = (char, usize)> + '_ {
+        self.0.iter().copied()
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
 /// Bytes to text: holds back a character that may still become whole, writes U+FFFD for what cannot
 /// (one for each maximal part, as [`String::from_utf8_lossy`] does).
 #[derive(Debug, Clone, Default)]
 pub struct Utf8 {
     pending: Vec<u8>,
+    /// The origin of the last pending byte.
+    origin: usize,
 }
 
 impl Utf8 {
-    pub fn push(&mut self, bytes: &[u8], out: &mut String) {
+    pub fn push(&mut self, bytes: &[u8], origin: usize, out: &mut Chunk) {
+        let old = self.pending.len();
         self.pending.extend_from_slice(bytes);
-        let mut rest = self.pending.as_slice();
-        loop {
-            match std::str::from_utf8(rest) {
-                Ok(text) => {
-                    out.push_str(text);
-                    rest = &[];
-                    break;
-                }
-                Err(error) => {
-                    let (valid, bad) = rest.split_at(error.valid_up_to());
-                    out.push_str(&String::from_utf8_lossy(valid));
-                    let Some(length) = error.error_len() else {
-                        rest = bad;
-                        break;
-                    };
-                    out.push('\u{fffd}');
-                    rest = &bad[length..];
+        let mut done = 0;
+        while done < self.pending.len() {
+            let rest = &self.pending[done..];
+            let (valid, broken) = match std::str::from_utf8(rest) {
+                Ok(text) => (text.len(), Some(0)),
+                Err(error) => (error.valid_up_to(), error.error_len()),
+            };
+            out.push_text(&String::from_utf8_lossy(&rest[..valid]), &[origin]);
+            done += valid;
+            match broken {
+                // What is left may still become a character.
+                None => break,
+                Some(0) => {}
+                Some(length) => {
+                    done += length;
+                    // Bytes from before alone are what is broken, or ones of these too.
+                    let last = if done <= old { self.origin } else { origin };
+                    out.push('\u{fffd}', last);
                 }
             }
         }
-        let done = self.pending.len() - rest.len();
         self.pending.drain(..done);
+        if !bytes.is_empty() {
+            self.origin = origin;
+        }
     }
 
-    pub fn finish(&mut self, out: &mut String) {
+    pub fn finish(&mut self, out: &mut Chunk) {
         if !self.pending.is_empty() {
-            out.push('\u{fffd}');
+            out.push('\u{fffd}', self.origin);
             self.pending.clear();
         }
     }

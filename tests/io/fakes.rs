@@ -34,8 +34,8 @@ impl Codec for Bytes {
         Ok(text)
     }
 
-    fn token_text(&self, id: u32) -> String {
-        char::from_u32(id).map_or("?".into(), String::from)
+    fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        char::from_u32(id).map(|c| c.to_string().into_bytes())
     }
 
     fn stream<'a>(&'a self, stop: &[String]) -> Box<dyn TextStream + 'a> {
@@ -69,10 +69,15 @@ impl TextStream for Stream {
         }
     }
 
+    fn push_last(&mut self, _: u32) {
+        self.tokens += 1;
+    }
+
     fn finish(self: Box<Self>) -> TextEnd {
         TextEnd {
             text: self.text,
             stop_tokens: self.stopped.then_some(self.tokens),
+            offsets: vec![0; self.tokens],
         }
     }
 }

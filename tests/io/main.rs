@@ -1,5 +1,6 @@
 //! Rows, arrays and outputs through the library, on a device of the tests' own.
 
+mod answers;
 mod arrays;
 mod compare;
 mod fakes;

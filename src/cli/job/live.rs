@@ -71,8 +71,10 @@ impl<'a> Live<'a> {
         if let (Some(all), Some(one)) = (&mut self.logprobs, logprobs) {
             all.push(one);
         }
-        // A stop id ends the text as a stop string does: without being part of it.
-        if !self.stop_ids.contains(&token) && self.text.push(token) == TextProgress::Stopped {
+        if self.stop_ids.contains(&token) {
+            // The device ends the row by itself.
+            self.text.push_last(token);
+        } else if self.text.push(token) == TextProgress::Stopped {
             self.stopped = true;
             return Taken::Stopped;
         }
@@ -111,6 +113,7 @@ impl<'a> Live<'a> {
             outcome: finish.map(|finish| Outcome {
                 output_ids,
                 text: end.text,
+                text_offsets: end.offsets,
                 finish,
                 prompt_tokens,
                 logprobs,

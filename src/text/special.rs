@@ -1,0 +1,461 @@
+//! Tokens that a checkpoint's other files add to tokenizer.json's, as `AutoTokenizer.from_pretrained` of transformers
+//! 5.24 takes them.
+//!
+//! - tokenizer_config.json: `added_tokens_decoder` with each token's flags, the named tokens (`bos_token` and the like),
+//!   and `extra_special_tokens` (a list, or an object of more named ones; `additional_special_tokens` is its old name)
+//! - special_tokens_map.json and added_tokens.json, only where there is no `added_tokens_decoder`
+//!
+//! Ids in these files count for nothing but order: a token that the vocabulary has keeps its id there, another gets the
+//! next free one. `add_bos_token` and `add_eos_token` count for nothing beside a tokenizer.json.
+
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use tokenizers::AddedToken;
+
+use super::files::{self, CONFIG, TOKENIZER_CONFIG};
+use crate::{Error, Result};
+
+const SPECIAL_TOKENS_MAP: &str = "special_tokens_map.json";
+const ADDED_TOKENS: &str = "added_tokens.json";
+
+/// Names under which tokenizer_config.json gives special tokens, and templates read them.
+const NAMES: [&str; 7] = [
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+];
+
+/// What the files beside tokenizer.json say.
+#[derive(Debug, Default)]
+pub struct Special {
+    /// To be added, in order.
+    pub tokens: Vec<AddedToken>,
+    /// `eos_token` and the like, the 7 usual ones first.
+    pub named: Vec<(String, String)>,
+    /// Special tokens written out in a text are text like any other.
+    pub split: bool,
+    /// Spaces before punctuation are taken out of a text, even out of a BPE's.
+    pub clean_up: bool,
+    pub clean_up_bpe: bool,
+}
+
+/// An `AddedToken` of transformers: one that does not say whether it is normalized is so unless it is special.
+#[derive(Debug, Clone, PartialEq)]
+struct Token {
+    content: String,
+    single_word: bool,
+    lstrip: bool,
+    rstrip: bool,
+    normalized: Option<bool>,
+    special: bool,
+}
+
+type Wrong = String;
+
+impl Token {
+    /// From `{"content": …}`, or from a text, which is a special token.
+    fn parse(json: &Value) -> std::result::Result<Self, Wrong> {
+        let flag = |name: &str| match &json[name] {
+            Value::Null => Ok(None),
+            Value::Bool(flag) => Ok(Some(*flag)),
+            other => Err(format!("`{name}`: found {other}, expected true or false")),
+        };
+        match json {
+            Value::String(content) => Ok(Self::special(content)),
+            Value::Object(fields) => Ok(Self {
+                content: match fields.get("content") {
+                    Some(Value::String(content)) => content.clone(),
+                    _ => return Err("expected a text in `content`".to_owned()),
+                },
+                single_word: flag("single_word")?.unwrap_or(false),
+                lstrip: flag("lstrip")?.unwrap_or(false),
+                rstrip: flag("rstrip")?.unwrap_or(false),
+                normalized: flag("normalized")?,
+                special: flag("special")?.unwrap_or(false),
+            }),
+            other => Err(format!(
+                "found {}, expected a token's text or an object with `content`",
+                files::shown(other)
+            )),
+        }
+    }
+
+    fn special(content: &str) -> Self {
+        Self {
+            content: content.to_owned(),
+            single_word: false,
+            lstrip: false,
+            rstrip: false,
+            normalized: None,
+            special: true,
+        }
+    }
+
+    fn added(self) -> AddedToken {
+        AddedToken::from(self.content, self.special)
+            .single_word(self.single_word)
+            .lstrip(self.lstrip)
+            .rstrip(self.rstrip)
+            .normalized(self.normalized.unwrap_or(!self.special))
+    }
+}
+
+impl Special {
+    /// Reads the files of `dir`, whose tokenizer.json has `added_tokens`, `padding` and, if `byte_level`, the word
+    /// ByteLevel somewhere; `has` tells whether it has an added token.
+    ///
+    /// # Errors
+    /// A file is not what it should be, or asks for something that is not supported.
+    pub fn load(
+        dir: &Path,
+        tokenizer: &Value,
+        byte_level: bool,
+        has: impl Fn(&str) -> bool,
+    ) -> Result<Self> {
+        let path = dir.join(TOKENIZER_CONFIG);
+        let mut fields = files::object(&path)?.unwrap_or_default();
+        check_config(dir, &fields, byte_level)?;
+        let wrong = |message: Wrong| Error::file(&path, message);
+
+        if !truthy(fields.get("extra_special_tokens"))
+            && let Some(additional) = fields.shift_remove("additional_special_tokens")
+        {
+            fields.insert("extra_special_tokens".to_owned(), additional);
+        }
+        let mut more = Named::default();
+        more.take_from(&mut fields).map_err(wrong)?;
+
+        let mut decoder: BTreeMap<i64, Token> = BTreeMap::new();
+        match fields.get("added_tokens_decoder") {
+            None | Some(Value::Null) => {
+                let map_path = dir.join(SPECIAL_TOKENS_MAP);
+                if let Some(map) = files::object(&map_path)? {
+                    merge_map(&mut fields, map)
+                        .and_then(|()| more.take_extra(&mut fields))
+                        .map_err(|message| Error::file(&map_path, message))?;
+                }
+                legacy_tokens(dir, &fields, &mut decoder)?;
+                for token in tokenizer["added_tokens"].as_array().into_iter().flatten() {
+                    if let (Some(id), Ok(token)) = (token["id"].as_i64(), Token::parse(token)) {
+                        decoder.insert(id, token);
+                    }
+                }
+            }
+            Some(Value::Object(tokens)) => {
+                for (id, token) in tokens {
+                    let named = |message| format!("field `added_tokens_decoder.{id}`: {message}");
+                    let number = id
+                        .trim()
+                        .parse()
+                        .map_err(|_| wrong(named("expected a token id as its name".to_owned())))?;
+                    let token = Token::parse(token).map_err(|m| wrong(named(m)))?;
+                    decoder.insert(number, token);
+                }
+            }
+            Some(other) => {
+                return Err(wrong(format!(
+                    "field `added_tokens_decoder`: found {}, expected an object of tokens by id",
+                    files::shown(other)
+                )));
+            }
+        }
+        let padding = &tokenizer["padding"]["pad_token"];
+        if !fields.contains_key("pad_token") && padding.is_string() {
+            fields.insert("pad_token".to_owned(), padding.clone());
+        }
+        let named = more.all(&fields, &decoder).map_err(wrong)?;
+        let extra = extra_tokens(&fields).map_err(wrong)?;
+        let flag = |name: &str| truthy(fields.get(name));
+        Ok(Self {
+            tokens: in_order(decoder, &named, extra, has),
+            split: flag("split_special_tokens"),
+            clean_up: flag("clean_up_tokenization_spaces"),
+            clean_up_bpe: flag(
+                "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+            ),
+            named: named
+                .into_iter()
+                .map(|(name, token)| (name, token.content))
+                .collect(),
+        })
+    }
+}
+
+/// Named tokens beyond the usual ones: every field whose name ends in `_token`, and `extra_special_tokens` where it is
+/// an object.
+#[derive(Default)]
+struct Named(Vec<(String, Token)>);
+
+impl Named {
+    fn take_from(&mut self, fields: &mut Map<String, Value>) -> std::result::Result<(), Wrong> {
+        let names: Vec<String> = fields
+            .iter()
+            .filter(|(name, value)| is_model_specific(name) && is_token(value))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in names {
+            let value = fields.shift_remove(&name).unwrap_or_default();
+            self.insert(&name, &value)?;
+        }
+        self.take_extra(fields)
+    }
+
+    fn take_extra(&mut self, fields: &mut Map<String, Value>) -> std::result::Result<(), Wrong> {
+        if let Some(Value::Object(extra)) = fields.get("extra_special_tokens").cloned() {
+            fields.shift_remove("extra_special_tokens");
+            for (name, value) in &extra {
+                self.insert(name, value)
+                    .map_err(|message| format!("field `extra_special_tokens`: {message}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, name: &str, value: &Value) -> std::result::Result<(), Wrong> {
+        let token = Token::parse(value).map_err(|message| format!("field `{name}`: {message}"))?;
+        match self.0.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known = token,
+            None => self.0.push((name.to_owned(), token)),
+        }
+        Ok(())
+    }
+
+    /// The usual ones first. One that an added token has the text of is that token, with its flags.
+    fn all(
+        self,
+        fields: &Map<String, Value>,
+        decoder: &BTreeMap<i64, Token>,
+    ) -> std::result::Result<Vec<(String, Token)>, Wrong> {
+        let known: HashMap<&str, &Token> = decoder
+            .values()
+            .map(|token| (token.content.as_str(), token))
+            .collect();
+        let mut all = Vec::new();
+        for name in NAMES {
+            let value = match fields.get(name) {
+                None | Some(Value::Null) => continue,
+                Some(value) => value,
+            };
+            let token =
+                Token::parse(value).map_err(|message| format!("field `{name}`: {message}"))?;
+            let token = known
+                .get(token.content.as_str())
+                .map_or(token, |&t| t.clone());
+            all.push((name.to_owned(), token));
+        }
+        // What special_tokens_map.json brought.
+        let mut more = Named::default();
+        for (name, value) in fields {
+            if is_model_specific(name) && is_token(value) {
+                more.insert(name, value)?;
+            }
+        }
+        for (name, token) in self.0 {
+            match more.0.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, known)) => *known = token,
+                None => more.0.push((name, token)),
+            }
+        }
+        for (name, token) in more.0 {
+            match all.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, known)) => *known = token,
+                None => all.push((name, token)),
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn is_model_specific(name: &str) -> bool {
+    name.ends_with("_token") && !NAMES.contains(&name)
+}
+
+/// A text, or an object that says it is an `AddedToken`.
+fn is_token(value: &Value) -> bool {
+    value.is_string() || value["content"].is_string()
+}
+
+/// Python's idea of true.
+fn truthy(value: Option<&Value>) -> bool {
+    match value {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(flag)) => *flag,
+        Some(Value::Number(number)) => number.as_f64() != Some(0.0),
+        Some(Value::String(text)) => !text.is_empty(),
+        Some(Value::Array(items)) => !items.is_empty(),
+        Some(Value::Object(fields)) => !fields.is_empty(),
+    }
+}
+
+/// Puts special_tokens_map.json's fields in the place of tokenizer_config.json's; lists of extra tokens are put together.
+fn merge_map(
+    fields: &mut Map<String, Value>,
+    map: Map<String, Value>,
+) -> std::result::Result<(), Wrong> {
+    for (name, mut value) in map {
+        match &mut value {
+            // Whatever it says, it is special.
+            Value::Object(token) if name != "extra_special_tokens" => {
+                token.insert("special".to_owned(), true.into());
+            }
+            Value::Array(tokens) if name == "extra_special_tokens" => {
+                for token in tokens.iter_mut() {
+                    if let Value::Object(token) = token {
+                        token.insert("special".to_owned(), true.into());
+                    }
+                }
+                let mut all = match fields.get(&name) {
+                    Some(Value::Array(known)) => known.clone(),
+                    _ => Vec::new(),
+                };
+                for token in tokens.drain(..) {
+                    if !all.contains(&token) {
+                        all.push(token);
+                    }
+                }
+                value = all.into();
+            }
+            _ => {}
+        }
+        if name == "add_bos_token" || name == "add_eos_token" {
+            return Err(format!(
+                "field `{name}`: is not supported here, expected tokenizer.json's `post_processor` to say what is put around a text"
+            ));
+        }
+        fields.insert(name, value);
+    }
+    Ok(())
+}
+
+/// added_tokens.json: ids by token; those that other files name are special.
+fn legacy_tokens(
+    dir: &Path,
+    fields: &Map<String, Value>,
+    decoder: &mut BTreeMap<i64, Token>,
+) -> Result<()> {
+    let path = dir.join(ADDED_TOKENS);
+    let Some(tokens) = files::object(&path)? else {
+        return Ok(());
+    };
+    let content = |value: &Value| {
+        value
+            .as_str()
+            .or(value["content"].as_str())
+            .map(str::to_owned)
+    };
+    let mut special: Vec<String> = NAMES
+        .iter()
+        .filter_map(|name| fields.get(*name).and_then(content))
+        .collect();
+    if let Some(Value::Array(extra)) = fields.get("extra_special_tokens") {
+        special.extend(extra.iter().filter_map(content));
+    }
+    for (token, id) in tokens {
+        let Some(number) = id.as_i64() else {
+            return Err(Error::file(
+                &path,
+                format!(
+                    "token {token:?}: found {}, expected its id",
+                    files::shown(&id)
+                ),
+            ));
+        };
+        let is_special = special.contains(&token);
+        let token = Token {
+            normalized: Some(!is_special),
+            special: is_special,
+            ..Token::special(&token)
+        };
+        decoder.insert(number, token);
+    }
+    Ok(())
+}
+
+fn extra_tokens(fields: &Map<String, Value>) -> std::result::Result<Vec<Token>, Wrong> {
+    let field = match fields.get("extra_special_tokens") {
+        None => "additional_special_tokens",
+        Some(_) => "extra_special_tokens",
+    };
+    match fields.get(field) {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(tokens)) => tokens
+            .iter()
+            .map(|token| {
+                Token::parse(token).map_err(|message| format!("field `{field}`: {message}"))
+            })
+            .collect(),
+        Some(other) => Err(format!(
+            "field `{field}`: found {}, expected a list of tokens",
+            files::shown(other)
+        )),
+    }
+}
+
+/// By their ids those that have one, then named and extra ones that are nowhere else.
+fn in_order(
+    decoder: BTreeMap<i64, Token>,
+    named: &[(String, Token)],
+    extra: Vec<Token>,
+    has: impl Fn(&str) -> bool,
+) -> Vec<AddedToken> {
+    let mut all: Vec<Token> = decoder.into_values().collect();
+    let decoded = all.len();
+    for token in named.iter().map(|(_, token)| token.clone()).chain(extra) {
+        let known = has(&token.content)
+            || all[..decoded]
+                .iter()
+                .any(|other| other.content == token.content);
+        if !known {
+            all.push(token);
+        }
+    }
+    for token in &mut all {
+        token.special |= named.iter().any(|(_, name)| name.content == token.content);
+    }
+    all.into_iter().map(Token::added).collect()
+}
+
+/// What changes ids in ways that are not supported.
+fn check_config(dir: &Path, fields: &Map<String, Value>, byte_level: bool) -> Result<()> {
+    let path = dir.join(TOKENIZER_CONFIG);
+    let wrong = |path: &Path, message: String| Err(Error::file(path, message));
+    let versions = fields.get("fast_tokenizer_files").and_then(Value::as_array);
+    let versioned = |name: &Value| {
+        name.as_str()
+            .is_some_and(|name| name.contains("tokenizer.") && name != "tokenizer.json")
+    };
+    if let Some(name) = versions.and_then(|names| names.iter().find(|name| versioned(name))) {
+        return wrong(
+            &path,
+            format!("field `fast_tokenizer_files`: found {name}, expected tokenizer.json alone"),
+        );
+    }
+    let class = |fields: &Map<String, Value>| {
+        let class = fields.get("tokenizer_class").and_then(Value::as_str);
+        class.map(str::to_owned)
+    };
+    let code = fields
+        .get("auto_map")
+        .is_some_and(|map| map.is_array() || !map["AutoTokenizer"].is_null());
+    if code && !class(fields).is_some_and(|class| super::class::is_plain(&class)) {
+        return wrong(
+            &path,
+            "field `auto_map`: found code of the checkpoint's own for its tokenizer, expected \"tokenizer_class\" to be \"PreTrainedTokenizerFast\": such code is not run".to_owned(),
+        );
+    }
+    if let Some(class) = class(fields) {
+        return super::class::check(&class, byte_level).or_else(|message| wrong(&path, message));
+    }
+    let path = dir.join(CONFIG);
+    match files::object(&path)?.as_ref().and_then(class) {
+        Some(class) => {
+            super::class::check(&class, byte_level).or_else(|message| wrong(&path, message))
+        }
+        None => Ok(()),
+    }
+}

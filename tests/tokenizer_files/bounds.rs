@@ -1,0 +1,258 @@
+//! What a tokenizer's files may not do: other ids than transformers without a word, ages, gigabytes, an abort.
+
+use crate::checkpoint::Checkpoint;
+use crate::text_common::read;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+const NONE: Value = Value::Null;
+
+fn fixture() -> Value {
+    serde_json::from_str(&read("split_regex")).unwrap()
+}
+
+fn with(changes: &Value) -> Value {
+    let mut json = fixture();
+    for (name, value) in changes.as_object().unwrap() {
+        json[name] = value.clone();
+    }
+    json
+}
+
+fn load(tokenizer: &Value, config: &Value) -> Result<tailgraph::text::Tokenizer, String> {
+    let files = [
+        ("tokenizer.json", tokenizer),
+        ("tokenizer_config.json", config),
+    ];
+    Checkpoint::new("", &files).load()
+}
+
+#[test]
+fn what_is_not_supported_is_refused_by_name() {
+    let mut model = fixture()["model"].clone();
+    model["dropout"] = json!(0.1);
+    let dropout = json!({"model": model});
+    let words = json!({"model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a", "continuing_subword_prefix": "##", "max_input_chars_per_word": 1_000_000}});
+    let special = json!({"SpecialToken": {"id": "<|im_end|>", "type_id": 0}});
+    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let template = |single: Vec<Value>| {
+        json!({"post_processor": {"type": "TemplateProcessing", "single": single, "pair": [text, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<|im_end|>": {"id": "<|im_end|>", "ids": vec![7; 100], "tokens": vec!["<|im_end|>"; 100]}}}})
+    };
+    let none = json!({});
+    for (changes, config, said) in [
+        (dropout, &none, "field `model`: field `dropout`: found 0.1"),
+        (words, &none, "`max_input_chars_per_word`: found 1000000"),
+        (template(vec![special; 20]), &none, "adds 2000 tokens"),
+        (
+            template(vec![text.clone(); 20]),
+            &none,
+            "20 of them the text",
+        ),
+        (json!({"model": null}), &none, "field `model`: is missing"),
+        (
+            json!({"version": "2.0"}),
+            &none,
+            "field `version`: found \"2.0\"",
+        ),
+        (
+            json!({"added_tokens": [{"id": 1, "content": "x".repeat(10_000), "special": true, "lstrip": false, "rstrip": false, "normalized": false, "single_word": false}]}),
+            &none,
+            "found 10000 bytes",
+        ),
+        (
+            json!({"decoder": {"type": "Replace", "pattern": {"Regex": "a*"}, "content": "b"}}),
+            &none,
+            "decoder Replace",
+        ),
+        (
+            json!({"normalizer": {"type": "Replace", "pattern": {"Regex": "(a"}, "content": "b"}}),
+            &none,
+            "field `normalizer`",
+        ),
+        (
+            json!({"pre_tokenizer": {"type": "Nonsense"}}),
+            &none,
+            "field `pre_tokenizer`",
+        ),
+        (
+            none.clone(),
+            &json!({"tokenizer_class": "GPT2TokenizerFast"}),
+            "tokenizer_class",
+        ),
+        (
+            json!({"pre_tokenizer": null, "decoder": null}),
+            &json!({"tokenizer_class": "LlamaTokenizer"}),
+            "tokenizer_class",
+        ),
+        (
+            none.clone(),
+            &json!({"auto_map": {"AutoTokenizer": ["x.py", null]}, "tokenizer_class": "XTokenizer"}),
+            "`auto_map`",
+        ),
+        (
+            none.clone(),
+            &json!({"fast_tokenizer_files": ["tokenizer.4.0.json"]}),
+            "fast_tokenizer_files",
+        ),
+        (
+            none.clone(),
+            &json!({"added_tokens_decoder": {"x": {"content": "y"}}}),
+            "added_tokens_decoder.x",
+        ),
+        (
+            none.clone(),
+            &json!({"added_tokens_decoder": {"5": {"content": "y", "special": 7}}}),
+            "`special`: found 7",
+        ),
+        (
+            none.clone(),
+            &json!({"added_tokens_decoder": []}),
+            "added_tokens_decoder`: found []",
+        ),
+        (
+            none.clone(),
+            &json!({"eos_token": 7}),
+            "field `eos_token`: found 7",
+        ),
+        (
+            none.clone(),
+            &json!({"extra_special_tokens": "x"}),
+            "extra_special_tokens",
+        ),
+        (none.clone(), &json!([]), "found [], expected an object"),
+    ] {
+        let error = load(&with(&changes), config).expect_err(said);
+        assert!(error.contains(said) && !error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn tidying_up_spaces_is_refused_where_transformers_would() {
+    let words = with(
+        &json!({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}, "added_tokens": [], "post_processor": null}),
+    );
+    let tidy = json!({"clean_up_tokenization_spaces": true});
+    assert!(
+        load(&words, &tidy)
+            .unwrap_err()
+            .contains("clean_up_tokenization_spaces")
+    );
+    // A BPE's texts stay as they are, as transformers leaves them.
+    load(&fixture(), &tidy).unwrap();
+}
+
+/// A regex that takes ages is an error of the text it takes them for, and of no other.
+#[test]
+fn a_regex_that_takes_ages_is_an_error_of_its_text() {
+    let regex = |pattern: &str| json!({"Regex": pattern});
+    for changes in [
+        json!({"pre_tokenizer": {"type": "Split", "pattern": regex("(a+)+[bc]"), "behavior": "Isolated", "invert": false}}),
+        json!({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, {"type": "Replace", "pattern": regex("(?:(?>a*)[bc]|a)*[bc]"), "content": "x"}]}, "pre_tokenizer": null}),
+    ] {
+        let tokenizer = load(&with(&changes), &NONE).unwrap();
+        let began = Instant::now();
+        let error = tokenizer
+            .encode(&format!("{}dbc", "a".repeat(400_000)), true)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("takes") && !error.contains('\n'), "{error}");
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "{:?}",
+            began.elapsed()
+        );
+        tokenizer.encode("the brown fox", true).unwrap();
+    }
+}
+
+#[test]
+fn a_text_does_not_grow_without_bounds() {
+    let doubled = json!({"type": "Replace", "pattern": {"String": " "}, "content": "  "});
+    let long = "x".repeat(1 << 20);
+    let cases = [
+        json!({"type": "Sequence", "normalizers": vec![doubled; 60]}),
+        json!({"type": "Replace", "pattern": {"String": " "}, "content": long}),
+        json!({"type": "Replace", "pattern": {"Regex": ""}, "content": long}),
+        json!({"type": "Sequence", "normalizers": vec![json!({"type": "Prepend", "prepend": long.repeat(9)}); 2]}),
+    ];
+    for normalizer in cases {
+        let tokenizer = load(&with(&json!({"normalizer": normalizer})), &NONE).unwrap();
+        let error = tokenizer
+            .encode(&"a ".repeat(50), true)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("bytes of the text"), "{error}");
+    }
+}
+
+#[test]
+fn parts_in_parts_in_parts_are_no_trouble() {
+    for (field, list, inner) in [
+        ("normalizer", "normalizers", json!({"type": "NFC"})),
+        ("normalizer", "normalizers", json!({"type": "Nonsense"})),
+        (
+            "pre_tokenizer",
+            "pretokenizers",
+            json!({"type": "Whitespace"}),
+        ),
+        (
+            "pre_tokenizer",
+            "pretokenizers",
+            json!({"type": "Nonsense"}),
+        ),
+        (
+            "post_processor",
+            "processors",
+            json!({"type": "ByteLevel", "trim_offsets": true, "add_prefix_space": true}),
+        ),
+        ("post_processor", "processors", json!({"type": "Nonsense"})),
+        ("decoder", "decoders", json!({"type": "Fuse"})),
+        ("decoder", "decoders", json!({"type": "Nonsense"})),
+    ] {
+        for depth in [1, 20, 50, 500, 100_000] {
+            let began = Instant::now();
+            let open = format!("{{\"type\": \"Sequence\", \"{list}\": [").repeat(depth);
+            let text = format!("{open}{inner}{}", "]}".repeat(depth));
+            let file = fixture();
+            let mut source = file.to_string();
+            source.pop();
+            // Later fields win, as in Python.
+            source = format!("{source}, \"{field}\": {text}}}");
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join("tokenizer.json"), source).unwrap();
+            match tailgraph::text::Tokenizer::load(folder.path()) {
+                Ok(tokenizer) => {
+                    tokenizer.encode("the brown fox", true).unwrap();
+                    assert!(depth <= 50, "{depth}");
+                }
+                Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
+            }
+            assert!(began.elapsed() < Duration::from_secs(10), "{field} {depth}");
+        }
+    }
+}
+
+/// The work on a text grows as the text does.
+#[test]
+fn a_long_prompt_takes_as_long_as_its_length() {
+    let tokenizer = load(&fixture(), &NONE).unwrap();
+    for piece in [
+        "the quick brown fox, 12345!\n",
+        " ",
+        "a",
+        "漢",
+        "<|im_end|>",
+        "\n \n",
+    ] {
+        let time = |bytes: usize| {
+            let text = piece.repeat(bytes / piece.len());
+            let began = Instant::now();
+            assert!(!tokenizer.encode(&text, true).unwrap().is_empty());
+            began.elapsed()
+        };
+        let short = time(1 << 17).max(Duration::from_millis(20));
+        let long = time(1 << 20);
+        assert!(long < short * 40, "{piece:?}: {short:?}, {long:?}");
+    }
+}

@@ -1,0 +1,14 @@
+//! Tokenizers of checkpoints against `AutoTokenizer` of transformers (tests/python/auto_tokenizer.py): ids of mixed
+//! texts and texts of random ids, over published tokenizers, those of the goldens and of `synth`, and made-up ones that
+//! spell their special tokens in every way.
+
+#[path = "../python_common/mod.rs"]
+mod python_common;
+#[path = "../text_common/mod.rs"]
+mod text_common;
+
+mod bounds;
+mod checkpoint;
+mod made_up;
+mod published;
+mod texts;
