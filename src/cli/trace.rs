@@ -61,6 +61,7 @@ fn job(args: TraceArgs) -> Result<GenerateArgs> {
         input: args.input,
         output: args.answers,
         resume: false,
+        overwrite: args.overwrite,
         quiet: args.quiet,
         record: args.record,
         model: ModelArg { model },

@@ -1,11 +1,12 @@
 //! The model: its configuration and its weights, from a checkpoint on disk or a random preset.
-//! Knows nothing of plans, backends or requests; uses only `error`.
+//! Knows nothing of plans, backends or requests; uses only `files` and `error`.
 //!
 //! - [`source`]: what `--model` names
 //! - [`config`], [`layer_types`], [`generation`]: config.json and generation_config.json (through `fields`, which
 //!   words the errors)
 //! - [`weights`]: tensors by role; [`layout`]: their published names, shapes and order
 //! - [`checkpoint`]: weights from safetensors files, whose headers `header` checks
+//! - [`fingerprint`]: hashes of what a model is made of
 //! - [`rotary`]: frequencies of the position embedding
 //! - [`random`]: weights of random presets, made by [`philox`]
 //! - [`synth`]: the same weights written to disk, with the tokenizer of `tokenizer_files`
@@ -13,6 +14,7 @@
 pub mod checkpoint;
 pub mod config;
 mod fields;
+pub mod fingerprint;
 pub mod generation;
 mod header;
 pub mod layer_types;

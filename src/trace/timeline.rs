@@ -8,6 +8,7 @@ use super::requests::{self, Requests};
 use super::tally::Ran;
 use crate::backend::StepView;
 use crate::error::Result;
+use crate::files;
 use crate::io::record::{Header, Line, Turn};
 use crate::plan::{Ladders, StepKind, StepShape};
 use crate::runtime::replay::Replayer;
@@ -404,7 +405,14 @@ impl Timeline {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn finish(mut self) -> Result<About> {
+    pub fn finish(self) -> Result<About> {
+        let (about, out) = self.end()?;
+        out.finish()?;
+        Ok(about)
+    }
+
+    /// Likewise; the file has yet to be given its name.
+    pub(super) fn end(mut self) -> Result<(About, files::Out)> {
         for mut step in std::mem::take(&mut self.flying) {
             step.args.unfinished = true;
             self.step_slice(&step, self.last_ns)?;
@@ -433,7 +441,7 @@ impl Timeline {
             complete: self.complete,
             kernels: self.parts.as_ref().map(Parts::finish),
         };
-        self.out.finish(&about)?;
-        Ok(about)
+        let out = self.out.end(&about)?;
+        Ok((about, out))
     }
 }

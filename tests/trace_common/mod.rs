@@ -25,10 +25,11 @@ pub fn traced_step_ms(
         device: launch.map_or("cpu", |_| "cuda").to_owned(),
         dtype: "f32".to_owned(),
         launch: launch.map(str::to_owned),
+        identity: Identity::default(),
         kernel_variants: None,
         engine: engine.clone(),
     };
-    let out = Out::create(&path).unwrap();
+    let out = Out::create(&path, Unfinished::Removed).unwrap();
     let mut timeline = Timeline::new(out, &header, "a test".to_owned()).unwrap();
     for arrival in arrivals {
         let line = Line::Request(Box::new(arrival.request.clone()));
