@@ -10,8 +10,7 @@ use tailgraph::text::{ChatTemplate, TextStream};
 use text_common::{Random, TOKENIZERS, load, read};
 
 fn time() -> Duration {
-    let seconds =
-        std::env::var("TAILGRAPH_FUZZ_SECONDS").map_or(2.0, |text| text.parse().unwrap());
+    let seconds = std::env::var("TAILGRAPH_FUZZ_SECONDS").map_or(2.0, |text| text.parse().unwrap());
     Duration::from_secs_f64(seconds)
 }
 

@@ -66,9 +66,9 @@ fn on_gpu(
 ) -> Result<(Precision, Option<OnGpu>)> {
     use super::settings::memory;
     use super::target::Target;
-    use crate::files::{Out, Unfinished};
     use crate::backend::cuda::program::StepGraph;
     use crate::backend::cuda::survey::Survey;
+    use crate::files::{Out, Unfinished};
     use crate::model::Model;
     use crate::runtime::cuda::{Launch, survey};
     use std::time::Instant;

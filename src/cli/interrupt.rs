@@ -89,4 +89,3 @@ pub fn end_by_broken_pipe() {
         libc::raise(libc::SIGPIPE);
     }
 }
-

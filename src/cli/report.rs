@@ -1,8 +1,8 @@
 //! The `report` command.
 
+use super::Exit;
 use super::args::ReportArgs;
 use super::paths::{Other, is_stdio, keep_apart, keep_outputs_apart};
-use super::Exit;
 use crate::error::Result;
 use crate::files::{Out, Unfinished};
 use crate::report::{input, lineup, markdown, page, picture};
@@ -12,10 +12,12 @@ pub fn run(args: &ReportArgs) -> Result<Exit> {
     check_paths(args)?;
     let open = |path: &Option<PathBuf>| -> Result<Option<Out>> {
         let path = path.as_deref();
-        path.map(|path| match is_stdio(path) && args.table.as_deref() == Some(path) {
-            true => Out::stdout(),
-            false => Out::open(path, Unfinished::Removed),
-        })
+        path.map(
+            |path| match is_stdio(path) && args.table.as_deref() == Some(path) {
+                true => Out::stdout(),
+                false => Out::open(path, Unfinished::Removed),
+            },
+        )
         .transpose()
     };
     // Before anything is read: what cannot be written is said at once.

@@ -235,7 +235,9 @@ impl Journal {
     fn lost(&self, error: &std::io::Error) -> Error {
         Error::file(
             self.path(),
-            format!("{error}; the rows before are in it, and the same command with --resume goes on from them"),
+            format!(
+                "{error}; the rows before are in it, and the same command with --resume goes on from them"
+            ),
         )
     }
 

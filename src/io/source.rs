@@ -3,8 +3,8 @@
 use super::answer::Label;
 use super::codec::Codec;
 use super::fields::shorten;
-use super::lines::{Ids, Lines};
 use super::kept::{Found, Kept, Place};
+use super::lines::{Ids, Lines};
 use super::prepare::{Prepared, Rules, prepare};
 use super::row::{Row, RowError};
 use crate::error::Result;

@@ -40,7 +40,10 @@ pub fn fingerprint(source: &ModelSource) -> Result<Vec<(String, String)>> {
             let seed = Sha256::digest(seed.to_string());
             return Ok(vec![
                 ("config of the random model".to_owned(), hex(&config)),
-                ("weights (the seed of the random model)".to_owned(), hex(&seed)),
+                (
+                    "weights (the seed of the random model)".to_owned(),
+                    hex(&seed),
+                ),
             ]);
         }
     };
@@ -72,8 +75,13 @@ fn more_templates(dir: &Path) -> Result<Vec<String>> {
     };
     let mut names = Vec::new();
     for entry in entries {
-        let name = entry.map_err(|error| Error::io(&folder, error))?.file_name();
-        if Path::new(&name).extension().is_some_and(|ending| ending == "jinja") {
+        let name = entry
+            .map_err(|error| Error::io(&folder, error))?
+            .file_name();
+        if Path::new(&name)
+            .extension()
+            .is_some_and(|ending| ending == "jinja")
+        {
             names.push(format!("{MORE_TEMPLATES}/{}", name.to_string_lossy()));
         }
     }
@@ -137,7 +145,9 @@ mod tests {
         let first = fingerprint(&made(&first, 3)).unwrap();
         let copied = made(&copy, 3);
         assert_eq!(fingerprint(&copied).unwrap(), first);
-        let weights = first.iter().filter(|(name, _)| name.starts_with("weights "));
+        let weights = first
+            .iter()
+            .filter(|(name, _)| name.starts_with("weights "));
         assert!(weights.count() > 1);
 
         let template = copy.join("chat_template.jinja");
@@ -147,7 +157,9 @@ mod tests {
         std::fs::remove_file(&template).unwrap();
 
         // The last byte of the last tensor of a shard.
-        let shard = std::fs::read_dir(&copy).unwrap().map(|entry| entry.unwrap());
+        let shard = std::fs::read_dir(&copy)
+            .unwrap()
+            .map(|entry| entry.unwrap());
         let shard = shard.map(|entry| entry.path());
         let shard = shard.filter(|path| path.extension().is_some_and(|e| e == "safetensors"));
         let shard = shard.min().unwrap();

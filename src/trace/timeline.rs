@@ -281,7 +281,7 @@ impl Timeline {
             composed_ns: turn.end_ns,
             context: mean_context(&view),
             args: StepArgs {
-                prompt_rows: Some(turn.rows - decode_rows),
+                prompt_rows: Some(turn.rows.saturating_sub(decode_rows)),
                 ..args
             },
         });
@@ -361,7 +361,9 @@ impl Timeline {
     /// Counters as the turn leaves them.
     fn count(&mut self, turn: &Turn) -> Result<()> {
         let padding_rows = match (turn.step, turn.steps_in_flight) {
-            (Some(_), _) => bucket_rows(&self.header.engine.ladders, turn) - turn.rows,
+            (Some(_), _) => {
+                bucket_rows(&self.header.engine.ladders, turn).saturating_sub(turn.rows)
+            }
             (None, 0) => 0,
             (None, _) => self.counters.map_or(0, |last| last.padding_rows as u32),
         };

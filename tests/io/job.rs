@@ -9,9 +9,9 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use tailgraph::cli::device::Device;
 use tailgraph::cli::job::{Job, Style, Summary};
+use tailgraph::io::kept::Kept;
 use tailgraph::io::lines::Lines;
 use tailgraph::io::output::{Ordered, Output};
-use tailgraph::io::kept::Kept;
 use tailgraph::io::source::Source;
 use tailgraph::telemetry::Progress;
 
