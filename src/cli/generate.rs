@@ -23,7 +23,7 @@ use crate::model::fingerprint::fingerprint;
 use crate::telemetry::{Progress, say, warn};
 use crate::trace::{About, Live};
 use std::fs::File;
-use std::io::{BufReader, BufWriter, IsTerminal, Read, Write};
+use std::io::{BufReader, BufWriter, IsTerminal, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -67,6 +67,10 @@ pub(super) fn serve(
     let style = if plain { Style::Plain } else { Style::Json };
     let total = (!args.prompts.is_empty()).then_some(args.prompts.len() as u64);
     check_paths(&args, trace.as_ref())?;
+    let resumes_by = match trace {
+        None => "the same command with --resume",
+        Some(_) => "`generate --resume` with the same rows, model and options",
+    };
     let lines = open_input(&mut args)?;
     let rules = rules(&args, &opened);
     let identity = identity(&args, &opened, &rules)?;
@@ -111,10 +115,10 @@ pub(super) fn serve(
         None => serving.finish(!summary.interrupted)?,
         Some(_) => None,
     };
-    Ok((finish(&args, summary)?, about))
+    Ok((finish(&args, resumes_by, summary)?, about))
 }
 
-fn finish(args: &GenerateArgs, summary: Summary) -> Result<Exit> {
+fn finish(args: &GenerateArgs, resumes_by: &str, summary: Summary) -> Result<Exit> {
     let counts = summary.counts;
     if !args.quiet {
         let seconds = summary.elapsed.as_secs_f64();
@@ -139,8 +143,8 @@ fn finish(args: &GenerateArgs, summary: Summary) -> Result<Exit> {
     }
     if summary.interrupted {
         let advice = match &args.output {
-            Some(path) if is_file_output(path) => "; the same command with --resume goes on",
-            _ => "",
+            Some(path) if is_file_output(path) => format!("; {resumes_by} goes on"),
+            _ => String::new(),
         };
         say(&format!("tailgraph: interrupted{advice}"));
         return Ok(Exit::Interrupted);

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 /// Turns that may go to other runs which end just then.
 const TURNS: usize = 100;
 const OWNER_MAY_WRITE: u32 = 0o600;
+/// Of a folder: a file in it may be replaced by its owner alone.
+const STICKY: u32 = 0o1000;
 
 /// The right to write a file.
 #[derive(Debug)]
@@ -322,7 +324,7 @@ fn check(target: &Path) -> Result<Option<Metadata>> {
         .map_err(|error| Error::create(target, &error))?;
     // SAFETY: takes and changes nothing.
     let user = unsafe { libc::geteuid() };
-    let sticky = folder_found.mode() & libc::S_ISVTX as u32 != 0;
+    let sticky = folder_found.mode() & STICKY != 0;
     if sticky && user != 0 && ![found.uid(), folder_found.uid()].contains(&user) {
         return Err(Error::file(
             target,

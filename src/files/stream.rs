@@ -70,6 +70,15 @@ fn duplicate(path: &Path, number: RawFd) -> Result<File> {
     if flags == -1 {
         return Err(Error::io(path, io::Error::last_os_error()));
     }
+    // SAFETY: as above.
+    let own = unsafe { libc::fcntl(number, libc::F_GETFD) } & libc::FD_CLOEXEC != 0;
+    if own && number > 2 {
+        // What is closed where a program is started was opened since: one of ours.
+        return Err(Error::file(
+            path,
+            "is no descriptor that the program was started with, expected one that can be written",
+        ));
+    }
     if flags & libc::O_ACCMODE == libc::O_RDONLY {
         return Err(Error::file(
             path,

@@ -241,6 +241,7 @@ fn answers_that_cannot_be_written_are_an_error() {
         ),
         (">/dev/full", "standard output: No space left on device"),
         ("1</dev/null", "standard output: Bad file descriptor"),
+        ("-o /dev/fd/9 9>&-", "/dev/fd/9: "),
         (
             "-o /dev/stdout 1</dev/null",
             "/dev/stdout: is open for reading only",

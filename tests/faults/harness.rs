@@ -21,12 +21,13 @@ fn undisturbed(kind: Kind) -> Duration {
     took
 }
 
-fn one(kind: Kind, turn: usize, whole: Duration) {
+/// Whether the trouble showed.
+fn one(kind: Kind, turn: usize, whole: Duration) -> bool {
     let seed = mix64((kind as u64) << 32 | turn as u64);
     let trouble = pick(turn, seed, whole);
     let what = format!("{kind:?}, turn {turn}, {trouble:?}");
     let job = Job::new(kind);
-    let ended = run(&job, job.command(&[]), trouble);
+    let (ended, refused) = run(&job, job.command(&[]), trouble);
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert!(!said.contains("panicked"), "{what}: {said}");
     job.check(&what);
@@ -68,12 +69,14 @@ fn one(kind: Kind, turn: usize, whole: Duration) {
     // A recording of the first run may be left beside that of the second, which took its place.
     assert_eq!(job.leftovers(), [""; 0], "{what}");
     assert_ne!(std::fs::read(job.output()).unwrap(), BEFORE.as_bytes());
+    ended.status.code() != Some(0) || refused
 }
 
 #[test]
 fn what_was_there_is_whole_or_as_it_was_and_a_resumed_run_is_an_undisturbed_one() {
     let kinds = KINDS.map(|kind| (kind, undisturbed(kind)));
     let next = AtomicUsize::new(0);
+    let shown: [AtomicUsize; TROUBLES] = Default::default();
     let work = || {
         loop {
             let n = next.fetch_add(1, Ordering::Relaxed);
@@ -82,7 +85,8 @@ fn what_was_there_is_whole_or_as_it_was_and_a_resumed_run_is_an_undisturbed_one(
             if turn >= TURNS * TROUBLES {
                 return;
             }
-            one(kind, turn, whole);
+            let showed = one(kind, turn, whole);
+            shown[turn % TROUBLES].fetch_add(usize::from(showed), Ordering::Relaxed);
         }
     };
     std::thread::scope(|scope| {
@@ -90,4 +94,11 @@ fn what_was_there_is_whole_or_as_it_was_and_a_resumed_run_is_an_undisturbed_one(
             scope.spawn(work);
         }
     });
+    // Or the moments are none within a run.
+    let shown = shown.map(AtomicUsize::into_inner);
+    println!(
+        "of {} runs with each trouble, it showed in {shown:?}",
+        TURNS * KINDS.len()
+    );
+    assert!(shown.iter().all(|&runs| runs > 0), "{shown:?}");
 }

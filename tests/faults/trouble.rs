@@ -40,8 +40,9 @@ pub fn pick(turn: usize, random: u64, whole: Duration) -> Trouble {
     }
 }
 
-/// Runs `command` with it.
-pub fn run(job: &Job, mut command: Command, trouble: Trouble) -> Output {
+/// Runs `command` with it; and whether a second run was refused.
+pub fn run(job: &Job, mut command: Command, trouble: Trouble) -> (Output, bool) {
+    let mut was_refused = false;
     match trouble {
         Trouble::SizeLimit(bytes) => limit_files(&mut command, bytes),
         Trouble::BadBlock(call) => fail(&mut command, call, libc::EIO),
@@ -86,10 +87,11 @@ pub fn run(job: &Job, mut command: Command, trouble: Trouble) -> Output {
             let refused =
                 second.status.code() == Some(1) && said.contains("another run is writing");
             assert!(second.status.success() || refused, "{second:?}");
+            was_refused = refused;
         }
         _ => {}
     }
-    child.wait_with_output().unwrap()
+    (child.wait_with_output().unwrap(), was_refused)
 }
 
 fn limit_files(command: &mut Command, bytes: u64) {

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 use tailgraph::bench::workload::Arrival;
+use tailgraph::files::Unfinished;
+use tailgraph::io::identity::Identity;
 use tailgraph::io::record::{Header, Line, Turn, VERSION};
 use tailgraph::runtime::EngineShape;
 use tailgraph::sys::abi;
