@@ -71,6 +71,11 @@ impl Error {
         Self::Runtime(format!("the system refused a thread: {source}"))
     }
 
+    /// Whoever read what we wrote has gone away.
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe)
+    }
+
     /// The process's exit code: 2 for usage, 1 for everything else that is fatal.
     pub fn exit_code(&self) -> u8 {
         match self {

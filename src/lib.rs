@@ -2,7 +2,7 @@
 //!
 //! The layers, from the command line down; each may use only what stands to its right:
 //! `cli` -> `report`, `bench` -> `trace` -> `io`, `text` -> `runtime` -> `backend` -> `sys`, and everyone may use `plan` ->
-//! `model` -> `json`, `magic`, `error`.
+//! `model` -> `json`, `magic`, `files` -> `error`.
 //!
 //! - [`model`]: config.json, weights (a checkpoint on disk or a random preset), nothing about how it runs
 //! - [`plan`]: a model as stages of operations with shapes, bytes and FLOPs; bucket ladders; memory arithmetic
@@ -16,12 +16,15 @@
 //! - [`cli`]: the commands
 //! - [`json`]: JSON as Python reads it; [`magic`]: what a file is by its first bytes
 //! - [`telemetry`]: progress on a terminal
+//! - [`files`]: files that are whole or not there, locks, streams; [`at_start`]: what the process was started with
 //! - [`sys`]: the structs shared with C, made by bindgen
 
+pub mod at_start;
 pub mod backend;
 pub mod bench;
 pub mod cli;
 pub mod error;
+pub mod files;
 pub mod io;
 pub mod json;
 pub mod magic;

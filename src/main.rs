@@ -1,17 +1,15 @@
 //! The binary: runs the command line and turns how it went into an exit code.
 
-use std::io::ErrorKind;
 use std::process::ExitCode;
-use tailgraph::Error;
+use tailgraph::cli::{self, interrupt};
 
 fn main() -> ExitCode {
-    match tailgraph::cli::run() {
+    match cli::run() {
         Ok(exit) => exit.code().into(),
-        // Whoever read our output has seen enough.
-        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
-        }
         Err(error) => {
+            if error.is_broken_pipe() {
+                interrupt::end_by_broken_pipe();
+            }
             tailgraph::telemetry::say(&format!("tailgraph: {error}"));
             error.exit_code().into()
         }

@@ -4,6 +4,7 @@
 use super::drive::Heard;
 use super::workload::Arrival;
 use crate::error::{Error, Result};
+use crate::files::Unfinished;
 use crate::io::record::{Done, Header, Line, Turn};
 use crate::runtime::Engine;
 use crate::sys::abi;
@@ -86,7 +87,8 @@ impl Life {
     /// # Errors
     /// It cannot be written, or its core disagrees with the run.
     pub fn write(self, header: &Header, path: &Path) -> Result<Steps> {
-        let mut timeline = Timeline::new(Out::create(path)?, header, "bench".to_owned())?;
+        let out = Out::create(path, Unfinished::Removed)?;
+        let mut timeline = Timeline::new(out, header, "bench".to_owned())?;
         for line in self.lines {
             timeline.line(line)?;
         }

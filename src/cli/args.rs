@@ -10,7 +10,7 @@ use crate::io::row::{MAX_LOGPROBS, MAX_NEW_TOKENS, MAX_TIMEOUT_MS, Options};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
-const EXIT_CODES: &str = "Exit codes: 0 all served, 1 fatal error, 2 wrong usage, 3 some rows failed, 4 --expect or a replay disagreed, 130 interrupted.";
+const EXIT_CODES: &str = "Exit codes: 0 all served, 1 fatal error, 2 wrong usage, 3 some rows failed, 4 --expect or a replay disagreed, 129, 130 and 143 ended by SIGHUP, SIGINT and SIGTERM. A reader of standard output that goes away ends it by SIGPIPE.";
 
 /// Batches through LFM2-MoE language models.
 #[derive(Debug, Parser)]
@@ -239,6 +239,9 @@ pub struct GenerateArgs {
     /// complete FILE are recognised by id alone
     #[arg(long, requires = "output")]
     pub resume: bool,
+    /// Write over FILE.partial where it holds rows of an unfinished run
+    #[arg(long, requires = "output", conflicts_with = "resume")]
+    pub overwrite: bool,
     /// No progress and no summary on standard error
     #[arg(long, short)]
     pub quiet: bool,
@@ -357,6 +360,9 @@ pub struct TraceArgs {
     /// Where the answers go, as of `generate --output` [default: standard output]
     #[arg(long, value_name = "FILE|-")]
     pub answers: Option<PathBuf>,
+    /// Write over the answers of an unfinished run, in FILE.partial beside --answers
+    #[arg(long, requires = "answers")]
+    pub overwrite: bool,
     /// No progress and no summary on standard error
     #[arg(long, short)]
     pub quiet: bool,

@@ -46,7 +46,7 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
     }
     let args = &command.bench;
     args.check()?;
-    let interrupt = interrupt::flag()?;
+    let interrupt = interrupt::flag();
     let results = match args.kind {
         Kind::Launch => launches(args, &interrupt)?,
         _ => units::measure(args, &interrupt)?,

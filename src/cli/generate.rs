@@ -6,21 +6,25 @@ use super::job::{Job, Style, Summary};
 use super::open::Opened;
 use super::paths::{is_stdio, keep_journal_apart};
 use super::{Exit, eos, interrupt};
+use crate::at_start;
 use crate::error::{Error, Result};
+use crate::files::{Out, Resolved, Unfinished, resolve};
 use crate::io::codec::Codec;
-use crate::io::hash::Fnv64;
+use crate::io::identity::Identity;
+use crate::io::kept::Kept;
 use crate::io::lines::Lines;
 use crate::io::output::{Ordered, Output};
-use crate::io::partial::{Journal, Kept};
+use crate::io::partial::{Journal, Start};
 use crate::io::prepare::{Rules, generation_options};
 use crate::io::row::Options;
 use crate::io::source::Source;
-use crate::model::{DType, ModelSource};
+use crate::model::ModelSource;
+use crate::model::fingerprint::fingerprint;
 use crate::telemetry::{Progress, say, warn};
 use crate::trace::{About, Live};
 use std::fs::File;
-use std::io::{BufReader, BufWriter, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::io::{BufReader, BufWriter, IsTerminal, Read};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
@@ -49,7 +53,6 @@ pub(super) fn serve(
 ) -> Result<(Exit, Option<About>)> {
     let began = Instant::now();
     let target = args.run.target()?;
-    let dtype = target.dtype();
     let source = ModelSource::parse(&args.model.model)?;
     let opened = Opened::new(
         source,
@@ -66,19 +69,25 @@ pub(super) fn serve(
     let style = if plain { Style::Plain } else { Style::Json };
     let total = (!args.prompts.is_empty()).then_some(args.prompts.len() as u64);
     check_paths(&args, trace.as_ref())?;
+    let resumes_by = match trace {
+        None => "the same command with --resume",
+        Some(_) => "`generate --resume` with the same rows, model and options",
+    };
     let lines = open_input(&mut args)?;
+    let rules = rules(&args, &opened, eos_ids);
+    let identity = identity(&args, &opened, &rules)?;
+    let settings = identity.hash();
     // Before the weights: what cannot be written is said at once.
-    let (output, kept) = open_output(args.output.as_deref(), args.resume, style)?;
+    let (output, kept) = open_output(&args, style, &identity)?;
     let mut keep = args.record.create()?;
     if let Some(to) = trace {
         keep.trace = Some(Live::create(to.path, began)?);
         keep.parts = to.parts;
     }
-    let rules = rules(&args, &opened, eos_ids);
-    let settings = settings_hash(&opened.source, dtype, &rules);
 
     let mut serving = opened.start(&None, keep)?;
-    let interrupt = interrupt::flag()?;
+    interrupt::look();
+    let interrupt = interrupt::flag();
     let mut source = Source::new(lines, rules, codec.clone(), kept, settings, Box::new(warn));
     let (send, rows) = sync_channel(READ_AHEAD);
     // Not joined: it may wait for standard input for ever, and ends with the process.
@@ -105,13 +114,13 @@ pub(super) fn serve(
     };
     let summary = job.run(&mut serving)?;
     let about = match summary.failure {
-        None => serving.finish()?,
+        None => serving.finish(!summary.interrupted)?,
         Some(_) => None,
     };
-    Ok((finish(&args, summary)?, about))
+    Ok((finish(&args, resumes_by, summary)?, about))
 }
 
-fn finish(args: &GenerateArgs, summary: Summary) -> Result<Exit> {
+fn finish(args: &GenerateArgs, resumes_by: &str, summary: Summary) -> Result<Exit> {
     let counts = summary.counts;
     if !args.quiet {
         let seconds = summary.elapsed.as_secs_f64();
@@ -136,8 +145,8 @@ fn finish(args: &GenerateArgs, summary: Summary) -> Result<Exit> {
     }
     if summary.interrupted {
         let advice = match &args.output {
-            Some(path) if is_file_output(path) => "; the same command with --resume goes on",
-            _ => "",
+            Some(path) if is_file_output(path) => format!("; {resumes_by} goes on"),
+            _ => String::new(),
         };
         say(&format!("tailgraph: interrupted{advice}"));
         return Ok(Exit::Interrupted);
@@ -177,26 +186,52 @@ fn rules(args: &GenerateArgs, opened: &Opened, eos_ids: Vec<u32>) -> Rules {
     }
 }
 
-/// Hash of everything besides a row that its answer depends on.
-fn settings_hash(source: &ModelSource, dtype: DType, rules: &Rules) -> u64 {
-    let model = match source.dir().map(std::fs::canonicalize) {
-        Some(Ok(path)) => path.display().to_string(),
-        _ => source.to_string(),
-    };
-    let rest = format!(
-        "{dtype:?} {:?} {:?} {:?} {}",
-        rules.defaults, rules.advised_new_tokens, rules.eos_ids, rules.run_seed
-    );
-    Fnv64::default()
-        .with(model.as_bytes())
-        .with(&[0])
-        .with(rest.as_bytes())
-        .finish()
+/// Everything besides a row that its answer depends on, under the names by which a user knows it. Not --timeout-ms: it
+/// decides whether there is an answer, and rows without one are tried again.
+fn identity(args: &GenerateArgs, opened: &Opened, rules: &Rules) -> Result<Identity> {
+    let Options {
+        max_new_tokens,
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        repetition_penalty,
+        seed: _,
+        stop,
+        stop_ids,
+        ignore_eos,
+        logprobs,
+        timeout_ms: _,
+    } = &rules.defaults;
+    let dtype = format!("{:?}", opened.target.dtype()).to_lowercase();
+    Ok(Identity::of_model(&fingerprint(&opened.source)?)
+        .with("--dtype", dtype)
+        .with("--max-context", text(&args.engine.max_context))
+        .with("--max-new-tokens", text(max_new_tokens))
+        .with("--temperature", text(temperature))
+        .with("--top-k", text(top_k))
+        .with("--top-p", text(top_p))
+        .with("--min-p", text(min_p))
+        .with("--repetition-penalty", text(repetition_penalty))
+        .with("--seed", rules.run_seed)
+        .with("--stop", text(stop))
+        .with("--stop-ids", text(stop_ids))
+        .with("--ignore-eos", text(ignore_eos))
+        .with("--logprobs", text(logprobs)))
 }
 
-/// Whether OUTPUT is a file we put together, rather than a pipe or a device we write to as it is.
+/// An option as a message shows it.
+fn text<T: std::fmt::Debug>(option: &Option<T>) -> String {
+    match option {
+        Some(value) => format!("{value:?}"),
+        None => "not given".to_owned(),
+    }
+}
+
+/// Whether OUTPUT is a file we put together, rather than a pipe or a device we write to as it is. What cannot be either is
+/// refused as a file.
 fn is_file_output(path: &Path) -> bool {
-    !is_stdio(path) && (path.is_dir() || path.is_file() || !path.exists())
+    !is_stdio(path) && matches!(resolve(path), Ok(Resolved::Place(_)) | Err(_))
 }
 
 fn check_paths(args: &GenerateArgs, trace: Option<&TraceTo<'_>>) -> Result<()> {
@@ -241,13 +276,20 @@ pub(super) fn open_lines(path: Option<&Path>, quiet: bool) -> Result<Lines> {
             let file = File::open(path)
                 .map_err(|error| Error::open(path, &error, "a file of JSON lines"))?;
             let regular = file.metadata().is_ok_and(|about| about.is_file());
-            let from = Box::new(BufReader::new(file));
+            let whole = WholeInput::new(file).map_err(|error| Error::io(path, error))?;
+            let from = Box::new(BufReader::new(whole));
             Ok(match regular {
                 true => Lines::file(from, path),
                 false => Lines::reader(from, path),
             })
         }
         None => {
+            if at_start::closed(0) {
+                return Err(Error::file(
+                    "standard input",
+                    "was closed when the program started, expected rows of JSON or --input FILE",
+                ));
+            }
             if !quiet && std::io::stdin().is_terminal() {
                 say("tailgraph: reading rows of JSON from the terminal; end with Ctrl-D");
             }
@@ -257,15 +299,15 @@ pub(super) fn open_lines(path: Option<&Path>, quiet: bool) -> Result<Lines> {
     }
 }
 
-fn open_output(path: Option<&Path>, resume: bool, style: Style) -> Result<(Output, Kept)> {
+fn open_output(args: &GenerateArgs, style: Style, identity: &Identity) -> Result<(Output, Kept)> {
+    let start = match (args.resume, args.overwrite) {
+        (true, _) => Start::Resume,
+        (false, true) => Start::Overwrite,
+        (false, false) => Start::Afresh,
+    };
+    let path = args.output.as_deref();
     if let Some(path) = path.filter(|path| is_file_output(path)) {
-        let (journal, kept) = Journal::open(path, resume)?;
-        if journal.forgets_rows() && !resume {
-            warn(&format!(
-                "{} holds rows of an unfinished run, which this run writes over; --resume would keep them",
-                journal.path().display()
-            ));
-        }
+        let (journal, kept) = Journal::open(path, start, identity)?;
         if kept.by_id() > 0 {
             warn(&format!(
                 "{}: {} answers of a finished run are kept by id: what was asked then is not compared; without --resume all rows run again",
@@ -279,21 +321,50 @@ fn open_output(path: Option<&Path>, resume: bool, style: Style) -> Result<(Outpu
         Style::Json => "",
         Style::Plain => "\n",
     };
-    let (out, path) = open_stream(path)?;
-    let ordered = Ordered::new(out, path, separator);
+    let out = open_stream(path)?;
+    let name = out.name().to_owned();
+    let ordered = Ordered::new(Box::new(BufWriter::new(out)), name, separator);
     Ok((Output::Stream(ordered), Kept::default()))
 }
 
-/// Standard output, or something that is written to as it is.
-pub(super) fn open_stream(path: Option<&Path>) -> Result<(Box<dyn Write>, PathBuf)> {
+/// Standard output, or a file or stream that rows go to as they come.
+pub(super) fn open_stream(path: Option<&Path>) -> Result<Out> {
     match path.filter(|path| !is_stdio(path)) {
-        None => Ok((
-            Box::new(BufWriter::new(std::io::stdout())),
-            "standard output".into(),
-        )),
-        Some(path) => {
-            let file = File::create(path).map_err(|error| Error::create(path, &error))?;
-            Ok((Box::new(BufWriter::new(file)), path.to_owned()))
+        None => Out::stdout(),
+        Some(path) => Out::open(path, Unfinished::Kept),
+    }
+}
+
+/// An input file that must not end before the length it had when it was opened: somebody has emptied it meanwhile, and the
+/// rows that are missing are no end of the job.
+struct WholeInput {
+    file: File,
+    expected: u64,
+    read: u64,
+}
+
+impl WholeInput {
+    fn new(file: File) -> std::io::Result<Self> {
+        let found = file.metadata()?;
+        Ok(Self {
+            // Only a regular file has a length.
+            expected: if found.is_file() { found.len() } else { 0 },
+            file,
+            read: 0,
+        })
+    }
+}
+
+impl Read for WholeInput {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let bytes = self.file.read(buffer)?;
+        self.read += bytes as u64;
+        if bytes == 0 && !buffer.is_empty() && self.read < self.expected {
+            return Err(std::io::Error::other(format!(
+                "found {} bytes, expected the {} that it had when it was opened: it was shortened while it was read",
+                self.read, self.expected
+            )));
         }
+        Ok(bytes)
     }
 }

@@ -9,6 +9,7 @@ mod text;
 
 use super::profile::kind_parser;
 use crate::error::{Error, Result};
+use crate::files::{Out, Unfinished};
 use crate::model::DType;
 use crate::plan::cost::op_cost;
 use crate::plan::gpu::{Bound, GPUS, H200};
@@ -16,7 +17,6 @@ use crate::plan::{Cost, Gpu, OpKind, Plan, Precision, Stage, StepKind, StepShape
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use graphs::OnGpu;
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -165,9 +165,7 @@ pub struct Picture {
 fn file(path: &Path, write: impl FnOnce(&mut dyn Write) -> Written) -> Result<()> {
     let mut text = Vec::new();
     write(&mut text).map_err(|source| Error::io(path, source))?;
-    let mut file = File::create(path).map_err(|error| Error::create(path, &error))?;
-    file.write_all(&text)
-        .map_err(|error| Error::io(path, error))
+    Out::open(path, Unfinished::Removed)?.finish_with(&text)
 }
 
 /// What is shown.

@@ -68,6 +68,7 @@ fn on_gpu(
     use super::target::Target;
     use crate::backend::cuda::program::StepGraph;
     use crate::backend::cuda::survey::Survey;
+    use crate::files::{Out, Unfinished};
     use crate::model::Model;
     use crate::runtime::cuda::{Launch, survey};
     use std::time::Instant;
@@ -89,8 +90,12 @@ fn on_gpu(
     let load = start.elapsed();
     let precision = Precision::new(*dtype, source.matrix_dtype(&plan.config)?);
     let mut drawn = false;
+    let dot = args.inspect.dot.as_deref();
+    let mut dot = dot
+        .map(|path| Out::open(path, Unfinished::Removed))
+        .transpose()?;
     let mut each = |step: &StepGraph| {
-        let Some(path) = &args.inspect.dot else {
+        let Some(dot) = &mut dot else {
             return Ok(());
         };
         let whole = *launch != Launch::DeviceGraph;
@@ -100,7 +105,7 @@ fn on_gpu(
             && (step.bucket.kind, step.bucket.rows) == (picture.kind, picture.rows);
         if is_it {
             drawn = true;
-            step.graph.write_dot(path)?;
+            step.graph.write_dot(dot.begin()?)?;
         }
         Ok(())
     };
@@ -133,6 +138,9 @@ fn on_gpu(
             sizes.options.max_seqs,
             sizes.options.step_tokens
         )));
+    }
+    if let Some(dot) = dot {
+        dot.finish()?;
     }
     Ok((precision, Some(on_gpu)))
 }

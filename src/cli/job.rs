@@ -7,7 +7,7 @@ use super::device::Device;
 use crate::error::{Error, Result};
 use crate::io::answer::{self, Label};
 use crate::io::codec::Codec;
-use crate::io::output::{Answer, Output};
+use crate::io::output::{Answer, End, Output};
 use crate::io::row::{Code, RowError};
 use crate::io::source::{Todo, Work};
 use crate::runtime::{EndReason, Event, Timing, TokenLogprobs};
@@ -37,7 +37,7 @@ pub struct Job<'a> {
     pub interrupt: &'a AtomicBool,
 }
 
-/// How a job went; its output is written either way.
+/// How a job went. Its output has been ended accordingly.
 #[derive(Debug)]
 pub struct Summary {
     pub counts: Counts,
@@ -63,8 +63,12 @@ impl Job<'_> {
         };
         let failure = run.until_done(device)?;
         let elapsed = run.job.progress.finish();
-        let unfinished = run.cancelled || failure.is_some() || run.retry;
-        run.job.output.finish(unfinished)?;
+        let end = match (run.cancelled || failure.is_some(), run.retry) {
+            (true, _) => End::Early,
+            (false, true) => End::Retry,
+            (false, false) => End::Whole,
+        };
+        run.job.output.finish(end)?;
         Ok(Summary {
             counts: run.counts,
             interrupted: run.cancelled,

@@ -23,7 +23,7 @@ mod eos;
 mod generate;
 pub mod inspect;
 mod inspecting;
-mod interrupt;
+pub mod interrupt;
 pub mod job;
 mod open;
 mod pages;
@@ -41,10 +41,10 @@ mod target;
 mod trace;
 pub mod tune;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::files::Out;
 use args::{Cli, Command};
 use clap::{CommandFactory, FromArgMatches};
-use std::io::Write;
 
 /// Runs the command line of this process.
 ///
@@ -53,10 +53,14 @@ use std::io::Write;
 pub fn run() -> Result<Exit> {
     // Wrong usage ends here with exit code 2; `--help` and `--version` with 0.
     let matches = with_negative_numbers(Cli::command()).get_matches();
-    match Cli::from_arg_matches(&matches)
+    let command = Cli::from_arg_matches(&matches)
         .unwrap_or_else(|error| error.exit())
-        .command
-    {
+        .command;
+    // What `profile` starts is to find all signals as they were.
+    if !matches!(command, Command::Profile(_)) {
+        interrupt::install()?;
+    }
+    match command {
         Command::Generate(args) => generate::run(*args),
         Command::Score(args) => score::run(&args),
         Command::Bench(args) => bench::run(&args),
@@ -87,10 +91,7 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
 
 /// Writes what a command made to standard output.
 fn print(bytes: &[u8]) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(bytes)
-        .and_then(|()| out.flush())
-        .map_err(|error| Error::io("standard output", error))
+    Out::stdout()?.finish_with(bytes)
 }
 
 /// How a command ended, if not by an error.
@@ -104,19 +105,20 @@ pub enum Exit {
     RowsFailed,
     /// `--expect` or a replay disagreed.
     Disagreed,
-    /// Interrupted; what was done is written.
+    /// A signal asked it to end, and it ended in order.
     Interrupted,
 }
 
 impl Exit {
     /// The process's exit code; fatal errors (1) and wrong usage (2) are [`crate::Error`]s.
+    /// Interrupted: 130 by SIGINT, 129 by SIGHUP, 143 by SIGTERM.
     pub fn code(self) -> u8 {
         match self {
             Self::Done => 0,
             Self::Problem => 1,
             Self::RowsFailed => 3,
             Self::Disagreed => 4,
-            Self::Interrupted => 130,
+            Self::Interrupted => interrupt::exit_code(),
         }
     }
 }

@@ -7,7 +7,9 @@ use super::target::Target;
 use crate::backend::timing::StepClock;
 use crate::backend::{RoutingSink, SharedSink, StageBackend, cpu};
 use crate::error::{Error, Result};
+use crate::io::identity::Identity;
 use crate::io::record::{Header, VERSION};
+use crate::model::fingerprint::fingerprint;
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
 use crate::plan::{EngineOptions, Limits, Plan, Precision};
 use crate::runtime::Engine;
@@ -72,7 +74,10 @@ impl Opened {
     /// Loads the weights and starts an engine on them, whose run is kept as `keep` says.
     pub fn start(&self, sink: &SharedSink, mut keep: Keep) -> Result<Serving> {
         let (engine, clock) = self.engine_kept(sink, &mut keep)?;
-        let header = self.header(&engine);
+        let header = match keep.turns() {
+            true => Some(self.header(&engine)?),
+            false => None,
+        };
         let timed = match clock {
             Some(clock) => Some((clock, self.costs()?)),
             None => None,
@@ -81,16 +86,20 @@ impl Opened {
     }
 
     /// What a recording of an engine's run begins with.
-    pub fn header(&self, engine: &Engine) -> Header {
-        Header {
+    ///
+    /// # Errors
+    /// A file of the model cannot be read.
+    pub fn header(&self, engine: &Engine) -> Result<Header> {
+        Ok(Header {
             version: VERSION,
             model: self.source.to_string(),
+            identity: Identity::of_model(&fingerprint(&self.source)?),
             device: self.target.device().to_owned(),
             dtype: format!("{:?}", self.target.dtype()).to_lowercase(),
             launch: self.target.launch(),
             kernel_variants: self.kernel_variants.clone(),
             engine: engine.shape().clone(),
-        }
+        })
     }
 
     /// What the parts of a step are measured against.

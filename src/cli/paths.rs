@@ -1,8 +1,8 @@
 //! That a command's files are different ones, so that none is written over another.
 
 use crate::error::{Error, Result};
-use crate::io::partial::beside;
-use std::fs::OpenOptions;
+use crate::files::claim::beside;
+use crate::files::resolve;
 use std::path::{Path, PathBuf};
 
 /// `-`: standard input or output.
@@ -48,7 +48,12 @@ pub(super) fn keep_outputs_apart(flag: &str, output: &Path, others: &[Other<'_>]
 /// As [`keep_apart`].
 pub(super) fn keep_journal_apart(flag: &str, output: &Path, others: &[Other<'_>]) -> Result<()> {
     keep_apart(flag, output, others)?;
-    for path in beside(output) {
+    // By way of the file itself, wherever links lead.
+    let Some(output_place) = place(output) else {
+        return Ok(());
+    };
+    for suffix in [".partial", ".partial.tmp"] {
+        let path = beside(&output_place, suffix);
         if let Some(what) = first(others, |other| is_same(&path, other)) {
             return Err(Error::Usage(format!(
                 "{flag} {}: is written by way of {}, which is the {what} file: expected another",
@@ -66,39 +71,15 @@ fn first<'a>(others: &[Other<'a>], is: impl Fn(&Path) -> bool) -> Option<&'a str
     found.next().map(|&(_, what)| what)
 }
 
-/// Before what takes long: that its file will not be refused. Leaves what is there as it is.
-///
-/// # Errors
-/// The file cannot be made, or not be written.
-pub(super) fn can_be_written(path: &Path) -> Result<()> {
-    let there = path.symlink_metadata().is_ok();
-    if is_stdio(path) || (there && !path.is_file()) {
-        return Ok(());
-    }
-    let open = OpenOptions::new().append(true).create(true).open(path);
-    open.map_err(|error| Error::create(path, &error))?;
-    if !there {
-        std::fs::remove_file(path).map_err(|error| Error::io(path, error))?;
-    }
-    Ok(())
-}
-
 fn is_same(a: &Path, b: &Path) -> bool {
     matches!((place(a), place(b)), (Some(a), Some(b)) if a == b)
 }
 
 /// Where a file is, or would be: nothing for `-`, and for a pipe or a device, which is not written over.
 fn place(path: &Path) -> Option<PathBuf> {
-    if is_stdio(path) {
-        return None;
-    }
-    match path.canonicalize() {
-        Ok(found) => found.is_file().then_some(found),
-        Err(_) => {
-            let folder = path.parent().filter(|folder| *folder != Path::new(""));
-            let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
-            Some(folder.join(path.file_name()?))
-        }
+    match is_stdio(path) {
+        true => None,
+        false => resolve::place(path),
     }
 }
 
@@ -142,20 +123,6 @@ mod tests {
         };
         assert!(!apart("-", "-") && !apart("/dev/stdout", "/dev/stdout") && !apart("x", "./x"));
         assert!(apart("-", "x") && apart("/dev/null", "/dev/null"));
-    }
-
-    #[test]
-    fn a_look_leaves_everything_as_it_was() {
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        std::fs::write(at("there"), "text").unwrap();
-        for path in [at("there"), at("absent"), "-".into(), "/dev/null".into()] {
-            can_be_written(&path).unwrap();
-        }
-        assert_eq!(std::fs::read_to_string(at("there")).unwrap(), "text");
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
-        let refused = can_be_written(&at("no/file")).unwrap_err().to_string();
-        assert!(refused.contains("found no such directory"), "{refused}");
     }
 
     #[test]

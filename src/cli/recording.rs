@@ -133,33 +133,39 @@ impl Recorder {
         }
     }
 
-    /// The run is over. What its trace says of itself, where there is one.
-    fn finish(self) -> Result<Option<About>> {
+    /// The run is over. What its trace says of itself, where there is one. Files of a run that is not `whole` keep the
+    /// names of unfinished ones.
+    fn finish(self, whole: bool) -> Result<Option<About>> {
         let Self { keep, done, .. } = self;
         let done = Line::Done(done);
         if let Some(mut out) = keep.record {
             out.put(&done)?;
-            out.flush()?;
+            out.finish(whole)?;
         }
-        keep.trace.map(|trace| trace.finish(done)).transpose()
+        let finish = |trace: Live| match whole {
+            true => trace.finish(done),
+            false => trace.leave(done),
+        };
+        keep.trace.map(finish).transpose()
     }
 }
 
 impl Serving {
-    /// `engine` was started with [`crate::plan::EngineOptions::record`] where turns are kept. `timed`: where the times of
+    /// `header`, of what is kept: `None` where nothing is. `engine` was started with
+    /// [`crate::plan::EngineOptions::record`] where turns are kept. `timed`: where the times of
     /// its steps come out, and what they are measured against.
     pub fn new(
-        header: Header,
+        header: Option<Header>,
         engine: Engine,
         mut keep: Keep,
         timed: Option<(Box<dyn StepClock>, Costs)>,
     ) -> Result<Self> {
-        if !keep.turns() {
+        let Some(header) = header else {
             return Ok(Self {
                 engine,
                 record: None,
             });
-        }
+        };
         if let Some(out) = &mut keep.record {
             out.put(&Line::Header(Box::new(header.clone())))?;
         }
@@ -184,11 +190,12 @@ impl Serving {
         })
     }
 
-    /// With every request ended: drains the engine, waits for the scheduler's end where that is kept, and ends it.
+    /// With every request ended: drains the engine, waits for the scheduler's end where that is kept, and ends it. `whole`:
+    /// the run did what it was asked to.
     ///
     /// # Errors
     /// What is kept cannot be written, or the scheduler does not end.
-    pub fn finish(self) -> Result<Option<About>> {
+    pub fn finish(self, whole: bool) -> Result<Option<About>> {
         let Self { engine, record } = self;
         let mut record = record;
         // Dropped before the record, also where what follows fails: a trace ends once the stages have let go of it.
@@ -213,7 +220,7 @@ impl Serving {
                 )));
             }
         }
-        record.map_or(Ok(None), Recorder::finish)
+        record.map_or(Ok(None), |record| record.finish(whole))
     }
 }
 

@@ -5,8 +5,10 @@ use super::target::Target;
 use super::{Exit, print, settings};
 use crate::backend::{LogitsSink, SharedSink, StageBackend, cpu};
 use crate::error::{Error, Result};
+use crate::io::identity::Identity;
 use crate::io::record::{Header, Line, Reader};
 use crate::io::replay::replay;
+use crate::model::fingerprint::fingerprint;
 use crate::model::{Model, ModelSource};
 use crate::plan::{Limits, Plan};
 use crate::telemetry::warn;
@@ -22,6 +24,7 @@ pub fn run(args: ReplayArgs) -> Result<Exit> {
         ));
     }
     let source = ModelSource::parse(&args.model.model)?;
+    check_model(&recording, &source)?;
     let kernel_file = args.kernel_file.clone();
     let target = target(args, &header)?;
     let (plan, path) = (
@@ -42,6 +45,23 @@ pub fn run(args: ReplayArgs) -> Result<Exit> {
         ));
     }
     Ok(Exit::Done)
+}
+
+/// # Errors
+/// The recording is of another model.
+fn check_model(recording: &Reader, source: &ModelSource) -> Result<()> {
+    let header = &recording.header;
+    let now = Identity::of_model(&fingerprint(source)?);
+    match now.differences(&header.identity) {
+        None => Ok(()),
+        Some(differences) => Err(Error::file(
+            recording.path(),
+            format!(
+                "found a run of another model, --model {}, which differs from {source} in {differences}: expected the same, of other weights come other tokens",
+                header.model
+            ),
+        )),
+    }
 }
 
 /// Where to replay; on a GPU in the recorded type, unless another is asked for.
@@ -78,15 +98,6 @@ fn plan(
     kernel_file: Option<&Path>,
 ) -> Result<Plan> {
     let shape = &header.engine;
-    let random =
-        matches!(source, ModelSource::Random { .. }) || header.model.starts_with("random:");
-    // A folder has many names.
-    if random && header.model != source.to_string() {
-        warn(&format!(
-            "the recorded run had --model {}, this one has {source}: of other weights come other tokens",
-            header.model
-        ));
-    }
     let (config, _) = source.config()?;
     let limits = Limits {
         max_seqs: Some(shape.options.max_seqs),

@@ -1,13 +1,27 @@
 //! The `report` command.
 
+use super::Exit;
 use super::args::ReportArgs;
 use super::paths::{Other, is_stdio, keep_apart, keep_outputs_apart};
-use super::{Exit, print};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::files::{Out, Unfinished};
 use crate::report::{input, lineup, markdown, page, picture};
+use std::path::PathBuf;
 
 pub fn run(args: &ReportArgs) -> Result<Exit> {
     check_paths(args)?;
+    let open = |path: &Option<PathBuf>| -> Result<Option<Out>> {
+        let path = path.as_deref();
+        path.map(
+            |path| match is_stdio(path) && args.table.as_deref() == Some(path) {
+                true => Out::stdout(),
+                false => Out::open(path, Unfinished::Removed),
+            },
+        )
+        .transpose()
+    };
+    // Before anything is read: what cannot be written is said at once.
+    let (output, svg, table) = (open(&args.output)?, open(&args.svg)?, open(&args.table)?);
     let names = input::names(&args.inputs);
     let inputs: Vec<_> = args
         .inputs
@@ -17,23 +31,20 @@ pub fn run(args: &ReportArgs) -> Result<Exit> {
         .collect::<Result<_>>()?;
     // All are made before any is written.
     let mut all = vec![];
-    if let Some(path) = &args.output {
-        all.push((path, page(&args.title, &inputs)));
+    if let Some(output) = output {
+        all.push((output, page(&args.title, &inputs)));
     }
-    if args.svg.is_some() || args.table.is_some() {
+    if svg.is_some() || table.is_some() {
         let lineup = lineup::of(&inputs)?;
-        if let Some(path) = &args.svg {
-            all.push((path, picture::svg(&lineup)));
+        if let Some(svg) = svg {
+            all.push((svg, picture::svg(&lineup)));
         }
-        if let Some(path) = &args.table {
-            all.push((path, markdown::table(&lineup)));
+        if let Some(table) = table {
+            all.push((table, markdown::table(&lineup)));
         }
     }
-    for (path, text) in all {
-        match args.table.as_ref().is_some_and(|table| table == path) && is_stdio(path) {
-            true => print(text.as_bytes())?,
-            false => std::fs::write(path, text).map_err(|error| Error::create(path, &error))?,
-        }
+    for (out, text) in all {
+        out.finish_with(text.as_bytes())?;
     }
     Ok(Exit::Done)
 }

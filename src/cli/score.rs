@@ -4,22 +4,24 @@ use super::args::{Positions, ScoreArgs};
 use super::codec::ModelCodec;
 use super::generate::{open_lines, open_stream, warn_of_no_rows};
 use super::open::Opened;
-use super::paths::{can_be_written, keep_apart, keep_journal_apart};
+use super::paths::{keep_apart, keep_journal_apart};
 use super::{Exit, interrupt, job, print, scoring};
 use crate::error::{Error, Result};
+use crate::files::Out;
 use crate::io::answer::{self, Label};
 use crate::io::arrays::{self, Kind, Sample};
 use crate::io::expect::Comparison;
 use crate::io::lines::Ids;
 use crate::io::logits::{LogitsFile, ScoreSink, Target};
 use crate::io::logprobs::{self, Logprobs};
-use crate::io::output::{Answer, Ordered, Output};
+use crate::io::output::Ordered;
 use crate::io::prepare::prompt_tokens;
 use crate::io::row::{Code, Format, Id, RowError};
 use crate::io::tensors::TensorFile;
 use crate::model::{DType, ModelConfig, ModelSource};
 use crate::runtime::Logits;
 use crate::telemetry::{Progress, say, warn};
+use std::io::BufWriter;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,6 +34,19 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .engine
         .max_context
         .map_or(config.max_position_embeddings, |tokens| tokens as usize);
+    let last_only = args.logits == Positions::Last;
+    // Before anything is read: what cannot be written, or another run writes, is said at once.
+    let mut file = match &args.output {
+        Some(path) if !args.logprobs => Some(LogitsFile::create(path, last_only)?),
+        _ => None,
+    };
+    let mut rows = None;
+    if args.logprobs {
+        let out = open_stream(args.output.as_deref())?;
+        let name = out.name().to_owned();
+        rows = Some(Ordered::onto(BufWriter::new(out), name, ""));
+    }
+    let keep = args.record.create()?;
     let entries = entries(args, shape, &source, &config, max_context)?;
     if entries.is_empty() {
         warn_of_no_rows(Some(&args.input));
@@ -48,11 +63,6 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         })
         .collect();
 
-    let last_only = args.logits == Positions::Last;
-    let mut file = match &args.output {
-        Some(path) if !args.logprobs => Some(LogitsFile::create(path, last_only)?),
-        _ => None,
-    };
     let comparison = args
         .expect
         .as_ref()
@@ -82,10 +92,6 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .unwrap_or(1);
     limits.max_context = limits.max_context.or(Some(longest));
     let opened = Opened::new(source, target, &args.run, &args.engine, &limits, true)?;
-    if let (true, Some(path)) = (args.logprobs, &args.output) {
-        can_be_written(path)?;
-    }
-    let keep = args.record.create()?;
     let sink = Arc::new(ScoreSink::new(
         targets,
         config.vocab_size,
@@ -94,13 +100,8 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         logprobs,
     ));
     let mut serving = opened.start(&Some(sink.clone()), keep)?;
-    let interrupt = interrupt::flag()?;
-    // Not before: what cannot run takes nothing from an earlier run's file.
-    let mut rows = None;
-    if args.logprobs {
-        let (out, path) = open_stream(args.output.as_deref())?;
-        rows = Some(Output::Stream(Ordered::new(out, path, "")));
-    }
+    interrupt::look();
+    let interrupt = interrupt::flag();
 
     let served: Vec<&Entry> = entries.iter().filter(|e| e.sample.is_ok()).collect();
     let failed = report_failures(&entries, &mut rows)?;
@@ -118,7 +119,8 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         };
         let entry = served[request as usize];
         let found = sink.take_logprobs(request).unwrap_or_default();
-        output.put(entry.answer(logprobs_row(entry, prompts[request as usize], &found)))
+        let row = logprobs_row(entry, prompts[request as usize], &found);
+        output.put(entry.row, row)
     };
     let done = scoring::run(
         &mut serving,
@@ -134,23 +136,23 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
             if let Some(mut output) = rows {
                 let lost = job::lost(&error);
                 for (entry, _) in served.iter().zip(answered).filter(|(_, done)| !done) {
-                    output.put(entry.answer(answer::failed(&entry.label, &lost)))?;
+                    output.put(entry.row, answer::failed(&entry.label, &lost))?;
                 }
-                output.finish(true)?;
+                // The rows that were done stay in OUTPUT.partial.
+                output.finish()?;
             }
             return Err(error);
         }
     };
     let seconds = progress.finish().as_secs_f64();
-    if let Some(output) = rows {
-        output.finish(false)?;
-    }
+    let rows = rows.map(Ordered::finish).transpose()?;
     if !done {
         say("tailgraph: interrupted");
         return Ok(Exit::Interrupted);
     }
-    serving.finish()?;
+    serving.finish(true)?;
     sink.finish_file()?;
+    rows.map_or(Ok(()), Out::finish_buffered)?;
     if !args.quiet {
         say_rate(&prompts, seconds);
     }
@@ -238,22 +240,14 @@ fn check(args: &ScoreArgs) -> Result<Option<(usize, usize)>> {
     }
 }
 
+/// Where `--logprobs` go.
+type Rows = Ordered<BufWriter<Out>>;
+
 /// One row of the input: tokens to score, or why not.
 struct Entry {
     row: u64,
     label: Label,
     sample: std::result::Result<Sample, RowError>,
-}
-
-impl Entry {
-    fn answer(&self, text: String) -> Answer {
-        Answer {
-            row: self.row,
-            input: 0,
-            done: true,
-            text,
-        }
-    }
 }
 
 fn entries(
@@ -330,13 +324,13 @@ fn row_entries(
 }
 
 /// Rows in error: in their places among the answers, or on standard error. Returns how many.
-fn report_failures(entries: &[Entry], rows: &mut Option<Output>) -> Result<usize> {
+fn report_failures(entries: &[Entry], rows: &mut Option<Rows>) -> Result<usize> {
     let mut failed = 0;
     for entry in entries {
         let Err(error) = &entry.sample else { continue };
         failed += 1;
         match rows {
-            Some(output) => output.put(entry.answer(answer::failed(&entry.label, error)))?,
+            Some(output) => output.put(entry.row, answer::failed(&entry.label, error))?,
             None => warn(&format!("line {}: {error}", entry.label.line)),
         }
     }

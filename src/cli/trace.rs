@@ -6,6 +6,8 @@ use super::generate::{TraceTo, serve};
 use super::paths::keep_outputs_apart;
 use super::table::Table;
 use crate::error::{Error, Result};
+use crate::files::claim::beside;
+use crate::files::resolve;
 use crate::io::record::Reader;
 use crate::telemetry::{say, warn};
 use crate::trace::about::HostClock;
@@ -44,7 +46,12 @@ pub fn run(args: TraceArgs) -> Result<Exit> {
     if let Some(about) = about
         && !quiet
     {
-        say(&format!("{}: {}", output.display(), summary(&about)));
+        // One that did not come to its end is under the name of an unfinished file.
+        let name = match (exit, resolve::place(&output)) {
+            (Exit::Interrupted, Some(place)) => beside(&place, ".partial"),
+            _ => output,
+        };
+        say(&format!("{}: {}", name.display(), summary(&about)));
         if let Some(kernels) = &about.kernels {
             say(table(kernels).trim_end());
         }
@@ -61,6 +68,7 @@ fn job(args: TraceArgs) -> Result<GenerateArgs> {
         input: args.input,
         output: args.answers,
         resume: false,
+        overwrite: args.overwrite,
         quiet: args.quiet,
         record: args.record,
         model: ModelArg { model },

@@ -68,11 +68,11 @@ mod gpu {
     use crate::bench::{Kind, Point};
     use crate::cli::args::{EngineArgs, PrecisionArgs, RunArgs};
     use crate::cli::open::{self, Opened};
-    use crate::cli::paths::can_be_written;
     use crate::cli::table::Table;
     use crate::cli::target::Target;
     use crate::cli::{interrupt, print, settings};
     use crate::error::Error;
+    use crate::files::{Out, Unfinished};
     use crate::model::{DType, Model, ModelSource};
     use crate::plan::variants::{Entry, MOST_ROWS};
     use crate::plan::{KernelFile, Ladders, Limits, Plan, StepKind};
@@ -95,7 +95,7 @@ mod gpu {
     }
 
     pub fn run(args: &TuneArgs) -> Result<Exit> {
-        let interrupt = interrupt::flag()?;
+        let interrupt = interrupt::flag();
         let source = ModelSource::parse(&args.model.model)?;
         let config = Arc::new(source.config()?.0);
         let plan = settings::plan(&config, &args.buckets, &Limits::default())?;
@@ -107,10 +107,11 @@ mod gpu {
             ));
         };
         let base = plan.kernels.for_gpu(gpu.info.compute_capability)?;
-        if let Some(path) = &args.output {
-            can_be_written(path)?;
-        }
+        let output = args.output.as_deref();
+        let output = output.map(|path| Out::open(path, Unfinished::Removed));
+        let output = output.transpose()?;
         let model = open::load(&source)?;
+        interrupt::look();
         let mut tuned = Vec::new();
         let mut end = Ok(Exit::Done);
         // What the types before came to is not lost by one that fails.
@@ -148,10 +149,9 @@ mod gpu {
                 path.display()
             ));
         }
-        match args.output.as_ref().filter(|_| whole) {
-            Some(path) => {
-                let written = std::fs::write(path, file.to_string());
-                written.map_err(|error| Error::io(path, error))?;
+        match output.filter(|_| whole) {
+            Some(output) => {
+                output.finish_with(file.to_string().as_bytes())?;
                 print(&table)?;
             }
             None => {

@@ -26,8 +26,6 @@ pub enum Finish {
     Stop,
     /// max_new_tokens reached.
     Length,
-    /// Interrupted; counts as failed.
-    Cancelled,
     /// timeout_ms passed; counts as failed.
     Timeout,
 }

@@ -2,13 +2,12 @@
 
 use super::expect::Comparison;
 use super::logprobs::Logprobs;
-use super::partial::beside;
 use crate::backend::LogitsSink;
 use crate::error::{Error, Result};
+use crate::files::{Resolved, Unfinished, Whole, resolve};
 use parking_lot::Mutex;
-use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Where one request's logits go. Requests are numbered in the order of submission, and so are these.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,40 +22,31 @@ pub struct Target {
 /// rows come, in any order. It has its name only when it is whole; until then it is OUTPUT.partial.
 #[derive(Debug)]
 pub struct LogitsFile {
-    path: PathBuf,
-    building: PathBuf,
-    file: File,
+    file: Whole,
     /// Set by `lay_out`.
     starts: Vec<u64>,
     vocab_size: usize,
     last_only: bool,
-    finished: bool,
 }
 
 impl LogitsFile {
-    /// Creates the file, so that one that cannot be written is found before anything is computed.
+    /// Claims the file, so that one that cannot be written is found before anything is computed.
+    ///
+    /// # Errors
+    /// It cannot be written, or another run is writing it.
     pub fn create(path: &Path, last_only: bool) -> Result<Self> {
-        if path.is_dir() {
+        let Resolved::Place(place) = resolve(path)? else {
             return Err(Error::file(
                 path,
-                "found a directory, expected a file to write",
+                "found a pipe or a device, expected a file: logits are not written in order",
             ));
-        }
-        let [building, _] = beside(path);
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&building)
-            .map_err(|error| Error::create(&building, &error))?;
+        };
         Ok(Self {
-            path: path.to_owned(),
-            building,
-            file,
+            // Half a file of logits is of no use to anyone.
+            file: Whole::open(&place, Unfinished::Removed)?,
             starts: Vec::new(),
             vocab_size: 0,
             last_only,
-            finished: false,
         })
     }
 
@@ -94,11 +84,13 @@ impl LogitsFile {
             *start += data_start;
         }
         self.vocab_size = vocab_size;
-        let fail = |error| Error::io(&self.building, error);
-        self.file.set_len(data_start + offset).map_err(fail)?;
+        let path = self.file.path().to_owned();
+        let fail = |error| Error::io(&path, error);
+        let file = self.file.file()?;
+        file.set_len(data_start + offset).map_err(fail)?;
         let length = (text.len() as u64).to_le_bytes();
-        self.file.write_all_at(&length, 0).map_err(fail)?;
-        self.file.write_all_at(text.as_bytes(), 8).map_err(fail)
+        file.write_all_at(&length, 0).map_err(fail)?;
+        file.write_all_at(text.as_bytes(), 8).map_err(fail)
     }
 
     /// `logits` is `[n, V]` from `first_position` on, or `[1, V]` where only the last position is kept.
@@ -109,36 +101,23 @@ impl LogitsFile {
             u64::from(first_position)
         };
         let offset = self.starts[request] + row * self.vocab_size as u64 * 4;
-        let fail = |error| Error::io(&self.building, error);
+        let fail = |error| Error::io(self.file.path(), error);
+        let file = self.file.begun();
         if cfg!(target_endian = "little") {
-            return self
-                .file
+            return file
                 .write_all_at(bytemuck::cast_slice(logits), offset)
                 .map_err(fail);
         }
         let bytes: Vec<u8> = logits.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.file.write_all_at(&bytes, offset).map_err(fail)
+        file.write_all_at(&bytes, offset).map_err(fail)
     }
 
     /// Gives the file its name.
-    pub fn finish(mut self) -> Result<()> {
-        self.file
-            .sync_all()
-            .map_err(|error| Error::io(&self.building, error))?;
-        std::fs::rename(&self.building, &self.path)
-            .map_err(|error| Error::io(&self.path, error))?;
-        self.finished = true;
-        Ok(())
-    }
-}
-
-impl Drop for LogitsFile {
-    /// Half a file of logits is of no use to anyone.
-    fn drop(&mut self) {
-        if !self.finished {
-            // The run has failed already and says why.
-            let _ = std::fs::remove_file(&self.building);
-        }
+    ///
+    /// # Errors
+    /// As [`Whole::finish`].
+    pub fn finish(self) -> Result<()> {
+        self.file.finish()
     }
 }
 

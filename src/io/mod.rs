@@ -4,7 +4,8 @@
 //! - [`prepare`]: a question as a [`crate::runtime::Request`], against the model's limits and the defaults
 //! - [`answer`], [`openai_answer`]: what is written for a row
 //! - [`lines`], [`source`]: rows of a file, of standard input or of the command line, one at a time
-//! - [`partial`], [`output`]: where answers go, in input order; what `--resume` finds again
+//! - [`output`]: where answers go, in input order: a stream, or a journal ([`partial`]) whose answers `--resume` finds
+//!   again ([`kept`]), if it is of the same model and options ([`identity`])
 //! - [`arrays`], [`tensors`], [`logits`], [`expect`], [`logprobs`]: token arrays in, logits out and compared
 //! - [`record`], [`replay`]: a run's requests, schedule and tokens as a file, and the run once more
 //!
@@ -16,6 +17,8 @@ pub mod codec;
 pub mod expect;
 pub mod fields;
 pub mod hash;
+pub mod identity;
+pub mod kept;
 pub mod lines;
 pub mod logits;
 pub mod logprobs;

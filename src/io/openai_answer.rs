@@ -21,7 +21,6 @@ pub(super) fn served(
 ) -> String {
     let error = match outcome.finish {
         Finish::Stop | Finish::Length => None,
-        Finish::Cancelled => Some((Code::Cancelled, "interrupted before the last token")),
         Finish::Timeout => Some((Code::Timeout, "timeout_ms passed before the last token")),
     };
     if let Some((code, message)) = error {

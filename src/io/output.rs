@@ -1,6 +1,7 @@
 //! Where answers go: a journal that becomes OUTPUT, or a stream in input order.
 
-use super::partial::{Journal, Place};
+use super::kept::Place;
+use super::partial::Journal;
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,6 +17,17 @@ pub struct Answer {
     /// Not worth another try: served, or wrong in itself.
     pub done: bool,
     pub text: String,
+}
+
+/// How a job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Every row has its answer.
+    Whole,
+    /// Likewise, and some may have a better one the next time.
+    Retry,
+    /// Rows are missing.
+    Early,
 }
 
 /// Takes every row's answer exactly once, in any order.
@@ -48,18 +60,20 @@ impl Output {
         }
     }
 
-    /// Ends the output; with `keep_journal`, `--resume` can go on from it.
-    pub fn finish(self, keep_journal: bool) -> Result<()> {
-        match self {
-            Self::File(journal) => journal.assemble(keep_journal),
-            Self::Stream(mut ordered) => ordered.finish(),
+    /// Ends the output of a job that ended like this.
+    pub fn finish(self, end: End) -> Result<()> {
+        match (self, end) {
+            // OUTPUT stays what it was, and the journal is there to resume from.
+            (Self::File(_), End::Early) => Ok(()),
+            (Self::File(journal), _) => journal.assemble(end == End::Retry),
+            (Self::Stream(ordered), _) => ordered.finish().map(drop),
         }
     }
 }
 
 /// Writes answers in input order as soon as all earlier ones are there.
-pub struct Ordered {
-    out: Box<dyn Write>,
+pub struct Ordered<W = Box<dyn Write>> {
+    out: W,
     path: PathBuf,
     next: u64,
     waiting: BTreeMap<u64, String>,
@@ -70,6 +84,13 @@ pub struct Ordered {
 impl Ordered {
     /// `path` names the stream in errors.
     pub fn new(out: Box<dyn Write>, path: impl Into<PathBuf>, separator: &'static str) -> Self {
+        Self::onto(out, path, separator)
+    }
+}
+
+impl<W: Write> Ordered<W> {
+    /// Likewise onto something that comes back at the end.
+    pub fn onto(out: W, path: impl Into<PathBuf>, separator: &'static str) -> Self {
         Self {
             out,
             path: path.into(),
@@ -79,7 +100,9 @@ impl Ordered {
         }
     }
 
-    fn put(&mut self, row: u64, text: String) -> Result<()> {
+    /// # Errors
+    /// The system refused.
+    pub fn put(&mut self, row: u64, text: String) -> Result<()> {
         self.waiting.insert(row, text);
         while let Some(text) = self.waiting.remove(&self.next) {
             self.write(&text)?;
@@ -95,14 +118,18 @@ impl Ordered {
         writeln!(self.out, "{separator}{text}").map_err(|error| Error::io(&self.path, error))
     }
 
-    /// After an interrupt rows may be missing: the others still come in order.
-    fn finish(&mut self) -> Result<()> {
+    /// What was written to. After an early end rows may be missing: the others still come in order.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn finish(mut self) -> Result<W> {
         while let Some((row, text)) = self.waiting.pop_first() {
             self.next = row;
             self.write(&text)?;
         }
-        self.out
-            .flush()
-            .map_err(|error| Error::io(&self.path, error))
+        match self.out.flush() {
+            Ok(()) => Ok(self.out),
+            Err(error) => Err(Error::io(&self.path, error)),
+        }
     }
 }

@@ -1,202 +1,278 @@
 //! OUTPUT.partial: every finished row at once, in the order of finishing, so that a killed run loses nothing.
 //!
-//! A record is a line `{"row":R,"input":"H","done":D,"answer":A}`. R is the row's place in the input, counted
-//! from 0; H hashes everything the answer depends on (line, number, model, options); D says whether the answer
-//! is final. A finished OUTPUT taken up again is copied into records whose R is null and whose H is the id's
-//! hash: it has no other trace of its input. The last record of a row counts.
+//! The first line, `{"journal":{...}}`, says whose answers these are. A record is a line
+//! `{"row":R,"input":"H","done":D,"answer":A}`. R is the row's place in the input, counted from 0; H hashes everything the
+//! answer depends on; D says whether the answer is final. The last record of a row counts. `{"ended":true}` is the last
+//! line of a job that gave every row an answer.
 
-use super::hash::fnv128;
+mod lines;
+
+use self::lines::{ENDED, First, Header, Record};
+use super::identity::Identity;
+use super::kept::{Finished, Holder, Kept, Place};
 use crate::error::{Error, Result};
-use serde_json::Value;
-use std::collections::HashMap;
-use std::fs::{File, OpenOptions, TryLockError};
+use crate::files::whole::JOURNAL_START;
+use crate::files::{Claim, Resolved, resolve};
+use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
-/// Where an answer lies in the journal.
+/// What a run does with the rows that an earlier one left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    offset: u64,
-    bytes: u32,
-}
-
-/// What an earlier run left of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
-    Answer(Place),
-    /// An answer to another line, or of another model or other options.
-    Other,
-    Nothing,
-}
-
-/// Final answers that an earlier run left.
-#[derive(Debug, Default)]
-pub struct Kept {
-    by_row: HashMap<u64, (u64, Place)>,
-    by_id: HashMap<u128, Place>,
-}
-
-impl Kept {
-    /// The answer of row `row` if its input is still the same.
-    pub fn find(&self, row: u64, input: u64, id: &str) -> Found {
-        match self.by_row.get(&row) {
-            Some(&(kept, place)) if kept == input => Found::Answer(place),
-            Some(_) => Found::Other,
-            None => match self.by_id.get(&fnv128(id.as_bytes())) {
-                Some(&place) => Found::Answer(place),
-                None => Found::Nothing,
-            },
-        }
-    }
-
-    pub fn len(&self) -> usize {
-        self.by_row.len() + self.by_id.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Of these, answers of a finished OUTPUT, of which nothing but the id says what was asked.
-    pub fn by_id(&self) -> usize {
-        self.by_id.len()
-    }
+pub enum Start {
+    /// There must be none of an unfinished job.
+    Afresh,
+    /// They go.
+    Overwrite,
+    /// They are kept.
+    Resume,
 }
 
 /// The journal of one run, and how OUTPUT is made of it.
 #[derive(Debug)]
 pub struct Journal {
-    output: PathBuf,
-    path: PathBuf,
-    file: File,
+    claim: Claim,
+    header: Header,
+    /// OUTPUT, where answers in it count.
+    output: Option<File>,
     /// The next record starts here; what lies behind it is torn or of a run that is not resumed.
     end: u64,
-    /// Bytes the file had when it was opened.
-    found_bytes: u64,
     /// Whether this run has written a record.
     begun: bool,
+    /// Nothing is left that another run could use.
+    spent: bool,
     /// Answers of this run by row.
     rows: Vec<Option<Place>>,
 }
 
 impl Journal {
-    /// Opens OUTPUT.partial, anew or with what an earlier run left in it (or in OUTPUT). Fails where OUTPUT
-    /// could not be written, or another run is writing it.
-    pub fn open(output: &Path, resume: bool) -> Result<(Self, Kept)> {
-        if output.is_dir() {
+    /// Opens OUTPUT.partial, anew or with what an earlier run left in it (or in OUTPUT). `identity`: whose answers will be
+    /// in it.
+    ///
+    /// # Errors
+    /// OUTPUT could not be written, another run is writing it, or what an earlier run left is in the way or of another
+    /// model.
+    pub fn open(output: &Path, start: Start, identity: &Identity) -> Result<(Self, Kept)> {
+        let Resolved::Place(place) = resolve(output)? else {
             return Err(Error::file(
                 output,
-                "found a directory, expected a file to write",
+                "found a pipe or a device, expected a file that can be put together",
             ));
-        }
-        let [path, _] = beside(output);
-        if resume && !path.exists() && output.exists() {
-            copy_finished(output)?;
-        }
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(|error| Error::create(&path, &error))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::file(
-                    &path,
-                    "another run is writing it; wait for it or choose another --output",
-                ));
-            }
-            // Some file systems have no locks: two runs with one --output are then the user's to avoid.
-            Err(TryLockError::Error(_)) => {}
-        }
-        let found_bytes = file.metadata().map_err(|e| Error::io(&path, e))?.len();
+        };
         let mut journal = Self {
-            output: output.to_owned(),
-            path,
-            file,
+            claim: Claim::take(&place)?,
+            header: Header::new(identity.clone(), None),
+            output: None,
             end: 0,
-            found_bytes,
             begun: false,
+            spent: false,
             rows: Vec::new(),
         };
-        let kept = if resume {
-            journal.read_back()?
-        } else {
-            Kept::default()
-        };
+        let mut kept = Kept::default();
+        match start {
+            Start::Afresh => journal.check_absence()?,
+            Start::Overwrite => {}
+            Start::Resume => journal.resume(&mut kept)?,
+        }
         Ok((journal, kept))
     }
 
-    /// Cuts off what this run does not go on from. Not before there is something to write: a run that fails
-    /// to start takes nothing from an earlier one.
-    fn begin(&mut self) -> Result<()> {
-        self.file
-            .set_len(self.end)
-            .map_err(|error| self.io(error))?;
-        self.file
-            .seek(SeekFrom::Start(self.end))
-            .map_err(|error| self.io(error))?;
-        self.begun = true;
-        Ok(())
+    pub fn path(&self) -> &Path {
+        self.claim.path()
     }
 
-    fn io(&self, error: std::io::Error) -> Error {
-        Error::io(&self.path, error)
-    }
-
-    /// Reads the records; a last line that a kill tore is left outside `end`.
-    fn read_back(&mut self) -> Result<Kept> {
-        let mut kept = Kept::default();
-        let mut reader = BufReader::new(&self.file);
-        let mut line = Vec::new();
-        let mut offset = 0_u64;
-        for number in 1_u64.. {
-            line.clear();
-            let bytes = reader
-                .read_until(b'\n', &mut line)
-                .map_err(|error| Error::io(&self.path, error))?;
-            if line.last() != Some(&b'\n') {
-                break;
+    /// # Errors
+    /// There are rows of a job that did not come to its end, or something that is no journal.
+    fn check_absence(&self) -> Result<()> {
+        let wrong = |found: &str| {
+            Err(Error::Usage(format!(
+                "{}: {found}, --overwrite starts afresh",
+                self.path().display()
+            )))
+        };
+        match self.contents()? {
+            Contents::Nothing | Contents::Journal { ended: true, .. } => Ok(()),
+            Contents::Journal { .. } | Contents::OtherVersion => {
+                wrong("found rows of an unfinished run: --resume goes on from them")
             }
-            let Some(record) = Record::parse(&line) else {
+            Contents::Foreign => wrong("found something that is no journal of an earlier run"),
+        }
+    }
+
+    fn contents(&self) -> Result<Contents> {
+        let mut lines = Lines::new(self.claim.file());
+        let fail = |error| Error::io(self.path(), error);
+        let Some(first) = lines.next().map_err(fail)? else {
+            // Torn before the first row was whole, or somebody else's.
+            let is_torn = lines.line.is_empty()
+                || lines.line.starts_with(JOURNAL_START)
+                || JOURNAL_START.starts_with(&lines.line);
+            return Ok(match is_torn {
+                true => Contents::Nothing,
+                false => Contents::Foreign,
+            });
+        };
+        let header = match First::parse(first) {
+            First::Header(header) => header,
+            First::OtherVersion => return Ok(Contents::OtherVersion),
+            First::Foreign => return Ok(Contents::Foreign),
+        };
+        let records = lines.offset;
+        if lines.next().map_err(fail)?.is_none() {
+            return Ok(Contents::Nothing);
+        }
+        Ok(Contents::Journal {
+            header,
+            records,
+            ended: self.ends_with(ENDED.as_bytes()).map_err(fail)?,
+        })
+    }
+
+    fn ends_with(&self, text: &[u8]) -> std::io::Result<bool> {
+        let Some(start) = self.claim.found_bytes().checked_sub(text.len() as u64) else {
+            return Ok(false);
+        };
+        let mut found = vec![0; text.len()];
+        self.claim.file().read_exact_at(&mut found, start)?;
+        Ok(found == text)
+    }
+
+    /// Finds the rows of the journal, or else those of OUTPUT.
+    fn resume(&mut self, kept: &mut Kept) -> Result<()> {
+        let wrong = |found: &str| {
+            Err(Error::file(
+                self.path(),
+                format!("{found}; --overwrite starts afresh"),
+            ))
+        };
+        match self.contents()? {
+            Contents::Nothing => {
+                self.header.takes_up = self.take_up(kept)?;
+                Ok(())
+            }
+            Contents::OtherVersion => wrong(
+                "found a journal in another format, expected one that this version of tailgraph wrote: go on with the version that wrote it",
+            ),
+            Contents::Foreign => {
+                wrong("line 1 is not the header of a journal, expected {\"journal\":...}")
+            }
+            Contents::Journal {
+                header, records, ..
+            } => {
+                if let Some(differences) = self.header.of.differences(&header.of) {
+                    return wrong(&format!(
+                        "found rows of another model or other options, which differ in {differences}: expected the same as this run's, go on with those"
+                    ));
+                }
+                if header.takes_up.is_some() && self.take_up(kept)? != header.takes_up {
+                    return Err(Error::file(
+                        self.claim.target(),
+                        format!(
+                            "is no longer the file whose answers {} goes on from; bring that one back, or start afresh with --overwrite",
+                            self.path().display()
+                        ),
+                    ));
+                }
+                self.header = *header;
+                self.read_back(records, kept)
+            }
+        }
+    }
+
+    /// The answers of OUTPUT, if it is there.
+    fn take_up(&mut self, kept: &mut Kept) -> Result<Option<Finished>> {
+        let target = self.claim.target();
+        let file = match File::open(target) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::io(target, error)),
+        };
+        let finished = Finished::read(target, &file, kept)?;
+        self.output = Some(file);
+        Ok(Some(finished))
+    }
+
+    /// Reads the records from `offset` on; a last line that a kill tore is left outside `end`.
+    fn read_back(&mut self, offset: u64, kept: &mut Kept) -> Result<()> {
+        let fail = |error| Error::io(self.claim.path(), error);
+        let mut lines = Lines::new(self.claim.file());
+        lines.seek(offset).map_err(fail)?;
+        // The header was the first.
+        let mut number = 1_u64;
+        loop {
+            let start = lines.offset;
+            number += 1;
+            let Some(line) = lines.next().map_err(fail)? else {
+                break;
+            };
+            if line == ENDED.as_bytes() {
+                continue;
+            }
+            let Some(record) = Record::parse(line) else {
                 return Err(Error::file(
-                    &self.path,
+                    self.path(),
                     format!(
-                        "line {number} is not a record of an earlier run, expected {{\"row\",\"input\",\"done\",\"answer\"}}: remove that line to keep the others; without --resume all are written over"
+                        "line {number} is not a record of an earlier run, expected {{\"row\",\"input\",\"done\",\"answer\"}}: remove that line to keep the others; with --overwrite all are written over"
                     ),
                 ));
             };
             let place = Place {
-                offset: offset + record.answer_start as u64,
+                holder: Holder::Journal,
+                offset: start + record.answer_start as u64,
                 bytes: record.answer_bytes as u32,
             };
-            record.add_to(&mut kept, place);
-            offset += bytes as u64;
+            match record.done {
+                true => kept.by_row.insert(record.row, (record.input, place)),
+                false => kept.by_row.remove(&record.row),
+            };
         }
-        self.end = offset;
-        Ok(kept)
+        self.end = lines.offset;
+        Ok(())
+    }
+
+    /// What a failed write is told as.
+    fn lost(&self, error: &std::io::Error) -> Error {
+        Error::file(
+            self.path(),
+            format!(
+                "{error}; the rows before are in it, and the same command with --resume goes on from them"
+            ),
+        )
+    }
+
+    /// Writes `text` behind what counts. What this run does not go on from is cut off with the first record: a run that
+    /// fails to start takes nothing from an earlier one.
+    fn write(&mut self, text: &str) -> Result<()> {
+        if !self.begun {
+            self.claim.cut(self.end)?;
+            self.begun = true;
+        }
+        let written = self.claim.file().write_all_at(text.as_bytes(), self.end);
+        written.map_err(|error| self.lost(&error))?;
+        self.end += text.len() as u64;
+        Ok(())
     }
 
     /// Writes the answer of row `row` (a line of JSON without its newline), through to the system.
+    ///
+    /// # Errors
+    /// The system refused.
     pub fn put(&mut self, row: u64, input: u64, done: bool, answer: &str) -> Result<()> {
-        let mut record =
-            format!("{{\"row\":{row},\"input\":\"{input:016x}\",\"done\":{done},\"answer\":");
+        let mut record = match self.end {
+            0 => self.header.line(),
+            _ => String::new(),
+        };
+        record.push_str(&Record::start(row, input, done));
         let place = Place {
+            holder: Holder::Journal,
             offset: self.end + record.len() as u64,
             bytes: u32::try_from(answer.len())
-                .map_err(|_| Error::file(&self.path, "an answer of more than 4 GiB"))?,
+                .map_err(|_| Error::file(self.path(), "an answer of more than 4 GiB"))?,
         };
         record.push_str(answer);
-        record.push_str("}\n");
-        if !self.begun {
-            self.begin()?;
-        }
-        self.file
-            .write_all(record.as_bytes())
-            .map_err(|error| self.io(error))?;
-        self.end += record.len() as u64;
+        record.push_str(Record::END);
+        self.write(&record)?;
         self.keep(row, place);
         Ok(())
     }
@@ -210,153 +286,136 @@ impl Journal {
         self.rows[row] = Some(place);
     }
 
-    /// Puts OUTPUT together in input order and moves it into place whole. The journal goes unless
-    /// `keep_journal`: then `--resume` finds it again.
-    pub fn assemble(self, keep_journal: bool) -> Result<()> {
-        let [_, building] = beside(&self.output);
-        let fail = |error| Error::io(&building, error);
-        let file = File::create(&building).map_err(fail)?;
+    /// Puts OUTPUT together in input order and moves it into place whole. `retry`: some rows may be answered better the
+    /// next time, for which `--resume` finds the others.
+    ///
+    /// # Errors
+    /// The system refused; OUTPUT is what it was and the journal is there to resume from.
+    pub fn assemble(mut self, retry: bool) -> Result<()> {
+        let second = self.claim.second()?;
+        self.copy_to(second.file(), second.path())?;
+        // Answers that lie in OUTPUT alone are found there again, by id.
+        let keep = retry && self.header.takes_up.is_none() && self.end > 0;
+        self.claim.install_second(second)?;
+        if keep {
+            return self.write(ENDED);
+        }
+        self.spent = true;
+        self.claim.remove()
+    }
+
+    fn copy_to(&self, file: &File, path: &Path) -> Result<()> {
         let mut out = BufWriter::with_capacity(1 << 20, file);
-        let mut answer = Vec::new();
-        let mut at = u64::MAX;
-        let mut reader = BufReader::with_capacity(1 << 16, &self.file);
+        let mut journal = Answers::new(self.claim.file(), self.path());
+        let mut output = self
+            .output
+            .as_ref()
+            .map(|file| Answers::new(file, self.claim.target()));
         for place in self.rows.iter().flatten() {
-            // Rows finish nearly in input order, so most seeks stay inside the buffer.
-            let result = if at == u64::MAX {
-                reader.seek(SeekFrom::Start(place.offset)).map(|_| ())
-            } else {
-                reader.seek_relative(place.offset as i64 - at as i64)
+            let answer = match (place.holder, &mut output) {
+                (Holder::Journal, _) => journal.read(place)?,
+                (Holder::Output, Some(output)) => output.read(place)?,
+                (Holder::Output, None) => unreachable!("its answers are found by reading it"),
             };
-            answer.resize(place.bytes as usize, 0);
-            result
-                .and_then(|()| reader.read_exact(&mut answer))
-                .map_err(|error| Error::io(&self.path, error))?;
-            at = place.offset + u64::from(place.bytes);
-            answer.push(b'\n');
-            out.write_all(&answer).map_err(fail)?;
+            out.write_all(answer)
+                .map_err(|error| Error::io(path, error))?;
         }
-        let file = out.into_inner().map_err(|error| fail(error.into_error()))?;
-        file.sync_all().map_err(fail)?;
-        std::fs::rename(&building, &self.output).map_err(|error| Error::io(&self.output, error))?;
-        if !keep_journal {
-            std::fs::remove_file(&self.path).map_err(|error| self.io(error))?;
-        }
-        Ok(())
-    }
-
-    /// Whether an earlier run left rows that this one, not resuming, writes over.
-    pub fn forgets_rows(&self) -> bool {
-        self.end == 0 && self.found_bytes > 0
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
+        out.flush().map_err(|error| Error::io(path, error))
     }
 }
 
 impl Drop for Journal {
     /// A run that wrote nothing (its model did not load) leaves nothing behind.
     fn drop(&mut self) {
-        if self.found_bytes == 0 && !self.begun {
-            // Already gone where it was assembled; nothing depends on it otherwise.
-            let _ = std::fs::remove_file(&self.path);
+        if self.claim.found_bytes() == 0 && !self.begun && !self.spent {
+            // Nothing depends on it.
+            let _ = self.claim.remove();
         }
     }
 }
 
-/// What is written on the way to `output`: the journal, and what is put together under another name.
-pub fn beside(output: &Path) -> [PathBuf; 2] {
-    [".partial", ".partial.tmp"].map(|suffix| {
-        let mut name = output.as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
-    })
+/// What OUTPUT.partial holds.
+enum Contents {
+    /// No row.
+    Nothing,
+    Journal {
+        header: Box<Header>,
+        /// Where the header ends.
+        records: u64,
+        ended: bool,
+    },
+    OtherVersion,
+    Foreign,
 }
 
-/// OUTPUT's served rows as records by id, under the journal's name once they are all there.
-fn copy_finished(output: &Path) -> Result<()> {
-    let [journal, building] = beside(output);
-    let fail = |error| Error::io(&building, error);
-    let read_fail = |error| Error::io(output, error);
-    let mut reader = BufReader::new(File::open(output).map_err(read_fail)?);
-    let mut out = BufWriter::new(File::create(&building).map_err(fail)?);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        if reader.read_until(b'\n', &mut line).map_err(read_fail)? == 0 {
-            break;
+/// Whole lines of a file, one at a time.
+struct Lines<'a> {
+    reader: BufReader<&'a File>,
+    line: Vec<u8>,
+    /// Behind the last whole line.
+    offset: u64,
+}
+
+impl<'a> Lines<'a> {
+    fn new(file: &'a File) -> Self {
+        Self {
+            reader: BufReader::with_capacity(1 << 16, file),
+            line: Vec::new(),
+            offset: 0,
         }
-        let Ok(answer) = serde_json::from_slice::<Value>(&line) else {
-            continue;
+    }
+
+    fn seek(&mut self, offset: u64) -> std::io::Result<()> {
+        self.reader.seek(SeekFrom::Start(offset))?;
+        self.offset = offset;
+        Ok(())
+    }
+
+    /// The next line with its end; none where that is torn.
+    fn next(&mut self) -> std::io::Result<Option<&[u8]>> {
+        self.line.clear();
+        if self.offset == 0 {
+            self.reader.seek(SeekFrom::Start(0))?;
+        }
+        let bytes = self.reader.read_until(b'\n', &mut self.line)?;
+        if self.line.last() != Some(&b'\n') {
+            return Ok(None);
+        }
+        self.offset += bytes as u64;
+        Ok(Some(&self.line))
+    }
+}
+
+/// Answers of a file, which come nearly in the order in which they lie there: most seeks stay inside the buffer.
+struct Answers<'a> {
+    reader: BufReader<&'a File>,
+    path: &'a Path,
+    at: Option<u64>,
+    answer: Vec<u8>,
+}
+
+impl<'a> Answers<'a> {
+    fn new(file: &'a File, path: &'a Path) -> Self {
+        Self {
+            reader: BufReader::with_capacity(1 << 16, file),
+            path,
+            at: None,
+            answer: Vec::new(),
+        }
+    }
+
+    /// The answer as a line.
+    fn read(&mut self, place: &Place) -> Result<&[u8]> {
+        self.answer.resize(place.bytes as usize, 0);
+        let moved = match self.at {
+            Some(at) => self.reader.seek_relative(place.offset as i64 - at as i64),
+            None => self.reader.seek(SeekFrom::Start(place.offset)).map(drop),
         };
-        if let (Some(id), true) = (answer_id(&answer), is_final(&answer)) {
-            let id = fnv128(id.as_bytes());
-            write!(
-                out,
-                "{{\"row\":null,\"input\":\"{id:032x}\",\"done\":true,\"answer\":"
-            )
-            .map_err(fail)?;
-            out.write_all(line.trim_ascii()).map_err(fail)?;
-            out.write_all(b"}\n").map_err(fail)?;
-        }
-    }
-    out.flush().map_err(fail)?;
-    std::fs::rename(&building, &journal).map_err(|error| Error::io(&journal, error))
-}
-
-fn answer_id(answer: &Value) -> Option<String> {
-    match answer.get("custom_id").or_else(|| answer.get("id"))? {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        _ => None,
-    }
-}
-
-/// Whether a line of an output file is an answer that another run would only give again.
-fn is_final(answer: &Value) -> bool {
-    let finish = match answer.get("response") {
-        Some(response) => response.pointer("/body/choices/0/finish_reason"),
-        None => answer.get("finish_reason"),
-    };
-    matches!(finish.and_then(Value::as_str), Some("stop" | "length"))
-}
-
-struct Record {
-    row: Option<u64>,
-    input: u128,
-    done: bool,
-    answer_start: usize,
-    answer_bytes: usize,
-}
-
-impl Record {
-    fn parse(line: &[u8]) -> Option<Self> {
-        const ANSWER: &[u8] = b"\"answer\":";
-        let value: Value = serde_json::from_slice(line).ok()?;
-        let answer_start = line.windows(ANSWER.len()).position(|w| w == ANSWER)? + ANSWER.len();
-        Some(Self {
-            row: match value.get("row")? {
-                Value::Null => None,
-                row => Some(row.as_u64()?),
-            },
-            input: u128::from_str_radix(value.get("input")?.as_str()?, 16).ok()?,
-            done: value.get("done")?.as_bool()?,
-            answer_start,
-            answer_bytes: line.trim_ascii_end().len().checked_sub(answer_start + 1)?,
-        })
-    }
-
-    fn add_to(self, kept: &mut Kept, place: Place) {
-        match self.row {
-            None => {
-                kept.by_id.insert(self.input, place);
-            }
-            Some(row) if self.done => {
-                kept.by_row.insert(row, (self.input as u64, place));
-            }
-            Some(row) => {
-                kept.by_row.remove(&row);
-            }
-        }
+        moved
+            .and_then(|()| self.reader.read_exact(&mut self.answer))
+            .map_err(|error| Error::io(self.path, error))?;
+        self.at = Some(place.offset + u64::from(place.bytes));
+        self.answer.push(b'\n');
+        Ok(&self.answer)
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! | key | holds |
 //! |---|---|
-//! | `header` | the first line: the format's version, the model, device, dtype and launch way as the user named them, and the engine's sizes |
+//! | `header` | the first line: the format's version, the model (its name and what it is made of), device, dtype and launch way as the user named them, and the engine's sizes |
 //! | `request` | the next request (they count from 0) as the scheduler was given it |
 //! | `cancel` | a request that the host asked to end early |
 //! | `turn` | a `tg_trace` record of kernels/abi.h: a turn of the scheduler, what it saw and what came of it |
@@ -21,26 +21,31 @@ pub use lines::{Done, EndLine, Header, Line, TokenLine, VERSION};
 pub use turn::Turn;
 
 use crate::error::{Error, Result};
+use crate::files::claim::beside;
+use crate::files::{Out, Unfinished};
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// A recording that is being written.
+/// A line that is longer is none of ours: a prompt of a million tokens takes an eighth of it.
+const MAX_LINE_BYTES: u64 = 64 << 20;
+
+/// A recording that is being written: FILE.partial until it is whole. That of a run which fails stays there.
 pub struct Writer {
-    out: BufWriter<File>,
+    out: BufWriter<Out>,
     path: PathBuf,
 }
 
 impl Writer {
-    /// Makes the file, or empties it.
+    /// Claims the file.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be written, or another run is writing it.
     pub fn create(path: &Path) -> Result<Self> {
-        let file = File::create(path).map_err(|error| Error::create(path, &error))?;
+        let out = Out::open(path, Unfinished::Kept)?;
         Ok(Self {
-            out: BufWriter::with_capacity(1 << 20, file),
-            path: path.to_owned(),
+            path: out.name().to_owned(),
+            out: BufWriter::with_capacity(1 << 20, out),
         })
     }
 
@@ -53,14 +58,18 @@ impl Writer {
             .map_err(|error| Error::io(&self.path, error))
     }
 
-    /// Everything so far is in the file.
+    /// Everything so far is in the file, which has its name from now on if the recording is `whole`.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn flush(&mut self) -> Result<()> {
-        self.out
-            .flush()
-            .map_err(|error| Error::io(&self.path, error))
+    pub fn finish(mut self, whole: bool) -> Result<()> {
+        match whole {
+            true => Out::finish_buffered(self.out),
+            false => self
+                .out
+                .flush()
+                .map_err(|error| Error::io(&self.path, error)),
+        }
     }
 }
 
@@ -77,13 +86,10 @@ impl Reader {
     /// There is no such file, or it does not begin as a recording of this version.
     pub fn open(path: &Path) -> Result<Self> {
         let expected = "a file that --record wrote";
-        let file = File::open(path).map_err(|error| Error::open(path, &error, expected))?;
+        let file = File::open(path).map_err(|error| not_there(path, &error, expected))?;
         let mut input = BufReader::with_capacity(1 << 20, file);
-        let mut text = String::new();
-        input
-            .read_line(&mut text)
-            .map_err(|error| Error::io(path, error))?;
-        let header = match serde_json::from_str(&text) {
+        let text = read_line(&mut input).map_err(|error| Error::io(path, error))?;
+        let header = match serde_json::from_slice(&text) {
             Ok(Line::Header(header)) if header.version == VERSION => *header,
             Ok(Line::Header(header)) => {
                 return Err(Error::file(
@@ -114,15 +120,17 @@ impl Reader {
     /// # Errors
     /// The file cannot be read, or a line is none that a recording has.
     pub fn next_line(&mut self) -> Result<Option<Line>> {
-        let mut text = String::new();
-        self.input
-            .read_line(&mut text)
-            .map_err(|error| Error::io(&self.path, error))?;
+        let text = read_line(&mut self.input).map_err(|error| Error::io(&self.path, error))?;
         self.line += 1;
-        if !text.ends_with('\n') {
-            return Ok(None);
+        if text.last() != Some(&b'\n') {
+            return match text.len() as u64 {
+                MAX_LINE_BYTES => Err(self.wrong(format!(
+                    "found more than {MAX_LINE_BYTES} bytes, expected a line that --record writes"
+                ))),
+                _ => Ok(None),
+            };
         }
-        serde_json::from_str(&text)
+        serde_json::from_slice(&text)
             .map(Some)
             .map_err(|error| self.wrong(format!("{error}, expected a line that --record writes")))
     }
@@ -134,5 +142,27 @@ impl Reader {
     /// An error of the line that was read last.
     pub fn wrong(&self, message: impl std::fmt::Display) -> Error {
         Error::file(&self.path, format!("line {}: {message}", self.line))
+    }
+}
+
+/// A line with its end, of [`MAX_LINE_BYTES`] at most.
+fn read_line(input: &mut BufReader<File>) -> std::io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    input.take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
+    Ok(line)
+}
+
+/// A run that did not come to its end has left its recording under another name.
+fn not_there(path: &Path, error: &std::io::Error, expected: &str) -> Error {
+    let partial = beside(path, ".partial");
+    match error.kind() == std::io::ErrorKind::NotFound && partial.exists() {
+        true => Error::file(
+            path,
+            format!(
+                "found no such file, expected {expected}; {} is that of a run which did not come to its end, and can be read as well",
+                partial.display()
+            ),
+        ),
+        false => Error::open(path, error, expected),
     }
 }

@@ -99,9 +99,9 @@ pub enum Code {
     NonFiniteLogits,
     /// The device failed while the row ran; `--resume` tries it again.
     Device,
-    /// OpenAI rows only (others say it in finish_reason): interrupted; `--resume` tries it again.
+    /// An interrupt came before its last token; `--resume` tries it again.
     Cancelled,
-    /// OpenAI rows only, likewise: timeout_ms passed.
+    /// OpenAI rows only (others say it in finish_reason): timeout_ms passed; `--resume` tries it again.
     Timeout,
 }
 

@@ -3,8 +3,8 @@
 use super::answer::Label;
 use super::codec::Codec;
 use super::fields::shorten;
+use super::kept::{Found, Kept, Place};
 use super::lines::{Ids, Lines};
-use super::partial::{Found, Kept, Place};
 use super::prepare::{Prepared, Rules, prepare};
 use super::row::{Row, RowError};
 use crate::error::Result;
@@ -110,7 +110,7 @@ impl Source {
             Found::Other if !self.others_said => {
                 self.others_said = true;
                 (self.warn)(&format!(
-                    "line {}: the earlier run's answer was to another line, or of another model or other options: such rows are served again (said once)",
+                    "line {}: the earlier run's answer was to another line: such rows are served again (said once)",
                     row.line
                 ));
             }

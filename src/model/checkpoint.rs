@@ -34,6 +34,31 @@ pub fn load(dir: &Path, config: &ModelConfig) -> Result<(Weights, Vec<String>)> 
     Ok((weights, checkpoint.warnings()))
 }
 
+/// The files of weights that [`load`] reads, in the order of their names; what is missing is for `load` to say.
+///
+/// # Errors
+/// There are none, or the index cannot be read.
+pub(super) fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let (single, index) = (dir.join(SINGLE_FILE), dir.join(INDEX_FILE));
+    if single.exists() {
+        return Ok(vec![single]);
+    }
+    if !index.exists() {
+        return Err(no_weights(dir));
+    }
+    let mut names = std::collections::BTreeSet::new();
+    names.extend(read_index(&index)?.into_iter().map(|(_, file)| file));
+    let there = names.iter().filter_map(|file| shard_path(dir, file).ok());
+    Ok(there.collect())
+}
+
+fn no_weights(dir: &Path) -> Error {
+    Error::file(
+        dir,
+        format!("found no weights, expected {SINGLE_FILE} or {INDEX_FILE}"),
+    )
+}
+
 /// A mapped safetensors file.
 struct Shard {
     path: PathBuf,

@@ -1,5 +1,5 @@
 //! The model: its configuration and its weights, from a checkpoint on disk or a random preset.
-//! Knows nothing of plans, backends or requests; uses only `json`, `magic` and `error`.
+//! Knows nothing of plans, backends or requests; uses only `json`, `magic`, `files` and `error`.
 //!
 //! - [`source`]: what `--model` names
 //! - [`config`], [`layer_types`], [`generation`]: config.json and generation_config.json (through `fields`, which
@@ -7,6 +7,7 @@
 //! - `files`: how these and the weights are opened, and what is said of something else in their place
 //! - [`weights`]: tensors by role; [`layout`]: their published names, shapes and order
 //! - [`checkpoint`]: weights from safetensors files, whose headers `header` checks
+//! - [`fingerprint`]: hashes of what a model is made of
 //! - [`rotary`]: frequencies of the position embedding
 //! - [`random`]: weights of random presets, made by [`philox`]
 //! - [`synth`]: the same weights written to disk, with the tokenizer of `tokenizer_files`
@@ -15,6 +16,7 @@ pub mod checkpoint;
 pub mod config;
 mod fields;
 mod files;
+pub mod fingerprint;
 pub mod generation;
 mod header;
 pub mod layer_types;

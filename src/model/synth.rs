@@ -8,6 +8,7 @@ use super::source::ModelSource;
 use super::weights::DType;
 use super::{random, tokenizer_files};
 use crate::error::{Error, Result};
+use crate::files::{Claim, Resolved, resolve};
 use memmap2::MmapMut;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::{Map, Value, json};
@@ -42,7 +43,8 @@ pub struct Written {
 /// left. A shard holds at most `shard_bytes` of tensors, or a single larger tensor.
 ///
 /// Every file is written under a name that ends in `.partial`. config.json's is the first to be made and the last
-/// to get its name: a directory without config.json is unfinished, and no model.
+/// to get its name: a directory without config.json is unfinished, and no model. Its lock is the right to write the
+/// directory.
 ///
 /// # Errors
 /// `Error::Usage` where `source` is not a preset or `dir` holds anything else; `Error::Io` where it cannot be
@@ -59,7 +61,7 @@ pub fn write(
         )));
     };
     let (config, _) = source.config()?;
-    let output = Output::open(dir)?;
+    let mut output = Output::open(dir, &config)?;
     let shards = split(layout::published(&config), shard_bytes);
     let bytes_total = shards.iter().flatten().map(bytes).sum();
     let mut buffer = MmapMut::map_anon(BUFFER_BYTES)
@@ -77,10 +79,11 @@ pub fn write(
         let name = format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len());
         let (path, mut file) = output.create(&name)?;
         write_shard(&mut file, specs, *seed, &mut buffer, &mut advance)
+            .and_then(|()| file.sync_all())
             .map_err(|error| Error::io(path, error))?;
         names.push(name);
     }
-    write_small_files(&output, &config, &shards, &names, bytes_total)?;
+    write_small_files(&mut output, &config, &shards, &names, bytes_total)?;
     output.finish(&names)?;
     Ok(Written {
         tensors: shards.iter().map(Vec::len).sum(),
@@ -166,7 +169,7 @@ fn shard_header(specs: &[TensorSpec]) -> std::io::Result<Vec<u8>> {
 }
 
 fn write_small_files(
-    output: &Output<'_>,
+    output: &mut Output<'_>,
     config: &ModelConfig,
     shards: &[Vec<TensorSpec>],
     names: &[String],
@@ -192,8 +195,7 @@ fn write_small_files(
     output.write_json(
         tokenizer_config,
         &tokenizer_files::tokenizer_config_json(config.max_position_embeddings),
-    )?;
-    output.write_json(CONFIG_FILE, &config.to_json())
+    )
 }
 
 const CONFIG_FILE: &str = "config.json";
@@ -208,64 +210,112 @@ const PARTIAL: &str = ".partial";
 /// A directory being filled.
 struct Output<'a> {
     dir: &'a Path,
+    /// config.json, which marks the directory as unfinished until it has its name.
+    marker: Claim,
+    /// It was made by this call.
+    new: bool,
+    /// Files under the names of unfinished ones.
+    partial: Vec<PathBuf>,
+    /// Some files have their names, or all do.
+    named: bool,
 }
 
 impl<'a> Output<'a> {
     /// Makes the directory, or empties it of what an interrupted call left, and marks it as unfinished.
-    fn open(dir: &'a Path) -> Result<Self> {
+    fn open(dir: &'a Path, config: &ModelConfig) -> Result<Self> {
+        let new = !dir.exists();
         fs::create_dir_all(dir).map_err(|error| Error::create(dir, &error))?;
-        let output = Self { dir };
-        let mut entries = Vec::new();
-        for entry in fs::read_dir(dir).map_err(|error| Error::io(dir, error))? {
-            let entry = entry.map_err(|error| Error::io(dir, error))?;
-            entries.push(entry.file_name().to_string_lossy().into_owned());
-        }
-        let marker = format!("{CONFIG_FILE}{PARTIAL}");
-        if !entries.is_empty() {
-            let foreign = entries.iter().find(|name| !is_ours(name));
-            if let Some(name) = foreign.or(entries.first().filter(|_| !entries.contains(&marker))) {
-                return Err(Error::Usage(format!(
-                    "--output {}: found {name:?} in it, expected a new or empty directory",
-                    dir.display()
-                )));
-            }
-        }
-        output.create(CONFIG_FILE)?;
-        for name in entries.iter().filter(|name| **name != marker) {
+        leftovers(dir)?;
+        let place = dir.join(CONFIG_FILE);
+        let Resolved::Place(place) = resolve(&place)? else {
+            return Err(Error::file(place, "found a device, expected no file"));
+        };
+        let output = Self {
+            dir,
+            marker: Claim::take(&place)?,
+            new,
+            partial: Vec::new(),
+            named: false,
+        };
+        // Once more: another call may have ended in between.
+        for name in leftovers(dir)? {
             let path = dir.join(name);
             fs::remove_file(&path).map_err(|error| Error::io(&path, error))?;
         }
+        output.marker.cut(0)?;
+        let text = format!("{:#}\n", config.to_json());
+        let mut file = output.marker.file();
+        file.write_all(text.as_bytes())
+            .map_err(|error| Error::io(output.marker.path(), error))?;
         Ok(output)
     }
 
-    fn partial(&self, name: &str) -> PathBuf {
-        self.dir.join(format!("{name}{PARTIAL}"))
-    }
-
-    fn create(&self, name: &str) -> Result<(PathBuf, File)> {
-        let path = self.partial(name);
+    fn create(&mut self, name: &str) -> Result<(PathBuf, File)> {
+        let path = self.dir.join(format!("{name}{PARTIAL}"));
         match File::create(&path) {
-            Ok(file) => Ok((path, file)),
+            Ok(file) => {
+                self.partial.push(path.clone());
+                Ok((path, file))
+            }
             Err(error) => Err(Error::create(path, &error)),
         }
     }
 
-    fn write_json(&self, name: &str, value: &Value) -> Result<()> {
+    fn write_json(&mut self, name: &str, value: &Value) -> Result<()> {
         let (path, mut file) = self.create(name)?;
         let text = format!("{value:#}\n");
         file.write_all(text.as_bytes())
+            .and_then(|()| file.sync_all())
             .map_err(|error| Error::io(path, error))
     }
 
     /// Gives all files their names.
-    fn finish(&self, shards: &[String]) -> Result<()> {
+    fn finish(mut self, shards: &[String]) -> Result<()> {
+        self.named = true;
         let shards = shards.iter().map(String::as_str);
-        for name in shards.chain(SMALL_FILES).chain([CONFIG_FILE]) {
+        for name in shards.chain(SMALL_FILES) {
             let path = self.dir.join(name);
-            fs::rename(self.partial(name), &path).map_err(|error| Error::io(path, error))?;
+            let partial = self.dir.join(format!("{name}{PARTIAL}"));
+            fs::rename(partial, &path).map_err(|error| Error::io(path, error))?;
         }
-        Ok(())
+        self.marker.install()
     }
+}
+
+impl Drop for Output<'_> {
+    /// A call that fails leaves no tensors behind; it has failed already and says why. With some files named, the mark of
+    /// an unfinished directory stays.
+    fn drop(&mut self) {
+        if self.named {
+            return;
+        }
+        for path in &self.partial {
+            let _ = fs::remove_file(path);
+        }
+        let _ = self.marker.remove();
+        if self.new {
+            let _ = fs::remove_dir(self.dir);
+        }
+    }
+}
+
+/// What an interrupted call left in `dir`, but for its marker.
+fn leftovers(dir: &Path) -> Result<Vec<String>> {
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(dir).map_err(|error| Error::io(dir, error))? {
+        let entry = entry.map_err(|error| Error::io(dir, error))?;
+        entries.push(entry.file_name().to_string_lossy().into_owned());
+    }
+    let marker = format!("{CONFIG_FILE}{PARTIAL}");
+    let foreign = entries.iter().find(|name| !is_ours(name));
+    if let Some(name) = foreign.or(entries.first().filter(|_| !entries.contains(&marker))) {
+        return Err(Error::Usage(format!(
+            "--output {}: found {name:?} in it, expected a new or empty directory",
+            dir.display()
+        )));
+    }
+    entries.retain(|name| *name != marker);
+    Ok(entries)
 }
 
 /// Whether a file of this name may be what an interrupted call left: anything but config.json itself.

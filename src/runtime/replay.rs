@@ -4,6 +4,7 @@ use super::core::{Action, Core};
 use super::options::EngineShape;
 use super::request::{Event, Request};
 use super::rings::HostRings;
+use super::sizes::Sizes;
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::sys::abi;
@@ -19,16 +20,29 @@ pub struct Replayer {
     cancels: VecDeque<u64>,
     pushed: u64,
     cancelled: u64,
+    /// Events that the core has published, and how many of these the last turn knew to be read.
+    published: u64,
+    read: u64,
     steps: u64,
 }
+
+/// An engine's own sizes stay far below; a file may claim anything.
+const LARGEST_BYTES: usize = 1 << 30;
 
 impl Replayer {
     /// `shape` is that of the run. `stages` are fresh, one after the other the whole model, and made for the shape's
     /// options; how many there are is of no matter.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a shape that breaks one of the core's rules.
+    /// [`Error::Usage`] for a shape that breaks one of the core's rules, [`Error::Memory`] for one that no engine has.
     pub fn new(shape: &EngineShape, stages: Vec<Box<dyn StageBackend>>) -> Result<Self> {
+        let sizes = Sizes::of(shape, false)?;
+        let bytes = sizes.state_bytes.saturating_add(sizes.ring_bytes);
+        if bytes > LARGEST_BYTES {
+            return Err(Error::Memory(format!(
+                "the recorded scheduler takes {bytes} bytes, expected at most {LARGEST_BYTES}: its sizes are none that an engine has"
+            )));
+        }
         let (core, rings, _) = Core::of(shape, false)?;
         Ok(Self {
             core,
@@ -38,6 +52,8 @@ impl Replayer {
             cancels: VecDeque::new(),
             pushed: 0,
             cancelled: 0,
+            published: 0,
+            read: 0,
             steps: 0,
         })
     }
@@ -65,6 +81,7 @@ impl Replayer {
     pub fn turn(&mut self, record: &abi::tg_trace, heard: &mut dyn FnMut(Event)) -> Result<()> {
         self.run(record)?;
         while let Some(event) = self.rings.pop_event() {
+            self.published += 1;
             heard(event);
         }
         Ok(())
@@ -82,6 +99,7 @@ impl Replayer {
     ) -> Result<()> {
         self.run(record)?;
         while let Some(event) = self.rings.pop_raw_event() {
+            self.published += 1;
             heard(&event);
         }
         Ok(())
@@ -94,6 +112,7 @@ impl Replayer {
 
     fn run(&mut self, record: &abi::tg_trace) -> Result<()> {
         self.push(record)?;
+        self.check(&record.inputs, record.turn)?;
         let action = self.core.replay(&record.inputs).action;
         let outcome = self.core.raw_outcome();
         if outcome != record.outcome {
@@ -108,6 +127,36 @@ impl Replayer {
             }
             self.steps += 1;
         }
+        Ok(())
+    }
+
+    /// The core trusts its inputs: indices only grow, and nobody reads an event before it is published.
+    fn check(&mut self, inputs: &abi::tg_inputs, turn: u64) -> Result<()> {
+        let wrong = |what: &str, found: u64, expected: std::ops::RangeInclusive<u64>| {
+            Error::Runtime(format!(
+                "turn {turn}: found {found} {what}, expected {} to {}: the recording was changed",
+                expected.start(),
+                expected.end()
+            ))
+        };
+        for (what, found, expected) in [
+            ("requests", inputs.request_head, self.pushed..=self.pushed),
+            (
+                "cancels",
+                inputs.control_head,
+                self.cancelled..=self.cancelled,
+            ),
+            (
+                "events that were read",
+                inputs.event_tail,
+                self.read..=self.published,
+            ),
+        ] {
+            if !expected.contains(&found) {
+                return Err(wrong(what, found, expected));
+            }
+        }
+        self.read = inputs.event_tail;
         Ok(())
     }
 

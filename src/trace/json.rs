@@ -2,8 +2,8 @@
 //! as microseconds with three decimals, counted from the trace's own zero.
 
 use crate::error::{Error, Result};
+use crate::files::{self, Unfinished};
 use serde::Serialize;
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -43,9 +43,11 @@ struct Id {
 #[derive(Serialize)]
 pub struct Nothing {}
 
-/// A trace file that is being written.
+const START: &str = "{\"traceEvents\":[\n";
+
+/// A trace file that is being written: FILE.partial until it is whole.
 pub struct Out {
-    out: BufWriter<File>,
+    out: BufWriter<files::Out>,
     path: PathBuf,
     empty: bool,
     zero_ns: i128,
@@ -58,17 +60,15 @@ fn us(ns: i128) -> f64 {
 
 impl Out {
     /// # Errors
-    /// The file cannot be made.
-    pub fn create(path: &Path) -> Result<Self> {
-        let file = File::create(path).map_err(|error| Error::create(path, &error))?;
-        let mut out = Self {
-            out: BufWriter::with_capacity(1 << 18, file),
-            path: path.to_owned(),
+    /// The file cannot be written, or another run is writing it.
+    pub fn create(path: &Path, unfinished: Unfinished) -> Result<Self> {
+        let out = files::Out::open(path, unfinished)?;
+        Ok(Self {
+            path: out.name().to_owned(),
+            out: BufWriter::with_capacity(1 << 18, out),
             empty: true,
             zero_ns: 0,
-        };
-        out.text("{\"traceEvents\":[\n")?;
-        Ok(out)
+        })
     }
 
     /// Which time of the scheduler's clock is the trace's 0. To be said before the first event that has a time.
@@ -87,8 +87,9 @@ impl Out {
     }
 
     fn put<A: Serialize>(&mut self, event: &Event<'_, A>) -> Result<()> {
-        if !std::mem::replace(&mut self.empty, false) {
-            self.text(",\n")?;
+        match std::mem::replace(&mut self.empty, false) {
+            true => self.text(START)?,
+            false => self.text(",\n")?,
         }
         serde_json::to_writer(&mut self.out, event)
             .map_err(|error| Error::io(&self.path, error.into()))
@@ -194,15 +195,17 @@ impl Out {
         })
     }
 
-    /// Ends the file; `about` goes where viewers show it. It comes last: Perfetto reads no further than a key that it
-    /// does not know, and what it says is known only now.
-    pub fn finish(mut self, about: &impl Serialize) -> Result<()> {
+    /// Ends the text; `about` goes where viewers show it. It comes last: Perfetto reads no further than a key that it
+    /// does not know, and what it says is known only now. What comes back has yet to be given its name.
+    pub fn end(mut self, about: &impl Serialize) -> Result<files::Out> {
+        if self.empty {
+            self.text(START)?;
+        }
         self.text("\n],\n\"otherData\":")?;
         serde_json::to_writer(&mut self.out, about)
             .map_err(|error| Error::io(&self.path, error.into()))?;
         self.text("}\n")?;
-        self.out
-            .flush()
-            .map_err(|error| Error::io(&self.path, error))
+        let out = self.out.into_inner();
+        out.map_err(|error| Error::io(&self.path, error.into_error()))
     }
 }

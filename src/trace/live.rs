@@ -5,10 +5,11 @@ use super::About;
 use super::json::{Out, Track};
 use super::parts::Costs;
 use super::stages::timed;
-use super::writer::{Begin, HostSlice, Item, JOB, PHASES, write};
+use super::writer::{Begin, Ended, HostSlice, Item, JOB, PHASES, write};
 use crate::backend::StageBackend;
 use crate::backend::timing::StepTimes;
 use crate::error::{Error, Result};
+use crate::files::Unfinished;
 use crate::io::record::{Header, Line, Turn};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -35,7 +36,7 @@ enum Doing {
 /// The job's end of a trace.
 pub struct Live {
     send: Option<SyncSender<Item>>,
-    writer: Option<JoinHandle<Result<About>>>,
+    writer: Option<JoinHandle<Result<Ended>>>,
     doing: Option<Doing>,
     serving: Option<Instant>,
     /// What ended the writer.
@@ -48,7 +49,7 @@ impl Live {
     /// # Errors
     /// It cannot be made.
     pub fn create(path: &Path, began: Instant) -> Result<Self> {
-        let out = Out::create(path)?;
+        let out = Out::create(path, Unfinished::Kept)?;
         let (send, items) = sync_channel(AHEAD);
         let writer = std::thread::Builder::new()
             .name("trace".to_owned())
@@ -217,11 +218,25 @@ impl Live {
         self.end().map(drop)
     }
 
-    /// The run came to its end: `done` is its last line.
+    /// The run came to its end: `done` is its last line. The file gets its name.
     ///
     /// # Errors
     /// The trace cannot be written, or its core disagrees with the run.
-    pub fn finish(mut self, done: Line) -> Result<About> {
+    pub fn finish(self, done: Line) -> Result<About> {
+        let (about, out) = self.last(done)?;
+        out.finish()?;
+        Ok(about)
+    }
+
+    /// The run was asked to end early: the trace stays in FILE.partial.
+    ///
+    /// # Errors
+    /// As [`Live::finish`].
+    pub fn leave(self, done: Line) -> Result<About> {
+        self.last(done).map(|(about, _)| about)
+    }
+
+    fn last(mut self, done: Line) -> Result<Ended> {
         let now = Instant::now();
         self.other(now)?;
         if let Some(from) = self.serving.take() {
@@ -232,7 +247,7 @@ impl Live {
     }
 
     /// The writer's last word; if that is an error, the same one again however often it is asked for.
-    fn end(&mut self) -> Result<About> {
+    fn end(&mut self) -> Result<Ended> {
         self.send = None;
         let ended = match (self.writer.take().map(JoinHandle::join), &self.failure) {
             (Some(Ok(ended)), _) => ended,

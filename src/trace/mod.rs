@@ -29,6 +29,7 @@ pub use live::Live;
 pub use timeline::Timeline;
 
 use crate::error::Result;
+use crate::files::Unfinished;
 use crate::io::record::{Line, Reader};
 use std::path::Path;
 
@@ -37,7 +38,7 @@ use std::path::Path;
 /// # Errors
 /// The recording is none, this version schedules differently, or `output` cannot be written.
 pub fn convert(recording: &mut Reader, output: &Path) -> Result<About> {
-    let out = json::Out::create(output)?;
+    let out = json::Out::create(output, Unfinished::Removed)?;
     let source = format!("recording {}", recording.path().display());
     let mut timeline = Timeline::new(out, &recording.header, source)?;
     while let Some(line) = recording.next_line()? {

@@ -82,6 +82,8 @@ impl Requests {
 
     /// A turn that began at `now_ns` has seen all requests below `head`.
     pub fn seen(&mut self, head: u64, now_ns: u64) {
+        // The file may claim to have seen more than there are.
+        let head = head.min(self.asked);
         for number in self.seen..head {
             if let Some(open) = self.open.get_mut(&number) {
                 open.seen_ns = Some(now_ns);

@@ -8,6 +8,7 @@ use super::requests::{self, Requests};
 use super::tally::Ran;
 use crate::backend::StepView;
 use crate::error::Result;
+use crate::files;
 use crate::io::record::{Header, Line, Turn};
 use crate::plan::{Ladders, StepKind, StepShape};
 use crate::runtime::replay::Replayer;
@@ -280,7 +281,7 @@ impl Timeline {
             composed_ns: turn.end_ns,
             context: mean_context(&view),
             args: StepArgs {
-                prompt_rows: Some(turn.rows - decode_rows),
+                prompt_rows: Some(turn.rows.saturating_sub(decode_rows)),
                 ..args
             },
         });
@@ -360,7 +361,9 @@ impl Timeline {
     /// Counters as the turn leaves them.
     fn count(&mut self, turn: &Turn) -> Result<()> {
         let padding_rows = match (turn.step, turn.steps_in_flight) {
-            (Some(_), _) => bucket_rows(&self.header.engine.ladders, turn) - turn.rows,
+            (Some(_), _) => {
+                bucket_rows(&self.header.engine.ladders, turn).saturating_sub(turn.rows)
+            }
             (None, 0) => 0,
             (None, _) => self.counters.map_or(0, |last| last.padding_rows as u32),
         };
@@ -404,7 +407,14 @@ impl Timeline {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn finish(mut self) -> Result<About> {
+    pub fn finish(self) -> Result<About> {
+        let (about, out) = self.end()?;
+        out.finish()?;
+        Ok(about)
+    }
+
+    /// Likewise; the file has yet to be given its name.
+    pub(super) fn end(mut self) -> Result<(About, files::Out)> {
         for mut step in std::mem::take(&mut self.flying) {
             step.args.unfinished = true;
             self.step_slice(&step, self.last_ns)?;
@@ -433,7 +443,7 @@ impl Timeline {
             complete: self.complete,
             kernels: self.parts.as_ref().map(Parts::finish),
         };
-        self.out.finish(&about)?;
-        Ok(about)
+        let out = self.out.end(&about)?;
+        Ok((about, out))
     }
 }

@@ -10,6 +10,7 @@ use super::stages::StageRun;
 use super::timeline::{StepArgs, Timeline};
 use crate::backend::timing::StepTimes;
 use crate::error::{Error, Result};
+use crate::files;
 use crate::io::record::{Header, Line};
 use serde_json::Value;
 use std::sync::mpsc::Receiver;
@@ -75,7 +76,10 @@ struct Writing {
     left_out: u64,
 }
 
-pub(super) fn write(out: Out, began: Instant, items: &Receiver<Item>) -> Result<About> {
+/// What a trace says of itself, and its file, which has yet to be given its name.
+pub(super) type Ended = (About, files::Out);
+
+pub(super) fn write(out: Out, began: Instant, items: &Receiver<Item>) -> Result<Ended> {
     let mut early = vec![];
     for item in items {
         let begin = match item {
@@ -214,7 +218,7 @@ impl Writing {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<About> {
+    fn finish(mut self) -> Result<Ended> {
         let now = self.began.elapsed().as_nanos() as i64;
         self.place(now, true)?;
         let clock = match &self.clock {
@@ -222,7 +226,7 @@ impl Writing {
             Clock::Measured(windows) => windows.about(self.left_out),
         };
         self.timeline.set_host_clock(clock);
-        self.timeline.finish()
+        self.timeline.end()
     }
 }
 

@@ -135,20 +135,21 @@ fn killed_at_any_moment_and_resumed_gives_the_same_file() {
 }
 
 #[test]
-fn an_interrupt_writes_what_is_done() {
+fn an_interrupt_leaves_the_output_alone_and_what_is_done_in_the_journal() {
     let job = Job::new();
+    std::fs::write(job.path("out"), "of an earlier run\n").unwrap();
     let mut child = job.spawn("out", false);
     wait_for_lines(&job.path("out.partial"), ERRORS + 3, &mut child);
     interrupt(&child);
     let ended = Ended::of(child.wait_with_output().unwrap());
     assert_eq!(ended.code, 130, "{}", ended.stderr);
     assert!(ended.stderr.contains("--resume"), "{}", ended.stderr);
-    let written = rows_without_timing(&job.path("out"));
-    assert!(
-        written.len() > 5 && written.len() < ROWS,
-        "{} rows",
-        written.len()
-    );
+    let before = std::fs::read_to_string(job.path("out")).unwrap();
+    assert_eq!(before, "of an earlier run\n");
+    let journal = std::fs::read_to_string(job.path("out.partial")).unwrap();
+    assert!(journal.lines().count() > ERRORS + 3, "{journal}");
+    // What the interrupt cut has no text that could pass for an answer.
+    assert!(!journal.contains("\"finish_reason\":\"cancelled\""));
     let resumed = job.run("out", true);
     assert_eq!(resumed.code, 3, "{}", resumed.stderr);
     job.run("whole", false);
@@ -159,30 +160,124 @@ fn an_interrupt_writes_what_is_done() {
 }
 
 #[test]
-fn starting_afresh_over_unfinished_rows_is_said() {
+fn starting_afresh_over_unfinished_rows_is_refused_unless_asked_for() {
     let job = Job::new();
     job.begin_and_kill(3);
+    let journal = std::fs::read(job.path("out.partial")).unwrap();
     let fresh = job.run("out", false);
-    assert!(
-        fresh.stderr.contains("--resume would keep them"),
-        "{}",
-        fresh.stderr
-    );
+    fresh.fails(&"afresh", 2, "--resume goes on from them, --overwrite");
+    assert_eq!(std::fs::read(job.path("out.partial")).unwrap(), journal);
+    let mut args = job.args("out", false);
+    args.push("--overwrite".to_owned());
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let over = run(&args);
+    assert_eq!(over.code, 3, "{}", over.stderr);
+    assert!(!over.stderr.contains("kept from"), "{}", over.stderr);
     assert_eq!(rows_without_timing(&job.path("out")).len(), ROWS);
+    assert!(!job.path("out.partial").exists());
 }
 
 #[test]
-fn answers_of_another_model_are_served_again_and_that_is_said() {
+fn rows_of_another_model_or_other_options_are_refused_by_name() {
     let job = Job::new();
     job.begin_and_kill(ERRORS + 3);
-    let mut args = job.args("out", true);
-    args[2] = "random:tiny@9".to_owned();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let ended = run(&args);
-    assert_eq!(ended.code, 3, "{}", ended.stderr);
-    let said = ended.stderr.matches("of another model or other options");
-    assert_eq!(said.count(), 1, "{}", ended.stderr);
-    assert!(!ended.stderr.contains("kept from"), "{}", ended.stderr);
+    let journal = std::fs::read(job.path("out.partial")).unwrap();
+    let resume = |change: &dyn Fn(&mut Vec<String>)| {
+        let mut args = job.args("out", true);
+        change(&mut args);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        run(&args)
+    };
+    let with = |words: &'static [&'static str]| {
+        move |args: &mut Vec<String>| args.extend(words.iter().map(|&word| word.to_owned()))
+    };
+    let seed = |args: &mut Vec<String>| args[2] = "random:tiny@9".to_owned();
+    resume(&seed).fails(&"seed", 1, "differ in weights");
+    for (words, expected) in [
+        (
+            &["--temperature", "0.5"][..],
+            "--temperature (was 0.0, is 0.5)",
+        ),
+        (&["--seed", "3"], "--seed (was 0, is 3)"),
+        (&["--stop", "x"], "--stop (was not given, is [\"x\"])"),
+        (
+            &["--max-context", "100"],
+            "--max-context (was not given, is 100)",
+        ),
+    ] {
+        resume(&with(words)).fails(&words, 1, expected);
+    }
+    assert_eq!(std::fs::read(job.path("out.partial")).unwrap(), journal);
+    // Where rows run, and how many at once, is no part of what they are.
+    let sizes = &[
+        "--max-seqs",
+        "2",
+        "--step-tokens",
+        "128",
+        "--memory-limit",
+        "1GiB",
+        "--timeout-ms",
+        "100000",
+    ];
+    let resumed = resume(&move |args: &mut Vec<String>| {
+        args.retain(|word| word != "--max-seqs" && word != "4");
+        args.extend(sizes.iter().map(|&word| word.to_owned()));
+    });
+    assert_eq!(resumed.code, 3, "{}", resumed.stderr);
+    assert!(resumed.stderr.contains("kept from"), "{}", resumed.stderr);
+    job.run("whole", false);
+    assert_eq!(
+        rows_without_timing(&job.path("out")),
+        rows_without_timing(&job.path("whole"))
+    );
+}
+
+/// A checkpoint is what is in its files, wherever they lie and whenever they were written.
+#[test]
+fn a_copied_checkpoint_is_the_same_and_a_changed_one_is_named() {
+    let job = Job::new();
+    let model = |name: &str| job.path(name).to_str().unwrap().to_owned();
+    for (seed, name) in [(7, "m"), (7, "copy"), (8, "other")] {
+        let source = format!("random:tiny@{seed}");
+        let made = run(&["synth", "-q", "--model", &source, "--output", &model(name)]);
+        assert_eq!(made.code, 0, "{}", made.stderr);
+    }
+    let args = |name: &str, resume: bool| {
+        let mut args = job.args("out", resume);
+        args[2] = model(name);
+        args.push("--ignore-eos".to_owned());
+        args
+    };
+    let resume = |name: &str| {
+        let args = args(name, true);
+        run(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let begin = args("m", false);
+    let begin: Vec<&str> = begin.iter().map(String::as_str).collect();
+    let mut child = command(&begin).stderr(Stdio::null()).spawn().unwrap();
+    wait_for_lines(&job.path("out.partial"), ERRORS + 3, &mut child);
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    resume("other").fails(&"other", 1, "differ in weights model");
+    let changes = [
+        ("generation_config.json", "{\"temperature\":0.3}"),
+        ("chat_template.jinja", "{{ messages }}"),
+        ("tokenizer_config.json", "{}"),
+    ];
+    for (name, text) in changes {
+        let path = job.path("copy").join(name);
+        let before = std::fs::read(&path).ok();
+        std::fs::write(&path, text).unwrap();
+        resume("copy").fails(&name, 1, name);
+        match before {
+            Some(before) => std::fs::write(&path, before).unwrap(),
+            None => std::fs::remove_file(&path).unwrap(),
+        }
+    }
+    let resumed = resume("copy");
+    assert_eq!(resumed.code, 3, "{}", resumed.stderr);
+    assert!(resumed.stderr.contains("kept from"), "{}", resumed.stderr);
 }
 
 /// Rows of a journal that somebody has damaged, of which the others are still good.
@@ -192,10 +287,11 @@ fn a_line_that_is_no_record_is_named_and_can_be_removed() {
     job.begin_and_kill(ERRORS + 3);
     let partial = job.path("out.partial");
     let before = std::fs::read_to_string(&partial).unwrap();
-    std::fs::write(&partial, format!("?\n{before}")).unwrap();
+    let (header, rest) = before.split_once('\n').unwrap();
+    std::fs::write(&partial, format!("{header}\n?\n{rest}")).unwrap();
     let ended = job.run("out", true);
     assert_eq!(ended.code, 1, "{}", ended.stderr);
-    let expected = "line 1 is not a record";
+    let expected = "line 2 is not a record";
     assert!(ended.stderr.contains(expected), "{}", ended.stderr);
     assert!(
         ended.stderr.contains("remove that line"),

@@ -12,6 +12,7 @@ mod report;
 mod run;
 mod schema;
 mod score;
+mod signals;
 mod timeline;
 mod trace;
 mod trace_kernels;

@@ -152,7 +152,7 @@ fn fatal_errors_are_exit_code_1_and_one_line() {
     let cases: &[(&[&str], &str)] = &[
         (
             &["generate", "--output", "/no/such/dir/out", "x"],
-            "/no/such/dir/out.partial: found no such directory, expected a directory that exists",
+            "/no/such/dir/out: found no such directory, expected a directory that exists",
         ),
         (&["generate", "--output", here, "x"], "found a directory"),
         (

@@ -2,6 +2,7 @@
 
 use crate::rig::*;
 use std::time::{Duration, Instant};
+use tailgraph::io::identity::Identity;
 use tailgraph::io::record::{Done, Header, Line, Turn, VERSION};
 use tailgraph::plan::EngineOptions;
 use tailgraph::runtime::{Engine, Event};
@@ -28,6 +29,7 @@ fn a_trace_finds_a_clock_of_its_own_within_what_it_says() {
         device: "cuda".to_owned(),
         dtype: "f32".to_owned(),
         launch: Some("device-graph".to_owned()),
+        identity: Identity::default(),
         kernel_variants: None,
         engine: engine.shape().clone(),
     };

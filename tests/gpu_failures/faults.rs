@@ -98,6 +98,7 @@ fn a_failed_run_is_resumed() {
         .with("DEVICE", "fault:4:700")
         .end()
         .fails(1, &["ILLEGAL_ADDRESS"]);
+    assert!(!std::path::Path::new(&output).exists());
     assert_eq!(run().and(&["--resume"]).end().code, 0);
     let answers = std::fs::read_to_string(&output).unwrap();
     let answers: Vec<_> = answers
@@ -128,7 +129,7 @@ fn scored_rows_are_there_and_the_others_say_what_happened() {
     let ended = run.with("FAIL", "cuGraphLaunch:3:719").end();
     let parts = ["step 2 (stage 0 score 512)", "CUDA_ERROR_LAUNCH_FAILED"];
     ended.fails(1, &parts);
-    let answers = std::fs::read_to_string(output).unwrap();
+    let answers = std::fs::read_to_string(output + ".partial").unwrap();
     let answers: Vec<Value> = answers
         .lines()
         .map(|l| serde_json::from_str(l).unwrap())

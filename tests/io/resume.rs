@@ -4,8 +4,10 @@ use crate::fakes::Echo;
 use crate::job::run_to;
 use std::path::Path;
 use tailgraph::cli::job::Summary;
+use tailgraph::io::identity::Identity;
+use tailgraph::io::kept::Kept;
 use tailgraph::io::output::Output;
-use tailgraph::io::partial::Journal;
+use tailgraph::io::partial::{Journal, Start};
 
 fn input(rows: std::ops::Range<usize>) -> String {
     rows.map(|i| {
@@ -15,8 +17,24 @@ fn input(rows: std::ops::Range<usize>) -> String {
     .collect()
 }
 
+fn identity() -> Identity {
+    Identity::default().with("--temperature", 0.5)
+}
+
+fn open(output: &Path, start: Start) -> tailgraph::Result<(Journal, Kept)> {
+    Journal::open(output, start, &identity())
+}
+
+fn refusal(output: &Path, start: Start) -> String {
+    open(output, start).unwrap_err().to_string()
+}
+
 fn run(output: &Path, input: &str, resume: bool, fail_after: Option<u64>) -> Summary {
-    let (journal, kept) = Journal::open(output, resume).unwrap();
+    let start = match resume {
+        true => Start::Resume,
+        false => Start::Afresh,
+    };
+    let (journal, kept) = open(output, start).unwrap();
     let mut device = Echo::new(4);
     device.fail_after = fail_after;
     run_to(Output::File(journal), kept, input, &mut device)
@@ -46,10 +64,11 @@ fn resuming_after_any_tear_gives_the_same_file() {
     let partial = dir.path().join("out.partial");
     let summary = run(&output, &input(0..30), false, Some(60));
     assert!(summary.failure.is_some());
+    assert!(!output.exists(), "of a run that failed");
     let journal = std::fs::read(&partial).unwrap();
     for cut in (0..journal.len()).step_by(97).chain([journal.len()]) {
         std::fs::write(&partial, &journal[..cut]).unwrap();
-        // The OUTPUT of an interrupted run is not what counts while there is a journal.
+        // An OUTPUT of another run is not what counts while there is a journal.
         std::fs::write(&output, "").unwrap();
         let summary = run(&output, &input(0..30), true, None);
         assert_eq!(
@@ -67,7 +86,7 @@ fn kept_rows_do_not_run_again_and_changed_ones_do() {
     let dir = tempfile::tempdir().unwrap();
     let output = dir.path().join("out");
     run(&output, &input(0..10), false, Some(30));
-    let (journal, kept) = Journal::open(&output, true).unwrap();
+    let (journal, kept) = open(&output, Start::Resume).unwrap();
     assert!(!kept.is_empty());
     drop(journal);
     let changed = input(0..10).replace("\"p0\"", "\"changed\"");
@@ -117,21 +136,147 @@ fn a_row_that_timed_out_is_tried_again() {
 }
 
 #[test]
+fn an_output_that_is_taken_up_stays_until_all_rows_are_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let (output, whole) = (dir.path().join("out"), dir.path().join("whole"));
+    run(&output, &input(0..10), false, None);
+    let before = std::fs::read(&output).unwrap();
+    let failed = run(&output, &input(0..30), true, Some(40));
+    assert!(failed.failure.is_some());
+    assert_eq!(std::fs::read(&output).unwrap(), before);
+
+    // Its answers count only as long as they are the same.
+    std::fs::write(&output, "{}\n").unwrap();
+    let refused = refusal(&output, Start::Resume);
+    assert!(refused.contains("is no longer the file"), "{refused}");
+    std::fs::write(&output, before).unwrap();
+    let resumed = run(&output, &input(0..30), true, None);
+    assert!(resumed.counts.kept >= 10);
+    run(&whole, &input(0..30), false, None);
+    assert_eq!(
+        std::fs::read(&output).unwrap(),
+        std::fs::read(&whole).unwrap()
+    );
+    assert!(!dir.path().join("out.partial").exists());
+}
+
+#[test]
 fn what_cannot_be_written_is_said_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let error = |path: &Path, resume| Journal::open(path, resume).unwrap_err().to_string();
-    assert!(error(dir.path(), false).contains("found a directory"));
-    assert!(error(&dir.path().join("no/such/dir"), false).contains("no/such/dir.partial"));
+    let absent = dir.path().join("no/such/dir");
+    assert!(refusal(dir.path(), Start::Afresh).contains("found a directory"));
+    assert!(refusal(&absent, Start::Afresh).contains("found no such directory"));
     let output = dir.path().join("out");
-    let (first, _) = Journal::open(&output, false).unwrap();
-    assert!(error(&output, false).contains("another run is writing it"));
+    let (first, _) = open(&output, Start::Afresh).unwrap();
+    for start in [Start::Afresh, Start::Overwrite, Start::Resume] {
+        assert!(refusal(&output, start).contains("another run is writing it"));
+    }
     drop(first);
-    std::fs::write(dir.path().join("out.partial"), "not a record\n").unwrap();
-    assert!(error(&output, true).contains("line 1 is not a record"));
-    // A run that fails to start takes nothing from an earlier one.
-    drop(Journal::open(&output, false).unwrap());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// Two links to one file are one file, and one lock.
+#[test]
+fn links_share_the_journal_of_their_target() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::create_dir(at("data")).unwrap();
+    std::os::unix::fs::symlink("data/out", at("one")).unwrap();
+    std::os::unix::fs::symlink(at("one"), at("two")).unwrap();
+    let (first, _) = open(&at("one"), Start::Afresh).unwrap();
+    assert!(first.path().ends_with("data/out.partial"));
+    assert!(refusal(&at("two"), Start::Resume).contains("another run is writing it"));
+    drop(first);
+    run(&at("two"), &input(0..3), false, None);
+    assert!(at("two").is_symlink() && at("one").is_symlink());
     assert_eq!(
-        std::fs::read(dir.path().join("out.partial")).unwrap(),
-        b"not a record\n"
+        std::fs::read_to_string(at("data/out"))
+            .unwrap()
+            .lines()
+            .count(),
+        3
     );
+    assert_eq!(std::fs::read_dir(at("data")).unwrap().count(), 1);
+}
+
+#[test]
+fn rows_of_an_unfinished_run_are_written_over_only_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (output, partial) = (dir.path().join("out"), dir.path().join("out.partial"));
+    run(&output, &input(0..30), false, Some(60));
+    let journal = std::fs::read(&partial).unwrap();
+    let refused = refusal(&output, Start::Afresh);
+    assert!(
+        refused.contains("--resume") && refused.contains("--overwrite"),
+        "{refused}"
+    );
+    // A run that fails to start takes nothing from an earlier one.
+    drop(open(&output, Start::Overwrite).unwrap());
+    assert_eq!(std::fs::read(&partial).unwrap(), journal);
+
+    // Without a whole row there is nothing to lose.
+    let header = journal.iter().position(|&byte| byte == b'\n').unwrap();
+    for cut in [0, 5, header, header + 1, header + 20] {
+        std::fs::write(&partial, &journal[..cut]).unwrap();
+        drop(open(&output, Start::Afresh).unwrap());
+    }
+    // A job that gave every row an answer is no unfinished one.
+    std::fs::remove_file(&partial).unwrap();
+    let slow = "{\"id\":\"slow\",\"prompt\":\"abc\",\"timeout_ms\":5}\n";
+    run(&output, slow, false, None);
+    assert!(partial.exists());
+    run(&output, &input(0..3), false, None);
+    assert!(!partial.exists());
+}
+
+#[test]
+fn what_is_no_journal_of_ours_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (output, partial) = (dir.path().join("out"), dir.path().join("out.partial"));
+    let old = "{\"row\":0,\"input\":\"00\",\"done\":true,\"answer\":{}}\n";
+    for (text, expected) in [
+        ("something else\n", "no journal"),
+        ("something else", "no journal"),
+        (old, "rows of an unfinished run"),
+    ] {
+        std::fs::write(&partial, text).unwrap();
+        let refused = refusal(&output, Start::Afresh);
+        assert!(refused.contains(expected), "{refused}");
+        let refused = refusal(&output, Start::Resume);
+        assert!(refused.contains("--overwrite"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&partial).unwrap(), text);
+    }
+}
+
+#[test]
+fn a_journal_of_other_options_is_refused_by_their_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = dir.path().join("out");
+    run(&output, &input(0..30), false, Some(60));
+    let other = Identity::default().with("--temperature", 1);
+    let refused = Journal::open(&output, Start::Resume, &other).unwrap_err();
+    let refused = refused.to_string();
+    assert!(
+        refused.contains("--temperature (was 0.5, is 1)"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn the_mode_of_what_is_replaced_is_kept() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let output = dir.path().join("out");
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    for bits in [0o600, 0o640, 0o664] {
+        std::fs::write(&output, "").unwrap();
+        let permissions = std::fs::Permissions::from_mode(bits);
+        std::fs::set_permissions(&output, permissions).unwrap();
+        let (journal, _) = open(&output, Start::Afresh).unwrap();
+        // Nor may anyone read on the way what he may not read in the end.
+        assert_eq!(mode(journal.path()) & !bits, 0);
+        drop(journal);
+        run(&output, &input(0..2), false, None);
+        assert_eq!(mode(&output), bits);
+    }
 }

@@ -78,24 +78,62 @@ fn every_tensor_is_aligned_for_its_type() {
     }
 }
 
-/// The writing stops in a callback that panics, as a kill would stop it; the next call starts over.
 #[test]
-fn an_interrupted_directory_is_no_model_and_is_taken_over() {
+fn a_call_that_fails_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("model");
     let source = random_source(dir.path(), &small_config(), 5);
     for stop_at in [1, 20, 60] {
         let mut calls = 0;
-        let interrupted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             synth::write(&source, &out, 4096, &mut |_| {
                 calls += 1;
-                assert!(calls < stop_at, "interrupted");
+                assert!(calls < stop_at, "failed");
             })
         }));
-        assert!(interrupted.is_err());
-        assert!(file_names(&out).contains("config.json.partial"));
+        assert!(failed.is_err());
+        assert!(!out.exists());
+    }
+}
+
+#[test]
+fn two_calls_do_not_write_one_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("model");
+    let source = random_source(dir.path(), &small_config(), 5);
+    let mut refused = Vec::new();
+    synth::write(&source, &out, 4096, &mut |_| {
+        let second = synth::write(&source, &out, 4096, &mut |_| {}).unwrap_err();
+        refused.push(second.to_string());
+    })
+    .unwrap();
+    assert!(!refused.is_empty());
+    for message in refused {
+        assert_says(&message, &["config.json.partial", "another run is writing"]);
+    }
+    Model::load(&ModelSource::Dir(out)).unwrap();
+}
+
+/// What a kill leaves: some files with their names, some without, and no config.json.
+#[test]
+fn an_interrupted_directory_is_no_model_and_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("model");
+    let source = random_source(dir.path(), &small_config(), 5);
+    for unnamed in [0, 1, 3] {
+        synth::write(&source, &out, 4096, &mut |_| {}).unwrap();
+        let shards = file_names(&out).into_iter();
+        let shards = shards.filter(|name| name.ends_with(".safetensors"));
+        let unfinished = shards.take(unnamed).chain(["config.json".to_owned()]);
+        for name in unfinished.collect::<Vec<_>>() {
+            let partial = out.join(format!("{name}.partial"));
+            std::fs::rename(out.join(name), &partial).unwrap();
+            std::fs::write(partial, "torn").unwrap();
+        }
         let error = ModelSource::parse(out.to_str().unwrap()).unwrap_err();
         assert_says(&error.to_string(), &["found no config.json"]);
+        synth::write(&source, &out, 8192, &mut |_| {}).unwrap();
+        std::fs::remove_dir_all(&out).unwrap();
     }
     synth::write(&source, &out, 8192, &mut |_| {}).unwrap();
     assert!(

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 use tailgraph::bench::workload::Arrival;
+use tailgraph::files::Unfinished;
+use tailgraph::io::identity::Identity;
 use tailgraph::io::record::{Header, Line, Turn, VERSION};
 use tailgraph::runtime::EngineShape;
 use tailgraph::sys::abi;
@@ -25,10 +27,11 @@ pub fn traced_step_ms(
         device: launch.map_or("cpu", |_| "cuda").to_owned(),
         dtype: "f32".to_owned(),
         launch: launch.map(str::to_owned),
+        identity: Identity::default(),
         kernel_variants: None,
         engine: engine.clone(),
     };
-    let out = Out::create(&path).unwrap();
+    let out = Out::create(&path, Unfinished::Removed).unwrap();
     let mut timeline = Timeline::new(out, &header, "a test".to_owned()).unwrap();
     for arrival in arrivals {
         let line = Line::Request(Box::new(arrival.request.clone()));

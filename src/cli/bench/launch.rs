@@ -12,6 +12,7 @@ use crate::bench::metrics::{Figures, figures};
 use crate::bench::row::{Measured, Setting, Startup};
 use crate::bench::workload::{self, Random};
 use crate::cli::args::RunArgs;
+use crate::cli::interrupt;
 use crate::cli::target::Target;
 use crate::error::{Error, Result};
 use crate::plan::EngineOptions;
@@ -62,6 +63,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     let mut tried = combinations(args)?;
     let meter = Meter::new(&gpu.context);
     let joules = || meter.as_ref().and_then(Meter::joules);
+    interrupt::look();
     let mut interrupted = false;
     'repeats: for repeat in 0..args.repeats as usize {
         if !args.quiet {

@@ -16,8 +16,10 @@ use crate::bench::traced::Life;
 use crate::bench::workload::{self, Arrival, Line, Random};
 use crate::bench::{Kind, Point};
 use crate::cli::args::{Positions, RunArgs};
+use crate::cli::interrupt;
 use crate::cli::open::{self, Opened};
 use crate::error::{Error, Result};
+use crate::files::{Out, Unfinished};
 use crate::io::arrays::{self, Sample};
 use crate::model::{Model, ModelConfig, ModelSource};
 use crate::runtime::Logits;
@@ -83,11 +85,16 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     let gpu_info = units.first().and_then(|unit| gpu_info(&unit.opened));
     if let Some(folder) = &args.trace {
         std::fs::create_dir_all(folder).map_err(|error| Error::create(folder, &error))?;
+        if let Some(unit) = units.first() {
+            // Before the measuring: whether one could be written there.
+            Out::open(&folder.join(unit.trace_name(0)), Unfinished::Removed)?;
+        }
     }
     let subject = subject(args, Some(&source), gpu_info)?;
     let start = Instant::now();
     let model = open::load(&source)?;
     let model_ms = start.elapsed().as_secs_f64() * 1e3;
+    interrupt::look();
     let mut interrupted = false;
     'repeats: for repeat in 0..args.repeats as usize {
         for turn in 0..units.len() {
@@ -253,7 +260,7 @@ impl Work<'_> {
             .as_deref()
             .filter(|_| unit.way != Some(Way::Bare));
         let (mut engine, bare) = bare::start(unit, model, &sink, traced.is_some())?;
-        let header = unit.opened.header(&engine);
+        let header = unit.opened.header(&engine)?;
         unit.startup
             .engine_ms
             .push(start.elapsed().as_secs_f64() * 1e3);

@@ -105,7 +105,7 @@ impl<'a> Live<'a> {
             EndReason::NotFinite => Err(not_finite(output_ids.len())),
             EndReason::Stop => Ok(Finish::Stop),
             EndReason::Timeout => Ok(Finish::Timeout),
-            EndReason::Cancelled => Ok(Finish::Cancelled),
+            EndReason::Cancelled => Err(cancelled(output_ids.len())),
             EndReason::Length => Ok(Finish::Length),
         };
         Ended {
@@ -127,6 +127,14 @@ fn refused() -> RowError {
     RowError::new(
         Code::ContextLength,
         "prompt and max_new_tokens need more pages than there are, expected fewer tokens or more memory: raise --memory-limit",
+    )
+}
+
+/// What an interrupt cut is no answer, and must not look like one.
+fn cancelled(tokens: usize) -> RowError {
+    RowError::new(
+        Code::Cancelled,
+        format!("interrupted after {tokens} new tokens, before the last"),
     )
 }
 

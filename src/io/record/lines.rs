@@ -1,11 +1,12 @@
 //! The lines of a recording as JSON.
 
 use super::turn::Turn;
+use crate::io::identity::Identity;
 use crate::runtime::{EndReason, EngineShape, Event, Request, TokenLogprobs};
 use serde::{Deserialize, Serialize};
 
 /// Of the format: another number is another format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -25,6 +26,8 @@ pub struct Header {
     pub version: u32,
     /// As in `--model`.
     pub model: String,
+    /// What that was, by its contents.
+    pub identity: Identity,
     /// `cpu` or `cuda`
     pub device: String,
     /// `f32`, `bf16` or `f16`

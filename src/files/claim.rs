@@ -1,0 +1,402 @@
+//! NAME.partial: what becomes the file NAME is written there, and its lock is the right to write NAME. The lock goes with
+//! the process; no file is left behind for it.
+
+use crate::error::{Error, Result};
+use parking_lot::Mutex;
+use std::ffi::OsString;
+use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+/// Turns that may go to other runs which end just then.
+const TURNS: usize = 100;
+const OWNER_MAY_WRITE: u32 = 0o600;
+/// Of a folder: a file in it may be replaced by its owner alone.
+const STICKY: u32 = 0o1000;
+
+/// The right to write a file.
+#[derive(Debug)]
+pub struct Claim {
+    target: PathBuf,
+    path: PathBuf,
+    file: File,
+    found_bytes: u64,
+}
+
+/// Claims of this process, for [`leave`].
+static CLAIMS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+struct Entry {
+    path: PathBuf,
+    inode: (u64, u64),
+    /// Is of no use unless it is whole.
+    discard: bool,
+}
+
+/// Before an exit that drops nothing: removes what is of no use to another run.
+pub fn leave() {
+    // Whoever holds the lock is not worth waiting for.
+    let Some(claims) = CLAIMS.try_lock() else {
+        return;
+    };
+    for entry in claims.iter() {
+        let found = entry.path.symlink_metadata();
+        if found.is_ok_and(|f| inode(&f) == entry.inode && (entry.discard || f.len() == 0)) {
+            let _ = std::fs::remove_file(&entry.path);
+        }
+    }
+}
+
+impl Claim {
+    /// Claims `target`, a place as [`super::resolve`] gives it. What NAME.partial holds is left as it is.
+    ///
+    /// # Errors
+    /// `target` could not be put in place later, or another run is writing it.
+    pub fn take(target: &Path) -> Result<Self> {
+        let existing = check(target)?;
+        let path = beside(target, ".partial");
+        // A file is made with no more rights than the one that it will take the place of.
+        let mode = existing.map_or(0o666, |found| found.mode() & 0o777 | OWNER_MAY_WRITE);
+        for _ in 0..TURNS {
+            let file = open(&path, mode)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Err(taken(&path)),
+                // Some file systems have no locks: two runs with one output are then the user's to avoid.
+                Err(TryLockError::Error(_)) => {}
+            }
+            let found = file.metadata().map_err(|error| Error::io(&path, error))?;
+            // Another run may have ended since the file was opened: then it is the one before, under another name or none.
+            if path
+                .symlink_metadata()
+                .is_ok_and(|now| inode(&now) == inode(&found))
+            {
+                CLAIMS.lock().push(Entry {
+                    path: path.clone(),
+                    inode: inode(&found),
+                    discard: false,
+                });
+                return Ok(Self {
+                    target: target.to_owned(),
+                    path,
+                    file,
+                    found_bytes: found.len(),
+                });
+            }
+        }
+        Err(taken(&path))
+    }
+
+    /// What becomes of this file where the process ends at once: gone, rather than kept for another run.
+    pub fn discard_at_exit(&self) {
+        if let Some(entry) = CLAIMS
+            .lock()
+            .iter_mut()
+            .find(|entry| entry.path == self.path)
+        {
+            entry.discard = true;
+        }
+    }
+
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// NAME.partial.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The bytes that NAME.partial had when it was claimed.
+    pub fn found_bytes(&self) -> u64 {
+        self.found_bytes
+    }
+
+    /// Empties NAME.partial from `bytes` on.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn cut(&self, bytes: u64) -> Result<()> {
+        let fail = |error| Error::io(&self.path, error);
+        if let Ok(existing) = self.target.symlink_metadata() {
+            let mode = existing.mode() & 0o777 | OWNER_MAY_WRITE;
+            let permissions = Permissions::from_mode(mode);
+            self.file.set_permissions(permissions).map_err(fail)?;
+        }
+        self.file.set_len(bytes).map_err(fail)
+    }
+
+    /// An empty file beside NAME.partial: what is made of that one, while it stays.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn second(&self) -> Result<Second> {
+        let path = beside(&self.path, ".tmp");
+        let mode = self.target.symlink_metadata();
+        let mode = mode.map_or(0o666, |found| found.mode() & 0o777 | OWNER_MAY_WRITE);
+        let file = open(&path, mode)?;
+        let fail = |error| Error::io(&path, error);
+        file.set_len(0).map_err(fail)?;
+        let found = file.metadata().map_err(fail)?;
+        CLAIMS.lock().push(Entry {
+            path: path.clone(),
+            inode: inode(&found),
+            discard: true,
+        });
+        Ok(Second {
+            path,
+            file,
+            installed: false,
+        })
+    }
+
+    /// Puts NAME.partial in the place of NAME, with the mode and, where that is allowed, the owner of what was there.
+    ///
+    /// # Errors
+    /// The system refused, or NAME.partial is no longer this run's; NAME is then what it was, but for a folder whose
+    /// change could not be made durable.
+    pub fn install(&self) -> Result<()> {
+        self.put_in_place(&self.file, &self.path)
+    }
+
+    /// Likewise with the file that was made of NAME.partial.
+    ///
+    /// # Errors
+    /// As [`Claim::install`].
+    pub fn install_second(&self, mut second: Second) -> Result<()> {
+        self.put_in_place(&second.file, &second.path)?;
+        second.installed = true;
+        Ok(())
+    }
+
+    fn put_in_place(&self, file: &File, path: &Path) -> Result<()> {
+        let fail = |error| Error::io(path, error);
+        if let Ok(existing) = self.target.symlink_metadata() {
+            look_like(file, &existing).map_err(fail)?;
+        }
+        file.sync_all().map_err(fail)?;
+        if !self.is_ours() {
+            return Err(Error::file(
+                &self.path,
+                "was removed or replaced while this run wrote it, expected to find it as it was",
+            ));
+        }
+        std::fs::rename(path, &self.target).map_err(|error| Error::io(&self.target, error))?;
+        sync_folder(&self.target)
+    }
+
+    /// Removes NAME.partial.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn remove(&self) -> Result<()> {
+        match self.is_ours() {
+            true => std::fs::remove_file(&self.path).map_err(|error| Error::io(&self.path, error)),
+            false => Ok(()),
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        match (self.path.symlink_metadata(), self.file.metadata()) {
+            (Ok(now), Ok(then)) => inode(&now) == inode(&then),
+            _ => false,
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        CLAIMS.lock().retain(|entry| entry.path != self.path);
+    }
+}
+
+/// See [`Claim::second`]. Removed unless it was put in place.
+#[derive(Debug)]
+pub struct Second {
+    path: PathBuf,
+    file: File,
+    installed: bool,
+}
+
+impl Second {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        CLAIMS.lock().retain(|entry| entry.path != self.path);
+        if !self.installed {
+            // The run has failed already and says why.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// `path` with `suffix` behind its name.
+pub fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name: OsString = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn taken(path: &Path) -> Error {
+    Error::file(
+        path,
+        "another run is writing it; wait for that run, or choose another file",
+    )
+}
+
+fn inode(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+fn open(path: &Path, mode: u32) -> Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(mode)
+        // What stands under this name is to be ours: a link leads to somebody else's file.
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::ELOOP) => not_a_file(path),
+            _ => Error::create(path, &error),
+        })?;
+    let found = file.metadata().map_err(|error| Error::io(path, error))?;
+    match found.is_file() {
+        true => Ok(file),
+        false => Err(not_a_file(path)),
+    }
+}
+
+fn not_a_file(path: &Path) -> Error {
+    Error::file(
+        path,
+        "found a link or a device, expected no file or what an earlier run left: remove it",
+    )
+}
+
+/// Finds before anything is done what would refuse the rename at the end.
+fn check(target: &Path) -> Result<Option<Metadata>> {
+    // The longest name that is made on the way.
+    let longest = beside(target, ".partial.tmp");
+    if let Err(error) = longest.symlink_metadata()
+        && error.kind() != ErrorKind::NotFound
+    {
+        return Err(Error::create(longest, &error));
+    }
+    let found = match target.symlink_metadata() {
+        Ok(found) => found,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::create(target, &error)),
+    };
+    if !may_write(target) {
+        return Err(Error::file(
+            target,
+            format!(
+                "{}, expected a file that can be written",
+                io::Error::last_os_error()
+            ),
+        ));
+    }
+    if let Some(what) = holds_in_place(target) {
+        return Err(Error::file(
+            target,
+            format!("found a file that {what}, expected one that another can take the place of"),
+        ));
+    }
+    let folder = target.parent().unwrap_or(Path::new("/"));
+    let folder_found = folder
+        .metadata()
+        .map_err(|error| Error::create(target, &error))?;
+    // SAFETY: takes and changes nothing.
+    let user = unsafe { libc::geteuid() };
+    let sticky = folder_found.mode() & STICKY != 0;
+    if sticky && user != 0 && ![found.uid(), folder_found.uid()].contains(&user) {
+        return Err(Error::file(
+            target,
+            "found a file of another user in a folder where only its owner may replace it, expected one of our own",
+        ));
+    }
+    Ok(Some(found))
+}
+
+/// By the rights of this process; also no for a file that is immutable.
+fn may_write(path: &Path) -> bool {
+    let Ok(text) = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()) else {
+        return false;
+    };
+    // SAFETY: the path ends with a zero.
+    unsafe { libc::faccessat(libc::AT_FDCWD, text.as_ptr(), libc::W_OK, libc::AT_EACCESS) == 0 }
+}
+
+/// What forbids a rename over the file, where the system tells.
+#[cfg(target_os = "linux")]
+fn holds_in_place(path: &Path) -> Option<&'static str> {
+    let text = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).ok()?;
+    // SAFETY: all zeros are a value of this plain C struct, the path ends with a zero, and the call writes to the struct
+    // alone.
+    let (answer, found) = unsafe {
+        let mut found: libc::statx = std::mem::zeroed();
+        let answer = libc::statx(
+            libc::AT_FDCWD,
+            text.as_ptr(),
+            libc::AT_SYMLINK_NOFOLLOW,
+            libc::STATX_BASIC_STATS,
+            &raw mut found,
+        );
+        (answer, found)
+    };
+    let has = |bit: i32| answer == 0 && found.stx_attributes & bit as u64 != 0;
+    if has(libc::STATX_ATTR_MOUNT_ROOT) {
+        return Some("is mounted by itself");
+    }
+    has(libc::STATX_ATTR_APPEND).then_some("may only grow")
+}
+
+#[cfg(not(target_os = "linux"))]
+fn holds_in_place(_: &Path) -> Option<&'static str> {
+    None
+}
+
+/// Gives `file` the owner, where that is allowed, and the mode of `existing`.
+fn look_like(file: &File, existing: &Metadata) -> io::Result<()> {
+    let now = file.metadata()?;
+    let mut mode = existing.mode() & 0o7777;
+    if (now.uid(), now.gid()) != (existing.uid(), existing.gid())
+        && fchown(file, Some(existing.uid()), Some(existing.gid())).is_err()
+        && fchown(file, None, Some(existing.gid())).is_err()
+    {
+        // What runs as its owner must not run as another.
+        mode &= 0o777;
+    }
+    file.set_permissions(Permissions::from_mode(mode))
+}
+
+/// Makes a rename durable, where the file system can.
+fn sync_folder(target: &Path) -> Result<()> {
+    let folder = target.parent().unwrap_or(Path::new("/"));
+    let opened = match File::open(folder) {
+        Ok(opened) => opened,
+        // A folder may be one to write to and not to read.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(()),
+        Err(error) => return Err(Error::io(folder, error)),
+    };
+    match opened.sync_all() {
+        Err(error) if error.kind() != ErrorKind::InvalidInput => Err(Error::io(folder, error)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,114 @@
+//! Files that commands write: whole under their final name, or not there at all; and streams, written as they are.
+//!
+//! - [`resolve`]: what a name stands for, once every link is followed
+//! - [`claim`]: NAME.partial, which belongs to one process at a time, and how it gets the final name
+//! - [`whole`]: a file that is written in NAME.partial and gets its name at the end
+//! - [`stream`]: pipes, devices and descriptors that are open already
+//!
+//! Whoever writes a file uses [`Out`] (from beginning to end), [`Whole`] (in any order) or, to keep what was written for
+//! the next run, a [`Claim`]. Knows nothing of what the files hold.
+
+pub mod claim;
+pub mod resolve;
+pub mod stream;
+pub mod whole;
+
+pub use claim::{Claim, leave};
+pub use resolve::{Resolved, resolve};
+pub use stream::Stream;
+pub use whole::{Unfinished, Whole};
+
+use crate::error::{Error, Result};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+/// Something that is written from beginning to end.
+#[derive(Debug)]
+pub enum Out {
+    Whole(Whole),
+    Stream(Stream),
+}
+
+impl Out {
+    /// What `path` names; `unfinished` says what becomes of a file that is not finished. Nothing that is there is changed
+    /// before [`Out::finish`].
+    ///
+    /// # Errors
+    /// It cannot be written, or another run is writing it.
+    pub fn open(path: &Path, unfinished: Unfinished) -> Result<Self> {
+        Ok(match resolve(path)? {
+            Resolved::Place(place) => Self::Whole(Whole::open(&place, unfinished)?),
+            other => Self::Stream(Stream::open(path, &other)?),
+        })
+    }
+
+    /// # Errors
+    /// It was closed when the program started.
+    pub fn stdout() -> Result<Self> {
+        Stream::stdout().map(Self::Stream)
+    }
+
+    /// What is being written, for messages.
+    pub fn name(&self) -> &Path {
+        match self {
+            Self::Whole(whole) => whole.path(),
+            Self::Stream(stream) => stream.name(),
+        }
+    }
+
+    /// Where another program is to write it, which empties it first.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn begin(&mut self) -> Result<&Path> {
+        if let Self::Whole(whole) = self {
+            whole.file()?;
+        }
+        Ok(self.name())
+    }
+
+    /// Gives a file its name; all of a stream is out already.
+    ///
+    /// # Errors
+    /// The system refused; what was under the name before is still there.
+    pub fn finish(self) -> Result<()> {
+        match self {
+            Self::Whole(whole) => whole.finish(),
+            Self::Stream(_) => Ok(()),
+        }
+    }
+
+    /// Likewise, with what the buffer still holds.
+    ///
+    /// # Errors
+    /// As [`Out::finish`].
+    pub fn finish_buffered(buffered: BufWriter<Self>) -> Result<()> {
+        let name = buffered.get_ref().name().to_owned();
+        let out = buffered.into_inner();
+        out.map_err(|error| Error::io(name, error.into_error()))?
+            .finish()
+    }
+
+    /// Writes all of `bytes` and finishes.
+    ///
+    /// # Errors
+    /// As [`Out::finish`].
+    pub fn finish_with(mut self, bytes: &[u8]) -> Result<()> {
+        let written = self.write_all(bytes);
+        written.map_err(|error| Error::io(self.name(), error))?;
+        self.finish()
+    }
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Whole(whole) => whole.write(bytes),
+            Self::Stream(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

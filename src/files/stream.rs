@@ -1,0 +1,124 @@
+//! Something that is written to as it is, from where it stands: nothing is emptied, renamed or locked.
+
+use super::resolve::Resolved;
+use crate::at_start;
+use crate::error::{Error, Result};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug)]
+pub struct Stream {
+    file: File,
+    name: PathBuf,
+}
+
+impl Stream {
+    /// # Errors
+    /// It was closed when the program started.
+    pub fn stdout() -> Result<Self> {
+        let name = "standard output";
+        if at_start::closed(1) {
+            return Err(closed(name));
+        }
+        let file = std::io::stdout().as_fd().try_clone_to_owned();
+        Ok(Self {
+            file: file.map_err(|error| Error::io(name, error))?.into(),
+            name: name.into(),
+        })
+    }
+
+    /// `path` resolved to `found`, which is no place. A pipe that nobody reads is waited for.
+    pub(super) fn open(path: &Path, found: &Resolved) -> Result<Self> {
+        let file = match found {
+            Resolved::Descriptor(number) => duplicate(path, *number)?,
+            Resolved::Special(found) | Resolved::Place(found) => OpenOptions::new()
+                // Of another process's file only the end is nobody else's.
+                .append(true)
+                .custom_flags(libc::O_NOCTTY)
+                .open(found)
+                .map_err(|error| Error::create(path, &error))?,
+        };
+        Ok(Self {
+            file,
+            name: path.to_owned(),
+        })
+    }
+
+    /// For messages.
+    pub fn name(&self) -> &Path {
+        &self.name
+    }
+}
+
+fn closed(name: impl AsRef<Path>) -> Error {
+    Error::file(
+        name,
+        "was closed when the program started, expected something that can be written",
+    )
+}
+
+/// A descriptor that goes on from where `number` stands.
+fn duplicate(path: &Path, number: RawFd) -> Result<File> {
+    if at_start::closed(number) {
+        return Err(closed(path));
+    }
+    // SAFETY: asks for the descriptor's flags, and fails where there is none.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFL) };
+    if flags == -1 {
+        return Err(Error::io(path, io::Error::last_os_error()));
+    }
+    // SAFETY: as above.
+    let own = unsafe { libc::fcntl(number, libc::F_GETFD) } & libc::FD_CLOEXEC != 0;
+    if own && number > 2 {
+        // What is closed where a program is started was opened since: one of ours.
+        return Err(Error::file(
+            path,
+            "is no descriptor that the program was started with, expected one that can be written",
+        ));
+    }
+    if flags & libc::O_ACCMODE == libc::O_RDONLY {
+        return Err(Error::file(
+            path,
+            "is open for reading only, expected something that can be written",
+        ));
+    }
+    // SAFETY: the descriptor is open, as was just seen; this program closes none that it was started with.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+    let file = descriptor.try_clone_to_owned();
+    Ok(file.map_err(|error| Error::io(path, error))?.into())
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.file.write(bytes) {
+                // Whoever shares the pipe with us has made it so that nobody waits: we do.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => wait_for_room(&self.file)?,
+                written => return written,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn wait_for_room(file: &File) -> io::Result<()> {
+    let mut asked = libc::pollfd {
+        fd: file.as_raw_fd(),
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // SAFETY: one structure, which lives until the call is over.
+    match unsafe { libc::poll(&raw mut asked, 1, -1) } {
+        -1 => match io::Error::last_os_error() {
+            error if error.kind() == ErrorKind::Interrupted => Ok(()),
+            error => Err(error),
+        },
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,180 @@
+//! What a model is, by its contents: hashes of everything that decides its answers, under the names of the files. A copy
+//! in another folder is the same model; a file that was replaced in place is another.
+
+use super::checkpoint;
+use super::source::ModelSource;
+use crate::error::{Error, Result};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Files that are hashed whole, where they are there.
+const SMALL_FILES: [&str; 9] = [
+    "config.json",
+    "generation_config.json",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.json",
+    "chat_template.jinja",
+];
+const MORE_TEMPLATES: &str = "additional_chat_templates";
+
+/// Of a file of weights so much is hashed: its header, and as many bytes at so many places from its start to its end.
+const PLACES: u64 = 16;
+const PLACE_BYTES: u64 = 64 << 10;
+
+/// Names and hashes (SHA-256 in hex) of what `source` is made of.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn fingerprint(source: &ModelSource) -> Result<Vec<(String, String)>> {
+    let dir = match source {
+        ModelSource::Dir(dir) => dir,
+        ModelSource::Random { seed, .. } => {
+            let (config, _) = source.config()?;
+            let config = Sha256::digest(config.to_json().to_string());
+            let seed = Sha256::digest(seed.to_string());
+            return Ok(vec![
+                ("config of the random model".to_owned(), hex(&config)),
+                (
+                    "weights (the seed of the random model)".to_owned(),
+                    hex(&seed),
+                ),
+            ]);
+        }
+    };
+    let mut parts = Vec::new();
+    let names = SMALL_FILES.iter().map(|&name| name.to_owned());
+    for name in names.chain(more_templates(dir)?) {
+        let path = dir.join(&name);
+        match std::fs::read(&path) {
+            Ok(bytes) => parts.push((name, hex(&Sha256::digest(bytes)))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::io(path, error)),
+        }
+    }
+    for path in checkpoint::files(dir)? {
+        let name = path.strip_prefix(dir).unwrap_or(&path);
+        let hash = of_weights(&path).map_err(|error| Error::io(&path, error))?;
+        parts.push((format!("weights {}", name.display()), hash));
+    }
+    Ok(parts)
+}
+
+/// Templates with names, in the order of these.
+fn more_templates(dir: &Path) -> Result<Vec<String>> {
+    let folder = dir.join(MORE_TEMPLATES);
+    let entries = match std::fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        Err(error) => return Err(Error::io(folder, error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry
+            .map_err(|error| Error::io(&folder, error))?
+            .file_name();
+        if Path::new(&name)
+            .extension()
+            .is_some_and(|ending| ending == "jinja")
+        {
+            names.push(format!("{MORE_TEMPLATES}/{}", name.to_string_lossy()));
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Length, header and samples of a safetensors file. A header is as long as its first eight bytes say, and no longer than
+/// the format allows.
+fn of_weights(path: &PathBuf) -> std::io::Result<String> {
+    const LARGEST_HEADER: u64 = 100_000_000;
+    let file = File::open(path)?;
+    let total = file.metadata()?.len();
+    let mut hash = Sha256::new();
+    hash.update(total.to_le_bytes());
+    let mut length = [0; 8];
+    if total >= 8 {
+        file.read_exact_at(&mut length, 0)?;
+    }
+    let header = u64::from_le_bytes(length)
+        .saturating_add(8)
+        .min(LARGEST_HEADER)
+        .min(total);
+    let last = total.saturating_sub(PLACE_BYTES);
+    let samples = (0..PLACES).map(|place| {
+        let start = (u128::from(last) * u128::from(place) / u128::from(PLACES - 1)) as u64;
+        (start, PLACE_BYTES.min(total))
+    });
+    let mut bytes = Vec::new();
+    for (start, length) in std::iter::once((0, header)).chain(samples) {
+        bytes.resize(length as usize, 0);
+        file.read_exact_at(&mut bytes, start)?;
+        hash.update(&bytes);
+    }
+    Ok(hex(&hash.finalize()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(folder: &Path, seed: u64) -> ModelSource {
+        let source = ModelSource::parse(&format!("random:tiny@{seed}")).unwrap();
+        super::super::synth::write(&source, folder, 1 << 20, &mut |_| {}).unwrap();
+        ModelSource::Dir(folder.to_owned())
+    }
+
+    fn differing(a: &[(String, String)], b: &[(String, String)]) -> Vec<String> {
+        let differing = a.iter().filter(|part| !b.contains(part));
+        differing.map(|(name, _)| name.clone()).collect()
+    }
+
+    #[test]
+    fn a_copy_is_the_same_and_a_change_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, copy) = (dir.path().join("first"), dir.path().join("another name"));
+        let first = fingerprint(&made(&first, 3)).unwrap();
+        let copied = made(&copy, 3);
+        assert_eq!(fingerprint(&copied).unwrap(), first);
+        let weights = first
+            .iter()
+            .filter(|(name, _)| name.starts_with("weights "));
+        assert!(weights.count() > 1);
+
+        let template = copy.join("chat_template.jinja");
+        std::fs::write(&template, "{{ messages }}").unwrap();
+        let changed = fingerprint(&copied).unwrap();
+        assert_eq!(differing(&changed, &first), ["chat_template.jinja"]);
+        std::fs::remove_file(&template).unwrap();
+
+        // The last byte of the last tensor of a shard.
+        let shard = std::fs::read_dir(&copy)
+            .unwrap()
+            .map(|entry| entry.unwrap());
+        let shard = shard.map(|entry| entry.path());
+        let shard = shard.filter(|path| path.extension().is_some_and(|e| e == "safetensors"));
+        let shard = shard.min().unwrap();
+        let mut bytes = std::fs::read(&shard).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&shard, bytes).unwrap();
+        let name = format!("weights {}", shard.file_name().unwrap().to_str().unwrap());
+        assert_eq!(differing(&fingerprint(&copied).unwrap(), &first), [name]);
+    }
+
+    #[test]
+    fn random_models_differ_by_seed() {
+        let of = |text: &str| fingerprint(&ModelSource::parse(text).unwrap()).unwrap();
+        assert_eq!(of("random:tiny"), of("random:tiny@0"));
+        let differing = differing(&of("random:tiny@1"), &of("random:tiny"));
+        assert_eq!(differing, ["weights (the seed of the random model)"]);
+    }
+}

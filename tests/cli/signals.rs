@@ -1,0 +1,423 @@
+//! Signals, pipes whose readers go away, and descriptors that are closed or full.
+
+use crate::run::{Ended, command, rows, run, run_with_input, text};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Many more rows than are served before what a test does.
+fn many_rows(folder: &Path) -> String {
+    let rows: String = (0..20_000)
+        .map(|i| format!("{{\"id\":{i},\"prompt\":\"row {i}\",\"max_new_tokens\":24}}\n"))
+        .collect();
+    let path = folder.join("rows.jsonl");
+    std::fs::write(&path, rows).unwrap();
+    text(&path).to_owned()
+}
+
+fn generate(more: &[&str]) -> Command {
+    command(
+        &[
+            &[
+                "generate",
+                "--device",
+                "cpu",
+                "--model",
+                "random:tiny",
+                "-q",
+            ],
+            more,
+        ]
+        .concat(),
+    )
+}
+
+/// `script` with the binary as its `$0` and `args` as its arguments.
+fn shell(script: &str, args: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", script, env!("CARGO_BIN_EXE_tailgraph")])
+        .args(args);
+    command
+}
+
+const GENERATE: &str = "exec \"$0\" generate --device cpu --model random:tiny -q \"$@\"";
+
+fn send(child: &Child, signal: &str) {
+    let id = child.id().to_string();
+    let sent = Command::new("kill").args([signal, &id]).status();
+    assert!(sent.unwrap().success());
+}
+
+fn wait_for(what: &str, mut there: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !there() {
+        assert!(start.elapsed() < Duration::from_secs(120), "no {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_not_empty(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| found.len() > 0)
+}
+
+#[test]
+fn each_signal_has_its_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = many_rows(folder.path());
+    for (signal, code) in [("-INT", 130), ("-HUP", 129), ("-TERM", 143)] {
+        let output = folder.path().join(signal);
+        let mut child = generate(&["-i", &input, "-o", text(&output)]);
+        let child = child.stderr(Stdio::piped()).spawn().unwrap();
+        let partial = folder.path().join(format!("{signal}.partial"));
+        wait_for("rows", || is_not_empty(&partial));
+        send(&child, signal);
+        let ended = Ended::of(child.wait_with_output().unwrap());
+        ended.fails(&signal, code, "--resume goes on");
+        assert!(!output.exists() && partial.exists());
+    }
+}
+
+/// A pipe that nobody reads is waited for, before there is a run that could end in order.
+#[test]
+fn a_signal_before_the_run_ends_it_at_once_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let output = folder.path().join("out");
+        let files = ["-o", text(&output), "--record", text(&pipe), "x"];
+        let mut child = generate(&files).spawn().unwrap();
+        let partial = folder.path().join("out.partial");
+        wait_for("claim", || partial.exists());
+        send(&child, signal);
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+        assert!(!partial.exists() && !output.exists());
+    }
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let input = many_rows(folder.path());
+    let mut child = generate(&["-i", &input, "-o", text(&pipe)])
+        .spawn()
+        .unwrap();
+    // Somebody who opens the pipe and reads nothing more: the run gets stuck in writing.
+    let mut reader = std::fs::File::open(&pipe).unwrap();
+    reader.read_exact(&mut [0]).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    for _ in 0..2 {
+        send(&child, "-INT");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let start = Instant::now();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(start.elapsed() < Duration::from_secs(20));
+    drop(reader);
+}
+
+/// As `nohup` starts it, and a shell does with what it starts in the background.
+#[test]
+fn what_was_ignored_stays_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = many_rows(folder.path());
+    let output = folder.path().join("out");
+    let partial = folder.path().join("out.partial");
+    let script = format!("trap '' HUP INT; {GENERATE}");
+    let mut child = shell(&script, &["-i", &input, "-o", text(&output)]);
+    let mut child = child.stderr(Stdio::null()).spawn().unwrap();
+    wait_for("rows", || is_not_empty(&partial));
+    for signal in ["-HUP", "-INT"] {
+        send(&child, signal);
+        send(&child, signal);
+    }
+    let before = partial.metadata().unwrap().len();
+    wait_for("more rows", || partial.metadata().unwrap().len() > before);
+    assert!(child.try_wait().unwrap().is_none());
+    send(&child, "-TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_run_by_sigpipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = many_rows(folder.path());
+    // The other names are those of the same pipe.
+    for output in ["-", "/dev/stdout", "/proc/self/fd/1"] {
+        let mut child = generate(&["-i", &input, "-o", output]);
+        let mut child = child
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::with_capacity(16, child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        assert!(line.contains("output_ids"), "{line}");
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(
+            ended.status.signal(),
+            Some(libc::SIGPIPE),
+            "{output}: {ended:?}"
+        );
+        assert_eq!(String::from_utf8_lossy(&ended.stderr), "", "{output}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_an_error_where_sigpipe_was_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = many_rows(folder.path());
+    let script = format!("trap '' PIPE; {GENERATE}");
+    let mut child = shell(&script, &["-i", &input]);
+    let mut child = child
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let ended = Ended::of(child.wait_with_output().unwrap());
+    ended.fails(&"ignored", 1, "standard output: Broken pipe");
+}
+
+/// Tables and pages end like answers.
+#[test]
+fn what_is_printed_to_nobody_ends_by_sigpipe() {
+    let inspect = ["inspect", "--model", "random:tiny", "--layers"];
+    let commands: [&[&str]; 3] = [&inspect, &["man", "generate"], &["completions", "bash"]];
+    for args in commands {
+        let mut child = command(args);
+        let mut child = child
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(
+            ended.status.signal(),
+            Some(libc::SIGPIPE),
+            "{args:?}: {ended:?}"
+        );
+    }
+}
+
+#[test]
+fn a_lost_standard_error_loses_messages_only() {
+    let rows_of = |command: &mut Command| {
+        let ended = command.stdout(Stdio::piped()).output().unwrap();
+        assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+        assert_eq!(rows(&String::from_utf8_lossy(&ended.stdout)).len(), 1);
+    };
+    // Not quiet, and with something to warn of.
+    let run = "echo '{\"prompt\":\"a\",\"max_new_tokens\":2,\"unknown\":1}' | \"$0\" generate --model random:tiny";
+    for closed in ["2>&-", "2>/dev/full"] {
+        rows_of(&mut shell(&format!("{run} {closed}"), &[]));
+    }
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    rows_of(shell(run, &[]).stderr(writer));
+}
+
+#[test]
+fn answers_that_cannot_be_written_are_an_error() {
+    for (output, expected) in [
+        (
+            ">&-",
+            "standard output: was closed when the program started",
+        ),
+        (">/dev/full", "standard output: No space left on device"),
+        ("1</dev/null", "standard output: Bad file descriptor"),
+        ("-o /dev/fd/9 9>&-", "/dev/fd/9: "),
+        (
+            "-o /dev/stdout 1</dev/null",
+            "/dev/stdout: is open for reading only",
+        ),
+    ] {
+        let ended = shell(&format!("{GENERATE} x {output}"), &[])
+            .output()
+            .unwrap();
+        Ended::of(ended).fails(&output, 1, expected);
+    }
+    let ended = shell(&format!("{GENERATE} <&-"), &[]).output().unwrap();
+    Ended::of(ended).fails(
+        &"<&-",
+        1,
+        "standard input: was closed when the program started",
+    );
+}
+
+/// Renamed over, a link to an open file would have taken the place of what is open.
+#[test]
+fn other_names_of_open_files_are_written_to_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let (alias, out) = (folder.path().join("alias"), folder.path().join("out"));
+    std::os::unix::fs::symlink("/proc/self/fd/1", &alias).unwrap();
+    let input = folder.path().join("in");
+    std::fs::write(&input, "{\"prompt\":\"a\",\"max_new_tokens\":2}\n").unwrap();
+    for name in [text(&alias), "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        // From where the shell stands in the file.
+        let script = format!(
+            "{{ echo first; {}; echo last; }} > \"$OUT\"",
+            &GENERATE["exec ".len()..]
+        );
+        let mut run = shell(&script, &["-i", text(&input), "-o", name]);
+        let ended = Ended::of(run.env("OUT", &out).output().unwrap());
+        assert_eq!(ended.code, 0, "{name}: {}", ended.stderr);
+        let written = std::fs::read_to_string(&out).unwrap();
+        let lines: Vec<&str> = written.lines().collect();
+        assert_eq!(
+            (lines[0], lines[2], lines.len()),
+            ("first", "last", 3),
+            "{name}: {written}"
+        );
+        assert!(lines[1].contains("output_ids"), "{name}: {written}");
+        assert!(alias.is_symlink());
+    }
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    assert_eq!(left.len(), 3, "{left:?}");
+}
+
+#[test]
+fn a_file_that_outgrows_its_limit_is_an_error_like_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = many_rows(folder.path());
+    let output = folder.path().join("out");
+    std::fs::write(&output, "before").unwrap();
+    let script = format!("ulimit -f 16; {GENERATE}");
+    let ended = shell(&script, &["-i", &input, "-o", text(&output)])
+        .output()
+        .unwrap();
+    Ended::of(ended).fails(&"limit", 1, "out.partial: File too large");
+    assert_eq!(std::fs::read_to_string(&output).unwrap(), "before");
+    assert!(is_not_empty(&folder.path().join("out.partial")));
+}
+
+#[test]
+fn an_input_that_is_shortened_is_no_end_of_the_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = many_rows(folder.path());
+    let output = folder.path().join("out");
+    let partial = folder.path().join("out.partial");
+    let child = generate(&["-i", &input, "-o", text(&output)])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for("rows", || is_not_empty(&partial));
+    std::fs::write(&input, "").unwrap();
+    let ended = Ended::of(child.wait_with_output().unwrap());
+    ended.fails(&"shortened", 1, "it was shortened while it was read");
+    assert!(!output.exists() && partial.exists());
+}
+
+#[test]
+fn two_runs_of_one_output_are_one_too_many() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = many_rows(folder.path());
+    let (output, link) = (folder.path().join("out"), folder.path().join("link"));
+    std::os::unix::fs::symlink("out", &link).unwrap();
+    let partial = folder.path().join("out.partial");
+    let mut first = generate(&["-i", &input, "-o", text(&output)])
+        .spawn()
+        .unwrap();
+    wait_for("rows", || is_not_empty(&partial));
+    for more in [&[][..], &["--resume"], &["--overwrite"]] {
+        let ended = generate(&[&["-o", text(&link), "x"], more].concat())
+            .output()
+            .unwrap();
+        Ended::of(ended).fails(&more, 1, "another run is writing it");
+    }
+    let score = [
+        "score",
+        "--model",
+        "random:tiny",
+        "--logprobs",
+        "-i",
+        &input,
+        "-o",
+        text(&link),
+    ];
+    run(&score).fails(&score, 1, "another run is writing it");
+    let synth = run(&["report", text(&partial), "-o", text(&link)]);
+    synth.fails(&"report", 1, "another run is writing it");
+    assert!(first.try_wait().unwrap().is_none());
+    first.kill().unwrap();
+    first.wait().unwrap();
+    // Nor does another command write over the rows.
+    run(&score).fails(&score, 1, "found rows of an unfinished job");
+}
+
+#[test]
+fn an_interrupted_recording_stays_under_the_name_of_an_unfinished_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = many_rows(folder.path());
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("run"), "of an earlier run").unwrap();
+    let args = [
+        "-i",
+        &input,
+        "-o",
+        text(&at("out")),
+        "--record",
+        text(&at("run")),
+    ]
+    .map(str::to_owned);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let child = generate(&args).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for("rows", || is_not_empty(&at("out.partial")));
+    send(&child, "-INT");
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+    assert_eq!(
+        std::fs::read_to_string(at("run")).unwrap(),
+        "of an earlier run"
+    );
+    let partial = at("run.partial");
+    let partial = text(&partial);
+    let replayed = run(&[
+        "replay",
+        "--record",
+        partial,
+        "--model",
+        "random:tiny",
+        "--device",
+        "cpu",
+    ]);
+    assert_eq!(replayed.code, 0, "{} {}", replayed.stdout, replayed.stderr);
+    let traced = run(&["trace", "--from", partial, "-o", text(&at("trace.json"))]);
+    assert_eq!(traced.code, 0, "{}", traced.stderr);
+}
+
+/// Found after the work, it would be too late.
+#[test]
+fn a_place_that_cannot_be_written_is_refused_before_work_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = folder.path().join("x".repeat(250));
+    let link = folder.path().join("loop");
+    std::os::unix::fs::symlink("loop", &link).unwrap();
+    let cases = [
+        ("/proc/out", "/proc/out"),
+        (text(&long), "name too long"),
+        (text(&link), "links"),
+    ];
+    for (output, expected) in cases {
+        for flag in ["--output", "--record"] {
+            let ended = run_with_input(&["generate", "--model", "random:tiny", flag, output], "");
+            assert_eq!(ended.code, 1, "{flag} {output}: {}", ended.stderr);
+            let said = ended.stderr.to_lowercase();
+            assert!(said.contains(expected), "{flag} {output}: {said}");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Recordings under seeded mutation, as `trace --from` and `replay` read them: a timeline or a one-line error, never a
+//! panic, and never much time or memory. TAILGRAPH_FUZZ_SECONDS sets how long (default 1).
+
+use serde_json::Value;
+use std::panic::catch_unwind;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tailgraph::io::hash::mix64;
+use tailgraph::io::record::Reader;
+use tailgraph::trace::convert;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        (mix64(self.0) % n.max(1) as u64) as usize
+    }
+}
+
+/// Numbers at which counts, indices and times go wrong.
+const NUMBERS: [u64; 12] = [
+    0,
+    1,
+    2,
+    31,
+    1024,
+    65_536,
+    1 << 20,
+    u32::MAX as u64 - 1,
+    u32::MAX as u64,
+    1 << 40,
+    i64::MAX as u64,
+    u64::MAX,
+];
+
+/// A small run on record.
+fn recorded(folder: &Path) -> Vec<Value> {
+    let record = folder.join("record");
+    let rows: String = (0..9)
+        .map(|i| {
+            format!(
+                "{{\"id\":{i},\"prompt\":\"row {i}\",\"max_new_tokens\":{}}}\n",
+                1 + i % 4
+            )
+        })
+        .collect();
+    let input = folder.join("rows.jsonl");
+    std::fs::write(&input, rows).unwrap();
+    let ended = Command::new(env!("CARGO_BIN_EXE_tailgraph"))
+        .args([
+            "generate",
+            "--device",
+            "cpu",
+            "--model",
+            "random:tiny",
+            "-q",
+        ])
+        .args(["--max-seqs", "3", "--output"])
+        .arg(folder.join("answers"))
+        .arg("--input")
+        .arg(&input)
+        .arg("--record")
+        .arg(&record)
+        .output()
+        .unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    let text = std::fs::read_to_string(&record).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// All numbers below `value`.
+fn numbers<'a>(value: &'a mut Value, found: &mut Vec<&'a mut Value>) {
+    match value {
+        Value::Number(_) => found.push(value),
+        Value::Array(items) => items.iter_mut().for_each(|item| numbers(item, found)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| numbers(field, found)),
+        _ => {}
+    }
+}
+
+fn mutated(lines: &[Value], seed: u64) -> String {
+    let mut random = Random(seed);
+    let mut lines = lines.to_vec();
+    for _ in 0..=random.below(3) {
+        let at = match random.below(4) {
+            // The header decides what is allocated.
+            0 => 0,
+            _ => random.below(lines.len()),
+        };
+        match random.below(8) {
+            0 => drop(lines.remove(at)),
+            1 => {
+                let line = lines[at].clone();
+                lines.insert(random.below(lines.len()), line);
+            }
+            2 => {
+                let other = random.below(lines.len());
+                lines.swap(at, other);
+            }
+            _ => {
+                let mut found = Vec::new();
+                numbers(&mut lines[at], &mut found);
+                let which = random.below(found.len());
+                if let Some(number) = found.into_iter().nth(which) {
+                    let old = number.as_u64().unwrap_or_default();
+                    *number = match random.below(3) {
+                        0 => old.wrapping_add(1).into(),
+                        1 => old.wrapping_sub(1).into(),
+                        _ => NUMBERS[random.below(NUMBERS.len())].into(),
+                    };
+                }
+            }
+        }
+        if lines.is_empty() {
+            break;
+        }
+    }
+    let mut text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    if random.below(8) == 0 {
+        text.truncate(random.below(text.len()));
+    }
+    text
+}
+
+#[test]
+fn recordings_survive_mutation() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = recorded(folder.path());
+    let (record, trace) = (
+        folder.path().join("mutated"),
+        folder.path().join("trace.json"),
+    );
+    let seconds = std::env::var("TAILGRAPH_FUZZ_SECONDS").ok();
+    let seconds = seconds.and_then(|text| text.parse().ok()).unwrap_or(1.0);
+    let until = Instant::now() + Duration::from_secs_f64(seconds);
+    let (mut refused, mut traced) = (0_u64, 0_u64);
+    for seed in 0.. {
+        if Instant::now() > until {
+            break;
+        }
+        std::fs::write(&record, mutated(&lines, seed)).unwrap();
+        let start = Instant::now();
+        let ended = catch_unwind(|| {
+            Reader::open(&record).and_then(|mut recording| convert(&mut recording, &trace))
+        });
+        let ended = ended.unwrap_or_else(|_| panic!("seed {seed} panics"));
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(10), "seed {seed} took {took:?}");
+        match ended {
+            Ok(_) => traced += 1,
+            Err(error) => {
+                let error = error.to_string();
+                assert!(!error.contains('\n'), "seed {seed}: {error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(
+        refused > 0 && traced > 0,
+        "{refused} refused, {traced} traced"
+    );
+}
