@@ -116,16 +116,15 @@ impl Checkpoint {
     fn open_sharded(dir: &Path, index: PathBuf) -> Result<Self> {
         let mut shards = Vec::new();
         let mut places = HashMap::new();
-        let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
+        // Each file with a tensor that is said to be in it, for messages.
+        let mut files = BTreeMap::new();
         for (name, file) in read_index(&index)? {
-            if !files.contains_key(&file) {
-                let path = shard_path(dir, &file).map_err(|message| {
-                    Error::file(&index, format!("tensor {}: {message}", quoted(&name)))
-                })?;
-                files.insert(file, path);
-            }
+            files.entry(file).or_insert(name);
         }
-        for path in files.into_values() {
+        for (file, name) in files {
+            let path = shard_path(dir, &file).map_err(|message| {
+                Error::file(&index, format!("tensor {}: {message}", quoted(&name)))
+            })?;
             let shard = Shard::open(path)?;
             let number = shards.len();
             places.extend(shard.tensors.keys().map(|name| (name.clone(), number)));

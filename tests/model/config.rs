@@ -316,7 +316,7 @@ fn wrong_fields_are_named_with_what_was_found_and_expected() {
     assert_says(&error("{\"model_type\": "), &["JSON", "line 1"]);
 }
 
-/// As transformers' convert_rope_params_to_dict has it, which tests/python says too.
+/// What transformers makes of these tests/transformers_config.rs asks it.
 #[test]
 fn rope_scaling_that_says_nothing_is_none() {
     let theta = |changes| parse(&config_with(changes)).rope_theta;
