@@ -1,6 +1,7 @@
 //! Behaviour through the binary: results on standard output, everything else on standard error, exit codes.
 
 mod bench;
+mod ends;
 mod generate;
 mod inspect;
 mod interrupted;

@@ -77,7 +77,8 @@ impl TextStream for Stream {
         TextEnd {
             text: self.text,
             stop_tokens: self.stopped.then_some(self.tokens),
-            offsets: vec![0; self.tokens],
+            // Each token is a character.
+            offsets: (0..self.tokens).collect(),
         }
     }
 }

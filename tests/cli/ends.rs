@@ -1,0 +1,187 @@
+//! What ends a row and what its tokens are: end-of-sequence ids from wherever a checkpoint has them, special tokens as
+//! stop strings, bytes and places of tokens in the OpenAI format.
+
+use crate::run::{golden, rows, run_with_input, text};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// A checkpoint with the golden's weights, and its files as `change` leaves them: null takes one away.
+fn checkpoint(folder: &Path, change: impl Fn(&str, &mut Value)) {
+    let source = golden("a");
+    std::os::unix::fs::symlink(
+        format!("{source}/model.safetensors"),
+        folder.join("model.safetensors"),
+    )
+    .unwrap();
+    for name in [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ] {
+        let mut json =
+            serde_json::from_slice(&std::fs::read(format!("{source}/{name}")).unwrap()).unwrap();
+        change(name, &mut json);
+        if !json.is_null() {
+            std::fs::write(folder.join(name), json.to_string()).unwrap();
+        }
+    }
+}
+
+fn without(json: &mut Value, field: &str) {
+    json.as_object_mut().unwrap().shift_remove(field);
+}
+
+#[test]
+fn rows_have_an_end_whatever_the_files_leave_out() {
+    type Change = fn(&str, &mut Value);
+    let nowhere: Change = |name, json| match name {
+        "generation_config.json" => *json = Value::Null,
+        "config.json" => without(json, "eos_token_id"),
+        "tokenizer_config.json" => without(json, "eos_token"),
+        _ => {}
+    };
+    let cases: [(Change, u32, &str); 5] = [
+        (|_, _| {}, 7, ""),
+        (
+            |name, json| match name {
+                "generation_config.json" => json["eos_token_id"] = json!(5),
+                "config.json" => json["eos_token_id"] = json!(6),
+                _ => {}
+            },
+            5,
+            "",
+        ),
+        (
+            |name, json| match name {
+                "generation_config.json" => without(json, "eos_token_id"),
+                "config.json" => json["eos_token_id"] = json!(6),
+                _ => {}
+            },
+            6,
+            "",
+        ),
+        (
+            |name, json| match name {
+                "generation_config.json" => *json = Value::Null,
+                "config.json" => json["eos_token_id"] = Value::Null,
+                "tokenizer_config.json" => json["eos_token"] = json!("<|fim_suf|>"),
+                _ => {}
+            },
+            5,
+            "rows end with 5, the tokenizer's eos_token",
+        ),
+        (nowhere, 2, "rows end with 2, the default of Lfm2MoeConfig"),
+    ];
+    for (change, expected, said) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        checkpoint(folder.path(), change);
+        let record = folder.path().join("run.jsonl");
+        let ended = run_with_input(
+            &[
+                "generate",
+                "--model",
+                text(folder.path()),
+                "--record",
+                text(&record),
+                "--quiet",
+            ],
+            "{\"prompt\": \"x\", \"max_new_tokens\": 1}\n",
+        );
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        assert!(ended.stderr.contains(said), "{}", ended.stderr);
+        assert!(
+            !said.is_empty() || !ended.stderr.contains("eos_token"),
+            "{}",
+            ended.stderr
+        );
+        let recorded = rows(&std::fs::read_to_string(&record).unwrap());
+        let request = recorded
+            .iter()
+            .find(|row| !row["request"].is_null())
+            .unwrap();
+        assert_eq!(request["request"]["stop_ids"], json!([expected]));
+    }
+}
+
+/// Tokens drawn at a high temperature: pieces of characters, special tokens and `<300>`, which is how ids without a byte
+/// print here.
+fn drawn(url: &str, more: Value) -> Value {
+    let mut body = json!({"max_tokens": 200, "temperature": 5, "seed": 11, "ignore_eos": true});
+    for (name, value) in more.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    let row = json!({"custom_id": "a", "method": "POST", "url": url, "body": body});
+    let ended = run_with_input(
+        &["generate", "--model", "random:tiny@7", "--quiet"],
+        &format!("{row}\n"),
+    );
+    assert_eq!(ended.code, 0, "{} {}", ended.stdout, ended.stderr);
+    ended.rows()[0]["response"]["body"]["choices"][0].clone()
+}
+
+#[test]
+fn bytes_of_a_chats_tokens_are_its_text() {
+    let more = json!({"messages": [{"role": "user", "content": "hi"}], "logprobs": true, "top_logprobs": 3});
+    let choice = drawn("/v1/chat/completions", more);
+    let mut bytes = Vec::new();
+    let mut pieces = 0;
+    for token in choice["logprobs"]["content"].as_array().unwrap() {
+        let own: Vec<u8> = serde_json::from_value(token["bytes"].clone()).unwrap();
+        pieces += usize::from(std::str::from_utf8(&own).is_err());
+        // Special tokens are no part of the text.
+        if !token["token"].as_str().unwrap().starts_with("<|") {
+            bytes.extend(own);
+        }
+    }
+    assert!(pieces > 10, "{pieces}");
+    assert_eq!(
+        String::from_utf8_lossy(&bytes),
+        choice["message"]["content"].as_str().unwrap()
+    );
+}
+
+#[test]
+fn a_completions_tokens_stand_where_their_offsets_say() {
+    let choice = drawn("/v1/completions", json!({"prompt": "x", "logprobs": 2}));
+    let written: Vec<char> = choice["text"].as_str().unwrap().chars().collect();
+    let logprobs = &choice["logprobs"];
+    let tokens = logprobs["tokens"].as_array().unwrap();
+    let mut pieces = 0;
+    for (i, token) in tokens.iter().enumerate() {
+        let token = token.as_str().unwrap();
+        let at = logprobs["text_offset"][i].as_u64().unwrap() as usize;
+        if token.starts_with("bytes:\\x") {
+            pieces += 1;
+            assert!(at <= written.len());
+        } else if !token.starts_with("<|") {
+            let there: String = written[at..].iter().take(token.chars().count()).collect();
+            assert_eq!(there, token, "{i}");
+        }
+        let top = logprobs["top_logprobs"][i].as_object().unwrap();
+        assert!(top.contains_key(token) && top.len() >= 2, "{i}: {top:?}");
+    }
+    assert!(pieces > 10 && tokens.len() == 200, "{pieces}");
+}
+
+#[test]
+fn a_special_token_can_be_a_stop_string() {
+    let more = |stop: &str| json!({"prompt": "x", "logprobs": 0, "stop": stop});
+    let all = drawn("/v1/completions", more("never written"));
+    let tokens: Vec<&str> = all["logprobs"]["tokens"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t.as_str().unwrap())
+        .collect();
+    let at = tokens
+        .iter()
+        .position(|token| token.starts_with("<|"))
+        .expect("a special token among 200");
+    let cut = drawn("/v1/completions", more(tokens[at]));
+    let offset = all["logprobs"]["text_offset"][at].as_u64().unwrap() as usize;
+    let before: String = all["text"].as_str().unwrap().chars().take(offset).collect();
+    assert!(cut["text"].as_str().unwrap().starts_with(&before));
+    assert_eq!(cut["finish_reason"], "stop");
+    assert_eq!(cut["logprobs"]["tokens"].as_array().unwrap().len(), at + 1);
+}
