@@ -299,7 +299,7 @@ fn row_entries(
         let number = entries.len() as u64;
         let tokens = ids.claim(&row).and_then(|()| {
             let ask = row.ask?;
-            let tokens = prompt_tokens(&ask.prompt, config.vocab_size as u32, &codec)?;
+            let tokens = prompt_tokens(&ask.prompt, config.vocab_size as u32, &codec, None)?;
             if tokens.len() > max_context {
                 return Err(RowError::new(
                     Code::ContextLength,

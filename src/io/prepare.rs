@@ -59,11 +59,12 @@ pub fn sampling_key(run_seed: u64, id: &str) -> u64 {
     )
 }
 
-/// The tokens of a prompt, each below `vocab_size`, at least one.
+/// The tokens of a prompt, each below `vocab_size`, at least one. A template has `timeout` to render it, or less.
 pub fn prompt_tokens(
     prompt: &Prompt,
     vocab_size: u32,
     codec: &dyn Codec,
+    timeout: Option<Duration>,
 ) -> Result<Vec<u32>, RowError> {
     let chat_error = |message| RowError::new(Code::ChatTemplate, message);
     let (field, tokens) = match prompt {
@@ -77,8 +78,8 @@ pub fn prompt_tokens(
                 .encode(text, true)
                 .map_err(|message| RowError::new(Code::InvalidRequest, message))?,
         ),
-        Prompt::Messages { messages, tools } => {
-            let text = codec.render(messages, tools.as_ref()).map_err(chat_error)?;
+        Prompt::Messages(chat) => {
+            let text = codec.render(chat, timeout).map_err(chat_error)?;
             ("messages", codec.encode(&text, false).map_err(chat_error)?)
         }
     };
@@ -115,8 +116,9 @@ pub fn prepare(
     id: &str,
     ask: &Ask,
 ) -> Result<Prepared, RowError> {
-    let prompt = prompt_tokens(&ask.prompt, rules.vocab_size, codec)?;
     let options = ask.options.clone().or(&rules.defaults);
+    let timeout = options.timeout_ms.map(Duration::from_millis);
+    let prompt = prompt_tokens(&ask.prompt, rules.vocab_size, codec, timeout)?;
     let max_new_tokens = options.max_new_tokens.unwrap_or(DEFAULT_MAX_NEW_TOKENS);
     let wanted = prompt.len() as u64 + u64::from(max_new_tokens);
     if wanted > u64::from(rules.max_context) {
@@ -148,7 +150,7 @@ pub fn prepare(
                 .unwrap_or_else(|| sampling_key(rules.run_seed, id)),
             logprobs: options.logprobs,
         },
-        timeout: options.timeout_ms.map(Duration::from_millis),
+        timeout,
         logits: Logits::None,
         prompt,
     };

@@ -3,6 +3,7 @@
 use super::fields::{self, Fields, found, present, wrong};
 use super::messages;
 use super::openai::{self, OpenAi};
+use crate::text::Chat;
 use serde_json::Value;
 use std::fmt;
 
@@ -19,10 +20,7 @@ pub enum Prompt {
     Text(String),
     Ids(Vec<u32>),
     /// Rendered by the chat template, encoded without special tokens.
-    Messages {
-        messages: Value,
-        tools: Option<Value>,
-    },
+    Messages(Box<Chat>),
 }
 
 /// Options of a row, of the command line, or of generation_config.json: absent ones come from the next.
@@ -223,12 +221,16 @@ pub struct Row {
     pub ignored: Vec<String>,
 }
 
-const OWN_FIELDS: [&str; 17] = [
+const OWN_FIELDS: [&str; 21] = [
     "id",
     "prompt",
     "input_ids",
     "messages",
     "tools",
+    "tool_choice",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "add_generation_prompt",
     "max_new_tokens",
     "temperature",
     "top_k",
@@ -316,6 +318,7 @@ fn batch_row(fields: &Fields, number: u64) -> Row {
 }
 
 fn own_ask(fields: &Fields) -> Result<Ask, RowError> {
+    messages::refuse_what_we_cannot(fields)?;
     let prompt = match (
         present(fields, "prompt"),
         present(fields, "input_ids"),
@@ -324,10 +327,10 @@ fn own_ask(fields: &Fields) -> Result<Ask, RowError> {
         (Some(Value::String(text)), None, None) => Prompt::Text(text.clone()),
         (Some(other), None, None) => return Err(wrong("prompt", other, "a string")),
         (None, Some(ids), None) => Prompt::Ids(fields::token_id_array(ids, "input_ids")?),
-        (None, None, Some(list)) => Prompt::Messages {
-            messages: messages::read(list)?,
-            tools: messages::tools(fields)?,
-        },
+        (None, None, Some(_)) => {
+            let with_tools = !messages::forbids_tools(fields);
+            Prompt::Messages(Box::new(messages::chat(fields, with_tools)?))
+        }
         (None, None, None) => {
             return Err(RowError::new(
                 Code::InvalidRequest,
@@ -341,11 +344,8 @@ fn own_ask(fields: &Fields) -> Result<Ask, RowError> {
             ));
         }
     };
-    if present(fields, "tools").is_some() && !matches!(prompt, Prompt::Messages { .. }) {
-        return Err(RowError::new(
-            Code::InvalidRequest,
-            "tools: found without messages, expected only with them",
-        ));
+    if !matches!(prompt, Prompt::Messages(_)) {
+        messages::only_with_messages(fields)?;
     }
     Ok(Ask {
         prompt,

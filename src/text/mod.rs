@@ -1,6 +1,6 @@
 //! Text on its way in and out of a model.
 //!
-//! In: [`ChatTemplate`] turns messages into a prompt, [`Tokenizer`] turns text into ids.
+//! In: [`ChatTemplate`] turns a [`Chat`] into a prompt, [`Tokenizer`] turns text into ids.
 //! Out: [`Detokenizer`] turns ids into text as it becomes certain, [`StopMatcher`] finds stop strings in
 //! it, and [`TextStream`] is both for one sequence.
 //!
@@ -8,6 +8,7 @@
 
 mod byte;
 pub mod chat;
+pub mod conversation;
 mod decoder;
 pub mod detok;
 mod jinja;
@@ -17,6 +18,7 @@ pub mod tokenizer;
 mod utf8;
 
 pub use chat::ChatTemplate;
+pub use conversation::Chat;
 pub use detok::Detokenizer;
 pub use stop::{StopMatcher, StopString};
 pub use stream::{Progress, StreamEnd, TextStream};
@@ -25,8 +27,7 @@ pub use tokenizer::Tokenizer;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs code of the `tokenizers` and `minijinja` crates on files and text that nobody has checked. Both have
-/// inputs they panic on (a slice `x[::-1]` of an empty list in a template; a post-processor whose ids and
-/// tokens differ in number): such an input is one row's or one file's error, not the end of the process.
+/// inputs they panic on (a post-processor whose ids and tokens differ in number): such an input is one row's or one file's error, not the end of the process.
 fn guarded<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let message = panic
