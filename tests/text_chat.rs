@@ -1,11 +1,14 @@
 //! Chat templates against what transformers renders (tests/fixtures/text/make_chat.py), and where they are
 //! found in a checkpoint.
 
+mod python_common;
+
 use std::path::Path;
 
 use chrono::{NaiveDate, NaiveDateTime};
 use serde_json::{Value, json};
-use tailgraph::text::{ChatTemplate, Tokenizer};
+use tailgraph::io::row::Prompt;
+use tailgraph::text::{Chat, ChatTemplate, Tokenizer};
 
 fn fixture() -> Value {
     serde_json::from_str(include_str!("fixtures/text/chat.json")).unwrap()
@@ -34,8 +37,10 @@ fn render(
     let mut config = fixture()["tokens"].clone();
     config["chat_template"] = template.into();
     let mut template = load(dir, &config)?.unwrap();
-    template.set_clock(clock);
-    template.render(messages, tools, prompt)
+    template.set_clock(clock());
+    let mut chat = Chat::new(messages.clone(), tools.cloned());
+    chat.add_generation_prompt = prompt;
+    template.render(&chat, None)
 }
 
 #[test]
@@ -94,7 +99,7 @@ fn templates_are_found_where_checkpoints_keep_them() {
     let dir = tempfile::tempdir().unwrap();
     let render = |tools: Option<&Value>| {
         let template = ChatTemplate::load(dir.path()).unwrap().unwrap();
-        template.render(&json!([]), tools, true)
+        template.render(&Chat::new(json!([]), tools.cloned()), None)
     };
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
     assert!(ChatTemplate::load(dir.path()).unwrap().is_none());
@@ -139,7 +144,7 @@ fn templates_are_found_where_checkpoints_keep_them() {
 fn the_built_in_template_is_made_of_the_byte_tokenizers_specials() {
     let messages = json!([{"role": "user", "content": "hi"}]);
     let template = ChatTemplate::built_in().unwrap();
-    let text = template.render(&messages, None, true).unwrap();
+    let text = template.render(&Chat::new(messages, None), None).unwrap();
     assert_eq!(
         text,
         "<|startoftext|><|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
@@ -179,26 +184,82 @@ fn errors_name_the_file_and_the_line() {
     let refused = "\n\n{{ raise_exception('roles\\nmust alternate') }}";
     let error = render(dir.path(), refused, &json!([]), None, true).unwrap_err();
     assert!(
-        error.ends_with("tokenizer_config.json: line 3: roles must alternate"),
+        error.ends_with("tokenizer_config.json: line 3: `raise_exception('roles\\nmust alternate')`: roles must alternate"),
         "{error}"
     );
     let named = json!({"chat_template": [{"name": "rag", "template": "x"}]});
     let template = load(dir.path(), &named).unwrap().unwrap();
     assert!(
         template
-            .render(&json!([]), None, true)
+            .render(&Chat::new(json!([]), None), None)
             .unwrap_err()
             .contains("`default`")
     );
 }
 
+/// The conversations of tests/fixtures/text/conversations.json on the published templates of TAILGRAPH_REAL_FILES and
+/// on ours, as rows of both formats: the prompts are those of transformers, once tests/python/chat_prompts.py has
+/// made of the messages what the OpenAI format means by them.
 #[test]
-fn what_the_template_engine_panics_on_is_an_error() {
+fn conversations_become_the_prompts_of_transformers() {
+    const TEST: &str = "conversations_become_the_prompts_of_transformers";
+    let Some(python) = python_common::interpreter(TEST) else {
+        return;
+    };
+    let mut templates: Vec<String> = OURS.map(str::to_owned).into();
+    for folder in python_common::real_files(TEST) {
+        let mut paths: Vec<_> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| {
+                path.extension()
+                    .is_some_and(|extension| extension == "jinja")
+            })
+            .collect();
+        paths.sort();
+        assert!(!paths.is_empty());
+        templates.extend(
+            paths
+                .iter()
+                .map(|path| std::fs::read_to_string(path).unwrap()),
+        );
+    }
+    let conversations: Vec<Value> =
+        serde_json::from_str(include_str!("fixtures/text/conversations.json")).unwrap();
+    assert!(conversations.len() >= 40);
+    let asked = json!({"templates": templates, "conversations": conversations});
+    let expected = python_common::ask(&python, "chat_prompts.py", &asked);
     let dir = tempfile::tempdir().unwrap();
-    let template = "{% for m in messages[::-1] %}{{ m.content }}{% endfor %}";
-    let messages = json!([{"content": "a"}, {"content": "b"}]);
-    let reversed = render(dir.path(), template, &messages, None, true);
-    assert_eq!(reversed.as_deref(), Ok("ba"));
-    let error = render(dir.path(), template, &json!([]), None, true).unwrap_err();
-    assert!(error.contains("panicked"), "{error}");
+    let mut rendered = 0;
+    for (at, template) in templates.iter().enumerate() {
+        let mut config = fixture()["tokens"].clone();
+        config["chat_template"] = template.as_str().into();
+        let loaded = load(dir.path(), &config).unwrap().unwrap();
+        for (number, body) in conversations.iter().enumerate() {
+            let batch = json!({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body});
+            for row in [&batch, body] {
+                let row = tailgraph::io::row::parse(row.to_string().as_bytes(), 1);
+                let Prompt::Messages(chat) = row.ask.unwrap().prompt else {
+                    panic!("no messages");
+                };
+                let found = loaded.render(&loaded.fit(*chat), None);
+                let expected = expected[at][number].as_str();
+                assert_eq!(
+                    found.as_ref().ok().map(String::as_str),
+                    expected,
+                    "template {at}, {body}: {found:?}"
+                );
+                rendered += u32::from(found.is_ok());
+            }
+        }
+    }
+    assert!(rendered as usize >= templates.len() * 60, "{rendered}");
 }
+
+/// Templates that take content as parts only, as either, and as text; and one that reads all of a call.
+const OURS: [&str; 4] = [
+    "{{ bos_token }}{% for message in messages %}[{{ message.role }}:{% for part in message.content %}{% if part.type == 'text' %}{{ part.text }};{% endif %}{% endfor %}]{% endfor %}{% if add_generation_prompt %}[assistant:{% endif %}",
+    "{% for message in messages %}[{{ message.role }}:{% set content = message.content %}{% if content is string %}{{ content }}{% else %}{% for part in content %}<{{ part.text }}>{% endfor %}{% endif %}]{% endfor %}",
+    "{% for message in messages %}[{{ message.role }}:{{ message.content | trim }}{% for call in message.tool_calls or [] %}{{ (call.function or call).name }}({% for name, value in (call.function or call).arguments.items() %}{{ name }}={{ value }};{% endfor %}){% endfor %}]{% endfor %}{{ tools | tojson if tools else '' }}",
+    "{{ bos_token }}{% for message in messages %}{{ message | tojson }}{% endfor %}{% if message_of_kwargs is defined %}!{% endif %}{{ keep_past_thinking is defined }}",
+];

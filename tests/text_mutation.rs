@@ -6,7 +6,7 @@ mod text_common;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tailgraph::text::{ChatTemplate, TextStream};
+use tailgraph::text::{Chat, ChatTemplate, TextStream};
 use text_common::{Random, TOKENIZERS, load, read};
 
 fn time() -> Duration {
@@ -109,9 +109,8 @@ fn mutated_templates_render_or_say_why_not() {
         let result = ChatTemplate::load(dir.path())
             .map_err(|error| error.to_string())
             .and_then(|template| {
-                template
-                    .unwrap()
-                    .render(&case["messages"], Some(&case["tools"]), true)
+                let chat = Chat::new(case["messages"].clone(), Some(case["tools"].clone()));
+                template.unwrap().render(&chat, None)
             });
         match result {
             Ok(_) => rendered += 1,

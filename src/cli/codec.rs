@@ -3,8 +3,8 @@
 use crate::error::Result;
 use crate::io::codec::{Codec, TextEnd, TextProgress, TextStream};
 use crate::model::ModelSource;
-use crate::text::{self, ChatTemplate, Tokenizer};
-use serde_json::Value;
+use crate::text::{self, Chat, ChatTemplate, Tokenizer};
+use std::time::Duration;
 
 pub struct ModelCodec {
     tokenizer: Tokenizer,
@@ -47,13 +47,20 @@ impl Codec for ModelCodec {
 
     fn render(
         &self,
-        messages: &Value,
-        tools: Option<&Value>,
+        chat: &Chat,
+        timeout: Option<Duration>,
     ) -> std::result::Result<String, String> {
         match &self.template {
-            Some(template) => template.render(messages, tools, true),
+            Some(template) => template.render(&template.fit(chat.clone()), timeout),
             None => Err("messages: the model has no chat template (neither chat_template.jinja nor one in tokenizer_config.json), expected prompt or input_ids".to_owned()),
         }
+    }
+
+    fn unseen(&self, chat: &Chat) -> Vec<String> {
+        let template = self.template.as_ref();
+        template
+            .map(|template| template.unseen(chat))
+            .unwrap_or_default()
     }
 
     fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {

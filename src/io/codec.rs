@@ -1,13 +1,16 @@
 //! What rows need of a tokenizer and a chat template, whichever they are.
 
-use serde_json::Value;
+use crate::text::Chat;
+use std::time::Duration;
 
 /// Text to tokens and back. Errors are one line and become the row's.
 pub trait Codec: Send + Sync {
     /// Token ids of `text`; with `special`, as a prompt of its own (a leading BOS where the tokenizer has one).
     fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, String>;
-    /// The conversation as text, up to where the assistant's turn begins.
-    fn render(&self, messages: &Value, tools: Option<&Value>) -> Result<String, String>;
+    /// The conversation as text, made in at most `timeout`.
+    fn render(&self, chat: &Chat, timeout: Option<Duration>) -> Result<String, String>;
+    /// What the conversation gives and the template does not show, by names that are the same in all rows.
+    fn unseen(&self, chat: &Chat) -> Vec<String>;
     /// The bytes that a token has of its own, special tokens included: a piece of a character where it is one. `None`
     /// for an id without a token.
     fn token_bytes(&self, id: u32) -> Option<Vec<u8>>;

@@ -1,11 +1,128 @@
-//! Conversations: a list of messages and the tools a template may show, checked as far as templates rely on it.
+//! Conversations: messages as the OpenAI format means them, before a chat template sees them. Own rows have the same.
 
-use super::fields::{Fields, present, wrong};
+use super::fields::{Fields, found, present, wrong};
 use super::row::{Code, RowError};
-use serde_json::Value;
+use crate::text::Chat;
+use serde_json::{Map, Value, json};
 
-/// Messages with a role each; content given as parts of text is joined, as templates expect strings.
-pub(super) fn read(value: &Value) -> Result<Value, RowError> {
+/// What a row's fields say of a conversation. `tools` are left out where the row forbids calls.
+pub(super) fn chat(fields: &Fields, with_tools: bool) -> Result<Chat, RowError> {
+    let list = fields.get("messages").unwrap_or(&Value::Null);
+    let mut kwargs = kwargs(fields)?;
+    let mut chat = Chat::new(read(list)?, tools(fields)?.filter(|_| with_tools));
+    let generation = switch(fields, &mut kwargs, "add_generation_prompt")?;
+    chat.continue_final_message = match switch_or_field(fields, &mut kwargs)? {
+        None | Some(Value::Bool(false)) => None,
+        Some(Value::String(field)) => Some(field),
+        Some(_) => Some("content".to_owned()),
+    };
+    if chat.continue_final_message.is_some() && generation == Some(true) {
+        return Err(RowError::new(
+            Code::InvalidRequest,
+            "continue_final_message: found it with add_generation_prompt true, expected add_generation_prompt false or left out",
+        ));
+    }
+    chat.add_generation_prompt = generation.unwrap_or(chat.continue_final_message.is_none());
+    chat.kwargs = kwargs;
+    Ok(chat)
+}
+
+/// `chat_template_kwargs`: variables of the template. What has a field of its own, or is set another way, is none.
+fn kwargs(fields: &Fields) -> Result<Map<String, Value>, RowError> {
+    const NAME: &str = "chat_template_kwargs";
+    let kwargs = match present(fields, NAME) {
+        None => return Ok(Map::new()),
+        Some(Value::Object(kwargs)) => kwargs.clone(),
+        Some(other) => return Err(wrong(NAME, other, "an object of template variables")),
+    };
+    const FIELDS: [&str; 11] = [
+        "messages",
+        "conversation",
+        "tools",
+        "chat_template",
+        "tokenize",
+        "padding",
+        "truncation",
+        "max_length",
+        "return_dict",
+        "return_tensors",
+        "sanitize_control_tokens",
+    ];
+    if let Some(name) = FIELDS.into_iter().find(|name| kwargs.contains_key(*name)) {
+        return Err(RowError::new(
+            Code::Unsupported,
+            format!(
+                "{NAME}.{name}: found {}, expected variables of the template only",
+                found(&kwargs[name])
+            ),
+        ));
+    }
+    match kwargs.get("documents") {
+        Some(Value::Array(list)) if list.iter().all(Value::is_object) => {}
+        None | Some(Value::Null) => {}
+        Some(other) => {
+            return Err(wrong(
+                "chat_template_kwargs.documents",
+                other,
+                "an array of objects",
+            ));
+        }
+    }
+    Ok(kwargs)
+}
+
+/// A field that `chat_template_kwargs` may carry too, as vLLM has it; where both have it they must agree.
+fn one_of_two(
+    fields: &Fields,
+    kwargs: &mut Map<String, Value>,
+    name: &str,
+) -> Result<Option<Value>, RowError> {
+    let inner = kwargs.shift_remove(name).filter(|value| !value.is_null());
+    match (present(fields, name), inner) {
+        (Some(outer), Some(inner)) if *outer != inner => Err(RowError::new(
+            Code::InvalidRequest,
+            format!(
+                "{name}: found {}, expected {} like chat_template_kwargs.{name}, or only one of them",
+                found(outer),
+                found(&inner)
+            ),
+        )),
+        (Some(value), _) => Ok(Some(value.clone())),
+        (None, inner) => Ok(inner),
+    }
+}
+
+fn switch(
+    fields: &Fields,
+    kwargs: &mut Map<String, Value>,
+    name: &str,
+) -> Result<Option<bool>, RowError> {
+    match one_of_two(fields, kwargs, name)? {
+        None => Ok(None),
+        Some(Value::Bool(value)) => Ok(Some(value)),
+        Some(other) => Err(wrong(name, &other, "true or false")),
+    }
+}
+
+/// `continue_final_message` may name the message's field that is to be continued.
+fn switch_or_field(
+    fields: &Fields,
+    kwargs: &mut Map<String, Value>,
+) -> Result<Option<Value>, RowError> {
+    const NAME: &str = "continue_final_message";
+    match one_of_two(fields, kwargs, NAME)? {
+        value @ (None | Some(Value::Bool(_))) => Ok(value),
+        Some(Value::String(field)) if !field.is_empty() => Ok(Some(Value::String(field))),
+        Some(other) => Err(wrong(
+            NAME,
+            &other,
+            "true, false or the name of a message's field",
+        )),
+    }
+}
+
+/// Messages with a role each.
+fn read(value: &Value) -> Result<Value, RowError> {
     let Some(list) = value.as_array() else {
         return Err(wrong("messages", value, "an array of messages"));
     };
@@ -15,66 +132,120 @@ pub(super) fn read(value: &Value) -> Result<Value, RowError> {
             "messages: found an empty array, expected at least one message",
         ));
     }
-    let mut out = Vec::with_capacity(list.len());
-    for (index, item) in list.iter().enumerate() {
-        let name = format!("messages[{index}]");
-        let Some(message) = item.as_object() else {
-            return Err(wrong(&name, item, "an object with role and content"));
-        };
-        let mut message = message.clone();
-        if !message.get("role").is_some_and(Value::is_string) {
-            let role = message.get("role").unwrap_or(&Value::Null);
-            return Err(wrong(&format!("{name}.role"), role, "a string"));
-        }
-        let content = message.get("content").unwrap_or(&Value::Null);
-        let joined = join_content(content, &format!("{name}.content"))?;
-        if content.is_null() && message.get("tool_calls").is_none_or(Value::is_null) {
-            return Err(wrong(&format!("{name}.content"), content, "a string"));
-        }
-        if let Some(text) = joined {
-            message.insert("content".to_owned(), Value::String(text));
-        }
-        out.push(Value::Object(message));
-    }
-    Ok(Value::Array(out))
+    let messages = list.iter().enumerate();
+    messages
+        .map(|(index, item)| message(item, &format!("messages[{index}]")))
+        .collect::<Result<Vec<Value>, _>>()
+        .map(Value::Array)
 }
 
-/// `Some` where content was given as parts.
-fn join_content(content: &Value, name: &str) -> Result<Option<String>, RowError> {
+fn message(item: &Value, name: &str) -> Result<Value, RowError> {
+    let Some(given) = item.as_object() else {
+        return Err(wrong(name, item, "an object with role and content"));
+    };
+    let Some(role) = given.get("role").and_then(Value::as_str) else {
+        let role = given.get("role").unwrap_or(&Value::Null);
+        return Err(wrong(&format!("{name}.role"), role, "a string"));
+    };
+    // A field without a value is absent; so is an empty list of calls.
+    let is_given = |(field, value): &(&String, &Value)| {
+        !value.is_null() && !(*field == "tool_calls" && value.as_array().is_some_and(Vec::is_empty))
+    };
+    let mut message: Map<String, Value> = given
+        .iter()
+        .filter(is_given)
+        .map(|(field, value)| (field.clone(), value.clone()))
+        .collect();
+    let is_something_else = message.len() > 1;
+    match message.get_mut("content") {
+        Some(content) => check_content(content, &format!("{name}.content"))?,
+        // Templates join content to other text: of a message that is something else it is empty.
+        None if role == "assistant" && is_something_else => insert_content(&mut message),
+        None => return Err(wrong(&format!("{name}.content"), &Value::Null, "a string")),
+    }
+    if let Some(calls) = message.get_mut("tool_calls") {
+        let name = format!("{name}.tool_calls");
+        let Some(calls) = calls.as_array_mut() else {
+            return Err(wrong(&name, calls, "an array of calls"));
+        };
+        for (index, call) in calls.iter_mut().enumerate() {
+            let name = format!("{name}[{index}]");
+            if !call.is_object() {
+                return Err(wrong(&name, call, "an object"));
+            }
+            match call.get_mut("function") {
+                Some(function) => arguments(function, &format!("{name}.function"))?,
+                // As transformers' users write them: without a function around name and arguments.
+                None => arguments(call, &name)?,
+            }
+        }
+    }
+    if let Some(function) = message.get_mut("function_call") {
+        arguments(function, &format!("{name}.function_call"))?;
+    }
+    Ok(Value::Object(message))
+}
+
+/// After the role, where it stands in a message that has one.
+fn insert_content(message: &mut Map<String, Value>) {
+    let at = message
+        .keys()
+        .position(|field| field == "role")
+        .map_or(0, |at| at + 1);
+    message.shift_insert(at, "content".to_owned(), "".into());
+}
+
+/// A text, or parts of it. A refusal is what the assistant said.
+fn check_content(content: &mut Value, name: &str) -> Result<(), RowError> {
     let parts = match content {
-        Value::String(_) | Value::Null => return Ok(None),
+        Value::String(_) => return Ok(()),
         Value::Array(parts) => parts,
         other => return Err(wrong(name, other, "a string or an array of text parts")),
     };
-    let mut text = String::new();
-    for (index, part) in parts.iter().enumerate() {
-        match (
-            part.get("type").and_then(Value::as_str),
-            part.get("text").and_then(Value::as_str),
-        ) {
-            (Some("text"), Some(piece)) => text.push_str(piece),
-            (Some(kind), _) if kind != "text" => {
+    for (index, part) in parts.iter_mut().enumerate() {
+        let name = || format!("{name}[{index}]");
+        match part.get("type").and_then(Value::as_str) {
+            Some("text") if part["text"].is_string() => {}
+            Some("refusal") if part["refusal"].is_string() => {
+                *part = json!({"type": "text", "text": part["refusal"]});
+            }
+            Some(kind) if !matches!(kind, "text" | "refusal") => {
                 return Err(RowError::new(
                     Code::Unsupported,
                     format!(
-                        "{name}[{index}]: found a part of type {kind:?}, expected text: the model reads nothing else"
+                        "{}: found a part of type {}, expected text: the model reads nothing else",
+                        name(),
+                        found(&kind.into())
                     ),
                 ));
             }
-            _ => {
-                return Err(wrong(
-                    &format!("{name}[{index}]"),
-                    part,
-                    "{\"type\":\"text\",\"text\":...}",
-                ));
-            }
+            _ => return Err(wrong(&name(), part, "{\"type\":\"text\",\"text\":...}")),
         }
     }
-    Ok(Some(text))
+    Ok(())
+}
+
+/// A call's arguments as a mapping: rows carry them as the JSON text that a model wrote.
+fn arguments(call: &mut Value, name: &str) -> Result<(), RowError> {
+    let Some(call) = call.as_object_mut() else {
+        return Err(wrong(name, call, "an object with name and arguments"));
+    };
+    let name = format!("{name}.arguments");
+    let given = call.get("arguments").unwrap_or(&Value::Null);
+    let mapping = match given {
+        Value::Object(_) => return Ok(()),
+        Value::Null => Some(json!({})),
+        Value::String(text) if text.trim().is_empty() => Some(json!({})),
+        Value::String(text) => serde_json::from_str(text).ok().filter(Value::is_object),
+        _ => None,
+    };
+    let mapping = mapping.ok_or_else(|| wrong(&name, given, "a JSON object, or one as text"))?;
+    call.insert("arguments".to_owned(), mapping);
+    Ok(())
 }
 
 /// A list of tools for the chat template; an empty one is none.
-pub(super) fn tools(fields: &Fields) -> Result<Option<Value>, RowError> {
+fn tools(fields: &Fields) -> Result<Option<Value>, RowError> {
     match present(fields, "tools") {
         None => Ok(None),
         Some(Value::Array(list)) if list.is_empty() => Ok(None),
@@ -83,5 +254,131 @@ pub(super) fn tools(fields: &Fields) -> Result<Option<Value>, RowError> {
             None => Ok(Some(Value::Array(list.clone()))),
         },
         Some(other) => Err(wrong("tools", other, "an array of objects")),
+    }
+}
+
+/// Fields of the OpenAI format, of vLLM and of transformers that change prompt or answer, that own rows do not have,
+/// and what to write instead.
+const REFUSED: [(&str, &str); 33] = [
+    ("max_tokens", "max_new_tokens in rows of this format"),
+    (
+        "max_completion_tokens",
+        "max_new_tokens in rows of this format",
+    ),
+    (
+        "max_length",
+        "max_new_tokens, which does not count the prompt",
+    ),
+    ("min_new_tokens", "no such field: there is no least length"),
+    ("min_tokens", "no such field: there is no least length"),
+    ("stop_token_ids", "stop_ids in rows of this format"),
+    ("stop_strings", "stop in rows of this format"),
+    (
+        "eos_token_id",
+        "stop_ids, with ignore_eos where the model's own are not to count",
+    ),
+    ("top_logprobs", "logprobs, a number, in rows of this format"),
+    (
+        "prompt_logprobs",
+        "no such field: `score` has logprobs of prompts",
+    ),
+    (
+        "frequency_penalty",
+        "0; repetition_penalty is the penalty there is",
+    ),
+    (
+        "presence_penalty",
+        "0; repetition_penalty is the penalty there is",
+    ),
+    ("logit_bias", "an empty object: tokens cannot be biased"),
+    ("bad_words", "no such field: tokens cannot be biased"),
+    (
+        "allowed_token_ids",
+        "no such field: tokens cannot be biased",
+    ),
+    (
+        "response_format",
+        "{\"type\":\"text\"}: output is not constrained",
+    ),
+    (
+        "structured_outputs",
+        "no such field: output is not constrained",
+    ),
+    ("guided_json", "no such field: output is not constrained"),
+    ("guided_regex", "no such field: output is not constrained"),
+    ("guided_choice", "no such field: output is not constrained"),
+    ("guided_grammar", "no such field: output is not constrained"),
+    ("n", "1: one answer a row"),
+    ("best_of", "1: one answer a row"),
+    ("num_beams", "1: there is no beam search"),
+    ("use_beam_search", "false: there is no beam search"),
+    ("echo", "false: the prompt is not repeated"),
+    ("suffix", "an empty string: nothing is inserted"),
+    (
+        "chat_template",
+        "no such field: the model's own template is used",
+    ),
+    ("documents", "chat_template_kwargs.documents"),
+    ("functions", "tools"),
+    ("function_call", "no such field: calls cannot be forced"),
+    (
+        "reasoning_effort",
+        "chat_template_kwargs.reasoning_effort, if the template reads it",
+    ),
+    (
+        "tool_choice",
+        "\"auto\" or \"none\": calls cannot be forced",
+    ),
+];
+
+/// Refuses an own row's field that would change prompt or answer where it is known elsewhere: a row must not mean
+/// something else here in silence.
+pub(super) fn refuse_what_we_cannot(row: &Fields) -> Result<(), RowError> {
+    for (name, expected) in REFUSED {
+        let Some(value) = present(row, name) else {
+            continue;
+        };
+        let changes_nothing = match name {
+            "n" | "best_of" | "num_beams" => value.as_f64() == Some(1.0),
+            "frequency_penalty" | "presence_penalty" => value.as_f64() == Some(0.0),
+            "logit_bias" => value.as_object().is_some_and(Map::is_empty),
+            "response_format" => value["type"] == "text",
+            "echo" | "use_beam_search" => *value == Value::Bool(false),
+            "suffix" => value == "",
+            "tool_choice" => value == "auto" || value == "none",
+            _ => false,
+        };
+        if !changes_nothing {
+            return Err(RowError::new(
+                Code::Unsupported,
+                format!("{name}: found {}, expected {expected}", found(value)),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a row forbids calls: then its tools are not shown.
+pub(super) fn forbids_tools(fields: &Fields) -> bool {
+    present(fields, "tool_choice").is_some_and(|choice| choice == "none")
+}
+
+/// Fields that only conversations have.
+pub(super) fn only_with_messages(fields: &Fields) -> Result<(), RowError> {
+    const FIELDS: [&str; 4] = [
+        "tools",
+        "chat_template_kwargs",
+        "continue_final_message",
+        "add_generation_prompt",
+    ];
+    match FIELDS
+        .into_iter()
+        .find(|name| present(fields, name).is_some())
+    {
+        Some(name) => Err(RowError::new(
+            Code::InvalidRequest,
+            format!("{name}: found without messages, expected only with them"),
+        )),
+        None => Ok(()),
     }
 }

@@ -9,7 +9,8 @@
 //! - [`arrays`], [`tensors`], [`logits`], [`expect`], [`logprobs`]: token arrays in, logits out and compared
 //! - [`record`], [`replay`]: a run's requests, schedule and tokens as a file, and the run once more
 //!
-//! Knows the runtime's requests and the backend's logits sink; of a tokenizer only [`Codec`].
+//! Knows the runtime's requests and the backend's logits sink; of a tokenizer only
+//! [`Codec`], of a template what a [`crate::text::Chat`] is.
 
 pub mod answer;
 pub mod arrays;

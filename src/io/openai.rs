@@ -123,13 +123,11 @@ fn chat(body: &Fields, options: &mut Options) -> Result<Prompt, RowError> {
             ));
         }
     };
-    fields::finite_within(body, &["messages", "tools"])?;
-    let list = body.get("messages").unwrap_or(&Value::Null);
-    let without_tools = present(body, "tool_choice").is_some_and(|choice| choice == "none");
-    Ok(Prompt::Messages {
-        messages: messages::read(list)?,
-        tools: messages::tools(body)?.filter(|_| !without_tools),
-    })
+    fields::finite_within(body, &["messages", "tools", "chat_template_kwargs"])?;
+    let with_tools = !messages::forbids_tools(body);
+    Ok(Prompt::Messages(Box::new(messages::chat(
+        body, with_tools,
+    )?)))
 }
 
 /// `prompt` is a string, an array of token ids, or an array that holds exactly one of those.
@@ -228,10 +226,13 @@ fn is_known(name: &str, endpoint: Endpoint) -> bool {
         "stream_options",
         "metadata",
     ];
-    const CHAT: [&str; 13] = [
+    const CHAT: [&str; 16] = [
         "messages",
         "tools",
         "tool_choice",
+        "chat_template_kwargs",
+        "continue_final_message",
+        "add_generation_prompt",
         "top_logprobs",
         "response_format",
         "parallel_tool_calls",

@@ -62,12 +62,14 @@ pub fn sampling_key(run_seed: u64, row: u64) -> u64 {
 }
 
 /// The tokens of a prompt, each below `vocab_size`, at least one. Text that cannot fit `max_context` is an error
-/// before all of it is encoded; whether the tokens of the rest fit is the caller's to check.
+/// before all of it is encoded; whether the tokens of the rest fit is the caller's to check. A template has `timeout` to
+/// render it, or less.
 pub fn prompt_tokens(
     prompt: &Prompt,
     vocab_size: u32,
     max_context: u32,
     codec: &dyn Codec,
+    timeout: Option<Duration>,
 ) -> Result<Vec<u32>, RowError> {
     let chat_error = |message| RowError::new(Code::ChatTemplate, message);
     let (field, tokens) = match prompt {
@@ -78,8 +80,8 @@ pub fn prompt_tokens(
                 .map_err(|error| error.or(invalid))?;
             ("prompt", codec.encode(text, true).map_err(invalid)?)
         }
-        Prompt::Messages { messages, tools } => {
-            let text = codec.render(messages, tools.as_ref()).map_err(chat_error)?;
+        Prompt::Messages(chat) => {
+            let text = codec.render(chat, timeout).map_err(chat_error)?;
             text_size::check("messages", &text, max_context, codec)
                 .map_err(|error| error.or(chat_error))?;
             ("messages", codec.encode(&text, false).map_err(chat_error)?)
@@ -118,8 +120,10 @@ pub fn prepare(
     row: u64,
     ask: &Ask,
 ) -> Result<Prepared, RowError> {
-    let prompt = prompt_tokens(&ask.prompt, rules.vocab_size, rules.max_context, codec)?;
     let options = ask.options.clone().or(&rules.defaults);
+    let timeout = options.timeout_ms.map(Duration::from_millis);
+    let (vocab_size, max_context) = (rules.vocab_size, rules.max_context);
+    let prompt = prompt_tokens(&ask.prompt, vocab_size, max_context, codec, timeout)?;
     let max_new_tokens = max_new_tokens(rules, prompt.len() as u64, &options, ask.unasked)?;
     let request = Request {
         max_new_tokens,
@@ -135,7 +139,7 @@ pub fn prepare(
                 .unwrap_or_else(|| sampling_key(rules.run_seed, row)),
             logprobs: options.logprobs,
         },
-        timeout: options.timeout_ms.map(Duration::from_millis),
+        timeout,
         logits: Logits::None,
         prompt,
     };

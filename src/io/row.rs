@@ -4,6 +4,7 @@ use super::fields::{self, Fields, found, present, wrong};
 use super::messages;
 use super::openai::{self, OpenAi};
 use crate::json;
+use crate::text::Chat;
 use serde_json::Value;
 use std::fmt;
 
@@ -32,10 +33,7 @@ pub enum Prompt {
     Text(String),
     Ids(Vec<u32>),
     /// Rendered by the chat template, encoded without special tokens.
-    Messages {
-        messages: Value,
-        tools: Option<Value>,
-    },
+    Messages(Box<Chat>),
 }
 
 /// Options of a row, of the command line, or of generation_config.json: absent ones come from the next.
@@ -302,12 +300,16 @@ impl Row {
     }
 }
 
-const OWN_FIELDS: [&str; 17] = [
+const OWN_FIELDS: [&str; 21] = [
     "id",
     "prompt",
     "input_ids",
     "messages",
     "tools",
+    "tool_choice",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "add_generation_prompt",
     "max_new_tokens",
     "temperature",
     "top_k",
@@ -426,7 +428,8 @@ fn batch_row(fields: &Fields, number: u64) -> Row {
 }
 
 fn own_ask(fields: &mut Fields) -> Result<Ask, RowError> {
-    fields::finite_within(fields, &["messages", "tools"])?;
+    fields::finite_within(fields, &["messages", "tools", "chat_template_kwargs"])?;
+    messages::refuse_what_we_cannot(fields)?;
     let given = (
         present(fields, "prompt").is_some(),
         present(fields, "input_ids"),
@@ -435,10 +438,10 @@ fn own_ask(fields: &mut Fields) -> Result<Ask, RowError> {
     let prompt = match given {
         (true, None, None) => Prompt::Text(take_prompt(fields)?),
         (false, Some(ids), None) => Prompt::Ids(fields::token_id_array(ids, "input_ids")?),
-        (false, None, Some(list)) => Prompt::Messages {
-            messages: messages::read(list)?,
-            tools: messages::tools(fields)?,
-        },
+        (false, None, Some(_)) => {
+            let with_tools = !messages::forbids_tools(fields);
+            Prompt::Messages(Box::new(messages::chat(fields, with_tools)?))
+        }
         (false, None, None) => {
             return Err(RowError::new(
                 Code::InvalidRequest,
@@ -452,11 +455,8 @@ fn own_ask(fields: &mut Fields) -> Result<Ask, RowError> {
             ));
         }
     };
-    if present(fields, "tools").is_some() && !matches!(prompt, Prompt::Messages { .. }) {
-        return Err(RowError::new(
-            Code::InvalidRequest,
-            "tools: found without messages, expected only with them",
-        ));
+    if !matches!(prompt, Prompt::Messages(_)) {
+        messages::only_with_messages(fields)?;
     }
     Ok(Ask {
         prompt,

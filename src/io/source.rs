@@ -6,8 +6,9 @@ use super::fields::shorten;
 use super::kept::{Found, Kept, Place};
 use super::lines::{Ids, Lines};
 use super::prepare::{Prepared, Rules, prepare};
-use super::row::{Row, RowError};
+use super::row::{Prompt, Row, RowError};
 use crate::error::Result;
+use crate::text::Chat;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -30,6 +31,9 @@ pub enum Todo {
     Fail(RowError),
 }
 
+/// Names are warned of once, as long as they are few.
+const NAMES_AT_MOST: usize = 32;
+
 /// What turns lines into work.
 pub struct Source {
     lines: Lines,
@@ -41,13 +45,15 @@ pub struct Source {
     settings: u64,
     ids: Ids,
     ignored: HashSet<String>,
+    /// What a chat template does not show.
+    unseen: HashSet<String>,
     /// That an earlier answer was to something else.
     others_said: bool,
     warn: Box<dyn FnMut(&str) + Send>,
 }
 
 impl Source {
-    /// `warn` is told once of each field name that nothing reads, and of earlier answers that are not kept.
+    /// `warn` is told once of each field name that nothing reads, of what a chat template does not show, and of earlier answers that are not kept.
     pub fn new(
         lines: Lines,
         rules: Rules,
@@ -65,6 +71,7 @@ impl Source {
             settings,
             ids: Ids::default(),
             ignored: HashSet::new(),
+            unseen: HashSet::new(),
             others_said: false,
             warn,
         }
@@ -116,14 +123,27 @@ impl Source {
             }
             Found::Other | Found::Nothing => {}
         }
+        if let Prompt::Messages(chat) = &ask.prompt {
+            self.warn_unseen(row.line, chat);
+        }
         match prepare(&self.rules, &*self.codec, place, ask) {
             Ok(prepared) => Todo::Run(Box::new(prepared)),
             Err(error) => Todo::Fail(error),
         }
     }
 
+    fn warn_unseen(&mut self, line: u64, chat: &Chat) {
+        for name in self.codec.unseen(chat) {
+            if self.unseen.len() < NAMES_AT_MOST && self.unseen.insert(name.clone()) {
+                (self.warn)(&format!(
+                    "line {line}: {}: the chat template does not read it, the model will not see it (said once)",
+                    shorten(&name)
+                ));
+            }
+        }
+    }
+
     fn warn_ignored(&mut self, row: &Row) {
-        const NAMES_AT_MOST: usize = 32;
         for name in &row.ignored {
             if self.ignored.len() < NAMES_AT_MOST && self.ignored.insert(name.clone()) {
                 (self.warn)(&format!(

@@ -1,12 +1,14 @@
 //! Chat templates: messages to a prompt, as `apply_chat_template` of transformers renders them.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use chrono::NaiveDateTime;
 use minijinja::Environment;
 use serde_json::{Map, Value};
 
-use super::{guarded, jinja, one_line};
+use super::conversation::Chat;
+use super::jinja;
 use crate::{Error, Result};
 
 /// LFM2's plain form, for random presets: their tokenizer has its special tokens.
@@ -29,9 +31,13 @@ const SPECIAL_TOKENS: [&str; 7] = [
     "mask_token",
 ];
 
+/// What a rendering may take where nobody gives it less.
+const TIME: Duration = Duration::from_secs(2);
+
 /// The chat template of a checkpoint. What it renders is encoded without adding special tokens.
-#[derive(Debug)]
 pub struct ChatTemplate {
+    /// By name; most checkpoints have one, `default`.
+    templates: Vec<(String, Named)>,
     environment: Environment<'static>,
     /// Where it comes from, for messages.
     path: PathBuf,
@@ -39,41 +45,38 @@ pub struct ChatTemplate {
     variables: Map<String, Value>,
 }
 
+struct Named {
+    source: String,
+    template: jinja::Template,
+}
+
 impl ChatTemplate {
     /// From `dir`: chat_template.jinja (with additional_chat_templates/tool_use.jinja), else
-    /// tokenizer_config.json's `chat_template`, a string or a list of named ones. `None` where there is none.
+    /// tokenizer_config.json's `chat_template`: a string, or named ones. `None` where there is none.
     ///
     /// # Errors
     /// A file cannot be read, is not what it should be, or holds a template with a syntax error.
     pub fn load(dir: &Path) -> Result<Option<Self>> {
         let config_path = dir.join("tokenizer_config.json");
-        let config = match read(&config_path)? {
-            None => Value::Null,
-            Some(text) => crate::json::from_slice(text.as_bytes()).map_err(|error| {
-                Error::file(
-                    &config_path,
-                    format!("found broken JSON ({error}), expected an object"),
-                )
-            })?,
-        };
+        let config = read_json(&config_path)?;
         let path = dir.join("chat_template.jinja");
-        let (path, templates) = match read(&path)? {
-            Some(text) => {
-                let mut templates = vec![(DEFAULT.to_owned(), text)];
-                let additional = dir.join("additional_chat_templates/tool_use.jinja");
-                templates.extend(read(&additional)?.map(|text| (TOOL_USE.to_owned(), text)));
-                (path, templates)
-            }
-            None => {
-                let templates = named(&config["chat_template"])
+        let mut templates = Vec::new();
+        templates.extend(read(&path)?.map(|text| (DEFAULT.to_owned(), text)));
+        let additional = dir.join("additional_chat_templates/tool_use.jinja");
+        templates.extend(read(&additional)?.map(|text| (TOOL_USE.to_owned(), text)));
+        let path = match templates.is_empty() {
+            false => path,
+            true => {
+                templates = named(&config["chat_template"])
                     .map_err(|message| Error::file(&config_path, message))?;
-                (config_path, templates)
+                config_path
             }
         };
         if templates.is_empty() {
             return Ok(None);
         }
-        Self::new(path, templates, special_tokens(&config)).map(Some)
+        let older = read_json(&dir.join("special_tokens_map.json"))?;
+        Self::new(path, templates, special_tokens(&config, &older)).map(Some)
     }
 
     /// The template that goes with [`super::Tokenizer::bytes`].
@@ -88,77 +91,102 @@ impl ChatTemplate {
         Self::new(
             "(built-in chat template)".into(),
             templates,
-            special_tokens(&config),
+            special_tokens(&config, &Value::Null),
         )
     }
 
     fn new(
         path: PathBuf,
-        templates: Vec<(String, String)>,
+        sources: Vec<(String, String)>,
         variables: Map<String, Value>,
     ) -> Result<Self> {
-        let mut environment = jinja::environment();
-        for (name, source) in templates {
-            let source = jinja::prepare(&source);
-            let label = name.clone();
-            guarded("minijinja", || {
-                environment
-                    .add_template_owned(name, source)
-                    .map_err(|error| describe(&error))
-            })
-            .map_err(|message| {
+        let mut templates = Vec::with_capacity(sources.len());
+        for (name, source) in sources {
+            let template = jinja::Template::compile(&source).map_err(|message| {
                 Error::file(
                     &path,
-                    format!("chat template `{label}`: {message}, expected a Jinja template"),
+                    format!("chat template `{name}`: {message}, expected a Jinja template"),
                 )
             })?;
+            templates.push((name, Named { source, template }));
         }
-        let mut template = Self {
-            environment,
+        Ok(Self {
+            templates,
+            // One time for all rows of a run: a prompt depends on its row alone.
+            environment: jinja::environment(chrono::Local::now().naive_local()),
             path,
             variables,
+        })
+    }
+
+    /// What time `strftime_now` shows in place of the time when the template was loaded.
+    pub fn set_clock(&mut self, now: NaiveDateTime) {
+        self.environment = jinja::environment(now);
+    }
+
+    /// As transformers chooses: `tool_use` for a conversation with tools, if there is one, else `default`.
+    fn choose(&self, chat: &Chat) -> std::result::Result<&Named, String> {
+        let find = |wanted: &str| {
+            let mut templates = self.templates.iter();
+            templates
+                .find(|(name, _)| name == wanted)
+                .map(|(_, named)| named)
         };
-        template.set_clock(|| chrono::Local::now().naive_local());
-        Ok(template)
+        let tools = chat.tools.as_ref().and_then(|_| find(TOOL_USE));
+        tools.or_else(|| find(DEFAULT)).ok_or_else(|| {
+            format!(
+                "{}: there is no template named `{DEFAULT}`: expected one in `chat_template`",
+                self.path.display()
+            )
+        })
     }
 
-    /// What time `strftime_now` shows in place of the local time, for prompts that must not change with it.
-    pub fn set_clock(&mut self, clock: impl Fn() -> NaiveDateTime + Send + Sync + 'static) {
-        self.environment
-            .add_function("strftime_now", move |format: &str| {
-                jinja::strftime(clock(), format)
-            });
+    /// `chat` with each message's content in the form that the template takes, which transformers leaves to its
+    /// caller: a list of parts or a text.
+    #[must_use]
+    pub fn fit(&self, chat: Chat) -> Chat {
+        match self.choose(&chat) {
+            Ok(named) => chat.fit(named.template.reads()),
+            Err(_) => chat,
+        }
     }
 
-    /// `messages` is a list of objects with `role` and `content`; `tools` a list of JSON schemas.
+    /// Names of what `chat` gives and the template does not read.
+    #[must_use]
+    pub fn unseen(&self, chat: &Chat) -> Vec<String> {
+        self.choose(chat)
+            .map(|named| chat.unseen(named.template.reads()))
+            .unwrap_or_default()
+    }
+
+    /// The prompt, as `apply_chat_template` of transformers renders it, in at most `time`.
     ///
     /// # Errors
-    /// One line that says what the template has against them.
+    /// One line that says what the template has against the conversation.
     pub fn render(
         &self,
-        messages: &Value,
-        tools: Option<&Value>,
-        add_generation_prompt: bool,
+        chat: &Chat,
+        time: Option<Duration>,
     ) -> std::result::Result<String, String> {
-        let tools = tools.filter(|tools| !tools.is_null());
-        let name = match tools {
-            Some(_) if self.environment.get_template(TOOL_USE).is_ok() => TOOL_USE,
-            _ => DEFAULT,
-        };
+        let Named { source, template } = self.choose(chat)?;
+        let (messages, continued) = chat.normalized(source)?;
         let mut variables = self.variables.clone();
-        variables.insert("messages".into(), messages.clone());
-        variables.insert("tools".into(), tools.cloned().unwrap_or_default());
-        variables.insert("documents".into(), Value::Null);
-        variables.insert("add_generation_prompt".into(), add_generation_prompt.into());
-        guarded("minijinja", || {
-            let template = self.environment.get_template(name).map_err(|_| {
-                format!("there is no template named `{name}`: expected one in `chat_template`")
-            })?;
-            template
-                .render(&variables)
-                .map_err(|error| describe(&error))
-        })
-        .map_err(|message| format!("{}: {message}", self.path.display()))
+        variables.extend(chat.kwargs.clone());
+        variables.insert("messages".into(), messages);
+        variables.insert("tools".into(), chat.tools.clone().unwrap_or_default());
+        variables.entry("documents").or_insert(Value::Null);
+        variables.insert(
+            "add_generation_prompt".into(),
+            chat.add_generation_prompt.into(),
+        );
+        let time = time.unwrap_or(TIME).min(TIME);
+        let rendered = template
+            .render(&self.environment, &variables, time)
+            .map_err(|message| format!("{}: {message}", self.path.display()))?;
+        match continued {
+            None => Ok(rendered),
+            Some(continued) => continued.cut(rendered),
+        }
     }
 }
 
@@ -171,29 +199,47 @@ fn read(path: &Path) -> Result<Option<String>> {
     }
 }
 
+/// A JSON object, or null where there is no such file.
+fn read_json(path: &Path) -> Result<Value> {
+    match read(path)? {
+        None => Ok(Value::Null),
+        Some(text) => crate::json::from_slice(text.as_bytes()).map_err(|error| {
+            Error::file(
+                path,
+                format!("found broken JSON ({error}), expected an object"),
+            )
+        }),
+    }
+}
+
 /// tokenizer_config.json's `chat_template` as names and templates.
 fn named(value: &Value) -> std::result::Result<Vec<(String, String)>, String> {
     let wrong = || {
-        "chat_template: expected a string or a list of {\"name\": …, \"template\": …}".to_owned()
+        "chat_template: expected a string, a list of {\"name\": …, \"template\": …} or an object of templates by name"
+            .to_owned()
+    };
+    let pair = |name: Option<&str>, template: &Value| match (name, template.as_str()) {
+        (Some(name), Some(template)) => Ok((name.to_owned(), template.to_owned())),
+        _ => Err(wrong()),
     };
     match value {
         Value::Null => Ok(Vec::new()),
         Value::String(text) => Ok(vec![(DEFAULT.to_owned(), text.clone())]),
         Value::Array(items) => items
             .iter()
-            .map(
-                |item| match (item["name"].as_str(), item["template"].as_str()) {
-                    (Some(name), Some(template)) => Ok((name.to_owned(), template.to_owned())),
-                    _ => Err(wrong()),
-                },
-            )
+            .map(|item| pair(item["name"].as_str(), &item["template"]))
+            .collect(),
+        Value::Object(items) => items
+            .iter()
+            .map(|(name, template)| pair(Some(name), template))
             .collect(),
         _ => Err(wrong()),
     }
 }
 
-/// Special tokens of tokenizer_config.json, each a string or an object with `content`.
-fn special_tokens(config: &Value) -> Map<String, Value> {
+/// Special tokens of tokenizer_config.json, else of special_tokens_map.json: each a string or an object with
+/// `content`. Those that a model adds by name are variables too.
+fn special_tokens(config: &Value, older: &Value) -> Map<String, Value> {
     let text = |value: &Value| {
         value
             .as_str()
@@ -201,34 +247,19 @@ fn special_tokens(config: &Value) -> Map<String, Value> {
             .map(str::to_owned)
     };
     let mut tokens = Map::new();
-    let extra = config["extra_special_tokens"].as_object();
-    let own = SPECIAL_TOKENS.iter().map(|&name| (name, &config[name]));
-    for (name, value) in own.chain(
-        extra
-            .into_iter()
-            .flatten()
-            .map(|(name, value)| (name.as_str(), value)),
-    ) {
-        if let Some(token) = text(value) {
+    for name in SPECIAL_TOKENS {
+        if let Some(token) = text(&config[name]).or_else(|| text(&older[name])) {
             tokens.insert(name.to_owned(), token.into());
         }
     }
-    if let Some(additional) = config["additional_special_tokens"].as_array() {
-        let additional: Vec<Value> = additional
-            .iter()
-            .filter_map(text)
-            .map(Value::from)
-            .collect();
-        tokens.insert("additional_special_tokens".into(), additional.into());
+    for (name, value) in config["extra_special_tokens"]
+        .as_object()
+        .into_iter()
+        .flatten()
+    {
+        if let Some(token) = text(value) {
+            tokens.insert(name.clone(), token.into());
+        }
     }
     tokens
-}
-
-/// A template's error on one line, with the template's line.
-fn describe(error: &minijinja::Error) -> String {
-    let message = one_line(error.detail().unwrap_or(error.kind().to_string().as_str()));
-    match error.line() {
-        Some(line) => format!("line {line}: {message}"),
-        None => message,
-    }
 }

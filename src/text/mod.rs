@@ -1,6 +1,6 @@
 //! Text on its way in and out of a model.
 //!
-//! In: [`ChatTemplate`] turns messages into a prompt, [`Tokenizer`] turns text into ids: `pipeline` is tokenizer.json at
+//! In: [`ChatTemplate`] turns a [`Chat`] into a prompt, [`Tokenizer`] turns text into ids: `pipeline` is tokenizer.json at
 //! work, `special` the tokens that the files beside it add, [`class`] what their `tokenizer_class` may be.
 //! Out: [`Detokenizer`] turns ids into text as it becomes certain (`decoder`, `utf8`), [`StopMatcher`] finds stop
 //! strings in what they write, and [`TextStream`] is both for one sequence.
@@ -10,6 +10,7 @@
 mod byte;
 pub mod chat;
 pub mod class;
+pub mod conversation;
 mod decoder;
 pub mod detok;
 mod files;
@@ -22,6 +23,7 @@ pub mod tokenizer;
 mod utf8;
 
 pub use chat::ChatTemplate;
+pub use conversation::Chat;
 pub use detok::Detokenizer;
 pub use stop::{StopMatcher, StopString};
 pub use stream::{Progress, StreamEnd, TextStream};
@@ -30,8 +32,7 @@ pub use tokenizer::Tokenizer;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs code of the `tokenizers` and `minijinja` crates on files and text that nobody has checked. Both have
-/// inputs they panic on (a slice `x[::-1]` of an empty list in a template; a post-processor whose ids and
-/// tokens differ in number): such an input is one row's or one file's error, not the end of the process.
+/// inputs they panic on (a post-processor whose ids and tokens differ in number): such an input is one row's or one file's error, not the end of the process.
 fn guarded<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let message = panic

@@ -1,6 +1,5 @@
 //! A codec and a device whose output is easy to foretell.
 
-use serde_json::Value;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +8,7 @@ use tailgraph::Result;
 use tailgraph::cli::device::Device;
 use tailgraph::io::{Codec, TextEnd, TextProgress, TextStream};
 use tailgraph::runtime::{EndReason, EngineStatus, Event, Request, Timing, TokenLogprobs};
+use tailgraph::text::Chat;
 
 /// Token = byte; 256 is BOS. Templates join the contents.
 pub struct Bytes;
@@ -19,19 +19,19 @@ impl Codec for Bytes {
         Ok(bos.into_iter().chain(text.bytes().map(u32::from)).collect())
     }
 
-    fn render(
-        &self,
-        messages: &Value,
-        tools: Option<&Value>,
-    ) -> std::result::Result<String, String> {
+    fn render(&self, chat: &Chat, _: Option<Duration>) -> std::result::Result<String, String> {
         let mut text = String::new();
-        for message in messages.as_array().unwrap() {
+        for message in chat.messages.as_array().unwrap() {
             text.push_str(message["content"].as_str().ok_or("content is no string")?);
         }
-        if let Some(tools) = tools {
+        if let Some(tools) = &chat.tools {
             text.push_str(&tools.to_string());
         }
         Ok(text)
+    }
+
+    fn unseen(&self, chat: &Chat) -> Vec<String> {
+        chat.kwargs.keys().cloned().collect()
     }
 
     fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {

@@ -100,11 +100,11 @@ fn conversations() {
         br#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],"tools":[{"name":"f"}]}"#,
         1,
     );
-    let Prompt::Messages { messages, tools } = row.ask.unwrap().prompt else {
+    let Prompt::Messages(chat) = row.ask.unwrap().prompt else {
         panic!("not messages")
     };
-    assert_eq!(messages[0]["content"], "ab");
-    assert_eq!(tools.unwrap()[0]["name"], "f");
+    assert_eq!(chat.messages[0]["content"][1]["text"], "b");
+    assert_eq!(chat.tools.unwrap()[0]["name"], "f");
     // A rendered template is encoded without BOS.
     let got = prepared(r#"{"messages":[{"role":"user","content":"hi"}]}"#).unwrap();
     assert_eq!(got.request.prompt, [104, 105]);

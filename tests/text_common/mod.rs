@@ -2,7 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use tailgraph::text::Tokenizer;
+pub mod grammar;
+
+use tailgraph::text::{ChatTemplate, Tokenizer};
 
 /// Files of tests/fixtures/text, see make_tokenizers.py there.
 pub const TOKENIZERS: [&str; 4] = [
@@ -22,6 +24,15 @@ pub fn load(source: impl AsRef<[u8]>) -> Result<Tokenizer, String> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("tokenizer.json"), source).unwrap();
     Tokenizer::load(dir.path()).map_err(|error| error.to_string())
+}
+
+/// The chat template of a checkpoint whose tokenizer_config.json holds this one.
+pub fn load_template(source: &str) -> Result<ChatTemplate, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let config = serde_json::json!({"bos_token": "<s>", "chat_template": source});
+    std::fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    let template = ChatTemplate::load(dir.path()).map_err(|error| error.to_string())?;
+    Ok(template.unwrap())
 }
 
 /// SplitMix64.

@@ -1,37 +1,220 @@
-//! minijinja set up so that chat templates render as they do in transformers, which runs them through
-//! Python's Jinja2: values print as in Python, strings and dicts have Python's methods, filters and tests
-//! follow Jinja2 where minijinja's own differ.
+//! Chat templates rendered as in transformers, which runs them through Python's Jinja2. minijinja parses them and
+//! runs their control flow; what values mean is Python's and lies here.
 //!
-//! Two differences stay. `~` joins values as minijinja writes them (`true`, `none`), since operators cannot
-//! be replaced; strings and numbers, which is what templates join, come out the same. And there are no
-//! tuples: where Python prints one, a list is printed.
+//! - `source`: the text, before minijinja parses it
+//! - `rewrite`, `reads`: the tree: operators become filters of ours; what the template reads
+//! - `value`, `ops`, `access`, `print`, `methods`, `format`, `spec`: Python's values and what can be done with them
+//! - `filters`, `checks`, `globals`, `args`, `strftime`: what Jinja2 and transformers give templates
+//! - `meter`: bounds on what a rendering makes and how long it takes
+//!
+//! A template is untrusted. Its size, its nesting, its instructions, bytes and time are bounded, and parsing and
+//! rendering run on a thread with a stack for the deepest that these bounds allow. What is not as in Jinja2 is an
+//! error that quotes the expression: `random`, `urlize`, `wordwrap`, `striptags`, integers of more than 128 bits,
+//! `include` and the like, printing what Python shows as an address.
 
+mod access;
+mod args;
+mod checks;
 mod filters;
+mod format;
+mod globals;
+mod meter;
 mod methods;
-mod python;
+mod ops;
+mod print;
+mod reads;
+mod rewrite;
 mod source;
+mod spec;
 mod strftime;
+mod value;
 
-pub use source::prepare;
-pub use strftime::strftime;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
+use chrono::NaiveDateTime;
+use minijinja::machinery::{self, CodeGenerator, Instructions, Vm, WhitespaceConfig};
+use minijinja::value::Rest;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
+use self_cell::self_cell;
+use serde_json::Map;
 
-/// An environment with all of it but `strftime_now`, which needs a clock.
-pub fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
-    environment.set_auto_escape_callback(|_| AutoEscape::None);
+use super::one_line;
+pub use methods::is_space;
+pub use reads::Reads;
+
+/// Instructions of one rendering. The longest conversations take some hundred thousand.
+const FUEL: u64 = 20_000_000;
+/// Nested macro calls and scopes.
+const RECURSION_LIMIT: usize = 500;
+/// Of the thread that parses and renders; pages are taken as they are touched.
+const STACK_BYTES: usize = 256 << 20;
+
+struct Program<'source> {
+    instructions: Instructions<'source>,
+    blocks: BTreeMap<&'source str, Instructions<'source>>,
+}
+
+self_cell!(
+    struct Compiled {
+        owner: String,
+        #[covariant]
+        dependent: Program,
+    }
+);
+
+/// One template, ready to be rendered.
+pub struct Template {
+    compiled: Compiled,
+    reads: Reads,
+}
+
+impl Template {
+    /// # Errors
+    /// One line: the line of the template and what is wrong there.
+    pub fn compile(source: &str) -> Result<Self, String> {
+        let source = source::prepare(source)?;
+        on_a_deep_stack(|| {
+            let mut reads = Reads::default();
+            let compiled = Compiled::try_new(source, |source| compile(source, &mut reads))?;
+            Ok(Self { compiled, reads })
+        })
+    }
+
+    /// What it reads.
+    pub fn reads(&self) -> &Reads {
+        &self.reads
+    }
+
+    /// # Errors
+    /// One line: the line of the template, the expression, and what it has against the variables.
+    pub fn render(
+        &self,
+        environment: &Environment<'static>,
+        variables: &Map<String, serde_json::Value>,
+        time: Duration,
+    ) -> Result<String, String> {
+        let deadline = Instant::now() + time;
+        on_a_deep_stack(|| {
+            meter::metered(deadline, || self.run(environment, variables))
+                .map_err(|error| describe(&error, self.compiled.borrow_owner()))
+        })
+    }
+
+    fn run(
+        &self,
+        environment: &Environment<'static>,
+        variables: &Map<String, serde_json::Value>,
+    ) -> Result<String, Error> {
+        let variables = variables
+            .iter()
+            .map(|(name, value)| Ok((name.as_str(), value::from_json(value)?)))
+            .collect::<Result<Vec<_>, Error>>()?;
+        let root = Value::from_iter(variables);
+        let program = self.compiled.borrow_dependent();
+        let mut out = String::new();
+        let mut output = machinery::make_string_output(&mut out);
+        run(environment, program, root, &mut output)?;
+        Ok(out)
+    }
+}
+
+fn run<'a>(
+    environment: &'a Environment<'a>,
+    program: &'a Program<'a>,
+    root: Value,
+    output: &mut minijinja::Output<'_>,
+) -> Result<(), Error> {
+    let vm = Vm::new(environment);
+    vm.eval(
+        &program.instructions,
+        root,
+        &program.blocks,
+        output,
+        AutoEscape::None,
+    )
+    .map(drop)
+}
+
+fn compile<'s>(source: &'s str, reads: &mut Reads) -> Result<Program<'s>, String> {
+    let whitespace = WhitespaceConfig {
+        keep_trailing_newline: true,
+        lstrip_blocks: true,
+        trim_blocks: true,
+    };
+    let describe = |error: Error| describe(&error, source);
+    let tree =
+        machinery::parse(source, "template", Default::default(), whitespace).map_err(describe)?;
+    let mut generator = CodeGenerator::new("template", source);
+    for stmt in rewrite::rewrite(source, &tree, reads) {
+        generator.compile_stmt(&stmt);
+    }
+    let (mut instructions, mut blocks) = generator.finish();
+    rewrite::settle(&mut instructions);
+    blocks.values_mut().for_each(rewrite::settle);
+    Ok(Program {
+        instructions,
+        blocks,
+    })
+}
+
+/// Everything that templates find beside their variables. `now` is what `strftime_now` shows.
+pub fn environment(now: NaiveDateTime) -> Environment<'static> {
+    let mut environment = Environment::empty();
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
-    environment.set_formatter(|out, _, value| Ok(out.write_str(&python::str(value))?));
-    environment.set_unknown_method_callback(methods::call);
-    environment.add_function(
-        "raise_exception",
-        |message: String| -> Result<String, Error> {
-            Err(Error::new(ErrorKind::InvalidOperation, message))
-        },
-    );
+    environment.set_recursion_limit(RECURSION_LIMIT);
+    environment.set_fuel(Some(FUEL));
+    environment.set_formatter(|out, _, value| {
+        let text = print::str(value)?;
+        meter::charge(text.len())?;
+        Ok(out.write_str(&text)?)
+    });
     filters::add(&mut environment);
+    checks::add(&mut environment);
+    globals::add(&mut environment);
+    environment.add_function("strftime_now", move |args: Rest<Value>| {
+        let args = args::bind("strftime_now", &["format"], &args)?;
+        let format = args.required_text(0)?;
+        meter::charge(format.len().saturating_mul(32))?;
+        Ok::<_, Error>(strftime::strftime(now, format))
+    });
     environment
+}
+
+/// Runs `work` on a thread of its own. Parsers, compilers and values recurse: as deep as the bounds on a template
+/// allow, which is more than a caller's stack may have.
+fn on_a_deep_stack<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name("template".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn_scoped(scope, || super::guarded("minijinja", work))
+            .map_err(|error| format!("no thread to render the template on: {error}"))?
+            .join()
+            .map_err(|_| "the template's thread ended early".to_owned())?
+    })
+}
+
+/// A template's error on one line, with the template's line and the expression.
+fn describe(error: &Error, source: &str) -> String {
+    let message = match error.kind() {
+        ErrorKind::OutOfFuel => {
+            format!("the template takes more than {FUEL} steps, expected at most that a rendering")
+        }
+        kind => one_line(error.detail().unwrap_or(&kind.to_string())),
+    };
+    let Some(line) = error.line() else {
+        return message;
+    };
+    let quoted = error
+        .range()
+        .and_then(|range| source.get(range))
+        .map(one_line);
+    match quoted.filter(|quoted| !quoted.is_empty()) {
+        Some(quoted) => match quoted.char_indices().nth(80) {
+            Some((end, _)) => format!("line {line}: `{}…`: {message}", &quoted[..end]),
+            None => format!("line {line}: `{quoted}`: {message}"),
+        },
+        None => format!("line {line}: {message}"),
+    }
 }

@@ -1,43 +1,336 @@
-//! What Jinja2 does to a template's source before minijinja sees it.
+//! What is done to a template's source before minijinja parses it: where its tags, texts and comments lie, by the
+//! rules of Jinja2's lexer.
 
-/// Line ends become `\n`, as in Jinja2's lexer. `{% generation %}` blocks, a tag of transformers that only
-/// marks what the assistant wrote, become `with` blocks: they render their content in a scope of its own.
-pub fn prepare(source: &str) -> String {
-    let source = source.replace("\r\n", "\n").replace('\r', "\n");
-    let mut prepared = String::with_capacity(source.len());
-    let mut rest = source.as_str();
-    while let Some(start) = rest.find("{%") {
-        let (before, tag) = rest.split_at(start);
-        prepared.push_str(before);
-        rest = match generation_tag(tag) {
-            Some((replacement, length)) => {
-                prepared.push_str(&replacement);
-                &tag[length..]
-            }
-            None => {
-                prepared.push_str("{%");
-                &tag[2..]
-            }
-        };
+/// A tag with more tokens than this is refused: parsers recurse over what is nested in one.
+const MAX_TOKENS: usize = 4000;
+/// More than any published template has.
+const MAX_SOURCE_BYTES: usize = 1 << 20;
+/// `elif` and nesting recurse too.
+const MAX_TAGS: usize = 10_000;
+
+/// Line ends become `\n`, string literals are written with escapes that minijinja reads as Python does, raw blocks
+/// become string literals (their line ends are trimmed differently there), and `{% generation %}`, a tag of
+/// transformers that only marks what the assistant wrote, becomes a `with` block, which is a scope of its own too.
+///
+/// # Errors
+/// One line with the line's number: something is open at the end, a tag is unknown, or there is too much of it.
+pub fn prepare(source: &str) -> Result<String, String> {
+    if source.len() > MAX_SOURCE_BYTES {
+        return Err(format!(
+            "found {} bytes, expected at most {MAX_SOURCE_BYTES}",
+            source.len()
+        ));
     }
-    prepared.push_str(rest);
-    prepared
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    // As Jinja2: one line end at the end is dropped.
+    let mut lexer = Lexer {
+        source: source.strip_suffix('\n').unwrap_or(&source),
+        at: 0,
+        out: String::with_capacity(source.len()),
+        tags: 0,
+    };
+    lexer
+        .run()
+        .map_err(|message| format!("line {}: {message}", lexer.line()))?;
+    Ok(lexer.out)
 }
 
-/// `tag` starts with `{%`: the tag to write instead, and the length of the one found.
-fn generation_tag(tag: &str) -> Option<(String, usize)> {
-    let inner = &tag[2..][..tag[2..].find("%}")?];
-    let end = 2 + inner.len() + 2;
-    let name = inner.trim_start_matches(['-', '+']);
-    let open = &inner[..inner.len() - name.len()];
-    let name = name.trim_end_matches(['-', '+']);
-    let close = &inner[open.len() + name.len()..];
-    let replacement = match name.trim() {
-        "generation" => "with",
-        "endgeneration" => "endwith",
-        _ => return None,
-    };
-    Some((format!("{{%{open} {replacement} {close}%}}"), end))
+struct Lexer<'a> {
+    source: &'a str,
+    at: usize,
+    out: String,
+    tags: usize,
+}
+
+impl<'a> Lexer<'a> {
+    fn rest(&self) -> &'a str {
+        &self.source[self.at..]
+    }
+
+    fn line(&self) -> usize {
+        1 + self.source[..self.at].matches('\n').count()
+    }
+
+    /// Copies `length` bytes as they are.
+    fn copy(&mut self, length: usize) {
+        self.out.push_str(&self.rest()[..length]);
+        self.at += length;
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        while let Some(start) = self.next_mark() {
+            self.copy(start);
+            self.tags += 1;
+            if self.tags > MAX_TAGS {
+                return Err(format!(
+                    "found more than {MAX_TAGS} tags, expected at most that"
+                ));
+            }
+            match &self.rest()[..2] {
+                "{#" => {
+                    let end = self.rest()[2..]
+                        .find("#}")
+                        .ok_or("the comment is not closed")?;
+                    self.copy(end + 4);
+                }
+                "{{" => {
+                    self.copy(2);
+                    self.tag("}}")?;
+                }
+                _ => self.block()?,
+            }
+        }
+        self.copy(self.rest().len());
+        Ok(())
+    }
+
+    fn next_mark(&self) -> Option<usize> {
+        let rest = self.rest();
+        let marks = rest.match_indices('{').map(|(at, _)| at);
+        marks
+            .into_iter()
+            .find(|&at| matches!(rest.as_bytes().get(at + 1), Some(b'{' | b'%' | b'#')))
+    }
+
+    fn block(&mut self) -> Result<(), String> {
+        let rest = self.rest();
+        let inner = rest[2..].trim_start_matches(['-', '+']);
+        let word = inner.trim_start();
+        let end = word
+            .find(|c: char| !(c == '_' || c.is_alphanumeric()))
+            .unwrap_or(word.len());
+        let (name, tail) = word.split_at(end);
+        let open = &rest[2..rest.len() - inner.len()];
+        match name {
+            "raw" => {
+                if let Some((sign, after)) = closed_end(tail) {
+                    if sign == "+" {
+                        return Err("Encountered unknown tag 'raw'.".to_owned());
+                    }
+                    return self.raw(open, after);
+                }
+            }
+            "generation" | "endgeneration" => {
+                let after =
+                    closed(tail).ok_or_else(|| format!("unexpected text in the tag `{name}`"))?;
+                let with = if name == "generation" {
+                    "with"
+                } else {
+                    "endwith"
+                };
+                self.out.push_str(&format!("{{%{open} {with} "));
+                // From the sign before `%}`, so that it keeps its meaning.
+                self.at = self.source.len() - after.len() - 2;
+                if self.source[..self.at].ends_with(['-', '+']) {
+                    self.at -= 1;
+                }
+                self.copy(self.source.len() - after.len() - self.at);
+                return Ok(());
+            }
+            // Extensions of Jinja2 that transformers does not turn on, and minijinja knows.
+            "do" => return Err(format!("Encountered unknown tag '{name}'.")),
+            "autoescape" => {
+                return Err(format!(
+                    "the tag `{name}` is not supported here, though Jinja2 has it"
+                ));
+            }
+            _ => {}
+        }
+        self.copy(2);
+        self.tag("%}")
+    }
+
+    /// A raw block whose begin tag ends before `after`, as an expression that prints what is in it.
+    fn raw(&mut self, open: &str, after: &str) -> Result<(), String> {
+        let strip_first = self.source[..self.source.len() - after.len()].ends_with("-%}");
+        let mut from = 0;
+        let (text, sign, tail) = loop {
+            let at = from
+                + after[from..]
+                    .find("{%")
+                    .ok_or("the raw block is not closed")?;
+            let inner = &after[at + 2..];
+            let word = inner.strip_prefix(['-', '+']).unwrap_or(inner);
+            let sign = &inner[..inner.len() - word.len()];
+            let end = word
+                .trim_start()
+                .strip_prefix("endraw")
+                .and_then(closed_end);
+            match end {
+                Some(tail) => break (&after[..at], sign, tail),
+                None => from = at + 2,
+            }
+        };
+        let mut text = if strip_first { text.trim_start() } else { text };
+        if sign == "-" {
+            text = text.trim_end();
+        } else if sign.is_empty() {
+            let start = text.rfind('\n').map_or(0, |at| at + 1);
+            if start > 0 && text[start..].chars().all(char::is_whitespace) {
+                text = &text[..start];
+            }
+        }
+        // Between comments, whose signs trim what comes before and after as the tags' do.
+        self.out.push_str(&format!("{{#{open} #}}"));
+        self.out.push_str("{{ ");
+        write_literal(text, '"', &mut self.out);
+        let (sign, after) = tail;
+        self.out.push_str(&format!(" }}}}{{# {sign}#}}"));
+        self.at = self.source.len() - after.len();
+        Ok(())
+    }
+
+    /// Copies up to `end`, which counts outside of brackets and strings only.
+    fn tag(&mut self, end: &str) -> Result<(), String> {
+        let (mut depth, mut tokens) = (0usize, 0);
+        loop {
+            let rest = self.rest();
+            if depth == 0 && rest.starts_with(end) {
+                self.copy(end.len());
+                return Ok(());
+            }
+            let c = rest
+                .chars()
+                .next()
+                .ok_or_else(|| format!("found the end of the template, expected `{end}`"))?;
+            match c {
+                '(' | '[' | '{' => depth += 1,
+                ')' | ']' | '}' => {
+                    depth = depth
+                        .checked_sub(1)
+                        .ok_or_else(|| format!("unexpected `{c}`"))?;
+                }
+                _ => {}
+            }
+            tokens += usize::from(!c.is_whitespace());
+            match c {
+                '\'' | '"' => self.string(c)?,
+                _ if c == '_' || c.is_alphanumeric() => {
+                    let more = |c: char| c == '_' || c.is_alphanumeric();
+                    self.copy(rest.find(|c| !more(c)).unwrap_or(rest.len()));
+                }
+                _ => self.copy(c.len_utf8()),
+            }
+            if tokens > MAX_TOKENS {
+                return Err(format!(
+                    "found more than {MAX_TOKENS} tokens in one tag, expected at most that"
+                ));
+            }
+        }
+    }
+
+    fn string(&mut self, quote: char) -> Result<(), String> {
+        let body = &self.rest()[1..];
+        let mut escaped = false;
+        let end = body.char_indices().find(|&(_, c)| {
+            let found = c == quote && !escaped;
+            escaped = c == '\\' && !escaped;
+            found
+        });
+        let (end, _) = end.ok_or("the string is not closed")?;
+        let text = unescape(&body[..end])?;
+        write_literal(&text, quote, &mut self.out);
+        // Line ends stay, after the literal, so that lines keep their numbers.
+        self.out
+            .push_str(&"\n".repeat(body[..end].matches('\n').count()));
+        self.at += end + 2;
+        Ok(())
+    }
+}
+
+/// What follows `%}`, if nothing but its sign comes before it.
+fn closed(tail: &str) -> Option<&str> {
+    closed_end(tail).map(|(_, after)| after)
+}
+
+/// The sign before `%}`, and what follows.
+fn closed_end(tail: &str) -> Option<(&str, &str)> {
+    let tail = tail.trim_start();
+    let after = tail.strip_prefix(['-', '+']).unwrap_or(tail);
+    let sign = &tail[..tail.len() - after.len()];
+    Some((sign, after.strip_prefix("%}")?))
+}
+
+/// `text` as a literal whose escapes mean the same to minijinja as to Python.
+fn write_literal(text: &str, quote: char, out: &mut String) {
+    out.push(quote);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\\' => out.push_str("\\\\"),
+            c if c == quote => {
+                out.push('\\');
+                out.push(c);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push(quote);
+}
+
+/// The escapes of Python's strings; what is none stays as it is. After a backslash, a character beyond ASCII is
+/// written as its own escape first: that is how Jinja2 decodes literals.
+fn unescape(body: &str) -> Result<String, String> {
+    let mut out = String::with_capacity(body.len());
+    let mut rest = body;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        let Some(c) = rest.chars().next() else {
+            return Err("the string ends in a backslash".to_owned());
+        };
+        rest = &rest[c.len_utf8()..];
+        match c {
+            '\n' => {}
+            '\\' | '\'' | '"' => out.push(c),
+            'a' => out.push('\u{7}'),
+            'b' => out.push('\u{8}'),
+            'f' => out.push('\u{c}'),
+            'n' => out.push('\n'),
+            'r' => out.push('\r'),
+            't' => out.push('\t'),
+            'v' => out.push('\u{b}'),
+            'x' => out.push(code(&mut rest, c, 2, 16, "")?),
+            'u' => out.push(code(&mut rest, c, 4, 16, "")?),
+            'U' => out.push(code(&mut rest, c, 8, 16, "")?),
+            'N' => return Err("the escape \\N in a string is not supported here".to_owned()),
+            '0'..='7' => {
+                let more = rest
+                    .bytes()
+                    .take(2)
+                    .take_while(|byte| (b'0'..=b'7').contains(byte))
+                    .count();
+                out.push(code(&mut rest, c, more, 8, &c.to_string())?);
+            }
+            c if !c.is_ascii() => {
+                out.push_str(&match u32::from(c) {
+                    code @ 0..=0xff => format!("\\x{code:02x}"),
+                    code @ 0x100..=0xffff => format!("\\u{code:04x}"),
+                    code => format!("\\U{code:08x}"),
+                });
+            }
+            c => {
+                out.push('\\');
+                out.push(c);
+            }
+        }
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+/// The character of an escape `\\c` whose code is `start` and `digits` more digits, which are taken from `rest`.
+fn code(rest: &mut &str, c: char, digits: usize, radix: u32, start: &str) -> Result<char, String> {
+    let more = rest.get(..digits).unwrap_or_default();
+    *rest = rest.get(digits..).unwrap_or_default();
+    let text = format!("{start}{more}");
+    u32::from_str_radix(&text, radix)
+        .ok()
+        .filter(|_| more.len() == digits && !text.starts_with('+'))
+        .and_then(char::from_u32)
+        .ok_or_else(|| {
+            format!("the escape \\{c}{more} in a string is no character, expected {digits} digits of one")
+        })
 }
 
 #[cfg(test)]
@@ -47,11 +340,57 @@ mod tests {
     #[test]
     fn generation_tags_keep_their_whitespace_control() {
         assert_eq!(
-            prepare("a{%- generation -%}b\r\n{% endgeneration+%}{%generation%}{% generations %}{%"),
-            "a{%- with -%}b\n{% endwith +%}{% with %}{% generations %}{%"
+            prepare("a{%- generation -%}b\r\n{% endgeneration+%}{%generation%}{% generations %}")
+                .unwrap(),
+            "a{%- with -%}b\n{% endwith +%}{% with %}{% generations %}"
         );
-        for other in ["{%}{% x %}", "{%%}", "{%-", "{%-%}"] {
-            assert_eq!(prepare(other), other);
+        for text in [
+            "{{ '{% generation %}' }}",
+            "{# {% generation %} #}",
+            "a {% if x %}",
+            "{}{ %}",
+        ] {
+            assert_eq!(prepare(text).unwrap(), text);
+        }
+        assert_eq!(
+            prepare("{% raw %}\n{% generation %}\"{% endraw %}\n{# c #}").unwrap(),
+            "{# #}{{ \"\\n{% generation %}\\\"\" }}{# #}\n{# c #}"
+        );
+    }
+
+    #[test]
+    fn strings_are_read_as_python_reads_them() {
+        for (body, expected) in [
+            (r"\d\/\n\t\x41\101\u00e9\\", "\\d\\/\n\tA\u{41}é\\"),
+            ("\\é", "\\xe9"),
+            ("a\\\nb", "ab"),
+            (r"\U0001F600\v", "😀\u{b}"),
+        ] {
+            assert_eq!(super::unescape(body).unwrap(), expected);
+        }
+        for body in [r"\ud83d", r"\x4", r"\N{DASH}"] {
+            super::unescape(body).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_or_open_is_refused_by_its_line() {
+        for (source, message) in [
+            (
+                format!("a\n{{{{ {}1 }}}}", "not ".repeat(100_000)),
+                "line 2: found more than",
+            ),
+            ("{{ 'a".to_owned(), "line 1: the string is not closed"),
+            ("\n\n{# a".to_owned(), "line 3: the comment is not closed"),
+            ("{% raw %}".to_owned(), "the raw block is not closed"),
+            ("{{ a ]".to_owned(), "unexpected `]`"),
+            ("{% if a".to_owned(), "expected `%}`"),
+            ("{% do x() %}".to_owned(), "unknown tag 'do'"),
+            ("{% a %}".repeat(10_001), "tags"),
+            ("x".repeat((1 << 20) + 1), "bytes"),
+        ] {
+            let error = prepare(&source).unwrap_err();
+            assert!(error.contains(message), "{error}");
         }
     }
 }

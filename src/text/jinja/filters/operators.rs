@@ -1,0 +1,113 @@
+//! Operators, subscripts, literals and calls of methods as filters whose names no template can spell.
+
+use std::sync::Arc;
+
+use minijinja::value::{Object, ObjectRepr, Rest};
+use minijinja::{Environment, Error, State, Value};
+
+use super::super::value::{Namespace, dict, iterate, list, name, tuple, wrong};
+use super::super::{access, meter, ops};
+
+/// Operators of two operands that always read both.
+const BINARY: [&str; 8] = ["+", "-", "*", "/", "//", "%", "**", "~"];
+const COMPARISONS: [&str; 7] = ["==", "!=", "<", "<=", ">", ">=", "in"];
+
+pub fn add(environment: &mut Environment<'_>) {
+    for name in BINARY {
+        environment.add_filter(name, move |a: &Value, b: &Value| -> Result<Value, Error> {
+            meter::charge(0)?;
+            ops::binary(name, a, b)
+        });
+    }
+    for name in COMPARISONS {
+        environment.add_filter(name, move |a: &Value, b: &Value| -> Result<bool, Error> {
+            meter::charge(0)?;
+            ops::compare(name, a, b)
+        });
+    }
+    environment.add_filter("[compare]", chained);
+    environment.add_filter("unary-", |value: &Value| ops::negate(value));
+    environment.add_filter(".", |object: &Value, name: &str| {
+        meter::charge(0)?;
+        access::attribute(object, name)
+    });
+    environment.add_filter("[]", |object: &Value, key: &Value| {
+        meter::charge(0)?;
+        access::item(object, key)
+    });
+    environment.add_filter(
+        "[:]",
+        |object: &Value, start: &Value, stop: &Value, step: &Value| {
+            access::slice(object, [start, stop, step])
+        },
+    );
+    environment.add_filter(".()", method);
+    environment.add_filter(".=", assign);
+    environment.add_filter("[list]", |_: &Value, items: Rest<Value>| {
+        list(items.to_vec())
+    });
+    environment.add_filter("[tuple]", |_: &Value, items: Rest<Value>| {
+        tuple(items.to_vec())
+    });
+    environment.add_filter("[dict]", |_: &Value, items: Rest<Value>| {
+        let pairs = items.chunks_exact(2);
+        dict(pairs.map(|pair| (pair[0].clone(), pair[1].clone())))
+    });
+    environment.add_filter("[iterate]", |value: &Value| list(iterate(value)?));
+    environment.add_filter("[same]", |value: &Value| value.clone());
+    environment.add_filter("[given]", |value: &Value| match value.is_undefined() {
+        true => Value::from_object(GivenUndefined),
+        false => value.clone(),
+    });
+    environment.add_filter("[parameter]", |value: &Value| {
+        match value.downcast_object_ref::<GivenUndefined>() {
+            Some(_) => Value::UNDEFINED,
+            None => value.clone(),
+        }
+    });
+    environment.add_filter("[refuse]", |message: &Value| -> Result<Value, Error> {
+        Err(wrong(message.as_str().unwrap_or_default().to_owned()))
+    });
+}
+
+/// An undefined value that a macro's caller gave: the parameter is undefined then and does not take its default,
+/// which minijinja would give it.
+#[derive(Debug)]
+struct GivenUndefined;
+
+impl Object for GivenUndefined {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+}
+
+/// `a < b < c`: after the first operand, pairs of an operator and an operand.
+fn chained(first: &Value, rest: Rest<Value>) -> Result<bool, Error> {
+    let mut left = first;
+    for pair in rest.chunks_exact(2) {
+        meter::charge(0)?;
+        if !ops::compare(pair[0].as_str().unwrap_or_default(), left, &pair[1])? {
+            return Ok(false);
+        }
+        left = &pair[1];
+    }
+    Ok(true)
+}
+
+fn method(state: &State, object: &Value, name: &str, args: Rest<Value>) -> Result<Value, Error> {
+    meter::charge(0)?;
+    access::call(state, object, name, &args)
+}
+
+fn assign(object: &Value, attribute: &str, value: &Value) -> Result<Value, Error> {
+    match object.downcast_object_ref::<Namespace>() {
+        Some(namespace) => namespace.set(attribute, value.clone())?,
+        None => {
+            return Err(wrong(format!(
+                "cannot assign attribute on non-namespace object: found a value of type '{}'",
+                name(object)
+            )));
+        }
+    }
+    Ok(Value::from(()))
+}
