@@ -38,25 +38,17 @@ pub fn load(dir: &Path, config: &ModelConfig) -> Result<(Weights, Vec<String>)> 
 ///
 /// # Errors
 /// There are none, or the index cannot be read.
-pub(super) fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn weight_files(dir: &Path) -> Result<Vec<PathBuf>> {
     let (single, index) = (dir.join(SINGLE_FILE), dir.join(INDEX_FILE));
-    if single.exists() {
+    if files::is_there(&single) {
         return Ok(vec![single]);
     }
-    if !index.exists() {
+    if !files::is_there(&index) {
         return Err(no_weights(dir));
     }
-    let mut names = std::collections::BTreeSet::new();
-    names.extend(read_index(&index)?.into_iter().map(|(_, file)| file));
+    let names: BTreeSet<String> = read_index(&index)?.into_iter().map(|(_, file)| file).collect();
     let there = names.iter().filter_map(|file| shard_path(dir, file).ok());
     Ok(there.collect())
-}
-
-fn no_weights(dir: &Path) -> Error {
-    Error::file(
-        dir,
-        format!("found no weights, expected {SINGLE_FILE} or {INDEX_FILE}"),
-    )
 }
 
 /// A mapped safetensors file.

@@ -57,7 +57,7 @@ pub fn fingerprint(source: &ModelSource) -> Result<Vec<(String, String)>> {
             Err(error) => return Err(Error::io(path, error)),
         }
     }
-    for path in checkpoint::files(dir)? {
+    for path in checkpoint::weight_files(dir)? {
         let name = path.strip_prefix(dir).unwrap_or(&path);
         let hash = of_weights(&path).map_err(|error| Error::io(&path, error))?;
         parts.push((format!("weights {}", name.display()), hash));
