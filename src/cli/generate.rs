@@ -8,6 +8,7 @@ use super::paths::{is_stdio, keep_journal_apart};
 use super::{Exit, eos, interrupt};
 use crate::at_start;
 use crate::error::{Error, Result};
+use crate::files::claim::beside;
 use crate::files::{Out, Resolved, Unfinished, resolve};
 use crate::io::codec::Codec;
 use crate::io::identity::Identity;
@@ -148,7 +149,12 @@ fn finish(args: &GenerateArgs, resumes_by: &str, summary: Summary) -> Result<Exi
             Some(path) if is_file_output(path) => format!("; {resumes_by} goes on"),
             _ => String::new(),
         };
-        say(&format!("tailgraph: interrupted{advice}"));
+        let record = args.record.record.as_deref().and_then(resolve::place);
+        let record = record.map_or(String::new(), |place| {
+            let partial = beside(&place, ".partial");
+            format!("; the recording so far is {}", partial.display())
+        });
+        say(&format!("tailgraph: interrupted{advice}{record}"));
         return Ok(Exit::Interrupted);
     }
     Ok(if counts.failed > 0 {

@@ -1,13 +1,15 @@
 //! Files that commands write: whole under their final name, or not there at all; and streams, written as they are.
 //!
 //! - [`resolve`]: what a name stands for, once every link is followed
-//! - [`claim`]: NAME.partial, which belongs to one process at a time, and how it gets the final name
+//! - [`claim`]: NAME.partial, which belongs to one process at a time, and how it gets the final name; `check`: whether it
+//!   could
 //! - [`whole`]: a file that is written in NAME.partial and gets its name at the end
 //! - [`stream`]: pipes, devices and descriptors that are open already
 //!
 //! Whoever writes a file uses [`Out`] (from beginning to end), [`Whole`] (in any order) or, to keep what was written for
 //! the next run, a [`Claim`]. Knows nothing of what the files hold.
 
+mod check;
 pub mod claim;
 pub mod resolve;
 pub mod stream;

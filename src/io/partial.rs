@@ -6,15 +6,17 @@
 //! line of a job that gave every row an answer.
 
 mod lines;
+mod read;
 
 use self::lines::{ENDED, First, Header, Record};
+use self::read::{Answers, Lines};
 use super::identity::Identity;
 use super::kept::{Finished, Holder, Kept, Place};
 use crate::error::{Error, Result};
 use crate::files::whole::JOURNAL_START;
 use crate::files::{Claim, Resolved, resolve};
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -346,76 +348,4 @@ enum Contents {
     },
     OtherVersion,
     Foreign,
-}
-
-/// Whole lines of a file, one at a time.
-struct Lines<'a> {
-    reader: BufReader<&'a File>,
-    line: Vec<u8>,
-    /// Behind the last whole line.
-    offset: u64,
-}
-
-impl<'a> Lines<'a> {
-    fn new(file: &'a File) -> Self {
-        Self {
-            reader: BufReader::with_capacity(1 << 16, file),
-            line: Vec::new(),
-            offset: 0,
-        }
-    }
-
-    fn seek(&mut self, offset: u64) -> std::io::Result<()> {
-        self.reader.seek(SeekFrom::Start(offset))?;
-        self.offset = offset;
-        Ok(())
-    }
-
-    /// The next line with its end; none where that is torn.
-    fn next(&mut self) -> std::io::Result<Option<&[u8]>> {
-        self.line.clear();
-        if self.offset == 0 {
-            self.reader.seek(SeekFrom::Start(0))?;
-        }
-        let bytes = self.reader.read_until(b'\n', &mut self.line)?;
-        if self.line.last() != Some(&b'\n') {
-            return Ok(None);
-        }
-        self.offset += bytes as u64;
-        Ok(Some(&self.line))
-    }
-}
-
-/// Answers of a file, which come nearly in the order in which they lie there: most seeks stay inside the buffer.
-struct Answers<'a> {
-    reader: BufReader<&'a File>,
-    path: &'a Path,
-    at: Option<u64>,
-    answer: Vec<u8>,
-}
-
-impl<'a> Answers<'a> {
-    fn new(file: &'a File, path: &'a Path) -> Self {
-        Self {
-            reader: BufReader::with_capacity(1 << 16, file),
-            path,
-            at: None,
-            answer: Vec::new(),
-        }
-    }
-
-    /// The answer as a line.
-    fn read(&mut self, place: &Place) -> Result<&[u8]> {
-        self.answer.resize(place.bytes as usize, 0);
-        let moved = match self.at {
-            Some(at) => self.reader.seek_relative(place.offset as i64 - at as i64),
-            None => self.reader.seek(SeekFrom::Start(place.offset)).map(drop),
-        };
-        moved
-            .and_then(|()| self.reader.read_exact(&mut self.answer))
-            .map_err(|error| Error::io(self.path, error))?;
-        self.at = Some(place.offset + u64::from(place.bytes));
-        self.answer.push(b'\n');
-        Ok(&self.answer)
-    }
 }

@@ -379,7 +379,8 @@ fn an_interrupted_recording_stays_under_the_name_of_an_unfinished_one() {
     let child = generate(&args).stderr(Stdio::piped()).spawn().unwrap();
     wait_for("rows", || is_not_empty(&at("out.partial")));
     send(&child, "-INT");
-    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+    let ended = Ended::of(child.wait_with_output().unwrap());
+    ended.fails(&"-INT", 130, "run.partial");
     assert_eq!(
         std::fs::read_to_string(at("run")).unwrap(),
         "of an earlier run"
