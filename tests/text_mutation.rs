@@ -6,7 +6,9 @@ mod text_common;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tailgraph::io::row::Prompt;
 use tailgraph::text::{Chat, ChatTemplate, TextStream};
+use text_common::grammar::Grammar;
 use text_common::{Random, TOKENIZERS, load, read};
 
 fn time() -> Duration {
@@ -90,6 +92,69 @@ fn mutated_tokenizers_load_or_say_why_not() {
     assert!(
         loaded > 10 && refused > 10,
         "{loaded} loaded, {refused} refused"
+    );
+}
+
+/// Templates of a grammar, broken or not, in each form that tokenizer_config.json has for them, with rows of the
+/// OpenAI format that are broken likewise.
+#[test]
+fn mutated_grammars_and_rows_render_or_say_why_not() {
+    let conversations: Value =
+        serde_json::from_str(include_str!("fixtures/text/conversations.json")).unwrap();
+    let conversations = conversations.as_array().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut random = Random::new(6);
+    let (mut rendered, mut refused) = (0, 0);
+    let end = Instant::now() + time();
+    while Instant::now() < end {
+        let mut template = Grammar::new(&mut random).template(2);
+        if random.below(2) == 0 {
+            let mutated = mutate(template.as_bytes(), &mut random);
+            template = String::from_utf8_lossy(&mutated).into_owned();
+        }
+        let config = match random.below(4) {
+            0 => json!({"chat_template": [{"name": "default", "template": template}]}),
+            1 => json!({"chat_template": {"default": template}, "bos_token": {"content": "<s>"}}),
+            _ => json!({"chat_template": template}),
+        };
+        let mut config = config.to_string().into_bytes();
+        if random.below(4) == 0 {
+            config = mutate(&config, &mut random);
+        }
+        std::fs::write(dir.path().join("tokenizer_config.json"), config).unwrap();
+        let body = &conversations[random.below(conversations.len() as u32) as usize];
+        let row = json!({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body});
+        let mut row = row.to_string().into_bytes();
+        if random.below(2) == 0 {
+            row = mutate(&row, &mut random);
+        }
+        let start = Instant::now();
+        let result = match tailgraph::io::row::parse(&row, 1).ask {
+            Err(error) => Err(error.to_string()),
+            Ok(ask) => match (ask.prompt, ChatTemplate::load(dir.path())) {
+                (Prompt::Messages(chat), Ok(Some(template))) => {
+                    assert!(template.unseen(&chat).len() < 50);
+                    template.render(&template.fit(*chat), None)
+                }
+                (_, Err(error)) => Err(error.to_string()),
+                _ => Ok(String::new()),
+            },
+        };
+        assert!(start.elapsed() < Duration::from_secs(10));
+        match result {
+            Ok(_) => rendered += 1,
+            Err(error) => {
+                refused += 1;
+                assert!(
+                    !error.contains('\n') && !error.contains("panicked"),
+                    "{error}"
+                );
+            }
+        }
+    }
+    assert!(
+        rendered > 5 && refused > 5,
+        "{rendered} rendered, {refused} refused"
     );
 }
 

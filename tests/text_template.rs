@@ -111,7 +111,7 @@ fn random_templates_render_as_in_transformers_or_not_at_all() {
     let (mut same, mut refused) = (0, 0);
     let end = Instant::now() + time();
     while Instant::now() < end {
-        let templates: Vec<String> = (0..1000)
+        let templates: Vec<String> = (0..300)
             .map(|number| {
                 let mut grammar = Grammar::new(&mut random);
                 match number % 2 {
@@ -261,7 +261,7 @@ fn what_is_not_supported_quotes_the_expression() {
         ),
         (
             "{{ messages.items }}{{ messages[0].items }}",
-            "line 1: `messages[0].items`",
+            "line 1: `[0].items`: found a value of type 'method' to print",
         ),
         (
             "{% include 'x' %}",

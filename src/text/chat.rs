@@ -1,5 +1,6 @@
 //! Chat templates: messages to a prompt, as `apply_chat_template` of transformers renders them.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -48,6 +49,14 @@ pub struct ChatTemplate {
 struct Named {
     source: String,
     template: jinja::Template,
+}
+
+impl fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChatTemplate")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
 }
 
 impl ChatTemplate {

@@ -6,6 +6,7 @@ chat_template_kwargs, continue_final_message and add_generation_prompt.
 """
 import copy
 import json
+import re
 import sys
 
 from tokenizers import Tokenizer, models
@@ -41,7 +42,7 @@ def meaning(message, takes_parts):
 
 def takes_parts(source):
     """By hand, for the templates of the test: whether they go through a message's parts."""
-    if "in content" not in source and "in message.content" not in source:
+    if not re.search(r"for \w+ in (message\.)?content\b", source):
         return False
     return True if "content is string" in source else "always"
 

@@ -130,6 +130,9 @@ fn same(a: &Value, b: &Value) -> Result<bool, Error> {
         Type::None => Ok(true),
         Type::Bool => Ok(a.is_true() == b.is_true()),
         _ if address(a) != 0 => Ok(address(a) == address(b)),
+        _ if !ops::equal(a, b)? => Ok(false),
+        // Of each small integer Python has one object.
+        Type::Int if (-5..=256).contains(&ops::int(a)?) => Ok(true),
         _ => Err(wrong(format!(
             "sameas: whether two values of type '{}' are one object is not known here, expected none, true or false",
             name(a)

@@ -352,7 +352,7 @@ impl JsonStyle {
                 '\t' => out.push_str("\\t"),
                 '\u{8}' => out.push_str("\\b"),
                 '\u{c}' => out.push_str("\\f"),
-                c if c < ' ' || (self.ensure_ascii && c > '~' && c != '\u{7f}') => {
+                c if c < ' ' || (self.ensure_ascii && c > '~') => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         _ = write!(out, "\\u{unit:04x}");
                     }
