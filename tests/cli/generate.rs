@@ -35,7 +35,7 @@ fn rows_come_back_in_order_with_errors_in_place() {
 {"messages":[{"role":"user","content":"x"}],"max_new_tokens":3}
 {"id":"a","prompt":"again"}
 {"id":"d","input_ids":[1,512]}
-{"id":"e","prompt":""}
+{"id":"e","messages":[]}
 {"id":"f","prompt":"x","max_new_tokens":5000}
 "#;
     let ended = generate(&[], input);
@@ -97,7 +97,7 @@ fn a_row_goes_before_a_flag() {
 }
 
 #[test]
-fn sampling_depends_on_seeds_and_ids_alone() {
+fn sampling_depends_on_seeds_and_places_alone() {
     let row = |id: &str, more: &str| {
         format!(
             "{{\"id\":\"{id}\",\"prompt\":\"x\",\"max_new_tokens\":12,\"temperature\":1.0{more}}}\n"
@@ -113,14 +113,19 @@ fn sampling_depends_on_seeds_and_ids_alone() {
     );
     assert_ne!(all[0], all[1]);
     assert_eq!(all[2], all[3]);
-    // Companions, order and slots do not matter; the run's seed does, except for rows with their own.
+    // Companions, slots and ids do not matter; the place does, and the run's seed, except for rows with their own.
     assert_eq!(
         ids(&["--max-seqs", "1"], row("b", "") + &row("a", "")),
-        [all[1].clone(), all[0].clone()]
+        all[..2]
     );
     let other = ids(&["--seed", "1"], row("a", "") + &row("c", ",\"seed\":5"));
     assert_ne!(other[0], all[0]);
     assert_eq!(other[1], all[2]);
+    // Two spellings of all tokens.
+    assert_eq!(
+        ids(&["--top-k", "-1"], row("a", "")),
+        ids(&["--top-k", "0"], row("a", ""))
+    );
     // A flag took no negative seed, which rows may have: both name the same 64 bits.
     let negative = ids(&["--seed", "-1"], row("a", ""));
     let same_bits = ids(&["--seed", "18446744073709551615"], row("a", ""));

@@ -43,12 +43,12 @@ fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
         ),
         (
             generate(&["--temperature=-1", "x"]),
-            "expected a number of at least 0",
+            "expected a number from 0 (greedy)",
         ),
         // Was "unexpected argument '-1' found".
         (
             generate(&["--temperature", "-1", "x"]),
-            "expected a number of at least 0",
+            "expected a number from 0 (greedy)",
         ),
         // Was "unexpected argument '-1' found", and how to make it a prompt.
         (
@@ -64,8 +64,12 @@ fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
             "expected a 64-bit integer",
         ),
         (
+            generate(&["--top-k", "-2", "x"]),
+            "expected an integer from 0 to 4294967295 (0 or -1 keeps all)",
+        ),
+        (
             generate(&["--top-p", "1.5", "x"]),
-            "expected a number above 0 and at most 1",
+            "expected a number from 0 (keeps the most likely token alone) to 1",
         ),
         (generate(&["--max-new-tokens", "0", "x"]), "0 is not in 1.."),
         (generate(&["--logprobs", "21", "x"]), "21 is not in 0..=20"),
