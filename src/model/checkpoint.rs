@@ -46,7 +46,10 @@ pub(super) fn weight_files(dir: &Path) -> Result<Vec<PathBuf>> {
     if !files::is_there(&index) {
         return Err(no_weights(dir));
     }
-    let names: BTreeSet<String> = read_index(&index)?.into_iter().map(|(_, file)| file).collect();
+    let names: BTreeSet<String> = read_index(&index)?
+        .into_iter()
+        .map(|(_, file)| file)
+        .collect();
     let there = names.iter().filter_map(|file| shard_path(dir, file).ok());
     Ok(there.collect())
 }

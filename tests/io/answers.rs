@@ -7,6 +7,7 @@ use tailgraph::io::openai::{Endpoint, OpenAi};
 use tailgraph::io::row::{Format, Id};
 use tailgraph::io::{Codec, TextStream};
 use tailgraph::runtime::{Timing, TokenLogprobs};
+use tailgraph::text::Chat;
 
 /// Ids 0 to 255 are bytes, 300 and 301 both read `<end>`, 302 is a word that looks like a spelled byte, and the others
 /// have no token.
@@ -17,8 +18,12 @@ impl Codec for Table {
         unreachable!("answers encode nothing")
     }
 
-    fn render(&self, _: &Value, _: Option<&Value>) -> Result<String, String> {
+    fn render(&self, _: &Chat, _: Option<Duration>) -> Result<String, String> {
         unreachable!("answers render nothing")
+    }
+
+    fn unseen(&self, _: &Chat) -> Vec<String> {
+        Vec::new()
     }
 
     fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {

@@ -2,9 +2,11 @@
 
 use crate::fakes::Bytes;
 use serde_json::Value;
+use std::time::Duration;
 use tailgraph::io::prepare::{Prepared, Rules, prepare, sampling_key};
 use tailgraph::io::row::{MAX_ID_BYTES, MAX_VALUES, Options, Prompt, parse};
 use tailgraph::io::{Code, Codec, RowError, TextStream};
+use tailgraph::text::Chat;
 
 pub fn rules() -> Rules {
     Rules {
@@ -588,12 +590,16 @@ impl Codec for WithoutBos {
         Bytes.encode(text, false)
     }
 
-    fn render(&self, messages: &Value, tools: Option<&Value>) -> Result<String, String> {
-        Bytes.render(messages, tools)
+    fn render(&self, chat: &Chat, timeout: Option<Duration>) -> Result<String, String> {
+        Bytes.render(chat, timeout)
     }
 
-    fn token_text(&self, id: u32) -> String {
-        Bytes.token_text(id)
+    fn unseen(&self, chat: &Chat) -> Vec<String> {
+        Bytes.unseen(chat)
+    }
+
+    fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        Bytes.token_bytes(id)
     }
 
     fn stream<'a>(&'a self, stop: &[String]) -> Box<dyn TextStream + 'a> {
