@@ -1,7 +1,6 @@
 //! One line in, a question or a clear error out.
 
 use crate::fakes::Bytes;
-use serde_json::Value;
 use std::time::Duration;
 use tailgraph::io::prepare::{Prepared, Rules, prepare, sampling_key};
 use tailgraph::io::row::{MAX_ID_BYTES, MAX_VALUES, Options, Prompt, parse};
