@@ -148,12 +148,12 @@ fn message(item: &Value, name: &str) -> Result<Value, RowError> {
         return Err(wrong(&format!("{name}.role"), role, "a string"));
     };
     // A field without a value is absent; so is an empty list of calls.
-    let is_given = |(field, value): &(&String, &Value)| {
-        !value.is_null() && !(*field == "tool_calls" && value.as_array().is_some_and(Vec::is_empty))
+    let is_absent = |field: &str, value: &Value| {
+        value.is_null() || (field == "tool_calls" && value.as_array().is_some_and(Vec::is_empty))
     };
     let mut message: Map<String, Value> = given
         .iter()
-        .filter(is_given)
+        .filter(|(field, value)| !is_absent(field, value))
         .map(|(field, value)| (field.clone(), value.clone()))
         .collect();
     let is_something_else = message.len() > 1;

@@ -289,17 +289,12 @@ fn changed(s: &str, method: &str, args: &[Value]) -> Result<Option<String>, Erro
         }
         "join" => {
             let args = bind("join", &["iterable"], args)?;
-            joined(s, &iterate_strictly(args.required(0)?)?)?
+            joined(s, &iterate(args.required(0)?)?)?
         }
         "expandtabs" => expanded(s, bind("expandtabs", &["tabsize"], args)?.int(0, 8)?)?,
         "ljust" | "rjust" | "center" | "zfill" => padded(s, method, args)?,
         _ => return Ok(None),
     }))
-}
-
-/// An undefined value is no list to a method, though it is one to a loop.
-fn iterate_strictly(value: &Value) -> Result<Vec<Value>, Error> {
-    iterate(value)
 }
 
 fn joined(separator: &str, items: &[Value]) -> Result<String, Error> {
