@@ -15,7 +15,7 @@ fn answers(lines: &[String]) -> Vec<Value> {
             "--model",
             "random:tiny@3",
             "--max-context",
-            "64",
+            "128",
             "-q",
         ])
         .stdin(Stdio::piped())

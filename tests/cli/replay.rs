@@ -11,6 +11,8 @@ fn input() -> String {
             row["temperature"] = json!(0.8);
             row["top_p"] = json!(0.9);
             row["repetition_penalty"] = json!(1.1);
+            // So many that some row ends at one of them.
+            row["stop_ids"] = json!((100..115).collect::<Vec<u32>>());
         }
         if i.is_multiple_of(3) {
             row["logprobs"] = json!(i % 4);
