@@ -142,6 +142,23 @@ fn tidying_up_spaces_is_refused_where_transformers_would() {
     load(&fixture(), &tidy).unwrap();
 }
 
+/// The library keeps tokens in an order that changes from run to run.
+#[test]
+fn added_tokens_that_normalization_makes_alike_are_refused() {
+    let lower = with(&json!({"normalizer": {"type": "Lowercase"}}));
+    let tokens = |normalized: bool| {
+        let token = |content: &str| json!({"content": content, "normalized": normalized});
+        json!({"added_tokens_decoder": {"900": token("Word"), "901": token("word")}})
+    };
+    let error = load(&lower, &tokens(true)).unwrap_err();
+    assert!(
+        error.contains("\"Word\" and \"word\" are the same text"),
+        "{error}"
+    );
+    load(&lower, &tokens(false)).unwrap();
+    load(&fixture(), &tokens(true)).unwrap();
+}
+
 /// A regex that takes ages is an error of the text it takes them for, and of no other.
 #[test]
 fn a_regex_that_takes_ages_is_an_error_of_its_text() {
@@ -182,7 +199,9 @@ fn a_text_does_not_grow_without_bounds() {
             .encode(&"a ".repeat(50), true)
             .unwrap_err()
             .to_string();
-        assert!(error.contains("bytes of the text"), "{error}");
+        // A machine with other work may reach the bound on time first.
+        let bounded = error.contains("bytes of the text") || error.contains("takes longer");
+        assert!(bounded, "{error}");
     }
 }
 
@@ -236,8 +255,16 @@ fn parts_in_parts_in_parts_are_no_trouble() {
 /// The work on a text grows as the text does.
 #[test]
 fn a_long_prompt_takes_as_long_as_its_length() {
-    let tokenizer = load(&fixture(), &NONE).unwrap();
+    // Flags that look at what is around a token.
+    let flags = json!({"added_tokens_decoder": {
+        "900": {"content": "<new>", "lstrip": true, "rstrip": true},
+        "901": {"content": "word", "single_word": true}}});
+    let tokenizer = load(&fixture(), &flags).unwrap();
     for piece in [
+        "<new>",
+        " <new>  ",
+        "word",
+        "word word ",
         "the quick brown fox, 12345!\n",
         " ",
         "a",

@@ -101,8 +101,8 @@ const SPECIALS: &[&str] = &[
     "<ｎｅｗ>",
     "word",
     "Word",
-    "caf\u{e9}",
-    "cafe\u{301}",
+    "caf\u{e9}s",
+    "cafe\u{301}s",
 ];
 
 /// `count` texts.

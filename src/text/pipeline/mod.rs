@@ -13,6 +13,7 @@ mod split;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::collections::HashMap;
 use tokenizers::{
     AddedToken, AddedVocabulary, Model as _, ModelWrapper, OffsetType, PostProcessor as _,
     PostProcessorWrapper,
@@ -92,8 +93,29 @@ impl Pipeline {
         let normalizer = self.normalizer.as_ref().map(|n| Run::new(n, &clock));
         self.added
             .add_tokens(tokens, &self.model, normalizer.as_ref())
-            .map(|_| ())
-            .map_err(|error| one_line(&error.to_string()))
+            .map_err(|error| one_line(&error.to_string()))?;
+        self.check_alike()
+    }
+
+    /// Two added tokens that are the same text once they are normalized: the library finds either of them, another one
+    /// in the next run.
+    fn check_alike(&self) -> Result<(), Bad> {
+        let mut seen: HashMap<String, &str> = HashMap::new();
+        for (&id, token) in self.added.get_added_tokens_decoder() {
+            if !token.normalized {
+                continue;
+            }
+            let text = self.token(id).unwrap_or_default();
+            if let Some(other) = seen.insert(text, &token.content) {
+                let mut both = [other, &token.content];
+                both.sort_unstable();
+                let [one, two] = both;
+                return Err(format!(
+                    "tokens {one:?} and {two:?} are the same text after normalization, expected one of them or \"normalized\": false"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Special tokens written out in a text are text like any other.
