@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -77,12 +77,14 @@ pub(super) struct Finished {
 }
 
 impl Finished {
-    /// Reads all of `output`, and puts the answers in it that another run would only give again into `kept`.
+    /// Reads all of `output`, and puts the answers in it that another run would only give again into `kept`. An id that two
+    /// answers have (one that was written, and a line number) says of neither whose it is: such rows run again.
     pub fn read(output: &Path, file: &File, kept: &mut Kept) -> Result<Self> {
         let mut reader = BufReader::with_capacity(1 << 16, file);
         let mut hash = Sha256::new();
         let mut line = Vec::new();
         let mut offset = 0;
+        let mut seen = HashSet::new();
         loop {
             line.clear();
             let bytes = reader
@@ -94,16 +96,21 @@ impl Finished {
             hash.update(&line);
             let text = line.trim_ascii();
             if let Ok(answer) = serde_json::from_slice::<Value>(text)
-                && let (Some(id), true) = (answer_id(&answer), is_final(&answer))
+                && let Some(id) = answer_id(&answer)
                 && let Ok(length) = u32::try_from(text.len())
             {
+                let id = fnv128(id.as_bytes());
                 let blank = line.len() - line.trim_ascii_start().len();
                 let place = Place {
                     holder: Holder::Output,
                     offset: offset + blank as u64,
                     bytes: length,
                 };
-                kept.by_id.insert(fnv128(id.as_bytes()), place);
+                if !seen.insert(id) {
+                    kept.by_id.remove(&id);
+                } else if is_final(&answer) {
+                    kept.by_id.insert(id, place);
+                }
             }
             offset += bytes as u64;
         }

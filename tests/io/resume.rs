@@ -160,6 +160,19 @@ fn an_output_that_is_taken_up_stays_until_all_rows_are_there() {
     assert!(!dir.path().join("out.partial").exists());
 }
 
+/// Line 2 is answered under its number, which another row has written as its id.
+#[test]
+fn answers_of_one_id_are_nobodys() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = dir.path().join("out");
+    let rows = "{\"id\":2,\"prompt\":\"written\"}\n{\"prompt\":\"second\"}\n{\"id\":\"c\",\"prompt\":\"third\"}\n";
+    run(&output, rows, false, None);
+    let before = std::fs::read(&output).unwrap();
+    let summary = run(&output, rows, true, None);
+    assert_eq!((summary.counts.rows, summary.counts.kept), (3, 1));
+    assert_eq!(std::fs::read(&output).unwrap(), before);
+}
+
 #[test]
 fn what_cannot_be_written_is_said_at_once() {
     let dir = tempfile::tempdir().unwrap();
