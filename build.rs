@@ -37,7 +37,7 @@ fn scheduler_core() {
         .compile("tailgraph_sched");
 }
 
-/// Compiles `kernels/*.cu` into `OUT_DIR/tailgraph.fatbin`, with what each kernel takes in
+/// Compiles `kernels/*/*.cu` into `OUT_DIR/tailgraph.fatbin`, with what each kernel takes in
 /// `OUT_DIR/kernels.json`. Spills are warnings; with TAILGRAPH_DENY_SPILLS=1 they are errors.
 #[cfg(feature = "cuda")]
 fn kernels() -> Result<(), String> {
@@ -52,13 +52,7 @@ fn kernels() -> Result<(), String> {
     }
     let out_dir = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let out_dir = Path::new(&out_dir);
-    let mut units: Vec<_> = std::fs::read_dir("kernels")
-        .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
-        .map_err(|error| format!("kernels: {error}"))?;
-    units.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
-    units.sort();
-
-    let built = nvcc::build(&nvcc::find()?, &units, out_dir)?;
+    let built = nvcc::build(&nvcc::find()?, out_dir)?;
     for line in built
         .compile_log
         .lines()

@@ -1,10 +1,13 @@
-//! Finds nvcc and compiles kernels/*.cu into one image for the GPUs we run on.
+//! Finds nvcc and compiles kernels/*/*.cu into one image for the GPUs we run on.
 
 use std::env;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
+
+/// Families lie in folders of this one, and include each other's headers by their paths from here.
+const KERNELS: &str = "kernels";
 
 /// Real architectures only: no PTX survives the device link. A cubin also runs on later parts of its
 /// generation (sm_80 on 8.6 and 8.9, sm_100 on 10.3), but sm_90a, which wgmma needs, on 9.0 alone.
@@ -68,12 +71,13 @@ fn existing(path: PathBuf) -> Option<PathBuf> {
     path.canonicalize().ok().filter(|path| path.is_file())
 }
 
-/// Compiles `units`, as many at a time as cargo allows, and links them for the device. Objects lie in the folder that
+/// Compiles every unit, as many at a time as cargo allows, and links them for the device. Objects lie in the folder that
 /// TAILGRAPH_KERNEL_OBJECTS names, for builds that share them one after the other, or in `out_dir`.
-pub fn build(nvcc: &Path, units: &[PathBuf], out_dir: &Path) -> Result<Built, String> {
+pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Built, String> {
     let folder = env::var_os("TAILGRAPH_KERNEL_OBJECTS").map_or(out_dir.to_owned(), PathBuf::from);
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let sources = digest(&headers(Path::new("kernels"))?)?;
+    let sources = digest(&files(Path::new(KERNELS), &["cuh", "h", "c"])?)?;
+    let units = files(Path::new(KERNELS), &["cu"])?;
     let jobs: usize = env::var("NUM_JOBS")
         .ok()
         .and_then(|jobs| jobs.parse().ok())
@@ -126,9 +130,10 @@ fn compile(
     sources: u64,
     folder: &Path,
 ) -> Result<(PathBuf, String), String> {
-    let object = folder
-        .join(unit.file_stem().expect("a unit has a name"))
-        .with_extension("o");
+    // Families have units of the same name: norm.cu, conv.cu.
+    let place = unit.strip_prefix(KERNELS).unwrap_or(unit);
+    let name = place.to_string_lossy().replace('/', "-");
+    let object = folder.join(name).with_extension("o");
     let mut command = Command::new(nvcc);
     command
         .args([
@@ -139,7 +144,7 @@ fn compile(
             "-Xptxas",
             "-v",
             "-I",
-            "kernels",
+            KERNELS,
         ])
         .args(targets())
         .arg("-c")
@@ -184,17 +189,17 @@ fn size_and_age(file: &Path) -> String {
     format!("{found:?}")
 }
 
-/// What any unit may include.
-fn headers(folder: &Path) -> Result<Vec<PathBuf>, String> {
+/// Files below `folder` with one of these extensions, sorted.
+fn files(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     let entries =
         std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     for path in entries.flatten().map(|entry| entry.path()) {
         if path.is_dir() {
-            found.extend(headers(&path)?);
+            found.extend(files(&path, extensions)?);
         } else if path
             .extension()
-            .is_some_and(|extension| ["cuh", "h", "c"].iter().any(|&header| extension == header))
+            .is_some_and(|found| extensions.iter().any(|&extension| found == extension))
         {
             found.push(path);
         }

@@ -7,20 +7,20 @@
 //! now not.
 
 use super::stats::{quantile, sorted};
-use crate::plan::variants::{Entry, Experts, Products, Variant, WIDE_TILE_ROWS, Wide};
+use crate::plan::variants::{Entry, Experts, GROUPED_TILE_ROWS, Grouped, Products, Variant};
 
 /// Where no entry has the family.
-const FIRST_FEW_STAGES: u32 = 4;
-const FIRST_WIDE: Wide = Wide {
+const FIRST_SKINNY_STAGES: u32 = 4;
+const FIRST_GROUPED: Grouped = Grouped {
     tile_rows: 32,
     stages: 6,
     guess: false,
     prefetch_mib: 0,
 };
 /// Rings that are measured.
-const FEW_STAGES: [u32; 6] = [2, 3, 4, 5, 6, 8];
-const WIDE_STAGES: [u32; 7] = [4, 5, 6, 7, 8, 10, 12];
-/// Beside dense products.
+const SKINNY_STAGES: [u32; 6] = [2, 3, 4, 5, 6, 8];
+const GROUPED_STAGES: [u32; 7] = [4, 5, 6, 7, 8, 10, 12];
+/// Beside swap-AB products.
 const PREFETCH_MIB: [u32; 5] = [0, 8, 16, 24, 32];
 /// Up to so many times the fastest family's time others may still win with other parameters.
 const NEAR: f64 = 1.1;
@@ -80,23 +80,23 @@ pub fn families(current: Variant, entries: &[Entry], rows: u32) -> Vec<Variant> 
     nearby.sort_by_key(|entry| entry.rows.abs_diff(rows));
     let all = || std::iter::once(current).chain(nearby.iter().map(|entry| entry.variant));
     let stages = all().find_map(|variant| match variant.products {
-        Products::Few { stages } => Some(stages),
-        Products::Dense | Products::Linear => None,
+        Products::Skinny { stages } => Some(stages),
+        Products::SwapAb | Products::Tiled => None,
     });
-    let wide = all().find_map(|variant| match variant.experts {
-        Experts::Wide(wide) => Some(wide),
-        Experts::Few | Experts::Fused | Experts::Linear => None,
+    let grouped = all().find_map(|variant| match variant.experts {
+        Experts::Grouped(grouped) => Some(grouped),
+        Experts::Skinny | Experts::Fused | Experts::Tiled => None,
     });
-    let few = Products::Few {
-        stages: stages.unwrap_or(FIRST_FEW_STAGES),
+    let skinny = Products::Skinny {
+        stages: stages.unwrap_or(FIRST_SKINNY_STAGES),
     };
-    let wide = wide.unwrap_or(FIRST_WIDE);
+    let grouped = grouped.unwrap_or(FIRST_GROUPED);
     let mut found = vec![current];
-    for products in [few, Products::Dense, Products::Linear] {
-        let wide = Experts::Wide(wide).beside(products);
-        for experts in [Experts::Few, Experts::Fused, wide, Experts::Linear] {
+    for products in [skinny, Products::SwapAb, Products::Tiled] {
+        let grouped = Experts::Grouped(grouped).beside(products);
+        for experts in [Experts::Skinny, Experts::Fused, grouped, Experts::Tiled] {
             let variant = Variant { products, experts };
-            let goes = !experts.follow_few() || products == few;
+            let goes = !experts.follow_skinny() || products == skinny;
             if goes && !found.contains(&variant) {
                 found.push(variant);
             }
@@ -139,31 +139,34 @@ pub fn refined(current: Variant, around: &[Variant]) -> Vec<Variant> {
     for &variant in around {
         add(variant);
         let Variant { products, experts } = variant;
-        if let Products::Few { .. } = products {
-            for stages in FEW_STAGES {
-                let products = Products::Few { stages };
+        if let Products::Skinny { .. } = products {
+            for stages in SKINNY_STAGES {
+                let products = Products::Skinny { stages };
                 add(Variant { products, experts });
             }
         }
-        if let Experts::Wide(wide) = experts {
-            let mut shaped = |wide| {
-                let experts = Experts::Wide(wide);
+        if let Experts::Grouped(grouped) = experts {
+            let mut shaped = |grouped| {
+                let experts = Experts::Grouped(grouped);
                 add(Variant { products, experts });
             };
-            for tile_rows in WIDE_TILE_ROWS {
-                shaped(Wide { tile_rows, ..wide });
+            for tile_rows in GROUPED_TILE_ROWS {
+                shaped(Grouped {
+                    tile_rows,
+                    ..grouped
+                });
             }
-            for stages in WIDE_STAGES {
-                shaped(Wide { stages, ..wide });
+            for stages in GROUPED_STAGES {
+                shaped(Grouped { stages, ..grouped });
             }
             for guess in [false, true] {
-                shaped(Wide { guess, ..wide });
+                shaped(Grouped { guess, ..grouped });
             }
             for prefetch_mib in PREFETCH_MIB {
-                if products == Products::Dense {
-                    shaped(Wide {
+                if products == Products::SwapAb {
+                    shaped(Grouped {
                         prefetch_mib,
-                        ..wide
+                        ..grouped
                     });
                 }
             }
@@ -178,13 +181,13 @@ mod tests {
     use crate::model::DType;
     use crate::plan::variants::Architecture;
 
-    const FEW: Variant = Variant {
-        products: Products::Few { stages: 3 },
-        experts: Experts::Few,
+    const SKINNY: Variant = Variant {
+        products: Products::Skinny { stages: 3 },
+        experts: Experts::Skinny,
     };
 
-    fn wide(tile_rows: u32) -> Wide {
-        Wide {
+    fn grouped(tile_rows: u32) -> Grouped {
+        Grouped {
             tile_rows,
             stages: 5,
             guess: false,
@@ -192,10 +195,10 @@ mod tests {
         }
     }
 
-    fn dense(tile_rows: u32) -> Variant {
+    fn swap_ab(tile_rows: u32) -> Variant {
         Variant {
-            products: Products::Dense,
-            experts: Experts::Wide(wide(tile_rows)),
+            products: Products::SwapAb,
+            experts: Experts::Grouped(grouped(tile_rows)),
         }
     }
 
@@ -206,14 +209,14 @@ mod tests {
 
     #[test]
     fn ties_go_to_the_current_choice() {
-        let current = timed(FEW, [2.0, 2.1, 2.0, 2.0, 2.0]);
-        let with = |other: [f64; 5]| choose(&[current.clone(), timed(dense(32), other)], 0);
+        let current = timed(SKINNY, [2.0, 2.1, 2.0, 2.0, 2.0]);
+        let with = |other: [f64; 5]| choose(&[current.clone(), timed(swap_ab(32), other)], 0);
         assert_eq!(with([1.9, 2.0, 1.9, 1.9, 1.9]), 1);
         assert_eq!(with([1.9, 2.2, 1.9, 1.9, 1.9]), 0, "not in every round");
         let a_little = [1.999, 2.099, 1.999, 1.999, 1.999];
         assert_eq!(with(a_little), 0, "too little");
-        let fastest = timed(Variant::LINEAR, [1.0; 5]);
-        let all = [current.clone(), timed(dense(32), [1.5; 5]), fastest];
+        let fastest = timed(Variant::TILED, [1.0; 5]);
+        let all = [current.clone(), timed(swap_ab(32), [1.5; 5]), fastest];
         assert_eq!(choose(&all, 0), 2);
         assert_eq!(choose(&all[..1], 0), 0);
     }
@@ -226,27 +229,32 @@ mod tests {
         let quicker_in = |rounds: usize| -> [f64; 15] {
             std::array::from_fn(|round| if round < rounds { 1.9 } else { 2.1 })
         };
-        let rounds = |quicker| timed(dense(32), quicker_in(quicker));
-        let current = timed(FEW, [2.0; 15]);
+        let rounds = |quicker| timed(swap_ab(32), quicker_in(quicker));
+        let current = timed(SKINNY, [2.0; 15]);
         assert_eq!(choose(&[current.clone(), rounds(12)], 0), 1);
         assert_eq!(choose(&[current, rounds(11)], 0), 0, "chance");
     }
 
     #[test]
     fn the_fastest_meet_again() {
-        let of = |rows, ms| timed(dense(rows), [ms; 3]);
-        let measured = [of(8, 3.0), timed(FEW, [1.0; 3]), of(16, 1.5), of(32, 1.2)];
+        let of = |rows, ms| timed(swap_ab(rows), [ms; 3]);
+        let measured = [
+            of(8, 3.0),
+            timed(SKINNY, [1.0; 3]),
+            of(16, 1.5),
+            of(32, 1.2),
+        ];
         assert_eq!(
-            finalists(FEW, &measured),
-            [FEW, dense(32), dense(16), dense(8)]
+            finalists(SKINNY, &measured),
+            [SKINNY, swap_ab(32), swap_ab(16), swap_ab(8)]
         );
         let again = [&measured[..], &[of(64, 1.1), of(64, 1.3), of(32, 1.25)]].concat();
         assert_eq!(
-            finalists(FEW, &again),
-            [FEW, dense(64), dense(32), dense(16)],
+            finalists(SKINNY, &again),
+            [SKINNY, swap_ab(64), swap_ab(32), swap_ab(16)],
             "each once"
         );
-        assert_eq!(finalists(FEW, &measured[1..2]), [FEW]);
+        assert_eq!(finalists(SKINNY, &measured[1..2]), [SKINNY]);
     }
 
     #[test]
@@ -256,51 +264,55 @@ mod tests {
             variant,
             ms: None,
         };
-        let entries = [entry(1, FEW), entry(16, dense(16)), entry(256, dense(64))];
-        let found = families(FEW, &entries, 8);
-        assert_eq!(found[0], FEW);
+        let entries = [
+            entry(1, SKINNY),
+            entry(16, swap_ab(16)),
+            entry(256, swap_ab(64)),
+        ];
+        let found = families(SKINNY, &entries, 8);
+        assert_eq!(found[0], SKINNY);
         assert_eq!(found.len(), 8);
-        assert!(found.contains(&dense(16)), "{found:?}");
+        assert!(found.contains(&swap_ab(16)), "{found:?}");
         let hybrid = Variant {
-            products: FEW.products,
-            experts: Experts::Wide(wide(16)),
+            products: SKINNY.products,
+            experts: Experts::Grouped(grouped(16)),
         };
-        assert!(found.contains(&hybrid) && found.contains(&Variant::LINEAR));
-        let alone = |v: &Variant| v.experts.follow_few() && v.products != FEW.products;
+        assert!(found.contains(&hybrid) && found.contains(&Variant::TILED));
+        let alone = |v: &Variant| v.experts.follow_skinny() && v.products != SKINNY.products;
         assert!(!found.iter().any(alone), "{found:?}");
         let prefetching = Variant {
-            products: Products::Dense,
-            experts: Experts::Wide(Wide {
+            products: Products::SwapAb,
+            experts: Experts::Grouped(Grouped {
                 prefetch_mib: 16,
-                ..wide(64)
+                ..grouped(64)
             }),
         };
         for variant in families(prefetching, &[], 256) {
             let checked = match variant.experts {
-                Experts::Wide(_) => variant.check(Architecture::Sm90, DType::BF16, 8),
+                Experts::Grouped(_) => variant.check(Architecture::Sm90, DType::BF16, 8),
                 _ => Ok(()),
             };
             assert_eq!(checked, Ok(()), "{variant}");
         }
-        let without = families(Variant::LINEAR, &[], 8);
-        assert_eq!((without[0], without.len()), (Variant::LINEAR, 8));
+        let without = families(Variant::TILED, &[], 8);
+        assert_eq!((without[0], without.len()), (Variant::TILED, 8));
     }
 
     #[test]
     fn one_parameter_changes_at_a_time() {
-        let found = refined(FEW, &[dense(16)]);
-        assert_eq!(found[0], FEW);
+        let found = refined(SKINNY, &[swap_ab(16)]);
+        assert_eq!(found[0], SKINNY);
         for variant in &found[1..] {
-            assert_eq!(variant.products, Products::Dense);
-            let Experts::Wide(shape) = variant.experts else {
+            assert_eq!(variant.products, Products::SwapAb);
+            let Experts::Grouped(shape) = variant.experts else {
                 panic!("{variant:?}")
             };
-            let Wide {
+            let Grouped {
                 tile_rows,
                 stages,
                 guess,
                 prefetch_mib,
-            } = wide(16);
+            } = grouped(16);
             let changed = [
                 shape.tile_rows != tile_rows,
                 shape.stages != stages,
@@ -309,21 +321,21 @@ mod tests {
             ];
             assert!(changed.iter().filter(|&&c| c).count() <= 1, "{shape:?}");
         }
-        assert!(found.contains(&dense(8)) && found.contains(&dense(64)));
-        let prefetches = |variant: &&Variant| matches!(variant.experts, Experts::Wide(wide) if wide.prefetch_mib > 0);
+        assert!(found.contains(&swap_ab(8)) && found.contains(&swap_ab(64)));
+        let prefetches = |variant: &&Variant| matches!(variant.experts, Experts::Grouped(grouped) if grouped.prefetch_mib > 0);
         assert_eq!(
             found.iter().filter(prefetches).count(),
             PREFETCH_MIB.len() - 1
         );
-        let by_linear = Variant {
-            products: Products::Linear,
-            ..dense(16)
+        let by_tiled = Variant {
+            products: Products::Tiled,
+            ..swap_ab(16)
         };
-        let found = refined(by_linear, &[by_linear]);
+        let found = refined(by_tiled, &[by_tiled]);
         assert_eq!(found.iter().filter(prefetches).count(), 0, "nothing does");
         assert_eq!(
-            refined(FEW, &[FEW]).len(),
-            FEW_STAGES.len(),
+            refined(SKINNY, &[SKINNY]).len(),
+            SKINNY_STAGES.len(),
             "the current one is among them"
         );
     }
@@ -331,10 +343,10 @@ mod tests {
     #[test]
     fn what_is_far_behind_is_left_alone() {
         let all = [
-            timed(FEW, [1.0; 3]),
-            timed(dense(32), [1.05; 3]),
-            timed(Variant::LINEAR, [2.0; 3]),
+            timed(SKINNY, [1.0; 3]),
+            timed(swap_ab(32), [1.05; 3]),
+            timed(Variant::TILED, [2.0; 3]),
         ];
-        assert_eq!(near(&all), [FEW, dense(32)]);
+        assert_eq!(near(&all), [SKINNY, swap_ab(32)]);
     }
 }

@@ -358,6 +358,11 @@ pub(super) fn refuse_what_we_cannot(row: &Fields) -> Result<(), RowError> {
     Ok(())
 }
 
+/// Whether [`refuse_what_we_cannot`] looks at a field, so that nobody need be told that it is ignored.
+pub(super) fn is_known_elsewhere(name: &str) -> bool {
+    REFUSED.iter().any(|&(known, _)| known == name)
+}
+
 /// Whether a row forbids calls: then its tools are not shown.
 pub(super) fn forbids_tools(fields: &Fields) -> bool {
     present(fields, "tool_choice").is_some_and(|choice| choice == "none")

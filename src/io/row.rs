@@ -400,7 +400,7 @@ fn own_row(mut fields: Fields, number: u64) -> Row {
         ignored: fields
             .into_iter()
             .map(|(name, _)| name)
-            .filter(|name| !known(name))
+            .filter(|name| !known(name) && !messages::is_known_elsewhere(name))
             .collect(),
     }
 }

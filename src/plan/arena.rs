@@ -10,20 +10,20 @@ pub const ALIGN_BYTES: usize = 256;
 /// Bytes of an entry of the lists of query tiles and of expert tiles; there are never more of them than rows, or than
 /// pairs of a row and an expert.
 const TILE_BYTES: usize = 16;
-/// How many expert tiles there are, and what kernels/wide_plan.cuh counts: `EXPERT_COUNTS` words of kernels/experts.cuh.
+/// How many expert tiles there are, and what kernels/grouped/units.cuh counts: `EXPERT_COUNTS` words of kernels/common/experts.cuh.
 pub const EXPERT_COUNTS_BYTES: usize = 1088;
 /// In how many parts a row of logits is searched for its best, at most: by a kernel that reads them, and by the blocks of an LM
 /// head that streams weights, of up to [`MOST_ROWS`] rows.
 pub const SAMPLE_PARTS: usize = 16;
 pub const HEAD_PARTS: usize = 256;
 
-/// Rows of a decode bucket, experts and outputs of a block, at most, in the kernels for few rows (kernels/few.cuh).
-pub const FEW_ROWS: usize = 8;
-pub const FEW_EXPERTS: usize = 32;
-pub const FEW_OUTPUTS: usize = 16;
-/// Words in which they tell each other which experts a step will likely choose (kernels/few_guess.cuh).
-pub const FEW_GUESS_WORDS: usize = 8;
-/// Rows, at most, whose experts one of them does whole (kernels/few_fused.cuh).
+/// Rows of a decode bucket, experts and outputs of a block, at most, in the skinny kernels (kernels/skinny/skinny.cuh).
+pub const SKINNY_ROWS: usize = 8;
+pub const SKINNY_EXPERTS: usize = 32;
+pub const SKINNY_OUTPUTS: usize = 16;
+/// Words in which they tell each other which experts a step will likely choose (kernels/skinny/guess.cuh).
+pub const SKINNY_GUESS_WORDS: usize = 8;
+/// Rows, at most, whose experts one of them does whole (kernels/skinny/fused.cuh).
 pub const FUSED_ROWS: usize = 1;
 
 /// What sizes an arena.
@@ -55,7 +55,7 @@ pub struct Arena {
     pub expert_weights: usize,
     /// f32 `[R, E]`
     pub expert_scores: usize,
-    /// For up to [`FEW_ROWS`] rows: u64 `[FEW_ROWS + FEW_GUESS_WORDS]`, their experts, chosen and guessed; f32 `[R, H / FEW_OUTPUTS, FEW_EXPERTS + 1]`, scores in
+    /// For up to [`SKINNY_ROWS`] rows: u64 `[SKINNY_ROWS + SKINNY_GUESS_WORDS]`, their experts, chosen and guessed; f32 `[R, H / SKINNY_OUTPUTS, SKINNY_EXPERTS + 1]`, scores in
     /// parts, and squares.
     pub expert_score_parts: usize,
     /// `[FUSED_ROWS K, M]`, operand type: what the blocks of fused experts hand to each other.
@@ -136,14 +136,14 @@ impl Arena {
         let experts = take(&[pairs, 4]);
         let expert_weights = take(&[pairs, 4]);
         let expert_scores = take(&[if mixtures { rows } else { 0 }, config.num_experts, 4]);
-        let scored = if mixtures { rows.min(FEW_ROWS) } else { 0 };
-        let parts = hidden.div_ceil(FEW_OUTPUTS);
+        let scored = if mixtures { rows.min(SKINNY_ROWS) } else { 0 };
+        let parts = hidden.div_ceil(SKINNY_OUTPUTS);
         let chosen = if mixtures {
-            8 * (FEW_ROWS + FEW_GUESS_WORDS)
+            8 * (SKINNY_ROWS + SKINNY_GUESS_WORDS)
         } else {
             0
         };
-        let part_bytes = [scored, parts, FEW_EXPERTS + 1, 4]
+        let part_bytes = [scored, parts, SKINNY_EXPERTS + 1, 4]
             .into_iter()
             .fold(1, usize::saturating_mul);
         let expert_score_parts = take(&[part_bytes.saturating_add(chosen)]);

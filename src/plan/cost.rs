@@ -225,7 +225,7 @@ pub fn op_cost(
             let normed = shape.logit_rows() * hidden;
             (stored, 0.0, normed * (F32 + compute), 4.0 * normed)
         }
-        // Of a decode step's greedy rows logits are neither stored nor read (kernels/best.cuh): these are of any other step.
+        // Of a decode step's greedy rows logits are neither stored nor read (kernels/common/argmax.cuh): these are of any other step.
         OpKind::LmHead => {
             let logit_rows = shape.logit_rows();
             let moved = logit_rows * (hidden * compute + vocab * F32);

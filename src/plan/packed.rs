@@ -1,7 +1,7 @@
-//! How experts' matrices lie in a GPU's memory (kernels/packed.cuh says why): blocks of [`ROWS`] rows by [`COLUMNS`] columns,
+//! How experts' matrices lie in a GPU's memory (kernels/common/packed.cuh says why): blocks of [`ROWS`] rows by [`COLUMNS`] columns,
 //! each row after row; blocks of the same rows side by side, along the columns, which are filled up with zeros to whole blocks.
 
-/// Of a block, as kernels/packed.cuh has it. Matrices have whole ones.
+/// Of a block, as kernels/common/packed.cuh has it. Matrices have whole ones.
 pub const ROWS: usize = 8;
 /// Of a block, likewise.
 pub const COLUMNS: usize = 64;

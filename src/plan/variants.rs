@@ -6,26 +6,26 @@ mod choice;
 
 pub use choice::{Able, Choice, Entry};
 
-use super::arena::{FEW_ROWS, FUSED_ROWS};
+use super::arena::{FUSED_ROWS, SKINNY_ROWS};
 use crate::model::DType;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// Rows of a bucket that the dense and the wide kernels take, at most.
+/// Rows of a bucket that the swap-AB and the grouped kernels take, at most.
 pub const MOST_ROWS: u32 = 256;
-/// Stages of a ring of the kernels for few rows: the least that overlap at all, and as many as barriers are there for.
-pub const FEW_STAGES: RangeInclusive<u32> = 2..=16;
-/// Of the wide kernel: one for each of the 3 warps that load rows at least (with fewer than 5 there are never 5 of them), and as
+/// Stages of a ring of the skinny kernels: the least that overlap at all, and as many as barriers are there for.
+pub const SKINNY_STAGES: RangeInclusive<u32> = 2..=16;
+/// Of the grouped kernel: one for each of the 3 warps that load rows at least (with fewer than 5 there are never 5 of them), and as
 /// above.
-pub const WIDE_STAGES: RangeInclusive<u32> = 3..=16;
-/// Rows of an expert tile of the wide kernel, at most; with f32 rows up to [`WIDE_SPLIT_ROWS`]. Those above [`WIDE_LOW_ROWS`] have
-/// a kernel of their own, of more loaders, and rings of [`WIDE_TALL_STAGES`] at least.
-pub const WIDE_TILE_ROWS: [u32; 5] = [8, 16, 32, 64, 96];
-pub const WIDE_SPLIT_ROWS: u32 = 32;
-pub const WIDE_LOW_ROWS: u32 = 64;
-pub const WIDE_TALL_STAGES: u32 = 5;
+pub const GROUPED_STAGES: RangeInclusive<u32> = 3..=16;
+/// Rows of an expert tile of the grouped kernel, at most; with f32 rows up to [`GROUPED_SPLIT_ROWS`]. Those above [`GROUPED_LOW_ROWS`] have
+/// a kernel of their own, of more loaders, and rings of [`GROUPED_TALL_STAGES`] at least.
+pub const GROUPED_TILE_ROWS: [u32; 5] = [8, 16, 32, 64, 96];
+pub const GROUPED_SPLIT_ROWS: u32 = 32;
+pub const GROUPED_LOW_ROWS: u32 = 64;
+pub const GROUPED_TALL_STAGES: u32 = 5;
 
-/// Of [`Wide::prefetch_mib`].
+/// Of [`Grouped::prefetch_mib`].
 pub const MOST_PREFETCH_MIB: u32 = 256;
 
 /// GPUs that share a file of variants.
@@ -61,12 +61,12 @@ impl Architecture {
         }
     }
 
-    /// Bulk copies to shared memory, which the kernels for few rows are made of.
+    /// Bulk copies to shared memory, which the skinny kernels are made of.
     pub fn has_bulk_copies(self) -> bool {
         self != Self::Sm80
     }
 
-    /// Matrix instructions of warpgroups, which the dense and the wide kernels are made of.
+    /// Matrix instructions of warpgroups, which the swap-AB and the grouped kernels are made of.
     pub fn has_warpgroups(self) -> bool {
         self == Self::Sm90
     }
@@ -76,48 +76,48 @@ impl Architecture {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Products {
     /// Those for few rows, with norms, convolution and router scores folded in: rings of up to so many stages.
-    Few { stages: u32 },
+    Skinny { stages: u32 },
     /// Those of warpgroups.
-    Dense,
+    SwapAb,
     /// Those for any number of rows.
-    Linear,
+    Tiled,
 }
 
 /// What does the experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Experts {
-    /// Those for few rows, which go on from the scores that [`Products::Few`] leaves, with rings as there.
-    Few,
+    /// Those for few rows, which go on from the scores that [`Products::Skinny`] leaves, with rings as there.
+    Skinny,
     /// Likewise of one row, gate, up and down in one kernel.
     Fused,
     /// One kernel that streams each expert's weights once.
-    Wide(Wide),
+    Grouped(Grouped),
     /// Those for any number of rows.
-    Linear,
+    Tiled,
 }
 
 impl Experts {
     /// These, prefetching nothing where the products beside them do not.
     pub fn beside(self, products: Products) -> Self {
         match (self, products) {
-            (Self::Wide(_), Products::Dense) => self,
-            (Self::Wide(wide), _) => Self::Wide(Wide {
+            (Self::Grouped(_), Products::SwapAb) => self,
+            (Self::Grouped(grouped), _) => Self::Grouped(Grouped {
                 prefetch_mib: 0,
-                ..wide
+                ..grouped
             }),
             _ => self,
         }
     }
 
-    /// Whether they go on from what [`Products::Few`] leave, and so serve with these alone.
-    pub fn follow_few(self) -> bool {
-        matches!(self, Self::Few | Self::Fused)
+    /// Whether they go on from what [`Products::Skinny`] leave, and so serve with these alone.
+    pub fn follow_skinny(self) -> bool {
+        matches!(self, Self::Skinny | Self::Fused)
     }
 }
 
-/// A launch of the wide kernel.
+/// A launch of the grouped kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Wide {
+pub struct Grouped {
     /// Of an expert tile, at most.
     pub tile_rows: u32,
     /// Of the ring.
@@ -138,9 +138,9 @@ pub struct Variant {
 
 impl Variant {
     /// What serves every bucket.
-    pub const LINEAR: Self = Self {
-        products: Products::Linear,
-        experts: Experts::Linear,
+    pub const TILED: Self = Self {
+        products: Products::Tiled,
+        experts: Experts::Tiled,
     };
 
     /// Whether a GPU of this architecture has it at all, for decode buckets of `rows` rows of this type.
@@ -149,7 +149,7 @@ impl Variant {
     /// Why not, and what would do.
     pub fn check(self, architecture: Architecture, dtype: DType, rows: u32) -> Result<(), String> {
         let gpu = architecture.name();
-        let few = "the kernels for few rows";
+        let skinny = "the skinny kernels";
         let within = |kernels: &str, most: u32| match rows <= most {
             true => Ok(()),
             false => Err(format!(
@@ -159,60 +159,60 @@ impl Variant {
         let warpgroups = |kernels: &str| match architecture.has_warpgroups() {
             true => within(kernels, MOST_ROWS),
             false => Err(format!(
-                "{gpu} has no {kernels}, which are sm_90's, expected few or linear"
+                "{gpu} has no {kernels}, which are sm_90's, expected skinny or tiled"
             )),
         };
         match self.products {
-            Products::Few { stages } => {
+            Products::Skinny { stages } => {
                 if !architecture.has_bulk_copies() {
-                    return Err(format!("{gpu} lacks what {few} need, expected linear"));
+                    return Err(format!("{gpu} lacks what {skinny} need, expected tiled"));
                 }
-                within(few, FEW_ROWS as u32)?;
-                stages_within("few_stages", stages, FEW_STAGES)?;
+                within(skinny, SKINNY_ROWS as u32)?;
+                stages_within("skinny_stages", stages, SKINNY_STAGES)?;
             }
-            Products::Dense => warpgroups("dense kernels")?,
-            Products::Linear => {}
+            Products::SwapAb => warpgroups("the swap-AB kernels")?,
+            Products::Tiled => {}
         }
         match (self.experts, self.products) {
-            (Experts::Fused, Products::Few { .. }) if rows as usize > FUSED_ROWS => Err(
-                "the fused experts take buckets of one row, expected few or another family"
+            (Experts::Fused, Products::Skinny { .. }) if rows as usize > FUSED_ROWS => Err(
+                "the fused experts take buckets of one row, expected skinny or another family"
                     .to_owned(),
             ),
-            (Experts::Fused, Products::Few { .. }) => Ok(()),
-            (Experts::Few, Products::Few { .. }) | (Experts::Linear, _) => Ok(()),
-            (experts @ (Experts::Few | Experts::Fused), _) => Err(format!(
-                "experts = \"{experts}\" go on from what products = \"few\" leave, expected both or another family of experts"
+            (Experts::Fused, Products::Skinny { .. }) => Ok(()),
+            (Experts::Skinny, Products::Skinny { .. }) | (Experts::Tiled, _) => Ok(()),
+            (experts @ (Experts::Skinny | Experts::Fused), _) => Err(format!(
+                "experts = \"{experts}\" go on from what products = \"skinny\" leave, expected both or another family of experts"
             )),
-            (experts @ Experts::Wide(wide), products) => {
-                warpgroups("wide kernels")?;
+            (experts @ Experts::Grouped(grouped), products) => {
+                warpgroups("the grouped kernels")?;
                 if experts.beside(products) != experts {
                     return Err(format!(
-                        "found prefetch_mib {}, expected products = \"dense\" beside it, which prefetch",
-                        wide.prefetch_mib
+                        "found prefetch_mib {}, expected products = \"swap_ab\" beside it, which prefetch",
+                        grouped.prefetch_mib
                     ));
                 }
-                wide.check(dtype)
+                grouped.check(dtype)
             }
         }
     }
 }
 
-impl Wide {
+impl Grouped {
     fn check(self, dtype: DType) -> Result<(), String> {
-        stages_within("wide_stages", self.stages, WIDE_STAGES)?;
+        stages_within("grouped_stages", self.stages, GROUPED_STAGES)?;
         let most = match dtype {
-            DType::F32 => WIDE_SPLIT_ROWS,
-            _ => WIDE_TILE_ROWS[WIDE_TILE_ROWS.len() - 1],
+            DType::F32 => GROUPED_SPLIT_ROWS,
+            _ => GROUPED_TILE_ROWS[GROUPED_TILE_ROWS.len() - 1],
         };
-        if !WIDE_TILE_ROWS.contains(&self.tile_rows) || self.tile_rows > most {
+        if !GROUPED_TILE_ROWS.contains(&self.tile_rows) || self.tile_rows > most {
             return Err(format!(
                 "found tile_rows {}, expected 8, 16, 32, 64 or 96, at most {most} in this type",
                 self.tile_rows
             ));
         }
-        if self.tile_rows > WIDE_LOW_ROWS && self.stages < WIDE_TALL_STAGES {
+        if self.tile_rows > GROUPED_LOW_ROWS && self.stages < GROUPED_TALL_STAGES {
             return Err(format!(
-                "found wide_stages {}, expected at least {WIDE_TALL_STAGES} with tile_rows {}",
+                "found grouped_stages {}, expected at least {GROUPED_TALL_STAGES} with tile_rows {}",
                 self.stages, self.tile_rows
             ));
         }
@@ -240,9 +240,9 @@ fn stages_within(key: &str, stages: u32, range: RangeInclusive<u32>) -> Result<(
 impl fmt::Display for Products {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Few { stages } => write!(out, "few ({stages} stages)"),
-            Self::Dense => write!(out, "dense"),
-            Self::Linear => write!(out, "linear"),
+            Self::Skinny { stages } => write!(out, "skinny ({stages} stages)"),
+            Self::SwapAb => write!(out, "swap_ab"),
+            Self::Tiled => write!(out, "tiled"),
         }
     }
 }
@@ -250,23 +250,23 @@ impl fmt::Display for Products {
 impl fmt::Display for Experts {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Few => write!(out, "few"),
+            Self::Skinny => write!(out, "skinny"),
             Self::Fused => write!(out, "fused"),
-            Self::Wide(wide) => {
-                let guess = if wide.guess { ", guess" } else { "" };
-                let prefetch = match wide.prefetch_mib {
+            Self::Grouped(grouped) => {
+                let guess = if grouped.guess { ", guess" } else { "" };
+                let prefetch = match grouped.prefetch_mib {
                     0 => String::new(),
                     mib => format!(", {mib} MiB prefetched"),
                 };
-                let Wide {
+                let Grouped {
                     tile_rows, stages, ..
-                } = wide;
+                } = grouped;
                 write!(
                     out,
-                    "wide (tiles of {tile_rows}, {stages} stages{guess}{prefetch})"
+                    "grouped (tiles of {tile_rows}, {stages} stages{guess}{prefetch})"
                 )
             }
-            Self::Linear => write!(out, "linear"),
+            Self::Tiled => write!(out, "tiled"),
         }
     }
 }

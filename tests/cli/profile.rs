@@ -91,7 +91,7 @@ fn compute_looks_into_one_step() {
     ];
     let which = [
         "--kernel",
-        "tg_linear.*",
+        "tg_tiled.*",
         "--skip",
         "2",
         "--launches",
@@ -118,7 +118,7 @@ fn compute_looks_into_one_step() {
         "--launch-count",
         "3",
         "--kernel-name",
-        "regex:tg_linear.*",
+        "regex:tg_tiled.*",
         "--force-overwrite",
         "--export",
         "c",

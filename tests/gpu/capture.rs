@@ -12,8 +12,8 @@ use tailgraph::backend::cuda::ops::experts::{
     EXPERT_COUNTS_BYTES, EXPERT_TILE_BYTES, ExpertRows, ExpertWeights, Routing, most_expert_tiles,
 };
 use tailgraph::backend::cuda::ops::head::{LogitsPart, seen_words};
-use tailgraph::backend::cuda::ops::linear::{Epilogue, Product, Rows};
 use tailgraph::backend::cuda::ops::router::RouterWeights;
+use tailgraph::backend::cuda::ops::tiled::{Epilogue, Product, Rows};
 use tailgraph::backend::cuda::packed;
 use tailgraph::model::DType;
 use tailgraph::plan::arena::best_words;

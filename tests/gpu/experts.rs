@@ -1,8 +1,8 @@
 //! The experts' feed-forwards against f64.
 
 use crate::rig::{
-    OPERANDS, Rig, Step, TYPES, assert_close, assert_same_bits, encode, operand, rounded, rounding,
-    wide,
+    OPERANDS, Rig, Step, TYPES, assert_close, assert_same_bits, encode, grouped, operand, rounded,
+    rounding,
 };
 use crate::routing::{RoutingOnGpu, mixture, random_experts};
 use crate::support::{Gpu, Holder, Random};
@@ -13,7 +13,8 @@ use tailgraph::backend::cuda::packed;
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
 use tailgraph::plan::variants::{
-    Architecture, Experts, Products, Variant, WIDE_SPLIT_ROWS, WIDE_STAGES, WIDE_TILE_ROWS, Wide,
+    Architecture, Experts, GROUPED_SPLIT_ROWS, GROUPED_STAGES, GROUPED_TILE_ROWS, Grouped,
+    Products, Variant,
 };
 
 /// A mixture's weights, its input and a routing made up for it.
@@ -131,7 +132,7 @@ impl MixtureCase {
         let top_k = config.num_experts_per_tok;
         let rows = self.x.len() / hidden;
         let step = Step::of_rows(rows).upload(gpu);
-        let products = Products::Linear;
+        let products = Products::Tiled;
         let enqueue = match self.by {
             None => rig.enqueue(&step, StepKind::Mixed, bucket),
             Some(experts) => rig
@@ -270,7 +271,7 @@ fn mixtures_are_those_of_f64() {
 /// and rings of every length to the same bits.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn wide_steps_agree_with_the_kernels_for_any_number() {
+fn grouped_steps_agree_with_the_kernels_for_any_number() {
     let gpu = Gpu::new();
     let mut random = Random(45);
     for types in TYPES {
@@ -295,22 +296,22 @@ fn wide_steps_agree_with_the_kernels_for_any_number() {
             (103, 64, 96, 2, 1, 1),
         ] {
             let rig = Rig::new(&gpu, mixture(hidden, inner, experts, top_k), types);
-            if !rig.serves(rig.kernels.wide.is_some(), |(major, _)| major == 9) {
+            if !rig.serves(rig.kernels.grouped.is_some(), |(major, _)| major == 9) {
                 continue;
             }
             let rows = bucket - random.below(bucket.min(7));
             let mut case = MixtureCase::new(&mut random, &rig, rows, among);
             let weights = case.upload(&rig);
             let run = |case: &MixtureCase| case.run_with(&rig, bucket, &weights, || ());
-            case.by = Some(wide(32));
+            case.by = Some(grouped(32));
             let found = run(&case);
-            for shape in wide_shapes(&rig, bucket) {
-                case.by = Some(Experts::Wide(shape));
+            for shape in grouped_shapes(&rig, bucket) {
+                case.by = Some(Experts::Grouped(shape));
                 let what =
                     format!("{types:?} {rows} of {bucket} rows, {hidden} by {inner}, {shape:?}");
                 assert_same_bits(&what, &run(&case), &found);
             }
-            case.by = Some(Experts::Linear);
+            case.by = Some(Experts::Tiled);
             let expected = run(&case);
             let expected: Vec<f64> = expected.iter().map(|&v| f64::from(v)).collect();
             let what = format!("{types:?} rows {rows} of {bucket}, {hidden} by {inner}");
@@ -321,13 +322,13 @@ fn wide_steps_agree_with_the_kernels_for_any_number() {
 }
 
 /// The shortest and the longest rings of tiles of every size, with and without guesses.
-fn wide_shapes(rig: &Rig, bucket: usize) -> Vec<Wide> {
+fn grouped_shapes(rig: &Rig, bucket: usize) -> Vec<Grouped> {
     let mut shapes = Vec::new();
-    for tile_rows in WIDE_TILE_ROWS {
+    for tile_rows in GROUPED_TILE_ROWS {
         for guess in [false, true] {
             let variant = |stages| Variant {
-                products: Products::Linear,
-                experts: Experts::Wide(Wide {
+                products: Products::Tiled,
+                experts: Experts::Grouped(Grouped {
                     tile_rows,
                     stages,
                     guess,
@@ -340,9 +341,9 @@ fn wide_shapes(rig: &Rig, bucket: usize) -> Vec<Wide> {
                 let known = variant.check(Architecture::Sm90, rig.kernels.types.operand, 256);
                 able.is_ok() && known.is_ok()
             };
-            let served: Vec<u32> = WIDE_STAGES.filter(fits).collect();
+            let served: Vec<u32> = GROUPED_STAGES.filter(fits).collect();
             for stages in served.first().into_iter().chain(served.last()) {
-                let Experts::Wide(shape) = variant(*stages).experts else {
+                let Experts::Grouped(shape) = variant(*stages).experts else {
                     unreachable!("made above")
                 };
                 shapes.push(shape);
@@ -357,24 +358,24 @@ fn wide_shapes(rig: &Rig, bucket: usize) -> Vec<Wide> {
 /// other blocks too, and to the same bits.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn wide_steps_do_not_wait_for_blocks_that_have_no_room() {
+fn grouped_steps_do_not_wait_for_blocks_that_have_no_room() {
     const HELD_NS: u64 = 200_000_000;
     let gpu = Gpu::new();
     let mut random = Random(46);
     let noted = gpu.put(&[0; 16]);
     for types in TYPES {
         let rig = Rig::new(&gpu, mixture(512, 256, 16, 4), types);
-        if !rig.serves(rig.kernels.wide.is_some(), |(major, _)| major == 9) {
+        if !rig.serves(rig.kernels.grouped.is_some(), |(major, _)| major == 9) {
             continue;
         }
         let holder = Holder::new(&gpu);
         let mut case = MixtureCase::new(&mut random, &rig, 64, 13);
         for tile_rows in [32, 96] {
             // f32 rows have no higher ones.
-            if tile_rows > WIDE_SPLIT_ROWS && types.operand == DType::F32 {
+            if tile_rows > GROUPED_SPLIT_ROWS && types.operand == DType::F32 {
                 continue;
             }
-            case.by = Some(Experts::Wide(Wide {
+            case.by = Some(Experts::Grouped(Grouped {
                 tile_rows,
                 stages: 6,
                 guess: true,

@@ -2,7 +2,7 @@
 //! others'), and their word of where the best ones are: sampling by it against sampling that reads all logits, and against the
 //! logits themselves.
 
-use crate::rig::{FEW, Rig, Step, StepOnGpu, TYPES, assert_rows_close, config, encode, rounded};
+use crate::rig::{Rig, SKINNY, Step, StepOnGpu, TYPES, assert_rows_close, config, encode, rounded};
 use crate::support::{Gpu, Random};
 use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::ops::head::{Found, LogitsPart, seen_words};
@@ -161,7 +161,7 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
     let on_gpu = step(gpu, rows, MIXED);
     let variant = Variant {
         products,
-        experts: Experts::Linear,
+        experts: Experts::Tiled,
     };
     let enqueue = rig.enqueue_by(&on_gpu, bucket, variant).unwrap();
     let w = gpu.values(types.weights, &case.w);
@@ -180,7 +180,7 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
         x.write(&gpu.stream, 0, &encode(dtype, &case.x)).unwrap();
         x
     };
-    let x = match enqueue.few() {
+    let x = match enqueue.skinny() {
         Some(_) => input(DType::F32),
         None => input(types.operand),
     };
@@ -189,9 +189,9 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
         let (logits, best, x, w) = (logits.at(0), best.at(0), x.at(0), w.at(0));
         // SAFETY: the arrays have the shapes that the operations ask for.
         let found = unsafe {
-            match enqueue.few() {
-                Some(few) => enqueue
-                    .few_lm_head(few, logits, best, x, norm.at(0), w)
+            match enqueue.skinny() {
+                Some(skinny) => enqueue
+                    .skinny_lm_head(skinny, logits, best, x, norm.at(0), w)
                     .map(Some),
                 None => enqueue.lm_head(LogitsPart::Sampled, logits, best, x, w),
             }
@@ -204,7 +204,7 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
     head(&rig.enqueue_by(&drawn, bucket, variant).unwrap(), &whole);
     best.fill(&gpu.stream, 0xff).unwrap();
     let found = head(&enqueue, &logits);
-    let plain = match enqueue.few() {
+    let plain = match enqueue.skinny() {
         Some(_) => None,
         None => Some(plain_logits(rig, &on_gpu, bucket, &x, &w)),
     };
@@ -289,15 +289,15 @@ fn for_every_rig(mut test: impl FnMut(&Rig, &mut Random)) {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn the_dense_head_knows_the_best() {
+fn the_swap_ab_head_knows_the_best() {
     for_every_rig(|rig, random| {
-        if !rig.serves(rig.kernels.dense.is_some(), |(major, _)| major == 9) {
+        if !rig.serves(rig.kernels.swap_ab.is_some(), |(major, _)| major == 9) {
             return;
         }
         let (vocabulary, hidden) = (rig.config.vocab_size, rig.config.hidden_size);
         for rows in ROWS {
             let case = Case::new(random, rig.kernels.types, rows.1, vocabulary, hidden);
-            run(rig, Products::Dense, &case, rows);
+            run(rig, Products::SwapAb, &case, rows);
         }
     });
 }
@@ -306,13 +306,15 @@ fn the_dense_head_knows_the_best() {
 #[ignore = "needs an NVIDIA GPU"]
 fn the_head_of_few_rows_knows_the_best() {
     for_every_rig(|rig, random| {
-        if !rig.serves(rig.kernels.few.is_some(), |capability| capability >= (9, 0)) {
+        if !rig.serves(rig.kernels.skinny.is_some(), |capability| {
+            capability >= (9, 0)
+        }) {
             return;
         }
         let (vocabulary, hidden) = (rig.config.vocab_size, rig.config.hidden_size);
         for rows in [(1, 1), (2, 2), (4, 3), (8, 8), (8, 5)] {
             let case = Case::new(random, rig.kernels.types, rows.1, vocabulary, hidden);
-            run(rig, FEW, &case, rows);
+            run(rig, SKINNY, &case, rows);
         }
     });
 }

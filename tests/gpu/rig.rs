@@ -9,7 +9,7 @@ use tailgraph::backend::cuda::ops::{Bucket, Enqueue, Kernels, Types};
 use tailgraph::backend::cuda::packed;
 use tailgraph::model::weights::widen;
 use tailgraph::model::{DType, ModelConfig};
-use tailgraph::plan::variants::{Experts, Products, Variant, Wide};
+use tailgraph::plan::variants::{Experts, Grouped, Products, Variant};
 use tailgraph::plan::{KernelChoice, StepKind};
 use tailgraph::sys::abi;
 
@@ -352,12 +352,12 @@ impl<'g> Rig<'g> {
     }
 }
 
-/// Rings of more stages than are on their way at once (FEW_AHEAD of kernels/few.cuh).
-pub const FEW: Products = Products::Few { stages: 4 };
+/// Rings of more stages than are on their way at once (SKINNY_AHEAD of kernels/skinny/skinny.cuh).
+pub const SKINNY: Products = Products::Skinny { stages: 4 };
 
 /// Wide experts in tiles of up to `tile_rows` rows.
-pub fn wide(tile_rows: u32) -> Experts {
-    Experts::Wide(Wide {
+pub fn grouped(tile_rows: u32) -> Experts {
+    Experts::Grouped(Grouped {
         tile_rows,
         stages: 6,
         guess: false,

@@ -34,7 +34,7 @@ impl RouterCase {
     /// Also where the experts' kernels need the sort: to the same bits.
     fn run(&self, gpu: &Gpu, dtype: DType, rows: usize, bucket: usize) -> (Vec<u32>, Vec<f32>) {
         let found = self.run_by(gpu, dtype, rows, bucket, None);
-        let sorted = self.run_by(gpu, dtype, rows, bucket, Some(Variant::LINEAR));
+        let sorted = self.run_by(gpu, dtype, rows, bucket, Some(Variant::TILED));
         assert_eq!(found.0, sorted.0, "{dtype:?} {rows} of {bucket} rows");
         let what = format!("{dtype:?} {rows} of {bucket} rows: weights");
         assert_same_bits(&what, &found.1, &sorted.1);
@@ -57,7 +57,7 @@ impl RouterCase {
             None => rig.enqueue(&step, StepKind::Mixed, bucket),
             Some(variant) => rig.enqueue_by(&step, bucket, variant).unwrap(),
         };
-        assert!(by != Some(Variant::LINEAR) || enqueue.needs_sort());
+        assert!(by != Some(Variant::TILED) || enqueue.needs_sort());
         let routing = RoutingOnGpu::new(gpu, &self.config, &enqueue);
         let f32s = |values: &[f32]| gpu.values(DType::F32, values);
         let (h, norm, gate) = (f32s(&self.h), f32s(&self.norm), f32s(&self.gate));

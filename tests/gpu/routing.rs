@@ -9,7 +9,7 @@ use tailgraph::backend::cuda::ops::experts::{
 };
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
-use tailgraph::plan::arena::{FEW_GUESS_WORDS, FEW_ROWS};
+use tailgraph::plan::arena::{SKINNY_GUESS_WORDS, SKINNY_ROWS};
 
 /// A routing's arrays, poisoned.
 pub struct RoutingOnGpu {
@@ -34,7 +34,7 @@ impl RoutingOnGpu {
             weights: gpu.poisoned(pairs * 4),
             scores: gpu.poisoned((bucket * experts) as usize * 4),
             score_parts: gpu.poisoned(
-                8 * (FEW_ROWS + FEW_GUESS_WORDS)
+                8 * (SKINNY_ROWS + SKINNY_GUESS_WORDS)
                     + bucket as usize * config.hidden_size.div_ceil(16) * 33 * 4,
             ),
             rows: gpu.poisoned(pairs * 4),

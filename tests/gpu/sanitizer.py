@@ -46,8 +46,8 @@ ARRIVE = "arrive"
 # dispatchers, each of which still ends while the next one already stands ready. Where it finds them in sanitizer_faults'
 # kernels that run beside each other, what it finds with the dispatcher is left out, and what it finds without it is not.
 BESIDE = "beside"
-COPIES = Path(__file__).resolve().parent.parent.parent / "kernels" / "few_ring.cuh"
-CHOICE = COPIES.with_name("few_choice.cuh")
+COPIES = Path(__file__).resolve().parent.parent.parent / "kernels" / "skinny/ring.cuh"
+CHOICE = COPIES.with_name("skinny/choice.cuh")
 CHOICE_TOLD = ("choice.chosen[warp] = chosen", "those |= chosen[r]")
 STAGE_READ = "units[u] = line < k_here ? *reinterpret_cast<const uint4 *>(at)"
 AT_ONCE = max((os.cpu_count() or 1) - 2, 2)

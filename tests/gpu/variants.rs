@@ -3,14 +3,14 @@
 use crate::engine::{Setup, run_by};
 use crate::golden;
 use crate::goldens;
-use crate::rig::{FEW, wide};
+use crate::rig::{SKINNY, grouped};
 use crate::ways::{assert_same, requests};
 use std::path::Path;
 use std::sync::Arc;
 use tailgraph::backend::cuda::gpu::OpenGpu;
 use tailgraph::model::DType;
 use tailgraph::plan::arena::FUSED_ROWS;
-use tailgraph::plan::variants::{Architecture, Entry, Experts, Products, Variant, Wide};
+use tailgraph::plan::variants::{Architecture, Entry, Experts, Grouped, Products, Variant};
 use tailgraph::plan::{KernelChoice, KernelFile};
 use tailgraph::runtime::cuda::Launch;
 
@@ -19,13 +19,13 @@ const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 const ROWS: u32 = 8;
 
 fn every() -> Vec<Variant> {
-    let guessing = Experts::Wide(Wide {
+    let guessing = Experts::Grouped(Grouped {
         tile_rows: 8,
         stages: 8,
         guess: true,
         prefetch_mib: 0,
     });
-    let prefetching = Experts::Wide(Wide {
+    let prefetching = Experts::Grouped(Grouped {
         tile_rows: 16,
         stages: 6,
         guess: true,
@@ -33,19 +33,19 @@ fn every() -> Vec<Variant> {
     });
     let of = |products, experts| Variant { products, experts };
     vec![
-        of(FEW, Experts::Few),
-        of(Products::Few { stages: 2 }, Experts::Few),
-        of(FEW, Experts::Fused),
-        of(Products::Few { stages: 5 }, Experts::Fused),
-        of(FEW, wide(16)),
-        of(FEW, guessing),
-        of(FEW, Experts::Linear),
-        of(Products::Dense, wide(8)),
-        of(Products::Dense, guessing),
-        of(Products::Dense, prefetching),
-        of(Products::Dense, Experts::Linear),
-        of(Products::Linear, wide(32)),
-        Variant::LINEAR,
+        of(SKINNY, Experts::Skinny),
+        of(Products::Skinny { stages: 2 }, Experts::Skinny),
+        of(SKINNY, Experts::Fused),
+        of(Products::Skinny { stages: 5 }, Experts::Fused),
+        of(SKINNY, grouped(16)),
+        of(SKINNY, guessing),
+        of(SKINNY, Experts::Tiled),
+        of(Products::SwapAb, grouped(8)),
+        of(Products::SwapAb, guessing),
+        of(Products::SwapAb, prefetching),
+        of(Products::SwapAb, Experts::Tiled),
+        of(Products::Tiled, grouped(32)),
+        Variant::TILED,
     ]
 }
 
@@ -60,7 +60,7 @@ fn choice(architecture: Architecture, variant: Variant) -> KernelChoice {
     };
     set(rows_of(variant), variant);
     if variant.experts == Experts::Fused {
-        let experts = Experts::Few;
+        let experts = Experts::Skinny;
         set(ROWS, Variant { experts, ..variant });
     }
     KernelChoice::File(Arc::new(file))

@@ -1,4 +1,4 @@
-//! The engine on an NVIDIA GPU, with a step that has no model (kernels/probe.cu): the three ways to launch, what the
+//! The engine on an NVIDIA GPU, with a step that has no model (kernels/step/probe.cu): the three ways to launch, what the
 //! device does without its host, and what the host makes of trouble; and all that is timed, for which a test wants the GPU
 //! alone. Ignored unless asked for, so that a run without a GPU says so instead of passing:
 //!

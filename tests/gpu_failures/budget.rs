@@ -149,7 +149,7 @@ fn widen(from: &Path, to: &Path) {
     }
     let bytes = fs::read(from.join("model.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
-    let wide: HashMap<String, (Vec<usize>, Vec<u8>)> = file
+    let grouped: HashMap<String, (Vec<usize>, Vec<u8>)> = file
         .iter()
         .map(|(name, tensor)| {
             let data = match tensor.dtype() {
@@ -164,7 +164,7 @@ fn widen(from: &Path, to: &Path) {
             (name.to_owned(), (tensor.shape().to_vec(), data))
         })
         .collect();
-    let views = wide.iter().map(|(name, (shape, data))| {
+    let views = grouped.iter().map(|(name, (shape, data))| {
         (
             name.as_str(),
             TensorView::new(Dtype::F32, shape.clone(), data).unwrap(),
@@ -177,9 +177,9 @@ fn widen(from: &Path, to: &Path) {
 fn weights_that_stay_f32_take_four_bytes() {
     let folder = tempfile::tempdir().unwrap();
     widen(Path::new(&golden("a")), folder.path());
-    let wide = folder.path().to_str().unwrap();
+    let grouped = folder.path().to_str().unwrap();
     for dtype in ["f32", "bf16"] {
-        holds(&["--model", wide, "--dtype", dtype]);
+        holds(&["--model", grouped, "--dtype", dtype]);
     }
     let weights = |model: &str| {
         let (document, ..) = doctor(&["--model", model, "--dtype", "f32"]);
@@ -187,7 +187,7 @@ fn weights_that_stay_f32_take_four_bytes() {
         let weights = items.iter().find(|item| item["name"] == "weights").unwrap();
         weights["bytes"].as_u64().unwrap() as f64
     };
-    let times = weights(wide) / weights(&golden("a"));
+    let times = weights(grouped) / weights(&golden("a"));
     assert!(
         (1.9..=2.0).contains(&times),
         "{times} times the bytes of bf16"

@@ -125,7 +125,7 @@ fn nodes_are_of_their_operations() {
 
 /// In wide steps gate, up and down of a layer's experts are one kernel, that of down: gate and up have none.
 #[test]
-fn experts_of_wide_steps_are_one_kernel() {
+fn experts_of_grouped_steps_are_one_kernel() {
     let run = Run::new(&["inspect", "--model", "random:tiny", "--device", "cuda"]);
     let folder = tempfile::tempdir().unwrap();
     let svg = folder.path().join("step.svg");
@@ -133,8 +133,8 @@ fn experts_of_wide_steps_are_one_kernel() {
         run.and(&["--max-seqs", "16", "--rows", "16"])
             .and(&["--svg", svg.to_str().unwrap()]),
     );
-    let wide = |graph: &&Value| graph["kind"] == "decode" && graph["bucket"] == 16;
-    let captured = &graphs(&shown).iter().find(wide).unwrap()["captured"];
+    let grouped = |graph: &&Value| graph["kind"] == "decode" && graph["bucket"] == 16;
+    let captured = &graphs(&shown).iter().find(grouped).unwrap()["captured"];
     let layers = |name: &str| {
         let operations = captured["operations"].as_array().unwrap().iter();
         let of_it = operations.filter(|operation| operation["operation"] == name);
@@ -145,11 +145,11 @@ fn experts_of_wide_steps_are_one_kernel() {
     let downs = layers("expert_down");
     assert!(!downs.is_empty() && downs.iter().all(|&nodes| nodes == 2));
     let kernels = captured["kernels"].as_array().unwrap();
-    let is_wide = |kernel: &&Value| {
+    let is_grouped = |kernel: &&Value| {
         let name = kernel["name"].as_str().unwrap();
-        name.starts_with("tg_wide_experts_")
+        name.starts_with("tg_grouped_experts_")
     };
-    let kernel = kernels.iter().find(is_wide).unwrap();
+    let kernel = kernels.iter().find(is_grouped).unwrap();
     assert_eq!(kernel["operations"], serde_json::json!(["expert_down"]));
     assert_eq!(count(&kernel["count"]), downs.len() as u64);
     let svg = std::fs::read_to_string(svg).unwrap();
@@ -190,21 +190,24 @@ fn graphs_are_of_the_kernels_that_the_file_names() {
                     .map(|kernel| kernel["name"].as_str().unwrap());
                 names.any(|name| name.starts_with(family))
             };
-            let few = matches!(variant.products, Products::Few { .. });
-            assert_eq!(has("tg_few_held_out_"), few, "{variant}");
-            let split = few && dtype == DType::F32 && entry.rows <= 2;
-            assert_eq!(has("tg_few_held_out_f32_split"), split, "{variant}");
-            assert_eq!(has("tg_dense_shared_"), variant.products == Products::Dense);
-            assert_eq!(has("tg_few_down_"), variant.experts == Experts::Few);
-            assert_eq!(has("tg_few_experts_"), variant.experts == Experts::Fused);
-            let wide = matches!(variant.experts, Experts::Wide(_));
-            assert_eq!(has("tg_wide_experts_"), wide, "{variant}");
-            let linear = variant.products == Products::Linear || variant.experts == Experts::Linear;
-            assert_eq!(has("tg_linear_"), linear, "{variant}");
+            let skinny = matches!(variant.products, Products::Skinny { .. });
+            assert_eq!(has("tg_skinny_held_out_"), skinny, "{variant}");
+            let split = skinny && dtype == DType::F32 && entry.rows <= 2;
+            assert_eq!(has("tg_skinny_held_out_f32_split"), split, "{variant}");
+            assert_eq!(
+                has("tg_swap_ab_shared_"),
+                variant.products == Products::SwapAb
+            );
+            assert_eq!(has("tg_skinny_down_"), variant.experts == Experts::Skinny);
+            assert_eq!(has("tg_skinny_experts_"), variant.experts == Experts::Fused);
+            let grouped = matches!(variant.experts, Experts::Grouped(_));
+            assert_eq!(has("tg_grouped_experts_"), grouped, "{variant}");
+            let tiled = variant.products == Products::Tiled || variant.experts == Experts::Tiled;
+            assert_eq!(has("tg_tiled_"), tiled, "{variant}");
         }
         assert_eq!(buckets, 9);
         let mixed = graphs(&shown).iter().find(|graph| graph["kind"] == "mixed");
-        assert_eq!(mixed.unwrap()["captured"]["variant"]["products"], "linear");
+        assert_eq!(mixed.unwrap()["captured"]["variant"]["products"], "tiled");
     }
 }
 
@@ -222,8 +225,8 @@ fn older_and_newer_gpus_have_kernels_of_their_own() {
         for graph in decode {
             let variant = &graph["captured"]["variant"];
             let expected = match count(&graph["bucket"]) <= few_rows {
-                true => ("few (4 stages)", "few"),
-                false => ("linear", "linear"),
+                true => ("skinny (4 stages)", "skinny"),
+                false => ("tiled", "tiled"),
             };
             let found = (variant["products"].as_str(), variant["experts"].as_str());
             assert_eq!(
@@ -240,10 +243,10 @@ fn older_and_newer_gpus_have_kernels_of_their_own() {
 fn products_and_experts_may_be_of_different_families() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mixed.toml");
-    let wide = "experts = \"wide\", tile_rows = 8, wide_stages = 6, guess = false";
+    let grouped = "experts = \"grouped\", tile_rows = 8, grouped_stages = 6, guess = false";
     let text = format!(
-        "architecture = \"sm_90\"\n[decode.bf16]\n1 = {{ products = \"few\", few_stages = 3, {wide} }}\n\
-         2 = {{ products = \"linear\", {wide} }}\n"
+        "architecture = \"sm_90\"\n[decode.bf16]\n1 = {{ products = \"skinny\", skinny_stages = 3, {grouped} }}\n\
+         2 = {{ products = \"tiled\", {grouped} }}\n"
     );
     std::fs::write(&path, text).unwrap();
     let shown =

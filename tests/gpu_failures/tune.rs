@@ -133,9 +133,9 @@ fn a_file_that_cannot_be_served_is_named() {
     };
     let other = run("architecture = \"sm_80\"");
     other.fails(1, &["asks.toml", "found sm_80, expected sm_90"]);
-    let wide = "{ products = \"dense\", experts = \"wide\", tile_rows = 64, wide_stages = 16, guess = false }";
+    let grouped = "{ products = \"swap_ab\", experts = \"grouped\", tile_rows = 64, grouped_stages = 16, guess = false }";
     let large = run(&format!(
-        "architecture = \"sm_90\"\n[decode.bf16]\n16 = {wide}"
+        "architecture = \"sm_90\"\n[decode.bf16]\n16 = {grouped}"
     ));
     large.fails(
         1,

@@ -92,6 +92,9 @@ fn ids_and_unknown_fields() {
     assert_eq!(named(r#"{"id":18446744073709551617,"prompt":"x"}"#), "8");
     let row = parse(br#"{"prompt":"x","temprature":1}"#, 1);
     assert_eq!(row.ignored, ["temprature"]);
+    // Refused, or neutral: not ignored.
+    let known = parse(br#"{"prompt":"a","n":1,"max_tokens":3}"#, 1);
+    assert!(known.ask.is_err() && known.ignored.is_empty());
     assert!(row.ask.is_ok());
 }
 

@@ -3,13 +3,12 @@
 use std::path::Path;
 use tailgraph::Error;
 use tailgraph::model::DType;
-use tailgraph::plan::variants::{Architecture, Entry, Experts, Products, Variant, Wide};
+use tailgraph::plan::variants::{Architecture, Entry, Experts, Grouped, Products, Variant};
 use tailgraph::plan::{GraphFile, KernelChoice, KernelFile};
 
 const DTYPES: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
-const FEW: &str = "products = \"few\", few_stages = 4, experts = \"few\"";
-const WIDE: &str =
-    "products = \"dense\", experts = \"wide\", tile_rows = 32, wide_stages = 6, guess = true";
+const SKINNY: &str = "products = \"skinny\", skinny_stages = 4, experts = \"skinny\"";
+const GROUPED: &str = "products = \"swap_ab\", experts = \"grouped\", tile_rows = 32, grouped_stages = 6, guess = true";
 
 fn read(text: &str) -> Result<KernelFile, Error> {
     let folder = tempfile::tempdir().unwrap();
@@ -58,12 +57,12 @@ fn built_in_files_are_what_is_written_of_them() {
 #[test]
 fn what_is_written_is_read_again() {
     let mut file = with(&format!(
-        "[measured]\nmodel = \"random:lfm2-8b-a1b\"\ngpu = \"a \\\"GPU\\\"\"\n[decode.f32]\n8 = {{ {FEW}, ms = 1.25 }}\n"
+        "[measured]\nmodel = \"random:lfm2-8b-a1b\"\ngpu = \"a \\\"GPU\\\"\"\n[decode.f32]\n8 = {{ {SKINNY}, ms = 1.25 }}\n"
     ))
     .unwrap();
     let variant = Variant {
-        products: Products::Few { stages: 3 },
-        experts: Experts::Wide(Wide {
+        products: Products::Skinny { stages: 3 },
+        experts: Experts::Grouped(Grouped {
             tile_rows: 8,
             stages: 12,
             guess: false,
@@ -71,8 +70,8 @@ fn what_is_written_is_read_again() {
         }),
     };
     let prefetching = Variant {
-        products: Products::Dense,
-        experts: Experts::Wide(Wide {
+        products: Products::SwapAb,
+        experts: Experts::Grouped(Grouped {
             tile_rows: 64,
             stages: 6,
             guess: true,
@@ -103,18 +102,18 @@ fn what_is_written_is_read_again() {
 #[test]
 fn a_name_says_what_is_chosen() {
     let name = |text: &str| with(text).unwrap().name();
-    let few = format!("[decode.bf16]\n8 = {{ {FEW} }}");
-    let timed = format!("[measured]\ngpu = \"one\"\n[decode.bf16]\n8 = {{ {FEW}, ms = 2.0 }}");
-    assert_eq!(name(&few), name(&timed));
-    assert!(name(&few).starts_with("sm_90-"), "{}", name(&few));
+    let skinny = format!("[decode.bf16]\n8 = {{ {SKINNY} }}");
+    let timed = format!("[measured]\ngpu = \"one\"\n[decode.bf16]\n8 = {{ {SKINNY}, ms = 2.0 }}");
+    assert_eq!(name(&skinny), name(&timed));
+    assert!(name(&skinny).starts_with("sm_90-"), "{}", name(&skinny));
     for other in [
-        few.replace("4", "5"),
-        few.replace("8 =", "4 ="),
-        few.replace("bf16", "f16"),
-        format!("[decode.bf16]\n8 = {{ {WIDE} }}"),
-        format!("[decode.bf16]\n8 = {{ {WIDE}, prefetch_mib = 16 }}"),
+        skinny.replace("4", "5"),
+        skinny.replace("8 =", "4 ="),
+        skinny.replace("bf16", "f16"),
+        format!("[decode.bf16]\n8 = {{ {GROUPED} }}"),
+        format!("[decode.bf16]\n8 = {{ {GROUPED}, prefetch_mib = 16 }}"),
     ] {
-        assert_ne!(name(&few), name(&other), "{other}");
+        assert_ne!(name(&skinny), name(&other), "{other}");
     }
 }
 
@@ -142,7 +141,7 @@ fn a_choice_is_for_one_architecture() {
 #[test]
 fn errors_name_the_entry_what_it_holds_and_what_it_should() {
     let entry = |entry: &str| format!("[decode.bf16]\n16 = {{ {entry} }}");
-    let wide = |from: &str, to: &str| entry(&WIDE.replace(from, to));
+    let grouped = |from: &str, to: &str| entry(&GROUPED.replace(from, to));
     for (text, parts) in [
         (
             "other = 1".to_owned(),
@@ -173,87 +172,97 @@ fn errors_name_the_entry_what_it_holds_and_what_it_should() {
         ),
         ("[decode".into(), &["line 2", "not TOML"]),
         (
-            entry("experts = \"few\""),
-            &["bf16.16", "products: missing", "dense"],
+            entry("experts = \"skinny\""),
+            &["bf16.16", "products: missing", "swap_ab"],
         ),
-        (wide("dense", "all"), &["products: found \"all\"", "linear"]),
-        (wide("wide\"", "x\""), &["experts: found \"x\"", "wide"]),
         (
-            wide("tile_rows = 32, ", ""),
+            grouped("swap_ab", "all"),
+            &["products: found \"all\"", "tiled"],
+        ),
+        (
+            grouped("grouped\"", "x\""),
+            &["experts: found \"x\"", "grouped"],
+        ),
+        (
+            grouped("tile_rows = 32, ", ""),
             &["tile_rows: found nothing", "a number"],
         ),
-        (wide("= 32", "= -1"), &["tile_rows: found -1", "a number"]),
         (
-            wide("= 32", "= 24"),
+            grouped("= 32", "= -1"),
+            &["tile_rows: found -1", "a number"],
+        ),
+        (
+            grouped("= 32", "= 24"),
             &["tile_rows 24", "8, 16, 32, 64 or 96"],
         ),
-        (wide("= 6", "= 2"), &["wide_stages 2", "3 to 16"]),
-        (wide("true", "1"), &["guess: found 1", "true or false"]),
+        (grouped("= 6", "= 2"), &["grouped_stages 2", "3 to 16"]),
+        (grouped("true", "1"), &["guess: found 1", "true or false"]),
         (
-            wide("true", "true, prefetch_mib = \"x\""),
+            grouped("true", "true, prefetch_mib = \"x\""),
             &["prefetch_mib: found \"x\"", "a number"],
         ),
         (
-            wide("true", "true, prefetch_mib = 5000"),
+            grouped("true", "true, prefetch_mib = 5000"),
             &["prefetch_mib 5000", "up to 256"],
         ),
         (
-            wide("dense", "linear").replace("true", "true, prefetch_mib = 16"),
-            &["prefetch_mib 16", "products = \"dense\""],
+            grouped("swap_ab", "tiled").replace("true", "true, prefetch_mib = 16"),
+            &["prefetch_mib 16", "products = \"swap_ab\""],
         ),
         (
-            wide("true", "true, few_stages = 4"),
-            &["few_stages", "no such parameter"],
+            grouped("true", "true, skinny_stages = 4"),
+            &["skinny_stages", "no such parameter"],
         ),
         (
-            entry(&FEW.replace("stages", "stagez")),
-            &["bf16.16", "unknown key 'few_stagez'", "few_stages, "],
+            entry(&SKINNY.replace("stages", "stagez")),
+            &["bf16.16", "unknown key 'skinny_stagez'", "skinny_stages, "],
         ),
         (
-            wide("true", "true, colour = 3"),
+            grouped("true", "true, colour = 3"),
             &["bf16.16", "unknown key 'colour'", "prefetch_mib, ms"],
         ),
         (
-            wide("true", "true, ms = \"x\""),
+            grouped("true", "true, ms = \"x\""),
             &["ms: found \"x\"", "milliseconds"],
         ),
         (
-            wide("dense\"", "few\", few_stages = 4"),
+            grouped("swap_ab\"", "skinny\", skinny_stages = 4"),
             &["bf16.16", "up to 8 rows"],
         ),
         (
-            wide(
-                "\"wide\", tile_rows = 32, wide_stages = 6, guess = true",
-                "\"few\"",
+            grouped(
+                "\"grouped\", tile_rows = 32, grouped_stages = 6, guess = true",
+                "\"skinny\"",
             ),
-            &["bf16.16", "products = \"few\""],
+            &["bf16.16", "products = \"skinny\""],
         ),
         (
-            wide(
-                "\"wide\", tile_rows = 32, wide_stages = 6, guess = true",
+            grouped(
+                "\"grouped\", tile_rows = 32, grouped_stages = 6, guess = true",
                 "\"fused\"",
             ),
-            &["bf16.16", "experts = \"fused\"", "products = \"few\""],
+            &["bf16.16", "experts = \"fused\"", "products = \"skinny\""],
         ),
         (
             format!(
                 "[decode.f32]\n2 = {{ {} }}",
-                FEW.replace("\"few\"", "\"fused\"")
-                    .replacen("fused", "few", 1)
+                SKINNY
+                    .replace("\"skinny\"", "\"fused\"")
+                    .replacen("fused", "skinny", 1)
             ),
             &["f32.2", "fused experts", "one row"],
         ),
         (
-            entry(WIDE).replace("16 =", "512 ="),
+            entry(GROUPED).replace("16 =", "512 ="),
             &["bf16.512", "up to 256 rows"],
         ),
         (
-            format!("[decode.f32]\n16 = {{ {} }}", WIDE.replace("32", "64")),
+            format!("[decode.f32]\n16 = {{ {} }}", GROUPED.replace("32", "64")),
             &["f32.16", "tile_rows 64", "at most 32"],
         ),
         (
-            format!("[decode.f32]\n8 = {{ {} }}", FEW.replace('4', "1")),
-            &["few_stages 1", "2 to 16"],
+            format!("[decode.f32]\n8 = {{ {} }}", SKINNY.replace('4', "1")),
+            &["skinny_stages 1", "2 to 16"],
         ),
     ] {
         let error = with(&text).expect_err(&text).to_string();
@@ -276,9 +285,9 @@ fn errors_name_the_entry_what_it_holds_and_what_it_should() {
 #[test]
 fn families_belong_to_architectures() {
     for (architecture, entry, part) in [
-        ("sm_80", FEW, "expected linear"),
-        ("sm_80", WIDE, "sm_90's"),
-        ("sm_100", WIDE, "sm_90's"),
+        ("sm_80", SKINNY, "expected linear"),
+        ("sm_80", GROUPED, "sm_90's"),
+        ("sm_100", GROUPED, "sm_90's"),
     ] {
         let text = format!("architecture = \"{architecture}\"\n[decode.f16]\n8 = {{ {entry} }}");
         let error = read(&text).unwrap_err().to_string();
@@ -287,7 +296,7 @@ fn families_belong_to_architectures() {
         }
     }
     read(&format!(
-        "architecture = \"sm_100\"\n[decode.f16]\n8 = {{ {FEW} }}"
+        "architecture = \"sm_100\"\n[decode.f16]\n8 = {{ {SKINNY} }}"
     ))
     .unwrap();
 }

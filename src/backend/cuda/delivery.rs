@@ -1,4 +1,4 @@
-//! The host's end of the logits ring (kernels/deliver.cu): a thread that takes tiles as the GPU posts them and hands
+//! The host's end of the logits ring (kernels/step/deliver.cu): a thread that takes tiles as the GPU posts them and hands
 //! their rows to the sink, so that the same step delivers logits whoever launched it.
 
 use super::launch::Address;
@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// As in kernels/deliver.cu.
+/// As in kernels/step/deliver.cu.
 const TILES: usize = 2;
 const TAKEN_AT: usize = 128;
 const HEAD_BYTES: usize = 256;
 /// Between two looks at an empty ring.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// `LogitsLine` of kernels/deliver.cu.
+/// `LogitsLine` of kernels/step/deliver.cu.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct LogitsLine {

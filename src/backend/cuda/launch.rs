@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// Launches ask for a multiple of this many bytes of dynamic shared memory ...
 const SHARED_UNIT_BYTES: u32 = 32;
-/// ... and for so many more where the kernel is to leave a stamp (STAMP_SIGN_BYTES of kernels/stamps.cuh).
+/// ... and for so many more where the kernel is to leave a stamp (STAMP_SIGN_BYTES of kernels/common/stamps.cuh).
 const STAMP_SIGN_BYTES: u32 = 16;
 
 /// An address in device memory, or in pinned memory as the device sees it. 0 is no array.
@@ -54,7 +54,7 @@ pub struct Launch {
     /// needs a GPU of 9.0 or newer.
     pub cluster: u32,
     /// May start before the kernels ahead of it on the stream have ended (programmatic dependent launch).
-    /// Every kernel here waits for them itself, before it touches what they write (kernels/pdl.cuh).
+    /// Every kernel here waits for them itself, before it touches what they write (kernels/common/pdl.cuh).
     pub early: bool,
 }
 

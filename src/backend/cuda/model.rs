@@ -1,7 +1,7 @@
 //! A model's stages on one GPU, over memory that is allocated once.
 
-mod few;
 mod operations;
+mod skinny;
 
 use super::buffer::Buffer;
 use super::delivery::Delivery;
@@ -164,7 +164,7 @@ pub fn programs(
 }
 
 /// Whether the operation before or after `op` in its stage does `op` too: with products for few rows the one that reads what
-/// `op` makes (`few` says which), else whoever has the rows that `op` norms: the experts' combination for the next layer, the
+/// `op` makes (`skinny` says which), else whoever has the rows that `op` norms: the experts' combination for the next layer, the
 /// router for its own; in a decode step attention norms and rotates. `conv`: the in-projection does the short convolution
 /// too.
 fn done_by_neighbour(
@@ -178,8 +178,8 @@ fn done_by_neighbour(
     if kind == StepKind::Decode && op.kind == OpKind::QkNormRope {
         return true;
     }
-    if let Products::Few { .. } = variant.products {
-        return few::folded(op.kind, variant.experts.follow_few());
+    if let Products::Skinny { .. } = variant.products {
+        return skinny::folded(op.kind, variant.experts.follow_skinny());
     }
     let is = |op: Option<&Op>, kind| op.is_some_and(|op| op.kind == kind);
     match op.kind {
@@ -253,7 +253,7 @@ impl StepProgram for ModelProgram {
             step: at.step,
             early: self.shared.early,
         };
-        let conv = queue.dense_conv_serves().is_some();
+        let conv = queue.swap_ab_conv_serves().is_some();
         for (index, op) in self.ops.iter().enumerate() {
             let before = index.checked_sub(1).and_then(|before| self.ops.get(before));
             let after = self.ops.get(index + 1);

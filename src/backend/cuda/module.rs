@@ -76,7 +76,7 @@ impl Module {
         Ok(values)
     }
 
-    /// From now on kernels are launched, and captured, so that they leave stamps at `address` (kernels/stamps.cuh); 0:
+    /// From now on kernels are launched, and captured, so that they leave stamps at `address` (kernels/common/stamps.cuh); 0:
     /// they leave none. No kernel that leaves any may run meanwhile.
     ///
     /// # Errors

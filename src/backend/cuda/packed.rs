@@ -30,7 +30,7 @@ pub fn pack(bytes: &[u8], columns: usize, dtype: DType, packed: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    /// Where element (r, c) of a matrix of so many columns lies, by kernels/packed.cuh's formula.
+    /// Where element (r, c) of a matrix of so many columns lies, by kernels/common/packed.cuh's formula.
     fn at(r: usize, c: usize, columns: usize) -> usize {
         r / 8 * 8 * columns.div_ceil(64) * 64 + c / 64 * 512 + r % 8 * 64 + c % 64
     }

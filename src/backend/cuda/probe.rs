@@ -1,4 +1,4 @@
-//! A step without a model (kernels/probe.cu): what to try a machine and the launching with. Every token is a fixed
+//! A step without a model (kernels/step/probe.cu): what to try a machine and the launching with. Every token is a fixed
 //! integer function of its sequence's tokens so far, so any host can say what comes out.
 
 use super::buffer::Buffer;
@@ -13,7 +13,7 @@ use crate::plan::EngineOptions;
 use cudarc::driver::{CudaContext, CudaStream};
 use std::sync::Arc;
 
-/// PROBE_THREADS of kernels/probe.cu.
+/// PROBE_THREADS of kernels/step/probe.cu.
 const THREADS: u32 = 128;
 
 /// What the step computes, and how.

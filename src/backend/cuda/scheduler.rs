@@ -1,5 +1,5 @@
 //! The GPU that schedules itself: every step captured with the dispatcher as its last node, all of them in a table in
-//! device memory, and one launch by the host. How they follow each other stands in kernels/dispatcher.cu.
+//! device memory, and one launch by the host. How they follow each other stands in kernels/sched/dispatcher.cu.
 //!
 //! While it runs, other threads may launch and copy on streams of their own, but not allocate or free device memory:
 //! the driver waits for all running work then, and the dispatcher never ends by itself.

@@ -1,4 +1,4 @@
-//! Steps that are timed kernel by kernel (kernels/stamps.cuh): the programs of a run whose kernels leave stamps, and
+//! Steps that are timed kernel by kernel (kernels/common/stamps.cuh): the programs of a run whose kernels leave stamps, and
 //! the host's end of the ring that the stamps come out of. The graphs are a run's own: the same kernels in the same
 //! order over the same edges, and one more behind them that hands the stamps over.
 
@@ -20,9 +20,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// `Stamps` of kernels/stamps.cuh: eight words.
+/// `Stamps` of kernels/common/stamps.cuh: eight words.
 const STAMPS_BYTES: usize = 8 * 8;
-/// As in kernels/stamps.cu.
+/// As in kernels/step/stamps.cu.
 const THREADS: u32 = 256;
 const LOST_AT: usize = 8;
 const READ_AT: usize = 128;
@@ -30,7 +30,7 @@ const HEAD_BYTES: usize = 256;
 /// Steps that the ring holds. The host reads it whenever it looks for events.
 const ENTRIES: usize = 1024;
 
-/// `Entry` of kernels/stamps.cu.
+/// `Entry` of kernels/step/stamps.cu.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct StampedStep {
@@ -44,7 +44,7 @@ struct StampedStep {
     pad: u64,
 }
 
-/// `Stamp` of kernels/stamps.cuh.
+/// `Stamp` of kernels/common/stamps.cuh.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Stamp {

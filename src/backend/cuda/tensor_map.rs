@@ -1,5 +1,5 @@
 //! Tensors as the copy engine of a GPU from 9.0 on is told of them, for kernels that bring whole boxes of them to shared
-//! memory (kernels/warpgroup.cuh).
+//! memory (kernels/common/wgmma.cuh).
 
 use super::launch::Address;
 use super::module::failed;
@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::model::DType;
 use cudarc::driver::sys;
 
-/// A kernel's argument: `TensorMap` of kernels/warpgroup.cuh.
+/// A kernel's argument: `TensorMap` of kernels/common/wgmma.cuh.
 #[derive(Debug, Clone, Copy)]
 pub struct TensorMap(pub(super) sys::CUtensorMap);
 

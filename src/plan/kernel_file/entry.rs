@@ -1,15 +1,15 @@
 //! An entry as TOML.
 
 use crate::plan::graphs::describe;
-use crate::plan::variants::{Experts, Products, Variant, Wide};
+use crate::plan::variants::{Experts, Grouped, Products, Variant};
 use toml::Value;
 
 const KEYS: [&str; 8] = [
     "products",
-    "few_stages",
+    "skinny_stages",
     "experts",
     "tile_rows",
-    "wide_stages",
+    "grouped_stages",
     "guess",
     "prefetch_mib",
     "ms",
@@ -50,14 +50,14 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
             .and_then(|n| u32::try_from(n).ok())
             .ok_or_else(|| format!("{key}: found {found}, expected a number"))
     };
-    let of_products = "\"few\", \"dense\" or \"linear\"";
-    let of_experts = "\"few\", \"fused\", \"wide\" or \"linear\"";
+    let of_products = "\"skinny\", \"swap_ab\" or \"tiled\"";
+    let of_experts = "\"skinny\", \"fused\", \"grouped\" or \"tiled\"";
     let products = match &name("products", take("products"), of_products)?[..] {
-        "few" => Products::Few {
-            stages: number("few_stages", take("few_stages"))?,
+        "skinny" => Products::Skinny {
+            stages: number("skinny_stages", take("skinny_stages"))?,
         },
-        "dense" => Products::Dense,
-        "linear" => Products::Linear,
+        "swap_ab" => Products::SwapAb,
+        "tiled" => Products::Tiled,
         other => {
             let other = other.escape_debug();
             return Err(format!(
@@ -66,11 +66,11 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
         }
     };
     let experts = match &name("experts", take("experts"), of_experts)?[..] {
-        "few" => Experts::Few,
+        "skinny" => Experts::Skinny,
         "fused" => Experts::Fused,
-        "wide" => Experts::Wide(Wide {
+        "grouped" => Experts::Grouped(Grouped {
             tile_rows: number("tile_rows", take("tile_rows"))?,
-            stages: number("wide_stages", take("wide_stages"))?,
+            stages: number("grouped_stages", take("grouped_stages"))?,
             guess: {
                 let value = take("guess");
                 let found = value.map_or("nothing".into(), describe);
@@ -83,7 +83,7 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
                 value => number("prefetch_mib", value)?,
             },
         }),
-        "linear" => Experts::Linear,
+        "tiled" => Experts::Tiled,
         other => {
             let other = other.escape_debug();
             return Err(format!("experts: found \"{other}\", expected {of_experts}"));
@@ -110,11 +110,11 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
 /// As [`read_entry`] takes it, without braces and time.
 pub(super) fn write_variant(variant: Variant) -> String {
     let products = match variant.products {
-        Products::Few { stages } => format!("products = \"few\", few_stages = {stages}"),
+        Products::Skinny { stages } => format!("products = \"skinny\", skinny_stages = {stages}"),
         other => format!("products = \"{other}\""),
     };
     let experts = match variant.experts {
-        Experts::Wide(Wide {
+        Experts::Grouped(Grouped {
             tile_rows,
             stages,
             guess,
@@ -125,7 +125,7 @@ pub(super) fn write_variant(variant: Variant) -> String {
                 mib => format!(", prefetch_mib = {mib}"),
             };
             format!(
-                "experts = \"wide\", tile_rows = {tile_rows}, wide_stages = {stages}, guess = {guess}{prefetch}"
+                "experts = \"grouped\", tile_rows = {tile_rows}, grouped_stages = {stages}, guess = {guess}{prefetch}"
             )
         }
         other => format!("experts = \"{other}\""),

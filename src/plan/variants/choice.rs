@@ -41,7 +41,7 @@ pub struct Choice<'a> {
 impl Choice<'_> {
     /// What serves a decode bucket of `rows` rows: the entry of the smallest bucket that holds it. Where a built-in entry asks
     /// for what does not serve this model, its products or its experts are those of the next larger bucket whose do;
-    /// after the last entry, [`Variant::LINEAR`].
+    /// after the last entry, [`Variant::TILED`].
     ///
     /// # Errors
     /// [`Error::File`]: a file that was named asks for what cannot be served.
@@ -49,7 +49,7 @@ impl Choice<'_> {
         let mut larger = self.entries.iter().filter(|entry| entry.rows >= rows);
         if let Some(path) = self.named {
             let Some(entry) = larger.next() else {
-                return Ok(Variant::LINEAR);
+                return Ok(Variant::TILED);
             };
             let refused = |why: String| {
                 let (dtype, key) = (format!("{:?}", self.dtype).to_lowercase(), entry.rows);
@@ -69,54 +69,54 @@ impl Choice<'_> {
         let products = larger
             .iter()
             .find(|&&variant| able.products(variant, rows).is_ok());
-        let products = products.map_or(Products::Linear, |variant| variant.products);
+        let products = products.map_or(Products::Tiled, |variant| variant.products);
         let experts = larger.iter().find(|&&variant| {
-            let fits = !variant.experts.follow_few() || variant.products == products;
+            let fits = !variant.experts.follow_skinny() || variant.products == products;
             fits && able.experts(variant, rows).is_ok()
         });
         Ok(Variant {
             products,
             experts: experts
-                .map_or(Experts::Linear, |variant| variant.experts)
+                .map_or(Experts::Tiled, |variant| variant.experts)
                 .beside(products),
         })
     }
 
-    /// What serves a bucket with prompts in it: entries are for decode steps, so only wide experts are taken from them, the
+    /// What serves a bucket with prompts in it: entries are for decode steps, so only grouped experts are taken from them, the
     /// first at or above `rows` that there are.
     pub fn prompts(&self, rows: u32, able: &dyn Able) -> Variant {
         let larger = self.entries.iter().filter(|entry| entry.rows >= rows);
-        let wide = larger
+        let grouped = larger
             .map(|entry| entry.variant)
-            .filter(|variant| matches!(variant.experts, Experts::Wide(_)))
+            .filter(|variant| matches!(variant.experts, Experts::Grouped(_)))
             .find(|&variant| able.experts(variant, rows).is_ok());
         Variant {
-            experts: wide
-                .map_or(Experts::Linear, |variant| variant.experts)
-                .beside(Products::Linear),
-            ..Variant::LINEAR
+            experts: grouped
+                .map_or(Experts::Tiled, |variant| variant.experts)
+                .beside(Products::Tiled),
+            ..Variant::TILED
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Wide;
+    use super::super::Grouped;
     use super::*;
 
-    const WIDE: Experts = Experts::Wide(Wide {
+    const GROUPED: Experts = Experts::Grouped(Grouped {
         tile_rows: 32,
         stages: 6,
         guess: false,
         prefetch_mib: 0,
     });
-    const PREFETCHING: Experts = Experts::Wide(Wide {
+    const PREFETCHING: Experts = Experts::Grouped(Grouped {
         tile_rows: 32,
         stages: 6,
         guess: false,
         prefetch_mib: 16,
     });
-    const FEW: Products = Products::Few { stages: 4 };
+    const SKINNY: Products = Products::Skinny { stages: 4 };
 
     fn entry(rows: u32, products: Products, experts: Experts) -> Entry {
         let variant = Variant { products, experts };
@@ -129,9 +129,9 @@ mod tests {
 
     fn entries() -> Vec<Entry> {
         vec![
-            entry(2, FEW, Experts::Few),
-            entry(8, FEW, WIDE),
-            entry(64, Products::Dense, PREFETCHING),
+            entry(2, SKINNY, Experts::Skinny),
+            entry(8, SKINNY, GROUPED),
+            entry(64, Products::SwapAb, PREFETCHING),
         ]
     }
 
@@ -149,7 +149,7 @@ mod tests {
 
     impl Able for Without {
         fn products(&self, variant: Variant, _: u32) -> std::result::Result<(), String> {
-            if variant.experts == Experts::Few {
+            if variant.experts == Experts::Skinny {
                 self.has(&variant.experts.to_string())?;
             }
             self.has(&variant.products.to_string())
@@ -173,21 +173,21 @@ mod tests {
 
     #[test]
     fn the_next_larger_entry_serves() {
-        assert_eq!(choose(1, &[]), (FEW, Experts::Few));
-        assert_eq!(choose(3, &[]), (FEW, WIDE));
-        assert_eq!(choose(64, &[]), (Products::Dense, PREFETCHING));
-        assert_eq!(choose(65, &[]), (Products::Linear, Experts::Linear));
+        assert_eq!(choose(1, &[]), (SKINNY, Experts::Skinny));
+        assert_eq!(choose(3, &[]), (SKINNY, GROUPED));
+        assert_eq!(choose(64, &[]), (Products::SwapAb, PREFETCHING));
+        assert_eq!(choose(65, &[]), (Products::Tiled, Experts::Tiled));
     }
 
     #[test]
     fn what_a_model_does_not_fit_goes_to_what_it_does() {
-        assert_eq!(choose(1, &["few"]), (Products::Dense, WIDE));
-        assert_eq!(choose(8, &["wide"]), (FEW, Experts::Linear));
-        assert_eq!(choose(1, &["few", "wide"]).1, Experts::Linear);
-        let no_prefetch = (Products::Linear, WIDE);
-        assert_eq!(choose(64, &["dense"]), no_prefetch, "nothing prefetches");
-        let nothing = &["few", "wide", "dense"];
-        assert_eq!(choose(1, nothing), (Products::Linear, Experts::Linear));
+        assert_eq!(choose(1, &["skinny"]), (Products::SwapAb, GROUPED));
+        assert_eq!(choose(8, &["grouped"]), (SKINNY, Experts::Tiled));
+        assert_eq!(choose(1, &["skinny", "grouped"]).1, Experts::Tiled);
+        let no_prefetch = (Products::Tiled, GROUPED);
+        assert_eq!(choose(64, &["swap_ab"]), no_prefetch, "nothing prefetches");
+        let nothing = &["skinny", "grouped", "swap_ab"];
+        assert_eq!(choose(1, nothing), (Products::Tiled, Experts::Tiled));
     }
 
     #[test]
@@ -198,18 +198,18 @@ mod tests {
             dtype: DType::F32,
             named: Some(Path::new("mine.toml")),
         };
-        let error = choice.decode(5, &Without(&["wide"])).unwrap_err();
-        for part in ["mine.toml", "decode.f32.8", "5 rows", "wide"] {
+        let error = choice.decode(5, &Without(&["grouped"])).unwrap_err();
+        for part in ["mine.toml", "decode.f32.8", "5 rows", "grouped"] {
             assert!(error.to_string().contains(part), "{error} lacks {part}");
         }
-        let fits = choice.decode(5, &Without(&["dense"])).unwrap();
-        assert_eq!((fits.products, fits.experts), (FEW, WIDE));
+        let fits = choice.decode(5, &Without(&["swap_ab"])).unwrap();
+        assert_eq!((fits.products, fits.experts), (SKINNY, GROUPED));
         let beyond = choice.decode(100, &Without(&[])).unwrap();
-        assert_eq!(beyond, Variant::LINEAR);
+        assert_eq!(beyond, Variant::TILED);
     }
 
     #[test]
-    fn prompts_take_wide_experts_alone() {
+    fn prompts_take_grouped_experts_alone() {
         let entries = entries();
         let choice = Choice {
             entries: &entries,
@@ -217,9 +217,9 @@ mod tests {
             named: None,
         };
         let chosen = |rows| choice.prompts(rows, &Without(&[]));
-        assert_eq!(chosen(1).products, Products::Linear);
-        assert_eq!(chosen(1).experts, WIDE);
-        assert_eq!(chosen(64).experts, WIDE, "nothing prefetches");
-        assert_eq!(chosen(100), Variant::LINEAR);
+        assert_eq!(chosen(1).products, Products::Tiled);
+        assert_eq!(chosen(1).experts, GROUPED);
+        assert_eq!(chosen(64).experts, GROUPED, "nothing prefetches");
+        assert_eq!(chosen(100), Variant::TILED);
     }
 }

@@ -1,4 +1,4 @@
-/* device.c: the dispatcher of kernels/dispatcher.cu as a thread: it takes turns of the real core, and a step's kernels
+/* device.c: the dispatcher of kernels/sched/dispatcher.cu as a thread: it takes turns of the real core, and a step's kernels
  * take no time. */
 #define _GNU_SOURCE
 #include "driver.h"

@@ -199,7 +199,7 @@ static int constants(uint64_t *address, size_t *bytes, const uint32_t *values, s
   return SUCCESS;
 }
 /* The constants that a launcher asks for, of the tiles of kernels named _rN: outputs, rows, threads and shared bytes of
- * tg_linear_*; what DENSE_TILE of kernels/dense.cuh lists of tg_dense_*. */
+ * tg_tiled_*; what DENSE_TILE of kernels/swap_ab/swap_ab.cuh lists of tg_swap_ab_*. */
 int cuModuleGetGlobal_v2(uint64_t *address, size_t *bytes, void *module, const char *name) {
   (void)module;
   ENTER();
@@ -207,7 +207,7 @@ int cuModuleGetGlobal_v2(uint64_t *address, size_t *bytes, void *module, const c
   if (!at || !strstr(name, "_tile")) return NOT_FOUND;
   const uint32_t rows = (uint32_t)atoi(at + 2);
   const uint32_t mates = strstr(name, "_mates_") ? 2 : 1;
-  if (!strncmp(name, "tg_dense_", 9))
+  if (!strncmp(name, "tg_swap_ab_", 9))
     return constants(address, bytes, (uint32_t[]){rows, 1, 32, 160, 12288, 0, 1024, 8192, 1024, mates}, 10);
   return constants(address, bytes, (uint32_t[]){64, rows, 128, 49152}, 4);
 }

@@ -1,14 +1,14 @@
 //! A plan's operations as launches: which kernels each one is, and where their operands lie.
 
-use super::{LayerState, Shared, few};
+use super::{LayerState, Shared, skinny};
 use crate::backend::cuda::launch::Address;
 use crate::backend::cuda::ops::Enqueue;
 use crate::backend::cuda::ops::attention::Attention;
 use crate::backend::cuda::ops::conv::ShortConv;
 use crate::backend::cuda::ops::experts::{ExpertRows, NextNorm, Routing};
 use crate::backend::cuda::ops::head::logits_parts;
-use crate::backend::cuda::ops::linear::{Epilogue, Product, Rows};
 use crate::backend::cuda::ops::router::RouterWeights;
+use crate::backend::cuda::ops::tiled::{Epilogue, Product, Rows};
 use crate::backend::cuda::weights::{FeedForwardAddresses, MixerAddresses};
 use crate::error::{Error, Result};
 use crate::plan::{Op, OpKind, StepKind};
@@ -63,8 +63,10 @@ impl Shared {
                 queue.mark_seen(seen)?;
             }
             while let Some(part) = parts.next() {
-                let found = match queue.few() {
-                    Some(few) => Some(queue.few_lm_head(few, logits, best, h, norm, lm_head)?),
+                let found = match queue.skinny() {
+                    Some(skinny) => {
+                        Some(queue.skinny_lm_head(skinny, logits, best, h, norm, lm_head)?)
+                    }
                     None => queue.lm_head(part, logits, best, x, lm_head)?,
                 };
                 if let Some(delivery) = &self.delivery {
@@ -87,10 +89,13 @@ impl Shared {
         layer: usize,
         after: Option<&Op>,
     ) -> Result<()> {
-        let few_experts = queue.few_experts().is_some();
-        if let Some(few) = queue.few().filter(|_| few::serves(op.kind, few_experts)) {
+        let skinny_experts = queue.skinny_experts().is_some();
+        if let Some(skinny) = queue
+            .skinny()
+            .filter(|_| skinny::serves(op.kind, skinny_experts))
+        {
             // SAFETY: the caller's promise.
-            return unsafe { self.few_operation(queue, few, op, layer) };
+            return unsafe { self.skinny_operation(queue, skinny, op, layer) };
         }
         let config = &*self.config;
         let (p, w) = (&self.places, &self.weights.layers[layer]);
@@ -125,7 +130,7 @@ impl Shared {
                     LayerState::Conv(state),
                     _,
                 ) => {
-                    if let Some(dense) = queue.dense_conv_serves() {
+                    if let Some(swap_ab) = queue.swap_ab_conv_serves() {
                         let experts = match &w.feed_forward {
                             FeedForwardAddresses::Moe { experts, .. } => Some(experts),
                             FeedForwardAddresses::Dense { .. } => None,
@@ -137,7 +142,7 @@ impl Shared {
                             taps,
                             bias: taps_bias,
                         };
-                        return queue.dense_conv(dense, &conv, in_proj, in_proj_bias, experts);
+                        return queue.swap_ab_conv(swap_ab, &conv, in_proj, in_proj_bias, experts);
                     }
                     let shape = (3 * hidden, hidden);
                     let product = product(wide, x, in_proj, in_proj_bias, shape, Epilogue::Store);
@@ -168,7 +173,7 @@ impl Shared {
                 ) => {
                     let shape = (hidden, hidden);
                     // Blocks of the fused kernel still read x as others are done.
-                    let convolved = queue.dense_conv_serves().map_or(x, |_| wide);
+                    let convolved = queue.swap_ab_conv_serves().map_or(x, |_| wide);
                     let product =
                         product(h, convolved, out_proj, out_proj_bias, shape, Epilogue::Add);
                     queue.product(&product, Rows::Step)
@@ -235,7 +240,7 @@ impl Shared {
                         y: wide,
                         partial: self.at(p.partial),
                         prefetched: matches!(w.mixer, MixerAddresses::Conv { .. })
-                            && queue.dense_conv_serves().is_some(),
+                            && queue.swap_ab_conv_serves().is_some(),
                     };
                     match op.kind {
                         OpKind::ExpertGateUp => {
@@ -243,7 +248,7 @@ impl Shared {
                         }
                         _ => {
                             // Products for few rows norm their rows themselves.
-                            let after = after.filter(|_| queue.few().is_none());
+                            let after = after.filter(|_| queue.skinny().is_none());
                             let next = self.next_norm(after, x);
                             queue.expert_down(&self.routing(), experts, h, &rows, next)
                         }

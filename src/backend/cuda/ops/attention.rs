@@ -8,32 +8,32 @@ use crate::model::DType;
 use crate::plan::{KeySplit, StepKind};
 use std::sync::Arc;
 
-/// Of a block of kernels/rope.cu, and the heads that it has.
+/// Of a block of kernels/attention/rope.cu, and the heads that it has.
 const ROPE_THREADS: u32 = 128;
 const ROPE_HEADS: u32 = 16;
-/// Query heads of a block of kernels/attention_rows.cu.
+/// Query heads of a block of kernels/attention/rows.cu.
 const ROW_HEADS: u32 = 4;
 const ROW_THREADS: u32 = 128;
-/// Warps that a block of kernels/attention_decode.cu may have.
+/// Warps that a block of kernels/attention/decode.cu may have.
 pub(super) const DECODE_WARPS: [u32; 4] = [1, 2, 4, 8];
 /// Those that an H200 runs at once, of 16-bit types with heads of 64; of others some half as many.
 const DECODE_ROOM: u32 = 2048;
 /// Of an SM's memory, what they want as shared memory at the most: as many as it runs at once have some 6 KB each of 2 warps,
 /// or 18 of 8. Keys and values stand in the rest on their way to registers.
 const DECODE_SHARED_PERCENT: u32 = 50;
-/// Blocks of kernels/attention_decode.cu that keep a GPU busy, and further chunks' blocks where there are as many for first
+/// Blocks of kernels/attention/decode.cu that keep a GPU busy, and further chunks' blocks where there are as many for first
 /// chunks already: of 4 warps, or as many warps in smaller ones.
 const DECODE_BLOCKS: u32 = 256;
 const DECODE_LEAST_BLOCKS: u32 = 128;
-/// Pairs of a query row and a head that a block of kernels/attention_tiles.cu has.
+/// Pairs of a query row and a head that a block of kernels/attention/tiles.cu has.
 const TILE: u32 = 64;
 const TILE_THREADS: u32 = 128;
 /// Threads of the one block that lists query tiles.
 const LIST_THREADS: u32 = 1024;
-/// Bytes of an entry of that list: `QueryTile` of kernels/attention.cuh.
+/// Bytes of an entry of that list: `QueryTile` of kernels/attention/attention.cuh.
 pub const QUERY_TILE_BYTES: usize = 16;
 
-/// Dynamic shared memory of attention_tiles.cu: queries, and two buffers each of keys and values, 64 vectors of
+/// Dynamic shared memory of attention/tiles.cu: queries, and two buffers each of keys and values, 64 vectors of
 /// `head_dim` 16-bit elements each, padded by 8.
 pub fn tile_shared_bytes(head_dim: u32) -> u32 {
     5 * TILE * (head_dim + 8) * 2
@@ -79,7 +79,7 @@ pub struct Attention {
     pub max_context: u32,
 }
 
-/// Query heads of a block of kernels/attention_decode.cu.
+/// Query heads of a block of kernels/attention/decode.cu.
 fn decode_heads(operand: DType) -> u32 {
     match operand {
         DType::F32 => 4,

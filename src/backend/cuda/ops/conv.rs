@@ -5,7 +5,7 @@ use super::Enqueue;
 use crate::error::Result;
 use crate::plan::StepKind;
 
-/// Threads of a block, four channels each (kernels/conv.cu).
+/// Threads of a block, four channels each (kernels/conv/conv.cu).
 const THREADS: u32 = 128;
 
 /// Arrays of one conv layer.

@@ -1,4 +1,4 @@
-//! Logits to the host (kernels/deliver.cu).
+//! Logits to the host (kernels/step/deliver.cu).
 
 use super::super::launch::{Address, Argument};
 use super::Enqueue;
@@ -12,7 +12,7 @@ const PIECES: u32 = 16;
 /// Where logits go.
 #[derive(Debug, Clone, Copy)]
 pub struct LogitsRing {
-    /// Pinned memory, as kernels/deliver.cu lays it out.
+    /// Pinned memory, as kernels/step/deliver.cu lays it out.
     pub ring: Address,
     /// `uint64_t`: tiles posted.
     pub counter: Address,

@@ -2,16 +2,16 @@
 
 use super::super::launch::{Address, Argument};
 use super::Enqueue;
-use super::linear::{Epilogue, Grouped, Product};
+use super::tiled::{ByExpert, Epilogue, Product};
 use crate::error::Result;
 pub use crate::plan::arena::EXPERT_COUNTS_BYTES;
 
-/// As kernels/experts.cuh has it.
+/// As kernels/common/experts.cuh has it.
 pub const MAX_EXPERTS: usize = 128;
 /// Bytes of an `ExpertTile` there.
 pub const EXPERT_TILE_BYTES: usize = 16;
 
-/// As kernels/norm.cuh has it: the router and the combination of experts norm rows too.
+/// As kernels/common/rmsnorm.cuh has it: the router and the combination of experts norm rows too.
 pub(super) const NORM_THREADS: u32 = 256;
 /// Experts a row that `tg_combine_four_*` takes, at most.
 const COMBINE_FOUR: u32 = 4;
@@ -27,7 +27,7 @@ pub struct Routing {
     pub weights: Address,
     /// f32 `[R, E]`: scratch.
     pub scores: Address,
-    /// `uint64_t [16]` and f32 `[R, H / 16, 33]`: scratch of the kernels for few rows, for the buckets that they serve.
+    /// `uint64_t [16]` and f32 `[R, H / 16, 33]`: scratch of the skinny kernels, for the buckets that they serve.
     pub score_parts: Address,
     /// `uint32_t [R K]`: the row at each place of the sort; this and the next two where [`Enqueue::needs_sort`].
     pub rows: Address,
@@ -64,7 +64,7 @@ pub struct ExpertRows {
     pub y: Address,
     /// f32 `[R K, H]`: what down makes of y.
     pub partial: Address,
-    /// The layer's in-projection was [`Enqueue::dense_conv`], which may have asked for some of the weights.
+    /// The layer's in-projection was [`Enqueue::swap_ab_conv`], which may have asked for some of the weights.
     pub prefetched: bool,
 }
 
@@ -93,7 +93,7 @@ pub fn most_expert_tiles(rows: u32, experts: u32, top_k: u32, tile_rows: u32) ->
 }
 
 impl Enqueue<'_> {
-    /// y = silu(w1_e x) * w3_e x. Nothing where one kernel does gate, up and down ([`Enqueue::wide`]): then
+    /// y = silu(w1_e x) * w3_e x. Nothing where one kernel does gate, up and down ([`Enqueue::grouped`]): then
     /// [`Enqueue::expert_down`] is all of it.
     ///
     /// # Safety
@@ -104,7 +104,7 @@ impl Enqueue<'_> {
         weights: &ExpertWeights,
         rows: &ExpertRows,
     ) -> Result<()> {
-        if self.wide().is_some() {
+        if self.grouped().is_some() {
             return Ok(());
         }
         let product = Product {
@@ -117,9 +117,9 @@ impl Enqueue<'_> {
             inner: self.hidden(),
             epilogue: Epilogue::SiluMul,
         };
-        let grouped = self.grouped(routing, routing.rows, weights.gate_up_stride);
+        let by_expert = self.by_expert(routing, routing.rows, weights.gate_up_stride);
         // SAFETY: the caller's promise.
-        unsafe { self.grouped_product(&product, &grouped, self.expert_tile_rows()) }
+        unsafe { self.tiled_by_expert(&product, &by_expert, self.expert_tile_rows()) }
     }
 
     /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending, y being [`Enqueue::expert_gate_up`]'s.
@@ -137,9 +137,9 @@ impl Enqueue<'_> {
     ) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe {
-            match self.wide() {
-                Some(wide) => self.wide_experts(wide, routing, weights, rows)?,
-                None => self.grouped_down(routing, weights, rows)?,
+            match self.grouped() {
+                Some(grouped) => self.grouped_experts(grouped, routing, weights, rows)?,
+                None => self.tiled_expert_down(routing, weights, rows)?,
             }
         }
         let arguments = [
@@ -153,7 +153,7 @@ impl Enqueue<'_> {
             Argument::U32(self.hidden()),
             Argument::U32(self.experts().1),
             Argument::F32(self.config.norm_eps),
-            // What the wide kernel's predecessors wrote may be read early.
+            // What the grouped kernel's predecessors wrote may be read early.
             Argument::U32(u32::from(!self.needs_sort())),
         ];
         let kernel = match self.experts().1 <= COMBINE_FOUR {
@@ -170,7 +170,7 @@ impl Enqueue<'_> {
     ///
     /// # Safety
     /// [`Enqueue::expert_down`]'s.
-    unsafe fn grouped_down(
+    unsafe fn tiled_expert_down(
         &self,
         routing: &Routing,
         weights: &ExpertWeights,
@@ -186,30 +186,30 @@ impl Enqueue<'_> {
             inner: self.config.moe_intermediate_size as u32,
             epilogue: Epilogue::StoreF32,
         };
-        let grouped = self.grouped(routing, 0, weights.down_stride);
+        let by_expert = self.by_expert(routing, 0, weights.down_stride);
         // SAFETY: the caller's promise.
-        unsafe { self.grouped_product(&product, &grouped, self.expert_tile_rows()) }
+        unsafe { self.tiled_by_expert(&product, &by_expert, self.expert_tile_rows()) }
     }
 
-    /// Whether the experts' kernels take rows as the token sort left them. That for wide steps ([`Enqueue::wide`]) sorts for
+    /// Whether the experts' kernels take rows as the token sort left them. That for wide steps ([`Enqueue::grouped`]) sorts for
     /// itself, and leaves its sums by pair.
     pub fn needs_sort(&self) -> bool {
-        self.wide().is_none()
+        self.grouped().is_none()
     }
 
     /// Rows of an expert tile, at most, from the bucket alone.
     pub fn expert_tile_rows(&self) -> u32 {
-        if let Some((_, shape)) = self.wide() {
+        if let Some((_, shape)) = self.grouped() {
             return shape.tile_rows;
         }
         let (experts, top_k) = self.experts();
         let rows = self.bucket.rows;
-        self.kernels.linear.expert_tile_rows(rows, experts, top_k)
+        self.kernels.tiled.expert_tile_rows(rows, experts, top_k)
     }
 
-    fn grouped(&self, routing: &Routing, gather: Address, expert_stride: u64) -> Grouped {
+    fn by_expert(&self, routing: &Routing, gather: Address, expert_stride: u64) -> ByExpert {
         let (experts, top_k) = self.experts();
-        Grouped {
+        ByExpert {
             tiles: routing.tiles,
             tile_count: routing.tile_count,
             gather,

@@ -2,7 +2,7 @@
 
 use super::super::launch::{Address, Argument};
 use super::Enqueue;
-use super::linear::{Epilogue, Product, Rows};
+use super::tiled::{Epilogue, Product, Rows};
 use crate::error::Result;
 use crate::plan::arena::SAMPLE_PARTS;
 use crate::plan::{SCORE_TILE_ROWS, StepKind};
@@ -49,7 +49,7 @@ impl LogitsPart {
 }
 
 /// What `best` holds of each row, u64 `[S, parts]` of the [`best_words`](crate::plan::arena::best_words) that there is room for:
-/// the best logit of each part, and its id (kernels/best.cuh).
+/// the best logit of each part, and its id (kernels/common/argmax.cuh).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     pub parts: u32,
@@ -93,8 +93,11 @@ impl Enqueue<'_> {
         };
         // SAFETY: the caller's promise.
         unsafe {
-            match self.dense().filter(|dense| dense.has_head_for(&product)) {
-                Some(dense) => Ok(Some(self.dense_head(dense, &product, best)?)),
+            match self
+                .swap_ab()
+                .filter(|swap_ab| swap_ab.has_head_for(&product))
+            {
+                Some(swap_ab) => Ok(Some(self.swap_ab_head(swap_ab, &product, best)?)),
                 None => self.product(&product, rows).map(|()| None),
             }
         }

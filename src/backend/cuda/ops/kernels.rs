@@ -3,14 +3,14 @@
 use super::super::launch::Kernel;
 use super::super::module::Module;
 use super::attention;
-use super::dense::Dense;
 use super::experts;
-use super::few::Few;
+use super::grouped::Grouped;
 use super::limits::{capability, has_warpgroups};
-use super::linear::{Linear, Tile};
 use super::router;
+use super::skinny::Skinny;
+use super::swap_ab::SwapAb;
+use super::tiled::{Tile, Tiled};
 use super::variant::Variants;
-use super::wide::Wide;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
 use crate::plan::KernelChoice;
@@ -56,12 +56,12 @@ pub struct Kernels {
     pub embed: Kernel,
     pub rmsnorm: Kernel,
     pub rmsnorm_sampled: Kernel,
-    pub linear: Linear,
+    pub tiled: Tiled,
     /// Where the GPU and the types have them.
-    pub few: Option<Few>,
+    pub skinny: Option<Skinny>,
     /// Likewise.
-    pub wide: Option<Wide>,
-    pub dense: Option<Dense>,
+    pub grouped: Option<Grouped>,
+    pub swap_ab: Option<SwapAb>,
     pub conv: Kernel,
     pub conv_decode: Kernel,
     pub conv_state: Kernel,
@@ -125,10 +125,10 @@ impl Kernels {
             embed: kernel(&format!("tg_embed_{w}"))?,
             rmsnorm: kernel(&format!("tg_rmsnorm_{x}"))?,
             rmsnorm_sampled: kernel(&format!("tg_rmsnorm_sampled_{x}"))?,
-            linear: linear(module, types)?,
-            few: Few::load(module, types)?,
-            wide: Wide::load(module, types)?,
-            dense: Dense::load(module, types)?,
+            tiled: tiled(module, types)?,
+            skinny: Skinny::load(module, types)?,
+            grouped: Grouped::load(module, types)?,
+            swap_ab: SwapAb::load(module, types)?,
             conv: kernel(&format!("tg_conv_{x}"))?,
             conv_decode: kernel(&format!("tg_conv_decode_{x}"))?,
             conv_state: kernel(&format!("tg_conv_state_{x}"))?,
@@ -160,7 +160,7 @@ impl Kernels {
 }
 
 /// The matrix product's variants for these types, smallest tile first.
-fn linear(module: &Arc<Module>, types: Types) -> Result<Linear> {
+fn tiled(module: &Arc<Module>, types: Types) -> Result<Tiled> {
     let (name, rows): (String, &[u32]) = match (types.operand, types.weights) {
         (DType::F32, DType::BF16) => ("f32_bf16".to_owned(), &[8, 32, 64, 128]),
         (DType::F32, weights) => (format!("f32_{}", suffix(weights)), &[8, 64]),
@@ -169,7 +169,7 @@ fn linear(module: &Arc<Module>, types: Types) -> Result<Linear> {
     let variants = rows
         .iter()
         .map(|rows| {
-            let name = format!("tg_linear_{name}_r{rows}");
+            let name = format!("tg_tiled_{name}_r{rows}");
             let kernel = module.kernel(&name)?;
             let [outputs, rows, threads, shared_bytes] =
                 module.constants(&format!("{name}_tile"))?;
@@ -183,7 +183,7 @@ fn linear(module: &Arc<Module>, types: Types) -> Result<Linear> {
             Ok((tile, kernel))
         })
         .collect::<Result<_>>()?;
-    Ok(Linear { variants })
+    Ok(Tiled { variants })
 }
 
 /// What the kernels take, said before any weight is read.

@@ -9,17 +9,17 @@
 pub mod attention;
 pub mod conv;
 pub mod deliver;
-pub mod dense;
 pub mod experts;
-pub mod few;
+pub mod grouped;
 pub mod head;
 pub mod kernels;
 mod limits;
-pub mod linear;
 pub mod norm;
 pub mod router;
+pub mod skinny;
+pub mod swap_ab;
+pub mod tiled;
 mod variant;
-pub mod wide;
 
 pub use kernels::{Kernels, Types};
 

@@ -5,7 +5,7 @@ use super::Enqueue;
 use crate::error::Result;
 use crate::plan::StepKind;
 
-/// Threads of a block, and of a row (kernels/embed.cu, kernels/norm.cu).
+/// Threads of a block, and of a row (kernels/step/embed.cu, kernels/step/norm.cu).
 const THREADS: u32 = 256;
 
 impl Enqueue<'_> {

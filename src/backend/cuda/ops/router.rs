@@ -6,14 +6,14 @@ use super::experts::{MAX_EXPERTS, NORM_THREADS, Routing};
 use super::kernels::SHARED_BYTES;
 use crate::error::Result;
 
-/// Experts that one block scores (kernels/router.cu).
+/// Experts that one block scores (kernels/router/router.cu).
 const SCORE_EXPERTS: u32 = 8;
 const SORT_THREADS: u32 = 1024;
-/// Up to this many rows the one block of the token sort also chooses the experts (kernels/experts.cu).
+/// Up to this many rows the one block of the token sort also chooses the experts (kernels/router/sort_combine.cu).
 const CHOOSE_ROWS: u32 = 256;
 /// From this many rows on a block of the router takes four, and reads the gate a quarter as often.
 const ROUTER_MANY_ROWS: u32 = 128;
-/// What kernels/route.cu takes, the experts of a block, and the blocks that share their columns.
+/// What kernels/router/norm_router.cu takes, the experts of a block, and the blocks that share their columns.
 const ROUTE_EXPERTS: u32 = 32;
 const ROUTE_HIDDEN: u32 = 2048;
 const ROUTE_ROWS: u32 = 256;
@@ -40,7 +40,7 @@ pub fn router_shared_bytes(rows: u32, hidden: u32) -> u32 {
     4 * rows * (hidden + 2 * MAX_EXPERTS as u32)
 }
 
-/// Whether one kernel is all of the router: kernels/route.cu.
+/// Whether one kernel is all of the router: kernels/router/norm_router.cu.
 fn routes_at_once(rows: u32, experts: u32, hidden: u32) -> bool {
     rows <= ROUTE_ROWS && experts <= ROUTE_EXPERTS && hidden <= ROUTE_HIDDEN
 }
@@ -243,7 +243,7 @@ impl Enqueue<'_> {
         [&arrays[..], &self.weighing()].concat()
     }
 
-    /// How many experts there are, and how scores become weights: `Weighing` of kernels/experts.cuh.
+    /// How many experts there are, and how scores become weights: `Weighing` of kernels/common/experts.cuh.
     pub(super) fn weighing(&self) -> [Argument; 4] {
         let (experts, top_k) = self.experts();
         [

@@ -79,16 +79,16 @@ impl AbleFor<'_> {
         text.to_lowercase()
     }
 
-    fn few(&self, variant: Variant, rows: u32) -> std::result::Result<(), String> {
-        let few = self.kernels.few.as_ref().ok_or_else(|| self.lacking())?;
-        let Products::Few { stages } = variant.products else {
+    fn skinny(&self, variant: Variant, rows: u32) -> std::result::Result<(), String> {
+        let skinny = self.kernels.skinny.as_ref().ok_or_else(|| self.lacking())?;
+        let Products::Skinny { stages } = variant.products else {
             return Err("the experts of few rows go with their products".to_owned());
         };
-        let sizing = few.sizing(stages);
-        sizing.serves(self.config, rows, variant.experts.follow_few())?;
+        let sizing = skinny.sizing(stages);
+        sizing.serves(self.config, rows, variant.experts.follow_skinny())?;
         match variant.experts {
-            Experts::Fused => few.fuses(sizing, self.config, rows),
-            Experts::Few | Experts::Wide(_) | Experts::Linear => Ok(()),
+            Experts::Fused => skinny.fuses(sizing, self.config, rows),
+            Experts::Skinny | Experts::Grouped(_) | Experts::Tiled => Ok(()),
         }
     }
 }
@@ -96,26 +96,30 @@ impl AbleFor<'_> {
 impl Able for AbleFor<'_> {
     fn products(&self, variant: Variant, rows: u32) -> std::result::Result<(), String> {
         match variant.products {
-            Products::Few { .. } => self.few(variant, rows),
-            Products::Dense if rows > MOST_ROWS => {
-                Err(format!("the dense kernels take up to {MOST_ROWS} rows"))
+            Products::Skinny { .. } => self.skinny(variant, rows),
+            Products::SwapAb if rows > MOST_ROWS => {
+                Err(format!("the swap-AB kernels take up to {MOST_ROWS} rows"))
             }
-            Products::Dense => match self.kernels.dense {
+            Products::SwapAb => match self.kernels.swap_ab {
                 Some(_) => Ok(()),
                 None => Err(self.lacking()),
             },
-            Products::Linear => Ok(()),
+            Products::Tiled => Ok(()),
         }
     }
 
     fn experts(&self, variant: Variant, rows: u32) -> std::result::Result<(), String> {
         match variant.experts {
-            Experts::Few | Experts::Fused => self.few(variant, rows),
-            Experts::Wide(shape) => {
-                let wide = self.kernels.wide.as_ref().ok_or_else(|| self.lacking())?;
-                wide.serves(self.config, rows, shape)
+            Experts::Skinny | Experts::Fused => self.skinny(variant, rows),
+            Experts::Grouped(shape) => {
+                let grouped = self
+                    .kernels
+                    .grouped
+                    .as_ref()
+                    .ok_or_else(|| self.lacking())?;
+                grouped.serves(self.config, rows, shape)
             }
-            Experts::Linear => Ok(()),
+            Experts::Tiled => Ok(()),
         }
     }
 }

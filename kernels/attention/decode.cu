@@ -1,0 +1,387 @@
+/* decode.cu: attention (see attention/attention.cuh) of decode steps.
+ *
+ * tg_attention_decode_* takes q, k and v as the projection leaves them, which it norms and rotates itself (attention/rope.cuh) before
+ * they meet: a decode row is the only one of its sequence in the step, so the one key that is not in the pages yet is its
+ * own. Its k and v go there too.
+ *
+ * The keys before it are cut into chunks: of `chunk_keys`, or longer ones where that would make more than `splits`. A block
+ * has one chunk of one row for up to HEADS query heads of one kv head, which share what is read. Its warps take tiles of the
+ * chunk in turn; each keeps its own running maximum and sum. They meet in the order of the warps, chunks in the order of
+ * their positions, in the block that is done last. So a row's bits follow from its position and the bucket alone. A row of
+ * one chunk leaves no partial results.
+ *
+ * Positions, pages, and keys and values of before are known before the wait: no kernel of a step starts before those of the
+ * step before have ended (common/pdl.cuh). So a warp's first tile is asked for before it, past the first-level cache.
+ *
+ * Operands of 16 bits go through mma.sync, a weight as the sum of two of them, so that weights keep 16 bits (f16: 22) of
+ * mantissa. f32 is multiplied as it is.
+ *
+ * Bound: memory, 2 D sizeof(T) bytes a key and kv head.
+ * Measured on an H200 in bf16, 8 kv heads of D = 64, in the model, rows x keys (floor; how: profiles/README.md): 6.9 us (0.2) at 1 x
+ * 450, 56 (45) at 1 x 100,000, 9.3 (2.9) at 32 x 200, 11.2 (5.7) at 128 x 100, 13.8 (4.6) at 256 x 40.
+ *
+ * Launch: block = 32 WARPS (tg_attention_decode_wN_*): as many as leave room on an H200 for all first chunks at once (16-bit types,
+ * D = 64), or 1.
+ * grid = rows of the bucket * groups for first chunks, with groups = kv_heads * (heads / kv_heads / HEADS, rounded up), and
+ * as many more as there may be further chunks, or fewer, which then take several. `splits` is at most MOST_SPLITS.
+ */
+#include "attention/attention.cuh"
+#include "attention/share.cuh"
+#include "attention/rope.cuh"
+
+constexpr uint32_t MOST_SPLITS = 32;  /* MOST_CHUNKS of src/plan/split.rs */
+constexpr uint32_t CHUNK_ALIGN = 32;
+constexpr uint32_t JOIN_AT_ONCE = 16; /* chunks whose sums are asked for before the first is added */
+constexpr float LOG2_E = 1.44269504088896f;
+
+/* A row's keys but its own. */
+struct Chunks {
+  uint32_t keys;   /* in all: as many as the row's position */
+  uint32_t size;   /* of each but the last */
+  uint32_t count;  /* at least 1 */
+
+  __device__ inline Chunks(uint32_t position, uint32_t chunk_keys, uint32_t splits) : keys(position) {
+    const uint32_t least = (position + splits - 1) / splits;
+    size = max(chunk_keys, (least + CHUNK_ALIGN - 1) / CHUNK_ALIGN * CHUNK_ALIGN);
+    count = max((position + size - 1) / size, 1u);
+  }
+};
+
+/* Says which page a position is in, of positions below 2^24, without a division each. */
+struct PageSize {
+  uint32_t tokens;      /* at most 256 */
+  uint32_t reciprocal;  /* 2^32 / tokens, rounded up; of one token a page, 0 */
+
+  __device__ inline PageSize(uint32_t tokens_) : tokens(tokens_), reciprocal(0xffffffffu / tokens_ + 1) {}
+
+  __device__ inline uint32_t of(uint32_t position) const { return tokens == 1 ? position : __umulhi(position, reciprocal); }
+};
+
+/* A chunk of a row, for the heads of a group. */
+struct Piece {
+  uint32_t row, group, chunk;
+};
+
+/* The query heads of a group: `here` of one kv head. */
+template <int HEADS>
+struct Group {
+  uint32_t kv_head, first_of_kv_head, first_head, here;
+
+  __device__ static inline uint32_t parts(uint32_t heads, uint32_t kv_heads) { return (heads / kv_heads + HEADS - 1) / HEADS; }
+
+  __device__ inline Group(uint32_t group, uint32_t heads, uint32_t kv_heads) {
+    const uint32_t each = heads / kv_heads, parts_each = parts(heads, kv_heads);
+    kv_head = group / parts_each;
+    first_of_kv_head = group % parts_each * HEADS;
+    first_head = kv_head * each + first_of_kv_head;
+    here = min((uint32_t)HEADS, each - first_of_kv_head);
+  }
+};
+
+template <typename T, int D, int WARPS>
+struct alignas(16) DecodeBlock {
+  static constexpr int HEADS = Share<T, D>::HEADS, OWN = WARPS, THREADS = WARPS * WARP;
+  T q[HEADS][D];
+  T new_k[D], new_v[D];  /* what the pages do not have yet */
+  float q_weight[D], k_weight[D];
+  /* of each warp, and of the row's own key */
+  float maximum[WARPS + 1][HEADS], total[WARPS + 1][HEADS];
+  float partial[WARPS][HEADS][D];
+  Piece piece;
+  uint32_t chunks;
+  bool last;
+};
+
+/* The `index`-th piece that is no row's first chunk, in the order of rows, chunks and groups, if there are so many. By every
+ * warp for itself. */
+__device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *rows, uint32_t count, uint32_t groups,
+                                  uint32_t chunk_keys, uint32_t splits) {
+  const uint32_t lane = threadIdx.x % WARP;
+  uint32_t left = index / groups;
+#pragma unroll 1
+  for (uint32_t base = 0; base < count; base += WARP) {
+    const uint32_t r = base + lane;
+    const uint32_t more = r < count ? Chunks(__ldcg(&rows[r].position), chunk_keys, splits).count - 1 : 0;
+    const uint32_t until = sum_up_to_lane(more);
+    const uint32_t here = __ballot_sync(0xffffffffu, until > left);
+    if (here) {
+      const int from = __ffs(here) - 1;
+      piece.row = base + from;
+      piece.chunk = 1 + left - __shfl_sync(0xffffffffu, until - more, from);
+      piece.group = index % groups;
+      return true;
+    }
+    left -= __shfl_sync(0xffffffffu, until, WARP - 1);
+  }
+  return false;
+}
+
+/* What chunks leave, and who of them are done. */
+struct Partials {
+  float *values;  /* [rows, splits, heads, D + 2]: D sums, their maximum and total */
+  uint32_t *done; /* [rows, groups], 0 before and after */
+  uint32_t splits;
+
+  __device__ inline float *at(uint32_t row, uint32_t chunk, uint32_t heads, uint32_t head, uint32_t values_each) const {
+    return values + (((size_t)row * splits + chunk) * heads + head) * values_each;
+  }
+};
+
+/* out[here D] of a row whose chunks are all done: a warp has an element a lane, and of its head a chunk a lane. */
+template <typename T, int D, int WARPS>
+__device__ inline void join_chunks(const DecodeBlock<T, D, WARPS> &block, T *out, const Partials &partials, uint32_t heads,
+                                   uint32_t first_head, uint32_t here) {
+  static_assert(MOST_SPLITS == WARP, "a lane a chunk");
+  const uint32_t row = block.piece.row, count = block.chunks, lane = threadIdx.x % WARP, stride = heads * (D + 2);
+#pragma unroll 1
+  for (uint32_t i = threadIdx.x; i < here * D; i += block.THREADS) {
+    const float *of_head = partials.at(row, 0, heads, first_head + i / D, D + 2), *element = of_head + i % D;
+    const float2 none = make_float2(-INFINITY, 0.0f);
+    const float2 own = lane < count ? __ldcg(reinterpret_cast<const float2 *>(of_head + lane * stride + D)) : none;
+    float values[JOIN_AT_ONCE], above = 0.0f;
+    auto ask = [&](uint32_t first) {
+#pragma unroll
+      for (uint32_t c = 0; c < JOIN_AT_ONCE; c++) values[c] = first + c < count ? __ldcg(element + (first + c) * stride) : 0.0f;
+    };
+    ask(0);
+    const float part = exp2f(own.x - highest_over_lanes(own.x));  /* 0 where there is no chunk */
+    const float below = sum_over_lanes(part * own.y);
+#pragma unroll 1
+    for (uint32_t first = 0;; ask(first)) {
+#pragma unroll
+      for (uint32_t c = 0; c < JOIN_AT_ONCE; c++) above = fmaf(__shfl_sync(0xffffffffu, part, first + c), values[c], above);
+      first += JOIN_AT_ONCE;
+      if (first >= count) break;
+    }
+    out[i] = T(above * inverse(below));
+  }
+}
+
+/* All of the block, once its warps' results are there: out[R, heads D] of the row, or this chunk's part of it and, of the last
+ * one, then the row. */
+template <typename T, int D, int WARPS>
+__device__ inline void finish(DecodeBlock<T, D, WARPS> &block, T *out, const Partials &partials, uint32_t heads,
+                              uint32_t kv_heads, bool first) {
+  constexpr int OWN = block.OWN;
+  const Piece piece = block.piece;
+  const uint32_t count = block.chunks;
+  const Group<block.HEADS> group(piece.group, heads, kv_heads);
+  T *of_row = out + ((size_t)piece.row * heads + group.first_head) * D;
+#pragma unroll 1
+  for (uint32_t i = 4 * threadIdx.x; i < group.here * D; i += 4 * block.THREADS) {
+    const uint32_t h = i / D, d = i % D;
+    const float own = first ? block.maximum[OWN][h] : -INFINITY;
+    float highest = own;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) highest = fmaxf(highest, block.maximum[w][h]);  /* some key is there */
+    float below = exp2f(own - highest);
+    float4 above = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (first) add_weighed(above, below, load4(block.new_v + d));
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+      const float part = exp2f(block.maximum[w][h] - highest);  /* 0 for a warp without keys */
+      add_weighed(above, part, load4(block.partial[w][h] + d));
+      below = fmaf(part, block.total[w][h], below);
+    }
+    if (count == 1) {
+      const float scale = inverse(below);
+      store4(of_row + i, make_float4(above.x * scale, above.y * scale, above.z * scale, above.w * scale));
+    } else {
+      float2 *at = reinterpret_cast<float2 *>(partials.at(piece.row, piece.chunk, heads, group.first_head + h, D + 2));
+      at[d / 2] = make_float2(above.x, above.y), at[d / 2 + 1] = make_float2(above.z, above.w);
+      if (d == 0) at[D / 2] = make_float2(highest, below);
+    }
+  }
+  if (count == 1) return;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t *done = partials.done + (size_t)piece.row * kv_heads * group.parts(heads, kv_heads) + piece.group, before;
+    /* what all of the block has written before, and will read */
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(done) : "memory");
+    block.last = before == count - 1;
+    if (block.last) *done = 0;
+  }
+  __syncthreads();
+  if (block.last) join_chunks(block, of_row, partials, heads, group.first_head, group.here);
+}
+
+/* The row's q of these heads, and in a first chunk its k and v, to shared memory. k and v also to the pages, where `to_k` and
+ * `to_v` say. */
+template <typename T, int D, int WARPS>
+__device__ inline void norm_and_rotate(DecodeBlock<T, D, WARPS> &block, const HeadRotation<D> &rotation, const T *q, const T *k,
+                                       const T *v, T *to_k, T *to_v, uint32_t here, bool first, float eps) {
+  constexpr int AT_ONCE = WARPS * WARP_HEADS, PASSES = (block.HEADS + 2 + AT_ONCE - 1) / AT_ONCE;
+  const uint32_t jobs = here + (first ? 2 : 0);  /* key and value are the last */
+  RawHeadPart<T, D> raw[PASSES];
+#pragma unroll
+  for (int pass = 0; pass < PASSES; pass++) {  /* who has nothing to do does the last one's again */
+    const uint32_t job = min(threadIdx.x / HEAD_LANES + pass * AT_ONCE, jobs - 1);
+    raw[pass].load(job < here ? q + (size_t)job * D : job == here ? k : v);
+  }
+#pragma unroll
+  for (int pass = 0; pass < PASSES; pass++) {
+    const uint32_t job = threadIdx.x / HEAD_LANES + pass * AT_ONCE;
+    if (pass * AT_ONCE >= jobs) break;
+    HeadPart<D> head = raw[pass].value(), weight;
+    weight.load(job < here ? block.q_weight : block.k_weight);
+    rotation.apply(head, weight, eps);
+    if (job > here) head = raw[pass].value();
+    if (job >= jobs) continue;
+    store_head(job < here ? block.q[job] : job == here ? block.new_k : block.new_v, head);
+    if (job >= here && to_k) store_head(job == here ? to_k : to_v, head);
+  }
+}
+
+/* The scores of the row's own key, in units of log2. */
+template <typename T, int D, int WARPS>
+__device__ inline void score_own(DecodeBlock<T, D, WARPS> &block, uint32_t here, float scale) {
+  constexpr int AT_ONCE = WARPS * WARP_HEADS, PASSES = (block.HEADS + AT_ONCE - 1) / AT_ONCE;
+#pragma unroll
+  for (int pass = 0; pass < PASSES; pass++) {
+    const uint32_t h = threadIdx.x / HEAD_LANES + pass * AT_ONCE;
+    if (pass * AT_ONCE >= here) break;
+    float dot = 0.0f;
+#pragma unroll
+    for (int i = 0; i < D / HEAD_LANES / 4; i++) {
+      const uint32_t d = threadIdx.x % HEAD_LANES * (D / HEAD_LANES) + 4 * i;
+      const float4 q = load4(block.q[min(h, block.HEADS - 1)] + d), k = load4(block.new_k + d);
+      dot = fmaf(q.w, k.w, fmaf(q.z, k.z, fmaf(q.y, k.y, fmaf(q.x, k.x, dot))));
+    }
+    dot = sum_over_lanes<HEAD_LANES>(dot);
+    if (threadIdx.x % HEAD_LANES == 0 && h < here) block.maximum[block.OWN][h] = dot * scale, block.total[block.OWN][h] = 1.0f;
+  }
+}
+
+/* out[R, heads D], qkv[R, (heads + 2 kv_heads) D] as it was projected, q_weight[D], k_weight[D] */
+template <typename T, int D, int WARPS>
+__device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,
+                                     const float *inverse_frequencies, const tg_state *state, const tg_step *step,
+                                     const Partials &partials, uint32_t heads, uint32_t kv_heads, uint32_t bucket,
+                                     uint32_t chunk_keys, float scale, float eps) {
+  constexpr int HEADS = Share<T, D>::HEADS, KEYS = Share<T, D>::KEYS;
+  constexpr uint32_t STEP = WARPS * KEYS;
+  __shared__ DecodeBlock<T, D, WARPS> block;
+  let_next_kernel_start();
+  const int lane = threadIdx.x % WARP, warp = of_warp(threadIdx.x / WARP);
+  const uint32_t groups = kv_heads * Group<HEADS>::parts(heads, kv_heads), firsts = bucket * groups;
+  const bool first = blockIdx.x < firsts;
+  bool waited = false;
+  /* Norm weights are asked for first: loads to registers would stand behind those that wait for rows and pages. */
+  constexpr uint32_t FOURS = D / 4;
+#pragma unroll 1
+  for (uint32_t i = threadIdx.x; i < 2 * FOURS; i += block.THREADS) {
+    const uint32_t at = i % FOURS * 4;
+    copy16_async(i < FOURS ? block.q_weight + at : block.k_weight + at, i < FOURS ? q_weight + at : k_weight + at, true);
+  }
+  copy_commit();
+#pragma unroll 1
+  for (uint32_t index = blockIdx.x;; index += gridDim.x - firsts) {
+    const uint32_t rows = __ldcg(&step->rows);
+    const tg_row *row_table = table<tg_row>(state, __ldcg(&step->row_table));
+    const PageSize page(state->config.page_tokens);
+    Piece piece = {index / groups, index % groups, 0};
+    bool there = piece.row < rows;
+    if (!first) there = find_piece(piece, index - firsts, row_table, rows, groups, chunk_keys, partials.splits);
+    if (!first && !there) {
+      copy_wait<0>();  /* nobody ends while copies are on their way */
+      return;
+    }
+    const Group<HEADS> group(piece.group, heads, kv_heads);
+    const tg_row *row = row_table + (there ? piece.row : 0);
+    const uint32_t slot = __ldcg(&row->slot), position = __ldcg(&row->position);
+    const Chunks chunks(there ? position : 0, chunk_keys, partials.splits);
+    if (threadIdx.x == 0) block.piece = piece, block.chunks = chunks.count;
+    const uint32_t end = of_warp(min((piece.chunk + 1) * chunks.size, chunks.keys));
+    const uint32_t *pages = table<uint32_t>(state, state->page_table) + (size_t)slot * state->max_pages;
+    const auto page_of = [&](uint32_t key) { return __ldcg(pages + page.of(key)); };  /* not looked at before it is needed */
+    /* among the pool's tokens of a kv head, as they lie */
+    const auto token_in = [&](uint32_t of_page, uint32_t key) { return key + (of_page * kv_heads - page.of(key)) * page.tokens; };
+    const auto key_of = [&](uint32_t tile) { return min(tile + lane % KEYS, end - 1); };
+    const size_t head_at = (size_t)group.kv_head * page.tokens * D;
+
+    uint32_t tile = of_warp(piece.chunk * chunks.size + warp * KEYS);
+    const uint32_t of_page = LOADS_AHEAD && tile < end ? page_of(key_of(tile)) : 0;
+    uint32_t of_next_page = LOADS_AHEAD && tile + STEP < end ? page_of(key_of(tile + STEP)) : 0;
+    const bool leaves = first && there && group.first_of_kv_head == 0;  /* one block of a kv head is enough */
+    const uint32_t of_own_page = leaves ? page_of(position) : 0;
+    const HeadRotation<D> rotation(inverse_frequencies, position);
+    Share<T, D> share;
+    if (LOADS_AHEAD && tile < end) {
+      const uint32_t token = token_in(of_page, key_of(tile));
+      share.load_keys(k_pages + head_at, token);
+      share.load_values(v_pages + head_at, token);
+    }
+#pragma unroll 1
+    for (uint32_t i = group.here * FOURS + threadIdx.x; i < HEADS * FOURS; i += block.THREADS)
+      store4(block.q[0] + 4 * i, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+    if (!waited) {
+      copy_wait<0>();
+      wait_for_earlier_kernels();
+      __syncthreads();
+    }
+    waited = true;
+    if (!there) return;
+
+    const T *of_row = qkv + (size_t)piece.row * (heads + 2 * kv_heads) * D, *new_k = of_row + (size_t)(heads + group.kv_head) * D;
+    const size_t at = leaves ? (size_t)token_in(of_own_page, position) * D + head_at : 0;
+    const T *new_v = new_k + (size_t)kv_heads * D;
+    norm_and_rotate(block, rotation, of_row + (size_t)group.first_head * D, new_k, new_v, leaves ? k_pages + at : nullptr,
+                    v_pages + at, group.here, first, eps);
+    __syncthreads();
+    const float log2_scale = scale * LOG2_E;
+    if (first) score_own(block, group.here, log2_scale);
+    share.begin(block.q[0]);
+#pragma unroll 1
+    for (; tile < end; tile += STEP) {
+      const bool more = LOADS_AHEAD && tile + STEP < end;
+      uint32_t token = 0;
+      if (!LOADS_AHEAD) {
+        token = token_in(page_of(key_of(tile)), key_of(tile));
+        share.load_keys(k_pages + head_at, token);
+      }
+      auto scores = share.score();
+      if (!LOADS_AHEAD) share.load_values(v_pages + head_at, token);
+      if (more) {
+        token = token_in(of_next_page, key_of(tile + STEP));
+        share.load_keys(k_pages + head_at, token);
+      }
+      share.weigh(scores, log2_scale, end - tile);
+      if (!more) continue;
+      share.load_values(v_pages + head_at, token);
+      of_next_page = page_of(key_of(tile + 2 * STEP));
+    }
+    share.end(block.maximum[warp], block.total[warp], block.partial[warp][0]);
+    __syncthreads();
+    finish(block, out, partials, heads, kv_heads, first);
+    if (first) return;
+    __syncthreads();  /* the block's arrays are free again */
+  }
+}
+
+/* Blocks an SM is to have room for. */
+template <typename T, int D>
+constexpr int decode_blocks(int warps) {
+  return (LOADS_AHEAD && sizeof(T) == 2 && D == 64 ? 16 : 8) / warps;
+}
+
+#define DECODE_KERNEL(NAME, T, D, WARPS)                                                                         \
+  extern "C" __global__ void __launch_bounds__(WARPS * WARP, (decode_blocks<T, D>(WARPS))) NAME(                 \
+      T *out, const T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,                \
+      const float *inverse_frequencies, const tg_state *state, const tg_step *step, float *partials,             \
+      uint32_t *done, uint32_t heads, uint32_t kv_heads, uint32_t bucket, uint32_t chunk_keys, uint32_t splits,  \
+      float scale, float eps) {                                                                                  \
+    attend_decode<T, D, WARPS>(out, qkv, k_pages, v_pages, q_weight, k_weight, inverse_frequencies, state, step, \
+                               Partials{partials, done, splits}, heads, kv_heads, bucket, chunk_keys, scale, eps); \
+  }
+#define ATTENTION_DECODE(SUFFIX, T, D)                           \
+  DECODE_KERNEL(tg_attention_decode_w1_##SUFFIX##_d##D, T, D, 1) \
+  DECODE_KERNEL(tg_attention_decode_w2_##SUFFIX##_d##D, T, D, 2) \
+  DECODE_KERNEL(tg_attention_decode_w4_##SUFFIX##_d##D, T, D, 4) \
+  DECODE_KERNEL(tg_attention_decode_w8_##SUFFIX##_d##D, T, D, 8)
+
+ATTENTION_DECODE(bf16, __nv_bfloat16, 64)
+ATTENTION_DECODE(bf16, __nv_bfloat16, 128)
+ATTENTION_DECODE(f16, __half, 64)
+ATTENTION_DECODE(f16, __half, 128)
+ATTENTION_DECODE(f32, float, 64)
+ATTENTION_DECODE(f32, float, 128)

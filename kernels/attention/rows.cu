@@ -1,0 +1,147 @@
+/* rows.cu: attention (see attention/attention.cuh), each row by itself: chunks of prompts in f32, and decode rows whose q and k
+ * are normed and rotated already (attention/decode.cu has those of a decode step).
+ *
+ * A block has one row and up to HEADS query heads of one kv head, so that a key is read once for all of them.
+ * Its warps take runs of 32 keys in turn; within one a lane first has a key (the dot products), then a piece
+ * of D (the weighted values). Each warp keeps its own running maximum and sum; they meet at the end, in the
+ * order of the warps. So a row's bits follow from its position alone.
+ *
+ * Bound: memory, 2 D sizeof(T) bytes a key and kv head.
+ *
+ * Launch: grid = (rows of the bucket, kv_heads, (heads / kv_heads) / HEADS rounded up), block = ROW_THREADS.
+ */
+#include "attention/attention.cuh"
+
+constexpr int ROW_WARPS = 4;
+constexpr int ROW_THREADS = ROW_WARPS * WARP;
+constexpr int HEADS = 4;
+
+/* Eight consecutive elements. */
+template <typename T>
+__device__ inline void load8(float (&v)[8], const T *p) {
+  float4 a = load4(p), b = load4(p + 4);
+  v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+}
+
+/* A row's attention, for up to HEADS heads of one kv head. */
+template <typename T, int D>
+struct alignas(16) RowBlock {
+  static constexpr int PER_LANE = D / WARP;
+  float q[HEADS][D];  /* scaled */
+  float maximum[ROW_WARPS][HEADS], total[ROW_WARPS][HEADS], partial[ROW_WARPS][HEADS][D];
+};
+
+/* out[here D] of the row and heads whose q lie in `block`. */
+template <typename T, int D>
+__device__ inline void attend_row(RowBlock<T, D> &block, T *out, const T *k_pages, const T *v_pages, const Pages &pages,
+                                  uint32_t position, uint32_t here) {
+  constexpr int PER_LANE = D / WARP;
+  auto &q = block.q;
+  auto &maximum = block.maximum;
+  auto &total = block.total;
+  auto &partial = block.partial;
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  float m[HEADS], l[HEADS], acc[HEADS][PER_LANE];
+#pragma unroll
+  for (int h = 0; h < HEADS; h++) {
+    m[h] = -INFINITY, l[h] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) acc[h][i] = 0.0f;
+  }
+  const uint32_t keys = position + 1;
+  for (uint32_t base = warp * WARP; base < keys; base += ROW_WARPS * WARP) {
+    const uint32_t here_keys = min((uint32_t)WARP, keys - base);
+    const bool mine = lane < here_keys;
+    const uint32_t at_position = base + (mine ? lane : 0);
+    const size_t at = pages.at(at_position) * D;
+    float p[HEADS] = {};
+    const T *key = k_pages + at, *own_value = v_pages + at;
+#pragma unroll 4
+    for (int d = 0; d < D; d += 8) {
+      float k[8];
+      load8(k, key + d);
+#pragma unroll
+      for (int h = 0; h < HEADS; h++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) p[h] = fmaf(q[h][d + i], k[i], p[h]);
+    }
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+      const float highest = fmaxf(highest_over_lanes(mine ? p[h] : -INFINITY), m[h]);
+      p[h] = mine ? expf(p[h] - highest) : 0.0f;
+      const float shrink = expf(m[h] - highest);
+      m[h] = highest;
+      const float sum = sum_over_lanes(p[h]);
+      l[h] = l[h] * shrink + sum;
+#pragma unroll
+      for (int i = 0; i < PER_LANE; i++) acc[h][i] *= shrink;
+    }
+#pragma unroll 4
+    for (int t = 0; t < here_keys; t++) {
+      const T *value = reinterpret_cast<const T *>(__shfl_sync(0xffffffffu, (unsigned long long)own_value, t));
+      float v[PER_LANE];
+#pragma unroll
+      for (int i = 0; i < PER_LANE; i++) v[i] = float(value[lane + i * WARP]);
+#pragma unroll
+      for (int h = 0; h < HEADS; h++) {
+        const float weight = __shfl_sync(0xffffffffu, p[h], t);
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) acc[h][i] = fmaf(weight, v[i], acc[h][i]);
+      }
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < HEADS; h++) {
+    if (lane == 0) maximum[warp][h] = m[h], total[warp][h] = l[h];
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) partial[warp][h][lane + i * WARP] = acc[h][i];
+  }
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < here * D; i += ROW_THREADS) {
+    uint32_t h = i / D, d = i % D;
+    float highest = maximum[0][h];  /* warp 0 always has a key */
+#pragma unroll
+    for (int w = 1; w < ROW_WARPS; w++) highest = fmaxf(highest, maximum[w][h]);
+    float above = 0.0f, below = 0.0f;
+#pragma unroll
+    for (int w = 0; w < ROW_WARPS; w++) {
+      float part = expf(maximum[w][h] - highest);  /* 0 for a warp without keys */
+      above = fmaf(part, partial[w][h][d], above);
+      below = fmaf(part, total[w][h], below);
+    }
+    out[i] = T(above / below);
+  }
+}
+
+/* out[R, heads D] */
+template <typename T, int D>
+__device__ inline void attend_rows(T *out, const T *qkv, const T *k_pages, const T *v_pages, const tg_state *state,
+                                   const tg_step *step, uint32_t heads, uint32_t kv_heads, float scale) {
+  __shared__ RowBlock<T, D> block;
+  begin_kernel();
+  const uint32_t r = blockIdx.x, kv_head = blockIdx.y, group = heads / kv_heads, first = blockIdx.z * HEADS;
+  if (r >= step->rows) return;
+  const tg_row row = table<tg_row>(state, step->row_table)[r];
+  const Pages pages(state, row.slot, kv_heads, kv_head);
+  const uint32_t here = min((uint32_t)HEADS, group - first), first_head = kv_head * group + first;
+  for (uint32_t i = threadIdx.x; i < HEADS * D; i += ROW_THREADS) {
+    uint32_t head = i / D;
+    block.q[head][i % D] = head < here ? float(qkv[((size_t)r * (heads + 2 * kv_heads) + first_head) * D + i]) * scale : 0.0f;
+  }
+  __syncthreads();
+  attend_row(block, out + ((size_t)r * heads + first_head) * D, k_pages, v_pages, pages, row.position, here);
+}
+
+#define ATTENTION_ROWS(SUFFIX, T, D)                                                                            \
+  extern "C" __global__ void __launch_bounds__(ROW_THREADS) tg_attention_rows_##SUFFIX##_d##D(                  \
+      T *out, const T *qkv, const T *k_pages, const T *v_pages, const tg_state *state, const tg_step *step,     \
+      uint32_t heads, uint32_t kv_heads, float scale) {                                                         \
+    attend_rows<T, D>(out, qkv, k_pages, v_pages, state, step, heads, kv_heads, scale);                          \
+  }
+
+ATTENTION_ROWS(bf16, __nv_bfloat16, 64)
+ATTENTION_ROWS(bf16, __nv_bfloat16, 128)
+ATTENTION_ROWS(f16, __half, 64)
+ATTENTION_ROWS(f16, __half, 128)
+ATTENTION_ROWS(f32, float, 64)
+ATTENTION_ROWS(f32, float, 128)

@@ -1,0 +1,244 @@
+/* share.cuh: one warp's share of a row's keys, for all query heads of a block (attention/decode.cu).
+ *
+ * Share<T, D> takes keys and values a tile of KEYS at a time from the pages to registers, and keeps each head's maximum, total
+ * and weighted values of those so far. Scores are in units of log2.
+ *
+ * The next tile's keys may be asked for once score() has this one's, its values once weigh() has.
+ */
+#ifndef TAILGRAPH_ATTENTION_SHARE_CUH
+#define TAILGRAPH_ATTENTION_SHARE_CUH
+
+#include "common/base.cuh"
+#include "common/mma.cuh"
+
+/* Whether a tile is asked for before the wait, and while the one before it is weighed: in earlier parts there is no wait to load
+ * before, and their compiler needs more registers for it than there are. */
+#if __CUDA_ARCH__ >= 900
+constexpr bool LOADS_AHEAD = true;
+#else
+constexpr bool LOADS_AHEAD = false;
+#endif
+
+/* 16 bytes past the first-level cache; asked for here, and not where they are first used. */
+__device__ inline uint4 load16(const void *p) {
+  uint4 v;
+  asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+}
+
+__device__ inline uint32_t word(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+
+/* Keys and values come a tile of KEYS at a time, `token` the index of key lane % KEYS of it in `pages`, a vector each. q is in
+ * shared memory, [HEADS, D]. Scores are in units of log2. Of lane l, g = l / 4 and t = l % 4. */
+template <typename T, int D>
+struct Share {
+  static constexpr int HEADS = 8, KEYS = 16, LINES = KEYS / 8, PARTS = D / 32, HALVES = D / 64;
+  uint4 k[LINES * PARTS];       /* of key 8 line + g, elements 32 part + 8t .. */
+  uint4 v[4 * HALVES];          /* of keys 2t + 0, 1, 8, 9, elements 64 half + 8g .. */
+  uint4 q[PARTS];               /* of head g, as k */
+  float highest, total;         /* of head g; this lane's part */
+  float sums[4 * HALVES][4];    /* of elements 64 half + 8g + 2j and .. + 1, each of heads 2t and 2t + 1 */
+
+  __device__ inline void load_keys(const T *pages, uint32_t token) {
+    const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int line = 0; line < LINES; line++) {
+      const T *from = pages + (size_t)__shfl_sync(0xffffffffu, token, 8 * line + g) * D + 8 * t;
+#pragma unroll
+      for (int part = 0; part < PARTS; part++) k[line * PARTS + part] = load16(from + 32 * part);
+    }
+  }
+
+  __device__ inline void load_values(const T *pages, uint32_t token) {
+    const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const T *from = pages + (size_t)__shfl_sync(0xffffffffu, token, 2 * t + i / 2 * 8 + i % 2) * D + 8 * g;
+#pragma unroll
+      for (int half = 0; half < HALVES; half++) v[i * HALVES + half] = load16(from + 64 * half);
+    }
+  }
+
+  __device__ inline void begin(const T *queries) {
+    const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int part = 0; part < PARTS; part++)
+      q[part] = *reinterpret_cast<const uint4 *>(queries + g * D + 32 * part + 8 * t);
+    highest = -INFINITY, total = 0.0f;
+#pragma unroll
+    for (int j = 0; j < 4 * HALVES; j++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) sums[j][i] = 0.0f;
+  }
+
+  struct Scores {
+    float of[LINES][2];  /* of keys 8 line + 2t, + 1 */
+  };
+
+  __device__ inline Scores score() const {
+    Scores scores;
+#pragma unroll
+    for (int line = 0; line < LINES; line++) {
+      float c[4] = {};
+#pragma unroll
+      for (int part = 0; part < PARTS; part++) {
+        const uint4 &a = q[part], &b = k[line * PARTS + part];
+        mma<T>(c, {a.x, 0, a.y, 0}, b.x, b.y);
+        mma<T>(c, {a.z, 0, a.w, 0}, b.z, b.w);
+      }
+      scores.of[line][0] = c[0], scores.of[line][1] = c[1];
+    }
+    return scores;
+  }
+
+  /* Weighs `there` keys' values. */
+  __device__ inline void weigh(Scores &scores, float scale, uint32_t there) {
+    const int t = threadIdx.x % 4;
+    float top = highest;
+#pragma unroll
+    for (int line = 0; line < LINES; line++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        float &score = scores.of[line][i];
+        score = 8 * line + 2 * t + i < there ? score * scale : -INFINITY;
+        top = fmaxf(top, score);
+      }
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+    if (__any_sync(0xffffffffu, top > highest)) {
+      const float shrink = exp2f(highest - top);
+      highest = top, total *= shrink;
+      const float of_heads[2] = {__shfl_sync(0xffffffffu, shrink, 8 * t), __shfl_sync(0xffffffffu, shrink, 8 * t + 4)};
+#pragma unroll
+      for (int j = 0; j < 4 * HALVES; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) sums[j][i] *= of_heads[i % 2];
+    }
+    uint32_t first_bits[LINES], rest[LINES];
+#pragma unroll
+    for (int line = 0; line < LINES; line++) {
+      const float lo = exp2f(scores.of[line][0] - top), hi = exp2f(scores.of[line][1] - top);
+      total += lo + hi;
+      first_bits[line] = pack2<T>(lo, hi);
+      rest[line] = pack2<T>(lo - float(T(lo)), hi - float(T(hi)));
+    }
+#pragma unroll
+    for (int half = 0; half < HALVES; half++)
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        const auto pair = [&](int key, int choice) {
+          return __byte_perm(word(v[key * HALVES + half], j), word(v[(key + 1) * HALVES + half], j), choice);
+        };
+        const uint32_t elements[4] = {pair(0, 0x5410), pair(0, 0x7632), pair(2, 0x5410), pair(2, 0x7632)};
+        mma<T>(sums[4 * half + j], elements, first_bits[0], first_bits[1]);
+        mma<T>(sums[4 * half + j], elements, rest[0], rest[1]);
+      }
+  }
+
+  /* maximum[HEADS], sum[HEADS], weighted[HEADS, D] */
+  __device__ inline void end(float *maximum, float *sum, float *weighted) {
+    const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    total += __shfl_xor_sync(0xffffffffu, total, 1);
+    total += __shfl_xor_sync(0xffffffffu, total, 2);
+    if (t == 0) maximum[g] = highest, sum[g] = total;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+      for (int j = 0; j < 4 * HALVES; j++)
+        *reinterpret_cast<float2 *>(weighted + (2 * t + i) * D + j / 4 * 64 + 8 * g + j % 4 * 2) =
+            make_float2(sums[j][i], sums[j][i + 2]);
+  }
+};
+
+/* A key is 16 bytes in each of LANES lanes. */
+template <int D>
+struct Share<float, D> {
+  static constexpr int HEADS = 4, KEYS = (LOADS_AHEAD ? 1024 : 512) / D, LANES = D / 4, AT_ONCE = WARP / LANES, SLOTS = KEYS / AT_ONCE;
+  float4 k[SLOTS], v[SLOTS];  /* of key AT_ONCE slot + lane / LANES, elements 4 (lane % LANES) .. */
+  float4 q[HEADS];
+  float highest[HEADS], total[HEADS];
+  float4 sums[HEADS];
+
+  __device__ static inline void load(float4 (&to)[SLOTS], const float *pages, uint32_t token) {
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; slot++) {
+      const uint32_t at = __shfl_sync(0xffffffffu, token, AT_ONCE * slot + lane / LANES);
+      const uint4 raw = load16(pages + (size_t)at * D + lane % LANES * 4);
+      to[slot] = make_float4(__uint_as_float(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z), __uint_as_float(raw.w));
+    }
+  }
+
+  __device__ inline void load_keys(const float *pages, uint32_t token) { load(k, pages, token); }
+
+  __device__ inline void load_values(const float *pages, uint32_t token) { load(v, pages, token); }
+
+  __device__ inline void begin(const float *queries) {
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+      q[h] = load4(queries + h * D + threadIdx.x % LANES * 4);
+      highest[h] = -INFINITY, total[h] = 0.0f, sums[h] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+  }
+
+  struct Scores {
+    float of[SLOTS][HEADS];
+  };
+
+  __device__ inline Scores score() const {
+    Scores scores;
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; slot++)
+#pragma unroll
+      for (int h = 0; h < HEADS; h++) {
+        float dot = q[h].x * k[slot].x;
+        dot = fmaf(q[h].y, k[slot].y, dot), dot = fmaf(q[h].z, k[slot].z, dot), dot = fmaf(q[h].w, k[slot].w, dot);
+        scores.of[slot][h] = sum_over_lanes<LANES>(dot);
+      }
+    return scores;
+  }
+
+  __device__ inline void weigh(Scores &scores, float scale, uint32_t there) {
+    const int first = threadIdx.x % WARP / LANES;
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+      float top = highest[h];
+#pragma unroll
+      for (int slot = 0; slot < SLOTS; slot++) {
+        float &score = scores.of[slot][h];
+        score = AT_ONCE * slot + first < there ? score * scale : -INFINITY;
+        top = fmaxf(top, score);
+      }
+#pragma unroll
+      for (int offset = LANES; offset < WARP; offset *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, offset));
+      const float shrink = exp2f(highest[h] - top);
+      highest[h] = top, total[h] *= shrink;
+      float4 &sum = sums[h];
+      sum.x *= shrink, sum.y *= shrink, sum.z *= shrink, sum.w *= shrink;
+#pragma unroll
+      for (int slot = 0; slot < SLOTS; slot++) {
+        const float weight = exp2f(scores.of[slot][h] - top);
+        total[h] += weight;
+        add_weighed(sum, weight, v[slot]);
+      }
+    }
+  }
+
+  __device__ inline void end(float *maximum, float *sum, float *weighted) {
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+      float4 &all = sums[h];
+#pragma unroll
+      for (int offset = LANES; offset < WARP; offset *= 2) {
+        total[h] += __shfl_xor_sync(0xffffffffu, total[h], offset);
+        all.x += __shfl_xor_sync(0xffffffffu, all.x, offset), all.y += __shfl_xor_sync(0xffffffffu, all.y, offset);
+        all.z += __shfl_xor_sync(0xffffffffu, all.z, offset), all.w += __shfl_xor_sync(0xffffffffu, all.w, offset);
+      }
+      if (lane == 0) maximum[h] = highest[h], sum[h] = total[h];
+      if (lane < LANES) store4(weighted + h * D + 4 * lane, all);
+    }
+  }
+};
+
+#endif

@@ -1,0 +1,186 @@
+/* tiles.cu: attention (see attention/attention.cuh) of chunks, on the matrix units: mixed and score steps in
+ * bf16 and f16. Decode rows of a mixed step are chunks of one row.
+ *
+ * tg_query_tiles lists the step's query tiles: each sequence's rows in runs of at most tile_rows.
+ *
+ * A block has one query tile and up to TILE query heads of one kv head: TILE pairs (row, head) are the rows of
+ * its matrices, 16 a warp. Keys come 64 at a time, from position 0, through two buffers in shared memory; the
+ * softmax is online, in f32, in powers of two. Keys past a row's position weigh exactly 0, and whole runs of
+ * them change nothing, so a row's bits follow from its position alone.
+ *
+ * Bound: the matrix units, 4 D FLOP for each pair (row, head) and key, for chunks; memory for single rows.
+ *
+ * Launch: grid = (most query tiles, kv_heads, (heads / kv_heads) / TILE rounded up), block = TILE_THREADS,
+ * shared = ATTENTION_SHARED(D).
+ */
+#include "attention/attention.cuh"
+#include "common/mma.cuh"
+
+constexpr int TILE = 64;
+constexpr int KEYS = 64;
+constexpr int TILE_WARPS = TILE / 16;
+constexpr int TILE_THREADS = TILE_WARPS * WARP;
+
+constexpr int LIST_THREADS = 1024;
+static_assert(LIST_THREADS >= TG_MAX_SLOTS, "a thread a sequence");
+
+/* Launch: one block of LIST_THREADS. */
+extern "C" __global__ void __launch_bounds__(LIST_THREADS)
+    tg_query_tiles(QueryTile *tiles, uint32_t *tile_count, const tg_state *state, const tg_step *step, uint32_t tile_rows) {
+  __shared__ uint32_t warp_tiles[LIST_THREADS / WARP];
+  begin_kernel();
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  tg_sequence sequence = {};
+  if (threadIdx.x < step->sequences) sequence = table<tg_sequence>(state, step->sequence_table)[threadIdx.x];
+  const uint32_t mine = (sequence.rows + tile_rows - 1) / tile_rows;
+  const uint32_t until = sum_up_to_lane(mine);  /* tiles up to and with this thread's, in its warp */
+  if (lane == WARP - 1) warp_tiles[warp] = until;
+  __syncthreads();
+  uint32_t at = until - mine;
+  for (uint32_t w = 0; w < warp; w++) at += warp_tiles[w];
+  if (threadIdx.x == LIST_THREADS - 1) *tile_count = at + mine;
+  for (uint32_t first = 0; first < sequence.rows; first += tile_rows)
+    tiles[at++] = QueryTile{sequence.slot, sequence.first_row + first, sequence.first_position + first,
+                            min(tile_rows, sequence.rows - first)};
+}
+
+/* out[R, heads D] */
+template <typename T, int D>
+__device__ inline void attend_tile(T *out, const T *qkv, const T *k_pages, const T *v_pages, const QueryTile *tiles,
+                                   const uint32_t *tile_count, const tg_state *state, uint32_t heads,
+                                   uint32_t kv_heads, float scale) {
+  constexpr int PITCH = D + 8;
+  constexpr int CHUNKS = D / 8;  /* of 16 bytes, in a vector */
+  extern __shared__ uint4 shared[];
+  T *q_shared = reinterpret_cast<T *>(shared);     /* [TILE, PITCH] */
+  T *k_shared = q_shared + TILE * PITCH;           /* [2, KEYS, PITCH] */
+  T *v_shared = k_shared + 2 * KEYS * PITCH;       /* [2, KEYS, PITCH] */
+  begin_kernel();
+  if (blockIdx.x >= *tile_count) return;
+  const QueryTile tile = tiles[blockIdx.x];
+  const uint32_t kv_head = blockIdx.y, group = heads / kv_heads, first_head = blockIdx.z * TILE;
+  const uint32_t here = min((uint32_t)TILE, group - first_head);  /* heads */
+  const Pages pages(state, tile.slot, kv_heads, kv_head);
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t pairs = tile.rows * here;
+  const uint32_t last = tile.first_position + tile.rows - 1;
+  const size_t q_first = (size_t)tile.first_row * (heads + 2 * kv_heads) + kv_head * group + first_head;
+
+  for (int c = threadIdx.x; c < TILE * CHUNKS; c += TILE_THREADS) {
+    uint32_t pair = c / CHUNKS, d = c % CHUNKS * 8;
+    bool valid = pair < pairs;
+    size_t head = q_first + (valid ? (size_t)(pair / here) * (heads + 2 * kv_heads) + pair % here : 0);
+    copy16_async(q_shared + pair * PITCH + d, qkv + head * D + d, valid);
+  }
+  auto fill = [&](int buffer, uint32_t first_key) {
+    for (int c = threadIdx.x; c < KEYS * CHUNKS; c += TILE_THREADS) {
+      uint32_t key = c / CHUNKS, d = c % CHUNKS * 8;
+      bool valid = first_key + key <= last;
+      size_t at = (valid ? pages.at(first_key + key) * D : 0) + d;
+      uint32_t to = (buffer * KEYS + key) * PITCH + d;
+      copy16_async(k_shared + to, k_pages + at, valid);
+      copy16_async(v_shared + to, v_pages + at, valid);
+    }
+  };
+  fill(0, 0);
+  copy_commit();
+
+  uint32_t position[2];  /* of this lane's two matrix rows */
+#pragma unroll
+  for (int half = 0; half < 2; half++) position[half] = tile.first_position + (warp * 16 + lane / 4 + 8 * half) / here;
+  float m[2] = {-INFINITY, -INFINITY}, l[2] = {}, acc[D / 8][4] = {};
+  uint32_t q[D / 16][4];
+  scale *= 1.4426950408889634f;  /* log2 e */
+
+  const uint32_t runs = last / KEYS + 1;
+  for (uint32_t run = 0; run < runs; run++) {
+    copy_wait<0>();
+    __syncthreads();
+    if (run + 1 < runs) fill((run + 1) % 2, (run + 1) * KEYS);
+    copy_commit();
+    if (run == 0) {
+#pragma unroll
+      for (int i = 0; i < D / 16; i++)
+        load_matrix_x4(q[i], q_shared + (warp * 16 + lane % 16) * PITCH + i * 16 + lane / 16 * 8);
+    }
+    const T *k_run = k_shared + run % 2 * KEYS * PITCH, *v_run = v_shared + run % 2 * KEYS * PITCH;
+
+    float s[KEYS / 8][4] = {};
+#pragma unroll
+    for (int i = 0; i < D / 16; i++)
+#pragma unroll
+      for (int j = 0; j < KEYS / 8; j += 2) {
+        uint32_t k[4];
+        load_matrix_x4(k, k_run + (j * 8 + lane % 8 + lane / 16 * 8) * PITCH + i * 16 + lane / 8 % 2 * 8);
+        mma<T>(s[j], q[i], k[0], k[1]);
+        mma<T>(s[j + 1], q[i], k[2], k[3]);
+      }
+
+    float highest[2] = {m[0], m[1]}, sum[2] = {};
+#pragma unroll
+    for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+      for (int v = 0; v < 4; v++) {
+        uint32_t key = run * KEYS + j * 8 + lane % 4 * 2 + v % 2;
+        s[j][v] = key <= position[v / 2] ? s[j][v] * scale : -INFINITY;
+        highest[v / 2] = fmaxf(highest[v / 2], s[j][v]);
+      }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      highest[half] = fmaxf(highest[half], __shfl_xor_sync(0xffffffffu, highest[half], 1));
+      highest[half] = fmaxf(highest[half], __shfl_xor_sync(0xffffffffu, highest[half], 2));
+      float shrink = exp2f(m[half] - highest[half]);
+      m[half] = highest[half];
+      l[half] *= shrink;
+#pragma unroll
+      for (int i = 0; i < D / 8; i++) acc[i][2 * half] *= shrink, acc[i][2 * half + 1] *= shrink;
+    }
+#pragma unroll
+    for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+      for (int v = 0; v < 4; v++) {
+        s[j][v] = exp2f(s[j][v] - m[v / 2]);
+        sum[v / 2] += s[j][v];
+      }
+    l[0] += sum[0], l[1] += sum[1];  /* of this lane's keys: the four lanes of a row meet at the end */
+
+#pragma unroll
+    for (int j = 0; j < KEYS / 16; j++) {
+      const uint32_t p[4] = {pack2<T>(s[2 * j][0], s[2 * j][1]), pack2<T>(s[2 * j][2], s[2 * j][3]),
+                             pack2<T>(s[2 * j + 1][0], s[2 * j + 1][1]), pack2<T>(s[2 * j + 1][2], s[2 * j + 1][3])};
+#pragma unroll
+      for (int i = 0; i < D / 8; i += 2) {
+        uint32_t v[4];
+        load_matrix_x4_transposed(v, v_run + (j * 16 + lane % 16) * PITCH + i * 8 + lane / 16 * 8);
+        mma<T>(acc[i], p, v[0], v[1]);
+        mma<T>(acc[i + 1], p, v[2], v[3]);
+      }
+    }
+  }
+  copy_wait<0>();
+
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    l[half] += __shfl_xor_sync(0xffffffffu, l[half], 1);
+    l[half] += __shfl_xor_sync(0xffffffffu, l[half], 2);
+    uint32_t pair = warp * 16 + lane / 4 + 8 * half;
+    if (pair >= pairs) continue;
+    size_t head = (size_t)(tile.first_row + pair / here) * heads + kv_head * group + first_head + pair % here;
+    uint32_t *to = reinterpret_cast<uint32_t *>(out + head * D);
+#pragma unroll
+    for (int i = 0; i < D / 8; i++)
+      to[i * 4 + lane % 4] = pack2<T>(acc[i][2 * half] / l[half], acc[i][2 * half + 1] / l[half]);
+  }
+}
+
+#define ATTENTION_TILES(SUFFIX, T, D)                                                                             \
+  extern "C" __global__ void __launch_bounds__(TILE_THREADS) tg_attention_tiles_##SUFFIX##_d##D(                  \
+      T *out, const T *qkv, const T *k_pages, const T *v_pages, const QueryTile *tiles,                           \
+      const uint32_t *tile_count, const tg_state *state, uint32_t heads, uint32_t kv_heads, float scale) {        \
+    attend_tile<T, D>(out, qkv, k_pages, v_pages, tiles, tile_count, state, heads, kv_heads, scale);              \
+  }
+
+ATTENTION_TILES(bf16, __nv_bfloat16, 64)
+ATTENTION_TILES(bf16, __nv_bfloat16, 128)
+ATTENTION_TILES(f16, __half, 64)
+ATTENTION_TILES(f16, __half, 128)

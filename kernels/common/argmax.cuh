@@ -1,0 +1,40 @@
+/* argmax.cuh: where the best of a row's logits is, as words of which the largest says it for the whole row. Whoever has some of
+ * a row's logits leaves a word of them, best[S, words of a row]:
+ *
+ *   bits 63 .. 32  the largest of these logits, as it sorts
+ *   bits 31 .. 0   ~id of the first that has it
+ *
+ * so that of equal logits the lowest id wins. A row with a logit that is not finite has BEST_BROKEN, which is more than any.
+ */
+#ifndef TAILGRAPH_BEST_CUH
+#define TAILGRAPH_BEST_CUH
+
+#include "common/base.cuh"
+
+constexpr unsigned long long BEST_NONE = 0;  /* less than any: of no logits */
+constexpr unsigned long long BEST_BROKEN = ~0ull;
+
+/* A score and its id: sorts by score, then the lower id first, largest first. */
+__device__ inline unsigned long long ranked(float score, uint32_t id) {
+  return (unsigned long long)sortable(score) << 32 | (uint32_t)~id;
+}
+
+__device__ inline float score_of(unsigned long long rank) { return from_sortable(rank >> 32); }
+__device__ inline uint32_t id_of(unsigned long long rank) { return ~(uint32_t)rank; }
+
+/* Whether these words are all that is read of the logits of sampled row `sample`: it is greedy, without penalty and logprobs.
+ * How a slot samples was there before the step began, so this may be asked before a kernel's wait. */
+__device__ inline bool needs_best_only(const tg_state *state, const tg_step *step, uint32_t sample) {
+  const uint32_t row = __ldcg(table<uint32_t>(state, __ldcg(&step->sample_table)) + sample);
+  const uint32_t slot = __ldcg(&table<tg_row>(state, __ldcg(&step->row_table))[row].slot);
+  const tg_sampling *sampling = &table<tg_slot>(state, __ldcg(&state->slot_table))[slot].sampling;
+  return __uint_as_float(__ldcg(&sampling->temperature)) == 0.0f &&
+         __uint_as_float(__ldcg(&sampling->repetition_penalty)) == 1.0f && __ldcg(&sampling->logprobs) == TG_LOGPROBS_NONE;
+}
+
+/* The word of one logit. */
+__device__ inline unsigned long long best_word(float logit, uint32_t id) {
+  return isfinite(logit) ? ranked(logit, id) : BEST_BROKEN;
+}
+
+#endif

@@ -1,0 +1,80 @@
+/* barrier.cuh: barriers in shared memory that count arrivals and bytes, from sm_90 on; before, these do nothing.
+ *
+ * A barrier's phases have parity 0, 1, 0 ...; waiting for parity 1 of one that was never used returns at once.
+ */
+#ifndef TAILGRAPH_BARRIER_CUH
+#define TAILGRAPH_BARRIER_CUH
+
+#include "common/mma.cuh"
+#include <stdint.h>
+
+/* Before anybody uses it; then barriers_ready by who did it, and __syncthreads() by all. */
+__device__ inline void barrier_init(uint64_t *barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+__device__ inline void barriers_ready() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+/* At the barrier at a shared_address(). */
+__device__ inline void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ inline void barrier_arrive(uint64_t *barrier) { barrier_arrive(shared_address(barrier)); }
+
+/* ... and the phase also waits for `bytes` bytes of asynchronous copies. */
+__device__ inline void barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+#endif
+}
+
+/* An arrival at the barrier of block `rank` of the cluster that lies there where `barrier` lies here. It says that what was
+ * read may be written over, no more: at the scope of the cluster it would be a fence, which waits behind the copies in
+ * flight. */
+__device__ inline void barrier_arrive_at_block(uint64_t *barrier, uint32_t rank) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t at;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(barrier)), "r"(rank));
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+#endif
+}
+
+/* Of the barrier at a shared_address(). */
+__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+#endif
+}
+
+__device__ inline void barrier_wait(uint64_t *barrier, uint32_t parity) { barrier_wait(shared_address(barrier), parity); }
+
+/* Likewise, for what other blocks of the cluster have stored. */
+__device__ inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+#endif
+}
+
+#endif

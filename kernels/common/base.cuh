@@ -1,0 +1,185 @@
+/* base.cuh: what every kernel family needs: element types, 4-wide access, fixed-order reductions, and the
+ * tables behind a step descriptor.
+ *
+ * Shapes in comments: R rows of the step's bucket, S sampled rows, H hidden_size, V vocabulary.
+ * Every dimension a kernel walks in 4s is a multiple of 32 (checked before weights are read), and every
+ * array starts on 16 bytes.
+ */
+#ifndef TAILGRAPH_COMMON_CUH
+#define TAILGRAPH_COMMON_CUH
+
+#include "abi.h"
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+constexpr int WARP = 32;
+
+/* ---- four elements at a time ---------------------------------------------------------------- */
+
+__device__ inline float4 load4(const float *p) { return *reinterpret_cast<const float4 *>(p); }
+
+__device__ inline float4 load4(const __nv_bfloat16 *p) {
+  uint2 raw = *reinterpret_cast<const uint2 *>(p);
+  float2 lo = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&raw.x));
+  float2 hi = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&raw.y));
+  return make_float4(lo.x, lo.y, hi.x, hi.y);
+}
+
+__device__ inline float4 load4(const __half *p) {
+  uint2 raw = *reinterpret_cast<const uint2 *>(p);
+  float2 lo = __half22float2(*reinterpret_cast<__half2 *>(&raw.x));
+  float2 hi = __half22float2(*reinterpret_cast<__half2 *>(&raw.y));
+  return make_float4(lo.x, lo.y, hi.x, hi.y);
+}
+
+/* Likewise past the first-level cache. */
+__device__ inline float4 load4_past_l1(const float *p) { return __ldcg(reinterpret_cast<const float4 *>(p)); }
+
+template <typename T>
+__device__ inline float4 load4_past_l1(const T *p) {
+  const uint2 raw = __ldcg(reinterpret_cast<const uint2 *>(p));
+  return load4(reinterpret_cast<const T *>(&raw));
+}
+
+/* Four elements as they lie in memory: asked for now, and not waited for before they are looked at. */
+template <typename T>
+struct Raw4 {
+  uint2 bits;
+};
+template <>
+struct Raw4<float> {
+  uint4 bits;
+};
+
+template <typename T>
+__device__ inline Raw4<T> raw4_past_l1(const T *p) {
+  return {__ldcg(reinterpret_cast<const decltype(Raw4<T>::bits) *>(p))};
+}
+
+template <typename T>
+__device__ inline float4 load4(const Raw4<T> &raw) {
+  return load4(reinterpret_cast<const T *>(&raw.bits));
+}
+
+/* Stores round to nearest even. */
+__device__ inline void store4(float *p, float4 v) { *reinterpret_cast<float4 *>(p) = v; }
+
+__device__ inline void store4(__nv_bfloat16 *p, float4 v) {
+  __nv_bfloat162 lo = __float22bfloat162_rn(make_float2(v.x, v.y));
+  __nv_bfloat162 hi = __float22bfloat162_rn(make_float2(v.z, v.w));
+  uint2 raw = make_uint2(*reinterpret_cast<uint32_t *>(&lo), *reinterpret_cast<uint32_t *>(&hi));
+  *reinterpret_cast<uint2 *>(p) = raw;
+}
+
+__device__ inline void store4(__half *p, float4 v) {
+  __half2 lo = __float22half2_rn(make_float2(v.x, v.y));
+  __half2 hi = __float22half2_rn(make_float2(v.z, v.w));
+  uint2 raw = make_uint2(*reinterpret_cast<uint32_t *>(&lo), *reinterpret_cast<uint32_t *>(&hi));
+  *reinterpret_cast<uint2 *>(p) = raw;
+}
+
+/* sum += weight v */
+__device__ inline void add_weighed(float4 &sum, float weight, float4 v) {
+  sum.x = fmaf(weight, v.x, sum.x), sum.y = fmaf(weight, v.y, sum.y);
+  sum.z = fmaf(weight, v.z, sum.z), sum.w = fmaf(weight, v.w, sum.w);
+}
+
+/* ---- without branches ------------------------------------------------------------------------ */
+
+/* 1 / v and 1 / sqrt(v), within an ulp or so, of v far from either end of f32's range: one step of Newton's behind what the hardware
+ * guesses. The exact ones are calls for those ends, around which the registers of all that is under way must be kept.
+ * 1 / sqrt(inf) is 0, as it is exactly: a sum of squares may be past the end. */
+__device__ inline float inverse(float v) {
+  const float guess = __fdividef(1.0f, v);
+  return fmaf(guess, fmaf(-v, guess, 1.0f), guess);
+}
+
+__device__ inline float inverse_sqrt(float v) {
+  const float guess = rsqrtf(v);
+  return guess == 0.0f ? 0.0f : fmaf(0.5f * guess, fmaf(-v * guess, guess, 1.0f), guess);
+}
+
+/* ---- order ----------------------------------------------------------------------------------- */
+
+/* f32 as an integer that sorts the same way; both zeros are one. */
+__device__ inline uint32_t sortable(float v) {
+  uint32_t bits = __float_as_uint(v + 0.0f);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+__device__ inline float from_sortable(uint32_t key) {
+  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+/* ---- warps and reductions --------------------------------------------------------------------- */
+
+/* A value that all lanes of a warp have, in a way that the compiler knows it: what follows from it is computed once for the warp,
+ * in the registers that matrix instructions take their operands from, and needs no paths for lanes that part. */
+__device__ inline uint32_t of_warp(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
+
+/* The whole warp: the sum of v over this lane and those below it. */
+template <typename T>
+__device__ inline T sum_up_to_lane(T v) {
+#pragma unroll
+  for (int offset = 1; offset < WARP; offset *= 2) {
+    const T below = __shfl_up_sync(0xffffffffu, v, offset);
+    if (threadIdx.x % WARP >= offset) v += below;
+  }
+  return v;
+}
+
+/* The whole warp: the sum of v over the LANES lanes that this one is among, the same in each of them. */
+template <int LANES = WARP>
+__device__ inline float sum_over_lanes(float v) {
+#pragma unroll
+  for (int offset = LANES / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
+  return v;
+}
+
+/* Likewise the highest, over all lanes. */
+__device__ inline float highest_over_lanes(float v) {
+#pragma unroll
+  for (int offset = WARP / 2; offset > 0; offset /= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, offset));
+  return v;
+}
+
+/* The sum over THREADS threads, the same in each of them: over the block, or, where it has several such parts, over part `part`.
+ * The order of additions is fixed by THREADS alone, so the bits are those of every run. */
+template <int THREADS, int PARTS = 1>
+__device__ inline float block_sum(float v, uint32_t part = 0) {
+  static_assert(THREADS % WARP == 0, "whole warps");
+  __shared__ float partials[PARTS][THREADS / WARP];
+  float *partial = partials[part];
+  v = sum_over_lanes(v);
+  const uint32_t thread = PARTS == 1 ? threadIdx.x : threadIdx.x % THREADS;
+  if (threadIdx.x % WARP == 0) partial[thread / WARP] = v;
+  __syncthreads();
+  float sum = 0.0f;
+#pragma unroll
+  for (int w = 0; w < THREADS / WARP; w++) sum += partial[w];
+  return sum;
+}
+
+/* Of `all` rows, those from `first` on that a block of up to `most` has. */
+__device__ inline uint32_t rows_from(uint32_t first, uint32_t all, uint32_t most) {
+  return all > first ? min(all - first, most) : 0;
+}
+
+/* ---- behind a step descriptor ---------------------------------------------------------------- */
+
+/* The table that starts `offset` bytes into the state block. */
+template <typename T>
+__device__ inline const T *table(const tg_state *state, uint64_t offset) {
+  return reinterpret_cast<const T *>(reinterpret_cast<const char *>(state) + offset);
+}
+
+/* A row's token, wherever it is (tg_row.token). The step before may have found none for the row's sequence, whose end
+ * then comes with that step: any token will do for a row that nobody reads. */
+__device__ inline uint32_t row_token(const tg_state *state, const tg_step *step, tg_row row) {
+  if (row.token >= 0) return row.token;
+  if (row.token == -1) return table<tg_slot>(state, state->slot_table)[row.slot].last_token;
+  int32_t token = table<tg_sampled>(state, step->earlier_table)[-2 - row.token].token;
+  return token < 0 ? 0 : token;
+}
+
+#endif

@@ -1,0 +1,79 @@
+/* pdl.cuh: programmatic dependent launch, the same code with and without it.
+ *
+ * Every kernel calls begin_kernel() before it reads or writes global memory. From sm_90 on it lets the next
+ * kernel of the stream take its place on the SMs at once, then waits until all kernels before this one have
+ * ended and their writes are visible. Launched without the attribute, or on older parts, it does nothing.
+ *
+ * A kernel may call the two halves apart: between them it may read what no kernel of a step writes before it does so
+ * itself: the weights, a conv layer's columns, and the step's descriptor with its tables and how slots sample, which were there
+ * before the step began; past the first-level cache what steps write.
+ *
+ * A kernel may also wait first and let the next one start afterwards. Then that one may read, before its own wait, what
+ * the kernels before this one wrote, or words that are their own sign (skinny/choice.cuh); past the first-level cache, which
+ * may hold what was there before. Words that say of which step and layer they are may be read early in either order
+ * (skinny/guess.cuh), but blocks share nothing out by them before they have waited: not all need have found the same.
+ * tg_begin_step is such a kernel, so the step's descriptor is read past it too.
+ *
+ * The wait is where a kernel of a step is timed when somebody wants to know (common/stamps.cuh): the first thread of a grid
+ * must come by it, as all others must, and once.
+ */
+#ifndef TAILGRAPH_PDL_CUH
+#define TAILGRAPH_PDL_CUH
+
+#include "common/stamps.cuh"
+#include <stdint.h>
+
+__device__ inline void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/* The wait of what is no kernel of a step: it leaves no stamp. */
+__device__ inline void await_earlier_kernels() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ inline void wait_for_earlier_kernels() {
+  const Stamping stamp = stamp_wait();
+  await_earlier_kernels();
+  stamp_ready(stamp);
+}
+
+__device__ inline void begin_kernel() {
+  let_next_kernel_start();
+  wait_for_earlier_kernels();
+}
+
+/* The other order: the next kernel may read early what the kernels before this one wrote. */
+__device__ inline void wait_and_let_next_start() {
+  wait_for_earlier_kernels();
+  let_next_kernel_start();
+}
+
+/* Asks for the cache line at `p` to be brought into L2, and does not wait. */
+__device__ inline void prefetch_line(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+/* Likewise `bytes` from there on, both multiples of 16: one instruction of the copy engine's, and perhaps a cache_policy(). */
+__device__ inline void bulk_prefetch(const void *from, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+__device__ inline void bulk_prefetch(const void *from, uint32_t bytes, uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(from), "r"(bytes), "l"(policy) : "memory");
+#endif
+}
+
+constexpr uint32_t LINE_BYTES = 128;
+
+/* prefetch_line for all of `bytes` bytes, the lines shared among `threads` threads of which this is `thread`. */
+__device__ inline void prefetch(const void *p, uint32_t bytes, uint32_t thread, uint32_t threads) {
+  for (uint32_t at = thread * LINE_BYTES; at < bytes; at += threads * LINE_BYTES)
+    prefetch_line(static_cast<const char *>(p) + at);
+}
+
+#endif

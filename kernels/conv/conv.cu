@@ -1,0 +1,126 @@
+/* conv.cu: the short causal convolution of a conv layer, depthwise, with each slot's state.
+ *
+ *   u[p,c] = B[p,c] X[p,c]                                          rounded to the operand type
+ *   x[r,c] = C[r,c] (sum_j W[c,j] u[p-(L-1)+j, c] + bias[c])        p the row's position; u is 0 before position 0
+ *
+ * B, C, X are the thirds of bcx[R,3H]. Columns of u from before the step come from the slot's state
+ * [slots,L-1,H], oldest first; later ones from the rows themselves, which are consecutive in a sequence. u
+ * is rounded in both cases, so a row's bits do not depend on where its prompt was cut.
+ *
+ * The last L-1 columns become the new state. A decode row is the only one of its slot in the step, so there
+ * the thread that read the old columns writes the new (tg_conv_decode_*). Otherwise rows at a chunk's start
+ * read what its end replaces, so the state moves in a kernel of its own (tg_conv_* then tg_conv_state_*).
+ *
+ * Bound: memory, about 4H sizeof(x) bytes a row.
+ *
+ * Launch: grid = (rows of the bucket, H / (4 CONV_THREADS) rounded up); for tg_conv_state_* rows are the most
+ * sequences of a step. Rows past the step's leave x and the state alone.
+ */
+#include "common/base.cuh"
+#include "common/pdl.cuh"
+
+constexpr int CONV_THREADS = 128;
+
+template <typename T>
+__device__ inline float4 rounded(float4 v);
+template <>
+__device__ inline float4 rounded<float>(float4 v) { return v; }
+template <>
+__device__ inline float4 rounded<__nv_bfloat16>(float4 v) {
+  __nv_bfloat162 lo = __float22bfloat162_rn(make_float2(v.x, v.y)), hi = __float22bfloat162_rn(make_float2(v.z, v.w));
+  float2 a = __bfloat1622float2(lo), b = __bfloat1622float2(hi);
+  return make_float4(a.x, a.y, b.x, b.y);
+}
+template <>
+__device__ inline float4 rounded<__half>(float4 v) {
+  __half2 lo = __float22half2_rn(make_float2(v.x, v.y)), hi = __float22half2_rn(make_float2(v.z, v.w));
+  float2 a = __half22float2(lo), b = __half22float2(hi);
+  return make_float4(a.x, a.y, b.x, b.y);
+}
+
+/* u of row r, channels c .. c+3 */
+template <typename T>
+__device__ inline float4 column(const T *bcx, uint32_t r, uint32_t c, uint32_t hidden) {
+  const T *row = bcx + (size_t)r * 3 * hidden + c;
+  float4 b = load4(row), x = load4(row + 2 * hidden);
+  return rounded<T>(make_float4(b.x * x.x, b.y * x.y, b.z * x.z, b.w * x.w));
+}
+
+/* x[R,H], state[slots,L-1,H], bcx[R,3H], taps[H,L], bias[H] or null */
+template <typename T, bool DECODE>
+__device__ inline void short_conv(T *x, T *state_out, const T *bcx, const float *taps, const float *bias,
+                                  const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length) {
+  begin_kernel();
+  const uint32_t r = blockIdx.x, c = 4 * (blockIdx.y * CONV_THREADS + threadIdx.x);
+  if (r >= step->rows || c >= hidden) return;
+  const tg_row row = table<tg_row>(state, step->row_table)[r];
+  const uint32_t chunk_row = DECODE ? 0 : r - table<tg_sequence>(state, step->sequence_table)[row.sequence].first_row;
+  T *columns = state_out + (size_t)row.slot * (length - 1) * hidden + c;
+
+  float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  for (uint32_t j = 0; j < length; j++) {
+    const uint32_t back = length - 1 - j;  /* rows before this one */
+    float4 u = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (back <= chunk_row) {
+      u = column(bcx, r - back, c, hidden);
+    } else if (back <= row.position) {
+      /* the state's column s is position first - (L-1) + s, this one is first + chunk_row - back */
+      u = load4(columns + (size_t)(chunk_row + j) * hidden);
+    }
+    if (DECODE && j > 0) store4(columns + (size_t)(j - 1) * hidden, u);
+    const float *w = taps + (size_t)c * length + j;
+    sum.x = fmaf(w[0], u.x, sum.x);
+    sum.y = fmaf(w[length], u.y, sum.y);
+    sum.z = fmaf(w[2 * length], u.z, sum.z);
+    sum.w = fmaf(w[3 * length], u.w, sum.w);
+  }
+  if (bias) {
+    float4 b = load4(bias + c);
+    sum = make_float4(sum.x + b.x, sum.y + b.y, sum.z + b.z, sum.w + b.w);
+  }
+  float4 gate = load4(bcx + (size_t)r * 3 * hidden + hidden + c);
+  store4(x + (size_t)r * hidden + c, make_float4(gate.x * sum.x, gate.y * sum.y, gate.z * sum.z, gate.w * sum.w));
+}
+
+/* A thread has all columns of its channels of one sequence: it moves them oldest first, and what it reads lies
+ * at or past what it writes. */
+template <typename T>
+__device__ inline void conv_state(T *state_out, const T *bcx, const tg_state *state, const tg_step *step,
+                                  uint32_t hidden, uint32_t length) {
+  begin_kernel();
+  const uint32_t c = 4 * (blockIdx.y * CONV_THREADS + threadIdx.x);
+  if (blockIdx.x >= step->sequences || c >= hidden) return;
+  const tg_sequence sequence = table<tg_sequence>(state, step->sequence_table)[blockIdx.x];
+  const uint32_t held = length - 1, last = sequence.first_row + sequence.rows - 1;
+  T *columns = state_out + (size_t)sequence.slot * held * hidden + c;
+  for (uint32_t s = 0; s < held; s++) {
+    const uint32_t back = held - 1 - s;  /* rows before the chunk's last */
+    float4 u = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (back < sequence.rows) {
+      u = column(bcx, last - back, c, hidden);
+    } else if (back < sequence.first_position + sequence.rows) {
+      u = load4(columns + (size_t)(s + sequence.rows) * hidden);
+    }
+    store4(columns + (size_t)s * hidden, u);
+  }
+}
+
+#define CONV(SUFFIX, T)                                                                                            \
+  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_decode_##SUFFIX(                              \
+      T *x, T *columns, const T *bcx, const float *taps, const float *bias, const tg_state *state,                 \
+      const tg_step *step, uint32_t hidden, uint32_t length) {                                                     \
+    short_conv<T, true>(x, columns, bcx, taps, bias, state, step, hidden, length);                                 \
+  }                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_##SUFFIX(                                     \
+      T *x, T *columns, const T *bcx, const float *taps, const float *bias, const tg_state *state,                 \
+      const tg_step *step, uint32_t hidden, uint32_t length) {                                                     \
+    short_conv<T, false>(x, columns, bcx, taps, bias, state, step, hidden, length);                                \
+  }                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_state_##SUFFIX(                               \
+      T *columns, const T *bcx, const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length) {    \
+    conv_state<T>(columns, bcx, state, step, hidden, length);                                                      \
+  }
+
+CONV(bf16, __nv_bfloat16)
+CONV(f16, __half)
+CONV(f32, float)

@@ -1,0 +1,42 @@
+/* grouped.cu: grouped/grouped.cuh for the experts' feed-forwards, up to what tg_combine_experts_* sums.
+ *
+ *   y[p,:] = silu(w1_e x) * w3_e x     p: a place of the token sort, e its expert, x its row of x[R,H]; y[R K,M]
+ *   partial[i,:] = w2_e y[p,:]         i: the pair of a row and one of its K experts that is at p; f32 [R K,H]
+ *
+ * chosen[R,K] are each row's experts, ascending; counts are zeros (clear_counts), and counted up. The weights, packed, are boxes of
+ * GROUPED_K columns by GROUPED_OUTPUTS rows, one expert after the other: of gate and up 8 rows each in turns, up's first where `up_first`;
+ * of down as they are. Where it `guesses`, blocks guess among the experts (grouped/units.cuh); of a guess, `soon` chunks that find no
+ * room in the ring come to the second-level cache meanwhile. R at most GROUPED_ROWS, K at most MAX_TOP_K, tiles of tile_rows rows at
+ * most GROUPED_MOST_TILES.
+ *
+ * Launch: grid = a block an SM, at most GROUPED_MOST_BLOCKS, block = a warp for each consumer and loader, and one more, with 5 loaders
+ * two, shared = stages * grouped_stage_bytes(tile_rows) + GMMA_ATOM_BYTES.
+ * Bound: memory, the weights of the experts that have rows.
+ * Measured on an H200 in bf16, 32 experts of 2048 x 1792, in the model (floor, of which some has come before it begins; how:
+ * profiles/README.md): 154.2 us (155.2) at 64 rows, 158.8 at 128, 162.0 at 256 in tiles of 96.
+ */
+#include "grouped/grouped.cuh"
+
+/* So many that other kernels' blocks find some too: one of router/norm_router.cu beside each with 3 loaders. Tall tiles have more sums. */
+constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128;
+
+#define GROUPED(NAME, REGISTERS, LOADERS, COUNTER, ...)                                                               \
+  extern "C" __global__ void __maxnreg__(REGISTERS) tg_grouped_##NAME(                                                \
+      const __grid_constant__ TensorMap gate_up, const __grid_constant__ TensorMap down, float *partial,           \
+      __VA_ARGS__::X *y, const __VA_ARGS__::X *x, const uint32_t *chosen, GroupedCounts *counts, const tg_step *step, \
+      uint32_t experts, uint32_t k, uint32_t guesses, uint32_t soon, uint32_t hidden, uint32_t inner,              \
+      uint32_t tile_rows, uint32_t stages, uint32_t up_first) {                                                    \
+    GMMA_BODY(const GroupedArrays<__VA_ARGS__> arrays =                                                               \
+                  {x, y, partial, chosen, step, counts, hidden, inner, k, up_first != 0};                          \
+              (wide<__VA_ARGS__, LOADERS, COUNTER>(gate_up, down, arrays, experts, guesses != 0, soon, tile_rows,  \
+                                                   stages));)                                                      \
+  }
+
+GROUPED(experts_bf16, GROUPED_REGISTERS, 3, false, GroupedHalf<__nv_bfloat16, 64>)
+GROUPED(experts_f16, GROUPED_REGISTERS, 3, false, GroupedHalf<__half, 64>)
+GROUPED(experts_f32, GROUPED_REGISTERS, 3, false, GroupedSplit)
+GROUPED(experts_many_bf16, GROUPED_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 64>)
+GROUPED(experts_many_f16, GROUPED_REGISTERS, 5, true, GroupedHalf<__half, 64>)
+GROUPED(experts_many_f32, GROUPED_REGISTERS, 5, true, GroupedSplit)
+GROUPED(experts_tall_bf16, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 96>)
+GROUPED(experts_tall_f16, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 96>)

@@ -1,0 +1,361 @@
+/* grouped.cuh: the experts' feed-forwards of steps of some to many rows, at the speed of memory.
+ *
+ * Every expert's weights are read once for all its rows; that is what such a step takes its time for, so all that counts
+ * is to keep the memory busy. One block an SM walks over units (grouped/units.cuh): an expert tile by GROUPED_OUTPUTS weight
+ * rows, all of K, first of gate and up, then of down. What it needs of a unit comes in stages of GROUPED_K of K through a
+ * ring in shared memory that never drains between units, nor between gate, up and down:
+ *
+ *   consumers, 8 warps  first they sort, a row a thread (grouped/units.cuh); then two warpgroups, each half of the weight rows: wgmma
+ *                       with weight rows as M, batch rows as N
+ *   loaders, 3 or 5     a stage each in turn: the tile's rows, gathered, from L2 through registers, swizzled as the
+ *                       matrix units want them
+ *   counter, 1 warp     beside 5 loaders: counts gate and up of a tile as the consumers have stored them, which they do
+ *                       themselves beside 3
+ *   producer, 1 warp    the copy engine brings the stage's weights, 16 KiB, likewise swizzled
+ *
+ * N is the tile's rows, rounded up to a multiple of 8: at many rows the GPU is at its limit of power, and what the matrix units
+ * multiply for nothing is time. Tiles of more than 64 rows have a kernel of their own, for their sums take many registers. A sum
+ * runs over K in order, in one accumulator, whatever N is and whoever has the unit; so a row's bits depend neither on the rows
+ * beside it nor on where it lies.
+ *
+ * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one
+ * thread.
+ *
+ * sm_90a only. H and M are multiples of 16: chunks and slices need not be whole, what lies outside the weights comes as
+ * zeros, and what fills up their rows is zeros.
+ */
+#ifndef TAILGRAPH_GROUPED_CUH
+#define TAILGRAPH_GROUPED_CUH
+
+#include "common/experts.cuh"
+#include "common/pdl.cuh"
+#include "grouped/units.cuh"
+#include "grouped/ring.cuh"
+
+constexpr uint32_t GROUPED_DRAW_AHEAD = 4;  /* chunks before a unit's last, when the next one is drawn */
+
+/* ---- roles ----------------------------------------------------------------------------------- */
+
+/* What the kernel reads and writes. */
+template <class Math>
+struct GroupedArrays {
+  using X = typename Math::X;
+  const X *x;              /* [R, H] */
+  X *y;                    /* [R K, M], by place */
+  float *partial;          /* [R K, H], by pair */
+  const uint32_t *chosen;  /* [R, K] */
+  const tg_step *step;
+  GroupedCounts *counts;
+  uint32_t hidden, inner, k;
+  bool up_first;
+};
+
+/* The producer's one lane. A guess has been asked for, and is this block's if `mine`; a block that does not guess has drawn. */
+__device__ inline void grouped_produce(GroupedRing &ring, GroupedQueue queue, const TensorMap &gate_up, const TensorMap &down,
+                                    const GroupedShape &shape, const GroupedPlan &plan, GroupedCounts *counts, bool mine,
+                                    GroupedDraw draw) {
+  constexpr uint32_t NEVER = 0xffffffffu;
+  uint32_t at = 0;
+  auto ask_for = [&](const GroupedUnit &unit, uint32_t from, uint32_t draw_at) {
+    const uint64_t policy = cache_policy(plan.is_only_tile(unit));
+#pragma unroll 1
+    for (uint32_t c = from; c < unit.chunks; c++) {
+      if (c == draw_at) draw = counts->draw();
+      grouped_ask(ring, unit.kind == GROUPED_GATE_UP ? gate_up : down, unit.tile.expert, unit.slice, c, policy);
+    }
+  };
+  auto near_end = [](const GroupedUnit &unit) { return unit.chunks - min(unit.chunks, GROUPED_DRAW_AHEAD); };
+  if (shape.guesses()) {
+    const GroupedUnit unit = plan.guess(shape, blockIdx.x, mine ? plan.guessed : plan.tile_total);
+    const uint32_t draw_at = near_end(unit);
+    queue.post(unit);
+    if (draw_at <= shape.ahead) draw = counts->draw();
+    ask_for(unit, shape.ahead, draw_at > shape.ahead ? draw_at : NEVER);
+  }
+  uint32_t begun = 0;  /* guessing blocks, at least */
+#pragma unroll 1
+  while (true) {
+    const GroupedUnit unit = plan.unit(shape, draw.unit, at);
+    begun = max(begun, draw.begun);
+    if (unit.kind == GROUPED_DOWN && begun < shape.guessers()) {
+      begun = shape.guessers();
+#pragma unroll 1
+      for (uint32_t block = 0; block < shape.guessers(); block++) {
+        const uint32_t tile = plan.first_tile(block % shape.experts);
+        if (tile == plan.tile_total || !counts->take_guess(block)) continue;
+        const GroupedUnit guess = plan.guess(shape, block, tile);
+        queue.post(guess);
+        ask_for(guess, 0, NEVER);
+      }
+    }
+    queue.post(unit);
+    if (unit.kind == GROUPED_END) return;
+    ask_for(unit, 0, near_end(unit));
+  }
+}
+
+/* Waits until all gate and up of a tile is there: so many have said so. */
+__device__ inline void grouped_await(const uint32_t *done, uint32_t all) {
+  uint32_t now;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(done) : "memory");
+  } while (now < all);
+}
+
+/* One lane: what it knows to be stored of a unit of gate and up is there. As a fence this waits behind the copies in flight: 2
+ * to 6 us, in which a consumer multiplies nothing. */
+__device__ inline void grouped_say_done(const GroupedUnit &unit, GroupedCounts *counts) {
+  if (unit.kind == GROUPED_GATE_UP && unit.at < GROUPED_MOST_TILES)
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counts->done + unit.at) : "memory");
+}
+
+/* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. A unit of gate and up is `counted` so
+ * many times. */
+template <class Math, uint32_t LOADERS>
+__device__ inline void grouped_load(GroupedRing ring, GroupedQueue queue, const GroupedShape &shape, const GroupedSort &sort,
+                                 const GroupedArrays<Math> &arrays, uint32_t counted) {
+  const uint32_t lane = threadIdx.x % WARP, loader = threadIdx.x / WARP - GROUPED_CONSUMERS;
+  const uint32_t row = lane / 8, piece = lane % 8;
+  const uint32_t even = gmma_piece_at(row, piece), odd = gmma_piece_at(row + 4, piece);  /* of an atom's rows, this lane's two */
+  ring.skip(loader);
+  uint32_t next = loader;  /* the stage of the unit that is this warp's */
+  queue.take_all([&](const GroupedUnit &unit) {
+    const bool gate_up = unit.kind == GROUPED_GATE_UP;
+    const typename Math::X *x = gate_up ? arrays.x : arrays.y;
+    const uint32_t k_total = gate_up ? arrays.hidden : arrays.inner;
+    if (!gate_up) {
+      if (lane == 0) grouped_await(arrays.counts->done + unit.at, shape.gate_up_slices * counted);
+      __syncwarp();
+    }
+    with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
+      /* Of more than 64 rows a half at a time, as there are registers for no more. */
+      constexpr int N = room.value, ROWS = N / 4, AT_ONCE = N > 64 ? (ROWS + 1) / 2 : ROWS;
+      /* Only of the last atom's rows the tile may not have some: they are zeros, the sums of which nobody reads. */
+      auto has = [&](int i) { return i < ROWS - 2 || row + 4 * i < unit.tile.rows; };
+      uint32_t from[ROWS];
+#pragma unroll
+      for (int i = 0; i < ROWS; i++) {
+        const uint32_t place = unit.tile.first + row + 4 * i;
+        from[i] = has(i) ? (gate_up ? sort.row_at(place) : place) * k_total : 0;
+      }
+#pragma unroll 1
+      for (; next < unit.chunks; next += LOADERS, ring.skip(LOADERS)) {
+        /* Past the end of K, where the weights are zeros, the row's last ones. */
+        const typename Math::X *at = kept(x + min(next * GROUPED_K + piece * 8, k_total - 8));
+#pragma unroll
+        for (int first = 0; first < ROWS; first += AT_ONCE) {
+          typename Math::Piece pieces[AT_ONCE];
+#pragma unroll
+          for (int i = first; i < min(first + AT_ONCE, ROWS); i++)
+            pieces[i - first] = has(i) ? Math::load(at + from[i]) : typename Math::Piece();
+          if (first == 0) ring.wait_empty();
+#pragma unroll
+          for (int i = first; i < min(first + AT_ONCE, ROWS); i++)
+            Math::template store<N>(ring.rows() + (i % 2 ? odd : even) + i / 2 * GMMA_ATOM_BYTES, pieces[i - first]);
+          if (first + AT_ONCE < ROWS) asm volatile("" ::: "memory");  /* the other half is asked for behind these */
+        }
+        operands_written();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(ring.full + ring.at);
+      }
+    });
+    next -= unit.chunks;
+  });
+}
+
+/* A consumer warpgroup's sums of up to MOST rows over all of K: element [n][r] as common/wgmma.cuh has D. */
+template <class Math, int MOST>
+__device__ inline void grouped_sums(float (&sums)[MOST / 2], GroupedRing &ring, uint32_t half, uint32_t chunks, uint32_t rows) {
+  using W = typename Math::W;
+  const bool first_lane = threadIdx.x % WARP == 0;
+  const uint32_t first = gmma_operand(shared_address(ring.stages));
+  const uint32_t full = kept(shared_address(ring.full)), empty = kept(shared_address(ring.empty));
+  const uint32_t w = first + half * gmma_apart(GROUPED_WEIGHT_BYTES / 2), x = first + gmma_apart(GROUPED_WEIGHT_BYTES);
+#pragma unroll
+  for (int i = 0; i < MOST / 2; i++) sums[i] = 0.0f;
+#pragma unroll 1
+  for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
+    const uint32_t there = ring.at * gmma_apart(ring.stage_bytes), barrier = ring.at * (uint32_t)sizeof(uint64_t);
+    barrier_wait(full + barrier, ring.parity);
+    with_room_for<MOST>(rows, [&](auto room) {
+      constexpr int N = room.value, COLUMNS = N * Math::PARTS;
+      auto multiply = [&](float (&acc)[COLUMNS / 2], bool accumulate) {
+        gmma_fence();
+#pragma unroll
+        for (uint32_t k = 0; k < GROUPED_K / 16; k++) gmma<W, COLUMNS>(acc, w + there + 2 * k, x + there + 2 * k, accumulate || k > 0);
+        gmma_commit();
+        gmma_wait<0>();
+        gmma_settle(acc);
+      };
+      if constexpr (Math::PARTS == 1) {
+        multiply(reinterpret_cast<float(&)[N / 2]>(sums), true);
+      } else {
+        float parts[COLUMNS / 2];
+        multiply(parts, false);
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) sums[i] += parts[i] + (parts[N / 2 + i] + parts[N + i]);
+      }
+    });
+    /* A stage is given back as soon as it is multiplied: the matrix units have time to spare, the ring has not. */
+    if (first_lane) barrier_arrive(empty + barrier);
+  }
+}
+
+/* A consumer warp: y = silu(gate) * up in X's type, or partial = down, f32. Of each pair of weight rows of gate and up, the
+ * first is up's where `up_first`. */
+template <class Math, bool COUNTER>
+__device__ inline void grouped_consume(GroupedRing ring, GroupedQueue queue, const GroupedSort &sort, const GroupedArrays<Math> &arrays) {
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t half = of_warp(warp / 4), first_row = lane % 4 * 2;
+  queue.take_all([&](const GroupedUnit &unit) {
+    constexpr int MOST = Math::MOST_ROWS;
+    float sums[MOST / 2];
+    grouped_sums<Math, MOST>(sums, ring, half, unit.chunks, unit.tile.rows);
+    /* store(at(r), first, second) for each row r of this thread, of its two weight rows; one address at a time, as there are
+     * registers for no more */
+    auto by_row = [&](auto at, auto store) {
+#pragma unroll
+      for (int i = 0; i < MOST / 4; i++) {
+        const uint32_t r = first_row + i / 2 * 8 + i % 2;
+        if (r >= unit.tile.rows) break;
+        auto *to = at(r);
+        asm volatile("" : "+l"(to));
+        store(to, sums[i / 2 * 4 + i % 2], sums[i / 2 * 4 + i % 2 + 2]);
+      }
+    };
+    if (unit.kind == GROUPED_GATE_UP) {
+      const uint32_t n = unit.slice * (GROUPED_OUTPUTS / 2) + warp * (GROUPED_GROUP_ROWS / 2) + lane / 4;
+      by_row([&](uint32_t r) { return arrays.y + (size_t)(unit.tile.first + r) * arrays.inner + n; },
+             [&](auto *at, float first, float second) {
+               const float v = arrays.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
+               if (n < arrays.inner) *at = typename Math::X(v);
+             });
+    } else {
+      const uint32_t n = unit.slice * GROUPED_OUTPUTS + warp * GROUPED_GROUP_ROWS + lane / 4;
+      by_row([&](uint32_t r) { return arrays.partial + (size_t)sort.pair_at(unit.tile.first + r, arrays.k) * arrays.hidden + n; },
+             [&](auto *at, float first, float second) {
+               if (n < arrays.hidden) at[0] = first;
+               if (n + 8 < arrays.hidden) at[8] = second;
+             });
+    }
+    __syncwarp();
+    if (lane != 0) return;
+    if constexpr (COUNTER) {
+      queue.say_stored();
+    } else {
+      grouped_say_done(unit, arrays.counts);
+    }
+  });
+}
+
+/* The counter warp. */
+__device__ inline void grouped_count(GroupedQueue queue, GroupedCounts *counts) {
+  queue.take_all([&](const GroupedUnit &unit) {
+    queue.wait_stored();
+    if (threadIdx.x % WARP == 0) grouped_say_done(unit, counts);
+  });
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+/* grouped/grouped.cu says what the arguments are. At least LOADERS stages. */
+template <class Math, uint32_t LOADERS, bool COUNTER>
+__device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, const GroupedArrays<Math> &arrays,
+                            uint32_t experts, bool guesses, uint32_t soon, uint32_t tile_rows, uint32_t stages) {
+  extern __shared__ char grouped_shared[];
+  __shared__ uint64_t barriers[2 * GROUPED_MOST_STAGES + 3 * GROUPED_QUEUE + 2];
+  __shared__ GroupedUnit units[GROUPED_QUEUE];
+  __shared__ GroupedSort sort;
+  __shared__ GroupedPlan plan;
+  static_assert(sizeof barriers + sizeof units + sizeof sort + sizeof plan <= 16 * 1024, "the launcher leaves room for it");
+  constexpr uint32_t AFTER_LOADERS = GROUPED_CONSUMERS + LOADERS, PRODUCER = AFTER_LOADERS + COUNTER;
+  const uint32_t warp = of_warp(threadIdx.x / WARP), lane = threadIdx.x % WARP;
+  GroupedRing ring;
+  ring.stages = grouped_shared + (-shared_address(grouped_shared) & (GMMA_ATOM_BYTES - 1));
+  ring.full = barriers, ring.empty = ring.full + GROUPED_MOST_STAGES;
+  ring.stage_bytes = grouped_stage_bytes<Math>(tile_rows), ring.count = stages;
+  ring.at = ring.parity = 0;
+  GroupedQueue queue;
+  queue.units = units, queue.posted = ring.empty + GROUPED_MOST_STAGES, queue.done = queue.posted + GROUPED_QUEUE;
+  queue.stored = queue.done + GROUPED_QUEUE;
+  uint64_t *marked = queue.stored + GROUPED_QUEUE, *listed = marked + 1;  /* the sort's two parts are done */
+  GroupedShape shape;
+  shape.gate_up_slices = (2 * arrays.inner + GROUPED_OUTPUTS - 1) / GROUPED_OUTPUTS;
+  shape.down_slices = (arrays.hidden + GROUPED_OUTPUTS - 1) / GROUPED_OUTPUTS;
+  shape.gate_up_chunks = (arrays.hidden + GROUPED_K - 1) / GROUPED_K;
+  shape.down_chunks = (arrays.inner + GROUPED_K - 1) / GROUPED_K;
+  shape.experts = guesses ? experts : 0;
+  shape.ahead = min(shape.gate_up_chunks, stages);
+  if (threadIdx.x == 0) {
+    /* full: the producer's arrival and a loader's; empty: one of each consumer warp */
+    for (uint32_t s = 0; s < stages; s++) barrier_init(ring.full + s, 2), barrier_init(ring.empty + s, GROUPED_CONSUMERS);
+    queue.init(PRODUCER, GROUPED_CONSUMERS);
+    barrier_init(marked, GROUPED_CONSUMERS), barrier_init(listed, 1);
+    barriers_ready();
+  }
+  sort.clear();
+  __syncthreads();
+  if (warp == PRODUCER) {
+    if (lane == 0 && shape.guesses()) {
+      const uint32_t expert = blockIdx.x % experts, slice = blockIdx.x / experts;
+      for (uint32_t c = 0; c < shape.ahead; c++) grouped_ask(ring, gate_up, expert, slice, c, cache_policy(true));
+      const uint32_t most = min(shape.gate_up_chunks, shape.ahead + soon);
+      for (uint32_t c = shape.ahead; c < most; c++) tensor_prefetch(&gate_up, GroupedBox(expert, slice, c).at);
+    }
+    __syncwarp();
+    uint32_t answer = 0;  /* to a guess, of the one lane that produces */
+    GroupedDraw draw = {};
+    /* First a rehearsal: code that has run once comes quicker (router/norm_router.cu). */
+#pragma unroll 1
+    for (uint32_t pass = 0; pass < 2; pass++) {
+      const bool real = pass > 0;
+      if (real) {
+        wait_and_let_next_start();
+        if (lane == 0 && shape.guesses()) {
+          arrays.counts->begin();
+          answer = arrays.counts->ask_for_guess(blockIdx.x);
+        } else if (lane == 0) {
+          draw = arrays.counts->draw();
+        }
+        barrier_wait(marked, 0);
+      }
+      plan.make(shape, sort, experts, tile_rows, real);
+    }
+    const bool mine = shape.guesses() && GroupedCounts::has_got(answer, blockIdx.x);
+    if (lane == 0) grouped_produce(ring, queue, gate_up, down, shape, plan, arrays.counts, mine, draw);
+    return;
+  }
+  if (warp < GROUPED_CONSUMERS) {
+    static_assert(GROUPED_CONSUMERS == GROUPED_WARPS, "who sorts");
+    const uint32_t rows = __ldcg(&arrays.step->rows);
+    /* Likewise. */
+#pragma unroll 1
+    for (uint32_t pass = 0; pass < 2; pass++) {
+      const bool real = pass > 0;
+      if (real) wait_and_let_next_start();
+      const GroupedChoice choice(arrays.chosen, threadIdx.x, real ? rows : 0, arrays.k);
+      sort.mark(choice, arrays.k);
+      __syncwarp();
+      if (real) {
+        if (lane == 0) barrier_arrive(marked);
+        barrier_wait(marked, 0);
+      }
+      sort.list(choice, experts, arrays.k);
+      /* Nobody marks what another still rehearses with; and then all is listed. Behind a barrier that all come to the compiler
+       * knows that a warp's threads are together, so what they have in common is in registers that a warp has one of. */
+      asm volatile("bar.sync 1, %0;" ::"n"(GROUPED_CONSUMERS * WARP) : "memory");
+    }
+    if (threadIdx.x == 0) barrier_arrive(listed);
+    grouped_consume<Math, COUNTER>(ring, queue, sort, arrays);
+    return;
+  }
+  wait_and_let_next_start();  /* in this order for router/sort_combine.cu's combination */
+  if (COUNTER && warp == AFTER_LOADERS) {
+    grouped_count(queue, arrays.counts);
+  } else {
+    barrier_wait(listed, 0);
+    grouped_load<Math, LOADERS>(ring, queue, shape, sort, arrays, COUNTER ? 1 : GROUPED_CONSUMERS);
+  }
+}
+
+#endif

@@ -1,0 +1,186 @@
+/* norm_router.cu: norm and router in one kernel, for steps of up to 256 rows: what router/router.cu and the first half of router/sort_combine.cu's
+ * tg_choose_and_sort do in two, whose formulas these are.
+ *
+ *   x[r] = rmsnorm(h[r])                                             rounded to the operand type
+ *   s = sigmoid(gate rmsnorm(h[r])), of the row as it is; experts[r,:] and weights[r,:] from s
+ *
+ * and clears what grouped/grouped.cuh, which sorts for itself, counts up.
+ *
+ * A cluster has all experts and some rows: a block has ROUTE_EACH of the experts and one half of the columns, a thread four
+ * of these. A row's scores are linear in h but for its one scale, so a thread keeps gate times norm weight of its columns in
+ * registers, before the wait, and what it reads of h is for scores and scale together, ROUTE_AT_ONCE rows under way. Sums of
+ * the halves go to the first block of the cluster, which chooses, and those of squares to all, which store x.
+ *
+ * Beside a block there is room on an SM for one of grouped/grouped.cuh with 3 loaders, whose weights come meanwhile: ROUTE_REGISTERS, and
+ * little shared memory.
+ *
+ * Bound: latency. h comes from L2, the gate too, before it is needed.
+ * Measured on an H200 in bf16, H = 2048, E = 32, in the model (how: profiles/README.md): 4.8 us at 16 rows, 4.4 at 64, 7.6 at
+ * 128, 9.5 at 256.
+ *
+ * Launch: block = ROUTE_THREADS; clusters of ROUTE_HALVES times E / ROUTE_EACH blocks, rounded up to a power of two, rows of
+ * the bucket / rows_each of them. E at most ROUTE_EXPERTS, H at most ROUTE_HIDDEN, rows_each at most ROUTE_ROWS. Needs sm_90a.
+ */
+#include "common/base.cuh"
+#include "common/experts.cuh"
+#include "common/rmsnorm.cuh"
+#include "common/pdl.cuh"
+#include "common/wgmma.cuh"
+
+constexpr int ROUTE_THREADS = 256, ROUTE_WARPS = ROUTE_THREADS / WARP;
+constexpr int ROUTE_REGISTERS = 72;
+constexpr uint32_t ROUTE_EXPERTS = 32, ROUTE_EACH = 8, ROUTE_HALVES = 2, ROUTE_ROWS = 8;
+[[maybe_unused]] constexpr uint32_t ROUTE_HIDDEN = ROUTE_HALVES * 4 * ROUTE_THREADS, ROUTE_AT_ONCE = 4;
+static_assert(ROUTE_EXPERTS == WARP, "a lane an expert");
+static_assert(ROUTE_WARPS == 8, "two loads of four");
+static_assert(ROUTE_ROWS <= ROUTE_WARPS, "a warp chooses for a row");
+
+struct alignas(16) RouteScratch {
+  /* of this block's columns, by warp; the last are squares */
+  float parts[ROUTE_ROWS][ROUTE_EACH + 1][ROUTE_WARPS];
+  /* of the cluster, by half: of all rows' squares in every block, of their experts in the first */
+  float squares[ROUTE_ROWS][ROUTE_HALVES];
+  float sums[ROUTE_ROWS][ROUTE_HALVES][ROUTE_EXPERTS];
+  float bias[ROUTE_EXPERTS];  /* needed late, where the registers of what comes before have no room for it */
+};
+
+/* Bits of the experts that a row chose, and in the lane of each its weight. */
+struct RouteChoice {
+  uint32_t chosen;
+  float weight;
+};
+
+/* One warp chooses for one row, as choose_experts does, a lane an expert, whose product with the row as it is normed is `sum`.
+ * A function of its own, so that it can be rehearsed before the wait, where there is time: code that has run once comes quicker. */
+[[maybe_unused]] static __device__ __noinline__ RouteChoice choose_of_32(float sum, float bias, uint32_t expert_count,
+                                                                        Weighing weighing) {
+  const uint32_t lane = threadIdx.x % WARP;
+  const float score = 1.0f / (1.0f + expf(-sum));
+  const uint32_t key = sortable(score + bias);
+  bool left = lane < expert_count;
+#pragma unroll 1
+  for (uint32_t i = 0; i < weighing.k; i++) {  /* the best that is left, of several the lowest */
+    const uint32_t best = __reduce_max_sync(0xffffffffu, left ? key : 0);
+    if (lane == __ffs(__ballot_sync(0xffffffffu, left && key == best)) - 1) left = false;
+  }
+  const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && !left);
+  float all = 0.0f;
+#pragma unroll 1
+  for (uint32_t those = chosen; those; those &= those - 1) all += __shfl_sync(0xffffffffu, score, __ffs(those) - 1);
+  return {chosen, (weighing.normalize ? score / (all + 1e-6f) : score) * weighing.scaling};
+}
+
+/* of[e], e < ROUTE_EACH, summed over the lanes of a warp: every lane has the sum of expert lane / 4. */
+__device__ inline float sum_of_each(float (&of)[ROUTE_EACH]) {
+  const uint32_t lane = threadIdx.x % WARP;
+#pragma unroll
+  for (uint32_t half = ROUTE_EACH / 2; half > 0; half /= 2) {  /* a lane keeps one half of them, and gives the other away */
+    const bool upper = lane & 4 * half;
+#pragma unroll
+    for (uint32_t e = 0; e < half; e++) {
+      const float given = upper ? of[e] : of[e + half], kept = upper ? of[e + half] : of[e];
+      of[e] = kept + __shfl_xor_sync(0xffffffffu, given, 4 * half);
+    }
+  }
+  float sum = of[0];
+  sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+  return sum + __shfl_xor_sync(0xffffffffu, sum, 1);
+}
+
+/* experts[R,K], weights[R,K], x[R,H], h[R,H], norm_weight[H], gate[E,H], bias[E] or null. */
+template <typename X>
+__device__ inline void route_step(uint32_t *counts, uint32_t *experts, float *weights, X *x, const float *h,
+                                  const float *norm_weight, const float *gate, const float *bias, const tg_step *step,
+                                  uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t rows_each, float eps) {
+  __shared__ RouteScratch scratch;
+  __shared__ uint64_t summed;  /* what other blocks of the cluster send is there */
+  let_next_kernel_start();
+  const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t groups = blocks / ROUTE_HALVES, group = rank / ROUTE_HALVES, half = rank % ROUTE_HALVES;
+  const uint32_t first = blockIdx.x / blocks * rows_each, in_step = __ldcg(&step->rows);
+  const uint32_t rows = rows_from(first, in_step, rows_each);
+  const uint32_t column = 4 * (half * ROUTE_THREADS + threadIdx.x);
+  const bool there = column < hidden;
+  if (threadIdx.x == 0) {
+    barrier_init(&summed, 1);
+    barriers_ready();
+    barrier_arrive_expecting(&summed, rows * ROUTE_HALVES * (1 + (rank == 0 ? groups * ROUTE_EACH : 0)) * sizeof(float));
+  }
+  __syncthreads();
+  cluster_arrive();
+  if (rank == 0) choose_of_32(0.0f, 0.0f, expert_count, weighing);
+  const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f), norm = there ? load4(norm_weight + column) : zeros;
+  float4 weighed[ROUTE_EACH];
+#pragma unroll
+  for (uint32_t e = 0; e < ROUTE_EACH; e++) {
+    const uint32_t expert = group * ROUTE_EACH + e;
+    const float4 g = there && expert < expert_count ? load4(gate + (size_t)expert * hidden + column) : zeros;
+    weighed[e] = make_float4(g.x * norm.x, g.y * norm.y, g.z * norm.z, g.w * norm.w);
+  }
+  if (threadIdx.x < ROUTE_EXPERTS) scratch.bias[lane] = bias && lane < expert_count ? bias[lane] : 0.0f;
+  h += (size_t)first * hidden + column, x += (size_t)first * hidden + column;
+  wait_for_earlier_kernels();
+  if (blockIdx.x == gridDim.x - 1) clear_counts(counts);
+#pragma unroll 1
+  for (uint32_t base = 0; base < rows; base += ROUTE_AT_ONCE) {
+    float4 v[ROUTE_AT_ONCE];
+#pragma unroll
+    for (uint32_t a = 0; a < ROUTE_AT_ONCE; a++) v[a] = there && base + a < rows ? load4(h + (size_t)(base + a) * hidden) : zeros;
+#pragma unroll
+    for (uint32_t a = 0; a < ROUTE_AT_ONCE; a++) {
+      if (base + a >= rows) break;
+      float of[ROUTE_EACH], squares = add_squares(0.0f, v[a]);
+#pragma unroll
+      for (uint32_t e = 0; e < ROUTE_EACH; e++) {
+        const float4 w = weighed[e];
+        of[e] = fmaf(v[a].w, w.w, fmaf(v[a].z, w.z, fmaf(v[a].y, w.y, v[a].x * w.x)));
+      }
+      const float sum = sum_of_each(of);
+      squares = sum_over_lanes(squares);
+      if (lane % 4 == 0) scratch.parts[base + a][lane / 4][warp] = sum;
+      if (lane == 0) scratch.parts[base + a][ROUTE_EACH][warp] = squares;
+    }
+  }
+  cluster_wait();  /* all blocks have their barriers */
+  __syncthreads();
+  auto sum_of_warps = [&](uint32_t r, uint32_t e) {
+    const float4 low = load4(scratch.parts[r][e]), high = load4(scratch.parts[r][e] + 4);
+    return low.x + low.y + low.z + low.w + high.x + high.y + high.z + high.w;
+  };
+  if (threadIdx.x < rows * ROUTE_EACH) {
+    const uint32_t r = threadIdx.x / ROUTE_EACH, e = threadIdx.x % ROUTE_EACH;
+    store_to_block(&scratch.sums[r][half][group * ROUTE_EACH + e], 0, sum_of_warps(r, e), &summed, blocks);
+    if (group == 0 && e < blocks) store_to_block(&scratch.squares[r][half], e, sum_of_warps(r, ROUTE_EACH), &summed, blocks);
+  }
+  barrier_wait_cluster(&summed, 0);
+  auto scale_of = [&](uint32_t r) { return 1.0f / sqrtf((scratch.squares[r][0] + scratch.squares[r][1]) / hidden + eps); };
+  if (rank == 0) {
+    if (warp < rows) {
+      const uint32_t r = warp;
+      const float sum = lane < expert_count ? scratch.sums[r][0][lane] + scratch.sums[r][1][lane] : 0.0f;
+      const auto [chosen, weight] = choose_of_32(scale_of(r) * sum, scratch.bias[lane], expert_count, weighing);
+      if (chosen >> lane & 1) {
+        const size_t at = (size_t)(first + r) * weighing.k + __popc(chosen & ((1u << lane) - 1));
+        experts[at] = lane;
+        weights[at] = weight;
+      }
+    }
+  }
+  /* a group has every so many of the rows' x, a block its half */
+#pragma unroll 1
+  for (uint32_t r = group; there && r < rows; r += groups)
+    store4(x + (size_t)r * hidden, normed(load4(h + (size_t)r * hidden), scale_of(r), load4(norm_weight + column)));
+}
+
+#define ROUTE(SUFFIX, X)                                                                                              \
+  extern "C" __global__ void __maxnreg__(ROUTE_REGISTERS) tg_route_##SUFFIX(                                          \
+      uint32_t *counts, uint32_t *experts, float *weights, X *x, const float *h, const float *norm_weight,            \
+      const float *gate, const float *bias, const tg_step *step, uint32_t hidden, uint32_t expert_count, uint32_t k,  \
+      uint32_t normalize, float scaling, uint32_t rows_each, float eps) {                                             \
+    GMMA_BODY((route_step<X>(counts, experts, weights, x, h, norm_weight, gate, bias, step, hidden, expert_count,     \
+                             Weighing{k, normalize != 0, scaling}, rows_each, eps));)                                 \
+  }
+
+ROUTE(bf16, __nv_bfloat16)
+ROUTE(f16, __half)
+ROUTE(f32, float)

@@ -1,0 +1,145 @@
+/* router.cu: which experts a row goes to, and with what weight. f32 throughout, from the residual stream.
+ *
+ *   z = rmsnorm(h[r])
+ *   x[r] = z, rounded to the operand type: what the experts multiply with
+ *   s = sigmoid(gate z), of z as it is        gate[E,H]
+ *   chosen = the K largest of s + bias        ties to the lower index; the bias chooses, it does not weigh
+ *   weight = s, over (sum of the chosen s + 1e-6) with norm_topk_prob, times routed_scaling_factor
+ *
+ * tg_scores_* leaves s in scores[R,E], and the token sort chooses (router/sort_combine.cu): for buckets that its one block
+ * is soon done with. tg_router_* chooses itself: experts[R,K] ascending in each row, weights[R,K] beside them.
+ *
+ * Bound: memory, (4 + sizeof(x)) H bytes of each row; the gate's 4EH are read from L2 once a block (a block of
+ * tg_scores_* has SCORE_EXPERTS of the experts), so blocks take four rows where there are many. For few rows
+ * latency is what counts: more blocks, each with less of the gate, which is asked for before the wait.
+ *
+ * Launch: block = NORM_THREADS; tg_router_ROWS_*: grid = rows of the bucket / ROWS,
+ * shared = 4 ROWS (H + 2 MAX_EXPERTS); tg_scores_ROWS_*: grid = (E / SCORE_EXPERTS, rows of the bucket / ROWS),
+ * shared = 4 ROWS H. Rows at or past the step's get no experts: the token sort does not look at them.
+ */
+#include "common/base.cuh"
+#include "common/experts.cuh"
+#include "common/rmsnorm.cuh"
+#include "common/pdl.cuh"
+
+constexpr int ROUTER_WARPS = NORM_THREADS / WARP;
+constexpr int SCORE_EXPERTS = ROUTER_WARPS;  /* a warp each */
+
+__device__ inline float dot4(float sum, float4 a, float4 b) {
+  sum = fmaf(a.x, b.x, sum);
+  sum = fmaf(a.y, b.y, sum);
+  sum = fmaf(a.z, b.z, sum);
+  return fmaf(a.w, b.w, sum);
+}
+
+/* z[ROWS,H] in shared memory, and x[rows,H] unless null, from h[rows,H]; rows past `rows` repeat the last. */
+template <int ROWS, typename X>
+__device__ inline void norm_rows(float *z, X *x, const float *h, const float *weight, uint32_t rows, uint32_t hidden,
+                                 float eps) {
+#pragma unroll
+  for (int i = 0; i < ROWS; i++) {
+    const float *from = h + (size_t)min(i, (int)rows - 1) * hidden;
+    float squares = 0.0f;
+    for (uint32_t c = 4 * threadIdx.x; c < hidden; c += 4 * NORM_THREADS) squares = add_squares(squares, load4(from + c));
+    float scale = norm_scale(squares, hidden, eps);
+    for (uint32_t c = 4 * threadIdx.x; c < hidden; c += 4 * NORM_THREADS) {
+      float4 v = normed(load4(from + c), scale, load4(weight + c));
+      store4(z + i * hidden + c, v);
+      if (x && i < rows) store4(x + (size_t)i * hidden + c, v);
+    }
+    __syncthreads();  /* also: block_sum's shared memory is free again */
+  }
+}
+
+/* One warp: sigmoid(gate z[i]) for each of ROWS rows, in every lane; gate[H] is one expert's. */
+template <int ROWS>
+__device__ inline void scores_of(float (&scores)[ROWS], const float *gate, const float *z, uint32_t hidden, int lane) {
+  float sums[ROWS] = {};
+#pragma unroll 8
+  for (uint32_t c = 4 * lane; c < hidden; c += 4 * WARP) {
+    float4 g = load4(gate + c);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) sums[i] = dot4(sums[i], g, load4(z + i * hidden + c));
+  }
+#pragma unroll
+  for (int i = 0; i < ROWS; i++) scores[i] = 1.0f / (1.0f + expf(-sum_over_lanes(sums[i])));
+}
+
+/* scores[R,E], x[R,H], h[R,H], norm_weight[H], gate[E,H] */
+template <int ROWS, typename X>
+__device__ inline void score(float *scores, X *x, const float *h, const float *norm_weight, const float *gate,
+                             const tg_step *step, uint32_t hidden, uint32_t expert_count, float eps) {
+  extern __shared__ float4 shared[];
+  float *z = reinterpret_cast<float *>(shared);  /* [ROWS, H] */
+  const int lane = threadIdx.x % WARP;
+  const uint32_t expert = blockIdx.x * SCORE_EXPERTS + threadIdx.x / WARP, first = blockIdx.y * ROWS;
+  let_next_kernel_start();
+  prefetch(norm_weight, 4 * hidden, threadIdx.x, NORM_THREADS);
+  if (expert < expert_count) prefetch(gate + (size_t)expert * hidden, 4 * hidden, lane, WARP);
+  wait_for_earlier_kernels();
+  if (first >= step->rows) return;
+  const uint32_t rows = min((uint32_t)ROWS, step->rows - first);
+
+  X *normed_rows = blockIdx.x == 0 ? x + (size_t)first * hidden : nullptr;
+  norm_rows<ROWS>(z, normed_rows, h + (size_t)first * hidden, norm_weight, rows, hidden, eps);
+  if (expert >= expert_count) return;
+  float found[ROWS];
+  scores_of(found, gate + (size_t)expert * hidden, z, hidden, lane);
+#pragma unroll
+  for (int i = 0; i < ROWS; i++)
+    if (lane == i && i < rows) scores[(size_t)(first + i) * expert_count + expert] = found[i];
+}
+
+/* x[R,H], h[R,H], norm_weight[H], gate[E,H], bias[E] or null */
+template <int ROWS, typename X>
+__device__ inline void route(uint32_t *experts, float *weights, X *x, const float *h, const float *norm_weight,
+                             const float *gate, const float *bias, const tg_step *step, uint32_t hidden,
+                             uint32_t expert_count, Weighing weighing, float eps) {
+  extern __shared__ float4 shared[];
+  float *z = reinterpret_cast<float *>(shared);                           /* [ROWS, H] */
+  float *scores = z + ROWS * hidden;                                      /* [ROWS, MAX_EXPERTS] */
+  uint32_t *keys = reinterpret_cast<uint32_t *>(scores + ROWS * MAX_EXPERTS);  /* [ROWS, MAX_EXPERTS] */
+  begin_kernel();
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t first = blockIdx.x * ROWS;
+  if (first >= step->rows) return;
+  const uint32_t rows = min((uint32_t)ROWS, step->rows - first);
+
+  norm_rows<ROWS>(z, x + (size_t)first * hidden, h + (size_t)first * hidden, norm_weight, rows, hidden, eps);
+  for (uint32_t e = warp; e < expert_count; e += ROUTER_WARPS) {
+    float found[ROWS];
+    scores_of(found, gate + (size_t)e * hidden, z, hidden, lane);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+      if (lane == i) scores[i * MAX_EXPERTS + e] = found[i];
+  }
+  __syncthreads();
+  if (warp >= rows) return;
+  const size_t to = (size_t)(first + warp) * weighing.k;
+  choose_experts(scores + warp * MAX_EXPERTS, bias, expert_count, weighing, keys + warp * MAX_EXPERTS, lane,
+                 [&](uint32_t index, uint32_t expert, float weight) {
+                   experts[to + index] = expert;
+                   weights[to + index] = weight;
+                 });
+}
+
+#define ROUTER(ROWS, SUFFIX, X)                                                                                    \
+  extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_scores_##ROWS##_##SUFFIX(                          \
+      float *scores, X *x, const float *h, const float *norm_weight, const float *gate, const tg_step *step,       \
+      uint32_t hidden, uint32_t expert_count, float eps) {                                                         \
+    score<ROWS>(scores, x, h, norm_weight, gate, step, hidden, expert_count, eps);                                 \
+  }                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_router_##ROWS##_##SUFFIX(                          \
+      uint32_t *experts, float *weights, X *x, const float *h, const float *norm_weight, const float *gate,        \
+      const float *bias, const tg_step *step, uint32_t hidden, uint32_t expert_count, uint32_t k,                  \
+      uint32_t normalize, float scaling, float eps) {                                                              \
+    route<ROWS>(experts, weights, x, h, norm_weight, gate, bias, step, hidden, expert_count,                       \
+                Weighing{k, normalize != 0, scaling}, eps);                                                        \
+  }
+
+ROUTER(1, bf16, __nv_bfloat16)
+ROUTER(4, bf16, __nv_bfloat16)
+ROUTER(1, f16, __half)
+ROUTER(4, f16, __half)
+ROUTER(1, f32, float)
+ROUTER(4, f32, float)

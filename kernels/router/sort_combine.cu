@@ -1,0 +1,240 @@
+/* sort_combine.cu: before and after the experts' matrix products.
+ *
+ * Token sort: the pairs (row, one of its experts) in order of expert, rows ascending within one. A pair's
+ * number is row K + index; its rank in that order is its place.
+ *
+ *   rows[place] = row          place[pair] = place
+ *   tiles[...]                 each expert's places in runs of at most tile_rows, experts ascending
+ *   tile_count                 how many; behind it zeros (clear_counts)
+ *
+ * tg_sort_tokens takes experts[R,K] as they are; tg_choose_and_sort first chooses them from the router's
+ * scores[R,E] (router/router.cu has the rule), a warp a row, and leaves experts[R,K] and weights[R,K].
+ *
+ * Combine: h[r,:] += sum over i of weights[r,i] y[place[r K + i],:], i and with it the expert ascending; grouped/grouped.cuh leaves y by
+ * pair, and then there is no place. With norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the block has the row. All
+ * that it reads but y may be there before the wait (`known`): the kernel of grouped/grouped.cuh lets it start only when those before that one
+ * have ended.
+ *
+ * Bound: the sort by latency (one block, two passes over 4RK bytes in L2 or, having chosen, RK in shared memory),
+ * the combine by memory (4H (K + 2) bytes a row), and for few rows by latency too.
+ * Measured on an H200 in bf16, H = 2048, K = 4 (floor; how: profiles/README.md): combine 2.8 us (0.7) at 64 rows, 3.7 (2.8) at
+ * 256.
+ */
+#include "common/base.cuh"
+#include "common/experts.cuh"
+#include "common/rmsnorm.cuh"
+#include "common/pdl.cuh"
+
+constexpr int SORT_THREADS = 1024;  /* at most */
+constexpr int SORT_WARPS = SORT_THREADS / WARP;
+constexpr int CHOOSE_ROWS = 256;    /* most rows of a bucket that tg_choose_and_sort takes */
+
+constexpr int COMBINE_ROWS = 2;       /* of a block, at most */
+
+struct SortScratch {
+  uint32_t next[SORT_WARPS][MAX_EXPERTS];  /* counts, then the next place of this warp and expert */
+  uint32_t first[MAX_EXPERTS], first_tile[MAX_EXPERTS];
+};
+
+/* Each warp counts, then places, a range of pairs of its own; a warp's places of an expert come after those of
+ * the warps before it. At least MAX_EXPERTS threads. expert_of(pair) is any pair's expert. */
+template <class ExpertOf>
+__device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows,
+                                  uint32_t *place, uint32_t pairs, uint32_t k, uint32_t tile_rows, ExpertOf expert_of) {
+  auto &next = scratch.next;
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t share = (pairs + blockDim.x - 1) / blockDim.x * WARP;  /* of a warp */
+  const uint32_t busy = pairs > 0 ? (pairs + share - 1) / share : 0;    /* warps that have any */
+  const uint32_t from = min(warp * share, pairs), to = min(from + share, pairs);
+
+  clear_counts(tile_count);
+  for (uint32_t e = lane; e < MAX_EXPERTS; e += WARP) next[warp][e] = 0;
+  __syncwarp();
+  for (uint32_t i = from + lane; i < to; i += WARP) atomicAdd(&next[warp][expert_of(i)], 1u);
+  __syncthreads();
+
+  /* a thread an expert: its total, and each warp's offset within it */
+  if (threadIdx.x < MAX_EXPERTS) {
+    uint32_t total = 0;
+    for (uint32_t w = 0; w < busy; w++) {
+      uint32_t count = next[w][threadIdx.x];
+      next[w][threadIdx.x] = total;
+      total += count;
+    }
+    scratch.first[threadIdx.x] = total;
+  }
+  __syncthreads();
+  /* a warp, four consecutive experts a lane: where each one's places and tiles begin */
+  if (warp == 0) {
+    constexpr int PER_LANE = MAX_EXPERTS / WARP;
+    uint32_t count[PER_LANE], places = 0, tile = 0;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+      count[i] = scratch.first[lane * PER_LANE + i];
+      places += count[i];
+      tile += (count[i] + tile_rows - 1) / tile_rows;
+    }
+    const uint32_t own_places = places, own_tiles = tile;
+#pragma unroll
+    for (int offset = 1; offset < WARP; offset *= 2) {
+      uint32_t places_below = __shfl_up_sync(0xffffffffu, places, offset);
+      uint32_t tiles_below = __shfl_up_sync(0xffffffffu, tile, offset);
+      if (lane >= offset) places += places_below, tile += tiles_below;
+    }
+    if (lane == WARP - 1) *tile_count = tile;
+    places -= own_places, tile -= own_tiles;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+      scratch.first[lane * PER_LANE + i] = places;
+      scratch.first_tile[lane * PER_LANE + i] = tile;
+      places += count[i];
+      tile += (count[i] + tile_rows - 1) / tile_rows;
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x < MAX_EXPERTS) {
+    const uint32_t e = threadIdx.x, end = e + 1 < MAX_EXPERTS ? scratch.first[e + 1] : pairs;
+    uint32_t tile = scratch.first_tile[e];
+    for (uint32_t at = scratch.first[e]; at < end; at += tile_rows)
+      tiles[tile++] = ExpertTile{e, at, min(tile_rows, end - at)};
+  }
+
+  for (uint32_t base = from; base < to; base += WARP) {
+    uint32_t pair = base + lane;
+    bool mine = pair < to;
+    uint32_t expert = mine ? expert_of(pair) : MAX_EXPERTS;
+    uint32_t same = __match_any_sync(0xffffffffu, expert);
+    if (mine) {
+      uint32_t at = scratch.first[expert] + next[warp][expert] + __popc(same & ((1u << lane) - 1));
+      rows[at] = pair / k;
+      place[pair] = at;
+    }
+    __syncwarp();
+    if (mine && lane == __ffs(same) - 1) next[warp][expert] += __popc(same);
+    __syncwarp();
+  }
+}
+
+/* Launch: one block of SORT_THREADS. */
+extern "C" __global__ void __launch_bounds__(SORT_THREADS)
+    tg_sort_tokens(ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows, uint32_t *place, const uint32_t *experts,
+                   const tg_step *step, uint32_t k, uint32_t tile_rows) {
+  __shared__ SortScratch scratch;
+  begin_kernel();
+  sort_pairs(scratch, tiles, tile_count, rows, place, step->rows * k, k, tile_rows,
+             [&](uint32_t pair) { return experts[pair]; });
+}
+
+/* scores[R,E], bias[E] or null. Launch: one block of MAX_EXPERTS to SORT_THREADS threads, best a warp a row. */
+extern "C" __global__ void __launch_bounds__(SORT_THREADS)
+    tg_choose_and_sort(ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows, uint32_t *place, uint32_t *experts,
+                       float *weights, const float *scores, const float *bias, const tg_step *step,
+                       uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling, uint32_t tile_rows) {
+  __shared__ SortScratch scratch;
+  __shared__ uint8_t chosen[CHOOSE_ROWS * MAX_TOP_K];
+  let_next_kernel_start();
+  if (bias) prefetch(bias, 4 * expert_count, threadIdx.x, blockDim.x);
+  wait_for_earlier_kernels();
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t row_count = step->rows;
+  for (uint32_t r = warp; r < row_count; r += blockDim.x / WARP)
+    choose_experts(scores + (size_t)r * expert_count, bias, expert_count, Weighing{k, normalize != 0, scaling},
+                   scratch.next[warp], lane, [&](uint32_t index, uint32_t expert, float weight) {
+                     chosen[r * k + index] = expert;
+                     experts[r * k + index] = expert;
+                     weights[r * k + index] = weight;
+                   });
+  __syncthreads();
+  sort_pairs(scratch, tiles, tile_count, rows, place, row_count * k, k, tile_rows,
+             [&](uint32_t pair) { return (uint32_t)chosen[pair]; });
+}
+
+/* h[R,H], y[R K,H], place[R K] or null, weights[R,K], x[R,H], norm_weight[H] or null; K at most TOP. A thread has AT_ONCE times
+ * four elements of a row under way. Launch: block = NORM_THREADS for each of up to COMBINE_ROWS rows, grid = rows of the bucket / so
+ * many. */
+template <typename X, uint32_t TOP, uint32_t AT_ONCE>
+__device__ inline void combine(float *h, const float *y, const float *weights, const uint32_t *place, X *x,
+                               const float *norm_weight, const tg_step *step, uint32_t hidden, uint32_t k, float eps,
+                               bool known) {
+  constexpr uint32_t APART = 4 * NORM_THREADS, SPAN = AT_ONCE * APART;
+  let_next_kernel_start();
+  const uint32_t row = threadIdx.x / NORM_THREADS, r = blockIdx.x * (blockDim.x / NORM_THREADS) + row;
+  const uint32_t first = 4 * (threadIdx.x % NORM_THREADS);
+  const bool there = r < __ldcg(&step->rows);
+  const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  const float *from[TOP];
+  float weight[TOP];
+  float4 old[AT_ONCE], norm[AT_ONCE];  /* of the first SPAN */
+  h += (size_t)r * hidden;
+  /* Past the first-level cache, which may have been filled before these were written. A padded row's are of an old step, and
+   * not used. */
+  auto load_known = [&] {
+#pragma unroll
+    for (uint32_t i = 0; i < TOP; i++) {
+      const size_t pair = (size_t)r * k + i;
+      from[i] = y + (i < k ? place ? __ldcg(place + pair) : pair : 0) * hidden;
+      weight[i] = i < k ? __ldcg(weights + (size_t)r * k + i) : 0.0f;
+    }
+#pragma unroll
+    for (uint32_t a = 0; a < AT_ONCE; a++)
+      old[a] = first + a * APART < hidden ? load4_past_l1(h + first + a * APART) : zeros;
+  };
+#pragma unroll
+  for (uint32_t a = 0; a < AT_ONCE; a++)
+    norm[a] = norm_weight && first + a * APART < hidden ? load4(norm_weight + first + a * APART) : zeros;
+  if (known) load_known();
+  wait_for_earlier_kernels();
+  if (!known) load_known();
+  float squares = 0.0f;
+#pragma unroll 1
+  for (uint32_t base = first; there && base < hidden; base += SPAN) {
+    float4 part[AT_ONCE][TOP];
+#pragma unroll
+    for (uint32_t a = 0; a < AT_ONCE; a++) {
+      const uint32_t c = base + a * APART;
+#pragma unroll
+      for (uint32_t i = 0; i < TOP; i++) part[a][i] = i < k && c < hidden ? load4(from[i] + c) : zeros;
+      if (base >= SPAN) old[a] = c < hidden ? load4(h + c) : zeros;
+    }
+#pragma unroll
+    for (uint32_t a = 0; a < AT_ONCE; a++) {
+      const uint32_t c = base + a * APART;
+      float4 sum = zeros;
+#pragma unroll
+      for (uint32_t i = 0; i < TOP; i++) {
+        if (i >= k) break;
+        add_weighed(sum, weight[i], part[a][i]);
+      }
+      old[a] = make_float4(old[a].x + sum.x, old[a].y + sum.y, old[a].z + sum.z, old[a].w + sum.w);
+      if (c >= hidden) continue;
+      store4(h + c, old[a]);
+      squares = add_squares(squares, old[a]);
+    }
+  }
+  if (!norm_weight) return;
+  const float scale = norm_scale<COMBINE_ROWS>(squares, hidden, eps, row);
+  if (!there) return;
+  x += (size_t)r * hidden;
+  if (hidden <= SPAN) {
+#pragma unroll
+    for (uint32_t a = 0; a < AT_ONCE; a++)
+      if (first + a * APART < hidden) store4(x + first + a * APART, normed(old[a], scale, norm[a]));
+    return;
+  }
+  /* a thread reads again what it wrote itself */
+  for (uint32_t c = first; c < hidden; c += APART) store4(x + c, normed(load4(h + c), scale, load4(norm_weight + c)));
+}
+
+#define COMBINE(NAME, X, TOP, AT_ONCE)                                                                            \
+  extern "C" __global__ void __launch_bounds__(COMBINE_ROWS *NORM_THREADS) tg_combine_##NAME(                     \
+      float *h, const float *y, const float *weights, const uint32_t *place, X *x, const float *norm_weight,      \
+      const tg_step *step, uint32_t hidden, uint32_t k, float eps, uint32_t known) {                              \
+    combine<X, TOP, AT_ONCE>(h, y, weights, place, x, norm_weight, step, hidden, k, eps, known != 0);             \
+  }
+
+COMBINE(four_bf16, __nv_bfloat16, 4, 2)
+COMBINE(four_f16, __half, 4, 2)
+COMBINE(four_f32, float, 4, 2)
+COMBINE(experts_bf16, __nv_bfloat16, MAX_TOP_K, 1)
+COMBINE(experts_f16, __half, MAX_TOP_K, 1)
+COMBINE(experts_f32, float, MAX_TOP_K, 1)

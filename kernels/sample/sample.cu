@@ -1,0 +1,326 @@
+/* sample.cu: from logits to a token, as the CPU reference does it (src/backend/cpu/sample.rs), in this order:
+ *
+ *   1. repetition penalty p over the ids of the sequence so far: l < 0 ? l p : l / p
+ *   2. temperature t: l / t; 0 is greedy, the largest l, ties to the lower id, and ends here
+ *   3. top-k: keeps l >= the k-th largest
+ *   4. top-p: in descending order of l (ties: lower id first), keeps while the softmax mass before is below top_p
+ *   5. min-p: keeps exp(l - max l) >= min_p
+ *   6. the largest l + g, ties to the lower id, with g = -ln(-ln u), u = ((word >> 8) + 0.5) 2^-24, word = element
+ *      (id mod 4) of Philox4x32-10(counter = (id / 4, position of the new token, "samp", 0), key = sampling.key)
+ *
+ * Penalty and temperature round to f32; exponentials, u and g are f64. Thresholds of 3 and 4 are found by
+ * radix selection, the masses of 4 as integers in units of 2^-44 of the most likely token's (of more than 2^19 tokens
+ * in larger ones, so that all of them fit 64 bits): sums of integers are the same in any order.
+ *
+ * A row with a logit that is not finite has no distribution: its token is -1.
+ *
+ * Logprobs: log-softmax of the raw logits at the token and at the best ids, best first, ties to the lower id.
+ *
+ * tg_sample, a block a row, begins with the words of common/argmax.cuh: each row's largest logit, and whether all are finite. In
+ * decode steps the kernels that stream the LM head's weights leave them (swap_ab/head.cuh, skinny/norm.cu); elsewhere
+ * tg_sample_best does, with up to 16 blocks a row. It is done at once where a row is greedy without penalty and logprobs.
+ *
+ * Bound: latency for greedy; memory for tg_sample_best, 4V bytes a row, and once more (from L2) for each pass of the other
+ * steps.
+ * Measured on an H200, 65536 logits, greedy (how: profiles/README.md): tg_sample 2.4 us at 1 row, 2.6 at 64, 3.0 at 256.
+ */
+#include "common/argmax.cuh"
+#include "common/pdl.cuh"
+#include "sample/philox.cuh"
+#include "sample/select.cuh"
+
+constexpr uint32_t SAMPLE_STREAM = 0x73616d70;  /* "samp": keeps these draws apart from all others */
+constexpr int MOST_MASS_BITS = 44;              /* of the most likely token's mass */
+constexpr int SEEN_THREADS = 256;
+constexpr uint32_t BEST_THREADS = 256;
+constexpr uint32_t BEST_FOURS = 4;  /* of a part's logits, that a thread has under way */
+
+/* Blocks of tg_sample that fit an SM, so that 256 greedy rows go round once; on sm_100 two would spill. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int SAMPLE_BLOCKS = 1;
+#else
+constexpr int SAMPLE_BLOCKS = 2;
+#endif
+
+/* What a slot's sequence holds: a bit for each id, in `seen[slots,(V + 31) / 32]`. */
+__device__ inline uint32_t *bits_of(uint32_t *seen, uint32_t slot, uint32_t vocabulary) {
+  return seen + (size_t)slot * ((vocabulary + 31) / 32);
+}
+
+__device__ inline void mark(uint32_t *bits, uint32_t token) { atomicOr(&bits[token / 32], 1u << (token % 32)); }
+
+/* Notes the step's tokens, for slots with a penalty: they count, so this runs before tg_sample, but in decode steps, where that
+ * one notes them itself. Launch: grid = most sequences of a step. */
+extern "C" __global__ void __launch_bounds__(SEEN_THREADS)
+    tg_mark_seen(uint32_t *seen, const tg_state *state, const tg_step *step, uint32_t vocabulary) {
+  begin_kernel();
+  if (blockIdx.x >= step->sequences) return;
+  const tg_sequence sequence = table<tg_sequence>(state, step->sequence_table)[blockIdx.x];
+  const tg_slot *slot = table<tg_slot>(state, state->slot_table) + sequence.slot;
+  if (__uint_as_float(slot->sampling.repetition_penalty) == 1.0f) return;
+  uint32_t *bits = bits_of(seen, sequence.slot, vocabulary);
+  if (sequence.flags & TG_SEQUENCE_FIRST) {
+    for (uint32_t i = threadIdx.x; i < (vocabulary + 31) / 32; i += SEEN_THREADS) bits[i] = 0;
+    __syncthreads();
+  }
+  const tg_row *rows = table<tg_row>(state, step->row_table) + sequence.first_row;
+  for (uint32_t i = threadIdx.x; i < sequence.rows; i += SEEN_THREADS) mark(bits, row_token(state, step, rows[i]));
+}
+
+/* A row's logits after penalty and temperature. */
+struct Scores {
+  const float *logits;
+  uint32_t *seen;
+  float penalty, temperature;
+
+  __device__ inline float operator()(uint32_t id) const {
+    float l = logits[id];
+    if (penalty != 1.0f && seen[id / 32] >> (id % 32) & 1) l = l < 0.0f ? l * penalty : l / penalty;
+    return temperature == 0.0f ? l : l / temperature;
+  }
+};
+
+/* The most likely token's mass: of that many tokens together at most 2^63. */
+__device__ inline double mass_one(uint32_t vocabulary) {
+  const int bits = 32 - __clz(vocabulary - 1); /* vocabulary <= 2^bits */
+  return exp2((double)min(MOST_MASS_BITS, 63 - bits));
+}
+
+/* exp(score - best), the difference in f32 */
+__device__ inline double weight_of(float score, float best) { return exp((double)(score - best)); }
+
+/* What steps 3 to 5 leave: key >= least, of key == least only ids <= last_of_least, and weight >= min_p. */
+struct Survivors {
+  uint32_t least;
+  uint32_t last_of_least;
+  float min_p;
+  float best;
+
+  __device__ inline bool operator()(float score, uint32_t id) const {
+    uint32_t key = sortable(score);
+    if (key < least || (key == least && id > last_of_least)) return false;
+    return min_p <= 0.0f || score == best || weight_of(score, best) >= (double)min_p;
+  }
+};
+
+__device__ inline Survivors survivors(SelectScratch &scratch, const Scores &score, const tg_sampling &sampling, uint32_t vocabulary,
+                                      float best) {
+  Survivors s = {0, 0xffffffffu, __uint_as_float(sampling.min_p), best};
+  auto key = [&](uint32_t id) { return sortable(score(id)); };
+  if (sampling.top_k > 0 && sampling.top_k < vocabulary) {
+    unsigned long long target = sampling.top_k;
+    s.least = select_key(scratch, vocabulary, target, [](uint32_t) { return true; }, key, [](uint32_t) { return 1ull; });
+  }
+  const float top_p = __uint_as_float(sampling.top_p);
+  if (top_p < 1.0f) {
+    const uint32_t kept = s.least;
+    auto in = [&](uint32_t id) { return key(id) >= kept; };
+    const double one = mass_one(vocabulary);
+    auto mass = [&](uint32_t id) { return (unsigned long long)(weight_of(score(id), best) * one); };
+    unsigned long long total = 0;
+    for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS)
+      if (in(id)) total += mass(id);
+    total = block_reduce(total, Sum());
+    /* kept while the mass before is below top_p of the total, and the first always */
+    unsigned long long removable = (unsigned long long)((1.0 - (double)top_p) * (double)total);
+    unsigned long long target = removable < total ? total - removable : 1;
+    s.least = select_key(scratch, vocabulary, target, in, key, mass);
+    /* of the ids that tie there, as many as it takes, the lower first */
+    const uint32_t least = s.least;
+    const unsigned long long each = (unsigned long long)(weight_of(from_sortable(least), best) * one);
+    unsigned long long wanted = each > 0 ? (target + each - 1) / each : 1;
+    auto tied = [&](uint32_t id) { return key(id) == least; };
+    unsigned long long ties = 0;
+    for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) ties += tied(id);
+    ties = block_reduce(ties, Sum());
+    if (wanted < ties)
+      s.last_of_least = ~select_key(scratch, vocabulary, wanted, tied, [](uint32_t id) { return ~id; }, [](uint32_t) { return 1ull; });
+  }
+  return s;
+}
+
+struct Draw {
+  double value;
+  uint32_t id;
+};
+
+__device__ inline Draw better(Draw a, Draw b) {
+  return b.value > a.value || (b.value == a.value && b.id < a.id) ? b : a;
+}
+
+__device__ inline double gumbel(uint32_t word) { return -log(-log(((double)(word >> 8) + 0.5) / 16777216.0)); }
+
+__device__ inline uint32_t draw(const Scores &score, const Survivors &survive, const tg_sampling &sampling,
+                                uint32_t vocabulary, uint32_t position) {
+  __shared__ Draw partial[SAMPLE_WARPS];
+  const uint2 key = make_uint2((uint32_t)sampling.key, (uint32_t)(sampling.key >> 32));
+  Draw best = {-INFINITY, 0xffffffffu};
+  for (uint32_t block = threadIdx.x; block * 4 < vocabulary; block += SAMPLE_THREADS) {
+    const uint4 words = philox4x32_10(make_uint4(block, position, SAMPLE_STREAM, 0), key);
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+      uint32_t id = block * 4 + i;
+      if (id >= vocabulary) break;
+      float s = score(id);
+      if (!survive(s, id)) continue;
+      uint32_t word = i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+      best = better(best, Draw{(double)s + gumbel(word), id});
+    }
+  }
+#pragma unroll
+  for (int offset = WARP / 2; offset > 0; offset /= 2)
+    best = better(best, Draw{__shfl_xor_sync(0xffffffffu, best.value, offset), __shfl_xor_sync(0xffffffffu, best.id, offset)});
+  if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = best;
+  __syncthreads();
+  best = partial[0];
+#pragma unroll
+  for (int w = 1; w < SAMPLE_WARPS; w++) best = better(best, partial[w]);
+  return best.id;
+}
+
+/* Thread 0 writes into `sampled`. */
+__device__ inline void logprobs(tg_sampled *sampled, const float *logits, uint32_t vocabulary, uint32_t token, uint32_t count) {
+  unsigned long long best = 0;
+  for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) best = Max()(best, ranked(logits[id], id));
+  best = block_reduce(best, Max());
+  const float max = logits[~(uint32_t)best];
+  double sum = 0.0;
+  for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) sum += weight_of(logits[id], max);
+  sum = block_reduce(sum, Sum());
+  const double log_sum = log(sum);
+  auto logprob = [&](uint32_t id) { return __float_as_uint((float)((double)logits[id] - (double)max - log_sum)); };
+  if (threadIdx.x == 0) sampled->logprob = logprob(token);
+  count = min(min(count, TG_MAX_LOGPROBS), vocabulary);
+  for (uint32_t i = 0; i < count; i++) {
+    if (i > 0) {
+      unsigned long long below = 0;
+      for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) {
+        unsigned long long rank = ranked(logits[id], id);
+        if (rank < best) below = Max()(below, rank);
+      }
+      best = block_reduce(below, Max());
+    }
+    if (threadIdx.x == 0) {
+      sampled->top_ids[i] = ~(uint32_t)best;
+      sampled->top_logprobs[i] = logprob(~(uint32_t)best);
+    }
+  }
+}
+
+/* A sampled row that a launch is about, and where its logits are. Line s of logits[S,V] is sampled row s. With `tile_rows`, as
+ * in a score step, line i is row first + i of the step, there are tile_rows of them, and sampled rows outside are left to other
+ * tiles: then there is none. Of the step's descriptor, so it may be asked for before the kernel's wait. */
+struct Sampled {
+  bool there;
+  uint32_t row;       /* of the step's rows */
+  const float *line;  /* [V] */
+
+  __device__ inline Sampled(uint32_t sample, const tg_state *state, const float *logits, const tg_step *step,
+                            uint32_t vocabulary, uint32_t first, uint32_t tile_rows) {
+    there = sample < __ldcg(&step->sample_rows);
+    if (!there) return;
+    row = __ldcg(table<uint32_t>(state, __ldcg(&step->sample_table)) + sample);
+    there = tile_rows == 0 || row - first < tile_rows;
+    line = logits + (size_t)(tile_rows > 0 ? row - first : sample) * vocabulary;
+  }
+};
+
+/* best[S,gridDim.x]: common/argmax.cuh's words. Launch: grid = (parts of a row, most sampled rows), block =
+ * BEST_THREADS. */
+extern "C" __global__ void __launch_bounds__(BEST_THREADS)
+    tg_sample_best(unsigned long long *best, const tg_state *state, const float *logits, const tg_step *step,
+                   uint32_t vocabulary, uint32_t first, uint32_t tile_rows) {
+  __shared__ unsigned long long partial[BEST_THREADS / WARP];
+  let_next_kernel_start();
+  const Sampled at(blockIdx.y, state, logits, step, vocabulary, first, tile_rows);
+  wait_for_earlier_kernels();
+  if (!at.there) return;
+  const uint32_t share = (vocabulary + 4 * gridDim.x - 1) / (4 * gridDim.x) * 4;
+  const uint32_t begin = blockIdx.x * share, end = min(vocabulary, begin + share);
+  unsigned long long mine = BEST_NONE;
+  auto take = [&](float l, uint32_t id) { mine = Max()(mine, best_word(l, id)); };
+  if (vocabulary % 4 == 0) {  /* then every line starts on 16 bytes */
+#pragma unroll 1
+    for (uint32_t id = begin + 4 * threadIdx.x; id < end; id += BEST_FOURS * 4 * BEST_THREADS) {
+      float4 v[BEST_FOURS];
+#pragma unroll
+      for (uint32_t i = 0; i < BEST_FOURS; i++)
+        if (id + i * 4 * BEST_THREADS < end) v[i] = load4(at.line + id + i * 4 * BEST_THREADS);
+#pragma unroll
+      for (uint32_t i = 0; i < BEST_FOURS; i++) {
+        const uint32_t of = id + i * 4 * BEST_THREADS;
+        if (of < end) take(v[i].x, of), take(v[i].y, of + 1), take(v[i].z, of + 2), take(v[i].w, of + 3);
+      }
+    }
+  } else {
+#pragma unroll 8
+    for (uint32_t id = begin + threadIdx.x; id < end; id += BEST_THREADS) take(at.line[id], id);
+  }
+#pragma unroll
+  for (int offset = WARP / 2; offset > 0; offset /= 2) mine = Max()(mine, __shfl_xor_sync(0xffffffffu, mine, offset));
+  if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = mine;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+#pragma unroll
+  for (int w = 1; w < BEST_THREADS / WARP; w++) mine = Max()(mine, partial[w]);
+  best[blockIdx.y * gridDim.x + blockIdx.x] = mine;
+}
+
+/* The highest rank of all scores, where they are not the logits. */
+__device__ inline unsigned long long best_score(const Scores &score, uint32_t vocabulary) {
+  unsigned long long best = BEST_NONE;
+#pragma unroll 8
+  for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) best = Max()(best, ranked(score(id), id));
+  return block_reduce(best, Max());
+}
+
+/* best[S,parts]: common/argmax.cuh's words, up to SAMPLE_THREADS of a row; logits where these are not enough (needs_best_only). With
+ * `marks` a sampled row is all that its sequence has in the step, and its token is noted here (tg_mark_seen).
+ * Launch: grid = most sampled rows, block = SAMPLE_THREADS. */
+extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
+    tg_sample(tg_state *state, const float *logits, uint32_t *seen, const unsigned long long *best, const tg_step *step,
+              uint32_t vocabulary, uint32_t first, uint32_t tile_rows, uint32_t parts, uint32_t marks) {
+  __shared__ tg_sampled sampled;
+  __shared__ SelectScratch scratch;
+  let_next_kernel_start();
+  const Sampled at(blockIdx.x, state, logits, step, vocabulary, first, tile_rows);
+  /* How its slot samples was there before the step began, too. */
+  const tg_row *row = nullptr;
+  const tg_sampling *sampling = nullptr;
+  Scores score = {};
+  uint32_t logprob_count = TG_LOGPROBS_NONE;
+  if (at.there) {
+    row = table<tg_row>(state, __ldcg(&step->row_table)) + at.row;
+    const uint32_t slot = __ldcg(&row->slot);
+    sampling = &(table<tg_slot>(state, __ldcg(&state->slot_table)) + slot)->sampling;
+    score = {at.line, bits_of(seen, slot, vocabulary), __uint_as_float(__ldcg(&sampling->repetition_penalty)),
+             __uint_as_float(__ldcg(&sampling->temperature))};
+    logprob_count = __ldcg(&sampling->logprobs);
+  }
+  if (threadIdx.x == 0) sampled = tg_sampled{};
+  wait_for_earlier_kernels();
+  if (!at.there) return;
+  const bool penalized = score.penalty != 1.0f, greedy = score.temperature == 0.0f;
+  unsigned long long highest = threadIdx.x < parts ? best[blockIdx.x * parts + threadIdx.x] : BEST_NONE;
+  if (marks && penalized && threadIdx.x == 0) mark(score.seen, row_token(state, step, *row));
+  highest = block_reduce(highest, Max());
+  const bool finite = highest != BEST_BROKEN;
+  uint32_t token = 0xffffffffu;
+  if (finite) {
+    if (penalized) highest = best_score(score, vocabulary);
+    token = id_of(highest);
+  }
+  if (finite && !greedy) {
+    /* the largest logit's score is the largest: a division keeps the order */
+    const float largest = penalized ? score_of(highest) : score_of(highest) / score.temperature;
+    const tg_sampling how = *sampling;
+    const Survivors survive = survivors(scratch, score, how, vocabulary, largest);
+    token = draw(score, survive, how, vocabulary, row->position + 1);
+  }
+  if (finite && logprob_count != TG_LOGPROBS_NONE) logprobs(&sampled, at.line, vocabulary, token, logprob_count);
+  if (threadIdx.x == 0) {
+    sampled.token = token;
+    tg_sampled *to = reinterpret_cast<tg_sampled *>(reinterpret_cast<char *>(state) + step->sampled_table);
+    to[blockIdx.x] = sampled;
+  }
+}

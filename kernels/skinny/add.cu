@@ -1,0 +1,148 @@
+/* add.cu: products that add to the residual stream, for steps of few rows (skinny/skinny.cuh):
+ *
+ *   tg_skinny_out_*   h[r,:] += W x[r,:] + bias: of rows beyond SKINNY_K; skinny/out.cu has the others
+ *   tg_skinny_down_*  h[r,:] += sum over i of weights[r,i] W_e y[r K + i,:], i and with it the expert e ascending
+ *
+ * With `parts` tg_skinny_out_* also leaves each tile's share of the router's scores (skinny/choice.cuh).
+ *
+ * Each column of a row is wanted by one warp alone, so that a warp brings its own, to registers or (f32) to shared memory.
+ * tg_skinny_down_* asks for weights before its wait: the kernel before it, tg_skinny_expert_gate_up_*, lets it start only once it
+ * has said which experts were chosen.
+ *
+ * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose).
+ * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 2048 x 7168 8.5 us (6.5), down
+ * of four experts of 1792 8.1 us (6.5).
+ *
+ * Launch: block = SKINNY_THREADS, grid = at most as many blocks as N has tiles, shared: sums, a tile of h and
+ * of the gate, a stage's columns of the rows, ring.
+ */
+#include "skinny/add.cuh"
+#include "skinny/ring.cuh"
+
+/* A consumer warp: a tile's sums. `columns` are those of a row's only stage, or become those of each in turn. */
+template <class Math>
+__device__ inline SkinnyTileSums skinny_consume(SkinnyRing<Math> &ring, SkinnyColumns<Math> &columns, char *x, uint32_t pitch,
+                                     const typename Math::X *from, bool there, uint32_t inner, uint32_t bucket) {
+  SkinnyTileSums acc;
+#pragma unroll 1
+  for (uint32_t first = 0; first < inner; first += ring.k) {
+    const uint32_t k_here = min(ring.k, inner - first);
+    if (inner > ring.k) skinny_fetch(columns, x, pitch, from + (there ? first : 0), k_here, bucket, there);
+    ring.take(acc, k_here, columns);
+  }
+  return skinny_whole<Math>(acc, bucket);
+}
+
+/* h[R,N]; w[N,K], of each expert, packed, `stride` elements after the one before; x[R,K], or x[R k,K] and weights[R,k] with
+ * EXPERTS; bias[N] or null; parts as skinny/choice.cuh has them, or null. */
+template <class Math, bool EXPERTS>
+__device__ inline void skinny_add(float *h, const typename Math::X *x, const typename Math::W *w, uint64_t stride,
+                               const float *bias, void *parts_at, const float *weights, SkinnyScores scores,
+                               const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t k, uint32_t bucket,
+                               uint32_t stages) {
+  using X = typename Math::X;
+  using W = typename Math::W;
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
+  __shared__ uint32_t chosen[SKINNY_ROWS];  /* a bit for each of a row's experts */
+  let_next_kernel_start();
+  const SkinnyParts parts(parts_at, bucket, outputs);
+  const uint64_t said = EXPERTS && threadIdx.x < bucket ? parts.listen(threadIdx.x) : 0;
+  const uint32_t step_rows = load_now(&step->rows);
+  SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
+  char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
+  const bool scoring = !EXPERTS && parts_at;
+  SkinnyTileScores tile_scores(after, scores, bucket);
+  if (scoring) after += SkinnyTileScores::bytes_of(bucket, scores.expert_count);
+  /* a stage's columns of each row */
+  char *x_here = after;
+  const uint32_t x_pitch = skinny_pitch<typename Math::S>(skinny_stage_k(inner));
+  SkinnyRing<Math> ring(after + Math::PARTS * bucket * x_pitch, barriers, inner, stages);
+  if (threadIdx.x == 0) ring.init();
+  const bool producer = threadIdx.x >= SKINNY_CONSUMERS;
+  const uint32_t tiles = (outputs + SKINNY_OUTPUTS - 1) / SKINNY_OUTPUTS;
+  if (EXPERTS && threadIdx.x < bucket) chosen[threadIdx.x] = parts.hear(threadIdx.x, said);
+  __syncthreads();
+  uint32_t experts = EXPERTS ? 0 : 1;  /* that any row has */
+  if (EXPERTS) {
+#pragma unroll 1
+    for (uint32_t r = 0; r < bucket; r++) experts |= chosen[r];
+  }
+
+  if (producer) {
+    const uint64_t policy = read_once();
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+#pragma unroll 1
+      for (uint32_t left = experts; left; left &= left - 1) {
+        auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w + lowest(left) * stride, n, outputs, inner); };
+        ring.feed(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), inner, policy);
+      }
+    return;
+  }
+
+  const uint32_t count = min(step_rows, bucket);
+  const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
+  const uint32_t row = Math::lane_row(bucket), sum_row = skinny_sum_row();
+  if (scoring && blockIdx.x < tiles) tile_scores.ask(blockIdx.x, outputs);
+  wait_for_earlier_kernels();
+  if (scoring && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS) parts.forget(threadIdx.x);
+  auto experts_of = [&](uint32_t r) { return EXPERTS && r < count ? chosen[r] : 0; };
+  const uint32_t of_row = experts_of(row), of_first = experts_of(sum_row), of_second = experts_of(sum_row + 1);
+#pragma unroll 1
+  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const uint32_t n = tile * SKINNY_OUTPUTS + i;
+    const bool mine = r < count && n < outputs;
+    /* asked for before it is needed */
+    float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
+    if (mine && bias) v += bias[n];
+    SkinnyTileSums total;
+#pragma unroll 1
+    for (uint32_t left = experts; left; left &= left - 1) {
+      const uint32_t e = lowest(left);
+      const bool there = row < count && (!EXPERTS || of_row >> e & 1);
+      auto pair_of = [&](uint32_t r, uint32_t of) { return r * k + __popc(of & ((1u << e) - 1)); };
+      auto weight_of = [&](uint32_t r, uint32_t of) { return !EXPERTS ? 1.0f : of >> e & 1 ? weights[pair_of(r, of)] : 0.0f; };
+      const uint32_t pair = EXPERTS && there ? pair_of(row, of_row) : row;
+      const float2 weight = make_float2(weight_of(sum_row, of_first), weight_of(sum_row + 1, of_second));
+      const X *from = x + (there ? (size_t)pair * inner : 0);
+      SkinnyColumns<Math> columns;
+      if (inner <= ring.k) skinny_fetch(columns, x_here, x_pitch, from, inner, bucket, there);
+      const SkinnyTileSums sum = skinny_consume(ring, columns, x_here, x_pitch, from, there, inner, bucket);
+#pragma unroll
+      for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
+        if (!EXPERTS || of_first >> e & 1) total.run[run].x = fmaf(weight.x, sum.run[run].x, total.run[run].x);
+        if (!EXPERTS || of_second >> e & 1) total.run[run].y = fmaf(weight.y, sum.run[run].y, total.run[run].y);
+      }
+    }
+    sums.put(total);
+    if (mine) {
+      v += sums.get(r, i);
+      h[(size_t)r * outputs + n] = v;
+    }
+    if (!scoring) continue;
+    tile_scores.leave(parts, tile, v, count, bucket);
+    if (tile + gridDim.x >= tiles) break;
+    consumers_meet();
+    tile_scores.ask(tile + gridDim.x, outputs);
+  }
+}
+
+#define SKINNY_ADD(SUFFIX, MATH)                                                                                           \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_out_##SUFFIX(                                     \
+      float *h, const MATH::X *x, const MATH::W *w, const float *bias, void *parts, const float *gate,                \
+      const float *norm_weight, const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count,           \
+      uint32_t bucket, uint32_t stages) {                                                                               \
+    SKINNY_BODY(skinny_add<MATH, false>(h, x, w, 0, bias, parts, nullptr, SkinnyScores{gate, norm_weight, expert_count}, step, \
+                         outputs, inner, 0, bucket, stages);)                                                           \
+  }                                                                                                                     \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_down_##SUFFIX(                                    \
+      float *h, const MATH::X *y, const MATH::W *w, uint64_t stride, void *parts, const float *weights,         \
+      const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t k, uint32_t bucket, uint32_t stages) {            \
+    SKINNY_BODY(skinny_add<SkinnyPacked<MATH>, true>(h, y, w, stride, nullptr, parts, weights, SkinnyScores{}, step, outputs, inner, k,      \
+                        bucket, stages);)                                                                              \
+  }
+
+SKINNY_ADD(bf16, SkinnyHalf<__nv_bfloat16>)
+SKINNY_ADD(f16, SkinnyHalf<__half>)
+SKINNY_ADD(f32, SkinnySplit)
+SKINNY_ADD(f32_split, SkinnySplitRows)

@@ -1,0 +1,154 @@
+/* conv.cu: a conv layer up to its out-projection, for steps of few rows (skinny/skinny.cuh), decode steps alone:
+ *
+ *   (B, C, X) = W rmsnorm(h[r,:]) + bias                             rounded to the operand type
+ *   u = B X                                                          likewise
+ *   x[r,:] = C (sum_j taps[:,j] u[p-(L-1)+j,:] + taps_bias)          and u becomes the state's newest column
+ *
+ * conv/conv.cu has the rest of the formula. A block takes SKINNY_OUTPUTS channels, that is rows c, H + c and 2H + c of W, and
+ * one thread all that a row has of a channel, its state too. The last blocks may guess which experts the layer will have
+ * (skinny/guess.cuh).
+ *
+ * Bound: memory, 3 H^2 sizeof(W) bytes.
+ * Measured on an H200 in bf16, H = 2048, from kernel to kernel (floor; how: profiles/README.md): 7.7 us (5.5) at 1 row.
+ *
+ * Launch: block = SKINNY_THREADS, grid = at most H / SKINNY_OUTPUTS blocks, and those that guess, shared: sums, the norm's weight, normed rows, ring.
+ */
+#include "skinny/guess.cuh"
+#include "skinny/ring.cuh"
+#include "skinny/rows.cuh"
+
+/* A sum as the operand type holds it. */
+template <typename T>
+__device__ inline float stored(float v) { return float(T(v)); }
+
+/* What the taps make of a channel's columns from before the step. The newest ones are asked for long before they are used:
+ * nothing waits for them until sum(). */
+template <typename X>
+struct SkinnyPast {
+  static constexpr uint32_t HELD = 2;
+  float older, taps[HELD];
+  X held[HELD];
+
+  /* columns[L-1,H], taps[H,L]; channel c of a row at `position`. */
+  __device__ inline void ask(const X *columns, const float *taps_, uint32_t position, uint32_t c, uint32_t hidden,
+                             uint32_t length) {
+    const float *from = taps_ + (size_t)c * length;
+    older = 0.0f;
+#pragma unroll 1
+    for (uint32_t j = 0; j + 1 + HELD < length; j++)
+      if (length - 1 - j <= position) older = fmaf(from[j], float(load_now(columns + (size_t)j * hidden + c)), older);
+#pragma unroll
+    for (uint32_t i = 0; i < HELD; i++) {  /* the column i + 1 before the step */
+      const bool there = i + 1 < length && i + 1 <= position;
+      const uint32_t j = there ? length - 2 - i : 0;
+      taps[i] = there ? from[j] : 0.0f;
+      held[i] = there ? load_now(columns + (size_t)j * hidden + c) : X(0.0f);
+    }
+  }
+
+  __device__ inline float sum() const {
+    float sum = older;
+#pragma unroll
+    for (uint32_t i = HELD; i-- > 0;) sum = fmaf(taps[i], float(held[i]), sum);
+    return sum;
+  }
+
+  /* All columns one further back, `now` the newest; before position 0 there was nothing. */
+  __device__ inline void move_on(X *columns, uint32_t position, X now, uint32_t c, uint32_t hidden, uint32_t length) const {
+#pragma unroll 1
+    for (uint32_t j = 1; j + 1 + HELD < length; j++)
+      columns[(size_t)(j - 1) * hidden + c] = length - 1 - j <= position ? columns[(size_t)j * hidden + c] : X(0.0f);
+#pragma unroll
+    for (uint32_t i = HELD; i-- > 0;)
+      if (i + 2 < length) columns[(size_t)(length - 3 - i) * hidden + c] = held[i];
+    if (length > 1) columns[(size_t)(length - 2) * hidden + c] = now;
+  }
+};
+
+/* x[R,H], columns[slots,L-1,H], h[R,H], norm_weight[H], w[3H,H], bias[3H] or null, taps[H,L], taps_bias[H] or null */
+template <class Math>
+__device__ inline void skinny_conv(typename Math::X *x, typename Math::X *columns, const float *h, const float *norm_weight,
+                                const typename Math::W *w, const float *bias, const float *taps, const float *taps_bias,
+                                const tg_state *state, const tg_step *step, const SkinnyGuesser &guesser, uint32_t hidden,
+                                uint32_t length, uint32_t bucket, uint32_t stages, float eps) {
+  using X = typename Math::X;
+  using W = typename Math::W;
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
+  __shared__ float scratch[SKINNY_CONSUMER_WARPS];
+  let_next_kernel_start();
+  const uint32_t blocks = guesser.others();
+  if (blockIdx.x >= blocks) {
+    skinny_make_guess(guesser, h, step, bucket, hidden, eps);
+    return;
+  }
+  const uint32_t step_rows = load_now(&step->rows);
+  const tg_row *row_table = table<tg_row>(state, step->row_table);
+  SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
+  float *norm = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket));
+  char *z = reinterpret_cast<char *>(norm + hidden);
+  const uint32_t z_pitch = skinny_pitch<typename Math::S>(hidden);
+  SkinnyRing<Math> ring(z + Math::PARTS * bucket * z_pitch, barriers, hidden, stages);
+  if (threadIdx.x == 0) ring.init();
+  if (threadIdx.x < SKINNY_CONSUMERS) skinny_norm_weight(norm, norm_weight, hidden);
+  __syncthreads();
+  const uint32_t tiles = hidden / SKINNY_OUTPUTS;
+  if (threadIdx.x >= SKINNY_CONSUMERS) {
+    const uint64_t policy = read_once();
+    ring.one_by_one = SKINNY_ONE_BY_ONE;
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
+#pragma unroll 1
+      for (uint32_t third = 0; third < 3; third++) {
+        auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w, third * hidden + n, 3 * hidden, hidden); };
+        ring.feed(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
+      }
+    return;
+  }
+  const uint32_t count = min(step_rows, bucket), rows = max(count, 1u);
+  const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
+  const bool mine = r < count;
+  const tg_row *row = row_table + (mine ? r : 0);
+  const uint32_t position = load_now(&row->position), slot = load_now(&row->slot);
+  wait_for_earlier_kernels();
+  skinny_norm<Math>(z, z_pitch, h, norm, scratch, rows, bucket, hidden, eps, [](uint32_t row) { return row; });
+  /* asked for behind h, which is wanted first */
+  X *state_of_row = columns + (size_t)slot * (length - 1) * hidden;
+  SkinnyPast<X> past;
+  if (mine && blockIdx.x < tiles) past.ask(state_of_row, taps, position, blockIdx.x * SKINNY_OUTPUTS + i, hidden, length);
+  const auto *z_row = reinterpret_cast<const typename Math::S *>(z + Math::lane_place(rows, bucket) * z_pitch);
+  SkinnyColumns<Math> z_columns;
+  z_columns.load(z_row, ring.k, true);
+  for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks) {
+    const uint32_t c = tile * SKINNY_OUTPUTS + i;
+    if (mine && tile != blockIdx.x) past.ask(state_of_row, taps, position, c, hidden, length);
+    float of_b = 0.0f, of_c = 0.0f, of_x = 0.0f;
+#pragma unroll 1
+    for (uint32_t third = 0; third < 3; third++) {
+      sums.put(skinny_whole<Math>(ring.consume(z_columns, z_row, hidden), bucket));
+      if (!mine) continue;
+      float v = sums.get(r, i);
+      if (bias) v += bias[third * hidden + c];
+      of_b = of_c, of_c = of_x, of_x = stored<X>(v);
+    }
+    if (!mine) continue;
+    const float now = stored<X>(of_b * of_x);
+    float sum = fmaf(taps[(size_t)c * length + length - 1], now, past.sum());
+    if (taps_bias) sum += taps_bias[c];
+    x[(size_t)r * hidden + c] = X(of_c * sum);
+    past.move_on(state_of_row, position, X(now), c, hidden, length);
+  }
+}
+
+#define SKINNY_CONV(SUFFIX, MATH)                                                                                          \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_conv_##SUFFIX(                                    \
+      MATH::X *x, MATH::X *columns, const float *h, const float *norm_weight, const MATH::W *w, const float *bias,      \
+      const float *taps, const float *taps_bias, const tg_state *state, const tg_step *step, uint32_t hidden,           \
+      uint32_t length, SKINNY_GUESSER, uint32_t bucket, uint32_t stages, float eps) {                                      \
+    SKINNY_BODY(skinny_conv<MATH>(x, columns, h, norm_weight, w, bias, taps, taps_bias, state, step, SKINNY_GUESSER_OF, hidden,  \
+                            length, bucket, stages, eps);)                                                              \
+  }
+
+SKINNY_CONV(bf16, SkinnyHalf<__nv_bfloat16>)
+SKINNY_CONV(f16, SkinnyHalf<__half>)
+SKINNY_CONV(f32, SkinnySplit)
+SKINNY_CONV(f32_split, SkinnySplitRows)

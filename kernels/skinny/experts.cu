@@ -1,0 +1,199 @@
+/* experts.cu: a mixture of experts, for steps of few rows (skinny/skinny.cuh):
+ *
+ *   tg_skinny_expert_gate_up_*  y[r K + i,:] = silu(W1_e z) * W3_e z of each row's i-th expert e, z = rmsnorm(h[r,:]); it chooses
+ *                     them, and says which to tg_skinny_down_* (skinny/add.cu) before that one may start (skinny/choice.cuh)
+ *   tg_skinny_experts_*  of one row: likewise, and h += sum over i of weights[i] W2_e y[i,:], without a kernel's end between
+ *                     (skinny/fused.cuh)
+ *
+ * Both begin with the experts of a guess (skinny/guess.cuh). z and y are rounded to X's type.
+ *
+ * Bound: memory, N H sizeof(W) bytes for each matrix of each expert that any row chose. The experts are known only once h is:
+ * until then a block has asked for as many stages of a guess as its ring holds, and for one more to the second-level cache.
+ * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md), four experts of 1792: gate and
+ * up 15.3 us (12.9); gate, up and down 21.6 us (19.4), where two kernels take 23.
+ *
+ * Launch: block = SKINNY_THREADS, grid = at most as many blocks as there are tiles, shared as SkinnyNormBlock lays it out.
+ */
+#include "skinny/fused.cuh"
+#include "skinny/guess.cuh"
+#include "skinny/norm.cuh"
+#include <type_traits>
+
+/* Tiles of experts' gate/up, expert by expert: this block's in turn. */
+struct SkinnyExpertTiles : SkinnyExpertOrder {
+  uint32_t tile, each;
+
+  __device__ inline SkinnyExpertTiles(uint32_t experts, const SkinnyGuess &guess, uint32_t tiles_each)
+      : SkinnyExpertOrder(experts, guess), tile(blockIdx.x), each(tiles_each) {
+    settle();
+  }
+  __device__ inline void next() {
+    tile += gridDim.x;
+    settle();
+  }
+  __device__ inline void settle() {
+    for (; left && tile >= each; tile -= each) SkinnyExpertOrder::next();
+  }
+};
+
+/* y[R k,N] of each row's experts, h[R,H], norm_weight[H], gate[N,H] and up[N,H] of each expert, packed, `stride` elements after the
+ * one before; parts and bias[E] (or null) as skinny/choice.cuh has them, and of `layer` what was guessed. Leaves experts[R,k] and
+ * weights[R,k]. With a SkinnyDown, whose rows are one, h += what that makes of y. */
+template <class Math, class Down>
+__device__ inline void skinny_experts(typename Math::X *y, float *h, const float *norm_weight, const typename Math::W *gate,
+                                   const typename Math::W *up, uint64_t stride, const Down &down, uint32_t *experts,
+                                   float *weights, void *parts, const float *bias, const tg_step *step, uint32_t outputs,
+                                   uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t layer, uint32_t bucket,
+                                   uint32_t stages, float eps) {
+  constexpr bool FUSED = !std::is_same_v<Down, SkinnyNoDown>;
+  using X = typename Math::X;
+  using W = typename Math::W;
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
+  const uint32_t step_rows = load_now(&step->rows);
+  SkinnyNormBlock<Math> block(shared, barriers, bucket, hidden, true, stages, FUSED ? SkinnyHandOver<Math>::bytes_of(weighing.k) : 0,
+                           FUSED ? outputs : 0);
+  SkinnyChoice &choice = *block.choice;
+  const uint32_t lane = threadIdx.x % WARP, tiles = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
+  const uint32_t count = min(step_rows, bucket), rows = max(count, 1u);
+  const uint32_t of_row = threadIdx.x / WARP / warps_of_row(bucket);
+  const bool producer = threadIdx.x >= SKINNY_CONSUMERS;
+  const SkinnyParts all_parts(parts, bucket, hidden);
+  const uint64_t policy = read_once();
+  const uint32_t of_tile = block.ring.stages_of_tile(hidden);
+  auto run = [&](const W *w, const SkinnyExpertTiles &at) {
+    return skinny_gate_rows<Math>(w + at.expert() * stride, at.tile, outputs, hidden);
+  };
+  auto feed = [&](const SkinnyExpertTiles &at, uint32_t begin, uint32_t end) {
+    block.ring.feed(run(gate, at), run(up, at), hidden, policy, begin, end);
+  };
+  SkinnyRow row;
+  const bool guessing = layer != SKINNY_NO_LAYER;
+  SkinnyGuess heard;
+  if (producer && guessing) {
+    SkinnyGuessLook look(all_parts, step, layer, expert_count);
+    if (look.await(all_parts)) heard = look.guess(weighing.k);
+  }
+  __syncthreads();
+  if (producer) {
+    /* as many stages as the ring has room for while nobody takes any, and the next one as near as may be */
+    const SkinnyExpertTiles first(heard.experts(), heard, tiles);
+    uint32_t asked = 0;
+#pragma unroll 1
+    for (SkinnyExpertTiles at = first; at.left && asked < block.ring.count; at.next()) asked += of_tile;
+    asked = min(asked, block.ring.count);
+    if (lane == 0) choice.heard = heard, choice.asked = asked;
+    skinny_pass<GUESS_TOLD>();
+    SkinnyExpertTiles at = first;
+    uint32_t left = asked;
+#pragma unroll 1
+    for (; left >= of_tile; left -= of_tile, at.next()) feed(at, 0, of_tile);
+    if (at.left) {
+      feed(at, 0, left);
+      block.ring.bring_near(run(gate, at), run(up, at), hidden, policy, left);
+    }
+    skinny_wait_at<CHOICE_TOLD>();
+  } else {
+    skinny_norm_weight(block.norm, norm_weight, hidden);
+    wait_for_earlier_kernels();
+    /* asked for while the memory is idle */
+    row = SkinnyRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
+    SkinnyGuessLook look;
+    const bool looks = threadIdx.x >= SKINNY_CONSUMERS - WARP;
+    if (looks && guessing) look = SkinnyGuessLook(all_parts, step, layer, expert_count);
+    skinny_choose(choice, all_parts, bias, rows, bucket, hidden, expert_count, weighing, eps, [&] {
+      copy_wait<0>();
+      if (!looks) return;
+      SkinnyGuess guess;
+      if (guessing && look.heard()) guess = look.guess(weighing.k);
+      if (lane == 0) choice.guess = guess;
+    });
+    if (!FUSED && blockIdx.x == 0 && threadIdx.x < bucket)
+      all_parts.say(threadIdx.x, threadIdx.x < rows ? choice.chosen[threadIdx.x] : 0);
+    let_next_kernel_start();
+  }
+  /* Experts that were guessed come first where they are all chosen. Stages that this block has asked for are those of its first
+   * tiles, or are dropped. */
+  const uint32_t those = choice.any(rows);
+  const SkinnyGuess guess = choice.guess_of(those);
+  const bool right = guess.is(choice.heard);
+  SkinnyExpertTiles at(those, guess, tiles);
+  if (producer) {
+    const uint32_t there = right ? choice.asked : 0;
+    for (uint32_t i = there / of_tile; i > 0; i--) at.next();
+#pragma unroll 1
+    for (uint32_t begin = there % of_tile; at.left; at.next(), begin = 0) feed(at, begin, of_tile);
+    if constexpr (FUSED) down.feed(block.ring, choice, policy);
+    return;
+  }
+  if (of_row < rows)
+    row.store<Math>(block.x + of_row * block.x_pitch, bucket * block.x_pitch, choice.scale[of_row], block.norm);
+  consumers_meet();
+  const auto *x_row = block.row(rows);
+  SkinnyColumns<Math> x_columns;
+  x_columns.load(x_row, block.ring.k, true);
+  const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
+  /* nobody ends while copies are on their way */
+#pragma unroll 1
+  for (uint32_t dropped = right ? 0 : choice.asked; dropped > 0; dropped--) block.ring.drop();
+  auto y_of = [&](uint32_t r, uint32_t e) { return y + (size_t)(r * weighing.k + choice.index(r, e)) * outputs; };
+#pragma unroll 1
+  while (at.left) {
+    if constexpr (FUSED) {
+      const uint32_t n = at.tile * GATE_OUTPUTS + i;
+      X *to = y_of(0, at.expert()) + n;
+      const bool mine = r < count && n < outputs;
+      /* asked behind the rows: who comes so late that h was new finds all of y said */
+      const bool unsaid = mine && skinny_word(to) == SKINNY_UNSAID;
+      block.consume(x_columns, x_row, hidden);
+      at.next();
+      skinny_say<1>(to, mine ? X(block.gated(r, i)) : X(0.0f), unsaid);
+    } else {
+      block.consume(x_columns, x_row, hidden);
+      const uint32_t n = at.tile * GATE_OUTPUTS + i, e = at.expert();
+      at.next();
+      if (r < count && n < outputs && choice.has(r, e)) y_of(r, e)[n] = X(block.gated(r, i));
+    }
+  }
+  const uint32_t of_warp = threadIdx.x / WARP;
+  if (blockIdx.x == 0 && of_warp < count && choice.has(of_warp, lane)) {
+    const uint32_t pair = of_warp * weighing.k + choice.index(of_warp, lane);
+    experts[pair] = lane;
+    weights[pair] = skinny_weight(choice, of_warp, weighing);
+  }
+  if constexpr (FUSED)
+    down.add(h, block.ring, block.sums, SkinnyHandOver<Math>(block.choice + 1, weighing.k), choice, count, weighing,
+             [&](uint32_t e) { return y_of(0, e); },
+             [&](uint32_t e) {
+               skinny_make_missing<Math>(y_of(0, e), gate + e * stride, up + e * stride, block.row(1), outputs, hidden);
+             });
+}
+
+#define SKINNY_EXPERTS_OF(MATH)                                                                                                \
+  const float *norm_weight, const MATH::W *gate, const MATH::W *up, uint64_t stride, uint32_t *experts, float *weights,     \
+      void *parts, const float *bias, const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t expert_count,        \
+      uint32_t k, uint32_t normalize, float scaling, uint32_t layer, uint32_t bucket, uint32_t stages, float eps
+#define SKINNY_EXPERTS(MATH, DOWN)                                                                                             \
+  SKINNY_BODY(skinny_experts<MATH>(y, h, norm_weight, gate, up, stride, DOWN, experts, weights, parts, bias, step, outputs,       \
+                             hidden, expert_count, Weighing{k, normalize != 0, scaling}, layer, bucket, stages, eps);)
+
+/* h is read alone. */
+#define SKINNY_EXPERT_GATE_UP(SUFFIX, MATH)                                                                                    \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_expert_gate_up_##SUFFIX(                     \
+      MATH::X *y, float *h, SKINNY_EXPERTS_OF(MATH)) {                                                                         \
+    SKINNY_EXPERTS(MATH, SkinnyNoDown{})                                                                                          \
+  }
+
+#define SKINNY_FUSED(SUFFIX, MATH)                                                                                             \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_experts_##SUFFIX(                            \
+      MATH::X *y, float *h, const MATH::W *down, uint64_t down_stride, SKINNY_EXPERTS_OF(MATH)) {                              \
+    SKINNY_EXPERTS(MATH, (SkinnyDown<MATH>{down, down_stride, outputs, hidden}))                                                  \
+  }
+
+SKINNY_EXPERT_GATE_UP(bf16, SkinnyPacked<SkinnyHalf<__nv_bfloat16>>)
+SKINNY_EXPERT_GATE_UP(f16, SkinnyPacked<SkinnyHalf<__half>>)
+SKINNY_EXPERT_GATE_UP(f32, SkinnyPacked<SkinnySplit>)
+SKINNY_EXPERT_GATE_UP(f32_split, SkinnyPacked<SkinnySplitRows>)
+SKINNY_FUSED(bf16, SkinnyPacked<SkinnyHalf<__nv_bfloat16>>)
+SKINNY_FUSED(f16, SkinnyPacked<SkinnyHalf<__half>>)
+SKINNY_FUSED(f32_split, SkinnyPacked<SkinnySplitRows>)

@@ -1,0 +1,252 @@
+/* fused.cuh: down of one row's experts in the kernel of their gate and up (skinny/experts.cu): how blocks hand y to each other
+ * while they run, and what each does with it.
+ *
+ * Between two kernels lie the end of the one, the start of the other and a memory latency, in which no weights are asked for: 2.2
+ * us of 23 on an H200. Here a block's ring goes on from its last tile of gate and up to its tile of down, whose weights wait
+ * for no y; and y needs no meeting:
+ *
+ * - A word of y is its own sign. The blocks that guess, which run in the layer's first kernel, leave all ones in each
+ *   (SKINNY_UNSAID), which no product is: results that are not numbers have one pattern, another. Who needs a word reads it until
+ *   it is there: no fence and no counter, which would wait behind the weights that are on their way.
+ * - A warp of down needs its own columns alone, of each expert 512 bytes (of f32 twice that), and asks for those of the next
+ *   expert while it multiplies this one's. Experts come in the order of gate and up, so that the first ones' y was said long
+ *   ago, and the last one's is only needed when the others' down is done: nobody waits. Sums of each expert are kept, and added
+ *   up ascending, as tg_skinny_down_* does: the same bits.
+ *
+ * Who waits for a block needs it to run. All of them do at once where nothing else wants the SMs; where something does (another
+ * engine's kernels, say, which wait for blocks that have no SM likewise), a warp that has looked SKINNY_PATIENCE times makes what
+ * is missing itself (skinny_make_missing), from its block's own rows. A block that comes after that must not say
+ * what it makes of an h that others have added to by then: it says nothing that is said already. h is new only where somebody
+ * has heard all of y; so who reads it, and then asks for a word, finds that said. No fence says so: both pass the first-level
+ * cache and meet in the second, and a word is asked for when the loads of h have come back.
+ */
+#ifndef TAILGRAPH_SKINNY_FUSED_CUH
+#define TAILGRAPH_SKINNY_FUSED_CUH
+
+#include "skinny/norm.cuh"
+
+constexpr uint32_t SKINNY_PATIENCE = 512;  /* looks at an expert's y, some 0.4 us each; of who has made something, one */
+
+/* ---- words that are their own sign ------------------------------------------------------------- */
+
+/* The word that has this value of y. */
+template <typename X>
+__device__ inline uint32_t skinny_word(const X *at) {
+  uint32_t word;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(reinterpret_cast<uintptr_t>(at) & ~uintptr_t(3)) : "memory");
+  return word;
+}
+
+/* A whole warp: this lane's value, if it is `mine`. Of 16 bits two are a word, which the lane with the even one says; APART lanes
+ * lie between neighbours. */
+template <uint32_t APART, typename X>
+__device__ inline void skinny_say(X *to, X value, bool mine) {
+  uint32_t word;
+  bool says = mine;
+  if constexpr (sizeof(X) == 2) {
+    const uint32_t bits = *reinterpret_cast<const uint16_t *>(&value);
+    word = bits | __shfl_down_sync(0xffffffffu, bits, APART) << 16;
+    says = mine && threadIdx.x % WARP / APART % 2 == 0;
+  } else {
+    word = __float_as_uint(value);
+  }
+  if (says) asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+}
+
+/* A lane's 8 values of y, as they are handed over. */
+template <class Math>
+struct SkinnyWords {
+  using X = typename Math::X;
+  static constexpr uint32_t PIECES = sizeof(X) / 2;
+  uint4 pieces[PIECES];
+
+  /* What is not `there` counts as said. */
+  __device__ inline void ask(const X *from, bool there) {
+#pragma unroll
+    for (uint32_t i = 0; i < PIECES; i++) {
+      pieces[i] = make_uint4(0, 0, 0, 0);
+      if (there)
+        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(pieces[i].x), "=r"(pieces[i].y), "=r"(pieces[i].z), "=r"(pieces[i].w)
+                     : "l"(from + i * (sizeof(uint4) / sizeof(X)))
+                     : "memory");
+    }
+  }
+
+  __device__ inline bool unsaid() const {
+    uint32_t largest = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < PIECES; i++)
+      largest = max(max(largest, max(pieces[i].x, pieces[i].y)), max(pieces[i].z, pieces[i].w));
+    return largest == SKINNY_UNSAID;
+  }
+
+  /* As a row of products lies in shared memory: to[PARTS][WARP]. */
+  __device__ inline void keep(uint4 *to) const {
+    uint4 *at = to + threadIdx.x % WARP;
+    if constexpr (PIECES == 1) {
+      *at = pieces[0];
+    } else {
+      using S = typename Math::S;
+      auto values = [](uint4 v) {
+        return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+      };
+      Math::store(reinterpret_cast<S *>(at), WARP * sizeof(uint4), values(pieces[0]));
+      Math::store(reinterpret_cast<S *>(at) + 4, WARP * sizeof(uint4), values(pieces[1]));
+    }
+  }
+};
+
+/* One warp: what nobody has said of y[N], gate[N,H], up[N,H], packed, x the row that this lane multiplies; N a multiple of
+ * GATE_OUTPUTS, as of every model. The sums are those of a block's eight warps, in their order. */
+template <class Math>
+__device__ inline void skinny_make_missing(typename Math::X *y, const typename Math::W *gate, const typename Math::W *up,
+                                       const typename Math::S *x, uint32_t outputs, uint32_t hidden) {
+  using X = typename Math::X;
+  const uint32_t lane = threadIdx.x % WARP, k = skinny_stage_k(hidden), column = skinny_lane_column();
+  /* each warp that waits begins elsewhere */
+  uint32_t n = (blockIdx.x * SKINNY_CONSUMER_WARPS + threadIdx.x / WARP) * GATE_OUTPUTS % outputs + lane / 4;
+#pragma unroll 1
+  for (uint32_t left = outputs; left > 0; left -= GATE_OUTPUTS, n += GATE_OUTPUTS) {
+    if (n >= outputs) n -= outputs;
+    const bool unsaid = skinny_word(y + n) == SKINNY_UNSAID;
+    if (!__any_sync(0xffffffffu, unsaid)) continue;
+    float sum[SKINNY_TILE_RUNS];
+#pragma unroll 1
+    for (uint32_t warp = 0; warp < SKINNY_CONSUMER_WARPS; warp++) {
+      SkinnyTileSums acc;
+#pragma unroll 1
+      for (uint32_t first = 0; first < hidden; first += k) {
+        SkinnyTileSums sums[Math::SUMS];
+#pragma unroll 1
+        for (uint32_t u = 0; u < SKINNY_UNITS; u += Math::SUMS) {
+#pragma unroll
+          for (uint32_t i = 0; i < Math::SUMS; i++) {
+            const uint32_t unit = skinny_unit_of(warp, u + i), at = first + unit + column;
+            if (unit >= min(k, hidden - first)) continue;
+            auto weights = [&](const typename Math::W *w) {
+              return *reinterpret_cast<const uint4 *>(w + packed_row(n, hidden) + packed_along(at));
+            };
+            Math::multiply(sums[i], weights(gate), weights(up), Math::piece(x + at));
+          }
+        }
+        skinny_add_up<Math>(acc, sums);
+      }
+      acc = skinny_whole<Math>(acc, 1);
+#pragma unroll
+      for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) sum[run] = warp == 0 ? acc.run[run].x : sum[run] + acc.run[run].x;
+    }
+    skinny_say<4>(y + n, X(silu_of(sum[0]) * sum[1]), unsaid && lane % 4 == 0);
+  }
+}
+
+/* ---- down -------------------------------------------------------------------------------------- */
+
+/* Each warp's own, in shared memory: its columns of an expert's y, [PARTS][WARP] pieces of 16 bytes; its sums with each
+ * expert's weights, [K][WARP], of either run of the tile; and how much each counts, [K]. */
+template <class Math>
+struct SkinnyHandOver {
+  uint4 *pieces;
+  float2 *sums;
+  float *weights;
+
+  __device__ inline SkinnyHandOver(void *memory, uint32_t k) {
+    const uint32_t warp = threadIdx.x / WARP;
+    uint4 *all_pieces = static_cast<uint4 *>(memory);
+    float2 *all_sums = reinterpret_cast<float2 *>(all_pieces + SKINNY_CONSUMERS * Math::PARTS);
+    pieces = all_pieces + warp * Math::PARTS * WARP, sums = all_sums + warp * k * WARP;
+    weights = reinterpret_cast<float *>(all_sums + SKINNY_CONSUMERS * k) + warp * k;
+  }
+  /* A multiple of 16. */
+  static __host__ __device__ constexpr uint32_t bytes_of(uint32_t k) {
+    return SKINNY_CONSUMERS * (Math::PARTS * sizeof(uint4) + k * sizeof(float2)) + SKINNY_CONSUMER_WARPS * k * sizeof(float);
+  }
+};
+
+struct SkinnyNoDown {};
+
+/* w[H,N] of each expert, packed, `stride` elements after the one before. */
+template <class Math>
+struct SkinnyDown {
+  using W = typename Math::W;
+  const W *w;
+  uint64_t stride;
+  uint32_t inner, outputs;
+
+  /* The one row's. */
+  static __device__ inline SkinnyExpertOrder order_of(const SkinnyChoice &choice) {
+    const uint32_t chosen = choice.any(1);
+    return SkinnyExpertOrder(chosen, choice.guess_of(chosen));
+  }
+
+  /* The producer. */
+  __device__ inline void feed(SkinnyRing<Math> &ring, const SkinnyChoice &choice, uint64_t policy) const {
+    ring.turn_to(inner);
+#pragma unroll 1
+    for (uint32_t n = blockIdx.x * SKINNY_OUTPUTS; n < outputs; n += gridDim.x * SKINNY_OUTPUTS)
+#pragma unroll 1
+      for (SkinnyExpertOrder order = order_of(choice); order.left; order.next()) {
+        auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w + order.expert() * stride, n, outputs, inner); };
+        ring.feed(run(n), run(n + SKINNY_STAGE_ROWS), inner, policy);
+      }
+  }
+
+  /* All consumers: h[H] += the experts' y, as chosen; y_of(e) is where an expert's is handed over, make(e) makes what nobody
+   * says. */
+  template <class YOf, class Make>
+  __device__ inline void add(float *h, SkinnyRing<Math> &ring, SkinnySums &sums, const SkinnyHandOver<Math> &own, const SkinnyChoice &choice,
+                             uint32_t count, Weighing weighing, YOf y_of, Make make) const {
+    const uint32_t lane = threadIdx.x % WARP, r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
+    const uint32_t column = skinny_unit_at(lane / 4) + skinny_lane_column();
+    const bool there = count > 0 && column < inner;
+    /* a f32 row's are more than there are registers for */
+    constexpr bool AHEAD = SkinnyWords<Math>::PIECES == 1;
+    if (const float weight = skinny_weight(choice, 0, weighing); choice.has(0, lane)) own.weights[choice.index(0, lane)] = weight;
+    SkinnyWords<Math> words;
+    uint32_t patience = SKINNY_PATIENCE;
+    auto ask = [&](uint32_t e) { words.ask(y_of(e) + column, there); };
+    ring.turn_to(inner);
+#pragma unroll 1
+    for (uint32_t first = blockIdx.x * SKINNY_OUTPUTS; first < outputs; first += gridDim.x * SKINNY_OUTPUTS) {
+      const uint32_t n = first + i;
+      const bool mine = r < count && n < outputs;
+      SkinnyExpertOrder order = order_of(choice);
+      if (AHEAD) ask(order.expert());
+      const float v = mine ? h[n] : 0.0f;
+#pragma unroll 1
+      while (order.left) {
+        const uint32_t e = order.expert();
+        order.next();
+        if (!AHEAD) ask(e);
+#pragma unroll 1
+        for (uint32_t looks = 1; __any_sync(0xffffffffu, words.unsaid()); looks++) {
+          if (looks == patience) make(e), patience = 1;
+          ask(e);
+        }
+        words.keep(own.pieces);
+        if (AHEAD && order.left) ask(order.expert());
+        __syncwarp();
+        SkinnyColumns<Math> columns;
+#pragma unroll
+        for (uint32_t u = 0; u < SKINNY_UNITS; u++)
+          columns.pieces[u] = own.pieces[Math::lane_place(1, 1) * WARP + u * 4 + lane % 4];
+        SkinnyTileSums sum;
+        ring.take(sum, inner, columns);
+        sum = skinny_whole<Math>(sum, 1);
+        own.sums[choice.index(0, e) * WARP + lane] = make_float2(sum.run[0].x, sum.run[1].x);
+      }
+      __syncwarp(); /* all weights are there */
+      SkinnyTileSums total;
+#pragma unroll 4
+      for (uint32_t place = 0; place < weighing.k; place++) {
+        const float weight = own.weights[place];
+        const float2 sum = own.sums[place * WARP + lane];
+        total.run[0].x = fmaf(weight, sum.x, total.run[0].x), total.run[1].x = fmaf(weight, sum.y, total.run[1].x);
+      }
+      sums.put(total);
+      if (mine) h[n] = v + sums.get(0, i);
+    }
+  }
+};
+
+#endif

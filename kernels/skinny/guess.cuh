@@ -1,0 +1,169 @@
+/* guess.cuh: which experts a small step's rows will most likely go to, told before they are chosen.
+ *
+ * Between the last product before the router and the first weights of the experts lie a kernel's end, the choice and a memory
+ * latency: some 5 us a layer in which the memory would be idle. The residual stream changes little in one mixer, so
+ * what the router would choose if it saw the stream as it is before the mixer is nearly always among what it chooses behind
+ * it. The kernel that begins a layer has blocks for this, beside those that stream its weights (skinny_make_guess): an expert a
+ * warp, for the first row alone, since two experts are as many as a ring has room for. Each leaves its best two as words, and
+ * gate/up's producer (SkinnyGuessLook) takes the best two of all.
+ *
+ * A guess decides what is asked for early, and nothing else: the choice is made as without it, and what was asked for in
+ * vain is not used. So results do not depend on it. They do on what else these blocks do where a row's experts are fused: they
+ * leave unsaid what the blocks of these will hand to each other (skinny/fused.cuh).
+ */
+#ifndef TAILGRAPH_SKINNY_GUESS_CUH
+#define TAILGRAPH_SKINNY_GUESS_CUH
+
+#include "skinny/choice.cuh"
+
+constexpr uint32_t SKINNY_GUESS_EXPERTS = SKINNY_CONSUMER_WARPS;  /* of a block */
+constexpr uint32_t SKINNY_GUESS_BEST = 2;                      /* that a block tells */
+static_assert(SKINNY_GUESS_BEST * SKINNY_EXPERTS / SKINNY_GUESS_EXPERTS == SKINNY_GUESS_WORDS, "a word each");
+constexpr uint32_t SKINNY_NO_LAYER = 0xffffffffu;
+constexpr uint32_t SKINNY_MOST_LOOKS = 64;  /* for a guess, before its kernel has ended */
+
+/* The router as it is seen from the kernel that begins a layer: gate[E,H], norm_weight[H], bias[E] or null. No blocks: no
+ * guess. `handed_pieces` of 16 bytes at `handed` they leave unsaid (skinny/fused.cuh). */
+struct SkinnyGuesser {
+  const float *gate, *norm_weight, *bias;
+  void *parts;
+  uint32_t expert_count, blocks, layer;
+  uint4 *handed;
+  uint32_t handed_pieces;
+
+  /* Of a grid, the blocks that do what the kernel is there for come first. */
+  __device__ inline uint32_t others() const { return gridDim.x - blocks; }
+};
+
+/* As kernels have it among their parameters. */
+#define SKINNY_GUESSER                                                                                                  \
+  const float *gate, const float *ffn_norm_weight, const float *expert_bias, void *parts, uint32_t expert_count,     \
+      uint32_t guess_blocks, uint32_t layer, uint4 *handed, uint32_t handed_pieces
+#define SKINNY_GUESSER_OF \
+  SkinnyGuesser{gate, ffn_norm_weight, expert_bias, parts, expert_count, guess_blocks, layer, handed, handed_pieces}
+
+/* A word: the sign of its step and layer (which comes again, so that what is heard early may be another's), a score that sorts as an integer, and the expert, the lower the better. */
+struct SkinnyGuessWord {
+  static constexpr uint32_t EXPERT_BITS = 5, SCORE_BITS = 32, SIGN_BITS = 64 - EXPERT_BITS - SCORE_BITS;
+  static_assert(1u << EXPERT_BITS == SKINNY_EXPERTS, "an expert");
+
+  static __device__ inline uint64_t sign(const tg_step *step, uint32_t layer) {
+    const uint32_t number = uint32_t(__ldcg(reinterpret_cast<const unsigned long long *>(&step->number)));
+    return uint64_t((number * 128 + layer + 1) & ((1u << SIGN_BITS) - 1)) << (64 - SIGN_BITS);
+  }
+  static __device__ inline uint64_t candidate(uint32_t key, uint32_t expert) {
+    return uint64_t(key) << EXPERT_BITS | (SKINNY_EXPERTS - 1 - expert);
+  }
+  static __device__ inline uint32_t expert(uint64_t word) { return SKINNY_EXPERTS - 1 - uint32_t(word % SKINNY_EXPERTS); }
+  static __device__ inline uint64_t sign_of(uint64_t word) { return word >> (64 - SIGN_BITS) << (64 - SIGN_BITS); }
+};
+
+/* A whole block of SKINNY_THREADS that is one of the last `guesser.blocks`; h[R,H]. It waits for earlier kernels, and leaves unsaid what
+ * is handed over. */
+__device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const float *h, const tg_step *step, uint32_t bucket,
+                                      uint32_t hidden, float eps) {
+  constexpr uint32_t HELD = 16, STEP = 4 * WARP;  /* a lane has 4 columns in every STEP; so many of them before the wait */
+  __shared__ uint64_t candidates[SKINNY_GUESS_EXPERTS];
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, block = blockIdx.x - guesser.others();
+  if (warp >= SKINNY_CONSUMER_WARPS) return;
+  const uint32_t expert = block * SKINNY_GUESS_EXPERTS + warp;
+  const bool there = expert < guesser.expert_count;
+  const float *gate = guesser.gate + (size_t)(there ? expert : 0) * hidden;
+  auto weighed = [&](uint32_t c) {
+    const float4 g = load4(gate + c), n = load4(guesser.norm_weight + c);
+    return make_float4(g.x * n.x, g.y * n.y, g.z * n.z, g.w * n.w);
+  };
+  float4 with[HELD];
+#pragma unroll
+  for (uint32_t i = 0; i < HELD; i++) {
+    const uint32_t c = 4 * lane + i * STEP;
+    with[i] = c < hidden ? weighed(c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+  const float bias = there && guesser.bias ? guesser.bias[expert] : 0.0f;
+  const uint64_t sign = SkinnyGuessWord::sign(step, guesser.layer);
+  wait_for_earlier_kernels();
+  float4 row[HELD];
+#pragma unroll
+  for (uint32_t i = 0; i < HELD; i++) {
+    const uint32_t c = 4 * lane + i * STEP;
+    row[i] = c < hidden ? load4(h + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+  __syncwarp();  /* all of them are asked for before any is used */
+  float score = 0.0f, squares = 0.0f;
+  auto add = [&](float4 v, float4 w) {
+    squares = add_squares(squares, v);
+    score += fmaf(v.w, w.w, fmaf(v.z, w.z, fmaf(v.y, w.y, v.x * w.x)));
+  };
+#pragma unroll
+  for (uint32_t i = 0; i < HELD; i++) add(row[i], with[i]);
+#pragma unroll 1
+  for (uint32_t c = 4 * lane + HELD * STEP; c < hidden; c += STEP) add(load4(h + c), weighed(c));
+#pragma unroll
+  for (int offset = WARP / 2; offset > 0; offset /= 2) {
+    score += __shfl_xor_sync(0xffffffffu, score, offset);
+    squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+  }
+  score = 1.0f / (1.0f + expf(-score / sqrtf(squares / hidden + eps)));
+  if (lane == 0) candidates[warp] = there ? SkinnyGuessWord::candidate(sortable(score + bias), expert) : 0;
+  consumers_meet();
+  for (uint32_t i = block * SKINNY_CONSUMERS + threadIdx.x; i < guesser.handed_pieces; i += guesser.blocks * SKINNY_CONSUMERS)
+    guesser.handed[i] = make_uint4(SKINNY_UNSAID, SKINNY_UNSAID, SKINNY_UNSAID, SKINNY_UNSAID);
+  if (threadIdx.x >= SKINNY_GUESS_EXPERTS) return;
+  /* a lane an expert: how many are better */
+  const uint64_t mine = candidates[lane];
+  uint32_t better = 0;
+#pragma unroll
+  for (uint32_t other = 0; other < SKINNY_GUESS_EXPERTS; other++) better += candidates[other] > mine || (candidates[other] == mine && other < lane);
+  uint64_t *words = SkinnyParts(guesser.parts, bucket, hidden).guessed + block * SKINNY_GUESS_BEST;
+  if (better < SKINNY_GUESS_BEST) asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(words + better), "l"(sign | mine) : "memory");
+}
+
+/* A warp's look at what was left. */
+struct SkinnyGuessLook {
+  uint64_t word, sign;
+  bool mine;  /* this lane has a word */
+
+  SkinnyGuessLook() = default;
+
+  /* Of a layer that somebody guesses for. Nothing waits for what it asks for until it is used. */
+  __device__ inline SkinnyGuessLook(const SkinnyParts &parts, const tg_step *step, uint32_t layer, uint32_t expert_count)
+      : word(0), mine(threadIdx.x % WARP / SKINNY_GUESS_BEST < (expert_count + SKINNY_GUESS_EXPERTS - 1) / SKINNY_GUESS_EXPERTS) {
+    again(parts);
+    sign = SkinnyGuessWord::sign(step, layer);
+  }
+  __device__ inline void again(const SkinnyParts &parts) {
+    if (mine)
+      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(parts.guessed + threadIdx.x % WARP) : "memory");
+  }
+
+  /* Whether all is there that was left for this step and layer. It may be what a step of the same number left, where one is
+   * launched again: only when the kernel that leaves it has ended do all blocks see the same. */
+  __device__ inline bool heard() const { return __all_sync(0xffffffffu, !mine || SkinnyGuessWord::sign_of(word) == sign); }
+
+  /* heard(), after some more looks if need be. */
+  __device__ inline bool await(const SkinnyParts &parts) {
+    bool there = heard();
+#pragma unroll 1
+    for (uint32_t more = SKINNY_MOST_LOOKS; !there && more > 0; more--) {
+      again(parts);
+      there = heard();
+    }
+    return there;
+  }
+
+  /* The best two experts, the second only where rows have two. */
+  __device__ inline SkinnyGuess guess(uint32_t k) const {
+    const uint32_t expert = SkinnyGuessWord::expert(word);
+    auto best = [&](bool of) {
+      const uint32_t key = of ? uint32_t(word >> SkinnyGuessWord::EXPERT_BITS) : 0;
+      const uint32_t most = __reduce_max_sync(0xffffffffu, key);
+      const uint32_t who = __ballot_sync(0xffffffffu, of && key == most);
+      return most ? __shfl_sync(0xffffffffu, expert, lowest(who)) : SkinnyGuess::NONE;
+    };
+    SkinnyGuess guess{best(mine), SkinnyGuess::NONE};
+    if (k > 1) guess.second = best(mine && expert != guess.first);
+    return guess;
+  }
+};
+
+#endif

@@ -1,0 +1,133 @@
+/* norm.cu: RMSNorm and a product, for steps of few rows (skinny/skinny.cuh):
+ *
+ *   tg_skinny_project_*  y[r,:] = W rmsnorm(h[r,:]), in X's type: q, k and v; or the LM head, of the sampled rows: where each
+ *                     one's best logit is (common/argmax.cuh), and in f32 the logits of those of which more is read
+ *   tg_skinny_gate_up_*  y[r,:] = silu(W1 z) * W3 z, z = rmsnorm(h[r,:]): a dense feed-forward
+ *
+ * Some of tg_skinny_project_*'s blocks may guess which experts the layer will have (skinny/guess.cuh). z is rounded to X's type.
+ *
+ * Bound: memory, N K sizeof(W) bytes.
+ * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 65536 outputs 61 us (59.1).
+ *
+ * Launch: block = SKINNY_THREADS, grid = at most as many blocks as there are tiles, and those that guess, shared as
+ * SkinnyNormBlock lays it out.
+ */
+#include "common/argmax.cuh"
+#include "skinny/guess.cuh"
+#include "skinny/norm.cuh"
+
+/* y[R,N], h[R,K], norm_weight[K], w[N,K]; guesser of a layer. Where there is best[S,gridDim.x], of the sampled rows, and y
+ * f32[S,N] of those of which more is read than that. */
+template <class Math>
+__device__ inline void skinny_project(void *y, unsigned long long *best, const float *h, const float *norm_weight,
+                                   const typename Math::W *w, const tg_state *state, const tg_step *step,
+                                   const SkinnyGuesser &guesser, uint32_t outputs, uint32_t hidden, uint32_t bucket,
+                                   uint32_t stages, float eps) {
+  using X = typename Math::X;
+  using W = typename Math::W;
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
+  __shared__ float scratch[SKINNY_CONSUMER_WARPS];
+  let_next_kernel_start();
+  const uint32_t blocks = guesser.others();
+  if (blockIdx.x >= blocks) {
+    skinny_make_guess(guesser, h, step, bucket, hidden, eps);
+    return;
+  }
+  SkinnyNormBlock<Math> block(shared, barriers, bucket, hidden, false, stages);
+  __syncthreads();
+  const uint32_t tiles = (outputs + SKINNY_OUTPUTS - 1) / SKINNY_OUTPUTS;
+  if (threadIdx.x >= SKINNY_CONSUMERS) {
+    const uint64_t policy = read_once();
+    block.ring.one_by_one = SKINNY_ONE_BY_ONE;
+    auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w, n, outputs, hidden); };
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
+      block.ring.feed(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
+    return;
+  }
+  skinny_norm_weight(block.norm, norm_weight, hidden);
+  const bool sampled = best != nullptr;
+  const uint32_t count = __ldcg(sampled ? &step->sample_rows : &step->rows), rows = min(max(count, 1u), bucket);
+  const uint32_t *samples = table<uint32_t>(state, step->sample_table);
+  const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
+  const bool there = r < min(count, bucket), stores = there && !(sampled && needs_best_only(state, step, r));
+  wait_for_earlier_kernels();
+  skinny_norm<Math>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps,
+                 [&](uint32_t row) { return sampled && count > 0 ? samples[row] : row; });
+  const auto *x_row = block.row(rows);
+  SkinnyColumns<Math> x_columns;
+  x_columns.load(x_row, block.ring.k, true);
+  unsigned long long word = BEST_NONE;
+  for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks) {
+    block.consume(x_columns, x_row, hidden);
+    const uint32_t n = tile * SKINNY_OUTPUTS + i;
+    if (!there || n >= outputs) continue;
+    const float v = block.sums.get(r, i);
+    const size_t at = (size_t)r * outputs + n;
+    if (sampled) {
+      if (stores) static_cast<float *>(y)[at] = v;
+      word = max(word, best_word(v, n));
+    } else {
+      static_cast<X *>(y)[at] = X(v);
+    }
+  }
+  if (!sampled) return;
+#pragma unroll
+  for (uint32_t offset = SKINNY_OUTPUTS / 2; offset > 0; offset /= 2) word = max(word, __shfl_xor_sync(0xffffffffu, word, offset));
+  if (there && i == 0) best[r * blocks + blockIdx.x] = word;
+}
+
+/* y[R,N], h[R,H], norm_weight[H], gate[N,H] and up[N,H]. */
+template <class Math>
+__device__ inline void skinny_gate_up(typename Math::X *y, const float *h, const float *norm_weight, const typename Math::W *gate,
+                                   const typename Math::W *up, const tg_step *step, uint32_t outputs, uint32_t hidden,
+                                   uint32_t bucket, uint32_t stages, float eps) {
+  using X = typename Math::X;
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
+  __shared__ float scratch[SKINNY_CONSUMER_WARPS];
+  let_next_kernel_start();
+  const uint32_t step_rows = load_now(&step->rows);
+  SkinnyNormBlock<Math> block(shared, barriers, bucket, hidden, false, stages);
+  const uint32_t tiles = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
+  const uint32_t count = min(step_rows, bucket), rows = max(count, 1u);
+  __syncthreads();
+  if (threadIdx.x >= SKINNY_CONSUMERS) {
+    const uint64_t policy = read_once();
+#pragma unroll 1
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+      block.ring.feed(skinny_gate_rows<Math>(gate, tile, outputs, hidden), skinny_gate_rows<Math>(up, tile, outputs, hidden), hidden, policy);
+    return;
+  }
+  skinny_norm_weight(block.norm, norm_weight, hidden);
+  wait_for_earlier_kernels();
+  skinny_norm<Math>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps, [](uint32_t r) { return r; });
+  const auto *x_row = block.row(rows);
+  SkinnyColumns<Math> x_columns;
+  x_columns.load(x_row, block.ring.k, true);
+  const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
+#pragma unroll 1
+  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    block.consume(x_columns, x_row, hidden);
+    const uint32_t n = tile * GATE_OUTPUTS + i;
+    if (r < count && n < outputs) y[(size_t)r * outputs + n] = X(block.gated(r, i));
+  }
+}
+
+#define SKINNY_NORM(SUFFIX, MATH)                                                                                                  \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_project_##SUFFIX(                                \
+      void *y, unsigned long long *best, const float *h, const float *norm_weight, const MATH::W *w,                            \
+      const tg_state *state, const tg_step *step, SKINNY_GUESSER, uint32_t outputs, uint32_t hidden, uint32_t bucket,              \
+      uint32_t stages, float eps) {                                                                                             \
+    SKINNY_BODY(skinny_project<MATH>(y, best, h, norm_weight, w, state, step, SKINNY_GUESSER_OF, outputs, hidden, bucket, stages, eps);) \
+  }                                                                                                                             \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_gate_up_##SUFFIX(                                \
+      MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up,                             \
+      const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t stages, float eps) {                    \
+    SKINNY_BODY(skinny_gate_up<MATH>(y, h, norm_weight, gate, up, step, outputs, hidden, bucket, stages, eps);)                       \
+  }
+
+SKINNY_NORM(bf16, SkinnyHalf<__nv_bfloat16>)
+SKINNY_NORM(f16, SkinnyHalf<__half>)
+SKINNY_NORM(f32, SkinnySplit)
+SKINNY_NORM(f32_split, SkinnySplitRows)

@@ -1,0 +1,88 @@
+/* out.cu: tg_skinny_held_out_*, products that add to the residual stream, of steps of few rows (skinny/skinny.cuh), whose weights wait
+ * in registers: out-projections, and the down of a narrow dense feed-forward:
+ *
+ *   h[r,:] += W x[r,:] + bias, K at most SKINNY_K
+ *
+ * With `parts` it also leaves each tile's share of the router's scores (skinny/choice.cuh).
+ *
+ * A tile's weights are 256 bytes for each of its block's threads, so all are under way at once, before the wait, and no
+ * shared memory holds them; the launcher asks for a large first-level cache (Kernel::prefer_shared), where they stand on their
+ * way. The ring of the kernel behind, gate/up, would find room beside; its registers do not (9 warps of
+ * 144 and 8 of 104 are more than an SM has), so it begins as blocks of this one end. Sums are in the order of tg_skinny_out_*
+ * (skinny/add.cu), which has what K is too long for.
+ *
+ * Bound: memory, N K sizeof(W) bytes.
+ * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 2048 x 2048 2.2 us (1.9), or
+ * 1.7 behind attention, during which its weights come.
+ *
+ * Launch: grid = N / SKINNY_OUTPUTS blocks, block = SKINNY_CONSUMERS, shared: sums, a tile of h and of the gate, and room for
+ * the rows, of which those of 16 bits go to registers.
+ */
+#include "skinny/add.cuh"
+
+/* h[R,N], x[R,K], w[N,K]; bias[N] or null; parts as skinny/choice.cuh has them, or null. */
+template <class Math>
+__device__ inline void skinny_held_out(float *h, const typename Math::X *x, const typename Math::W *w, const float *bias,
+                                    void *parts_at, const SkinnyScores &scores, const tg_step *step, uint32_t outputs,
+                                    uint32_t inner, uint32_t bucket) {
+  using X = typename Math::X;
+  using W = typename Math::W;
+  extern __shared__ uint4 shared[];
+  let_next_kernel_start();
+  const uint32_t lane = threadIdx.x % WARP, tile = blockIdx.x;
+  SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
+  char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
+  const SkinnyParts parts(parts_at, bucket, outputs);
+  SkinnyTileScores tile_scores(after, scores, bucket);
+  /* what is small first: it would stand behind the weights */
+  const uint32_t step_rows = load_now(&step->rows);
+  if (parts_at) {
+    after += SkinnyTileScores::bytes_of(bucket, scores.expert_count);
+    tile_scores.ask(tile, outputs);
+  }
+  const uint64_t policy = read_once();
+  uint4 weights[SKINNY_TILE_RUNS][SKINNY_UNITS];
+#pragma unroll
+  for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
+    const uint32_t n = tile * SKINNY_OUTPUTS + run * SKINNY_STAGE_ROWS + lane / 4;
+    const W *from = w + (size_t)min(n, outputs - 1) * inner + skinny_lane_column();
+#pragma unroll
+    for (uint32_t u = 0; u < SKINNY_UNITS; u++)
+      weights[run][u] = skinny_unit_at(u) < inner ? read_weights(from + skinny_unit_at(u), policy) : make_uint4(0, 0, 0, 0);
+  }
+  const uint32_t count = min(step_rows, bucket);
+  const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS, n = tile * SKINNY_OUTPUTS + i;
+  const uint32_t row = Math::lane_row(bucket);
+  const bool mine = r < count && n < outputs, there = row < count;
+  wait_for_earlier_kernels();
+  if (parts_at && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS) parts.forget(threadIdx.x);
+  SkinnyColumns<Math> columns;
+  skinny_fetch(columns, after, skinny_pitch<typename Math::S>(skinny_stage_k(inner)), x + (there ? (size_t)row * inner : 0), inner, bucket, there);
+  float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
+  if (mine && bias) v += bias[n];
+  SkinnyTileSums of[Math::SUMS], sum;
+#pragma unroll
+  for (uint32_t u = 0; u < SKINNY_UNITS; u++)
+    Math::multiply(of[u % Math::SUMS], weights[0][u], weights[1][u], columns.piece(u, skinny_unit_at(u) < inner));
+  skinny_add_up<Math>(sum, of);
+  sums.put(skinny_whole<Math>(sum, bucket));
+  if (mine) {
+    v += sums.get(r, i);
+    h[(size_t)r * outputs + n] = v;
+  }
+  if (parts_at) tile_scores.leave(parts, tile, v, count, bucket);
+}
+
+#define SKINNY_HELD_OUT(SUFFIX, MATH)                                                                                      \
+  extern "C" __global__ void __launch_bounds__(SKINNY_CONSUMERS) tg_skinny_held_out_##SUFFIX(                                  \
+      float *h, const MATH::X *x, const MATH::W *w, const float *bias, void *parts, const float *gate,                  \
+      const float *norm_weight, const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count,           \
+      uint32_t bucket) {                                                                                                \
+    SKINNY_BODY(skinny_held_out<MATH>(h, x, w, bias, parts, SkinnyScores{gate, norm_weight, expert_count}, step, outputs, inner, \
+                                bucket);)                                                                               \
+  }
+
+SKINNY_HELD_OUT(bf16, SkinnyHalf<__nv_bfloat16>)
+SKINNY_HELD_OUT(f16, SkinnyHalf<__half>)
+SKINNY_HELD_OUT(f32, SkinnySplit)
+SKINNY_HELD_OUT(f32_split, SkinnySplitRows)

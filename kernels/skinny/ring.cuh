@@ -1,0 +1,225 @@
+/* ring.cuh: the ring of weights that a block of skinny/skinny.cuh's kernels has in shared memory: how its producer fills it, and what
+ * consumers take of it.
+ */
+#ifndef TAILGRAPH_SKINNY_RING_CUH
+#define TAILGRAPH_SKINNY_RING_CUH
+
+#include "skinny/skinny.cuh"
+#include "common/packed.cuh"
+
+/* ---- bulk copies ------------------------------------------------------------------------------ */
+
+/* `bytes` (a multiple of 16) from global to shared memory, counted off `barrier` as they arrive. */
+__device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barrier, uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+          shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+#endif
+}
+
+__device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+#endif
+}
+
+/* ---- the ring -------------------------------------------------------------------------------- */
+
+/* What a lane takes of a stage: 16 bytes of each of some units of its warp, of weight row g. */
+template <uint32_t UNITS>
+struct SkinnyRun {
+  uint4 units[UNITS];
+
+  /* Units `first` on, of the stage's rows `pitch` bytes from each other, whose lines are `apart`: of lines in which `k_here` columns
+   * are. Lanes of every other row ask for a line's second half first, so that the 8 that are served together, of two rows, meet in no
+   * bank. */
+  template <typename W>
+  __device__ inline void take(const char *rows, uint32_t pitch, uint32_t apart, uint32_t first, uint32_t k_here) {
+    static_assert(SKINNY_LINE_UNITS * SKINNY_UNIT * sizeof(W) == SKINNY_LINE && SKINNY_LINE_UNITS == 2, "a unit is half a line");
+    const uint32_t lane = threadIdx.x % WARP, turned = lane / 4 % 2;
+    const char *row = rows + lane / 4 * pitch + skinny_lane_column() * sizeof(W);
+#pragma unroll
+    for (uint32_t u = 0; u < UNITS; u++) {
+      const uint32_t line = skinny_unit_at((first + u) / 2 * 2);
+      const char *at = row + line / (SKINNY_LINE_UNITS * SKINNY_UNIT) * apart + (u % 2 ^ turned) * SKINNY_UNIT * sizeof(W);
+      units[u] = line < k_here ? *reinterpret_cast<const uint4 *>(at) : make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  /* The u-th of them, if it is `there`. */
+  __device__ inline uint4 unit(uint32_t u, bool there) const {
+    const uint4 unit = threadIdx.x / 4 % 2 ? units[u ^ 1] : units[u];
+    return there ? unit : make_uint4(0, 0, 0, 0);
+  }
+};
+
+/* Up to SKINNY_STAGE_ROWS weight rows that are neighbours. */
+template <class Math>
+struct SkinnyRows {
+  using W = typename Math::W;
+  const W *at;
+  uint32_t count;
+
+  /* Of w[outputs,inner], from row n on, a multiple of SKINNY_STAGE_ROWS. */
+  static __device__ inline SkinnyRows of(const W *w, uint32_t n, uint32_t outputs, uint32_t inner) {
+    const uint32_t row = Math::PACKED ? packed_columns(inner) : inner;
+    return {w + (size_t)n * row, n < outputs ? min(outputs - n, SKINNY_STAGE_ROWS) : 0};
+  }
+};
+static_assert(SKINNY_STAGE_ROWS == PACKED_ROWS && SKINNY_LINE_UNITS * SKINNY_UNIT == PACKED_COLUMNS, "a stage has whole blocks");
+
+/* A stage: SKINNY_STAGE_ROWS weight rows, `k` of K each, at `pitch` bytes, in its `room`; packed ones as they are in memory. The first
+ * begins at the first line of `memory`. */
+template <class Math>
+struct SkinnyRing {
+  using W = typename Math::W;
+  using S = typename Math::S;
+
+  char *stages;
+  uint64_t *full, *empty;  /* [SKINNY_MOST_STAGES] each */
+  uint32_t k, pitch, room, count;
+  uint32_t at = 0, parity = 0;
+  /* The producer's: stages on their way, the oldest of them, and how many of the next ones come one by one. */
+  uint32_t under_way = 0, oldest = 0, oldest_parity = 0, one_by_one = 0;
+
+  static __host__ __device__ constexpr uint32_t stage_bytes(uint32_t inner) {
+    return SKINNY_STAGE_ROWS * skinny_stage_pitch(skinny_stage_k(inner) * sizeof(W));
+  }
+
+  /* Of rows of `inner` columns, with room for those of `later` columns, which it may turn to. */
+  __device__ inline SkinnyRing(void *memory, uint64_t *barriers, uint32_t inner, uint32_t stages_, uint32_t later = 0)
+      : stages(static_cast<char *>(memory) + (SKINNY_LINE - shared_address(memory) % SKINNY_LINE) % SKINNY_LINE), full(barriers),
+        empty(barriers + SKINNY_MOST_STAGES), k(skinny_stage_k(inner)), pitch(skinny_stage_pitch(k * sizeof(W))),
+        room(later ? max(stage_bytes(inner), stage_bytes(later)) : stage_bytes(inner)), count(stages_) {}
+
+  /* All stages from here on are of rows of `inner` columns. */
+  __device__ inline void turn_to(uint32_t inner) { k = skinny_stage_k(inner), pitch = skinny_stage_pitch(k * sizeof(W)); }
+
+  /* One thread, before all others use the ring. */
+  __device__ inline void init() {
+    for (uint32_t s = 0; s < count; s++) barrier_init(full + s, 1), barrier_init(empty + s, SKINNY_CONSUMER_WARPS);
+    barriers_ready();
+  }
+
+  __device__ inline char *stage() const { return stages + at * room; }
+
+  __device__ inline void next() {
+    if (++at == count) at = 0, parity ^= 1;
+  }
+
+  __device__ inline uint32_t stages_of_tile(uint32_t inner) const { return SKINNY_TILE_RUNS * ((inner + k - 1) / k); }
+
+  /* What of memory a stage of a tile is: `count` rows of `bytes` bytes, from `at` on. Packed, they lie together. */
+  struct Source {
+    const W *at;
+    uint32_t count, bytes;
+  };
+  /* Of a tile of these runs, rows of `inner` columns. */
+  __device__ inline Source source(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner,
+                                  uint32_t stage_of_tile) const {
+    const bool even = stage_of_tile % SKINNY_TILE_RUNS == 0;
+    const uint32_t from = stage_of_tile / SKINNY_TILE_RUNS * k, columns = min(k, inner - from);
+    return {(even ? first.at : second.at) + (Math::PACKED ? packed_along(from) : from), even ? first.count : second.count,
+            (Math::PACKED ? packed_columns(columns) : columns) * uint32_t(sizeof(W))};
+  }
+
+  /* The producer: stages begin to end of a tile of these runs, rows of `inner` columns. */
+  __device__ inline void feed(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner, uint64_t policy,
+                              uint32_t begin, uint32_t end) {
+    const uint32_t lane = threadIdx.x % WARP;
+    const bool together = Math::PACKED || inner * sizeof(W) == pitch;  /* rows lie in a stage as they do in memory */
+#pragma unroll 1
+    for (uint32_t stage_of_tile = begin; stage_of_tile < end; stage_of_tile++, next()) {
+      const Source from = source(first, second, inner, stage_of_tile);
+      barrier_wait(empty + at, parity ^ 1);
+      const uint32_t most = one_by_one > 0 ? 1 : SKINNY_AHEAD;
+      if (one_by_one > 0) one_by_one--;
+#pragma unroll 1
+      for (; under_way >= most; under_way--) {
+        barrier_wait(full + oldest, oldest_parity);
+        if (++oldest == count) oldest = 0, oldest_parity ^= 1;
+      }
+      under_way++;
+      if (lane == 0) {
+        barrier_arrive_expecting(full + at, from.count * from.bytes);
+        if (together && from.count > 0) bulk_copy(stage(), from.at, from.count * from.bytes, full + at, policy);
+      }
+      __syncwarp();
+      if (!together && lane < from.count)
+        bulk_copy(stage() + lane * pitch, from.at + (size_t)lane * inner, from.bytes, full + at, policy);
+    }
+  }
+
+  __device__ inline void feed(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner, uint64_t policy) {
+    feed(first, second, inner, policy, 0, stages_of_tile(inner));
+  }
+
+  /* The producer: a stage of a tile that the ring has no room for yet, to the second-level cache. */
+  __device__ inline void bring_near(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner, uint64_t policy,
+                                    uint32_t stage_of_tile) const {
+    const Source from = source(first, second, inner, stage_of_tile);
+    const uint32_t lane = threadIdx.x % WARP, row = Math::PACKED ? from.bytes / sizeof(W) : inner;
+    if (lane < from.count) bulk_prefetch(from.at + (size_t)lane * row, from.bytes, policy);
+  }
+
+  /* A consumer warp is done with a stage: what it reads of it, it has asked for. */
+  __device__ inline void give_back() {
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) barrier_arrive(empty + at);
+    next();
+  }
+
+  /* A consumer warp: a stage that nobody wants. */
+  __device__ inline void drop() {
+    barrier_wait(full + at, parity);
+    give_back();
+  }
+
+  /* A consumer warp: acc += this lane's products over a stage of `k_here` columns of either run. */
+  __device__ inline void take(SkinnyTileSums &acc, uint32_t k_here, const SkinnyColumns<Math> &columns) {
+    constexpr uint32_t AT_ONCE = Math::AT_ONCE;
+    SkinnyTileSums sums[Math::SUMS];
+    static_assert(SKINNY_UNITS % AT_ONCE == 0 && AT_ONCE % Math::SUMS == 0, "the same units in each sum, however many at once");
+    const uint32_t first_at = at, first_parity = parity;  /* of the tile's two stages */
+#pragma unroll 1
+    for (uint32_t first = 0; first < SKINNY_UNITS; first += AT_ONCE) {
+      SkinnyRun<AT_ONCE> runs[SKINNY_TILE_RUNS];
+      if (AT_ONCE < SKINNY_UNITS) at = first_at, parity = first_parity;
+#pragma unroll
+      for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
+        if (first == 0) barrier_wait(full + at, parity);
+        runs[run].template take<W>(stage(), Math::PACKED ? SKINNY_LINE : pitch, Math::PACKED ? PACKED_ROWS * SKINNY_LINE : SKINNY_LINE, first,
+                                   k_here);
+        if (first + AT_ONCE == SKINNY_UNITS) give_back();
+        else next();
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++) {
+        const bool there = skinny_unit_at(first + i) < k_here;
+        Math::multiply(sums[i % Math::SUMS], runs[0].unit(i, there), runs[1].unit(i, there), columns.piece(first + i, there));
+      }
+    }
+    skinny_add_up<Math>(acc, sums);
+  }
+
+  /* A consumer warp: a tile's sums with the batch row at `x`, in shared memory. `columns` are those of a row's only stage,
+   * or become those of each in turn. */
+  __device__ inline SkinnyTileSums consume(SkinnyColumns<Math> &columns, const S *x, uint32_t inner) {
+    SkinnyTileSums acc;
+#pragma unroll 1
+    for (uint32_t first = 0; first < inner; first += k) {
+      const uint32_t k_here = min(k, inner - first);
+      if (inner > k) columns.load(x + first, k_here, true);
+      take(acc, k_here, columns);
+    }
+    return acc;
+  }
+};
+
+#endif

@@ -1,0 +1,37 @@
+/* embed.cu: the residual stream's start.
+ *
+ *   h[r, :] = f32(embedding[token(r), :])
+ *
+ * A row's token is in the step's row table, or for decode rows where that says: the newest one of the row's slot.
+ *
+ * Bound: memory. A row moves sizeof(embedding) H bytes in and 4H out.
+ *
+ * Launch: grid = rows of the bucket, block = EMBED_THREADS. Blocks past the step's rows leave h alone.
+ */
+#include "common/base.cuh"
+#include "common/pdl.cuh"
+
+constexpr int EMBED_THREADS = 256;
+
+/* h[R,H], embedding[V,H] */
+template <typename T>
+__device__ inline void embed(float *h, const T *embedding, const tg_state *state, const tg_step *step, uint32_t hidden) {
+  begin_kernel();
+  uint32_t r = blockIdx.x;
+  if (r >= step->rows) return;
+  tg_row row = table<tg_row>(state, step->row_table)[r];
+  uint32_t token = row_token(state, step, row);
+  const T *from = embedding + (size_t)token * hidden;
+  float *to = h + (size_t)r * hidden;
+  for (uint32_t i = 4 * threadIdx.x; i < hidden; i += 4 * EMBED_THREADS) store4(to + i, load4(from + i));
+}
+
+#define EMBED(SUFFIX, T)                                                                                    \
+  extern "C" __global__ void __launch_bounds__(EMBED_THREADS) tg_embed_##SUFFIX(                            \
+      float *h, const T *embedding, const tg_state *state, const tg_step *step, uint32_t hidden) {          \
+    embed<T>(h, embedding, state, step, hidden);                                                            \
+  }
+
+EMBED(bf16, __nv_bfloat16)
+EMBED(f16, __half)
+EMBED(f32, float)

@@ -1,0 +1,58 @@
+/* norm.cu: RMSNorm over the hidden dimension (common/rmsnorm.cuh has the formula), where no kernel before or after has the
+ * rows: the router norms for its layer's experts, the experts' combination for the layer after it.
+ *
+ * Bound: memory. A row moves 4H bytes in and sizeof(x) H out (the weight, 4H, stays in L2), which for
+ * decode buckets is less than a launch takes; what counts there is latency, so a row has a block to itself
+ * and the second pass finds the row in L1.
+ *
+ * Launch: grid = rows of the bucket (or most sampled rows), block = NORM_THREADS. Blocks past the step's
+ * own count leave x alone.
+ */
+#include "common/base.cuh"
+#include "common/rmsnorm.cuh"
+#include "common/pdl.cuh"
+
+/* x[H], h[H], weight[H] */
+template <typename T>
+__device__ inline void normalize_row(T *x, const float *h, const float *weight, uint32_t hidden, float eps) {
+  float squares = 0.0f;
+  for (uint32_t i = 4 * threadIdx.x; i < hidden; i += 4 * NORM_THREADS) squares = add_squares(squares, load4(h + i));
+  float scale = norm_scale(squares, hidden, eps);
+  for (uint32_t i = 4 * threadIdx.x; i < hidden; i += 4 * NORM_THREADS)
+    store4(x + i, normed(load4(h + i), scale, load4(weight + i)));
+}
+
+/* x[R,H] from h[R,H]: every row of the step */
+template <typename T>
+__device__ inline void rmsnorm(T *x, const float *h, const float *weight, const tg_step *step, uint32_t hidden, float eps) {
+  begin_kernel();
+  uint32_t row = blockIdx.x;
+  if (row >= step->rows) return;
+  normalize_row(x + (size_t)row * hidden, h + (size_t)row * hidden, weight, hidden, eps);
+}
+
+/* x[S,H] from h[R,H]: the sampled rows, gathered */
+template <typename T>
+__device__ inline void rmsnorm_sampled(T *x, const float *h, const float *weight, const tg_state *state,
+                                       const tg_step *step, uint32_t hidden, float eps) {
+  begin_kernel();
+  uint32_t sample = blockIdx.x;
+  if (sample >= step->sample_rows) return;
+  uint32_t row = table<uint32_t>(state, step->sample_table)[sample];
+  normalize_row(x + (size_t)sample * hidden, h + (size_t)row * hidden, weight, hidden, eps);
+}
+
+#define RMSNORM(SUFFIX, T)                                                                                       \
+  extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_rmsnorm_##SUFFIX(                                \
+      T *x, const float *h, const float *weight, const tg_step *step, uint32_t hidden, float eps) {              \
+    rmsnorm<T>(x, h, weight, step, hidden, eps);                                                                 \
+  }                                                                                                              \
+  extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_rmsnorm_sampled_##SUFFIX(                        \
+      T *x, const float *h, const float *weight, const tg_state *state, const tg_step *step, uint32_t hidden,    \
+      float eps) {                                                                                               \
+    rmsnorm_sampled<T>(x, h, weight, state, step, hidden, eps);                                                  \
+  }
+
+RMSNORM(bf16, __nv_bfloat16)
+RMSNORM(f16, __half)
+RMSNORM(f32, float)

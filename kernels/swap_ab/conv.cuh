@@ -1,0 +1,316 @@
+/* conv.cuh: a conv layer's in-projection, gates and short convolution in one, for decode steps (swap_ab/swap_ab.cuh):
+ *
+ *   (B, C, X) = W x[r,:] + bias                                      rounded to the operand type
+ *   u = B X                                                          likewise
+ *   y[r,:] = C (sum_j taps[:,j] u[p-(L-1)+j,:] + taps_bias)          and u becomes the state's newest column
+ *
+ * conv/conv.cu has the rest of the formula. A tile is WIDTH channels, that is rows c, H + c and 2H + c of W, a warpgroup each. A
+ * thread has four channels of a row at a time, and does all that they need, their state too. From 33 rows of 16 bits on, tiles
+ * have the batch rows first (SwapAbRowsTile).
+ *
+ * Bound: memory, 3 H^2 sizeof(W) bytes; H is a multiple of WIDTH.
+ * Measured on an H200 in bf16 in the model, H = 2048 (floor; how: profiles/README.md): 7.9 us (5.5) at 16 rows, 10.5 at 32, 9.8
+ * at 64, 11.5 at 128, 16.3 (8.1) at 256, 18.6 while 32 MiB of experts' weights come beside them.
+ *
+ * Launch: block = THREADS, grid = (clusters of blocks that share a tile, or of mates, H / WIDTH of them; rows of the bucket /
+ * ROWS / MATES).
+ */
+#ifndef TAILGRAPH_SWAP_AB_CONV_CUH
+#define TAILGRAPH_SWAP_AB_CONV_CUH
+
+#include "swap_ab/swap_ab.cuh"
+#include "swap_ab/prefetch.cuh"
+
+/* Four sums as the operand type holds them. */
+template <typename T>
+__device__ inline float4 held4(float4 v) {
+  return make_float4(float(T(v.x)), float(T(v.y)), float(T(v.z)), float(T(v.w)));
+}
+
+/* Of the taps beside the newest, and of the state's columns, those that a thread asks for before its wait; others come after the
+ * products. */
+constexpr uint32_t SWAP_AB_PAST_AHEAD = 2;
+
+/* What the convolution knows of FOURS fours of channels, from c on. */
+template <typename X, uint32_t FOURS>
+struct SwapAbTaps {
+  X *columns;                  /* [slots,L-1,H] */
+  const float *taps, *bias;    /* [H,L], [H] or null */
+  uint32_t hidden, length, c;
+  float4 early[SWAP_AB_PAST_AHEAD][FOURS], newest[FOURS];  /* of the taps: the first ones, and the last */
+
+  static __device__ inline float4 add(float4 sum, float4 u, float4 w) {
+    return make_float4(fmaf(w.x, u.x, sum.x), fmaf(w.y, u.y, sum.y), fmaf(w.z, u.z, sum.z), fmaf(w.w, u.w, sum.w));
+  }
+
+  __device__ inline float4 tap(uint32_t j, uint32_t f) const {
+    const float *w = taps + (size_t)(c + 4 * f) * length + j;
+    return make_float4(w[0], w[length], w[2 * length], w[3 * length]);
+  }
+
+  __device__ inline X *column(uint32_t slot, uint32_t j, uint32_t f) const {
+    return columns + ((size_t)slot * (length - 1) + j) * hidden + c + 4 * f;
+  }
+
+  __device__ inline SwapAbTaps(X *columns_, const float *taps_, const float *bias_, uint32_t hidden_, uint32_t length_, uint32_t c_)
+      : columns(columns_), taps(taps_), bias(bias_), hidden(hidden_), length(length_), c(c_) {}
+
+  __device__ inline void ask() {
+#pragma unroll
+    for (uint32_t f = 0; f < FOURS; f++) {
+      if (length == SWAP_AB_PAST_AHEAD + 1) {  /* all of four channels, side by side */
+        const float *w = taps + (size_t)(c + 4 * f) * length;
+        const float4 a = load4(w), b = load4(w + 4), d = load4(w + 8);
+        early[0][f] = make_float4(a.x, a.w, b.z, d.y), early[1][f] = make_float4(a.y, b.x, b.w, d.z);
+        newest[f] = make_float4(a.z, b.y, d.x, d.w);
+        continue;
+      }
+#pragma unroll
+      for (uint32_t j = 0; j < SWAP_AB_PAST_AHEAD; j++) early[j][f] = tap(min(j, length - 1), f);
+      newest[f] = tap(length - 1, f);
+    }
+  }
+};
+
+constexpr uint32_t SWAP_AB_NO_SLOT = 0xffffffffu;
+
+/* A row's state, of those channels. Only a conv layer's kernel has to do with it, and no step overlaps the one before it, so it
+ * may be read before the wait, past the first-level cache (common/pdl.cuh). No column is looked at before the products are done: a block
+ * that finds its SM late has no time to wait for it. */
+template <typename X, uint32_t FOURS>
+struct SwapAbPast {
+  uint32_t slot = SWAP_AB_NO_SLOT, position;
+  Raw4<X> early[SWAP_AB_PAST_AHEAD][FOURS];
+
+  using Taps = SwapAbTaps<X, FOURS>;
+
+  /* Whether column j is of the sequence: before position 0 there was nothing. */
+  __device__ inline bool was(const Taps &conv, uint32_t j) const { return conv.length - 1 - j <= position; }
+
+  __device__ inline void find(const tg_row &row) { slot = __ldcg(&row.slot), position = __ldcg(&row.position); }
+
+  __device__ inline void ask(const Taps &conv) {
+    if (slot == SWAP_AB_NO_SLOT) return;
+#pragma unroll
+    for (uint32_t j = 0; j < SWAP_AB_PAST_AHEAD; j++)
+#pragma unroll
+      for (uint32_t f = 0; f < FOURS; f++) {
+        early[j][f] = Raw4<X>();
+        if (j + 1 < conv.length && was(conv, j)) early[j][f] = raw4_past_l1(conv.column(slot, j, f));
+      }
+  }
+
+  /* y of the f-th four's B, C and X, which had no bias yet; the columns move on by one, and u becomes the newest. */
+  __device__ inline float4 finish(const Taps &conv, uint32_t f, const float4 (&products)[3], const float *product_bias) const {
+    const uint32_t c = conv.c + 4 * f;
+    float4 of[3], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (uint32_t g = 0; g < 3; g++) {
+      float4 v = products[g];
+      if (product_bias) {
+        const float4 b = load4(product_bias + g * conv.hidden + c);
+        v = make_float4(v.x + b.x, v.y + b.y, v.z + b.z, v.w + b.w);
+      }
+      of[g] = held4<X>(v);
+    }
+    auto take = [&](uint32_t j, float4 u, float4 tap) {
+      if (was(conv, j)) sum = Taps::add(sum, u, tap);
+      if (j > 0) store4(conv.column(slot, j - 1, f), u);
+    };
+#pragma unroll
+    for (uint32_t j = 0; j < SWAP_AB_PAST_AHEAD; j++)
+      if (j + 1 < conv.length) take(j, load4(early[j][f]), conv.early[j][f]);
+#pragma unroll 1
+    for (uint32_t j = SWAP_AB_PAST_AHEAD; j + 1 < conv.length; j++)
+      take(j, was(conv, j) ? load4_past_l1(conv.column(slot, j, f)) : make_float4(0.0f, 0.0f, 0.0f, 0.0f), conv.tap(j, f));
+    const float4 now = held4<X>(make_float4(of[0].x * of[2].x, of[0].y * of[2].y, of[0].z * of[2].z, of[0].w * of[2].w));
+    sum = Taps::add(sum, now, conv.newest[f]);
+    if (conv.bias) {
+      const float4 b = load4(conv.bias + c);
+      sum = make_float4(sum.x + b.x, sum.y + b.y, sum.z + b.z, sum.w + b.w);
+    }
+    if (conv.length > 1) store4(conv.column(slot, conv.length - 2, f), now);
+    return make_float4(of[1].x * sum.x, of[1].y * sum.y, of[1].z * sum.z, of[1].w * sum.w);
+  }
+};
+
+/* y[R,H], columns[slots,L-1,H], bias[3H] or null, taps[H,L], taps_bias[H] or null; maps as swap_ab_product has them. */
+template <class Tile>
+__device__ inline void swap_ab_conv(typename Tile::X *y, typename Tile::X *columns, const TensorMap *x_map, const TensorMap *w_map,
+                                 const float *bias, const float *taps, const float *taps_bias, const tg_state *state,
+                                 const tg_step *step, uint32_t hidden, uint32_t length, uint32_t stages,
+                                 const SwapAbPrefetch &prefetch) {
+  using X = typename Tile::X;
+  static_assert(Tile::GROUPS == 3 && !Tile::ALONE, "B, C and X");
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * SWAP_AB_MOST_STAGES + 1];
+  let_next_kernel_start();
+  const uint32_t all = __ldcg(&step->rows);
+  const uint64_t rows_at = __ldcg(&step->row_table);
+  SwapAbBlock<Tile> block(shared, barriers, stages);
+  const uint32_t tile = blockIdx.x / block.blocks, first_row = blockIdx.y * Tile::ROWS;
+  const SwapAbRun run(hidden, block.rank, block.blocks);
+  if (!block.consumes()) {
+    const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
+    SwapAbPrefetcher prefetcher(prefetch, run.steps, stages);
+    block.produce(
+        run.steps,
+        [&](uint32_t u, char *to, uint64_t *barrier) {
+#pragma unroll
+          for (uint32_t g = 0; g < 3; g++)
+            tensor_copy(to + g * Tile::GROUP_BYTES, w_map, (run.first + u) * GMMA_K, g * hidden + tile * Tile::WIDTH, barrier, policy);
+        },
+        [&](uint32_t u, char *to, uint64_t *barrier) {
+          tensor_copy(to, x_map, (run.first + u) * GMMA_K, first_row, barrier, stays);
+          prefetcher.ask();
+        },
+        [] {});
+    return;
+  }
+  const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
+  const tg_row *row_table = table<tg_row>(state, rows_at) + first_row;
+  y += (size_t)first_row * hidden;
+  /* Of this thread's rows the same four channels, from c on. */
+  constexpr uint32_t FOURS = Tile::WIDTH / 4, TURNS = (Tile::ROWS * FOURS + Tile::CONSUMERS - 1) / Tile::CONSUMERS;
+  static_assert(Tile::CONSUMERS % FOURS == 0, "a thread's channels are those of its first row");
+  const uint32_t items = block.rows() * FOURS, column = threadIdx.x % FOURS * 4, c = tile * Tile::WIDTH + column;
+  SwapAbTaps<X, 1> conv(columns, taps, taps_bias, hidden, length, c);
+  SwapAbPast<X, 1> pasts[TURNS];
+#pragma unroll
+  for (uint32_t t = 0; t < TURNS; t++) {
+    const uint32_t i = threadIdx.x + t * Tile::CONSUMERS, r = block.row(i / FOURS);
+    if (i < items && r < rows) pasts[t].find(row_table[r]);
+  }
+  conv.ask();
+#pragma unroll
+  for (uint32_t t = 0; t < TURNS; t++) pasts[t].ask(conv);
+  wait_for_earlier_kernels();
+  typename Tile::Acc acc;
+  block.multiply(acc, run.steps);
+  block.send(acc);
+  block.put(acc);
+#pragma unroll
+  for (uint32_t t = 0; t < TURNS; t++) {
+    const uint32_t i = threadIdx.x + t * Tile::CONSUMERS;
+    if (pasts[t].slot == SWAP_AB_NO_SLOT) continue;
+    float4 of[3];
+#pragma unroll
+    for (uint32_t g = 0; g < 3; g++) of[g] = block.get(i / FOURS, g * Tile::WIDTH + column);
+    store4(y + (size_t)block.row(i / FOURS) * hidden + c, pasts[t].finish(conv, 0, of, bias));
+  }
+}
+
+/* ---- batch rows first ------------------------------------------------------------------------------------------- */
+
+/* GROUPS warpgroups of 64 batch rows, which are the instruction's M; the weight rows of CHANNELS channels are its N, B's, C's and
+ * X's. An instruction reads its operands from shared memory, which for tiles of 64 by 64 is as much as that gives; a wide N reads
+ * less for the same work. And all three products of a channel come to one thread, so that nothing changes hands after them.
+ *
+ * Of a row a thread has columns 8 j + 2 q and the next. For these to be neighbours in y, the weight rows of a tile come in
+ * another order: the map is of [3 H / CHANNELS, CHANNELS / 8 (2 rows apart), 4 (CHANNELS / 4 apart), 2, H], and its boxes are
+ * of one run of CHANNELS channels, or a mate's share of it. So a thread's channels are CHANNELS / 4 from q CHANNELS / 4 on. */
+template <class Math_, int GROUPS_, int CHANNELS_, int MATES_>
+struct SwapAbRowsTile {
+  using Math = Math_;
+  using X = typename Math::X;
+  using W = typename Math::W;
+  static constexpr bool ROWS_FIRST = true, ALONE = true;
+  static constexpr uint32_t GROUPS = GROUPS_, ROWS = GROUPS * GMMA_M, WIDTH = CHANNELS_, OUTPUTS = 3 * WIDTH, N = OUTPUTS;
+  static constexpr uint32_t MATES = MATES_;
+  static constexpr uint32_t CONSUMERS = GROUPS * GMMA_GROUP, THREADS = CONSUMERS + SWAP_AB_PRODUCERS;
+  static constexpr uint32_t GROUP_BYTES = GMMA_M * GMMA_ROW_BYTES;  /* of batch rows */
+  static constexpr uint32_t W_BYTES = OUTPUTS * GMMA_ROW_BYTES, X_BYTES = ROWS * GMMA_ROW_BYTES;
+  static constexpr uint32_t STAGE_BYTES = W_BYTES + X_BYTES, SPLIT_BYTES = 0, PAST_BYTES = 0, OUT_BYTES = 0, EIGHT_BYTES = 0;
+  static constexpr uint32_t EIGHTS = ROWS / 8;
+  using Acc = float[N / 2];
+  static_assert(!Math::SPLIT && WIDTH % (8 * MATES) == 0 && WIDTH % 16 == 0, "fours of channels, and mates ask for whole atoms");
+};
+
+/* As swap_ab_conv, but for w's map. */
+template <class Tile>
+__device__ inline void swap_ab_conv_rows(typename Tile::X *y, typename Tile::X *columns, const TensorMap *x_map,
+                                       const TensorMap *w_map, const float *bias, const float *taps, const float *taps_bias,
+                                       const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length,
+                                       uint32_t stages, const SwapAbPrefetch &prefetch) {
+  using X = typename Tile::X;
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * SWAP_AB_MOST_STAGES + 1];
+  let_next_kernel_start();
+  const uint32_t all = __ldcg(&step->rows);
+  const uint64_t rows_at = __ldcg(&step->row_table);
+  SwapAbBlock<Tile> block(shared, barriers, stages);
+  const uint32_t tile = blockIdx.x / Tile::MATES, mate = Tile::MATES > 1 ? cluster_rank() : 0;
+  const uint32_t first_row = (blockIdx.y * Tile::MATES + mate) * Tile::ROWS, steps = SwapAbRun(hidden, 0, 1).steps;
+  if (!block.consumes()) {
+    const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
+    SwapAbPrefetcher prefetcher(prefetch, steps, stages);
+    block.produce(
+        steps,
+        [&](uint32_t u, char *to, uint64_t *barrier) {
+          constexpr uint32_t SHARE = Tile::WIDTH / 8 / Tile::MATES;
+#pragma unroll
+          for (uint32_t g = 0; g < 3; g++) {
+            const uint32_t at[5] = {u * GMMA_K, 0, 0, mate * SHARE, g * (hidden / Tile::WIDTH) + tile};
+            char *there = to + (g * Tile::WIDTH + mate * SHARE * 8) * GMMA_ROW_BYTES;
+            if constexpr (Tile::MATES == 1)
+              tensor_copy(there, w_map, at, barrier, policy);
+            else
+              tensor_copy_to_blocks(there, w_map, at, barrier, (1u << Tile::MATES) - 1, policy);
+          }
+        },
+        [&](uint32_t u, char *to, uint64_t *barrier) {
+          tensor_copy(to, x_map, u * GMMA_K, first_row, barrier, stays);
+          prefetcher.ask();
+        },
+        [] {});
+    return;
+  }
+  const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
+  const tg_row *row_table = table<tg_row>(state, rows_at) + first_row;
+  /* Of this thread's two rows, `row` and the one 8 further, the same channels, FOURS fours of them from c on. */
+  constexpr uint32_t FOURS = Tile::WIDTH / 16;
+  const uint32_t lane = threadIdx.x % WARP, c = tile * Tile::WIDTH + lane % 4 * FOURS * 4;
+  const uint32_t row = threadIdx.x / WARP * 16 + lane / 4;
+  SwapAbTaps<X, FOURS> conv(columns, taps, taps_bias, hidden, length, c);
+  SwapAbPast<X, FOURS> pasts[2];
+#pragma unroll
+  for (uint32_t t = 0; t < 2; t++)
+    if (row + 8 * t < rows) pasts[t].find(row_table[row + 8 * t]);
+  conv.ask();
+#pragma unroll
+  for (uint32_t t = 0; t < 2; t++) pasts[t].ask(conv);
+  wait_for_earlier_kernels();
+  typename Tile::Acc acc;
+  block.multiply(acc, steps);
+#pragma unroll
+  for (uint32_t t = 0; t < 2; t++) {
+    if (pasts[t].slot == SWAP_AB_NO_SLOT) continue;
+    X *to = y + (size_t)(first_row + row + 8 * t) * hidden + c;
+#pragma unroll
+    for (uint32_t f = 0; f < FOURS; f++) {
+      float4 of[3];
+#pragma unroll
+      for (uint32_t g = 0; g < 3; g++) {
+        const float *v = acc + 4 * (g * Tile::WIDTH / 8 + 2 * f) + 2 * t;
+        of[g] = make_float4(v[0], v[1], v[4], v[5]);
+      }
+      store4(to + 4 * f, pasts[t].finish(conv, f, of, bias));
+    }
+  }
+}
+
+/* NAME is BODY of a tile. */
+#define SWAP_AB_CONV_KERNEL(BODY, NAME, ...)                                                                          \
+  SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                                     \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                             \
+      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, __VA_ARGS__::X *y,             \
+           __VA_ARGS__::X *columns, const float *bias, const float *taps, const float *taps_bias,                   \
+           const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length, uint32_t stages,           \
+           SWAP_AB_PREFETCH_PARAMETERS) {                                                                             \
+    GMMA_BODY(BODY<__VA_ARGS__>(y, columns, &x, &w, bias, taps, taps_bias, state, step, hidden, length, stages,     \
+                                SWAP_AB_PREFETCH);)                                                                   \
+  }
+#define SWAP_AB_CONV(...) SWAP_AB_CONV_KERNEL(swap_ab_conv, __VA_ARGS__)
+#define SWAP_AB_CONV_ROWS(...) SWAP_AB_CONV_KERNEL(swap_ab_conv_rows, __VA_ARGS__)
+
+#endif

@@ -1,0 +1,56 @@
+/* prefetch.cuh: weights of a conv layer's experts, to the second-level cache, while its in-projection multiplies.
+ *
+ * At 256 rows that takes twice as long as its weights do, and the memory has time. What comes is the beginning of each expert's gate
+ * and of its up, in pieces that lie side by side: asked for in boxes of 128 bytes of many rows, as many bytes gained
+ * nothing (profiles/log/experts-weights.md).
+ */
+#ifndef TAILGRAPH_SWAP_AB_PREFETCH_CUH
+#define TAILGRAPH_SWAP_AB_PREFETCH_CUH
+
+#include "common/base.cuh"
+#include "common/pdl.cuh"
+
+constexpr uint32_t PREFETCH_BYTES = 4096;  /* a piece */
+
+struct SwapAbPrefetch {
+  const char *gate, *up;  /* of the first expert; on 16 bytes */
+  uint64_t expert_bytes;  /* from one expert's to the next one's, likewise */
+  uint32_t experts, pieces;  /* of each gate, and of each up; 0 where nothing is asked for */
+};
+
+/* A block's share of the pieces, one every so many blocks, by and by. One lane; before anything is urgent, as there is a division
+ * in it. */
+struct SwapAbPrefetcher {
+  const SwapAbPrefetch &from;
+  uint32_t early, turns;  /* without and with pieces */
+  uint32_t own, owed = 0;
+  uint32_t blocks, matrix = 0, piece;
+
+  /* For `steps` turns, of which the first are those that fill a ring of so many stages: it must not wait for this. */
+  __device__ inline SwapAbPrefetcher(const SwapAbPrefetch &from_, uint32_t steps, uint32_t stages)
+      : from(from_), early(steps > stages ? stages : 0), turns(steps - early) {
+    const uint32_t block = blockIdx.y * gridDim.x + blockIdx.x, all = 2 * from.experts * from.pieces;
+    blocks = gridDim.x * gridDim.y;
+    own = block < all ? (all - 1 - block) / blocks + 1 : 0;
+    piece = block;
+  }
+
+  /* A turn. */
+  __device__ inline void ask() {
+#pragma unroll 1
+    for (owed += early > 0 ? 0 : own; owed >= turns; owed -= turns) {
+#pragma unroll 1
+      for (; piece >= from.pieces; piece -= from.pieces) matrix++;
+      const char *expert = (matrix % 2 ? from.up : from.gate) + matrix / 2 * from.expert_bytes;
+      bulk_prefetch(expert + (size_t)piece * PREFETCH_BYTES, PREFETCH_BYTES);
+      piece += blocks;
+    }
+    if (early > 0) early--;
+  }
+};
+
+/* A kernel's parameters, and what they are. */
+#define SWAP_AB_PREFETCH_PARAMETERS const char *gate, const char *up, uint64_t expert_bytes, uint32_t experts, uint32_t pieces
+#define SWAP_AB_PREFETCH (SwapAbPrefetch{gate, up, expert_bytes, experts, pieces})
+
+#endif

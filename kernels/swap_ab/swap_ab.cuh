@@ -1,0 +1,168 @@
+/* swap_ab.cuh: matrix products of decode steps of up to 256 rows, at the speed of memory: Y[R,N] = X[R,K] W[N,K]^T.
+ *
+ * Weight rows are the M operand of wgmma (64 a warpgroup), batch rows its N operand: all rows of the bucket, so that a
+ * weight crosses memory once. A block has GROUPS warpgroups that multiply, 64 weight rows each, and two warps that fill a ring of
+ * stages in shared memory with tensor copies: one with GMMA_K of K of all of the block's weight rows, one with those of all batch
+ * rows. Weights depend on no kernel, so the whole ring's are asked for before griddepcontrol.wait; where blocks share a tile,
+ * what the ring has no room for comes to the second-level cache meanwhile.
+ *
+ * Where N has too few tiles to fill the GPU the blocks of a cluster share one: each takes a run of K, sends what it has of
+ * eight batch rows in turn to the block that sums those, and sums its own, in the order of the blocks. So the order of
+ * every sum follows from K and the size of the cluster alone, and a row's bits depend neither on the rows beside it nor on
+ * where it lies.
+ *
+ * Blocks of a cluster may instead be mates, of a whole K each: the LM head's have weight rows of their own and share the batch
+ * rows (swap_ab/head.cuh), those of an in-projection share the weight rows (SwapAbRowsTile in swap_ab/conv.cuh). Each asks for its
+ * part of what they share, for both, so that it leaves the second-level cache once.
+ *
+ * A group may have fewer weight rows than its instruction takes: then the others' sums are of whatever lies there, and
+ * nobody looks at them.
+ *
+ * f32 rows are the sum of three bf16 parts, exactly but for their lowest bits; the parts are rows of their own for the
+ * instruction. It truncates as it accumulates, so a stage has sums of its own that are added with rounding.
+ *
+ * Bound of many rows, by hand: shared memory, of which an instruction of 64 by 64 takes all that it gives (profiles/log/dense.md,
+ * "What blocks read, of many rows"). Measured on an H200 in bf16 in the model, 2048 outputs of 2048 that add to h (floor): 6.3 us
+ * (1.8) at 64 rows, 7.7 at 128, 9.7 (2.7) at 256.
+ *
+ * N may be anything, K is a multiple of 32 (what a copy finds past a matrix are zeros). Every array starts on 16 bytes.
+ * Needs sm_90a.
+ */
+#ifndef TAILGRAPH_SWAP_AB_CUH
+#define TAILGRAPH_SWAP_AB_CUH
+
+#include "swap_ab/block.cuh"
+
+constexpr uint32_t SWAP_AB_MOST_SOON = 24;   /* stages that find no room in the ring, and come to the second-level cache early */
+constexpr uint32_t SWAP_AB_MOST_AHEAD = 4;   /* eights whose products a thread adds to what it asked for before them */
+
+/* y[R,N] as tiled/tiled.cuh's epilogues have it; maps of x[R,K], w[N,K] and, for TILED_SILU_MUL, w_pair[N,K], whose boxes are
+ * GMMA_K by ROWS and by WIDTH. TILED_SILU_MUL is what ALONE blocks do, and all they do: a tile is WIDTH rows of both matrices
+ * (GROUPS is 2).
+ * Launch: block = THREADS; grid = (clusters of as many blocks as share a tile, a cluster a tile; rows of the bucket / ROWS). */
+template <class Tile>
+__device__ inline void swap_ab_product(void *y, const TensorMap *x_map, const TensorMap *w_map, const TensorMap *pair_map,
+                                    const float *bias, const uint32_t *count, uint32_t n_total, uint32_t inner,
+                                    uint32_t epilogue, uint32_t stages) {
+  using X = typename Tile::X;
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2 * SWAP_AB_MOST_STAGES + 1];
+  let_next_kernel_start();
+  SwapAbBlock<Tile> block(shared, barriers, stages);
+  const uint32_t rank = block.rank, blocks = block.blocks, first_row = blockIdx.y * Tile::ROWS;
+  constexpr bool PAIRED = Tile::ALONE;
+  constexpr uint32_t OUTPUTS = PAIRED ? Tile::WIDTH : Tile::OUTPUTS;  /* of Y, in a tile */
+  const uint32_t first = blockIdx.x / blocks * OUTPUTS;
+  const SwapAbRun run(inner, rank, blocks);
+  if (!block.consumes()) {
+    const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
+    block.produce(
+        run.steps,
+        [&](uint32_t u, char *to, uint64_t *barrier) {
+#pragma unroll
+          for (uint32_t g = 0; g < Tile::GROUPS; g++)
+            tensor_copy(to + g * Tile::GROUP_BYTES, PAIRED && g > 0 ? pair_map : w_map, (run.first + u) * GMMA_K,
+                        first + (PAIRED ? 0 : g * Tile::WIDTH), barrier, policy);
+        },
+        [&](uint32_t u, char *to, uint64_t *barrier) {
+          tensor_copy(to, x_map, (run.first + u) * GMMA_K, first_row, barrier, stays);
+        },
+        [&] {
+          if (Tile::ALONE || blockIdx.y > 0) return;
+          const uint32_t most = min(run.steps, stages + SWAP_AB_MOST_SOON);
+          for (uint32_t u = stages; u < most; u++)
+#pragma unroll
+            for (uint32_t g = 0; g < Tile::GROUPS; g++) tensor_prefetch(w_map, (run.first + u) * GMMA_K, first + g * Tile::WIDTH);
+        });
+    return;
+  }
+  wait_for_earlier_kernels();
+  const uint32_t rows = rows_from(first_row, *count, Tile::ROWS);
+  typename Tile::Acc acc;
+  if constexpr (!PAIRED) {
+    if (epilogue != TILED_STORE) {
+      /* f32, which goes out as it lies in the threads: 8 weight rows of 4 batch rows at a time, whole sectors. What is added to
+       * is asked for before it is needed, but for what would find no registers. */
+      const bool adds = epilogue == TILED_ADD;
+      float *to = static_cast<float *>(y) + (size_t)first_row * n_total;
+      const uint32_t n = first + SwapAbBlock<Tile>::output(), q = threadIdx.x % 4 * 2;
+      /* Of the i-th eight that this block sums, the v-th of this thread's four. */
+      auto there = [&](uint32_t i, uint32_t v) {
+        return i < block.eights() && block.row(8 * i) + q + v % 2 < rows && n + v / 2 * 8 < n_total;
+      };
+      auto at = [&](uint32_t i, uint32_t v) { return to + (size_t)(block.row(8 * i) + q + v % 2) * n_total + n + v / 2 * 8; };
+      auto of_bias = [&](uint32_t v) { return bias && n + v / 2 * 8 < n_total ? bias[n + v / 2 * 8] : 0.0f; };
+      constexpr uint32_t AHEAD = Tile::EIGHTS < SWAP_AB_MOST_AHEAD ? Tile::EIGHTS : SWAP_AB_MOST_AHEAD;
+      float old[4 * AHEAD];
+      const float biases[2] = {of_bias(0), of_bias(2)};
+      /* Without a branch between the loads, which are of y's first element where there is nothing to add to. */
+#pragma unroll
+      for (uint32_t i = 0; i < AHEAD; i++)
+#pragma unroll
+        for (uint32_t v = 0; v < 4; v++) old[4 * i + v] = adds ? *(there(i, v) ? at(i, v) : static_cast<const float *>(y)) : 0.0f;
+      block.multiply(acc, run.steps);
+      block.send(acc);
+      if (!SwapAbBlock<Tile>::counts()) return;
+      auto finish = [&](uint32_t i, float4 sum, auto added_to) {
+        const float of[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+        for (uint32_t v = 0; v < 4; v++)
+          if (there(i, v)) *at(i, v) = (bias ? of[v] + biases[v / 2] : of[v]) + added_to(v);
+      };
+      float4 sums[AHEAD];
+      block.sum(sums, 0);
+#pragma unroll
+      for (uint32_t i = 0; i < AHEAD; i++) finish(i, sums[i], [&](uint32_t v) { return old[4 * i + v]; });
+#pragma unroll 1
+      for (uint32_t i = AHEAD; i < block.eights(); i++) {
+        float4 sum[1];
+        block.sum(sum, i);
+        finish(i, sum[0], [&](uint32_t v) { return adds ? *at(i, v) : 0.0f; });
+      }
+      return;
+    }
+  }
+  block.multiply(acc, run.steps);
+  if constexpr (!PAIRED) block.send(acc);
+  block.put(acc);
+  const bool aligned = n_total % 4 == 0;
+  X *to = static_cast<X *>(y) + (size_t)first_row * n_total;
+  constexpr uint32_t FOURS = OUTPUTS / 4;
+  for (uint32_t i = threadIdx.x; i < block.rows() * FOURS; i += Tile::CONSUMERS) {
+    const uint32_t r = block.row(i / FOURS), column = i % FOURS * 4, n = first + column;
+    if (r >= rows || n >= n_total) continue;
+    const uint32_t left = n_total - n;
+    float4 v = block.get(i / FOURS, column);
+    if (bias) {
+      v.x += bias[n];
+      if (left > 1) v.y += bias[n + 1];
+      if (left > 2) v.z += bias[n + 2];
+      if (left > 3) v.w += bias[n + 3];
+    }
+    if constexpr (PAIRED) {
+      const float4 up = block.get(i / FOURS, Tile::WIDTH + column);
+      v = make_float4(gmma_silu(v.x) * up.x, gmma_silu(v.y) * up.y, gmma_silu(v.z) * up.z, gmma_silu(v.w) * up.w);
+    }
+    put4(to + (size_t)r * n_total + n, v, left, aligned);
+  }
+}
+
+/* For the launcher: rows, groups, weight rows of a group, threads, bytes of a stage, of the parts before the ring, of what
+ * lies behind it, of sums that change hands, of one eight of another block's; mates. */
+#define SWAP_AB_TILE(NAME, ...)                                                                                            \
+  extern "C" __constant__ uint32_t NAME##_tile[10];                                                                      \
+  __constant__ uint32_t NAME##_tile[10] = {                                                                              \
+      __VA_ARGS__::ROWS,        __VA_ARGS__::GROUPS,     __VA_ARGS__::WIDTH,     __VA_ARGS__::THREADS,    __VA_ARGS__::STAGE_BYTES, \
+      __VA_ARGS__::SPLIT_BYTES, __VA_ARGS__::PAST_BYTES, __VA_ARGS__::OUT_BYTES, __VA_ARGS__::EIGHT_BYTES, \
+      __VA_ARGS__::MATES};
+
+#define SWAP_AB_PRODUCT(NAME, ...)                                                                                         \
+  SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                                          \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                                 \
+      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                                    \
+           const __grid_constant__ TensorMap w_pair, void *y, const float *bias, const uint32_t *count,                 \
+           uint32_t n_total, uint32_t k_total, uint32_t epilogue, uint32_t stages) {                                    \
+    GMMA_BODY(swap_ab_product<__VA_ARGS__>(y, &x, &w, &w_pair, bias, count, n_total, k_total, epilogue, stages);)         \
+  }
+
+#endif

@@ -1,0 +1,426 @@
+/* tiled.cuh: matrix products with weights, dense and grouped by expert.
+ *
+ *   Y[R,N] = X[R,K] W[N,K]^T
+ *
+ * Weight rows are the M operand of the matrix instruction and batch rows its N operand, so that eight rows
+ * already fill one instruction and a weight is read once for all rows of a tile. A block computes BN outputs
+ * of BR rows, K in stages of BK through a ring of shared memory filled by cp.async; the accumulators then
+ * cross shared memory once more, so that outputs are stored along N. Every sum is in an order that the tile
+ * alone fixes: a row's bits depend neither on the rows beside it nor on where in the tile it lies.
+ *
+ * Dense: block (x, y) has outputs x BN.. and rows y BR.. of the first *count rows (less `row_base`: X and Y
+ * start there). Grouped: block (x, y) has expert tile y of the *count tiles that the router listed, its rows
+ * being consecutive places of the token sort; X's row at place p is `gather[p]`, or p itself. Experts' weights are packed
+ * (common/packed.cuh), others lie row after row.
+ *
+ * Epilogues (v is the f32 sum, plus bias[n] where there is one):
+ *   TILED_STORE      y[r,n] = v, in X's type
+ *   TILED_STORE_F32  y[r,n] = v
+ *   TILED_ADD        y[r,n] += v, f32: the residual stream
+ *   TILED_SILU_MUL   y[r,n] = silu(v) * v', in X's type, v from W and v' from W_pair: half of a block's weight
+ *                     rows are of each
+ *
+ * Bound: memory for few rows (N K sizeof(W) bytes), the matrix units from about 175 rows on (2 R N K FLOP).
+ * With f32 rows and bf16 weights a product is three passes of the matrix units (see SplitMath).
+ *
+ * N may be anything, K is a multiple of 32. Every array starts on 16 bytes.
+ */
+#ifndef TAILGRAPH_TILED_CUH
+#define TAILGRAPH_TILED_CUH
+
+#include "common/base.cuh"
+#include "common/experts.cuh"
+#include "common/mma.cuh"
+#include "common/packed.cuh"
+#include "common/pdl.cuh"
+
+constexpr uint32_t TILED_STORE = 0;
+constexpr uint32_t TILED_STORE_F32 = 1;
+constexpr uint32_t TILED_ADD = 2;
+constexpr uint32_t TILED_SILU_MUL = 3;
+
+/* What is resident per block stays under 99 KiB, all that an sm_86 or sm_89 grants. */
+constexpr int TILED_PIPELINE_BYTES = 96 * 1024;
+
+/* A block's tile: BN outputs, BR rows, BK of K per stage; WN x WR x WK warps share it along each. */
+template <class Math_, int BN_, int BR_, int BK_, int WN, int WR, int WK>
+struct TiledTile {
+  using Math = Math_;
+  static constexpr int BN = BN_, BR = BR_, BK = BK_, WARPS_N = WN, WARPS_R = WR, WARPS_K = WK;
+  static constexpr int THREADS = WARP * WN * WR * WK;
+  static constexpr int MI = BN / WN / 16, NI = BR / WR / 8, KW = BK / WK;  /* per warp: 16-output and 8-row pieces, k */
+  static constexpr int W_PITCH = BK + Math::W_PAD, X_PITCH = BK + Math::X_PAD;  /* elements; pads spread the banks */
+  static constexpr int W_BYTES = BN * W_PITCH * (int)sizeof(typename Math::W);
+  static constexpr int STAGE_BYTES = W_BYTES + BR * X_PITCH * (int)sizeof(typename Math::X);
+  static constexpr int FIT = TILED_PIPELINE_BYTES / STAGE_BYTES;
+  static constexpr int STAGES = FIT > 4 ? 4 : FIT;
+  static constexpr int OUT_PITCH = BN + 4;
+  static constexpr int OUT_BYTES = WK * BR * OUT_PITCH * (int)sizeof(float);
+  static constexpr int SHARED = STAGES * STAGE_BYTES > OUT_BYTES ? STAGES * STAGE_BYTES : OUT_BYTES;
+  /* On an SM at once, at least: half-width operands leave registers for two blocks of large tiles. */
+  static constexpr int BLOCKS = sizeof(typename Math::X) == 2 ? 2 : 1;
+  static_assert(BN % (16 * WN) == 0 && BR % (8 * WR) == 0 && BK % (16 * WK) == 0, "whole instructions");
+  static_assert(STAGES >= 2, "a pipeline has at least two stages");
+  static_assert(BN * BK * (int)sizeof(typename Math::W) % (16 * THREADS) == 0 &&
+                    BR * BK * (int)sizeof(typename Math::X) % (16 * THREADS) == 0,
+                "threads share a stage evenly");
+  using Acc = float[MI][NI][4];
+};
+
+/* ---- one stage's products, for one warp ------------------------------------------------------ */
+
+/* Weights and rows of the same 16-bit type. */
+template <typename T>
+struct HalfMath {
+  using W = T;
+  using X = T;
+  static constexpr int W_PAD = 8, X_PAD = 8;
+
+  /* w[16 MI, KW] and x[8 NI, KW] at the tile's pitches */
+  template <class Tile>
+  static __device__ inline void multiply(typename Tile::Acc &acc, const T *w, const T *x, int lane) {
+#pragma unroll
+    for (int k = 0; k < Tile::KW; k += 16) {
+      uint32_t b[Tile::NI][2];
+      if constexpr (Tile::NI % 2 == 0) {
+#pragma unroll
+        for (int j = 0; j < Tile::NI; j += 2) {
+          uint32_t pair[4];
+          load_matrix_x4(pair, x + (j * 8 + lane % 8 + lane / 16 * 8) * Tile::X_PITCH + k + lane / 8 % 2 * 8);
+          b[j][0] = pair[0], b[j][1] = pair[1], b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < Tile::NI; j++)
+          load_matrix_x2(b[j], x + (j * 8 + lane % 8) * Tile::X_PITCH + k + lane / 8 % 2 * 8);
+      }
+#pragma unroll
+      for (int i = 0; i < Tile::MI; i++) {
+        uint32_t a[4];
+        load_matrix_x4(a, w + (i * 16 + lane % 16) * Tile::W_PITCH + k + lane / 16 * 8);
+#pragma unroll
+        for (int j = 0; j < Tile::NI; j++) mma<T>(acc[i][j], a, b[j][0], b[j][1]);
+      }
+    }
+  }
+};
+
+/* f32 rows, bf16 weights. A row is the sum of three bf16 parts, exactly but for its lowest bits: three passes,
+ * smallest part first. The matrix units truncate as they accumulate, so a stage has accumulators of its own
+ * that are then added with rounding: without that the error grows with K. */
+struct SplitMath {
+  using W = __nv_bfloat16;
+  using X = float;
+  static constexpr int W_PAD = 8, X_PAD = 8;
+
+  static __device__ inline void split(float2 v, uint32_t (&parts)[3]) {
+#pragma unroll
+    for (int p = 0; p < 3; p++) {
+      __nv_bfloat162 rounded = __float22bfloat162_rn(v);
+      parts[p] = *reinterpret_cast<uint32_t *>(&rounded);
+      float2 back = __bfloat1622float2(rounded);
+      v = make_float2(v.x - back.x, v.y - back.y);
+    }
+  }
+
+  template <class Tile>
+  static __device__ inline void multiply(typename Tile::Acc &acc, const W *w, const X *x, int lane) {
+    typename Tile::Acc sum = {};
+#pragma unroll
+    for (int k = 0; k < Tile::KW; k += 16) {
+      uint32_t a[Tile::MI][4];
+#pragma unroll
+      for (int i = 0; i < Tile::MI; i++)
+        load_matrix_x4(a[i], w + (i * 16 + lane % 16) * Tile::W_PITCH + k + lane / 16 * 8);
+#pragma unroll
+      for (int j = 0; j < Tile::NI; j++) {
+        const float *from = x + (j * 8 + lane / 4) * Tile::X_PITCH + k + lane % 4 * 2;
+        uint32_t b0[3], b1[3];
+        split(*reinterpret_cast<const float2 *>(from), b0);
+        split(*reinterpret_cast<const float2 *>(from + 8), b1);
+#pragma unroll
+        for (int p = 2; p >= 0; p--)
+#pragma unroll
+          for (int i = 0; i < Tile::MI; i++) mma<W>(sum[i][j], a[i], b0[p], b1[p]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < Tile::MI; i++)
+#pragma unroll
+      for (int j = 0; j < Tile::NI; j++)
+#pragma unroll
+        for (int v = 0; v < 4; v++) acc[i][j][v] += sum[i][j][v];
+  }
+};
+
+/* f32 rows with f32 or f16 weights: plain f32, an output being where the matrix instruction would have it. */
+template <typename W_>
+struct PlainMath {
+  using W = W_;
+  using X = float;
+  static constexpr int W_PAD = 16 / sizeof(W_), X_PAD = 4;
+
+  template <class Tile>
+  static __device__ inline void multiply(typename Tile::Acc &acc, const W *w, const X *x, int lane) {
+#pragma unroll 2
+    for (int k = 0; k < Tile::KW; k += 4) {
+#pragma unroll
+      for (int i = 0; i < Tile::MI; i++) {
+        float4 w0 = load4(w + (i * 16 + lane / 4) * Tile::W_PITCH + k);
+        float4 w1 = load4(w + (i * 16 + lane / 4 + 8) * Tile::W_PITCH + k);
+#pragma unroll
+        for (int j = 0; j < Tile::NI; j++) {
+          float4 x0 = load4(x + (j * 8 + lane % 4 * 2) * Tile::X_PITCH + k);
+          float4 x1 = load4(x + (j * 8 + lane % 4 * 2 + 1) * Tile::X_PITCH + k);
+          fma4(acc[i][j][0], w0, x0);
+          fma4(acc[i][j][1], w0, x1);
+          fma4(acc[i][j][2], w1, x0);
+          fma4(acc[i][j][3], w1, x1);
+        }
+      }
+    }
+  }
+
+  static __device__ inline void fma4(float &acc, float4 a, float4 b) {
+    acc = fmaf(a.x, b.x, acc);
+    acc = fmaf(a.y, b.y, acc);
+    acc = fmaf(a.z, b.z, acc);
+    acc = fmaf(a.w, b.w, acc);
+  }
+};
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+__device__ inline float silu(float v) { return v / (1.0f + expf(-v)); }
+
+/* Where four consecutive outputs go; `left` of them exist, and rows of y start on a multiple of 4 if `aligned`. */
+template <typename T>
+__device__ inline void put4(T *to, float4 v, uint32_t left, bool aligned) {
+  if (aligned && left >= 4) {
+    store4(to, v);
+    return;
+  }
+  const float values[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++)
+    if (i < left) to[i] = T(values[i]);
+}
+
+__device__ inline void add4(float *to, float4 v, uint32_t left, bool aligned) {
+  if (aligned && left >= 4) {
+    float4 h = load4(to);
+    store4(to, make_float4(h.x + v.x, h.y + v.y, h.z + v.z, h.w + v.w));
+    return;
+  }
+  const float values[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++)
+    if (i < left) to[i] += values[i];
+}
+
+/* Does no other tile than this one read its expert's weights? An expert's tiles follow each other. */
+__device__ inline bool is_only_tile(const ExpertTile *tiles, uint32_t count, uint32_t at) {
+  const uint32_t expert = tiles[at].expert;
+  return (at == 0 || tiles[at - 1].expert != expert) && (at + 1 >= count || tiles[at + 1].expert != expert);
+}
+
+template <class Tile>
+__device__ inline void tiled(void *y, const typename Tile::Math::X *x, const typename Tile::Math::W *w,
+                              const typename Tile::Math::W *w_pair, const float *bias, const uint32_t *count,
+                              const ExpertTile *tiles, const uint32_t *gather, uint64_t expert_stride,
+                              uint32_t row_base, uint32_t n_total, uint32_t k_total, uint32_t epilogue) {
+  using W = typename Tile::Math::W;
+  using X = typename Tile::Math::X;
+  constexpr int BN = Tile::BN, BR = Tile::BR, BK = Tile::BK;
+  extern __shared__ uint4 shared[];
+
+  let_next_kernel_start();
+  /* A dense product knows its weights at once, and each is wanted first by the blocks of the first rows. */
+  const bool early = !tiles && blockIdx.y == 0;
+  ExpertTile tile;
+  if (tiles) {
+    wait_for_earlier_kernels();
+    tile = tiles[blockIdx.y];
+    if (blockIdx.y >= *count) return;
+    w += tile.expert * expert_stride;
+    if (w_pair) w_pair += tile.expert * expert_stride;
+  }
+  const uint64_t policy = cache_policy(tiles ? is_only_tile(tiles, *count, blockIdx.y) : gridDim.y == 1);
+  const uint32_t tid = threadIdx.x;
+  const uint32_t outputs = w_pair ? BN / 2 : BN;  /* of Y, in this block */
+  const uint32_t n_first = blockIdx.x * outputs;
+
+  /* A thread copies the same pieces of every stage, 16 bytes each: where they start, and which exist. */
+  constexpr int WV = 16 / sizeof(W), XV = 16 / sizeof(X);
+  constexpr int W_PIECES = BN * BK / WV / Tile::THREADS, X_PIECES = BR * BK / XV / Tile::THREADS;
+  const W *from_w[W_PIECES];
+  const X *from_x[X_PIECES];
+  uint32_t valid_w = 0, valid_x = 0;  /* bit i: piece i */
+#pragma unroll
+  for (int i = 0; i < W_PIECES; i++) {
+    uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / WV), column = piece % (BK / WV) * WV;
+    bool second = row >= outputs;
+    uint32_t n = n_first + (second ? row - outputs : row);
+    const size_t at = tiles ? packed_row(n, k_total) + packed_along(column) : (size_t)n * k_total + column;
+    from_w[i] = (second ? w_pair : w) + (n < n_total ? at : 0);
+    valid_w |= (n < n_total) << i;
+  }
+
+  auto stage_w = [&](int stage) { return reinterpret_cast<W *>(reinterpret_cast<char *>(shared) + stage * Tile::STAGE_BYTES); };
+  auto stage_x = [&](int stage) {
+    return reinterpret_cast<X *>(reinterpret_cast<char *>(shared) + stage * Tile::STAGE_BYTES + Tile::W_BYTES);
+  };
+  /* Where a piece does not exist zeros are written, and the address is that of one that does. */
+  auto fill_w = [&](int stage, uint32_t k_first) {
+    static_assert(BK % PACKED_COLUMNS == 0 || PACKED_COLUMNS % BK == 0, "a stage's columns lie in blocks alike");
+    const uint32_t along = tiles ? packed_along(k_first) : k_first;
+#pragma unroll
+    for (int i = 0; i < W_PIECES; i++) {
+      uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / WV), column = piece % (BK / WV) * WV;
+      bool valid = (valid_w >> i & 1) && k_first + column < k_total;
+      copy16_async(stage_w(stage) + row * Tile::W_PITCH + column, from_w[i] + (valid ? along : 0), valid, policy);
+    }
+  };
+  auto fill_x = [&](int stage, uint32_t k_first) {
+#pragma unroll
+    for (int i = 0; i < X_PIECES; i++) {
+      uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / XV), column = piece % (BK / XV) * XV;
+      bool valid = (valid_x >> i & 1) && k_first + column < k_total;
+      copy16_async(stage_x(stage) + row * Tile::X_PITCH + column, from_x[i] + (valid ? k_first : 0), valid);
+    }
+  };
+
+  const uint32_t steps = (k_total + BK - 1) / BK;
+  if (early || tiles) {
+#pragma unroll
+    for (int s = 0; s < Tile::STAGES - 1; s++)
+      if (s < steps) fill_w(s, s * BK);
+  }
+  uint32_t first, rows;  /* of Y */
+  if (tiles) {
+    first = tile.first, rows = tile.rows;
+  } else {
+    wait_for_earlier_kernels();
+    const uint32_t total = *count;
+    first = blockIdx.y * BR;
+    if (row_base + first >= total) {
+      copy_wait<0>();
+      return;
+    }
+    rows = min((uint32_t)BR, total - row_base - first);
+    if (!early) {
+#pragma unroll
+      for (int s = 0; s < Tile::STAGES - 1; s++)
+        if (s < steps) fill_w(s, s * BK);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < X_PIECES; i++) {
+    uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / XV), column = piece % (BK / XV) * XV;
+    uint32_t at = row < rows ? first + row : first;
+    from_x[i] = x + (size_t)(gather ? gather[at] : at) * k_total + column;
+    valid_x |= (row < rows) << i;
+  }
+
+  const int lane = tid % WARP, warp = tid / WARP;
+  const int warp_k = warp % Tile::WARPS_K;
+  const int warp_r = warp / Tile::WARPS_K % Tile::WARPS_R;
+  const int warp_n = warp / Tile::WARPS_K / Tile::WARPS_R;
+  const int w_at = warp_n * Tile::MI * 16 * Tile::W_PITCH + warp_k * Tile::KW;
+  const int x_at = warp_r * Tile::NI * 8 * Tile::X_PITCH + warp_k * Tile::KW;
+
+  typename Tile::Acc acc = {};
+#pragma unroll
+  for (int s = 0; s < Tile::STAGES - 1; s++) {  /* the first group has all weights so far */
+    if (s < steps) fill_x(s, s * BK);
+    copy_commit();
+  }
+  int full = 0, empty = Tile::STAGES - 1;
+  for (uint32_t step = 0; step < steps; step++) {
+    copy_wait<Tile::STAGES - 2>();
+    __syncthreads();
+    uint32_t ahead = step + Tile::STAGES - 1;
+    if (ahead < steps) fill_w(empty, ahead * BK), fill_x(empty, ahead * BK);
+    copy_commit();
+    Tile::Math::template multiply<Tile>(acc, stage_w(full) + w_at, stage_x(full) + x_at, lane);
+    full = full + 1 == Tile::STAGES ? 0 : full + 1;
+    empty = empty + 1 == Tile::STAGES ? 0 : empty + 1;
+  }
+  copy_wait<0>();
+  __syncthreads();
+
+  float *out = reinterpret_cast<float *>(shared);  /* [WARPS_K, BR, OUT_PITCH] */
+#pragma unroll
+  for (int i = 0; i < Tile::MI; i++)
+#pragma unroll
+    for (int j = 0; j < Tile::NI; j++)
+#pragma unroll
+      for (int v = 0; v < 4; v++) {
+        int n = (warp_n * Tile::MI + i) * 16 + lane / 4 + v / 2 * 8;
+        int r = (warp_r * Tile::NI + j) * 8 + lane % 4 * 2 + v % 2;
+        out[(warp_k * BR + r) * Tile::OUT_PITCH + n] = acc[i][j][v];
+      }
+  __syncthreads();
+
+  auto summed = [&](uint32_t r, uint32_t n) {
+    float4 v = load4(out + r * Tile::OUT_PITCH + n);
+#pragma unroll
+    for (int k = 1; k < Tile::WARPS_K; k++) {
+      float4 more = load4(out + (k * BR + r) * Tile::OUT_PITCH + n);
+      v = make_float4(v.x + more.x, v.y + more.y, v.z + more.z, v.w + more.w);
+    }
+    return v;
+  };
+  const bool aligned = n_total % 4 == 0;
+  for (uint32_t i = tid; i < rows * (outputs / 4); i += Tile::THREADS) {
+    uint32_t r = i / (outputs / 4), column = i % (outputs / 4) * 4, n = n_first + column;
+    if (n >= n_total) continue;
+    uint32_t left = n_total - n;
+    size_t at = (size_t)(first + r) * n_total + n;
+    float4 v = summed(r, column);
+    if (bias) {
+      v.x += bias[n];
+      if (left > 1) v.y += bias[n + 1];
+      if (left > 2) v.z += bias[n + 2];
+      if (left > 3) v.w += bias[n + 3];
+    }
+    if (epilogue == TILED_ADD) {
+      add4(static_cast<float *>(y) + at, v, left, aligned);
+    } else if (epilogue == TILED_STORE_F32) {
+      put4(static_cast<float *>(y) + at, v, left, aligned);
+    } else {
+      if (epilogue == TILED_SILU_MUL) {
+        float4 up = summed(r, column + outputs);
+        v = make_float4(silu(v.x) * up.x, silu(v.y) * up.y, silu(v.z) * up.z, silu(v.w) * up.w);
+      }
+      put4(static_cast<X *>(y) + at, v, left, aligned);
+    }
+  }
+}
+
+/* A kernel and, for the launcher, its tile: outputs and rows of a block, threads, bytes of shared memory. */
+#define TILED_KERNEL(NAME, ...)                                                                               \
+  extern "C" __constant__ uint32_t NAME##_tile[4];                                                              \
+  __constant__ uint32_t NAME##_tile[4] = {__VA_ARGS__::BN, __VA_ARGS__::BR, __VA_ARGS__::THREADS,              \
+                                          __VA_ARGS__::SHARED};                                                \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, __VA_ARGS__::BLOCKS)                                           \
+      NAME(void *y, const __VA_ARGS__::Math::X *x, const __VA_ARGS__::Math::W *w,                              \
+           const __VA_ARGS__::Math::W *w_pair, const float *bias, const uint32_t *count,                       \
+           const ExpertTile *tiles, const uint32_t *gather, uint64_t expert_stride, uint32_t row_base,         \
+           uint32_t n_total, uint32_t k_total, uint32_t epilogue) {                                            \
+    tiled<__VA_ARGS__>(y, x, w, w_pair, bias, count, tiles, gather, expert_stride, row_base, n_total,         \
+                        k_total, epilogue);                                                                    \
+  }
+
+/* By rows of the bucket (or expected rows of an expert): few, so that blocks split N finely and warps split K;
+ * up to large square tiles. */
+template <class Math>
+using TiledTile8 = TiledTile<Math, 16, 8, 256, 1, 1, 4>;
+template <class Math>
+using TiledTile32 = TiledTile<Math, 32, 32, 128, 2, 1, 2>;
+template <class Math>
+using TiledTile64 = TiledTile<Math, 64, 64, 64, 2, 2, 1>;
+template <class Math>
+using TiledTile128 = TiledTile<Math, 128, 128, 32, 2, 4, 1>;
+
+#endif

@@ -1,0 +1,218 @@
+//! The experts' products of wide steps: a kernel that streams every expert's weights once, on GPUs that have wgmma and the
+//! copy engine for tensors (kernels/grouped/grouped.cuh says how). Here is what it can serve, and what its launches look like.
+
+use super::super::launch::{Argument, Kernel};
+use super::super::module::Module;
+use super::super::packed;
+use super::super::tensor_map::{Boxes, TensorMap};
+use super::Enqueue;
+use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
+use super::kernels::{Types, suffix};
+use super::limits::{Limits, has_warpgroups};
+use crate::error::{Error, Result};
+use crate::model::{DType, ModelConfig};
+use crate::plan::variants::{
+    Experts, GROUPED_LOW_ROWS, GROUPED_TALL_STAGES, Grouped as Shape, MOST_ROWS,
+};
+use std::sync::Arc;
+
+// As kernels/grouped/ring.cuh and grouped/units.cuh have it.
+const OUTPUTS: u32 = 128;
+const GROUP_ROWS: u32 = 16;
+const COLUMNS: u32 = packed::COLUMNS as u32;
+const PACKED_ROWS: u32 = packed::ROWS as u32;
+const ROW_BYTES: u32 = 128;
+const ALIGN_BYTES: u32 = 1024;
+const LOADERS: u32 = 3;
+/// Where the ring has a stage for each: with a warp beside them that counts what is stored. f32 rows always have so many.
+const MANY_LOADERS: u32 = 5;
+const _: () = assert!(GROUPED_TALL_STAGES == MANY_LOADERS, "a stage for each");
+/// Steps of up to so many rows have three, but for tall tiles, and the router a block beside each: they have less to load, and
+/// wait longer for the router.
+const SKINNY_ROWS: u32 = 16;
+const MOST_TILES: u32 = 256;
+/// Of what a block guesses, the chunks behind its ring's that come to the second-level cache meanwhile, where nothing has come
+/// there before (dense/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
+const SOON_CHUNKS: u32 = 8;
+const MOST_BLOCKS: u32 = 384;
+/// Static shared memory, at most: the token sort, the plan of a step's units, barriers and the queue.
+const STATIC_BYTES: u32 = 16 * 1024;
+
+/// The kernel for one pair of types, on a GPU that has what it needs.
+#[derive(Debug)]
+pub struct Grouped {
+    experts: Kernel,
+    /// With [`MANY_LOADERS`].
+    many: Kernel,
+    /// Likewise, for tiles of more than [`GROUPED_LOW_ROWS`] rows, with registers for their sums; f32 rows have none.
+    tall: Option<Kernel>,
+    operand: DType,
+    weights: DType,
+    multiprocessors: u32,
+    /// Dynamic shared memory of a block, at most.
+    block_bytes: u32,
+}
+
+impl Grouped {
+    /// None where the GPU is not of 9.0 or the types have no such a kernel: f32 rows with other than bf16 weights.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn load(module: &Arc<Module>, types: Types) -> Result<Option<Self>> {
+        if !has_warpgroups(module)? || !types.are_streamed() {
+            return Ok(None);
+        }
+        let limits = Limits::of(module)?;
+        let block_bytes = limits.block_bytes.saturating_sub(STATIC_BYTES);
+        let kernel = |name: &str| {
+            let kernel = module.kernel(&format!("tg_grouped_{name}_{}", suffix(types.operand)))?;
+            kernel.allow_shared(block_bytes)?;
+            Ok::<_, Error>(kernel)
+        };
+        let experts = kernel("experts")?;
+        let many = kernel("experts_many")?;
+        let tall = match types.operand {
+            DType::F32 => None,
+            _ => Some(kernel("experts_tall")?),
+        };
+        Ok(Some(Self {
+            experts,
+            many,
+            tall,
+            operand: types.operand,
+            weights: types.weights,
+            multiprocessors: limits.multiprocessors,
+            block_bytes,
+        }))
+    }
+
+    /// Whether this kernel does the experts of a bucket of `rows` rows in launches of this shape.
+    ///
+    /// # Errors
+    /// What of the model or the shape it has no room for.
+    pub fn serves(
+        &self,
+        config: &ModelConfig,
+        rows: u32,
+        shape: Shape,
+    ) -> std::result::Result<(), String> {
+        let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
+        if rows > MOST_ROWS {
+            return Err(format!("the grouped kernels take up to {MOST_ROWS} rows"));
+        }
+        let tiles = most_expert_tiles(rows, experts, top_k, shape.tile_rows);
+        if tiles > MOST_TILES {
+            return Err(format!(
+                "{experts} experts may have {tiles} tiles of {} rows, the grouped kernels take {MOST_TILES}",
+                shape.tile_rows
+            ));
+        }
+        let bytes = shared_bytes(self.operand, shape);
+        match bytes <= self.block_bytes {
+            true => Ok(()),
+            false => Err(format!(
+                "{} stages for tiles of {} rows need {bytes} bytes of a block's shared memory, which has {}",
+                shape.stages, shape.tile_rows, self.block_bytes
+            )),
+        }
+    }
+}
+
+/// Eight warps that multiply, those that load rows, beside [`MANY_LOADERS`] one that counts, and the producer.
+fn threads(loaders: u32) -> u32 {
+    32 * (8 + loaders + 1 + u32::from(loaders == MANY_LOADERS))
+}
+
+/// Dynamic shared memory of a block: stages of grouped_stage_bytes, and what aligns the first one.
+fn shared_bytes(operand: DType, shape: Shape) -> u32 {
+    let parts = if operand == DType::F32 { 3 } else { 1 };
+    shape.stages * ROW_BYTES * (OUTPUTS + parts * shape.tile_rows) + ALIGN_BYTES
+}
+
+impl Enqueue<'_> {
+    /// The kernel for wide steps and the shape of its launch, where this bucket's experts are its.
+    pub(super) fn grouped(&self) -> Option<(&Grouped, Shape)> {
+        match self.variant.experts {
+            Experts::Grouped(shape) => Some((self.kernels.grouped.as_ref()?, shape)),
+            Experts::Skinny | Experts::Fused | Experts::Tiled => None,
+        }
+    }
+
+    /// y and partial: all of [`Enqueue::expert_gate_up`], and of [`Enqueue::expert_down`] what comes before the sum.
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn grouped_experts(
+        &self,
+        (grouped, shape): (&Grouped, Shape),
+        routing: &Routing,
+        weights: &ExpertWeights,
+        rows: &ExpertRows,
+    ) -> Result<()> {
+        let config = self.config;
+        let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
+        let (hidden, inner) = (self.hidden(), config.moe_intermediate_size as u32);
+        // A block of each of 16 times 8 rows, in groups of two: of gate and of up, or two of down.
+        let boxes = |at, columns: u32, groups: u32, (second, group, expert)| Boxes {
+            at,
+            dtype: grouped.weights,
+            sizes: [
+                COLUMNS,
+                PACKED_ROWS * columns.div_ceil(COLUMNS),
+                2,
+                groups,
+                experts,
+            ]
+            .map(u64::from),
+            strides: [2, u64::from(ROW_BYTES), second, group, expert],
+            each: [COLUMNS, PACKED_ROWS, 2, OUTPUTS / GROUP_ROWS, 1],
+        };
+        let rows_bytes = |columns| 2 * packed::elements(PACKED_ROWS as usize, columns) as u64;
+        let (of_hidden, of_inner) = (rows_bytes(hidden as usize), rows_bytes(inner as usize));
+        let apart = weights.gate.abs_diff(weights.up);
+        let gate_up = boxes(
+            weights.gate.min(weights.up),
+            hidden,
+            inner / PACKED_ROWS,
+            (apart, of_hidden, 2 * weights.gate_up_stride),
+        );
+        let down = boxes(
+            weights.down,
+            inner,
+            hidden / GROUP_ROWS,
+            (of_inner, 2 * of_inner, 2 * weights.down_stride),
+        );
+        let arguments = [
+            Argument::TensorMap(TensorMap::new(&gate_up)?),
+            Argument::TensorMap(TensorMap::new(&down)?),
+            Argument::Address(rows.partial),
+            Argument::Address(rows.y),
+            Argument::Address(rows.x),
+            Argument::Address(routing.experts),
+            Argument::Address(routing.tile_count),
+            Argument::Address(self.step),
+            Argument::U32(experts),
+            Argument::U32(top_k),
+            Argument::U32(u32::from(shape.guess)),
+            Argument::U32(match rows.prefetched && self.prefetched_pieces() > 0 {
+                true => 0,
+                false => SOON_CHUNKS,
+            }),
+            Argument::U32(hidden),
+            Argument::U32(inner),
+            Argument::U32(shape.tile_rows),
+            Argument::U32(shape.stages),
+            Argument::U32(u32::from(weights.up < weights.gate)),
+        ];
+        let grid = (grouped.multiprocessors.min(MOST_BLOCKS), 1, 1);
+        let shared = shared_bytes(grouped.operand, shape);
+        let many = grouped.operand == DType::F32 || self.bucket.rows > SKINNY_ROWS;
+        let (kernel, loaders) = match &grouped.tall {
+            Some(tall) if shape.tile_rows > GROUPED_LOW_ROWS => (tall, MANY_LOADERS),
+            _ if many && shape.stages >= MANY_LOADERS => (&grouped.many, MANY_LOADERS),
+            _ => (&grouped.experts, LOADERS),
+        };
+        // SAFETY: the caller's promise; these are tg_grouped_experts_*'s arguments.
+        unsafe { self.launch(kernel, grid, threads(loaders), shared, &arguments) }
+    }
+}

@@ -1,0 +1,157 @@
+//! Decode steps of few rows: products that stream their weights, with what stands between them folded in
+//! (kernels/skinny/skinny.cuh says how). `sizing` says what of a model they have room for and what a block holds, `launch` what is launched.
+//!
+//! | kernel | operations |
+//! |---|---|
+//! | `tg_skinny_conv_*` | operator norm, in-projection, short convolution |
+//! | `tg_skinny_project_*` | operator norm and q, k, v; or final norm and LM head |
+//! | `tg_skinny_held_out_*` | out-projection, or a dense feed-forward's down, of rows of up to 2048; the router's scores, in parts |
+//! | `tg_skinny_out_*` | likewise of longer rows |
+//! | `tg_skinny_gate_up_*` | FFN norm and a dense feed-forward's gate and up |
+//! | `tg_skinny_expert_gate_up_*` | the router's choice, FFN norm, gate and up of the chosen experts |
+//! | `tg_skinny_down_*` | the chosen experts' down and their sum |
+//! | `tg_skinny_experts_*` | of one row: what these two do |
+
+mod launch;
+mod sizing;
+
+pub use launch::{ConvIn, Guess, Residual};
+
+use super::super::launch::Kernel;
+use super::super::module::Module;
+use super::Enqueue;
+use super::kernels::{Types, suffix};
+use super::limits::{Limits, has_bulk_copies};
+use crate::error::Result;
+use crate::model::{DType, ModelConfig};
+use crate::plan::arena::FUSED_ROWS;
+use crate::plan::variants::Products;
+use sizing::Sizing;
+use std::sync::Arc;
+
+/// Of an SM's memory, as shared memory of `tg_skinny_held_out_*`: 64 KB of weights a block stand in the rest on their way to
+/// registers.
+const HELD_OUT_SHARED_PERCENT: u32 = 10;
+
+/// The kernels for one pair of types, on a GPU that has bulk copies.
+#[derive(Debug)]
+pub struct Skinny {
+    any: Family,
+    /// f32 rows split into bf16 parts as they are stored, for the buckets whose parts [`sizing::are_split`].
+    split: Option<Family>,
+    operand: DType,
+    limits: Limits,
+}
+
+#[derive(Debug)]
+struct Family {
+    conv: Kernel,
+    project: Kernel,
+    gate_up: Kernel,
+    expert_gate_up: Kernel,
+    out: Kernel,
+    held_out: Kernel,
+    down: Kernel,
+    /// Of kernels that serve a row alone.
+    experts: Option<Kernel>,
+}
+
+impl Family {
+    fn load(module: &Arc<Module>, suffix: &str, limits: Limits, fused: bool) -> Result<Self> {
+        let kernel = |name: &str| {
+            let kernel = module.kernel(&format!("tg_skinny_{name}_{suffix}"))?;
+            kernel.allow_shared(limits.block_bytes)?;
+            Ok::<_, crate::error::Error>(kernel)
+        };
+        let held_out = kernel("held_out")?;
+        held_out.prefer_shared(HELD_OUT_SHARED_PERCENT)?;
+        Ok(Self {
+            conv: kernel("conv")?,
+            project: kernel("project")?,
+            gate_up: kernel("gate_up")?,
+            expert_gate_up: kernel("expert_gate_up")?,
+            out: kernel("out")?,
+            held_out,
+            down: kernel("down")?,
+            experts: fused.then(|| kernel("experts")).transpose()?,
+        })
+    }
+}
+
+impl Skinny {
+    /// None where the GPU is older than 9.0 or the types have no such kernels: f32 rows with other than bf16 weights.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn load(module: &Arc<Module>, types: Types) -> Result<Option<Self>> {
+        if !has_bulk_copies(module)? || !types.are_streamed() {
+            return Ok(None);
+        }
+        let limits = Limits::of(module)?;
+        let name = suffix(types.operand);
+        let split = match types.operand {
+            DType::F32 => Some(Family::load(
+                module,
+                &format!("{name}_split"),
+                limits,
+                true,
+            )?),
+            _ => None,
+        };
+        Ok(Some(Self {
+            any: Family::load(module, name, limits, split.is_none())?,
+            split,
+            operand: types.operand,
+            limits,
+        }))
+    }
+
+    /// For a bucket of `rows` rows.
+    fn family(&self, rows: u32) -> &Family {
+        match &self.split {
+            Some(split) if sizing::are_split(self.operand, rows) => split,
+            _ => &self.any,
+        }
+    }
+
+    /// Whether one kernel does all of the experts of a bucket of `rows` rows that these kernels serve.
+    ///
+    /// # Errors
+    /// What there is no room for.
+    pub(super) fn fuses(
+        &self,
+        sizing: Sizing,
+        config: &ModelConfig,
+        rows: u32,
+    ) -> std::result::Result<(), String> {
+        match self.family(rows).experts {
+            Some(_) if rows as usize <= FUSED_ROWS => sizing.fuses(config),
+            _ => Err("the fused experts take buckets of one row".to_owned()),
+        }
+    }
+
+    /// With rings of up to `stages` stages.
+    pub(super) fn sizing(&self, stages: u32) -> Sizing {
+        Sizing {
+            operand: self.operand,
+            limits: self.limits,
+            stages,
+        }
+    }
+}
+
+impl Enqueue<'_> {
+    /// The skinny kernels, where this bucket's products are theirs.
+    pub fn skinny(&self) -> Option<&Skinny> {
+        match self.variant.products {
+            Products::Skinny { .. } => self.kernels.skinny.as_ref(),
+            Products::SwapAb | Products::Tiled => None,
+        }
+    }
+
+    /// Likewise, where the experts are theirs too.
+    pub fn skinny_experts(&self) -> Option<&Skinny> {
+        self.skinny()
+            .filter(|_| self.variant.experts.follow_skinny())
+    }
+}

@@ -1,0 +1,471 @@
+//! The launches of the skinny kernels.
+
+use super::super::Enqueue;
+use super::super::conv::ShortConv;
+use super::super::experts::{ExpertWeights, Routing};
+use super::super::head::Found;
+use super::super::router::RouterWeights;
+use super::Skinny;
+use super::sizing::{GATE_OUTPUTS, HELD_THREADS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
+use crate::backend::cuda::launch::{Address, Argument, Kernel};
+use crate::error::Result;
+use crate::plan::StepKind;
+use crate::plan::variants::Products;
+
+/// Weights and biases of a conv layer up to its out-projection; shapes as [`ShortConv`] has them.
+#[derive(Debug, Clone, Copy)]
+pub struct ConvIn {
+    /// f32 `[H]`
+    pub norm: Address,
+    /// `[3H, H]`
+    pub in_proj: Address,
+    /// f32 `[3H]`, or 0.
+    pub bias: Address,
+}
+
+/// A product that adds to the residual stream.
+#[derive(Debug, Clone, Copy)]
+pub struct Residual {
+    /// `[R, inner]`, operand type.
+    pub x: Address,
+    /// `[H, inner]`
+    pub w: Address,
+    /// f32 `[H]`, or 0.
+    pub bias: Address,
+    pub inner: u32,
+}
+
+/// That a layer's first kernel guesses which experts its rows will go to, and that gate and up of these are begun first.
+#[derive(Debug, Clone, Copy)]
+pub struct Guess<'a> {
+    layer: usize,
+    routing: &'a Routing,
+    router: &'a RouterWeights,
+    blocks: u32,
+    /// What its blocks leave unsaid for the fused experts, and its bytes.
+    handed: Option<(Address, u32)>,
+}
+
+/// A layer that nobody guesses for, SKINNY_NO_LAYER of kernels/skinny/guess.cuh.
+const NO_LAYER: u32 = u32::MAX;
+
+impl<'a> Guess<'a> {
+    /// In a layer whose first kernel has `outputs` of them, or of conv layers as many channels; `None` where there is no room
+    /// for the blocks that guess.
+    pub fn of(
+        queue: &Enqueue<'_>,
+        skinny: &Skinny,
+        layer: usize,
+        outputs: u32,
+        routing: &'a Routing,
+        router: &'a RouterWeights,
+        handed: Option<(Address, u32)>,
+    ) -> Option<Self> {
+        let experts = queue.config.num_experts as u32;
+        let blocks = queue
+            .skinny_sizing(skinny)
+            .guess_blocks(outputs.div_ceil(OUTPUTS), experts);
+        (blocks > 0).then_some(Self {
+            layer,
+            routing,
+            router,
+            blocks,
+            handed,
+        })
+    }
+
+    /// SKINNY_GUESSER of kernels/skinny/guess.cuh, and the blocks that it takes.
+    fn arguments(guess: Option<&Self>, experts: u32) -> ([Argument; 9], u32) {
+        let at = |of: fn(&Self) -> Address| Argument::Address(guess.map_or(0, of));
+        let blocks = guess.map_or(0, |guess| guess.blocks);
+        let handed = guess.and_then(|guess| guess.handed).unwrap_or((0, 0));
+        let arguments = [
+            at(|guess| guess.router.gate),
+            at(|guess| guess.router.norm),
+            at(|guess| guess.router.bias),
+            at(|guess| guess.routing.score_parts),
+            Argument::U32(experts),
+            Argument::U32(blocks),
+            Argument::U32(Self::sign(guess)),
+            Argument::Address(handed.0),
+            Argument::U32(handed.1 / 16),
+        ];
+        (arguments, blocks)
+    }
+
+    fn sign(guess: Option<&Self>) -> u32 {
+        guess.map_or(NO_LAYER, |guess| guess.layer as u32)
+    }
+}
+
+impl Enqueue<'_> {
+    /// With as many stages as this bucket's variant has.
+    fn skinny_sizing(&self, skinny: &Skinny) -> Sizing {
+        match self.variant.products {
+            Products::Skinny { stages } => skinny.sizing(stages),
+            Products::SwapAb | Products::Tiled => {
+                unreachable!("skinny kernels, in a bucket that others serve")
+            }
+        }
+    }
+
+    /// A launch with one of [`Skinny`]'s kernels; `ring` is that of shapes that [`Sizing::serves`](super::sizing::Sizing::serves).
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; these are the kernel's arguments.
+    unsafe fn launch_skinny(
+        &self,
+        kernel: &Kernel,
+        grid: (u32, u32, u32),
+        ring: Ring,
+        arguments: &[Argument],
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch(kernel, grid, THREADS, ring.shared_bytes, arguments) }
+    }
+
+    /// x = C * conv(B * X) of (B, C, X) = in_proj(rmsnorm(h)); the state moves on. `conv.bcx` is not used. May leave a `guess`.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`ShortConv`] and [`ConvIn`] say, h f32 `[R, H]`.
+    pub unsafe fn skinny_conv(
+        &self,
+        skinny: &Skinny,
+        conv: &ShortConv,
+        weights: &ConvIn,
+        h: Address,
+        guess: Option<&Guess<'_>>,
+    ) -> Result<()> {
+        let (rows, hidden) = (self.bucket.rows, self.hidden());
+        let ring = self
+            .skinny_sizing(skinny)
+            .normed(rows, hidden, false)
+            .expect("served");
+        let arrays = [
+            Argument::Address(conv.x),
+            Argument::Address(conv.state),
+            Argument::Address(h),
+            Argument::Address(weights.norm),
+            Argument::Address(weights.in_proj),
+        ];
+        let sizes = [
+            Argument::U32(rows),
+            Argument::U32(ring.stages),
+            Argument::F32(self.config.norm_eps),
+        ];
+        let (guess, guessing) = Guess::arguments(guess, self.config.num_experts as u32);
+        let grid = self
+            .skinny_sizing(skinny)
+            .blocks(hidden / OUTPUTS, guessing);
+        let fused = self.fused_conv(conv, weights.bias);
+        let arguments = [&arrays[..], &fused, &guess, &sizes].concat();
+        // SAFETY: the caller's promise; these are tg_skinny_conv_*'s arguments.
+        unsafe { self.launch_skinny(&skinny.family(rows).conv, grid, ring, &arguments) }
+    }
+
+    /// y `[R, outputs]` in the operand type = w `[outputs, H]` times rmsnorm(h f32 `[R, H]`). May leave a `guess`.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s.
+    pub unsafe fn skinny_project(
+        &self,
+        skinny: &Skinny,
+        y: Address,
+        h: Address,
+        norm: Address,
+        (w, outputs): (Address, u32),
+        guess: Option<&Guess<'_>>,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.skinny_product(skinny, (y, 0), h, norm, (w, outputs), guess)? };
+        Ok(())
+    }
+
+    /// logits f32 `[S, V]` = lm_head `[V, H]` times rmsnorm(h f32 `[R, H]`) of the sampled rows, as [`Enqueue::lm_head`] says;
+    /// where the best ones are, in `best`.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; `best` as [`Found`] says.
+    pub unsafe fn skinny_lm_head(
+        &self,
+        skinny: &Skinny,
+        logits: Address,
+        best: Address,
+        h: Address,
+        norm: Address,
+        lm_head: Address,
+    ) -> Result<Found> {
+        debug_assert_eq!(
+            self.bucket.kind,
+            StepKind::Decode,
+            "not all logits are stored"
+        );
+        let outputs = self.config.vocab_size as u32;
+        // SAFETY: the caller's promise.
+        let parts = unsafe {
+            self.skinny_product(skinny, (logits, best), h, norm, (lm_head, outputs), None)
+        }?;
+        Ok(Found { parts })
+    }
+
+    /// y of the step's rows, or with `best` of the sampled ones. Returns the blocks that it takes.
+    unsafe fn skinny_product(
+        &self,
+        skinny: &Skinny,
+        (y, best): (Address, Address),
+        h: Address,
+        norm: Address,
+        (w, outputs): (Address, u32),
+        guess: Option<&Guess<'_>>,
+    ) -> Result<u32> {
+        let (rows, hidden) = (self.bucket.rows, self.hidden());
+        let ring = self
+            .skinny_sizing(skinny)
+            .normed(rows, hidden, false)
+            .expect("served");
+        let (guess, guessing) = Guess::arguments(guess, self.config.num_experts as u32);
+        let grid = self
+            .skinny_sizing(skinny)
+            .blocks(outputs.div_ceil(OUTPUTS), guessing);
+        let arrays = [
+            Argument::Address(y),
+            Argument::Address(best),
+            Argument::Address(h),
+            Argument::Address(norm),
+            Argument::Address(w),
+            Argument::Address(self.state),
+            Argument::Address(self.step),
+        ];
+        let sizes = [
+            Argument::U32(outputs),
+            Argument::U32(hidden),
+            Argument::U32(rows),
+            Argument::U32(ring.stages),
+            Argument::F32(self.config.norm_eps),
+        ];
+        let arguments = [&arrays[..], &guess, &sizes].concat();
+        // SAFETY: the caller's promise; these are tg_skinny_project_*'s arguments.
+        unsafe { self.launch_skinny(&skinny.family(rows).project, grid, ring, &arguments)? };
+        Ok(grid.0)
+    }
+
+    /// h f32 `[R, H]` += w x + bias; with `router` also each tile's part of the scores of what h then is.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`Residual`], [`RouterWeights`] and [`Routing`] say.
+    pub unsafe fn skinny_out(
+        &self,
+        skinny: &Skinny,
+        h: Address,
+        product: &Residual,
+        router: Option<(&Routing, &RouterWeights)>,
+    ) -> Result<()> {
+        let (rows, hidden) = (self.bucket.rows, self.hidden());
+        let experts = router.map_or(0, |_| self.config.num_experts as u32);
+        let beside = router.map_or(0, |_| score_bytes(rows, experts));
+        let arrays = [
+            Argument::Address(h),
+            Argument::Address(product.x),
+            Argument::Address(product.w),
+            Argument::Address(product.bias),
+            Argument::Address(router.map_or(0, |(routing, _)| routing.score_parts)),
+            Argument::Address(router.map_or(0, |(_, weights)| weights.gate)),
+            Argument::Address(router.map_or(0, |(_, weights)| weights.norm)),
+            Argument::Address(self.step),
+            Argument::U32(hidden),
+            Argument::U32(product.inner),
+            Argument::U32(experts),
+            Argument::U32(rows),
+        ];
+        let (sizing, family) = (self.skinny_sizing(skinny), skinny.family(rows));
+        if let Some(bytes) = sizing.holding(rows, product.inner, beside) {
+            let grid = (hidden / OUTPUTS, 1, 1);
+            // SAFETY: the caller's promise; these are tg_skinny_held_out_*'s arguments.
+            return unsafe { self.launch(&family.held_out, grid, HELD_THREADS, bytes, &arrays) };
+        }
+        let ring = sizing.adding(rows, product.inner, beside).expect("served");
+        let arguments = [&arrays[..], &[Argument::U32(ring.stages)]].concat();
+        let grid = sizing.blocks(hidden / OUTPUTS, 0);
+        // SAFETY: the caller's promise; these are tg_skinny_out_*'s arguments.
+        unsafe { self.launch_skinny(&family.out, grid, ring, &arguments) }
+    }
+
+    /// y `[R, I]` in the operand type = silu(w1 z) * w3 z, z = rmsnorm(h f32 `[R, H]`).
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; w1 and w3 are `[I, H]`.
+    pub unsafe fn skinny_gate_up(
+        &self,
+        skinny: &Skinny,
+        y: Address,
+        h: Address,
+        norm: Address,
+        (w1, w3): (Address, Address),
+    ) -> Result<()> {
+        let (rows, hidden) = (self.bucket.rows, self.hidden());
+        let outputs = self.config.intermediate_size as u32;
+        let ring = self
+            .skinny_sizing(skinny)
+            .normed(rows, hidden, false)
+            .expect("served");
+        let arguments = [
+            Argument::Address(y),
+            Argument::Address(h),
+            Argument::Address(norm),
+            Argument::Address(w1),
+            Argument::Address(w3),
+            Argument::Address(self.step),
+            Argument::U32(outputs),
+            Argument::U32(hidden),
+            Argument::U32(rows),
+            Argument::U32(ring.stages),
+            Argument::F32(self.config.norm_eps),
+        ];
+        let grid = self
+            .skinny_sizing(skinny)
+            .blocks(outputs.div_ceil(GATE_OUTPUTS), 0);
+        // SAFETY: the caller's promise; these are tg_skinny_gate_up_*'s arguments.
+        unsafe { self.launch_skinny(&skinny.family(rows).gate_up, grid, ring, &arguments) }
+    }
+
+    /// y `[R K, M]` in the operand type, by pair = silu(w1_e z) * w3_e z of each row's experts, z = rmsnorm(h f32
+    /// `[R, H]`); chosen from the score parts that [`Enqueue::skinny_out`] left, experts that the layer's first kernel guessed come first.
+    /// Leaves `routing.experts` and `.weights`.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`Routing`], [`RouterWeights`] and [`ExpertWeights`] say.
+    pub unsafe fn skinny_expert_gate_up(
+        &self,
+        skinny: &Skinny,
+        y: Address,
+        h: Address,
+        (routing, router): (&Routing, &RouterWeights),
+        weights: &ExpertWeights,
+        guess: Option<&Guess<'_>>,
+    ) -> Result<()> {
+        let (rows, hidden) = (self.bucket.rows, self.hidden());
+        let ring = self
+            .skinny_sizing(skinny)
+            .normed(rows, hidden, true)
+            .expect("served");
+        let arrays = [Argument::Address(y), Argument::Address(h)];
+        let rest = self.skinny_choosing((routing, router), weights, guess, ring);
+        let arguments = [&arrays[..], &rest].concat();
+        let grid = self.chosen_blocks(skinny);
+        // SAFETY: the caller's promise; these are tg_skinny_expert_gate_up_*'s arguments.
+        unsafe { self.launch_skinny(&skinny.family(rows).expert_gate_up, grid, ring, &arguments) }
+    }
+
+    /// Of one row, what [`Enqueue::skinny_expert_gate_up`] and [`Enqueue::skinny_down`] do: h f32 `[1, H]` += sum over its experts of
+    /// weight * w2_e y, y `[K, M]` being what `guess` leaves unsaid, which its blocks hand to each other.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; as there. The layer's first kernel left this guess in the same step, for fused experts.
+    pub unsafe fn skinny_fused_experts(
+        &self,
+        skinny: &Skinny,
+        h: Address,
+        (routing, router): (&Routing, &RouterWeights),
+        weights: &ExpertWeights,
+        guess: &Guess<'_>,
+    ) -> Result<()> {
+        let (rows, config) = (self.bucket.rows, self.config);
+        let inner = config.moe_intermediate_size as u32;
+        let per_row = config.num_experts_per_tok as u32;
+        let sizing = self.skinny_sizing(skinny);
+        let ring = sizing.fused(self.hidden(), inner, per_row);
+        let (ring, kernel) = ring
+            .zip(skinny.family(rows).experts.as_ref())
+            .expect("served");
+        let (handed, _) = guess.handed.expect("a guess for fused experts");
+        let arrays = [
+            Argument::Address(handed),
+            Argument::Address(h),
+            Argument::Address(weights.down),
+            Argument::U64(weights.down_stride),
+        ];
+        let rest = self.skinny_choosing((routing, router), weights, Some(guess), ring);
+        let arguments = [&arrays[..], &rest].concat();
+        let grid = self.chosen_blocks(skinny);
+        // SAFETY: the caller's promise; these are tg_skinny_experts_*'s arguments.
+        unsafe { self.launch_skinny(kernel, grid, ring, &arguments) }
+    }
+
+    /// SKINNY_EXPERTS_OF of kernels/skinny/experts.cu.
+    fn skinny_choosing(
+        &self,
+        (routing, router): (&Routing, &RouterWeights),
+        weights: &ExpertWeights,
+        guess: Option<&Guess<'_>>,
+        ring: Ring,
+    ) -> Vec<Argument> {
+        let arrays = [
+            Argument::Address(router.norm),
+            Argument::Address(weights.gate),
+            Argument::Address(weights.up),
+            Argument::U64(weights.gate_up_stride),
+            Argument::Address(routing.experts),
+            Argument::Address(routing.weights),
+            Argument::Address(routing.score_parts),
+            Argument::Address(router.bias),
+            Argument::Address(self.step),
+            Argument::U32(self.config.moe_intermediate_size as u32),
+            Argument::U32(self.hidden()),
+        ];
+        let sizes = [
+            Argument::U32(Guess::sign(guess)),
+            Argument::U32(self.bucket.rows),
+            Argument::U32(ring.stages),
+            Argument::F32(self.config.norm_eps),
+        ];
+        [&arrays[..], &self.weighing(), &sizes].concat()
+    }
+
+    /// For tiles of gate and up of as many experts as the rows may have.
+    fn chosen_blocks(&self, skinny: &Skinny) -> (u32, u32, u32) {
+        let config = self.config;
+        let pairs = self.bucket.rows * config.num_experts_per_tok as u32;
+        let each = (config.moe_intermediate_size as u32).div_ceil(GATE_OUTPUTS);
+        self.skinny_sizing(skinny)
+            .blocks_at_most(pairs.min(config.num_experts as u32) * each)
+    }
+
+    /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending; y is
+    /// [`Enqueue::skinny_expert_gate_up`]'s, which is the kernel right before: this one hears from it which experts were chosen,
+    /// before that has ended.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; as there.
+    pub unsafe fn skinny_down(
+        &self,
+        skinny: &Skinny,
+        h: Address,
+        y: Address,
+        routing: &Routing,
+        weights: &ExpertWeights,
+    ) -> Result<()> {
+        let (rows, hidden) = (self.bucket.rows, self.hidden());
+        let inner = self.config.moe_intermediate_size as u32;
+        let ring = self
+            .skinny_sizing(skinny)
+            .adding(rows, inner, 0)
+            .expect("served");
+        let arguments = [
+            Argument::Address(h),
+            Argument::Address(y),
+            Argument::Address(weights.down),
+            Argument::U64(weights.down_stride),
+            Argument::Address(routing.score_parts),
+            Argument::Address(routing.weights),
+            Argument::Address(self.step),
+            Argument::U32(hidden),
+            Argument::U32(inner),
+            Argument::U32(self.config.num_experts_per_tok as u32),
+            Argument::U32(rows),
+            Argument::U32(ring.stages),
+        ];
+        let grid = self.skinny_sizing(skinny).blocks(hidden / OUTPUTS, 0);
+        // SAFETY: the caller's promise; these are tg_skinny_down_*'s arguments.
+        unsafe { self.launch_skinny(&skinny.family(rows).down, grid, ring, &arguments) }
+    }
+}

@@ -1,0 +1,404 @@
+//! Which buckets the skinny kernels serve, and the ring and shared memory of their blocks.
+
+use super::super::limits::Limits;
+use crate::model::{DType, ModelConfig};
+use crate::plan::arena::{HEAD_PARTS, SKINNY_EXPERTS, SKINNY_OUTPUTS, SKINNY_ROWS};
+use crate::plan::variants::SKINNY_STAGES;
+
+/// Outputs of a tile, as kernels/skinny/skinny.cuh has it.
+pub const OUTPUTS: u32 = SKINNY_OUTPUTS as u32;
+/// Outputs of a tile of gate and up, which has both's weight rows.
+pub const GATE_OUTPUTS: u32 = OUTPUTS / 2;
+/// Weight rows of a stage of the ring.
+const STAGE_ROWS: u32 = 8;
+/// Columns of a stage, at most, and what they are a multiple of.
+const STAGE_COLUMNS: u32 = 2048;
+const UNIT: u32 = 32;
+const CONSUMER_WARPS: u32 = 8;
+pub const THREADS: u32 = 32 * (CONSUMER_WARPS + 1);
+/// Of a block without a ring.
+pub const HELD_THREADS: u32 = 32 * CONSUMER_WARPS;
+const SUM_PITCH: u32 = OUTPUTS + 4;
+/// Bytes that a bulk copy writes at once, on which weight rows of a stage begin (SKINNY_LINE of kernels/skinny/skinny.cuh).
+const LINE: u32 = 128;
+/// Floats between the rows of what a tile of h makes scores of (kernels/skinny/add.cuh).
+const SCORE_PITCH: u32 = OUTPUTS + 1;
+/// `SkinnyChoice` of kernels/skinny/choice.cuh, which asserts it.
+const CHOICE_BYTES: u32 = 2176;
+/// Experts that a block guesses about (kernels/skinny/guess.cuh).
+const GUESS_EXPERTS: u32 = CONSUMER_WARPS;
+
+/// Rows of a bucket, at most, whose f32 rows the kernels split into [`PARTS`] bf16 rows as they store them.
+const SPLIT_ROWS: u32 = 2;
+const PARTS: u32 = 3;
+
+/// Whether a bucket of `rows` rows is of the kernels that split them: `SkinnySplitRows` of kernels/skinny/skinny.cuh.
+pub fn are_split(operand: DType, rows: u32) -> bool {
+    operand == DType::F32 && rows <= SPLIT_ROWS
+}
+
+/// One launch's ring and shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ring {
+    pub stages: u32,
+    pub shared_bytes: u32,
+}
+
+/// What sizes these kernels' launches beside the bucket.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizing {
+    pub operand: DType,
+    pub limits: Limits,
+    /// Of a ring, at most: fewer where there is no room.
+    pub stages: u32,
+}
+
+impl Sizing {
+    /// Whether these kernels do the products of a decode bucket of `rows` rows: up to [`SKINNY_ROWS`], of a model whose rows fit
+    /// a block's shared memory beside a ring. `experts`: and the experts, of which a warp has a lane for each.
+    ///
+    /// # Errors
+    /// What of the model they have no room for.
+    pub fn serves(
+        &self,
+        config: &ModelConfig,
+        rows: u32,
+        experts: bool,
+    ) -> std::result::Result<(), String> {
+        if rows as usize > SKINNY_ROWS {
+            return Err(format!("the skinny kernels take up to {SKINNY_ROWS}"));
+        }
+        if experts && config.num_experts > SKINNY_EXPERTS {
+            return Err(format!(
+                "num_experts is {}, the skinny kernels take up to {SKINNY_EXPERTS}",
+                config.num_experts
+            ));
+        }
+        let hidden = config.hidden_size as u32;
+        let no_room = |what: &str, size: u32| {
+            format!(
+                "{what} is {size}: {rows} rows of it and {} stages of weights do not fit a block's {} bytes of shared memory",
+                SKINNY_STAGES.start(),
+                self.limits.block_bytes
+            )
+        };
+        if self.normed(rows, hidden, experts).is_none() {
+            return Err(no_room("hidden_size", hidden));
+        }
+        let beside = match experts {
+            true => score_bytes(rows, config.num_experts as u32),
+            false => 0,
+        };
+        let attended = (config.num_attention_heads * config.head_dim) as u32;
+        let mut inner = vec![
+            ("hidden_size", hidden),
+            ("heads * head_dim", attended),
+            ("intermediate_size", config.intermediate_size as u32),
+        ];
+        if experts {
+            inner.push(("moe_intermediate_size", config.moe_intermediate_size as u32));
+        }
+        match inner
+            .into_iter()
+            .find(|&(_, inner)| self.adding(rows, inner, beside).is_none())
+        {
+            None => Ok(()),
+            Some((what, inner)) => Err(no_room(what, inner)),
+        }
+    }
+
+    /// Whether one kernel does all of the experts of one row: what its blocks hand to each other is left unsaid by blocks that
+    /// guess.
+    ///
+    /// # Errors
+    /// What of the model there is no room for.
+    pub fn fuses(&self, config: &ModelConfig) -> std::result::Result<(), String> {
+        let (hidden, inner) = (
+            config.hidden_size as u32,
+            config.moe_intermediate_size as u32,
+        );
+        let per_row = config.num_experts_per_tok as u32;
+        if self.fused(hidden, inner, per_row).is_none() {
+            return Err(format!(
+                "moe_intermediate_size is {inner}, with {per_row} experts a row: the fused experts take up to {STAGE_COLUMNS}, if {} stages of \
+                 weights and rows of hidden_size {hidden} fit a block beside",
+                SKINNY_STAGES.start()
+            ));
+        }
+        let qkv = (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim;
+        for outputs in [hidden, qkv as u32] {
+            if self.guess_blocks(outputs.div_ceil(OUTPUTS), config.num_experts as u32) == 0 {
+                return Err(format!(
+                    "{} multiprocessors leave no room for blocks that guess beside {outputs} outputs, which the fused experts need",
+                    self.limits.multiprocessors
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Of the fused experts of one row, each of a router's `per_row`, whose rings have stages of either width.
+    pub fn fused(&self, width: u32, inner: u32, per_row: u32) -> Option<Ring> {
+        let parts = if are_split(self.operand, 1) { PARTS } else { 1 };
+        let fixed = self.normed_bytes(1, width, true);
+        let handed = CONSUMER_WARPS * (32 * (16 * parts + 8 * per_row) + 4 * per_row);
+        let stage = stage_bytes(width).max(stage_bytes(inner));
+        let fits = inner <= STAGE_COLUMNS;
+        fits.then(|| self.limits.ring(fixed + handed, stage, self.stages))?
+    }
+
+    /// Of a kernel that norms its rows of `width` and has them in shared memory whole.
+    pub fn normed(&self, rows: u32, width: u32, choice: bool) -> Option<Ring> {
+        let fixed = self.normed_bytes(rows, width, choice);
+        self.limits.ring(fixed, stage_bytes(width), self.stages)
+    }
+
+    /// What such a kernel has in shared memory beside its ring.
+    fn normed_bytes(&self, rows: u32, width: u32, choice: bool) -> u32 {
+        let weight_and_rows = 4 * width + self.row_bytes(rows, width);
+        let choice = if choice { CHOICE_BYTES } else { 0 };
+        sum_bytes(rows) + weight_and_rows + choice
+    }
+
+    /// Of a kernel that adds to the residual stream; its rows come a stage's columns at a time. `beside`: for the
+    /// scores.
+    pub fn adding(&self, rows: u32, inner: u32, beside: u32) -> Option<Ring> {
+        let x = self.row_bytes(rows, stage_columns(inner));
+        let fixed = sum_bytes(rows) + x + beside;
+        self.limits.ring(fixed, stage_bytes(inner), self.stages)
+    }
+
+    /// Shared memory of a kernel that adds to the residual stream and holds its weights in registers; `None` where they are
+    /// too many, or there is no room.
+    pub fn holding(&self, rows: u32, inner: u32, beside: u32) -> Option<u32> {
+        let bytes = sum_bytes(rows) + self.row_bytes(rows, inner) + beside;
+        (inner <= STAGE_COLUMNS && bytes <= self.limits.block_bytes).then_some(bytes)
+    }
+
+    /// Blocks that guess about `experts` experts beside those of `tiles` tiles; none where they would take the place of
+    /// others.
+    pub fn guess_blocks(&self, tiles: u32, experts: u32) -> u32 {
+        let all = self.limits.multiprocessors;
+        let guess = experts.div_ceil(GUESS_EXPERTS);
+        match guess < all && tiles.div_ceil(all - guess) == tiles.div_ceil(all) {
+            true => guess,
+            false => 0,
+        }
+    }
+
+    /// Of `columns` of all of a bucket's rows, as they lie in shared memory.
+    fn row_bytes(&self, rows: u32, columns: u32) -> u32 {
+        match are_split(self.operand, rows) {
+            true => PARTS * rows * pitch(columns, DType::BF16.bytes() as u32),
+            false => rows * pitch(columns, self.operand.bytes() as u32),
+        }
+    }
+
+    /// Blocks for `tiles` tiles, and `others`: one for each SM at most, as the ring is sized for; and no more than it takes for
+    /// none to have more tiles than it would then, so that the next kernels find SMs that are free.
+    /// And no more than [`HEAD_PARTS`], since the LM head's leave a part each.
+    pub fn blocks(&self, tiles: u32, others: u32) -> (u32, u32, u32) {
+        let most = self.limits.multiprocessors.min(HEAD_PARTS as u32) - others;
+        let each = tiles.div_ceil(tiles.min(most));
+        (tiles.div_ceil(each) + others, 1, 1)
+    }
+
+    /// Likewise for `tiles` tiles at most: as many as there are SMs, since nobody knows what each will have.
+    pub fn blocks_at_most(&self, tiles: u32) -> (u32, u32, u32) {
+        (tiles.min(self.limits.multiprocessors), 1, 1)
+    }
+}
+
+impl Limits {
+    /// `most` stages, or as many as a block has room for beside the `fixed` bytes that it also needs. The first stage begins
+    /// at a line.
+    fn ring(&self, fixed: u32, stage_bytes: u32, most: u32) -> Option<Ring> {
+        let fixed = fixed.checked_add(LINE)?;
+        let stages = (self.block_bytes.checked_sub(fixed)? / stage_bytes).min(most);
+        (stages >= *SKINNY_STAGES.start()).then_some(Ring {
+            stages,
+            shared_bytes: fixed + stages * stage_bytes,
+        })
+    }
+}
+
+/// Bytes from a row of `elements` in shared memory to the next one, as skinny_pitch of kernels/skinny/skinny.cuh.
+fn pitch(elements: u32, element_bytes: u32) -> u32 {
+    let bytes = elements * element_bytes;
+    let rest = if element_bytes == 2 { 64 } else { 16 };
+    bytes + (rest + 128 - bytes % 128) % 128
+}
+
+/// Columns of a stage, as skinny_stage_k there.
+fn stage_columns(inner: u32) -> u32 {
+    let stages = inner.div_ceil(STAGE_COLUMNS);
+    let whole = if stages > 1 { LINE / 2 } else { UNIT };
+    inner.div_ceil(stages).next_multiple_of(whole)
+}
+
+/// Weights have 16 bits in all of these kernels. As skinny_stage_pitch there.
+fn stage_bytes(inner: u32) -> u32 {
+    STAGE_ROWS * (stage_columns(inner) * 2).next_multiple_of(LINE)
+}
+
+fn sum_bytes(rows: u32) -> u32 {
+    2 * CONSUMER_WARPS * rows * SUM_PITCH * 4
+}
+
+/// Shared memory of tg_skinny_out_* and tg_skinny_held_out_* for the scores of a tile.
+pub fn score_bytes(rows: u32, experts: u32) -> u32 {
+    ((rows + experts) * SCORE_PITCH * 4).next_multiple_of(16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ModelSource;
+
+    #[test]
+    fn rings_shrink_where_rows_are_large() {
+        let stage = stage_bytes(2048);
+        assert_eq!(stage, 8 * 4096);
+        assert_eq!(stage_bytes(32), 8 * 128);
+        let stages = |fixed| Limits::H200.ring(fixed, stage, 4).map(|ring| ring.stages);
+        assert_eq!(stages(15_000), Some(4));
+        assert_eq!(stages(110_000), Some(3));
+        assert_eq!(stages(160_000), Some(2));
+        assert_eq!(stages(170_000), None);
+        assert_eq!(stages(u32::MAX), None);
+    }
+
+    #[test]
+    fn blocks_that_guess_take_nobodys_place() {
+        let sizing = Sizing {
+            operand: DType::BF16,
+            limits: Limits::H200,
+            stages: 4,
+        };
+        assert_eq!(sizing.guess_blocks(128, 32), 4);
+        assert_eq!(sizing.blocks(128, 4), (132, 1, 1));
+        assert_eq!(sizing.guess_blocks(132, 32), 0);
+        // Two tiles for a block in either case.
+        assert_eq!(sizing.guess_blocks(192, 9), 2);
+        assert_eq!(sizing.blocks(192, 2), (98, 1, 1));
+        let one = Sizing {
+            limits: Limits {
+                multiprocessors: 1,
+                ..Limits::H200
+            },
+            ..sizing
+        };
+        assert_eq!(one.guess_blocks(1, 8), 0);
+    }
+
+    #[test]
+    fn blocks_have_as_many_tiles_each_and_leave_sms_to_others() {
+        let sizing = Sizing {
+            operand: DType::BF16,
+            limits: Limits::H200,
+            stages: 4,
+        };
+        assert_eq!(sizing.blocks(128, 0), (128, 1, 1));
+        assert_eq!(sizing.blocks(4096, 0), (128, 1, 1));
+        assert_eq!(sizing.blocks(192, 4), (100, 1, 1));
+        assert_eq!(sizing.blocks(133, 0), (67, 1, 1));
+        assert_eq!(sizing.blocks(264, 0), (132, 1, 1));
+        assert_eq!(sizing.blocks_at_most(1792), (132, 1, 1));
+        assert_eq!(sizing.blocks_at_most(4), (4, 1, 1));
+        let with = |multiprocessors| Sizing {
+            limits: Limits {
+                multiprocessors,
+                ..Limits::H200
+            },
+            ..sizing
+        };
+        // An LM head of 65,536: 28 tiles each, the last block fewer.
+        assert_eq!(with(148).blocks(4096, 0), (147, 1, 1));
+        assert_eq!(with(300).blocks(4096, 0), (256, 1, 1));
+    }
+
+    /// A ring of the wider stages, beside what a row's blocks keep of y; and blocks that guess in every layer.
+    #[test]
+    fn experts_fuse_where_there_is_room() {
+        let (config, _) = ModelSource::parse("random:lfm2-8b-a1b")
+            .unwrap()
+            .config()
+            .unwrap();
+        let sizing = |operand, stages| Sizing {
+            operand,
+            limits: Limits::H200,
+            stages,
+        };
+        let fused = |operand, stages| sizing(operand, stages).fused(2048, 1792, 4).unwrap();
+        assert_eq!(fused(DType::BF16, 16).stages, 6);
+        assert_eq!(fused(DType::F32, 16).stages, 5);
+        let (stages, bytes) = (4, |operand| fused(operand, 4).shared_bytes);
+        assert_eq!(fused(DType::BF16, stages).stages, stages);
+        // Of f32 two more parts of the row, and of each warp's columns of y.
+        let parts = 2 * (pitch(2048, 2) + CONSUMER_WARPS * 32 * 16);
+        assert_eq!(bytes(DType::F32) - bytes(DType::BF16), parts);
+        let bf16 = sizing(DType::BF16, 4);
+        let of_down = bf16.fused(64, 1792, 4).unwrap().shared_bytes
+            - bf16.fused(64, 64, 4).unwrap().shared_bytes;
+        assert_eq!(of_down, 4 * (stage_bytes(1792) - stage_bytes(64)));
+        assert_eq!(bf16.fused(2048, 2080, 4), None);
+        bf16.fuses(&config).unwrap();
+        let wider = ModelConfig {
+            moe_intermediate_size: 2080,
+            ..config.clone()
+        };
+        let error = bf16.fuses(&wider).unwrap_err();
+        assert!(error.contains("moe_intermediate_size is 2080"), "{error}");
+        let limits = Limits {
+            multiprocessors: 128,
+            ..Limits::H200
+        };
+        let error = Sizing { limits, ..bf16 }.fuses(&config).unwrap_err();
+        assert!(error.contains("128 multiprocessors"), "{error}");
+    }
+
+    #[test]
+    fn only_short_rows_have_their_weights_in_registers() {
+        let sizing = Sizing {
+            operand: DType::F32,
+            limits: Limits::H200,
+            stages: 4,
+        };
+        let bytes = sum_bytes(8) + 8 * pitch(2048, 4) + 100;
+        assert_eq!(sizing.holding(8, 2048, 100), Some(bytes));
+        assert_eq!(sizing.holding(8, 2080, 100), None);
+        assert_eq!(sizing.holding(8, 2048, 200_000), None);
+    }
+
+    #[test]
+    fn long_rows_come_in_stages_of_one_size() {
+        assert_eq!(
+            [32, 1792, 2048, 2080].map(stage_columns),
+            [32, 1792, 2048, 1088]
+        );
+        assert_eq!(stage_columns(7168), 1792);
+    }
+
+    /// Three parts of 2 bytes for each f32 of a small bucket.
+    #[test]
+    fn rows_of_f32_lie_in_parts_where_they_are_few() {
+        let sizing = |operand| Sizing {
+            operand,
+            limits: Limits::H200,
+            stages: 4,
+        };
+        let bytes = |operand, rows| sizing(operand).row_bytes(rows, 2048);
+        assert_eq!([1, 2].map(|rows| bytes(DType::F32, rows)), [12480, 24960]);
+        assert_eq!([3, 8].map(|rows| bytes(DType::F32, rows)), [24624, 65664]);
+        assert_eq!([1, 8].map(|rows| bytes(DType::BF16, rows)), [4160, 33280]);
+    }
+
+    /// Eight lanes read 16 bytes each of two rows: rows half the banks (or for f32 a quarter) apart.
+    #[test]
+    fn rows_lie_in_different_banks() {
+        for elements in [32, 96, 1792, 2048] {
+            assert_eq!(pitch(elements, 2) % 128, 64);
+            assert_eq!(pitch(elements, 4) % 128, 16);
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! Dense products of decode steps, up to [`MOST_ROWS`](crate::plan::variants::MOST_ROWS) rows, where the GPU has the instructions of 9.0
+//! (kernels/swap_ab/swap_ab.cuh); `cut` says how a launch is cut into blocks.
+//!
+//! | kernel | products |
+//! |---|---|
+//! | `tg_swap_ab_shared_*` | those of too few outputs to fill the GPU: clusters of blocks share a tile |
+//! | `tg_swap_ab_shared_many_*` | the same for more than 64 rows of 16 bits: two blocks share a wide tile, where all find room |
+//! | `tg_swap_ab_alone_*` | gate and up of a dense feed-forward: a tile a block |
+//! | `tg_swap_ab_head_*` | the LM head, where its tiles fill the GPU: blocks that stay (kernels/swap_ab/head.cuh) |
+//! | `tg_swap_ab_head_mates_*` | the same from 65 rows of 16 bits on: blocks of a cluster share the rows |
+//! | `tg_swap_ab_conv_*` | a conv layer's in-projection with its short convolution |
+//! | `tg_swap_ab_conv_rows_*` | the same from 33 rows of 16 bits on: batch rows first; from 65 on two blocks share weights |
+
+mod cut;
+mod prefetch;
+
+use super::super::launch::{Address, Argument, Kernel, Launch};
+use super::super::module::Module;
+use super::super::tensor_map::{BOX_COLUMNS, Boxes, Matrix, TensorMap};
+use super::Enqueue;
+use super::conv::ShortConv;
+use super::experts::ExpertWeights;
+use super::head::Found;
+use super::kernels::{Types, suffix};
+use super::limits::{Limits, has_warpgroups};
+use super::tiled::{Epilogue, Product};
+use crate::error::{Error, Result};
+use crate::model::DType;
+use crate::plan::StepKind;
+use crate::plan::arena::HEAD_PARTS;
+use crate::plan::variants::Products;
+use cut::{Cut, Tile};
+use std::sync::Arc;
+
+/// One kernel for several numbers of rows, ascending.
+#[derive(Debug)]
+struct Variants(Vec<(Tile, Kernel)>);
+
+/// The kernels for one pair of types.
+#[derive(Debug)]
+pub struct SwapAb {
+    shared: Variants,
+    shared_many: Variants,
+    alone: Variants,
+    head: Variants,
+    conv: Variants,
+    conv_rows: Variants,
+    types: Types,
+    limits: Limits,
+}
+
+impl SwapAb {
+    /// None where the GPU is no 9.0 or the types have no such kernels: f32 rows with other than bf16 weights.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn load(module: &Arc<Module>, types: Types) -> Result<Option<Self>> {
+        if !has_warpgroups(module)? || !types.are_streamed() {
+            return Ok(None);
+        }
+        let limits = Limits::of(module)?;
+        let variants = |name: &str, rows: &[&str]| {
+            let variant = |rows: &&str| {
+                let name = format!("tg_swap_ab_{name}_{}_r{rows}", suffix(types.operand));
+                let kernel = module.kernel(&name)?;
+                kernel.allow_shared(limits.block_bytes)?;
+                Ok((Tile::of(module.constants(&format!("{name}_tile"))?), kernel))
+            };
+            let variants = rows.iter().map(variant).collect::<Result<_>>()?;
+            Ok::<_, Error>(Variants(variants))
+        };
+        let of = |name: &str, f32: &[&str], halves: &[&str]| match types.operand {
+            DType::F32 => variants(name, f32),
+            _ => variants(name, halves),
+        };
+        let mut head = variants("head", &["16", "32", "64"])?;
+        head.0.extend(of("head_mates", &[], &["128", "256"])?.0);
+        Ok(Some(Self {
+            shared: of("shared", &["16", "32"], &["16", "32", "64"])?,
+            shared_many: of("shared_many", &[], &["64_w128", "64_w192"])?,
+            alone: of(
+                "alone",
+                &["16", "32", "64"],
+                &["16", "32", "64", "128", "256"],
+            )?,
+            head,
+            conv: of("conv", &["16", "32_many"], &["16", "32"])?,
+            conv_rows: of("conv_rows", &[], &["64", "128", "256"])?,
+            types,
+            limits,
+        }))
+    }
+}
+
+impl SwapAb {
+    fn batch_rows(&self, at: Address, rows: u32, columns: u32) -> Matrix {
+        Matrix {
+            at,
+            dtype: self.types.operand,
+            rows,
+            columns,
+        }
+    }
+
+    fn weight_rows(&self, at: Address, rows: u32, columns: u32) -> Matrix {
+        Matrix {
+            dtype: self.types.weights,
+            ..self.batch_rows(at, rows, columns)
+        }
+    }
+
+    /// Whether the LM head's own kernels do this product: tiles of it fill the GPU.
+    pub(super) fn has_head_for(&self, product: &Product) -> bool {
+        let smallest = self.head.0[0].0.outputs();
+        product.outputs.div_ceil(smallest) >= self.limits.multiprocessors
+    }
+}
+
+/// An in-projection's weights as `tg_swap_ab_conv_rows_*` asks for them (kernels/swap_ab/conv.cuh): a tile's channels of B, C or X,
+/// or a mate's share of them, so that a thread's are neighbours.
+fn in_channels(w: &Matrix, tile: &Tile) -> Boxes<5> {
+    let channels = u64::from(tile.width);
+    let row = u64::from(w.columns) * w.dtype.bytes() as u64;
+    Boxes {
+        at: w.at,
+        dtype: w.dtype,
+        sizes: [
+            u64::from(w.columns),
+            2,
+            4,
+            channels / 8,
+            u64::from(w.rows) / channels,
+        ],
+        strides: [0, row, row * (channels / 4), row * 2, row * channels],
+        each: [BOX_COLUMNS, 2, 4, tile.width / 8 / tile.mates, 1],
+    }
+}
+
+impl Variants {
+    fn tiles(&self) -> Vec<Tile> {
+        self.0.iter().map(|(tile, _)| *tile).collect()
+    }
+
+    fn of(&self, cut: &Cut) -> &(Tile, Kernel) {
+        &self.0[cut.index]
+    }
+}
+
+impl Enqueue<'_> {
+    /// The kernels for dense products, where this bucket's are theirs.
+    pub fn swap_ab(&self) -> Option<&SwapAb> {
+        match self.variant.products {
+            Products::SwapAb => self.kernels.swap_ab.as_ref(),
+            Products::Skinny { .. } | Products::Tiled => None,
+        }
+    }
+
+    /// Whether [`Enqueue::swap_ab_conv`] does a conv layer up to its out-projection.
+    pub fn swap_ab_conv_serves(&self) -> Option<&SwapAb> {
+        let swap_ab = self.swap_ab()?;
+        let tiles = swap_ab.conv.0.iter().chain(&swap_ab.conv_rows.0);
+        let mut widths = tiles.map(|(tile, _)| tile.width);
+        let whole = widths.all(|width| self.hidden().is_multiple_of(width));
+        // With batch rows first a last box of half of its columns has never been run.
+        let boxes = swap_ab.conv_rows.0.is_empty() || self.hidden().is_multiple_of(BOX_COLUMNS);
+        (whole && boxes).then_some(swap_ab)
+    }
+
+    /// [`Enqueue::lm_head`] of the sampled rows, of a decode step; where the best logits are, in `best`.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`Product`] and [`Found`] say, every array on 16 bytes.
+    pub(super) unsafe fn swap_ab_head(
+        &self,
+        swap_ab: &SwapAb,
+        product: &Product,
+        best: Address,
+    ) -> Result<Found> {
+        let (outputs, inner) = (product.outputs, product.inner);
+        debug_assert_eq!(
+            self.bucket.kind,
+            StepKind::Decode,
+            "not all logits are stored"
+        );
+        let rows = self.bucket.sequences;
+        let cut = swap_ab.limits.cut_alone(&swap_ab.head.tiles(), rows);
+        let (tile, kernel) = swap_ab.head.of(&cut);
+        let x = swap_ab.batch_rows(product.x, rows, inner);
+        let w = swap_ab.weight_rows(product.w, outputs, inner);
+        let arguments = [
+            Argument::TensorMap(TensorMap::new(&x.boxes(tile.rows / tile.mates))?),
+            Argument::TensorMap(TensorMap::new(&w.boxes(tile.outputs()))?),
+            Argument::Address(product.y),
+            Argument::Address(best),
+            Argument::Address(self.state),
+            Argument::Address(self.step),
+            Argument::U32(outputs),
+            Argument::U32(inner),
+            Argument::U32(cut.stages),
+        ];
+        // A block an SM, in whole clusters, and a part of each row's logits for each block.
+        let most = swap_ab.limits.multiprocessors.min(HEAD_PARTS as u32) / tile.mates;
+        let clusters = outputs.div_ceil(tile.outputs() * tile.mates).min(most);
+        let parts = clusters * tile.mates;
+        let launch = Launch {
+            grid: (parts, cut.row_tiles, 1),
+            threads: tile.threads,
+            shared_bytes: cut.shared_bytes,
+            cluster: tile.mates,
+            early: self.early,
+        };
+        // SAFETY: the caller's promise; these are tg_swap_ab_head_*'s arguments.
+        unsafe { kernel.launch(self.stream, launch, &arguments)? };
+        Ok(Found { parts })
+    }
+
+    /// [`Enqueue::product`] of up to `rows` rows, of which there are `*count`.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`Product`] says, every array on 16 bytes.
+    pub(super) unsafe fn swap_ab_product(
+        &self,
+        swap_ab: &SwapAb,
+        product: &Product,
+        rows: u32,
+        count: Address,
+    ) -> Result<()> {
+        let (outputs, inner) = (product.outputs, product.inner);
+        let limits = &swap_ab.limits;
+        let paired = product.epilogue == Epilogue::SiluMul;
+        let (variants, cut) = match paired {
+            true => (
+                &swap_ab.alone,
+                limits.cut_alone(&swap_ab.alone.tiles(), rows),
+            ),
+            false => {
+                let many = swap_ab.shared_many.tiles();
+                match limits.cut_shared_many(&many, rows, outputs, inner) {
+                    Some(cut) => (&swap_ab.shared_many, cut),
+                    None => {
+                        let tiles = swap_ab.shared.tiles();
+                        let cut = limits.cut_shared(&tiles, rows, outputs, inner);
+                        (&swap_ab.shared, cut)
+                    }
+                }
+            }
+        };
+        let (tile, kernel) = variants.of(&cut);
+        let x = swap_ab.batch_rows(product.x, rows, inner);
+        let weights =
+            |at| TensorMap::new(&swap_ab.weight_rows(at, outputs, inner).boxes(tile.width));
+        let w = weights(product.w)?;
+        let w_pair = if paired { weights(product.w_pair)? } else { w };
+        let arguments = [
+            Argument::TensorMap(TensorMap::new(&x.boxes(tile.rows))?),
+            Argument::TensorMap(w),
+            Argument::TensorMap(w_pair),
+            Argument::Address(product.y),
+            Argument::Address(product.bias),
+            Argument::Address(count),
+            Argument::U32(outputs),
+            Argument::U32(inner),
+            Argument::U32(product.epilogue as u32),
+            Argument::U32(cut.stages),
+        ];
+        let groups = if paired { 1 } else { tile.groups };
+        let tiles = outputs.div_ceil(tile.width * groups);
+        // SAFETY: the caller's promise; these are tg_swap_ab_shared_*'s and tg_swap_ab_alone_*'s arguments.
+        unsafe { self.launch_swap_ab(kernel, tile, &cut, tiles, &arguments) }
+    }
+
+    /// y = C * conv(B * X) of (B, C, X) = in_proj(x); the state moves on. `conv.bcx` is y `[R, H]`, `conv.x` its input, which
+    /// stays as it is.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`ShortConv`] says, in_proj `[3H, H]`, bias f32 `[3H]` or 0; the layer's `experts`, if it has some.
+    pub unsafe fn swap_ab_conv(
+        &self,
+        swap_ab: &SwapAb,
+        conv: &ShortConv,
+        in_proj: Address,
+        bias: Address,
+        experts: Option<&ExpertWeights>,
+    ) -> Result<()> {
+        let (rows, hidden) = (self.bucket.rows, self.hidden());
+        let limits = &swap_ab.limits;
+        let of_rows = limits.cut_conv_rows(&swap_ab.conv_rows.tiles(), rows);
+        let rows_first = of_rows.is_some();
+        let (variants, cut) = match of_rows {
+            Some(cut) => (&swap_ab.conv_rows, cut),
+            None => {
+                let tiles = swap_ab.conv.tiles();
+                (&swap_ab.conv, limits.cut_conv(&tiles, rows, hidden))
+            }
+        };
+        let (tile, kernel) = variants.of(&cut);
+        let x = swap_ab.batch_rows(conv.x, rows, hidden);
+        let w = swap_ab.weight_rows(in_proj, 3 * hidden, hidden);
+        let arrays = [
+            Argument::TensorMap(TensorMap::new(&x.boxes(tile.rows))?),
+            Argument::TensorMap(match rows_first {
+                true => TensorMap::new(&in_channels(&w, tile))?,
+                false => TensorMap::new(&w.boxes(tile.width))?,
+            }),
+            Argument::Address(conv.bcx),
+            Argument::Address(conv.state),
+        ];
+        let arguments = [
+            &arrays[..],
+            &self.fused_conv(conv, bias),
+            &[Argument::U32(cut.stages)],
+            &self.prefetch(experts),
+        ]
+        .concat();
+        // SAFETY: the caller's promise; these are tg_swap_ab_conv_*'s and tg_swap_ab_conv_rows_*'s arguments.
+        unsafe { self.launch_swap_ab(kernel, tile, &cut, hidden / tile.width, &arguments) }
+    }
+
+    unsafe fn launch_swap_ab(
+        &self,
+        kernel: &Kernel,
+        tile: &Tile,
+        cut: &Cut,
+        tiles: u32,
+        arguments: &[Argument],
+    ) -> Result<()> {
+        let cluster = cut.sharers * tile.mates;
+        let launch = Launch {
+            grid: (tiles * cluster, cut.row_tiles / tile.mates, 1),
+            threads: tile.threads,
+            shared_bytes: cut.shared_bytes,
+            cluster,
+            early: self.early,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { kernel.launch(self.stream, launch, arguments) }
+    }
+}

@@ -1,0 +1,378 @@
+//! How launches of dense products are cut into blocks, clusters and stages.
+
+use super::super::limits::Limits;
+
+/// Columns of a stage.
+const STAGE_COLUMNS: u32 = 64;
+const MOST_STAGES: u32 = 16;
+const FEWEST_STAGES: u32 = 2;
+/// A block of an in-projection and one of the out-projection after it fit an SM together, each with an SM to itself but for
+/// the other: then the second has its weights when its turn comes. Measured: profiles/log/dense.md, "The first versions".
+const SHARED_STAGES: u32 = 8;
+const SHARED_BYTES: u32 = 108 * 1024;
+const CONV_RING_BYTES: u32 = 104 * 1024;
+/// Blocks of a cluster that share a tile, at most.
+const MOST_SHARERS: u32 = 4;
+const MOST_CONV_SHARERS: u32 = 2;
+/// Of a wide tile of many rows, so that the next kernel's blocks find room beside it; and the stages of K beyond which it takes
+/// all there is.
+const MANY_STAGES: u32 = 6;
+const LONG_RUN: u32 = 32;
+/// A ring of batch rows first, of one row tile: two of its blocks do not fit an SM, one and the out-projection's do.
+const CONV_ROWS_BYTES: u32 = 128 * 1024;
+/// The atom that operands start on.
+const ALIGN_BYTES: u32 = 1024;
+
+/// A block's tile, as its kernel was compiled (`SWAP_AB_TILE` of kernels/swap_ab/swap_ab.cuh).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tile {
+    pub rows: u32,
+    /// Warpgroups that multiply, and the weight rows of each.
+    pub groups: u32,
+    pub width: u32,
+    pub threads: u32,
+    pub stage_bytes: u32,
+    /// Of the parts of f32 rows.
+    pub split_bytes: u32,
+    /// What is read behind the ring, and not used.
+    pub past_bytes: u32,
+    /// Finished sums, in the ring's place.
+    pub out_bytes: u32,
+    /// Of another block's sums of eight rows.
+    pub eight_bytes: u32,
+    /// Blocks of a cluster that ask together for what they share: weights, with a row tile each, or (the LM head's) rows, with
+    /// weights of their own. Else 1.
+    pub mates: u32,
+}
+
+/// How a launch is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// Of the variants.
+    pub index: usize,
+    /// Blocks that share a tile.
+    pub sharers: u32,
+    pub row_tiles: u32,
+    pub stages: u32,
+    pub shared_bytes: u32,
+}
+
+impl Tile {
+    /// In the order of `SWAP_AB_TILE`.
+    pub fn of(constants: [u32; 10]) -> Self {
+        Self {
+            rows: constants[0],
+            groups: constants[1],
+            width: constants[2],
+            threads: constants[3],
+            stage_bytes: constants[4],
+            split_bytes: constants[5],
+            past_bytes: constants[6],
+            out_bytes: constants[7],
+            eight_bytes: constants[8],
+            mates: constants[9],
+        }
+    }
+
+    /// Weight rows of a block.
+    pub fn outputs(&self) -> u32 {
+        self.groups * self.width
+    }
+
+    /// Dynamic shared memory beside the ring.
+    fn beside_bytes(&self, sharers: u32) -> u32 {
+        let eights = (self.rows / 8).div_ceil(sharers);
+        ALIGN_BYTES + self.split_bytes + (sharers - 1) * eights * self.eight_bytes
+    }
+
+    /// Stages of a ring for which a block needs at most `bytes`, and the bytes that it needs.
+    fn ring(&self, sharers: u32, bytes: u32, most: u32) -> (u32, u32) {
+        let beside = self.beside_bytes(sharers);
+        let room = bytes.saturating_sub(beside + self.past_bytes);
+        let stages = (room / self.stage_bytes).clamp(FEWEST_STAGES, most);
+        let ring = (stages * self.stage_bytes + self.past_bytes).max(self.out_bytes);
+        (stages, beside + ring)
+    }
+}
+
+impl Cut {
+    /// Rows in tiles of variant `index`, which so many blocks share; rings of at most `most` stages, as many as `bytes` of a
+    /// block have room for.
+    fn new(
+        tiles: &[Tile],
+        index: usize,
+        rows: u32,
+        sharers: u32,
+        (bytes, most): (u32, u32),
+    ) -> Self {
+        let tile = &tiles[index];
+        let (stages, shared_bytes) = tile.ring(sharers, bytes, most);
+        Self {
+            index,
+            sharers,
+            row_tiles: rows.div_ceil(tile.rows),
+            stages,
+            shared_bytes,
+        }
+    }
+}
+
+/// The tile for a bucket of `rows` rows: the first that holds them all, else the last.
+fn choose(tiles: &[Tile], rows: u32) -> usize {
+    let fits = tiles.iter().position(|tile| tile.rows >= rows);
+    fits.unwrap_or(tiles.len() - 1)
+}
+
+/// Blocks that share one of `tiles` tiles: at most `most`, no more than find `room` at once, and a stage of K for each.
+fn sharers(tiles: u32, inner: u32, most: u32, room: impl Fn(u32) -> u32) -> u32 {
+    let steps = inner.div_ceil(STAGE_COLUMNS);
+    let mut sharers = most;
+    while sharers > 1 && (tiles * sharers > room(sharers) || steps < sharers) {
+        sharers /= 2;
+    }
+    sharers
+}
+
+impl Limits {
+    /// Blocks that run at once, `each` on an SM, in clusters of `sharers`. The SMs that share a path to the memory do not
+    /// come in fours everywhere: of an H200's 132, clusters of four reach 120.
+    fn room(&self, each: u32, sharers: u32) -> u32 {
+        let left_out = match sharers {
+            4.. => self.multiprocessors.div_ceil(11),
+            _ => 0,
+        };
+        each * (self.multiprocessors - left_out)
+    }
+
+    pub fn cut_shared(&self, tiles: &[Tile], rows: u32, outputs: u32, inner: u32) -> Cut {
+        let index = choose(tiles, rows);
+        let tile = tiles[index];
+        let all = outputs.div_ceil(tile.width) * rows.div_ceil(tile.rows);
+        let sharers = sharers(all, inner, MOST_SHARERS, |sharers| self.room(2, sharers));
+        Cut::new(tiles, index, rows, sharers, (SHARED_BYTES, SHARED_STAGES))
+    }
+
+    /// Of wide tiles, ascending, for more rows than one has: the first of which two sharers each have an SM to themselves. What
+    /// their blocks read is three quarters of what narrow ones do (profiles/log/dense.md, "What blocks read, of many rows").
+    pub fn cut_shared_many(
+        &self,
+        tiles: &[Tile],
+        rows: u32,
+        outputs: u32,
+        inner: u32,
+    ) -> Option<Cut> {
+        let index = tiles.iter().position(|tile| {
+            let all = outputs.div_ceil(tile.outputs()) * rows.div_ceil(tile.rows);
+            let sharers = sharers(all, inner, 2, |sharers| self.room(1, sharers));
+            rows > tile.rows && sharers == 2
+        })?;
+        let most = match inner.div_ceil(STAGE_COLUMNS) / 2 > LONG_RUN {
+            true => MOST_STAGES,
+            false => MANY_STAGES,
+        };
+        Some(Cut::new(tiles, index, rows, 2, (self.block_bytes, most)))
+    }
+
+    pub fn cut_alone(&self, tiles: &[Tile], rows: u32) -> Cut {
+        let ring = (self.block_bytes, MOST_STAGES);
+        Cut::new(tiles, choose(tiles, rows), rows, 1, ring)
+    }
+
+    /// Of tiles with the batch rows first, ascending by the rows of a cluster: the first that holds them all. None for so few
+    /// that half of a tile would be empty.
+    pub fn cut_conv_rows(&self, tiles: &[Tile], rows: u32) -> Option<Cut> {
+        let of_cluster = |tile: &Tile| tile.rows * tile.mates;
+        let index = tiles.iter().position(|tile| of_cluster(tile) >= rows)?;
+        let tile = &tiles[index];
+        if 2 * rows <= tile.rows {
+            return None;
+        }
+        let bytes = match tile.mates {
+            1 => CONV_ROWS_BYTES,
+            _ => self.block_bytes,
+        };
+        Some(Cut::new(tiles, index, rows, 1, (bytes, MOST_STAGES)))
+    }
+
+    pub fn cut_conv(&self, tiles: &[Tile], rows: u32, hidden: u32) -> Cut {
+        let index = choose(tiles, rows);
+        let tile = tiles[index];
+        let all = hidden / tile.width * rows.div_ceil(tile.rows);
+        let room = |sharers| self.room(1, sharers);
+        let sharers = sharers(all, hidden, MOST_CONV_SHARERS, room);
+        // A block that has a tile to itself has more to ask for than any other.
+        let bytes = match sharers {
+            1 => self.block_bytes,
+            _ => (CONV_RING_BYTES + tile.beside_bytes(sharers)).min(self.block_bytes),
+        };
+        Cut::new(tiles, index, rows, sharers, (bytes, MOST_STAGES))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits::H200;
+
+    /// A tile of 16-bit rows, as kernels/swap_ab/swap_ab.cuh has it.
+    const fn tile(rows: u32, groups: u32, width: u32) -> Tile {
+        Tile {
+            rows,
+            groups,
+            width,
+            threads: 128 * groups + 64,
+            stage_bytes: 128 * (width * groups + rows),
+            split_bytes: 0,
+            past_bytes: 128 * (64 - width),
+            out_bytes: 4 * rows * (width * groups + 4),
+            eight_bytes: 2048 * groups,
+            mates: 1,
+        }
+    }
+
+    /// One whose K blocks may share: what a block has of the rows it sums comes before them.
+    const fn shared(rows: u32, groups: u32, width: u32) -> Tile {
+        let tile = tile(rows, groups, width);
+        Tile {
+            out_bytes: tile.out_bytes + rows / 8 * tile.eight_bytes,
+            ..tile
+        }
+    }
+
+    const SHARED: [Tile; 3] = [shared(16, 1, 64), shared(32, 1, 64), shared(64, 1, 64)];
+    const ALONE: [Tile; 5] = [
+        tile(16, 2, 64),
+        tile(32, 2, 64),
+        tile(64, 2, 64),
+        tile(128, 2, 64),
+        tile(256, 2, 64),
+    ];
+    const CONV: [Tile; 2] = [shared(16, 3, 32), shared(32, 3, 32)];
+
+    /// A tile of 16-bit rows that come first, as kernels/swap_ab/conv.cuh has it.
+    const fn rows_first(groups: u32, width: u32, mates: u32) -> Tile {
+        Tile {
+            rows: 64 * groups,
+            groups,
+            width,
+            threads: 128 * groups + 64,
+            stage_bytes: 128 * (3 * width + 64 * groups),
+            split_bytes: 0,
+            past_bytes: 0,
+            out_bytes: 0,
+            eight_bytes: 0,
+            mates,
+        }
+    }
+    const CONV_ROWS: [Tile; 3] = [
+        rows_first(1, 16, 1),
+        rows_first(1, 32, 2),
+        rows_first(2, 32, 2),
+    ];
+
+    #[test]
+    fn clusters_fill_the_gpu() {
+        let cut = |rows, outputs| {
+            let cut = LIMITS.cut_shared(&SHARED, rows, outputs, 2048);
+            assert!(cut.shared_bytes <= SHARED_BYTES, "{rows} {outputs}");
+            (SHARED[cut.index].rows, cut.sharers, cut.row_tiles)
+        };
+        assert_eq!(cut(16, 2048), (16, 4, 1));
+        assert_eq!(cut(32, 3072), (32, 4, 1));
+        assert_eq!(cut(64, 2048), (64, 4, 1));
+        assert_eq!(cut(128, 2048), (64, 2, 2));
+        assert_eq!(cut(256, 2048), (64, 2, 4));
+        assert_eq!(cut(256, 6144), (64, 1, 4));
+    }
+
+    #[test]
+    fn grouped_tiles_of_many_rows_have_an_sm_a_block() {
+        let many = [shared(64, 2, 64), shared(64, 3, 64)];
+        let cut = |rows, outputs, inner| {
+            let cut = LIMITS.cut_shared_many(&many, rows, outputs, inner)?;
+            assert!(cut.shared_bytes <= LIMITS.block_bytes && cut.sharers == 2);
+            assert!(2 * cut.shared_bytes > LIMITS.block_bytes, "two on an SM");
+            Some((many[cut.index].groups, cut.row_tiles, cut.stages))
+        };
+        assert_eq!(cut(64, 2048, 2048), None);
+        assert_eq!(cut(128, 2048, 2048), Some((2, 2, 6)));
+        assert_eq!(cut(256, 2048, 2048), Some((2, 4, 6)));
+        assert_eq!(cut(256, 2048, 7168), Some((2, 4, 8)));
+        assert_eq!(cut(128, 3072, 2048), Some((2, 2, 6)));
+        assert_eq!(cut(256, 3072, 2048), Some((3, 4, 6)));
+        assert_eq!(cut(256, 6144, 2048), None);
+        assert_eq!(cut(256, 2048, 64), None);
+        assert_eq!(LIMITS.cut_shared_many(&[], 256, 2048, 2048), None);
+    }
+
+    /// What a block leaves of an SM the next kernel's has room in.
+    #[test]
+    fn a_conv_layers_blocks_fit_an_sm_together() {
+        for rows in [16, 32, 64] {
+            let conv = LIMITS.cut_conv_rows(&CONV_ROWS, rows);
+            let conv = conv.unwrap_or_else(|| LIMITS.cut_conv(&CONV, rows, 2048));
+            let out = LIMITS.cut_shared(&SHARED, rows, 2048, 2048);
+            let both = conv.shared_bytes + out.shared_bytes;
+            assert!(both <= LIMITS.block_bytes, "{rows}: {both}");
+        }
+    }
+
+    #[test]
+    fn rows_that_come_first_fill_their_tiles() {
+        let cut = |rows| {
+            let cut = LIMITS.cut_conv_rows(&CONV_ROWS, rows)?;
+            let tile = CONV_ROWS[cut.index];
+            assert!(cut.shared_bytes <= LIMITS.block_bytes && cut.row_tiles == tile.mates);
+            assert!(2 * cut.shared_bytes > LIMITS.block_bytes, "two on an SM");
+            Some((tile.rows, 2048 / tile.width * cut.row_tiles, cut.stages))
+        };
+        assert_eq!(cut(32), None);
+        assert_eq!(cut(33), Some((64, 128, 9)));
+        assert_eq!(cut(64), Some((64, 128, 9)));
+        assert_eq!(cut(65), Some((64, 128, 11)));
+        assert_eq!(cut(128), Some((64, 128, 11)));
+        assert_eq!(cut(129), Some((128, 128, 8)));
+        assert_eq!(cut(256), Some((128, 128, 8)));
+        assert_eq!(LIMITS.cut_conv_rows(&[], 256), None);
+    }
+
+    #[test]
+    fn an_lm_heads_grouped_tiles_have_rings() {
+        let head = [
+            tile(16, 2, 64),
+            tile(32, 4, 64),
+            tile(64, 4, 64),
+            tile(128, 4, 64),
+            tile(256, 2, 64),
+        ];
+        let stages = |rows| {
+            let cut = LIMITS.cut_alone(&head, rows);
+            assert!(cut.shared_bytes <= LIMITS.block_bytes && cut.row_tiles == 1);
+            cut.stages
+        };
+        assert_eq!([16, 32, 64, 128, 256].map(stages), [12, 6, 5, 4, 4]);
+    }
+
+    #[test]
+    fn every_sharer_has_a_stage_of_k() {
+        let sharers = |inner| LIMITS.cut_shared(&SHARED, 16, 64, inner).sharers;
+        assert_eq!([32, 64, 96, 160, 224].map(sharers), [1, 1, 2, 2, 4]);
+    }
+
+    #[test]
+    fn rings_leave_room_for_the_sums() {
+        for (tiles, rows) in [(&ALONE[..], 256), (&ALONE[..], 16), (&ALONE[..], 9)] {
+            let cut = LIMITS.cut_alone(tiles, rows);
+            assert!(cut.shared_bytes <= LIMITS.block_bytes);
+            assert!(cut.stages >= FEWEST_STAGES && cut.stages <= MOST_STAGES);
+            assert_eq!((cut.sharers, cut.row_tiles), (1, 1));
+        }
+        for rows in [1, 16, 32] {
+            let cut = LIMITS.cut_conv(&CONV, rows, 2048);
+            assert!(cut.shared_bytes <= LIMITS.block_bytes, "{rows}");
+            let blocks = 2048 / CONV[cut.index].width * cut.row_tiles * cut.sharers;
+            assert_eq!(blocks, 128, "{rows}");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Weights of a conv layer's experts that its in-projection asks for, to the second-level cache, while it multiplies
+//! (kernels/swap_ab/prefetch.cuh).
+
+use super::super::super::launch::Argument;
+use super::super::Enqueue;
+use super::super::experts::ExpertWeights;
+use crate::plan::variants::Products;
+
+/// `PREFETCH_BYTES` there.
+const PIECE_BYTES: u64 = 4096;
+
+/// Whole pieces of each of `matrices` matrices of `matrix_bytes`, of `mib` MiB in all.
+fn pieces(mib: u32, matrices: u64, matrix_bytes: u64) -> u32 {
+    let each = (u64::from(mib) << 20) / matrices.max(1);
+    (each.min(matrix_bytes) / PIECE_BYTES) as u32
+}
+
+impl Enqueue<'_> {
+    /// Pieces of each expert's gate, and of its up, that this bucket's [`Enqueue::swap_ab_conv`] asks for.
+    pub(in super::super) fn prefetched_pieces(&self) -> u32 {
+        match (self.variant.products, self.grouped()) {
+            (Products::SwapAb, Some((_, shape))) => {
+                // Weights of 16 bits are all that grouped experts take.
+                let matrix =
+                    2 * u64::from(self.hidden()) * self.config.moe_intermediate_size as u64;
+                pieces(
+                    shape.prefetch_mib,
+                    2 * self.config.num_experts as u64,
+                    matrix,
+                )
+            }
+            _ => 0,
+        }
+    }
+
+    /// `SWAP_AB_PREFETCH_PARAMETERS`.
+    pub(super) fn prefetch(&self, experts: Option<&ExpertWeights>) -> [Argument; 5] {
+        let of = |number: fn(&ExpertWeights) -> u64| experts.map_or(0, number);
+        [
+            Argument::Address(of(|w| w.gate)),
+            Argument::Address(of(|w| w.up)),
+            Argument::U64(of(|w| 2 * w.gate_up_stride)),
+            Argument::U32(self.config.num_experts as u32),
+            Argument::U32(experts.map_or(0, |_| self.prefetched_pieces())),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_whole_and_of_the_matrix() {
+        let matrix = 2 * 2048 * 1792;
+        assert_eq!(pieces(16, 64, matrix), 64);
+        assert_eq!(pieces(16, 128, matrix), 32, "as much of more experts");
+        assert_eq!(pieces(1, 192, matrix), 1, "5,461 bytes each");
+        assert_eq!(pieces(1024, 64, matrix), 1792, "all there is");
+        assert_eq!(pieces(1, 2, 4095), 0);
+        assert_eq!((pieces(0, 64, matrix), pieces(1, 0, matrix)), (0, 256));
+    }
+}

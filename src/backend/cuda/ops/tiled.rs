@@ -1,0 +1,275 @@
+//! Matrix products with weights: the projections, the feed-forwards and, grouped by expert, the experts.
+
+use super::super::launch::{Address, Argument, Kernel};
+use super::Enqueue;
+use crate::error::Result;
+
+/// What a block of a variant computes, as its kernel was compiled (kernels/tiled/tiled.cuh).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tile {
+    /// Weight rows of a block; with paired weights half of them are of each.
+    pub outputs: u32,
+    pub rows: u32,
+    pub threads: u32,
+    pub shared_bytes: u32,
+}
+
+/// The variants for one pair of types, by rows of their tile, ascending.
+#[derive(Debug)]
+pub struct Tiled {
+    pub variants: Vec<(Tile, Kernel)>,
+}
+
+/// What becomes of the sums. The values are kernels/tiled/tiled.cuh's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Epilogue {
+    /// y = sum, in the operand type.
+    Store = 0,
+    /// y = sum, f32.
+    StoreF32 = 1,
+    /// y += sum, f32: the residual stream.
+    Add = 2,
+    /// y = silu(sum) * (sum with the paired weights), in the operand type.
+    SiluMul = 3,
+}
+
+/// y `[rows, outputs]` from x `[rows, inner]` and w `[outputs, inner]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Product {
+    pub y: Address,
+    pub x: Address,
+    pub w: Address,
+    /// The second matrix of [`Epilogue::SiluMul`], else 0.
+    pub w_pair: Address,
+    /// f32 `[outputs]`, or 0.
+    pub bias: Address,
+    pub outputs: u32,
+    pub inner: u32,
+    pub epilogue: Epilogue,
+}
+
+/// Which rows a product has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rows {
+    /// Those of the step.
+    Step,
+    /// The sampled ones.
+    Sampled,
+    /// Of the step's, at most `rows` from `first` on; x and y start at `first`.
+    Tile { first: u32, rows: u32 },
+}
+
+/// Rows by expert, as the token sort lists them (see `experts`).
+#[derive(Debug, Clone, Copy)]
+pub struct ByExpert {
+    pub tiles: Address,
+    pub tile_count: Address,
+    /// Row of x at each place, or 0 where x lies in that order already.
+    pub gather: Address,
+    /// Elements from one expert's matrix to the next one's.
+    pub expert_stride: u64,
+    pub most_tiles: u32,
+}
+
+/// From this many rows on, large tiles read the weights seldom enough to be worth fewer blocks,
+const LARGE_ROWS: u32 = 512;
+/// ... if there are still enough of them to fill a GPU.
+const LARGE_BLOCKS: u32 = 128;
+
+impl Tiled {
+    /// The variant for up to `rows` rows: the smallest tile that holds them all, else the largest that still
+    /// makes enough blocks.
+    pub fn choose(&self, rows: u32, outputs: u32) -> &(Tile, Kernel) {
+        let tiles: Vec<Tile> = self.variants.iter().map(|(tile, _)| *tile).collect();
+        &self.variants[choose(&tiles, rows, outputs)]
+    }
+
+    /// The variant whose tile has exactly this many rows.
+    fn with_rows(&self, rows: u32) -> Option<&(Tile, Kernel)> {
+        self.variants.iter().find(|(tile, _)| tile.rows == rows)
+    }
+
+    /// Rows of a tile when `rows` rows go to `experts` experts, `top_k` each: by how many one gets on average.
+    pub fn expert_tile_rows(&self, rows: u32, experts: u32, top_k: u32) -> u32 {
+        let average = (rows * top_k).div_ceil(experts.max(1));
+        let fits = self
+            .variants
+            .iter()
+            .find(|(tile, _)| tile.rows >= average)
+            .or(self.variants.last());
+        fits.map_or(0, |(tile, _)| tile.rows)
+    }
+}
+
+/// Index of the variant for up to `rows` rows and `outputs` outputs.
+fn choose(tiles: &[Tile], rows: u32, outputs: u32) -> usize {
+    let last = tiles.len() - 1;
+    let fits = tiles.iter().position(|tile| tile.rows >= rows);
+    let large = tiles[last];
+    let blocks = outputs.div_ceil(large.outputs) * rows.div_ceil(large.rows);
+    match fits {
+        Some(fits) if fits < last => fits,
+        _ if rows >= LARGE_ROWS && blocks >= LARGE_BLOCKS => last,
+        _ => last.min(tiles.partition_point(|tile| tile.rows <= 64) - 1),
+    }
+}
+
+/// Blocks along the outputs and along the rows.
+fn grid(tile: Tile, outputs: u32, paired: bool, row_tiles: u32) -> (u32, u32, u32) {
+    let outputs_per_block = if paired {
+        tile.outputs / 2
+    } else {
+        tile.outputs
+    };
+    (outputs.div_ceil(outputs_per_block), row_tiles, 1)
+}
+
+impl Enqueue<'_> {
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`Product`] says, every array on 16 bytes.
+    pub unsafe fn product(&self, product: &Product, rows: Rows) -> Result<()> {
+        let (most, first, count) = match rows {
+            Rows::Step => (self.bucket.rows, 0, self.row_count()),
+            Rows::Sampled => (self.bucket.sequences, 0, self.sample_count()),
+            Rows::Tile { first, rows } => (rows, first, self.row_count()),
+        };
+        if let Some(swap_ab) = self.swap_ab() {
+            // SAFETY: the caller's promise; a decode step has its rows in no tiles.
+            return unsafe { self.swap_ab_product(swap_ab, product, most, count) };
+        }
+        let (tile, kernel) = self.kernels.tiled.choose(most, product.outputs);
+        let row_tiles = most.div_ceil(tile.rows);
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_tiled(*tile, kernel, product, count, None, first, row_tiles) }
+    }
+
+    /// y `[R, I]` in the operand type = silu(w1 x) * w3 x, from x `[R, H]`.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; w1 and w3 are `[I, H]`.
+    pub unsafe fn dense_gate_up(
+        &self,
+        y: Address,
+        x: Address,
+        w1: Address,
+        w3: Address,
+    ) -> Result<()> {
+        let product = Product {
+            y,
+            x,
+            w: w1,
+            w_pair: w3,
+            bias: 0,
+            outputs: self.config.intermediate_size as u32,
+            inner: self.hidden(),
+            epilogue: Epilogue::SiluMul,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.product(&product, Rows::Step) }
+    }
+
+    /// A product per expert: w is the first expert's; x and y are by place of the token sort.
+    ///
+    /// # Safety
+    /// [`Enqueue`]'s; shapes as [`Product`] and [`ByExpert`] say, the tiles cut at `tile_rows`.
+    pub(super) unsafe fn tiled_by_expert(
+        &self,
+        product: &Product,
+        by_expert: &ByExpert,
+        tile_rows: u32,
+    ) -> Result<()> {
+        let variant = self.kernels.tiled.with_rows(tile_rows);
+        let (tile, kernel) = variant.expect("the tiles were cut for a variant of these kernels");
+        let count = by_expert.tile_count;
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.launch_tiled(
+                *tile,
+                kernel,
+                product,
+                count,
+                Some(by_expert),
+                0,
+                by_expert.most_tiles,
+            )
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn launch_tiled(
+        &self,
+        tile: Tile,
+        kernel: &Kernel,
+        product: &Product,
+        count: Address,
+        by_expert: Option<&ByExpert>,
+        first_row: u32,
+        row_tiles: u32,
+    ) -> Result<()> {
+        let paired = product.epilogue == Epilogue::SiluMul;
+        debug_assert_eq!(paired, product.w_pair != 0);
+        let arguments = [
+            Argument::Address(product.y),
+            Argument::Address(product.x),
+            Argument::Address(product.w),
+            Argument::Address(product.w_pair),
+            Argument::Address(product.bias),
+            Argument::Address(count),
+            Argument::Address(by_expert.map_or(0, |g| g.tiles)),
+            Argument::Address(by_expert.map_or(0, |g| g.gather)),
+            Argument::U64(by_expert.map_or(0, |g| g.expert_stride)),
+            Argument::U32(first_row),
+            Argument::U32(product.outputs),
+            Argument::U32(product.inner),
+            Argument::U32(product.epilogue as u32),
+        ];
+        let grid = grid(tile, product.outputs, paired, row_tiles);
+        // SAFETY: the caller's promise; these are tg_linear_*'s arguments.
+        unsafe { self.launch(kernel, grid, tile.threads, tile.shared_bytes, &arguments) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TILES: [Tile; 4] = [tile(16, 8), tile(32, 32), tile(64, 64), tile(128, 128)];
+
+    const fn tile(outputs: u32, rows: u32) -> Tile {
+        Tile {
+            outputs,
+            rows,
+            threads: 128,
+            shared_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn the_smallest_tile_that_holds_all_rows_wins() {
+        let chosen = |rows| TILES[choose(&TILES, rows, 2048)].rows;
+        assert_eq!([1, 8, 9, 32, 33, 64].map(chosen), [8, 8, 32, 32, 64, 64]);
+    }
+
+    #[test]
+    fn large_tiles_wait_for_enough_blocks() {
+        let chosen = |rows, outputs| TILES[choose(&TILES, rows, outputs)].rows;
+        assert_eq!(chosen(256, 65536), 64, "too few rows");
+        assert_eq!(chosen(512, 2048), 64, "too few blocks");
+        assert_eq!(chosen(4096, 2048), 128);
+        assert_eq!(chosen(512, 6144), 128);
+    }
+
+    #[test]
+    fn two_variants_serve_every_size() {
+        let skinny = [TILES[0], TILES[2]];
+        let chosen = |rows| skinny[choose(&skinny, rows, 2048)].rows;
+        assert_eq!([1, 8, 9, 64, 512, 4096].map(chosen), [8, 8, 64, 64, 64, 64]);
+    }
+
+    #[test]
+    fn paired_weights_halve_the_outputs_of_a_block() {
+        assert_eq!(grid(TILES[3], 1792, false, 4), (14, 4, 1));
+        assert_eq!(grid(TILES[3], 1792, true, 4), (28, 4, 1));
+        assert_eq!(grid(TILES[0], 17, false, 1), (2, 1, 1));
+    }
+}

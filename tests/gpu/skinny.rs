@@ -1,0 +1,577 @@
+//! The skinny kernels against those for any number, which other tests hold to f64: each operation of both on the
+//! same input, over random shapes.
+
+mod fused;
+mod guess;
+
+use crate::rig::{
+    Rig, SKINNY, Step, StepOnGpu, TYPES, assert_rows_close, assert_same_bits, config, grouped,
+    rounded,
+};
+use crate::routing::RoutingOnGpu;
+use crate::support::{Gpu, Random};
+use tailgraph::backend::cuda::buffer::Buffer;
+use tailgraph::backend::cuda::ops::conv::ShortConv;
+use tailgraph::backend::cuda::ops::experts::{ExpertRows, ExpertWeights};
+use tailgraph::backend::cuda::ops::head::LogitsPart;
+use tailgraph::backend::cuda::ops::router::RouterWeights;
+use tailgraph::backend::cuda::ops::skinny::{ConvIn, Guess, Residual};
+use tailgraph::backend::cuda::ops::tiled::{Epilogue, Product, Rows};
+use tailgraph::backend::cuda::ops::{Enqueue, Types};
+use tailgraph::backend::cuda::packed;
+use tailgraph::model::{DType, ModelConfig};
+use tailgraph::plan::arena::best_words;
+use tailgraph::plan::variants::{Experts, Products, Variant};
+
+const SLOTS: usize = 9;
+
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    hidden: usize,
+    swap_ab: usize,
+    inner: usize,
+    experts: usize,
+    top_k: usize,
+    taps: usize,
+    biases: bool,
+}
+
+/// Ragged tiles, one stage of the ring and several, one expert and all of them.
+const SHAPES: [Shape; 6] = [
+    shape(64, 32, 32, 4, 1, 1, false),
+    shape(96, 160, 96, 8, 2, 3, true),
+    shape(544, 2080, 224, 32, 4, 4, false),
+    shape(2048, 7168, 1792, 32, 4, 3, false),
+    shape(2080, 96, 2112, 5, 5, 8, true),
+    shape(4096, 64, 64, 17, 8, 2, false),
+];
+
+const fn shape(
+    hidden: usize,
+    swap_ab: usize,
+    inner: usize,
+    experts: usize,
+    top_k: usize,
+    taps: usize,
+    biases: bool,
+) -> Shape {
+    Shape {
+        hidden,
+        swap_ab,
+        inner,
+        experts,
+        top_k,
+        taps,
+        biases,
+    }
+}
+
+impl Shape {
+    fn config(&self) -> ModelConfig {
+        ModelConfig {
+            hidden_size: self.hidden,
+            intermediate_size: self.swap_ab,
+            moe_intermediate_size: self.inner,
+            num_experts: self.experts,
+            num_experts_per_tok: self.top_k,
+            conv_l_cache: self.taps,
+            conv_bias: self.biases,
+            ..config()
+        }
+    }
+}
+
+/// A layer's weights.
+struct Layer {
+    norm: Buffer,
+    ffn_norm: Buffer,
+    in_proj: Buffer,
+    in_bias: Option<Buffer>,
+    taps: Buffer,
+    taps_bias: Option<Buffer>,
+    out_proj: Buffer,
+    out_bias: Option<Buffer>,
+    router: Buffer,
+    expert_bias: Buffer,
+    /// Of each expert `[M, H]` twice, then `[H, M]`, packed.
+    experts: [Buffer; 3],
+    /// `[I, H]` twice, then `[H, I]`.
+    swap_ab: [Buffer; 3],
+    qkv: Buffer,
+    lm_head: Buffer,
+}
+
+impl Layer {
+    /// `all_alike`: every row goes to the first experts.
+    fn new(random: &mut Random, rig: &Rig, shape: Shape, all_alike: bool) -> Self {
+        let (gpu, weights) = (rig.gpu, rig.kernels.types.weights);
+        let Shape { hidden, inner, .. } = shape;
+        let matrix = |random: &mut Random, outputs: usize, fan_in: usize| {
+            let values = random.values(outputs * fan_in, 1.7 / (fan_in as f32).sqrt());
+            gpu.values(weights, &values)
+        };
+        let of_experts = |random: &mut Random, outputs: usize, fan_in: usize| {
+            let values = random.values(
+                shape.experts * outputs * fan_in,
+                1.7 / (fan_in as f32).sqrt(),
+            );
+            gpu.packed(weights, &values, [outputs, fan_in])
+        };
+        let vector = |random: &mut Random, size: usize, scale: f32| {
+            gpu.values(DType::F32, &random.values(size, scale))
+        };
+        let bias = |random: &mut Random, size: usize| {
+            shape
+                .biases
+                .then(|| gpu.values(DType::F32, &random.values(size, 1.0)))
+        };
+        let scale = 3.0 / (hidden as f32).sqrt();
+        let mut expert_bias = random.values(shape.experts, 0.3);
+        if all_alike {
+            expert_bias[..shape.top_k].fill(10.0);
+        }
+        let all = shape.experts;
+        Self {
+            norm: vector(random, hidden, 1.5),
+            ffn_norm: vector(random, hidden, 1.5),
+            in_proj: matrix(random, 3 * hidden, hidden),
+            in_bias: bias(random, 3 * hidden),
+            taps: vector(random, hidden * shape.taps, 1.0),
+            taps_bias: bias(random, hidden),
+            out_proj: matrix(random, hidden, hidden),
+            out_bias: bias(random, hidden),
+            router: vector(random, all * hidden, scale),
+            expert_bias: gpu.values(DType::F32, &expert_bias),
+            experts: [
+                of_experts(random, inner, hidden),
+                of_experts(random, inner, hidden),
+                of_experts(random, hidden, inner),
+            ],
+            swap_ab: [
+                matrix(random, shape.swap_ab, hidden),
+                matrix(random, shape.swap_ab, hidden),
+                matrix(random, hidden, shape.swap_ab),
+            ],
+            qkv: matrix(random, qkv_outputs(&rig.config), hidden),
+            lm_head: matrix(random, rig.config.vocab_size, hidden),
+        }
+    }
+
+    fn router(&self) -> RouterWeights {
+        RouterWeights {
+            norm: self.ffn_norm.at(0),
+            gate: self.router.at(0),
+            bias: self.expert_bias.at(0),
+        }
+    }
+
+    fn conv_in(&self) -> ConvIn {
+        ConvIn {
+            norm: self.norm.at(0),
+            in_proj: self.in_proj.at(0),
+            bias: at(&self.in_bias),
+        }
+    }
+
+    fn short_conv(&self, x: &Buffer, bcx: u64, state: &Buffer) -> ShortConv {
+        ShortConv {
+            x: x.at(0),
+            bcx,
+            state: state.at(0),
+            taps: self.taps.at(0),
+            bias: at(&self.taps_bias),
+        }
+    }
+
+    fn out(&self, x: &Buffer, shape: Shape) -> Residual {
+        Residual {
+            x: x.at(0),
+            w: self.out_proj.at(0),
+            bias: at(&self.out_bias),
+            inner: shape.hidden as u32,
+        }
+    }
+
+    /// The layer's first kernel, whole: `x` of `h`, and a guess.
+    fn begin(
+        &self,
+        queue: &Enqueue<'_>,
+        gpu: &Gpu,
+        input: &Input,
+        (x, h): (&Buffer, &Buffer),
+        guess: Option<&Guess<'_>>,
+    ) {
+        let skinny = queue.skinny().expect("they are loaded");
+        let state = gpu.values(queue.kernels.types.operand, &input.state);
+        let conv = self.short_conv(x, 0, &state);
+        // SAFETY: every array has the shape that its operation asks for.
+        unsafe { queue.skinny_conv(skinny, &conv, &self.conv_in(), h.at(0), guess) }.unwrap();
+        gpu.stream.synchronize().unwrap();
+    }
+
+    fn expert_weights(&self, shape: Shape) -> ExpertWeights {
+        let stride = |rows, columns| packed::elements(rows, columns) as u64;
+        ExpertWeights {
+            gate: self.experts[0].at(0),
+            up: self.experts[1].at(0),
+            gate_up_stride: stride(shape.inner, shape.hidden),
+            down: self.experts[2].at(0),
+            down_stride: stride(shape.hidden, shape.inner),
+        }
+    }
+}
+
+fn qkv_outputs(config: &ModelConfig) -> usize {
+    (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
+}
+
+fn at(buffer: &Option<Buffer>) -> u64 {
+    buffer.as_ref().map_or(0, |buffer| buffer.at(0))
+}
+
+/// What a bucket's rows start from: `[rows, H]`, and every slot's conv state.
+struct Input {
+    h: Vec<f32>,
+    state: Vec<f32>,
+    /// Slot and position of each row.
+    rows: Vec<(usize, usize)>,
+}
+
+impl Input {
+    fn new(random: &mut Random, types: Types, shape: Shape, rows: usize) -> Self {
+        let first = random.below(SLOTS);
+        let state = random.values(SLOTS * (shape.taps - 1) * shape.hidden, 1.0);
+        Self {
+            h: random.values(rows * shape.hidden, 3.0),
+            state: rounded(types.operand, &state),
+            rows: (0..rows)
+                .map(|r| ((first + r) % SLOTS, random.below(12)))
+                .collect(),
+        }
+    }
+
+    fn step(&self, gpu: &Gpu) -> StepOnGpu {
+        let mut step = Step::with_slots(&mut Random(5), SLOTS, 16, 4);
+        for &(slot, position) in &self.rows {
+            step.chunk(slot, position as u32, 1);
+            // Of a greedy row no logits are stored.
+            step.slots[slot].sampling.temperature = 0.7_f32.to_bits();
+        }
+        for chunk in &mut step.chunks {
+            chunk.sampled = true;
+        }
+        step.upload(gpu)
+    }
+}
+
+/// What the operations leave, in order: by name, rows first.
+struct Output {
+    arrays: Vec<(&'static str, DType, Vec<f32>)>,
+    experts: Vec<u32>,
+}
+
+/// One layer's operations both ways. Each pair has the same input: what the skinny kernels left before.
+fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> [Output; 2] {
+    let (gpu, types, config) = (rig.gpu, rig.kernels.types, &rig.config);
+    let Shape { hidden, inner, .. } = shape;
+    let (rows, top_k) = (input.rows.len(), shape.top_k);
+    let step = input.step(gpu);
+    let by = |products, experts| rig.enqueue_by(&step, bucket, Variant { products, experts });
+    let queue = by(SKINNY, Experts::Skinny).expect("these kernels serve the bucket");
+    let skinny = queue.skinny().expect("they are loaded");
+    let plain = by(Products::SwapAb, grouped(32)).or_else(|_| by(Products::Tiled, Experts::Tiled));
+    let plain = plain.expect("these serve any bucket");
+    let operand = |elements: usize| gpu.poisoned(bucket * elements * types.operand.bytes());
+    let f32s = |elements: usize| gpu.poisoned(bucket * elements * 4);
+    let (routing, other_routing) = (
+        RoutingOnGpu::new(gpu, config, &queue),
+        RoutingOnGpu::new(gpu, config, &plain),
+    );
+    let states = [(); 2].map(|()| gpu.values(types.operand, &input.state));
+    let residual = |values: &[f32]| {
+        let h = f32s(hidden);
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        h.write(&gpu.stream, 0, &bytes).unwrap();
+        h
+    };
+    let h0 = residual(&input.h);
+    let (normed, bcx) = (operand(hidden), operand(3 * hidden));
+    let product =
+        |y: u64, x: u64, w: u64, bias: u64, (outputs, inner): (usize, usize), epilogue| {
+            let product = Product {
+                y,
+                x,
+                w,
+                w_pair: 0,
+                bias,
+                outputs: outputs as u32,
+                inner: inner as u32,
+                epilogue,
+            };
+            // SAFETY: the arrays have these shapes.
+            unsafe { plain.product(&product, Rows::Step) }.unwrap();
+        };
+    let conv = |x: &Buffer, state: &Buffer| layer.short_conv(x, bcx.at(0), state);
+    let conv_in = layer.conv_in();
+    let mut found = Vec::new();
+    let mut expected = Vec::new();
+    let mut keep = |name, dtype, a: &Buffer, b: &Buffer| {
+        found.push((name, dtype, gpu.get_values(dtype, a)));
+        expected.push((name, dtype, gpu.get_values(dtype, b)));
+    };
+    let xs = [(); 2].map(|()| operand(hidden));
+    let (router, experts) = (layer.router(), layer.expert_weights(shape));
+    let parts = routing.addresses();
+    let guess = Guess::of(&queue, skinny, 3, hidden as u32, &parts, &router, None);
+    // SAFETY: every array has the shape that its operation asks for.
+    unsafe {
+        queue
+            .skinny_conv(
+                skinny,
+                &conv(&xs[0], &states[0]),
+                &conv_in,
+                h0.at(0),
+                guess.as_ref(),
+            )
+            .unwrap();
+        queue
+            .norm(normed.at(0), h0.at(0), layer.norm.at(0))
+            .unwrap();
+        let shape_in = (3 * hidden, hidden);
+        product(
+            bcx.at(0),
+            normed.at(0),
+            conv_in.in_proj,
+            conv_in.bias,
+            shape_in,
+            Epilogue::Store,
+        );
+        queue.short_conv(&conv(&xs[1], &states[1])).unwrap();
+        keep("conv", types.operand, &xs[0], &xs[1]);
+        keep("conv state", types.operand, &states[0], &states[1]);
+
+        let hs = [(); 2].map(|()| residual(&input.h));
+        let out = layer.out(&xs[0], shape);
+        queue
+            .skinny_out(skinny, hs[0].at(0), &out, Some((&parts, &router)))
+            .unwrap();
+        product(
+            hs[1].at(0),
+            out.x,
+            out.w,
+            out.bias,
+            (hidden, hidden),
+            Epilogue::Add,
+        );
+        keep("out", DType::F32, &hs[0], &hs[1]);
+
+        let after_out = residual(&gpu.get_values(DType::F32, &hs[0])[..rows * hidden]);
+        let y = operand(top_k * inner);
+        let sorted = operand(top_k * inner);
+        let partial = f32s(top_k * hidden);
+        queue
+            .skinny_expert_gate_up(
+                skinny,
+                y.at(0),
+                hs[0].at(0),
+                (&parts, &router),
+                &experts,
+                guess.as_ref(),
+            )
+            .unwrap();
+        queue
+            .skinny_down(skinny, hs[0].at(0), y.at(0), &parts, &experts)
+            .unwrap();
+        let other = other_routing.addresses();
+        plain
+            .router(&other, normed.at(0), after_out.at(0), &router)
+            .unwrap();
+        let rows = ExpertRows {
+            x: normed.at(0),
+            y: sorted.at(0),
+            partial: partial.at(0),
+            prefetched: false,
+        };
+        plain.expert_gate_up(&other, &experts, &rows).unwrap();
+        plain
+            .expert_down(&other, &experts, after_out.at(0), &rows, None)
+            .unwrap();
+        keep(
+            "expert weights",
+            DType::F32,
+            &routing.weights,
+            &other_routing.weights,
+        );
+        keep("experts", DType::F32, &hs[0], &after_out);
+
+        let swap_ab = [(); 2].map(|()| operand(shape.swap_ab));
+        let h = h0.at(0);
+        let [w1, w3, w2] = [0, 1, 2].map(|i| layer.swap_ab[i].at(0));
+        queue
+            .skinny_gate_up(skinny, swap_ab[0].at(0), h, layer.ffn_norm.at(0), (w1, w3))
+            .unwrap();
+        queue.norm(normed.at(0), h, layer.ffn_norm.at(0)).unwrap();
+        plain
+            .dense_gate_up(swap_ab[1].at(0), normed.at(0), w1, w3)
+            .unwrap();
+        keep("dense gate and up", types.operand, &swap_ab[0], &swap_ab[1]);
+        let hs = [(); 2].map(|()| residual(&input.h));
+        let down = Residual {
+            x: swap_ab[0].at(0),
+            w: w2,
+            bias: 0,
+            inner: shape.swap_ab as u32,
+        };
+        queue.skinny_out(skinny, hs[0].at(0), &down, None).unwrap();
+        product(
+            hs[1].at(0),
+            down.x,
+            w2,
+            0,
+            (hidden, shape.swap_ab),
+            Epilogue::Add,
+        );
+        keep("dense down", DType::F32, &hs[0], &hs[1]);
+
+        let outputs = qkv_outputs(config);
+        let qkv = [(); 2].map(|()| operand(outputs));
+        let w = layer.qkv.at(0);
+        queue
+            .skinny_project(
+                skinny,
+                qkv[0].at(0),
+                h,
+                layer.norm.at(0),
+                (w, outputs as u32),
+                None,
+            )
+            .unwrap();
+        queue.norm(normed.at(0), h, layer.norm.at(0)).unwrap();
+        product(
+            qkv[1].at(0),
+            normed.at(0),
+            w,
+            0,
+            (outputs, hidden),
+            Epilogue::Store,
+        );
+        keep("q, k, v", types.operand, &qkv[0], &qkv[1]);
+
+        let logits = [(); 2].map(|()| f32s(config.vocab_size));
+        let head = layer.lm_head.at(0);
+        let best = gpu.poisoned(best_words(bucket) * 8);
+        queue
+            .skinny_lm_head(
+                skinny,
+                logits[0].at(0),
+                best.at(0),
+                h,
+                layer.norm.at(0),
+                head,
+            )
+            .unwrap();
+        queue.final_norm(normed.at(0), h, layer.norm.at(0)).unwrap();
+        plain
+            .lm_head(
+                LogitsPart::Sampled,
+                logits[1].at(0),
+                best.at(0),
+                normed.at(0),
+                head,
+            )
+            .unwrap();
+        keep("logits", DType::F32, &logits[0], &logits[1]);
+    }
+    let outputs = [(found, &routing), (expected, &other_routing)];
+    outputs.map(|(arrays, routing)| Output {
+        arrays,
+        experts: gpu.get_u32(&routing.experts),
+    })
+}
+
+fn served(rig: &Rig) -> bool {
+    rig.serves(rig.kernels.skinny.is_some(), |capability| {
+        capability >= (9, 0)
+    })
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn few_rows_are_those_of_the_other_kernels() {
+    let gpu = Gpu::new();
+    let mut random = Random(71);
+    for types in TYPES {
+        for (index, shape) in SHAPES.into_iter().enumerate() {
+            let rig = Rig::new(&gpu, shape.config(), types);
+            if !served(&rig) {
+                continue;
+            }
+            let layer = Layer::new(&mut random, &rig, shape, index % 3 == 1);
+            for (bucket, rows) in [(1, 1), (2, 2), (2, 1), (4, 3), (8, 8), (8, 5), (3, 1)] {
+                let input = Input::new(&mut random, types, shape, rows);
+                let [found, expected] = run(&rig, &layer, shape, &input, bucket);
+                let what = format!("{types:?} {shape:?} {rows} rows of {bucket}");
+                assert_eq!(found.experts, expected.experts, "{what}: experts");
+                for ((name, dtype, a), (_, _, b)) in found.arrays.iter().zip(&expected.arrays) {
+                    let (width, rows) = match *name {
+                        "conv state" => ((shape.taps - 1) * shape.hidden, SLOTS),
+                        _ => (a.len() / bucket, rows),
+                    };
+                    // What is rounded may round the other way, and the sums are in another order.
+                    let limit = match (dtype, types.operand) {
+                        (DType::F32, DType::F32) => 1e-5,
+                        (DType::F32, _) => 2e-3,
+                        (_, DType::F16) => 1e-3,
+                        _ => 8e-3,
+                    };
+                    let what = format!("{what}: {name}");
+                    assert_rows_close(&what, [a, b], width.max(1), rows, limit);
+                }
+            }
+        }
+    }
+}
+
+/// A row among others, and with other companions elsewhere in the bucket: the same bits.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_row_of_skinny_does_not_depend_on_its_companions() {
+    let gpu = Gpu::new();
+    let mut random = Random(72);
+    for types in TYPES {
+        let shape = SHAPES[2];
+        let rig = Rig::new(&gpu, shape.config(), types);
+        if !served(&rig) {
+            continue;
+        }
+        let layer = Layer::new(&mut random, &rig, shape, false);
+        for bucket in [2, 4, 8] {
+            let all = Input::new(&mut random, types, shape, bucket);
+            let whole = run(&rig, &layer, shape, &all, bucket);
+            for (row, place) in [(0, bucket - 1), (bucket - 1, 0), (bucket / 2, 0)] {
+                let mut moved = Input::new(&mut random, types, shape, place + 1);
+                let hidden = shape.hidden;
+                moved.h[place * hidden..].copy_from_slice(&all.h[row * hidden..][..hidden]);
+                moved.state.clone_from(&all.state);
+                let slot = all.rows[row].0;
+                for (r, other) in moved.rows.iter_mut().enumerate() {
+                    other.0 = (slot + SLOTS + r - place) % SLOTS;
+                }
+                moved.rows[place] = all.rows[row];
+                let there = run(&rig, &layer, shape, &moved, bucket);
+                for ((name, _, a), (_, _, b)) in there[0].arrays.iter().zip(&whole[0].arrays) {
+                    if *name == "conv state" {
+                        continue;
+                    }
+                    let width = a.len() / bucket;
+                    let what = format!("{types:?} bucket {bucket} row {row} at {place}: {name}");
+                    assert_same_bits(
+                        &what,
+                        &a[place * width..][..width],
+                        &b[row * width..][..width],
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! One kernel for all of a row's experts against two.
+
+use super::{Input, Layer, SHAPES, Shape, served, shape};
+use crate::rig::{Rig, TYPES, assert_same_bits};
+use crate::routing::RoutingOnGpu;
+use crate::support::{Gpu, Holder, Random};
+use tailgraph::backend::cuda::buffer::Buffer;
+use tailgraph::backend::cuda::ops::skinny::Guess;
+use tailgraph::model::DType;
+use tailgraph::plan::variants::{Experts, Products, Variant};
+
+const ROWS: usize = 1;
+/// Rows of three stages of the ring, the last of them short, and of blocks that are not whole.
+const RAGGED: Shape = shape(4128, 64, 224, 17, 8, 2, false);
+
+/// What a row's experts leave.
+struct Left {
+    h: Vec<f32>,
+    weights: Vec<f32>,
+    experts: Vec<u32>,
+}
+
+/// A layer's first kernels, then its experts as `variant` says. The guess is made from `seen`, which is not always h; `around` comes
+/// before the experts' kernels, when all before them have ended, and what it returns right behind them.
+fn run<'a>(
+    rig: &Rig,
+    layer: &Layer,
+    shape: Shape,
+    (input, seen): (&Input, &[f32]),
+    variant: Variant,
+    around: impl FnOnce() -> Box<dyn Fn() + 'a>,
+) -> Option<Left> {
+    let (gpu, types) = (rig.gpu, rig.kernels.types);
+    let Shape { hidden, inner, .. } = shape;
+    let step = input.step(gpu);
+    let queue = rig.enqueue_by(&step, ROWS, variant).ok()?;
+    let skinny = queue.skinny().expect("they are loaded");
+    let routing = RoutingOnGpu::new(gpu, &rig.config, &queue);
+    let parts = routing.addresses();
+    let (router, experts) = (layer.router(), layer.expert_weights(shape));
+    let y = gpu.put(&vec![0; shape.top_k * inner * types.operand.bytes()]);
+    let handed = (variant.experts == Experts::Fused).then(|| (y.at(0), y.bytes() as u32));
+    let guess = Guess::of(&queue, skinny, 3, hidden as u32, &parts, &router, handed);
+    let guess = guess.expect("any GPU has room for a few blocks");
+    let x = gpu.poisoned(hidden * types.operand.bytes());
+    let seen = gpu.values(DType::F32, seen);
+    layer.begin(&queue, gpu, input, (&x, &seen), Some(&guess));
+    let h = gpu.values(DType::F32, &input.h);
+    layer.begin(&queue, gpu, input, (&x, &h), None);
+    let out = layer.out(&x, shape);
+    // SAFETY: every array has the shape that its operation asks for.
+    unsafe { queue.skinny_out(skinny, h.at(0), &out, Some((&parts, &router))) }.unwrap();
+    gpu.stream.synchronize().unwrap();
+    let behind = around();
+    let (y, h_at, choosing) = (y.at(0), h.at(0), (&parts, &router));
+    // SAFETY: as above.
+    unsafe {
+        match variant.experts {
+            Experts::Fused => queue.skinny_fused_experts(skinny, h_at, choosing, &experts, &guess),
+            _ => queue
+                .skinny_expert_gate_up(skinny, y, h_at, choosing, &experts, Some(&guess))
+                .and_then(|()| queue.skinny_down(skinny, h_at, y, &parts, &experts)),
+        }
+    }
+    .unwrap();
+    behind();
+    Some(Left {
+        h: gpu.get_values(DType::F32, &h),
+        weights: gpu.get_values(DType::F32, &routing.weights),
+        experts: gpu.get_u32(&routing.experts),
+    })
+}
+
+fn nothing<'a>() -> Box<dyn Fn() + 'a> {
+    Box::new(|| {})
+}
+
+fn variant(stages: u32, experts: Experts) -> Variant {
+    Variant {
+        products: Products::Skinny { stages },
+        experts,
+    }
+}
+
+fn assert_same(what: &str, found: &Left, expected: &Left) {
+    assert_eq!(found.experts, expected.experts, "{what}");
+    assert_same_bits(
+        &format!("{what}: weights"),
+        &found.weights,
+        &expected.weights,
+    );
+    assert_same_bits(&format!("{what}: h"), &found.h, &expected.h);
+}
+
+/// With a guess that is right and one that is wrong, less than a tile a block and several, and stages of down that are wider than
+/// those of gate and up.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn fused_experts_leave_the_bits_of_two_kernels() {
+    let gpu = Gpu::new();
+    let mut random = Random(74);
+    for types in TYPES {
+        let grouped_down = shape(64, 32, 1792, 32, 4, 3, false);
+        for shape in [
+            SHAPES[0],
+            SHAPES[1],
+            SHAPES[2],
+            SHAPES[3],
+            SHAPES[5],
+            RAGGED,
+            grouped_down,
+        ] {
+            let rig = Rig::new(&gpu, shape.config(), types);
+            if !served(&rig) {
+                continue;
+            }
+            let layer = Layer::new(&mut random, &rig, shape, false);
+            let input = Input::new(&mut random, types, shape, ROWS);
+            let against: Vec<f32> = input.h.iter().map(|v| -v).collect();
+            let two = variant(4, Experts::Skinny);
+            let expected = run(&rig, &layer, shape, (&input, &input.h), two, nothing).unwrap();
+            for stages in [2, 3, 5] {
+                let one = variant(stages, Experts::Fused);
+                for seen in [&input.h, &against] {
+                    let found = run(&rig, &layer, shape, (&input, seen), one, nothing);
+                    let what = format!("{types:?} {shape:?} {stages} stages");
+                    let found = found.unwrap_or_else(|| panic!("{what}: not served"));
+                    assert_same(&what, &found, &expected);
+                }
+            }
+        }
+    }
+}
+
+/// Half of the SMs are held by others: the blocks that run make what those that do not would have said, and end.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn fused_experts_do_not_wait_for_blocks_that_have_no_room() {
+    const HELD_NS: u64 = 1_000_000_000;
+    const UNTIL_HELD_NS: u64 = 50_000_000;
+    const TRIES: usize = 5;
+    let gpu = Gpu::new();
+    let mut random = Random(75);
+    // When it began to stand still, and when it had done so.
+    let times = |noted: &Buffer| {
+        let words: Vec<u64> = gpu
+            .get_u32(noted)
+            .chunks(2)
+            .map(|w| u64::from(w[0]) | u64::from(w[1]) << 32)
+            .collect();
+        (words[0], words[1])
+    };
+    // Rows of one stage of the ring and of two.
+    let shapes = [SHAPES[3], shape(4096, 64, 256, 17, 8, 2, false), RAGGED];
+    for (types, shape) in TYPES
+        .into_iter()
+        .flat_map(|types| shapes.map(|shape| (types, shape)))
+    {
+        let rig = Rig::new(&gpu, shape.config(), types);
+        if !served(&rig) {
+            continue;
+        }
+        let holder = Holder::new(&gpu);
+        let layer = Layer::new(&mut random, &rig, shape, false);
+        let input = Input::new(&mut random, types, shape, ROWS);
+        let one = variant(4, Experts::Fused);
+        let what = format!("{types:?} {shape:?}");
+        let alone = run(&rig, &layer, shape, (&input, &input.h), one, nothing).unwrap();
+        // Held SMs may hold up the host too, where another test frees memory in between: then once more.
+        let ended_first = (0..TRIES).any(|_| {
+            let noted = [(); 3].map(|()| gpu.put(&[0; 16]));
+            let stand = |which: usize, ns| holder.stand(&gpu.stream, &noted[which], ns);
+            let found = run(&rig, &layer, shape, (&input, &input.h), one, || {
+                holder.hold(|all| all / 2, &noted[0], HELD_NS);
+                stand(1, UNTIL_HELD_NS);
+                Box::new(|| stand(2, 0))
+            });
+            holder.wait();
+            assert_same(&what, &found.unwrap(), &alone);
+            let [(held_from, held_until), (_, begun), (ended, _)] =
+                [0, 1, 2].map(|i| times(&noted[i]));
+            let us = ended.saturating_sub(begun) / 1000;
+            println!("{what}: {us} us with half of the SMs");
+            held_from < begun && ended < held_until
+        });
+        assert!(ended_first, "{what}: waited for the SMs that others held");
+    }
+}

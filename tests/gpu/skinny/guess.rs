@@ -1,0 +1,113 @@
+//! What the skinny kernels guess of a step's experts.
+
+use super::{Input, Layer, SHAPES, Shape, served, shape};
+use crate::rig::{Rig, TYPES, assert_same_bits};
+use crate::routing::RoutingOnGpu;
+use crate::support::{Gpu, Random};
+use tailgraph::backend::cuda::ops::skinny::Guess;
+use tailgraph::model::DType;
+use tailgraph::plan::arena::{SKINNY_GUESS_WORDS, SKINNY_ROWS};
+use tailgraph::plan::variants::{Experts, Products, Variant};
+
+/// The best two experts that a kernel has left as its guess in `routing`.
+fn guessed(gpu: &Gpu, routing: &RoutingOnGpu) -> Vec<u32> {
+    let words = gpu.get_u32(&routing.score_parts);
+    let words = words[2 * SKINNY_ROWS..].chunks(2).take(SKINNY_GUESS_WORDS);
+    // The sign of step and layer lies above 32 bits of score and 5 of the expert.
+    let mut words: Vec<u64> = words
+        .map(|word| u64::from(word[0]) | (u64::from(word[1]) & 0x1f) << 32)
+        .collect();
+    words.sort_unstable_by(|a, b| b.cmp(a));
+    words
+        .iter()
+        .take(2)
+        .map(|word| 31 - (word & 31) as u32)
+        .collect()
+}
+
+/// Which tiles a block of gate and up has follows from what was guessed; what comes of them does not. With several tiles for each
+/// block, and less than one.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_guess_changes_no_bits() {
+    let gpu = Gpu::new();
+    let mut random = Random(73);
+    for types in TYPES {
+        for shape in [shape(64, 32, 1792, 32, 4, 3, false), SHAPES[2]] {
+            let rig = Rig::new(&gpu, shape.config(), types);
+            if !served(&rig) {
+                continue;
+            }
+            let layer = Layer::new(&mut random, &rig, shape, false);
+            for rows in [1, 2] {
+                let input = Input::new(&mut random, types, shape, rows);
+                // Rings of whole tiles, and such that end in the middle of one.
+                for stages in [2, 3, 4, 5] {
+                    guess_by_guess(&rig, &layer, shape, &input, stages);
+                }
+            }
+        }
+    }
+}
+
+fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages: u32) {
+    let (gpu, types) = (rig.gpu, rig.kernels.types);
+    let (rows, hidden) = (input.rows.len(), shape.hidden);
+    let step = input.step(gpu);
+    let variant = Variant {
+        products: Products::Skinny { stages },
+        experts: Experts::Skinny,
+    };
+    let queue = rig
+        .enqueue_by(&step, rows, variant)
+        .expect("these kernels serve the bucket");
+    let skinny = queue.skinny().expect("they are loaded");
+    let routing = RoutingOnGpu::new(gpu, &rig.config, &queue);
+    let parts = routing.addresses();
+    let (router, experts) = (layer.router(), layer.expert_weights(shape));
+    let guess = Guess::of(&queue, skinny, 3, hidden as u32, &parts, &router, None);
+    let guess = guess.expect("any GPU has room for a few blocks");
+    let x = gpu.poisoned(rows * hidden * types.operand.bytes());
+    let begin = |h: &[f32], guess: Option<&Guess<'_>>| {
+        layer.begin(&queue, gpu, input, (&x, &gpu.values(DType::F32, h)), guess);
+    };
+    begin(&input.h, None);
+    let h = gpu.values(DType::F32, &input.h);
+    let out = layer.out(&x, shape);
+    // SAFETY: every array has the shape that its operation asks for.
+    unsafe { queue.skinny_out(skinny, h.at(0), &out, Some((&parts, &router))) }.unwrap();
+    let behind = gpu.get_values(DType::F32, &h);
+    let against: Vec<f32> = behind.iter().map(|v| -v).collect();
+    let gate_up = |guess: Option<&Guess<'_>>| {
+        let y = gpu.poisoned(rows * shape.top_k * shape.inner * types.operand.bytes());
+        // SAFETY: as above.
+        unsafe {
+            queue.skinny_expert_gate_up(
+                skinny,
+                y.at(0),
+                h.at(0),
+                (&parts, &router),
+                &experts,
+                guess,
+            )
+        }
+        .unwrap();
+        let chosen = gpu.get_u32(&routing.experts);
+        (chosen, gpu.get_values(types.operand, &y))
+    };
+    let (chosen, expected) = gate_up(None);
+    for (what, seen) in [("right", &behind), ("wrong", &against)] {
+        begin(seen, Some(&guess));
+        let best = guessed(gpu, &routing);
+        let right = best.iter().all(|expert| chosen.contains(expert));
+        assert_eq!(
+            right,
+            what == "right",
+            "{types:?} {shape:?}: {best:?} of {chosen:?}"
+        );
+        let (again, found) = gate_up(Some(&guess));
+        assert_eq!(again, chosen, "{types:?} {shape:?}");
+        let what = format!("{types:?} {shape:?} {rows} rows, a {what} guess");
+        assert_same_bits(&what, &found, &expected);
+    }
+}

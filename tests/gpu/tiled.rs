@@ -1,0 +1,258 @@
+//! Matrix products against f64.
+
+use crate::rig::{
+    Rig, Step, TYPES, assert_close, assert_same_bits, config, encode, rounded, rounding,
+};
+use crate::support::{Gpu, Random};
+use rayon::prelude::*;
+use tailgraph::backend::cuda::ops::tiled::{Epilogue, Product, Rows};
+use tailgraph::model::DType;
+use tailgraph::plan::StepKind;
+
+/// Outputs compared in one product, at most; the others are still checked to be numbers.
+const COMPARED: usize = 20_000;
+
+struct Case {
+    outputs: usize,
+    inner: usize,
+    /// `[rows, inner]`, as the operand type holds it
+    x: Vec<f32>,
+    /// `[outputs, inner]`, as the weights' type holds it
+    w: Vec<f32>,
+    w_pair: Vec<f32>,
+    bias: Vec<f32>,
+    /// `[rows, outputs]`: what is added to
+    h: Vec<f32>,
+}
+
+impl Case {
+    fn new(random: &mut Random, rig: &Rig, rows: usize, outputs: usize, inner: usize) -> Self {
+        let types = rig.kernels.types;
+        let scale = 1.7 / (inner as f32).sqrt();
+        Self {
+            outputs,
+            inner,
+            x: rounded(types.operand, &random.values(rows * inner, 2.0)),
+            w: rounded(types.weights, &random.values(outputs * inner, scale)),
+            w_pair: rounded(types.weights, &random.values(outputs * inner, scale)),
+            bias: random.values(outputs, 1.0),
+            h: random.values(rows * outputs, 3.0),
+        }
+    }
+
+    fn rows(&self) -> usize {
+        self.x.len() / self.inner
+    }
+
+    /// y `[bucket, outputs]`; rows past the case's are poison.
+    fn run(
+        &self,
+        rig: &Rig,
+        bucket: usize,
+        epilogue: Epilogue,
+        bias: bool,
+        rows: Rows,
+    ) -> Vec<f32> {
+        let types = rig.kernels.types;
+        let gpu = rig.gpu;
+        let y_type = y_type(types.operand, epilogue);
+        let step = Step::of_rows(self.rows()).upload(gpu);
+        let y = gpu.poisoned(bucket * self.outputs * y_type.bytes());
+        if epilogue == Epilogue::Add {
+            y.write(&gpu.stream, 0, &encode(DType::F32, &self.h))
+                .unwrap();
+        }
+        let x = gpu.values(types.operand, &self.x);
+        let w = gpu.values(types.weights, &self.w);
+        let pair = gpu.values(types.weights, &self.w_pair);
+        let bias_values = gpu.values(DType::F32, &self.bias);
+        let paired = epilogue == Epilogue::SiluMul;
+        let mut product = Product {
+            y: y.at(0),
+            x: x.at(0),
+            w: w.at(0),
+            w_pair: if paired { pair.at(0) } else { 0 },
+            bias: if bias { bias_values.at(0) } else { 0 },
+            outputs: self.outputs as u32,
+            inner: self.inner as u32,
+            epilogue,
+        };
+        if let Rows::Tile { first, .. } = rows {
+            product.x = x.at(first as usize * self.inner * types.operand.bytes());
+            product.y = y.at(first as usize * self.outputs * y_type.bytes());
+        }
+        let enqueue = rig.enqueue(&step, StepKind::Mixed, bucket);
+        // SAFETY: the arrays have the shapes that `Product` asks for.
+        unsafe { enqueue.product(&product, rows) }.unwrap();
+        gpu.get_values(y_type, &y)
+    }
+
+    /// (expected, sum of the magnitudes that were added) of one output.
+    fn expected(&self, r: usize, n: usize, epilogue: Epilogue, bias: bool) -> (f64, f64) {
+        let dot = |w: &[f32]| {
+            let products = self.x[r * self.inner..][..self.inner]
+                .iter()
+                .zip(&w[n * self.inner..][..self.inner])
+                .map(|(&x, &w)| f64::from(x) * f64::from(w));
+            products.fold((0.0, 0.0), |(sum, size), p| (sum + p, size + p.abs()))
+        };
+        let (mut sum, mut size) = dot(&self.w);
+        if bias {
+            sum += f64::from(self.bias[n]);
+            size += f64::from(self.bias[n]).abs();
+        }
+        match epilogue {
+            Epilogue::Store | Epilogue::StoreF32 => (sum, size),
+            Epilogue::Add => {
+                let h = f64::from(self.h[r * self.outputs + n]);
+                (h + sum, size + h.abs())
+            }
+            Epilogue::SiluMul => {
+                let (up, up_size) = dot(&self.w_pair);
+                let silu = sum / (1.0 + (-sum).exp());
+                (silu * up, 1.2 * size * up.abs() + silu.abs() * up_size)
+            }
+        }
+    }
+
+    fn check(&self, rig: &Rig, bucket: usize, epilogue: Epilogue, bias: bool) {
+        let y = self.run(rig, bucket, epilogue, bias, Rows::Step);
+        let types = rig.kernels.types;
+        let (rows, outputs) = (self.rows(), self.outputs);
+        let what = format!(
+            "{types:?} {epilogue:?} bias {bias} rows {rows} of {bucket}, {outputs} x {}",
+            self.inner
+        );
+        let (written, padding) = y.split_at(rows * outputs);
+        assert!(written.iter().all(|v| v.is_finite()), "{what}: unwritten");
+        assert!(
+            padding.iter().all(|v| v.is_nan()),
+            "{what}: padding written"
+        );
+        let stride = written.len().div_ceil(COMPARED);
+        let compared: Vec<usize> = (0..written.len()).step_by(stride).collect();
+        let expected: Vec<(f64, f64)> = compared
+            .par_iter()
+            .map(|&i| self.expected(i / outputs, i % outputs, epilogue, bias))
+            .collect();
+        let found: Vec<f32> = compared.iter().map(|&i| written[i]).collect();
+        let sums: Vec<f64> = expected.iter().map(|e| e.0).collect();
+        let stored = rounding(y_type(types.operand, epilogue));
+        assert_close(&what, &found, &sums, |i, sum| {
+            stored * sum.abs() + 1e-6 * expected[i].1 + 1e-7
+        });
+        if types.operand == DType::F32 {
+            let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
+            let off = norm(&mut found.iter().zip(&sums).map(|(&f, &s)| f64::from(f) - s));
+            let relative = (off / norm(&mut sums.iter().copied())).sqrt();
+            assert!(relative <= 2e-6, "{what}: relative error {relative:e}");
+        }
+    }
+}
+
+fn y_type(operand: DType, epilogue: Epilogue) -> DType {
+    match epilogue {
+        Epilogue::Store | Epilogue::SiluMul => operand,
+        Epilogue::StoreF32 | Epilogue::Add => DType::F32,
+    }
+}
+
+const EPILOGUES: [Epilogue; 4] = [
+    Epilogue::Store,
+    Epilogue::StoreF32,
+    Epilogue::Add,
+    Epilogue::SiluMul,
+];
+
+/// (bucket, outputs, inner): every variant, ragged outputs, one stage of the pipeline and many.
+const SHAPES: [(usize, usize, usize); 10] = [
+    (1, 32, 32),
+    (8, 2048, 2048),
+    (8, 301, 7168),
+    (32, 96, 1056),
+    (32, 1792, 256),
+    (64, 65, 96),
+    (64, 512, 1792),
+    (256, 1536, 544),
+    (512, 8200, 160),
+    (1024, 4096, 2048),
+];
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn products_are_those_of_f64() {
+    let gpu = Gpu::new();
+    let mut random = Random(11);
+    for types in TYPES {
+        let rig = Rig::new(&gpu, config(), types);
+        for (bucket, outputs, inner) in SHAPES {
+            for (i, epilogue) in EPILOGUES.into_iter().enumerate() {
+                let rows = match i {
+                    0 => bucket,
+                    _ => 1 + random.below(bucket),
+                };
+                let case = Case::new(&mut random, &rig, rows, outputs, inner);
+                let bias = epilogue != Epilogue::SiluMul && i % 2 == 0;
+                case.check(&rig, bucket, epilogue, bias);
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn tiles_of_a_score_step_are_the_whole() {
+    let gpu = Gpu::new();
+    let mut random = Random(12);
+    for types in TYPES {
+        let rig = Rig::new(&gpu, config(), types);
+        let case = Case::new(&mut random, &rig, 700, 301, 128);
+        for first in [0, 512] {
+            let rows = Rows::Tile { first, rows: 512 };
+            let y = case.run(&rig, 1024, Epilogue::StoreF32, false, rows);
+            for r in 0..1024 {
+                let inside = r >= first as usize && r < 700.min(first as usize + 512);
+                let row = &y[r * 301..][..301];
+                assert!(row.iter().all(|v| v.is_nan() != inside), "row {r}");
+            }
+            let from = first as usize * 301;
+            let (sum, size) = case.expected(first as usize, 0, Epilogue::StoreF32, false);
+            assert!((f64::from(y[from]) - sum).abs() <= 1e-6 * size + 1e-7);
+        }
+    }
+}
+
+/// A row alone, among others, and elsewhere among them: the same bits.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_row_of_a_product_does_not_depend_on_its_companions() {
+    let gpu = Gpu::new();
+    let mut random = Random(13);
+    for types in TYPES {
+        let rig = Rig::new(&gpu, config(), types);
+        for (bucket, outputs, inner) in SHAPES {
+            let case = Case::new(&mut random, &rig, bucket, outputs, inner);
+            let all = case.run(&rig, bucket, Epilogue::SiluMul, false, Rows::Step);
+            let row = random.below(bucket);
+            let x = case.x[row * inner..][..inner].to_vec();
+            for place in [0, bucket / 2] {
+                let others = random.values(place * inner, 2.0);
+                let moved = Case {
+                    x: [rounded(types.operand, &others), x.clone()].concat(),
+                    w: case.w.clone(),
+                    w_pair: case.w_pair.clone(),
+                    bias: Vec::new(),
+                    h: Vec::new(),
+                    outputs,
+                    inner,
+                };
+                let y = moved.run(&rig, bucket, Epilogue::SiluMul, false, Rows::Step);
+                assert_same_bits(
+                    &format!("{types:?} bucket {bucket} row {row} at {place}"),
+                    &y[place * outputs..][..outputs],
+                    &all[row * outputs..][..outputs],
+                );
+            }
+        }
+    }
+}
