@@ -47,7 +47,7 @@ ARRIVE = "arrive"
 # kernels that run beside each other, what it finds with the dispatcher is left out, and what it finds without it is not.
 BESIDE = "beside"
 COPIES = Path(__file__).resolve().parent.parent.parent / "kernels" / "skinny/ring.cuh"
-CHOICE = COPIES.with_name("skinny/choice.cuh")
+CHOICE = COPIES.with_name("choice.cuh")
 CHOICE_TOLD = ("choice.chosen[warp] = chosen", "those |= chosen[r]")
 STAGE_READ = "units[u] = line < k_here ? *reinterpret_cast<const uint4 *>(at)"
 AT_ONCE = max((os.cpu_count() or 1) - 2, 2)

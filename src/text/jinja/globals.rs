@@ -115,14 +115,14 @@ fn new_dict(args: &[Value]) -> Result<Value, Error> {
 }
 
 fn namespace(args: &[Value]) -> Result<Value, Error> {
-    let namespace = Namespace::default();
+    let namespace = Namespace::create()?;
     for (name, value) in given_pairs("namespace", args)? {
         let name = name
             .as_str()
             .ok_or_else(|| wrong("namespace: expected names as keys"))?;
         namespace.set(name, value)?;
     }
-    Ok(Value::from_object(namespace))
+    Ok(Value::from_dyn_object(namespace))
 }
 
 #[derive(Debug)]

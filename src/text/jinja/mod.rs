@@ -96,8 +96,9 @@ impl Template {
     ) -> Result<String, String> {
         let deadline = Instant::now() + time;
         on_a_deep_stack(|| {
-            meter::metered(deadline, || self.run(environment, variables))
-                .map_err(|error| describe(&error, self.compiled.borrow_owner()))
+            let rendered = meter::metered(deadline, || self.run(environment, variables));
+            value::empty_namespaces();
+            rendered.map_err(|error| describe(&error, self.compiled.borrow_owner()))
         })
     }
 

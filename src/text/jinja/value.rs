@@ -2,9 +2,11 @@
 //! tuples, ranges or views, generators that run out, dicts whose keys compare as in Python, namespaces, methods.
 //!
 //! Each container knows how deep it nests and refuses to become too deep, so that printing, comparing and dropping
-//! one, which recurse, stay within the stack.
+//! one, which recurse, stay within the stack. A namespace changes after it was put into a container, so it holds no
+//! other: then nothing holds itself, and containers within a namespace within containers are as deep as it gets.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use indexmap::IndexMap;
 use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind};
@@ -14,6 +16,8 @@ use super::{meter, methods};
 
 /// Deeper than any conversation; Python itself gives up printing at about 1,000.
 pub const MAX_DEPTH: usize = 400;
+/// Added to the depth of a container that holds a namespace.
+const HOLDS_NAMESPACE: usize = 1 << 16;
 
 /// An error of a template.
 pub fn wrong(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
@@ -215,7 +219,31 @@ pub fn dict(pairs: impl IntoIterator<Item = (Value, Value)>) -> Result<Value, Er
 #[derive(Debug, Default)]
 pub struct Namespace(Mutex<IndexMap<String, Value>>);
 
+thread_local! {
+    /// Those of the rendering on this thread.
+    static NAMESPACES: RefCell<Vec<Weak<Namespace>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// After a rendering: a macro in a namespace may hold that namespace, and neither would ever go.
+pub fn empty_namespaces() {
+    for namespace in NAMESPACES.take() {
+        if let Some(namespace) = namespace.upgrade() {
+            let entries = std::mem::take(&mut *namespace.lock());
+            drop(entries);
+        }
+    }
+}
+
 impl Namespace {
+    /// # Errors
+    /// There are more than the rendering may still make.
+    pub fn create() -> Result<Arc<Self>, Error> {
+        meter::charge_items(4)?;
+        let namespace = Arc::new(Self::default());
+        NAMESPACES.with_borrow_mut(|all| all.push(Arc::downgrade(&namespace)));
+        Ok(namespace)
+    }
+
     fn lock(&self) -> MutexGuard<'_, IndexMap<String, Value>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -225,15 +253,17 @@ impl Namespace {
     }
 
     /// # Errors
-    /// The name begins with an underscore, which transformers forbids, or the value nests too deeply.
+    /// The name begins with an underscore, which transformers forbids, or the value holds a namespace.
     pub fn set(&self, name: &str, value: Value) -> Result<(), Error> {
         if name.starts_with('_') {
             return Err(wrong(format!(
                 "namespace: found the attribute {name:?}, expected a name that does not begin with an underscore"
             )));
         }
-        if depth_of(&value) >= MAX_DEPTH {
-            return Err(too_deep());
+        if depth_of(&value) >= HOLDS_NAMESPACE {
+            return Err(wrong(format!(
+                "namespace: found a namespace, or a list or dict that holds one, for the attribute {name:?}, expected another value: namespaces in namespaces are not supported"
+            )));
         }
         meter::charge_items(2)?;
         self.lock().insert(name.to_owned(), value);
@@ -440,7 +470,7 @@ pub fn from_json(value: &serde_json::Value) -> Result<Value, Error> {
 /// The depth of a container of these.
 fn deeper<'a>(items: impl Iterator<Item = &'a Value>) -> Result<usize, Error> {
     let depth = 1 + items.map(depth_of).max().unwrap_or(0);
-    match depth <= MAX_DEPTH {
+    match depth % HOLDS_NAMESPACE <= MAX_DEPTH {
         true => Ok(depth),
         false => Err(too_deep()),
     }
@@ -455,10 +485,8 @@ fn depth_of(value: &Value) -> usize {
         generator.depth
     } else if let Some(method) = value.downcast_object_ref::<Method>() {
         1 + depth_of(&method.of)
-    } else if let Some(namespace) = value.downcast_object_ref::<Namespace>() {
-        // Attributes may be set later: each level of namespaces counts for many.
-        let deepest = namespace.lock().values().map(depth_of).max();
-        100 + deepest.unwrap_or(0)
+    } else if value.downcast_object_ref::<Namespace>().is_some() {
+        HOLDS_NAMESPACE
     } else {
         0
     }
