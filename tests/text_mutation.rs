@@ -1,6 +1,7 @@
 //! Broken tokenizers and templates: an error on one line or a result, never a panic. Runs for
 //! TAILGRAPH_FUZZ_SECONDS (2 unless set), from the same seed every time.
 
+mod memory_common;
 mod text_common;
 
 use std::time::{Duration, Instant};
@@ -156,6 +157,7 @@ fn mutated_grammars_and_rows_render_or_say_why_not() {
         rendered > 5 && refused > 5,
         "{rendered} rendered, {refused} refused"
     );
+    memory_common::assert_peak_below_a_gib();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A tokenizer's files with random changes: a tokenizer that works, an error on one line, or a text's own error; never a
 //! panic that gets out, ages or gigabytes.
 
+mod memory_common;
 mod text_common;
 
 use serde_json::{Value, json};
@@ -215,4 +216,5 @@ fn mutated_files_load_and_work_or_say_why_not() {
         loaded > 10 && refused > 10,
         "{loaded} loaded, {refused} refused, {failed} texts refused"
     );
+    memory_common::assert_peak_below_a_gib();
 }

@@ -251,4 +251,5 @@ fn openai_rows_of_a_grammar_are_requests_or_error_rows() {
         good > 50 && bad > 50,
         "{good} good rows, {bad} bad ones: the grammar is one-sided"
     );
+    crate::memory_common::assert_peak_below_a_gib();
 }

@@ -8,6 +8,8 @@ mod grammar;
 mod job;
 mod lines;
 mod lost;
+#[path = "../memory_common/mod.rs"]
+mod memory_common;
 mod mutation;
 mod openai;
 mod resume;
