@@ -28,7 +28,7 @@ pub fn from_slice<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
         return Err(strict);
     }
     // With zeros as long as what they replace, so that an error elsewhere is said to be where it is.
-    let zero = |number: &[u8]| format!("{:<1$}", 0, number.len());
+    let zero = |number: &[u8]| format!("0{}", " ".repeat(number.len() - 1));
     serde_json::from_slice::<IgnoredAny>(&replace(text, &numbers, zero))?;
     let marker = |number: &[u8]| {
         let number = String::from_utf8_lossy(number);

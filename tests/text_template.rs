@@ -202,6 +202,7 @@ fn a_template_that_wants_too_much_is_an_error_soon() {
         "{% set ns = namespace(x={}) %}{% for a in range(99999) %}{% set ns.x = {'x': ns.x} %}{% endfor %}".to_owned(),
         "{% set ns = namespace(x=1) %}{% for a in range(99999) %}{% set ns.x = namespace(x=ns.x) %}{% endfor %}".to_owned(),
         "{% set ns = namespace(x=[]) %}{% for a in range(99999) %}{% set ns.x = ns.x | map('string') %}{% endfor %}{{ ns.x | list }}".to_owned(),
+        "{% set t = namespace(a=(1,)) %}{% for i in range(60) %}{% set t.a = (t.a, t.a) %}{% endfor %}{{ t.a in {1: 2} }}".to_owned(),
         "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}".to_owned(),
         "{% set ns = namespace() %}{% set ns.x = ns %}{% set l = [ns] %}{% set ns.y = [l, ns] %}{{ l }}".to_owned(),
         "{% set ns = namespace(s='x' * 9999999) %}{% macro m() %}{{ ns.s }}{% endmacro %}{% set ns.m = m %}{{ ns }}".to_owned(),

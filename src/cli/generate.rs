@@ -93,9 +93,10 @@ pub(super) fn serve(
     let (send, rows) = sync_channel(READ_AHEAD);
     // Not joined: it may wait for standard input for ever, and ends with the process.
     let read = move || {
-        while let Some(work) = source.next_work().transpose() {
-            let failed = work.is_err();
-            if send.send(work).is_err() || failed {
+        loop {
+            let work = source.next_work();
+            let last = !matches!(work, Ok(Some(_)));
+            if send.send(work).is_err() || last {
                 return;
             }
         }
@@ -212,7 +213,8 @@ fn identity(args: &GenerateArgs, opened: &Opened, rules: &Rules) -> Result<Ident
     let dtype = format!("{:?}", opened.target.dtype()).to_lowercase();
     Ok(Identity::of_model(&fingerprint(&opened.source)?)
         .with("--dtype", dtype)
-        .with("--max-context", text(&args.engine.max_context))
+        // What memory has room for counts too: it is the limit of rows that name none.
+        .with("--max-context", rules.max_context)
         .with("--max-new-tokens", text(max_new_tokens))
         .with("--temperature", text(temperature))
         .with("--top-k", text(top_k))
@@ -246,6 +248,13 @@ fn check_paths(args: &GenerateArgs, trace: Option<&TraceTo<'_>>) -> Result<()> {
             "--resume: expected --output FILE, a file that an earlier run wrote".to_owned(),
         ));
     }
+    // Rows may come from a file by way of standard input.
+    let input = match args.input.as_deref() {
+        _ if !args.prompts.is_empty() => None,
+        None => Some(Path::new("/dev/stdin")),
+        Some(path) if is_stdio(path) => Some(Path::new("/dev/stdin")),
+        given => given,
+    };
     if let Some(output) = args.output.as_deref().filter(|path| is_file_output(path)) {
         let flag = if trace.is_some() {
             "--answers"
@@ -253,13 +262,14 @@ fn check_paths(args: &GenerateArgs, trace: Option<&TraceTo<'_>>) -> Result<()> {
             "--output"
         };
         let others = [
-            (args.input.as_deref(), "input"),
+            (input, "input"),
             (args.record.record.as_deref(), "--record"),
             (trace.map(|trace| trace.path), "trace"),
         ];
         keep_journal_apart(flag, output, &others)?;
     }
-    args.record.keep_apart(&[(args.input.as_deref(), "input")])
+    args.record
+        .keep_apart(&[(input, "input"), (args.output.as_deref(), "--output")])
 }
 
 fn open_input(args: &mut GenerateArgs) -> Result<Lines> {

@@ -27,7 +27,8 @@ pub enum Style {
 
 /// Everything a job needs besides its device.
 pub struct Job<'a> {
-    pub rows: Receiver<Result<Work>>,
+    /// Ends with `None`: a reader that goes away without it has failed.
+    pub rows: Receiver<Result<Option<Work>>>,
     pub codec: &'a dyn Codec,
     pub output: Output,
     pub style: Style,
@@ -187,7 +188,11 @@ impl<'a> Run<'a> {
             })
         };
         match received {
-            Ok(Ok(work)) => Some(work),
+            Ok(Ok(Some(work))) => Some(work),
+            Ok(Ok(None)) => {
+                self.exhausted = true;
+                None
+            }
             Ok(Err(error)) => {
                 self.input_failure = Some(error);
                 self.exhausted = true;
@@ -195,6 +200,9 @@ impl<'a> Run<'a> {
             }
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => {
+                self.input_failure = Some(Error::Runtime(
+                    "the thread that reads rows ended before the input did: this is a bug in tailgraph".to_owned(),
+                ));
                 self.exhausted = true;
                 None
             }

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::files::claim::beside;
 use crate::files::resolve;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// `-`: standard input or output.
@@ -72,7 +73,20 @@ fn first<'a>(others: &[Other<'a>], is: impl Fn(&Path) -> bool) -> Option<&'a str
 }
 
 fn is_same(a: &Path, b: &Path) -> bool {
-    matches!((place(a), place(b)), (Some(a), Some(b)) if a == b)
+    match (place(a), place(b)) {
+        (Some(a), Some(b)) => a == b,
+        // A file may be open as standard input.
+        (Some(_), None) | (None, Some(_)) => is_same_file(a, b),
+        (None, None) => false,
+    }
+}
+
+/// Whether both are there, and are one regular file.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    match (a.metadata(), b.metadata()) {
+        (Ok(a), Ok(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    }
 }
 
 /// Where a file is, or would be: nothing for `-`, and for a pipe or a device, which is not written over.

@@ -3,7 +3,7 @@
 
 use super::args::RecordArg;
 use super::device::Device;
-use super::paths::{Other, keep_apart};
+use super::paths::{Other, keep_journal_apart};
 use crate::backend::timing::StepClock;
 use crate::error::{Error, Result};
 use crate::io::record::{Done, Header, Line, Turn, Writer};
@@ -29,7 +29,7 @@ impl RecordArg {
     /// Refuses to write over the other files of a run.
     pub fn keep_apart(&self, files: &[Other<'_>]) -> Result<()> {
         match &self.record {
-            Some(record) => keep_apart("--record", record, files),
+            Some(record) => keep_journal_apart("--record", record, files),
             None => Ok(()),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Exit;
 use super::args::ReportArgs;
-use super::paths::{Other, is_stdio, keep_apart, keep_outputs_apart};
+use super::paths::{Other, is_stdio, keep_journal_apart, keep_outputs_apart};
 use crate::error::Result;
 use crate::files::{Out, Unfinished};
 use crate::report::{input, lineup, markdown, page, picture};
@@ -66,10 +66,11 @@ fn check_paths(args: &ReportArgs) -> Result<()> {
         .map(|input| (Some(input.as_path()), "input"))
         .collect();
     for (n, (flag, output)) in given().enumerate() {
-        keep_apart(flag, output, &inputs)?;
+        keep_journal_apart(flag, output, &inputs)?;
         let earlier = given().take(n);
         let earlier: Vec<Other<'_>> = earlier.map(|(flag, path)| (Some(path), flag)).collect();
         keep_outputs_apart(flag, output, &earlier)?;
+        keep_journal_apart(flag, output, &earlier)?;
     }
     Ok(())
 }

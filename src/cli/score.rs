@@ -4,7 +4,7 @@ use super::args::{Positions, ScoreArgs};
 use super::codec::ModelCodec;
 use super::generate::{open_lines, open_stream, warn_of_no_rows};
 use super::open::Opened;
-use super::paths::{keep_apart, keep_journal_apart};
+use super::paths::keep_journal_apart;
 use super::{Exit, interrupt, job, print, scoring};
 use crate::error::{Error, Result};
 use crate::files::Out;
@@ -212,12 +212,10 @@ fn check(args: &ScoreArgs) -> Result<Option<(usize, usize)>> {
     if let Some(output) = &args.output {
         let record = (args.record.record.as_deref(), "--record");
         let others = [inputs[0], inputs[1], record];
-        match args.logprobs {
-            true => keep_apart("--output", output, &others)?,
-            false => keep_journal_apart("--output", output, &others)?,
-        }
+        keep_journal_apart("--output", output, &others)?;
     }
-    args.record.keep_apart(&inputs)?;
+    let output = (args.output.as_deref(), "--output");
+    args.record.keep_apart(&[inputs[0], inputs[1], output])?;
     if args.tolerance.is_some_and(|t| !(t >= 0.0 && t.is_finite())) {
         return usage("--tolerance: expected a number of at least 0".to_owned());
     }

@@ -3,7 +3,7 @@
 use super::Exit;
 use super::args::{GenerateArgs, ModelArg, TraceArgs};
 use super::generate::{TraceTo, serve};
-use super::paths::keep_outputs_apart;
+use super::paths::{keep_journal_apart, keep_outputs_apart};
 use super::table::Table;
 use crate::error::{Error, Result};
 use crate::files::claim::beside;
@@ -23,6 +23,7 @@ pub fn run(args: TraceArgs) -> Result<Exit> {
         (args.from.as_deref(), "--from"),
     ];
     keep_outputs_apart("--output", &args.output, &files)?;
+    keep_journal_apart("--output", &args.output, &files)?;
     let (output, quiet, parts) = (args.output.clone(), args.quiet, args.kernels);
     let (exit, about) = match &args.from {
         Some(record) => {

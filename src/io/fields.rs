@@ -77,7 +77,7 @@ pub fn found(value: &Value) -> String {
     match value {
         Value::Array(items) if items.is_empty() => "an empty array".to_owned(),
         Value::Array(items) => format!("an array of {}", items.len()),
-        Value::Object(_) => json::as_not_finite(value).unwrap_or("an object").to_owned(),
+        Value::Object(_) => shorten(json::as_not_finite(value).unwrap_or("an object")),
         Value::String(text) if text.is_empty() => "an empty string".to_owned(),
         other => shorten(&other.to_string()),
     }
@@ -102,7 +102,10 @@ pub fn finite_within(fields: &Fields, names: &[&str]) -> Result<(), RowError> {
         None => Ok(()),
         Some((name, number)) => Err(RowError::new(
             Code::InvalidRequest,
-            format!("{name}: found the number {number} in it, expected finite numbers"),
+            format!(
+                "{name}: found the number {} in it, expected finite numbers",
+                shorten(number)
+            ),
         )),
     }
 }

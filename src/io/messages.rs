@@ -161,6 +161,8 @@ fn message(item: &Value, name: &str) -> Result<Value, RowError> {
         Some(content) => check_content(content, &format!("{name}.content"))?,
         // Templates join content to other text: of a message that is something else it is empty.
         None if role == "assistant" && is_something_else => insert_content(&mut message),
+        // What a function of the older form gave may be nothing.
+        None if role == "function" => insert_content(&mut message),
         None => return Err(wrong(&format!("{name}.content"), &Value::Null, "a string")),
     }
     if let Some(calls) = message.get_mut("tool_calls") {

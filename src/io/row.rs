@@ -324,9 +324,12 @@ const OWN_FIELDS: [&str; 21] = [
     "timeout_ms",
 ];
 
+/// Names of fields that nothing reads, as many as are told of.
+const IGNORED_AT_MOST: usize = 32;
+
 /// Values of JSON that a line may hold: each takes tens of bytes once it is parsed, however short it is in the file.
 /// Far above the token ids of any context.
-pub const MAX_VALUES: usize = 1 << 21;
+pub const MAX_VALUES: usize = 1 << 20;
 
 /// Reads one line. Never fails: what is wrong with the line is in `ask`.
 pub fn parse(line: &[u8], number: u64) -> Row {
@@ -401,6 +404,8 @@ fn own_row(mut fields: Fields, number: u64) -> Row {
             .into_iter()
             .map(|(name, _)| name)
             .filter(|name| !known(name) && !messages::is_known_elsewhere(name))
+            .take(IGNORED_AT_MOST)
+            .map(|name| fields::shorten(&name))
             .collect(),
     }
 }

@@ -2,12 +2,13 @@
 //! in another folder is the same model; a file that was replaced in place is another.
 
 use super::checkpoint;
+use super::files;
 use super::source::ModelSource;
 use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Files that are hashed whole, where they are there.
 const SMALL_FILES: [&str; 9] = [
@@ -51,15 +52,15 @@ pub fn fingerprint(source: &ModelSource) -> Result<Vec<(String, String)>> {
     let names = SMALL_FILES.iter().map(|&name| name.to_owned());
     for name in names.chain(more_templates(dir)?) {
         let path = dir.join(&name);
-        match std::fs::read(&path) {
-            Ok(bytes) => parts.push((name, hex(&Sha256::digest(bytes)))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(Error::io(path, error)),
+        if files::is_there(&path) {
+            let bytes = files::read(&path, "a file of a model")?;
+            parts.push((name, hex(&Sha256::digest(bytes))));
         }
     }
     for path in checkpoint::weight_files(dir)? {
         let name = path.strip_prefix(dir).unwrap_or(&path);
-        let hash = of_weights(&path).map_err(|error| Error::io(&path, error))?;
+        let file = files::open(&path, "a safetensors file")?;
+        let hash = of_weights(&file).map_err(|error| Error::io(&path, error))?;
         parts.push((format!("weights {}", name.display()), hash));
     }
     Ok(parts)
@@ -70,7 +71,14 @@ fn more_templates(dir: &Path) -> Result<Vec<String>> {
     let folder = dir.join(MORE_TEMPLATES);
     let entries = match std::fs::read_dir(&folder) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        Err(error)
+            if matches!(
+                error.kind(),
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(vec![]);
+        }
         Err(error) => return Err(Error::io(folder, error)),
     };
     let mut names = Vec::new();
@@ -91,9 +99,8 @@ fn more_templates(dir: &Path) -> Result<Vec<String>> {
 
 /// Length, header and samples of a safetensors file. A header is as long as its first eight bytes say, and no longer than
 /// the format allows.
-fn of_weights(path: &PathBuf) -> std::io::Result<String> {
+fn of_weights(file: &File) -> std::io::Result<String> {
     const LARGEST_HEADER: u64 = 100_000_000;
-    let file = File::open(path)?;
     let total = file.metadata()?.len();
     let mut hash = Sha256::new();
     hash.update(total.to_le_bytes());

@@ -90,8 +90,13 @@ impl GenerationConfig {
     pub(super) fn apply_to(&self, config: &mut ModelConfig) {
         config.bos_token_id = self.bos_token_id.or(config.bos_token_id);
         config.pad_token_id = self.pad_token_id.or(config.pad_token_id);
-        if let Some(ids) = &self.eos_token_ids {
-            config.eos_token_ids.clone_from(ids);
+        // Ids that the model does not have end nothing.
+        let ids = self.eos_token_ids.iter().flatten().copied();
+        let known: Vec<u32> = ids
+            .filter(|&id| (id as usize) < config.vocab_size)
+            .collect();
+        if !known.is_empty() {
+            config.eos_token_ids = known;
         }
     }
 

@@ -9,6 +9,7 @@ use minijinja::Environment;
 use serde_json::{Map, Value};
 
 use super::conversation::Chat;
+use super::files::read;
 use super::jinja;
 use crate::{Error, Result};
 
@@ -196,15 +197,6 @@ impl ChatTemplate {
             None => Ok(rendered),
             Some(continued) => continued.cut(rendered),
         }
-    }
-}
-
-/// The text of a file; `None` where there is no such file.
-fn read(path: &Path) -> Result<Option<String>> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io(path, error)),
     }
 }
 

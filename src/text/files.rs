@@ -20,11 +20,19 @@ const MAX_BYTES: u64 = 128 << 20;
 /// # Errors
 /// It cannot be read, is too long or is not UTF-8.
 pub fn read(path: &Path) -> Result<Option<String>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+    // Asked first: opening a pipe would wait for a writer that never comes.
+    match path.metadata() {
+        Ok(found) if found.is_file() => {}
+        Ok(_) => {
+            return Err(Error::file(
+                path,
+                "found a folder, a pipe or a device, expected a file",
+            ));
+        }
+        Err(error) if is_absent(&error) => return Ok(None),
         Err(error) => return Err(Error::io(path, error)),
-    };
+    }
+    let file = File::open(path).map_err(|error| Error::io(path, error))?;
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1)
         .read_to_end(&mut bytes)
@@ -32,12 +40,17 @@ pub fn read(path: &Path) -> Result<Option<String>> {
     if bytes.len() as u64 > MAX_BYTES {
         return Err(Error::file(
             path,
-            format!("found more than {MAX_BYTES} bytes, expected a checkpoint's JSON file"),
+            format!("found more than {MAX_BYTES} bytes, expected a checkpoint's small file"),
         ));
     }
     String::from_utf8(bytes)
         .map(Some)
-        .map_err(|_| Error::file(path, "found bytes that are no UTF-8, expected JSON"))
+        .map_err(|_| Error::file(path, "found bytes that are no UTF-8, expected text"))
+}
+
+/// There is no such file; nor is there where a file stands in place of its folder.
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 /// The object in a file; `None` where there is no such file. Python writes `NaN` and `Infinity`, which JSON does not

@@ -1,6 +1,6 @@
 //! What is refused, with which exit code and words.
 
-use crate::run::{golden, run, run_with_input};
+use crate::run::{Ended, command, golden, run, run_with_input};
 
 #[test]
 fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
@@ -261,4 +261,39 @@ fn a_model_without_a_chat_template_refuses_messages_only() {
     let rows = ended.rows();
     assert_eq!(rows[0]["error"]["code"], "chat_template");
     assert_eq!(rows[1]["output_ids"].as_array().unwrap().len(), 1);
+}
+
+/// What a file is written by way of is no input of the same command, nor is the file behind standard input.
+#[test]
+fn no_command_writes_over_what_it_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let rows = "{\"id\":\"a\",\"prompt\":\"x\",\"max_new_tokens\":1}\n";
+    std::fs::write(at("x.partial"), rows).unwrap();
+    let (x, partial) = (at("x"), at("x.partial"));
+    let model = ["--model", "random:tiny", "--device", "cpu"];
+    let commands: [&[&str]; 5] = [
+        &["generate", "--input", &partial, "--record", &x],
+        &["score", "--input", &partial, "--logprobs", "--output", &x],
+        &["trace", "--input", &partial, "--output", &x],
+        &["trace", "--from", &partial, "--output", &x],
+        &["generate", "--output", &partial, "--record", &x, "prompt"],
+    ];
+    for wrong in commands {
+        let mut args = wrong.to_vec();
+        if !wrong.contains(&"--from") {
+            args.extend(model);
+        }
+        let ended = run(&args);
+        ended.fails(&args, 2, "x.partial");
+        assert_eq!(std::fs::read_to_string(&partial).unwrap(), rows, "{args:?}");
+    }
+    let ended = run(&["report", &partial, "--output", &x]);
+    ended.fails(&"report", 2, "x.partial");
+
+    let mut by_standard_input = command(&["generate", "--output", &partial, "-q"]);
+    let stdin = std::fs::File::open(&partial).unwrap();
+    let output = by_standard_input.args(model).stdin(stdin).output().unwrap();
+    Ended::of(output).fails(&"< input", 2, "found the input file");
+    assert_eq!(std::fs::read_to_string(&partial).unwrap(), rows);
 }

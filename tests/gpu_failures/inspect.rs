@@ -290,7 +290,7 @@ fn the_tables_name_kernels_and_memory() {
         "graphs as captured for device-graph on cuda:0 Test GPU 0",
         "capture ms",
         "stage 0 mixed 512, dispatcher in it: nodes by kernel",
-        "products linear, experts linear",
+        "products tiled, experts tiled",
         "variants sm_90-",
         "tg_dispatch",
         "scheduler",

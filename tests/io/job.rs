@@ -48,10 +48,11 @@ fn run_with(
     interrupt: &AtomicBool,
 ) -> Summary {
     let mut source = Source::new(lines, rules(), Arc::new(Bytes), kept, 1, Box::new(|_| {}));
-    let (send, rows) = sync_channel(1000);
+    let (send, rows) = sync_channel(2000);
     while let Some(work) = source.next_work().unwrap() {
-        send.send(Ok(work)).unwrap();
+        send.send(Ok(Some(work))).unwrap();
     }
+    send.send(Ok(None)).unwrap();
     drop(send);
     Job {
         rows,
@@ -264,4 +265,24 @@ fn an_interrupt_cancels_what_runs_and_leaves_out_what_has_not_begun() {
     assert_eq!(ended, ["length", "length", "cancelled", "cancelled"]);
     assert!(!text.contains("\"output_ids\":[97,98]"), "{text}");
     assert_eq!(summary.counts.failed, 2);
+}
+
+/// A reader that dies must not look like the end of the input: OUTPUT would be put in place without the rest.
+#[test]
+fn a_reader_that_goes_away_is_no_end_of_the_input() {
+    let (send, rows) = sync_channel(1);
+    drop(send);
+    let never = AtomicBool::new(false);
+    let job = Job {
+        rows,
+        codec: &Bytes,
+        output: Output::Stream(Ordered::new(Box::new(std::io::sink()), "nowhere", "")),
+        style: Style::Json,
+        window: 4,
+        progress: Progress::new(true, None),
+        interrupt: &never,
+    };
+    let summary = job.run(&mut Echo::new(1)).unwrap();
+    let failure = summary.failure.unwrap().to_string();
+    assert!(failure.contains("ended before the input did"), "{failure}");
 }

@@ -477,7 +477,7 @@ fn limits_are_named() {
         (
             format!("{{\"input_ids\":[{}1]}}", "1,".repeat(MAX_VALUES)),
             Code::InvalidJson,
-            "line 3: found more than 2097152 values",
+            "line 3: found more than 1048576 values",
         ),
     ] {
         let error = prepared(&line).unwrap_err();
@@ -606,6 +606,17 @@ impl Codec for WithoutBos {
 
     fn stream<'a>(&'a self, stop: &[String]) -> Box<dyn TextStream + 'a> {
         Bytes.stream(stop)
+    }
+}
+
+/// A number has as many digits as a line has room for.
+#[test]
+fn numbers_of_any_length_are_answered() {
+    for digits in [65_535, 65_536, 1_000_000] {
+        let number = "1".repeat(digits);
+        assert!(prepared(&format!("{{\"prompt\":\"x\",\"unread\":{number}}}")).is_ok());
+        let error = prepared(&format!("{{\"prompt\":\"x\",\"seed\":{number}}}")).unwrap_err();
+        assert!(error.message.len() < 300, "{error}");
     }
 }
 

@@ -157,6 +157,8 @@ impl Key {
             }
             Type::Tuple => {
                 let items = items_of(value).unwrap_or_default();
+                // A tuple may hold one tuple many times: all of its leaves are walked.
+                super::meter::charge_items(items.len() + 1)?;
                 Self::Tuple(items.iter().map(Self::of).collect::<Result<_, _>>()?)
             }
             Type::List | Type::Dict | Type::View => {
