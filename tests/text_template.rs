@@ -146,30 +146,6 @@ fn random_templates_render_as_in_transformers_or_not_at_all() {
     );
 }
 
-/// Python keeps the digits of any integer; one that was rounded on its way in must not be shown as another number.
-#[test]
-fn integers_past_64_bits_are_refused() {
-    let rendered = |number: &str| {
-        let messages =
-            format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"x\",\"n\":{number}}}]}}");
-        let variables = serde_json::from_str(&messages).unwrap();
-        render("{{ messages[0].n }}", &variables)
-    };
-    assert_eq!(
-        rendered("18446744073709551615").unwrap(),
-        "18446744073709551615"
-    );
-    assert_eq!(
-        rendered("-9223372036854775808").unwrap(),
-        "-9223372036854775808"
-    );
-    assert_eq!(rendered("1e18").unwrap(), "1e+18");
-    for number in ["18446744073709551616", "-99999999999999999999", "1e30"] {
-        let error = rendered(number).unwrap_err();
-        assert!(error.contains("which 64 bits do not hold"), "{error}");
-    }
-}
-
 /// Each would take all time, memory or stack. One may render, if it does so within the bounds.
 #[test]
 fn a_template_that_wants_too_much_is_an_error_soon() {

@@ -202,7 +202,7 @@ fn rows_of_another_model_or_other_options_are_refused_by_name() {
         (&["--stop", "x"], "--stop (was not given, is [\"x\"])"),
         (
             &["--max-context", "100"],
-            "--max-context (was not given, is 100)",
+            "--max-context (was 4096, is 100)",
         ),
     ] {
         resume(&with(words)).fails(&words, 1, expected);

@@ -352,8 +352,8 @@ fn two_runs_of_one_output_are_one_too_many() {
         text(&link),
     ];
     run(&score).fails(&score, 1, "another run is writing it");
-    let synth = run(&["report", text(&partial), "-o", text(&link)]);
-    synth.fails(&"report", 1, "another run is writing it");
+    let report = run(&["report", text(&partial), "-o", text(&link)]);
+    report.fails(&"report", 2, "is written by way of");
     assert!(first.try_wait().unwrap().is_none());
     first.kill().unwrap();
     first.wait().unwrap();

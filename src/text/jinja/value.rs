@@ -465,19 +465,8 @@ pub fn from_json(value: &serde_json::Value) -> Result<Value, Error> {
             meter::charge(text.len())?;
             Value::from(text.as_str())
         }
-        serde_json::Value::Number(number) if lost_digits(number) => {
-            return Err(wrong(format!(
-                "found the number {number}, which 64 bits do not hold, expected a smaller one or a text: its digits would not be those that were written"
-            )));
-        }
         other => Value::from_serialize(other),
     })
-}
-
-/// An integer of more than 64 bits has been rounded by now, where Python keeps all of its digits.
-fn lost_digits(number: &serde_json::Number) -> bool {
-    const PAST_64_BITS: f64 = (1_u64 << 63) as f64;
-    number.is_f64() && number.as_f64().is_some_and(|x| x.abs() >= PAST_64_BITS)
 }
 
 /// The depth of a container of these.
