@@ -76,7 +76,7 @@ pub(super) fn serve(
     };
     let lines = open_input(&mut args)?;
     let rules = rules(&args, &opened, eos_ids);
-    let identity = identity(&args, &opened, &rules)?;
+    let identity = identity(&opened, &rules)?;
     let settings = identity.hash();
     // Before the weights: what cannot be written is said at once.
     let (output, kept) = open_output(&args, style, &identity)?;
@@ -195,7 +195,7 @@ fn rules(args: &GenerateArgs, opened: &Opened, eos_ids: Vec<u32>) -> Rules {
 
 /// Everything besides a row that its answer depends on, under the names by which a user knows it. Not --timeout-ms: it
 /// decides whether there is an answer, and rows without one are tried again.
-fn identity(args: &GenerateArgs, opened: &Opened, rules: &Rules) -> Result<Identity> {
+fn identity(opened: &Opened, rules: &Rules) -> Result<Identity> {
     let Options {
         max_new_tokens,
         temperature,
