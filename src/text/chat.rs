@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::conversation::Chat;
 use super::files::read;
-use super::jinja;
+use super::{jinja, special};
 use crate::{Error, Result};
 
 /// LFM2's plain form, for random presets: their tokenizer has its special tokens.
@@ -21,17 +21,6 @@ const BUILT_IN: &str = "{{- bos_token -}}{%- for message in messages -%}{{- '<|i
 /// Used where a request brings tools, if there is one of this name.
 const TOOL_USE: &str = "tool_use";
 const DEFAULT: &str = "default";
-
-/// Names under which tokenizer_config.json gives special tokens, and templates read them.
-const SPECIAL_TOKENS: [&str; 7] = [
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-];
 
 /// What a rendering may take where nobody gives it less.
 const TIME: Duration = Duration::from_secs(2);
@@ -248,7 +237,7 @@ fn special_tokens(config: &Value, older: &Value) -> Map<String, Value> {
             .map(str::to_owned)
     };
     let mut tokens = Map::new();
-    for name in SPECIAL_TOKENS {
+    for name in special::NAMES {
         if let Some(token) = text(&config[name]).or_else(|| text(&older[name])) {
             tokens.insert(name.to_owned(), token.into());
         }

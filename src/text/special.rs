@@ -20,7 +20,7 @@ const SPECIAL_TOKENS_MAP: &str = "special_tokens_map.json";
 const ADDED_TOKENS: &str = "added_tokens.json";
 
 /// Names under which tokenizer_config.json gives special tokens, and templates read them.
-const NAMES: [&str; 7] = [
+pub(super) const NAMES: [&str; 7] = [
     "bos_token",
     "eos_token",
     "unk_token",
