@@ -159,7 +159,7 @@ impl Variant {
         let warpgroups = |kernels: &str| match architecture.has_warpgroups() {
             true => within(kernels, MOST_ROWS),
             false => Err(format!(
-                "{gpu} has no {kernels}, which are sm_90's, expected skinny or tiled"
+                "{gpu} lacks {kernels}, which are sm_90's, expected skinny or tiled"
             )),
         };
         match self.products {

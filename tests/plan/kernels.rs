@@ -285,7 +285,7 @@ fn errors_name_the_entry_what_it_holds_and_what_it_should() {
 #[test]
 fn families_belong_to_architectures() {
     for (architecture, entry, part) in [
-        ("sm_80", SKINNY, "expected linear"),
+        ("sm_80", SKINNY, "expected tiled"),
         ("sm_80", GROUPED, "sm_90's"),
         ("sm_100", GROUPED, "sm_90's"),
     ] {
