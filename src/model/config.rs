@@ -1,5 +1,7 @@
 //! config.json of LFM2-MoE checkpoints, both generations of spelling.
 
+mod rotary;
+
 use super::fields::{self, Fields};
 use super::files;
 use super::layer_types::{self, LayerType};
@@ -113,7 +115,7 @@ impl ModelConfig {
             max_position_embeddings: fields
                 .size("max_position_embeddings", 1, limit::POSITIONS)?
                 .unwrap_or(128_000),
-            rope_theta: rope_theta(&fields)?,
+            rope_theta: rotary::theta(&fields)?,
             tie_word_embeddings: match fields.bool("tie_embedding")? {
                 Some(tied) => tied,
                 None => fields.bool("tie_word_embeddings")?.unwrap_or(true),
@@ -344,62 +346,4 @@ fn head_dim(fields: &Fields<'_>, hidden_size: usize, heads: usize) -> Result<usi
         ));
     }
     Ok(head_dim)
-}
-
-/// The base of the rotary embedding, found as transformers does: a rope_scaling that says something stands in the place
-/// of rope_parameters as a whole; then that object's rope_theta, else the file's own, else 1e6.
-fn rope_theta(fields: &Fields<'_>) -> Result<f64> {
-    let theta = |fields: &Fields<'_>| {
-        fields.number("rope_theta", "a finite number above 0", |theta| {
-            theta > 0.0 && theta.is_finite()
-        })
-    };
-    check_rotary_fraction(fields)?;
-    let scaling = fields.object("rope_scaling", "rope_scaling.")?;
-    let parameters = fields.object("rope_parameters", "rope_parameters.")?;
-    // Both are checked, although only one is used: a file that speaks of scaling anywhere means it.
-    for object in [&scaling, &parameters].into_iter().flatten() {
-        check_rope_type(object)?;
-        check_rotary_fraction(object)?;
-    }
-    let used = scaling.filter(|object| !object.is_empty()).or(parameters);
-    let own = match &used {
-        Some(object) => theta(object)?,
-        None => None,
-    };
-    Ok(own.or(theta(fields)?).unwrap_or(1e6))
-}
-
-/// rope_type, or type as older files spell it, may be "default" alone: no scaling.
-fn check_rope_type(object: &Fields<'_>) -> Result<()> {
-    let spelled = ["rope_type", "type"].into_iter();
-    if let Some((name, found)) = spelled
-        .filter_map(|name| Some((name, object.get(name)?)))
-        .next()
-        && found != "default"
-    {
-        return Err(object.wrong(
-            name,
-            found,
-            "\"default\": scaled rotary embeddings are not supported",
-        ));
-    }
-    for layer_type in [LayerType::Conv, LayerType::FullAttention] {
-        if let Some(found) = object.get(layer_type.name()) {
-            return Err(object.wrong(
-                layer_type.name(),
-                found,
-                "no parameters by type of layer: they are not supported",
-            ));
-        }
-    }
-    Ok(())
-}
-
-fn check_rotary_fraction(fields: &Fields<'_>) -> Result<()> {
-    let name = "partial_rotary_factor";
-    let expected = "1: rotary embeddings turn all of head_dim";
-    fields
-        .number(name, expected, |factor| factor == 1.0)
-        .map(|_| ())
 }
