@@ -1,18 +1,32 @@
-//! JSON as files and rows in the wild have it: what Python's `json` reads is read here too.
+//! JSON as files and rows in the wild have it: what Python's `json` reads is read here too, with the same value.
 //!
 //! Python writes and reads `NaN`, `Infinity`, `-Infinity` and numbers past f64's range (`1e400`), which strict JSON
-//! has not. They may stand in fields that nobody reads. Where a field is read, such a number is no valid value of it:
-//! it is kept as a [`Value`] that is neither number nor string, and that errors show as it was written.
+//! has not. They may stand in fields that nobody reads. Where a field is read, such a number is no valid value of it.
+//! Python also keeps every digit of an integer, of which serde_json keeps 64 bits: [`exact`] keeps them too.
+//!
+//! Both kinds of numbers are kept as a [`Value`] that is neither number nor string: an object with one field, which has
+//! the number as it was written. Its name is another in every process, so that no text can have such an object itself.
 
-use serde::de::{DeserializeOwned, IgnoredAny};
-use serde_json::Value;
+mod scan;
+
+use scan::{is_integer, is_not_finite, is_wide_integer, outside_strings};
+use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
+use serde_json::{Map, Value};
+use std::hash::BuildHasher;
 use std::ops::Range;
+use std::sync::LazyLock;
 
-/// The only name in the object that stands for a number that is not finite.
-const NOT_FINITE: &str = "$not_finite";
+/// The only name in the object that stands for a number.
+static WRITTEN: LazyLock<String> = LazyLock::new(|| {
+    let random = std::hash::RandomState::new();
+    format!("$number {:016x}", random.hash_one(0))
+});
 
 /// The deepest nesting that is read; a deeper one is an error, as it is in serde_json.
 pub const MAX_DEPTH: usize = 127;
+
+/// Numbers of a text that are kept as they are written, at most: each takes hundreds of bytes.
+pub const MAX_WRITTEN: usize = 1 << 16;
 
 /// Parses JSON, and Python's additions to it.
 ///
@@ -23,33 +37,76 @@ pub fn from_slice<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
         Ok(value) => return Ok(value),
         Err(error) => error,
     };
-    let numbers = not_finite(text);
-    if numbers.is_empty() {
-        return Err(strict);
+    let numbers = scan::numbers(text, is_not_finite);
+    match numbers.is_empty() {
+        true => Err(strict),
+        false => parse(text, &numbers),
+    }
+}
+
+/// The same, with integers of any size: [`integer`] and [`float`] read them, [`as_written`] has their digits.
+///
+/// # Errors
+/// As for [`from_slice`].
+pub fn exact(text: &[u8]) -> serde_json::Result<Value> {
+    let wanted = |number: &[u8]| {
+        // Python reads -0 as the integer 0, serde_json as the float -0.0.
+        number == b"-0" || is_wide_integer(number) || is_not_finite(number)
+    };
+    let numbers = scan::numbers(text, wanted);
+    match numbers.is_empty() {
+        true => serde_json::from_slice(text),
+        false => parse(text, &numbers),
+    }
+}
+
+/// `text`, in which `numbers` are kept as they are written.
+fn parse<T: DeserializeOwned>(text: &[u8], numbers: &[Range<usize>]) -> serde_json::Result<T> {
+    if numbers.len() > MAX_WRITTEN {
+        return Err(serde_json::Error::custom(format!(
+            "found more than {MAX_WRITTEN} numbers that 64 bits do not hold, expected fewer"
+        )));
     }
     // With zeros as long as what they replace, so that an error elsewhere is said to be where it is.
     let zero = |number: &[u8]| format!("0{}", " ".repeat(number.len() - 1));
-    serde_json::from_slice::<IgnoredAny>(&replace(text, &numbers, zero))?;
-    let marker = |number: &[u8]| {
-        let number = String::from_utf8_lossy(number);
-        format!("{{\"{NOT_FINITE}\":\"{number}\"}}")
+    serde_json::from_slice::<IgnoredAny>(&replace(text, numbers, zero))?;
+    let written = |number: &[u8]| match number {
+        b"-0" => "0".to_owned(),
+        _ => format!(
+            "{{\"{}\":\"{}\"}}",
+            *WRITTEN,
+            String::from_utf8_lossy(number)
+        ),
     };
-    serde_json::from_slice(&replace(text, &numbers, marker))
+    serde_json::from_slice(&replace(text, numbers, written))
 }
 
-/// How a number that is not finite was written, if `value` stands for one.
-pub fn as_not_finite(value: &Value) -> Option<&str> {
+/// How a number was written, if `value` stands for one that serde_json does not hold.
+pub fn as_written(value: &Value) -> Option<&str> {
     let object = value.as_object().filter(|object| object.len() == 1)?;
-    object.get(NOT_FINITE)?.as_str()
+    object.get(WRITTEN.as_str())?.as_str()
 }
 
-/// The first number that is not finite anywhere in `value`.
-pub fn find_not_finite(value: &Value) -> Option<&str> {
+/// The same, of one that is not finite.
+pub fn as_not_finite(value: &Value) -> Option<&str> {
+    as_written(value).filter(|number| !is_integer(number.as_bytes()))
+}
+
+/// The fields of what the text has as an object.
+pub fn object(value: &Value) -> Option<&Map<String, Value>> {
+    value.as_object().filter(|_| as_written(value).is_none())
+}
+
+/// The first number anywhere in `value` that `wanted` says yes to, of those kept as they were written.
+pub fn find_written(value: &Value, wanted: fn(&str) -> bool) -> Option<&str> {
     match value {
-        Value::Array(items) => items.iter().find_map(find_not_finite),
-        Value::Object(fields) => {
-            as_not_finite(value).or_else(|| fields.values().find_map(find_not_finite))
-        }
+        Value::Array(items) => items.iter().find_map(|item| find_written(item, wanted)),
+        Value::Object(fields) => match as_written(value) {
+            Some(number) => Some(number).filter(|number| wanted(number)),
+            None => fields
+                .values()
+                .find_map(|field| find_written(field, wanted)),
+        },
         _ => None,
     }
 }
@@ -58,11 +115,23 @@ pub fn find_not_finite(value: &Value) -> Option<&str> {
 /// exactly; a larger one must be written without point and exponent.
 pub fn integer(value: &Value) -> Option<i128> {
     const EXACT: f64 = (1_u64 << 53) as f64;
+    if let Some(number) = as_written(value) {
+        return number.parse().ok();
+    }
     let whole = value.as_i64().map(i128::from);
     whole.or(value.as_u64().map(i128::from)).or_else(|| {
         let number = value.as_f64()?;
         (number.fract() == 0.0 && number.abs() <= EXACT).then_some(number as i128)
     })
+}
+
+/// A finite number.
+pub fn float(value: &Value) -> Option<f64> {
+    let number = match as_written(value) {
+        Some(number) => number.parse().ok(),
+        None => value.as_f64(),
+    };
+    number.filter(|number| number.is_finite())
 }
 
 /// Values in `text` at least: commas and openings outside of strings. Costs one pass and no memory, so that what a
@@ -74,55 +143,6 @@ pub fn count_values(text: &[u8]) -> usize {
         1
     });
     values
-}
-
-/// Numbers outside of strings that f64 does not hold.
-fn not_finite(text: &[u8]) -> Vec<Range<usize>> {
-    let mut found = Vec::new();
-    outside_strings(text, |rest| {
-        let length = match rest[0] {
-            b'N' | b'I' | b'-' | b'0'..=b'9' => rest
-                .iter()
-                .position(|&b| !(b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.')))
-                .unwrap_or(rest.len()),
-            _ => return 1,
-        };
-        let start = text.len() - rest.len();
-        if is_not_finite(&rest[..length]) {
-            found.push(start..start + length);
-        }
-        length
-    });
-    found
-}
-
-fn is_not_finite(number: &[u8]) -> bool {
-    match number {
-        b"NaN" | b"Infinity" | b"-Infinity" => true,
-        // Rust's own spellings (`inf`) begin with no digit.
-        [b'0'..=b'9', ..] | [b'-', b'0'..=b'9', ..] => std::str::from_utf8(number)
-            .ok()
-            .and_then(|text| text.parse::<f64>().ok())
-            .is_some_and(f64::is_infinite),
-        _ => false,
-    }
-}
-
-/// Calls `at` with the rest of `text` at each place outside of strings; it says how many bytes it has dealt with.
-fn outside_strings<'a>(text: &'a [u8], mut at: impl FnMut(&'a [u8]) -> usize) {
-    let mut position = 0;
-    let mut inside = false;
-    while position < text.len() {
-        position += match (text[position], inside) {
-            (b'\\', true) => 2,
-            (b'"', _) => {
-                inside = !inside;
-                1
-            }
-            (_, true) => 1,
-            (_, false) => at(&text[position..]),
-        };
-    }
 }
 
 fn replace(text: &[u8], ranges: &[Range<usize>], with: impl Fn(&[u8]) -> String) -> Vec<u8> {
@@ -157,8 +177,8 @@ mod tests {
         assert_eq!(spelled("/b/c"), Some("1e400"));
         assert_eq!(spelled("/e"), Some("-1E+999"));
         assert_eq!(value["d"], "NaN \" Infinity");
-        assert_eq!(find_not_finite(&value["b"]), Some("1e400"));
-        assert_eq!(find_not_finite(&json!([1, "Infinity", {}])), None);
+        assert_eq!(find_written(&value["b"], |_| true), Some("1e400"));
+        assert_eq!(find_written(&json!([1, "Infinity", {}]), |_| true), None);
         assert_eq!(value["a"][1].as_f64(), None);
     }
 
@@ -172,6 +192,8 @@ mod tests {
             "{\"a\":NaN",
             "[NaN}",
             "[1e400x]",
+            "01e400",
+            "1.e400",
         ] {
             read(text).expect_err(text);
         }
@@ -197,6 +219,48 @@ mod tests {
         ] {
             assert_eq!(integer(&read(other).unwrap()), None, "{other}");
         }
+    }
+
+    #[test]
+    fn integers_keep_their_digits() {
+        let text = r#"{"a":18446744073709551616,"b":[-9223372036854775809,18446744073709551615],"c":"99999999999999999999","d":1e20,"e":-0,"f":-0.0}"#;
+        let value = exact(text.as_bytes()).unwrap();
+        assert_eq!(as_written(&value["a"]), Some("18446744073709551616"));
+        assert_eq!(as_not_finite(&value["a"]), None);
+        assert_eq!(integer(&value["a"]), Some(1 << 64));
+        assert_eq!(float(&value["a"]), Some(18_446_744_073_709_551_616.0));
+        assert_eq!(integer(&value["b"][0]), Some(i128::from(i64::MIN) - 1));
+        assert_eq!(value["b"][1], json!(u64::MAX));
+        assert_eq!(value["c"], "99999999999999999999");
+        assert!(value["d"].is_f64());
+        assert_eq!(value["e"].as_u64(), Some(0));
+        assert!(value["f"].is_f64());
+        assert!(object(&value["a"]).is_none() && object(&value).is_some());
+        let digits = "7".repeat(400);
+        let value = exact(digits.as_bytes()).unwrap();
+        assert_eq!(as_written(&value), Some(digits.as_str()));
+        assert_eq!((integer(&value), float(&value)), (None, None));
+        for other in ["0123456789012345678901234567890", "-", "--0", "-0x"] {
+            exact(other.as_bytes()).expect_err(other);
+        }
+    }
+
+    /// What an object is called that stands for a number cannot be known to whoever writes a text.
+    #[test]
+    fn no_object_is_taken_for_a_number() {
+        let value = exact(br#"{"$number":"5","a":{"$not_finite":"NaN"}}"#).unwrap();
+        assert!(as_written(&value).is_none() && as_written(&value["a"]).is_none());
+    }
+
+    #[test]
+    fn numbers_kept_as_written_are_bounded() {
+        let text = |numbers: usize| format!("[{}NaN]", "NaN,".repeat(numbers - 1));
+        assert!(read(&text(MAX_WRITTEN)).is_ok());
+        let error = read(&text(MAX_WRITTEN + 1)).unwrap_err().to_string();
+        assert!(
+            error.starts_with("found more than 65536 numbers"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -56,8 +56,7 @@ impl Number {
         let Some(value) = present(fields, self.name) else {
             return Ok(None);
         };
-        value
-            .as_f64()
+        json::float(value)
             .and_then(|number| self.check(number))
             .map(Some)
             .ok_or_else(|| wrong(self.name, value, self.expected))
@@ -77,7 +76,7 @@ pub fn found(value: &Value) -> String {
     match value {
         Value::Array(items) if items.is_empty() => "an empty array".to_owned(),
         Value::Array(items) => format!("an array of {}", items.len()),
-        Value::Object(_) => shorten(json::as_not_finite(value).unwrap_or("an object")),
+        Value::Object(_) => shorten(json::as_written(value).unwrap_or("an object")),
         Value::String(text) if text.is_empty() => "an empty string".to_owned(),
         other => shorten(&other.to_string()),
     }
@@ -92,18 +91,23 @@ pub fn shorten(text: &str) -> String {
     }
 }
 
-/// Refuses NaN, Infinity and the like anywhere within the fields `names`, whose values are handed on as they are.
-pub fn finite_within(fields: &Fields, names: &[&str]) -> Result<(), RowError> {
-    let first = names.iter().find_map(|name| {
-        let number = json::find_not_finite(fields.get(*name)?)?;
-        Some((name, number))
-    });
-    match first {
+/// Refuses what [`shown_numbers`] does within the fields `names`.
+pub fn numbers_within(fields: &Fields, names: &[&str]) -> Result<(), RowError> {
+    let mut given = names
+        .iter()
+        .filter_map(|name| Some((name, fields.get(*name)?)));
+    given.try_for_each(|(name, value)| shown_numbers(name, value))
+}
+
+/// Refuses numbers that a template cannot show anywhere in `value`, which is handed on to one: NaN, Infinity, and
+/// integers of more than 128 bits.
+pub fn shown_numbers(name: &str, value: &Value) -> Result<(), RowError> {
+    match json::find_written(value, |number| number.parse::<i128>().is_err()) {
         None => Ok(()),
-        Some((name, number)) => Err(RowError::new(
+        Some(number) => Err(RowError::new(
             Code::InvalidRequest,
             format!(
-                "{name}: found the number {} in it, expected finite numbers",
+                "{name}: found the number {} in it, expected finite numbers, and integers of at most 128 bits",
                 shorten(number)
             ),
         )),
@@ -159,6 +163,8 @@ pub fn parse_top_k(text: &str) -> Result<u32, String> {
     }
 }
 
+const SEED: &str = "a 64-bit integer, from -9223372036854775808 to 18446744073709551615 without point and exponent";
+
 /// Any 64-bit integer; a negative one keeps its bits.
 pub fn seed(fields: &Fields) -> Result<Option<u64>, RowError> {
     let Some(value) = present(fields, "seed") else {
@@ -167,7 +173,7 @@ pub fn seed(fields: &Fields) -> Result<Option<u64>, RowError> {
     json::integer(value)
         .and_then(seed_bits)
         .map(Some)
-        .ok_or_else(|| wrong("seed", value, "a 64-bit integer"))
+        .ok_or_else(|| wrong("seed", value, SEED))
 }
 
 fn seed_bits(seed: i128) -> Option<u64> {
@@ -181,7 +187,7 @@ pub fn parse_seed(text: &str) -> Result<u64, String> {
     text.parse()
         .ok()
         .and_then(seed_bits)
-        .ok_or_else(|| "expected a 64-bit integer".to_owned())
+        .ok_or_else(|| format!("expected {SEED}"))
 }
 
 pub fn boolean(fields: &Fields, name: &str) -> Result<Option<bool>, RowError> {
@@ -256,7 +262,8 @@ pub fn token_id_array(value: &Value, name: &str) -> Result<Vec<u32>, RowError> {
                 Some(Err(_)) => Err(RowError::new(
                     Code::TokenOutOfRange,
                     format!(
-                        "{name}[{position}]: found {item}, expected a token id of the vocabulary"
+                        "{name}[{position}]: found {}, expected a token id of the vocabulary",
+                        found(item)
                     ),
                 )),
                 _ => Err(wrong(&format!("{name}[{position}]"), item, "a token id")),

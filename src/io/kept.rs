@@ -2,6 +2,7 @@
 
 use super::hash::fnv128;
 use crate::error::{Error, Result};
+use crate::json;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -95,7 +96,7 @@ impl Finished {
             }
             hash.update(&line);
             let text = line.trim_ascii();
-            if let Ok(answer) = serde_json::from_slice::<Value>(text)
+            if let Ok(answer) = json::exact(text)
                 && let Some(id) = answer_id(&answer)
                 && let Ok(length) = u32::try_from(text.len())
             {
@@ -125,8 +126,7 @@ impl Finished {
 fn answer_id(answer: &Value) -> Option<String> {
     match answer.get("custom_id").or_else(|| answer.get("id"))? {
         Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        _ => None,
+        other => json::integer(other).map(|number| number.to_string()),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Conversations: messages as the OpenAI format means them, before a chat template sees them. Own rows have the same.
 
-use super::fields::{Fields, found, present, wrong};
-use super::row::{Code, RowError};
+use super::fields::{Fields, found, present, shown_numbers, wrong};
+use super::row::{Code, MAX_VALUES, RowError};
+use crate::json;
 use crate::text::Chat;
 use serde_json::{Map, Value, json};
 
@@ -32,7 +33,9 @@ fn kwargs(fields: &Fields) -> Result<Map<String, Value>, RowError> {
     const NAME: &str = "chat_template_kwargs";
     let kwargs = match present(fields, NAME) {
         None => return Ok(Map::new()),
-        Some(Value::Object(kwargs)) => kwargs.clone(),
+        Some(given) if json::object(given).is_some() => {
+            given.as_object().cloned().unwrap_or_default()
+        }
         Some(other) => return Err(wrong(NAME, other, "an object of template variables")),
     };
     const FIELDS: [&str; 11] = [
@@ -58,7 +61,7 @@ fn kwargs(fields: &Fields) -> Result<Map<String, Value>, RowError> {
         ));
     }
     match kwargs.get("documents") {
-        Some(Value::Array(list)) if list.iter().all(Value::is_object) => {}
+        Some(Value::Array(list)) if list.iter().all(|item| json::object(item).is_some()) => {}
         None | Some(Value::Null) => {}
         Some(other) => {
             return Err(wrong(
@@ -132,15 +135,17 @@ fn read(value: &Value) -> Result<Value, RowError> {
             "messages: found an empty array, expected at least one message",
         ));
     }
+    // Of the arguments that are texts: what the row holds besides them is counted before it is parsed.
+    let mut values_left = MAX_VALUES;
     let messages = list.iter().enumerate();
     messages
-        .map(|(index, item)| message(item, &format!("messages[{index}]")))
+        .map(|(index, item)| message(item, &format!("messages[{index}]"), &mut values_left))
         .collect::<Result<Vec<Value>, _>>()
         .map(Value::Array)
 }
 
-fn message(item: &Value, name: &str) -> Result<Value, RowError> {
-    let Some(given) = item.as_object() else {
+fn message(item: &Value, name: &str, values_left: &mut usize) -> Result<Value, RowError> {
+    let Some(given) = json::object(item) else {
         return Err(wrong(name, item, "an object with role and content"));
     };
     let Some(role) = given.get("role").and_then(Value::as_str) else {
@@ -172,18 +177,18 @@ fn message(item: &Value, name: &str) -> Result<Value, RowError> {
         };
         for (index, call) in calls.iter_mut().enumerate() {
             let name = format!("{name}[{index}]");
-            if !call.is_object() {
+            if json::object(call).is_none() {
                 return Err(wrong(&name, call, "an object"));
             }
             match call.get_mut("function") {
-                Some(function) => arguments(function, &format!("{name}.function"))?,
+                Some(function) => arguments(function, &format!("{name}.function"), values_left)?,
                 // As transformers' users write them: without a function around name and arguments.
-                None => arguments(call, &name)?,
+                None => arguments(call, &name, values_left)?,
             }
         }
     }
     if let Some(function) = message.get_mut("function_call") {
-        arguments(function, &format!("{name}.function_call"))?;
+        arguments(function, &format!("{name}.function_call"), values_left)?;
     }
     Ok(Value::Object(message))
 }
@@ -228,21 +233,35 @@ fn check_content(content: &mut Value, name: &str) -> Result<(), RowError> {
 }
 
 /// A call's arguments as a mapping: rows carry them as the JSON text that a model wrote.
-fn arguments(call: &mut Value, name: &str) -> Result<(), RowError> {
-    let Some(call) = call.as_object_mut() else {
+fn arguments(call: &mut Value, name: &str, values_left: &mut usize) -> Result<(), RowError> {
+    if json::object(call).is_none() {
         return Err(wrong(name, call, "an object with name and arguments"));
-    };
+    }
     let name = format!("{name}.arguments");
     let given = call.get("arguments").unwrap_or(&Value::Null);
     let mapping = match given {
-        Value::Object(_) => return Ok(()),
         Value::Null => Some(json!({})),
         Value::String(text) if text.trim().is_empty() => Some(json!({})),
-        Value::String(text) => serde_json::from_str(text).ok().filter(Value::is_object),
+        Value::String(text) => {
+            let values = json::count_values(text.as_bytes());
+            *values_left = values_left.checked_sub(values).ok_or_else(|| {
+                RowError::new(
+                    Code::InvalidRequest,
+                    format!(
+                        "{name}: found a text that makes more than {MAX_VALUES} values of JSON with those before it, expected fewer in a row"
+                    ),
+                )
+            })?;
+            json::exact(text.as_bytes()).ok()
+        }
+        other if json::object(other).is_some() => return Ok(()),
         _ => None,
     };
-    let mapping = mapping.ok_or_else(|| wrong(&name, given, "a JSON object, or one as text"))?;
-    call.insert("arguments".to_owned(), mapping);
+    let mapping = mapping
+        .filter(|mapping| json::object(mapping).is_some())
+        .ok_or_else(|| wrong(&name, given, "a JSON object, or one as text"))?;
+    shown_numbers(&name, &mapping)?;
+    call["arguments"] = mapping;
     Ok(())
 }
 
@@ -251,7 +270,7 @@ fn tools(fields: &Fields) -> Result<Option<Value>, RowError> {
     match present(fields, "tools") {
         None => Ok(None),
         Some(Value::Array(list)) if list.is_empty() => Ok(None),
-        Some(Value::Array(list)) => match list.iter().find(|tool| !tool.is_object()) {
+        Some(Value::Array(list)) => match list.iter().find(|tool| json::object(tool).is_none()) {
             Some(tool) => Err(wrong("tools", tool, "an array of objects")),
             None => Ok(Some(Value::Array(list.clone()))),
         },
@@ -341,8 +360,8 @@ pub(super) fn refuse_what_we_cannot(row: &Fields) -> Result<(), RowError> {
             continue;
         };
         let changes_nothing = match name {
-            "n" | "best_of" | "num_beams" => value.as_f64() == Some(1.0),
-            "frequency_penalty" | "presence_penalty" => value.as_f64() == Some(0.0),
+            "n" | "best_of" | "num_beams" => json::float(value) == Some(1.0),
+            "frequency_penalty" | "presence_penalty" => json::float(value) == Some(0.0),
             "logit_bias" => value.as_object().is_some_and(Map::is_empty),
             "response_format" => value["type"] == "text",
             "echo" | "use_beam_search" => *value == Value::Bool(false),

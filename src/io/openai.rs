@@ -9,6 +9,7 @@ use super::messages;
 use super::row::{
     Ask, Code, Id, MAX_LOGPROBS, MAX_NEW_TOKENS, Options, Prompt, RowError, Unasked, shared_options,
 };
+use crate::json;
 use serde_json::Value;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +75,7 @@ fn ask(row: &Fields, format: &mut OpenAi) -> Result<Ask, RowError> {
     };
     format.endpoint = Some(endpoint);
     let body = match row.get("body") {
-        Some(Value::Object(body)) => body,
+        Some(value @ Value::Object(body)) if json::object(value).is_some() => body,
         other => return Err(wrong("body", other.unwrap_or(&Value::Null), "an object")),
     };
     format.model = fields::string(body, "model")?;
@@ -123,7 +124,7 @@ fn chat(body: &Fields, options: &mut Options) -> Result<Prompt, RowError> {
             ));
         }
     };
-    fields::finite_within(body, &["messages", "tools", "chat_template_kwargs"])?;
+    fields::numbers_within(body, &["messages", "tools", "chat_template_kwargs"])?;
     let with_tools = !messages::forbids_tools(body);
     Ok(Prompt::Messages(Box::new(messages::chat(
         body, with_tools,
@@ -155,9 +156,9 @@ fn completion(body: &Fields, options: &mut Options) -> Result<Prompt, RowError> 
 fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowError> {
     for (name, value) in body.iter().filter(|(_, value)| !value.is_null()) {
         let expected = match name.as_str() {
-            "n" | "best_of" if value.as_f64() != Some(1.0) => "1: one answer a row",
+            "n" | "best_of" if json::float(value) != Some(1.0) => "1: one answer a row",
             "stream" if *value != Value::Bool(false) => "false: answers are written whole",
-            "frequency_penalty" | "presence_penalty" if value.as_f64() != Some(0.0) => {
+            "frequency_penalty" | "presence_penalty" if json::float(value) != Some(0.0) => {
                 "0; repetition_penalty is the penalty there is"
             }
             "logit_bias" if !is_no_bias(value) => "an empty object: tokens cannot be biased",
@@ -195,7 +196,7 @@ fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowErr
 }
 
 fn is_no_bias(value: &Value) -> bool {
-    let zero = |bias: &Value| bias.as_f64() == Some(0.0);
+    let zero = |bias: &Value| json::float(bias) == Some(0.0);
     value
         .as_object()
         .is_some_and(|bias| bias.values().all(zero))

@@ -7,7 +7,8 @@
 use super::answer::{ErrorBody, Finish, Label, Outcome, TimingMs, Usage, to_json};
 use super::codec::Codec;
 use super::openai::{Endpoint, OpenAi};
-use super::row::{Code, RowError};
+use super::row::{Code, Id, RowError};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 /// What an answer says where its row names no model: the format wants a string.
@@ -58,7 +59,7 @@ pub(super) fn served(
         "usage": Usage::of(outcome),
         "timing": TimingMs::of(outcome),
     });
-    line(label, response(label, 200, body), Value::Null)
+    line(label, response(label, 200, body), None)
 }
 
 pub(super) fn failed(label: &Label, error: &RowError) -> String {
@@ -73,20 +74,28 @@ pub(super) fn failed(label: &Label, error: &RowError) -> String {
         }});
         response(label, 400, body)
     };
-    line(label, response, json!(ErrorBody::of(error)))
+    line(label, response, Some(ErrorBody::of(error)))
 }
 
 fn response(label: &Label, status: u16, body: Value) -> Value {
     json!({"status_code": status, "request_id": format!("req_{}", label.line), "body": body})
 }
 
-fn line(label: &Label, response: Value, error: Value) -> String {
-    to_json(&json!({
-        "id": format!("batch_req_{}", label.line),
-        "custom_id": label.id,
-        "response": response,
-        "error": error,
-    }))
+#[derive(Serialize)]
+struct Line<'a> {
+    id: String,
+    custom_id: &'a Id,
+    response: Value,
+    error: Option<ErrorBody<'a>>,
+}
+
+fn line(label: &Label, response: Value, error: Option<ErrorBody<'_>>) -> String {
+    to_json(&Line {
+        id: format!("batch_req_{}", label.line),
+        custom_id: &label.id,
+        response,
+        error,
+    })
 }
 
 fn chat_logprobs(outcome: &Outcome, codec: &dyn Codec) -> Value {

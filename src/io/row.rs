@@ -1,247 +1,20 @@
 //! A line of input as a question: which prompt, which options, in whose format.
+//!
+//! [`ask`] is the question, [`id`] what the row is called, [`error`] why it is not served.
+
+mod ask;
+mod error;
+mod id;
+
+pub use ask::{Ask, DEFAULT_MAX_NEW_TOKENS, Options, Prompt, Unasked};
+pub use error::{Code, RowError};
+pub use id::{Id, MAX_ID_BYTES};
 
 use super::fields::{self, Fields, found, present, wrong};
 use super::messages;
 use super::openai::{self, OpenAi};
 use crate::json;
-use crate::text::Chat;
 use serde_json::Value;
-use std::fmt;
-
-/// Prompt and options as one row gives them; nothing in it has met the model yet.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Ask {
-    pub prompt: Prompt,
-    pub options: Options,
-    pub unasked: Unasked,
-}
-
-/// How many tokens a row gets where nobody names a limit. It is never more than the context leaves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unasked {
-    Tokens(u32),
-    /// What the context leaves after the prompt.
-    Rest,
-}
-
-/// The limit of our own rows that name none.
-pub const DEFAULT_MAX_NEW_TOKENS: u32 = 128;
-
-#[derive(Debug, Clone, PartialEq)]
-pub enum Prompt {
-    /// Encoded with the tokenizer's special tokens.
-    Text(String),
-    Ids(Vec<u32>),
-    /// Rendered by the chat template, encoded without special tokens.
-    Messages(Box<Chat>),
-}
-
-/// Options of a row, of the command line, or of generation_config.json: absent ones come from the next.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Options {
-    pub max_new_tokens: Option<u32>,
-    pub temperature: Option<f32>,
-    pub top_k: Option<u32>,
-    pub top_p: Option<f32>,
-    pub min_p: Option<f32>,
-    pub repetition_penalty: Option<f32>,
-    pub seed: Option<u64>,
-    pub stop: Option<Vec<String>>,
-    pub stop_ids: Option<Vec<u32>>,
-    pub ignore_eos: Option<bool>,
-    pub logprobs: Option<u32>,
-    pub timeout_ms: Option<u64>,
-}
-
-impl Options {
-    /// These, and `other`'s where these say nothing.
-    #[must_use]
-    pub fn or(self, other: &Self) -> Self {
-        Self {
-            max_new_tokens: self.max_new_tokens.or(other.max_new_tokens),
-            temperature: self.temperature.or(other.temperature),
-            top_k: self.top_k.or(other.top_k),
-            top_p: self.top_p.or(other.top_p),
-            min_p: self.min_p.or(other.min_p),
-            repetition_penalty: self.repetition_penalty.or(other.repetition_penalty),
-            seed: self.seed.or(other.seed),
-            stop: self.stop.or_else(|| other.stop.clone()),
-            stop_ids: self.stop_ids.or_else(|| other.stop_ids.clone()),
-            ignore_eos: self.ignore_eos.or(other.ignore_eos),
-            logprobs: self.logprobs.or(other.logprobs),
-            timeout_ms: self.timeout_ms.or(other.timeout_ms),
-        }
-    }
-}
-
-/// Why a row was not served; `as_str` is what the answer carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Code {
-    /// The line is not a JSON object.
-    InvalidJson,
-    /// A field has a wrong type or value, or fields contradict each other.
-    InvalidRequest,
-    /// A field asks for something this program does not do.
-    Unsupported,
-    /// An earlier row has this id.
-    DuplicateId,
-    /// No text, no messages or no ids.
-    EmptyPrompt,
-    /// prompt + max_new_tokens do not fit.
-    ContextLength,
-    /// A token id at or past the vocabulary size.
-    TokenOutOfRange,
-    /// There is no chat template, or it failed on these messages.
-    ChatTemplate,
-    /// The model's logits are not finite: no token could be chosen.
-    NonFiniteLogits,
-    /// The device failed while the row ran; `--resume` tries it again.
-    Device,
-    /// An interrupt came before its last token; `--resume` tries it again.
-    Cancelled,
-    /// OpenAI rows only (others say it in finish_reason): timeout_ms passed; `--resume` tries it again.
-    Timeout,
-}
-
-impl Code {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::InvalidJson => "invalid_json",
-            Self::InvalidRequest => "invalid_request",
-            Self::Unsupported => "unsupported",
-            Self::DuplicateId => "duplicate_id",
-            Self::EmptyPrompt => "empty_prompt",
-            Self::ContextLength => "context_length",
-            Self::TokenOutOfRange => "token_out_of_range",
-            Self::ChatTemplate => "chat_template",
-            Self::NonFiniteLogits => "non_finite_logits",
-            Self::Device => "device",
-            Self::Cancelled => "cancelled",
-            Self::Timeout => "timeout",
-        }
-    }
-
-    /// Whether the same row may succeed when tried again.
-    pub fn may_succeed_later(self) -> bool {
-        matches!(self, Self::Device | Self::Cancelled | Self::Timeout)
-    }
-}
-
-/// An error of one row: the others are served all the same.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RowError {
-    pub code: Code,
-    /// One line, without control characters.
-    pub message: String,
-}
-
-impl RowError {
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
-        let mut message: String = message.into();
-        if message.contains(char::is_control) {
-            // Names and texts in a message may come from the row itself.
-            let escape = |c: char| {
-                if c.is_control() {
-                    c.escape_default().to_string()
-                } else {
-                    c.into()
-                }
-            };
-            message = message.chars().map(escape).collect();
-        }
-        Self { code, message }
-    }
-}
-
-impl fmt::Display for RowError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.code.as_str(), self.message)
-    }
-}
-
-/// A row's id: a string or an integer. Two are the same if they read the same: `"7"` is 7.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Id {
-    text: String,
-    shown: Shown,
-}
-
-/// What an answer carries as its id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shown {
-    Text,
-    Integer,
-    /// null: the line has an id perhaps, but it could not be read.
-    Nothing,
-}
-
-/// Bytes of an id, at most: it is kept until the row is answered, and repeated there.
-pub const MAX_ID_BYTES: usize = 4096;
-
-impl Id {
-    /// What a row without an id is called.
-    pub fn line(number: u64) -> Self {
-        Self {
-            text: number.to_string(),
-            shown: Shown::Integer,
-        }
-    }
-
-    /// What messages call a line whose id could not be read; its answer has null.
-    pub fn unread(number: u64) -> Self {
-        Self {
-            shown: Shown::Nothing,
-            ..Self::line(number)
-        }
-    }
-
-    pub fn text(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            shown: Shown::Text,
-        }
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.text
-    }
-
-    pub(super) fn from_value(value: &Value, name: &str) -> Result<Self, RowError> {
-        match (value, json::integer(value)) {
-            (Value::String(text), _) if text.len() <= MAX_ID_BYTES => Ok(Self::text(text.clone())),
-            (Value::String(text), _) => Err(RowError::new(
-                Code::InvalidRequest,
-                format!(
-                    "{name}: found a string of {} bytes, expected at most {MAX_ID_BYTES}",
-                    text.len()
-                ),
-            )),
-            (_, Some(number)) => Ok(Self {
-                text: number.to_string(),
-                shown: Shown::Integer,
-            }),
-            _ => Err(wrong(name, value, "a string or an integer")),
-        }
-    }
-}
-
-impl serde::Serialize for Id {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if self.shown == Shown::Nothing {
-            return serializer.serialize_none();
-        }
-        // An integer is one of JSON's that 64 bits hold, so one of these two holds it.
-        match (
-            self.shown,
-            self.text.parse::<u64>(),
-            self.text.parse::<i64>(),
-        ) {
-            (Shown::Integer, Ok(number), _) => serializer.serialize_u64(number),
-            (Shown::Integer, _, Ok(number)) => serializer.serialize_i64(number),
-            _ => serializer.serialize_str(&self.text),
-        }
-    }
-}
 
 /// Whose format a row has, and so its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -340,7 +113,12 @@ pub fn parse(line: &[u8], number: u64) -> Row {
             "line {number}: found more than {MAX_VALUES} values, expected a row of fewer"
         ));
     }
-    match json::from_slice(line) {
+    match json::exact(line) {
+        Ok(value) if json::object(&value).is_none() => broken(format!(
+            "line {number}: found {}, expected a JSON object{}",
+            found(&value),
+            advice(&value)
+        )),
         Ok(Value::Object(fields)) if openai::is_batch_row(&fields) => batch_row(&fields, number),
         Ok(Value::Object(fields)) => own_row(fields, number),
         Ok(other) => broken(format!(
@@ -433,7 +211,7 @@ fn batch_row(fields: &Fields, number: u64) -> Row {
 }
 
 fn own_ask(fields: &mut Fields) -> Result<Ask, RowError> {
-    fields::finite_within(fields, &["messages", "tools", "chat_template_kwargs"])?;
+    fields::numbers_within(fields, &["messages", "tools", "chat_template_kwargs"])?;
     messages::refuse_what_we_cannot(fields)?;
     let given = (
         present(fields, "prompt").is_some(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tailgraph::io::prepare::{Prepared, Rules, prepare, sampling_key};
 use tailgraph::io::row::{MAX_ID_BYTES, MAX_VALUES, Options, Prompt, parse};
 use tailgraph::io::{Code, Codec, RowError, TextStream};
+use tailgraph::json;
 use tailgraph::text::Chat;
 
 pub fn rules() -> Rules {
@@ -88,8 +89,10 @@ fn ids_and_unknown_fields() {
         named(r#"{"id":18446744073709551615,"prompt":"x"}"#),
         "18446744073709551615"
     );
-    // Rounded by then, so not the id that was written.
-    assert_eq!(named(r#"{"id":18446744073709551617,"prompt":"x"}"#), "8");
+    assert_eq!(
+        named(r#"{"id":18446744073709551617,"prompt":"x"}"#),
+        "18446744073709551617"
+    );
     let row = parse(br#"{"prompt":"x","temprature":1}"#, 1);
     assert_eq!(row.ignored, ["temprature"]);
     // Refused, or neutral: not ignored.
@@ -377,7 +380,7 @@ fn each_wrong_row_says_what_and_where() {
         (
             r#"{"prompt":"x","seed":18446744073709551616}"#,
             InvalidRequest,
-            "seed: found 1.8446744073709552e+19, expected a 64-bit integer",
+            "seed: found 18446744073709551616, expected a 64-bit integer, from -9223372036854775808 to 18446744073709551615",
         ),
         (
             r#"{"prompt":"\ud800"}"#,
@@ -607,6 +610,118 @@ impl Codec for WithoutBos {
     fn stream<'a>(&'a self, stop: &[String]) -> Box<dyn TextStream + 'a> {
         Bytes.stream(stop)
     }
+}
+
+/// Python keeps every digit of an integer; what a template shows of one has 128 bits of them.
+#[test]
+fn integers_past_64_bits_keep_their_digits() {
+    let chat = |extra: &str, call: &str| {
+        let line = format!(
+            r#"{{"messages":[{{"role":"user","content":"x"}},{{"role":"assistant","tool_calls":[{{"function":{{"name":"f","arguments":{call}}}}}]}}],{extra}}}"#
+        );
+        parse(line.as_bytes(), 1).ask.map(|ask| match ask.prompt {
+            Prompt::Messages(chat) => *chat,
+            other => panic!("{other:?}"),
+        })
+    };
+    let wide = "170141183460469231731687303715884105727";
+    let written = chat(
+        &format!("\"chat_template_kwargs\":{{\"n\":{wide},\"zero\":-0,\"float\":1e20}}"),
+        &format!("\"{{\\\"id\\\":-{wide}}}\""),
+    )
+    .unwrap();
+    assert_eq!(json::as_written(&written.kwargs["n"]), Some(wide));
+    assert_eq!(written.kwargs["zero"].as_u64(), Some(0));
+    assert!(written.kwargs["float"].is_f64());
+    let id = &written.messages[1]["tool_calls"][0]["function"]["arguments"]["id"];
+    assert_eq!(json::integer(id), Some(-i128::MAX));
+    // As a mapping, too.
+    let written = chat("\"seed\":1", &format!("{{\"id\":{wide}}}")).unwrap();
+    let id = &written.messages[1]["tool_calls"][0]["function"]["arguments"]["id"];
+    assert_eq!(json::as_written(id), Some(wide));
+    for (extra, call, field) in [
+        (
+            format!("\"tools\":[{{\"maximum\":{wide}0}}]"),
+            "{}".to_owned(),
+            "tools",
+        ),
+        (
+            "\"seed\":1".to_owned(),
+            format!("\"{{\\\"id\\\":{wide}0}}\""),
+            "messages[1].tool_calls[0].function.arguments",
+        ),
+        (
+            "\"seed\":1".to_owned(),
+            "\"{\\\"id\\\":NaN}\"".to_owned(),
+            "messages[1].tool_calls[0].function.arguments",
+        ),
+    ] {
+        let error = chat(&extra, &call).unwrap_err();
+        let start = format!("{field}: found the number ");
+        assert!(error.message.starts_with(&start), "{error}");
+        assert!(error.message.ends_with("at most 128 bits"), "{error}");
+    }
+    // A number is no object, wherever an object is expected.
+    for line in ["99999999999999999999", "NaN"] {
+        let error = prepared(line).unwrap_err();
+        assert!(
+            error
+                .message
+                .contains(&format!("found {line}, expected a JSON object")),
+            "{error}"
+        );
+    }
+    for (extra, call) in [
+        ("\"tools\":[99999999999999999999]", "{}"),
+        ("\"seed\":1", "99999999999999999999"),
+    ] {
+        let error = chat(extra, call).unwrap_err();
+        assert!(
+            error
+                .message
+                .contains("found 99999999999999999999, expected a"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn ids_keep_their_digits() {
+    for id in [
+        "18446744073709551616",
+        "-170141183460469231731687303715884105728",
+    ] {
+        let row = parse(format!("{{\"id\":{id},\"prompt\":\"x\"}}").as_bytes(), 1);
+        assert_eq!(row.id.as_str(), id);
+        assert_eq!(serde_json::to_string(&row.id).unwrap(), id);
+    }
+    let row = parse(b"{\"id\":-0,\"prompt\":\"x\"}", 1);
+    assert_eq!(serde_json::to_string(&row.id).unwrap(), "0");
+    let wide = "9".repeat(40);
+    let row = parse(format!("{{\"id\":{wide},\"prompt\":\"x\"}}").as_bytes(), 1);
+    let error = row.ask.unwrap_err();
+    assert!(
+        error.message.contains("an integer of at most 128 bits"),
+        "{error}"
+    );
+}
+
+/// Arguments are JSON in a string of JSON: their values count as those of the row do.
+#[test]
+fn arguments_are_bounded_before_they_are_parsed() {
+    let text = format!("{{\\\"a\\\":[{}1]}}", "1,".repeat(MAX_VALUES / 2));
+    let call = format!("{{\"function\":{{\"name\":\"f\",\"arguments\":\"{text}\"}}}}");
+    let line = |calls: &str| {
+        format!("{{\"messages\":[{{\"role\":\"assistant\",\"tool_calls\":[{calls}]}}]}}")
+    };
+    assert!(parse(line(&call).as_bytes(), 1).ask.is_ok());
+    let error = parse(line(&format!("{call},{call}")).as_bytes(), 1)
+        .ask
+        .unwrap_err();
+    assert!(
+        error.message.starts_with("messages[0].tool_calls[1].function.arguments: found a text that makes more than 1048576 values"),
+        "{error}"
+    );
 }
 
 /// A number has as many digits as a line has room for.

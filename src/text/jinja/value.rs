@@ -451,6 +451,11 @@ pub fn address(value: &Value) -> usize {
 /// # Errors
 /// It nests too deeply or is too large.
 pub fn from_json(value: &serde_json::Value) -> Result<Value, Error> {
+    if let Some(number) = crate::json::as_written(value) {
+        return number.parse::<i128>().map(Value::from).map_err(|_| {
+            wrong("found a number that is not finite, or an integer of more than 128 bits")
+        });
+    }
     Ok(match value {
         serde_json::Value::Array(items) => {
             list(items.iter().map(from_json).collect::<Result<_, _>>()?)?

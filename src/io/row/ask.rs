@@ -1,0 +1,69 @@
+//! A question: a prompt and the options that one row gives.
+
+use crate::text::Chat;
+
+/// Prompt and options as one row gives them; nothing in it has met the model yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ask {
+    pub prompt: Prompt,
+    pub options: Options,
+    pub unasked: Unasked,
+}
+
+/// How many tokens a row gets where nobody names a limit. It is never more than the context leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unasked {
+    Tokens(u32),
+    /// What the context leaves after the prompt.
+    Rest,
+}
+
+/// The limit of our own rows that name none.
+pub const DEFAULT_MAX_NEW_TOKENS: u32 = 128;
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Prompt {
+    /// Encoded with the tokenizer's special tokens.
+    Text(String),
+    Ids(Vec<u32>),
+    /// Rendered by the chat template, encoded without special tokens.
+    Messages(Box<Chat>),
+}
+
+/// Options of a row, of the command line, or of generation_config.json: absent ones come from the next.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Options {
+    pub max_new_tokens: Option<u32>,
+    pub temperature: Option<f32>,
+    pub top_k: Option<u32>,
+    pub top_p: Option<f32>,
+    pub min_p: Option<f32>,
+    pub repetition_penalty: Option<f32>,
+    pub seed: Option<u64>,
+    pub stop: Option<Vec<String>>,
+    pub stop_ids: Option<Vec<u32>>,
+    pub ignore_eos: Option<bool>,
+    pub logprobs: Option<u32>,
+    pub timeout_ms: Option<u64>,
+}
+
+impl Options {
+    /// These, and `other`'s where these say nothing.
+    #[must_use]
+    pub fn or(self, other: &Self) -> Self {
+        Self {
+            max_new_tokens: self.max_new_tokens.or(other.max_new_tokens),
+            temperature: self.temperature.or(other.temperature),
+            top_k: self.top_k.or(other.top_k),
+            top_p: self.top_p.or(other.top_p),
+            min_p: self.min_p.or(other.min_p),
+            repetition_penalty: self.repetition_penalty.or(other.repetition_penalty),
+            seed: self.seed.or(other.seed),
+            stop: self.stop.or_else(|| other.stop.clone()),
+            stop_ids: self.stop_ids.or_else(|| other.stop_ids.clone()),
+            ignore_eos: self.ignore_eos.or(other.ignore_eos),
+            logprobs: self.logprobs.or(other.logprobs),
+            timeout_ms: self.timeout_ms.or(other.timeout_ms),
+        }
+    }
+}

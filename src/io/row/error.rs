@@ -1,0 +1,88 @@
+//! Why a row is not served.
+
+use std::fmt;
+
+/// Why a row was not served; `as_str` is what the answer carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// The line is not a JSON object.
+    InvalidJson,
+    /// A field has a wrong type or value, or fields contradict each other.
+    InvalidRequest,
+    /// A field asks for something this program does not do.
+    Unsupported,
+    /// An earlier row has this id.
+    DuplicateId,
+    /// No text, no messages or no ids.
+    EmptyPrompt,
+    /// prompt + max_new_tokens do not fit.
+    ContextLength,
+    /// A token id at or past the vocabulary size.
+    TokenOutOfRange,
+    /// There is no chat template, or it failed on these messages.
+    ChatTemplate,
+    /// The model's logits are not finite: no token could be chosen.
+    NonFiniteLogits,
+    /// The device failed while the row ran; `--resume` tries it again.
+    Device,
+    /// An interrupt came before its last token; `--resume` tries it again.
+    Cancelled,
+    /// OpenAI rows only (others say it in finish_reason): timeout_ms passed; `--resume` tries it again.
+    Timeout,
+}
+
+impl Code {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidJson => "invalid_json",
+            Self::InvalidRequest => "invalid_request",
+            Self::Unsupported => "unsupported",
+            Self::DuplicateId => "duplicate_id",
+            Self::EmptyPrompt => "empty_prompt",
+            Self::ContextLength => "context_length",
+            Self::TokenOutOfRange => "token_out_of_range",
+            Self::ChatTemplate => "chat_template",
+            Self::NonFiniteLogits => "non_finite_logits",
+            Self::Device => "device",
+            Self::Cancelled => "cancelled",
+            Self::Timeout => "timeout",
+        }
+    }
+
+    /// Whether the same row may succeed when tried again.
+    pub fn may_succeed_later(self) -> bool {
+        matches!(self, Self::Device | Self::Cancelled | Self::Timeout)
+    }
+}
+
+/// An error of one row: the others are served all the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowError {
+    pub code: Code,
+    /// One line, without control characters.
+    pub message: String,
+}
+
+impl RowError {
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        let mut message: String = message.into();
+        if message.contains(char::is_control) {
+            // Names and texts in a message may come from the row itself.
+            let escape = |c: char| {
+                if c.is_control() {
+                    c.escape_default().to_string()
+                } else {
+                    c.into()
+                }
+            };
+            message = message.chars().map(escape).collect();
+        }
+        Self { code, message }
+    }
+}
+
+impl fmt::Display for RowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code.as_str(), self.message)
+    }
+}
