@@ -265,3 +265,31 @@ const OURS: [&str; 4] = [
     "{% for message in messages %}[{{ message.role }}:{{ message.content | trim }}{% for call in message.tool_calls or [] %}{{ (call.function or call).name }}({% for name, value in (call.function or call).arguments.items() %}{{ name }}={{ value }};{% endfor %}){% endfor %}]{% endfor %}{{ tools | tojson if tools else '' }}",
     "{{ bos_token }}{% for message in messages %}{{ message | tojson }}{% endfor %}{% if message_of_kwargs is defined %}!{% endif %}{{ keep_past_thinking is defined }}",
 ];
+
+/// From a row's text to what a template prints: every digit of an integer, as Python's json and jinja2 have it.
+#[test]
+fn integers_past_64_bits_are_shown_digit_by_digit() {
+    let wide = "18446744073709551616";
+    let line = format!(
+        r#"{{"messages":[{{"role":"user","content":"x"}},{{"role":"assistant","tool_calls":[{{"function":{{"name":"f","arguments":"{{\"id\":-{wide}}}"}}}}]}}],"tools":[{{"name":"f","maximum":{wide}}}],"chat_template_kwargs":{{"n":{wide},"zero":-0,"float":1e20}}}}"#
+    );
+    let Prompt::Messages(chat) = tailgraph::io::row::parse(line.as_bytes(), 1)
+        .ask
+        .unwrap()
+        .prompt
+    else {
+        panic!("not messages")
+    };
+    let template = "{{ n }} {{ n + 1 }} {{ zero }} {{ float }} {{ tools | tojson }} \
+        {{ messages[1].tool_calls[0].function.arguments }}";
+    let dir = tempfile::tempdir().unwrap();
+    let template = load(dir.path(), &json!({"chat_template": template}))
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        template.render(&chat, None).unwrap(),
+        format!(
+            "{wide} 18446744073709551617 0 1e+20 [{{\"name\": \"f\", \"maximum\": {wide}}}] {{'id': -{wide}}}"
+        )
+    );
+}
