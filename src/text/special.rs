@@ -186,8 +186,10 @@ impl Special {
     }
 }
 
+const MODEL_SPECIFIC: &str = "model_specific_special_tokens";
+
 /// Named tokens beyond the usual ones: every field whose name ends in `_token`, and `extra_special_tokens` where it is
-/// an object.
+/// an object; else `model_specific_special_tokens`.
 #[derive(Default)]
 struct Named(Vec<(String, Token)>);
 
@@ -202,7 +204,22 @@ impl Named {
             let value = fields.shift_remove(&name).unwrap_or_default();
             self.insert(&name, &value)?;
         }
-        self.take_extra(fields)
+        self.take_extra(fields)?;
+        // Only where nothing above is: transformers puts what it collected in its place.
+        match fields.get(MODEL_SPECIFIC) {
+            Some(Value::Object(tokens)) if self.0.is_empty() => {
+                for (name, value) in tokens {
+                    self.insert(name, value)
+                        .map_err(|message| format!("field `{MODEL_SPECIFIC}`: {message}"))?;
+                }
+                Ok(())
+            }
+            Some(other) if self.0.is_empty() && !other.is_null() => Err(format!(
+                "field `{MODEL_SPECIFIC}`: found {}, expected an object of tokens by name",
+                files::shown(other)
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn take_extra(&mut self, fields: &mut Map<String, Value>) -> std::result::Result<(), Wrong> {

@@ -41,7 +41,8 @@ use serde_json::Map;
 
 use super::one_line;
 pub use methods::is_space;
-pub use reads::Reads;
+pub use reads::{Reads, Takes};
+pub use source::MAX_SOURCE_BYTES;
 
 /// Instructions of one rendering. The longest conversations take some hundred thousand.
 const FUEL: u64 = 20_000_000;
@@ -146,6 +147,7 @@ fn compile<'s>(source: &'s str, reads: &mut Reads) -> Result<Program<'s>, String
     let describe = |error: Error| describe(&error, source);
     let tree =
         machinery::parse(source, "template", Default::default(), whitespace).map_err(describe)?;
+    *reads = Reads::of(&tree);
     let mut generator = CodeGenerator::new("template", source);
     for stmt in rewrite::rewrite(source, &tree, reads) {
         generator.compile_stmt(&stmt);

@@ -23,6 +23,7 @@ pub fn rewrite<'s>(source: &'s str, tree: &Stmt<'s>, reads: &mut Reads) -> Vec<S
         source,
         open: Vec::new(),
         reads,
+        spare_arguments: false,
     };
     let mut out = Vec::new();
     rewriter.stmt(tree, &mut out);
@@ -59,6 +60,8 @@ struct Rewriter<'r, 's> {
     source: &'s str,
     open: Vec<Open>,
     reads: &'r mut Reads,
+    /// Whether the macro that is rewritten reads the arguments it has no names for.
+    spare_arguments: bool,
 }
 
 fn constant<'s>(value: impl Into<Value>, span: Span) -> Expr<'s> {
@@ -191,7 +194,6 @@ impl<'s> Rewriter<'_, 's> {
                     }
                     expr => self.expr(expr),
                 };
-                self.reads.assigned(&node.target, &node.expr);
                 self.assign(&node.target, expr, node.span(), out);
             }
             Stmt::SetBlock(node) => self.set_block(node, out),
@@ -244,7 +246,6 @@ impl<'s> Rewriter<'_, 's> {
         if node.recursive && node.filter_expr.is_some() {
             return refuse("a recursive loop with a condition", node.span());
         }
-        self.reads.iterated(&node.iter);
         let iter = self.expr(&node.iter);
         // A list of what Python would go through: characters, keys, items.
         let iter = filter("[iterate]", iter, Vec::new(), node.iter.span());
@@ -343,13 +344,13 @@ impl<'s> Rewriter<'_, 's> {
 
     fn macro_(&mut self, node: &Spanned<ast::Macro<'s>>) -> Spanned<ast::Macro<'s>> {
         let args = node.args.iter().map(|arg| self.target(arg)).collect();
-        let outer = self.reads.enter_macro();
+        let outer = std::mem::take(&mut self.spare_arguments);
         let mut body = self.parameters(node);
         body.extend(self.within(Open::Macro, &node.body));
-        if self.reads.spare_arguments() {
+        if self.spare_arguments {
             body = vec![refuse("`varargs` or `kwargs` of a macro", node.span())];
         }
-        self.reads.leave_macro(outer);
+        self.spare_arguments = outer;
         Spanned::new(
             ast::Macro {
                 name: node.name,
@@ -424,6 +425,7 @@ impl<'s> Rewriter<'_, 's> {
         let span = expr.span();
         match expr {
             Expr::Var(node) => {
+                self.spare_arguments |= matches!(node.id, "varargs" | "kwargs");
                 self.reads.variable(node.id);
                 variable(node.id, span)
             }
@@ -463,17 +465,14 @@ impl<'s> Rewriter<'_, 's> {
                 },
                 span,
             )),
-            Expr::Test(node) => {
-                self.reads.tested(node.name, &node.expr);
-                Expr::Test(Spanned::new(
-                    ast::Test {
-                        name: node.name,
-                        expr: self.expr(&node.expr),
-                        args: self.args(&node.args),
-                    },
-                    span,
-                ))
-            }
+            Expr::Test(node) => Expr::Test(Spanned::new(
+                ast::Test {
+                    name: node.name,
+                    expr: self.expr(&node.expr),
+                    args: self.args(&node.args),
+                },
+                span,
+            )),
             Expr::GetAttr(_) | Expr::GetItem(_) | Expr::Slice(_) | Expr::Call(_) => {
                 let (inner, negations) = self.postfix(expr);
                 (0..negations).fold(inner, |inner, _| filter("unary-", inner, Vec::new(), span))
