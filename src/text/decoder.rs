@@ -116,6 +116,14 @@ impl Chain {
         Ok(())
     }
 
+    /// What stands between two tokens.
+    pub fn separator(&self) -> &'static str {
+        match self.join {
+            Join::Spaces => " ",
+            Join::Concatenate | Join::Bytes => "",
+        }
+    }
+
     /// The bytes that `token` has of its own, wherever it stands: what it adds to a text, but for what is left out at
     /// the text's beginning and end, and for spaces that join tokens.
     pub fn bytes(&self, token: &str) -> Vec<u8> {
@@ -354,6 +362,7 @@ impl Joiner {
         match join {
             Join::Concatenate => out.push_text(token, origins),
             Join::Spaces => {
+                // It is the end of the token before it, as in [`super::stream`].
                 if let Some(before) = self.last {
                     out.push(' ', before);
                 }

@@ -116,6 +116,14 @@ impl Tokenizer {
         }
     }
 
+    /// What stands between two tokens of a text, and belongs to neither.
+    pub fn separator(&self) -> &'static str {
+        match &*self.0 {
+            Kind::Bytes => "",
+            Kind::File(file) => file.chain.separator(),
+        }
+    }
+
     /// Whether `id` is a special token, which texts leave out.
     pub fn is_special(&self, id: u32) -> bool {
         match &*self.0 {

@@ -293,7 +293,8 @@ fn large_files_are_not_read_whole() {
         file.set_len(bytes).unwrap();
     };
     let message = || {
-        let template = tailgraph::text::ChatTemplate::load(dir.path(), &tailgraph::text::Tokenizer::bytes());
+        let template =
+            tailgraph::text::ChatTemplate::load(dir.path(), &tailgraph::text::Tokenizer::bytes());
         template.unwrap_err().to_string()
     };
     sparse("tokenizer_config.json", (16 << 20) + 1);
