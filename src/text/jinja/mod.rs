@@ -3,7 +3,7 @@
 //!
 //! - `source`: the text, before minijinja parses it
 //! - `rewrite`, `reads`: the tree: operators become filters of ours; what the template reads
-//! - `value`, `ops`, `access`, `print`, `methods`, `format`, `spec`: Python's values and what can be done with them
+//! - `value`, `ops`, `access`, `print`, `methods`, `characters`, `format`, `spec`: Python's values and what can be done with them
 //! - `filters`, `checks`, `globals`, `args`, `strftime`: what Jinja2 and transformers give templates
 //! - `meter`: bounds on what a rendering makes and how long it takes
 //!
@@ -14,6 +14,7 @@
 
 mod access;
 mod args;
+mod characters;
 mod checks;
 mod filters;
 mod format;
@@ -40,7 +41,7 @@ use self_cell::self_cell;
 use serde_json::Map;
 
 use super::one_line;
-pub use methods::is_space;
+pub use characters::is_space;
 pub use reads::{Reads, Takes};
 pub use source::MAX_SOURCE_BYTES;
 
