@@ -7,6 +7,7 @@ use super::names::Names;
 use super::shape::{Kind, Shapes};
 
 mod expressions;
+mod filters;
 
 /// Times a template is walked through until nothing new is learnt of its names. More than 2 or 3 are needed only where
 /// names stand for each other in many steps.
