@@ -81,7 +81,19 @@ impl<'s> Rewriter<'_, 's> {
                 self.leave_blocks(node.span(), out);
                 out.push(Stmt::Break(Spanned::new(ast::Break, node.span())));
             }
-            Stmt::Block(node) => out.push(refuse("the tag `block`", node.span())),
+            // No template extends this one: a block is written where it stands, and what is set in it ends with it.
+            Stmt::Block(node) if self.open.is_empty() && !node.required => {
+                let block = ast::WithBlock {
+                    assignments: Vec::new(),
+                    body: self.within(Open::Frame, &node.body),
+                };
+                out.push(Stmt::WithBlock(Spanned::new(block, node.span())));
+            }
+            // It would not see the names of what is around it.
+            Stmt::Block(node) => out.push(refuse(
+                "the tag `block` inside another block, a loop or a macro",
+                node.span(),
+            )),
             Stmt::Import(node) => out.push(refuse("the tag `import`", node.span())),
             Stmt::FromImport(node) => out.push(refuse("the tag `from`", node.span())),
             Stmt::Extends(node) => out.push(refuse("the tag `extends`", node.span())),
