@@ -2,6 +2,7 @@
 //! found in a checkpoint.
 
 mod python_common;
+mod text_common;
 
 use std::path::Path;
 
@@ -9,6 +10,7 @@ use chrono::{NaiveDate, NaiveDateTime};
 use serde_json::{Value, json};
 use tailgraph::io::row::Prompt;
 use tailgraph::text::{Chat, ChatTemplate, Tokenizer};
+use text_common::load_both;
 
 fn fixture() -> Value {
     serde_json::from_str(include_str!("fixtures/text/chat.json")).unwrap()
@@ -23,7 +25,7 @@ fn clock() -> NaiveDateTime {
 /// A checkpoint with this tokenizer_config.json.
 fn load(dir: &Path, config: &Value) -> Result<Option<ChatTemplate>, String> {
     std::fs::write(dir.join("tokenizer_config.json"), config.to_string()).unwrap();
-    ChatTemplate::load(dir).map_err(|error| error.to_string())
+    load_both(dir).map(|(_, template)| template)
 }
 
 /// Renders `template` in a checkpoint with the fixture's special tokens.
@@ -100,11 +102,11 @@ fn expressions_evaluate_as_in_transformers() {
 fn templates_are_found_where_checkpoints_keep_them() {
     let dir = tempfile::tempdir().unwrap();
     let render = |tools: Option<&Value>| {
-        let template = ChatTemplate::load(dir.path()).unwrap().unwrap();
+        let template = load_both(dir.path()).unwrap().1.unwrap();
         template.render(&Chat::new(json!([]), tools.cloned()), None)
     };
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
-    assert!(ChatTemplate::load(dir.path()).unwrap().is_none());
+    assert!(load_both(dir.path()).unwrap().1.is_none());
     assert!(
         load(dir.path(), &json!({"bos_token": "<s>"}))
             .unwrap()
@@ -177,7 +179,7 @@ fn errors_name_the_file_and_the_line() {
         assert!(error.contains("chat_template: expected"), "{error}");
     }
     std::fs::write(dir.path().join("tokenizer_config.json"), "{").unwrap();
-    let error = ChatTemplate::load(dir.path()).unwrap_err().to_string();
+    let error = load_both(dir.path()).unwrap_err();
     assert!(
         error.contains("tokenizer_config.json: found broken JSON"),
         "{error}"

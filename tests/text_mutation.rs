@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tailgraph::io::row::Prompt;
-use tailgraph::text::{Chat, ChatTemplate, TextStream};
+use tailgraph::text::{Chat, TextStream};
 use text_common::grammar::Grammar;
-use text_common::{Random, TOKENIZERS, load, read};
+use text_common::{Random, TOKENIZERS, load, load_both, read};
 
 fn time() -> Duration {
     let seconds = std::env::var("TAILGRAPH_FUZZ_SECONDS").map_or(2.0, |text| text.parse().unwrap());
@@ -132,12 +132,12 @@ fn mutated_grammars_and_rows_render_or_say_why_not() {
         let start = Instant::now();
         let result = match tailgraph::io::row::parse(&row, 1).ask {
             Err(error) => Err(error.to_string()),
-            Ok(ask) => match (ask.prompt, ChatTemplate::load(dir.path())) {
-                (Prompt::Messages(chat), Ok(Some(template))) => {
-                    assert!(template.unseen(&chat).len() < 50);
+            Ok(ask) => match (ask.prompt, load_both(dir.path())) {
+                (Prompt::Messages(chat), Ok((_, Some(template)))) => {
+                    assert!(template.doubts(&chat).len() < 50);
                     template.render(&template.fit(*chat), None)
                 }
-                (_, Err(error)) => Err(error.to_string()),
+                (_, Err(error)) => Err(error),
                 _ => Ok(String::new()),
             },
         };
@@ -173,12 +173,10 @@ fn mutated_templates_render_or_say_why_not() {
         let source = mutate(case["template"].as_str().unwrap().as_bytes(), &mut random);
         let config = json!({"bos_token": "<s>", "chat_template": String::from_utf8_lossy(&source)});
         std::fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
-        let result = ChatTemplate::load(dir.path())
-            .map_err(|error| error.to_string())
-            .and_then(|template| {
-                let chat = Chat::new(case["messages"].clone(), Some(case["tools"].clone()));
-                template.unwrap().render(&chat, None)
-            });
+        let result = load_both(dir.path()).and_then(|(_, template)| {
+            let chat = Chat::new(case["messages"].clone(), Some(case["tools"].clone()));
+            template.unwrap().render(&chat, None)
+        });
         match result {
             Ok(_) => rendered += 1,
             Err(error) => {

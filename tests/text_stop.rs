@@ -490,3 +490,84 @@ fn a_text_is_cut_inside_a_token_and_the_places_with_it() {
         assert!(inside > 100, "{inside}");
     }
 }
+
+/// A tokenizer.json without a decoder: its tokens are joined by spaces, which belong to none of them.
+fn spaced() -> Tokenizer {
+    let vocab: Vec<&str> = vec!["a", "b", "ab", "<e>", "é"];
+    let ids: serde_json::Map<String, serde_json::Value> = vocab
+        .iter()
+        .enumerate()
+        .map(|(id, &word)| (word.to_owned(), id.into()))
+        .collect();
+    let file = serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [{
+            "id": 3, "content": "<e>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+            "special": true,
+        }],
+        "model": {"type": "WordLevel", "vocab": ids, "unk_token": "a"},
+    });
+    load(file.to_string()).unwrap()
+}
+
+#[test]
+fn spaces_between_tokens_are_part_of_what_stops() {
+    let tokenizer = spaced();
+    assert_eq!(tokenizer.decode(&[0, 1, 3, 4], true), "a b é");
+    assert_eq!(tokenizer.decode(&[0, 3, 1], false), "a <e> b");
+    let stops = [
+        "a b", "ab", " ", "b ", " a", "b a b", "a <e>", "<e> b", "<e> ", "é", "b é a", "bb",
+    ];
+    let mut random = Random::new(31);
+    let mut stopped = 0;
+    for _ in 0..20_000 {
+        // 9 is no token.
+        let ids: Vec<u32> = (0..random.below(8))
+            .map(|_| [0, 1, 2, 3, 4, 9][random.below(6) as usize])
+            .collect();
+        let stop: Vec<String> = (0..1 + random.below(2))
+            .map(|_| stops[random.below(stops.len() as u32) as usize].to_owned())
+            .collect();
+        let mut stream = TextStream::new(&tokenizer, &stop);
+        for &id in &ids {
+            stream.push(id);
+        }
+        let end = stream.finish();
+        let what = format!("{ids:?} {stop:?} {end:?}");
+
+        let texts = |end: usize| [true, false].map(|skip| tokenizer.decode(&ids[..end], skip));
+        let holds = |texts: [String; 2]| texts.iter().any(|text| search(text, &stop).is_some());
+        assert_eq!(end.stopped, holds(texts(ids.len())), "{what}");
+        assert!(search(&end.text, &stop).is_none(), "{what}");
+        let [shown, _] = texts(ids.len());
+        assert!(shown.starts_with(&end.text), "{what}");
+        if !end.stopped {
+            assert_eq!(
+                (end.text.as_str(), end.tokens),
+                (shown.as_str(), ids.len()),
+                "{what}"
+            );
+        } else {
+            stopped += 1;
+            assert!(holds(texts(end.tokens)), "{what}");
+        }
+        // Without special tokens the text ends right before what a search of it finds.
+        if !ids.contains(&3)
+            && let Some((start, _)) = search(&shown, &stop)
+        {
+            assert_eq!(end.text, shown[..start], "{what}");
+        }
+        // Each token begins where the text before it and a space end, or at the end of what is left.
+        for (at, &offset) in end
+            .offsets
+            .iter()
+            .enumerate()
+            .filter(|&(at, _)| ids[at] < 9 && ids[at] != 3)
+        {
+            let before = tokenizer.decode(&ids[..at], true).chars().count();
+            let place = before + usize::from(before > 0);
+            assert_eq!(offset, place.min(end.text.chars().count()), "{what} {at}");
+        }
+    }
+    assert!(stopped > 5_000, "{stopped}");
+}

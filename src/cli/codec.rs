@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::io::codec::{Codec, TextEnd, TextProgress, TextStream};
 use crate::model::ModelSource;
-use crate::text::{self, Chat, ChatTemplate, Tokenizer};
+use crate::text::{self, Chat, ChatTemplate, Doubt, Tokenizer};
 use std::time::Duration;
 
 pub struct ModelCodec {
@@ -18,10 +18,13 @@ impl ModelCodec {
     /// A file is missing or not what it should be.
     pub fn load(source: &ModelSource) -> Result<Self> {
         Ok(match source {
-            ModelSource::Dir(dir) => Self {
-                tokenizer: Tokenizer::load(dir)?,
-                template: ChatTemplate::load(dir)?,
-            },
+            ModelSource::Dir(dir) => {
+                let tokenizer = Tokenizer::load(dir)?;
+                Self {
+                    template: ChatTemplate::load(dir, &tokenizer)?,
+                    tokenizer,
+                }
+            }
             ModelSource::Random { .. } => Self {
                 tokenizer: Tokenizer::bytes(),
                 template: Some(ChatTemplate::built_in()?),
@@ -56,10 +59,10 @@ impl Codec for ModelCodec {
         }
     }
 
-    fn unseen(&self, chat: &Chat) -> Vec<String> {
+    fn doubts(&self, chat: &Chat) -> Vec<Doubt> {
         let template = self.template.as_ref();
         template
-            .map(|template| template.unseen(chat))
+            .map(|template| template.doubts(chat))
             .unwrap_or_default()
     }
 

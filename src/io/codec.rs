@@ -1,6 +1,6 @@
 //! What rows need of a tokenizer and a chat template, whichever they are.
 
-use crate::text::Chat;
+use crate::text::{Chat, Doubt};
 use std::time::Duration;
 
 /// Text to tokens and back. Errors are one line and become the row's.
@@ -9,8 +9,8 @@ pub trait Codec: Send + Sync {
     fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, String>;
     /// The conversation as text, made in at most `timeout`.
     fn render(&self, chat: &Chat, timeout: Option<Duration>) -> Result<String, String>;
-    /// What the conversation gives and the template does not show, by names that are the same in all rows.
-    fn unseen(&self, chat: &Chat) -> Vec<String>;
+    /// What the template may not show of the conversation as it is meant.
+    fn doubts(&self, chat: &Chat) -> Vec<Doubt>;
     /// The bytes that a token has of its own, special tokens included: a piece of a character where it is one. `None`
     /// for an id without a token.
     fn token_bytes(&self, id: u32) -> Option<Vec<u8>>;

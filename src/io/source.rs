@@ -8,7 +8,7 @@ use super::lines::{Ids, Lines};
 use super::prepare::{Prepared, Rules, prepare};
 use super::row::{Prompt, Row, RowError};
 use crate::error::Result;
-use crate::text::Chat;
+use crate::text::{Chat, Doubt};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub struct Source {
     ids: Ids,
     ignored: HashSet<String>,
     /// What a chat template does not show.
-    unseen: HashSet<String>,
+    doubted: HashSet<String>,
     /// That an earlier answer was to something else.
     others_said: bool,
     warn: Box<dyn FnMut(&str) + Send>,
@@ -71,7 +71,7 @@ impl Source {
             settings,
             ids: Ids::default(),
             ignored: HashSet::new(),
-            unseen: HashSet::new(),
+            doubted: HashSet::new(),
             others_said: false,
             warn,
         }
@@ -124,7 +124,7 @@ impl Source {
             Found::Other | Found::Nothing => {}
         }
         if let Prompt::Messages(chat) = &ask.prompt {
-            self.warn_unseen(row.line, chat);
+            self.warn_doubts(row.line, chat);
         }
         match prepare(&self.rules, &*self.codec, place, ask) {
             Ok(prepared) => Todo::Run(Box::new(prepared)),
@@ -132,11 +132,11 @@ impl Source {
         }
     }
 
-    fn warn_unseen(&mut self, line: u64, chat: &Chat) {
-        for name in self.codec.unseen(chat) {
-            if self.unseen.len() < NAMES_AT_MOST && self.unseen.insert(name.clone()) {
+    fn warn_doubts(&mut self, line: u64, chat: &Chat) {
+        for Doubt { name, why } in self.codec.doubts(chat) {
+            if self.doubted.len() < NAMES_AT_MOST && self.doubted.insert(name.clone()) {
                 (self.warn)(&format!(
-                    "line {line}: {}: the chat template does not read it, the model will not see it (said once)",
+                    "line {line}: {}: {why} (said once)",
                     shorten(&name)
                 ));
             }

@@ -8,9 +8,9 @@ use chrono::NaiveDateTime;
 use minijinja::Environment;
 use serde_json::{Map, Value};
 
-use super::conversation::Chat;
-use super::files::read;
-use super::{jinja, special};
+use super::conversation::{Chat, Doubt};
+use super::files::{self, TOKENIZER_CONFIG, read};
+use super::{Tokenizer, jinja};
 use crate::{Error, Result};
 
 /// LFM2's plain form, for random presets: their tokenizer has its special tokens.
@@ -50,23 +50,28 @@ impl fmt::Debug for ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// From `dir`: chat_template.jinja (with additional_chat_templates/tool_use.jinja), else
+    /// From `dir`, whose tokenizer says what its special tokens are: chat_template.jinja (with additional_chat_templates/tool_use.jinja), else
     /// tokenizer_config.json's `chat_template`: a string, or named ones. `None` where there is none.
     ///
     /// # Errors
     /// A file cannot be read, is not what it should be, or holds a template with a syntax error.
-    pub fn load(dir: &Path) -> Result<Option<Self>> {
-        let config_path = dir.join("tokenizer_config.json");
-        let config = read_json(&config_path)?;
+    pub fn load(dir: &Path, tokenizer: &Tokenizer) -> Result<Option<Self>> {
+        let config_path = dir.join(TOKENIZER_CONFIG);
         let path = dir.join("chat_template.jinja");
         let mut templates = Vec::new();
-        templates.extend(read(&path)?.map(|text| (DEFAULT.to_owned(), text)));
+        templates.extend(
+            read(&path, jinja::MAX_SOURCE_BYTES as u64)?.map(|text| (DEFAULT.to_owned(), text)),
+        );
         let additional = dir.join("additional_chat_templates/tool_use.jinja");
-        templates.extend(read(&additional)?.map(|text| (TOOL_USE.to_owned(), text)));
+        templates.extend(
+            read(&additional, jinja::MAX_SOURCE_BYTES as u64)?
+                .map(|text| (TOOL_USE.to_owned(), text)),
+        );
         let path = match templates.is_empty() {
             false => path,
             true => {
-                templates = named(&config["chat_template"])
+                let config = files::object(&config_path)?.unwrap_or_default();
+                templates = named(config.get("chat_template").unwrap_or(&Value::Null))
                     .map_err(|message| Error::file(&config_path, message))?;
                 config_path
             }
@@ -74,8 +79,7 @@ impl ChatTemplate {
         if templates.is_empty() {
             return Ok(None);
         }
-        let older = read_json(&dir.join("special_tokens_map.json"))?;
-        Self::new(path, templates, special_tokens(&config, &older)).map(Some)
+        Self::new(path, templates, tokenizer).map(Some)
     }
 
     /// The template that goes with [`super::Tokenizer::bytes`].
@@ -83,22 +87,15 @@ impl ChatTemplate {
     /// # Errors
     /// None that a caller can cause.
     pub fn built_in() -> Result<Self> {
-        let config = serde_json::json!({
-            "bos_token": "<|startoftext|>", "eos_token": "<|im_end|>", "pad_token": "<|pad|>"
-        });
         let templates = vec![(DEFAULT.to_owned(), BUILT_IN.to_owned())];
         Self::new(
             "(built-in chat template)".into(),
             templates,
-            special_tokens(&config, &Value::Null),
+            &Tokenizer::bytes(),
         )
     }
 
-    fn new(
-        path: PathBuf,
-        sources: Vec<(String, String)>,
-        variables: Map<String, Value>,
-    ) -> Result<Self> {
+    fn new(path: PathBuf, sources: Vec<(String, String)>, tokenizer: &Tokenizer) -> Result<Self> {
         let mut templates = Vec::with_capacity(sources.len());
         for (name, source) in sources {
             let template = jinja::Template::compile(&source).map_err(|message| {
@@ -114,7 +111,11 @@ impl ChatTemplate {
             // One time for all rows of a run: a prompt depends on its row alone.
             environment: jinja::environment(chrono::Local::now().naive_local()),
             path,
-            variables,
+            variables: tokenizer
+                .all_named()
+                .into_iter()
+                .map(|(name, token)| (name.to_owned(), token.into()))
+                .collect(),
         })
     }
 
@@ -150,11 +151,11 @@ impl ChatTemplate {
         }
     }
 
-    /// Names of what `chat` gives and the template does not read.
+    /// What `chat` gives and the template may not show as it is meant.
     #[must_use]
-    pub fn unseen(&self, chat: &Chat) -> Vec<String> {
+    pub fn doubts(&self, chat: &Chat) -> Vec<Doubt> {
         self.choose(chat)
-            .map(|named| chat.unseen(named.template.reads()))
+            .map(|named| chat.doubts(named.template.reads()))
             .unwrap_or_default()
     }
 
@@ -189,19 +190,6 @@ impl ChatTemplate {
     }
 }
 
-/// A JSON object, or null where there is no such file.
-fn read_json(path: &Path) -> Result<Value> {
-    match read(path)? {
-        None => Ok(Value::Null),
-        Some(text) => crate::json::from_slice(text.as_bytes()).map_err(|error| {
-            Error::file(
-                path,
-                format!("found broken JSON ({error}), expected an object"),
-            )
-        }),
-    }
-}
-
 /// tokenizer_config.json's `chat_template` as names and templates.
 fn named(value: &Value) -> std::result::Result<Vec<(String, String)>, String> {
     let wrong = || {
@@ -225,31 +213,4 @@ fn named(value: &Value) -> std::result::Result<Vec<(String, String)>, String> {
             .collect(),
         _ => Err(wrong()),
     }
-}
-
-/// Special tokens of tokenizer_config.json, else of special_tokens_map.json: each a string or an object with
-/// `content`. Those that a model adds by name are variables too.
-fn special_tokens(config: &Value, older: &Value) -> Map<String, Value> {
-    let text = |value: &Value| {
-        value
-            .as_str()
-            .or(value["content"].as_str())
-            .map(str::to_owned)
-    };
-    let mut tokens = Map::new();
-    for name in special::NAMES {
-        if let Some(token) = text(&config[name]).or_else(|| text(&older[name])) {
-            tokens.insert(name.to_owned(), token.into());
-        }
-    }
-    for (name, value) in config["extra_special_tokens"]
-        .as_object()
-        .into_iter()
-        .flatten()
-    {
-        if let Some(token) = text(value) {
-            tokens.insert(name.clone(), token.into());
-        }
-    }
-    tokens
 }

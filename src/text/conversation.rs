@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::jinja::{Reads, is_space};
+use super::jinja::{Reads, Takes, is_space};
 
 /// What a template is given.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +17,13 @@ pub struct Chat {
     pub add_generation_prompt: bool,
     /// The field of the last message that is to be continued: the prompt ends with its text.
     pub continue_final_message: Option<String>,
+}
+
+/// What a template may not show as it is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Doubt {
+    pub name: String,
+    pub why: &'static str,
 }
 
 impl Chat {
@@ -36,24 +43,25 @@ impl Chat {
         self.messages.as_array().map_or(&[], Vec::as_slice)
     }
 
-    /// With each message's content in the form that the template takes: parts for one that goes through them, a
-    /// text for one that prints it.
+    /// With each message's content in the form that the template takes: parts for one that only goes through them, a
+    /// text for one that only prints it. Where a template takes both, or cannot be told, contents are as they were
+    /// given.
     #[must_use]
     pub fn fit(mut self, reads: &Reads) -> Self {
         for message in self.messages.as_array_mut().into_iter().flatten() {
             let Some(content) = message.get_mut("content") else {
                 continue;
             };
-            match content {
-                Value::Array(parts) if !reads.iterates_content() => {
-                    let texts: Option<String> =
-                        parts.iter().map(|part| part["text"].as_str()).collect();
+            match (content, reads.takes()) {
+                (content @ Value::Array(_), Takes::Text) => {
+                    let parts = content.as_array().into_iter().flatten();
+                    let texts: Option<String> = parts.map(|part| part["text"].as_str()).collect();
                     if let Some(text) = texts {
                         *content = text.into();
                     }
                 }
-                Value::String(text) if reads.iterates_content() && !reads.tests_content() => {
-                    *content = json!([{"type": "text", "text": text}]);
+                (content @ Value::String(_), Takes::Parts) => {
+                    *content = json!([{"type": "text", "text": content.take()}]);
                 }
                 _ => {}
             }
@@ -61,22 +69,37 @@ impl Chat {
         self
     }
 
-    /// What is given and the template does not read, each with a name that is the same in all rows.
+    /// What the template may not show as it is meant, each with a name that is the same in all rows.
     #[must_use]
-    pub fn unseen(&self, reads: &Reads) -> Vec<String> {
-        let mut unseen = Vec::new();
+    pub fn doubts(&self, reads: &Reads) -> Vec<Doubt> {
+        let mut unread = Vec::new();
         if self.tools.is_some() && !reads.has_variable("tools") {
-            unseen.push("tools".to_owned());
+            unread.push("tools".to_owned());
         }
         for field in ["tool_calls", "function_call"] {
             let given = self.list().iter().any(|message| !message[field].is_null());
             if given && !reads.has_field(field) {
-                unseen.push(format!("messages[].{field}"));
+                unread.push(format!("messages[].{field}"));
             }
         }
         let kwargs = self.kwargs.keys().filter(|name| !reads.has_variable(name));
-        unseen.extend(kwargs.map(|name| format!("chat_template_kwargs.{name}")));
-        unseen
+        unread.extend(kwargs.map(|name| format!("chat_template_kwargs.{name}")));
+        let doubt = |name| Doubt {
+            name,
+            why: "the chat template does not read it, the model will not see it",
+        };
+        let mut doubts: Vec<Doubt> = unread.into_iter().map(doubt).collect();
+        let parts = self
+            .list()
+            .iter()
+            .any(|message| message["content"].is_array());
+        if parts && reads.takes() == Takes::Unknown {
+            doubts.push(Doubt {
+                name: "messages[].content".to_owned(),
+                why: "found a list of parts, and it cannot be told whether the chat template takes one or a text: it is given the list as it is",
+            });
+        }
+        doubts
     }
 
     /// The messages as transformers hands them on: fields without a value are left out, and reasoning goes by the

@@ -12,14 +12,16 @@ pub const TOKENIZER: &str = "tokenizer.json";
 pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 pub const CONFIG: &str = "config.json";
 
-/// Bytes of a file, at most: the largest published tokenizer.json have some 35 MB.
-const MAX_BYTES: u64 = 128 << 20;
+/// Bytes of tokenizer.json, at most: the largest published ones have some 35 MB.
+pub const MAX_TOKENIZER_BYTES: u64 = 128 << 20;
+/// Bytes of a file of settings: published ones have up to some 2 MB, most of it added tokens.
+const MAX_SETTINGS_BYTES: u64 = 16 << 20;
 
-/// The text of a file; `None` where there is no such file.
+/// The text of a file of at most `max_bytes`; `None` where there is no such file.
 ///
 /// # Errors
 /// It cannot be read, is too long or is not UTF-8.
-pub fn read(path: &Path) -> Result<Option<String>> {
+pub fn read(path: &Path, max_bytes: u64) -> Result<Option<String>> {
     // Asked first: opening a pipe would wait for a writer that never comes.
     match path.metadata() {
         Ok(found) if found.is_file() => {}
@@ -34,13 +36,13 @@ pub fn read(path: &Path) -> Result<Option<String>> {
     }
     let file = File::open(path).map_err(|error| Error::io(path, error))?;
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES + 1)
+    file.take(max_bytes + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| Error::io(path, error))?;
-    if bytes.len() as u64 > MAX_BYTES {
+    if bytes.len() as u64 > max_bytes {
         return Err(Error::file(
             path,
-            format!("found more than {MAX_BYTES} bytes, expected a checkpoint's small file"),
+            format!("found more than {max_bytes} bytes, expected at most that"),
         ));
     }
     String::from_utf8(bytes)
@@ -53,18 +55,16 @@ fn is_absent(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// The object in a file; `None` where there is no such file. Python writes `NaN` and `Infinity`, which JSON does not
-/// have: they count as null.
+/// The object in a file of settings; `None` where there is no such file. Numbers that are not finite, which Python
+/// writes, are as [`crate::json`] reads them.
 ///
 /// # Errors
 /// As [`read`], and where it holds anything else.
 pub fn object(path: &Path) -> Result<Option<Map<String, Value>>> {
-    let Some(text) = read(path)? else {
+    let Some(text) = read(path, MAX_SETTINGS_BYTES)? else {
         return Ok(None);
     };
-    match serde_json::from_str(&text)
-        .or_else(|error| serde_json::from_str(&without_constants(&text)).map_err(|_| error))
-    {
+    match crate::json::from_slice(text.as_bytes()) {
         Ok(Value::Object(object)) => Ok(Some(object)),
         Ok(other) => Err(Error::file(
             path,
@@ -80,51 +80,11 @@ pub fn object(path: &Path) -> Result<Option<Map<String, Value>>> {
     }
 }
 
-/// `text` with null in the place of each of Python's constants outside its strings.
-fn without_constants(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    let mut quoted = false;
-    while let Some(c) = rest.chars().next() {
-        let mut taken = c.len_utf8();
-        let constant = ["NaN", "-Infinity", "Infinity"]
-            .iter()
-            .find(|constant| !quoted && rest.starts_with(**constant));
-        if let Some(constant) = constant {
-            out.push_str("null");
-            rest = &rest[constant.len()..];
-            continue;
-        }
-        if c == '"' {
-            quoted = !quoted;
-        } else if c == '\\' && quoted {
-            taken += rest[taken..].chars().next().map_or(0, char::len_utf8);
-        }
-        out.push_str(&rest[..taken]);
-        rest = &rest[taken..];
-    }
-    out
-}
-
 /// A value on one line, cut where it is long.
 pub fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(80) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn constants_of_python_are_null_outside_strings() {
-        let text = r#"{"a": [NaN, -Infinity, Infinity], "NaN \" NaN": "Infinity\\", "b": NaN}"#;
-        let json: Value = serde_json::from_str(&without_constants(text)).unwrap();
-        let expected =
-            serde_json::json!({"a": [null, null, null], "NaN \" NaN": "Infinity\\", "b": null});
-        assert_eq!(json, expected);
     }
 }

@@ -5,7 +5,7 @@
 //! Out: [`Detokenizer`] turns ids into text as it becomes certain (`decoder`, `utf8`), [`StopMatcher`] finds stop
 //! strings in what they write, and [`TextStream`] is both for one sequence.
 //!
-//! Nothing here knows requests, files of rows or models; only `error` is used from the rest of the crate.
+//! Nothing here knows requests, files of rows or models; only `error` and `json` are used from the rest of the crate.
 
 mod byte;
 pub mod chat;
@@ -23,7 +23,7 @@ pub mod tokenizer;
 mod utf8;
 
 pub use chat::ChatTemplate;
-pub use conversation::Chat;
+pub use conversation::{Chat, Doubt};
 pub use detok::Detokenizer;
 pub use stop::{StopMatcher, StopString};
 pub use stream::{Progress, StreamEnd, TextStream};

@@ -78,6 +78,7 @@ impl TextStream {
             written: any.then(|| Line {
                 matcher: StopMatcher::new(stop),
                 starts: Vec::new(),
+                begun: false,
             }),
             shown: None,
             stopped: None,
@@ -101,13 +102,14 @@ impl TextStream {
         }
         self.tokens.push(token);
         if let Some(written) = &mut self.written {
-            let bytes = self.tokenizer.token_bytes(token.id).unwrap_or_default();
+            let bytes = self.tokenizer.token_bytes(token.id);
+            let separator = self.tokenizer.separator();
             if token.hidden && self.shown.is_none() {
                 self.shown = Some(written.clone());
             }
-            written.push(&bytes);
+            written.push(separator, bytes.as_deref());
             if let Some(shown) = &mut self.shown {
-                shown.push(if token.hidden { &[] } else { &bytes });
+                shown.push(separator, bytes.as_deref().filter(|_| !token.hidden));
             }
             // What began before it and is not complete may still become the stop string.
             self.stopped = self
@@ -139,8 +141,10 @@ impl TextStream {
         let mut detokenizer = Detokenizer::new(&self.tokenizer, true);
         let mut text = String::new();
         let mut offsets = Vec::new();
-        // The stop string may begin inside a token: the text has that token's first bytes.
-        let shown = end + usize::from(bytes > 0 && !self.tokens[end].hidden);
+        // The stop string may begin inside a token: the text has that token's first bytes, and what separates it from
+        // the one before.
+        let begins = bytes > 0 || stop.is_some() && !self.tokenizer.separator().is_empty();
+        let shown = end + usize::from(begins && !self.tokens[end].hidden);
         for (place, token) in self.tokens[..tokens].iter().enumerate() {
             if place < shown && !token.hidden {
                 text.push_str(detokenizer.push(token.id));
@@ -178,15 +182,22 @@ impl TextStream {
 #[derive(Debug, Clone)]
 struct Line {
     matcher: StopMatcher,
-    /// Where each token's bytes begin.
+    /// Where each token's bytes begin: what separates two tokens is the end of the first.
     starts: Vec<usize>,
+    /// Whether a token was written.
+    begun: bool,
 }
 
 impl Line {
-    fn push(&mut self, bytes: &[u8]) {
+    /// The next token; `None` where it writes nothing.
+    fn push(&mut self, separator: &str, bytes: Option<&[u8]>) {
         let token = self.starts.len();
+        if self.begun && bytes.is_some() {
+            self.matcher.feed(separator.as_bytes(), token);
+        }
+        self.begun |= bytes.is_some();
         self.starts.push(self.matcher.position());
-        self.matcher.feed(bytes, token);
+        self.matcher.feed(bytes.unwrap_or_default(), token);
     }
 
     fn found(&self) -> Option<Found> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::decoder::Chain;
 use super::pipeline::Pipeline;
-use super::special::Special;
+use super::special::{self, Special};
 use super::{Detokenizer, byte, class, files, guarded, one_line};
 use crate::{Error, Result};
 
@@ -37,7 +37,7 @@ impl Tokenizer {
     /// A file is missing, is not what it should be, or asks for something that is not supported.
     pub fn load(dir: &Path) -> Result<Self> {
         let path = dir.join(files::TOKENIZER);
-        let Some(text) = files::read(&path)? else {
+        let Some(text) = files::read(&path, files::MAX_TOKENIZER_BYTES)? else {
             let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
             return Err(Error::open(&path, &missing, "the model's tokenizer"));
         };
@@ -116,6 +116,14 @@ impl Tokenizer {
         }
     }
 
+    /// What stands between two tokens of a text, and belongs to neither.
+    pub fn separator(&self) -> &'static str {
+        match &*self.0 {
+            Kind::Bytes => "",
+            Kind::File(file) => file.chain.separator(),
+        }
+    }
+
     /// Whether `id` is a special token, which texts leave out.
     pub fn is_special(&self, id: u32) -> bool {
         match &*self.0 {
@@ -157,6 +165,22 @@ impl Tokenizer {
                 .iter()
                 .find(|(known, _)| known == name)
                 .map(|(_, token)| token.as_str()),
+        }
+    }
+
+    /// All names of special tokens and the tokens.
+    pub(super) fn all_named(&self) -> Vec<(&str, &str)> {
+        match &*self.0 {
+            Kind::Bytes => special::NAMES
+                .into_iter()
+                .filter_map(|name| Some((name, self.named(name)?)))
+                .collect(),
+            Kind::File(file) => {
+                let named = file.named.iter();
+                named
+                    .map(|(name, token)| (name.as_str(), token.as_str()))
+                    .collect()
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use tailgraph::io::openai::{Endpoint, OpenAi};
 use tailgraph::io::row::{Format, Id};
 use tailgraph::io::{Codec, TextStream};
 use tailgraph::runtime::{Timing, TokenLogprobs};
-use tailgraph::text::Chat;
+use tailgraph::text::{Chat, Doubt};
 
 /// Ids 0 to 255 are bytes, 300 and 301 both read `<end>`, 302 is a word that looks like a spelled byte, and the others
 /// have no token.
@@ -22,7 +22,7 @@ impl Codec for Table {
         unreachable!("answers render nothing")
     }
 
-    fn unseen(&self, _: &Chat) -> Vec<String> {
+    fn doubts(&self, _: &Chat) -> Vec<Doubt> {
         Vec::new()
     }
 

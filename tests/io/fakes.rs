@@ -8,7 +8,7 @@ use tailgraph::Result;
 use tailgraph::cli::device::Device;
 use tailgraph::io::{Codec, TextEnd, TextProgress, TextStream};
 use tailgraph::runtime::{EndReason, EngineStatus, Event, Request, Timing, TokenLogprobs};
-use tailgraph::text::Chat;
+use tailgraph::text::{Chat, Doubt};
 
 /// Token = byte; 256 is BOS. Templates join the contents.
 pub struct Bytes;
@@ -30,8 +30,12 @@ impl Codec for Bytes {
         Ok(text)
     }
 
-    fn unseen(&self, chat: &Chat) -> Vec<String> {
-        chat.kwargs.keys().cloned().collect()
+    fn doubts(&self, chat: &Chat) -> Vec<Doubt> {
+        let doubt = |name: &String| Doubt {
+            name: name.clone(),
+            why: "the chat template does not read it",
+        };
+        chat.kwargs.keys().map(doubt).collect()
     }
 
     fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {

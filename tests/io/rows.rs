@@ -6,7 +6,7 @@ use tailgraph::io::prepare::{Prepared, Rules, prepare, sampling_key};
 use tailgraph::io::row::{MAX_ID_BYTES, MAX_VALUES, Options, Prompt, parse};
 use tailgraph::io::{Code, Codec, RowError, TextStream};
 use tailgraph::json;
-use tailgraph::text::Chat;
+use tailgraph::text::{Chat, Doubt};
 
 pub fn rules() -> Rules {
     Rules {
@@ -599,8 +599,8 @@ impl Codec for WithoutBos {
         Bytes.render(chat, timeout)
     }
 
-    fn unseen(&self, chat: &Chat) -> Vec<String> {
-        Bytes.unseen(chat)
+    fn doubts(&self, chat: &Chat) -> Vec<Doubt> {
+        Bytes.doubts(chat)
     }
 
     fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {

@@ -42,6 +42,8 @@ def meaning(message, takes_parts):
 
 def takes_parts(source):
     """By hand, for the templates of the test: whether they go through a message's parts."""
+    if re.search(r"\bmessage \| tojson", source):
+        return True
     if not re.search(r"for \w+ in (message\.)?content\b", source):
         return False
     return True if "content is string" in source else "always"

@@ -4,6 +4,7 @@
 
 pub mod grammar;
 
+use std::path::Path;
 use tailgraph::text::{ChatTemplate, Tokenizer};
 
 /// Files of tests/fixtures/text, see make_tokenizers.py there.
@@ -31,8 +32,21 @@ pub fn load_template(source: &str) -> Result<ChatTemplate, String> {
     let dir = tempfile::tempdir().unwrap();
     let config = serde_json::json!({"bos_token": "<s>", "chat_template": source});
     std::fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
-    let template = ChatTemplate::load(dir.path()).map_err(|error| error.to_string())?;
-    Ok(template.unwrap())
+    Ok(load_both(dir.path())?.1.unwrap())
+}
+
+/// A tokenizer and a chat template. A folder without a tokenizer.json gets one that has no words.
+pub fn load_both(dir: &Path) -> Result<(Tokenizer, Option<ChatTemplate>), String> {
+    let path = dir.join("tokenizer.json");
+    if !path.exists() {
+        let model =
+            serde_json::json!({"type": "WordLevel", "vocab": {"<unk>": 0}, "unk_token": "<unk>"});
+        let tokenizer = serde_json::json!({"version": "1.0", "added_tokens": [], "model": model});
+        std::fs::write(path, tokenizer.to_string()).unwrap();
+    }
+    let tokenizer = Tokenizer::load(dir).map_err(|error| error.to_string())?;
+    let template = ChatTemplate::load(dir, &tokenizer).map_err(|error| error.to_string())?;
+    Ok((tokenizer, template))
 }
 
 /// SplitMix64.

@@ -283,3 +283,30 @@ fn a_long_prompt_takes_as_long_as_its_length() {
         assert!(long < short * 40, "{piece:?}: {short:?}, {long:?}");
     }
 }
+
+/// Read no further than what a template or a file of settings may have, however large the file.
+#[test]
+fn large_files_are_not_read_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let sparse = |name: &str, bytes: u64| {
+        let file = std::fs::File::create(dir.path().join(name)).unwrap();
+        file.set_len(bytes).unwrap();
+    };
+    let message = || {
+        let template =
+            tailgraph::text::ChatTemplate::load(dir.path(), &tailgraph::text::Tokenizer::bytes());
+        template.unwrap_err().to_string()
+    };
+    sparse("tokenizer_config.json", (16 << 20) + 1);
+    assert!(
+        message().ends_with(
+            "tokenizer_config.json: found more than 16777216 bytes, expected at most that"
+        )
+    );
+    // A file that has the template leaves the other one unread.
+    sparse("chat_template.jinja", 1 << 40);
+    assert!(
+        message()
+            .ends_with("chat_template.jinja: found more than 1048576 bytes, expected at most that")
+    );
+}

@@ -11,4 +11,5 @@ mod bounds;
 mod checkpoint;
 mod made_up;
 mod published;
+mod template_variables;
 mod texts;

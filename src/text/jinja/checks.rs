@@ -6,7 +6,7 @@ use minijinja::{Environment, Error, Value};
 use super::args::bind;
 use super::filters::NAMES;
 use super::value::{Type, address, items_of, name, type_of, wrong};
-use super::{meter, methods, ops, print};
+use super::{characters, meter, ops, print};
 
 pub fn add(environment: &mut Environment<'_>) {
     one(environment, "odd", |value| {
@@ -104,7 +104,7 @@ fn two(
 fn cased(value: &Value, method: &str) -> Result<bool, Error> {
     let text = print::str(value)?;
     meter::charge(text.len())?;
-    Ok(methods::holds(&text, method).unwrap_or(false))
+    Ok(characters::holds(&text, method).unwrap_or(false))
 }
 
 fn is_iterable(value: &Value) -> bool {

@@ -3,7 +3,7 @@
 //!
 //! - `source`: the text, before minijinja parses it
 //! - `rewrite`, `reads`: the tree: operators become filters of ours; what the template reads
-//! - `value`, `ops`, `access`, `print`, `methods`, `format`, `spec`: Python's values and what can be done with them
+//! - `value`, `ops`, `access`, `print`, `methods`, `characters`, `format`, `spec`: Python's values and what can be done with them
 //! - `filters`, `checks`, `globals`, `args`, `strftime`: what Jinja2 and transformers give templates
 //! - `meter`: bounds on what a rendering makes and how long it takes
 //!
@@ -14,6 +14,7 @@
 
 mod access;
 mod args;
+mod characters;
 mod checks;
 mod filters;
 mod format;
@@ -40,8 +41,9 @@ use self_cell::self_cell;
 use serde_json::Map;
 
 use super::one_line;
-pub use methods::is_space;
-pub use reads::Reads;
+pub use characters::is_space;
+pub use reads::{Reads, Takes};
+pub use source::MAX_SOURCE_BYTES;
 
 /// Instructions of one rendering. The longest conversations take some hundred thousand.
 const FUEL: u64 = 20_000_000;
@@ -146,6 +148,7 @@ fn compile<'s>(source: &'s str, reads: &mut Reads) -> Result<Program<'s>, String
     let describe = |error: Error| describe(&error, source);
     let tree =
         machinery::parse(source, "template", Default::default(), whitespace).map_err(describe)?;
+    *reads = Reads::of(&tree);
     let mut generator = CodeGenerator::new("template", source);
     for stmt in rewrite::rewrite(source, &tree, reads) {
         generator.compile_stmt(&stmt);

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use minijinja::{Error, Value};
 
 use super::value::{Dict, Namespace, Seq, SeqKind, Type, iterate, name, type_of, wrong};
-use super::{meter, ops};
+use super::{characters, meter, ops};
 
 /// Python's `str(value)`; an undefined value is empty, as where Jinja2 prints one.
 ///
@@ -185,7 +185,7 @@ fn repr_str(text: &str, out: &mut String) -> Result<(), Error> {
                 out.push('\\');
                 out.push(c);
             }
-            c if is_printable(c) => out.push(c),
+            c if characters::is_printable(c) => out.push(c),
             c => {
                 let code = u32::from(c);
                 _ = match code {
@@ -198,17 +198,6 @@ fn repr_str(text: &str, out: &mut String) -> Result<(), Error> {
     }
     out.push(quote);
     Ok(())
-}
-
-/// Python's `str.isprintable` for the characters in use: not controls, formats, private use or any space
-/// but U+0020. (Characters that Unicode has not assigned yet count as printable here.)
-pub fn is_printable(c: char) -> bool {
-    c == ' '
-        || !(c.is_control()
-            || c.is_whitespace()
-            || matches!(c, '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{180e}'
-                | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-                | '\u{e000}'..='\u{f8ff}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{10ffff}'))
 }
 
 /// The arguments of Python's `json.dumps` that transformers' `tojson` passes on.

@@ -4,7 +4,7 @@
 /// A tag with more tokens than this is refused: parsers recurse over what is nested in one.
 const MAX_TOKENS: usize = 4000;
 /// More than any published template has.
-const MAX_SOURCE_BYTES: usize = 1 << 20;
+pub const MAX_SOURCE_BYTES: usize = 1 << 20;
 /// `elif` and nesting recurse too.
 const MAX_TAGS: usize = 10_000;
 

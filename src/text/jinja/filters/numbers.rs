@@ -3,8 +3,9 @@
 use minijinja::{Environment, Error, Value};
 
 use super::super::args::Bound;
+use super::super::characters::is_space;
+use super::super::ops;
 use super::super::value::{Type, length, name, type_of, wrong};
-use super::super::{methods, ops};
 use super::filter;
 
 pub fn add(environment: &mut Environment<'_>) {
@@ -47,7 +48,7 @@ pub fn add(environment: &mut Environment<'_>) {
 
 /// Python's `float(text)`.
 fn parse_float(text: &str) -> Option<f64> {
-    let text = text.trim_matches(methods::is_space);
+    let text = text.trim_matches(is_space);
     let bytes = text.as_bytes();
     // An underscore stands between digits only.
     let misplaced = |(at, _): (usize, &u8)| {
@@ -70,7 +71,7 @@ fn parse_float(text: &str) -> Option<f64> {
 
 /// Python's `int(text, base)`.
 fn parse_int(text: &str, base: u32) -> Option<i128> {
-    let text = text.trim_matches(methods::is_space);
+    let text = text.trim_matches(is_space);
     let (sign, text) = match text.as_bytes().first() {
         Some(b'-') => (-1, &text[1..]),
         Some(b'+') => (1, &text[1..]),

@@ -4,6 +4,7 @@ use minijinja::value::Kwargs;
 use minijinja::{Environment, Error, State, Value};
 
 use super::super::args::Bound;
+use super::super::characters::{self, is_space};
 use super::super::print::JsonStyle;
 use super::super::value::{Dict, Type, iterate, type_of, wrong};
 use super::super::{args, format, meter, methods, ops, print};
@@ -51,7 +52,7 @@ pub fn add(environment: &mut Environment<'_>) {
     filter(environment, "wordcount", &[], |value, _| {
         let text = print::str(value)?;
         meter::charge(text.len())?;
-        let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let words = text.split(|c: char| !characters::is_alphanumeric(c) && c != '_');
         Ok(Value::from(words.filter(|word| !word.is_empty()).count()))
     });
     for name in ["escape", "e"] {
@@ -73,7 +74,7 @@ pub fn add(environment: &mut Environment<'_>) {
 fn recased(value: &Value, how: &str) -> Result<Value, Error> {
     let text = print::str(value)?;
     meter::charge(text.len())?;
-    let text = methods::recased(&text, how);
+    let text = characters::recased(&text, how);
     Ok(match value.is_safe() {
         true => Value::from_safe_string(text),
         false => Value::from(text),
@@ -140,7 +141,7 @@ fn title(text: &str) -> String {
             true => out.extend(c.to_uppercase()),
             false => out.extend(c.to_lowercase()),
         }
-        at_start = methods::is_space(c) || matches!(c, '-' | '(' | '{' | '[' | '<');
+        at_start = is_space(c) || matches!(c, '-' | '(' | '{' | '[' | '<');
     }
     out
 }
@@ -150,7 +151,7 @@ fn trim(value: &Value, args: &Bound) -> Result<Value, Error> {
     meter::charge(text.len())?;
     let trimmed = match args.text(0)? {
         Some(chars) => text.trim_matches(|c| chars.contains(c)),
-        None => text.trim_matches(methods::is_space),
+        None => text.trim_matches(is_space),
     };
     Ok(match value.is_safe() {
         true => Value::from_safe_string(trimmed.to_owned()),

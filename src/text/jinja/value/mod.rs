@@ -4,15 +4,22 @@
 //! Each container knows how deep it nests and refuses to become too deep, so that printing, comparing and dropping
 //! one, which recurse, stay within the stack. A namespace changes after it was put into a container, so it holds no
 //! other: then nothing holds itself, and containers within a namespace within containers are as deep as it gets.
+//!
+//! - `namespace`: namespaces, and their end
+//! - `kind`: Python's types
 
-use std::cell::RefCell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+mod kind;
+mod namespace;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use indexmap::IndexMap;
-use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind};
+use minijinja::value::{Enumerator, Object, ObjectRepr};
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::{meter, methods};
+pub use kind::{Type, name, type_of};
+pub use namespace::{Namespace, empty_namespaces};
 
 /// Deeper than any conversation; Python itself gives up printing at about 1,000.
 pub const MAX_DEPTH: usize = 400;
@@ -217,80 +224,6 @@ pub fn dict(pairs: impl IntoIterator<Item = (Value, Value)>) -> Result<Value, Er
     Ok(Value::from_object(Dict { entries, depth }))
 }
 
-/// What `namespace()` makes: attributes that a template may set.
-#[derive(Debug, Default)]
-pub struct Namespace(Mutex<IndexMap<String, Value>>);
-
-thread_local! {
-    /// Those of the rendering on this thread.
-    static NAMESPACES: RefCell<Vec<Weak<Namespace>>> = const { RefCell::new(Vec::new()) };
-}
-
-/// After a rendering: a macro in a namespace may hold that namespace, and neither would ever go.
-pub fn empty_namespaces() {
-    for namespace in NAMESPACES.take() {
-        if let Some(namespace) = namespace.upgrade() {
-            let entries = std::mem::take(&mut *namespace.lock());
-            drop(entries);
-        }
-    }
-}
-
-impl Namespace {
-    /// # Errors
-    /// There are more than the rendering may still make.
-    pub fn create() -> Result<Arc<Self>, Error> {
-        meter::charge_items(4)?;
-        let namespace = Arc::new(Self::default());
-        NAMESPACES.with_borrow_mut(|all| all.push(Arc::downgrade(&namespace)));
-        Ok(namespace)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, IndexMap<String, Value>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn get(&self, name: &str) -> Option<Value> {
-        self.lock().get(name).cloned()
-    }
-
-    /// # Errors
-    /// The name begins with an underscore, which transformers forbids, or the value holds a namespace.
-    pub fn set(&self, name: &str, value: Value) -> Result<(), Error> {
-        if name.starts_with('_') {
-            return Err(wrong(format!(
-                "namespace: found the attribute {name:?}, expected a name that does not begin with an underscore"
-            )));
-        }
-        if depth_of(&value) >= HOLDS_NAMESPACE {
-            return Err(wrong(format!(
-                "namespace: found a namespace, or a list or dict that holds one, for the attribute {name:?}, expected another value: namespaces in namespaces are not supported"
-            )));
-        }
-        meter::charge_items(2)?;
-        self.lock().insert(name.to_owned(), value);
-        Ok(())
-    }
-
-    pub fn pairs(&self) -> Vec<(String, Value)> {
-        let entries = self.lock();
-        entries
-            .iter()
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect()
-    }
-}
-
-impl Object for Namespace {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Plain
-    }
-
-    fn is_true(self: &Arc<Self>) -> bool {
-        true
-    }
-}
-
 /// A method without its call: `message.items`.
 #[derive(Debug)]
 pub struct Method {
@@ -309,78 +242,6 @@ impl Object for Method {
 
     fn call(self: &Arc<Self>, state: &State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         methods::call(state, &self.of, &self.name, args)
-    }
-}
-
-/// Python's types, as far as templates meet them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Type {
-    Undefined,
-    None,
-    Bool,
-    Int,
-    Float,
-    Str,
-    List,
-    Tuple,
-    Range,
-    /// `dict.keys()` and the like.
-    View,
-    Dict,
-    Generator,
-    Namespace,
-    /// A loop, a macro, a function, a method.
-    Other,
-}
-
-pub fn type_of(value: &Value) -> Type {
-    match value.kind() {
-        ValueKind::Undefined => Type::Undefined,
-        ValueKind::None => Type::None,
-        ValueKind::Bool => Type::Bool,
-        ValueKind::Number if value.is_integer() => Type::Int,
-        ValueKind::Number => Type::Float,
-        ValueKind::String => Type::Str,
-        _ if value.is_kwargs() => Type::Dict,
-        _ => {
-            if let Some(seq) = value.downcast_object_ref::<Seq>() {
-                match seq.kind {
-                    SeqKind::List => Type::List,
-                    SeqKind::Tuple | SeqKind::Group => Type::Tuple,
-                    SeqKind::Range { .. } => Type::Range,
-                    SeqKind::Keys | SeqKind::Values | SeqKind::Items => Type::View,
-                }
-            } else if value.downcast_object_ref::<Dict>().is_some() {
-                Type::Dict
-            } else if value.downcast_object_ref::<Generator>().is_some() {
-                Type::Generator
-            } else if value.downcast_object_ref::<Namespace>().is_some() {
-                Type::Namespace
-            } else {
-                Type::Other
-            }
-        }
-    }
-}
-
-/// The name of a value's type, as Python's messages have it.
-pub fn name(value: &Value) -> &'static str {
-    match type_of(value) {
-        Type::Undefined => "Undefined",
-        Type::None => "NoneType",
-        Type::Bool => "bool",
-        Type::Int => "int",
-        Type::Float => "float",
-        Type::Str => "str",
-        Type::List => "list",
-        Type::Tuple => "tuple",
-        Type::Range => "range",
-        Type::View => "dict view",
-        Type::Dict => "dict",
-        Type::Generator => "generator",
-        Type::Namespace => "Namespace",
-        Type::Other if value.downcast_object_ref::<Method>().is_some() => "method",
-        Type::Other => "object",
     }
 }
 

@@ -7,14 +7,22 @@
 //!
 //! Ids in these files count for nothing but order: a token that the vocabulary has keeps its id there, another gets the
 //! next free one. `add_bos_token` and `add_eos_token` count for nothing beside a tokenizer.json.
+//!
+//! - `token`: one token as these files write it
+//! - `named`: those that have names
+
+mod named;
+mod token;
 
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::Path;
 use tokenizers::AddedToken;
 
 use super::files::{self, CONFIG, TOKENIZER_CONFIG};
 use crate::{Error, Result};
+use named::Named;
+use token::Token;
 
 const SPECIAL_TOKENS_MAP: &str = "special_tokens_map.json";
 const ADDED_TOKENS: &str = "added_tokens.json";
@@ -44,66 +52,7 @@ pub struct Special {
     pub clean_up_bpe: bool,
 }
 
-/// An `AddedToken` of transformers: one that does not say whether it is normalized is so unless it is special.
-#[derive(Debug, Clone, PartialEq)]
-struct Token {
-    content: String,
-    single_word: bool,
-    lstrip: bool,
-    rstrip: bool,
-    normalized: Option<bool>,
-    special: bool,
-}
-
 type Wrong = String;
-
-impl Token {
-    /// From `{"content": …}`, or from a text, which is a special token.
-    fn parse(json: &Value) -> std::result::Result<Self, Wrong> {
-        let flag = |name: &str| match &json[name] {
-            Value::Null => Ok(None),
-            Value::Bool(flag) => Ok(Some(*flag)),
-            other => Err(format!("`{name}`: found {other}, expected true or false")),
-        };
-        match json {
-            Value::String(content) => Ok(Self::special(content)),
-            Value::Object(fields) => Ok(Self {
-                content: match fields.get("content") {
-                    Some(Value::String(content)) => content.clone(),
-                    _ => return Err("expected a text in `content`".to_owned()),
-                },
-                single_word: flag("single_word")?.unwrap_or(false),
-                lstrip: flag("lstrip")?.unwrap_or(false),
-                rstrip: flag("rstrip")?.unwrap_or(false),
-                normalized: flag("normalized")?,
-                special: flag("special")?.unwrap_or(false),
-            }),
-            other => Err(format!(
-                "found {}, expected a token's text or an object with `content`",
-                files::shown(other)
-            )),
-        }
-    }
-
-    fn special(content: &str) -> Self {
-        Self {
-            content: content.to_owned(),
-            single_word: false,
-            lstrip: false,
-            rstrip: false,
-            normalized: None,
-            special: true,
-        }
-    }
-
-    fn added(self) -> AddedToken {
-        AddedToken::from(self.content, self.special)
-            .single_word(self.single_word)
-            .lstrip(self.lstrip)
-            .rstrip(self.rstrip)
-            .normalized(self.normalized.unwrap_or(!self.special))
-    }
-}
 
 impl Special {
     /// Reads the files of `dir`, whose tokenizer.json has `added_tokens`, `padding` and, if `byte_level`, the word
@@ -184,100 +133,6 @@ impl Special {
                 .collect(),
         })
     }
-}
-
-/// Named tokens beyond the usual ones: every field whose name ends in `_token`, and `extra_special_tokens` where it is
-/// an object.
-#[derive(Default)]
-struct Named(Vec<(String, Token)>);
-
-impl Named {
-    fn take_from(&mut self, fields: &mut Map<String, Value>) -> std::result::Result<(), Wrong> {
-        let names: Vec<String> = fields
-            .iter()
-            .filter(|(name, value)| is_model_specific(name) && is_token(value))
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in names {
-            let value = fields.shift_remove(&name).unwrap_or_default();
-            self.insert(&name, &value)?;
-        }
-        self.take_extra(fields)
-    }
-
-    fn take_extra(&mut self, fields: &mut Map<String, Value>) -> std::result::Result<(), Wrong> {
-        if let Some(Value::Object(extra)) = fields.get("extra_special_tokens").cloned() {
-            fields.shift_remove("extra_special_tokens");
-            for (name, value) in &extra {
-                self.insert(name, value)
-                    .map_err(|message| format!("field `extra_special_tokens`: {message}"))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn insert(&mut self, name: &str, value: &Value) -> std::result::Result<(), Wrong> {
-        let token = Token::parse(value).map_err(|message| format!("field `{name}`: {message}"))?;
-        match self.0.iter_mut().find(|(known, _)| known == name) {
-            Some((_, known)) => *known = token,
-            None => self.0.push((name.to_owned(), token)),
-        }
-        Ok(())
-    }
-
-    /// The usual ones first. One that an added token has the text of is that token, with its flags.
-    fn all(
-        self,
-        fields: &Map<String, Value>,
-        decoder: &BTreeMap<i64, Token>,
-    ) -> std::result::Result<Vec<(String, Token)>, Wrong> {
-        let known: HashMap<&str, &Token> = decoder
-            .values()
-            .map(|token| (token.content.as_str(), token))
-            .collect();
-        let mut all = Vec::new();
-        for name in NAMES {
-            let value = match fields.get(name) {
-                None | Some(Value::Null) => continue,
-                Some(value) => value,
-            };
-            let token =
-                Token::parse(value).map_err(|message| format!("field `{name}`: {message}"))?;
-            let token = known
-                .get(token.content.as_str())
-                .map_or(token, |&t| t.clone());
-            all.push((name.to_owned(), token));
-        }
-        // What special_tokens_map.json brought.
-        let mut more = Named::default();
-        for (name, value) in fields {
-            if is_model_specific(name) && is_token(value) {
-                more.insert(name, value)?;
-            }
-        }
-        for (name, token) in self.0 {
-            match more.0.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, known)) => *known = token,
-                None => more.0.push((name, token)),
-            }
-        }
-        for (name, token) in more.0 {
-            match all.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, known)) => *known = token,
-                None => all.push((name, token)),
-            }
-        }
-        Ok(all)
-    }
-}
-
-fn is_model_specific(name: &str) -> bool {
-    name.ends_with("_token") && !NAMES.contains(&name)
-}
-
-/// A text, or an object that says it is an `AddedToken`.
-fn is_token(value: &Value) -> bool {
-    value.is_string() || value["content"].is_string()
 }
 
 /// Python's idea of true.
@@ -366,11 +221,9 @@ fn legacy_tokens(
             ));
         };
         let is_special = special.contains(&token);
-        let token = Token {
-            normalized: Some(!is_special),
-            special: is_special,
-            ..Token::special(&token)
-        };
+        let mut token = Token::special(&token);
+        token.normalized = Some(!is_special);
+        token.special = is_special;
         decoder.insert(number, token);
     }
     Ok(())

@@ -1,0 +1,66 @@
+//! A token as a checkpoint's files write it.
+
+use serde_json::Value;
+use tokenizers::AddedToken;
+
+use super::Wrong;
+use crate::text::files;
+
+/// An `AddedToken` of transformers: one that does not say whether it is normalized is so unless it is special.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Token {
+    pub content: String,
+    single_word: bool,
+    lstrip: bool,
+    rstrip: bool,
+    pub normalized: Option<bool>,
+    pub special: bool,
+}
+
+impl Token {
+    /// From `{"content": …}`, or from a text, which is a special token.
+    pub fn parse(json: &Value) -> std::result::Result<Self, Wrong> {
+        let flag = |name: &str| match &json[name] {
+            Value::Null => Ok(None),
+            Value::Bool(flag) => Ok(Some(*flag)),
+            other => Err(format!("`{name}`: found {other}, expected true or false")),
+        };
+        match json {
+            Value::String(content) => Ok(Self::special(content)),
+            Value::Object(fields) => Ok(Self {
+                content: match fields.get("content") {
+                    Some(Value::String(content)) => content.clone(),
+                    _ => return Err("expected a text in `content`".to_owned()),
+                },
+                single_word: flag("single_word")?.unwrap_or(false),
+                lstrip: flag("lstrip")?.unwrap_or(false),
+                rstrip: flag("rstrip")?.unwrap_or(false),
+                normalized: flag("normalized")?,
+                special: flag("special")?.unwrap_or(false),
+            }),
+            other => Err(format!(
+                "found {}, expected a token's text or an object with `content`",
+                files::shown(other)
+            )),
+        }
+    }
+
+    pub fn special(content: &str) -> Self {
+        Self {
+            content: content.to_owned(),
+            single_word: false,
+            lstrip: false,
+            rstrip: false,
+            normalized: None,
+            special: true,
+        }
+    }
+
+    pub fn added(self) -> AddedToken {
+        AddedToken::from(self.content, self.special)
+            .single_word(self.single_word)
+            .lstrip(self.lstrip)
+            .rstrip(self.rstrip)
+            .normalized(self.normalized.unwrap_or(!self.special))
+    }
+}
