@@ -5,7 +5,11 @@ use super::doctor::DoctorArgs;
 use super::inspect::InspectArgs;
 use super::profile::ProfileArgs;
 use super::tune::TuneArgs;
-use crate::io::fields::{MIN_P, REPETITION_PENALTY, TEMPERATURE, TOP_P, parse_seed, parse_top_k};
+use crate::error::{Error, Result};
+use crate::io::fields::{
+    MAX_STOP_BYTES, MAX_STOP_STRINGS, MIN_P, REPETITION_PENALTY, TEMPERATURE, TOP_P, parse_seed,
+    parse_top_k,
+};
 use crate::io::row::{MAX_LOGPROBS, MAX_NEW_TOKENS, MAX_TIMEOUT_MS, Options};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -185,7 +189,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0, value_parser = parse_seed)]
     pub seed: u64,
     /// End the text before this string; may be given several times
-    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "TEXT", value_parser = parse_stop)]
     pub stop: Vec<String>,
     /// End at these token ids
     #[arg(long, value_name = "ID", value_delimiter = ',')]
@@ -201,10 +205,30 @@ pub struct SamplingArgs {
     pub timeout_ms: Option<u64>,
 }
 
+/// A stop string as rows may have it.
+fn parse_stop(text: &str) -> std::result::Result<String, String> {
+    match text.len() {
+        0 => Err("found an empty string, expected at least one character".to_owned()),
+        1..=MAX_STOP_BYTES => Ok(text.to_owned()),
+        bytes => Err(format!(
+            "found a string of {bytes} bytes, expected at most {MAX_STOP_BYTES}"
+        )),
+    }
+}
+
 impl SamplingArgs {
     /// As options that rows fall back to. The run's seed is not among them: it does not replace a row's.
-    pub fn options(&self) -> Options {
-        Options {
+    ///
+    /// # Errors
+    /// More stop strings than a row may have.
+    pub fn options(&self) -> Result<Options> {
+        if self.stop.len() > MAX_STOP_STRINGS {
+            return Err(Error::Usage(format!(
+                "--stop: found {} strings, expected at most {MAX_STOP_STRINGS}",
+                self.stop.len()
+            )));
+        }
+        Ok(Options {
             max_new_tokens: self.max_new_tokens,
             temperature: self.temperature,
             top_k: self.top_k,
@@ -217,7 +241,7 @@ impl SamplingArgs {
             ignore_eos: self.ignore_eos,
             logprobs: self.logprobs,
             timeout_ms: self.timeout_ms,
-        }
+        })
     }
 }
 

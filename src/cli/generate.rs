@@ -75,7 +75,7 @@ pub(super) fn serve(
         Some(_) => "`generate --resume` with the same rows, model and options",
     };
     let lines = open_input(&mut args)?;
-    let rules = rules(&args, &opened, eos_ids);
+    let rules = rules(&args, &opened, eos_ids)?;
     let identity = identity(&opened, &rules)?;
     let settings = identity.hash();
     // Before the weights: what cannot be written is said at once.
@@ -175,22 +175,22 @@ pub(super) fn warn_of_no_rows(input: Option<&Path>) {
 }
 
 /// What rows are checked against and fall back to.
-fn rules(args: &GenerateArgs, opened: &Opened, eos_ids: Vec<u32>) -> Rules {
+fn rules(args: &GenerateArgs, opened: &Opened, eos_ids: Vec<u32>) -> Result<Rules> {
     let random = matches!(opened.source, ModelSource::Random { .. });
     let last = Options {
         // Nothing has taught random weights when to end.
         ignore_eos: Some(random),
         ..generation_options(&opened.generation)
     };
-    Rules {
+    Ok(Rules {
         vocab_size: opened.config.vocab_size as u32,
         max_context: opened.max_context(),
         model_context: opened.config.max_position_embeddings as u32,
         eos_ids,
-        defaults: args.sampling.options().or(&last),
+        defaults: args.sampling.options()?.or(&last),
         advised_new_tokens: opened.generation.max_new_tokens,
         run_seed: args.sampling.seed,
-    }
+    })
 }
 
 /// Everything besides a row that its answer depends on, under the names by which a user knows it. Not --timeout-ms: it

@@ -292,7 +292,14 @@ fn row_entries(
         let tokens = ids.claim(&row).and_then(|()| {
             let ask = row.ask?;
             let vocab_size = config.vocab_size as u32;
-            let tokens = prompt_tokens(&ask.prompt, vocab_size, max_context as u32, &codec, None)?;
+            let tokens = prompt_tokens(
+                &ask.prompt,
+                ask.names,
+                vocab_size,
+                max_context as u32,
+                &codec,
+                None,
+            )?;
             if tokens.len() > max_context {
                 return Err(RowError::new(
                     Code::ContextLength,

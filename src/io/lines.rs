@@ -3,7 +3,8 @@
 use super::fields::shorten;
 use super::hash::{Fnv64, fnv128};
 use super::row::{
-    self, Ask, Code, DEFAULT_MAX_NEW_TOKENS, Format, Id, Options, Prompt, Row, RowError, Unasked,
+    self, Ask, Code, DEFAULT_MAX_NEW_TOKENS, FieldNames, Format, Id, Options, Prompt, Row,
+    RowError, Unasked,
 };
 use crate::error::{Error, Result};
 use crate::magic;
@@ -174,6 +175,7 @@ fn argument(text: String, number: u64) -> Row {
             prompt: Prompt::Text(text),
             options: Options::default(),
             unasked: Unasked::Tokens(DEFAULT_MAX_NEW_TOKENS),
+            names: &FieldNames::OWN,
         }),
         ignored: Vec::new(),
     }

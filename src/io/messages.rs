@@ -1,6 +1,8 @@
 //! Conversations: messages as the OpenAI format means them, before a chat template sees them. Own rows have the same.
 
-use super::fields::{Fields, found, present, shown_numbers, wrong};
+mod calls;
+
+use super::fields::{Fields, found, present, wrong};
 use super::row::{Code, MAX_VALUES, RowError};
 use crate::json;
 use crate::text::Chat;
@@ -161,45 +163,41 @@ fn message(item: &Value, name: &str, values_left: &mut usize) -> Result<Value, R
         .filter(|(field, value)| !is_absent(field, value))
         .map(|(field, value)| (field.clone(), value.clone()))
         .collect();
+    if let Some(audio) = message.get("audio") {
+        return Err(RowError::new(
+            Code::Unsupported,
+            format!(
+                "{name}.audio: found {}, expected none: the model reads text alone",
+                found(audio)
+            ),
+        ));
+    }
+    // A refusal is what the assistant said.
+    let says_nothing_else = role == "assistant" && !message.contains_key("content");
+    if says_nothing_else && message.get("refusal").is_some_and(Value::is_string) {
+        let refusal = message.shift_remove("refusal").unwrap_or_default();
+        insert_content(&mut message, refusal);
+    }
     let is_something_else = message.len() > 1;
     match message.get_mut("content") {
         Some(content) => check_content(content, &format!("{name}.content"))?,
         // Templates join content to other text: of a message that is something else it is empty.
-        None if role == "assistant" && is_something_else => insert_content(&mut message),
+        None if role == "assistant" && is_something_else => insert_content(&mut message, "".into()),
         // What a function of the older form gave may be nothing.
-        None if role == "function" => insert_content(&mut message),
+        None if role == "function" => insert_content(&mut message, "".into()),
         None => return Err(wrong(&format!("{name}.content"), &Value::Null, "a string")),
     }
-    if let Some(calls) = message.get_mut("tool_calls") {
-        let name = format!("{name}.tool_calls");
-        let Some(calls) = calls.as_array_mut() else {
-            return Err(wrong(&name, calls, "an array of calls"));
-        };
-        for (index, call) in calls.iter_mut().enumerate() {
-            let name = format!("{name}[{index}]");
-            if json::object(call).is_none() {
-                return Err(wrong(&name, call, "an object"));
-            }
-            match call.get_mut("function") {
-                Some(function) => arguments(function, &format!("{name}.function"), values_left)?,
-                // As transformers' users write them: without a function around name and arguments.
-                None => arguments(call, &name, values_left)?,
-            }
-        }
-    }
-    if let Some(function) = message.get_mut("function_call") {
-        arguments(function, &format!("{name}.function_call"), values_left)?;
-    }
+    calls::read(&mut message, name, values_left)?;
     Ok(Value::Object(message))
 }
 
 /// After the role, where it stands in a message that has one.
-fn insert_content(message: &mut Map<String, Value>) {
+fn insert_content(message: &mut Map<String, Value>, content: Value) {
     let at = message
         .keys()
         .position(|field| field == "role")
         .map_or(0, |at| at + 1);
-    message.shift_insert(at, "content".to_owned(), "".into());
+    message.shift_insert(at, "content".to_owned(), content);
 }
 
 /// A text, or parts of it. A refusal is what the assistant said.
@@ -229,39 +227,6 @@ fn check_content(content: &mut Value, name: &str) -> Result<(), RowError> {
             _ => return Err(wrong(&name(), part, "{\"type\":\"text\",\"text\":...}")),
         }
     }
-    Ok(())
-}
-
-/// A call's arguments as a mapping: rows carry them as the JSON text that a model wrote.
-fn arguments(call: &mut Value, name: &str, values_left: &mut usize) -> Result<(), RowError> {
-    if json::object(call).is_none() {
-        return Err(wrong(name, call, "an object with name and arguments"));
-    }
-    let name = format!("{name}.arguments");
-    let given = call.get("arguments").unwrap_or(&Value::Null);
-    let mapping = match given {
-        Value::Null => Some(json!({})),
-        Value::String(text) if text.trim().is_empty() => Some(json!({})),
-        Value::String(text) => {
-            let values = json::count_values(text.as_bytes());
-            *values_left = values_left.checked_sub(values).ok_or_else(|| {
-                RowError::new(
-                    Code::InvalidRequest,
-                    format!(
-                        "{name}: found a text that makes more than {MAX_VALUES} values of JSON with those before it, expected fewer in a row"
-                    ),
-                )
-            })?;
-            json::exact(text.as_bytes()).ok()
-        }
-        other if json::object(other).is_some() => return Ok(()),
-        _ => None,
-    };
-    let mapping = mapping
-        .filter(|mapping| json::object(mapping).is_some())
-        .ok_or_else(|| wrong(&name, given, "a JSON object, or one as text"))?;
-    shown_numbers(&name, &mapping)?;
-    call["arguments"] = mapping;
     Ok(())
 }
 

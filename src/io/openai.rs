@@ -7,7 +7,8 @@
 use super::fields::{self, Fields, found, present, shorten, wrong};
 use super::messages;
 use super::row::{
-    Ask, Code, Id, MAX_LOGPROBS, MAX_NEW_TOKENS, Options, Prompt, RowError, Unasked, shared_options,
+    Ask, Code, FieldNames, Id, MAX_LOGPROBS, MAX_NEW_TOKENS, Options, Prompt, RowError, Unasked,
+    shared_options,
 };
 use crate::json;
 use serde_json::Value;
@@ -91,6 +92,7 @@ fn ask(row: &Fields, format: &mut OpenAi) -> Result<Ask, RowError> {
         prompt,
         options,
         unasked,
+        names: &FieldNames::OPENAI,
     })
 }
 
@@ -173,11 +175,14 @@ fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowErr
             "functions" if value.as_array().is_some_and(Vec::is_empty) => continue,
             "function_call" if value == "auto" || value == "none" => continue,
             "verbosity" if value == "medium" => continue,
-            "audio" | "functions" | "function_call" | "moderation" | "prediction"
-            | "reasoning_effort" | "verbosity" | "web_search_options"
+            "reasoning_effort" if endpoint == Endpoint::Chat => {
+                "chat_template_kwargs.reasoning_effort, if the template reads it"
+            }
+            "audio" | "functions" | "function_call" | "moderation" | "prediction" | "verbosity"
+            | "web_search_options"
                 if endpoint == Endpoint::Chat =>
             {
-                "none: what the format has it for is not done here"
+                "the field left out: what it is for is not done here"
             }
             "modalities" if *value != serde_json::json!(["text"]) => "[\"text\"]",
             _ if is_known(name, endpoint) => continue,

@@ -5,7 +5,7 @@ mod text_size;
 
 use super::codec::Codec;
 use super::hash::{Fnv64, mix64};
-use super::row::{Ask, Code, Options, Prompt, RowError, Unasked};
+use super::row::{Ask, Code, FieldNames, Options, Prompt, RowError, Unasked};
 use crate::model::GenerationConfig;
 use crate::runtime::{Logits, Request, Sampling};
 use crate::sys::abi::TG_MAX_STOP_IDS;
@@ -66,6 +66,7 @@ pub fn sampling_key(run_seed: u64, row: u64) -> u64 {
 /// render it, or less.
 pub fn prompt_tokens(
     prompt: &Prompt,
+    names: &FieldNames,
     vocab_size: u32,
     max_context: u32,
     codec: &dyn Codec,
@@ -73,7 +74,7 @@ pub fn prompt_tokens(
 ) -> Result<Vec<u32>, RowError> {
     let chat_error = |message| RowError::new(Code::ChatTemplate, message);
     let (field, tokens) = match prompt {
-        Prompt::Ids(ids) => ("input_ids", ids.clone()),
+        Prompt::Ids(ids) => (names.ids, ids.clone()),
         Prompt::Text(text) => {
             let invalid = |message| RowError::new(Code::InvalidRequest, message);
             text_size::check("prompt", text, max_context, codec)
@@ -123,11 +124,18 @@ pub fn prepare(
     let options = ask.options.clone().or(&rules.defaults);
     let timeout = options.timeout_ms.map(Duration::from_millis);
     let (vocab_size, max_context) = (rules.vocab_size, rules.max_context);
-    let prompt = prompt_tokens(&ask.prompt, vocab_size, max_context, codec, timeout)?;
-    let max_new_tokens = max_new_tokens(rules, prompt.len() as u64, &options, ask.unasked)?;
+    let prompt = prompt_tokens(
+        &ask.prompt,
+        ask.names,
+        vocab_size,
+        max_context,
+        codec,
+        timeout,
+    )?;
+    let max_new_tokens = max_new_tokens(rules, prompt.len() as u64, ask)?;
     let request = Request {
         max_new_tokens,
-        stop_ids: stop_ids(rules, &options)?,
+        stop_ids: stop_ids(rules, ask)?,
         sampling: Sampling {
             repetition_penalty: options.repetition_penalty.unwrap_or(1.0),
             temperature: temperature(&options),
@@ -151,22 +159,20 @@ pub fn prepare(
 
 /// Tokens that a row may generate. A limit that the row or a flag names must fit beside the prompt; one that nobody
 /// asked for is cut to what the context leaves.
-fn max_new_tokens(
-    rules: &Rules,
-    prompt_tokens: u64,
-    options: &Options,
-    unasked: Unasked,
-) -> Result<u32, RowError> {
+fn max_new_tokens(rules: &Rules, prompt_tokens: u64, ask: &Ask) -> Result<u32, RowError> {
     let context = u64::from(rules.max_context);
-    let asked = options.max_new_tokens;
+    let asked = ask.options.max_new_tokens.or(rules.defaults.max_new_tokens);
     let wanted = prompt_tokens + u64::from(asked.unwrap_or(1));
     if wanted > context {
         let (new, shorten) = match asked {
             Some(asked) => (
                 format!("{asked} new ones"),
-                "shorten the prompt, lower max_new_tokens",
+                format!("shorten the prompt, lower {}", limit_name(ask)),
             ),
-            None => ("at least 1 new one".to_owned(), "shorten the prompt"),
+            None => (
+                "at least 1 new one".to_owned(),
+                "shorten the prompt".to_owned(),
+            ),
         };
         let advice = match rules.max_context < rules.model_context {
             true => format!("{shorten} or raise --max-context"),
@@ -181,11 +187,19 @@ fn max_new_tokens(
     }
     let rest = (context - prompt_tokens) as u32;
     Ok(
-        asked.unwrap_or_else(|| match (rules.advised_new_tokens, unasked) {
+        asked.unwrap_or_else(|| match (rules.advised_new_tokens, ask.unasked) {
             (Some(tokens), _) | (None, Unasked::Tokens(tokens)) => tokens.min(rest),
             (None, Unasked::Rest) => rest,
         }),
     )
+}
+
+/// Who has set the limit: the row, or the flag for all rows.
+fn limit_name(ask: &Ask) -> &'static str {
+    match ask.options.max_new_tokens {
+        Some(_) => ask.names.max_new_tokens,
+        None => "--max-new-tokens",
+    }
 }
 
 /// Below this a temperature is 0. So small a one divides logits by less than the steps that f32 has at their size
@@ -201,10 +215,15 @@ fn temperature(options: &Options) -> f32 {
     }
 }
 
-fn stop_ids(rules: &Rules, options: &Options) -> Result<Vec<u32>, RowError> {
-    let mut ids = options.stop_ids.clone().unwrap_or_default();
-    check_tokens("stop_ids", &ids, rules.vocab_size)?;
-    if !options.ignore_eos.unwrap_or(false) {
+fn stop_ids(rules: &Rules, ask: &Ask) -> Result<Vec<u32>, RowError> {
+    let (given, name) = match (&ask.options.stop_ids, &rules.defaults.stop_ids) {
+        (Some(ids), _) => (ids.as_slice(), ask.names.stop_ids),
+        (None, ids) => (ids.as_deref().unwrap_or_default(), "--stop-ids"),
+    };
+    check_tokens(name, given, rules.vocab_size)?;
+    let mut ids = given.to_vec();
+    let ignore_eos = ask.options.ignore_eos.or(rules.defaults.ignore_eos);
+    if !ignore_eos.unwrap_or(false) {
         ids.extend(rules.eos_ids.iter().filter(|&&id| id < rules.vocab_size));
     }
     ids.sort_unstable();
@@ -213,7 +232,7 @@ fn stop_ids(rules: &Rules, options: &Options) -> Result<Vec<u32>, RowError> {
         return Err(RowError::new(
             Code::InvalidRequest,
             format!(
-                "stop_ids: found {} ids with the end-of-sequence ids, expected at most {TG_MAX_STOP_IDS}",
+                "{name}: found {} ids with the end-of-sequence ids, expected at most {TG_MAX_STOP_IDS}",
                 ids.len()
             ),
         ));

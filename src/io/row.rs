@@ -6,7 +6,7 @@ mod ask;
 mod error;
 mod id;
 
-pub use ask::{Ask, DEFAULT_MAX_NEW_TOKENS, Options, Prompt, Unasked};
+pub use ask::{Ask, DEFAULT_MAX_NEW_TOKENS, FieldNames, Options, Prompt, Unasked};
 pub use error::{Code, RowError};
 pub use id::{Id, MAX_ID_BYTES};
 
@@ -245,6 +245,7 @@ fn own_ask(fields: &mut Fields) -> Result<Ask, RowError> {
         prompt,
         options: own_options(fields)?,
         unasked: Unasked::Tokens(DEFAULT_MAX_NEW_TOKENS),
+        names: &FieldNames::OWN,
     })
 }
 

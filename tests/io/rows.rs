@@ -793,3 +793,82 @@ fn a_prompt_that_is_too_long_gets_advice_that_helps() {
         assert_eq!(error.contains("the model's own limit"), !raise, "{error}");
     }
 }
+
+/// What is found only against the model is named as the row's format, or the flag, has it.
+#[test]
+fn errors_name_the_fields_of_the_format() {
+    let batch = |body: &str| {
+        format!(r#"{{"custom_id":"c","url":"/v1/completions","body":{{"prompt":{body}}}}}"#)
+    };
+    let told = |line: &str, flags: Options| {
+        let rules = Rules {
+            max_context: 20,
+            defaults: flags,
+            ..rules()
+        };
+        let ask = parse(line.as_bytes(), 1).ask.unwrap();
+        prepare(&rules, &Bytes, 0, &ask).unwrap_err().message
+    };
+    let none = Options::default;
+    let limit = Options {
+        max_new_tokens: Some(20),
+        ..none()
+    };
+    let stops = |ids| Options {
+        stop_ids: Some(ids),
+        ..none()
+    };
+    for (line, flags, expected) in [
+        (batch("[999]"), none(), "prompt[0]: found 999"),
+        (batch("[]"), none(), "prompt: found no tokens"),
+        (
+            batch(r#""x","stop_token_ids":[1,999]"#),
+            none(),
+            "stop_token_ids[1]: found 999",
+        ),
+        (batch(r#""x","max_tokens":20"#), none(), "lower max_tokens"),
+        (batch(r#""x""#), limit.clone(), "lower --max-new-tokens"),
+        (
+            batch(r#""x""#),
+            stops(vec![999]),
+            "--stop-ids[0]: found 999",
+        ),
+        (r#"{"input_ids":[999]}"#.to_owned(), none(), "input_ids[0]"),
+        (
+            r#"{"prompt":"x","stop_ids":[999]}"#.to_owned(),
+            stops(vec![1]),
+            "stop_ids[0]: found 999",
+        ),
+        (
+            r#"{"prompt":"x","max_new_tokens":20}"#.to_owned(),
+            limit,
+            "lower max_new_tokens",
+        ),
+    ] {
+        let message = told(&line, flags);
+        assert!(message.contains(expected), "{line}: {message}");
+    }
+}
+
+/// Of what a message may hold beside text, what says something is said and the rest refused.
+#[test]
+fn a_refusal_is_what_was_said_and_audio_is_refused() {
+    let row = |message: &str| {
+        parse(
+            format!(r#"{{"messages":[{{"role":"user","content":"q"}},{message}]}}"#).as_bytes(),
+            1,
+        )
+    };
+    let said = row(r#"{"role":"assistant","content":null,"refusal":"no"}"#);
+    let Prompt::Messages(chat) = said.ask.unwrap().prompt else {
+        panic!("no messages")
+    };
+    assert_eq!(
+        chat.messages[1],
+        serde_json::json!({"role": "assistant", "content": "no"})
+    );
+    let heard = row(r#"{"role":"assistant","content":null,"audio":{"id":"a"}}"#);
+    let error = heard.ask.unwrap_err();
+    assert_eq!(error.code, Code::Unsupported);
+    assert!(error.message.contains("messages[1].audio"), "{error}");
+}

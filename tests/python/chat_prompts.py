@@ -23,8 +23,9 @@ def arguments(function):
 def meaning(message, takes_parts):
     message = {key: value for key, value in message.items() if value is not None and not (key == "tool_calls" and value == [])}
     if message["role"] == "assistant" and "content" not in message:
-        rest = {key: value for key, value in message.items() if key != "role"}
-        message = {"role": message["role"], "content": "", **rest}
+        said = message.get("refusal", "")
+        rest = {key: value for key, value in message.items() if key not in ("role", "refusal")}
+        message = {"role": message["role"], "content": said, **rest}
     content = message["content"]
     if isinstance(content, list):
         content = [

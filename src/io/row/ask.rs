@@ -8,6 +8,30 @@ pub struct Ask {
     pub prompt: Prompt,
     pub options: Options,
     pub unasked: Unasked,
+    pub names: &'static FieldNames,
+}
+
+/// How a row's format names what is checked against the model, for errors.
+#[derive(Debug, PartialEq, Eq)]
+pub struct FieldNames {
+    pub ids: &'static str,
+    pub stop_ids: &'static str,
+    pub max_new_tokens: &'static str,
+}
+
+impl FieldNames {
+    /// Of our own rows.
+    pub const OWN: Self = Self {
+        ids: "input_ids",
+        stop_ids: "stop_ids",
+        max_new_tokens: "max_new_tokens",
+    };
+    /// Of OpenAI batch rows.
+    pub const OPENAI: Self = Self {
+        ids: "prompt",
+        stop_ids: "stop_token_ids",
+        max_new_tokens: "max_tokens",
+    };
 }
 
 /// How many tokens a row gets where nobody names a limit. It is never more than the context leaves.
