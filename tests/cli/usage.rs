@@ -73,7 +73,15 @@ fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
         ),
         (generate(&["--max-new-tokens", "0", "x"]), "0 is not in 1.."),
         (generate(&["--logprobs", "21", "x"]), "21 is not in 0..=20"),
-        (generate(&["--stop", "", "x"]), "--stop"),
+        (generate(&["--stop", "", "x"]), "found an empty string"),
+        (
+            generate(&["--stop", &"s".repeat(4097), "x"]),
+            "found a string of 4097 bytes, expected at most 4096",
+        ),
+        (
+            generate(&[&["--stop", "s"].repeat(65)[..], &["x"]].concat()),
+            "--stop: found 65 strings, expected at most 64",
+        ),
         (
             generate(&["--memory-limit", "many", "x"]),
             "--memory-limit 'many'",
