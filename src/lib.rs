@@ -1,23 +1,43 @@
 //! tailgraph: batch inference for LFM2-MoE models whose schedule runs where the model runs.
 //!
-//! The layers, from the command line down; each may use only what stands to its right:
-//! `cli` -> `report`, `bench` -> `trace` -> `io`, `text` -> `runtime` -> `backend` -> `sys`, and everyone may use `plan` ->
-//! `model` -> `json`, `magic`, `files` -> `error`.
+//! As a library, [`session::Session`] is the way in. It is what `tailgraph generate` runs on:
 //!
-//! - [`model`]: config.json, weights (a checkpoint on disk or a random preset), nothing about how it runs
-//! - [`plan`]: a model as stages of operations with shapes, bytes and FLOPs; bucket ladders; memory arithmetic
-//! - [`backend`]: runs the operations of one stage for one step; `cpu` is the f32 reference
-//! - [`runtime`]: the scheduler core, the rings around it, stage threads; [`runtime::Engine`] is the way in
-//! - [`text`]: tokenizers, chat templates, detokenization, stop strings
-//! - [`io`]: rows, arrays and output files
-//! - [`trace`]: a run, or a recording of one, as a timeline for Perfetto
+//! ```
+//! use tailgraph::io::row::Ask;
+//! use tailgraph::session::{RunSpec, Session};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut session = Session::open(RunSpec::new("random:tiny")?)?;
+//! let mut answer = session.ask(&Ask::text("The tail launches"))?;
+//! for piece in &mut answer {
+//!     print!("{}", piece?);
+//! }
+//! assert_eq!(answer.outcome()?.output_ids.len(), 128);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The layers, from the command line down; each may use only what stands to its right, which `tests/layers.rs` holds:
+//! `cli` -> `report` -> `bench` -> `session` -> `trace` -> `io` -> `text` -> `runtime` -> `backend` -> `plan` -> `model` ->
+//! `sys` -> `json` -> `magic` -> `files` -> `telemetry` -> `at_start` -> `error`.
+//!
+//! - [`cli`]: the commands: flags become a [`session::RunSpec`]
 //! - [`report`]: measurements and timelines as one HTML page
 //! - [`bench`]: runs that are timed, and what is said about them
-//! - [`cli`]: the commands
-//! - [`json`]: JSON as Python reads it; [`magic`]: what a file is by its first bytes
-//! - [`telemetry`]: progress on a terminal
-//! - [`files`]: files that are whole or not there, locks, streams; [`at_start`]: what the process was started with
+//! - [`session`]: a model, a tokenizer and an engine as one value; the loops over rows and prompts
+//! - [`trace`]: a run, or a recording of one, as a timeline for Perfetto
+//! - [`io`]: rows, arrays and output files
+//! - [`text`]: tokenizers, chat templates, detokenization, stop strings
+//! - [`runtime`]: the scheduler core, the rings around it, stage threads; [`runtime::Engine`] takes tokens and gives tokens
+//! - [`backend`]: runs the operations of one stage for one step; `cpu` is the f32 reference
+//! - [`plan`]: a model as stages of operations with shapes, bytes and FLOPs; bucket ladders; memory arithmetic
+//! - [`model`]: config.json, weights (a checkpoint on disk or a random preset), nothing about how it runs
 //! - [`sys`]: the structs shared with C, made by bindgen
+//! - [`json`]: JSON as Python reads it; [`magic`]: what a file is by its first bytes
+//! - [`files`]: files that are whole or not there, locks, streams
+//! - [`telemetry`]: lines on standard error, ranges for Nsight, phases of start-up
+//! - [`at_start`]: what the process was started with
+//! - [`error`]: the one error type
 
 pub mod at_start;
 pub mod backend;
@@ -32,6 +52,7 @@ pub mod model;
 pub mod plan;
 pub mod report;
 pub mod runtime;
+pub mod session;
 pub mod sys;
 pub mod telemetry;
 pub mod text;

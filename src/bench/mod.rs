@@ -1,5 +1,5 @@
 //! Benchmarks: what is measured, how, and what is said about it. Knows engines, requests and plans; which model and
-//! device an engine runs on, and the command line, are [`crate::cli`]'s.
+//! device an engine runs on is for whoever starts it to say.
 //!
 //! - [`ranges`]: lists such as `1,8,32` and `1-256*2`
 //! - [`workload`]: prompts and arrival times, the same for whatever is compared

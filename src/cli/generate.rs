@@ -1,32 +1,30 @@
 //! The `generate` command.
 
 use super::args::GenerateArgs;
-use super::codec::ModelCodec;
-use super::job::{Job, Style, Summary};
-use super::open::Opened;
 use super::paths::{is_stdio, keep_journal_apart};
-use super::{Exit, eos, interrupt};
+use super::spec::spec;
+use super::{Exit, interrupt};
 use crate::at_start;
 use crate::error::{Error, Result};
 use crate::files::claim::beside;
 use crate::files::{Out, Resolved, Unfinished, resolve};
-use crate::io::codec::Codec;
 use crate::io::identity::Identity;
 use crate::io::kept::Kept;
 use crate::io::lines::Lines;
 use crate::io::output::{Ordered, Output};
 use crate::io::partial::{Journal, Start};
-use crate::io::prepare::{Rules, generation_options};
+use crate::io::prepare::Rules;
 use crate::io::row::Options;
 use crate::io::source::Source;
-use crate::model::ModelSource;
 use crate::model::fingerprint::fingerprint;
-use crate::telemetry::{Progress, say, warn};
+use crate::session::job::{Job, Style, Summary};
+use crate::session::recording::Keep;
+use crate::session::{Opened, Progress, RunSpec, Session, Texts};
+use crate::telemetry::{say, warn};
 use crate::trace::{About, Live};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, IsTerminal, Read};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
@@ -53,19 +51,8 @@ pub(super) fn serve(
     trace: Option<TraceTo<'_>>,
 ) -> Result<(Exit, Option<About>)> {
     let began = Instant::now();
-    let target = args.run.target()?;
-    let source = ModelSource::parse(&args.model.model)?;
-    let opened = Opened::new(
-        source,
-        target,
-        &args.run,
-        &args.engine,
-        &args.engine.limits(),
-        false,
-    )?;
-    let codec = ModelCodec::load(&opened.source)?;
-    let eos_ids = eos::ids(&opened, &codec);
-    let codec: Arc<dyn Codec> = Arc::new(codec);
+    let opened = Opened::new(run_spec(&args)?, false)?;
+    let texts = Texts::of(&opened)?;
     let plain = !args.prompts.is_empty() && args.output.is_none();
     let style = if plain { Style::Plain } else { Style::Json };
     let total = (!args.prompts.is_empty()).then_some(args.prompts.len() as u64);
@@ -75,20 +62,20 @@ pub(super) fn serve(
         Some(_) => "`generate --resume` with the same rows, model and options",
     };
     let lines = open_input(&mut args)?;
-    let rules = rules(&args, &opened, eos_ids)?;
-    let identity = identity(&opened, &rules)?;
+    let identity = identity(&opened, &texts.rules)?;
     let settings = identity.hash();
     // Before the weights: what cannot be written is said at once.
     let (output, kept) = open_output(&args, style, &identity)?;
-    let mut keep = args.record.create()?;
+    let mut keep = Keep::recording(args.record.record.as_deref())?;
     if let Some(to) = trace {
         keep.trace = Some(Live::create(to.path, began)?);
         keep.parts = to.parts;
     }
 
-    let mut serving = opened.start(&None, keep)?;
+    let mut session = Session::start(opened, texts, keep)?;
     interrupt::look();
     let interrupt = interrupt::flag();
+    let (rules, codec) = (session.rules().clone(), session.codec());
     let mut source = Source::new(lines, rules, codec.clone(), kept, settings, Box::new(warn));
     let (send, rows) = sync_channel(READ_AHEAD);
     // Not joined: it may wait for standard input for ever, and ends with the process.
@@ -110,13 +97,13 @@ pub(super) fn serve(
         codec: &*codec,
         output,
         style,
-        window: WINDOW.max(4 * u64::from(opened.options.max_seqs)),
+        window: WINDOW.max(4 * u64::from(session.opened().options.max_seqs)),
         progress: Progress::new(args.quiet, total),
         interrupt: &interrupt,
     };
-    let summary = job.run(&mut serving)?;
+    let summary = session.run(job)?;
     let about = match summary.failure {
-        None => serving.finish(!summary.interrupted)?,
+        None => session.finish(!summary.interrupted)?,
         Some(_) => None,
     };
     Ok((finish(&args, resumes_by, summary)?, about))
@@ -174,22 +161,11 @@ pub(super) fn warn_of_no_rows(input: Option<&Path>) {
     warn(&format!("{name}: found no rows, expected lines of JSON"));
 }
 
-/// What rows are checked against and fall back to.
-fn rules(args: &GenerateArgs, opened: &Opened, eos_ids: Vec<u32>) -> Result<Rules> {
-    let random = matches!(opened.source, ModelSource::Random { .. });
-    let last = Options {
-        // Nothing has taught random weights when to end.
-        ignore_eos: Some(random),
-        ..generation_options(&opened.generation)
-    };
-    Ok(Rules {
-        vocab_size: opened.config.vocab_size as u32,
-        max_context: opened.max_context(),
-        model_context: opened.config.max_position_embeddings as u32,
-        eos_ids,
-        defaults: args.sampling.options()?.or(&last),
-        advised_new_tokens: opened.generation.max_new_tokens,
-        run_seed: args.sampling.seed,
+fn run_spec(args: &GenerateArgs) -> Result<RunSpec> {
+    Ok(RunSpec {
+        defaults: args.sampling.options()?,
+        seed: args.sampling.seed,
+        ..spec(&args.model.model, &args.run, &args.engine)?
     })
 }
 
@@ -210,9 +186,8 @@ fn identity(opened: &Opened, rules: &Rules) -> Result<Identity> {
         logprobs,
         timeout_ms: _,
     } = &rules.defaults;
-    let dtype = format!("{:?}", opened.target.dtype()).to_lowercase();
-    Ok(Identity::of_model(&fingerprint(&opened.source)?)
-        .with("--dtype", dtype)
+    Ok(Identity::of_model(&fingerprint(&opened.spec.model)?)
+        .with("--dtype", opened.spec.device.dtype().name())
         // What memory has room for counts too: it is the limit of rows that name none.
         .with("--max-context", rules.max_context)
         .with("--max-new-tokens", text(max_new_tokens))

@@ -2,38 +2,50 @@
 
 use super::args::InspectCommand;
 use super::inspect::graphs::OnGpu;
-use super::settings::plan;
-use super::{Exit, print};
+use super::{Exit, print, spec};
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelSource};
 use crate::plan::cost::Precision;
+#[cfg(feature = "cuda")]
+use crate::session::RunSpec;
+use crate::session::{DeviceSpec, Target};
 use std::sync::Arc;
 
 /// Element type of published weights: what a checkpoint's are taken to be where none is read.
 const CHECKPOINT: DType = DType::BF16;
 
 pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
-    let source = ModelSource::parse(&args.model.model)?;
-    let (config, _) = source.config()?;
-    let limits = args.engine.limits();
-    let plan = plan(&Arc::new(config), &args.run.buckets, &limits)?;
-    let dtype = args.run.precision.dtype().unwrap_or(DType::BF16);
-    let asks_gpu = args.run.device.as_deref().is_some_and(|d| d != "cpu");
-    if !asks_gpu && args.run.launch.is_some() {
+    let run = &args.run;
+    let asks_gpu = run.device.as_deref().is_some_and(|d| d != "cpu");
+    if !asks_gpu && run.launch.is_some() {
         return Err(Error::Usage(
             "--launch: a plan has no graphs; expected --device cuda with it, which captures them"
                 .into(),
         ));
     }
-    if !asks_gpu && args.run.buckets.kernel_file.is_some() {
+    if !asks_gpu && run.buckets.kernel_file.is_some() {
         return Err(Error::Usage(
             "--kernel-file: a plan has no kernels; expected --device cuda with it, which captures them"
                 .into(),
         ));
     }
-    let (precision, on_gpu): (Precision, Option<OnGpu>) = match asks_gpu {
-        false => (Precision::new(dtype, CHECKPOINT), None),
-        true => on_gpu(args, &source, &plan, &limits)?,
+    // A plan alone is of no device: nothing is looked for, and it may be of any type.
+    let device = match asks_gpu {
+        true => spec::device(run)?,
+        false => DeviceSpec::CPU,
+    };
+    let source = ModelSource::parse(&args.model.model)?;
+    let spec = spec::on(device, source, run, &args.engine)?;
+    let (config, _) = spec.model.config()?;
+    let plan = spec.plan(&Arc::new(config))?;
+    let target = Target::open(&spec.device)?;
+    let (precision, on_gpu): (Precision, Option<OnGpu>) = match &target {
+        Target::Cpu => {
+            let dtype = run.precision.dtype().unwrap_or(DType::BF16);
+            (Precision::new(dtype, CHECKPOINT), None)
+        }
+        #[cfg(feature = "cuda")]
+        Target::Gpu { .. } => on_gpu(args, &spec, &target, &plan)?,
     };
     let mut out = Vec::new();
     args.inspect
@@ -42,53 +54,33 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Where there is no GPU support, only the reason why not comes of it.
-#[cfg(not(feature = "cuda"))]
-fn on_gpu<T>(
-    args: &InspectCommand,
-    _: &ModelSource,
-    _: &crate::plan::Plan,
-    _: &crate::plan::Limits,
-) -> Result<T> {
-    match args.run.target()? {
-        super::target::Target::Cpu { .. } => Err(Error::Usage(
-            "--device: expected cuda, or none for the plan alone".into(),
-        )),
-    }
-}
-
+/// The graphs that the GPU makes of `plan`, and the types they are of.
 #[cfg(feature = "cuda")]
 fn on_gpu(
     args: &InspectCommand,
-    source: &ModelSource,
+    spec: &RunSpec,
+    target: &Target,
     plan: &crate::plan::Plan,
-    limits: &crate::plan::Limits,
 ) -> Result<(Precision, Option<OnGpu>)> {
-    use super::settings::memory;
-    use super::target::Target;
     use crate::backend::cuda::program::StepGraph;
     use crate::backend::cuda::survey::Survey;
     use crate::files::{Out, Unfinished};
     use crate::model::Model;
     use crate::runtime::cuda::{Launch, survey};
+    use crate::session::sizes::memory;
     use std::time::Instant;
 
-    let target = args.run.target()?;
-    let Target::Gpu {
-        gpu, dtype, launch, ..
-    } = &target
-    else {
+    let Target::Gpu { gpu, spec: on } = target else {
         return Err(Error::Usage(
             "--device: expected cuda, or none for the plan alone".into(),
         ));
     };
     let picture = args.inspect.picture(plan)?;
-    let budget = args.engine.budget(&target)?;
-    let sizes = memory(source, &target, plan, limits, budget, false)?;
+    let sizes = memory(spec, target, plan, false)?;
     let start = Instant::now();
-    let model = Model::load(source)?;
+    let model = Model::load(&spec.model)?;
     let load = start.elapsed();
-    let precision = Precision::new(*dtype, source.matrix_dtype(&plan.config)?);
+    let precision = Precision::new(on.dtype, spec.model.matrix_dtype(&plan.config)?);
     let mut drawn = false;
     let dot = args.inspect.dot.as_deref();
     let mut dot = dot
@@ -98,7 +90,7 @@ fn on_gpu(
         let Some(dot) = &mut dot else {
             return Ok(());
         };
-        let whole = *launch != Launch::DeviceGraph;
+        let whole = on.launch != Launch::DeviceGraph;
         // Of a step's graphs the first: the one with the dispatcher behind it.
         let is_it = !drawn
             && (whole || step.stage == picture.stage)
@@ -115,13 +107,13 @@ fn on_gpu(
         &model,
         plan,
         &sizes.options,
-        *dtype,
-        *launch,
+        on.dtype,
+        on.launch,
         &mut found,
     )?;
     let on_gpu = OnGpu {
         device: gpu.info.to_string(),
-        launch: target.launch().unwrap_or_default(),
+        launch: on.launch.name().to_owned(),
         kernel_variants: target.kernel_variants(&plan.kernels)?.unwrap_or_default(),
         load,
         memory: sizes.items,

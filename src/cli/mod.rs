@@ -1,14 +1,14 @@
 //! The commands: flags in, results on standard output, everything else on standard error.
 //!
 //! - [`args`]: the one clap definition, which completions and the man page come from too
-//! - [`settings`]: flags that several commands share, checked; [`open`]: a model with its sizes, text and engine
-//! - [`generate`], [`score`]: the two commands that run a model; [`job`] and [`scoring`] are their loops
+//! - [`spec`]: flags as a checked [`crate::session::RunSpec`], which opens everything that runs a model
+//! - [`generate`], [`score`]: the two commands that run a model; their loops are [`crate::session`]'s
 //! - [`bench`]: measures; the measuring itself is [`crate::bench`]
 //! - [`tune`]: measures which kernels serve which bucket
-//! - [`replay`]: a recorded run once more; `recording` is what `--record` puts around an engine
+//! - [`replay`]: a recorded run once more
 //! - [`trace`]: a job, or a recording of one, as a timeline; [`report`]: measurements and timelines as a page
-//! - [`device`]: what those loops ask of an engine, so that they can be tested without one
-//! - [`inspect`], [`doctor`]: print what the plan knows; tables are laid out by `table`. `inspecting` asks a GPU besides
+//! - [`inspect`], [`doctor`]: print what the plan knows; tables are laid out by `table`. `inspecting` and `doctoring` look it
+//!   up, and ask a GPU besides
 //! - [`profile`]: a command under Nsight
 //! - [`pages`]: completions and manual pages
 //!
@@ -16,28 +16,21 @@
 
 pub mod args;
 pub mod bench;
-mod codec;
-pub mod device;
 pub mod doctor;
-mod eos;
+mod doctoring;
 mod generate;
 pub mod inspect;
 mod inspecting;
 pub mod interrupt;
-pub mod job;
-mod open;
 mod pages;
 mod paths;
 pub mod profile;
-mod recording;
 mod replay;
 mod report;
 mod score;
-pub mod scoring;
-mod settings;
+mod spec;
 mod synth;
 mod table;
-mod target;
 mod trace;
 pub mod tune;
 
@@ -71,7 +64,7 @@ pub fn run() -> Result<Exit> {
         Command::Tune(args) => tune::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Synth(args) => synth::run(&args),
-        Command::Doctor(args) => settings::doctor(&args),
+        Command::Doctor(args) => doctoring::run(&args),
         Command::Completions { shell } => pages::completions(shell),
         Command::Man { page } => pages::man(page.as_deref()),
     }

@@ -1,5 +1,6 @@
 //! That a command's files are different ones, so that none is written over another.
 
+use super::args::RecordArg;
 use crate::error::{Error, Result};
 use crate::files::claim::beside;
 use crate::files::resolve;
@@ -64,6 +65,19 @@ pub(super) fn keep_journal_apart(flag: &str, output: &Path, others: &[Other<'_>]
         }
     }
     Ok(())
+}
+
+impl RecordArg {
+    /// Refuses to write over the other files of a run.
+    ///
+    /// # Errors
+    /// As [`keep_apart`].
+    pub(super) fn keep_apart(&self, files: &[Other<'_>]) -> Result<()> {
+        match &self.record {
+            Some(record) => keep_journal_apart("--record", record, files),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What the first of these is that `is` holds for.

@@ -1,16 +1,19 @@
 //! The `replay` command.
 
-use super::args::{BucketArgs, Launch, ReplayArgs, RunArgs};
-use super::target::Target;
-use super::{Exit, print, settings};
+use super::args::{BucketArgs, EngineArgs, Launch as Way, ReplayArgs, RunArgs};
+use super::spec::spec;
+use super::{Exit, print};
 use crate::backend::{LogitsSink, SharedSink, StageBackend, cpu};
 use crate::error::{Error, Result};
 use crate::io::identity::Identity;
 use crate::io::record::{Header, Line, Reader};
 use crate::io::replay::replay;
 use crate::model::fingerprint::fingerprint;
-use crate::model::{Model, ModelSource};
+use crate::model::{DType, Model, ModelSource};
 use crate::plan::{Limits, Plan};
+use crate::runtime::Launch;
+use crate::session::sizes::memory;
+use crate::session::{DeviceSpec, RunSpec, Target};
 use crate::telemetry::warn;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,21 +21,18 @@ use std::sync::Arc;
 pub fn run(args: ReplayArgs) -> Result<Exit> {
     let mut recording = Reader::open(&args.record)?;
     let header = recording.header.clone();
-    if args.launch == Some(Launch::DeviceGraph) {
+    if args.launch == Some(Way::DeviceGraph) {
         return Err(Error::Usage(
             "--launch device-graph: the host replays a schedule, expected host-kernels or host-graph".into(),
         ));
     }
-    let source = ModelSource::parse(&args.model.model)?;
-    check_model(&recording, &source)?;
-    let kernel_file = args.kernel_file.clone();
-    let target = target(args, &header)?;
-    let (plan, path) = (
-        plan(&source, &target, &header, kernel_file.as_deref())?,
-        recording.path().to_owned(),
-    );
+    let spec = run_spec(args, &header)?;
+    check_model(&recording, &spec.model)?;
+    let target = Target::open(&spec.device)?;
+    spec.device.warn_if_passed_over();
+    let (plan, path) = (plan(&spec, &target, &header)?, recording.path().to_owned());
     check_prompts(&path, plan.config.vocab_size as u32)?;
-    let stages = stages(&source, &target, &plan, &header)?;
+    let stages = stages(&spec.model, &target, &plan, &header)?;
     let replayed = replay(&mut recording, stages)?;
     print(format!("{replayed}\n").as_bytes())?;
     if replayed.difference.is_some() {
@@ -64,13 +64,13 @@ fn check_model(recording: &Reader, source: &ModelSource) -> Result<()> {
     }
 }
 
-/// Where to replay; on a GPU in the recorded type, unless another is asked for.
-fn target(args: ReplayArgs, header: &Header) -> Result<Target> {
-    let chosen = args.precision.dtype().is_some();
+/// The recorded sizes; on a GPU in the recorded type, unless another is asked for.
+fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
+    let (dtype, launch) = (args.precision.dtype(), args.launch);
     let run = RunArgs {
         device: args.device,
         precision: args.precision,
-        launch: args.launch,
+        launch,
         ahead: false,
         step_timeout_ms: None,
         buckets: BucketArgs {
@@ -78,28 +78,22 @@ fn target(args: ReplayArgs, header: &Header) -> Result<Target> {
             kernel_file: args.kernel_file,
         },
     };
-    let mut target = run.target()?;
-    target.warn_if_passed_over();
-    #[cfg(feature = "cuda")]
-    if let (Target::Gpu { launch, .. }, None) = (&mut target, args.launch) {
-        *launch = crate::runtime::cuda::Launch::HostKernels;
+    let mut spec = spec(&args.model.model, &run, &EngineArgs::default())?;
+    if let DeviceSpec::Gpu(gpu) = &mut spec.device {
+        if launch.is_none() {
+            gpu.launch = Launch::HostKernels;
+        }
+        if dtype.is_none() && header.device != "cpu" {
+            gpu.dtype = DType::by_name(&header.dtype).ok_or_else(|| {
+                Error::Usage(format!(
+                    "found the dtype {}, expected f32, bf16 or f16",
+                    header.dtype
+                ))
+            })?;
+        }
     }
-    if !chosen && header.device != "cpu" {
-        target.set_dtype(&header.dtype)?;
-    }
-    Ok(target)
-}
-
-/// The recorded sizes as a plan of this model, in this device's memory.
-fn plan(
-    source: &ModelSource,
-    target: &Target,
-    header: &Header,
-    kernel_file: Option<&Path>,
-) -> Result<Plan> {
     let shape = &header.engine;
-    let (config, _) = source.config()?;
-    let limits = Limits {
+    spec.limits = Limits {
         max_seqs: Some(shape.options.max_seqs),
         max_context: Some(shape.options.max_context),
         page_tokens: Some(shape.options.page_tokens),
@@ -108,11 +102,14 @@ fn plan(
         stages: Some(shape.stages as usize),
         steps_in_flight: Some(shape.options.steps_in_flight),
     };
-    let buckets = BucketArgs {
-        bucket_file: None,
-        kernel_file: kernel_file.map(Into::into),
-    };
-    let mut plan = settings::plan(&Arc::new(config), &buckets, &limits)?;
+    Ok(spec)
+}
+
+/// The recorded sizes as a plan of this model, in this device's memory.
+fn plan(spec: &RunSpec, target: &Target, header: &Header) -> Result<Plan> {
+    let shape = &header.engine;
+    let (config, _) = spec.model.config()?;
+    let mut plan = spec.plan(&Arc::new(config))?;
     let variants = target.kernel_variants(&plan.kernels)?;
     if let (Some(recorded), Some(found)) = (&header.kernel_variants, &variants)
         && recorded != found
@@ -122,7 +119,7 @@ fn plan(
         ));
     }
     plan.ladders = shape.ladders.clone();
-    let memory = settings::memory(source, target, &plan, &limits, target.budget(None)?, true)?;
+    let memory = memory(spec, target, &plan, true)?;
     if memory.options.pages < shape.options.pages {
         return Err(Error::Memory(format!(
             "the recorded run had {} pages of {} tokens, found room for {}: free memory or replay on a larger device",
@@ -161,19 +158,17 @@ fn stages(
     let sink: SharedSink = Some(Arc::new(Unread));
     let options = &header.engine.options;
     match target {
-        Target::Cpu { .. } => cpu::stages(&Arc::new(model), plan, options, &sink),
+        Target::Cpu => cpu::stages(&Arc::new(model), plan, options, &sink),
         #[cfg(feature = "cuda")]
-        Target::Gpu {
-            gpu, dtype, launch, ..
-        } => {
+        Target::Gpu { gpu, spec } => {
             use crate::backend::cuda::hosted::HostLaunch;
-            use crate::runtime::cuda;
-            let way = match launch {
-                cuda::Launch::HostGraph | cuda::Launch::HostGraphAhead => HostLaunch::Graph,
+            use crate::runtime::cuda::host_stage;
+            let way = match spec.launch {
+                Launch::HostGraph | Launch::HostGraphAhead => HostLaunch::Graph,
                 // Nothing is left for the GPU to schedule.
-                cuda::Launch::HostKernels | cuda::Launch::DeviceGraph => HostLaunch::Kernels,
+                Launch::HostKernels | Launch::DeviceGraph => HostLaunch::Kernels,
             };
-            let stage = cuda::host_stage(gpu, &model, plan, options, *dtype, way, &sink)?;
+            let stage = host_stage(gpu, &model, plan, options, spec.dtype, way, &sink)?;
             Ok(vec![Box::new(stage)])
         }
     }

@@ -1,18 +1,17 @@
 //! The `score` command.
 
 use super::args::{Positions, ScoreArgs};
-use super::codec::ModelCodec;
 use super::generate::{open_lines, open_stream, warn_of_no_rows};
-use super::open::Opened;
 use super::paths::keep_journal_apart;
-use super::{Exit, interrupt, job, print, scoring};
+use super::spec::spec;
+use super::{Exit, interrupt, print};
 use crate::error::{Error, Result};
 use crate::files::Out;
 use crate::io::answer::{self, Label};
 use crate::io::arrays::{self, Kind, Sample};
 use crate::io::expect::Comparison;
 use crate::io::lines::Ids;
-use crate::io::logits::{LogitsFile, ScoreSink, Target};
+use crate::io::logits::{self, LogitsFile, ScoreSink};
 use crate::io::logprobs::{self, Logprobs};
 use crate::io::output::Ordered;
 use crate::io::prepare::prompt_tokens;
@@ -20,16 +19,19 @@ use crate::io::row::{Code, Format, Id, RowError};
 use crate::io::tensors::TensorFile;
 use crate::model::{DType, ModelConfig, ModelSource};
 use crate::runtime::Logits;
-use crate::telemetry::{Progress, say, warn};
+use crate::session::codec::ModelCodec;
+use crate::session::recording::Keep;
+use crate::session::{Opened, Progress, Target, job, scoring};
+use crate::telemetry::{say, warn};
 use std::io::BufWriter;
 use std::path::Path;
 use std::sync::Arc;
 
 pub fn run(args: &ScoreArgs) -> Result<Exit> {
     let shape = check(args)?;
-    let target = args.run.target()?;
-    let source = ModelSource::parse(&args.model.model)?;
-    let (config, _) = source.config()?;
+    let mut spec = spec(&args.model.model, &args.run, &args.engine)?;
+    let target = Target::open(&spec.device)?;
+    let (config, _) = spec.model.config()?;
     let max_context = args
         .engine
         .max_context
@@ -46,8 +48,8 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         let name = out.name().to_owned();
         rows = Some(Ordered::onto(BufWriter::new(out), name, ""));
     }
-    let keep = args.record.create()?;
-    let entries = entries(args, shape, &source, &config, max_context)?;
+    let keep = Keep::recording(args.record.record.as_deref())?;
+    let entries = entries(args, shape, &spec.model, &config, max_context)?;
     if entries.is_empty() {
         warn_of_no_rows(Some(&args.input));
     }
@@ -55,9 +57,9 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .iter()
         .filter_map(|e| e.sample.as_ref().ok())
         .collect();
-    let targets: Vec<Target> = samples
+    let targets: Vec<logits::Target> = samples
         .iter()
-        .map(|sample| Target {
+        .map(|sample| logits::Target {
             number: sample.number,
             tokens: sample.tokens.len() as u32,
         })
@@ -67,7 +69,9 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .expect
         .as_ref()
         .map(|path| {
-            let tolerance = args.tolerance.unwrap_or_else(|| tolerance(target.dtype()));
+            let tolerance = args
+                .tolerance
+                .unwrap_or_else(|| tolerance(spec.device.dtype()));
             Comparison::new(
                 TensorFile::open(path)?,
                 &targets,
@@ -84,14 +88,13 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .logprobs
         .then(|| Logprobs::new(samples.iter().map(|s| s.tokens.clone()).collect()));
 
-    let mut limits = args.engine.limits();
     let longest = targets
         .iter()
         .map(|target| target.tokens)
         .max()
         .unwrap_or(1);
-    limits.max_context = limits.max_context.or(Some(longest));
-    let opened = Opened::new(source, target, &args.run, &args.engine, &limits, true)?;
+    spec.limits.max_context = spec.limits.max_context.or(Some(longest));
+    let opened = Opened::on(target, spec, true)?;
     let sink = Arc::new(ScoreSink::new(
         targets,
         config.vocab_size,

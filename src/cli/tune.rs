@@ -67,16 +67,17 @@ mod gpu {
     use crate::bench::workload::{self, Random};
     use crate::bench::{Kind, Point};
     use crate::cli::args::{EngineArgs, PrecisionArgs, RunArgs};
-    use crate::cli::open::{self, Opened};
+    use crate::cli::spec::spec;
     use crate::cli::table::Table;
-    use crate::cli::target::Target;
-    use crate::cli::{interrupt, print, settings};
+    use crate::cli::{interrupt, print};
     use crate::error::Error;
     use crate::files::{Out, Unfinished};
-    use crate::model::{DType, Model, ModelSource};
+    use crate::model::{DType, Model};
     use crate::plan::variants::{Entry, MOST_ROWS};
     use crate::plan::{KernelFile, Ladders, Limits, Plan, StepKind};
     use crate::runtime::Logits;
+    use crate::session::opened::load;
+    use crate::session::{Opened, RunSpec, Target};
     use crate::telemetry::{say, warn};
     use std::process::Command;
     use std::sync::Arc;
@@ -96,11 +97,11 @@ mod gpu {
 
     pub fn run(args: &TuneArgs) -> Result<Exit> {
         let interrupt = interrupt::flag();
-        let source = ModelSource::parse(&args.model.model)?;
-        let config = Arc::new(source.config()?.0);
-        let plan = settings::plan(&config, &args.buckets, &Limits::default())?;
+        let spec = run_spec(args, Dtype::Bf16)?;
+        let config = Arc::new(spec.model.config()?.0);
+        let plan = spec.plan(&config)?;
         let buckets = buckets(args, &plan)?;
-        let Target::Gpu { gpu, .. } = flags(args, Dtype::Bf16).target()? else {
+        let Target::Gpu { gpu, .. } = Target::open(&spec.device)? else {
             return Err(Error::Usage(
                 "tune: the CPU has one kernel for everything; expected --device cuda and a GPU"
                     .into(),
@@ -110,13 +111,13 @@ mod gpu {
         let output = args.output.as_deref();
         let output = output.map(|path| Out::open(path, Unfinished::Removed));
         let output = output.transpose()?;
-        let model = open::load(&source)?;
+        let model = load(&spec.model)?;
         interrupt::look();
         let mut tuned = Vec::new();
         let mut end = Ok(Exit::Done);
         // What the types before came to is not lost by one that fails.
         for &dtype in &args.dtype {
-            match of_dtype(args, &source, &model, dtype, &plan, &buckets, &interrupt) {
+            match of_dtype(args, &model, dtype, &plan, &buckets, &interrupt) {
                 Ok(Some(found)) => tuned.extend(found),
                 Ok(None) => {
                     say("tailgraph: interrupted");
@@ -162,8 +163,8 @@ mod gpu {
         end
     }
 
-    fn flags(args: &TuneArgs, dtype: Dtype) -> RunArgs {
-        RunArgs {
+    fn run_spec(args: &TuneArgs, dtype: Dtype) -> Result<RunSpec> {
+        let run = RunArgs {
             // Nothing is tuned on a CPU: without a GPU the error is about that.
             device: args.device.clone().or_else(|| Some("cuda".to_owned())),
             precision: PrecisionArgs {
@@ -174,7 +175,12 @@ mod gpu {
             ahead: false,
             step_timeout_ms: None,
             buckets: args.buckets.clone(),
-        }
+        };
+        let sizes = EngineArgs {
+            memory_limit: args.memory_limit.clone(),
+            ..EngineArgs::default()
+        };
+        spec(&args.model.model, &run, &sizes)
     }
 
     /// The decode buckets to measure, ascending: those asked for, which the ladder must have, or all that have a choice.
@@ -198,36 +204,31 @@ mod gpu {
     /// What was found for each bucket. `None`: interrupted.
     fn of_dtype(
         args: &TuneArgs,
-        source: &ModelSource,
         model: &Model,
         dtype: Dtype,
         plan: &Plan,
         buckets: &[u32],
         interrupt: &AtomicBool,
     ) -> Result<Option<Vec<Tuned>>> {
-        let run = flags(args, dtype);
+        let mut spec = run_spec(args, dtype)?;
         let most = buckets.last().copied().unwrap_or(1);
-        let limits = Limits {
+        spec.limits = Limits {
             max_seqs: Some(most),
             max_context: Some(PROMPT_TOKENS + NEW_TOKENS),
             // So that all are in before the first has its tokens.
             step_tokens: step_tokens(plan, most),
             ..Limits::default()
         };
-        let sizes = EngineArgs {
-            memory_limit: args.memory_limit.clone(),
-            ..EngineArgs::default()
-        };
-        let mut opened = Opened::new(source.clone(), run.target()?, &run, &sizes, &limits, false)?;
+        let mut opened = Opened::new(spec, false)?;
         // A step of any other number of rows is measured by nobody.
         opened.plan.ladders = Ladders {
             decode: buckets.to_vec(),
             ..opened.plan.ladders
         };
-        let Target::Gpu { gpu, dtype, .. } = &opened.target else {
+        let Target::Gpu { gpu, spec } = &opened.target else {
             return Err(Error::Usage("tune: expected --device cuda".into()));
         };
-        let (mut engine, tuning) = engine(gpu, model, &opened.plan, &opened.options, *dtype)?;
+        let (mut engine, tuning) = engine(gpu, model, &opened.plan, &opened.options, spec.dtype)?;
         engine.launch()?;
         let vocabulary = opened.config.vocab_size as u32;
         let mut tuned = Vec::new();
@@ -258,7 +259,7 @@ mod gpu {
                 ))
             })?;
             if !args.quiet {
-                say(&line(*dtype, &found));
+                say(&line(spec.dtype, &found));
                 for timed in &found.finalists {
                     say(&format!(
                         "  {:.3} ms by {}",
@@ -267,7 +268,7 @@ mod gpu {
                     ));
                 }
             }
-            let dtype = *dtype;
+            let dtype = spec.dtype;
             tuned.push(Tuned { dtype, found });
         }
         Ok(Some(tuned))
@@ -281,7 +282,7 @@ mod gpu {
     }
 
     fn line(dtype: DType, found: &Found) -> String {
-        let dtype = format!("{dtype:?}").to_lowercase();
+        let dtype = dtype.name();
         let (chosen, current) = (found.chosen(), found.current());
         format!(
             "{dtype}, bucket {}: {:.3} ms by {} (now {:.3} ms by {}; {} measured)",
@@ -303,7 +304,7 @@ mod gpu {
             let (chosen, current) = (found.chosen(), found.current());
             let (chosen_ms, current_ms) = (chosen.median_ms(), current.median_ms());
             table.row([
-                format!("{dtype:?}").to_lowercase(),
+                dtype.name().to_owned(),
                 found.rows.to_string(),
                 found.measured.to_string(),
                 format!("{chosen_ms:.3}"),

@@ -15,7 +15,7 @@ pub trait Codec: Send + Sync {
     /// for an id without a token.
     fn token_bytes(&self, id: u32) -> Option<Vec<u8>>;
     /// A sequence to be fed token by token, which ends before the first of `stop` that appears.
-    fn stream<'a>(&'a self, stop: &[String]) -> Box<dyn TextStream + 'a>;
+    fn stream(&self, stop: &[String]) -> Box<dyn TextStream>;
 }
 
 /// Whether a sequence goes on.
@@ -27,10 +27,13 @@ pub enum TextProgress {
 }
 
 /// Text of one sequence as its tokens come.
-pub trait TextStream {
+pub trait TextStream: Send {
     fn push(&mut self, id: u32) -> TextProgress;
     /// A stop id: it ends the text as a stop string does, without being part of it. A stop string may end with it.
     fn push_last(&mut self, id: u32);
+    /// The text that has become certain since the last call: neither a later token nor a stop string takes it back. All of
+    /// it together is how the text of [`TextStream::finish`] begins.
+    fn certain(&mut self) -> String;
     fn finish(self: Box<Self>) -> TextEnd;
 }
 

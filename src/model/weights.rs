@@ -18,6 +18,22 @@ impl DType {
             Self::BF16 | Self::F16 => 2,
         }
     }
+
+    /// As `--dtype` and files spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::BF16 => "bf16",
+            Self::F16 => "f16",
+        }
+    }
+
+    /// The one of that [`DType::name`].
+    pub fn by_name(name: &str) -> Option<Self> {
+        [Self::F32, Self::BF16, Self::F16]
+            .into_iter()
+            .find(|dtype| dtype.name() == name)
+    }
 }
 
 /// A row-major tensor; `shape` is the checkpoint's.

@@ -1,6 +1,7 @@
 //! An engine for a model on one GPU, in each of the ways to launch it.
 
 use super::engine::{Engine, device_shape};
+pub use super::options::Launch;
 use super::sizes::Sizes;
 use crate::backend::cuda::ahead::HostAhead;
 use crate::backend::cuda::delivery::pinned_bytes;
@@ -22,20 +23,6 @@ use crate::plan::device::Overheads;
 use crate::plan::{EngineOptions, Ladders, Plan, RingCapacities};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Who launches the kernels of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Launch {
-    /// The host, one by one.
-    HostKernels,
-    /// The host, a captured graph a step.
-    HostGraph,
-    /// Likewise, the next decode step before the last is through, where that can end no sequence and let none in (see
-    /// [`crate::backend::cuda::ahead`]).
-    HostGraphAhead,
-    /// The GPU itself, which also schedules.
-    DeviceGraph,
-}
 
 impl Engine {
     /// Copies the model to the GPU and captures what `launch` needs; the engine is not launched yet. All stages run

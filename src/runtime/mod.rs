@@ -19,6 +19,6 @@ mod watchdog;
 
 pub use core::{Action, Core, Outcome, StageLink};
 pub use engine::Engine;
-pub use options::{EngineOptions, EngineShape, EngineStatus};
+pub use options::{EngineOptions, EngineShape, EngineStatus, Launch};
 pub use request::{EndReason, Event, Logits, Request, Sampling, Timing, TokenLogprobs};
 pub use rings::HostRings;

@@ -4,6 +4,30 @@ pub use crate::plan::EngineOptions;
 use crate::plan::{Ladders, RingCapacities};
 use serde::{Deserialize, Serialize};
 
+/// Who launches the kernels of a step, on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Launch {
+    /// The host, one by one.
+    HostKernels,
+    /// The host, a captured graph a step.
+    HostGraph,
+    /// Likewise, the next decode step before the last is through, where that can end no sequence and let none in.
+    HostGraphAhead,
+    /// The GPU itself, which also schedules.
+    DeviceGraph,
+}
+
+impl Launch {
+    /// As in `--launch`, which says nothing of `--ahead`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HostKernels => "host-kernels",
+            Self::HostGraph | Self::HostGraphAhead => "host-graph",
+            Self::DeviceGraph => "device-graph",
+        }
+    }
+}
+
 /// Everything that the schedule of a run depends on besides its requests and their times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineShape {

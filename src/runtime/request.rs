@@ -81,6 +81,15 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The number of the request that it is about.
+    pub fn request(&self) -> u64 {
+        match self {
+            Self::Token { request, .. } | Self::End { request, .. } => *request,
+        }
+    }
+}
+
 /// Log-softmax of the raw f32 logits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {

@@ -1,14 +1,11 @@
-//! What a run says on standard error while it runs: progress, rates, warnings. Standard output is for results.
-//! NVTX ranges, for Nsight; the time that starting takes, by phase; how often the host launched. Knows the engine's
-//! status and nothing else.
+//! What a run says on standard error while it runs, where standard output is for results. NVTX ranges, for Nsight; the time
+//! that starting takes, by phase; how often the host launched. Knows nothing of the rest.
 
 pub mod launches;
 pub mod nvtx;
 pub mod phases;
-pub mod progress;
 mod throttle;
 
-pub use progress::{Counts, Progress};
 pub use throttle::Throttle;
 
 use std::io::Write;

@@ -28,6 +28,16 @@ pub struct TextStream {
     /// Without special tokens; `None` until one comes.
     shown: Option<Line>,
     stopped: Option<Found>,
+    told: Told,
+}
+
+/// What [`TextStream::certain`] has given.
+#[derive(Debug, Clone, Default)]
+struct Told {
+    /// `None` until somebody asks.
+    text: Option<Detokenizer>,
+    /// Tokens that went into it.
+    tokens: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +92,7 @@ impl TextStream {
             }),
             shown: None,
             stopped: None,
+            told: Told::default(),
         }
     }
 
@@ -120,6 +131,31 @@ impl TextStream {
             None => Progress::Continue,
             Some(_) => Progress::Stopped,
         }
+    }
+
+    /// The text that has become certain since the last call, which neither a later id nor a stop string takes back: with
+    /// what was given before, it is how [`StreamEnd::text`] begins. A call costs what has been pushed since the last.
+    pub fn certain(&mut self) -> String {
+        // A stop string may begin with the token at which one is pending, but with none before it.
+        let pending = self.lines().map(|line| line.pending().0).min();
+        let found = self.stopped.or_else(|| self.found());
+        let ends = [pending, found.map(|found| found.start.0)];
+        let end = ends.into_iter().flatten().min();
+        let end = end.map_or(self.tokens.len(), |end| end.min(self.tokens.len()));
+        let text = self
+            .told
+            .text
+            .get_or_insert_with(|| Detokenizer::new(&self.tokenizer, true));
+        let mut certain = String::new();
+        while self.told.tokens < end {
+            let token = self.tokens[self.told.tokens];
+            match token.hidden {
+                true => text.skip(),
+                false => certain.push_str(text.push(token.id)),
+            }
+            self.told.tokens += 1;
+        }
+        certain
     }
 
     fn lines(&self) -> impl Iterator<Item = &Line> {

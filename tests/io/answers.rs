@@ -35,7 +35,7 @@ impl Codec for Table {
         }
     }
 
-    fn stream<'a>(&'a self, _: &[String]) -> Box<dyn TextStream + 'a> {
+    fn stream(&self, _: &[String]) -> Box<dyn TextStream> {
         unreachable!("the text is there already")
     }
 }

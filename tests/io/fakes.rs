@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailgraph::Result;
-use tailgraph::cli::device::Device;
 use tailgraph::io::{Codec, TextEnd, TextProgress, TextStream};
 use tailgraph::runtime::{EndReason, EngineStatus, Event, Request, Timing, TokenLogprobs};
+use tailgraph::session::device::Device;
 use tailgraph::text::{Chat, Doubt};
 
 /// Token = byte; 256 is BOS. Templates join the contents.
@@ -42,7 +42,7 @@ impl Codec for Bytes {
         char::from_u32(id).map(|c| c.to_string().into_bytes())
     }
 
-    fn stream<'a>(&'a self, stop: &[String]) -> Box<dyn TextStream + 'a> {
+    fn stream(&self, stop: &[String]) -> Box<dyn TextStream> {
         Box::new(Stream {
             text: String::new(),
             tokens: 0,
@@ -75,6 +75,11 @@ impl TextStream for Stream {
 
     fn push_last(&mut self, _: u32) {
         self.tokens += 1;
+    }
+
+    fn certain(&mut self) -> String {
+        // Jobs ask for the whole text at the end.
+        String::new()
     }
 
     fn finish(self: Box<Self>) -> TextEnd {

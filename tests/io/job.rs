@@ -7,13 +7,13 @@ use std::io::Write;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
-use tailgraph::cli::device::Device;
-use tailgraph::cli::job::{Job, Style, Summary};
 use tailgraph::io::kept::Kept;
 use tailgraph::io::lines::Lines;
 use tailgraph::io::output::{Ordered, Output};
 use tailgraph::io::source::Source;
-use tailgraph::telemetry::Progress;
+use tailgraph::session::Progress;
+use tailgraph::session::device::Device;
+use tailgraph::session::job::{Job, Style, Summary};
 
 #[derive(Clone, Default)]
 pub struct Shared(pub Arc<Mutex<Vec<u8>>>);

@@ -4,10 +4,10 @@ use crate::job::generate;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tailgraph::cli::device::Device;
-use tailgraph::cli::scoring;
 use tailgraph::runtime::{EndReason, EngineStatus, Event, Logits, Request, Timing};
-use tailgraph::telemetry::Progress;
+use tailgraph::session::Progress;
+use tailgraph::session::device::Device;
+use tailgraph::session::scoring;
 use tailgraph::{Error, Result};
 
 /// Takes `room` requests, ends all but the last of them, and fails.

@@ -3,11 +3,11 @@
 use crate::fakes::Echo;
 use crate::job::run_to;
 use std::path::Path;
-use tailgraph::cli::job::Summary;
 use tailgraph::io::identity::Identity;
 use tailgraph::io::kept::Kept;
 use tailgraph::io::output::Output;
 use tailgraph::io::partial::{Journal, Start};
+use tailgraph::session::job::Summary;
 
 fn input(rows: std::ops::Range<usize>) -> String {
     rows.map(|i| {

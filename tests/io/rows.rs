@@ -607,7 +607,7 @@ impl Codec for WithoutBos {
         Bytes.token_bytes(id)
     }
 
-    fn stream<'a>(&'a self, stop: &[String]) -> Box<dyn TextStream + 'a> {
+    fn stream(&self, stop: &[String]) -> Box<dyn TextStream> {
         Bytes.stream(stop)
     }
 }

@@ -63,7 +63,7 @@ impl Way {
         }
     }
 
-    /// As `--launch` and `--ahead`.
+    /// As `--launch` and `--ahead` of other commands.
     fn flags(self) -> (Launch, bool) {
         match self {
             Self::HostKernels => (Launch::HostKernels, false),

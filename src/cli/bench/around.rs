@@ -6,11 +6,10 @@ use crate::bench::row::Startup;
 use crate::bench::traced::Life;
 use crate::bench::workload::Arrival;
 use crate::bench::{Kind, Point};
-use crate::cli::open::Opened;
-use crate::cli::target::Target;
 use crate::error::{Error, Result};
 use crate::io::arrays::{self, Sample};
 use crate::runtime::Engine;
+use crate::session::Target;
 use crate::telemetry::phases::{Phase, taken};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -43,15 +42,6 @@ pub fn read_samples(path: &Path) -> Result<Vec<Sample>> {
     match samples.is_empty() {
         true => Err(Error::file(path, "found no prompts, expected at least one")),
         false => Ok(samples),
-    }
-}
-
-/// The GPU, as its driver names it.
-pub fn gpu_info(opened: &Opened) -> Option<String> {
-    match &opened.target {
-        Target::Cpu { .. } => None,
-        #[cfg(feature = "cuda")]
-        Target::Gpu { gpu, .. } => Some(gpu.info.to_string()),
     }
 }
 

@@ -8,6 +8,8 @@ use crate::bench::metrics::Figures;
 use crate::error::Result;
 use crate::model::Model;
 use crate::runtime::Engine;
+#[cfg(feature = "cuda")]
+use crate::session::Target;
 use std::sync::Arc;
 
 /// What is timed of the steps of an engine without a scheduler.
@@ -26,19 +28,11 @@ pub fn start(
     record: bool,
 ) -> Result<(Engine, Option<Timed>)> {
     #[cfg(feature = "cuda")]
-    if let (
-        Some(Way::Bare),
-        crate::cli::target::Target::Gpu {
-            gpu,
-            dtype,
-            step_timeout,
-            ..
-        },
-    ) = (unit.way, &unit.opened.target)
-    {
+    if let (Some(Way::Bare), Target::Gpu { gpu, spec }) = (unit.way, &unit.opened.target) {
         let (plan, options) = (&unit.opened.plan, &unit.opened.options);
-        let (mut engine, timing) = crate::bench::bare::engine(gpu, model, plan, options, *dtype)?;
-        engine.watch(*step_timeout);
+        let (mut engine, timing) =
+            crate::bench::bare::engine(gpu, model, plan, options, spec.dtype)?;
+        engine.watch(spec.step_timeout);
         engine.launch()?;
         return Ok((engine, Some(Timed(timing))));
     }

@@ -13,11 +13,11 @@ use crate::bench::row::{Measured, Setting, Startup};
 use crate::bench::workload::{self, Random};
 use crate::cli::args::RunArgs;
 use crate::cli::interrupt;
-use crate::cli::target::Target;
+use crate::cli::spec::device;
 use crate::error::{Error, Result};
 use crate::plan::EngineOptions;
-use crate::runtime::Logits;
-use crate::runtime::cuda::Launch;
+use crate::runtime::{Launch, Logits};
+use crate::session::Target;
 use crate::telemetry::say;
 use std::sync::atomic::AtomicBool;
 
@@ -55,7 +55,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
         ahead: false,
         ..run
     };
-    let Target::Gpu { gpu, .. } = run.target()? else {
+    let Target::Gpu { gpu, .. } = Target::open(&device(&run)?)? else {
         return Err(Error::Usage(
             "bench launch: the CPU launches no kernels; expected --device cuda and a GPU".into(),
         ));

@@ -1,13 +1,12 @@
 //! From what was measured to the results that are printed.
 
-use super::around::gpu_info;
 use super::units::{Tried, Unit, Work};
 use crate::bench::Kind;
 use crate::bench::floors::{self, Rates};
 use crate::bench::row::{Measured, Setting, Subject};
 use crate::error::Result;
 use crate::io::arrays::Sample;
-use crate::plan::cost::{Precision, distinct_experts};
+use crate::plan::cost::distinct_experts;
 use serde_json::Value;
 
 impl Work<'_> {
@@ -20,11 +19,8 @@ impl Work<'_> {
         cost_ns: f64,
     ) -> Result<Value> {
         let (opened, point) = (&unit.opened, &tried.point);
-        let precision = Precision::new(
-            opened.target.dtype(),
-            opened.source.matrix_dtype(&opened.config)?,
-        );
-        let device = gpu_info(opened).unwrap_or_default();
+        let precision = opened.precision()?;
+        let device = opened.target.gpu_info().unwrap_or_default();
         let rates = Rates::new(self.args.bandwidth, self.args.tflops, &device, precision);
         let uniform = |samples: &Vec<Sample>| {
             samples
@@ -49,7 +45,7 @@ impl Work<'_> {
             subject,
             setting: &Setting {
                 launch: unit.way.map(|way| way.name().to_owned()),
-                dtype: format!("{:?}", opened.target.dtype()).to_lowercase(),
+                dtype: opened.spec.device.dtype().name().to_owned(),
                 bucket_file: unit.bucket_file.clone(),
                 kernel_file: unit.kernel_file.clone(),
                 kernel_variants: opened.kernel_variants.clone(),

@@ -22,7 +22,7 @@ pub fn count(work: &Work<'_>, units: &mut [Unit], model: &Arc<Model>) -> Result<
         let (before, rest) = units.split_at_mut(index);
         let unit = &mut rest[0];
         let alike = |other: &&mut Unit| {
-            let dtype = |unit: &Unit| unit.opened.target.dtype();
+            let dtype = |unit: &Unit| unit.opened.spec.device.dtype();
             let files = |unit: &Unit| (unit.bucket_file.clone(), unit.kernel_file.clone());
             dtype(other) == dtype(unit) && files(other) == files(unit)
         };

@@ -4,13 +4,13 @@ use super::units::Work;
 use crate::backend::LogitsSink;
 use crate::bench::row::Verdict;
 use crate::cli::args::Positions;
-use crate::cli::open::Opened;
 use crate::cli::score::tolerance;
 use crate::error::Result;
 use crate::io::arrays::Sample;
 use crate::io::expect::Comparison;
 use crate::io::logits::{ScoreSink, Target};
 use crate::io::tensors::TensorFile;
+use crate::session::Opened;
 use parking_lot::Mutex;
 use std::path::PathBuf;
 
@@ -48,7 +48,7 @@ impl Work<'_> {
             file: file.clone(),
             targets: Expected::targets(samples),
             vocab_size: self.config.vocab_size,
-            tolerance: tolerance(opened.target.dtype()),
+            tolerance: tolerance(opened.spec.device.dtype()),
             last_only: self.args.logits == Positions::Last,
         })
     }

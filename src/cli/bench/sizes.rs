@@ -3,11 +3,10 @@
 
 use super::units::Work;
 use crate::bench::{Kind, Point};
-use crate::cli::args::RunArgs;
-use crate::cli::settings::plan;
 use crate::error::Result;
 use crate::plan::Limits;
 use crate::plan::options::{check_context, check_seqs};
+use crate::session::RunSpec;
 use std::sync::Arc;
 
 /// The longest sequence.
@@ -61,14 +60,14 @@ impl Work<'_> {
         Longest { tokens, named }
     }
 
-    /// The limits of an engine of so many sequences and the longest one, where its own options do not say otherwise.
+    /// The limits of an engine of so many sequences and the longest one, where `spec`'s do not say otherwise.
     ///
     /// # Errors
     /// [`crate::error::Error::Usage`]: the points are more than the model or the ladders take.
-    pub fn limits(&self, run: &RunArgs, sizes: (Option<u32>, &Longest)) -> Result<Limits> {
+    pub fn limits(&self, spec: &RunSpec, sizes: (Option<u32>, &Longest)) -> Result<Limits> {
         let (max_seqs, longest) = sizes;
-        let mut limits = self.args.engine.limits();
-        let plan = plan(&Arc::new(self.config.clone()), &run.buckets, &limits)?;
+        let mut limits = spec.limits;
+        let plan = spec.plan(&Arc::new(self.config.clone()))?;
         if limits.max_seqs.is_none() {
             if let Some(batch) = max_seqs {
                 let named = option("--batch", batch, self.args.batch.is_some());

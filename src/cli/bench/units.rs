@@ -1,7 +1,7 @@
 //! Engines that run a model, with the points measured on each.
 
 use super::args::{BenchArgs, Way};
-use super::around::{Runner, gpu_info, groups, meter, phases_so_far, read_samples};
+use super::around::{Runner, groups, meter, phases_so_far, read_samples};
 use super::bare;
 use super::routing;
 use super::scored::Scored;
@@ -15,16 +15,18 @@ use crate::bench::row::{Startup, Verdict};
 use crate::bench::traced::Life;
 use crate::bench::workload::{self, Arrival, Line, Random};
 use crate::bench::{Kind, Point};
-use crate::cli::args::{Positions, RunArgs};
+use crate::cli::args::Positions;
 use crate::cli::interrupt;
-use crate::cli::open::{self, Opened};
+use crate::cli::spec::spec;
 use crate::error::{Error, Result};
 use crate::files::{Out, Unfinished};
 use crate::io::arrays::{self, Sample};
 use crate::model::{Model, ModelConfig, ModelSource};
 use crate::runtime::Logits;
+use crate::session::opened::load;
+use crate::session::{Opened, RunSpec, Target};
 use crate::telemetry::say;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -81,8 +83,8 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
         samples: args.input.as_deref().map(read_samples).transpose()?,
         interrupt,
     };
-    let mut units = work.units(&source)?;
-    let gpu_info = units.first().and_then(|unit| gpu_info(&unit.opened));
+    let mut units = work.units(name)?;
+    let gpu_info = units.first().and_then(|unit| unit.opened.target.gpu_info());
     if let Some(folder) = &args.trace {
         std::fs::create_dir_all(folder).map_err(|error| Error::create(folder, &error))?;
         if let Some(unit) = units.first() {
@@ -92,7 +94,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     }
     let subject = subject(args, Some(&source), gpu_info)?;
     let start = Instant::now();
-    let model = open::load(&source)?;
+    let model = load(&source)?;
     let model_ms = start.elapsed().as_secs_f64() * 1e3;
     interrupt::look();
     let mut interrupted = false;
@@ -150,23 +152,23 @@ impl Unit {
     /// The file of a repeat's trace.
     fn trace_name(&self, repeat: usize) -> String {
         let way = self.way.map_or("cpu", Way::name);
-        let dtype = self.opened.target.dtype();
-        let name = format!("{}-{way}-{dtype:?}-{}.json", self.number, repeat + 1);
-        name.to_lowercase()
+        let dtype = self.opened.spec.device.dtype().name();
+        format!("{}-{way}-{dtype}-{}.json", self.number, repeat + 1)
     }
 }
 
 impl Work<'_> {
     /// The engines that are needed: one for each setting, and for `serve` and each batch, whose sequences it holds.
-    fn units(&self, source: &ModelSource) -> Result<Vec<Unit>> {
+    fn units(&self, model: &str) -> Result<Vec<Unit>> {
         let points = self.points()?;
         let longest = self.longest(&points);
         let mut units = Vec::new();
         for (way, run) in self.args.settings() {
+            let spec = spec(model, &run, &self.args.engine)?;
             for (max_seqs, points) in groups(self.args.kind, &points) {
                 let number = units.len() + 1;
                 let sizes = (max_seqs, &longest);
-                units.push(self.unit(number, source, way, &run, sizes, &points)?);
+                units.push(self.unit(number, spec.clone(), way, sizes, &points)?);
             }
         }
         Ok(units)
@@ -175,24 +177,16 @@ impl Work<'_> {
     fn unit(
         &self,
         number: usize,
-        source: &ModelSource,
+        mut spec: RunSpec,
         way: Option<Way>,
-        run: &RunArgs,
         sizes: (Option<u32>, &Longest),
         points: &[Point],
     ) -> Result<Unit> {
-        let target = run.target()?;
-        let limits = self.limits(run, sizes)?;
-        let gpu = target.launch().is_some();
+        let target = Target::open(&spec.device)?;
+        spec.limits = self.limits(&spec, sizes)?;
+        let gpu = spec.device.launch().is_some();
         let delivers = self.args.kind == Kind::Score;
-        let opened = Opened::new(
-            source.clone(),
-            target,
-            run,
-            &self.args.engine,
-            &limits,
-            delivers,
-        )?;
+        let opened = Opened::on(target, spec, delivers)?;
         if let Some(samples) = &self.samples
             && let Some(path) = &self.args.input
         {
@@ -212,13 +206,13 @@ impl Work<'_> {
             failed: None,
         };
         let phase = || gpu.then(Vec::new);
-        let shown = |file: &Option<PathBuf>| file.as_ref().map(|file| file.display().to_string());
+        let shown = |file: Option<&Path>| file.map(|file| file.display().to_string());
         Ok(Unit {
             number,
-            opened,
             way: way.or(gpu.then_some(Way::DeviceGraph)),
-            bucket_file: shown(&run.buckets.bucket_file),
-            kernel_file: shown(&run.buckets.kernel_file),
+            bucket_file: shown(opened.spec.bucket_file.as_deref()),
+            kernel_file: shown(opened.spec.device.kernel_file()),
+            opened,
             points: points.iter().map(tried).collect(),
             startup: Startup {
                 capture_ms: phase(),

@@ -11,6 +11,28 @@ pub struct Ask {
     pub names: &'static FieldNames,
 }
 
+impl Ask {
+    /// A question of a program's own, whose options fall back to the run's.
+    pub fn new(prompt: Prompt, options: Options) -> Self {
+        Self {
+            prompt,
+            options,
+            unasked: Unasked::Tokens(DEFAULT_MAX_NEW_TOKENS),
+            names: &FieldNames::OWN,
+        }
+    }
+
+    /// A text to be continued, with the run's options.
+    pub fn text(text: &str) -> Self {
+        Self::new(Prompt::Text(text.to_owned()), Options::default())
+    }
+
+    /// A conversation to be answered, with the run's options.
+    pub fn chat(chat: Chat) -> Self {
+        Self::new(Prompt::Messages(Box::new(chat)), Options::default())
+    }
+}
+
 /// How a row's format names what is checked against the model, for errors.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FieldNames {

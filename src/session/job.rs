@@ -1,18 +1,16 @@
 //! The loop of `generate`: rows in, requests to the device, events back, answers out.
 
-mod live;
-
-use self::live::{Live, Taken};
 use super::device::Device;
+use super::progress::{Counts, Progress};
+use super::sequences::{Change, Live, Sequences, Taken};
 use crate::error::{Error, Result};
 use crate::io::answer::{self, Label};
 use crate::io::codec::Codec;
 use crate::io::output::{Answer, End, Output};
 use crate::io::row::{Code, RowError};
 use crate::io::source::{Todo, Work};
-use crate::runtime::{EndReason, Event, Timing, TokenLogprobs};
-use crate::telemetry::{Counts, Progress, warn};
-use std::collections::HashMap;
+use crate::runtime::{EndReason, Event, Timing};
+use crate::telemetry::warn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
@@ -53,8 +51,7 @@ impl Job<'_> {
     pub fn run(self, device: &mut dyn Device) -> Result<Summary> {
         let mut run = Run {
             job: self,
-            live: HashMap::new(),
-            cancels: Vec::new(),
+            sequences: Sequences::default(),
             held: None,
             exhausted: false,
             cancelled: false,
@@ -81,9 +78,7 @@ impl Job<'_> {
 
 struct Run<'a> {
     job: Job<'a>,
-    live: HashMap<u64, Live<'a>>,
-    /// Requests to cancel as soon as the device takes it.
-    cancels: Vec<u64>,
+    sequences: Sequences<Asked>,
     /// Taken from the input, not yet from us.
     held: Option<Work>,
     exhausted: bool,
@@ -93,6 +88,13 @@ struct Run<'a> {
     /// The input could not be read to its end.
     input_failure: Option<Error>,
     counts: Counts,
+}
+
+/// A row that the device has.
+struct Asked {
+    row: u64,
+    input: u64,
+    label: Label,
 }
 
 /// Why the loop ends early.
@@ -110,7 +112,7 @@ const ROWS_A_TURN: usize = 256;
 /// Likewise for events: a device that is faster than its host is fed all the same.
 const EVENTS_A_TURN: usize = 1024;
 
-impl<'a> Run<'a> {
+impl Run<'_> {
     /// `Some`: what ended it early.
     fn until_done(&mut self, device: &mut dyn Device) -> Result<Option<Error>> {
         loop {
@@ -118,9 +120,9 @@ impl<'a> Run<'a> {
                 self.cancelled = true;
                 self.exhausted = true;
                 self.held = None;
-                self.cancels.extend(self.live.keys());
+                self.sequences.cancel_all();
             }
-            self.cancels.retain(|&request| !device.cancel(request));
+            self.sequences.pass_cancels(device);
             let turn = self.fill(device).and_then(|()| self.events(device));
             match turn {
                 Ok(()) => {}
@@ -132,7 +134,7 @@ impl<'a> Run<'a> {
                 }
             }
             self.job.progress.tick(&self.counts, &device.status());
-            if self.live.is_empty() && self.held.is_none() && self.exhausted {
+            if self.sequences.is_empty() && self.held.is_none() && self.exhausted {
                 return Ok(self.input_failure.take());
             }
         }
@@ -144,7 +146,7 @@ impl<'a> Run<'a> {
             let Some(work) = self.pull() else { break };
             let room = match self.job.output.written() {
                 Some(written) => work.row < written + self.job.window,
-                None => (self.live.len() as u64) < self.job.window,
+                None => (self.sequences.len() as u64) < self.job.window,
             };
             if !room {
                 self.held = Some(work);
@@ -179,7 +181,7 @@ impl<'a> Run<'a> {
         if self.exhausted {
             return None;
         }
-        let received = if self.live.is_empty() {
+        let received = if self.sequences.is_empty() {
             self.job.rows.recv_timeout(INPUT_POLL)
         } else {
             self.job.rows.try_recv().map_err(|error| match error {
@@ -227,9 +229,13 @@ impl<'a> Run<'a> {
         let Todo::Run(prepared) = work.todo else {
             return;
         };
-        let codec: &'a dyn Codec = self.job.codec;
-        let live = Live::new(work.row, work.input, work.label, *prepared, codec);
-        self.live.insert(request, live);
+        let asked = Asked {
+            row: work.row,
+            input: work.input,
+            label: work.label,
+        };
+        self.sequences
+            .enter(request, *prepared, self.job.codec, asked);
     }
 
     /// An interrupt that nothing has been done about yet.
@@ -241,7 +247,7 @@ impl<'a> Run<'a> {
     fn events(&mut self, device: &mut dyn Device) -> std::result::Result<(), Fault> {
         let mut wait = EVENT_POLL;
         for _ in 0..EVENTS_A_TURN {
-            if self.live.is_empty() || self.interrupted_now() {
+            if self.sequences.is_empty() || self.interrupted_now() {
                 break;
             }
             let Some(event) = device.next_event(wait).map_err(Fault::Device)? else {
@@ -255,7 +261,7 @@ impl<'a> Run<'a> {
 
     /// Takes the events that a device has left behind: rows that were done when it failed are served.
     fn last_events(&mut self, device: &mut dyn Device) -> Result<()> {
-        while !self.live.is_empty()
+        while !self.sequences.is_empty()
             && let Ok(Some(event)) = device.next_event(Duration::ZERO)
         {
             self.take(event)?;
@@ -264,45 +270,27 @@ impl<'a> Run<'a> {
     }
 
     fn take(&mut self, event: Event) -> Result<()> {
-        match event {
-            Event::Token {
-                request,
-                token,
-                logprobs,
-                ..
-            } => {
-                self.token(request, token, logprobs);
+        match self.sequences.take(event) {
+            None => Ok(()),
+            Some(Change::Token { taken, .. }) => {
+                self.counts.tokens += u64::from(taken != Taken::Dropped);
                 Ok(())
             }
-            Event::End {
-                request,
+            Some(Change::End {
+                with,
                 reason,
+                live,
                 timing,
-                ..
-            } => self.end(request, reason, timing),
+            }) => self.end(with, live, reason, timing),
         }
     }
 
-    fn token(&mut self, request: u64, token: u32, logprobs: Option<TokenLogprobs>) {
-        let Some(live) = self.live.get_mut(&request) else {
-            return;
-        };
-        let taken = live.push(token, logprobs);
-        self.counts.tokens += u64::from(taken != Taken::Dropped);
-        if taken == Taken::Stopped {
-            self.cancels.push(request);
-        }
-    }
-
-    fn end(&mut self, request: u64, reason: EndReason, timing: Timing) -> Result<()> {
-        let Some(live) = self.live.remove(&request) else {
-            return Ok(());
-        };
+    fn end(&mut self, asked: Asked, live: Live, reason: EndReason, timing: Timing) -> Result<()> {
         if self.cancelled && reason == EndReason::Cancelled && live.is_empty() {
             // Interrupted before it began: like the rows that were not read, it has no answer yet.
             return Ok(());
         }
-        let (row, input, label) = (live.row, live.input, live.label.clone());
+        let Asked { row, input, label } = asked;
         let ended = live.end(reason, timing);
         self.counts.tokens -= ended.dropped_tokens as u64;
         let outcome = match ended.outcome {
@@ -349,16 +337,15 @@ impl<'a> Run<'a> {
     /// The device failed with these rows on it.
     fn fail_live(&mut self, error: &Error) -> Result<()> {
         let error = lost(error);
-        let lost_rows: Vec<Live<'a>> = self.live.drain().map(|(_, live)| live).collect();
-        for live in lost_rows {
-            self.fail(live.row, live.input, &live.label, &error)?;
+        for asked in self.sequences.abandon() {
+            self.fail(asked.row, asked.input, &asked.label, &error)?;
         }
         Ok(())
     }
 }
 
 /// What a row is told that a failed device had not done.
-pub(super) fn lost(error: &Error) -> RowError {
+pub fn lost(error: &Error) -> RowError {
     RowError::new(
         Code::Device,
         format!("the run failed before this row was done: {error}"),

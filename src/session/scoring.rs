@@ -1,9 +1,9 @@
 //! The loop of `score`: prompts to the device, in order, until each has ended. Their logits go to the sink.
 
 use super::device::Device;
+use super::progress::{Counts, Progress};
 use crate::error::{Error, Result};
 use crate::runtime::{EndReason, Event, Logits, Request, Sampling};
-use crate::telemetry::{Counts, Progress};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 

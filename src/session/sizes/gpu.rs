@@ -4,21 +4,22 @@ use crate::backend::cuda::ops::{Types, kernels};
 use crate::error::{Error, Result};
 use crate::model::layout::Role;
 use crate::model::{ModelConfig, ModelSource};
+use crate::plan::Plan;
 use crate::plan::budget::{Available, Budget};
 use crate::plan::bytes::{Bytes, whole_bytes};
 use crate::plan::cost::Precision;
 use crate::plan::memory::{MemoryItem, MemoryPlan, Place};
 use crate::plan::params::model_bytes;
-use crate::plan::{Limits, Plan};
-use crate::runtime::cuda::{Launch, overheads};
+use crate::runtime::Launch;
+use crate::runtime::cuda::overheads;
+use crate::session::spec::RunSpec;
 
 /// [`super::memory`]'s, of a GPU.
 pub(super) fn memory(
-    source: &ModelSource,
+    spec: &RunSpec,
     launch: Launch,
     plan: &Plan,
     precision: Precision,
-    limits: &Limits,
     budget: Budget,
     delivers: bool,
 ) -> Result<MemoryPlan> {
@@ -28,8 +29,8 @@ pub(super) fn memory(
     };
     kernels::check(&plan.config, types)?;
     let overheads = |options: &_| overheads(launch, plan, options, delivers);
-    let mut memory = MemoryPlan::on_device(plan, precision, limits, budget, &overheads)?;
-    if let ModelSource::Random { .. } = source {
+    let mut memory = MemoryPlan::on_device(plan, precision, &spec.limits, budget, &overheads)?;
+    if let ModelSource::Random { .. } = spec.model {
         memory.items.push(generated(&plan.config));
     }
     host_holds(&memory, Available::now().map(|a| a.bytes))?;
@@ -67,8 +68,8 @@ fn host_holds(memory: &MemoryPlan, available: Option<u64>) -> Result<()> {
 mod tests {
     use super::*;
     use crate::model::DType;
-    use crate::plan::GraphFile;
     use crate::plan::device::Overheads;
+    use crate::plan::{GraphFile, Limits};
     use std::sync::Arc;
 
     #[test]

@@ -5,7 +5,7 @@
 //! anything, rows would go on to their limit.
 
 use super::codec::ModelCodec;
-use super::open::Opened;
+use super::opened::Opened;
 use crate::model::ModelSource;
 use crate::telemetry::warn;
 
@@ -20,7 +20,7 @@ pub(super) fn ids(opened: &Opened, codec: &ModelCodec) -> Vec<u32> {
         codec.named_id("eos_token"),
         vocabulary,
     );
-    if let (Some(warning), ModelSource::Dir(dir)) = (warning, &opened.source) {
+    if let (Some(warning), ModelSource::Dir(dir)) = (warning, &opened.spec.model) {
         warn(&format!("{}: {warning}", dir.display()));
     }
     ids

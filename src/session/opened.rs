@@ -1,8 +1,8 @@
 //! A model on its way to an engine: first what is cheap and finds mistakes, then the weights.
 
-use super::args::{EngineArgs, RunArgs};
 use super::recording::{Keep, Serving};
-use super::settings;
+use super::sizes;
+use super::spec::RunSpec;
 use super::target::Target;
 use crate::backend::timing::StepClock;
 use crate::backend::{RoutingSink, SharedSink, StageBackend, cpu};
@@ -11,7 +11,7 @@ use crate::io::identity::Identity;
 use crate::io::record::{Header, VERSION};
 use crate::model::fingerprint::fingerprint;
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
-use crate::plan::{EngineOptions, Limits, Plan, Precision};
+use crate::plan::{EngineOptions, Plan, Precision};
 use crate::runtime::Engine;
 use crate::telemetry::phases::{Phase, phase};
 use crate::telemetry::warn;
@@ -22,38 +22,40 @@ use std::time::Instant;
 
 /// A model whose configuration is read and whose sizes fit, without its weights.
 pub struct Opened {
-    pub source: ModelSource,
+    pub spec: RunSpec,
     pub target: Target,
     pub config: Arc<ModelConfig>,
     pub generation: GenerationConfig,
     pub plan: Plan,
+    /// The sizes that the spec's limits came to.
     pub options: EngineOptions,
     /// See [`Target::kernel_variants`].
     pub kernel_variants: Option<String>,
 }
 
 impl Opened {
-    /// `delivers`: the engine will be started with a sink.
+    /// Opens the device too. `delivers`: the engine will be started with a sink.
+    ///
+    /// # Errors
+    /// [`Target::open`]'s; as [`Opened::on`].
+    pub fn new(spec: RunSpec, delivers: bool) -> Result<Self> {
+        let target = Target::open(&spec.device)?;
+        Self::on(target, spec, delivers)
+    }
+
+    /// On `target`, which is `spec`'s device.
     ///
     /// # Errors
     /// A wrong configuration or plan file, impossible sizes, too little memory.
-    pub fn new(
-        source: ModelSource,
-        target: Target,
-        run: &RunArgs,
-        engine: &EngineArgs,
-        limits: &Limits,
-        delivers: bool,
-    ) -> Result<Self> {
-        target.warn_if_passed_over();
-        let (config, generation) = source.config()?;
+    pub fn on(target: Target, spec: RunSpec, delivers: bool) -> Result<Self> {
+        spec.device.warn_if_passed_over();
+        let (config, generation) = spec.model.config()?;
         let config = Arc::new(config);
-        let plan = settings::plan(&config, &run.buckets, limits)?;
+        let plan = spec.plan(&config)?;
         let kernel_variants = target.kernel_variants(&plan.kernels)?;
-        let budget = engine.budget(&target)?;
-        let memory = settings::memory(&source, &target, &plan, limits, budget, delivers)?;
+        let memory = sizes::memory(&spec, &target, &plan, delivers)?;
         Ok(Self {
-            source,
+            spec,
             target,
             config,
             generation,
@@ -92,29 +94,41 @@ impl Opened {
     pub fn header(&self, engine: &Engine) -> Result<Header> {
         Ok(Header {
             version: VERSION,
-            model: self.source.to_string(),
-            identity: Identity::of_model(&fingerprint(&self.source)?),
-            device: self.target.device().to_owned(),
-            dtype: format!("{:?}", self.target.dtype()).to_lowercase(),
-            launch: self.target.launch(),
+            model: self.spec.model.to_string(),
+            identity: Identity::of_model(&fingerprint(&self.spec.model)?),
+            device: self.spec.device.name().to_owned(),
+            dtype: self.spec.device.dtype().name().to_owned(),
+            launch: self
+                .spec
+                .device
+                .launch()
+                .map(|launch| launch.name().to_owned()),
             kernel_variants: self.kernel_variants.clone(),
             engine: engine.shape().clone(),
         })
     }
 
+    /// The types of what is computed with and of the checkpoint's matrices.
+    ///
+    /// # Errors
+    /// [`ModelSource::matrix_dtype`]'s.
+    pub fn precision(&self) -> Result<Precision> {
+        let checkpoint = self.spec.model.matrix_dtype(&self.config)?;
+        Ok(Precision::new(self.spec.device.dtype(), checkpoint))
+    }
+
     /// What the parts of a step are measured against.
     fn costs(&self) -> Result<Costs> {
-        let checkpoint = self.source.matrix_dtype(&self.config)?;
         Ok(Costs {
             config: self.config.clone(),
-            precision: Precision::new(self.target.dtype(), checkpoint),
+            precision: self.precision()?,
             gpu: self.target.known_gpu(),
         })
     }
 
     fn engine_kept(&self, sink: &SharedSink, keep: &mut Keep) -> Result<Started> {
         let start = Instant::now();
-        let model = load(&self.source)?;
+        let model = load(&self.spec.model)?;
         let loaded = Instant::now();
         let timed = |stages| match &keep.trace {
             Some(trace) => trace.timed(stages),
@@ -143,20 +157,15 @@ impl Opened {
     ) -> Result<Engine> {
         let (plan, options) = (&self.plan, &self.options);
         match &self.target {
-            Target::Cpu { .. } => {
+            Target::Cpu => {
                 let stages = cpu::telling_stages(model, plan, options, sink, routing)?;
                 Engine::start(stages, &plan.ladders, options)
             }
             #[cfg(feature = "cuda")]
-            Target::Gpu {
-                gpu,
-                dtype,
-                step_timeout,
-                ..
-            } => {
+            Target::Gpu { gpu, spec } => {
                 use crate::runtime::cuda::telling;
-                let mut engine = telling(gpu, model, plan, options, *dtype, sink, routing)?;
-                engine.watch(*step_timeout);
+                let mut engine = telling(gpu, model, plan, options, spec.dtype, sink, routing)?;
+                engine.watch(spec.step_timeout);
                 engine.launch()?;
                 Ok(engine)
             }
@@ -177,7 +186,7 @@ impl Opened {
             ..self.options
         };
         match &self.target {
-            Target::Cpu { .. } => {
+            Target::Cpu => {
                 let loading = phase(Phase::Load);
                 let (stages, clock) = match parts {
                     false => (cpu::stages(model, &self.plan, &options, sink)?, None),
@@ -191,13 +200,8 @@ impl Opened {
                 Ok((engine, clock))
             }
             #[cfg(feature = "cuda")]
-            Target::Gpu {
-                gpu,
-                dtype,
-                launch,
-                step_timeout,
-            } => {
-                let (plan, dtype, launch) = (&self.plan, *dtype, *launch);
+            Target::Gpu { gpu, spec } => {
+                let (plan, dtype, launch) = (&self.plan, spec.dtype, spec.launch);
                 let (mut engine, clock) = match parts {
                     false => {
                         let engine =
@@ -210,7 +214,7 @@ impl Opened {
                         (timed.0, Some(timed.1))
                     }
                 };
-                engine.watch(*step_timeout);
+                engine.watch(spec.step_timeout);
                 engine.launch()?;
                 Ok((engine, clock))
             }

@@ -1,7 +1,7 @@
 //! How far a run is: a bar on a terminal, else a line now and then.
 
-use super::say;
 use crate::runtime::EngineStatus;
+use crate::telemetry::say;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};

@@ -70,7 +70,7 @@ impl Codec for ModelCodec {
         self.tokenizer.token_bytes(id)
     }
 
-    fn stream<'a>(&'a self, stop: &[String]) -> Box<dyn TextStream + 'a> {
+    fn stream(&self, stop: &[String]) -> Box<dyn TextStream> {
         Box::new(Stream(text::TextStream::new(&self.tokenizer, stop)))
     }
 }
@@ -87,6 +87,10 @@ impl TextStream for Stream {
 
     fn push_last(&mut self, id: u32) {
         self.0.push_last(id);
+    }
+
+    fn certain(&mut self) -> String {
+        self.0.certain()
     }
 
     fn finish(self: Box<Self>) -> TextEnd {

@@ -1,9 +1,7 @@
 //! An engine as the loops use it, with everything that goes in and comes out kept where `--record` or `trace` asks for
 //! it.
 
-use super::args::RecordArg;
 use super::device::Device;
-use super::paths::{Other, keep_journal_apart};
 use crate::backend::timing::StepClock;
 use crate::error::{Error, Result};
 use crate::io::record::{Done, Header, Line, Turn, Writer};
@@ -11,29 +9,12 @@ use crate::runtime::{Engine, EngineStatus, Event, Request};
 use crate::sys::abi;
 use crate::trace::parts::Costs;
 use crate::trace::{About, Live};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const EVENT_POLL: Duration = Duration::from_millis(1);
 /// With all requests ended a scheduler ends with its next turn.
 const END_LIMIT: Duration = Duration::from_secs(20);
-
-impl RecordArg {
-    /// Makes the file.
-    pub fn create(&self) -> Result<Keep> {
-        Ok(Keep {
-            record: self.record.as_deref().map(Writer::create).transpose()?,
-            ..Keep::default()
-        })
-    }
-
-    /// Refuses to write over the other files of a run.
-    pub fn keep_apart(&self, files: &[Other<'_>]) -> Result<()> {
-        match &self.record {
-            Some(record) => keep_journal_apart("--record", record, files),
-            None => Ok(()),
-        }
-    }
-}
 
 /// Where a run is kept, if anywhere.
 #[derive(Default)]
@@ -45,6 +26,17 @@ pub struct Keep {
 }
 
 impl Keep {
+    /// Makes the file of a recording, where there is to be one.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn recording(path: Option<&Path>) -> Result<Self> {
+        Ok(Self {
+            record: path.map(Writer::create).transpose()?,
+            ..Self::default()
+        })
+    }
+
     /// All of a run's turns are wanted.
     pub fn turns(&self) -> bool {
         self.record.is_some() || self.trace.is_some()

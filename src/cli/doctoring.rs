@@ -1,0 +1,43 @@
+//! The `doctor` command: what the flags ask about, looked at.
+
+use super::args::DoctorCommand;
+use super::doctor::Subject;
+use super::{Exit, print, spec};
+use crate::error::{Error, Result};
+use crate::model::ModelSource;
+use crate::plan::MemoryPlan;
+use crate::session::sizes::memory;
+use crate::session::{RunSpec, Target};
+use std::sync::Arc;
+
+pub(super) fn run(args: &DoctorCommand) -> Result<Exit> {
+    let device = spec::device(&args.run)?;
+    let target = match Target::open(&device) {
+        Err(error @ Error::Usage(_)) => return Err(error),
+        // A device that cannot be used is what doctor is there to say.
+        target => target,
+    };
+    let subject = match (&args.model, &target) {
+        (Some(name), Ok(target)) => Some(Subject {
+            name: name.clone(),
+            memory: match ModelSource::parse(name) {
+                Ok(source) => sizes(&spec::on(device, source, &args.run, &args.engine)?, target),
+                Err(error) => Err(error),
+            },
+        }),
+        _ => None,
+    };
+    let mut out = Vec::new();
+    let unusable = target.err().map(|error| error.to_string());
+    let healthy = args
+        .doctor
+        .run(unusable.as_deref(), subject.as_ref(), &mut out)?;
+    print(&out)?;
+    Ok(if healthy { Exit::Done } else { Exit::Problem })
+}
+
+fn sizes(spec: &RunSpec, target: &Target) -> Result<MemoryPlan> {
+    let (config, _) = spec.model.config()?;
+    let plan = spec.plan(&Arc::new(config))?;
+    memory(spec, target, &plan, true)
+}

@@ -1,0 +1,35 @@
+//! A model as a program uses it: from what a run is to be ([`RunSpec`]) to answers as they come ([`Session`]). The command
+//! line is one such program.
+//!
+//! - [`spec`]: what is chosen about a run; [`target`]: its device, opened; [`sizes`]: its memory
+//! - [`opened`]: a model with its sizes, and engines for it; `score` and `bench` need no more
+//! - [`texts`]: tokenizer, chat template and rules for questions ([`codec`] is the first two for `io`, `eos` what ends answers)
+//! - [`answering`]: [`Session`], all of that with a running engine; [`sequences`]: tokens and texts of what runs there
+//! - [`job`]: the loop of `generate` over rows; [`scoring`]: that of `score` over prompts
+//! - [`Progress`]: how far such a loop is, on standard error
+//! - [`device`]: what these ask of an engine, so that they can be tested without one; [`recording`]: an engine whose run is
+//!   kept
+//!
+//! Uses `trace`, `io`, `text`, `runtime` and what stands below; knows no command line.
+
+pub mod answering;
+pub mod codec;
+pub mod device;
+mod eos;
+pub mod job;
+pub mod opened;
+mod progress;
+pub mod recording;
+pub mod scoring;
+pub mod sequences;
+pub mod sizes;
+pub mod spec;
+pub mod target;
+pub mod texts;
+
+pub use answering::{Answer, Output, Session, Unanswered};
+pub use opened::Opened;
+pub use progress::{Counts, Progress};
+pub use spec::{DeviceSpec, GpuSpec, RunSpec};
+pub use target::Target;
+pub use texts::Texts;

@@ -1,0 +1,266 @@
+//! Sequences on a device: their tokens and texts as they come, and what they came to.
+
+use super::device::Device;
+use crate::io::answer::{Finish, Outcome};
+use crate::io::codec::{Codec, TextProgress, TextStream};
+use crate::io::prepare::Prepared;
+use crate::io::row::{Code, RowError};
+use crate::runtime::{EndReason, Event, Timing, TokenLogprobs};
+use std::collections::HashMap;
+
+/// All that a device has, by request. `T` goes with each from its beginning to its end.
+pub struct Sequences<T> {
+    live: HashMap<u64, (T, Live)>,
+    /// Requests to cancel as soon as the device takes it.
+    cancels: Vec<u64>,
+}
+
+/// What an event did.
+pub enum Change<'a, T> {
+    Token {
+        live: &'a mut Live,
+        taken: Taken,
+    },
+    End {
+        with: T,
+        reason: EndReason,
+        live: Live,
+        timing: Timing,
+    },
+}
+
+impl<T> Default for Sequences<T> {
+    fn default() -> Self {
+        Self {
+            live: HashMap::new(),
+            cancels: Vec::new(),
+        }
+    }
+}
+
+impl<T> Sequences<T> {
+    pub fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    /// The device has taken `prepared` as `request`.
+    pub fn enter(&mut self, request: u64, prepared: Prepared, codec: &dyn Codec, with: T) {
+        let live = Live::new(prepared, codec);
+        self.live.insert(request, (with, live));
+    }
+
+    /// No more is wanted of `request`; its end will say so.
+    pub fn cancel(&mut self, request: u64) {
+        if self.live.contains_key(&request) {
+            self.cancels.push(request);
+        }
+    }
+
+    /// Likewise of all.
+    pub fn cancel_all(&mut self) {
+        self.cancels.extend(self.live.keys());
+    }
+
+    /// Tells the device what is to be cancelled, as far as it has room to be told.
+    pub fn pass_cancels(&mut self, device: &mut dyn Device) {
+        self.cancels.retain(|&request| !device.cancel(request));
+    }
+
+    /// What `event` did; nothing where its request is none of these.
+    pub fn take(&mut self, event: Event) -> Option<Change<'_, T>> {
+        match event {
+            Event::Token {
+                request,
+                token,
+                logprobs,
+                ..
+            } => {
+                let (_, live) = self.live.get_mut(&request)?;
+                let taken = live.push(token, logprobs);
+                if taken == Taken::Stopped {
+                    self.cancels.push(request);
+                }
+                Some(Change::Token { live, taken })
+            }
+            Event::End {
+                request,
+                reason,
+                timing,
+                ..
+            } => {
+                let (with, live) = self.live.remove(&request)?;
+                Some(Change::End {
+                    with,
+                    reason,
+                    live,
+                    timing,
+                })
+            }
+        }
+    }
+
+    /// What goes with each that is left: the device has failed.
+    pub fn abandon(&mut self) -> Vec<T> {
+        self.cancels.clear();
+        self.live.drain().map(|(_, (with, _))| with).collect()
+    }
+}
+
+/// A sequence on the device.
+pub struct Live {
+    prompt_tokens: usize,
+    stop_ids: Vec<u32>,
+    text: Box<dyn TextStream>,
+    output_ids: Vec<u32>,
+    logprobs: Option<Vec<TokenLogprobs>>,
+    /// A stop string was found: later tokens are dropped.
+    stopped: bool,
+    /// Of the text: what [`Live::certain`] has given.
+    told_bytes: usize,
+}
+
+/// What a token did to its sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// Came after the sequence's end.
+    Dropped,
+    GoesOn,
+    /// It completed a stop string: nothing more is wanted of the device.
+    Stopped,
+}
+
+/// A sequence's end.
+pub struct Ended {
+    /// Tokens that were taken, and then turned out to lie behind a stop string.
+    pub dropped_tokens: usize,
+    pub outcome: Result<Outcome, RowError>,
+}
+
+impl Live {
+    fn new(prepared: Prepared, codec: &dyn Codec) -> Self {
+        let Prepared { request, stop } = prepared;
+        Self {
+            prompt_tokens: request.prompt.len(),
+            logprobs: request.sampling.logprobs.map(|_| Vec::new()),
+            stop_ids: request.stop_ids,
+            text: codec.stream(&stop),
+            output_ids: Vec::new(),
+            stopped: false,
+            told_bytes: 0,
+        }
+    }
+
+    /// No token has come.
+    pub fn is_empty(&self) -> bool {
+        self.output_ids.is_empty()
+    }
+
+    /// Text that has become certain since this was last asked: see [`TextStream::certain`].
+    pub fn certain(&mut self) -> String {
+        let text = self.text.certain();
+        self.told_bytes += text.len();
+        text
+    }
+
+    /// Length of the text that [`Live::certain`] has given so far.
+    pub fn told_bytes(&self) -> usize {
+        self.told_bytes
+    }
+
+    /// The newest token.
+    pub fn last_id(&self) -> Option<u32> {
+        self.output_ids.last().copied()
+    }
+
+    /// Of the newest token, where the request asked for them.
+    pub fn last_logprobs(&self) -> Option<&TokenLogprobs> {
+        self.logprobs.as_ref()?.last()
+    }
+
+    fn push(&mut self, token: u32, logprobs: Option<TokenLogprobs>) -> Taken {
+        if self.stopped {
+            return Taken::Dropped;
+        }
+        self.output_ids.push(token);
+        if let (Some(all), Some(one)) = (&mut self.logprobs, logprobs) {
+            all.push(one);
+        }
+        if self.stop_ids.contains(&token) {
+            // The device ends the row by itself.
+            self.text.push_last(token);
+        } else if self.text.push(token) == TextProgress::Stopped {
+            self.stopped = true;
+            return Taken::Stopped;
+        }
+        Taken::GoesOn
+    }
+
+    /// The device has ended it for `reason`.
+    pub fn end(self, reason: EndReason, timing: Timing) -> Ended {
+        let Self {
+            mut output_ids,
+            mut logprobs,
+            prompt_tokens,
+            text,
+            ..
+        } = self;
+        let taken = output_ids.len();
+        let end = text.finish();
+        if let Some(tokens) = end.stop_tokens {
+            // Text that was held back may have shown only now that it holds a stop string.
+            output_ids.truncate(tokens);
+            if let Some(all) = &mut logprobs {
+                all.truncate(tokens);
+            }
+        }
+        let finish = match reason {
+            EndReason::Refused => Err(refused()),
+            _ if end.stop_tokens.is_some() => Ok(Finish::Stop),
+            EndReason::NotFinite => Err(not_finite(output_ids.len())),
+            EndReason::Stop => Ok(Finish::Stop),
+            EndReason::Timeout => Ok(Finish::Timeout),
+            EndReason::Cancelled => Err(cancelled(output_ids.len())),
+            EndReason::Length => Ok(Finish::Length),
+        };
+        Ended {
+            dropped_tokens: taken - output_ids.len(),
+            outcome: finish.map(|finish| Outcome {
+                output_ids,
+                text: end.text,
+                text_offsets: end.offsets,
+                finish,
+                prompt_tokens,
+                logprobs,
+                timing,
+            }),
+        }
+    }
+}
+
+fn refused() -> RowError {
+    RowError::new(
+        Code::ContextLength,
+        "prompt and max_new_tokens need more pages than there are, expected fewer tokens or more memory: raise --memory-limit",
+    )
+}
+
+/// What an interrupt cut is no answer, and must not look like one.
+fn cancelled(tokens: usize) -> RowError {
+    RowError::new(
+        Code::Cancelled,
+        format!("interrupted after {tokens} new tokens, before the last"),
+    )
+}
+
+fn not_finite(tokens: usize) -> RowError {
+    RowError::new(
+        Code::NonFiniteLogits,
+        format!(
+            "logits for token {tokens} after the prompt are not finite, expected finite numbers: check the checkpoint's weights, or use --dtype f32"
+        ),
+    )
+}

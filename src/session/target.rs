@@ -1,0 +1,127 @@
+//! The device that a [`DeviceSpec`] names, opened.
+
+use super::spec::DeviceSpec;
+#[cfg(feature = "cuda")]
+use super::spec::GpuSpec;
+#[cfg(not(feature = "cuda"))]
+use super::spec::without_gpu_support;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::gpu::OpenGpu;
+use crate::error::Result;
+use crate::plan::KernelChoice;
+use crate::plan::budget::Budget;
+#[cfg(feature = "cuda")]
+use crate::plan::bytes::Bytes;
+
+/// Of a GPU's free memory, what a run takes when nobody says otherwise: graphs and the driver need some too.
+#[cfg(feature = "cuda")]
+const FREE_PERCENT: u64 = 90;
+
+/// A device that is there.
+pub enum Target {
+    Cpu,
+    #[cfg(feature = "cuda")]
+    Gpu {
+        gpu: OpenGpu,
+        /// What it was opened by.
+        spec: GpuSpec,
+    },
+}
+
+/// The first GPU. Where there is none it is the CPU; where there is one that cannot be used, also, with the reason.
+#[cfg(feature = "cuda")]
+pub(super) fn default_device() -> DeviceSpec {
+    use crate::backend::cuda::driver::{Missing, probe};
+    match probe().and_then(|driver| driver.gpu(0).map(|_| ())) {
+        Ok(()) => DeviceSpec::Gpu(GpuSpec::new(0)),
+        Err(Missing::Library | Missing::Gpu) => DeviceSpec::CPU,
+        Err(missing) => DeviceSpec::Cpu {
+            passed_over: Some(missing.to_string()),
+        },
+    }
+}
+
+impl Target {
+    /// # Errors
+    /// [`crate::Error::Usage`] for a GPU that there is not, or in a build without GPU support; [`crate::Error::Runtime`]
+    /// where the machine or its driver lacks what is asked for.
+    pub fn open(spec: &DeviceSpec) -> Result<Self> {
+        match spec {
+            DeviceSpec::Cpu { .. } => Ok(Self::Cpu),
+            #[cfg(feature = "cuda")]
+            DeviceSpec::Gpu(spec) => Ok(Self::Gpu {
+                gpu: OpenGpu::new(spec.ordinal)?,
+                spec: spec.clone(),
+            }),
+            #[cfg(not(feature = "cuda"))]
+            DeviceSpec::Gpu(gpu) => Err(without_gpu_support(&format!("cuda:{}", gpu.ordinal))),
+        }
+    }
+
+    /// The GPU, as its driver names it.
+    pub fn gpu_info(&self) -> Option<String> {
+        match self {
+            Self::Cpu => None,
+            #[cfg(feature = "cuda")]
+            Self::Gpu { gpu, .. } => Some(gpu.info.to_string()),
+        }
+    }
+
+    /// What is known of the GPU; none on the CPU, and of a GPU that nothing is known of.
+    pub fn known_gpu(&self) -> Option<&'static crate::plan::Gpu> {
+        match self {
+            Self::Cpu => None,
+            #[cfg(feature = "cuda")]
+            Self::Gpu { gpu, .. } => {
+                let name = gpu.info.name.to_ascii_lowercase();
+                crate::plan::gpu::GPUS
+                    .into_iter()
+                    .find(|known| name.contains(known.name))
+            }
+        }
+    }
+
+    /// What says which kernels serve which bucket, as its architecture and digest; none on the CPU.
+    ///
+    /// # Errors
+    /// [`KernelChoice::for_gpu`]'s.
+    pub fn kernel_variants(
+        &self,
+        #[cfg_attr(not(feature = "cuda"), expect(unused_variables))] kernels: &KernelChoice,
+    ) -> Result<Option<String>> {
+        match self {
+            Self::Cpu => Ok(None),
+            #[cfg(feature = "cuda")]
+            Self::Gpu { gpu, .. } => {
+                let file = kernels.for_gpu(gpu.info.compute_capability)?;
+                Ok(Some(file.name()))
+            }
+        }
+    }
+
+    /// Of the device's memory: `limit` in bytes where it is given, else a share of what is free.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub fn budget(&self, limit: Option<u64>) -> Result<Budget> {
+        match self {
+            Self::Cpu => Ok(Budget::new(limit)),
+            #[cfg(feature = "cuda")]
+            Self::Gpu { gpu, .. } => {
+                let free = gpu.free_bytes()?;
+                let share = free / 100 * FREE_PERCENT;
+                Ok(match limit {
+                    Some(limit) if limit <= share => Budget::new(Some(limit)),
+                    _ => Budget {
+                        bytes: share,
+                        source: format!(
+                            "{FREE_PERCENT}% of the {} free on {}",
+                            Bytes(free),
+                            gpu.info
+                        ),
+                    },
+                })
+            }
+        }
+    }
+}

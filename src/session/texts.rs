@@ -1,0 +1,45 @@
+//! What makes tokens of a model's questions and text of its answers.
+
+use super::codec::ModelCodec;
+use super::eos;
+use super::opened::Opened;
+use crate::error::Result;
+use crate::io::prepare::{Rules, generation_options};
+use crate::io::row::Options;
+use crate::model::ModelSource;
+use std::sync::Arc;
+
+/// A model's tokenizer and chat template, and what questions to it are checked against and fall back to.
+pub struct Texts {
+    pub codec: Arc<ModelCodec>,
+    pub rules: Rules,
+}
+
+impl Texts {
+    /// Reads the tokenizer's files. What ends answers is warned of on standard error where it had to be looked for.
+    ///
+    /// # Errors
+    /// A file is missing or not what it should be.
+    pub fn of(opened: &Opened) -> Result<Self> {
+        let codec = ModelCodec::load(&opened.spec.model)?;
+        let random = matches!(opened.spec.model, ModelSource::Random { .. });
+        let last = Options {
+            // Nothing has taught random weights when to end.
+            ignore_eos: Some(random),
+            ..generation_options(&opened.generation)
+        };
+        let rules = Rules {
+            vocab_size: opened.config.vocab_size as u32,
+            max_context: opened.max_context(),
+            model_context: opened.config.max_position_embeddings as u32,
+            eos_ids: eos::ids(opened, &codec),
+            defaults: opened.spec.defaults.clone().or(&last),
+            advised_new_tokens: opened.generation.max_new_tokens,
+            run_seed: opened.spec.seed,
+        };
+        Ok(Self {
+            codec: Arc::new(codec),
+            rules,
+        })
+    }
+}
