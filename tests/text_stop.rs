@@ -571,3 +571,74 @@ fn spaces_between_tokens_are_part_of_what_stops() {
     }
     assert!(stopped > 5_000, "{stopped}");
 }
+
+/// Tokenizers of every kind of decoder: bytes, byte-level, byte fallback with strips, and tokens with spaces between them.
+fn tokenizers() -> Vec<(&'static str, Tokenizer)> {
+    let files = text_common::TOKENIZERS.map(|name| (name, load(read(name)).unwrap()));
+    let words = serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": {"<unk>": 0, "a": 1, "b": 2, "ab": 3, "ba": 4}, "unk_token": "<unk>"},
+    });
+    let mut all = vec![
+        ("bytes", Tokenizer::bytes()),
+        ("words", load(words.to_string()).unwrap()),
+    ];
+    all.extend(files);
+    all
+}
+
+#[test]
+fn text_told_as_it_becomes_certain_is_never_taken_back() {
+    let mut random = Random::new(29);
+    let (mut early, mut stopped, mut held) = (0, 0, 0);
+    for (name, tokenizer) in tokenizers() {
+        let mut pool = tokenizer
+            .encode("a b ab ba é漢字 <|im_end|>\n the scheduler", false)
+            .unwrap();
+        pool.extend(0..300);
+        for _ in 0..2_000 {
+            let ids: Vec<u32> = (0..1 + random.below(24))
+                .map(|_| pool[random.below(pool.len() as u32) as usize])
+                .collect();
+            let whole: Vec<char> = tokenizer.decode(&ids, false).chars().collect();
+            let mut stop = Vec::new();
+            for _ in 0..random.below(3) {
+                let start = random.below(whole.len().max(1) as u32) as usize;
+                let end = (start + 1 + random.below(4) as usize).min(whole.len());
+                stop.extend(whole.get(start..end).map(|part| part.iter().collect()));
+            }
+            let mut stream = TextStream::new(&tokenizer, &stop);
+            let mut told = String::new();
+            for &id in &ids {
+                let progress = stream.push(id);
+                if random.below(3) > 0 {
+                    told += &stream.certain();
+                }
+                if progress == Progress::Stopped {
+                    break;
+                }
+            }
+            told += &stream.certain();
+            assert_eq!(stream.certain(), "", "{name} {ids:?}: told once");
+            let end = stream.finish();
+            assert!(
+                end.text.starts_with(&told),
+                "{name} {ids:?} {stop:?}: told {told:?} of {:?}",
+                end.text
+            );
+            early += usize::from(!told.is_empty());
+            held += usize::from(told.len() < end.text.len());
+            stopped += usize::from(end.stopped);
+            if stop.is_empty() && name == "words" {
+                // Nothing is held back where nothing can change.
+                assert_eq!(told, end.text);
+            }
+        }
+    }
+    assert!(
+        early > 8_000 && stopped > 4_000 && held > 1_000,
+        "{early} {stopped} {held}"
+    );
+}
