@@ -23,7 +23,7 @@
 //!
 //! - [`cli`]: the commands: flags become a [`session::RunSpec`]
 //! - [`report`]: measurements and timelines as one HTML page
-//! - [`bench`]: runs that are timed, and what is said about them
+//! - [`mod@bench`]: runs that are timed, and what is said about them
 //! - [`session`]: a model, a tokenizer and an engine as one value; the loops over rows and prompts
 //! - [`trace`]: a run, or a recording of one, as a timeline for Perfetto
 //! - [`io`]: rows, arrays and output files

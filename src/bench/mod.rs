@@ -5,13 +5,13 @@
 //! - [`workload`]: prompts and arrival times, the same for whatever is compared
 //! - [`drive`]: one run on an engine, with what the scheduler's clock said of each token; [`clock`]: that clock beside
 //!   the host's
-//! - [`host`], [`energy`]: what a run costs the host and the GPU beside time
+//! - [`host`], `energy`: what a run costs the host and the GPU beside time
 //! - [`metrics`]: from runs to figures; [`stats`]: means, quantiles, Welch's test; [`floors`]: the least it could take
 //! - [`traced`]: the steps of a run by a trace of it
 //! - [`routing`]: how rows spread over experts, counted apart
 //! - [`row`], [`output`]: a result as JSON and as tables; [`compare`]: two files of results
-//! - [`variants`]: which kernels are worth measuring for a bucket; [`tuning`]: measures them (GPUs only)
-//! - [`bare`]: a model's steps without a scheduler; [`launching`]: what a launch costs by itself (GPUs only)
+//! - [`variants`]: which kernels are worth measuring for a bucket; `tuning`: measures them (GPUs only)
+//! - `bare`: a model's steps without a scheduler; `launching`: what a launch costs by itself (GPUs only)
 
 #[cfg(feature = "cuda")]
 pub mod bare;
@@ -39,18 +39,18 @@ pub mod workload;
 use serde::{Deserialize, Serialize};
 
 /// What is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Steps in which every sequence generates a token
+    /// Steps in which every sequence generates a token.
     Decode,
-    /// Prompts up to their first token
+    /// Prompts up to their first token.
     Prefill,
-    /// Logits of prompts, all sent at once: 1,024 of 32 tokens unless told otherwise
+    /// Logits of prompts, all sent at once: 1,024 of 32 tokens unless told otherwise.
     Score,
-    /// Requests that arrive at a rate, and how long they take under that load
+    /// Requests that arrive at a rate, and how long they take under that load.
     Serve,
-    /// Steps of small kernels without a model: what launching itself costs (GPUs only)
+    /// Steps of small kernels without a model: what launching itself costs (GPUs only).
     Launch,
 }
 

@@ -4,15 +4,15 @@ use serde_json::Value;
 use std::fmt::Write;
 
 /// How results are printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Tables for people
+    /// Tables for people.
     Md,
-    /// A line a result, without the values of single repeats
+    /// A line a result, without the values of single repeats.
     Csv,
-    /// An array of all results
+    /// An array of all results.
     Json,
-    /// A line of JSON a result
+    /// A line of JSON a result.
     Jsonl,
 }
 

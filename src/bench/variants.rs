@@ -1,5 +1,5 @@
 //! Which kernel variants of a bucket are worth measuring, and which of them is taken: without a GPU, so that it can be
-//! tested. [`super::tuning`] measures.
+//! tested. `tuning` measures.
 //!
 //! Families first, each with the parameters that it has nearby; then, of all that came near the fastest, one parameter
 //! at a time, and once more around what that found. The fastest of all these meet again, for more rounds, and that decides: of so

@@ -4,8 +4,8 @@
 //! to repeat: whatever drifts (clocks, temperature, other work) meets all of them alike, and starting is measured as
 //! often as running.
 
-pub mod args;
 mod around;
+mod asked;
 mod bare;
 #[cfg(feature = "cuda")]
 mod launch;
@@ -15,6 +15,7 @@ mod scored;
 mod sizes;
 mod units;
 
+use super::args::bench::{BenchArgs, BenchCommand, CompareArgs, Other};
 use super::{Exit, interrupt, print};
 use crate::bench::Kind;
 use crate::bench::compare::{compare, differences, read};
@@ -25,7 +26,6 @@ use crate::error::{Error, Result};
 use crate::model::ModelSource;
 use crate::plan::params::{model_bytes, model_parameters};
 use crate::telemetry::{say, warn};
-use args::{BenchArgs, BenchCommand, CompareArgs, Other};
 use serde_json::Value;
 
 /// What a measurement came to.

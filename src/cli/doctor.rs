@@ -1,29 +1,13 @@
 //! `doctor`: what this machine and this build can do, whether a model fits, and what to do about each problem.
 
+use super::args::doctor::{DoctorArgs, Format};
 use super::table::Table;
 use crate::error::{Error, Result};
 use crate::plan::budget::{Available, Budget};
 use crate::plan::bytes::Bytes;
 use crate::plan::{MemoryPlan, Place, RingCapacities};
-use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use std::io::{self, Write};
-
-/// The flags of `doctor` alone; model and sizes are shared ones.
-#[derive(Debug, Clone, Args)]
-pub struct DoctorArgs {
-    /// How to print it
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub format: Format,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people
-    Text,
-    /// For programs
-    Json,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {

@@ -7,67 +7,16 @@ mod json;
 mod svg;
 mod text;
 
-use super::profile::kind_parser;
+use super::args::inspect::{Format, InspectArgs};
 use crate::error::{Error, Result};
 use crate::files::{Out, Unfinished};
 use crate::model::DType;
 use crate::plan::cost::op_cost;
-use crate::plan::gpu::{Bound, GPUS, H200};
+use crate::plan::gpu::{Bound, H200};
 use crate::plan::{Cost, Gpu, OpKind, Plan, Precision, Stage, StepKind, StepShape};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
 use graphs::OnGpu;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-
-/// The flags of `inspect` alone; model, type and bucket file are shared ones.
-#[derive(Debug, Clone, Args)]
-pub struct InspectArgs {
-    /// The GPU whose roofline times are shown [default: that of --device where it is known, else h200]
-    #[arg(long, value_name = "NAME", value_parser = gpu_parser())]
-    pub gpu: Option<&'static Gpu>,
-    /// The kind of step
-    #[arg(long, value_name = "KIND", default_value = "decode", value_parser = kind_parser())]
-    pub kind: StepKind,
-    /// Rows of the steps, such as 1,8,32 [default: 1,8,32,128,256 for decode, else the buckets]
-    #[arg(long, value_name = "ROWS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
-    pub rows: Vec<u32>,
-    /// Positions of each sequence once the step is done
-    #[arg(long, value_name = "TOKENS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
-    pub context: u32,
-    /// Each layer by itself
-    #[arg(long)]
-    pub layers: bool,
-    /// How to print it
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub format: Format,
-    /// Short for --format json
-    #[arg(long, conflicts_with = "format")]
-    pub json: bool,
-    /// The stage of --dot and --svg, which show the first of --rows
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub stage: usize,
-    /// Write the stage's graph for Graphviz: the driver's with --device cuda, else the plan's
-    #[arg(long, value_name = "FILE")]
-    pub dot: Option<PathBuf>,
-    /// Draw the stage's graph
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// A table for people
-    Text,
-    /// For programs
-    Json,
-    /// For Graphviz
-    Dot,
-}
-
-fn gpu_parser() -> impl TypedValueParser<Value = &'static Gpu> {
-    PossibleValuesParser::new(GPUS.map(|gpu| gpu.name)).try_map(|name| Gpu::by_name(&name))
-}
+use std::path::Path;
 
 impl InspectArgs {
     /// Prints `plan` to `out`, with what a GPU was given for it where one was asked, and writes the files asked for, but

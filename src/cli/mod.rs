@@ -1,21 +1,21 @@
 //! The commands: flags in, results on standard output, everything else on standard error.
 //!
-//! - [`args`]: the one clap definition, which completions and the man page come from too
-//! - [`spec`]: flags as a checked [`crate::session::RunSpec`], which opens everything that runs a model
-//! - [`generate`], [`score`]: the two commands that run a model; their loops are [`crate::session`]'s
-//! - [`bench`]: measures; the measuring itself is [`crate::bench`]
-//! - [`tune`]: measures which kernels serve which bucket
-//! - [`replay`]: a recorded run once more
-//! - [`trace`]: a job, or a recording of one, as a timeline; [`report`]: measurements and timelines as a page
+//! - [`args`]: the one clap definition
+//! - `spec`: flags as a checked [`crate::session::RunSpec`], which opens everything that runs a model
+//! - `generate`, `score`: the two commands that run a model; their loops are [`crate::session`]'s
+//! - `bench`: measures; the measuring itself is [`crate::bench`]
+//! - `tune`: measures which kernels serve which bucket
+//! - `replay`: a recorded run once more
+//! - `trace`: a job, or a recording of one, as a timeline; `report`: measurements and timelines as a page
 //! - [`inspect`], [`doctor`]: print what the plan knows; tables are laid out by `table`. `inspecting` and `doctoring` look it
 //!   up, and ask a GPU besides
-//! - [`profile`]: a command under Nsight
-//! - [`pages`]: completions and manual pages
+//! - `profile`: a command under Nsight
+//! - `pages`: completions and manual pages
 //!
 //! Top of the arrows: may use everything, nothing uses it but `main`.
 
 pub mod args;
-pub mod bench;
+mod bench;
 pub mod doctor;
 mod doctoring;
 mod generate;
@@ -24,7 +24,7 @@ mod inspecting;
 pub mod interrupt;
 mod pages;
 mod paths;
-pub mod profile;
+mod profile;
 mod replay;
 mod report;
 mod score;
@@ -32,7 +32,7 @@ mod spec;
 mod synth;
 mod table;
 mod trace;
-pub mod tune;
+mod tune;
 
 use crate::error::Result;
 use crate::files::Out;
@@ -42,7 +42,7 @@ use clap::{CommandFactory, FromArgMatches};
 /// Runs the command line of this process.
 ///
 /// # Errors
-/// Whatever is fatal; [`Error::exit_code`] is the process's.
+/// Whatever is fatal; [`crate::Error::exit_code`] is the process's.
 pub fn run() -> Result<Exit> {
     // Wrong usage ends here with exit code 2; `--help` and `--version` with 0.
     let matches = with_negative_numbers(Cli::command()).get_matches();

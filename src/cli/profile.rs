@@ -5,103 +5,15 @@ mod find;
 mod line;
 
 use super::args::Cli;
+use super::args::profile::{ProfileArgs, Tool};
 use super::{Exit, print};
 use crate::error::{Error, Result};
-use crate::plan::StepKind;
 use crate::telemetry::say;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, CommandFactory, ValueEnum};
+use clap::CommandFactory;
 use find::Places;
 pub use line::{quoted, words};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-#[derive(Debug, Clone, Args)]
-pub struct ProfileArgs {
-    /// Which one
-    #[arg(long, value_name = "TOOL", default_value = "systems")]
-    pub tool: Tool,
-    /// The report, without its ending [default: tailgraph-systems or tailgraph-compute]
-    #[arg(long, short, value_name = "PATH")]
-    pub output: Option<PathBuf>,
-    /// Print the command line instead of running it
-    #[arg(long)]
-    pub print: bool,
-    #[command(flatten)]
-    pub systems: SystemsArgs,
-    #[command(flatten)]
-    pub compute: ComputeArgs,
-    /// What to run: a command of this program with its options, or another program
-    #[arg(value_name = "COMMAND", last = true, required = true)]
-    pub command: Vec<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Tool {
-    /// Nsight Systems: a timeline of host and GPU
-    Systems,
-    /// Nsight Compute: counters of single kernels of one step
-    Compute,
-}
-
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "With --tool systems")]
-pub struct SystemsArgs {
-    /// What is recorded
-    #[arg(long, value_name = "RANGE", default_value = "run")]
-    pub range: Range,
-    /// Sample and show all processes, not this one alone (needs root, or perf_event_paranoid of 0 or less)
-    #[arg(long)]
-    pub system_wide: bool,
-    /// Each kernel of a graph by itself; only of graphs that the host launches, and slower
-    #[arg(long)]
-    pub nodes: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Range {
-    /// From loading the weights to the end
-    Run,
-    /// While requests are served
-    Serve,
-    /// The whole process
-    All,
-}
-
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "With --tool compute")]
-pub struct ComputeArgs {
-    /// The stage whose step is looked into
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub stage: u32,
-    /// The step's kind
-    #[arg(long, value_name = "KIND", default_value = "decode", value_parser = kind_parser())]
-    pub kind: StepKind,
-    /// Rows of the step's bucket
-    #[arg(long, value_name = "ROWS", default_value_t = 1)]
-    pub bucket: u32,
-    /// Only kernels whose names match this regular expression, such as 'tg_linear.*'
-    #[arg(long, value_name = "REGEX")]
-    pub kernel: Option<String>,
-    /// How many kernels, counted over all steps of the bucket
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    pub launches: u32,
-    /// Skip as many of them first
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub skip: u32,
-    /// Which counters: basic, detailed or full
-    #[arg(long, value_name = "SET", default_value = "full")]
-    pub set: String,
-}
-
-pub(super) fn kind_parser() -> impl TypedValueParser<Value = StepKind> {
-    PossibleValuesParser::new(StepKind::ALL.map(StepKind::name)).try_map(|name| {
-        StepKind::ALL
-            .into_iter()
-            .find(|kind| kind.name() == name)
-            .ok_or_else(|| format!("unknown kind '{name}'"))
-    })
-}
 
 impl Tool {
     /// Its program.

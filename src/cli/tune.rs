@@ -1,50 +1,9 @@
 //! The `tune` command: measures which kernels serve each decode bucket best, and writes that down as a file of kernel
-//! variants. The measuring is [`crate::bench::tuning`]'s.
+//! variants. The measuring is `bench::tuning`'s.
 
 use super::Exit;
-use super::args::{BucketArgs, Dtype, ModelArg};
-use crate::bench::ranges::{self, List};
+use super::args::TuneArgs;
 use crate::error::Result;
-use clap::Args;
-use std::path::PathBuf;
-
-#[derive(Debug, Clone, Args)]
-pub struct TuneArgs {
-    /// The file to write: what --kernel-file has, or what is built in, with the buckets that were measured in it
-    /// [default: standard output]
-    #[arg(long, short, value_name = "FILE.toml")]
-    pub output: Option<PathBuf>,
-    /// Types to measure, some 5 to 10 s each for a bucket
-    #[arg(
-        long,
-        value_name = "TYPES",
-        value_delimiter = ',',
-        default_value = "bf16,f32"
-    )]
-    pub dtype: Vec<Dtype>,
-    /// Decode buckets to measure, such as 1,8 or 1-256*2 [default: all of the ladder up to 256 rows]
-    #[arg(long, value_name = "LIST", value_parser = ranges::parse)]
-    pub bucket: Option<List>,
-    /// The commit that is measured, for the file [default: as git says of the working folder]
-    #[arg(long, value_name = "ID")]
-    pub commit: Option<String>,
-    /// Of the prompts
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
-    /// No progress on standard error
-    #[arg(long, short)]
-    pub quiet: bool,
-    #[command(flatten)]
-    pub model: ModelArg,
-    /// cuda, or cuda:N for a certain GPU [default: cuda]
-    #[arg(long, value_name = "DEVICE", help_heading = "Model and device")]
-    pub device: Option<String>,
-    #[command(flatten)]
-    pub buckets: BucketArgs,
-    /// Memory to use at most, such as 22GiB or 512MB
-    #[arg(long, value_name = "SIZE", help_heading = "Sizes")]
-    pub memory_limit: Option<String>,
-}
 
 #[cfg(not(feature = "cuda"))]
 pub fn run(_: &TuneArgs) -> Result<Exit> {
@@ -66,7 +25,7 @@ mod gpu {
     use crate::bench::tuning::{Found, engine};
     use crate::bench::workload::{self, Random};
     use crate::bench::{Kind, Point};
-    use crate::cli::args::{EngineArgs, PrecisionArgs, RunArgs};
+    use crate::cli::args::{Dtype, EngineArgs, PrecisionArgs, RunArgs};
     use crate::cli::spec::spec;
     use crate::cli::table::Table;
     use crate::cli::{interrupt, print};

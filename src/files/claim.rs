@@ -48,7 +48,7 @@ pub fn leave() {
 }
 
 impl Claim {
-    /// Claims `target`, a place as [`super::resolve`] gives it. What NAME.partial holds is left as it is.
+    /// Claims `target`, a place as [`super::resolve()`] gives it. What NAME.partial holds is left as it is.
     ///
     /// # Errors
     /// `target` could not be put in place later, or another run is writing it.

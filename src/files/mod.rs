@@ -1,6 +1,6 @@
 //! Files that commands write: whole under their final name, or not there at all; and streams, written as they are.
 //!
-//! - [`resolve`]: what a name stands for, once every link is followed
+//! - [`mod@resolve`]: what a name stands for, once every link is followed
 //! - [`claim`]: NAME.partial, which belongs to one process at a time, and how it gets the final name; `check`: whether it
 //!   could
 //! - [`whole`]: a file that is written in NAME.partial and gets its name at the end

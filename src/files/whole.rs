@@ -27,7 +27,7 @@ pub struct Whole {
 pub const JOURNAL_START: &[u8] = b"{\"journal\":";
 
 impl Whole {
-    /// Claims `target`, a place as [`super::resolve`] gives it, and changes nothing yet.
+    /// Claims `target`, a place as [`super::resolve()`] gives it, and changes nothing yet.
     ///
     /// # Errors
     /// It cannot be written, another run is writing it, or FILE.partial holds the rows of an unfinished job.

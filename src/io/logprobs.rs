@@ -1,6 +1,6 @@
 //! Logprobs of a prompt's own tokens, from logits as they come.
 
-/// log softmax(logits)[token], in f64: the largest logit is taken out first, terms are summed in order.
+/// `log softmax(logits)[token]`, in f64: the largest logit is taken out first, terms are summed in order.
 pub fn log_softmax(logits: &[f32], token: usize) -> f32 {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits

@@ -1,6 +1,6 @@
 //! A line of input as a question: which prompt, which options, in whose format.
 //!
-//! [`ask`] is the question, [`id`] what the row is called, [`error`] why it is not served.
+//! `ask` is the question, `id` what the row is called, `error` why it is not served.
 
 mod ask;
 mod error;

@@ -1,6 +1,6 @@
 //! Rotary position embedding: what every backend takes from the configuration.
 
-/// inv_freq[i] = 1 / theta^(2i / head_dim), each step rounded to f32 as transformers' tensors are.
+/// `inv_freq[i] = 1 / theta^(2i / head_dim)`, each step rounded to f32 as transformers' tensors are.
 /// The power itself is taken in f64 and rounded once.
 pub fn inverse_frequencies(theta: f64, head_dim: usize) -> Vec<f32> {
     (0..head_dim / 2)

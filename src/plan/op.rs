@@ -14,7 +14,7 @@ pub struct Op {
 /// f32 [R, H] throughout; `x` is the operand of the next matrix product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OpKind {
-    /// h = embed_tokens[token] -> [R, H]
+    /// `h = embed_tokens[token] -> [R, H]`
     Embed,
     /// x = rmsnorm(h, operator_norm) -> [R, H]
     OperatorNorm,

@@ -1,7 +1,7 @@
 //! One HTML page of measurements and timelines: charts with their numbers, and in words what was measured on what. Or a
 //! picture and a table for a README.
 //!
-//! - [`input`]: what kind of file it is; [`bench`]: results of `bench`, which [`group`] puts together by what they are of;
+//! - [`input`]: what kind of file it is; [`mod@bench`]: results of `bench`, which [`group`] puts together by what they are of;
 //!   [`trace`]: a trace, read event by event
 //! - [`steps`]: decode and launch steps in one shape
 //! - `steps_part` with `ways`, `prompts`, `serve`, `traced`: what a page says of each; `startup`: how engines came up

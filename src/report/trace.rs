@@ -61,7 +61,7 @@ pub struct Request {
     pub phases: Vec<(String, f64, f64)>,
 }
 
-/// A counter as a line of steps, thinned as it grows: no more than twice [`Steps::KEPT`] points, each the largest of its
+/// A counter as a line of steps, thinned as it grows: no more than twice `KEPT` points, each the largest of its
 /// neighbours.
 #[derive(Debug, Clone)]
 pub struct Steps {

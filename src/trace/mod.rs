@@ -2,7 +2,7 @@
 //!
 //! - [`timeline`]: a recording's lines, one after the other, as tracks of steps, turns and counters; the scheduler core is
 //!   run again beside it, so that what the records leave open (which requests, when admitted) is known exactly
-//! - [`requests`]: a track per request
+//! - `requests`: a track per request
 //! - [`live`]: a run that is going on: the same lines, and what the host does; `writer`, a thread of its own, writes them;
 //!   `stages` times stages that work side by side
 //! - [`parts`]: the kernels of each step, or the CPU's operations, where they were timed; `tally`,

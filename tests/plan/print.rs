@@ -4,8 +4,8 @@ use crate::support::{BF16, F32, lfm2_8b_a1b, plan};
 use clap::Parser;
 use serde_json::Value;
 use tailgraph::Error;
-use tailgraph::cli::doctor::{DoctorArgs, Subject};
-use tailgraph::cli::inspect::InspectArgs;
+use tailgraph::cli::args::{DoctorArgs, InspectArgs};
+use tailgraph::cli::doctor::Subject;
 use tailgraph::plan::{Budget, Limits, MemoryPlan, OpKind, Plan, WeightPlacement};
 
 #[derive(Parser)]

@@ -4,7 +4,7 @@ use super::lanes::Isa;
 use crate::model::Tensor;
 use rayon::prelude::*;
 
-/// h = embed_tokens[token], no scaling: h is `[tokens, H]`.
+/// `h = embed_tokens[token]`, no scaling: h is `[tokens, H]`.
 pub fn embed(table: &Tensor, tokens: &[u32], h: &mut [f32]) {
     for (&token, row) in tokens.iter().zip(h.chunks_mut(table.cols())) {
         table.row_to_f32(token as usize, row);

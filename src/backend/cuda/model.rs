@@ -74,8 +74,8 @@ pub struct Placement<'a> {
 /// at a time.
 ///
 /// # Errors
-/// [`Error::Usage`] for a model or a type that the GPU path does not take; [`Error::Memory`] where there is too
-/// little; [`Error::Runtime`] for what the driver refuses.
+/// [`crate::Error::Usage`] for a model or a type that the GPU path does not take; [`crate::Error::Memory`] where there is too
+/// little; [`crate::Error::Runtime`] for what the driver refuses.
 pub fn programs(
     gpu: &OpenGpu,
     model: &Model,

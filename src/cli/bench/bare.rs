@@ -1,10 +1,10 @@
 //! Engines of `bench`, with or without a scheduler.
 
-use super::args::Way;
 use super::units::Unit;
 use crate::backend::SharedSink;
 use crate::bench::Point;
 use crate::bench::metrics::Figures;
+use crate::cli::args::bench::Way;
 use crate::error::Result;
 use crate::model::Model;
 use crate::runtime::Engine;

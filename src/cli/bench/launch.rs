@@ -1,6 +1,5 @@
 //! `bench launch`: small kernels in each way to launch them, and the bare graph beside.
 
-use super::args::{BenchArgs, Way};
 use super::around::Runner;
 use super::{Results, subject};
 use crate::bench::Point;
@@ -12,6 +11,7 @@ use crate::bench::metrics::{Figures, figures};
 use crate::bench::row::{Measured, Setting, Startup};
 use crate::bench::workload::{self, Random};
 use crate::cli::args::RunArgs;
+use crate::cli::args::bench::{BenchArgs, Way};
 use crate::cli::interrupt;
 use crate::cli::spec::device;
 use crate::error::{Error, Result};

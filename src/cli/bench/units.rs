@@ -1,6 +1,5 @@
 //! Engines that run a model, with the points measured on each.
 
-use super::args::{BenchArgs, Way};
 use super::around::{Runner, groups, meter, phases_so_far, read_samples};
 use super::bare;
 use super::routing;
@@ -16,6 +15,7 @@ use crate::bench::traced::Life;
 use crate::bench::workload::{self, Arrival, Line, Random};
 use crate::bench::{Kind, Point};
 use crate::cli::args::Positions;
+use crate::cli::args::bench::{BenchArgs, Way};
 use crate::cli::interrupt;
 use crate::cli::spec::spec;
 use crate::error::{Error, Result};

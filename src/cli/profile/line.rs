@@ -1,6 +1,6 @@
 //! The options of both tools, as of their releases 2025.3.
 
-use super::{ComputeArgs, ProfileArgs, Range, SystemsArgs, Tool};
+use crate::cli::args::profile::{ComputeArgs, ProfileArgs, Range, SystemsArgs, Tool};
 use crate::telemetry::nvtx::DOMAIN;
 use std::path::Path;
 

@@ -23,7 +23,7 @@ pub fn str(value: &Value) -> Result<Cow<'_, str>, Error> {
 /// Python's `repr(value)`.
 ///
 /// # Errors
-/// As for [`str`].
+/// As for [`str()`].
 pub fn repr(value: &Value) -> Result<String, Error> {
     let mut out = String::new();
     write_repr(value, &mut out)?;

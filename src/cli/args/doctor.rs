@@ -1,0 +1,33 @@
+//! `doctor`.
+
+use super::run::{EngineArgs, RunArgs};
+use clap::{Args, ValueEnum};
+
+#[derive(Debug, Clone, Args)]
+pub struct DoctorCommand {
+    #[command(flatten)]
+    pub doctor: DoctorArgs,
+    /// Also say whether this model fits: a checkpoint's directory, or random:PRESET[@SEED]
+    #[arg(long, value_name = "DIR|random:PRESET[@SEED]")]
+    pub model: Option<String>,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// The flags of `doctor` alone; model and sizes are shared ones.
+#[derive(Debug, Clone, Args)]
+pub struct DoctorArgs {
+    /// How to print it
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}

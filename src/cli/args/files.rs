@@ -1,0 +1,68 @@
+//! Commands over files that runs leave, and the one that makes a model's.
+
+use super::EXIT_CODES;
+use super::run::{Launch, ModelArg, PrecisionArgs};
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct ReplayArgs {
+    /// What `generate --record` or `score --record` wrote
+    #[arg(long, value_name = "FILE")]
+    pub record: PathBuf,
+    #[command(flatten)]
+    pub model: ModelArg,
+    /// cpu, cuda, or cuda:N for a certain GPU [default: cuda where it can run, else cpu]
+    #[arg(long, value_name = "DEVICE", help_heading = "Model and device")]
+    pub device: Option<String>,
+    #[command(flatten)]
+    pub precision: PrecisionArgs,
+    /// host-kernels or host-graph (GPUs only) [default: host-kernels]
+    #[arg(long, value_name = "WAY", help_heading = "Model and device")]
+    pub launch: Option<Launch>,
+    /// The file of kernel variants that the recorded run had
+    #[arg(long, value_name = "FILE", help_heading = "Model and device")]
+    pub kernel_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(group(clap::ArgGroup::new("made").required(true).multiple(true).args(["output", "svg", "table"])))]
+pub struct ReportArgs {
+    /// JSON of `bench` or of `trace`
+    #[arg(value_name = "FILE", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The page: all that is in the files
+    #[arg(long, short, value_name = "FILE.html")]
+    pub output: Option<PathBuf>,
+    /// For a README: a picture of the launch ways side by side, of the steps that `bench decode` or `bench launch` timed
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<PathBuf>,
+    /// The same as a Markdown table; - is standard output
+    #[arg(long, value_name = "FILE.md|-")]
+    pub table: Option<PathBuf>,
+    /// The page's title
+    #[arg(
+        long,
+        value_name = "TEXT",
+        requires = "output",
+        default_value = "tailgraph: what was measured"
+    )]
+    pub title: String,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct SynthArgs {
+    /// random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b or a path to a config.json
+    #[arg(long, value_name = "random:PRESET[@SEED]")]
+    pub model: String,
+    /// The directory to write; it must not exist yet, or be empty, or be an unfinished one of the same kind
+    #[arg(long, short, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Size of one file of weights
+    #[arg(long, value_name = "SIZE", default_value = "5GB")]
+    pub shard_size: String,
+    /// No progress on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+}

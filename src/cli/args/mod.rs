@@ -1,0 +1,75 @@
+//! The command line as clap sees it: what may be written, which `spec` and the commands then check. Completions and
+//! manual pages are made of it.
+//!
+//! - here: the program and its commands
+//! - [`run`]: flags that several commands share
+//! - [`rows`]: `generate` and `trace`; [`files`]: `replay`, `report` and `synth`; the others have a file of their name
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "comments here are help texts, and their brackets are no links"
+)]
+
+pub mod bench;
+pub mod doctor;
+pub mod files;
+pub mod inspect;
+pub mod profile;
+pub mod rows;
+pub mod run;
+pub mod score;
+pub mod tune;
+
+pub use bench::BenchCommand;
+pub use doctor::{DoctorArgs, DoctorCommand};
+pub use files::{ReplayArgs, ReportArgs, SynthArgs};
+pub use inspect::{InspectArgs, InspectCommand};
+pub use profile::ProfileArgs;
+pub use rows::{GenerateArgs, SamplingArgs, TraceArgs};
+pub use run::{BucketArgs, Dtype, EngineArgs, Launch, ModelArg, PrecisionArgs, RecordArg, RunArgs};
+pub use score::{Positions, ScoreArgs};
+pub use tune::TuneArgs;
+
+use clap::{Parser, Subcommand};
+
+const EXIT_CODES: &str = "Exit codes: 0 all served, 1 fatal error, 2 wrong usage, 3 some rows failed, 4 --expect or a replay disagreed, 129, 130 and 143 ended by SIGHUP, SIGINT and SIGTERM. A reader of standard output that goes away ends it by SIGPIPE.";
+
+/// Batches through LFM2-MoE language models.
+#[derive(Debug, Parser)]
+#[command(name = "tailgraph", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Generate text for prompts or rows of JSON lines
+    Generate(Box<GenerateArgs>),
+    /// Compute the logits of token arrays, or compare them with expected ones
+    Score(Box<ScoreArgs>),
+    /// Measure throughput and latency over launch ways, batches, lengths and types, or compare two measurements
+    Bench(Box<BenchCommand>),
+    /// Show the plan of a model: operations, shapes, bytes, roofline times; and, with --device cuda, its captured graphs
+    Inspect(Box<InspectCommand>),
+    /// Measure which kernels serve each decode bucket best, and write a file that --kernel-file takes (GPUs only)
+    Tune(Box<TuneArgs>),
+    /// Run a command under Nsight Systems or Nsight Compute, or print how to
+    Profile(ProfileArgs),
+    /// Write a random preset to disk as a checkpoint
+    Synth(SynthArgs),
+    /// Run a recorded schedule again and compare the tokens
+    Replay(ReplayArgs),
+    /// Run a job, or take a recording of one, and write a timeline that ui.perfetto.dev opens
+    Trace(Box<TraceArgs>),
+    /// Make one HTML page of measurements and timelines, or a picture and a table of launch ways
+    Report(ReportArgs),
+    /// Say what this machine and this build can do, and what to do about each problem
+    Doctor(Box<DoctorCommand>),
+    /// Print completions for a shell
+    Completions { shell: clap_complete::Shell },
+    /// Print the manual page, of the whole program or of one command
+    Man {
+        #[arg(value_name = "COMMAND")]
+        page: Option<String>,
+    },
+}

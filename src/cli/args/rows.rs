@@ -1,0 +1,178 @@
+//! Commands that answer rows, and what rows fall back to.
+
+use super::EXIT_CODES;
+use super::run::{EngineArgs, ModelArg, RecordArg, RunArgs};
+use crate::error::{Error, Result};
+use crate::io::fields::{
+    MAX_STOP_BYTES, MAX_STOP_STRINGS, MIN_P, REPETITION_PENALTY, TEMPERATURE, TOP_P, parse_seed,
+    parse_top_k,
+};
+use crate::io::row::{MAX_LOGPROBS, MAX_NEW_TOKENS, MAX_TIMEOUT_MS, Options};
+use clap::Args;
+use std::path::PathBuf;
+
+/// Defaults for rows that do not say; generation_config.json's come after these.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Defaults for rows")]
+pub struct SamplingArgs {
+    /// Tokens to generate, at most [default: 128; in OpenAI rows what the format says: 16 for completions, what the
+    /// context leaves for chat]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_NEW_TOKENS as i64))]
+    pub max_new_tokens: Option<u32>,
+    /// 0 is greedy, and so is anything below 1e-5
+    #[arg(long, value_name = "T", value_parser = |s: &str| TEMPERATURE.parse(s))]
+    pub temperature: Option<f32>,
+    /// Keep the K most likely tokens; 0 keeps all, and so does -1
+    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = parse_top_k)]
+    pub top_k: Option<u32>,
+    /// Keep the most likely tokens up to this probability; 1 keeps all, 0 the most likely one alone
+    #[arg(long, value_name = "P", value_parser = |s: &str| TOP_P.parse(s))]
+    pub top_p: Option<f32>,
+    /// Drop tokens less likely than this share of the most likely; 0 keeps all
+    #[arg(long, value_name = "P", value_parser = |s: &str| MIN_P.parse(s))]
+    pub min_p: Option<f32>,
+    /// Above 1: tokens already there become less likely
+    #[arg(long, value_name = "X", value_parser = |s: &str| REPETITION_PENALTY.parse(s))]
+    pub repetition_penalty: Option<f32>,
+    /// Seed of the run: with a row's place in the input it keys the row's sampling, unless the row has a seed
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0, value_parser = parse_seed)]
+    pub seed: u64,
+    /// End the text before this string; may be given several times
+    #[arg(long, value_name = "TEXT", value_parser = parse_stop)]
+    pub stop: Vec<String>,
+    /// End at these token ids
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    pub stop_ids: Vec<u32>,
+    /// Go on after end-of-sequence tokens [default: false; true for random: models]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub ignore_eos: Option<bool>,
+    /// Give each token's logprob and this many alternatives (0 to 20)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MAX_LOGPROBS as i64))]
+    pub logprobs: Option<u32>,
+    /// End a row after this time; one that still waits for a place ends once those before it have theirs
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT_MS))]
+    pub timeout_ms: Option<u64>,
+}
+
+/// A stop string as rows may have it.
+fn parse_stop(text: &str) -> std::result::Result<String, String> {
+    match text.len() {
+        0 => Err("found an empty string, expected at least one character".to_owned()),
+        1..=MAX_STOP_BYTES => Ok(text.to_owned()),
+        bytes => Err(format!(
+            "found a string of {bytes} bytes, expected at most {MAX_STOP_BYTES}"
+        )),
+    }
+}
+
+impl SamplingArgs {
+    /// As options that rows fall back to. The run's seed is not among them: it does not replace a row's.
+    ///
+    /// # Errors
+    /// More stop strings than a row may have.
+    pub fn options(&self) -> Result<Options> {
+        if self.stop.len() > MAX_STOP_STRINGS {
+            return Err(Error::Usage(format!(
+                "--stop: found {} strings, expected at most {MAX_STOP_STRINGS}",
+                self.stop.len()
+            )));
+        }
+        Ok(Options {
+            max_new_tokens: self.max_new_tokens,
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            seed: None,
+            stop: (!self.stop.is_empty()).then(|| self.stop.clone()),
+            stop_ids: (!self.stop_ids.is_empty()).then(|| self.stop_ids.clone()),
+            ignore_eos: self.ignore_eos,
+            logprobs: self.logprobs,
+            timeout_ms: self.timeout_ms,
+        })
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct GenerateArgs {
+    /// Prompts; their texts are printed in blocks, an empty line between two
+    #[arg(value_name = "PROMPT", conflicts_with = "input")]
+    pub prompts: Vec<String>,
+    /// Rows as JSON lines: {"id","prompt"}, {"id","input_ids"}, {"id","messages"} with options of the flags'
+    /// names, or OpenAI batch rows [default: standard input]
+    #[arg(long, short, value_name = "FILE|-")]
+    pub input: Option<PathBuf>,
+    /// Answers as JSON lines in input order; finished rows are in FILE.partial meanwhile [default: standard
+    /// output]
+    #[arg(long, short, value_name = "FILE|-")]
+    pub output: Option<PathBuf>,
+    /// Go on from FILE.partial, or from FILE: rows done are kept, rows that may succeed are tried again. Rows of a
+    /// complete FILE are recognised by id alone
+    #[arg(long, requires = "output")]
+    pub resume: bool,
+    /// Write over FILE.partial where it holds rows of an unfinished run
+    #[arg(long, requires = "output", conflicts_with = "resume")]
+    pub overwrite: bool,
+    /// No progress and no summary on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub record: RecordArg,
+    #[command(flatten)]
+    pub model: ModelArg,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct TraceArgs {
+    /// Prompts; their texts are printed as `generate` does
+    #[arg(value_name = "PROMPT", conflicts_with_all = ["input", "from"])]
+    pub prompts: Vec<String>,
+    /// The trace, as JSON of Chrome's trace event format
+    #[arg(long, short, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Run nothing: make the trace of a run that `generate --record` or `score --record` kept
+    #[arg(long, value_name = "RECORD", conflicts_with_all = ["model", "input", "answers", "record"])]
+    pub from: Option<PathBuf>,
+    /// Each step's kernels too (on the CPU its operations), timed where they run; ends with a table of what each operation
+    /// took against its floor
+    #[arg(long, conflicts_with = "from")]
+    pub kernels: bool,
+    /// Rows as JSON lines, as `generate` takes them [default: standard input]
+    #[arg(long, short, value_name = "FILE|-")]
+    pub input: Option<PathBuf>,
+    /// Where the answers go, as of `generate --output` [default: standard output]
+    #[arg(long, value_name = "FILE|-")]
+    pub answers: Option<PathBuf>,
+    /// Write over the answers of an unfinished run, in FILE.partial beside --answers
+    #[arg(long, requires = "answers")]
+    pub overwrite: bool,
+    /// No progress and no summary on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub record: RecordArg,
+    /// A checkpoint's directory, or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b or a path to a
+    /// config.json
+    #[arg(
+        long,
+        value_name = "DIR|random:PRESET[@SEED]",
+        help_heading = "Model and device",
+        required_unless_present = "from"
+    )]
+    pub model: Option<String>,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}

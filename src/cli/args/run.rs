@@ -1,0 +1,110 @@
+//! Flags that several commands share: which model, on what it runs, how large.
+
+use crate::io::row::MAX_TIMEOUT_MS;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// Which model.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Model and device")]
+pub struct ModelArg {
+    /// A checkpoint's directory, or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b or a path to a
+    /// config.json
+    #[arg(long, value_name = "DIR|random:PRESET[@SEED]")]
+    pub model: String,
+}
+
+/// What runs a model, and how.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Model and device")]
+pub struct RunArgs {
+    /// cpu, cuda, or cuda:0,1 for certain GPUs [default: cuda where it can run, else cpu]
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    #[command(flatten)]
+    pub precision: PrecisionArgs,
+    /// Who launches the kernels (GPUs only)
+    #[arg(long, value_name = "WAY")]
+    pub launch: Option<Launch>,
+    /// With --launch host-graph: launch the next decode step before the last is through, where no sequence can end in between
+    #[arg(long)]
+    pub ahead: bool,
+    /// Give up where one step takes longer than this (GPUs only) [default: 60000]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT_MS))]
+    pub step_timeout_ms: Option<u64>,
+    #[command(flatten)]
+    pub buckets: BucketArgs,
+}
+
+/// The element type of a run.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Model and device")]
+pub struct PrecisionArgs {
+    /// Type of matrix inputs, key-value pages and convolution state [default: f32 on the CPU, bf16 on GPUs]
+    #[arg(long, value_name = "TYPE")]
+    pub dtype: Option<Dtype>,
+    /// Short for --dtype f16
+    #[arg(long, conflicts_with = "dtype")]
+    pub fp16: bool,
+}
+
+/// The plan files.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Model and device")]
+pub struct BucketArgs {
+    /// Bucket ladders and stages from this TOML file
+    #[arg(long, value_name = "FILE")]
+    pub bucket_file: Option<PathBuf>,
+    /// Which kernels serve which bucket, from this TOML file, as `tune` writes it (GPUs only)
+    #[arg(long, value_name = "FILE")]
+    pub kernel_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Dtype {
+    F32,
+    Bf16,
+    F16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Launch {
+    HostKernels,
+    HostGraph,
+    DeviceGraph,
+}
+
+/// Where to keep the schedule of a run.
+#[derive(Debug, Clone, Default, Args)]
+pub struct RecordArg {
+    /// Keep every request, turn of the scheduler and token in FILE, for `replay`; the scheduler waits for the writing
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+}
+
+/// Sizes of the engine; `doctor` shows their arithmetic.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Sizes")]
+pub struct EngineArgs {
+    /// Sequences running at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_seqs: Option<u32>,
+    /// Prompt and new tokens of one sequence together
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_context: Option<u32>,
+    /// Tokens of one key-value page
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub page_tokens: Option<u32>,
+    /// Rows of one step: running sequences and prompt chunks together
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub step_tokens: Option<u32>,
+    /// Prompt chunks end on multiples of this
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunk_align: Option<u32>,
+    /// Memory to use at most, such as 22GiB or 512MB
+    #[arg(long, value_name = "SIZE")]
+    pub memory_limit: Option<String>,
+    /// Layer ranges that run as a pipeline
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub stages: Option<u32>,
+}

@@ -1,0 +1,50 @@
+//! `score`, and which logits there are.
+
+use super::EXIT_CODES;
+use super::run::{EngineArgs, ModelArg, RecordArg, RunArgs};
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct ScoreArgs {
+    /// Token arrays: .safetensors (prompt.{i} int32 [T], or input_ids [N,T]), .npy int32 [N,T], .bin raw int32
+    /// with --shape, or JSON lines (any other name; - is standard input)
+    #[arg(long, short, value_name = "FILE|-")]
+    pub input: PathBuf,
+    /// N,T of a .bin input
+    #[arg(long, value_name = "N,T")]
+    pub shape: Option<String>,
+    /// A .safetensors file for logits.{i}, f32 [T,V]; with --logprobs JSON lines [default: standard output]
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Positions to give logits of; `last` makes logits.{i} [V]
+    #[arg(long, value_name = "WHICH", default_value = "all")]
+    pub logits: Positions,
+    /// Per-token logprobs and perplexity as JSON lines instead of logits
+    #[arg(long)]
+    pub logprobs: bool,
+    /// Compare with logits.{i} of this .safetensors file; exit code 4 if they disagree
+    #[arg(long, value_name = "FILE")]
+    pub expect: Option<PathBuf>,
+    /// Relative error --expect allows [default: 1e-4 for f32, 5e-2 for bf16 and f16]
+    #[arg(long, value_name = "X", requires = "expect")]
+    pub tolerance: Option<f64>,
+    /// No progress and no rates on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub record: RecordArg,
+    #[command(flatten)]
+    pub model: ModelArg,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Positions {
+    All,
+    Last,
+}

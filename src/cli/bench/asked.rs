@@ -1,0 +1,203 @@
+//! What the flags of `bench` ask for: every combination of their lists.
+
+use crate::bench::ranges::List;
+use crate::bench::{Kind, Point};
+use crate::cli::args::bench::{BenchArgs, Way};
+use crate::cli::args::{BucketArgs, EngineArgs, Launch, Positions, PrecisionArgs, RunArgs};
+use crate::error::{Error, Result};
+
+impl Way {
+    /// As `--launch` and `--ahead` of other commands.
+    fn flags(self) -> (Launch, bool) {
+        match self {
+            Self::HostKernels => (Launch::HostKernels, false),
+            // Its graphs are those that the host launches.
+            Self::Bare | Self::HostGraph => (Launch::HostGraph, false),
+            Self::HostGraphAhead => (Launch::HostGraph, true),
+            Self::DeviceGraph => (Launch::DeviceGraph, false),
+        }
+    }
+}
+
+fn usage<T>(message: impl Into<String>) -> Result<T> {
+    Err(Error::Usage(message.into()))
+}
+
+impl BenchArgs {
+    /// Refuses options that the kind has no use for.
+    pub fn check(&self) -> Result<()> {
+        let (kind, name) = (self.kind, self.kind.name());
+        let only = |given: bool, option: &str, of: Kind| match given && kind != of {
+            true => usage(format!(
+                "{option}: an option of `bench {}`, found `bench {name}`",
+                of.name()
+            )),
+            false => Ok(()),
+        };
+        only(!self.request_rate.is_empty(), "--request-rate", Kind::Serve)?;
+        only(self.arrivals.is_some(), "--arrivals", Kind::Serve)?;
+        only(self.num_prompts.is_some(), "--num-prompts", Kind::Serve)?;
+        only(self.trace.is_some(), "--trace", Kind::Decode)?;
+        only(self.input.is_some(), "--input", Kind::Score)?;
+        only(self.logits != Positions::All, "--logits", Kind::Score)?;
+        only(self.kernels.0 != [4, 123], "--kernels", Kind::Launch)?;
+        let bare = self.launch.contains(&Way::Bare);
+        if bare && !matches!(kind, Kind::Decode | Kind::Launch) {
+            return usage(format!(
+                "--launch bare: a way of `bench decode` and `bench launch`, found `bench {name}`, which needs a scheduler"
+            ));
+        }
+        match kind {
+            Kind::Serve if self.request_rate.is_empty() && self.arrivals.is_none() => {
+                usage("bench serve: expected --request-rate or --arrivals")
+            }
+            Kind::Serve if self.arrivals.is_some() && self.num_prompts.is_some() => {
+                usage("--num-prompts: the file of --arrivals says how many there are")
+            }
+            Kind::Prefill | Kind::Score if self.gen_len.is_some() => usage(format!(
+                "--gen-len: `bench {name}` generates nothing that is measured"
+            )),
+            Kind::Launch => self.check_launch(),
+            _ if self.model.is_none() => usage(format!(
+                "bench {name}: expected --model DIR or --model random:PRESET[@SEED]"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Steps of kernels without a model have no model's sizes.
+    fn check_launch(&self) -> Result<()> {
+        let EngineArgs {
+            max_seqs,
+            max_context,
+            page_tokens,
+            step_tokens,
+            chunk_align,
+            memory_limit,
+            stages,
+        } = &self.engine;
+        let sizes = [
+            max_seqs,
+            max_context,
+            page_tokens,
+            step_tokens,
+            chunk_align,
+            stages,
+        ];
+        for (given, option) in [
+            (self.model.is_some(), "--model"),
+            (!self.dtype.is_empty(), "--dtype"),
+            (!self.bucket_file.is_empty(), "--bucket-file"),
+            (!self.kernel_file.is_empty(), "--kernel-file"),
+            (self.prompt_len.is_some(), "--prompt-len"),
+            (self.context.is_some(), "--context"),
+            (self.bandwidth.is_some(), "--bandwidth"),
+            (self.tflops.is_some(), "--tflops"),
+            (
+                sizes.iter().any(|size| size.is_some()) || memory_limit.is_some(),
+                "the sizes of an engine",
+            ),
+        ] {
+            if given {
+                return usage(format!("{option}: `bench launch` runs no model"));
+            }
+        }
+        Ok(())
+    }
+
+    /// All combinations of launch, type, bucket file and kernel file, as the flags of other commands.
+    pub fn settings(&self) -> Vec<(Option<Way>, RunArgs)> {
+        let launches = options(&self.launch);
+        let dtypes = options(&self.dtype);
+        let files: Vec<BucketArgs> = options(&self.bucket_file)
+            .into_iter()
+            .flat_map(|bucket_file| {
+                let kernel_files = options(&self.kernel_file).into_iter();
+                kernel_files.map(move |kernel_file| BucketArgs {
+                    bucket_file: bucket_file.clone(),
+                    kernel_file,
+                })
+            })
+            .collect();
+        let mut settings = Vec::new();
+        for &way in &launches {
+            for &dtype in &dtypes {
+                for buckets in &files {
+                    let flags = way.map(Way::flags);
+                    let run = RunArgs {
+                        device: self.device.clone(),
+                        precision: PrecisionArgs { dtype, fp16: false },
+                        launch: flags.map(|(launch, _)| launch),
+                        ahead: flags.is_some_and(|(_, ahead)| ahead),
+                        step_timeout_ms: None,
+                        buckets: buckets.clone(),
+                    };
+                    settings.push((way, run));
+                }
+            }
+        }
+        settings
+    }
+
+    /// All combinations of batch, lengths, rate and load.
+    pub fn points(&self) -> Result<Vec<Point>> {
+        let kind = self.kind;
+        let (batches, prompts, news): (&[u32], u32, u32) = match kind {
+            Kind::Decode => (&[1, 8, 32], 32, 128),
+            Kind::Prefill => (&[1], 512, 1),
+            Kind::Score => (&[1024], 32, 0),
+            Kind::Serve => (&[32], 128, 64),
+            Kind::Launch => (&[1, 32, 256], 4, 1000),
+        };
+        let list = |given: &Option<List>, default: &[u32]| {
+            given
+                .as_ref()
+                .map_or_else(|| default.to_vec(), |l| l.0.clone())
+        };
+        let rates = options(&self.request_rate);
+        let mut points = Vec::new();
+        for batch in list(&self.batch, batches) {
+            for new_tokens in list(&self.gen_len, &[news]) {
+                for prompt_tokens in self.prompts(prompts, new_tokens)? {
+                    for &rate in &rates {
+                        for &cpu_load in &self.cpu_load.0 {
+                            points.push(Point {
+                                kind,
+                                batch,
+                                prompt_tokens,
+                                new_tokens,
+                                rate,
+                                cpu_load,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        Ok(points)
+    }
+
+    fn prompts(&self, default: u32, new_tokens: u32) -> Result<Vec<u32>> {
+        let Some(context) = &self.context else {
+            return Ok(self
+                .prompt_len
+                .as_ref()
+                .map_or_else(|| vec![default], |list| list.0.clone()));
+        };
+        let prompt = |&context: &u32| match context.checked_sub(new_tokens) {
+            None | Some(0) => usage(format!(
+                "--context {context}: expected more than the {new_tokens} tokens that are generated"
+            )),
+            Some(prompt) => Ok(prompt),
+        };
+        context.0.iter().map(prompt).collect()
+    }
+}
+
+/// Each of `values`, or nothing once where there are none.
+fn options<T: Clone>(values: &[T]) -> Vec<Option<T>> {
+    match values {
+        [] => vec![None],
+        values => values.iter().cloned().map(Some).collect(),
+    }
+}
