@@ -27,13 +27,12 @@ pub fn run(args: ReplayArgs) -> Result<Exit> {
     check_model(&recording, &source)?;
     let kernel_file = args.kernel_file.clone();
     let target = target(args, &header)?;
-    let (plan, path) = (
-        plan(&source, &target, &header, kernel_file.as_deref())?,
-        recording.path().to_owned(),
-    );
+    let path = recording.path().to_owned();
+    let recorded = |error| of_recording(&path, error);
+    let plan = plan(&path, &source, &target, &header, kernel_file.as_deref())?;
     check_prompts(&path, plan.config.vocab_size as u32)?;
-    let stages = stages(&source, &target, &plan, &header)?;
-    let replayed = replay(&mut recording, stages)?;
+    let stages = stages(&source, &target, &plan, &header).map_err(recorded)?;
+    let replayed = replay(&mut recording, stages).map_err(recorded)?;
     print(format!("{replayed}\n").as_bytes())?;
     if replayed.difference.is_some() {
         return Ok(Exit::Disagreed);
@@ -61,6 +60,16 @@ fn check_model(recording: &Reader, source: &ModelSource) -> Result<()> {
                 header.model
             ),
         )),
+    }
+}
+
+/// Sizes that cannot be are the recording's: no option has asked for them.
+fn of_recording(path: &Path, error: Error) -> Error {
+    match error {
+        Error::Usage(message) => {
+            Error::file(path, format!("a size of the recorded run: {message}"))
+        }
+        error => error,
     }
 }
 
@@ -92,6 +101,7 @@ fn target(args: ReplayArgs, header: &Header) -> Result<Target> {
 
 /// The recorded sizes as a plan of this model, in this device's memory.
 fn plan(
+    path: &Path,
     source: &ModelSource,
     target: &Target,
     header: &Header,
@@ -112,7 +122,8 @@ fn plan(
         bucket_file: None,
         kernel_file: kernel_file.map(Into::into),
     };
-    let mut plan = settings::plan(&Arc::new(config), &buckets, &limits)?;
+    let recorded = |error| of_recording(path, error);
+    let mut plan = settings::plan(&Arc::new(config), &buckets, &limits).map_err(recorded)?;
     let variants = target.kernel_variants(&plan.kernels)?;
     if let (Some(recorded), Some(found)) = (&header.kernel_variants, &variants)
         && recorded != found
@@ -122,7 +133,8 @@ fn plan(
         ));
     }
     plan.ladders = shape.ladders.clone();
-    let memory = settings::memory(source, target, &plan, &limits, target.budget(None)?, true)?;
+    let memory = settings::memory(source, target, &plan, &limits, target.budget(None)?, true)
+        .map_err(recorded)?;
     if memory.options.pages < shape.options.pages {
         return Err(Error::Memory(format!(
             "the recorded run had {} pages of {} tokens, found room for {}: free memory or replay on a larger device",
