@@ -1,10 +1,11 @@
-//! Recordings under seeded mutation, as `trace --from` and `replay` read them: a timeline or a one-line error, never a
-//! panic, and never much time or memory. TAILGRAPH_FUZZ_SECONDS sets how long (default 1).
+//! Recordings under seeded mutation, as `trace --from` and `replay` read them: a timeline, a comparison or a one-line
+//! error, never a panic or an abort, and never much time or memory. TAILGRAPH_FUZZ_SECONDS sets how long each (default
+//! 1).
 
 use serde_json::Value;
 use std::panic::catch_unwind;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tailgraph::io::hash::mix64;
 use tailgraph::io::record::Reader;
@@ -72,6 +73,16 @@ fn recorded(folder: &Path) -> Vec<Value> {
         .collect()
 }
 
+/// All arrays below `value`.
+fn arrays<'a>(value: &'a mut Value, found: &mut Vec<&'a mut Vec<Value>>) {
+    match value {
+        // Those of arrays are not reached, but there is always one around them that is.
+        Value::Array(items) => found.push(items),
+        Value::Object(fields) => fields.values_mut().for_each(|field| arrays(field, found)),
+        _ => {}
+    }
+}
+
 /// All numbers below `value`.
 fn numbers<'a>(value: &'a mut Value, found: &mut Vec<&'a mut Value>) {
     match value {
@@ -101,6 +112,23 @@ fn mutated(lines: &[Value], seed: u64) -> String {
                 let other = random.below(lines.len());
                 lines.swap(at, other);
             }
+            3 => {
+                let mut found = Vec::new();
+                arrays(&mut lines[at], &mut found);
+                let which = random.below(found.len());
+                if let Some(items) = found
+                    .into_iter()
+                    .nth(which)
+                    .filter(|items| !items.is_empty())
+                {
+                    let at = random.below(items.len());
+                    match random.below(3) {
+                        0 => drop(items.remove(at)),
+                        1 => items.insert(at, items[at].clone()),
+                        _ => items.clear(),
+                    }
+                }
+            }
             _ => {
                 let mut found = Vec::new();
                 numbers(&mut lines[at], &mut found);
@@ -126,6 +154,11 @@ fn mutated(lines: &[Value], seed: u64) -> String {
     text
 }
 
+fn time() -> Duration {
+    let seconds = std::env::var("TAILGRAPH_FUZZ_SECONDS").ok();
+    Duration::from_secs_f64(seconds.and_then(|text| text.parse().ok()).unwrap_or(1.0))
+}
+
 #[test]
 fn recordings_survive_mutation() {
     let folder = tempfile::tempdir().unwrap();
@@ -134,9 +167,7 @@ fn recordings_survive_mutation() {
         folder.path().join("mutated"),
         folder.path().join("trace.json"),
     );
-    let seconds = std::env::var("TAILGRAPH_FUZZ_SECONDS").ok();
-    let seconds = seconds.and_then(|text| text.parse().ok()).unwrap_or(1.0);
-    let until = Instant::now() + Duration::from_secs_f64(seconds);
+    let until = Instant::now() + time();
     let (mut refused, mut traced) = (0_u64, 0_u64);
     for seed in 0.. {
         if Instant::now() > until {
@@ -163,4 +194,75 @@ fn recordings_survive_mutation() {
         refused > 0 && traced > 0,
         "{refused} refused, {traced} traced"
     );
+}
+
+/// What `replay` says and its exit status. A run of over 10 s is ended, and is none that ended well.
+fn replayed(record: &Path) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tailgraph"))
+        .args([
+            "replay",
+            "--device",
+            "cpu",
+            "--model",
+            "random:tiny",
+            "--record",
+        ])
+        .arg(record)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > end {
+            child.kill().unwrap();
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// The most memory that a child of this process had.
+fn childrens_peak_bytes() -> u64 {
+    // SAFETY: all zeros is a value of this plain struct.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the struct outlives the call.
+    let code = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    assert_eq!(code, 0);
+    usage.ru_maxrss as u64 * 1024
+}
+
+#[test]
+fn replays_survive_mutated_recordings() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = recorded(folder.path());
+    let record = folder.path().join("mutated");
+    let until = Instant::now() + time();
+    // By exit code: equal, refused, different.
+    let mut ended = [0_u64; 5];
+    for seed in 0.. {
+        if Instant::now() > until {
+            break;
+        }
+        std::fs::write(&record, mutated(&lines, seed)).unwrap();
+        let output = replayed(&record);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let code = output.status.code().filter(|code| [0, 1, 4].contains(code));
+        let code = code.unwrap_or_else(|| panic!("seed {seed}: {output:?}"));
+        assert!(!said.contains("panicked"), "seed {seed}: {said}");
+        assert!(said.lines().count() <= 3, "seed {seed}: {said}");
+        assert!(
+            code != 1 || said.starts_with("tailgraph: "),
+            "seed {seed}: {said}"
+        );
+        let peak = childrens_peak_bytes();
+        assert!(peak < 1 << 30, "seed {seed}: {peak} bytes");
+        ended[code as usize] += 1;
+    }
+    println!(
+        "equal, refused, different: {}, {}, {}",
+        ended[0], ended[1], ended[4]
+    );
+    assert!(ended[1] > 0 && ended[0] + ended[4] > 0, "{ended:?}");
 }

@@ -135,3 +135,61 @@ fn long_chains_of_names_are_given_up() {
     assert_eq!(fitted(&source).2, ["messages[].content"]);
     assert!(start.elapsed() < std::time::Duration::from_secs(5));
 }
+
+/// A field that a template reads under no name is told of; one is read where messages are shown whole.
+#[test]
+fn fields_of_messages_that_a_template_does_not_read_are_told_of() {
+    const PLAIN: &str = "{% for m in messages %}{{ m.role }}{{ m.content }}";
+    let chat = Chat::new(
+        json!([
+            {"role": "user", "content": "hi", "name": "Ann", "odd": null},
+            {"role": "assistant", "content": "", "reasoning": "r", "tool_calls": [{"name": "f", "arguments": {}}]},
+            {"role": "tool", "content": "1", "tool_call_id": "c"},
+        ]),
+        Some(json!([{"name": "f"}])),
+    );
+    let all = [
+        "tools",
+        "messages[].name",
+        "messages[].reasoning",
+        "messages[].tool_call_id",
+        "messages[].tool_calls",
+    ];
+    for (more, read) in [
+        ("", &[][..]),
+        ("{{ m.name }}", &["messages[].name"]),
+        (
+            "{{ m['name'] if 'tool_calls' in m }}",
+            &["messages[].name", "messages[].tool_calls"],
+        ),
+        ("{{ m.get('thinking') }}", &["messages[].reasoning"]),
+        (
+            "{% if m.reasoning_content is defined %}{{ tools }}{% endif %}",
+            &["messages[].reasoning", "tools"],
+        ),
+        ("{{ m | tojson }}", &all[1..]),
+        ("{{ messages[1:] }}", &all[1..]),
+        ("{% for key in m %}{{ m[key] }}{% endfor %}", &all[1..]),
+        (
+            "{% for key, value in m.items() %}{{ key }}={{ value }}{% endfor %}",
+            &all[1..],
+        ),
+        ("{{ unknown(m) }}", &all[1..]),
+        // Its text is no prompt.
+        ("{{ raise_exception(m | tojson) }}", &[]),
+        // What else is shown whole is no message.
+        ("{{ tools | tojson }}{{ m.content | tojson }}", &["tools"]),
+    ] {
+        let template = load_template(&format!("{PLAIN}{more}{{% endfor %}}")).unwrap();
+        let doubts: Vec<String> = template
+            .doubts(&chat)
+            .into_iter()
+            .map(|doubt| doubt.name)
+            .collect();
+        let expected: Vec<&str> = all
+            .into_iter()
+            .filter(|name| !read.contains(name))
+            .collect();
+        assert_eq!(doubts, expected, "{more}");
+    }
+}

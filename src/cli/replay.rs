@@ -30,10 +30,12 @@ pub fn run(args: ReplayArgs) -> Result<Exit> {
     check_model(&recording, &spec.model)?;
     let target = Target::open(&spec.device)?;
     spec.device.warn_if_passed_over();
-    let (plan, path) = (plan(&spec, &target, &header)?, recording.path().to_owned());
+    let path = recording.path().to_owned();
+    let recorded = |error| of_recording(&path, error);
+    let plan = plan(&path, &spec, &target, &header)?;
     check_prompts(&path, plan.config.vocab_size as u32)?;
-    let stages = stages(&spec.model, &target, &plan, &header)?;
-    let replayed = replay(&mut recording, stages)?;
+    let stages = stages(&spec.model, &target, &plan, &header).map_err(recorded)?;
+    let replayed = replay(&mut recording, stages).map_err(recorded)?;
     print(format!("{replayed}\n").as_bytes())?;
     if replayed.difference.is_some() {
         return Ok(Exit::Disagreed);
@@ -61,6 +63,16 @@ fn check_model(recording: &Reader, source: &ModelSource) -> Result<()> {
                 header.model
             ),
         )),
+    }
+}
+
+/// Sizes that cannot be are the recording's: no option has asked for them.
+fn of_recording(path: &Path, error: Error) -> Error {
+    match error {
+        Error::Usage(message) => {
+            Error::file(path, format!("a size of the recorded run: {message}"))
+        }
+        error => error,
     }
 }
 
@@ -106,10 +118,11 @@ fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
 }
 
 /// The recorded sizes as a plan of this model, in this device's memory.
-fn plan(spec: &RunSpec, target: &Target, header: &Header) -> Result<Plan> {
+fn plan(path: &Path, spec: &RunSpec, target: &Target, header: &Header) -> Result<Plan> {
+    let recorded = |error| of_recording(path, error);
     let shape = &header.engine;
     let (config, _) = spec.model.config()?;
-    let mut plan = spec.plan(&Arc::new(config))?;
+    let mut plan = spec.plan(&Arc::new(config)).map_err(recorded)?;
     let variants = target.kernel_variants(&plan.kernels)?;
     if let (Some(recorded), Some(found)) = (&header.kernel_variants, &variants)
         && recorded != found
@@ -119,7 +132,7 @@ fn plan(spec: &RunSpec, target: &Target, header: &Header) -> Result<Plan> {
         ));
     }
     plan.ladders = shape.ladders.clone();
-    let memory = memory(spec, target, &plan, true)?;
+    let memory = memory(spec, target, &plan, true).map_err(recorded)?;
     if memory.options.pages < shape.options.pages {
         return Err(Error::Memory(format!(
             "the recorded run had {} pages of {} tokens, found room for {}: free memory or replay on a larger device",

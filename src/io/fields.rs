@@ -76,7 +76,11 @@ pub fn found(value: &Value) -> String {
     match value {
         Value::Array(items) if items.is_empty() => "an empty array".to_owned(),
         Value::Array(items) => format!("an array of {}", items.len()),
-        Value::Object(_) => shorten(json::as_written(value).unwrap_or("an object")),
+        Value::Object(fields) => match (json::as_written(value), fields.get("type")) {
+            (Some(number), _) => shorten(number),
+            (None, Some(Value::String(kind))) => format!("an object of type {:?}", shorten(kind)),
+            (None, _) => "an object".to_owned(),
+        },
         Value::String(text) if text.is_empty() => "an empty string".to_owned(),
         other => shorten(&other.to_string()),
     }

@@ -2,7 +2,7 @@
 
 mod calls;
 
-use super::fields::{Fields, found, present, wrong};
+use super::fields::{self, Fields, found, present, wrong};
 use super::row::{Code, MAX_VALUES, RowError};
 use crate::json;
 use crate::text::Chat;
@@ -12,7 +12,11 @@ use serde_json::{Map, Value, json};
 pub(super) fn chat(fields: &Fields, with_tools: bool) -> Result<Chat, RowError> {
     let list = fields.get("messages").unwrap_or(&Value::Null);
     let mut kwargs = kwargs(fields)?;
-    let mut chat = Chat::new(read(list)?, tools(fields)?.filter(|_| with_tools));
+    let tools = tools(fields)?.filter(|_| with_tools);
+    if tools.is_some() {
+        several_calls(fields)?;
+    }
+    let mut chat = Chat::new(read(list)?, tools);
     let generation = switch(fields, &mut kwargs, "add_generation_prompt")?;
     chat.continue_final_message = match switch_or_field(fields, &mut kwargs)? {
         None | Some(Value::Bool(false)) => None,
@@ -210,7 +214,12 @@ fn check_content(content: &mut Value, name: &str) -> Result<(), RowError> {
     for (index, part) in parts.iter_mut().enumerate() {
         let name = || format!("{name}[{index}]");
         match part.get("type").and_then(Value::as_str) {
-            Some("text") if part["text"].is_string() => {}
+            Some("text") if part["text"].is_string() => {
+                // Where a server may end what it caches of the prompt: nothing of the content.
+                if let Some(part) = part.as_object_mut() {
+                    part.shift_remove("prompt_cache_breakpoint");
+                }
+            }
             Some("refusal") if part["refusal"].is_string() => {
                 *part = json!({"type": "text", "text": part["refusal"]});
             }
@@ -230,123 +239,35 @@ fn check_content(content: &mut Value, name: &str) -> Result<(), RowError> {
     Ok(())
 }
 
+/// An answer's text is written as it is, however many calls it makes.
+fn several_calls(fields: &Fields) -> Result<(), RowError> {
+    const NAME: &str = "parallel_tool_calls";
+    match fields::boolean(fields, NAME)? {
+        Some(false) => Err(RowError::new(
+            Code::Unsupported,
+            format!("{NAME}: found false beside tools, expected true: calls cannot be held to one"),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// A list of tools for the chat template; an empty one is none.
 fn tools(fields: &Fields) -> Result<Option<Value>, RowError> {
     match present(fields, "tools") {
         None => Ok(None),
         Some(Value::Array(list)) if list.is_empty() => Ok(None),
-        Some(Value::Array(list)) => match list.iter().find(|tool| json::object(tool).is_none()) {
-            Some(tool) => Err(wrong("tools", tool, "an array of objects")),
-            None => Ok(Some(Value::Array(list.clone()))),
-        },
+        Some(Value::Array(list)) => {
+            for (index, tool) in list.iter().enumerate() {
+                let name = format!("tools[{index}]");
+                if json::object(tool).is_none() {
+                    return Err(wrong(&name, tool, "an object"));
+                }
+                calls::only_functions(tool, &name)?;
+            }
+            Ok(Some(Value::Array(list.clone())))
+        }
         Some(other) => Err(wrong("tools", other, "an array of objects")),
     }
-}
-
-/// Fields of the OpenAI format, of vLLM and of transformers that change prompt or answer, that own rows do not have,
-/// and what to write instead.
-const REFUSED: [(&str, &str); 33] = [
-    ("max_tokens", "max_new_tokens in rows of this format"),
-    (
-        "max_completion_tokens",
-        "max_new_tokens in rows of this format",
-    ),
-    (
-        "max_length",
-        "max_new_tokens, which does not count the prompt",
-    ),
-    ("min_new_tokens", "no such field: there is no least length"),
-    ("min_tokens", "no such field: there is no least length"),
-    ("stop_token_ids", "stop_ids in rows of this format"),
-    ("stop_strings", "stop in rows of this format"),
-    (
-        "eos_token_id",
-        "stop_ids, with ignore_eos where the model's own are not to count",
-    ),
-    ("top_logprobs", "logprobs, a number, in rows of this format"),
-    (
-        "prompt_logprobs",
-        "no such field: `score` has logprobs of prompts",
-    ),
-    (
-        "frequency_penalty",
-        "0; repetition_penalty is the penalty there is",
-    ),
-    (
-        "presence_penalty",
-        "0; repetition_penalty is the penalty there is",
-    ),
-    ("logit_bias", "an empty object: tokens cannot be biased"),
-    ("bad_words", "no such field: tokens cannot be biased"),
-    (
-        "allowed_token_ids",
-        "no such field: tokens cannot be biased",
-    ),
-    (
-        "response_format",
-        "{\"type\":\"text\"}: output is not constrained",
-    ),
-    (
-        "structured_outputs",
-        "no such field: output is not constrained",
-    ),
-    ("guided_json", "no such field: output is not constrained"),
-    ("guided_regex", "no such field: output is not constrained"),
-    ("guided_choice", "no such field: output is not constrained"),
-    ("guided_grammar", "no such field: output is not constrained"),
-    ("n", "1: one answer a row"),
-    ("best_of", "1: one answer a row"),
-    ("num_beams", "1: there is no beam search"),
-    ("use_beam_search", "false: there is no beam search"),
-    ("echo", "false: the prompt is not repeated"),
-    ("suffix", "an empty string: nothing is inserted"),
-    (
-        "chat_template",
-        "no such field: the model's own template is used",
-    ),
-    ("documents", "chat_template_kwargs.documents"),
-    ("functions", "tools"),
-    ("function_call", "no such field: calls cannot be forced"),
-    (
-        "reasoning_effort",
-        "chat_template_kwargs.reasoning_effort, if the template reads it",
-    ),
-    (
-        "tool_choice",
-        "\"auto\" or \"none\": calls cannot be forced",
-    ),
-];
-
-/// Refuses an own row's field that would change prompt or answer where it is known elsewhere: a row must not mean
-/// something else here in silence.
-pub(super) fn refuse_what_we_cannot(row: &Fields) -> Result<(), RowError> {
-    for (name, expected) in REFUSED {
-        let Some(value) = present(row, name) else {
-            continue;
-        };
-        let changes_nothing = match name {
-            "n" | "best_of" | "num_beams" => json::float(value) == Some(1.0),
-            "frequency_penalty" | "presence_penalty" => json::float(value) == Some(0.0),
-            "logit_bias" => value.as_object().is_some_and(Map::is_empty),
-            "response_format" => value["type"] == "text",
-            "echo" | "use_beam_search" => *value == Value::Bool(false),
-            "suffix" => value == "",
-            "tool_choice" => value == "auto" || value == "none",
-            _ => false,
-        };
-        if !changes_nothing {
-            return Err(RowError::new(
-                Code::Unsupported,
-                format!("{name}: found {}, expected {expected}", found(value)),
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Whether [`refuse_what_we_cannot`] looks at a field, so that nobody need be told that it is ignored.
-pub(super) fn is_known_elsewhere(name: &str) -> bool {
-    REFUSED.iter().any(|&(known, _)| known == name)
 }
 
 /// Whether a row forbids calls: then its tools are not shown.

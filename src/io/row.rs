@@ -1,8 +1,10 @@
 //! A line of input as a question: which prompt, which options, in whose format.
 //!
-//! `ask` is the question, `id` what the row is called, `error` why it is not served.
+//! `ask` is the question, `id` what the row is called, `error` why it is not served; `elsewhere` has the fields of other
+//! formats.
 
 mod ask;
+mod elsewhere;
 mod error;
 mod id;
 
@@ -73,13 +75,14 @@ impl Row {
     }
 }
 
-const OWN_FIELDS: [&str; 21] = [
+const OWN_FIELDS: [&str; 22] = [
     "id",
     "prompt",
     "input_ids",
     "messages",
     "tools",
     "tool_choice",
+    "parallel_tool_calls",
     "chat_template_kwargs",
     "continue_final_message",
     "add_generation_prompt",
@@ -181,7 +184,7 @@ fn own_row(mut fields: Fields, number: u64) -> Row {
         ignored: fields
             .into_iter()
             .map(|(name, _)| name)
-            .filter(|name| !known(name) && !messages::is_known_elsewhere(name))
+            .filter(|name| !known(name) && !elsewhere::is_known(name))
             .take(IGNORED_AT_MOST)
             .map(|name| fields::shorten(&name))
             .collect(),
@@ -212,7 +215,7 @@ fn batch_row(fields: &Fields, number: u64) -> Row {
 
 fn own_ask(fields: &mut Fields) -> Result<Ask, RowError> {
     fields::numbers_within(fields, &["messages", "tools", "chat_template_kwargs"])?;
-    messages::refuse_what_we_cannot(fields)?;
+    elsewhere::refuse(fields)?;
     let given = (
         present(fields, "prompt").is_some(),
         present(fields, "input_ids"),

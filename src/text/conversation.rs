@@ -1,5 +1,7 @@
 //! A conversation on its way to a chat template, and what transformers' `apply_chat_template` does to it there.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use super::jinja::{Reads, Takes, is_space};
@@ -76,12 +78,13 @@ impl Chat {
         if self.tools.is_some() && !reads.has_variable("tools") {
             unread.push("tools".to_owned());
         }
-        for field in ["tool_calls", "function_call"] {
-            let given = self.list().iter().any(|message| !message[field].is_null());
-            if given && !reads.has_field(field) {
-                unread.push(format!("messages[].{field}"));
-            }
-        }
+        let messages = self.list().iter().filter_map(Value::as_object);
+        let given = messages.flatten().filter(|(_, value)| !value.is_null());
+        let names: BTreeSet<&str> = given
+            .map(|(name, _)| name.as_str())
+            .filter(|&name| !matches!(name, "role" | "content") && !is_read(reads, name))
+            .collect();
+        unread.extend(names.iter().map(|name| format!("messages[].{name}")));
         let kwargs = self.kwargs.keys().filter(|name| !reads.has_variable(name));
         unread.extend(kwargs.map(|name| format!("chat_template_kwargs.{name}")));
         let doubt = |name| Doubt {
@@ -122,6 +125,14 @@ impl Chat {
 
 /// Names a message's reasoning is passed under.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// Whether a template reads a message's field, by whichever name it is given it.
+fn is_read(reads: &Reads, field: &str) -> bool {
+    match REASONING.contains(&field) {
+        true => REASONING.iter().any(|name| reads.has_field(name)),
+        false => reads.has_field(field),
+    }
+}
 
 fn normalized(message: &Value) -> Value {
     let Value::Object(fields) = message else {

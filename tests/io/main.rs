@@ -12,5 +12,6 @@ mod lost;
 mod memory_common;
 mod mutation;
 mod openai;
+mod refused;
 mod resume;
 mod rows;

@@ -1,6 +1,6 @@
-//! Calls that an assistant's message makes.
+//! Tools, and the calls of them that an assistant's message makes.
 
-use super::super::fields::{shown_numbers, wrong};
+use super::super::fields::{found, shown_numbers, wrong};
 use super::super::row::{Code, MAX_VALUES, RowError};
 use crate::json;
 use serde_json::{Map, Value, json};
@@ -21,6 +21,7 @@ pub(super) fn read(
             if json::object(call).is_none() {
                 return Err(wrong(&name, call, "an object"));
             }
+            only_functions(call, &name)?;
             match call.get_mut("function") {
                 Some(function) => arguments(function, &format!("{name}.function"), values_left)?,
                 // As transformers' users write them: without a function around name and arguments.
@@ -32,6 +33,26 @@ pub(super) fn read(
         arguments(function, &format!("{name}.function_call"), values_left)?;
     }
     Ok(())
+}
+
+/// Refuses a tool or a call that is none of a function. Templates show functions: of another kind they would show
+/// something else, or nothing.
+pub(super) fn only_functions(item: &Value, name: &str) -> Result<(), RowError> {
+    let kind = match item.get("type").filter(|kind| !kind.is_null()) {
+        Some(kind) => kind,
+        None if item.get("custom").is_some() => &json!("custom"),
+        None => return Ok(()),
+    };
+    match kind == "function" {
+        true => Ok(()),
+        false => Err(RowError::new(
+            Code::Unsupported,
+            format!(
+                "{name}.type: found {}, expected \"function\": there are no others here",
+                found(kind)
+            ),
+        )),
+    }
 }
 
 /// A call's arguments as a mapping: rows carry them as the JSON text that a model wrote.

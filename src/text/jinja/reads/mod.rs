@@ -33,12 +33,15 @@ pub struct Reads {
     variables: HashSet<String>,
     texts: HashSet<String>,
     takes: Takes,
+    whole_messages: bool,
 }
 
 impl Reads {
     pub(super) fn of(tree: &Stmt<'_>) -> Self {
+        let (takes, whole_messages) = content::follow(tree);
         Self {
-            takes: content::takes(tree),
+            takes,
+            whole_messages,
             ..Self::default()
         }
     }
@@ -50,7 +53,7 @@ impl Reads {
 
     /// Whether it may read a message's field of this name.
     pub fn has_field(&self, name: &str) -> bool {
-        self.texts.contains(name)
+        self.whole_messages || self.texts.contains(name)
     }
 
     /// The form in which it takes a message's content.

@@ -39,6 +39,11 @@ impl Shapes {
         self.0 & (0b1110 << (kind as u32 * DEPTHS)) != 0
     }
 
+    /// Whether this kind is anywhere in it.
+    pub fn holds(self, kind: Kind) -> bool {
+        self.is(kind) || self.is_list_of(kind)
+    }
+
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }

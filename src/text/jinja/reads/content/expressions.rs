@@ -15,11 +15,8 @@ impl<'t, 's> Walk<'t, 's> {
     pub(super) fn text(&mut self, shapes: Shapes) {
         self.uses.text |= shapes.is(Kind::Content);
         self.uses.item_text |= shapes.is(Kind::Part);
-        // A whole message or a list is shown: with its content, in whatever form.
-        self.uses.unknown |= shapes.is(Kind::Message)
-            || [Kind::Message, Kind::Content]
-                .into_iter()
-                .any(|kind| shapes.is_list_of(kind));
+        self.show_whole(shapes);
+        self.uses.unknown |= shapes.is_list_of(Kind::Content);
     }
 
     pub(super) fn expr(&mut self, expr: &'t Expr<'s>) -> Shapes {
@@ -124,7 +121,9 @@ impl<'t, 's> Walk<'t, 's> {
             Some("content") if object.is(Kind::Message) => Shapes::one(Kind::Content),
             Some(_) => Shapes::NONE,
             None => {
-                self.uses.unknown |= object.is(Kind::Message);
+                if object.is(Kind::Message) {
+                    self.lose(object);
+                }
                 Shapes::NONE
             }
         }
@@ -185,7 +184,7 @@ impl<'t, 's> Walk<'t, 's> {
         match name {
             Some("content") if shapes.is(Kind::Content) => return Shapes::one(Kind::Message),
             Some("text") => self.text(shapes),
-            _ => self.uses.unknown |= !shapes.is_none(),
+            _ => self.lose(shapes),
         }
         Shapes::NONE
     }
@@ -206,7 +205,7 @@ impl<'t, 's> Walk<'t, 's> {
     /// An argument that goes where it cannot be followed.
     pub(super) fn untold(&mut self, arg: &'t CallArg<'s>) {
         let shapes = self.arg(arg);
-        self.uses.unknown |= !shapes.is_none();
+        self.lose(shapes);
     }
 
     pub(super) fn call(&mut self, node: &'t Call<'s>) -> Shapes {
@@ -240,7 +239,7 @@ impl<'t, 's> Walk<'t, 's> {
                     let list = self.arg(arg);
                     match self.loops.last() {
                         Some(&(target, _)) => self.iterate(target, list),
-                        None => self.uses.unknown |= !list.is_none(),
+                        None => self.lose(list),
                     }
                 }
                 ("caller", _) => {
@@ -296,7 +295,9 @@ impl<'t, 's> Walk<'t, 's> {
             return object;
         }
         let of_mapping = matches!(name, "items" | "keys" | "values");
-        self.uses.unknown |= object.is(Kind::Message) && matches!(name, "items" | "values");
+        if matches!(name, "items" | "values") {
+            self.show_whole(object);
+        }
         self.uses.fields |= object.is(Kind::Part) && of_mapping;
         if !of_mapping && !matches!(name, "count" | "index") {
             self.uses.text |= object.is(Kind::Content);

@@ -43,7 +43,7 @@ impl<'t, 's> Walk<'t, 's> {
     pub(super) fn joined(&mut self, list: Shapes) {
         self.uses.text |= list.is(Kind::Content) || list.is_list_of(Kind::Content);
         self.uses.item_text |= list.is_list_of(Kind::Part);
-        self.uses.unknown |= list.is_list_of(Kind::Message);
+        self.show_whole(list);
     }
 
     pub(super) fn filter(&mut self, node: &'t Filter<'s>) -> Shapes {
@@ -94,7 +94,8 @@ impl<'t, 's> Walk<'t, 's> {
                 }
                 Some(_) => Shapes::NONE,
                 None => {
-                    self.uses.unknown |= value.is(Kind::Content) || value.is_list_of(Kind::Message);
+                    self.show_whole(value);
+                    self.uses.unknown |= value.is(Kind::Content);
                     self.uses.text |= value.is_list_of(Kind::Content);
                     Shapes::NONE
                 }
@@ -110,7 +111,7 @@ impl<'t, 's> Walk<'t, 's> {
             "sum" if attribute.is_some() => Shapes::NONE,
             "items" | "dictsort" => {
                 self.uses.fields |= value.is(Kind::Part);
-                self.uses.unknown |= value.is(Kind::Message);
+                self.show_whole(value);
                 Shapes::NONE
             }
             name if OF_TEXT.contains(&name) => {
@@ -118,7 +119,7 @@ impl<'t, 's> Walk<'t, 's> {
                 Shapes::NONE
             }
             _ => {
-                self.uses.unknown |= !value.is_none();
+                self.lose(value);
                 Shapes::NONE
             }
         }

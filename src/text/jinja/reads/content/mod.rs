@@ -13,8 +13,9 @@ mod filters;
 /// names stand for each other in many steps.
 const PASSES: usize = 10;
 
-/// The form in which the template takes contents.
-pub fn takes(tree: &Stmt<'_>) -> Takes {
+/// The form in which the template takes contents, and whether messages are used as a whole: then any of their fields
+/// may be read.
+pub fn follow(tree: &Stmt<'_>) -> (Takes, bool) {
     let mut walk = Walk::default();
     let mut settled = false;
     for _ in 0..PASSES {
@@ -25,7 +26,8 @@ pub fn takes(tree: &Stmt<'_>) -> Takes {
         }
     }
     walk.uses.unknown |= !settled;
-    walk.uses.takes()
+    walk.uses.whole |= !settled;
+    (walk.uses.takes(), walk.uses.whole)
 }
 
 /// What is done with contents somewhere in a template.
@@ -43,6 +45,8 @@ struct Uses {
     tested: bool,
     /// What cannot be followed.
     unknown: bool,
+    /// Messages are shown whole, or go where they cannot be followed.
+    whole: bool,
 }
 
 impl Uses {
@@ -166,7 +170,20 @@ impl<'t, 's> Walk<'t, 's> {
                         .set(&format!("{}.{}", object.id, node.name), shapes);
                 }
             }
-            _ => self.uses.unknown |= !shapes.is_none(),
+            _ => self.lose(shapes),
+        }
+    }
+
+    /// What goes where it cannot be followed.
+    fn lose(&mut self, shapes: Shapes) {
+        self.uses.unknown |= !shapes.is_none();
+        self.uses.whole |= shapes.holds(Kind::Message);
+    }
+
+    /// Whole messages, with their contents in whatever form, where this is one or a list of them.
+    fn show_whole(&mut self, shapes: Shapes) {
+        if shapes.holds(Kind::Message) {
+            self.lose(shapes);
         }
     }
 

@@ -1,5 +1,8 @@
-//! The answers of a batch file, held to the types of the openai package; and what a request of that package may have.
+//! The answers of a batch file, held to the types of the openai package. `fields`: what becomes of each field that a
+//! request of that package may have.
 
+mod fields;
+#[path = "../python_common/mod.rs"]
 mod python_common;
 
 use python_common::{ask, interpreter};
@@ -141,48 +144,4 @@ fn answers_are_what_the_openai_package_has_types_for() {
     let count = |name: &str| said[name].as_u64().unwrap();
     assert!(count("chat") >= 40 && count("completions") >= 40, "{said}");
     assert!(count("errors") >= 80, "{said}");
-}
-
-/// A field that a request may have is served or refused for what it asks, never as one that nobody has heard of.
-#[test]
-fn every_field_of_a_request_is_known() {
-    let Some(python) = interpreter("every_field_of_a_request_is_known") else {
-        return;
-    };
-    let said = ask(&python, "openai_types.py", &json!({"answers": []}));
-    for (kind, endpoint, prompt) in [
-        (
-            "chat",
-            "chat/completions",
-            ("messages", json!([{"role": "user", "content": "x"}])),
-        ),
-        ("completions", "completions", ("prompt", json!("x"))),
-    ] {
-        let names: Vec<&str> = said["fields"][kind]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|n| n.as_str().unwrap())
-            .collect();
-        assert!(
-            names.len() > 15 && names.contains(&"temperature"),
-            "{names:?}"
-        );
-        let lines: Vec<String> = names
-            .iter()
-            .map(|&name| {
-                let mut body = json!({"max_tokens": 1, prompt.0: prompt.1});
-                body[name] = json!({"odd": true});
-                row(name, endpoint, body)
-            })
-            .collect();
-        for answer in answers(&lines) {
-            let error = answer["error"].to_string();
-            assert!(
-                !error.contains("not known here"),
-                "{}: {error}",
-                answer["custom_id"]
-            );
-        }
-    }
 }

@@ -1,0 +1,151 @@
+//! Fields that other formats have and our own rows do not.
+
+use super::{Code, RowError};
+use crate::io::fields::{Fields, found, present};
+use crate::json;
+use serde_json::{Map, Value};
+
+/// Fields of the OpenAI format, of vLLM and of transformers that change prompt or answer, that own rows do not have,
+/// and what to write instead.
+const REFUSED: [(&str, &str); 46] = [
+    ("max_tokens", "max_new_tokens in rows of this format"),
+    (
+        "max_completion_tokens",
+        "max_new_tokens in rows of this format",
+    ),
+    (
+        "max_length",
+        "max_new_tokens, which does not count the prompt",
+    ),
+    ("min_new_tokens", "no such field: there is no least length"),
+    ("min_tokens", "no such field: there is no least length"),
+    ("stop_token_ids", "stop_ids in rows of this format"),
+    ("stop_strings", "stop in rows of this format"),
+    (
+        "eos_token_id",
+        "stop_ids, with ignore_eos where the model's own are not to count",
+    ),
+    ("top_logprobs", "logprobs, a number, in rows of this format"),
+    (
+        "prompt_logprobs",
+        "no such field: `score` has logprobs of prompts",
+    ),
+    (
+        "frequency_penalty",
+        "0; repetition_penalty is the penalty there is",
+    ),
+    (
+        "presence_penalty",
+        "0; repetition_penalty is the penalty there is",
+    ),
+    ("logit_bias", "an empty object: tokens cannot be biased"),
+    ("bad_words", "no such field: tokens cannot be biased"),
+    (
+        "allowed_token_ids",
+        "no such field: tokens cannot be biased",
+    ),
+    (
+        "response_format",
+        "{\"type\":\"text\"}: output is not constrained",
+    ),
+    (
+        "structured_outputs",
+        "no such field: output is not constrained",
+    ),
+    ("guided_json", "no such field: output is not constrained"),
+    ("guided_regex", "no such field: output is not constrained"),
+    ("guided_choice", "no such field: output is not constrained"),
+    ("guided_grammar", "no such field: output is not constrained"),
+    ("n", "1: one answer a row"),
+    ("best_of", "1: one answer a row"),
+    ("num_beams", "1: there is no beam search"),
+    ("use_beam_search", "false: there is no beam search"),
+    ("echo", "false: the prompt is not repeated"),
+    ("suffix", "an empty string: nothing is inserted"),
+    (
+        "chat_template",
+        "no such field: the model's own template is used",
+    ),
+    ("documents", "chat_template_kwargs.documents"),
+    ("functions", "tools"),
+    ("function_call", "no such field: calls cannot be forced"),
+    (
+        "reasoning_effort",
+        "chat_template_kwargs.reasoning_effort, if the template reads it",
+    ),
+    (
+        "tool_choice",
+        "\"auto\" or \"none\": calls cannot be forced",
+    ),
+    ("verbosity", "\"medium\": answers are as long as they are"),
+    ("web_search_options", "no such field: nothing is searched"),
+    ("modalities", "[\"text\"]"),
+    ("audio", "no such field: answers are text"),
+    ("moderation", "no such field: nothing is judged"),
+    ("stream", "false: answers are written whole"),
+    ("num_return_sequences", "1: one answer a row"),
+    ("do_sample", "temperature: 0 is greedy"),
+    (
+        "no_repeat_ngram_size",
+        "0; repetition_penalty is the penalty there is",
+    ),
+    (
+        "add_special_tokens",
+        "input_ids, to say which special tokens a prompt has",
+    ),
+    (
+        "truncate_prompt_tokens",
+        "a prompt of the right length: none is cut",
+    ),
+    (
+        "include_stop_str_in_output",
+        "false: stop strings are cut from the text",
+    ),
+    (
+        "skip_special_tokens",
+        "true: special tokens are left out of the text",
+    ),
+];
+
+/// Refuses an own row's field that would change prompt or answer where it is known elsewhere: a row must not mean
+/// something else here in silence.
+pub(super) fn refuse(row: &Fields) -> Result<(), RowError> {
+    for (name, expected) in REFUSED {
+        let Some(value) = present(row, name) else {
+            continue;
+        };
+        let changes_nothing = match name {
+            "n" | "best_of" | "num_beams" | "num_return_sequences" => {
+                json::float(value) == Some(1.0)
+            }
+            "frequency_penalty" | "presence_penalty" | "no_repeat_ngram_size" => {
+                json::float(value) == Some(0.0)
+            }
+            "logit_bias" => value.as_object().is_some_and(Map::is_empty),
+            "functions" => value.as_array().is_some_and(Vec::is_empty),
+            "function_call" => value == "auto" || value == "none",
+            "verbosity" => value == "medium",
+            "modalities" => *value == serde_json::json!(["text"]),
+            "skip_special_tokens" => *value == Value::Bool(true),
+            "response_format" => value["type"] == "text",
+            "echo" | "use_beam_search" | "stream" | "include_stop_str_in_output" => {
+                *value == Value::Bool(false)
+            }
+            "suffix" => value == "",
+            "tool_choice" => value == "auto" || value == "none",
+            _ => false,
+        };
+        if !changes_nothing {
+            return Err(RowError::new(
+                Code::Unsupported,
+                format!("{name}: found {}, expected {expected}", found(value)),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether [`refuse`] looks at a field, so that nobody need be told that it is ignored.
+pub(super) fn is_known(name: &str) -> bool {
+    REFUSED.iter().any(|&(known, _)| known == name)
+}

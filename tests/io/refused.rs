@@ -1,0 +1,142 @@
+//! Fields that would change prompt or answer, and are not supported, are refused by name in rows of both formats.
+
+use tailgraph::io::Code;
+use tailgraph::io::row::{Row, parse};
+
+const HI: &str = r#""messages":[{"role":"user","content":"hi"}]"#;
+
+/// The same fields as a row of our own and as the body of a batch row.
+fn both(fields: &str) -> [Row; 2] {
+    let body = format!("{{{fields}}}");
+    let batch = format!(
+        r#"{{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{body}}}"#
+    );
+    [body, batch].map(|line| parse(line.as_bytes(), 1))
+}
+
+#[test]
+fn tools_and_calls_are_of_functions() {
+    const CALL: &str = r#"{"id":"c","type":"custom","custom":{"name":"f","input":"x"}}"#;
+    for (fields, part) in [
+        (
+            format!(
+                r#"{HI},"tools":[{{"type":"function","function":{{}}}},{{"type":"custom","custom":{{"name":"f"}}}}]"#
+            ),
+            "tools[1].type: found \"custom\", expected \"function\"",
+        ),
+        (
+            format!(r#"{HI},"tools":[{{"custom":{{"name":"f"}}}}]"#),
+            "tools[0].type: found \"custom\"",
+        ),
+        (
+            format!(r#"{HI},"tools":[{{"type":"web_search"}}]"#),
+            "tools[0].type: found \"web_search\"",
+        ),
+        (
+            format!(r#"{HI},"tools":[{{"type":5}}]"#),
+            "tools[0].type: found 5",
+        ),
+        (format!(r#"{HI},"tools":["f"]"#), "tools[0]: found \"f\""),
+        (
+            format!(r#""messages":[{{"role":"assistant","tool_calls":[{CALL}]}}]"#),
+            "messages[0].tool_calls[0].type: found \"custom\", expected \"function\"",
+        ),
+        (
+            format!(r#"{HI},"tools":[{{"name":"f"}}],"parallel_tool_calls":false"#),
+            "parallel_tool_calls: found false beside tools, expected true",
+        ),
+        (
+            format!(r#"{HI},"tools":[{{"name":"f"}}],"parallel_tool_calls":"no""#),
+            "parallel_tool_calls: found \"no\", expected true or false",
+        ),
+    ] {
+        for row in both(&fields) {
+            let error = row.ask.unwrap_err().to_string();
+            assert!(error.contains(part), "{fields}: {error}");
+        }
+    }
+    // What changes nothing, and schemas without a type, as transformers' users write them.
+    for fields in [
+        format!(r#"{HI},"parallel_tool_calls":false"#),
+        format!(r#"{HI},"tools":[],"parallel_tool_calls":false"#),
+        format!(
+            r#"{HI},"tools":[{{"name":"f"}}],"tool_choice":"none","parallel_tool_calls":false"#
+        ),
+        format!(r#"{HI},"tools":[{{"name":"f"}}],"parallel_tool_calls":true"#),
+        format!(r#"{HI},"tools":[{{"type":null,"name":"f"}}]"#),
+    ] {
+        for row in both(&fields) {
+            assert!(row.ask.is_ok(), "{fields}: {:?}", row.ask);
+            assert!(row.ignored.is_empty(), "{fields}: {:?}", row.ignored);
+        }
+    }
+}
+
+#[test]
+fn what_other_formats_ask_for_is_refused_by_name() {
+    for (field, value) in [
+        ("functions", r#"[{"name":"f"}]"#),
+        ("function_call", r#"{"name":"f"}"#),
+        ("tool_choice", "\"required\""),
+        ("web_search_options", "{}"),
+        ("verbosity", "\"low\""),
+        ("modalities", r#"["text","audio"]"#),
+        ("audio", "{}"),
+        ("moderation", "{}"),
+        ("reasoning_effort", "\"none\""),
+        ("response_format", r#"{"type":"json_object"}"#),
+        ("stream", "true"),
+        ("n", "2"),
+        ("frequency_penalty", "0.5"),
+        ("logit_bias", r#"{"5":1}"#),
+    ] {
+        for row in both(&format!(r#"{HI},"{field}":{value}"#)) {
+            let error = row.ask.unwrap_err();
+            assert_eq!(error.code, Code::Unsupported);
+            assert!(
+                error
+                    .message
+                    .trim_start_matches("body.")
+                    .starts_with(&format!("{field}: found")),
+                "{error}"
+            );
+        }
+    }
+    for (field, value) in [
+        ("do_sample", "false"),
+        ("num_return_sequences", "2"),
+        ("no_repeat_ngram_size", "3"),
+        ("add_special_tokens", "false"),
+        ("skip_special_tokens", "false"),
+        ("include_stop_str_in_output", "true"),
+        ("truncate_prompt_tokens", "5"),
+    ] {
+        let [own, _] = both(&format!(r#"{HI},"{field}":{value}"#));
+        let error = own.ask.unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("{field}: found {value}, expected")),
+            "{error}"
+        );
+    }
+    // Values at which they ask for nothing.
+    for (field, value) in [
+        ("functions", "[]"),
+        ("function_call", "\"auto\""),
+        ("tool_choice", "\"auto\""),
+        ("verbosity", "\"medium\""),
+        ("modalities", r#"["text"]"#),
+        ("response_format", r#"{"type":"text"}"#),
+        ("stream", "false"),
+        ("n", "1"),
+        ("frequency_penalty", "0"),
+        ("logit_bias", "{}"),
+        ("audio", "null"),
+    ] {
+        for row in both(&format!(r#"{HI},"{field}":{value}"#)) {
+            assert!(
+                row.ask.is_ok() && row.ignored.is_empty(),
+                "{field}: {row:?}"
+            );
+        }
+    }
+}
