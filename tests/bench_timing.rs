@@ -1,7 +1,8 @@
 //! The timing of `bench` is itself timed: steps of a known length, and what measuring adds to them.
 
-mod trace_common;
+mod common;
 
+use common::traced::traced_step_ms;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,7 +17,6 @@ use tailgraph::error::Result;
 use tailgraph::plan::{EngineOptions, Ladders};
 use tailgraph::runtime::{Engine, Logits};
 use tailgraph::sys::abi;
-use trace_common::traced_step_ms;
 
 const OPTIONS: EngineOptions = EngineOptions {
     max_seqs: 8,

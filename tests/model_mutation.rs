@@ -4,15 +4,17 @@
 //! TAILGRAPH_FUZZ_SECONDS sets how long the tests here run in sum (6 by default), TAILGRAPH_FUZZ_SEED where each
 //! starts.
 
+mod common;
 #[path = "model/support.rs"]
 #[allow(dead_code)]
 mod support;
 
+use common::random::Random;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use support::{checkpoint, fixture, single_file_checkpoint, small_config};
 use tailgraph::model::{GenerationConfig, Model, ModelConfig, ModelSource};
 
@@ -43,23 +45,6 @@ const LARGEST_ALLOWED_BYTES: usize = 8 << 20;
 
 fn number_from_env(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect(name))
-}
-
-/// splitmix64
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
-    }
 }
 
 /// What may stand in the place of a number.
@@ -141,7 +126,7 @@ fn run(
     original: &[u8],
     check: impl Fn(&[u8]) -> Result<(), tailgraph::Error> + std::panic::RefUnwindSafe,
 ) {
-    let time = Duration::from_secs(number_from_env("TAILGRAPH_FUZZ_SECONDS", 6)) / TESTS;
+    let time = common::fuzz::time(6.0) / TESTS;
     let mut seed = number_from_env("TAILGRAPH_FUZZ_SEED", 0);
     let start = Instant::now();
     let (mut accepted, mut refused) = (0, 0);

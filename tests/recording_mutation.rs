@@ -2,23 +2,16 @@
 //! error, never a panic or an abort, and never much time or memory. TAILGRAPH_FUZZ_SECONDS sets how long each (default
 //! 1).
 
+mod common;
+
+use common::random::Random;
 use serde_json::Value;
 use std::panic::catch_unwind;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use tailgraph::io::hash::mix64;
 use tailgraph::io::record::Reader;
 use tailgraph::trace::convert;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        (mix64(self.0) % n.max(1) as u64) as usize
-    }
-}
 
 /// Numbers at which counts, indices and times go wrong.
 const NUMBERS: [u64; 12] = [
@@ -155,8 +148,7 @@ fn mutated(lines: &[Value], seed: u64) -> String {
 }
 
 fn time() -> Duration {
-    let seconds = std::env::var("TAILGRAPH_FUZZ_SECONDS").ok();
-    Duration::from_secs_f64(seconds.and_then(|text| text.parse().ok()).unwrap_or(1.0))
+    common::fuzz::time(1.0)
 }
 
 #[test]

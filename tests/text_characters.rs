@@ -1,12 +1,11 @@
 //! What str's methods know of each character, and what they make of it, against Python.
 
-mod python_common;
-mod text_common;
+mod common;
 
+use common::text::load_template;
 use serde_json::json;
 use std::collections::HashSet;
 use tailgraph::text::Chat;
-use text_common::load_template;
 
 /// A line for each character: what it is, and what it becomes alone, after a letter and before one.
 const TEMPLATE: &str = "{% for c in text %}{% if c.isdecimal() %}decimal {% endif %}{% if c.isdigit() %}digit {% endif %}\
@@ -42,7 +41,7 @@ const CHANGED: [u32; 26] = [
 
 #[test]
 fn characters_are_those_of_python() {
-    let Some(python) = python_common::interpreter("characters_are_those_of_python") else {
+    let Some(python) = common::python::interpreter("characters_are_those_of_python") else {
         return;
     };
     let template = load_template(TEMPLATE).unwrap();
@@ -53,7 +52,7 @@ fn characters_are_those_of_python() {
         .collect();
     let texts: Vec<&[u32]> = codes.chunks(4096).collect();
     let asked = json!({"template": TEMPLATE, "texts": texts});
-    let expected = python_common::ask(&python, "characters.py", &asked);
+    let expected = common::python::ask(&python, "characters.py", &asked);
     assert_eq!(expected["unicode"], "14.0.0");
     let unassigned: HashSet<u64> = expected["unassigned"]
         .as_array()
@@ -110,12 +109,12 @@ fn a_sigma_at_a_words_end_is_that_of_python() {
     let lines = methods
         .map(|method| format!("{{% for word in words %}}{{{{ word.{method}() }}}};{{% endfor %}}"));
     let source = lines.concat();
-    let Some(python) = python_common::interpreter("a_sigma_at_a_words_end_is_that_of_python")
+    let Some(python) = common::python::interpreter("a_sigma_at_a_words_end_is_that_of_python")
     else {
         return;
     };
     let asked = json!([{"template": source, "context": {"words": words}}]);
-    let expected = python_common::ask(&python, "render_templates.py", &asked);
+    let expected = common::python::ask(&python, "render_templates.py", &asked);
     let mut chat = Chat::new(json!([]), None);
     chat.kwargs
         .insert("words".to_owned(), words.to_vec().into());

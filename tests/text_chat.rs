@@ -1,16 +1,15 @@
 //! Chat templates against what transformers renders (tests/fixtures/text/make_chat.py), and where they are
 //! found in a checkpoint.
 
-mod python_common;
-mod text_common;
+mod common;
 
 use std::path::Path;
 
 use chrono::{NaiveDate, NaiveDateTime};
+use common::text::load_both;
 use serde_json::{Value, json};
 use tailgraph::io::row::Prompt;
 use tailgraph::text::{Chat, ChatTemplate, Tokenizer};
-use text_common::load_both;
 
 fn fixture() -> Value {
     serde_json::from_str(include_str!("fixtures/text/chat.json")).unwrap()
@@ -207,11 +206,11 @@ fn errors_name_the_file_and_the_line() {
 #[test]
 fn conversations_become_the_prompts_of_transformers() {
     const TEST: &str = "conversations_become_the_prompts_of_transformers";
-    let Some(python) = python_common::interpreter(TEST) else {
+    let Some(python) = common::python::interpreter(TEST) else {
         return;
     };
     let mut templates: Vec<String> = OURS.map(str::to_owned).into();
-    if let Some(folder) = python_common::real_files(TEST) {
+    if let Some(folder) = common::python::real_files(TEST) {
         let mut paths: Vec<_> = std::fs::read_dir(folder)
             .unwrap()
             .map(|entry| entry.unwrap().path())
@@ -232,7 +231,7 @@ fn conversations_become_the_prompts_of_transformers() {
         serde_json::from_str(include_str!("fixtures/text/conversations.json")).unwrap();
     assert!(conversations.len() >= 40);
     let asked = json!({"templates": templates, "conversations": conversations});
-    let expected = python_common::ask(&python, "chat_prompts.py", &asked);
+    let expected = common::python::ask(&python, "chat_prompts.py", &asked);
     let dir = tempfile::tempdir().unwrap();
     let mut rendered = 0;
     for (at, template) in templates.iter().enumerate() {

@@ -1,11 +1,11 @@
 //! In which form a template takes a message's content: a text stays one and parts stay parts, unless the template can
 //! take nothing else.
 
-mod text_common;
+mod common;
 
+use common::text::load_template;
 use serde_json::{Value, json};
 use tailgraph::text::Chat;
-use text_common::load_template;
 
 const TEXT: [&str; 24] = [
     "{% for m in messages %}{{ m.content }}{% endfor %}",

@@ -1,20 +1,19 @@
 //! Broken tokenizers and templates: an error on one line or a result, never a panic. Runs for
 //! TAILGRAPH_FUZZ_SECONDS (2 unless set), from the same seed every time.
 
-mod memory_common;
-mod text_common;
+mod common;
 
 use std::time::{Duration, Instant};
 
+use common::grammar::Grammar;
+use common::random::Random;
+use common::text::{TOKENIZERS, load, load_both, read};
 use serde_json::{Value, json};
 use tailgraph::io::row::Prompt;
 use tailgraph::text::{Chat, TextStream};
-use text_common::grammar::Grammar;
-use text_common::{Random, TOKENIZERS, load, load_both, read};
 
 fn time() -> Duration {
-    let seconds = std::env::var("TAILGRAPH_FUZZ_SECONDS").map_or(2.0, |text| text.parse().unwrap());
-    Duration::from_secs_f64(seconds)
+    common::fuzz::time(2.0)
 }
 
 /// A few bytes changed, dropped, doubled or moved.
@@ -157,7 +156,7 @@ fn mutated_grammars_and_rows_render_or_say_why_not() {
         rendered > 5 && refused > 5,
         "{rendered} rendered, {refused} refused"
     );
-    memory_common::assert_peak_below_a_gib();
+    common::memory::assert_peak_below_a_gib();
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Stop strings against a search of the whole text.
 
-mod text_common;
+mod common;
 
+use common::random::Random;
+use common::text::{load, read};
 use tailgraph::text::{Progress, StopMatcher, TextStream, Tokenizer};
-use text_common::{Random, load, read};
 
 /// Start and end of the stop string that starts first, of those the one that ends first.
 fn search(text: &str, stop: &[String]) -> Option<(usize, usize)> {
@@ -574,7 +575,7 @@ fn spaces_between_tokens_are_part_of_what_stops() {
 
 /// Tokenizers of every kind of decoder: bytes, byte-level, byte fallback with strips, and tokens with spaces between them.
 fn tokenizers() -> Vec<(&'static str, Tokenizer)> {
-    let files = text_common::TOKENIZERS.map(|name| (name, load(read(name)).unwrap()));
+    let files = common::text::TOKENIZERS.map(|name| (name, load(read(name)).unwrap()));
     let words = serde_json::json!({
         "version": "1.0",
         "added_tokens": [],

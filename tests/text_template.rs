@@ -2,19 +2,18 @@
 //! bounds on what a template may take. The list and the grammar's templates are asked of transformers itself
 //! (tests/python/setup); the random ones for TAILGRAPH_FUZZ_SECONDS (2 unless set), from the same seed every time.
 
-mod python_common;
-mod text_common;
+mod common;
 
 use std::time::{Duration, Instant};
 
+use common::grammar::{Grammar, context};
+use common::random::Random;
+use common::text::load_template;
 use serde_json::{Value, json};
 use tailgraph::text::Chat;
-use text_common::grammar::{Grammar, context};
-use text_common::{Random, load_template};
 
 fn time() -> Duration {
-    let seconds = std::env::var("TAILGRAPH_FUZZ_SECONDS").map_or(2.0, |text| text.parse().unwrap());
-    Duration::from_secs_f64(seconds)
+    common::fuzz::time(2.0)
 }
 
 /// `template` rendered with these variables.
@@ -37,7 +36,7 @@ fn ask(python: &std::path::Path, templates: &[String], variables: &Value) -> Vec
         json!({"template": template, "context": context})
     };
     let cases: Vec<Value> = templates.iter().map(case).collect();
-    let answers = python_common::ask(python, "render_templates.py", &cases.into());
+    let answers = common::python::ask(python, "render_templates.py", &cases.into());
     let answers = answers.as_array().unwrap();
     assert_eq!(answers.len(), templates.len());
     answers
@@ -63,7 +62,7 @@ const REFUSED: [&str; 4] = [
 fn templates_of_the_list_render_as_in_transformers() {
     const LIST: &str = include_str!("fixtures/text/jinja_templates.txt");
     let Some(python) =
-        python_common::interpreter("templates_of_the_list_render_as_in_transformers")
+        common::python::interpreter("templates_of_the_list_render_as_in_transformers")
     else {
         return;
     };
@@ -105,7 +104,7 @@ fn templates_of_the_list_render_as_in_transformers() {
 #[test]
 fn random_templates_render_as_in_transformers_or_not_at_all() {
     const TEST: &str = "random_templates_render_as_in_transformers_or_not_at_all";
-    let Some(python) = python_common::interpreter(TEST) else {
+    let Some(python) = common::python::interpreter(TEST) else {
         return;
     };
     let mut random = Random::new(29);

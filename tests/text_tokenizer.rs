@@ -1,11 +1,12 @@
 //! Tokenizers against the tokenizers library with its own regex engine
 //! (tests/fixtures/text/make_tokenizers.py), and ids to text piece by piece against all at once.
 
-mod text_common;
+mod common;
 
+use common::random::Random;
+use common::text::{TOKENIZERS, load, read};
 use serde_json::{Value, json};
 use tailgraph::text::{Detokenizer, Tokenizer};
-use text_common::{Random, TOKENIZERS, load, read};
 
 #[test]
 fn encodes_and_decodes_as_the_library() {

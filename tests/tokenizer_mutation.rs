@@ -1,17 +1,16 @@
 //! A tokenizer's files with random changes: a tokenizer that works, an error on one line, or a text's own error; never a
 //! panic that gets out, ages or gigabytes.
 
-mod memory_common;
-mod text_common;
+mod common;
 
+use common::random::Random;
+use common::text::{TOKENIZERS, read};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tailgraph::text::{TextStream, Tokenizer};
-use text_common::{Random, TOKENIZERS, read};
 
 fn time() -> Duration {
-    let seconds = std::env::var("TAILGRAPH_FUZZ_SECONDS").map_or(2.0, |s| s.parse().unwrap());
-    Duration::from_secs_f64(seconds)
+    common::fuzz::time(2.0)
 }
 
 /// Values that a field may be given in the place of its own.
@@ -216,5 +215,5 @@ fn mutated_files_load_and_work_or_say_why_not() {
         loaded > 10 && refused > 10,
         "{loaded} loaded, {refused} refused, {failed} texts refused"
     );
-    memory_common::assert_peak_below_a_gib();
+    common::memory::assert_peak_below_a_gib();
 }

@@ -4,9 +4,9 @@
 #[allow(dead_code)]
 mod support;
 
-mod python_common;
+mod common;
 
-use python_common::{ask, interpreter};
+use common::python::{ask, interpreter};
 use serde_json::{Value, json};
 use std::path::Path;
 use support::config_with;

@@ -1,10 +1,11 @@
 //! Queries, keys and values, and attention over pages, against f64.
 
+use crate::common::random::Random;
 use crate::rig::{
     OPERANDS, Rig, Step, StepOnGpu, assert_close, assert_same_bits, config, decode, encode,
     operand, rounded, rounding,
 };
-use crate::support::{Gpu, Random};
+use crate::support::Gpu;
 use rayon::prelude::*;
 use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::ops::attention::{Attention, QUERY_TILE_BYTES, most_query_tiles};

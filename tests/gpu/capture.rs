@@ -1,7 +1,8 @@
 //! A whole layer and the head, launched one by one, launched early, and captured: the same bits.
 
+use crate::common::random::Random;
 use crate::rig::{Rig, Step, config, encode, operand};
-use crate::support::{Gpu, Random};
+use crate::support::Gpu;
 use cudarc::driver::sys;
 use std::cell::RefCell;
 use tailgraph::backend::cuda::buffer::Buffer;

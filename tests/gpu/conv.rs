@@ -1,9 +1,10 @@
 //! The short convolution and its state against f64, over several steps.
 
+use crate::common::random::Random;
 use crate::rig::{
     OPERANDS, Rig, Step, assert_close, assert_same_bits, config, operand, rounded, rounding,
 };
-use crate::support::{Gpu, Random};
+use crate::support::Gpu;
 use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::ops::conv::ShortConv;
 use tailgraph::model::{DType, ModelConfig};

@@ -1,6 +1,7 @@
 //! The embedding gather: exact.
 
-use crate::support::{BF16, Element, F16, F32, Gpu, HIDDEN, ROWS, Random, State};
+use crate::common::random::Random;
+use crate::support::{BF16, Element, F16, F32, Gpu, HIDDEN, ROWS, State};
 use tailgraph::backend::cuda::launch::Argument;
 use tailgraph::sys::abi;
 

@@ -1,11 +1,12 @@
 //! The experts' feed-forwards against f64.
 
+use crate::common::random::Random;
 use crate::rig::{
     OPERANDS, Rig, Step, TYPES, assert_close, assert_same_bits, encode, grouped, operand, rounded,
     rounding,
 };
 use crate::routing::{RoutingOnGpu, mixture, random_experts};
-use crate::support::{Gpu, Holder, Random};
+use crate::support::{Gpu, Holder};
 use rayon::prelude::*;
 use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::ops::experts::{ExpertRows, ExpertWeights, NextNorm};

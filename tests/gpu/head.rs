@@ -2,8 +2,9 @@
 //! others'), and their word of where the best ones are: sampling by it against sampling that reads all logits, and against the
 //! logits themselves.
 
+use crate::common::random::Random;
 use crate::rig::{Rig, SKINNY, Step, StepOnGpu, TYPES, assert_rows_close, config, encode, rounded};
-use crate::support::{Gpu, Random};
+use crate::support::Gpu;
 use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::ops::head::{Found, LogitsPart, seen_words};
 use tailgraph::backend::cuda::ops::{Enqueue, Types};

@@ -9,6 +9,8 @@ mod attention;
 mod bench;
 mod binary;
 mod capture;
+#[path = "../common/mod.rs"]
+mod common;
 mod conv;
 mod embed;
 mod engine;

@@ -1,6 +1,7 @@
 //! RMSNorm against f64.
 
-use crate::support::{BF16, Element, F16, F32, Gpu, HIDDEN, ROWS, Random, State};
+use crate::common::random::Random;
+use crate::support::{BF16, Element, F16, F32, Gpu, HIDDEN, ROWS, State};
 use tailgraph::backend::cuda::launch::Argument;
 
 const EPS: f32 = 1e-5;

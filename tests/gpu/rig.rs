@@ -1,6 +1,7 @@
 //! A model's kernels on one GPU, steps to run them for, and arrays by element type.
 
-use crate::support::{Gpu, Random, append, bytes};
+use crate::common::random::Random;
+use crate::support::{Gpu, append, bytes};
 use half::{bf16, f16};
 use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::driver;

@@ -1,8 +1,9 @@
 //! The router against f64.
 
+use crate::common::random::Random;
 use crate::rig::{OPERANDS, Rig, Step, assert_close, assert_same_bits, operand, rounding};
 use crate::routing::{RoutingOnGpu, mixture};
-use crate::support::{Gpu, Random};
+use crate::support::Gpu;
 use tailgraph::backend::cuda::ops::router::RouterWeights;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;

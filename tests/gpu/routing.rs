@@ -1,7 +1,8 @@
 //! The token sort against a plain one, and what router and experts share.
 
+use crate::common::random::Random;
 use crate::rig::{Rig, Step, config, operand};
-use crate::support::{Gpu, Random};
+use crate::support::Gpu;
 use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::ops::Enqueue;
 use tailgraph::backend::cuda::ops::experts::{

@@ -1,7 +1,8 @@
 //! Sampling against a plain implementation of the same rules: the same tokens.
 
+use crate::common::random::Random;
 use crate::rig::{Chunk, Rig, Step, StepOnGpu, config, operand};
-use crate::support::{Gpu, Random};
+use crate::support::Gpu;
 use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::ops::head::{LogitsPart, seen_words};
 use tailgraph::model::{DType, ModelConfig};

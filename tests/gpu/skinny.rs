@@ -4,12 +4,13 @@
 mod fused;
 mod guess;
 
+use crate::common::random::Random;
 use crate::rig::{
     Rig, SKINNY, Step, StepOnGpu, TYPES, assert_rows_close, assert_same_bits, config, grouped,
     rounded,
 };
 use crate::routing::RoutingOnGpu;
-use crate::support::{Gpu, Random};
+use crate::support::Gpu;
 use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::ops::conv::ShortConv;
 use tailgraph::backend::cuda::ops::experts::{ExpertRows, ExpertWeights};

@@ -167,30 +167,6 @@ pub fn bytes<T: Copy>(values: &[T]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
-/// SplitMix64: enough for test input, and the same on every machine.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    /// In (-scale, scale).
-    pub fn values(&mut self, count: usize, scale: f32) -> Vec<f32> {
-        (0..count)
-            .map(|_| ((self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0) * scale)
-            .collect()
-    }
-}
-
 /// The element types that kernels come in.
 pub trait Element: Copy + PartialEq + std::fmt::Debug {
     const SUFFIX: &'static str;

@@ -1,10 +1,11 @@
 //! The kernels for dense products of decode steps against those for any step, which other tests hold to f64: both on the
 //! same input, over random shapes.
 
+use crate::common::random::Random;
 use crate::rig::{
     Rig, Step, StepOnGpu, TYPES, assert_rows_close, assert_same_bits, config, encode, rounded,
 };
-use crate::support::{Gpu, Random};
+use crate::support::Gpu;
 use tailgraph::backend::cuda::ops::Types;
 use tailgraph::backend::cuda::ops::conv::ShortConv;
 use tailgraph::backend::cuda::ops::experts::ExpertWeights;

@@ -1,9 +1,10 @@
 //! Matrix products against f64.
 
+use crate::common::random::Random;
 use crate::rig::{
     Rig, Step, TYPES, assert_close, assert_same_bits, config, encode, rounded, rounding,
 };
-use crate::support::{Gpu, Random};
+use crate::support::Gpu;
 use rayon::prelude::*;
 use tailgraph::backend::cuda::ops::tiled::{Epilogue, Product, Rows};
 use tailgraph::model::DType;

@@ -1,8 +1,8 @@
 //! The device goes on without its host.
 
+use crate::common::random::Random;
 use crate::rig::{
-    PATIENCE, Random, Rig, SETUP, Setup, Way, by_request, drain_trace, expected, request, seen,
-    serve,
+    PATIENCE, Rig, SETUP, Setup, Way, by_request, drain_trace, expected, request, seen, serve,
 };
 use std::time::Duration;
 use tailgraph::backend::cuda::probe::ProbeOptions;

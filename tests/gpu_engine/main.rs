@@ -8,6 +8,8 @@
 mod alone;
 mod bench;
 mod clocks;
+#[path = "../common/mod.rs"]
+mod common;
 mod graphs;
 mod measuring;
 #[path = "../gpu/program.rs"]
@@ -16,7 +18,5 @@ mod replay;
 mod rig;
 mod stamps;
 mod timing;
-#[path = "../trace_common/mod.rs"]
-mod trace_common;
 mod trouble;
 mod ways;

@@ -1,7 +1,7 @@
 //! What `bench` measures on a GPU: the same as the trace of the same run, and the same as where nobody measures.
 
+use crate::common::traced::traced_step_ms;
 use crate::rig::{PATIENCE, Rig, SETUP, Setup, WAYS, Way};
-use crate::trace_common::traced_step_ms;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tailgraph::backend::cuda::probe::ProbeOptions;

@@ -1,8 +1,9 @@
 //! A recorded run of the device, composed again by the core on the host and launched kernel by kernel.
 
+use crate::common::random::Random;
 use crate::rig::{
-    PATIENCE, Random, Rig, SETUP, Seen, Setup, Way, by_request, drain_trace, expected, mixture,
-    request, seen,
+    PATIENCE, Rig, SETUP, Seen, Setup, Way, by_request, drain_trace, expected, mixture, request,
+    seen,
 };
 use std::time::{Duration, Instant};
 use tailgraph::backend::cuda::hosted::HostLaunch;

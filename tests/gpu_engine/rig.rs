@@ -1,5 +1,6 @@
 //! A GPU with our kernels, engines on it in each of the three ways, seeded requests and what must come of them.
 
+use crate::common::random::Random;
 use cudarc::driver::{CudaContext, CudaStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -156,19 +157,6 @@ impl Rig {
         let backends = self.backends(launch, setup);
         let engine = Engine::on_host(backends, &ladders, options, setup.capacities);
         (engine.unwrap(), None)
-    }
-}
-
-/// SplitMix64: the same requests on every machine.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
     }
 }
 

@@ -1,6 +1,7 @@
 //! Steps that are timed kernel by kernel: all kernels are there, in order, between the turns of their step, and one that
 //! stands still is seen to.
 
+use crate::common::random::Random;
 use crate::rig::*;
 use tailgraph::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
 use tailgraph::backend::cuda::model::InOrder;

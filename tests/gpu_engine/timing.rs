@@ -1,6 +1,7 @@
 //! What a step costs in each way, with next to nothing in it. Prints; checks only that there is something to print.
 
-use crate::rig::{PATIENCE, Random, Rig, SETUP, Setup, WAYS, request};
+use crate::common::random::Random;
+use crate::rig::{PATIENCE, Rig, SETUP, Setup, WAYS, request};
 use std::time::Instant;
 use tailgraph::backend::cuda::exec::{Exec, LaunchedBy};
 use tailgraph::backend::cuda::graph::Captured;

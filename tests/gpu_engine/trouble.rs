@@ -1,6 +1,7 @@
 //! What the host makes of a step that does not end, and of one that faults.
 
-use crate::rig::{PATIENCE, Random, Rig, SETUP, Setup, Way, request, serve};
+use crate::common::random::Random;
+use crate::rig::{PATIENCE, Rig, SETUP, Setup, Way, request, serve};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tailgraph::backend::cuda::probe::Disturbance;

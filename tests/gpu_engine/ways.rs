@@ -1,8 +1,9 @@
 //! The three ways to launch, over the same step.
 
+use crate::common::random::Random;
 use crate::rig::{
-    PATIENCE, Random, Rig, SETUP, Seen, Setup, WAYS, Way, by_request, drain_trace, expected,
-    mixture, seen, serve,
+    PATIENCE, Rig, SETUP, Seen, Setup, WAYS, Way, by_request, drain_trace, expected, mixture, seen,
+    serve,
 };
 use tailgraph::plan::RingCapacities;
 use tailgraph::runtime::{EndReason, Engine, Event};

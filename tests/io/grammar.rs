@@ -1,8 +1,9 @@
 //! OpenAI rows made from a grammar: every field of the format with values right, nearly right and wrong, in any
 //! combination. Each is a request or an error row in the format, soon. TAILGRAPH_FUZZ_SECONDS sets how long (default 1).
 
+use crate::common::random::Random;
 use crate::fakes::Bytes;
-use crate::mutation::{LEAST, Random, until};
+use crate::mutation::{LEAST, until};
 use crate::rows::rules;
 use serde_json::Value;
 use std::panic::catch_unwind;
@@ -251,5 +252,5 @@ fn openai_rows_of_a_grammar_are_requests_or_error_rows() {
         good > 50 && bad > 50,
         "{good} good rows, {bad} bad ones: the grammar is one-sided"
     );
-    crate::memory_common::assert_peak_below_a_gib();
+    crate::common::memory::assert_peak_below_a_gib();
 }

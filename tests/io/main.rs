@@ -2,14 +2,14 @@
 
 mod answers;
 mod arrays;
+#[path = "../common/mod.rs"]
+mod common;
 mod compare;
 mod fakes;
 mod grammar;
 mod job;
 mod lines;
 mod lost;
-#[path = "../memory_common/mod.rs"]
-mod memory_common;
 mod mutation;
 mod openai;
 mod refused;

@@ -1,12 +1,12 @@
 //! Rows and files of arrays under seeded mutation: a question or a one-line error, never a panic.
 //! TAILGRAPH_FUZZ_SECONDS sets how long (default 1).
 
+use crate::common::random::Random;
 use crate::fakes::Bytes;
 use crate::rows::rules;
 use std::panic::catch_unwind;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tailgraph::io::arrays;
-use tailgraph::io::hash::mix64;
 use tailgraph::io::prepare::prepare;
 use tailgraph::io::row::parse;
 
@@ -41,15 +41,6 @@ const PIECES: [&str; 22] = [
     "\"id\":",
     "\"body\":",
 ];
-
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        (mix64(self.0) % n as u64) as usize
-    }
-}
 
 fn mutate(seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
@@ -92,9 +83,7 @@ fn number_or_field(line: &mut Vec<u8>, random: &mut Random) {
 pub const LEAST: u64 = 1024;
 
 pub fn until() -> Instant {
-    let seconds = std::env::var("TAILGRAPH_FUZZ_SECONDS").ok();
-    let seconds = seconds.and_then(|s| s.parse().ok()).unwrap_or(1.0);
-    Instant::now() + Duration::from_secs_f64(seconds)
+    Instant::now() + crate::common::fuzz::time(1.0)
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Every field that a request of the openai package may have is honoured, harmless or refused by name, as
 //! fixtures/openai/request_fields.txt says; each is tried.
 
-use crate::python_common::{ask, interpreter};
+use crate::common::python::{ask, interpreter};
 use crate::{answers, row};
 use serde_json::Value;
 use tailgraph::io::row::parse;

@@ -1,11 +1,11 @@
 //! The answers of a batch file, held to the types of the openai package. `fields`: what becomes of each field that a
 //! request of that package may have.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod fields;
-#[path = "../python_common/mod.rs"]
-mod python_common;
 
-use python_common::{ask, interpreter};
+use common::python::{ask, interpreter};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::process::{Command, Stdio};

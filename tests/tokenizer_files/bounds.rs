@@ -1,7 +1,7 @@
 //! What a tokenizer's files may not do: other ids than transformers without a word, ages, gigabytes, an abort.
 
 use crate::checkpoint::Checkpoint;
-use crate::text_common::read;
+use crate::common::text::read;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! A checkpoint's folder with a tokenizer, and what transformers makes of it beside what we do.
 
-use crate::python_common::{ask, interpreter};
-use crate::text_common::Random;
+use crate::common::python::{ask, interpreter};
+use crate::common::random::Random;
 use crate::texts;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

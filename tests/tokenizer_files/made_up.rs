@@ -1,7 +1,7 @@
 //! Small tokenizers whose files spell special tokens in every way.
 
 use crate::checkpoint::{Checkpoint, compare};
-use crate::text_common::read;
+use crate::common::text::read;
 use serde_json::{Value, json};
 
 const NONE: Value = Value::Null;

@@ -2,10 +2,8 @@
 //! texts and texts of random ids, over published tokenizers, those of the goldens and of `synth`, and made-up ones that
 //! spell their special tokens in every way.
 
-#[path = "../python_common/mod.rs"]
-mod python_common;
-#[path = "../text_common/mod.rs"]
-mod text_common;
+#[path = "../common/mod.rs"]
+mod common;
 
 mod bounds;
 mod checkpoint;

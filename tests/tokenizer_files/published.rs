@@ -1,7 +1,7 @@
 //! Tokenizers as they are published, of the goldens and of `synth`.
 
 use crate::checkpoint::{Checkpoint, TEXTS, compare};
-use crate::python_common::{ask, interpreter, real_files};
+use crate::common::python::{ask, interpreter, real_files};
 use serde_json::{Value, json};
 use std::path::Path;
 use tailgraph::model::{ModelSource, synth};
@@ -61,7 +61,7 @@ fn ids_of_goldens_and_synth_are_those_of_transformers() {
     // The tokenizer of random presets is the one that synth writes.
     let written = checkpoints[2].load().unwrap();
     let built_in = Tokenizer::bytes();
-    let mut random = crate::text_common::Random::new(5);
+    let mut random = crate::common::random::Random::new(5);
     for text in crate::texts::texts(&mut random, 500) {
         assert_eq!(
             built_in.encode(&text, true).unwrap(),

@@ -2,7 +2,7 @@
 //! ways in which a checkpoint's files may name them.
 
 use crate::checkpoint::Checkpoint;
-use crate::python_common::{ask, interpreter};
+use crate::common::python::{ask, interpreter};
 use serde_json::{Value, json};
 use tailgraph::text::{Chat, ChatTemplate, Tokenizer};
 

@@ -1,6 +1,6 @@
 //! Mixed texts and lists of ids, the same in each run.
 
-use crate::text_common::Random;
+use crate::common::random::Random;
 
 /// What texts are made of; `{n}` pieces are filled in by `piece`.
 const PIECES: &[&str] = &[

@@ -1,9 +1,10 @@
 //! One kernel for all of a row's experts against two.
 
 use super::{Input, Layer, SHAPES, Shape, served, shape};
+use crate::common::random::Random;
 use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;
-use crate::support::{Gpu, Holder, Random};
+use crate::support::{Gpu, Holder};
 use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::ops::skinny::Guess;
 use tailgraph::model::DType;

@@ -1,9 +1,10 @@
 //! What the skinny kernels guess of a step's experts.
 
 use super::{Input, Layer, SHAPES, Shape, served, shape};
+use crate::common::random::Random;
 use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;
-use crate::support::{Gpu, Random};
+use crate::support::Gpu;
 use tailgraph::backend::cuda::ops::skinny::Guess;
 use tailgraph::model::DType;
 use tailgraph::plan::arena::{SKINNY_GUESS_WORDS, SKINNY_ROWS};

@@ -1,5 +1,10 @@
 //! What a soak asks of an engine: requests that follow from a seed and their number alone, and what may become of each.
 
+#[path = "../../common/random.rs"]
+#[allow(dead_code, reason = "each program uses its part")]
+mod random;
+
+pub use random::Random;
 use std::time::Duration;
 use tailgraph::runtime::{Logits, Request, Sampling};
 
@@ -35,39 +40,17 @@ pub struct Shape {
     pub longest_timeout: Duration,
 }
 
-/// SplitMix64.
-pub struct Random(pub u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Up to and without `end`, which is not 0.
-    pub fn below(&mut self, end: u32) -> u32 {
-        (self.next() % u64::from(end)) as u32
-    }
-
-    /// 1 to `most`, the logarithm evenly spread: short ones and long ones alike.
-    fn length(&mut self, most: u32) -> u32 {
-        let share = f64::from(self.below(1 << 20)) / f64::from(1 << 20);
-        (f64::from(most).powf(share).round() as u32).clamp(1, most)
-    }
-
-    fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
-        values[self.below(values.len() as u32) as usize]
-    }
+/// 1 to `most`, the logarithm evenly spread: short ones and long ones alike.
+fn length(random: &mut Random, most: u32) -> u32 {
+    let share = f64::from(random.below(1u32 << 20)) / f64::from(1 << 20);
+    (f64::from(most).powf(share).round() as u32).clamp(1, most)
 }
 
 /// Request `number` of the soak with this seed.
 pub fn ask(seed: u64, number: u64, shape: &Shape) -> Ask {
     let mut random = Random(seed ^ number.wrapping_mul(0xd134_2543_de82_ef95));
-    let mut prompt = random.length(shape.longest_prompt);
-    let mut max_new_tokens = random.length(shape.most_new_tokens);
+    let mut prompt = length(&mut random, shape.longest_prompt);
+    let mut max_new_tokens = length(&mut random, shape.most_new_tokens);
     let fate = match random.below(20) {
         0 => Fate::Cancel { after: 0 },
         1 | 2 => Fate::Cancel {
@@ -75,7 +58,10 @@ pub fn ask(seed: u64, number: u64, shape: &Shape) -> Ask {
         },
         3 | 4 => {
             let longest = shape.longest_timeout.as_micros() as u32;
-            Fate::Deadline(Duration::from_micros(u64::from(random.length(longest))))
+            Fate::Deadline(Duration::from_micros(u64::from(length(
+                &mut random,
+                longest,
+            ))))
         }
         5 if random.below(4) == 0 => {
             prompt = shape.longest_prompt;
@@ -89,7 +75,7 @@ pub fn ask(seed: u64, number: u64, shape: &Shape) -> Ask {
         _ => None,
     };
     // A random model takes each token now and then, so these end some requests early.
-    let stop_ids = (0..random.one_of(&[0, 0, 0, 1, 16]))
+    let stop_ids = (0..random.pick(&[0, 0, 0, 1, 16]))
         .map(|_| random.below(shape.vocab_size))
         .collect();
     let request = Request {
@@ -111,8 +97,8 @@ pub fn ask(seed: u64, number: u64, shape: &Shape) -> Ask {
 
 fn sampling(random: &mut Random) -> Sampling {
     let key = random.next();
-    let logprobs = random.one_of(&[None, None, Some(0), Some(5), Some(20)]);
-    let repetition_penalty = random.one_of(&[1.0, 1.0, 1.1, 1.3]);
+    let logprobs = random.pick(&[None, None, Some(0), Some(5), Some(20)]);
+    let repetition_penalty = random.pick(&[1.0, 1.0, 1.1, 1.3]);
     if random.below(3) == 0 {
         return Sampling {
             repetition_penalty,
@@ -122,10 +108,10 @@ fn sampling(random: &mut Random) -> Sampling {
     }
     Sampling {
         repetition_penalty,
-        temperature: random.one_of(&[0.5, 0.8, 1.0, 1.5]),
-        top_k: random.one_of(&[0, 0, 1, 40, 200]),
-        top_p: random.one_of(&[1.0, 1.0, 0.95, 0.5]),
-        min_p: random.one_of(&[0.0, 0.0, 0.05]),
+        temperature: random.pick(&[0.5, 0.8, 1.0, 1.5]),
+        top_k: random.pick(&[0, 0, 1, 40, 200]),
+        top_p: random.pick(&[1.0, 1.0, 0.95, 0.5]),
+        min_p: random.pick(&[0.0, 0.0, 0.05]),
         key,
         logprobs,
     }

@@ -1,8 +1,4 @@
-//! What the text tests share: the fixture tokenizers and a seeded generator.
-
-#![allow(dead_code, reason = "each test file uses its part")]
-
-pub mod grammar;
+//! The fixtures' tokenizers, and tokenizers and templates as checkpoints have them.
 
 use std::path::Path;
 use tailgraph::text::{ChatTemplate, Tokenizer};
@@ -47,26 +43,4 @@ pub fn load_both(dir: &Path) -> Result<(Tokenizer, Option<ChatTemplate>), String
     let tokenizer = Tokenizer::load(dir).map_err(|error| error.to_string())?;
     let template = ChatTemplate::load(dir, &tokenizer).map_err(|error| error.to_string())?;
     Ok((tokenizer, template))
-}
-
-/// SplitMix64.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Below `end`; 0 where `end` is 0.
-    pub fn below(&mut self, end: u32) -> u32 {
-        (self.next() % u64::from(end.max(1))) as u32
-    }
 }

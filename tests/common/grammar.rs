@@ -1,6 +1,6 @@
 //! Random chat templates from a grammar, over the variables of `context`.
 
-use super::Random;
+use super::random::Random;
 use serde_json::{Value, json};
 
 pub fn context() -> Value {

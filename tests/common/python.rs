@@ -1,7 +1,5 @@
 //! The pinned Python of tests/python, which says what transformers, jinja2 and the OpenAI package make of something.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
