@@ -272,8 +272,37 @@ fn what_is_not_supported_quotes_the_expression() {
             "the tag `include` is not supported here",
         ),
         (
-            "{% macro m() %}{{ varargs }}{% endmacro %}{{ m() }}",
-            "`varargs` or `kwargs` of a macro",
+            "{% set f %}{% call(x) m() %}{{ varargs }}{% endcall %}{% endset %}",
+            "`varargs` or `kwargs` of a call block",
+        ),
+        (
+            "{{ self.x() }}",
+            "line 1: `self`: the variable `self` is not supported here",
+        ),
+        (
+            "{{ 'a' | urlize }}",
+            "the filter `urlize` is not supported here",
+        ),
+        (
+            "{{ 'x &hellip; y' | striptags }}",
+            "the reference `&hellip; y` is not supported",
+        ),
+        ("{{ 'é-è' | wordwrap(2) }}", "hyphens in text beyond ASCII"),
+        (
+            "{% extends 'x' %}",
+            "the tag `extends` is not supported here",
+        ),
+        (
+            "{% import 'x' as y %}",
+            "the tag `import` is not supported here",
+        ),
+        (
+            "{% from 'x' import y %}",
+            "the tag `from` is not supported here",
+        ),
+        (
+            "{% for x in [[]] recursive %}{% set f = loop %}{{ f(x) }}{% endfor %}",
+            "`loop`: this use of the `loop` of a recursive loop is not supported here",
         ),
         (
             "{{ messages[0].content.append(1) }}",

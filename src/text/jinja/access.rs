@@ -148,11 +148,7 @@ pub fn slice(object: &Value, [start, stop, step]: [&Value; 3]) -> Result<Value, 
         Type::Str => None,
         Type::List => Some(SeqKind::List),
         Type::Tuple => Some(SeqKind::Tuple),
-        Type::Range => {
-            return Err(wrong(
-                "a slice of a range is not supported here: slice a list of it",
-            ));
-        }
+        Type::Range => object.downcast_object_ref::<Seq>().map(|seq| seq.kind),
         _ => return Err(wrong(format!("'{}' object cannot be sliced", name(object)))),
     };
     let length = length(object)? as i128;
@@ -168,8 +164,9 @@ pub fn slice(object: &Value, [start, stop, step]: [&Value; 3]) -> Result<Value, 
         true => (0, length, 0, length),
         false => (-1, length - 1, length - 1, -1),
     };
-    let mut position = bound(start)?.map_or(first, |start| clamp(start, low, high));
+    let from = bound(start)?.map_or(first, |start| clamp(start, low, high));
     let end = bound(stop)?.map_or(last, |stop| clamp(stop, low, high));
+    let mut position = from;
     let mut positions = Vec::new();
     if step == 1 && kind.is_none() {
         let text = object.as_str().unwrap_or_default();
@@ -184,8 +181,22 @@ pub fn slice(object: &Value, [start, stop, step]: [&Value; 3]) -> Result<Value, 
         position = position.saturating_add(step);
     }
     match kind {
-        Some(kind) => {
+        Some(mut kind) => {
             let items = items_of(object).unwrap_or_default();
+            if let SeqKind::Range {
+                start: first,
+                stop,
+                step: each,
+            } = &mut kind
+            {
+                let at =
+                    |position: i128| saturated(i128::from(*first) + position * i128::from(*each));
+                (*first, *stop, *each) = (
+                    at(from),
+                    at(end),
+                    saturated(step.saturating_mul((*each).into())),
+                );
+            }
             seq(
                 kind,
                 positions.iter().map(|&at| items[at].clone()).collect(),
@@ -201,6 +212,11 @@ pub fn slice(object: &Value, [start, stop, step]: [&Value; 3]) -> Result<Value, 
     }
 }
 
+/// A bound of a range. A range has at most 100,000 items, so that only one of none can have such bounds.
+fn saturated(bound: i128) -> i64 {
+    i64::try_from(bound).unwrap_or(if bound < 0 { i64::MIN } else { i64::MAX })
+}
+
 /// `object.method(arguments)`.
 pub fn call(state: &State, object: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let kind = type_of(object);
@@ -208,6 +224,9 @@ pub fn call(state: &State, object: &Value, method: &str, args: &[Value]) -> Resu
         return methods::call(state, object, method, args);
     }
     if kind == Type::Other {
+        if method == "cycle" && args.is_empty() {
+            return Err(wrong("cycle: no items for cycling given"));
+        }
         // A loop's or a cycler's own.
         return object.call_method(state, method, args);
     }

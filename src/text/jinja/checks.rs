@@ -5,6 +5,7 @@ use minijinja::{Environment, Error, Value};
 
 use super::args::bind;
 use super::filters::NAMES;
+use super::globals::Cycler;
 use super::value::{Type, address, items_of, name, type_of, wrong};
 use super::{characters, meter, ops, print};
 
@@ -118,6 +119,7 @@ fn is_iterable(value: &Value) -> bool {
 /// Methods, functions, macros and joiners are; an undefined value has a call too, which fails.
 fn is_callable(value: &Value) -> bool {
     matches!(type_of(value), Type::Undefined | Type::Other)
+        && value.downcast_object_ref::<Cycler>().is_none()
 }
 
 /// Python's `is`, where it is certain what it says.

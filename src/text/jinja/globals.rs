@@ -7,7 +7,7 @@ use minijinja::value::{Kwargs, Object, ObjectRepr, Rest};
 use minijinja::{Environment, Error, State, Value};
 
 use super::args::{self, bind};
-use super::value::{Dict, Namespace, SeqKind, dict, iterate, seq, wrong};
+use super::value::{Dict, Namespace, SeqKind, dict, iterate, seq, tuple, wrong};
 use super::{ops, print};
 
 /// As many items as the sandbox lets a range have.
@@ -136,6 +136,14 @@ impl Object for Joiner {
         ObjectRepr::Plain
     }
 
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        match key.as_str()? {
+            "sep" => Some(self.separator.clone()),
+            "used" => Some((self.calls.load(Ordering::Relaxed) > 0).into()),
+            _ => None,
+        }
+    }
+
     fn call(self: &Arc<Self>, _: &State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         bind("joiner", &[], args)?;
         Ok(match self.calls.fetch_add(1, Ordering::Relaxed) {
@@ -157,7 +165,7 @@ fn cycler(args: &[Value]) -> Result<Value, Error> {
 }
 
 #[derive(Debug)]
-struct Cycler {
+pub struct Cycler {
     items: Vec<Value>,
     at: AtomicUsize,
 }
@@ -170,7 +178,12 @@ impl Cycler {
 
 impl Object for Cycler {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        (key.as_str() == Some("current")).then(|| self.current())
+        match key.as_str()? {
+            "current" => Some(self.current()),
+            "items" => tuple(self.items.clone()).ok(),
+            "pos" => Some((self.at.load(Ordering::Relaxed) % self.items.len()).into()),
+            _ => None,
+        }
     }
 
     fn is_true(self: &Arc<Self>) -> bool {

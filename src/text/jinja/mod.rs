@@ -4,13 +4,14 @@
 //! - `source`: the text, before minijinja parses it
 //! - `rewrite`, `reads`: the tree: operators become filters of ours; what the template reads
 //! - `value`, `ops`, `access`, `print`, `methods`, `characters`, `format`, `spec`: Python's values and what can be done with them
+//! - `macros`: arguments of macros where minijinja's differ
 //! - `filters`, `checks`, `globals`, `args`, `strftime`: what Jinja2 and transformers give templates
 //! - `meter`: bounds on what a rendering makes and how long it takes
 //!
 //! A template is untrusted. Its size, its nesting, its instructions, bytes and time are bounded, and parsing and
 //! rendering run on a thread with a stack for the deepest that these bounds allow. What is not as in Jinja2 is an
-//! error that quotes the expression: `random`, `urlize`, `wordwrap`, `striptags`, integers of more than 128 bits,
-//! `include` and the like, printing what Python shows as an address.
+//! error that quotes the expression: `random`, `lipsum`, `urlize`, `autoescape`, `self`, integers of more than 128 bits,
+//! `include` and the like (for which transformers has no loader either), printing what Python shows as an address.
 
 mod access;
 mod args;
@@ -19,6 +20,7 @@ mod checks;
 mod filters;
 mod format;
 mod globals;
+mod macros;
 mod meter;
 mod methods;
 mod ops;

@@ -8,6 +8,19 @@ pub const MAX_SOURCE_BYTES: usize = 1 << 20;
 /// `elif` and nesting recurse too.
 const MAX_TAGS: usize = 10_000;
 
+/// Words after which an operand comes.
+const BEFORE_OPERANDS: [&str; 9] = [
+    "and",
+    "or",
+    "not",
+    "in",
+    "is",
+    "if",
+    "else",
+    "elif",
+    "recursive",
+];
+
 /// Line ends become `\n`, string literals are written with escapes that minijinja reads as Python does, raw blocks
 /// become string literals (their line ends are trimmed differently there), and `{% generation %}`, a tag of
 /// transformers that only marks what the assistant wrote, becomes a `with` block, which is a scope of its own too.
@@ -183,6 +196,8 @@ impl<'a> Lexer<'a> {
     /// Copies up to `end`, which counts outside of brackets and strings only.
     fn tag(&mut self, end: &str) -> Result<(), String> {
         let (mut depth, mut tokens) = (0usize, 0);
+        // Whether what comes next begins an operand: a plus is a sign then. Right after the tag's begin it is the tag's.
+        let mut at_operand = false;
         loop {
             let rest = self.rest();
             if depth == 0 && rest.starts_with(end) {
@@ -204,12 +219,29 @@ impl<'a> Lexer<'a> {
             }
             tokens += usize::from(!c.is_whitespace());
             match c {
-                '\'' | '"' => self.string(c)?,
+                '\'' | '"' => {
+                    self.string(c)?;
+                    at_operand = false;
+                }
                 _ if c == '_' || c.is_alphanumeric() => {
                     let more = |c: char| c == '_' || c.is_alphanumeric();
-                    self.copy(rest.find(|c| !more(c)).unwrap_or(rest.len()));
+                    let word = &rest[..rest.find(|c| !more(c)).unwrap_or(rest.len())];
+                    self.copy(word.len());
+                    at_operand = BEFORE_OPERANDS.contains(&word);
                 }
-                _ => self.copy(c.len_utf8()),
+                // minijinja has no such sign. Twice the other one is the same, and as much an error of what is no number.
+                '+' if at_operand => {
+                    self.out.push_str("- -");
+                    self.at += 1;
+                }
+                _ => {
+                    self.copy(c.len_utf8());
+                    at_operand = match c {
+                        ')' | ']' | '}' => false,
+                        c if c.is_whitespace() => at_operand || (tokens == 0 && end == "}}"),
+                        _ => tokens > 1 || c != '+',
+                    };
+                }
             }
             if tokens > MAX_TOKENS {
                 return Err(format!(

@@ -39,7 +39,7 @@ pub fn add(environment: &mut Environment<'_>) {
                 .next_back()
                 .map(Value::from)
                 .unwrap_or_default()),
-            (Type::Generator | Type::Undefined, _) => Err(wrong(format!(
+            (Type::Generator, _) => Err(wrong(format!(
                 "last: found a value of type '{}', expected a list",
                 name(value)
             ))),

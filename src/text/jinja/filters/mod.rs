@@ -3,8 +3,11 @@
 mod lists;
 mod numbers;
 mod operators;
+mod pprint;
 mod select;
+mod tags;
 mod text;
+mod wrap;
 
 use minijinja::value::Rest;
 use minijinja::{Environment, Error, State, Value};
@@ -77,7 +80,20 @@ pub fn add(environment: &mut Environment<'_>) {
     lists::add(environment);
     select::add(environment);
     operators::add(environment);
-    for name in ["random", "urlize", "wordwrap", "striptags"] {
+    filter(environment, "pprint", &[], pprint::pprint);
+    filter(environment, "striptags", &[], tags::striptags);
+    filter(
+        environment,
+        "wordwrap",
+        &[
+            "width",
+            "break_long_words",
+            "wrapstring",
+            "break_on_hyphens",
+        ],
+        wrap::wordwrap,
+    );
+    for name in ["random", "urlize"] {
         environment.add_filter(
             name,
             move |_: &Value, _: Rest<Value>| -> Result<Value, Error> {

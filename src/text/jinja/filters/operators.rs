@@ -5,8 +5,9 @@ use std::sync::Arc;
 use minijinja::value::{Object, ObjectRepr, Rest};
 use minijinja::{Environment, Error, State, Value};
 
-use super::super::value::{Namespace, dict, iterate, list, name, tuple, wrong};
-use super::super::{access, meter, ops};
+use super::super::macros::Variadic;
+use super::super::value::{Namespace, dict, items_of, iterate, list, name, tuple, wrong};
+use super::super::{access, macros, meter, ops};
 
 /// Operators of two operands that always read both.
 const BINARY: [&str; 8] = ["+", "-", "*", "/", "//", "%", "**", "~"];
@@ -54,31 +55,55 @@ pub fn add(environment: &mut Environment<'_>) {
         dict(pairs.map(|pair| (pair[0].clone(), pair[1].clone())))
     });
     environment.add_filter("[iterate]", |value: &Value| list(iterate(value)?));
+    environment.add_filter("[spare]", Variadic::of);
+    environment.add_filter("[unpack]", unpack);
+    environment.add_filter("[kept]", kept);
+    environment.add_filter("[orelse]", |items: &Value| match items_of(items) {
+        Some([]) => list(vec![Value::from_object(NoItem)]),
+        _ => Ok(items.clone()),
+    });
+    environment.add_filter("[iselse]", |item: &Value| {
+        item.downcast_object_ref::<NoItem>().is_some()
+    });
     environment.add_filter("[same]", |value: &Value| value.clone());
-    environment.add_filter("[given]", |value: &Value| match value.is_undefined() {
-        true => Value::from_object(GivenUndefined),
-        false => value.clone(),
-    });
-    environment.add_filter("[parameter]", |value: &Value| {
-        match value.downcast_object_ref::<GivenUndefined>() {
-            Some(_) => Value::UNDEFINED,
-            None => value.clone(),
-        }
-    });
+    environment.add_filter("[given]", macros::given);
+    environment.add_filter("[parameter]", macros::parameter);
     environment.add_filter("[refuse]", |message: &Value| -> Result<Value, Error> {
         Err(wrong(message.as_str().unwrap_or_default().to_owned()))
     });
 }
 
-/// An undefined value that a macro's caller gave: the parameter is undefined then and does not take its default,
-/// which minijinja would give it.
+/// What a recursive loop goes through where it has no items and an `else`.
 #[derive(Debug)]
-struct GivenUndefined;
+struct NoItem;
 
-impl Object for GivenUndefined {
+impl Object for NoItem {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Plain
     }
+}
+
+/// A list of what `value` is taken apart into. `shape` has a list where an item is taken apart too.
+fn unpack(value: &Value, shape: &Value) -> Result<Value, Error> {
+    let mut items = iterate(value)?;
+    for (item, shape) in items.iter_mut().zip(shape.try_iter()?) {
+        if !shape.is_none() {
+            *item = unpack(item, &shape)?;
+        }
+    }
+    list(items)
+}
+
+/// The items for which a macro writes something.
+fn kept(state: &State, items: &Value, condition: &Value) -> Result<Value, Error> {
+    let mut kept = Vec::new();
+    for item in iterate(items)? {
+        let said = condition.call(state, std::slice::from_ref(&item))?;
+        if said.as_str() != Some("") {
+            kept.push(item);
+        }
+    }
+    list(kept)
 }
 
 /// `a < b < c`: after the first operand, pairs of an operator and an operand.

@@ -67,7 +67,6 @@ pub fn add(environment: &mut Environment<'_>) {
     });
     filter(environment, "urlencode", &[], urlencode);
     filter(environment, "xmlattr", &["autospace"], xmlattr);
-    filter(environment, "pprint", &[], pprint);
     open_filter(environment, "format", format_filter);
 }
 
@@ -196,11 +195,6 @@ fn indent(value: &Value, args: &Bound) -> Result<Value, Error> {
 }
 
 fn truncate(value: &Value, args: &Bound) -> Result<Value, Error> {
-    plain(value, "truncate")?;
-    if type_of(value) != Type::Str {
-        return Err(wrong("truncate: expected text"));
-    }
-    let text = value.as_str().unwrap_or_default();
     let end = args.text(2)?.unwrap_or("...");
     let ending = end.chars().count() as i128;
     let (length, leeway) = (
@@ -215,9 +209,15 @@ fn truncate(value: &Value, args: &Bound) -> Result<Value, Error> {
             "truncate: found a length of {length} and a leeway of {leeway}, expected at least {ending} and 0"
         )));
     }
-    if text.chars().count() as i128 <= length + leeway {
+    // What is short enough, a list too, stays what it is.
+    if super::super::value::length(value)? as i128 <= length + leeway {
         return Ok(value.clone());
     }
+    plain(value, "truncate")?;
+    if type_of(value) != Type::Str {
+        return Err(wrong("truncate: expected text"));
+    }
+    let text = value.as_str().unwrap_or_default();
     let kept = usize::try_from(length - ending).unwrap_or(0);
     let kept: String = text.chars().take(kept).collect();
     meter::charge(kept.len() + end.len())?;
@@ -297,17 +297,6 @@ fn xmlattr(value: &Value, args: &Bound) -> Result<Value, Error> {
 }
 
 /// Python's pformat breaks lines at 80 characters and sorts dicts: what it would leave on one line is written.
-fn pprint(value: &Value, _: &Bound) -> Result<Value, Error> {
-    let text = print::repr(value)?;
-    let nested = matches!(type_of(value), Type::Dict);
-    match text.chars().count() <= 79 && !text.contains('{') || (nested && text == "{}") {
-        true => Ok(Value::from(text)),
-        false => Err(wrong(
-            "pprint of a dict, or of more than one line, is not supported here: use tojson",
-        )),
-    }
-}
-
 fn format_filter(_: &State, value: &Value, arguments: &[Value]) -> Result<Value, Error> {
     let (positional, named) = args::split(arguments)?;
     let text = print::str(value)?;

@@ -97,11 +97,13 @@ pub fn wrapped<'s>(arg: CallArg<'s>, name: Option<&'static str>) -> CallArg<'s> 
     }
 }
 
-/// A statement that fails when it is reached, as Jinja2's own would or because minijinja's would differ.
-pub fn refuse<'s>(what: &str, span: Span) -> Stmt<'s> {
+/// An expression that fails when it is reached, as Jinja2's own would or because minijinja's would differ.
+pub fn refused<'s>(what: &str, span: Span) -> Expr<'s> {
     let message = format!("{what} is not supported here");
-    emit(
-        filter("[refuse]", constant(message, span), Vec::new(), span),
-        span,
-    )
+    filter("[refuse]", constant(message, span), Vec::new(), span)
+}
+
+/// A statement that fails when it is reached.
+pub fn refuse<'s>(what: &str, span: Span) -> Stmt<'s> {
+    emit(refused(what, span), span)
 }

@@ -4,7 +4,7 @@ use minijinja::machinery::Span;
 use minijinja::machinery::ast::{self, BinOpKind, CallArg, Expr, Spanned, UnaryOpKind};
 
 use super::Rewriter;
-use super::build::{comparison, constant, filter, not, operator, variable, wrapped};
+use super::build::{comparison, constant, filter, not, operator, refused, variable, wrapped};
 use crate::text::jinja::globals;
 
 impl<'s> Rewriter<'_, 's> {
@@ -12,9 +12,14 @@ impl<'s> Rewriter<'_, 's> {
         let span = expr.span();
         match expr {
             Expr::Var(node) => {
-                self.spare_arguments |= matches!(node.id, "varargs" | "kwargs");
+                self.spare.read(node.id);
                 self.reads.variable(node.id);
-                variable(node.id, span)
+                match node.id {
+                    "loop" => self.loop_itself(span, true),
+                    // Jinja2 makes it itself, of the template's blocks.
+                    "self" => refused("the variable `self`", span),
+                    id => variable(id, span),
+                }
             }
             Expr::Const(node) => {
                 if let Some(text) = node.value.as_str() {
@@ -148,16 +153,19 @@ impl<'s> Rewriter<'_, 's> {
                     (Expr::Filter(Spanned::new(call, span)), negations)
                 }
                 callee => {
-                    // A loop's own call: its argument is what the next level goes through.
                     let wrapper = match callee {
-                        Expr::Var(var) if var.id == "loop" => Some("[iterate]"),
                         Expr::Var(var) if globals::NAMES.contains(&var.id) => None,
                         // A macro, perhaps.
                         _ => Some("[given]"),
                     };
+                    let args = match callee {
+                        Expr::Var(var) if var.id == "loop" => self.recursion(&node.args),
+                        _ => {
+                            let args = self.args(&node.args).into_iter();
+                            args.map(|arg| wrapped(arg, wrapper)).collect()
+                        }
+                    };
                     let (callee, negations) = self.operand(callee, span);
-                    let args = self.args(&node.args).into_iter();
-                    let args = args.map(|arg| wrapped(arg, wrapper)).collect();
                     let call = ast::Call { expr: callee, args };
                     (Expr::Call(Spanned::new(call, span)), negations)
                 }
@@ -178,6 +186,7 @@ impl<'s> Rewriter<'_, 's> {
             Expr::GetAttr(_) | Expr::GetItem(_) | Expr::Slice(_) | Expr::Call(_) => {
                 self.postfix(expr)
             }
+            Expr::Var(node) if node.id == "loop" => (self.loop_itself(node.span(), false), 0),
             expr => (self.expr(expr), 0),
         }
     }

@@ -2,11 +2,12 @@
 //! ours (src/text/jinja/filters/operators.rs), since minijinja's own cannot be replaced, and blocks that it scopes
 //! otherwise than Jinja2 are written another way. Control flow stays minijinja's.
 //!
-//! - `statements`, `macros`, `expressions`: what becomes of each
+//! - `statements`, `loops`, `macros`, `expressions`: what becomes of each
 //! - `build`: small trees
 
 mod build;
 mod expressions;
+mod loops;
 mod macros;
 mod statements;
 
@@ -27,7 +28,8 @@ pub fn rewrite<'s>(source: &'s str, tree: &Stmt<'s>, reads: &mut Reads) -> Vec<S
         source,
         open: Vec::new(),
         reads,
-        spare_arguments: false,
+        spare: macros::Spare::default(),
+        loops: Vec::new(),
     };
     let mut out = Vec::new();
     rewriter.stmt(tree, &mut out);
@@ -64,6 +66,8 @@ struct Rewriter<'r, 's> {
     source: &'s str,
     open: Vec<Open>,
     reads: &'r mut Reads,
-    /// Whether the macro that is rewritten reads the arguments it has no names for.
-    spare_arguments: bool,
+    /// What the macro that is rewritten reads of the arguments it has no names for.
+    spare: macros::Spare,
+    /// The loops around this place.
+    loops: Vec<loops::Source>,
 }

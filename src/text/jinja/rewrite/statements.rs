@@ -1,5 +1,6 @@
 //! Statements. Blocks that minijinja scopes otherwise than Jinja2 are written another way.
 
+use minijinja::Value;
 use minijinja::machinery::Span;
 use minijinja::machinery::ast::{self, Expr, Spanned, Stmt};
 
@@ -7,7 +8,7 @@ use super::build::{constant, emit, filter, refuse, variable};
 use super::{DROP, END_CAPTURE, Open, POP_FRAME, Rewriter};
 
 impl<'s> Rewriter<'_, 's> {
-    fn body(&mut self, stmts: &[Stmt<'s>]) -> Vec<Stmt<'s>> {
+    pub(super) fn body(&mut self, stmts: &[Stmt<'s>]) -> Vec<Stmt<'s>> {
         let mut out = Vec::with_capacity(stmts.len());
         for stmt in stmts {
             self.stmt(stmt, &mut out);
@@ -71,15 +72,15 @@ impl<'s> Rewriter<'_, 's> {
                 },
                 node.span(),
             ))),
-            Stmt::Macro(node) => out.push(Stmt::Macro(self.macro_(node))),
+            Stmt::Macro(node) => self.declare_macro(node, out),
             Stmt::CallBlock(node) => out.push(self.call_block(node)),
             Stmt::Continue(node) => {
-                self.leave_blocks(node.span(), out);
-                out.push(Stmt::Continue(Spanned::new(ast::Continue, node.span())));
+                let stmt = Stmt::Continue(Spanned::new(ast::Continue, node.span()));
+                self.leave_loop(stmt, node.span(), out);
             }
             Stmt::Break(node) => {
-                self.leave_blocks(node.span(), out);
-                out.push(Stmt::Break(Spanned::new(ast::Break, node.span())));
+                let stmt = Stmt::Break(Spanned::new(ast::Break, node.span()));
+                self.leave_loop(stmt, node.span(), out);
             }
             // No template extends this one: a block is written where it stands, and what is set in it ends with it.
             Stmt::Block(node) if self.open.is_empty() && !node.required => {
@@ -103,12 +104,14 @@ impl<'s> Rewriter<'_, 's> {
         }
     }
 
-    fn leave_blocks(&self, span: Span, out: &mut Vec<Stmt<'s>>) {
-        let inner = self
-            .open
-            .iter()
-            .rev()
-            .take_while(|open| **open != Open::Loop);
+    /// `break` or `continue`, after what ends the blocks within the loop.
+    fn leave_loop(&self, stmt: Stmt<'s>, span: Span, out: &mut Vec<Stmt<'s>>) {
+        let around = self.open.iter().rev();
+        let inner = around.take_while(|open| **open != Open::Loop);
+        if inner.clone().any(|open| *open == Open::Macro) {
+            out.push(refuse("`break` or `continue` outside of a loop", span));
+            return;
+        }
         for open in inner {
             let marks: &[&str] = match open {
                 Open::Frame => &[POP_FRAME],
@@ -119,26 +122,7 @@ impl<'s> Rewriter<'_, 's> {
                 out.push(Stmt::EmitRaw(Spanned::new(ast::EmitRaw { raw }, span)));
             }
         }
-    }
-
-    fn for_loop(&mut self, node: &Spanned<ast::ForLoop<'s>>) -> Stmt<'s> {
-        if node.recursive && node.filter_expr.is_some() {
-            return refuse("a recursive loop with a condition", node.span());
-        }
-        let iter = self.expr(&node.iter);
-        // A list of what Python would go through: characters, keys, items.
-        let iter = filter("[iterate]", iter, Vec::new(), node.iter.span());
-        Stmt::ForLoop(Spanned::new(
-            ast::ForLoop {
-                target: self.target(&node.target),
-                iter,
-                filter_expr: node.filter_expr.as_ref().map(|expr| self.expr(expr)),
-                recursive: node.recursive,
-                body: self.within(Open::Loop, &node.body),
-                else_body: self.body(&node.else_body),
-            },
-            node.span(),
-        ))
+        out.push(stmt);
     }
 
     /// All values are computed before any name is set.
@@ -147,7 +131,13 @@ impl<'s> Rewriter<'_, 's> {
         let (mut targets, mut values) = (Vec::new(), Vec::new());
         for (target, value) in &node.assignments {
             targets.push(self.target(target));
-            values.push(self.expr(value));
+            let value = self.expr(value);
+            values.push(match target {
+                Expr::List(list) => {
+                    filter("[unpack]", value, vec![constant(shape(list), span)], span)
+                }
+                _ => value,
+            });
         }
         let assignments = match targets.len() {
             0 => Vec::new(),
@@ -194,11 +184,15 @@ impl<'s> Rewriter<'_, 's> {
                 let object = self.expr(&node.expr);
                 out.push(set(variable(DONE, span), filter(".=", object, args, span)));
             }
-            Expr::List(list) if list.items.iter().any(|item| !matches!(item, Expr::Var(_))) => {
+            Expr::List(list) if !only_names(list) => {
                 out.push(refuse(
-                    "assigning to several names, of which one is an attribute or a tuple,",
+                    "assigning to several names, of which one is an attribute,",
                     span,
                 ));
+            }
+            Expr::List(list) => {
+                let value = filter("[unpack]", value, vec![constant(shape(list), span)], span);
+                out.push(set(self.target(target), value));
             }
             target => out.push(set(self.target(target), value)),
         }
@@ -220,4 +214,20 @@ impl<'s> Rewriter<'_, 's> {
             ),
         }
     }
+}
+
+fn only_names(list: &ast::List<'_>) -> bool {
+    list.items.iter().all(|item| match item {
+        Expr::List(inner) => only_names(inner),
+        item => matches!(item, Expr::Var(_)),
+    })
+}
+
+/// Which of the names that are assigned to stand for several: for each of those a list, for others none.
+fn shape(list: &ast::List<'_>) -> Value {
+    let items = list.items.iter().map(|item| match item {
+        Expr::List(inner) => shape(inner),
+        _ => Value::from(()),
+    });
+    items.collect()
 }

@@ -1,7 +1,11 @@
 //! Random chat templates from a grammar, over the variables of `context`.
 
+=mod words;
+
 use super::random::Random;
+
 use serde_json::{Value, json};
+use words::{ATOMS, BINARY, FILTERS, POSTFIX, TESTS};
 
 pub fn context() -> Value {
     json!({
@@ -29,183 +33,6 @@ pub struct Grammar<'r> {
 fn pick<'a>(random: &mut Random, items: &[&'a str]) -> &'a str {
     items[random.below(items.len() as u32) as usize]
 }
-
-const ATOMS: &[&str] = &[
-    "s",
-    "n",
-    "f",
-    "t",
-    "z",
-    "u",
-    "l",
-    "d",
-    "messages",
-    "messages[0]",
-    "messages[1].tool_calls[0]",
-    "1",
-    "0",
-    "-1",
-    "2.5",
-    "1.0",
-    "''",
-    "'a'",
-    "'Ab c'",
-    "\"x-y\"",
-    "none",
-    "true",
-    "false",
-    "[]",
-    "{}",
-    "()",
-    "(1,)",
-    "'%s|%d'",
-    "'{}-{}'",
-    "1e3",
-    "'3'",
-    "namespace(a=1)",
-    "range(3)",
-    "d.items()",
-    "d.keys()",
-];
-const BINARY: &[&str] = &[
-    "+", "-", "*", "/", "//", "%", "~", "==", "!=", "<", "<=", ">", ">=", "in", "not in", "and",
-    "or", "+", "~", "==",
-];
-const FILTERS: &[&str] = &[
-    "upper",
-    "lower",
-    "title",
-    "capitalize",
-    "trim",
-    "length",
-    "list",
-    "first",
-    "last",
-    "join(',')",
-    "join",
-    "sort",
-    "reverse",
-    "reverse | list",
-    "unique | list",
-    "string",
-    "int",
-    "float",
-    "abs",
-    "round",
-    "round(1)",
-    "sum",
-    "min",
-    "max",
-    "tojson",
-    "tojson(indent=2)",
-    "default('q')",
-    "default('q', true)",
-    "d",
-    "replace('a', 'b')",
-    "indent",
-    "indent(2, true)",
-    "center(9)",
-    "truncate(5)",
-    "truncate(4, true, '')",
-    "wordcount",
-    "e",
-    "safe",
-    "batch(2) | list",
-    "slice(2) | list",
-    "map('upper') | list",
-    "map(attribute='role') | list",
-    "select | list",
-    "reject | list",
-    "select('odd') | list",
-    "selectattr('n') | list",
-    "selectattr('role', 'eq', 'user') | list",
-    "items | list",
-    "dictsort",
-    "groupby('n') | list",
-    "map('length') | list",
-    "urlencode",
-    "format(1, 2)",
-    "count",
-    "filesizeformat",
-    "attr('role')",
-    "map('string') | join('+')",
-    "sort(attribute='n') | list",
-    "max(attribute='n')",
-    "xmlattr",
-    "select('string') | list",
-    "map('tojson') | list",
-];
-const TESTS: &[&str] = &[
-    "defined",
-    "undefined",
-    "none",
-    "string",
-    "number",
-    "integer",
-    "float",
-    "mapping",
-    "sequence",
-    "iterable",
-    "boolean",
-    "true",
-    "false",
-    "odd",
-    "even",
-    "divisibleby(2)",
-    "eq(1)",
-    "ne('a')",
-    "lt(2)",
-    "ge(1)",
-    "in([1, 'a'])",
-    "lower",
-    "upper",
-    "callable",
-    "sameas(none)",
-    "escaped",
-];
-const POSTFIX: &[&str] = &[
-    "[0]",
-    "[-1]",
-    "['a']",
-    ".a",
-    ".role",
-    ".content",
-    "['content']",
-    "[1:]",
-    "[:-1]",
-    "[::-1]",
-    "[::2]",
-    ".b[0]",
-    ".c.x",
-    ".strip()",
-    ".upper()",
-    ".split()",
-    ".split(' ')",
-    ".title()",
-    ".items()",
-    ".keys() | list",
-    ".get('a')",
-    ".get('q', 1)",
-    ".startswith('h')",
-    ".replace('l', 'L')",
-    ".format(1, 2)",
-    ".join(['a', 'b'])",
-    ".count('l')",
-    ".find('o')",
-    ".index(1)",
-    ".lstrip('h')",
-    ".rstrip()",
-    ".splitlines()",
-    ".partition(' ')",
-    ".copy()",
-    ".zfill(4)",
-    ".center(6, '*')",
-    ".values() | list",
-    ".isdigit()",
-    ".endswith(('x', ' '))",
-    ".nope",
-    ".function.arguments.city",
-];
 
 impl<'r> Grammar<'r> {
     pub fn new(random: &'r mut Random) -> Self {
@@ -313,7 +140,7 @@ impl<'r> Grammar<'r> {
     fn statement(&mut self, depth: u32) -> String {
         let kind = match depth {
             0 => self.random.below(4),
-            _ => self.random.below(13),
+            _ => self.random.below(17),
         };
         let value = self.expression(2);
         let body = if depth > 0 {
@@ -418,6 +245,52 @@ impl<'r> Grammar<'r> {
                 ) + &format!("{{{{ {call} }}}}")
             }
             11 => block(self, "generation", &body, "endgeneration"),
+            12 => self.recursive_loop(&body),
+            13 => {
+                let arguments = self.pick(&["", "x", "x, y=n", "varargs", "y='q', x=u"]);
+                let call = self.pick(&[
+                    "any()",
+                    "any(1, 2, 3)",
+                    "any(x=1, q=2)",
+                    "any(u, y=3)",
+                    "any(*l, **d)",
+                    "any(s, l, k=u)",
+                ]);
+                let spare = self.pick(&[
+                    "{{ varargs }}",
+                    "{{ kwargs }}",
+                    "{{ varargs | length }}{{ kwargs | dictsort }}",
+                    "{{ varargs[0] }}{{ kwargs.q }}{{ x }}",
+                    "{{ x }}{{ y }}",
+                ]);
+                let body = body + spare;
+                block(self, &format!("macro any({arguments})"), &body, "endmacro")
+                    + &format!("{{{{ {call} }}}}")
+            }
+            14 => {
+                let target = self.pick(&["x, y", "x, (y, z)", "(x, y)"]);
+                let pair = self.pick(&["(1, (2, 3))", "'ab'", "l[:2]", "(n, 'xy')", "d.items()"]);
+                match self.random.below(2) {
+                    0 => self.tag(&format!("set {target} = {pair}")) + "{{ x }}{{ y }}",
+                    _ => block(
+                        self,
+                        &format!("with {target} = {pair}"),
+                        &(body + "{{ y }}"),
+                        "endwith",
+                    ),
+                }
+            }
+            15 => {
+                self.tag("macro calls(x)")
+                    + "{{ caller(x, 2) }}{{ caller(x) if x }}"
+                    + &self.tag("endmacro")
+                    + &block(
+                        self,
+                        "call(x, y=n) calls(s)",
+                        &(body + "{{ y }}"),
+                        "endcall",
+                    )
+            }
             _ => match self.random.below(3) {
                 0 => format!("{{#- {value} #}}"),
                 1 => block(self, "raw", "{{ x }}\n  ", "endraw"),
@@ -429,5 +302,36 @@ impl<'r> Grammar<'r> {
                 }
             },
         }
+    }
+
+    fn recursive_loop(&mut self, body: &str) -> String {
+        let list = self.pick(&[
+            "[1, [2, [3]], []]",
+            "[[], [[1]]]",
+            "messages",
+            "d",
+            "[s, l]",
+            "u",
+        ]);
+        let condition = self.pick(&["", "", " if x", " if x is iterable", " if x != 1"]);
+        let call = self.pick(&[
+            "{{ loop(x) if x is iterable and x is not string }}",
+            "{% if x is sequence and loop.depth < 3 %}({{ loop(x) }}){% else %}{{ x }}{% endif %}",
+            "{{ loop(x.tool_calls or []) if x is mapping }}",
+            "{{ loop(x) | upper if loop.depth0 < 2 }}",
+        ]);
+        let more = self.pick(&[
+            "",
+            "{{ y }}{% set y = loop.index %}",
+            "{{ loop.depth }}",
+            "{{ loop.last }}",
+        ]);
+        let end = self.pick(&["", "", "{% else %}none", "{% else %}{{ x }}{{ y }}"]);
+        self.tag(&format!("for x in {list}{condition} recursive"))
+            + more
+            + body
+            + call
+            + end
+            + &self.tag("endfor")
     }
 }
