@@ -1,6 +1,6 @@
 //! Random chat templates from a grammar, over the variables of `context`.
 
-=mod words;
+mod words;
 
 use super::random::Random;
 
