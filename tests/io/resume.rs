@@ -120,6 +120,31 @@ fn a_finished_output_is_resumed_by_id() {
     );
 }
 
+/// As 64-bit floats these ids would be one and the same.
+#[test]
+fn ids_past_64_bits_are_taken_up_digit_by_digit() {
+    let dir = tempfile::tempdir().unwrap();
+    let (output, whole) = (dir.path().join("out"), dir.path().join("whole"));
+    let ids = [
+        "36893488147419103233",
+        "36893488147419103234",
+        "-36893488147419103234",
+    ];
+    let rows = |ids: &[&str]| -> String {
+        let row = |id: &&str| format!("{{\"id\":{id},\"prompt\":\"p{id}\"}}\n");
+        ids.iter().map(row).collect()
+    };
+    run(&output, &rows(&ids[1..]), false, None);
+    let summary = run(&output, &rows(&ids), true, None);
+    assert_eq!((summary.counts.kept, summary.counts.failed), (2, 0));
+    run(&whole, &rows(&ids), false, None);
+    let taken_up = std::fs::read_to_string(&output).unwrap();
+    assert_eq!(taken_up, std::fs::read_to_string(&whole).unwrap());
+    for (line, id) in taken_up.lines().zip(ids) {
+        assert!(line.contains(&format!("\"id\":{id},")), "{line}");
+    }
+}
+
 #[test]
 fn a_row_that_timed_out_is_tried_again() {
     let dir = tempfile::tempdir().unwrap();
