@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::memory::assert_childrens_peak_below_a_gib;
 use common::random::Random;
 use serde_json::Value;
 use std::panic::catch_unwind;
@@ -215,16 +216,6 @@ fn replayed(record: &Path) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// The most memory that a child of this process had.
-fn childrens_peak_bytes() -> u64 {
-    // SAFETY: all zeros is a value of this plain struct.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the struct outlives the call.
-    let code = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
-    assert_eq!(code, 0);
-    usage.ru_maxrss as u64 * 1024
-}
-
 #[test]
 fn replays_survive_mutated_recordings() {
     let folder = tempfile::tempdir().unwrap();
@@ -248,8 +239,7 @@ fn replays_survive_mutated_recordings() {
             code != 1 || said.starts_with("tailgraph: "),
             "seed {seed}: {said}"
         );
-        let peak = childrens_peak_bytes();
-        assert!(peak < 1 << 30, "seed {seed}: {peak} bytes");
+        assert_childrens_peak_below_a_gib(&format!("seed {seed}"));
         ended[code as usize] += 1;
     }
     println!(
