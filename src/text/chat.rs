@@ -99,9 +99,10 @@ impl ChatTemplate {
         let mut templates = Vec::with_capacity(sources.len());
         for (name, source) in sources {
             let template = jinja::Template::compile(&source).map_err(|message| {
+                let name = files::shown(&Value::from(name.as_str()));
                 Error::file(
                     &path,
-                    format!("chat template `{name}`: {message}, expected a Jinja template"),
+                    format!("chat template {name}: {message}, expected a Jinja template"),
                 )
             })?;
             templates.push((name, Named { source, template }));
