@@ -1,6 +1,9 @@
 //! Builds what is not Rust: the scheduler core (always, with cc) and, by feature, the kernels and the bindings.
 
 #[cfg(feature = "cuda")]
+#[path = "kernels/build/constants.rs"]
+mod constants;
+#[cfg(feature = "cuda")]
 #[path = "kernels/build/nvcc.rs"]
 mod nvcc;
 #[cfg(feature = "cuda")]
@@ -38,7 +41,7 @@ fn scheduler_core() {
 }
 
 /// Compiles `kernels/*/*.cu` into `OUT_DIR/tailgraph.fatbin`, with what each kernel takes in
-/// `OUT_DIR/kernels.json`. Spills are warnings; with TAILGRAPH_DENY_SPILLS=1 they are errors.
+/// `OUT_DIR/kernels.json` and what each tells its launcher in `OUT_DIR/constants.json`. Spills are warnings; with TAILGRAPH_DENY_SPILLS=1 they are errors.
 #[cfg(feature = "cuda")]
 fn kernels() -> Result<(), String> {
     println!("cargo::rerun-if-changed=kernels");
@@ -60,6 +63,9 @@ fn kernels() -> Result<(), String> {
     {
         println!("cargo::warning={line}");
     }
+    let constants = constants::to_json(&constants::read(&built.objects)?);
+    let json = out_dir.join("constants.json");
+    std::fs::write(&json, constants).map_err(|error| format!("{}: {error}", json.display()))?;
     let table = ptxas::parse(&built.compile_log, &built.link_log)?;
     let json = out_dir.join("kernels.json");
     std::fs::write(&json, ptxas::to_json(&table))

@@ -18,6 +18,8 @@ pub struct Built {
     /// What the compiler printed, `ptxas -v` included: one unit after the other.
     pub compile_log: String,
     pub link_log: String,
+    /// One a unit.
+    pub objects: Vec<PathBuf>,
 }
 
 /// nvcc by its real path: it finds its own parts relative to how it was called, and a link leads it astray.
@@ -119,6 +121,7 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Built, String> {
     Ok(Built {
         compile_log,
         link_log,
+        objects,
     })
 }
 

@@ -31,6 +31,7 @@
 #ifndef TAILGRAPH_SWAP_AB_CUH
 #define TAILGRAPH_SWAP_AB_CUH
 
+#include "common/launch.cuh"
 #include "swap_ab/block.cuh"
 
 constexpr uint32_t SWAP_AB_MOST_SOON = 24;   /* stages that find no room in the ring, and come to the second-level cache early */
@@ -150,11 +151,9 @@ __device__ inline void swap_ab_product(void *y, const TensorMap *x_map, const Te
 /* For the launcher: rows, groups, weight rows of a group, threads, bytes of a stage, of the parts before the ring, of what
  * lies behind it, of sums that change hands, of one eight of another block's; mates. */
 #define SWAP_AB_TILE(NAME, ...)                                                                                            \
-  extern "C" __constant__ uint32_t NAME##_tile[10];                                                                      \
-  __constant__ uint32_t NAME##_tile[10] = {                                                                              \
-      __VA_ARGS__::ROWS,        __VA_ARGS__::GROUPS,     __VA_ARGS__::WIDTH,     __VA_ARGS__::THREADS,    __VA_ARGS__::STAGE_BYTES, \
-      __VA_ARGS__::SPLIT_BYTES, __VA_ARGS__::PAST_BYTES, __VA_ARGS__::OUT_BYTES, __VA_ARGS__::EIGHT_BYTES, \
-      __VA_ARGS__::MATES};
+  LAUNCH_CONSTANTS(NAME##_tile, 10, __VA_ARGS__::ROWS, __VA_ARGS__::GROUPS, __VA_ARGS__::WIDTH, __VA_ARGS__::THREADS,      \
+                   __VA_ARGS__::STAGE_BYTES, __VA_ARGS__::SPLIT_BYTES, __VA_ARGS__::PAST_BYTES, __VA_ARGS__::OUT_BYTES, \
+                   __VA_ARGS__::EIGHT_BYTES, __VA_ARGS__::MATES)
 
 #define SWAP_AB_PRODUCT(NAME, ...)                                                                                         \
   SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                                          \

@@ -30,6 +30,7 @@
 
 #include "common/base.cuh"
 #include "common/experts.cuh"
+#include "common/launch.cuh"
 #include "common/mma.cuh"
 #include "common/packed.cuh"
 #include "common/pdl.cuh"
@@ -400,9 +401,7 @@ __device__ inline void tiled(void *y, const typename Tile::Math::X *x, const typ
 
 /* A kernel and, for the launcher, its tile: outputs and rows of a block, threads, bytes of shared memory. */
 #define TILED_KERNEL(NAME, ...)                                                                               \
-  extern "C" __constant__ uint32_t NAME##_tile[4];                                                              \
-  __constant__ uint32_t NAME##_tile[4] = {__VA_ARGS__::BN, __VA_ARGS__::BR, __VA_ARGS__::THREADS,              \
-                                          __VA_ARGS__::SHARED};                                                \
+  LAUNCH_CONSTANTS(NAME##_tile, 4, __VA_ARGS__::BN, __VA_ARGS__::BR, __VA_ARGS__::THREADS, __VA_ARGS__::SHARED) \
   extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, __VA_ARGS__::BLOCKS)                                           \
       NAME(void *y, const __VA_ARGS__::Math::X *x, const __VA_ARGS__::Math::W *w,                              \
            const __VA_ARGS__::Math::W *w_pair, const float *bias, const uint32_t *count,                       \

@@ -6,11 +6,10 @@ use crate::backend::StageBackend;
 use crate::backend::cuda::ahead::HostAhead;
 use crate::backend::cuda::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::gpu::OpenGpu;
-use crate::backend::cuda::graph::Captured;
 use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
 use crate::backend::cuda::mirror::Mirror;
 use crate::backend::cuda::probe::{ProbeOptions, ProbeStep};
-use crate::backend::cuda::program::{StepProgram, buckets};
+use crate::backend::cuda::program::{StepProgram, buckets, capture_calls};
 use crate::backend::cuda::scheduler::GpuScheduler;
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, RingCapacities, StepKind};
@@ -127,11 +126,10 @@ impl<'a> Probe<'a> {
         let bucket = buckets(&self.ladders, StepKind::Decode, self.options.max_seqs)
             .last()
             .ok_or_else(|| Error::Runtime("a probe has a decode bucket".into()))?;
-        let graph = Captured::capture(&stream, "the bare step", |stream| {
-            // SAFETY: mirror and program outlive the launches below, all of which are waited for; the mirror holds a
-            // step without rows.
-            unsafe { program.enqueue(stream, bucket, mirror.at()) }
-        })?;
+        let calls = program.lower(bucket, mirror.at())?;
+        // SAFETY: mirror and program outlive the launches below, all of which are waited for; the mirror holds a step
+        // without rows.
+        let graph = unsafe { capture_calls(&stream, "the bare step", &calls) }?;
         let exec = Exec::new(&graph, LaunchedBy::Host)?;
         let launch = || {
             let start = Instant::now();

@@ -1,6 +1,7 @@
 //! `inspect`: a plan with each operation's shapes, bytes, FLOPs and roofline time, and its graphs as a GPU was given
 //! them, as tables, JSON or pictures.
 
+mod calls;
 mod dot;
 pub mod graphs;
 mod json;
@@ -11,6 +12,7 @@ use super::args::inspect::{Format, InspectArgs};
 use crate::error::{Error, Result};
 use crate::files::{Out, Unfinished};
 use crate::model::DType;
+use crate::plan::calls::StepCalls;
 use crate::plan::cost::op_cost;
 use crate::plan::gpu::{Bound, H200};
 use crate::plan::{Cost, Gpu, OpKind, Plan, Precision, Stage, StepKind, StepShape};
@@ -78,6 +80,38 @@ impl InspectArgs {
             kind: self.kind,
             rows: plan.ladders.bucket(self.kind, rows).unwrap_or(rows),
         })
+    }
+
+    /// The buckets of the rows asked for, each once.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for rows that no bucket holds.
+    pub fn buckets(&self, plan: &Plan) -> Result<Vec<u32>> {
+        let rows = self.rows(plan)?.into_iter();
+        let mut buckets: Vec<u32> = rows
+            .filter_map(|rows| plan.ladders.bucket(self.kind, rows))
+            .collect();
+        buckets.dedup();
+        Ok(buckets)
+    }
+
+    /// Prints kernel calls to `out`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a format that lists none; [`Error::Io`] where `out` cannot be written.
+    pub fn list_calls(&self, plan: &Plan, steps: &[StepCalls], out: &mut dyn Write) -> Result<()> {
+        match self.format {
+            _ if self.json => calls::json(steps, out),
+            Format::Json => calls::json(steps, out),
+            Format::Text => calls::text(plan, steps, out),
+            Format::Dot => {
+                return Err(Error::Usage(
+                    "--calls: a list, and no graph; expected --format text or json".into(),
+                ));
+            }
+        }
+        .and_then(|()| out.flush())
+        .map_err(|source| Error::io("standard output", source))
     }
 
     /// The rows asked for, or the default ones.

@@ -5,10 +5,12 @@ use super::inspect::graphs::OnGpu;
 use super::{Exit, print, spec};
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelSource};
+use crate::plan::Plan;
+use crate::plan::calls::StepCalls;
 use crate::plan::cost::Precision;
 #[cfg(feature = "cuda")]
-use crate::session::RunSpec;
-use crate::session::{DeviceSpec, Target};
+use crate::plan::gpu::H200;
+use crate::session::{DeviceSpec, RunSpec, Target};
 use std::sync::Arc;
 
 /// Element type of published weights: what a checkpoint's are taken to be where none is read.
@@ -23,7 +25,12 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
                 .into(),
         ));
     }
-    if !asks_gpu && run.buckets.kernel_file.is_some() {
+    if asks_gpu && args.inspect.calls {
+        return Err(Error::Usage(
+            "--calls: needs no GPU; expected --gpu NAME in place of --device".into(),
+        ));
+    }
+    if !asks_gpu && !args.inspect.calls && run.buckets.kernel_file.is_some() {
         return Err(Error::Usage(
             "--kernel-file: a plan has no kernels; expected --device cuda with it, which captures them"
                 .into(),
@@ -38,6 +45,14 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
     let spec = spec::on(device, source, run, &args.engine)?;
     let (config, _) = spec.model.config()?;
     let plan = spec.plan(&Arc::new(config))?;
+    if args.inspect.calls {
+        let dtype = run.precision.dtype().unwrap_or(DType::BF16);
+        let mut out = Vec::new();
+        let steps = calls(args, &spec, &plan, Precision::new(dtype, CHECKPOINT))?;
+        args.inspect.list_calls(&plan, &steps, &mut out)?;
+        print(&out)?;
+        return Ok(Exit::Done);
+    }
     let target = Target::open(&spec.device)?;
     let (precision, on_gpu): (Precision, Option<OnGpu>) = match &target {
         Target::Cpu => {
@@ -54,13 +69,56 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// The calls of the steps asked for, on a GPU like the one named.
+#[cfg(feature = "cuda")]
+fn calls(
+    args: &InspectCommand,
+    spec: &RunSpec,
+    plan: &Plan,
+    precision: Precision,
+) -> Result<Vec<StepCalls>> {
+    use crate::backend::cuda::families::Types;
+    use crate::backend::cuda::families::limits::GpuShape;
+    use crate::backend::cuda::lower::listing::Listing;
+    use crate::session::sizes::gpu::on_paper;
+
+    let gpu = args.inspect.gpu.unwrap_or(&H200);
+    let shape = GpuShape {
+        capability: gpu.capability,
+        multiprocessors: gpu.multiprocessors,
+        block_bytes: gpu.block_bytes,
+    };
+    let types = Types {
+        operand: precision.compute,
+        weights: precision.weights,
+    };
+    let sizes = on_paper(spec, gpu, plan, precision)?;
+    let listing = Listing::new(plan, shape, types, &sizes.options)?;
+    let mut steps = vec![];
+    for bucket in args.inspect.buckets(plan)? {
+        for stage in 0..plan.stages.len() {
+            steps.push(listing.step(stage, args.inspect.kind, bucket)?);
+        }
+    }
+    Ok(steps)
+}
+
+/// This build has no kernels to call.
+#[cfg(not(feature = "cuda"))]
+fn calls(_: &InspectCommand, _: &RunSpec, _: &Plan, _: Precision) -> Result<Vec<StepCalls>> {
+    Err(Error::Usage(
+        "--calls: this build has no kernels; build it with `cargo build --release --features cuda`"
+            .into(),
+    ))
+}
+
 /// The graphs that the GPU makes of `plan`, and the types they are of.
 #[cfg(feature = "cuda")]
 fn on_gpu(
     args: &InspectCommand,
     spec: &RunSpec,
     target: &Target,
-    plan: &crate::plan::Plan,
+    plan: &Plan,
 ) -> Result<(Precision, Option<OnGpu>)> {
     use crate::backend::cuda::program::StepGraph;
     use crate::backend::cuda::survey::Survey;

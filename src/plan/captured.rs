@@ -43,11 +43,21 @@ pub struct Edge {
 /// One node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapturedNode {
-    /// The operation of the plan that enqueued it; `None`: the scheduler's own.
-    pub op: Option<Op>,
+    /// The operations of the plan that it does or has a share in; none: the scheduler's own.
+    pub ops: Vec<Op>,
     /// The kernel's name, or what else it is.
     pub name: String,
     pub kernel: Option<KernelShape>,
+}
+
+impl CapturedNode {
+    /// Of its operations, or `None` for the scheduler.
+    fn kinds(&self) -> Vec<Option<super::OpKind>> {
+        match &self.ops[..] {
+            [] => vec![None],
+            ops => ops.iter().map(|op| Some(op.kind)).collect(),
+        }
+    }
 }
 
 /// How a kernel is launched and what a block of it takes.
@@ -104,10 +114,10 @@ impl CapturedGraph {
         self.edges.iter().any(|edge| edge.to == node && edge.early)
     }
 
-    /// Nodes of one operation.
+    /// Nodes that do an operation or have a share in it.
     pub fn nodes_of(&self, op: Op) -> impl Iterator<Item = (usize, &CapturedNode)> {
         let nodes = self.nodes.iter().enumerate();
-        nodes.filter(move |(_, node)| node.op == Some(op))
+        nodes.filter(move |(_, node)| node.ops.contains(&op))
     }
 
     /// The nodes by kernel and shape, in the order of their first.
@@ -118,24 +128,26 @@ impl CapturedGraph {
             early[edge.to] = true;
         }
         for (node, early) in self.nodes.iter().zip(early) {
-            let alike = |group: &&mut AlikeNodes<'_>| {
+            let alike = |group: &AlikeNodes<'_>| {
                 group.node.name == node.name && group.node.kernel == node.kernel
             };
-            let kind = node.op.map(|op| op.kind);
-            match groups.iter_mut().find(alike) {
-                Some(group) => {
-                    group.count += 1;
-                    group.early += usize::from(early);
-                    if !group.kinds.contains(&kind) {
-                        group.kinds.push(kind);
-                    }
-                }
-                None => groups.push(AlikeNodes {
+            let at = groups.iter().position(alike);
+            let at = at.unwrap_or_else(|| {
+                groups.push(AlikeNodes {
                     node,
-                    count: 1,
-                    early: early.into(),
-                    kinds: vec![kind],
-                }),
+                    count: 0,
+                    early: 0,
+                    kinds: vec![],
+                });
+                groups.len() - 1
+            });
+            let group = &mut groups[at];
+            group.count += 1;
+            group.early += usize::from(early);
+            for kind in node.kinds() {
+                if !group.kinds.contains(&kind) {
+                    group.kinds.push(kind);
+                }
             }
         }
         groups
@@ -147,9 +159,10 @@ mod tests {
     use super::*;
     use crate::plan::OpKind;
 
-    fn node(name: &str, kind: Option<OpKind>, blocks: u32) -> CapturedNode {
+    fn node(name: &str, kinds: &[OpKind], blocks: u32) -> CapturedNode {
+        let op = |&kind| Op { layer: None, kind };
         CapturedNode {
-            op: kind.map(|kind| Op { layer: None, kind }),
+            ops: kinds.iter().map(op).collect(),
             name: name.into(),
             kernel: Some(KernelShape {
                 grid: (blocks, 1, 1),
@@ -177,10 +190,10 @@ mod tests {
             dispatcher: true,
             copies: 1,
             nodes: vec![
-                node("product", Some(OpKind::QkvProj), 4),
-                node("product", Some(OpKind::LmHead), 64),
-                node("product", Some(OpKind::AttentionOutProj), 4),
-                node("dispatch", None, 1),
+                node("product", &[OpKind::OperatorNorm, OpKind::QkvProj], 4),
+                node("product", &[OpKind::LmHead], 64),
+                node("product", &[OpKind::AttentionOutProj], 4),
+                node("dispatch", &[], 1),
             ],
             edges: vec![edge(0, true), edge(1, true), edge(2, false)],
             capture: Duration::ZERO,
@@ -193,7 +206,12 @@ mod tests {
             .into_iter()
             .map(|g| (g.node.name.clone(), g.count, g.early, g.kinds))
             .collect();
-        let products = vec![Some(OpKind::QkvProj), Some(OpKind::AttentionOutProj)];
+        let products = [
+            OpKind::OperatorNorm,
+            OpKind::QkvProj,
+            OpKind::AttentionOutProj,
+        ];
+        let products = products.map(Some).to_vec();
         assert_eq!(
             found,
             [

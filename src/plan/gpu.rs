@@ -17,6 +17,12 @@ pub struct Gpu {
     pub f32_flops_per_s: f64,
     pub l2_bytes: f64,
     pub source: &'static str,
+    pub memory_bytes: u64,
+    /// Compute capability.
+    pub capability: (u32, u32),
+    pub multiprocessors: u32,
+    /// Shared memory that a block may ask for.
+    pub block_bytes: u32,
 }
 
 pub const H200: Gpu = Gpu {
@@ -27,6 +33,10 @@ pub const H200: Gpu = Gpu {
     f32_flops_per_s: 50e12,
     l2_bytes: 50e6,
     source: "measured (streaming read, matrix products)",
+    memory_bytes: 141_000_000_000,
+    capability: (9, 0),
+    multiprocessors: 132,
+    block_bytes: 227 * 1024,
 };
 
 pub const H100: Gpu = Gpu {
@@ -37,6 +47,10 @@ pub const H100: Gpu = Gpu {
     f32_flops_per_s: 67e12,
     l2_bytes: 50e6,
     source: "datasheet",
+    memory_bytes: 80_000_000_000,
+    capability: (9, 0),
+    multiprocessors: 132,
+    block_bytes: 227 * 1024,
 };
 
 pub const A100: Gpu = Gpu {
@@ -47,9 +61,27 @@ pub const A100: Gpu = Gpu {
     f32_flops_per_s: 19.5e12,
     l2_bytes: 40e6,
     source: "datasheet",
+    memory_bytes: 80_000_000_000,
+    capability: (8, 0),
+    multiprocessors: 108,
+    block_bytes: 163 * 1024,
 };
 
-pub const GPUS: [&Gpu; 3] = [&H200, &H100, &A100];
+pub const B200: Gpu = Gpu {
+    name: "b200",
+    title: "B200 SXM",
+    bytes_per_s: 7.7e12,
+    half_flops_per_s: 2250e12,
+    f32_flops_per_s: 75e12,
+    l2_bytes: 126e6,
+    source: "datasheet",
+    memory_bytes: 180_000_000_000,
+    capability: (10, 0),
+    multiprocessors: 148,
+    block_bytes: 227 * 1024,
+};
+
+pub const GPUS: [&Gpu; 4] = [&H200, &H100, &A100, &B200];
 
 /// Which side of the roofline an operation is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

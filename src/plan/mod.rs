@@ -14,6 +14,7 @@ pub mod arena;
 pub mod budget;
 pub mod build;
 pub mod bytes;
+pub mod calls;
 pub mod captured;
 pub mod cost;
 pub mod device;

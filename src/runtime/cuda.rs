@@ -8,7 +8,7 @@ use crate::backend::cuda::delivery::pinned_bytes;
 use crate::backend::cuda::gpu::OpenGpu;
 use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
 use crate::backend::cuda::mirror::mirror_bytes;
-use crate::backend::cuda::model::{InOrder, Placement, programs};
+use crate::backend::cuda::model::{InOrder, ModelProgram, Placement, programs};
 use crate::backend::cuda::program::StepProgram;
 use crate::backend::cuda::scheduler::{GpuScheduler, table_bytes};
 use crate::backend::cuda::stamps::stamped;
@@ -149,12 +149,14 @@ pub fn telling(
         sink,
         hold: false,
     };
-    let told = |program| {
-        let routing = routing.clone();
-        Box::new(Telling { program, routing }) as Box<dyn StepProgram>
-    };
-    let programs = programs(gpu, model, &placement)?.into_iter().map(told);
-    let program = Box::new(InOrder(programs.collect()));
+    let programs = programs(gpu, model, &placement)?;
+    // Stages share their arrays.
+    let chosen = programs[0].chosen_experts();
+    let program = Box::new(Telling {
+        program: InOrder(programs.into_iter().map(boxed_program).collect()),
+        chosen,
+        routing: routing.clone(),
+    });
     let (place, way) = (StagePlace { index: 0, count: 1 }, HostLaunch::Kernels);
     let stage = HostLaunched::new(&gpu.context, program, place, &ladders, &options, way)?;
     let capacities = RingCapacities::new(&options);
@@ -325,7 +327,9 @@ fn boxed(
     placement: &Placement<'_>,
 ) -> Result<Vec<Box<dyn StepProgram>>> {
     let programs = programs(gpu, model, placement)?.into_iter();
-    Ok(programs
-        .map(|program| Box::new(program) as Box<dyn StepProgram>)
-        .collect())
+    Ok(programs.map(boxed_program).collect())
+}
+
+fn boxed_program(program: ModelProgram) -> Box<dyn StepProgram> {
+    Box::new(program)
 }

@@ -1,7 +1,7 @@
 //! Sizes of a run and the memory they take, from what its spec asks for and what the device has.
 
 #[cfg(feature = "cuda")]
-mod gpu;
+pub mod gpu;
 
 use super::spec::RunSpec;
 use super::target::Target;

@@ -8,7 +8,9 @@ use crate::rig::{
 use crate::support::Gpu;
 use rayon::prelude::*;
 use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::ops::attention::{Attention, QUERY_TILE_BYTES, most_query_tiles};
+use tailgraph::backend::cuda::families::attention::{
+    Attention, QUERY_TILE_BYTES, most_query_tiles,
+};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::{KeySplit, StepKind};
 
@@ -160,14 +162,16 @@ impl<'g> Layer<'g> {
         let enqueue = self.rig.enqueue(&on_gpu, kind, bucket);
         // SAFETY: the arrays have the shapes that `Attention` asks for.
         unsafe {
-            if fused {
-                enqueue.attention_decode(&attention).unwrap();
-            } else {
-                enqueue.qk_norm_rope(&attention).unwrap();
-                if attend {
-                    enqueue.attention(&attention).unwrap();
+            enqueue.run(|to| {
+                if fused {
+                    to.attention_decode(&attention);
+                } else {
+                    to.qk_norm_rope(&attention);
+                    if attend {
+                        to.attention(&attention);
+                    }
                 }
-            }
+            });
         }
         assert!(gpu.get_u32(&done).iter().all(|&done| done == 0));
         let get = |buffer: &Buffer| decode(self.dtype(), &gpu.get(buffer));

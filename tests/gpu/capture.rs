@@ -6,15 +6,17 @@ use crate::support::Gpu;
 use cudarc::driver::sys;
 use std::cell::RefCell;
 use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::launch::Address;
-use tailgraph::backend::cuda::ops::Enqueue;
-use tailgraph::backend::cuda::ops::attention::{Attention, QUERY_TILE_BYTES, most_query_tiles};
-use tailgraph::backend::cuda::ops::experts::{
+use tailgraph::backend::cuda::call::Address;
+use tailgraph::backend::cuda::families::Lowering;
+use tailgraph::backend::cuda::families::attention::{
+    Attention, QUERY_TILE_BYTES, most_query_tiles,
+};
+use tailgraph::backend::cuda::families::experts::{
     EXPERT_COUNTS_BYTES, EXPERT_TILE_BYTES, ExpertRows, ExpertWeights, Routing, most_expert_tiles,
 };
-use tailgraph::backend::cuda::ops::head::{LogitsPart, seen_words};
-use tailgraph::backend::cuda::ops::router::RouterWeights;
-use tailgraph::backend::cuda::ops::tiled::{Epilogue, Product, Rows};
+use tailgraph::backend::cuda::families::head::{LogitsPart, seen_words};
+use tailgraph::backend::cuda::families::router::RouterWeights;
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Product, Rows};
 use tailgraph::backend::cuda::packed;
 use tailgraph::model::DType;
 use tailgraph::plan::arena::best_words;
@@ -135,10 +137,9 @@ impl Layer {
         }
     }
 
-    /// # Safety
-    /// `queue` is of the rig and the step this was made for.
-    unsafe fn enqueue(&self, queue: &Enqueue) {
-        let c = queue.config;
+    /// All of it, for the rig and the step that this was made for.
+    fn lower(&self, to: &mut Lowering<'_>) {
+        let c = to.config;
         let attended = c.num_attention_heads * c.head_dim;
         let width = attended + 2 * c.num_key_value_heads * c.head_dim;
         let product = |y, x, w, outputs: usize, inner: usize, epilogue| Product {
@@ -168,44 +169,32 @@ impl Layer {
             attended,
             Epilogue::Add,
         );
-        // SAFETY: the caller's promise; the arrays were made for these operations.
-        unsafe {
-            queue.embed(self.h, self.embedding).unwrap();
-            queue.norm(self.x, self.h, self.norms[0]).unwrap();
-            queue.product(&qkv, Rows::Step).unwrap();
-            queue.qk_norm_rope(a).unwrap();
-            queue.attention(a).unwrap();
-            queue.product(&out, Rows::Step).unwrap();
-            let router = RouterWeights {
-                norm: self.norms[1],
-                gate: self.gate,
-                bias: 0,
-            };
-            queue
-                .router(&self.routing, self.x, self.h, &router)
-                .unwrap();
-            let rows = ExpertRows {
-                x: self.x,
-                y: self.y,
-                partial: self.partial,
-                prefetched: false,
-            };
-            queue
-                .expert_gate_up(&self.routing, &self.expert_weights, &rows)
-                .unwrap();
-            queue
-                .expert_down(&self.routing, &self.expert_weights, self.h, &rows, None)
-                .unwrap();
-            queue.final_norm(self.x, self.h, self.norms[2]).unwrap();
-            let part = LogitsPart::Sampled;
-            let found = queue
-                .lm_head(part, self.logits, self.best, self.x, self.embedding)
-                .unwrap();
-            queue.mark_seen(self.seen).unwrap();
-            queue
-                .sample(part, self.logits, self.seen, self.best, found)
-                .unwrap();
-        }
+        to.embed(self.h, self.embedding);
+        to.norm(self.x, self.h, self.norms[0]);
+        to.product(&qkv, Rows::Step);
+        to.qk_norm_rope(a);
+        to.attention(a);
+        to.product(&out, Rows::Step);
+        let pairs = to.pairs();
+        let router = RouterWeights {
+            norm: self.norms[1],
+            gate: self.gate,
+            bias: 0,
+        };
+        to.router(&self.routing, self.x, self.h, &router, pairs);
+        let rows = ExpertRows {
+            x: self.x,
+            y: self.y,
+            partial: self.partial,
+        };
+        to.tiled_expert_gate_up(&self.routing, &self.expert_weights, &rows, pairs);
+        to.tiled_expert_down(&self.routing, &self.expert_weights, &rows, pairs);
+        to.combine_experts(&self.routing, self.h, &rows, pairs, None);
+        to.final_norm(self.x, self.h, self.norms[2]);
+        let part = LogitsPart::Sampled;
+        let found = to.lm_head(part, self.logits, self.best, self.x, self.embedding);
+        to.mark_seen(self.seen);
+        to.sample(part, self.logits, self.seen, self.best, found);
     }
 }
 
@@ -241,7 +230,7 @@ fn eager_early_and_captured_launches_give_the_same_bits() {
         all: RefCell::default(),
     };
     let mut queue = rig.enqueue(&on_gpu, StepKind::Mixed, BUCKET);
-    let layer = Layer::new(&arrays, &rig, &step, queue.expert_tile_rows());
+    let layer = Layer::new(&arrays, &rig, &step, queue.pairs().tile_rows);
     let logits_bytes = on_gpu.sampled * rig.config.vocab_size * 4;
     let outcome = || {
         let all = arrays.all.borrow();
@@ -253,19 +242,19 @@ fn eager_early_and_captured_launches_give_the_same_bits() {
     };
     queue.early = false;
     // SAFETY: the layer was made for this rig and step.
-    unsafe { layer.enqueue(&queue) };
+    unsafe { queue.run(|to| layer.lower(to)) };
     let eager = outcome();
     assert!(eager.1.iter().all(|s| s.token >= 0), "{:?}", eager.1);
 
     queue.early = true;
     // SAFETY: likewise.
-    unsafe { layer.enqueue(&queue) };
+    unsafe { queue.run(|to| layer.lower(to)) };
     assert!(outcome() == eager, "launched early");
 
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     gpu.stream.begin_capture(mode).unwrap();
     // SAFETY: likewise.
-    unsafe { layer.enqueue(&queue) };
+    unsafe { queue.run(|to| layer.lower(to)) };
     let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     let graph = gpu.stream.end_capture(flags).unwrap().expect("a graph");
     for run in 0..3 {

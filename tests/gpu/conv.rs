@@ -6,7 +6,7 @@ use crate::rig::{
 };
 use crate::support::Gpu;
 use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::ops::conv::ShortConv;
+use tailgraph::backend::cuda::families::conv::ShortConv;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
 
@@ -78,7 +78,10 @@ impl<'g> Layer<'g> {
             bias: bias.as_ref().map_or(0, |b| b.at(0)),
         };
         // SAFETY: the arrays have the shapes that `ShortConv` asks for.
-        unsafe { self.rig.enqueue(&on_gpu, kind, bucket).short_conv(&conv) }.unwrap();
+        unsafe {
+            let enqueue = self.rig.enqueue(&on_gpu, kind, bucket);
+            enqueue.run(|to| to.short_conv(&conv));
+        }
         let mut x = gpu.get_values(self.dtype(), &x);
         let padding = x.split_off(rows.len() * self.hidden);
         assert!(padding.iter().all(|v| v.is_nan()), "padding was written");

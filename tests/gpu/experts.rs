@@ -9,7 +9,7 @@ use crate::routing::{RoutingOnGpu, mixture, random_experts};
 use crate::support::{Gpu, Holder};
 use rayon::prelude::*;
 use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::ops::experts::{ExpertRows, ExpertWeights, NextNorm};
+use tailgraph::backend::cuda::families::experts::{ExpertRows, ExpertWeights, NextNorm};
 use tailgraph::backend::cuda::packed;
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
@@ -164,32 +164,32 @@ impl MixtureCase {
             x: x.at(0),
             y: y.at(0),
             partial: partial.at(0),
-            prefetched: false,
         };
+        let pairs = enqueue.pairs();
         gpu.stream.synchronize().unwrap();
         before();
         // SAFETY: the arrays have the shapes that the operations ask for.
         unsafe {
-            enqueue.sort_tokens(&routing).unwrap();
-            if !enqueue.needs_sort() {
+            enqueue.run(|to| to.sort_tokens(&routing, pairs));
+            if !pairs.sorted {
                 // The counts alone are for who sorts by itself.
                 for array in [&on_gpu.rows, &on_gpu.place, &on_gpu.tiles] {
                     array.fill(&gpu.stream, 0xff).unwrap();
                 }
             }
-            enqueue
-                .expert_gate_up(&routing, &expert_weights, &between)
-                .unwrap();
-            enqueue
-                .expert_down(
-                    &routing,
-                    &expert_weights,
-                    h.at(0),
-                    &between,
-                    Some(next_norm),
-                )
-                .unwrap();
-            enqueue.norm(alone.at(0), h.at(0), norm.at(0)).unwrap();
+            enqueue.run(|to| {
+                match to.grouped() {
+                    Some(grouped) => {
+                        to.grouped_experts(grouped, &routing, &expert_weights, &between)
+                    }
+                    None => {
+                        to.tiled_expert_gate_up(&routing, &expert_weights, &between, pairs);
+                        to.tiled_expert_down(&routing, &expert_weights, &between, pairs);
+                    }
+                }
+                to.combine_experts(&routing, h.at(0), &between, pairs, Some(next_norm));
+                to.norm(alone.at(0), h.at(0), norm.at(0));
+            });
         }
         assert!(
             gpu.get(&next) == gpu.get(&alone),

@@ -3,11 +3,13 @@
 //! logits themselves.
 
 use crate::common::random::Random;
-use crate::rig::{Rig, SKINNY, Step, StepOnGpu, TYPES, assert_rows_close, config, encode, rounded};
+use crate::rig::{
+    Enqueue, Rig, SKINNY, Step, StepOnGpu, TYPES, assert_rows_close, config, encode, rounded,
+};
 use crate::support::Gpu;
 use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::ops::head::{Found, LogitsPart, seen_words};
-use tailgraph::backend::cuda::ops::{Enqueue, Types};
+use tailgraph::backend::cuda::families::Types;
+use tailgraph::backend::cuda::families::head::{Found, LogitsPart, seen_words};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
 use tailgraph::plan::arena::best_words;
@@ -151,7 +153,7 @@ fn plain_logits(rig: &Rig, on_gpu: &StepOnGpu, bucket: usize, x: &Buffer, w: &Bu
     let logits = gpu.poisoned(bucket * rig.config.vocab_size * 4);
     let part = LogitsPart::Sampled;
     // SAFETY: the arrays have the shapes that the operation asks for; these kernels leave nothing of the best.
-    let found = unsafe { enqueue.lm_head(part, logits.at(0), 0, x.at(0), w.at(0)) }.unwrap();
+    let found = unsafe { enqueue.run(|to| to.lm_head(part, logits.at(0), 0, x.at(0), w.at(0))) };
     assert_eq!(found, None);
     gpu.get_values(DType::F32, &logits)
 }
@@ -172,7 +174,9 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
     let sample = |found: Option<Found>, logits: &Buffer, best: &Buffer| {
         let part = LogitsPart::Sampled;
         // SAFETY: the arrays have the shapes that the operation asks for.
-        unsafe { enqueue.sample(part, logits.at(0), seen.at(0), best.at(0), found) }.unwrap();
+        unsafe {
+            enqueue.run(|to| to.sample(part, logits.at(0), seen.at(0), best.at(0), found));
+        }
         let tokens = on_gpu.sampled(gpu);
         tokens.iter().map(|s| s.token).collect::<Vec<i32>>()
     };
@@ -190,14 +194,12 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
         let (logits, best, x, w) = (logits.at(0), best.at(0), x.at(0), w.at(0));
         // SAFETY: the arrays have the shapes that the operations ask for.
         let found = unsafe {
-            match enqueue.skinny() {
-                Some(skinny) => enqueue
-                    .skinny_lm_head(skinny, logits, best, x, norm.at(0), w)
-                    .map(Some),
-                None => enqueue.lm_head(LogitsPart::Sampled, logits, best, x, w),
-            }
+            enqueue.run(|to| match to.skinny() {
+                Some(skinny) => Some(to.skinny_lm_head(skinny, logits, best, x, norm.at(0), w)),
+                None => to.lm_head(LogitsPart::Sampled, logits, best, x, w),
+            })
         };
-        found.unwrap().expect("these tiles fill a GPU")
+        found.expect("these tiles fill a GPU")
     };
     // Logits are stored but of rows that are greedy and no more.
     let drawn = step(gpu, rows, DRAWN);

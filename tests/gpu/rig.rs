@@ -2,12 +2,17 @@
 
 use crate::common::random::Random;
 use crate::support::{Gpu, append, bytes};
+use cudarc::driver::CudaStream;
 use half::{bf16, f16};
+use std::ops::Deref;
 use tailgraph::backend::cuda::buffer::Buffer;
+use tailgraph::backend::cuda::call::Address;
 use tailgraph::backend::cuda::driver;
-use tailgraph::backend::cuda::launch::Address;
-use tailgraph::backend::cuda::ops::{Bucket, Enqueue, Kernels, Types};
+use tailgraph::backend::cuda::families::limits::Library;
+use tailgraph::backend::cuda::families::{Bucket, Kernels, Lowering, Types};
+use tailgraph::backend::cuda::launch::ReadyCall;
 use tailgraph::backend::cuda::packed;
+use tailgraph::backend::cuda::program::StepAt;
 use tailgraph::model::weights::widen;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::variants::{Experts, Grouped, Products, Variant};
@@ -314,7 +319,13 @@ pub struct Rig<'g> {
 impl<'g> Rig<'g> {
     pub fn new(gpu: &'g Gpu, config: ModelConfig, types: Types) -> Self {
         let choice = KernelChoice::default();
-        let kernels = Kernels::load(&gpu.module, &config, types, &choice).unwrap();
+        let kernels = Kernels::load(
+            &Library::loaded(&gpu.module).unwrap(),
+            &config,
+            types,
+            &choice,
+        )
+        .unwrap();
         Self {
             gpu,
             config,
@@ -340,16 +351,60 @@ impl<'g> Rig<'g> {
             rows: rows as u32,
             sequences: rows as u32,
         };
-        Enqueue {
-            config: &self.config,
-            kernels: &self.kernels,
-            stream: &self.gpu.stream,
-            bucket,
-            variant: self.kernels.variant(&self.config, bucket).unwrap(),
+        let variant = self.kernels.variant(&self.config, bucket).unwrap();
+        Enqueue::new(self, step, bucket, variant)
+    }
+}
+
+/// Launches operations of one step at once. What it says of the step's kernels it says as a [`Lowering`].
+pub struct Enqueue<'a> {
+    stream: &'a CudaStream,
+    at: StepAt,
+    pub early: bool,
+    empty: Lowering<'a>,
+}
+
+impl<'a> Enqueue<'a> {
+    fn new(rig: &'a Rig, step: &StepOnGpu, bucket: Bucket, variant: Variant) -> Self {
+        let at = StepAt {
             state: step.block.at(0),
             step: step.step(),
+        };
+        Self {
+            stream: &rig.gpu.stream,
+            at,
             early: true,
+            empty: Lowering::new(&rig.config, &rig.kernels, bucket, variant, at, true),
         }
+    }
+
+    /// Launches the calls that `make` makes.
+    ///
+    /// # Safety
+    /// The arrays that it names have the shapes that its operations ask for, and live until the calls have run.
+    pub unsafe fn run<T>(&self, make: impl FnOnce(&mut Lowering<'a>) -> T) -> T {
+        let Lowering {
+            config,
+            kernels,
+            bucket,
+            variant,
+            ..
+        } = self.empty;
+        let mut to = Lowering::new(config, kernels, bucket, variant, self.at, self.early);
+        let made = make(&mut to);
+        for call in to.into_calls() {
+            // SAFETY: the caller's promise.
+            unsafe { ReadyCall::new(&call).unwrap().launch(self.stream) }.unwrap();
+        }
+        made
+    }
+}
+
+impl<'a> Deref for Enqueue<'a> {
+    type Target = Lowering<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.empty
     }
 }
 
@@ -375,10 +430,8 @@ impl<'g> Rig<'g> {
         variant: Variant,
     ) -> Result<Enqueue<'_>, String> {
         self.kernels.can(&self.config, variant, rows as u32)?;
-        Ok(Enqueue {
-            variant,
-            ..self.enqueue(step, StepKind::Decode, rows)
-        })
+        let bucket = self.enqueue(step, StepKind::Decode, rows).bucket;
+        Ok(Enqueue::new(self, step, bucket, variant))
     }
 }
 

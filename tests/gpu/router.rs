@@ -4,7 +4,7 @@ use crate::common::random::Random;
 use crate::rig::{OPERANDS, Rig, Step, assert_close, assert_same_bits, operand, rounding};
 use crate::routing::{RoutingOnGpu, mixture};
 use crate::support::Gpu;
-use tailgraph::backend::cuda::ops::router::RouterWeights;
+use tailgraph::backend::cuda::families::router::RouterWeights;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
 use tailgraph::plan::variants::Variant;
@@ -58,7 +58,7 @@ impl RouterCase {
             None => rig.enqueue(&step, StepKind::Mixed, bucket),
             Some(variant) => rig.enqueue_by(&step, bucket, variant).unwrap(),
         };
-        assert!(by != Some(Variant::TILED) || enqueue.needs_sort());
+        assert!(by != Some(Variant::TILED) || enqueue.pairs().sorted);
         let routing = RoutingOnGpu::new(gpu, &self.config, &enqueue);
         let f32s = |values: &[f32]| gpu.values(DType::F32, values);
         let (h, norm, gate) = (f32s(&self.h), f32s(&self.norm), f32s(&self.gate));
@@ -73,10 +73,11 @@ impl RouterCase {
         let [x, alone] = [(); 2].map(|()| gpu.poisoned(bucket * row_bytes));
         // SAFETY: the arrays have the shapes that the operations ask for.
         unsafe {
-            enqueue
-                .router(&routing.addresses(), x.at(0), h.at(0), &weights)
-                .unwrap();
-            enqueue.norm(alone.at(0), h.at(0), norm.at(0)).unwrap();
+            enqueue.run(|to| {
+                let routing = routing.addresses();
+                to.router(&routing, x.at(0), h.at(0), &weights, to.pairs());
+                to.norm(alone.at(0), h.at(0), norm.at(0));
+            });
         }
         // The sum of squares may be in another order, and what is rounded then rounds the other way.
         let [x, alone] = [x, alone].map(|buffer| gpu.get_values(dtype, &buffer));
@@ -92,8 +93,8 @@ impl RouterCase {
         );
         let experts = gpu.get_u32(&routing.experts);
         let top_k = self.config.num_experts_per_tok;
-        let tile_rows = enqueue.expert_tile_rows();
-        match enqueue.needs_sort() {
+        let tile_rows = enqueue.pairs().tile_rows;
+        match enqueue.pairs().sorted {
             true => routing.check_sort(gpu, &experts[..rows * top_k], top_k, tile_rows),
             false => _ = routing.check_counts(gpu),
         }

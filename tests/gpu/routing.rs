@@ -4,8 +4,8 @@ use crate::common::random::Random;
 use crate::rig::{Rig, Step, config, operand};
 use crate::support::Gpu;
 use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::ops::Enqueue;
-use tailgraph::backend::cuda::ops::experts::{
+use tailgraph::backend::cuda::families::Lowering;
+use tailgraph::backend::cuda::families::experts::{
     EXPERT_COUNTS_BYTES, EXPERT_TILE_BYTES, Routing, most_expert_tiles,
 };
 use tailgraph::model::{DType, ModelConfig};
@@ -25,11 +25,11 @@ pub struct RoutingOnGpu {
 }
 
 impl RoutingOnGpu {
-    pub fn new(gpu: &Gpu, config: &ModelConfig, enqueue: &Enqueue) -> Self {
+    pub fn new(gpu: &Gpu, config: &ModelConfig, to: &Lowering<'_>) -> Self {
         let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
-        let bucket = enqueue.bucket.rows;
+        let bucket = to.bucket.rows;
         let pairs = (bucket * top_k) as usize;
-        let most = most_expert_tiles(bucket, experts, top_k, enqueue.expert_tile_rows());
+        let most = most_expert_tiles(bucket, experts, top_k, to.pairs().tile_rows);
         Self {
             experts: gpu.poisoned(pairs * 4),
             weights: gpu.poisoned(pairs * 4),
@@ -142,8 +142,8 @@ fn the_token_sort_is_stable_and_tiles_cover_it() {
         let bytes: Vec<u8> = chosen.iter().flat_map(|e| e.to_le_bytes()).collect();
         routing.experts.write(&gpu.stream, 0, &bytes).unwrap();
         // SAFETY: the arrays have the shapes that `Routing` asks for.
-        unsafe { enqueue.sort_tokens(&routing.addresses()) }.unwrap();
+        unsafe { enqueue.run(|to| to.sort_tokens(&routing.addresses(), to.pairs())) };
 
-        routing.check_sort(&gpu, &chosen, top_k, enqueue.expert_tile_rows());
+        routing.check_sort(&gpu, &chosen, top_k, enqueue.pairs().tile_rows);
     }
 }

@@ -4,7 +4,7 @@ use crate::common::random::Random;
 use crate::rig::{Chunk, Rig, Step, StepOnGpu, config, operand};
 use crate::support::Gpu;
 use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::ops::head::{LogitsPart, seen_words};
+use tailgraph::backend::cuda::families::head::{LogitsPart, seen_words};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
 use tailgraph::plan::arena::best_words;
@@ -208,7 +208,7 @@ fn run(gpu: &Gpu, rig: &Rig, rows: &[Row], score: bool) -> Vec<abi::tg_sampled> 
     let before = before.upload(gpu);
     let enqueue = rig.enqueue(&before, StepKind::Mixed, before.rows);
     // SAFETY: `seen` has a bitmap for each slot.
-    unsafe { enqueue.mark_seen(seen.at(0)) }.unwrap();
+    unsafe { enqueue.run(|to| to.mark_seen(seen.at(0))) };
 
     let on_gpu: StepOnGpu = step.upload(gpu);
     let values: Vec<f32> = rows.iter().flat_map(|row| row.logits.clone()).collect();
@@ -227,12 +227,12 @@ fn run(gpu: &Gpu, rig: &Rig, rows: &[Row], score: bool) -> Vec<abi::tg_sampled> 
     let best = gpu.poisoned(best_words(rows.len()) * 8);
     // SAFETY: the arrays have the shapes that the operations ask for.
     unsafe {
-        if score {
-            enqueue.mark_seen(seen.at(0)).unwrap();
-        }
-        enqueue
-            .sample(part, logits.at(0), seen.at(0), best.at(0), None)
-            .unwrap();
+        enqueue.run(|to| {
+            if score {
+                to.mark_seen(seen.at(0));
+            }
+            to.sample(part, logits.at(0), seen.at(0), best.at(0), None);
+        });
     }
     on_gpu.sampled(gpu)
 }

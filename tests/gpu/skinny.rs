@@ -6,19 +6,19 @@ mod guess;
 
 use crate::common::random::Random;
 use crate::rig::{
-    Rig, SKINNY, Step, StepOnGpu, TYPES, assert_rows_close, assert_same_bits, config, grouped,
-    rounded,
+    Enqueue, Rig, SKINNY, Step, StepOnGpu, TYPES, assert_rows_close, assert_same_bits, config,
+    grouped, rounded,
 };
 use crate::routing::RoutingOnGpu;
 use crate::support::Gpu;
 use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::ops::conv::ShortConv;
-use tailgraph::backend::cuda::ops::experts::{ExpertRows, ExpertWeights};
-use tailgraph::backend::cuda::ops::head::LogitsPart;
-use tailgraph::backend::cuda::ops::router::RouterWeights;
-use tailgraph::backend::cuda::ops::skinny::{ConvIn, Guess, Residual};
-use tailgraph::backend::cuda::ops::tiled::{Epilogue, Product, Rows};
-use tailgraph::backend::cuda::ops::{Enqueue, Types};
+use tailgraph::backend::cuda::families::Types;
+use tailgraph::backend::cuda::families::conv::ShortConv;
+use tailgraph::backend::cuda::families::experts::{ExpertRows, ExpertWeights};
+use tailgraph::backend::cuda::families::head::LogitsPart;
+use tailgraph::backend::cuda::families::router::RouterWeights;
+use tailgraph::backend::cuda::families::skinny::{ConvIn, Guess, Residual};
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Product, Rows};
 use tailgraph::backend::cuda::packed;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::arena::best_words;
@@ -200,13 +200,15 @@ impl Layer {
         gpu: &Gpu,
         input: &Input,
         (x, h): (&Buffer, &Buffer),
-        guess: Option<&Guess<'_>>,
+        guess: Option<&Guess>,
     ) {
         let skinny = queue.skinny().expect("they are loaded");
         let state = gpu.values(queue.kernels.types.operand, &input.state);
         let conv = self.short_conv(x, 0, &state);
         // SAFETY: every array has the shape that its operation asks for.
-        unsafe { queue.skinny_conv(skinny, &conv, &self.conv_in(), h.at(0), guess) }.unwrap();
+        unsafe {
+            queue.run(|to| to.skinny_conv(skinny, &conv, &self.conv_in(), h.at(0), guess));
+        }
         gpu.stream.synchronize().unwrap();
     }
 
@@ -310,7 +312,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
                 epilogue,
             };
             // SAFETY: the arrays have these shapes.
-            unsafe { plain.product(&product, Rows::Step) }.unwrap();
+            unsafe { plain.run(|to| to.product(&product, Rows::Step)) };
         };
     let conv = |x: &Buffer, state: &Buffer| layer.short_conv(x, bcx.at(0), state);
     let conv_in = layer.conv_in();
@@ -326,18 +328,16 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
     let guess = Guess::of(&queue, skinny, 3, hidden as u32, &parts, &router, None);
     // SAFETY: every array has the shape that its operation asks for.
     unsafe {
-        queue
-            .skinny_conv(
+        queue.run(|to| {
+            to.skinny_conv(
                 skinny,
                 &conv(&xs[0], &states[0]),
                 &conv_in,
                 h0.at(0),
                 guess.as_ref(),
             )
-            .unwrap();
-        queue
-            .norm(normed.at(0), h0.at(0), layer.norm.at(0))
-            .unwrap();
+        });
+        queue.run(|to| to.norm(normed.at(0), h0.at(0), layer.norm.at(0)));
         let shape_in = (3 * hidden, hidden);
         product(
             bcx.at(0),
@@ -347,15 +347,13 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             shape_in,
             Epilogue::Store,
         );
-        queue.short_conv(&conv(&xs[1], &states[1])).unwrap();
+        queue.run(|to| to.short_conv(&conv(&xs[1], &states[1])));
         keep("conv", types.operand, &xs[0], &xs[1]);
         keep("conv state", types.operand, &states[0], &states[1]);
 
         let hs = [(); 2].map(|()| residual(&input.h));
         let out = layer.out(&xs[0], shape);
-        queue
-            .skinny_out(skinny, hs[0].at(0), &out, Some((&parts, &router)))
-            .unwrap();
+        queue.run(|to| to.skinny_out(skinny, hs[0].at(0), &out, Some((&parts, &router))));
         product(
             hs[1].at(0),
             out.x,
@@ -370,8 +368,8 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
         let y = operand(top_k * inner);
         let sorted = operand(top_k * inner);
         let partial = f32s(top_k * hidden);
-        queue
-            .skinny_expert_gate_up(
+        queue.run(|to| {
+            to.skinny_expert_gate_up(
                 skinny,
                 y.at(0),
                 hs[0].at(0),
@@ -379,24 +377,21 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
                 &experts,
                 guess.as_ref(),
             )
-            .unwrap();
-        queue
-            .skinny_down(skinny, hs[0].at(0), y.at(0), &parts, &experts)
-            .unwrap();
+        });
+        queue.run(|to| to.skinny_down(skinny, hs[0].at(0), y.at(0), &parts, &experts));
         let other = other_routing.addresses();
-        plain
-            .router(&other, normed.at(0), after_out.at(0), &router)
-            .unwrap();
+        let pairs = plain.pairs();
+        plain.run(|to| to.router(&other, normed.at(0), after_out.at(0), &router, pairs));
         let rows = ExpertRows {
             x: normed.at(0),
             y: sorted.at(0),
             partial: partial.at(0),
-            prefetched: false,
         };
-        plain.expert_gate_up(&other, &experts, &rows).unwrap();
-        plain
-            .expert_down(&other, &experts, after_out.at(0), &rows, None)
-            .unwrap();
+        plain.run(|to| {
+            to.tiled_expert_gate_up(&other, &experts, &rows, pairs);
+            to.tiled_expert_down(&other, &experts, &rows, pairs);
+            to.combine_experts(&other, after_out.at(0), &rows, pairs, None);
+        });
         keep(
             "expert weights",
             DType::F32,
@@ -408,13 +403,11 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
         let swap_ab = [(); 2].map(|()| operand(shape.swap_ab));
         let h = h0.at(0);
         let [w1, w3, w2] = [0, 1, 2].map(|i| layer.swap_ab[i].at(0));
-        queue
-            .skinny_gate_up(skinny, swap_ab[0].at(0), h, layer.ffn_norm.at(0), (w1, w3))
-            .unwrap();
-        queue.norm(normed.at(0), h, layer.ffn_norm.at(0)).unwrap();
-        plain
-            .dense_gate_up(swap_ab[1].at(0), normed.at(0), w1, w3)
-            .unwrap();
+        queue.run(|to| {
+            to.skinny_gate_up(skinny, swap_ab[0].at(0), h, layer.ffn_norm.at(0), (w1, w3))
+        });
+        queue.run(|to| to.norm(normed.at(0), h, layer.ffn_norm.at(0)));
+        plain.run(|to| to.dense_gate_up(swap_ab[1].at(0), normed.at(0), w1, w3));
         keep("dense gate and up", types.operand, &swap_ab[0], &swap_ab[1]);
         let hs = [(); 2].map(|()| residual(&input.h));
         let down = Residual {
@@ -423,7 +416,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             bias: 0,
             inner: shape.swap_ab as u32,
         };
-        queue.skinny_out(skinny, hs[0].at(0), &down, None).unwrap();
+        queue.run(|to| to.skinny_out(skinny, hs[0].at(0), &down, None));
         product(
             hs[1].at(0),
             down.x,
@@ -437,8 +430,8 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
         let outputs = qkv_outputs(config);
         let qkv = [(); 2].map(|()| operand(outputs));
         let w = layer.qkv.at(0);
-        queue
-            .skinny_project(
+        queue.run(|to| {
+            to.skinny_project(
                 skinny,
                 qkv[0].at(0),
                 h,
@@ -446,8 +439,8 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
                 (w, outputs as u32),
                 None,
             )
-            .unwrap();
-        queue.norm(normed.at(0), h, layer.norm.at(0)).unwrap();
+        });
+        queue.run(|to| to.norm(normed.at(0), h, layer.norm.at(0)));
         product(
             qkv[1].at(0),
             normed.at(0),
@@ -461,8 +454,8 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
         let logits = [(); 2].map(|()| f32s(config.vocab_size));
         let head = layer.lm_head.at(0);
         let best = gpu.poisoned(best_words(bucket) * 8);
-        queue
-            .skinny_lm_head(
+        queue.run(|to| {
+            to.skinny_lm_head(
                 skinny,
                 logits[0].at(0),
                 best.at(0),
@@ -470,17 +463,17 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
                 layer.norm.at(0),
                 head,
             )
-            .unwrap();
-        queue.final_norm(normed.at(0), h, layer.norm.at(0)).unwrap();
-        plain
-            .lm_head(
+        });
+        queue.run(|to| to.final_norm(normed.at(0), h, layer.norm.at(0)));
+        plain.run(|to| {
+            to.lm_head(
                 LogitsPart::Sampled,
                 logits[1].at(0),
                 best.at(0),
                 normed.at(0),
                 head,
             )
-            .unwrap();
+        });
         keep("logits", DType::F32, &logits[0], &logits[1]);
     }
     let outputs = [(found, &routing), (expected, &other_routing)];

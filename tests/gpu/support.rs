@@ -5,8 +5,9 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr};
 use half::{bf16, f16};
 use std::sync::Arc;
 use tailgraph::backend::cuda::buffer::Buffer;
+use tailgraph::backend::cuda::call::Argument;
 use tailgraph::backend::cuda::driver;
-use tailgraph::backend::cuda::launch::{Argument, Kernel, Launch};
+use tailgraph::backend::cuda::launch::{Kernel, Launch};
 use tailgraph::backend::cuda::module::Module;
 use tailgraph::sys::abi;
 

@@ -6,10 +6,10 @@ use crate::rig::{
     Rig, Step, StepOnGpu, TYPES, assert_rows_close, assert_same_bits, config, encode, rounded,
 };
 use crate::support::Gpu;
-use tailgraph::backend::cuda::ops::Types;
-use tailgraph::backend::cuda::ops::conv::ShortConv;
-use tailgraph::backend::cuda::ops::experts::ExpertWeights;
-use tailgraph::backend::cuda::ops::tiled::{Epilogue, Product, Rows};
+use tailgraph::backend::cuda::families::Types;
+use tailgraph::backend::cuda::families::conv::ShortConv;
+use tailgraph::backend::cuda::families::experts::ExpertWeights;
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Product, Rows};
 use tailgraph::backend::cuda::packed;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
@@ -127,7 +127,7 @@ impl Case {
             _ => rig.enqueue(&step, kind, bucket),
         };
         // SAFETY: the arrays have the shapes that `Product` asks for.
-        unsafe { enqueue.product(&product, Rows::Step) }.unwrap();
+        unsafe { enqueue.run(|to| to.product(&product, Rows::Step)) };
         gpu.get_values(y_type, &y)
     }
 }
@@ -284,9 +284,9 @@ impl ConvCase {
         };
         let queue = rig.enqueue_by(&step, bucket, variant).unwrap();
         let out = if fused {
-            let swap_ab = queue.swap_ab_conv_serves().expect("this hidden size");
+            let swap_ab = queue.swap_ab_convolves().expect("this hidden size");
             // SAFETY: the arrays have the shapes that the operation asks for.
-            unsafe { queue.swap_ab_conv(swap_ab, &conv, w.at(0), bias, experts) }.unwrap();
+            unsafe { queue.run(|to| to.swap_ab_conv(swap_ab, &conv, w.at(0), bias, experts)) };
             grouped
         } else {
             let product = Product {
@@ -302,8 +302,8 @@ impl ConvCase {
             let mixed = rig.enqueue(&step, StepKind::Mixed, bucket);
             // SAFETY: likewise.
             unsafe {
-                mixed.product(&product, Rows::Step).unwrap();
-                queue.short_conv(&conv).unwrap();
+                mixed.run(|to| to.product(&product, Rows::Step));
+                queue.run(|to| to.short_conv(&conv));
             }
             x
         };

@@ -6,7 +6,7 @@ use crate::rig::{
 };
 use crate::support::Gpu;
 use rayon::prelude::*;
-use tailgraph::backend::cuda::ops::tiled::{Epilogue, Product, Rows};
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Product, Rows};
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
 
@@ -84,7 +84,7 @@ impl Case {
         }
         let enqueue = rig.enqueue(&step, StepKind::Mixed, bucket);
         // SAFETY: the arrays have the shapes that `Product` asks for.
-        unsafe { enqueue.product(&product, rows) }.unwrap();
+        unsafe { enqueue.run(|to| to.product(&product, rows)) };
         gpu.get_values(y_type, &y)
     }
 

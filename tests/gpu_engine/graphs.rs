@@ -8,7 +8,7 @@ use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::exec::{Exec, LaunchedBy};
 use tailgraph::backend::cuda::graph::Captured;
 use tailgraph::backend::cuda::mirror::Mirror;
-use tailgraph::backend::cuda::program::{StepProgram, buckets};
+use tailgraph::backend::cuda::program::{StepProgram, buckets, capture_calls};
 use tailgraph::plan::StepKind;
 
 #[test]
@@ -20,11 +20,9 @@ fn a_step_lists_its_kernels_and_early_edges() {
     let bucket = buckets(&SETUP.ladders(), StepKind::Decode, 32)
         .nth(3)
         .unwrap();
-    let graph = Captured::capture(&rig.stream, "stage 0 decode 8", |stream| {
-        // SAFETY: mirror and program outlive the graph, which is never launched.
-        unsafe { programs[0].enqueue(stream, bucket, mirror.at()) }
-    })
-    .unwrap();
+    let calls = programs[0].lower(bucket, mirror.at()).unwrap();
+    // SAFETY: mirror and program outlive the graph, which is never launched.
+    let graph = unsafe { capture_calls(&rig.stream, "stage 0 decode 8", &calls) }.unwrap();
     let names: Vec<String> = graph
         .nodes()
         .unwrap()

@@ -4,10 +4,9 @@ use crate::common::random::Random;
 use crate::rig::{PATIENCE, Rig, SETUP, Setup, WAYS, request};
 use std::time::Instant;
 use tailgraph::backend::cuda::exec::{Exec, LaunchedBy};
-use tailgraph::backend::cuda::graph::Captured;
 use tailgraph::backend::cuda::mirror::Mirror;
 use tailgraph::backend::cuda::probe::ProbeOptions;
-use tailgraph::backend::cuda::program::{StepProgram, buckets};
+use tailgraph::backend::cuda::program::{StepProgram, buckets, capture_calls};
 use tailgraph::plan::{EngineOptions, RingCapacities, StepKind};
 use tailgraph::runtime::Event;
 use tailgraph::sys::abi;
@@ -52,11 +51,9 @@ fn bare_us(rig: &Rig, setup: &Setup) -> f64 {
     let bucket = buckets(&setup.ladders(), StepKind::Decode, slots)
         .last()
         .unwrap();
-    let graph = Captured::capture(&rig.stream, "the bare step", |stream| {
-        // SAFETY: mirror and program outlive the launches below.
-        unsafe { programs[0].enqueue(stream, bucket, mirror.at()) }
-    })
-    .unwrap();
+    let calls = programs[0].lower(bucket, mirror.at()).unwrap();
+    // SAFETY: mirror and program outlive the launches below.
+    let graph = unsafe { capture_calls(&rig.stream, "the bare step", &calls) }.unwrap();
     let exec = Exec::new(&graph, LaunchedBy::Host).unwrap();
     let rounds = 2000;
     let mut us = 0.0;

@@ -3,6 +3,8 @@
 use crate::rig::{Ended, Run};
 use crate::schema::{check, schema};
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use tailgraph::model::DType;
 use tailgraph::plan::KernelFile;
 use tailgraph::plan::variants::{Architecture, Experts, Products};
@@ -76,30 +78,26 @@ fn a_step_has_the_dispatcher_behind_it() {
     }
 }
 
-/// Each node is of the operation that enqueued it, in the plan's order, and what the scheduler adds is of none.
+/// Every operation is done by some node, in the plan's order, and what the scheduler adds is of none.
 #[test]
 fn nodes_are_of_their_operations() {
     let shown = json(inspect(&["--launch", "device-graph", "--stages", "2"]));
     for graph in graphs(&shown) {
         let captured = &graph["captured"];
-        let mut of_operations: Vec<u64> = vec![];
+        let mut of_operations = BTreeSet::new();
+        let mut last_before = 0;
         for operation in captured["operations"].as_array().unwrap() {
             let nodes = operation["nodes"].as_array().unwrap();
+            let last = nodes.last().map(count);
+            let last = last.unwrap_or_else(|| panic!("nobody does {operation} of {graph}"));
+            assert!(last >= last_before, "{operation} of {graph}");
+            last_before = last;
             of_operations.extend(nodes.iter().map(count));
-            let name = operation["operation"].as_str().unwrap();
-            // Done by the kernels of operations beside them: of decode steps more than of others, and gate and up of fused experts
-            // by down's.
-            let fused = captured["variant"]["experts"] == "fused" && name == "expert_gate_up";
-            let folded = fused
-                || ["operator_norm", "ffn_norm", "sample"].contains(&name)
-                || graph["kind"] == "decode"
-                    && ["short_conv", "qk_norm_rope", "router", "final_norm"].contains(&name);
-            assert!(folded || !nodes.is_empty(), "{name} of {graph}");
         }
         let nodes = count(&captured["nodes"]);
         let first_stage = graph["stages"][0] == 0;
         // What begins a stage before it, the dispatcher after the last.
-        let expected: Vec<u64> = match first_stage {
+        let expected: BTreeSet<u64> = match first_stage {
             true => (1..nodes).collect(),
             false => (1..nodes - 1).collect(),
         };
@@ -123,7 +121,7 @@ fn nodes_are_of_their_operations() {
     }
 }
 
-/// In wide steps gate, up and down of a layer's experts are one kernel, that of down: gate and up have none.
+/// In wide steps gate, up and down of a layer's experts are one kernel, and another adds them up.
 #[test]
 fn experts_of_grouped_steps_are_one_kernel() {
     let run = Run::new(&["inspect", "--model", "random:tiny", "--device", "cuda"]);
@@ -141,7 +139,7 @@ fn experts_of_grouped_steps_are_one_kernel() {
         let nodes = |operation: &Value| operation["nodes"].as_array().unwrap().len();
         of_it.map(nodes).collect::<Vec<_>>()
     };
-    assert!(layers("expert_gate_up").iter().all(|&nodes| nodes == 0));
+    assert!(layers("expert_gate_up").iter().all(|&nodes| nodes == 1));
     let downs = layers("expert_down");
     assert!(!downs.is_empty() && downs.iter().all(|&nodes| nodes == 2));
     let kernels = captured["kernels"].as_array().unwrap();
@@ -150,10 +148,117 @@ fn experts_of_grouped_steps_are_one_kernel() {
         name.starts_with("tg_grouped_experts_")
     };
     let kernel = kernels.iter().find(is_grouped).unwrap();
-    assert_eq!(kernel["operations"], serde_json::json!(["expert_down"]));
+    let done = serde_json::json!(["expert_gate_up", "expert_down"]);
+    assert_eq!(kernel["operations"], done);
     assert_eq!(count(&kernel["count"]), downs.len() as u64);
     let svg = std::fs::read_to_string(svg).unwrap();
     assert!(svg.contains("in a neighbour's kernel"), "{svg}");
+}
+
+/// What is listed without a GPU is what a GPU is given: the same kernels in the same order for the same operations, in launches
+/// of the same shape.
+#[test]
+fn listed_calls_are_those_that_are_captured() {
+    for (capability, gpu) in [("8.0", "a100"), ("9.0", "h100"), ("10.0", "b200")] {
+        for (dtype, kind) in [("bf16", "decode"), ("f32", "mixed"), ("f16", "score")] {
+            let sizes = ["--max-seqs", "64", "--dtype", dtype, "--kind", kind];
+            let captured = json(
+                Run::new(&["inspect", "--model", "random:tiny", "--device", "cuda"])
+                    .and(&["--launch", "host-graph"])
+                    .and(&sizes)
+                    .with("CAPABILITY", capability),
+            );
+            let listed = Run::new(&["inspect", "--model", "random:tiny", "--calls", "--json"])
+                .and(&["--gpu", gpu, "--rows", "1,2,4,8,16,32,64"])
+                .and(&sizes)
+                .over(Path::new("/nowhere"))
+                .end();
+            let listed: Value = serde_json::from_str(text(&listed)).unwrap();
+            check(&schema("calls"), &listed).unwrap();
+            for step in listed["steps"].as_array().unwrap() {
+                let of_it =
+                    |graph: &&Value| graph["kind"] == kind && graph["bucket"] == step["rows"];
+                let graph = graphs(&captured).iter().find(of_it).unwrap();
+                compare(step, &graph["captured"]);
+            }
+        }
+    }
+}
+
+/// A listed step and the graph of its bucket.
+fn compare(step: &Value, captured: &Value) {
+    let calls = step["calls"].as_array().unwrap();
+    assert_eq!(calls.len() as u64, count(&captured["nodes"]));
+    assert_eq!(step["variant"], captured["variant"]);
+    for operation in captured["operations"].as_array().unwrap() {
+        let done = |call: &Value| {
+            let ops = call["operations"].as_array().unwrap();
+            ops.iter().any(|op| {
+                op["operation"] == operation["operation"] && op["layer"] == operation["layer"]
+            })
+        };
+        let places = calls.iter().enumerate().filter(|(_, call)| done(call));
+        let places: Vec<u64> = places.map(|(place, _)| place as u64).collect();
+        assert_eq!(operation["nodes"], serde_json::json!(places), "{operation}");
+    }
+    let mut launches = BTreeMap::new();
+    for call in calls {
+        // Launches ask for whole 32 bytes.
+        let shared = count(&call["dynamic_shared_bytes"]).next_multiple_of(32);
+        let key = (call["kernel"].to_string(), call["grid"].to_string(), shared);
+        *launches.entry(key).or_insert(0) += 1;
+    }
+    for kernel in captured["kernels"].as_array().unwrap() {
+        let shared = count(&kernel["dynamic_shared_bytes"]);
+        let key = (
+            kernel["name"].to_string(),
+            kernel["grid"].to_string(),
+            shared,
+        );
+        assert_eq!(
+            launches.remove(&key),
+            Some(count(&kernel["count"])),
+            "{kernel}"
+        );
+    }
+    assert!(launches.is_empty(), "{launches:?}");
+}
+
+#[test]
+fn calls_are_listed_of_big_models_and_refused_with_a_gpu() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.json");
+    let layers: Vec<&str> = (0..40)
+        .map(|layer| {
+            if layer % 4 == 2 {
+                "full_attention"
+            } else {
+                "conv"
+            }
+        })
+        .collect();
+    let shapes = serde_json::json!({
+        "model_type": "lfm2_moe", "vocab_size": 65536, "hidden_size": 2048, "num_hidden_layers": 40,
+        "intermediate_size": 11776, "moe_intermediate_size": 1536, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "num_dense_layers": 2, "num_experts": 64, "num_experts_per_tok": 4,
+        "max_position_embeddings": 128000, "layer_types": layers,
+    });
+    std::fs::write(&config, shapes.to_string()).unwrap();
+    let model = format!("random:{}", config.display());
+    let listed = Run::new(&["inspect", "--model", &model, "--calls", "--rows", "1,64"]).end();
+    let shown = text(&listed);
+    assert!(shown.starts_with("decode 1: "), "{shown}");
+    for words in [
+        "decode 64: ",
+        "tg_grouped_experts",
+        "ffn_norm + router",
+        "39  ",
+    ] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    let refused = inspect(&["--calls"]).end();
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("--gpu NAME"), "{}", refused.stderr);
 }
 
 /// What is built in for a 9.0 is what its graphs are made of: the few-row, dense, wide and other kernels that entries name,
@@ -256,30 +361,24 @@ fn products_and_experts_may_be_of_different_families() {
         let graph = graphs(&shown).iter().find(wanted).unwrap();
         let operations = graph["captured"]["operations"].as_array().unwrap().iter();
         let of_it = operations.filter(|operation| operation["operation"] == name);
-        let nodes = of_it.map(|operation| operation["nodes"].as_array().unwrap().len());
+        let nodes = of_it.map(|operation| operation["nodes"].as_array().unwrap().clone());
         nodes.collect::<Vec<_>>()
     };
     for rows in [1, 2] {
-        assert!(
-            nodes(rows, "router").iter().all(|&nodes| nodes == 1),
-            "{rows}"
-        );
-        assert!(nodes(rows, "expert_down").iter().all(|&nodes| nodes == 2));
-        assert!(
-            nodes(rows, "expert_gate_up")
-                .iter()
-                .all(|&nodes| nodes == 0)
-        );
+        for (name, kernels) in [("router", 1), ("expert_gate_up", 1), ("expert_down", 2)] {
+            let of_it = nodes(rows, name);
+            assert!(of_it.iter().all(|nodes| nodes.len() == kernels), "{name}");
+        }
     }
-    for (name, folded) in [("operator_norm", 0), ("short_conv", 0), ("conv_in_proj", 1)] {
-        assert!(
-            nodes(1, name).iter().all(|&nodes| nodes == folded),
-            "{name}"
-        );
-    }
-    assert!(nodes(2, "short_conv").iter().all(|&nodes| nodes == 1));
-    // A layer's own, but where the experts before it have done it.
-    assert!(nodes(2, "operator_norm").contains(&1));
+    // One kernel norms, multiplies and convolves; of the others each has its own ...
+    assert_eq!(nodes(1, "conv_in_proj"), nodes(1, "short_conv"));
+    assert!(nodes(1, "operator_norm").contains(&nodes(1, "conv_in_proj")[0]));
+    assert_ne!(nodes(2, "conv_in_proj"), nodes(2, "short_conv"));
+    // ... but for a norm behind experts, which is done as these are added up.
+    let (downs, norms) = (nodes(2, "expert_down"), nodes(2, "operator_norm"));
+    let behind = |norm: &&Vec<Value>| downs.iter().any(|down| down[1] == norm[0]);
+    let (behind, own): (Vec<_>, Vec<_>) = norms.iter().partition(behind);
+    assert!(!behind.is_empty() && !own.is_empty());
 }
 
 #[test]

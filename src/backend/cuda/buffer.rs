@@ -1,6 +1,6 @@
 //! Device memory: allocated once, at start-up, and carved by byte offsets.
 
-use super::launch::Address;
+use super::call::Address;
 use super::module::failed;
 use crate::error::{Error, Result};
 use cudarc::driver::result;

@@ -1,8 +1,8 @@
 //! The host's end of the logits ring (kernels/step/deliver.cu): a thread that takes tiles as the GPU posts them and hands
 //! their rows to the sink, so that the same step delivers logits whoever launched it.
 
-use super::launch::Address;
-use super::ops::deliver::LogitsRing;
+use super::call::Address;
+use super::families::deliver::LogitsRing;
 use super::pinned::Pinned;
 use crate::backend::{Block, LogitsSink};
 use crate::error::{Error, Result};

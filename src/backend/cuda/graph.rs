@@ -3,7 +3,6 @@
 use super::audit::{KernelNode, Node};
 use super::exec::memory_or;
 use super::module::failed;
-use crate::backend::timing::KernelLaunch;
 use crate::error::{Error, Result};
 use crate::plan::captured::{Edge, KernelShape};
 use cudarc::driver::result::{self, DriverError};
@@ -161,30 +160,6 @@ impl Captured {
         })
     }
 
-    /// Its kernels as they are launched, each with its place among [`Self::nodes`].
-    ///
-    /// # Errors
-    /// As [`Self::nodes`].
-    pub fn kernels(&self) -> Result<Vec<(usize, KernelLaunch)>> {
-        let kernel = |(place, node)| match node {
-            Node::Kernel(kernel) => Some((
-                place,
-                KernelLaunch {
-                    name: kernel.name,
-                    grid: kernel.grid,
-                    threads: kernel.block.0,
-                },
-            )),
-            _ => None,
-        };
-        Ok(self
-            .nodes()?
-            .into_iter()
-            .enumerate()
-            .filter_map(kernel)
-            .collect())
-    }
-
     /// What a thread and a block of a kernel node take, beside how it is launched; `None` for other nodes.
     ///
     /// # Errors
@@ -317,42 +292,6 @@ impl Captured {
             .result()
             .map_err(|error| refused(&format!("{:?}", error.0)))
     }
-}
-
-/// How many nodes the capture under way on `stream` has by now.
-///
-/// # Errors
-/// [`Error::Runtime`] where the driver does not say, or nothing is being captured.
-pub fn captured_so_far(stream: &CudaStream) -> Result<usize> {
-    let refused = |error| failed("looking into a capture under way", error);
-    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    let (mut id, mut dependency_count, mut count) = (0, 0, 0);
-    let mut graph = std::ptr::null_mut();
-    let (mut dependencies, mut data) = (std::ptr::null(), std::ptr::null());
-    // SAFETY: the stream is alive, and the driver writes only the places given.
-    unsafe {
-        sys::cuStreamGetCaptureInfo_v3(
-            stream.cu_stream(),
-            &mut status,
-            &mut id,
-            &mut graph,
-            &mut dependencies,
-            &mut data,
-            &mut dependency_count,
-        )
-    }
-    .result()
-    .map_err(refused)?;
-    if graph.is_null() {
-        return Err(Error::Runtime(
-            "looking into a capture under way: there is none".into(),
-        ));
-    }
-    // SAFETY: the graph lives until the capture has ended; without an array the driver only counts.
-    unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut count) }
-        .result()
-        .map_err(refused)?;
-    Ok(count)
 }
 
 impl Drop for Captured {

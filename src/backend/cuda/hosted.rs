@@ -2,12 +2,13 @@
 //! there, kernel by kernel or as one graph.
 
 use super::buffer::Buffer;
+use super::call::Address;
 use super::exec::{Exec, LaunchedBy};
-use super::launch::Address;
+use super::families::Bucket;
+use super::launch::ReadyCall;
 use super::mirror::Mirror;
 use super::module::failed;
-use super::ops::Bucket;
-use super::program::{Span, StepCapture, StepProgram, buckets, capture_step, step_name};
+use super::program::{Span, StepAt, StepCapture, StepProgram, buckets, capture_step, step_name};
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, StepKind};
@@ -37,8 +38,22 @@ pub enum HostLaunch {
 struct Step {
     bucket: Bucket,
     /// By place of the mirror; none: kernel by kernel
-    graphs: Vec<Exec>,
+    work: Work,
     name: Name,
+}
+
+/// What is given to the stream for a step.
+enum Work {
+    /// Kernel by kernel, over the mirror's first place.
+    Calls(Vec<ReadyCall>),
+    /// By place of the mirror.
+    Graphs(Vec<Exec>),
+}
+
+/// A step that only has to be queued.
+fn ready(program: &dyn StepProgram, bucket: Bucket, at: StepAt) -> Result<Vec<ReadyCall>> {
+    let calls = program.lower(bucket, at)?;
+    calls.iter().map(ReadyCall::new).collect()
 }
 
 /// Another program's step of a bucket, as a graph.
@@ -99,24 +114,25 @@ impl HostLaunched {
         for kind in StepKind::ALL {
             for bucket in buckets(ladders, kind, options.max_seqs) {
                 let graph = |place| {
-                    let nothing = |_: &CudaStream| Ok(());
                     let step = StepCapture {
                         program: program.as_ref(),
                         stage: stage.index,
                         bucket,
                         at: mirror.place(place),
-                        marked: false,
                     };
                     // SAFETY: mirror and program live in the value made here, which waits for every launch.
-                    let step = unsafe { capture_step(&stream, step, nothing, nothing) }?;
+                    let step = unsafe { capture_step(&stream, step, vec![], vec![]) }?;
                     Exec::new(&step.graph, LaunchedBy::Host)
                 };
-                let graphs = (0..places(kind)).map(graph).collect::<Result<_>>()?;
+                let work = match places(kind) {
+                    0 => Work::Calls(ready(program.as_ref(), bucket, mirror.at())?),
+                    places => Work::Graphs((0..places).map(graph).collect::<Result<_>>()?),
+                };
                 let name = CString::new(step_name(stage.index, bucket))
                     .map_err(|error| Error::Runtime(error.to_string()))?;
                 steps[kind as usize].push(Step {
                     bucket,
-                    graphs,
+                    work,
                     name: Name::new(Category::Step, &name),
                 });
             }
@@ -159,11 +175,13 @@ impl HostLaunched {
         let step = self.step(view)?;
         // SAFETY: the caller's promise; mirror and program live as long as `self`.
         unsafe {
-            match &step.graphs[..] {
-                [] => self
-                    .program
-                    .enqueue(&self.stream, step.bucket, self.mirror.place(place)),
-                graphs => graphs[place].launch(),
+            match &step.work {
+                Work::Graphs(graphs) => graphs[place].launch(),
+                Work::Calls(calls) => {
+                    let at = self.mirror.at();
+                    debug_assert_eq!(at, self.mirror.place(place), "calls are of the first place");
+                    self.program.enqueue(&self.stream, step.bucket, at, calls)
+                }
             }
         }
     }
@@ -281,11 +299,9 @@ impl HostLaunched {
             stage: self.stage,
             bucket: self.step(view)?.bucket,
             at: self.mirror.place(0),
-            marked: false,
         };
-        let nothing = |_: &CudaStream| Ok(());
         // SAFETY: the graph is launched by `repeat_other` alone, and the program goes with it.
-        let step = unsafe { capture_step(&self.stream, step, nothing, nothing) }?;
+        let step = unsafe { capture_step(&self.stream, step, vec![], vec![]) }?;
         Ok(OtherStep {
             exec: Exec::new(&step.graph, LaunchedBy::Host)?,
             _program: program,

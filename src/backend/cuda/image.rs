@@ -2,6 +2,8 @@
 
 use crate::error::{Error, Result};
 use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 /// The driver reads the image in place and wants it aligned like a section of its own.
 #[repr(C, align(64))]
@@ -41,10 +43,30 @@ pub fn kernels() -> Result<Vec<KernelUsage>> {
     serde_json::from_str(json).map_err(|error| Error::file("kernels.json", error.to_string()))
 }
 
+/// What a kernel tells its launcher: the `N` numbers of this name (`LAUNCH_CONSTANTS` of kernels/common/launch.cuh).
+///
+/// # Errors
+/// This build has no such numbers, or others than `N`.
+pub fn constants<const N: usize>(name: &str) -> Result<[u32; N]> {
+    static ALL: LazyLock<std::result::Result<BTreeMap<String, Vec<u32>>, String>> =
+        LazyLock::new(|| {
+            let json = include_str!(concat!(env!("OUT_DIR"), "/constants.json"));
+            serde_json::from_str(json).map_err(|error| error.to_string())
+        });
+    let all = ALL.as_ref();
+    let all = all.map_err(|message| Error::file("constants.json", message.clone()))?;
+    let found = all.get(name).map_or(&[][..], Vec::as_slice);
+    found.try_into().map_err(|_| {
+        let found = found.len();
+        Error::Runtime(format!(
+            "this build has {found} launch constants of {name}, expected {N}: build again"
+        ))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
 
     #[test]
     fn every_kernel_is_there_for_every_architecture_and_spills_nothing() {
@@ -77,6 +99,16 @@ mod tests {
                 .unwrap_or_else(|| panic!("no {name}"));
             assert_eq!(found, &["sm_100", "sm_80", "sm_90a"], "{name}");
         }
+    }
+
+    #[test]
+    fn kernels_tell_their_launchers_their_tiles() {
+        let [outputs, rows, threads, shared_bytes] = constants("tg_tiled_bf16_r64_tile").unwrap();
+        assert_eq!((outputs, rows), (64, 64));
+        assert!(threads.is_multiple_of(32) && shared_bytes > 0);
+        let error = constants::<3>("tg_tiled_bf16_r64_tile").unwrap_err();
+        assert!(error.to_string().contains("4 launch constants"), "{error}");
+        assert!(constants::<4>("tg_nothing_tile").is_err());
     }
 
     #[test]

@@ -4,9 +4,11 @@
 //! not take; here an argument is a number, and order is the caller's business. The same call launches at once
 //! or, on a stream that is being captured, becomes a node of the graph.
 
+use super::call::{Argument, KernelCall};
 use super::module::{Module, failed};
 use super::tensor_map::TensorMap;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::plan::Op;
 use crate::telemetry::launches::launched;
 use cudarc::driver::{CudaStream, sys};
 use std::ffi::c_void;
@@ -16,30 +18,6 @@ use std::sync::Arc;
 const SHARED_UNIT_BYTES: u32 = 32;
 /// ... and for so many more where the kernel is to leave a stamp (STAMP_SIGN_BYTES of kernels/common/stamps.cuh).
 const STAMP_SIGN_BYTES: u32 = 16;
-
-/// An address in device memory, or in pinned memory as the device sees it. 0 is no array.
-pub type Address = u64;
-
-/// One argument of a kernel, by value.
-#[derive(Debug, Clone, Copy)]
-pub enum Argument {
-    Address(Address),
-    U32(u32),
-    U64(u64),
-    F32(f32),
-    TensorMap(TensorMap),
-}
-
-impl Argument {
-    fn as_ptr(&self) -> *mut c_void {
-        match self {
-            Self::Address(value) | Self::U64(value) => std::ptr::from_ref(value).cast_mut().cast(),
-            Self::U32(value) => std::ptr::from_ref(value).cast_mut().cast(),
-            Self::F32(value) => std::ptr::from_ref(value).cast_mut().cast(),
-            Self::TensorMap(map) => std::ptr::from_ref(&map.0).cast_mut().cast(),
-        }
-    }
-}
 
 /// How many blocks of how many threads, and how they start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,29 +47,132 @@ impl Launch {
             early: false,
         }
     }
+
+    /// What a launch with a kernel of `module` asks for.
+    fn shared_bytes_of(&self, module: &Module) -> u32 {
+        let sign = u32::from(module.stamping()) * STAMP_SIGN_BYTES;
+        self.shared_bytes.next_multiple_of(SHARED_UNIT_BYTES) + sign
+    }
 }
 
-/// A kernel of a [`Module`], which it keeps loaded.
+/// An argument as a kernel takes it.
+#[derive(Debug, Clone, Copy)]
+enum Value {
+    U32(u32),
+    U64(u64),
+    F32(f32),
+    TensorMap(TensorMap),
+}
+
+impl Value {
+    fn of(argument: &Argument) -> Result<Self> {
+        Ok(match argument {
+            Argument::Address(value) | Argument::U64(value) => Self::U64(*value),
+            Argument::U32(value) => Self::U32(*value),
+            Argument::F32(value) => Self::F32(*value),
+            Argument::Boxes(boxes) => Self::TensorMap(TensorMap::new(boxes)?),
+        })
+    }
+
+    fn as_ptr(&self) -> *mut c_void {
+        match self {
+            Self::U64(value) => std::ptr::from_ref(value).cast_mut().cast(),
+            Self::U32(value) => std::ptr::from_ref(value).cast_mut().cast(),
+            Self::F32(value) => std::ptr::from_ref(value).cast_mut().cast(),
+            Self::TensorMap(map) => std::ptr::from_ref(&map.0).cast_mut().cast(),
+        }
+    }
+}
+
+/// A call that only has to be queued: its tensor maps are made.
+#[derive(Debug)]
+pub struct ReadyCall {
+    kernel: Kernel,
+    launch: Launch,
+    values: Vec<Value>,
+    ops: Vec<Op>,
+}
+
+impl ReadyCall {
+    /// # Errors
+    /// The driver refuses the shape of a tensor map.
+    pub fn new(call: &KernelCall) -> Result<Self> {
+        Ok(Self {
+            kernel: call.kernel.clone(),
+            launch: call.launch,
+            values: call
+                .arguments
+                .iter()
+                .map(Value::of)
+                .collect::<Result<_>>()?,
+            ops: call.ops.clone(),
+        })
+    }
+
+    /// The operations of the plan that it does or has a share in.
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// Queues it on `stream`.
+    ///
+    /// # Errors
+    /// As for [`Kernel::launch`].
+    ///
+    /// # Safety
+    /// As for [`Kernel::launch`].
+    pub unsafe fn launch(&self, stream: &CudaStream) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.kernel.launch_with(stream, self.launch, &self.values) }
+    }
+}
+
+/// A kernel by name; of a [`Module`], which it keeps loaded, unless it was only looked up in this build's image.
 #[derive(Debug, Clone)]
 pub struct Kernel {
+    name: Arc<str>,
+    loaded: Option<Loaded>,
+}
+
+#[derive(Debug, Clone)]
+struct Loaded {
     module: Arc<Module>,
-    name: String,
     handle: sys::CUfunction,
 }
 
 // SAFETY: a function handle may be used from any thread; it is only read.
-unsafe impl Send for Kernel {}
-// SAFETY: likewise.
-unsafe impl Sync for Kernel {}
+unsafe impl Send for Loaded {}
+// SAFETY: as above.
+unsafe impl Sync for Loaded {}
 
 impl Kernel {
     /// `handle` is of `module`.
     pub(super) fn new(module: Arc<Module>, name: &str, handle: sys::CUfunction) -> Self {
         Self {
-            module,
-            name: name.to_owned(),
-            handle,
+            name: name.into(),
+            loaded: Some(Loaded { module, handle }),
         }
+    }
+
+    /// A kernel to lower to, which no GPU has loaded: it cannot be launched.
+    pub(super) fn unloaded(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            loaded: None,
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn loaded(&self) -> Result<&Loaded> {
+        self.loaded.as_ref().ok_or_else(|| {
+            Error::Runtime(format!(
+                "launching {}: no GPU has loaded it: this is a bug in tailgraph",
+                self.name
+            ))
+        })
     }
 
     /// Lets launches ask for up to `bytes` of dynamic shared memory.
@@ -124,22 +205,19 @@ impl Kernel {
     }
 
     fn set(&self, attribute: sys::CUfunction_attribute, value: i32, doing: &str) -> Result<()> {
+        let Some(loaded) = &self.loaded else {
+            return Ok(());
+        };
         // SAFETY: the handle is of a loaded module.
-        unsafe { sys::cuFuncSetAttribute(self.handle, attribute, value) }
+        unsafe { sys::cuFuncSetAttribute(loaded.handle, attribute, value) }
             .result()
             .map_err(|error| failed(&format!("{doing} {}", self.name), error))
-    }
-
-    /// What a launch that wants `bytes` of dynamic shared memory asks for.
-    fn shared_bytes(&self, bytes: u32) -> u32 {
-        let sign = u32::from(self.module.stamping()) * STAMP_SIGN_BYTES;
-        bytes.next_multiple_of(SHARED_UNIT_BYTES) + sign
     }
 
     /// Queues a launch on `stream`.
     ///
     /// # Errors
-    /// The driver refuses the launch. What the kernel itself does wrong, a later call reports.
+    /// The driver refuses a tensor map or the launch. What the kernel itself does wrong, a later call reports.
     ///
     /// # Safety
     /// The arguments are those of the kernel's declaration, in order and type; what they point to holds what
@@ -150,9 +228,26 @@ impl Kernel {
         launch: Launch,
         arguments: &[Argument],
     ) -> Result<()> {
+        let values = arguments
+            .iter()
+            .map(Value::of)
+            .collect::<Result<Vec<_>>>()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_with(stream, launch, &values) }
+    }
+
+    /// # Safety
+    /// As for [`Self::launch`].
+    unsafe fn launch_with(
+        &self,
+        stream: &CudaStream,
+        launch: Launch,
+        values: &[Value],
+    ) -> Result<()> {
         let refused = |error| failed(&format!("launching {} as {launch:?}", self.name), error);
+        let Loaded { module, handle } = self.loaded()?;
         stream.context().bind_to_thread().map_err(refused)?;
-        let mut pointers: Vec<_> = arguments.iter().map(Argument::as_ptr).collect();
+        let mut pointers: Vec<_> = values.iter().map(Value::as_ptr).collect();
         let mut attributes = [sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
@@ -183,7 +278,7 @@ impl Kernel {
             blockDimX: launch.threads,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: self.shared_bytes(launch.shared_bytes),
+            sharedMemBytes: launch.shared_bytes_of(module),
             hStream: stream.cu_stream(),
             attrs: attributes.as_mut_ptr(),
             numAttrs: count as u32,
@@ -193,7 +288,7 @@ impl Kernel {
         unsafe {
             sys::cuLaunchKernelEx(
                 &config,
-                self.handle,
+                *handle,
                 pointers.as_mut_ptr(),
                 std::ptr::null_mut(),
             )

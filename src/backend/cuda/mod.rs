@@ -6,18 +6,21 @@
 pub mod ahead;
 pub mod audit;
 pub mod buffer;
+pub mod call;
 pub mod delivery;
 pub mod driver;
 pub mod exec;
+pub mod families;
 pub mod gpu;
 pub mod graph;
 pub mod hosted;
 pub mod image;
 pub mod launch;
+pub mod lower;
 pub mod mirror;
 pub mod model;
 pub mod module;
-pub mod ops;
+
 pub mod packed;
 pub mod pinned;
 pub mod probe;

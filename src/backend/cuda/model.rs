@@ -1,51 +1,41 @@
 //! A model's stages on one GPU, over memory that is allocated once.
 
-mod operations;
-mod skinny;
-
 use super::buffer::Buffer;
+use super::call::{Address, KernelCall};
 use super::delivery::Delivery;
+use super::families::limits::Library;
+use super::families::{Bucket, Kernels, Lowering};
 use super::gpu::OpenGpu;
-use super::launch::Address;
+use super::lower::{LayerState, ModelAddresses, lower};
 use super::module::failed;
-use super::ops::{Bucket, Enqueue, Kernels};
 use super::program::{Span, StepAt, StepProgram, buckets};
 use super::weights::{DeviceWeights, types};
 use crate::backend::SharedSink;
 use crate::error::Result;
-use crate::model::{DType, Model, ModelConfig};
-use crate::plan::state::{StateAt, StateLayout};
-use crate::plan::variants::{Products, Variant};
-use crate::plan::{Arena, ArenaShape, EngineOptions, Ladders, Op, OpKind, Plan, StepKind};
+use crate::model::{DType, Model};
+use crate::plan::state::StateLayout;
+use crate::plan::variants::Variant;
+use crate::plan::{Arena, ArenaShape, EngineOptions, Ladders, Op, Plan, StepKind};
 use crate::telemetry::phases::{Phase, phase};
-use cudarc::driver::CudaStream;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What all stages share.
 struct Shared {
-    config: Arc<ModelConfig>,
+    addresses: ModelAddresses,
     kernels: Kernels,
-    weights: DeviceWeights,
-    places: Arena,
-    arena: Buffer,
-    /// By layer: conv state, or keys and values.
-    state: Vec<LayerState>,
     /// Of a layer's conv state.
     conv_bytes: usize,
-    _state_buffer: Buffer,
     delivery: Option<Delivery>,
-    /// Tokens of a sequence, at most.
-    max_context: u32,
     early: bool,
+    _memory: Memory,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum LayerState {
-    /// `[slots, L - 1, H]`, operand type.
-    Conv(Address),
-    /// `[pages, kv_heads, page_tokens, D]` each, operand type.
-    Pages { k: Address, v: Address },
+/// What the addresses are of.
+struct Memory {
+    _weights: DeviceWeights,
+    _arena: Buffer,
+    _state: Buffer,
 }
 
 /// One stage of a model. Clones share its memory.
@@ -90,7 +80,12 @@ pub fn programs(
     } = *placement;
     let config = plan.config.clone();
     let types = types(&model.weights, placement.dtype);
-    let kernels = Kernels::load(&gpu.module, &config, types, &plan.kernels)?;
+    let kernels = Kernels::load(
+        &Library::loaded(&gpu.module)?,
+        &config,
+        types,
+        &plan.kernels,
+    )?;
     for bucket in StepKind::ALL
         .into_iter()
         .flat_map(|kind| buckets(ladders, kind, options.max_seqs))
@@ -117,17 +112,7 @@ pub fn programs(
     let layout = StateLayout::new(&config, options, types.operand);
     let state_buffer = Buffer::named(&gpu.context, "keys, values and conv state", layout.bytes)?;
     state_buffer.fill(&stream, 0)?;
-    let state = layout
-        .layers
-        .iter()
-        .map(|at| match *at {
-            StateAt::Conv(at) => LayerState::Conv(state_buffer.at(at)),
-            StateAt::Pages { k, v } => LayerState::Pages {
-                k: state_buffer.at(k),
-                v: state_buffer.at(v),
-            },
-        })
-        .collect();
+    let state = LayerState::all(&layout, state_buffer.at(0));
     let delivery = match placement.sink {
         None => None,
         Some(sink) => Some(Delivery::new(
@@ -143,17 +128,24 @@ pub fn programs(
         .synchronize()
         .map_err(|error| failed("copying weights to the GPU", error))?;
     let shared = Arc::new(Shared {
-        config,
+        addresses: ModelAddresses {
+            config,
+            weights: weights.at.clone(),
+            arena: arena.at(0),
+            places,
+            state,
+            logits: delivery.as_ref().map(Delivery::ring),
+            max_context: options.max_context,
+        },
         kernels,
-        weights,
-        places,
-        arena,
-        state,
         conv_bytes: layout.conv_bytes,
-        _state_buffer: state_buffer,
         delivery,
-        max_context: options.max_context,
         early: gpu.overlaps_launches(),
+        _memory: Memory {
+            _weights: weights,
+            _arena: arena,
+            _state: state_buffer,
+        },
     });
     let program = |stage: &crate::plan::Stage| ModelProgram {
         shared: shared.clone(),
@@ -163,33 +155,6 @@ pub fn programs(
     Ok(plan.stages.iter().map(program).collect())
 }
 
-/// Whether the operation before or after `op` in its stage does `op` too: with products for few rows the one that reads what
-/// `op` makes (`skinny` says which), else whoever has the rows that `op` norms: the experts' combination for the next layer, the
-/// router for its own; in a decode step attention norms and rotates. `conv`: the in-projection does the short convolution
-/// too.
-fn done_by_neighbour(
-    kind: StepKind,
-    variant: Variant,
-    conv: bool,
-    before: Option<&Op>,
-    op: &Op,
-    after: Option<&Op>,
-) -> bool {
-    if kind == StepKind::Decode && op.kind == OpKind::QkNormRope {
-        return true;
-    }
-    if let Products::Skinny { .. } = variant.products {
-        return skinny::folded(op.kind, variant.experts.follow_skinny());
-    }
-    let is = |op: Option<&Op>, kind| op.is_some_and(|op| op.kind == kind);
-    match op.kind {
-        OpKind::OperatorNorm => is(before, OpKind::ExpertDown),
-        OpKind::FfnNorm => is(after, OpKind::Router),
-        OpKind::ShortConv => conv,
-        _ => false,
-    }
-}
-
 impl ModelProgram {
     /// The same stage, over the same memory, with every bucket served by `variant`.
     ///
@@ -197,9 +162,9 @@ impl ModelProgram {
     /// Why that cannot serve decode buckets of `rows` rows.
     pub fn with_variant(&self, variant: Variant, rows: u32) -> std::result::Result<Self, String> {
         let Shared {
-            kernels, config, ..
+            kernels, addresses, ..
         } = &*self.shared;
-        kernels.can(config, variant, rows)?;
+        kernels.can(&addresses.config, variant, rows)?;
         Ok(Self {
             variant: Some(variant),
             ..self.clone()
@@ -213,63 +178,34 @@ impl ModelProgram {
     pub fn chosen_variant(&self, bucket: Bucket) -> Result<Variant> {
         match self.variant {
             Some(variant) => Ok(variant),
-            None => self.shared.kernels.variant(&self.shared.config, bucket),
+            None => {
+                let Shared {
+                    kernels, addresses, ..
+                } = &*self.shared;
+                kernels.variant(&addresses.config, bucket)
+            }
         }
     }
 
     /// Where a router leaves what it chose, `u32 [rows, K]`, until the next one runs; and K.
     pub fn chosen_experts(&self) -> (Address, usize) {
-        let Shared {
-            arena,
-            places,
-            config,
-            ..
-        } = &*self.shared;
-        (arena.at(places.experts), config.num_experts_per_tok)
+        let addresses = &self.shared.addresses;
+        let at = addresses.arena + addresses.places.experts as u64;
+        (at, addresses.config.num_experts_per_tok)
     }
 }
 
 impl StepProgram for ModelProgram {
-    unsafe fn enqueue(&self, stream: &CudaStream, bucket: Bucket, at: StepAt) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.enqueue_marked(stream, bucket, at, &mut |_| Ok(())) }
-    }
-
-    unsafe fn enqueue_marked(
-        &self,
-        stream: &CudaStream,
-        bucket: Bucket,
-        at: StepAt,
-        mark: &mut dyn FnMut(Op) -> Result<()>,
-    ) -> Result<()> {
+    fn lower(&self, bucket: Bucket, at: StepAt) -> Result<Vec<KernelCall>> {
+        let Shared {
+            addresses,
+            kernels,
+            early,
+            ..
+        } = &*self.shared;
         let variant = self.chosen_variant(bucket)?;
-        let queue = Enqueue {
-            config: &self.shared.config,
-            kernels: &self.shared.kernels,
-            stream,
-            bucket,
-            variant,
-            state: at.state,
-            step: at.step,
-            early: self.shared.early,
-        };
-        let conv = queue.swap_ab_conv_serves().is_some();
-        for (index, op) in self.ops.iter().enumerate() {
-            let before = index.checked_sub(1).and_then(|before| self.ops.get(before));
-            let after = self.ops.get(index + 1);
-            if done_by_neighbour(bucket.kind, variant, conv, before, op, after) {
-                continue;
-            }
-            mark(*op)?;
-            // SAFETY: the caller's promise; all arrays are the model's and sized for the largest bucket.
-            unsafe {
-                match op.layer {
-                    Some(layer) => self.shared.layer_operation(&queue, op, layer, after),
-                    None => self.shared.outer_operation(&queue, op),
-                }
-            }?;
-        }
-        Ok(())
+        let lowering = Lowering::new(&addresses.config, kernels, bucket, variant, at, *early);
+        lower(addresses, &self.ops, lowering)
     }
 
     fn variant(&self, bucket: Bucket) -> Result<Option<Variant>> {
@@ -279,7 +215,7 @@ impl StepProgram for ModelProgram {
     /// The conv state of its layers; a step's keys and values go to the same places however often it runs.
     fn carried(&self) -> Vec<Span> {
         let layers: BTreeSet<_> = self.ops.iter().filter_map(|op| op.layer).collect();
-        let conv_state = |layer| match self.shared.state[layer] {
+        let conv_state = |layer| match self.shared.addresses.state[layer] {
             LayerState::Conv(address) => Some(Span {
                 address,
                 bytes: self.shared.conv_bytes,
@@ -301,26 +237,12 @@ impl StepProgram for ModelProgram {
 pub struct InOrder(pub Vec<Box<dyn StepProgram>>);
 
 impl StepProgram for InOrder {
-    unsafe fn enqueue(&self, stream: &CudaStream, bucket: Bucket, at: StepAt) -> Result<()> {
+    fn lower(&self, bucket: Bucket, at: StepAt) -> Result<Vec<KernelCall>> {
+        let mut calls = vec![];
         for program in &self.0 {
-            // SAFETY: the caller's promise.
-            unsafe { program.enqueue(stream, bucket, at) }?;
+            calls.extend(program.lower(bucket, at)?);
         }
-        Ok(())
-    }
-
-    unsafe fn enqueue_marked(
-        &self,
-        stream: &CudaStream,
-        bucket: Bucket,
-        at: StepAt,
-        mark: &mut dyn FnMut(Op) -> Result<()>,
-    ) -> Result<()> {
-        for program in &self.0 {
-            // SAFETY: the caller's promise.
-            unsafe { program.enqueue_marked(stream, bucket, at, mark) }?;
-        }
-        Ok(())
+        Ok(calls)
     }
 
     fn variant(&self, bucket: Bucket) -> Result<Option<Variant>> {

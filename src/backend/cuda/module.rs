@@ -1,7 +1,8 @@
-//! The image loaded into a GPU: its kernels by name, and the constants they keep for the launcher.
+//! The image loaded into a GPU: its kernels by name.
 
+use super::call::Address;
 use super::image;
-use super::launch::{Address, Kernel};
+use super::launch::Kernel;
 use crate::error::{Error, Result};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, sys};
@@ -52,28 +53,6 @@ impl Module {
         // SAFETY: the module is loaded until it is dropped.
         let handle = unsafe { result::module::get_function(self.handle, symbol(name)?) };
         Ok(Kernel::new(self.clone(), name, handle.map_err(refused)?))
-    }
-
-    /// The values of an `extern "C" __constant__ uint32_t name[N]`.
-    ///
-    /// # Errors
-    /// This build has no such constant, or one of another size.
-    pub fn constants<const N: usize>(&self, name: &str) -> Result<[u32; N]> {
-        let refused = |error| failed(&format!("reading constant {name}"), error);
-        self.context.bind_to_thread().map_err(refused)?;
-        // SAFETY: the module is loaded until it is dropped.
-        let found = unsafe { result::module::get_global(self.handle, symbol(name)?) };
-        let (address, bytes) = found.map_err(refused)?;
-        let mut values = [0; N];
-        if bytes != size_of_val(&values) {
-            return Err(Error::Runtime(format!(
-                "constant {name} has {bytes} bytes, expected {}: build again",
-                size_of_val(&values)
-            )));
-        }
-        // SAFETY: the constant lies at `address` and has as many bytes as `values`.
-        unsafe { result::memcpy_dtoh_sync(&mut values, address) }.map_err(refused)?;
-        Ok(values)
     }
 
     /// From now on kernels are launched, and captured, so that they leave stamps at `address` (kernels/common/stamps.cuh); 0:

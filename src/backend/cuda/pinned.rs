@@ -1,6 +1,6 @@
 //! Host memory that the device reads and writes in place: pinned, and mapped into its address space.
 
-use super::launch::Address;
+use super::call::Address;
 use super::module::failed;
 use crate::backend::Block;
 use crate::error::{Error, Result};

@@ -2,9 +2,10 @@
 //! integer function of its sequence's tokens so far, so any host can say what comes out.
 
 use super::buffer::Buffer;
-use super::launch::{Argument, Kernel, Launch};
+use super::call::{Argument, KernelCall};
+use super::families::Bucket;
+use super::launch::{Kernel, Launch};
 use super::module::Module;
-use super::ops::Bucket;
 use super::pinned::Pinned;
 use super::program::{StepAt, StepProgram};
 use crate::backend::{Block, StepView};
@@ -130,51 +131,54 @@ impl ProbeStep {
 }
 
 impl StepProgram for ProbeStep {
-    unsafe fn enqueue(&self, stream: &CudaStream, bucket: Bucket, at: StepAt) -> Result<()> {
-        let launch = |kernel: &Kernel, blocks: u32, arguments: &[Argument]| {
-            let launch = Launch {
+    fn lower(&self, bucket: Bucket, at: StepAt) -> Result<Vec<KernelCall>> {
+        let call = |kernel: &Kernel, blocks: u32, arguments: Vec<Argument>| KernelCall {
+            kernel: kernel.clone(),
+            launch: Launch {
                 early: self.options.early,
                 ..Launch::blocks(blocks, THREADS)
-            };
-            // SAFETY: the arguments below are the kernels', over arrays that hold a step of this bucket; the rest is
-            // the caller's promise.
-            unsafe { kernel.launch(stream, launch, arguments) }
+            },
+            arguments,
+            ops: vec![],
         };
-        let (state, step) = (Argument::Address(at.state), Argument::Address(at.step));
+        let state = || Argument::Address(at.state);
+        let step = || Argument::Address(at.step);
         let values = |layer: u32| Argument::Address(self.memory.values[layer as usize % 2].at(0));
-        let cells = Argument::Address(self.memory.cells.at(0));
+        let cells = || Argument::Address(self.memory.cells.at(0));
         let (kernels, samples) = (&self.kernels, bucket.sequences);
         let (first, end) = self.layers;
+        let mut calls = vec![];
         if first == 0 {
-            launch(
-                &kernels.write,
-                bucket.rows.div_ceil(THREADS),
-                &[cells, state, step],
-            )?;
-            launch(&kernels.read, samples, &[values(0), cells, state, step])?;
+            let blocks = bucket.rows.div_ceil(THREADS);
+            calls.push(call(&kernels.write, blocks, vec![cells(), state(), step()]));
+            let arguments = vec![values(0), cells(), state(), step()];
+            calls.push(call(&kernels.read, samples, arguments));
         }
         for layer in first..end {
-            let arguments = [values(layer + 1), values(layer), step, Argument::U32(layer)];
-            launch(&kernels.mix, samples.div_ceil(THREADS), &arguments)?;
+            let arguments = vec![
+                values(layer + 1),
+                values(layer),
+                step(),
+                Argument::U32(layer),
+            ];
+            calls.push(call(&kernels.mix, samples.div_ceil(THREADS), arguments));
         }
         if end < self.options.layers {
-            return Ok(());
+            return Ok(calls);
         }
         if let Some(orders) = &self.memory.orders {
-            launch(
-                &kernels.disturb,
-                1,
-                &[Argument::Address(orders.device()), step],
-            )?;
+            let arguments = vec![Argument::Address(orders.device()), step()];
+            calls.push(call(&kernels.disturb, 1, arguments));
         }
         if self.options.log_entries > 0 {
             let entries = Argument::U32(self.options.log_entries);
             let log = Argument::Address(self.memory.log.at(0));
-            launch(&kernels.log, 1, &[log, entries, state, step])?;
+            calls.push(call(&kernels.log, 1, vec![log, entries, state(), step()]));
         }
         let vocabulary = Argument::U32(self.options.vocabulary);
-        let arguments = [values(end), state, step, vocabulary];
-        launch(&kernels.sample, samples.div_ceil(THREADS), &arguments)
+        let arguments = vec![values(end), state(), step(), vocabulary];
+        calls.push(call(&kernels.sample, samples.div_ceil(THREADS), arguments));
+        Ok(calls)
     }
 }
 

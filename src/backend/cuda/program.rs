@@ -1,11 +1,12 @@
 //! The step of one stage as something to launch: the one piece of code behind every way of launching.
 
-use super::graph::{Captured, captured_so_far};
-use super::launch::Address;
-use super::ops::Bucket;
+use super::call::{Address, KernelCall};
+use super::families::Bucket;
+use super::graph::Captured;
+use super::launch::ReadyCall;
 use crate::error::Result;
 use crate::plan::variants::Variant;
-use crate::plan::{Ladders, Op, StepKind};
+use crate::plan::{Ladders, StepKind};
 use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
@@ -29,37 +30,36 @@ pub struct Span {
 
 /// All operations of one stage.
 pub trait StepProgram: Send {
-    /// Enqueues one step of the stage on `stream`, sized by the bucket alone: everything that differs from step to
-    /// step the kernels read at `at`. The last stage leaves `tg_sampled` for each sampled row in the step's table.
+    /// The calls of one step of the stage, sized by the bucket alone: everything that differs from step to step the kernels
+    /// read at `at`, where a step of this kind lies that fits the bucket whenever the calls run. The last stage leaves
+    /// `tg_sampled` for each sampled row in the step's table.
     ///
-    /// Called once a step where the host launches kernel by kernel, and once at start-up where it is captured; so
-    /// nothing here may wait, allocate, or leave the stream.
+    /// Whoever runs the calls sees to it that the program lives until they have run, and that nothing else runs meanwhile that
+    /// uses its memory.
+    ///
+    /// # Errors
+    /// The plan asks for what cannot be served.
+    fn lower(&self, bucket: Bucket, at: StepAt) -> Result<Vec<KernelCall>>;
+
+    /// Queues a step's calls on `stream`: for a host that launches kernel by kernel. A program that has to look between two of
+    /// them does it here.
     ///
     /// # Errors
     /// The driver refuses a launch.
     ///
     /// # Safety
-    /// `at` holds a step of this kind that fits the bucket whenever the work runs, and until then the program
-    /// lives and nothing else runs that uses its memory.
-    unsafe fn enqueue(&self, stream: &CudaStream, bucket: Bucket, at: StepAt) -> Result<()>;
-
-    /// As [`Self::enqueue`], telling `mark` each operation of the plan before what it enqueues. A program that knows of no
-    /// plan tells it nothing.
-    ///
-    /// # Errors
-    /// The driver refuses a launch; what `mark` gives.
-    ///
-    /// # Safety
-    /// As for [`Self::enqueue`].
-    unsafe fn enqueue_marked(
+    /// `calls` are of [`Self::lower`], for this bucket and place, and what it says holds.
+    unsafe fn enqueue(
         &self,
         stream: &CudaStream,
-        bucket: Bucket,
-        at: StepAt,
-        _mark: &mut dyn FnMut(Op) -> Result<()>,
+        _bucket: Bucket,
+        _at: StepAt,
+        calls: &[ReadyCall],
     ) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.enqueue(stream, bucket, at) }
+        calls
+            .iter()
+            .try_for_each(|call| unsafe { call.launch(stream) })
     }
 
     /// What serves a bucket; none of a program that knows of no plan.
@@ -102,9 +102,9 @@ pub struct StepGraph {
     pub bucket: Bucket,
     pub variant: Option<Variant>,
     pub graph: Captured,
+    /// A node each, in order.
+    pub calls: Vec<KernelCall>,
     pub capture: Duration,
-    /// Where asked for: the first node of each operation, and of what comes after the program (`None`).
-    pub marks: Vec<(usize, Option<Op>)>,
 }
 
 /// What is captured as one graph.
@@ -114,11 +114,9 @@ pub struct StepCapture<'a> {
     pub stage: usize,
     pub bucket: Bucket,
     pub at: StepAt,
-    /// Keep which nodes are of which operation.
-    pub marked: bool,
 }
 
-/// Captures the stage's step of one bucket: what `first` enqueues, then the program, then what `last` does.
+/// Captures the stage's step of one bucket: the calls of `first`, then the program's, then those of `last`.
 ///
 /// # Errors
 /// What the program or the capture gives.
@@ -128,42 +126,48 @@ pub struct StepCapture<'a> {
 pub unsafe fn capture_step(
     stream: &Arc<CudaStream>,
     step: StepCapture<'_>,
-    first: impl FnOnce(&CudaStream) -> Result<()>,
-    last: impl FnOnce(&CudaStream) -> Result<()>,
+    first: Vec<KernelCall>,
+    last: Vec<KernelCall>,
 ) -> Result<StepGraph> {
     let StepCapture {
         program,
         stage,
         bucket,
         at,
-        marked,
     } = step;
     let _phase = phase(Phase::Capture);
     let start = Instant::now();
-    let mut marks = vec![];
-    let graph = Captured::capture(stream, step_name(stage, bucket), |stream| {
-        first(stream)?;
-        if marked {
-            let mut mark = |op| {
-                marks.push((captured_so_far(stream)?, Some(op)));
-                Ok(())
-            };
-            // SAFETY: the caller's promise; a captured launch runs when the graph does.
-            unsafe { program.enqueue_marked(stream, bucket, at, &mut mark) }?;
-            marks.push((captured_so_far(stream)?, None));
-        } else {
-            // SAFETY: likewise.
-            unsafe { program.enqueue(stream, bucket, at) }?;
-        }
-        last(stream)
-    })?;
+    let calls = [first, program.lower(bucket, at)?, last].concat();
+    // SAFETY: the caller's promise; a captured launch runs when the graph does.
+    let graph = unsafe { capture_calls(stream, step_name(stage, bucket), &calls) }?;
     Ok(StepGraph {
         stage,
         bucket,
         variant: program.variant(bucket)?,
         graph,
+        calls,
         capture: start.elapsed(),
-        marks,
+    })
+}
+
+/// Captures calls as one graph.
+///
+/// # Errors
+/// What the capture gives.
+///
+/// # Safety
+/// What the calls touch is there whenever the graph or anything made of it runs.
+pub unsafe fn capture_calls(
+    stream: &Arc<CudaStream>,
+    name: impl Into<String>,
+    calls: &[KernelCall],
+) -> Result<Captured> {
+    Captured::capture(stream, name, |stream| {
+        for call in calls {
+            // SAFETY: the caller's promise.
+            unsafe { ReadyCall::new(call)?.launch(stream) }?;
+        }
+        Ok(())
     })
 }
 

@@ -5,9 +5,10 @@
 //! the driver waits for all running work then, and the dispatcher never ends by itself.
 
 use super::buffer::Buffer;
+use super::call::{Argument, KernelCall};
 use super::exec::{Exec, LaunchedBy};
 use super::graph::Captured;
-use super::launch::{Argument, Kernel, Launch};
+use super::launch::{Kernel, Launch};
 use super::module::{Module, failed};
 use super::pinned::Pinned;
 use super::program::{StepAt, StepCapture, StepGraph, StepProgram, buckets, capture_step};
@@ -155,8 +156,7 @@ impl GpuScheduler {
         }
     }
 
-    /// Captures every stage's step of every bucket, as often as it is needed, over these blocks. `marked`: keep which nodes
-    /// are of which operation.
+    /// Captures every stage's step of every bucket, as often as it is needed, over these blocks.
     ///
     /// # Errors
     /// What a program or the capture gives.
@@ -168,7 +168,6 @@ impl GpuScheduler {
         ladders: &Ladders,
         slots: u32,
         blocks: &Blocks,
-        marked: bool,
     ) -> Result<Vec<Placed>> {
         let mut graphs = vec![];
         for copy in 0..self.copies() {
@@ -180,7 +179,6 @@ impl GpuScheduler {
                             stage,
                             bucket,
                             at: blocks.step(),
-                            marked,
                         };
                         // SAFETY: the caller's promise.
                         let graph = unsafe { self.capture_stage(step, blocks) }?;
@@ -201,34 +199,31 @@ impl GpuScheduler {
     /// # Safety
     /// As for [`GpuScheduler::capture`].
     unsafe fn capture_stage(&self, step: StepCapture<'_>, blocks: &Blocks) -> Result<StepGraph> {
-        let first = |stream: &CudaStream| {
-            let launch = self.launch_of(1);
-            // SAFETY: the arguments are the kernels', and the caller's promise.
-            unsafe {
-                match step.stage {
-                    0 => {
-                        let chain = Argument::Address(blocks.chain.at(0));
-                        self.begin_step.launch(stream, launch, &[chain])
-                    }
-                    stage => {
-                        let rings = Argument::Address(blocks.rings.device());
-                        let stage = Argument::U32(stage as u32);
-                        self.begin_stage.launch(stream, launch, &[rings, stage])
-                    }
-                }
+        let call = |kernel: &Kernel, threads, arguments| KernelCall {
+            kernel: kernel.clone(),
+            launch: self.launch_of(threads),
+            arguments,
+            ops: vec![],
+        };
+        let first = match step.stage {
+            0 => {
+                let chain = Argument::Address(blocks.chain.at(0));
+                call(&self.begin_step, 1, vec![chain])
+            }
+            stage => {
+                let rings = Argument::Address(blocks.rings.device());
+                let stage = Argument::U32(stage as u32);
+                call(&self.begin_stage, 1, vec![rings, stage])
             }
         };
-        let last = |stream: &CudaStream| match step.stage + 1 == self.programs.len() {
-            false => Ok(()),
-            // SAFETY: likewise.
-            true => unsafe {
-                let launch = self.launch_of(abi::TG_DISPATCH_THREADS);
-                let arguments = blocks.dispatch(abi::TG_DISPATCH_BEHIND);
-                self.dispatch.launch(stream, launch, &arguments)
-            },
-        };
+        let is_last = step.stage + 1 == self.programs.len();
+        let last = is_last.then(|| {
+            let arguments = blocks.dispatch(abi::TG_DISPATCH_BEHIND).to_vec();
+            call(&self.dispatch, abi::TG_DISPATCH_THREADS, arguments)
+        });
+        let last = last.into_iter().collect();
         // SAFETY: the caller's promise.
-        unsafe { capture_step(&self.stream, step, first, last) }
+        unsafe { capture_step(&self.stream, step, vec![first], last) }
     }
 }
 
@@ -247,7 +242,7 @@ impl GpuScheduler {
     ) -> Result<()> {
         let blocks = Blocks::new(&self.context, state_bytes, ring_bytes)?;
         // SAFETY: the graphs are never launched.
-        let graphs = unsafe { self.capture(ladders, slots, &blocks, true) }?;
+        let graphs = unsafe { self.capture(ladders, slots, &blocks) }?;
         for Placed { graph, .. } in &graphs {
             survey.add(graph, graph.stage..graph.stage + 1, LaunchedBy::Device)?;
         }
@@ -269,7 +264,7 @@ impl DeviceScheduler for GpuScheduler {
         blocks.chain.write(&self.stream, 0, &nothing_begun)?;
         // SAFETY: all blocks, and the programs, live as long as the graphs made here: in `self`, which ends
         // what runs before it goes.
-        let graphs = unsafe { self.capture(ladders, slots, &blocks, false) }?;
+        let graphs = unsafe { self.capture(ladders, slots, &blocks) }?;
         let idle = {
             let _phase = phase(Phase::Capture);
             Captured::capture(&self.stream, "the idle dispatcher", |stream| {

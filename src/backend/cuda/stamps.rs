@@ -3,18 +3,17 @@
 //! order over the same edges, and one more behind them that hands the stamps over.
 
 use super::buffer::Buffer;
-use super::launch::{Argument, Kernel, Launch};
+use super::call::{Argument, KernelCall, parts as parts_of};
+use super::families::Bucket;
+use super::launch::{Kernel, Launch};
 use super::module::{Module, failed};
-use super::ops::Bucket;
 use super::pinned::Pinned;
-use super::program::{StepAt, StepCapture, StepGraph, StepProgram, buckets, capture_step};
+use super::program::{StepAt, StepProgram, buckets};
 use crate::backend::Block;
-use crate::backend::timing::{
-    KernelLaunch, Part, PartTime, StepClock, StepTimes, UNTIMED_EVERY, is_timed,
-};
+use crate::backend::timing::{Part, PartTime, StepClock, StepTimes, UNTIMED_EVERY, is_timed};
 use crate::error::{Error, Result};
-use crate::plan::{Ladders, Op, StepKind};
-use cudarc::driver::{CudaContext, CudaStream};
+use crate::plan::{Ladders, StepKind};
+use cudarc::driver::CudaContext;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -126,32 +125,22 @@ struct Closing {
 }
 
 impl StepProgram for Closing {
-    unsafe fn enqueue(&self, stream: &CudaStream, bucket: Bucket, at: StepAt) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.enqueue_marked(stream, bucket, at, &mut |_| Ok(())) }
-    }
-
-    unsafe fn enqueue_marked(
-        &self,
-        stream: &CudaStream,
-        bucket: Bucket,
-        at: StepAt,
-        mark: &mut dyn FnMut(Op) -> Result<()>,
-    ) -> Result<()> {
-        let launch = Launch {
-            early: self.early,
-            ..Launch::blocks(1, THREADS)
-        };
-        let arguments = [
-            Argument::Address(self.memory.device.at(0)),
-            Argument::Address(self.memory.ring.device()),
-            Argument::Address(at.step),
-        ];
-        // SAFETY: the caller's promise; the arguments are the kernel's, and live as long as the program.
-        unsafe {
-            self.inner.enqueue_marked(stream, bucket, at, mark)?;
-            self.close.launch(stream, launch, &arguments)
-        }
+    fn lower(&self, bucket: Bucket, at: StepAt) -> Result<Vec<KernelCall>> {
+        let mut calls = self.inner.lower(bucket, at)?;
+        calls.push(KernelCall {
+            kernel: self.close.clone(),
+            launch: Launch {
+                early: self.early,
+                ..Launch::blocks(1, THREADS)
+            },
+            arguments: vec![
+                Argument::Address(self.memory.device.at(0)),
+                Argument::Address(self.memory.ring.device()),
+                Argument::Address(at.step),
+            ],
+            ops: vec![],
+        });
+        Ok(calls)
     }
 
     fn check(&self) -> Result<()> {
@@ -180,26 +169,15 @@ pub fn stamped(
     ladders: &Ladders,
     slots: u32,
 ) -> Result<(Vec<Box<dyn StepProgram>>, StampClock)> {
-    let stream = context
-        .new_stream()
-        .map_err(|error| failed("making a stream", error))?;
     let mut parts = HashMap::new();
     for bucket in StepKind::ALL
         .into_iter()
         .flat_map(|kind| buckets(ladders, kind, slots))
     {
+        let nowhere = StepAt { state: 0, step: 0 };
         let mut all = vec![];
-        for (stage, program) in programs.iter().enumerate() {
-            let step = StepCapture {
-                program: program.as_ref(),
-                stage,
-                bucket,
-                at: StepAt { state: 0, step: 0 },
-                marked: true,
-            };
-            // SAFETY: the graph is looked at and never launched.
-            let graph = unsafe { capture_step(&stream, step, |_| Ok(()), |_| Ok(())) }?;
-            all.extend(parts_of(&graph)?);
+        for program in &programs {
+            all.extend(parts_of(&program.lower(bucket, nowhere)?));
         }
         parts.insert((bucket.kind as u32, bucket.rows), Arc::from(all));
     }
@@ -219,44 +197,6 @@ pub fn stamped(
         read: 0,
     };
     Ok((programs, clock))
-}
-
-/// The kernels of a captured step, in order.
-fn parts_of(step: &StepGraph) -> Result<Vec<Part>> {
-    Ok(grouped(&step.marks, step.graph.kernels()?))
-}
-
-/// Kernels by their places in the graph, with what they are of. Operations that begin at the same place are done by the
-/// same kernels; a kernel ahead of all marks is a part of its own.
-fn grouped(marks: &[(usize, Option<Op>)], kernels: Vec<(usize, KernelLaunch)>) -> Vec<Part> {
-    let first_of = |place: usize| {
-        let begun = marks.partition_point(|&(first, _)| first <= place);
-        begun.checked_sub(1).map(|last| marks[last].0)
-    };
-    let ops_of = |first: usize| -> Vec<Op> {
-        let here = marks.iter().filter(|&&(at, _)| at == first);
-        here.filter_map(|&(_, op)| op).collect()
-    };
-    let firsts: Vec<Option<usize>> = kernels.iter().map(|(place, _)| first_of(*place)).collect();
-    let mut parts: Vec<Part> = vec![];
-    for (number, (_, kernel)) in kernels.into_iter().enumerate() {
-        let first = firsts[number];
-        let ops = first.map_or(vec![], ops_of);
-        let (index, count) = match ops.is_empty() {
-            true => (0, 1),
-            false => (
-                firsts[..number].iter().filter(|&&f| f == first).count(),
-                firsts.iter().filter(|&&f| f == first).count(),
-            ),
-        };
-        parts.push(Part {
-            ops,
-            index: index as u32,
-            count: count as u32,
-            kernel: Some(kernel),
-        });
-    }
-    parts
 }
 
 impl StepClock for StampClock {
@@ -321,45 +261,6 @@ fn in_order(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::OpKind;
-
-    fn kernel(name: &str) -> KernelLaunch {
-        KernelLaunch {
-            name: name.into(),
-            grid: (1, 1, 1),
-            threads: 32,
-        }
-    }
-
-    #[test]
-    fn kernels_belong_to_the_operations_marked_before_them() {
-        let op = |kind| Op { layer: None, kind };
-        let (embed, norm, head) = (op(OpKind::Embed), op(OpKind::FinalNorm), op(OpKind::LmHead));
-        // One kernel ahead of all marks; norm and head are one run of two kernels, between them a copy.
-        let marks = [
-            (1, Some(embed)),
-            (2, Some(norm)),
-            (2, Some(head)),
-            (5, None),
-        ];
-        let kernels = [(0, "a"), (1, "b"), (2, "c"), (4, "d"), (5, "e")];
-        let kernels = kernels.map(|(at, name)| (at, kernel(name))).to_vec();
-        let found: Vec<_> = grouped(&marks, kernels)
-            .into_iter()
-            .map(|part| (part.operation(), part.ops.len(), part.index, part.count))
-            .collect();
-        let expected = [
-            ("a", 0, 0, 1),
-            ("embed", 1, 0, 1),
-            ("final_norm + lm_head", 2, 0, 2),
-            ("final_norm + lm_head", 2, 1, 2),
-            ("e", 0, 0, 1),
-        ];
-        assert_eq!(found.len(), expected.len());
-        for (found, expected) in found.iter().zip(expected) {
-            assert_eq!((found.0.as_str(), found.1, found.2, found.3), expected);
-        }
-    }
 
     #[test]
     fn stamps_are_put_in_the_order_of_their_kernels() {

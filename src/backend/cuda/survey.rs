@@ -5,10 +5,10 @@ use super::exec::{Exec, LaunchedBy};
 use super::mirror::Mirror;
 use super::module::failed;
 use super::program::{StepCapture, StepGraph, StepProgram, buckets, capture_step};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::captured::{CapturedGraph, CapturedNode};
 use crate::plan::{EngineOptions, Ladders, StepKind};
-use cudarc::driver::{CudaContext, CudaStream, result};
+use cudarc::driver::{CudaContext, result};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -47,7 +47,6 @@ impl<'a> Survey<'a> {
             .new_stream()
             .map_err(|error| failed("making a stream", error))?;
         let mirror = Mirror::new(context, &stream, options)?;
-        let nothing = |_: &CudaStream| Ok(());
         for bucket in StepKind::ALL
             .into_iter()
             .flat_map(|kind| buckets(ladders, kind, options.max_seqs))
@@ -57,10 +56,9 @@ impl<'a> Survey<'a> {
                 stage: stages.start,
                 bucket,
                 at: mirror.at(),
-                marked: true,
             };
             // SAFETY: the graph is never launched.
-            let step = unsafe { capture_step(&stream, step, nothing, nothing) }?;
+            let step = unsafe { capture_step(&stream, step, vec![], vec![]) }?;
             self.add(&step, stages.clone(), LaunchedBy::Host)?;
         }
         Ok(())
@@ -75,10 +73,18 @@ impl<'a> Survey<'a> {
         let graph = &step.graph;
         (self.each)(step)?;
         let shapes = graph.shapes()?;
-        let nodes = graph.nodes()?.into_iter().zip(shapes).enumerate();
+        let nodes = graph.nodes()?;
+        if nodes.len() != step.calls.len() {
+            return Err(Error::Runtime(format!(
+                "a graph of {} calls has {} nodes: this is a bug in tailgraph",
+                step.calls.len(),
+                nodes.len()
+            )));
+        }
+        let nodes = nodes.into_iter().zip(shapes).zip(&step.calls);
         let nodes = nodes
-            .map(|(place, (node, kernel))| CapturedNode {
-                op: op_of(step, place),
+            .map(|((node, kernel), call)| CapturedNode {
+                ops: call.ops.clone(),
                 name: match node {
                     Node::Kernel(kernel) => kernel.name,
                     other => other.to_string(),
@@ -121,10 +127,4 @@ impl<'a> Survey<'a> {
         }
         Ok(())
     }
-}
-
-/// The operation whose nodes began last before this one.
-fn op_of(step: &StepGraph, place: usize) -> Option<crate::plan::Op> {
-    let begun = step.marks.partition_point(|&(first, _)| first <= place);
-    step.marks[..begun].last().and_then(|&(_, op)| op)
 }

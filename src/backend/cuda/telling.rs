@@ -1,13 +1,14 @@
 //! A stage that says where its rows go.
 
-use super::launch::Address;
-use super::model::ModelProgram;
+use super::call::{Address, KernelCall};
+use super::families::Bucket;
+use super::launch::ReadyCall;
+use super::model::InOrder;
 use super::module::failed;
-use super::ops::Bucket;
 use super::program::{StepAt, StepProgram};
 use crate::backend::RoutingSink;
 use crate::error::Result;
-use crate::plan::{Op, OpKind};
+use crate::plan::OpKind;
 use crate::sys::abi;
 use cudarc::driver::{CudaStream, result};
 use std::mem::offset_of;
@@ -16,28 +17,47 @@ use std::sync::Arc;
 /// Waits after every router and reads what it chose: only for steps that the host launches kernel by kernel and nobody
 /// times. It cannot be captured.
 pub struct Telling {
-    pub program: ModelProgram,
+    pub program: InOrder,
+    /// Where a router leaves what it chose, `u32 [rows, K]`, and K.
+    pub chosen: (Address, usize),
     pub routing: Arc<dyn RoutingSink>,
 }
 
 impl StepProgram for Telling {
-    unsafe fn enqueue(&self, stream: &CudaStream, bucket: Bucket, at: StepAt) -> Result<()> {
-        let mut tell = |op: Op| match (op.kind, op.layer) {
-            // By then the layer's router has chosen: in kernels of its own, or for few rows in gate and up's.
-            (OpKind::ExpertDown, Some(layer)) => {
+    fn lower(&self, bucket: Bucket, at: StepAt) -> Result<Vec<KernelCall>> {
+        self.program.lower(bucket, at)
+    }
+
+    unsafe fn enqueue(
+        &self,
+        stream: &CudaStream,
+        bucket: Bucket,
+        at: StepAt,
+        calls: &[ReadyCall],
+    ) -> Result<()> {
+        for (index, call) in calls.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { call.launch(stream) }?;
+            // The last call of a router has chosen.
+            let next = calls.get(index + 1).and_then(router);
+            if let Some(layer) = router(call).filter(|layer| next != Some(*layer)) {
                 // SAFETY: the caller's promise.
                 let experts = unsafe { self.chosen(stream, at) }?;
-                self.routing.routed(bucket.kind, layer, &experts)
+                self.routing.routed(bucket.kind, layer, &experts)?;
             }
-            _ => Ok(()),
-        };
-        // SAFETY: the caller's promise.
-        unsafe { self.program.enqueue_marked(stream, bucket, at, &mut tell) }
+        }
+        Ok(())
     }
 
     fn check(&self) -> Result<()> {
         self.program.check()
     }
+}
+
+/// The layer whose router a call does or has a share in.
+fn router(call: &ReadyCall) -> Option<usize> {
+    let mut ops = call.ops().iter();
+    ops.find(|op| op.kind == OpKind::Router)?.layer
 }
 
 impl Telling {
@@ -51,7 +71,7 @@ impl Telling {
         let mut rows = [0];
         // SAFETY: the caller's promise.
         unsafe { read(at.step + offset_of!(abi::tg_step, rows) as u64, &mut rows) }?;
-        let (address, each) = self.program.chosen_experts();
+        let (address, each) = self.chosen;
         let mut experts = vec![0; rows[0] as usize * each];
         // SAFETY: a step's rows fit its bucket, and the array the largest one.
         unsafe { read(address, &mut experts) }?;

@@ -1,7 +1,7 @@
 //! Tensors as the copy engine of a GPU from 9.0 on is told of them, for kernels that bring whole boxes of them to shared
 //! memory (kernels/common/wgmma.cuh).
 
-use super::launch::Address;
+use super::call::Address;
 use super::module::failed;
 use crate::error::Result;
 use crate::model::DType;
@@ -15,17 +15,17 @@ pub struct TensorMap(pub(super) sys::CUtensorMap);
 pub const BOX_COLUMNS: u32 = 64;
 
 /// A tensor in boxes, innermost dimension first.
-#[derive(Debug, Clone, Copy)]
-pub struct Boxes<const DIMENSIONS: usize> {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Boxes {
     /// On 16 bytes.
     pub at: Address,
     pub dtype: DType,
-    pub sizes: [u64; DIMENSIONS],
+    pub sizes: Vec<u64>,
     /// Bytes from one element of a dimension to the next, a multiple of 16: of all but the first, whose elements lie side
     /// by side. What stands for the first is not looked at.
-    pub strides: [u64; DIMENSIONS],
+    pub strides: Vec<u64>,
     /// Elements of a box, at most 256.
-    pub each: [u32; DIMENSIONS],
+    pub each: Vec<u32>,
 }
 
 /// A matrix `[rows, columns]`, row after row.
@@ -41,14 +41,14 @@ pub struct Matrix {
 
 impl Matrix {
     /// Of 64 columns by `box_rows` rows.
-    pub fn boxes(&self, box_rows: u32) -> Boxes<2> {
+    pub fn boxes(&self, box_rows: u32) -> Boxes {
         let element = self.dtype.bytes() as u64;
         Boxes {
             at: self.at,
             dtype: self.dtype,
-            sizes: [self.columns, self.rows].map(u64::from),
-            strides: [element, element * u64::from(self.columns)],
-            each: [BOX_COLUMNS, box_rows],
+            sizes: vec![self.columns.into(), self.rows.into()],
+            strides: vec![element, element * u64::from(self.columns)],
+            each: vec![BOX_COLUMNS, box_rows],
         }
     }
 }
@@ -59,7 +59,7 @@ impl TensorMap {
     ///
     /// # Errors
     /// The driver refuses the shape.
-    pub fn new<const DIMENSIONS: usize>(boxes: &Boxes<DIMENSIONS>) -> Result<Self> {
+    pub fn new(boxes: &Boxes) -> Result<Self> {
         use sys::CUtensorMapDataType_enum as Type;
         use sys::CUtensorMapSwizzle_enum as Swizzle;
         let (dtype, swizzle) = match boxes.dtype {
@@ -77,17 +77,23 @@ impl TensorMap {
             ),
         };
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
+        let dimensions = boxes.sizes.len();
+        assert!(
+            boxes.strides.len() == dimensions && boxes.each.len() == dimensions,
+            "{boxes:?}"
+        );
+        let side_by_side = vec![1; dimensions];
         // SAFETY: the map and the arrays, of so many dimensions, live through the call; nothing is read through the address.
         unsafe {
             sys::cuTensorMapEncodeTiled(
                 &mut map,
                 dtype,
-                DIMENSIONS as u32,
+                dimensions as u32,
                 boxes.at as *mut _,
                 boxes.sizes.as_ptr(),
                 boxes.strides[1..].as_ptr(),
                 boxes.each.as_ptr(),
-                [1; DIMENSIONS].as_ptr(),
+                side_by_side.as_ptr(),
                 sys::CUtensorMapInterleave_enum::CU_TENSOR_MAP_INTERLEAVE_NONE,
                 swizzle,
                 // Boxes of 64 columns stream at 4.5 TB/s with these on an H200, with 256 bytes at 4.2 to 4.4.

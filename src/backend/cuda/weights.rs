@@ -2,14 +2,17 @@
 //! experts packed and at a constant stride, matrices in one type, all else in f32.
 
 use super::buffer::{ALIGN_BYTES, Buffer};
-use super::launch::Address;
-use super::ops::Types;
-use super::ops::experts::ExpertWeights;
+use super::call::Address;
+use super::families::Types;
+use super::families::experts::ExpertWeights;
 use super::packed;
 use crate::error::{Error, Result};
+use crate::model::layout::{self, TensorSpec};
 use crate::model::rotary::inverse_frequencies;
 use crate::model::weights::widen;
-use crate::model::{DType, Expert, FeedForward, LayerWeights, Mixer, Model, Tensor, Weights};
+use crate::model::{
+    DType, Expert, FeedForward, LayerWeights, Mixer, Model, ModelConfig, Tensor, Weights,
+};
 use cudarc::driver::{CudaContext, CudaStream};
 use std::sync::Arc;
 
@@ -17,18 +20,24 @@ use std::sync::Arc;
 const CONVERT_ELEMENTS: usize = 1 << 22;
 
 /// Where everything lies. Shapes are those of [`Weights`].
-#[derive(Debug)]
-pub struct DeviceWeights {
+#[derive(Debug, Clone)]
+pub struct WeightAddresses {
     pub embed_tokens: Address,
     pub embedding_norm: Address,
     pub lm_head: Address,
     pub layers: Vec<LayerAddresses>,
     /// f32 `[head_dim / 2]`
     pub inverse_frequencies: Address,
-    _buffer: Option<Buffer>,
 }
 
+/// Weights in a GPU's memory.
 #[derive(Debug)]
+pub struct DeviceWeights {
+    pub at: WeightAddresses,
+    _buffer: Buffer,
+}
+
+#[derive(Debug, Clone)]
 pub struct LayerAddresses {
     pub operator_norm: Address,
     pub ffn_norm: Address,
@@ -37,7 +46,7 @@ pub struct LayerAddresses {
 }
 
 /// A bias that the model does not have is 0.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum MixerAddresses {
     Conv {
         in_proj: Address,
@@ -56,7 +65,7 @@ pub enum MixerAddresses {
     },
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum FeedForwardAddresses {
     Dense {
         w1: Address,
@@ -94,14 +103,7 @@ impl DeviceWeights {
         model: &Model,
         types: Types,
     ) -> Result<Self> {
-        let mut measure = Placer {
-            start: 0,
-            end: 0,
-            to: None,
-            matrices: types.weights,
-        };
-        measure.model(model)?;
-        let bytes = measure.end.next_multiple_of(ALIGN_BYTES);
+        let (_, bytes) = WeightAddresses::new(&model.config, types.weights, 0)?;
         let buffer = Buffer::named(context, "the weights", bytes)?;
         let mut place = Placer {
             start: buffer.at(0),
@@ -109,9 +111,66 @@ impl DeviceWeights {
             to: Some((&buffer, stream)),
             matrices: types.weights,
         };
-        let mut placed = place.model(model)?;
-        placed._buffer = Some(buffer);
-        Ok(placed)
+        let at = place.model(&model.config, &model.weights)?;
+        Ok(Self {
+            at,
+            _buffer: buffer,
+        })
+    }
+}
+
+impl WeightAddresses {
+    /// Where the weights of a model would lie from `start` on, matrices in this type, and the bytes of all.
+    ///
+    /// # Errors
+    /// None that a caller can cause.
+    pub fn new(config: &ModelConfig, matrices: DType, start: Address) -> Result<(Self, usize)> {
+        let mut measure = Placer {
+            start,
+            end: 0,
+            to: None,
+            matrices,
+        };
+        let placed = measure.model(config, &layout::build(config, Ok)?)?;
+        Ok((placed, measure.end.next_multiple_of(ALIGN_BYTES)))
+    }
+}
+
+/// What has a place among the weights: a tensor, or what one would be.
+trait Placed {
+    fn shape(&self) -> &[usize];
+
+    /// What is copied there.
+    fn tensor(&self) -> Option<&Tensor>;
+
+    fn elements(&self) -> usize {
+        self.shape().iter().product()
+    }
+
+    /// Of a matrix.
+    fn packed_elements(&self) -> usize {
+        let columns = self.shape().last().copied().unwrap_or(1);
+        packed::elements(self.elements() / columns.max(1), columns)
+    }
+}
+
+impl Placed for Tensor {
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn tensor(&self) -> Option<&Tensor> {
+        Some(self)
+    }
+}
+
+impl Placed for TensorSpec {
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn tensor(&self) -> Option<&Tensor> {
+        None
     }
 }
 
@@ -124,8 +183,11 @@ struct Placer<'a> {
 }
 
 impl Placer<'_> {
-    fn model(&mut self, model: &Model) -> Result<DeviceWeights> {
-        let (config, weights) = (&model.config, &model.weights);
+    fn model<T: Placed>(
+        &mut self,
+        config: &ModelConfig,
+        weights: &Weights<T>,
+    ) -> Result<WeightAddresses> {
         let embed_tokens = self.matrix(&weights.embed_tokens)?;
         let lm_head = match config.tie_word_embeddings {
             true => embed_tokens,
@@ -135,7 +197,7 @@ impl Placer<'_> {
         let bytes: Vec<u8> = frequencies.iter().flat_map(|f| f.to_le_bytes()).collect();
         let inverse_frequencies = self.align();
         self.copy(&bytes)?;
-        Ok(DeviceWeights {
+        Ok(WeightAddresses {
             embed_tokens,
             embedding_norm: self.vector(&weights.embedding_norm)?,
             lm_head,
@@ -145,11 +207,10 @@ impl Placer<'_> {
                 .map(|layer| self.layer(layer))
                 .collect::<Result<_>>()?,
             inverse_frequencies,
-            _buffer: None,
         })
     }
 
-    fn layer(&mut self, layer: &LayerWeights) -> Result<LayerAddresses> {
+    fn layer<T: Placed>(&mut self, layer: &LayerWeights<T>) -> Result<LayerAddresses> {
         Ok(LayerAddresses {
             operator_norm: self.vector(&layer.operator_norm)?,
             ffn_norm: self.vector(&layer.ffn_norm)?,
@@ -202,10 +263,10 @@ impl Placer<'_> {
         })
     }
 
-    fn experts(&mut self, experts: &[Expert]) -> Result<ExpertWeights> {
-        let stride = |part: fn(&Expert) -> &Tensor| {
+    fn experts<T: Placed>(&mut self, experts: &[Expert<T>]) -> Result<ExpertWeights> {
+        let stride = |part: fn(&Expert<T>) -> &T| {
             let first = experts.first().map(part);
-            first.map_or(0, |w| packed::elements(w.rows(), w.cols()) as u64)
+            first.map_or(0, |w| w.packed_elements() as u64)
         };
         Ok(ExpertWeights {
             gate: self.packed(experts.iter().map(|e| &e.w1))?,
@@ -217,14 +278,17 @@ impl Placer<'_> {
     }
 
     /// Matrices, packed, one right after the other.
-    fn packed<'t>(&mut self, tensors: impl IntoIterator<Item = &'t Tensor>) -> Result<Address> {
+    fn packed<'t, T: Placed + 't>(
+        &mut self,
+        tensors: impl IntoIterator<Item = &'t T>,
+    ) -> Result<Address> {
         let (at, dtype) = (self.align(), self.matrices);
         let mut packed = Vec::new();
-        for tensor in tensors {
-            if self.to.is_none() {
-                self.end += packed::elements(tensor.rows(), tensor.cols()) * dtype.bytes();
+        for placed in tensors {
+            let Some(tensor) = self.copied(placed) else {
+                self.end += placed.packed_elements() * dtype.bytes();
                 continue;
-            }
+            };
             let whole = packed::ROWS * tensor.cols();
             in_type(tensor, dtype, whole, |rows| {
                 packed::pack(rows, tensor.cols(), dtype, &mut packed);
@@ -234,34 +298,39 @@ impl Placer<'_> {
         Ok(at)
     }
 
-    fn matrix(&mut self, tensor: &Tensor) -> Result<Address> {
+    fn matrix(&mut self, tensor: &impl Placed) -> Result<Address> {
         self.put([tensor], self.matrices)
     }
 
     /// A norm, a router, taps: anything that is kept in f32.
-    fn vector(&mut self, tensor: &Tensor) -> Result<Address> {
+    fn vector(&mut self, tensor: &impl Placed) -> Result<Address> {
         self.put([tensor], DType::F32)
     }
 
-    fn bias(&mut self, tensor: Option<&Tensor>) -> Result<Address> {
+    fn bias(&mut self, tensor: Option<&impl Placed>) -> Result<Address> {
         tensor.map_or(Ok(0), |tensor| self.vector(tensor))
     }
 
     /// The tensors one right after the other.
-    fn put<'t>(
+    fn put<'t, T: Placed + 't>(
         &mut self,
-        tensors: impl IntoIterator<Item = &'t Tensor>,
+        tensors: impl IntoIterator<Item = &'t T>,
         dtype: DType,
     ) -> Result<Address> {
         let at = self.align();
-        for tensor in tensors {
-            if self.to.is_none() {
-                self.end += tensor.bytes().len() / tensor.dtype.bytes() * dtype.bytes();
+        for placed in tensors {
+            let Some(tensor) = self.copied(placed) else {
+                self.end += placed.elements() * dtype.bytes();
                 continue;
-            }
+            };
             in_type(tensor, dtype, 1, |bytes| self.copy(bytes))?;
         }
         Ok(at)
+    }
+
+    /// What there is to copy, where there is memory to copy to.
+    fn copied<'t>(&self, placed: &'t impl Placed) -> Option<&'t Tensor> {
+        self.to.and_then(|_| placed.tensor())
     }
 
     fn align(&mut self) -> Address {
@@ -361,15 +430,9 @@ mod tests {
         for (hidden, inner, bias, tied) in [(256, 64, false, true), (96, 160, true, false)] {
             let model = model(&folder, &config(40, hidden, inner, bias, tied));
             for matrices in [DType::BF16, DType::F16, DType::F32] {
-                let mut measure = Placer {
-                    start: 0,
-                    end: 0,
-                    to: None,
-                    matrices,
-                };
-                measure.model(&model).unwrap();
-                let placed = measure.end.next_multiple_of(ALIGN_BYTES) as u64;
-                assert_eq!(placed, weight_bytes(&model.config, matrices), "{hidden}");
+                let (_, bytes) = WeightAddresses::new(&model.config, matrices, 0).unwrap();
+                let expected = weight_bytes(&model.config, matrices);
+                assert_eq!(bytes as u64, expected, "{hidden}");
             }
         }
     }

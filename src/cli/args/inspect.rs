@@ -35,6 +35,9 @@ pub struct InspectArgs {
     /// Positions of each sequence once the step is done
     #[arg(long, value_name = "TOKENS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     pub context: u32,
+    /// List the kernel calls of each step, as a GPU like --gpu would be given them; needs none
+    #[arg(long, conflicts_with_all = ["dot", "svg", "layers"])]
+    pub calls: bool,
     /// Each layer by itself
     #[arg(long)]
     pub layers: bool,

@@ -7,7 +7,7 @@ use super::dot::{alike, layer_name, runs};
 use super::graphs::ms_text;
 use super::{Picture, View, Written, layers_text, shape_text, us_text};
 use crate::plan::bytes::Si;
-use crate::plan::captured::CapturedGraph;
+use crate::plan::captured::{CapturedGraph, CapturedNode};
 use crate::plan::cost::op_cost;
 use crate::plan::params::params;
 use crate::plan::{Cost, Op, Stage, StepShape};
@@ -141,10 +141,10 @@ impl<'a> Drawing<'a> {
         let Some(graph) = self.graph else {
             return (vec![], vec![]);
         };
-        let first = graph.nodes.iter().position(|node| node.op.is_some());
+        let first = graph.nodes.iter().position(|node| !node.ops.is_empty());
         let (mut begin, mut end) = (vec![], vec![]);
         for (place, node) in graph.nodes.iter().enumerate() {
-            if node.op.is_none() {
+            if node.ops.is_empty() {
                 let lines = if Some(place) < first {
                     &mut begin
                 } else {
@@ -321,7 +321,7 @@ impl<'a> Drawing<'a> {
     /// How the first of an operation's kernels follows what is ahead; `None` where it has none.
     fn edge(&self, op: Op) -> Option<&'static str> {
         let graph = self.graph?;
-        let (first, _) = graph.nodes_of(op).next()?;
+        let first = *self.drawn_at(graph, op).first()?;
         Some(match graph.starts_early(first) {
             true => "early",
             false => "wait",
@@ -355,13 +355,25 @@ impl<'a> Drawing<'a> {
         }
     }
 
+    /// The nodes that are drawn beside an operation: a kernel that does several stands beside the one that reads most.
+    fn drawn_at(&self, graph: &CapturedGraph, op: Op) -> Vec<usize> {
+        let bytes = |op: &Op| self.cost(*op).floor_bytes();
+        let drawn = |node: &CapturedNode| {
+            let most = node.ops.iter().max_by(|a, b| bytes(a).total_cmp(&bytes(b)));
+            most == Some(&op)
+        };
+        let nodes = graph.nodes.iter().enumerate();
+        let drawn = nodes.filter(|(_, node)| drawn(node));
+        drawn.map(|(place, _)| place).collect()
+    }
+
     /// An operation's kernels as captured, those that follow each other alike on one line.
     fn kernels(&self, op: Op) -> Vec<String> {
         let Some(graph) = self.graph else {
             return vec![];
         };
         let mut lines: Vec<(String, usize)> = vec![];
-        for (place, _) in graph.nodes_of(op) {
+        for place in self.drawn_at(graph, op) {
             let line = node_line(graph, place);
             match lines.last_mut() {
                 Some((last, count)) if *last == line => *count += 1,

@@ -1,18 +1,39 @@
 //! Sizes of a run on a GPU, and whether both the GPU and its host have room for them.
 
-use crate::backend::cuda::ops::{Types, kernels};
+use crate::backend::cuda::families::{Types, kernels};
 use crate::error::{Error, Result};
 use crate::model::layout::Role;
 use crate::model::{ModelConfig, ModelSource};
-use crate::plan::Plan;
 use crate::plan::budget::{Available, Budget};
 use crate::plan::bytes::{Bytes, whole_bytes};
 use crate::plan::cost::Precision;
 use crate::plan::memory::{MemoryItem, MemoryPlan, Place};
 use crate::plan::params::model_bytes;
+use crate::plan::{Gpu, Plan};
 use crate::runtime::Launch;
 use crate::runtime::cuda::overheads;
 use crate::session::spec::RunSpec;
+
+/// Sizes of a run on a GPU like `gpu`, which need not be there; what the host has does not matter.
+///
+/// # Errors
+/// As for [`super::memory`].
+pub fn on_paper(
+    spec: &RunSpec,
+    gpu: &Gpu,
+    plan: &Plan,
+    precision: Precision,
+) -> Result<MemoryPlan> {
+    let budget = match spec.memory_limit {
+        Some(_) => Budget::new(spec.memory_limit),
+        None => Budget {
+            bytes: gpu.memory_bytes,
+            source: format!("an {}'s memory", gpu.title),
+        },
+    };
+    let overheads = |options: &_| overheads(Launch::DeviceGraph, plan, options, false);
+    MemoryPlan::on_device(plan, precision, &spec.limits, budget, &overheads)
+}
 
 /// [`super::memory`]'s, of a GPU.
 pub(super) fn memory(

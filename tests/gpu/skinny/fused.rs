@@ -6,7 +6,7 @@ use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;
 use crate::support::{Gpu, Holder};
 use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::ops::skinny::Guess;
+use tailgraph::backend::cuda::families::skinny::Guess;
 use tailgraph::model::DType;
 use tailgraph::plan::variants::{Experts, Products, Variant};
 
@@ -50,20 +50,22 @@ fn run<'a>(
     layer.begin(&queue, gpu, input, (&x, &h), None);
     let out = layer.out(&x, shape);
     // SAFETY: every array has the shape that its operation asks for.
-    unsafe { queue.skinny_out(skinny, h.at(0), &out, Some((&parts, &router))) }.unwrap();
+    unsafe {
+        queue.run(|to| to.skinny_out(skinny, h.at(0), &out, Some((&parts, &router))));
+    }
     gpu.stream.synchronize().unwrap();
     let behind = around();
     let (y, h_at, choosing) = (y.at(0), h.at(0), (&parts, &router));
     // SAFETY: as above.
     unsafe {
-        match variant.experts {
-            Experts::Fused => queue.skinny_fused_experts(skinny, h_at, choosing, &experts, &guess),
-            _ => queue
-                .skinny_expert_gate_up(skinny, y, h_at, choosing, &experts, Some(&guess))
-                .and_then(|()| queue.skinny_down(skinny, h_at, y, &parts, &experts)),
-        }
+        queue.run(|to| match variant.experts {
+            Experts::Fused => to.skinny_fused_experts(skinny, h_at, choosing, &experts, &guess),
+            _ => {
+                to.skinny_expert_gate_up(skinny, y, h_at, choosing, &experts, Some(&guess));
+                to.skinny_down(skinny, h_at, y, &parts, &experts);
+            }
+        });
     }
-    .unwrap();
     behind();
     Some(Left {
         h: gpu.get_values(DType::F32, &h),

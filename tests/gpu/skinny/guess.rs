@@ -5,7 +5,7 @@ use crate::common::random::Random;
 use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;
 use crate::support::Gpu;
-use tailgraph::backend::cuda::ops::skinny::Guess;
+use tailgraph::backend::cuda::families::skinny::Guess;
 use tailgraph::model::DType;
 use tailgraph::plan::arena::{SKINNY_GUESS_WORDS, SKINNY_ROWS};
 use tailgraph::plan::variants::{Experts, Products, Variant};
@@ -69,30 +69,27 @@ fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages:
     let guess = Guess::of(&queue, skinny, 3, hidden as u32, &parts, &router, None);
     let guess = guess.expect("any GPU has room for a few blocks");
     let x = gpu.poisoned(rows * hidden * types.operand.bytes());
-    let begin = |h: &[f32], guess: Option<&Guess<'_>>| {
+    let begin = |h: &[f32], guess: Option<&Guess>| {
         layer.begin(&queue, gpu, input, (&x, &gpu.values(DType::F32, h)), guess);
     };
     begin(&input.h, None);
     let h = gpu.values(DType::F32, &input.h);
     let out = layer.out(&x, shape);
     // SAFETY: every array has the shape that its operation asks for.
-    unsafe { queue.skinny_out(skinny, h.at(0), &out, Some((&parts, &router))) }.unwrap();
+    unsafe {
+        queue.run(|to| to.skinny_out(skinny, h.at(0), &out, Some((&parts, &router))));
+    }
     let behind = gpu.get_values(DType::F32, &h);
     let against: Vec<f32> = behind.iter().map(|v| -v).collect();
-    let gate_up = |guess: Option<&Guess<'_>>| {
+    let gate_up = |guess: Option<&Guess>| {
         let y = gpu.poisoned(rows * shape.top_k * shape.inner * types.operand.bytes());
         // SAFETY: as above.
         unsafe {
-            queue.skinny_expert_gate_up(
-                skinny,
-                y.at(0),
-                h.at(0),
-                (&parts, &router),
-                &experts,
-                guess,
-            )
+            let choosing = (&parts, &router);
+            queue.run(|to| {
+                to.skinny_expert_gate_up(skinny, y.at(0), h.at(0), choosing, &experts, guess);
+            });
         }
-        .unwrap();
         let chosen = gpu.get_u32(&routing.experts);
         (chosen, gpu.get_values(types.operand, &y))
     };

@@ -193,23 +193,10 @@ int cuModuleGetFunction(struct function **function, void *module, const char *na
   snprintf((*function)->name, sizeof (*function)->name, "%s", name);
   return SUCCESS;
 }
-static int constants(uint64_t *address, size_t *bytes, const uint32_t *values, size_t count) {
-  *bytes = count * sizeof *values;
-  *address = (uint64_t)memcpy(malloc(*bytes), values, *bytes);
-  return SUCCESS;
-}
-/* The constants that a launcher asks for, of the tiles of kernels named _rN: outputs, rows, threads and shared bytes of
- * tg_tiled_*; what DENSE_TILE of kernels/swap_ab/swap_ab.cuh lists of tg_swap_ab_*. */
 int cuModuleGetGlobal_v2(uint64_t *address, size_t *bytes, void *module, const char *name) {
-  (void)module;
+  (void)address, (void)bytes, (void)module, (void)name;
   ENTER();
-  const char *at = strstr(name, "_r");
-  if (!at || !strstr(name, "_tile")) return NOT_FOUND;
-  const uint32_t rows = (uint32_t)atoi(at + 2);
-  const uint32_t mates = strstr(name, "_mates_") ? 2 : 1;
-  if (!strncmp(name, "tg_swap_ab_", 9))
-    return constants(address, bytes, (uint32_t[]){rows, 1, 32, 160, 12288, 0, 1024, 8192, 1024, mates}, 10);
-  return constants(address, bytes, (uint32_t[]){64, rows, 128, 49152}, 4);
+  return NOT_FOUND;
 }
 /* The map itself means nothing here; an array that a GPU would refuse is refused. */
 int cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address, const uint64_t *size, const uint64_t *row_bytes,
@@ -298,17 +285,6 @@ int cuStreamEndCapture(struct stream *stream, struct graph **graph) {
   *graph = stream->capture;
   stream->capture = NULL;
   ENTER();
-  return SUCCESS;
-}
-
-int cuStreamGetCaptureInfo_v3(struct stream *stream, int *status, uint64_t *id, struct graph **graph, const void **dependencies,
-                              const void **data, size_t *count) {
-  ENTER();
-  *status = stream->capture != NULL;
-  *id = 1;
-  *graph = stream->capture;
-  *dependencies = *data = NULL;
-  *count = 0;
   return SUCCESS;
 }
 

@@ -1,20 +1,19 @@
 //! The experts' products of wide steps: a kernel that streams every expert's weights once, on GPUs that have wgmma and the
 //! copy engine for tensors (kernels/grouped/grouped.cuh says how). Here is what it can serve, and what its launches look like.
 
-use super::super::launch::{Argument, Kernel};
-use super::super::module::Module;
+use super::super::call::Argument;
+use super::super::launch::Kernel;
 use super::super::packed;
-use super::super::tensor_map::{Boxes, TensorMap};
-use super::Enqueue;
+use super::super::tensor_map::Boxes;
+use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::kernels::{Types, suffix};
-use super::limits::{Limits, has_warpgroups};
+use super::limits::Library;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
 use crate::plan::variants::{
     Experts, GROUPED_LOW_ROWS, GROUPED_TALL_STAGES, Grouped as Shape, MOST_ROWS,
 };
-use std::sync::Arc;
 
 // As kernels/grouped/ring.cuh and grouped/units.cuh have it.
 const OUTPUTS: u32 = 128;
@@ -58,14 +57,14 @@ impl Grouped {
     ///
     /// # Errors
     /// The driver refuses.
-    pub fn load(module: &Arc<Module>, types: Types) -> Result<Option<Self>> {
-        if !has_warpgroups(module)? || !types.are_streamed() {
+    pub fn load(library: &Library, types: Types) -> Result<Option<Self>> {
+        if !library.gpu.has_warpgroups() || !types.are_streamed() {
             return Ok(None);
         }
-        let limits = Limits::of(module)?;
+        let limits = library.gpu.limits();
         let block_bytes = limits.block_bytes.saturating_sub(STATIC_BYTES);
         let kernel = |name: &str| {
-            let kernel = module.kernel(&format!("tg_grouped_{name}_{}", suffix(types.operand)))?;
+            let kernel = library.kernel(&format!("tg_grouped_{name}_{}", suffix(types.operand)))?;
             kernel.allow_shared(block_bytes)?;
             Ok::<_, Error>(kernel)
         };
@@ -129,26 +128,23 @@ fn shared_bytes(operand: DType, shape: Shape) -> u32 {
     shape.stages * ROW_BYTES * (OUTPUTS + parts * shape.tile_rows) + ALIGN_BYTES
 }
 
-impl Enqueue<'_> {
+impl<'a> Lowering<'a> {
     /// The kernel for wide steps and the shape of its launch, where this bucket's experts are its.
-    pub(super) fn grouped(&self) -> Option<(&Grouped, Shape)> {
+    pub fn grouped(&self) -> Option<(&'a Grouped, Shape)> {
         match self.variant.experts {
             Experts::Grouped(shape) => Some((self.kernels.grouped.as_ref()?, shape)),
             Experts::Skinny | Experts::Fused | Experts::Tiled => None,
         }
     }
 
-    /// y and partial: all of [`Enqueue::expert_gate_up`], and of [`Enqueue::expert_down`] what comes before the sum.
-    ///
-    /// # Safety
-    /// As there.
-    pub(super) unsafe fn grouped_experts(
-        &self,
+    /// y and partial: all of [`Lowering::expert_gate_up`], and of [`Lowering::expert_down`] what comes before the sum.
+    pub fn grouped_experts(
+        &mut self,
         (grouped, shape): (&Grouped, Shape),
         routing: &Routing,
         weights: &ExpertWeights,
         rows: &ExpertRows,
-    ) -> Result<()> {
+    ) {
         let config = self.config;
         let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
         let (hidden, inner) = (self.hidden(), config.moe_intermediate_size as u32);
@@ -163,9 +159,10 @@ impl Enqueue<'_> {
                 groups,
                 experts,
             ]
-            .map(u64::from),
-            strides: [2, u64::from(ROW_BYTES), second, group, expert],
-            each: [COLUMNS, PACKED_ROWS, 2, OUTPUTS / GROUP_ROWS, 1],
+            .map(u64::from)
+            .to_vec(),
+            strides: vec![2, u64::from(ROW_BYTES), second, group, expert],
+            each: vec![COLUMNS, PACKED_ROWS, 2, OUTPUTS / GROUP_ROWS, 1],
         };
         let rows_bytes = |columns| 2 * packed::elements(PACKED_ROWS as usize, columns) as u64;
         let (of_hidden, of_inner) = (rows_bytes(hidden as usize), rows_bytes(inner as usize));
@@ -182,9 +179,9 @@ impl Enqueue<'_> {
             hidden / GROUP_ROWS,
             (of_inner, 2 * of_inner, 2 * weights.down_stride),
         );
-        let arguments = [
-            Argument::TensorMap(TensorMap::new(&gate_up)?),
-            Argument::TensorMap(TensorMap::new(&down)?),
+        let arguments = vec![
+            Argument::Boxes(gate_up),
+            Argument::Boxes(down),
             Argument::Address(rows.partial),
             Argument::Address(rows.y),
             Argument::Address(rows.x),
@@ -194,7 +191,7 @@ impl Enqueue<'_> {
             Argument::U32(experts),
             Argument::U32(top_k),
             Argument::U32(u32::from(shape.guess)),
-            Argument::U32(match rows.prefetched && self.prefetched_pieces() > 0 {
+            Argument::U32(match std::mem::take(&mut self.prefetched) {
                 true => 0,
                 false => SOON_CHUNKS,
             }),
@@ -212,7 +209,6 @@ impl Enqueue<'_> {
             _ if many && shape.stages >= MANY_LOADERS => (&grouped.many, MANY_LOADERS),
             _ => (&grouped.experts, LOADERS),
         };
-        // SAFETY: the caller's promise; these are tg_grouped_experts_*'s arguments.
-        unsafe { self.launch(kernel, grid, threads(loaders), shared, &arguments) }
+        self.call(kernel, grid, threads(loaders), shared, arguments)
     }
 }

@@ -1,9 +1,8 @@
 //! Mixtures of experts: their feed-forwards, and what these and the router (router.rs) agree on.
 
-use super::super::launch::{Address, Argument};
-use super::Enqueue;
+use super::super::call::{Address, Argument};
+use super::Lowering;
 use super::tiled::{ByExpert, Epilogue, Product};
-use crate::error::Result;
 pub use crate::plan::arena::EXPERT_COUNTS_BYTES;
 
 /// As kernels/common/experts.cuh has it.
@@ -29,7 +28,7 @@ pub struct Routing {
     pub scores: Address,
     /// `uint64_t [16]` and f32 `[R, H / 16, 33]`: scratch of the skinny kernels, for the buckets that they serve.
     pub score_parts: Address,
-    /// `uint32_t [R K]`: the row at each place of the sort; this and the next two where [`Enqueue::needs_sort`].
+    /// `uint32_t [R K]`: the row at each place of the sort; this and the next two where [`Pairs::sorted`].
     pub rows: Address,
     /// `uint32_t [R K]`: the place of each pair.
     pub place: Address,
@@ -54,8 +53,17 @@ pub struct ExpertWeights {
     pub down_stride: u64,
 }
 
+/// In which order a mixture's kernels take pairs of a row and one of its experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pairs {
+    /// The token sort lists them by expert. Else the experts' kernel sorts for itself, and leaves its sums by pair.
+    pub sorted: bool,
+    /// Rows of an expert's tile, at most.
+    pub tile_rows: u32,
+}
+
 /// What goes through a mixture's experts: x as it is, the others by place of the sort, `partial` by pair unless
-/// [`Enqueue::needs_sort`].
+/// [`Pairs::sorted`].
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertRows {
     /// `[R, H]`, operand type.
@@ -64,8 +72,6 @@ pub struct ExpertRows {
     pub y: Address,
     /// f32 `[R K, H]`: what down makes of y.
     pub partial: Address,
-    /// The layer's in-projection was [`Enqueue::swap_ab_conv`], which may have asked for some of the weights.
-    pub prefetched: bool,
 }
 
 /// A norm that an operation does for the one after it, because it has the rows.
@@ -92,21 +98,34 @@ pub fn most_expert_tiles(rows: u32, experts: u32, top_k: u32, tile_rows: u32) ->
     (pairs / tile_rows + experts.min(pairs)).min(pairs)
 }
 
-impl Enqueue<'_> {
-    /// y = silu(w1_e x) * w3_e x. Nothing where one kernel does gate, up and down ([`Enqueue::grouped`]): then
-    /// [`Enqueue::expert_down`] is all of it.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; `routing` is this step's.
-    pub unsafe fn expert_gate_up(
-        &self,
+impl Lowering<'_> {
+    /// As this bucket's experts want them.
+    pub fn pairs(&self) -> Pairs {
+        match self.grouped() {
+            Some((_, shape)) => Pairs {
+                sorted: false,
+                tile_rows: shape.tile_rows,
+            },
+            None => {
+                let (experts, top_k) = self.experts();
+                let rows = self.bucket.rows;
+                Pairs {
+                    sorted: true,
+                    tile_rows: self.kernels.tiled.expert_tile_rows(rows, experts, top_k),
+                }
+            }
+        }
+    }
+
+    /// y = silu(w1_e x) * w3_e x.
+    /// `routing` is this step's.
+    pub fn tiled_expert_gate_up(
+        &mut self,
         routing: &Routing,
         weights: &ExpertWeights,
         rows: &ExpertRows,
-    ) -> Result<()> {
-        if self.grouped().is_some() {
-            return Ok(());
-        }
+        pairs: Pairs,
+    ) {
         let product = Product {
             y: rows.y,
             x: rows.x,
@@ -117,65 +136,19 @@ impl Enqueue<'_> {
             inner: self.hidden(),
             epilogue: Epilogue::SiluMul,
         };
-        let by_expert = self.by_expert(routing, routing.rows, weights.gate_up_stride);
-        // SAFETY: the caller's promise.
-        unsafe { self.tiled_by_expert(&product, &by_expert, self.expert_tile_rows()) }
-    }
-
-    /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending, y being [`Enqueue::expert_gate_up`]'s.
-    /// Where `next` is given, also what it says.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; `routing` is this step's, from [`Enqueue::router`] or sorted for this call.
-    pub unsafe fn expert_down(
-        &self,
-        routing: &Routing,
-        weights: &ExpertWeights,
-        h: Address,
-        rows: &ExpertRows,
-        next: Option<NextNorm>,
-    ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self.grouped() {
-                Some(grouped) => self.grouped_experts(grouped, routing, weights, rows)?,
-                None => self.tiled_expert_down(routing, weights, rows)?,
-            }
-        }
-        let arguments = [
-            Argument::Address(h),
-            Argument::Address(rows.partial),
-            Argument::Address(routing.weights),
-            Argument::Address(if self.needs_sort() { routing.place } else { 0 }),
-            Argument::Address(next.map_or(0, |next| next.x)),
-            Argument::Address(next.map_or(0, |next| next.weight)),
-            Argument::Address(self.step),
-            Argument::U32(self.hidden()),
-            Argument::U32(self.experts().1),
-            Argument::F32(self.config.norm_eps),
-            // What the grouped kernel's predecessors wrote may be read early.
-            Argument::U32(u32::from(!self.needs_sort())),
-        ];
-        let kernel = match self.experts().1 <= COMBINE_FOUR {
-            true => &self.kernels.combine_four,
-            false => &self.kernels.combine_experts,
-        };
-        let each = combined_by_block(self.bucket.rows);
-        let grid = (self.bucket.rows / each, 1, 1);
-        // SAFETY: the caller's promise; these are tg_combine_experts_*'s arguments.
-        unsafe { self.launch(kernel, grid, each * NORM_THREADS, 0, &arguments) }
+        let by_expert = self.by_expert(routing, routing.rows, weights.gate_up_stride, pairs);
+        self.tiled_by_expert(&product, &by_expert, pairs.tile_rows);
     }
 
     /// partial = w2_e y.
-    ///
-    /// # Safety
-    /// [`Enqueue::expert_down`]'s.
-    unsafe fn tiled_expert_down(
-        &self,
+    /// `routing` is this step's.
+    pub fn tiled_expert_down(
+        &mut self,
         routing: &Routing,
         weights: &ExpertWeights,
         rows: &ExpertRows,
-    ) -> Result<()> {
+        pairs: Pairs,
+    ) {
         let product = Product {
             y: rows.partial,
             x: rows.y,
@@ -186,40 +159,58 @@ impl Enqueue<'_> {
             inner: self.config.moe_intermediate_size as u32,
             epilogue: Epilogue::StoreF32,
         };
-        let by_expert = self.by_expert(routing, 0, weights.down_stride);
-        // SAFETY: the caller's promise.
-        unsafe { self.tiled_by_expert(&product, &by_expert, self.expert_tile_rows()) }
+        let by_expert = self.by_expert(routing, 0, weights.down_stride, pairs);
+        self.tiled_by_expert(&product, &by_expert, pairs.tile_rows);
     }
 
-    /// Whether the experts' kernels take rows as the token sort left them. That for wide steps ([`Enqueue::grouped`]) sorts for
-    /// itself, and leaves its sums by pair.
-    pub fn needs_sort(&self) -> bool {
-        self.grouped().is_none()
+    /// h f32 `[R, H]` += sum over a row's experts, ascending, of weight times what down made of it. Where `next` is given, also
+    /// what it says.
+    /// `routing` is this step's.
+    pub fn combine_experts(
+        &mut self,
+        routing: &Routing,
+        h: Address,
+        rows: &ExpertRows,
+        pairs: Pairs,
+        next: Option<NextNorm>,
+    ) {
+        let arguments = vec![
+            Argument::Address(h),
+            Argument::Address(rows.partial),
+            Argument::Address(routing.weights),
+            Argument::Address(if pairs.sorted { routing.place } else { 0 }),
+            Argument::Address(next.map_or(0, |next| next.x)),
+            Argument::Address(next.map_or(0, |next| next.weight)),
+            Argument::Address(self.step),
+            Argument::U32(self.hidden()),
+            Argument::U32(self.experts().1),
+            Argument::F32(self.config.norm_eps),
+            // What the grouped kernel's predecessors wrote may be read early.
+            Argument::U32(u32::from(!pairs.sorted)),
+        ];
+        let kernel = match self.experts().1 <= COMBINE_FOUR {
+            true => &self.kernels.combine_four,
+            false => &self.kernels.combine_experts,
+        };
+        let each = combined_by_block(self.bucket.rows);
+        let grid = (self.bucket.rows / each, 1, 1);
+        self.call(kernel, grid, each * NORM_THREADS, 0, arguments);
     }
 
-    /// Rows of an expert tile, at most, from the bucket alone.
-    pub fn expert_tile_rows(&self) -> u32 {
-        if let Some((_, shape)) = self.grouped() {
-            return shape.tile_rows;
-        }
-        let (experts, top_k) = self.experts();
-        let rows = self.bucket.rows;
-        self.kernels.tiled.expert_tile_rows(rows, experts, top_k)
-    }
-
-    fn by_expert(&self, routing: &Routing, gather: Address, expert_stride: u64) -> ByExpert {
+    fn by_expert(
+        &self,
+        routing: &Routing,
+        gather: Address,
+        expert_stride: u64,
+        pairs: Pairs,
+    ) -> ByExpert {
         let (experts, top_k) = self.experts();
         ByExpert {
             tiles: routing.tiles,
             tile_count: routing.tile_count,
             gather,
             expert_stride,
-            most_tiles: most_expert_tiles(
-                self.bucket.rows,
-                experts,
-                top_k,
-                self.expert_tile_rows(),
-            ),
+            most_tiles: most_expert_tiles(self.bucket.rows, experts, top_k, pairs.tile_rows),
         }
     }
 

@@ -1,12 +1,12 @@
 //! Queries, keys and values, and attention over pages.
 
-use super::super::launch::{Address, Argument, Kernel};
-use super::super::module::Module;
-use super::Enqueue;
+use super::super::call::{Address, Argument};
+use super::super::launch::Kernel;
+use super::Lowering;
+use super::limits::Library;
 use crate::error::Result;
 use crate::model::DType;
 use crate::plan::{KeySplit, StepKind};
-use std::sync::Arc;
 
 /// Of a block of kernels/attention/rope.cu, and the heads that it has.
 const ROPE_THREADS: u32 = 128;
@@ -89,13 +89,13 @@ fn decode_heads(operand: DType) -> u32 {
 
 /// Its kernels for an operand type by its suffix and heads of `head_dim`, in the order of [`DECODE_WARPS`].
 pub(super) fn decode_kernels(
-    module: &Arc<Module>,
+    library: &Library,
     operand: &str,
     head_dim: usize,
 ) -> Result<[Kernel; DECODE_WARPS.len()]> {
     let kernel = |warps: u32| -> Result<Kernel> {
         let name = format!("tg_attention_decode_w{warps}_{operand}_d{head_dim}");
-        let kernel = module.kernel(&name)?;
+        let kernel = library.kernel(&name)?;
         kernel.prefer_shared(DECODE_SHARED_PERCENT)?;
         Ok(kernel)
     };
@@ -118,12 +118,10 @@ fn decode_warps(rows: u32, groups: u32) -> usize {
     DECODE_WARPS.iter().rposition(fits).unwrap_or(0)
 }
 
-impl Enqueue<'_> {
+impl Lowering<'_> {
     /// q, k = rope(rmsnorm_head(q, k)), q in place, k and v into their pages.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; shapes as [`Attention`] says.
-    pub unsafe fn qk_norm_rope(&self, attention: &Attention) -> Result<()> {
+    /// Shapes as [`Attention`] says.
+    pub fn qk_norm_rope(&mut self, attention: &Attention) {
         let (heads, kv_heads) = self.heads();
         let arguments = [
             &self.norming(attention)[..],
@@ -140,15 +138,12 @@ impl Enqueue<'_> {
             1,
         );
         let kernel = &self.kernels.qk_norm_rope;
-        // SAFETY: the caller's promise; these are tg_qk_norm_rope_*'s arguments.
-        unsafe { self.launch(kernel, grid, ROPE_THREADS, 0, &arguments) }
+        self.call(kernel, grid, ROPE_THREADS, 0, arguments)
     }
 
-    /// [`Enqueue::qk_norm_rope`] and [`Enqueue::attention`] in one, for decode steps; `attention.qkv` stays as it is.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; shapes as [`Attention`] says, each row the only one of its slot.
-    pub unsafe fn attention_decode(&self, attention: &Attention) -> Result<()> {
+    /// [`Lowering::qk_norm_rope`] and [`Lowering::attention`] in one, for decode steps; `attention.qkv` stays as it is.
+    /// Shapes as [`Attention`] says, each row the only one of its slot.
+    pub fn attention_decode(&mut self, attention: &Attention) {
         let (heads, kv_heads) = self.heads();
         let rows = self.bucket.rows;
         let split = KeySplit::new(rows, attention.max_context);
@@ -173,8 +168,7 @@ impl Enqueue<'_> {
         let which = decode_warps(rows, groups);
         let (kernel, warps) = (&kernels.attention_decode[which], DECODE_WARPS[which]);
         let grid = (decode_blocks(rows, groups, warps, split), 1, 1);
-        // SAFETY: the caller's promise; these are tg_attention_decode_*'s arguments.
-        unsafe { self.launch(kernel, grid, 32 * warps, 0, &arguments) }
+        self.call(kernel, grid, 32 * warps, 0, arguments)
     }
 
     /// What the kernels that norm and rotate q and k have in common.
@@ -192,10 +186,8 @@ impl Enqueue<'_> {
     }
 
     /// x = softmax(q k^T / sqrt(D), causal) v.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; shapes as [`Attention`] says.
-    pub unsafe fn attention(&self, attention: &Attention) -> Result<()> {
+    /// Shapes as [`Attention`] says.
+    pub fn attention(&mut self, attention: &Attention) {
         let (heads, kv_heads) = self.heads();
         let group = heads / kv_heads;
         let scale = 1.0 / (self.config.head_dim as f32).sqrt();
@@ -217,21 +209,17 @@ impl Enqueue<'_> {
                 let grid = (self.bucket.rows, kv_heads, group.div_ceil(ROW_HEADS));
                 let arguments = [&arrays[..], &step, &shape].concat();
                 let kernel = &self.kernels.attention_rows;
-                // SAFETY: the caller's promise; these are tg_attention_rows_*'s arguments.
-                return unsafe { self.launch(kernel, grid, ROW_THREADS, 0, &arguments) };
+                return self.call(kernel, grid, ROW_THREADS, 0, arguments);
             }
         };
-        let list = [
+        let list = vec![
             Argument::Address(attention.query_tiles),
             Argument::Address(attention.query_tile_count),
             Argument::Address(self.state),
             Argument::Address(self.step),
             Argument::U32(tile_rows(group)),
         ];
-        // SAFETY: the caller's promise; these are tg_query_tiles's arguments.
-        unsafe {
-            self.launch(&self.kernels.query_tiles, (1, 1, 1), LIST_THREADS, 0, &list)?;
-        }
+        self.call(&self.kernels.query_tiles, (1, 1, 1), LIST_THREADS, 0, list);
         let listed = [
             Argument::Address(attention.query_tiles),
             Argument::Address(attention.query_tile_count),
@@ -241,8 +229,7 @@ impl Enqueue<'_> {
         let most = most_query_tiles(self.bucket.rows, self.bucket.sequences, heads, kv_heads);
         let grid = (most, kv_heads, group.div_ceil(TILE));
         let shared_bytes = tile_shared_bytes(self.config.head_dim as u32);
-        // SAFETY: the caller's promise; these are tg_attention_tiles_*'s arguments.
-        unsafe { self.launch(tiles, grid, TILE_THREADS, shared_bytes, &arguments) }
+        self.call(tiles, grid, TILE_THREADS, shared_bytes, arguments)
     }
 
     /// Query heads and kv heads.

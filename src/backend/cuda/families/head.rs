@@ -1,9 +1,8 @@
 //! Logits and sampling.
 
-use super::super::launch::{Address, Argument};
-use super::Enqueue;
+use super::super::call::{Address, Argument};
+use super::Lowering;
 use super::tiled::{Epilogue, Product, Rows};
-use crate::error::Result;
 use crate::plan::arena::SAMPLE_PARTS;
 use crate::plan::{SCORE_TILE_ROWS, StepKind};
 
@@ -60,21 +59,19 @@ fn best_blocks(rows: u32) -> u32 {
     (BEST_BLOCKS / rows).clamp(1, SAMPLE_PARTS as u32)
 }
 
-impl Enqueue<'_> {
+impl Lowering<'_> {
     /// logits = lm_head `[V, H]` times x, which is `final_norm`'s: `[S, H]`, or `[R, H]` in a score step. The kernels that
     /// stream weights also leave where the best ones are, in `best`; they then store no logits of greedy rows
     /// without penalty and logprobs.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; `logits` has the part's shape, `best` as [`Found`] says.
-    pub unsafe fn lm_head(
-        &self,
+    /// `logits` has the part's shape, `best` as [`Found`] says.
+    pub fn lm_head(
+        &mut self,
         part: LogitsPart,
         logits: Address,
         best: Address,
         x: Address,
         lm_head: Address,
-    ) -> Result<Option<Found>> {
+    ) -> Option<Found> {
         let (first, rows) = part.rows();
         let row_bytes = self.config.hidden_size * self.kernels.types.operand.bytes();
         let product = Product {
@@ -91,56 +88,48 @@ impl Enqueue<'_> {
             LogitsPart::Sampled => Rows::Sampled,
             LogitsPart::Tile(_) => Rows::Tile { first, rows },
         };
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self
-                .swap_ab()
-                .filter(|swap_ab| swap_ab.has_head_for(&product))
-            {
-                Some(swap_ab) => Ok(Some(self.swap_ab_head(swap_ab, &product, best)?)),
-                None => self.product(&product, rows).map(|()| None),
+        match self.swap_ab() {
+            Some(swap_ab) if swap_ab.has_head_for(&product) => {
+                Some(self.swap_ab_head(swap_ab, &product, best))
+            }
+            _ => {
+                self.product(&product, rows);
+                None
             }
         }
     }
 
     /// Notes the step's tokens in `seen` `uint32_t [slots, seen_words]`, for slots with a repetition penalty.
-    /// Once a step, before [`Enqueue::sample`]; that of a decode step does it itself.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s.
-    pub unsafe fn mark_seen(&self, seen: Address) -> Result<()> {
-        let arguments = [
+    /// Once a step, before [`Lowering::sample`]; that of a decode step does it itself.
+    pub fn mark_seen(&mut self, seen: Address) {
+        let arguments = vec![
             Argument::Address(seen),
             Argument::Address(self.state),
             Argument::Address(self.step),
             Argument::U32(self.config.vocab_size as u32),
         ];
         let grid = (self.bucket.sequences, 1, 1);
-        // SAFETY: the caller's promise; these are tg_mark_seen's arguments.
-        unsafe { self.launch(&self.kernels.mark_seen, grid, SEEN_THREADS, 0, &arguments) }
+        self.call(&self.kernels.mark_seen, grid, SEEN_THREADS, 0, arguments)
     }
 
     /// Token and logprobs of each sampled row that the part holds, into the step's sampled table. `found`: what of these logits
     /// `best` holds already; else it is looked for.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; `logits` has the part's shape, `best` as [`Found`] says.
-    pub unsafe fn sample(
-        &self,
+    /// `logits` has the part's shape, `best` as [`Found`] says.
+    pub fn sample(
+        &mut self,
         part: LogitsPart,
         logits: Address,
         seen: Address,
         best: Address,
         found: Option<Found>,
-    ) -> Result<()> {
+    ) {
         let found = match found {
             Some(found) => found,
-            // SAFETY: the caller's promise.
-            None => unsafe { self.find_best(part, logits, best) }?,
+            None => self.find_best(part, logits, best),
         };
         let (first, rows) = part.rows();
         let marks = self.bucket.kind == StepKind::Decode;
-        let arguments = [
+        let arguments = vec![
             Argument::Address(self.state),
             Argument::Address(logits),
             Argument::Address(seen),
@@ -153,17 +142,13 @@ impl Enqueue<'_> {
             Argument::U32(u32::from(marks)),
         ];
         let grid = (self.bucket.sequences, 1, 1);
-        // SAFETY: the caller's promise; these are tg_sample's arguments.
-        unsafe { self.launch(&self.kernels.sample, grid, SAMPLE_THREADS, 0, &arguments) }
+        self.call(&self.kernels.sample, grid, SAMPLE_THREADS, 0, arguments)
     }
 
     /// Reads the part's logits for the best of each row.
-    ///
-    /// # Safety
-    /// [`Enqueue::sample`]'s.
-    unsafe fn find_best(&self, part: LogitsPart, logits: Address, best: Address) -> Result<Found> {
+    fn find_best(&mut self, part: LogitsPart, logits: Address, best: Address) -> Found {
         let (first, rows) = part.rows();
-        let arguments = [
+        let arguments = vec![
             Argument::Address(best),
             Argument::Address(self.state),
             Argument::Address(logits),
@@ -175,9 +160,8 @@ impl Enqueue<'_> {
         let sequences = self.bucket.sequences;
         let parts = best_blocks(sequences);
         let kernel = &self.kernels.sample_best;
-        // SAFETY: the caller's promise; these are tg_sample_best's arguments.
-        unsafe { self.launch(kernel, (parts, sequences, 1), BEST_THREADS, 0, &arguments)? };
-        Ok(Found { parts })
+        self.call(kernel, (parts, sequences, 1), BEST_THREADS, 0, arguments);
+        Found { parts }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Matrix products with weights: the projections, the feed-forwards and, grouped by expert, the experts.
 
-use super::super::launch::{Address, Argument, Kernel};
-use super::Enqueue;
-use crate::error::Result;
+use super::super::call::{Address, Argument};
+use super::super::launch::Kernel;
+use super::Lowering;
 
 /// What a block of a variant computes, as its kernel was compiled (kernels/tiled/tiled.cuh).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,36 +124,25 @@ fn grid(tile: Tile, outputs: u32, paired: bool, row_tiles: u32) -> (u32, u32, u3
     (outputs.div_ceil(outputs_per_block), row_tiles, 1)
 }
 
-impl Enqueue<'_> {
-    /// # Safety
-    /// [`Enqueue`]'s; shapes as [`Product`] says, every array on 16 bytes.
-    pub unsafe fn product(&self, product: &Product, rows: Rows) -> Result<()> {
+impl Lowering<'_> {
+    /// Shapes as [`Product`] says, every array on 16 bytes.
+    pub fn product(&mut self, product: &Product, rows: Rows) {
         let (most, first, count) = match rows {
             Rows::Step => (self.bucket.rows, 0, self.row_count()),
             Rows::Sampled => (self.bucket.sequences, 0, self.sample_count()),
             Rows::Tile { first, rows } => (rows, first, self.row_count()),
         };
         if let Some(swap_ab) = self.swap_ab() {
-            // SAFETY: the caller's promise; a decode step has its rows in no tiles.
-            return unsafe { self.swap_ab_product(swap_ab, product, most, count) };
+            return self.swap_ab_product(swap_ab, product, most, count);
         }
         let (tile, kernel) = self.kernels.tiled.choose(most, product.outputs);
         let row_tiles = most.div_ceil(tile.rows);
-        // SAFETY: the caller's promise.
-        unsafe { self.launch_tiled(*tile, kernel, product, count, None, first, row_tiles) }
+        self.launch_tiled(*tile, kernel, product, count, None, first, row_tiles)
     }
 
     /// y `[R, I]` in the operand type = silu(w1 x) * w3 x, from x `[R, H]`.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; w1 and w3 are `[I, H]`.
-    pub unsafe fn dense_gate_up(
-        &self,
-        y: Address,
-        x: Address,
-        w1: Address,
-        w3: Address,
-    ) -> Result<()> {
+    /// W1 and w3 are `[I, H]`.
+    pub fn dense_gate_up(&mut self, y: Address, x: Address, w1: Address, w3: Address) {
         let product = Product {
             y,
             x,
@@ -164,40 +153,34 @@ impl Enqueue<'_> {
             inner: self.hidden(),
             epilogue: Epilogue::SiluMul,
         };
-        // SAFETY: the caller's promise.
-        unsafe { self.product(&product, Rows::Step) }
+        self.product(&product, Rows::Step)
     }
 
     /// A product per expert: w is the first expert's; x and y are by place of the token sort.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; shapes as [`Product`] and [`ByExpert`] say, the tiles cut at `tile_rows`.
-    pub(super) unsafe fn tiled_by_expert(
-        &self,
+    /// Shapes as [`Product`] and [`ByExpert`] say, the tiles cut at `tile_rows`.
+    pub(super) fn tiled_by_expert(
+        &mut self,
         product: &Product,
         by_expert: &ByExpert,
         tile_rows: u32,
-    ) -> Result<()> {
+    ) {
         let variant = self.kernels.tiled.with_rows(tile_rows);
         let (tile, kernel) = variant.expect("the tiles were cut for a variant of these kernels");
         let count = by_expert.tile_count;
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.launch_tiled(
-                *tile,
-                kernel,
-                product,
-                count,
-                Some(by_expert),
-                0,
-                by_expert.most_tiles,
-            )
-        }
+        self.launch_tiled(
+            *tile,
+            kernel,
+            product,
+            count,
+            Some(by_expert),
+            0,
+            by_expert.most_tiles,
+        );
     }
 
     #[allow(clippy::too_many_arguments)]
-    unsafe fn launch_tiled(
-        &self,
+    fn launch_tiled(
+        &mut self,
         tile: Tile,
         kernel: &Kernel,
         product: &Product,
@@ -205,10 +188,10 @@ impl Enqueue<'_> {
         by_expert: Option<&ByExpert>,
         first_row: u32,
         row_tiles: u32,
-    ) -> Result<()> {
+    ) {
         let paired = product.epilogue == Epilogue::SiluMul;
         debug_assert_eq!(paired, product.w_pair != 0);
-        let arguments = [
+        let arguments = vec![
             Argument::Address(product.y),
             Argument::Address(product.x),
             Argument::Address(product.w),
@@ -224,8 +207,7 @@ impl Enqueue<'_> {
             Argument::U32(product.epilogue as u32),
         ];
         let grid = grid(tile, product.outputs, paired, row_tiles);
-        // SAFETY: the caller's promise; these are tg_linear_*'s arguments.
-        unsafe { self.launch(kernel, grid, tile.threads, tile.shared_bytes, &arguments) }
+        self.call(kernel, grid, tile.threads, tile.shared_bytes, arguments)
     }
 }
 

@@ -1,14 +1,14 @@
 //! The launches of the skinny kernels.
 
-use super::super::Enqueue;
+use super::super::Lowering;
 use super::super::conv::ShortConv;
 use super::super::experts::{ExpertWeights, Routing};
 use super::super::head::Found;
 use super::super::router::RouterWeights;
 use super::Skinny;
 use super::sizing::{GATE_OUTPUTS, HELD_THREADS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
-use crate::backend::cuda::launch::{Address, Argument, Kernel};
-use crate::error::Result;
+use crate::backend::cuda::call::{Address, Argument};
+use crate::backend::cuda::launch::Kernel;
 use crate::plan::StepKind;
 use crate::plan::variants::Products;
 
@@ -37,10 +37,10 @@ pub struct Residual {
 
 /// That a layer's first kernel guesses which experts its rows will go to, and that gate and up of these are begun first.
 #[derive(Debug, Clone, Copy)]
-pub struct Guess<'a> {
+pub struct Guess {
     layer: usize,
-    routing: &'a Routing,
-    router: &'a RouterWeights,
+    routing: Routing,
+    router: RouterWeights,
     blocks: u32,
     /// What its blocks leave unsaid for the fused experts, and its bytes.
     handed: Option<(Address, u32)>,
@@ -49,16 +49,16 @@ pub struct Guess<'a> {
 /// A layer that nobody guesses for, SKINNY_NO_LAYER of kernels/skinny/guess.cuh.
 const NO_LAYER: u32 = u32::MAX;
 
-impl<'a> Guess<'a> {
+impl Guess {
     /// In a layer whose first kernel has `outputs` of them, or of conv layers as many channels; `None` where there is no room
     /// for the blocks that guess.
     pub fn of(
-        queue: &Enqueue<'_>,
+        queue: &Lowering<'_>,
         skinny: &Skinny,
         layer: usize,
         outputs: u32,
-        routing: &'a Routing,
-        router: &'a RouterWeights,
+        routing: &Routing,
+        router: &RouterWeights,
         handed: Option<(Address, u32)>,
     ) -> Option<Self> {
         let experts = queue.config.num_experts as u32;
@@ -67,8 +67,8 @@ impl<'a> Guess<'a> {
             .guess_blocks(outputs.div_ceil(OUTPUTS), experts);
         (blocks > 0).then_some(Self {
             layer,
-            routing,
-            router,
+            routing: *routing,
+            router: *router,
             blocks,
             handed,
         })
@@ -98,7 +98,7 @@ impl<'a> Guess<'a> {
     }
 }
 
-impl Enqueue<'_> {
+impl Lowering<'_> {
     /// With as many stages as this bucket's variant has.
     fn skinny_sizing(&self, skinny: &Skinny) -> Sizing {
         match self.variant.products {
@@ -110,32 +110,27 @@ impl Enqueue<'_> {
     }
 
     /// A launch with one of [`Skinny`]'s kernels; `ring` is that of shapes that [`Sizing::serves`](super::sizing::Sizing::serves).
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; these are the kernel's arguments.
-    unsafe fn launch_skinny(
-        &self,
+    /// These are the kernel's arguments.
+    fn launch_skinny(
+        &mut self,
         kernel: &Kernel,
         grid: (u32, u32, u32),
         ring: Ring,
-        arguments: &[Argument],
-    ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.launch(kernel, grid, THREADS, ring.shared_bytes, arguments) }
+        arguments: Vec<Argument>,
+    ) {
+        self.call(kernel, grid, THREADS, ring.shared_bytes, arguments)
     }
 
     /// x = C * conv(B * X) of (B, C, X) = in_proj(rmsnorm(h)); the state moves on. `conv.bcx` is not used. May leave a `guess`.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; shapes as [`ShortConv`] and [`ConvIn`] say, h f32 `[R, H]`.
-    pub unsafe fn skinny_conv(
-        &self,
+    /// Shapes as [`ShortConv`] and [`ConvIn`] say, h f32 `[R, H]`.
+    pub fn skinny_conv(
+        &mut self,
         skinny: &Skinny,
         conv: &ShortConv,
         weights: &ConvIn,
         h: Address,
-        guess: Option<&Guess<'_>>,
-    ) -> Result<()> {
+        guess: Option<&Guess>,
+    ) {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = self
             .skinny_sizing(skinny)
@@ -159,65 +154,54 @@ impl Enqueue<'_> {
             .blocks(hidden / OUTPUTS, guessing);
         let fused = self.fused_conv(conv, weights.bias);
         let arguments = [&arrays[..], &fused, &guess, &sizes].concat();
-        // SAFETY: the caller's promise; these are tg_skinny_conv_*'s arguments.
-        unsafe { self.launch_skinny(&skinny.family(rows).conv, grid, ring, &arguments) }
+        self.launch_skinny(&skinny.family(rows).conv, grid, ring, arguments)
     }
 
     /// y `[R, outputs]` in the operand type = w `[outputs, H]` times rmsnorm(h f32 `[R, H]`). May leave a `guess`.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s.
-    pub unsafe fn skinny_project(
-        &self,
+    pub fn skinny_project(
+        &mut self,
         skinny: &Skinny,
         y: Address,
         h: Address,
         norm: Address,
         (w, outputs): (Address, u32),
-        guess: Option<&Guess<'_>>,
-    ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.skinny_product(skinny, (y, 0), h, norm, (w, outputs), guess)? };
-        Ok(())
+        guess: Option<&Guess>,
+    ) {
+        self.skinny_product(skinny, (y, 0), h, norm, (w, outputs), guess);
     }
 
-    /// logits f32 `[S, V]` = lm_head `[V, H]` times rmsnorm(h f32 `[R, H]`) of the sampled rows, as [`Enqueue::lm_head`] says;
+    /// logits f32 `[S, V]` = lm_head `[V, H]` times rmsnorm(h f32 `[R, H]`) of the sampled rows, as [`Lowering::lm_head`] says;
     /// where the best ones are, in `best`.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; `best` as [`Found`] says.
-    pub unsafe fn skinny_lm_head(
-        &self,
+    /// `best` as [`Found`] says.
+    pub fn skinny_lm_head(
+        &mut self,
         skinny: &Skinny,
         logits: Address,
         best: Address,
         h: Address,
         norm: Address,
         lm_head: Address,
-    ) -> Result<Found> {
+    ) -> Found {
         debug_assert_eq!(
             self.bucket.kind,
             StepKind::Decode,
             "not all logits are stored"
         );
         let outputs = self.config.vocab_size as u32;
-        // SAFETY: the caller's promise.
-        let parts = unsafe {
-            self.skinny_product(skinny, (logits, best), h, norm, (lm_head, outputs), None)
-        }?;
-        Ok(Found { parts })
+        let parts = self.skinny_product(skinny, (logits, best), h, norm, (lm_head, outputs), None);
+        Found { parts }
     }
 
     /// y of the step's rows, or with `best` of the sampled ones. Returns the blocks that it takes.
-    unsafe fn skinny_product(
-        &self,
+    fn skinny_product(
+        &mut self,
         skinny: &Skinny,
         (y, best): (Address, Address),
         h: Address,
         norm: Address,
         (w, outputs): (Address, u32),
-        guess: Option<&Guess<'_>>,
-    ) -> Result<u32> {
+        guess: Option<&Guess>,
+    ) -> u32 {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = self
             .skinny_sizing(skinny)
@@ -244,22 +228,19 @@ impl Enqueue<'_> {
             Argument::F32(self.config.norm_eps),
         ];
         let arguments = [&arrays[..], &guess, &sizes].concat();
-        // SAFETY: the caller's promise; these are tg_skinny_project_*'s arguments.
-        unsafe { self.launch_skinny(&skinny.family(rows).project, grid, ring, &arguments)? };
-        Ok(grid.0)
+        self.launch_skinny(&skinny.family(rows).project, grid, ring, arguments);
+        grid.0
     }
 
     /// h f32 `[R, H]` += w x + bias; with `router` also each tile's part of the scores of what h then is.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; shapes as [`Residual`], [`RouterWeights`] and [`Routing`] say.
-    pub unsafe fn skinny_out(
-        &self,
+    /// Shapes as [`Residual`], [`RouterWeights`] and [`Routing`] say.
+    pub fn skinny_out(
+        &mut self,
         skinny: &Skinny,
         h: Address,
         product: &Residual,
         router: Option<(&Routing, &RouterWeights)>,
-    ) -> Result<()> {
+    ) {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let experts = router.map_or(0, |_| self.config.num_experts as u32);
         let beside = router.map_or(0, |_| score_bytes(rows, experts));
@@ -280,35 +261,31 @@ impl Enqueue<'_> {
         let (sizing, family) = (self.skinny_sizing(skinny), skinny.family(rows));
         if let Some(bytes) = sizing.holding(rows, product.inner, beside) {
             let grid = (hidden / OUTPUTS, 1, 1);
-            // SAFETY: the caller's promise; these are tg_skinny_held_out_*'s arguments.
-            return unsafe { self.launch(&family.held_out, grid, HELD_THREADS, bytes, &arrays) };
+            return self.call(&family.held_out, grid, HELD_THREADS, bytes, arrays.to_vec());
         }
         let ring = sizing.adding(rows, product.inner, beside).expect("served");
         let arguments = [&arrays[..], &[Argument::U32(ring.stages)]].concat();
         let grid = sizing.blocks(hidden / OUTPUTS, 0);
-        // SAFETY: the caller's promise; these are tg_skinny_out_*'s arguments.
-        unsafe { self.launch_skinny(&family.out, grid, ring, &arguments) }
+        self.launch_skinny(&family.out, grid, ring, arguments)
     }
 
     /// y `[R, I]` in the operand type = silu(w1 z) * w3 z, z = rmsnorm(h f32 `[R, H]`).
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; w1 and w3 are `[I, H]`.
-    pub unsafe fn skinny_gate_up(
-        &self,
+    /// W1 and w3 are `[I, H]`.
+    pub fn skinny_gate_up(
+        &mut self,
         skinny: &Skinny,
         y: Address,
         h: Address,
         norm: Address,
         (w1, w3): (Address, Address),
-    ) -> Result<()> {
+    ) {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let outputs = self.config.intermediate_size as u32;
         let ring = self
             .skinny_sizing(skinny)
             .normed(rows, hidden, false)
             .expect("served");
-        let arguments = [
+        let arguments = vec![
             Argument::Address(y),
             Argument::Address(h),
             Argument::Address(norm),
@@ -324,25 +301,22 @@ impl Enqueue<'_> {
         let grid = self
             .skinny_sizing(skinny)
             .blocks(outputs.div_ceil(GATE_OUTPUTS), 0);
-        // SAFETY: the caller's promise; these are tg_skinny_gate_up_*'s arguments.
-        unsafe { self.launch_skinny(&skinny.family(rows).gate_up, grid, ring, &arguments) }
+        self.launch_skinny(&skinny.family(rows).gate_up, grid, ring, arguments)
     }
 
     /// y `[R K, M]` in the operand type, by pair = silu(w1_e z) * w3_e z of each row's experts, z = rmsnorm(h f32
-    /// `[R, H]`); chosen from the score parts that [`Enqueue::skinny_out`] left, experts that the layer's first kernel guessed come first.
+    /// `[R, H]`); chosen from the score parts that [`Lowering::skinny_out`] left, experts that the layer's first kernel guessed come first.
     /// Leaves `routing.experts` and `.weights`.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; shapes as [`Routing`], [`RouterWeights`] and [`ExpertWeights`] say.
-    pub unsafe fn skinny_expert_gate_up(
-        &self,
+    /// Shapes as [`Routing`], [`RouterWeights`] and [`ExpertWeights`] say.
+    pub fn skinny_expert_gate_up(
+        &mut self,
         skinny: &Skinny,
         y: Address,
         h: Address,
         (routing, router): (&Routing, &RouterWeights),
         weights: &ExpertWeights,
-        guess: Option<&Guess<'_>>,
-    ) -> Result<()> {
+        guess: Option<&Guess>,
+    ) {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = self
             .skinny_sizing(skinny)
@@ -352,23 +326,20 @@ impl Enqueue<'_> {
         let rest = self.skinny_choosing((routing, router), weights, guess, ring);
         let arguments = [&arrays[..], &rest].concat();
         let grid = self.chosen_blocks(skinny);
-        // SAFETY: the caller's promise; these are tg_skinny_expert_gate_up_*'s arguments.
-        unsafe { self.launch_skinny(&skinny.family(rows).expert_gate_up, grid, ring, &arguments) }
+        self.launch_skinny(&skinny.family(rows).expert_gate_up, grid, ring, arguments)
     }
 
-    /// Of one row, what [`Enqueue::skinny_expert_gate_up`] and [`Enqueue::skinny_down`] do: h f32 `[1, H]` += sum over its experts of
+    /// Of one row, what [`Lowering::skinny_expert_gate_up`] and [`Lowering::skinny_down`] do: h f32 `[1, H]` += sum over its experts of
     /// weight * w2_e y, y `[K, M]` being what `guess` leaves unsaid, which its blocks hand to each other.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; as there. The layer's first kernel left this guess in the same step, for fused experts.
-    pub unsafe fn skinny_fused_experts(
-        &self,
+    /// As there. The layer's first kernel left this guess in the same step, for fused experts.
+    pub fn skinny_fused_experts(
+        &mut self,
         skinny: &Skinny,
         h: Address,
         (routing, router): (&Routing, &RouterWeights),
         weights: &ExpertWeights,
-        guess: &Guess<'_>,
-    ) -> Result<()> {
+        guess: &Guess,
+    ) {
         let (rows, config) = (self.bucket.rows, self.config);
         let inner = config.moe_intermediate_size as u32;
         let per_row = config.num_experts_per_tok as u32;
@@ -387,8 +358,7 @@ impl Enqueue<'_> {
         let rest = self.skinny_choosing((routing, router), weights, Some(guess), ring);
         let arguments = [&arrays[..], &rest].concat();
         let grid = self.chosen_blocks(skinny);
-        // SAFETY: the caller's promise; these are tg_skinny_experts_*'s arguments.
-        unsafe { self.launch_skinny(kernel, grid, ring, &arguments) }
+        self.launch_skinny(kernel, grid, ring, arguments)
     }
 
     /// SKINNY_EXPERTS_OF of kernels/skinny/experts.cu.
@@ -396,7 +366,7 @@ impl Enqueue<'_> {
         &self,
         (routing, router): (&Routing, &RouterWeights),
         weights: &ExpertWeights,
-        guess: Option<&Guess<'_>>,
+        guess: Option<&Guess>,
         ring: Ring,
     ) -> Vec<Argument> {
         let arrays = [
@@ -431,26 +401,24 @@ impl Enqueue<'_> {
     }
 
     /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending; y is
-    /// [`Enqueue::skinny_expert_gate_up`]'s, which is the kernel right before: this one hears from it which experts were chosen,
+    /// [`Lowering::skinny_expert_gate_up`]'s, which is the kernel right before: this one hears from it which experts were chosen,
     /// before that has ended.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; as there.
-    pub unsafe fn skinny_down(
-        &self,
+    /// As there.
+    pub fn skinny_down(
+        &mut self,
         skinny: &Skinny,
         h: Address,
         y: Address,
         routing: &Routing,
         weights: &ExpertWeights,
-    ) -> Result<()> {
+    ) {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let inner = self.config.moe_intermediate_size as u32;
         let ring = self
             .skinny_sizing(skinny)
             .adding(rows, inner, 0)
             .expect("served");
-        let arguments = [
+        let arguments = vec![
             Argument::Address(h),
             Argument::Address(y),
             Argument::Address(weights.down),
@@ -465,7 +433,6 @@ impl Enqueue<'_> {
             Argument::U32(ring.stages),
         ];
         let grid = self.skinny_sizing(skinny).blocks(hidden / OUTPUTS, 0);
-        // SAFETY: the caller's promise; these are tg_skinny_down_*'s arguments.
-        unsafe { self.launch_skinny(&skinny.family(rows).down, grid, ring, &arguments) }
+        self.launch_skinny(&skinny.family(rows).down, grid, ring, arguments)
     }
 }

@@ -14,15 +14,16 @@
 mod cut;
 mod prefetch;
 
-use super::super::launch::{Address, Argument, Kernel, Launch};
-use super::super::module::Module;
-use super::super::tensor_map::{BOX_COLUMNS, Boxes, Matrix, TensorMap};
-use super::Enqueue;
+use super::super::call::{Address, Argument};
+use super::super::image;
+use super::super::launch::{Kernel, Launch};
+use super::super::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
+use super::Lowering;
 use super::conv::ShortConv;
 use super::experts::ExpertWeights;
 use super::head::Found;
 use super::kernels::{Types, suffix};
-use super::limits::{Limits, has_warpgroups};
+use super::limits::{Library, Limits};
 use super::tiled::{Epilogue, Product};
 use crate::error::{Error, Result};
 use crate::model::DType;
@@ -30,7 +31,6 @@ use crate::plan::StepKind;
 use crate::plan::arena::HEAD_PARTS;
 use crate::plan::variants::Products;
 use cut::{Cut, Tile};
-use std::sync::Arc;
 
 /// One kernel for several numbers of rows, ascending.
 #[derive(Debug)]
@@ -54,17 +54,17 @@ impl SwapAb {
     ///
     /// # Errors
     /// The driver refuses.
-    pub fn load(module: &Arc<Module>, types: Types) -> Result<Option<Self>> {
-        if !has_warpgroups(module)? || !types.are_streamed() {
+    pub fn load(library: &Library, types: Types) -> Result<Option<Self>> {
+        if !library.gpu.has_warpgroups() || !types.are_streamed() {
             return Ok(None);
         }
-        let limits = Limits::of(module)?;
+        let limits = library.gpu.limits();
         let variants = |name: &str, rows: &[&str]| {
             let variant = |rows: &&str| {
                 let name = format!("tg_swap_ab_{name}_{}_r{rows}", suffix(types.operand));
-                let kernel = module.kernel(&name)?;
+                let kernel = library.kernel(&name)?;
                 kernel.allow_shared(limits.block_bytes)?;
-                Ok((Tile::of(module.constants(&format!("{name}_tile"))?), kernel))
+                Ok((Tile::of(image::constants(&format!("{name}_tile"))?), kernel))
             };
             let variants = rows.iter().map(variant).collect::<Result<_>>()?;
             Ok::<_, Error>(Variants(variants))
@@ -118,21 +118,21 @@ impl SwapAb {
 
 /// An in-projection's weights as `tg_swap_ab_conv_rows_*` asks for them (kernels/swap_ab/conv.cuh): a tile's channels of B, C or X,
 /// or a mate's share of them, so that a thread's are neighbours.
-fn in_channels(w: &Matrix, tile: &Tile) -> Boxes<5> {
+fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
     let channels = u64::from(tile.width);
     let row = u64::from(w.columns) * w.dtype.bytes() as u64;
     Boxes {
         at: w.at,
         dtype: w.dtype,
-        sizes: [
+        sizes: vec![
             u64::from(w.columns),
             2,
             4,
             channels / 8,
             u64::from(w.rows) / channels,
         ],
-        strides: [0, row, row * (channels / 4), row * 2, row * channels],
-        each: [BOX_COLUMNS, 2, 4, tile.width / 8 / tile.mates, 1],
+        strides: vec![0, row, row * (channels / 4), row * 2, row * channels],
+        each: vec![BOX_COLUMNS, 2, 4, tile.width / 8 / tile.mates, 1],
     }
 }
 
@@ -146,17 +146,17 @@ impl Variants {
     }
 }
 
-impl Enqueue<'_> {
+impl<'a> Lowering<'a> {
     /// The kernels for dense products, where this bucket's are theirs.
-    pub fn swap_ab(&self) -> Option<&SwapAb> {
+    pub fn swap_ab(&self) -> Option<&'a SwapAb> {
         match self.variant.products {
             Products::SwapAb => self.kernels.swap_ab.as_ref(),
             Products::Skinny { .. } | Products::Tiled => None,
         }
     }
 
-    /// Whether [`Enqueue::swap_ab_conv`] does a conv layer up to its out-projection.
-    pub fn swap_ab_conv_serves(&self) -> Option<&SwapAb> {
+    /// Whether [`Lowering::swap_ab_conv`] does a conv layer up to its out-projection.
+    pub fn swap_ab_convolves(&self) -> Option<&'a SwapAb> {
         let swap_ab = self.swap_ab()?;
         let tiles = swap_ab.conv.0.iter().chain(&swap_ab.conv_rows.0);
         let mut widths = tiles.map(|(tile, _)| tile.width);
@@ -166,16 +166,14 @@ impl Enqueue<'_> {
         (whole && boxes).then_some(swap_ab)
     }
 
-    /// [`Enqueue::lm_head`] of the sampled rows, of a decode step; where the best logits are, in `best`.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; shapes as [`Product`] and [`Found`] say, every array on 16 bytes.
-    pub(super) unsafe fn swap_ab_head(
-        &self,
+    /// [`Lowering::lm_head`] of the sampled rows, of a decode step; where the best logits are, in `best`.
+    /// Shapes as [`Product`] and [`Found`] say, every array on 16 bytes.
+    pub(super) fn swap_ab_head(
+        &mut self,
         swap_ab: &SwapAb,
         product: &Product,
         best: Address,
-    ) -> Result<Found> {
+    ) -> Found {
         let (outputs, inner) = (product.outputs, product.inner);
         debug_assert_eq!(
             self.bucket.kind,
@@ -187,9 +185,9 @@ impl Enqueue<'_> {
         let (tile, kernel) = swap_ab.head.of(&cut);
         let x = swap_ab.batch_rows(product.x, rows, inner);
         let w = swap_ab.weight_rows(product.w, outputs, inner);
-        let arguments = [
-            Argument::TensorMap(TensorMap::new(&x.boxes(tile.rows / tile.mates))?),
-            Argument::TensorMap(TensorMap::new(&w.boxes(tile.outputs()))?),
+        let arguments = vec![
+            Argument::Boxes(x.boxes(tile.rows / tile.mates)),
+            Argument::Boxes(w.boxes(tile.outputs())),
             Argument::Address(product.y),
             Argument::Address(best),
             Argument::Address(self.state),
@@ -209,22 +207,19 @@ impl Enqueue<'_> {
             cluster: tile.mates,
             early: self.early,
         };
-        // SAFETY: the caller's promise; these are tg_swap_ab_head_*'s arguments.
-        unsafe { kernel.launch(self.stream, launch, &arguments)? };
-        Ok(Found { parts })
+        self.push(kernel, launch, arguments);
+        Found { parts }
     }
 
-    /// [`Enqueue::product`] of up to `rows` rows, of which there are `*count`.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; shapes as [`Product`] says, every array on 16 bytes.
-    pub(super) unsafe fn swap_ab_product(
-        &self,
+    /// [`Lowering::product`] of up to `rows` rows, of which there are `*count`.
+    /// Shapes as [`Product`] says, every array on 16 bytes.
+    pub(super) fn swap_ab_product(
+        &mut self,
         swap_ab: &SwapAb,
         product: &Product,
         rows: u32,
         count: Address,
-    ) -> Result<()> {
+    ) {
         let (outputs, inner) = (product.outputs, product.inner);
         let limits = &swap_ab.limits;
         let paired = product.epilogue == Epilogue::SiluMul;
@@ -247,14 +242,15 @@ impl Enqueue<'_> {
         };
         let (tile, kernel) = variants.of(&cut);
         let x = swap_ab.batch_rows(product.x, rows, inner);
-        let weights =
-            |at| TensorMap::new(&swap_ab.weight_rows(at, outputs, inner).boxes(tile.width));
-        let w = weights(product.w)?;
-        let w_pair = if paired { weights(product.w_pair)? } else { w };
-        let arguments = [
-            Argument::TensorMap(TensorMap::new(&x.boxes(tile.rows))?),
-            Argument::TensorMap(w),
-            Argument::TensorMap(w_pair),
+        let weights = |at| {
+            let boxes = swap_ab.weight_rows(at, outputs, inner).boxes(tile.width);
+            Argument::Boxes(boxes)
+        };
+        let w_pair = if paired { product.w_pair } else { product.w };
+        let arguments = vec![
+            Argument::Boxes(x.boxes(tile.rows)),
+            weights(product.w),
+            weights(w_pair),
             Argument::Address(product.y),
             Argument::Address(product.bias),
             Argument::Address(count),
@@ -265,23 +261,20 @@ impl Enqueue<'_> {
         ];
         let groups = if paired { 1 } else { tile.groups };
         let tiles = outputs.div_ceil(tile.width * groups);
-        // SAFETY: the caller's promise; these are tg_swap_ab_shared_*'s and tg_swap_ab_alone_*'s arguments.
-        unsafe { self.launch_swap_ab(kernel, tile, &cut, tiles, &arguments) }
+        self.launch_swap_ab(kernel, tile, &cut, tiles, arguments)
     }
 
     /// y = C * conv(B * X) of (B, C, X) = in_proj(x); the state moves on. `conv.bcx` is y `[R, H]`, `conv.x` its input, which
     /// stays as it is.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; shapes as [`ShortConv`] says, in_proj `[3H, H]`, bias f32 `[3H]` or 0; the layer's `experts`, if it has some.
-    pub unsafe fn swap_ab_conv(
-        &self,
+    /// Shapes as [`ShortConv`] says, in_proj `[3H, H]`, bias f32 `[3H]` or 0; the layer's `experts`, if it has some.
+    pub fn swap_ab_conv(
+        &mut self,
         swap_ab: &SwapAb,
         conv: &ShortConv,
         in_proj: Address,
         bias: Address,
         experts: Option<&ExpertWeights>,
-    ) -> Result<()> {
+    ) {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let limits = &swap_ab.limits;
         let of_rows = limits.cut_conv_rows(&swap_ab.conv_rows.tiles(), rows);
@@ -297,10 +290,10 @@ impl Enqueue<'_> {
         let x = swap_ab.batch_rows(conv.x, rows, hidden);
         let w = swap_ab.weight_rows(in_proj, 3 * hidden, hidden);
         let arrays = [
-            Argument::TensorMap(TensorMap::new(&x.boxes(tile.rows))?),
-            Argument::TensorMap(match rows_first {
-                true => TensorMap::new(&in_channels(&w, tile))?,
-                false => TensorMap::new(&w.boxes(tile.width))?,
+            Argument::Boxes(x.boxes(tile.rows)),
+            Argument::Boxes(match rows_first {
+                true => in_channels(&w, tile),
+                false => w.boxes(tile.width),
             }),
             Argument::Address(conv.bcx),
             Argument::Address(conv.state),
@@ -312,18 +305,18 @@ impl Enqueue<'_> {
             &self.prefetch(experts),
         ]
         .concat();
-        // SAFETY: the caller's promise; these are tg_swap_ab_conv_*'s and tg_swap_ab_conv_rows_*'s arguments.
-        unsafe { self.launch_swap_ab(kernel, tile, &cut, hidden / tile.width, &arguments) }
+        self.prefetched = experts.is_some() && self.prefetched_pieces() > 0;
+        self.launch_swap_ab(kernel, tile, &cut, hidden / tile.width, arguments)
     }
 
-    unsafe fn launch_swap_ab(
-        &self,
+    fn launch_swap_ab(
+        &mut self,
         kernel: &Kernel,
         tile: &Tile,
         cut: &Cut,
         tiles: u32,
-        arguments: &[Argument],
-    ) -> Result<()> {
+        arguments: Vec<Argument>,
+    ) {
         let cluster = cut.sharers * tile.mates;
         let launch = Launch {
             grid: (tiles * cluster, cut.row_tiles / tile.mates, 1),
@@ -332,7 +325,6 @@ impl Enqueue<'_> {
             cluster,
             early: self.early,
         };
-        // SAFETY: the caller's promise.
-        unsafe { kernel.launch(self.stream, launch, arguments) }
+        self.push(kernel, launch, arguments);
     }
 }

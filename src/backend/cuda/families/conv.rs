@@ -1,8 +1,7 @@
 //! The short convolution of a conv layer and its state.
 
-use super::super::launch::{Address, Argument};
-use super::Enqueue;
-use crate::error::Result;
+use super::super::call::{Address, Argument};
+use super::Lowering;
 use crate::plan::StepKind;
 
 /// Threads of a block, four channels each (kernels/conv/conv.cu).
@@ -28,7 +27,7 @@ fn grid(rows: u32, hidden: u32) -> (u32, u32, u32) {
     (rows, hidden.div_ceil(4 * THREADS), 1)
 }
 
-impl Enqueue<'_> {
+impl Lowering<'_> {
     /// What the kernels that do the in-projection too have in common; `bias` is its own.
     pub(super) fn fused_conv(&self, conv: &ShortConv, bias: Address) -> [Argument; 7] {
         [
@@ -43,10 +42,8 @@ impl Enqueue<'_> {
     }
 
     /// x = C * conv(B * X); the state moves on by the step's rows.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; shapes as [`ShortConv`] says.
-    pub unsafe fn short_conv(&self, conv: &ShortConv) -> Result<()> {
+    /// Shapes as [`ShortConv`] says.
+    pub fn short_conv(&mut self, conv: &ShortConv) {
         let hidden = self.hidden();
         let taps = self.config.conv_l_cache as u32;
         let decode = self.bucket.kind == StepKind::Decode;
@@ -54,7 +51,7 @@ impl Enqueue<'_> {
             true => &self.kernels.conv_decode,
             false => &self.kernels.conv,
         };
-        let arguments = [
+        let arguments = vec![
             Argument::Address(conv.x),
             Argument::Address(conv.state),
             Argument::Address(conv.bcx),
@@ -66,12 +63,11 @@ impl Enqueue<'_> {
             Argument::U32(taps),
         ];
         let rows = grid(self.bucket.rows, hidden);
-        // SAFETY: the caller's promise; these are tg_conv_*'s and tg_conv_decode_*'s arguments.
-        unsafe { self.launch(kernel, rows, THREADS, 0, &arguments)? };
+        self.call(kernel, rows, THREADS, 0, arguments);
         if decode {
-            return Ok(());
+            return;
         }
-        let arguments = [
+        let arguments = vec![
             Argument::Address(conv.state),
             Argument::Address(conv.bcx),
             Argument::Address(self.state),
@@ -80,8 +76,7 @@ impl Enqueue<'_> {
             Argument::U32(taps),
         ];
         let sequences = grid(self.bucket.sequences, hidden);
-        // SAFETY: the caller's promise; these are tg_conv_state_*'s arguments.
-        unsafe { self.launch(&self.kernels.conv_state, sequences, THREADS, 0, &arguments) }
+        self.call(&self.kernels.conv_state, sequences, THREADS, 0, arguments)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Which experts each row goes to: the router, and the token sort behind it for who does not sort by itself.
 
-use super::super::launch::{Address, Argument, Kernel, Launch};
-use super::Enqueue;
-use super::experts::{MAX_EXPERTS, NORM_THREADS, Routing};
+use super::super::call::{Address, Argument};
+use super::super::launch::{Kernel, Launch};
+use super::Lowering;
+use super::experts::{MAX_EXPERTS, NORM_THREADS, Pairs, Routing};
 use super::kernels::SHARED_BYTES;
-use crate::error::Result;
 
 /// Experts that one block scores (kernels/router/router.cu).
 const SCORE_EXPERTS: u32 = 8;
@@ -73,51 +73,42 @@ fn sorted(routing: &Routing) -> [Argument; 4] {
     ]
 }
 
-impl Enqueue<'_> {
+impl Lowering<'_> {
     /// The FFN norm of h f32 `[R, H]`, as x `[R, H]` in the operand type; from it experts and weights of each row;
-    /// then, where [`Enqueue::needs_sort`] (in [`Enqueue::choose_and_sort`]'s kernel always), the rows in order of expert.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; shapes as [`Routing`] and [`RouterWeights`] say.
-    pub unsafe fn router(
-        &self,
+    /// then, where [`Pairs::sorted`] (in [`Lowering::choose_and_sort`]'s kernel always), the rows in order of expert.
+    /// Shapes as [`Routing`] and [`RouterWeights`] say.
+    pub fn router(
+        &mut self,
         routing: &Routing,
         x: Address,
         h: Address,
         weights: &RouterWeights,
-    ) -> Result<()> {
+        pairs: Pairs,
+    ) {
         let at_once = routes_at_once(self.bucket.rows, self.experts().0, self.hidden());
         if let Some(route) = self.kernels.route.as_ref().filter(|_| at_once) {
-            // SAFETY: the caller's promise.
-            return unsafe {
-                self.route(route, routing, x, h, weights)?;
-                match self.needs_sort() {
-                    true => self.sort_tokens(routing),
-                    false => Ok(()),
-                }
-            };
-        }
-        // SAFETY: the caller's promise.
-        unsafe {
-            if self.bucket.rows <= CHOOSE_ROWS {
-                self.score_experts(routing, x, h, weights)?;
-                self.choose_and_sort(routing, weights.bias)
-            } else {
-                self.choose_experts(routing, x, h, weights)?;
-                self.sort_tokens(routing)
+            self.route(route, routing, x, h, weights);
+            if pairs.sorted {
+                self.sort_tokens(routing, pairs);
             }
+        } else if self.bucket.rows <= CHOOSE_ROWS {
+            self.score_experts(routing, x, h, weights);
+            self.choose_and_sort(routing, weights.bias, pairs);
+        } else {
+            self.choose_experts(routing, x, h, weights);
+            self.sort_tokens(routing, pairs);
         }
     }
 
     /// All but the sort in one kernel: few clusters where these hold all rows.
-    unsafe fn route(
-        &self,
+    fn route(
+        &mut self,
         kernel: &Kernel,
         routing: &Routing,
         x: Address,
         h: Address,
         weights: &RouterWeights,
-    ) -> Result<()> {
+    ) {
         let rows = self.bucket.rows;
         let rows_each = route_rows(rows);
         let blocks = route_blocks(self.experts().0);
@@ -137,25 +128,24 @@ impl Enqueue<'_> {
             cluster: blocks,
             early: self.early,
         };
-        // SAFETY: the caller's promise; these are tg_route_*'s arguments.
-        unsafe { kernel.launch(self.stream, launch, &arguments) }
+        self.push(kernel, launch, arguments);
     }
 
     /// x, and the score of each row with each expert.
-    unsafe fn score_experts(
-        &self,
+    fn score_experts(
+        &mut self,
         routing: &Routing,
         x: Address,
         h: Address,
         weights: &RouterWeights,
-    ) -> Result<()> {
+    ) {
         let (experts, hidden) = (self.experts().0, self.hidden());
         let rows = router_rows(self.bucket.rows, hidden);
         let kernel = match rows {
             4 => &self.kernels.scores_4,
             _ => &self.kernels.scores_1,
         };
-        let arguments = [
+        let arguments = vec![
             Argument::Address(routing.scores),
             Argument::Address(x),
             Argument::Address(h),
@@ -171,12 +161,11 @@ impl Enqueue<'_> {
             self.bucket.rows.div_ceil(rows),
             1,
         );
-        // SAFETY: the caller's promise; these are tg_scores_*'s arguments.
-        unsafe { self.launch(kernel, grid, NORM_THREADS, 4 * rows * hidden, &arguments) }
+        self.call(kernel, grid, NORM_THREADS, 4 * rows * hidden, arguments)
     }
 
     /// Experts and weights from the scores, and the token sort.
-    unsafe fn choose_and_sort(&self, routing: &Routing, bias: Address) -> Result<()> {
+    fn choose_and_sort(&mut self, routing: &Routing, bias: Address, pairs: Pairs) {
         let arguments = [
             &sorted(routing)[..],
             &[
@@ -187,23 +176,22 @@ impl Enqueue<'_> {
                 Argument::Address(self.step),
             ],
             &self.weighing(),
-            &[Argument::U32(self.expert_tile_rows())],
+            &[Argument::U32(pairs.tile_rows)],
         ]
         .concat();
         let threads = (32 * self.bucket.rows).clamp(MAX_EXPERTS as u32, SORT_THREADS);
         let kernel = &self.kernels.choose_and_sort;
-        // SAFETY: the caller's promise; these are tg_choose_and_sort's arguments.
-        unsafe { self.launch(kernel, (1, 1, 1), threads, 0, &arguments) }
+        self.call(kernel, (1, 1, 1), threads, 0, arguments)
     }
 
     /// x, experts and weights in one go: for buckets with rows enough to fill the GPU.
-    unsafe fn choose_experts(
-        &self,
+    fn choose_experts(
+        &mut self,
         routing: &Routing,
         x: Address,
         h: Address,
         weights: &RouterWeights,
-    ) -> Result<()> {
+    ) {
         let hidden = self.hidden();
         let rows = router_rows(self.bucket.rows, hidden);
         let kernel = match rows {
@@ -217,8 +205,7 @@ impl Enqueue<'_> {
         .concat();
         let grid = (self.bucket.rows.div_ceil(rows), 1, 1);
         let shared_bytes = router_shared_bytes(rows, hidden);
-        // SAFETY: the caller's promise; these are tg_router_*'s arguments.
-        unsafe { self.launch(kernel, grid, NORM_THREADS, shared_bytes, &arguments) }
+        self.call(kernel, grid, NORM_THREADS, shared_bytes, arguments)
     }
 
     /// What the kernels that choose experts from rows have in common.
@@ -255,23 +242,20 @@ impl Enqueue<'_> {
     }
 
     /// The token sort alone, from `routing.experts`.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; shapes as [`Routing`] says.
-    pub unsafe fn sort_tokens(&self, routing: &Routing) -> Result<()> {
+    /// Shapes as [`Routing`] says.
+    pub fn sort_tokens(&mut self, routing: &Routing, pairs: Pairs) {
         let arguments = [
             &sorted(routing)[..],
             &[
                 Argument::Address(routing.experts),
                 Argument::Address(self.step),
                 Argument::U32(self.experts().1),
-                Argument::U32(self.expert_tile_rows()),
+                Argument::U32(pairs.tile_rows),
             ],
         ]
         .concat();
         let kernel = &self.kernels.sort_tokens;
-        // SAFETY: the caller's promise; these are tg_sort_tokens's arguments.
-        unsafe { self.launch(kernel, (1, 1, 1), SORT_THREADS, 0, &arguments) }
+        self.call(kernel, (1, 1, 1), SORT_THREADS, 0, arguments)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Weights of a conv layer's experts that its in-projection asks for, to the second-level cache, while it multiplies
 //! (kernels/swap_ab/prefetch.cuh).
 
-use super::super::super::launch::Argument;
-use super::super::Enqueue;
+use super::super::super::call::Argument;
+use super::super::Lowering;
 use super::super::experts::ExpertWeights;
 use crate::plan::variants::Products;
 
@@ -15,8 +15,8 @@ fn pieces(mib: u32, matrices: u64, matrix_bytes: u64) -> u32 {
     (each.min(matrix_bytes) / PIECE_BYTES) as u32
 }
 
-impl Enqueue<'_> {
-    /// Pieces of each expert's gate, and of its up, that this bucket's [`Enqueue::swap_ab_conv`] asks for.
+impl Lowering<'_> {
+    /// Pieces of each expert's gate, and of its up, that this bucket's [`Lowering::swap_ab_conv`] asks for.
     pub(in super::super) fn prefetched_pieces(&self) -> u32 {
         match (self.variant.products, self.grouped()) {
             (Products::SwapAb, Some((_, shape))) => {

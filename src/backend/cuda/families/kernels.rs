@@ -1,11 +1,11 @@
 //! The kernels that one model uses, found by name once.
 
+use super::super::image;
 use super::super::launch::Kernel;
-use super::super::module::Module;
 use super::attention;
 use super::experts;
 use super::grouped::Grouped;
-use super::limits::{capability, has_warpgroups};
+use super::limits::Library;
 use super::router;
 use super::skinny::Skinny;
 use super::swap_ab::SwapAb;
@@ -14,7 +14,6 @@ use super::variant::Variants;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
 use crate::plan::KernelChoice;
-use std::sync::Arc;
 
 /// Element types that a model runs with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +95,7 @@ impl Kernels {
     /// # Errors
     /// Shapes or types that the GPU path does not take, named; variants for other GPUs; or the driver refuses.
     pub fn load(
-        module: &Arc<Module>,
+        library: &Library,
         config: &ModelConfig,
         types: Types,
         choice: &KernelChoice,
@@ -105,7 +104,7 @@ impl Kernels {
         let x = suffix(types.operand);
         let w = suffix(types.weights);
         let d = config.head_dim;
-        let kernel = |name: &str| module.kernel(name);
+        let kernel = |name: &str| library.kernel(name);
         let attention_tiles = match types.operand {
             DType::F32 => None,
             _ => {
@@ -121,27 +120,27 @@ impl Kernels {
         };
         Ok(Self {
             types,
-            variants: Variants::new(choice, capability(module)?)?,
+            variants: Variants::new(choice, library.gpu.capability)?,
             embed: kernel(&format!("tg_embed_{w}"))?,
             rmsnorm: kernel(&format!("tg_rmsnorm_{x}"))?,
             rmsnorm_sampled: kernel(&format!("tg_rmsnorm_sampled_{x}"))?,
-            tiled: tiled(module, types)?,
-            skinny: Skinny::load(module, types)?,
-            grouped: Grouped::load(module, types)?,
-            swap_ab: SwapAb::load(module, types)?,
+            tiled: tiled(library, types)?,
+            skinny: Skinny::load(library, types)?,
+            grouped: Grouped::load(library, types)?,
+            swap_ab: SwapAb::load(library, types)?,
             conv: kernel(&format!("tg_conv_{x}"))?,
             conv_decode: kernel(&format!("tg_conv_decode_{x}"))?,
             conv_state: kernel(&format!("tg_conv_state_{x}"))?,
             qk_norm_rope: kernel(&format!("tg_qk_norm_rope_{x}_d{d}"))?,
             attention_rows: kernel(&format!("tg_attention_rows_{x}_d{d}"))?,
-            attention_decode: attention::decode_kernels(module, x, d)?,
+            attention_decode: attention::decode_kernels(library, x, d)?,
             attention_tiles,
             query_tiles: kernel("tg_query_tiles")?,
             scores_1: router("scores_1")?,
             scores_4: router("scores_4")?,
             router_1: router("router_1")?,
             router_4: router("router_4")?,
-            route: match has_warpgroups(module)? {
+            route: match library.gpu.has_warpgroups() {
                 true => Some(kernel(&format!("tg_route_{x}"))?),
                 false => None,
             },
@@ -160,7 +159,7 @@ impl Kernels {
 }
 
 /// The matrix product's variants for these types, smallest tile first.
-fn tiled(module: &Arc<Module>, types: Types) -> Result<Tiled> {
+fn tiled(library: &Library, types: Types) -> Result<Tiled> {
     let (name, rows): (String, &[u32]) = match (types.operand, types.weights) {
         (DType::F32, DType::BF16) => ("f32_bf16".to_owned(), &[8, 32, 64, 128]),
         (DType::F32, weights) => (format!("f32_{}", suffix(weights)), &[8, 64]),
@@ -170,9 +169,8 @@ fn tiled(module: &Arc<Module>, types: Types) -> Result<Tiled> {
         .iter()
         .map(|rows| {
             let name = format!("tg_tiled_{name}_r{rows}");
-            let kernel = module.kernel(&name)?;
-            let [outputs, rows, threads, shared_bytes] =
-                module.constants(&format!("{name}_tile"))?;
+            let kernel = library.kernel(&name)?;
+            let [outputs, rows, threads, shared_bytes] = image::constants(&format!("{name}_tile"))?;
             kernel.allow_shared(shared_bytes)?;
             let tile = Tile {
                 outputs,

@@ -18,16 +18,14 @@ mod sizing;
 pub use launch::{ConvIn, Guess, Residual};
 
 use super::super::launch::Kernel;
-use super::super::module::Module;
-use super::Enqueue;
+use super::Lowering;
 use super::kernels::{Types, suffix};
-use super::limits::{Limits, has_bulk_copies};
+use super::limits::{Library, Limits};
 use crate::error::Result;
 use crate::model::{DType, ModelConfig};
 use crate::plan::arena::FUSED_ROWS;
 use crate::plan::variants::Products;
 use sizing::Sizing;
-use std::sync::Arc;
 
 /// Of an SM's memory, as shared memory of `tg_skinny_held_out_*`: 64 KB of weights a block stand in the rest on their way to
 /// registers.
@@ -57,9 +55,9 @@ struct Family {
 }
 
 impl Family {
-    fn load(module: &Arc<Module>, suffix: &str, limits: Limits, fused: bool) -> Result<Self> {
+    fn load(library: &Library, suffix: &str, limits: Limits, fused: bool) -> Result<Self> {
         let kernel = |name: &str| {
-            let kernel = module.kernel(&format!("tg_skinny_{name}_{suffix}"))?;
+            let kernel = library.kernel(&format!("tg_skinny_{name}_{suffix}"))?;
             kernel.allow_shared(limits.block_bytes)?;
             Ok::<_, crate::error::Error>(kernel)
         };
@@ -83,15 +81,15 @@ impl Skinny {
     ///
     /// # Errors
     /// The driver refuses.
-    pub fn load(module: &Arc<Module>, types: Types) -> Result<Option<Self>> {
-        if !has_bulk_copies(module)? || !types.are_streamed() {
+    pub fn load(library: &Library, types: Types) -> Result<Option<Self>> {
+        if !library.gpu.has_bulk_copies() || !types.are_streamed() {
             return Ok(None);
         }
-        let limits = Limits::of(module)?;
+        let limits = library.gpu.limits();
         let name = suffix(types.operand);
         let split = match types.operand {
             DType::F32 => Some(Family::load(
-                module,
+                library,
                 &format!("{name}_split"),
                 limits,
                 true,
@@ -99,7 +97,7 @@ impl Skinny {
             _ => None,
         };
         Ok(Some(Self {
-            any: Family::load(module, name, limits, split.is_none())?,
+            any: Family::load(library, name, limits, split.is_none())?,
             split,
             operand: types.operand,
             limits,
@@ -140,9 +138,9 @@ impl Skinny {
     }
 }
 
-impl Enqueue<'_> {
+impl<'a> Lowering<'a> {
     /// The skinny kernels, where this bucket's products are theirs.
-    pub fn skinny(&self) -> Option<&Skinny> {
+    pub fn skinny(&self) -> Option<&'a Skinny> {
         match self.variant.products {
             Products::Skinny { .. } => self.kernels.skinny.as_ref(),
             Products::SwapAb | Products::Tiled => None,
@@ -150,7 +148,7 @@ impl Enqueue<'_> {
     }
 
     /// Likewise, where the experts are theirs too.
-    pub fn skinny_experts(&self) -> Option<&Skinny> {
+    pub fn skinny_experts(&self) -> Option<&'a Skinny> {
         self.skinny()
             .filter(|_| self.variant.experts.follow_skinny())
     }

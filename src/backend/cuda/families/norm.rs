@@ -1,20 +1,16 @@
 //! The embedding and the norms.
 
-use super::super::launch::{Address, Argument};
-use super::Enqueue;
-use crate::error::Result;
+use super::super::call::{Address, Argument};
+use super::Lowering;
 use crate::plan::StepKind;
 
 /// Threads of a block, and of a row (kernels/step/embed.cu, kernels/step/norm.cu).
 const THREADS: u32 = 256;
 
-impl Enqueue<'_> {
+impl Lowering<'_> {
     /// h f32 `[R, H]` = rows of `embedding` `[V, H]`, in the weights' type.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s.
-    pub unsafe fn embed(&self, h: Address, embedding: Address) -> Result<()> {
-        let arguments = [
+    pub fn embed(&mut self, h: Address, embedding: Address) {
+        let arguments = vec![
             Argument::Address(h),
             Argument::Address(embedding),
             Argument::Address(self.state),
@@ -22,16 +18,12 @@ impl Enqueue<'_> {
             Argument::U32(self.hidden()),
         ];
         let grid = (self.bucket.rows, 1, 1);
-        // SAFETY: the caller's promise; these are tg_embed_*'s arguments.
-        unsafe { self.launch(&self.kernels.embed, grid, THREADS, 0, &arguments) }
+        self.call(&self.kernels.embed, grid, THREADS, 0, arguments)
     }
 
     /// x `[R, H]` in the operand type = rmsnorm(h f32 `[R, H]`, weight f32 `[H]`).
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s.
-    pub unsafe fn norm(&self, x: Address, h: Address, weight: Address) -> Result<()> {
-        let arguments = [
+    pub fn norm(&mut self, x: Address, h: Address, weight: Address) {
+        let arguments = vec![
             Argument::Address(x),
             Argument::Address(h),
             Argument::Address(weight),
@@ -40,20 +32,15 @@ impl Enqueue<'_> {
             Argument::F32(self.config.norm_eps),
         ];
         let grid = (self.bucket.rows, 1, 1);
-        // SAFETY: the caller's promise; these are tg_rmsnorm_*'s arguments.
-        unsafe { self.launch(&self.kernels.rmsnorm, grid, THREADS, 0, &arguments) }
+        self.call(&self.kernels.rmsnorm, grid, THREADS, 0, arguments)
     }
 
     /// The norm before the LM head: x `[S, H]` of the sampled rows, in order; in a score step `[R, H]`.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s.
-    pub unsafe fn final_norm(&self, x: Address, h: Address, weight: Address) -> Result<()> {
+    pub fn final_norm(&mut self, x: Address, h: Address, weight: Address) {
         if self.bucket.kind == StepKind::Score {
-            // SAFETY: the caller's promise.
-            return unsafe { self.norm(x, h, weight) };
+            return self.norm(x, h, weight);
         }
-        let arguments = [
+        let arguments = vec![
             Argument::Address(x),
             Argument::Address(h),
             Argument::Address(weight),
@@ -63,7 +50,6 @@ impl Enqueue<'_> {
             Argument::F32(self.config.norm_eps),
         ];
         let grid = (self.bucket.sequences, 1, 1);
-        // SAFETY: the caller's promise; these are tg_rmsnorm_sampled_*'s arguments.
-        unsafe { self.launch(&self.kernels.rmsnorm_sampled, grid, THREADS, 0, &arguments) }
+        self.call(&self.kernels.rmsnorm_sampled, grid, THREADS, 0, arguments)
     }
 }

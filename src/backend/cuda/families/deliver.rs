@@ -1,9 +1,8 @@
 //! Logits to the host (kernels/step/deliver.cu).
 
-use super::super::launch::{Address, Argument};
-use super::Enqueue;
+use super::super::call::{Address, Argument};
+use super::Lowering;
 use super::head::LogitsPart;
-use crate::error::Result;
 
 const COPY_THREADS: u32 = 256;
 /// Pieces that a row is cut into: with a whole tile of rows they fill any bus.
@@ -20,18 +19,10 @@ pub struct LogitsRing {
     pub lines: u32,
 }
 
-impl Enqueue<'_> {
+impl Lowering<'_> {
     /// Hands the part's logits over, those rows that were asked for. `last`: of the step's parts.
-    ///
-    /// # Safety
-    /// [`Enqueue`]'s; `logits` is the part's, and while the work runs the host takes what the ring holds.
-    pub unsafe fn deliver(
-        &self,
-        part: LogitsPart,
-        last: bool,
-        logits: Address,
-        to: &LogitsRing,
-    ) -> Result<()> {
+    /// `logits` is the part's, and while the work runs the host takes what the ring holds.
+    pub fn deliver(&mut self, part: LogitsPart, last: bool, logits: Address, to: &LogitsRing) {
         let (first, tile_rows) = part.rows();
         let lines = match part {
             LogitsPart::Sampled => self.bucket.sequences,
@@ -40,11 +31,16 @@ impl Enqueue<'_> {
         debug_assert!(lines <= to.lines);
         let (ring, counter) = (Argument::Address(to.ring), Argument::Address(to.counter));
         let one = (1, 1, 1);
-        // SAFETY: the caller's promise; these are tg_logits_wait's arguments.
-        unsafe { self.launch(&self.kernels.logits_wait, one, 1, 0, &[ring, counter])? };
-        let arguments = [
-            ring,
-            counter,
+        self.call(
+            &self.kernels.logits_wait,
+            one,
+            1,
+            0,
+            vec![ring.clone(), counter.clone()],
+        );
+        let arguments = vec![
+            ring.clone(),
+            counter.clone(),
             Argument::Address(logits),
             Argument::Address(self.state),
             Argument::Address(self.step),
@@ -54,15 +50,13 @@ impl Enqueue<'_> {
             Argument::U32(tile_rows),
         ];
         let grid = (lines, PIECES, 1);
-        // SAFETY: likewise, tg_logits_copy's.
-        unsafe { self.launch(&self.kernels.logits_copy, grid, COPY_THREADS, 0, &arguments)? };
-        let arguments = [
+        self.call(&self.kernels.logits_copy, grid, COPY_THREADS, 0, arguments);
+        let arguments = vec![
             ring,
             counter,
             Argument::U32(lines),
             Argument::U32(u32::from(last)),
         ];
-        // SAFETY: likewise, tg_logits_post's.
-        unsafe { self.launch(&self.kernels.logits_post, one, 1, 0, &arguments) }
+        self.call(&self.kernels.logits_post, one, 1, 0, arguments)
     }
 }

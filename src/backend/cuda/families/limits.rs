@@ -1,0 +1,129 @@
+//! What a GPU has that decides which kernels serve it and what sizes their launches.
+
+use super::super::launch::Kernel;
+use super::super::module::{Module, failed};
+use crate::error::{Error, Result};
+use crate::plan::variants::Architecture;
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use std::sync::Arc;
+
+/// Static shared memory that a block of the kernels with a ring may have: barriers, and the scratch of a norm.
+const STATIC_BYTES: u32 = 512;
+
+/// What sizes a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    pub multiprocessors: u32,
+    /// Dynamic shared memory of a block with a ring, at most.
+    pub block_bytes: u32,
+}
+
+/// What of a GPU kernels are chosen and launches are sized by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GpuShape {
+    /// Compute capability.
+    pub capability: (u32, u32),
+    pub multiprocessors: u32,
+    /// Shared memory that a block may ask for.
+    pub block_bytes: u32,
+}
+
+impl GpuShape {
+    /// Of the GPU that has loaded the module.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    fn of(module: &Module) -> Result<Self> {
+        let asked = |attribute: Attribute| {
+            let found = module.context().attribute(attribute);
+            let refused = |error| failed(&format!("asking a GPU for {attribute:?}"), error);
+            found.map(|found| found as u32).map_err(refused)
+        };
+        Ok(Self {
+            capability: (
+                asked(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                asked(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            multiprocessors: asked(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            block_bytes: asked(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        })
+    }
+
+    pub fn limits(self) -> Limits {
+        Limits {
+            multiprocessors: self.multiprocessors,
+            block_bytes: self.block_bytes.saturating_sub(STATIC_BYTES),
+        }
+    }
+
+    /// Bulk copies to shared memory, as all from 9.0 on have.
+    pub fn has_bulk_copies(self) -> bool {
+        self.architecture()
+            .is_some_and(Architecture::has_bulk_copies)
+    }
+
+    /// The matrix instructions of warpgroups, which are 9.0's alone.
+    pub fn has_warpgroups(self) -> bool {
+        self.architecture()
+            .is_some_and(Architecture::has_warpgroups)
+    }
+
+    /// Kernels overlap the edges between them.
+    pub fn overlaps_launches(self) -> bool {
+        self.capability.0 >= 9
+    }
+
+    fn architecture(self) -> Option<Architecture> {
+        Architecture::of(self.capability)
+    }
+}
+
+/// This build's kernels, for one GPU.
+pub struct Library {
+    pub gpu: GpuShape,
+    /// None: to lower to, and not to launch.
+    module: Option<Arc<Module>>,
+}
+
+impl Library {
+    /// Loaded into a GPU.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn loaded(module: &Arc<Module>) -> Result<Self> {
+        Ok(Self {
+            gpu: GpuShape::of(module)?,
+            module: Some(module.clone()),
+        })
+    }
+
+    /// As a GPU of this shape would have them, without one.
+    pub fn unloaded(gpu: GpuShape) -> Self {
+        Self { gpu, module: None }
+    }
+
+    /// The `extern "C"` kernel of this name.
+    ///
+    /// # Errors
+    /// This build has no such kernel.
+    pub fn kernel(&self, name: &str) -> Result<Kernel> {
+        if let Some(module) = &self.module {
+            return module.kernel(name);
+        }
+        match super::super::image::kernels()?
+            .iter()
+            .any(|kernel| kernel.name == name)
+        {
+            true => Ok(Kernel::unloaded(name)),
+            false => Err(Error::Runtime(format!("this build has no kernel {name}"))),
+        }
+    }
+}
+
+impl Limits {
+    #[cfg(test)]
+    pub const H200: Self = Self {
+        multiprocessors: 132,
+        block_bytes: 227 * 1024 - STATIC_BYTES,
+    };
+}

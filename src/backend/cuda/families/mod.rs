@@ -1,0 +1,141 @@
+//! Kernel families, one file each: which shapes a family serves, how it sizes its launches, and which calls it makes for an
+//! operation of a plan. Kernels, blocks and shared memory follow from shapes, the bucket and its variant alone; what differs from
+//! step to step the kernels read from the step descriptor. So a call is a value: nothing here talks to a GPU once the kernels
+//! are found.
+//!
+//! May use `plan`, `model`, `error` and this backend's calls; knows no weights and no arena: callers pass addresses. Which
+//! family does which operations is not decided here, but by `lower`.
+
+pub mod attention;
+pub mod conv;
+pub mod deliver;
+pub mod experts;
+pub mod grouped;
+pub mod head;
+pub mod kernels;
+pub mod limits;
+pub mod norm;
+pub mod router;
+pub mod skinny;
+pub mod swap_ab;
+pub mod tiled;
+mod variant;
+
+pub use kernels::{Kernels, Types};
+
+use super::call::{Address, Argument, KernelCall};
+use super::launch::{Kernel, Launch};
+use super::program::StepAt;
+use crate::model::ModelConfig;
+use crate::plan::variants::Variant;
+use crate::plan::{Op, StepKind};
+use crate::sys::abi;
+use std::mem::offset_of;
+
+/// What every launch of a graph is sized by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bucket {
+    pub kind: StepKind,
+    pub rows: u32,
+    /// Most sequences of one of its steps: the slots, or the rows where they are fewer. Also most sampled rows.
+    pub sequences: u32,
+}
+
+/// Makes the calls of one step, in order, for one bucket.
+///
+/// Addresses that its methods are given are those of arrays with the documented shapes, which live, and are used by nothing
+/// else, whenever the calls run.
+pub struct Lowering<'a> {
+    pub config: &'a ModelConfig,
+    pub kernels: &'a Kernels,
+    pub bucket: Bucket,
+    /// What serves the bucket: [`Kernels::variant`].
+    pub variant: Variant,
+    /// `tg_state *`
+    state: Address,
+    /// `tg_step *`: where the descriptor of the step to run lies whenever the kernels run.
+    step: Address,
+    /// Launch each kernel while the one before still runs (sm_90 and later overlap their edges).
+    early: bool,
+    /// The layer's first call asks for some of its experts' weights ([`Lowering::swap_ab_conv`]).
+    prefetched: bool,
+    /// What the next calls are noted to do.
+    ops: Vec<Op>,
+    calls: Vec<KernelCall>,
+}
+
+impl<'a> Lowering<'a> {
+    /// `early`: the GPU overlaps launches.
+    pub fn new(
+        config: &'a ModelConfig,
+        kernels: &'a Kernels,
+        bucket: Bucket,
+        variant: Variant,
+        at: StepAt,
+        early: bool,
+    ) -> Self {
+        Self {
+            config,
+            kernels,
+            bucket,
+            variant,
+            state: at.state,
+            step: at.step,
+            early,
+            prefetched: false,
+            ops: vec![],
+            calls: vec![],
+        }
+    }
+
+    /// The calls from here on do these operations of the plan, or have a share in them.
+    pub fn doing(&mut self, ops: &[Op]) {
+        self.ops = ops.to_vec();
+    }
+
+    /// All calls so far.
+    pub fn into_calls(self) -> Vec<KernelCall> {
+        self.calls
+    }
+
+    fn call(
+        &mut self,
+        kernel: &Kernel,
+        grid: (u32, u32, u32),
+        threads: u32,
+        shared_bytes: u32,
+        arguments: Vec<Argument>,
+    ) {
+        let launch = Launch {
+            grid,
+            threads,
+            shared_bytes,
+            cluster: 1,
+            early: self.early,
+        };
+        self.push(kernel, launch, arguments);
+    }
+
+    fn push(&mut self, kernel: &Kernel, launch: Launch, arguments: Vec<Argument>) {
+        self.calls.push(KernelCall {
+            kernel: kernel.clone(),
+            launch,
+            arguments,
+            ops: self.ops.clone(),
+        });
+    }
+
+    /// `const uint32_t *`: how many rows the step has.
+    fn row_count(&self) -> Address {
+        self.step + offset_of!(abi::tg_step, rows) as u64
+    }
+
+    /// `const uint32_t *`: how many of them are sampled.
+    fn sample_count(&self) -> Address {
+        self.step + offset_of!(abi::tg_step, sample_rows) as u64
+    }
+
+    fn hidden(&self) -> u32 {
+        self.config.hidden_size as u32
+    }
+}

@@ -1,0 +1,71 @@
+//! From the last layer's rows to logits and tokens.
+
+use super::{ModelAddresses, misplaced};
+use crate::backend::cuda::families::Lowering;
+use crate::backend::cuda::families::head::{Found, LogitsPart, logits_parts};
+use crate::error::Result;
+use crate::plan::{Op, StepKind};
+
+pub(super) fn final_norm(model: &ModelAddresses, to: &mut Lowering<'_>, _: &[Op]) -> Result<()> {
+    to.final_norm(model.x(), model.h(), model.weights.embedding_norm);
+    Ok(())
+}
+
+/// The LM head over normed rows.
+pub(super) fn logits(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
+    let (logits, best) = (
+        model.at(model.places.logits),
+        model.at(model.places.sample_best),
+    );
+    part_by_part(model, to, ops, |to, part| {
+        to.lm_head(part, logits, best, model.x(), model.weights.lm_head)
+    });
+    Ok(())
+}
+
+/// The LM head that norms its rows itself.
+pub(super) fn skinny(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
+    let skinny = to.skinny().ok_or_else(|| misplaced(&ops[0]))?;
+    let (logits, best) = (
+        model.at(model.places.logits),
+        model.at(model.places.sample_best),
+    );
+    let weights = &model.weights;
+    let (norm, lm_head) = (weights.embedding_norm, weights.lm_head);
+    part_by_part(model, to, ops, |to, _| {
+        Some(to.skinny_lm_head(skinny, logits, best, model.h(), norm, lm_head))
+    });
+    Ok(())
+}
+
+/// Logits by `product`, to the host and to tokens. Those of a score step are dead once the next tile is there, so a tile goes
+/// from its product to the host and to sampling in one go.
+fn part_by_part<'a>(
+    model: &ModelAddresses,
+    to: &mut Lowering<'a>,
+    ops: &[Op],
+    product: impl Fn(&mut Lowering<'a>, LogitsPart) -> Option<Found>,
+) {
+    let logits = model.at(model.places.logits);
+    let (seen, best) = (
+        model.at(model.places.seen),
+        model.at(model.places.sample_best),
+    );
+    let (head, sample) = ops.split_at(ops.len() - 1);
+    let bucket = to.bucket;
+    // A row of a decode step is marked as it is sampled.
+    if bucket.kind != StepKind::Decode {
+        to.doing(sample);
+        to.mark_seen(seen);
+    }
+    let mut parts = logits_parts(bucket.kind, bucket.rows).peekable();
+    while let Some(part) = parts.next() {
+        to.doing(head);
+        let found = product(to, part);
+        if let Some(ring) = &model.logits {
+            to.deliver(part, parts.peek().is_none(), logits, ring);
+        }
+        to.doing(sample);
+        to.sample(part, logits, seen, best, found);
+    }
+}

@@ -1,0 +1,109 @@
+//! The calls of a model's steps without a GPU: everything but the addresses is as in a run, and those are made up.
+
+use super::{LayerState, ModelAddresses, lower};
+use crate::backend::cuda::call::{Address, KernelCall};
+use crate::backend::cuda::families::limits::{GpuShape, Library};
+use crate::backend::cuda::families::{Bucket, Kernels, Lowering, Types};
+use crate::backend::cuda::program::StepAt;
+use crate::backend::cuda::weights::WeightAddresses;
+use crate::error::Result;
+use crate::plan::calls::{Call, StepCalls};
+use crate::plan::state::StateLayout;
+use crate::plan::{Arena, ArenaShape, EngineOptions, Plan, StepKind};
+
+/// Where arrays would begin: far enough from each other for any model, so that no two share an address.
+const ARENA: Address = 1 << 48;
+const WEIGHTS: Address = 2 << 48;
+const STATE: Address = 3 << 48;
+const STEP: StepAt = StepAt {
+    state: 4 << 48,
+    step: 5 << 48,
+};
+
+/// A plan's steps on a GPU that need not be there.
+pub struct Listing<'a> {
+    plan: &'a Plan,
+    kernels: Kernels,
+    addresses: ModelAddresses,
+    /// Slots.
+    sequences: u32,
+    early: bool,
+}
+
+impl<'a> Listing<'a> {
+    /// # Errors
+    /// As a run's: shapes or types that the GPU path does not take, or a kernel file for other GPUs.
+    pub fn new(
+        plan: &'a Plan,
+        gpu: GpuShape,
+        types: Types,
+        options: &EngineOptions,
+    ) -> Result<Self> {
+        let config = plan.config.clone();
+        let kernels = Kernels::load(&Library::unloaded(gpu), &config, types, &plan.kernels)?;
+        let shape = ArenaShape {
+            rows: plan.ladders.largest() as usize,
+            slots: options.max_seqs as usize,
+            max_context: options.max_context as usize,
+            operand: types.operand,
+        };
+        let (weights, _) = WeightAddresses::new(&config, types.weights, WEIGHTS)?;
+        let layout = StateLayout::new(&config, options, types.operand);
+        Ok(Self {
+            plan,
+            kernels,
+            addresses: ModelAddresses {
+                weights,
+                places: Arena::new(&config, shape),
+                arena: ARENA,
+                state: LayerState::all(&layout, STATE),
+                logits: None,
+                max_context: options.max_context,
+                config,
+            },
+            sequences: options.max_seqs,
+            early: gpu.overlaps_launches(),
+        })
+    }
+
+    /// What does a stage's step of the bucket of `rows` rows.
+    ///
+    /// # Errors
+    /// A kernel file asks for what the kernels cannot do.
+    pub fn step(&self, stage: usize, kind: StepKind, rows: u32) -> Result<StepCalls> {
+        let Self {
+            plan,
+            kernels,
+            addresses,
+            ..
+        } = self;
+        let bucket = Bucket {
+            kind,
+            rows,
+            sequences: self.sequences.min(rows),
+        };
+        let variant = kernels.variant(&plan.config, bucket)?;
+        let to = Lowering::new(&plan.config, kernels, bucket, variant, STEP, self.early);
+        let calls = lower(addresses, &plan.stages[stage].ops, to)?;
+        Ok(StepCalls {
+            stage,
+            kind,
+            rows,
+            variant,
+            calls: calls.iter().map(shown).collect(),
+        })
+    }
+}
+
+fn shown(call: &KernelCall) -> Call {
+    let launch = call.launch;
+    Call {
+        kernel: call.kernel.name().to_owned(),
+        ops: call.ops.clone(),
+        grid: launch.grid,
+        threads: launch.threads,
+        shared_bytes: launch.shared_bytes,
+        cluster: launch.cluster,
+        early: launch.early,
+    }
+}
