@@ -4,6 +4,7 @@
 //! Every build runs in a process of its own (this test binary again, with the library to load in its
 //! environment): a bug may well end the process that runs it.
 
+mod common;
 mod sched;
 
 use sched::api::Api;

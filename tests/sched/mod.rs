@@ -23,7 +23,6 @@ pub mod machine;
 pub mod model;
 mod model_compose;
 pub mod replay;
-pub mod rng;
 pub mod script;
 pub mod spec;
 pub mod world;
