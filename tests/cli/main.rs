@@ -12,6 +12,7 @@ mod profile;
 mod recipes;
 mod replay;
 mod report;
+mod schema;
 mod score;
 mod signals;
 mod timeline;

@@ -1,7 +1,8 @@
 //! What several test programs share; each includes this folder.
 //!
 //! - [`random`]: seeded random input
-//! - [`engine`]: requests to an engine and what comes of them; [`program`]: the binary as tests run it, and how it ended
+//! - [`engine`]: requests to an engine and what comes of them; [`program`]: the binary as tests run it, and how it ended;
+//!   [`compile`]: C programs of the tests
 //! - [`rows`]: rows of JSON lines; [`schema`]: JSON against tests/schemas/
 //! - [`fixtures`]: where they are; [`golden`]: the golden checkpoints and what transformers computes with them;
 //!   [`checkpoint`]: small models, and safetensors files taken apart
@@ -13,6 +14,7 @@
 #![allow(dead_code, reason = "each program uses its part")]
 
 pub mod checkpoint;
+pub mod compile;
 pub mod engine;
 pub mod fixtures;
 pub mod fuzz;

@@ -82,6 +82,13 @@ pub fn run_with_input(args: &[&str], input: &str) -> Ended {
     end(&mut command(args), input)
 }
 
+/// This test program again, with one test alone.
+pub fn this_program(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--include-ignored", "--nocapture"]);
+    command
+}
+
 /// Runs `command` with `input` as its standard input.
 pub fn end(command: &mut Command, input: &str) -> Ended {
     end_within(PATIENCE, command, input)

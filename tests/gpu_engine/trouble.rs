@@ -1,8 +1,8 @@
 //! What the host makes of a step that does not end, and of one that faults.
 
+use crate::common::program::{end, this_program};
 use crate::common::random::Random;
 use crate::rig::*;
-use std::process::Command;
 use std::time::{Duration, Instant};
 use tailgraph::backend::cuda::probe::Disturbance;
 
@@ -66,15 +66,8 @@ fn a_fault_says_what_the_driver_said() {
         return fault(&way);
     }
     for way in ["device", "host"] {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "trouble::a_fault_says_what_the_driver_said"])
-            .args(["--include-ignored", "--nocapture"])
-            .env(FAULTS, way)
-            .output()
-            .unwrap();
-        let printed =
-            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{way}: {printed}");
+        let mut again = this_program("trouble::a_fault_says_what_the_driver_said");
+        let printed = end(again.env(FAULTS, way), "").good();
         assert!(printed.contains("faulted as expected"), "{way}: {printed}");
     }
 }

@@ -1,5 +1,6 @@
 //! The binary over the test's driver.
 
+use crate::common::compile::shared_library;
 use crate::common::program::{self, Ended};
 use serde_json::Value;
 use std::path::Path;
@@ -27,21 +28,20 @@ pub const WAIT: &str = "cuStreamSynchronize:cuMemcpyDtoHAsync_v2+5";
 /// The folder of the driver, compiled once; it goes with the process's temporary files.
 static DRIVER: LazyLock<TempDir> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let output = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
-        .args(["-std=gnu11", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra"])
-        .arg("-Werror")
-        .arg("-I")
-        .arg(root.join("kernels"))
-        .arg("-o")
-        .arg(folder.path().join("libcuda.so"))
-        .arg(root.join("tests/gpu_failures/driver/driver.c"))
-        .arg(root.join("tests/gpu_failures/driver/device.c"))
-        .arg("-lpthread")
-        .output()
-        .expect("the C compiler starts");
-    let printed = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{printed}");
+    let sources = ["driver", "device"].map(|name| format!("tests/gpu_failures/driver/{name}.c"));
+    let flags = [
+        "-std=gnu11",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-lpthread",
+    ];
+    shared_library(
+        &folder.path().join("libcuda.so"),
+        &sources.each_ref().map(String::as_str),
+        &flags,
+    );
     folder
 });
 
