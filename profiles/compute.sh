@@ -7,8 +7,6 @@
 # Leaves OUT/compute-WAY.ncu-rep, which Nsight Compute opens, OUT/compute-WAY.csv (all counters) and OUT/compute-WAY.txt.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
-model=${MODEL:-random:lfm2-8b-a1b}
-dtype=${DTYPE:-bf16}
 read -ra ways <<<"${WAYS:-host-kernels host-graph}"
 stage=${STAGE:-0}
 kind=${KIND:-decode}

@@ -17,9 +17,9 @@ repeats=${REPEATS:-5}
 tokens=${TOKENS:-64}
 read -ra contexts <<<"${CONTEXTS:-32x4296+400 1x100000+40}"
 read -ra parts <<<"${PARTS:-ways types contexts kernels}"
-of=(--model "${MODEL:-random:lfm2-8b-a1b}" --device cuda)
+of=(--model "$model" --device cuda)
 [ -n "${KERNEL_FILE:-}" ] && of+=(--kernel-file "$KERNEL_FILE")
-typed=("${of[@]}" --dtype "${DTYPE:-bf16}")
+typed=("${of[@]}" --dtype "$dtype")
 reports=()
 
 # bench NAME OPTION...

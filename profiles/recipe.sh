@@ -1,4 +1,5 @@
-# What all recipes of this folder begin with, of OUT and TAILGRAPH: $here is this folder, $out and $tailgraph are there.
+# What all recipes of this folder begin with, of OUT, TAILGRAPH, MODEL and DTYPE: $here is this folder, $out and $tailgraph are
+# there.
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 out=${1:-$here/out}
@@ -8,3 +9,5 @@ command -v "$tailgraph" >/dev/null || {
   exit 1
 }
 mkdir -p "$out"
+model=${MODEL:-random:lfm2-8b-a1b}
+dtype=${DTYPE:-bf16}

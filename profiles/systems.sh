@@ -5,8 +5,6 @@
 # Leaves OUT/systems-WAY.nsys-rep, which Nsight Systems opens, and OUT/systems-WAY.txt.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
-model=${MODEL:-random:lfm2-8b-a1b}
-dtype=${DTYPE:-bf16}
 read -ra ways <<<"${WAYS:-host-kernels host-graph device-graph}"
 prompts=${PROMPTS:-8}
 tokens=${TOKENS:-64}

@@ -1,63 +1,21 @@
 //! The whole product on the CPU against what Hugging Face transformers computed (tests/fixtures/goldens):
 //! logits of every position, greedy continuations, and identical bits however the work is cut up.
 
-use safetensors::SafeTensors;
+mod common;
+
+use common::engine::{by_request, request, serve};
+use common::golden::{self, Golden, relative_error};
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use tailgraph::backend::{LogitsSink, cpu};
 use tailgraph::error::Result;
-use tailgraph::model::{Model, ModelSource};
+use tailgraph::model::Model;
 use tailgraph::plan::{Ladders, Plan};
-use tailgraph::runtime::{EndReason, Engine, EngineOptions, Event, Logits, Request, Sampling};
+use tailgraph::runtime::{EndReason, Engine, EngineOptions, Logits, Request};
 
-const CHECKPOINTS: [&str; 2] = ["lfm2moe-tiny-a", "lfm2moe-tiny-b"];
+const VARIANTS: [&str; 2] = ["a", "b"];
 /// Greedy continuations in the goldens have this many tokens.
 const CONTINUATION: u32 = 32;
-
-struct Golden {
-    model: Arc<Model>,
-    prompts: Vec<Vec<u32>>,
-    /// `[T, V]` per prompt
-    logits: Vec<Vec<f32>>,
-    greedy: Vec<Vec<u32>>,
-}
-
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/fixtures/goldens")
-        .join(name)
-}
-
-fn load(name: &str) -> Golden {
-    let dir = folder(name);
-    let model = Arc::new(Model::load(&ModelSource::Dir(dir.clone())).unwrap());
-    let bytes = std::fs::read(dir.join("golden.safetensors")).unwrap();
-    let arrays = SafeTensors::deserialize(&bytes).unwrap();
-    let ints = |name: &str| -> Vec<u32> {
-        let data = arrays.tensor(name).unwrap().data();
-        data.chunks_exact(4)
-            .map(|b| u32::try_from(i32::from_le_bytes(b.try_into().unwrap())).unwrap())
-            .collect()
-    };
-    let floats = |name: &str| -> Vec<f32> {
-        let data = arrays.tensor(name).unwrap().data();
-        data.chunks_exact(4)
-            .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
-            .collect()
-    };
-    let count = (0..)
-        .take_while(|i| arrays.tensor(&format!("prompt.{i}")).is_ok())
-        .count();
-    assert!(count > 0, "{name} holds no prompts");
-    Golden {
-        model,
-        prompts: (0..count).map(|i| ints(&format!("prompt.{i}"))).collect(),
-        logits: (0..count).map(|i| floats(&format!("logits.{i}"))).collect(),
-        greedy: (0..count).map(|i| ints(&format!("greedy.{i}"))).collect(),
-    }
-}
 
 /// How the same work is cut up.
 #[derive(Debug, Clone, Copy)]
@@ -109,14 +67,10 @@ impl Collected {
     }
 }
 
-fn request(prompt: &[u32], max_new_tokens: u32, logits: Logits) -> Request {
+fn scored(prompt: &[u32]) -> Request {
     Request {
-        prompt: prompt.to_vec(),
-        max_new_tokens,
-        stop_ids: vec![],
-        sampling: Sampling::default(),
-        timeout: None,
-        logits,
+        logits: Logits::All,
+        ..request(prompt.iter().copied(), 0)
     }
 }
 
@@ -148,49 +102,21 @@ fn run(model: &Arc<Model>, cut: Cut, requests: &[Request]) -> (Vec<Vec<u32>>, Ar
     let sink = Arc::new(Collected::default());
     let stages = cpu::stages(model, &plan, &options, &Some(sink.clone() as _)).unwrap();
     let mut engine = Engine::start(stages, &ladders, &options).unwrap();
-    let mut tokens = vec![vec![]; requests.len()];
-    let (mut sent, mut ended) = (0, 0);
-    while ended < requests.len() {
-        while sent < requests.len() {
-            match engine.try_submit(&requests[sent]).unwrap() {
-                Some(number) => assert_eq!(number, sent as u64),
-                None => break,
-            }
-            sent += 1;
-        }
-        match engine.next_event(Duration::from_secs(60)).unwrap() {
-            Some(Event::Token {
-                request,
-                token,
-                index,
-                ..
-            }) => {
-                let list = &mut tokens[request as usize];
-                assert_eq!(index as usize, list.len());
-                list.push(token);
-            }
-            Some(Event::End {
-                request,
-                reason,
-                tokens: count,
-                ..
-            }) => {
-                assert_eq!(reason, EndReason::Length);
-                assert_eq!(count as usize, tokens[request as usize].len());
-                ended += 1;
-            }
-            None => panic!("nothing happened for a minute"),
-        }
-    }
-    (tokens, sink)
+    let ended = by_request(&serve(&mut engine, requests), requests.len());
+    let tokens = ended.into_iter().map(|(tokens, end)| {
+        assert_eq!(end, EndReason::Length);
+        tokens
+    });
+    (tokens.collect(), sink)
 }
 
 /// Scores and continues every prompt under `cut`: (logits, continuations), in the order of the prompts.
 fn everything(golden: &Golden, cut: Cut) -> (Vec<Vec<f32>>, Vec<Vec<u32>>) {
     let mut requests = vec![];
-    for (index, prompt) in golden.prompts.iter().enumerate() {
-        requests.push(request(prompt, 0, Logits::All));
-        requests.push(request(prompt, CONTINUATION, Logits::None));
+    let prompts = golden.prompts();
+    for (index, prompt) in prompts.iter().enumerate() {
+        requests.push(scored(prompt));
+        requests.push(request(prompt.iter().copied(), CONTINUATION));
         if cut.company {
             let other: Vec<u32> = prompt
                 .iter()
@@ -199,32 +125,18 @@ fn everything(golden: &Golden, cut: Cut) -> (Vec<Vec<f32>>, Vec<Vec<u32>>) {
                 .take(3 + 29 * index)
                 .copied()
                 .collect();
-            requests.push(request(&other, 5 + index as u32, Logits::None));
+            requests.push(request(other, 5 + index as u32));
         }
     }
     let stride = if cut.company { 3 } else { 2 };
     let (tokens, sink) = run(&golden.model, cut, &requests);
-    let logits = (0..golden.prompts.len())
+    let logits = (0..prompts.len())
         .map(|i| sink.of((i * stride) as u64))
         .collect();
-    let continuations = (0..golden.prompts.len())
+    let continuations = (0..prompts.len())
         .map(|i| tokens[i * stride + 1].clone())
         .collect();
     (logits, continuations)
-}
-
-/// Norm of the difference over the norm of the expected, pooled over all prompts.
-fn relative_error(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
-    let (mut difference, mut norm) = (0.0, 0.0);
-    for (found, expected) in found.iter().zip(expected) {
-        assert_eq!(found.len(), expected.len());
-        for (&a, &b) in found.iter().zip(expected) {
-            assert!(a.is_finite());
-            difference += (f64::from(a) - f64::from(b)).powi(2);
-            norm += f64::from(b).powi(2);
-        }
-    }
-    (difference / norm).sqrt()
 }
 
 fn bits(logits: &[Vec<f32>]) -> Vec<Vec<u32>> {
@@ -236,16 +148,20 @@ fn bits(logits: &[Vec<f32>]) -> Vec<Vec<u32>> {
 
 #[test]
 fn logits_and_greedy_continuations_are_transformers() {
-    for name in CHECKPOINTS {
-        let golden = load(name);
+    for name in VARIANTS {
+        let golden = golden::load(name);
         let (logits, continuations) = everything(&golden, PLAIN);
-        let error = relative_error(&logits, &golden.logits);
+        let expected = (0..logits.len()).map(|i| golden.f32s(&format!("logits.{i}")));
+        let expected: Vec<Vec<f32>> = expected.collect();
+        let pairs = logits.iter().zip(&expected);
+        let error = relative_error(pairs.map(|(found, expected)| (&found[..], &expected[..])));
         println!("{name}: relative error {error:.2e}");
         assert!(
             error <= 1e-5,
             "{name}: relative error {error:.2e} of all logits, at most 1e-5 allowed"
         );
-        for (index, (found, expected)) in continuations.iter().zip(&golden.greedy).enumerate() {
+        for (index, found) in continuations.iter().enumerate() {
+            let expected = &golden.ids(&format!("greedy.{index}"));
             assert_eq!(
                 found, expected,
                 "{name}: greedy continuation of prompt {index}"
@@ -296,8 +212,8 @@ fn bits_do_not_depend_on_how_the_work_is_cut() {
             ..PLAIN
         },
     ];
-    for name in CHECKPOINTS {
-        let golden = load(name);
+    for name in VARIANTS {
+        let golden = golden::load(name);
         let (logits, continuations) = everything(&golden, PLAIN);
         let expected = bits(&logits);
         for cut in cuts {

@@ -5,17 +5,15 @@
 //! starts.
 
 mod common;
-#[path = "model/support.rs"]
-#[allow(dead_code)]
-mod support;
 
+use common::checkpoint::{checkpoint, single_file_checkpoint, small_config};
+use common::fixtures::fixture;
 use common::random::Random;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-use support::{checkpoint, fixture, single_file_checkpoint, small_config};
 use tailgraph::model::{GenerationConfig, Model, ModelConfig, ModelSource};
 
 /// Remembers the largest allocation.
@@ -163,7 +161,7 @@ fn run(
 fn load_with(model: &Path, file: &Path, bytes: &[u8]) -> Result<(), tailgraph::Error> {
     std::fs::write(file, bytes).unwrap();
     Model::load(&ModelSource::Dir(model.to_owned())).map(|model| {
-        let all = support::by_name(&model.weights);
+        let all = common::checkpoint::by_name(&model.weights);
         assert!(all.values().all(|tensor| !tensor.bytes().is_empty()));
     })
 }

@@ -1,8 +1,10 @@
 //! What a profiler hears of our NVTX ranges, without one: a listener of 50 lines stands in for Nsight.
 #![cfg(feature = "cuda")]
 
-use std::path::Path;
-use std::process::Command;
+mod common;
+
+use common::compile::shared_library;
+use common::program::{end, this_program};
 use tailgraph::backend::{StageBackend, StepView};
 use tailgraph::error::Result;
 use tailgraph::plan::{EngineOptions, Ladders};
@@ -19,25 +21,13 @@ fn ranges_nest_in_our_domain_under_registered_names() {
     }
     let folder = tempfile::tempdir().unwrap();
     let listener = folder.path().join("listener.so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/nvtx_listener.c");
-    let compiled = Command::new("cc")
-        .args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"])
-        .arg(&listener)
-        .arg(source)
-        .status();
-    assert!(compiled.unwrap().success());
-
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "ranges_nest_in_our_domain_under_registered_names",
-            "--nocapture",
-        ])
+    let flags = ["-Wall", "-Werror"];
+    shared_library(&listener, &["tests/fixtures/nvtx_listener.c"], &flags);
+    let mut command = this_program("ranges_nest_in_our_domain_under_registered_names");
+    command
         .env(SPEAKER, "1")
-        .env("NVTX_INJECTION64_PATH", &listener)
-        .output()
-        .unwrap();
-    let printed = String::from_utf8(output.stdout).unwrap();
+        .env("NVTX_INJECTION64_PATH", &listener);
+    let printed = end(&mut command, "").good();
     let heard: Vec<_> = printed
         .lines()
         .filter_map(|line| line.split("nvtx ").nth(1))

@@ -5,11 +5,12 @@
 mod common;
 
 use common::memory::assert_childrens_peak_below_a_gib;
+use common::program::{Ended, command, end_within, run};
 use common::random::Random;
+use common::rows::{rows, text};
 use serde_json::Value;
 use std::panic::catch_unwind;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tailgraph::io::record::Reader;
 use tailgraph::trace::convert;
@@ -33,7 +34,7 @@ const NUMBERS: [u64; 12] = [
 /// A small run on record.
 fn recorded(folder: &Path) -> Vec<Value> {
     let record = folder.join("record");
-    let rows: String = (0..9)
+    let asked: String = (0..9)
         .map(|i| {
             format!(
                 "{{\"id\":{i},\"prompt\":\"row {i}\",\"max_new_tokens\":{}}}\n",
@@ -42,29 +43,16 @@ fn recorded(folder: &Path) -> Vec<Value> {
         })
         .collect();
     let input = folder.join("rows.jsonl");
-    std::fs::write(&input, rows).unwrap();
-    let ended = Command::new(env!("CARGO_BIN_EXE_tailgraph"))
-        .args([
-            "generate",
-            "--device",
-            "cpu",
-            "--model",
-            "random:tiny",
-            "-q",
-        ])
-        .args(["--max-seqs", "3", "--output"])
-        .arg(folder.join("answers"))
-        .arg("--input")
-        .arg(&input)
-        .arg("--record")
-        .arg(&record)
-        .output()
-        .unwrap();
-    assert!(ended.status.success(), "{ended:?}");
-    let text = std::fs::read_to_string(&record).unwrap();
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    std::fs::write(&input, asked).unwrap();
+    let (answers, model) = (folder.join("answers"), ["--model", "random:tiny"]);
+    let args = ["generate", "--device", "cpu", "-q", "--max-seqs", "3"];
+    let files = [
+        ["--output", text(&answers)],
+        ["--input", text(&input)],
+        ["--record", text(&record)],
+    ];
+    run(&[&args[..], &model, files.as_flattened()].concat()).good();
+    rows(&std::fs::read_to_string(&record).unwrap())
 }
 
 /// All arrays below `value`.
@@ -189,31 +177,11 @@ fn recordings_survive_mutation() {
     );
 }
 
-/// What `replay` says and its exit status. A run of over 10 s is ended, and is none that ended well.
-fn replayed(record: &Path) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_tailgraph"))
-        .args([
-            "replay",
-            "--device",
-            "cpu",
-            "--model",
-            "random:tiny",
-            "--record",
-        ])
-        .arg(record)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let end = Instant::now() + Duration::from_secs(10);
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > end {
-            child.kill().unwrap();
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    child.wait_with_output().unwrap()
+/// A run of over 10 s is ended, and is none that ended well.
+fn replayed(record: &Path) -> Ended {
+    let args = ["replay", "--device", "cpu", "--model", "random:tiny"];
+    let mut command = command(&[&args[..], &["--record", text(record)]].concat());
+    end_within(Duration::from_secs(10), &mut command, "")
 }
 
 #[test]
@@ -229,10 +197,10 @@ fn replays_survive_mutated_recordings() {
             break;
         }
         std::fs::write(&record, mutated(&lines, seed)).unwrap();
-        let output = replayed(&record);
-        let said = String::from_utf8_lossy(&output.stderr);
-        let code = output.status.code().filter(|code| [0, 1, 4].contains(code));
-        let code = code.unwrap_or_else(|| panic!("seed {seed}: {output:?}"));
+        let Ended {
+            code, stderr: said, ..
+        } = replayed(&record);
+        assert!([0, 1, 4].contains(&code), "seed {seed}: {code} {said}");
         assert!(!said.contains("panicked"), "seed {seed}: {said}");
         assert!(said.lines().count() <= 3, "seed {seed}: {said}");
         assert!(

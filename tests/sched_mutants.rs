@@ -4,13 +4,16 @@
 //! Every build runs in a process of its own (this test binary again, with the library to load in its
 //! environment): a bug may well end the process that runs it.
 
+mod common;
 mod sched;
 
+use common::compile::shared_library;
+use common::program::{Ended, end, this_program};
 use sched::api::Api;
+use sched::for_seeds;
 use sched::history::{self, Options};
-use sched::{build, for_seeds};
-use std::path::Path;
-use std::process::{Command, Output};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const LIBRARY: &str = "TAILGRAPH_SCHED_LIBRARY";
 const HISTORIES: &str = "TAILGRAPH_SCHED_HISTORIES";
@@ -58,20 +61,21 @@ const MUTANTS: [(u32, &str); 33] = [
 /// Writes past a table: only the sanitizer sees it.
 const OUT_OF_BOUNDS: u32 = 22;
 
-fn child(library: &Path, histories: u64, environment: &[(&str, String)]) -> Output {
-    Command::new(std::env::current_exe().expect("this test binary has a path"))
-        .args(["--exact", "histories_with_another_core", "--ignored"])
-        .args(["--nocapture", "--test-threads", "1"])
+fn child(library: &Path, histories: u64, environment: &[(&str, String)]) -> Ended {
+    let mut command = this_program("histories_with_another_core");
+    command
         .env(LIBRARY, library)
         .env(HISTORIES, histories.to_string())
-        .envs(environment.iter().map(|(name, value)| (name, value)))
-        .output()
-        .expect("this test binary starts again")
+        .envs(environment.iter().map(|(name, value)| (name, value)));
+    end(&mut command, "")
 }
 
-fn text(output: &Output) -> String {
-    let (out, err) = (&output.stdout, &output.stderr);
-    String::from_utf8_lossy(out).into_owned() + &String::from_utf8_lossy(err)
+/// The core as a shared library in `folder`.
+fn core(folder: &Path, name: &str, flags: &[&str]) -> PathBuf {
+    let library = folder.join(format!("{name}.so"));
+    let flags = [&["-std=c11", "-ffreestanding"], flags].concat();
+    shared_library(&library, &["kernels/sched/sched.c"], &flags);
+    library
 }
 
 #[test]
@@ -91,18 +95,15 @@ fn histories_with_another_core() {
 #[test]
 fn every_mutant_is_found() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let good = build::shared_library(folder.path(), "good", &["-O2"]);
-    let output = child(&good, 500, &[]);
-    assert!(output.status.success(), "without a bug: {}", text(&output));
+    let good = core(folder.path(), "good", &["-O2"]);
+    child(&good, 500, &[]).good();
     for (number, bug) in MUTANTS {
         let mutation = format!("-DTG_MUTATION={number}");
-        let library = build::shared_library(folder.path(), &mutation, &["-O2", &mutation]);
-        let output = child(&library, 20_000, &[]);
-        let text = text(&output);
+        let library = core(folder.path(), &mutation, &["-O2", &mutation]);
+        let Ended { code, stderr, .. } = child(&library, 20_000, &[]);
         assert!(
-            !output.status.success() && text.contains("seed "),
-            "mutant {number} ({bug}) was not found: {} {text}",
-            output.status
+            code != 0 && stderr.contains("seed "),
+            "mutant {number} ({bug}) was not found: {code} {stderr}"
         );
     }
 }
@@ -132,9 +133,8 @@ const SANITIZERS: [&str; 4] = [
 #[test]
 fn the_sanitizers_find_nothing() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let library = build::shared_library(folder.path(), "sanitized", &SANITIZERS);
-    let output = child(&library, 4000, &sanitizer_environment());
-    assert!(output.status.success(), "{}", text(&output));
+    let library = core(folder.path(), "sanitized", &SANITIZERS);
+    child(&library, 4000, &sanitizer_environment()).good();
 }
 
 /// The gaps between tables are traps in a sanitized build: a write past a table is found there.
@@ -144,12 +144,10 @@ fn the_sanitizers_find_a_write_past_a_table() {
     let mutation = format!("-DTG_MUTATION={OUT_OF_BOUNDS}");
     let mut flags = SANITIZERS.to_vec();
     flags.push(&mutation);
-    let library = build::shared_library(folder.path(), "past", &flags);
-    let output = child(&library, 4000, &sanitizer_environment());
-    let text = text(&output);
+    let library = core(folder.path(), "past", &flags);
+    let Ended { code, stderr, .. } = child(&library, 4000, &sanitizer_environment());
     assert!(
-        !output.status.success() && text.contains("use-after-poison"),
-        "{} {text}",
-        output.status
+        code != 0 && stderr.contains("use-after-poison"),
+        "{code} {stderr}"
     );
 }

@@ -4,13 +4,15 @@
 //! A failure names its seed: `TAILGRAPH_SCHED_SEED=n cargo test --test sched_properties` runs that one again;
 //! `TAILGRAPH_SCHED_HISTORIES=n` runs more or fewer of them.
 
+mod common;
 mod sched;
 
+use common::random::Random;
 use sched::api::Api;
 use sched::coverage::Coverage;
 use sched::history::{self, Options};
 use sched::machine::{Lanes, Machine, Order};
-use sched::{check, for_seeds, replay, rng::Rng, world::World};
+use sched::{check, for_seeds, replay, world::World};
 
 const HISTORIES: u64 = 100_000;
 /// How often each rare branch must have been taken.
@@ -115,7 +117,7 @@ fn a_replay_gives_the_same_steps() {
 fn nothing_is_written_between_the_tables() {
     let api = Api::linked();
     for seed in 0..300 {
-        let world = World::new(&mut Rng::new(seed));
+        let world = World::new(&mut Random::new(seed));
         let make = |pattern| {
             Machine::with_pattern(api, &world.config, &world.shape, Lanes::ONE, pattern).unwrap()
         };

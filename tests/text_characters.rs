@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::text::load_template;
+use common::text::{assert_none_differ, load_template};
 use serde_json::json;
 use std::collections::HashSet;
 use tailgraph::text::Chat;
@@ -83,12 +83,7 @@ fn characters_are_those_of_python() {
             }
         }
     }
-    assert!(
-        wrong.is_empty(),
-        "{} differ:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    assert_none_differ(&wrong);
     assert!(compared > 50_000 && later < 5_000, "{compared} {later}");
 }
 

@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 
 use chrono::{NaiveDate, NaiveDateTime};
-use common::text::load_both;
+use common::text::{assert_none_differ, load_both};
 use serde_json::{Value, json};
 use tailgraph::io::row::Prompt;
 use tailgraph::text::{Chat, ChatTemplate, Tokenizer};
@@ -89,12 +89,7 @@ fn expressions_evaluate_as_in_transformers() {
             ));
         }
     }
-    assert!(
-        wrong.is_empty(),
-        "{} differ:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    assert_none_differ(&wrong);
 }
 
 #[test]

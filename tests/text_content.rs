@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::text::load_template;
+use common::text::{assert_none_differ, load_template};
 use serde_json::{Value, json};
 use tailgraph::text::Chat;
 
@@ -113,12 +113,7 @@ fn contents_keep_their_form_unless_a_template_takes_the_other_alone() {
             }
         }
     }
-    assert!(
-        wrong.is_empty(),
-        "{} differ:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    assert_none_differ(&wrong);
 }
 
 /// Names that stand for each other in a long chain take no long time to follow.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::grammar::{Grammar, context};
 use common::random::Random;
-use common::text::load_template;
+use common::text::{assert_none_differ, load_template};
 use serde_json::{Value, json};
 use tailgraph::text::Chat;
 
@@ -92,12 +92,7 @@ fn templates_of_the_list_render_as_in_transformers() {
             ));
         }
     }
-    assert!(
-        wrong.is_empty(),
-        "{} differ:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    assert_none_differ(&wrong);
 }
 
 /// Never another text: what transformers renders is the same here or an error.

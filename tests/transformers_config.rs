@@ -1,15 +1,11 @@
 //! Configurations held to what transformers makes of them: rotary embeddings in all spellings, ties, what is refused.
 
-#[path = "model/support.rs"]
-#[allow(dead_code)]
-mod support;
-
 mod common;
 
+use common::checkpoint::config_with;
 use common::python::{ask, interpreter};
 use serde_json::{Value, json};
 use std::path::Path;
-use support::config_with;
 use tailgraph::model::{GenerationConfig, ModelConfig};
 
 #[test]

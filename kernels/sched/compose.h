@@ -14,8 +14,9 @@ TG_FN uint32_t tg_decode_rows(const tg_state *state, const tg_turn *turn) {
 }
 
 /* A slot's rows go on in the order of slots, but who gets one goes round: from the cursor on, then from slot
- * 0. So a candidate that is passed over stands nearer to the cursor each time, and gets its row after at most
- * steps_in_flight steps. `rank` counts the candidates below the slot; the result is its row, TG_NONE for none. */
+ * 0. So while a candidate is passed over, no other slot gets a second row, newcomers included: it waits for
+ * fewer steps than there are slots, and for fewer than steps_in_flight while no sequence joins or leaves.
+ * `rank` counts the candidates below the slot; the result is its row, TG_NONE for none. */
 TG_FN uint32_t tg_decode_row(const tg_turn *turn, uint32_t picks, uint32_t rank) {
   uint32_t candidates = TG_COUNTED(turn->totals, TG_CANDIDATES);
   uint32_t above = candidates - turn->below;

@@ -1,7 +1,9 @@
 //! `bench`: every kind on the CPU at tiny size, in every format, and `bench compare`.
 
-use crate::run::{Ended, golden, rows, run};
-use crate::schema::{check, schema};
+use crate::common::fixtures::golden;
+use crate::common::program::{Ended, run};
+use crate::common::rows::rows;
+use crate::common::schema::{check, schema};
 use serde_json::Value;
 
 fn bench(rest: &[&str]) -> Ended {
@@ -466,7 +468,7 @@ fn wrong_usage_says_what_was_expected() {
     ];
     for (args, expected) in cases {
         let ended = bench(args);
-        ended.fails(&args, 2, expected);
+        ended.fails(2, &[expected]);
         assert_eq!(ended.stdout, "", "{args:?}");
     }
     let arrivals = dir.path().join("arrivals");

@@ -1,7 +1,9 @@
 //! What ends a row and what its tokens are: end-of-sequence ids from wherever a checkpoint has them, special tokens as
 //! stop strings, bytes and places of tokens in the OpenAI format.
 
-use crate::run::{golden, rows, run_with_input, text};
+use crate::common::fixtures::golden;
+use crate::common::program::run_with_input;
+use crate::common::rows::{rows, text};
 use serde_json::{Value, json};
 use std::path::Path;
 

@@ -1,6 +1,7 @@
 //! `generate`: prompts as arguments, rows through standard input and output, options.
 
-use crate::run::{golden, run, run_with_input};
+use crate::common::fixtures::golden;
+use crate::common::program::{run, run_with_input};
 use serde_json::{Value, json};
 
 const TINY: [&str; 3] = ["generate", "--model", "random:tiny"];
@@ -9,7 +10,7 @@ fn tiny(rest: &[&str]) -> Vec<String> {
     TINY.iter().chain(rest).map(|s| (*s).to_owned()).collect()
 }
 
-fn generate(rest: &[&str], input: &str) -> crate::run::Ended {
+fn generate(rest: &[&str], input: &str) -> crate::common::program::Ended {
     let args = tiny(rest);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     run_with_input(&args, input)
@@ -368,7 +369,7 @@ fn files_of_a_run_are_different_ones() {
     for (command, files, expected) in cases {
         let args = [command, files].concat();
         let ended = run(&args);
-        ended.fails(&args, 2, expected);
+        ended.fails(2, &[expected]);
         assert_eq!(std::fs::read_to_string(&journal).unwrap(), row, "{args:?}");
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);

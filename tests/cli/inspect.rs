@@ -1,7 +1,8 @@
 //! `inspect --json` against its schema; with captured graphs the same is done in tests/gpu_failures.
 
-use crate::run::{golden, run};
-use crate::schema::{check, schema};
+use crate::common::fixtures::golden;
+use crate::common::program::run;
+use crate::common::schema::{check, schema};
 use serde_json::Value;
 
 fn inspected(model: &str, rest: &[&str]) -> Value {

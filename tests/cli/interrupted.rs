@@ -1,9 +1,10 @@
 //! `generate` killed or interrupted, and run again with `--resume`; `bench` interrupted.
 
-use crate::run::{Ended, command, rows_without_timing, run};
+use crate::common::program::{Ended, command, run, send};
+use crate::common::rows::rows_without_timing;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 const ROWS: usize = 60;
@@ -94,12 +95,6 @@ fn wait_for_lines(path: &Path, lines: usize, child: &mut Child) {
     }
 }
 
-fn interrupt(child: &Child) {
-    let id = child.id().to_string();
-    let sent = Command::new("kill").args(["-INT", &id]).status();
-    assert!(sent.unwrap().success());
-}
-
 #[test]
 fn killed_at_any_moment_and_resumed_gives_the_same_file() {
     let job = Job::new();
@@ -140,7 +135,7 @@ fn an_interrupt_leaves_the_output_alone_and_what_is_done_in_the_journal() {
     std::fs::write(job.path("out"), "of an earlier run\n").unwrap();
     let mut child = job.spawn("out", false);
     wait_for_lines(&job.path("out.partial"), ERRORS + 3, &mut child);
-    interrupt(&child);
+    send(&child, "-INT");
     let ended = Ended::of(child.wait_with_output().unwrap());
     assert_eq!(ended.code, 130, "{}", ended.stderr);
     assert!(ended.stderr.contains("--resume"), "{}", ended.stderr);
@@ -165,7 +160,7 @@ fn starting_afresh_over_unfinished_rows_is_refused_unless_asked_for() {
     job.begin_and_kill(3);
     let journal = std::fs::read(job.path("out.partial")).unwrap();
     let fresh = job.run("out", false);
-    fresh.fails(&"afresh", 2, "--resume goes on from them, --overwrite");
+    fresh.fails(2, &["--resume goes on from them, --overwrite"]);
     assert_eq!(std::fs::read(job.path("out.partial")).unwrap(), journal);
     let mut args = job.args("out", false);
     args.push("--overwrite".to_owned());
@@ -192,7 +187,7 @@ fn rows_of_another_model_or_other_options_are_refused_by_name() {
         move |args: &mut Vec<String>| args.extend(words.iter().map(|&word| word.to_owned()))
     };
     let seed = |args: &mut Vec<String>| args[2] = "random:tiny@9".to_owned();
-    resume(&seed).fails(&"seed", 1, "differ in weights");
+    resume(&seed).fails(1, &["differ in weights"]);
     for (words, expected) in [
         (
             &["--temperature", "0.5"][..],
@@ -205,7 +200,7 @@ fn rows_of_another_model_or_other_options_are_refused_by_name() {
             "--max-context (was 4096, is 100)",
         ),
     ] {
-        resume(&with(words)).fails(&words, 1, expected);
+        resume(&with(words)).fails(1, &[expected]);
     }
     assert_eq!(std::fs::read(job.path("out.partial")).unwrap(), journal);
     // Where rows run, and how many at once, is no part of what they are.
@@ -259,7 +254,7 @@ fn a_copied_checkpoint_is_the_same_and_a_changed_one_is_named() {
     child.kill().unwrap();
     child.wait().unwrap();
 
-    resume("other").fails(&"other", 1, "differ in weights model");
+    resume("other").fails(1, &["differ in weights model"]);
     let changes = [
         ("generation_config.json", "{\"temperature\":0.3}"),
         ("chat_template.jinja", "{{ messages }}"),
@@ -269,7 +264,7 @@ fn a_copied_checkpoint_is_the_same_and_a_changed_one_is_named() {
         let path = job.path("copy").join(name);
         let before = std::fs::read(&path).ok();
         std::fs::write(&path, text).unwrap();
-        resume("copy").fails(&name, 1, name);
+        resume("copy").fails(1, &[name]);
         match before {
             Some(before) => std::fs::write(&path, before).unwrap(),
             None => std::fs::remove_file(&path).unwrap(),
@@ -326,7 +321,7 @@ fn an_interrupted_bench_prints_its_whole_repeats() {
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
     // The third has begun: two are whole.
     while !said.next().unwrap().unwrap().starts_with("repeat 3 ") {}
-    interrupt(&child);
+    send(&child, "-INT");
     // Or it would wait for a reader.
     let rest = std::thread::spawn(move || said.map_while(Result::ok).collect::<Vec<_>>());
     let output = child.wait_with_output().unwrap();

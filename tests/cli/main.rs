@@ -1,6 +1,8 @@
 //! Behaviour through the binary: results on standard output, everything else on standard error, exit codes.
 
 mod bench;
+#[path = "../common/mod.rs"]
+mod common;
 mod ends;
 mod generate;
 mod inspect;
@@ -10,7 +12,6 @@ mod profile;
 mod recipes;
 mod replay;
 mod report;
-mod run;
 mod schema;
 mod score;
 mod signals;

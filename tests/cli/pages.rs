@@ -1,6 +1,6 @@
 //! Help, completions, manual pages, `inspect` and `doctor`.
 
-use crate::run::run;
+use crate::common::program::run;
 
 const COMMANDS: [&str; 10] = [
     "generate",

@@ -1,6 +1,6 @@
 //! `profile` over an nsys and an ncu of a few lines, which print what they are told.
 
-use crate::run::{Ended, command};
+use crate::common::program::{Ended, command, end};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::TempDir;
@@ -21,7 +21,7 @@ fn profile(path: &Path, args: &[&str]) -> Ended {
     let mut command = command(&["profile"]);
     command.args(args).env("PATH", path);
     command.env("CUDA_HOME", path).env("CUDA_PATH", path);
-    Ended::of(command.output().unwrap())
+    end(&mut command, "")
 }
 
 fn lines(ended: &Ended) -> Vec<&str> {

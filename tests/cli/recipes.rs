@@ -1,10 +1,9 @@
 //! The recipes in profiles/ over an nsys and an ncu that note what they are told and leave small reports.
 
-use crate::run::Ended;
+use crate::common::program::{Ended, end, recipe};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use tempfile::TempDir;
 
 /// Leaves the report asked for; of it, `stats` makes a database with three launches of two graphs.
@@ -62,19 +61,14 @@ impl Recipe {
     }
 
     fn run(&self, script: &str, settings: &[(&str, &str)]) -> Ended {
-        let profiles = Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles");
         let paths = std::env::var("PATH").unwrap();
-        let output = Command::new("bash")
-            .arg(profiles.join(script))
-            .arg(self.path("out"))
+        let mut command = recipe(script, &self.path("out"));
+        command
             .env("PATH", format!("{}:{paths}", self.folder.path().display()))
             .env("TOLD", self.path("told"))
-            .env("TAILGRAPH", env!("CARGO_BIN_EXE_tailgraph"))
-            .env("MODEL", "random:tiny")
             .env("SYSTEM_WIDE", "0")
-            .envs(settings.iter().copied())
-            .output();
-        Ended::of(output.unwrap())
+            .envs(settings.iter().copied());
+        end(&mut command, "")
     }
 
     /// What the tool was told, a line for each time.

@@ -1,6 +1,7 @@
 //! `--record` and `replay`: a run's schedule once more, to the same tokens and the same bits of their logprobs.
 
-use crate::run::{Ended, mixed_input, rows, rows_without_timing, run, run_with_input, text};
+use crate::common::program::{Ended, run, run_with_input};
+use crate::common::rows::{mixed_input, rows, rows_without_timing, text};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -218,7 +219,7 @@ fn another_model_than_the_recorded_one_is_refused_by_what_differs() {
     assert_eq!(same.code, 0, "{}", same.stderr);
     let other = replay(&record, "random:tiny@3");
     let expected = "--model random:tiny@0, which differs from random:tiny@3 in weights";
-    other.fails(&"another seed", 1, expected);
+    other.fails(1, &[expected]);
 }
 
 /// Named as a run that came to its end names it; the file of one that did not has another name.
@@ -230,9 +231,9 @@ fn a_recording_without_an_end_is_found_under_its_other_name() {
     let partial = folder.path().join("run.partial");
     std::fs::rename(&record, &partial).unwrap();
     let says = "run.partial is that of a run which did not come to its end";
-    replay(&record, "random:tiny").fails(&"replay", 1, says);
+    replay(&record, "random:tiny").fails(1, &[says]);
     let args = |from| ["trace", "--from", from, "-o", text(&trace)];
-    run(&args(text(&record))).fails(&"trace", 1, says);
+    run(&args(text(&record))).fails(1, &[says]);
     assert_eq!(replay(&partial, "random:tiny").code, 0);
     assert_eq!(run(&args(text(&partial))).code, 0);
 }

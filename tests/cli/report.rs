@@ -1,6 +1,7 @@
 //! `report`: the page parses, needs nothing else, and holds the numbers of its inputs.
 
-use crate::run::{run, text};
+use crate::common::program::run;
+use crate::common::rows::text;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,8 @@
 //! `score`: every input, every output, and the verdict.
 
-use crate::run::{golden, rows, run, run_with_input};
+use crate::common::fixtures::golden;
+use crate::common::program::{run, run_with_input};
+use crate::common::rows::rows;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 use std::path::Path;
@@ -287,7 +289,7 @@ fn an_output_that_is_read_is_refused() {
         let model = golden("a");
         let args = [&["score", "--model", &model, "--output", arrays], args].concat();
         let ended = run(&args);
-        ended.fails(&args, 2, expected);
+        ended.fails(2, &[expected]);
         assert_eq!(std::fs::read(&path).unwrap(), before, "{args:?}");
     }
 }

@@ -1,10 +1,11 @@
 //! Signals, pipes whose readers go away, and descriptors that are closed or full.
 
-use crate::run::{Ended, command, rows, run, run_with_input, text};
+use crate::common::program::{Ended, binary, command, end, run, run_with_input, send};
+use crate::common::rows::{rows, text};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Many more rows than are served before what a test does.
@@ -37,19 +38,11 @@ fn generate(more: &[&str]) -> Command {
 /// `script` with the binary as its `$0` and `args` as its arguments.
 fn shell(script: &str, args: &[&str]) -> Command {
     let mut command = Command::new("sh");
-    command
-        .args(["-c", script, env!("CARGO_BIN_EXE_tailgraph")])
-        .args(args);
+    command.args(["-c", script]).arg(binary()).args(args);
     command
 }
 
 const GENERATE: &str = "exec \"$0\" generate --device cpu --model random:tiny -q \"$@\"";
-
-fn send(child: &Child, signal: &str) {
-    let id = child.id().to_string();
-    let sent = Command::new("kill").args([signal, &id]).status();
-    assert!(sent.unwrap().success());
-}
 
 fn wait_for(what: &str, mut there: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -75,7 +68,7 @@ fn each_signal_has_its_exit_code() {
         wait_for("rows", || is_not_empty(&partial));
         send(&child, signal);
         let ended = Ended::of(child.wait_with_output().unwrap());
-        ended.fails(&signal, code, "--resume goes on");
+        ended.fails(code, &["--resume goes on"]);
         assert!(!output.exists() && partial.exists());
     }
 }
@@ -190,7 +183,7 @@ fn a_reader_that_goes_away_is_an_error_where_sigpipe_was_ignored() {
         .unwrap();
     drop(child.stdout.take());
     let ended = Ended::of(child.wait_with_output().unwrap());
-    ended.fails(&"ignored", 1, "standard output: Broken pipe");
+    ended.fails(1, &["standard output: Broken pipe"]);
 }
 
 /// Tables and pages end like answers.
@@ -248,17 +241,10 @@ fn answers_that_cannot_be_written_are_an_error() {
             "/dev/stdout: is open for reading only",
         ),
     ] {
-        let ended = shell(&format!("{GENERATE} x {output}"), &[])
-            .output()
-            .unwrap();
-        Ended::of(ended).fails(&output, 1, expected);
+        end(&mut shell(&format!("{GENERATE} x {output}"), &[]), "").fails(1, &[expected]);
     }
-    let ended = shell(&format!("{GENERATE} <&-"), &[]).output().unwrap();
-    Ended::of(ended).fails(
-        &"<&-",
-        1,
-        "standard input: was closed when the program started",
-    );
+    let ended = end(&mut shell(&format!("{GENERATE} <&-"), &[]), "");
+    ended.fails(1, &["standard input: was closed when the program started"]);
 }
 
 /// Renamed over, a link to an open file would have taken the place of what is open.
@@ -276,7 +262,7 @@ fn other_names_of_open_files_are_written_to_as_they_are() {
             &GENERATE["exec ".len()..]
         );
         let mut run = shell(&script, &["-i", text(&input), "-o", name]);
-        let ended = Ended::of(run.env("OUT", &out).output().unwrap());
+        let ended = end(run.env("OUT", &out), "");
         assert_eq!(ended.code, 0, "{name}: {}", ended.stderr);
         let written = std::fs::read_to_string(&out).unwrap();
         let lines: Vec<&str> = written.lines().collect();
@@ -299,10 +285,8 @@ fn a_file_that_outgrows_its_limit_is_an_error_like_any_other() {
     let output = folder.path().join("out");
     std::fs::write(&output, "before").unwrap();
     let script = format!("ulimit -f 16; {GENERATE}");
-    let ended = shell(&script, &["-i", &input, "-o", text(&output)])
-        .output()
-        .unwrap();
-    Ended::of(ended).fails(&"limit", 1, "out.partial: File too large");
+    let mut limited = shell(&script, &["-i", &input, "-o", text(&output)]);
+    end(&mut limited, "").fails(1, &["out.partial: File too large"]);
     assert_eq!(std::fs::read_to_string(&output).unwrap(), "before");
     assert!(is_not_empty(&folder.path().join("out.partial")));
 }
@@ -320,7 +304,7 @@ fn an_input_that_is_shortened_is_no_end_of_the_job() {
     wait_for("rows", || is_not_empty(&partial));
     std::fs::write(&input, "").unwrap();
     let ended = Ended::of(child.wait_with_output().unwrap());
-    ended.fails(&"shortened", 1, "it was shortened while it was read");
+    ended.fails(1, &["it was shortened while it was read"]);
     assert!(!output.exists() && partial.exists());
 }
 
@@ -336,10 +320,8 @@ fn two_runs_of_one_output_are_one_too_many() {
         .unwrap();
     wait_for("rows", || is_not_empty(&partial));
     for more in [&[][..], &["--resume"], &["--overwrite"]] {
-        let ended = generate(&[&["-o", text(&link), "x"], more].concat())
-            .output()
-            .unwrap();
-        Ended::of(ended).fails(&more, 1, "another run is writing it");
+        let mut second = generate(&[&["-o", text(&link), "x"], more].concat());
+        end(&mut second, "").fails(1, &["another run is writing it"]);
     }
     let score = [
         "score",
@@ -351,14 +333,14 @@ fn two_runs_of_one_output_are_one_too_many() {
         "-o",
         text(&link),
     ];
-    run(&score).fails(&score, 1, "another run is writing it");
+    run(&score).fails(1, &["another run is writing it"]);
     let report = run(&["report", text(&partial), "-o", text(&link)]);
-    report.fails(&"report", 2, "is written by way of");
+    report.fails(2, &["is written by way of"]);
     assert!(first.try_wait().unwrap().is_none());
     first.kill().unwrap();
     first.wait().unwrap();
     // Nor does another command write over the rows.
-    run(&score).fails(&score, 1, "found rows of an unfinished job");
+    run(&score).fails(1, &["found rows of an unfinished job"]);
 }
 
 #[test]
@@ -381,7 +363,7 @@ fn an_interrupted_recording_stays_under_the_name_of_an_unfinished_one() {
     wait_for("rows", || is_not_empty(&at("out.partial")));
     send(&child, "-INT");
     let ended = Ended::of(child.wait_with_output().unwrap());
-    ended.fails(&"-INT", 130, "run.partial");
+    ended.fails(130, &["run.partial"]);
     assert_eq!(
         std::fs::read_to_string(at("run")).unwrap(),
         "of an earlier run"

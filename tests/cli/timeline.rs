@@ -1,7 +1,8 @@
 //! Timelines that `trace` wrote, and what is in them.
 
-use crate::run::{mixed_input, rows, run, run_with_input, text};
-use crate::schema::{check, schema};
+use crate::common::program::{run, run_with_input};
+use crate::common::rows::{mixed_input, rows, text};
+use crate::common::schema::{check, schema};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! `trace`: what the timeline holds is what the run did.
 
-use crate::run::{run, text};
+use crate::common::program::run;
+use crate::common::rows::text;
 use crate::timeline::{Slice, converted, events, ns, read, requests, sum, traced, tracks};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
@@ -295,6 +296,6 @@ fn wrong_usage_is_said() {
         ),
     ] {
         let ended = run(&args);
-        ended.fails(&args, 2, expected);
+        ended.fails(2, &[expected]);
     }
 }

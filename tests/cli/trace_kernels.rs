@@ -1,6 +1,7 @@
 //! `trace --kernels`: each operation of a step as a slice, and their table.
 
-use crate::run::{run, text};
+use crate::common::program::run;
+use crate::common::rows::text;
 use crate::timeline::{Slice, read, traced_with, tracks};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! What is refused, with which exit code and words.
 
-use crate::run::{Ended, command, golden, run, run_with_input};
+use crate::common::fixtures::golden;
+use crate::common::program::{Ended, command, run, run_with_input};
 
 #[test]
 fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
@@ -147,7 +148,7 @@ fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
     for (args, expected) in cases {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let ended = run(&args);
-        ended.fails(&args, 2, expected);
+        ended.fails(2, &[expected]);
         assert_eq!(ended.stdout, "", "{args:?}");
     }
 }
@@ -214,7 +215,7 @@ fn fatal_errors_are_exit_code_1_and_one_line() {
             .copied()
             .collect();
         let ended = run(&args);
-        ended.fails(&args, 1, expected);
+        ended.fails(1, &[expected]);
         assert_eq!(
             ended.stderr.lines().count(),
             1,
@@ -293,15 +294,15 @@ fn no_command_writes_over_what_it_reads() {
             args.extend(model);
         }
         let ended = run(&args);
-        ended.fails(&args, 2, "x.partial");
+        ended.fails(2, &["x.partial"]);
         assert_eq!(std::fs::read_to_string(&partial).unwrap(), rows, "{args:?}");
     }
     let ended = run(&["report", &partial, "--output", &x]);
-    ended.fails(&"report", 2, "x.partial");
+    ended.fails(2, &["x.partial"]);
 
     let mut by_standard_input = command(&["generate", "--output", &partial, "-q"]);
     let stdin = std::fs::File::open(&partial).unwrap();
     let output = by_standard_input.args(model).stdin(stdin).output().unwrap();
-    Ended::of(output).fails(&"< input", 2, "found the input file");
+    Ended::of(output).fails(2, &["found the input file"]);
     assert_eq!(std::fs::read_to_string(&partial).unwrap(), rows);
 }

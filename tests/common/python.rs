@@ -1,9 +1,9 @@
 //! The pinned Python of tests/python, which says what transformers, jinja2 and the OpenAI package make of something.
 
+use super::program::end;
 use serde_json::Value;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -34,18 +34,10 @@ pub fn real_files(test: &str) -> Option<PathBuf> {
 
 /// Runs tests/python/SCRIPT on `input`, a JSON value on its standard input, and reads the one it prints.
 pub fn ask(python: &Path, script: &str, input: &Value) -> Value {
-    let mut child = Command::new(python)
+    let mut command = Command::new(python);
+    command
         .arg(Path::new(REPOSITORY).join("tests/python").join(script))
-        .env("HF_HUB_OFFLINE", "1")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let text = input.to_string();
-    let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()));
-    let output = child.wait_with_output().unwrap();
-    writer.join().unwrap().unwrap();
-    assert!(output.status.success(), "{script}: {}", output.status);
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{script}: {error}"))
+        .env("HF_HUB_OFFLINE", "1");
+    let said = end(&mut command, &input.to_string()).good();
+    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{script}: {error}"))
 }

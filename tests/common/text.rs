@@ -44,3 +44,14 @@ pub fn load_both(dir: &Path) -> Result<(Tokenizer, Option<ChatTemplate>), String
     let template = ChatTemplate::load(dir, &tokenizer).map_err(|error| error.to_string())?;
     Ok((tokenizer, template))
 }
+
+/// `wrong` says what differs, each with what was found and expected.
+#[track_caller]
+pub fn assert_none_differ(wrong: &[String]) {
+    assert!(
+        wrong.is_empty(),
+        "{} differ:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}

@@ -1,7 +1,7 @@
 //! The CPU reference against what transformers computes, and against itself: a row's bits depend on nothing
 //! but its own sequence.
 
-use crate::golden::{self, Golden};
+use crate::common::golden::{self, Golden, relative_error};
 use crate::machine::{self, Job, Output, Setup, run};
 use std::sync::{Arc, Mutex};
 use tailgraph::backend::StageBackend;
@@ -10,19 +10,6 @@ use tailgraph::plan::OpKind;
 
 const VARIANTS: [&str; 2] = ["a", "b"];
 const GREEDY_TOKENS: u32 = 32;
-
-/// Norm of the difference over norm of what is expected.
-fn relative_error<'a>(pairs: impl Iterator<Item = (&'a [f32], &'a [f32])>) -> f64 {
-    let (mut difference, mut norm) = (0.0, 0.0);
-    for (found, expected) in pairs {
-        assert_eq!(found.len(), expected.len());
-        for (&found, &expected) in found.iter().zip(expected) {
-            difference += (f64::from(found) - f64::from(expected)).powi(2);
-            norm += f64::from(expected).powi(2);
-        }
-    }
-    (difference / norm).sqrt()
-}
 
 /// A score and a greedy job for every prompt.
 fn all_jobs(golden: &Golden) -> Vec<Job> {

@@ -1,8 +1,9 @@
 //! The CPU reference through its public interface, driven step by step without the scheduler core.
 
 mod block;
+#[path = "../common/mod.rs"]
+mod common;
 mod formulas;
-mod golden;
 mod goldens;
 mod machine;
 mod options;

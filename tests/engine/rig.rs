@@ -1,13 +1,12 @@
 //! A backend that samples by a formula, and an engine around it.
 
+pub use crate::common::engine::*;
 use std::time::Duration;
 use tailgraph::backend::{StageBackend, StepView};
 use tailgraph::error::{Error, Result};
 use tailgraph::plan::{EngineOptions, Ladders};
-use tailgraph::runtime::{EndReason, Engine, Event, Logits, Request, Sampling};
+use tailgraph::runtime::Engine;
 use tailgraph::sys::abi;
-
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the formula samples after the token at `position`.
 pub fn token_after(position: u32) -> u32 {
@@ -44,21 +43,25 @@ impl StageBackend for Formula {
             return Err(Error::Runtime("the formula found no answer".into()));
         }
         if self.samples {
-            for (index, &row) in step.sample_rows().iter().enumerate() {
-                let position = step.rows()[row as usize].position;
-                step.set_sampled(
-                    index,
-                    abi::tg_sampled {
-                        token: match self.silent_at {
-                            Some(silent) if silent == position => -1,
-                            _ => token_after(position) as i32,
-                        },
-                        ..Default::default()
-                    },
-                );
-            }
+            sample(step, self.silent_at);
         }
         Ok(())
+    }
+}
+
+/// Samples by the formula, and nothing after position `silent_at`.
+pub fn sample(step: &StepView<'_>, silent_at: Option<u32>) {
+    for (index, &row) in step.sample_rows().iter().enumerate() {
+        let position = step.rows()[row as usize].position;
+        let token = match silent_at {
+            Some(silent) if silent == position => -1,
+            _ => token_after(position) as i32,
+        };
+        let sampled = abi::tg_sampled {
+            token,
+            ..Default::default()
+        };
+        step.set_sampled(index, sampled);
     }
 }
 
@@ -99,61 +102,4 @@ pub fn engine(count: u32, takes: Duration) -> Engine {
         ..OPTIONS
     };
     Engine::start(stages(count, takes), &ladders(), &options).unwrap()
-}
-
-pub fn request(prompt_tokens: u32, max_new_tokens: u32) -> Request {
-    Request {
-        prompt: (0..prompt_tokens).collect(),
-        max_new_tokens,
-        stop_ids: vec![],
-        sampling: Sampling::default(),
-        timeout: None,
-        logits: Logits::None,
-    }
-}
-
-pub fn submit(engine: &mut Engine, request: &Request) -> u64 {
-    engine
-        .try_submit(request)
-        .unwrap()
-        .expect("the rings have room")
-}
-
-/// Reads events until `requests` have ended: each one's tokens and reason.
-pub fn collect(engine: &mut Engine, requests: usize) -> Vec<(Vec<u32>, EndReason)> {
-    let mut tokens = vec![vec![]; requests];
-    let mut reasons = vec![None; requests];
-    let mut left = requests;
-    while left > 0 {
-        match engine
-            .next_event(PATIENCE)
-            .unwrap()
-            .expect("an event within a minute")
-        {
-            Event::Token {
-                request,
-                token,
-                index,
-                ..
-            } => {
-                let list: &mut Vec<u32> = &mut tokens[request as usize];
-                assert_eq!(index as usize, list.len());
-                list.push(token);
-            }
-            Event::End {
-                request,
-                reason,
-                timing,
-                ..
-            } => {
-                assert!(timing.queue <= timing.total);
-                assert!(reasons[request as usize].replace(reason).is_none());
-                left -= 1;
-            }
-        }
-    }
-    tokens
-        .into_iter()
-        .zip(reasons.into_iter().map(Option::unwrap))
-        .collect()
 }

@@ -4,11 +4,11 @@ use crate::rig::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tailgraph::backend::{RunsAhead, StageBackend, StepView};
 use tailgraph::error::Result;
 use tailgraph::plan::{EngineOptions, RingCapacities};
-use tailgraph::runtime::{Action, Core, EndReason, Engine, Event, Request};
+use tailgraph::runtime::{Action, Core, EndReason, Engine, Request};
 use tailgraph::sys::abi;
 
 /// Does its work only when a step is finished, as a device may; and continues from the tokens it has sampled.
@@ -58,9 +58,9 @@ impl RunsAhead for Late {
 #[test]
 fn a_backend_may_start_a_step_before_the_last_is_finished() {
     let mut requests: Vec<Request> = (0..12)
-        .map(|i| request(1 + i * 5 % 30, 1 + i * 3 % 17))
+        .map(|i| request(0..1 + i * 5 % 30, 1 + i * 3 % 17))
         .collect();
-    requests[3] = request(3, 12); // 2, 7, 22, 67
+    requests[3] = request(0..3, 12); // 2, 7, 22, 67
     for stop in [false, true] {
         let backend = Late::default();
         let most_started = backend.most_started.clone();
@@ -104,36 +104,19 @@ fn every_pipeline_depth_gives_the_same_tokens() {
     for count in 1..=4 {
         let mut engine = engine(count, Duration::ZERO);
         let lengths: Vec<(u32, u32)> = (0..200).map(|i| (1 + i * 7 % 40, 1 + i * 5 % 20)).collect();
-        let mut results = vec![];
+        let mut events = vec![];
         for batch in lengths.chunks(8) {
             for &(prompt, new) in batch {
-                submit(&mut engine, &request(prompt, new));
+                submit(&mut engine, &request(0..prompt, new));
             }
-            // Request numbers go on; collect() wants them from 0, so read this batch here.
-            let first = results.len() as u64;
-            let mut ended = 0;
-            results.extend(batch.iter().map(|_| vec![]));
-            while ended < batch.len() {
-                match engine
-                    .next_event(PATIENCE)
-                    .unwrap()
-                    .expect("an event within a minute")
-                {
-                    Event::Token { request, token, .. } => {
-                        assert!(request >= first);
-                        results[request as usize].push(token);
-                    }
-                    Event::End { reason, .. } => {
-                        assert_eq!(reason, EndReason::Length);
-                        ended += 1;
-                    }
-                }
-            }
+            events.extend(read(&mut engine, batch.len()));
         }
-        for (&(prompt, new), tokens) in lengths.iter().zip(&results) {
-            let expected: Vec<u32> = (prompt - 1..prompt - 1 + new).map(token_after).collect();
+        let found = by_request(&events, lengths.len());
+        for (&(prompt, new), found) in lengths.iter().zip(found) {
+            let expected = (prompt - 1..prompt - 1 + new).map(token_after).collect();
             assert_eq!(
-                *tokens, expected,
+                found,
+                (expected, EndReason::Length),
                 "{count} stages, prompt {prompt}, {new} new tokens"
             );
         }
@@ -149,32 +132,17 @@ fn a_recorded_run_is_replayed_step_by_step() {
     };
     let mut engine = Engine::start(stages(1, Duration::ZERO), &ladders(), &options).unwrap();
     let requests: Vec<Request> = (0..12)
-        .map(|i| request(1 + i * 5 % 30, 1 + i * 3 % 17))
+        .map(|i| request(0..1 + i * 5 % 30, 1 + i * 3 % 17))
         .collect();
     let mut records = vec![];
     for request in &requests {
         submit(&mut engine, request);
     }
     engine.cancel(5);
-    let mut ended = 0;
-    while ended < requests.len() {
-        if let Some(Event::End { .. }) = engine.next_event(PATIENCE).unwrap() {
-            ended += 1;
-        }
+    read_beside(&mut engine, requests.len(), |engine| {
         records.extend(std::iter::from_fn(|| engine.next_trace()));
-    }
-    engine.drain();
-    let start = Instant::now();
-    while records
-        .last()
-        .is_none_or(|r: &abi::tg_trace| r.outcome.action != abi::TG_ACTION_DONE)
-    {
-        assert!(
-            start.elapsed() < PATIENCE,
-            "the drained engine never wrote its last record"
-        );
-        records.extend(std::iter::from_fn(|| engine.next_trace()));
-    }
+    });
+    records.extend(drain_trace(&mut engine));
 
     let (mut core, mut rings, _) = Core::new(
         &options,
@@ -220,22 +188,18 @@ fn a_recorded_run_is_replayed_step_by_step() {
 #[test]
 fn requests_submitted_together_are_seen_together() {
     let mut engine = engine(1, Duration::ZERO);
-    let four: Vec<_> = (0..4).map(|i| request(1 + i, 3)).collect();
+    let four: Vec<_> = (0..4).map(|i| request(0..1 + i, 3)).collect();
     for round in 0..50 {
         while engine.next_trace().is_some() {}
         let numbers = engine.try_submit_all(&four).unwrap();
         assert_eq!(numbers, 4 * round..4 * (round + 1));
-        let mut ended = 0;
-        while ended < 4 {
-            let event = engine.next_event(PATIENCE).unwrap().expect("an event");
-            ended += usize::from(matches!(event, Event::End { .. }));
-        }
+        read(&mut engine, 4);
         let first = std::iter::from_fn(|| engine.next_trace())
             .find(|record| record.outcome.action == abi::TG_ACTION_STEP)
             .expect("a step");
         assert_eq!(first.outcome.sequences, 4, "round {round}");
     }
-    let long = request(1 << 22, 1);
+    let long = request(0..1 << 22, 1);
     assert!(engine.try_submit_all([&four[0], &long]).is_err());
     assert_eq!(engine.try_submit_all(&four[..1]).unwrap(), 200..201);
 }

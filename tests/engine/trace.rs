@@ -41,7 +41,7 @@ fn a_trace_finds_a_clock_of_its_own_within_what_it_says() {
     let mut submitted = 0;
     while !done {
         if submitted < 24 {
-            let request = request(1 + submitted % 9, 5);
+            let request = request(0..1 + submitted % 9, 5);
             let before = Instant::now();
             if let Some(number) = engine.try_submit(&request).unwrap() {
                 let line = Line::Request(Box::new(request));

@@ -1,5 +1,6 @@
 //! A command over a small input, in a folder of its own.
 
+use crate::common::program::command;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -88,12 +89,11 @@ impl Job {
     }
 
     pub fn command_to(&self, output: &Path, more: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tailgraph"));
-        command.arg(match self.kind {
-            Kind::Generate | Kind::Record => "generate",
-            Kind::Score | Kind::Logprobs => "score",
-        });
-        command.args([
+        let mut command = command(&[
+            match self.kind {
+                Kind::Generate | Kind::Record => "generate",
+                Kind::Score | Kind::Logprobs => "score",
+            },
             "--device",
             "cpu",
             "--model",

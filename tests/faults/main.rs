@@ -6,6 +6,8 @@
 //! - `trouble`: what happens to it; `failing.c` is preloaded where the disk is bad
 //! - `harness`: many runs with each; `full`: a file system that is really full
 
+#[path = "../common/mod.rs"]
+mod common;
 mod full;
 mod harness;
 mod job;

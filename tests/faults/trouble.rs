@@ -1,5 +1,6 @@
 //! What happens to a run, and when.
 
+use crate::common::compile::shared_library;
 use crate::job::{Job, Kind};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -120,15 +121,9 @@ fn fail(command: &mut Command, call: u32, error: i32) {
 fn failing() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults/failing.c");
         let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("failing.so");
-        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-        let built = Command::new(compiler)
-            .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"])
-            .arg(&library)
-            .args([source, "-ldl"])
-            .status();
-        assert!(built.unwrap().success());
+        let flags = ["-O1", "-Wall", "-Werror", "-ldl"];
+        shared_library(&library, &["tests/faults/failing.c"], &flags);
         library
     })
 }

@@ -1,7 +1,7 @@
 //! `bench` on a GPU: what it counts is what the CPU counts, and its steps are those of traces and of other engines.
 
+use crate::common::program::bench;
 use crate::engine::{OPTIONS, Setup, drive, engine, greedy, plan};
-use crate::program::bench;
 use tailgraph::backend::cuda::gpu::OpenGpu;
 use tailgraph::bench::bare;
 use tailgraph::model::{DType, Model, ModelSource};

@@ -1,9 +1,10 @@
 //! `--device cuda` through the binary.
 
-use crate::program::{binary, tailgraph};
+use crate::common::program::{command, run, tailgraph};
+use crate::common::rows::rows_without_timing;
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Child;
 
 fn generate(launch: &str, dtype: &str) -> String {
     tailgraph(&[
@@ -42,40 +43,22 @@ pub fn path(folder: &Path, name: &str) -> String {
 /// `generate --device cuda` with these arguments, left to itself.
 pub fn spawn(arguments: &[String]) -> Child {
     let common = ["generate", "--device", "cuda", "--quiet"];
-    let mut command = Command::new(binary());
-    command.args(common).args(arguments).spawn().unwrap()
+    command(&common).args(arguments).spawn().unwrap()
 }
 
 /// Likewise to its end: the exit code, and the answers in `output` without what may differ between two runs.
 pub fn generate_rows(arguments: &[&str], output: &str) -> (i32, Vec<Value>) {
     let arguments: Vec<String> = arguments.iter().map(|s| (*s).to_owned()).collect();
     let code = spawn(&arguments).wait().unwrap().code().unwrap();
-    (code, read_rows(output))
-}
-
-pub fn read_rows(output: &str) -> Vec<Value> {
-    let text = std::fs::read_to_string(output).unwrap();
-    let row = |line: &str| {
-        let mut row: Value = serde_json::from_str(line).unwrap();
-        row.as_object_mut().unwrap().remove("timing");
-        row
-    };
-    text.lines().map(row).collect()
+    (code, rows_without_timing(Path::new(output)))
 }
 
 /// `replay` on random:tiny: the exit code and what it prints.
 pub fn replay(record: &str, arguments: &[&str]) -> (i32, String) {
     let common = ["replay", "--model", "random:tiny", "--record", record];
-    let output = Command::new(binary())
-        .args(common)
-        .args(arguments)
-        .output()
-        .unwrap();
-    let (code, report) = (output.status.code().unwrap(), output.stdout);
-    if code != 0 && code != 4 {
-        panic!("{}", String::from_utf8_lossy(&output.stderr));
-    }
-    (code, String::from_utf8(report).unwrap())
+    let ended = run(&[&common[..], arguments].concat());
+    assert!([0, 4].contains(&ended.code), "{}", ended.stderr);
+    (ended.code, ended.stdout)
 }
 
 /// The CPU's logits as what is expected: f32 agrees as `--expect` asks by default.

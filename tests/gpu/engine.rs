@@ -1,7 +1,7 @@
 //! Whole jobs on one GPU, in each of the three ways to launch it.
 
+use crate::common::engine::{PATIENCE, Seen, read, request};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 use tailgraph::Result;
 use tailgraph::backend::cuda::gpu::OpenGpu;
 use tailgraph::backend::{LogitsSink, SharedSink};
@@ -9,10 +9,7 @@ use tailgraph::model::{DType, Model};
 use tailgraph::plan::{GraphFile, KernelChoice, Limits, Plan};
 use tailgraph::runtime::TokenLogprobs;
 use tailgraph::runtime::cuda::Launch;
-use tailgraph::runtime::{EndReason, Engine, EngineOptions, Event, Logits, Request, Sampling};
-
-/// No test here takes a minute.
-const PATIENCE: Duration = Duration::from_secs(60);
+use tailgraph::runtime::{EndReason, Engine, EngineOptions, Logits, Request};
 
 pub const WAYS: [Launch; 4] = [
     Launch::HostKernels,
@@ -33,14 +30,7 @@ pub const OPTIONS: EngineOptions = EngineOptions {
 };
 
 pub fn greedy(prompt: &[u32], max_new_tokens: u32) -> Request {
-    Request {
-        prompt: prompt.to_vec(),
-        max_new_tokens,
-        stop_ids: Vec::new(),
-        sampling: Sampling::default(),
-        timeout: None,
-        logits: Logits::None,
-    }
+    request(prompt.iter().copied(), max_new_tokens)
 }
 
 pub fn score(prompt: &[u32], logits: Logits) -> Request {
@@ -151,30 +141,18 @@ pub fn drive(mut engine: Engine, requests: &[Request]) -> Vec<(Vec<u32>, Vec<Tok
     }
     engine.launch().unwrap();
     engine.drain();
-    let start = Instant::now();
-    let mut ended = 0;
-    let mut tokens = vec![(Vec::new(), Vec::new()); requests.len()];
-    while ended < requests.len() {
-        assert!(start.elapsed() < PATIENCE, "{ended} requests have ended");
-        match engine.next_event(Duration::from_millis(100)).unwrap() {
-            None => {}
-            Some(Event::Token {
-                request,
-                token,
-                logprobs,
-                ..
-            }) => {
-                let outcome = &mut tokens[request as usize];
+    let mut outcomes = vec![(Vec::new(), Vec::new()); requests.len()];
+    for event in read(&mut engine, requests.len()) {
+        match event {
+            Seen::Token(request, token, _, logprobs) => {
+                let outcome = &mut outcomes[request as usize];
                 outcome.0.push(token);
                 outcome.1.extend(logprobs);
             }
-            Some(Event::End {
-                request, reason, ..
-            }) => {
+            Seen::End(request, reason, _) => {
                 assert_eq!(reason, EndReason::Length, "request {request}");
-                ended += 1;
             }
         }
     }
-    tokens
+    outcomes
 }

@@ -1,7 +1,8 @@
 //! The model on the GPU against what transformers computes.
 
+use crate::common::fixtures;
+use crate::common::golden::{self, Golden};
 use crate::engine::{Outcome, Setup, greedy, run, run_by, score};
-use crate::golden::{self, Golden};
 use safetensors::SafeTensors;
 use tailgraph::backend::cuda::gpu::OpenGpu;
 use tailgraph::model::DType;
@@ -164,10 +165,7 @@ fn half_precision_is_closer_than_transformers_bf16() {
 
 /// Of transformers' bf16, relative, by position over all prompts.
 fn bf16_errors(variant: &str, prompts: usize) -> Vec<f64> {
-    let path = format!(
-        "{}/tests/fixtures/goldens/lfm2moe-tiny-{variant}/golden.safetensors",
-        env!("CARGO_MANIFEST_DIR")
-    );
+    let path = format!("{}/golden.safetensors", fixtures::golden(variant));
     let bytes = std::fs::read(&path).unwrap();
     let arrays = SafeTensors::deserialize(&bytes).unwrap();
     let errors = (0..prompts).flat_map(|i| {

@@ -1,6 +1,6 @@
 //! `inspect --device cuda` on a GPU: what the driver says of the graphs is what the build and the plan say.
 
-use crate::program::tailgraph;
+use crate::common::program::tailgraph;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use tailgraph::backend::cuda::image::kernels;

@@ -15,13 +15,10 @@ mod conv;
 mod embed;
 mod engine;
 mod experts;
-#[path = "../cpu/golden.rs"]
-mod golden;
 mod goldens;
 mod head;
 mod inspect;
 mod norm;
-mod program;
 mod replay;
 mod rig;
 mod router;

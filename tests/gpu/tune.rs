@@ -1,8 +1,8 @@
 //! `tune` on a GPU: what it writes can be run by, and is right.
 
 use crate::binary::path;
+use crate::common::program::tailgraph;
 use crate::goldens;
-use crate::program::tailgraph;
 use std::path::Path;
 use tailgraph::backend::cuda::gpu::OpenGpu;
 use tailgraph::model::DType;

@@ -1,7 +1,7 @@
 //! Decode steps by every combination of kernels that this GPU has: right, and to the same bits whoever launches.
 
+use crate::common::golden;
 use crate::engine::{Setup, run_by};
-use crate::golden;
 use crate::goldens;
 use crate::rig::{SKINNY, grouped};
 use crate::ways::{assert_same, requests};

@@ -1,7 +1,7 @@
 //! The three ways to launch a model's steps: the same bits, whoever launches.
 
+use crate::common::golden;
 use crate::engine::{Outcome, Setup, WAYS, engine, greedy, run, score};
-use crate::golden;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailgraph::backend::LogitsSink;

@@ -1,13 +1,11 @@
 //! The device goes on without its host.
 
 use crate::common::random::Random;
-use crate::rig::{
-    PATIENCE, Rig, SETUP, Setup, Way, by_request, drain_trace, expected, request, seen, serve,
-};
+use crate::rig::*;
 use std::time::Duration;
 use tailgraph::backend::cuda::probe::ProbeOptions;
 use tailgraph::plan::{EngineOptions, RingCapacities};
-use tailgraph::runtime::{Engine, Event, Request};
+use tailgraph::runtime::{Engine, Request};
 use tailgraph::sys::abi;
 
 /// A host that stands still for two seconds: the device goes on until the event ring is full, by its own clock, then
@@ -39,7 +37,9 @@ fn the_device_goes_on_until_the_event_ring_is_full() {
         ..SETUP
     };
     let mut random = Random(7);
-    let requests: Vec<_> = (0..12).map(|_| request(&mut random, 10, 4000)).collect();
+    let requests: Vec<_> = (0..12)
+        .map(|_| random_request(&mut random, 10, 4000))
+        .collect();
     let (mut engine, _) = rig.engine(Way::DeviceGraph, &setup);
     engine.watch(Duration::from_secs(1));
     for request in &requests {
@@ -69,19 +69,13 @@ fn the_device_goes_on_until_the_event_ring_is_full() {
     assert_eq!(engine.status(), full, "a full ring stops everything");
 
     // The host comes back and the rest follows.
-    let mut found = vec![];
-    let mut ended = 0;
-    while ended < requests.len() {
-        let event = engine.next_event(PATIENCE).unwrap().expect("an event");
-        ended += usize::from(matches!(event, Event::End { .. }));
-        found.push(seen(event));
-    }
+    let found = read(&mut engine, requests.len());
     trace.extend(drain_trace(&mut engine));
     assert_eq!(starts(&trace).len(), requests.len() * 4000);
     for (number, (tokens, reason)) in by_request(&found, requests.len()).into_iter().enumerate() {
         let (expected_tokens, expected_reason) = expected(&setup, &requests[number]);
         assert!(tokens == expected_tokens, "request {number}");
-        assert_eq!(reason, Some(expected_reason));
+        assert_eq!(reason, expected_reason);
     }
 }
 
@@ -98,7 +92,7 @@ fn an_idle_device_waits_for_work() {
             engine.next_event(Duration::from_millis(pause_ms)).unwrap(),
             None
         );
-        let request = request(&mut random, 5, 1);
+        let request = random_request(&mut random, 5, 1);
         let start = std::time::Instant::now();
         let events = serve_next(&mut engine, &request);
         println!(

@@ -1,6 +1,6 @@
 //! `bench` with a model: the bare graph is the fastest way to launch.
 
-use crate::program::bench;
+use crate::common::program::bench;
 use serde_json::Value;
 
 /// A way is only too fast if it is in each of three measurements.

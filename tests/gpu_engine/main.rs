@@ -12,8 +12,6 @@ mod clocks;
 mod common;
 mod graphs;
 mod measuring;
-#[path = "../gpu/program.rs"]
-mod program;
 mod replay;
 mod rig;
 mod stamps;

@@ -1,10 +1,7 @@
 //! A recorded run of the device, composed again by the core on the host and launched kernel by kernel.
 
 use crate::common::random::Random;
-use crate::rig::{
-    PATIENCE, Rig, SETUP, Seen, Setup, Way, by_request, drain_trace, expected, mixture, request,
-    seen,
-};
+use crate::rig::*;
 use std::time::{Duration, Instant};
 use tailgraph::backend::cuda::hosted::HostLaunch;
 use tailgraph::backend::cuda::probe::fingerprint;
@@ -27,7 +24,7 @@ fn record(rig: &Rig, setup: &Setup) -> Recorded {
     let mut random = Random(5);
     let mut requests = mixture(&mut random, 400);
     for number in (0..400).step_by(9) {
-        requests[number] = request(&mut random, 40, 200);
+        requests[number] = random_request(&mut random, 40, 200);
         match number % 2 {
             0 => requests[number].timeout = Some(Duration::from_micros(300 + random.below(900))),
             _ => requests[number].timeout = Some(Duration::from_secs(100)),
@@ -86,7 +83,6 @@ fn a_recorded_run_is_composed_and_computed_again() {
     let recorded = record(&rig, &setup);
     let mut reasons = std::collections::HashMap::<EndReason, u32>::new();
     for (number, (tokens, reason)) in by_request(&recorded.events, 400).into_iter().enumerate() {
-        let reason = reason.unwrap();
         *reasons.entry(reason).or_default() += 1;
         let (all, natural) = expected(&setup, &recorded.requests[number]);
         match reason {

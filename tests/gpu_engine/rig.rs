@@ -1,9 +1,9 @@
 //! A GPU with our kernels, engines on it in each of the three ways, seeded requests and what must come of them.
 
+pub use crate::common::engine::*;
 use crate::common::random::Random;
 use cudarc::driver::{CudaContext, CudaStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tailgraph::backend::StageBackend;
 use tailgraph::backend::cuda::driver;
 use tailgraph::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
@@ -12,10 +12,7 @@ use tailgraph::backend::cuda::probe::{Disturbance, ProbeLog, ProbeOptions, Probe
 use tailgraph::backend::cuda::program::StepProgram;
 use tailgraph::backend::cuda::scheduler::GpuScheduler;
 use tailgraph::plan::{EngineOptions, Ladders, RingCapacities};
-use tailgraph::runtime::{EndReason, Engine, Event, Logits, Request, Sampling, TokenLogprobs};
-use tailgraph::sys::abi;
-
-pub const PATIENCE: Duration = Duration::from_secs(30);
+use tailgraph::runtime::{EndReason, Engine, Logits, Request};
 
 /// A self-scheduling GPU holds up everyone who allocates on it, so tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
@@ -161,17 +158,11 @@ impl Rig {
 }
 
 /// A request with a prompt of this many random tokens.
-pub fn request(random: &mut Random, prompt_tokens: u64, max_new_tokens: u32) -> Request {
-    Request {
-        prompt: (0..prompt_tokens)
-            .map(|_| random.below(997) as u32)
-            .collect(),
+pub fn random_request(random: &mut Random, prompt_tokens: u64, max_new_tokens: u32) -> Request {
+    request(
+        (0..prompt_tokens).map(|_| random.below(997)),
         max_new_tokens,
-        stop_ids: vec![],
-        sampling: Sampling::default(),
-        timeout: None,
-        logits: Logits::None,
-    }
+    )
 }
 
 /// A mixture: most generate, some stop early, some want logprobs, some are only scored, one in 50 is too large.
@@ -180,7 +171,7 @@ pub fn mixture(random: &mut Random, count: usize) -> Vec<Request> {
     for _ in 0..count {
         let prompt_tokens = 1 + random.below(60);
         let max_new_tokens = 1 + random.below(30) as u32;
-        let mut request = request(random, prompt_tokens, max_new_tokens);
+        let mut request = random_request(random, prompt_tokens, max_new_tokens);
         match random.below(50) {
             0 => request.max_new_tokens = 1000,
             1..10 => request.stop_ids = (0..16).map(|_| random.below(997) as u32).collect(),
@@ -208,89 +199,4 @@ pub fn expected(setup: &Setup, request: &Request) -> (Vec<u32>, EndReason) {
         }
     }
     (tokens.split_off(request.prompt.len()), EndReason::Length)
-}
-
-/// An event without its times.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Seen {
-    Token(u64, u32, u32, Option<TokenLogprobs>),
-    End(u64, EndReason, u32),
-}
-
-pub fn seen(event: Event) -> Seen {
-    match event {
-        Event::Token {
-            request,
-            token,
-            index,
-            logprobs,
-        } => Seen::Token(request, token, index, logprobs),
-        Event::End {
-            request,
-            reason,
-            tokens,
-            ..
-        } => Seen::End(request, reason, tokens),
-    }
-}
-
-/// Submits whenever there is room and reads until every request has ended.
-pub fn serve(engine: &mut Engine, requests: &[Request]) -> Vec<Seen> {
-    let (mut sent, mut ended, mut events) = (0, 0, vec![]);
-    while ended < requests.len() {
-        while sent < requests.len() && engine.try_submit(&requests[sent]).unwrap().is_some() {
-            sent += 1;
-        }
-        let event = engine
-            .next_event(PATIENCE)
-            .unwrap()
-            .expect("an event in half a minute");
-        ended += usize::from(matches!(event, Event::End { .. }));
-        events.push(seen(event));
-    }
-    events
-}
-
-/// Every request's tokens and end, out of all events.
-pub fn by_request(events: &[Seen], count: usize) -> Vec<(Vec<u32>, Option<EndReason>)> {
-    let mut all = vec![(vec![], None); count];
-    for event in events {
-        match *event {
-            Seen::Token(request, token, index, _) => {
-                let (tokens, reason): &mut (Vec<u32>, Option<EndReason>) =
-                    &mut all[request as usize];
-                assert_eq!(
-                    (tokens.len(), *reason),
-                    (index as usize, None),
-                    "request {request}"
-                );
-                tokens.push(token);
-            }
-            Seen::End(request, reason, tokens) => {
-                let (list, end) = &mut all[request as usize];
-                assert_eq!(
-                    (list.len(), *end),
-                    (tokens as usize, None),
-                    "request {request}"
-                );
-                *end = Some(reason);
-            }
-        }
-    }
-    all
-}
-
-/// All records up to the one of the end, which must come.
-pub fn drain_trace(engine: &mut Engine) -> Vec<abi::tg_trace> {
-    engine.drain();
-    let start = std::time::Instant::now();
-    let mut records = vec![];
-    loop {
-        records.extend(std::iter::from_fn(|| engine.next_trace()));
-        let last = records.last().map(|r: &abi::tg_trace| r.outcome.action);
-        if last == Some(abi::TG_ACTION_DONE) {
-            return records;
-        }
-        assert!(start.elapsed() < PATIENCE, "a drained engine did not end");
-    }
 }

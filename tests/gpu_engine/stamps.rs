@@ -11,7 +11,7 @@ use tailgraph::backend::cuda::scheduler::GpuScheduler;
 use tailgraph::backend::cuda::stamps::{StampClock, stamped};
 use tailgraph::backend::timing::{StepClock, StepTimes, is_timed};
 use tailgraph::plan::EngineOptions;
-use tailgraph::runtime::{Engine, Event, Request};
+use tailgraph::runtime::{Engine, Request};
 use tailgraph::sys::abi;
 
 const WAIT_NS: u64 = 3_000_000;
@@ -77,30 +77,27 @@ fn run(rig: &Rig, way: Way, setup: &Setup, requests: &[Request]) -> Ran {
         assert!(engine.try_submit(request).unwrap().is_some());
     }
     engine.launch().unwrap();
-    let (mut seen_so_far, mut records, mut times, mut ended) = (vec![], vec![], vec![], 0);
-    while ended < requests.len() {
-        let event = engine.next_event(PATIENCE).unwrap().expect("an event");
-        ended += usize::from(matches!(event, Event::End { .. }));
-        seen_so_far.push(seen(event));
+    let (mut records, mut times) = (vec![], vec![]);
+    let seen = read_beside(&mut engine, requests.len(), |engine| {
         while let Some(record) = engine.next_trace() {
             // A step's times are there before the record of the turn that collects it.
             while let Some(step) = clock.next().unwrap() {
                 times.push(step);
             }
             if record.outcome.returned_step != abi::TG_NO_STEP {
-                let last = times.last().expect("the step's times");
+                let last: &StepTimes = times.last().expect("the step's times");
                 assert!(last.step >= record.outcome.returned_step, "{way:?}");
             }
             records.push(record);
         }
-    }
+    });
     records.extend(drain_trace(&mut engine));
     while let Some(step) = clock.next().unwrap() {
         times.push(step);
     }
     assert_eq!(clock.lost(), 0);
     Ran {
-        seen: seen_so_far,
+        seen,
         records,
         times,
     }
@@ -169,7 +166,7 @@ fn every_kernel_of_every_step_is_timed_in_all_ways() {
         } = run(&rig, way, setup, &requests);
         let by_request = by_request(&seen, requests.len());
         for (request, (tokens, reason)) in requests.iter().zip(by_request) {
-            assert_eq!(expected(&TIMED, request), (tokens, reason.unwrap()));
+            assert_eq!(expected(&TIMED, request), (tokens, reason));
         }
         assert!(times.iter().any(|times| times.step == WAITS_IN));
         let composed = |step| {
@@ -221,6 +218,6 @@ fn kernels_leave_no_stamps_afterwards() {
     engine.launch().unwrap();
     let found = by_request(&serve(&mut engine, &requests), requests.len());
     for (request, (tokens, reason)) in requests.iter().zip(found) {
-        assert_eq!(expected(&SETUP, request), (tokens, reason.unwrap()));
+        assert_eq!(expected(&SETUP, request), (tokens, reason));
     }
 }

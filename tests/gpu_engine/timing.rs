@@ -1,14 +1,13 @@
 //! What a step costs in each way, with next to nothing in it. Prints; checks only that there is something to print.
 
 use crate::common::random::Random;
-use crate::rig::{PATIENCE, Rig, SETUP, Setup, WAYS, request};
+use crate::rig::*;
 use std::time::Instant;
 use tailgraph::backend::cuda::exec::{Exec, LaunchedBy};
 use tailgraph::backend::cuda::mirror::Mirror;
 use tailgraph::backend::cuda::probe::ProbeOptions;
 use tailgraph::backend::cuda::program::{StepProgram, buckets, capture_calls};
 use tailgraph::plan::{EngineOptions, RingCapacities, StepKind};
-use tailgraph::runtime::Event;
 use tailgraph::sys::abi;
 
 /// At `q` of the sorted values.
@@ -80,16 +79,14 @@ fn a_step_with_nothing_in_it() {
             let (mut engine, _) = rig.engine(way, &setup);
             let mut random = Random(9);
             for _ in 0..batch {
-                let request = request(&mut random, 4, 2000);
+                let request = random_request(&mut random, 4, 2000);
                 assert!(engine.try_submit(&request).unwrap().is_some());
             }
             engine.launch().unwrap();
-            let (mut ended, mut trace) = (0, vec![]);
-            while ended < batch {
-                let event = engine.next_event(PATIENCE).unwrap().expect("an event");
-                ended += u32::from(matches!(event, Event::End { .. }));
+            let mut trace = vec![];
+            read_beside(&mut engine, batch as usize, |engine| {
                 trace.extend(std::iter::from_fn(|| engine.next_trace()));
-            }
+            });
             let steps: Vec<_> = trace
                 .iter()
                 .filter(|r| r.outcome.action == abi::TG_ACTION_STEP && r.outcome.rows == batch)

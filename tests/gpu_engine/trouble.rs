@@ -1,11 +1,10 @@
 //! What the host makes of a step that does not end, and of one that faults.
 
+use crate::common::program::{end, this_program};
 use crate::common::random::Random;
-use crate::rig::{PATIENCE, Rig, SETUP, Setup, Way, request, serve};
-use std::process::Command;
+use crate::rig::*;
 use std::time::{Duration, Instant};
 use tailgraph::backend::cuda::probe::Disturbance;
-use tailgraph::runtime::{Engine, Event};
 
 /// Set for the process that runs into a fault, which is this test again: a fault ends all of a process's GPU work.
 const FAULTS: &str = "TAILGRAPH_TEST_FAULTS";
@@ -18,17 +17,6 @@ fn disturbed(step: u64, wait_ns: u64, fault: bool) -> Setup {
             fault,
         }),
         ..SETUP
-    }
-}
-
-fn until_error(engine: &mut Engine) -> (u64, String) {
-    let mut tokens = 0;
-    loop {
-        match engine.next_event(PATIENCE) {
-            Ok(Some(Event::Token { .. })) => tokens += 1,
-            Ok(other) => panic!("expected tokens, then an error; found {other:?}"),
-            Err(error) => return (tokens, error.to_string()),
-        }
     }
 }
 
@@ -48,14 +36,11 @@ fn a_stuck_step_is_named_in_every_way_that_can_tell() {
         let (mut engine, _) = rig.engine(way, &setup);
         engine.watch(Duration::from_millis(300));
         engine.launch().unwrap();
-        engine
-            .try_submit(&request(&mut Random(3), 4, 100))
-            .unwrap()
-            .unwrap();
+        submit(&mut engine, &random_request(&mut Random(3), 4, 100));
         let start = Instant::now();
-        let (tokens, error) = until_error(&mut engine);
+        let (tokens, error) = fail(&mut engine);
         println!("{way:?}: {error}");
-        assert_eq!(tokens, 20, "of steps 0 to 19");
+        assert_eq!(tokens.len(), 20, "of steps 0 to 19");
         let named = format!("{named}, decode bucket of 1 rows");
         assert!(error.contains(&named), "{error}");
         assert!(
@@ -69,7 +54,7 @@ fn a_stuck_step_is_named_in_every_way_that_can_tell() {
     let (mut engine, _) = rig.engine(Way::DeviceGraph, &SETUP);
     engine.launch().unwrap();
     assert_eq!(
-        serve(&mut engine, &[request(&mut Random(4), 4, 10)]).len(),
+        serve(&mut engine, &[random_request(&mut Random(4), 4, 10)]).len(),
         11
     );
 }
@@ -81,15 +66,8 @@ fn a_fault_says_what_the_driver_said() {
         return fault(&way);
     }
     for way in ["device", "host"] {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "trouble::a_fault_says_what_the_driver_said"])
-            .args(["--include-ignored", "--nocapture"])
-            .env(FAULTS, way)
-            .output()
-            .unwrap();
-        let printed =
-            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{way}: {printed}");
+        let mut again = this_program("trouble::a_fault_says_what_the_driver_said");
+        let printed = end(again.env(FAULTS, way), "").good();
         assert!(printed.contains("faulted as expected"), "{way}: {printed}");
     }
 }
@@ -103,18 +81,19 @@ fn fault(way: &str) {
     };
     let (mut engine, _) = rig.engine(way, &disturbed(7, 0, true));
     engine.launch().unwrap();
-    engine
-        .try_submit(&request(&mut Random(3), 4, 100))
-        .unwrap()
-        .unwrap();
-    let (tokens, error) = until_error(&mut engine);
+    submit(&mut engine, &random_request(&mut Random(3), 4, 100));
+    let (tokens, error) = fail(&mut engine);
     println!("{error}");
-    assert_eq!(tokens, 7, "of steps 0 to 6");
+    assert_eq!(tokens.len(), 7, "of steps 0 to 6");
     assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
     if way == Way::DeviceGraph {
         assert!(error.contains("step 7 (stage 0, decode"), "{error}");
     }
-    assert!(engine.try_submit(&request(&mut Random(3), 4, 1)).is_err());
+    assert!(
+        engine
+            .try_submit(&random_request(&mut Random(3), 4, 1))
+            .is_err()
+    );
     let start = Instant::now();
     drop(engine);
     assert!(start.elapsed() < Duration::from_secs(5));

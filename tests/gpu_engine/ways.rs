@@ -1,12 +1,9 @@
 //! The three ways to launch, over the same step.
 
 use crate::common::random::Random;
-use crate::rig::{
-    PATIENCE, Rig, SETUP, Seen, Setup, WAYS, Way, by_request, drain_trace, expected, mixture, seen,
-    serve,
-};
+use crate::rig::*;
 use tailgraph::plan::RingCapacities;
-use tailgraph::runtime::{EndReason, Engine, Event};
+use tailgraph::runtime::EndReason;
 
 /// With the whole job in the ring before the first turn, all ways give the same events in the same order, out of the
 /// same steps, whichever way kernels depend on each other.
@@ -53,11 +50,11 @@ fn all_ways_give_the_same_stream_of_events() {
         }
         for (request, (tokens, reason)) in by_request(&streams[0].1, 300).into_iter().enumerate() {
             match request {
-                42 | 299 => assert_eq!(reason, Some(EndReason::Cancelled)),
+                42 | 299 => assert_eq!(reason, EndReason::Cancelled),
                 _ => {
                     let (expected_tokens, expected_reason) = expected(&setup, &requests[request]);
                     assert_eq!(tokens, expected_tokens, "request {request}");
-                    assert_eq!(reason, Some(expected_reason), "request {request}");
+                    assert_eq!(reason, expected_reason, "request {request}");
                 }
             }
         }
@@ -73,16 +70,6 @@ fn all_ways_give_the_same_stream_of_events() {
     }
 }
 
-fn read(engine: &mut Engine, requests: usize) -> Vec<Seen> {
-    let (mut events, mut ended) = (vec![], 0);
-    while ended < requests {
-        let event = engine.next_event(PATIENCE).unwrap().expect("an event");
-        ended += usize::from(matches!(event, Event::End { .. }));
-        events.push(seen(event));
-    }
-    events
-}
-
 fn all_right(rig: &Rig, way: Way, setup: &Setup, count: usize) {
     let requests = mixture(&mut Random(2), count);
     let (mut engine, _) = rig.engine(way, setup);
@@ -90,7 +77,7 @@ fn all_right(rig: &Rig, way: Way, setup: &Setup, count: usize) {
     let events = serve(&mut engine, &requests);
     for (number, found) in by_request(&events, count).into_iter().enumerate() {
         let (tokens, reason) = expected(setup, &requests[number]);
-        assert_eq!(found, (tokens, Some(reason)), "{way:?} request {number}");
+        assert_eq!(found, (tokens, reason), "{way:?} request {number}");
     }
 }
 

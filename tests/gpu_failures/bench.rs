@@ -1,7 +1,7 @@
 //! `bench` in every way to launch, over the test's driver, whose kernels take no time: what is counted, not how long.
 
+use crate::common::schema::{check, schema};
 use crate::rig::Run;
-use crate::schema::{check, schema};
 use serde_json::Value;
 
 const SCHEDULED: [&str; 4] = [

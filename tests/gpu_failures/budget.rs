@@ -1,6 +1,7 @@
 //! The arithmetic before loading is that of the allocations: what `doctor` shows is what is then allocated, byte for
 //! byte, on the GPU and pinned on the host.
 
+use crate::common::fixtures::golden;
 use crate::rig::{Run, WAYS, launch};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
@@ -9,11 +10,6 @@ use std::fs;
 use std::path::Path;
 
 const SIZES: [&str; 4] = ["--max-seqs", "5", "--max-context", "100"];
-
-fn golden(name: &str) -> String {
-    let root = env!("CARGO_MANIFEST_DIR");
-    format!("{root}/tests/fixtures/goldens/lfm2moe-tiny-{name}")
-}
 
 /// On the GPU, and pinned; the latter with and without the logits ring.
 #[derive(Debug, PartialEq)]

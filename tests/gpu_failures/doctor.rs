@@ -1,6 +1,7 @@
 //! `doctor` where something is wrong with the GPU.
 
-use crate::rig::{Ended, Run};
+use crate::common::program::Ended;
+use crate::rig::Run;
 
 fn doctor(device: &[&str]) -> Run {
     Run::new(&["doctor", "--model", "random:tiny"]).and(device)
@@ -85,5 +86,5 @@ fn a_gpu_that_is_too_small_is_a_problem_of_the_model() {
 fn a_gpu_that_is_not_there_is_wrong_usage() {
     doctor(&["--device", "cuda:7"])
         .end()
-        .fails(2, &["cuda:7 does not exist", "cuda:0 alone"]);
+        .fails_in_a_line(2, &["cuda:7 does not exist", "cuda:0 alone"]);
 }

@@ -27,7 +27,7 @@ fn a_fault_ends_the_rows_in_flight_and_no_others() {
             for (setting, fault) in faults {
                 let (ended, answers) = Run::generate(way).with(setting, fault).over_rows(ROWS);
                 let parts = [name, "step 4", "stage 0", "decode"];
-                ended.fails(1, &parts);
+                ended.fails_in_a_line(1, &parts);
                 assert_served(&answers, ROWS, 1, &parts);
             }
         }
@@ -43,7 +43,7 @@ fn a_lost_device_is_found_by_asking_the_stream() {
             .with("FAIL", format!("cuStreamQuery:20:{code}"))
             .over_rows(ROWS);
         let parts = [name, "step 4", "stage 0", "decode"];
-        ended.fails(1, &parts);
+        ended.fails_in_a_line(1, &parts);
         assert_served(&answers, ROWS, 1, &parts);
     }
 }
@@ -53,7 +53,7 @@ fn a_graph_that_is_not_launched() {
     // The first launch of the GPU's own scheduler, and the host's fifth.
     let first = Run::generate("device-graph").with("FAIL", "cuGraphLaunch:1:719");
     let (ended, answers) = first.over_rows(ROWS);
-    ended.fails(
+    ended.fails_in_a_line(
         1,
         &[
             "launching the graph of the idle dispatcher",
@@ -70,7 +70,7 @@ fn a_graph_that_is_not_launched() {
         "launching the graph of stage 0 decode 1",
         "CUDA_ERROR_LAUNCH_FAILED",
     ];
-    ended.fails(1, &parts);
+    ended.fails_in_a_line(1, &parts);
     assert_served(&answers, ROWS, 1, &parts);
 
     // The device's own.
@@ -81,7 +81,7 @@ fn a_graph_that_is_not_launched() {
         "the GPU refused to launch",
         "step 4 (stage 0, decode bucket of 1 rows",
     ];
-    ended.fails(1, &parts);
+    ended.fails_in_a_line(1, &parts);
     assert_served(&answers, ROWS, 1, &parts);
 }
 
@@ -97,7 +97,7 @@ fn a_failed_run_is_resumed() {
     run()
         .with("DEVICE", "fault:4:700")
         .end()
-        .fails(1, &["ILLEGAL_ADDRESS"]);
+        .fails_in_a_line(1, &["ILLEGAL_ADDRESS"]);
     assert!(!std::path::Path::new(&output).exists());
     assert_eq!(run().and(&["--resume"]).end().code, 0);
     let answers = std::fs::read_to_string(&output).unwrap();
@@ -128,7 +128,7 @@ fn scored_rows_are_there_and_the_others_say_what_happened() {
     let run = run.and(&["--input", &input, "--output", &output]);
     let ended = run.with("FAIL", "cuGraphLaunch:3:719").end();
     let parts = ["step 2 (stage 0 score 512)", "CUDA_ERROR_LAUNCH_FAILED"];
-    ended.fails(1, &parts);
+    ended.fails_in_a_line(1, &parts);
     let answers = std::fs::read_to_string(output + ".partial").unwrap();
     let answers: Vec<Value> = answers
         .lines()

@@ -1,7 +1,8 @@
 //! `inspect --device cuda`: captured graphs, looked at through the test's driver.
 
-use crate::rig::{Ended, Run};
-use crate::schema::{check, schema};
+use crate::common::program::Ended;
+use crate::common::schema::{check, schema};
+use crate::rig::Run;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -425,15 +426,18 @@ fn pictures_show_kernels() {
     // Two slots: no step of 64 rows.
     let file = path("none.svg");
     let ended = inspect(&["--rows", "64", "--svg", &file]).end();
-    ended.fails(2, &["no graph of decode 64", "--max-seqs 2"]);
+    ended.fails_in_a_line(2, &["no graph of decode 64", "--max-seqs 2"]);
 }
 
 #[test]
 fn what_cannot_be_shown_says_why() {
     inspect(&["--launch", "host-kernels"])
         .end()
-        .fails(2, &["captures no graphs", "host-graph or device-graph"]);
+        .fails_in_a_line(2, &["captures no graphs", "host-graph or device-graph"]);
     let driver_fails = inspect(&[]).with("FAIL", "cuFuncGetAttribute:1:999").end();
-    driver_fails.fails(1, &["looking into the graph of stage 0 decode 1"]);
-    inspect(&[]).with("DEVICES", "0").end().fails(1, &["GPU"]);
+    driver_fails.fails_in_a_line(1, &["looking into the graph of stage 0 decode 1"]);
+    inspect(&[])
+        .with("DEVICES", "0")
+        .end()
+        .fails_in_a_line(1, &["GPU"]);
 }

@@ -24,7 +24,7 @@ fn no_driver() {
             .and(&["one"])
             .over(folder.path())
     };
-    run().end().fails(
+    run().end().fails_in_a_line(
         1,
         &[
             "no NVIDIA driver found",
@@ -40,7 +40,7 @@ fn no_gpu() {
         .and(&["one"])
         .with("DEVICES", 0);
     run.end()
-        .fails(1, &["shows no GPU", "nvidia-smi", "--device cpu"]);
+        .fails_in_a_line(1, &["shows no GPU", "nvidia-smi", "--device cpu"]);
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_driver_that_is_too_old() {
             .and(&["one"])
             .with("VERSION", version);
         run.end()
-            .fails(1, &[found, "expected 13.0", "update it to 580"]);
+            .fails_in_a_line(1, &[found, "expected 13.0", "update it to 580"]);
     }
     let run = Run::generate("host-graph")
         .and(&["one"])
@@ -68,7 +68,9 @@ fn a_gpu_without_kernels_in_this_build() {
             &named,
             "expected compute capability 8.x, 9.0 or 10.x",
         ];
-        run.with("CAPABILITY", capability).end().fails(1, &parts);
+        run.with("CAPABILITY", capability)
+            .end()
+            .fails_in_a_line(1, &parts);
     }
 }
 
@@ -83,7 +85,7 @@ fn a_gpu_that_is_not_there() {
         "one",
     ]);
     let ended = run.with("DEVICES", 2).end();
-    ended.fails(2, &["cuda:2 does not exist", "cuda:0 to cuda:1"]);
+    ended.fails_in_a_line(2, &["cuda:2 does not exist", "cuda:0 to cuda:1"]);
 }
 
 #[test]
@@ -110,7 +112,7 @@ fn a_driver_that_refuses_names_its_call() {
         let run = Run::generate("device-graph")
             .and(&["one"])
             .with("FAIL", fails);
-        run.end().fails(1, &parts);
+        run.end().fails_in_a_line(1, &parts);
     }
 }
 

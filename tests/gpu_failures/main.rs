@@ -4,6 +4,8 @@
 
 mod bench;
 mod budget;
+#[path = "../common/mod.rs"]
+mod common;
 mod doctor;
 mod faults;
 mod inspect;
@@ -11,7 +13,5 @@ mod machine;
 mod memory;
 mod recipes;
 mod rig;
-#[path = "../cli/schema.rs"]
-mod schema;
 mod stuck;
 mod tune;

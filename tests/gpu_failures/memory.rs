@@ -9,7 +9,7 @@ fn a_gpu_that_is_too_small_is_found_before_anything_is_loaded() {
     let run = Run::generate("device-graph")
         .and(&["one"])
         .with("MEMORY", 3_000_000);
-    run.with("LOG", log.display()).end().fails(
+    run.with("LOG", log.display()).end().fails_in_a_line(
         1,
         &[
             "not enough memory",
@@ -34,7 +34,7 @@ fn an_allocation_that_fails_says_what_it_was_for() {
     ] {
         let run = Run::generate("device-graph").and(&["one"]);
         let ended = run.with("FAIL", format!("cuMemAlloc_v2:{call}:2")).end();
-        ended.fails(
+        ended.fails_in_a_line(
             1,
             &[
                 "allocating ",
@@ -46,14 +46,16 @@ fn an_allocation_that_fails_says_what_it_was_for() {
         );
     }
     let run = Run::generate("host-graph").and(&["one"]);
-    run.with("FAIL", "cuMemHostAlloc:1:2").end().fails(
-        1,
-        &[
-            "pinning ",
-            " bytes of host memory",
-            "CUDA_ERROR_OUT_OF_MEMORY",
-        ],
-    );
+    run.with("FAIL", "cuMemHostAlloc:1:2")
+        .end()
+        .fails_in_a_line(
+            1,
+            &[
+                "pinning ",
+                " bytes of host memory",
+                "CUDA_ERROR_OUT_OF_MEMORY",
+            ],
+        );
 }
 
 /// By stage, kind and bucket. One sequence and steps of 512 rows: the ladders are decode 1, mixed 512 and score 512,
@@ -98,7 +100,7 @@ fn a_graph_without_memory_is_named() {
                     .with("FAIL", format!("{call}:{}:2", first + index))
                     .end();
                 let named = format!("{what} the graph of {graph}: ");
-                ended.fails(1, &[&named, "CUDA_ERROR_OUT_OF_MEMORY", "--bucket-file"]);
+                ended.fails_in_a_line(1, &[&named, "CUDA_ERROR_OUT_OF_MEMORY", "--bucket-file"]);
             }
         }
     }
@@ -108,7 +110,7 @@ fn a_graph_without_memory_is_named() {
 #[test]
 fn a_node_that_the_device_cannot_launch_is_named() {
     let run = |way| Run::generate(way).and(&["one"]).with("NODE", "10:3");
-    run("device-graph").end().fails(
+    run("device-graph").end().fails_in_a_line(
         1,
         &[
             "node 10 of the graph of stage 0 decode 1",

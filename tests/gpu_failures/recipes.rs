@@ -1,24 +1,19 @@
 //! profiles/decode.sh over the test's driver, whose kernels take no time: what is measured and where it goes, not how long it takes.
 
+use crate::common::program::{Ended, end, recipe};
 use crate::rig::driver;
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Command, Output};
 
-fn run(out: &Path, settings: &[(&str, &str)]) -> Output {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles/decode.sh");
-    Command::new("bash")
-        .arg(script)
-        .arg(out)
+fn run(out: &Path, settings: &[(&str, &str)]) -> Ended {
+    let mut command = recipe("decode.sh", out);
+    command
         .env("LD_LIBRARY_PATH", driver())
-        .env("TAILGRAPH", env!("CARGO_BIN_EXE_tailgraph"))
-        .env("MODEL", "random:tiny")
         .env("BATCHES", "1,4")
         .env("TYPE_BATCHES", "1,2")
         .env("TOKENS", "8")
-        .envs(settings.iter().copied())
-        .output()
-        .unwrap()
+        .envs(settings.iter().copied());
+    end(&mut command, "")
 }
 
 /// Launch, type, sequences, tokens of each and repeats of every row.
@@ -49,9 +44,7 @@ fn decode_leaves_all_that_it_measured_and_a_table() {
         ("CONTEXTS", "4x24+16 1x40+8"),
         ("REPEATS", "2"),
     ];
-    let ended = run(&out, &settings);
-    let stderr = String::from_utf8_lossy(&ended.stderr);
-    assert!(ended.status.success(), "{stderr}");
+    let printed = run(&out, &settings).good();
     let row = |launch: &str, dtype: &str, batch, tokens, repeats| {
         (launch.to_owned(), dtype.to_owned(), batch, tokens, repeats)
     };
@@ -82,7 +75,6 @@ fn decode_leaves_all_that_it_measured_and_a_table() {
             [row("device-graph", "bf16", batch, tokens, 1)]
         );
     }
-    let printed = String::from_utf8(ended.stdout).unwrap();
     let kept = std::fs::read_to_string(out.join("decode.txt")).unwrap();
     assert_eq!(printed, kept);
     assert_eq!(kept.lines().count(), 1 + 4 + 4 + 2, "{kept}");
@@ -103,9 +95,6 @@ fn decode_says_what_it_did_not_understand() {
         ([("CONTEXTS", "32x4296")], "32x4296: expected SEQUENCESx"),
     ] {
         let settings = [&[("PARTS", "contexts")], &settings[..]].concat();
-        let ended = run(folder.path(), &settings);
-        let stderr = String::from_utf8_lossy(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(2), "{stderr}");
-        assert!(stderr.contains(expected), "{stderr}");
+        run(folder.path(), &settings).fails(2, &[expected]);
     }
 }

@@ -1,11 +1,11 @@
 //! The binary over the test's driver.
 
+use crate::common::compile::shared_library;
+use crate::common::program::{self, Ended};
 use serde_json::Value;
-use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::sync::LazyLock;
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The ways to launch, as the command line spells them.
@@ -25,27 +25,23 @@ pub fn launch(way: &str) -> Vec<&str> {
 /// than in another, so waits are not counted.
 pub const WAIT: &str = "cuStreamSynchronize:cuMemcpyDtoHAsync_v2+5";
 
-/// Longer than any run here takes, however busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(120);
-
 /// The folder of the driver, compiled once; it goes with the process's temporary files.
 static DRIVER: LazyLock<TempDir> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let output = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
-        .args(["-std=gnu11", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra"])
-        .arg("-Werror")
-        .arg("-I")
-        .arg(root.join("kernels"))
-        .arg("-o")
-        .arg(folder.path().join("libcuda.so"))
-        .arg(root.join("tests/gpu_failures/driver/driver.c"))
-        .arg(root.join("tests/gpu_failures/driver/device.c"))
-        .arg("-lpthread")
-        .output()
-        .expect("the C compiler starts");
-    let printed = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{printed}");
+    let sources = ["driver", "device"].map(|name| format!("tests/gpu_failures/driver/{name}.c"));
+    let flags = [
+        "-std=gnu11",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-lpthread",
+    ];
+    shared_library(
+        &folder.path().join("libcuda.so"),
+        &sources.each_ref().map(String::as_str),
+        &flags,
+    );
     folder
 });
 
@@ -55,27 +51,11 @@ pub fn driver() -> &'static Path {
 }
 
 /// A command of the binary and what its driver is told (driver/driver.h).
-pub struct Run {
-    arguments: Vec<String>,
-    environment: Vec<(&'static str, String)>,
-    driver: PathBuf,
-}
-
-/// How it ended.
-pub struct Ended {
-    pub code: i32,
-    pub stdout: String,
-    pub stderr: String,
-    pub took: Duration,
-}
+pub struct Run(Command);
 
 impl Run {
     pub fn new(arguments: &[&str]) -> Self {
-        Self {
-            arguments: arguments.iter().map(|&a| a.to_owned()).collect(),
-            environment: vec![],
-            driver: driver().to_owned(),
-        }
+        Self(program::command(arguments)).over(driver())
     }
 
     /// `generate` of the tiny model on the GPU, one sequence at a time.
@@ -86,59 +66,24 @@ impl Run {
     }
 
     pub fn and(mut self, arguments: &[&str]) -> Self {
-        self.arguments
-            .extend(arguments.iter().map(|&a| a.to_owned()));
+        self.0.args(arguments);
         self
     }
 
     /// TEST_CUDA_`name`
-    pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
-        self.environment.push((name, value.to_string()));
+    pub fn with(mut self, name: &str, value: impl ToString) -> Self {
+        self.0.env(format!("TEST_CUDA_{name}"), value.to_string());
         self
     }
 
     /// Another folder to find libcuda.so in.
     pub fn over(mut self, driver: &Path) -> Self {
-        driver.clone_into(&mut self.driver);
+        self.0.env("LD_LIBRARY_PATH", driver);
         self
     }
 
-    pub fn end(self) -> Ended {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tailgraph"));
-        command
-            .args(&self.arguments)
-            .env("LD_LIBRARY_PATH", &self.driver);
-        for (name, value) in &self.environment {
-            command.env(format!("TEST_CUDA_{name}"), value);
-        }
-        let start = Instant::now();
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // A pipe holds less than some commands print.
-        let mut printed = child.stdout.take().unwrap();
-        let stdout = std::thread::spawn(move || {
-            let mut text = String::new();
-            printed.read_to_string(&mut text).map(|_| text)
-        });
-        while child.try_wait().unwrap().is_none() {
-            if start.elapsed() > PATIENCE {
-                child.kill().unwrap();
-                panic!("{:?} did not end", self.arguments);
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let took = start.elapsed();
-        let output = child.wait_with_output().unwrap();
-        Ended {
-            code: output.status.code().unwrap_or(-1),
-            stdout: stdout.join().unwrap().unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-            took,
-        }
+    pub fn end(mut self) -> Ended {
+        program::end(&mut self.0, "")
     }
 
     /// Over `rows` prompts in JSON lines; the answers besides.
@@ -149,21 +94,8 @@ impl Run {
         std::fs::write(&input, lines.collect::<String>()).unwrap();
         // A file would have no rows in it until all are done.
         let ended = self.and(&["--input", &input]).end();
-        let answers = ended.stdout.lines();
-        let answers = answers.map(|l| serde_json::from_str(l).unwrap()).collect();
+        let answers = ended.rows();
         (ended, answers)
-    }
-}
-
-impl Ended {
-    /// Asserts this exit code, and an error of one line that holds all parts.
-    pub fn fails(&self, code: i32, parts: &[&str]) {
-        let Self { stderr, .. } = self;
-        assert_eq!(self.code, code, "{stderr}");
-        assert_eq!(stderr.lines().count(), 1, "{stderr}");
-        for part in parts.iter().chain(&["tailgraph: "]) {
-            assert!(stderr.contains(part), "{stderr} lacks {part}");
-        }
     }
 }
 

@@ -103,14 +103,14 @@ fn without_a_file_it_goes_to_standard_output() {
 fn a_file_that_cannot_be_written_is_said_first() {
     let ended = tune(&["--bucket", "2", "-o", "/no/such/folder/out.toml"]).end();
     let expected = "expected a directory that exists and can be written";
-    ended.fails(1, &["/no/such/folder/out.toml", expected]);
+    ended.fails_in_a_line(1, &["/no/such/folder/out.toml", expected]);
     assert!(!ended.stderr.contains("ms"), "{}", ended.stderr);
 }
 
 #[test]
 fn a_bucket_that_there_is_not_is_refused() {
     let ended = tune(&["--bucket", "3"]).end();
-    ended.fails(2, &["--bucket 3", "256"]);
+    ended.fails_in_a_line(2, &["--bucket 3", "256"]);
 }
 
 /// A file for another architecture, and one that asks for what the model's shapes do not have.
@@ -132,12 +132,12 @@ fn a_file_that_cannot_be_served_is_named() {
         .end()
     };
     let other = run("architecture = \"sm_80\"");
-    other.fails(1, &["asks.toml", "found sm_80, expected sm_90"]);
+    other.fails_in_a_line(1, &["asks.toml", "found sm_80, expected sm_90"]);
     let grouped = "{ products = \"swap_ab\", experts = \"grouped\", tile_rows = 64, grouped_stages = 16, guess = false }";
     let large = run(&format!(
         "architecture = \"sm_90\"\n[decode.bf16]\n16 = {grouped}"
     ));
-    large.fails(
+    large.fails_in_a_line(
         1,
         &[
             "asks.toml",

@@ -1,6 +1,7 @@
 //! Checkpoints on disk: every accepted form gives the same weights, and every defect is named.
 
-use crate::support::*;
+use crate::common::checkpoint::*;
+use crate::common::fixtures::fixture;
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! config.json and generation_config.json: both spellings, defaults, and what is refused.
 
-use crate::support::{assert_says, config_with, fixture, small_config};
+use crate::common::checkpoint::{assert_says, config_with, small_config};
+use crate::common::fixtures::fixture;
 use serde_json::{Value, json};
 use std::path::Path;
 use tailgraph::model::{GenerationConfig, LayerType, ModelConfig, ModelSource};

@@ -1,7 +1,8 @@
 //! Models through the library: configurations, checkpoints on disk, random presets, and the two made equal.
 
 mod checkpoint;
+#[path = "../common/mod.rs"]
+mod common;
 mod config;
 mod random;
-mod support;
 mod synth;

@@ -1,6 +1,6 @@
 //! Random presets: the same bits on every machine, and the distributions that are promised.
 
-use crate::support::{by_name, config_with, random_source, small_config};
+use crate::common::checkpoint::{by_name, config_with, random_source, small_config};
 use serde_json::json;
 use tailgraph::model::{DType, Model, ModelSource, Tensor};
 

@@ -1,6 +1,7 @@
 //! `synth`: what is written loads to the same bits, is readable by other programs, and never half there.
 
-use crate::support::*;
+use crate::common::checkpoint::*;
+use crate::common::fixtures::fixture;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;

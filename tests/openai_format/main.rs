@@ -5,40 +5,23 @@
 mod common;
 mod fields;
 
+use common::program::run_with_input;
 use common::python::{ask, interpreter};
 use serde_json::{Value, json};
-use std::io::Write;
-use std::process::{Command, Stdio};
 
 /// The answers of `tailgraph generate` to these lines.
 fn answers(lines: &[String]) -> Vec<Value> {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_tailgraph"))
-        .args([
-            "generate",
-            "--model",
-            "random:tiny@3",
-            "--max-context",
-            "128",
-            "-q",
-        ])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let input = lines.join("\n");
-    let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
-    let output = child.wait_with_output().unwrap();
-    writer.join().unwrap().unwrap();
-    assert!(
-        matches!(output.status.code(), Some(0 | 3)),
-        "{}",
-        output.status
-    );
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    let args = [
+        "generate",
+        "--model",
+        "random:tiny@3",
+        "--max-context",
+        "128",
+        "-q",
+    ];
+    let ended = run_with_input(&args, &lines.join("\n"));
+    assert!([0, 3].contains(&ended.code), "{}", ended.stderr);
+    ended.rows()
 }
 
 fn row(id: &str, endpoint: &str, body: Value) -> String {

@@ -5,31 +5,23 @@ stdout: for each folder {"error": text} or {"special", "plain", "skipped", "writ
 with and without special tokens, and the texts of each list of ids with special tokens left out and written. An id too
 large for the tokenizer writes nothing.
 """
-import json
-import sys
-
+from question import answer, or_error
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
 logging.set_verbosity_error()
 
 
-def answer(folder, texts, ids):
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        return {
-            "special": [tokenizer.encode(text) for text in texts],
-            "plain": [tokenizer.encode(text, add_special_tokens=False) for text in texts],
-            "skipped": [tokenizer.decode(some, skip_special_tokens=True) for some in ids],
-            "written": [tokenizer.decode(some, skip_special_tokens=False) for some in ids],
-            "eos": tokenizer.eos_token_id,
-            "class": type(tokenizer).__name__,
-        }
-    except BaseException as error:  # a panic of the Rust library is no Exception
-        return {"error": f"{type(error).__name__}: {error}"[:300]}
+def made(folder, texts, ids):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return {
+        "special": [tokenizer.encode(text) for text in texts],
+        "plain": [tokenizer.encode(text, add_special_tokens=False) for text in texts],
+        "skipped": [tokenizer.decode(some, skip_special_tokens=True) for some in ids],
+        "written": [tokenizer.decode(some, skip_special_tokens=False) for some in ids],
+        "eos": tokenizer.eos_token_id,
+        "class": type(tokenizer).__name__,
+    }
 
 
-asked = json.load(sys.stdin)
-# The Rust library says what it drops on standard output.
-answers, sys.stdout = sys.stdout, sys.stderr
-json.dump([answer(folder, asked["texts"], asked["ids"]) for folder in asked["folders"]], answers)
+answer(lambda asked: [or_error(made, folder, asked["texts"], asked["ids"]) for folder in asked["folders"]])

@@ -3,19 +3,20 @@
 stdin: {"template", "texts": lists of code points}; stdout: {"unicode": version, "rendered": for each the template with
 its characters as `text`, "unassigned": the code points in them that this Python's Unicode has none at}.
 """
-import json
-import sys
 import unicodedata
 
+from question import answer
 from transformers.utils import chat_template_utils as utils
 
-asked = json.load(sys.stdin)
-template = utils._compile_jinja_template(asked["template"])
-json.dump(
-    {
+
+def known(asked):
+    template = utils._compile_jinja_template(asked["template"])
+    codes = [code for text in asked["texts"] for code in text]
+    return {
         "unicode": unicodedata.unidata_version,
-        "rendered": [template.render(text="".join(map(chr, codes))) for codes in asked["texts"]],
-        "unassigned": [code for codes in asked["texts"] for code in codes if unicodedata.category(chr(code)) == "Cn"],
-    },
-    sys.stdout,
-)
+        "rendered": [template.render(text="".join(map(chr, text))) for text in asked["texts"]],
+        "unassigned": [code for code in codes if unicodedata.category(chr(code)) == "Cn"],
+    }
+
+
+answer(known)

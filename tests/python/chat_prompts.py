@@ -9,6 +9,7 @@ import json
 import re
 import sys
 
+from question import answer
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
@@ -79,5 +80,4 @@ def prompt(source, body):
         return None
 
 
-asked = json.load(sys.stdin)
-json.dump([[prompt(source, body) for body in asked["conversations"]] for source in asked["templates"]], sys.stdout)
+answer(lambda asked: [[prompt(source, body) for body in asked["conversations"]] for source in asked["templates"]])

@@ -5,9 +5,7 @@ Standard input: {"configs": [config.json, ...], "generation": [generation_config
 false where it refuses]}.
 """
 
-import json
-import sys
-
+from question import answer
 from transformers import GenerationConfig, Lfm2MoeConfig
 
 
@@ -33,16 +31,9 @@ def generation(values):
     return True
 
 
-def main():
-    asked = json.load(sys.stdin)
-    print(
-        json.dumps(
-            {
-                "configs": [config(values) for values in asked["configs"]],
-                "generation": [generation(values) for values in asked["generation"]],
-            }
-        )
-    )
-
-
-main()
+answer(
+    lambda asked: {
+        "configs": [config(values) for values in asked["configs"]],
+        "generation": [generation(values) for values in asked["generation"]],
+    }
+)

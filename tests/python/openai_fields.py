@@ -16,6 +16,7 @@ import typing_extensions as extensions
 from openai.types import completion_create_params as completion
 from openai.types.chat import completion_create_params as chat
 from pydantic import TypeAdapter
+from question import answer
 
 # Two values of each plain type: where a field must be there, the other stands in its place.
 PLAIN = {str: ["x", ""], int: [2, 1], float: [0.5, 0.0], bool: [True, False], type(None): [None]}
@@ -147,11 +148,9 @@ def requests(kind):
         yield {"key": key, "with": given, "without": without}
 
 
-print(
-    json.dumps(
-        {
-            "chat": list(requests(chat.CompletionCreateParamsNonStreaming)),
-            "completions": list(requests(completion.CompletionCreateParamsNonStreaming)),
-        }
-    )
+answer(
+    lambda _: {
+        "chat": list(requests(chat.CompletionCreateParamsNonStreaming)),
+        "completions": list(requests(completion.CompletionCreateParamsNonStreaming)),
+    }
 )

@@ -4,13 +4,11 @@ Standard input: {"answers": [line of the answer file, ...]}. Standard output: {"
 "chat": n, "completions": n, "errors": n}: how many of each were found right.
 """
 
-import json
-import sys
-
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 from openai.types.shared import ErrorObject
 from pydantic import BaseModel
+from question import answer
 
 # The one field of ours.
 OURS = {"timing"}
@@ -28,10 +26,10 @@ def extras(value, path=""):
             yield from extras(item, path + "[]")
 
 
-def check(answer, counts):
-    assert set(answer) == {"id", "custom_id", "response", "error"}, sorted(answer)
-    assert isinstance(answer["id"], str)
-    response, error = answer["response"], answer["error"]
+def check(given, counts):
+    assert set(given) == {"id", "custom_id", "response", "error"}, sorted(given)
+    assert isinstance(given["id"], str)
+    response, error = given["response"], given["error"]
     if error is not None:
         assert set(error) == {"code", "message"}, sorted(error)
         assert all(isinstance(text, str) for text in error.values())
@@ -61,16 +59,15 @@ def check(answer, counts):
     counts[name] += 1
 
 
-def main():
-    answers = json.load(sys.stdin)["answers"]
+def held(asked):
     counts = {"chat": 0, "completions": 0, "errors": 0}
     faults = []
-    for answer in answers:
+    for given in asked["answers"]:
         try:
-            check(answer, counts)
+            check(given, counts)
         except Exception as error:  # whatever a type says is wrong
-            faults.append(f"{answer.get('custom_id')}: {type(error).__name__}: {error}")
-    print(json.dumps({"faults": faults, **counts}))
+            faults.append(f"{given.get('custom_id')}: {type(error).__name__}: {error}")
+    return {"faults": faults, **counts}
 
 
-main()
+answer(held)

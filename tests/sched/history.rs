@@ -6,9 +6,10 @@ use super::check::{self, ensure};
 use super::coverage::Coverage;
 use super::machine::{Lanes, Machine, Order};
 use super::model::{Model, Seen, Step, Turn};
-use super::rng::{Rng, mix};
 use super::world::World;
+use crate::common::random::Random;
 use std::collections::VecDeque;
+use tailgraph::io::hash::mix64;
 use tailgraph::sys::abi;
 
 /// What a history leaves behind.
@@ -41,7 +42,7 @@ const PATIENT_TICKS: u32 = 600;
 const MOST_TICKS: u32 = 6000;
 
 pub(super) struct History {
-    pub(super) rng: Rng,
+    pub(super) rng: Random,
     pub(super) world: World,
     pub(super) machine: Machine,
     pub(super) model: Model,
@@ -70,7 +71,7 @@ pub fn run(api: Api, seed: u64, options: Options) -> Result<Report, String> {
 
 /// Likewise, and gives the core as it is afterwards.
 pub fn run_to_end(api: Api, seed: u64, options: Options) -> Result<(Report, Machine), String> {
-    let mut rng = Rng::new(seed);
+    let mut rng = Random::new(seed);
     let mut world = World::new(&mut rng);
     if options.record {
         world.shape.record = 1;
@@ -125,7 +126,7 @@ pub fn run_to_end(api: Api, seed: u64, options: Options) -> Result<(Report, Mach
 
 /// Mostly few lanes, sometimes as many as a GPU runs.
 fn random_lanes(seed: u64) -> Lanes {
-    let mut rng = Rng::new(mix(seed));
+    let mut rng = Random::new(mix64(seed));
     let count = match rng.below(128) {
         0 => 256,
         1..=3 => 32,
@@ -250,12 +251,18 @@ impl History {
         Ok(())
     }
 
-    /// A sequence that could decode waits at most as many steps as may be in flight.
+    /// While a sequence could decode and waits, no other slot gets two rows; and the steps that pass it over are fewer
+    /// than may be in flight, as long as the same sequences decode.
     fn nobody_starves(&self) -> Result<(), String> {
         for (slot, running) in &self.model.running {
+            let others = &running.overtaken_by;
             ensure!(
-                running.passed_over <= self.world.config.steps_in_flight,
-                "slot {slot} was passed over by {} steps",
+                (1..others.len()).all(|at| !others[..at].contains(&others[at])),
+                "slot {slot} waited while rows went to slots {others:?}"
+            );
+            ensure!(
+                running.passed_over < self.world.config.steps_in_flight,
+                "slot {slot} was passed over by {} steps of the same sequences",
                 running.passed_over
             );
         }
@@ -297,7 +304,7 @@ impl History {
             .chunks_exact(8)
             .chain(self.machine.rings_bytes().chunks_exact(8));
         words.fold(0, |hash, word| {
-            mix(hash ^ u64::from_le_bytes(word.try_into().unwrap()))
+            mix64(hash ^ u64::from_le_bytes(word.try_into().unwrap()))
         })
     }
 

@@ -4,8 +4,8 @@
 use super::check::ensure;
 use super::history::History;
 use super::model::Event;
-use super::rng::mix;
 use super::world::VOCABULARY;
+use tailgraph::io::hash::mix64;
 use tailgraph::sys::abi;
 
 impl History {
@@ -212,7 +212,7 @@ impl History {
 
 /// What the test's sampler leaves for a row: a function of the step and the row alone. Now and then no token.
 fn sample_of(step: u64, row: u32) -> abi::tg_sampled {
-    let bits = mix(step << 16 | u64::from(row));
+    let bits = mix64(step << 16 | u64::from(row));
     abi::tg_sampled {
         token: if (bits >> 8).is_multiple_of(64) {
             -1

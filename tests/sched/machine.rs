@@ -1,7 +1,7 @@
 //! A core and its two memory blocks. Everything here is single-threaded: a test is host, stages and lanes.
 
 use super::api::Api;
-use super::rng::Rng;
+use crate::common::random::Random;
 use std::alloc::{Layout, alloc, dealloc};
 use tailgraph::sys::abi;
 
@@ -58,7 +58,7 @@ pub struct Machine {
     state: Block,
     rings: Block,
     lanes: Lanes,
-    shuffle: Rng,
+    shuffle: Random,
 }
 
 impl Machine {
@@ -94,7 +94,7 @@ impl Machine {
                 error => return Err(error),
             }
             (api.rings_init)(rings.at.cast(), shape);
-            let shuffle = Rng::new(match lanes.order {
+            let shuffle = Random::new(match lanes.order {
                 Order::Shuffled(seed) => seed,
                 _ => 0,
             });

@@ -10,11 +10,9 @@
 //! - `replay`: a recorded history through a fresh core
 //! - `script`: a core driven by hand, for exact scenarios
 //! - `coverage`: how often the rare branches were taken
-//! - `build`: compiles the core with other flags, at test time
 #![allow(dead_code)]
 
 pub mod api;
-pub mod build;
 pub mod check;
 pub mod coverage;
 pub mod history;
@@ -23,7 +21,6 @@ pub mod machine;
 pub mod model;
 mod model_compose;
 pub mod replay;
-pub mod rng;
 pub mod script;
 pub mod spec;
 pub mod world;

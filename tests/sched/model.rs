@@ -32,6 +32,8 @@ pub struct Model {
     pub controls_taken: u64,
     pub token_tail: u64,
     pub(super) cursor: u32,
+    /// The requests that were decoding when the last step was composed.
+    pub(super) decoding: Vec<u64>,
 }
 
 impl Model {
@@ -54,6 +56,7 @@ impl Model {
             controls_taken: 0,
             token_tail: 0,
             cursor: 0,
+            decoding: Vec::new(),
         }
     }
 
@@ -315,6 +318,7 @@ impl Model {
                     steps: 0,
                     pages: pages as u32,
                     end: None,
+                    overtaken_by: Vec::new(),
                     passed_over: 0,
                 };
                 self.running.insert(slot, running);

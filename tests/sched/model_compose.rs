@@ -48,8 +48,13 @@ impl Model {
             0 => self.config.steps_in_flight as usize,
             _ => 1,
         };
-        let decoding = self.running.values().filter(|r| self.decodes(r)).count();
-        let share = decoding.div_ceil(micro_batches);
+        let decoding = self.running.values().filter(|r| self.decodes(r));
+        let decoding: Vec<u64> = decoding.map(|r| r.request).collect();
+        let share = decoding.len().div_ceil(micro_batches);
+        if decoding != self.decoding {
+            self.running.values_mut().for_each(|r| r.passed_over = 0);
+            self.decoding = decoding;
+        }
         turn.decode_share = candidates.len() > share;
         let split = candidates.partition_point(|&slot| slot < self.cursor);
         let around = candidates[split..].iter().chain(&candidates[..split]);
@@ -103,13 +108,19 @@ impl Model {
     }
 
     fn launch(&mut self, mut step: Step, cursor: Option<u32>, candidates: &[u32], turn: &mut Turn) {
+        let decode_rows = step.rows[..step.decode_rows as usize].iter();
         for slot in candidates {
-            self.running.get_mut(slot).unwrap().passed_over += 1;
+            let running = self.running.get_mut(slot).unwrap();
+            running.passed_over += 1;
+            running
+                .overtaken_by
+                .extend(decode_rows.clone().map(|row| row.slot));
         }
         for sequence in &step.sequences {
             let running = self.running.get_mut(&sequence.slot).unwrap();
             running.steps += 1;
             running.passed_over = 0;
+            running.overtaken_by.clear();
             if sequence.flags & abi::TG_SEQUENCE_DECODE == 0 {
                 running.composed += sequence.rows;
             }

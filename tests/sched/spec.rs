@@ -50,7 +50,9 @@ pub struct Running {
     pub steps: u32,
     pub pages: u32,
     pub end: Option<u32>,
-    /// Composed steps since it could have had a decode row.
+    /// Slots that have had a decode row while it could have had one and waited.
+    pub overtaken_by: Vec<u32>,
+    /// Steps that passed it over since a sequence last began or ceased to decode.
     pub passed_over: u32,
 }
 

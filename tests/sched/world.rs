@@ -1,6 +1,7 @@
 //! Random worlds: a configuration of the core, and the requests that will come.
 
-use super::rng::{Rng, mix};
+use crate::common::random::Random;
+use tailgraph::io::hash::mix64;
 use tailgraph::sys::abi;
 
 pub struct World {
@@ -26,13 +27,13 @@ pub struct Planned {
 
 /// Prompt token `position` of request `number`: no two prompts look alike.
 pub fn prompt_token(number: u64, position: u32) -> i32 {
-    (mix(number << 32 | u64::from(position)) & 0x7fff_ffff) as i32
+    (mix64(number << 32 | u64::from(position)) & 0x7fff_ffff) as i32
 }
 
 /// Sampled tokens come from a small vocabulary, so that stop ids are met.
 pub const VOCABULARY: u32 = 8;
 
-fn ladder(rng: &mut Rng, least: u32) -> ([u32; 16], u32) {
+fn ladder(rng: &mut Random, least: u32) -> ([u32; 16], u32) {
     let mut rows = [0; 16];
     let mut count = 0;
     let mut bucket = rng.range(1, 3);
@@ -45,7 +46,7 @@ fn ladder(rng: &mut Rng, least: u32) -> ([u32; 16], u32) {
     (rows, count as u32 + 1)
 }
 
-fn config(rng: &mut Rng) -> abi::tg_config {
+fn config(rng: &mut Random) -> abi::tg_config {
     let slots = if rng.percent(3) {
         rng.range(9, 40)
     } else {
@@ -93,7 +94,7 @@ fn config(rng: &mut Rng) -> abi::tg_config {
     config
 }
 
-fn request(rng: &mut Rng, config: &abi::tg_config, number: u64, timeouts: u32) -> Planned {
+fn request(rng: &mut Random, config: &abi::tg_config, number: u64, timeouts: u32) -> Planned {
     let score = rng.percent(12);
     let mut max_new_tokens = if score { 0 } else { rng.range(1, 8) };
     let room = config.max_context.saturating_sub(max_new_tokens).max(1);
@@ -104,7 +105,7 @@ fn request(rng: &mut Rng, config: &abi::tg_config, number: u64, timeouts: u32) -
     };
     let mut request = abi::tg_request {
         timeout_ns: if rng.percent(timeouts) {
-            u64::from(rng.below(300))
+            rng.below(300u64)
         } else {
             abi::TG_NO_TIMEOUT
         },
@@ -147,7 +148,7 @@ fn request(rng: &mut Rng, config: &abi::tg_config, number: u64, timeouts: u32) -
 }
 
 impl World {
-    pub fn new(rng: &mut Rng) -> Self {
+    pub fn new(rng: &mut Random) -> Self {
         let config = config(rng);
         let shape = abi::tg_rings {
             request_capacity: config.request_capacity,

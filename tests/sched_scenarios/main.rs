@@ -1,5 +1,7 @@
 //! The scheduler core's trickiest rules, one scenario each, with what must come out written down.
 
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../sched/mod.rs"]
 mod sched;
 

@@ -105,6 +105,28 @@ fn micro_batches_share_the_sequences_even_if_steps_return_at_once() {
     assert_eq!(slots, [vec![0, 1], vec![0, 2], vec![1, 2], vec![0, 1]]);
 }
 
+/// The most that a sequence can be passed over: newcomers that end with their first row stand in every other slot, and
+/// the queue goes round all of them.
+#[test]
+fn newcomers_go_before_one_that_waits_but_none_twice() {
+    let mut config = config();
+    (config.steps_in_flight, config.mailbox_depth) = (3, 3);
+    (config.slots, config.bucket_rows[0][2]) = (6, 6);
+    let mut script = Script::new(&config);
+    script.push(1, 9, |_| {});
+    for _ in 1..6 {
+        script.push(15, 2, |_| {}); // just what a step takes beside one row
+    }
+    let prompts = script.step();
+    script.finish(prompts.number, 0);
+    for slot in [0, 1, 2, 3, 4, 5, 0] {
+        let step = script.step();
+        let rows = &step.rows[..step.decode_rows as usize];
+        assert_eq!(rows.iter().map(|row| row.slot).collect::<Vec<_>>(), [slot]);
+        script.finish(step.number, 0);
+    }
+}
+
 #[test]
 fn steps_that_run_ahead_are_the_steps_that_there_are_anyway() {
     let mut ahead = config();

@@ -3,6 +3,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::common::python::{ask, interpreter};
+use crate::common::text::assert_none_differ;
 use serde_json::{Value, json};
 use tailgraph::text::{Chat, ChatTemplate, Tokenizer};
 
@@ -123,11 +124,6 @@ fn templates_find_the_special_tokens_of_transformers() {
             )),
         }
     }
-    assert!(
-        wrong.is_empty(),
-        "{} differ:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    assert_none_differ(&wrong);
     assert!(same > 80, "{same} of {} the same", checkpoints.len());
 }

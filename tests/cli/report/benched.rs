@@ -1,7 +1,7 @@
 //! `report` of what `bench` writes: each kind on the CPU, and on the page the figures that are in the file.
 
 use super::{json_of, number, page, same, table_rows, text};
-use crate::run::run;
+use crate::common::program::run;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 

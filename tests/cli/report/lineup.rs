@@ -2,7 +2,7 @@
 
 use super::benched::{benched, change};
 use super::{json_of, number, text};
-use crate::run::{Ended, run};
+use crate::common::program::{Ended, run};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 

@@ -7,12 +7,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tailgraph::model::{FeedForward, Mixer, Model, ModelSource, Tensor, Weights, synth};
 
-pub fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/fixtures")
-        .join(name)
-}
-
 /// All kinds of layers at sizes that differ from each other.
 pub fn small_config() -> Value {
     json!({

@@ -1,11 +1,10 @@
 //! The golden checkpoints as models, and what transformers computes with them.
 
+use super::fixtures;
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tailgraph::model::{Model, ModelSource};
-
-const GOLDENS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/goldens");
 
 /// One checkpoint and its arrays.
 pub struct Golden {
@@ -15,7 +14,7 @@ pub struct Golden {
 
 /// `variant` is `a` or `b`.
 pub fn load(variant: &str) -> Golden {
-    let dir = PathBuf::from(format!("{GOLDENS}/lfm2moe-tiny-{variant}"));
+    let dir = PathBuf::from(fixtures::golden(variant));
     Golden {
         model: Arc::new(Model::load(&ModelSource::Dir(dir.clone())).unwrap()),
         arrays: read(&dir.join("golden.safetensors")),
@@ -47,4 +46,17 @@ impl Golden {
     pub fn prompts(&self) -> Vec<Vec<u32>> {
         (0..11).map(|i| self.ids(&format!("prompt.{i}"))).collect()
     }
+}
+
+/// Norm of the difference over norm of what is expected.
+pub fn relative_error<'a>(pairs: impl Iterator<Item = (&'a [f32], &'a [f32])>) -> f64 {
+    let (mut difference, mut norm) = (0.0, 0.0);
+    for (found, expected) in pairs {
+        assert_eq!(found.len(), expected.len());
+        for (&found, &expected) in found.iter().zip(expected) {
+            difference += (f64::from(found) - f64::from(expected)).powi(2);
+            norm += f64::from(expected).powi(2);
+        }
+    }
+    (difference / norm).sqrt()
 }

@@ -1,0 +1,41 @@
+//! Rows of JSON lines, asked and answered.
+
+use serde_json::{Value, json};
+use std::path::Path;
+
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Rows of mixed lengths, some of which end by a stop id; `more` adds to each by its number.
+pub fn mixed_input(more: impl Fn(u32, &mut Value)) -> String {
+    let row = |i: u32| {
+        let ids: Vec<u32> = (0..1 + i * 29 % 90)
+            .map(|j| 8 + (i * 37 + j * 11) % 250)
+            .collect();
+        let mut row = json!({"id": i, "input_ids": ids, "max_new_tokens": 1 + i * 7 % 30});
+        more(i, &mut row);
+        if i.is_multiple_of(5) {
+            row["stop_ids"] = json!((0..16).map(|j| 8 + (i + j * 16) % 250).collect::<Vec<_>>());
+        }
+        row.to_string() + "\n"
+    };
+    (0..24).map(row).collect()
+}
+
+pub fn rows(text: &str) -> Vec<Value> {
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+        .collect()
+}
+
+/// The rows of a file, without what may differ between two runs.
+pub fn rows_without_timing(path: &Path) -> Vec<Value> {
+    let mut rows = rows(&std::fs::read_to_string(path).unwrap());
+    for row in &mut rows {
+        if let Some(fields) = row.as_object_mut() {
+            fields.remove("timing");
+        }
+    }
+    rows
+}
