@@ -1,4 +1,5 @@
-//! The modules of src/ in the order that lib.rs gives: each uses only what stands to its right there. Read from the
+//! The modules of src/ in the order that lib.rs gives, and the parts of the CUDA backend in that of its mod.rs: each uses only what
+//! stands to its right there. Read from the
 //! sources, so that what only one build compiles (GPU support, tests) is held to it too.
 
 use std::collections::BTreeSet;
@@ -8,11 +9,9 @@ fn src() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// Names of the layers in their order, as the doc comment of lib.rs has them.
-fn layers(lib: &str) -> Vec<String> {
-    let (_, from) = lib
-        .split_once("//! The layers")
-        .expect("a paragraph of layers");
+/// Names of the layers in their order, as the doc comment of a module has them in the paragraph that begins with `from`.
+fn layers(module: &str, from: &str) -> Vec<String> {
+    let (_, from) = module.split_once(from).expect("a paragraph of layers");
     let (_, from) = from.split_once(":\n").expect("a list of layers");
     let (list, _) = from.split_once(".\n").expect("an end of the list");
     let list = list.replace("//!", "");
@@ -80,39 +79,41 @@ fn modules(path: &Path) -> Vec<String> {
     names.filter(|name| name != "mod").collect()
 }
 
-/// Top-level modules that a file uses, by `crate::` or by as many `super::` as lead there.
-fn uses(text: &str, depth: usize) -> BTreeSet<String> {
+/// Modules below `above` that a file uses, by their whole path or by as many `super::` as lead there.
+fn uses(text: &str, above: &[&str], depth: usize) -> BTreeSet<String> {
     let code = code(text);
-    let mut names = names_after(&code, "crate::");
-    names.extend(names_after(&code, &"super::".repeat(depth)));
+    let path: String = above.iter().map(|name| format!("{name}::")).collect();
+    let mut names = names_after(&code, &format!("crate::{path}"));
+    names.extend(names_after(&code, &"super::".repeat(depth - above.len())));
     names
 }
 
-#[test]
-fn each_module_uses_only_what_stands_to_its_right() {
-    let lib = std::fs::read_to_string(src().join("lib.rs")).unwrap();
-    let layers = layers(&lib);
-    let declared: BTreeSet<&str> = lib
+/// Holds the modules that `file` declares to the order that it lists after `from`; they are below `above`. Returns how many uses
+/// of each other there are.
+fn hold_to_order(file: &Path, from: &str, above: &[&str]) -> usize {
+    let text = std::fs::read_to_string(file).unwrap();
+    let layers = layers(&text, from);
+    let declared: BTreeSet<&str> = text
         .lines()
         .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'))
         .collect();
     let listed: BTreeSet<&str> = layers.iter().map(String::as_str).collect();
-    assert_eq!(listed, declared, "lib.rs: layers, and modules");
+    assert_eq!(listed, declared, "{}: layers, and modules", file.display());
     assert_eq!(layers.len(), declared.len(), "a layer is listed twice");
     let place = |name: &str| layers.iter().position(|layer| layer == name);
 
     let mut paths = Vec::new();
-    files(&src(), &mut paths);
+    files(file.parent().unwrap(), &mut paths);
     let mut wrong = Vec::new();
     let mut arrows = 0;
     for path in paths {
         let modules = modules(&path);
         // main.rs uses the library, and lib.rs lists it.
-        let Some(own) = place(&modules[0]) else {
+        let Some(own) = modules.get(above.len()).and_then(|name| place(name)) else {
             continue;
         };
         let text = std::fs::read_to_string(&path).unwrap();
-        for name in uses(&text, modules.len()) {
+        for name in uses(&text, above, modules.len()) {
             let Some(used) = place(&name) else { continue };
             arrows += usize::from(used != own);
             if used < own {
@@ -120,11 +121,28 @@ fn each_module_uses_only_what_stands_to_its_right() {
             }
         }
     }
-    assert!(wrong.is_empty(), "against the order of lib.rs: {wrong:#?}");
+    assert!(
+        wrong.is_empty(),
+        "against the order of {}: {wrong:#?}",
+        file.display()
+    );
+    arrows
+}
+
+#[test]
+fn each_module_uses_only_what_stands_to_its_right() {
+    let arrows = hold_to_order(&src().join("lib.rs"), "//! The layers", &[]);
     assert!(
         arrows > 500,
         "found {arrows} uses of other modules, expected those of the whole crate"
     );
+}
+
+#[test]
+fn so_does_each_part_of_the_cuda_backend() {
+    let file = src().join("backend/cuda/mod.rs");
+    let arrows = hold_to_order(&file, "//! to CUDA", &["backend", "cuda"]);
+    assert!(arrows > 100, "found {arrows} uses of other parts");
 }
 
 #[test]
@@ -137,12 +155,16 @@ use crate::{
 use crate::gamma::x; // crate::comment
 fn f() { crate::delta::g(); super::epsilon::h(); super::super::zeta::i(); other_crate::eta::k(); }
 ";
-    let found = |depth| uses(text, depth).into_iter().collect::<Vec<_>>();
+    let found = |depth| uses(text, &[], depth).into_iter().collect::<Vec<_>>();
     assert_eq!(
         found(1),
         ["alpha", "beta", "delta", "epsilon", "gamma", "super"]
     );
     assert_eq!(found(2), ["alpha", "beta", "delta", "gamma", "zeta"]);
-    let order = layers("//! The layers, as they are:\n//! `a` -> `b` ->\n//! `c`.\n//!\n");
+    let text = "use crate::alpha::beta::x; use crate::gamma::y; fn f() { super::delta::z(); }";
+    let below: Vec<_> = uses(text, &["alpha"], 2).into_iter().collect();
+    assert_eq!(below, ["beta", "delta"]);
+    let doc = "//! The layers, as they are:\n//! `a` -> `b` ->\n//! `c`.\n//!\n";
+    let order = layers(doc, "//! The layers");
     assert_eq!(order, ["a", "b", "c"]);
 }

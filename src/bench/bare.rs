@@ -7,8 +7,8 @@
 //! state as the one before it left it.
 
 use super::metrics::Bare;
-use crate::backend::cuda::gpu::OpenGpu;
-use crate::backend::cuda::hosted::{Carried, HostLaunch, HostLaunched};
+use crate::backend::cuda::driver::gpu::OpenGpu;
+use crate::backend::cuda::engine::hosted::{Carried, HostLaunch, HostLaunched};
 use crate::backend::{StageBackend, StepView};
 use crate::error::Result;
 use crate::model::{DType, Model};

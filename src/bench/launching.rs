@@ -1,16 +1,16 @@
-//! Steps without a model (see [`crate::backend::cuda::probe`]): what launching them costs in each way, and the bare
+//! Steps without a model (see [`crate::backend::cuda::tools::probe`]): what launching them costs in each way, and the bare
 //! graph beside, which the host launches again and again with nobody scheduling.
 
 use super::metrics::{Bare, Figures};
 use crate::backend::StageBackend;
-use crate::backend::cuda::ahead::HostAhead;
-use crate::backend::cuda::exec::{Exec, LaunchedBy};
-use crate::backend::cuda::gpu::OpenGpu;
-use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
-use crate::backend::cuda::mirror::Mirror;
-use crate::backend::cuda::probe::{ProbeOptions, ProbeStep};
-use crate::backend::cuda::program::{StepProgram, buckets, capture_calls};
-use crate::backend::cuda::scheduler::GpuScheduler;
+use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
+use crate::backend::cuda::driver::gpu::OpenGpu;
+use crate::backend::cuda::engine::ahead::HostAhead;
+use crate::backend::cuda::engine::hosted::{HostLaunch, HostLaunched, StagePlace};
+use crate::backend::cuda::engine::program::{StepProgram, buckets, capture_calls};
+use crate::backend::cuda::engine::scheduler::GpuScheduler;
+use crate::backend::cuda::engine::step_copy::StepCopy;
+use crate::backend::cuda::tools::probe::{ProbeOptions, ProbeStep};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, RingCapacities, StepKind};
 use crate::runtime::Engine;
@@ -122,12 +122,12 @@ impl<'a> Probe<'a> {
         };
         let stream = self.gpu.context.new_stream().map_err(refused)?;
         let program = self.program()?;
-        let mirror = Mirror::new(&self.gpu.context, &stream, &self.options)?;
+        let copy = StepCopy::new(&self.gpu.context, &stream, &self.options)?;
         let bucket = buckets(&self.ladders, StepKind::Decode, self.options.max_seqs)
             .last()
             .ok_or_else(|| Error::Runtime("a probe has a decode bucket".into()))?;
-        let calls = program.lower(bucket, mirror.at())?;
-        // SAFETY: mirror and program outlive the launches below, all of which are waited for; the mirror holds a step
+        let calls = program.lower(bucket, copy.at())?;
+        // SAFETY: copy and program outlive the launches below, all of which are waited for; the copy holds a step
         // without rows.
         let graph = unsafe { capture_calls(&stream, "the bare step", &calls) }?;
         let exec = Exec::new(&graph, LaunchedBy::Host)?;

@@ -4,10 +4,10 @@
 
 use super::bare::InARow;
 use super::variants::{Timed, choose, families, finalists, near, refined};
+use crate::backend::cuda::driver::gpu::OpenGpu;
+use crate::backend::cuda::engine::hosted::{HostLaunch, HostLaunched, OtherStep, StagePlace};
+use crate::backend::cuda::engine::model::{ModelProgram, Placement, programs};
 use crate::backend::cuda::families::Bucket;
-use crate::backend::cuda::gpu::OpenGpu;
-use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, OtherStep, StagePlace};
-use crate::backend::cuda::model::{ModelProgram, Placement, programs};
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::model::{DType, Model};

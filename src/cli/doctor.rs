@@ -194,7 +194,7 @@ fn gpu() -> Check {
 
 #[cfg(feature = "cuda")]
 fn gpu() -> Check {
-    use crate::backend::cuda::driver::probe;
+    use crate::backend::cuda::driver::machine::probe;
     let driver = match probe() {
         Ok(driver) => driver,
         Err(missing) => {

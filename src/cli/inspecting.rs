@@ -120,11 +120,11 @@ fn on_gpu(
     target: &Target,
     plan: &Plan,
 ) -> Result<(Precision, Option<OnGpu>)> {
-    use crate::backend::cuda::program::StepGraph;
-    use crate::backend::cuda::survey::Survey;
+    use crate::backend::cuda::engine::captures::Captures;
+    use crate::backend::cuda::engine::program::StepGraph;
     use crate::files::{Out, Unfinished};
     use crate::model::Model;
-    use crate::runtime::cuda::{Launch, survey};
+    use crate::runtime::cuda::{Launch, capture_all};
     use crate::session::sizes::memory;
     use std::time::Instant;
 
@@ -159,8 +159,8 @@ fn on_gpu(
         }
         Ok(())
     };
-    let mut found = Survey::new(&mut each);
-    survey(
+    let mut found = Captures::new(&mut each);
+    capture_all(
         gpu,
         &model,
         plan,

@@ -174,7 +174,7 @@ fn stages(
         Target::Cpu => cpu::stages(&Arc::new(model), plan, options, &sink),
         #[cfg(feature = "cuda")]
         Target::Gpu { gpu, spec } => {
-            use crate::backend::cuda::hosted::HostLaunch;
+            use crate::backend::cuda::engine::hosted::HostLaunch;
             use crate::runtime::cuda::host_stage;
             let way = match spec.launch {
                 Launch::HostGraph | Launch::HostGraphAhead => HostLaunch::Graph,

@@ -298,7 +298,7 @@ mod gpu {
             file.set(*dtype, Entry { rows, variant, ms });
         }
         let command: Vec<String> = std::env::args().skip(1).collect();
-        let driver = crate::backend::cuda::driver::probe()?;
+        let driver = crate::backend::cuda::driver::machine::probe()?;
         let (major, minor) = driver.version;
         let noted = [
             ("model", Some(args.model.model.clone())),

@@ -3,17 +3,17 @@
 use super::engine::{Engine, device_shape};
 pub use super::options::Launch;
 use super::sizes::Sizes;
-use crate::backend::cuda::ahead::HostAhead;
-use crate::backend::cuda::delivery::pinned_bytes;
-use crate::backend::cuda::gpu::OpenGpu;
-use crate::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
-use crate::backend::cuda::mirror::mirror_bytes;
-use crate::backend::cuda::model::{InOrder, ModelProgram, Placement, programs};
-use crate::backend::cuda::program::StepProgram;
-use crate::backend::cuda::scheduler::{GpuScheduler, table_bytes};
-use crate::backend::cuda::stamps::stamped;
-use crate::backend::cuda::survey::Survey;
-use crate::backend::cuda::telling::Telling;
+use crate::backend::cuda::driver::gpu::OpenGpu;
+use crate::backend::cuda::engine::ahead::HostAhead;
+use crate::backend::cuda::engine::captures::Captures;
+use crate::backend::cuda::engine::delivery::pinned_bytes;
+use crate::backend::cuda::engine::hosted::{HostLaunch, HostLaunched, StagePlace};
+use crate::backend::cuda::engine::model::{InOrder, ModelProgram, Placement, programs};
+use crate::backend::cuda::engine::program::StepProgram;
+use crate::backend::cuda::engine::scheduler::{GpuScheduler, table_bytes};
+use crate::backend::cuda::engine::step_copy::step_copy_bytes;
+use crate::backend::cuda::tools::routing::RoutingReader;
+use crate::backend::cuda::tools::stamps::stamped;
 use crate::backend::timing::StepClock;
 use crate::backend::{LogitsSink, RoutingSink, SharedSink, StageBackend};
 use crate::error::{Error, Result};
@@ -130,7 +130,7 @@ impl Engine {
 ///
 /// # Errors
 /// As [`Engine::on_gpu`].
-pub fn telling(
+pub fn with_routing(
     gpu: &OpenGpu,
     model: &Model,
     plan: &Plan,
@@ -152,7 +152,7 @@ pub fn telling(
     let programs = programs(gpu, model, &placement)?;
     // Stages share their arrays.
     let chosen = programs[0].chosen_experts();
-    let program = Box::new(Telling {
+    let program = Box::new(RoutingReader {
         program: InOrder(programs.into_iter().map(boxed_program).collect()),
         chosen,
         routing: routing.clone(),
@@ -176,9 +176,9 @@ pub fn overheads(
 ) -> Result<Overheads> {
     let ladders = plan.ladders.reachable(options);
     let (scheduler, pinned, pinned_arithmetic) = match launch {
-        // The mirror has room for two steps whether the host runs ahead or not.
+        // The copy has room for two steps whether the host runs ahead or not.
         Launch::HostKernels | Launch::HostGraph | Launch::HostGraphAhead => {
-            let bytes = mirror_bytes(options);
+            let bytes = step_copy_bytes(options);
             (
                 bytes,
                 bytes,
@@ -214,14 +214,14 @@ pub fn overheads(
 ///
 /// # Errors
 /// As [`Engine::on_gpu`]; [`Error::Usage`] where `launch` captures nothing.
-pub fn survey(
+pub fn capture_all(
     gpu: &OpenGpu,
     model: &Model,
     plan: &Plan,
     options: &EngineOptions,
     dtype: DType,
     launch: Launch,
-    survey: &mut Survey<'_>,
+    captures: &mut Captures<'_>,
 ) -> Result<()> {
     let options = options.one_step_in_flight();
     let ladders = plan.ladders.reachable(&options);
@@ -241,7 +241,7 @@ pub fn survey(
         Launch::HostGraph | Launch::HostGraphAhead => {
             let program = InOrder(boxed(gpu, model, &placement)?);
             let stages = 0..plan.stages.len();
-            survey.of_host(&gpu.context, &program, stages, &ladders, &options)
+            captures.of_host(&gpu.context, &program, stages, &ladders, &options)
         }
         Launch::DeviceGraph => {
             let programs = boxed(gpu, model, &placement)?;
@@ -249,7 +249,13 @@ pub fn survey(
             let device = GpuScheduler::new(&gpu.context, &gpu.module, programs, early)?;
             let rings = RingCapacities::new(&options);
             let sizes = Sizes::new(&options, &ladders, 1, rings, options.record)?;
-            device.survey(sizes.state_bytes, sizes.ring_bytes, &ladders, slots, survey)
+            device.capture_all(
+                sizes.state_bytes,
+                sizes.ring_bytes,
+                &ladders,
+                slots,
+                captures,
+            )
         }
     }
 }

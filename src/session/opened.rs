@@ -149,7 +149,7 @@ impl Opened {
     }
 
     /// Starts an engine that tells `routing` where the rows of every step go, for which it takes its time.
-    pub fn engine_telling(
+    pub fn engine_with_routing(
         &self,
         model: &Arc<Model>,
         sink: &SharedSink,
@@ -158,13 +158,14 @@ impl Opened {
         let (plan, options) = (&self.plan, &self.options);
         match &self.target {
             Target::Cpu => {
-                let stages = cpu::telling_stages(model, plan, options, sink, routing)?;
+                let stages = cpu::stages_with_routing(model, plan, options, sink, routing)?;
                 Engine::start(stages, &plan.ladders, options)
             }
             #[cfg(feature = "cuda")]
             Target::Gpu { gpu, spec } => {
-                use crate::runtime::cuda::telling;
-                let mut engine = telling(gpu, model, plan, options, spec.dtype, sink, routing)?;
+                use crate::runtime::cuda::with_routing;
+                let mut engine =
+                    with_routing(gpu, model, plan, options, spec.dtype, sink, routing)?;
                 engine.watch(spec.step_timeout);
                 engine.launch()?;
                 Ok(engine)

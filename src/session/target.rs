@@ -6,7 +6,7 @@ use super::spec::GpuSpec;
 #[cfg(not(feature = "cuda"))]
 use super::spec::without_gpu_support;
 #[cfg(feature = "cuda")]
-use crate::backend::cuda::gpu::OpenGpu;
+use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::error::Result;
 use crate::plan::KernelChoice;
 use crate::plan::budget::Budget;
@@ -31,7 +31,7 @@ pub enum Target {
 /// The first GPU. Where there is none it is the CPU; where there is one that cannot be used, also, with the reason.
 #[cfg(feature = "cuda")]
 pub(super) fn default_device() -> DeviceSpec {
-    use crate::backend::cuda::driver::{Missing, probe};
+    use crate::backend::cuda::driver::machine::{Missing, probe};
     match probe().and_then(|driver| driver.gpu(0).map(|_| ())) {
         Ok(()) => DeviceSpec::Gpu(GpuSpec::new(0)),
         Err(Missing::Library | Missing::Gpu) => DeviceSpec::CPU,

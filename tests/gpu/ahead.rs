@@ -2,7 +2,7 @@
 
 use crate::engine::{OPTIONS, Setup, engine, greedy};
 use std::time::{Duration, Instant};
-use tailgraph::backend::cuda::gpu::OpenGpu;
+use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::model::{DType, Model, ModelSource};
 use tailgraph::runtime::cuda::Launch;
 use tailgraph::runtime::{Event, Request};

@@ -7,10 +7,10 @@ use crate::rig::{
 };
 use crate::support::Gpu;
 use rayon::prelude::*;
-use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::families::attention::{
     Attention, QUERY_TILE_BYTES, most_query_tiles,
 };
+use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::{KeySplit, StepKind};
 

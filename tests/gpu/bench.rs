@@ -2,7 +2,7 @@
 
 use crate::common::program::bench;
 use crate::engine::{OPTIONS, Setup, drive, engine, greedy, plan};
-use tailgraph::backend::cuda::gpu::OpenGpu;
+use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::bench::bare;
 use tailgraph::model::{DType, Model, ModelSource};
 use tailgraph::runtime::Request;

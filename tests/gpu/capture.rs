@@ -5,8 +5,7 @@ use crate::rig::{Rig, Step, config, encode, operand};
 use crate::support::Gpu;
 use cudarc::driver::sys;
 use std::cell::RefCell;
-use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::call::Address;
+use tailgraph::backend::cuda::driver::Address;
 use tailgraph::backend::cuda::families::Lowering;
 use tailgraph::backend::cuda::families::attention::{
     Attention, QUERY_TILE_BYTES, most_query_tiles,
@@ -15,9 +14,10 @@ use tailgraph::backend::cuda::families::experts::{
     EXPERT_COUNTS_BYTES, EXPERT_TILE_BYTES, ExpertRows, ExpertWeights, Routing, most_expert_tiles,
 };
 use tailgraph::backend::cuda::families::head::{LogitsPart, seen_words};
+use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::router::RouterWeights;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Product, Rows};
-use tailgraph::backend::cuda::packed;
+use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::DType;
 use tailgraph::plan::arena::best_words;
 use tailgraph::plan::{KeySplit, StepKind};

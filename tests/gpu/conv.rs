@@ -5,8 +5,8 @@ use crate::rig::{
     OPERANDS, Rig, Step, assert_close, assert_same_bits, config, operand, rounded, rounding,
 };
 use crate::support::Gpu;
-use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::families::conv::ShortConv;
+use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
 

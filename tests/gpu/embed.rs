@@ -2,7 +2,7 @@
 
 use crate::common::random::Random;
 use crate::support::{BF16, Element, F16, F32, Gpu, HIDDEN, ROWS, State};
-use tailgraph::backend::cuda::call::Argument;
+use tailgraph::backend::cuda::driver::launch::Argument;
 use tailgraph::sys::abi;
 
 const VOCABULARY: usize = 301;

@@ -3,7 +3,7 @@
 use crate::common::engine::{PATIENCE, Seen, read, request};
 use std::sync::{Arc, Mutex};
 use tailgraph::Result;
-use tailgraph::backend::cuda::gpu::OpenGpu;
+use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::backend::{LogitsSink, SharedSink};
 use tailgraph::model::{DType, Model};
 use tailgraph::plan::{GraphFile, KernelChoice, Limits, Plan};

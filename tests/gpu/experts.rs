@@ -8,9 +8,9 @@ use crate::rig::{
 use crate::routing::{RoutingOnGpu, mixture, random_experts};
 use crate::support::{Gpu, Holder};
 use rayon::prelude::*;
-use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::families::experts::{ExpertRows, ExpertWeights, NextNorm};
-use tailgraph::backend::cuda::packed;
+use tailgraph::backend::cuda::families::packed;
+use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
 use tailgraph::plan::variants::{

@@ -4,7 +4,7 @@ use crate::common::fixtures;
 use crate::common::golden::{self, Golden};
 use crate::engine::{Outcome, Setup, greedy, run, run_by, score};
 use safetensors::SafeTensors;
-use tailgraph::backend::cuda::gpu::OpenGpu;
+use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::model::DType;
 use tailgraph::plan::KernelChoice;
 use tailgraph::runtime::cuda::Launch;

@@ -7,9 +7,9 @@ use crate::rig::{
     Enqueue, Rig, SKINNY, Step, StepOnGpu, TYPES, assert_rows_close, config, encode, rounded,
 };
 use crate::support::Gpu;
-use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::families::Types;
 use tailgraph::backend::cuda::families::head::{Found, LogitsPart, seen_words};
+use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
 use tailgraph::plan::arena::best_words;

@@ -3,7 +3,7 @@
 use crate::common::program::tailgraph;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use tailgraph::backend::cuda::image::kernels;
+use tailgraph::backend::cuda::driver::image::kernels;
 
 /// The architecture of the build that this GPU runs.
 fn architecture(device: &str) -> &'static str {

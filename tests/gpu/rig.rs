@@ -5,14 +5,13 @@ use crate::support::{Gpu, append, bytes};
 use cudarc::driver::CudaStream;
 use half::{bf16, f16};
 use std::ops::Deref;
-use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::call::Address;
-use tailgraph::backend::cuda::driver;
+use tailgraph::backend::cuda::driver::Address;
+use tailgraph::backend::cuda::driver::call::ReadyCall;
+use tailgraph::backend::cuda::driver::machine;
 use tailgraph::backend::cuda::families::limits::Library;
-use tailgraph::backend::cuda::families::{Bucket, Kernels, Lowering, Types};
-use tailgraph::backend::cuda::launch::ReadyCall;
-use tailgraph::backend::cuda::packed;
-use tailgraph::backend::cuda::program::StepAt;
+use tailgraph::backend::cuda::families::packed;
+use tailgraph::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt, Types};
+use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::weights::widen;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::variants::{Experts, Grouped, Products, Variant};
@@ -338,7 +337,7 @@ impl<'g> Rig<'g> {
     pub fn serves(&self, found: bool, capable: impl Fn((u32, u32)) -> bool) -> bool {
         let Types { operand, weights } = self.kernels.types;
         let types = operand == weights && operand != DType::F32 || weights == DType::BF16;
-        let capability = driver::probe().unwrap().gpu(0).unwrap().compute_capability;
+        let capability = machine::probe().unwrap().gpu(0).unwrap().compute_capability;
         assert_eq!(found, types && capable(capability), "{capability:?}");
         found
     }

@@ -3,11 +3,11 @@
 use crate::common::random::Random;
 use crate::rig::{Rig, Step, config, operand};
 use crate::support::Gpu;
-use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::families::Lowering;
 use tailgraph::backend::cuda::families::experts::{
     EXPERT_COUNTS_BYTES, EXPERT_TILE_BYTES, Routing, most_expert_tiles,
 };
+use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
 use tailgraph::plan::arena::{SKINNY_GUESS_WORDS, SKINNY_ROWS};

@@ -3,8 +3,8 @@
 use crate::common::random::Random;
 use crate::rig::{Chunk, Rig, Step, StepOnGpu, config, operand};
 use crate::support::Gpu;
-use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::families::head::{LogitsPart, seen_words};
+use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
 use tailgraph::plan::arena::best_words;

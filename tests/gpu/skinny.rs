@@ -11,15 +11,15 @@ use crate::rig::{
 };
 use crate::routing::RoutingOnGpu;
 use crate::support::Gpu;
-use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::families::Types;
 use tailgraph::backend::cuda::families::conv::ShortConv;
 use tailgraph::backend::cuda::families::experts::{ExpertRows, ExpertWeights};
 use tailgraph::backend::cuda::families::head::LogitsPart;
+use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::router::RouterWeights;
 use tailgraph::backend::cuda::families::skinny::{ConvIn, Guess, Residual};
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Product, Rows};
-use tailgraph::backend::cuda::packed;
+use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::arena::best_words;
 use tailgraph::plan::variants::{Experts, Products, Variant};

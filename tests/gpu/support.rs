@@ -4,11 +4,10 @@ use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr};
 use half::{bf16, f16};
 use std::sync::Arc;
-use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::call::Argument;
-use tailgraph::backend::cuda::driver;
-use tailgraph::backend::cuda::launch::{Kernel, Launch};
-use tailgraph::backend::cuda::module::Module;
+use tailgraph::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use tailgraph::backend::cuda::driver::machine;
+use tailgraph::backend::cuda::driver::module::Module;
+use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::sys::abi;
 
 pub struct Gpu {
@@ -19,7 +18,7 @@ pub struct Gpu {
 impl Gpu {
     /// The first GPU. Where there is none the test fails with the reason.
     pub fn new() -> Self {
-        let gpu = driver::probe().and_then(|driver| driver.gpu(0).cloned());
+        let gpu = machine::probe().and_then(|driver| driver.gpu(0).cloned());
         let gpu = gpu.unwrap_or_else(|missing| panic!("{missing}"));
         let context = CudaContext::new(gpu.ordinal as usize).unwrap();
         // SAFETY: everything is on one stream, so there is nothing to track; a capture takes no events.

@@ -4,7 +4,7 @@ use crate::binary::path;
 use crate::common::program::tailgraph;
 use crate::goldens;
 use std::path::Path;
-use tailgraph::backend::cuda::gpu::OpenGpu;
+use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::model::DType;
 use tailgraph::plan::{KernelChoice, KernelFile};
 

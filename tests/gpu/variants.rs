@@ -7,7 +7,7 @@ use crate::rig::{SKINNY, grouped};
 use crate::ways::{assert_same, requests};
 use std::path::Path;
 use std::sync::Arc;
-use tailgraph::backend::cuda::gpu::OpenGpu;
+use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::model::DType;
 use tailgraph::plan::arena::FUSED_ROWS;
 use tailgraph::plan::variants::{Architecture, Entry, Experts, Grouped, Products, Variant};

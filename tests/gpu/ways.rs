@@ -5,7 +5,7 @@ use crate::engine::{Outcome, Setup, WAYS, engine, greedy, run, score};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailgraph::backend::LogitsSink;
-use tailgraph::backend::cuda::gpu::OpenGpu;
+use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::model::{DType, Model, ModelSource};
 use tailgraph::runtime::cuda::Launch;
 use tailgraph::runtime::{Logits, Request};

@@ -3,7 +3,7 @@
 use crate::common::random::Random;
 use crate::rig::*;
 use std::time::Duration;
-use tailgraph::backend::cuda::probe::ProbeOptions;
+use tailgraph::backend::cuda::tools::probe::ProbeOptions;
 use tailgraph::plan::{EngineOptions, RingCapacities};
 use tailgraph::runtime::{Engine, Request};
 use tailgraph::sys::abi;

@@ -3,9 +3,8 @@
 
 use crate::rig::Rig;
 use cudarc::driver::{CudaEvent, sys};
-use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::call::Argument;
-use tailgraph::backend::cuda::launch::{Kernel, Launch};
+use tailgraph::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use tailgraph::backend::cuda::memory::buffer::Buffer;
 
 /// Long enough for the host to enqueue all that is timed: events then have nothing but kernels between them.
 const AHEAD_NS: u64 = 400_000;

@@ -3,12 +3,12 @@
 use crate::rig::{Rig, SETUP};
 use cudarc::driver::sys;
 use std::ffi::c_void;
-use tailgraph::backend::cuda::audit::Node;
-use tailgraph::backend::cuda::buffer::Buffer;
-use tailgraph::backend::cuda::exec::{Exec, LaunchedBy};
-use tailgraph::backend::cuda::graph::Captured;
-use tailgraph::backend::cuda::mirror::Mirror;
-use tailgraph::backend::cuda::program::{StepProgram, buckets, capture_calls};
+use tailgraph::backend::cuda::driver::audit::Node;
+use tailgraph::backend::cuda::driver::exec::{Exec, LaunchedBy};
+use tailgraph::backend::cuda::driver::graph::Captured;
+use tailgraph::backend::cuda::engine::program::{StepProgram, buckets, capture_calls};
+use tailgraph::backend::cuda::engine::step_copy::StepCopy;
+use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::plan::StepKind;
 
 #[test]
@@ -16,12 +16,12 @@ use tailgraph::plan::StepKind;
 fn a_step_lists_its_kernels_and_early_edges() {
     let rig = Rig::new();
     let (programs, _) = rig.probe(&SETUP);
-    let mirror = Mirror::new(&rig.context, &rig.stream, &SETUP.options).unwrap();
+    let copy = StepCopy::new(&rig.context, &rig.stream, &SETUP.options).unwrap();
     let bucket = buckets(&SETUP.ladders(), StepKind::Decode, 32)
         .nth(3)
         .unwrap();
-    let calls = programs[0].lower(bucket, mirror.at()).unwrap();
-    // SAFETY: mirror and program outlive the graph, which is never launched.
+    let calls = programs[0].lower(bucket, copy.at()).unwrap();
+    // SAFETY: copy and program outlive the graph, which is never launched.
     let graph = unsafe { capture_calls(&rig.stream, "stage 0 decode 8", &calls) }.unwrap();
     let names: Vec<String> = graph
         .nodes()

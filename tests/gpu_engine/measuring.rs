@@ -4,7 +4,7 @@ use crate::common::traced::traced_step_ms;
 use crate::rig::{PATIENCE, Rig, SETUP, Setup, WAYS, Way};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-use tailgraph::backend::cuda::probe::ProbeOptions;
+use tailgraph::backend::cuda::tools::probe::ProbeOptions;
 use tailgraph::bench::drive::{self, Beside};
 use tailgraph::bench::host::Busy;
 use tailgraph::bench::metrics::figures;

@@ -3,8 +3,8 @@
 use crate::common::random::Random;
 use crate::rig::*;
 use std::time::{Duration, Instant};
-use tailgraph::backend::cuda::hosted::HostLaunch;
-use tailgraph::backend::cuda::probe::fingerprint;
+use tailgraph::backend::cuda::engine::hosted::HostLaunch;
+use tailgraph::backend::cuda::tools::probe::fingerprint;
 use tailgraph::plan::EngineOptions;
 use tailgraph::runtime::{Action, Core, EndReason, EngineShape, Event, Request};
 use tailgraph::sys::abi;

@@ -5,12 +5,12 @@ use crate::common::random::Random;
 use cudarc::driver::{CudaContext, CudaStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tailgraph::backend::StageBackend;
-use tailgraph::backend::cuda::driver;
-use tailgraph::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
-use tailgraph::backend::cuda::module::Module;
-use tailgraph::backend::cuda::probe::{Disturbance, ProbeLog, ProbeOptions, ProbeStep};
-use tailgraph::backend::cuda::program::StepProgram;
-use tailgraph::backend::cuda::scheduler::GpuScheduler;
+use tailgraph::backend::cuda::driver::machine;
+use tailgraph::backend::cuda::driver::module::Module;
+use tailgraph::backend::cuda::engine::hosted::{HostLaunch, HostLaunched, StagePlace};
+use tailgraph::backend::cuda::engine::program::StepProgram;
+use tailgraph::backend::cuda::engine::scheduler::GpuScheduler;
+use tailgraph::backend::cuda::tools::probe::{Disturbance, ProbeLog, ProbeOptions, ProbeStep};
 use tailgraph::plan::{EngineOptions, Ladders, RingCapacities};
 use tailgraph::runtime::{EndReason, Engine, Logits, Request};
 
@@ -93,7 +93,7 @@ impl Rig {
     pub fn new() -> Self {
         // A test that failed has nothing that the next one needs.
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let gpu = driver::probe().and_then(|driver| driver.gpu(0).cloned());
+        let gpu = machine::probe().and_then(|driver| driver.gpu(0).cloned());
         let gpu = gpu.unwrap_or_else(|missing| panic!("{missing}"));
         let context = CudaContext::new(gpu.ordinal as usize).unwrap();
         // SAFETY: nothing here relies on cudarc's tracking; every stream is waited for by whoever uses it.

@@ -3,12 +3,12 @@
 
 use crate::common::random::Random;
 use crate::rig::*;
-use tailgraph::backend::cuda::hosted::{HostLaunch, HostLaunched, StagePlace};
-use tailgraph::backend::cuda::model::InOrder;
-use tailgraph::backend::cuda::probe::{Disturbance, ProbeOptions};
-use tailgraph::backend::cuda::program::StepProgram;
-use tailgraph::backend::cuda::scheduler::GpuScheduler;
-use tailgraph::backend::cuda::stamps::{StampClock, stamped};
+use tailgraph::backend::cuda::engine::hosted::{HostLaunch, HostLaunched, StagePlace};
+use tailgraph::backend::cuda::engine::model::InOrder;
+use tailgraph::backend::cuda::engine::program::StepProgram;
+use tailgraph::backend::cuda::engine::scheduler::GpuScheduler;
+use tailgraph::backend::cuda::tools::probe::{Disturbance, ProbeOptions};
+use tailgraph::backend::cuda::tools::stamps::{StampClock, stamped};
 use tailgraph::backend::timing::{StepClock, StepTimes, is_timed};
 use tailgraph::plan::EngineOptions;
 use tailgraph::runtime::{Engine, Request};

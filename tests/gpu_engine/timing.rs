@@ -3,10 +3,10 @@
 use crate::common::random::Random;
 use crate::rig::*;
 use std::time::Instant;
-use tailgraph::backend::cuda::exec::{Exec, LaunchedBy};
-use tailgraph::backend::cuda::mirror::Mirror;
-use tailgraph::backend::cuda::probe::ProbeOptions;
-use tailgraph::backend::cuda::program::{StepProgram, buckets, capture_calls};
+use tailgraph::backend::cuda::driver::exec::{Exec, LaunchedBy};
+use tailgraph::backend::cuda::engine::program::{StepProgram, buckets, capture_calls};
+use tailgraph::backend::cuda::engine::step_copy::StepCopy;
+use tailgraph::backend::cuda::tools::probe::ProbeOptions;
 use tailgraph::plan::{EngineOptions, RingCapacities, StepKind};
 use tailgraph::sys::abi;
 
@@ -45,13 +45,13 @@ fn setup(batch: u32, layers: u32) -> Setup {
 /// The decode graph alone, launched back to back by the host: us a step.
 fn bare_us(rig: &Rig, setup: &Setup) -> f64 {
     let (programs, _) = rig.probe(setup);
-    let mirror = Mirror::new(&rig.context, &rig.stream, &setup.options).unwrap();
+    let copy = StepCopy::new(&rig.context, &rig.stream, &setup.options).unwrap();
     let slots = setup.options.max_seqs;
     let bucket = buckets(&setup.ladders(), StepKind::Decode, slots)
         .last()
         .unwrap();
-    let calls = programs[0].lower(bucket, mirror.at()).unwrap();
-    // SAFETY: mirror and program outlive the launches below.
+    let calls = programs[0].lower(bucket, copy.at()).unwrap();
+    // SAFETY: copy and program outlive the launches below.
     let graph = unsafe { capture_calls(&rig.stream, "the bare step", &calls) }.unwrap();
     let exec = Exec::new(&graph, LaunchedBy::Host).unwrap();
     let rounds = 2000;
@@ -59,7 +59,7 @@ fn bare_us(rig: &Rig, setup: &Setup) -> f64 {
     for _warm in 0..2 {
         let start = Instant::now();
         for _ in 0..rounds {
-            // SAFETY: as above; the mirror holds a step without rows.
+            // SAFETY: as above; the copy holds a step without rows.
             unsafe { exec.launch() }.unwrap();
         }
         rig.stream.synchronize().unwrap();

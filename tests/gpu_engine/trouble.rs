@@ -4,7 +4,7 @@ use crate::common::program::{end, this_program};
 use crate::common::random::Random;
 use crate::rig::*;
 use std::time::{Duration, Instant};
-use tailgraph::backend::cuda::probe::Disturbance;
+use tailgraph::backend::cuda::tools::probe::Disturbance;
 
 /// Set for the process that runs into a fault, which is this test again: a fault ends all of a process's GPU work.
 const FAULTS: &str = "TAILGRAPH_TEST_FAULTS";

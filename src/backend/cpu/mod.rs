@@ -66,7 +66,7 @@ pub fn stages(
 ///
 /// # Errors
 /// See [`CpuStage::new`].
-pub fn telling_stages(
+pub fn stages_with_routing(
     model: &Arc<Model>,
     plan: &Plan,
     options: &EngineOptions,

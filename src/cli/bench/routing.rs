@@ -48,7 +48,7 @@ fn of_unit(work: &Work<'_>, unit: &mut Unit, model: &Arc<Model>) -> Result<bool>
         Kind::Score => Some(Arc::new(Scored::default())),
         _ => None,
     };
-    let mut engine = unit.opened.engine_telling(model, &sink, &routing)?;
+    let mut engine = unit.opened.engine_with_routing(model, &sink, &routing)?;
     let mut runner = Runner {
         engine: &mut engine,
         sent: 0,

@@ -5,8 +5,8 @@ use crate::common::random::Random;
 use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;
 use crate::support::{Gpu, Holder};
-use tailgraph::backend::cuda::buffer::Buffer;
 use tailgraph::backend::cuda::families::skinny::Guess;
+use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::DType;
 use tailgraph::plan::variants::{Experts, Products, Variant};
 

@@ -1,9 +1,9 @@
 //! Queries, keys and values, and attention over pages.
 
-use super::super::call::{Address, Argument};
-use super::super::launch::Kernel;
 use super::Lowering;
 use super::limits::Library;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::launch::{Argument, Kernel};
 use crate::error::Result;
 use crate::model::DType;
 use crate::plan::{KeySplit, StepKind};

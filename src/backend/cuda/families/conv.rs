@@ -1,7 +1,8 @@
 //! The short convolution of a conv layer and its state.
 
-use super::super::call::{Address, Argument};
 use super::Lowering;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::launch::Argument;
 use crate::plan::StepKind;
 
 /// Threads of a block, four channels each (kernels/conv/conv.cu).

@@ -1,8 +1,9 @@
 //! Logits to the host (kernels/step/deliver.cu).
 
-use super::super::call::{Address, Argument};
 use super::Lowering;
 use super::head::LogitsPart;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::launch::Argument;
 
 const COPY_THREADS: u32 = 256;
 /// Pieces that a row is cut into: with a whole tile of rows they fill any bus.

@@ -1,8 +1,9 @@
 //! Mixtures of experts: their feed-forwards, and what these and the router (router.rs) agree on.
 
-use super::super::call::{Address, Argument};
 use super::Lowering;
 use super::tiled::{ByExpert, Epilogue, Product};
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::launch::Argument;
 pub use crate::plan::arena::EXPERT_COUNTS_BYTES;
 
 /// As kernels/common/experts.cuh has it.

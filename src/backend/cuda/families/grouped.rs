@@ -1,14 +1,13 @@
 //! The experts' products of wide steps: a kernel that streams every expert's weights once, on GPUs that have wgmma and the
 //! copy engine for tensors (kernels/grouped/grouped.cuh says how). Here is what it can serve, and what its launches look like.
 
-use super::super::call::Argument;
-use super::super::launch::Kernel;
-use super::super::packed;
-use super::super::tensor_map::Boxes;
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::kernels::{Types, suffix};
 use super::limits::Library;
+use crate::backend::cuda::driver::launch::{Argument, Kernel};
+use crate::backend::cuda::driver::tensor_map::Boxes;
+use crate::backend::cuda::families::packed;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
 use crate::plan::variants::{

@@ -1,8 +1,9 @@
 //! Logits and sampling.
 
-use super::super::call::{Address, Argument};
 use super::Lowering;
 use super::tiled::{Epilogue, Product, Rows};
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::launch::Argument;
 use crate::plan::arena::SAMPLE_PARTS;
 use crate::plan::{SCORE_TILE_ROWS, StepKind};
 

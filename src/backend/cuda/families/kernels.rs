@@ -1,7 +1,5 @@
 //! The kernels that one model uses, found by name once.
 
-use super::super::image;
-use super::super::launch::Kernel;
 use super::attention;
 use super::experts;
 use super::grouped::Grouped;
@@ -11,6 +9,8 @@ use super::skinny::Skinny;
 use super::swap_ab::SwapAb;
 use super::tiled::{Tile, Tiled};
 use super::variant::Variants;
+use crate::backend::cuda::driver::image;
+use crate::backend::cuda::driver::launch::Kernel;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
 use crate::plan::KernelChoice;

@@ -1,7 +1,8 @@
 //! What a GPU has that decides which kernels serve it and what sizes their launches.
 
-use super::super::launch::Kernel;
-use super::super::module::{Module, failed};
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::driver::launch::Kernel;
+use crate::backend::cuda::driver::module::Module;
 use crate::error::{Error, Result};
 use crate::plan::variants::Architecture;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -110,7 +111,7 @@ impl Library {
         if let Some(module) = &self.module {
             return module.kernel(name);
         }
-        match super::super::image::kernels()?
+        match crate::backend::cuda::driver::image::kernels()?
             .iter()
             .any(|kernel| kernel.name == name)
         {

@@ -15,6 +15,7 @@ pub mod head;
 pub mod kernels;
 pub mod limits;
 pub mod norm;
+pub mod packed;
 pub mod router;
 pub mod skinny;
 pub mod swap_ab;
@@ -23,9 +24,9 @@ mod variant;
 
 pub use kernels::{Kernels, Types};
 
-use super::call::{Address, Argument, KernelCall};
-use super::launch::{Kernel, Launch};
-use super::program::StepAt;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::call::KernelCall;
+use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::model::ModelConfig;
 use crate::plan::variants::Variant;
 use crate::plan::{Op, StepKind};
@@ -39,6 +40,15 @@ pub struct Bucket {
     pub rows: u32,
     /// Most sequences of one of its steps: the slots, or the rows where they are fewer. Also most sampled rows.
     pub sequences: u32,
+}
+
+/// Where the step to run is described whenever the kernels run. Both addresses are the same for every step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepAt {
+    /// `tg_state *`: slots and pages; the step's tables are at offsets from here.
+    pub state: Address,
+    /// `tg_step *`
+    pub step: Address,
 }
 
 /// Makes the calls of one step, in order, for one bucket.

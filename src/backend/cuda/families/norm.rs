@@ -1,7 +1,8 @@
 //! The embedding and the norms.
 
-use super::super::call::{Address, Argument};
 use super::Lowering;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::launch::Argument;
 use crate::plan::StepKind;
 
 /// Threads of a block, and of a row (kernels/step/embed.cu, kernels/step/norm.cu).

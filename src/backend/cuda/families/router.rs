@@ -1,10 +1,10 @@
 //! Which experts each row goes to: the router, and the token sort behind it for who does not sort by itself.
 
-use super::super::call::{Address, Argument};
-use super::super::launch::{Kernel, Launch};
 use super::Lowering;
 use super::experts::{MAX_EXPERTS, NORM_THREADS, Pairs, Routing};
 use super::kernels::SHARED_BYTES;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 
 /// Experts that one block scores (kernels/router/router.cu).
 const SCORE_EXPERTS: u32 = 8;

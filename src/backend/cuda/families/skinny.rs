@@ -17,10 +17,10 @@ mod sizing;
 
 pub use launch::{ConvIn, Guess, Residual};
 
-use super::super::launch::Kernel;
 use super::Lowering;
 use super::kernels::{Types, suffix};
 use super::limits::{Library, Limits};
+use crate::backend::cuda::driver::launch::Kernel;
 use crate::error::Result;
 use crate::model::{DType, ModelConfig};
 use crate::plan::arena::FUSED_ROWS;

@@ -14,10 +14,6 @@
 mod cut;
 mod prefetch;
 
-use super::super::call::{Address, Argument};
-use super::super::image;
-use super::super::launch::{Kernel, Launch};
-use super::super::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
 use super::Lowering;
 use super::conv::ShortConv;
 use super::experts::ExpertWeights;
@@ -25,6 +21,10 @@ use super::head::Found;
 use super::kernels::{Types, suffix};
 use super::limits::{Library, Limits};
 use super::tiled::{Epilogue, Product};
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::image;
+use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
 use crate::error::{Error, Result};
 use crate::model::DType;
 use crate::plan::StepKind;

@@ -1,8 +1,8 @@
 //! Matrix products with weights: the projections, the feed-forwards and, grouped by expert, the experts.
 
-use super::super::call::{Address, Argument};
-use super::super::launch::Kernel;
 use super::Lowering;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::launch::{Argument, Kernel};
 
 /// What a block of a variant computes, as its kernel was compiled (kernels/tiled/tiled.cuh).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

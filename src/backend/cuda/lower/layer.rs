@@ -1,14 +1,14 @@
 //! A layer's operations, but for what the skinny kernels do.
 
 use super::{Layer, ModelAddresses, misplaced};
-use crate::backend::cuda::call::Address;
+use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::attention::Attention;
 use crate::backend::cuda::families::conv::ShortConv;
 use crate::backend::cuda::families::experts::{ExpertRows, NextNorm};
 use crate::backend::cuda::families::tiled::{Epilogue, Product, Rows};
 use crate::backend::cuda::lower::LayerState;
-use crate::backend::cuda::weights::{FeedForwardAddresses, MixerAddresses};
+use crate::backend::cuda::memory::weights::{FeedForwardAddresses, MixerAddresses};
 use crate::error::Result;
 use crate::plan::Op;
 

@@ -1,11 +1,11 @@
 //! The calls of a model's steps without a GPU: everything but the addresses is as in a run, and those are made up.
 
 use super::{LayerState, ModelAddresses, lower};
-use crate::backend::cuda::call::{Address, KernelCall};
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::call::KernelCall;
 use crate::backend::cuda::families::limits::{GpuShape, Library};
-use crate::backend::cuda::families::{Bucket, Kernels, Lowering, Types};
-use crate::backend::cuda::program::StepAt;
-use crate::backend::cuda::weights::WeightAddresses;
+use crate::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt, Types};
+use crate::backend::cuda::memory::weights::WeightAddresses;
 use crate::error::Result;
 use crate::plan::calls::{Call, StepCalls};
 use crate::plan::state::StateLayout;

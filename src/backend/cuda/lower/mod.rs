@@ -8,12 +8,15 @@ pub mod listing;
 mod rules;
 mod skinny;
 
-use super::call::{Address, KernelCall};
-use super::families::Lowering;
-use super::families::deliver::LogitsRing;
-use super::families::experts::Routing;
-use super::families::router::RouterWeights;
-use super::weights::{FeedForwardAddresses, LayerAddresses, WeightAddresses};
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::call::KernelCall;
+use crate::backend::cuda::families::Lowering;
+use crate::backend::cuda::families::deliver::LogitsRing;
+use crate::backend::cuda::families::experts::Routing;
+use crate::backend::cuda::families::router::RouterWeights;
+use crate::backend::cuda::memory::weights::{
+    FeedForwardAddresses, LayerAddresses, WeightAddresses,
+};
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
 use crate::plan::state::{StateAt, StateLayout};

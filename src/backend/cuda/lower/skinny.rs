@@ -6,7 +6,7 @@ use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::experts::ExpertWeights;
 use crate::backend::cuda::families::router::RouterWeights;
 use crate::backend::cuda::families::skinny::{ConvIn, Guess, Residual, Skinny};
-use crate::backend::cuda::weights::{FeedForwardAddresses, MixerAddresses};
+use crate::backend::cuda::memory::weights::{FeedForwardAddresses, MixerAddresses};
 use crate::error::Result;
 use crate::plan::Op;
 use crate::plan::variants::Experts;

@@ -7,8 +7,8 @@ use super::super::head::Found;
 use super::super::router::RouterWeights;
 use super::Skinny;
 use super::sizing::{GATE_OUTPUTS, HELD_THREADS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
-use crate::backend::cuda::call::{Address, Argument};
-use crate::backend::cuda::launch::Kernel;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::launch::{Argument, Kernel};
 use crate::plan::StepKind;
 use crate::plan::variants::Products;
 

@@ -1,9 +1,9 @@
 //! Weights of a conv layer's experts that its in-projection asks for, to the second-level cache, while it multiplies
 //! (kernels/swap_ab/prefetch.cuh).
 
-use super::super::super::call::Argument;
 use super::super::Lowering;
 use super::super::experts::ExpertWeights;
+use crate::backend::cuda::driver::launch::Argument;
 use crate::plan::variants::Products;
 
 /// `PREFETCH_BYTES` there.

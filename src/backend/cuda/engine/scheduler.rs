@@ -4,15 +4,19 @@
 //! While it runs, other threads may launch and copy on streams of their own, but not allocate or free device memory:
 //! the driver waits for all running work then, and the dispatcher never ends by itself.
 
-use super::buffer::Buffer;
-use super::call::{Argument, KernelCall};
-use super::exec::{Exec, LaunchedBy};
-use super::graph::Captured;
-use super::launch::{Kernel, Launch};
-use super::module::{Module, failed};
-use super::pinned::Pinned;
-use super::program::{StepAt, StepCapture, StepGraph, StepProgram, buckets, capture_step};
-use super::survey::Survey;
+use crate::backend::cuda::driver::call::KernelCall;
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
+use crate::backend::cuda::driver::graph::Captured;
+use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use crate::backend::cuda::driver::module::Module;
+use crate::backend::cuda::engine::captures::Captures;
+use crate::backend::cuda::engine::program::{
+    StepCapture, StepGraph, StepProgram, buckets, capture_step,
+};
+use crate::backend::cuda::families::StepAt;
+use crate::backend::cuda::memory::buffer::Buffer;
+use crate::backend::cuda::memory::pinned::Pinned;
 use crate::backend::{Block, DeviceScheduler};
 use crate::error::{Error, Result};
 use crate::plan::{Ladders, StepKind};
@@ -232,19 +236,19 @@ impl GpuScheduler {
     ///
     /// # Errors
     /// As a run's.
-    pub fn survey(
+    pub fn capture_all(
         &self,
         state_bytes: usize,
         ring_bytes: usize,
         ladders: &Ladders,
         slots: u32,
-        survey: &mut Survey<'_>,
+        captures: &mut Captures<'_>,
     ) -> Result<()> {
         let blocks = Blocks::new(&self.context, state_bytes, ring_bytes)?;
         // SAFETY: the graphs are never launched.
         let graphs = unsafe { self.capture(ladders, slots, &blocks) }?;
         for Placed { graph, .. } in &graphs {
-            survey.add(graph, graph.stage..graph.stage + 1, LaunchedBy::Device)?;
+            captures.add(graph, graph.stage..graph.stage + 1, LaunchedBy::Device)?;
         }
         Ok(())
     }

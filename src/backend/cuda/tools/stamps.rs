@@ -2,14 +2,15 @@
 //! the host's end of the ring that the stamps come out of. The graphs are a run's own: the same kernels in the same
 //! order over the same edges, and one more behind them that hands the stamps over.
 
-use super::buffer::Buffer;
-use super::call::{Argument, KernelCall, parts as parts_of};
-use super::families::Bucket;
-use super::launch::{Kernel, Launch};
-use super::module::{Module, failed};
-use super::pinned::Pinned;
-use super::program::{StepAt, StepProgram, buckets};
 use crate::backend::Block;
+use crate::backend::cuda::driver::call::{KernelCall, parts as parts_of};
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use crate::backend::cuda::driver::module::Module;
+use crate::backend::cuda::engine::program::{StepProgram, buckets};
+use crate::backend::cuda::families::{Bucket, StepAt};
+use crate::backend::cuda::memory::buffer::Buffer;
+use crate::backend::cuda::memory::pinned::Pinned;
 use crate::backend::timing::{Part, PartTime, StepClock, StepTimes, UNTIMED_EVERY, is_timed};
 use crate::error::{Error, Result};
 use crate::plan::{Ladders, StepKind};

@@ -1,13 +1,13 @@
 //! A step that was composed on the host, as kernels read it: what they need of the state block, in device memory.
 //!
-//! Tables are found by offsets, so the mirror has a layout of its own: what changes with every step lies together and
+//! Tables are found by offsets, so the copy has a layout of its own: what changes with every step lies together and
 //! goes over in two copies (slots; the step and its tables), and page-table rows go over with a sequence's first step.
 //! There are two places for a step and its samples, so that a step can go over while the one ahead of it still runs.
 
-use super::buffer::Buffer;
-use super::module::failed;
-use super::pinned::Pinned;
-use super::program::StepAt;
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::families::StepAt;
+use crate::backend::cuda::memory::buffer::Buffer;
+use crate::backend::cuda::memory::pinned::Pinned;
 use crate::backend::{Block, StepView};
 use crate::error::Result;
 use crate::plan::EngineOptions;
@@ -20,10 +20,10 @@ use std::sync::Arc;
 /// Tables start on cache lines.
 const ALIGN: usize = 64;
 
-/// Steps that the mirror holds.
+/// Steps that the copy holds.
 pub const PLACES: usize = 2;
 
-/// Byte offsets of everything in the mirror.
+/// Byte offsets of everything in the copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Layout {
     slots: usize,
@@ -94,19 +94,19 @@ impl Layout {
     }
 }
 
-/// Bytes that a [`Mirror`] takes in device memory, and as many in pinned memory.
-pub fn mirror_bytes(options: &EngineOptions) -> usize {
+/// Bytes that a [`StepCopy`] takes in device memory, and as many in pinned memory.
+pub fn step_copy_bytes(options: &EngineOptions) -> usize {
     Layout::new(options).bytes
 }
 
-/// The mirror and, in pinned memory at the same offsets, what is copied to and from it.
-pub struct Mirror {
+/// The copy and, in pinned memory at the same offsets, what is copied to and from it.
+pub struct StepCopy {
     layout: Layout,
     device: Buffer,
     staging: Arc<Pinned>,
 }
 
-impl Mirror {
+impl StepCopy {
     /// # Errors
     /// [`crate::Error::Memory`] where there is not enough.
     pub fn new(
@@ -115,7 +115,7 @@ impl Mirror {
         options: &EngineOptions,
     ) -> Result<Self> {
         let layout = Layout::new(options);
-        let mirror = Self {
+        let copy = Self {
             layout,
             device: Buffer::named(context, "the step's tables", layout.bytes)?,
             staging: Pinned::new(context, layout.bytes)?,
@@ -136,12 +136,12 @@ impl Mirror {
             steps_in_flight: 1,
             ..Default::default()
         };
-        mirror.put(0, &[head]);
-        mirror.send(stream, 0..layout.bytes)?;
+        copy.put(0, &[head]);
+        copy.send(stream, 0..layout.bytes)?;
         stream
             .synchronize()
             .map_err(|error| failed("copying to the GPU", error))?;
-        Ok(mirror)
+        Ok(copy)
     }
 
     /// Where kernels find the step of the first place.
@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_neither_overlap_nor_outgrow_the_mirror() {
+    fn tables_neither_overlap_nor_outgrow_the_copy() {
         let options = EngineOptions {
             max_seqs: 5,
             max_context: 100,

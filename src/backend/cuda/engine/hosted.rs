@@ -1,14 +1,16 @@
 //! The two host-launched ways: the core turns on the host, and one stage of each step it composes is launched from
 //! there, kernel by kernel or as one graph.
 
-use super::buffer::Buffer;
-use super::call::Address;
-use super::exec::{Exec, LaunchedBy};
-use super::families::Bucket;
-use super::launch::ReadyCall;
-use super::mirror::Mirror;
-use super::module::failed;
-use super::program::{Span, StepAt, StepCapture, StepProgram, buckets, capture_step, step_name};
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::call::ReadyCall;
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
+use crate::backend::cuda::engine::program::{
+    Span, StepCapture, StepProgram, buckets, capture_step, step_name,
+};
+use crate::backend::cuda::engine::step_copy::StepCopy;
+use crate::backend::cuda::families::{Bucket, StepAt};
+use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, StepKind};
@@ -37,16 +39,16 @@ pub enum HostLaunch {
 /// One bucket's step, ready to launch.
 struct Step {
     bucket: Bucket,
-    /// By place of the mirror; none: kernel by kernel
+    /// By place of the copy; none: kernel by kernel
     work: Work,
     name: Name,
 }
 
 /// What is given to the stream for a step.
 enum Work {
-    /// Kernel by kernel, over the mirror's first place.
+    /// Kernel by kernel, over the copy's first place.
     Calls(Vec<ReadyCall>),
-    /// By place of the mirror.
+    /// By place of the copy.
     Graphs(Vec<Exec>),
 }
 
@@ -72,7 +74,7 @@ pub struct Carried {
 /// One stage on a GPU, launched by the host.
 pub struct HostLaunched {
     pub(super) stream: Arc<CudaStream>,
-    pub(super) mirror: Mirror,
+    pub(super) copy: StepCopy,
     pub(super) program: Box<dyn StepProgram>,
     /// By kind and bucket.
     steps: [Vec<Step>; 3],
@@ -98,7 +100,7 @@ impl HostLaunched {
         Self::with_graphs(context, program, stage, ladders, options, places)
     }
 
-    /// Likewise, with a graph for each of the first `places(kind)` places of the mirror; with none, kernel by kernel.
+    /// Likewise, with a graph for each of the first `places(kind)` places of the copy; with none, kernel by kernel.
     pub(super) fn with_graphs(
         context: &Arc<CudaContext>,
         program: Box<dyn StepProgram>,
@@ -109,7 +111,7 @@ impl HostLaunched {
     ) -> Result<Self> {
         let refused = |error| failed("making a stream", error);
         let stream = context.new_stream().map_err(refused)?;
-        let mirror = Mirror::new(context, &stream, options)?;
+        let copy = StepCopy::new(context, &stream, options)?;
         let mut steps = [vec![], vec![], vec![]];
         for kind in StepKind::ALL {
             for bucket in buckets(ladders, kind, options.max_seqs) {
@@ -118,14 +120,14 @@ impl HostLaunched {
                         program: program.as_ref(),
                         stage: stage.index,
                         bucket,
-                        at: mirror.place(place),
+                        at: copy.place(place),
                     };
-                    // SAFETY: mirror and program live in the value made here, which waits for every launch.
+                    // SAFETY: copy and program live in the value made here, which waits for every launch.
                     let step = unsafe { capture_step(&stream, step, vec![], vec![]) }?;
                     Exec::new(&step.graph, LaunchedBy::Host)
                 };
                 let work = match places(kind) {
-                    0 => Work::Calls(ready(program.as_ref(), bucket, mirror.at())?),
+                    0 => Work::Calls(ready(program.as_ref(), bucket, copy.at())?),
                     places => Work::Graphs((0..places).map(graph).collect::<Result<_>>()?),
                 };
                 let name = CString::new(step_name(stage.index, bucket))
@@ -139,7 +141,7 @@ impl HostLaunched {
         }
         Ok(Self {
             stream,
-            mirror,
+            copy,
             program,
             steps,
             stage: stage.index,
@@ -169,17 +171,17 @@ impl HostLaunched {
     }
 
     /// # Safety
-    /// When the stream comes to it, the step is in this place of the mirror, which has a graph if any has; it fits the
+    /// When the stream comes to it, the step is in this place of the copy, which has a graph if any has; it fits the
     /// bucket, and nobody else runs the program before this stream has been waited for, which is before `self` goes.
     pub(super) unsafe fn launch(&self, view: &StepView<'_>, place: usize) -> Result<()> {
         let step = self.step(view)?;
-        // SAFETY: the caller's promise; mirror and program live as long as `self`.
+        // SAFETY: the caller's promise; copy and program live as long as `self`.
         unsafe {
             match &step.work {
                 Work::Graphs(graphs) => graphs[place].launch(),
                 Work::Calls(calls) => {
-                    let at = self.mirror.at();
-                    debug_assert_eq!(at, self.mirror.place(place), "calls are of the first place");
+                    let at = self.copy.at();
+                    debug_assert_eq!(at, self.copy.place(place), "calls are of the first place");
                     self.program.enqueue(&self.stream, step.bucket, at, calls)
                 }
             }
@@ -298,7 +300,7 @@ impl HostLaunched {
             program: program.as_ref(),
             stage: self.stage,
             bucket: self.step(view)?.bucket,
-            at: self.mirror.place(0),
+            at: self.copy.place(0),
         };
         // SAFETY: the graph is launched by `repeat_other` alone, and the program goes with it.
         let step = unsafe { capture_step(&self.stream, step, vec![], vec![]) }?;
@@ -330,12 +332,12 @@ unsafe fn copy(to: Address, from: Address, bytes: usize, stream: &CudaStream) ->
 impl HostLaunched {
     fn run_step(&mut self, view: &StepView<'_>) -> Result<()> {
         let _range = range(self.name(view)?);
-        self.mirror.send_step(&self.stream, view)?;
+        self.copy.send_step(&self.stream, view)?;
         // SAFETY: the step has been sent, the core chose a bucket that it fits, and `self` is borrowed alone until the
         // wait below.
         unsafe { self.launch(view, 0) }?;
         match self.samples {
-            true => self.mirror.take_samples(&self.stream, 0, view),
+            true => self.copy.take_samples(&self.stream, 0, view),
             false => self.wait(),
         }
     }

@@ -1,7 +1,8 @@
 //! A GPU to run on: its context, with this build's kernels loaded.
 
-use super::driver::{self, Missing};
-use super::module::{Module, failed};
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::driver::machine::{self, Missing};
+use crate::backend::cuda::driver::module::Module;
 use crate::error::{Error, Result};
 use cudarc::driver::{CudaContext, result};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 /// An opened GPU.
 #[derive(Debug, Clone)]
 pub struct OpenGpu {
-    pub info: driver::Gpu,
+    pub info: machine::Gpu,
     pub context: Arc<CudaContext>,
     pub module: Arc<Module>,
 }
@@ -27,7 +28,7 @@ impl OpenGpu {
     /// # Errors
     /// What of [`Missing`] there is; [`Error::Runtime`] where the driver refuses a context or the kernels.
     pub fn new(ordinal: u32) -> Result<Self> {
-        let info = driver::probe()?.gpu(ordinal)?.clone();
+        let info = machine::probe()?.gpu(ordinal)?.clone();
         let context = CudaContext::new(ordinal as usize)
             .map_err(|error| failed(&format!("opening {info}"), error))?;
         // SAFETY: memory and order are this backend's own business; it has no array that cudarc would track.

@@ -1,12 +1,12 @@
 //! A stage that says where its rows go.
 
-use super::call::{Address, KernelCall};
-use super::families::Bucket;
-use super::launch::ReadyCall;
-use super::model::InOrder;
-use super::module::failed;
-use super::program::{StepAt, StepProgram};
 use crate::backend::RoutingSink;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::call::{KernelCall, ReadyCall};
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::engine::model::InOrder;
+use crate::backend::cuda::engine::program::StepProgram;
+use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::error::Result;
 use crate::plan::OpKind;
 use crate::sys::abi;
@@ -16,14 +16,14 @@ use std::sync::Arc;
 
 /// Waits after every router and reads what it chose: only for steps that the host launches kernel by kernel and nobody
 /// times. It cannot be captured.
-pub struct Telling {
+pub struct RoutingReader {
     pub program: InOrder,
     /// Where a router leaves what it chose, `u32 [rows, K]`, and K.
     pub chosen: (Address, usize),
     pub routing: Arc<dyn RoutingSink>,
 }
 
-impl StepProgram for Telling {
+impl StepProgram for RoutingReader {
     fn lower(&self, bucket: Bucket, at: StepAt) -> Result<Vec<KernelCall>> {
         self.program.lower(bucket, at)
     }
@@ -60,7 +60,7 @@ fn router(call: &ReadyCall) -> Option<usize> {
     ops.find(|op| op.kind == OpKind::Router)?.layer
 }
 
-impl Telling {
+impl RoutingReader {
     /// What the router that was enqueued last chooses, `[rows, K]`: waits for it.
     ///
     /// # Safety

@@ -1,11 +1,11 @@
 //! A model's weights in a GPU's memory, in the layout that the launchers take: q, k and v back to back, a layer's
 //! experts packed and at a constant stride, matrices in one type, all else in f32.
 
-use super::buffer::{ALIGN_BYTES, Buffer};
-use super::call::Address;
-use super::families::Types;
-use super::families::experts::ExpertWeights;
-use super::packed;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::families::Types;
+use crate::backend::cuda::families::experts::ExpertWeights;
+use crate::backend::cuda::families::packed;
+use crate::backend::cuda::memory::buffer::{ALIGN_BYTES, Buffer};
 use crate::error::{Error, Result};
 use crate::model::layout::{self, TensorSpec};
 use crate::model::rotary::inverse_frequencies;

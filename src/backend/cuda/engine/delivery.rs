@@ -1,9 +1,9 @@
 //! The host's end of the logits ring (kernels/step/deliver.cu): a thread that takes tiles as the GPU posts them and hands
 //! their rows to the sink, so that the same step delivers logits whoever launched it.
 
-use super::call::Address;
-use super::families::deliver::LogitsRing;
-use super::pinned::Pinned;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::families::deliver::LogitsRing;
+use crate::backend::cuda::memory::pinned::Pinned;
 use crate::backend::{Block, LogitsSink};
 use crate::error::{Error, Result};
 use cudarc::driver::CudaContext;

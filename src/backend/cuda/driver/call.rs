@@ -1,24 +1,11 @@
 //! A kernel launch as a value. Lowering makes a list of them; streams, captures, listings, timing and tests read that one
 //! list.
 
-use super::launch::{Kernel, Launch};
-use super::tensor_map::Boxes;
+use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch, Value};
 use crate::backend::timing::{KernelLaunch, Part};
+use crate::error::Result;
 use crate::plan::Op;
-
-/// An address in device memory, or in pinned memory as the device sees it. 0 is no array.
-pub type Address = u64;
-
-/// One argument of a kernel, by value.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Argument {
-    Address(Address),
-    U32(u32),
-    U64(u64),
-    F32(f32),
-    /// A tensor map of these boxes (`TensorMap` of kernels/common/wgmma.cuh).
-    Boxes(Boxes),
-}
+use cudarc::driver::CudaStream;
 
 /// One launch of one kernel.
 #[derive(Debug, Clone)]
@@ -28,6 +15,49 @@ pub struct KernelCall {
     pub arguments: Vec<Argument>,
     /// The operations of the plan that it does or has a share in; none where the program knows of no plan.
     pub ops: Vec<Op>,
+}
+
+/// A call that only has to be queued: its tensor maps are made.
+#[derive(Debug)]
+pub struct ReadyCall {
+    kernel: Kernel,
+    launch: Launch,
+    values: Vec<Value>,
+    ops: Vec<Op>,
+}
+
+impl ReadyCall {
+    /// # Errors
+    /// The driver refuses the shape of a tensor map.
+    pub fn new(call: &KernelCall) -> Result<Self> {
+        Ok(Self {
+            kernel: call.kernel.clone(),
+            launch: call.launch,
+            values: call
+                .arguments
+                .iter()
+                .map(Value::of)
+                .collect::<Result<_>>()?,
+            ops: call.ops.clone(),
+        })
+    }
+
+    /// The operations of the plan that it does or has a share in.
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// Queues it on `stream`.
+    ///
+    /// # Errors
+    /// As for [`Kernel::launch`].
+    ///
+    /// # Safety
+    /// As for [`Kernel::launch`].
+    pub unsafe fn launch(&self, stream: &CudaStream) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.kernel.launch_with(stream, self.launch, &self.values) }
+    }
 }
 
 /// The kernels of a step for whoever times them. Calls of the same operations in a row are counted as the kernels of these.

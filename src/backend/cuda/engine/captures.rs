@@ -1,10 +1,12 @@
 //! Captured graphs looked at from all sides, for people who want to know what a GPU is given.
 
-use super::audit::Node;
-use super::exec::{Exec, LaunchedBy};
-use super::mirror::Mirror;
-use super::module::failed;
-use super::program::{StepCapture, StepGraph, StepProgram, buckets, capture_step};
+use crate::backend::cuda::driver::audit::Node;
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
+use crate::backend::cuda::engine::program::{
+    StepCapture, StepGraph, StepProgram, buckets, capture_step,
+};
+use crate::backend::cuda::engine::step_copy::StepCopy;
 use crate::error::{Error, Result};
 use crate::plan::captured::{CapturedGraph, CapturedNode};
 use crate::plan::{EngineOptions, Ladders, StepKind};
@@ -14,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// What has been found so far.
-pub struct Survey<'a> {
+pub struct Captures<'a> {
     pub graphs: Vec<CapturedGraph>,
     /// Sees each graph while there is one.
     each: &'a mut dyn FnMut(&StepGraph) -> Result<()>,
@@ -22,7 +24,7 @@ pub struct Survey<'a> {
     execs: Vec<Exec>,
 }
 
-impl<'a> Survey<'a> {
+impl<'a> Captures<'a> {
     pub fn new(each: &'a mut dyn FnMut(&StepGraph) -> Result<()>) -> Self {
         Self {
             graphs: vec![],
@@ -46,7 +48,7 @@ impl<'a> Survey<'a> {
         let stream = context
             .new_stream()
             .map_err(|error| failed("making a stream", error))?;
-        let mirror = Mirror::new(context, &stream, options)?;
+        let copy = StepCopy::new(context, &stream, options)?;
         for bucket in StepKind::ALL
             .into_iter()
             .flat_map(|kind| buckets(ladders, kind, options.max_seqs))
@@ -55,7 +57,7 @@ impl<'a> Survey<'a> {
                 program,
                 stage: stages.start,
                 bucket,
-                at: mirror.at(),
+                at: copy.at(),
             };
             // SAFETY: the graph is never launched.
             let step = unsafe { capture_step(&stream, step, vec![], vec![]) }?;

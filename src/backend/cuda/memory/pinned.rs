@@ -1,8 +1,8 @@
 //! Host memory that the device reads and writes in place: pinned, and mapped into its address space.
 
-use super::call::Address;
-use super::module::failed;
 use crate::backend::Block;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::errors::failed;
 use crate::error::{Error, Result};
 use cudarc::driver::{CudaContext, sys};
 use std::ptr::NonNull;

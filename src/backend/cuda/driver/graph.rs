@@ -1,8 +1,8 @@
 //! What was enqueued on a stream, captured as a graph instead of run.
 
-use super::audit::{KernelNode, Node};
-use super::exec::memory_or;
-use super::module::failed;
+use crate::backend::cuda::driver::audit::{KernelNode, Node};
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::driver::errors::memory_or;
 use crate::error::{Error, Result};
 use crate::plan::captured::{Edge, KernelShape};
 use cudarc::driver::result::{self, DriverError};
@@ -72,7 +72,7 @@ impl Captured {
         &self.name
     }
 
-    pub(super) fn stream(&self) -> &Arc<CudaStream> {
+    pub fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
 

@@ -1,16 +1,17 @@
 //! A model's stages on one GPU, over memory that is allocated once.
 
-use super::buffer::Buffer;
-use super::call::{Address, KernelCall};
-use super::delivery::Delivery;
-use super::families::limits::Library;
-use super::families::{Bucket, Kernels, Lowering};
-use super::gpu::OpenGpu;
-use super::lower::{LayerState, ModelAddresses, lower};
-use super::module::failed;
-use super::program::{Span, StepAt, StepProgram, buckets};
-use super::weights::{DeviceWeights, types};
 use crate::backend::SharedSink;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::call::KernelCall;
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::driver::gpu::OpenGpu;
+use crate::backend::cuda::engine::delivery::Delivery;
+use crate::backend::cuda::engine::program::{Span, StepProgram, buckets};
+use crate::backend::cuda::families::limits::Library;
+use crate::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt};
+use crate::backend::cuda::lower::{LayerState, ModelAddresses, lower};
+use crate::backend::cuda::memory::buffer::Buffer;
+use crate::backend::cuda::memory::weights::{DeviceWeights, types};
 use crate::error::Result;
 use crate::model::{DType, Model};
 use crate::plan::state::StateLayout;

@@ -1,10 +1,10 @@
 //! The image loaded into a GPU: its kernels by name.
 
-use super::call::Address;
-use super::image;
-use super::launch::Kernel;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::driver::image;
 use crate::error::{Error, Result};
-use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::result;
 use cudarc::driver::{CudaContext, sys};
 use std::ffi::CString;
 use std::sync::Arc;
@@ -43,16 +43,13 @@ impl Module {
         &self.context
     }
 
-    /// The `extern "C"` kernel of this name.
-    ///
-    /// # Errors
-    /// This build has no such kernel.
-    pub fn kernel(self: &Arc<Self>, name: &str) -> Result<Kernel> {
+    /// The handle of the `extern "C"` kernel of this name, which is good as long as the module is loaded.
+    pub(super) fn function(&self, name: &str) -> Result<sys::CUfunction> {
         let refused = |error| failed(&format!("finding kernel {name}"), error);
         self.context.bind_to_thread().map_err(refused)?;
         // SAFETY: the module is loaded until it is dropped.
         let handle = unsafe { result::module::get_function(self.handle, symbol(name)?) };
-        Ok(Kernel::new(self.clone(), name, handle.map_err(refused)?))
+        handle.map_err(refused)
     }
 
     /// From now on kernels are launched, and captured, so that they leave stamps at `address` (kernels/common/stamps.cuh); 0:
@@ -97,9 +94,4 @@ impl Drop for Module {
 
 fn symbol(name: &str) -> Result<CString> {
     CString::new(name).map_err(|_| Error::Runtime(format!("symbol {name:?} holds a zero byte")))
-}
-
-/// A driver call that failed while doing `what`.
-pub(super) fn failed(what: &str, error: DriverError) -> Error {
-    Error::Runtime(format!("{what}: the driver answered {:?}", error.0))
 }

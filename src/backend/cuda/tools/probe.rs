@@ -1,13 +1,13 @@
 //! A step without a model (kernels/step/probe.cu): what to try a machine and the launching with. Every token is a fixed
 //! integer function of its sequence's tokens so far, so any host can say what comes out.
 
-use super::buffer::Buffer;
-use super::call::{Argument, KernelCall};
-use super::families::Bucket;
-use super::launch::{Kernel, Launch};
-use super::module::Module;
-use super::pinned::Pinned;
-use super::program::{StepAt, StepProgram};
+use crate::backend::cuda::driver::call::KernelCall;
+use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use crate::backend::cuda::driver::module::Module;
+use crate::backend::cuda::engine::program::StepProgram;
+use crate::backend::cuda::families::{Bucket, StepAt};
+use crate::backend::cuda::memory::buffer::Buffer;
+use crate::backend::cuda::memory::pinned::Pinned;
 use crate::backend::{Block, StepView};
 use crate::error::Result;
 use crate::plan::EngineOptions;

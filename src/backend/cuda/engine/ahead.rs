@@ -6,13 +6,13 @@
 //! always waits, but for what ends a sequence from outside (cancels, deadlines, logits that are not finite): there the
 //! step behind is on its way already, and what it gives for that sequence is dropped.
 //!
-//! Each place of the mirror has graphs of its own; steps go over on a stream beside the graphs', and samples come back
+//! Each place of the copy has graphs of its own; steps go over on a stream beside the graphs', and samples come back
 //! on another. So between two graphs the GPU finds nothing but the second one.
 
-use super::hosted::{HostLaunched, StagePlace};
-use super::mirror::PLACES;
-use super::module::failed;
-use super::program::StepProgram;
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::engine::hosted::{HostLaunched, StagePlace};
+use crate::backend::cuda::engine::program::StepProgram;
+use crate::backend::cuda::engine::step_copy::PLACES;
 use crate::backend::{RunsAhead, StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, StepKind};
@@ -82,13 +82,13 @@ impl HostAhead {
         let _range = range(self.stage.name(view)?);
         let place = match self.started.front() {
             None => {
-                self.stage.mirror.send_step(&self.stage.stream, view)?;
+                self.stage.copy.send_step(&self.stage.stream, view)?;
                 0
             }
             Some(other) => {
                 let place = 1 - other;
                 let sent = &self.sent[place];
-                self.stage.mirror.send_ahead(&self.up, place, view)?;
+                self.stage.copy.send_ahead(&self.up, place, view)?;
                 sent.record(&self.up).map_err(refused)?;
                 self.stage.stream.wait(sent).map_err(refused)?;
                 place
@@ -117,7 +117,7 @@ impl HostAhead {
                 &self.down
             }
         };
-        self.stage.mirror.take_samples(stream, place, view)
+        self.stage.copy.take_samples(stream, place, view)
     }
 }
 

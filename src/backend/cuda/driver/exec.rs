@@ -1,8 +1,8 @@
 //! A captured graph made ready to launch, by the host or by the device itself.
 
-use super::audit::audit;
-use super::graph::Captured;
-use super::module::failed;
+use crate::backend::cuda::driver::audit::audit;
+use crate::backend::cuda::driver::errors::{failed, memory_or};
+use crate::backend::cuda::driver::graph::Captured;
 use crate::error::{Error, Result};
 use crate::telemetry::launches::launched;
 use crate::telemetry::phases::{Phase, phase};
@@ -41,7 +41,7 @@ impl Exec {
     }
 
     /// The first half of [`Self::new`].
-    pub(super) fn instantiate(graph: &Captured, by: LaunchedBy) -> Result<Self> {
+    pub fn instantiate(graph: &Captured, by: LaunchedBy) -> Result<Self> {
         let nodes = graph.nodes()?;
         if by == LaunchedBy::Device {
             audit(graph.name(), &nodes)?;
@@ -80,7 +80,7 @@ impl Exec {
     }
 
     /// The second half of [`Self::new`]; it is done when the stream is.
-    pub(super) fn upload(&self) -> Result<()> {
+    pub fn upload(&self) -> Result<()> {
         let refused = |error| {
             let what = format!("uploading the graph of {}", self.name);
             memory_or(&what, error, || failed(&what, error))
@@ -128,18 +128,6 @@ fn refused(
             node.unwrap_or_else(|| "the graph as a whole".to_owned()),
         ))
     })
-}
-
-/// What went wrong while doing `what` to a graph, where it is not for want of memory: `other`.
-pub(super) fn memory_or(what: &str, error: DriverError, other: impl FnOnce() -> Error) -> Error {
-    match error.0 {
-        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::Memory(format!(
-            "{what}: the driver answered {:?}, expected memory left for the graphs: lower --memory-limit, or name fewer \
-             buckets in --bucket-file",
-            error.0
-        )),
-        _ => other(),
-    }
 }
 
 impl Drop for Exec {

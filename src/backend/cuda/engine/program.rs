@@ -1,9 +1,9 @@
 //! The step of one stage as something to launch: the one piece of code behind every way of launching.
 
-use super::call::{Address, KernelCall};
-use super::families::Bucket;
-use super::graph::Captured;
-use super::launch::ReadyCall;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::call::{KernelCall, ReadyCall};
+use crate::backend::cuda::driver::graph::Captured;
+use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::error::Result;
 use crate::plan::variants::Variant;
 use crate::plan::{Ladders, StepKind};
@@ -11,15 +11,6 @@ use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Where the step to run is described whenever the kernels run. Both addresses are the same for every step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StepAt {
-    /// `tg_state *`: slots and pages; the step's tables are at offsets from here.
-    pub state: Address,
-    /// `tg_step *`
-    pub step: Address,
-}
 
 /// A range of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

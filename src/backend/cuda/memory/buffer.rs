@@ -1,7 +1,7 @@
 //! Device memory: allocated once, at start-up, and carved by byte offsets.
 
-use super::call::Address;
-use super::module::failed;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::errors::failed;
 use crate::error::{Error, Result};
 use cudarc::driver::result;
 use cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;

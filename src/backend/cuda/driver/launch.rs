@@ -4,11 +4,11 @@
 //! not take; here an argument is a number, and order is the caller's business. The same call launches at once
 //! or, on a stream that is being captured, becomes a node of the graph.
 
-use super::call::{Argument, KernelCall};
-use super::module::{Module, failed};
-use super::tensor_map::TensorMap;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::driver::module::Module;
+use crate::backend::cuda::driver::tensor_map::{Boxes, TensorMap};
 use crate::error::{Error, Result};
-use crate::plan::Op;
 use crate::telemetry::launches::launched;
 use cudarc::driver::{CudaStream, sys};
 use std::ffi::c_void;
@@ -55,9 +55,20 @@ impl Launch {
     }
 }
 
+/// One argument of a kernel, by value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Argument {
+    Address(Address),
+    U32(u32),
+    U64(u64),
+    F32(f32),
+    /// A tensor map of these boxes (`TensorMap` of kernels/common/wgmma.cuh).
+    Boxes(Boxes),
+}
+
 /// An argument as a kernel takes it.
 #[derive(Debug, Clone, Copy)]
-enum Value {
+pub(super) enum Value {
     U32(u32),
     U64(u64),
     F32(f32),
@@ -65,7 +76,7 @@ enum Value {
 }
 
 impl Value {
-    fn of(argument: &Argument) -> Result<Self> {
+    pub(super) fn of(argument: &Argument) -> Result<Self> {
         Ok(match argument {
             Argument::Address(value) | Argument::U64(value) => Self::U64(*value),
             Argument::U32(value) => Self::U32(*value),
@@ -81,49 +92,6 @@ impl Value {
             Self::F32(value) => std::ptr::from_ref(value).cast_mut().cast(),
             Self::TensorMap(map) => std::ptr::from_ref(&map.0).cast_mut().cast(),
         }
-    }
-}
-
-/// A call that only has to be queued: its tensor maps are made.
-#[derive(Debug)]
-pub struct ReadyCall {
-    kernel: Kernel,
-    launch: Launch,
-    values: Vec<Value>,
-    ops: Vec<Op>,
-}
-
-impl ReadyCall {
-    /// # Errors
-    /// The driver refuses the shape of a tensor map.
-    pub fn new(call: &KernelCall) -> Result<Self> {
-        Ok(Self {
-            kernel: call.kernel.clone(),
-            launch: call.launch,
-            values: call
-                .arguments
-                .iter()
-                .map(Value::of)
-                .collect::<Result<_>>()?,
-            ops: call.ops.clone(),
-        })
-    }
-
-    /// The operations of the plan that it does or has a share in.
-    pub fn ops(&self) -> &[Op] {
-        &self.ops
-    }
-
-    /// Queues it on `stream`.
-    ///
-    /// # Errors
-    /// As for [`Kernel::launch`].
-    ///
-    /// # Safety
-    /// As for [`Kernel::launch`].
-    pub unsafe fn launch(&self, stream: &CudaStream) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.kernel.launch_with(stream, self.launch, &self.values) }
     }
 }
 
@@ -145,17 +113,24 @@ unsafe impl Send for Loaded {}
 // SAFETY: as above.
 unsafe impl Sync for Loaded {}
 
-impl Kernel {
-    /// `handle` is of `module`.
-    pub(super) fn new(module: Arc<Module>, name: &str, handle: sys::CUfunction) -> Self {
-        Self {
+impl Module {
+    /// The `extern "C"` kernel of this name.
+    ///
+    /// # Errors
+    /// This build has no such kernel.
+    pub fn kernel(self: &Arc<Self>, name: &str) -> Result<Kernel> {
+        let handle = self.function(name)?;
+        let module = self.clone();
+        Ok(Kernel {
             name: name.into(),
             loaded: Some(Loaded { module, handle }),
-        }
+        })
     }
+}
 
+impl Kernel {
     /// A kernel to lower to, which no GPU has loaded: it cannot be launched.
-    pub(super) fn unloaded(name: &str) -> Self {
+    pub fn unloaded(name: &str) -> Self {
         Self {
             name: name.into(),
             loaded: None,
@@ -238,7 +213,7 @@ impl Kernel {
 
     /// # Safety
     /// As for [`Self::launch`].
-    unsafe fn launch_with(
+    pub(super) unsafe fn launch_with(
         &self,
         stream: &CudaStream,
         launch: Launch,

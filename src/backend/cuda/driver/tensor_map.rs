@@ -1,8 +1,8 @@
 //! Tensors as the copy engine of a GPU from 9.0 on is told of them, for kernels that bring whole boxes of them to shared
 //! memory (kernels/common/wgmma.cuh).
 
-use super::call::Address;
-use super::module::failed;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::errors::failed;
 use crate::error::Result;
 use crate::model::DType;
 use cudarc::driver::sys;

@@ -1,0 +1,10 @@
+//! What runs steps: a model's stages as programs, and the ways to launch them. May use all but `tools`.
+
+pub mod ahead;
+pub mod captures;
+pub mod delivery;
+pub mod hosted;
+pub mod model;
+pub mod program;
+pub mod scheduler;
+pub mod step_copy;

@@ -1,0 +1,5 @@
+//! Programs that tell more than a run wants to know: when each kernel ran, where rows were routed, a step without a model.
+
+pub mod probe;
+pub mod routing;
+pub mod stamps;
