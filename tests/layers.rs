@@ -142,7 +142,7 @@ fn each_module_uses_only_what_stands_to_its_right() {
 fn so_does_each_part_of_the_cuda_backend() {
     let file = src().join("backend/cuda/mod.rs");
     let arrows = hold_to_order(&file, "//! to CUDA", &["backend", "cuda"]);
-    assert!(arrows > 100, "found {arrows} uses of other parts");
+    assert!(arrows > 50, "found {arrows} uses of other parts");
 }
 
 #[test]
