@@ -39,7 +39,7 @@ pub struct Routing {
     pub tile_count: Address,
 }
 
-/// Matrices of a mixture's experts, [packed](super::super::packed), one expert after the other.
+/// Matrices of a mixture's experts, [packed](super::packed), one expert after the other.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertWeights {
     /// w1 of the first expert, `[M, H]`.

@@ -136,7 +136,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// y and partial: all of [`Lowering::expert_gate_up`], and of [`Lowering::expert_down`] what comes before the sum.
+    /// y and partial, as [`ExpertRows`] says: all that comes before [`Lowering::combine_experts`].
     pub fn grouped_experts(
         &mut self,
         (grouped, shape): (&Grouped, Shape),

@@ -66,7 +66,7 @@ pub struct Kernels {
     pub conv_state: Kernel,
     pub qk_norm_rope: Kernel,
     pub attention_rows: Kernel,
-    /// [`Kernels::qk_norm_rope`] and attention, of decode steps: with blocks of each of [`attention::DECODE_WARPS`].
+    /// [`Kernels::qk_norm_rope`] and attention, of decode steps: with blocks of 1, 2, 4 and 8 warps.
     pub attention_decode: [Kernel; attention::DECODE_WARPS.len()],
     /// The matrix units have no f32: there, chunks go row by row too.
     pub attention_tiles: Option<Kernel>,
@@ -81,7 +81,7 @@ pub struct Kernels {
     pub choose_and_sort: Kernel,
     pub sort_tokens: Kernel,
     pub combine_experts: Kernel,
-    /// Of up to [`experts::COMBINE_FOUR`] experts a row.
+    /// Of up to four experts a row.
     pub combine_four: Kernel,
     pub mark_seen: Kernel,
     pub sample_best: Kernel,

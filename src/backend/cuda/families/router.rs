@@ -75,7 +75,7 @@ fn sorted(routing: &Routing) -> [Argument; 4] {
 
 impl Lowering<'_> {
     /// The FFN norm of h f32 `[R, H]`, as x `[R, H]` in the operand type; from it experts and weights of each row;
-    /// then, where [`Pairs::sorted`] (in [`Lowering::choose_and_sort`]'s kernel always), the rows in order of expert.
+    /// then, where [`Pairs::sorted`] (and where choosing and sorting are one kernel), the rows in order of expert.
     /// Shapes as [`Routing`] and [`RouterWeights`] say.
     pub fn router(
         &mut self,

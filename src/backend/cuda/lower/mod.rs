@@ -1,5 +1,5 @@
 //! Lowering: from a stage's operations to the calls that do them on a GPU. Which kernel does which operations is decided in
-//! [`rules`] and nowhere else; how a family sizes a launch is the family's own (`families`). The list that comes out is a value,
+//! `rules` and nowhere else; how a family sizes a launch is the family's own (`families`). The list that comes out is a value,
 //! made of addresses alone: it is launched, captured, printed and timed, and needs no GPU to be made.
 
 mod head;

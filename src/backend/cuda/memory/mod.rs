@@ -2,5 +2,6 @@
 //! weights are laid out.
 
 pub mod buffer;
+mod convert;
 pub mod pinned;
 pub mod weights;
