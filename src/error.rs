@@ -1,5 +1,6 @@
 //! One error type: every message names the thing, what was found and what was expected, on one line.
 
+use crate::quote;
 use std::path::{Path, PathBuf};
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -11,13 +12,13 @@ pub enum Error {
     #[error("{0}")]
     Usage(String),
     /// A file could not be read or written.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}", quote::visible(path.display()))]
     Io {
         path: PathBuf,
         source: std::io::Error,
     },
     /// A file was read and does not hold what it should.
-    #[error("{}: {message}", path.display())]
+    #[error("{}: {message}", quote::visible(path.display()))]
     File { path: PathBuf, message: String },
     /// More memory is needed than there is; the message shows the arithmetic.
     #[error("{0}")]
@@ -62,7 +63,7 @@ impl Error {
     pub fn file(path: impl AsRef<Path>, message: impl Into<String>) -> Self {
         Self::File {
             path: path.as_ref().to_owned(),
-            message: message.into(),
+            message: quote::whole(&message.into()),
         }
     }
 

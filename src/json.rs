@@ -9,6 +9,7 @@
 
 mod scan;
 
+use crate::quote;
 use scan::{is_integer, is_not_finite, is_wide_integer, outside_strings};
 use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
 use serde_json::{Map, Value};
@@ -90,6 +91,14 @@ pub fn as_written(value: &Value) -> Option<&str> {
 /// The same, of one that is not finite.
 pub fn as_not_finite(value: &Value) -> Option<&str> {
     as_written(value).filter(|number| !is_integer(number.as_bytes()))
+}
+
+/// A value as a message shows it.
+pub fn shown(value: &Value) -> String {
+    match as_written(value) {
+        Some(number) => quote::text(number),
+        None => quote::text(value),
+    }
 }
 
 /// The fields of what the text has as an object.

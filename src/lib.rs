@@ -19,7 +19,7 @@
 //!
 //! The layers, from the command line down; each may use only what stands to its right, which `tests/layers.rs` holds:
 //! `cli` -> `report` -> `bench` -> `session` -> `trace` -> `io` -> `text` -> `runtime` -> `backend` -> `plan` -> `model` ->
-//! `sys` -> `json` -> `magic` -> `files` -> `telemetry` -> `at_start` -> `error`.
+//! `sys` -> `json` -> `magic` -> `files` -> `telemetry` -> `at_start` -> `error` -> `quote`.
 //!
 //! - [`cli`]: the commands: flags become a [`session::RunSpec`]
 //! - [`report`]: measurements and timelines as one HTML page
@@ -38,6 +38,7 @@
 //! - [`telemetry`]: lines on standard error, ranges for Nsight, phases of start-up
 //! - [`at_start`]: what the process was started with
 //! - [`error`]: the one error type
+//! - [`quote`]: text that nobody has checked, as messages show it
 
 pub mod at_start;
 pub mod backend;
@@ -50,6 +51,7 @@ pub mod json;
 pub mod magic;
 pub mod model;
 pub mod plan;
+pub mod quote;
 pub mod report;
 pub mod runtime;
 pub mod session;

@@ -6,6 +6,7 @@
 use super::Kind;
 use super::stats::{LEAST_REPEATS, geometric_mean, holm, welch};
 use crate::error::{Error, Result};
+use crate::quote;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -74,7 +75,10 @@ pub fn read(path: &Path) -> Result<Vec<Entry>> {
             format!("found no results, expected {EXPECTED}"),
         )),
         Ok(entries) => Ok(entries),
-        Err(error) => Err(Error::file(path, format!("{error}, expected {EXPECTED}"))),
+        Err(error) => Err(Error::file(
+            path,
+            format!("{}, expected {EXPECTED}", quote::message(error)),
+        )),
     }
 }
 
@@ -189,8 +193,8 @@ pub fn differences(a: &[Entry], b: &[Entry]) -> Vec<String> {
             let show = |side: Option<String>| side.unwrap_or_default();
             found.push(format!(
                 "the {name} differs: A '{}', B '{}'",
-                show(left),
-                show(right)
+                quote::text(show(left)),
+                quote::text(show(right))
             ));
         }
     }

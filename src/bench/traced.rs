@@ -6,6 +6,7 @@ use super::workload::Arrival;
 use crate::error::{Error, Result};
 use crate::files::Unfinished;
 use crate::io::record::{Done, Header, Line, Turn};
+use crate::quote;
 use crate::runtime::Engine;
 use crate::sys::abi;
 use crate::trace::Timeline;
@@ -129,8 +130,9 @@ struct Args {
 impl Steps {
     fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read(path).map_err(|error| Error::io(path, error))?;
-        let file: File = serde_json::from_slice(&text)
-            .map_err(|error| Error::file(path, format!("{error}, expected a trace")))?;
+        let file: File = serde_json::from_slice(&text).map_err(|error| {
+            Error::file(path, format!("{}, expected a trace", quote::message(error)))
+        })?;
         let step = |event: Event| {
             let decode = event.ph == "X" && event.name.starts_with("decode ");
             let (step, rows) = (event.args.step?, event.args.rows?);

@@ -3,6 +3,7 @@
 
 use super::Point;
 use crate::error::{Error, Result};
+use crate::quote;
 use crate::runtime::{Logits, Request, Sampling};
 use std::path::Path;
 use std::time::Duration;
@@ -115,7 +116,7 @@ pub fn read_arrivals(path: &Path) -> Result<Vec<Line>> {
             continue;
         }
         let wrong = || {
-            let found: String = line.chars().take(40).collect();
+            let found = quote::text(line);
             let expected = "SECONDS or SECONDS PROMPT_LEN GEN_LEN, ascending";
             Error::file(
                 path,

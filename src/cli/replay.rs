@@ -11,6 +11,7 @@ use crate::io::replay::replay;
 use crate::model::fingerprint::fingerprint;
 use crate::model::{DType, Model, ModelSource};
 use crate::plan::{Limits, Plan};
+use crate::quote;
 use crate::runtime::Launch;
 use crate::session::sizes::memory;
 use crate::session::{DeviceSpec, RunSpec, Target};
@@ -60,7 +61,7 @@ fn check_model(recording: &Reader, source: &ModelSource) -> Result<()> {
             recording.path(),
             format!(
                 "found a run of another model, --model {}, which differs from {source} in {differences}: expected the same, of other weights come other tokens",
-                header.model
+                quote::text(&header.model)
             ),
         )),
     }
@@ -99,7 +100,7 @@ fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
             gpu.dtype = DType::by_name(&header.dtype).ok_or_else(|| {
                 Error::Usage(format!(
                     "found the dtype {}, expected f32, bf16 or f16",
-                    header.dtype
+                    quote::text(&header.dtype)
                 ))
             })?;
         }

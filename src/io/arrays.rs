@@ -2,6 +2,8 @@
 
 use super::tensors::{Array, TensorFile};
 use crate::error::{Error, Result};
+use crate::json;
+use crate::quote;
 use safetensors::Dtype;
 use std::path::Path;
 
@@ -78,8 +80,9 @@ fn wrong_array(path: &Path, name: &str, array: &Array, shape: &str) -> Error {
     Error::file(
         path,
         format!(
-            "{name}: found {:?} {:?}, expected int32 or int64 {shape}",
-            array.dtype, array.shape
+            "{name}: found {:?} {}, expected int32 or int64 {shape}",
+            array.dtype,
+            quote::text(format_args!("{:?}", array.shape))
         ),
     )
 }
@@ -150,8 +153,8 @@ fn split_npy(bytes: &[u8]) -> std::result::Result<(NpyHeader, &[u8]), String> {
         .replace(",}", "}");
     let header = serde_json::from_str(&json).map_err(|_| {
         format!(
-            "found the header {:?}, expected a dictionary of descr, fortran_order and shape",
-            header.trim_end()
+            "found the header {}, expected a dictionary of descr, fortran_order and shape",
+            quote::name(header.trim_end())
         )
     })?;
     Ok((header, data))
@@ -194,8 +197,9 @@ pub fn npy(path: &Path) -> Result<Vec<Sample>> {
         return Err(Error::file(
             path,
             format!(
-                "found {} {:?}, expected int32 or int64 [N, T]",
-                header.descr, header.shape
+                "found {} {}, expected int32 or int64 [N, T]",
+                json::shown(&header.descr),
+                quote::text(format_args!("{:?}", header.shape))
             ),
         ));
     };

@@ -8,6 +8,7 @@
 use super::logits::Target;
 use super::tensors::TensorFile;
 use crate::error::{Error, Result};
+use crate::quote;
 use safetensors::Dtype;
 use std::fmt::Write;
 use std::path::Path;
@@ -313,8 +314,9 @@ fn expected_prompt(
         return Err(Error::file(
             path,
             format!(
-                "{name}: found {:?} {:?}, expected f32, bf16 or f16 [{tokens}, {vocab_size}] or [{vocab_size}]",
-                array.dtype, array.shape
+                "{name}: found {:?} {}, expected f32, bf16 or f16 [{tokens}, {vocab_size}] or [{vocab_size}]",
+                array.dtype,
+                quote::text(format_args!("{:?}", array.shape))
             ),
         ));
     }

@@ -3,6 +3,7 @@
 
 use super::row::{Code, RowError};
 use crate::json;
+use crate::quote;
 use serde_json::{Map, Value};
 
 pub type Fields = Map<String, Value>;
@@ -77,21 +78,12 @@ pub fn found(value: &Value) -> String {
         Value::Array(items) if items.is_empty() => "an empty array".to_owned(),
         Value::Array(items) => format!("an array of {}", items.len()),
         Value::Object(fields) => match (json::as_written(value), fields.get("type")) {
-            (Some(number), _) => shorten(number),
-            (None, Some(Value::String(kind))) => format!("an object of type {:?}", shorten(kind)),
+            (Some(number), _) => quote::text(number),
+            (None, Some(Value::String(kind))) => format!("an object of type {}", quote::name(kind)),
             (None, _) => "an object".to_owned(),
         },
         Value::String(text) if text.is_empty() => "an empty string".to_owned(),
-        other => shorten(&other.to_string()),
-    }
-}
-
-/// Text as an error shows it.
-pub fn shorten(text: &str) -> String {
-    const SHOWN_CHARS: usize = 40;
-    match text.char_indices().nth(SHOWN_CHARS) {
-        Some((cut, _)) => format!("{}...", &text[..cut]),
-        None => text.to_owned(),
+        other => quote::text(other),
     }
 }
 
@@ -112,7 +104,7 @@ pub fn shown_numbers(name: &str, value: &Value) -> Result<(), RowError> {
             Code::InvalidRequest,
             format!(
                 "{name}: found the number {} in it, expected finite numbers, and integers of at most 128 bits",
-                shorten(number)
+                quote::text(number)
             ),
         )),
     }

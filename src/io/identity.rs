@@ -1,6 +1,7 @@
 //! What a run's answers depend on besides its rows, part by part, so that what an earlier run left is not taken for this
 //! one's, and the part that differs can be named.
 
+use crate::quote;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -58,11 +59,15 @@ impl Identity {
                 Some(match (find(then, name), find(self, name)) {
                     (then, now) if then == now => return None,
                     (Some(Value::Text(then)), Some(Value::Text(now))) => {
-                        format!("{name} (was {then}, is {now})")
+                        format!(
+                            "{} (was {}, is {now})",
+                            quote::text(name),
+                            quote::text(then)
+                        )
                     }
-                    (None, _) => format!("{name} (was not there)"),
-                    (_, None) => format!("{name} (is no longer there)"),
-                    _ => name.clone(),
+                    (None, _) => format!("{} (was not there)", quote::text(name)),
+                    (_, None) => format!("{} (is no longer there)", quote::text(name)),
+                    _ => quote::text(name),
                 })
             })
             .collect();

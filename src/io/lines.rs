@@ -1,6 +1,5 @@
 //! Rows as they come: lines of a stream, or prompts as arguments.
 
-use super::fields::shorten;
 use super::hash::{Fnv64, fnv128};
 use super::row::{
     self, Ask, Code, DEFAULT_MAX_NEW_TOKENS, FieldNames, Format, Id, Options, Prompt, Row,
@@ -8,6 +7,7 @@ use super::row::{
 };
 use crate::error::{Error, Result};
 use crate::magic;
+use crate::quote;
 use std::collections::{HashSet, VecDeque};
 use std::io::{BufRead, Read};
 use std::path::PathBuf;
@@ -156,9 +156,9 @@ impl Ids {
         Err(RowError::new(
             Code::DuplicateId,
             format!(
-                "line {}: found id {:?}, which an earlier row has, expected a new one",
+                "line {}: found id {}, which an earlier row has, expected a new one",
                 row.line,
-                shorten(id)
+                quote::name(id)
             ),
         ))
     }

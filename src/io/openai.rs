@@ -4,13 +4,14 @@
 //! own server refuses those too. vLLM's additions to the body (top_k, min_p, repetition_penalty,
 //! stop_token_ids, ignore_eos) are taken, and so is timeout_ms.
 
-use super::fields::{self, Fields, found, present, shorten, wrong};
+use super::fields::{self, Fields, found, present, wrong};
 use super::messages;
 use super::row::{
     Ask, Code, FieldNames, Id, MAX_LOGPROBS, MAX_NEW_TOKENS, Options, Prompt, RowError, Unasked,
     shared_options,
 };
 use crate::json;
+use crate::quote;
 use serde_json::Value;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,7 +193,7 @@ fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowErr
             Code::Unsupported,
             format!(
                 "body.{}: found {}, expected {expected}",
-                shorten(name),
+                quote::text(name),
                 found(value)
             ),
         ));

@@ -23,6 +23,7 @@ pub use turn::Turn;
 use crate::error::{Error, Result};
 use crate::files::claim::beside;
 use crate::files::{Out, Unfinished};
+use crate::quote;
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -130,9 +131,12 @@ impl Reader {
                 _ => Ok(None),
             };
         }
-        serde_json::from_slice(&text)
-            .map(Some)
-            .map_err(|error| self.wrong(format!("{error}, expected a line that --record writes")))
+        serde_json::from_slice(&text).map(Some).map_err(|error| {
+            self.wrong(format!(
+                "{}, expected a line that --record writes",
+                quote::message(error)
+            ))
+        })
     }
 
     pub fn path(&self) -> &Path {

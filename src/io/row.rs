@@ -16,6 +16,7 @@ use super::fields::{self, Fields, found, present, wrong};
 use super::messages;
 use super::openai::{self, OpenAi};
 use crate::json;
+use crate::quote;
 use serde_json::Value;
 
 /// Whose format a row has, and so its answer.
@@ -186,7 +187,7 @@ fn own_row(mut fields: Fields, number: u64) -> Row {
             .map(|(name, _)| name)
             .filter(|name| !known(name) && !elsewhere::is_known(name))
             .take(IGNORED_AT_MOST)
-            .map(|name| fields::shorten(&name))
+            .map(|name| quote::text(name))
             .collect(),
     }
 }

@@ -2,12 +2,12 @@
 
 use super::answer::Label;
 use super::codec::Codec;
-use super::fields::shorten;
 use super::kept::{Found, Kept, Place};
 use super::lines::{Ids, Lines};
 use super::prepare::{Prepared, Rules, prepare};
 use super::row::{Prompt, Row, RowError};
 use crate::error::Result;
+use crate::quote;
 use crate::text::{Chat, Doubt};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -137,7 +137,7 @@ impl Source {
             if self.doubted.len() < NAMES_AT_MOST && self.doubted.insert(name.clone()) {
                 (self.warn)(&format!(
                     "line {line}: {}: {why} (said once)",
-                    shorten(&name)
+                    quote::text(name)
                 ));
             }
         }
@@ -147,9 +147,8 @@ impl Source {
         for name in &row.ignored {
             if self.ignored.len() < NAMES_AT_MOST && self.ignored.insert(name.clone()) {
                 (self.warn)(&format!(
-                    "line {}: field {:?} is not known and is ignored (said once)",
-                    row.line,
-                    shorten(name)
+                    "line {}: field \"{name}\" is not known and is ignored (said once)",
+                    row.line
                 ));
             }
         }

@@ -1,6 +1,7 @@
 //! A safetensors file, mapped: what arrays it has and where their bytes lie.
 
 use crate::error::{Error, Result};
+use crate::quote;
 use crate::{json, magic};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
@@ -36,8 +37,12 @@ impl TensorFile {
         let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::io(path, error))?;
         check_header(&map).map_err(|message| Error::file(path, message))?;
         // Checks offsets against shapes, types and the length of the file.
-        let (header_bytes, metadata) = SafeTensors::read_metadata(&map)
-            .map_err(|error| Error::file(path, format!("not a safetensors file: {error}")))?;
+        let (header_bytes, metadata) = SafeTensors::read_metadata(&map).map_err(|error| {
+            Error::file(
+                path,
+                format!("not a safetensors file: {}", quote::message(error)),
+            )
+        })?;
         let data_start = header_bytes + size_of::<u64>();
         let arrays: BTreeMap<String, Array> = metadata
             .tensors()
@@ -56,7 +61,8 @@ impl TensorFile {
             return Err(Error::file(
                 path,
                 format!(
-                    "{name}: its bytes end past the file's {} bytes: the file is cut short",
+                    "{}: its bytes end past the file's {} bytes: the file is cut short",
+                    quote::text(name),
                     map.len()
                 ),
             ));

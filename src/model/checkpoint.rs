@@ -1,12 +1,14 @@
 //! A checkpoint on disk: one safetensors file, or shards and their index, mapped into memory.
 
 use super::config::ModelConfig;
-use super::fields::{self, quoted, shown};
+use super::fields;
 use super::files;
 use super::header::{self, Stored, UniqueMap};
 use super::layout::{self, FusedSpec, Role, TensorSpec};
 use super::weights::{DType, Tensor, Weights};
 use crate::error::{Error, Result};
+use crate::json;
+use crate::quote;
 use memmap2::Mmap;
 use safetensors::tensor::Dtype;
 use serde::Deserialize;
@@ -118,7 +120,7 @@ impl Checkpoint {
         }
         for (file, name) in files {
             let path = shard_path(dir, &file).map_err(|message| {
-                Error::file(&index, format!("tensor {}: {message}", quoted(&name)))
+                Error::file(&index, format!("tensor {}: {message}", quote::name(&name)))
             })?;
             let shard = Shard::open(path)?;
             let number = shards.len();
@@ -148,8 +150,8 @@ impl Checkpoint {
                 &self.listing,
                 format!(
                     "found both {} and {}, expected experts either separate or fused",
-                    quoted(&spec.name),
-                    quoted(&fused.name)
+                    quote::name(&spec.name),
+                    quote::name(&fused.name)
                 ),
             )),
             Some(fused) => self.fused(&spec, fused),
@@ -190,14 +192,14 @@ impl Checkpoint {
     fn find(&mut self, spec: &TensorSpec, name: &str, shape: &[usize]) -> Result<(&Shard, DType)> {
         let Some(&shard) = self.places.get(name) else {
             let or_fused = match &spec.fused {
-                Some(fused) => format!(" (or {} for all experts)", quoted(&fused.name)),
+                Some(fused) => format!(" (or {} for all experts)", quote::name(&fused.name)),
                 None => String::new(),
             };
             return Err(Error::file(
                 &self.listing,
                 format!(
                     "tensor {}: is missing, expected {:?} of shape {shape:?}{or_fused}",
-                    quoted(name),
+                    quote::name(name),
                     spec.role.published_dtype()
                 ),
             ));
@@ -219,8 +221,8 @@ impl Checkpoint {
         };
         if stored.shape != shape {
             return Err(wrong(format!(
-                "found shape {:?}, expected {shape:?} by config.json",
-                stored.shape
+                "found shape {}, expected {shape:?} by config.json",
+                quote::text(format_args!("{:?}", stored.shape))
             )));
         }
         if !self.used.contains(name) {
@@ -243,7 +245,11 @@ impl Checkpoint {
             return Vec::new();
         }
         unused.sort_unstable();
-        let names: Vec<String> = unused.iter().take(SHOWN).map(|name| quoted(name)).collect();
+        let names: Vec<String> = unused
+            .iter()
+            .take(SHOWN)
+            .map(|name| quote::name(name))
+            .collect();
         let more = if unused.len() > SHOWN { ", ..." } else { "" };
         vec![format!(
             "{}: ignored {} tensors that are not part of the model: {}{more}",
@@ -270,8 +276,8 @@ fn read_index(path: &Path) -> Result<Vec<(String, String)>> {
                 path,
                 format!(
                     "tensor {}: found {}, expected the name of a file",
-                    quoted(&name),
-                    shown(&other)
+                    quote::name(&name),
+                    json::shown(&other)
                 ),
             )),
         })
@@ -285,13 +291,13 @@ fn shard_path(dir: &Path, file: &str) -> std::result::Result<PathBuf, String> {
     if !is_file || file.contains('\0') || !Path::new(file).components().all(inside) {
         return Err(format!(
             "found the file {}, expected the name of one beside the index or below it",
-            quoted(file)
+            quote::name(file)
         ));
     }
     let path = dir.join(file);
     match files::is_there(&path) {
         true => Ok(path),
-        false => Err(format!("its shard {} is missing", quoted(file))),
+        false => Err(format!("its shard {} is missing", quote::name(file))),
     }
 }
 
@@ -306,20 +312,20 @@ fn no_weights(dir: &Path) -> Error {
     let found = if let Some(name) = first(|name| name.ends_with(".gguf")) {
         format!(
             "found {}, a GGUF file, which is not supported (take the published safetensors checkpoint)",
-            quoted(name)
+            quote::name(name)
         )
     } else if let Some(name) = first(|name| name == "adapter_config.json") {
         format!(
             "found {}: an adapter alone, which is to be merged into its model first",
-            quoted(name)
+            quote::name(name)
         )
     } else if let Some(name) = first(is_pickle) {
         format!(
             "found {}, a pickled checkpoint, which is not read (convert it to safetensors: save_pretrained of transformers does)",
-            quoted(name)
+            quote::name(name)
         )
     } else if let Some(name) = first(|name| name.ends_with(".safetensors")) {
-        format!("found {}, which no index names", quoted(name))
+        format!("found {}, which no index names", quote::name(name))
     } else {
         "found no weights (is the download whole?)".to_owned()
     };

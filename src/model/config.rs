@@ -6,6 +6,7 @@ use super::fields::{self, Fields};
 use super::files;
 use super::layer_types::{self, LayerType};
 use crate::error::Result;
+use crate::json;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -284,7 +285,7 @@ fn refuse_quantization(fields: &Fields<'_>) -> Result<()> {
         }
         let method: Vec<String> = ["quant_method", "quant_algo", "format", "fmt"]
             .iter()
-            .filter_map(|key| Some(format!("{key} {}", fields::shown(object.get(*key)?))))
+            .filter_map(|key| Some(format!("{key} {}", json::shown(object.get(*key)?))))
             .collect();
         let found = match method.is_empty() {
             true => "one that names no quant_method".to_owned(),

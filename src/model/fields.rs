@@ -4,6 +4,7 @@
 use super::files;
 use crate::error::{Error, Result};
 use crate::json;
+use crate::quote;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -21,7 +22,7 @@ impl<'a> Fields<'a> {
         let object = root.as_object().ok_or_else(|| {
             Error::file(
                 path,
-                format!("found {}, expected a JSON object", shown(root)),
+                format!("found {}, expected a JSON object", json::shown(root)),
             )
         })?;
         Ok(Self {
@@ -53,7 +54,10 @@ impl<'a> Fields<'a> {
 
     /// An error about field `name`, whose value is `found`.
     pub fn wrong(&self, name: &str, found: &Value, expected: &str) -> Error {
-        self.error(name, format!("found {}, expected {expected}", shown(found)))
+        self.error(
+            name,
+            format!("found {}, expected {expected}", json::shown(found)),
+        )
     }
 
     /// An error about field `name` in the caller's words.
@@ -154,32 +158,5 @@ pub(super) fn parse<T: DeserializeOwned>(text: &[u8], path: &Path, what: &str) -
         ));
     }
     json::from_slice(text)
-        .map_err(|error| Error::file(path, format!("expected {what}: {}", one_line(error))))
-}
-
-/// A message that may quote a file, on one line, cut where it is long.
-pub(super) fn one_line(message: impl std::fmt::Display) -> String {
-    printable(&message.to_string(), 200)
-}
-
-/// A value on one line, cut where it is long.
-pub(super) fn shown(value: &Value) -> String {
-    match json::as_not_finite(value) {
-        Some(number) => printable(number, 80),
-        None => printable(&value.to_string(), 80),
-    }
-}
-
-fn printable(text: &str, characters: usize) -> String {
-    let visible = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let cut: String = visible.take(characters).collect();
-    match text.chars().nth(characters) {
-        Some(_) => cut + "...",
-        None => cut,
-    }
-}
-
-/// A name from a file between quotes, on one line, cut where it is long.
-pub(super) fn quoted(name: &str) -> String {
-    shown(&Value::from(name))
+        .map_err(|error| Error::file(path, format!("expected {what}: {}", quote::message(error))))
 }

@@ -1,8 +1,10 @@
 //! Headers of safetensors files: what each tensor is and where its bytes lie, checked against the file before
 //! anyone relies on it. Nothing is reserved by a number that the file claims.
 
-use super::fields::{self, one_line, quoted, shown};
+use super::fields;
 use crate::error::{Error, Result};
+use crate::json;
+use crate::quote;
 use safetensors::tensor::{Dtype, TensorInfo};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
@@ -36,7 +38,8 @@ pub(super) fn read(file: &[u8], path: &Path) -> Result<HashMap<String, Stored>> 
         if name == "__metadata__" {
             continue;
         }
-        let wrong = |message| Error::file(path, format!("tensor {}: {message}", quoted(&name)));
+        let wrong =
+            |message| Error::file(path, format!("tensor {}: {message}", quote::name(&name)));
         let stored = stored(value, data_start, file.len()).map_err(wrong)?;
         tensors.push((name, stored));
     }
@@ -75,11 +78,11 @@ fn stored(
     data_start: usize,
     file_bytes: usize,
 ) -> std::result::Result<Stored, String> {
-    let text = shown(&value);
+    let text = json::shown(&value);
     let info: TensorInfo = serde_json::from_value(value).map_err(|error| {
         format!(
             "found {text}, expected dtype, shape and data_offsets: {}",
-            one_line(error)
+            quote::message(error)
         )
     })?;
     let (begin, end) = info.data_offsets;
@@ -100,10 +103,10 @@ fn stored(
         .try_fold(info.dtype.bitsize(), |bits, &size| bits.checked_mul(size));
     if bits != (end - begin).checked_mul(8) {
         return Err(format!(
-            "found {} bytes of data, expected {} of shape {:?} to fill them",
+            "found {} bytes of data, expected {} of shape {} to fill them",
             end - begin,
             info.dtype,
-            info.shape
+            quote::text(format_args!("{:?}", info.shape))
         ));
     }
     Ok(Stored {
@@ -125,7 +128,7 @@ fn check_cover(
         if stored.bytes.start != expected {
             return Err(format!(
                 "tensor {}: its data starts at byte {} of the file, expected {expected}: overlap or hole",
-                quoted(name),
+                quote::name(name),
                 stored.bytes.start
             ));
         }
@@ -167,7 +170,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for UniqueVisitor<V> {
             if !names.insert(name.clone()) {
                 return Err(serde::de::Error::custom(format_args!(
                     "found a second entry {}, expected one",
-                    quoted(&name)
+                    quote::name(&name)
                 )));
             }
             entries.push((name, value));

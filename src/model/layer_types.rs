@@ -1,6 +1,6 @@
 //! Which layers are short convolutions and which are attention: `layer_types`, or `full_attn_idxs`.
 
-use super::fields::{Fields, shown};
+use super::fields::Fields;
 use crate::error::Result;
 use crate::json;
 use serde_json::Value;
@@ -69,7 +69,7 @@ fn named(fields: &Fields<'_>, layers: usize) -> Result<Option<Vec<LayerType>>> {
                     "layer_types",
                     format!(
                         "found {} at index {i}, expected \"conv\" or \"full_attention\"",
-                        shown(value)
+                        json::shown(value)
                     ),
                 )
             })

@@ -4,6 +4,7 @@
 use super::{Ladders, Limits, MAX_BUCKETS, MAX_SEQS, MAX_STAGES, Plan, StepKind};
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
+use crate::quote;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -95,7 +96,7 @@ impl GraphFile {
                             _ => {
                                 return Err(wrong(format!(
                                     "buckets: unknown key '{}': expected decode, mixed or score",
-                                    name.escape_debug()
+                                    quote::text(name)
                                 )));
                             }
                         };
@@ -151,7 +152,7 @@ pub(super) fn parse_toml(path: &Path, text: &str) -> Result<Table> {
             .span()
             .and_then(|span| text.get(..span.start))
             .map_or(1, |before| before.matches('\n').count() + 1);
-        let message = one_line(error.message());
+        let message = quote::message(error.message());
         Error::file(path, format!("line {line}: not TOML: {message}"))
     })
 }
@@ -159,7 +160,7 @@ pub(super) fn parse_toml(path: &Path, text: &str) -> Result<Table> {
 fn unknown(key: &str) -> String {
     format!(
         "unknown key '{}': expected [buckets] or [stages]",
-        key.escape_debug()
+        quote::text(key)
     )
 }
 
@@ -191,7 +192,7 @@ fn read_cuts(name: &str, value: &Value) -> std::result::Result<(usize, Vec<usize
         .ok_or_else(|| {
             format!(
                 "stages: unknown key '{}': expected a number of stages from 1 to {MAX_STAGES}",
-                name.escape_debug()
+                quote::text(name)
             )
         })?;
     let key = format!("stages.{stages}");
@@ -248,14 +249,10 @@ pub(super) fn describe(value: &Value) -> String {
         Value::Integer(n) => n.to_string(),
         Value::Float(x) => x.to_string(),
         Value::Boolean(b) => b.to_string(),
-        Value::String(s) if s.chars().count() <= 40 => format!("\"{}\"", s.escape_debug()),
+        Value::String(s) if s.chars().count() <= 40 => quote::name(s),
         Value::String(_) => "a string".into(),
         Value::Datetime(_) => "a date".into(),
         Value::Array(_) => "an array".into(),
         Value::Table(_) => "a table".into(),
     }
-}
-
-fn one_line(message: &str) -> String {
-    message.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -7,6 +7,7 @@ use super::graphs::{describe, parse_toml, read_toml};
 use super::variants::{Architecture, Choice, Entry};
 use crate::error::{Error, Result};
 use crate::model::DType;
+use crate::quote;
 use entry::{read_entry, write_variant};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -207,7 +208,7 @@ impl KernelFile {
                 _ => {
                     return Err(format!(
                         "unknown key '{}': expected architecture, [measured] or [decode.TYPE]",
-                        key.escape_debug()
+                        quote::text(key)
                     ));
                 }
             }
@@ -221,11 +222,11 @@ impl KernelFile {
             let &(dtype, _) = of.ok_or_else(|| {
                 format!(
                     "decode: unknown type '{}': expected bf16, f16 or f32",
-                    name.escape_debug()
+                    quote::text(name)
                 )
             })?;
             for (key, value) in of_table(&format!("decode.{name}"), value)? {
-                let wrong = |message| format!("decode.{name}.{}: {message}", key.escape_debug());
+                let wrong = |message| format!("decode.{name}.{}: {message}", quote::text(key));
                 let rows = key
                     .parse()
                     .ok()
@@ -280,7 +281,7 @@ fn read_measured(value: &Value) -> std::result::Result<Vec<(String, String)>, St
         if !MEASURED.contains(&name.as_str()) {
             return Err(format!(
                 "measured: unknown key '{}': expected {}",
-                name.escape_debug(),
+                quote::text(name),
                 MEASURED.join(", ")
             ));
         }

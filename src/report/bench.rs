@@ -4,6 +4,7 @@ use super::steps::{Beside, Host, Latency, Point, Source};
 use crate::bench::Kind;
 use crate::bench::row::VERSION;
 use crate::error::{Error, Result};
+use crate::quote;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -187,7 +188,7 @@ impl Row {
             times.into_iter().all(|ms| ms.is_some_and(|ms| ms > 0.0))
         });
         if self.batch == 0 || self.avg_ts <= 0.0 || (steps && !timed) {
-            let (name, way) = (self.kind.name(), self.way());
+            let (name, way) = (self.kind.name(), quote::text(self.way()));
             return Some(format!(
                 "found a {name} of {} by {way}, which took no time",
                 self.batch

@@ -3,6 +3,7 @@
 use super::bench::{self, Row};
 use super::trace::{self, Traced};
 use crate::error::{Error, Result};
+use crate::quote;
 use std::collections::HashMap;
 use std::path::{Component, Path};
 
@@ -53,7 +54,7 @@ pub fn read(path: &Path, name: String) -> Result<Input> {
             _ => {
                 let message = format!(
                     "found an object that begins with '{}', expected {expected}",
-                    key.escape_debug()
+                    quote::text(key)
                 );
                 Err(Error::file(path, message))
             }

@@ -1,6 +1,7 @@
 //! A trace, read event by event: what a page shows of it, whatever its length.
 
 use crate::error::{Error, Result};
+use crate::quote;
 use crate::trace::About;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -359,7 +360,7 @@ pub fn read(path: &Path, file: String) -> Result<Traced> {
     let mut input = serde_json::Deserializer::from_reader(open(path, expected)?);
     let about = input
         .deserialize_map(Whole(&mut seen))
-        .map_err(|error| wrong(error.to_string()))?
+        .map_err(|error| wrong(quote::message(error)))?
         .ok_or_else(|| wrong("found no otherData".into()))?;
     let (from_us, to_us) = seen.span.ok_or_else(|| wrong("found no turn".into()))?;
     Ok(Traced {

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use super::conversation::{Chat, Doubt};
 use super::files::{self, TOKENIZER_CONFIG, read};
 use super::{Tokenizer, jinja};
+use crate::quote;
 use crate::{Error, Result};
 
 /// LFM2's plain form, for random presets: their tokenizer has its special tokens.
@@ -99,7 +100,7 @@ impl ChatTemplate {
         let mut templates = Vec::with_capacity(sources.len());
         for (name, source) in sources {
             let template = jinja::Template::compile(&source).map_err(|message| {
-                let name = files::shown(&Value::from(name.as_str()));
+                let name = quote::name(&name);
                 Error::file(
                     &path,
                     format!("chat template {name}: {message}, expected a Jinja template"),

@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
-use super::one_line;
+use crate::json;
+use crate::quote;
 use crate::{Error, Result};
 
 pub const TOKENIZER: &str = "tokenizer.json";
@@ -68,23 +69,14 @@ pub fn object(path: &Path) -> Result<Option<Map<String, Value>>> {
         Ok(Value::Object(object)) => Ok(Some(object)),
         Ok(other) => Err(Error::file(
             path,
-            format!("found {}, expected an object", shown(&other)),
+            format!("found {}, expected an object", json::shown(&other)),
         )),
         Err(error) => Err(Error::file(
             path,
             format!(
                 "found broken JSON ({}), expected an object",
-                one_line(&error.to_string())
+                quote::message(error)
             ),
         )),
-    }
-}
-
-/// A value on one line, cut where it is long.
-pub fn shown(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(80) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
     }
 }

@@ -29,6 +29,7 @@ pub use stop::{StopMatcher, StopString};
 pub use stream::{Progress, StreamEnd, TextStream};
 pub use tokenizer::Tokenizer;
 
+use crate::quote;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs code of the `tokenizers` and `minijinja` crates on files and text that nobody has checked. Both have
@@ -40,17 +41,8 @@ fn guarded<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, 
             .map(String::as_str)
             .or_else(|| panic.downcast_ref::<&str>().copied())
             .unwrap_or("no message");
-        Err(format!("{what} panicked: {}", one_line(message)))
+        Err(format!("{what} panicked: {}", quote::message(message)))
     })
-}
-
-/// `text` on one line: messages of other crates may have several.
-fn one_line(text: &str) -> String {
-    text.split(['\n', '\r'])
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect::<Vec<_>>()
-        .join(" ")
 }
 
 #[cfg(test)]

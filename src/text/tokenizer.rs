@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::decoder::Chain;
 use super::pipeline::Pipeline;
 use super::special::{self, Special};
-use super::{Detokenizer, byte, class, files, guarded, one_line};
+use super::{Detokenizer, byte, class, files, guarded};
+use crate::quote;
 use crate::{Error, Result};
 
 /// A tokenizer, cheap to clone and shared between threads.
@@ -193,7 +194,7 @@ impl Tokenizer {
 fn no_tokenizer(error: &dyn std::fmt::Display) -> String {
     format!(
         "found no valid tokenizer ({}), expected a tokenizer.json of the tokenizers library",
-        one_line(&error.to_string())
+        quote::message(error)
     )
 }
 

@@ -1,5 +1,6 @@
 //! Why a row is not served.
 
+use crate::quote;
 use std::fmt;
 
 /// Why a row was not served; `as_str` is what the answer carries.
@@ -59,24 +60,13 @@ impl Code {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowError {
     pub code: Code,
-    /// One line, without control characters.
+    /// One line, as [`quote::whole`] makes it.
     pub message: String,
 }
 
 impl RowError {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        let mut message: String = message.into();
-        if message.contains(char::is_control) {
-            // Names and texts in a message may come from the row itself.
-            let escape = |c: char| {
-                if c.is_control() {
-                    c.escape_default().to_string()
-                } else {
-                    c.into()
-                }
-            };
-            message = message.chars().map(escape).collect();
-        }
+        let message = quote::whole(&message.into());
         Self { code, message }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::plan::graphs::describe;
 use crate::plan::variants::{Experts, Grouped, Products, Variant};
+use crate::quote;
 use toml::Value;
 
 const KEYS: [&str; 8] = [
@@ -27,7 +28,7 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
     if let Some(key) = fields.keys().find(|key| !KEYS.contains(&key.as_str())) {
         return Err(format!(
             "unknown key '{}': expected {}",
-            key.escape_debug(),
+            quote::text(key),
             KEYS.join(", ")
         ));
     }
@@ -59,7 +60,7 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
         "swap_ab" => Products::SwapAb,
         "tiled" => Products::Tiled,
         other => {
-            let other = other.escape_debug();
+            let other = quote::text(other);
             return Err(format!(
                 "products: found \"{other}\", expected {of_products}"
             ));
@@ -85,7 +86,7 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
         }),
         "tiled" => Experts::Tiled,
         other => {
-            let other = other.escape_debug();
+            let other = quote::text(other);
             return Err(format!("experts: found \"{other}\", expected {of_experts}"));
         }
     };
@@ -102,7 +103,7 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
         None => Ok((Variant { products, experts }, ms)),
         Some(key) => Err(format!(
             "{}: products {products} and experts {experts} have no such parameter",
-            key.escape_debug()
+            quote::text(key)
         )),
     }
 }

@@ -12,6 +12,7 @@
 
 mod state;
 
+use crate::quote;
 use serde::Deserialize;
 
 use super::utf8::alphabet_byte;
@@ -78,13 +79,15 @@ impl Chain {
 
     fn add(&mut self, decoder: &serde_json::Value, joined: &mut bool) -> Result<(), String> {
         let kind = decoder["type"].as_str().unwrap_or("without a type");
+        let shown = quote::text(kind);
         if kind == "Sequence" {
             for part in decoder["decoders"].as_array().into_iter().flatten() {
                 self.add(part, joined)?;
             }
             return Ok(());
         }
-        let broken = |error: serde_json::Error| format!("decoder {kind}: {error}");
+        let broken =
+            |error: serde_json::Error| format!("decoder {shown}: {}", quote::message(error));
         match (kind, *joined) {
             ("Fuse", _) => *joined = true,
             ("ByteLevel", false) => {
@@ -108,12 +111,12 @@ impl Chain {
             }),
             (_, true) => {
                 return Err(format!(
-                    "decoder {kind} after the tokens are joined: found in `decoder`, expected Strip or Fuse"
+                    "decoder {shown} after the tokens are joined: found in `decoder`, expected Strip or Fuse"
                 ));
             }
             (_, false) => {
                 return Err(format!(
-                    "decoder {kind}: found in `decoder`, expected ByteLevel, ByteFallback, Fuse, Metaspace, \
+                    "decoder {shown}: found in `decoder`, expected ByteLevel, ByteFallback, Fuse, Metaspace, \
                      Replace, Strip or a Sequence of them"
                 ));
             }

@@ -1,5 +1,6 @@
 //! Attributes, items and slices, as the sandboxed environment of Jinja2 gives them.
 
+use crate::quote;
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::value::{
@@ -62,7 +63,7 @@ fn undefined(what: &str) -> Error {
 fn own(object: &Value, attribute: &str) -> Result<Option<Value>, Error> {
     let kind = type_of(object);
     if kind == Type::Undefined {
-        return Err(undefined(&format!("`{attribute}`")));
+        return Err(undefined(&format!("`{}`", quote::text(attribute))));
     }
     if let Some(namespace) = object.downcast_object_ref::<Namespace>() {
         return Ok(namespace.get(attribute));
@@ -96,7 +97,8 @@ fn own(object: &Value, attribute: &str) -> Result<Option<Value>, Error> {
     }
     if methods::is_rare(kind, attribute) {
         return Err(wrong(format!(
-            "`{attribute}` of a value of type '{}' is not supported here, though Python has it",
+            "`{}` of a value of type '{}' is not supported here, though Python has it",
+            quote::text(attribute),
             name(object)
         )));
     }
@@ -233,12 +235,14 @@ pub fn call(state: &State, object: &Value, method: &str, args: &[Value]) -> Resu
     match attribute(object, method)? {
         value if value.is_undefined() => Err(wrong(match methods::is_mutating(kind, method) {
             true => format!(
-                "`{method}` would change a value of type '{}': templates may not, as in transformers",
+                "`{}` would change a value of type '{}': templates may not, as in transformers",
+                quote::text(method),
                 name(object)
             ),
             false => format!(
-                "a value of type '{}' has no method `{method}`",
-                name(object)
+                "a value of type '{}' has no method `{}`",
+                name(object),
+                quote::text(method)
             ),
         })),
         value => value.call(state, args),

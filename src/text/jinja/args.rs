@@ -1,5 +1,6 @@
 //! Arguments of a call bound to Python's parameter names.
 
+use crate::quote;
 use minijinja::value::Kwargs;
 use minijinja::{Error, Value};
 
@@ -46,10 +47,16 @@ pub fn bind(
             (Some(at), Some(named)) if values[at].is_none() => {
                 values[at] = Some(named.peek::<Value>(given)?);
             }
-            (Some(_), _) => return Err(wrong(format!("{callee}: found `{given}` twice"))),
+            (Some(_), _) => {
+                return Err(wrong(format!(
+                    "{callee}: found `{}` twice",
+                    quote::text(given)
+                )));
+            }
             _ => {
                 return Err(wrong(format!(
-                    "{callee}: found the argument `{given}`, expected one of: {}",
+                    "{callee}: found the argument `{}`, expected one of: {}",
+                    quote::text(given),
                     names.join(", ")
                 )));
             }

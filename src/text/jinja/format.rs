@@ -1,5 +1,6 @@
 //! Python's two ways to format: `'%s' % value` and `'{}'.format(value)`.
 
+use crate::quote;
 use minijinja::{Error, Value};
 
 use super::value::{Dict, Key, Type, items_of, type_of, wrong};
@@ -212,7 +213,8 @@ impl Fields<'_> {
                 Some("r") => spec::format(&Value::from(print::repr(&value)?), &spec)?,
                 Some(other) => {
                     return Err(wrong(format!(
-                        "the conversion !{other} of a format is not supported here, expected !s or !r"
+                        "the conversion !{} of a format is not supported here, expected !s or !r",
+                        quote::text(other)
                     )));
                 }
             });

@@ -1,5 +1,6 @@
 //! Functions that templates find without being given them: Jinja2's own and those of transformers.
 
+use crate::quote;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -207,7 +208,10 @@ impl Object for Cycler {
                 self.at.store(0, Ordering::Relaxed);
                 Ok(Value::from(()))
             }
-            _ => Err(wrong(format!("a cycler has no method `{method}`"))),
+            _ => Err(wrong(format!(
+                "a cycler has no method `{}`",
+                quote::text(method)
+            ))),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Arguments of macros. minijinja's macros give a parameter its default where the argument is undefined, and take no
 //! more arguments than they have names for.
 
+use crate::quote;
 use std::sync::Arc;
 
 use minijinja::value::{Kwargs, Object, ObjectRepr};
@@ -124,8 +125,9 @@ impl Object for Variadic {
             None => {}
             Some((name, _)) => {
                 return Err(wrong(format!(
-                    "found the argument {name}, expected one of: {}",
-                    self.names.join(", ")
+                    "found the argument {}, expected one of: {}",
+                    quote::text(name),
+                    quote::message(self.names.join(", "))
                 )));
             }
         }

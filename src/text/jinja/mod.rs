@@ -32,6 +32,7 @@ mod spec;
 mod strftime;
 mod value;
 
+use crate::quote;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -42,7 +43,6 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Va
 use self_cell::self_cell;
 use serde_json::Map;
 
-use super::one_line;
 pub use characters::is_space;
 pub use reads::{Reads, Takes};
 pub use source::MAX_SOURCE_BYTES;
@@ -207,7 +207,7 @@ fn describe(error: &Error, source: &str) -> String {
         ErrorKind::OutOfFuel => {
             format!("the template takes more than {FUEL} steps, expected at most that a rendering")
         }
-        kind => one_line(error.detail().unwrap_or(&kind.to_string())),
+        kind => quote::message(error.detail().unwrap_or(&kind.to_string())),
     };
     let Some(line) = error.line() else {
         return message;
@@ -215,12 +215,9 @@ fn describe(error: &Error, source: &str) -> String {
     let quoted = error
         .range()
         .and_then(|range| source.get(range))
-        .map(one_line);
+        .map(|text| quote::text(quote::message(text)));
     match quoted.filter(|quoted| !quoted.is_empty()) {
-        Some(quoted) => match quoted.char_indices().nth(80) {
-            Some((end, _)) => format!("line {line}: `{}…`: {message}", &quoted[..end]),
-            None => format!("line {line}: `{quoted}`: {message}"),
-        },
+        Some(quoted) => format!("line {line}: `{quoted}`: {message}"),
         None => format!("line {line}: {message}"),
     }
 }

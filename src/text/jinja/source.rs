@@ -1,6 +1,8 @@
 //! What is done to a template's source before minijinja parses it: where its tags, texts and comments lie, by the
 //! rules of Jinja2's lexer.
 
+use crate::quote;
+
 /// A tag with more tokens than this is refused: parsers recurse over what is nested in one.
 const MAX_TOKENS: usize = 4000;
 /// More than any published template has.
@@ -124,8 +126,8 @@ impl<'a> Lexer<'a> {
                 }
             }
             "generation" | "endgeneration" => {
-                let after =
-                    closed(tail).ok_or_else(|| format!("unexpected text in the tag `{name}`"))?;
+                let after = closed(tail)
+                    .ok_or_else(|| format!("unexpected text in the tag `{}`", quote::text(name)))?;
                 let with = if name == "generation" {
                     "with"
                 } else {

@@ -11,6 +11,8 @@ mod normalize;
 mod regex;
 mod split;
 
+use crate::json;
+use crate::quote;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -22,7 +24,6 @@ use tokenizers::{
 use self::clock::Clock;
 use self::normalize::{Normalizer, Run};
 use self::split::PreTokenizer;
-use super::one_line;
 
 /// What is wrong with a part of tokenizer.json.
 type Bad = String;
@@ -51,7 +52,8 @@ impl Pipeline {
         let version = &json["version"];
         if !version.is_null() && version != "1.0" {
             return Err(format!(
-                "field `version`: found {version}, expected \"1.0\""
+                "field `version`: found {}, expected \"1.0\"",
+                json::shown(version)
             ));
         }
         let named = |field: &'static str| move |error| format!("field `{field}`: {error}");
@@ -93,7 +95,7 @@ impl Pipeline {
         let normalizer = self.normalizer.as_ref().map(|n| Run::new(n, &clock));
         self.added
             .add_tokens(tokens, &self.model, normalizer.as_ref())
-            .map_err(|error| one_line(&error.to_string()))?;
+            .map_err(|error| quote::message(error))?;
         self.check_alike()
     }
 
@@ -111,7 +113,9 @@ impl Pipeline {
                 both.sort_unstable();
                 let [one, two] = both;
                 return Err(format!(
-                    "tokens {one:?} and {two:?} are the same text after normalization, expected one of them or \"normalized\": false"
+                    "tokens {} and {} are the same text after normalization, expected one of them or \"normalized\": false",
+                    quote::name(one),
+                    quote::name(two)
                 ));
             }
         }
@@ -130,10 +134,7 @@ impl Pipeline {
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String> {
         let clock = Clock::for_text(text.len());
         let broken = |error: tokenizers::Error| {
-            format!(
-                "the text cannot be tokenized: {}",
-                one_line(&error.to_string())
-            )
+            format!("the text cannot be tokenized: {}", quote::message(error))
         };
         let normalizer = self.normalizer.as_ref().map(|n| Run::new(n, &clock));
         let mut words = self.added.extract_and_normalize(normalizer.as_ref(), text);
@@ -217,13 +218,14 @@ fn model(json: Value) -> Result<ModelWrapper, Bad> {
     let longest = &json["max_input_chars_per_word"];
     if longest.as_u64().is_some_and(|n| n > MAX_WORD_CHARACTERS) {
         return Err(format!(
-            "field `max_input_chars_per_word`: found {longest}, expected at most {MAX_WORD_CHARACTERS}"
+            "field `max_input_chars_per_word`: found {}, expected at most {MAX_WORD_CHARACTERS}",
+            json::shown(longest)
         ));
     }
     if json.is_null() {
         return Err("is missing, expected BPE, Unigram, WordLevel or WordPiece".to_owned());
     }
-    serde_json::from_value(json).map_err(|error| one_line(&error.to_string()))
+    serde_json::from_value(json).map_err(|error| quote::message(error))
 }
 
 fn post_processor(json: &Value) -> Result<PostProcessorWrapper, Bad> {
@@ -261,7 +263,7 @@ fn check_templates(json: &Value) -> Result<(), Bad> {
 
 /// A part that the crate reads.
 fn part<T: DeserializeOwned>(json: &Value) -> Result<T, Bad> {
-    T::deserialize(json).map_err(|error| one_line(&error.to_string()))
+    T::deserialize(json).map_err(|error| quote::message(error))
 }
 
 /// The parts of a Sequence.

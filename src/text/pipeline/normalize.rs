@@ -1,5 +1,6 @@
 //! `normalizer` of tokenizer.json: the crate's, with patterns in bounded time and texts of bounded size.
 
+use crate::quote;
 use serde_json::Value;
 use std::sync::OnceLock;
 use tokenizers::normalizers::{NormalizerWrapper, Prepend, Replace};
@@ -7,7 +8,7 @@ use tokenizers::{NormalizedString, Normalizer as _};
 
 use super::clock::{Clock, MAX_NORMALIZED_BYTES, check_size};
 use super::regex::{Found, Matches, Regex};
-use super::{Bad, one_line, part, parts_of};
+use super::{Bad, part, parts_of};
 
 #[derive(Debug)]
 pub enum Normalizer {
@@ -101,7 +102,7 @@ impl Normalizer {
 
     fn apply(&self, text: &mut NormalizedString, clock: &Clock) -> Result<(), String> {
         let bytes = text.get().len();
-        let broken = |error: tokenizers::Error| one_line(&error.to_string());
+        let broken = |error: tokenizers::Error| quote::message(error);
         match self {
             Self::Sequence(parts) => parts.iter().try_for_each(|part| part.apply(text, clock)),
             Self::Replace { pattern, content } => {

@@ -5,6 +5,7 @@
 //! allows. And every place may be tried with little success: places are tried one by one, and the clock is read in
 //! between. (Oniguruma's own search of many places cannot be cut in parts: a match ends where its part ends.)
 
+use crate::quote;
 use onig::{MatchParam, Region, SearchOptions};
 use std::time::{Duration, Instant};
 use tokenizers::Offsets;
@@ -147,7 +148,7 @@ impl<'a> Search<'a> {
             self.places = self.places.wrapping_add(1);
             if self.places.is_multiple_of(PLACES_A_LOOK) {
                 self.clock
-                    .check(&format!("matching {:?}", self.regex.source))?;
+                    .check(&format!("matching {}", quote::name(&self.regex.source)))?;
             }
             let mut limits = MatchParam::default();
             limits.set_retry_limit_in_match(self.retries);

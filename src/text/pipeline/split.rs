@@ -1,5 +1,6 @@
 //! `pre_tokenizer` of tokenizer.json: the crate's, with patterns in bounded time.
 
+use crate::quote;
 use serde_json::Value;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::split::Split;
@@ -8,7 +9,7 @@ use tokenizers::{PreTokenizedString, PreTokenizer as _, SplitDelimiterBehavior};
 use super::clock::Clock;
 use super::normalize::Needle;
 use super::regex::Found;
-use super::{Bad, one_line, part, parts_of};
+use super::{Bad, part, parts_of};
 
 #[derive(Debug)]
 pub enum PreTokenizer {
@@ -61,10 +62,10 @@ impl PreTokenizer {
                     }
                     piece.split(Found(matches), *behavior)
                 })
-                .map_err(|error| one_line(&error.to_string())),
+                .map_err(|error| quote::message(error)),
             Self::Other(other) => other
                 .pre_tokenize(text)
-                .map_err(|error| one_line(&error.to_string())),
+                .map_err(|error| quote::message(error)),
         }?;
         clock.check("splitting the text into words")
     }

@@ -20,6 +20,8 @@ use std::path::Path;
 use tokenizers::AddedToken;
 
 use super::files::{self, CONFIG, TOKENIZER_CONFIG};
+use crate::json;
+use crate::quote;
 use crate::{Error, Result};
 use named::Named;
 use token::Token;
@@ -97,7 +99,10 @@ impl Special {
             }
             Some(Value::Object(tokens)) => {
                 for (id, token) in tokens {
-                    let named = |message| format!("field `added_tokens_decoder.{id}`: {message}");
+                    let named = |message| {
+                        let id = quote::text(id);
+                        format!("field `added_tokens_decoder.{id}`: {message}")
+                    };
                     let number = id
                         .trim()
                         .parse()
@@ -109,7 +114,7 @@ impl Special {
             Some(other) => {
                 return Err(wrong(format!(
                     "field `added_tokens_decoder`: found {}, expected an object of tokens by id",
-                    files::shown(other)
+                    json::shown(other)
                 )));
             }
         }
@@ -215,8 +220,9 @@ fn legacy_tokens(
             return Err(Error::file(
                 &path,
                 format!(
-                    "token {token:?}: found {}, expected its id",
-                    files::shown(&id)
+                    "token {}: found {}, expected its id",
+                    quote::name(&token),
+                    json::shown(&id)
                 ),
             ));
         };
@@ -244,7 +250,7 @@ fn extra_tokens(fields: &Map<String, Value>) -> std::result::Result<Vec<Token>, 
             .collect(),
         Some(other) => Err(format!(
             "field `{field}`: found {}, expected a list of tokens",
-            files::shown(other)
+            json::shown(other)
         )),
     }
 }
@@ -285,7 +291,10 @@ fn check_config(dir: &Path, fields: &Map<String, Value>, byte_level: bool) -> Re
     if let Some(name) = versions.and_then(|names| names.iter().find(|name| versioned(name))) {
         return wrong(
             &path,
-            format!("field `fast_tokenizer_files`: found {name}, expected tokenizer.json alone"),
+            format!(
+                "field `fast_tokenizer_files`: found {}, expected tokenizer.json alone",
+                json::shown(name)
+            ),
         );
     }
     let class = |fields: &Map<String, Value>| {

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::token::Token;
 use super::{NAMES, Wrong};
-use crate::text::files;
+use crate::json;
+use crate::quote;
 
 const MODEL_SPECIFIC: &str = "model_specific_special_tokens";
 
@@ -37,7 +38,7 @@ impl Named {
             }
             Some(other) if self.0.is_empty() && !other.is_null() => Err(format!(
                 "field `{MODEL_SPECIFIC}`: found {}, expected an object of tokens by name",
-                files::shown(other)
+                json::shown(other)
             )),
             _ => Ok(()),
         }
@@ -58,7 +59,8 @@ impl Named {
     }
 
     fn insert(&mut self, name: &str, value: &Value) -> std::result::Result<(), Wrong> {
-        let token = Token::parse(value).map_err(|message| format!("field `{name}`: {message}"))?;
+        let token = Token::parse(value)
+            .map_err(|message| format!("field `{}`: {message}", quote::text(name)))?;
         match self.0.iter_mut().find(|(known, _)| known == name) {
             Some((_, known)) => *known = token,
             None => self.0.push((name.to_owned(), token)),

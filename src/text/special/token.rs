@@ -4,7 +4,7 @@ use serde_json::Value;
 use tokenizers::AddedToken;
 
 use super::Wrong;
-use crate::text::files;
+use crate::json;
 
 /// An `AddedToken` of transformers: one that does not say whether it is normalized is so unless it is special.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,7 +23,10 @@ impl Token {
         let flag = |name: &str| match &json[name] {
             Value::Null => Ok(None),
             Value::Bool(flag) => Ok(Some(*flag)),
-            other => Err(format!("`{name}`: found {other}, expected true or false")),
+            other => Err(format!(
+                "`{name}`: found {}, expected true or false",
+                json::shown(other)
+            )),
         };
         match json {
             Value::String(content) => Ok(Self::special(content)),
@@ -40,7 +43,7 @@ impl Token {
             }),
             other => Err(format!(
                 "found {}, expected a token's text or an object with `content`",
-                files::shown(other)
+                json::shown(other)
             )),
         }
     }

@@ -8,6 +8,7 @@ mod changed;
 mod pieces;
 mod search;
 
+use crate::quote;
 use minijinja::{Error, State, Value};
 
 use super::args::{self, bind};
@@ -148,8 +149,9 @@ pub fn call(_: &State, value: &Value, method: &str, args: &[Value]) -> Result<Va
     };
     let result = result.ok_or_else(|| {
         wrong(format!(
-            "a value of type '{}' has no method `{method}`",
-            name(value)
+            "a value of type '{}' has no method `{}`",
+            name(value),
+            quote::text(method)
         ))
     })?;
     match (value.is_safe(), type_of(&result)) {
