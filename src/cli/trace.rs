@@ -72,6 +72,7 @@ fn job(args: TraceArgs) -> Result<GenerateArgs> {
         overwrite: args.overwrite,
         quiet: args.quiet,
         record: args.record,
+        prompt: args.prompt,
         model: ModelArg { model },
         run: args.run,
         sampling: args.sampling,

@@ -13,6 +13,7 @@ pub use error::{Code, RowError};
 pub use id::{Id, MAX_ID_BYTES};
 
 use super::fields::{self, Fields, found, present, wrong};
+use super::lines::begins_as_json;
 use super::messages;
 use super::openai::{self, OpenAi};
 use crate::json;
@@ -129,7 +130,14 @@ pub fn parse(line: &[u8], number: u64) -> Row {
             found(&other),
             advice(&other)
         )),
-        Err(error) => broken(format!("line {number} is not JSON: {}", describe(&error))),
+        Err(error) => broken(format!(
+            "line {number} is not JSON: {}{}",
+            describe(&error),
+            match begins_as_json(line) {
+                true => "",
+                false => "; `generate --lines` takes each line of a text as a prompt",
+            }
+        )),
     }
 }
 

@@ -7,6 +7,7 @@ mod inspect;
 mod interrupted;
 mod pages;
 mod profile;
+mod prompts;
 mod recipes;
 mod replay;
 mod report;

@@ -3,7 +3,7 @@
 //!
 //! - here: the program and its commands
 //! - [`run`]: flags that several commands share
-//! - [`rows`]: `generate` and `trace`; [`files`]: `replay`, `report` and `synth`; the others have a file of their name
+//! - [`rows`]: `generate` and `trace`, [`prompts`] of them; [`files`]: `replay`, `report` and `synth`; the others have a file of their name
 #![allow(
     rustdoc::broken_intra_doc_links,
     reason = "comments here are help texts, and their brackets are no links"
@@ -14,6 +14,7 @@ pub mod doctor;
 pub mod files;
 pub mod inspect;
 pub mod profile;
+pub mod prompts;
 pub mod rows;
 pub mod run;
 pub mod score;
@@ -24,6 +25,7 @@ pub use doctor::{DoctorArgs, DoctorCommand};
 pub use files::{ReplayArgs, ReportArgs, SynthArgs};
 pub use inspect::{InspectArgs, InspectCommand};
 pub use profile::ProfileArgs;
+pub use prompts::PromptArgs;
 pub use rows::{GenerateArgs, SamplingArgs, TraceArgs};
 pub use run::{BucketArgs, Dtype, EngineArgs, Launch, ModelArg, PrecisionArgs, RecordArg, RunArgs};
 pub use score::{Positions, ScoreArgs};
