@@ -1,10 +1,11 @@
 //! The `generate` command.
 
 use super::args::GenerateArgs;
-use super::input::{self, open_lines, warn_of_no_rows};
+use super::input::{self, count_rows, open_lines, warn_of_no_rows};
 use super::paths::{is_stdio, keep_journal_apart};
 use super::spec::spec;
-use super::{Exit, interrupt};
+use super::terminal::Harmless;
+use super::{Exit, interrupt, summary};
 use crate::error::{Error, Result};
 use crate::files::claim::beside;
 use crate::files::{Out, Resolved, Unfinished, resolve};
@@ -18,12 +19,14 @@ use crate::io::row::Options;
 use crate::io::source::Source;
 use crate::model::fingerprint::{fingerprint, of_file};
 use crate::session::job::{Job, Style, Summary};
+use crate::session::progress::Total;
 use crate::session::recording::Keep;
 use crate::session::{Opened, Progress, RunSpec, Session, Texts};
 use crate::telemetry::{say, warn};
 use crate::trace::{About, Live};
-use std::io::BufWriter;
+use std::io::{BufWriter, IsTerminal, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
@@ -58,12 +61,13 @@ pub(super) fn serve(
     } else {
         Style::Json
     };
-    let total = (!args.prompts.is_empty()).then_some(args.prompts.len() as u64);
+    let total = total(&args)?;
     check_paths(&args, trace.as_ref())?;
     let resumes_by = match trace {
         None => "the same command with --resume",
         Some(_) => "`generate --resume` with the same rows, model and options",
     };
+    let typed = args.prompts.is_empty() && input::is_typed(args.input.as_deref());
     let lines = open_input(&mut args, texts.codec.has_template())?;
     let identity = identity(&opened, &texts.rules)?;
     let settings = identity.hash();
@@ -79,7 +83,8 @@ pub(super) fn serve(
     interrupt::look();
     let interrupt = interrupt::flag();
     let (rules, codec) = (session.rules().clone(), session.codec());
-    let mut source = Source::new(lines, rules, codec.clone(), kept, settings, Box::new(warn));
+    let source = Source::new(lines, rules, codec.clone(), kept, settings, Box::new(warn));
+    let mut source = source.strict(args.strict);
     let (send, rows) = sync_channel(READ_AHEAD);
     // Not joined: it may wait for standard input for ever, and ends with the process.
     let read = move || {
@@ -101,7 +106,7 @@ pub(super) fn serve(
         output,
         style,
         window: WINDOW.max(4 * u64::from(session.opened().options.max_seqs)),
-        progress: Progress::new(args.quiet, total),
+        progress: Progress::new(args.quiet, None).counted(total).typed(typed),
         interrupt: &interrupt,
     };
     let summary = session.run(job)?;
@@ -112,22 +117,21 @@ pub(super) fn serve(
     Ok((finish(&args, resumes_by, summary)?, about))
 }
 
+/// Rows in all, as far as somebody may look at it.
+fn total(args: &GenerateArgs) -> Result<Total> {
+    if !args.prompts.is_empty() {
+        return Ok(Arc::new((args.prompts.len() as u64).into()));
+    }
+    match args.quiet {
+        true => Ok(Total::default()),
+        false => count_rows(args.input.as_deref()),
+    }
+}
+
 fn finish(args: &GenerateArgs, resumes_by: &str, summary: Summary) -> Result<Exit> {
     let counts = summary.counts;
     if !args.quiet {
-        let seconds = summary.elapsed.as_secs_f64();
-        let kept = match counts.kept {
-            0 => String::new(),
-            kept => format!(", {kept} kept from an earlier run"),
-        };
-        say(&format!(
-            "{} rows, {} failed{kept}; {} prompt and {} new tokens in {seconds:.2} s ({:.1} new tok/s)",
-            counts.rows,
-            counts.failed,
-            counts.prompt_tokens,
-            counts.tokens,
-            counts.tokens as f64 / seconds.max(1e-9),
-        ));
+        summary::lines(&summary).iter().for_each(|line| say(line));
     }
     if let Some(failure) = summary.failure {
         return Err(failure);
@@ -285,7 +289,11 @@ fn open_output(args: &GenerateArgs, style: Style, identity: &Identity) -> Result
     };
     let out = open_stream(path)?;
     let name = out.name().to_owned();
-    let ordered = Ordered::new(Box::new(BufWriter::new(out)), name, separator);
+    let out: Box<dyn Write> = match path.is_none_or(is_stdio) && std::io::stdout().is_terminal() {
+        true => Box::new(Harmless::new(out)),
+        false => Box::new(BufWriter::new(out)),
+    };
+    let ordered = Ordered::new(out, name, separator);
     Ok((Output::Stream(ordered), Kept::default()))
 }
 

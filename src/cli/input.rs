@@ -6,10 +6,12 @@ use crate::at_start;
 use crate::error::{Error, Result};
 use crate::io::lines::Lines;
 use crate::io::plain::Plain;
-use crate::io::unpacked::Unpacked;
+use crate::io::unpacked::{self, Unpacked};
+use crate::session::progress::Total;
 use crate::telemetry::{say, warn};
 use std::fs::File;
-use std::io::{BufReader, IsTerminal, Read};
+use std::io::{BufReader, IsTerminal, Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 const STANDARD_INPUT: &str = "standard input";
@@ -53,7 +55,7 @@ pub(super) fn plain(
 /// There is no such file, or standard input was closed.
 pub(super) fn open_lines(path: Option<&Path>, plain: Option<Plain>, quiet: bool) -> Result<Lines> {
     let expected = match plain {
-        None => "rows of JSON",
+        None => "JSON lines",
         Some(_) => "lines of text",
     };
     let lines = match path.filter(|path| !is_stdio(path)) {
@@ -103,6 +105,58 @@ fn of_standard_input(expected: &str, quiet: bool) -> Result<Lines> {
         true => Lines::file(from, STANDARD_INPUT),
         false => Lines::reader(from, STANDARD_INPUT),
     })
+}
+
+/// Whether rows come from somebody at a terminal.
+pub(super) fn is_typed(path: Option<&Path>) -> bool {
+    path.is_none_or(is_stdio) && std::io::stdin().is_terminal()
+}
+
+/// Counts the rows of an input that can be read twice, on a thread of its own: the run does not wait for it.
+///
+/// # Errors
+/// The system refused a thread.
+pub(super) fn count_rows(path: Option<&Path>) -> Result<Total> {
+    let total = Total::default();
+    let path = match path.filter(|path| !is_stdio(path)) {
+        Some(path) => path.to_owned(),
+        None => "/dev/stdin".into(),
+    };
+    // Opening a pipe would take its rows away, and what is wrong with a file is said by whoever reads it for good.
+    if !path.metadata().is_ok_and(|about| about.is_file()) {
+        return Ok(total);
+    }
+    // Who started us may have read a part of it.
+    let read = match path == Path::new("/dev/stdin") {
+        true => position_of_standard_input(),
+        false => 0,
+    };
+    let counted = total.clone();
+    let count = move || {
+        let rows = File::open(&path).and_then(|mut file| {
+            file.seek(SeekFrom::Start(read))?;
+            unpacked::count_rows(Unpacked::new(file))
+        });
+        if let Ok(rows) = rows {
+            // Nobody else sets it.
+            let _ = counted.set(rows);
+        }
+    };
+    // Not joined: it ends with the process.
+    std::thread::Builder::new()
+        .name("counter".to_owned())
+        .spawn(count)
+        .map_err(|error| Error::thread(&error))?;
+    Ok(total)
+}
+
+fn position_of_standard_input() -> u64 {
+    let file = std::io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .map(File::from);
+    file.and_then(|mut file| file.stream_position())
+        .unwrap_or(0)
 }
 
 /// An empty input is one that is done, but seldom what was meant.

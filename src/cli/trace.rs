@@ -70,6 +70,7 @@ fn job(args: TraceArgs) -> Result<GenerateArgs> {
         output: args.answers,
         resume: false,
         overwrite: args.overwrite,
+        strict: args.strict,
         quiet: args.quiet,
         record: args.record,
         prompt: args.prompt,

@@ -1,14 +1,14 @@
 //! Rows of the OpenAI batch format: `custom_id, method, url, body`, for chat completions and completions.
 //!
-//! Fields that ask for what this program does not do are errors of the row, as are unknown ones: the format's
-//! own server refuses those too. vLLM's additions to the body (top_k, min_p, repetition_penalty,
+//! Fields that ask for what this program does not do are errors of the row; those that nobody knows are warned of. vLLM's
+//! additions to the body (top_k, min_p, repetition_penalty,
 //! stop_token_ids, ignore_eos) are taken, and so is timeout_ms.
 
 use super::fields::{self, Fields, found, present, shorten, wrong};
 use super::messages;
+use super::row::elsewhere;
 use super::row::{
-    Ask, Code, FieldNames, Id, MAX_LOGPROBS, MAX_NEW_TOKENS, Options, Prompt, RowError, Unasked,
-    shared_options,
+    Ask, Code, FieldNames, Id, MAX_LOGPROBS, Options, Prompt, RowError, Unasked, shared_options,
 };
 use crate::json;
 use serde_json::Value;
@@ -82,7 +82,7 @@ fn ask(row: &Fields, format: &mut OpenAi) -> Result<Ask, RowError> {
     format.model = fields::string(body, "model")?;
     refuse_what_we_cannot(body, endpoint)?;
     let mut options = shared_options(body)?;
-    options.max_new_tokens = max_tokens(body)?;
+    options.max_new_tokens = fields::limit(body, "max_tokens", "max_completion_tokens")?;
     options.stop_ids = fields::token_ids(body, "stop_token_ids")?;
     let (prompt, unasked) = match endpoint {
         Endpoint::Chat => (chat(body, &mut options)?, Unasked::Rest),
@@ -94,20 +94,6 @@ fn ask(row: &Fields, format: &mut OpenAi) -> Result<Ask, RowError> {
         unasked,
         names: &FieldNames::OPENAI,
     })
-}
-
-fn max_tokens(body: &Fields) -> Result<Option<u32>, RowError> {
-    let old = fields::integer_u32(body, "max_tokens", 1, MAX_NEW_TOKENS)?;
-    let new = fields::integer_u32(body, "max_completion_tokens", 1, MAX_NEW_TOKENS)?;
-    match (old, new) {
-        (Some(old), Some(new)) if old != new => Err(RowError::new(
-            Code::InvalidRequest,
-            format!(
-                "max_tokens: found {old}, expected {new} like max_completion_tokens, or only one of them"
-            ),
-        )),
-        _ => Ok(new.or(old)),
-    }
 }
 
 fn chat(body: &Fields, options: &mut Options) -> Result<Prompt, RowError> {
@@ -178,15 +164,15 @@ fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowErr
             "reasoning_effort" if endpoint == Endpoint::Chat => {
                 "chat_template_kwargs.reasoning_effort, if the template reads it"
             }
-            "audio" | "functions" | "function_call" | "moderation" | "prediction" | "verbosity"
-            | "web_search_options"
-                if endpoint == Endpoint::Chat =>
-            {
+            name if endpoint == Endpoint::Chat && REFUSED_IN_CHATS.contains(&name) => {
                 "the field left out: what it is for is not done here"
             }
             "modalities" if *value != serde_json::json!(["text"]) => "[\"text\"]",
             _ if is_known(name, endpoint) => continue,
-            _ => "no such field: it is not known here, leave it out",
+            _ => match misplaced(name, value) {
+                Some(expected) => expected,
+                None => continue,
+            },
         };
         return Err(RowError::new(
             Code::Unsupported,
@@ -199,6 +185,60 @@ fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowErr
     }
     Ok(())
 }
+
+/// What is expected in place of a field that means something elsewhere; `None` for one that nobody knows, or that asks for
+/// nothing.
+fn misplaced(name: &str, value: &Value) -> Option<&'static str> {
+    let own = OWN_NAMES.iter().find(|(own, _)| *own == name);
+    match own {
+        Some((_, expected)) => Some(expected),
+        None if is_known_somewhere(name) => Some("no such field of this url, leave it out"),
+        None => elsewhere::refusal(name, value),
+    }
+}
+
+/// What our own rows call a field.
+const OWN_NAMES: [(&str, &str); 3] = [
+    ("max_new_tokens", "max_tokens in rows of this format"),
+    ("stop_ids", "stop_token_ids in rows of this format"),
+    ("input_ids", "prompt, with url \"/v1/completions\""),
+];
+
+fn is_known_somewhere(name: &str) -> bool {
+    [Endpoint::Chat, Endpoint::Completions]
+        .iter()
+        .any(|&endpoint| is_known(name, endpoint))
+}
+
+/// Fields that nobody knows, by their names.
+pub(super) fn unknown(row: &Fields) -> impl Iterator<Item = String> {
+    const ENVELOPE: [&str; 4] = ["custom_id", "method", "url", "body"];
+    let around = row
+        .iter()
+        .filter(|(name, _)| !ENVELOPE.contains(&name.as_str()));
+    let around = around.map(|(name, _)| name.clone());
+    let body = row.get("body").and_then(Value::as_object);
+    let unknown = |(name, value): &(&String, &Value)| {
+        let known = is_known_somewhere(name)
+            || OWN_NAMES.iter().any(|(own, _)| own == name)
+            || REFUSED_IN_CHATS.contains(&name.as_str())
+            || elsewhere::is_known(name);
+        !known && !value.is_null()
+    };
+    let within = body.into_iter().flatten().filter(unknown);
+    around.chain(within.map(|(name, _)| format!("body.{name}")))
+}
+
+/// Fields of the format for which nothing here stands.
+const REFUSED_IN_CHATS: [&str; 7] = [
+    "audio",
+    "functions",
+    "function_call",
+    "moderation",
+    "prediction",
+    "verbosity",
+    "web_search_options",
+];
 
 fn is_no_bias(value: &Value) -> bool {
     let zero = |bias: &Value| json::float(bias) == Some(0.0);

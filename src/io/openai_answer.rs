@@ -7,7 +7,7 @@
 use super::answer::{ErrorBody, Finish, Label, Outcome, TimingMs, Usage, to_json};
 use super::codec::Codec;
 use super::openai::{Endpoint, OpenAi};
-use super::row::{Code, Id, RowError};
+use super::row::{Code, Id, RowError, TIMED_OUT};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -22,7 +22,7 @@ pub(super) fn served(
 ) -> String {
     let error = match outcome.finish {
         Finish::Stop | Finish::Length => None,
-        Finish::Timeout => Some((Code::Timeout, "timeout_ms passed before the last token")),
+        Finish::Timeout => Some((Code::Timeout, TIMED_OUT)),
     };
     if let Some((code, message)) = error {
         return failed(label, &RowError::new(code, message));

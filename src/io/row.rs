@@ -4,12 +4,12 @@
 //! formats.
 
 mod ask;
-mod elsewhere;
+pub(super) mod elsewhere;
 mod error;
 mod id;
 
 pub use ask::{Ask, DEFAULT_MAX_NEW_TOKENS, FieldNames, Options, Prompt, Unasked};
-pub use error::{Code, RowError};
+pub use error::{Code, RowError, TIMED_OUT};
 pub use id::{Id, MAX_ID_BYTES};
 
 use super::fields::{self, Fields, found, present, wrong};
@@ -76,7 +76,7 @@ impl Row {
     }
 }
 
-const OWN_FIELDS: [&str; 22] = [
+const OWN_FIELDS: [&str; 23] = [
     "id",
     "prompt",
     "input_ids",
@@ -88,6 +88,7 @@ const OWN_FIELDS: [&str; 22] = [
     "continue_final_message",
     "add_generation_prompt",
     "max_new_tokens",
+    "max_tokens",
     "temperature",
     "top_k",
     "top_p",
@@ -199,9 +200,9 @@ fn own_row(mut fields: Fields, number: u64) -> Row {
     }
 }
 
-fn batch_row(fields: &Fields, number: u64) -> Row {
-    let given = present(fields, "custom_id").map(|id| Id::from_value(id, "custom_id"));
-    let (format, ask) = openai::parse(fields);
+fn batch_row(row: &Fields, number: u64) -> Row {
+    let given = present(row, "custom_id").map(|id| Id::from_value(id, "custom_id"));
+    let (format, ask) = openai::parse(row);
     let (id, ask) = match given {
         Some(Ok(id)) => (Some(id), ask),
         Some(Err(error)) => (None, Err(error)),
@@ -210,14 +211,17 @@ fn batch_row(fields: &Fields, number: u64) -> Row {
     Row {
         line: number,
         claims_id: id.is_some(),
-        id: id.unwrap_or_else(|| match present(fields, "custom_id") {
+        id: id.unwrap_or_else(|| match present(row, "custom_id") {
             Some(_) => Id::unread(number),
             None => Id::line(number),
         }),
         format: Format::OpenAi(format),
         tells_format: true,
         ask,
-        ignored: Vec::new(),
+        ignored: openai::unknown(row)
+            .take(IGNORED_AT_MOST)
+            .map(|name| fields::shorten(&name))
+            .collect(),
     }
 }
 
@@ -273,7 +277,7 @@ fn take_prompt(fields: &mut Fields) -> Result<String, RowError> {
 
 fn own_options(fields: &Fields) -> Result<Options, RowError> {
     Ok(Options {
-        max_new_tokens: fields::integer_u32(fields, "max_new_tokens", 1, MAX_NEW_TOKENS)?,
+        max_new_tokens: fields::limit(fields, "max_new_tokens", "max_tokens")?,
         logprobs: fields::integer_u32(fields, "logprobs", 0, MAX_LOGPROBS)?,
         stop_ids: fields::token_ids(fields, "stop_ids")?,
         ..shared_options(fields)?

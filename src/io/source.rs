@@ -6,7 +6,7 @@ use super::fields::shorten;
 use super::kept::{Found, Kept, Place};
 use super::lines::{Ids, Lines};
 use super::prepare::{Prepared, Rules, prepare};
-use super::row::{Prompt, Row, RowError};
+use super::row::{Code, Prompt, Row, RowError};
 use crate::error::Result;
 use crate::text::{Chat, Doubt};
 use std::collections::HashSet;
@@ -44,6 +44,8 @@ pub struct Source {
     /// Hash of the settings that answers depend on.
     settings: u64,
     ids: Ids,
+    /// Rows with fields that nothing reads are in error.
+    strict: bool,
     ignored: HashSet<String>,
     /// What a chat template does not show.
     doubted: HashSet<String>,
@@ -70,11 +72,19 @@ impl Source {
             kept,
             settings,
             ids: Ids::default(),
+            strict: false,
             ignored: HashSet::new(),
             doubted: HashSet::new(),
             others_said: false,
             warn,
         }
+    }
+
+    /// From now on a field that nothing reads is an error of its row.
+    #[must_use]
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.strict = strict;
+        self
     }
 
     /// The next row; `None` at the end of the input. Errors are the input's, not a row's.
@@ -88,7 +98,9 @@ impl Source {
             .finish();
         let place = self.next_row;
         self.next_row += 1;
-        self.warn_ignored(&row);
+        if !self.strict {
+            self.warn_ignored(&row);
+        }
         let todo = self.todo(&row, place, input);
         Ok(Some(Work {
             row: place,
@@ -111,6 +123,17 @@ impl Source {
             Err(error) => return Todo::Fail(error.clone()),
             Ok(ask) => ask,
         };
+        if self.strict
+            && let Some(name) = row.ignored.first()
+        {
+            return Todo::Fail(RowError::new(
+                Code::Unsupported,
+                format!(
+                    "{}: found a field that is not known, expected none with --strict",
+                    shorten(name)
+                ),
+            ));
+        }
         // After the checks that need no tokenizer: a million rows done already are passed over quickly.
         match self.kept.find(place, input, id) {
             Found::Answer(place) => return Todo::Kept(place),

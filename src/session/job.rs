@@ -1,13 +1,14 @@
 //! The loop of `generate`: rows in, requests to the device, events back, answers out.
 
 use super::device::Device;
+use super::failures::Failures;
 use super::progress::{Counts, Progress};
 use super::sequences::{Change, Live, Sequences, Taken};
 use crate::error::{Error, Result};
-use crate::io::answer::{self, Label};
+use crate::io::answer::{self, Finish, Label};
 use crate::io::codec::Codec;
 use crate::io::output::{Answer, End, Output};
-use crate::io::row::{Code, RowError};
+use crate::io::row::{Code, RowError, TIMED_OUT};
 use crate::io::source::{Todo, Work};
 use crate::runtime::{EndReason, Event, Timing};
 use crate::telemetry::warn;
@@ -40,6 +41,7 @@ pub struct Job<'a> {
 #[derive(Debug)]
 pub struct Summary {
     pub counts: Counts,
+    pub failures: Failures,
     pub interrupted: bool,
     /// Why the device or the input ended early.
     pub failure: Option<Error>,
@@ -58,6 +60,7 @@ impl Job<'_> {
             retry: false,
             input_failure: None,
             counts: Counts::default(),
+            failures: Failures::default(),
         };
         let failure = run.until_done(device)?;
         let elapsed = run.job.progress.finish();
@@ -69,6 +72,7 @@ impl Job<'_> {
         run.job.output.finish(end)?;
         Ok(Summary {
             counts: run.counts,
+            failures: run.failures,
             interrupted: run.cancelled,
             failure,
             elapsed,
@@ -88,6 +92,7 @@ struct Run<'a> {
     /// The input could not be read to its end.
     input_failure: Option<Error>,
     counts: Counts,
+    failures: Failures,
 }
 
 /// A row that the device has.
@@ -132,6 +137,9 @@ impl Run<'_> {
                     self.fail_live(&error)?;
                     return Ok(Some(error));
                 }
+            }
+            if self.exhausted {
+                self.job.progress.input_ended();
             }
             self.job.progress.tick(&self.counts, &device.status());
             if self.sequences.is_empty() && self.held.is_none() && self.exhausted {
@@ -299,8 +307,10 @@ impl Run<'_> {
         };
         self.counts.prompt_tokens += outcome.prompt_tokens as u64;
         let last = outcome.finish.is_final();
+        self.counts.at_limit += u64::from(outcome.finish == Finish::Length);
         if !last {
             self.counts.failed += 1;
+            self.failures.add(Code::Timeout, label.line, TIMED_OUT);
             self.retry = true;
         }
         let text = match self.job.style {
@@ -312,6 +322,7 @@ impl Run<'_> {
 
     fn fail(&mut self, row: u64, input: u64, label: &Label, error: &RowError) -> Result<()> {
         self.counts.failed += 1;
+        self.failures.add(error.code, label.line, &error.message);
         self.retry |= error.code.may_succeed_later();
         let text = match self.job.style {
             Style::Json => answer::failed(label, error),

@@ -7,6 +7,7 @@ mod inspect;
 mod interrupted;
 mod pages;
 mod profile;
+mod progress;
 mod prompts;
 mod recipes;
 mod replay;

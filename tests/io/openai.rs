@@ -62,7 +62,10 @@ fn what_cannot_be_honoured_is_refused() {
         ),
         (r#","tool_choice":"required""#, "body.tool_choice"),
         (r#","modalities":["audio"]"#, "body.modalities"),
-        (r#","temprature":1"#, "body.temprature"),
+        // What it is elsewhere: in our own rows, in vLLM's, in another endpoint's.
+        (r#","max_new_tokens":1"#, "expected max_tokens"),
+        (r#","guided_json":{}"#, "body.guided_json"),
+        (r#","suffix":"x""#, "body.suffix"),
     ] {
         let error = chat(body).ask.unwrap_err();
         assert_eq!(error.code, Code::Unsupported, "{error}");
@@ -79,6 +82,15 @@ fn what_cannot_be_honoured_is_refused() {
         .ask
         .unwrap_err();
     assert!(error.message.contains("max_tokens: found 2"), "{error}");
+}
+
+#[test]
+fn what_nobody_knows_is_ignored_and_named() {
+    let row = chat(r#","temprature":1,"n":1,"future":null"#);
+    assert_eq!(row.ignored, ["body.temprature"]);
+    assert!(row.ask.is_ok());
+    let line = r#"{"custom_id":"a","note":1,"url":"/v1/completions","body":{"prompt":"x"}}"#;
+    assert_eq!(parse(line.as_bytes(), 1).ignored, ["note"]);
 }
 
 #[test]

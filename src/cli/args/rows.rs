@@ -117,6 +117,9 @@ pub struct GenerateArgs {
     /// Write over FILE.partial where it holds rows of an unfinished run
     #[arg(long, requires = "output", conflicts_with = "resume")]
     pub overwrite: bool,
+    /// A field that is not known is an error of its row, rather than a warning
+    #[arg(long)]
+    pub strict: bool,
     /// No progress and no summary on standard error
     #[arg(long, short)]
     pub quiet: bool,
@@ -159,6 +162,9 @@ pub struct TraceArgs {
     /// Write over the answers of an unfinished run, in FILE.partial beside --answers
     #[arg(long, requires = "answers")]
     pub overwrite: bool,
+    /// A field that is not known is an error of its row, rather than a warning
+    #[arg(long)]
+    pub strict: bool,
     /// No progress and no summary on standard error
     #[arg(long, short)]
     pub quiet: bool,
