@@ -176,7 +176,8 @@ pub struct TraceArgs {
     /// config.json
     #[arg(
         long,
-        value_name = "DIR|random:PRESET[@SEED]",
+        short,
+        value_name = "MODEL",
         help_heading = "Model and device",
         required_unless_present = "from"
     )]
