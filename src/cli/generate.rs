@@ -9,6 +9,7 @@ use super::{Exit, interrupt, summary};
 use crate::error::{Error, Result};
 use crate::files::claim::beside;
 use crate::files::{Out, Resolved, Unfinished, resolve};
+use crate::io::answer::Origin;
 use crate::io::identity::Identity;
 use crate::io::kept::Kept;
 use crate::io::lines::Lines;
@@ -100,8 +101,13 @@ pub(super) fn serve(
         .name("reader".to_owned())
         .spawn(read)
         .map_err(|error| Error::thread(&error))?;
+    let origin = Origin {
+        model: session.opened().spec.model.short_name(),
+        created: output.created(),
+    };
     let job = Job {
         rows,
+        origin,
         codec: &*codec,
         output,
         style,

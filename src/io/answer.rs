@@ -51,6 +51,15 @@ pub struct Outcome {
     pub timing: Timing,
 }
 
+/// What answers in the OpenAI format say of the job that they are of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// Where a row names none.
+    pub model: String,
+    /// When the job began, in seconds since 1970; one that is resumed began when it first did.
+    pub created: u64,
+}
+
 /// A row as its answer names it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Label {
@@ -164,7 +173,7 @@ impl<'a> ErrorBody<'a> {
 }
 
 /// The line for a row that ran, without its newline.
-pub fn served(label: &Label, outcome: &Outcome, codec: &dyn Codec) -> String {
+pub fn served(label: &Label, outcome: &Outcome, codec: &dyn Codec, origin: &Origin) -> String {
     let Format::OpenAi(format) = &label.format else {
         return to_json(&Served {
             id: &label.id,
@@ -179,7 +188,7 @@ pub fn served(label: &Label, outcome: &Outcome, codec: &dyn Codec) -> String {
             timing: TimingMs::of(outcome),
         });
     };
-    openai_answer::served(label, format, outcome, codec)
+    openai_answer::served(label, format, outcome, codec, origin)
 }
 
 /// The line for a row that did not run, or whose device failed.

@@ -2,7 +2,7 @@
 //!
 //! - [`row`], [`messages`], [`openai`], [`fields`]: a line of JSON as a question ([`row::parse`] is a pure function)
 //! - [`prepare`]: a question as a [`crate::runtime::Request`], against the model's limits and the defaults
-//! - [`answer`], [`openai_answer`]: what is written for a row
+//! - [`answer`], [`openai_answer`]: what is written for a row; [`tool_calls`]: those that a model writes
 //! - [`lines`], [`source`]: rows of a file, of standard input or of the command line, one at a time; [`plain`]: prompts
 //!   that are no rows; [`unpacked`]: compressed files
 //! - [`output`]: where answers go, in input order: a stream, or a journal ([`partial`]) whose answers `--resume` finds
@@ -36,6 +36,7 @@ pub mod replay;
 pub mod row;
 pub mod source;
 pub mod tensors;
+pub mod tool_calls;
 pub mod unpacked;
 
 pub use codec::{Codec, TextEnd, TextProgress, TextStream};

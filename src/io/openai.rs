@@ -26,6 +26,8 @@ pub struct OpenAi {
     pub endpoint: Option<Endpoint>,
     /// `body.model`, as given.
     pub model: Option<String>,
+    /// Whether the prompt shows tools, so that the answer may hold calls of them.
+    pub tools: bool,
 }
 
 /// Whether an object means to be a batch row. One of ours may have such names too, of which it has no use, but then it
@@ -88,6 +90,7 @@ fn ask(row: &Fields, format: &mut OpenAi) -> Result<Ask, RowError> {
         Endpoint::Chat => (chat(body, &mut options)?, Unasked::Rest),
         Endpoint::Completions => (completion(body, &mut options)?, Unasked::Tokens(16)),
     };
+    format.tools = matches!(&prompt, Prompt::Messages(chat) if chat.tools.is_some());
     Ok(Ask {
         prompt,
         options,

@@ -1,24 +1,24 @@
 //! Answers to OpenAI batch rows: `{"id", "custom_id", "response": {"status_code", "request_id", "body"}, "error"}`.
 //!
-//! Ids are made of the line number and `created` is 0, so that a run gives the same file twice; `body.timing`
-//! is ours, as in our own rows. A row that is not a valid request has status 400 with the error in its body
+//! Ids are made of the line number, and `created` is the job's start, which its journal keeps: a resumed run gives the same
+//! file. `body.timing` is ours, as in our own rows, and so is `tool_call_error` of a message in which the model began a call
+//! that cannot be read. A row that is not a valid request has status 400 with the error in its body
 //! and beside it; one that was interrupted, timed out or lost its device has no response at all.
 
-use super::answer::{ErrorBody, Finish, Label, Outcome, TimingMs, Usage, to_json};
+use super::answer::{ErrorBody, Finish, Label, Origin, Outcome, TimingMs, Usage, to_json};
 use super::codec::Codec;
 use super::openai::{Endpoint, OpenAi};
 use super::row::{Code, Id, RowError, TIMED_OUT};
+use super::tool_calls::{self, Call, Found};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-
-/// What an answer says where its row names no model: the format wants a string.
-const UNNAMED_MODEL: &str = "default";
 
 pub(super) fn served(
     label: &Label,
     format: &OpenAi,
     outcome: &Outcome,
     codec: &dyn Codec,
+    origin: &Origin,
 ) -> String {
     let error = match outcome.finish {
         Finish::Stop | Finish::Length => None,
@@ -42,24 +42,67 @@ pub(super) fn served(
     });
     let mut choice = Map::new();
     choice.insert("index".into(), json!(0));
+    let mut finish = json!(outcome.finish);
     if chat {
-        let message = json!({"role": "assistant", "content": outcome.text});
+        let (message, calls) = message(label, format, outcome, codec);
         choice.insert("message".into(), message);
+        if calls && outcome.finish == Finish::Stop {
+            finish = json!("tool_calls");
+        }
     } else {
         choice.insert("text".into(), json!(outcome.text));
     }
     choice.insert("logprobs".into(), json!(logprobs));
-    choice.insert("finish_reason".into(), json!(outcome.finish));
+    choice.insert("finish_reason".into(), finish);
     let body = json!({
         "id": format!("{kind}-{}", label.line),
         "object": object,
-        "created": 0,
-        "model": format.model.as_deref().unwrap_or(UNNAMED_MODEL),
+        "created": origin.created,
+        "model": format.model.as_deref().unwrap_or(&origin.model),
         "choices": [choice],
-        "usage": Usage::of(outcome),
+        "usage": usage(outcome),
         "timing": TimingMs::of(outcome),
     });
     line(label, response(label, 200, body), None)
+}
+
+/// What the assistant says, and whether there are calls in it.
+fn message(label: &Label, format: &OpenAi, outcome: &Outcome, codec: &dyn Codec) -> (Value, bool) {
+    let mut message = json!({"role": "assistant", "content": outcome.text});
+    let found = match format.tools {
+        true => tool_calls::find(outcome, codec),
+        false => Found::Nothing,
+    };
+    match found {
+        Found::Nothing => (message, false),
+        Found::Unread(reason) => {
+            message["tool_call_error"] = json!(reason);
+            (message, false)
+        }
+        Found::Calls { calls, text } => {
+            message["content"] = match text.trim().is_empty() {
+                true => Value::Null,
+                false => json!(text),
+            };
+            let call = |(number, call): (usize, &Call)| {
+                json!({
+                    "id": format!("call_{}_{number}", label.line),
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                })
+            };
+            message["tool_calls"] = calls.iter().enumerate().map(call).collect();
+            (message, !calls.is_empty())
+        }
+    }
+}
+
+/// Nothing is cached or thought apart here, which the format has fields for.
+fn usage(outcome: &Outcome) -> Value {
+    let mut usage = json!(Usage::of(outcome));
+    usage["prompt_tokens_details"] = json!({"cached_tokens": 0});
+    usage["completion_tokens_details"] = json!({"reasoning_tokens": 0});
+    usage
 }
 
 pub(super) fn failed(label: &Label, error: &RowError) -> String {

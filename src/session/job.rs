@@ -5,7 +5,7 @@ use super::failures::Failures;
 use super::progress::{Counts, Progress};
 use super::sequences::{Change, Live, Sequences, Taken};
 use crate::error::{Error, Result};
-use crate::io::answer::{self, Finish, Label};
+use crate::io::answer::{self, Finish, Label, Origin};
 use crate::io::codec::Codec;
 use crate::io::output::{Answer, End, Output};
 use crate::io::row::{Code, RowError, TIMED_OUT};
@@ -31,6 +31,7 @@ pub struct Job<'a> {
     pub codec: &'a dyn Codec,
     pub output: Output,
     pub style: Style,
+    pub origin: Origin,
     /// Rows taken in beyond the oldest one that is not written yet, at most.
     pub window: u64,
     pub progress: Progress,
@@ -314,7 +315,7 @@ impl Run<'_> {
             self.retry = true;
         }
         let text = match self.job.style {
-            Style::Json => answer::served(&label, &outcome, self.job.codec),
+            Style::Json => answer::served(&label, &outcome, self.job.codec, &self.job.origin),
             Style::Plain => outcome.text,
         };
         self.put(row, input, last, text)

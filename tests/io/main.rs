@@ -15,3 +15,4 @@ mod openai;
 mod refused;
 mod resume;
 mod rows;
+mod tool_calls;

@@ -12,8 +12,8 @@ from openai.types.chat import ChatCompletion
 from openai.types.shared import ErrorObject
 from pydantic import BaseModel
 
-# The one field of ours.
-OURS = {"timing"}
+# Fields of ours.
+OURS = {"timing", "tool_call_error"}
 
 
 def extras(value, path=""):
