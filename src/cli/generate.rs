@@ -192,6 +192,8 @@ fn identity(opened: &Opened, rules: &Rules) -> Result<Identity> {
         stop,
         stop_ids,
         ignore_eos,
+        // Rows alone say it.
+        skip_special_tokens: _,
         logprobs,
         timeout_ms: _,
     } = &rules.defaults;

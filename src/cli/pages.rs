@@ -217,7 +217,7 @@ mod tests {
         for (of, _, line) in EXAMPLES {
             let words: Vec<&str> = line.split_whitespace().collect();
             let Some(begin) = line.strip_prefix("tailgraph ") else {
-                assert!(words.contains(&of.to_owned()), "{line}");
+                assert!(words.contains(of), "{line}");
                 continue;
             };
             let words = begin.split(" | ").next().unwrap_or_default();

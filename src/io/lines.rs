@@ -35,7 +35,7 @@ impl Lines {
             ahead: VecDeque::new(),
             may_look_ahead: false,
             plain: None,
-            begins_as_json: false,
+            json_seen: false,
         }))
     }
 
@@ -100,8 +100,8 @@ pub struct Reader {
     may_look_ahead: bool,
     /// Lines are prompts, and no JSON.
     plain: Option<Plain>,
-    /// Some line begins as JSON does.
-    begins_as_json: bool,
+    /// Some line looks like JSON.
+    json_seen: bool,
 }
 
 /// Lines that are read at most to find one that tells its format.
@@ -138,7 +138,7 @@ impl Reader {
 
     /// A file of which no line looks like JSON is another one than was meant, rather than a file of faulty rows.
     fn refuse_plain_text(&self) -> Result<()> {
-        if self.begins_as_json {
+        if self.json_seen {
             return Ok(());
         }
         Err(Error::file(
@@ -159,7 +159,7 @@ impl Reader {
                 format!("found {found}, expected lines of JSON as UTF-8 text"),
             ));
         }
-        self.begins_as_json |= begins_as_json(&line.bytes);
+        self.json_seen |= looks_like_json(&line.bytes);
         let next = match (line.whole, &self.plain) {
             (true, Some(plain)) => plain.row_of_bytes(without_end(&line.bytes), self.number),
             (true, None) => {
@@ -203,8 +203,9 @@ impl Ids {
 }
 
 /// Whether a line may be meant as JSON. A prompt may begin with quotes, but then seldom all of them do.
-pub(super) fn begins_as_json(line: &[u8]) -> bool {
+pub(super) fn looks_like_json(line: &[u8]) -> bool {
     matches!(line.trim_ascii_start().first(), Some(b'{' | b'[' | b'"'))
+        || serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok()
 }
 
 fn without_end(line: &[u8]) -> &[u8] {

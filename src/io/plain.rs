@@ -1,10 +1,7 @@
 //! Prompts that are texts alone: arguments of the command line, or lines of plain text.
 
 use super::hash::Fnv64;
-use super::row::{
-    Ask, Code, DEFAULT_MAX_NEW_TOKENS, FieldNames, Format, Id, Options, Prompt, Row, RowError,
-    Unasked,
-};
+use super::row::{Ask, Code, Format, Id, Options, Prompt, Row, RowError};
 use crate::text::Chat;
 use serde_json::json;
 
@@ -72,12 +69,7 @@ pub(super) fn row(number: u64, prompt: Result<Prompt, RowError>) -> Row {
         claims_id: false,
         format: Format::Own,
         tells_format: true,
-        ask: prompt.map(|prompt| Ask {
-            prompt,
-            options: Options::default(),
-            unasked: Unasked::Tokens(DEFAULT_MAX_NEW_TOKENS),
-            names: &FieldNames::OWN,
-        }),
+        ask: prompt.map(|prompt| Ask::new(prompt, Options::default())),
         ignored: Vec::new(),
     }
 }

@@ -8,12 +8,14 @@ pub(super) mod elsewhere;
 mod error;
 mod id;
 
-pub use ask::{Ask, DEFAULT_MAX_NEW_TOKENS, FieldNames, Options, Prompt, Unasked};
+pub use ask::{
+    Ask, Choices, DEFAULT_MAX_NEW_TOKENS, FieldNames, MAX_CHOICES, Options, Prompt, Unasked,
+};
 pub use error::{Code, RowError, TIMED_OUT};
 pub use id::{Id, MAX_ID_BYTES};
 
 use super::fields::{self, Fields, found, present, wrong};
-use super::lines::begins_as_json;
+use super::lines::looks_like_json;
 use super::messages;
 use super::openai::{self, OpenAi};
 use crate::json;
@@ -76,7 +78,7 @@ impl Row {
     }
 }
 
-const OWN_FIELDS: [&str; 23] = [
+const OWN_FIELDS: [&str; 24] = [
     "id",
     "prompt",
     "input_ids",
@@ -98,6 +100,7 @@ const OWN_FIELDS: [&str; 23] = [
     "stop",
     "stop_ids",
     "ignore_eos",
+    "skip_special_tokens",
     "logprobs",
     "timeout_ms",
 ];
@@ -134,7 +137,7 @@ pub fn parse(line: &[u8], number: u64) -> Row {
         Err(error) => broken(format!(
             "line {number} is not JSON: {}{}",
             describe(&error),
-            match begins_as_json(line) {
+            match looks_like_json(line) {
                 true => "",
                 false => "; `generate --lines` takes each line of a text as a prompt",
             }
@@ -261,6 +264,7 @@ fn own_ask(fields: &mut Fields) -> Result<Ask, RowError> {
         options: own_options(fields)?,
         unasked: Unasked::Tokens(DEFAULT_MAX_NEW_TOKENS),
         names: &FieldNames::OWN,
+        choices: Choices::ONE,
     })
 }
 
@@ -301,6 +305,7 @@ pub(super) fn shared_options(fields: &Fields) -> Result<Options, RowError> {
         seed: fields::seed(fields)?,
         stop: fields::stop_strings(fields, "stop")?,
         ignore_eos: fields::boolean(fields, "ignore_eos")?,
+        skip_special_tokens: fields::boolean(fields, "skip_special_tokens")?,
         timeout_ms: fields::integer(fields, "timeout_ms", 1, MAX_TIMEOUT_MS)?,
     })
 }

@@ -5,11 +5,11 @@ use super::codec::Codec;
 use super::fields::shorten;
 use super::kept::{Found, Kept, Place};
 use super::lines::{Ids, Lines};
-use super::prepare::{Prepared, Rules, prepare};
+use super::prepare::{Prepared, Rules, prepare_all};
 use super::row::{Code, Prompt, Row, RowError};
 use crate::error::Result;
 use crate::text::{Chat, Doubt};
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 /// One row of the input.
@@ -25,7 +25,8 @@ pub struct Work {
 
 #[derive(Debug)]
 pub enum Todo {
-    Run(Box<Prepared>),
+    /// Its sequences, in the order of its answers.
+    Run(VecDeque<Prepared>),
     /// An earlier run has answered it.
     Kept(Place),
     Fail(RowError),
@@ -149,8 +150,8 @@ impl Source {
         if let Prompt::Messages(chat) = &ask.prompt {
             self.warn_doubts(row.line, chat);
         }
-        match prepare(&self.rules, &*self.codec, place, ask) {
-            Ok(prepared) => Todo::Run(Box::new(prepared)),
+        match prepare_all(&self.rules, &*self.codec, place, ask) {
+            Ok(prepared) => Todo::Run(prepared),
             Err(error) => Todo::Fail(error),
         }
     }

@@ -77,8 +77,9 @@ impl Codec for ModelCodec {
         self.tokenizer.token_bytes(id)
     }
 
-    fn stream(&self, stop: &[String]) -> Box<dyn TextStream> {
-        Box::new(Stream(text::TextStream::new(&self.tokenizer, stop)))
+    fn stream(&self, stop: &[String], special: bool) -> Box<dyn TextStream> {
+        let stream = text::TextStream::new(&self.tokenizer, stop);
+        Box::new(Stream(stream.with_special(special)))
     }
 }
 

@@ -9,7 +9,7 @@ fn tiny(rest: &[&str]) -> Vec<String> {
     TINY.iter().chain(rest).map(|s| (*s).to_owned()).collect()
 }
 
-fn generate(rest: &[&str], input: &str) -> crate::run::Ended {
+pub fn generate(rest: &[&str], input: &str) -> crate::run::Ended {
     let args = tiny(rest);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     run_with_input(&args, input)
@@ -83,69 +83,6 @@ fn rows_come_back_in_order_with_errors_in_place() {
         "{}",
         ended.stderr
     );
-}
-
-#[test]
-fn unknown_fields_are_one_warning_and_with_strict_an_error() {
-    let own = |name: &str| format!("{{\"prompt\":\"x\",\"max_tokens\":1,\"{name}\":1}}\n");
-    let batch = |name: &str| {
-        let body = json!({"prompt": "x", "max_tokens": 1, name: 1});
-        json!({"custom_id": name, "method": "POST", "url": "/v1/completions", "body": body})
-            .to_string()
-            + "\n"
-    };
-    for (input, shown) in [
-        (own("max_token").repeat(2), "\"max_token\""),
-        (batch("a") + &batch("b"), "\"body.a\""),
-    ] {
-        let lenient = generate(&[], &input);
-        assert_eq!(lenient.code, 0, "{}", lenient.stderr);
-        let warning = format!("field {shown} is not known");
-        assert_eq!(
-            lenient.stderr.matches(&warning).count(),
-            1,
-            "{}",
-            lenient.stderr
-        );
-        let strict = generate(&["--strict"], &input);
-        assert_eq!(strict.code, 3, "{}", strict.stderr);
-        assert!(!strict.stderr.contains("warning"), "{}", strict.stderr);
-        for row in strict.rows() {
-            assert_eq!(row["error"]["code"], "unsupported");
-            let message = row["error"]["message"].as_str().unwrap();
-            assert!(message.contains("expected none with --strict"), "{message}");
-        }
-    }
-}
-
-#[test]
-fn the_summary_says_what_came_of_the_rows() {
-    let input = "{\"prompt\":\"ab\",\"max_tokens\":3}\n{\"prompt\":\n{\"prompt\":\"a\",\"top_p\":7}\n{\"prompt\":4}\n";
-    let ended = generate(&[], input);
-    assert_eq!(ended.code, 3);
-    let lines: Vec<&str> = ended.stderr.lines().collect();
-    let [rows, json, request, tokens] = lines[..] else {
-        panic!("{}", ended.stderr);
-    };
-    assert_eq!(
-        rows,
-        "4 rows, 3 failed, 1 ended by their limit of new tokens"
-    );
-    assert!(
-        json.starts_with("  1 invalid_json: line 2 is not JSON: "),
-        "{json}"
-    );
-    assert!(
-        request.starts_with("  2 invalid_request, the first: line 3: top_p: found 7, "),
-        "{request}"
-    );
-    assert!(
-        tokens.starts_with("3 prompt tokens (") && tokens.contains(" a second) and 3 new tokens ("),
-        "{tokens}"
-    );
-    let one = generate(&["--max-new-tokens", "1", "x"], "").stderr;
-    assert!(one.starts_with("1 row, 0 failed, 1 ended by"), "{one}");
-    assert!(one.contains(" 1 new token ("), "{one}");
 }
 
 #[test]
@@ -268,7 +205,7 @@ fn greedy_continuations_of_a_checkpoint_are_the_goldens() {
 #[test]
 fn openai_batches_are_answered_in_their_format() {
     let input = r#"{"custom_id":"c","method":"POST","url":"/v1/chat/completions","body":{"model":"tiny","messages":[{"role":"user","content":"x"}],"max_tokens":3}}
-{"custom_id":"n","method":"POST","url":"/v1/completions","body":{"model":"tiny","prompt":"x","n":2}}
+{"custom_id":"n","method":"POST","url":"/v1/completions","body":{"model":"tiny","prompt":"x","best_of":2}}
 "#;
     let ended = generate(&[], input);
     assert_eq!(ended.code, 3);

@@ -12,6 +12,7 @@ mod prompts;
 mod recipes;
 mod replay;
 mod report;
+mod rows;
 mod run;
 mod schema;
 mod score;

@@ -35,7 +35,7 @@ impl Codec for Table {
         }
     }
 
-    fn stream(&self, _: &[String]) -> Box<dyn TextStream> {
+    fn stream(&self, _: &[String], _: bool) -> Box<dyn TextStream> {
         unreachable!("the text is there already")
     }
 }
@@ -75,7 +75,7 @@ fn answer(format: Format) -> Value {
         id: Id::line(1),
         format,
     };
-    serde_json::from_str(&served(&label, &outcome, &Table, &origin)).unwrap()
+    serde_json::from_str(&served(&label, &[outcome], &Table, &origin)).unwrap()
 }
 
 fn openai(endpoint: Endpoint) -> Value {

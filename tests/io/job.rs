@@ -145,7 +145,7 @@ fn timeouts_count_as_failed() {
 fn openai_rows_are_answered_in_their_format() {
     let input = r#"{"custom_id":"c","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[{"role":"user","content":"AB"}],"max_tokens":3,"logprobs":true,"top_logprobs":1}}
 {"custom_id":"t","method":"POST","url":"/v1/completions","body":{"prompt":[65,66],"max_tokens":2,"logprobs":1}}
-{"custom_id":"bad","method":"POST","url":"/v1/completions","body":{"prompt":"x","n":3}}
+{"custom_id":"bad","method":"POST","url":"/v1/completions","body":{"prompt":"x","best_of":3}}
 {"custom_id":"late","method":"POST","url":"/v1/completions","body":{"prompt":"x","timeout_ms":1}}
 "#;
     let (rows, summary) = generate(input, &mut Echo::new(4));

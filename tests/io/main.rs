@@ -2,6 +2,7 @@
 
 mod answers;
 mod arrays;
+mod choices;
 #[path = "../common/mod.rs"]
 mod common;
 mod compare;

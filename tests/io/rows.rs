@@ -226,7 +226,6 @@ fn messages_mean_what_the_format_means_by_them() {
         ),
         (r#""chat_template":"x""#, "chat_template: found \"x\""),
         (r#""documents":[]"#, "documents: found"),
-        (r#""n":2"#, "n: found 2"),
         (
             r#""response_format":{"type":"json_object"}"#,
             "response_format: found",
@@ -627,8 +626,8 @@ impl Codec for WithoutBos {
         Bytes.token_bytes(id)
     }
 
-    fn stream(&self, stop: &[String]) -> Box<dyn TextStream> {
-        Bytes.stream(stop)
+    fn stream(&self, stop: &[String], special: bool) -> Box<dyn TextStream> {
+        Bytes.stream(stop, special)
     }
 }
 

@@ -40,7 +40,7 @@ impl Codec for Marked {
         })
     }
 
-    fn stream(&self, _: &[String]) -> Box<dyn TextStream> {
+    fn stream(&self, _: &[String], _: bool) -> Box<dyn TextStream> {
         unreachable!("the text is there already")
     }
 }
@@ -79,18 +79,20 @@ fn choice(said: &[&str], tools: bool, finish: Finish) -> Value {
             endpoint: Some(Endpoint::Chat),
             model: None,
             tools,
+            n: None,
         }),
     };
     let origin = Origin {
         model: "served".into(),
         created: 7,
     };
-    let answer: Value = serde_json::from_str(&served(&label, &outcome, &Marked, &origin)).unwrap();
+    let answer: Value =
+        serde_json::from_str(&served(&label, &[outcome], &Marked, &origin)).unwrap();
     answer["response"]["body"]["choices"][0].clone()
 }
 
 fn call(number: u32, name: &str, arguments: &str) -> Value {
-    json!({"id": format!("call_4_{number}"), "type": "function", "function": {"name": name, "arguments": arguments}})
+    json!({"id": format!("call_4_0_{number}"), "type": "function", "function": {"name": name, "arguments": arguments}})
 }
 
 #[test]

@@ -89,6 +89,7 @@ impl SamplingArgs {
             stop: (!self.stop.is_empty()).then(|| self.stop.clone()),
             stop_ids: (!self.stop_ids.is_empty()).then(|| self.stop_ids.clone()),
             ignore_eos: self.ignore_eos,
+            skip_special_tokens: None,
             logprobs: self.logprobs,
             timeout_ms: self.timeout_ms,
         })

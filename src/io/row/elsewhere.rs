@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 /// Fields of the OpenAI format, of vLLM and of transformers that change prompt or answer, that own rows do not have,
 /// and what to write instead.
-const REFUSED: [(&str, &str); 45] = [
+const REFUSED: [(&str, &str); 44] = [
     (
         "max_completion_tokens",
         "max_tokens or max_new_tokens in rows of this format",
@@ -100,10 +100,6 @@ const REFUSED: [(&str, &str); 45] = [
         "include_stop_str_in_output",
         "false: stop strings are cut from the text",
     ),
-    (
-        "skip_special_tokens",
-        "true: special tokens are left out of the text",
-    ),
 ];
 
 /// Refuses an own row's field that would change prompt or answer where it is known elsewhere: a row must not mean
@@ -136,7 +132,6 @@ pub(in crate::io) fn refusal(name: &str, value: &Value) -> Option<&'static str> 
         "function_call" => value == "auto" || value == "none",
         "verbosity" => value == "medium",
         "modalities" => *value == serde_json::json!(["text"]),
-        "skip_special_tokens" => *value == Value::Bool(true),
         "response_format" => value["type"] == "text",
         "echo" | "use_beam_search" | "stream" | "include_stop_str_in_output" => {
             *value == Value::Bool(false)
