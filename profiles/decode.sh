@@ -26,7 +26,7 @@ reports=()
 bench() {
   local report=$out/decode-$1.json
   echo "== $report" >&2
-  "$tailgraph" bench decode "${@:2}" -o json >"$report.partial"
+  "$tailgraph" bench decode "${@:2}" --format json >"$report.partial"
   mv "$report.partial" "$report"
   reports+=("$report")
 }

@@ -3,7 +3,7 @@
 
 summary.py graphs REPORT.sqlite   launches of whole graphs, by graph (Nsight Systems, `nsys stats` makes the file)
 summary.py kernels REPORT.csv     kernels in the order they ran (ncu --import REPORT --page raw --csv --print-units base)
-summary.py steps REPORT.json ...  decode steps against their floors (tailgraph bench decode -o json)
+summary.py steps REPORT.json ...  decode steps against their floors (tailgraph bench decode --format json)
 """
 
 import csv

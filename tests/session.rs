@@ -7,7 +7,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tailgraph::Error;
-use tailgraph::io::answer::{Finish, Outcome};
+use tailgraph::io::answer::{Finish, Origin, Outcome};
 use tailgraph::io::kept::Kept;
 use tailgraph::io::lines::Lines;
 use tailgraph::io::output::{Ordered, Output as Answers};
@@ -139,6 +139,10 @@ fn generate_answers_the_same() {
         codec: &*codec,
         output: Answers::Stream(Ordered::new(Box::new(out.clone()), "out", "")),
         style: Style::Json,
+        origin: Origin {
+            model: "tiny".into(),
+            created: 7,
+        },
         window: 8,
         progress: Progress::new(true, None),
         interrupt: &never,

@@ -53,12 +53,12 @@ impl Entry {
     }
 }
 
-/// Reads results as `-o json` and `-o jsonl` write them.
+/// Reads results as `--format json` and `--format jsonl` write them.
 ///
 /// # Errors
 /// The file cannot be read, or holds something else.
 pub fn read(path: &Path) -> Result<Vec<Entry>> {
-    const EXPECTED: &str = "results of `bench -o json` or `bench -o jsonl`";
+    const EXPECTED: &str = "results of `bench --format json` or `--format jsonl`";
     let text =
         std::fs::read_to_string(path).map_err(|error| Error::open(path, &error, EXPECTED))?;
     let entries: serde_json::Result<Vec<Entry>> = match text.trim_start().starts_with('[') {
@@ -164,7 +164,7 @@ fn verdict(line: &Value, different: Option<bool>) -> String {
                 .min(line["repeats_b"].as_u64())
                 .unwrap_or(0);
             match fewest < LEAST_REPEATS as u64 {
-                true => format!("not enough repeats ({fewest}, need {LEAST_REPEATS})"),
+                true => format!("too few repeats: {fewest} of {LEAST_REPEATS}"),
                 false => "no test: a value is not above 0".to_owned(),
             }
         }
@@ -249,7 +249,7 @@ mod tests {
         let noisy = entry(1, &[60.0, 180.0, 90.0, 150.0], &[5.0, 16.0, 7.0, 11.0]);
         assert_eq!(verdicts(base(), noisy), ["no difference shown"; 2]);
         let few = entry(1, &[120.0, 121.0], &[8.0, 8.1]);
-        assert_eq!(verdicts(base(), few), ["not enough repeats (2, need 3)"; 2]);
+        assert_eq!(verdicts(base(), few), ["too few repeats: 2 of 3"; 2]);
     }
 
     #[test]

@@ -1,5 +1,9 @@
 //! Results as tables and JSON.
 
+mod columns;
+
+pub use columns::{COMPARED, RESULTS, STARTS};
+
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -20,12 +24,17 @@ pub enum Format {
 pub struct Column {
     pub title: &'static str,
     pub cell: fn(&Value) -> Option<String>,
+    /// Where there is no room for all columns, those of the highest rank go first; 0 stays.
+    rank: u8,
 }
 
-/// Prints `rows`.
-pub fn text(rows: &[Value], format: Format, columns: &[Column]) -> String {
+/// Characters of a table's line, unless more are asked for.
+pub const TABLE_WIDTH: usize = 100;
+
+/// Prints `rows`; tables in at most `width` characters a line, if those of rank 0 have room there.
+pub fn text(rows: &[Value], format: Format, columns: &[Column], width: usize) -> String {
     match format {
-        Format::Md => table(rows, columns),
+        Format::Md => table(rows, columns, width),
         Format::Csv => csv(rows),
         Format::Json => format!(
             "{}\n",
@@ -38,9 +47,31 @@ pub fn text(rows: &[Value], format: Format, columns: &[Column]) -> String {
     }
 }
 
+/// A column that has cells.
+struct Filled<'a> {
+    column: &'a Column,
+    cells: Vec<String>,
+    width: usize,
+}
+
+/// Takes columns out until a line has at most `width` characters; how many those are.
+fn cut_to(filled: &mut Vec<Filled<'_>>, width: usize) -> usize {
+    let all = filled.len();
+    // Each has " | " or the line's own ends around it.
+    while filled.iter().map(|column| column.width + 3).sum::<usize>() + 1 > width {
+        // Of one rank the last.
+        let most = (0..filled.len()).max_by_key(|&at| (filled[at].column.rank, at));
+        match most {
+            Some(at) if filled[at].column.rank > 0 => drop(filled.remove(at)),
+            _ => break,
+        }
+    }
+    all - filled.len()
+}
+
 /// Markdown: numbers to the right.
-fn table(rows: &[Value], columns: &[Column]) -> String {
-    let filled: Vec<(&Column, Vec<String>)> = columns
+fn table(rows: &[Value], columns: &[Column], width: usize) -> String {
+    let mut filled: Vec<Filled<'_>> = columns
         .iter()
         .map(|column| (column, rows.iter().map(column.cell).collect::<Vec<_>>()))
         .filter(|(_, cells)| cells.iter().any(Option::is_some))
@@ -48,44 +79,31 @@ fn table(rows: &[Value], columns: &[Column]) -> String {
             let text = cells
                 .into_iter()
                 .map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
-            (column, text.map(|cell| cell.replace('|', "\\|")).collect())
+            let cells: Vec<String> = text.map(|cell| cell.replace('|', "\\|")).collect();
+            let longest = cells.iter().map(|cell| cell.chars().count()).max();
+            let title = column.title.chars().count();
+            let width = longest.unwrap_or(0).max(title).max(2);
+            Filled {
+                column,
+                cells,
+                width,
+            }
         })
         .collect();
+    let left_out = cut_to(&mut filled, width);
     let mut text = String::new();
-    let mut line = |cells: Vec<String>| {
+    let mut line = |cell: &dyn Fn(&Filled<'_>) -> String| {
+        let cells: Vec<String> = filled.iter().map(cell).collect();
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     };
-    let widths: Vec<usize> = filled
-        .iter()
-        .map(|(column, cells)| {
-            let longest = cells.iter().map(|cell| cell.chars().count()).max();
-            longest
-                .unwrap_or(0)
-                .max(column.title.chars().count())
-                .max(2)
-        })
-        .collect();
-    line(
-        filled
-            .iter()
-            .zip(&widths)
-            .map(|((column, _), &w)| format!("{:>w$}", column.title))
-            .collect(),
-    );
-    line(
-        widths
-            .iter()
-            .map(|&w| format!("{}:", "-".repeat(w - 1)))
-            .collect(),
-    );
+    line(&|column| format!("{:>w$}", column.column.title, w = column.width));
+    line(&|column| format!("{}:", "-".repeat(column.width - 1)));
     for row in 0..rows.len() {
-        line(
-            filled
-                .iter()
-                .zip(&widths)
-                .map(|((_, cells), &w)| format!("{:>w$}", cells[row]))
-                .collect(),
-        );
+        line(&|column| format!("{:>w$}", column.cells[row], w = column.width));
+    }
+    if left_out > 0 {
+        let columns = if left_out == 1 { "column" } else { "columns" };
+        let _ = writeln!(text, "\n{left_out} more {columns} with --wide");
     }
     text
 }
@@ -133,144 +151,6 @@ pub fn number(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-fn cell(row: &Value, name: &str) -> Option<String> {
-    match &row[name] {
-        Value::Null => None,
-        Value::String(text) => Some(text.clone()),
-        Value::Number(value) if value.is_f64() => value.as_f64().map(number),
-        value => Some(value.to_string()),
-    }
-}
-
-fn per_cent(row: &Value, name: &str) -> Option<String> {
-    Some(format!("{:.1}%", row[name].as_f64()? * 100.0))
-}
-
-macro_rules! field {
-    ($title:literal, $name:literal) => {
-        Column {
-            title: $title,
-            cell: |row| cell(row, $name),
-        }
-    };
-}
-
-/// Of results.
-pub const RESULTS: &[Column] = &[
-    field!("kind", "kind"),
-    field!("launch", "launch"),
-    field!("dtype", "dtype"),
-    field!("buckets", "bucket_file"),
-    field!("kernel file", "kernel_file"),
-    field!("batch", "batch"),
-    field!("n_prompt", "n_prompt"),
-    field!("n_gen", "n_gen"),
-    field!("kernels", "n_kernels"),
-    field!("req/s asked", "request_rate"),
-    field!("cpu load", "cpu_load"),
-    Column {
-        title: "t/s (mean ± sd)",
-        cell: |row| {
-            let (mean, sd) = (row["avg_ts"].as_f64()?, row["stddev_ts"].as_f64()?);
-            Some(format!("{} ± {}", number(mean), number(sd)))
-        },
-    },
-    field!("t/s median", "median_ts"),
-    field!("req/s", "request_throughput"),
-    field!("s", "duration"),
-    Column {
-        title: "valid",
-        cell: |row| {
-            Some(
-                if row["valid"].as_bool()? {
-                    "VALID"
-                } else {
-                    "INVALID"
-                }
-                .to_owned(),
-            )
-        },
-    },
-    Column {
-        title: "top-1",
-        cell: |row| {
-            Some(format!(
-                "{}/{}",
-                row["top1_agreeing"].as_u64()?,
-                row["top1_total"].as_u64()?
-            ))
-        },
-    },
-    field!("TTFT ms p50", "median_ttft_ms"),
-    field!("p99", "p99_ttft_ms"),
-    field!("TPOT ms p50", "median_tpot_ms"),
-    field!("ITL ms p50", "median_itl_ms"),
-    field!("p90", "p90_itl_ms"),
-    field!("p99", "p99_itl_ms"),
-    field!("p99.9", "p99.9_itl_ms"),
-    field!("E2E ms p50", "median_e2el_ms"),
-    field!("step ms p50", "median_step_ms"),
-    field!("by trace", "median_traced_step_ms"),
-    field!("turn us", "median_turn_us"),
-    field!("experts/layer", "experts_hit_mean"),
-    Column {
-        title: "most chosen",
-        cell: |row| per_cent(row, "expert_share_max"),
-    },
-    field!("floor ms", "floor_ms"),
-    Column {
-        title: "of floor",
-        cell: |row| per_cent(row, "floor_fraction"),
-    },
-    field!("launches/token", "launches_per_token"),
-    field!("CPU s/1k tokens", "host_cpu_s_per_1k_tokens"),
-    field!("J/token", "energy_j_per_token"),
-];
-
-/// Of how engines started.
-pub const STARTS: &[Column] = &[
-    field!("launch", "launch"),
-    field!("dtype", "dtype"),
-    field!("buckets", "bucket_file"),
-    field!("kernel file", "kernel_file"),
-    field!("max seqs", "max_seqs"),
-    field!("model ms", "startup_model_ms"),
-    field!("load ms", "startup_load_ms"),
-    field!("capture ms", "startup_capture_ms"),
-    field!("instantiate ms", "startup_instantiate_ms"),
-    field!("upload ms", "startup_upload_ms"),
-    field!("engine ms", "startup_engine_ms"),
-    field!("first token ms", "startup_first_token_ms"),
-];
-
-/// Of a comparison.
-pub const COMPARED: &[Column] = &[
-    field!("kind", "kind"),
-    field!("launch", "launch"),
-    field!("dtype", "dtype"),
-    field!("batch", "batch"),
-    field!("n_prompt", "n_prompt"),
-    field!("n_gen", "n_gen"),
-    field!("kernels", "n_kernels"),
-    field!("req/s asked", "request_rate"),
-    field!("cpu load", "cpu_load"),
-    field!("figure", "figure"),
-    field!("A (geomean)", "a"),
-    field!("B (geomean)", "b"),
-    field!("B / A", "ratio"),
-    Column {
-        title: "95% interval",
-        cell: |row| {
-            Some(format!(
-                "{} to {}",
-                number(row["low"].as_f64()?),
-                number(row["high"].as_f64()?)
-            ))
-        },
-    },
-    field!("verdict", "verdict"),
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -295,7 +175,7 @@ mod tests {
             json!({"kind": "decode", "batch": 1, "launch": null, "avg_ts": 10.0, "stddev_ts": 0.5}),
             json!({"kind": "decode", "batch": 32}),
         ];
-        let text = text(&rows, Format::Md, RESULTS);
+        let text = text(&rows, Format::Md, RESULTS, TABLE_WIDTH);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4);
         assert_eq!(lines[0], "|   kind | batch | t/s (mean ± sd) |");
@@ -304,10 +184,107 @@ mod tests {
     }
 
     #[test]
+    fn a_line_has_room_for_what_matters_most() {
+        for columns in [RESULTS, STARTS, COMPARED] {
+            let mut row =
+                json!({"verdict": "too few repeats: 2 of 3", "figure": "output_throughput"});
+            // Every column has a cell, as wide as numbers are.
+            for name in names_in(columns) {
+                row[name] = json!(1234.5);
+            }
+            for (name, text) in [
+                ("kind", "prefill"),
+                ("launch", "host-graph-ahead"),
+                ("dtype", "bf16"),
+            ] {
+                row[name] = json!(text);
+            }
+            let lines = |width| -> Vec<String> {
+                let text = text(&[row.clone()], Format::Md, columns, width);
+                text.lines().map(str::to_owned).collect()
+            };
+            let (all, cut) = (lines(usize::MAX), lines(TABLE_WIDTH));
+            assert_eq!(all.len(), 3);
+            assert!(all[0].chars().count() > TABLE_WIDTH, "{}", all[0]);
+            assert!(
+                cut[..3]
+                    .iter()
+                    .all(|line| line.chars().count() <= TABLE_WIDTH),
+                "{cut:#?}"
+            );
+            assert!(cut[4].ends_with(" with --wide"), "{cut:#?}");
+        }
+    }
+
+    /// Fields that the columns' cells read: those without which a cell changes.
+    fn names_in(columns: &[Column]) -> Vec<&'static str> {
+        const NAMES: &[&str] = &[
+            "kind",
+            "launch",
+            "dtype",
+            "batch",
+            "n_prompt",
+            "n_gen",
+            "cpu_load",
+            "avg_ts",
+            "stddev_ts",
+            "median_ts",
+            "request_throughput",
+            "duration",
+            "median_ttft_ms",
+            "p99_ttft_ms",
+            "median_tpot_ms",
+            "median_itl_ms",
+            "p90_itl_ms",
+            "p99_itl_ms",
+            "p99.9_itl_ms",
+            "median_e2el_ms",
+            "median_step_ms",
+            "median_turn_us",
+            "experts_hit_mean",
+            "expert_share_max",
+            "floor_ms",
+            "floor_fraction",
+            "launches_per_token",
+            "host_cpu_s_per_1k_tokens",
+            "energy_j_per_token",
+            "max_seqs",
+            "startup_model_ms",
+            "startup_load_ms",
+            "startup_capture_ms",
+            "startup_instantiate_ms",
+            "startup_upload_ms",
+            "startup_engine_ms",
+            "startup_first_token_ms",
+            "a",
+            "b",
+            "ratio",
+            "low",
+            "high",
+        ];
+        let full: Value = NAMES
+            .iter()
+            .map(|&name| (name.to_owned(), json!(1.5)))
+            .collect();
+        let cells = |row: &Value| {
+            columns
+                .iter()
+                .map(|column| (column.cell)(row))
+                .collect::<Vec<_>>()
+        };
+        let read = |name: &&&str| {
+            let mut without = full.clone();
+            without[**name] = Value::Null;
+            cells(&without) != cells(&full)
+        };
+        NAMES.iter().filter(read).copied().collect()
+    }
+
+    #[test]
     fn csv_quotes() {
         let rows = [json!({"command": "a \"b\", c", "n": 1, "samples": [1], "none": null})];
         assert_eq!(
-            text(&rows, Format::Csv, RESULTS),
+            text(&rows, Format::Csv, RESULTS, TABLE_WIDTH),
             "command,n,none\n\"a \"\"b\"\", c\",1,\n"
         );
     }

@@ -15,17 +15,21 @@ mod scored;
 mod sizes;
 mod units;
 
-use super::args::bench::{BenchArgs, BenchCommand, CompareArgs, Other};
-use super::{Exit, interrupt, print};
+use super::args::bench::{BenchArgs, BenchCommand, CompareArgs, Other, PrintArgs};
+use super::paths::{is_stdio, keep_apart};
+use super::summary::counted;
+use super::{Exit, interrupt};
 use crate::bench::Kind;
 use crate::bench::compare::{compare, differences, read};
 use crate::bench::host;
-use crate::bench::output::{COMPARED, Format, RESULTS, STARTS, text};
+use crate::bench::output::{COMPARED, Format, RESULTS, STARTS, TABLE_WIDTH, text};
 use crate::bench::row::{Subject, VERSION};
 use crate::error::{Error, Result};
+use crate::files::{Out, Unfinished};
 use crate::model::ModelSource;
 use crate::plan::params::{model_bytes, model_parameters};
 use crate::telemetry::{say, warn};
+use clap::ValueEnum;
 use serde_json::Value;
 
 /// What a measurement came to.
@@ -46,6 +50,7 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
     }
     let args = &command.bench;
     args.check()?;
+    let out = args.print.open()?;
     let interrupt = interrupt::flag();
     let results = match args.kind {
         Kind::Launch => launches(args, &interrupt)?,
@@ -53,7 +58,7 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
     };
     // What other points came to is not lost by one that failed, nor what there was time for.
     if !results.rows.is_empty() {
-        print(shown(&results.rows, args.output).as_bytes())?;
+        out.finish_with(shown(&results.rows, &args.print).as_bytes())?;
     }
     if results.interrupted {
         if let Some(error) = results.failed {
@@ -75,15 +80,43 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
     })
 }
 
-fn shown(rows: &[Value], format: Format) -> String {
-    let results = text(rows, format, RESULTS);
+fn shown(rows: &[Value], print: &PrintArgs) -> String {
+    let (format, width) = (print.format, print.width());
+    let results = text(rows, format, RESULTS, width);
     match format {
         Format::Md => format!(
             "{}\n{results}\n{}",
             heading(rows),
-            text(&starts(rows), format, STARTS)
+            text(&starts(rows), format, STARTS, width)
         ),
         _ => results,
+    }
+}
+
+impl PrintArgs {
+    /// Columns of text that tables may take.
+    fn width(&self) -> usize {
+        match self.wide {
+            true => usize::MAX,
+            false => TABLE_WIDTH,
+        }
+    }
+
+    /// What results are written to, once there are some.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where it is the name of a format; the system refused.
+    fn open(&self) -> Result<Out> {
+        let Some(path) = self.output.as_deref().filter(|path| !is_stdio(path)) else {
+            return Out::stdout();
+        };
+        let name = path.to_str().unwrap_or_default();
+        if Format::from_str(name, false).is_ok() {
+            return Err(Error::Usage(format!(
+                "--output {name}: found the name of a format, expected a file: formats are --format {name}, and ./{name} is a file"
+            )));
+        }
+        Out::open(path, Unfinished::Removed)
     }
 }
 
@@ -114,12 +147,12 @@ fn heading(rows: &[Value]) -> String {
         None => String::new(),
     };
     format!(
-        "{} on {device} ({} cores), {} build of tailgraph {}, {} repeats after {} warm-up, {}.{floor}\n",
+        "{} on {device} ({} cores), {} build of tailgraph {}, {} after {} warm-up, {}.{floor}\n",
         name("model_filename"),
         first["host_cores"],
         name("build_profile"),
         name("build_version"),
-        first["repeats"],
+        counted(first["repeats"].as_u64().unwrap_or(0), "repeat"),
         first["warm_up"],
         name("test_time"),
     )
@@ -184,16 +217,38 @@ fn subject(
 }
 
 fn compared(args: &CompareArgs) -> Result<Exit> {
+    if let Some(output) = &args.print.output {
+        let inputs = [(Some(args.a.as_path()), "A"), (Some(args.b.as_path()), "B")];
+        keep_apart("--output", output, &inputs)?;
+    }
+    let out = args.print.open()?;
     let (a, b) = (read(&args.a)?, read(&args.b)?);
     let lines = compare(&a, &b)?;
     for difference in differences(&a, &b) {
         warn(&difference);
     }
-    print(text(&lines, args.output, COMPARED).as_bytes())?;
-    if args.output == Format::Md {
-        let note = "\nA verdict needs 3 repeats a side: Welch's t-test on the logarithms of the repeats; over all lines together the chance \
-                    that any is called different by accident is at most 5% (Holm).\n";
-        print(note.as_bytes())?;
+    let format = args.print.format;
+    let mut shown = text(&lines, format, COMPARED, args.print.width());
+    if format == Format::Md {
+        shown.push_str(&note(&lines));
     }
+    out.finish_with(shown.as_bytes())?;
     Ok(Exit::Done)
+}
+
+/// What the verdicts rest on, and what they lack.
+fn note(lines: &[Value]) -> String {
+    let untested = lines.iter().any(|line| line["p"].is_null());
+    let tested = lines.iter().any(|line| !line["p"].is_null());
+    let mut note = "\nA and B are geometric means of the repeats.\n".to_owned();
+    if tested {
+        note.push_str(
+            "Verdicts are by Welch's t-test on the logarithms of the repeats; over all lines together the chance that any\n\
+             is called different by accident is at most 5% (Holm).\n",
+        );
+    }
+    if untested {
+        note.push_str("A verdict needs 3 repeats a side, each above 0: `bench --repeats 3`.\n");
+    }
+    note
 }

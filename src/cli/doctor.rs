@@ -101,7 +101,8 @@ impl DoctorArgs {
             checks.extend(model(subject, available.as_ref()));
         }
         let memory = subject.and_then(|subject| subject.memory.as_ref().ok());
-        match self.format {
+        let format = if self.json { Format::Json } else { self.format };
+        match format {
             Format::Text => text(&checks, memory, out),
             Format::Json => json_document(&checks, memory, out),
         }

@@ -1,13 +1,15 @@
 //! The `generate` command.
 
 use super::args::GenerateArgs;
+use super::input::{self, count_rows, open_lines, warn_of_no_rows};
 use super::paths::{is_stdio, keep_journal_apart};
 use super::spec::spec;
-use super::{Exit, interrupt};
-use crate::at_start;
+use super::terminal::Harmless;
+use super::{Exit, interrupt, summary};
 use crate::error::{Error, Result};
 use crate::files::claim::beside;
 use crate::files::{Out, Resolved, Unfinished, resolve};
+use crate::io::answer::Origin;
 use crate::io::identity::Identity;
 use crate::io::kept::Kept;
 use crate::io::lines::Lines;
@@ -16,15 +18,16 @@ use crate::io::partial::{Journal, Start};
 use crate::io::prepare::Rules;
 use crate::io::row::Options;
 use crate::io::source::Source;
-use crate::model::fingerprint::fingerprint;
+use crate::model::fingerprint::{fingerprint, of_file};
 use crate::session::job::{Job, Style, Summary};
+use crate::session::progress::Total;
 use crate::session::recording::Keep;
 use crate::session::{Opened, Progress, RunSpec, Session, Texts};
 use crate::telemetry::{say, warn};
 use crate::trace::{About, Live};
-use std::fs::File;
-use std::io::{BufReader, BufWriter, IsTerminal, Read};
+use std::io::{BufWriter, IsTerminal, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
@@ -53,15 +56,20 @@ pub(super) fn serve(
     let began = Instant::now();
     let opened = Opened::new(run_spec(&args)?, false)?;
     let texts = Texts::of(&opened)?;
-    let plain = !args.prompts.is_empty() && args.output.is_none();
-    let style = if plain { Style::Plain } else { Style::Json };
-    let total = (!args.prompts.is_empty()).then_some(args.prompts.len() as u64);
+    let plain = !args.prompts.is_empty() || args.prompt.lines;
+    let style = if plain && args.output.is_none() {
+        Style::Plain
+    } else {
+        Style::Json
+    };
+    let total = total(&args)?;
     check_paths(&args, trace.as_ref())?;
     let resumes_by = match trace {
         None => "the same command with --resume",
         Some(_) => "`generate --resume` with the same rows, model and options",
     };
-    let lines = open_input(&mut args)?;
+    let typed = args.prompts.is_empty() && input::is_typed(args.input.as_deref());
+    let lines = open_input(&mut args, texts.codec.has_template())?;
     let identity = identity(&opened, &texts.rules)?;
     let settings = identity.hash();
     // Before the weights: what cannot be written is said at once.
@@ -76,7 +84,8 @@ pub(super) fn serve(
     interrupt::look();
     let interrupt = interrupt::flag();
     let (rules, codec) = (session.rules().clone(), session.codec());
-    let mut source = Source::new(lines, rules, codec.clone(), kept, settings, Box::new(warn));
+    let source = Source::new(lines, rules, codec.clone(), kept, settings, Box::new(warn));
+    let mut source = source.strict(args.strict);
     let (send, rows) = sync_channel(READ_AHEAD);
     // Not joined: it may wait for standard input for ever, and ends with the process.
     let read = move || {
@@ -92,13 +101,18 @@ pub(super) fn serve(
         .name("reader".to_owned())
         .spawn(read)
         .map_err(|error| Error::thread(&error))?;
+    let origin = Origin {
+        model: session.opened().spec.model.short_name(),
+        created: output.created(),
+    };
     let job = Job {
         rows,
+        origin,
         codec: &*codec,
         output,
         style,
         window: WINDOW.max(4 * u64::from(session.opened().options.max_seqs)),
-        progress: Progress::new(args.quiet, total),
+        progress: Progress::new(args.quiet, None).counted(total).typed(typed),
         interrupt: &interrupt,
     };
     let summary = session.run(job)?;
@@ -109,28 +123,31 @@ pub(super) fn serve(
     Ok((finish(&args, resumes_by, summary)?, about))
 }
 
+/// Rows in all, as far as somebody may look at it.
+fn total(args: &GenerateArgs) -> Result<Total> {
+    if !args.prompts.is_empty() {
+        return Ok(Arc::new((args.prompts.len() as u64).into()));
+    }
+    match args.quiet {
+        true => Ok(Total::default()),
+        false => count_rows(args.input.as_deref()),
+    }
+}
+
 fn finish(args: &GenerateArgs, resumes_by: &str, summary: Summary) -> Result<Exit> {
     let counts = summary.counts;
     if !args.quiet {
-        let seconds = summary.elapsed.as_secs_f64();
-        let kept = match counts.kept {
-            0 => String::new(),
-            kept => format!(", {kept} kept from an earlier run"),
-        };
-        say(&format!(
-            "{} rows, {} failed{kept}; {} prompt and {} new tokens in {seconds:.2} s ({:.1} new tok/s)",
-            counts.rows,
-            counts.failed,
-            counts.prompt_tokens,
-            counts.tokens,
-            counts.tokens as f64 / seconds.max(1e-9),
-        ));
+        summary::lines(&summary).iter().for_each(|line| say(line));
     }
     if let Some(failure) = summary.failure {
         return Err(failure);
     }
     if counts.rows == 0 && !summary.interrupted {
-        warn_of_no_rows(args.input.as_deref());
+        let expected = match args.prompt.lines {
+            true => "text",
+            false => "JSON",
+        };
+        warn_of_no_rows(args.input.as_deref(), expected);
     }
     if summary.interrupted {
         let advice = match &args.output {
@@ -152,19 +169,11 @@ fn finish(args: &GenerateArgs, resumes_by: &str, summary: Summary) -> Result<Exi
     })
 }
 
-/// An empty input is one that is done, but seldom what was meant.
-pub(super) fn warn_of_no_rows(input: Option<&Path>) {
-    let name = match input.filter(|path| !is_stdio(path)) {
-        Some(path) => path.display().to_string(),
-        None => "standard input".to_owned(),
-    };
-    warn(&format!("{name}: found no rows, expected lines of JSON"));
-}
-
 fn run_spec(args: &GenerateArgs) -> Result<RunSpec> {
     Ok(RunSpec {
         defaults: args.sampling.options()?,
         seed: args.sampling.seed,
+        chat_template: args.prompt.chat_template.clone(),
         ..spec(&args.model.model, &args.run, &args.engine)?
     })
 }
@@ -183,10 +192,16 @@ fn identity(opened: &Opened, rules: &Rules) -> Result<Identity> {
         stop,
         stop_ids,
         ignore_eos,
+        // Rows alone say it.
+        skip_special_tokens: _,
         logprobs,
         timeout_ms: _,
     } = &rules.defaults;
-    Ok(Identity::of_model(&fingerprint(&opened.spec.model)?)
+    let mut model = fingerprint(&opened.spec.model)?;
+    if let Some(template) = &opened.spec.chat_template {
+        model.push(("--chat-template".to_owned(), of_file(template)?));
+    }
+    Ok(Identity::of_model(&model)
         .with("--dtype", opened.spec.device.dtype().name())
         // What memory has room for counts too: it is the limit of rows that name none.
         .with("--max-context", rules.max_context)
@@ -239,6 +254,7 @@ fn check_paths(args: &GenerateArgs, trace: Option<&TraceTo<'_>>) -> Result<()> {
         let others = [
             (input, "input"),
             (args.record.record.as_deref(), "--record"),
+            (args.prompt.chat_template.as_deref(), "--chat-template"),
             (trace.map(|trace| trace.path), "trace"),
         ];
         keep_journal_apart(flag, output, &others)?;
@@ -247,46 +263,13 @@ fn check_paths(args: &GenerateArgs, trace: Option<&TraceTo<'_>>) -> Result<()> {
         .keep_apart(&[(input, "input"), (args.output.as_deref(), "--output")])
 }
 
-fn open_input(args: &mut GenerateArgs) -> Result<Lines> {
-    if !args.prompts.is_empty() {
-        return Ok(Lines::arguments(std::mem::take(&mut args.prompts)));
-    }
-    open_lines(args.input.as_deref(), args.quiet)
-}
-
-/// Rows of a file or, for `-` or no path at all, of standard input.
-pub(super) fn open_lines(path: Option<&Path>, quiet: bool) -> Result<Lines> {
-    match path.filter(|path| !is_stdio(path)) {
-        Some(path) => {
-            if path.is_dir() {
-                return Err(Error::file(
-                    path,
-                    "found a directory, expected a file of JSON lines",
-                ));
-            }
-            let file = File::open(path)
-                .map_err(|error| Error::open(path, &error, "a file of JSON lines"))?;
-            let regular = file.metadata().is_ok_and(|about| about.is_file());
-            let whole = WholeInput::new(file).map_err(|error| Error::io(path, error))?;
-            let from = Box::new(BufReader::new(whole));
-            Ok(match regular {
-                true => Lines::file(from, path),
-                false => Lines::reader(from, path),
-            })
+fn open_input(args: &mut GenerateArgs, has_template: bool) -> Result<Lines> {
+    let plain = input::plain(&args.prompt, !args.prompts.is_empty(), has_template)?;
+    match plain {
+        Some(plain) if !args.prompts.is_empty() => {
+            Ok(Lines::arguments(std::mem::take(&mut args.prompts)).of_prompts(plain))
         }
-        None => {
-            if at_start::closed(0) {
-                return Err(Error::file(
-                    "standard input",
-                    "was closed when the program started, expected rows of JSON or --input FILE",
-                ));
-            }
-            if !quiet && std::io::stdin().is_terminal() {
-                say("tailgraph: reading rows of JSON from the terminal; end with Ctrl-D");
-            }
-            let stdin = BufReader::new(std::io::stdin());
-            Ok(Lines::reader(Box::new(stdin), "standard input"))
-        }
+        plain => open_lines(args.input.as_deref(), plain, args.quiet),
     }
 }
 
@@ -314,7 +297,11 @@ fn open_output(args: &GenerateArgs, style: Style, identity: &Identity) -> Result
     };
     let out = open_stream(path)?;
     let name = out.name().to_owned();
-    let ordered = Ordered::new(Box::new(BufWriter::new(out)), name, separator);
+    let out: Box<dyn Write> = match path.is_none_or(is_stdio) && std::io::stdout().is_terminal() {
+        true => Box::new(Harmless::new(out)),
+        false => Box::new(BufWriter::new(out)),
+    };
+    let ordered = Ordered::new(out, name, separator);
     Ok((Output::Stream(ordered), Kept::default()))
 }
 
@@ -323,39 +310,5 @@ pub(super) fn open_stream(path: Option<&Path>) -> Result<Out> {
     match path.filter(|path| !is_stdio(path)) {
         None => Out::stdout(),
         Some(path) => Out::open(path, Unfinished::Kept),
-    }
-}
-
-/// An input file that must not end before the length it had when it was opened: somebody has emptied it meanwhile, and the
-/// rows that are missing are no end of the job.
-struct WholeInput {
-    file: File,
-    expected: u64,
-    read: u64,
-}
-
-impl WholeInput {
-    fn new(file: File) -> std::io::Result<Self> {
-        let found = file.metadata()?;
-        Ok(Self {
-            // Only a regular file has a length.
-            expected: if found.is_file() { found.len() } else { 0 },
-            file,
-            read: 0,
-        })
-    }
-}
-
-impl Read for WholeInput {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let bytes = self.file.read(buffer)?;
-        self.read += bytes as u64;
-        if bytes == 0 && !buffer.is_empty() && self.read < self.expected {
-            return Err(std::io::Error::other(format!(
-                "found {} bytes, expected the {} that it had when it was opened: it was shortened while it was read",
-                self.read, self.expected
-            )));
-        }
-        Ok(bytes)
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! - [`args`]: the one clap definition
 //! - `spec`: flags as a checked [`crate::session::RunSpec`], which opens everything that runs a model
-//! - `generate`, `score`: the two commands that run a model; their loops are [`crate::session`]'s
+//! - `generate`, `score`: the two commands that run a model; their loops are [`crate::session`]'s. `input` opens what
+//!   they read, `terminal` is for answers that are looked at, `summary` what is said at the end
 //! - `bench`: measures; the measuring itself is [`crate::bench`]
 //! - `tune`: measures which kernels serve which bucket
 //! - `replay`: a recorded run once more
@@ -19,6 +20,7 @@ mod bench;
 pub mod doctor;
 mod doctoring;
 mod generate;
+mod input;
 pub mod inspect;
 mod inspecting;
 pub mod interrupt;
@@ -29,8 +31,10 @@ mod replay;
 mod report;
 mod score;
 mod spec;
+mod summary;
 mod synth;
 mod table;
+mod terminal;
 mod trace;
 mod tune;
 

@@ -19,7 +19,7 @@ pub(super) type Other<'a> = (Option<&'a Path>, &'a str);
 ///
 /// # Errors
 /// [`Error::Usage`] where both are one file, which need not be there yet.
-fn keep_apart(flag: &str, output: &Path, others: &[Other<'_>]) -> Result<()> {
+pub(super) fn keep_apart(flag: &str, output: &Path, others: &[Other<'_>]) -> Result<()> {
     match first(others, |other| is_same(output, other)) {
         None => Ok(()),
         Some(what) => Err(Error::Usage(format!(

@@ -1,7 +1,8 @@
 //! The `score` command.
 
 use super::args::{Positions, ScoreArgs};
-use super::generate::{open_lines, open_stream, warn_of_no_rows};
+use super::generate::open_stream;
+use super::input::{open_lines, warn_of_no_rows};
 use super::paths::keep_journal_apart;
 use super::spec::spec;
 use super::{Exit, interrupt, print};
@@ -51,7 +52,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     let keep = Keep::recording(args.record.record.as_deref())?;
     let entries = entries(args, shape, &spec.model, &config, max_context)?;
     if entries.is_empty() {
-        warn_of_no_rows(Some(&args.input));
+        warn_of_no_rows(Some(&args.input), "JSON");
     }
     let samples: Vec<&Sample> = entries
         .iter()
@@ -286,8 +287,8 @@ fn row_entries(
     config: &ModelConfig,
     max_context: usize,
 ) -> Result<Vec<Entry>> {
-    let codec = ModelCodec::load(source)?;
-    let mut lines = open_lines(Some(path), quiet)?;
+    let codec = ModelCodec::load(source, None)?;
+    let mut lines = open_lines(Some(path), None, quiet)?;
     let mut ids = Ids::default();
     let mut entries = Vec::new();
     while let Some((row, _)) = lines.next_row()? {

@@ -2,8 +2,8 @@
 //!
 //! Our own format, served:
 //! `{"id", "output_ids", "text", "finish_reason", "usage", "logprobs"?, "timing"}` where
-//! - `output_ids` are all generated tokens, a stop id included; `text` leaves stop ids and special tokens out
-//!   and ends before a stop string
+//! - `output_ids` are all generated tokens, a stop id included; `text` leaves stop ids and, unless the
+//!   row says otherwise, special tokens out, and ends before a stop string
 //! - `usage` is `{"prompt_tokens", "completion_tokens", "total_tokens"}`
 //! - `logprobs`, where asked for, has an entry a token: `{"token", "id", "logprob", "top"}`, `top` an array of
 //!   `{"token", "id", "logprob"}`, best first: log-softmax of the raw logits. A token that is no whole character has
@@ -51,6 +51,15 @@ pub struct Outcome {
     pub timing: Timing,
 }
 
+/// What answers in the OpenAI format say of the job that they are of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// Where a row names none.
+    pub model: String,
+    /// When the job began, in seconds since 1970; one that is resumed began when it first did.
+    pub created: u64,
+}
+
 /// A row as its answer names it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Label {
@@ -67,11 +76,15 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    pub(super) fn of(outcome: &Outcome) -> Self {
+    fn of(outcome: &Outcome) -> Self {
+        Self::new(outcome.prompt_tokens, outcome.output_ids.len())
+    }
+
+    pub(super) fn new(prompt_tokens: usize, completion_tokens: usize) -> Self {
         Self {
-            prompt_tokens: outcome.prompt_tokens,
-            completion_tokens: outcome.output_ids.len(),
-            total_tokens: outcome.prompt_tokens + outcome.output_ids.len(),
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
         }
     }
 }
@@ -84,13 +97,14 @@ pub(super) struct TimingMs {
 }
 
 impl TimingMs {
-    pub(super) fn of(outcome: &Outcome) -> Self {
+    /// `any`: whether a token came.
+    pub(super) fn of(timing: &Timing, any: bool) -> Self {
         // To the microsecond: more digits are noise.
         let ms = |time: std::time::Duration| time.as_micros() as f64 / 1e3;
         Self {
-            queue_ms: ms(outcome.timing.queue),
-            ttft_ms: (!outcome.output_ids.is_empty()).then(|| ms(outcome.timing.first_token)),
-            total_ms: ms(outcome.timing.total),
+            queue_ms: ms(timing.queue),
+            ttft_ms: any.then(|| ms(timing.first_token)),
+            total_ms: ms(timing.total),
         }
     }
 }
@@ -163,23 +177,29 @@ impl<'a> ErrorBody<'a> {
     }
 }
 
-/// The line for a row that ran, without its newline.
-pub fn served(label: &Label, outcome: &Outcome, codec: &dyn Codec) -> String {
-    let Format::OpenAi(format) = &label.format else {
-        return to_json(&Served {
-            id: &label.id,
-            output_ids: &outcome.output_ids,
-            text: &outcome.text,
-            finish_reason: outcome.finish,
-            usage: Usage::of(outcome),
-            logprobs: outcome
-                .logprobs
-                .as_ref()
-                .map(|all| entries(&outcome.output_ids, all, codec)),
-            timing: TimingMs::of(outcome),
-        });
+/// The line for a row that ran, without its newline. Rows of our own have one outcome.
+pub fn served(label: &Label, outcomes: &[Outcome], codec: &dyn Codec, origin: &Origin) -> String {
+    let format = match (&label.format, outcomes) {
+        (Format::OpenAi(format), _) => format,
+        (Format::Own, [outcome]) => return own(label, outcome, codec),
+        (Format::Own, _) => unreachable!("rows of our own ask for one answer"),
     };
-    openai_answer::served(label, format, outcome, codec)
+    openai_answer::served(label, format, outcomes, codec, origin)
+}
+
+fn own(label: &Label, outcome: &Outcome, codec: &dyn Codec) -> String {
+    to_json(&Served {
+        id: &label.id,
+        output_ids: &outcome.output_ids,
+        text: &outcome.text,
+        finish_reason: outcome.finish,
+        usage: Usage::of(outcome),
+        logprobs: outcome
+            .logprobs
+            .as_ref()
+            .map(|all| entries(&outcome.output_ids, all, codec)),
+        timing: TimingMs::of(&outcome.timing, !outcome.output_ids.is_empty()),
+    })
 }
 
 /// The line for a row that did not run, or whose device failed.

@@ -1,7 +1,7 @@
 //! Fields of a JSON object, read with errors that name the field, what was found and what was expected.
 //! `null` counts as absent everywhere.
 
-use super::row::{Code, RowError};
+use super::row::{Code, MAX_NEW_TOKENS, RowError};
 use crate::json;
 use crate::quote;
 use serde_json::{Map, Value};
@@ -136,6 +136,18 @@ pub fn integer_u32(
     max: u32,
 ) -> Result<Option<u32>, RowError> {
     Ok(integer(fields, name, min.into(), max.into())?.map(|number| number as u32))
+}
+
+/// A limit of new tokens, by either of two names.
+pub fn limit(fields: &Fields, name: &str, other: &str) -> Result<Option<u32>, RowError> {
+    let read = |name| integer_u32(fields, name, 1, MAX_NEW_TOKENS);
+    match (read(name)?, read(other)?) {
+        (Some(one), Some(two)) if one != two => Err(RowError::new(
+            Code::InvalidRequest,
+            format!("{name}: found {one}, expected {two} like {other}, or only one of them"),
+        )),
+        (one, two) => Ok(one.or(two)),
+    }
 }
 
 /// An integer from 0, where 0 keeps all tokens; so does -1, as vLLM's rows spell it.

@@ -1,10 +1,8 @@
 //! Rows as they come: lines of a stream, or prompts as arguments.
 
 use super::hash::{Fnv64, fnv128};
-use super::row::{
-    self, Ask, Code, DEFAULT_MAX_NEW_TOKENS, FieldNames, Format, Id, Options, Prompt, Row,
-    RowError, Unasked,
-};
+use super::plain::{self, Plain};
+use super::row::{self, Code, Format, Row, RowError};
 use crate::error::{Error, Result};
 use crate::magic;
 use crate::quote;
@@ -22,6 +20,7 @@ pub enum Lines {
     Arguments {
         prompts: std::vec::IntoIter<String>,
         number: u64,
+        plain: Plain,
     },
 }
 
@@ -35,6 +34,8 @@ impl Lines {
             format: None,
             ahead: VecDeque::new(),
             may_look_ahead: false,
+            plain: None,
+            json_seen: false,
         }))
     }
 
@@ -47,10 +48,22 @@ impl Lines {
         lines
     }
 
+    /// Lines of plain text, each a prompt.
+    #[must_use]
+    pub fn of_prompts(mut self, each: Plain) -> Self {
+        match &mut self {
+            Self::Reader(reader) => reader.plain = Some(each),
+            Self::Arguments { plain, .. } => *plain = each,
+        }
+        self
+    }
+
+    /// Prompts that are to be continued, unless [`Lines::of_prompts`] says otherwise.
     pub fn arguments(prompts: Vec<String>) -> Self {
         Self::Arguments {
             prompts: prompts.into_iter(),
             number: 0,
+            plain: Plain::Completion,
         }
     }
 
@@ -60,10 +73,13 @@ impl Lines {
     /// The stream cannot be read, or is something else than lines of text; what is wrong with a row is in the row.
     pub fn next_row(&mut self) -> Result<Option<(Row, Fnv64)>> {
         match self {
-            Self::Arguments { prompts, number } => Ok(prompts.next().map(|text| {
+            Self::Arguments {
+                prompts,
+                number,
+                plain,
+            } => Ok(prompts.next().map(|text| {
                 *number += 1;
-                let input = Fnv64::default().with(text.as_bytes());
-                (argument(text, *number), input)
+                plain.row(text, *number)
             })),
             Self::Reader(reader) => reader.next_row(),
         }
@@ -82,6 +98,10 @@ pub struct Reader {
     /// Rows that were read while looking for a line that tells its format.
     ahead: VecDeque<(Row, Fnv64)>,
     may_look_ahead: bool,
+    /// Lines are prompts, and no JSON.
+    plain: Option<Plain>,
+    /// Some line looks like JSON.
+    json_seen: bool,
 }
 
 /// Lines that are read at most to find one that tells its format.
@@ -98,6 +118,7 @@ impl Reader {
         };
         if self.format.is_none() && !row.tells_format && self.may_look_ahead {
             self.look_ahead()?;
+            self.refuse_plain_text()?;
         }
         if let Some(format) = &self.format {
             row.take_format(format);
@@ -115,6 +136,17 @@ impl Reader {
         Ok(())
     }
 
+    /// A file of which no line looks like JSON is another one than was meant, rather than a file of faulty rows.
+    fn refuse_plain_text(&self) -> Result<()> {
+        if self.json_seen {
+            return Ok(());
+        }
+        Err(Error::file(
+            &self.path,
+            "found lines of plain text, expected rows of JSON; `generate --lines` takes each line of a text as a prompt",
+        ))
+    }
+
     /// The next row as its line alone says.
     fn read(&mut self) -> Result<Option<(Row, Fnv64)>> {
         let line = read_line(&mut *self.from, &mut self.number)
@@ -127,12 +159,18 @@ impl Reader {
                 format!("found {found}, expected lines of JSON as UTF-8 text"),
             ));
         }
-        let next = match line.whole {
-            true => {
+        self.json_seen |= looks_like_json(&line.bytes);
+        let next = match (line.whole, &self.plain) {
+            (true, Some(plain)) => plain.row_of_bytes(without_end(&line.bytes), self.number),
+            (true, None) => {
                 let text = line.bytes.trim_ascii();
                 (row::parse(text, self.number), Fnv64::default().with(text))
             }
-            false => (too_long(&line.bytes, self.number), Fnv64::default()),
+            (false, None) => (too_long(&line.bytes, self.number), Fnv64::default()),
+            (false, Some(_)) => {
+                let error = RowError::new(Code::InvalidRequest, too_long_message(self.number));
+                (plain::row(self.number, Err(error)), Fnv64::default())
+            }
         };
         if self.format.is_none() && next.0.tells_format {
             self.format = Some(next.0.format.clone());
@@ -164,28 +202,24 @@ impl Ids {
     }
 }
 
-fn argument(text: String, number: u64) -> Row {
-    Row {
-        line: number,
-        id: Id::line(number),
-        claims_id: false,
-        format: Format::Own,
-        tells_format: true,
-        ask: Ok(Ask {
-            prompt: Prompt::Text(text),
-            options: Options::default(),
-            unasked: Unasked::Tokens(DEFAULT_MAX_NEW_TOKENS),
-            names: &FieldNames::OWN,
-        }),
-        ignored: Vec::new(),
-    }
+/// Whether a line may be meant as JSON. A prompt may begin with quotes, but then seldom all of them do.
+pub(super) fn looks_like_json(line: &[u8]) -> bool {
+    matches!(line.trim_ascii_start().first(), Some(b'{' | b'[' | b'"'))
+        || serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok()
+}
+
+fn without_end(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 fn too_long(beginning: &[u8], number: u64) -> Row {
-    let message = format!(
-        "line {number}: found more than {MAX_LINE_BYTES} bytes, expected a row of JSON that fits"
-    );
-    Row::unreadable(beginning, number, RowError::new(Code::InvalidJson, message))
+    let error = RowError::new(Code::InvalidJson, too_long_message(number));
+    Row::unreadable(beginning, number, error)
+}
+
+fn too_long_message(number: u64) -> String {
+    format!("line {number}: found more than {MAX_LINE_BYTES} bytes, expected a row that fits")
 }
 
 struct Line {

@@ -2,8 +2,9 @@
 //!
 //! - [`row`], [`messages`], [`openai`], [`fields`]: a line of JSON as a question ([`row::parse`] is a pure function)
 //! - [`prepare`]: a question as a [`crate::runtime::Request`], against the model's limits and the defaults
-//! - [`answer`], [`openai_answer`]: what is written for a row
-//! - [`lines`], [`source`]: rows of a file, of standard input or of the command line, one at a time
+//! - [`answer`], [`openai_answer`]: what is written for a row; [`tool_calls`]: those that a model writes
+//! - [`lines`], [`source`]: rows of a file, of standard input or of the command line, one at a time; [`plain`]: prompts
+//!   that are no rows; [`unpacked`]: compressed files
 //! - [`output`]: where answers go, in input order: a stream, or a journal ([`partial`]) whose answers `--resume` finds
 //!   again ([`kept`]), if it is of the same model and options ([`identity`])
 //! - [`arrays`], [`tensors`], [`logits`], [`expect`], [`logprobs`]: token arrays in, logits out and compared
@@ -28,12 +29,15 @@ pub mod openai;
 pub mod openai_answer;
 pub mod output;
 pub mod partial;
+pub mod plain;
 pub mod prepare;
 pub mod record;
 pub mod replay;
 pub mod row;
 pub mod source;
 pub mod tensors;
+pub mod tool_calls;
+pub mod unpacked;
 
 pub use codec::{Codec, TextEnd, TextProgress, TextStream};
 pub use row::{Code, Id, Row, RowError};

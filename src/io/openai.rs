@@ -1,14 +1,15 @@
 //! Rows of the OpenAI batch format: `custom_id, method, url, body`, for chat completions and completions.
 //!
-//! Fields that ask for what this program does not do are errors of the row, as are unknown ones: the format's
-//! own server refuses those too. vLLM's additions to the body (top_k, min_p, repetition_penalty,
-//! stop_token_ids, ignore_eos) are taken, and so is timeout_ms.
+//! Fields that ask for what this program does not do are errors of the row; those that nobody knows are warned of. vLLM's
+//! additions to the body (top_k, min_p, repetition_penalty,
+//! stop_token_ids, ignore_eos, skip_special_tokens) are taken, and so is timeout_ms.
 
 use super::fields::{self, Fields, found, present, wrong};
 use super::messages;
+use super::row::elsewhere;
 use super::row::{
-    Ask, Code, FieldNames, Id, MAX_LOGPROBS, MAX_NEW_TOKENS, Options, Prompt, RowError, Unasked,
-    shared_options,
+    Ask, Choices, Code, FieldNames, Id, MAX_CHOICES, MAX_LOGPROBS, Options, Prompt, RowError,
+    Unasked, shared_options,
 };
 use crate::json;
 use crate::quote;
@@ -20,6 +21,9 @@ pub enum Endpoint {
     Completions,
 }
 
+/// Of `n`, as the format has it.
+const MAX_N: u32 = 128;
+
 /// What an answer in this format repeats of its row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OpenAi {
@@ -27,6 +31,10 @@ pub struct OpenAi {
     pub endpoint: Option<Endpoint>,
     /// `body.model`, as given.
     pub model: Option<String>,
+    /// Whether the prompt shows tools, so that the answer may hold calls of them.
+    pub tools: bool,
+    /// Answers to each prompt, where there are several.
+    pub n: Option<u32>,
 }
 
 /// Whether an object means to be a batch row. One of ours may have such names too, of which it has no use, but then it
@@ -83,32 +91,36 @@ fn ask(row: &Fields, format: &mut OpenAi) -> Result<Ask, RowError> {
     format.model = fields::string(body, "model")?;
     refuse_what_we_cannot(body, endpoint)?;
     let mut options = shared_options(body)?;
-    options.max_new_tokens = max_tokens(body)?;
+    options.max_new_tokens = fields::limit(body, "max_tokens", "max_completion_tokens")?;
     options.stop_ids = fields::token_ids(body, "stop_token_ids")?;
-    let (prompt, unasked) = match endpoint {
-        Endpoint::Chat => (chat(body, &mut options)?, Unasked::Rest),
-        Endpoint::Completions => (completion(body, &mut options)?, Unasked::Tokens(16)),
+    let (prompt, more, unasked) = match endpoint {
+        Endpoint::Chat => (chat(body, &mut options)?, Vec::new(), Unasked::Rest),
+        Endpoint::Completions => {
+            let (prompt, more) = completion(body, &mut options)?;
+            (prompt, more, Unasked::Tokens(16))
+        }
     };
+    let n = fields::integer_u32(body, "n", 1, MAX_N)?.unwrap_or(1);
+    format.n = (n > 1).then_some(n);
+    let choices = Choices { n, more };
+    if choices.count() > MAX_CHOICES {
+        return Err(RowError::new(
+            Code::InvalidRequest,
+            format!(
+                "n: found {} for each of {} prompts, expected at most {MAX_CHOICES} answers a row",
+                choices.n,
+                1 + choices.more.len()
+            ),
+        ));
+    }
+    format.tools = matches!(&prompt, Prompt::Messages(chat) if chat.tools.is_some());
     Ok(Ask {
         prompt,
         options,
         unasked,
         names: &FieldNames::OPENAI,
+        choices,
     })
-}
-
-fn max_tokens(body: &Fields) -> Result<Option<u32>, RowError> {
-    let old = fields::integer_u32(body, "max_tokens", 1, MAX_NEW_TOKENS)?;
-    let new = fields::integer_u32(body, "max_completion_tokens", 1, MAX_NEW_TOKENS)?;
-    match (old, new) {
-        (Some(old), Some(new)) if old != new => Err(RowError::new(
-            Code::InvalidRequest,
-            format!(
-                "max_tokens: found {old}, expected {new} like max_completion_tokens, or only one of them"
-            ),
-        )),
-        _ => Ok(new.or(old)),
-    }
 }
 
 fn chat(body: &Fields, options: &mut Options) -> Result<Prompt, RowError> {
@@ -134,32 +146,39 @@ fn chat(body: &Fields, options: &mut Options) -> Result<Prompt, RowError> {
     )?)))
 }
 
-/// `prompt` is a string, an array of token ids, or an array that holds exactly one of those.
-fn completion(body: &Fields, options: &mut Options) -> Result<Prompt, RowError> {
+/// `prompt` is a string, an array of token ids, or an array of several of those: the first, and the others.
+fn completion(body: &Fields, options: &mut Options) -> Result<(Prompt, Vec<Prompt>), RowError> {
     options.logprobs = fields::integer_u32(body, "logprobs", 0, MAX_LOGPROBS)?;
     let given = body.get("prompt").unwrap_or(&Value::Null);
-    let one = match given.as_array().map(Vec::as_slice) {
-        Some([one @ (Value::String(_) | Value::Array(_))]) => one,
-        Some([Value::String(_) | Value::Array(_), ..]) => {
-            return Err(RowError::new(
-                Code::Unsupported,
-                format!("prompt: found {}, expected one prompt a row", found(given)),
-            ));
-        }
-        _ => given,
+    let several = match given.as_array().map(Vec::as_slice) {
+        Some(several @ [Value::String(_) | Value::Array(_), ..]) => several,
+        _ => std::slice::from_ref(given),
     };
-    match one {
+    let name = |place: usize| match several.len() {
+        1 => "prompt".to_owned(),
+        _ => format!("prompt[{place}]"),
+    };
+    let read = |(place, value): (usize, &Value)| match value {
         Value::String(text) => Ok(Prompt::Text(text.clone())),
-        Value::Array(_) => Ok(Prompt::Ids(fields::token_id_array(one, "prompt")?)),
-        other => Err(wrong("prompt", other, "a string or an array of token ids")),
-    }
+        Value::Array(_) => Ok(Prompt::Ids(fields::token_id_array(value, &name(place))?)),
+        other => Err(wrong(
+            &name(place),
+            other,
+            "a string or an array of token ids",
+        )),
+    };
+    let mut prompts = several.iter().enumerate().map(read);
+    let first = prompts
+        .next()
+        .unwrap_or_else(|| Err(wrong("prompt", given, "a string or an array of token ids")))?;
+    Ok((first, prompts.collect::<Result<_, _>>()?))
 }
 
 /// Every field that is not read elsewhere: either it changes nothing at this value, or the row is refused.
 fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowError> {
     for (name, value) in body.iter().filter(|(_, value)| !value.is_null()) {
         let expected = match name.as_str() {
-            "n" | "best_of" if json::float(value) != Some(1.0) => "1: one answer a row",
+            "best_of" if json::float(value) != Some(1.0) => "1: one answer a row",
             "stream" if *value != Value::Bool(false) => "false: answers are written whole",
             "frequency_penalty" | "presence_penalty" if json::float(value) != Some(0.0) => {
                 "0; repetition_penalty is the penalty there is"
@@ -179,15 +198,15 @@ fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowErr
             "reasoning_effort" if endpoint == Endpoint::Chat => {
                 "chat_template_kwargs.reasoning_effort, if the template reads it"
             }
-            "audio" | "functions" | "function_call" | "moderation" | "prediction" | "verbosity"
-            | "web_search_options"
-                if endpoint == Endpoint::Chat =>
-            {
+            name if endpoint == Endpoint::Chat && REFUSED_IN_CHATS.contains(&name) => {
                 "the field left out: what it is for is not done here"
             }
             "modalities" if *value != serde_json::json!(["text"]) => "[\"text\"]",
             _ if is_known(name, endpoint) => continue,
-            _ => "no such field: it is not known here, leave it out",
+            _ => match misplaced(name, value) {
+                Some(expected) => expected,
+                None => continue,
+            },
         };
         return Err(RowError::new(
             Code::Unsupported,
@@ -201,6 +220,60 @@ fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowErr
     Ok(())
 }
 
+/// What is expected in place of a field that means something elsewhere; `None` for one that nobody knows, or that asks for
+/// nothing.
+fn misplaced(name: &str, value: &Value) -> Option<&'static str> {
+    let own = OWN_NAMES.iter().find(|(own, _)| *own == name);
+    match own {
+        Some((_, expected)) => Some(expected),
+        None if is_known_somewhere(name) => Some("no such field of this url, leave it out"),
+        None => elsewhere::refusal(name, value),
+    }
+}
+
+/// What our own rows call a field.
+const OWN_NAMES: [(&str, &str); 3] = [
+    ("max_new_tokens", "max_tokens in rows of this format"),
+    ("stop_ids", "stop_token_ids in rows of this format"),
+    ("input_ids", "prompt, with url \"/v1/completions\""),
+];
+
+fn is_known_somewhere(name: &str) -> bool {
+    [Endpoint::Chat, Endpoint::Completions]
+        .iter()
+        .any(|&endpoint| is_known(name, endpoint))
+}
+
+/// Fields that nobody knows, by their names.
+pub(super) fn unknown(row: &Fields) -> impl Iterator<Item = String> {
+    const ENVELOPE: [&str; 4] = ["custom_id", "method", "url", "body"];
+    let around = row
+        .iter()
+        .filter(|(name, _)| !ENVELOPE.contains(&name.as_str()));
+    let around = around.map(|(name, _)| name.clone());
+    let body = row.get("body").and_then(Value::as_object);
+    let unknown = |(name, value): &(&String, &Value)| {
+        let known = is_known_somewhere(name)
+            || OWN_NAMES.iter().any(|(own, _)| own == name)
+            || REFUSED_IN_CHATS.contains(&name.as_str())
+            || elsewhere::is_known(name);
+        !known && !value.is_null()
+    };
+    let within = body.into_iter().flatten().filter(unknown);
+    around.chain(within.map(|(name, _)| format!("body.{name}")))
+}
+
+/// Fields of the format for which nothing here stands.
+const REFUSED_IN_CHATS: [&str; 7] = [
+    "audio",
+    "functions",
+    "function_call",
+    "moderation",
+    "prediction",
+    "verbosity",
+    "web_search_options",
+];
+
 fn is_no_bias(value: &Value) -> bool {
     let zero = |bias: &Value| json::float(bias) == Some(0.0);
     value
@@ -209,7 +282,7 @@ fn is_no_bias(value: &Value) -> bool {
 }
 
 fn is_known(name: &str, endpoint: Endpoint) -> bool {
-    const BOTH: [&str; 22] = [
+    const BOTH: [&str; 23] = [
         "model",
         "max_tokens",
         "max_completion_tokens",
@@ -222,6 +295,7 @@ fn is_known(name: &str, endpoint: Endpoint) -> bool {
         "stop",
         "stop_token_ids",
         "ignore_eos",
+        "skip_special_tokens",
         "timeout_ms",
         "logprobs",
         "n",

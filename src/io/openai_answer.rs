@@ -1,65 +1,145 @@
 //! Answers to OpenAI batch rows: `{"id", "custom_id", "response": {"status_code", "request_id", "body"}, "error"}`.
 //!
-//! Ids are made of the line number and `created` is 0, so that a run gives the same file twice; `body.timing`
-//! is ours, as in our own rows. A row that is not a valid request has status 400 with the error in its body
+//! Ids are made of the line number, and `created` is the job's start, which its journal keeps: a resumed run gives the same
+//! file. `body.timing` is ours, as in our own rows, and so is `tool_call_error` of a message in which the model began a call
+//! that cannot be read. A row that is not a valid request has status 400 with the error in its body
 //! and beside it; one that was interrupted, timed out or lost its device has no response at all.
 
-use super::answer::{ErrorBody, Finish, Label, Outcome, TimingMs, Usage, to_json};
+use super::answer::{ErrorBody, Finish, Label, Origin, Outcome, TimingMs, Usage, to_json};
 use super::codec::Codec;
 use super::openai::{Endpoint, OpenAi};
-use super::row::{Code, Id, RowError};
+use super::row::{Code, Id, RowError, TIMED_OUT};
+use super::tool_calls::{self, Call, Found};
+use crate::runtime::Timing;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-
-/// What an answer says where its row names no model: the format wants a string.
-const UNNAMED_MODEL: &str = "default";
 
 pub(super) fn served(
     label: &Label,
     format: &OpenAi,
-    outcome: &Outcome,
+    outcomes: &[Outcome],
     codec: &dyn Codec,
+    origin: &Origin,
 ) -> String {
-    let error = match outcome.finish {
-        Finish::Stop | Finish::Length => None,
-        Finish::Timeout => Some((Code::Timeout, "timeout_ms passed before the last token")),
-    };
-    if let Some((code, message)) = error {
-        return failed(label, &RowError::new(code, message));
+    if outcomes.iter().any(|outcome| !outcome.finish.is_final()) {
+        return failed(label, &RowError::new(Code::Timeout, TIMED_OUT));
     }
-    let chat = format.endpoint == Some(Endpoint::Chat);
-    let (kind, object) = if chat {
-        ("chatcmpl", "chat.completion")
-    } else {
-        ("cmpl", "text_completion")
+    let (kind, object) = match format.endpoint {
+        Some(Endpoint::Chat) => ("chatcmpl", "chat.completion"),
+        _ => ("cmpl", "text_completion"),
     };
-    let logprobs = outcome.logprobs.as_ref().map(|_| {
-        if chat {
-            chat_logprobs(outcome, codec)
-        } else {
-            completion_logprobs(outcome, codec)
-        }
-    });
-    let mut choice = Map::new();
-    choice.insert("index".into(), json!(0));
-    if chat {
-        let message = json!({"role": "assistant", "content": outcome.text});
-        choice.insert("message".into(), message);
-    } else {
-        choice.insert("text".into(), json!(outcome.text));
-    }
-    choice.insert("logprobs".into(), json!(logprobs));
-    choice.insert("finish_reason".into(), json!(outcome.finish));
+    let choices = outcomes.iter().enumerate();
+    let choices: Vec<Value> = choices
+        .map(|(index, outcome)| choice(label, format, index, outcome, codec))
+        .collect();
     let body = json!({
         "id": format!("{kind}-{}", label.line),
         "object": object,
-        "created": 0,
-        "model": format.model.as_deref().unwrap_or(UNNAMED_MODEL),
-        "choices": [choice],
-        "usage": Usage::of(outcome),
-        "timing": TimingMs::of(outcome),
+        "created": origin.created,
+        "model": format.model.as_deref().unwrap_or(&origin.model),
+        "choices": choices,
+        "usage": usage(format, outcomes),
+        "timing": timing(outcomes),
     });
     line(label, response(label, 200, body), None)
+}
+
+fn choice(
+    label: &Label,
+    format: &OpenAi,
+    index: usize,
+    outcome: &Outcome,
+    codec: &dyn Codec,
+) -> Value {
+    let chat = format.endpoint == Some(Endpoint::Chat);
+    let logprobs = outcome.logprobs.as_ref().map(|_| match chat {
+        true => chat_logprobs(outcome, codec),
+        false => completion_logprobs(outcome, codec),
+    });
+    let mut choice = json!({"index": index});
+    let mut finish = json!(outcome.finish);
+    if chat {
+        let (message, calls) = message(label, format, index, outcome, codec);
+        choice["message"] = message;
+        if calls && outcome.finish == Finish::Stop {
+            finish = json!("tool_calls");
+        }
+    } else {
+        choice["text"] = json!(outcome.text);
+    }
+    choice["logprobs"] = json!(logprobs);
+    choice["finish_reason"] = finish;
+    choice
+}
+
+/// From the first of the answers to the last.
+fn timing(outcomes: &[Outcome]) -> TimingMs {
+    let timings = || outcomes.iter().map(|outcome| &outcome.timing);
+    let began = |outcome: &&Outcome| !outcome.output_ids.is_empty();
+    let tokens = outcomes.iter().filter(began);
+    let first_token = tokens.map(|outcome| outcome.timing.first_token).min();
+    let timing = Timing {
+        queue: timings()
+            .map(|timing| timing.queue)
+            .min()
+            .unwrap_or_default(),
+        first_token: first_token.unwrap_or_default(),
+        total: timings()
+            .map(|timing| timing.total)
+            .max()
+            .unwrap_or_default(),
+    };
+    TimingMs::of(&timing, first_token.is_some())
+}
+
+/// What the assistant says, and whether there are calls in it.
+fn message(
+    label: &Label,
+    format: &OpenAi,
+    index: usize,
+    outcome: &Outcome,
+    codec: &dyn Codec,
+) -> (Value, bool) {
+    let mut message = json!({"role": "assistant", "content": outcome.text});
+    let found = match format.tools {
+        true => tool_calls::find(outcome, codec),
+        false => Found::Nothing,
+    };
+    match found {
+        Found::Nothing => (message, false),
+        Found::Unread(reason) => {
+            message["tool_call_error"] = json!(reason);
+            (message, false)
+        }
+        Found::Calls { calls, text } => {
+            message["content"] = match text.trim().is_empty() {
+                true => Value::Null,
+                false => json!(text),
+            };
+            let call = |(number, call): (usize, &Call)| {
+                json!({
+                    "id": format!("call_{}_{index}_{number}", label.line),
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                })
+            };
+            message["tool_calls"] = calls.iter().enumerate().map(call).collect();
+            (message, !calls.is_empty())
+        }
+    }
+}
+
+/// A prompt counts once, however many answers it has. Nothing is cached or thought apart here, for which the format has
+/// fields.
+fn usage(format: &OpenAi, outcomes: &[Outcome]) -> Value {
+    let answers = format.n.unwrap_or(1) as usize;
+    let prompts = outcomes.iter().step_by(answers.max(1));
+    let prompt = prompts.map(|outcome| outcome.prompt_tokens).sum();
+    let new = outcomes.iter().map(|outcome| outcome.output_ids.len());
+    let mut usage = json!(Usage::new(prompt, new.sum()));
+    usage["prompt_tokens_details"] = json!({"cached_tokens": 0});
+    usage["completion_tokens_details"] = json!({"reasoning_tokens": 0});
+    usage
 }
 
 pub(super) fn failed(label: &Label, error: &RowError) -> String {

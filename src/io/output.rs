@@ -1,7 +1,7 @@
 //! Where answers go: a journal that becomes OUTPUT, or a stream in input order.
 
 use super::kept::Place;
-use super::partial::Journal;
+use super::partial::{Journal, now};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -49,6 +49,14 @@ impl Output {
         match self {
             Self::File(journal) => journal.keep(row, place),
             Self::Stream(_) => unreachable!("only a file is resumed"),
+        }
+    }
+
+    /// When the job began, in seconds since 1970: a stream's job begins now.
+    pub fn created(&self) -> u64 {
+        match self {
+            Self::File(journal) => journal.created(),
+            Self::Stream(_) => now(),
         }
     }
 

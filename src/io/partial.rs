@@ -8,6 +8,7 @@
 mod lines;
 mod read;
 
+pub use self::lines::now;
 use self::lines::{ENDED, First, Header, Record};
 use self::read::{Answers, Lines};
 use super::identity::Identity;
@@ -82,6 +83,11 @@ impl Journal {
 
     pub fn path(&self) -> &Path {
         self.claim.path()
+    }
+
+    /// When the job began, in seconds since 1970.
+    pub fn created(&self) -> u64 {
+        self.header.created
     }
 
     /// # Errors

@@ -9,6 +9,7 @@ use super::row::{Ask, Code, FieldNames, Options, Prompt, RowError, Unasked};
 use crate::model::GenerationConfig;
 use crate::runtime::{Logits, Request, Sampling};
 use crate::sys::abi::TG_MAX_STOP_IDS;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// What rows are checked against and what fills their gaps.
@@ -35,6 +36,8 @@ pub struct Prepared {
     pub request: Request,
     /// Stop strings, which the host looks for.
     pub stop: Vec<String>,
+    /// The text has special tokens too.
+    pub special: bool,
 }
 
 /// generation_config.json as options: what it advises where neither row nor flag says anything. Its max_new_tokens is
@@ -115,23 +118,72 @@ fn check_tokens(field: &str, tokens: &[u32], vocab_size: u32) -> Result<(), RowE
 }
 
 /// The request that row `row` of the input, counted from 0, makes.
+///
+/// # Errors
+/// What is wrong with it; one that asks for several answers, which are [`prepare_all`]'s.
 pub fn prepare(
     rules: &Rules,
     codec: &dyn Codec,
     row: u64,
     ask: &Ask,
 ) -> Result<Prepared, RowError> {
+    match ask.choices.count() {
+        1 => prepare_one(rules, codec, row, ask, &ask.prompt),
+        several => Err(RowError::new(
+            Code::Unsupported,
+            format!("found a question for {several} answers, expected one for 1"),
+        )),
+    }
+}
+
+/// All requests that a row makes: for each prompt as many as answers are asked for, in the order of these.
+///
+/// # Errors
+/// As [`prepare`], of any of the prompts.
+pub fn prepare_all(
+    rules: &Rules,
+    codec: &dyn Codec,
+    row: u64,
+    ask: &Ask,
+) -> Result<VecDeque<Prepared>, RowError> {
+    let mut all = VecDeque::new();
+    let prompts = std::iter::once(&ask.prompt).chain(&ask.choices.more);
+    for (place, prompt) in prompts.enumerate() {
+        let one = prepare_one(rules, codec, row, ask, prompt).map_err(|error| {
+            match ask.choices.more.is_empty() {
+                true => error,
+                false => RowError::new(error.code, format!("prompt[{place}]: {}", error.message)),
+            }
+        })?;
+        for _ in 0..ask.choices.n {
+            let mut prepared = one.clone();
+            let key = &mut prepared.request.sampling.key;
+            *key = choice_key(*key, all.len() as u64);
+            all.push_back(prepared);
+        }
+    }
+    Ok(all)
+}
+
+/// The sampling key of a row's answer `choice`, counted from 0: the first has the row's own.
+fn choice_key(key: u64, choice: u64) -> u64 {
+    match choice {
+        0 => key,
+        _ => sampling_key(key, choice),
+    }
+}
+
+fn prepare_one(
+    rules: &Rules,
+    codec: &dyn Codec,
+    row: u64,
+    ask: &Ask,
+    prompt: &Prompt,
+) -> Result<Prepared, RowError> {
     let options = ask.options.clone().or(&rules.defaults);
     let timeout = options.timeout_ms.map(Duration::from_millis);
     let (vocab_size, max_context) = (rules.vocab_size, rules.max_context);
-    let prompt = prompt_tokens(
-        &ask.prompt,
-        ask.names,
-        vocab_size,
-        max_context,
-        codec,
-        timeout,
-    )?;
+    let prompt = prompt_tokens(prompt, ask.names, vocab_size, max_context, codec, timeout)?;
     let max_new_tokens = max_new_tokens(rules, prompt.len() as u64, ask)?;
     let request = Request {
         max_new_tokens,
@@ -154,6 +206,7 @@ pub fn prepare(
     Ok(Prepared {
         request,
         stop: options.stop.unwrap_or_default(),
+        special: options.skip_special_tokens == Some(false),
     })
 }
 

@@ -4,15 +4,18 @@
 //! formats.
 
 mod ask;
-mod elsewhere;
+pub(super) mod elsewhere;
 mod error;
 mod id;
 
-pub use ask::{Ask, DEFAULT_MAX_NEW_TOKENS, FieldNames, Options, Prompt, Unasked};
-pub use error::{Code, RowError};
+pub use ask::{
+    Ask, Choices, DEFAULT_MAX_NEW_TOKENS, FieldNames, MAX_CHOICES, Options, Prompt, Unasked,
+};
+pub use error::{Code, RowError, TIMED_OUT};
 pub use id::{Id, MAX_ID_BYTES};
 
 use super::fields::{self, Fields, found, present, wrong};
+use super::lines::looks_like_json;
 use super::messages;
 use super::openai::{self, OpenAi};
 use crate::json;
@@ -76,7 +79,7 @@ impl Row {
     }
 }
 
-const OWN_FIELDS: [&str; 22] = [
+const OWN_FIELDS: [&str; 24] = [
     "id",
     "prompt",
     "input_ids",
@@ -88,6 +91,7 @@ const OWN_FIELDS: [&str; 22] = [
     "continue_final_message",
     "add_generation_prompt",
     "max_new_tokens",
+    "max_tokens",
     "temperature",
     "top_k",
     "top_p",
@@ -97,6 +101,7 @@ const OWN_FIELDS: [&str; 22] = [
     "stop",
     "stop_ids",
     "ignore_eos",
+    "skip_special_tokens",
     "logprobs",
     "timeout_ms",
 ];
@@ -130,7 +135,14 @@ pub fn parse(line: &[u8], number: u64) -> Row {
             found(&other),
             advice(&other)
         )),
-        Err(error) => broken(format!("line {number} is not JSON: {}", describe(&error))),
+        Err(error) => broken(format!(
+            "line {number} is not JSON: {}{}",
+            describe(&error),
+            match looks_like_json(line) {
+                true => "",
+                false => "; `generate --lines` takes each line of a text as a prompt",
+            }
+        )),
     }
 }
 
@@ -187,14 +199,14 @@ fn own_row(mut fields: Fields, number: u64) -> Row {
             .map(|(name, _)| name)
             .filter(|name| !known(name) && !elsewhere::is_known(name))
             .take(IGNORED_AT_MOST)
-            .map(|name| quote::text(name))
+            .map(quote::text)
             .collect(),
     }
 }
 
-fn batch_row(fields: &Fields, number: u64) -> Row {
-    let given = present(fields, "custom_id").map(|id| Id::from_value(id, "custom_id"));
-    let (format, ask) = openai::parse(fields);
+fn batch_row(row: &Fields, number: u64) -> Row {
+    let given = present(row, "custom_id").map(|id| Id::from_value(id, "custom_id"));
+    let (format, ask) = openai::parse(row);
     let (id, ask) = match given {
         Some(Ok(id)) => (Some(id), ask),
         Some(Err(error)) => (None, Err(error)),
@@ -203,14 +215,17 @@ fn batch_row(fields: &Fields, number: u64) -> Row {
     Row {
         line: number,
         claims_id: id.is_some(),
-        id: id.unwrap_or_else(|| match present(fields, "custom_id") {
+        id: id.unwrap_or_else(|| match present(row, "custom_id") {
             Some(_) => Id::unread(number),
             None => Id::line(number),
         }),
         format: Format::OpenAi(format),
         tells_format: true,
         ask,
-        ignored: Vec::new(),
+        ignored: openai::unknown(row)
+            .take(IGNORED_AT_MOST)
+            .map(quote::text)
+            .collect(),
     }
 }
 
@@ -250,6 +265,7 @@ fn own_ask(fields: &mut Fields) -> Result<Ask, RowError> {
         options: own_options(fields)?,
         unasked: Unasked::Tokens(DEFAULT_MAX_NEW_TOKENS),
         names: &FieldNames::OWN,
+        choices: Choices::ONE,
     })
 }
 
@@ -266,7 +282,7 @@ fn take_prompt(fields: &mut Fields) -> Result<String, RowError> {
 
 fn own_options(fields: &Fields) -> Result<Options, RowError> {
     Ok(Options {
-        max_new_tokens: fields::integer_u32(fields, "max_new_tokens", 1, MAX_NEW_TOKENS)?,
+        max_new_tokens: fields::limit(fields, "max_new_tokens", "max_tokens")?,
         logprobs: fields::integer_u32(fields, "logprobs", 0, MAX_LOGPROBS)?,
         stop_ids: fields::token_ids(fields, "stop_ids")?,
         ..shared_options(fields)?
@@ -290,6 +306,7 @@ pub(super) fn shared_options(fields: &Fields) -> Result<Options, RowError> {
         seed: fields::seed(fields)?,
         stop: fields::stop_strings(fields, "stop")?,
         ignore_eos: fields::boolean(fields, "ignore_eos")?,
+        skip_special_tokens: fields::boolean(fields, "skip_special_tokens")?,
         timeout_ms: fields::integer(fields, "timeout_ms", 1, MAX_TIMEOUT_MS)?,
     })
 }

@@ -4,12 +4,12 @@ use super::answer::Label;
 use super::codec::Codec;
 use super::kept::{Found, Kept, Place};
 use super::lines::{Ids, Lines};
-use super::prepare::{Prepared, Rules, prepare};
-use super::row::{Prompt, Row, RowError};
+use super::prepare::{Prepared, Rules, prepare_all};
+use super::row::{Code, Prompt, Row, RowError};
 use crate::error::Result;
 use crate::quote;
 use crate::text::{Chat, Doubt};
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 /// One row of the input.
@@ -25,7 +25,8 @@ pub struct Work {
 
 #[derive(Debug)]
 pub enum Todo {
-    Run(Box<Prepared>),
+    /// Its sequences, in the order of its answers.
+    Run(VecDeque<Prepared>),
     /// An earlier run has answered it.
     Kept(Place),
     Fail(RowError),
@@ -44,6 +45,8 @@ pub struct Source {
     /// Hash of the settings that answers depend on.
     settings: u64,
     ids: Ids,
+    /// Rows with fields that nothing reads are in error.
+    strict: bool,
     ignored: HashSet<String>,
     /// What a chat template does not show.
     doubted: HashSet<String>,
@@ -70,11 +73,19 @@ impl Source {
             kept,
             settings,
             ids: Ids::default(),
+            strict: false,
             ignored: HashSet::new(),
             doubted: HashSet::new(),
             others_said: false,
             warn,
         }
+    }
+
+    /// From now on a field that nothing reads is an error of its row.
+    #[must_use]
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.strict = strict;
+        self
     }
 
     /// The next row; `None` at the end of the input. Errors are the input's, not a row's.
@@ -88,7 +99,9 @@ impl Source {
             .finish();
         let place = self.next_row;
         self.next_row += 1;
-        self.warn_ignored(&row);
+        if !self.strict {
+            self.warn_ignored(&row);
+        }
         let todo = self.todo(&row, place, input);
         Ok(Some(Work {
             row: place,
@@ -111,6 +124,17 @@ impl Source {
             Err(error) => return Todo::Fail(error.clone()),
             Ok(ask) => ask,
         };
+        if self.strict
+            && let Some(name) = row.ignored.first()
+        {
+            return Todo::Fail(RowError::new(
+                Code::Unsupported,
+                format!(
+                    "{}: found a field that is not known, expected none with --strict",
+                    quote::text(name)
+                ),
+            ));
+        }
         // After the checks that need no tokenizer: a million rows done already are passed over quickly.
         match self.kept.find(place, input, id) {
             Found::Answer(place) => return Todo::Kept(place),
@@ -126,8 +150,8 @@ impl Source {
         if let Prompt::Messages(chat) = &ask.prompt {
             self.warn_doubts(row.line, chat);
         }
-        match prepare(&self.rules, &*self.codec, place, ask) {
-            Ok(prepared) => Todo::Run(Box::new(prepared)),
+        match prepare_all(&self.rules, &*self.codec, place, ask) {
+            Ok(prepared) => Todo::Run(prepared),
             Err(error) => Todo::Fail(error),
         }
     }

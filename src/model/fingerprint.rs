@@ -28,6 +28,15 @@ const MORE_TEMPLATES: &str = "additional_chat_templates";
 const PLACES: u64 = 16;
 const PLACE_BYTES: u64 = 64 << 10;
 
+/// SHA-256 in hex of a small file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn of_file(path: &Path) -> Result<String> {
+    let bytes = files::read(path, "a file of a model")?;
+    Ok(hex(&Sha256::digest(bytes)))
+}
+
 /// Names and hashes (SHA-256 in hex) of what `source` is made of.
 ///
 /// # Errors
@@ -53,8 +62,7 @@ pub fn fingerprint(source: &ModelSource) -> Result<Vec<(String, String)>> {
     for name in names.chain(more_templates(dir)?) {
         let path = dir.join(&name);
         if files::is_there(&path) {
-            let bytes = files::read(&path, "a file of a model")?;
-            parts.push((name, hex(&Sha256::digest(bytes))));
+            parts.push((name, of_file(&path)?));
         }
     }
     for path in checkpoint::weight_files(dir)? {

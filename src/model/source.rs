@@ -121,6 +121,21 @@ impl ModelSource {
     }
 }
 
+impl ModelSource {
+    /// As others call the model: a checkpoint by its folder's name.
+    pub fn short_name(&self) -> String {
+        let folder = match self {
+            Self::Dir(dir) => dir.canonicalize().ok(),
+            Self::Random { .. } => None,
+        };
+        let name = folder.as_deref().and_then(Path::file_name);
+        name.map_or_else(
+            || self.to_string(),
+            |name| name.to_string_lossy().into_owned(),
+        )
+    }
+}
+
 impl fmt::Display for ModelSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! Results of `bench`, as `-o json` and `-o jsonl` write them.
+//! Results of `bench`, as `--format json` and `--format jsonl` write them.
 
 use super::steps::{Beside, Host, Latency, Point, Source};
 use crate::bench::Kind;
@@ -204,7 +204,7 @@ impl Row {
 /// # Errors
 /// The file holds something else, or the same combination twice.
 pub fn read(path: &Path, file: &str) -> Result<Vec<Row>> {
-    const EXPECTED: &str = "results of `bench -o json` or `bench -o jsonl`";
+    const EXPECTED: &str = "results of `bench --format json` or `--format jsonl`";
     let wrong = |message: String| Error::file(path, format!("{message}, expected {EXPECTED}"));
     let text = std::fs::read_to_string(path).map_err(|error| Error::io(path, error))?;
     let rows: serde_json::Result<Vec<Row>> = match text.trim_start().starts_with('[') {

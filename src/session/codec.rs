@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::io::codec::{Codec, TextEnd, TextProgress, TextStream};
 use crate::model::ModelSource;
 use crate::text::{self, Chat, ChatTemplate, Doubt, Tokenizer};
+use std::path::Path;
 use std::time::Duration;
 
 pub struct ModelCodec {
@@ -12,24 +13,30 @@ pub struct ModelCodec {
 }
 
 impl ModelCodec {
-    /// A checkpoint's files, or the built-in tokenizer of random presets.
+    /// A checkpoint's files, or the built-in tokenizer of random presets; with `template`, a file, in place of the chat
+    /// template that there is.
     ///
     /// # Errors
     /// A file is missing or not what it should be.
-    pub fn load(source: &ModelSource) -> Result<Self> {
-        Ok(match source {
-            ModelSource::Dir(dir) => {
-                let tokenizer = Tokenizer::load(dir)?;
-                Self {
-                    template: ChatTemplate::load(dir, &tokenizer)?,
-                    tokenizer,
-                }
-            }
-            ModelSource::Random { .. } => Self {
-                tokenizer: Tokenizer::bytes(),
-                template: Some(ChatTemplate::built_in()?),
-            },
+    pub fn load(source: &ModelSource, template: Option<&Path>) -> Result<Self> {
+        let tokenizer = match source {
+            ModelSource::Dir(dir) => Tokenizer::load(dir)?,
+            ModelSource::Random { .. } => Tokenizer::bytes(),
+        };
+        let template = match (template, source) {
+            (Some(file), _) => Some(ChatTemplate::open(file, &tokenizer)?),
+            (None, ModelSource::Dir(dir)) => ChatTemplate::load(dir, &tokenizer)?,
+            (None, ModelSource::Random { .. }) => Some(ChatTemplate::built_in()?),
+        };
+        Ok(Self {
+            tokenizer,
+            template,
         })
+    }
+
+    /// Whether there are chats.
+    pub fn has_template(&self) -> bool {
+        self.template.is_some()
     }
 }
 
@@ -70,8 +77,9 @@ impl Codec for ModelCodec {
         self.tokenizer.token_bytes(id)
     }
 
-    fn stream(&self, stop: &[String]) -> Box<dyn TextStream> {
-        Box::new(Stream(text::TextStream::new(&self.tokenizer, stop)))
+    fn stream(&self, stop: &[String], special: bool) -> Box<dyn TextStream> {
+        let stream = text::TextStream::new(&self.tokenizer, stop);
+        Box::new(Stream(stream.with_special(special)))
     }
 }
 

@@ -1,18 +1,24 @@
 //! The loop of `generate`: rows in, requests to the device, events back, answers out.
 
+mod asked;
+mod intake;
+
+use self::asked::{Asked, Came};
 use super::device::Device;
+use super::failures::Failures;
 use super::progress::{Counts, Progress};
 use super::sequences::{Change, Live, Sequences, Taken};
 use crate::error::{Error, Result};
-use crate::io::answer::{self, Label};
+use crate::io::answer::{self, Finish, Label, Origin, Outcome};
 use crate::io::codec::Codec;
 use crate::io::output::{Answer, End, Output};
-use crate::io::row::{Code, RowError};
-use crate::io::source::{Todo, Work};
+use crate::io::row::{Code, RowError, TIMED_OUT};
+use crate::io::source::Work;
 use crate::runtime::{EndReason, Event, Timing};
 use crate::telemetry::warn;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 /// How answers look.
@@ -30,6 +36,7 @@ pub struct Job<'a> {
     pub codec: &'a dyn Codec,
     pub output: Output,
     pub style: Style,
+    pub origin: Origin,
     /// Rows taken in beyond the oldest one that is not written yet, at most.
     pub window: u64,
     pub progress: Progress,
@@ -40,6 +47,7 @@ pub struct Job<'a> {
 #[derive(Debug)]
 pub struct Summary {
     pub counts: Counts,
+    pub failures: Failures,
     pub interrupted: bool,
     /// Why the device or the input ended early.
     pub failure: Option<Error>,
@@ -52,12 +60,14 @@ impl Job<'_> {
         let mut run = Run {
             job: self,
             sequences: Sequences::default(),
+            rows: BTreeMap::new(),
             held: None,
             exhausted: false,
             cancelled: false,
             retry: false,
             input_failure: None,
             counts: Counts::default(),
+            failures: Failures::default(),
         };
         let failure = run.until_done(device)?;
         let elapsed = run.job.progress.finish();
@@ -69,6 +79,7 @@ impl Job<'_> {
         run.job.output.finish(end)?;
         Ok(Summary {
             counts: run.counts,
+            failures: run.failures,
             interrupted: run.cancelled,
             failure,
             elapsed,
@@ -78,7 +89,9 @@ impl Job<'_> {
 
 struct Run<'a> {
     job: Job<'a>,
-    sequences: Sequences<Asked>,
+    sequences: Sequences<Part>,
+    /// Rows that the device has, by their places.
+    rows: BTreeMap<u64, Asked>,
     /// Taken from the input, not yet from us.
     held: Option<Work>,
     exhausted: bool,
@@ -88,13 +101,13 @@ struct Run<'a> {
     /// The input could not be read to its end.
     input_failure: Option<Error>,
     counts: Counts,
+    failures: Failures,
 }
 
-/// A row that the device has.
-struct Asked {
+/// A sequence that the device has: an answer of a row.
+struct Part {
     row: u64,
-    input: u64,
-    label: Label,
+    choice: usize,
 }
 
 /// Why the loop ends early.
@@ -105,11 +118,9 @@ enum Fault {
     Device(Error),
 }
 
-const INPUT_POLL: Duration = Duration::from_millis(50);
 const EVENT_POLL: Duration = Duration::from_millis(10);
-/// Rows handed over in one go before events, interrupts and progress have their turn.
-const ROWS_A_TURN: usize = 256;
-/// Likewise for events: a device that is faster than its host is fed all the same.
+/// Events that are taken in one go before rows, interrupts and progress have their turn: a device that is faster than its
+/// host is fed all the same.
 const EVENTS_A_TURN: usize = 1024;
 
 impl Run<'_> {
@@ -119,7 +130,7 @@ impl Run<'_> {
             if self.interrupted_now() {
                 self.cancelled = true;
                 self.exhausted = true;
-                self.held = None;
+                self.drop_held()?;
                 self.sequences.cancel_all();
             }
             self.sequences.pass_cancels(device);
@@ -133,109 +144,14 @@ impl Run<'_> {
                     return Ok(Some(error));
                 }
             }
+            if self.exhausted {
+                self.job.progress.input_ended();
+            }
             self.job.progress.tick(&self.counts, &device.status());
             if self.sequences.is_empty() && self.held.is_none() && self.exhausted {
                 return Ok(self.input_failure.take());
             }
         }
-    }
-
-    /// Hands rows to the device while both have room.
-    fn fill(&mut self, device: &mut dyn Device) -> std::result::Result<(), Fault> {
-        for _ in 0..ROWS_A_TURN {
-            let Some(work) = self.pull() else { break };
-            let room = match self.job.output.written() {
-                Some(written) => work.row < written + self.job.window,
-                None => (self.sequences.len() as u64) < self.job.window,
-            };
-            if !room {
-                self.held = Some(work);
-                break;
-            }
-            let Todo::Run(prepared) = &work.todo else {
-                self.settle(work).map_err(Fault::Output)?;
-                continue;
-            };
-            match device.try_submit(&prepared.request) {
-                Ok(Some(request)) => self.enter(request, work),
-                Ok(None) => {
-                    self.held = Some(work);
-                    break;
-                }
-                Err(error) => {
-                    // Taken from the input, so it is among the rows that the device failed.
-                    self.fail(work.row, work.input, &work.label, &lost(&error))
-                        .map_err(Fault::Output)?;
-                    return Err(Fault::Device(error));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The next row, if one is there. Waits for one only while nothing else is going on.
-    fn pull(&mut self) -> Option<Work> {
-        if let Some(work) = self.held.take() {
-            return Some(work);
-        }
-        if self.exhausted {
-            return None;
-        }
-        let received = if self.sequences.is_empty() {
-            self.job.rows.recv_timeout(INPUT_POLL)
-        } else {
-            self.job.rows.try_recv().map_err(|error| match error {
-                TryRecvError::Empty => RecvTimeoutError::Timeout,
-                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
-            })
-        };
-        match received {
-            Ok(Ok(Some(work))) => Some(work),
-            Ok(Ok(None)) => {
-                self.exhausted = true;
-                None
-            }
-            Ok(Err(error)) => {
-                self.input_failure = Some(error);
-                self.exhausted = true;
-                None
-            }
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => {
-                self.input_failure = Some(Error::Runtime(
-                    "the thread that reads rows ended before the input did: this is a bug in tailgraph".to_owned(),
-                ));
-                self.exhausted = true;
-                None
-            }
-        }
-    }
-
-    /// A row that needs no device.
-    fn settle(&mut self, work: Work) -> Result<()> {
-        match work.todo {
-            Todo::Kept(place) => {
-                self.counts.rows += 1;
-                self.counts.kept += 1;
-                self.job.output.keep(work.row, place);
-                Ok(())
-            }
-            Todo::Fail(error) => self.fail(work.row, work.input, &work.label, &error),
-            Todo::Run(_) => unreachable!("rows to run go to the device"),
-        }
-    }
-
-    fn enter(&mut self, request: u64, work: Work) {
-        let Todo::Run(prepared) = work.todo else {
-            return;
-        };
-        let asked = Asked {
-            row: work.row,
-            input: work.input,
-            label: work.label,
-        };
-        self.sequences
-            .enter(request, *prepared, self.job.codec, asked);
     }
 
     /// An interrupt that nothing has been done about yet.
@@ -285,33 +201,69 @@ impl Run<'_> {
         }
     }
 
-    fn end(&mut self, asked: Asked, live: Live, reason: EndReason, timing: Timing) -> Result<()> {
+    fn end(&mut self, part: Part, live: Live, reason: EndReason, timing: Timing) -> Result<()> {
+        let Some(asked) = self.rows.get_mut(&part.row) else {
+            return Ok(());
+        };
         if self.cancelled && reason == EndReason::Cancelled && live.is_empty() {
-            // Interrupted before it began: like the rows that were not read, it has no answer yet.
+            asked.never_began(1);
+        } else {
+            let ended = live.end(reason, timing);
+            self.counts.tokens -= ended.dropped_tokens as u64;
+            if asked.ended(part.choice, ended.outcome) {
+                for &request in &asked.requests {
+                    self.sequences.cancel(request);
+                }
+            }
+        }
+        self.close_if_over(part.row)
+    }
+
+    /// Answers a row of which no sequence is left.
+    fn close_if_over(&mut self, row: u64) -> Result<()> {
+        if !self.rows.get(&row).is_some_and(Asked::is_over) {
             return Ok(());
         }
-        let Asked { row, input, label } = asked;
-        let ended = live.end(reason, timing);
-        self.counts.tokens -= ended.dropped_tokens as u64;
-        let outcome = match ended.outcome {
-            Ok(outcome) => outcome,
-            Err(error) => return self.fail(row, input, &label, &error),
+        let Some(asked) = self.rows.remove(&row) else {
+            return Ok(());
         };
-        self.counts.prompt_tokens += outcome.prompt_tokens as u64;
-        let last = outcome.finish.is_final();
+        let (input, label) = (asked.input, asked.label.clone());
+        match asked.came() {
+            Came::Nothing => Ok(()),
+            Came::Failed(error) => self.fail(row, input, &label, &error),
+            Came::To(outcomes) => self.serve(row, input, &label, outcomes),
+        }
+    }
+
+    fn serve(
+        &mut self,
+        row: u64,
+        input: u64,
+        label: &Label,
+        mut outcomes: Vec<Outcome>,
+    ) -> Result<()> {
+        let prompt_tokens = outcomes.iter().map(|outcome| outcome.prompt_tokens as u64);
+        self.counts.prompt_tokens += prompt_tokens.sum::<u64>();
+        let last = outcomes.iter().all(|outcome| outcome.finish.is_final());
+        let at_limit = outcomes
+            .iter()
+            .any(|outcome| outcome.finish == Finish::Length);
+        self.counts.at_limit += u64::from(at_limit);
         if !last {
             self.counts.failed += 1;
+            self.failures.add(Code::Timeout, label.line, TIMED_OUT);
             self.retry = true;
         }
         let text = match self.job.style {
-            Style::Json => answer::served(&label, &outcome, self.job.codec),
-            Style::Plain => outcome.text,
+            Style::Json => answer::served(label, &outcomes, self.job.codec, &self.job.origin),
+            Style::Plain => outcomes.swap_remove(0).text,
         };
         self.put(row, input, last, text)
     }
 
     fn fail(&mut self, row: u64, input: u64, label: &Label, error: &RowError) -> Result<()> {
         self.counts.failed += 1;
+        self.failures.add(error.code, label.line, &error.message);
         self.retry |= error.code.may_succeed_later();
         let text = match self.job.style {
             Style::Json => answer::failed(label, error),
@@ -337,8 +289,9 @@ impl Run<'_> {
     /// The device failed with these rows on it.
     fn fail_live(&mut self, error: &Error) -> Result<()> {
         let error = lost(error);
-        for asked in self.sequences.abandon() {
-            self.fail(asked.row, asked.input, &asked.label, &error)?;
+        self.sequences.abandon();
+        for (row, asked) in std::mem::take(&mut self.rows) {
+            self.fail(row, asked.input, &asked.label, &error)?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! - [`opened`]: a model with its sizes, and engines for it; `score` and `bench` need no more
 //! - [`texts`]: tokenizer, chat template and rules for questions ([`codec`] is the first two for `io`, `eos` what ends answers)
 //! - [`answering`]: [`Session`], all of that with a running engine; [`sequences`]: tokens and texts of what runs there
-//! - [`job`]: the loop of `generate` over rows; [`scoring`]: that of `score` over prompts
+//! - [`job`]: the loop of `generate` over rows, whose [`failures`] it counts; [`scoring`]: that of `score` over prompts
 //! - [`Progress`]: how far such a loop is, on standard error
 //! - [`device`]: what these ask of an engine, so that they can be tested without one; [`recording`]: an engine whose run is
 //!   kept
@@ -16,9 +16,10 @@ pub mod answering;
 pub mod codec;
 pub mod device;
 mod eos;
+pub mod failures;
 pub mod job;
 pub mod opened;
-mod progress;
+pub mod progress;
 pub mod recording;
 pub mod scoring;
 pub mod sequences;

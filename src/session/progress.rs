@@ -1,10 +1,13 @@
 //! How far a run is: a bar on a terminal, else a line now and then.
 
 use crate::runtime::EngineStatus;
-use crate::telemetry::say;
+use crate::telemetry::{draw, say};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+mod line;
 
 /// What has come out so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -14,11 +17,16 @@ pub struct Counts {
     pub failed: u64,
     /// Of `rows`: taken over from an earlier run.
     pub kept: u64,
+    /// Of `rows`: ended by their limit of new tokens.
+    pub at_limit: u64,
     /// Prompt tokens of finished rows.
     pub prompt_tokens: u64,
     /// Tokens generated.
     pub tokens: u64,
 }
+
+/// Rows in all, once that is known.
+pub type Total = Arc<OnceLock<u64>>;
 
 enum Shown {
     Nothing,
@@ -29,12 +37,13 @@ enum Shown {
 /// Shows progress on standard error.
 pub struct Progress {
     shown: Shown,
+    /// Somebody types the input on the terminal where the bar would be.
+    held_back: bool,
     start: Instant,
-    /// Rows in all, where that is known.
-    total: Option<u64>,
+    total: Total,
 }
 
-const LINE_EVERY: Duration = Duration::from_secs(10);
+const LINE_EVERY: Duration = Duration::from_secs(5);
 
 impl Progress {
     pub fn new(quiet: bool, total: Option<u64>) -> Self {
@@ -42,36 +51,59 @@ impl Progress {
         let shown = if quiet {
             Shown::Nothing
         } else if std::io::stderr().is_terminal() {
-            let template = if total.is_some() {
-                "{bar:30} {msg}"
-            } else {
-                "{spinner} {msg}"
-            };
-            let style = ProgressStyle::with_template(template)
+            let style = ProgressStyle::with_template("{msg}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar());
             let target = ProgressDrawTarget::stderr_with_hz(8);
-            Shown::Bar(ProgressBar::with_draw_target(total, target).with_style(style))
+            Shown::Bar(ProgressBar::with_draw_target(None, target).with_style(style))
         } else {
             Shown::Lines { last: start }
         };
         Self {
             shown,
+            held_back: false,
             start,
-            total,
+            total: total
+                .map(|total| Arc::new(total.into()))
+                .unwrap_or_default(),
         }
+    }
+
+    /// Rows are counted meanwhile.
+    #[must_use]
+    pub fn counted(mut self, total: Total) -> Self {
+        self.total = total;
+        self
+    }
+
+    /// Rows are typed: a bar waits for [`Progress::input_ended`].
+    #[must_use]
+    pub fn typed(mut self, typed: bool) -> Self {
+        self.held_back = typed;
+        self
+    }
+
+    /// Every row has been read.
+    pub fn input_ended(&mut self) {
+        self.held_back = false;
     }
 
     /// Call as often as convenient.
     pub fn tick(&mut self, counts: &Counts, status: &EngineStatus) {
+        if self.held_back {
+            return;
+        }
         match &self.shown {
             Shown::Nothing => {}
             Shown::Bar(bar) => {
-                bar.set_position(counts.rows);
-                bar.set_message(self.describe(counts, status));
+                let (_, columns) = console::Term::stderr().size();
+                // The last column stays free: a terminal may go to its next line there.
+                let width = usize::from(columns).saturating_sub(1);
+                draw(Some(bar.clone()));
+                bar.set_message(self.state(counts, status).fitting(width));
             }
             Shown::Lines { last } => {
                 if last.elapsed() >= LINE_EVERY {
-                    say(&self.describe(counts, status));
+                    say(&self.state(counts, status).fitting(usize::MAX));
                     self.shown = Shown::Lines {
                         last: Instant::now(),
                     };
@@ -80,26 +112,20 @@ impl Progress {
         }
     }
 
-    fn describe(&self, counts: &Counts, status: &EngineStatus) -> String {
-        let seconds = self.start.elapsed().as_secs_f64();
-        let of_total = self.total.map_or(String::new(), |n| format!("/{n}"));
-        let failed = match counts.failed {
-            0 => String::new(),
-            n => format!(", {n} failed"),
-        };
-        format!(
-            "{}{of_total} rows{failed}; {:.1} tok/s; {} running, {} waiting, {} pages free",
-            counts.rows,
-            (counts.tokens + counts.prompt_tokens) as f64 / seconds.max(1e-9),
-            status.running,
-            status.waiting,
-            status.free_pages
-        )
+    fn state(&self, counts: &Counts, status: &EngineStatus) -> line::State {
+        line::State {
+            counts: *counts,
+            total: self.total.get().copied(),
+            seconds: self.start.elapsed().as_secs_f64(),
+            running: status.running,
+            waiting: status.waiting,
+        }
     }
 
     /// Takes the bar away; returns how long the run took.
     pub fn finish(&mut self) -> Duration {
         if let Shown::Bar(bar) = &self.shown {
+            draw(None);
             bar.finish_and_clear();
         }
         self.start.elapsed()

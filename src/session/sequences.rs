@@ -142,12 +142,16 @@ pub struct Ended {
 
 impl Live {
     fn new(prepared: Prepared, codec: &dyn Codec) -> Self {
-        let Prepared { request, stop } = prepared;
+        let Prepared {
+            request,
+            stop,
+            special,
+        } = prepared;
         Self {
             prompt_tokens: request.prompt.len(),
             logprobs: request.sampling.logprobs.map(|_| Vec::new()),
             stop_ids: request.stop_ids,
-            text: codec.stream(&stop),
+            text: codec.stream(&stop, special),
             output_ids: Vec::new(),
             stopped: false,
             told_bytes: 0,

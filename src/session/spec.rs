@@ -37,6 +37,8 @@ pub struct RunSpec {
     pub limits: Limits,
     /// Bytes of the device's memory to use at most; `None`: on a GPU 90% of what is free, on the CPU what is available.
     pub memory_limit: Option<u64>,
+    /// A Jinja template to render conversations by; `None`: the model's own.
+    pub chat_template: Option<PathBuf>,
     /// What a question falls back to that does not say; generation_config.json's values come after these.
     pub defaults: Options,
     /// Seed of the run: with a question's number it keys the sampling of one that has no seed of its own.
@@ -61,6 +63,7 @@ impl RunSpec {
             bucket_file: None,
             limits: Limits::default(),
             memory_limit: None,
+            chat_template: None,
             defaults: Options::default(),
             seed: 0,
         }

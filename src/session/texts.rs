@@ -21,7 +21,7 @@ impl Texts {
     /// # Errors
     /// A file is missing or not what it should be.
     pub fn of(opened: &Opened) -> Result<Self> {
-        let codec = ModelCodec::load(&opened.spec.model)?;
+        let codec = ModelCodec::load(&opened.spec.model, opened.spec.chat_template.as_deref())?;
         let random = matches!(opened.spec.model, ModelSource::Random { .. });
         let last = Options {
             // Nothing has taught random weights when to end.

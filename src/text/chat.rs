@@ -83,6 +83,16 @@ impl ChatTemplate {
         Self::new(path, templates, tokenizer).map(Some)
     }
 
+    /// From a file that holds one template.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::load`], and where there is no such file.
+    pub fn open(path: &Path, tokenizer: &Tokenizer) -> Result<Self> {
+        let text = read(path, jinja::MAX_SOURCE_BYTES as u64)?
+            .ok_or_else(|| Error::file(path, "found no such file, expected a Jinja template"))?;
+        Self::new(path.to_owned(), vec![(DEFAULT.to_owned(), text)], tokenizer)
+    }
+
     /// The template that goes with [`super::Tokenizer::bytes`].
     ///
     /// # Errors

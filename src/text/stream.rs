@@ -29,6 +29,8 @@ pub struct TextStream {
     shown: Option<Line>,
     stopped: Option<Found>,
     told: Told,
+    /// The text has special tokens too.
+    special: bool,
 }
 
 /// What [`TextStream::certain`] has given.
@@ -93,12 +95,20 @@ impl TextStream {
             shown: None,
             stopped: None,
             told: Told::default(),
+            special: false,
         }
+    }
+
+    /// With special tokens in the text, other than those that end it.
+    #[must_use]
+    pub fn with_special(mut self, special: bool) -> Self {
+        self.special = special;
+        self
     }
 
     /// Takes the next id. After `Stopped` every further id is dropped with `Stopped` again.
     pub fn push(&mut self, id: u32) -> Progress {
-        let hidden = self.tokenizer.is_special(id);
+        let hidden = !self.special && self.tokenizer.is_special(id);
         self.take(Token { id, hidden })
     }
 
@@ -145,7 +155,7 @@ impl TextStream {
         let text = self
             .told
             .text
-            .get_or_insert_with(|| Detokenizer::new(&self.tokenizer, true));
+            .get_or_insert_with(|| Detokenizer::new(&self.tokenizer, !self.special));
         let mut certain = String::new();
         while self.told.tokens < end {
             let token = self.tokens[self.told.tokens];
@@ -174,7 +184,7 @@ impl TextStream {
         let stop = self.stopped.or_else(|| self.found());
         let tokens = stop.map_or(self.tokens.len(), |stop| stop.last + 1);
         let (end, bytes) = stop.map_or((tokens, 0), |stop| stop.start);
-        let mut detokenizer = Detokenizer::new(&self.tokenizer, true);
+        let mut detokenizer = Detokenizer::new(&self.tokenizer, !self.special);
         let mut text = String::new();
         let mut offsets = Vec::new();
         // The stop string may begin inside a token: the text has that token's first bytes, and what separates it from

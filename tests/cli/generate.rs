@@ -10,7 +10,7 @@ fn tiny(rest: &[&str]) -> Vec<String> {
     TINY.iter().chain(rest).map(|s| (*s).to_owned()).collect()
 }
 
-fn generate(rest: &[&str], input: &str) -> crate::common::program::Ended {
+pub fn generate(rest: &[&str], input: &str) -> crate::common::program::Ended {
     let args = tiny(rest);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     run_with_input(&args, input)
@@ -206,7 +206,7 @@ fn greedy_continuations_of_a_checkpoint_are_the_goldens() {
 #[test]
 fn openai_batches_are_answered_in_their_format() {
     let input = r#"{"custom_id":"c","method":"POST","url":"/v1/chat/completions","body":{"model":"tiny","messages":[{"role":"user","content":"x"}],"max_tokens":3}}
-{"custom_id":"n","method":"POST","url":"/v1/completions","body":{"model":"tiny","prompt":"x","n":2}}
+{"custom_id":"n","method":"POST","url":"/v1/completions","body":{"model":"tiny","prompt":"x","best_of":2}}
 "#;
     let ended = generate(&[], input);
     assert_eq!(ended.code, 3);

@@ -311,7 +311,7 @@ fn an_interrupted_bench_prints_its_whole_repeats() {
         "16",
         "--repeats",
         "100000",
-        "-o",
+        "--format",
         "json",
     ])
     .stdout(Stdio::piped())

@@ -38,18 +38,75 @@ fn completions_know_the_flags() {
     }
 }
 
+/// Loads the completions into each shell that is here and asks it what it would offer.
+#[test]
+fn shells_load_their_completions() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    // zsh is asked by way of a terminal of its own, as a person asks it.
+    let zsh = "zmodload zsh/zpty; zpty z zsh -fi; \
+        zpty -w z \"PS1='>'; fpath=($PWD \\$fpath); autoload -Uz compinit; compinit -u -D; LISTMAX=1000; echo re''ady\"; \
+        while zpty -r z line; do print -r -- $line; [[ $line == *ready* ]] && break; done; \
+        zpty -n -w z $'tailgraph generate --model random:tiny --max-new-\\t'; sleep 2; \
+        while zpty -rt z line; do print -r -- $line; done; zpty -d z";
+    let bash = "source ./tailgraph.bash; COMP_WORDS=(tailgraph generate --max-new-); COMP_CWORD=2; \
+        _tailgraph tailgraph --max-new- generate; printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let fish = "source ./tailgraph.fish; complete -C 'tailgraph generate --max-new-'";
+    for (shell, file, ask) in [
+        ("bash", "tailgraph.bash", bash),
+        ("zsh", "_tailgraph", zsh),
+        ("fish", "tailgraph.fish", fish),
+    ] {
+        let completions = run(&["completions", shell]).stdout;
+        std::fs::write(at(file), completions).unwrap();
+        let asked = std::process::Command::new(shell)
+            .args(["-c", ask])
+            .current_dir(folder.path())
+            .env("HOME", folder.path())
+            .output();
+        let asked = match asked {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                assert!(
+                    std::env::var_os("TAILGRAPH_NEED_SHELLS").is_none(),
+                    "no {shell} here"
+                );
+                println!("shells_load_their_completions: no {shell} here, skipped");
+                continue;
+            }
+            asked => asked.unwrap(),
+        };
+        let out = String::from_utf8_lossy(&asked.stdout);
+        let err = String::from_utf8_lossy(&asked.stderr);
+        assert!(out.contains("--max-new-tokens"), "{shell}: {out}{err}");
+        assert_eq!(err, "", "{shell}");
+    }
+}
+
 #[test]
 fn manual_pages_are_roff() {
     let top = run(&["man"]);
     assert_eq!(top.code, 0, "{}", top.stderr);
     assert!(top.stdout.contains(".TH tailgraph 1"), "{}", top.stdout);
-    let page = run(&["man", "generate"]);
-    assert!(
-        page.stdout.contains(".TH tailgraph-generate 1"),
-        "{}",
-        page.stdout
-    );
-    assert!(page.stdout.contains("max\\-new\\-tokens"));
+    for command in COMMANDS {
+        let page = run(&["man", command]).stdout;
+        let title = format!(".TH tailgraph-{command} 1");
+        for part in [
+            &title,
+            ".SH \"EXIT STATUS\"",
+            ".SH ENVIRONMENT",
+            ".SH EXAMPLES",
+            "Wrong usage",
+        ] {
+            assert!(page.contains(part), "{command}: no {part} in {page}");
+        }
+        assert_eq!(
+            page.matches("Exit codes: ").count(),
+            0,
+            "{command}: said twice"
+        );
+    }
+    let page = run(&["man", "generate"]).stdout;
+    assert!(page.contains("max\\-new\\-tokens"));
 }
 
 #[test]
@@ -70,6 +127,8 @@ fn inspect_and_doctor_print_what_was_asked() {
     let doctor = run(&["doctor", "--model", "random:tiny", "--format", "json"]);
     assert_eq!(doctor.code, 0, "{}{}", doctor.stdout, doctor.stderr);
     serde_json::from_str::<serde_json::Value>(&doctor.stdout).unwrap();
+    let short = run(&["doctor", "-m", "random:tiny", "--json"]);
+    assert!(short.stdout.starts_with('{'), "{}", short.stdout);
     let problem = run(&["doctor", "--model", "/no/such/model"]);
     assert_eq!(problem.code, 1, "{}", problem.stdout);
     assert!(

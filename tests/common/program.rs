@@ -148,6 +148,6 @@ pub fn recipe(script: &str, out: &Path) -> Command {
 /// What `bench` measures of `kind` on random:tiny.
 pub fn bench(kind: &str, arguments: &[&str]) -> Vec<Value> {
     let head = ["bench", kind, "--model", "random:tiny", "--quiet"];
-    let tail = ["-o", "json"];
+    let tail = ["--format", "json"];
     serde_json::from_str(&tailgraph(&[&head[..], arguments, &tail].concat())).unwrap()
 }

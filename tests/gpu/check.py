@@ -205,7 +205,7 @@ def run_program(part, options, binaries, work, limit):
         "soak": lambda: [binaries["soak"], options.model, str(options.soak_seconds)],
         "speed": lambda: [binaries["tailgraph"], "bench", "decode", "--model", options.model, "--device", "cuda", "--dtype", "bf16",
                           "--launch", "bare,host-kernels,host-graph,host-graph-ahead,device-graph", "--batch", "1,8,32,128,256",
-                          "--gen-len", "160", "--cpu-load", f"0,{2 * (os.cpu_count() or 1)}", "--repeats", "2", "-q", "-o", "json"],
+                          "--gen-len", "160", "--cpu-load", f"0,{2 * (os.cpu_count() or 1)}", "--repeats", "2", "-q", "--format", "json"],
     }[part]()  # fmt: skip
     ran = bounded.run(command, limit)
     text = output.read_text() if output.exists() else ran.stdout

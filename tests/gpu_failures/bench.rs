@@ -12,7 +12,9 @@ const SCHEDULED: [&str; 4] = [
 ];
 
 fn bench(kind: &str) -> Run {
-    Run::new(&["bench", kind, "--device", "cuda", "--quiet", "-o", "json"])
+    Run::new(&[
+        "bench", kind, "--device", "cuda", "--quiet", "--format", "json",
+    ])
 }
 
 /// The steps 4, 6, ... and 22 of 23 in each of two runs.

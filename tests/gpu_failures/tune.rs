@@ -78,7 +78,7 @@ fn what_was_measured_is_written_and_can_be_run_by() {
     .and(&[
         "--launch", "bare", "-b", "1", "-p", "8", "-n", "8", "-r", "1",
     ])
-    .and(&["--dtype", "f32", "-o", "json", "--kernel-file", path])
+    .and(&["--dtype", "f32", "--format", "json", "--kernel-file", path])
     .end();
     assert_eq!(again.code, 0, "{}", again.stderr);
     let rows: serde_json::Value = serde_json::from_str(&again.stdout).unwrap();

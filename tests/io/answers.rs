@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use std::time::Duration;
-use tailgraph::io::answer::{Finish, Label, Outcome, served};
+use tailgraph::io::answer::{Finish, Label, Origin, Outcome, served};
 use tailgraph::io::openai::{Endpoint, OpenAi};
 use tailgraph::io::row::{Format, Id};
 use tailgraph::io::{Codec, TextStream};
@@ -35,7 +35,7 @@ impl Codec for Table {
         }
     }
 
-    fn stream(&self, _: &[String]) -> Box<dyn TextStream> {
+    fn stream(&self, _: &[String], _: bool) -> Box<dyn TextStream> {
         unreachable!("the text is there already")
     }
 }
@@ -66,18 +66,22 @@ fn answer(format: Format) -> Value {
             total: Duration::ZERO,
         },
     };
+    let origin = Origin {
+        model: "served".into(),
+        created: 1_700_000_000,
+    };
     let label = Label {
         line: 1,
         id: Id::line(1),
         format,
     };
-    serde_json::from_str(&served(&label, &outcome, &Table)).unwrap()
+    serde_json::from_str(&served(&label, &[outcome], &Table, &origin)).unwrap()
 }
 
 fn openai(endpoint: Endpoint) -> Value {
     let format = OpenAi {
         endpoint: Some(endpoint),
-        model: None,
+        ..OpenAi::default()
     };
     let answer = answer(Format::OpenAi(format));
     answer["response"]["body"]["choices"][0]["logprobs"].clone()

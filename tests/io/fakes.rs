@@ -42,7 +42,7 @@ impl Codec for Bytes {
         char::from_u32(id).map(|c| c.to_string().into_bytes())
     }
 
-    fn stream(&self, stop: &[String]) -> Box<dyn TextStream> {
+    fn stream(&self, stop: &[String], _: bool) -> Box<dyn TextStream> {
         Box::new(Stream {
             text: String::new(),
             tokens: 0,

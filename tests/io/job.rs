@@ -7,6 +7,7 @@ use std::io::Write;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
+use tailgraph::io::answer::Origin;
 use tailgraph::io::kept::Kept;
 use tailgraph::io::lines::Lines;
 use tailgraph::io::output::{Ordered, Output};
@@ -59,6 +60,10 @@ fn run_with(
         codec: &Bytes,
         output,
         style,
+        origin: Origin {
+            model: "tiny".into(),
+            created: 7,
+        },
         window: 8,
         progress: Progress::new(true, None),
         interrupt,
@@ -140,7 +145,7 @@ fn timeouts_count_as_failed() {
 fn openai_rows_are_answered_in_their_format() {
     let input = r#"{"custom_id":"c","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[{"role":"user","content":"AB"}],"max_tokens":3,"logprobs":true,"top_logprobs":1}}
 {"custom_id":"t","method":"POST","url":"/v1/completions","body":{"prompt":[65,66],"max_tokens":2,"logprobs":1}}
-{"custom_id":"bad","method":"POST","url":"/v1/completions","body":{"prompt":"x","n":3}}
+{"custom_id":"bad","method":"POST","url":"/v1/completions","body":{"prompt":"x","best_of":3}}
 {"custom_id":"late","method":"POST","url":"/v1/completions","body":{"prompt":"x","timeout_ms":1}}
 "#;
     let (rows, summary) = generate(input, &mut Echo::new(4));
@@ -150,7 +155,7 @@ fn openai_rows_are_answered_in_their_format() {
     assert_eq!(chat["response"]["status_code"], 200);
     let body = &chat["response"]["body"];
     assert_eq!(body["object"], "chat.completion");
-    assert_eq!(body["model"], "m");
+    assert_eq!((&body["model"], &body["created"]), (&"m".into(), &7.into()));
     assert_eq!(
         body["choices"][0]["message"],
         serde_json::json!({"role": "assistant", "content": "ABA"})
@@ -161,7 +166,9 @@ fn openai_rows_are_answered_in_their_format() {
         serde_json::json!([65])
     );
     assert_eq!(body["usage"]["prompt_tokens"], 2);
+    assert_eq!(body["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
     let body = &rows[1]["response"]["body"];
+    assert_eq!(body["model"], "tiny");
     assert_eq!(body["choices"][0]["text"], "AB");
     assert_eq!(
         body["choices"][0]["logprobs"]["text_offset"],
@@ -278,6 +285,10 @@ fn a_reader_that_goes_away_is_no_end_of_the_input() {
         codec: &Bytes,
         output: Output::Stream(Ordered::new(Box::new(std::io::sink()), "nowhere", "")),
         style: Style::Json,
+        origin: Origin {
+            model: "tiny".into(),
+            created: 7,
+        },
         window: 4,
         progress: Progress::new(true, None),
         interrupt: &never,

@@ -2,6 +2,7 @@
 
 mod answers;
 mod arrays;
+mod choices;
 #[path = "../common/mod.rs"]
 mod common;
 mod compare;
@@ -15,3 +16,4 @@ mod openai;
 mod refused;
 mod resume;
 mod rows;
+mod tool_calls;

@@ -41,14 +41,46 @@ fn completions_take_text_or_ids() {
     assert_eq!(prompt("[\"x\"]"), Ok(Prompt::Text("x".into())));
     assert_eq!(prompt("[1,2]"), Ok(Prompt::Ids(vec![1, 2])));
     assert_eq!(prompt("[[1,2]]"), Ok(Prompt::Ids(vec![1, 2])));
-    assert_eq!(prompt("[\"x\",\"y\"]").unwrap_err().code, Code::Unsupported);
     assert_eq!(prompt("7").unwrap_err().code, Code::InvalidRequest);
+}
+
+#[test]
+fn several_answers_are_asked_for() {
+    let choices = |body: &str| {
+        let line = format!(r#"{{"custom_id":1,"url":"/v1/completions","body":{{{body}}}}}"#);
+        parse(line.as_bytes(), 1)
+            .ask
+            .map(|ask| (ask.prompt, ask.choices))
+    };
+    let text = |text: &str| Prompt::Text(text.into());
+    let (first, found) = choices(r#""prompt":["x","y",[7]],"n":3"#).unwrap();
+    assert_eq!((first, found.count()), (text("x"), 9));
+    assert_eq!(found.more, [text("y"), Prompt::Ids(vec![7])]);
+    assert_eq!(choices(r#""prompt":[1,2]"#).unwrap().1.count(), 1);
+    for (body, message) in [
+        (
+            r#""prompt":"x","n":0"#,
+            "n: found 0, expected an integer from 1 to 128",
+        ),
+        (r#""prompt":"x","n":129"#, "n: found 129"),
+        (r#""prompt":["x",7]"#, "prompt[1]: found 7"),
+        (r#""prompt":["x",["a"]]"#, "prompt[1][0]: found"),
+    ] {
+        let error = choices(body).unwrap_err();
+        assert!(error.message.contains(message), "{error}");
+    }
+    let many = format!(r#""prompt":[{}"x"],"n":128"#, "\"x\",".repeat(16));
+    assert!(
+        choices(&many)
+            .unwrap_err()
+            .message
+            .contains("expected at most 2048 answers")
+    );
 }
 
 #[test]
 fn what_cannot_be_honoured_is_refused() {
     for (body, field) in [
-        (r#","n":2"#, "body.n: found 2"),
         (r#","stream":true"#, "body.stream: found true"),
         (r#","logit_bias":{"5":1}"#, "body.logit_bias"),
         (
@@ -62,7 +94,10 @@ fn what_cannot_be_honoured_is_refused() {
         ),
         (r#","tool_choice":"required""#, "body.tool_choice"),
         (r#","modalities":["audio"]"#, "body.modalities"),
-        (r#","temprature":1"#, "body.temprature"),
+        // What it is elsewhere: in our own rows, in vLLM's, in another endpoint's.
+        (r#","max_new_tokens":1"#, "expected max_tokens"),
+        (r#","guided_json":{}"#, "body.guided_json"),
+        (r#","suffix":"x""#, "body.suffix"),
     ] {
         let error = chat(body).ask.unwrap_err();
         assert_eq!(error.code, Code::Unsupported, "{error}");
@@ -79,6 +114,15 @@ fn what_cannot_be_honoured_is_refused() {
         .ask
         .unwrap_err();
     assert!(error.message.contains("max_tokens: found 2"), "{error}");
+}
+
+#[test]
+fn what_nobody_knows_is_ignored_and_named() {
+    let row = chat(r#","temprature":1,"n":1,"future":null"#);
+    assert_eq!(row.ignored, ["body.temprature"]);
+    assert!(row.ask.is_ok());
+    let line = r#"{"custom_id":"a","note":1,"url":"/v1/completions","body":{"prompt":"x"}}"#;
+    assert_eq!(parse(line.as_bytes(), 1).ignored, ["note"]);
 }
 
 #[test]

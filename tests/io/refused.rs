@@ -86,7 +86,6 @@ fn what_other_formats_ask_for_is_refused_by_name() {
         ("reasoning_effort", "\"none\""),
         ("response_format", r#"{"type":"json_object"}"#),
         ("stream", "true"),
-        ("n", "2"),
         ("frequency_penalty", "0.5"),
         ("logit_bias", r#"{"5":1}"#),
     ] {
@@ -107,7 +106,6 @@ fn what_other_formats_ask_for_is_refused_by_name() {
         ("num_return_sequences", "2"),
         ("no_repeat_ngram_size", "3"),
         ("add_special_tokens", "false"),
-        ("skip_special_tokens", "false"),
         ("include_stop_str_in_output", "true"),
         ("truncate_prompt_tokens", "5"),
     ] {

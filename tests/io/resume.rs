@@ -318,3 +318,22 @@ fn the_mode_of_what_is_replaced_is_kept() {
         assert_eq!(mode(&output), bits);
     }
 }
+
+#[test]
+fn a_job_began_when_it_first_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = dir.path().join("out");
+    let (mut journal, _) = open(&output, Start::Afresh).unwrap();
+    let begun = journal.created();
+    assert!(begun > 1_700_000_000, "{begun}");
+    journal.put(0, 1, true, "{}").unwrap();
+    drop(journal);
+    // As if that had been long ago.
+    let partial = dir.path().join("out.partial");
+    let text = std::fs::read_to_string(&partial).unwrap();
+    let earlier = text.replace(&format!("\"created\":{begun}"), "\"created\":1234");
+    assert_ne!(earlier, text);
+    std::fs::write(&partial, earlier).unwrap();
+    assert_eq!(open(&output, Start::Resume).unwrap().0.created(), 1234);
+    assert!(open(&output, Start::Overwrite).unwrap().0.created() >= begun);
+}

@@ -95,10 +95,30 @@ fn ids_and_unknown_fields() {
     );
     let row = parse(br#"{"prompt":"x","temprature":1}"#, 1);
     assert_eq!(row.ignored, ["temprature"]);
-    // Refused, or neutral: not ignored.
-    let known = parse(br#"{"prompt":"a","n":1,"max_tokens":3}"#, 1);
-    assert!(known.ask.is_err() && known.ignored.is_empty());
     assert!(row.ask.is_ok());
+    // Refused, or neutral: not ignored.
+    let known = parse(br#"{"prompt":"a","n":1,"max_length":3}"#, 1);
+    assert!(known.ask.is_err() && known.ignored.is_empty());
+}
+
+#[test]
+fn a_limit_goes_by_either_name() {
+    let limit = |fields: &str| {
+        let row = parse(format!(r#"{{"prompt":"x"{fields}}}"#).as_bytes(), 1);
+        row.ask.map(|ask| ask.options.max_new_tokens)
+    };
+    assert_eq!(limit(""), Ok(None));
+    for name in ["max_tokens", "max_new_tokens"] {
+        assert_eq!(limit(&format!(r#","{name}":7"#)), Ok(Some(7)));
+    }
+    assert_eq!(limit(r#","max_tokens":7,"max_new_tokens":7"#), Ok(Some(7)));
+    let error = limit(r#","max_tokens":7,"max_new_tokens":8"#).unwrap_err();
+    assert!(
+        error
+            .message
+            .contains("max_new_tokens: found 8, expected 7 like max_tokens"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -206,7 +226,6 @@ fn messages_mean_what_the_format_means_by_them() {
         ),
         (r#""chat_template":"x""#, "chat_template: found \"x\""),
         (r#""documents":[]"#, "documents: found"),
-        (r#""n":2"#, "n: found 2"),
         (
             r#""response_format":{"type":"json_object"}"#,
             "response_format: found",
@@ -607,8 +626,8 @@ impl Codec for WithoutBos {
         Bytes.token_bytes(id)
     }
 
-    fn stream(&self, stop: &[String]) -> Box<dyn TextStream> {
-        Bytes.stream(stop)
+    fn stream(&self, stop: &[String], special: bool) -> Box<dyn TextStream> {
+        Bytes.stream(stop, special)
     }
 }
 

@@ -39,13 +39,14 @@ fn batch() -> Vec<String> {
         json!({"max_tokens": 5, "stop": ["a", "e", "<"], "user": "someone"}),
         json!({"max_tokens": 2, "n": 1, "stream": false, "logit_bias": {}, "presence_penalty": 0}),
         json!({"max_tokens": 4, "ignore_eos": true, "stop_token_ids": [9, 70], "model": "m"}),
+        json!({"max_tokens": 3, "n": 3, "temperature": 1, "unknown_field": 1}),
         // Wrong, each in its way.
         json!({"max_tokens": 0}),
-        json!({"n": 2}),
+        json!({"n": 0}),
         json!({"temperature": "warm"}),
         json!({"max_tokens": 100_000}),
         json!({"logit_bias": {"5": 3}}),
-        json!({"unknown_field": 1}),
+        json!({"guided_json": {}}),
         json!({"stop": vec!["x"; 65]}),
     ];
     let chat = |i: usize| match i % 4 {

@@ -10,8 +10,8 @@ from openai.types.shared import ErrorObject
 from pydantic import BaseModel
 from question import answer
 
-# The one field of ours.
-OURS = {"timing"}
+# Fields of ours.
+OURS = {"timing", "tool_call_error"}
 
 
 def extras(value, path=""):
@@ -51,9 +51,9 @@ def check(given, counts):
     # What the types leave optional only because older servers left it out.
     assert parsed.usage is not None
     assert parsed.usage.total_tokens == parsed.usage.prompt_tokens + parsed.usage.completion_tokens
-    (choice,) = parsed.choices
-    if name == "chat":
-        assert choice.message.content is not None
+    assert [choice.index for choice in parsed.choices] == list(range(len(parsed.choices)))
+    for choice in parsed.choices if name == "chat" else []:
+        assert choice.message.content is not None or choice.message.tool_calls
         for token in (choice.logprobs.content or []) if choice.logprobs else []:
             assert token.bytes is not None and len(token.top_logprobs) <= 20
     counts[name] += 1

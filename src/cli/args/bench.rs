@@ -30,13 +30,26 @@ pub enum Other {
 
 #[derive(Debug, Clone, Args)]
 pub struct CompareArgs {
-    /// Results of `bench -o json` or `-o jsonl`: what is compared with
+    /// Results of `bench --format json` or `--format jsonl`: what is compared with
     pub a: PathBuf,
     /// ... and what is compared
     pub b: PathBuf,
-    /// How to print it
-    #[arg(long, short, value_name = "FORMAT", default_value = "md")]
-    pub output: Format,
+    #[command(flatten)]
+    pub print: PrintArgs,
+}
+
+/// Where results go, and how they look.
+#[derive(Debug, Clone, Args)]
+pub struct PrintArgs {
+    /// The file to write [default: standard output]
+    #[arg(long, short, value_name = "FILE|-")]
+    pub output: Option<PathBuf>,
+    /// How to print the results
+    #[arg(long, value_name = "FORMAT", default_value = "md")]
+    pub format: Format,
+    /// Tables of all columns, rather than of those that 100 characters have room for
+    #[arg(long)]
+    pub wide: bool,
 }
 
 /// Who launches, the host that runs ahead included.
@@ -98,19 +111,14 @@ pub struct BenchArgs {
     /// What to measure
     #[arg(value_name = "KIND", default_value = "decode")]
     pub kind: Kind,
-    /// How to print the results
-    #[arg(long, short, value_name = "FORMAT", default_value = "md")]
-    pub output: Format,
+    #[command(flatten)]
+    pub print: PrintArgs,
     /// No progress on standard error
     #[arg(long, short)]
     pub quiet: bool,
 
     /// A checkpoint's directory, or random:PRESET[@SEED] (see `generate --help`) [not for `launch`: required]
-    #[arg(
-        long,
-        value_name = "DIR|random:PRESET[@SEED]",
-        help_heading = "Model and device"
-    )]
+    #[arg(long, short, value_name = "MODEL", help_heading = "Model and device")]
     pub model: Option<String>,
     /// cpu, cuda, or cuda:N for a certain GPU [default: cuda where it can run, else cpu]
     #[arg(long, value_name = "DEVICE", help_heading = "Model and device")]

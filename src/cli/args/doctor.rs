@@ -8,7 +8,7 @@ pub struct DoctorCommand {
     #[command(flatten)]
     pub doctor: DoctorArgs,
     /// Also say whether this model fits: a checkpoint's directory, or random:PRESET[@SEED]
-    #[arg(long, value_name = "DIR|random:PRESET[@SEED]")]
+    #[arg(long, short, value_name = "MODEL")]
     pub model: Option<String>,
     #[command(flatten)]
     pub run: RunArgs,
@@ -22,6 +22,9 @@ pub struct DoctorArgs {
     /// How to print it
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
+    /// Short for --format json
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

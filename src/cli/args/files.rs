@@ -54,7 +54,7 @@ pub struct ReportArgs {
 #[derive(Debug, Clone, Args)]
 pub struct SynthArgs {
     /// random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b or a path to a config.json
-    #[arg(long, value_name = "random:PRESET[@SEED]")]
+    #[arg(long, short, value_name = "MODEL")]
     pub model: String,
     /// The directory to write; it must not exist yet, or be empty, or be an unfinished one of the same kind
     #[arg(long, short, value_name = "DIR")]

@@ -3,7 +3,7 @@
 //!
 //! - here: the program and its commands
 //! - [`run`]: flags that several commands share
-//! - [`rows`]: `generate` and `trace`; [`files`]: `replay`, `report` and `synth`; the others have a file of their name
+//! - [`rows`]: `generate` and `trace`, [`prompts`] of them; [`files`]: `replay`, `report` and `synth`; the others have a file of their name
 #![allow(
     rustdoc::broken_intra_doc_links,
     reason = "comments here are help texts, and their brackets are no links"
@@ -14,6 +14,7 @@ pub mod doctor;
 pub mod files;
 pub mod inspect;
 pub mod profile;
+pub mod prompts;
 pub mod rows;
 pub mod run;
 pub mod score;
@@ -24,6 +25,7 @@ pub use doctor::{DoctorArgs, DoctorCommand};
 pub use files::{ReplayArgs, ReportArgs, SynthArgs};
 pub use inspect::{InspectArgs, InspectCommand};
 pub use profile::ProfileArgs;
+pub use prompts::PromptArgs;
 pub use rows::{GenerateArgs, SamplingArgs, TraceArgs};
 pub use run::{BucketArgs, Dtype, EngineArgs, Launch, ModelArg, PrecisionArgs, RecordArg, RunArgs};
 pub use score::{Positions, ScoreArgs};
@@ -31,7 +33,7 @@ pub use tune::TuneArgs;
 
 use clap::{Parser, Subcommand};
 
-const EXIT_CODES: &str = "Exit codes: 0 all served, 1 fatal error, 2 wrong usage, 3 some rows failed, 4 --expect or a replay disagreed, 129, 130 and 143 ended by SIGHUP, SIGINT and SIGTERM. A reader of standard output that goes away ends it by SIGPIPE.";
+pub(super) const EXIT_CODES: &str = "Exit codes: 0 all served, 1 fatal error, 2 wrong usage, 3 some rows failed, 4 --expect or a replay disagreed, 129, 130 and 143 ended by SIGHUP, SIGINT and SIGTERM. A reader of standard output that goes away ends it by SIGPIPE.";
 
 /// Batches through LFM2-MoE language models.
 #[derive(Debug, Parser)]

@@ -1,6 +1,7 @@
 //! Commands that answer rows, and what rows fall back to.
 
 use super::EXIT_CODES;
+use super::prompts::PromptArgs;
 use super::run::{EngineArgs, ModelArg, RecordArg, RunArgs};
 use crate::error::{Error, Result};
 use crate::io::fields::{
@@ -88,6 +89,7 @@ impl SamplingArgs {
             stop: (!self.stop.is_empty()).then(|| self.stop.clone()),
             stop_ids: (!self.stop_ids.is_empty()).then(|| self.stop_ids.clone()),
             ignore_eos: self.ignore_eos,
+            skip_special_tokens: None,
             logprobs: self.logprobs,
             timeout_ms: self.timeout_ms,
         })
@@ -97,11 +99,12 @@ impl SamplingArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct GenerateArgs {
-    /// Prompts; their texts are printed in blocks, an empty line between two
-    #[arg(value_name = "PROMPT", conflicts_with = "input")]
+    /// Prompts, each a user's message where the model has a chat template; the answers' texts are printed in blocks,
+    /// an empty line between two
+    #[arg(value_name = "PROMPT", conflicts_with_all = ["input", "lines"])]
     pub prompts: Vec<String>,
     /// Rows as JSON lines: {"id","prompt"}, {"id","input_ids"}, {"id","messages"} with options of the flags'
-    /// names, or OpenAI batch rows [default: standard input]
+    /// names, or OpenAI batch rows; .gz and .zst files too [default: standard input]
     #[arg(long, short, value_name = "FILE|-")]
     pub input: Option<PathBuf>,
     /// Answers as JSON lines in input order; finished rows are in FILE.partial meanwhile [default: standard
@@ -115,11 +118,16 @@ pub struct GenerateArgs {
     /// Write over FILE.partial where it holds rows of an unfinished run
     #[arg(long, requires = "output", conflicts_with = "resume")]
     pub overwrite: bool,
+    /// A field that is not known is an error of its row, rather than a warning
+    #[arg(long)]
+    pub strict: bool,
     /// No progress and no summary on standard error
     #[arg(long, short)]
     pub quiet: bool,
     #[command(flatten)]
     pub record: RecordArg,
+    #[command(flatten)]
+    pub prompt: PromptArgs,
     #[command(flatten)]
     pub model: ModelArg,
     #[command(flatten)]
@@ -134,13 +142,13 @@ pub struct GenerateArgs {
 #[command(after_help = EXIT_CODES)]
 pub struct TraceArgs {
     /// Prompts; their texts are printed as `generate` does
-    #[arg(value_name = "PROMPT", conflicts_with_all = ["input", "from"])]
+    #[arg(value_name = "PROMPT", conflicts_with_all = ["input", "from", "lines"])]
     pub prompts: Vec<String>,
     /// The trace, as JSON of Chrome's trace event format
     #[arg(long, short, value_name = "FILE")]
     pub output: PathBuf,
     /// Run nothing: make the trace of a run that `generate --record` or `score --record` kept
-    #[arg(long, value_name = "RECORD", conflicts_with_all = ["model", "input", "answers", "record"])]
+    #[arg(long, value_name = "RECORD", conflicts_with_all = ["model", "input", "answers", "record", "lines", "system", "raw", "chat_template"])]
     pub from: Option<PathBuf>,
     /// Each step's kernels too (on the CPU its operations), timed where they run; ends with a table of what each operation
     /// took against its floor
@@ -155,16 +163,22 @@ pub struct TraceArgs {
     /// Write over the answers of an unfinished run, in FILE.partial beside --answers
     #[arg(long, requires = "answers")]
     pub overwrite: bool,
+    /// A field that is not known is an error of its row, rather than a warning
+    #[arg(long)]
+    pub strict: bool,
     /// No progress and no summary on standard error
     #[arg(long, short)]
     pub quiet: bool,
     #[command(flatten)]
     pub record: RecordArg,
+    #[command(flatten)]
+    pub prompt: PromptArgs,
     /// A checkpoint's directory, or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b or a path to a
     /// config.json
     #[arg(
         long,
-        value_name = "DIR|random:PRESET[@SEED]",
+        short,
+        value_name = "MODEL",
         help_heading = "Model and device",
         required_unless_present = "from"
     )]

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub struct ModelArg {
     /// A checkpoint's directory, or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b or a path to a
     /// config.json
-    #[arg(long, value_name = "DIR|random:PRESET[@SEED]")]
+    #[arg(long, short, value_name = "MODEL")]
     pub model: String,
 }
 

@@ -16,11 +16,20 @@ pub(super) struct Header {
     pub of: Identity,
     /// The finished OUTPUT whose answers count besides, by id.
     pub takes_up: Option<Finished>,
+    /// When the job began, in seconds since 1970. Journals from before that was kept have 0, which their answers say too.
+    #[serde(default)]
+    pub created: u64,
 }
 
 #[derive(Serialize)]
 struct HeaderLine<'a> {
     journal: &'a Header,
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    let since = std::time::UNIX_EPOCH.elapsed();
+    since.map_or(0, |time| time.as_secs())
 }
 
 impl Header {
@@ -29,6 +38,7 @@ impl Header {
             version: VERSION,
             of,
             takes_up,
+            created: now(),
         }
     }
 

@@ -9,6 +9,30 @@ pub struct Ask {
     pub options: Options,
     pub unasked: Unasked,
     pub names: &'static FieldNames,
+    pub choices: Choices,
+}
+
+/// How many answers a row asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choices {
+    /// To each prompt.
+    pub n: u32,
+    /// Prompts after the first.
+    pub more: Vec<Prompt>,
+}
+
+/// Answers that one row may ask for.
+pub const MAX_CHOICES: usize = 2048;
+
+impl Choices {
+    pub const ONE: Self = Self {
+        n: 1,
+        more: Vec::new(),
+    };
+
+    pub fn count(&self) -> usize {
+        self.n as usize * (1 + self.more.len())
+    }
 }
 
 impl Ask {
@@ -19,6 +43,7 @@ impl Ask {
             options,
             unasked: Unasked::Tokens(DEFAULT_MAX_NEW_TOKENS),
             names: &FieldNames::OWN,
+            choices: Choices::ONE,
         }
     }
 
@@ -89,6 +114,8 @@ pub struct Options {
     pub stop: Option<Vec<String>>,
     pub stop_ids: Option<Vec<u32>>,
     pub ignore_eos: Option<bool>,
+    /// Whether the text leaves special tokens out, as it does unless told otherwise.
+    pub skip_special_tokens: Option<bool>,
     pub logprobs: Option<u32>,
     pub timeout_ms: Option<u64>,
 }
@@ -108,6 +135,7 @@ impl Options {
             stop: self.stop.or_else(|| other.stop.clone()),
             stop_ids: self.stop_ids.or_else(|| other.stop_ids.clone()),
             ignore_eos: self.ignore_eos.or(other.ignore_eos),
+            skip_special_tokens: self.skip_special_tokens.or(other.skip_special_tokens),
             logprobs: self.logprobs.or(other.logprobs),
             timeout_ms: self.timeout_ms.or(other.timeout_ms),
         }

@@ -7,11 +7,10 @@ use serde_json::{Map, Value};
 
 /// Fields of the OpenAI format, of vLLM and of transformers that change prompt or answer, that own rows do not have,
 /// and what to write instead.
-const REFUSED: [(&str, &str); 46] = [
-    ("max_tokens", "max_new_tokens in rows of this format"),
+const REFUSED: [(&str, &str); 44] = [
     (
         "max_completion_tokens",
-        "max_new_tokens in rows of this format",
+        "max_tokens or max_new_tokens in rows of this format",
     ),
     (
         "max_length",
@@ -101,41 +100,16 @@ const REFUSED: [(&str, &str); 46] = [
         "include_stop_str_in_output",
         "false: stop strings are cut from the text",
     ),
-    (
-        "skip_special_tokens",
-        "true: special tokens are left out of the text",
-    ),
 ];
 
 /// Refuses an own row's field that would change prompt or answer where it is known elsewhere: a row must not mean
 /// something else here in silence.
 pub(super) fn refuse(row: &Fields) -> Result<(), RowError> {
-    for (name, expected) in REFUSED {
+    for (name, _) in REFUSED {
         let Some(value) = present(row, name) else {
             continue;
         };
-        let changes_nothing = match name {
-            "n" | "best_of" | "num_beams" | "num_return_sequences" => {
-                json::float(value) == Some(1.0)
-            }
-            "frequency_penalty" | "presence_penalty" | "no_repeat_ngram_size" => {
-                json::float(value) == Some(0.0)
-            }
-            "logit_bias" => value.as_object().is_some_and(Map::is_empty),
-            "functions" => value.as_array().is_some_and(Vec::is_empty),
-            "function_call" => value == "auto" || value == "none",
-            "verbosity" => value == "medium",
-            "modalities" => *value == serde_json::json!(["text"]),
-            "skip_special_tokens" => *value == Value::Bool(true),
-            "response_format" => value["type"] == "text",
-            "echo" | "use_beam_search" | "stream" | "include_stop_str_in_output" => {
-                *value == Value::Bool(false)
-            }
-            "suffix" => value == "",
-            "tool_choice" => value == "auto" || value == "none",
-            _ => false,
-        };
-        if !changes_nothing {
+        if let Some(expected) = refusal(name, value) {
             return Err(RowError::new(
                 Code::Unsupported,
                 format!("{name}: found {}, expected {expected}", found(value)),
@@ -145,7 +119,31 @@ pub(super) fn refuse(row: &Fields) -> Result<(), RowError> {
     Ok(())
 }
 
+/// What is expected instead of a field that asks for what is not done here; `None` where it asks for nothing.
+pub(in crate::io) fn refusal(name: &str, value: &Value) -> Option<&'static str> {
+    let (_, expected) = REFUSED.iter().find(|&&(known, _)| known == name)?;
+    let changes_nothing = match name {
+        "n" | "best_of" | "num_beams" | "num_return_sequences" => json::float(value) == Some(1.0),
+        "frequency_penalty" | "presence_penalty" | "no_repeat_ngram_size" => {
+            json::float(value) == Some(0.0)
+        }
+        "logit_bias" => value.as_object().is_some_and(Map::is_empty),
+        "functions" => value.as_array().is_some_and(Vec::is_empty),
+        "function_call" => value == "auto" || value == "none",
+        "verbosity" => value == "medium",
+        "modalities" => *value == serde_json::json!(["text"]),
+        "response_format" => value["type"] == "text",
+        "echo" | "use_beam_search" | "stream" | "include_stop_str_in_output" => {
+            *value == Value::Bool(false)
+        }
+        "suffix" => value == "",
+        "tool_choice" => value == "auto" || value == "none",
+        _ => false,
+    };
+    (!changes_nothing).then_some(expected)
+}
+
 /// Whether [`refuse`] looks at a field, so that nobody need be told that it is ignored.
-pub(super) fn is_known(name: &str) -> bool {
+pub(in crate::io) fn is_known(name: &str) -> bool {
     REFUSED.iter().any(|&(known, _)| known == name)
 }

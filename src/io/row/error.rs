@@ -32,6 +32,9 @@ pub enum Code {
     Timeout,
 }
 
+/// What is said of [`Code::Timeout`].
+pub const TIMED_OUT: &str = "timeout_ms passed before the last token";
+
 impl Code {
     pub fn as_str(self) -> &'static str {
         match self {

@@ -95,7 +95,7 @@ impl Pipeline {
         let normalizer = self.normalizer.as_ref().map(|n| Run::new(n, &clock));
         self.added
             .add_tokens(tokens, &self.model, normalizer.as_ref())
-            .map_err(|error| quote::message(error))?;
+            .map_err(quote::message)?;
         self.check_alike()
     }
 
@@ -225,7 +225,7 @@ fn model(json: Value) -> Result<ModelWrapper, Bad> {
     if json.is_null() {
         return Err("is missing, expected BPE, Unigram, WordLevel or WordPiece".to_owned());
     }
-    serde_json::from_value(json).map_err(|error| quote::message(error))
+    serde_json::from_value(json).map_err(quote::message)
 }
 
 fn post_processor(json: &Value) -> Result<PostProcessorWrapper, Bad> {
@@ -263,7 +263,7 @@ fn check_templates(json: &Value) -> Result<(), Bad> {
 
 /// A part that the crate reads.
 fn part<T: DeserializeOwned>(json: &Value) -> Result<T, Bad> {
-    T::deserialize(json).map_err(|error| quote::message(error))
+    T::deserialize(json).map_err(quote::message)
 }
 
 /// The parts of a Sequence.

@@ -62,10 +62,8 @@ impl PreTokenizer {
                     }
                     piece.split(Found(matches), *behavior)
                 })
-                .map_err(|error| quote::message(error)),
-            Self::Other(other) => other
-                .pre_tokenize(text)
-                .map_err(|error| quote::message(error)),
+                .map_err(quote::message),
+            Self::Other(other) => other.pre_tokenize(text).map_err(quote::message),
         }?;
         clock.check("splitting the text into words")
     }

@@ -16,7 +16,7 @@ pub fn benched(folder: &Path, name: &str, args: &[&str]) -> PathBuf {
         "random:tiny",
     ];
     let format = if name.ends_with('l') { "jsonl" } else { "json" };
-    let ended = run(&[&head[..], args, &["-o", format]].concat());
+    let ended = run(&[&head[..], args, &["--format", format]].concat());
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let path = folder.join(name);
     std::fs::write(&path, ended.stdout).unwrap();

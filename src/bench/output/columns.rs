@@ -1,0 +1,152 @@
+//! The columns of each table.
+
+use super::{Column, number};
+use serde_json::Value;
+
+fn cell(row: &Value, name: &str) -> Option<String> {
+    match &row[name] {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        Value::Number(value) if value.is_f64() => value.as_f64().map(number),
+        value => Some(value.to_string()),
+    }
+}
+
+fn per_cent(row: &Value, name: &str) -> Option<String> {
+    Some(format!("{:.1}%", row[name].as_f64()? * 100.0))
+}
+
+macro_rules! field {
+    ($title:literal, $name:literal) => {
+        field!($title, $name, 0)
+    };
+    ($title:literal, $name:literal, $rank:literal) => {
+        Column {
+            title: $title,
+            cell: |row| cell(row, $name),
+            rank: $rank,
+        }
+    };
+}
+
+/// Of results.
+pub const RESULTS: &[Column] = &[
+    field!("kind", "kind"),
+    field!("launch", "launch"),
+    field!("dtype", "dtype"),
+    field!("buckets", "bucket_file", 1),
+    field!("kernel file", "kernel_file", 1),
+    field!("batch", "batch"),
+    field!("n_prompt", "n_prompt"),
+    field!("n_gen", "n_gen"),
+    field!("kernels", "n_kernels"),
+    field!("req/s asked", "request_rate"),
+    field!("cpu load", "cpu_load", 1),
+    Column {
+        title: "t/s (mean ± sd)",
+        rank: 0,
+        cell: |row| {
+            let (mean, sd) = (row["avg_ts"].as_f64()?, row["stddev_ts"].as_f64()?);
+            Some(format!("{} ± {}", number(mean), number(sd)))
+        },
+    },
+    field!("t/s median", "median_ts", 3),
+    field!("req/s", "request_throughput", 1),
+    field!("s", "duration", 8),
+    Column {
+        title: "valid",
+        rank: 0,
+        cell: |row| {
+            Some(
+                if row["valid"].as_bool()? {
+                    "VALID"
+                } else {
+                    "INVALID"
+                }
+                .to_owned(),
+            )
+        },
+    },
+    Column {
+        title: "top-1",
+        rank: 0,
+        cell: |row| {
+            Some(format!(
+                "{}/{}",
+                row["top1_agreeing"].as_u64()?,
+                row["top1_total"].as_u64()?
+            ))
+        },
+    },
+    field!("TTFT ms p50", "median_ttft_ms", 3),
+    field!("p99", "p99_ttft_ms", 5),
+    field!("TPOT ms p50", "median_tpot_ms", 2),
+    field!("ITL ms p50", "median_itl_ms", 2),
+    field!("p90", "p90_itl_ms", 6),
+    field!("p99", "p99_itl_ms", 4),
+    field!("p99.9", "p99.9_itl_ms", 6),
+    field!("E2E ms p50", "median_e2el_ms", 2),
+    field!("step ms p50", "median_step_ms", 2),
+    field!("by trace", "median_traced_step_ms", 4),
+    field!("turn us", "median_turn_us", 5),
+    field!("experts/layer", "experts_hit_mean", 7),
+    Column {
+        title: "most chosen",
+        rank: 7,
+        cell: |row| per_cent(row, "expert_share_max"),
+    },
+    field!("floor ms", "floor_ms", 2),
+    Column {
+        title: "of floor",
+        rank: 1,
+        cell: |row| per_cent(row, "floor_fraction"),
+    },
+    field!("launches/token", "launches_per_token", 8),
+    field!("CPU s/1k tokens", "host_cpu_s_per_1k_tokens", 8),
+    field!("J/token", "energy_j_per_token", 8),
+];
+
+/// Of how engines started.
+pub const STARTS: &[Column] = &[
+    field!("launch", "launch"),
+    field!("dtype", "dtype"),
+    field!("buckets", "bucket_file"),
+    field!("kernel file", "kernel_file"),
+    field!("max seqs", "max_seqs"),
+    field!("model ms", "startup_model_ms", 1),
+    field!("load ms", "startup_load_ms"),
+    field!("capture ms", "startup_capture_ms", 2),
+    field!("instantiate ms", "startup_instantiate_ms", 2),
+    field!("upload ms", "startup_upload_ms", 2),
+    field!("engine ms", "startup_engine_ms"),
+    field!("first token ms", "startup_first_token_ms"),
+];
+
+/// Of a comparison.
+pub const COMPARED: &[Column] = &[
+    field!("kind", "kind", 1),
+    field!("launch", "launch"),
+    field!("dtype", "dtype", 2),
+    field!("batch", "batch"),
+    field!("n_prompt", "n_prompt", 3),
+    field!("n_gen", "n_gen", 3),
+    field!("kernels", "n_kernels", 1),
+    field!("req/s asked", "request_rate", 1),
+    field!("cpu load", "cpu_load", 2),
+    field!("figure", "figure"),
+    field!("A", "a"),
+    field!("B", "b"),
+    field!("B / A", "ratio"),
+    Column {
+        title: "95% interval",
+        rank: 1,
+        cell: |row| {
+            Some(format!(
+                "{} to {}",
+                number(row["low"].as_f64()?),
+                number(row["high"].as_f64()?)
+            ))
+        },
+    },
+    field!("verdict", "verdict"),
+];

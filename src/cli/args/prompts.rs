@@ -1,0 +1,21 @@
+//! Prompts that are texts, and what is made of them.
+
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Prompts")]
+pub struct PromptArgs {
+    /// The input is plain text, each line a prompt; blank ones are left out
+    #[arg(long)]
+    pub lines: bool,
+    /// Begin each prompt's chat with this system message
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    pub system: Option<String>,
+    /// Continue prompts as they are, although the model has a chat template
+    #[arg(long)]
+    pub raw: bool,
+    /// Render chats by this Jinja template instead of the model's own, in rows too
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    pub chat_template: Option<PathBuf>,
+}

@@ -1,0 +1,205 @@
+//! Where rows come from: prompts of the command line, a file, or standard input.
+
+use super::args::PromptArgs;
+use super::paths::is_stdio;
+use crate::at_start;
+use crate::error::{Error, Result};
+use crate::io::lines::Lines;
+use crate::io::plain::Plain;
+use crate::io::unpacked::{self, Unpacked};
+use crate::session::progress::Total;
+use crate::telemetry::{say, warn};
+use std::fs::File;
+use std::io::{BufReader, IsTerminal, Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+const STANDARD_INPUT: &str = "standard input";
+
+/// What becomes of prompts that are texts, for a model that has a chat template or has none; `None` where the input is
+/// rows of JSON.
+///
+/// # Errors
+/// [`Error::Usage`] for options of texts beside rows, and for a system message without a template.
+pub(super) fn plain(
+    args: &PromptArgs,
+    arguments: bool,
+    has_template: bool,
+) -> Result<Option<Plain>> {
+    if !arguments && !args.lines {
+        let unused = match (&args.system, args.raw) {
+            (Some(_), _) => "--system: rows have their own system messages, in messages",
+            (None, true) => "--raw: rows say what they are, by prompt or messages",
+            (None, false) => return Ok(None),
+        };
+        return Err(Error::Usage(format!(
+            "{unused}; expected prompts as arguments or --lines beside it"
+        )));
+    }
+    if args.system.is_some() && !has_template {
+        return Err(Error::Usage(
+            "--system: the model has no chat template to put it into, expected one, or --chat-template FILE".to_owned(),
+        ));
+    }
+    Ok(Some(match args.raw || !has_template {
+        true => Plain::Completion,
+        false => Plain::Chat {
+            system: args.system.clone(),
+        },
+    }))
+}
+
+/// Rows, or lines of text, of a file or, for `-` or no path at all, of standard input. Either may be compressed.
+///
+/// # Errors
+/// There is no such file, or standard input was closed.
+pub(super) fn open_lines(path: Option<&Path>, plain: Option<Plain>, quiet: bool) -> Result<Lines> {
+    let expected = match plain {
+        None => "JSON lines",
+        Some(_) => "lines of text",
+    };
+    let lines = match path.filter(|path| !is_stdio(path)) {
+        Some(path) => of_file(path, expected)?,
+        None => of_standard_input(expected, quiet)?,
+    };
+    Ok(match plain {
+        None => lines,
+        Some(plain) => lines.of_prompts(plain),
+    })
+}
+
+fn of_file(path: &Path, expected: &str) -> Result<Lines> {
+    if path.is_dir() {
+        return Err(Error::file(
+            path,
+            format!("found a directory, expected a file of {expected}"),
+        ));
+    }
+    let file = File::open(path)
+        .map_err(|error| Error::open(path, &error, &format!("a file of {expected}")))?;
+    let regular = file.metadata().is_ok_and(|about| about.is_file());
+    let whole = WholeInput::new(file).map_err(|error| Error::io(path, error))?;
+    let from = Box::new(BufReader::new(Unpacked::new(whole)));
+    Ok(match regular {
+        true => Lines::file(from, path),
+        false => Lines::reader(from, path),
+    })
+}
+
+fn of_standard_input(expected: &str, quiet: bool) -> Result<Lines> {
+    if at_start::closed(0) {
+        return Err(Error::file(
+            STANDARD_INPUT,
+            format!("was closed when the program started, expected {expected} or --input FILE"),
+        ));
+    }
+    if !quiet && std::io::stdin().is_terminal() {
+        say(&format!(
+            "tailgraph: reading {expected} from the terminal; end with Ctrl-D"
+        ));
+    }
+    let from = Box::new(BufReader::new(Unpacked::new(std::io::stdin())));
+    // A file by way of a shell's `<` is one all the same.
+    let regular = std::fs::metadata("/dev/stdin").is_ok_and(|about| about.is_file());
+    Ok(match regular {
+        true => Lines::file(from, STANDARD_INPUT),
+        false => Lines::reader(from, STANDARD_INPUT),
+    })
+}
+
+/// Whether rows come from somebody at a terminal.
+pub(super) fn is_typed(path: Option<&Path>) -> bool {
+    path.is_none_or(is_stdio) && std::io::stdin().is_terminal()
+}
+
+/// Counts the rows of an input that can be read twice, on a thread of its own: the run does not wait for it.
+///
+/// # Errors
+/// The system refused a thread.
+pub(super) fn count_rows(path: Option<&Path>) -> Result<Total> {
+    let total = Total::default();
+    let path = match path.filter(|path| !is_stdio(path)) {
+        Some(path) => path.to_owned(),
+        None => "/dev/stdin".into(),
+    };
+    // Opening a pipe would take its rows away, and what is wrong with a file is said by whoever reads it for good.
+    if !path.metadata().is_ok_and(|about| about.is_file()) {
+        return Ok(total);
+    }
+    // Who started us may have read a part of it.
+    let read = match path == Path::new("/dev/stdin") {
+        true => position_of_standard_input(),
+        false => 0,
+    };
+    let counted = total.clone();
+    let count = move || {
+        let rows = File::open(&path).and_then(|mut file| {
+            file.seek(SeekFrom::Start(read))?;
+            unpacked::count_rows(Unpacked::new(file))
+        });
+        if let Ok(rows) = rows {
+            // Nobody else sets it.
+            let _ = counted.set(rows);
+        }
+    };
+    // Not joined: it ends with the process.
+    std::thread::Builder::new()
+        .name("counter".to_owned())
+        .spawn(count)
+        .map_err(|error| Error::thread(&error))?;
+    Ok(total)
+}
+
+fn position_of_standard_input() -> u64 {
+    let file = std::io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .map(File::from);
+    file.and_then(|mut file| file.stream_position())
+        .unwrap_or(0)
+}
+
+/// An empty input is one that is done, but seldom what was meant.
+pub(super) fn warn_of_no_rows(input: Option<&Path>, expected: &str) {
+    let name = match input.filter(|path| !is_stdio(path)) {
+        Some(path) => path.display().to_string(),
+        None => STANDARD_INPUT.to_owned(),
+    };
+    warn(&format!(
+        "{name}: found no rows, expected lines of {expected}"
+    ));
+}
+
+/// An input file that must not end before the length it had when it was opened: somebody has emptied it meanwhile, and the
+/// rows that are missing are no end of the job.
+struct WholeInput {
+    file: File,
+    expected: u64,
+    read: u64,
+}
+
+impl WholeInput {
+    fn new(file: File) -> std::io::Result<Self> {
+        let found = file.metadata()?;
+        Ok(Self {
+            // Only a regular file has a length.
+            expected: if found.is_file() { found.len() } else { 0 },
+            file,
+            read: 0,
+        })
+    }
+}
+
+impl Read for WholeInput {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let bytes = self.file.read(buffer)?;
+        self.read += bytes as u64;
+        if bytes == 0 && !buffer.is_empty() && self.read < self.expected {
+            return Err(std::io::Error::other(format!(
+                "found {} bytes, expected the {} that it had when it was opened: it was shortened while it was read",
+                self.read, self.expected
+            )));
+        }
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,43 @@
+//! What is said at the end of a job: rows, why some failed, tokens and their rates.
+
+use crate::session::job::Summary;
+
+/// The lines of it.
+pub(super) fn lines(summary: &Summary) -> Vec<String> {
+    let counts = &summary.counts;
+    let mut rows = counted(counts.rows, "row");
+    rows.push_str(&format!(", {} failed", counts.failed));
+    for (number, what) in [
+        (counts.at_limit, "ended by their limit of new tokens"),
+        (counts.kept, "kept from an earlier run"),
+    ] {
+        if number > 0 {
+            rows.push_str(&format!(", {number} {what}"));
+        }
+    }
+    let mut lines = vec![rows];
+    lines.extend(summary.failures.iter().map(|failure| {
+        let code = failure.code.as_str();
+        match failure.rows {
+            1 => format!("  1 {code}: {}", failure.first),
+            many => format!("  {many} {code}, the first: {}", failure.first),
+        }
+    }));
+    let seconds = summary.elapsed.as_secs_f64();
+    let rate = |tokens: u64| tokens as f64 / seconds.max(1e-9);
+    let (prompt, new) = (counts.prompt_tokens, counts.tokens);
+    lines.push(format!(
+        "{} ({:.1} a second) and {} ({:.1} a second) in {seconds:.2} s",
+        counted(prompt, "prompt token"),
+        rate(prompt),
+        counted(new, "new token"),
+        rate(new),
+    ));
+    lines
+}
+
+/// `1 row`, `2 rows`.
+pub(super) fn counted(number: u64, noun: &str) -> String {
+    let end = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{end}")
+}

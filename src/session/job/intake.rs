@@ -1,0 +1,147 @@
+//! Rows on their way from the input to the device.
+
+use super::asked::Asked;
+use super::{Fault, Part, Run, lost};
+use crate::error::{Error, Result};
+use crate::io::source::{Todo, Work};
+use crate::session::device::Device;
+use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
+use std::time::Duration;
+
+const INPUT_POLL: Duration = Duration::from_millis(50);
+/// Rows handed over in one go before events, interrupts and progress have their turn.
+const ROWS_A_TURN: usize = 256;
+
+impl Run<'_> {
+    /// Hands rows to the device while both have room.
+    pub(super) fn fill(&mut self, device: &mut dyn Device) -> std::result::Result<(), Fault> {
+        for _ in 0..ROWS_A_TURN {
+            let Some(work) = self.pull() else { break };
+            let room = match self.job.output.written() {
+                Some(written) => work.row < written + self.job.window,
+                None => (self.sequences.len() as u64) < self.job.window,
+            };
+            if !room {
+                self.held = Some(work);
+                break;
+            }
+            if !matches!(work.todo, Todo::Run(_)) {
+                self.settle(work).map_err(Fault::Output)?;
+                continue;
+            }
+            self.held = self.submit(device, work)?;
+            if self.held.is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands a row's sequences to the device; the row with those for which there is no room.
+    pub(super) fn submit(
+        &mut self,
+        device: &mut dyn Device,
+        mut work: Work,
+    ) -> std::result::Result<Option<Work>, Fault> {
+        let Todo::Run(waiting) = &mut work.todo else {
+            return Ok(Some(work));
+        };
+        if self.rows.get(&work.row).is_some_and(Asked::has_failed) {
+            self.held = Some(work);
+            self.drop_held().map_err(Fault::Output)?;
+            return Ok(None);
+        }
+        while let Some(prepared) = waiting.pop_front() {
+            match device.try_submit(&prepared.request) {
+                Ok(Some(request)) => {
+                    let asked = self.rows.entry(work.row).or_insert_with(|| {
+                        Asked::new(work.input, work.label.clone(), 1 + waiting.len())
+                    });
+                    let part = Part {
+                        row: work.row,
+                        choice: asked.taken(request),
+                    };
+                    self.sequences
+                        .enter(request, prepared, self.job.codec, part);
+                }
+                Ok(None) => {
+                    waiting.push_front(prepared);
+                    return Ok(Some(work));
+                }
+                Err(error) => {
+                    // Taken from the input, so it is among the rows that the device failed.
+                    if !self.rows.contains_key(&work.row) {
+                        self.fail(work.row, work.input, &work.label, &lost(&error))
+                            .map_err(Fault::Output)?;
+                    }
+                    return Err(Fault::Device(error));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The rest of a row that waits for room is no longer wanted.
+    pub(super) fn drop_held(&mut self) -> Result<()> {
+        let Some(work) = self.held.take() else {
+            return Ok(());
+        };
+        if let (Todo::Run(waiting), Some(asked)) = (&work.todo, self.rows.get_mut(&work.row)) {
+            asked.never_began(waiting.len());
+            return self.close_if_over(work.row);
+        }
+        Ok(())
+    }
+
+    /// The next row, if one is there. Waits for one only while nothing else is going on.
+    pub(super) fn pull(&mut self) -> Option<Work> {
+        if let Some(work) = self.held.take() {
+            return Some(work);
+        }
+        if self.exhausted {
+            return None;
+        }
+        let received = if self.sequences.is_empty() {
+            self.job.rows.recv_timeout(INPUT_POLL)
+        } else {
+            self.job.rows.try_recv().map_err(|error| match error {
+                TryRecvError::Empty => RecvTimeoutError::Timeout,
+                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+            })
+        };
+        match received {
+            Ok(Ok(Some(work))) => Some(work),
+            Ok(Ok(None)) => {
+                self.exhausted = true;
+                None
+            }
+            Ok(Err(error)) => {
+                self.input_failure = Some(error);
+                self.exhausted = true;
+                None
+            }
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                self.input_failure = Some(Error::Runtime(
+                    "the thread that reads rows ended before the input did: this is a bug in tailgraph".to_owned(),
+                ));
+                self.exhausted = true;
+                None
+            }
+        }
+    }
+
+    /// A row that needs no device.
+    pub(super) fn settle(&mut self, work: Work) -> Result<()> {
+        match work.todo {
+            Todo::Kept(place) => {
+                self.counts.rows += 1;
+                self.counts.kept += 1;
+                self.job.output.keep(work.row, place);
+                Ok(())
+            }
+            Todo::Fail(error) => self.fail(work.row, work.input, &work.label, &error),
+            Todo::Run(_) => unreachable!("rows to run go to the device"),
+        }
+    }
+}

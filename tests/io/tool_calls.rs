@@ -1,0 +1,297 @@
+//! Tool calls: what is read between the markers is what Python reads, and nothing else is; answers carry them as the
+//! OpenAI format does.
+
+use crate::common::python::{ask, interpreter};
+use crate::common::random::Random;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tailgraph::io::answer::{Finish, Label, Origin, Outcome, served};
+use tailgraph::io::openai::{Endpoint, OpenAi};
+use tailgraph::io::row::{Format, Id, Prompt, parse};
+use tailgraph::io::{Codec, TextStream};
+use tailgraph::runtime::Timing;
+use tailgraph::text::{Chat, Doubt};
+
+/// Behind the last character.
+const START: u32 = 0x11_0000;
+const END: u32 = START + 1;
+
+/// Other ids are characters; the markers are not shown by the text.
+struct Marked;
+
+impl Codec for Marked {
+    fn encode(&self, _: &str, _: bool) -> Result<Vec<u32>, String> {
+        unreachable!("answers encode nothing")
+    }
+
+    fn render(&self, _: &Chat, _: Option<Duration>) -> Result<String, String> {
+        unreachable!("answers render nothing")
+    }
+
+    fn doubts(&self, _: &Chat) -> Vec<Doubt> {
+        Vec::new()
+    }
+
+    fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        Some(match id {
+            START => b"<|tool_call_start|>".to_vec(),
+            END => b"<|tool_call_end|>".to_vec(),
+            other => char::from_u32(other)?.to_string().into_bytes(),
+        })
+    }
+
+    fn stream(&self, _: &[String], _: bool) -> Box<dyn TextStream> {
+        unreachable!("the text is there already")
+    }
+}
+
+/// The choice of an answer in which `<` and `>` are the markers.
+fn choice(said: &[&str], tools: bool, finish: Finish) -> Value {
+    let mut outcome = Outcome {
+        output_ids: Vec::new(),
+        text: String::new(),
+        text_offsets: Vec::new(),
+        finish,
+        prompt_tokens: 1,
+        logprobs: None,
+        timing: Timing {
+            queue: Duration::ZERO,
+            first_token: Duration::ZERO,
+            total: Duration::ZERO,
+        },
+    };
+    for piece in said {
+        let ids: Vec<u32> = match *piece {
+            "<" => vec![START],
+            ">" => vec![END],
+            text => text.chars().map(u32::from).collect(),
+        };
+        for id in ids {
+            outcome.output_ids.push(id);
+            outcome.text_offsets.push(outcome.text.chars().count());
+            outcome.text.extend(char::from_u32(id));
+        }
+    }
+    let label = Label {
+        line: 4,
+        id: Id::line(4),
+        format: Format::OpenAi(OpenAi {
+            endpoint: Some(Endpoint::Chat),
+            model: None,
+            tools,
+            n: None,
+        }),
+    };
+    let origin = Origin {
+        model: "served".into(),
+        created: 7,
+    };
+    let answer: Value =
+        serde_json::from_str(&served(&label, &[outcome], &Marked, &origin)).unwrap();
+    answer["response"]["body"]["choices"][0].clone()
+}
+
+fn call(number: u32, name: &str, arguments: &str) -> Value {
+    json!({"id": format!("call_4_0_{number}"), "type": "function", "function": {"name": name, "arguments": arguments}})
+}
+
+#[test]
+fn calls_are_a_message_of_their_own_kind() {
+    let two = [
+        "Let me see. ",
+        "<",
+        "[f(x=1), g.h(y='a')]",
+        ">",
+        "<",
+        "[f()]",
+        ">",
+        " Done.",
+    ];
+    let found = choice(&two, true, Finish::Stop);
+    assert_eq!(found["finish_reason"], "tool_calls");
+    let message = &found["message"];
+    assert_eq!(message["content"], "Let me see.  Done.");
+    let expected = [
+        call(0, "f", "{\"x\": 1}"),
+        call(1, "g.h", "{\"y\": \"a\"}"),
+        call(2, "f", "{}"),
+    ];
+    assert_eq!(message["tool_calls"], json!(expected));
+
+    let alone = choice(&["<", "[f(x=1)]", ">"], true, Finish::Length);
+    assert_eq!(alone["message"]["content"], Value::Null);
+    assert_eq!(alone["finish_reason"], "length");
+    // Nobody has asked for calls.
+    let untold = choice(&["<", "[f(x=1)]", ">"], false, Finish::Stop);
+    assert_eq!(
+        untold["message"],
+        json!({"role": "assistant", "content": "[f(x=1)]"})
+    );
+    assert_eq!(choice(&["Hi"], true, Finish::Stop)["finish_reason"], "stop");
+}
+
+#[test]
+fn what_is_no_call_stays_text_and_says_so() {
+    for (said, reason) in [
+        (
+            &["a", "<", "[f(x=1)]"][..],
+            "a call begins and does not end",
+        ),
+        (&["a", "<", "[f(1)]", ">"], "expected a name"),
+        (
+            &["a", "<", "[f(x=1)]", ">", "<", "[f(x=y)]", ">"],
+            "found the name y, expected a value",
+        ),
+        (&["a", "<", "[f(x=1)] and", ">"], "after the list of calls"),
+        (
+            &["a", "<", "[f(x=1, x=2)]", ">"],
+            "found the argument x twice",
+        ),
+    ] {
+        let found = choice(said, true, Finish::Stop);
+        let text: String = said
+            .iter()
+            .filter(|piece| !["<", ">"].contains(*piece))
+            .copied()
+            .collect();
+        let message = &found["message"];
+        assert_eq!(message["content"], text.as_str());
+        assert_eq!(message["tool_calls"], Value::Null);
+        let error = message["tool_call_error"].as_str().unwrap();
+        assert!(error.contains(reason), "{said:?}: {error}");
+        assert_eq!(found["finish_reason"], "stop");
+    }
+}
+
+/// A literal of the grammar, sometimes a wrong one.
+fn literal(rng: &mut Random, depth: u32) -> String {
+    let strings = [
+        "'it\\'s'",
+        "\"a \\\"b\\\" \\n\\t\\\\\"",
+        "''",
+        "\"\u{e9}\u{1f600}\"",
+        "'a' \"b\"",
+        "'''x 'y' ''z\nw'''",
+        "'\\x41\\u00e9\\101\\q'",
+        "\"\\U0001F600\"",
+        "'open",
+        "r'raw'",
+        "'\\ud83d'",
+        "'\\N{BULLET}'",
+        "\"\"\"\"q\"\"\"",
+    ];
+    let others = [
+        "0",
+        "-17",
+        "123456789012345678901234567890",
+        "0.5",
+        "-1.25e-3",
+        "1E5",
+        "True",
+        "False",
+        "None",
+        "true",
+        "null",
+        "x",
+        "01",
+        "1+2",
+        "-",
+        "()",
+        "(1,)",
+        "(1, 'b')",
+        "(1)",
+        "{}",
+        "[]",
+        "f(1)",
+        "*a",
+        "{1: 2}",
+    ];
+    match rng.below(10u32) {
+        0..=3 => rng.pick(&strings).to_owned(),
+        4..=7 => rng.pick(&others).to_owned(),
+        8 if depth < 3 => {
+            let items: Vec<String> = (0..rng.below(3u32))
+                .map(|_| literal(rng, depth + 1))
+                .collect();
+            format!(
+                "[{}{}]",
+                items.join(", "),
+                if rng.below(3u32) == 0 && !items.is_empty() {
+                    ","
+                } else {
+                    ""
+                }
+            )
+        }
+        _ if depth < 3 => {
+            let items: Vec<String> = (0..rng.below(3u32))
+                .map(|i| format!("\"k{}\": {}", i % 2, literal(rng, depth + 1)))
+                .collect();
+            format!("{{{}}}", items.join(" , "))
+        }
+        _ => "7".to_owned(),
+    }
+}
+
+#[test]
+fn calls_are_read_as_python_reads_them() {
+    let Some(python) = interpreter("calls_are_read_as_python_reads_them") else {
+        return;
+    };
+    let mut rng = Random::new(35);
+    let texts: Vec<String> = (0..3000)
+        .map(|_| {
+            let calls: Vec<String> = (0..1 + rng.below(2u32))
+                .map(|_| {
+                    let names = ["f", "get_weather", "a.b", "_x1"];
+                    let name = rng.pick(&names);
+                    let arguments: Vec<String> = (0..rng.below(3u32))
+                        .map(|i| format!("a{i} = {}", literal(&mut rng, 0)))
+                        .collect();
+                    format!("{name}({})", arguments.join(","))
+                })
+                .collect();
+            format!("[{}]", calls.join(", "))
+        })
+        .collect();
+    let said = ask(&python, "tool_calls.py", &json!({"texts": texts}));
+    let mut read = 0;
+    for (text, python) in texts.iter().zip(said["calls"].as_array().unwrap()) {
+        let message = choice(&["<", text, ">"], true, Finish::Stop)["message"].clone();
+        let ours: Option<Vec<Value>> = message["tool_calls"].as_array().map(|calls| {
+            let one = |call: &Value| {
+                let arguments = call["function"]["arguments"].as_str().unwrap();
+                json!({"name": call["function"]["name"], "arguments": serde_json::from_str::<Value>(arguments).unwrap()})
+            };
+            calls.iter().map(one).collect()
+        });
+        if let Some(ours) = ours {
+            read += 1;
+            assert_eq!(json!(ours), *python, "{text}");
+        } else {
+            // Raw strings, names of characters, values in parentheses and sums are Python's too, and left as text.
+            let beyond = ["r'", "\\N", "(1)"].iter().any(|part| text.contains(part));
+            assert!(python.is_null() || beyond, "{text}: {message}");
+        }
+    }
+    assert!((600..2700).contains(&read), "{read} of {}", texts.len());
+}
+
+#[test]
+fn rows_with_tools_ask_for_calls() {
+    let tools = |body: &str| {
+        let line = format!(
+            r#"{{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{{"messages":[{{"role":"user","content":"x"}}]{body}}}}}"#
+        );
+        let row = parse(line.as_bytes(), 1);
+        assert!(matches!(row.ask.unwrap().prompt, Prompt::Messages(_)));
+        matches!(row.format, Format::OpenAi(OpenAi { tools: true, .. }))
+    };
+    assert!(!tools(""));
+    assert!(tools(
+        r#","tools":[{"type":"function","function":{"name":"f"}}]"#
+    ));
+    assert!(!tools(
+        r#","tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none""#
+    ));
+}
