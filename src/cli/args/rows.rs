@@ -104,7 +104,7 @@ pub struct GenerateArgs {
     #[arg(value_name = "PROMPT", conflicts_with_all = ["input", "lines"])]
     pub prompts: Vec<String>,
     /// Rows as JSON lines: {"id","prompt"}, {"id","input_ids"}, {"id","messages"} with options of the flags'
-    /// names, or OpenAI batch rows; .gz and .zst files too [default: standard input]
+    /// names and skip_special_tokens, or OpenAI batch rows; .gz and .zst files too [default: standard input]
     #[arg(long, short, value_name = "FILE|-")]
     pub input: Option<PathBuf>,
     /// Answers as JSON lines in input order; finished rows are in FILE.partial meanwhile [default: standard
