@@ -21,13 +21,13 @@ LAUNCHES = ["host-kernels", "host-graph", "device-graph"]
 PROMPTS = ["hello", "a prompt of several chunks, so that a step holds whole chunks of it beside the other's new tokens. " * 2]
 # What is run of tailgraph, by name.
 PROGRAMS = {
-    "sampling": ["generate", "--max-new-tokens", "4", "--temperature", "0.8", "--top-p", "0.9", "--logprobs", "2", *PROMPTS],
-    "f32": ["generate", "--max-new-tokens", "4", "--dtype", "f32", *PROMPTS],
+    "sampling": ["generate", "--raw", "--max-new-tokens", "4", "--temperature", "0.8", "--top-p", "0.9", "--logprobs", "2", *PROMPTS],
+    "f32": ["generate", "--raw", "--max-new-tokens", "4", "--dtype", "f32", *PROMPTS],
     "score": ["score", "--logprobs", "--input", "prompts.jsonl"],
     # The most new tokens with which racecheck was seen to live under device-graph, and the fewest with which it died when
     # decode steps' graphs launched themselves (from the third on).
-    "two": ["generate", "--max-new-tokens", "2", "hello"],
-    "three": ["generate", "--max-new-tokens", "3", "hello"],
+    "two": ["generate", "--raw", "--max-new-tokens", "2", "hello"],
+    "three": ["generate", "--raw", "--max-new-tokens", "3", "hello"],
 }
 # What must be clean with nothing left out, so that every tool has looked at every kernel, the dispatcher too.
 WHOLE = ["score", "two"]
