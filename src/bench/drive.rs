@@ -100,7 +100,7 @@ pub fn run(engine: &mut Engine, arrivals: &[Arrival], beside: &Beside<'_>) -> Re
     run_told(engine, arrivals, beside, &mut |_| {})
 }
 
-/// Likewise; `heard` gets each of the scheduler's records too.
+/// [`run`]; `heard` gets each of the scheduler's records too.
 ///
 /// # Errors
 /// As [`run`].
@@ -118,7 +118,7 @@ pub fn run_heard(
     })
 }
 
-/// Likewise; `heard` gets all that comes out, what an earlier run has left included.
+/// [`run`]; `heard` gets all that comes out, what an earlier run has left included.
 ///
 /// # Errors
 /// As [`run`].

@@ -1,6 +1,6 @@
 //! An engine that, in the course of a job, measures what else could serve its decode steps: when a whole step of the rows
 //! asked for has run, that step's graph is captured by one variant after the other and launched again and again by the
-//! host with nothing in between ([`super::bare`] does likewise), all variants in turns.
+//! host with nothing in between (as [`super::bare`] does), all variants in turns.
 
 use super::bare::InARow;
 use super::variants::{Timed, choose, families, finalists, near, refined};

@@ -29,7 +29,7 @@ pub(super) fn keep_apart(flag: &str, output: &Path, others: &[Other<'_>]) -> Res
     }
 }
 
-/// Likewise where the others are written too: nor are they one device or standard output.
+/// [`keep_apart`] where the others are written too: nor may they be one device or standard output.
 ///
 /// # Errors
 /// As [`keep_apart`].
@@ -44,7 +44,7 @@ pub(super) fn keep_outputs_apart(flag: &str, output: &Path, others: &[Other<'_>]
     }
 }
 
-/// Likewise for an OUTPUT that is put together: nor is one of `others` what is written on the way, OUTPUT.partial.
+/// [`keep_apart`] for an OUTPUT that is put together: nor may one of `others` be what is written on the way, OUTPUT.partial.
 ///
 /// # Errors
 /// As [`keep_apart`].

@@ -21,7 +21,7 @@ pub fn spec(model: &str, run: &RunArgs, engine: &EngineArgs) -> Result<RunSpec> 
     on(device, ModelSource::parse(model)?, run, engine)
 }
 
-/// Likewise of a device and a model that are known to be right.
+/// [`spec`] of a device and a model that are known to be right.
 ///
 /// # Errors
 /// [`Error::Usage`], naming a flag and its value.

@@ -163,7 +163,7 @@ impl Claim {
         self.put_in_place(&self.file, &self.path)
     }
 
-    /// Likewise with the file that was made of NAME.partial.
+    /// Puts the file that was made of NAME.partial in the place of NAME, as [`Claim::install`] does.
     ///
     /// # Errors
     /// As [`Claim::install`].

@@ -80,7 +80,7 @@ impl Out {
         }
     }
 
-    /// Likewise, with what the buffer still holds.
+    /// Ends the file as above, with what the buffer still holds.
     ///
     /// # Errors
     /// As [`Out::finish`].

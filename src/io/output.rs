@@ -24,7 +24,7 @@ pub struct Answer {
 pub enum End {
     /// Every row has its answer.
     Whole,
-    /// Likewise, and some may have a better one the next time.
+    /// Every row has its answer, and some may have a better one the next time.
     Retry,
     /// Rows are missing.
     Early,
@@ -97,7 +97,7 @@ impl Ordered {
 }
 
 impl<W: Write> Ordered<W> {
-    /// Likewise onto something that comes back at the end.
+    /// Onto something that comes back at the end.
     pub fn onto(out: W, path: impl Into<PathBuf>, separator: &'static str) -> Self {
         Self {
             out,

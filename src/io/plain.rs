@@ -24,7 +24,7 @@ impl Plain {
         (row(number, Ok(self.prompt(text))), input)
     }
 
-    /// Likewise of the bytes of a line.
+    /// [`Self::row`] of the bytes of a line.
     pub fn row_of_bytes(&self, bytes: &[u8], number: u64) -> (Row, Fnv64) {
         match std::str::from_utf8(bytes) {
             Ok(text) => self.row(text.to_owned(), number),

@@ -3,7 +3,7 @@
 
 /// Of a block, as kernels/common/packed.cuh has it. Matrices have whole ones.
 pub const ROWS: usize = 8;
-/// Of a block, likewise.
+/// Columns of a block, as there.
 pub const COLUMNS: usize = 64;
 
 /// Columns of a matrix with what fills them up. Saturates.

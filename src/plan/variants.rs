@@ -88,7 +88,7 @@ pub enum Products {
 pub enum Experts {
     /// Those for few rows, which go on from the scores that [`Products::Skinny`] leaves, with rings as there.
     Skinny,
-    /// Likewise of one row, gate, up and down in one kernel.
+    /// Those for one row, gate, up and down in one kernel, which go on from these scores too.
     Fused,
     /// One kernel that streams each expert's weights once.
     Grouped(Grouped),

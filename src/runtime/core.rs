@@ -61,7 +61,7 @@ impl Core {
         Self::with(&sizes, stages)
     }
 
-    /// Likewise, for a shape.
+    /// A core of a shape whose sizes are settled.
     ///
     /// # Errors
     /// As [`Core::new`].

@@ -44,7 +44,7 @@ impl Engine {
         Self::on_gpu_with(gpu, model, plan, options, dtype, launch, sink, same)
     }
 
-    /// Likewise, its steps timed kernel by kernel, and where the times come out.
+    /// [`Engine::on_gpu`] with steps timed kernel by kernel, and where the times come out.
     ///
     /// # Errors
     /// As [`Engine::on_gpu`].

@@ -24,7 +24,7 @@ struct HostBlock {
 
 // SAFETY: plain memory; all access goes through raw pointers under the rings' protocol.
 unsafe impl Send for HostBlock {}
-// SAFETY: likewise.
+// SAFETY: as for `Send`.
 unsafe impl Sync for HostBlock {}
 
 impl HostBlock {

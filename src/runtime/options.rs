@@ -11,7 +11,7 @@ pub enum Launch {
     HostKernels,
     /// The host, a captured graph a step.
     HostGraph,
-    /// Likewise, the next decode step before the last is through, where that can end no sequence and let none in.
+    /// A captured graph a step, the next decode step before the last is through, where that can end no sequence and let none in.
     HostGraphAhead,
     /// The GPU itself, which also schedules.
     DeviceGraph,

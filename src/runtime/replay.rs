@@ -63,7 +63,7 @@ impl Replayer {
         self.requests.push_back(request);
     }
 
-    /// The next cancel, likewise.
+    /// The next cancel, before the first turn that has seen it.
     pub fn cancel(&mut self, request: u64) {
         self.cancels.push_back(request);
     }

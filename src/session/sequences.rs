@@ -60,7 +60,7 @@ impl<T> Sequences<T> {
         }
     }
 
-    /// Likewise of all.
+    /// No more is wanted of any request; their ends will say so.
     pub fn cancel_all(&mut self) {
         self.cancels.extend(self.live.keys());
     }

@@ -99,7 +99,7 @@ impl<'a> PartArgs<'a> {
 }
 
 impl Parts {
-    /// `zero`: when the parts' clock was 0, if it is the host's; `scheduler_zero`: likewise the scheduler's.
+    /// `zero`: when the parts' clock was 0, if it is the host's; `scheduler_zero`: when the scheduler's was.
     pub fn new(costs: Costs, zero: Option<Instant>, scheduler_zero: Option<Instant>) -> Self {
         let clock = match (zero, scheduler_zero) {
             (Some(zero), Some(scheduler)) => Clock::Behind(match zero >= scheduler {

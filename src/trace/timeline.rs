@@ -413,7 +413,7 @@ impl Timeline {
         Ok(about)
     }
 
-    /// Likewise; the file has yet to be given its name.
+    /// Ends the timeline, but leaves the file to be given its name.
     pub(super) fn end(mut self) -> Result<(About, files::Out)> {
         for mut step in std::mem::take(&mut self.flying) {
             step.args.unfinished = true;

@@ -62,7 +62,7 @@ pub fn stages(
     linked(model, plan, options, sink, |_| {})
 }
 
-/// Likewise, telling `routing` where the rows of every step go.
+/// The stages, telling `routing` where the rows of every step go.
 ///
 /// # Errors
 /// See [`CpuStage::new`].

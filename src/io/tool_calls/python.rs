@@ -57,7 +57,7 @@ impl Reader<'_> {
         self.items_and_comma(close, item).map(|(items, _)| items)
     }
 
-    /// Likewise, and whether the last has a comma.
+    /// [`Self::items`], and whether the last has a comma.
     fn items_and_comma<T>(
         &mut self,
         close: char,

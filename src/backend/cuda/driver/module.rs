@@ -20,7 +20,7 @@ pub struct Module {
 
 // SAFETY: a module handle may be used from any thread that has its context bound, which every method does.
 unsafe impl Send for Module {}
-// SAFETY: likewise; what `set_stamping` changes is read by kernels alone, and its caller sees to it that none does.
+// SAFETY: as for `Send`; what `set_stamping` changes is read by kernels alone, and its caller sees to it that none does.
 unsafe impl Sync for Module {}
 
 impl Module {

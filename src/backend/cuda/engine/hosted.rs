@@ -100,7 +100,7 @@ impl HostLaunched {
         Self::with_graphs(context, program, stage, ladders, options, places)
     }
 
-    /// Likewise, with a graph for each of the first `places(kind)` places of the copy; with none, kernel by kernel.
+    /// With a graph for each of the first `places(kind)` places of the copy; with none, kernel by kernel.
     pub(super) fn with_graphs(
         context: &Arc<CudaContext>,
         program: Box<dyn StepProgram>,

@@ -59,7 +59,7 @@ pub struct Attention {
     pub qkv: Address,
     /// `[pages, kv_heads, page_tokens, D]`, operand type.
     pub k_pages: Address,
-    /// Likewise.
+    /// Shaped as `k_pages`.
     pub v_pages: Address,
     /// f32 `[D]`
     pub q_norm: Address,

@@ -42,7 +42,7 @@ pub struct Grouped {
     experts: Kernel,
     /// With [`MANY_LOADERS`].
     many: Kernel,
-    /// Likewise, for tiles of more than [`GROUPED_LOW_ROWS`] rows, with registers for their sums; f32 rows have none.
+    /// With as many, for tiles of more than [`GROUPED_LOW_ROWS`] rows, with registers for their sums; f32 rows have none.
     tall: Option<Kernel>,
     operand: DType,
     weights: DType,

@@ -58,7 +58,7 @@ pub struct Kernels {
     pub tiled: Tiled,
     /// Where the GPU and the types have them.
     pub skinny: Option<Skinny>,
-    /// Likewise.
+    /// Where the GPU and the types have them.
     pub grouped: Option<Grouped>,
     pub swap_ab: Option<SwapAb>,
     pub conv: Kernel,

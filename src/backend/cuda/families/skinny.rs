@@ -6,7 +6,7 @@
 //! | `tg_skinny_conv_*` | operator norm, in-projection, short convolution |
 //! | `tg_skinny_project_*` | operator norm and q, k, v; or final norm and LM head |
 //! | `tg_skinny_held_out_*` | out-projection, or a dense feed-forward's down, of rows of up to 2048; the router's scores, in parts |
-//! | `tg_skinny_out_*` | likewise of longer rows |
+//! | `tg_skinny_out_*` | the same of longer rows |
 //! | `tg_skinny_gate_up_*` | FFN norm and a dense feed-forward's gate and up |
 //! | `tg_skinny_expert_gate_up_*` | the router's choice, FFN norm, gate and up of the chosen experts |
 //! | `tg_skinny_down_*` | the chosen experts' down and their sum |
@@ -147,7 +147,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Likewise, where the experts are theirs too.
+    /// The skinny kernels, where the experts are theirs too.
     pub fn skinny_experts(&self) -> Option<&'a Skinny> {
         self.skinny()
             .filter(|_| self.variant.experts.follow_skinny())

@@ -25,7 +25,7 @@ pub(super) fn in_type(
 }
 
 /// `bytes` of type `from` as type `to`, rounded to nearest even.
-pub(super) fn convert(name: &str, from: DType, to: DType, bytes: &[u8]) -> Result<Vec<u8>> {
+fn convert(name: &str, from: DType, to: DType, bytes: &[u8]) -> Result<Vec<u8>> {
     let mut values = vec![0.0; bytes.len() / from.bytes()];
     widen(from, bytes, &mut values);
     let mut out = Vec::with_capacity(values.len() * to.bytes());
@@ -62,7 +62,30 @@ pub(super) fn convert(name: &str, from: DType, to: DType, bytes: &[u8]) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::cuda::families::packed;
+    use crate::backend::cuda::memory::weights::tests::{config, model};
     use half::{bf16, f16};
+
+    /// A matrix of more elements than are converted at once is packed a part at a time, and as it would be whole.
+    #[test]
+    fn parts_are_whole_blocks() {
+        let folder = tempfile::tempdir().unwrap();
+        let columns = 96;
+        let model = model(&folder, &config(48_000, columns, 64, false, true));
+        let (tensor, to) = (&model.weights.embed_tokens, DType::F32);
+        let (mut parts, mut packed, mut one) = (0, Vec::new(), Vec::new());
+        in_type(tensor, to, packed::ROWS * columns, |rows| {
+            parts += 1;
+            packed::pack(rows, columns, to, &mut one);
+            packed.extend_from_slice(&one);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(parts, 2);
+        let whole = convert(&tensor.name, tensor.dtype, to, tensor.bytes()).unwrap();
+        packed::pack(&whole, columns, to, &mut one);
+        assert!(packed == one, "parts are packed otherwise than the whole");
+    }
 
     #[test]
     fn conversion_rounds_and_names_what_does_not_fit() {

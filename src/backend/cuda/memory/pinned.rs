@@ -20,7 +20,7 @@ pub struct Pinned {
 
 // SAFETY: plain memory; who may touch what, and when, is its users' protocol.
 unsafe impl Send for Pinned {}
-// SAFETY: likewise.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {

@@ -345,20 +345,19 @@ impl Placer<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
-    use crate::backend::cuda::memory::convert::convert;
     use crate::model::ModelSource;
     use crate::plan::device::weight_bytes;
 
-    fn model(folder: &tempfile::TempDir, text: &str) -> Model {
+    pub fn model(folder: &tempfile::TempDir, text: &str) -> Model {
         let config = folder.path().join("config.json");
         std::fs::write(&config, text).unwrap();
         let source = ModelSource::parse(&format!("random:{}", config.display())).unwrap();
         Model::load(&source).unwrap()
     }
 
-    fn config(vocab: usize, hidden: usize, inner: usize, bias: bool, tied: bool) -> String {
+    pub fn config(vocab: usize, hidden: usize, inner: usize, bias: bool, tied: bool) -> String {
         format!(
             r#"{{"model_type": "lfm2_moe", "vocab_size": {vocab}, "hidden_size": {hidden}, "num_hidden_layers": 3,
                 "intermediate_size": 64, "moe_intermediate_size": {inner}, "num_attention_heads": 2,
@@ -380,26 +379,5 @@ mod tests {
                 assert_eq!(bytes as u64, expected, "{hidden}");
             }
         }
-    }
-
-    /// A matrix of more elements than are converted at once is packed a part at a time, and as it would be whole.
-    #[test]
-    fn parts_are_whole_blocks() {
-        let folder = tempfile::tempdir().unwrap();
-        let columns = 96;
-        let model = model(&folder, &config(48_000, columns, 64, false, true));
-        let (tensor, to) = (&model.weights.embed_tokens, DType::F32);
-        let (mut parts, mut packed, mut one) = (0, Vec::new(), Vec::new());
-        in_type(tensor, to, packed::ROWS * columns, |rows| {
-            parts += 1;
-            packed::pack(rows, columns, to, &mut one);
-            packed.extend_from_slice(&one);
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(parts, 2);
-        let whole = convert(&tensor.name, tensor.dtype, to, tensor.bytes()).unwrap();
-        packed::pack(&whole, columns, to, &mut one);
-        assert!(packed == one, "parts are packed otherwise than the whole");
     }
 }

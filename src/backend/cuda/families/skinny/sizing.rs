@@ -203,7 +203,7 @@ impl Sizing {
         (tiles.div_ceil(each) + others, 1, 1)
     }
 
-    /// Likewise for `tiles` tiles at most: as many as there are SMs, since nobody knows what each will have.
+    /// Blocks for `tiles` tiles at most: as many as there are SMs, since nobody knows what each will have.
     pub fn blocks_at_most(&self, tiles: u32) -> (u32, u32, u32) {
         (tiles.min(self.limits.multiprocessors), 1, 1)
     }
