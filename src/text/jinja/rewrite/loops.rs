@@ -5,6 +5,7 @@ use minijinja::machinery::Span;
 use minijinja::machinery::ast::{self, CallArg, Expr, Spanned, Stmt};
 
 use super::build::{constant, emit, filter, refused, variable};
+use super::scopes::names_of;
 use super::{Open, Rewriter};
 
 /// Names that no template can write: an item before it has its own, the macro that is a loop's condition, and what the
@@ -47,7 +48,8 @@ impl<'s> Rewriter<'_, 's> {
         let iter = source.list(self.expr(&node.iter), node.iter.span());
         let filter_expr = node.filter_expr.as_ref().map(|expr| self.expr(expr));
         self.loops.push(source);
-        let body = self.within(Open::Loop, &node.body);
+        let names = parameters(&node.target);
+        let body = self.within(Open::Loop, &names, &node.body);
         self.loops.pop();
         Stmt::ForLoop(Spanned::new(
             ast::ForLoop {
@@ -56,10 +58,22 @@ impl<'s> Rewriter<'_, 's> {
                 filter_expr,
                 recursive: false,
                 body,
-                else_body: self.body(&node.else_body),
+                else_body: self.else_body(&node.else_body, node.span()),
             },
             node.span(),
         ))
+    }
+
+    /// A scope of its own, as the body is.
+    fn else_body(&mut self, stmts: &[Stmt<'s>], span: Span) -> Vec<Stmt<'s>> {
+        if stmts.is_empty() {
+            return Vec::new();
+        }
+        let block = ast::WithBlock {
+            assignments: Vec::new(),
+            body: self.within(Open::Frame, &[], stmts),
+        };
+        vec![Stmt::WithBlock(Spanned::new(block, span))]
     }
 
     fn recursive_loop(&mut self, node: &Spanned<ast::ForLoop<'s>>) -> Stmt<'s> {
@@ -74,7 +88,7 @@ impl<'s> Rewriter<'_, 's> {
         // What the loop sets is not there yet where it calls itself: what these names stood for before the loop is.
         let mut names = Vec::new();
         assigned(&node.body, &mut names);
-        names_of(&node.target, &mut names);
+        names.extend(parameters(&node.target));
         names.sort_unstable();
         names.dedup();
         let variables = || names.iter().map(|name| variable(name, span)).collect();
@@ -90,7 +104,7 @@ impl<'s> Rewriter<'_, 's> {
         }
         self.loops.push(source);
         let mut inner = vec![set(self.target(&node.target), variable(ITEM, span), span)];
-        inner.extend(self.within(Open::Loop, &node.body));
+        inner.extend(self.within(Open::Loop, &parameters(&node.target), &node.body));
         self.loops.pop();
         let mut body = vec![set(list(variables()), variable(BEFORE, span), span)];
         match source.has_else {
@@ -142,7 +156,7 @@ impl<'s> Rewriter<'_, 's> {
             is_else: true,
             ..Source::default()
         });
-        let else_body = self.within(Open::Macro, &node.else_body);
+        let else_body = self.within(Open::Macro, &[], &node.else_body);
         self.loops.pop();
         let span = node.span();
         let choice = ast::IfCond {
@@ -181,13 +195,11 @@ fn set<'s>(target: Expr<'s>, expr: Expr<'s>, span: Span) -> Stmt<'s> {
     Stmt::Set(Spanned::new(ast::Set { target, expr }, span))
 }
 
-/// Every name that `target` sets.
-fn names_of<'s>(target: &Expr<'s>, names: &mut Vec<&'s str>) {
-    match target {
-        Expr::Var(node) => names.push(node.id),
-        Expr::List(list) => list.items.iter().for_each(|item| names_of(item, names)),
-        _ => {}
-    }
+/// The names that `target` sets.
+pub(super) fn parameters<'s>(target: &Expr<'s>) -> Vec<&'s str> {
+    let mut names = Vec::new();
+    names_of(target, &mut |name| names.push(name));
+    names
 }
 
 /// Every name that is set anywhere within `stmts`.
@@ -195,13 +207,13 @@ fn assigned<'s>(stmts: &[Stmt<'s>], names: &mut Vec<&'s str>) {
     for stmt in stmts {
         match stmt {
             Stmt::Template(node) => assigned(&node.children, names),
-            Stmt::Set(node) => names_of(&node.target, names),
+            Stmt::Set(node) => names.extend(parameters(&node.target)),
             Stmt::SetBlock(node) => {
-                names_of(&node.target, names);
+                names.extend(parameters(&node.target));
                 assigned(&node.body, names);
             }
             Stmt::ForLoop(node) => {
-                names_of(&node.target, names);
+                names.extend(parameters(&node.target));
                 assigned(&node.body, names);
                 assigned(&node.else_body, names);
             }
@@ -211,7 +223,7 @@ fn assigned<'s>(stmts: &[Stmt<'s>], names: &mut Vec<&'s str>) {
             }
             Stmt::WithBlock(node) => {
                 let targets = node.assignments.iter().map(|(target, _)| target);
-                targets.for_each(|target| names_of(target, names));
+                targets.for_each(|target| names.extend(parameters(target)));
                 assigned(&node.body, names);
             }
             Stmt::FilterBlock(node) => assigned(&node.body, names),

@@ -3,6 +3,7 @@
 use minijinja::machinery::ast::{self, Expr, Spanned, Stmt};
 
 use super::build::{constant, filter, refuse, variable, wrapped};
+use super::loops::parameters;
 use super::{Open, Rewriter};
 use crate::text::jinja::macros::{KWARGS, VARARGS};
 
@@ -41,7 +42,10 @@ impl<'s> Rewriter<'_, 's> {
         let outer = std::mem::take(&mut self.spare);
         let mut body = self.parameters(node);
         let loops = std::mem::take(&mut self.loops);
-        body.extend(self.within(Open::Macro, &node.body));
+        self.open.push(Open::Macro);
+        let names: Vec<&str> = node.args.iter().flat_map(parameters).collect();
+        body.extend(self.scope(&names, &node.defaults, &node.body));
+        self.open.pop();
         self.loops = loops;
         let spare = std::mem::replace(&mut self.spare, outer);
         // As in Jinja2, which looks for the names in all of the body.

@@ -3,12 +3,14 @@
 //! otherwise than Jinja2 are written another way. Control flow stays minijinja's.
 //!
 //! - `statements`, `loops`, `macros`, `expressions`: what becomes of each
+//! - `scopes`: which names a scope sets later than something in it reads them
 //! - `build`: small trees
 
 mod build;
 mod expressions;
 mod loops;
 mod macros;
+mod scopes;
 mod statements;
 
 use minijinja::machinery::ast::Stmt;
@@ -30,6 +32,8 @@ pub fn rewrite<'s>(source: &'s str, tree: &Stmt<'s>, reads: &mut Reads) -> Vec<S
         reads,
         spare: macros::Spare::default(),
         loops: Vec::new(),
+        scopes: scopes::Scopes::default(),
+        undefined: Vec::new(),
     };
     let mut out = Vec::new();
     rewriter.stmt(tree, &mut out);
@@ -70,4 +74,8 @@ struct Rewriter<'r, 's> {
     spare: macros::Spare,
     /// The loops around this place.
     loops: Vec<loops::Source>,
+    /// The scopes around it, as Jinja2 has them.
+    scopes: scopes::Scopes<'s>,
+    /// Names of the whole template's scope that are undefined where it begins.
+    undefined: Vec<&'s str>,
 }

@@ -5,6 +5,8 @@ use minijinja::machinery::Span;
 use minijinja::machinery::ast::{self, Expr, Spanned, Stmt};
 
 use super::build::{constant, emit, filter, refuse, variable};
+use super::loops::parameters;
+use super::scopes::everything;
 use super::{DROP, END_CAPTURE, Open, POP_FRAME, Rewriter};
 
 impl<'s> Rewriter<'_, 's> {
@@ -16,17 +18,46 @@ impl<'s> Rewriter<'_, 's> {
         out
     }
 
-    pub(super) fn within(&mut self, open: Open, stmts: &[Stmt<'s>]) -> Vec<Stmt<'s>> {
+    /// The statements of a scope that begins with `parameters` set.
+    pub(super) fn within(
+        &mut self,
+        open: Open,
+        parameters: &[&'s str],
+        stmts: &[Stmt<'s>],
+    ) -> Vec<Stmt<'s>> {
         self.open.push(open);
-        let out = self.body(stmts);
+        let out = self.scope(parameters, &[], stmts);
         self.open.pop();
+        out
+    }
+
+    /// The same, where `defaults` are read before the statements.
+    pub(super) fn scope(
+        &mut self,
+        parameters: &[&'s str],
+        defaults: &[Expr<'s>],
+        stmts: &[Stmt<'s>],
+    ) -> Vec<Stmt<'s>> {
+        let parameters = parameters.iter().copied();
+        let undefined = self.scopes.enter(parameters, defaults, stmts);
+        if self.open.is_empty() {
+            self.undefined.clone_from(&undefined);
+        }
+        let undefine = |name| {
+            let span = Span::default();
+            let (target, expr) = (variable(name, span), constant(Value::UNDEFINED, span));
+            Stmt::Set(Spanned::new(ast::Set { target, expr }, span))
+        };
+        let mut out: Vec<Stmt<'s>> = undefined.into_iter().map(undefine).collect();
+        out.extend(self.body(stmts));
+        self.scopes.leave();
         out
     }
 
     /// What is written to a filter or variable instead: names set in there end with it.
     fn captured(&mut self, stmts: &[Stmt<'s>], span: Span) -> Vec<Stmt<'s>> {
         self.open.push(Open::Capture);
-        let body = self.within(Open::Frame, stmts);
+        let body = self.within(Open::Frame, &[], stmts);
         self.open.pop();
         let block = ast::WithBlock {
             assignments: Vec::new(),
@@ -37,7 +68,7 @@ impl<'s> Rewriter<'_, 's> {
 
     pub(super) fn stmt(&mut self, stmt: &Stmt<'s>, out: &mut Vec<Stmt<'s>>) {
         match stmt {
-            Stmt::Template(template) => out.extend(self.body(&template.children)),
+            Stmt::Template(template) => out.extend(self.scope(&[], &[], &template.children)),
             Stmt::EmitExpr(node) => {
                 let expr = self.expr(&node.expr);
                 out.push(emit(expr, node.span()));
@@ -84,10 +115,24 @@ impl<'s> Rewriter<'_, 's> {
             }
             // No template extends this one: a block is written where it stands, and what is set in it ends with it.
             Stmt::Block(node) if self.open.is_empty() && !node.required => {
+                let mut early = None;
+                everything(stmt, &mut |name| {
+                    early = early.or(self.undefined.contains(&name).then_some(name));
+                });
+                if let Some(name) = early {
+                    // It would see no variable from outside, as the scopes around it must not.
+                    let what = format!(
+                        "a block with `{name}`, which is set behind a place that reads it,"
+                    );
+                    out.push(refuse(&what, node.span()));
+                    return;
+                }
+                let around = std::mem::take(&mut self.scopes);
                 let block = ast::WithBlock {
                     assignments: Vec::new(),
-                    body: self.within(Open::Frame, &node.body),
+                    body: self.within(Open::Frame, &[], &node.body),
                 };
+                self.scopes = around;
                 out.push(Stmt::WithBlock(Spanned::new(block, node.span())));
             }
             // It would not see the names of what is around it.
@@ -128,9 +173,10 @@ impl<'s> Rewriter<'_, 's> {
     /// All values are computed before any name is set.
     fn with_block(&mut self, node: &Spanned<ast::WithBlock<'s>>) -> Stmt<'s> {
         let span = node.span();
-        let (mut targets, mut values) = (Vec::new(), Vec::new());
+        let (mut targets, mut values, mut names) = (Vec::new(), Vec::new(), Vec::new());
         for (target, value) in &node.assignments {
             targets.push(self.target(target));
+            names.extend(parameters(target));
             let value = self.expr(value);
             values.push(match target {
                 Expr::List(list) => {
@@ -149,7 +195,7 @@ impl<'s> Rewriter<'_, 's> {
         Stmt::WithBlock(Spanned::new(
             ast::WithBlock {
                 assignments,
-                body: self.within(Open::Frame, &node.body),
+                body: self.within(Open::Frame, &names, &node.body),
             },
             span,
         ))
