@@ -6,7 +6,7 @@ use super::spec::spec;
 use super::{Exit, interrupt};
 use crate::at_start;
 use crate::error::{Error, Result};
-use crate::files::claim::beside;
+use crate::files::names::beside;
 use crate::files::{Out, Resolved, Unfinished, resolve};
 use crate::io::identity::Identity;
 use crate::io::kept::Kept;

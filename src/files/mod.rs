@@ -11,6 +11,7 @@
 
 mod check;
 pub mod claim;
+pub mod names;
 pub mod resolve;
 pub mod stream;
 pub mod whole;

@@ -14,6 +14,7 @@
 
 pub mod about;
 pub mod clock;
+mod item;
 pub mod json;
 pub mod kernels;
 pub mod live;
