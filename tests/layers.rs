@@ -1,8 +1,8 @@
 //! The modules of src/ in the order that lib.rs gives, and the parts of the CUDA backend in that of its mod.rs: each uses only what
-//! stands to its right there. Read from the
+//! stands to its right there. Files that are not part of one another do not use each other in a circle. Read from the
 //! sources, so that what only one build compiles (GPU support, tests) is held to it too.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 fn src() -> PathBuf {
@@ -129,6 +129,124 @@ fn hold_to_order(file: &Path, from: &str, above: &[&str]) -> usize {
     arrows
 }
 
+/// Code without the items that only tests compile; rustfmt ends an item by a line that is indented as it began.
+fn without_tests(code: &str) -> String {
+    let mut kept = String::new();
+    let mut lines = code.lines();
+    while let Some(line) = lines.next() {
+        if line.trim() != "#[cfg(test)]" {
+            kept += line;
+            kept.push('\n');
+            continue;
+        }
+        let indent = &line[..line.len() - line.trim_start().len()];
+        let ends = |line: &str| {
+            line.strip_prefix(indent).is_some_and(|item| {
+                !item.starts_with([' ', '#']) && item.trim_end().ends_with([';', '}'])
+            })
+        };
+        lines.by_ref().find(|line| ends(line));
+    }
+    kept
+}
+
+/// The paths that a tree of `use` begins with, each after `stem`; what follows the tree.
+fn paths<'a>(stem: &[String], tree: &'a str, found: &mut Vec<Vec<String>>) -> &'a str {
+    let tree = tree.trim_start();
+    if let Some(mut list) = tree.strip_prefix('{') {
+        loop {
+            list = list.trim_start_matches(|c: char| c.is_whitespace() || c == ',');
+            if let Some(rest) = list.strip_prefix('}') {
+                return rest;
+            }
+            list = paths(stem, list, found);
+            // `as NAME`, and a glob.
+            list = &list[list.find([',', '}']).expect("an end of the braces")..];
+        }
+    }
+    let end = tree.find(|c: char| !c.is_alphanumeric() && c != '_');
+    let (name, rest) = tree.split_at(end.unwrap_or(tree.len()));
+    let mut path = stem.to_vec();
+    match name {
+        "self" | "" => {}
+        "super" => drop(path.pop()),
+        name => path.push(name.to_owned()),
+    }
+    match rest.strip_prefix("::") {
+        Some(below) => paths(&path, below, found),
+        None => {
+            found.push(path);
+            rest
+        }
+    }
+}
+
+/// The modules of `all` that the code of module `own` names by paths from `crate` or `super`: the deepest of each path.
+fn named(code: &str, own: &[String], all: &BTreeSet<Vec<String>>) -> BTreeSet<Vec<String>> {
+    let mut found = Vec::new();
+    for (root, stem) in [("crate::", &[][..]), ("super::", own)] {
+        for (at, _) in code.match_indices(root) {
+            let before = code[..at].chars().next_back();
+            if before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':') {
+                continue;
+            }
+            let tree = if stem.is_empty() {
+                &code[at + root.len()..]
+            } else {
+                &code[at..]
+            };
+            paths(stem, tree, &mut found);
+        }
+    }
+    let deepest = |path: Vec<String>| {
+        let lengths = (1..=path.len()).rev();
+        let mut above = lengths.map(|length| path[..length].to_vec());
+        above.find(|module| all.contains(module))
+    };
+    found.into_iter().filter_map(deepest).collect()
+}
+
+type Uses = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
+
+/// What each module of src/ uses, apart from its own parts and what it is part of.
+fn uses_of_files() -> Uses {
+    let mut found = Vec::new();
+    files(&src(), &mut found);
+    found.retain(|path| !path.ends_with("tests.rs") && !path.ends_with("main.rs"));
+    let all: BTreeSet<_> = found.iter().map(|path| modules(path)).collect();
+    let uses = found.iter().map(|path| {
+        let own = modules(path);
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut named = named(&without_tests(&code(&text)), &own, &all);
+        named.retain(|other| !other.starts_with(&own) && !own.starts_with(other));
+        (own, named)
+    });
+    uses.collect()
+}
+
+/// All that a module leads to.
+fn reached<'a>(uses: &'a Uses, from: &'a Vec<String>) -> BTreeSet<&'a Vec<String>> {
+    let (mut seen, mut ahead) = (BTreeSet::new(), vec![from]);
+    while let Some(module) = ahead.pop() {
+        let next = uses.get(module).into_iter().flatten();
+        ahead.extend(next.filter(|&next| seen.insert(next)));
+    }
+    seen
+}
+
+/// The modules that lead back to themselves, in sets that lead to each other.
+fn circles(uses: &Uses) -> BTreeSet<Vec<String>> {
+    let mut found = BTreeSet::new();
+    for from in uses.keys() {
+        let mut circle = reached(uses, from);
+        if circle.contains(from) {
+            circle.retain(|other| reached(uses, other).contains(from));
+            found.insert(circle.iter().map(|module| module.join("::")).collect());
+        }
+    }
+    found
+}
+
 #[test]
 fn each_module_uses_only_what_stands_to_its_right() {
     let arrows = hold_to_order(&src().join("lib.rs"), "//! The layers", &[]);
@@ -167,4 +285,50 @@ fn f() { crate::delta::g(); super::epsilon::h(); super::super::zeta::i(); other_
     let doc = "//! The layers, as they are:\n//! `a` -> `b` ->\n//! `c`.\n//!\n";
     let order = layers(doc, "//! The layers");
     assert_eq!(order, ["a", "b", "c"]);
+}
+
+/// Circles that are still to be broken.
+const KNOWN: &[&str] = &[
+    // An answer calls the OpenAI form, which is made of parts of answers; calls in it say why they were not read as answers do.
+    "io::answer io::openai_answer io::tool_calls",
+    // Fields are read into parts of the row, whose forms each know the other's names, to say that a field belongs there.
+    "io::fields io::lines io::messages io::openai io::plain io::row io::row::elsewhere",
+    // Values call methods and the meter, and these use values and their errors.
+    "text::jinja::access text::jinja::args text::jinja::format text::jinja::meter text::jinja::methods text::jinja::ops text::jinja::print text::jinja::spec text::jinja::value",
+];
+
+#[test]
+fn files_that_are_no_part_of_each_other_make_no_circle() {
+    let uses = uses_of_files();
+    let arrows: usize = uses.values().map(BTreeSet::len).sum();
+    assert!(arrows > 1000, "found {arrows} uses between files");
+    let found: Vec<String> = circles(&uses).iter().map(|all| all.join(" ")).collect();
+    assert_eq!(found, KNOWN, "circles between files, and those known");
+}
+
+#[test]
+fn circles_are_found_whatever_the_paths() {
+    let split = |path: &str| -> Vec<String> { path.split("::").map(str::to_owned).collect() };
+    let all: BTreeSet<_> = ["a", "a::b", "a::c", "d", "e"].map(split).into();
+    let code = "
+use crate::{d::{self, x as y}, a::{b::Z, Other}};
+#[cfg(test)]
+mod tests {
+    use crate::e::only_in_tests;
+}
+fn f() { super::c::g(); }
+";
+    let found = named(&without_tests(code), &split("a::b"), &all);
+    assert_eq!(found, ["a", "a::b", "a::c", "d"].map(split).into());
+    let arrows = [("a", "d"), ("d", "e"), ("e", "d"), ("a::b", "a::b")];
+    let arrows = arrows.map(|(from, to)| (split(from), BTreeSet::from([split(to)])));
+    let found = circles(&arrows.into());
+    assert_eq!(
+        found,
+        [
+            vec!["a::b".to_owned()],
+            vec!["d".to_owned(), "e".to_owned()]
+        ]
+        .into()
+    );
 }

@@ -14,6 +14,7 @@ mod routing;
 mod scored;
 mod sizes;
 mod units;
+mod work;
 
 use super::args::bench::{BenchArgs, BenchCommand, CompareArgs, Other, PrintArgs};
 use super::paths::{is_stdio, keep_apart};

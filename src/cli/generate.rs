@@ -7,7 +7,7 @@ use super::spec::spec;
 use super::terminal::Harmless;
 use super::{Exit, interrupt, summary};
 use crate::error::{Error, Result};
-use crate::files::claim::beside;
+use crate::files::names::beside;
 use crate::files::{Out, Resolved, Unfinished, resolve};
 use crate::io::answer::Origin;
 use crate::io::identity::Identity;

@@ -2,7 +2,7 @@
 
 use super::args::RecordArg;
 use crate::error::{Error, Result};
-use crate::files::claim::beside;
+use crate::files::names::beside;
 use crate::files::resolve;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

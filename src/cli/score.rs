@@ -12,11 +12,12 @@ use crate::io::answer::{self, Label};
 use crate::io::arrays::{self, Kind, Sample};
 use crate::io::expect::Comparison;
 use crate::io::lines::Ids;
-use crate::io::logits::{self, LogitsFile, ScoreSink};
+use crate::io::logits::{LogitsFile, ScoreSink};
 use crate::io::logprobs::{self, Logprobs};
 use crate::io::output::Ordered;
 use crate::io::prepare::prompt_tokens;
 use crate::io::row::{Code, Format, Id, RowError};
+use crate::io::target;
 use crate::io::tensors::TensorFile;
 use crate::model::{DType, ModelConfig, ModelSource};
 use crate::runtime::Logits;
@@ -58,9 +59,9 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .iter()
         .filter_map(|e| e.sample.as_ref().ok())
         .collect();
-    let targets: Vec<logits::Target> = samples
+    let targets: Vec<target::Target> = samples
         .iter()
-        .map(|sample| logits::Target {
+        .map(|sample| target::Target {
             number: sample.number,
             tokens: sample.tokens.len() as u32,
         })

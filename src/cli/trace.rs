@@ -6,7 +6,7 @@ use super::generate::{TraceTo, serve};
 use super::paths::{keep_journal_apart, keep_outputs_apart};
 use super::table::Table;
 use crate::error::{Error, Result};
-use crate::files::claim::beside;
+use crate::files::names::beside;
 use crate::files::resolve;
 use crate::io::record::Reader;
 use crate::telemetry::{say, warn};

@@ -32,7 +32,8 @@ mod gpu {
     use crate::error::Error;
     use crate::files::{Out, Unfinished};
     use crate::model::{DType, Model};
-    use crate::plan::variants::{Entry, MOST_ROWS};
+    use crate::plan::arena::MOST_ROWS;
+    use crate::plan::variants::Entry;
     use crate::plan::{KernelFile, Ladders, Limits, Plan, StepKind};
     use crate::runtime::Logits;
     use crate::session::opened::load;

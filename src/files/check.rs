@@ -1,7 +1,7 @@
 //! Whether a file can be put in place later: found before anything is done, rather than by a rename that is refused once
 //! the work is over.
 
-use super::claim::beside;
+use super::names::beside;
 use crate::error::{Error, Result};
 use std::fs::Metadata;
 use std::io::{self, ErrorKind};

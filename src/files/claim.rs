@@ -2,9 +2,9 @@
 //! the process; no file is left behind for it.
 
 use super::check::check;
+use super::names::beside;
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
-use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
@@ -240,13 +240,6 @@ impl Drop for Second {
             let _ = std::fs::remove_file(&self.path);
         }
     }
-}
-
-/// `path` with `suffix` behind its name.
-pub fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name: OsString = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }
 
 fn taken(path: &Path) -> Error {

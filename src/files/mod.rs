@@ -2,7 +2,7 @@
 //!
 //! - [`mod@resolve`]: what a name stands for, once every link is followed
 //! - [`claim`]: NAME.partial, which belongs to one process at a time, and how it gets the final name; `check`: whether it
-//!   could
+//!   could; `names`: the files beside it
 //! - [`whole`]: a file that is written in NAME.partial and gets its name at the end
 //! - [`stream`]: pipes, devices and descriptors that are open already
 //!
@@ -11,6 +11,7 @@
 
 mod check;
 pub mod claim;
+pub mod names;
 pub mod resolve;
 pub mod stream;
 pub mod whole;

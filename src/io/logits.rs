@@ -2,21 +2,13 @@
 
 use super::expect::Comparison;
 use super::logprobs::Logprobs;
+use super::target::Target;
 use crate::backend::LogitsSink;
 use crate::error::{Error, Result};
 use crate::files::{Resolved, Unfinished, Whole, resolve};
 use parking_lot::Mutex;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-
-/// Where one request's logits go. Requests are numbered in the order of submission, and so are these.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
-    /// The i of `logits.{i}`.
-    pub number: u64,
-    /// The prompt's tokens, T.
-    pub tokens: u32,
-}
 
 /// A safetensors file of `logits.{i}`, f32 `[T, V]` (or `[V]`, only the last position), written in place as
 /// rows come, in any order. It has its name only when it is whole; until then it is OUTPUT.partial.

@@ -7,7 +7,7 @@
 //!   that are no rows; [`unpacked`]: compressed files
 //! - [`output`]: where answers go, in input order: a stream, or a journal ([`partial`]) whose answers `--resume` finds
 //!   again ([`kept`]), if it is of the same model and options ([`identity`])
-//! - [`arrays`], [`tensors`], [`logits`], [`expect`], [`logprobs`]: token arrays in, logits out and compared
+//! - [`arrays`], [`tensors`], [`target`], [`logits`], [`expect`], [`logprobs`]: token arrays in, logits out and compared
 //! - [`record`], [`replay`]: a run's requests, schedule and tokens as a file, and the run once more
 //!
 //! Knows the runtime's requests and the backend's logits sink; of a tokenizer only
@@ -35,6 +35,7 @@ pub mod record;
 pub mod replay;
 pub mod row;
 pub mod source;
+pub mod target;
 pub mod tensors;
 pub mod tool_calls;
 pub mod unpacked;

@@ -21,7 +21,7 @@ pub use lines::{Done, EndLine, Header, Line, TokenLine, VERSION};
 pub use turn::Turn;
 
 use crate::error::{Error, Result};
-use crate::files::claim::beside;
+use crate::files::names::beside;
 use crate::files::{Out, Unfinished};
 use crate::quote;
 use std::fs::File;

@@ -1,7 +1,6 @@
 //! Activations in a device's memory, as byte offsets: one arena for all steps, which never overlap on a device. Every
 //! offset is a multiple of [`ALIGN_BYTES`], every array sized for the largest bucket.
 
-use super::variants::MOST_ROWS;
 use super::{KeySplit, SCORE_TILE_ROWS};
 use crate::model::{DType, ModelConfig};
 
@@ -16,6 +15,9 @@ pub const EXPERT_COUNTS_BYTES: usize = 1088;
 /// head that streams weights, of up to [`MOST_ROWS`] rows.
 pub const SAMPLE_PARTS: usize = 16;
 pub const HEAD_PARTS: usize = 256;
+
+/// Rows of a bucket that the swap-AB and the grouped kernels take, at most.
+pub const MOST_ROWS: u32 = 256;
 
 /// Rows of a decode bucket, experts and outputs of a block, at most, in the skinny kernels (kernels/skinny/skinny.cuh).
 pub const SKINNY_ROWS: usize = 8;

@@ -6,13 +6,11 @@ mod choice;
 
 pub use choice::{Able, Choice, Entry};
 
-use super::arena::{FUSED_ROWS, SKINNY_ROWS};
+use super::arena::{FUSED_ROWS, MOST_ROWS, SKINNY_ROWS};
 use crate::model::DType;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// Rows of a bucket that the swap-AB and the grouped kernels take, at most.
-pub const MOST_ROWS: u32 = 256;
 /// Stages of a ring of the skinny kernels: the least that overlap at all, and as many as barriers are there for.
 pub const SKINNY_STAGES: RangeInclusive<u32> = 2..=16;
 /// Of the grouped kernel: one for each of the 3 warps that load rows at least (with fewer than 5 there are never 5 of them), and as

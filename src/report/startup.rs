@@ -3,17 +3,9 @@
 use super::bench::Row;
 use super::charts::{Axes, both};
 use super::html::Page;
+use super::steps::Startup;
 use super::svg::exact;
 use super::time::{Piece, tracks};
-
-/// How one engine came up.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Startup {
-    /// Of the engine: its launch way, and what else tells it from the others.
-    pub name: String,
-    /// In their order, ms each.
-    pub phases: Vec<(&'static str, f64)>,
-}
 
 /// Of each engine that `rows` ran on, once.
 pub fn of_rows(rows: &[&Row]) -> Vec<Startup> {

@@ -1,7 +1,6 @@
 //! Measured steps of one thing on one machine, whichever file they came from: by launch way, by what else the host was
 //! doing, and by sequences in the batch.
 
-use super::startup::Startup;
 use std::collections::BTreeMap;
 
 /// The launch way that nobody schedules in: a step's graph, launched again and again.
@@ -46,6 +45,15 @@ pub struct Steps {
     pub series: Vec<Series>,
     pub roofline: Option<Roofline>,
     pub startup: Vec<Startup>,
+}
+
+/// How one engine came up.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Startup {
+    /// Of the engine: its launch way, and what else tells it from the others.
+    pub name: String,
+    /// In their order, ms each.
+    pub phases: Vec<(&'static str, f64)>,
 }
 
 /// The least that a step takes.

@@ -1,6 +1,6 @@
 //! The scheduler on a device: the host launches it once, then only fills and reads rings.
 
-use super::engine::Driver;
+use super::driver::Driver;
 use super::rings::HostRings;
 use super::watchdog::describe;
 use crate::backend::DeviceScheduler;

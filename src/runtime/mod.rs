@@ -6,6 +6,7 @@ pub mod core;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod device;
+mod driver;
 pub mod engine;
 mod memory;
 pub mod options;

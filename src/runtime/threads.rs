@@ -2,7 +2,7 @@
 //! fed by its mailbox.
 
 use super::core::{Action, Core, StageLink};
-use super::engine::Driver;
+use super::driver::Driver;
 use super::rings::HostRings;
 use super::signal::Signal;
 use crate::backend::StageBackend;

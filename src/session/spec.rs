@@ -4,8 +4,6 @@
 //! a GPU alone. Sizes are checked against the model and each other when a model is opened, since their defaults follow
 //! from its configuration, its bucket ladders and the memory that is there.
 
-#[cfg(feature = "cuda")]
-use super::target::default_device;
 use crate::error::{Error, Result};
 use crate::io::row::Options;
 use crate::model::{DType, ModelConfig, ModelSource};
@@ -124,10 +122,21 @@ impl GpuSpec {
 
 impl Default for DeviceSpec {
     /// The first GPU. Where there is none it is the CPU; where there is one that cannot be used, also, with the reason.
+    #[cfg(feature = "cuda")]
     fn default() -> Self {
-        #[cfg(feature = "cuda")]
-        return default_device();
-        #[cfg(not(feature = "cuda"))]
+        use crate::backend::cuda::driver::machine::{Missing, probe};
+        match probe().and_then(|driver| driver.gpu(0).map(|_| ())) {
+            Ok(()) => Self::Gpu(GpuSpec::new(0)),
+            Err(Missing::Library | Missing::Gpu) => Self::CPU,
+            Err(missing) => Self::Cpu {
+                passed_over: Some(missing.to_string()),
+            },
+        }
+    }
+
+    /// The CPU: this build has no GPU support.
+    #[cfg(not(feature = "cuda"))]
+    fn default() -> Self {
         Self::CPU
     }
 }

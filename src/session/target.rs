@@ -28,19 +28,6 @@ pub enum Target {
     },
 }
 
-/// The first GPU. Where there is none it is the CPU; where there is one that cannot be used, also, with the reason.
-#[cfg(feature = "cuda")]
-pub(super) fn default_device() -> DeviceSpec {
-    use crate::backend::cuda::driver::machine::{Missing, probe};
-    match probe().and_then(|driver| driver.gpu(0).map(|_| ())) {
-        Ok(()) => DeviceSpec::Gpu(GpuSpec::new(0)),
-        Err(Missing::Library | Missing::Gpu) => DeviceSpec::CPU,
-        Err(missing) => DeviceSpec::Cpu {
-            passed_over: Some(missing.to_string()),
-        },
-    }
-}
-
 impl Target {
     /// # Errors
     /// [`crate::Error::Usage`] for a GPU that there is not, or in a build without GPU support; [`crate::Error::Runtime`]

@@ -7,6 +7,9 @@ use serde::Serialize;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+/// The process of the device: its scheduler and its stages.
+pub(super) const DEVICE: u32 = 1;
+
 /// Where slices are drawn: a thread of a process. Thread numbers are unique over all processes, and none is its
 /// process's, since viewers take that one for the main thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,10 +2,11 @@
 //! core beside it and writes: the host pays for a message, not for the file.
 
 use super::About;
+use super::item::{Begin, During, HostSlice, Item};
 use super::json::{Out, Track};
 use super::parts::Costs;
 use super::stages::timed;
-use super::writer::{Begin, Ended, HostSlice, Item, JOB, PHASES, write};
+use super::writer::{Ended, JOB, PHASES, write};
 use crate::backend::StageBackend;
 use crate::backend::timing::StepTimes;
 use crate::error::{Error, Result};
@@ -19,8 +20,6 @@ use std::time::Instant;
 
 /// Messages that may wait for the writer; a job that is ahead by more waits too.
 const AHEAD: usize = 1 << 16;
-/// From and to, on the host's clock.
-pub type During = (Instant, Instant);
 
 /// What the job's thread is at, until it is at something else.
 enum Doing {

@@ -3,8 +3,8 @@
 //! - [`timeline`]: a recording's lines, one after the other, as tracks of steps, turns and counters; the scheduler core is
 //!   run again beside it, so that what the records leave open (which requests, when admitted) is known exactly
 //! - `requests`: a track per request
-//! - [`live`]: a run that is going on: the same lines, and what the host does; `writer`, a thread of its own, writes them;
-//!   `stages` times stages that work side by side
+//! - [`live`]: a run that is going on: the same lines, and what the host does; `writer`, a thread of its own, writes what
+//!   it is handed (`item`); `stages` times stages that work side by side
 //! - [`parts`]: the kernels of each step, or the CPU's operations, where they were timed; `tally`,
 //!   [`kernels`]: what they came to
 //! - [`clock`]: the host's clock and the scheduler's, and how far apart they are
@@ -14,6 +14,7 @@
 
 pub mod about;
 pub mod clock;
+mod item;
 pub mod json;
 pub mod kernels;
 pub mod live;

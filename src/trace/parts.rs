@@ -1,6 +1,6 @@
 //! The kernels of each step, or the CPU's operations, as slices under the step's own.
 
-use super::json::{Out, Track};
+use super::json::{DEVICE, Out, Track};
 use super::kernels::Kernels;
 use super::tally::{Least, Ran, Tally};
 use crate::backend::timing::{Part, StepTimes, UNTIMED_EVERY};
@@ -174,7 +174,7 @@ impl Parts {
         least: &[Least],
     ) -> Result<()> {
         let track = Track {
-            process: super::timeline::DEVICE,
+            process: DEVICE,
             thread: 130 + times.stage,
         };
         if !self.named.contains(&times.stage) {

@@ -1,24 +1,11 @@
 //! Stages that run on threads of the host side by side: each is timed where it runs, since the scheduler's records only
 //! say when a step set out and when it came back.
 
-use super::writer::Item;
+use super::item::{Item, StageRun};
 use crate::backend::{StageBackend, StepView};
 use crate::error::Result;
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
-
-/// One run of a stage.
-pub struct StageRun {
-    pub stage: u32,
-    pub step: u64,
-    pub kind: u32,
-    pub bucket_rows: u32,
-    pub rows: u32,
-    pub sequences: u32,
-    pub sample_rows: u32,
-    pub from: Instant,
-    pub to: Instant,
-}
 
 struct Timed {
     inner: Box<dyn StageBackend>,

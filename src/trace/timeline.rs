@@ -2,7 +2,7 @@
 //! end when, and that the records are what this version of the scheduler does.
 
 use super::about::{About, HostClock, VERSION, clock_of};
-use super::json::{Out, Track};
+use super::json::{DEVICE, Out, Track};
 use super::parts::Parts;
 use super::requests::{self, Requests};
 use super::tally::Ran;
@@ -16,8 +16,6 @@ use crate::sys::abi;
 use serde::Serialize;
 use std::collections::VecDeque;
 
-/// The process of the device: its scheduler and its stages.
-pub(super) const DEVICE: u32 = 1;
 const TURNS: Track = Track {
     process: DEVICE,
     thread: 100,

@@ -3,16 +3,13 @@
 use super::About;
 use super::about::HostClock;
 use super::clock::Windows;
+use super::item::{Begin, During, HostSlice, Item, StageRun};
 use super::json::{Out, Track};
-use super::live::During;
-use super::parts::{Costs, Parts};
-use super::stages::StageRun;
+use super::parts::Parts;
 use super::timeline::{StepArgs, Timeline};
-use crate::backend::timing::StepTimes;
 use crate::error::{Error, Result};
 use crate::files;
-use crate::io::record::{Header, Line};
-use serde_json::Value;
+use crate::io::record::Line;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
@@ -28,31 +25,6 @@ pub(super) const JOB: Track = Track {
     process: HOST,
     thread: 301,
 };
-
-pub(super) enum Item {
-    Begin(Box<Begin>),
-    /// A line, and when the host began and ended to hand it over or to take it.
-    Line(Line, During),
-    Host(HostSlice),
-    Stage(StageRun),
-    /// A step's parts, and how many steps have been lost so far.
-    Times(Box<StepTimes>, u64),
-}
-
-pub(super) struct Begin {
-    pub header: Header,
-    /// 0 of the scheduler's clock, where that is the host's.
-    pub clock_zero: Option<Instant>,
-    /// Where steps are timed part by part: what against, and 0 of their clock, where that is the host's.
-    pub parts: Option<(Costs, Option<Instant>)>,
-}
-
-pub(super) struct HostSlice {
-    pub track: Track,
-    pub name: &'static str,
-    pub during: During,
-    pub args: Value,
-}
 
 /// The host's clock beside the scheduler's.
 enum Clock {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::time::Duration;
-use tailgraph::files::claim::beside;
+use tailgraph::files::names::beside;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {

@@ -4,7 +4,8 @@ use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 use std::path::Path;
 use tailgraph::backend::LogitsSink;
 use tailgraph::io::expect::Comparison;
-use tailgraph::io::logits::{LogitsFile, ScoreSink, Target};
+use tailgraph::io::logits::{LogitsFile, ScoreSink};
+use tailgraph::io::target::Target;
 use tailgraph::io::tensors::TensorFile;
 
 const VOCAB: usize = 4;

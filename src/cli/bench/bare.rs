@@ -1,6 +1,6 @@
 //! Engines of `bench`, with or without a scheduler.
 
-use super::units::Unit;
+use super::work::Unit;
 use crate::backend::SharedSink;
 use crate::bench::Point;
 use crate::bench::metrics::Figures;

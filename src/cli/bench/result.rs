@@ -1,6 +1,6 @@
 //! From what was measured to the results that are printed.
 
-use super::units::{Tried, Unit, Work};
+use super::work::{Tried, Unit, Work};
 use crate::bench::Kind;
 use crate::bench::floors::{self, Rates};
 use crate::bench::row::{Measured, Setting, Subject};

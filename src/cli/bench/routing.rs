@@ -2,7 +2,7 @@
 
 use super::around::Runner;
 use super::scored::Scored;
-use super::units::{Unit, Work};
+use super::work::{Unit, Work};
 use crate::backend::{RoutingSink, SharedSink};
 use crate::bench::routing::Counts;
 use crate::bench::{Kind, Point};

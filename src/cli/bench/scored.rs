@@ -1,6 +1,6 @@
 //! Where the logits of `bench score` go: into a comparison where one is asked for.
 
-use super::units::Work;
+use super::work::Work;
 use crate::backend::LogitsSink;
 use crate::bench::row::Verdict;
 use crate::cli::args::Positions;
@@ -8,7 +8,8 @@ use crate::cli::score::tolerance;
 use crate::error::Result;
 use crate::io::arrays::Sample;
 use crate::io::expect::Comparison;
-use crate::io::logits::{ScoreSink, Target};
+use crate::io::logits::ScoreSink;
+use crate::io::target::Target;
 use crate::io::tensors::TensorFile;
 use crate::session::Opened;
 use parking_lot::Mutex;

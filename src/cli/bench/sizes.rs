@@ -1,7 +1,7 @@
 //! The sizes that points ask of an engine where no option of an engine does, and what is said where they are too much:
 //! the options of `bench` that they come from.
 
-use super::units::Work;
+use super::work::Work;
 use crate::bench::{Kind, Point};
 use crate::error::Result;
 use crate::plan::Limits;

@@ -5,14 +5,14 @@ use super::bare;
 use super::routing;
 use super::scored::Scored;
 use super::sizes::Longest;
+use super::work::{Tried, Unit, Work};
 use super::{Results, subject};
 use crate::backend::SharedSink;
 use crate::bench::drive;
-use crate::bench::metrics::{Figures, figures};
-use crate::bench::routing::Spread;
-use crate::bench::row::{Startup, Verdict};
+use crate::bench::metrics::figures;
+use crate::bench::row::Startup;
 use crate::bench::traced::Life;
-use crate::bench::workload::{self, Arrival, Line, Random};
+use crate::bench::workload::{self, Arrival, Random};
 use crate::bench::{Kind, Point};
 use crate::cli::args::Positions;
 use crate::cli::args::bench::{BenchArgs, Way};
@@ -21,7 +21,7 @@ use crate::cli::spec::spec;
 use crate::error::{Error, Result};
 use crate::files::{Out, Unfinished};
 use crate::io::arrays::{self, Sample};
-use crate::model::{Model, ModelConfig, ModelSource};
+use crate::model::{Model, ModelSource};
 use crate::runtime::Logits;
 use crate::session::opened::load;
 use crate::session::{Opened, RunSpec, Target};
@@ -33,39 +33,6 @@ use std::time::Instant;
 
 /// Warm-ups draw their prompts from repeats that never count.
 const WARM_UP_INDEX: u64 = 1 << 32;
-
-/// What runs are made of, the same for all engines.
-pub(super) struct Work<'a> {
-    pub args: &'a BenchArgs,
-    pub config: ModelConfig,
-    pub lines: Option<Vec<Line>>,
-    pub samples: Option<Vec<Sample>>,
-    pub interrupt: &'a AtomicBool,
-}
-
-/// An engine's setting, and what was measured with it.
-pub(super) struct Unit {
-    /// Of the engines, from 1.
-    number: usize,
-    pub opened: Opened,
-    pub way: Option<Way>,
-    pub bucket_file: Option<String>,
-    pub kernel_file: Option<String>,
-    pub points: Vec<Tried>,
-    pub startup: Startup,
-}
-
-/// A point and its repeats.
-pub(super) struct Tried {
-    pub point: Point,
-    pub repeats: Vec<Figures>,
-    pub vocabulary_share: f64,
-    pub spread: Option<Spread>,
-    /// The worst of all repeats'.
-    pub verdict: Option<Verdict>,
-    /// Why this point alone came to nothing.
-    failed: Option<Error>,
-}
 
 /// Measures all that `args` asks for, or what of it there was time for.
 pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
@@ -139,22 +106,6 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
         results.failed = results.failed.or(failed);
     }
     Ok(results)
-}
-
-impl Tried {
-    /// It has a row.
-    fn is_whole(&self) -> bool {
-        self.failed.is_none() && !self.repeats.is_empty()
-    }
-}
-
-impl Unit {
-    /// The file of a repeat's trace.
-    fn trace_name(&self, repeat: usize) -> String {
-        let way = self.way.map_or("cpu", Way::name);
-        let dtype = self.opened.spec.device.dtype().name();
-        format!("{}-{way}-{dtype}-{}.json", self.number, repeat + 1)
-    }
 }
 
 impl Work<'_> {

@@ -3,16 +3,15 @@
 
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
-use super::kernels::{Types, suffix};
 use super::limits::Library;
+use super::types::{Types, suffix};
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
 use crate::backend::cuda::driver::tensor_map::Boxes;
 use crate::backend::cuda::families::packed;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
-use crate::plan::variants::{
-    Experts, GROUPED_LOW_ROWS, GROUPED_TALL_STAGES, Grouped as Shape, MOST_ROWS,
-};
+use crate::plan::arena::MOST_ROWS;
+use crate::plan::variants::{Experts, GROUPED_LOW_ROWS, GROUPED_TALL_STAGES, Grouped as Shape};
 
 // As kernels/grouped/ring.cuh and grouped/units.cuh have it.
 const OUTPUTS: u32 = 128;

@@ -3,49 +3,18 @@
 use super::attention;
 use super::experts;
 use super::grouped::Grouped;
-use super::limits::Library;
+use super::limits::{Library, SHARED_BYTES};
 use super::router;
 use super::skinny::Skinny;
 use super::swap_ab::SwapAb;
 use super::tiled::{Tile, Tiled};
+use super::types::{Types, suffix};
 use super::variant::Variants;
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
 use crate::plan::KernelChoice;
-
-/// Element types that a model runs with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Types {
-    /// Matrix inputs, KV pages and conv state: `--dtype`.
-    pub operand: DType,
-    /// Matrices and the embedding: the operand's own type, or for f32 the checkpoint's.
-    pub weights: DType,
-}
-
-impl Types {
-    /// Whether the kernels that stream weights come in these: rows and weights of one 16-bit type, or f32 rows and bf16
-    /// weights.
-    pub(super) fn are_streamed(self) -> bool {
-        match self.operand {
-            DType::F32 => self.weights == DType::BF16,
-            operand => self.weights == operand,
-        }
-    }
-}
-
-/// How kernels are named after a type.
-pub(super) fn suffix(dtype: DType) -> &'static str {
-    match dtype {
-        DType::BF16 => "bf16",
-        DType::F16 => "f16",
-        DType::F32 => "f32",
-    }
-}
-
-/// Of dynamic shared memory, what every GPU here grants a block (8.6 and 8.9 the least: 99 KiB).
-pub const SHARED_BYTES: u32 = 99 * 1024;
 
 /// Handles, by operation.
 #[derive(Debug)]

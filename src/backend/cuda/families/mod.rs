@@ -20,9 +20,11 @@ pub mod router;
 pub mod skinny;
 pub mod swap_ab;
 pub mod tiled;
+mod types;
 mod variant;
 
-pub use kernels::{Kernels, Types};
+pub use kernels::Kernels;
+pub use types::Types;
 
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::call::KernelCall;

@@ -2,7 +2,7 @@
 
 use super::Lowering;
 use super::experts::{MAX_EXPERTS, NORM_THREADS, Pairs, Routing};
-use super::kernels::SHARED_BYTES;
+use super::limits::SHARED_BYTES;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 

@@ -18,8 +18,8 @@ mod sizing;
 pub use launch::{ConvIn, Guess, Residual};
 
 use super::Lowering;
-use super::kernels::{Types, suffix};
 use super::limits::{Library, Limits};
+use super::types::{Types, suffix};
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::error::Result;
 use crate::model::{DType, ModelConfig};

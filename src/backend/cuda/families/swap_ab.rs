@@ -1,4 +1,4 @@
-//! Dense products of decode steps, up to [`MOST_ROWS`](crate::plan::variants::MOST_ROWS) rows, where the GPU has the instructions of 9.0
+//! Dense products of decode steps, up to [`MOST_ROWS`](crate::plan::arena::MOST_ROWS) rows, where the GPU has the instructions of 9.0
 //! (kernels/swap_ab/swap_ab.cuh); `cut` says how a launch is cut into blocks.
 //!
 //! | kernel | products |
@@ -18,9 +18,9 @@ use super::Lowering;
 use super::conv::ShortConv;
 use super::experts::ExpertWeights;
 use super::head::Found;
-use super::kernels::{Types, suffix};
 use super::limits::{Library, Limits};
 use super::tiled::{Epilogue, Product};
+use super::types::{Types, suffix};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};

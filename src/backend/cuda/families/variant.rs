@@ -3,7 +3,8 @@
 use super::{Bucket, Kernels};
 use crate::error::Result;
 use crate::model::ModelConfig;
-use crate::plan::variants::{Able, Experts, MOST_ROWS, Products, Variant};
+use crate::plan::arena::MOST_ROWS;
+use crate::plan::variants::{Able, Experts, Products, Variant};
 use crate::plan::{KernelChoice, KernelFile, StepKind};
 use std::path::PathBuf;
 use std::sync::Arc;

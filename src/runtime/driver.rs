@@ -1,0 +1,28 @@
+//! What an engine asks of whatever turns its rings on the other side: threads of the host, or a device.
+
+use super::rings::HostRings;
+use crate::error::Result;
+use crate::sys::abi::tg_status;
+use std::time::{Duration, Instant};
+
+/// What turns the rings on the other side.
+pub(super) trait Driver: Send {
+    /// Starts the scheduler; a second call does nothing.
+    fn launch(&mut self) -> Result<()>;
+    /// The host has moved a ring index or a flag.
+    fn notify(&mut self);
+    /// To be read before looking for an event and handed to [`Driver::wait`], so that no news is missed.
+    fn epoch(&self) -> u64;
+    /// Returns once there may be news past `epoch`, or after `limit`, or sooner.
+    fn wait(&mut self, epoch: u64, limit: Duration);
+    /// What ended the scheduler other than the end of its work.
+    fn failure(&mut self, rings: &HostRings) -> Option<String>;
+    /// When the scheduler's clock was 0, where that is a clock of the host.
+    fn clock_zero(&self) -> Option<Instant>;
+    /// The step that is waited for, where it may be another than the newest, or the core idle meanwhile.
+    fn finishing(&self) -> Option<tg_status> {
+        None
+    }
+    /// Ends it, the stop flag being set. `stuck`: a step of it does not end.
+    fn stop(&mut self, stuck: bool);
+}
