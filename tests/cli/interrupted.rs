@@ -129,6 +129,32 @@ fn killed_at_any_moment_and_resumed_gives_the_same_file() {
     assert_eq!(rows_without_timing(&job.path("killed")), expected);
 }
 
+/// Of several runs that go on from one journal at the same moment one has it. Others are refused, or find the finished file.
+#[test]
+fn of_several_resumed_at_once_one_goes_on() {
+    let job = Job::new();
+    job.run("whole", false);
+    job.begin_and_kill(ERRORS + 3);
+    let children: Vec<Child> = (0..4).map(|_| job.spawn("out", true)).collect();
+    let mut through = 0;
+    for child in children {
+        let ended = Ended::of(child.wait_with_output().unwrap());
+        match ended.code {
+            1 => ended.fails(1, &["another run is writing it"]),
+            code => {
+                assert_eq!(code, 3, "{}", ended.stderr);
+                through += 1;
+            }
+        }
+    }
+    assert!(through > 0);
+    assert_eq!(
+        rows_without_timing(&job.path("out")),
+        rows_without_timing(&job.path("whole"))
+    );
+    assert!(!job.path("out.partial").exists());
+}
+
 #[test]
 fn an_interrupt_leaves_the_output_alone_and_what_is_done_in_the_journal() {
     let job = Job::new();
