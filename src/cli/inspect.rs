@@ -52,8 +52,7 @@ impl InspectArgs {
         if let Some(path) = &self.svg {
             file(path, |out| svg::write(&view, picture, out))?;
         }
-        match self.format {
-            _ if self.json => json::write(&view, out),
+        match self.format() {
             Format::Text => text::write(&view, out),
             Format::Json => json::write(&view, out),
             Format::Dot => dot::write(&view, out),
@@ -82,6 +81,13 @@ impl InspectArgs {
         })
     }
 
+    fn format(&self) -> Format {
+        match self.json {
+            true => Format::Json,
+            false => self.format,
+        }
+    }
+
     /// The buckets of the rows asked for, each once.
     ///
     /// # Errors
@@ -100,8 +106,7 @@ impl InspectArgs {
     /// # Errors
     /// [`Error::Usage`] for a format that lists none; [`Error::Io`] where `out` cannot be written.
     pub fn list_calls(&self, plan: &Plan, steps: &[StepCalls], out: &mut dyn Write) -> Result<()> {
-        match self.format {
-            _ if self.json => calls::json(steps, out),
+        match self.format() {
             Format::Json => calls::json(steps, out),
             Format::Text => calls::text(plan, steps, out),
             Format::Dot => {

@@ -64,6 +64,11 @@ impl Architecture {
         self != Self::Sm80
     }
 
+    /// Kernels that start while those ahead of them end (programmatic dependent launch).
+    pub fn overlaps_launches(self) -> bool {
+        self != Self::Sm80
+    }
+
     /// Matrix instructions of warpgroups, which the swap-AB and the grouped kernels are made of.
     pub fn has_warpgroups(self) -> bool {
         self == Self::Sm90

@@ -4,6 +4,7 @@ use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::machine::{self, Missing};
 use crate::backend::cuda::driver::module::Module;
 use crate::error::{Error, Result};
+use crate::plan::variants::Architecture;
 use cudarc::driver::{CudaContext, result};
 use std::sync::Arc;
 
@@ -54,6 +55,6 @@ impl OpenGpu {
 
     /// Whether kernels can start while those ahead of them end (programmatic dependent launch).
     pub fn overlaps_launches(&self) -> bool {
-        self.info.compute_capability >= (9, 0)
+        Architecture::of(self.info.compute_capability).is_some_and(Architecture::overlaps_launches)
     }
 }

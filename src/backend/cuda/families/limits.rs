@@ -1,11 +1,13 @@
 //! What a GPU has that decides which kernels serve it and what sizes their launches.
 
 use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::driver::module::Module;
 use crate::error::{Error, Result};
 use crate::plan::variants::Architecture;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Of dynamic shared memory, what every GPU here grants a block (8.6 and 8.9 the least: 99 KiB).
@@ -74,7 +76,8 @@ impl GpuShape {
 
     /// Kernels overlap the edges between them.
     pub fn overlaps_launches(self) -> bool {
-        self.capability.0 >= 9
+        self.architecture()
+            .is_some_and(Architecture::overlaps_launches)
     }
 
     fn architecture(self) -> Option<Architecture> {
@@ -85,8 +88,14 @@ impl GpuShape {
 /// This build's kernels, for one GPU.
 pub struct Library {
     pub gpu: GpuShape,
-    /// None: to lower to, and not to launch.
-    module: Option<Arc<Module>>,
+    kernels: Kernels,
+}
+
+/// Where kernels are found.
+enum Kernels {
+    Loaded(Arc<Module>),
+    /// By these names in this build's image: to lower to, and not to launch.
+    Named(HashSet<String>),
 }
 
 impl Library {
@@ -97,13 +106,20 @@ impl Library {
     pub fn loaded(module: &Arc<Module>) -> Result<Self> {
         Ok(Self {
             gpu: GpuShape::of(module)?,
-            module: Some(module.clone()),
+            kernels: Kernels::Loaded(module.clone()),
         })
     }
 
     /// As a GPU of this shape would have them, without one.
-    pub fn unloaded(gpu: GpuShape) -> Self {
-        Self { gpu, module: None }
+    ///
+    /// # Errors
+    /// The build's table of kernels is not what the build script writes.
+    pub fn unloaded(gpu: GpuShape) -> Result<Self> {
+        let names = image::kernels()?.into_iter().map(|kernel| kernel.name);
+        Ok(Self {
+            gpu,
+            kernels: Kernels::Named(names.collect()),
+        })
     }
 
     /// The `extern "C"` kernel of this name.
@@ -111,15 +127,10 @@ impl Library {
     /// # Errors
     /// This build has no such kernel.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
-        if let Some(module) = &self.module {
-            return module.kernel(name);
-        }
-        match crate::backend::cuda::driver::image::kernels()?
-            .iter()
-            .any(|kernel| kernel.name == name)
-        {
-            true => Ok(Kernel::unloaded(name)),
-            false => Err(Error::Runtime(format!("this build has no kernel {name}"))),
+        match &self.kernels {
+            Kernels::Loaded(module) => module.kernel(name),
+            Kernels::Named(names) if names.contains(name) => Ok(Kernel::unloaded(name)),
+            Kernels::Named(_) => Err(Error::Runtime(format!("this build has no kernel {name}"))),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! From the last layer's rows to logits and tokens.
 
 use super::{ModelAddresses, misplaced};
+use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::head::{Found, LogitsPart, logits_parts};
 use crate::error::Result;
@@ -13,11 +14,7 @@ pub(super) fn final_norm(model: &ModelAddresses, to: &mut Lowering<'_>, _: &[Op]
 
 /// The LM head over normed rows.
 pub(super) fn logits(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    let (logits, best) = (
-        model.at(model.places.logits),
-        model.at(model.places.sample_best),
-    );
-    part_by_part(model, to, ops, |to, part| {
+    part_by_part(model, to, ops, |to, part, logits, best| {
         to.lm_head(part, logits, best, model.x(), model.weights.lm_head)
     });
     Ok(())
@@ -26,25 +23,21 @@ pub(super) fn logits(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) 
 /// The LM head that norms its rows itself.
 pub(super) fn skinny(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
     let skinny = to.skinny().ok_or_else(|| misplaced(&ops[0]))?;
-    let (logits, best) = (
-        model.at(model.places.logits),
-        model.at(model.places.sample_best),
-    );
     let weights = &model.weights;
     let (norm, lm_head) = (weights.embedding_norm, weights.lm_head);
-    part_by_part(model, to, ops, |to, _| {
+    part_by_part(model, to, ops, |to, _, logits, best| {
         Some(to.skinny_lm_head(skinny, logits, best, model.h(), norm, lm_head))
     });
     Ok(())
 }
 
-/// Logits by `product`, to the host and to tokens. Those of a score step are dead once the next tile is there, so a tile goes
+/// Logits by `product`, which is told where they and the best of them go, to the host and to tokens. Those of a score step are dead once the next tile is there, so a tile goes
 /// from its product to the host and to sampling in one go.
 fn part_by_part<'a>(
     model: &ModelAddresses,
     to: &mut Lowering<'a>,
     ops: &[Op],
-    product: impl Fn(&mut Lowering<'a>, LogitsPart) -> Option<Found>,
+    product: impl Fn(&mut Lowering<'a>, LogitsPart, Address, Address) -> Option<Found>,
 ) {
     let logits = model.at(model.places.logits);
     let (seen, best) = (
@@ -61,7 +54,7 @@ fn part_by_part<'a>(
     let mut parts = logits_parts(bucket.kind, bucket.rows).peekable();
     while let Some(part) = parts.next() {
         to.doing(head);
-        let found = product(to, part);
+        let found = product(to, part, logits, best);
         if let Some(ring) = &model.logits {
             to.deliver(part, parts.peek().is_none(), logits, ring);
         }

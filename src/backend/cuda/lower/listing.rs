@@ -40,7 +40,7 @@ impl<'a> Listing<'a> {
         options: &EngineOptions,
     ) -> Result<Self> {
         let config = plan.config.clone();
-        let kernels = Kernels::load(&Library::unloaded(gpu), &config, types, &plan.kernels)?;
+        let kernels = Kernels::load(&Library::unloaded(gpu)?, &config, types, &plan.kernels)?;
         let shape = ArenaShape {
             rows: plan.ladders.largest() as usize,
             slots: options.max_seqs as usize,
