@@ -1,42 +1,21 @@
 //! Logprobs of answers are made of tokens' bytes: pieces of characters, tokens that read alike, ids without a token.
 
+use crate::fakes::Tokens;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tailgraph::io::answer::{Finish, Label, Origin, Outcome, served};
 use tailgraph::io::openai::{Endpoint, OpenAi};
 use tailgraph::io::row::{Format, Id};
-use tailgraph::io::{Codec, TextStream};
 use tailgraph::runtime::{Timing, TokenLogprobs};
-use tailgraph::text::{Chat, Doubt};
 
 /// Ids 0 to 255 are bytes, 300 and 301 both read `<end>`, 302 is a word that looks like a spelled byte, and the others
 /// have no token.
-struct Table;
-
-impl Codec for Table {
-    fn encode(&self, _: &str, _: bool) -> Result<Vec<u32>, String> {
-        unreachable!("answers encode nothing")
-    }
-
-    fn render(&self, _: &Chat, _: Option<Duration>) -> Result<String, String> {
-        unreachable!("answers render nothing")
-    }
-
-    fn doubts(&self, _: &Chat) -> Vec<Doubt> {
-        Vec::new()
-    }
-
-    fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
-        match id {
-            0..=255 => Some(vec![id as u8]),
-            300 | 301 => Some(b"<end>".to_vec()),
-            302 => Some(br"bytes:\xc3".to_vec()),
-            _ => None,
-        }
-    }
-
-    fn stream(&self, _: &[String], _: bool) -> Box<dyn TextStream> {
-        unreachable!("the text is there already")
+fn token_bytes(id: u32) -> Option<Vec<u8>> {
+    match id {
+        0..=255 => Some(vec![id as u8]),
+        300 | 301 => Some(b"<end>".to_vec()),
+        302 => Some(br"bytes:\xc3".to_vec()),
+        _ => None,
     }
 }
 
@@ -75,7 +54,7 @@ fn answer(format: Format) -> Value {
         id: Id::line(1),
         format,
     };
-    serde_json::from_str(&served(&label, &[outcome], &Table, &origin)).unwrap()
+    serde_json::from_str(&served(&label, &[outcome], &Tokens(token_bytes), &origin)).unwrap()
 }
 
 fn openai(endpoint: Endpoint) -> Value {

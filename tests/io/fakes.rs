@@ -206,3 +206,28 @@ impl Device for Echo {
         EngineStatus::default()
     }
 }
+
+/// A codec that only knows what tokens are made of, for answers whose text is there already.
+pub struct Tokens(pub fn(u32) -> Option<Vec<u8>>);
+
+impl Codec for Tokens {
+    fn encode(&self, _: &str, _: bool) -> std::result::Result<Vec<u32>, String> {
+        unreachable!("answers encode nothing")
+    }
+
+    fn render(&self, _: &Chat, _: Option<Duration>) -> std::result::Result<String, String> {
+        unreachable!("answers render nothing")
+    }
+
+    fn doubts(&self, _: &Chat) -> Vec<Doubt> {
+        Vec::new()
+    }
+
+    fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        self.0(id)
+    }
+
+    fn stream(&self, _: &[String], _: bool) -> Box<dyn TextStream> {
+        unreachable!("the text is there already")
+    }
+}

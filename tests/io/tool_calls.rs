@@ -3,46 +3,25 @@
 
 use crate::common::python::{ask, interpreter};
 use crate::common::random::Random;
+use crate::fakes::Tokens;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tailgraph::io::answer::{Finish, Label, Origin, Outcome, served};
 use tailgraph::io::openai::{Endpoint, OpenAi};
 use tailgraph::io::row::{Format, Id, Prompt, parse};
-use tailgraph::io::{Codec, TextStream};
 use tailgraph::runtime::Timing;
-use tailgraph::text::{Chat, Doubt};
 
 /// Behind the last character.
 const START: u32 = 0x11_0000;
 const END: u32 = START + 1;
 
 /// Other ids are characters; the markers are not shown by the text.
-struct Marked;
-
-impl Codec for Marked {
-    fn encode(&self, _: &str, _: bool) -> Result<Vec<u32>, String> {
-        unreachable!("answers encode nothing")
-    }
-
-    fn render(&self, _: &Chat, _: Option<Duration>) -> Result<String, String> {
-        unreachable!("answers render nothing")
-    }
-
-    fn doubts(&self, _: &Chat) -> Vec<Doubt> {
-        Vec::new()
-    }
-
-    fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
-        Some(match id {
-            START => b"<|tool_call_start|>".to_vec(),
-            END => b"<|tool_call_end|>".to_vec(),
-            other => char::from_u32(other)?.to_string().into_bytes(),
-        })
-    }
-
-    fn stream(&self, _: &[String], _: bool) -> Box<dyn TextStream> {
-        unreachable!("the text is there already")
-    }
+fn token_bytes(id: u32) -> Option<Vec<u8>> {
+    Some(match id {
+        START => b"<|tool_call_start|>".to_vec(),
+        END => b"<|tool_call_end|>".to_vec(),
+        other => char::from_u32(other)?.to_string().into_bytes(),
+    })
 }
 
 /// The choice of an answer in which `<` and `>` are the markers.
@@ -87,7 +66,7 @@ fn choice(said: &[&str], tools: bool, finish: Finish) -> Value {
         created: 7,
     };
     let answer: Value =
-        serde_json::from_str(&served(&label, &[outcome], &Marked, &origin)).unwrap();
+        serde_json::from_str(&served(&label, &[outcome], &Tokens(token_bytes), &origin)).unwrap();
     answer["response"]["body"]["choices"][0].clone()
 }
 
