@@ -10,12 +10,13 @@
  * is soon done with. tg_router_* chooses itself: experts[R,K] ascending in each row, weights[R,K] beside them.
  *
  * Bound: memory, (4 + sizeof(x)) H bytes of each row; the gate's 4EH are read from L2 once a block (a block of
- * tg_scores_* has SCORE_EXPERTS of the experts), so blocks take four rows where there are many. For few rows
- * latency is what counts: more blocks, each with less of the gate, which is asked for before the wait.
+ * tg_scores_* has SCORE_EXPERTS of the experts), so blocks take four rows where there are many, and tg_router_many_* 16,
+ * of which a warp reads each for MANY_EXPERTS experts at once. For few rows latency is what counts: more blocks, each with less of
+ * the gate, which is asked for before the wait.
  *
  * Launch: block = NORM_THREADS; tg_router_ROWS_*: grid = rows of the bucket / ROWS,
  * shared = 4 ROWS (H + 2 MAX_EXPERTS); tg_scores_ROWS_*: grid = (E / SCORE_EXPERTS, rows of the bucket / ROWS),
- * shared = 4 ROWS H. Rows at or past the step's get no experts: the token sort does not look at them.
+ * shared = 4 ROWS H; tg_router_many_*: block = MANY_THREADS, the rest as with 16 ROWS. Rows at or past the step's get no experts: the token sort does not look at them.
  */
 #include "common/base.cuh"
 #include "common/experts.cuh"
@@ -24,6 +25,8 @@
 
 constexpr int ROUTER_WARPS = NORM_THREADS / WARP;
 constexpr int SCORE_EXPERTS = ROUTER_WARPS;  /* a warp each */
+constexpr int MANY_ROWS = 16, MANY_THREADS = MANY_ROWS * WARP;  /* a warp norms a row, and chooses for it */
+constexpr int MANY_EXPERTS = 2;
 
 __device__ inline float dot4(float sum, float4 a, float4 b) {
   sum = fmaf(a.x, b.x, sum);
@@ -122,6 +125,90 @@ __device__ inline void route(uint32_t *experts, float *weights, X *x, const floa
                    weights[to + index] = weight;
                  });
 }
+
+/* One warp: z[H] and x[H] unless null, from h[H], to the bits that the threads of a block of NORM_THREADS make of it. */
+template <typename X>
+__device__ inline void norm_row(float *z, X *x, const float *h, const float *weight, uint32_t hidden, float eps) {
+  const uint32_t lane = threadIdx.x % WARP;
+  float sum = 0.0f;
+#pragma unroll 1
+  for (uint32_t first = 0; first < NORM_THREADS; first += WARP) {
+    float squares = 0.0f;
+    for (uint32_t c = 4 * (first + lane); c < hidden; c += 4 * NORM_THREADS) squares = add_squares(squares, load4(h + c));
+    sum += sum_over_lanes(squares);
+  }
+  const float scale = 1.0f / sqrtf(sum / hidden + eps);
+  for (uint32_t c = 4 * lane; c < hidden; c += 4 * WARP) {
+    const float4 v = normed(load4(h + c), scale, load4(weight + c));
+    store4(z + c, v);
+    if (x) store4(x + c, v);
+  }
+}
+
+/* As route(), of MANY_ROWS rows. */
+template <typename X>
+__device__ inline void route_many(uint32_t *experts, float *weights, X *x, const float *h, const float *norm_weight,
+                                  const float *gate, const float *bias, const tg_step *step, uint32_t hidden,
+                                  uint32_t expert_count, Weighing weighing, float eps) {
+  extern __shared__ float4 shared[];
+  float *z = reinterpret_cast<float *>(shared);                                     /* [MANY_ROWS, H] */
+  float *scores = z + MANY_ROWS * hidden;                                           /* [MANY_ROWS, MAX_EXPERTS] */
+  uint32_t *keys = reinterpret_cast<uint32_t *>(scores + MANY_ROWS * MAX_EXPERTS);  /* [MANY_ROWS, MAX_EXPERTS] */
+  begin_kernel();
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t first = blockIdx.x * MANY_ROWS;
+  if (first >= step->rows) return;
+  const uint32_t rows = min((uint32_t)MANY_ROWS, step->rows - first), row = min((uint32_t)warp, rows - 1);
+  norm_row(z + warp * hidden, warp < rows ? x + (size_t)(first + row) * hidden : nullptr, h + (size_t)(first + row) * hidden,
+           norm_weight, hidden, eps);
+  __syncthreads();
+  for (uint32_t e = warp * MANY_EXPERTS; e < expert_count; e += MANY_ROWS * MANY_EXPERTS) {
+    float sums[MANY_EXPERTS][MANY_ROWS] = {};
+    const float *of[MANY_EXPERTS];
+#pragma unroll
+    for (int k = 0; k < MANY_EXPERTS; k++) of[k] = gate + (size_t)min(e + k, expert_count - 1) * hidden;
+#pragma unroll 2
+    for (uint32_t c = 4 * lane; c < hidden; c += 4 * WARP) {
+      float4 g[MANY_EXPERTS];
+#pragma unroll
+      for (int k = 0; k < MANY_EXPERTS; k++) g[k] = load4(of[k] + c);
+#pragma unroll
+      for (int i = 0; i < MANY_ROWS; i++) {
+        const float4 v = load4(z + i * hidden + c);
+#pragma unroll
+        for (int k = 0; k < MANY_EXPERTS; k++) sums[k][i] = dot4(sums[k][i], g[k], v);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < MANY_EXPERTS; k++)
+#pragma unroll
+      for (int i = 0; i < MANY_ROWS; i++) {
+        const float sum = sum_over_lanes(sums[k][i]);
+        if (lane == i && e + k < expert_count) scores[i * MAX_EXPERTS + e + k] = 1.0f / (1.0f + expf(-sum));
+      }
+  }
+  __syncthreads();
+  if (warp >= rows) return;
+  const size_t to = (size_t)(first + warp) * weighing.k;
+  choose_experts(scores + warp * MAX_EXPERTS, bias, expert_count, weighing, keys + warp * MAX_EXPERTS, lane,
+                 [&](uint32_t index, uint32_t expert, float weight) {
+                   experts[to + index] = expert;
+                   weights[to + index] = weight;
+                 });
+}
+
+#define ROUTER_MANY(SUFFIX, X)                                                                                     \
+  extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1) tg_router_many_##SUFFIX(                           \
+      uint32_t *experts, float *weights, X *x, const float *h, const float *norm_weight, const float *gate,        \
+      const float *bias, const tg_step *step, uint32_t hidden, uint32_t expert_count, uint32_t k,                  \
+      uint32_t normalize, float scaling, float eps) {                                                              \
+    route_many(experts, weights, x, h, norm_weight, gate, bias, step, hidden, expert_count,                        \
+               Weighing{k, normalize != 0, scaling}, eps);                                                         \
+  }
+
+ROUTER_MANY(bf16, __nv_bfloat16)
+ROUTER_MANY(f16, __half)
+ROUTER_MANY(f32, float)
 
 #define ROUTER(ROWS, SUFFIX, X)                                                                                    \
   extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_scores_##ROWS##_##SUFFIX(                          \

@@ -81,11 +81,11 @@ pub fn families(current: Variant, entries: &[Entry], rows: u32) -> Vec<Variant> 
     let all = || std::iter::once(current).chain(nearby.iter().map(|entry| entry.variant));
     let stages = all().find_map(|variant| match variant.products {
         Products::Skinny { stages } => Some(stages),
-        Products::SwapAb | Products::Tiled => None,
+        Products::SwapAb | Products::Persistent | Products::Tiled => None,
     });
     let grouped = all().find_map(|variant| match variant.experts {
         Experts::Grouped(grouped) => Some(grouped),
-        Experts::Skinny | Experts::Fused | Experts::Tiled => None,
+        Experts::Skinny | Experts::Fused | Experts::Persistent | Experts::Tiled => None,
     });
     let skinny = Products::Skinny {
         stages: stages.unwrap_or(FIRST_SKINNY_STAGES),

@@ -19,6 +19,9 @@ pub const HEAD_PARTS: usize = 256;
 /// Rows of a bucket that the swap-AB and the grouped kernels take, at most.
 pub const MOST_ROWS: u32 = 256;
 
+/// Of an f32 value, as bf16 (kernels/persistent/f32.cu).
+const PARTS: usize = 3;
+
 /// Rows of a decode bucket, experts and outputs of a block, at most, in the skinny kernels (kernels/skinny/skinny.cuh).
 pub const SKINNY_ROWS: usize = 8;
 pub const SKINNY_EXPERTS: usize = 32;
@@ -47,8 +50,10 @@ pub struct Arena {
     pub h: usize,
     /// `[R, max(H, heads D)]`, operand type.
     pub x: usize,
-    /// `[R, 3H]`, `[R, (heads + 2 kv_heads) D]`, `[R, I]` or `[R K, M]`, operand type.
+    /// `[R, 3H]`, `[R, (heads + 2 kv_heads) D]`, `[R, I]` or `[R K, M]`, operand type; the last two, of f32, perhaps as three bf16 parts.
     pub wide: usize,
+    /// bf16 `[3, R, max(H, heads D)]`, of f32 operands alone: rows as the sum of three parts.
+    pub parts: usize,
     /// f32 `[R K, H]`: what each expert adds.
     pub partial: usize,
     /// u32 `[R, K]`
@@ -123,32 +128,37 @@ impl Arena {
         };
         let q = config.num_attention_heads * config.head_dim;
         let kv = config.num_key_value_heads * config.head_dim;
+        let (part_bytes, of_inner) = match shape.operand {
+            DType::F32 => (PARTS * DType::BF16.bytes(), PARTS * DType::BF16.bytes()),
+            DType::BF16 | DType::F16 => (0, element),
+        };
         let wide = [
-            3 * hidden,
-            q + 2 * kv,
-            config.intermediate_size,
-            per_row * config.moe_intermediate_size,
+            3 * hidden * element,
+            (q + 2 * kv) * element,
+            config.intermediate_size * of_inner,
+            per_row * config.moe_intermediate_size * of_inner,
         ];
-        let widest = wide.into_iter().max().unwrap_or(0);
+        let widest_bytes = wide.into_iter().max().unwrap_or(0);
         let pairs = rows.saturating_mul(per_row);
         let h = take(&[rows, hidden, 4]);
         let x = take(&[rows, hidden.max(q), element]);
-        let wide = take(&[rows, widest, element]);
+        let wide = take(&[rows, widest_bytes]);
+        let parts = take(&[rows, hidden.max(q), part_bytes]);
         let partial = take(&[pairs, hidden, 4]);
         let experts = take(&[pairs, 4]);
         let expert_weights = take(&[pairs, 4]);
         let expert_scores = take(&[if mixtures { rows } else { 0 }, config.num_experts, 4]);
         let scored = if mixtures { rows.min(SKINNY_ROWS) } else { 0 };
-        let parts = hidden.div_ceil(SKINNY_OUTPUTS);
+        let score_parts = hidden.div_ceil(SKINNY_OUTPUTS);
         let chosen = if mixtures {
             8 * (SKINNY_ROWS + SKINNY_GUESS_WORDS)
         } else {
             0
         };
-        let part_bytes = [scored, parts, SKINNY_EXPERTS + 1, 4]
+        let score_bytes = [scored, score_parts, SKINNY_EXPERTS + 1, 4]
             .into_iter()
             .fold(1, usize::saturating_mul);
-        let expert_score_parts = take(&[part_bytes.saturating_add(chosen)]);
+        let expert_score_parts = take(&[score_bytes.saturating_add(chosen)]);
         let handed_rows = if mixtures { FUSED_ROWS } else { 0 };
         let handed = take(&[handed_rows, per_row, config.moe_intermediate_size, element]);
         let expert_rows = take(&[pairs, 4]);
@@ -170,6 +180,7 @@ impl Arena {
             h,
             x,
             wide,
+            parts,
             partial,
             experts,
             expert_weights,

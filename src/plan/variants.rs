@@ -80,8 +80,10 @@ impl Architecture {
 pub enum Products {
     /// Those for few rows, with norms, convolution and router scores folded in: rings of up to so many stages.
     Skinny { stages: u32 },
-    /// Those of warpgroups.
+    /// Those of warpgroups, for up to [`MOST_ROWS`] rows.
     SwapAb,
+    /// Those for many rows, of blocks that stay; of fewer rows than that those of [`Products::SwapAb`].
+    Persistent,
     /// Those for any number of rows.
     Tiled,
 }
@@ -95,6 +97,8 @@ pub enum Experts {
     Fused,
     /// One kernel that streams each expert's weights once.
     Grouped(Grouped),
+    /// Those for many rows, of blocks that stay.
+    Persistent,
     /// Those for any number of rows.
     Tiled,
 }
@@ -146,6 +150,12 @@ impl Variant {
         experts: Experts::Tiled,
     };
 
+    /// What serves many rows best, where a GPU has it.
+    pub const PERSISTENT: Self = Self {
+        products: Products::Persistent,
+        experts: Experts::Persistent,
+    };
+
     /// Whether a GPU of this architecture has it at all, for decode buckets of `rows` rows of this type.
     ///
     /// # Errors
@@ -159,11 +169,15 @@ impl Variant {
                 "{kernels} take buckets of up to {most} rows, expected another family"
             )),
         };
-        let warpgroups = |kernels: &str| match architecture.has_warpgroups() {
-            true => within(kernels, MOST_ROWS),
+        let has_warpgroups = |kernels: &str| match architecture.has_warpgroups() {
+            true => Ok(()),
             false => Err(format!(
                 "{gpu} lacks {kernels}, which are sm_90's, expected skinny or tiled"
             )),
+        };
+        let warpgroups = |kernels: &str| {
+            has_warpgroups(kernels)?;
+            within(kernels, MOST_ROWS)
         };
         match self.products {
             Products::Skinny { stages } => {
@@ -174,6 +188,7 @@ impl Variant {
                 stages_within("skinny_stages", stages, SKINNY_STAGES)?;
             }
             Products::SwapAb => warpgroups("the swap-AB kernels")?,
+            Products::Persistent => has_warpgroups("the persistent kernels")?,
             Products::Tiled => {}
         }
         match (self.experts, self.products) {
@@ -186,6 +201,7 @@ impl Variant {
             (experts @ (Experts::Skinny | Experts::Fused), _) => Err(format!(
                 "experts = \"{experts}\" go on from what products = \"skinny\" leave, expected both or another family of experts"
             )),
+            (Experts::Persistent, _) => has_warpgroups("the persistent kernels"),
             (experts @ Experts::Grouped(grouped), products) => {
                 warpgroups("the grouped kernels")?;
                 if experts.beside(products) != experts {
@@ -245,6 +261,7 @@ impl fmt::Display for Products {
         match self {
             Self::Skinny { stages } => write!(out, "skinny ({stages} stages)"),
             Self::SwapAb => write!(out, "swap_ab"),
+            Self::Persistent => write!(out, "persistent"),
             Self::Tiled => write!(out, "tiled"),
         }
     }
@@ -255,6 +272,7 @@ impl fmt::Display for Experts {
         match self {
             Self::Skinny => write!(out, "skinny"),
             Self::Fused => write!(out, "fused"),
+            Self::Persistent => write!(out, "persistent"),
             Self::Grouped(grouped) => {
                 let guess = if grouped.guess { ", guess" } else { "" };
                 let prefetch = match grouped.prefetch_mib {

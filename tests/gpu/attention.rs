@@ -8,7 +8,7 @@ use crate::rig::{
 use crate::support::Gpu;
 use rayon::prelude::*;
 use tailgraph::backend::cuda::families::attention::{
-    Attention, QUERY_TILE_BYTES, most_query_tiles,
+    Attention, PagePool, QUERY_TILE_BYTES, most_query_tiles,
 };
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::{DType, ModelConfig};
@@ -158,6 +158,10 @@ impl<'g> Layer<'g> {
             partials: partials.at(0),
             done: done.at(0),
             max_context,
+            pool: PagePool {
+                pages: step.pages.len() as u32,
+                page_tokens: step.page_tokens,
+            },
         };
         let enqueue = self.rig.enqueue(&on_gpu, kind, bucket);
         // SAFETY: the arrays have the shapes that `Attention` asks for.

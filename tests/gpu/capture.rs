@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use tailgraph::backend::cuda::driver::Address;
 use tailgraph::backend::cuda::families::Lowering;
 use tailgraph::backend::cuda::families::attention::{
-    Attention, QUERY_TILE_BYTES, most_query_tiles,
+    Attention, PagePool, QUERY_TILE_BYTES, most_query_tiles,
 };
 use tailgraph::backend::cuda::families::experts::{
     EXPERT_COUNTS_BYTES, EXPERT_TILE_BYTES, ExpertRows, ExpertWeights, Routing, most_expert_tiles,
@@ -16,7 +16,7 @@ use tailgraph::backend::cuda::families::experts::{
 use tailgraph::backend::cuda::families::head::{LogitsPart, seen_words};
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::router::RouterWeights;
-use tailgraph::backend::cuda::families::tiled::{Epilogue, Product, Rows};
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::DType;
 use tailgraph::plan::arena::best_words;
@@ -108,6 +108,10 @@ impl Layer {
                 ),
                 done: arrays.keep(arrays.gpu.put(&vec![0; BUCKET * heads * 4])),
                 max_context,
+                pool: PagePool {
+                    pages: step.pages.len() as u32,
+                    page_tokens: step.page_tokens,
+                },
             },
             gate: arrays.weights(f, experts * hidden, 0.3),
             expert_weights: ExpertWeights {
@@ -151,6 +155,7 @@ impl Layer {
             outputs: outputs as u32,
             inner: inner as u32,
             epilogue,
+            parts: Parts::Scratch(0),
         };
         let a = &self.attention;
         let qkv = product(
@@ -184,15 +189,15 @@ impl Layer {
         to.router(&self.routing, self.x, self.h, &router, pairs);
         let rows = ExpertRows {
             x: self.x,
+            parts: 0,
             y: self.y,
             partial: self.partial,
         };
-        to.tiled_expert_gate_up(&self.routing, &self.expert_weights, &rows, pairs);
-        to.tiled_expert_down(&self.routing, &self.expert_weights, &rows, pairs);
+        to.expert_products(&self.routing, &self.expert_weights, &rows, pairs, &[]);
         to.combine_experts(&self.routing, self.h, &rows, pairs, None);
         to.final_norm(self.x, self.h, self.norms[2]);
         let part = LogitsPart::Sampled;
-        let found = to.lm_head(part, self.logits, self.best, self.x, self.embedding);
+        let found = to.lm_head(part, self.logits, self.best, self.x, 0, self.embedding);
         to.mark_seen(self.seen);
         to.sample(part, self.logits, self.seen, self.best, found);
     }

@@ -18,7 +18,7 @@ use tailgraph::backend::cuda::families::head::LogitsPart;
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::router::RouterWeights;
 use tailgraph::backend::cuda::families::skinny::{ConvIn, Guess, Residual};
-use tailgraph::backend::cuda::families::tiled::{Epilogue, Product, Rows};
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::arena::best_words;
@@ -310,6 +310,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
                 outputs: outputs as u32,
                 inner: inner as u32,
                 epilogue,
+                parts: Parts::Scratch(0),
             };
             // SAFETY: the arrays have these shapes.
             unsafe { plain.run(|to| to.product(&product, Rows::Step)) };
@@ -384,12 +385,12 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
         plain.run(|to| to.router(&other, normed.at(0), after_out.at(0), &router, pairs));
         let rows = ExpertRows {
             x: normed.at(0),
+            parts: 0,
             y: sorted.at(0),
             partial: partial.at(0),
         };
         plain.run(|to| {
-            to.tiled_expert_gate_up(&other, &experts, &rows, pairs);
-            to.tiled_expert_down(&other, &experts, &rows, pairs);
+            to.expert_products(&other, &experts, &rows, pairs, &[]);
             to.combine_experts(&other, after_out.at(0), &rows, pairs, None);
         });
         keep(
@@ -407,7 +408,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             to.skinny_gate_up(skinny, swap_ab[0].at(0), h, layer.ffn_norm.at(0), (w1, w3))
         });
         queue.run(|to| to.norm(normed.at(0), h, layer.ffn_norm.at(0)));
-        plain.run(|to| to.dense_gate_up(swap_ab[1].at(0), normed.at(0), w1, w3));
+        plain.run(|to| to.dense_gate_up(swap_ab[1].at(0), normed.at(0), 0, (w1, w3)));
         keep("dense gate and up", types.operand, &swap_ab[0], &swap_ab[1]);
         let hs = [(); 2].map(|()| residual(&input.h));
         let down = Residual {
@@ -471,6 +472,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
                 logits[1].at(0),
                 best.at(0),
                 normed.at(0),
+                0,
                 head,
             )
         });

@@ -10,7 +10,7 @@ use tailgraph::backend::cuda::families::Types;
 use tailgraph::backend::cuda::families::conv::ShortConv;
 use tailgraph::backend::cuda::families::experts::ExpertWeights;
 use tailgraph::backend::cuda::families::packed;
-use tailgraph::backend::cuda::families::tiled::{Epilogue, Product, Rows};
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
 use tailgraph::plan::variants::{Experts, Grouped, Products, Variant};
@@ -121,10 +121,11 @@ impl Case {
             outputs: self.outputs as u32,
             inner: self.inner as u32,
             epilogue,
+            parts: Parts::Scratch(0),
         };
         let enqueue = match kind {
             StepKind::Decode => rig.enqueue_by(&step, bucket, SWAP_AB).unwrap(),
-            _ => rig.enqueue(&step, kind, bucket),
+            _ => rig.enqueue_by(&step, bucket, Variant::TILED).unwrap(),
         };
         // SAFETY: the arrays have the shapes that `Product` asks for.
         unsafe { enqueue.run(|to| to.product(&product, Rows::Step)) };
@@ -298,11 +299,12 @@ impl ConvCase {
                 outputs: 3 * hidden as u32,
                 inner: hidden as u32,
                 epilogue: Epilogue::Store,
+                parts: Parts::Scratch(0),
             };
-            let mixed = rig.enqueue(&step, StepKind::Mixed, bucket);
+            let tiled = rig.enqueue_by(&step, bucket, Variant::TILED).unwrap();
             // SAFETY: likewise.
             unsafe {
-                mixed.run(|to| to.product(&product, Rows::Step));
+                tiled.run(|to| to.product(&product, Rows::Step));
                 queue.run(|to| to.short_conv(&conv));
             }
             x

@@ -6,9 +6,10 @@ use crate::rig::{
 };
 use crate::support::Gpu;
 use rayon::prelude::*;
-use tailgraph::backend::cuda::families::tiled::{Epilogue, Product, Rows};
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
+use tailgraph::plan::variants::Variant;
 
 /// Outputs compared in one product, at most; the others are still checked to be numbers.
 const COMPARED: usize = 20_000;
@@ -45,7 +46,7 @@ impl Case {
         self.x.len() / self.inner
     }
 
-    /// y `[bucket, outputs]`; rows past the case's are poison.
+    /// y `[bucket, outputs]`, by what serves as many rows of prompts, or a variant; rows past the case's are poison.
     fn run(
         &self,
         rig: &Rig,
@@ -53,12 +54,27 @@ impl Case {
         epilogue: Epilogue,
         bias: bool,
         rows: Rows,
+        by: Option<Variant>,
     ) -> Vec<f32> {
         let types = rig.kernels.types;
         let gpu = rig.gpu;
         let y_type = y_type(types.operand, epilogue);
         let step = Step::of_rows(self.rows()).upload(gpu);
-        let y = gpu.poisoned(bucket * self.outputs * y_type.bytes());
+        let enqueue = match by {
+            None => rig.enqueue(&step, StepKind::Mixed, bucket),
+            Some(variant) => rig.enqueue_by(&step, bucket, variant).unwrap(),
+        };
+        let most = match rows {
+            Rows::Tile { rows, .. } => rows as usize,
+            Rows::Step | Rows::Sampled => bucket,
+        };
+        let in_parts = enqueue.multiplies_parts(most as u32);
+        let leaves_parts = in_parts && epilogue == Epilogue::SiluMul;
+        let y = match leaves_parts {
+            true => gpu.poisoned(3 * bucket * self.outputs * DType::BF16.bytes()),
+            false => gpu.poisoned(bucket * self.outputs * y_type.bytes()),
+        };
+        let parts = gpu.poisoned(if in_parts { 6 * most * self.inner } else { 4 });
         if epilogue == Epilogue::Add {
             y.write(&gpu.stream, 0, &encode(DType::F32, &self.h))
                 .unwrap();
@@ -77,15 +93,26 @@ impl Case {
             outputs: self.outputs as u32,
             inner: self.inner as u32,
             epilogue,
+            parts: Parts::Scratch(parts.at(0)),
         };
         if let Rows::Tile { first, .. } = rows {
             product.x = x.at(first as usize * self.inner * types.operand.bytes());
             product.y = y.at(first as usize * self.outputs * y_type.bytes());
         }
-        let enqueue = rig.enqueue(&step, StepKind::Mixed, bucket);
         // SAFETY: the arrays have the shapes that `Product` asks for.
         unsafe { enqueue.run(|to| to.product(&product, rows)) };
-        gpu.get_values(y_type, &y)
+        match leaves_parts {
+            false => gpu.get_values(y_type, &y),
+            true => {
+                let parts = gpu.get_values(DType::BF16, &y);
+                let [high, middle, low] = [0, 1, 2].map(|part| &parts[part * parts.len() / 3..]);
+                let values = high.iter().zip(middle).zip(low);
+                let values = values.take(parts.len() / 3);
+                values
+                    .map(|((high, middle), low)| high + (middle + low))
+                    .collect()
+            }
+        }
     }
 
     /// (expected, sum of the magnitudes that were added) of one output.
@@ -116,12 +143,12 @@ impl Case {
         }
     }
 
-    fn check(&self, rig: &Rig, bucket: usize, epilogue: Epilogue, bias: bool) {
-        let y = self.run(rig, bucket, epilogue, bias, Rows::Step);
+    fn check(&self, rig: &Rig, bucket: usize, epilogue: Epilogue, bias: bool, by: Option<Variant>) {
+        let y = self.run(rig, bucket, epilogue, bias, Rows::Step, by);
         let types = rig.kernels.types;
         let (rows, outputs) = (self.rows(), self.outputs);
         let what = format!(
-            "{types:?} {epilogue:?} bias {bias} rows {rows} of {bucket}, {outputs} x {}",
+            "{types:?} {epilogue:?} bias {bias} rows {rows} of {bucket}, {outputs} x {}, {by:?}",
             self.inner
         );
         let (written, padding) = y.split_at(rows * outputs);
@@ -194,7 +221,9 @@ fn products_are_those_of_f64() {
                 };
                 let case = Case::new(&mut random, &rig, rows, outputs, inner);
                 let bias = epilogue != Epilogue::SiluMul && i % 2 == 0;
-                case.check(&rig, bucket, epilogue, bias);
+                for by in [None, Some(Variant::TILED)] {
+                    case.check(&rig, bucket, epilogue, bias, by);
+                }
             }
         }
     }
@@ -210,7 +239,7 @@ fn tiles_of_a_score_step_are_the_whole() {
         let case = Case::new(&mut random, &rig, 700, 301, 128);
         for first in [0, 512] {
             let rows = Rows::Tile { first, rows: 512 };
-            let y = case.run(&rig, 1024, Epilogue::StoreF32, false, rows);
+            let y = case.run(&rig, 1024, Epilogue::StoreF32, false, rows, None);
             for r in 0..1024 {
                 let inside = r >= first as usize && r < 700.min(first as usize + 512);
                 let row = &y[r * 301..][..301];
@@ -233,7 +262,8 @@ fn a_row_of_a_product_does_not_depend_on_its_companions() {
         let rig = Rig::new(&gpu, config(), types);
         for (bucket, outputs, inner) in SHAPES {
             let case = Case::new(&mut random, &rig, bucket, outputs, inner);
-            let all = case.run(&rig, bucket, Epilogue::SiluMul, false, Rows::Step);
+            let by = [None, Some(Variant::TILED)][random.below(2)];
+            let all = case.run(&rig, bucket, Epilogue::SiluMul, false, Rows::Step, by);
             let row = random.below(bucket);
             let x = case.x[row * inner..][..inner].to_vec();
             for place in [0, bucket / 2] {
@@ -247,9 +277,9 @@ fn a_row_of_a_product_does_not_depend_on_its_companions() {
                     outputs,
                     inner,
                 };
-                let y = moved.run(&rig, bucket, Epilogue::SiluMul, false, Rows::Step);
+                let y = moved.run(&rig, bucket, Epilogue::SiluMul, false, Rows::Step, by);
                 assert_same_bits(
-                    &format!("{types:?} bucket {bucket} row {row} at {place}"),
+                    &format!("{types:?} bucket {bucket} row {row} at {place}, {by:?}"),
                     &y[place * outputs..][..outputs],
                     &all[row * outputs..][..outputs],
                 );

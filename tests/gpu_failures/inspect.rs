@@ -313,7 +313,9 @@ fn graphs_are_of_the_kernels_that_the_file_names() {
         }
         assert_eq!(buckets, 9);
         let mixed = graphs(&shown).iter().find(|graph| graph["kind"] == "mixed");
-        assert_eq!(mixed.unwrap()["captured"]["variant"]["products"], "tiled");
+        let variant = &mixed.unwrap()["captured"]["variant"];
+        assert_eq!(variant["products"], "persistent");
+        assert_eq!(variant["experts"], "persistent");
     }
 }
 

@@ -51,13 +51,14 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
             .and_then(|n| u32::try_from(n).ok())
             .ok_or_else(|| format!("{key}: found {found}, expected a number"))
     };
-    let of_products = "\"skinny\", \"swap_ab\" or \"tiled\"";
-    let of_experts = "\"skinny\", \"fused\", \"grouped\" or \"tiled\"";
+    let of_products = "\"skinny\", \"swap_ab\", \"persistent\" or \"tiled\"";
+    let of_experts = "\"skinny\", \"fused\", \"grouped\", \"persistent\" or \"tiled\"";
     let products = match &name("products", take("products"), of_products)?[..] {
         "skinny" => Products::Skinny {
             stages: number("skinny_stages", take("skinny_stages"))?,
         },
         "swap_ab" => Products::SwapAb,
+        "persistent" => Products::Persistent,
         "tiled" => Products::Tiled,
         other => {
             let other = quote::text(other);
@@ -69,6 +70,7 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
     let experts = match &name("experts", take("experts"), of_experts)?[..] {
         "skinny" => Experts::Skinny,
         "fused" => Experts::Fused,
+        "persistent" => Experts::Persistent,
         "grouped" => Experts::Grouped(Grouped {
             tile_rows: number("tile_rows", take("tile_rows"))?,
             stages: number("grouped_stages", take("grouped_stages"))?,

@@ -41,7 +41,7 @@ pub struct Choice<'a> {
 impl Choice<'_> {
     /// What serves a decode bucket of `rows` rows: the entry of the smallest bucket that holds it. Where a built-in entry asks
     /// for what does not serve this model, its products or its experts are those of the next larger bucket whose do;
-    /// after the last entry, [`Variant::TILED`].
+    /// after the last entry, what [`Choice::many`] says.
     ///
     /// # Errors
     /// [`Error::File`]: a file that was named asks for what cannot be served.
@@ -49,7 +49,7 @@ impl Choice<'_> {
         let mut larger = self.entries.iter().filter(|entry| entry.rows >= rows);
         if let Some(path) = self.named {
             let Some(entry) = larger.next() else {
-                return Ok(Variant::TILED);
+                return Ok(self.many(rows, able));
             };
             let refused = |why: String| {
                 let (dtype, key) = (format!("{:?}", self.dtype).to_lowercase(), entry.rows);
@@ -65,7 +65,10 @@ impl Choice<'_> {
             able.experts(entry.variant, rows).map_err(refused)?;
             return Ok(entry.variant);
         }
-        let larger: Vec<Variant> = larger.map(|entry| entry.variant).collect();
+        let larger: Vec<Variant> = larger
+            .map(|entry| entry.variant)
+            .chain([self.many(rows, able)])
+            .collect();
         let products = larger
             .iter()
             .find(|&&variant| able.products(variant, rows).is_ok());
@@ -82,19 +85,40 @@ impl Choice<'_> {
         })
     }
 
-    /// What serves a bucket with prompts in it: entries are for decode steps, so only grouped experts are taken from them, the
-    /// first at or above `rows` that there are.
+    /// What serves a bucket with prompts in it. Entries are for decode steps: taken from them are swap-AB products, and grouped
+    /// experts, the first at or above `rows` that there are; else what [`Choice::many`] says.
     pub fn prompts(&self, rows: u32, able: &dyn Able) -> Variant {
         let larger = self.entries.iter().filter(|entry| entry.rows >= rows);
-        let grouped = larger
-            .map(|entry| entry.variant)
-            .filter(|variant| matches!(variant.experts, Experts::Grouped(_)))
-            .find(|&variant| able.experts(variant, rows).is_ok());
+        let larger: Vec<Variant> = larger.map(|entry| entry.variant).collect();
+        let many = self.many(rows, able);
+        let swap_ab = larger.iter().find(|&&variant| {
+            variant.products == Products::SwapAb && able.products(variant, rows).is_ok()
+        });
+        let products = swap_ab.map_or(many.products, |variant| variant.products);
+        let grouped = larger.iter().find(|&&variant| {
+            matches!(variant.experts, Experts::Grouped(_)) && able.experts(variant, rows).is_ok()
+        });
         Variant {
+            products,
+            // Nothing prefetches for them: a convolution of chunks is no part of a product.
             experts: grouped
-                .map_or(Experts::Tiled, |variant| variant.experts)
+                .map_or(many.experts, |variant| variant.experts)
                 .beside(Products::Tiled),
-            ..Variant::TILED
+        }
+    }
+
+    /// What serves buckets larger than those of all entries: [`Variant::PERSISTENT`], or of it what there is.
+    fn many(&self, rows: u32, able: &dyn Able) -> Variant {
+        let Variant { products, experts } = Variant::PERSISTENT;
+        Variant {
+            products: match able.products(Variant::PERSISTENT, rows) {
+                Ok(()) => products,
+                Err(_) => Products::Tiled,
+            },
+            experts: match able.experts(Variant::PERSISTENT, rows) {
+                Ok(()) => experts,
+                Err(_) => Experts::Tiled,
+            },
         }
     }
 }
@@ -117,6 +141,8 @@ mod tests {
         prefetch_mib: 16,
     });
     const SKINNY: Products = Products::Skinny { stages: 4 };
+    const MANY: (Products, Experts) = (Products::Persistent, Experts::Persistent);
+    const TILED: (Products, Experts) = (Products::Tiled, Experts::Tiled);
 
     fn entry(rows: u32, products: Products, experts: Experts) -> Entry {
         let variant = Variant { products, experts };
@@ -176,18 +202,20 @@ mod tests {
         assert_eq!(choose(1, &[]), (SKINNY, Experts::Skinny));
         assert_eq!(choose(3, &[]), (SKINNY, GROUPED));
         assert_eq!(choose(64, &[]), (Products::SwapAb, PREFETCHING));
-        assert_eq!(choose(65, &[]), (Products::Tiled, Experts::Tiled));
+        assert_eq!(choose(65, &[]), MANY);
+        assert_eq!(choose(65, &["persistent"]), TILED);
     }
 
     #[test]
     fn what_a_model_does_not_fit_goes_to_what_it_does() {
         assert_eq!(choose(1, &["skinny"]), (Products::SwapAb, GROUPED));
-        assert_eq!(choose(8, &["grouped"]), (SKINNY, Experts::Tiled));
-        assert_eq!(choose(1, &["skinny", "grouped"]).1, Experts::Tiled);
-        let no_prefetch = (Products::Tiled, GROUPED);
+        assert_eq!(choose(8, &["grouped"]), (SKINNY, Experts::Persistent));
+        let experts = choose(1, &["skinny", "grouped", "persistent"]).1;
+        assert_eq!(experts, Experts::Tiled);
+        let no_prefetch = (Products::Persistent, GROUPED);
         assert_eq!(choose(64, &["swap_ab"]), no_prefetch, "nothing prefetches");
-        let nothing = &["skinny", "grouped", "swap_ab"];
-        assert_eq!(choose(1, nothing), (Products::Tiled, Experts::Tiled));
+        let nothing = &["skinny", "grouped", "swap_ab", "persistent"];
+        assert_eq!(choose(1, nothing), TILED);
     }
 
     #[test]
@@ -205,11 +233,11 @@ mod tests {
         let fits = choice.decode(5, &Without(&["swap_ab"])).unwrap();
         assert_eq!((fits.products, fits.experts), (SKINNY, GROUPED));
         let beyond = choice.decode(100, &Without(&[])).unwrap();
-        assert_eq!(beyond, Variant::TILED);
+        assert_eq!(beyond, Variant::PERSISTENT);
     }
 
     #[test]
-    fn prompts_take_grouped_experts_alone() {
+    fn prompts_take_neither_what_convolves_nor_what_is_for_few_rows() {
         let entries = entries();
         let choice = Choice {
             entries: &entries,
@@ -217,9 +245,9 @@ mod tests {
             named: None,
         };
         let chosen = |rows| choice.prompts(rows, &Without(&[]));
-        assert_eq!(chosen(1).products, Products::Tiled);
+        assert_eq!(chosen(1).products, Products::SwapAb);
         assert_eq!(chosen(1).experts, GROUPED);
         assert_eq!(chosen(64).experts, GROUPED, "nothing prefetches");
-        assert_eq!(chosen(100), Variant::TILED);
+        assert_eq!(chosen(100), Variant::PERSISTENT);
     }
 }

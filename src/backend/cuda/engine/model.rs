@@ -7,6 +7,7 @@ use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::engine::delivery::Delivery;
 use crate::backend::cuda::engine::program::{Span, StepProgram, buckets};
+use crate::backend::cuda::families::attention::PagePool;
 use crate::backend::cuda::families::limits::Library;
 use crate::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt};
 use crate::backend::cuda::lower::{LayerState, ModelAddresses, lower};
@@ -137,6 +138,10 @@ pub fn programs(
             state,
             logits: delivery.as_ref().map(Delivery::ring),
             max_context: options.max_context,
+            pool: PagePool {
+                pages: options.pages,
+                page_tokens: options.page_tokens,
+            },
         },
         kernels,
         conv_bytes: layout.conv_bytes,

@@ -2,8 +2,11 @@
 
 use super::Lowering;
 use super::limits::Library;
+use super::types::suffix;
 use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
+use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
 use crate::error::Result;
 use crate::model::DType;
 use crate::plan::{KeySplit, StepKind};
@@ -28,6 +31,12 @@ const DECODE_LEAST_BLOCKS: u32 = 128;
 /// Pairs of a query row and a head that a block of kernels/attention/tiles.cu has.
 const TILE: u32 = 64;
 const TILE_THREADS: u32 = 128;
+/// Pairs of a tile of kernels/attention/prompt.cuh, the threads of a block, and the pairs that one of its warpgroups has.
+const PROMPT_PAIRS: u32 = 128;
+const PROMPT_THREADS: u32 = 384;
+const PROMPT_GROUP_PAIRS: u32 = 64;
+/// Keys of a box there are a multiple of so many, whose rows the matrix units take together.
+const SWIZZLED_ROWS: u32 = 8;
 /// Threads of the one block that lists query tiles.
 const LIST_THREADS: u32 = 1024;
 /// Bytes of an entry of that list: `QueryTile` of kernels/attention/attention.cuh.
@@ -39,15 +48,69 @@ pub fn tile_shared_bytes(head_dim: u32) -> u32 {
     5 * TILE * (head_dim + 8) * 2
 }
 
-/// Query rows of a tile: as many as fit with all heads of a group.
-fn tile_rows(group: u32) -> u32 {
-    (TILE / group).max(1)
+/// Query rows of a tile of so many pairs: as many as fit with all heads of a group.
+fn tile_rows(pairs: u32, group: u32) -> u32 {
+    (pairs / group).max(1)
 }
 
 /// Query tiles of a step, at most: one may be ragged in each sequence.
 pub fn most_query_tiles(rows: u32, sequences: u32, heads: u32, kv_heads: u32) -> u32 {
-    let tile_rows = tile_rows(heads / kv_heads);
+    most_tiles(rows, sequences, tile_rows(TILE, heads / kv_heads))
+}
+
+/// ... in tiles of so many rows.
+fn most_tiles(rows: u32, sequences: u32, tile_rows: u32) -> u32 {
     (rows / tile_rows + sequences).min(rows)
+}
+
+/// The kernel of kernels/attention/prompt.cuh for a type and heads of a size.
+#[derive(Debug)]
+pub struct Prompt {
+    kernel: Kernel,
+    /// At a time.
+    keys: u32,
+    shared_bytes: u32,
+    multiprocessors: u32,
+}
+
+impl Prompt {
+    /// None where the GPU is not of 9.0 or the type is f32.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn load(library: &Library, operand: DType, head_dim: usize) -> Result<Option<Self>> {
+        if !library.gpu.has_warpgroups() || operand == DType::F32 {
+            return Ok(None);
+        }
+        let name = format!("tg_attention_prompt_{}_d{head_dim}", suffix(operand));
+        let kernel = library.kernel(&name)?;
+        let [keys, shared_bytes] = image::constants(&format!("{name}_tile"))?;
+        kernel.allow_shared(shared_bytes)?;
+        Ok(Some(Self {
+            kernel,
+            keys,
+            shared_bytes,
+            multiprocessors: library.gpu.multiprocessors,
+        }))
+    }
+
+    /// Keys of a box, which lies in one page.
+    fn box_keys(&self, page_tokens: u32) -> u32 {
+        greatest_common_divisor(page_tokens, self.keys)
+    }
+
+    /// Whether it does these: whole boxes of what the matrix units take together, and whole rows in a warpgroup.
+    fn serves(&self, group: u32, page_tokens: u32) -> bool {
+        PROMPT_GROUP_PAIRS.is_multiple_of(group)
+            && self.box_keys(page_tokens).is_multiple_of(SWIZZLED_ROWS)
+    }
+}
+
+fn greatest_common_divisor(a: u32, b: u32) -> u32 {
+    match b {
+        0 => a,
+        _ => greatest_common_divisor(b, a % b),
+    }
 }
 
 /// Arrays of one attention layer.
@@ -57,7 +120,7 @@ pub struct Attention {
     pub x: Address,
     /// `[R, (heads + 2 kv_heads) D]`, operand type: q, k, v.
     pub qkv: Address,
-    /// `[pages, kv_heads, page_tokens, D]`, operand type.
+    /// `[pages, kv_heads, page_tokens, D]`, operand type, of [`Attention::pool`].
     pub k_pages: Address,
     /// Shaped as `k_pages`.
     pub v_pages: Address,
@@ -77,6 +140,14 @@ pub struct Attention {
     pub done: Address,
     /// Tokens of a sequence, at most.
     pub max_context: u32,
+    pub pool: PagePool,
+}
+
+/// What keys and values are given out from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PagePool {
+    pub pages: u32,
+    pub page_tokens: u32,
 }
 
 /// Query heads of a block of kernels/attention/decode.cu.
@@ -191,6 +262,15 @@ impl Lowering<'_> {
         let (heads, kv_heads) = self.heads();
         let group = heads / kv_heads;
         let scale = 1.0 / (self.config.head_dim as f32).sqrt();
+        let chunks = self.bucket.kind != StepKind::Decode;
+        let prompt = self
+            .kernels
+            .attention_prompt
+            .as_ref()
+            .filter(|prompt| chunks && prompt.serves(group, attention.pool.page_tokens));
+        if let Some(prompt) = prompt {
+            return self.attention_prompt(prompt, attention);
+        }
         let arrays = [
             Argument::Address(attention.x),
             Argument::Address(attention.qkv),
@@ -203,7 +283,7 @@ impl Lowering<'_> {
             Argument::F32(scale),
         ];
         let tiles = match &self.kernels.attention_tiles {
-            Some(tiles) if self.bucket.kind != StepKind::Decode => tiles,
+            Some(tiles) if chunks => tiles,
             _ => {
                 let step = [Argument::Address(self.state), Argument::Address(self.step)];
                 let grid = (self.bucket.rows, kv_heads, group.div_ceil(ROW_HEADS));
@@ -212,14 +292,7 @@ impl Lowering<'_> {
                 return self.call(kernel, grid, ROW_THREADS, 0, arguments);
             }
         };
-        let list = vec![
-            Argument::Address(attention.query_tiles),
-            Argument::Address(attention.query_tile_count),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-            Argument::U32(tile_rows(group)),
-        ];
-        self.call(&self.kernels.query_tiles, (1, 1, 1), LIST_THREADS, 0, list);
+        self.list_query_tiles(attention, tile_rows(TILE, group));
         let listed = [
             Argument::Address(attention.query_tiles),
             Argument::Address(attention.query_tile_count),
@@ -230,6 +303,74 @@ impl Lowering<'_> {
         let grid = (most, kv_heads, group.div_ceil(TILE));
         let shared_bytes = tile_shared_bytes(self.config.head_dim as u32);
         self.call(tiles, grid, TILE_THREADS, shared_bytes, arguments)
+    }
+
+    /// [`Lowering::attention`] by the kernel for many rows.
+    fn attention_prompt(&mut self, prompt: &Prompt, attention: &Attention) {
+        let (heads, kv_heads) = self.heads();
+        let (group, head_dim) = (heads / kv_heads, self.config.head_dim as u32);
+        let rows = tile_rows(PROMPT_PAIRS, group);
+        self.list_query_tiles(attention, rows);
+        let PagePool { pages, page_tokens } = attention.pool;
+        let dtype = self.kernels.types.operand;
+        let (all, head) = (
+            heads + 2 * kv_heads,
+            u64::from(head_dim) * dtype.bytes() as u64,
+        );
+        let row = u64::from(all) * head;
+        let queries = Boxes {
+            at: attention.qkv,
+            dtype,
+            sizes: [head_dim, all, self.bucket.rows, 1, 1]
+                .map(u64::from)
+                .to_vec(),
+            strides: vec![0, head, row, row, row],
+            each: vec![BOX_COLUMNS, group, rows, 1, 1],
+        };
+        let box_keys = prompt.box_keys(page_tokens);
+        let vectors = |at| {
+            let matrix = Matrix {
+                at,
+                dtype,
+                rows: pages * kv_heads * page_tokens,
+                columns: head_dim,
+            };
+            Argument::Boxes(matrix.boxes(box_keys))
+        };
+        let arguments = vec![
+            Argument::Boxes(queries),
+            vectors(attention.k_pages),
+            vectors(attention.v_pages),
+            Argument::Address(attention.x),
+            Argument::Address(attention.query_tiles),
+            Argument::Address(attention.query_tile_count),
+            Argument::Address(self.state),
+            Argument::U32(heads),
+            Argument::U32(kv_heads),
+            Argument::U32(box_keys),
+            Argument::F32(1.0 / (head_dim as f32).sqrt()),
+        ];
+        let units = kv_heads * most_tiles(self.bucket.rows, self.bucket.sequences, rows);
+        let grid = (prompt.multiprocessors.min(units), 1, 1);
+        self.call(
+            &prompt.kernel,
+            grid,
+            PROMPT_THREADS,
+            prompt.shared_bytes,
+            arguments,
+        )
+    }
+
+    /// Each sequence's rows in runs of at most `tile_rows`.
+    fn list_query_tiles(&mut self, attention: &Attention, tile_rows: u32) {
+        let list = vec![
+            Argument::Address(attention.query_tiles),
+            Argument::Address(attention.query_tile_count),
+            Argument::Address(self.state),
+            Argument::Address(self.step),
+            Argument::U32(tile_rows),
+        ];
+        self.call(&self.kernels.query_tiles, (1, 1, 1), LIST_THREADS, 0, list);
     }
 
     /// Query heads and kv heads.
@@ -267,7 +408,9 @@ mod tests {
 
     #[test]
     fn a_tile_has_all_heads_of_its_rows() {
-        assert_eq!([1, 3, 4, 64, 96].map(tile_rows), [64, 21, 16, 1, 1]);
+        let rows = [1, 3, 4, 64, 96].map(|group| tile_rows(TILE, group));
+        assert_eq!(rows, [64, 21, 16, 1, 1]);
+        assert_eq!(tile_rows(PROMPT_PAIRS, 4), 32);
     }
 
     /// Against every way to cut `rows` into sequences of equal length and a rest.
@@ -276,8 +419,9 @@ mod tests {
         for (rows, group) in [(1u32, 4u32), (17, 4), (512, 4), (513, 1), (100, 3)] {
             for length in 1..=rows {
                 let sequences = rows.div_ceil(length);
-                let tiles = rows / length * length.div_ceil(tile_rows(group))
-                    + (rows % length).div_ceil(tile_rows(group));
+                let tile_rows = tile_rows(TILE, group);
+                let tiles = rows / length * length.div_ceil(tile_rows)
+                    + (rows % length).div_ceil(tile_rows);
                 assert!(
                     tiles <= most_query_tiles(rows, sequences, group, 1),
                     "{rows} rows in sequences of {length}"

@@ -1,9 +1,11 @@
 //! Mixtures of experts: their feed-forwards, and what these and the router (router.rs) agree on.
 
 use super::Lowering;
-use super::tiled::{ByExpert, Epilogue, Product};
+use super::persistent;
+use super::tiled::{ByExpert, Epilogue, Parts, Product};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
+use crate::plan::Op;
 pub use crate::plan::arena::EXPERT_COUNTS_BYTES;
 
 /// As kernels/common/experts.cuh has it.
@@ -69,7 +71,9 @@ pub struct Pairs {
 pub struct ExpertRows {
     /// `[R, H]`, operand type.
     pub x: Address,
-    /// `[R K, M]`, operand type: what gate and up make of x.
+    /// bf16 `[3, R, H]`: scratch for x's parts, of f32 rows.
+    pub parts: Address,
+    /// `[R K, M]`, operand type or as three bf16 parts: what gate and up make of x.
     pub y: Address,
     /// f32 `[R K, H]`: what down makes of y.
     pub partial: Address,
@@ -107,6 +111,10 @@ impl Lowering<'_> {
                 sorted: false,
                 tile_rows: shape.tile_rows,
             },
+            None if self.persistent_experts().is_some() => Pairs {
+                sorted: true,
+                tile_rows: persistent::ROWS,
+            },
             None => {
                 let (experts, top_k) = self.experts();
                 let rows = self.bucket.rows;
@@ -118,9 +126,41 @@ impl Lowering<'_> {
         }
     }
 
+    /// y and partial, as [`ExpertRows`] says, by what serves this bucket's experts: all that comes before
+    /// [`Lowering::combine_experts`]. `ops`: gate and up, then down.
+    /// `routing` is this step's.
+    pub fn expert_products(
+        &mut self,
+        routing: &Routing,
+        weights: &ExpertWeights,
+        rows: &ExpertRows,
+        pairs: Pairs,
+        ops: &[Op],
+    ) {
+        let (gate_up, down) = ops.split_at(ops.len() / 2);
+        match (self.grouped(), self.persistent_experts()) {
+            (Some(grouped), _) => {
+                self.doing(ops);
+                self.grouped_experts(grouped, routing, weights, rows);
+            }
+            (None, Some(persistent)) => {
+                self.doing(gate_up);
+                self.persistent_expert_gate_up(persistent, routing, weights, rows);
+                self.doing(down);
+                self.persistent_expert_down(persistent, routing, weights, rows);
+            }
+            (None, None) => {
+                self.doing(gate_up);
+                self.tiled_expert_gate_up(routing, weights, rows, pairs);
+                self.doing(down);
+                self.tiled_expert_down(routing, weights, rows, pairs);
+            }
+        }
+    }
+
     /// y = silu(w1_e x) * w3_e x.
     /// `routing` is this step's.
-    pub fn tiled_expert_gate_up(
+    fn tiled_expert_gate_up(
         &mut self,
         routing: &Routing,
         weights: &ExpertWeights,
@@ -136,6 +176,7 @@ impl Lowering<'_> {
             outputs: self.config.moe_intermediate_size as u32,
             inner: self.hidden(),
             epilogue: Epilogue::SiluMul,
+            parts: Parts::Scratch(rows.parts),
         };
         let by_expert = self.by_expert(routing, routing.rows, weights.gate_up_stride, pairs);
         self.tiled_by_expert(&product, &by_expert, pairs.tile_rows);
@@ -143,7 +184,7 @@ impl Lowering<'_> {
 
     /// partial = w2_e y.
     /// `routing` is this step's.
-    pub fn tiled_expert_down(
+    fn tiled_expert_down(
         &mut self,
         routing: &Routing,
         weights: &ExpertWeights,
@@ -159,6 +200,7 @@ impl Lowering<'_> {
             outputs: self.hidden(),
             inner: self.config.moe_intermediate_size as u32,
             epilogue: Epilogue::StoreF32,
+            parts: Parts::There,
         };
         let by_expert = self.by_expert(routing, 0, weights.down_stride, pairs);
         self.tiled_by_expert(&product, &by_expert, pairs.tile_rows);

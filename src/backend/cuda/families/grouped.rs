@@ -126,17 +126,67 @@ fn shared_bytes(operand: DType, shape: Shape) -> u32 {
     shape.stages * ROW_BYTES * (OUTPUTS + parts * shape.tile_rows) + ALIGN_BYTES
 }
 
+/// The experts' packed matrices of gate and up, and those of down, as tensor copies bring them: boxes of `outputs` weight rows, in
+/// groups of 16, by 64 columns. A group is 8 rows of gate and 8 of up, or two times 8 of down; of gate and up comes first which
+/// has the lower address.
+pub(super) fn expert_boxes(
+    config: &ModelConfig,
+    dtype: DType,
+    weights: &ExpertWeights,
+    outputs: u32,
+) -> [Boxes; 2] {
+    let experts = config.num_experts as u32;
+    let (hidden, inner) = (
+        config.hidden_size as u32,
+        config.moe_intermediate_size as u32,
+    );
+    let boxes = |at, columns: u32, groups: u32, (second, group, expert)| Boxes {
+        at,
+        dtype,
+        sizes: [
+            COLUMNS,
+            PACKED_ROWS * columns.div_ceil(COLUMNS),
+            2,
+            groups,
+            experts,
+        ]
+        .map(u64::from)
+        .to_vec(),
+        strides: vec![2, u64::from(ROW_BYTES), second, group, expert],
+        each: vec![COLUMNS, PACKED_ROWS, 2, outputs / GROUP_ROWS, 1],
+    };
+    let rows_bytes = |columns| 2 * packed::elements(PACKED_ROWS as usize, columns) as u64;
+    let (of_hidden, of_inner) = (rows_bytes(hidden as usize), rows_bytes(inner as usize));
+    let gate_up = boxes(
+        weights.gate.min(weights.up),
+        hidden,
+        inner / PACKED_ROWS,
+        (
+            weights.gate.abs_diff(weights.up),
+            of_hidden,
+            2 * weights.gate_up_stride,
+        ),
+    );
+    let down = boxes(
+        weights.down,
+        inner,
+        hidden / GROUP_ROWS,
+        (of_inner, 2 * of_inner, 2 * weights.down_stride),
+    );
+    [gate_up, down]
+}
+
 impl<'a> Lowering<'a> {
     /// The kernel for wide steps and the shape of its launch, where this bucket's experts are its.
     pub fn grouped(&self) -> Option<(&'a Grouped, Shape)> {
         match self.variant.experts {
             Experts::Grouped(shape) => Some((self.kernels.grouped.as_ref()?, shape)),
-            Experts::Skinny | Experts::Fused | Experts::Tiled => None,
+            Experts::Skinny | Experts::Fused | Experts::Persistent | Experts::Tiled => None,
         }
     }
 
     /// y and partial, as [`ExpertRows`] says: all that comes before [`Lowering::combine_experts`].
-    pub fn grouped_experts(
+    pub(super) fn grouped_experts(
         &mut self,
         (grouped, shape): (&Grouped, Shape),
         routing: &Routing,
@@ -146,37 +196,7 @@ impl<'a> Lowering<'a> {
         let config = self.config;
         let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
         let (hidden, inner) = (self.hidden(), config.moe_intermediate_size as u32);
-        // A block of each of 16 times 8 rows, in groups of two: of gate and of up, or two of down.
-        let boxes = |at, columns: u32, groups: u32, (second, group, expert)| Boxes {
-            at,
-            dtype: grouped.weights,
-            sizes: [
-                COLUMNS,
-                PACKED_ROWS * columns.div_ceil(COLUMNS),
-                2,
-                groups,
-                experts,
-            ]
-            .map(u64::from)
-            .to_vec(),
-            strides: vec![2, u64::from(ROW_BYTES), second, group, expert],
-            each: vec![COLUMNS, PACKED_ROWS, 2, OUTPUTS / GROUP_ROWS, 1],
-        };
-        let rows_bytes = |columns| 2 * packed::elements(PACKED_ROWS as usize, columns) as u64;
-        let (of_hidden, of_inner) = (rows_bytes(hidden as usize), rows_bytes(inner as usize));
-        let apart = weights.gate.abs_diff(weights.up);
-        let gate_up = boxes(
-            weights.gate.min(weights.up),
-            hidden,
-            inner / PACKED_ROWS,
-            (apart, of_hidden, 2 * weights.gate_up_stride),
-        );
-        let down = boxes(
-            weights.down,
-            inner,
-            hidden / GROUP_ROWS,
-            (of_inner, 2 * of_inner, 2 * weights.down_stride),
-        );
+        let [gate_up, down] = expert_boxes(config, grouped.weights, weights, OUTPUTS);
         let arguments = vec![
             Argument::Boxes(gate_up),
             Argument::Boxes(down),

@@ -1,7 +1,7 @@
 //! Logits and sampling.
 
 use super::Lowering;
-use super::tiled::{Epilogue, Product, Rows};
+use super::tiled::{Epilogue, Parts, Product, Rows};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
 use crate::plan::arena::SAMPLE_PARTS;
@@ -61,7 +61,8 @@ fn best_blocks(rows: u32) -> u32 {
 }
 
 impl Lowering<'_> {
-    /// logits = lm_head `[V, H]` times x, which is `final_norm`'s: `[S, H]`, or `[R, H]` in a score step. The kernels that
+    /// logits = lm_head `[V, H]` times x, which is `final_norm`'s: `[S, H]`, or `[R, H]` in a score step; `parts` as
+    /// [`Parts::Scratch`] has it. The kernels that
     /// stream weights also leave where the best ones are, in `best`; they then store no logits of greedy rows
     /// without penalty and logprobs.
     /// `logits` has the part's shape, `best` as [`Found`] says.
@@ -71,6 +72,7 @@ impl Lowering<'_> {
         logits: Address,
         best: Address,
         x: Address,
+        parts: Address,
         lm_head: Address,
     ) -> Option<Found> {
         let (first, rows) = part.rows();
@@ -84,13 +86,16 @@ impl Lowering<'_> {
             outputs: self.config.vocab_size as u32,
             inner: self.hidden(),
             epilogue: Epilogue::StoreF32,
+            parts: Parts::Scratch(parts),
         };
         let rows = match part {
             LogitsPart::Sampled => Rows::Sampled,
             LogitsPart::Tile(_) => Rows::Tile { first, rows },
         };
         match self.swap_ab() {
-            Some(swap_ab) if swap_ab.has_head_for(&product) => {
+            Some(swap_ab)
+                if self.bucket.kind == StepKind::Decode && swap_ab.has_head_for(&product) =>
+            {
                 Some(self.swap_ab_head(swap_ab, &product, best))
             }
             _ => {

@@ -4,6 +4,7 @@ use super::attention;
 use super::experts;
 use super::grouped::Grouped;
 use super::limits::{Library, SHARED_BYTES};
+use super::persistent::Persistent;
 use super::router;
 use super::skinny::Skinny;
 use super::swap_ab::SwapAb;
@@ -30,6 +31,8 @@ pub struct Kernels {
     /// Where the GPU and the types have them.
     pub grouped: Option<Grouped>,
     pub swap_ab: Option<SwapAb>,
+    /// Where the GPU and the types have them.
+    pub persistent: Option<Persistent>,
     pub conv: Kernel,
     pub conv_decode: Kernel,
     pub conv_state: Kernel,
@@ -39,12 +42,17 @@ pub struct Kernels {
     pub attention_decode: [Kernel; attention::DECODE_WARPS.len()],
     /// The matrix units have no f32: there, chunks go row by row too.
     pub attention_tiles: Option<Kernel>,
+    /// Where the GPU and the types have it.
+    pub attention_prompt: Option<attention::Prompt>,
     pub query_tiles: Kernel,
     /// One row a block, and four.
     pub scores_1: Kernel,
     pub scores_4: Kernel,
     pub router_1: Kernel,
     pub router_4: Kernel,
+    /// 16 rows a block, of so much shared memory at most.
+    pub router_many: Kernel,
+    pub router_many_bytes: u32,
     /// All of the above and the sort, where the GPU has clusters.
     pub route: Option<Kernel>,
     pub choose_and_sort: Kernel,
@@ -87,6 +95,9 @@ impl Kernels {
             kernel.allow_shared(SHARED_BYTES)?;
             Ok::<_, Error>(kernel)
         };
+        let router_many = kernel(&format!("tg_router_many_{x}"))?;
+        let router_many_bytes = library.gpu.limits().block_bytes;
+        router_many.allow_shared(router_many_bytes)?;
         Ok(Self {
             types,
             variants: Variants::new(choice, library.gpu.capability)?,
@@ -97,6 +108,7 @@ impl Kernels {
             skinny: Skinny::load(library, types)?,
             grouped: Grouped::load(library, types)?,
             swap_ab: SwapAb::load(library, types)?,
+            persistent: Persistent::load(library, types)?,
             conv: kernel(&format!("tg_conv_{x}"))?,
             conv_decode: kernel(&format!("tg_conv_decode_{x}"))?,
             conv_state: kernel(&format!("tg_conv_state_{x}"))?,
@@ -104,11 +116,14 @@ impl Kernels {
             attention_rows: kernel(&format!("tg_attention_rows_{x}_d{d}"))?,
             attention_decode: attention::decode_kernels(library, x, d)?,
             attention_tiles,
+            attention_prompt: attention::Prompt::load(library, types.operand, d)?,
             query_tiles: kernel("tg_query_tiles")?,
             scores_1: router("scores_1")?,
             scores_4: router("scores_4")?,
             router_1: router("router_1")?,
             router_4: router("router_4")?,
+            router_many,
+            router_many_bytes,
             route: match library.gpu.has_warpgroups() {
                 true => Some(kernel(&format!("tg_route_{x}"))?),
                 false => None,

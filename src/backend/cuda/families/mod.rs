@@ -16,6 +16,7 @@ pub mod kernels;
 pub mod limits;
 pub mod norm;
 pub mod packed;
+pub mod persistent;
 pub mod router;
 pub mod skinny;
 pub mod swap_ab;

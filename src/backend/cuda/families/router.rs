@@ -13,6 +13,10 @@ const SORT_THREADS: u32 = 1024;
 const CHOOSE_ROWS: u32 = 256;
 /// From this many rows on a block of the router takes four, and reads the gate a quarter as often.
 const ROUTER_MANY_ROWS: u32 = 128;
+/// From this many rows on it takes 16, where a block has the memory: blocks enough for all of a GPU.
+const ROUTER_MOST_ROWS: u32 = 16;
+const ROUTER_MOST_THREADS: u32 = 32 * ROUTER_MOST_ROWS;
+const ROUTER_FILLING_ROWS: u32 = 2048;
 /// What kernels/router/norm_router.cu takes, the experts of a block, and the blocks that share their columns.
 const ROUTE_EXPERTS: u32 = 32;
 const ROUTE_HIDDEN: u32 = 2048;
@@ -193,10 +197,15 @@ impl Lowering<'_> {
         weights: &RouterWeights,
     ) {
         let hidden = self.hidden();
-        let rows = router_rows(self.bucket.rows, hidden);
-        let kernel = match rows {
-            4 => &self.kernels.router_4,
-            _ => &self.kernels.router_1,
+        let most = router_shared_bytes(ROUTER_MOST_ROWS, hidden) <= self.kernels.router_many_bytes;
+        let (rows, kernel, threads) = match router_rows(self.bucket.rows, hidden) {
+            _ if most && self.bucket.rows >= ROUTER_FILLING_ROWS => (
+                ROUTER_MOST_ROWS,
+                &self.kernels.router_many,
+                ROUTER_MOST_THREADS,
+            ),
+            4 => (4, &self.kernels.router_4, NORM_THREADS),
+            rows => (rows, &self.kernels.router_1, NORM_THREADS),
         };
         let arguments = [
             &self.choosing(routing, x, h, weights)[..],
@@ -205,7 +214,7 @@ impl Lowering<'_> {
         .concat();
         let grid = (self.bucket.rows.div_ceil(rows), 1, 1);
         let shared_bytes = router_shared_bytes(rows, hidden);
-        self.call(kernel, grid, NORM_THREADS, shared_bytes, arguments)
+        self.call(kernel, grid, threads, shared_bytes, arguments)
     }
 
     /// What the kernels that choose experts from rows have in common.

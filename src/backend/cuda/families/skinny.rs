@@ -143,7 +143,7 @@ impl<'a> Lowering<'a> {
     pub fn skinny(&self) -> Option<&'a Skinny> {
         match self.variant.products {
             Products::Skinny { .. } => self.kernels.skinny.as_ref(),
-            Products::SwapAb | Products::Tiled => None,
+            Products::SwapAb | Products::Persistent | Products::Tiled => None,
         }
     }
 

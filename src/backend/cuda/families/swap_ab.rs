@@ -28,7 +28,7 @@ use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
 use crate::error::{Error, Result};
 use crate::model::DType;
 use crate::plan::StepKind;
-use crate::plan::arena::HEAD_PARTS;
+use crate::plan::arena::{HEAD_PARTS, MOST_ROWS};
 use crate::plan::variants::Products;
 use cut::{Cut, Tile};
 
@@ -151,13 +151,23 @@ impl<'a> Lowering<'a> {
     pub fn swap_ab(&self) -> Option<&'a SwapAb> {
         match self.variant.products {
             Products::SwapAb => self.kernels.swap_ab.as_ref(),
-            Products::Skinny { .. } | Products::Tiled => None,
+            Products::Skinny { .. } | Products::Persistent | Products::Tiled => None,
         }
     }
 
-    /// Whether [`Lowering::swap_ab_conv`] does a conv layer up to its out-projection.
+    /// Those kernels, where they do a product of up to `rows` rows: of many rows' buckets too, those of sampled rows alone.
+    pub(super) fn swap_ab_for(&self, rows: u32) -> Option<&'a SwapAb> {
+        match self.variant.products {
+            Products::Persistent if rows <= MOST_ROWS => self.kernels.swap_ab.as_ref(),
+            _ => self.swap_ab(),
+        }
+    }
+
+    /// Whether [`Lowering::swap_ab_conv`] does a conv layer up to its out-projection: a row a sequence.
     pub fn swap_ab_convolves(&self) -> Option<&'a SwapAb> {
-        let swap_ab = self.swap_ab()?;
+        let swap_ab = self
+            .swap_ab()
+            .filter(|_| self.bucket.kind == StepKind::Decode)?;
         let tiles = swap_ab.conv.0.iter().chain(&swap_ab.conv_rows.0);
         let mut widths = tiles.map(|(tile, _)| tile.width);
         let whole = widths.all(|width| self.hidden().is_multiple_of(width));

@@ -29,7 +29,7 @@ pub enum Epilogue {
     StoreF32 = 1,
     /// y += sum, f32: the residual stream.
     Add = 2,
-    /// y = silu(sum) * (sum with the paired weights), in the operand type.
+    /// y = silu(sum) * (sum with the paired weights), in the operand type or as [`Parts`].
     SiluMul = 3,
 }
 
@@ -46,6 +46,16 @@ pub struct Product {
     pub outputs: u32,
     pub inner: u32,
     pub epilogue: Epilogue,
+    pub parts: Parts,
+}
+
+/// The bf16 parts of f32 rows, `[3, rows, inner]`, with which some kernels multiply ([`Lowering::multiplies_parts`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parts {
+    /// They are made of x, and go here.
+    Scratch(Address),
+    /// x is they: what [`Epilogue::SiluMul`] leaves.
+    There,
 }
 
 /// Which rows a product has.
@@ -132,17 +142,26 @@ impl Lowering<'_> {
             Rows::Sampled => (self.bucket.sequences, 0, self.sample_count()),
             Rows::Tile { first, rows } => (rows, first, self.row_count()),
         };
-        if let Some(swap_ab) = self.swap_ab() {
+        if let Some(swap_ab) = self.swap_ab_for(most) {
             return self.swap_ab_product(swap_ab, product, most, count);
+        }
+        if let Some(persistent) = self.persistent() {
+            return self.persistent_product(persistent, product, first, most, count);
         }
         let (tile, kernel) = self.kernels.tiled.choose(most, product.outputs);
         let row_tiles = most.div_ceil(tile.rows);
         self.launch_tiled(*tile, kernel, product, count, None, first, row_tiles)
     }
 
-    /// y `[R, I]` in the operand type = silu(w1 x) * w3 x, from x `[R, H]`.
+    /// y `[R, I]` = silu(w1 x) * w3 x, from x `[R, H]`, as [`Epilogue::SiluMul`] leaves it.
     /// W1 and w3 are `[I, H]`.
-    pub fn dense_gate_up(&mut self, y: Address, x: Address, w1: Address, w3: Address) {
+    pub fn dense_gate_up(
+        &mut self,
+        y: Address,
+        x: Address,
+        parts: Address,
+        (w1, w3): (Address, Address),
+    ) {
         let product = Product {
             y,
             x,
@@ -152,6 +171,7 @@ impl Lowering<'_> {
             outputs: self.config.intermediate_size as u32,
             inner: self.hidden(),
             epilogue: Epilogue::SiluMul,
+            parts: Parts::Scratch(parts),
         };
         self.product(&product, Rows::Step)
     }

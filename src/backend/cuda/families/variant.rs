@@ -89,8 +89,13 @@ impl AbleFor<'_> {
         sizing.serves(self.config, rows, variant.experts.follow_skinny())?;
         match variant.experts {
             Experts::Fused => skinny.fuses(sizing, self.config, rows),
-            Experts::Skinny | Experts::Grouped(_) | Experts::Tiled => Ok(()),
+            Experts::Skinny | Experts::Grouped(_) | Experts::Persistent | Experts::Tiled => Ok(()),
         }
+    }
+
+    fn persistent(&self) -> std::result::Result<(), String> {
+        let persistent = self.kernels.persistent.as_ref();
+        persistent.map(|_| ()).ok_or_else(|| self.lacking())
     }
 }
 
@@ -105,6 +110,7 @@ impl Able for AbleFor<'_> {
                 Some(_) => Ok(()),
                 None => Err(self.lacking()),
             },
+            Products::Persistent => self.persistent(),
             Products::Tiled => Ok(()),
         }
     }
@@ -120,6 +126,7 @@ impl Able for AbleFor<'_> {
                     .ok_or_else(|| self.lacking())?;
                 grouped.serves(self.config, rows, shape)
             }
+            Experts::Persistent => self.persistent(),
             Experts::Tiled => Ok(()),
         }
     }

@@ -15,7 +15,14 @@ pub(super) fn final_norm(model: &ModelAddresses, to: &mut Lowering<'_>, _: &[Op]
 /// The LM head over normed rows.
 pub(super) fn logits(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
     part_by_part(model, to, ops, |to, part, logits, best| {
-        to.lm_head(part, logits, best, model.x(), model.weights.lm_head)
+        to.lm_head(
+            part,
+            logits,
+            best,
+            model.x(),
+            model.parts(),
+            model.weights.lm_head,
+        )
     });
     Ok(())
 }

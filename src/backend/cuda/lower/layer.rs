@@ -6,15 +6,23 @@ use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::attention::Attention;
 use crate::backend::cuda::families::conv::ShortConv;
 use crate::backend::cuda::families::experts::{ExpertRows, NextNorm};
-use crate::backend::cuda::families::tiled::{Epilogue, Product, Rows};
+use crate::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
 use crate::backend::cuda::lower::LayerState;
 use crate::backend::cuda::memory::weights::{FeedForwardAddresses, MixerAddresses};
 use crate::error::Result;
 use crate::plan::Op;
 
 /// y of x, without a bias.
-fn product(y: Address, x: Address, w: Address, outputs: u32, inner: u32, add: bool) -> Product {
+fn product(
+    model: &ModelAddresses,
+    y: Address,
+    x: Address,
+    w: Address,
+    (outputs, inner): (u32, u32),
+    add: bool,
+) -> Product {
     Product {
+        parts: Parts::Scratch(model.parts()),
         y,
         x,
         w,
@@ -74,7 +82,7 @@ impl Conv {
         let hidden = model.config.hidden_size as u32;
         Product {
             bias: self.out_proj_bias,
-            ..product(model.h(), x, self.out_proj, hidden, hidden, true)
+            ..product(model, model.h(), x, self.out_proj, (hidden, hidden), true)
         }
     }
 }
@@ -134,11 +142,11 @@ pub(super) fn conv_in(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op])
     let in_proj = Product {
         bias: conv.in_proj_bias,
         ..product(
+            model,
             model.wide(),
             model.x(),
             conv.in_proj,
-            3 * hidden,
-            hidden,
+            (3 * hidden, hidden),
             false,
         )
     };
@@ -187,7 +195,7 @@ pub(super) fn qkv(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> 
     let w = Projections::of(model, &ops[0])?.qkv;
     let (outputs, _) = model.attended();
     let hidden = model.config.hidden_size as u32;
-    let product = product(model.wide(), model.x(), w, outputs, hidden, false);
+    let product = product(model, model.wide(), model.x(), w, (outputs, hidden), false);
     to.product(&product, Rows::Step);
     Ok(())
 }
@@ -210,6 +218,7 @@ fn attention_of(model: &ModelAddresses, op: &Op) -> Result<Attention> {
                 partials: model.at(places.attention_partials),
                 done: model.at(places.attention_done),
                 max_context: model.max_context,
+                pool: model.pool,
             })
         }
         _ => Err(misplaced(op)),
@@ -247,7 +256,7 @@ pub(super) fn attention_out(
     let w = Projections::of(model, &ops[0])?.out;
     let (_, q) = model.attended();
     let hidden = model.config.hidden_size as u32;
-    let product = product(model.h(), model.x(), w, hidden, q, true);
+    let product = product(model, model.h(), model.x(), w, (hidden, q), true);
     to.product(&product, Rows::Step);
     Ok(())
 }
@@ -258,21 +267,24 @@ pub(super) fn dense_gate_up(
     ops: &[Op],
 ) -> Result<()> {
     let [w1, w3, _] = dense(&model.layer(&ops[0])?, &ops[0])?;
-    to.dense_gate_up(model.wide(), model.x(), w1, w3);
+    to.dense_gate_up(model.wide(), model.x(), model.parts(), (w1, w3));
     Ok(())
 }
 
 pub(super) fn dense_down(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
     let [.., w2] = dense(&model.layer(&ops[0])?, &ops[0])?;
     let (hidden, inner) = (model.config.hidden_size, model.config.intermediate_size);
-    let product = product(
-        model.h(),
-        model.wide(),
-        w2,
-        hidden as u32,
-        inner as u32,
-        true,
-    );
+    let product = Product {
+        parts: Parts::There,
+        ..product(
+            model,
+            model.h(),
+            model.wide(),
+            w2,
+            (hidden as u32, inner as u32),
+            true,
+        )
+    };
     to.product(&product, Rows::Step);
     Ok(())
 }
@@ -295,24 +307,14 @@ pub(super) fn mixture(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op])
     };
     let rows = ExpertRows {
         x,
+        parts: model.parts(),
         y: model.wide(),
         partial: model.at(model.places.partial),
     };
     let pairs = to.pairs();
     to.doing(&ops[..2]);
     to.router(&routing, x, h, &router, pairs);
-    match to.grouped() {
-        Some(grouped) => {
-            to.doing(&ops[2..4]);
-            to.grouped_experts(grouped, &routing, experts, &rows);
-        }
-        None => {
-            to.doing(&ops[2..3]);
-            to.tiled_expert_gate_up(&routing, experts, &rows, pairs);
-            to.doing(&ops[3..4]);
-            to.tiled_expert_down(&routing, experts, &rows, pairs);
-        }
-    }
+    to.expert_products(&routing, experts, &rows, pairs, &ops[2..4]);
     to.doing(&ops[3..]);
     to.combine_experts(&routing, h, &rows, pairs, next);
     Ok(())

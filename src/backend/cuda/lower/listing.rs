@@ -3,6 +3,7 @@
 use super::{LayerState, ModelAddresses, lower};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::call::KernelCall;
+use crate::backend::cuda::families::attention::PagePool;
 use crate::backend::cuda::families::limits::{GpuShape, Library};
 use crate::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt, Types};
 use crate::backend::cuda::memory::weights::WeightAddresses;
@@ -59,6 +60,10 @@ impl<'a> Listing<'a> {
                 state: LayerState::all(&layout, STATE),
                 logits: None,
                 max_context: options.max_context,
+                pool: PagePool {
+                    pages: options.pages,
+                    page_tokens: options.page_tokens,
+                },
                 config,
             },
             sequences: options.max_seqs,

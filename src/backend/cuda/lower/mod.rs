@@ -11,6 +11,7 @@ mod skinny;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::call::KernelCall;
 use crate::backend::cuda::families::Lowering;
+use crate::backend::cuda::families::attention::PagePool;
 use crate::backend::cuda::families::deliver::LogitsRing;
 use crate::backend::cuda::families::experts::Routing;
 use crate::backend::cuda::families::router::RouterWeights;
@@ -37,6 +38,7 @@ pub struct ModelAddresses {
     pub logits: Option<LogitsRing>,
     /// Tokens of a sequence, at most.
     pub max_context: u32,
+    pub pool: PagePool,
 }
 
 /// What a layer carries from step to step.
@@ -110,6 +112,11 @@ impl ModelAddresses {
     /// The operand of the next product, `[R, H]`.
     fn x(&self) -> Address {
         self.at(self.places.x)
+    }
+
+    /// Scratch for the parts of f32 rows.
+    fn parts(&self) -> Address {
+        self.at(self.places.parts)
     }
 
     /// What products of more outputs than H leave.

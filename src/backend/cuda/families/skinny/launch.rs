@@ -103,7 +103,7 @@ impl Lowering<'_> {
     fn skinny_sizing(&self, skinny: &Skinny) -> Sizing {
         match self.variant.products {
             Products::Skinny { stages } => skinny.sizing(stages),
-            Products::SwapAb | Products::Tiled => {
+            Products::SwapAb | Products::Persistent | Products::Tiled => {
                 unreachable!("skinny kernels, in a bucket that others serve")
             }
         }

@@ -1,0 +1,378 @@
+/* prompt.cuh: attention (see attention/attention.cuh) of chunks, near the speed of the tensor cores: mixed and score steps in bf16
+ * and f16, in the manner of FlashAttention-3 (Shah et al., 2024).
+ *
+ * A block an SM stays and takes units: a query tile (attention/tiles.cu lists them) of one kv head. All pairs of a row and a query
+ * head of the group are rows of its matrices, 64 of each of two warpgroups; so keys and values are read once for the whole group.
+ * A third warpgroup's first thread brings queries, and KEYS keys and values at a time from their pages through a ring in shared
+ * memory, across units without a pause.
+ *
+ * While a warpgroup works out the weights of some keys, the tensor cores add up the values of the keys before them, and do the other
+ * warpgroup's products: the two take turns in asking for these, so that not both wait for them at once. The softmax is online, in f32, in powers of two. Keys go up from position 0, KEYS at a time whatever the tile; keys
+ * past a row's position weigh exactly 0. So a row's bits follow from its position alone.
+ *
+ * Long units first, back and forth over the blocks, so that all end at about the same time.
+ *
+ * Bound: the tensor cores, 4 D FLOP for each pair (row, head) and key, and with D = 64 as much time for exponentials: 16 a cycle.
+ *
+ * The group divides 64, and pages of tokens and KEYS have a common divisor that is a multiple of 8. Needs sm_90a.
+ */
+#ifndef TAILGRAPH_PROMPT_CUH
+#define TAILGRAPH_PROMPT_CUH
+
+#include "attention/attention.cuh"
+#include "common/launch.cuh"
+#include "common/wgmma.cuh"
+
+constexpr uint32_t PROMPT_GROUPS = 2;  /* warpgroups that multiply */
+constexpr uint32_t PROMPT_PAIRS = PROMPT_GROUPS * GMMA_M;
+constexpr uint32_t PROMPT_THREADS = (PROMPT_GROUPS + 1) * GMMA_GROUP;
+
+template <typename T_, uint32_t D_>
+struct PromptTile {
+  using T = T_;
+  static constexpr uint32_t D = D_, PARTS = D / GMMA_K;  /* of 128 bytes, in a vector */
+  static constexpr uint32_t KEYS = D > 64 ? 64 : 128;
+  static constexpr uint32_t Q_PART = PROMPT_PAIRS * GMMA_ROW_BYTES, Q_BYTES = PARTS * Q_PART;
+  static constexpr uint32_t K_PART = KEYS * GMMA_ROW_BYTES, K_BYTES = PARTS * K_PART;
+  static constexpr uint32_t STAGE_BYTES = 2 * K_BYTES, STAGES = 4;
+  static constexpr uint32_t SHARED = GMMA_ATOM_BYTES + Q_BYTES + STAGES * STAGE_BYTES;
+  using Scores = float[KEYS / 2];
+  using Out = float[PARTS][GMMA_K / 2];
+  using Weights = uint32_t[KEYS / 16][4];
+};
+
+/* d += a B of 16 keys: a[64,16] in registers as the sums of a product lie there, B[16,64] with keys in rows of 128 bytes. */
+template <typename T>
+__device__ inline void gmma_values(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add);
+
+#define GMMA_VALUES(T, NAME)                                                                                              \
+  template <>                                                                                                              \
+  __device__ inline void gmma_values<T>(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add) {                    \
+    [[maybe_unused]] constexpr uint64_t HIGH = (uint64_t)GMMA_OPERAND_HIGH << 32;                                          \
+    GMMA_BODY(asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME \
+                           " {" GMMA_TEXT_0 ", " GMMA_TEXT_8 ", " GMMA_TEXT_16 ", " GMMA_TEXT_24                           \
+                           "}, {%32, %33, %34, %35}, %36, add, 1, 1, 1;\n}\n"                                              \
+                           : GMMA_DATA(0), GMMA_DATA(8), GMMA_DATA(16), GMMA_DATA(24)                                      \
+                           : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(HIGH | b), "r"((int)add));)                   \
+  }
+GMMA_VALUES(__nv_bfloat16, "bf16")
+GMMA_VALUES(__half, "f16")
+
+/* 2^v, flushed to 0 where it would be subnormal. */
+__device__ inline float power_of_two(float v) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v));
+  return power;
+}
+
+struct PromptArrays {
+  void *out;  /* [R, heads D] */
+  const QueryTile *tiles;
+  const uint32_t *tile_count;
+  const tg_state *state;
+  uint32_t heads, kv_heads;
+  uint32_t box_keys;  /* of a box of the maps of keys and of values */
+  float scale;        /* of scores */
+};
+
+/* The units of a block: the i-th of them, longest first, back and forth over the blocks. */
+struct PromptUnits {
+  uint32_t count, all;
+  __device__ inline PromptUnits(const PromptArrays &arrays) : count(*arrays.tile_count), all(count * arrays.kv_heads) {}
+  __device__ inline bool at(uint32_t i, const PromptArrays &arrays, QueryTile &tile, uint32_t &kv_head) const {
+    const uint32_t unit = i * gridDim.x + (i % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+    if (unit >= all) return false;
+    kv_head = unit % arrays.kv_heads;
+    tile = arrays.tiles[count - 1 - unit / arrays.kv_heads];
+    return true;
+  }
+  /* Whether there may be units of this block from the i-th on. */
+  __device__ inline bool more(uint32_t i) const { return i * gridDim.x < all; }
+};
+
+template <class Tile>
+struct PromptRing {
+  char *q, *stages;
+  uint64_t *q_full, *q_empty, *full, *empty;
+  uint32_t at = 0, parity = 0;
+
+  __device__ inline void next() {
+    if (++at == Tile::STAGES) at = 0, parity ^= 1;
+  }
+  __device__ inline char *k() const { return stages + at * Tile::STAGE_BYTES; }
+  __device__ inline char *v() const { return k() + Tile::K_BYTES; }
+};
+
+/* One lane. */
+template <class Tile>
+__device__ inline void prompt_copy(PromptRing<Tile> ring, const TensorMap *q_map, const TensorMap *k_map, const TensorMap *v_map,
+                                   const PromptArrays &arrays) {
+  const PromptUnits units(arrays);
+  const uint64_t policy = cache_policy(false);
+  const uint32_t group = arrays.heads / arrays.kv_heads, boxes = Tile::KEYS / arrays.box_keys;
+  uint32_t q_parity = 1;
+  QueryTile tile;
+  uint32_t kv_head;
+#pragma unroll 1
+  for (uint32_t i = 0; units.more(i); i++) {
+    if (!units.at(i, arrays, tile, kv_head)) continue;
+    barrier_wait(ring.q_empty, q_parity);
+    q_parity ^= 1;
+    barrier_arrive_expecting(ring.q_full, Tile::Q_BYTES);
+#pragma unroll
+    for (uint32_t part = 0; part < Tile::PARTS; part++) {
+      const uint32_t at[5] = {part * GMMA_K, kv_head * group, tile.first_row, 0, 0};
+      tensor_copy(ring.q + part * Tile::Q_PART, q_map, at, ring.q_full, policy);
+    }
+    const Pages pages(arrays.state, tile.slot, arrays.kv_heads, kv_head);
+    const uint32_t keys = tile.first_position + tile.rows;
+#pragma unroll 1
+    for (uint32_t first = 0; first < keys; first += Tile::KEYS, ring.next()) {
+      const uint32_t here = min(boxes, (keys - first + arrays.box_keys - 1) / arrays.box_keys);
+      barrier_wait(ring.empty + ring.at, ring.parity ^ 1);
+      barrier_arrive_expecting(ring.full + ring.at, 2 * Tile::PARTS * here * arrays.box_keys * GMMA_ROW_BYTES);
+#pragma unroll 1
+      for (uint32_t box = 0; box < here; box++) {
+        const uint32_t row = pages.at(first + box * arrays.box_keys), offset = box * arrays.box_keys * GMMA_ROW_BYTES;
+#pragma unroll
+        for (uint32_t part = 0; part < Tile::PARTS; part++) {
+          tensor_copy(ring.k() + part * Tile::K_PART + offset, k_map, part * GMMA_K, row, ring.full + ring.at, policy);
+          tensor_copy(ring.v() + part * Tile::K_PART + offset, v_map, part * GMMA_K, row, ring.full + ring.at, policy);
+        }
+      }
+    }
+  }
+}
+
+/* What a warpgroup has of a unit: out, and of each of this thread's two rows the highest score so far, in powers of two, and the
+ * sum of this thread's weights. */
+template <class Tile>
+struct PromptSums {
+  typename Tile::Out out;
+  float highest[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+
+  /* Scores of keys from `first` on become weights relative to the highest so far; by what the sums before shrink. MASKED: some may
+   * lie past the rows' positions. */
+  template <bool MASKED>
+  __device__ inline void weigh(typename Tile::Scores &s, float (&shrink)[2], float scale, uint32_t first, const uint32_t (&position)[2]) {
+    float top[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (uint32_t i = 0; i < Tile::KEYS / 2; i++) {
+      const uint32_t half = i / 2 % 2;
+      if (MASKED && first + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2 > position[half]) s[i] = -INFINITY;
+      top[half] = fmaxf(top[half], s[i]);
+    }
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+      top[half] = fmaxf(top[half], __shfl_xor_sync(0xffffffffu, top[half], 1));
+      top[half] = fmaxf(top[half], __shfl_xor_sync(0xffffffffu, top[half], 2));
+      const float now = fmaxf(highest[half], top[half] * scale);
+      shrink[half] = power_of_two(highest[half] - now);
+      highest[half] = now;
+      sum[half] *= shrink[half];
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < Tile::KEYS / 2; i++) {
+      const uint32_t half = i / 2 % 2;
+      s[i] = power_of_two(fmaf(s[i], scale, -highest[half]));
+      sum[half] += s[i];
+    }
+  }
+
+  __device__ inline void shrink_out(const float (&shrink)[2]) {
+#pragma unroll
+    for (uint32_t part = 0; part < Tile::PARTS; part++)
+#pragma unroll
+      for (uint32_t i = 0; i < GMMA_K / 2; i++) out[part][i] *= shrink[i / 2 % 2];
+  }
+};
+
+template <class Tile>
+__device__ inline void prompt_pack(typename Tile::Weights &weights, const typename Tile::Scores &s) {
+#pragma unroll
+  for (uint32_t i = 0; i < Tile::KEYS / 16; i++)
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) weights[i][j] = pack2<typename Tile::T>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
+}
+
+/* Asks for scores of the ring's stage. */
+template <class Tile>
+__device__ inline void prompt_scores(typename Tile::Scores &s, uint32_t q, uint32_t k) {
+#pragma unroll
+  for (uint32_t part = 0; part < Tile::PARTS; part++)
+#pragma unroll
+    for (uint32_t i = 0; i < GMMA_K / 16; i++)
+      gmma<typename Tile::T, Tile::KEYS>(s, q + part * gmma_apart(Tile::Q_PART) + 2 * i, k + part * gmma_apart(Tile::K_PART) + 2 * i,
+                                         part > 0 || i > 0);
+  gmma_commit();
+}
+
+/* Asks for out += weights of the values of the ring's stage. */
+template <class Tile>
+__device__ inline void prompt_values(typename Tile::Out &out, const typename Tile::Weights &weights, uint32_t v, bool add) {
+#pragma unroll
+  for (uint32_t i = 0; i < Tile::KEYS / 16; i++)
+#pragma unroll
+    for (uint32_t part = 0; part < Tile::PARTS; part++)
+      gmma_values<typename Tile::T>(out[part], weights[i], v + part * gmma_apart(Tile::K_PART) + i * gmma_apart(2 * GMMA_ATOM_BYTES),
+                                    add || i > 0);
+  gmma_commit();
+}
+
+/* A warpgroup's turn to ask for products, and that of the other one: two barriers, of which each is one's. */
+__device__ inline void prompt_my_turn(uint32_t warpgroup) {
+  asm volatile("bar.sync %0, %1;" ::"r"(2 + warpgroup), "n"(PROMPT_GROUPS * GMMA_GROUP) : "memory");
+}
+__device__ inline void prompt_your_turn(uint32_t warpgroup) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(3 - warpgroup), "n"(PROMPT_GROUPS * GMMA_GROUP) : "memory");
+}
+
+/* Of both warpgroups that multiply. */
+__device__ inline void prompt_meet() { asm volatile("bar.sync 1, %0;" ::"n"(PROMPT_GROUPS *GMMA_GROUP) : "memory"); }
+
+template <class Tile>
+__device__ inline void prompt_multiply(PromptRing<Tile> ring, const PromptArrays &arrays) {
+  using T = typename Tile::T;
+  const uint32_t group = arrays.heads / arrays.kv_heads, warpgroup = of_warp(threadIdx.x / GMMA_GROUP);
+  const uint32_t thread = threadIdx.x % GMMA_GROUP, lane = thread % WARP;
+  const uint32_t pair = warpgroup * GMMA_M + thread / WARP * 16 + lane / 4;  /* and the one 8 further */
+  const PromptUnits units(arrays);
+  const float scale = arrays.scale * 1.44269504088896f;  /* log2 e */
+  const uint32_t q = gmma_operand(shared_address(ring.q)) + warpgroup * gmma_apart(GMMA_M * GMMA_ROW_BYTES);
+  const uint32_t k = gmma_operand(shared_address(ring.stages)), v = k + gmma_apart(Tile::K_BYTES);
+  uint32_t q_parity = 0;
+  QueryTile tile;
+  uint32_t kv_head;
+  if (warpgroup == 1) prompt_your_turn(warpgroup);
+#pragma unroll 1
+  for (uint32_t unit = 0; units.more(unit); unit++) {
+    if (!units.at(unit, arrays, tile, kv_head)) continue;
+    const uint32_t keys = tile.first_position + tile.rows, blocks = (keys + Tile::KEYS - 1) / Tile::KEYS;
+    const uint32_t position[2] = {tile.first_position + pair / group, tile.first_position + (pair + 8) / group};
+    /* Blocks of which each row of this warpgroup has all keys. */
+    const uint32_t whole = (tile.first_position + warpgroup * GMMA_M / group + 1) / Tile::KEYS;
+    PromptSums<Tile> sums;
+    typename Tile::Scores s;
+    typename Tile::Weights weights;
+    float shrink[2];
+    barrier_wait(ring.q_full, q_parity);
+    q_parity ^= 1;
+
+    /* The stage is there. In the last, what lies behind the last key is nobody's, and may be no number: weights of 0 want values
+     * of 0. */
+    auto arrived = [&](uint32_t block) {
+      barrier_wait(ring.full + ring.at, ring.parity);
+      const uint32_t first = block * Tile::KEYS;
+      if (first + Tile::KEYS <= keys) return;
+      const uint32_t from = (keys - first) * GMMA_ROW_BYTES;
+#pragma unroll
+      for (uint32_t part = 0; part < Tile::PARTS; part++)
+        for (uint32_t at = from + threadIdx.x * 16; at < Tile::K_PART; at += PROMPT_GROUPS * GMMA_GROUP * 16)
+          *reinterpret_cast<uint4 *>(ring.v() + part * Tile::K_PART + at) = make_uint4(0, 0, 0, 0);
+      operands_written();
+      prompt_meet();
+    };
+    auto weigh = [&](uint32_t block) {
+      if (block < whole) {
+        sums.template weigh<false>(s, shrink, scale, block * Tile::KEYS, position);
+      } else {
+        sums.template weigh<true>(s, shrink, scale, block * Tile::KEYS, position);
+      }
+    };
+    arrived(0);
+    prompt_my_turn(warpgroup);
+    gmma_fence();
+    prompt_scores<Tile>(s, q, k + ring.at * gmma_apart(Tile::STAGE_BYTES));
+    prompt_your_turn(warpgroup);
+    gmma_wait<0>();
+    gmma_settle(s);
+    weigh(0);
+    prompt_pack<Tile>(weights, s);
+    uint32_t before = ring.at;
+    ring.next();
+#pragma unroll 1
+    for (uint32_t block = 1; block < blocks; block++) {
+      arrived(block);
+      prompt_my_turn(warpgroup);
+      gmma_fence();
+      prompt_scores<Tile>(s, q, k + ring.at * gmma_apart(Tile::STAGE_BYTES));
+      prompt_values<Tile>(sums.out, weights, v + before * gmma_apart(Tile::STAGE_BYTES), block > 1);
+      prompt_your_turn(warpgroup);
+      gmma_wait<1>();
+      gmma_settle(s);
+      weigh(block);
+      gmma_wait<0>();
+#pragma unroll
+      for (uint32_t part = 0; part < Tile::PARTS; part++) gmma_settle(sums.out[part]);
+      if (thread == 0) barrier_arrive(ring.empty + before);
+      sums.shrink_out(shrink);
+      prompt_pack<Tile>(weights, s);
+      before = ring.at;
+      ring.next();
+    }
+    if (thread == 0) barrier_arrive(ring.q_empty);
+    gmma_fence();
+    prompt_values<Tile>(sums.out, weights, v + before * gmma_apart(Tile::STAGE_BYTES), blocks > 1);
+    gmma_wait<0>();
+#pragma unroll
+    for (uint32_t part = 0; part < Tile::PARTS; part++) gmma_settle(sums.out[part]);
+    if (thread == 0) barrier_arrive(ring.empty + before);
+
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+      float sum = sums.sum[half];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      const uint32_t at = pair + 8 * half;
+      if (at >= tile.rows * group) continue;
+      const size_t head = (size_t)(tile.first_row + at / group) * arrays.heads + kv_head * group + at % group;
+      uint32_t *to = reinterpret_cast<uint32_t *>(static_cast<T *>(arrays.out) + head * Tile::D);
+      const float share = inverse(sum);
+#pragma unroll
+      for (uint32_t part = 0; part < Tile::PARTS; part++)
+#pragma unroll
+        for (uint32_t i = 0; i < GMMA_K / 8; i++)
+          to[part * (GMMA_K / 2) + i * 4 + lane % 4] =
+              pack2<T>(sums.out[part][4 * i + 2 * half] * share, sums.out[part][4 * i + 2 * half + 1] * share);
+    }
+  }
+  if (warpgroup == 0) prompt_my_turn(warpgroup);  /* that which the other has given last */
+}
+
+template <class Tile>
+__device__ inline void attend_prompts(const TensorMap *q_map, const TensorMap *k_map, const TensorMap *v_map, const PromptArrays &arrays) {
+  extern __shared__ char prompt_shared[];
+  __shared__ uint64_t barriers[2 + 2 * Tile::STAGES];
+  PromptRing<Tile> ring;
+  ring.q = prompt_shared + (-shared_address(prompt_shared) & (GMMA_ATOM_BYTES - 1));
+  ring.stages = ring.q + Tile::Q_BYTES;
+  ring.q_full = barriers, ring.q_empty = barriers + 1, ring.full = barriers + 2, ring.empty = ring.full + Tile::STAGES;
+  let_next_kernel_start();
+  if (threadIdx.x == 0) {
+    barrier_init(ring.q_full, 1), barrier_init(ring.q_empty, PROMPT_GROUPS);
+    for (uint32_t s = 0; s < Tile::STAGES; s++) barrier_init(ring.full + s, 1), barrier_init(ring.empty + s, PROMPT_GROUPS);
+    barriers_ready();
+  }
+  __syncthreads();
+  wait_for_earlier_kernels();
+  if (of_warp(threadIdx.x / GMMA_GROUP) == PROMPT_GROUPS) {
+    if (threadIdx.x % GMMA_GROUP == 0) prompt_copy(ring, q_map, k_map, v_map, arrays);
+  } else {
+    prompt_multiply(ring, arrays);
+  }
+}
+
+/* For the launcher: keys at a time, bytes of shared memory.
+ * Maps: q of five dimensions, [R, heads + 2 kv_heads, D] in boxes of rows of a tile by heads of a group by GMMA_K; k and v,
+ * [pages kv_heads page_tokens, D], in boxes of box_keys by GMMA_K. Query tiles have PROMPT_PAIRS / group rows at most.
+ * Launch: block = PROMPT_THREADS; grid = a block an SM, or a unit where those are fewer. */
+#define ATTENTION_PROMPT(SUFFIX, ...)                                                                                          \
+  LAUNCH_CONSTANTS(tg_attention_prompt_##SUFFIX##_tile, 2, __VA_ARGS__::KEYS, __VA_ARGS__::SHARED)                               \
+  extern "C" __global__ void __launch_bounds__(PROMPT_THREADS, 1) tg_attention_prompt_##SUFFIX(                                \
+      const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v, void *out, \
+      const QueryTile *tiles, const uint32_t *tile_count, const tg_state *state, uint32_t heads, uint32_t kv_heads,            \
+      uint32_t box_keys, float scale) {                                                                                        \
+    GMMA_BODY(attend_prompts<__VA_ARGS__>(&q, &k, &v, PromptArrays{out, tiles, tile_count, state, heads, kv_heads, box_keys, scale});) \
+  }
+
+#endif

@@ -1,0 +1,374 @@
+//! Products of many rows, dense and by expert, where the GPU has the instructions of 9.0 (kernels/persistent/persistent.cuh): a block
+//! a multiprocessor stays and takes tiles in turn.
+//!
+//! | kernel | products |
+//! |---|---|
+//! | `tg_persistent_*_w256`, `_w128` | dense ones, in tiles of so many weight rows: the wide ones where they fill the GPU; f32 rows have none |
+//! | `tg_persistent_gate_up_*`, `_down_*` | the experts', by the tiles of the token sort |
+//! | `tg_split_rows` | none: makes bf16 parts of f32 rows, which those of f32 multiply with |
+
+use super::Lowering;
+use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
+use super::grouped::expert_boxes;
+use super::limits::Library;
+use super::tiled::{Epilogue, Parts, Product};
+use super::types::{Types, suffix};
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::image;
+use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
+use crate::error::Result;
+use crate::model::DType;
+use crate::plan::variants::{Experts, Products};
+
+// As kernels/persistent/persistent.cuh has it.
+/// Batch rows of a tile: an expert's tiles too.
+pub const ROWS: u32 = 128;
+const THREADS: u32 = 384;
+const PARTS: u32 = 3;
+const SPLIT_THREADS: u32 = 256;
+/// Weight rows of gate or of up that follow each other before the other's.
+const PAIRED_ROWS: u32 = 8;
+
+/// A kernel and what its blocks take.
+#[derive(Debug)]
+struct Tile {
+    kernel: Kernel,
+    /// Weight rows.
+    width: u32,
+    /// Blocks of a cluster, which share these.
+    mates: u32,
+    shared_bytes: u32,
+}
+
+/// The kernels for one type.
+#[derive(Debug)]
+pub struct Persistent {
+    wide: Option<Tile>,
+    narrow: Tile,
+    gate_up: Tile,
+    down: Tile,
+    /// Of f32 rows.
+    split: Option<Kernel>,
+    /// Of weights, and of rows or their parts.
+    dtype: DType,
+    multiprocessors: u32,
+}
+
+impl Persistent {
+    /// None where the GPU is not of 9.0 or the types have no such kernels: f32 rows with other than bf16 weights.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn load(library: &Library, types: Types) -> Result<Option<Self>> {
+        if !library.gpu.has_warpgroups() || !types.are_streamed() {
+            return Ok(None);
+        }
+        let splits = types.operand == DType::F32;
+        let dtype = suffix(types.operand);
+        let tile = |name: String| -> Result<Tile> {
+            let name = format!("tg_persistent_{name}");
+            let kernel = library.kernel(&name)?;
+            let [width, mates, shared_bytes] = image::constants(&format!("{name}_tile"))?;
+            kernel.allow_shared(shared_bytes)?;
+            Ok(Tile {
+                kernel,
+                width,
+                mates,
+                shared_bytes,
+            })
+        };
+        Ok(Some(Self {
+            wide: match splits {
+                true => None,
+                false => Some(tile(format!("{dtype}_w256"))?),
+            },
+            narrow: tile(format!("{dtype}_w128"))?,
+            gate_up: tile(format!("gate_up_{dtype}"))?,
+            down: tile(format!("down_{dtype}"))?,
+            split: match splits {
+                true => Some(library.kernel("tg_split_rows")?),
+                false => None,
+            },
+            dtype: types.weights,
+            multiprocessors: library.gpu.multiprocessors,
+        }))
+    }
+
+    /// The dense kernel for a product of up to `rows` rows: wide tiles read each row seldom enough, if there is one for each
+    /// multiprocessor.
+    fn dense(&self, rows: u32, weight_rows: u32) -> &Tile {
+        let fills = |tile: &&Tile| tiles(rows, weight_rows, tile.width) >= self.multiprocessors;
+        self.wide.as_ref().filter(fills).unwrap_or(&self.narrow)
+    }
+
+    /// Rows, or all of their parts.
+    fn rows(&self, at: Address, rows: u32, columns: u32) -> Argument {
+        let parts = if self.split.is_some() { PARTS } else { 1 };
+        let matrix = Matrix {
+            at,
+            dtype: self.dtype,
+            rows: parts * rows,
+            columns,
+        };
+        Argument::Boxes(matrix.boxes(ROWS))
+    }
+}
+
+/// Tiles of so many weight rows, of all of which up to `rows` rows are multiplied.
+fn tiles(rows: u32, weight_rows: u32, width: u32) -> u32 {
+    rows.div_ceil(ROWS) * weight_rows.div_ceil(width)
+}
+
+/// A product's weights as its kernel asks for them, `width` rows at a time: rows one after the other, or 8 of one matrix and 8 of the other.
+fn weight_boxes(product: &Product, dtype: DType, width: u32) -> Boxes {
+    let (inner, outputs) = (u64::from(product.inner), u64::from(product.outputs));
+    let row = inner * dtype.bytes() as u64;
+    match product.epilogue {
+        Epilogue::SiluMul => {
+            let of_matrix = u64::from(PAIRED_ROWS);
+            Boxes {
+                at: product.w.min(product.w_pair),
+                dtype,
+                sizes: vec![inner, of_matrix, 2, outputs / of_matrix, 1],
+                strides: vec![
+                    0,
+                    row,
+                    product.w.abs_diff(product.w_pair),
+                    of_matrix * row,
+                    row,
+                ],
+                each: vec![BOX_COLUMNS, PAIRED_ROWS, 2, width / (2 * PAIRED_ROWS), 1],
+            }
+        }
+        Epilogue::Store | Epilogue::StoreF32 | Epilogue::Add => Boxes {
+            at: product.w,
+            dtype,
+            sizes: vec![inner, outputs, 1, 1, 1],
+            strides: vec![0, row, row, row, row],
+            each: vec![BOX_COLUMNS, width, 1, 1, 1],
+        },
+    }
+}
+
+impl<'a> Lowering<'a> {
+    /// The kernels for many rows, where this bucket's dense products are theirs.
+    pub(super) fn persistent(&self) -> Option<&'a Persistent> {
+        match self.variant.products {
+            Products::Persistent => self.kernels.persistent.as_ref(),
+            Products::Skinny { .. } | Products::SwapAb | Products::Tiled => None,
+        }
+    }
+
+    /// ... and where its experts are.
+    pub(super) fn persistent_experts(&self) -> Option<&'a Persistent> {
+        match self.variant.experts {
+            Experts::Persistent => self.kernels.persistent.as_ref(),
+            Experts::Skinny | Experts::Fused | Experts::Grouped(_) | Experts::Tiled => None,
+        }
+    }
+
+    /// Whether products of up to `rows` rows of this bucket are of bf16 parts of f32 rows.
+    pub fn multiplies_parts(&self, rows: u32) -> bool {
+        let swap_ab = self.swap_ab_for(rows).is_some();
+        let persistent = self.persistent().filter(|_| !swap_ab);
+        persistent.is_some_and(|persistent| persistent.split.is_some())
+    }
+
+    /// Where what is multiplied lies: x, or its parts, which are made if they are not there. Up to `rows` rows of `*count`, those
+    /// from `first` on.
+    fn split(
+        &mut self,
+        persistent: &Persistent,
+        (x, parts): (Address, Parts),
+        (first, rows, count): (u32, u32, Address),
+        inner: u32,
+    ) -> Address {
+        match (&persistent.split, parts) {
+            (None, _) | (Some(_), Parts::There) => x,
+            (Some(split), Parts::Scratch(parts)) => {
+                let arguments = vec![
+                    Argument::Address(parts),
+                    Argument::Address(x),
+                    Argument::Address(count),
+                    Argument::U32(first),
+                    Argument::U32(rows),
+                    Argument::U32(inner),
+                ];
+                self.call(split, (rows, 1, 1), SPLIT_THREADS, 0, arguments);
+                parts
+            }
+        }
+    }
+
+    /// [`Lowering::product`] of at most `rows` rows from `first` on, of the `*count` that there are.
+    /// Shapes as [`Product`] says, every array on 16 bytes; outputs with paired weights are a multiple of 8.
+    pub(super) fn persistent_product(
+        &mut self,
+        persistent: &Persistent,
+        product: &Product,
+        first: u32,
+        rows: u32,
+        count: Address,
+    ) {
+        let weight_rows = match product.epilogue {
+            Epilogue::SiluMul => 2 * product.outputs,
+            Epilogue::Store | Epilogue::StoreF32 | Epilogue::Add => product.outputs,
+        };
+        let of_x = (product.x, product.parts);
+        let x = self.split(persistent, of_x, (first, rows, count), product.inner);
+        let tile = persistent.dense(rows, weight_rows);
+        let arguments = vec![
+            persistent.rows(x, rows, product.inner),
+            Argument::Boxes(weight_boxes(
+                product,
+                persistent.dtype,
+                tile.width / tile.mates,
+            )),
+            Argument::Address(product.y),
+            Argument::Address(product.bias),
+            Argument::Address(count),
+            Argument::U32(first),
+            Argument::U32(rows),
+            Argument::U32(rows),
+            Argument::U32(rows),
+            Argument::U32(product.outputs),
+            Argument::U32(product.inner),
+            Argument::U32(product.epilogue as u32),
+            Argument::U32(u32::from(product.w_pair != 0 && product.w_pair < product.w)),
+        ];
+        let blocks = tiles(rows, weight_rows, tile.width);
+        self.launch_persistent(persistent, tile, blocks, arguments);
+    }
+
+    /// y = silu(w1_e x) * w3_e x.
+    /// `routing` is this step's, sorted into tiles of [`ROWS`].
+    pub(super) fn persistent_expert_gate_up(
+        &mut self,
+        persistent: &Persistent,
+        routing: &Routing,
+        weights: &ExpertWeights,
+        rows: &ExpertRows,
+    ) {
+        let of_x = (rows.x, Parts::Scratch(rows.parts));
+        let (most, hidden) = (self.bucket.rows, self.hidden());
+        let x = self.split(persistent, of_x, (0, most, self.row_count()), hidden);
+        let (tile, inner) = (&persistent.gate_up, self.expert_inner());
+        let [gate_up, _] = expert_boxes(
+            self.config,
+            persistent.dtype,
+            weights,
+            tile.width / tile.mates,
+        );
+        let arguments = vec![
+            Argument::Boxes(gate_up),
+            Argument::Address(rows.y),
+            Argument::Address(x),
+            Argument::Address(routing.tile_count),
+            Argument::Address(routing.tiles),
+            Argument::Address(routing.rows),
+            Argument::U32(most),
+            Argument::U32(most * self.experts().1),
+            Argument::U32(inner),
+            Argument::U32(hidden),
+            Argument::U32(u32::from(weights.up < weights.gate)),
+        ];
+        let blocks = self.expert_tiles() * (2 * inner).div_ceil(tile.width);
+        self.launch_persistent(persistent, tile, blocks, arguments);
+    }
+
+    /// partial = w2_e y.
+    /// `routing` is this step's, sorted into tiles of [`ROWS`].
+    pub(super) fn persistent_expert_down(
+        &mut self,
+        persistent: &Persistent,
+        routing: &Routing,
+        weights: &ExpertWeights,
+        rows: &ExpertRows,
+    ) {
+        let (tile, inner) = (&persistent.down, self.expert_inner());
+        let [_, down] = expert_boxes(
+            self.config,
+            persistent.dtype,
+            weights,
+            tile.width / tile.mates,
+        );
+        let pairs = self.bucket.rows * self.experts().1;
+        let arguments = vec![
+            persistent.rows(rows.y, pairs, inner),
+            Argument::Boxes(down),
+            Argument::Address(rows.partial),
+            Argument::Address(routing.tile_count),
+            Argument::Address(routing.tiles),
+            Argument::U32(pairs),
+            Argument::U32(self.hidden()),
+            Argument::U32(inner),
+        ];
+        let blocks = self.expert_tiles() * self.hidden().div_ceil(tile.width);
+        self.launch_persistent(persistent, tile, blocks, arguments);
+    }
+
+    fn expert_inner(&self) -> u32 {
+        self.config.moe_intermediate_size as u32
+    }
+
+    /// Of a step, at most.
+    fn expert_tiles(&self) -> u32 {
+        let (experts, top_k) = self.experts();
+        most_expert_tiles(self.bucket.rows, experts, top_k, ROWS)
+    }
+
+    /// `tiles`: at most so many.
+    fn launch_persistent(
+        &mut self,
+        persistent: &Persistent,
+        tile: &Tile,
+        tiles: u32,
+        arguments: Vec<Argument>,
+    ) {
+        let whole = |blocks: u32| blocks.next_multiple_of(tile.mates);
+        let most = persistent.multiprocessors / tile.mates * tile.mates;
+        let launch = Launch {
+            grid: (most.min(whole(tiles)), 1, 1),
+            threads: THREADS,
+            shared_bytes: tile.shared_bytes,
+            cluster: tile.mates,
+            early: self.early,
+        };
+        self.push(&tile.kernel, launch, arguments)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tile_has_128_rows() {
+        assert_eq!(tiles(512, 6144, 256), 96);
+        assert_eq!(tiles(513, 6144, 256), 120);
+        assert_eq!(tiles(1, 1, 128), 1);
+    }
+
+    #[test]
+    fn gate_and_up_take_turns_of_eight_rows() {
+        let product = Product {
+            y: 0,
+            x: 0,
+            w: 1 << 20,
+            w_pair: 1 << 16,
+            bias: 0,
+            outputs: 416,
+            inner: 64,
+            epilogue: Epilogue::SiluMul,
+            parts: Parts::Scratch(0),
+        };
+        let boxes = weight_boxes(&product, DType::BF16, 256);
+        assert_eq!(boxes.at, 1 << 16);
+        assert_eq!(boxes.sizes, [64, 8, 2, 52, 1]);
+        assert_eq!(boxes.strides[1..], [128, (1 << 20) - (1 << 16), 1024, 128]);
+        assert_eq!(boxes.each, [64, 8, 2, 16, 1]);
+        let rows: u32 = boxes.each[1..].iter().product();
+        assert_eq!(rows, 256);
+    }
+}
