@@ -79,7 +79,9 @@ impl Case {
             y.write(&gpu.stream, 0, &encode(DType::F32, &self.h))
                 .unwrap();
         }
-        let x = gpu.values(types.operand, &self.x);
+        let x = gpu.poisoned(bucket * self.inner * types.operand.bytes());
+        x.write(&gpu.stream, 0, &encode(types.operand, &self.x))
+            .unwrap();
         let w = gpu.values(types.weights, &self.w);
         let pair = gpu.values(types.weights, &self.w_pair);
         let bias_values = gpu.values(DType::F32, &self.bias);
