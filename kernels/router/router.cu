@@ -26,7 +26,7 @@
 constexpr int ROUTER_WARPS = NORM_THREADS / WARP;
 constexpr int SCORE_EXPERTS = ROUTER_WARPS;  /* a warp each */
 constexpr int MANY_ROWS = 16, MANY_THREADS = MANY_ROWS * WARP;  /* a warp norms a row, and chooses for it */
-constexpr int MANY_EXPERTS = 2;
+constexpr int MANY_EXPERTS = 4, MANY_AT_ONCE = 8;  /* whose weights a warp has for so many of the rows */
 
 __device__ inline float dot4(float sum, float4 a, float4 b) {
   sum = fmaf(a.x, b.x, sum);
@@ -130,14 +130,19 @@ __device__ inline void route(uint32_t *experts, float *weights, X *x, const floa
 template <typename X>
 __device__ inline void norm_row(float *z, X *x, const float *h, const float *weight, uint32_t hidden, float eps) {
   const uint32_t lane = threadIdx.x % WARP;
-  float sum = 0.0f;
-#pragma unroll 1
-  for (uint32_t first = 0; first < NORM_THREADS; first += WARP) {
-    float squares = 0.0f;
-    for (uint32_t c = 4 * (first + lane); c < hidden; c += 4 * NORM_THREADS) squares = add_squares(squares, load4(h + c));
-    sum += sum_over_lanes(squares);
+  constexpr int PARTS = NORM_THREADS / WARP;
+  float squares[PARTS] = {}, sum = 0.0f;
+  for (uint32_t first = 4 * lane; first < hidden; first += 4 * NORM_THREADS) {
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+      const uint32_t c = first + part * 4 * WARP;
+      if (c < hidden) squares[part] = add_squares(squares[part], load4(h + c));
+    }
   }
+#pragma unroll
+  for (int part = 0; part < PARTS; part++) sum += sum_over_lanes(squares[part]);
   const float scale = 1.0f / sqrtf(sum / hidden + eps);
+#pragma unroll 4
   for (uint32_t c = 4 * lane; c < hidden; c += 4 * WARP) {
     const float4 v = normed(load4(h + c), scale, load4(weight + c));
     store4(z + c, v);
@@ -162,8 +167,11 @@ __device__ inline void route_many(uint32_t *experts, float *weights, X *x, const
   norm_row(z + warp * hidden, warp < rows ? x + (size_t)(first + row) * hidden : nullptr, h + (size_t)(first + row) * hidden,
            norm_weight, hidden, eps);
   __syncthreads();
-  for (uint32_t e = warp * MANY_EXPERTS; e < expert_count; e += MANY_ROWS * MANY_EXPERTS) {
-    float sums[MANY_EXPERTS][MANY_ROWS] = {};
+  constexpr int SETS = MANY_ROWS / MANY_AT_ONCE;  /* of rows, whose warps take the same experts */
+  const int first_row = warp % SETS * MANY_AT_ONCE;
+  const float *rows_here = z + first_row * hidden;
+  for (uint32_t e = warp / SETS * MANY_EXPERTS; e < expert_count; e += MANY_ROWS / SETS * MANY_EXPERTS) {
+    float sums[MANY_EXPERTS][MANY_AT_ONCE] = {};
     const float *of[MANY_EXPERTS];
 #pragma unroll
     for (int k = 0; k < MANY_EXPERTS; k++) of[k] = gate + (size_t)min(e + k, expert_count - 1) * hidden;
@@ -173,8 +181,8 @@ __device__ inline void route_many(uint32_t *experts, float *weights, X *x, const
 #pragma unroll
       for (int k = 0; k < MANY_EXPERTS; k++) g[k] = load4(of[k] + c);
 #pragma unroll
-      for (int i = 0; i < MANY_ROWS; i++) {
-        const float4 v = load4(z + i * hidden + c);
+      for (int i = 0; i < MANY_AT_ONCE; i++) {
+        const float4 v = load4(rows_here + i * hidden + c);
 #pragma unroll
         for (int k = 0; k < MANY_EXPERTS; k++) sums[k][i] = dot4(sums[k][i], g[k], v);
       }
@@ -182,9 +190,9 @@ __device__ inline void route_many(uint32_t *experts, float *weights, X *x, const
 #pragma unroll
     for (int k = 0; k < MANY_EXPERTS; k++)
 #pragma unroll
-      for (int i = 0; i < MANY_ROWS; i++) {
+      for (int i = 0; i < MANY_AT_ONCE; i++) {
         const float sum = sum_over_lanes(sums[k][i]);
-        if (lane == i && e + k < expert_count) scores[i * MAX_EXPERTS + e + k] = 1.0f / (1.0f + expf(-sum));
+        if (lane == i && e + k < expert_count) scores[(first_row + i) * MAX_EXPERTS + e + k] = 1.0f / (1.0f + expf(-sum));
       }
   }
   __syncthreads();
