@@ -54,9 +54,12 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     let gpu_info = units.first().and_then(|unit| unit.opened.target.gpu_info());
     if let Some(folder) = &args.trace {
         std::fs::create_dir_all(folder).map_err(|error| Error::create(folder, &error))?;
-        if let Some(unit) = units.first() {
-            // Before the measuring: whether one could be written there.
-            Out::open(&folder.join(unit.trace_name(0)), Unfinished::Removed)?;
+        // Before the measuring: whether they could be written there.
+        for (unit, repeat) in units
+            .iter()
+            .flat_map(|unit| (0..args.repeats as usize).map(move |repeat| (unit, repeat)))
+        {
+            Out::open(&folder.join(unit.trace_name(repeat)), Unfinished::Removed)?;
         }
     }
     let subject = subject(args, Some(&source), gpu_info)?;
