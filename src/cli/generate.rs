@@ -20,6 +20,7 @@ use crate::io::row::Options;
 use crate::io::source::Source;
 use crate::model::ModelSource;
 use crate::model::fingerprint::{fingerprint, of_file};
+use crate::quote;
 use crate::session::job::{Job, Style, Summary};
 use crate::session::progress::Total;
 use crate::session::recording::Keep;
@@ -158,7 +159,10 @@ fn finish(args: &GenerateArgs, resumes_by: &str, summary: Summary) -> Result<Exi
         let record = args.record.record.as_deref().and_then(resolve::place);
         let record = record.map_or(String::new(), |place| {
             let partial = beside(&place, ".partial");
-            format!("; the recording so far is {}", partial.display())
+            format!(
+                "; the recording so far is {}",
+                quote::visible(partial.display())
+            )
         });
         say(&format!("tailgraph: interrupted{advice}{record}"));
         return Ok(Exit::Interrupted);

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::files::names::beside;
 use crate::files::resolve;
 use crate::io::record::Reader;
+use crate::quote;
 use crate::telemetry::{say, warn};
 use crate::trace::about::HostClock;
 use crate::trace::kernels::{Bucket, Kernels, Operation};
@@ -48,7 +49,11 @@ pub fn run(args: TraceArgs) -> Result<Exit> {
             (Exit::Interrupted, Some(place)) => beside(&place, ".partial"),
             _ => output,
         };
-        say(&format!("{}: {}", name.display(), summary(&about)));
+        say(&format!(
+            "{}: {}",
+            quote::visible(name.display()),
+            summary(&about)
+        ));
         if let Some(kernels) = &about.kernels {
             say(table(kernels).trim_end());
         }

@@ -111,8 +111,11 @@ impl Drop for Folder {
     }
 }
 
-/// The folder, where every link leads, and those that were made for it.
-fn make(dir: &Path) -> Result<(PathBuf, Vec<PathBuf>)> {
+/// Makes a folder where there is none: where every link leads, and those that were made on the way, the outermost first.
+///
+/// # Errors
+/// It is a file, or cannot be made.
+pub fn make(dir: &Path) -> Result<(PathBuf, Vec<PathBuf>)> {
     let fail = |error| Error::create(dir, &error);
     let at = match dir.is_symlink() && !dir.exists() {
         false => dir.to_owned(),

@@ -52,7 +52,7 @@ pub fn wait_for(what: &str, mut there: impl FnMut() -> bool) {
     }
 }
 
-fn is_not_empty(path: &Path) -> bool {
+pub fn is_not_empty(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| found.len() > 0)
 }
 

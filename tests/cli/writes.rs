@@ -1,8 +1,9 @@
 //! What holds for every command that writes a file, whatever it writes.
 
 use crate::common::fixtures::golden;
-use crate::common::program::{Ended, binary, end, run};
+use crate::common::program::{Ended, binary, end, run, send};
 use crate::common::rows::text;
+use crate::signals::{is_not_empty, wait_for};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt;
@@ -116,15 +117,17 @@ fn a_file_keeps_its_mode_and_the_links_to_it() {
     }
 }
 
-/// By names that are no text.
+/// By names that are no text, and that no terminal is to obey.
 #[test]
 fn a_link_to_nothing_gets_its_file() {
     let writers = Writers::of("random:tiny");
-    let link = writers.path(OsStr::from_bytes(b"l\xff.safetensors"));
+    let link = writers.path(OsStr::from_bytes(b"l\xff\x1b[31m\n.safetensors"));
     let file = writers.path(OsStr::from_bytes(b"f\xff"));
     symlink(&file, &link).unwrap();
     for args in &writers.all {
-        end(&mut command(args, &link), "").good();
+        let ended = end(&mut command(args, &link), "");
+        assert!(!ended.stderr.contains('\u{1b}'), "{}", ended.stderr);
+        ended.good();
         assert!(link.is_symlink() && file.is_file(), "{args:?}");
         fs::remove_file(&file).unwrap();
     }
@@ -256,11 +259,25 @@ fn a_signal_ends_each_with_its_code_and_leaves_what_was_there() {
         let report = report.stderr(Stdio::piped()).stdout(Stdio::piped());
         let child = report.spawn().unwrap();
         let partial = beside(&file, ".partial");
-        super::signals::wait_for("claim", || partial.exists());
-        crate::common::program::send(&child, signal);
+        wait_for("claim", || partial.exists());
+        send(&child, signal);
         let ended = Ended::of(child.wait_with_output().unwrap());
         assert_eq!(ended.code, code, "{}", ended.stderr);
         assert!(!partial.exists());
         assert_eq!(fs::read(&file).unwrap(), BEFORE.as_bytes());
     }
+}
+
+#[test]
+fn an_interrupted_folder_has_no_weights_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    let args = ["synth", "--model", "random:lfm2-8b-a1b", "-q", "-o", "FILE"].map(str::to_owned);
+    let mut synth = command(&args, &model);
+    let mut child = synth.spawn().unwrap();
+    let shard = model.join("model-00001-of-00004.safetensors.partial");
+    wait_for("shard", || is_not_empty(&shard));
+    send(&child, "-INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(fs::read_dir(&model).unwrap().count(), 0);
 }

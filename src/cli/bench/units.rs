@@ -18,8 +18,8 @@ use crate::cli::args::Positions;
 use crate::cli::args::bench::{BenchArgs, Way};
 use crate::cli::interrupt;
 use crate::cli::spec::spec;
-use crate::error::{Error, Result};
-use crate::files::{Out, Unfinished};
+use crate::error::Result;
+use crate::files::{Out, Unfinished, folder};
 use crate::io::arrays::{self, Sample};
 use crate::model::{Model, ModelSource};
 use crate::runtime::Logits;
@@ -53,7 +53,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     let mut units = work.units(name)?;
     let gpu_info = units.first().and_then(|unit| unit.opened.target.gpu_info());
     if let Some(folder) = &args.trace {
-        std::fs::create_dir_all(folder).map_err(|error| Error::create(folder, &error))?;
+        folder::make(folder)?;
         // Before the measuring: whether they could be written there.
         for (unit, repeat) in units
             .iter()
