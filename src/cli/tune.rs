@@ -69,7 +69,7 @@ mod gpu {
             ));
         };
         let base = plan.kernels.for_gpu(gpu.info.compute_capability)?;
-        let output = args.output.as_deref().filter(|path| !is_stdio(path));
+        let path = args.output.as_deref().filter(|path| !is_stdio(path));
         // A kernel file may be brought up to date where it is.
         let read = BucketArgs {
             kernel_file: None,
@@ -77,9 +77,9 @@ mod gpu {
         };
         Files::default()
             .runs(&spec.model, &read)
-            .writes("--output", output)
+            .writes("--output", path)
             .keep_apart()?;
-        let output = output.map(|path| Out::open(path, Unfinished::Removed));
+        let output = path.map(|path| Out::open(path, Unfinished::Removed));
         let output = output.transpose()?;
         let model = load(&spec.model)?;
         interrupt::look();
@@ -114,7 +114,7 @@ mod gpu {
             .map_err(|error| Error::io("the table of what was measured", error))?;
         // An earlier file may have all types.
         let whole = matches!(end, Ok(Exit::Done));
-        if let (Some(path), false) = (&args.output, whole) {
+        if let (Some(path), false) = (path, whole) {
             warn(&format!(
                 "{}: left as it is, since not all types were measured; standard output has what was",
                 path.display()
