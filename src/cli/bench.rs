@@ -16,8 +16,9 @@ mod sizes;
 mod units;
 mod work;
 
+use super::args::BucketArgs;
 use super::args::bench::{BenchArgs, BenchCommand, CompareArgs, Other, PrintArgs};
-use super::paths::{is_stdio, keep_apart};
+use super::paths::Files;
 use super::summary::counted;
 use super::{Exit, interrupt};
 use crate::bench::Kind;
@@ -32,6 +33,7 @@ use crate::plan::params::{model_bytes, model_parameters};
 use crate::telemetry::{say, warn};
 use clap::ValueEnum;
 use serde_json::Value;
+use std::path::{Path, PathBuf};
 
 /// What a measurement came to.
 #[derive(Default)]
@@ -51,6 +53,7 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
     }
     let args = &command.bench;
     args.check()?;
+    keep_apart(args)?;
     let out = args.print.open()?;
     let interrupt = interrupt::flag();
     let results = match args.kind {
@@ -81,6 +84,24 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
     })
 }
 
+fn keep_apart(args: &BenchArgs) -> Result<()> {
+    fn paths(files: &[PathBuf]) -> impl Iterator<Item = &Path> {
+        files.iter().map(PathBuf::as_path)
+    }
+    let model = args.model.as_deref().map(ModelSource::parse).transpose()?;
+    let mut files = Files::default()
+        .reads("--input", args.input.as_deref())
+        .reads("--expect", args.expect.as_deref())
+        .reads("--arrivals", args.arrivals.as_deref())
+        .reads("--bucket-file", paths(&args.bucket_file))
+        .reads("--kernel-file", paths(&args.kernel_file))
+        .writes("--output", args.print.output.as_deref());
+    if let Some(model) = &model {
+        files = files.runs(model, &BucketArgs::default());
+    }
+    files.keep_apart()
+}
+
 fn shown(rows: &[Value], print: &PrintArgs) -> String {
     let (format, width) = (print.format, print.width());
     let results = text(rows, format, RESULTS, width);
@@ -108,7 +129,7 @@ impl PrintArgs {
     /// # Errors
     /// [`Error::Usage`] where it is the name of a format; the system refused.
     fn open(&self) -> Result<Out> {
-        let Some(path) = self.output.as_deref().filter(|path| !is_stdio(path)) else {
+        let Some(path) = self.output.as_deref() else {
             return Out::stdout();
         };
         let name = path.to_str().unwrap_or_default();
@@ -194,7 +215,7 @@ fn subject(
         params = model_parameters(&config);
         size = model_bytes(&config, source.matrix_dtype(&config)?);
     }
-    let command: Vec<String> = std::env::args().skip(1).collect();
+    let command = super::arguments();
     Ok(Subject {
         schema: VERSION,
         build_version: env!("CARGO_PKG_VERSION"),
@@ -203,7 +224,7 @@ fn subject(
         } else {
             "release"
         },
-        command: format!("tailgraph {}", command.join(" ")),
+        command: format!("tailgraph {command}"),
         test_time: chrono::Utc::now().format("%Y-%m-%dT%H:%M:%SZ").to_string(),
         model_filename: model.map_or_else(|| "none".to_owned(), ToString::to_string),
         model_size: size as u64,
@@ -218,10 +239,11 @@ fn subject(
 }
 
 fn compared(args: &CompareArgs) -> Result<Exit> {
-    if let Some(output) = &args.print.output {
-        let inputs = [(Some(args.a.as_path()), "A"), (Some(args.b.as_path()), "B")];
-        keep_apart("--output", output, &inputs)?;
-    }
+    Files::default()
+        .reads("A", [args.a.as_path()])
+        .reads("B", [args.b.as_path()])
+        .writes("--output", args.print.output.as_deref())
+        .keep_apart()?;
     let out = args.print.open()?;
     let (a, b) = (read(&args.a)?, read(&args.b)?);
     let lines = compare(&a, &b)?;

@@ -2,7 +2,7 @@
 
 use super::args::GenerateArgs;
 use super::input::{self, count_rows, open_lines, warn_of_no_rows};
-use super::paths::{is_stdio, keep_journal_apart};
+use super::paths::{Files, is_stdio};
 use super::spec::spec;
 use super::terminal::Harmless;
 use super::{Exit, interrupt, summary};
@@ -18,7 +18,9 @@ use crate::io::partial::{Journal, Start};
 use crate::io::prepare::Rules;
 use crate::io::row::Options;
 use crate::io::source::Source;
+use crate::model::ModelSource;
 use crate::model::fingerprint::{fingerprint, of_file};
+use crate::quote;
 use crate::session::job::{Job, Style, Summary};
 use crate::session::progress::Total;
 use crate::session::recording::Keep;
@@ -157,7 +159,10 @@ fn finish(args: &GenerateArgs, resumes_by: &str, summary: Summary) -> Result<Exi
         let record = args.record.record.as_deref().and_then(resolve::place);
         let record = record.map_or(String::new(), |place| {
             let partial = beside(&place, ".partial");
-            format!("; the recording so far is {}", partial.display())
+            format!(
+                "; the recording so far is {}",
+                quote::visible(partial.display())
+            )
         });
         say(&format!("tailgraph: interrupted{advice}{record}"));
         return Ok(Exit::Interrupted);
@@ -229,7 +234,7 @@ fn text<T: std::fmt::Debug>(option: &Option<T>) -> String {
 /// Whether OUTPUT is a file we put together, rather than a pipe or a device we write to as it is. What cannot be either is
 /// refused as a file.
 fn is_file_output(path: &Path) -> bool {
-    !is_stdio(path) && matches!(resolve(path), Ok(Resolved::Place(_)) | Err(_))
+    matches!(resolve(path), Ok(Resolved::Place(_)) | Err(_))
 }
 
 fn check_paths(args: &GenerateArgs, trace: Option<&TraceTo<'_>>) -> Result<()> {
@@ -238,29 +243,24 @@ fn check_paths(args: &GenerateArgs, trace: Option<&TraceTo<'_>>) -> Result<()> {
             "--resume: expected --output FILE, a file that an earlier run wrote".to_owned(),
         ));
     }
-    // Rows may come from a file by way of standard input.
-    let input = match args.input.as_deref() {
-        _ if !args.prompts.is_empty() => None,
-        None => Some(Path::new("/dev/stdin")),
-        Some(path) if is_stdio(path) => Some(Path::new("/dev/stdin")),
-        given => given,
+    let answers = match trace {
+        Some(_) => "--answers",
+        None => "--output",
     };
-    if let Some(output) = args.output.as_deref().filter(|path| is_file_output(path)) {
-        let flag = if trace.is_some() {
-            "--answers"
-        } else {
-            "--output"
-        };
-        let others = [
-            (input, "input"),
-            (args.record.record.as_deref(), "--record"),
-            (args.prompt.chat_template.as_deref(), "--chat-template"),
-            (trace.map(|trace| trace.path), "trace"),
-        ];
-        keep_journal_apart(flag, output, &others)?;
+    let files = Files::default()
+        .reads("--chat-template", args.prompt.chat_template.as_deref())
+        .runs(&ModelSource::parse(&args.model.model)?, &args.run.buckets)
+        .writes(
+            answers,
+            Some(args.output.as_deref().unwrap_or(Path::new("-"))),
+        )
+        .writes("--record", args.record.record.as_deref())
+        .writes("--output", trace.map(|trace| trace.path));
+    match args.prompts.is_empty() {
+        true => files.reads_rows(args.input.as_deref()),
+        false => files,
     }
-    args.record
-        .keep_apart(&[(input, "input"), (args.output.as_deref(), "--output")])
+    .keep_apart()
 }
 
 fn open_input(args: &mut GenerateArgs, has_template: bool) -> Result<Lines> {
@@ -295,7 +295,7 @@ fn open_output(args: &GenerateArgs, style: Style, identity: &Identity) -> Result
         Style::Json => "",
         Style::Plain => "\n",
     };
-    let out = open_stream(path)?;
+    let out = open_rows(path)?;
     let name = out.name().to_owned();
     let out: Box<dyn Write> = match path.is_none_or(is_stdio) && std::io::stdout().is_terminal() {
         true => Box::new(Harmless::new(out)),
@@ -306,9 +306,6 @@ fn open_output(args: &GenerateArgs, style: Style, identity: &Identity) -> Result
 }
 
 /// Standard output, or a file or stream that rows go to as they come.
-pub(super) fn open_stream(path: Option<&Path>) -> Result<Out> {
-    match path.filter(|path| !is_stdio(path)) {
-        None => Out::stdout(),
-        Some(path) => Out::open(path, Unfinished::Kept),
-    }
+pub(super) fn open_rows(path: Option<&Path>) -> Result<Out> {
+    Out::open(path.unwrap_or(Path::new("-")), Unfinished::Kept)
 }

@@ -18,11 +18,27 @@ use crate::plan::gpu::{Bound, H200};
 use crate::plan::{Cost, Gpu, OpKind, Plan, Precision, Stage, StepKind, StepShape};
 use graphs::OnGpu;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::PathBuf;
 
 impl InspectArgs {
-    /// Prints `plan` to `out`, with what a GPU was given for it where one was asked, and writes the files asked for, but
-    /// for a driver's --dot.
+    /// Claims the files that were asked for, before any work: what cannot be written is said at once.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn open(&self) -> Result<Pictures> {
+        let open = |path: &Option<PathBuf>| -> Result<Option<Out>> {
+            let path = path.as_deref();
+            path.map(|path| Out::open(path, Unfinished::Removed))
+                .transpose()
+        };
+        Ok(Pictures {
+            dot: open(&self.dot)?,
+            svg: open(&self.svg)?,
+        })
+    }
+
+    /// Prints `plan` to `out`, with what a GPU was given for it where one was asked, and writes the `pictures` that are
+    /// still to be made.
     ///
     /// # Errors
     /// [`Error::Usage`] for rows that no bucket holds or a stage that there is not, [`Error::Io`] where `out` or a file
@@ -32,6 +48,7 @@ impl InspectArgs {
         plan: &Plan,
         precision: Precision,
         on_gpu: Option<&OnGpu>,
+        pictures: Pictures,
         out: &mut dyn Write,
     ) -> Result<()> {
         let known = on_gpu.and_then(OnGpu::known);
@@ -46,11 +63,16 @@ impl InspectArgs {
             on_gpu,
         };
         let picture = self.picture(plan)?;
-        if let (Some(path), None) = (&self.dot, on_gpu) {
-            file(path, |out| dot::write(&view, out))?;
+        // Both are made before one is written.
+        let mut made = vec![];
+        if let Some(file) = pictures.dot {
+            made.push((file, text_of(|text| dot::write(&view, text))?));
         }
-        if let Some(path) = &self.svg {
-            file(path, |out| svg::write(&view, picture, out))?;
+        if let Some(file) = pictures.svg {
+            made.push((file, text_of(|text| svg::write(&view, picture, text))?));
+        }
+        for (file, text) in made {
+            file.finish_with(&text)?;
         }
         match self.format() {
             Format::Text => text::write(&view, out),
@@ -149,11 +171,16 @@ pub struct Picture {
     pub rows: u32,
 }
 
-/// Writes a file whole.
-fn file(path: &Path, write: impl FnOnce(&mut dyn Write) -> Written) -> Result<()> {
+/// The files of --dot and --svg, where they are asked for and not written yet.
+pub struct Pictures {
+    pub dot: Option<Out>,
+    pub svg: Option<Out>,
+}
+
+fn text_of(write: impl FnOnce(&mut dyn Write) -> Written) -> Result<Vec<u8>> {
     let mut text = Vec::new();
-    write(&mut text).map_err(|source| Error::io(path, source))?;
-    Out::open(path, Unfinished::Removed)?.finish_with(&text)
+    write(&mut text).map_err(|source| Error::io("a picture", source))?;
+    Ok(text)
 }
 
 /// What is shown.

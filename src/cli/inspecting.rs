@@ -2,8 +2,11 @@
 
 use super::args::InspectCommand;
 use super::inspect::graphs::OnGpu;
+use super::paths::Files;
 use super::{Exit, print, spec};
 use crate::error::{Error, Result};
+#[cfg(feature = "cuda")]
+use crate::files::Out;
 use crate::model::{DType, ModelSource};
 use crate::plan::Plan;
 use crate::plan::calls::StepCalls;
@@ -11,6 +14,7 @@ use crate::plan::cost::Precision;
 #[cfg(feature = "cuda")]
 use crate::plan::gpu::H200;
 use crate::session::{DeviceSpec, RunSpec, Target};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Element type of published weights: what a checkpoint's are taken to be where none is read.
@@ -43,6 +47,7 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
     };
     let source = ModelSource::parse(&args.model.model)?;
     let spec = spec::on(device, source, run, &args.engine)?;
+    keep_apart(args, &spec.model)?;
     let (config, _) = spec.model.config()?;
     let plan = spec.plan(&Arc::new(config))?;
     if args.inspect.calls {
@@ -53,6 +58,11 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
         print(&out)?;
         return Ok(Exit::Done);
     }
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(unused_mut, reason = "a driver takes one")
+    )]
+    let mut pictures = args.inspect.open()?;
     let target = Target::open(&spec.device)?;
     let (precision, on_gpu): (Precision, Option<OnGpu>) = match &target {
         Target::Cpu => {
@@ -60,13 +70,22 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
             (Precision::new(dtype, CHECKPOINT), None)
         }
         #[cfg(feature = "cuda")]
-        Target::Gpu { .. } => on_gpu(args, &spec, &target, &plan)?,
+        Target::Gpu { .. } => on_gpu(args, &spec, &target, &plan, pictures.dot.take())?,
     };
     let mut out = Vec::new();
     args.inspect
-        .run(&plan, precision, on_gpu.as_ref(), &mut out)?;
+        .run(&plan, precision, on_gpu.as_ref(), pictures, &mut out)?;
     print(&out)?;
     Ok(Exit::Done)
+}
+
+fn keep_apart(args: &InspectCommand, model: &ModelSource) -> Result<()> {
+    Files::default()
+        .runs(model, &args.run.buckets)
+        .writes("what is printed", Some(Path::new("-")))
+        .writes("--dot", args.inspect.dot.as_deref())
+        .writes("--svg", args.inspect.svg.as_deref())
+        .keep_apart()
 }
 
 /// The calls of the steps asked for, on a GPU like the one named.
@@ -112,17 +131,17 @@ fn calls(_: &InspectCommand, _: &RunSpec, _: &Plan, _: Precision) -> Result<Vec<
     ))
 }
 
-/// The graphs that the GPU makes of `plan`, and the types they are of.
+/// The graphs that the GPU makes of `plan`, and the types they are of. The driver writes `dot`.
 #[cfg(feature = "cuda")]
 fn on_gpu(
     args: &InspectCommand,
     spec: &RunSpec,
     target: &Target,
     plan: &Plan,
+    mut dot: Option<Out>,
 ) -> Result<(Precision, Option<OnGpu>)> {
     use crate::backend::cuda::engine::captures::Captures;
     use crate::backend::cuda::engine::program::StepGraph;
-    use crate::files::{Out, Unfinished};
     use crate::model::Model;
     use crate::runtime::cuda::{Launch, capture_all};
     use crate::session::sizes::memory;
@@ -140,10 +159,6 @@ fn on_gpu(
     let load = start.elapsed();
     let precision = Precision::new(on.dtype, spec.model.matrix_dtype(&plan.config)?);
     let mut drawn = false;
-    let dot = args.inspect.dot.as_deref();
-    let mut dot = dot
-        .map(|path| Out::open(path, Unfinished::Removed))
-        .transpose()?;
     let mut each = |step: &StepGraph| {
         let Some(dot) = &mut dot else {
             return Ok(());

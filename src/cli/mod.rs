@@ -91,6 +91,15 @@ fn print(bytes: &[u8]) -> Result<()> {
     Out::stdout()?.finish_with(bytes)
 }
 
+/// What the program was started with, as results say it: a name need not be text.
+fn arguments() -> String {
+    let arguments: Vec<String> = std::env::args_os()
+        .skip(1)
+        .map(|argument| argument.to_string_lossy().into_owned())
+        .collect();
+    arguments.join(" ")
+}
+
 /// How a command ended, if not by an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {

@@ -1,9 +1,11 @@
-//! That a command's files are different ones, so that none is written over another.
+//! The files of a command are different ones: none that it writes is one that it reads, or another that it writes. Found
+//! before any of them is opened.
 
-use super::args::RecordArg;
+use super::args::BucketArgs;
 use crate::error::{Error, Result};
 use crate::files::names::beside;
-use crate::files::resolve;
+use crate::files::{Resolved, resolve};
+use crate::model::{ModelSource, fingerprint};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -12,78 +14,99 @@ pub(super) fn is_stdio(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Another file of the command, if it has one, and what that is.
-pub(super) type Other<'a> = (Option<&'a Path>, &'a str);
-
-/// Refuses to write `output`, which `flag` names, over one of `others`.
-///
-/// # Errors
-/// [`Error::Usage`] where both are one file, which need not be there yet.
-pub(super) fn keep_apart(flag: &str, output: &Path, others: &[Other<'_>]) -> Result<()> {
-    match first(others, |other| is_same(output, other)) {
-        None => Ok(()),
-        Some(what) => Err(Error::Usage(format!(
-            "{flag} {}: found the {what} file, expected another",
-            output.display()
-        ))),
-    }
+/// All files of a command, each with what a message calls it.
+#[derive(Default)]
+pub(super) struct Files {
+    read: Vec<(PathBuf, &'static str)>,
+    written: Vec<(PathBuf, &'static str)>,
 }
 
-/// [`keep_apart`] where the others are written too: nor may they be one device or standard output.
-///
-/// # Errors
-/// As [`keep_apart`].
-pub(super) fn keep_outputs_apart(flag: &str, output: &Path, others: &[Other<'_>]) -> Result<()> {
-    let named = |other: &Path| other == output && output != Path::new("/dev/null");
-    match first(others, named) {
-        None => keep_apart(flag, output, others),
-        Some(what) => Err(Error::Usage(format!(
-            "{flag} {}: found the same name as {what}, expected a file of its own",
-            output.display()
-        ))),
+impl Files {
+    pub(super) fn reads<'a>(
+        mut self,
+        what: &'static str,
+        paths: impl IntoIterator<Item = &'a Path>,
+    ) -> Self {
+        let paths = paths.into_iter().map(|path| (path.to_owned(), what));
+        self.read.extend(paths);
+        self
     }
-}
 
-/// [`keep_apart`] for an OUTPUT that is put together: nor may one of `others` be what is written on the way, OUTPUT.partial.
-///
-/// # Errors
-/// As [`keep_apart`].
-pub(super) fn keep_journal_apart(flag: &str, output: &Path, others: &[Other<'_>]) -> Result<()> {
-    keep_apart(flag, output, others)?;
-    // By way of the file itself, wherever links lead.
-    let Some(output_place) = place(output) else {
-        return Ok(());
-    };
-    for suffix in [".partial", ".partial.tmp"] {
-        let path = beside(&output_place, suffix);
-        if let Some(what) = first(others, |other| is_same(&path, other)) {
-            return Err(Error::Usage(format!(
-                "{flag} {}: is written by way of {}, which is the {what} file: expected another",
-                output.display(),
-                path.display()
-            )));
-        }
+    /// Rows, which may come from a file by way of standard input.
+    pub(super) fn reads_rows(self, path: Option<&Path>) -> Self {
+        let path = path.filter(|path| !is_stdio(path));
+        self.reads("input", [path.unwrap_or(Path::new("/dev/stdin"))])
     }
-    Ok(())
-}
 
-impl RecordArg {
-    /// Refuses to write over the other files of a run.
-    ///
+    /// What a run is of.
+    pub(super) fn runs(self, model: &ModelSource, settings: &BucketArgs) -> Self {
+        let files = fingerprint::files(model);
+        self.reads("model", files.iter().map(PathBuf::as_path))
+            .reads("--bucket-file", settings.bucket_file.as_deref())
+            .reads("--kernel-file", settings.kernel_file.as_deref())
+    }
+
+    /// `flag` names it. Nothing where it is not asked for.
+    pub(super) fn writes(mut self, flag: &'static str, path: Option<&Path>) -> Self {
+        let path = path.map(|path| (path.to_owned(), flag));
+        self.written.extend(path);
+        self
+    }
+
     /// # Errors
-    /// As [`keep_apart`].
-    pub(super) fn keep_apart(&self, files: &[Other<'_>]) -> Result<()> {
-        match &self.record {
-            Some(record) => keep_journal_apart("--record", record, files),
-            None => Ok(()),
+    /// [`Error::Usage`] where two are one file, which need not be there yet, or one stream.
+    pub(super) fn keep_apart(&self) -> Result<()> {
+        let wrong = |(output, flag): &(PathBuf, &str), found: String| {
+            let message = format!("{flag} {}: {found}", output.display());
+            Err(Error::Usage(message))
+        };
+        for (n, output) in self.written.iter().enumerate() {
+            for (other, what) in &self.written[..n] {
+                if is_same(&output.0, other) || is_one_stream(&output.0, other) {
+                    let found =
+                        format!("found the same name as {what}, expected a file of its own");
+                    return wrong(output, found);
+                }
+                if let Some(way) = way_through(other, &output.0) {
+                    let found = format!(
+                        "found {}, by way of which {what} is written: expected another",
+                        way.display()
+                    );
+                    return wrong(output, found);
+                }
+            }
         }
+        for (n, output) in self.written.iter().enumerate() {
+            for (other, what) in self.written[..n].iter().chain(&self.read) {
+                if is_same(&output.0, other) {
+                    return wrong(output, format!("found the {what} file, expected another"));
+                }
+                if let Some(way) = way_through(&output.0, other) {
+                    let found = format!(
+                        "is written by way of {}, which is the {what} file: expected another",
+                        way.display()
+                    );
+                    return wrong(output, found);
+                }
+            }
+        }
+        Ok(())
     }
 }
 
-/// What the first of these is that `is` holds for.
-fn first<'a>(others: &[Other<'a>], is: impl Fn(&Path) -> bool) -> Option<&'a str> {
-    let mut found = others.iter().filter(|(path, _)| path.is_some_and(&is));
-    found.next().map(|&(_, what)| what)
+/// What is written on the way to `output`, beside the file itself and wherever links lead, if it is `other`.
+fn way_through(output: &Path, other: &Path) -> Option<PathBuf> {
+    let place = place(output)?;
+    let ways = [".partial", ".partial.tmp"].map(|suffix| beside(&place, suffix));
+    ways.into_iter().find(|way| is_same(way, other))
+}
+
+fn is_one_stream(a: &Path, b: &Path) -> bool {
+    let (Ok(a), Ok(b)) = (resolve(a), resolve(b)) else {
+        return false;
+    };
+    let is_place = matches!(a, Resolved::Place(_));
+    a == b && !is_place && a != Resolved::Special("/dev/null".into())
 }
 
 fn is_same(a: &Path, b: &Path) -> bool {
@@ -103,12 +126,9 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// Where a file is, or would be: nothing for `-`, and for a pipe or a device, which is not written over.
+/// Where a file is, or would be: nothing for a pipe or a device, which is not written over.
 fn place(path: &Path) -> Option<PathBuf> {
-    match is_stdio(path) {
-        true => None,
-        false => resolve::place(path),
-    }
+    crate::files::resolve::place(path)
 }
 
 #[cfg(test)]
@@ -144,28 +164,38 @@ mod tests {
         assert!(is_same(Path::new("absent"), Path::new("./absent")));
     }
 
-    #[test]
-    fn two_outputs_are_not_one_stream() {
-        let apart = |a: &str, b: &str| {
-            keep_outputs_apart("--svg", Path::new(a), &[(Some(Path::new(b)), "--table")]).is_ok()
+    fn message(writes: &[&Path], reads: &Path) -> Option<String> {
+        let written = writes.iter().map(|path| (path.to_path_buf(), "--output"));
+        let files = Files {
+            read: vec![(reads.to_owned(), "input")],
+            written: written.collect(),
         };
-        assert!(!apart("-", "-") && !apart("/dev/stdout", "/dev/stdout") && !apart("x", "./x"));
-        assert!(apart("-", "x") && apart("/dev/null", "/dev/null"));
+        files.keep_apart().map_err(|error| error.to_string()).err()
     }
 
     #[test]
-    fn a_journal_is_no_other_file() {
+    fn two_outputs_are_not_one_stream() {
+        let apart = |a: &str, b: &str| {
+            message(&[Path::new(a), Path::new(b)], Path::new("/dev/stdin")).is_none()
+        };
+        assert!(!apart("-", "-") && !apart("/dev/stdout", "-") && !apart("x", "./x"));
+        assert!(!apart("/dev/stdout", "/dev/fd/1"));
+        assert!(apart("-", "x") && apart("/dev/null", "/dev/null") && apart("-", "/dev/fd/2"));
+    }
+
+    #[test]
+    fn a_way_to_a_file_is_no_other_file() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        let message = |other: &str| {
-            keep_journal_apart("--output", &at("out"), &[(Some(&at(other)), "input")])
-                .map_err(|error| error.to_string())
-                .err()
-        };
-        assert!(message("out").unwrap().contains("found the input file"));
+        let reads = |name: &str| message(&[&at("out")], &at(name));
+        assert!(reads("out").unwrap().contains("found the input file"));
         for other in ["out.partial", "out.partial.tmp"] {
-            assert!(message(other).unwrap().contains("by way of"), "{other}");
+            assert!(reads(other).unwrap().contains("by way of"), "{other}");
+            for both in [[at("out"), at(other)], [at(other), at("out")]] {
+                let both = both.each_ref().map(PathBuf::as_path);
+                assert!(message(&both, &at("in")).unwrap().contains("by way of"));
+            }
         }
-        assert_eq!(message("out.other"), None);
+        assert_eq!(reads("out.other"), None);
     }
 }

@@ -1,9 +1,9 @@
 //! The `score` command.
 
 use super::args::{Positions, ScoreArgs};
-use super::generate::open_stream;
+use super::generate::open_rows;
 use super::input::{open_lines, warn_of_no_rows};
-use super::paths::keep_journal_apart;
+use super::paths::Files;
 use super::spec::spec;
 use super::{Exit, interrupt, print};
 use crate::error::{Error, Result};
@@ -32,6 +32,7 @@ use std::sync::Arc;
 pub fn run(args: &ScoreArgs) -> Result<Exit> {
     let shape = check(args)?;
     let mut spec = spec(&args.model.model, &args.run, &args.engine)?;
+    keep_apart(args, &spec.model)?;
     let target = Target::open(&spec.device)?;
     let (config, _) = spec.model.config()?;
     let max_context = args
@@ -46,7 +47,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     };
     let mut rows = None;
     if args.logprobs {
-        let out = open_stream(args.output.as_deref())?;
+        let out = open_rows(args.output.as_deref())?;
         let name = out.name().to_owned();
         rows = Some(Ordered::onto(BufWriter::new(out), name, ""));
     }
@@ -210,17 +211,6 @@ fn check(args: &ScoreArgs) -> Result<Option<(usize, usize)>> {
             path.display()
         ));
     }
-    let inputs = [
-        (Some(args.input.as_path()), "input"),
-        (args.expect.as_deref(), "--expect"),
-    ];
-    if let Some(output) = &args.output {
-        let record = (args.record.record.as_deref(), "--record");
-        let others = [inputs[0], inputs[1], record];
-        keep_journal_apart("--output", output, &others)?;
-    }
-    let output = (args.output.as_deref(), "--output");
-    args.record.keep_apart(&[inputs[0], inputs[1], output])?;
     if args.tolerance.is_some_and(|t| !(t >= 0.0 && t.is_finite())) {
         return usage("--tolerance: expected a number of at least 0".to_owned());
     }
@@ -241,6 +231,17 @@ fn check(args: &ScoreArgs) -> Result<Option<(usize, usize)>> {
             usage("--shape: expected only with a .bin input, the others say their shape".to_owned())
         }
     }
+}
+
+fn keep_apart(args: &ScoreArgs, model: &ModelSource) -> Result<()> {
+    let printed = args.logprobs.then_some(Path::new("-"));
+    Files::default()
+        .reads_rows(Some(&args.input))
+        .reads("--expect", args.expect.as_deref())
+        .runs(model, &args.run.buckets)
+        .writes("--output", args.output.as_deref().or(printed))
+        .writes("--record", args.record.record.as_deref())
+        .keep_apart()
 }
 
 /// Where `--logprobs` go.

@@ -5,6 +5,7 @@ use super::args::SynthArgs;
 use crate::error::{Error, Result};
 use crate::model::{ModelSource, synth};
 use crate::plan::bytes::{Bytes, parse_bytes};
+use crate::quote;
 use crate::telemetry::{Throttle, say};
 
 pub fn run(args: &SynthArgs) -> Result<Exit> {
@@ -24,7 +25,7 @@ pub fn run(args: &SynthArgs) -> Result<Exit> {
     if !args.quiet {
         say(&format!(
             "{}: {} tensors, {} in {} files",
-            args.output.display(),
+            quote::visible(args.output.display()),
             written.tensors,
             Bytes(written.bytes),
             written.shards

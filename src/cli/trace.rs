@@ -3,12 +3,13 @@
 use super::Exit;
 use super::args::{GenerateArgs, ModelArg, TraceArgs};
 use super::generate::{TraceTo, serve};
-use super::paths::{keep_journal_apart, keep_outputs_apart};
+use super::paths::Files;
 use super::table::Table;
 use crate::error::{Error, Result};
 use crate::files::names::beside;
 use crate::files::resolve;
 use crate::io::record::Reader;
+use crate::quote;
 use crate::telemetry::{say, warn};
 use crate::trace::about::HostClock;
 use crate::trace::kernels::{Bucket, Kernels, Operation};
@@ -16,17 +17,13 @@ use crate::trace::{About, convert};
 use std::io::Write;
 
 pub fn run(args: TraceArgs) -> Result<Exit> {
-    let files = [
-        (args.input.as_deref(), "input"),
-        (args.answers.as_deref(), "--answers"),
-        (args.record.record.as_deref(), "--record"),
-        (args.from.as_deref(), "--from"),
-    ];
-    keep_outputs_apart("--output", &args.output, &files)?;
-    keep_journal_apart("--output", &args.output, &files)?;
     let (output, quiet, parts) = (args.output.clone(), args.quiet, args.kernels);
     let (exit, about) = match &args.from {
         Some(record) => {
+            Files::default()
+                .reads("--from", [record.as_path()])
+                .writes("--output", Some(&output))
+                .keep_apart()?;
             let about = convert(&mut Reader::open(record)?, &output)?;
             if !about.complete {
                 warn(&format!(
@@ -52,7 +49,11 @@ pub fn run(args: TraceArgs) -> Result<Exit> {
             (Exit::Interrupted, Some(place)) => beside(&place, ".partial"),
             _ => output,
         };
-        say(&format!("{}: {}", name.display(), summary(&about)));
+        say(&format!(
+            "{}: {}",
+            quote::visible(name.display()),
+            summary(&about)
+        ));
         if let Some(kernels) = &about.kernels {
             say(table(kernels).trim_end());
         }

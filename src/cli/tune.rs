@@ -25,7 +25,8 @@ mod gpu {
     use crate::bench::tuning::{Found, engine};
     use crate::bench::workload::{self, Random};
     use crate::bench::{Kind, Point};
-    use crate::cli::args::{Dtype, EngineArgs, PrecisionArgs, RunArgs};
+    use crate::cli::args::{BucketArgs, Dtype, EngineArgs, PrecisionArgs, RunArgs};
+    use crate::cli::paths::{Files, is_stdio};
     use crate::cli::spec::spec;
     use crate::cli::table::Table;
     use crate::cli::{interrupt, print};
@@ -68,8 +69,17 @@ mod gpu {
             ));
         };
         let base = plan.kernels.for_gpu(gpu.info.compute_capability)?;
-        let output = args.output.as_deref();
-        let output = output.map(|path| Out::open(path, Unfinished::Removed));
+        let path = args.output.as_deref().filter(|path| !is_stdio(path));
+        // A kernel file may be brought up to date where it is.
+        let read = BucketArgs {
+            kernel_file: None,
+            ..args.buckets.clone()
+        };
+        Files::default()
+            .runs(&spec.model, &read)
+            .writes("--output", path)
+            .keep_apart()?;
+        let output = path.map(|path| Out::open(path, Unfinished::Removed));
         let output = output.transpose()?;
         let model = load(&spec.model)?;
         interrupt::look();
@@ -104,7 +114,7 @@ mod gpu {
             .map_err(|error| Error::io("the table of what was measured", error))?;
         // An earlier file may have all types.
         let whole = matches!(end, Ok(Exit::Done));
-        if let (Some(path), false) = (&args.output, whole) {
+        if let (Some(path), false) = (path, whole) {
             warn(&format!(
                 "{}: left as it is, since not all types were measured; standard output has what was",
                 path.display()
@@ -298,7 +308,7 @@ mod gpu {
             let ms = Some(found.chosen().median_ms());
             file.set(*dtype, Entry { rows, variant, ms });
         }
-        let command: Vec<String> = std::env::args().skip(1).collect();
+        let command = crate::cli::arguments();
         let driver = crate::backend::cuda::driver::machine::probe()?;
         let (major, minor) = driver.version;
         let noted = [
@@ -310,7 +320,7 @@ mod gpu {
                 Some(chrono::Utc::now().format("%Y-%m-%d").to_string()),
             ),
             ("commit", args.commit.clone().or_else(commit)),
-            ("command", Some(format!("tailgraph {}", command.join(" ")))),
+            ("command", Some(format!("tailgraph {command}"))),
         ];
         let noted = noted.into_iter();
         file.measured = noted

@@ -39,7 +39,8 @@ pub fn leave() {
     let Some(claims) = CLAIMS.try_lock() else {
         return;
     };
-    for entry in claims.iter() {
+    // The last comes first: what marks others as unfinished goes after them.
+    for entry in claims.iter().rev() {
         let found = entry.path.symlink_metadata();
         if found.is_ok_and(|f| inode(&f) == entry.inode && (entry.discard || f.len() == 0)) {
             let _ = std::fs::remove_file(&entry.path);
@@ -87,14 +88,14 @@ impl Claim {
         Err(taken(&path))
     }
 
-    /// What becomes of this file where the process ends at once: gone, rather than kept for another run.
-    pub fn discard_at_exit(&self) {
+    /// What becomes of this file where the process ends at once: gone, or kept for another run.
+    pub fn discard_at_exit(&self, discard: bool) {
         if let Some(entry) = CLAIMS
             .lock()
             .iter_mut()
             .find(|entry| entry.path == self.path)
         {
-            entry.discard = true;
+            entry.discard = discard;
         }
     }
 
@@ -135,23 +136,10 @@ impl Claim {
     /// # Errors
     /// The system refused.
     pub fn second(&self) -> Result<Second> {
-        let path = beside(&self.path, ".tmp");
         let mode = self.target.symlink_metadata();
         let mode = mode.map_or(0o666, |found| found.mode() & 0o777 | OWNER_MAY_WRITE);
-        let file = open(&path, mode)?;
-        let fail = |error| Error::io(&path, error);
-        file.set_len(0).map_err(fail)?;
-        let found = file.metadata().map_err(fail)?;
-        CLAIMS.lock().push(Entry {
-            path: path.clone(),
-            inode: inode(&found),
-            discard: true,
-        });
-        Ok(Second {
-            path,
-            file,
-            installed: false,
-        })
+        let (temporary, file) = Temporary::create(&beside(&self.path, ".tmp"), mode)?;
+        Ok(Second { temporary, file })
     }
 
     /// Puts NAME.partial in the place of NAME, with the mode and, where that is allowed, the owner of what was there.
@@ -168,8 +156,8 @@ impl Claim {
     /// # Errors
     /// As [`Claim::install`].
     pub fn install_second(&self, mut second: Second) -> Result<()> {
-        self.put_in_place(&second.file, &second.path)?;
-        second.installed = true;
+        self.put_in_place(&second.file, second.path())?;
+        second.temporary.named = true;
         Ok(())
     }
 
@@ -214,17 +202,16 @@ impl Drop for Claim {
     }
 }
 
-/// See [`Claim::second`]. Removed unless it was put in place.
+/// See [`Claim::second`].
 #[derive(Debug)]
 pub struct Second {
-    path: PathBuf,
+    temporary: Temporary,
     file: File,
-    installed: bool,
 }
 
 impl Second {
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.temporary.path
     }
 
     pub fn file(&self) -> &File {
@@ -232,10 +219,49 @@ impl Second {
     }
 }
 
-impl Drop for Second {
+/// A file beside a claimed one, which goes unless it gets its name.
+#[derive(Debug)]
+pub(super) struct Temporary {
+    path: PathBuf,
+    named: bool,
+}
+
+impl Temporary {
+    /// Makes the file, or empties it.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn create(path: &Path, mode: u32) -> Result<(Self, File)> {
+        let file = open(path, mode)?;
+        let fail = |error| Error::io(path, error);
+        file.set_len(0).map_err(fail)?;
+        let found = file.metadata().map_err(fail)?;
+        CLAIMS.lock().push(Entry {
+            path: path.to_owned(),
+            inode: inode(&found),
+            discard: true,
+        });
+        let path = path.to_owned();
+        Ok((Self { path, named: false }, file))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// # Errors
+    /// The system refused.
+    pub fn rename(mut self, to: &Path) -> Result<()> {
+        std::fs::rename(&self.path, to).map_err(|error| Error::io(to, error))?;
+        self.named = true;
+        Ok(())
+    }
+}
+
+impl Drop for Temporary {
     fn drop(&mut self) {
         CLAIMS.lock().retain(|entry| entry.path != self.path);
-        if !self.installed {
+        if !self.named {
             // The run has failed already and says why.
             let _ = std::fs::remove_file(&self.path);
         }
@@ -305,7 +331,12 @@ fn sync_folder(target: &Path) -> Result<()> {
         Err(error) => return Err(Error::io(folder, error)),
     };
     match opened.sync_all() {
-        Err(error) if error.kind() != ErrorKind::InvalidInput => Err(Error::io(folder, error)),
+        Err(error) if error.kind() != ErrorKind::InvalidInput => Err(Error::file(
+            target,
+            format!(
+                "{error}; the file is whole and has its name, which its folder may lose where the machine fails now"
+            ),
+        )),
         _ => Ok(()),
     }
 }

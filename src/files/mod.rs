@@ -3,20 +3,22 @@
 //! - [`mod@resolve`]: what a name stands for, once every link is followed
 //! - [`claim`]: NAME.partial, which belongs to one process at a time, and how it gets the final name; `check`: whether it
 //!   could; `names`: the files beside it
-//! - [`whole`]: a file that is written in NAME.partial and gets its name at the end
+//! - [`whole`]: a file that is written in NAME.partial and gets its name at the end; [`folder`]: a folder of such
 //! - [`stream`]: pipes, devices and descriptors that are open already
 //!
-//! Whoever writes a file uses [`Out`] (from beginning to end), [`Whole`] (in any order) or, to keep what was written for
-//! the next run, a [`Claim`]. Knows nothing of what the files hold.
+//! Whoever writes a file uses [`Out`] (from beginning to end), [`Whole`] (in any order), a [`Folder`] (several that belong
+//! together) or, to keep what was written for the next run, a [`Claim`]. Knows nothing of what the files hold.
 
 mod check;
 pub mod claim;
+pub mod folder;
 pub mod names;
 pub mod resolve;
 pub mod stream;
 pub mod whole;
 
 pub use claim::{Claim, leave};
+pub use folder::Folder;
 pub use resolve::{Resolved, resolve};
 pub use stream::Stream;
 pub use whole::{Unfinished, Whole};
@@ -33,7 +35,7 @@ pub enum Out {
 }
 
 impl Out {
-    /// What `path` names; `unfinished` says what becomes of a file that is not finished. Nothing that is there is changed
+    /// What `path` names, `-` standard output; `unfinished` says what becomes of a file that is not finished. Nothing that is there is changed
     /// before [`Out::finish`].
     ///
     /// # Errors
@@ -48,7 +50,7 @@ impl Out {
     /// # Errors
     /// It was closed when the program started.
     pub fn stdout() -> Result<Self> {
-        Stream::stdout().map(Self::Stream)
+        Self::open(Path::new("-"), Unfinished::Removed)
     }
 
     /// What is being written, for messages.
@@ -62,10 +64,16 @@ impl Out {
     /// Where another program is to write it, which empties it first.
     ///
     /// # Errors
-    /// The system refused.
+    /// It is a stream; the system refused.
     pub fn begin(&mut self) -> Result<&Path> {
-        if let Self::Whole(whole) = self {
-            whole.file()?;
+        match self {
+            Self::Whole(whole) => whole.file().map(drop)?,
+            Self::Stream(stream) => {
+                return Err(Error::file(
+                    stream.name(),
+                    "found a pipe, a device or an open file, expected a file: another program writes it, from its start",
+                ));
+            }
         }
         Ok(self.name())
     }

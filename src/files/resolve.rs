@@ -21,11 +21,15 @@ pub enum Resolved {
     Special(PathBuf),
 }
 
-/// Follows every link, one whose target is not there included: a file is made where the link points.
+/// Follows every link, one whose target is not there included: a file is made where the link points. `-` is standard
+/// output.
 ///
 /// # Errors
 /// The folder is not there, `path` is a directory, or its links go round in a circle.
 pub fn resolve(path: &Path) -> Result<Resolved> {
+    if path.as_os_str() == "-" {
+        return Ok(Resolved::Descriptor(1));
+    }
     let mut at = path.to_owned();
     for _ in 0..LINKS_AT_MOST {
         let Some(name) = at.file_name().filter(|_| !names_a_folder(&at)) else {
@@ -157,6 +161,7 @@ mod tests {
         let alias = dir.path().join("alias");
         symlink("/proc/self/fd/1", &alias).unwrap();
         for name in [
+            "-",
             "/dev/stdout",
             "/proc/self/fd/1",
             "/proc/thread-self/fd/1",

@@ -5,7 +5,7 @@ use crate::at_start;
 use crate::error::{Error, Result};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -16,22 +16,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// # Errors
-    /// It was closed when the program started.
-    pub fn stdout() -> Result<Self> {
-        let name = "standard output";
-        if at_start::closed(1) {
-            return Err(closed(name));
-        }
-        let file = std::io::stdout().as_fd().try_clone_to_owned();
-        Ok(Self {
-            file: file.map_err(|error| Error::io(name, error))?.into(),
-            name: name.into(),
-        })
-    }
-
     /// `path` resolved to `found`, which is no place. A pipe that nobody reads is waited for.
     pub(super) fn open(path: &Path, found: &Resolved) -> Result<Self> {
+        let path = match path.as_os_str() == "-" {
+            true => Path::new("standard output"),
+            false => path,
+        };
         let file = match found {
             Resolved::Descriptor(number) => duplicate(path, *number)?,
             Resolved::Special(found) | Resolved::Place(found) => OpenOptions::new()

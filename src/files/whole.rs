@@ -67,7 +67,7 @@ impl Whole {
     pub fn file(&mut self) -> Result<&File> {
         if !self.begun {
             if self.unfinished == Unfinished::Removed {
-                self.claim.discard_at_exit();
+                self.claim.discard_at_exit(true);
             }
             self.begun = true;
             self.claim.cut(0)?;

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-const SINGLE_FILE: &str = "model.safetensors";
+pub(super) const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// Of a file that may be none of weights at all; an empty beginning of one is no sign of that.

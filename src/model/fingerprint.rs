@@ -3,12 +3,13 @@
 
 use super::checkpoint;
 use super::files;
+use super::random;
 use super::source::ModelSource;
 use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Files that are hashed whole, where they are there.
 const SMALL_FILES: [&str; 9] = [
@@ -35,6 +36,21 @@ const PLACE_BYTES: u64 = 64 << 10;
 pub fn of_file(path: &Path) -> Result<String> {
     let bytes = files::read(path, "a file of a model")?;
     Ok(hex(&Sha256::digest(bytes)))
+}
+
+/// Where the files of `source` are or would be. Of a folder that cannot be read, those that are known by name: loading it
+/// says what is wrong.
+pub fn files(source: &ModelSource) -> Vec<PathBuf> {
+    let dir = match source {
+        ModelSource::Dir(dir) => dir,
+        ModelSource::Random { preset, .. } if random::is_named_preset(preset) => return vec![],
+        ModelSource::Random { preset, .. } => return vec![preset.into()],
+    };
+    let more = more_templates(dir).unwrap_or_default();
+    let small = SMALL_FILES.into_iter().chain([checkpoint::SINGLE_FILE]);
+    let small = small.map(str::to_owned).chain(more);
+    let weights = checkpoint::weight_files(dir).unwrap_or_default();
+    small.map(|name| dir.join(name)).chain(weights).collect()
 }
 
 /// Names and hashes (SHA-256 in hex) of what `source` is made of.

@@ -8,14 +8,14 @@ use super::source::ModelSource;
 use super::weights::DType;
 use super::{random, tokenizer_files};
 use crate::error::{Error, Result};
-use crate::files::{Claim, Resolved, resolve};
+use crate::files::Folder;
 use memmap2::MmapMut;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The usual size of a shard.
 pub const SHARD_BYTES: u64 = 5_000_000_000;
@@ -42,9 +42,7 @@ pub struct Written {
 /// Writes the random preset `source` to `dir`, which is made, or is empty, or holds what an interrupted call
 /// left. A shard holds at most `shard_bytes` of tensors, or a single larger tensor.
 ///
-/// Every file is written under a name that ends in `.partial`. config.json's is the first to be made and the last
-/// to get its name: a directory without config.json is unfinished, and no model. Its lock is the right to write the
-/// directory.
+/// config.json is the last file to get its name: a directory without it is unfinished, and no model.
 ///
 /// # Errors
 /// `Error::Usage` where `source` is not a preset or `dir` holds anything else; `Error::Io` where it cannot be
@@ -61,7 +59,8 @@ pub fn write(
         )));
     };
     let (config, _) = source.config()?;
-    let mut output = Output::open(dir, &config)?;
+    let text = format!("{:#}\n", config.to_json());
+    let mut output = Folder::open(dir, (CONFIG_FILE, &text), &is_ours)?;
     let shards = split(layout::published(&config), shard_bytes);
     let bytes_total = shards.iter().flatten().map(bytes).sum();
     let mut buffer = MmapMut::map_anon(BUFFER_BYTES)
@@ -77,14 +76,13 @@ pub fn write(
     let mut names = Vec::new();
     for (i, specs) in shards.iter().enumerate() {
         let name = format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len());
-        let (path, mut file) = output.create(&name)?;
-        write_shard(&mut file, specs, *seed, &mut buffer, &mut advance)
-            .and_then(|()| file.sync_all())
-            .map_err(|error| Error::io(path, error))?;
+        output.put(&name, |file| {
+            write_shard(file, specs, *seed, &mut buffer, &mut advance)
+        })?;
         names.push(name);
     }
     write_small_files(&mut output, &config, &shards, &names, bytes_total)?;
-    output.finish(&names)?;
+    output.finish()?;
     Ok(Written {
         tensors: shards.iter().map(Vec::len).sum(),
         shards: shards.len(),
@@ -169,7 +167,7 @@ fn shard_header(specs: &[TensorSpec]) -> std::io::Result<Vec<u8>> {
 }
 
 fn write_small_files(
-    output: &mut Output<'_>,
+    output: &mut Folder,
     config: &ModelConfig,
     shards: &[Vec<TensorSpec>],
     names: &[String],
@@ -186,16 +184,24 @@ fn write_small_files(
         .collect();
     let index = json!({"metadata": {"total_size": bytes_total}, "weight_map": weight_map});
     let [index_name, generation, tokenizer, tokenizer_config] = SMALL_FILES;
-    output.write_json(index_name, &index)?;
-    output.write_json(generation, &GenerationConfig::json_for(config))?;
-    output.write_json(
-        tokenizer,
-        &tokenizer_files::tokenizer_json(config.vocab_size),
-    )?;
-    output.write_json(
-        tokenizer_config,
-        &tokenizer_files::tokenizer_config_json(config.max_position_embeddings),
-    )
+    let context = config.max_position_embeddings;
+    for (name, value) in [
+        (index_name, index),
+        (generation, GenerationConfig::json_for(config)),
+        (
+            tokenizer,
+            tokenizer_files::tokenizer_json(config.vocab_size),
+        ),
+        (
+            tokenizer_config,
+            tokenizer_files::tokenizer_config_json(context),
+        ),
+    ] {
+        output.put(name, |file| {
+            file.write_all(format!("{value:#}\n").as_bytes())
+        })?;
+    }
+    Ok(())
 }
 
 const CONFIG_FILE: &str = "config.json";
@@ -205,125 +211,9 @@ const SMALL_FILES: [&str; 4] = [
     "tokenizer.json",
     "tokenizer_config.json",
 ];
-const PARTIAL: &str = ".partial";
-
-/// A directory being filled.
-struct Output<'a> {
-    dir: &'a Path,
-    /// config.json, which marks the directory as unfinished until it has its name.
-    marker: Claim,
-    /// It was made by this call.
-    new: bool,
-    /// Files under the names of unfinished ones.
-    partial: Vec<PathBuf>,
-    /// Some files have their names, or all do.
-    named: bool,
-}
-
-impl<'a> Output<'a> {
-    /// Makes the directory, or empties it of what an interrupted call left, and marks it as unfinished.
-    fn open(dir: &'a Path, config: &ModelConfig) -> Result<Self> {
-        let new = !dir.exists();
-        fs::create_dir_all(dir).map_err(|error| Error::create(dir, &error))?;
-        leftovers(dir)?;
-        let place = dir.join(CONFIG_FILE);
-        let Resolved::Place(place) = resolve(&place)? else {
-            return Err(Error::file(place, "found a device, expected no file"));
-        };
-        let output = Self {
-            dir,
-            marker: Claim::take(&place)?,
-            new,
-            partial: Vec::new(),
-            named: false,
-        };
-        // Once more: another call may have ended in between.
-        for name in leftovers(dir)? {
-            let path = dir.join(name);
-            fs::remove_file(&path).map_err(|error| Error::io(&path, error))?;
-        }
-        output.marker.cut(0)?;
-        let text = format!("{:#}\n", config.to_json());
-        let mut file = output.marker.file();
-        file.write_all(text.as_bytes())
-            .map_err(|error| Error::io(output.marker.path(), error))?;
-        Ok(output)
-    }
-
-    fn create(&mut self, name: &str) -> Result<(PathBuf, File)> {
-        let path = self.dir.join(format!("{name}{PARTIAL}"));
-        match File::create(&path) {
-            Ok(file) => {
-                self.partial.push(path.clone());
-                Ok((path, file))
-            }
-            Err(error) => Err(Error::create(path, &error)),
-        }
-    }
-
-    fn write_json(&mut self, name: &str, value: &Value) -> Result<()> {
-        let (path, mut file) = self.create(name)?;
-        let text = format!("{value:#}\n");
-        file.write_all(text.as_bytes())
-            .and_then(|()| file.sync_all())
-            .map_err(|error| Error::io(path, error))
-    }
-
-    /// Gives all files their names.
-    fn finish(mut self, shards: &[String]) -> Result<()> {
-        self.named = true;
-        let shards = shards.iter().map(String::as_str);
-        for name in shards.chain(SMALL_FILES) {
-            let path = self.dir.join(name);
-            let partial = self.dir.join(format!("{name}{PARTIAL}"));
-            fs::rename(partial, &path).map_err(|error| Error::io(path, error))?;
-        }
-        self.marker.install()
-    }
-}
-
-impl Drop for Output<'_> {
-    /// A call that fails leaves no tensors behind; it has failed already and says why. With some files named, the mark of
-    /// an unfinished directory stays.
-    fn drop(&mut self) {
-        if self.named {
-            return;
-        }
-        for path in &self.partial {
-            let _ = fs::remove_file(path);
-        }
-        let _ = self.marker.remove();
-        if self.new {
-            let _ = fs::remove_dir(self.dir);
-        }
-    }
-}
-
-/// What an interrupted call left in `dir`, but for its marker.
-fn leftovers(dir: &Path) -> Result<Vec<String>> {
-    let mut entries = Vec::new();
-    for entry in fs::read_dir(dir).map_err(|error| Error::io(dir, error))? {
-        let entry = entry.map_err(|error| Error::io(dir, error))?;
-        entries.push(entry.file_name().to_string_lossy().into_owned());
-    }
-    let marker = format!("{CONFIG_FILE}{PARTIAL}");
-    let foreign = entries.iter().find(|name| !is_ours(name));
-    if let Some(name) = foreign.or(entries.first().filter(|_| !entries.contains(&marker))) {
-        return Err(Error::Usage(format!(
-            "--output {}: found {name:?} in it, expected a new or empty directory",
-            dir.display()
-        )));
-    }
-    entries.retain(|name| *name != marker);
-    Ok(entries)
-}
 
 /// Whether a file of this name may be what an interrupted call left: anything but config.json itself.
 fn is_ours(name: &str) -> bool {
-    let (name, partial) = match name.strip_suffix(PARTIAL) {
-        Some(name) => (name, true),
-        None => (name, false),
-    };
     let is_shard = name.starts_with("model-") && name.ends_with(".safetensors");
-    is_shard || SMALL_FILES.contains(&name) || (partial && name == CONFIG_FILE)
+    is_shard || SMALL_FILES.contains(&name)
 }

@@ -22,3 +22,4 @@ mod timeline;
 mod trace;
 mod trace_kernels;
 mod usage;
+mod writes;

@@ -44,7 +44,7 @@ fn shell(script: &str, args: &[&str]) -> Command {
 
 const GENERATE: &str = "exec \"$0\" generate --device cpu --model random:tiny -q \"$@\"";
 
-fn wait_for(what: &str, mut there: impl FnMut() -> bool) {
+pub fn wait_for(what: &str, mut there: impl FnMut() -> bool) {
     let start = Instant::now();
     while !there() {
         assert!(start.elapsed() < Duration::from_secs(120), "no {what}");
@@ -52,7 +52,7 @@ fn wait_for(what: &str, mut there: impl FnMut() -> bool) {
     }
 }
 
-fn is_not_empty(path: &Path) -> bool {
+pub fn is_not_empty(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| found.len() > 0)
 }
 
@@ -234,7 +234,7 @@ fn answers_that_cannot_be_written_are_an_error() {
             "standard output: was closed when the program started",
         ),
         (">/dev/full", "standard output: No space left on device"),
-        ("1</dev/null", "standard output: Bad file descriptor"),
+        ("1</dev/null", "standard output: is open for reading only"),
         ("-o /dev/fd/9 9>&-", "/dev/fd/9: "),
         (
             "-o /dev/stdout 1</dev/null",

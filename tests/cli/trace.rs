@@ -292,7 +292,7 @@ fn wrong_usage_is_said() {
         ),
         (
             vec!["trace", "-o", text(&to), "--from", text(&to)],
-            "found the same name as --from",
+            "found the --from file",
         ),
     ] {
         let ended = run(&args);

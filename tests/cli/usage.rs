@@ -174,7 +174,7 @@ fn fatal_errors_are_exit_code_1_and_one_line() {
         ),
         (
             &["synth", "--output", &bad],
-            "bad.toml: File exists (os error 17), expected a directory that exists",
+            "bad.toml: found a file, expected a directory to write",
         ),
         (
             &["inspect", "--svg", "/no/such/dir/x.svg"],

@@ -18,6 +18,8 @@ fn a_full_file_system_leaves_the_output_and_a_journal() {
     for (kind, name) in [
         (Kind::Generate, "out.jsonl"),
         (Kind::Score, "out.safetensors"),
+        (Kind::Trace, "out.json"),
+        (Kind::Report, "out.html"),
     ] {
         let job = Job::new(kind);
         let small = job.path("small");
@@ -45,6 +47,8 @@ fn a_full_file_system_leaves_the_output_and_a_journal() {
         );
         assert_eq!(std::fs::read(&output).unwrap(), BEFORE.as_bytes());
         let partial = small.join(format!("{name}.partial"));
-        assert_eq!(partial.exists(), kind == Kind::Generate);
+        // What can be read, or gone on from, is kept.
+        let kept = matches!(kind, Kind::Generate | Kind::Trace);
+        assert_eq!(partial.exists(), kept, "{kind:?}");
     }
 }

@@ -1,10 +1,14 @@
 //! A command over a small input, in a folder of its own.
 
+use crate::common::fixtures::fixture;
 use crate::common::program::command;
+use crate::common::rows::text;
 use serde_json::Value;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 pub const ROWS: usize = 24;
 /// What stands under the name of the output before the run.
@@ -19,9 +23,55 @@ pub enum Kind {
     Score,
     /// ... and rows of logprobs.
     Logprobs,
+    /// `trace` of a job, with its answers,
+    Trace,
+    /// ... and of a recording.
+    From,
+    Bench,
+    /// A page and a picture.
+    Report,
+    /// A folder.
+    Synth,
 }
 
-pub const KINDS: [Kind; 4] = [Kind::Generate, Kind::Record, Kind::Score, Kind::Logprobs];
+/// Each with how many turns of every trouble it gets: where rows are at stake, many.
+pub const KINDS: [(Kind, usize); 9] = [
+    (Kind::Generate, 6),
+    (Kind::Record, 6),
+    (Kind::Score, 6),
+    (Kind::Logprobs, 6),
+    (Kind::Trace, 2),
+    (Kind::From, 2),
+    (Kind::Bench, 2),
+    (Kind::Report, 2),
+    (Kind::Synth, 2),
+];
+
+impl Kind {
+    /// Its rows are kept in a journal.
+    pub fn has_journal(self) -> bool {
+        matches!(self, Self::Generate | Self::Record | Self::Trace)
+    }
+
+    /// About as many calls change a file in an undisturbed run,
+    pub fn calls(self) -> u64 {
+        match self {
+            Self::From | Self::Bench => 8,
+            Self::Report => 14,
+            Self::Synth => 140,
+            _ => 50,
+        }
+    }
+
+    /// ... and the largest file has about as many bytes.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::Bench => 6_000,
+            Self::Report => 25_000,
+            _ => 60_000,
+        }
+    }
+}
 
 pub struct Job {
     pub kind: Kind,
@@ -34,9 +84,12 @@ impl Job {
             kind,
             folder: tempfile::tempdir().unwrap(),
         };
-        std::fs::write(job.input(), job.rows()).unwrap();
+        job.write_input();
         for output in job.outputs() {
-            std::fs::write(output, BEFORE).unwrap();
+            match kind {
+                Kind::Synth => std::fs::create_dir(output).unwrap(),
+                _ => std::fs::write(output, BEFORE).unwrap(),
+            }
         }
         job
     }
@@ -50,10 +103,17 @@ impl Job {
     }
 
     pub fn output(&self) -> PathBuf {
-        match self.kind {
-            Kind::Score => self.path("out.safetensors"),
-            _ => self.path("out.jsonl"),
-        }
+        self.path(match self.kind {
+            Kind::Score => "out.safetensors",
+            Kind::Trace | Kind::From | Kind::Bench => "out.json",
+            Kind::Report => "out.html",
+            Kind::Synth => "model",
+            _ => "out.jsonl",
+        })
+    }
+
+    pub fn journal(&self) -> PathBuf {
+        self.path("out.jsonl.partial")
     }
 
     fn record(&self) -> PathBuf {
@@ -64,21 +124,39 @@ impl Job {
     pub fn outputs(&self) -> Vec<PathBuf> {
         match self.kind {
             Kind::Record => vec![self.output(), self.record()],
+            Kind::Trace => vec![self.output(), self.path("out.jsonl")],
+            Kind::Report => vec![self.output(), self.path("out.svg")],
             _ => vec![self.output()],
         }
     }
 
+    pub fn write_input(&self) {
+        let written = match self.kind {
+            Kind::From => made("run.record", &["generate", "-q", "--record"], &["a prompt"]),
+            Kind::Report => {
+                let bench = [
+                    "bench", "-q", "-p4", "-n4", "-b1", "-r1", "--format", "json",
+                ];
+                made("bench.json", &[&bench[..], &["-o"]].concat(), &[])
+            }
+            Kind::Synth => std::fs::read(fixture("goldens/lfm2moe-tiny-a/config.json")).unwrap(),
+            _ => self.rows().into_bytes(),
+        };
+        std::fs::write(self.input(), written).unwrap();
+    }
+
     /// Of many lengths, some sampled; without ids, so that places count.
-    pub fn rows(&self) -> String {
+    fn rows(&self) -> String {
         let row = |i: usize| match self.kind {
-            Kind::Generate | Kind::Record => format!(
+            Kind::Score | Kind::Logprobs => {
+                format!("{{\"input_ids\":[{},9,80,{}]}}\n", 8 + i, 20 + i)
+            }
+            Kind::Bench => format!("0 {} 4\n", 1 + i),
+            _ => format!(
                 "{{\"prompt\":\"row {i}\",\"max_new_tokens\":{},\"temperature\":{}}}\n",
                 2 + i * 5 % 14,
                 i % 2
             ),
-            Kind::Score | Kind::Logprobs => {
-                format!("{{\"input_ids\":[{},9,80,{}]}}\n", 8 + i, 20 + i)
-            }
         };
         (0..ROWS).map(row).collect()
     }
@@ -89,35 +167,46 @@ impl Job {
     }
 
     pub fn command_to(&self, output: &Path, more: &[&str]) -> Command {
-        let mut command = command(&[
-            match self.kind {
-                Kind::Generate | Kind::Record => "generate",
-                Kind::Score | Kind::Logprobs => "score",
-            },
-            "--device",
-            "cpu",
-            "--model",
-            "random:tiny",
-            "-q",
-            "--max-seqs",
-            "4",
-        ]);
-        command
-            .arg("--input")
-            .arg(self.input())
-            .arg("--output")
-            .arg(output);
-        match self.kind {
-            Kind::Record => drop(command.arg("--record").arg(self.record())),
-            Kind::Logprobs => drop(command.arg("--logprobs")),
-            Kind::Generate | Kind::Score => {}
-        }
+        let (input, record) = (self.input(), self.record());
+        let (answers, svg) = (self.path("out.jsonl"), self.path("out.svg"));
+        let (input, record) = (text(&input), text(&record));
+        let preset = format!("random:{input}");
+        let model = ["--model", "random:tiny", "--device", "cpu", "-q"];
+        let few = ["--max-seqs", "4"];
+        let args: &[&[&str]] = match self.kind {
+            Kind::Generate => &[&["generate", "-i", input], &model, &few],
+            Kind::Record => &[&["generate", "-i", input, "--record", record], &model, &few],
+            Kind::Score => &[&["score", "-i", input], &model, &few],
+            Kind::Logprobs => &[&["score", "--logprobs", "-i", input], &model, &few],
+            Kind::Trace => {
+                let answers = ["--answers", text(&answers)];
+                return self.quiet(
+                    &[&["trace", "-i", input], &answers, &model, &few],
+                    output,
+                    more,
+                );
+            }
+            Kind::From => &[&["trace", "-q", "--from", input]],
+            Kind::Bench => {
+                let size = ["-b4", "-r2", "--warm-up", "0", "--format", "json"];
+                return self.quiet(
+                    &[&["bench", "serve", "--arrivals", input], &size, &model],
+                    output,
+                    more,
+                );
+            }
+            Kind::Report => &[&["report", input, "--svg", text(&svg)]],
+            Kind::Synth => &[&["synth", "-q", "--model", &preset]],
+        };
+        self.quiet(args, output, more)
+    }
+
+    fn quiet(&self, args: &[&[&str]], output: &Path, more: &[&str]) -> Command {
+        let mut command = command(&args.concat());
         // The threads of many runs at once would only be in each other's way.
         command.env("RAYON_NUM_THREADS", "1");
-        command
-            .args(more)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null());
+        command.arg("--output").arg(output).args(more);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(Stdio::piped());
         command
     }
@@ -125,30 +214,42 @@ impl Job {
     /// Each output is what it was, or whole.
     pub fn check(&self, what: &str) {
         for output in self.outputs() {
-            let found =
-                std::fs::read(&output).unwrap_or_else(|e| panic!("{what}: {output:?}: {e}"));
             assert!(
-                found == BEFORE.as_bytes() || self.is_whole(&output, &found),
+                self.is_untouched(&output) || self.is_whole(&output),
                 "{what}: {output:?} is neither what it was nor whole"
             );
         }
     }
 
     pub fn is_done(&self) -> bool {
-        let done = |output: &PathBuf| self.is_whole(output, &std::fs::read(output).unwrap());
-        self.outputs().iter().all(done)
+        self.outputs().iter().all(|output| self.is_whole(output))
     }
 
-    fn is_whole(&self, output: &Path, found: &[u8]) -> bool {
-        if output == self.record() {
-            // A schedule is another each time; its last line says that it is all there.
-            return found.ends_with(b"}}\n")
-                && lines(found).last().is_some_and(|l| l["done"].is_object());
-        }
-        let expected = undisturbed(self.kind);
+    pub fn is_untouched(&self, output: &Path) -> bool {
         match self.kind {
-            Kind::Score => found == expected,
-            _ => answers(found) == answers(expected),
+            // A folder is no model as long as it has none.
+            Kind::Synth => !output.join("config.json").exists(),
+            _ => std::fs::read(output).unwrap() == BEFORE.as_bytes(),
+        }
+    }
+
+    fn is_whole(&self, output: &Path) -> bool {
+        if self.kind == Kind::Synth {
+            return files(output) == *synthesized();
+        }
+        let found = std::fs::read(output).unwrap();
+        match output.file_name().and_then(|name| name.to_str()) {
+            // A schedule is another each time; its last line says that it is all there.
+            Some("run.record") => {
+                found.ends_with(b"}}\n")
+                    && lines(&found).last().is_some_and(|l| l["done"].is_object())
+            }
+            // So are times.
+            Some("out.json") => serde_json::from_slice::<Value>(&found).is_ok(),
+            Some("out.html") => found.trim_ascii_end().ends_with(b"</html>"),
+            Some("out.svg") => found.trim_ascii_end().ends_with(b"</svg>"),
+            Some("out.safetensors") => found == undisturbed(self.kind),
+            _ => answers(&found) == answers(undisturbed(self.kind)),
         }
     }
 
@@ -189,9 +290,9 @@ fn undisturbed(kind: Kind) -> &'static [u8] {
     static SCORED: OnceLock<Vec<u8>> = OnceLock::new();
     static LOGPROBS: OnceLock<Vec<u8>> = OnceLock::new();
     let (kind, cell) = match kind {
-        Kind::Generate | Kind::Record => (Kind::Generate, &GENERATED),
         Kind::Score => (kind, &SCORED),
         Kind::Logprobs => (kind, &LOGPROBS),
+        _ => (Kind::Generate, &GENERATED),
     };
     cell.get_or_init(|| {
         let job = Job::new(kind);
@@ -199,4 +300,39 @@ fn undisturbed(kind: Kind) -> &'static [u8] {
         assert!(ended.status.success(), "{ended:?}");
         std::fs::read(job.output()).unwrap()
     })
+}
+
+/// The files of a folder, by name.
+fn files(folder: &Path) -> BTreeMap<OsString, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let entries = entries.map(|entry| entry.unwrap());
+    entries
+        .map(|entry| (entry.file_name(), std::fs::read(entry.path()).unwrap()))
+        .collect()
+}
+
+fn synthesized() -> &'static BTreeMap<OsString, Vec<u8>> {
+    static MADE: OnceLock<BTreeMap<OsString, Vec<u8>>> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let job = Job::new(Kind::Synth);
+        let ended = job.command(&[]).output().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        files(&job.output())
+    })
+}
+
+/// What `before`, the file `name` and `after` write there, made once for all.
+fn made(name: &str, before: &[&str], after: &[&str]) -> Vec<u8> {
+    static MADE: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock().unwrap();
+    let make = || {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(name);
+        let model = ["--model", "random:tiny", "--device", "cpu"];
+        let args = [before, &[text(&file)], after, &model].concat();
+        let ended = command(&args).output().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        std::fs::read(&file).unwrap()
+    };
+    made.entry(name.to_owned()).or_insert_with(make).clone()
 }

@@ -1,4 +1,4 @@
-//! Runs of `generate`, `score` and `--record` that are killed, interrupted, starved of disk, given a bad one, or met by
+//! Runs of all commands that write files that are killed, interrupted, starved of disk, given a bad one, or met by
 //! another run, at random moments. What was there before is there as it was, or the new file is there whole; and a run
 //! that is resumed gives the file that an undisturbed one gives, `timing` aside.
 //!

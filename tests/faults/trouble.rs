@@ -26,16 +26,16 @@ pub enum Trouble {
 }
 
 /// Of each sort as many as of every other. `turn` picks the sort, `random` the moment within a run of `whole`.
-pub fn pick(turn: usize, random: u64, whole: Duration) -> Trouble {
+pub fn pick(kind: Kind, turn: usize, random: u64, whole: Duration) -> Trouble {
     let after_us = random % (whole.as_micros() as u64).max(1);
     match turn % 9 {
         0 => Trouble::Signal("KILL", after_us),
         1 => Trouble::Signal("INT", after_us),
         2 => Trouble::Signal("TERM", after_us),
         3 => Trouble::Signal("HUP", after_us),
-        4 => Trouble::SizeLimit(random % 60_000),
-        5 => Trouble::BadBlock((random % 50) as u32),
-        6 => Trouble::FullDisk((random % 50) as u32),
+        4 => Trouble::SizeLimit(random % kind.bytes()),
+        5 => Trouble::BadBlock((random % kind.calls()) as u32),
+        6 => Trouble::FullDisk((random % kind.calls()) as u32),
         7 => Trouble::NoInput(after_us / 2),
         _ => Trouble::SecondWriter(after_us),
     }
@@ -68,10 +68,10 @@ pub fn run(job: &Job, mut command: Command, trouble: Trouble) -> (Output, bool) 
                 std::thread::sleep(Duration::from_millis(1));
             }
             std::thread::sleep(Duration::from_micros(after_us));
-            match job.kind {
-                Kind::Generate | Kind::Record => std::fs::write(job.input(), "").unwrap(),
-                // Read as a whole, and only once the output is claimed.
-                Kind::Score | Kind::Logprobs => std::fs::remove_file(job.input()).unwrap(),
+            match job.kind.has_journal() {
+                true => std::fs::write(job.input(), "").unwrap(),
+                // Read as a whole.
+                false => std::fs::remove_file(job.input()).unwrap(),
             }
         }
         Trouble::SecondWriter(after_us) => {
@@ -85,8 +85,11 @@ pub fn run(job: &Job, mut command: Command, trouble: Trouble) -> (Output, bool) 
             std::os::unix::fs::symlink(job.output(), &link).unwrap();
             let second = job.command_to(&link, &[]).output().unwrap();
             let said = String::from_utf8_lossy(&second.stderr).into_owned();
-            let refused =
-                second.status.code() == Some(1) && said.contains("another run is writing");
+            let refused = match second.status.code() {
+                Some(1) => said.contains("another run is writing"),
+                // The first has filled the folder.
+                code => code == Some(2) && job.kind == Kind::Synth && job.is_done(),
+            };
             assert!(second.status.success() || refused, "{second:?}");
             was_refused = refused;
         }

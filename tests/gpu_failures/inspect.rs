@@ -427,8 +427,13 @@ fn pictures_show_kernels() {
     }
     // Two slots: no step of 64 rows.
     let file = path("none.svg");
+    std::fs::write(&file, "of an earlier run").unwrap();
     let ended = inspect(&["--rows", "64", "--svg", &file]).end();
     ended.fails_in_a_line(2, &["no graph of decode 64", "--max-seqs 2"]);
+    assert_eq!(std::fs::read(&file).unwrap(), b"of an earlier run");
+    // What the driver writes is no stream.
+    let ended = inspect(&["--rows", "2", "--dot", "/dev/fd/2"]).end();
+    ended.fails(1, &["/dev/fd/2: found a pipe"]);
 }
 
 #[test]

@@ -82,6 +82,10 @@ impl Run {
         self
     }
 
+    pub fn command(self) -> Command {
+        self.0
+    }
+
     pub fn end(mut self) -> Ended {
         program::end(&mut self.0, "")
     }

@@ -1,6 +1,11 @@
 //! `tune` over the test's driver, whose kernels take no time: what is measured and written, not how long it takes.
 
+use crate::common::program::{Ended, send};
 use crate::rig::Run;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+use std::time::Duration;
 use tailgraph::model::DType;
 use tailgraph::plan::KernelFile;
 use tailgraph::plan::variants::Architecture;
@@ -105,6 +110,42 @@ fn a_file_that_cannot_be_written_is_said_first() {
     let expected = "expected a directory that exists and can be written";
     ended.fails_in_a_line(1, &["/no/such/folder/out.toml", expected]);
     assert!(!ended.stderr.contains("ms"), "{}", ended.stderr);
+}
+
+#[test]
+fn the_file_is_whole_or_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (link, file) = (at("link.toml"), at("mine.toml"));
+    std::os::unix::fs::symlink("mine.toml", &link).unwrap();
+    std::fs::write(&file, "of an earlier run").unwrap();
+    std::fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+    let tune = |rest: &[&str]| tune(&["-q", "-o", link.to_str().unwrap()]).and(rest);
+    let is_as_it_was = || {
+        assert_eq!(std::fs::read(&file).unwrap(), b"of an earlier run");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    };
+
+    let lost = tune(&[]).with("FAIL", "cuMemcpyDtoHAsync_v2:40:700");
+    lost.end().fails(1, &["ILLEGAL_ADDRESS"]);
+    is_as_it_was();
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let mut tune = tune(&[]).command();
+        let tune = tune.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = tune.spawn().unwrap();
+        while !at("mine.toml.partial").exists() {
+            assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        send(&child, signal);
+        Ended::of(child.wait_with_output().unwrap()).fails(code, &[]);
+        is_as_it_was();
+    }
+
+    tune(&["--bucket", "2", "--dtype", "f32"]).end().good();
+    assert!(link.is_symlink());
+    KernelFile::read(&file).unwrap();
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o640);
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn every_tensor_is_aligned_for_its_type() {
 #[test]
 fn a_call_that_fails_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("model");
+    let out = dir.path().join("new/model");
     let source = random_source(dir.path(), &small_config(), 5);
     for stop_at in [1, 20, 60] {
         let mut calls = 0;
@@ -93,7 +93,23 @@ fn a_call_that_fails_leaves_nothing() {
             })
         }));
         assert!(failed.is_err());
-        assert!(!out.exists());
+        // Nor the folders on the way there.
+        assert!(!dir.path().join("new").exists());
+    }
+}
+
+#[test]
+fn a_folder_is_made_where_links_lead() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = random_source(dir.path(), &small_config(), 5);
+    let at = |name: &str| dir.path().join(name);
+    std::fs::create_dir(at("empty")).unwrap();
+    for target in ["absent", "empty"] {
+        let link = at(&format!("to-{target}"));
+        std::os::unix::fs::symlink(target, &link).unwrap();
+        synth::write(&source, &link, 4096, &mut |_| {}).unwrap();
+        assert!(link.is_symlink());
+        Model::load(&ModelSource::Dir(at(target))).unwrap();
     }
 }
 

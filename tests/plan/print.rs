@@ -24,7 +24,7 @@ fn inspect(plan: &Plan, flags: &str) -> Result<String, Error> {
     let words = std::iter::once("inspect").chain(flags.split_whitespace());
     let Inspect { args } = Inspect::try_parse_from(words).unwrap();
     let mut out = Vec::new();
-    args.run(plan, BF16, None, &mut out)?;
+    args.run(plan, BF16, None, args.open()?, &mut out)?;
     Ok(String::from_utf8(out).unwrap())
 }
 

@@ -32,13 +32,13 @@ pub struct ReportArgs {
     /// JSON of `bench` or of `trace`
     #[arg(value_name = "FILE", required = true)]
     pub inputs: Vec<PathBuf>,
-    /// The page: all that is in the files
-    #[arg(long, short, value_name = "FILE.html")]
+    /// The page: all that is in the files; - is standard output, here and below
+    #[arg(long, short, value_name = "FILE.html|-")]
     pub output: Option<PathBuf>,
     /// For a README: a picture of the launch ways side by side, of the steps that `bench decode` or `bench launch` timed
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg|-")]
     pub svg: Option<PathBuf>,
-    /// The same as a Markdown table; - is standard output
+    /// The same as a Markdown table
     #[arg(long, value_name = "FILE.md|-")]
     pub table: Option<PathBuf>,
     /// The page's title

@@ -18,8 +18,8 @@ use crate::cli::args::Positions;
 use crate::cli::args::bench::{BenchArgs, Way};
 use crate::cli::interrupt;
 use crate::cli::spec::spec;
-use crate::error::{Error, Result};
-use crate::files::{Out, Unfinished};
+use crate::error::Result;
+use crate::files::{Out, Unfinished, folder};
 use crate::io::arrays::{self, Sample};
 use crate::model::{Model, ModelSource};
 use crate::runtime::Logits;
@@ -53,10 +53,13 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     let mut units = work.units(name)?;
     let gpu_info = units.first().and_then(|unit| unit.opened.target.gpu_info());
     if let Some(folder) = &args.trace {
-        std::fs::create_dir_all(folder).map_err(|error| Error::create(folder, &error))?;
-        if let Some(unit) = units.first() {
-            // Before the measuring: whether one could be written there.
-            Out::open(&folder.join(unit.trace_name(0)), Unfinished::Removed)?;
+        folder::make(folder)?;
+        // Before the measuring: whether they could be written there.
+        for (unit, repeat) in units
+            .iter()
+            .flat_map(|unit| (0..args.repeats as usize).map(move |repeat| (unit, repeat)))
+        {
+            Out::open(&folder.join(unit.trace_name(repeat)), Unfinished::Removed)?;
         }
     }
     let subject = subject(args, Some(&source), gpu_info)?;

@@ -270,7 +270,7 @@ fn wrong_inputs_and_names_are_refused() {
         assert!(stderr.contains(expected), "{expected}: {stderr}");
         assert!(!svg.exists());
     };
-    refused(&[text(&file)], "--svg <FILE.svg>");
+    refused(&[text(&file)], "--svg <FILE.svg|->");
     refused(
         &[text(&file), "--svg", text(&svg), "--title", "t"],
         "--output",
