@@ -145,6 +145,7 @@ mod tests {
             page_tokens: 64,
             pages: 4096,
             step_tokens: 512,
+            chunk_tokens: 512,
             chunk_align: 64,
             steps_in_flight: 1,
             record: false,

@@ -52,6 +52,7 @@ pub struct Setting {
     pub max_seqs: u32,
     pub max_context: u32,
     pub step_tokens: u32,
+    pub chunk_tokens: u32,
 }
 
 /// How long an engine took until it served, in milliseconds; one entry a repeat.

@@ -16,6 +16,8 @@ pub struct EngineOptions {
     pub pages: u32,
     /// Rows of one step, at most; at least `max_seqs + chunk_align`.
     pub step_tokens: u32,
+    /// Rows of prompts in a step that running sequences have rows in too, at most; `chunk_align` to `step_tokens`.
+    pub chunk_tokens: u32,
     /// Prompt chunks end on multiples of this, or at the prompt's end.
     pub chunk_align: u32,
     /// Micro-batches in flight; at least the number of stages.
@@ -45,6 +47,8 @@ pub struct Limits {
     pub page_tokens: Option<u32>,
     /// Default: 512, or `max_seqs + chunk_align` where that is more.
     pub step_tokens: Option<u32>,
+    /// Default: 512, but at least `chunk_align` and at most `step_tokens`.
+    pub chunk_tokens: Option<u32>,
     /// Default: 64.
     pub chunk_align: Option<u32>,
     /// Read by [`super::GraphFile::plan`]. Default: 1.
@@ -57,6 +61,7 @@ const DEFAULT_MAX_SEQS: u32 = 16;
 const DEFAULT_MAX_CONTEXT: u32 = 4096;
 const DEFAULT_PAGE_TOKENS: u32 = 64;
 const DEFAULT_STEP_TOKENS: u32 = 512;
+const DEFAULT_CHUNK_TOKENS: u32 = 512;
 const DEFAULT_CHUNK_ALIGN: u32 = 64;
 const PAGE_TOKENS: std::ops::RangeInclusive<u32> = 16..=256;
 
@@ -143,6 +148,15 @@ impl Limits {
             )));
         }
 
+        let chunk_tokens = self
+            .chunk_tokens
+            .unwrap_or(DEFAULT_CHUNK_TOKENS.clamp(chunk_align, step_tokens));
+        if !(chunk_align..=step_tokens).contains(&chunk_tokens) {
+            return Err(Error::Usage(format!(
+                "--chunk-tokens {chunk_tokens}: expected {chunk_align} (chunks end on multiples of it: --chunk-align) to {step_tokens} (--step-tokens)"
+            )));
+        }
+
         let page_tokens = self.page_tokens.unwrap_or(DEFAULT_PAGE_TOKENS);
         if !PAGE_TOKENS.contains(&page_tokens) {
             return Err(Error::Usage(format!(
@@ -171,6 +185,7 @@ impl Limits {
             page_tokens,
             pages: 0,
             step_tokens,
+            chunk_tokens,
             chunk_align,
             steps_in_flight,
             record: false,

@@ -33,6 +33,7 @@ fn defaults_with_ample_memory() {
             page_tokens: 64,
             pages: 16 * 64,
             step_tokens: 512,
+            chunk_tokens: 512,
             chunk_align: 64,
             steps_in_flight: 1,
             record: false,
@@ -71,6 +72,7 @@ fn what_is_asked_for_is_what_there_is() {
         max_context: Some(100),
         page_tokens: Some(17),
         step_tokens: Some(10),
+        chunk_tokens: Some(8),
         chunk_align: Some(7),
         stages: None,
         steps_in_flight: Some(5),
@@ -84,6 +86,7 @@ fn what_is_asked_for_is_what_there_is() {
             page_tokens: 17,
             pages: 3 * 6,
             step_tokens: 10,
+            chunk_tokens: 8,
             chunk_align: 7,
             steps_in_flight: 5,
             record: false,
@@ -101,6 +104,7 @@ fn step_tokens_grow_with_the_slots() {
     };
     let memory = memory(&plan(lfm2_8b_a1b(), 1), limits, 64 * GIB).unwrap();
     assert_eq!(memory.options.step_tokens, 556);
+    assert_eq!(memory.options.chunk_tokens, 512);
 }
 
 /// For budgets from too little to ample: nothing above the budget, and no page left out that would fit.
@@ -238,6 +242,20 @@ fn limits_that_cannot_be() {
         ),
         (
             Limits {
+                chunk_tokens: Some(63),
+                ..none
+            },
+            vec!["--chunk-tokens 63", "64 (", "to 512"],
+        ),
+        (
+            Limits {
+                chunk_tokens: Some(513),
+                ..none
+            },
+            vec!["--chunk-tokens 513", "to 512"],
+        ),
+        (
+            Limits {
                 chunk_align: Some(0),
                 ..none
             },
@@ -309,6 +327,7 @@ fn ring_capacities_are_powers_of_two() {
             page_tokens: 64,
             pages: 1,
             step_tokens: 512,
+            chunk_tokens: 512,
             chunk_align: 64,
             steps_in_flight: 1,
             record: false,

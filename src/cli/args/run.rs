@@ -98,6 +98,10 @@ pub struct EngineArgs {
     /// Rows of one step: running sequences and prompt chunks together
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub step_tokens: Option<u32>,
+    /// Rows of prompts in a step that running sequences have rows in too, so that these do not wait for long prompts
+    /// [default: 512]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunk_tokens: Option<u32>,
     /// Prompt chunks end on multiples of this
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk_align: Option<u32>,

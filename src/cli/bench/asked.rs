@@ -72,6 +72,7 @@ impl BenchArgs {
             max_context,
             page_tokens,
             step_tokens,
+            chunk_tokens,
             chunk_align,
             memory_limit,
             stages,
@@ -81,6 +82,7 @@ impl BenchArgs {
             max_context,
             page_tokens,
             step_tokens,
+            chunk_tokens,
             chunk_align,
             stages,
         ];

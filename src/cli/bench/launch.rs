@@ -128,6 +128,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
             max_seqs: options.max_seqs,
             max_context: options.max_context,
             step_tokens: options.step_tokens,
+            chunk_tokens: options.chunk_tokens,
         };
         let measured = Measured {
             subject: &subject,

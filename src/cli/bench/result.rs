@@ -52,6 +52,7 @@ impl Work<'_> {
                 max_seqs: opened.options.max_seqs,
                 max_context: opened.options.max_context,
                 step_tokens: opened.options.step_tokens,
+                chunk_tokens: opened.options.chunk_tokens,
             },
             point,
             kernels: None,
