@@ -45,7 +45,10 @@ pub struct Limits {
     pub max_context: Option<u32>,
     /// 16 to 256; default 64.
     pub page_tokens: Option<u32>,
-    /// Default: 512, or `max_seqs + chunk_align` where that is more.
+    /// Default: what the device's memory arithmetic proposes (512 on a CPU, [`MemoryPlan::on_device`]'s on a GPU), but at
+    /// least `max_seqs + chunk_align` and at most what the ladders hold.
+    ///
+    /// [`MemoryPlan::on_device`]: super::MemoryPlan::on_device
     pub step_tokens: Option<u32>,
     /// Default: 512, but at least `chunk_align` and at most `step_tokens`.
     pub chunk_tokens: Option<u32>,
@@ -60,7 +63,6 @@ pub struct Limits {
 const DEFAULT_MAX_SEQS: u32 = 16;
 const DEFAULT_MAX_CONTEXT: u32 = 4096;
 const DEFAULT_PAGE_TOKENS: u32 = 64;
-const DEFAULT_STEP_TOKENS: u32 = 512;
 const DEFAULT_CHUNK_TOKENS: u32 = 512;
 const DEFAULT_CHUNK_ALIGN: u32 = 64;
 const PAGE_TOKENS: std::ops::RangeInclusive<u32> = 16..=256;
@@ -108,11 +110,11 @@ pub fn check_context(plan: &Plan, tokens: u32, named: &str) -> Result<()> {
 
 impl Limits {
     /// Checks the limits against `plan` and fills in defaults. The pool is left empty (`pages` 0) and the context
-    /// is what was asked for or the default: both depend on memory.
+    /// is what was asked for or the default: both depend on memory. `usual_step`: step_tokens where nobody asked for any.
     ///
     /// # Errors
     /// [`Error::Usage`], naming the option, what was given and what is possible.
-    pub(super) fn resolve(&self, plan: &Plan) -> Result<EngineOptions> {
+    pub(super) fn resolve(&self, plan: &Plan, usual_step: u32) -> Result<EngineOptions> {
         let Ladders { mixed, score, .. } = &plan.ladders;
         let max_seqs = self
             .max_seqs
@@ -134,7 +136,7 @@ impl Limits {
         }
         let step_tokens = self
             .step_tokens
-            .unwrap_or(DEFAULT_STEP_TOKENS.max(least_rows).min(most_rows));
+            .unwrap_or(usual_step.clamp(least_rows, most_rows));
         if step_tokens < least_rows {
             return Err(Error::Usage(format!(
                 "--step-tokens {step_tokens}: expected at least {least_rows} ({max_seqs} sequences + chunks of {chunk_align} tokens)"
