@@ -58,7 +58,7 @@ fn an_allocation_that_fails_says_what_it_was_for() {
         );
 }
 
-/// By stage, kind and bucket. One sequence and steps of 512 rows: the ladders are decode 1, mixed 512 and score 512,
+/// By stage, kind and bucket. One sequence, steps of 512 rows and a file of few buckets: decode 1, mixed 512 and score 512,
 /// once for each stage; a host that runs ahead has decode twice; the GPU's own scheduler captures all of them and then the idle graph.
 #[test]
 fn a_graph_without_memory_is_named() {
@@ -79,6 +79,10 @@ fn a_graph_without_memory_is_named() {
             "stage 1 score 512",
         ],
     };
+    let folder = tempfile::tempdir().unwrap();
+    let buckets = folder.path().join("buckets.toml");
+    std::fs::write(&buckets, "[buckets]\nmixed = [512]\n").unwrap();
+    let buckets = ["--bucket-file", buckets.to_str().unwrap()];
     for way in ["host-graph", "host-graph --ahead", "device-graph"] {
         for (index, graph) in graphs(way).into_iter().enumerate() {
             for (what, call, first) in [
@@ -97,6 +101,7 @@ fn a_graph_without_memory_is_named() {
             ] {
                 let run = Run::generate(way).and(&["--stages", "2", "one"]);
                 let ended = run
+                    .and(&buckets)
                     .with("FAIL", format!("{call}:{}:2", first + index))
                     .end();
                 let named = format!("{what} the graph of {graph}: ");

@@ -235,10 +235,10 @@ fn limits_that_cannot_be() {
         ),
         (
             Limits {
-                step_tokens: Some(4097),
+                step_tokens: Some(8193),
                 ..none
             },
-            vec!["--step-tokens 4097", "at most 4096"],
+            vec!["--step-tokens 8193", "at most 8192"],
         ),
         (
             Limits {
@@ -266,7 +266,7 @@ fn limits_that_cannot_be() {
                 chunk_align: Some(u32::MAX),
                 ..none
             },
-            vec!["4294967295 tokens", "4096 rows"],
+            vec!["4294967295 tokens", "8192 rows"],
         ),
         (
             Limits {
