@@ -154,6 +154,7 @@ impl EngineArgs {
     pub fn limits(&self) -> Limits {
         Limits {
             max_seqs: self.max_seqs,
+            prompts: None,
             max_context: self.max_context,
             page_tokens: self.page_tokens,
             step_tokens: self.step_tokens,

@@ -38,7 +38,7 @@ pub use graphs::GraphFile;
 pub use kernel_file::{KernelChoice, KernelFile};
 pub use memory::{MemoryPlan, Place, WeightPlacement};
 pub use op::{Op, OpKind};
-pub use options::{EngineOptions, Limits, RingCapacities};
+pub use options::{EngineOptions, Limits, Prompts, RingCapacities};
 pub use split::KeySplit;
 
 use crate::model::ModelConfig;
@@ -104,6 +104,24 @@ impl Ladders {
             decode: up_to(&self.decode, options.max_seqs),
             mixed: up_to(&self.mixed, options.step_tokens),
             score: up_to(&self.score, options.step_tokens),
+        }
+    }
+
+    /// All buckets of `kinds`, and of the others the largest alone: for whoever takes no step of these. A scheduler wants
+    /// that one all the same.
+    pub fn only(&self, kinds: &[StepKind]) -> Self {
+        let kept = |kind| {
+            let ladder = self.of(kind);
+            let first = match kinds.contains(&kind) {
+                true => 0,
+                false => ladder.len().saturating_sub(1),
+            };
+            ladder[first..].to_vec()
+        };
+        Self {
+            decode: kept(StepKind::Decode),
+            mixed: kept(StepKind::Mixed),
+            score: kept(StepKind::Score),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::io::identity::Identity;
 use crate::io::record::{Header, VERSION};
 use crate::model::fingerprint::fingerprint;
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
-use crate::plan::{EngineOptions, Plan, Precision};
+use crate::plan::{EngineOptions, Plan, Precision, StepKind};
 use crate::runtime::Engine;
 use crate::telemetry::phases::{Phase, phase};
 use crate::telemetry::warn;
@@ -43,6 +43,11 @@ impl Opened {
         Self::on(target, spec, delivers)
     }
 
+    /// Captures graphs only for steps of `kinds`: a run has no others. What that saves is time before the first step.
+    pub fn only(&mut self, kinds: &[StepKind]) {
+        self.plan.ladders = self.plan.ladders.reachable(&self.options).only(kinds);
+    }
+
     /// On `target`, which is `spec`'s device.
     ///
     /// # Errors
@@ -54,7 +59,7 @@ impl Opened {
         let plan = spec.plan(&config)?;
         let kernel_variants = target.kernel_variants(&plan.kernels)?;
         let memory = sizes::memory(&spec, &target, &plan, delivers)?;
-        Ok(Self {
+        let mut opened = Self {
             spec,
             target,
             config,
@@ -62,7 +67,11 @@ impl Opened {
             plan,
             options: memory.options,
             kernel_variants,
-        })
+        };
+        if !delivers {
+            opened.only(&[StepKind::Decode, StepKind::Mixed]);
+        }
+        Ok(opened)
     }
 
     /// prompt + max_new_tokens of one sequence, at most.

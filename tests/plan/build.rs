@@ -112,6 +112,15 @@ fn the_built_in_ladders() {
     assert_eq!(ladders.bucket(StepKind::Score, 4097), Some(8192));
 }
 
+#[test]
+fn ladders_of_some_kinds_keep_the_largest_of_the_others() {
+    let ladders = GraphFile::built_in().unwrap().ladders;
+    let only = ladders.only(&[StepKind::Decode]);
+    assert_eq!(only.decode, ladders.decode);
+    assert_eq!((&only.mixed[..], &only.score[..]), (&[8192][..], &[8192][..]));
+    assert_eq!(ladders.only(&StepKind::ALL), ladders);
+}
+
 fn file(text: &str) -> (tempfile::TempDir, Result<GraphFile, Error>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mine.toml");

@@ -3,7 +3,7 @@
 use crate::support::{F32, lfm2_8b_a1b, plan};
 use tailgraph::Error;
 use tailgraph::plan::{
-    Budget, EngineOptions, Limits, MemoryPlan, Place, Plan, RingCapacities, WeightPlacement,
+    Budget, EngineOptions, Limits, MemoryPlan, Place, Plan, Prompts, RingCapacities, WeightPlacement,
 };
 
 const GIB: u64 = 1 << 30;
@@ -69,6 +69,7 @@ fn a_short_context_model_has_a_short_context() {
 fn what_is_asked_for_is_what_there_is() {
     let limits = Limits {
         max_seqs: Some(3),
+        prompts: None,
         max_context: Some(100),
         page_tokens: Some(17),
         step_tokens: Some(10),
@@ -93,6 +94,31 @@ fn what_is_asked_for_is_what_there_is() {
         }
     );
     assert!(memory.items.iter().any(|i| i.name == "hand-over"));
+}
+
+/// Scored prompts: sequences that fill a step, between the usual number and what there is.
+#[test]
+fn prompts_that_are_all_there_fill_a_step() {
+    for (prompts, step_tokens, chunk_align, seqs) in [
+        (vec![32; 1024], 8192, 64, 256),
+        (vec![33; 1024], 8192, 64, 249), // 248 of 33 are 8,184 rows
+        (vec![2000, 48], 8192, 64, 2),   // no more than there are
+        ([vec![2; 50], vec![98; 50]].concat(), 4000, 64, 80), // 50 in the mean
+        (vec![5000; 40], 8192, 64, 16),  // the usual number at least
+        (vec![1; 1024], 8192, 64, 256),  // the decode ladder's largest
+        (vec![1; 1024], 120, 64, 56),    // and a chunk has room beside them
+        (vec![9], 512, 64, 1),
+    ] {
+        let limits = Limits {
+            prompts: Prompts::of(prompts.iter().copied()),
+            step_tokens: Some(step_tokens),
+            chunk_align: Some(chunk_align),
+            ..Limits::default()
+        };
+        let memory = memory(&plan(lfm2_8b_a1b(), 1), limits, 64 * GIB).unwrap();
+        assert_eq!(memory.options.max_seqs, seqs, "{} rows", step_tokens);
+    }
+    assert_eq!(Prompts::of([].into_iter()), None);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use super::work::Work;
 use crate::bench::{Kind, Point};
 use crate::error::Result;
-use crate::plan::Limits;
+use crate::plan::{Limits, Prompts};
 use crate::plan::options::{check_context, check_seqs};
 use crate::session::RunSpec;
 use std::sync::Arc;
@@ -60,11 +60,29 @@ impl Work<'_> {
         Longest { tokens, named }
     }
 
+    /// What `score` reads; of several points as many as the largest, and as short as the shortest.
+    fn prompts(&self, points: &[Point]) -> Option<Prompts> {
+        if let Some(samples) = &self.samples {
+            return Prompts::of(samples.iter().map(|sample| sample.tokens.len() as u32));
+        }
+        let count = points.iter().map(|point| point.batch).max()?;
+        let shortest = points.iter().map(|point| point.prompt_tokens).min()?;
+        Some(Prompts {
+            count,
+            tokens: u64::from(count) * u64::from(shortest),
+        })
+    }
+
     /// The limits of an engine of so many sequences and the longest one, where `spec`'s do not say otherwise.
     ///
     /// # Errors
     /// [`crate::error::Error::Usage`]: the points are more than the model or the ladders take.
-    pub fn limits(&self, spec: &RunSpec, sizes: (Option<u32>, &Longest)) -> Result<Limits> {
+    pub fn limits(
+        &self,
+        spec: &RunSpec,
+        points: &[Point],
+        sizes: (Option<u32>, &Longest),
+    ) -> Result<Limits> {
         let (max_seqs, longest) = sizes;
         let mut limits = spec.limits;
         let plan = spec.plan(&Arc::new(self.config.clone()))?;
@@ -74,6 +92,9 @@ impl Work<'_> {
                 check_seqs(&plan, batch, &named)?;
             }
             limits.max_seqs = max_seqs;
+        }
+        if self.args.kind == Kind::Score {
+            limits.prompts = self.prompts(points);
         }
         if limits.max_context.is_none() {
             check_context(&plan, longest.tokens, &longest.named)?;

@@ -17,11 +17,13 @@ use crate::bench::{Kind, Point};
 use crate::cli::args::Positions;
 use crate::cli::args::bench::{BenchArgs, Way};
 use crate::cli::interrupt;
+use crate::cli::score::scoring_kind;
 use crate::cli::spec::spec;
 use crate::error::{Error, Result};
 use crate::files::{Out, Unfinished};
 use crate::io::arrays::{self, Sample};
 use crate::model::{Model, ModelSource};
+use crate::plan::StepKind;
 use crate::runtime::Logits;
 use crate::session::opened::load;
 use crate::session::{Opened, RunSpec, Target};
@@ -134,10 +136,15 @@ impl Work<'_> {
         points: &[Point],
     ) -> Result<Unit> {
         let target = Target::open(&spec.device)?;
-        spec.limits = self.limits(&spec, sizes)?;
+        spec.limits = self.limits(&spec, points, sizes)?;
         let gpu = spec.device.launch().is_some();
         let delivers = self.args.kind == Kind::Score;
-        let opened = Opened::on(target, spec, delivers)?;
+        let mut opened = Opened::on(target, spec, delivers)?;
+        match self.args.kind {
+            Kind::Prefill => opened.only(&[StepKind::Mixed]),
+            Kind::Score => opened.only(&[scoring_kind(self.args.logits == Positions::Last)]),
+            Kind::Decode | Kind::Serve | Kind::Launch => {}
+        }
         if let Some(samples) = &self.samples
             && let Some(path) = &self.args.input
         {
