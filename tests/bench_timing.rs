@@ -240,7 +240,9 @@ fn a_closed_loop_has_no_more_in_flight_than_it_may() {
             joules: &|| None,
             interrupt: &AtomicBool::new(false),
         };
-        let run = drive::run(&mut engine, &arrivals, &beside).unwrap().unwrap();
+        let run = drive::run(&mut engine, &arrivals, &beside)
+            .unwrap()
+            .unwrap();
         let in_flight = |at_ns| {
             let there = |served: &&drive::Served| (served.seen_ns..served.end_ns).contains(&at_ns);
             run.served.iter().filter(there).count()

@@ -249,9 +249,7 @@ impl Measured<'_> {
 
     /// What is held against the floor: a step of `decode`, a run of the others.
     fn floor(&self) -> Value {
-        let floor_of = |cost: Option<Cost>| -> Option<Floor> {
-            Some(self.rates?.floor(&cost?))
-        };
+        let floor_of = |cost: Option<Cost>| -> Option<Floor> { Some(self.rates?.floor(&cost?)) };
         let (floor, counted) = (floor_of(self.cost), floor_of(self.counted_cost));
         let taken_ms = match self.point.kind {
             Kind::Decode => {

@@ -31,7 +31,9 @@ pub fn write(page: &mut Page, group: &Group<'_>) {
     };
     let closed = group.rows.iter().any(|row| row.max_concurrency.is_some());
     let closed = match closed {
-        true => " Where only so many are in flight, the next one is sent when one ends, and its times begin there.",
+        true => {
+            " Where only so many are in flight, the next one is sent when one ends, and its times begin there."
+        }
         false => "",
     };
     page.text(&format!(
@@ -61,7 +63,9 @@ fn name(group: &Group<'_>, row: &Row) -> String {
         true => format!(", {} at once", row.batch),
         false => String::new(),
     };
-    let closed = row.max_concurrency.map(|most| format!(", {most} in flight"));
+    let closed = row
+        .max_concurrency
+        .map(|most| format!(", {most} in flight"));
     format!("{}{slots}{}", row.way(), closed.unwrap_or_default())
 }
 

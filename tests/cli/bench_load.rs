@@ -63,5 +63,8 @@ fn score_has_the_sequences_that_fill_a_step() {
     assert_eq!(seqs(&["-b", "40", "-p", "16", "--max-seqs", "5"]), 5.0);
     let arrays = format!("{}/golden.safetensors", golden("a"));
     let of_file = seqs(&["--input", &arrays]);
-    assert!(of_file >= 1.0 && of_file < 16.0, "{of_file}: no more than there are");
+    assert!(
+        of_file >= 1.0 && of_file < 16.0,
+        "{of_file}: no more than there are"
+    );
 }

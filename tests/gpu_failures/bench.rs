@@ -117,7 +117,9 @@ fn pinned(run: Run) -> u64 {
     assert_eq!(row["completed"], 20, "{row}");
     let log = std::fs::read_to_string(log).unwrap();
     let lines = log.lines().filter_map(|line| line.strip_prefix("pinned "));
-    lines.map(|bytes| bytes.trim().parse::<u64>().unwrap()).sum()
+    lines
+        .map(|bytes| bytes.trim().parse::<u64>().unwrap())
+        .sum()
 }
 
 #[test]
@@ -129,6 +131,9 @@ fn logits_that_stay_on_the_device_need_no_way_to_the_host() {
         };
         let (sent, kept) = (pinned(score(&[])), pinned(score(&["--logits-on-device"])));
         // An engine that is timed and one that counts experts, each with two tiles of 160 rows at least.
-        assert!(sent >= kept + 2 * 2 * 160 * 512 * 4, "{way}: {sent}, {kept}");
+        assert!(
+            sent >= kept + 2 * 2 * 160 * 512 * 4,
+            "{way}: {sent}, {kept}"
+        );
     }
 }

@@ -113,7 +113,9 @@ fn a_graph_without_memory_is_named() {
 
 /// Which graph a run fails to capture where the `number`th cannot be; `None`: it captures fewer.
 fn captured(run: Run, number: usize) -> Option<String> {
-    let ended = run.with("FAIL", format!("cuStreamEndCapture:{number}:2")).end();
+    let ended = run
+        .with("FAIL", format!("cuStreamEndCapture:{number}:2"))
+        .end();
     let Some((_, rest)) = ended.stderr.split_once("capturing the graph of stage 0 ") else {
         assert_eq!(ended.code, 0, "{}", ended.stderr);
         return None;
@@ -138,7 +140,11 @@ fn graphs_of_steps_that_never_come_are_not_captured() {
     let mixed = ["16", "32", "64", "128", "256", "512", "1024"].map(|rows| format!("mixed {rows}"));
     let one = |name: &str| vec![name.to_owned()];
     let all = |parts: [Vec<String>; 3]| parts.concat();
-    let score_all = all([one("decode 4"), one("mixed 1024"), vec!["score 512".into(), "score 1024".into()]]);
+    let score_all = all([
+        one("decode 4"),
+        one("mixed 1024"),
+        vec!["score 512".into(), "score 1024".into()],
+    ]);
     let score_last = all([one("decode 4"), mixed.to_vec(), one("score 1024")]);
     let generated = all([one("decode 1"), mixed.to_vec(), one("score 1024")]);
     let runs: [(&dyn Fn() -> Run, Vec<String>); 3] = [

@@ -163,7 +163,11 @@ impl BenchArgs {
                 .map_or_else(|| default.to_vec(), |l| l.0.clone())
         };
         let mut rates = options(&self.request_rate);
-        let in_flight = options(self.max_concurrency.as_ref().map_or(&[], |list| &list.0[..]));
+        let in_flight = options(
+            self.max_concurrency
+                .as_ref()
+                .map_or(&[], |list| &list.0[..]),
+        );
         if self.max_concurrency.is_some() && self.arrivals.is_none() && rates == [None] {
             rates = vec![Some(f64::INFINITY)];
         }

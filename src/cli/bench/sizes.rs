@@ -4,8 +4,8 @@
 use super::work::Work;
 use crate::bench::{Kind, Point};
 use crate::error::Result;
-use crate::plan::{Limits, Prompts};
 use crate::plan::options::{check_context, check_seqs};
+use crate::plan::{Limits, Prompts};
 use crate::session::RunSpec;
 use std::sync::Arc;
 
