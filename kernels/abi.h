@@ -27,7 +27,7 @@
 #define TG_MAX_STOP_IDS 16u
 #define TG_MAX_LOGPROBS 20u
 #define TG_MAX_BUCKETS 16u    /* per kind */
-#define TG_MAX_TAKES 256u     /* requests one turn admits or ends in the queue, at most: prompts of 16 tokens fill a step of 4096 rows */
+#define TG_MAX_TAKES 256u     /* requests one turn admits or ends in the queue, at most: prompts of 32 tokens fill a step of 8192 rows */
 #define TG_NONE 0xffffffffu   /* no such index */
 static const uint64_t TG_NO_TIMEOUT = UINT64_MAX;
 static const uint64_t TG_NO_STEP = UINT64_MAX;
@@ -233,6 +233,7 @@ typedef struct tg_config {
   uint32_t page_tokens;
   uint32_t max_context;      /* prompt_tokens + max_new_tokens, at most */
   uint32_t step_tokens;      /* rows of one step, at most; at least slots + chunk_align */
+  uint32_t chunk_tokens;     /* prompt rows of a step that has decode rows, at most; at least chunk_align */
   uint32_t chunk_align;      /* a prompt chunk ends on a multiple of this, or at the prompt's end */
   uint32_t stages;
   uint32_t steps_in_flight;  /* at least `stages`, at most TG_MAX_STEPS */

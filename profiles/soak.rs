@@ -30,6 +30,7 @@ const OPTIONS: EngineOptions = EngineOptions {
     // Fewer than all slots could fill: now and then a request waits for pages and not for a slot.
     pages: 640,
     step_tokens: 1024,
+    chunk_tokens: 1024,
     chunk_align: 64,
     steps_in_flight: 1,
     record: false,

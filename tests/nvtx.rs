@@ -80,6 +80,7 @@ fn serve() {
         page_tokens: 16,
         pages: 1,
         step_tokens: 2,
+        chunk_tokens: 2,
         chunk_align: 1,
         steps_in_flight: 1,
         record: false,

@@ -19,7 +19,7 @@ const LIBRARY: &str = "TAILGRAPH_SCHED_LIBRARY";
 const HISTORIES: &str = "TAILGRAPH_SCHED_HISTORIES";
 
 /// The sites of TG_MUT in kernels/sched, and what the bug is.
-const MUTANTS: [(u32, &str); 33] = [
+const MUTANTS: [(u32, &str); 36] = [
     (1, "mailbox: one step more than there are credits"),
     (2, "gather: takes a returned step while events wait"),
     (3, "collect: a cancelled slot still gives its token"),
@@ -56,6 +56,12 @@ const MUTANTS: [(u32, &str); 33] = [
     (32, "routine: goes on after a stop id"),
     (33, "routine: goes on after the last token"),
     (34, "routine: goes on after a deadline"),
+    (
+        35,
+        "compose: prompts fill the step beside running sequences",
+    ),
+    (36, "compose: prompts alone are cut as if sequences ran"),
+    (37, "compose: decode rows count as prompt rows"),
 ];
 
 /// Writes past a table: only the sanitizer sees it.

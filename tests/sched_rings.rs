@@ -20,6 +20,7 @@ fn options() -> EngineOptions {
         page_tokens: 4,
         pages: 40,
         step_tokens: 16,
+        chunk_tokens: 16,
         chunk_align: 4,
         steps_in_flight: STAGES + 1,
         record: true,

@@ -1,5 +1,6 @@
 /* compose.h: the next step's rows. Decode rows first, in slot order; then prompt chunks, in order of
- * admission, up to the row budget. */
+ * admission, up to the row budget. Running sequences wait for the prompt rows beside theirs, so chunk_tokens
+ * bounds these; where nobody runs, prompts fill whole steps. */
 #ifndef TAILGRAPH_SCHED_COMPOSE_H
 #define TAILGRAPH_SCHED_COMPOSE_H
 
@@ -91,6 +92,15 @@ TG_FN uint32_t tg_chunk_end(const tg_state *state, uint32_t from, uint32_t promp
   return end > from ? end : from;
 }
 
+/* Rows that the step still has for prompts, given the rows that it has. */
+TG_FN uint32_t tg_prompt_budget(const tg_config *config, uint32_t rows, uint32_t decode_rows) {
+  uint32_t budget = config->step_tokens - rows;
+  if (TG_MUT(36, decode_rows == 0u, 0)) return budget;
+  uint32_t prompt_rows = rows - TG_MUT(37, decode_rows, 0u);
+  uint32_t beside = config->chunk_tokens > prompt_rows ? config->chunk_tokens - prompt_rows : 0u;
+  return TG_MUT(35, tg_min(budget, beside), budget);
+}
+
 /* Lane 0: one chunk for each slot in prefill, in order of admission, until the budget is used or cannot
  * take the next one. Slots whose prompt is through leave the list. */
 TG_FN void tg_plan_chunks(tg_state *state, uint32_t decode_rows) {
@@ -105,7 +115,7 @@ TG_FN void tg_plan_chunks(tg_state *state, uint32_t decode_rows) {
   for (uint32_t i = 0u; i < state->prefill; i++) {
     tg_slot *slot = &tg_slots(state)[list[i]];
     uint32_t from = slot->composed;
-    uint32_t budget = full ? 0u : state->config.step_tokens - turn->rows;
+    uint32_t budget = full ? 0u : tg_prompt_budget(&state->config, turn->rows, decode_rows);
     uint32_t to = tg_chunk_end(state, from, slot->prompt_tokens, budget);
     if (to == from) {
       full = TG_MUT(17, 1u, 0u);

@@ -23,6 +23,7 @@ TG_FN uint32_t tg_ladder_ok(const tg_config *config, uint32_t kind, uint32_t row
 TG_FN uint32_t tg_config_ok(const tg_config *config) {
   return config->slots >= 1u && config->slots <= TG_MAX_SLOTS && config->pages >= 1u &&
          config->page_tokens >= 1u && config->max_context >= 1u && config->chunk_align >= 1u &&
+         config->chunk_tokens >= config->chunk_align &&
          (uint64_t)config->step_tokens >= (uint64_t)config->slots + config->chunk_align && config->stages >= 1u &&
          config->stages <= TG_MAX_STAGES && config->steps_in_flight >= config->stages &&
          config->steps_in_flight <= TG_MAX_STEPS && config->mailbox_depth >= 1u &&

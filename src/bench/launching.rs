@@ -47,6 +47,7 @@ impl<'a> Probe<'a> {
             page_tokens: PAGE_TOKENS,
             pages: batch * context.div_ceil(PAGE_TOKENS),
             step_tokens,
+            chunk_tokens: step_tokens,
             chunk_align,
             steps_in_flight: 1,
             record: false,

@@ -390,6 +390,7 @@ fn memory_json(memory: &MemoryPlan) -> Value {
             "page_tokens": options.page_tokens,
             "pages": options.pages,
             "step_tokens": options.step_tokens,
+            "chunk_tokens": options.chunk_tokens,
             "chunk_align": options.chunk_align,
             "steps_in_flight": options.steps_in_flight,
         },

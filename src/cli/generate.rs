@@ -20,6 +20,7 @@ use crate::io::row::Options;
 use crate::io::source::Source;
 use crate::model::ModelSource;
 use crate::model::fingerprint::{fingerprint, of_file};
+use crate::plan::StepKind;
 use crate::quote;
 use crate::session::job::{Job, Style, Summary};
 use crate::session::progress::Total;
@@ -56,7 +57,8 @@ pub(super) fn serve(
     trace: Option<TraceTo<'_>>,
 ) -> Result<(Exit, Option<About>)> {
     let began = Instant::now();
-    let opened = Opened::new(run_spec(&args)?, false)?;
+    let mut opened = Opened::new(run_spec(&args)?, false)?;
+    opened.only(&[StepKind::Decode, StepKind::Mixed]);
     let texts = Texts::of(&opened)?;
     let plain = !args.prompts.is_empty() || args.prompt.lines;
     let style = if plain && args.output.is_none() {

@@ -108,9 +108,11 @@ fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
     let shape = &header.engine;
     spec.limits = Limits {
         max_seqs: Some(shape.options.max_seqs),
+        prompts: None,
         max_context: Some(shape.options.max_context),
         page_tokens: Some(shape.options.page_tokens),
         step_tokens: Some(shape.options.step_tokens),
+        chunk_tokens: Some(shape.options.chunk_tokens),
         chunk_align: Some(shape.options.chunk_align),
         stages: Some(shape.stages as usize),
         steps_in_flight: Some(shape.options.steps_in_flight),

@@ -20,6 +20,7 @@ use crate::io::row::{Code, Format, Id, RowError};
 use crate::io::target;
 use crate::io::tensors::TensorFile;
 use crate::model::{DType, ModelConfig, ModelSource};
+use crate::plan::{Prompts, StepKind};
 use crate::runtime::Logits;
 use crate::session::codec::ModelCodec;
 use crate::session::recording::Keep;
@@ -97,7 +98,9 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .max()
         .unwrap_or(1);
     spec.limits.max_context = spec.limits.max_context.or(Some(longest));
-    let opened = Opened::on(target, spec, true)?;
+    spec.limits.prompts = Prompts::of(targets.iter().map(|target| target.tokens));
+    let mut opened = Opened::on(target, spec, true)?;
+    opened.only(&[scoring_kind(last_only)]);
     let sink = Arc::new(ScoreSink::new(
         targets,
         config.vocab_size,
@@ -173,6 +176,14 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     } else {
         Exit::Done
     })
+}
+
+/// The kind of all steps of a run that scores: only one that gives all logits is of its own kind.
+pub(super) fn scoring_kind(last_only: bool) -> StepKind {
+    match last_only {
+        true => StepKind::Mixed,
+        false => StepKind::Score,
+    }
 }
 
 fn say_rate(prompts: &[&[u32]], seconds: f64) {

@@ -154,9 +154,11 @@ impl EngineArgs {
     pub fn limits(&self) -> Limits {
         Limits {
             max_seqs: self.max_seqs,
+            prompts: None,
             max_context: self.max_context,
             page_tokens: self.page_tokens,
             step_tokens: self.step_tokens,
+            chunk_tokens: self.chunk_tokens,
             chunk_align: self.chunk_align,
             stages: self.stages.map(|stages| stages as usize),
             steps_in_flight: None,

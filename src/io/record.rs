@@ -90,29 +90,29 @@ impl Reader {
         let file = File::open(path).map_err(|error| not_there(path, &error, expected))?;
         let mut input = BufReader::with_capacity(1 << 20, file);
         let text = read_line(&mut input).map_err(|error| Error::io(path, error))?;
-        let header = match serde_json::from_slice(&text) {
-            Ok(Line::Header(header)) if header.version == VERSION => *header,
-            Ok(Line::Header(header)) => {
-                return Err(Error::file(
-                    path,
-                    format!(
-                        "found a recording of version {}, expected {VERSION}: record the run again",
-                        header.version
-                    ),
-                ));
-            }
-            _ => {
-                return Err(Error::file(
-                    path,
-                    format!("line 1: found no header, expected {expected}"),
-                ));
-            }
+        let none = || {
+            Error::file(
+                path,
+                format!("line 1: found no header, expected {expected}"),
+            )
+        };
+        let version = lines::version(&text).ok_or_else(none)?;
+        if version != VERSION {
+            return Err(Error::file(
+                path,
+                format!(
+                    "found a recording of version {version}, expected {VERSION}: record the run again"
+                ),
+            ));
+        }
+        let Ok(Line::Header(header)) = serde_json::from_slice(&text) else {
+            return Err(none());
         };
         Ok(Self {
             input,
             path: path.to_owned(),
             line: 1,
-            header,
+            header: *header,
         })
     }
 

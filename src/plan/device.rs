@@ -2,6 +2,7 @@
 //! are the ones that memory is allocated by.
 
 use super::arena::ALIGN_BYTES;
+use super::bytes::Bytes;
 use super::memory::{MemoryItem, MemoryPlan, Place, WEIGHTS, plural, too_little};
 use super::state::StateLayout;
 use super::{
@@ -85,9 +86,55 @@ pub fn weight_bytes(config: &ModelConfig, weights: DType) -> u64 {
     bytes
 }
 
+/// A GPU's memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// All of it, or as much as `--memory-limit` names: a default that followed from what is free just now would change
+    /// from run to run, and results with it.
+    pub whole: Budget,
+    /// What a run may take of it.
+    pub budget: Budget,
+}
+
+/// Rows of a step where nobody asks for another number, but where their activations take more than a share of the GPU's
+/// memory: prompts are read fastest in steps of thousands of rows.
+const STEP_TOKENS: u32 = 8192;
+/// The share: one in this many.
+const ACTIVATIONS_SHARE: u64 = 16;
+
+/// The largest of [`STEP_TOKENS`], its half, its quarter and so on whose activations are within the share.
+fn usual_step(plan: &Plan, precision: Precision, limits: &Limits, whole: &Budget) -> Result<u32> {
+    let mut rows = STEP_TOKENS;
+    loop {
+        let options = limits.resolve(plan, rows)?;
+        let fits = arena(plan, precision, &options).activation_bytes as u64
+            <= whole.bytes / ACTIVATIONS_SHARE;
+        // Where the rest of the options has its own least number of rows, halving goes no further.
+        if fits || rows < options.step_tokens || rows == 1 {
+            return Ok(options.step_tokens);
+        }
+        rows /= 2;
+    }
+}
+
+/// The memory that steps of a run with these options work in.
+fn arena(plan: &Plan, precision: Precision, options: &EngineOptions) -> Arena {
+    Arena::new(
+        &plan.config,
+        ArenaShape {
+            rows: plan.ladders.reachable(options).largest() as usize,
+            slots: options.max_seqs as usize,
+            max_context: options.max_context as usize,
+            operand: precision.compute,
+        },
+    )
+}
+
 impl MemoryPlan {
-    /// As [`MemoryPlan::new`], for a GPU with this budget: all stages share weights and activations there, and one
-    /// step is in flight. `overheads`: see [`Overheads`], of a run with these sizes.
+    /// As [`MemoryPlan::new`], for a GPU with this memory: all stages share weights and activations there, and one
+    /// step is in flight. A step has up to 8,192 rows where nobody asked for another number: half as many, and half of
+    /// these and so on, until its activations take a 16th of the whole memory at most. `overheads`: see [`Overheads`],
+    /// of a run with these sizes.
     ///
     /// # Errors
     /// [`MemoryPlan::new`]'s, and those of `overheads`.
@@ -95,12 +142,22 @@ impl MemoryPlan {
         plan: &Plan,
         precision: Precision,
         limits: &Limits,
-        budget: Budget,
+        memory: &DeviceMemory,
         overheads: &dyn Fn(&EngineOptions) -> Result<Overheads>,
     ) -> Result<Self> {
+        let DeviceMemory { whole, budget } = memory;
+        let step_tokens = usual_step(plan, precision, limits, whole)?;
         let asked = EngineOptions {
             steps_in_flight: 1,
-            ..limits.resolve(plan)?
+            ..limits.resolve(plan, step_tokens)?
+        };
+        let why_step = match limits.step_tokens {
+            Some(_) => "--step-tokens".to_owned(),
+            None => format!(
+                "--step-tokens by default: activations take at most {} (1/{ACTIVATIONS_SHARE} of {})",
+                Bytes(whole.bytes / ACTIVATIONS_SHARE),
+                whole.source
+            ),
         };
         let context_pages = asked.max_context.div_ceil(asked.page_tokens);
         let wanted_pages = context_pages.saturating_mul(asked.max_seqs);
@@ -113,7 +170,7 @@ impl MemoryPlan {
                 },
                 ..asked
             };
-            let items = items(plan, precision, &options, &overheads(&options)?);
+            let items = items(plan, precision, &options, &overheads(&options)?, &why_step);
             Ok(Self {
                 options,
                 rings: RingCapacities::new(&options),
@@ -131,7 +188,7 @@ impl MemoryPlan {
             let (pool, others): (Vec<_>, Vec<_>) =
                 least.items.into_iter().partition(|item| item.name == POOL);
             let pool_bytes = pool.iter().map(|item| item.bytes).sum();
-            return Err(too_little(&others, context, pool_bytes, &budget));
+            return Err(too_little(&others, context, pool_bytes, budget));
         }
         // What a pool takes grows with its pages: halve the range in which the largest lies that fits.
         let (mut fits, mut last) = (least_pages, wanted_pages.max(least_pages));
@@ -154,18 +211,11 @@ fn items(
     precision: Precision,
     options: &EngineOptions,
     overheads: &Overheads,
+    why_step: &str,
 ) -> Vec<MemoryItem> {
     let config = &plan.config;
     let (rows, slots) = (plan.ladders.reachable(options).largest(), options.max_seqs);
-    let arena = Arena::new(
-        config,
-        ArenaShape {
-            rows: rows as usize,
-            slots: slots as usize,
-            max_context: options.max_context as usize,
-            operand: precision.compute,
-        },
-    );
+    let arena = arena(plan, precision, options);
     let state = StateLayout::new(config, options, precision.compute);
     let on = |place, name, bytes, arithmetic| MemoryItem {
         name,
@@ -190,7 +240,7 @@ fn items(
             "activations",
             arena.activation_bytes,
             format!(
-                "one arena for {rows} rows, in {:?} and F32",
+                "one arena for {rows} rows, in {:?} and F32; {why_step}",
                 precision.compute
             ),
         ),
@@ -219,7 +269,10 @@ fn items(
             Place::Budget,
             "scheduler",
             overheads.scheduler_bytes,
-            format!("{slots} slots, one step of {} rows", options.step_tokens),
+            format!(
+                "{slots} slots, one step of {} rows, with prompts of {} beside running sequences",
+                options.step_tokens, options.chunk_tokens
+            ),
         ),
         item(
             POOL,

@@ -19,6 +19,9 @@ const ROW_BYTES: u64 = 16;
 const SEQUENCE_BYTES: u64 = 24;
 const WORD_BYTES: u64 = 4;
 
+/// Rows of a step where nobody asks for another number: a CPU is no faster with more.
+const STEP_TOKENS: u32 = 512;
+
 /// Where the weights are while an engine runs on the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightPlacement {
@@ -87,7 +90,7 @@ impl MemoryPlan {
         limits: &Limits,
         budget: Budget,
     ) -> Result<Self> {
-        let mut options = limits.resolve(plan)?;
+        let mut options = limits.resolve(plan, STEP_TOKENS)?;
         let page_bytes = page_bytes(plan, precision, &options).saturating_add(WORD_BYTES);
         let rings = RingCapacities::new(&options);
         let fixed = fixed_items(plan, precision, placement, &options, &rings);

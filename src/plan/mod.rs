@@ -38,7 +38,7 @@ pub use graphs::GraphFile;
 pub use kernel_file::{KernelChoice, KernelFile};
 pub use memory::{MemoryPlan, Place, WeightPlacement};
 pub use op::{Op, OpKind};
-pub use options::{EngineOptions, Limits, RingCapacities};
+pub use options::{EngineOptions, Limits, Prompts, RingCapacities};
 pub use split::KeySplit;
 
 use crate::model::ModelConfig;
@@ -107,6 +107,24 @@ impl Ladders {
         }
     }
 
+    /// All buckets of `kinds`, and of the others the largest alone: for whoever takes no step of these. A scheduler wants
+    /// that one all the same.
+    pub fn only(&self, kinds: &[StepKind]) -> Self {
+        let kept = |kind| {
+            let ladder = self.of(kind);
+            let first = match kinds.contains(&kind) {
+                true => 0,
+                false => ladder.len().saturating_sub(1),
+            };
+            ladder[first..].to_vec()
+        };
+        Self {
+            decode: kept(StepKind::Decode),
+            mixed: kept(StepKind::Mixed),
+            score: kept(StepKind::Score),
+        }
+    }
+
     /// Rows of the largest bucket of all.
     pub fn largest(&self) -> u32 {
         let ladders = StepKind::ALL.map(|kind| self.of(kind).last().copied());
@@ -155,6 +173,7 @@ mod tests {
             page_tokens: 16,
             pages: 12,
             step_tokens: 512,
+            chunk_tokens: 512,
             chunk_align: 64,
             steps_in_flight: 1,
             record: false,

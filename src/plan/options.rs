@@ -16,6 +16,8 @@ pub struct EngineOptions {
     pub pages: u32,
     /// Rows of one step, at most; at least `max_seqs + chunk_align`.
     pub step_tokens: u32,
+    /// Rows of prompts in a step that running sequences have rows in too, at most; `chunk_align` to `step_tokens`.
+    pub chunk_tokens: u32,
     /// Prompt chunks end on multiples of this, or at the prompt's end.
     pub chunk_align: u32,
     /// Micro-batches in flight; at least the number of stages.
@@ -37,14 +39,21 @@ impl EngineOptions {
 /// What the user asked for; `None` is the default of [`EngineOptions`]' derivation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// Default: 16, or the largest decode bucket where that is smaller.
+    /// Default: 16, or as many as fill the largest step with `prompts`; at most the largest decode bucket.
     pub max_seqs: Option<u32>,
+    /// Prompts that are all there from the start and generate nothing, where a run is of such alone.
+    pub prompts: Option<Prompts>,
     /// Default: the smallest of max_position_embeddings, 4096 and what the pool holds.
     pub max_context: Option<u32>,
     /// 16 to 256; default 64.
     pub page_tokens: Option<u32>,
-    /// Default: 512, or `max_seqs + chunk_align` where that is more.
+    /// Default: what the device's memory arithmetic proposes (512 on a CPU, [`MemoryPlan::on_device`]'s on a GPU), but at
+    /// least `max_seqs + chunk_align` and at most what the ladders hold.
+    ///
+    /// [`MemoryPlan::on_device`]: super::MemoryPlan::on_device
     pub step_tokens: Option<u32>,
+    /// Default: 512, but at least `chunk_align` and at most `step_tokens`.
+    pub chunk_tokens: Option<u32>,
     /// Default: 64.
     pub chunk_align: Option<u32>,
     /// Read by [`super::GraphFile::plan`]. Default: 1.
@@ -53,10 +62,35 @@ pub struct Limits {
     pub steps_in_flight: Option<u32>,
 }
 
+/// Prompts as far as sizes depend on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prompts {
+    /// At least 1.
+    pub count: u32,
+    /// Of all of them together; at least as many.
+    pub tokens: u64,
+}
+
+impl Prompts {
+    /// `None`: there are none.
+    pub fn of(lengths: impl Iterator<Item = u32>) -> Option<Self> {
+        let (count, tokens) = lengths.fold((0, 0), |(count, tokens), length| {
+            (count + 1, tokens + u64::from(length))
+        });
+        (tokens > 0).then_some(Self { count, tokens })
+    }
+
+    /// How many of the mean length have so many rows together; no more than there are.
+    fn filling(self, rows: u32) -> u32 {
+        let filling = (u64::from(rows) * u64::from(self.count)).div_ceil(self.tokens);
+        u32::try_from(filling).map_or(self.count, |n| n.min(self.count))
+    }
+}
+
 const DEFAULT_MAX_SEQS: u32 = 16;
 const DEFAULT_MAX_CONTEXT: u32 = 4096;
 const DEFAULT_PAGE_TOKENS: u32 = 64;
-const DEFAULT_STEP_TOKENS: u32 = 512;
+const DEFAULT_CHUNK_TOKENS: u32 = 512;
 const DEFAULT_CHUNK_ALIGN: u32 = 64;
 const PAGE_TOKENS: std::ops::RangeInclusive<u32> = 16..=256;
 
@@ -102,26 +136,35 @@ pub fn check_context(plan: &Plan, tokens: u32, named: &str) -> Result<()> {
 }
 
 impl Limits {
+    /// Sequences where nobody asks for another number, of steps of `rows` rows, which hold a chunk beside them.
+    fn usual_seqs(&self, rows: u32, chunk_align: u32) -> u32 {
+        let Some(prompts) = self.prompts else {
+            return DEFAULT_MAX_SEQS;
+        };
+        let filling = prompts.filling(rows).min(rows.saturating_sub(chunk_align));
+        filling.max(DEFAULT_MAX_SEQS).min(prompts.count)
+    }
+
     /// Checks the limits against `plan` and fills in defaults. The pool is left empty (`pages` 0) and the context
-    /// is what was asked for or the default: both depend on memory.
+    /// is what was asked for or the default: both depend on memory. `usual_step`: step_tokens where nobody asked for any.
     ///
     /// # Errors
     /// [`Error::Usage`], naming the option, what was given and what is possible.
-    pub(super) fn resolve(&self, plan: &Plan) -> Result<EngineOptions> {
+    pub(super) fn resolve(&self, plan: &Plan, usual_step: u32) -> Result<EngineOptions> {
         let Ladders { mixed, score, .. } = &plan.ladders;
-        let max_seqs = self
-            .max_seqs
-            .unwrap_or(DEFAULT_MAX_SEQS.min(most_seqs(plan)));
-        check_seqs(plan, max_seqs, &format!("--max-seqs {max_seqs}"))?;
-
+        let most_rows = largest(mixed).min(largest(score));
         let chunk_align = self.chunk_align.unwrap_or(DEFAULT_CHUNK_ALIGN);
         if chunk_align == 0 {
             return Err(Error::Usage(
                 "--chunk-align 0: expected at least 1 token".into(),
             ));
         }
+        let max_seqs = self.max_seqs.unwrap_or_else(|| {
+            let rows = self.step_tokens.unwrap_or(usual_step).min(most_rows);
+            self.usual_seqs(rows, chunk_align).min(most_seqs(plan))
+        });
+        check_seqs(plan, max_seqs, &format!("--max-seqs {max_seqs}"))?;
         let least_rows = max_seqs.saturating_add(chunk_align);
-        let most_rows = largest(mixed).min(largest(score));
         if least_rows > most_rows {
             return Err(Error::Usage(format!(
                 "{max_seqs} sequences and a chunk of {chunk_align} tokens: {least_rows} rows, more than the largest bucket that both the mixed and the score ladder have ({most_rows} rows): lower --max-seqs or name larger buckets"
@@ -129,7 +172,7 @@ impl Limits {
         }
         let step_tokens = self
             .step_tokens
-            .unwrap_or(DEFAULT_STEP_TOKENS.max(least_rows).min(most_rows));
+            .unwrap_or(usual_step.clamp(least_rows, most_rows));
         if step_tokens < least_rows {
             return Err(Error::Usage(format!(
                 "--step-tokens {step_tokens}: expected at least {least_rows} ({max_seqs} sequences + chunks of {chunk_align} tokens)"
@@ -140,6 +183,15 @@ impl Limits {
                 "--step-tokens {step_tokens}: expected at most {most_rows}, the largest mixed and score bucket (largest mixed {}, largest score {})",
                 largest(mixed),
                 largest(score)
+            )));
+        }
+
+        let chunk_tokens = self
+            .chunk_tokens
+            .unwrap_or(DEFAULT_CHUNK_TOKENS.clamp(chunk_align, step_tokens));
+        if !(chunk_align..=step_tokens).contains(&chunk_tokens) {
+            return Err(Error::Usage(format!(
+                "--chunk-tokens {chunk_tokens}: expected {chunk_align} (chunks end on multiples of it: --chunk-align) to {step_tokens} (--step-tokens)"
             )));
         }
 
@@ -171,6 +223,7 @@ impl Limits {
             page_tokens,
             pages: 0,
             step_tokens,
+            chunk_tokens,
             chunk_align,
             steps_in_flight,
             record: false,

@@ -82,6 +82,7 @@ mod tests {
             page_tokens: 17,
             pages: 5,
             step_tokens: 67,
+            chunk_tokens: 67,
             chunk_align: 64,
             steps_in_flight: 1,
             record: false,

@@ -215,6 +215,7 @@ mod tests {
             page_tokens: 16,
             pages: 16,
             step_tokens: 16,
+            chunk_tokens: 16,
             chunk_align: 4,
             steps_in_flight: 1,
             record: false,

@@ -54,6 +54,7 @@ impl Sizes {
             page_tokens: options.page_tokens,
             max_context: options.max_context,
             step_tokens: options.step_tokens,
+            chunk_tokens: options.chunk_tokens,
             chunk_align: options.chunk_align,
             stages,
             steps_in_flight: options.steps_in_flight,
@@ -93,11 +94,13 @@ impl Sizes {
         if state_bytes == 0 || ring_bytes == 0 {
             return Err(Error::Usage(format!(
                 "the scheduler cannot run with these sizes: max-seqs {} (1 to {}), step-tokens {} (at least max-seqs + {} and at most \
-                 the largest mixed and score buckets), {stages} stages with {} steps in flight (at most {}), largest decode bucket {} \
+                 the largest mixed and score buckets), chunk-tokens {} (at least {}), {stages} stages with {} steps in flight (at most {}), largest decode bucket {} \
                  (at least max-seqs), {} pages of {} tokens, context {}, rings of {capacities:?} (powers of two)",
                 options.max_seqs,
                 abi::TG_MAX_SLOTS,
                 options.step_tokens,
+                options.chunk_align,
+                options.chunk_tokens,
                 options.chunk_align,
                 options.steps_in_flight,
                 abi::TG_MAX_STEPS,

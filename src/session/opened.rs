@@ -11,7 +11,7 @@ use crate::io::identity::Identity;
 use crate::io::record::{Header, VERSION};
 use crate::model::fingerprint::fingerprint;
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
-use crate::plan::{EngineOptions, Plan, Precision};
+use crate::plan::{EngineOptions, Plan, Precision, StepKind};
 use crate::runtime::Engine;
 use crate::telemetry::phases::{Phase, phase};
 use crate::telemetry::warn;
@@ -41,6 +41,11 @@ impl Opened {
     pub fn new(spec: RunSpec, delivers: bool) -> Result<Self> {
         let target = Target::open(&spec.device)?;
         Self::on(target, spec, delivers)
+    }
+
+    /// Captures graphs only for steps of `kinds`: a run has no others. What that saves is time before the first step.
+    pub fn only(&mut self, kinds: &[StepKind]) {
+        self.plan.ladders = self.plan.ladders.reachable(&self.options).only(kinds);
     }
 
     /// On `target`, which is `spec`'s device.

@@ -34,8 +34,8 @@ pub fn memory(
             MemoryPlan::new(plan, precision, placement, &spec.limits, budget)
         }
         #[cfg(feature = "cuda")]
-        Target::Gpu { spec: gpu, .. } => {
-            gpu::memory(spec, gpu.launch, plan, precision, budget, delivers)
+        Target::Gpu { gpu, spec: asked } => {
+            gpu::memory(spec, (gpu, asked.launch), plan, precision, budget, delivers)
         }
     }
 }

@@ -270,7 +270,7 @@ fn a_trace_has_its_numbers_on_the_page() {
             .filter(|e| e["ph"] == "X" && e["name"] == name);
         named.collect()
     };
-    for name in ["decode 1", "decode 2", "mixed 512"] {
+    for name in ["decode 1", "decode 2", "mixed 16"] {
         let row = rows.iter().find(|row| row[0] == name).unwrap();
         let ms = |fold: fn(f64, f64) -> f64| {
             let all = steps(name)

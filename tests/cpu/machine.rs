@@ -42,6 +42,7 @@ impl Setup {
             page_tokens: self.page_tokens,
             pages: self.slots * CONTEXT.div_ceil(self.page_tokens),
             step_tokens: self.step_tokens,
+            chunk_tokens: self.step_tokens,
             chunk_align: 1,
             steps_in_flight: self.stages.len() as u32 + 1,
             record: false,

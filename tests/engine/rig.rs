@@ -71,6 +71,7 @@ pub const OPTIONS: EngineOptions = EngineOptions {
     page_tokens: 16,
     pages: 12,
     step_tokens: 16,
+    chunk_tokens: 16,
     chunk_align: 4,
     steps_in_flight: 1,
     record: false,

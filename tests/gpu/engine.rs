@@ -24,6 +24,7 @@ pub const OPTIONS: EngineOptions = EngineOptions {
     page_tokens: 16,
     pages: 120,
     step_tokens: 512,
+    chunk_tokens: 512,
     chunk_align: 64,
     steps_in_flight: 1,
     record: false,

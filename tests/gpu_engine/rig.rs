@@ -51,6 +51,7 @@ pub const SETUP: Setup = Setup {
         page_tokens: 16,
         pages: 200,
         step_tokens: 128,
+        chunk_tokens: 128,
         chunk_align: 32,
         steps_in_flight: 1,
         record: false,

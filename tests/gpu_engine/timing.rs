@@ -23,6 +23,7 @@ fn setup(batch: u32, layers: u32) -> Setup {
             page_tokens: 64,
             pages: batch * 34,
             step_tokens: batch + 64,
+            chunk_tokens: batch + 64,
             chunk_align: 64,
             ..SETUP.options
         },

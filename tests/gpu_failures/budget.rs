@@ -9,7 +9,14 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-const SIZES: [&str; 4] = ["--max-seqs", "5", "--max-context", "100"];
+const SIZES: [&str; 6] = [
+    "--max-seqs",
+    "5",
+    "--max-context",
+    "100",
+    "--step-tokens",
+    "512",
+];
 
 /// On the GPU, and pinned; the latter with and without the logits ring.
 #[derive(Debug, PartialEq)]
@@ -210,7 +217,8 @@ fn a_pool_is_as_large_as_fits() {
         ]);
         let ended = run
             .and(&model)
-            .and(&["--memory-limit", &limit, "--max-context", "100"])
+            .and(&["--memory-limit", &limit])
+            .and(&["--max-context", "100", "--step-tokens", "512"])
             .end();
         let document: Value = serde_json::from_str(&ended.stdout).unwrap();
         let memory = &document["memory"];

@@ -12,7 +12,7 @@ use tailgraph::plan::variants::{Architecture, Experts, Products};
 
 fn inspect(arguments: &[&str]) -> Run {
     Run::new(&["inspect", "--model", "random:tiny", "--device", "cuda"])
-        .and(&["--max-seqs", "2"])
+        .and(&["--max-seqs", "2", "--step-tokens", "512"])
         .and(arguments)
 }
 
@@ -37,14 +37,16 @@ fn text(ended: &Ended) -> &str {
     &ended.stdout
 }
 
-/// Two sequences and steps of 512 rows: decode 1 and 2, mixed 512, score 512.
+/// Two sequences and steps of 512 rows: decode 1 and 2, mixed 16 to 512, score 512.
+const GRAPHS: usize = 9;
+
 #[test]
 fn every_graph_is_listed_with_its_nodes() {
     for (launch, stages, per_step) in [("device-graph", "2", 2), ("host-graph", "2", 1)] {
         let shown = json(inspect(&["--launch", launch, "--stages", stages]));
         assert_eq!(shown["device"]["launch"], launch);
         let graphs = graphs(&shown);
-        assert_eq!(graphs.len(), 4 * per_step, "{launch}");
+        assert_eq!(graphs.len(), GRAPHS * per_step, "{launch}");
         for graph in graphs {
             let captured = &graph["captured"];
             let nodes = count(&captured["nodes"]);
@@ -70,7 +72,7 @@ fn every_graph_is_listed_with_its_nodes() {
 #[test]
 fn a_step_has_the_dispatcher_behind_it() {
     let shown = json(inspect(&["--launch", "device-graph"]));
-    assert_eq!(graphs(&shown).len(), 4);
+    assert_eq!(graphs(&shown).len(), GRAPHS);
     for graph in graphs(&shown) {
         let captured = &graph["captured"];
         assert_eq!(captured["dispatcher"], true, "{graph}");

@@ -58,7 +58,7 @@ fn an_allocation_that_fails_says_what_it_was_for() {
         );
 }
 
-/// By stage, kind and bucket. One sequence and steps of 512 rows: the ladders are decode 1, mixed 512 and score 512,
+/// By stage, kind and bucket. One sequence, steps of 512 rows and a file of few buckets: decode 1, mixed 512 and score 512,
 /// once for each stage; a host that runs ahead has decode twice; the GPU's own scheduler captures all of them and then the idle graph.
 #[test]
 fn a_graph_without_memory_is_named() {
@@ -79,6 +79,10 @@ fn a_graph_without_memory_is_named() {
             "stage 1 score 512",
         ],
     };
+    let folder = tempfile::tempdir().unwrap();
+    let buckets = folder.path().join("buckets.toml");
+    std::fs::write(&buckets, "[buckets]\nmixed = [512]\n").unwrap();
+    let buckets = ["--bucket-file", buckets.to_str().unwrap()];
     for way in ["host-graph", "host-graph --ahead", "device-graph"] {
         for (index, graph) in graphs(way).into_iter().enumerate() {
             for (what, call, first) in [
@@ -97,12 +101,62 @@ fn a_graph_without_memory_is_named() {
             ] {
                 let run = Run::generate(way).and(&["--stages", "2", "one"]);
                 let ended = run
+                    .and(&buckets)
                     .with("FAIL", format!("{call}:{}:2", first + index))
                     .end();
                 let named = format!("{what} the graph of {graph}: ");
                 ended.fails_in_a_line(1, &[&named, "CUDA_ERROR_OUT_OF_MEMORY", "--bucket-file"]);
             }
         }
+    }
+}
+
+/// Which graph a run fails to capture where the `number`th cannot be; `None`: it captures fewer.
+fn captured(run: Run, number: usize) -> Option<String> {
+    let ended = run
+        .with("FAIL", format!("cuStreamEndCapture:{number}:2"))
+        .end();
+    let Some((_, rest)) = ended.stderr.split_once("capturing the graph of stage 0 ") else {
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        return None;
+    };
+    rest.split_once(':').map(|(name, _)| name.to_owned())
+}
+
+/// A run captures only the kinds of steps that it has, and of the others the largest, which the scheduler wants.
+#[test]
+fn graphs_of_steps_that_never_come_are_not_captured() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("in.jsonl");
+    std::fs::write(&input, "{\"input_ids\":[9,10,11]}\n".repeat(3)).unwrap();
+    let score = |positions: &'static str| {
+        let run = Run::new(&["score", "--model", "random:tiny", "--device", "cuda"]);
+        let run = run.and(&["--quiet", "--logits", positions, "--step-tokens", "1024"]);
+        let run = run.and(&["--launch", "host-graph", "--output"]);
+        let output = folder.path().join(format!("{positions}.safetensors"));
+        run.and(&[output.to_str().unwrap(), "--input", input.to_str().unwrap()])
+    };
+    let generate = || Run::generate("host-graph").and(&["--step-tokens", "1024", "one"]);
+    let mixed = ["16", "32", "64", "128", "256", "512", "1024"].map(|rows| format!("mixed {rows}"));
+    let one = |name: &str| vec![name.to_owned()];
+    let all = |parts: [Vec<String>; 3]| parts.concat();
+    let score_all = all([
+        one("decode 4"),
+        one("mixed 1024"),
+        vec!["score 512".into(), "score 1024".into()],
+    ]);
+    let score_last = all([one("decode 4"), mixed.to_vec(), one("score 1024")]);
+    let generated = all([one("decode 1"), mixed.to_vec(), one("score 1024")]);
+    let runs: [(&dyn Fn() -> Run, Vec<String>); 3] = [
+        (&|| score("all"), score_all),
+        (&|| score("last"), score_last),
+        (&generate, generated),
+    ];
+    for (run, graphs) in runs {
+        for (index, graph) in graphs.iter().enumerate() {
+            assert_eq!(captured(run(), 1 + index).as_ref(), Some(graph));
+        }
+        assert_eq!(captured(run(), 1 + graphs.len()), None);
     }
 }
 

@@ -61,8 +61,9 @@ impl Run {
     /// `generate` of the tiny model on the GPU, one sequence at a time.
     pub fn generate(way: &str) -> Self {
         let model = ["generate", "--model", "random:tiny", "--device", "cuda"];
-        let sizes = ["--max-seqs", "1", "--max-new-tokens", "3", "--quiet"];
-        Self::new(&model).and(&launch(way)).and(&sizes)
+        let sizes = ["--max-seqs", "1", "--step-tokens", "512"];
+        let run = Self::new(&model).and(&launch(way)).and(&sizes);
+        run.and(&["--max-new-tokens", "3", "--quiet"])
     }
 
     pub fn and(mut self, arguments: &[&str]) -> Self {

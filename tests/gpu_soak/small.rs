@@ -31,6 +31,7 @@ const SMALL: Soak = Soak {
         page_tokens: 16,
         pages: 24,
         step_tokens: 128,
+        chunk_tokens: 128,
         chunk_align: 16,
         steps_in_flight: 1,
         record: false,

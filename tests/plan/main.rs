@@ -2,6 +2,7 @@
 
 mod build;
 mod cost;
+mod device;
 mod kernels;
 mod memory;
 mod print;

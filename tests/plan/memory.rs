@@ -3,7 +3,8 @@
 use crate::support::{F32, lfm2_8b_a1b, plan};
 use tailgraph::Error;
 use tailgraph::plan::{
-    Budget, EngineOptions, Limits, MemoryPlan, Place, Plan, RingCapacities, WeightPlacement,
+    Budget, EngineOptions, Limits, MemoryPlan, Place, Plan, Prompts, RingCapacities,
+    WeightPlacement,
 };
 
 const GIB: u64 = 1 << 30;
@@ -33,6 +34,7 @@ fn defaults_with_ample_memory() {
             page_tokens: 64,
             pages: 16 * 64,
             step_tokens: 512,
+            chunk_tokens: 512,
             chunk_align: 64,
             steps_in_flight: 1,
             record: false,
@@ -68,9 +70,11 @@ fn a_short_context_model_has_a_short_context() {
 fn what_is_asked_for_is_what_there_is() {
     let limits = Limits {
         max_seqs: Some(3),
+        prompts: None,
         max_context: Some(100),
         page_tokens: Some(17),
         step_tokens: Some(10),
+        chunk_tokens: Some(8),
         chunk_align: Some(7),
         stages: None,
         steps_in_flight: Some(5),
@@ -84,12 +88,38 @@ fn what_is_asked_for_is_what_there_is() {
             page_tokens: 17,
             pages: 3 * 6,
             step_tokens: 10,
+            chunk_tokens: 8,
             chunk_align: 7,
             steps_in_flight: 5,
             record: false,
         }
     );
     assert!(memory.items.iter().any(|i| i.name == "hand-over"));
+}
+
+/// Scored prompts: sequences that fill a step, between the usual number and what there is.
+#[test]
+fn prompts_that_are_all_there_fill_a_step() {
+    for (prompts, step_tokens, chunk_align, seqs) in [
+        (vec![32; 1024], 8192, 64, 256),
+        (vec![33; 1024], 8192, 64, 249), // 248 of 33 are 8,184 rows
+        (vec![2000, 48], 8192, 64, 2),   // no more than there are
+        ([vec![2; 50], vec![98; 50]].concat(), 4000, 64, 80), // 50 in the mean
+        (vec![5000; 40], 8192, 64, 16),  // the usual number at least
+        (vec![1; 1024], 8192, 64, 256),  // the decode ladder's largest
+        (vec![1; 1024], 120, 64, 56),    // and a chunk has room beside them
+        (vec![9], 512, 64, 1),
+    ] {
+        let limits = Limits {
+            prompts: Prompts::of(prompts.iter().copied()),
+            step_tokens: Some(step_tokens),
+            chunk_align: Some(chunk_align),
+            ..Limits::default()
+        };
+        let memory = memory(&plan(lfm2_8b_a1b(), 1), limits, 64 * GIB).unwrap();
+        assert_eq!(memory.options.max_seqs, seqs, "{} rows", step_tokens);
+    }
+    assert_eq!(Prompts::of([].into_iter()), None);
 }
 
 #[test]
@@ -101,6 +131,7 @@ fn step_tokens_grow_with_the_slots() {
     };
     let memory = memory(&plan(lfm2_8b_a1b(), 1), limits, 64 * GIB).unwrap();
     assert_eq!(memory.options.step_tokens, 556);
+    assert_eq!(memory.options.chunk_tokens, 512);
 }
 
 /// For budgets from too little to ample: nothing above the budget, and no page left out that would fit.
@@ -231,10 +262,24 @@ fn limits_that_cannot_be() {
         ),
         (
             Limits {
-                step_tokens: Some(4097),
+                step_tokens: Some(8193),
                 ..none
             },
-            vec!["--step-tokens 4097", "at most 4096"],
+            vec!["--step-tokens 8193", "at most 8192"],
+        ),
+        (
+            Limits {
+                chunk_tokens: Some(63),
+                ..none
+            },
+            vec!["--chunk-tokens 63", "64 (", "to 512"],
+        ),
+        (
+            Limits {
+                chunk_tokens: Some(513),
+                ..none
+            },
+            vec!["--chunk-tokens 513", "to 512"],
         ),
         (
             Limits {
@@ -248,7 +293,7 @@ fn limits_that_cannot_be() {
                 chunk_align: Some(u32::MAX),
                 ..none
             },
-            vec!["4294967295 tokens", "4096 rows"],
+            vec!["4294967295 tokens", "8192 rows"],
         ),
         (
             Limits {
@@ -309,6 +354,7 @@ fn ring_capacities_are_powers_of_two() {
             page_tokens: 64,
             pages: 1,
             step_tokens: 512,
+            chunk_tokens: 512,
             chunk_align: 64,
             steps_in_flight: 1,
             record: false,

@@ -85,7 +85,7 @@ fn json_adds_up() {
     let document = inspect_json(&two, "--rows 1,32");
     assert_eq!(document["model"]["kv_bytes_per_token"], 12288);
     assert_eq!(document["gpu"]["name"], "h200");
-    assert_eq!(document["buckets"]["mixed"][3], 4096);
+    assert_eq!(document["buckets"]["score"][3], 4096);
     for (index, rows) in [1, 32].into_iter().enumerate() {
         let total = &document["totals"][index];
         assert_eq!(total["rows"], rows);

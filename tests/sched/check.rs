@@ -113,6 +113,14 @@ pub fn step(machine: &Machine, step: &Step) -> Result<(), String> {
         step.number,
         step.bucket_rows
     );
+    let prompt_rows = rows - step.decode_rows;
+    ensure!(
+        step.decode_rows == 0 || prompt_rows <= config.chunk_tokens,
+        "step {} has {prompt_rows} prompt rows beside {} decode rows, expected at most {}",
+        step.number,
+        step.decode_rows,
+        config.chunk_tokens
+    );
     if step.bucket > 0 {
         let smaller = config.bucket_rows[kind][step.bucket as usize - 1];
         ensure!(

@@ -34,6 +34,8 @@ branches! {
     ended_with_steps_in_flight,
     drain_in_chunked_prompt,
     row_budget_exactly_met,
+    chunk_budget_exactly_met,
+    prompts_alone_beyond_the_chunk_budget,
     chunk_skipped,
     decode_rows_shared,
     ran_ahead,

@@ -270,7 +270,8 @@ impl History {
     }
 
     fn count(&mut self, seen: &Seen, turn: &Turn) {
-        let step_tokens = self.world.config.step_tokens as usize;
+        let config = &self.world.config;
+        let (step_tokens, chunk_tokens) = (config.step_tokens as usize, config.chunk_tokens);
         let coverage = &mut self.report.coverage;
         coverage.event_ring_full += u64::from(turn.ring_full);
         coverage.front_without_pages += u64::from(turn.front_without_pages);
@@ -292,6 +293,11 @@ impl History {
         coverage.stopped_by_host += u64::from(seen.flags & abi::TG_INPUT_STOP != 0);
         if let Some(step) = &turn.step {
             coverage.row_budget_exactly_met += u64::from(step.rows.len() == step_tokens);
+            let prompt_rows = step.rows.len() as u32 - step.decode_rows;
+            let beside = step.decode_rows > 0;
+            coverage.chunk_budget_exactly_met += u64::from(beside && prompt_rows == chunk_tokens);
+            coverage.prompts_alone_beyond_the_chunk_budget +=
+                u64::from(!beside && prompt_rows > chunk_tokens);
             coverage.scored += u64::from(step.kind == abi::TG_KIND_SCORE);
         }
     }

@@ -82,7 +82,11 @@ impl Model {
             let prompt = &self.prompts[running.request as usize];
             let all = self.request(running.request).flags == abi::TG_REQUEST_LOGITS_ALL;
             let from = running.composed as usize;
-            let furthest = from + self.config.step_tokens as usize - step.rows.len();
+            let mut most_rows = self.config.step_tokens;
+            if step.decode_rows > 0 {
+                most_rows = most_rows.min(step.decode_rows + self.config.chunk_tokens);
+            }
+            let furthest = from + most_rows as usize - step.rows.len();
             let align = self.config.chunk_align as usize;
             let to = (from + 1..=furthest.min(prompt.len()))
                 .rev()

@@ -12,7 +12,7 @@ pub struct Script {
     tokens: u64,
 }
 
-/// 4 slots, pages of 4 tokens, steps of 16 rows, chunks on multiples of 4; one stage, one step in flight.
+/// 4 slots, pages of 4 tokens, steps of 16 rows, which prompts may fill beside running sequences too, chunks on multiples of 4; one stage, one step in flight.
 pub fn config() -> abi::tg_config {
     let mut config = abi::tg_config {
         slots: 4,
@@ -20,6 +20,7 @@ pub fn config() -> abi::tg_config {
         page_tokens: 4,
         max_context: 64,
         step_tokens: 16,
+        chunk_tokens: 16,
         chunk_align: 4,
         stages: 1,
         steps_in_flight: 1,

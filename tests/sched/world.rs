@@ -62,6 +62,7 @@ fn config(rng: &mut Random) -> abi::tg_config {
         slots * most_pages
     };
     let step_tokens = slots + chunk_align + if rng.percent(50) { 0 } else { rng.below(24) };
+    let chunk_tokens = chunk_align + rng.below(step_tokens);
     let ahead = rng.percent(20);
     let stages = if ahead { 1 } else { rng.range(1, 4) };
     let steps_in_flight = match ahead {
@@ -74,6 +75,7 @@ fn config(rng: &mut Random) -> abi::tg_config {
         page_tokens,
         max_context,
         step_tokens,
+        chunk_tokens,
         chunk_align,
         stages,
         steps_in_flight,

@@ -102,13 +102,14 @@ fn a_record_that_cannot_be_is_an_error() {
 
 #[test]
 fn configurations_that_break_a_rule_are_refused() {
-    let breaks: [fn(&mut abi::tg_config); 19] = [
+    let breaks: [fn(&mut abi::tg_config); 20] = [
         |c| c.slots = 0,
         |c| c.slots = abi::TG_MAX_SLOTS + 1,
         |c| c.pages = 0,
         |c| c.page_tokens = 0,
         |c| c.max_context = 0,
         |c| c.chunk_align = 0,
+        |c| c.chunk_tokens = c.chunk_align - 1,
         |c| c.step_tokens = c.slots + c.chunk_align - 1,
         |c| c.stages = 0,
         |c| c.stages = 2,

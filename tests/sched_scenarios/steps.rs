@@ -37,6 +37,11 @@ fn steps_of(config: &abi::tg_config, stop: bool) -> (Vec<Step>, u32) {
     }
 }
 
+/// A step's sequences: slot and rows.
+fn parts(step: &Step) -> Vec<(u32, u32)> {
+    step.sequences.iter().map(|s| (s.slot, s.rows)).collect()
+}
+
 #[test]
 fn chunks_end_on_multiples_and_stop_where_the_budget_reaches_none() {
     let mut script = Script::new(&config());
@@ -47,22 +52,70 @@ fn chunks_end_on_multiples_and_stop_where_the_budget_reaches_none() {
     assert!(first.sample_rows.is_empty());
     script.finish(0, 0);
     let second = script.step();
-    let parts: Vec<_> = second.sequences.iter().map(|s| (s.slot, s.rows)).collect();
-    assert_eq!(parts, [(0, 14)], "2 rows are left: too few for slot 1");
+    assert_eq!(
+        parts(&second),
+        [(0, 14)],
+        "2 rows are left: too few for slot 1"
+    );
     script.finish(1, 0);
     script.push(30, 1, |_| {});
     script.push(2, 1, |_| {});
     let third = script.step();
-    let parts: Vec<_> = third.sequences.iter().map(|s| (s.slot, s.rows)).collect();
     assert_eq!(
-        parts,
+        parts(&third),
         [(1, 3), (0, 12)],
         "13 rows are left: 12 end on a multiple of 4, and the last one is not for slot 2"
     );
     script.finish(2, 0);
     let fourth = script.step();
-    let parts: Vec<_> = fourth.sequences.iter().map(|s| (s.slot, s.rows)).collect();
-    assert_eq!(parts, [(0, 16)]);
+    assert_eq!(parts(&fourth), [(0, 16)]);
+}
+
+/// The steps of a prompt of 42 tokens and one of 3 behind it, with `running` sequences beside them.
+fn steps_beside(running: u32, chunk_tokens: u32) -> Vec<Vec<(u32, u32)>> {
+    let mut script = Script::new(&abi::tg_config {
+        chunk_tokens,
+        ..config()
+    });
+    for _ in 0..running {
+        script.push(1, 20, |_| {});
+    }
+    if running > 0 {
+        let first = script.step();
+        script.finish(first.number, 0);
+    }
+    script.push(42, 1, |_| {});
+    script.push(3, 1, |_| {});
+    let mut steps: Vec<Vec<(u32, u32)>> = Vec::new();
+    while !steps.iter().any(|step| step.contains(&(running + 1, 3))) {
+        let step = script.step();
+        script.finish(step.number, 0);
+        steps.push(parts(&step));
+    }
+    steps
+}
+
+#[test]
+fn a_prompt_alone_has_whole_steps_and_chunks_beside_running_sequences() {
+    // Alone: as large as a step, whatever a chunk is. The last 10 rows leave 6 for the next prompt.
+    for chunk_tokens in [4, 6, 16] {
+        let wanted = [vec![(0, 16)], vec![(0, 16)], vec![(0, 10), (1, 3)]];
+        assert_eq!(steps_beside(0, chunk_tokens), wanted, "{chunk_tokens}");
+    }
+    // Beside a running sequence: (chunk_tokens, rows of the long prompt's chunks, those of both in the last steps).
+    let cases: [(u32, &[u32], &[&[(u32, u32)]]); 5] = [
+        (4, &[4; 10], &[&[(1, 2)], &[(2, 3)]]), // a row is missing for both
+        (5, &[4; 10], &[&[(1, 2), (2, 3)]]),    // both fill the chunk
+        (6, &[4; 9], &[&[(1, 6)], &[(2, 3)]]),  // the prompt's end fills it
+        (13, &[12; 3], &[&[(1, 6), (2, 3)]]),   // 12 is the last multiple of 4
+        (16, &[12; 3], &[&[(1, 6), (2, 3)]]),   // the step's own bound: 15 rows are left
+    ];
+    for (chunk_tokens, chunks, last) in cases {
+        let chunks = chunks.iter().map(|&rows| vec![(1, rows)]);
+        let wanted = chunks.chain(last.iter().map(|step| step.to_vec()));
+        let wanted: Vec<_> = wanted.map(|step| [vec![(0, 1)], step].concat()).collect();
+        assert_eq!(steps_beside(1, chunk_tokens), wanted, "{chunk_tokens}");
+    }
 }
 
 #[test]

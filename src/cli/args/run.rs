@@ -95,9 +95,13 @@ pub struct EngineArgs {
     /// Tokens of one key-value page
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub page_tokens: Option<u32>,
-    /// Rows of one step: running sequences and prompt chunks together
+    /// Rows of one step: running sequences and prompt chunks together [default: 512 on a CPU; on a GPU 8192, halved until
+    /// their activations take a 16th of its memory at most]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub step_tokens: Option<u32>,
+    /// Rows of prompts in a step that running sequences have rows in too, so that these do not wait for long prompts [default: 512]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunk_tokens: Option<u32>,
     /// Prompt chunks end on multiples of this
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk_align: Option<u32>,

@@ -128,15 +128,18 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
             max_seqs: options.max_seqs,
             max_context: options.max_context,
             step_tokens: options.step_tokens,
+            chunk_tokens: options.chunk_tokens,
         };
         let measured = Measured {
             subject: &subject,
             setting: &setting,
             point: &one.point,
             kernels: Some(one.kernels),
+            logits_on_device: None,
             startup: &Startup::default(),
             repeats: &one.repeats,
             cost: None,
+            counted_cost: None,
             rates: None,
             vocabulary_share: 0.0,
             experts_expected: None,

@@ -4,8 +4,8 @@
 use super::work::Work;
 use crate::bench::{Kind, Point};
 use crate::error::Result;
-use crate::plan::Limits;
 use crate::plan::options::{check_context, check_seqs};
+use crate::plan::{Limits, Prompts};
 use crate::session::RunSpec;
 use std::sync::Arc;
 
@@ -60,20 +60,44 @@ impl Work<'_> {
         Longest { tokens, named }
     }
 
+    /// What `score` reads; of several points as many as the largest, and as short as the shortest.
+    fn prompts(&self, points: &[Point]) -> Option<Prompts> {
+        if let Some(samples) = &self.samples {
+            return Prompts::of(samples.iter().map(|sample| sample.tokens.len() as u32));
+        }
+        let count = points.iter().map(|point| point.batch).max()?;
+        let shortest = points.iter().map(Point::mean_prompt).min()?;
+        Some(Prompts {
+            count,
+            tokens: u64::from(count) * u64::from(shortest),
+        })
+    }
+
     /// The limits of an engine of so many sequences and the longest one, where `spec`'s do not say otherwise.
     ///
     /// # Errors
     /// [`crate::error::Error::Usage`]: the points are more than the model or the ladders take.
-    pub fn limits(&self, spec: &RunSpec, sizes: (Option<u32>, &Longest)) -> Result<Limits> {
+    pub fn limits(
+        &self,
+        spec: &RunSpec,
+        points: &[Point],
+        sizes: (Option<u32>, &Longest),
+    ) -> Result<Limits> {
         let (max_seqs, longest) = sizes;
         let mut limits = spec.limits;
         let plan = spec.plan(&Arc::new(self.config.clone()))?;
         if limits.max_seqs.is_none() {
             if let Some(batch) = max_seqs {
-                let named = option("--batch", batch, self.args.batch.is_some());
+                let named = match (&self.args.batch, &self.args.max_concurrency) {
+                    (None, Some(_)) => option("--max-concurrency", batch, true),
+                    (given, _) => option("--batch", batch, given.is_some()),
+                };
                 check_seqs(&plan, batch, &named)?;
             }
             limits.max_seqs = max_seqs;
+        }
+        if self.args.kind == Kind::Score {
+            limits.prompts = self.prompts(points);
         }
         if limits.max_context.is_none() {
             check_context(&plan, longest.tokens, &longest.named)?;

@@ -17,11 +17,13 @@ use crate::bench::{Kind, Point};
 use crate::cli::args::Positions;
 use crate::cli::args::bench::{BenchArgs, Way};
 use crate::cli::interrupt;
+use crate::cli::score::scoring_kind;
 use crate::cli::spec::spec;
 use crate::error::Result;
 use crate::files::{Out, Unfinished, folder};
 use crate::io::arrays::{self, Sample};
 use crate::model::{Model, ModelSource};
+use crate::plan::StepKind;
 use crate::runtime::Logits;
 use crate::session::opened::load;
 use crate::session::{Opened, RunSpec, Target};
@@ -137,10 +139,21 @@ impl Work<'_> {
         points: &[Point],
     ) -> Result<Unit> {
         let target = Target::open(&spec.device)?;
-        spec.limits = self.limits(&spec, sizes)?;
+        spec.limits = self.limits(&spec, points, sizes)?;
         let gpu = spec.device.launch().is_some();
-        let delivers = self.args.kind == Kind::Score;
-        let opened = Opened::on(target, spec, delivers)?;
+        if self.args.logits_on_device && !gpu {
+            return Err(Error::Usage(
+                "--logits-on-device: expected --device cuda; on a CPU logits never leave its memory".into(),
+            ));
+        }
+        let mut opened = Opened::on(target, spec, self.delivers())?;
+        match self.args.kind {
+            Kind::Prefill => opened.only(&[StepKind::Mixed]),
+            Kind::Score => opened.only(&[scoring_kind(self.args.logits == Positions::Last)]),
+            Kind::Decode | Kind::Serve | Kind::Launch => {
+                opened.only(&[StepKind::Decode, StepKind::Mixed]);
+            }
+        }
         if let Some(samples) = &self.samples
             && let Some(path) = &self.args.input
         {
@@ -198,9 +211,9 @@ impl Work<'_> {
         let before = phases_so_far();
         let start = Instant::now();
         let scored = Arc::new(Scored::default());
-        let sink: SharedSink = match self.args.kind {
-            Kind::Score => Some(scored.clone()),
-            _ => None,
+        let sink: SharedSink = match self.delivers() {
+            true => Some(scored.clone()),
+            false => None,
         };
         let traced = self
             .args
@@ -310,6 +323,11 @@ impl Work<'_> {
         let first = figures.ttft_ms.first().or(figures.e2el_ms.first());
         startup.first_token_ms.extend(first);
         Ok(true)
+    }
+
+    /// Whether logits go from the device to the host.
+    pub fn delivers(&self) -> bool {
+        self.args.kind == Kind::Score && !self.args.logits_on_device
     }
 
     fn wanted(&self) -> Logits {

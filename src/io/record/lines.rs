@@ -6,7 +6,21 @@ use crate::runtime::{EndReason, EngineShape, Event, Request, TokenLogprobs};
 use serde::{Deserialize, Serialize};
 
 /// Of the format: another number is another format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
+
+/// The version that a first line names, whatever else stands there: another format's header has other fields.
+pub(super) fn version(line: &[u8]) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct First {
+        header: Versioned,
+    }
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    let first: First = serde_json::from_slice(line).ok()?;
+    Some(first.header.version)
+}
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,5 +1,6 @@
 //! Sizes of a run on a GPU, and whether both the GPU and its host have room for them.
 
+use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::families::{Types, kernels};
 use crate::error::{Error, Result};
 use crate::model::layout::Role;
@@ -7,6 +8,7 @@ use crate::model::{ModelConfig, ModelSource};
 use crate::plan::budget::{Available, Budget};
 use crate::plan::bytes::{Bytes, whole_bytes};
 use crate::plan::cost::Precision;
+use crate::plan::device::DeviceMemory;
 use crate::plan::memory::{MemoryItem, MemoryPlan, Place};
 use crate::plan::params::model_bytes;
 use crate::plan::{Gpu, Plan};
@@ -24,21 +26,37 @@ pub fn on_paper(
     plan: &Plan,
     precision: Precision,
 ) -> Result<MemoryPlan> {
-    let budget = match spec.memory_limit {
-        Some(_) => Budget::new(spec.memory_limit),
-        None => Budget {
-            bytes: gpu.memory_bytes,
-            source: format!("an {}'s memory", gpu.title),
+    let whole = whole(
+        spec,
+        gpu.memory_bytes,
+        &format!("an {}'s memory", gpu.title),
+    );
+    let memory = DeviceMemory {
+        budget: match spec.memory_limit {
+            Some(_) => Budget::new(spec.memory_limit),
+            None => whole.clone(),
         },
+        whole,
     };
     let overheads = |options: &_| overheads(Launch::DeviceGraph, plan, options, false);
-    MemoryPlan::on_device(plan, precision, &spec.limits, budget, &overheads)
+    MemoryPlan::on_device(plan, precision, &spec.limits, &memory, &overheads)
+}
+
+/// A GPU's memory of so many bytes, named so, as far as `--memory-limit` lets a run see it.
+fn whole(spec: &RunSpec, bytes: u64, named: &str) -> Budget {
+    match spec.memory_limit {
+        Some(limit) if limit < bytes => Budget::new(Some(limit)),
+        _ => Budget {
+            bytes,
+            source: named.to_owned(),
+        },
+    }
 }
 
 /// [`super::memory`]'s, of a GPU.
 pub(super) fn memory(
     spec: &RunSpec,
-    launch: Launch,
+    (gpu, launch): (&OpenGpu, Launch),
     plan: &Plan,
     precision: Precision,
     budget: Budget,
@@ -50,7 +68,11 @@ pub(super) fn memory(
     };
     kernels::check(&plan.config, types)?;
     let overheads = |options: &_| overheads(launch, plan, options, delivers);
-    let mut memory = MemoryPlan::on_device(plan, precision, &spec.limits, budget, &overheads)?;
+    let device = DeviceMemory {
+        whole: whole(spec, gpu.info.memory_bytes, &gpu.info.to_string()),
+        budget,
+    };
+    let mut memory = MemoryPlan::on_device(plan, precision, &spec.limits, &device, &overheads)?;
     if let ModelSource::Random { .. } = spec.model {
         memory.items.push(generated(&plan.config));
     }
@@ -104,6 +126,10 @@ mod tests {
         let plan = graphs.plan(config.clone(), &limits).unwrap();
         let precision = Precision::new(DType::BF16, DType::BF16);
         let budget = Budget::new(Some(1 << 30));
+        let device = DeviceMemory {
+            whole: budget.clone(),
+            budget,
+        };
         let overheads = |_: &_| {
             Ok(Overheads {
                 scheduler_bytes: 0,
@@ -114,7 +140,7 @@ mod tests {
             })
         };
         let mut memory =
-            MemoryPlan::on_device(&plan, precision, &limits, budget, &overheads).unwrap();
+            MemoryPlan::on_device(&plan, precision, &limits, &device, &overheads).unwrap();
         host_holds(&memory, Some(3 << 20)).unwrap();
         host_holds(&memory, None).unwrap();
         memory.items.push(generated(&config));

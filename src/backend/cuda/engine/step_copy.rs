@@ -335,6 +335,7 @@ mod tests {
             page_tokens: 16,
             pages: 11,
             step_tokens: 77,
+            chunk_tokens: 77,
             chunk_align: 8,
             steps_in_flight: 1,
             record: false,
