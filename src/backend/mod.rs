@@ -2,7 +2,6 @@
 //! descriptors through [`StepView`]; they know nothing of requests, queues or text.
 
 pub mod cpu;
-#[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod step;
 pub mod timing;

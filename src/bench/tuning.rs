@@ -8,10 +8,10 @@ use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::engine::hosted::{HostLaunch, HostLaunched, OtherStep, StagePlace};
 use crate::backend::cuda::engine::model::{ModelProgram, Placement, programs};
 use crate::backend::cuda::families::Bucket;
+use crate::backend::cuda::tuning::variants::{Architecture, Entry, Variant};
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::model::{DType, Model};
-use crate::plan::variants::{Architecture, Entry, Variant};
 use crate::plan::{EngineOptions, Plan, RingCapacities, StepKind};
 use crate::runtime::Engine;
 use crate::sys::abi;
@@ -196,7 +196,7 @@ pub fn engine(
     dtype: DType,
 ) -> Result<(Engine, Arc<Tuning>)> {
     let options = options.one_step_in_flight();
-    let file = plan.kernels.for_gpu(gpu.info.compute_capability)?;
+    let file = gpu.kernel_file()?;
     let ladders = plan.ladders.reachable(&options);
     let placement = Placement {
         plan,

@@ -9,10 +9,10 @@ mod svg;
 mod text;
 
 use super::args::inspect::{Format, InspectArgs};
+use crate::backend::cuda::listed::calls::StepCalls;
 use crate::error::{Error, Result};
 use crate::files::{Out, Unfinished};
 use crate::model::DType;
-use crate::plan::calls::StepCalls;
 use crate::plan::cost::op_cost;
 use crate::plan::gpu::{Bound, H200};
 use crate::plan::{Cost, Gpu, OpKind, Plan, Precision, Stage, StepKind, StepShape};

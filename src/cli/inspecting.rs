@@ -3,10 +3,10 @@
 use super::args::InspectCommand;
 use super::inspect::graphs::OnGpu;
 use super::{Exit, print, spec};
+use crate::backend::cuda::listed::calls::StepCalls;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelSource};
 use crate::plan::Plan;
-use crate::plan::calls::StepCalls;
 use crate::plan::cost::Precision;
 #[cfg(feature = "cuda")]
 use crate::plan::gpu::H200;
@@ -80,6 +80,7 @@ fn calls(
     use crate::backend::cuda::families::Types;
     use crate::backend::cuda::families::limits::GpuShape;
     use crate::backend::cuda::lower::listing::Listing;
+    use crate::backend::cuda::tuning::KernelChoice;
     use crate::session::sizes::gpu::on_paper;
 
     let gpu = args.inspect.gpu.unwrap_or(&H200);
@@ -93,7 +94,9 @@ fn calls(
         weights: precision.weights,
     };
     let sizes = on_paper(spec, gpu, plan, precision)?;
-    let listing = Listing::new(plan, shape, types, &sizes.options)?;
+    let file = args.run.buckets.kernel_file.as_deref();
+    let choice = KernelChoice::open(file)?;
+    let listing = Listing::new(plan, shape, types, &choice, &sizes.options)?;
     let mut steps = vec![];
     for bucket in args.inspect.buckets(plan)? {
         for stage in 0..plan.stages.len() {
@@ -172,7 +175,7 @@ fn on_gpu(
     let on_gpu = OnGpu {
         device: gpu.info.to_string(),
         launch: on.launch.name().to_owned(),
-        kernel_variants: target.kernel_variants(&plan.kernels)?.unwrap_or_default(),
+        kernel_variants: target.kernel_variants()?.unwrap_or_default(),
         load,
         memory: sizes.items,
         graphs: std::mem::take(&mut found.graphs),

@@ -124,7 +124,7 @@ fn plan(path: &Path, spec: &RunSpec, target: &Target, header: &Header) -> Result
     let shape = &header.engine;
     let (config, _) = spec.model.config()?;
     let mut plan = spec.plan(&Arc::new(config)).map_err(recorded)?;
-    let variants = target.kernel_variants(&plan.kernels)?;
+    let variants = target.kernel_variants()?;
     if let (Some(recorded), Some(found)) = (&header.kernel_variants, &variants)
         && recorded != found
     {

@@ -20,6 +20,8 @@ pub fn run(args: &TuneArgs) -> Result<Exit> {
 #[cfg(feature = "cuda")]
 mod gpu {
     use super::*;
+    use crate::backend::cuda::tuning::KernelFile;
+    use crate::backend::cuda::tuning::variants::Entry;
     use crate::bench::drive::{self, Beside};
     use crate::bench::host::Busy;
     use crate::bench::tuning::{Found, engine};
@@ -33,8 +35,7 @@ mod gpu {
     use crate::files::{Out, Unfinished};
     use crate::model::{DType, Model};
     use crate::plan::arena::MOST_ROWS;
-    use crate::plan::variants::Entry;
-    use crate::plan::{KernelFile, Ladders, Limits, Plan, StepKind};
+    use crate::plan::{Ladders, Limits, Plan, StepKind};
     use crate::runtime::Logits;
     use crate::session::opened::load;
     use crate::session::{Opened, RunSpec, Target};
@@ -67,7 +68,7 @@ mod gpu {
                     .into(),
             ));
         };
-        let base = plan.kernels.for_gpu(gpu.info.compute_capability)?;
+        let base = gpu.kernel_file()?;
         let output = args.output.as_deref();
         let output = output.map(|path| Out::open(path, Unfinished::Removed));
         let output = output.transpose()?;

@@ -52,7 +52,7 @@ impl Opened {
         let (config, generation) = spec.model.config()?;
         let config = Arc::new(config);
         let plan = spec.plan(&config)?;
-        let kernel_variants = target.kernel_variants(&plan.kernels)?;
+        let kernel_variants = target.kernel_variants()?;
         let memory = sizes::memory(&spec, &target, &plan, delivers)?;
         Ok(Self {
             spec,

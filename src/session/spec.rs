@@ -7,7 +7,7 @@
 use crate::error::{Error, Result};
 use crate::io::row::Options;
 use crate::model::{DType, ModelConfig, ModelSource};
-use crate::plan::{GraphFile, KernelChoice, Limits, Plan};
+use crate::plan::{GraphFile, Limits, Plan};
 use crate::runtime::Launch;
 use crate::telemetry::warn;
 use std::path::{Path, PathBuf};
@@ -73,9 +73,7 @@ impl RunSpec {
     /// A plan file that cannot be read or is wrong; [`Error::Usage`] for stages that there cannot be.
     pub fn plan(&self, config: &Arc<ModelConfig>) -> Result<Plan> {
         let graphs = GraphFile::open(self.bucket_file.as_deref())?;
-        let mut plan = graphs.plan(config.clone(), &self.limits)?;
-        plan.kernels = KernelChoice::open(self.device.kernel_file())?;
-        Ok(plan)
+        graphs.plan(config.clone(), &self.limits)
     }
 }
 
@@ -168,6 +166,14 @@ impl DeviceSpec {
         }
     }
 
+    /// The CPU has one kernel for everything.
+    pub fn kernel_file(&self) -> Option<&Path> {
+        match self {
+            Self::Cpu { .. } => None,
+            Self::Gpu(gpu) => gpu.kernel_file.as_deref(),
+        }
+    }
+
     /// Says on standard error why the CPU serves, where that was not to be expected.
     pub fn warn_if_passed_over(&self) {
         if let Self::Cpu {
@@ -175,14 +181,6 @@ impl DeviceSpec {
         } = self
         {
             warn(&format!("running on the CPU, for {why}"));
-        }
-    }
-
-    /// The CPU has one kernel for everything.
-    pub fn kernel_file(&self) -> Option<&Path> {
-        match self {
-            Self::Cpu { .. } => None,
-            Self::Gpu(gpu) => gpu.kernel_file.as_deref(),
         }
     }
 }

@@ -7,8 +7,9 @@ use super::spec::GpuSpec;
 use super::spec::without_gpu_support;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::driver::gpu::OpenGpu;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::tuning::KernelChoice;
 use crate::error::Result;
-use crate::plan::KernelChoice;
 use crate::plan::budget::Budget;
 #[cfg(feature = "cuda")]
 use crate::plan::bytes::Bytes;
@@ -31,13 +32,14 @@ pub enum Target {
 impl Target {
     /// # Errors
     /// [`crate::Error::Usage`] for a GPU that there is not, or in a build without GPU support; [`crate::Error::Runtime`]
-    /// where the machine or its driver lacks what is asked for.
+    /// where the machine or its driver lacks what is asked for; [`crate::Error::File`] for a kernel file that is wrong.
     pub fn open(spec: &DeviceSpec) -> Result<Self> {
         match spec {
             DeviceSpec::Cpu { .. } => Ok(Self::Cpu),
             #[cfg(feature = "cuda")]
             DeviceSpec::Gpu(spec) => Ok(Self::Gpu {
-                gpu: OpenGpu::new(spec.ordinal)?,
+                gpu: OpenGpu::new(spec.ordinal)?
+                    .served_by(KernelChoice::open(spec.kernel_file.as_deref())?),
                 spec: spec.clone(),
             }),
             #[cfg(not(feature = "cuda"))]
@@ -71,18 +73,12 @@ impl Target {
     /// What says which kernels serve which bucket, as its architecture and digest; none on the CPU.
     ///
     /// # Errors
-    /// [`KernelChoice::for_gpu`]'s.
-    pub fn kernel_variants(
-        &self,
-        #[cfg_attr(not(feature = "cuda"), expect(unused_variables))] kernels: &KernelChoice,
-    ) -> Result<Option<String>> {
+    /// The file that was named is for other GPUs.
+    pub fn kernel_variants(&self) -> Result<Option<String>> {
         match self {
             Self::Cpu => Ok(None),
             #[cfg(feature = "cuda")]
-            Self::Gpu { gpu, .. } => {
-                let file = kernels.for_gpu(gpu.info.compute_capability)?;
-                Ok(Some(file.name()))
-            }
+            Self::Gpu { gpu, .. } => Ok(Some(gpu.kernel_file()?.name())),
         }
     }
 

@@ -6,7 +6,7 @@ use tailgraph::Result;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::backend::{LogitsSink, SharedSink};
 use tailgraph::model::{DType, Model};
-use tailgraph::plan::{GraphFile, KernelChoice, Limits, Plan};
+use tailgraph::plan::{GraphFile, Limits, Plan};
 use tailgraph::runtime::TokenLogprobs;
 use tailgraph::runtime::cuda::Launch;
 use tailgraph::runtime::{EndReason, Engine, EngineOptions, Logits, Request};
@@ -86,21 +86,7 @@ pub fn plan(model: &Model, stages: usize) -> Plan {
 
 /// An engine that waits for its launch.
 pub fn engine(gpu: &OpenGpu, model: &Model, setup: Setup, sink: &SharedSink) -> Engine {
-    engine_by(gpu, model, setup, &KernelChoice::default(), sink)
-}
-
-/// Likewise, its buckets served by what `kernels` says.
-fn engine_by(
-    gpu: &OpenGpu,
-    model: &Model,
-    setup: Setup,
-    kernels: &KernelChoice,
-    sink: &SharedSink,
-) -> Engine {
-    let plan = Plan {
-        kernels: kernels.clone(),
-        ..plan(model, setup.stages)
-    };
+    let plan = plan(model, setup.stages);
     let mut engine =
         Engine::on_gpu(gpu, model, &plan, &OPTIONS, setup.dtype, setup.launch, sink).unwrap();
     engine.watch(PATIENCE);
@@ -109,23 +95,12 @@ fn engine_by(
 
 /// Runs all requests, which are in the ring before the first step is composed.
 pub fn run(gpu: &OpenGpu, model: &Model, setup: Setup, requests: &[Request]) -> Vec<Outcome> {
-    run_by(gpu, model, setup, &KernelChoice::default(), requests)
-}
-
-/// Likewise, its buckets served by what `kernels` says.
-pub fn run_by(
-    gpu: &OpenGpu,
-    model: &Model,
-    setup: Setup,
-    kernels: &KernelChoice,
-    requests: &[Request],
-) -> Vec<Outcome> {
     let collector = Arc::new(Collector {
         outcomes: Mutex::new(vec![Outcome::default(); requests.len()]),
         vocab_size: model.config.vocab_size,
     });
     let sink: SharedSink = Some(collector.clone());
-    let tokens = drive(engine_by(gpu, model, setup, kernels, &sink), requests);
+    let tokens = drive(engine(gpu, model, setup, &sink), requests);
     let mut outcomes = std::mem::take(&mut *collector.outcomes.lock().unwrap());
     for (outcome, (tokens, logprobs)) in outcomes.iter_mut().zip(tokens) {
         outcome.tokens = tokens;

@@ -1,9 +1,9 @@
 //! `tune` over the test's driver, whose kernels take no time: what is measured and written, not how long it takes.
 
 use crate::rig::Run;
+use tailgraph::backend::cuda::tuning::KernelFile;
+use tailgraph::backend::cuda::tuning::variants::Architecture;
 use tailgraph::model::DType;
-use tailgraph::plan::KernelFile;
-use tailgraph::plan::variants::Architecture;
 
 fn tune(arguments: &[&str]) -> Run {
     Run::new(&["tune", "--model", "random:tiny", "--device", "cuda"]).and(arguments)

@@ -2,8 +2,8 @@
 
 use super::graphs::{Entry, OnGpu, entries, ms, operation};
 use super::{Group, View, Written, dtype_name};
+use crate::backend::cuda::listed::captured::CapturedGraph;
 use crate::model::LayerType;
-use crate::plan::captured::CapturedGraph;
 use crate::plan::cost::distinct_experts;
 use crate::plan::gpu::Bound;
 use crate::plan::params::{model_bytes, model_parameters, params};
