@@ -20,6 +20,7 @@ pub fn run(args: &TuneArgs) -> Result<Exit> {
 #[cfg(feature = "cuda")]
 mod gpu {
     use super::*;
+    use crate::backend::cuda::device::GpuDevice;
     use crate::backend::cuda::tuning::KernelFile;
     use crate::backend::cuda::tuning::variants::Entry;
     use crate::bench::drive::{self, Beside};
@@ -62,7 +63,7 @@ mod gpu {
         let config = Arc::new(spec.model.config()?.0);
         let plan = spec.plan(&config)?;
         let buckets = buckets(args, &plan)?;
-        let Target::Gpu { gpu, .. } = Target::open(&spec.device)? else {
+        let Target::Gpu(GpuDevice { gpu, .. }) = Target::open(&spec.device)? else {
             return Err(Error::Usage(
                 "tune: the CPU has one kernel for everything; expected --device cuda and a GPU"
                     .into(),
@@ -186,10 +187,10 @@ mod gpu {
             decode: buckets.to_vec(),
             ..opened.plan.ladders
         };
-        let Target::Gpu { gpu, spec } = &opened.target else {
+        let Target::Gpu(device) = &opened.target else {
             return Err(Error::Usage("tune: expected --device cuda".into()));
         };
-        let (mut engine, tuning) = engine(gpu, model, &opened.plan, &opened.options, spec.dtype)?;
+        let (mut engine, tuning) = engine(device, model, &opened.plan, &opened.options)?;
         engine.launch()?;
         let vocabulary = opened.config.vocab_size as u32;
         let mut tuned = Vec::new();
@@ -220,7 +221,7 @@ mod gpu {
                 ))
             })?;
             if !args.quiet {
-                say(&line(spec.dtype, &found));
+                say(&line(device.spec.dtype, &found));
                 for timed in &found.finalists {
                     say(&format!(
                         "  {:.3} ms by {}",
@@ -229,7 +230,7 @@ mod gpu {
                     ));
                 }
             }
-            let dtype = spec.dtype;
+            let dtype = device.spec.dtype;
             tuned.push(Tuned { dtype, found });
         }
         Ok(Some(tuned))

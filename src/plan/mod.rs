@@ -3,7 +3,7 @@
 //!
 //! - [`op`]: the operations; [`build`]: a configuration as stages of them
 //! - [`graphs`]: bucket ladders and stage cuts from `graphs/*.toml`
-//! - [`params`], [`cost`], [`gpu`]: an operation's weights, bytes and FLOPs, and the time they need at least
+//! - [`params`], [`cost`]: an operation's weights, bytes and FLOPs
 //! - [`options`], [`memory`], [`budget`]: the sizes an engine starts with, and whether they fit
 //! - [`device`]: the same for a GPU; [`arena`], [`state`]: its activations, and what sequences keep there
 //! - [`bytes`]: sizes as people write them
@@ -14,7 +14,6 @@ pub mod build;
 pub mod bytes;
 pub mod cost;
 pub mod device;
-pub mod gpu;
 pub mod graphs;
 pub mod memory;
 pub mod op;
@@ -27,7 +26,6 @@ pub mod state;
 pub use arena::{Arena, ArenaShape};
 pub use budget::Budget;
 pub use cost::{Cost, Precision, StepShape};
-pub use gpu::Gpu;
 pub use graphs::GraphFile;
 pub use memory::{MemoryPlan, Place, WeightPlacement};
 pub use op::{Op, OpKind};

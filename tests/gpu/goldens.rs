@@ -4,9 +4,9 @@ use crate::common::fixtures;
 use crate::common::golden::{self, Golden};
 use crate::engine::{Outcome, Setup, greedy, run, score};
 use safetensors::SafeTensors;
+use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::model::DType;
-use tailgraph::runtime::cuda::Launch;
 use tailgraph::runtime::{Logits, Request};
 
 const VARIANTS: [&str; 2] = ["a", "b"];
@@ -118,7 +118,7 @@ pub fn f32_on(gpu: &OpenGpu, what: &str) {
         let golden = golden::load(variant);
         let setup = Setup {
             dtype: DType::F32,
-            launch: Launch::DeviceGraph,
+            launch: LaunchWay::DeviceGraph,
             stages: 1,
         };
         let what = format!("golden {variant} f32, kernels {what}");
@@ -140,7 +140,7 @@ fn half_precision_is_closer_than_transformers_bf16() {
         for dtype in [DType::BF16, DType::F16] {
             let setup = Setup {
                 dtype,
-                launch: Launch::DeviceGraph,
+                launch: LaunchWay::DeviceGraph,
                 stages: 1,
             };
             let outcomes = run(&gpu, &golden.model, setup, &requests(&golden));

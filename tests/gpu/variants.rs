@@ -7,6 +7,7 @@ use crate::rig::{SKINNY, grouped};
 use crate::ways::{assert_same, requests};
 use std::path::Path;
 use std::sync::Arc;
+use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::backend::cuda::tuning::variants::{
     Architecture, Entry, Experts, Grouped, Products, Variant,
@@ -14,7 +15,6 @@ use tailgraph::backend::cuda::tuning::variants::{
 use tailgraph::backend::cuda::tuning::{KernelChoice, KernelFile};
 use tailgraph::model::DType;
 use tailgraph::plan::arena::FUSED_ROWS;
-use tailgraph::runtime::cuda::Launch;
 
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 /// Of a decode bucket here, at most.
@@ -121,8 +121,8 @@ fn all_ways_give_the_same_bits_by_every_variant() {
                 };
                 run(&gpu, &golden.model, setup, &requests)
             };
-            let reference = by(Launch::HostKernels);
-            for launch in [Launch::HostGraphAhead, Launch::DeviceGraph] {
+            let reference = by(LaunchWay::HostKernels);
+            for launch in [LaunchWay::HostGraphAhead, LaunchWay::DeviceGraph] {
                 assert_same(
                     &by(launch),
                     &reference,

@@ -51,7 +51,9 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
         interrupt,
     };
     let mut units = work.units(name)?;
-    let gpu_info = units.first().and_then(|unit| unit.opened.target.gpu_info());
+    let gpu_info = units
+        .first()
+        .and_then(|unit| unit.opened.target.device().info());
     if let Some(folder) = &args.trace {
         std::fs::create_dir_all(folder).map_err(|error| Error::create(folder, &error))?;
         if let Some(unit) = units.first() {

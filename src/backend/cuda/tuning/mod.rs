@@ -1,6 +1,7 @@
-//! Which kernels serve which bucket, by measurement: architectures of GPUs, variants, and the files that say so. It is data,
-//! and read with and without GPU support.
+//! What is known of GPUs, as data that any build reads: those with names, and which kernels serve which bucket, by
+//! measurement: architectures, variants, and the files that say so.
 
+pub mod gpu;
 pub mod kernel_file;
 pub mod variants;
 
