@@ -245,6 +245,7 @@ typedef struct tg_config {
   uint32_t bucket_rows[TG_KINDS][TG_MAX_BUCKETS];  /* ascending; the largest decode bucket >= slots, the others >= step_tokens */
   uint32_t ahead;            /* 1: a decode step may be composed before the step ahead of it has come back, where that one
                                 can neither end a sequence nor let one in; needs 1 stage and 2 steps in flight */
+  uint32_t pad[3];           /* what follows is copied 16 bytes at a time */
 } tg_config;
 
 /* tg_slot.phase */

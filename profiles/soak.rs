@@ -10,18 +10,16 @@
 mod soak;
 
 use serde::Serialize;
+use soak::on_gpu::OnGpu;
 use soak::{Place, Report, Soak};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
-use tailgraph::backend::cuda::engine::hosted::HostLaunch;
 use tailgraph::error::{Error, Result};
 use tailgraph::model::{DType, Model, ModelSource};
 use tailgraph::plan::{GraphFile, Limits};
-use tailgraph::runtime::cuda::{Launch, host_stage};
-use tailgraph::runtime::replay::Replayer;
-use tailgraph::runtime::{Engine, EngineOptions};
+use tailgraph::runtime::EngineOptions;
 
 const OPTIONS: EngineOptions = EngineOptions {
     max_seqs: 256,
@@ -72,21 +70,15 @@ fn main() -> Result<ExitCode> {
     };
     let gpu = OpenGpu::new(0)?;
     let start = Instant::now();
-    let model = Model::load(&ModelSource::parse(name)?)?;
+    let model = Arc::new(Model::load(&ModelSource::parse(name)?)?);
     let load_s = start.elapsed().as_secs_f64();
     let plan = GraphFile::open(None)?.plan(Arc::new(model.config.clone()), &Limits::default())?;
+    let on_gpu = OnGpu { gpu, model, plan };
     let place = Place {
-        model: &model,
-        engine: &|dtype, options, sink| {
-            let launch = Launch::DeviceGraph;
-            Engine::on_gpu(&gpu, &model, &plan, options, dtype, launch, sink)
-        },
-        replayer: &|dtype, shape| {
-            let (options, way) = (&shape.options, HostLaunch::Kernels);
-            let stage = host_stage(&gpu, &model, &plan, options, dtype, way, &None)?;
-            Replayer::new(shape, vec![Box::new(stage)])
-        },
-        free_bytes: &|| gpu.free_bytes().map(Some),
+        model: &on_gpu.model,
+        engine: &|dtype, options, sink| on_gpu.engine(dtype, options, sink),
+        replayer: &|dtype, shape| on_gpu.replayer(dtype, shape),
+        free_bytes: &|| on_gpu.gpu.free_bytes().map(Some),
     };
     let report = soak.run(&place, &mut |line| {
         eprintln!("{:.1} s: {line}", start.elapsed().as_secs_f64());
@@ -94,7 +86,7 @@ fn main() -> Result<ExitCode> {
     let holds = report.holds;
     let output = Output {
         command: format!("soak {}", arguments.join(" ")),
-        gpu: gpu.info.to_string(),
+        gpu: on_gpu.gpu.info.to_string(),
         model: name.clone(),
         load_s,
         report,

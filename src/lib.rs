@@ -29,7 +29,7 @@
 //! - [`io`]: rows, arrays and output files
 //! - [`text`]: tokenizers, chat templates, detokenization, stop strings
 //! - [`runtime`]: the scheduler core, the rings around it, stage threads; [`runtime::Engine`] takes tokens and gives tokens
-//! - [`backend`]: runs the operations of one stage for one step; `cpu` is the f32 reference
+//! - [`backend`]: a [`backend::Device`] runs a model's steps, stage by stage; `cpu` is the f32 reference
 //! - [`plan`]: a model as stages of operations with shapes, bytes and FLOPs; bucket ladders; memory arithmetic
 //! - [`model`]: config.json, weights (a checkpoint on disk or a random preset), nothing about how it runs
 //! - [`sys`]: the structs shared with C, made by bindgen

@@ -6,10 +6,11 @@ mod common;
 use common::text::{load_both, load_template};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
+use tailgraph::backend::cuda::tuning::KernelFile;
 use tailgraph::io::record::Reader;
 use tailgraph::io::row;
 use tailgraph::model::{Model, ModelSource};
-use tailgraph::plan::{GraphFile, KernelFile};
+use tailgraph::plan::GraphFile;
 use tailgraph::report::input;
 use tailgraph::text::Chat;
 

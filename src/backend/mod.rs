@@ -1,12 +1,15 @@
-//! Backends run the operations of one stage for one step. They know the plan and the model, and read step
+//! A [`Device`] runs a model's steps: the operations of one stage at a time. Backends know the plan and the model, and read step
 //! descriptors through [`StepView`]; they know nothing of requests, queues or text.
 
 pub mod cpu;
-#[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod device;
+pub mod spec;
 pub mod step;
 pub mod timing;
 
+pub use device::Device;
+pub use spec::{DeviceSpec, GpuSpec, LaunchWay};
 pub use step::StepView;
 
 use crate::error::Result;

@@ -7,14 +7,14 @@
 //! state as the one before it left it.
 
 use super::metrics::Bare;
-use crate::backend::cuda::driver::gpu::OpenGpu;
-use crate::backend::cuda::engine::hosted::{Carried, HostLaunch, HostLaunched};
+use crate::backend::LaunchWay;
+use crate::backend::cuda::device::GpuDevice;
+use crate::backend::cuda::engine::hosted::{Carried, HostLaunched};
+use crate::backend::device::EngineSpec;
 use crate::backend::{StageBackend, StepView};
 use crate::error::Result;
-use crate::model::{DType, Model};
-use crate::plan::{EngineOptions, Plan, RingCapacities};
+use crate::plan::RingCapacities;
 use crate::runtime::Engine;
-use crate::runtime::cuda::host_stage;
 use crate::sys::abi;
 use parking_lot::Mutex;
 use std::ops::RangeInclusive;
@@ -117,23 +117,21 @@ impl StageBackend for BareStage {
 /// An engine that is not launched yet, and what it times.
 ///
 /// # Errors
-/// As [`Engine::on_gpu`].
-pub fn engine(
-    gpu: &OpenGpu,
-    model: &Model,
-    plan: &Plan,
-    options: &EngineOptions,
-    dtype: DType,
-) -> Result<(Engine, Arc<Timing>)> {
-    let options = options.one_step_in_flight();
+/// As [`Engine::on`].
+pub fn engine(device: &GpuDevice, spec: &EngineSpec<'_>) -> Result<(Engine, Arc<Timing>)> {
+    let options = spec.options.one_step_in_flight();
+    let spec = EngineSpec {
+        options: &options,
+        ..*spec
+    };
     let timing = Arc::new(Timing::default());
-    let inner = host_stage(gpu, model, plan, &options, dtype, HostLaunch::Graph, &None)?;
+    let inner = device.hosted(&spec, LaunchWay::HostGraph)?;
     let stage = BareStage {
         carried: inner.room_for_carried()?,
         inner,
         timing: timing.clone(),
     };
-    let ladders = plan.ladders.reachable(&options);
+    let ladders = spec.plan.ladders.reachable(&options);
     let capacities = RingCapacities::new(&options);
     let engine = Engine::on_host(vec![Box::new(stage)], &ladders, &options, capacities)?;
     Ok((engine, timing))

@@ -2,8 +2,8 @@
 //! multiplications at its peak, whichever takes longer. Routing is taken as even (see [`crate::plan::cost`]), or as counted.
 
 use super::{Kind, Point};
+use crate::backend::cuda::tuning::gpu::{Bound, GPUS};
 use crate::plan::cost::Precision;
-use crate::plan::gpu::{Bound, GPUS};
 use crate::plan::{Cost, EngineOptions, Plan, StepKind, StepShape};
 
 /// How fast the device is at its best.

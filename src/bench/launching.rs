@@ -2,19 +2,16 @@
 //! graph beside, which the host launches again and again with nobody scheduling.
 
 use super::metrics::{Bare, Figures};
-use crate::backend::StageBackend;
+use crate::backend::LaunchWay;
+use crate::backend::cuda::device::launched;
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::driver::gpu::OpenGpu;
-use crate::backend::cuda::engine::ahead::HostAhead;
-use crate::backend::cuda::engine::hosted::{HostLaunch, HostLaunched, StagePlace};
 use crate::backend::cuda::engine::program::{StepProgram, buckets, capture_calls};
-use crate::backend::cuda::engine::scheduler::GpuScheduler;
 use crate::backend::cuda::engine::step_copy::StepCopy;
 use crate::backend::cuda::tools::probe::{ProbeOptions, ProbeStep};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, RingCapacities, StepKind};
 use crate::runtime::Engine;
-use crate::runtime::cuda::Launch;
 use cudarc::driver::result::DriverError;
 use std::time::Instant;
 
@@ -86,27 +83,10 @@ impl<'a> Probe<'a> {
     ///
     /// # Errors
     /// What the driver refuses.
-    pub fn engine(&self, launch: Launch) -> Result<Engine> {
-        let (context, options, ladders) = (&self.gpu.context, &self.options, &self.ladders);
-        let program = self.program()?;
-        let by_host = |stage| Engine::on_host(vec![stage], ladders, options, self.capacities);
-        let hosted = |program, way| -> Result<Box<dyn StageBackend>> {
-            let place = StagePlace { index: 0, count: 1 };
-            let stage = HostLaunched::new(context, program, place, ladders, options, way)?;
-            Ok(Box::new(stage))
-        };
-        match launch {
-            Launch::HostKernels => by_host(hosted(program, HostLaunch::Kernels)?),
-            Launch::HostGraph => by_host(hosted(program, HostLaunch::Graph)?),
-            Launch::HostGraphAhead => by_host(Box::new(HostAhead::new(
-                context, program, ladders, options,
-            )?)),
-            Launch::DeviceGraph => {
-                let (module, early) = (&self.gpu.module, self.probe.early);
-                let device = GpuScheduler::new(context, module, vec![program], early)?;
-                Engine::on_device(Box::new(device), ladders, options, self.capacities)
-            }
-        }
+    pub fn engine(&self, way: LaunchWay) -> Result<Engine> {
+        let (options, ladders) = (&self.options, &self.ladders);
+        let runs = launched(self.gpu, vec![self.program()?], ladders, options, way)?;
+        Engine::of(runs, ladders, options, self.capacities)
     }
 
     /// The decode graph alone, launched back to back by the host: each step time is the mean of 50 in a row, the turns

@@ -4,14 +4,15 @@
 
 use super::bare::InARow;
 use super::variants::{Timed, choose, families, finalists, near, refined};
-use crate::backend::cuda::driver::gpu::OpenGpu;
-use crate::backend::cuda::engine::hosted::{HostLaunch, HostLaunched, OtherStep, StagePlace};
+use crate::backend::LaunchWay;
+use crate::backend::cuda::device::GpuDevice;
+use crate::backend::cuda::engine::hosted::{HostLaunched, OtherStep, StagePlace};
 use crate::backend::cuda::engine::model::{ModelProgram, Placement, programs};
 use crate::backend::cuda::families::Bucket;
+use crate::backend::cuda::tuning::variants::{Architecture, Entry, Variant};
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::model::{DType, Model};
-use crate::plan::variants::{Architecture, Entry, Variant};
 use crate::plan::{EngineOptions, Plan, RingCapacities, StepKind};
 use crate::runtime::Engine;
 use crate::sys::abi;
@@ -187,16 +188,16 @@ impl TunedStage {
 /// An engine that is not launched yet, of a plan of one stage, and what it measures. Its tokens mean nothing.
 ///
 /// # Errors
-/// As [`Engine::on_gpu`].
+/// As [`Engine::on`].
 pub fn engine(
-    gpu: &OpenGpu,
+    device: &GpuDevice,
     model: &Model,
     plan: &Plan,
     options: &EngineOptions,
-    dtype: DType,
 ) -> Result<(Engine, Arc<Tuning>)> {
     let options = options.one_step_in_flight();
-    let file = plan.kernels.for_gpu(gpu.info.compute_capability)?;
+    let (gpu, dtype) = (&device.gpu, device.spec.dtype);
+    let file = gpu.kernel_file()?;
     let ladders = plan.ladders.reachable(&options);
     let placement = Placement {
         plan,
@@ -212,7 +213,7 @@ pub fn engine(
             "--stages: variants are measured on a model of one stage".into(),
         ));
     };
-    let (place, way) = (StagePlace { index: 0, count: 1 }, HostLaunch::Kernels);
+    let (place, way) = (StagePlace { index: 0, count: 1 }, LaunchWay::HostKernels);
     let own = Box::new(program.clone());
     let tuning = Arc::new(Tuning::default());
     let stage = TunedStage {

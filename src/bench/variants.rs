@@ -7,7 +7,9 @@
 //! now not.
 
 use super::stats::{quantile, sorted};
-use crate::plan::variants::{Entry, Experts, GROUPED_TILE_ROWS, Grouped, Products, Variant};
+use crate::backend::cuda::tuning::variants::{
+    Entry, Experts, GROUPED_TILE_ROWS, Grouped, Products, Variant,
+};
 
 /// Where no entry has the family.
 const FIRST_SKINNY_STAGES: u32 = 4;
@@ -178,8 +180,8 @@ pub fn refined(current: Variant, around: &[Variant]) -> Vec<Variant> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::cuda::tuning::variants::Architecture;
     use crate::model::DType;
-    use crate::plan::variants::Architecture;
 
     const SKINNY: Variant = Variant {
         products: Products::Skinny { stages: 3 },

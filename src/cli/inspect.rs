@@ -9,13 +9,13 @@ mod svg;
 mod text;
 
 use super::args::inspect::{Format, InspectArgs};
+use crate::backend::cuda::listed::calls::StepCalls;
+use crate::backend::cuda::tuning::gpu::{Bound, Gpu, H200};
 use crate::error::{Error, Result};
 use crate::files::{Out, Unfinished};
 use crate::model::DType;
-use crate::plan::calls::StepCalls;
 use crate::plan::cost::op_cost;
-use crate::plan::gpu::{Bound, H200};
-use crate::plan::{Cost, Gpu, OpKind, Plan, Precision, Stage, StepKind, StepShape};
+use crate::plan::{Cost, OpKind, Plan, Precision, Stage, StepKind, StepShape};
 use graphs::OnGpu;
 use std::io::{self, Write};
 use std::path::PathBuf;

@@ -4,15 +4,15 @@ use super::args::InspectCommand;
 use super::inspect::graphs::OnGpu;
 use super::paths::Files;
 use super::{Exit, print, spec};
+use crate::backend::cuda::listed::calls::StepCalls;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::tuning::gpu::H200;
 use crate::error::{Error, Result};
 #[cfg(feature = "cuda")]
 use crate::files::Out;
 use crate::model::{DType, ModelSource};
 use crate::plan::Plan;
-use crate::plan::calls::StepCalls;
 use crate::plan::cost::Precision;
-#[cfg(feature = "cuda")]
-use crate::plan::gpu::H200;
 use crate::session::{DeviceSpec, RunSpec, Target};
 use std::path::Path;
 use std::sync::Arc;
@@ -65,12 +65,12 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
     let mut pictures = args.inspect.open()?;
     let target = Target::open(&spec.device)?;
     let (precision, on_gpu): (Precision, Option<OnGpu>) = match &target {
-        Target::Cpu => {
+        Target::Cpu(_) => {
             let dtype = run.precision.dtype().unwrap_or(DType::BF16);
             (Precision::new(dtype, CHECKPOINT), None)
         }
         #[cfg(feature = "cuda")]
-        Target::Gpu { .. } => on_gpu(args, &spec, &target, &plan, pictures.dot.take())?,
+        Target::Gpu(_) => on_gpu(args, &spec, &target, &plan, pictures.dot.take())?,
     };
     let mut out = Vec::new();
     args.inspect
@@ -96,10 +96,12 @@ fn calls(
     plan: &Plan,
     precision: Precision,
 ) -> Result<Vec<StepCalls>> {
+    use crate::backend::cuda::device::on_paper;
     use crate::backend::cuda::families::Types;
     use crate::backend::cuda::families::limits::GpuShape;
     use crate::backend::cuda::lower::listing::Listing;
-    use crate::session::sizes::gpu::on_paper;
+    use crate::backend::cuda::tuning::KernelChoice;
+    use crate::session::sizes::wanted;
 
     let gpu = args.inspect.gpu.unwrap_or(&H200);
     let shape = GpuShape {
@@ -111,8 +113,10 @@ fn calls(
         operand: precision.compute,
         weights: precision.weights,
     };
-    let sizes = on_paper(spec, gpu, plan, precision)?;
-    let listing = Listing::new(plan, shape, types, &sizes.options)?;
+    let sizes = on_paper(&wanted(spec, plan, precision, false), gpu)?;
+    let file = args.run.buckets.kernel_file.as_deref();
+    let choice = KernelChoice::open(file)?;
+    let listing = Listing::new(plan, shape, types, &choice, &sizes.options)?;
     let mut steps = vec![];
     for bucket in args.inspect.buckets(plan)? {
         for stage in 0..plan.stages.len() {
@@ -140,22 +144,26 @@ fn on_gpu(
     plan: &Plan,
     mut dot: Option<Out>,
 ) -> Result<(Precision, Option<OnGpu>)> {
+    use crate::backend::LaunchWay;
+    use crate::backend::cuda::device::capture_all;
     use crate::backend::cuda::engine::captures::Captures;
     use crate::backend::cuda::engine::program::StepGraph;
+    use crate::backend::device::EngineSpec;
     use crate::model::Model;
-    use crate::runtime::cuda::{Launch, capture_all};
+    use crate::runtime::core_bytes;
     use crate::session::sizes::memory;
     use std::time::Instant;
 
-    let Target::Gpu { gpu, spec: on } = target else {
+    let Target::Gpu(device) = target else {
         return Err(Error::Usage(
             "--device: expected cuda, or none for the plan alone".into(),
         ));
     };
+    let on = &device.spec;
     let picture = args.inspect.picture(plan)?;
     let sizes = memory(spec, target, plan, false)?;
     let start = Instant::now();
-    let model = Model::load(&spec.model)?;
+    let model = Arc::new(Model::load(&spec.model)?);
     let load = start.elapsed();
     let precision = Precision::new(on.dtype, spec.model.matrix_dtype(&plan.config)?);
     let mut drawn = false;
@@ -163,7 +171,7 @@ fn on_gpu(
         let Some(dot) = &mut dot else {
             return Ok(());
         };
-        let whole = on.launch != Launch::DeviceGraph;
+        let whole = on.launch != LaunchWay::DeviceGraph;
         // Of a step's graphs the first: the one with the dispatcher behind it.
         let is_it = !drawn
             && (whole || step.stage == picture.stage)
@@ -175,19 +183,17 @@ fn on_gpu(
         Ok(())
     };
     let mut found = Captures::new(&mut each);
-    capture_all(
-        gpu,
-        &model,
+    let engine = EngineSpec {
+        model: &model,
         plan,
-        &sizes.options,
-        on.dtype,
-        on.launch,
-        &mut found,
-    )?;
+        options: &sizes.options,
+        sink: &None,
+    };
+    capture_all(device, &engine, core_bytes, &mut found)?;
     let on_gpu = OnGpu {
-        device: gpu.info.to_string(),
+        device: device.gpu.info.to_string(),
         launch: on.launch.name().to_owned(),
-        kernel_variants: target.kernel_variants(&plan.kernels)?.unwrap_or_default(),
+        kernel_variants: target.device().kernel_variants()?.unwrap_or_default(),
         load,
         memory: sizes.items,
         graphs: std::mem::take(&mut found.graphs),

@@ -3,7 +3,9 @@
 use super::args::{BucketArgs, EngineArgs, Launch as Way, ReplayArgs, RunArgs};
 use super::spec::spec;
 use super::{Exit, print};
-use crate::backend::{LogitsSink, SharedSink, StageBackend, cpu};
+use crate::backend::LaunchWay;
+use crate::backend::device::{EngineSpec, Stages};
+use crate::backend::{LogitsSink, SharedSink};
 use crate::error::{Error, Result};
 use crate::io::identity::Identity;
 use crate::io::record::{Header, Line, Reader};
@@ -12,7 +14,6 @@ use crate::model::fingerprint::fingerprint;
 use crate::model::{DType, Model, ModelSource};
 use crate::plan::{Limits, Plan};
 use crate::quote;
-use crate::runtime::Launch;
 use crate::session::sizes::memory;
 use crate::session::{DeviceSpec, RunSpec, Target};
 use crate::telemetry::warn;
@@ -94,7 +95,7 @@ fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
     let mut spec = spec(&args.model.model, &run, &EngineArgs::default())?;
     if let DeviceSpec::Gpu(gpu) = &mut spec.device {
         if launch.is_none() {
-            gpu.launch = Launch::HostKernels;
+            gpu.launch = LaunchWay::HostKernels;
         }
         if dtype.is_none() && header.device != "cpu" {
             gpu.dtype = DType::by_name(&header.dtype).ok_or_else(|| {
@@ -126,7 +127,7 @@ fn plan(path: &Path, spec: &RunSpec, target: &Target, header: &Header) -> Result
     let shape = &header.engine;
     let (config, _) = spec.model.config()?;
     let mut plan = spec.plan(&Arc::new(config)).map_err(recorded)?;
-    let variants = target.kernel_variants(&plan.kernels)?;
+    let variants = target.device().kernel_variants()?;
     if let (Some(recorded), Some(found)) = (&header.kernel_variants, &variants)
         && recorded != found
     {
@@ -161,33 +162,19 @@ fn check_prompts(path: &Path, vocab_size: u32) -> Result<()> {
     Ok(())
 }
 
-fn stages(
-    source: &ModelSource,
-    target: &Target,
-    plan: &Plan,
-    header: &Header,
-) -> Result<Vec<Box<dyn StageBackend>>> {
+fn stages(source: &ModelSource, target: &Target, plan: &Plan, header: &Header) -> Result<Stages> {
     let model = Model::load(source)?;
     for warning in &model.warnings {
         warn(warning);
     }
     let sink: SharedSink = Some(Arc::new(Unread));
-    let options = &header.engine.options;
-    match target {
-        Target::Cpu => cpu::stages(&Arc::new(model), plan, options, &sink),
-        #[cfg(feature = "cuda")]
-        Target::Gpu { gpu, spec } => {
-            use crate::backend::cuda::engine::hosted::HostLaunch;
-            use crate::runtime::cuda::host_stage;
-            let way = match spec.launch {
-                Launch::HostGraph | Launch::HostGraphAhead => HostLaunch::Graph,
-                // Nothing is left for the GPU to schedule.
-                Launch::HostKernels | Launch::DeviceGraph => HostLaunch::Kernels,
-            };
-            let stage = host_stage(gpu, &model, plan, options, spec.dtype, way, &sink)?;
-            Ok(vec![Box::new(stage)])
-        }
-    }
+    let spec = EngineSpec {
+        model: &Arc::new(model),
+        plan,
+        options: &header.engine.options,
+        sink: &sink,
+    };
+    target.device().stages(&spec)
 }
 
 /// Takes logits that only the recorded run had a use for.

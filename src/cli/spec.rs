@@ -1,13 +1,13 @@
 //! From what was written to what it means: [`spec`] is the one way from flags to a [`RunSpec`].
 
 use super::args::{Dtype, EngineArgs, Launch as Way, PrecisionArgs, RunArgs};
+use crate::backend::LaunchWay;
+#[cfg(not(feature = "cuda"))]
+use crate::backend::spec::without_gpu_support;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelSource};
 use crate::plan::Limits;
 use crate::plan::bytes::parse_bytes;
-use crate::runtime::Launch;
-#[cfg(not(feature = "cuda"))]
-use crate::session::spec::without_gpu_support;
 use crate::session::{DeviceSpec, GpuSpec, RunSpec};
 use std::time::Duration;
 
@@ -116,10 +116,10 @@ fn on_gpu(run: &RunArgs, gpu: GpuSpec) -> GpuSpec {
     GpuSpec {
         dtype: run.precision.dtype().unwrap_or(gpu.dtype),
         launch: match run.launch {
-            Some(Way::HostKernels) => Launch::HostKernels,
-            Some(Way::HostGraph) if run.ahead => Launch::HostGraphAhead,
-            Some(Way::HostGraph) => Launch::HostGraph,
-            Some(Way::DeviceGraph) => Launch::DeviceGraph,
+            Some(Way::HostKernels) => LaunchWay::HostKernels,
+            Some(Way::HostGraph) if run.ahead => LaunchWay::HostGraphAhead,
+            Some(Way::HostGraph) => LaunchWay::HostGraph,
+            Some(Way::DeviceGraph) => LaunchWay::DeviceGraph,
             None => gpu.launch,
         },
         step_timeout: run

@@ -20,6 +20,9 @@ pub fn run(args: &TuneArgs) -> Result<Exit> {
 #[cfg(feature = "cuda")]
 mod gpu {
     use super::*;
+    use crate::backend::cuda::device::GpuDevice;
+    use crate::backend::cuda::tuning::KernelFile;
+    use crate::backend::cuda::tuning::variants::Entry;
     use crate::bench::drive::{self, Beside};
     use crate::bench::host::Busy;
     use crate::bench::tuning::{Found, engine};
@@ -34,8 +37,7 @@ mod gpu {
     use crate::files::{Out, Unfinished};
     use crate::model::{DType, Model};
     use crate::plan::arena::MOST_ROWS;
-    use crate::plan::variants::Entry;
-    use crate::plan::{KernelFile, Ladders, Limits, Plan, StepKind};
+    use crate::plan::{Ladders, Limits, Plan, StepKind};
     use crate::runtime::Logits;
     use crate::session::opened::load;
     use crate::session::{Opened, RunSpec, Target};
@@ -62,13 +64,13 @@ mod gpu {
         let config = Arc::new(spec.model.config()?.0);
         let plan = spec.plan(&config)?;
         let buckets = buckets(args, &plan)?;
-        let Target::Gpu { gpu, .. } = Target::open(&spec.device)? else {
+        let Target::Gpu(GpuDevice { gpu, .. }) = Target::open(&spec.device)? else {
             return Err(Error::Usage(
                 "tune: the CPU has one kernel for everything; expected --device cuda and a GPU"
                     .into(),
             ));
         };
-        let base = plan.kernels.for_gpu(gpu.info.compute_capability)?;
+        let base = gpu.kernel_file()?;
         let path = args.output.as_deref().filter(|path| !is_stdio(path));
         // A kernel file may be brought up to date where it is.
         let read = BucketArgs {
@@ -195,10 +197,10 @@ mod gpu {
             decode: buckets.to_vec(),
             ..opened.plan.ladders
         };
-        let Target::Gpu { gpu, spec } = &opened.target else {
+        let Target::Gpu(device) = &opened.target else {
             return Err(Error::Usage("tune: expected --device cuda".into()));
         };
-        let (mut engine, tuning) = engine(gpu, model, &opened.plan, &opened.options, spec.dtype)?;
+        let (mut engine, tuning) = engine(device, model, &opened.plan, &opened.options)?;
         engine.launch()?;
         let vocabulary = opened.config.vocab_size as u32;
         let mut tuned = Vec::new();
@@ -232,7 +234,7 @@ mod gpu {
                 ))
             })?;
             if !args.quiet {
-                say(&line(spec.dtype, &found));
+                say(&line(device.spec.dtype, &found));
                 for timed in &found.finalists {
                     say(&format!(
                         "  {:.3} ms by {}",
@@ -241,7 +243,7 @@ mod gpu {
                     ));
                 }
             }
-            let dtype = spec.dtype;
+            let dtype = device.spec.dtype;
             tuned.push(Tuned { dtype, found });
         }
         Ok(Some(tuned))

@@ -1,7 +1,7 @@
 //! A configuration as stages of operations.
 
 use super::params::params;
-use super::{KernelChoice, Ladders, MAX_STAGES, Op, OpKind, Plan, Stage};
+use super::{Ladders, MAX_STAGES, Op, OpKind, Plan, Stage};
 use crate::error::{Error, Result};
 use crate::model::{LayerType, ModelConfig};
 use std::ops::Range;
@@ -57,7 +57,6 @@ impl Plan {
             config,
             ladders,
             stages,
-            kernels: KernelChoice::default(),
         })
     }
 }

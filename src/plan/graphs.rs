@@ -127,7 +127,7 @@ impl GraphFile {
 ///
 /// # Errors
 /// [`Error::File`]: it cannot be read, is not text, or is far larger than any such file is.
-pub(super) fn read_toml(path: &Path, expected: &str) -> Result<String> {
+pub fn read_toml(path: &Path, expected: &str) -> Result<String> {
     const MOST_BYTES: u64 = 1 << 20;
     let open = |error| Error::open(path, &error, expected);
     let file = std::fs::File::open(path).map_err(open)?;
@@ -146,7 +146,7 @@ pub(super) fn read_toml(path: &Path, expected: &str) -> Result<String> {
 
 /// # Errors
 /// [`Error::File`] with the line that is not TOML.
-pub(super) fn parse_toml(path: &Path, text: &str) -> Result<Table> {
+pub fn parse_toml(path: &Path, text: &str) -> Result<Table> {
     text.parse().map_err(|error: toml::de::Error| {
         let line = error
             .span()
@@ -244,7 +244,7 @@ fn read_ascending(
 }
 
 /// A value as an error shows it: its type, and itself where it is short.
-pub(super) fn describe(value: &Value) -> String {
+pub fn describe(value: &Value) -> String {
     match value {
         Value::Integer(n) => n.to_string(),
         Value::Float(x) => x.to_string(),

@@ -3,24 +3,18 @@
 //!
 //! - [`op`]: the operations; [`build`]: a configuration as stages of them
 //! - [`graphs`]: bucket ladders and stage cuts from `graphs/*.toml`
-//! - [`variants`], [`kernel_file`]: which kernels serve a bucket, from `graphs/sm_*.toml`
-//! - [`params`], [`cost`], [`gpu`]: an operation's weights, bytes and FLOPs, and the time they need at least
+//! - [`params`], [`cost`]: an operation's weights, bytes and FLOPs
 //! - [`options`], [`memory`], [`budget`]: the sizes an engine starts with, and whether they fit
 //! - [`device`]: the same for a GPU; [`arena`], [`state`]: its activations, and what sequences keep there
-//! - [`captured`]: graphs as a GPU was given them, as data
 //! - [`bytes`]: sizes as people write them
 
 pub mod arena;
 pub mod budget;
 pub mod build;
 pub mod bytes;
-pub mod calls;
-pub mod captured;
 pub mod cost;
 pub mod device;
-pub mod gpu;
 pub mod graphs;
-pub mod kernel_file;
 pub mod memory;
 pub mod op;
 pub mod options;
@@ -28,14 +22,11 @@ pub mod packed;
 pub mod params;
 pub mod split;
 pub mod state;
-pub mod variants;
 
 pub use arena::{Arena, ArenaShape};
 pub use budget::Budget;
 pub use cost::{Cost, Precision, StepShape};
-pub use gpu::Gpu;
 pub use graphs::GraphFile;
-pub use kernel_file::{KernelChoice, KernelFile};
 pub use memory::{MemoryPlan, Place, WeightPlacement};
 pub use op::{Op, OpKind};
 pub use options::{EngineOptions, Limits, Prompts, RingCapacities};
@@ -152,8 +143,6 @@ pub struct Plan {
     pub config: Arc<ModelConfig>,
     pub ladders: Ladders,
     pub stages: Vec<Stage>,
-    /// What serves its buckets on a GPU.
-    pub kernels: KernelChoice,
 }
 
 #[cfg(test)]

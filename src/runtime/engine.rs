@@ -4,6 +4,7 @@
 use super::core::Core;
 use super::device::Device;
 use super::driver::Driver;
+use super::held_up::HeldUp;
 use super::memory::{RingBlock, StateBlock};
 use super::options::{EngineShape, EngineStatus};
 use super::request::{Event, Request};
@@ -11,6 +12,7 @@ use super::rings::HostRings;
 use super::sizes::Sizes;
 use super::threads::Threads;
 use super::watchdog::{Standing, Watchdog};
+use crate::backend::device::Runs;
 use crate::backend::{DeviceScheduler, StageBackend};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, RingCapacities};
@@ -18,7 +20,6 @@ use crate::sys::abi::tg_trace;
 use crate::telemetry::nvtx::{Span, names};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A running engine. Used from one thread at a time; dropping it stops everything.
@@ -28,26 +29,11 @@ pub struct Engine {
     shape: EngineShape,
     watchdog: Option<Watchdog>,
     /// The host holds up the device: a step waits for it, and is not stuck.
-    pub(super) held_up: Option<Arc<AtomicBool>>,
+    pub(super) held_up: Option<HeldUp>,
     /// The step that the watchdog found.
     stuck: Option<String>,
     /// From launch to drain, then from drain to the end.
     span: Option<Span>,
-}
-
-/// The shape of an engine whose scheduler runs on the device. A device runs all its stages as one.
-pub(super) fn device_shape(
-    ladders: &Ladders,
-    options: &EngineOptions,
-    rings: RingCapacities,
-) -> EngineShape {
-    EngineShape {
-        options: options.one_step_in_flight(),
-        ladders: ladders.clone(),
-        stages: 1,
-        rings,
-        ahead: false,
-    }
 }
 
 impl Engine {
@@ -65,6 +51,22 @@ impl Engine {
         let mut engine = Self::on_host(stages, ladders, options, capacities)?;
         engine.launch()?;
         Ok(engine)
+    }
+
+    /// An engine whose steps `runs` runs, with rings of these sizes; not launched yet.
+    ///
+    /// # Errors
+    /// As [`Engine::on_host`] and [`Engine::on_device`].
+    pub fn of(
+        runs: Runs,
+        ladders: &Ladders,
+        options: &EngineOptions,
+        capacities: RingCapacities,
+    ) -> Result<Self> {
+        match runs {
+            Runs::Stages(stages) => Self::on_host(stages, ladders, options, capacities),
+            Runs::Scheduler(device) => Self::on_device(device, ladders, options, capacities),
+        }
     }
 
     /// As [`Engine::start`], with rings of these sizes, and without the [`Engine::launch`]. A backend that runs ahead,
@@ -112,7 +114,7 @@ impl Engine {
         options: &EngineOptions,
         capacities: RingCapacities,
     ) -> Result<Self> {
-        let shape = device_shape(ladders, options, capacities);
+        let shape = EngineShape::on_device(ladders, options, capacities);
         let sizes = Sizes::of(&shape, options.record)?;
         let mut state = StateBlock::new(&sizes)?;
         let block = device.prepare(state.image(), sizes.ring_bytes, ladders, options.max_seqs)?;
@@ -270,10 +272,7 @@ impl Engine {
         if self.stuck.is_none()
             && let Some(watchdog) = &mut self.watchdog
         {
-            let held_up = self
-                .held_up
-                .as_ref()
-                .is_some_and(|held| held.load(Ordering::Acquire));
+            let held_up = self.held_up.as_ref().is_some_and(HeldUp::now);
             let finishing = self.driver.finishing().map(Standing::Step);
             let standing = finishing.or_else(|| self.rings.standing());
             let standing = standing.filter(|_| !held_up);

@@ -4,30 +4,6 @@ pub use crate::plan::EngineOptions;
 use crate::plan::{Ladders, RingCapacities};
 use serde::{Deserialize, Serialize};
 
-/// Who launches the kernels of a step, on a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Launch {
-    /// The host, one by one.
-    HostKernels,
-    /// The host, a captured graph a step.
-    HostGraph,
-    /// A captured graph a step, the next decode step before the last is through, where that can end no sequence and let none in.
-    HostGraphAhead,
-    /// The GPU itself, which also schedules.
-    DeviceGraph,
-}
-
-impl Launch {
-    /// As in `--launch`, which says nothing of `--ahead`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::HostKernels => "host-kernels",
-            Self::HostGraph | Self::HostGraphAhead => "host-graph",
-            Self::DeviceGraph => "device-graph",
-        }
-    }
-}
-
 /// Everything that the schedule of a run depends on besides its requests and their times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineShape {
@@ -38,6 +14,19 @@ pub struct EngineShape {
     pub rings: RingCapacities,
     /// A decode step may be composed before the one ahead of it has come back (`tg_config.ahead`).
     pub ahead: bool,
+}
+
+impl EngineShape {
+    /// Where the scheduler runs on the device, which runs all its stages as one.
+    pub fn on_device(ladders: &Ladders, options: &EngineOptions, rings: RingCapacities) -> Self {
+        Self {
+            options: options.one_step_in_flight(),
+            ladders: ladders.clone(),
+            stages: 1,
+            rings,
+            ahead: false,
+        }
+    }
 }
 
 /// What is in flight, as of the scheduler's last turn.

@@ -1,9 +1,23 @@
 //! From options to the two blocks' configurations, checked by the core's own rules.
 
 use super::options::EngineShape;
+use crate::backend::device::CoreBytes;
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, RingCapacities};
 use crate::sys::abi;
+
+/// What the core takes on a device that schedules itself: a [`crate::backend::device::CoreSizes`].
+///
+/// # Errors
+/// [`Error::Usage`] naming the options where they break a rule of the core.
+pub fn core_bytes(ladders: &Ladders, options: &EngineOptions) -> Result<CoreBytes> {
+    let shape = EngineShape::on_device(ladders, options, RingCapacities::new(options));
+    let sizes = Sizes::of(&shape, options.record)?;
+    Ok(CoreBytes {
+        state: sizes.state_bytes,
+        rings: sizes.ring_bytes,
+    })
+}
 
 /// What both blocks are laid out by, and how large they get.
 #[derive(Debug, Clone)]

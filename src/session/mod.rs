@@ -1,7 +1,7 @@
 //! A model as a program uses it: from what a run is to be ([`RunSpec`]) to answers as they come ([`Session`]). The command
 //! line is one such program.
 //!
-//! - [`spec`]: what is chosen about a run; [`target`]: its device, opened; [`sizes`]: its memory
+//! - [`spec`]: what is chosen about a run; [`target`]: its device, opened; [`sizes`]: what it wants of its memory
 //! - [`opened`]: a model with its sizes, and engines for it; `score` and `bench` need no more
 //! - [`texts`]: tokenizer, chat template and rules for questions ([`codec`] is the first two for `io`, `eos` what ends answers)
 //! - [`answering`]: [`Session`], all of that with a running engine; [`sequences`]: tokens and texts of what runs there

@@ -4,8 +4,9 @@ use super::recording::{Keep, Serving};
 use super::sizes;
 use super::spec::RunSpec;
 use super::target::Target;
+use crate::backend::device::{EngineSpec, Stages, Watch};
 use crate::backend::timing::StepClock;
-use crate::backend::{RoutingSink, SharedSink, StageBackend, cpu};
+use crate::backend::{RoutingSink, SharedSink};
 use crate::error::{Error, Result};
 use crate::io::identity::Identity;
 use crate::io::record::{Header, VERSION};
@@ -13,7 +14,6 @@ use crate::model::fingerprint::fingerprint;
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
 use crate::plan::{EngineOptions, Plan, Precision, StepKind};
 use crate::runtime::Engine;
-use crate::telemetry::phases::{Phase, phase};
 use crate::telemetry::warn;
 use crate::trace::parts::Costs;
 use std::error::Error as _;
@@ -29,7 +29,7 @@ pub struct Opened {
     pub plan: Plan,
     /// The sizes that the spec's limits came to.
     pub options: EngineOptions,
-    /// See [`Target::kernel_variants`].
+    /// See [`crate::backend::Device::kernel_variants`].
     pub kernel_variants: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl Opened {
         let (config, generation) = spec.model.config()?;
         let config = Arc::new(config);
         let plan = spec.plan(&config)?;
-        let kernel_variants = target.kernel_variants(&plan.kernels)?;
+        let kernel_variants = target.device().kernel_variants()?;
         let memory = sizes::memory(&spec, &target, &plan, delivers)?;
         Ok(Self {
             spec,
@@ -127,7 +127,7 @@ impl Opened {
         Ok(Costs {
             config: self.config.clone(),
             precision: self.precision()?,
-            gpu: self.target.known_gpu(),
+            gpu: self.target.device().known(),
         })
     }
 
@@ -135,11 +135,17 @@ impl Opened {
         let start = Instant::now();
         let model = load(&self.spec.model)?;
         let loaded = Instant::now();
-        let timed = |stages| match &keep.trace {
-            Some(trace) => trace.timed(stages),
-            None => stages,
+        let options = self.recording(keep.turns());
+        let watch = match keep.parts {
+            true => Watch::Times,
+            false => Watch::Nothing,
         };
-        let started = self.engine_with(&model, sink, keep.turns(), keep.parts, timed)?;
+        let timed = |stages| match (&keep.trace, &self.target) {
+            (Some(trace), Target::Cpu(_)) => trace.timed(stages),
+            // A GPU's own clock times its steps.
+            _ => stages,
+        };
+        let started = self.launched(&model, sink, options, watch, timed)?;
         if let Some(trace) = &mut keep.trace {
             trace.phase("load", (start, loaded))?;
             trace.phase("start the engine", (loaded, Instant::now()))?;
@@ -149,8 +155,16 @@ impl Opened {
 
     /// Starts an engine on weights that are loaded already.
     pub fn engine_of(&self, model: &Arc<Model>, sink: &SharedSink, record: bool) -> Result<Engine> {
-        let (engine, _) = self.engine_with(model, sink, record, false, |stages| stages)?;
+        let (options, watch) = (self.recording(record), Watch::Nothing);
+        let (engine, _) = self.launched(model, sink, options, watch, |stages| stages)?;
         Ok(engine)
+    }
+
+    fn recording(&self, record: bool) -> EngineOptions {
+        EngineOptions {
+            record,
+            ..self.options
+        }
     }
 
     /// Starts an engine that tells `routing` where the rows of every step go, for which it takes its time.
@@ -160,71 +174,30 @@ impl Opened {
         sink: &SharedSink,
         routing: &Arc<dyn RoutingSink>,
     ) -> Result<Engine> {
-        let (plan, options) = (&self.plan, &self.options);
-        match &self.target {
-            Target::Cpu => {
-                let stages = cpu::stages_with_routing(model, plan, options, sink, routing)?;
-                Engine::start(stages, &plan.ladders, options)
-            }
-            #[cfg(feature = "cuda")]
-            Target::Gpu { gpu, spec } => {
-                use crate::runtime::cuda::with_routing;
-                let mut engine =
-                    with_routing(gpu, model, plan, options, spec.dtype, sink, routing)?;
-                engine.watch(spec.step_timeout);
-                engine.launch()?;
-                Ok(engine)
-            }
-        }
+        let (options, watch) = (self.options, Watch::Routing(routing));
+        let (engine, _) = self.launched(model, sink, options, watch, |stages| stages)?;
+        Ok(engine)
     }
 
-    /// `parts`: steps are timed part by part.
-    fn engine_with(
+    /// `wrap`: see [`Engine::on_watched`].
+    fn launched(
         &self,
         model: &Arc<Model>,
         sink: &SharedSink,
-        record: bool,
-        parts: bool,
-        wrap: impl FnOnce(Vec<Box<dyn StageBackend>>) -> Vec<Box<dyn StageBackend>>,
+        options: EngineOptions,
+        watch: Watch<'_>,
+        wrap: impl FnOnce(Stages) -> Stages,
     ) -> Result<Started> {
-        let options = EngineOptions {
-            record,
-            ..self.options
+        let spec = EngineSpec {
+            model,
+            plan: &self.plan,
+            options: &options,
+            sink,
         };
-        match &self.target {
-            Target::Cpu => {
-                let loading = phase(Phase::Load);
-                let (stages, clock) = match parts {
-                    false => (cpu::stages(model, &self.plan, &options, sink)?, None),
-                    true => {
-                        let timed = cpu::timed_stages(model, &self.plan, &options, sink)?;
-                        (timed.0, Some(timed.1))
-                    }
-                };
-                drop(loading);
-                let engine = Engine::start(wrap(stages), &self.plan.ladders, &options)?;
-                Ok((engine, clock))
-            }
-            #[cfg(feature = "cuda")]
-            Target::Gpu { gpu, spec } => {
-                let (plan, dtype, launch) = (&self.plan, spec.dtype, spec.launch);
-                let (mut engine, clock) = match parts {
-                    false => {
-                        let engine =
-                            Engine::on_gpu(gpu, model, plan, &options, dtype, launch, sink);
-                        (engine?, None)
-                    }
-                    true => {
-                        let timed =
-                            Engine::on_gpu_timed(gpu, model, plan, &options, dtype, launch, sink)?;
-                        (timed.0, Some(timed.1))
-                    }
-                };
-                engine.watch(spec.step_timeout);
-                engine.launch()?;
-                Ok((engine, clock))
-            }
-        }
+        let device = self.target.device();
+        let (mut engine, clock) = Engine::on_watched(device, &spec, watch, wrap)?;
+        engine.launch()?;
+        Ok((engine, clock))
     }
 }
 

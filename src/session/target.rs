@@ -1,114 +1,39 @@
 //! The device that a [`DeviceSpec`] names, opened.
 
-use super::spec::DeviceSpec;
+use crate::backend::cpu::Cpu;
 #[cfg(feature = "cuda")]
-use super::spec::GpuSpec;
+use crate::backend::cuda::device::GpuDevice;
 #[cfg(not(feature = "cuda"))]
-use super::spec::without_gpu_support;
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::driver::gpu::OpenGpu;
+use crate::backend::spec::without_gpu_support;
+use crate::backend::{Device, DeviceSpec};
 use crate::error::Result;
-use crate::plan::KernelChoice;
-use crate::plan::budget::Budget;
-#[cfg(feature = "cuda")]
-use crate::plan::bytes::Bytes;
 
-/// Of a GPU's free memory, what a run takes when nobody says otherwise: graphs and the driver need some too.
-#[cfg(feature = "cuda")]
-const FREE_PERCENT: u64 = 90;
-
-/// A device that is there.
+/// A device that is there, as what it is: some commands are of GPUs alone.
 pub enum Target {
-    Cpu,
+    Cpu(Cpu),
     #[cfg(feature = "cuda")]
-    Gpu {
-        gpu: OpenGpu,
-        /// What it was opened by.
-        spec: GpuSpec,
-    },
+    Gpu(GpuDevice),
 }
 
 impl Target {
     /// # Errors
-    /// [`crate::Error::Usage`] for a GPU that there is not, or in a build without GPU support; [`crate::Error::Runtime`]
-    /// where the machine or its driver lacks what is asked for.
+    /// [`Device::open`]'s; [`crate::Error::Usage`] for a GPU in a build without GPU support.
     pub fn open(spec: &DeviceSpec) -> Result<Self> {
         match spec {
-            DeviceSpec::Cpu { .. } => Ok(Self::Cpu),
+            DeviceSpec::Cpu { .. } => Cpu::open(&()).map(Self::Cpu),
             #[cfg(feature = "cuda")]
-            DeviceSpec::Gpu(spec) => Ok(Self::Gpu {
-                gpu: OpenGpu::new(spec.ordinal)?,
-                spec: spec.clone(),
-            }),
+            DeviceSpec::Gpu(spec) => GpuDevice::open(spec).map(Self::Gpu),
             #[cfg(not(feature = "cuda"))]
             DeviceSpec::Gpu(gpu) => Err(without_gpu_support(&format!("cuda:{}", gpu.ordinal))),
         }
     }
 
-    /// The GPU, as its driver names it.
-    pub fn gpu_info(&self) -> Option<String> {
+    /// Whatever it is.
+    pub fn device(&self) -> &dyn Device {
         match self {
-            Self::Cpu => None,
+            Self::Cpu(cpu) => cpu,
             #[cfg(feature = "cuda")]
-            Self::Gpu { gpu, .. } => Some(gpu.info.to_string()),
-        }
-    }
-
-    /// What is known of the GPU; none on the CPU, and of a GPU that nothing is known of.
-    pub fn known_gpu(&self) -> Option<&'static crate::plan::Gpu> {
-        match self {
-            Self::Cpu => None,
-            #[cfg(feature = "cuda")]
-            Self::Gpu { gpu, .. } => {
-                let name = gpu.info.name.to_ascii_lowercase();
-                crate::plan::gpu::GPUS
-                    .into_iter()
-                    .find(|known| name.contains(known.name))
-            }
-        }
-    }
-
-    /// What says which kernels serve which bucket, as its architecture and digest; none on the CPU.
-    ///
-    /// # Errors
-    /// [`KernelChoice::for_gpu`]'s.
-    pub fn kernel_variants(
-        &self,
-        #[cfg_attr(not(feature = "cuda"), expect(unused_variables))] kernels: &KernelChoice,
-    ) -> Result<Option<String>> {
-        match self {
-            Self::Cpu => Ok(None),
-            #[cfg(feature = "cuda")]
-            Self::Gpu { gpu, .. } => {
-                let file = kernels.for_gpu(gpu.info.compute_capability)?;
-                Ok(Some(file.name()))
-            }
-        }
-    }
-
-    /// Of the device's memory: `limit` in bytes where it is given, else a share of what is free.
-    ///
-    /// # Errors
-    /// The driver does not say.
-    pub fn budget(&self, limit: Option<u64>) -> Result<Budget> {
-        match self {
-            Self::Cpu => Ok(Budget::new(limit)),
-            #[cfg(feature = "cuda")]
-            Self::Gpu { gpu, .. } => {
-                let free = gpu.free_bytes()?;
-                let share = free / 100 * FREE_PERCENT;
-                Ok(match limit {
-                    Some(limit) if limit <= share => Budget::new(Some(limit)),
-                    _ => Budget {
-                        bytes: share,
-                        source: format!(
-                            "{FREE_PERCENT}% of the {} free on {}",
-                            Bytes(free),
-                            gpu.info
-                        ),
-                    },
-                })
-            }
+            Self::Gpu(gpu) => gpu,
         }
     }
 }

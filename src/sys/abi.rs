@@ -411,10 +411,11 @@ pub struct tg_config {
     pub bucket_count: [u32; 3usize],
     pub bucket_rows: [[u32; 16usize]; 3usize],
     pub ahead: u32,
+    pub pad: [u32; 3usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_config"][::core::mem::size_of::<tg_config>() - 260usize];
+    ["Size of tg_config"][::core::mem::size_of::<tg_config>() - 272usize];
     ["Alignment of tg_config"][::core::mem::align_of::<tg_config>() - 4usize];
     ["Offset of field: tg_config::slots"][::core::mem::offset_of!(tg_config, slots) - 0usize];
     ["Offset of field: tg_config::pages"][::core::mem::offset_of!(tg_config, pages) - 4usize];
@@ -444,6 +445,7 @@ const _: () = {
     ["Offset of field: tg_config::bucket_rows"]
         [::core::mem::offset_of!(tg_config, bucket_rows) - 64usize];
     ["Offset of field: tg_config::ahead"][::core::mem::offset_of!(tg_config, ahead) - 256usize];
+    ["Offset of field: tg_config::pad"][::core::mem::offset_of!(tg_config, pad) - 260usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -660,79 +662,79 @@ pub struct tg_state {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10488usize];
+    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10496usize];
     ["Alignment of tg_state"][::core::mem::align_of::<tg_state>() - 8usize];
     ["Offset of field: tg_state::config"][::core::mem::offset_of!(tg_state, config) - 0usize];
-    ["Offset of field: tg_state::bytes"][::core::mem::offset_of!(tg_state, bytes) - 264usize];
+    ["Offset of field: tg_state::bytes"][::core::mem::offset_of!(tg_state, bytes) - 272usize];
     ["Offset of field: tg_state::max_pages"]
-        [::core::mem::offset_of!(tg_state, max_pages) - 272usize];
-    ["Offset of field: tg_state::error"][::core::mem::offset_of!(tg_state, error) - 276usize];
-    ["Offset of field: tg_state::broken"][::core::mem::offset_of!(tg_state, broken) - 280usize];
-    ["Offset of field: tg_state::pad"][::core::mem::offset_of!(tg_state, pad) - 284usize];
+        [::core::mem::offset_of!(tg_state, max_pages) - 280usize];
+    ["Offset of field: tg_state::error"][::core::mem::offset_of!(tg_state, error) - 284usize];
+    ["Offset of field: tg_state::broken"][::core::mem::offset_of!(tg_state, broken) - 288usize];
+    ["Offset of field: tg_state::pad"][::core::mem::offset_of!(tg_state, pad) - 292usize];
     ["Offset of field: tg_state::slot_table"]
-        [::core::mem::offset_of!(tg_state, slot_table) - 288usize];
+        [::core::mem::offset_of!(tg_state, slot_table) - 296usize];
     ["Offset of field: tg_state::page_table"]
-        [::core::mem::offset_of!(tg_state, page_table) - 296usize];
+        [::core::mem::offset_of!(tg_state, page_table) - 304usize];
     ["Offset of field: tg_state::free_page_table"]
-        [::core::mem::offset_of!(tg_state, free_page_table) - 304usize];
+        [::core::mem::offset_of!(tg_state, free_page_table) - 312usize];
     ["Offset of field: tg_state::free_slot_table"]
-        [::core::mem::offset_of!(tg_state, free_slot_table) - 312usize];
+        [::core::mem::offset_of!(tg_state, free_slot_table) - 320usize];
     ["Offset of field: tg_state::seen_table"]
-        [::core::mem::offset_of!(tg_state, seen_table) - 320usize];
+        [::core::mem::offset_of!(tg_state, seen_table) - 328usize];
     ["Offset of field: tg_state::waiting_table"]
-        [::core::mem::offset_of!(tg_state, waiting_table) - 328usize];
+        [::core::mem::offset_of!(tg_state, waiting_table) - 336usize];
     ["Offset of field: tg_state::cancel_table"]
-        [::core::mem::offset_of!(tg_state, cancel_table) - 336usize];
+        [::core::mem::offset_of!(tg_state, cancel_table) - 344usize];
     ["Offset of field: tg_state::prefill_table"]
-        [::core::mem::offset_of!(tg_state, prefill_table) - 344usize];
+        [::core::mem::offset_of!(tg_state, prefill_table) - 352usize];
     ["Offset of field: tg_state::pending_table"]
-        [::core::mem::offset_of!(tg_state, pending_table) - 352usize];
+        [::core::mem::offset_of!(tg_state, pending_table) - 360usize];
     ["Offset of field: tg_state::pending_sample_table"]
-        [::core::mem::offset_of!(tg_state, pending_sample_table) - 360usize];
+        [::core::mem::offset_of!(tg_state, pending_sample_table) - 368usize];
     ["Offset of field: tg_state::scratch_table"]
-        [::core::mem::offset_of!(tg_state, scratch_table) - 368usize];
+        [::core::mem::offset_of!(tg_state, scratch_table) - 376usize];
     ["Offset of field: tg_state::note_table"]
-        [::core::mem::offset_of!(tg_state, note_table) - 376usize];
+        [::core::mem::offset_of!(tg_state, note_table) - 384usize];
     ["Offset of field: tg_state::ended_table"]
-        [::core::mem::offset_of!(tg_state, ended_table) - 384usize];
+        [::core::mem::offset_of!(tg_state, ended_table) - 392usize];
     ["Offset of field: tg_state::taken_table"]
-        [::core::mem::offset_of!(tg_state, taken_table) - 392usize];
+        [::core::mem::offset_of!(tg_state, taken_table) - 400usize];
     ["Offset of field: tg_state::chunk_table"]
-        [::core::mem::offset_of!(tg_state, chunk_table) - 400usize];
-    ["Offset of field: tg_state::inputs"][::core::mem::offset_of!(tg_state, inputs) - 408usize];
-    ["Offset of field: tg_state::outcome"][::core::mem::offset_of!(tg_state, outcome) - 584usize];
-    ["Offset of field: tg_state::turn"][::core::mem::offset_of!(tg_state, turn) - 648usize];
+        [::core::mem::offset_of!(tg_state, chunk_table) - 408usize];
+    ["Offset of field: tg_state::inputs"][::core::mem::offset_of!(tg_state, inputs) - 416usize];
+    ["Offset of field: tg_state::outcome"][::core::mem::offset_of!(tg_state, outcome) - 592usize];
+    ["Offset of field: tg_state::turn"][::core::mem::offset_of!(tg_state, turn) - 656usize];
     ["Offset of field: tg_state::requests_seen"]
-        [::core::mem::offset_of!(tg_state, requests_seen) - 656usize];
+        [::core::mem::offset_of!(tg_state, requests_seen) - 664usize];
     ["Offset of field: tg_state::requests_taken"]
-        [::core::mem::offset_of!(tg_state, requests_taken) - 664usize];
+        [::core::mem::offset_of!(tg_state, requests_taken) - 672usize];
     ["Offset of field: tg_state::controls_taken"]
-        [::core::mem::offset_of!(tg_state, controls_taken) - 672usize];
+        [::core::mem::offset_of!(tg_state, controls_taken) - 680usize];
     ["Offset of field: tg_state::tokens_taken"]
-        [::core::mem::offset_of!(tg_state, tokens_taken) - 680usize];
+        [::core::mem::offset_of!(tg_state, tokens_taken) - 688usize];
     ["Offset of field: tg_state::token_tail"]
-        [::core::mem::offset_of!(tg_state, token_tail) - 688usize];
+        [::core::mem::offset_of!(tg_state, token_tail) - 696usize];
     ["Offset of field: tg_state::events_published"]
-        [::core::mem::offset_of!(tg_state, events_published) - 696usize];
+        [::core::mem::offset_of!(tg_state, events_published) - 704usize];
     ["Offset of field: tg_state::traces_written"]
-        [::core::mem::offset_of!(tg_state, traces_written) - 704usize];
+        [::core::mem::offset_of!(tg_state, traces_written) - 712usize];
     ["Offset of field: tg_state::traces_lost"]
-        [::core::mem::offset_of!(tg_state, traces_lost) - 712usize];
+        [::core::mem::offset_of!(tg_state, traces_lost) - 720usize];
     ["Offset of field: tg_state::steps_composed"]
-        [::core::mem::offset_of!(tg_state, steps_composed) - 720usize];
+        [::core::mem::offset_of!(tg_state, steps_composed) - 728usize];
     ["Offset of field: tg_state::steps_collected"]
-        [::core::mem::offset_of!(tg_state, steps_collected) - 728usize];
+        [::core::mem::offset_of!(tg_state, steps_collected) - 736usize];
     ["Offset of field: tg_state::free_pages"]
-        [::core::mem::offset_of!(tg_state, free_pages) - 736usize];
-    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 740usize];
-    ["Offset of field: tg_state::prefill"][::core::mem::offset_of!(tg_state, prefill) - 744usize];
+        [::core::mem::offset_of!(tg_state, free_pages) - 744usize];
+    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 748usize];
+    ["Offset of field: tg_state::prefill"][::core::mem::offset_of!(tg_state, prefill) - 752usize];
     ["Offset of field: tg_state::decode_cursor"]
-        [::core::mem::offset_of!(tg_state, decode_cursor) - 748usize];
-    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 752usize];
+        [::core::mem::offset_of!(tg_state, decode_cursor) - 756usize];
+    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 760usize];
     ["Offset of field: tg_state::pending_published"]
-        [::core::mem::offset_of!(tg_state, pending_published) - 756usize];
-    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 760usize];
-    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2296usize];
+        [::core::mem::offset_of!(tg_state, pending_published) - 764usize];
+    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 768usize];
+    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2304usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]

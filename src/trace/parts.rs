@@ -3,11 +3,12 @@
 use super::json::{DEVICE, Out, Track};
 use super::kernels::Kernels;
 use super::tally::{Least, Ran, Tally};
+use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::timing::{Part, StepTimes, UNTIMED_EVERY};
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::plan::cost::op_cost;
-use crate::plan::{Gpu, Op, Precision, StepShape};
+use crate::plan::{Op, Precision, StepShape};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tailgraph::Result;
 use tailgraph::backend::{LogitsSink, StageBackend, StepView};
 use tailgraph::model::{LayerType, Model, ModelConfig};
-use tailgraph::plan::{KernelChoice, Ladders, Op, OpKind, Plan, Stage};
+use tailgraph::plan::{Ladders, Op, OpKind, Plan, Stage};
 use tailgraph::runtime::EngineOptions;
 use tailgraph::sys::abi;
 
@@ -161,7 +161,6 @@ pub fn plan(config: &ModelConfig, stages: &[Range<usize>]) -> Plan {
             score: vec![512],
         },
         stages: stages.collect(),
-        kernels: KernelChoice::default(),
     }
 }
 

@@ -1,10 +1,11 @@
 //! The host that runs ahead: the same steps with the same bits as without, and two of them in flight.
 
 use crate::engine::{OPTIONS, Setup, engine, greedy};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::model::{DType, Model, ModelSource};
-use tailgraph::runtime::cuda::Launch;
 use tailgraph::runtime::{Event, Request};
 use tailgraph::sys::abi;
 
@@ -19,7 +20,7 @@ struct Served {
     early: usize,
 }
 
-fn serve(gpu: &OpenGpu, model: &Model, launch: Launch, requests: &[Request]) -> Served {
+fn serve(gpu: &OpenGpu, model: &Arc<Model>, launch: LaunchWay, requests: &[Request]) -> Served {
     let setup = Setup {
         dtype: DType::BF16,
         launch,
@@ -78,6 +79,7 @@ fn serve(gpu: &OpenGpu, model: &Model, launch: Launch, requests: &[Request]) -> 
 fn the_host_runs_ahead_where_no_sequence_can_end_and_gives_the_same_bits() {
     let gpu = OpenGpu::new(0).unwrap();
     let model = Model::load(&ModelSource::parse("random:tiny").unwrap()).unwrap();
+    let model = Arc::new(model);
     // More than there are slots; penalties look at every token that came before.
     let requests: Vec<Request> = (0..2 * OPTIONS.max_seqs)
         .map(|i| {
@@ -94,9 +96,9 @@ fn the_host_runs_ahead_where_no_sequence_can_end_and_gives_the_same_bits() {
             request
         })
         .collect();
-    let expected = serve(&gpu, &model, Launch::HostGraph, &requests);
+    let expected = serve(&gpu, &model, LaunchWay::HostGraph, &requests);
     assert_eq!(expected.early, 0);
-    let found = serve(&gpu, &model, Launch::HostGraphAhead, &requests);
+    let found = serve(&gpu, &model, LaunchWay::HostGraphAhead, &requests);
     assert_eq!(found.steps, expected.steps, "the same schedule");
     for (request, (found, expected)) in found.tokens.iter().zip(&expected.tokens).enumerate() {
         assert_eq!(found, expected, "request {request}");
@@ -111,6 +113,6 @@ fn the_host_runs_ahead_where_no_sequence_can_end_and_gives_the_same_bits() {
     for request in &mut requests {
         request.stop_ids = vec![511];
     }
-    let found = serve(&gpu, &model, Launch::HostGraphAhead, &requests);
+    let found = serve(&gpu, &model, LaunchWay::HostGraphAhead, &requests);
     assert_eq!(found.early, 0);
 }

@@ -1,12 +1,14 @@
 //! `bench` on a GPU: what it counts is what the CPU counts, and its steps are those of traces and of other engines.
 
 use crate::common::program::bench;
-use crate::engine::{OPTIONS, Setup, drive, engine, greedy, plan};
+use crate::engine::{OPTIONS, Setup, device, drive, engine, greedy, plan};
+use std::sync::Arc;
+use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
+use tailgraph::backend::device::EngineSpec;
 use tailgraph::bench::bare;
 use tailgraph::model::{DType, Model, ModelSource};
 use tailgraph::runtime::Request;
-use tailgraph::runtime::cuda::Launch;
 
 /// In f32 the two choose alike but for ties.
 #[test]
@@ -100,6 +102,7 @@ fn steps_are_as_long_by_a_trace_in_every_way() {
 fn bare_steps_give_the_tokens_of_other_ways() {
     let gpu = OpenGpu::new(0).unwrap();
     let model = Model::load(&ModelSource::parse("random:tiny").unwrap()).unwrap();
+    let model = Arc::new(model);
     let plan = plan(&model, 1);
     let requests: Vec<Request> = (0..3)
         .map(|i| {
@@ -114,11 +117,18 @@ fn bare_steps_give_the_tokens_of_other_ways() {
     for dtype in [DType::F32, DType::BF16] {
         let setup = Setup {
             dtype,
-            launch: Launch::HostGraph,
+            launch: LaunchWay::HostGraph,
             stages: 1,
         };
         let expected = drive(engine(&gpu, &model, setup, &None), &requests);
-        let (timed, timing) = bare::engine(&gpu, &model, &plan, &OPTIONS, dtype).unwrap();
+        let spec = EngineSpec {
+            model: &model,
+            plan: &plan,
+            options: &OPTIONS,
+            sink: &None,
+        };
+        let on = device(&gpu, dtype, LaunchWay::HostGraph);
+        let (timed, timing) = bare::engine(&on, &spec).unwrap();
         timing.begin(requests.len() as u32);
         let found = drive(timed, &requests);
         // 39 decode steps of all rows, of which every second one from the fourth on is timed.

@@ -3,19 +3,20 @@
 use crate::common::engine::{PATIENCE, Seen, read, request};
 use std::sync::{Arc, Mutex};
 use tailgraph::Result;
+use tailgraph::backend::cuda::device::GpuDevice;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
-use tailgraph::backend::{LogitsSink, SharedSink};
+use tailgraph::backend::device::EngineSpec;
+use tailgraph::backend::{GpuSpec, LaunchWay, LogitsSink, SharedSink};
 use tailgraph::model::{DType, Model};
-use tailgraph::plan::{GraphFile, KernelChoice, Limits, Plan};
+use tailgraph::plan::{GraphFile, Limits, Plan};
 use tailgraph::runtime::TokenLogprobs;
-use tailgraph::runtime::cuda::Launch;
 use tailgraph::runtime::{EndReason, Engine, EngineOptions, Logits, Request};
 
-pub const WAYS: [Launch; 4] = [
-    Launch::HostKernels,
-    Launch::HostGraph,
-    Launch::HostGraphAhead,
-    Launch::DeviceGraph,
+pub const WAYS: [LaunchWay; 4] = [
+    LaunchWay::HostKernels,
+    LaunchWay::HostGraph,
+    LaunchWay::HostGraphAhead,
+    LaunchWay::DeviceGraph,
 ];
 
 pub const OPTIONS: EngineOptions = EngineOptions {
@@ -72,7 +73,7 @@ impl LogitsSink for Collector {
 #[derive(Clone, Copy)]
 pub struct Setup {
     pub dtype: DType,
-    pub launch: Launch,
+    pub launch: LaunchWay,
     pub stages: usize,
 }
 
@@ -85,48 +86,40 @@ pub fn plan(model: &Model, stages: usize) -> Plan {
     file.plan(Arc::new(model.config.clone()), &limits).unwrap()
 }
 
-/// An engine that waits for its launch.
-pub fn engine(gpu: &OpenGpu, model: &Model, setup: Setup, sink: &SharedSink) -> Engine {
-    engine_by(gpu, model, setup, &KernelChoice::default(), sink)
+pub fn device(gpu: &OpenGpu, dtype: DType, launch: LaunchWay) -> GpuDevice {
+    GpuDevice {
+        gpu: gpu.clone(),
+        spec: GpuSpec {
+            dtype,
+            launch,
+            ..GpuSpec::new(0)
+        },
+    }
 }
 
-/// Likewise, its buckets served by what `kernels` says.
-fn engine_by(
-    gpu: &OpenGpu,
-    model: &Model,
-    setup: Setup,
-    kernels: &KernelChoice,
-    sink: &SharedSink,
-) -> Engine {
-    let plan = Plan {
-        kernels: kernels.clone(),
-        ..plan(model, setup.stages)
+/// An engine that waits for its launch.
+pub fn engine(gpu: &OpenGpu, model: &Arc<Model>, setup: Setup, sink: &SharedSink) -> Engine {
+    let plan = plan(model, setup.stages);
+    let device = device(gpu, setup.dtype, setup.launch);
+    let spec = EngineSpec {
+        model,
+        plan: &plan,
+        options: &OPTIONS,
+        sink,
     };
-    let mut engine =
-        Engine::on_gpu(gpu, model, &plan, &OPTIONS, setup.dtype, setup.launch, sink).unwrap();
+    let mut engine = Engine::on(&device, &spec).unwrap();
     engine.watch(PATIENCE);
     engine
 }
 
 /// Runs all requests, which are in the ring before the first step is composed.
-pub fn run(gpu: &OpenGpu, model: &Model, setup: Setup, requests: &[Request]) -> Vec<Outcome> {
-    run_by(gpu, model, setup, &KernelChoice::default(), requests)
-}
-
-/// Likewise, its buckets served by what `kernels` says.
-pub fn run_by(
-    gpu: &OpenGpu,
-    model: &Model,
-    setup: Setup,
-    kernels: &KernelChoice,
-    requests: &[Request],
-) -> Vec<Outcome> {
+pub fn run(gpu: &OpenGpu, model: &Arc<Model>, setup: Setup, requests: &[Request]) -> Vec<Outcome> {
     let collector = Arc::new(Collector {
         outcomes: Mutex::new(vec![Outcome::default(); requests.len()]),
         vocab_size: model.config.vocab_size,
     });
     let sink: SharedSink = Some(collector.clone());
-    let tokens = drive(engine_by(gpu, model, setup, kernels, &sink), requests);
+    let tokens = drive(engine(gpu, model, setup, &sink), requests);
     let mut outcomes = std::mem::take(&mut *collector.outcomes.lock().unwrap());
     for (outcome, (tokens, logprobs)) in outcomes.iter_mut().zip(tokens) {
         outcome.tokens = tokens;

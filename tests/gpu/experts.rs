@@ -11,12 +11,12 @@ use rayon::prelude::*;
 use tailgraph::backend::cuda::families::experts::{ExpertRows, ExpertWeights, NextNorm};
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
-use tailgraph::model::DType;
-use tailgraph::plan::StepKind;
-use tailgraph::plan::variants::{
+use tailgraph::backend::cuda::tuning::variants::{
     Architecture, Experts, GROUPED_SPLIT_ROWS, GROUPED_STAGES, GROUPED_TILE_ROWS, Grouped,
     Products, Variant,
 };
+use tailgraph::model::DType;
+use tailgraph::plan::StepKind;
 
 /// A mixture's weights, its input and a routing made up for it.
 struct MixtureCase {

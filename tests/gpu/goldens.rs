@@ -2,12 +2,11 @@
 
 use crate::common::fixtures;
 use crate::common::golden::{self, Golden};
-use crate::engine::{Outcome, Setup, greedy, run, run_by, score};
+use crate::engine::{Outcome, Setup, greedy, run, score};
 use safetensors::SafeTensors;
+use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::model::DType;
-use tailgraph::plan::KernelChoice;
-use tailgraph::runtime::cuda::Launch;
 use tailgraph::runtime::{Logits, Request};
 
 const VARIANTS: [&str; 2] = ["a", "b"];
@@ -110,20 +109,20 @@ fn assert_greedy(golden: &Golden, outcomes: &[Outcome], errors: &Errors, what: &
 #[ignore = "needs an NVIDIA GPU"]
 fn f32_is_what_transformers_computes() {
     let gpu = OpenGpu::new(0).unwrap();
-    f32_by(&gpu, &KernelChoice::default(), "as built in");
+    f32_on(&gpu, "as built in");
 }
 
-/// Holds f32 to transformers, the decode steps' kernels being those that `kernels` says.
-pub fn f32_by(gpu: &OpenGpu, kernels: &KernelChoice, what: &str) {
+/// Holds f32 to transformers.
+pub fn f32_on(gpu: &OpenGpu, what: &str) {
     for variant in VARIANTS {
         let golden = golden::load(variant);
         let setup = Setup {
             dtype: DType::F32,
-            launch: Launch::DeviceGraph,
+            launch: LaunchWay::DeviceGraph,
             stages: 1,
         };
         let what = format!("golden {variant} f32, kernels {what}");
-        let outcomes = run_by(gpu, &golden.model, setup, kernels, &requests(&golden));
+        let outcomes = run(gpu, &golden.model, setup, &requests(&golden));
         let errors = Errors::new(&golden, &outcomes);
         let pooled = errors.pooled();
         println!("{what}: relative error of all logits {pooled:.2e}");
@@ -141,7 +140,7 @@ fn half_precision_is_closer_than_transformers_bf16() {
         for dtype in [DType::BF16, DType::F16] {
             let setup = Setup {
                 dtype,
-                launch: Launch::DeviceGraph,
+                launch: LaunchWay::DeviceGraph,
                 stages: 1,
             };
             let outcomes = run(&gpu, &golden.model, setup, &requests(&golden));

@@ -12,10 +12,11 @@ use tailgraph::backend::cuda::families::limits::Library;
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt, Types};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
+use tailgraph::backend::cuda::tuning::KernelChoice;
+use tailgraph::backend::cuda::tuning::variants::{Experts, Grouped, Products, Variant};
 use tailgraph::model::weights::widen;
 use tailgraph::model::{DType, ModelConfig};
-use tailgraph::plan::variants::{Experts, Grouped, Products, Variant};
-use tailgraph::plan::{KernelChoice, StepKind};
+use tailgraph::plan::StepKind;
 use tailgraph::sys::abi;
 
 /// Every pair of types the kernels come in.

@@ -5,9 +5,9 @@ use crate::rig::{OPERANDS, Rig, Step, assert_close, assert_same_bits, operand, r
 use crate::routing::{RoutingOnGpu, mixture};
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::router::RouterWeights;
+use tailgraph::backend::cuda::tuning::variants::Variant;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
-use tailgraph::plan::variants::Variant;
 
 /// Router's inputs, all f32.
 #[derive(Clone)]

@@ -11,9 +11,9 @@ use tailgraph::backend::cuda::families::conv::ShortConv;
 use tailgraph::backend::cuda::families::experts::ExpertWeights;
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
+use tailgraph::backend::cuda::tuning::variants::{Experts, Grouped, Products, Variant};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
-use tailgraph::plan::variants::{Experts, Grouped, Products, Variant};
 
 const EPILOGUES: [Epilogue; 4] = [
     Epilogue::Store,

@@ -7,9 +7,9 @@ use crate::rig::{
 use crate::support::Gpu;
 use rayon::prelude::*;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
+use tailgraph::backend::cuda::tuning::variants::Variant;
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
-use tailgraph::plan::variants::Variant;
 
 /// Outputs compared in one product, at most; the others are still checked to be numbers.
 const COMPARED: usize = 20_000;

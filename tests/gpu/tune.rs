@@ -5,8 +5,8 @@ use crate::common::program::tailgraph;
 use crate::goldens;
 use std::path::Path;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
+use tailgraph::backend::cuda::tuning::{KernelChoice, KernelFile};
 use tailgraph::model::DType;
-use tailgraph::plan::{KernelChoice, KernelFile};
 
 /// `random:tiny` has the shapes of the golden checkpoints.
 #[test]
@@ -26,5 +26,6 @@ fn what_is_written_computes_what_transformers_does() {
         }
     }
     let choice = KernelChoice::open(Some(Path::new(&file))).unwrap();
-    goldens::f32_by(&OpenGpu::new(0).unwrap(), &choice, "as tuned");
+    let gpu = OpenGpu::new(0).unwrap().served_by(choice);
+    goldens::f32_on(&gpu, "as tuned");
 }

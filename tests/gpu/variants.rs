@@ -1,18 +1,20 @@
 //! Decode steps by every combination of kernels that this GPU has: right, and to the same bits whoever launches.
 
 use crate::common::golden;
-use crate::engine::{Setup, run_by};
+use crate::engine::{Setup, run};
 use crate::goldens;
 use crate::rig::{SKINNY, grouped};
 use crate::ways::{assert_same, requests};
 use std::path::Path;
 use std::sync::Arc;
+use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
+use tailgraph::backend::cuda::tuning::variants::{
+    Architecture, Entry, Experts, Grouped, Products, Variant,
+};
+use tailgraph::backend::cuda::tuning::{KernelChoice, KernelFile};
 use tailgraph::model::DType;
 use tailgraph::plan::arena::FUSED_ROWS;
-use tailgraph::plan::variants::{Architecture, Entry, Experts, Grouped, Products, Variant};
-use tailgraph::plan::{KernelChoice, KernelFile};
-use tailgraph::runtime::cuda::Launch;
 
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 /// Of a decode bucket here, at most.
@@ -97,7 +99,7 @@ fn choices(gpu: &OpenGpu) -> Vec<(KernelChoice, String)> {
 fn f32_is_what_transformers_computes_by_every_variant() {
     let gpu = OpenGpu::new(0).unwrap();
     for (choice, what) in choices(&gpu) {
-        goldens::f32_by(&gpu, &choice, &what);
+        goldens::f32_on(&gpu.served_by(choice), &what);
     }
 }
 
@@ -108,6 +110,7 @@ fn all_ways_give_the_same_bits_by_every_variant() {
     let golden = golden::load("b");
     let requests = requests(&golden.prompts());
     for (choice, what) in choices(&gpu) {
+        let gpu = gpu.served_by(choice);
         for dtype in [DType::F32, DType::BF16] {
             let by = |launch| {
                 let stages = 1;
@@ -116,10 +119,10 @@ fn all_ways_give_the_same_bits_by_every_variant() {
                     launch,
                     stages,
                 };
-                run_by(&gpu, &golden.model, setup, &choice, &requests)
+                run(&gpu, &golden.model, setup, &requests)
             };
-            let reference = by(Launch::HostKernels);
-            for launch in [Launch::HostGraphAhead, Launch::DeviceGraph] {
+            let reference = by(LaunchWay::HostKernels);
+            for launch in [LaunchWay::HostGraphAhead, LaunchWay::DeviceGraph] {
                 assert_same(
                     &by(launch),
                     &reference,

@@ -4,10 +4,10 @@ use crate::common::golden;
 use crate::engine::{Outcome, Setup, WAYS, engine, greedy, run, score};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tailgraph::backend::LaunchWay;
 use tailgraph::backend::LogitsSink;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::model::{DType, Model, ModelSource};
-use tailgraph::runtime::cuda::Launch;
 use tailgraph::runtime::{Logits, Request};
 use tailgraph::{Error, Result};
 
@@ -70,7 +70,7 @@ fn all_ways_and_stages_give_the_same_bits() {
             let reference = run(
                 &gpu,
                 &golden.model,
-                setup(Launch::HostKernels, 1),
+                setup(LaunchWay::HostKernels, 1),
                 &requests,
             );
             for (request, outcome) in requests.iter().zip(&reference) {
@@ -113,7 +113,12 @@ fn long_contexts_give_the_same_bits_in_all_ways() {
             launch,
             stages: 1,
         };
-        let reference = run(&gpu, &golden.model, setup(Launch::HostKernels), &requests);
+        let reference = run(
+            &gpu,
+            &golden.model,
+            setup(LaunchWay::HostKernels),
+            &requests,
+        );
         for launch in WAYS {
             let found = run(&gpu, &golden.model, setup(launch), &requests);
             assert_same(&found, &reference, &format!("{dtype:?} {launch:?}"));
@@ -131,7 +136,7 @@ fn the_last_logits_are_close_to_the_last_of_all() {
     let requests: Vec<_> = golden.prompts().iter().flat_map(both).collect();
     let setup = Setup {
         dtype: DType::F32,
-        launch: Launch::DeviceGraph,
+        launch: LaunchWay::DeviceGraph,
         stages: 1,
     };
     let outcomes = run(&gpu, &golden.model, setup, &requests);
@@ -163,6 +168,7 @@ impl LogitsSink for Full {
 fn a_sink_that_fails_ends_the_run_before_its_request_ends() {
     let gpu = OpenGpu::new(0).unwrap();
     let model = Model::load(&ModelSource::parse("random:tiny").unwrap()).unwrap();
+    let model = Arc::new(model);
     for launch in WAYS {
         let setup = Setup {
             dtype: DType::BF16,

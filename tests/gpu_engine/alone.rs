@@ -3,6 +3,7 @@
 use crate::common::random::Random;
 use crate::rig::*;
 use std::time::Duration;
+use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::tools::probe::ProbeOptions;
 use tailgraph::plan::{EngineOptions, RingCapacities};
 use tailgraph::runtime::{Engine, Request};
@@ -40,7 +41,7 @@ fn the_device_goes_on_until_the_event_ring_is_full() {
     let requests: Vec<_> = (0..12)
         .map(|_| random_request(&mut random, 10, 4000))
         .collect();
-    let (mut engine, _) = rig.engine(Way::DeviceGraph, &setup);
+    let (mut engine, _) = rig.engine(LaunchWay::DeviceGraph, &setup);
     engine.watch(Duration::from_secs(1));
     for request in &requests {
         assert!(engine.try_submit(request).unwrap().is_some());
@@ -84,7 +85,7 @@ fn the_device_goes_on_until_the_event_ring_is_full() {
 #[ignore = "needs an NVIDIA GPU"]
 fn an_idle_device_waits_for_work() {
     let rig = Rig::new();
-    let (mut engine, _) = rig.engine(Way::DeviceGraph, &SETUP);
+    let (mut engine, _) = rig.engine(LaunchWay::DeviceGraph, &SETUP);
     engine.launch().unwrap();
     let mut random = Random(8);
     for pause_ms in [0, 300, 1, 1000] {

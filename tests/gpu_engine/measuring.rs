@@ -1,9 +1,10 @@
 //! What `bench` measures on a GPU: the same as the trace of the same run, and the same as where nobody measures.
 
 use crate::common::traced::traced_step_ms;
-use crate::rig::{PATIENCE, Rig, SETUP, Setup, WAYS, Way};
+use crate::rig::{PATIENCE, Rig, SETUP, Setup, WAYS};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
+use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::tools::probe::ProbeOptions;
 use tailgraph::bench::drive::{self, Beside};
 use tailgraph::bench::host::Busy;
@@ -65,14 +66,6 @@ fn median(values: &[f64]) -> f64 {
     summary(values).unwrap().median
 }
 
-fn launch_of(way: Way) -> &'static str {
-    match way {
-        Way::HostKernels => "host-kernels",
-        Way::HostGraph => "host-graph",
-        Way::DeviceGraph => "device-graph",
-    }
-}
-
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn figures_agree_with_the_trace_of_the_same_run() {
@@ -94,7 +87,7 @@ fn figures_agree_with_the_trace_of_the_same_run() {
             .unwrap();
         let found = figures(&point(), &run).unwrap();
         let shape = engine.shape();
-        let launch = Some(launch_of(way));
+        let launch = Some(way.name());
         let traced_ms = traced_step_ms(shape, launch, &arrivals, &records, BATCH.into());
         let (bench, trace) = (median(&found.step_ms), median(&traced_ms));
         let itl = median(&found.itl_ms);
@@ -161,7 +154,7 @@ fn left_alone(engine: &mut Engine) -> f64 {
 #[ignore = "needs an NVIDIA GPU"]
 fn measuring_adds_less_than_half_a_percent() {
     let rig = Rig::new();
-    for way in [Way::HostGraph, Way::DeviceGraph] {
+    for way in [LaunchWay::HostGraph, LaunchWay::DeviceGraph] {
         let (mut engine, _) = rig.engine(way, &setup(false));
         engine.launch().unwrap();
         measured(&mut engine);

@@ -3,7 +3,7 @@
 use crate::common::random::Random;
 use crate::rig::*;
 use std::time::{Duration, Instant};
-use tailgraph::backend::cuda::engine::hosted::HostLaunch;
+use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::tools::probe::fingerprint;
 use tailgraph::plan::EngineOptions;
 use tailgraph::runtime::{Action, Core, EndReason, EngineShape, Event, Request};
@@ -30,7 +30,7 @@ fn record(rig: &Rig, setup: &Setup) -> Recorded {
             _ => requests[number].timeout = Some(Duration::from_secs(100)),
         }
     }
-    let (mut engine, log) = rig.engine(Way::DeviceGraph, setup);
+    let (mut engine, log) = rig.engine(LaunchWay::DeviceGraph, setup);
     engine.launch().unwrap();
     let (mut events, mut trace, mut cancels) = (vec![], vec![], vec![]);
     let (mut sent, mut ended) = (0, 0);
@@ -98,7 +98,7 @@ fn a_recorded_run_is_composed_and_computed_again() {
     }
 
     let (mut core, mut rings, _) = Core::of(&recorded.shape, false).unwrap();
-    let mut backend = rig.backends(HostLaunch::Kernels, &setup).remove(0);
+    let mut backend = rig.backends(LaunchWay::HostKernels, &setup).remove(0);
     let (mut pushed, mut cancelled, mut steps) = (0, 0, 0);
     let mut events = vec![];
     let start = Instant::now();

@@ -4,13 +4,13 @@ pub use crate::common::engine::*;
 use crate::common::random::Random;
 use cudarc::driver::{CudaContext, CudaStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tailgraph::backend::StageBackend;
 use tailgraph::backend::cuda::driver::machine;
 use tailgraph::backend::cuda::driver::module::Module;
-use tailgraph::backend::cuda::engine::hosted::{HostLaunch, HostLaunched, StagePlace};
+use tailgraph::backend::cuda::engine::hosted::{HostLaunched, StagePlace};
 use tailgraph::backend::cuda::engine::program::StepProgram;
 use tailgraph::backend::cuda::engine::scheduler::GpuScheduler;
 use tailgraph::backend::cuda::tools::probe::{Disturbance, ProbeLog, ProbeOptions, ProbeStep};
+use tailgraph::backend::{LaunchWay, StageBackend};
 use tailgraph::plan::{EngineOptions, Ladders, RingCapacities};
 use tailgraph::runtime::{EndReason, Engine, Logits, Request};
 
@@ -24,14 +24,11 @@ pub struct Rig {
     _turn: MutexGuard<'static, ()>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    HostKernels,
-    HostGraph,
-    DeviceGraph,
-}
-
-pub const WAYS: [Way; 3] = [Way::HostKernels, Way::HostGraph, Way::DeviceGraph];
+pub const WAYS: [LaunchWay; 3] = [
+    LaunchWay::HostKernels,
+    LaunchWay::HostGraph,
+    LaunchWay::DeviceGraph,
+];
 
 /// How an engine is set up.
 #[derive(Debug, Clone, Copy)]
@@ -119,40 +116,35 @@ impl Rig {
         .unwrap()
     }
 
-    pub fn backends(&self, launch: HostLaunch, setup: &Setup) -> Vec<Box<dyn StageBackend>> {
+    pub fn backends(&self, way: LaunchWay, setup: &Setup) -> Vec<Box<dyn StageBackend>> {
         let (programs, _) = self.probe(setup);
         let count = programs.len();
         let backend = |(index, program): (usize, ProbeStep)| {
             let place = StagePlace { index, count };
             let (ladders, options) = (setup.ladders(), &setup.options);
             let program = Box::new(program);
-            let backend =
-                HostLaunched::new(&self.context, program, place, &ladders, options, launch);
+            let backend = HostLaunched::new(&self.context, program, place, &ladders, options, way);
             Box::new(backend.unwrap()) as Box<dyn StageBackend>
         };
         programs.into_iter().enumerate().map(backend).collect()
     }
 
     /// An engine that is not launched yet, and the log of its probe where the device schedules itself.
-    pub fn engine(&self, way: Way, setup: &Setup) -> (Engine, Option<ProbeLog>) {
+    pub fn engine(&self, way: LaunchWay, setup: &Setup) -> (Engine, Option<ProbeLog>) {
         let (ladders, options) = (setup.ladders(), &setup.options);
-        let launch = match way {
-            Way::HostKernels => HostLaunch::Kernels,
-            Way::HostGraph => HostLaunch::Graph,
-            Way::DeviceGraph => {
-                let (programs, log) = self.probe(setup);
-                let programs = programs
-                    .into_iter()
-                    .map(|program| Box::new(program) as Box<dyn StepProgram>)
-                    .collect();
-                let early = setup.probe.early;
-                let device = GpuScheduler::new(&self.context, &self.module, programs, early);
-                let device = Box::new(device.unwrap());
-                let engine = Engine::on_device(device, &ladders, options, setup.capacities);
-                return (engine.unwrap(), Some(log));
-            }
-        };
-        let backends = self.backends(launch, setup);
+        if way == LaunchWay::DeviceGraph {
+            let (programs, log) = self.probe(setup);
+            let programs = programs
+                .into_iter()
+                .map(|program| Box::new(program) as Box<dyn StepProgram>)
+                .collect();
+            let early = setup.probe.early;
+            let device = GpuScheduler::new(&self.context, &self.module, programs, early);
+            let device = Box::new(device.unwrap());
+            let engine = Engine::on_device(device, &ladders, options, setup.capacities);
+            return (engine.unwrap(), Some(log));
+        }
+        let backends = self.backends(way, setup);
         let engine = Engine::on_host(backends, &ladders, options, setup.capacities);
         (engine.unwrap(), None)
     }

@@ -3,7 +3,8 @@
 
 use crate::common::random::Random;
 use crate::rig::*;
-use tailgraph::backend::cuda::engine::hosted::{HostLaunch, HostLaunched, StagePlace};
+use tailgraph::backend::LaunchWay;
+use tailgraph::backend::cuda::engine::hosted::{HostLaunched, StagePlace};
 use tailgraph::backend::cuda::engine::model::InOrder;
 use tailgraph::backend::cuda::engine::program::StepProgram;
 use tailgraph::backend::cuda::engine::scheduler::GpuScheduler;
@@ -37,7 +38,7 @@ const TIMED: Setup = Setup {
 };
 
 /// An engine in this way whose steps are timed; the host's ways launch all stages together.
-fn timed_engine(rig: &Rig, way: Way, setup: &Setup) -> (Engine, StampClock) {
+fn timed_engine(rig: &Rig, way: LaunchWay, setup: &Setup) -> (Engine, StampClock) {
     let (ladders, options) = (setup.ladders(), &setup.options);
     let (programs, _) = rig.probe(setup);
     let programs = programs
@@ -47,18 +48,14 @@ fn timed_engine(rig: &Rig, way: Way, setup: &Setup) -> (Engine, StampClock) {
     let (context, module, early) = (&rig.context, &rig.module, setup.probe.early);
     let timed = stamped(context, module, early, programs, &ladders, options.max_seqs);
     let (programs, clock) = timed.unwrap();
-    let launch = match way {
-        Way::HostKernels => HostLaunch::Kernels,
-        Way::HostGraph => HostLaunch::Graph,
-        Way::DeviceGraph => {
-            let device = GpuScheduler::new(context, module, programs, early).unwrap();
-            let engine = Engine::on_device(Box::new(device), &ladders, options, setup.capacities);
-            return (engine.unwrap(), clock);
-        }
-    };
+    if way == LaunchWay::DeviceGraph {
+        let device = GpuScheduler::new(context, module, programs, early).unwrap();
+        let engine = Engine::on_device(Box::new(device), &ladders, options, setup.capacities);
+        return (engine.unwrap(), clock);
+    }
     let program = Box::new(InOrder(programs));
     let place = StagePlace { index: 0, count: 1 };
-    let stage = HostLaunched::new(context, program, place, &ladders, options, launch);
+    let stage = HostLaunched::new(context, program, place, &ladders, options, way);
     let stages: Vec<Box<dyn tailgraph::backend::StageBackend>> = vec![Box::new(stage.unwrap())];
     let engine = Engine::on_host(stages, &ladders, options, setup.capacities);
     (engine.unwrap(), clock)
@@ -71,7 +68,7 @@ struct Ran {
     times: Vec<StepTimes>,
 }
 
-fn run(rig: &Rig, way: Way, setup: &Setup, requests: &[Request]) -> Ran {
+fn run(rig: &Rig, way: LaunchWay, setup: &Setup, requests: &[Request]) -> Ran {
     let (mut engine, mut clock) = timed_engine(rig, way, setup);
     for request in requests {
         assert!(engine.try_submit(request).unwrap().is_some());
@@ -111,7 +108,7 @@ fn lengths(times: &StepTimes) -> Vec<u64> {
     all.map(|(at, end)| end - at.ready_ns).collect()
 }
 
-fn check_step(times: &StepTimes, way: Way) {
+fn check_step(times: &StepTimes, way: LaunchWay) {
     let step = times.step;
     let names: Vec<&str> = times
         .parts
@@ -158,7 +155,10 @@ fn every_kernel_of_every_step_is_timed_in_all_ways() {
     // Of one stage, the device composes a decode step while the one before it runs.
     let one_stage = &Setup { stages: 1, ..TIMED };
     let ways = WAYS.map(|way| (way, &TIMED));
-    for (way, setup) in ways.into_iter().chain([(Way::DeviceGraph, one_stage)]) {
+    for (way, setup) in ways
+        .into_iter()
+        .chain([(LaunchWay::DeviceGraph, one_stage)])
+    {
         let Ran {
             seen,
             records,
@@ -185,7 +185,7 @@ fn every_kernel_of_every_step_is_timed_in_all_ways() {
             let from = composed(times.step).end_ns;
             let to = collected(times.step).expect("it came back").inputs.now_ns;
             assert!(times.end_ns - first.waits_ns <= to - from, "{way:?}");
-            if way == Way::DeviceGraph {
+            if way == LaunchWay::DeviceGraph {
                 // One clock. The next graph may be launched before its turn's record is made.
                 let turn = composed(times.step).inputs.now_ns;
                 assert!(first.waits_ns > turn && times.end_ns <= to, "{way:?}");
@@ -213,8 +213,8 @@ fn lengths_or_none(times: &StepTimes) -> u64 {
 fn kernels_leave_no_stamps_afterwards() {
     let rig = Rig::new();
     let requests = mixture(&mut Random(6), 20);
-    run(&rig, Way::HostGraph, &TIMED, &requests);
-    let (mut engine, _) = rig.engine(Way::HostGraph, &SETUP);
+    run(&rig, LaunchWay::HostGraph, &TIMED, &requests);
+    let (mut engine, _) = rig.engine(LaunchWay::HostGraph, &SETUP);
     engine.launch().unwrap();
     let found = by_request(&serve(&mut engine, &requests), requests.len());
     for (request, (tokens, reason)) in requests.iter().zip(found) {

@@ -4,6 +4,7 @@ use crate::common::program::{end, this_program};
 use crate::common::random::Random;
 use crate::rig::*;
 use std::time::{Duration, Instant};
+use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::tools::probe::Disturbance;
 
 /// Set for the process that runs into a fault, which is this test again: a fault ends all of a process's GPU work.
@@ -25,9 +26,9 @@ fn disturbed(step: u64, wait_ns: u64, fault: bool) -> Setup {
 fn a_stuck_step_is_named_in_every_way_that_can_tell() {
     let rig = Rig::new();
     for (way, stages, named) in [
-        (Way::DeviceGraph, 1, "step 20 (stage 0"),
-        (Way::DeviceGraph, 2, "step 20 (stage 1"),
-        (Way::HostGraph, 1, "step 20 (stage 0"),
+        (LaunchWay::DeviceGraph, 1, "step 20 (stage 0"),
+        (LaunchWay::DeviceGraph, 2, "step 20 (stage 1"),
+        (LaunchWay::HostGraph, 1, "step 20 (stage 0"),
     ] {
         let setup = Setup {
             stages,
@@ -51,7 +52,7 @@ fn a_stuck_step_is_named_in_every_way_that_can_tell() {
         // The step ends after all, and with it what was stopped.
         std::thread::sleep(Duration::from_millis(1500));
     }
-    let (mut engine, _) = rig.engine(Way::DeviceGraph, &SETUP);
+    let (mut engine, _) = rig.engine(LaunchWay::DeviceGraph, &SETUP);
     engine.launch().unwrap();
     assert_eq!(
         serve(&mut engine, &[random_request(&mut Random(4), 4, 10)]).len(),
@@ -75,9 +76,9 @@ fn a_fault_says_what_the_driver_said() {
 fn fault(way: &str) {
     let rig = Rig::new();
     let way = if way == "device" {
-        Way::DeviceGraph
+        LaunchWay::DeviceGraph
     } else {
-        Way::HostKernels
+        LaunchWay::HostKernels
     };
     let (mut engine, _) = rig.engine(way, &disturbed(7, 0, true));
     engine.launch().unwrap();
@@ -86,7 +87,7 @@ fn fault(way: &str) {
     println!("{error}");
     assert_eq!(tokens.len(), 7, "of steps 0 to 6");
     assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
-    if way == Way::DeviceGraph {
+    if way == LaunchWay::DeviceGraph {
         assert!(error.contains("step 7 (stage 0, decode"), "{error}");
     }
     assert!(

@@ -2,6 +2,7 @@
 
 use crate::common::random::Random;
 use crate::rig::*;
+use tailgraph::backend::LaunchWay;
 use tailgraph::plan::RingCapacities;
 use tailgraph::runtime::EndReason;
 
@@ -15,8 +16,8 @@ fn all_ways_give_the_same_stream_of_events() {
         let mut setup = SETUP;
         setup.probe.early = early;
         let requests = mixture(&mut Random(1), 300);
-        let mut streams: Vec<(Way, Vec<Seen>, Vec<_>)> = vec![];
-        for way in WAYS.into_iter().chain([Way::DeviceGraph]) {
+        let mut streams: Vec<(LaunchWay, Vec<Seen>, Vec<_>)> = vec![];
+        for way in WAYS.into_iter().chain([LaunchWay::DeviceGraph]) {
             let (mut engine, _) = rig.engine(way, &setup);
             for request in &requests {
                 assert!(engine.try_submit(request).unwrap().is_some());
@@ -70,7 +71,7 @@ fn all_ways_give_the_same_stream_of_events() {
     }
 }
 
-fn all_right(rig: &Rig, way: Way, setup: &Setup, count: usize) {
+fn all_right(rig: &Rig, way: LaunchWay, setup: &Setup, count: usize) {
     let requests = mixture(&mut Random(2), count);
     let (mut engine, _) = rig.engine(way, setup);
     engine.launch().unwrap();
@@ -87,7 +88,7 @@ fn all_right(rig: &Rig, way: Way, setup: &Setup, count: usize) {
 fn stages_follow_each_other() {
     let rig = Rig::new();
     let setup = Setup { stages: 3, ..SETUP };
-    all_right(&rig, Way::DeviceGraph, &setup, 200);
+    all_right(&rig, LaunchWay::DeviceGraph, &setup, 200);
 }
 
 /// Rings of a few entries: everyone waits for everyone, nothing is lost.
@@ -115,6 +116,6 @@ fn rings_of_a_few_entries_lose_nothing() {
 fn ten_thousand_requests() {
     let rig = Rig::new();
     let start = std::time::Instant::now();
-    all_right(&rig, Way::DeviceGraph, &SETUP, 10_000);
+    all_right(&rig, LaunchWay::DeviceGraph, &SETUP, 10_000);
     println!("10,000 requests: {:.2} s", start.elapsed().as_secs_f64());
 }

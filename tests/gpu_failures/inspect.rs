@@ -6,9 +6,9 @@ use crate::rig::Run;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use tailgraph::backend::cuda::tuning::KernelFile;
+use tailgraph::backend::cuda::tuning::variants::{Architecture, Experts, Products};
 use tailgraph::model::DType;
-use tailgraph::plan::KernelFile;
-use tailgraph::plan::variants::{Architecture, Experts, Products};
 
 fn inspect(arguments: &[&str]) -> Run {
     Run::new(&["inspect", "--model", "random:tiny", "--device", "cuda"])

@@ -6,9 +6,9 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::Duration;
+use tailgraph::backend::cuda::tuning::KernelFile;
+use tailgraph::backend::cuda::tuning::variants::Architecture;
 use tailgraph::model::DType;
-use tailgraph::plan::KernelFile;
-use tailgraph::plan::variants::Architecture;
 
 fn tune(arguments: &[&str]) -> Run {
     Run::new(&["tune", "--model", "random:tiny", "--device", "cuda"]).and(arguments)

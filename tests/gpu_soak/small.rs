@@ -3,6 +3,7 @@
 
 use crate::soak::drive::Driver;
 use crate::soak::load::{Ask, Fate, ask};
+use crate::soak::on_gpu::OnGpu;
 use crate::soak::{Place, Soak};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -11,10 +12,8 @@ use tailgraph::Result;
 use tailgraph::backend::SharedSink;
 use tailgraph::backend::cpu;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
-use tailgraph::backend::cuda::engine::hosted::HostLaunch;
 use tailgraph::model::{DType, Model, ModelSource};
 use tailgraph::plan::{GraphFile, Limits, Plan};
-use tailgraph::runtime::cuda::{Launch, host_stage};
 use tailgraph::runtime::replay::Replayer;
 use tailgraph::runtime::{Engine, EngineOptions, Event};
 
@@ -155,18 +154,12 @@ fn the_gpu_holds_it() {
         longest_timeout: Duration::from_millis(10),
         ..SMALL
     };
+    let on_gpu = OnGpu { gpu, model, plan };
     let place = Place {
-        model: &model,
-        engine: &|dtype, options, sink| {
-            let launch = Launch::DeviceGraph;
-            Engine::on_gpu(&gpu, &model, &plan, options, dtype, launch, sink)
-        },
-        replayer: &|dtype, shape| {
-            let (options, way) = (&shape.options, HostLaunch::Kernels);
-            let stage = host_stage(&gpu, &model, &plan, options, dtype, way, &None)?;
-            Replayer::new(shape, vec![Box::new(stage)])
-        },
-        free_bytes: &|| gpu.free_bytes().map(Some),
+        model: &on_gpu.model,
+        engine: &|dtype, options, sink| on_gpu.engine(dtype, options, sink),
+        replayer: &|dtype, shape| on_gpu.replayer(dtype, shape),
+        free_bytes: &|| on_gpu.gpu.free_bytes().map(Some),
     };
     let report = soak.run(&place, &mut |line| println!("{line}")).unwrap();
     assert!(report.holds, "{report:?}");

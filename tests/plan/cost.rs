@@ -1,9 +1,9 @@
 //! Bytes, FLOPs and rooflines of LFM2-8B-A1B against figures known from elsewhere.
 
 use crate::support::{BF16, F32, lfm2_8b_a1b, plan};
+use tailgraph::backend::cuda::tuning::gpu::{A100, Bound, H100, H200};
 use tailgraph::model::DType;
 use tailgraph::plan::cost::{distinct_experts, op_cost};
-use tailgraph::plan::gpu::{A100, Bound, H100, H200};
 use tailgraph::plan::params::{model_bytes, model_parameters};
 use tailgraph::plan::{Cost, OpKind, StepKind, StepShape};
 

@@ -2,9 +2,12 @@
 
 use std::path::Path;
 use tailgraph::Error;
+use tailgraph::backend::cuda::tuning::variants::{
+    Architecture, Entry, Experts, Grouped, Products, Variant,
+};
+use tailgraph::backend::cuda::tuning::{KernelChoice, KernelFile};
 use tailgraph::model::DType;
-use tailgraph::plan::variants::{Architecture, Entry, Experts, Grouped, Products, Variant};
-use tailgraph::plan::{GraphFile, KernelChoice, KernelFile};
+use tailgraph::plan::GraphFile;
 
 const DTYPES: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
 const SKINNY: &str = "products = \"skinny\", skinny_stages = 4, experts = \"skinny\"";

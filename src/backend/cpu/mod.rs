@@ -12,6 +12,7 @@ mod batch;
 #[cfg(test)]
 mod check;
 mod conv;
+mod device;
 mod ffn;
 mod head;
 mod kv;
@@ -24,6 +25,7 @@ pub mod sample;
 mod stage;
 mod timing;
 
+pub use device::Cpu;
 pub use stage::CpuStage;
 
 use crate::backend::timing::StepClock;

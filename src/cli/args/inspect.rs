@@ -2,8 +2,8 @@
 
 use super::profile::kind_parser;
 use super::run::{EngineArgs, ModelArg, RunArgs};
-use crate::plan::gpu::GPUS;
-use crate::plan::{Gpu, StepKind};
+use crate::backend::cuda::tuning::gpu::{GPUS, Gpu};
+use crate::plan::StepKind;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;

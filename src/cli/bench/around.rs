@@ -48,8 +48,8 @@ pub fn read_samples(path: &Path) -> Result<Vec<Sample>> {
 /// Joules that the unit's device has used, where somebody counts them.
 #[cfg(feature = "cuda")]
 pub fn meter(target: &Target) -> Box<dyn Fn() -> Option<f64>> {
-    if let Target::Gpu { gpu, .. } = target
-        && let Some(meter) = crate::bench::energy::Meter::new(&gpu.context)
+    if let Target::Gpu(device) = target
+        && let Some(meter) = crate::bench::energy::Meter::new(&device.gpu.context)
     {
         return Box::new(move || meter.joules());
     }

@@ -2,6 +2,8 @@
 
 use super::work::Unit;
 use crate::backend::SharedSink;
+#[cfg(feature = "cuda")]
+use crate::backend::device::EngineSpec;
 use crate::bench::Point;
 use crate::bench::metrics::Figures;
 use crate::cli::args::bench::Way;
@@ -28,11 +30,15 @@ pub fn start(
     record: bool,
 ) -> Result<(Engine, Option<Timed>)> {
     #[cfg(feature = "cuda")]
-    if let (Some(Way::Bare), Target::Gpu { gpu, spec }) = (unit.way, &unit.opened.target) {
-        let (plan, options) = (&unit.opened.plan, &unit.opened.options);
-        let (mut engine, timing) =
-            crate::bench::bare::engine(gpu, model, plan, options, spec.dtype)?;
-        engine.watch(spec.step_timeout);
+    if let (Some(Way::Bare), Target::Gpu(device)) = (unit.way, &unit.opened.target) {
+        let spec = EngineSpec {
+            model,
+            plan: &unit.opened.plan,
+            options: &unit.opened.options,
+            sink: &None,
+        };
+        let (mut engine, timing) = crate::bench::bare::engine(device, &spec)?;
+        engine.watch(device.spec.step_timeout);
         engine.launch()?;
         return Ok((engine, Some(Timed(timing))));
     }

@@ -2,6 +2,8 @@
 
 use super::around::Runner;
 use super::{Results, subject};
+use crate::backend::LaunchWay;
+use crate::backend::cuda::device::GpuDevice;
 use crate::bench::Point;
 use crate::bench::drive;
 use crate::bench::energy::Meter;
@@ -16,7 +18,7 @@ use crate::cli::interrupt;
 use crate::cli::spec::device;
 use crate::error::{Error, Result};
 use crate::plan::EngineOptions;
-use crate::runtime::{Launch, Logits};
+use crate::runtime::Logits;
 use crate::session::Target;
 use crate::telemetry::say;
 use std::sync::atomic::AtomicBool;
@@ -55,7 +57,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
         ahead: false,
         ..run
     };
-    let Target::Gpu { gpu, .. } = Target::open(&device(&run)?)? else {
+    let Target::Gpu(GpuDevice { gpu, .. }) = Target::open(&device(&run)?)? else {
         return Err(Error::Usage(
             "bench launch: the CPU launches no kernels; expected --device cuda and a GPU".into(),
         ));
@@ -157,13 +159,13 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
 }
 
 /// Who schedules; `None`: nobody.
-fn launch(way: Way) -> Option<Launch> {
+fn launch(way: Way) -> Option<LaunchWay> {
     match way {
         Way::Bare => None,
-        Way::HostKernels => Some(Launch::HostKernels),
-        Way::HostGraph => Some(Launch::HostGraph),
-        Way::HostGraphAhead => Some(Launch::HostGraphAhead),
-        Way::DeviceGraph => Some(Launch::DeviceGraph),
+        Way::HostKernels => Some(LaunchWay::HostKernels),
+        Way::HostGraph => Some(LaunchWay::HostGraph),
+        Way::HostGraphAhead => Some(LaunchWay::HostGraphAhead),
+        Way::DeviceGraph => Some(LaunchWay::DeviceGraph),
     }
 }
 

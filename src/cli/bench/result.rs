@@ -20,7 +20,7 @@ impl Work<'_> {
     ) -> Result<Value> {
         let (opened, point) = (&unit.opened, &tried.point);
         let precision = opened.precision()?;
-        let device = opened.target.gpu_info().unwrap_or_default();
+        let device = opened.target.device().info().unwrap_or_default();
         let rates = Rates::new(self.args.bandwidth, self.args.tflops, &device, precision);
         let uniform = |samples: &Vec<Sample>| {
             samples

@@ -19,7 +19,7 @@ use crate::cli::args::bench::{BenchArgs, Way};
 use crate::cli::interrupt;
 use crate::cli::score::scoring_kind;
 use crate::cli::spec::spec;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::{Out, Unfinished, folder};
 use crate::io::arrays::{self, Sample};
 use crate::model::{Model, ModelSource};
@@ -53,7 +53,9 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
         interrupt,
     };
     let mut units = work.units(name)?;
-    let gpu_info = units.first().and_then(|unit| unit.opened.target.gpu_info());
+    let gpu_info = units
+        .first()
+        .and_then(|unit| unit.opened.target.device().info());
     if let Some(folder) = &args.trace {
         folder::make(folder)?;
         // Before the measuring: whether they could be written there.

@@ -1,9 +1,9 @@
 //! The list of `--calls`.
 
 use super::Written;
+use crate::backend::cuda::listed::calls::{Call, StepCalls};
 use crate::cli::table::Table;
 use crate::plan::Plan;
-use crate::plan::calls::{Call, StepCalls};
 use serde_json::{Value, json};
 use std::io::Write;
 

@@ -1,12 +1,12 @@
 //! A plan's graphs: of each stage, bucket and kind, as a GPU was given it, or what the plan says of it.
 
 use super::{Picture, View, Written, us_text};
+use crate::backend::cuda::listed::captured::{AlikeNodes, CapturedGraph};
+use crate::backend::cuda::tuning::gpu::{GPUS, Gpu};
 use crate::cli::table::Table;
 use crate::plan::bytes::{Bytes, Si};
-use crate::plan::captured::{AlikeNodes, CapturedGraph};
-use crate::plan::gpu::GPUS;
 use crate::plan::memory::MemoryItem;
-use crate::plan::{Cost, Gpu, OpKind, StepKind, StepShape};
+use crate::plan::{Cost, OpKind, StepKind, StepShape};
 use std::io::Write;
 use std::ops::Range;
 use std::time::Duration;

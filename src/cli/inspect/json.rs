@@ -2,10 +2,10 @@
 
 use super::graphs::{Entry, OnGpu, entries, ms, operation};
 use super::{Group, View, Written, dtype_name};
+use crate::backend::cuda::listed::captured::CapturedGraph;
+use crate::backend::cuda::tuning::gpu::Bound;
 use crate::model::LayerType;
-use crate::plan::captured::CapturedGraph;
 use crate::plan::cost::distinct_experts;
-use crate::plan::gpu::Bound;
 use crate::plan::params::{model_bytes, model_parameters, params};
 use crate::plan::{Cost, Stage, StepKind};
 use serde_json::{Map, Value, json};

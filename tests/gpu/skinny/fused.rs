@@ -7,8 +7,8 @@ use crate::routing::RoutingOnGpu;
 use crate::support::{Gpu, Holder};
 use tailgraph::backend::cuda::families::skinny::Guess;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
+use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
 use tailgraph::model::DType;
-use tailgraph::plan::variants::{Experts, Products, Variant};
 
 const ROWS: usize = 1;
 /// Rows of three stages of the ring, the last of them short, and of blocks that are not whole.

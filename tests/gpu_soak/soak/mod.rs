@@ -5,6 +5,7 @@ mod alone;
 pub mod drive;
 pub mod load;
 mod memory;
+pub mod on_gpu;
 pub mod recorded;
 
 use alone::{Comparison, LastLogits};

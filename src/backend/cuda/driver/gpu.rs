@@ -3,8 +3,8 @@
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::machine::{self, Missing};
 use crate::backend::cuda::driver::module::Module;
+use crate::backend::cuda::tuning::{Architecture, KernelChoice, KernelFile};
 use crate::error::{Error, Result};
-use crate::plan::variants::Architecture;
 use cudarc::driver::{CudaContext, result};
 use std::sync::Arc;
 
@@ -14,6 +14,8 @@ pub struct OpenGpu {
     pub info: machine::Gpu,
     pub context: Arc<CudaContext>,
     pub module: Arc<Module>,
+    /// Which of them serve which bucket.
+    pub kernels: KernelChoice,
 }
 
 impl From<Missing> for Error {
@@ -39,7 +41,25 @@ impl OpenGpu {
             info,
             context,
             module,
+            kernels: KernelChoice::default(),
         })
+    }
+
+    /// The same GPU, its buckets served by what `kernels` says.
+    #[must_use]
+    pub fn served_by(&self, kernels: KernelChoice) -> Self {
+        Self {
+            kernels,
+            ..self.clone()
+        }
+    }
+
+    /// What says which kernels serve which bucket.
+    ///
+    /// # Errors
+    /// [`KernelChoice::for_gpu`]'s.
+    pub fn kernel_file(&self) -> Result<Arc<KernelFile>> {
+        self.kernels.for_gpu(self.info.compute_capability)
     }
 
     /// Memory that can be allocated now.

@@ -9,13 +9,14 @@
 //! Each place of the copy has graphs of its own; steps go over on a stream beside the graphs', and samples come back
 //! on another. So between two graphs the GPU finds nothing but the second one.
 
+use crate::backend::LaunchWay;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::engine::hosted::{HostLaunched, StagePlace};
 use crate::backend::cuda::engine::program::StepProgram;
 use crate::backend::cuda::engine::step_copy::PLACES;
 use crate::backend::{RunsAhead, StageBackend, StepView};
 use crate::error::{Error, Result};
-use crate::plan::{EngineOptions, Ladders, StepKind};
+use crate::plan::{EngineOptions, Ladders};
 use crate::telemetry::nvtx::range;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 use std::collections::VecDeque;
@@ -45,13 +46,15 @@ impl HostAhead {
         ladders: &Ladders,
         options: &EngineOptions,
     ) -> Result<Self> {
-        // With a step ahead of them, only decode steps are composed.
-        let places = |kind| match kind {
-            StepKind::Decode => PLACES,
-            StepKind::Mixed | StepKind::Score => 1,
-        };
         let whole = StagePlace { index: 0, count: 1 };
-        let stage = HostLaunched::with_graphs(context, program, whole, ladders, options, places)?;
+        let stage = HostLaunched::new(
+            context,
+            program,
+            whole,
+            ladders,
+            options,
+            LaunchWay::HostGraphAhead,
+        )?;
         let refused = |error| failed("making streams and events", error);
         let event = || context.new_event(None).map_err(refused);
         Ok(Self {

@@ -7,8 +7,8 @@ use crate::backend::cuda::engine::program::{
     StepCapture, StepGraph, StepProgram, buckets, capture_step,
 };
 use crate::backend::cuda::engine::step_copy::StepCopy;
+use crate::backend::cuda::listed::captured::{CapturedGraph, CapturedNode};
 use crate::error::{Error, Result};
-use crate::plan::captured::{CapturedGraph, CapturedNode};
 use crate::plan::{EngineOptions, Ladders, StepKind};
 use cudarc::driver::{CudaContext, result};
 use std::ops::Range;

@@ -1,6 +1,7 @@
 //! The two host-launched ways: the core turns on the host, and one stage of each step it composes is launched from
 //! there, kernel by kernel or as one graph.
 
+use crate::backend::LaunchWay;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::call::ReadyCall;
 use crate::backend::cuda::driver::errors::failed;
@@ -8,7 +9,7 @@ use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::engine::program::{
     Span, StepCapture, StepProgram, buckets, capture_step, step_name,
 };
-use crate::backend::cuda::engine::step_copy::StepCopy;
+use crate::backend::cuda::engine::step_copy::{PLACES, StepCopy};
 use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::{StageBackend, StepView};
@@ -29,13 +30,6 @@ pub struct StagePlace {
     pub count: usize,
 }
 
-/// How the host launches a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HostLaunch {
-    Kernels,
-    Graph,
-}
-
 /// One bucket's step, ready to launch.
 struct Step {
     bucket: Bucket,
@@ -50,6 +44,20 @@ enum Work {
     Calls(Vec<ReadyCall>),
     /// By place of the copy.
     Graphs(Vec<Exec>),
+}
+
+/// How many graphs a step of this kind has, one for each of the copy's first places; with none it goes kernel by kernel.
+fn graphs(way: LaunchWay, kind: StepKind) -> Result<usize> {
+    match (way, kind) {
+        (LaunchWay::HostKernels, _) => Ok(0),
+        // With a step ahead of them, only decode steps are composed.
+        (LaunchWay::HostGraphAhead, StepKind::Decode) => Ok(PLACES),
+        (LaunchWay::HostGraph | LaunchWay::HostGraphAhead, _) => Ok(1),
+        (LaunchWay::DeviceGraph, _) => Err(Error::Usage(
+            "--launch device-graph: the GPU launches its steps, expected a way of the host's"
+                .into(),
+        )),
+    }
 }
 
 /// A step that only has to be queued.
@@ -84,30 +92,15 @@ pub struct HostLaunched {
 
 impl HostLaunched {
     /// # Errors
-    /// [`Error::Memory`] where there is not enough; what the program, the capture or the driver gives.
+    /// [`Error::Memory`] where there is not enough; what the program, the capture or the driver gives; [`Error::Usage`] for a
+    /// way in which the host launches nothing.
     pub fn new(
         context: &Arc<CudaContext>,
         program: Box<dyn StepProgram>,
         stage: StagePlace,
         ladders: &Ladders,
         options: &EngineOptions,
-        launch: HostLaunch,
-    ) -> Result<Self> {
-        let places = |_| match launch {
-            HostLaunch::Kernels => 0,
-            HostLaunch::Graph => 1,
-        };
-        Self::with_graphs(context, program, stage, ladders, options, places)
-    }
-
-    /// With a graph for each of the first `places(kind)` places of the copy; with none, kernel by kernel.
-    pub(super) fn with_graphs(
-        context: &Arc<CudaContext>,
-        program: Box<dyn StepProgram>,
-        stage: StagePlace,
-        ladders: &Ladders,
-        options: &EngineOptions,
-        places: impl Fn(StepKind) -> usize,
+        way: LaunchWay,
     ) -> Result<Self> {
         let refused = |error| failed("making a stream", error);
         let stream = context.new_stream().map_err(refused)?;
@@ -126,7 +119,7 @@ impl HostLaunched {
                     let step = unsafe { capture_step(&stream, step, vec![], vec![]) }?;
                     Exec::new(&step.graph, LaunchedBy::Host)
                 };
-                let work = match places(kind) {
+                let work = match graphs(way, kind)? {
                     0 => Work::Calls(ready(program.as_ref(), bucket, copy.at())?),
                     places => Work::Graphs((0..places).map(graph).collect::<Result<_>>()?),
                 };

@@ -13,10 +13,10 @@ use crate::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt};
 use crate::backend::cuda::lower::{LayerState, ModelAddresses, lower};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::weights::{DeviceWeights, types};
+use crate::backend::cuda::tuning::variants::Variant;
 use crate::error::Result;
 use crate::model::{DType, Model};
 use crate::plan::state::StateLayout;
-use crate::plan::variants::Variant;
 use crate::plan::{Arena, ArenaShape, EngineOptions, Ladders, Op, Plan, StepKind};
 use crate::telemetry::phases::{Phase, phase};
 use std::collections::BTreeSet;
@@ -82,12 +82,7 @@ pub fn programs(
     } = *placement;
     let config = plan.config.clone();
     let types = types(&model.weights, placement.dtype);
-    let kernels = Kernels::load(
-        &Library::loaded(&gpu.module)?,
-        &config,
-        types,
-        &plan.kernels,
-    )?;
+    let kernels = Kernels::load(&Library::loaded(&gpu.module)?, &config, types, &gpu.kernels)?;
     for bucket in StepKind::ALL
         .into_iter()
         .flat_map(|kind| buckets(ladders, kind, options.max_seqs))

@@ -17,6 +17,7 @@ use crate::backend::cuda::engine::program::{
 use crate::backend::cuda::families::StepAt;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
+use crate::backend::device::CoreBytes;
 use crate::backend::{Block, DeviceScheduler};
 use crate::error::{Error, Result};
 use crate::plan::{Ladders, StepKind};
@@ -232,19 +233,18 @@ impl GpuScheduler {
 }
 
 impl GpuScheduler {
-    /// Captures and instantiates what a run would, over blocks of these sizes, for `survey` to look at. Nothing runs.
+    /// Captures and instantiates what a run would, over blocks of these sizes, for `captures` to look at. Nothing runs.
     ///
     /// # Errors
     /// As a run's.
     pub fn capture_all(
         &self,
-        state_bytes: usize,
-        ring_bytes: usize,
+        core: CoreBytes,
         ladders: &Ladders,
         slots: u32,
         captures: &mut Captures<'_>,
     ) -> Result<()> {
-        let blocks = Blocks::new(&self.context, state_bytes, ring_bytes)?;
+        let blocks = Blocks::new(&self.context, core.state, core.rings)?;
         // SAFETY: the graphs are never launched.
         let graphs = unsafe { self.capture(ladders, slots, &blocks) }?;
         for Placed { graph, .. } in &graphs {

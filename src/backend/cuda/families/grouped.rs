@@ -8,10 +8,12 @@ use super::types::{Types, suffix};
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
 use crate::backend::cuda::driver::tensor_map::Boxes;
 use crate::backend::cuda::families::packed;
+use crate::backend::cuda::tuning::variants::{
+    Experts, GROUPED_LOW_ROWS, GROUPED_TALL_STAGES, Grouped as Shape,
+};
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
 use crate::plan::arena::MOST_ROWS;
-use crate::plan::variants::{Experts, GROUPED_LOW_ROWS, GROUPED_TALL_STAGES, Grouped as Shape};
 
 // As kernels/grouped/ring.cuh and grouped/units.cuh have it.
 const OUTPUTS: u32 = 128;

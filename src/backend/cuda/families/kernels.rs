@@ -13,9 +13,9 @@ use super::types::{Types, suffix};
 use super::variant::Variants;
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::Kernel;
+use crate::backend::cuda::tuning::KernelChoice;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
-use crate::plan::KernelChoice;
 
 /// Handles, by operation.
 #[derive(Debug)]

@@ -17,9 +17,9 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
+use crate::backend::cuda::tuning::variants::{Experts, Products};
 use crate::error::Result;
 use crate::model::DType;
-use crate::plan::variants::{Experts, Products};
 
 // As kernels/persistent/persistent.cuh has it.
 /// Batch rows of a tile: an expert's tiles too.

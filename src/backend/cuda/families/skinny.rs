@@ -21,10 +21,10 @@ use super::Lowering;
 use super::limits::{Library, Limits};
 use super::types::{Types, suffix};
 use crate::backend::cuda::driver::launch::Kernel;
+use crate::backend::cuda::tuning::variants::Products;
 use crate::error::Result;
 use crate::model::{DType, ModelConfig};
 use crate::plan::arena::FUSED_ROWS;
-use crate::plan::variants::Products;
 use sizing::Sizing;
 
 /// Of an SM's memory, as shared memory of `tg_skinny_held_out_*`: 64 KB of weights a block stand in the rest on their way to

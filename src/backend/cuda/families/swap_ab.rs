@@ -25,11 +25,11 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
+use crate::backend::cuda::tuning::variants::Products;
 use crate::error::{Error, Result};
 use crate::model::DType;
 use crate::plan::StepKind;
 use crate::plan::arena::{HEAD_PARTS, MOST_ROWS};
-use crate::plan::variants::Products;
 use cut::{Cut, Tile};
 
 /// One kernel for several numbers of rows, ascending.

@@ -6,9 +6,10 @@ use crate::backend::cuda::driver::call::KernelCall;
 use crate::backend::cuda::families::attention::PagePool;
 use crate::backend::cuda::families::limits::{GpuShape, Library};
 use crate::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt, Types};
+use crate::backend::cuda::listed::calls::{Call, StepCalls};
 use crate::backend::cuda::memory::weights::WeightAddresses;
+use crate::backend::cuda::tuning::KernelChoice;
 use crate::error::Result;
-use crate::plan::calls::{Call, StepCalls};
 use crate::plan::state::StateLayout;
 use crate::plan::{Arena, ArenaShape, EngineOptions, Plan, StepKind};
 
@@ -38,10 +39,11 @@ impl<'a> Listing<'a> {
         plan: &'a Plan,
         gpu: GpuShape,
         types: Types,
+        choice: &KernelChoice,
         options: &EngineOptions,
     ) -> Result<Self> {
         let config = plan.config.clone();
-        let kernels = Kernels::load(&Library::unloaded(gpu)?, &config, types, &plan.kernels)?;
+        let kernels = Kernels::load(&Library::unloaded(gpu)?, &config, types, choice)?;
         let shape = ArenaShape {
             rows: plan.ladders.largest() as usize,
             slots: options.max_seqs as usize,

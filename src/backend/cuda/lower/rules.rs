@@ -3,9 +3,9 @@
 
 use super::{ModelAddresses, head, layer, skinny};
 use crate::backend::cuda::families::Lowering;
+use crate::backend::cuda::tuning::variants::Experts;
 use crate::error::Result;
 use crate::plan::OpKind::{self, *};
-use crate::plan::variants::Experts;
 use crate::plan::{Op, StepKind};
 
 /// How some operations are lowered.

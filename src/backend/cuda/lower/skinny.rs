@@ -7,9 +7,9 @@ use crate::backend::cuda::families::experts::ExpertWeights;
 use crate::backend::cuda::families::router::RouterWeights;
 use crate::backend::cuda::families::skinny::{ConvIn, Guess, Residual, Skinny};
 use crate::backend::cuda::memory::weights::{FeedForwardAddresses, MixerAddresses};
+use crate::backend::cuda::tuning::variants::Experts;
 use crate::error::Result;
 use crate::plan::Op;
-use crate::plan::variants::Experts;
 
 /// A layer that these kernels serve.
 struct Served<'m> {

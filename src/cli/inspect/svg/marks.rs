@@ -1,8 +1,8 @@
 //! What the picture is made of: boxes and text, and how kernels and bytes are written in it.
 
+use crate::backend::cuda::listed::captured::CapturedGraph;
 use crate::cli::inspect::graphs::extent;
 use crate::plan::bytes::Si;
-use crate::plan::captured::CapturedGraph;
 
 pub(super) const WIDTH: u32 = 1180;
 pub(super) const MARGIN: u32 = 16;

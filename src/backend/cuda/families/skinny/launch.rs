@@ -9,8 +9,8 @@ use super::Skinny;
 use super::sizing::{GATE_OUTPUTS, HELD_THREADS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
+use crate::backend::cuda::tuning::variants::Products;
 use crate::plan::StepKind;
-use crate::plan::variants::Products;
 
 /// Weights and biases of a conv layer up to its out-projection; shapes as [`ShortConv`] has them.
 #[derive(Debug, Clone, Copy)]

@@ -1,9 +1,9 @@
 //! Which buckets the skinny kernels serve, and the ring and shared memory of their blocks.
 
 use super::super::limits::Limits;
+use crate::backend::cuda::tuning::variants::SKINNY_STAGES;
 use crate::model::{DType, ModelConfig};
 use crate::plan::arena::{HEAD_PARTS, SKINNY_EXPERTS, SKINNY_OUTPUTS, SKINNY_ROWS};
-use crate::plan::variants::SKINNY_STAGES;
 
 /// Outputs of a tile, as kernels/skinny/skinny.cuh has it.
 pub const OUTPUTS: u32 = SKINNY_OUTPUTS as u32;

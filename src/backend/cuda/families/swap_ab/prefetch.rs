@@ -4,7 +4,7 @@
 use super::super::Lowering;
 use super::super::experts::ExpertWeights;
 use crate::backend::cuda::driver::launch::Argument;
-use crate::plan::variants::Products;
+use crate::backend::cuda::tuning::variants::Products;
 
 /// `PREFETCH_BYTES` there.
 const PIECE_BYTES: u64 = 4096;

@@ -1,7 +1,7 @@
 //! An entry as TOML.
 
+use crate::backend::cuda::tuning::variants::{Experts, Grouped, Products, Variant};
 use crate::plan::graphs::describe;
-use crate::plan::variants::{Experts, Grouped, Products, Variant};
 use crate::quote;
 use toml::Value;
 

@@ -1,7 +1,7 @@
 //! Captured graphs as data, for whoever shows them: made on a GPU, read anywhere.
 
-use super::variants::Variant;
-use super::{Op, StepKind};
+use crate::backend::cuda::tuning::Variant;
+use crate::plan::{Op, OpKind, StepKind};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ pub struct CapturedNode {
 
 impl CapturedNode {
     /// Of its operations, or `None` for the scheduler.
-    fn kinds(&self) -> Vec<Option<super::OpKind>> {
+    fn kinds(&self) -> Vec<Option<OpKind>> {
         match &self.ops[..] {
             [] => vec![None],
             ops => ops.iter().map(|op| Some(op.kind)).collect(),
@@ -83,7 +83,7 @@ pub struct AlikeNodes<'a> {
     /// How many of them may start early.
     pub early: usize,
     /// The operations they are of, each once, in order; `None` is the scheduler.
-    pub kinds: Vec<Option<super::OpKind>>,
+    pub kinds: Vec<Option<OpKind>>,
 }
 
 impl CapturedGraph {

@@ -3,10 +3,10 @@
 
 mod entry;
 
-use super::graphs::{describe, parse_toml, read_toml};
 use super::variants::{Architecture, Choice, Entry};
 use crate::error::{Error, Result};
 use crate::model::DType;
+use crate::plan::graphs::{describe, parse_toml, read_toml};
 use crate::quote;
 use entry::{read_entry, write_variant};
 use std::fmt::Write;
@@ -18,22 +18,22 @@ const BUILT_IN: [(Architecture, &str, &str); 3] = [
     (
         Architecture::Sm80,
         "graphs/sm_80.toml (built in)",
-        include_str!("../../graphs/sm_80.toml"),
+        include_str!("../../../../graphs/sm_80.toml"),
     ),
     (
         Architecture::Sm90,
         "graphs/sm_90.toml (built in)",
-        include_str!("../../graphs/sm_90.toml"),
+        include_str!("../../../../graphs/sm_90.toml"),
     ),
     (
         Architecture::Sm100,
         "graphs/sm_100.toml (built in)",
-        include_str!("../../graphs/sm_100.toml"),
+        include_str!("../../../../graphs/sm_100.toml"),
     ),
 ];
 
 /// What every file begins with.
-const HEAD: &str = include_str!("../../graphs/kernels.txt");
+const HEAD: &str = include_str!("../../../../graphs/kernels.txt");
 
 /// What a file says of how it came about, each a line of text.
 const MEASURED: [&str; 6] = ["model", "gpu", "driver", "date", "commit", "command"];
@@ -43,7 +43,7 @@ const DTYPES: [(DType, &str); 3] = [
     (DType::F32, "f32"),
 ];
 /// Rows of an entry, at most.
-const MOST_ENTRY_ROWS: u32 = super::MAX_SEQS;
+const MOST_ENTRY_ROWS: u32 = crate::plan::MAX_SEQS;
 
 /// The contents of a file.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,8 +1,8 @@
 //! GPUs by name, and the least time an operation takes on one: the roofline. Launch and synchronisation are not in it.
 
-use super::cost::{Cost, op_cost};
-use super::{Plan, Precision, Stage, StepShape};
 use crate::model::{DType, ModelConfig};
+use crate::plan::cost::{Cost, op_cost};
+use crate::plan::{Plan, Precision, Stage, StepShape};
 
 /// What bounds an operation on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,7 +1,7 @@
 //! Kernel calls as data, for whoever shows them: lowered for a GPU, which need not be there, and read anywhere.
 
-use super::variants::Variant;
-use super::{Op, StepKind};
+use crate::backend::cuda::tuning::Variant;
+use crate::plan::{Op, StepKind};
 
 /// What does one step of a stage, in one bucket.
 #[derive(Debug, Clone)]

@@ -1,50 +1,47 @@
 //! Sizes of a run on a GPU, and whether both the GPU and its host have room for them.
 
-use crate::backend::cuda::driver::gpu::OpenGpu;
+use crate::backend::LaunchWay;
+use crate::backend::cuda::driver::machine;
+use crate::backend::cuda::engine::delivery::pinned_bytes;
+use crate::backend::cuda::engine::scheduler::table_bytes;
+use crate::backend::cuda::engine::step_copy::step_copy_bytes;
 use crate::backend::cuda::families::{Types, kernels};
+use crate::backend::cuda::tuning::gpu::Gpu;
+use crate::backend::device::Wanted;
 use crate::error::{Error, Result};
 use crate::model::layout::Role;
 use crate::model::{ModelConfig, ModelSource};
+use crate::plan::arena::logits_rows;
 use crate::plan::budget::{Available, Budget};
 use crate::plan::bytes::{Bytes, whole_bytes};
-use crate::plan::cost::Precision;
-use crate::plan::device::DeviceMemory;
+use crate::plan::device::{DeviceMemory, Overheads};
 use crate::plan::memory::{MemoryItem, MemoryPlan, Place};
 use crate::plan::params::model_bytes;
-use crate::plan::{Gpu, Plan};
-use crate::runtime::Launch;
-use crate::runtime::cuda::overheads;
-use crate::session::spec::RunSpec;
+use crate::plan::{EngineOptions, RingCapacities};
 
-/// Sizes of a run on a GPU like `gpu`, which need not be there; what the host has does not matter.
+/// Sizes of a run on a GPU like `gpu`, which need not be there and has all its memory free; what the host has does not matter.
 ///
 /// # Errors
-/// As for [`super::memory`].
-pub fn on_paper(
-    spec: &RunSpec,
-    gpu: &Gpu,
-    plan: &Plan,
-    precision: Precision,
-) -> Result<MemoryPlan> {
+/// As [`crate::backend::Device::memory`].
+pub fn on_paper(wanted: &Wanted<'_>, gpu: &Gpu) -> Result<MemoryPlan> {
     let whole = whole(
-        spec,
+        wanted,
         gpu.memory_bytes,
         &format!("an {}'s memory", gpu.title),
     );
     let memory = DeviceMemory {
-        budget: match spec.memory_limit {
-            Some(_) => Budget::new(spec.memory_limit),
+        budget: match wanted.memory_limit {
+            Some(_) => Budget::new(wanted.memory_limit),
             None => whole.clone(),
         },
         whole,
     };
-    let overheads = |options: &_| overheads(Launch::DeviceGraph, plan, options, false);
-    MemoryPlan::on_device(plan, precision, &spec.limits, &memory, &overheads)
+    on_device(wanted, LaunchWay::DeviceGraph, &memory)
 }
 
 /// A GPU's memory of so many bytes, named so, as far as `--memory-limit` lets a run see it.
-fn whole(spec: &RunSpec, bytes: u64, named: &str) -> Budget {
-    match spec.memory_limit {
+fn whole(wanted: &Wanted<'_>, bytes: u64, named: &str) -> Budget {
+    match wanted.memory_limit {
         Some(limit) if limit < bytes => Budget::new(Some(limit)),
         _ => Budget {
             bytes,
@@ -53,31 +50,78 @@ fn whole(spec: &RunSpec, bytes: u64, named: &str) -> Budget {
     }
 }
 
-/// [`super::memory`]'s, of a GPU.
-pub(super) fn memory(
-    spec: &RunSpec,
-    (gpu, launch): (&OpenGpu, Launch),
-    plan: &Plan,
-    precision: Precision,
+/// Of one that is there.
+pub(super) fn on_gpu(
+    wanted: &Wanted<'_>,
+    way: LaunchWay,
+    gpu: &machine::Gpu,
     budget: Budget,
-    delivers: bool,
 ) -> Result<MemoryPlan> {
     let types = Types {
-        operand: precision.compute,
-        weights: precision.weights,
+        operand: wanted.precision.compute,
+        weights: wanted.precision.weights,
     };
-    kernels::check(&plan.config, types)?;
-    let overheads = |options: &_| overheads(launch, plan, options, delivers);
+    let config = &wanted.plan.config;
+    kernels::check(config, types)?;
     let device = DeviceMemory {
-        whole: whole(spec, gpu.info.memory_bytes, &gpu.info.to_string()),
+        whole: whole(wanted, gpu.memory_bytes, &gpu.to_string()),
         budget,
     };
-    let mut memory = MemoryPlan::on_device(plan, precision, &spec.limits, &device, &overheads)?;
-    if let ModelSource::Random { .. } = spec.model {
-        memory.items.push(generated(&plan.config));
+    let mut memory = on_device(wanted, way, &device)?;
+    if let ModelSource::Random { .. } = wanted.model {
+        memory.items.push(generated(config));
     }
     host_holds(&memory, Available::now().map(|a| a.bytes))?;
     Ok(memory)
+}
+
+fn on_device(wanted: &Wanted<'_>, way: LaunchWay, memory: &DeviceMemory) -> Result<MemoryPlan> {
+    let overheads = |options: &_| overheads(wanted, way, options);
+    let Wanted {
+        plan,
+        precision,
+        limits,
+        ..
+    } = *wanted;
+    MemoryPlan::on_device(plan, precision, limits, memory, &overheads)
+}
+
+/// What `way` takes beside the model for a run with these sizes, in the words of `doctor`.
+fn overheads(wanted: &Wanted<'_>, way: LaunchWay, options: &EngineOptions) -> Result<Overheads> {
+    let plan = wanted.plan;
+    let ladders = plan.ladders.reachable(options);
+    let (scheduler, pinned, pinned_arithmetic) = match way {
+        // The copy has room for two steps whether the host runs ahead or not.
+        LaunchWay::HostKernels | LaunchWay::HostGraph | LaunchWay::HostGraphAhead => {
+            let bytes = step_copy_bytes(options);
+            (
+                bytes,
+                bytes,
+                "what a step's tables are copied from".to_owned(),
+            )
+        }
+        LaunchWay::DeviceGraph => {
+            let rings = RingCapacities::new(options);
+            let core = (wanted.core)(&ladders, options)?;
+            let arithmetic = format!(
+                "{} requests, {} tokens, {} events, {} trace records",
+                rings.requests, rings.tokens, rings.events, rings.trace
+            );
+            (table_bytes(core.state), core.rings, arithmetic)
+        }
+    };
+    let (rows, vocabulary) = (ladders.largest() as usize, plan.config.vocab_size);
+    let lines = logits_rows(rows, options.max_seqs as usize);
+    Ok(Overheads {
+        scheduler_bytes: scheduler as u64,
+        pinned_bytes: pinned as u64,
+        pinned_arithmetic,
+        logits_bytes: match wanted.delivers {
+            true => pinned_bytes(lines, vocabulary) as u64,
+            false => 0,
+        },
+        logits_arithmetic: format!("two tiles of {lines} rows of {vocabulary}, for `score` alone"),
+    })
 }
 
 /// Random weights are made in the host's memory; those of a checkpoint are mapped.
@@ -111,7 +155,7 @@ fn host_holds(memory: &MemoryPlan, available: Option<u64>) -> Result<()> {
 mod tests {
     use super::*;
     use crate::model::DType;
-    use crate::plan::device::Overheads;
+    use crate::plan::cost::Precision;
     use crate::plan::{GraphFile, Limits};
     use std::sync::Arc;
 
@@ -126,10 +170,6 @@ mod tests {
         let plan = graphs.plan(config.clone(), &limits).unwrap();
         let precision = Precision::new(DType::BF16, DType::BF16);
         let budget = Budget::new(Some(1 << 30));
-        let device = DeviceMemory {
-            whole: budget.clone(),
-            budget,
-        };
         let overheads = |_: &_| {
             Ok(Overheads {
                 scheduler_bytes: 0,
@@ -138,6 +178,10 @@ mod tests {
                 logits_bytes: 0,
                 logits_arithmetic: String::new(),
             })
+        };
+        let device = DeviceMemory {
+            whole: budget.clone(),
+            budget,
         };
         let mut memory =
             MemoryPlan::on_device(&plan, precision, &limits, &device, &overheads).unwrap();

@@ -1,0 +1,87 @@
+//! A GPU as the device of a run.
+
+mod memory;
+mod start;
+
+pub use memory::on_paper;
+pub use start::{capture_all, launched};
+
+use crate::backend::cuda::driver::gpu::OpenGpu;
+use crate::backend::cuda::tuning::KernelChoice;
+use crate::backend::cuda::tuning::gpu::{GPUS, Gpu};
+use crate::backend::device::{Device, EngineSpec, Stages, Started, Wanted, Watch};
+use crate::backend::{GpuSpec, LaunchWay};
+use crate::error::Result;
+use crate::plan::bytes::Bytes;
+use crate::plan::{Budget, MemoryPlan};
+
+/// Of a GPU's free memory, what a run takes when nobody says otherwise: graphs and the driver need some too.
+const FREE_PERCENT: u64 = 90;
+
+/// A GPU, and how it is used.
+#[derive(Debug, Clone)]
+pub struct GpuDevice {
+    pub gpu: OpenGpu,
+    /// What it was opened by.
+    pub spec: GpuSpec,
+}
+
+impl Device for GpuDevice {
+    type Spec = GpuSpec;
+
+    fn open(spec: &GpuSpec) -> Result<Self> {
+        let gpu = OpenGpu::new(spec.ordinal)?;
+        let kernels = KernelChoice::open(spec.kernel_file.as_deref())?;
+        Ok(Self {
+            gpu: gpu.served_by(kernels),
+            spec: spec.clone(),
+        })
+    }
+
+    fn info(&self) -> Option<String> {
+        Some(self.gpu.info.to_string())
+    }
+
+    fn known(&self) -> Option<&'static Gpu> {
+        let name = self.gpu.info.name.to_ascii_lowercase();
+        GPUS.into_iter().find(|known| name.contains(known.name))
+    }
+
+    fn kernel_variants(&self) -> Result<Option<String>> {
+        Ok(Some(self.gpu.kernel_file()?.name()))
+    }
+
+    fn budget(&self, limit: Option<u64>) -> Result<Budget> {
+        let free = self.gpu.free_bytes()?;
+        let share = free / 100 * FREE_PERCENT;
+        Ok(match limit {
+            Some(limit) if limit <= share => Budget::new(Some(limit)),
+            _ => Budget {
+                bytes: share,
+                source: format!(
+                    "{FREE_PERCENT}% of the {} free on {}",
+                    Bytes(free),
+                    self.gpu.info
+                ),
+            },
+        })
+    }
+
+    fn memory(&self, wanted: &Wanted<'_>) -> Result<MemoryPlan> {
+        let budget = self.budget(wanted.memory_limit)?;
+        memory::on_gpu(wanted, self.spec.launch, &self.gpu.info, budget)
+    }
+
+    fn start(&self, spec: &EngineSpec<'_>, watch: Watch<'_>) -> Result<Started> {
+        start::start(self, spec, watch)
+    }
+
+    fn stages(&self, spec: &EngineSpec<'_>) -> Result<Stages> {
+        let way = match self.spec.launch {
+            LaunchWay::HostGraph | LaunchWay::HostGraphAhead => LaunchWay::HostGraph,
+            // Nothing is left for the GPU to schedule.
+            LaunchWay::HostKernels | LaunchWay::DeviceGraph => LaunchWay::HostKernels,
+        };
+        Ok(vec![Box::new(self.hosted(spec, way)?)])
+    }
+}

@@ -1,0 +1,182 @@
+//! A model put on a GPU, in each of the ways to launch it. All stages run one after the other, so one step is in flight (two where
+//! the host runs ahead), whatever the options say.
+
+use super::GpuDevice;
+use crate::backend::LaunchWay;
+use crate::backend::cuda::driver::gpu::OpenGpu;
+use crate::backend::cuda::engine::ahead::HostAhead;
+use crate::backend::cuda::engine::captures::Captures;
+use crate::backend::cuda::engine::hosted::{HostLaunched, StagePlace};
+use crate::backend::cuda::engine::model::{InOrder, ModelProgram, Placement, programs};
+use crate::backend::cuda::engine::program::StepProgram;
+use crate::backend::cuda::engine::scheduler::GpuScheduler;
+use crate::backend::cuda::tools::routing::RoutingReader;
+use crate::backend::cuda::tools::stamps::stamped;
+use crate::backend::device::{CoreSizes, EngineSpec, Runs, Started, Watch};
+use crate::backend::timing::StepClock;
+use crate::error::{Error, Result};
+use crate::plan::{EngineOptions, Ladders};
+
+/// All stages of a GPU.
+const WHOLE: StagePlace = StagePlace { index: 0, count: 1 };
+
+impl GpuDevice {
+    /// A model's stages, one after the other, launched by the host: `way` is one of the host's.
+    ///
+    /// # Errors
+    /// As [`crate::backend::Device::start`].
+    pub fn hosted(&self, spec: &EngineSpec<'_>, way: LaunchWay) -> Result<HostLaunched> {
+        let ladders = &spec.plan.ladders.reachable(spec.options);
+        let placement = self.placement(spec, ladders, spec.options, false);
+        let program = Box::new(InOrder(boxed(&self.gpu, spec, &placement)?));
+        let context = &self.gpu.context;
+        HostLaunched::new(context, program, WHOLE, ladders, spec.options, way)
+    }
+
+    fn placement<'a>(
+        &self,
+        spec: &EngineSpec<'a>,
+        ladders: &'a Ladders,
+        options: &'a EngineOptions,
+        hold: bool,
+    ) -> Placement<'a> {
+        Placement {
+            plan: spec.plan,
+            ladders,
+            options,
+            dtype: self.spec.dtype,
+            sink: spec.sink,
+            hold,
+        }
+    }
+}
+
+pub(super) fn start(
+    device: &GpuDevice,
+    spec: &EngineSpec<'_>,
+    watch: Watch<'_>,
+) -> Result<Started> {
+    let GpuDevice { gpu, spec: of_gpu } = device;
+    let options = spec.options.one_step_in_flight();
+    let ladders = spec.plan.ladders.reachable(&options);
+    // Where steps wait at every router there is nothing for the GPU to schedule.
+    let way = match watch {
+        Watch::Routing(_) => LaunchWay::HostKernels,
+        Watch::Nothing | Watch::Times => of_gpu.launch,
+    };
+    let hold = way == LaunchWay::DeviceGraph;
+    let placement = device.placement(spec, &ladders, &options, hold);
+    let mut clock = None;
+    let runs = match watch {
+        Watch::Nothing => {
+            let programs = boxed(gpu, spec, &placement)?;
+            launched(gpu, programs, &ladders, &options, way)?
+        }
+        Watch::Times => {
+            let programs = boxed(gpu, spec, &placement)?;
+            let early = gpu.overlaps_launches();
+            let slots = options.max_seqs;
+            let (programs, stamps) =
+                stamped(&gpu.context, &gpu.module, early, programs, &ladders, slots)?;
+            clock = Some(Box::new(stamps) as Box<dyn StepClock>);
+            launched(gpu, programs, &ladders, &options, way)?
+        }
+        Watch::Routing(routing) => {
+            let programs = programs(gpu, spec.model, &placement)?;
+            // Stages share their arrays.
+            let chosen = programs[0].chosen_experts();
+            let program = Box::new(RoutingReader {
+                program: InOrder(programs.into_iter().map(boxed_program).collect()),
+                chosen,
+                routing: routing.clone(),
+            });
+            let stage = HostLaunched::new(&gpu.context, program, WHOLE, &ladders, &options, way)?;
+            Runs::Stages(vec![Box::new(stage)])
+        }
+    };
+    Ok(Started {
+        runs,
+        ladders,
+        options,
+        clock,
+        step_timeout: Some(of_gpu.step_timeout),
+    })
+}
+
+/// What runs the steps of `programs`, which are all stages in order, in one of the ways to launch them.
+///
+/// # Errors
+/// As [`crate::backend::Device::start`].
+pub fn launched(
+    gpu: &OpenGpu,
+    programs: Vec<Box<dyn StepProgram>>,
+    ladders: &Ladders,
+    options: &EngineOptions,
+    way: LaunchWay,
+) -> Result<Runs> {
+    let context = &gpu.context;
+    Ok(match way {
+        LaunchWay::HostKernels | LaunchWay::HostGraph => {
+            let program = Box::new(InOrder(programs));
+            let stage = HostLaunched::new(context, program, WHOLE, ladders, options, way)?;
+            Runs::Stages(vec![Box::new(stage)])
+        }
+        LaunchWay::HostGraphAhead => {
+            let program = Box::new(InOrder(programs));
+            let stage = HostAhead::new(context, program, ladders, options)?;
+            Runs::Stages(vec![Box::new(stage)])
+        }
+        LaunchWay::DeviceGraph => {
+            let early = gpu.overlaps_launches();
+            let scheduler = GpuScheduler::new(context, &gpu.module, programs, early)?;
+            Runs::Scheduler(Box::new(scheduler))
+        }
+    })
+}
+
+/// Puts the model on the GPU and captures what a run in the way of the device's spec would, for `captures` to look at.
+///
+/// # Errors
+/// As [`crate::backend::Device::start`]; [`Error::Usage`] where that way captures nothing.
+pub fn capture_all(
+    device: &GpuDevice,
+    spec: &EngineSpec<'_>,
+    core: CoreSizes,
+    captures: &mut Captures<'_>,
+) -> Result<()> {
+    let GpuDevice { gpu, spec: of_gpu } = device;
+    let options = spec.options.one_step_in_flight();
+    let ladders = spec.plan.ladders.reachable(&options);
+    let hold = of_gpu.launch == LaunchWay::DeviceGraph;
+    let placement = device.placement(spec, &ladders, &options, hold);
+    match of_gpu.launch {
+        LaunchWay::HostKernels => Err(Error::Usage(
+            "--launch host-kernels captures no graphs: expected host-graph or device-graph".into(),
+        )),
+        LaunchWay::HostGraph | LaunchWay::HostGraphAhead => {
+            let program = InOrder(boxed(gpu, spec, &placement)?);
+            let stages = 0..spec.plan.stages.len();
+            captures.of_host(&gpu.context, &program, stages, &ladders, &options)
+        }
+        LaunchWay::DeviceGraph => {
+            let programs = boxed(gpu, spec, &placement)?;
+            let early = gpu.overlaps_launches();
+            let scheduler = GpuScheduler::new(&gpu.context, &gpu.module, programs, early)?;
+            let core = core(&ladders, &options)?;
+            scheduler.capture_all(core, &ladders, options.max_seqs, captures)
+        }
+    }
+}
+
+fn boxed(
+    gpu: &OpenGpu,
+    spec: &EngineSpec<'_>,
+    placement: &Placement<'_>,
+) -> Result<Vec<Box<dyn StepProgram>>> {
+    let programs = programs(gpu, spec.model, placement)?.into_iter();
+    Ok(programs.map(boxed_program).collect())
+}
+
+fn boxed_program(program: ModelProgram) -> Box<dyn StepProgram> {
+    Box::new(program)
+}

@@ -1,0 +1,147 @@
+//! What is chosen about the device of a run: plain data. What cannot be together cannot be written: the CPU has neither a launch
+//! way nor a type, so a [`DeviceSpec`] has them for a GPU alone.
+
+use crate::error::Error;
+use crate::model::DType;
+use crate::telemetry::warn;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Who launches the kernels of a step, on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaunchWay {
+    /// The host, one by one.
+    HostKernels,
+    /// The host, a captured graph a step.
+    HostGraph,
+    /// A captured graph a step, the next decode step before the last is through, where that can end no sequence and let none in.
+    HostGraphAhead,
+    /// The GPU itself, which also schedules.
+    DeviceGraph,
+}
+
+impl LaunchWay {
+    /// As in `--launch`, which says nothing of `--ahead`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HostKernels => "host-kernels",
+            Self::HostGraph | Self::HostGraphAhead => "host-graph",
+            Self::DeviceGraph => "device-graph",
+        }
+    }
+}
+
+/// What runs a model, and what is chosen for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceSpec {
+    /// Always f32.
+    Cpu {
+        /// Why it is not the GPU, which nobody asked for, but which is there. A warning when the model is opened.
+        passed_over: Option<String>,
+    },
+    Gpu(GpuSpec),
+}
+
+/// A GPU, and how it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuSpec {
+    /// As the driver counts them, from 0.
+    pub ordinal: u32,
+    /// Of matrix inputs, key-value pages and convolution state.
+    pub dtype: DType,
+    pub launch: LaunchWay,
+    /// A step that takes longer fails the run: see [`crate::runtime::Engine::watch`].
+    pub step_timeout: Duration,
+    /// Which kernels serve which bucket, from this TOML file; `None`: the built-in ones.
+    pub kernel_file: Option<PathBuf>,
+}
+
+impl GpuSpec {
+    /// The largest step on the slowest GPU takes a few seconds.
+    pub const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// bf16, launched by the device itself.
+    pub fn new(ordinal: u32) -> Self {
+        Self {
+            ordinal,
+            dtype: DType::BF16,
+            launch: LaunchWay::DeviceGraph,
+            step_timeout: Self::STEP_TIMEOUT,
+            kernel_file: None,
+        }
+    }
+}
+
+impl Default for DeviceSpec {
+    /// The first GPU. Where there is none it is the CPU; where there is one that cannot be used, also, with the reason.
+    #[cfg(feature = "cuda")]
+    fn default() -> Self {
+        use crate::backend::cuda::driver::machine::{Missing, probe};
+        match probe().and_then(|driver| driver.gpu(0).map(|_| ())) {
+            Ok(()) => Self::Gpu(GpuSpec::new(0)),
+            Err(Missing::Library | Missing::Gpu) => Self::CPU,
+            Err(missing) => Self::Cpu {
+                passed_over: Some(missing.to_string()),
+            },
+        }
+    }
+
+    /// The CPU: this build has no GPU support.
+    #[cfg(not(feature = "cuda"))]
+    fn default() -> Self {
+        Self::CPU
+    }
+}
+
+impl DeviceSpec {
+    pub const CPU: Self = Self::Cpu { passed_over: None };
+
+    /// As in `--device`, without which one.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Cpu { .. } => "cpu",
+            Self::Gpu(_) => "cuda",
+        }
+    }
+
+    /// Type of matrix inputs, keys and values, and convolution state.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::Cpu { .. } => DType::F32,
+            Self::Gpu(gpu) => gpu.dtype,
+        }
+    }
+
+    /// The CPU launches nothing.
+    pub fn launch(&self) -> Option<LaunchWay> {
+        match self {
+            Self::Cpu { .. } => None,
+            Self::Gpu(gpu) => Some(gpu.launch),
+        }
+    }
+
+    /// The CPU has one kernel for everything.
+    pub fn kernel_file(&self) -> Option<&Path> {
+        match self {
+            Self::Cpu { .. } => None,
+            Self::Gpu(gpu) => gpu.kernel_file.as_deref(),
+        }
+    }
+
+    /// Says on standard error why the CPU serves, where that was not to be expected.
+    pub fn warn_if_passed_over(&self) {
+        if let Self::Cpu {
+            passed_over: Some(why),
+        } = self
+        {
+            warn(&format!("running on the CPU, for {why}"));
+        }
+    }
+}
+
+/// What is said of `device`, a GPU as `--device` names it, where this build has no GPU support.
+pub fn without_gpu_support(device: &str) -> Error {
+    Error::Usage(format!(
+        "--device {device}: this build has no GPU support; build it with `cargo build --release --features cuda`, or use --device cpu"
+    ))
+}

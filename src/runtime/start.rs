@@ -1,0 +1,74 @@
+//! An engine of whatever runs a model's steps.
+
+use super::engine::Engine;
+use super::held_up::HeldUp;
+use crate::backend::Device;
+use crate::backend::device::{EngineSpec, Runs, Stages, Started, Watch};
+use crate::backend::timing::StepClock;
+use crate::error::{Error, Result};
+use crate::plan::RingCapacities;
+
+impl Engine {
+    /// Loads a model on `device`; the engine is not launched yet.
+    ///
+    /// # Errors
+    /// [`Device::start`]'s; [`Error::Usage`] where the options break one of the core's rules.
+    pub fn on(device: &dyn Device, spec: &EngineSpec<'_>) -> Result<Self> {
+        let (engine, _) = Self::on_watched(device, spec, Watch::Nothing, |stages| stages)?;
+        Ok(engine)
+    }
+
+    /// [`Engine::on`] with steps timed part by part, and where the times come out.
+    ///
+    /// # Errors
+    /// As [`Engine::on`].
+    pub fn on_timed(
+        device: &dyn Device,
+        spec: &EngineSpec<'_>,
+    ) -> Result<(Self, Box<dyn StepClock>)> {
+        let (engine, clock) = Self::on_watched(device, spec, Watch::Times, |stages| stages)?;
+        let clock = clock.ok_or_else(|| {
+            Error::Runtime("an engine is timed and has no clock: this is a bug in tailgraph".into())
+        })?;
+        Ok((engine, clock))
+    }
+
+    /// [`Engine::on`] with what `watch` looks at, and where times come out if it is those. `wrap` gets the stages that the
+    /// host schedules before the engine has them.
+    ///
+    /// # Errors
+    /// As [`Engine::on`].
+    pub fn on_watched(
+        device: &dyn Device,
+        spec: &EngineSpec<'_>,
+        watch: Watch<'_>,
+        wrap: impl FnOnce(Stages) -> Stages,
+    ) -> Result<(Self, Option<Box<dyn StepClock>>)> {
+        let (held_up, sink) = HeldUp::told_by(spec.sink);
+        let spec = EngineSpec {
+            sink: &sink,
+            ..*spec
+        };
+        let Started {
+            runs,
+            ladders,
+            options,
+            clock,
+            step_timeout,
+        } = device.start(&spec, watch)?;
+        let mut engine = Self::of(
+            match runs {
+                Runs::Stages(stages) => Runs::Stages(wrap(stages)),
+                scheduler => scheduler,
+            },
+            &ladders,
+            &options,
+            RingCapacities::new(&options),
+        )?;
+        engine.held_up = Some(held_up);
+        if let Some(limit) = step_timeout {
+            engine.watch(limit);
+        }
+        Ok((engine, clock))
+    }
+}
