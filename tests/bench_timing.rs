@@ -65,8 +65,8 @@ struct Measured {
     traced_ms: Vec<f64>,
 }
 
-/// Runs `batch` sequences of steps that take `takes`.
-fn measured(batch: u32, takes: Duration) -> Measured {
+/// An engine of steps that take `takes`, and what they really took.
+fn engine(takes: Duration) -> (Engine, Arc<Mutex<Vec<f64>>>) {
     let took_ms = Arc::new(Mutex::new(Vec::new()));
     let sleeper = Sleeper {
         takes,
@@ -81,17 +81,26 @@ fn measured(batch: u32, takes: Duration) -> Measured {
         record: true,
         ..OPTIONS
     };
-    let mut engine = Engine::start(vec![Box::new(sleeper)], &ladders, &options).unwrap();
+    let engine = Engine::start(vec![Box::new(sleeper)], &ladders, &options).unwrap();
+    (engine, took_ms)
+}
+
+/// Runs `batch` sequences of steps that take `takes`.
+fn measured(batch: u32, takes: Duration) -> Measured {
+    let (mut engine, took_ms) = engine(takes);
     let point = Point {
         kind: Kind::Decode,
         batch,
         prompt_tokens: 16,
         new_tokens: 60,
         rate: None,
+        ragged_from: None,
+        most_in_flight: None,
         cpu_load: 0,
     };
     let arrivals = workload::at_once(&point, batch, Logits::None, 100, &mut Random::new(0, 0));
     let beside = Beside {
+        most_in_flight: None,
         busy: &Busy::default(),
         joules: &|| None,
         interrupt: &AtomicBool::new(false),
@@ -206,4 +215,44 @@ fn measuring_costs_little() {
         let cost_ns = median(&costs_ns);
         ensure(cost_ns < 0.005 * 1.5e6, || format!("{cost_ns} ns a token"))
     });
+}
+
+/// The next request is sent when one has ended, and its times begin there.
+#[test]
+fn a_closed_loop_has_no_more_in_flight_than_it_may() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for most in [1, 3] {
+        let (mut engine, _) = engine(Duration::from_millis(2));
+        let point = Point {
+            kind: Kind::Serve,
+            batch: 8,
+            prompt_tokens: 16,
+            new_tokens: 4,
+            rate: Some(f64::INFINITY),
+            ragged_from: None,
+            most_in_flight: Some(most),
+            cpu_load: 0,
+        };
+        let arrivals = workload::at_once(&point, 12, Logits::None, 100, &mut Random::new(0, 0));
+        let beside = Beside {
+            most_in_flight: point.most_in_flight,
+            busy: &Busy::default(),
+            joules: &|| None,
+            interrupt: &AtomicBool::new(false),
+        };
+        let run = drive::run(&mut engine, &arrivals, &beside)
+            .unwrap()
+            .unwrap();
+        let in_flight = |at_ns| {
+            let there = |served: &&drive::Served| (served.seen_ns..served.end_ns).contains(&at_ns);
+            run.served.iter().filter(there).count()
+        };
+        let counts = run.served.iter().map(|served| in_flight(served.seen_ns));
+        assert_eq!(counts.max(), Some(most as usize));
+        let figures = figures(&point, &run).unwrap();
+        let times_ms = figures.e2el_ms.iter().sum::<f64>();
+        let slack_ms = 12.0 * (figures.clock_uncertainty_us / 1e3 + 0.1);
+        let room_ms = f64::from(most) * figures.duration_s * 1e3 + slack_ms;
+        assert!(times_ms <= room_ms, "{times_ms} ms in {room_ms}");
+    }
 }

@@ -26,6 +26,15 @@ pub struct Entry {
     n_gen: u32,
     n_kernels: Option<u32>,
     request_rate: Value,
+    /// These four are missing in older results, which had no such thing.
+    #[serde(default)]
+    n_prompt_min: Option<u32>,
+    #[serde(default)]
+    n_prompt_max: Option<u32>,
+    #[serde(default)]
+    max_concurrency: Option<u32>,
+    #[serde(default)]
+    logits_on_device: Option<bool>,
     cpu_load: u32,
     samples: BTreeMap<String, Vec<f64>>,
     model_filename: String,
@@ -48,6 +57,10 @@ impl Entry {
             "n_gen": self.n_gen,
             "n_kernels": self.n_kernels,
             "request_rate": self.request_rate,
+            "n_prompt_min": self.n_prompt_min,
+            "n_prompt_max": self.n_prompt_max,
+            "max_concurrency": self.max_concurrency,
+            "logits_on_device": self.logits_on_device == Some(true),
             "cpu_load": self.cpu_load,
         })
     }
@@ -219,6 +232,10 @@ mod tests {
             n_gen: 16,
             n_kernels: None,
             request_rate: Value::Null,
+            n_prompt_min: None,
+            n_prompt_max: None,
+            max_concurrency: None,
+            logits_on_device: None,
             cpu_load: 0,
             samples: samples
                 .into_iter()

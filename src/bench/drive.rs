@@ -19,7 +19,8 @@ const FULL_WAIT: Duration = Duration::from_micros(200);
 #[derive(Debug, Clone, PartialEq)]
 pub struct Served {
     pub prompt_tokens: u32,
-    /// From the start of the run, by the host's clock.
+    /// When it was due, or was sent where it had to wait for another one's end; from the start of the run, by the host's
+    /// clock.
     pub due: Duration,
     /// First seen by the scheduler.
     pub seen_ns: u64,
@@ -72,8 +73,10 @@ pub enum Heard<'a> {
     Event(&'a Event),
 }
 
-/// What a run is measured beside.
+/// What holds for a run beside its requests.
 pub struct Beside<'a> {
+    /// Of [`super::Point`].
+    pub most_in_flight: Option<u32>,
     pub busy: &'a Busy,
     /// Joules used so far; `None` where nobody counts them.
     pub joules: &'a dyn Fn() -> Option<f64>,
@@ -132,7 +135,7 @@ pub fn run_told(
         heard(Heard::Turn(&record));
     }
     let lost_before = engine.traces_lost();
-    let mut log = Log::new(arrivals);
+    let mut log = Log::new(arrivals, beside.most_in_flight);
     let used = || process_time().saturating_sub(beside.busy.time());
     let (processor, launches_before, joules) = (used(), launches::count(), (beside.joules)());
     let start = Instant::now();
@@ -163,7 +166,7 @@ pub fn run_told(
     }))
 }
 
-/// Sends all that is due, so that the scheduler sees it at once; how long until there is more to send.
+/// Sends all that is due and may be in flight, so that the scheduler sees it at once; how long until there is more to send.
 fn send_due(
     engine: &mut Engine,
     arrivals: &[Arrival],
@@ -171,7 +174,8 @@ fn send_due(
     start: Instant,
 ) -> Result<Duration> {
     let (left, now) = (&arrivals[log.sent.len()..], start.elapsed());
-    let due = left.iter().take_while(|next| next.due <= now).count();
+    let due = left.iter().take(log.room());
+    let due = due.take_while(|next| next.due <= now).count();
     let numbers = engine.try_submit_all(left[..due].iter().map(|next| &next.request))?;
     for number in numbers.clone() {
         log.sent(number, now);
@@ -179,7 +183,10 @@ fn send_due(
     if numbers.count() < due {
         return Ok(FULL_WAIT);
     }
-    Ok(left.get(due).map_or(WAIT, |next| WAIT.min(next.due - now)))
+    // One that waits for another one's end may have been due long ago; the event of that end comes first.
+    let until = |next: &Arrival| WAIT.min(next.due.saturating_sub(now));
+    let next = left.get(due).filter(|_| log.room() > 0);
+    Ok(next.map_or(WAIT, until))
 }
 
 /// A run as far as it has come. Room for all of it is made before it starts.
@@ -192,10 +199,11 @@ struct Log {
     /// Number of the first.
     first: u64,
     ended: usize,
+    most_in_flight: Option<u32>,
 }
 
 impl Log {
-    fn new(arrivals: &[Arrival]) -> Self {
+    fn new(arrivals: &[Arrival], most_in_flight: Option<u32>) -> Self {
         let served = |arrival: &Arrival| Served {
             prompt_tokens: arrival.request.prompt.len() as u32,
             due: arrival.due,
@@ -211,12 +219,23 @@ impl Log {
             sent: Vec::with_capacity(arrivals.len()),
             first: 0,
             ended: 0,
+            most_in_flight,
         }
+    }
+
+    /// How many more may be sent now.
+    fn room(&self) -> usize {
+        let in_flight = self.sent.len() - self.ended;
+        self.most_in_flight
+            .map_or(usize::MAX, |most| (most as usize).saturating_sub(in_flight))
     }
 
     fn sent(&mut self, number: u64, at: Duration) {
         if self.sent.is_empty() {
             self.first = number;
+        }
+        if self.most_in_flight.is_some() {
+            self.served[self.sent.len()].due = at;
         }
         self.sent.push(at);
     }
@@ -254,7 +273,7 @@ pub fn cost_ns() -> f64 {
         due: Duration::ZERO,
         request: super::workload::request(vec![0], TOKENS, crate::runtime::Logits::None),
     };
-    let mut log = Log::new(&[arrival]);
+    let mut log = Log::new(&[arrival], None);
     log.sent(0, Duration::ZERO);
     let start = Instant::now();
     for index in 0..TOKENS {

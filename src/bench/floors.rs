@@ -1,5 +1,5 @@
 //! The least that a device needs for what was asked: weights, keys and values once across its memory bus, or the
-//! multiplications at its peak, whichever takes longer. Routing is taken as even (see [`crate::plan::cost`]).
+//! multiplications at its peak, whichever takes longer. Routing is taken as even (see [`crate::plan::cost`]), or as counted.
 
 use super::{Kind, Point};
 use crate::plan::cost::Precision;
@@ -50,22 +50,25 @@ pub struct Floor {
 }
 
 /// What `point` moves and computes at least: one step of `decode`, half-way through its tokens; all steps of a run of
-/// `prefill` and `score`. None of the others, whose steps depend on when requests come.
+/// `prefill` and `score`. None of the others, whose steps depend on when requests come. `experts_hit`: experts of a layer that
+/// a step's rows go to, where they were counted.
 pub fn cost(
     point: &Point,
     plan: &Plan,
     options: &EngineOptions,
     precision: Precision,
+    experts_hit: Option<f64>,
 ) -> Option<Cost> {
     let shape = |kind, rows, context| {
-        plan.cost(
-            &StepShape {
-                kind,
-                rows,
-                context,
-            },
-            precision,
-        )
+        let shape = StepShape {
+            kind,
+            rows,
+            context,
+        };
+        match experts_hit {
+            None => plan.cost(&shape, precision),
+            Some(hit) => plan.cost_of_experts(&shape, precision, hit),
+        }
     };
     match point.kind {
         Kind::Decode => {
@@ -134,6 +137,8 @@ mod tests {
             prompt_tokens,
             new_tokens: 160,
             rate: None,
+            ragged_from: None,
+            most_in_flight: None,
             cpu_load: 0,
         }
     }
@@ -167,6 +172,7 @@ mod tests {
                 &plan,
                 &options(256),
                 precision,
+                None,
             );
             let floor = rates.floor(&cost.unwrap());
             assert!(

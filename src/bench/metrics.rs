@@ -251,6 +251,8 @@ mod tests {
             prompt_tokens: 4,
             new_tokens: 4,
             rate: None,
+            ragged_from: None,
+            most_in_flight: None,
             cpu_load: 0,
         }
     }

@@ -73,12 +73,24 @@ pub struct Point {
     pub kind: Kind,
     /// Sequences at once; prompts for `score`; most sequences at once for `serve`.
     pub batch: u32,
-    /// Tokens of each prompt.
+    /// Tokens of each prompt; of prompts that differ in length the longest.
     pub prompt_tokens: u32,
+    /// Prompts' lengths are drawn, each as likely as the others, from this one to `prompt_tokens`; `None`: all are the same.
+    pub ragged_from: Option<u32>,
     /// Tokens generated for each.
     pub new_tokens: u32,
     /// Requests a second; infinite sends all at once. Only of `serve`.
     pub rate: Option<f64>,
+    /// Requests that are sent and have not ended, at most: the next one is sent when one ends. Only of `serve`.
+    pub most_in_flight: Option<u32>,
     /// Threads that spin meanwhile.
     pub cpu_load: u32,
+}
+
+impl Point {
+    /// Tokens of a prompt in the mean.
+    pub fn mean_prompt(&self) -> u32 {
+        let shortest = self.ragged_from.unwrap_or(self.prompt_tokens);
+        shortest + (self.prompt_tokens - shortest) / 2
+    }
 }

@@ -225,6 +225,7 @@ mod tests {
             "batch",
             "n_prompt",
             "n_gen",
+            "max_concurrency",
             "cpu_load",
             "avg_ts",
             "stddev_ts",

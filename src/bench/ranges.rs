@@ -55,9 +55,63 @@ fn one(part: &str, values: &mut Vec<u32>) -> Result<(), String> {
     Ok(())
 }
 
+/// Tokens of each prompt, drawn from a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Length {
+    pub shortest: u32,
+    pub longest: u32,
+}
+
+/// At least one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lengths(pub Vec<Length>);
+
+/// As [`parse`], but `100-2000` is one value: lengths that are drawn from all of these.
+///
+/// # Errors
+/// As [`parse`]; a length of 0.
+pub fn lengths(text: &str) -> Result<Lengths, String> {
+    let mut lengths = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        match part.split_once('-') {
+            Some((shortest, longest)) if !longest.contains(['+', '*']) => lengths.push(Length {
+                shortest: number(shortest)?,
+                longest: number(longest)?,
+            }),
+            _ => {
+                let mut values = Vec::new();
+                one(part, &mut values)?;
+                lengths.extend(values.into_iter().map(|value| Length {
+                    shortest: value,
+                    longest: value,
+                }));
+            }
+        }
+    }
+    for Length { shortest, longest } in &lengths {
+        if *shortest == 0 || shortest > longest {
+            return Err(format!(
+                "found lengths from {shortest} to {longest}, expected at least 1 and a range that ascends"
+            ));
+        }
+    }
+    Ok(Lengths(lengths))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lengths_are_drawn_from_plain_ranges() {
+        let found = lengths("7, 100-2000,32-96+32").unwrap().0;
+        let found: Vec<_> = found.iter().map(|l| (l.shortest, l.longest)).collect();
+        assert_eq!(found, [(7, 7), (100, 2000), (32, 32), (64, 64), (96, 96)]);
+        for wrong in ["0", "0-4", "5-4", "", "1-x", "1-4-5"] {
+            let message = lengths(wrong).unwrap_err();
+            assert!(message.contains("expected"), "{wrong}: {message}");
+        }
+    }
 
     #[test]
     fn lists_and_ranges() {

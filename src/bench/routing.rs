@@ -127,6 +127,8 @@ mod tests {
             prompt_tokens: 8,
             new_tokens: 8,
             rate: None,
+            ragged_from: None,
+            most_in_flight: None,
             cpu_load: 0,
         }
     }

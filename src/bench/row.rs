@@ -86,10 +86,14 @@ pub struct Measured<'a> {
     pub point: &'a Point,
     /// Kernels of a step; only of `launch`.
     pub kernels: Option<u32>,
+    /// Of `score`: logits are not sent to the host.
+    pub logits_on_device: Option<bool>,
     pub startup: &'a Startup,
     /// One a repeat; at least one.
     pub repeats: &'a [Figures],
     pub cost: Option<Cost>,
+    /// The same with the experts that were counted.
+    pub counted_cost: Option<Cost>,
     pub rates: Option<&'a Rates>,
     /// Of the vocabulary, named in the prompts.
     pub vocabulary_share: f64,
@@ -126,11 +130,15 @@ impl Measured<'_> {
         json!({
             "kind": point.kind,
             "batch": point.batch,
-            "n_prompt": point.prompt_tokens,
+            "n_prompt": point.mean_prompt(),
+            "n_prompt_min": point.ragged_from,
+            "n_prompt_max": point.ragged_from.map(|_| point.prompt_tokens),
             "n_gen": point.new_tokens,
             "n_kernels": self.kernels,
             // As vLLM writes it.
             "request_rate": if infinite { json!("inf") } else { json!(point.rate) },
+            "max_concurrency": point.most_in_flight,
+            "logits_on_device": self.logits_on_device,
             "cpu_load": point.cpu_load,
             "repeats": self.repeats.len(),
             "vocabulary_share": self.vocabulary_share,
@@ -241,11 +249,8 @@ impl Measured<'_> {
 
     /// What is held against the floor: a step of `decode`, a run of the others.
     fn floor(&self) -> Value {
-        let floor: Option<Floor> = self
-            .cost
-            .as_ref()
-            .zip(self.rates)
-            .map(|(cost, rates)| rates.floor(cost));
+        let floor_of = |cost: Option<Cost>| -> Option<Floor> { Some(self.rates?.floor(&cost?)) };
+        let (floor, counted) = (floor_of(self.cost), floor_of(self.counted_cost));
         let taken_ms = match self.point.kind {
             Kind::Decode => {
                 let all: Vec<f64> = self
@@ -264,6 +269,9 @@ impl Measured<'_> {
             "floor_ms": floor.map(|floor| floor.ms),
             "floor_bound": floor.map(|floor| floor.bound.name()),
             "floor_fraction": floor.zip(taken_ms).map(|(floor, taken)| floor.ms / taken.median),
+            // With the experts that the run's rows went to, rather than those of even routing.
+            "floor_counted_ms": counted.map(|floor| floor.ms),
+            "floor_counted_fraction": counted.zip(taken_ms).map(|(floor, taken)| floor.ms / taken.median),
             "floor_source": floor.and(self.rates).map(|rates| rates.source.as_str()),
         })
     }

@@ -66,6 +66,15 @@ fn prompt(random: &mut Random, tokens: u32, vocabulary: u32) -> Vec<u32> {
     (0..tokens).map(token).collect()
 }
 
+/// Tokens of the next prompt.
+fn length(point: &Point, random: &mut Random) -> u32 {
+    let Some(shortest) = point.ragged_from else {
+        return point.prompt_tokens;
+    };
+    let lengths = u64::from(point.prompt_tokens - shortest) + 1;
+    shortest + (random.bits() % lengths) as u32
+}
+
 /// `count` requests of `point`'s lengths that are all due at once.
 pub fn at_once(
     point: &Point,
@@ -74,13 +83,13 @@ pub fn at_once(
     vocabulary: u32,
     random: &mut Random,
 ) -> Vec<Arrival> {
-    let arrival = |_| Arrival {
-        due: Duration::ZERO,
-        request: request(
-            prompt(random, point.prompt_tokens, vocabulary),
-            point.new_tokens,
-            logits,
-        ),
+    let arrival = |_| {
+        let tokens = length(point, random);
+        let prompt = prompt(random, tokens, vocabulary);
+        Arrival {
+            due: Duration::ZERO,
+            request: request(prompt, point.new_tokens, logits),
+        }
     };
     (0..count).map(arrival).collect()
 }
@@ -157,7 +166,7 @@ pub fn from_lines(
     let arrival = |line: &Line| {
         let (tokens, new) = line
             .lengths
-            .unwrap_or((point.prompt_tokens, point.new_tokens));
+            .unwrap_or_else(|| (length(point, random), point.new_tokens));
         Arrival {
             due: line.due,
             request: request(prompt(random, tokens, vocabulary), new, Logits::None),
@@ -186,6 +195,8 @@ mod tests {
         prompt_tokens: 16,
         new_tokens: 8,
         rate: None,
+        ragged_from: None,
+        most_in_flight: None,
         cpu_load: 0,
     };
 
@@ -201,6 +212,28 @@ mod tests {
         // 800 draws of 512 values: 1 - exp(-800 / 512) = 0.79 of them are expected to be drawn.
         let share = vocabulary_share(&one, 512);
         assert!((0.72..0.86).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn ragged_prompts_have_all_lengths_of_their_range() {
+        let point = Point {
+            ragged_from: Some(10),
+            ..POINT
+        };
+        let lengths = |index| -> Vec<usize> {
+            let made = at_once(&point, 1000, Logits::None, 512, &mut Random::new(3, index));
+            made.iter().map(|a| a.request.prompt.len()).collect()
+        };
+        let drawn = lengths(0);
+        assert_eq!(drawn, lengths(0));
+        assert_ne!(drawn, lengths(1));
+        // Of 7 lengths each is expected 143 times, with a standard deviation of 11.
+        for length in 10..=16 {
+            let count = drawn.iter().filter(|&&l| l == length).count();
+            assert!((99..187).contains(&count), "{count} of {length}");
+        }
+        assert!(drawn.iter().all(|length| (10..=16).contains(length)));
+        assert_eq!(point.mean_prompt(), 13);
     }
 
     #[test]

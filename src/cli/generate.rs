@@ -19,6 +19,7 @@ use crate::io::prepare::Rules;
 use crate::io::row::Options;
 use crate::io::source::Source;
 use crate::model::fingerprint::{fingerprint, of_file};
+use crate::plan::StepKind;
 use crate::session::job::{Job, Style, Summary};
 use crate::session::progress::Total;
 use crate::session::recording::Keep;
@@ -54,7 +55,8 @@ pub(super) fn serve(
     trace: Option<TraceTo<'_>>,
 ) -> Result<(Exit, Option<About>)> {
     let began = Instant::now();
-    let opened = Opened::new(run_spec(&args)?, false)?;
+    let mut opened = Opened::new(run_spec(&args)?, false)?;
+    opened.only(&[StepKind::Decode, StepKind::Mixed]);
     let texts = Texts::of(&opened)?;
     let plain = !args.prompts.is_empty() || args.prompt.lines;
     let style = if plain && args.output.is_none() {

@@ -199,11 +199,14 @@ mod gpu {
                 prompt_tokens: PROMPT_TOKENS,
                 new_tokens: NEW_TOKENS,
                 rate: None,
+                ragged_from: None,
+                most_in_flight: None,
                 cpu_load: 0,
             };
             let mut random = Random::new(args.seed, u64::from(rows));
             let arrivals = workload::at_once(&point, rows, Logits::None, vocabulary, &mut random);
             let beside = Beside {
+                most_in_flight: None,
                 busy: &Busy::new(0),
                 joules: &|| None,
                 interrupt,

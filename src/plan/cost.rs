@@ -143,12 +143,24 @@ pub fn distinct_experts(config: &ModelConfig, rows: f64) -> f64 {
     experts * (1.0 - (1.0 - chosen / experts).max(0.0).powf(rows))
 }
 
-/// The cost of one operation in a step of `shape`.
+/// The cost of one operation in a step of `shape`, with even routing.
 pub fn op_cost(
     config: &ModelConfig,
     kind: OpKind,
     shape: &StepShape,
     precision: Precision,
+) -> Cost {
+    let experts_hit = distinct_experts(config, f64::from(shape.rows));
+    op_cost_of_experts(config, kind, shape, precision, experts_hit)
+}
+
+/// [`op_cost`] where the step's rows go to so many experts of a layer.
+fn op_cost_of_experts(
+    config: &ModelConfig,
+    kind: OpKind,
+    shape: &StepShape,
+    precision: Precision,
+    experts_hit: f64,
 ) -> Cost {
     let rows = f64::from(shape.rows);
     let compute = precision.compute.bytes() as f64;
@@ -212,7 +224,7 @@ pub fn op_cost(
         OpKind::Router => (stored, 0.0, x + rows * per_token * 2.0 * F32, product),
         OpKind::ExpertGateUp | OpKind::ExpertDown => {
             let experts = config.num_experts.max(1) as f64;
-            let touched = stored * distinct_experts(config, rows) / experts;
+            let touched = stored * experts_hit / experts;
             let inner = rows * per_token * expert_inner * compute;
             let outer = if kind == OpKind::ExpertGateUp {
                 x
@@ -261,6 +273,18 @@ impl Plan {
         self.stages
             .iter()
             .map(|stage| stage.cost(&self.config, shape, precision))
+            .sum()
+    }
+
+    /// [`Plan::cost`] where the step's rows go to `experts_hit` experts of a layer, as somebody counted them.
+    pub fn cost_of_experts(
+        &self,
+        shape: &StepShape,
+        precision: Precision,
+        experts_hit: f64,
+    ) -> Cost {
+        let ops = self.stages.iter().flat_map(|stage| &stage.ops);
+        ops.map(|op| op_cost_of_experts(&self.config, op.kind, shape, precision, experts_hit))
             .sum()
     }
 }

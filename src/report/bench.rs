@@ -34,6 +34,14 @@ pub struct Row {
     pub n_gen: u32,
     pub n_kernels: Option<u32>,
     request_rate: Value,
+    #[serde(default)]
+    pub n_prompt_min: Option<u32>,
+    #[serde(default)]
+    pub n_prompt_max: Option<u32>,
+    #[serde(default)]
+    pub max_concurrency: Option<u32>,
+    #[serde(default)]
+    pub logits_on_device: Option<bool>,
     pub cpu_load: u32,
     pub repeats: u32,
     pub valid: Option<bool>,
@@ -102,6 +110,14 @@ impl Row {
         found.unwrap_or("a CPU that does not say its name")
     }
 
+    /// Tokens of a prompt, or from how many to how many.
+    pub fn prompt(&self) -> String {
+        match (self.n_prompt_min, self.n_prompt_max) {
+            (Some(shortest), Some(longest)) => format!("{shortest} to {longest}"),
+            _ => self.n_prompt.to_string(),
+        }
+    }
+
     pub fn arrivals(&self) -> Arrivals {
         match &self.request_rate {
             Value::Null => Arrivals::File,
@@ -154,7 +170,7 @@ impl Row {
     }
 
     /// What two results of one page part may not share: they would be the same point.
-    fn place(&self) -> (Kind, String, &str, [Option<&str>; 2], [u32; 5], String) {
+    fn place(&self) -> (Kind, String, &str, [Option<&str>; 2], [u32; 8], String) {
         (
             self.kind,
             self.way(),
@@ -165,6 +181,9 @@ impl Row {
                 self.n_prompt,
                 self.n_gen,
                 self.n_kernels.unwrap_or(0),
+                self.n_prompt_min.unwrap_or(0),
+                self.max_concurrency.unwrap_or(0),
+                u32::from(self.logits_on_device == Some(true)),
                 self.cpu_load,
             ],
             self.request_rate.to_string(),

@@ -41,11 +41,15 @@ pub fn write(page: &mut Page, group: &Group<'_>) {
 fn job(row: &Row) -> String {
     let files = [&row.bucket_file, &row.kernel_file].into_iter().flatten();
     let files: String = files.map(|file| format!(", {file}")).collect();
+    let kept = match row.logits_on_device {
+        Some(true) => ", logits left on the device",
+        _ => "",
+    };
     format!(
-        "{} prompt{} of {} tokens, {}{files}",
+        "{} prompt{} of {} tokens, {}{kept}{files}",
         row.batch,
         if row.batch == 1 { "" } else { "s" },
-        row.n_prompt,
+        row.prompt(),
         row.dtype
     )
 }
@@ -143,7 +147,7 @@ fn numbers(page: &mut Page, group: &Group<'_>) {
             row.host().name(),
             row.dtype.clone(),
             row.batch.to_string(),
-            row.n_prompt.to_string(),
+            row.prompt(),
             exact(row.avg_ts),
             or_dash((row.repeats > 1).then_some(row.stddev_ts)),
             exact(samples_per_s(row)),

@@ -25,11 +25,19 @@ pub fn write(page: &mut Page, group: &Group<'_>) {
         true => "with lengths as the file of arrivals has them".to_owned(),
         false => format!(
             "each with a prompt of {} tokens and {} new ones",
-            first.n_prompt, first.n_gen
+            first.prompt(),
+            first.n_gen
         ),
     };
+    let closed = group.rows.iter().any(|row| row.max_concurrency.is_some());
+    let closed = match closed {
+        true => {
+            " Where only so many are in flight, the next one is sent when one ends, and its times begin there."
+        }
+        false => "",
+    };
     page.text(&format!(
-        "Requests arrive at {model} in {dtype} on {}, {lengths}; the host has {} cores. A rate is a Poisson process: requests come whether or not earlier ones are done. Times begin when a request is due, so waiting for a slot is in them; they are over all requests of {}.",
+        "Requests arrive at {model} in {dtype} on {}, {lengths}; the host has {} cores. A rate is a Poisson process: requests come whether or not earlier ones are done. Times begin when a request is due, so waiting for a slot is in them; they are over all requests of {}.{closed}",
         first.device(),
         first.host_cores,
         super::runs(first.repeats)
@@ -55,7 +63,10 @@ fn name(group: &Group<'_>, row: &Row) -> String {
         true => format!(", {} at once", row.batch),
         false => String::new(),
     };
-    format!("{}{slots}", row.way())
+    let closed = row
+        .max_concurrency
+        .map(|most| format!(", {most} in flight"));
+    format!("{}{slots}{}", row.way(), closed.unwrap_or_default())
 }
 
 /// By rate, median and p99, with the host in this state.

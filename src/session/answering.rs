@@ -12,6 +12,7 @@ use crate::io::answer::Outcome;
 use crate::io::codec::Codec;
 use crate::io::prepare::{Prepared, Rules, prepare};
 use crate::io::row::{Ask, RowError};
+use crate::plan::StepKind;
 use crate::runtime::TokenLogprobs;
 use crate::trace::About;
 use std::collections::{HashSet, VecDeque};
@@ -115,7 +116,8 @@ impl Session {
     /// [`Error::File`] and [`Error::Io`] for the model's files; [`Error::Memory`] with the arithmetic where there is too
     /// little; [`Error::Runtime`] for what the machine or its driver refuses.
     pub fn open(spec: RunSpec) -> Result<Self> {
-        let opened = Opened::new(spec, false)?;
+        let mut opened = Opened::new(spec, false)?;
+        opened.only(&[StepKind::Decode, StepKind::Mixed]);
         let texts = Texts::of(&opened)?;
         Self::start(opened, texts, Keep::default())
     }

@@ -59,7 +59,7 @@ impl Opened {
         let plan = spec.plan(&config)?;
         let kernel_variants = target.kernel_variants(&plan.kernels)?;
         let memory = sizes::memory(&spec, &target, &plan, delivers)?;
-        let mut opened = Self {
+        Ok(Self {
             spec,
             target,
             config,
@@ -67,11 +67,7 @@ impl Opened {
             plan,
             options: memory.options,
             kernel_variants,
-        };
-        if !delivers {
-            opened.only(&[StepKind::Decode, StepKind::Mixed]);
-        }
-        Ok(opened)
+        })
     }
 
     /// prompt + max_new_tokens of one sequence, at most.

@@ -6,7 +6,7 @@ use crate::common::rows::rows;
 use crate::common::schema::{check, schema};
 use serde_json::Value;
 
-fn bench(rest: &[&str]) -> Ended {
+pub fn bench(rest: &[&str]) -> Ended {
     let head = [
         "bench",
         "--model",
@@ -19,7 +19,7 @@ fn bench(rest: &[&str]) -> Ended {
 }
 
 /// The results as JSON, held to the schema.
-fn results(rest: &[&str]) -> Vec<Value> {
+pub fn results(rest: &[&str]) -> Vec<Value> {
     let ended = bench(&[rest, &["--format", "json"]].concat());
     assert_eq!(ended.code, 0, "{rest:?}: {}", ended.stderr);
     assert_eq!(ended.stderr, "", "{rest:?}");
@@ -28,7 +28,7 @@ fn results(rest: &[&str]) -> Vec<Value> {
     found.as_array().unwrap().clone()
 }
 
-fn number(row: &Value, field: &str) -> f64 {
+pub fn number(row: &Value, field: &str) -> f64 {
     row[field]
         .as_f64()
         .unwrap_or_else(|| panic!("{field} is {}", row[field]))
@@ -428,7 +428,7 @@ fn wrong_usage_says_what_was_expected() {
     let few = dir.path().join("few.toml");
     std::fs::write(&few, "[buckets]\ndecode = [1, 8]\n").unwrap();
     let few = few.to_str().unwrap();
-    let cases: [(&[&str], &str); 31] = [
+    let cases: [(&[&str], &str); 36] = [
         (&["-b", "8-1"], "ascends"),
         (&["-b", "0"], "at least 1"),
         (&["-b", "-1"], "invalid value '-1' for '--batch"),
@@ -462,7 +462,30 @@ fn wrong_usage_says_what_was_expected() {
             &["score", "--trace", "x"],
             "--trace: an option of `bench decode`",
         ),
-        (&["serve"], "expected --request-rate or --arrivals"),
+        (
+            &["serve"],
+            "expected --request-rate, --max-concurrency or --arrivals",
+        ),
+        (
+            &["prefill", "--max-concurrency", "4"],
+            "--max-concurrency: an option of `bench serve`",
+        ),
+        (
+            &["serve", "--max-concurrency", "300"],
+            ": --max-concurrency 300: expected 1 to 256",
+        ),
+        (
+            &["--prompt-len", "4-8"],
+            "--prompt-len: `bench decode` measures steps of equal sequences",
+        ),
+        (
+            &["prefill", "--logits-on-device"],
+            "--logits-on-device: an option of `bench score`",
+        ),
+        (
+            &["score", "--logits-on-device"],
+            "--logits-on-device: expected --device cuda",
+        ),
         (&["serve", "--request-rate", "0"], "at least 1e-6"),
         (&["serve", "--request-rate", "1e-300"], "at least 1e-6"),
         (&["score", "-n", "4"], "--gen-len"),

@@ -47,6 +47,8 @@ fn point() -> Point {
         prompt_tokens: 8,
         new_tokens: STEPS,
         rate: None,
+        ragged_from: None,
+        most_in_flight: None,
         cpu_load: 0,
     }
 }
@@ -80,6 +82,7 @@ fn figures_agree_with_the_trace_of_the_same_run() {
         engine.launch().unwrap();
         let (busy, interrupt) = beside();
         let beside = Beside {
+            most_in_flight: None,
             busy: &busy,
             joules: &|| None,
             interrupt: &interrupt,
@@ -124,6 +127,7 @@ fn step_ms(records: &[abi::tg_trace]) -> f64 {
 fn measured(engine: &mut Engine) -> f64 {
     let (busy, interrupt) = beside();
     let beside = Beside {
+        most_in_flight: None,
         busy: &busy,
         joules: &|| None,
         interrupt: &interrupt,

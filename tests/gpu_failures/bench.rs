@@ -106,3 +106,34 @@ fn a_bare_graph_needs_steps_and_no_requests() {
         ended.stderr
     );
 }
+
+/// Pinned bytes of all engines of a run.
+fn pinned(run: Run) -> u64 {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let [row] = &results(run.with("LOG", log.display()))[..] else {
+        panic!("one result")
+    };
+    assert_eq!(row["completed"], 20, "{row}");
+    let log = std::fs::read_to_string(log).unwrap();
+    let lines = log.lines().filter_map(|line| line.strip_prefix("pinned "));
+    lines
+        .map(|bytes| bytes.trim().parse::<u64>().unwrap())
+        .sum()
+}
+
+#[test]
+fn logits_that_stay_on_the_device_need_no_way_to_the_host() {
+    for way in ["host-graph", "device-graph"] {
+        let score = |more: &[&str]| {
+            let run = bench("score").and(&["--model", "random:tiny", "-b", "20", "-p", "8"]);
+            run.and(&["--launch", way, "-r", "1"]).and(more)
+        };
+        let (sent, kept) = (pinned(score(&[])), pinned(score(&["--logits-on-device"])));
+        // An engine that is timed and one that counts experts, each with two tiles of 160 rows at least.
+        assert!(
+            sent >= kept + 2 * 2 * 160 * 512 * 4,
+            "{way}: {sent}, {kept}"
+        );
+    }
+}

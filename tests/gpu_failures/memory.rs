@@ -111,6 +111,55 @@ fn a_graph_without_memory_is_named() {
     }
 }
 
+/// Which graph a run fails to capture where the `number`th cannot be; `None`: it captures fewer.
+fn captured(run: Run, number: usize) -> Option<String> {
+    let ended = run
+        .with("FAIL", format!("cuStreamEndCapture:{number}:2"))
+        .end();
+    let Some((_, rest)) = ended.stderr.split_once("capturing the graph of stage 0 ") else {
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        return None;
+    };
+    rest.split_once(':').map(|(name, _)| name.to_owned())
+}
+
+/// A run captures only the kinds of steps that it has, and of the others the largest, which the scheduler wants.
+#[test]
+fn graphs_of_steps_that_never_come_are_not_captured() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("in.jsonl");
+    std::fs::write(&input, "{\"input_ids\":[9,10,11]}\n".repeat(3)).unwrap();
+    let score = |positions: &'static str| {
+        let run = Run::new(&["score", "--model", "random:tiny", "--device", "cuda"]);
+        let run = run.and(&["--quiet", "--logits", positions, "--step-tokens", "1024"]);
+        let run = run.and(&["--launch", "host-graph", "--output"]);
+        let output = folder.path().join(format!("{positions}.safetensors"));
+        run.and(&[output.to_str().unwrap(), "--input", input.to_str().unwrap()])
+    };
+    let generate = || Run::generate("host-graph").and(&["--step-tokens", "1024", "one"]);
+    let mixed = ["16", "32", "64", "128", "256", "512", "1024"].map(|rows| format!("mixed {rows}"));
+    let one = |name: &str| vec![name.to_owned()];
+    let all = |parts: [Vec<String>; 3]| parts.concat();
+    let score_all = all([
+        one("decode 4"),
+        one("mixed 1024"),
+        vec!["score 512".into(), "score 1024".into()],
+    ]);
+    let score_last = all([one("decode 4"), mixed.to_vec(), one("score 1024")]);
+    let generated = all([one("decode 1"), mixed.to_vec(), one("score 1024")]);
+    let runs: [(&dyn Fn() -> Run, Vec<String>); 3] = [
+        (&|| score("all"), score_all),
+        (&|| score("last"), score_last),
+        (&generate, generated),
+    ];
+    for (run, graphs) in runs {
+        for (index, graph) in graphs.iter().enumerate() {
+            assert_eq!(captured(run(), 1 + index).as_ref(), Some(graph));
+        }
+        assert_eq!(captured(run(), 1 + graphs.len()), None);
+    }
+}
+
 /// A node of a type that only the host launches (3 is CU_GRAPH_NODE_TYPE_HOST) is found by index, type and neighbour.
 #[test]
 fn a_node_that_the_device_cannot_launch_is_named() {

@@ -117,7 +117,10 @@ fn ladders_of_some_kinds_keep_the_largest_of_the_others() {
     let ladders = GraphFile::built_in().unwrap().ladders;
     let only = ladders.only(&[StepKind::Decode]);
     assert_eq!(only.decode, ladders.decode);
-    assert_eq!((&only.mixed[..], &only.score[..]), (&[8192][..], &[8192][..]));
+    assert_eq!(
+        (&only.mixed[..], &only.score[..]),
+        (&[8192][..], &[8192][..])
+    );
     assert_eq!(ladders.only(&StepKind::ALL), ladders);
 }
 
@@ -134,7 +137,10 @@ fn a_file_replaces_what_it_names() {
     let (_dir, read) = file("[buckets]\ndecode = [3, 7]\n[stages]\n3 = [5, 20]\n1 = []\n");
     let graphs = read.unwrap();
     assert_eq!(graphs.ladders.decode, [3, 7]);
-    assert_eq!(graphs.ladders.mixed, GraphFile::built_in().unwrap().ladders.mixed);
+    assert_eq!(
+        graphs.ladders.mixed,
+        GraphFile::built_in().unwrap().ladders.mixed
+    );
     let config = Arc::new(lfm2_8b_a1b());
     let ranges = |stages| {
         let limits = Limits {

@@ -36,7 +36,10 @@ fn steps_are_halved_until_activations_take_a_16th_of_the_card() {
     for gb in [141, 80, 24, 16, 12, 8, 4, 2] {
         let found = memory(gb * GB, AMPLE, &Limits::default());
         let rows = found.options.step_tokens;
-        assert!(rows >= 80 && (0..7).any(|half| rows == 8192 >> half), "{rows}");
+        assert!(
+            rows >= 80 && (0..7).any(|half| rows == 8192 >> half),
+            "{rows}"
+        );
         assert_eq!(found.options.chunk_tokens, rows.min(512), "{gb} GB");
         assert!(activations(&found) <= gb * GB / 16, "{gb} GB: {rows} rows");
         let twice = Limits {
@@ -57,7 +60,11 @@ fn steps_are_halved_until_activations_take_a_16th_of_the_card() {
 
 #[test]
 fn steps_do_not_depend_on_what_is_free() {
-    let steps = |free| memory(80 * GB, free, &Limits::default()).options.step_tokens;
+    let steps = |free| {
+        memory(80 * GB, free, &Limits::default())
+            .options
+            .step_tokens
+    };
     assert_eq!(steps(70 * GB), 8192);
     assert_eq!(steps(20 * GB), 8192);
 }

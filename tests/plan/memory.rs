@@ -3,7 +3,8 @@
 use crate::support::{F32, lfm2_8b_a1b, plan};
 use tailgraph::Error;
 use tailgraph::plan::{
-    Budget, EngineOptions, Limits, MemoryPlan, Place, Plan, Prompts, RingCapacities, WeightPlacement,
+    Budget, EngineOptions, Limits, MemoryPlan, Place, Plan, Prompts, RingCapacities,
+    WeightPlacement,
 };
 
 const GIB: u64 = 1 << 30;

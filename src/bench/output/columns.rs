@@ -29,6 +29,16 @@ macro_rules! field {
     };
 }
 
+/// Of prompts whose lengths are drawn the range.
+const PROMPT: Column = Column {
+    title: "n_prompt",
+    rank: 0,
+    cell: |row| match (&row["n_prompt_min"], &row["n_prompt_max"]) {
+        (Value::Number(shortest), Value::Number(longest)) => Some(format!("{shortest}-{longest}")),
+        _ => cell(row, "n_prompt"),
+    },
+};
+
 /// Of results.
 pub const RESULTS: &[Column] = &[
     field!("kind", "kind"),
@@ -37,10 +47,11 @@ pub const RESULTS: &[Column] = &[
     field!("buckets", "bucket_file", 1),
     field!("kernel file", "kernel_file", 1),
     field!("batch", "batch"),
-    field!("n_prompt", "n_prompt"),
+    PROMPT,
     field!("n_gen", "n_gen"),
     field!("kernels", "n_kernels"),
     field!("req/s asked", "request_rate"),
+    field!("in flight", "max_concurrency"),
     field!("cpu load", "cpu_load", 1),
     Column {
         title: "t/s (mean ± sd)",
@@ -96,6 +107,7 @@ pub const RESULTS: &[Column] = &[
         cell: |row| per_cent(row, "expert_share_max"),
     },
     field!("floor ms", "floor_ms", 2),
+    field!("counted floor ms", "floor_counted_ms", 9),
     Column {
         title: "of floor",
         rank: 1,
@@ -128,10 +140,11 @@ pub const COMPARED: &[Column] = &[
     field!("launch", "launch"),
     field!("dtype", "dtype", 2),
     field!("batch", "batch"),
-    field!("n_prompt", "n_prompt", 3),
+    Column { rank: 3, ..PROMPT },
     field!("n_gen", "n_gen", 3),
     field!("kernels", "n_kernels", 1),
     field!("req/s asked", "request_rate", 1),
+    field!("in flight", "max_concurrency", 1),
     field!("cpu load", "cpu_load", 2),
     field!("figure", "figure"),
     field!("A", "a"),

@@ -4,7 +4,7 @@ use super::run::{Dtype, EngineArgs};
 use super::score::Positions;
 use crate::bench::Kind;
 use crate::bench::output::Format;
-use crate::bench::ranges::{self, List};
+use crate::bench::ranges::{self, Lengths, List};
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -156,12 +156,13 @@ pub struct BenchArgs {
     )]
     pub kernel_file: Vec<PathBuf>,
 
-    /// Sequences at once; prompts for `score`, most sequences at once for `serve` [default: 1,8,32; prefill 1; score 1024; serve 32]
+    /// Sequences at once; prompts for `score`, most sequences at once for `serve` [default: 1,8,32; prefill 1; score 1024; serve 32, or --max-concurrency]
     #[arg(long, short, value_name = "LIST", value_parser = positive, help_heading = "Workload")]
     pub batch: Option<List>,
-    /// Tokens of each prompt [default: 32; prefill 512; serve 128]
-    #[arg(long, short = 'p', value_name = "LIST", value_parser = positive, help_heading = "Workload", conflicts_with = "context")]
-    pub prompt_len: Option<List>,
+    /// Tokens of each prompt; a plain range such as 100-2000 is one workload, whose lengths are drawn from it by the seed
+    /// [default: 32; prefill 512; serve 128]
+    #[arg(long, short = 'p', value_name = "LIST", value_parser = ranges::lengths, help_heading = "Workload", conflicts_with = "context")]
+    pub prompt_len: Option<Lengths>,
     /// Tokens to generate for each [default: 128; serve 64; prefill always 1, score none]
     #[arg(long, short = 'n', value_name = "LIST", value_parser = positive, help_heading = "Workload")]
     pub gen_len: Option<List>,
@@ -174,6 +175,10 @@ pub struct BenchArgs {
     /// `serve`: requests a second, arriving as a Poisson process; inf is all at once
     #[arg(long, value_name = "RATES", value_delimiter = ',', value_parser = rate, help_heading = "Workload")]
     pub request_rate: Vec<f64>,
+    /// `serve`: requests in flight at most: the next is sent when one ends, and its times begin there; all at once but for
+    /// that where --request-rate says nothing
+    #[arg(long, value_name = "LIST", value_parser = positive, help_heading = "Workload")]
+    pub max_concurrency: Option<List>,
     /// `serve`: arrivals from a file instead, SECONDS or SECONDS PROMPT_LEN GEN_LEN a line
     #[arg(
         long,
@@ -193,6 +198,9 @@ pub struct BenchArgs {
         help_heading = "Workload"
     )]
     pub logits: Positions,
+    /// `score`: logits are computed as ever, but stay in the GPU's memory
+    #[arg(long, help_heading = "Workload", conflicts_with = "expect")]
+    pub logits_on_device: bool,
     /// `score`: token arrays instead of random prompts, .safetensors or .npy
     #[arg(long, value_name = "FILE", help_heading = "Workload", conflicts_with_all = ["batch", "prompt_len", "context"])]
     pub input: Option<PathBuf>,

@@ -105,6 +105,7 @@ impl Runner<'_> {
     pub fn run(&mut self, point: &Point, arrivals: &[Arrival]) -> Result<Option<Run>> {
         let busy = Busy::new(point.cpu_load);
         let beside = Beside {
+            most_in_flight: point.most_in_flight,
             busy: &busy,
             joules: self.joules,
             interrupt: self.interrupt,

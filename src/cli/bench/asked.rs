@@ -1,6 +1,6 @@
 //! What the flags of `bench` ask for: every combination of their lists.
 
-use crate::bench::ranges::List;
+use crate::bench::ranges::{Length, List};
 use crate::bench::{Kind, Point};
 use crate::cli::args::bench::{BenchArgs, Way};
 use crate::cli::args::{BucketArgs, EngineArgs, Launch, Positions, PrecisionArgs, RunArgs};
@@ -35,10 +35,13 @@ impl BenchArgs {
             false => Ok(()),
         };
         only(!self.request_rate.is_empty(), "--request-rate", Kind::Serve)?;
+        let closed = self.max_concurrency.is_some();
+        only(closed, "--max-concurrency", Kind::Serve)?;
         only(self.arrivals.is_some(), "--arrivals", Kind::Serve)?;
         only(self.num_prompts.is_some(), "--num-prompts", Kind::Serve)?;
         only(self.trace.is_some(), "--trace", Kind::Decode)?;
         only(self.input.is_some(), "--input", Kind::Score)?;
+        only(self.logits_on_device, "--logits-on-device", Kind::Score)?;
         only(self.logits != Positions::All, "--logits", Kind::Score)?;
         only(self.kernels.0 != [4, 123], "--kernels", Kind::Launch)?;
         let bare = self.launch.contains(&Way::Bare);
@@ -48,9 +51,12 @@ impl BenchArgs {
             ));
         }
         match kind {
-            Kind::Serve if self.request_rate.is_empty() && self.arrivals.is_none() => {
-                usage("bench serve: expected --request-rate or --arrivals")
+            Kind::Serve if self.request_rate.is_empty() && self.arrivals.is_none() && !closed => {
+                usage("bench serve: expected --request-rate, --max-concurrency or --arrivals")
             }
+            Kind::Decode | Kind::Launch if self.is_ragged() => usage(format!(
+                "--prompt-len: `bench {name}` measures steps of equal sequences, found a range of lengths (100-2000+100 is a list)"
+            )),
             Kind::Serve if self.arrivals.is_some() && self.num_prompts.is_some() => {
                 usage("--num-prompts: the file of --arrivals says how many there are")
             }
@@ -156,21 +162,38 @@ impl BenchArgs {
                 .as_ref()
                 .map_or_else(|| default.to_vec(), |l| l.0.clone())
         };
-        let rates = options(&self.request_rate);
+        let mut rates = options(&self.request_rate);
+        let in_flight = options(
+            self.max_concurrency
+                .as_ref()
+                .map_or(&[], |list| &list.0[..]),
+        );
+        if self.max_concurrency.is_some() && self.arrivals.is_none() && rates == [None] {
+            rates = vec![Some(f64::INFINITY)];
+        }
         let mut points = Vec::new();
         for batch in list(&self.batch, batches) {
             for new_tokens in list(&self.gen_len, &[news]) {
-                for prompt_tokens in self.prompts(prompts, new_tokens)? {
+                for length in self.prompts(prompts, new_tokens)? {
+                    let Length { shortest, longest } = length;
                     for &rate in &rates {
-                        for &cpu_load in &self.cpu_load.0 {
-                            points.push(Point {
-                                kind,
-                                batch,
-                                prompt_tokens,
-                                new_tokens,
-                                rate,
-                                cpu_load,
-                            });
+                        for &most_in_flight in &in_flight {
+                            for &cpu_load in &self.cpu_load.0 {
+                                let batch = match (&self.batch, most_in_flight) {
+                                    (None, Some(all)) => all,
+                                    _ => batch,
+                                };
+                                points.push(Point {
+                                    kind,
+                                    batch,
+                                    prompt_tokens: longest,
+                                    ragged_from: (shortest < longest).then_some(shortest),
+                                    new_tokens,
+                                    rate,
+                                    most_in_flight,
+                                    cpu_load,
+                                });
+                            }
                         }
                     }
                 }
@@ -179,18 +202,25 @@ impl BenchArgs {
         Ok(points)
     }
 
-    fn prompts(&self, default: u32, new_tokens: u32) -> Result<Vec<u32>> {
+    fn is_ragged(&self) -> bool {
+        let mut lengths = self.prompt_len.iter().flat_map(|lengths| &lengths.0);
+        lengths.any(|length| length.shortest < length.longest)
+    }
+
+    fn prompts(&self, default: u32, new_tokens: u32) -> Result<Vec<Length>> {
+        let of_one = |tokens| Length {
+            shortest: tokens,
+            longest: tokens,
+        };
         let Some(context) = &self.context else {
-            return Ok(self
-                .prompt_len
-                .as_ref()
-                .map_or_else(|| vec![default], |list| list.0.clone()));
+            let lengths = self.prompt_len.as_ref();
+            return Ok(lengths.map_or_else(|| vec![of_one(default)], |list| list.0.clone()));
         };
         let prompt = |&context: &u32| match context.checked_sub(new_tokens) {
             None | Some(0) => usage(format!(
                 "--context {context}: expected more than the {new_tokens} tokens that are generated"
             )),
-            Some(prompt) => Ok(prompt),
+            Some(prompt) => Ok(of_one(prompt)),
         };
         context.0.iter().map(prompt).collect()
     }

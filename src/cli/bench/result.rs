@@ -27,17 +27,19 @@ impl Work<'_> {
                 .windows(2)
                 .all(|pair| pair[0].tokens.len() == pair[1].tokens.len())
         };
-        let cost = match self.samples.as_ref().is_none_or(uniform) {
-            true => floors::cost(point, &opened.plan, &opened.options, precision),
+        let alike = point.ragged_from.is_none() && self.samples.as_ref().is_none_or(uniform);
+        let cost = |experts_hit| match alike {
+            true => floors::cost(point, &opened.plan, &opened.options, precision, experts_hit),
             false => None,
         };
+        let counted = tried.spread.map(|spread| spread.experts_hit_mean);
         let rows = match point.kind {
             Kind::Decode => Some(point.batch),
             Kind::Prefill | Kind::Score => Some(
                 opened
                     .options
                     .step_tokens
-                    .min(point.batch.saturating_mul(point.prompt_tokens)),
+                    .min(point.batch.saturating_mul(point.mean_prompt())),
             ),
             Kind::Serve | Kind::Launch => None,
         };
@@ -56,9 +58,11 @@ impl Work<'_> {
             },
             point,
             kernels: None,
+            logits_on_device: (point.kind == Kind::Score).then_some(self.args.logits_on_device),
             startup: &unit.startup,
             repeats: &tried.repeats,
-            cost,
+            cost: cost(None),
+            counted_cost: counted.and_then(|hit| cost(Some(hit))),
             rates: rates.as_ref(),
             vocabulary_share: tried.vocabulary_share,
             spread: tried.spread,

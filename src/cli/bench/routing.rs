@@ -44,9 +44,9 @@ fn of_unit(work: &Work<'_>, unit: &mut Unit, model: &Arc<Model>) -> Result<bool>
     let config = &work.config;
     let counts = Arc::new(Counts::new(config.num_experts, config.num_experts_per_tok));
     let routing: Arc<dyn RoutingSink> = counts.clone();
-    let sink: SharedSink = match work.args.kind {
-        Kind::Score => Some(Arc::new(Scored::default())),
-        _ => None,
+    let sink: SharedSink = match work.delivers() {
+        true => Some(Arc::new(Scored::default())),
+        false => None,
     };
     let mut engine = unit.opened.engine_with_routing(model, &sink, &routing)?;
     let mut runner = Runner {
@@ -63,7 +63,10 @@ fn of_unit(work: &Work<'_>, unit: &mut Unit, model: &Arc<Model>) -> Result<bool>
         };
         let (before, rest) = unit.points.split_at_mut(index);
         let alike = before.iter().find(|other| {
-            let lengths = |point: &Point| (point.batch, point.prompt_tokens, point.new_tokens);
+            let lengths = |point: &Point| {
+                let prompts = (point.ragged_from, point.prompt_tokens);
+                (point.batch, prompts, point.new_tokens)
+            };
             lengths(&other.point) == lengths(&point)
         });
         if let Some(other) = alike {

@@ -4,8 +4,8 @@
 use super::work::Work;
 use crate::bench::{Kind, Point};
 use crate::error::Result;
-use crate::plan::{Limits, Prompts};
 use crate::plan::options::{check_context, check_seqs};
+use crate::plan::{Limits, Prompts};
 use crate::session::RunSpec;
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ impl Work<'_> {
             return Prompts::of(samples.iter().map(|sample| sample.tokens.len() as u32));
         }
         let count = points.iter().map(|point| point.batch).max()?;
-        let shortest = points.iter().map(|point| point.prompt_tokens).min()?;
+        let shortest = points.iter().map(Point::mean_prompt).min()?;
         Some(Prompts {
             count,
             tokens: u64::from(count) * u64::from(shortest),
@@ -88,7 +88,10 @@ impl Work<'_> {
         let plan = spec.plan(&Arc::new(self.config.clone()))?;
         if limits.max_seqs.is_none() {
             if let Some(batch) = max_seqs {
-                let named = option("--batch", batch, self.args.batch.is_some());
+                let named = match (&self.args.batch, &self.args.max_concurrency) {
+                    (None, Some(_)) => option("--max-concurrency", batch, true),
+                    (given, _) => option("--batch", batch, given.is_some()),
+                };
                 check_seqs(&plan, batch, &named)?;
             }
             limits.max_seqs = max_seqs;

@@ -138,12 +138,18 @@ impl Work<'_> {
         let target = Target::open(&spec.device)?;
         spec.limits = self.limits(&spec, points, sizes)?;
         let gpu = spec.device.launch().is_some();
-        let delivers = self.args.kind == Kind::Score;
-        let mut opened = Opened::on(target, spec, delivers)?;
+        if self.args.logits_on_device && !gpu {
+            return Err(Error::Usage(
+                "--logits-on-device: expected --device cuda; on a CPU logits never leave its memory".into(),
+            ));
+        }
+        let mut opened = Opened::on(target, spec, self.delivers())?;
         match self.args.kind {
             Kind::Prefill => opened.only(&[StepKind::Mixed]),
             Kind::Score => opened.only(&[scoring_kind(self.args.logits == Positions::Last)]),
-            Kind::Decode | Kind::Serve | Kind::Launch => {}
+            Kind::Decode | Kind::Serve | Kind::Launch => {
+                opened.only(&[StepKind::Decode, StepKind::Mixed]);
+            }
         }
         if let Some(samples) = &self.samples
             && let Some(path) = &self.args.input
@@ -202,9 +208,9 @@ impl Work<'_> {
         let before = phases_so_far();
         let start = Instant::now();
         let scored = Arc::new(Scored::default());
-        let sink: SharedSink = match self.args.kind {
-            Kind::Score => Some(scored.clone()),
-            _ => None,
+        let sink: SharedSink = match self.delivers() {
+            true => Some(scored.clone()),
+            false => None,
         };
         let traced = self
             .args
@@ -314,6 +320,11 @@ impl Work<'_> {
         let first = figures.ttft_ms.first().or(figures.e2el_ms.first());
         startup.first_token_ms.extend(first);
         Ok(true)
+    }
+
+    /// Whether logits go from the device to the host.
+    pub fn delivers(&self) -> bool {
+        self.args.kind == Kind::Score && !self.args.logits_on_device
     }
 
     fn wanted(&self) -> Logits {

@@ -26,7 +26,11 @@ pub fn on_paper(
     plan: &Plan,
     precision: Precision,
 ) -> Result<MemoryPlan> {
-    let whole = whole(spec, gpu.memory_bytes, &format!("an {}'s memory", gpu.title));
+    let whole = whole(
+        spec,
+        gpu.memory_bytes,
+        &format!("an {}'s memory", gpu.title),
+    );
     let memory = DeviceMemory {
         budget: match spec.memory_limit {
             Some(_) => Budget::new(spec.memory_limit),

@@ -55,7 +55,7 @@ pub struct Placement<'a> {
     pub ladders: &'a Ladders,
     pub options: &'a EngineOptions,
     pub dtype: DType,
-    /// Takes the logits that requests ask for; without one, none may.
+    /// Takes the logits that requests ask for; without one they stay in the activations until others take their place.
     pub sink: &'a SharedSink,
     /// Of the sink's failures: see [`Delivery::new`].
     pub hold: bool,
