@@ -28,16 +28,20 @@ fn at(root: &Value, schema: &Value, value: &Value, place: &str) -> Result<(), St
                 at(root, target, value, place)?;
             }
             "type" => {
-                let fits = match rule.as_str().unwrap() {
-                    "object" => value.is_object(),
-                    "array" => value.is_array(),
-                    "string" => value.is_string(),
-                    "boolean" => value.is_boolean(),
-                    "number" => value.is_number(),
-                    "integer" => value.is_i64() || value.is_u64(),
-                    "null" => value.is_null(),
-                    other => return Err(format!("no type {other}")),
+                let of = |name: &Value| match name.as_str().unwrap() {
+                    "object" => Ok(value.is_object()),
+                    "array" => Ok(value.is_array()),
+                    "string" => Ok(value.is_string()),
+                    "boolean" => Ok(value.is_boolean()),
+                    "number" => Ok(value.is_number()),
+                    "integer" => Ok(value.is_i64() || value.is_u64()),
+                    "null" => Ok(value.is_null()),
+                    other => Err(format!("no type {other}")),
                 };
+                let mut fits = false;
+                for name in rule.as_array().unwrap_or(&vec![rule.clone()]) {
+                    fits |= of(name)?;
+                }
                 if !fits {
                     return wrong(format!("expected {rule}"));
                 }

@@ -1,11 +1,9 @@
 //! Mixtures of experts: their feed-forwards, and what these and the router (router.rs) agree on.
 
 use super::Lowering;
-use super::persistent;
 use super::tiled::{ByExpert, Epilogue, Parts, Product};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
-use crate::plan::Op;
 pub use crate::plan::arena::EXPERT_COUNTS_BYTES;
 
 /// As kernels/common/experts.cuh has it.
@@ -104,63 +102,9 @@ pub fn most_expert_tiles(rows: u32, experts: u32, top_k: u32, tile_rows: u32) ->
 }
 
 impl Lowering<'_> {
-    /// As this bucket's experts want them.
-    pub fn pairs(&self) -> Pairs {
-        match self.grouped() {
-            Some((_, shape)) => Pairs {
-                sorted: false,
-                tile_rows: shape.tile_rows,
-            },
-            None if self.persistent_experts().is_some() => Pairs {
-                sorted: true,
-                tile_rows: persistent::ROWS,
-            },
-            None => {
-                let (experts, top_k) = self.experts();
-                let rows = self.bucket.rows;
-                Pairs {
-                    sorted: true,
-                    tile_rows: self.kernels.tiled.expert_tile_rows(rows, experts, top_k),
-                }
-            }
-        }
-    }
-
-    /// y and partial, as [`ExpertRows`] says, by what serves this bucket's experts: all that comes before
-    /// [`Lowering::combine_experts`]. `ops`: gate and up, then down.
-    /// `routing` is this step's.
-    pub fn expert_products(
-        &mut self,
-        routing: &Routing,
-        weights: &ExpertWeights,
-        rows: &ExpertRows,
-        pairs: Pairs,
-        ops: &[Op],
-    ) {
-        let (gate_up, down) = ops.split_at(ops.len() / 2);
-        match (self.grouped(), self.persistent_experts()) {
-            (Some(grouped), _) => {
-                self.doing(ops);
-                self.grouped_experts(grouped, routing, weights, rows);
-            }
-            (None, Some(persistent)) => {
-                self.doing(gate_up);
-                self.persistent_expert_gate_up(persistent, routing, weights, rows);
-                self.doing(down);
-                self.persistent_expert_down(persistent, routing, weights, rows);
-            }
-            (None, None) => {
-                self.doing(gate_up);
-                self.tiled_expert_gate_up(routing, weights, rows, pairs);
-                self.doing(down);
-                self.tiled_expert_down(routing, weights, rows, pairs);
-            }
-        }
-    }
-
     /// y = silu(w1_e x) * w3_e x.
     /// `routing` is this step's.
-    fn tiled_expert_gate_up(
+    pub(super) fn tiled_expert_gate_up(
         &mut self,
         routing: &Routing,
         weights: &ExpertWeights,
@@ -184,7 +128,7 @@ impl Lowering<'_> {
 
     /// partial = w2_e y.
     /// `routing` is this step's.
-    fn tiled_expert_down(
+    pub(super) fn tiled_expert_down(
         &mut self,
         routing: &Routing,
         weights: &ExpertWeights,

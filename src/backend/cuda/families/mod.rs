@@ -14,6 +14,7 @@ pub mod grouped;
 pub mod head;
 pub mod kernels;
 pub mod limits;
+mod mixture;
 pub mod norm;
 pub mod packed;
 pub mod persistent;
