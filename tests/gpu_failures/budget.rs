@@ -218,7 +218,7 @@ fn a_pool_is_as_large_as_fits() {
         let ended = run
             .and(&model)
             .and(&["--memory-limit", &limit])
-            .and(&["--max-context", "100", "--step-tokens", "512"])
+            .and(&["--max-context", "100", "--step-tokens", "700"])
             .end();
         let document: Value = serde_json::from_str(&ended.stdout).unwrap();
         let memory = &document["memory"];
