@@ -17,6 +17,7 @@ use crate::io::output::{Ordered, Output};
 use crate::io::partial::{Journal, Start};
 use crate::io::prepare::Rules;
 use crate::io::row::Options;
+use crate::io::shard::{Shard, ShardOutput, record_path};
 use crate::io::source::Source;
 use crate::model::ModelSource;
 use crate::model::fingerprint::{fingerprint, of_file};
@@ -75,9 +76,18 @@ pub(super) fn serve(
     let typed = args.prompts.is_empty() && input::is_typed(args.input.as_deref());
     let lines = open_input(&mut args, texts.codec.has_template())?;
     let identity = identity(&opened, &texts.rules)?;
-    let settings = identity.hash();
     // Before the weights: what cannot be written is said at once.
-    let (output, kept) = open_output(&args, style, &identity)?;
+    let shard = shard_output(&args, &identity)?;
+    let (picker, input) = match &shard {
+        None => (None, None),
+        Some(shard) => (Some(shard.picker()), Some(shard.input())),
+    };
+    let identity = match args.shard {
+        None => identity,
+        Some(shard) => identity.with("--shard", shard),
+    };
+    let settings = identity.hash();
+    let (output, kept) = open_output(&args, style, &identity, shard)?;
     let mut keep = Keep::recording(args.record.record.as_deref())?;
     if let Some(to) = trace {
         keep.trace = Some(Live::create(to.path, began)?);
@@ -89,7 +99,7 @@ pub(super) fn serve(
     let interrupt = interrupt::flag();
     let (rules, codec) = (session.rules().clone(), session.codec());
     let source = Source::new(lines, rules, codec.clone(), kept, settings, Box::new(warn));
-    let mut source = source.strict(args.strict);
+    let mut source = source.strict(args.strict).picked(picker);
     let (send, rows) = sync_channel(READ_AHEAD);
     // Not joined: it may wait for standard input for ever, and ends with the process.
     let read = move || {
@@ -124,21 +134,27 @@ pub(super) fn serve(
         None => session.finish(!summary.interrupted)?,
         Some(_) => None,
     };
-    Ok((finish(&args, resumes_by, summary)?, about))
+    // A shard of an input with few rows may have none.
+    let rows_read = input.and_then(|read| Some(read.get()?.rows));
+    let any = summary.counts.rows > 0 || rows_read.is_some_and(|rows| rows > 0);
+    Ok((finish(&args, resumes_by, summary, any)?, about))
 }
 
-/// Rows in all, as far as somebody may look at it.
+/// Rows to answer in all, as far as somebody may look at it.
 fn total(args: &GenerateArgs) -> Result<Total> {
+    let shard = args.shard;
+    let share = move |rows| shard.map_or(rows, |shard: Shard| shard.share(rows));
     if !args.prompts.is_empty() {
-        return Ok(Arc::new((args.prompts.len() as u64).into()));
+        return Ok(Arc::new(share(args.prompts.len() as u64).into()));
     }
     match args.quiet {
         true => Ok(Total::default()),
-        false => count_rows(args.input.as_deref()),
+        false => count_rows(args.input.as_deref(), share),
     }
 }
 
-fn finish(args: &GenerateArgs, resumes_by: &str, summary: Summary) -> Result<Exit> {
+/// `any`: there were rows in the input.
+fn finish(args: &GenerateArgs, resumes_by: &str, summary: Summary, any: bool) -> Result<Exit> {
     let counts = summary.counts;
     if !args.quiet {
         summary::lines(&summary).iter().for_each(|line| say(line));
@@ -146,7 +162,7 @@ fn finish(args: &GenerateArgs, resumes_by: &str, summary: Summary) -> Result<Exi
     if let Some(failure) = summary.failure {
         return Err(failure);
     }
-    if counts.rows == 0 && !summary.interrupted {
+    if !any && !summary.interrupted {
         let expected = match args.prompt.lines {
             true => "text",
             false => "JSON",
@@ -235,20 +251,31 @@ fn text<T: std::fmt::Debug>(option: &Option<T>) -> String {
 
 /// Whether OUTPUT is a file we put together, rather than a pipe or a device we write to as it is. What cannot be either is
 /// refused as a file.
-fn is_file_output(path: &Path) -> bool {
+pub(super) fn is_file_output(path: &Path) -> bool {
     matches!(resolve(path), Ok(Resolved::Place(_)) | Err(_))
 }
 
 fn check_paths(args: &GenerateArgs, trace: Option<&TraceTo<'_>>) -> Result<()> {
-    if args.resume && !args.output.as_deref().is_some_and(is_file_output) {
-        return Err(Error::Usage(
-            "--resume: expected --output FILE, a file that an earlier run wrote".to_owned(),
-        ));
+    let to_file = args.output.as_deref().is_some_and(is_file_output);
+    let wants_file = [
+        (
+            args.resume,
+            "--resume: expected --output FILE, a file that an earlier run wrote",
+        ),
+        (
+            args.shard.is_some(),
+            "--shard: expected --output FILE, beside which its record is written",
+        ),
+    ];
+    if let Some((_, message)) = wants_file.iter().find(|(given, _)| *given && !to_file) {
+        return Err(Error::Usage((*message).to_owned()));
     }
     let answers = match trace {
         Some(_) => "--answers",
         None => "--output",
     };
+    let record = args.output.as_deref().map(record_path);
+    let record = record.as_deref().filter(|_| args.shard.is_some());
     let files = Files::default()
         .reads("--chat-template", args.prompt.chat_template.as_deref())
         .runs(&ModelSource::parse(&args.model.model)?, &args.run.buckets)
@@ -256,6 +283,7 @@ fn check_paths(args: &GenerateArgs, trace: Option<&TraceTo<'_>>) -> Result<()> {
             answers,
             Some(args.output.as_deref().unwrap_or(Path::new("-"))),
         )
+        .writes("--shard", record)
         .writes("--record", args.record.record.as_deref())
         .writes("--output", trace.map(|trace| trace.path));
     match args.prompts.is_empty() {
@@ -275,7 +303,25 @@ fn open_input(args: &mut GenerateArgs, has_template: bool) -> Result<Lines> {
     }
 }
 
-fn open_output(args: &GenerateArgs, style: Style, identity: &Identity) -> Result<(Output, Kept)> {
+/// What is said of OUTPUT where it is a shard. Rows in error are in it, so what makes them errors counts too.
+fn shard_output(args: &GenerateArgs, identity: &Identity) -> Result<Option<ShardOutput>> {
+    let (Some(shard), Some(path)) = (args.shard, &args.output) else {
+        return Ok(None);
+    };
+    let timeout = text(&args.sampling.timeout_ms);
+    let of = identity
+        .clone()
+        .with("--strict", args.strict)
+        .with("--timeout-ms", timeout);
+    ShardOutput::open(path, shard, of).map(Some)
+}
+
+fn open_output(
+    args: &GenerateArgs,
+    style: Style,
+    identity: &Identity,
+    shard: Option<ShardOutput>,
+) -> Result<(Output, Kept)> {
     let start = match (args.resume, args.overwrite) {
         (true, _) => Start::Resume,
         (false, true) => Start::Overwrite,
@@ -284,14 +330,19 @@ fn open_output(args: &GenerateArgs, style: Style, identity: &Identity) -> Result
     let path = args.output.as_deref();
     if let Some(path) = path.filter(|path| is_file_output(path)) {
         let (journal, kept) = Journal::open(path, start, identity)?;
-        if kept.by_id() > 0 {
+        let mut shard = shard;
+        if let Some(shard) = &mut shard
+            && kept.by_id() > 0
+        {
+            shard.take_up(path)?;
+        } else if kept.by_id() > 0 {
             warn(&format!(
                 "{}: {} answers of a finished run are kept by id: what was asked then is not compared; without --resume all rows run again",
                 path.display(),
                 kept.by_id()
             ));
         }
-        return Ok((Output::File(journal), kept));
+        return Ok((Output::File(journal.of_shard(shard)), kept));
     }
     let separator = match style {
         Style::Json => "",

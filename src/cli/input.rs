@@ -112,11 +112,15 @@ pub(super) fn is_typed(path: Option<&Path>) -> bool {
     path.is_none_or(is_stdio) && std::io::stdin().is_terminal()
 }
 
-/// Counts the rows of an input that can be read twice, on a thread of its own: the run does not wait for it.
+/// Counts the rows of an input that can be read twice, on a thread of its own: the run does not wait for it. `share`: how
+/// many of so many rows are to be answered.
 ///
 /// # Errors
 /// The system refused a thread.
-pub(super) fn count_rows(path: Option<&Path>) -> Result<Total> {
+pub(super) fn count_rows(
+    path: Option<&Path>,
+    share: impl Fn(u64) -> u64 + Send + 'static,
+) -> Result<Total> {
     let total = Total::default();
     let path = match path.filter(|path| !is_stdio(path)) {
         Some(path) => path.to_owned(),
@@ -139,7 +143,7 @@ pub(super) fn count_rows(path: Option<&Path>) -> Result<Total> {
         });
         if let Ok(rows) = rows {
             // Nobody else sets it.
-            let _ = counted.set(rows);
+            let _ = counted.set(share(rows));
         }
     };
     // Not joined: it ends with the process.

@@ -4,6 +4,7 @@
 //! - `spec`: flags as a checked [`crate::session::RunSpec`], which opens everything that runs a model
 //! - `generate`, `score`: the two commands that run a model; their loops are [`crate::session`]'s. `input` opens what
 //!   they read, `terminal` is for answers that are looked at, `summary` what is said at the end
+//! - `merge`: shards of a job as one file
 //! - `bench`: measures; the measuring itself is [`crate::bench`]
 //! - `tune`: measures which kernels serve which bucket
 //! - `replay`: a recorded run once more
@@ -24,6 +25,7 @@ mod input;
 pub mod inspect;
 mod inspecting;
 pub mod interrupt;
+mod merge;
 mod pages;
 mod paths;
 mod profile;
@@ -60,6 +62,7 @@ pub fn run() -> Result<Exit> {
     match command {
         Command::Generate(args) => generate::run(*args),
         Command::Score(args) => score::run(&args),
+        Command::Merge(args) => merge::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Inspect(args) => inspecting::run(&args),
         Command::Replay(args) => replay::run(args),

@@ -1,30 +1,33 @@
 //! The `score` command.
 
+mod entries;
+
+use self::entries::{Entries, Entry};
 use super::args::{Positions, ScoreArgs};
-use super::generate::open_rows;
-use super::input::{open_lines, warn_of_no_rows};
+use super::generate::{is_file_output, open_rows};
+use super::input::warn_of_no_rows;
 use super::paths::Files;
 use super::spec::spec;
 use super::{Exit, interrupt, print};
 use crate::error::{Error, Result};
 use crate::files::Out;
-use crate::io::answer::{self, Label};
-use crate::io::arrays::{self, Kind, Sample};
+use crate::io::answer;
+use crate::io::arrays::{Kind, Sample};
 use crate::io::expect::Comparison;
-use crate::io::lines::Ids;
+use crate::io::identity::Identity;
 use crate::io::logits::{LogitsFile, ScoreSink};
 use crate::io::logprobs::{self, Logprobs};
 use crate::io::output::Ordered;
-use crate::io::prepare::prompt_tokens;
-use crate::io::row::{Code, Format, Id, RowError};
+use crate::io::row::Id;
+use crate::io::shard::{ShardOutput, record_path};
 use crate::io::target;
 use crate::io::tensors::TensorFile;
-use crate::model::{DType, ModelConfig, ModelSource};
+use crate::model::fingerprint::fingerprint;
+use crate::model::{DType, ModelSource};
 use crate::plan::{Prompts, StepKind};
 use crate::runtime::Logits;
-use crate::session::codec::ModelCodec;
 use crate::session::recording::Keep;
-use crate::session::{Opened, Progress, Target, job, scoring};
+use crate::session::{Opened, Progress, RunSpec, Target, job, scoring};
 use crate::telemetry::{say, warn};
 use std::io::BufWriter;
 use std::path::Path;
@@ -53,9 +56,22 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         rows = Some(Ordered::onto(BufWriter::new(out), name, ""));
     }
     let keep = Keep::recording(args.record.record.as_deref())?;
-    let entries = entries(args, shape, &spec.model, &config, max_context)?;
-    if entries.is_empty() {
+    let shard = match (args.shard, &args.output) {
+        (Some(shard), Some(path)) => {
+            let of = identity(args, &spec, max_context)?;
+            Some(ShardOutput::open(path, shard, of)?)
+        }
+        _ => None,
+    };
+    let Entries {
+        of_run: entries,
+        input,
+    } = entries::read(args, shape, &spec.model, &config, max_context)?;
+    if input.rows == 0 {
         warn_of_no_rows(Some(&args.input), "JSON");
+    }
+    if let Some(shard) = &shard {
+        shard.input_was(input);
     }
     let samples: Vec<&Sample> = entries
         .iter()
@@ -160,8 +176,14 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         return Ok(Exit::Interrupted);
     }
     serving.finish(true)?;
-    sink.finish_file()?;
-    rows.map_or(Ok(()), Out::finish_buffered)?;
+    match (rows, shard) {
+        (None, shard) => sink.finish_file(shard.map(|shard| (shard, failed)))?,
+        (Some(rows), None) => Out::finish_buffered(rows)?,
+        (Some(rows), Some(shard)) => {
+            let answers = entries.len() as u64;
+            shard.finish_buffered(rows, answers, failed)?;
+        }
+    }
     if !args.quiet {
         say_rate(&prompts, seconds);
     }
@@ -197,6 +219,19 @@ fn say_rate(prompts: &[&[u32]], seconds: f64) {
     ));
 }
 
+/// What answers depend on besides the samples.
+fn identity(args: &ScoreArgs, spec: &RunSpec, max_context: usize) -> Result<Identity> {
+    let wanted = match (args.logprobs, args.logits) {
+        (true, _) => "--logprobs",
+        (false, Positions::All) => "--logits all",
+        (false, Positions::Last) => "--logits last",
+    };
+    Ok(Identity::of_model(&fingerprint(&spec.model)?)
+        .with("--dtype", spec.device.dtype().name())
+        .with("--max-context", max_context)
+        .with("what is given", wanted))
+}
+
 /// Relative error that `--expect` allows where nobody says otherwise.
 pub(super) fn tolerance(dtype: DType) -> f64 {
     match dtype {
@@ -222,6 +257,11 @@ fn check(args: &ScoreArgs) -> Result<Option<(usize, usize)>> {
             path.display()
         ));
     }
+    if args.shard.is_some() && !args.output.as_deref().is_some_and(is_file_output) {
+        return usage(
+            "--shard: expected --output FILE, beside which its record is written".to_owned(),
+        );
+    }
     if args.tolerance.is_some_and(|t| !(t >= 0.0 && t.is_finite())) {
         return usage("--tolerance: expected a number of at least 0".to_owned());
     }
@@ -246,11 +286,14 @@ fn check(args: &ScoreArgs) -> Result<Option<(usize, usize)>> {
 
 fn keep_apart(args: &ScoreArgs, model: &ModelSource) -> Result<()> {
     let printed = args.logprobs.then_some(Path::new("-"));
+    let record = args.output.as_deref().map(record_path);
+    let record = record.as_deref().filter(|_| args.shard.is_some());
     Files::default()
         .reads_rows(Some(&args.input))
         .reads("--expect", args.expect.as_deref())
         .runs(model, &args.run.buckets)
         .writes("--output", args.output.as_deref().or(printed))
+        .writes("--shard", record)
         .writes("--record", args.record.record.as_deref())
         .keep_apart()
 }
@@ -258,95 +301,8 @@ fn keep_apart(args: &ScoreArgs, model: &ModelSource) -> Result<()> {
 /// Where `--logprobs` go.
 type Rows = Ordered<BufWriter<Out>>;
 
-/// One row of the input: tokens to score, or why not.
-struct Entry {
-    row: u64,
-    label: Label,
-    sample: std::result::Result<Sample, RowError>,
-}
-
-fn entries(
-    args: &ScoreArgs,
-    shape: Option<(usize, usize)>,
-    source: &ModelSource,
-    config: &ModelConfig,
-    max_context: usize,
-) -> Result<Vec<Entry>> {
-    let path = &args.input;
-    let samples = match (Kind::of(path), shape) {
-        (Kind::Safetensors, _) => arrays::safetensors(path)?,
-        (Kind::Npy, _) => arrays::npy(path)?,
-        (Kind::Bin, Some(shape)) => arrays::bin(path, shape)?,
-        _ => return row_entries(path, args.quiet, source, config, max_context),
-    };
-    arrays::check(path, &samples, config.vocab_size, max_context)?;
-    let entry = |(row, sample): (usize, Sample)| Entry {
-        row: row as u64,
-        label: Label {
-            line: sample.number,
-            id: Id::line(sample.number),
-            format: Format::Own,
-        },
-        sample: Ok(sample),
-    };
-    Ok(samples.into_iter().enumerate().map(entry).collect())
-}
-
-/// JSON lines: `logits.{i}` counts rows from 0. A bad row is its own error.
-fn row_entries(
-    path: &Path,
-    quiet: bool,
-    source: &ModelSource,
-    config: &ModelConfig,
-    max_context: usize,
-) -> Result<Vec<Entry>> {
-    let codec = ModelCodec::load(source, None)?;
-    let mut lines = open_lines(Some(path), None, quiet)?;
-    let mut ids = Ids::default();
-    let mut entries = Vec::new();
-    while let Some((row, _)) = lines.next_row()? {
-        let number = entries.len() as u64;
-        let tokens = ids.claim(&row).and_then(|()| {
-            let ask = row.ask?;
-            let vocab_size = config.vocab_size as u32;
-            let tokens = prompt_tokens(
-                &ask.prompt,
-                ask.names,
-                vocab_size,
-                max_context as u32,
-                &codec,
-                None,
-            )?;
-            if tokens.len() > max_context {
-                return Err(RowError::new(
-                    Code::ContextLength,
-                    format!(
-                        "found {} tokens, expected at most the context of {max_context}",
-                        tokens.len()
-                    ),
-                ));
-            }
-            Ok(tokens)
-        });
-        entries.push(Entry {
-            row: number,
-            label: Label {
-                line: row.line,
-                id: row.id,
-                format: Format::Own,
-            },
-            sample: tokens.map(|tokens| Sample {
-                number,
-                name: format!("line {}", row.line),
-                tokens,
-            }),
-        });
-    }
-    Ok(entries)
-}
-
 /// Rows in error: in their places among the answers, or on standard error. Returns how many.
-fn report_failures(entries: &[Entry], rows: &mut Option<Rows>) -> Result<usize> {
+fn report_failures(entries: &[Entry], rows: &mut Option<Rows>) -> Result<u64> {
     let mut failed = 0;
     for entry in entries {
         let Err(error) = &entry.sample else { continue };

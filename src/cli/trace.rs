@@ -66,6 +66,7 @@ fn job(args: TraceArgs) -> Result<GenerateArgs> {
         Error::Usage("expected --model, or --from with the recording of a run".into())
     })?;
     Ok(GenerateArgs {
+        shard: None,
         prompts: args.prompts,
         input: args.input,
         output: args.answers,

@@ -4,11 +4,13 @@
 use super::check::check;
 use super::names::beside;
 use crate::error::{Error, Result};
+use crate::telemetry::warn;
 use parking_lot::Mutex;
 use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Turns that may go to other runs which end just then.
 const TURNS: usize = 100;
@@ -54,6 +56,14 @@ impl Claim {
     /// # Errors
     /// `target` could not be put in place later, or another run is writing it.
     pub fn take(target: &Path) -> Result<Self> {
+        Self::try_take(target)?.ok_or_else(|| taken(&beside(target, ".partial")))
+    }
+
+    /// Claims `target`, unless another run is writing it.
+    ///
+    /// # Errors
+    /// `target` could not be put in place later.
+    pub fn try_take(target: &Path) -> Result<Option<Self>> {
         let existing = check(target)?;
         let path = beside(target, ".partial");
         // A file is made with no more rights than the one that it will take the place of.
@@ -62,9 +72,8 @@ impl Claim {
             let file = open(&path, mode)?;
             match file.try_lock() {
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Err(taken(&path)),
-                // Some file systems have no locks: two runs with one output are then the user's to avoid.
-                Err(TryLockError::Error(_)) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => warn_of_no_locks(&path, &error),
             }
             let found = file.metadata().map_err(|error| Error::io(&path, error))?;
             // Another run may have ended since the file was opened: then it is the one before, under another name or none.
@@ -77,15 +86,15 @@ impl Claim {
                     inode: inode(&found),
                     discard: false,
                 });
-                return Ok(Self {
+                return Ok(Some(Self {
                     target: target.to_owned(),
                     path,
                     file,
                     found_bytes: found.len(),
-                });
+                }));
             }
         }
-        Err(taken(&path))
+        Ok(None)
     }
 
     /// What becomes of this file where the process ends at once: gone, or kept for another run.
@@ -265,6 +274,17 @@ impl Drop for Temporary {
             // The run has failed already and says why.
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+/// Two runs with one output are then the user's to avoid.
+fn warn_of_no_locks(path: &Path, error: &io::Error) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        warn(&format!(
+            "{}: the file system gives no locks ({error}), so a second run with this file is not refused: expected that there is none",
+            path.display()
+        ));
     }
 }
 

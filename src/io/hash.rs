@@ -1,5 +1,5 @@
 //! FNV-1a: small, fixed hashes for sampling keys, duplicate ids and the journal. None of them guards against
-//! an adversary, only against chance.
+//! an adversary, only against chance. And how longer ones are written.
 
 /// 64-bit FNV-1a, fed piece by piece.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +39,11 @@ pub fn mix64(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
+}
+
+/// As digests are written.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

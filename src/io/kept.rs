@@ -1,6 +1,6 @@
 //! What earlier runs have answered: rows of a journal, and rows of an OUTPUT that is finished.
 
-use super::hash::fnv128;
+use super::hash::{fnv128, hex};
 use crate::error::{Error, Result};
 use crate::json;
 use serde::{Deserialize, Serialize};
@@ -115,10 +115,9 @@ impl Finished {
             }
             offset += bytes as u64;
         }
-        let digest = hash.finalize();
         Ok(Self {
             bytes: offset,
-            sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+            sha256: hex(&hash.finalize()),
         })
     }
 }

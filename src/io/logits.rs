@@ -2,6 +2,7 @@
 
 use super::expect::Comparison;
 use super::logprobs::Logprobs;
+use super::shard::{Holds, ShardOutput};
 use super::target::Target;
 use crate::backend::LogitsSink;
 use crate::error::{Error, Result};
@@ -92,24 +93,35 @@ impl LogitsFile {
         } else {
             u64::from(first_position)
         };
-        let offset = self.starts[request] + row * self.vocab_size as u64 * 4;
-        let fail = |error| Error::io(self.file.path(), error);
-        let file = self.file.begun();
         if cfg!(target_endian = "little") {
-            return file
-                .write_all_at(bytemuck::cast_slice(logits), offset)
-                .map_err(fail);
+            return self.write_bytes(request, row, bytemuck::cast_slice(logits));
         }
         let bytes: Vec<u8> = logits.iter().flat_map(|v| v.to_le_bytes()).collect();
-        file.write_all_at(&bytes, offset).map_err(fail)
+        self.write_bytes(request, row, &bytes)
     }
 
-    /// Gives the file its name.
+    /// Little-endian logits, from row `row` of array `index` on.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn write_bytes(&self, index: usize, row: u64, bytes: &[u8]) -> Result<()> {
+        let offset = self.starts[index] + row * self.vocab_size as u64 * 4;
+        let written = self.file.begun().write_all_at(bytes, offset);
+        written.map_err(|error| Error::io(self.file.path(), error))
+    }
+
+    /// Gives the file its name, and its record where it is a shard that lacks so many rows in error.
     ///
     /// # Errors
     /// As [`Whole::finish`].
-    pub fn finish(self) -> Result<()> {
-        self.file.finish()
+    pub fn finish(self, shard: Option<(ShardOutput, u64)>) -> Result<()> {
+        match shard {
+            None => self.file.finish(),
+            Some((shard, failed)) => {
+                let arrays = self.starts.len() as u64;
+                shard.finish_with(self.file, Holds::Logits, arrays, failed)
+            }
+        }
     }
 }
 
@@ -151,8 +163,14 @@ impl ScoreSink {
     }
 
     /// Gives the file of logits, if there is one, its name.
-    pub fn finish_file(&self) -> Result<()> {
-        self.file.lock().take().map_or(Ok(()), LogitsFile::finish)
+    ///
+    /// # Errors
+    /// As [`LogitsFile::finish`].
+    pub fn finish_file(&self, shard: Option<(ShardOutput, u64)>) -> Result<()> {
+        match self.file.lock().take() {
+            None => Ok(()),
+            Some(file) => file.finish(shard),
+        }
     }
 }
 

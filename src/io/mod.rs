@@ -8,6 +8,7 @@
 //! - [`output`]: where answers go, in input order: a stream, or a journal ([`partial`]) whose answers `--resume` finds
 //!   again ([`kept`]), if it is of the same model and options ([`identity`])
 //! - [`arrays`], [`tensors`], [`target`], [`logits`], [`expect`], [`logprobs`]: token arrays in, logits out and compared
+//! - [`shard`]: some rows of an input, and the record of which; [`merge`]: shards as one file
 //! - [`record`], [`replay`]: a run's requests, schedule and tokens as a file, and the run once more
 //!
 //! Knows the runtime's requests and the backend's logits sink; of a tokenizer only
@@ -24,6 +25,7 @@ pub mod kept;
 pub mod lines;
 pub mod logits;
 pub mod logprobs;
+pub mod merge;
 pub mod messages;
 pub mod openai;
 pub mod openai_answer;
@@ -34,6 +36,7 @@ pub mod prepare;
 pub mod record;
 pub mod replay;
 pub mod row;
+pub mod shard;
 pub mod source;
 pub mod target;
 pub mod tensors;

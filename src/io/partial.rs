@@ -13,6 +13,7 @@ use self::lines::{ENDED, First, Header, Record};
 use self::read::{Answers, Lines};
 use super::identity::Identity;
 use super::kept::{Finished, Holder, Kept, Place};
+use super::shard::{Holds, ShardOutput};
 use crate::error::{Error, Result};
 use crate::files::whole::JOURNAL_START;
 use crate::files::{Claim, Resolved, resolve};
@@ -47,6 +48,10 @@ pub struct Journal {
     spent: bool,
     /// Answers of this run by row.
     rows: Vec<Option<Place>>,
+    /// Of those, rows that another run may answer otherwise.
+    not_done: u64,
+    /// What is said of OUTPUT where it is a shard.
+    shard: Option<Box<ShardOutput>>,
 }
 
 impl Journal {
@@ -71,6 +76,8 @@ impl Journal {
             begun: false,
             spent: false,
             rows: Vec::new(),
+            not_done: 0,
+            shard: None,
         };
         let mut kept = Kept::default();
         match start {
@@ -79,6 +86,13 @@ impl Journal {
             Start::Resume => journal.resume(&mut kept)?,
         }
         Ok((journal, kept))
+    }
+
+    /// OUTPUT is to have a record beside it.
+    #[must_use]
+    pub fn of_shard(mut self, shard: Option<ShardOutput>) -> Self {
+        self.shard = shard.map(Box::new);
+        self
     }
 
     pub fn path(&self) -> &Path {
@@ -281,6 +295,7 @@ impl Journal {
         record.push_str(answer);
         record.push_str(Record::END);
         self.write(&record)?;
+        self.not_done += u64::from(!done);
         self.keep(row, place);
         Ok(())
     }
@@ -302,9 +317,19 @@ impl Journal {
     pub fn assemble(mut self, retry: bool) -> Result<()> {
         let second = self.claim.second()?;
         self.copy_to(second.file(), second.path())?;
+        let mut shard = self.shard.take();
+        if let Some(shard) = &mut shard {
+            let answers = self.rows.iter().flatten().count() as u64;
+            let (file, path) = (second.file(), second.path());
+            shard.describe(file, path, Holds::Lines, answers, self.not_done)?;
+        }
         // Answers that lie in OUTPUT alone are found there again, by id.
         let keep = retry && self.header.takes_up.is_none() && self.end > 0;
         self.claim.install_second(second)?;
+        // The journal last: while it is there, another run does all of this again.
+        if let Some(shard) = shard {
+            shard.finish()?;
+        }
         if keep {
             return self.write(ENDED);
         }
@@ -319,9 +344,10 @@ impl Journal {
             .output
             .as_ref()
             .map(|file| Answers::new(file, self.claim.target()));
-        for place in self.rows.iter().flatten() {
+        for (row, place) in (0..).zip(&self.rows) {
+            let Some(place) = place else { continue };
             let answer = match (place.holder, &mut output) {
-                (Holder::Journal, _) => journal.read(place)?,
+                (Holder::Journal, _) => journal.read_of_row(place, row)?,
                 (Holder::Output, Some(output)) => output.read(place)?,
                 (Holder::Output, None) => unreachable!("its answers are found by reading it"),
             };

@@ -2,10 +2,12 @@
 
 use super::answer::Label;
 use super::codec::Codec;
+use super::hash::Fnv64;
 use super::kept::{Found, Kept, Place};
 use super::lines::{Ids, Lines};
 use super::prepare::{Prepared, Rules, prepare_all};
 use super::row::{Code, Prompt, Row, RowError};
+use super::shard::Picker;
 use crate::error::Result;
 use crate::quote;
 use crate::text::{Chat, Doubt};
@@ -45,6 +47,8 @@ pub struct Source {
     /// Hash of the settings that answers depend on.
     settings: u64,
     ids: Ids,
+    /// Takes the rows of a shard.
+    picker: Option<Picker>,
     /// Rows with fields that nothing reads are in error.
     strict: bool,
     ignored: HashSet<String>,
@@ -73,6 +77,7 @@ impl Source {
             kept,
             settings,
             ids: Ids::default(),
+            picker: None,
             strict: false,
             ignored: HashSet::new(),
             doubted: HashSet::new(),
@@ -88,22 +93,43 @@ impl Source {
         self
     }
 
+    /// From now on only the rows that `picker` takes are work.
+    #[must_use]
+    pub fn picked(mut self, picker: Option<Picker>) -> Self {
+        self.picker = picker;
+        self
+    }
+
     /// The next row; `None` at the end of the input. Errors are the input's, not a row's.
     pub fn next_work(&mut self) -> Result<Option<Work>> {
-        let Some((row, input)) = self.lines.next_row()? else {
-            return Ok(None);
-        };
-        let input = input
+        while let Some((row, text)) = self.lines.next_row()? {
+            let place = self.next_row;
+            self.next_row += 1;
+            if let Some(picker) = &mut self.picker
+                && !picker.take(place, row.line, text.finish())
+            {
+                // In a run of all rows it would have its id: a later row that has it too is in error.
+                let _ = self.ids.claim(&row);
+                continue;
+            }
+            return Ok(Some(self.work(row, place, text)));
+        }
+        if let Some(picker) = &mut self.picker {
+            picker.end();
+        }
+        Ok(None)
+    }
+
+    fn work(&mut self, row: Row, place: u64, text: Fnv64) -> Work {
+        let input = text
             .with(&row.line.to_le_bytes())
             .with(&self.settings.to_le_bytes())
             .finish();
-        let place = self.next_row;
-        self.next_row += 1;
         if !self.strict {
             self.warn_ignored(&row);
         }
         let todo = self.todo(&row, place, input);
-        Ok(Some(Work {
+        Work {
             row: place,
             input,
             label: Label {
@@ -112,7 +138,7 @@ impl Source {
                 format: row.format,
             },
             todo,
-        }))
+        }
     }
 
     fn todo(&mut self, row: &Row, place: u64, input: u64) -> Todo {

@@ -86,6 +86,11 @@ impl TensorFile {
         &self.map[array.range.clone()]
     }
 
+    /// The whole file.
+    pub fn all(&self) -> &[u8] {
+        &self.map
+    }
+
     /// Arrays called `{prefix}{i}`, ascending by i.
     pub fn numbered(&self, prefix: &str) -> Vec<(u64, &str, &Array)> {
         let mut found: Vec<_> = self

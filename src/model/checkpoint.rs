@@ -18,7 +18,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 pub(super) const SINGLE_FILE: &str = "model.safetensors";
-const INDEX_FILE: &str = "model.safetensors.index.json";
+pub(super) const INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// Of a file that may be none of weights at all; an empty beginning of one is no sign of that.
 const SNIFFED_BYTES: usize = 512;
@@ -286,6 +286,27 @@ fn read_index(path: &Path) -> Result<Vec<(String, String)>> {
 
 /// The shard `file` beside the index or in a folder below. A name that leads out of the directory is refused.
 fn shard_path(dir: &Path, file: &str) -> std::result::Result<PathBuf, String> {
+    check_shard_name(file)?;
+    let path = dir.join(file);
+    match files::is_there(&path) {
+        true => Ok(path),
+        false => Err(format!("its shard {} is missing", quote::name(file))),
+    }
+}
+
+/// The files that an index names, each once.
+///
+/// # Errors
+/// The index cannot be read, or names what is not below it.
+pub(super) fn shard_names(index: &Path) -> Result<Vec<String>> {
+    let names = read_index(index)?.into_iter().map(|(_, file)| file);
+    let names: BTreeSet<String> = names.collect();
+    let checked = names.iter().try_for_each(|name| check_shard_name(name));
+    checked.map_err(|message| Error::file(index, message))?;
+    Ok(names.into_iter().collect())
+}
+
+fn check_shard_name(file: &str) -> std::result::Result<(), String> {
     let inside = |part: Component| matches!(part, Component::Normal(_) | Component::CurDir);
     let is_file = Path::new(file).file_name().is_some();
     if !is_file || file.contains('\0') || !Path::new(file).components().all(inside) {
@@ -294,11 +315,7 @@ fn shard_path(dir: &Path, file: &str) -> std::result::Result<PathBuf, String> {
             quote::name(file)
         ));
     }
-    let path = dir.join(file);
-    match files::is_there(&path) {
-        true => Ok(path),
-        false => Err(format!("its shard {} is missing", quote::name(file))),
-    }
+    Ok(())
 }
 
 /// What is said of a folder without weights that can be read, by what else lies there.

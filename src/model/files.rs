@@ -7,6 +7,21 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+/// What a checkpoint may have besides its weights.
+pub(super) const SMALL_FILES: [&str; 9] = [
+    "config.json",
+    "generation_config.json",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.json",
+    "chat_template.jinja",
+];
+/// A folder of more of them.
+pub(super) const MORE_TEMPLATES: &str = "additional_chat_templates";
+
 /// Far above any file of JSON that is read whole.
 const MAX_READ_BYTES: u64 = 256 << 20;
 

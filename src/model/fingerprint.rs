@@ -2,7 +2,7 @@
 //! in another folder is the same model; a file that was replaced in place is another.
 
 use super::checkpoint;
-use super::files;
+use super::files::{self, MORE_TEMPLATES, SMALL_FILES};
 use super::random;
 use super::source::ModelSource;
 use crate::error::{Error, Result};
@@ -10,20 +10,6 @@ use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-
-/// Files that are hashed whole, where they are there.
-const SMALL_FILES: [&str; 9] = [
-    "config.json",
-    "generation_config.json",
-    "model.safetensors.index.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.json",
-    "chat_template.jinja",
-];
-const MORE_TEMPLATES: &str = "additional_chat_templates";
 
 /// Of a file of weights so much is hashed: its header, and as many bytes at so many places from its start to its end.
 const PLACES: u64 = 16;

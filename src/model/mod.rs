@@ -1,7 +1,8 @@
 //! The model: its configuration and its weights, from a checkpoint on disk or a random preset.
-//! Knows nothing of plans, backends or requests; uses only `json`, `magic`, `files` and `error`.
+//! Knows nothing of plans, backends or requests; uses only `json`, `magic`, `files`, `telemetry` and `error`.
 //!
 //! - [`source`]: what `--model` names
+//! - [`hub`]: a checkpoint by its name on the Hugging Face hub
 //! - [`config`], [`layer_types`], [`generation`]: config.json and generation_config.json (through `fields`, which
 //!   words the errors)
 //! - `files`: how these and the weights are opened, and what is said of something else in their place
@@ -19,6 +20,7 @@ mod files;
 pub mod fingerprint;
 pub mod generation;
 mod header;
+pub mod hub;
 pub mod layer_types;
 pub mod layout;
 pub mod philox;

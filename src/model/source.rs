@@ -1,10 +1,11 @@
-//! What `--model` names: a checkpoint's directory or a random preset.
+//! What `--model` names: a checkpoint's directory, a model of the hub or a random preset.
 
 mod mistaken;
 
 use super::checkpoint;
 use super::config::ModelConfig;
 use super::generation::GenerationConfig;
+use super::hub;
 use super::layout::Role;
 use super::random;
 use super::weights::DType;
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where a model comes from: `--model DIR` or `--model random:PRESET[@SEED]`.
+/// Where a model comes from: `--model DIR`, `--model ORG/NAME[@REVISION]`, whose folder is found first, or `--model random:PRESET[@SEED]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelSource {
     Dir(PathBuf),
@@ -26,15 +27,16 @@ pub enum ModelSource {
 const RANDOM_PREFIX: &str = "random:";
 
 impl ModelSource {
-    /// Reads `DIR` or `random:PRESET[@SEED]`. SEED defaults to 0.
+    /// Reads `DIR`, `ORG/NAME[@REVISION]` or `random:PRESET[@SEED]`. SEED defaults to 0. A name of the hub is looked up
+    /// where no such folder is, and the model downloaded where no cache has it.
     ///
     /// # Errors
     /// `Error::Usage` for a preset or seed that does not exist; `Error::File` for a directory that is not there
-    /// or has no config.json.
+    /// or has no config.json, and for a name of the hub that is not to be had.
     pub fn parse(text: &str) -> Result<Self> {
         match text.strip_prefix(RANDOM_PREFIX) {
             Some(preset) => Self::parse_random(preset),
-            None => Self::parse_dir(Path::new(text)),
+            None => Self::parse_dir(text),
         }
     }
 
@@ -66,13 +68,19 @@ impl ModelSource {
         })
     }
 
-    fn parse_dir(dir: &Path) -> Result<Self> {
+    fn parse_dir(text: &str) -> Result<Self> {
+        let dir = Path::new(text);
+        if dir.symlink_metadata().is_err()
+            && let Some(name) = hub::Name::parse(text)
+        {
+            return hub::find(&name).map(Self::Dir);
+        }
         match mistaken::about(dir) {
             None => Ok(Self::Dir(dir.to_owned())),
             Some(found) => Err(Error::file(
                 dir,
                 format!(
-                    "{found}, expected a model's directory with a config.json (or {RANDOM_PREFIX}PRESET[@SEED])"
+                    "{found}, expected a model's directory with a config.json (or ORG/NAME of the hub, or {RANDOM_PREFIX}PRESET[@SEED])"
                 ),
             )),
         }
@@ -122,12 +130,15 @@ impl ModelSource {
 }
 
 impl ModelSource {
-    /// As others call the model: a checkpoint by its folder's name.
+    /// As others call the model: a checkpoint by its folder's name, one of the hub's cache by its own.
     pub fn short_name(&self) -> String {
         let folder = match self {
             Self::Dir(dir) => dir.canonicalize().ok(),
             Self::Random { .. } => None,
         };
+        if let Some(name) = folder.as_deref().and_then(hub::name_of_snapshot) {
+            return name;
+        }
         let name = folder.as_deref().and_then(Path::file_name);
         name.map_or_else(
             || self.to_string(),

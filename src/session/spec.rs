@@ -41,7 +41,7 @@ pub struct RunSpec {
 }
 
 impl RunSpec {
-    /// A run of `model` (a checkpoint's directory, or `random:PRESET[@SEED]`) with every default: on the first GPU where
+    /// A run of `model` (a checkpoint's directory, `ORG/NAME[@REVISION]` or `random:PRESET[@SEED]`) with every default: on the first GPU where
     /// this build and the machine have one, else on the CPU.
     ///
     /// # Errors

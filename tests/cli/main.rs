@@ -18,6 +18,7 @@ mod report;
 mod rows;
 mod schema;
 mod score;
+mod shards;
 mod signals;
 mod timeline;
 mod trace;

@@ -10,15 +10,24 @@ const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
 /// target/python's interpreter. Without one the test says so and is skipped, unless TAILGRAPH_NEED_PYTHON is set, as
 /// in .ci/run.
 pub fn interpreter(test: &str) -> Option<PathBuf> {
-    let path = Path::new(REPOSITORY).join("target/python/bin/python3");
+    interpreter_of("target/python", test)
+}
+
+/// The same of target/jobs, which has what runs shards of a job.
+pub fn jobs_interpreter(test: &str) -> Option<PathBuf> {
+    interpreter_of("target/jobs", test)
+}
+
+fn interpreter_of(folder: &str, test: &str) -> Option<PathBuf> {
+    let path = Path::new(REPOSITORY).join(folder).join("bin/python3");
     if path.exists() {
         return Some(path);
     }
     assert!(
         std::env::var_os("TAILGRAPH_NEED_PYTHON").is_none(),
-        "{test}: target/python is not there, expected tests/python/setup to have made it"
+        "{test}: {folder} is not there, expected tests/python/setup to have made it"
     );
-    eprintln!("{test}: skipped, target/python is not there: tests/python/setup makes it");
+    eprintln!("{test}: skipped, {folder} is not there: tests/python/setup makes it");
     None
 }
 
@@ -34,10 +43,15 @@ pub fn real_files(test: &str) -> Option<PathBuf> {
 
 /// Runs tests/python/SCRIPT on `input`, a JSON value on its standard input, and reads the one it prints.
 pub fn ask(python: &Path, script: &str, input: &Value) -> Value {
+    ask_in(&[("HF_HUB_OFFLINE", "1")], python, script, input)
+}
+
+/// [`ask`] with these variables.
+pub fn ask_in(variables: &[(&str, &str)], python: &Path, script: &str, input: &Value) -> Value {
     let mut command = Command::new(python);
     command
         .arg(Path::new(REPOSITORY).join("tests/python").join(script))
-        .env("HF_HUB_OFFLINE", "1");
+        .envs(variables.iter().copied());
     let said = end(&mut command, &input.to_string()).good();
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{script}: {error}"))
 }

@@ -1,10 +1,12 @@
 /* Preloaded: the n-th call that changes a regular file fails, as on a disk with a bad block, or that and all later writes
- * do, as on a full one. TEST_FAIL_AT=n counts from 0, TEST_FAIL_ERRNO is what it fails with. */
+ * do, as on a full one. TEST_FAIL_AT=n counts from 0, TEST_FAIL_ERRNO is what it fails with. With TEST_NO_LOCKS there are
+ * no locks, as on some shared file systems. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -36,6 +38,11 @@ ssize_t pwrite(int fd, const void *bytes, size_t count, off_t at) {
 }
 ssize_t pwrite64(int fd, const void *bytes, size_t count, off64_t at) {
   return regular(fd) && fails(1) ? -1 : REAL(pwrite64)(fd, bytes, count, at);
+}
+int flock(int fd, int how) {
+  if (!getenv("TEST_NO_LOCKS")) return REAL(flock)(fd, how);
+  errno = ENOLCK;
+  return -1;
 }
 int fsync(int fd) { return fails(0) ? -1 : REAL(fsync)(fd); }
 int ftruncate(int fd, off_t length) { return fails(length > 0) ? -1 : REAL(ftruncate)(fd, length); }

@@ -11,4 +11,5 @@ mod common;
 mod full;
 mod harness;
 mod job;
+mod no_locks;
 mod trouble;

@@ -121,7 +121,7 @@ fn fail(command: &mut Command, call: u32, error: i32) {
 }
 
 /// The library that makes calls fail, built once.
-fn failing() -> &'static Path {
+pub fn failing() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("failing.so");

@@ -43,7 +43,7 @@ fn write(path: &Path, last_only: bool) {
     }
     sink.rows(1, 0, &logits(1)).unwrap();
     assert!(!path.exists());
-    sink.finish_file().unwrap();
+    sink.finish_file(None).unwrap();
 }
 
 fn compare(

@@ -337,3 +337,34 @@ fn a_job_began_when_it_first_did() {
     assert_eq!(open(&output, Start::Resume).unwrap().0.created(), 1234);
     assert!(open(&output, Start::Overwrite).unwrap().0.created() >= begun);
 }
+
+/// As where a file system gives no locks: a second run goes on from the same place, and writes over what this one wrote.
+#[test]
+fn what_another_writes_over_the_journal_is_no_answer() {
+    for (from, to) in [
+        ("\"row\":1,", "\"row\":2,"),
+        ("{\"id\":1}", "{\"id\"\n1}"),
+        ("\"answer\":{\"id\":1}}", "\"answer\" {\"id\":1} "),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let output = dir.path().join("out");
+        let (mut journal, _) = open(&output, Start::Afresh).unwrap();
+        for row in 0..3 {
+            journal
+                .put(row, 9, row != 2, &format!("{{\"id\":{row}}}"))
+                .unwrap();
+        }
+        let partial = dir.path().join("out.partial");
+        let text = std::fs::read_to_string(&partial).unwrap();
+        assert!(text.contains(from));
+        std::fs::write(&partial, text.replace(from, to)).unwrap();
+        let error = journal.assemble(false).unwrap_err().to_string();
+        assert!(error.contains("the answer of row 1 was written"), "{error}");
+        assert!(!output.exists());
+        // Untouched it is an answer.
+        std::fs::write(&partial, text).unwrap();
+        let (mut journal, _) = open(&output, Start::Resume).unwrap();
+        journal.put(5, 9, true, "{}").unwrap();
+        journal.assemble(false).unwrap();
+    }
+}

@@ -443,9 +443,6 @@ fn what_is_no_directory_of_a_model_is_named() {
     );
     std::os::unix::fs::symlink("/nowhere", at("link")).unwrap();
     assert_says(&said(&at("link")), &["a link to /nowhere"]);
-    let hub = said(Path::new("SomeOne/Some-Model.1B"));
-    assert_says(&hub, &["hub", "hf download SomeOne/Some-Model.1B"]);
-    assert!(!said(Path::new("./SomeOne/Some")).contains("hub"));
 
     assert_says(&said(dir.path()), &["found model.gguf, a GGUF file"]);
     std::fs::remove_file(at("model.gguf")).unwrap();

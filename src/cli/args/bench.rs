@@ -117,7 +117,7 @@ pub struct BenchArgs {
     #[arg(long, short)]
     pub quiet: bool,
 
-    /// A checkpoint's directory, or random:PRESET[@SEED] (see `generate --help`) [not for `launch`: required]
+    /// A checkpoint's directory, ORG/NAME[@REVISION] or random:PRESET[@SEED] (see `generate --help`) [not for `launch`: required]
     #[arg(long, short, value_name = "MODEL", help_heading = "Model and device")]
     pub model: Option<String>,
     /// cpu, cuda, or cuda:N for a certain GPU [default: cuda where it can run, else cpu]

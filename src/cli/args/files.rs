@@ -52,6 +52,20 @@ pub struct ReportArgs {
 }
 
 #[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct MergeArgs {
+    /// What each run with --shard wrote, in any order; SHARD.shard.json is beside each
+    #[arg(value_name = "SHARD", required = true)]
+    pub shards: Vec<PathBuf>,
+    /// The file that a run of all rows would have written
+    #[arg(long, short, value_name = "FILE|-")]
+    pub output: PathBuf,
+    /// No summary on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Clone, Args)]
 pub struct SynthArgs {
     /// random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b or a path to a config.json
     #[arg(long, short, value_name = "MODEL")]

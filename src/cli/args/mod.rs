@@ -3,7 +3,7 @@
 //!
 //! - here: the program and its commands
 //! - [`run`]: flags that several commands share
-//! - [`rows`]: `generate` and `trace`, [`prompts`] of them; [`files`]: `replay`, `report` and `synth`; the others have a file of their name
+//! - [`rows`]: `generate` and `trace`, [`prompts`] of them; [`files`]: `merge`, `replay`, `report` and `synth`; the others have a file of their name
 #![allow(
     rustdoc::broken_intra_doc_links,
     reason = "comments here are help texts, and their brackets are no links"
@@ -22,7 +22,7 @@ pub mod tune;
 
 pub use bench::BenchCommand;
 pub use doctor::{DoctorArgs, DoctorCommand};
-pub use files::{ReplayArgs, ReportArgs, SynthArgs};
+pub use files::{MergeArgs, ReplayArgs, ReportArgs, SynthArgs};
 pub use inspect::{InspectArgs, InspectCommand};
 pub use profile::ProfileArgs;
 pub use prompts::PromptArgs;
@@ -49,6 +49,8 @@ pub enum Command {
     Generate(Box<GenerateArgs>),
     /// Compute the logits of token arrays, or compare them with expected ones
     Score(Box<ScoreArgs>),
+    /// Make one file of what runs with --shard wrote, if it is all there
+    Merge(MergeArgs),
     /// Measure throughput and latency over launch ways, batches, lengths and types, or compare two measurements
     Bench(Box<BenchCommand>),
     /// Show the plan of a model: operations, shapes, bytes, roofline times; and, with --device cuda, its captured graphs

@@ -9,6 +9,7 @@ use crate::io::fields::{
     parse_top_k,
 };
 use crate::io::row::{MAX_LOGPROBS, MAX_NEW_TOKENS, MAX_TIMEOUT_MS, Options};
+use crate::io::shard::Shard;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -118,6 +119,10 @@ pub struct GenerateArgs {
     /// Write over FILE.partial where it holds rows of an unfinished run
     #[arg(long, requires = "output", conflicts_with = "resume")]
     pub overwrite: bool,
+    /// Answer only the rows whose place in the input, counted from 0, leaves I when divided by N; OUTPUT.shard.json
+    /// says of what OUTPUT is a shard, and `merge` makes one file of all of them
+    #[arg(long, value_name = "I/N", requires = "output", value_parser = Shard::parse)]
+    pub shard: Option<Shard>,
     /// A field that is not known is an error of its row, rather than a warning
     #[arg(long)]
     pub strict: bool,
@@ -173,7 +178,8 @@ pub struct TraceArgs {
     pub record: RecordArg,
     #[command(flatten)]
     pub prompt: PromptArgs,
-    /// A checkpoint's directory, or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b or a path to a
+    /// A checkpoint's directory, or ORG/NAME[@REVISION] of the Hugging Face hub or its cache (HF_HOME, HF_ENDPOINT,
+    /// HF_TOKEN, HF_HUB_OFFLINE), or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b or a path to a
     /// config.json
     #[arg(
         long,

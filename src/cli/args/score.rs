@@ -2,6 +2,7 @@
 
 use super::EXIT_CODES;
 use super::run::{EngineArgs, ModelArg, RecordArg, RunArgs};
+use crate::io::shard::Shard;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -30,6 +31,10 @@ pub struct ScoreArgs {
     /// Relative error --expect allows [default: 1e-4 for f32, 5e-2 for bf16 and f16]
     #[arg(long, value_name = "X", requires = "expect")]
     pub tolerance: Option<f64>,
+    /// Score only the samples whose place in the input, counted from 0, leaves I when divided by N; OUTPUT.shard.json
+    /// says of what OUTPUT is a shard, and `merge` makes one file of all of them
+    #[arg(long, value_name = "I/N", requires = "output", value_parser = Shard::parse)]
+    pub shard: Option<Shard>,
     /// No progress and no rates on standard error
     #[arg(long, short)]
     pub quiet: bool,

@@ -101,6 +101,19 @@ impl Record {
     /// What stands behind it.
     pub const END: &str = "}\n";
 
+    /// Whether `before` ends with what stands before an answer of `row`.
+    pub fn leads_to(before: &[u8], row: u64) -> bool {
+        const HASH_DIGITS: usize = 16;
+        let head = format!("{{\"row\":{row},\"input\":\"");
+        [true, false].into_iter().any(|done| {
+            let tail = format!("\",\"done\":{done},\"answer\":");
+            let start = head.len() + HASH_DIGITS + tail.len();
+            before.len() >= start
+                && before[before.len() - start..].starts_with(head.as_bytes())
+                && before.ends_with(tail.as_bytes())
+        })
+    }
+
     pub fn parse(line: &[u8]) -> Option<Self> {
         const ANSWER: &[u8] = b"\"answer\":";
         let value: Value = serde_json::from_slice(line).ok()?;

@@ -1,5 +1,6 @@
 //! How a journal and an OUTPUT are read: line by line from the start, and answer by answer from their places.
 
+use super::lines::Record;
 use crate::error::{Error, Result};
 use crate::io::kept::Place;
 use std::fs::File;
@@ -45,6 +46,9 @@ impl<'a> Lines<'a> {
     }
 }
 
+/// The most bytes that a record has before its answer.
+const LEAD: u64 = 128;
+
 /// Answers of a file, which come nearly in the order in which they lie there: most seeks stay inside the buffer.
 pub(super) struct Answers<'a> {
     reader: BufReader<&'a File>,
@@ -60,6 +64,38 @@ impl<'a> Answers<'a> {
             path,
             at: None,
             answer: Vec::new(),
+        }
+    }
+
+    /// The answer to row `row` as a line, out of a journal. Where a file system gives no locks, another run may have written
+    /// over what this one wrote: that is no answer of ours.
+    pub fn read_of_row(&mut self, place: &Place, row: u64) -> Result<&[u8]> {
+        let lead = place.offset.min(LEAD);
+        let record = Place {
+            offset: place.offset - lead,
+            bytes: place.bytes + lead as u32 + Record::END.len() as u32,
+            ..*place
+        };
+        self.read(&record)?;
+        let whole = self.answer.split_at(lead as usize);
+        let answer = whole
+            .1
+            .strip_suffix(b"\n")
+            .and_then(|rest| rest.strip_suffix(Record::END.as_bytes()));
+        match answer {
+            Some(answer) if Record::leads_to(whole.0, row) && !answer.contains(&b'\n') => {
+                let length = answer.len();
+                self.answer.drain(..lead as usize);
+                self.answer.truncate(length);
+                self.answer.push(b'\n');
+                Ok(&self.answer)
+            }
+            _ => Err(Error::file(
+                self.path,
+                format!(
+                    "found something else where the answer of row {row} was written, expected no other run to write this file; --overwrite starts afresh"
+                ),
+            )),
         }
     }
 

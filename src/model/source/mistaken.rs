@@ -13,31 +13,9 @@ pub(super) fn about(path: &Path) -> Option<String> {
     match std::fs::metadata(path) {
         Ok(about) if about.is_dir() => about_dir(path),
         Ok(_) => Some(about_file(path)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(about_nothing(path)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some("is missing".to_owned()),
         Err(error) => Some(error.to_string()),
     }
-}
-
-fn about_nothing(path: &Path) -> String {
-    match hub_name(path) {
-        Some(name) => format!(
-            "is missing; if it is the name of a model on the Hugging Face hub, download it first (hf download {name} --local-dir DIR) and pass --model DIR"
-        ),
-        None => "is missing".to_owned(),
-    }
-}
-
-/// `owner/name`, as the hub calls its models.
-fn hub_name(path: &Path) -> Option<&str> {
-    let (owner, name) = path.to_str()?.split_once('/')?;
-    let plain = |part: &str| {
-        !part.is_empty()
-            && !part.starts_with('.')
-            && part
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
-    };
-    (plain(owner) && plain(name)).then_some(path.to_str()?)
 }
 
 fn about_file(path: &Path) -> String {

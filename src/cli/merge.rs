@@ -1,0 +1,49 @@
+//! The `merge` command.
+
+use super::Exit;
+use super::args::MergeArgs;
+use super::paths::{Files, is_stdio};
+use crate::error::{Error, Result};
+use crate::io::merge::Merge;
+use crate::io::shard::record_path;
+use crate::telemetry::say;
+use std::path::{Path, PathBuf};
+
+pub fn run(args: &MergeArgs) -> Result<Exit> {
+    if let Some(record) = args.shards.iter().find(|path| is_record(path)) {
+        return Err(Error::Usage(format!(
+            "{}: found the record of a shard, expected the shard, beside which its record is found",
+            record.display()
+        )));
+    }
+    let records: Vec<PathBuf> = args.shards.iter().map(|path| record_path(path)).collect();
+    Files::default()
+        .reads("shard", args.shards.iter().map(PathBuf::as_path))
+        .reads("shard's record", records.iter().map(PathBuf::as_path))
+        .writes("--output", Some(&args.output))
+        .keep_apart()?;
+    let merge = Merge::of(&args.shards)?;
+    let output = match is_stdio(&args.output) {
+        true => Path::new("/dev/stdout"),
+        false => &args.output,
+    };
+    merge.write(output)?;
+    if !args.quiet {
+        say(&format!(
+            "{} rows of {} shards: {} failed",
+            merge.rows(),
+            args.shards.len(),
+            merge.failed()
+        ));
+    }
+    Ok(match merge.failed() {
+        0 => Exit::Done,
+        _ => Exit::RowsFailed,
+    })
+}
+
+fn is_record(path: &Path) -> bool {
+    path.as_os_str()
+        .as_encoded_bytes()
+        .ends_with(b".shard.json")
+}

@@ -1,0 +1,207 @@
+//! Shards as one file, which is that of a run of all rows: every row once, in order, or an error that names what is missing.
+//!
+//! The records say which rows a shard answers and of what; that each file is the one that its record is of is seen while it
+//! is copied. Memory holds a buffer a shard, and of logits the list of arrays.
+
+mod lines;
+mod logits;
+
+use super::shard::{Holds, Record, Shard, record_path};
+use crate::error::{Error, Result};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// A shard's file and its record.
+struct Part {
+    path: PathBuf,
+    record: Record,
+    shard: Shard,
+}
+
+impl Part {
+    fn read(path: &Path) -> Result<Self> {
+        let record = Record::read(path)?;
+        let shard = record.shard().map_err(|error| {
+            let about = format!("its shard: {error}");
+            Error::file(record_path(path), about)
+        })?;
+        let part = Self {
+            path: path.to_owned(),
+            record,
+            shard,
+        };
+        let Record {
+            answers, failed, ..
+        } = part.record;
+        let found = match part.record.holds {
+            Holds::Lines => answers,
+            Holds::Logits => answers.saturating_add(failed),
+        };
+        let expected = shard.share(part.record.input.rows);
+        if found != expected {
+            return Err(Error::file(
+                record_path(path),
+                format!(
+                    "found {found} answers, expected {expected}, which shard {shard} has of {} rows",
+                    part.record.input.rows
+                ),
+            ));
+        }
+        Ok(part)
+    }
+
+    /// Opens the file, which must be as long as its record says.
+    fn open(&self) -> Result<File> {
+        let expected = "a shard that a run with --shard wrote";
+        let file =
+            File::open(&self.path).map_err(|error| Error::open(&self.path, &error, expected))?;
+        let fail = |error| Error::io(&self.path, error);
+        let found = file.metadata().map_err(fail)?.len();
+        let mut last = [b'\n'];
+        if found > 0 {
+            file.read_exact_at(&mut last, found - 1).map_err(fail)?;
+        }
+        let torn = match self.record.holds {
+            Holds::Lines if last != *b"\n" => ", whose last line is torn",
+            _ => "",
+        };
+        match found == self.record.bytes {
+            true => Ok(file),
+            false => Err(self.other(&format!(
+                "{found} bytes{torn}, expected {} bytes",
+                self.record.bytes
+            ))),
+        }
+    }
+
+    /// The file is not the one that the record is of.
+    fn other(&self, found: &str) -> Error {
+        Error::file(
+            &self.path,
+            format!(
+                "found {found}, as {} says: run that shard again",
+                record_path(&self.path).display()
+            ),
+        )
+    }
+
+    /// What was read of the file has the record's hash.
+    fn check(&self, sha256: &str) -> Result<()> {
+        match sha256 == self.record.sha256 {
+            true => Ok(()),
+            false => Err(self.other(&format!(
+                "contents of the hash {sha256}, expected {}",
+                self.record.sha256
+            ))),
+        }
+    }
+
+    /// Refuses what is no shard of the same job as `self`.
+    fn check_same_job(&self, other: &Self) -> Result<()> {
+        let of = self.path.display();
+        let wrong = |found: String| {
+            Err(Error::file(
+                &other.path,
+                format!("{found}, expected shards of one job"),
+            ))
+        };
+        let (ours, theirs) = (&self.record, &other.record);
+        if ours.count != theirs.count {
+            return wrong(format!(
+                "found shard {}, and {of} is {}",
+                other.shard, self.shard
+            ));
+        }
+        if ours.input != theirs.input {
+            return wrong(format!(
+                "found a shard of another input ({}) than {of} ({})",
+                theirs.input, ours.input
+            ));
+        }
+        if let Some(differences) = theirs.of.differences(&ours.of) {
+            return wrong(format!(
+                "found a shard of another model or other options than {of}, which differ in {differences}"
+            ));
+        }
+        if ours.holds != theirs.holds {
+            return wrong(format!(
+                "found {}, and {of} has {}",
+                theirs.holds, ours.holds
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// All shards of one job, in order.
+pub struct Merge(Vec<Part>);
+
+/// Numbers that a message names, at most.
+const NAMED: usize = 16;
+
+impl Merge {
+    /// The shards in these files.
+    ///
+    /// # Errors
+    /// They are not all the shards of one job.
+    pub fn of(paths: &[PathBuf]) -> Result<Self> {
+        let parts = paths.iter().map(|path| Part::read(path));
+        let mut parts: Vec<Part> = parts.collect::<Result<_>>()?;
+        let Some((first, others)) = parts.split_first() else {
+            return Err(Error::Usage("merge: expected a shard".to_owned()));
+        };
+        others
+            .iter()
+            .try_for_each(|part| first.check_same_job(part))?;
+        parts.sort_by_key(|part| part.record.index);
+        if let Some(pair) = parts.windows(2).find(|pair| pair[0].shard == pair[1].shard) {
+            return Err(Error::file(
+                &pair[1].path,
+                format!(
+                    "found shard {}, which {} is too, expected each once",
+                    pair[1].shard,
+                    pair[0].path.display()
+                ),
+            ));
+        }
+        let count = parts[0].record.count;
+        if parts.len() as u64 != count {
+            let mut given = parts.iter().map(|part| part.record.index).peekable();
+            let missing: Vec<u64> = (0..count)
+                .filter(|index| given.next_if_eq(index).is_none())
+                .collect();
+            let named: Vec<String> = missing.iter().take(NAMED).map(u64::to_string).collect();
+            let more = match missing.len() - named.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            return Err(Error::Usage(format!(
+                "merge: found {} of {count} shards, missing {}{more}: expected all",
+                parts.len(),
+                named.join(", ")
+            )));
+        }
+        Ok(Self(parts))
+    }
+
+    /// Of the input.
+    pub fn rows(&self) -> u64 {
+        self.0[0].record.input.rows
+    }
+
+    pub fn failed(&self) -> u64 {
+        self.0.iter().map(|part| part.record.failed).sum()
+    }
+
+    /// Writes `output`.
+    ///
+    /// # Errors
+    /// A shard is not as its record says, or the system refused.
+    pub fn write(&self, output: &Path) -> Result<()> {
+        match self.0[0].record.holds {
+            Holds::Lines => lines::merge(&self.0, output),
+            Holds::Logits => logits::merge(&self.0, output),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! `--model org/name[@revision]`: a model of the Hugging Face hub, from the cache that its other tools use too, or else
+//! from the hub into that cache.
+//!
+//! - `name`: what is a name, and where a machine keeps models: HF_HOME, HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE
+//! - `web`: requests that are tried again where that may help, and what is said where it does not
+//! - `transfer`: one file, from where an earlier try ended, held to its checksum; `shown`: how far it is
+//!
+//! Names, folders and the list of a model's files are the `hf-hub` crate's. Its downloads (0.5) are not used: they send the
+//! token to whatever host the hub redirects to, write what comes behind what is there without a look at whether the server
+//! heeded the range, compare no checksum, and give up after five seconds where another process downloads the same file.
+
+mod name;
+mod shown;
+mod transfer;
+mod web;
+
+pub use self::name::{Name, name_of_snapshot};
+
+use self::name::Place;
+use self::transfer::Transfer;
+use self::web::Web;
+use super::checkpoint;
+use super::files::{MORE_TEMPLATES, SMALL_FILES};
+use crate::error::{Error, Result};
+use crate::files::{Out, Unfinished};
+use hf_hub::CacheRepo;
+use std::path::{Path, PathBuf};
+
+/// The folder of the model, downloaded where it is not there yet.
+///
+/// # Errors
+/// It is neither in the cache nor to be had.
+pub fn find(name: &Name) -> Result<PathBuf> {
+    let place = Place::of_this_machine()?;
+    if let Some(folder) = cached(&place, name)? {
+        return Ok(folder);
+    }
+    if place.offline {
+        return Err(name.error(format!(
+            "found neither such a folder nor the whole model in {}, expected one of them, since HF_HUB_OFFLINE is set",
+            place.cache.path().display()
+        )));
+    }
+    download(&place, name)
+}
+
+/// The model's folder in the cache, if all of it is there. What a branch is on the hub by now is not looked up.
+fn cached(place: &Place, name: &Name) -> Result<Option<PathBuf>> {
+    let repo = place.cache.repo(name.repo());
+    let folder = match name.is_commit() {
+        true => repo.pointer_path(name.revision()),
+        false => match repo.get("config.json") {
+            Some(config) => config.with_file_name(""),
+            None => return Ok(None),
+        },
+    };
+    Ok(is_whole(&folder)?.then_some(folder))
+}
+
+/// Small files are downloaded first: where the weights are whole, everything is.
+fn is_whole(folder: &Path) -> Result<bool> {
+    let there = |name: &str| folder.join(name).is_file();
+    if !there("config.json") || !there("tokenizer.json") {
+        return Ok(false);
+    }
+    if there(checkpoint::SINGLE_FILE) {
+        return Ok(true);
+    }
+    if !there(checkpoint::INDEX_FILE) {
+        return Ok(false);
+    }
+    let shards = checkpoint::shard_names(&folder.join(checkpoint::INDEX_FILE))?;
+    Ok(shards.iter().all(|shard| there(shard)))
+}
+
+fn download(place: &Place, name: &Name) -> Result<PathBuf> {
+    let web = Web::new(place, name)?;
+    let listed = web.files()?;
+    let repo = place.cache.repo(name.repo());
+    let folder = repo.pointer_path(&listed.commit);
+    let mut transfer = Transfer::new(&web, &repo, &listed.commit);
+    let wanted = |file: &&String| SMALL_FILES.contains(&file.as_str()) || is_template(file);
+    for file in listed.files.iter().filter(wanted) {
+        transfer.fetch(file)?;
+    }
+    let lists = |file: &str| listed.files.iter().any(|listed| listed == file);
+    let weights = if lists(checkpoint::SINGLE_FILE) {
+        vec![checkpoint::SINGLE_FILE.to_owned()]
+    } else if lists(checkpoint::INDEX_FILE) {
+        checkpoint::shard_names(&folder.join(checkpoint::INDEX_FILE))?
+    } else {
+        return Err(name.error(format!(
+            "found neither {} nor {} among its files on {}, expected a published safetensors checkpoint",
+            checkpoint::SINGLE_FILE,
+            checkpoint::INDEX_FILE,
+            place.endpoint
+        )));
+    };
+    for file in &weights {
+        transfer.fetch(file)?;
+    }
+    if !name.is_commit() {
+        // Last: a name leads to a folder that is whole.
+        set_ref(&repo, name, &listed.commit)?;
+    }
+    Ok(folder)
+}
+
+/// `additional_chat_templates/NAME.jinja`
+fn is_template(file: &str) -> bool {
+    let inside = file.strip_prefix(MORE_TEMPLATES);
+    let inside = inside.and_then(|rest| rest.strip_prefix('/'));
+    inside.is_some_and(|template| template.ends_with(".jinja") && !template.contains('/'))
+}
+
+/// refs/REVISION, which holds the commit.
+fn set_ref(repo: &CacheRepo, name: &Name, commit: &str) -> Result<()> {
+    let snapshots = repo.pointer_path("");
+    let model = snapshots.parent().unwrap_or(Path::new("/"));
+    let path = model.join("refs").join(name.revision());
+    make_folder_of(&path)?;
+    Out::open(&path, Unfinished::Removed)?.finish_with(commit.as_bytes())
+}
+
+fn make_folder_of(path: &Path) -> Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    std::fs::create_dir_all(folder).map_err(|error| Error::create(folder, &error))
+}

@@ -1,0 +1,365 @@
+//! `--model org/name`: a folder, else the cache of the hub's tools, else the hub, which is one of the tests' own here.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod server;
+
+use common::program::{Ended, command, end, tailgraph};
+use common::python::{ask_in, interpreter};
+use server::{Asked, COMMIT, Hub, Odd};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A checkpoint of a few shards, files that nobody needs beside it, and a cache.
+struct Rig {
+    dir: TempDir,
+    model: PathBuf,
+}
+
+/// One of the shards, and where it is cut.
+const SHARD: &str = "model-00002";
+const CUT: usize = 100_000;
+
+impl Rig {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let model = dir.path().join("published");
+        let to = model.to_str().unwrap();
+        tailgraph(&[
+            "synth",
+            "--model",
+            "random:tiny",
+            "--output",
+            to,
+            "--shard-size",
+            "500KB",
+            "--quiet",
+        ]);
+        for name in ["README.md", "pytorch_model.bin", "weights.gguf"] {
+            fs::write(model.join(name), "not needed").unwrap();
+        }
+        Self { dir, model }
+    }
+
+    fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
+    }
+
+    fn command(&self, model: &str, endpoint: &str) -> Command {
+        let mut command = command(&[
+            "generate",
+            "--quiet",
+            "--max-new-tokens",
+            "3",
+            "--device",
+            "cpu",
+            "--model",
+            model,
+            "--raw",
+            "Hi",
+        ]);
+        command.current_dir(self.dir.path());
+        for name in ["HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE"] {
+            command.env_remove(name);
+        }
+        command
+            .env("HF_HOME", self.home())
+            .env("HF_ENDPOINT", endpoint);
+        command
+    }
+
+    fn run(&self, hub: &Hub) -> Ended {
+        end(&mut self.command("org/tiny", &hub.endpoint), "")
+    }
+
+    fn expected(&self) -> String {
+        end(&mut self.command("published", ""), "").good()
+    }
+
+    fn in_cache(&self) -> PathBuf {
+        self.home().join("hub/models--org--tiny")
+    }
+
+    /// Nothing leads to what is not whole.
+    fn has_no_whole_model(&self) {
+        assert!(!self.in_cache().join("refs/main").exists());
+    }
+}
+
+fn well(_: &Asked) -> Option<Odd> {
+    None
+}
+
+#[test]
+fn a_model_is_downloaded_once() {
+    let rig = Rig::new();
+    let hub = Hub::of(&rig.model, well);
+    let mut first = rig.command("org/tiny", &hub.endpoint);
+    assert_eq!(
+        end(first.env("HF_TOKEN", "hf_secret"), "").good(),
+        rig.expected()
+    );
+    for asked in hub.asked() {
+        // Where large files lie is not the hub.
+        let is_hub = asked.host.starts_with("127.0.0.1");
+        assert_eq!(
+            asked.authorization.as_deref() == Some("Bearer hf_secret"),
+            is_hub,
+            "{asked:?}"
+        );
+        assert!(asked.gets("/elsewhere/") || is_hub, "{asked:?}");
+        let needed = !["README", ".bin", ".gguf"]
+            .iter()
+            .any(|part| asked.path.contains(part));
+        assert!(needed && asked.before == 0, "{asked:?}");
+    }
+    let reference = fs::read_to_string(rig.in_cache().join("refs/main")).unwrap();
+    assert_eq!(reference, COMMIT);
+    for entry in fs::read_dir(rig.in_cache().join("snapshots").join(COMMIT)).unwrap() {
+        let path = entry.unwrap().path();
+        let blob = path.canonicalize().unwrap();
+        assert!(blob.parent().unwrap().ends_with("blobs"), "{blob:?}");
+        let published = rig.model.join(path.file_name().unwrap());
+        assert_eq!(fs::read(blob).unwrap(), fs::read(published).unwrap());
+    }
+
+    // By branch and by commit, with a hub that nobody asks and without one.
+    let all = hub.asked().len();
+    for model in ["org/tiny".to_owned(), format!("org/tiny@{COMMIT}")] {
+        assert_eq!(
+            end(&mut rig.command(&model, &hub.endpoint), "").good(),
+            rig.expected()
+        );
+        let mut offline = rig.command(&model, "http://127.0.0.1:9");
+        assert_eq!(
+            end(offline.env("HF_HUB_OFFLINE", "1"), "").good(),
+            rig.expected()
+        );
+    }
+    // A folder of that name wins, whatever is in it.
+    fs::create_dir_all(rig.dir.path().join("org/tiny")).unwrap();
+    rig.run(&hub)
+        .fails_in_a_line(1, &["org/tiny: found no config.json"]);
+    assert_eq!(hub.asked().len(), all);
+}
+
+#[test]
+fn the_cache_is_that_of_the_hubs_own_library() {
+    let Some(python) = interpreter("the hub's cache") else {
+        return;
+    };
+    let rig = Rig::new();
+    let hub = Hub::of(&rig.model, well);
+    let library = |offline: &str| {
+        let home = rig.home();
+        let variables = [
+            ("HF_HOME", home.to_str().unwrap()),
+            ("HF_ENDPOINT", &hub.endpoint),
+            ("HF_HUB_OFFLINE", offline),
+            ("HF_HUB_DISABLE_XET", "1"),
+        ];
+        ask_in(&variables, &python, "hub_snapshot.py", &"org/tiny".into())
+    };
+    rig.run(&hub).good();
+    let snapshot = rig.in_cache().join("snapshots").join(COMMIT);
+    assert_eq!(library("1"), snapshot.to_str().unwrap());
+
+    fs::remove_dir_all(rig.home()).unwrap();
+    library("0");
+    let mut offline = rig.command("org/tiny", "http://127.0.0.1:9");
+    let said = end(offline.env("HF_HUB_OFFLINE", "1"), "").good();
+    assert_eq!(said, rig.expected());
+}
+
+#[test]
+fn what_a_network_does_is_survived() {
+    type Does = fn(&Asked) -> Option<Odd>;
+    let cases: [Does; 7] = [
+        |asked| (asked.gets(SHARD) && asked.before < 2).then_some(Odd::Cut(CUT)),
+        |asked| match asked.gets(SHARD) {
+            true if asked.before == 0 => Some(Odd::Cut(CUT)),
+            true => Some(Odd::IgnoresRange),
+            false => None,
+        },
+        |asked| (asked.gets(SHARD) && asked.before == 0).then_some(Odd::Spoilt),
+        |asked| {
+            (asked.before < 2)
+                .then_some(Odd::Status(429, "retry-after: 0\r\n"))
+                .filter(|_| !asked.path.contains("/api/"))
+        },
+        |asked| (asked.before == 0).then_some(Odd::Status(503, "")),
+        |asked| (asked.gets("config.json") && asked.before == 0).then_some(Odd::Cut(10)),
+        // The model has another name by now.
+        |asked| {
+            (asked.method == "HEAD" && asked.before == 0).then_some(Odd::Status(307, "location: /org/tiny/resolve/0123456789abcdef0123456789abcdef01234567/tokenizer.json\r\n")).filter(|_| asked.path.ends_with("/tokenizer.json"))
+        },
+    ];
+    let rig = Rig::new();
+    let expected = rig.expected();
+    for (case, does) in cases.into_iter().enumerate() {
+        let hub = Hub::of(&rig.model, does);
+        assert_eq!(rig.run(&hub).good(), expected, "case {case}");
+        if case == 0 {
+            let from = hub.asked().into_iter().filter(|asked| asked.gets(SHARD));
+            let from: Vec<_> = from.map(|asked| asked.from).collect();
+            assert_eq!(from, [None, Some(CUT), Some(2 * CUT)]);
+        }
+        fs::remove_dir_all(rig.home()).unwrap();
+    }
+}
+
+#[test]
+fn a_run_that_was_killed_is_gone_on_from() {
+    let rig = Rig::new();
+    let hub = Hub::of(&rig.model, |asked| match asked.gets(SHARD) {
+        true if asked.before == 0 => Some(Odd::Cut(CUT)),
+        true if asked.before == 1 => Some(Odd::Slow(Duration::from_secs(600))),
+        _ => None,
+    });
+    let mut first = rig.command("org/tiny", &hub.endpoint);
+    let mut first = first.stdout(Stdio::null()).spawn().unwrap();
+    while hub.asked().iter().filter(|asked| asked.gets(SHARD)).count() < 2 {
+        assert!(first.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // A second run waits for the first.
+    let mut second = rig.command("org/tiny", &hub.endpoint);
+    let second = second.stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let ended = Ended::of(second.wait_with_output().unwrap());
+    assert_eq!(ended.good(), rig.expected());
+    let last = hub.asked().into_iter().rfind(|asked| asked.gets(SHARD));
+    assert_eq!(last.unwrap().from, Some(CUT));
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    type Does = fn(&Asked) -> Option<Odd>;
+    let cases: [(Does, &[&str]); 10] = [
+        (
+            |_| Some(Odd::Status(401, "")),
+            &["answered 401", "no such folder here", "HF_TOKEN"],
+        ),
+        (
+            |asked| asked.gets("/api/").then_some(Odd::Status(403, "")),
+            &["answered 403", "accept its conditions"],
+        ),
+        (
+            |asked| {
+                asked
+                    .path
+                    .contains("resolve")
+                    .then_some(Odd::Status(403, ""))
+            },
+            &["answered 403"],
+        ),
+        (
+            |_| Some(Odd::Status(404, "")),
+            &["answered 404", "no such model or revision"],
+        ),
+        (
+            |_| Some(Odd::Status(429, "retry-after: 0\r\n")),
+            &[
+                "answered 429, too many requests",
+                "times one after the other",
+            ],
+        ),
+        (
+            |asked| {
+                asked
+                    .gets("/elsewhere/")
+                    .then_some(Odd::Status(429, "retry-after: 0\r\n"))
+            },
+            &["answered 429", "5 times", "goes on from there"],
+        ),
+        (
+            |asked| asked.gets(SHARD).then_some(Odd::Spoilt),
+            &[SHARD, "contents of the SHA-256", "expected"],
+        ),
+        (
+            |_| Some(Odd::Lists(&["config.json", "pytorch_model.bin"])),
+            &["found neither model.safetensors nor"],
+        ),
+        (
+            |asked| (asked.method == "HEAD").then_some(Odd::Etag("../../../evil")),
+            &["found the etag \"../../../evil\""],
+        ),
+        (
+            |_| {
+                Some(Odd::Status(
+                    302,
+                    "location: /api/models/org/tiny/revision/main\r\n",
+                ))
+            },
+            &["redirect"],
+        ),
+    ];
+    let rig = Rig::new();
+    for (does, parts) in cases {
+        let hub = Hub::of(&rig.model, does);
+        rig.run(&hub)
+            .fails(1, &[parts, &["tailgraph: org/tiny: "]].concat());
+        rig.has_no_whole_model();
+    }
+    let mut offline = rig.command("org/tiny", "");
+    end(offline.env("HF_HUB_OFFLINE", "1"), "").fails_in_a_line(
+        1,
+        &["org/tiny: found neither such a folder", "HF_HUB_OFFLINE"],
+    );
+    end(&mut rig.command("org/tiny", "http://127.0.0.1:9"), "")
+        .fails_in_a_line(1, &["cannot be reached"]);
+    end(&mut rig.command("org/tiny", "huggingface"), "")
+        .fails_in_a_line(2, &["HF_ENDPOINT: found \"huggingface\""]);
+    // An index may not lead out of its folder.
+    fs::remove_dir_all(rig.home()).unwrap();
+    let index = rig.model.join("model.safetensors.index.json");
+    fs::write(&index, r#"{"weight_map": {"a": "../../../evil"}}"#).unwrap();
+    rig.run(&Hub::of(&rig.model, well))
+        .fails_in_a_line(1, &["\"../../../evil\""]);
+}
+
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        // The folder's own removal says if it is still there.
+        let _ = Command::new("umount").arg(self.0).output();
+    }
+}
+
+#[test]
+fn a_full_disk_keeps_what_has_come() {
+    let rig = Rig::new();
+    fs::create_dir(rig.home()).unwrap();
+    let mount = |options: &str| {
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
+            .arg(rig.home());
+        mount
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    };
+    if !mount("size=800k") {
+        eprintln!("skipped: this user may not mount a file system");
+        return;
+    }
+    let home = rig.home();
+    let _mounted = Mounted(&home);
+    let hub = Hub::of(&rig.model, well);
+    rig.run(&hub).fails_in_a_line(
+        1,
+        &["No space left", "goes on from them once there is room"],
+    );
+    rig.has_no_whole_model();
+    assert!(mount("remount,size=100m"));
+    assert_eq!(rig.run(&hub).good(), rig.expected());
+    let from = hub.asked().into_iter().filter_map(|asked| asked.from);
+    assert!(from.max().unwrap() > 0);
+}
