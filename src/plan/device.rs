@@ -154,7 +154,7 @@ impl MemoryPlan {
         let why_step = match limits.step_tokens {
             Some(_) => "--step-tokens".to_owned(),
             None => format!(
-                "--step-tokens by default: activations take at most {} (1/{ACTIVATIONS_SHARE} of {})",
+                "--step-tokens by default: halved while activations take more than {} (1/{ACTIVATIONS_SHARE} of {})",
                 Bytes(whole.bytes / ACTIVATIONS_SHARE),
                 whole.source
             ),

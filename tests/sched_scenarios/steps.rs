@@ -108,7 +108,7 @@ fn a_prompt_alone_has_whole_steps_and_chunks_beside_running_sequences() {
         (5, &[4; 10], &[&[(1, 2), (2, 3)]]),    // both fill the chunk
         (6, &[4; 9], &[&[(1, 6)], &[(2, 3)]]),  // the prompt's end fills it
         (13, &[12; 3], &[&[(1, 6), (2, 3)]]),   // 12 is the last multiple of 4
-        (16, &[12; 3], &[&[(1, 6), (2, 3)]]),   // the step's own bound: 15 rows are left
+        (16, &[], &[&[(1, 12), (2, 3)]]),       // the step's own bound: 15 rows are left
     ];
     for (chunk_tokens, chunks, last) in cases {
         let chunks = chunks.iter().map(|&rows| vec![(1, rows)]);
