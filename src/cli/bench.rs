@@ -62,6 +62,19 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
     };
     // What other points came to is not lost by one that failed, nor what there was time for.
     if !results.rows.is_empty() {
+        let whole = !results.interrupted && results.failed.is_none();
+        let out = match out {
+            // An earlier file may have all of them.
+            Out::Whole(file) if !whole => {
+                warn(&format!(
+                    "{}: left as it is, since not all was measured; standard output has what was",
+                    file.target().display()
+                ));
+                drop(file);
+                Out::stdout()?
+            }
+            out => out,
+        };
         out.finish_with(shown(&results.rows, &args.print).as_bytes())?;
     }
     if results.interrupted {

@@ -54,6 +54,11 @@ impl Whole {
         })
     }
 
+    /// The file that it is to be.
+    pub fn target(&self) -> &Path {
+        self.claim.target()
+    }
+
     /// The name under which it is written.
     pub fn path(&self) -> &Path {
         self.claim.path()

@@ -49,6 +49,9 @@ BESIDE = "beside"
 COPIES = Path(__file__).resolve().parent.parent.parent / "kernels" / "skinny/ring.cuh"
 CHOICE = COPIES.with_name("choice.cuh")
 CHOICE_TOLD = ("choice.chosen[warp] = chosen", "those |= chosen[r]")
+# ... and the grouped experts' consumers tell their loaders in which order the rows are.
+SORT = COPIES.parent.parent / "grouped/units.cuh"
+SORT_TOLD = ("pairs[at] = threadIdx.x", "row_at(uint32_t place) const")
 STAGE_READ = "units[u] = line < k_here ? *reinterpret_cast<const uint4 *>(at)"
 AT_ONCE = max((os.cpu_count() or 1) - 2, 2)
 # In one run of some sixty racecheck's reports named no files (pieces of mangled names in their place), and in others of the
@@ -132,7 +135,7 @@ def look_once(sanitizer, tool, command, work, deadline, options=()):
     if tool == "racecheck" and says == "found":
         reports = races_reported(lines)
         races = races_beside(copies_of_ring(), reports)
-        told = lines_with(CHOICE, CHOICE_TOLD)
+        told = lines_with(CHOICE, CHOICE_TOLD) | lines_with(SORT, SORT_TOLD)
         untold = [race for race in races if not places(race) or not places(race) <= told]
         # Only where every race that was counted was printed and read here is none of them another.
         if reports and counts == [len(reports)]:
