@@ -252,7 +252,7 @@ impl ConvCase {
         self.run_before(rig, bucket, fused, SWAP_AB, None)
     }
 
-    /// Likewise, before a layer's `experts`.
+    /// As [`Self::run`], before a layer's `experts`.
     fn run_before(
         &self,
         rig: &Rig,
@@ -300,7 +300,7 @@ impl ConvCase {
                 epilogue: Epilogue::Store,
             };
             let mixed = rig.enqueue(&step, StepKind::Mixed, bucket);
-            // SAFETY: likewise.
+            // SAFETY: as above.
             unsafe {
                 mixed.run(|to| to.product(&product, Rows::Step));
                 queue.run(|to| to.short_conv(&conv));

@@ -4,9 +4,10 @@ use super::Lowering;
 use super::limits::Library;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
+use crate::backend::cuda::families::key_split::KeySplit;
 use crate::error::Result;
 use crate::model::DType;
-use crate::plan::{KeySplit, StepKind};
+use crate::plan::StepKind;
 
 /// Of a block of kernels/attention/rope.cu, and the heads that it has.
 const ROPE_THREADS: u32 = 128;
