@@ -96,7 +96,7 @@ fn mutated_tokenizers_load_or_say_why_not() {
 }
 
 /// Templates of a grammar, broken or not, in each form that tokenizer_config.json has for them, with rows of the
-/// OpenAI format that are broken likewise.
+/// OpenAI format that are broken in the same ways.
 #[test]
 fn mutated_grammars_and_rows_render_or_say_why_not() {
     let conversations: Value =

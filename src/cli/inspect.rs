@@ -13,7 +13,6 @@ use crate::backend::cuda::listed::calls::StepCalls;
 use crate::backend::cuda::tuning::gpu::{Bound, Gpu, H200};
 use crate::error::{Error, Result};
 use crate::files::{Out, Unfinished};
-use crate::model::DType;
 use crate::plan::cost::op_cost;
 use crate::plan::{Cost, OpKind, Plan, Precision, Stage, StepKind, StepShape};
 use graphs::OnGpu;
@@ -285,15 +284,6 @@ impl View<'_> {
             .iter()
             .map(|stage| self.stage_us(stage, rows))
             .fold(0.0, f64::max)
-    }
-}
-
-/// A type as `--dtype` spells it.
-fn dtype_name(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F32 => "f32",
-        DType::BF16 => "bf16",
-        DType::F16 => "f16",
     }
 }
 

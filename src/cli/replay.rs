@@ -1,6 +1,6 @@
 //! The `replay` command.
 
-use super::args::{BucketArgs, EngineArgs, Launch as Way, ReplayArgs, RunArgs};
+use super::args::{BucketArgs, EngineArgs, ReplayArgs, RunArgs};
 use super::spec::spec;
 use super::{Exit, print};
 use crate::backend::LaunchWay;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub fn run(args: ReplayArgs) -> Result<Exit> {
     let mut recording = Reader::open(&args.record)?;
     let header = recording.header.clone();
-    if args.launch == Some(Way::DeviceGraph) {
+    if args.launch == Some(LaunchWay::DeviceGraph) {
         return Err(Error::Usage(
             "--launch device-graph: the host replays a schedule, expected host-kernels or host-graph".into(),
         ));

@@ -1,6 +1,6 @@
 //! From what was written to what it means: [`spec`] is the one way from flags to a [`RunSpec`].
 
-use super::args::{Dtype, EngineArgs, Launch as Way, PrecisionArgs, RunArgs};
+use super::args::{EngineArgs, PrecisionArgs, RunArgs};
 use crate::backend::LaunchWay;
 #[cfg(not(feature = "cuda"))]
 use crate::backend::spec::without_gpu_support;
@@ -45,7 +45,7 @@ pub fn on(
 /// # Errors
 /// As [`spec`].
 pub fn device(run: &RunArgs) -> Result<DeviceSpec> {
-    if run.ahead && run.launch != Some(Way::HostGraph) {
+    if run.ahead && run.launch != Some(LaunchWay::HostGraph) {
         return usage(
             "--ahead: expected --launch host-graph with it; in the other ways nobody waits for the host to launch a graph",
         );
@@ -116,10 +116,8 @@ fn on_gpu(run: &RunArgs, gpu: GpuSpec) -> GpuSpec {
     GpuSpec {
         dtype: run.precision.dtype().unwrap_or(gpu.dtype),
         launch: match run.launch {
-            Some(Way::HostKernels) => LaunchWay::HostKernels,
-            Some(Way::HostGraph) if run.ahead => LaunchWay::HostGraphAhead,
-            Some(Way::HostGraph) => LaunchWay::HostGraph,
-            Some(Way::DeviceGraph) => LaunchWay::DeviceGraph,
+            Some(LaunchWay::HostGraph) if run.ahead => LaunchWay::HostGraphAhead,
+            Some(way) => way,
             None => gpu.launch,
         },
         step_timeout: run
@@ -130,22 +128,12 @@ fn on_gpu(run: &RunArgs, gpu: GpuSpec) -> GpuSpec {
     }
 }
 
-impl From<Dtype> for DType {
-    fn from(dtype: Dtype) -> Self {
-        match dtype {
-            Dtype::F32 => Self::F32,
-            Dtype::Bf16 => Self::BF16,
-            Dtype::F16 => Self::F16,
-        }
-    }
-}
-
 impl PrecisionArgs {
     /// `--dtype` or `--fp16`; `None` where neither is given.
     pub fn dtype(&self) -> Option<DType> {
         match self.fp16 {
             true => Some(DType::F16),
-            false => self.dtype.map(DType::from),
+            false => self.dtype,
         }
     }
 }

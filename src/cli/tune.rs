@@ -22,13 +22,14 @@ mod gpu {
     use super::*;
     use crate::backend::cuda::device::GpuDevice;
     use crate::backend::cuda::tuning::KernelFile;
+    use crate::backend::cuda::tuning::limits::MOST_ROWS;
     use crate::backend::cuda::tuning::variants::Entry;
     use crate::bench::drive::{self, Beside};
     use crate::bench::host::Busy;
     use crate::bench::tuning::{Found, engine};
     use crate::bench::workload::{self, Random};
     use crate::bench::{Kind, Point};
-    use crate::cli::args::{BucketArgs, Dtype, EngineArgs, PrecisionArgs, RunArgs};
+    use crate::cli::args::{BucketArgs, EngineArgs, PrecisionArgs, RunArgs};
     use crate::cli::paths::{Files, is_stdio};
     use crate::cli::spec::spec;
     use crate::cli::table::Table;
@@ -36,7 +37,6 @@ mod gpu {
     use crate::error::Error;
     use crate::files::{Out, Unfinished};
     use crate::model::{DType, Model};
-    use crate::plan::arena::MOST_ROWS;
     use crate::plan::{Ladders, Limits, Plan, StepKind};
     use crate::runtime::Logits;
     use crate::session::opened::load;
@@ -60,7 +60,7 @@ mod gpu {
 
     pub fn run(args: &TuneArgs) -> Result<Exit> {
         let interrupt = interrupt::flag();
-        let spec = run_spec(args, Dtype::Bf16)?;
+        let spec = run_spec(args, DType::BF16)?;
         let config = Arc::new(spec.model.config()?.0);
         let plan = spec.plan(&config)?;
         let buckets = buckets(args, &plan)?;
@@ -135,7 +135,7 @@ mod gpu {
         end
     }
 
-    fn run_spec(args: &TuneArgs, dtype: Dtype) -> Result<RunSpec> {
+    fn run_spec(args: &TuneArgs, dtype: DType) -> Result<RunSpec> {
         let run = RunArgs {
             // Nothing is tuned on a CPU: without a GPU the error is about that.
             device: args.device.clone().or_else(|| Some("cuda".to_owned())),
@@ -177,7 +177,7 @@ mod gpu {
     fn of_dtype(
         args: &TuneArgs,
         model: &Model,
-        dtype: Dtype,
+        dtype: DType,
         plan: &Plan,
         buckets: &[u32],
         interrupt: &AtomicBool,

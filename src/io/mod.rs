@@ -2,7 +2,7 @@
 //!
 //! - [`row`], [`messages`], [`openai`], [`fields`]: a line of JSON as a question ([`row::parse`] is a pure function)
 //! - [`prepare`]: a question as a [`crate::runtime::Request`], against the model's limits and the defaults
-//! - [`answer`], [`openai_answer`]: what is written for a row; [`tool_calls`]: those that a model writes
+//! - [`answer`], [`openai_answer`]: what is written for a row (`outcome` is what came of it); [`tool_calls`]: those that a model writes
 //! - [`lines`], [`source`]: rows of a file, of standard input or of the command line, one at a time; [`plain`]: prompts
 //!   that are no rows; [`unpacked`]: compressed files
 //! - [`output`]: where answers go, in input order: a stream, or a journal ([`partial`]) whose answers `--resume` finds
@@ -29,6 +29,7 @@ pub mod merge;
 pub mod messages;
 pub mod openai;
 pub mod openai_answer;
+mod outcome;
 pub mod output;
 pub mod partial;
 pub mod plain;

@@ -5,9 +5,9 @@
 //! that cannot be read. A row that is not a valid request has status 400 with the error in its body
 //! and beside it; one that was interrupted, timed out or lost its device has no response at all.
 
-use super::answer::{ErrorBody, Finish, Label, Origin, Outcome, TimingMs, Usage, to_json};
 use super::codec::Codec;
 use super::openai::{Endpoint, OpenAi};
+use super::outcome::{ErrorBody, Finish, Label, Origin, Outcome, TimingMs, Usage, to_json};
 use super::row::{Code, Id, RowError, TIMED_OUT};
 use super::tool_calls::{self, Call, Found};
 use crate::runtime::Timing;

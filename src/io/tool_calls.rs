@@ -5,8 +5,8 @@
 
 mod python;
 
-use super::answer::Outcome;
 use super::codec::Codec;
+use super::outcome::Outcome;
 
 /// One call.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 //! Memory arithmetic for a run: everything that is allocated at start-up, itemised, and the context and page pool
-//! that fit a budget. Known before any weight is read. Here for the CPU; [`super::device`] has a GPU's.
+//! that fit a budget. Known before any weight is read. What runs on a device of its own has its own arithmetic, in the same lines.
 
 use super::bytes::{Bytes, whole_bytes};
 use super::params::model_bytes;
@@ -34,13 +34,13 @@ pub enum WeightPlacement {
 /// What memory something is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// That which the budget is about: the GPU's, or the host's where there is none.
+    /// That which the budget is about: the device's own, or the host's where it has none.
     Budget,
     /// Files, mapped.
     Mapped,
-    /// The host's, pinned for a GPU.
+    /// The host's, pinned for the device.
     Pinned,
-    /// The host's, until it has been copied to a GPU.
+    /// The host's, until it has been copied to the device.
     Loading,
 }
 
@@ -155,12 +155,12 @@ impl MemoryPlan {
         bytes_in(&self.items, Place::Mapped)
     }
 
-    /// Bytes of the host's memory that are pinned for a GPU.
+    /// Bytes of the host's memory that are pinned for the device.
     pub fn pinned_bytes(&self) -> u64 {
         bytes_in(&self.items, Place::Pinned)
     }
 
-    /// Bytes of the host's memory that are taken until they have been copied to a GPU.
+    /// Bytes of the host's memory that are taken until they have been copied to the device.
     pub fn loading_bytes(&self) -> u64 {
         bytes_in(&self.items, Place::Loading)
     }
@@ -189,10 +189,10 @@ fn page_bytes(plan: &Plan, precision: Precision, options: &EngineOptions) -> u64
 }
 
 /// As items name them, and advice knows them by.
-pub(super) const WEIGHTS: &str = "weights";
+pub(crate) const WEIGHTS: &str = "weights";
 
 /// One line: what is needed, what there is, and what to change.
-pub(super) fn too_little(
+pub(crate) fn too_little(
     fixed: &[MemoryItem],
     context: u32,
     pool_bytes: u64,
@@ -325,7 +325,7 @@ fn fixed_items(
     items
 }
 
-pub(super) fn plural(count: usize, noun: &str) -> String {
+pub(crate) fn plural(count: usize, noun: &str) -> String {
     format!("{noun}{}", if count == 1 { "" } else { "s" })
 }
 

@@ -5,32 +5,24 @@
 //! - [`graphs`]: bucket ladders and stage cuts from `graphs/*.toml`
 //! - [`params`], [`cost`]: an operation's weights, bytes and FLOPs
 //! - [`options`], [`memory`], [`budget`]: the sizes an engine starts with, and whether they fit
-//! - [`device`]: the same for a GPU; [`arena`], [`state`]: its activations, and what sequences keep there
 //! - [`bytes`]: sizes as people write them
 
-pub mod arena;
 pub mod budget;
 pub mod build;
 pub mod bytes;
 pub mod cost;
-pub mod device;
 pub mod graphs;
 pub mod memory;
 pub mod op;
 pub mod options;
-pub mod packed;
 pub mod params;
-pub mod split;
-pub mod state;
 
-pub use arena::{Arena, ArenaShape};
 pub use budget::Budget;
 pub use cost::{Cost, Precision, StepShape};
 pub use graphs::GraphFile;
 pub use memory::{MemoryPlan, Place, WeightPlacement};
 pub use op::{Op, OpKind};
 pub use options::{EngineOptions, Limits, Prompts, RingCapacities};
-pub use split::KeySplit;
 
 use crate::model::ModelConfig;
 use std::ops::Range;

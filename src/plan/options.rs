@@ -27,7 +27,7 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// Where all stages run one after the other, as on one GPU, whatever was asked for.
+    /// Where all stages run one after the other, as on one device, whatever was asked for.
     pub fn one_step_in_flight(self) -> Self {
         Self {
             steps_in_flight: 1,
@@ -150,7 +150,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`Error::Usage`], naming the option, what was given and what is possible.
-    pub(super) fn resolve(&self, plan: &Plan, usual_step: u32) -> Result<EngineOptions> {
+    pub(crate) fn resolve(&self, plan: &Plan, usual_step: u32) -> Result<EngineOptions> {
         let Ladders { mixed, score, .. } = &plan.ladders;
         let most_rows = largest(mixed).min(largest(score));
         let chunk_align = self.chunk_align.unwrap_or(DEFAULT_CHUNK_ALIGN);

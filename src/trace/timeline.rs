@@ -1,6 +1,10 @@
 //! A recording's lines as tracks. The core is run again beside them, without a backend: it says which requests begin and
 //! end when, and that the records are what this version of the scheduler does.
 
+mod values;
+
+pub use values::StepArgs;
+
 use super::about::{About, HostClock, VERSION, clock_of};
 use super::json::{DEVICE, Out, Track};
 use super::parts::Parts;
@@ -13,8 +17,8 @@ use crate::io::record::{Header, Line, Turn};
 use crate::plan::{Ladders, StepKind, StepShape};
 use crate::runtime::replay::Replayer;
 use crate::sys::abi;
-use serde::Serialize;
 use std::collections::VecDeque;
+use values::{Counters, TurnArgs};
 
 const TURNS: Track = Track {
     process: DEVICE,
@@ -28,50 +32,6 @@ fn stage_track(stage: u32) -> Track {
         process: DEVICE,
         thread: 110 + stage,
     }
-}
-
-/// What a step's slice says.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct StepArgs {
-    pub step: u64,
-    pub bucket: u32,
-    pub rows: u32,
-    /// rows / bucket
-    pub fill: f64,
-    pub sequences: u32,
-    pub sampled: u32,
-    /// Of the rows: those of prompts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompt_rows: Option<u32>,
-    /// The run was broken off before it came back.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub unfinished: bool,
-}
-
-impl StepArgs {
-    pub fn new(step: u64, bucket: u32, rows: u32, sequences: u32, sampled: u32) -> Self {
-        Self {
-            step,
-            bucket,
-            rows,
-            // Three digits are what anyone reads.
-            fill: (f64::from(rows) / f64::from(bucket.max(1)) * 1e3).round() / 1e3,
-            sequences,
-            sampled,
-            prompt_rows: None,
-            unfinished: false,
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct TurnArgs {
-    turn: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    collected: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    composed: Option<u64>,
-    steps_in_flight: u32,
 }
 
 /// A step that was composed and has not come back.
@@ -89,27 +49,6 @@ fn mean_context(step: &StepView<'_>) -> u32 {
         .iter()
         .map(|s| u64::from(s.first_position + s.rows));
     (ends.sum::<u64>() / sequences.len().max(1) as u64) as u32
-}
-
-/// The counters' last values; a counter is written where it changes.
-#[derive(Clone, Copy)]
-struct Counters {
-    queue_depth: u64,
-    running: u64,
-    free_pages: u64,
-    padding_rows: u64,
-}
-
-impl Counters {
-    /// Name, unit and value of each.
-    fn named(self) -> [(&'static str, &'static str, u64); 4] {
-        [
-            ("queue depth", "requests", self.queue_depth),
-            ("running", "sequences", self.running),
-            ("free pages", "pages", self.free_pages),
-            ("padding rows", "rows", self.padding_rows),
-        ]
-    }
 }
 
 /// A trace in the making.

@@ -61,7 +61,7 @@ impl Ended {
         }
     }
 
-    /// Likewise in one line, which says whose it is.
+    /// As [`Self::fails`], in one line, which says whose it is.
     pub fn fails_in_a_line(&self, code: i32, parts: &[&str]) {
         self.fails(code, &[parts, &["tailgraph: "]].concat());
         let Self { what, stderr, .. } = self;
@@ -94,7 +94,7 @@ pub fn end(command: &mut Command, input: &str) -> Ended {
     end_within(PATIENCE, command, input)
 }
 
-/// Likewise; where it takes longer than `limit` it is killed, and says so.
+/// As [`end`]; where it takes longer than `limit` it is killed, and says so.
 pub fn end_within(limit: Duration, command: &mut Command, input: &str) -> Ended {
     command
         .stdin(Stdio::piped())

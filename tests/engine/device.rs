@@ -22,7 +22,7 @@ struct Memory {
 
 // SAFETY: plain memory, used under the rings' protocol.
 unsafe impl Send for Memory {}
-// SAFETY: likewise.
+// SAFETY: plain memory, used under the rings' protocol.
 unsafe impl Sync for Memory {}
 
 impl Memory {

@@ -10,9 +10,10 @@ use rayon::prelude::*;
 use tailgraph::backend::cuda::families::attention::{
     Attention, PagePool, QUERY_TILE_BYTES, most_query_tiles,
 };
+use tailgraph::backend::cuda::families::key_split::KeySplit;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::{DType, ModelConfig};
-use tailgraph::plan::{KeySplit, StepKind};
+use tailgraph::plan::StepKind;
 
 /// (query heads, kv heads, head_dim)
 const SHAPES: [(usize, usize, usize); 6] = [

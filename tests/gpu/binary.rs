@@ -46,7 +46,7 @@ pub fn spawn(arguments: &[String]) -> Child {
     command(&common).args(arguments).spawn().unwrap()
 }
 
-/// Likewise to its end: the exit code, and the answers in `output` without what may differ between two runs.
+/// Runs `generate --device cuda` to its end: the exit code, and the answers in `output` without what may differ between two runs.
 pub fn generate_rows(arguments: &[&str], output: &str) -> (i32, Vec<Value>) {
     let arguments: Vec<String> = arguments.iter().map(|s| (*s).to_owned()).collect();
     let code = spawn(&arguments).wait().unwrap().code().unwrap();

@@ -14,13 +14,14 @@ use tailgraph::backend::cuda::families::experts::{
     EXPERT_COUNTS_BYTES, EXPERT_TILE_BYTES, ExpertRows, ExpertWeights, Routing, most_expert_tiles,
 };
 use tailgraph::backend::cuda::families::head::{LogitsPart, seen_words};
+use tailgraph::backend::cuda::families::key_split::KeySplit;
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::router::RouterWeights;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
+use tailgraph::backend::cuda::memory::arena::best_words;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::DType;
-use tailgraph::plan::arena::best_words;
-use tailgraph::plan::{KeySplit, StepKind};
+use tailgraph::plan::StepKind;
 use tailgraph::sys::abi;
 
 const BUCKET: usize = 128;
@@ -252,13 +253,13 @@ fn eager_early_and_captured_launches_give_the_same_bits() {
     assert!(eager.1.iter().all(|s| s.token >= 0), "{:?}", eager.1);
 
     queue.early = true;
-    // SAFETY: likewise.
+    // SAFETY: as above.
     unsafe { queue.run(|to| layer.lower(to)) };
     assert!(outcome() == eager, "launched early");
 
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     gpu.stream.begin_capture(mode).unwrap();
-    // SAFETY: likewise.
+    // SAFETY: as above.
     unsafe { queue.run(|to| layer.lower(to)) };
     let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     let graph = gpu.stream.end_capture(flags).unwrap().expect("a graph");

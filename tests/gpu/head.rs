@@ -9,11 +9,11 @@ use crate::rig::{
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::Types;
 use tailgraph::backend::cuda::families::head::{Found, LogitsPart, seen_words};
+use tailgraph::backend::cuda::memory::arena::best_words;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
-use tailgraph::plan::arena::best_words;
 use tailgraph::sys::abi;
 
 /// (vocabulary, H): ragged tiles, more than one a block, one stage and many; of 1,024 the last stage's parts of f32 rows lie in

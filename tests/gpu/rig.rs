@@ -422,7 +422,7 @@ pub fn grouped(tile_rows: u32) -> Experts {
 }
 
 impl<'g> Rig<'g> {
-    /// Likewise of a decode step, by these kernels, as far as they can serve it.
+    /// Calls of a decode step, by these kernels, as far as they can serve it.
     pub fn enqueue_by(
         &self,
         step: &StepOnGpu,

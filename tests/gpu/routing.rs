@@ -8,9 +8,9 @@ use tailgraph::backend::cuda::families::experts::{
     EXPERT_COUNTS_BYTES, EXPERT_TILE_BYTES, Routing, most_expert_tiles,
 };
 use tailgraph::backend::cuda::memory::buffer::Buffer;
+use tailgraph::backend::cuda::tuning::limits::{SKINNY_GUESS_WORDS, SKINNY_ROWS};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
-use tailgraph::plan::arena::{SKINNY_GUESS_WORDS, SKINNY_ROWS};
 
 /// A routing's arrays, poisoned.
 pub struct RoutingOnGpu {

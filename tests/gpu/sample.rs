@@ -4,10 +4,10 @@ use crate::common::random::Random;
 use crate::rig::{Chunk, Rig, Step, StepOnGpu, config, operand};
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::head::{LogitsPart, seen_words};
+use tailgraph::backend::cuda::memory::arena::best_words;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
-use tailgraph::plan::arena::best_words;
 use tailgraph::sys::abi;
 
 fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {

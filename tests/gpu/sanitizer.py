@@ -39,7 +39,7 @@ FOUND = 9
 # memory that counts its bytes; so it finds races in any ring that is filled by such copies. Where it finds them in
 # sanitizer_faults' ring, which is in order, those of our ring's copies say nothing: what else it finds, does.
 RING = "ring"
-# Likewise in order: whether racecheck follows barriers that some warps only arrive at. Where it does not, the races that it finds
+# In order too: whether racecheck follows barriers that some warps only arrive at. Where it does not, the races that it finds
 # in what is handed over at one say nothing: gate/up's consumers tell its producer what was chosen.
 ARRIVE = "arrive"
 # It also takes two launches of a kernel that run at once for one, and finds races of a thread with itself: so it does of

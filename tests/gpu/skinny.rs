@@ -19,10 +19,10 @@ use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::router::RouterWeights;
 use tailgraph::backend::cuda::families::skinny::{ConvIn, Guess, Residual};
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
+use tailgraph::backend::cuda::memory::arena::best_words;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
 use tailgraph::model::{DType, ModelConfig};
-use tailgraph::plan::arena::best_words;
 
 const SLOTS: usize = 9;
 

@@ -91,7 +91,7 @@ impl Holder {
         self.spin(&self.stream, launch, noted, ns);
     }
 
-    /// One block stands still on `stream` for `ns`, and notes it likewise.
+    /// One block stands still on `stream` for `ns`, and notes it.
     pub fn stand(&self, stream: &Arc<CudaStream>, noted: &Buffer, ns: u64) {
         self.spin(stream, Launch::blocks(1, 32), noted, ns);
     }

@@ -253,7 +253,7 @@ impl ConvCase {
         self.run_before(rig, bucket, fused, SWAP_AB, None)
     }
 
-    /// Likewise, before a layer's `experts`.
+    /// As [`Self::run`], before a layer's `experts`.
     fn run_before(
         &self,
         rig: &Rig,
@@ -302,7 +302,7 @@ impl ConvCase {
                 parts: Parts::Scratch(0),
             };
             let tiled = rig.enqueue_by(&step, bucket, Variant::TILED).unwrap();
-            // SAFETY: likewise.
+            // SAFETY: as above.
             unsafe {
                 tiled.run(|to| to.product(&product, Rows::Step));
                 queue.run(|to| to.short_conv(&conv));

@@ -9,12 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
+use tailgraph::backend::cuda::tuning::limits::FUSED_ROWS;
 use tailgraph::backend::cuda::tuning::variants::{
     Architecture, Entry, Experts, Grouped, Products, Variant,
 };
 use tailgraph::backend::cuda::tuning::{KernelChoice, KernelFile};
 use tailgraph::model::DType;
-use tailgraph::plan::arena::FUSED_ROWS;
 
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 /// Of a decode bucket here, at most.

@@ -88,7 +88,7 @@ fn all_ways_and_stages_give_the_same_bits() {
     }
 }
 
-/// Contexts on both sides of a chunk's end (plan/split.rs): of two rows and of one, the keys of a row are shared by blocks.
+/// Contexts on both sides of a chunk's end (families/key_split.rs): of two rows and of one, the keys of a row are shared by blocks.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn long_contexts_give_the_same_bits_in_all_ways() {

@@ -264,6 +264,31 @@ fn calls_are_listed_of_big_models_and_refused_with_a_gpu() {
     assert!(refused.stderr.contains("--gpu NAME"), "{}", refused.stderr);
 }
 
+/// A file that is named says which kernels are called, here as in a run.
+#[test]
+fn calls_are_those_of_the_kernel_file_that_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiled.toml");
+    let tiled = "1024 = { products = \"tiled\", experts = \"tiled\" }";
+    let text = format!("architecture = \"sm_90\"\n[decode.bf16]\n{tiled}\n");
+    std::fs::write(&path, text).unwrap();
+    let calls = [
+        "inspect",
+        "--model",
+        "random:tiny",
+        "--calls",
+        "--rows",
+        "1",
+    ];
+    let listed = |more: &[&str]| Run::new(&calls).and(more).end().stdout;
+    let named = listed(&["--kernel-file", path.to_str().unwrap()]);
+    assert!(listed(&[]).contains("tg_skinny_"));
+    assert!(
+        !named.contains("tg_skinny_") && named.contains("tg_"),
+        "{named}"
+    );
+}
+
 /// What is built in for a 9.0 is what its graphs are made of: the few-row, dense, wide and other kernels that entries name,
 /// and no others.
 #[test]

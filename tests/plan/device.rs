@@ -1,7 +1,7 @@
 //! The sizes an engine gets on a GPU, which need not be there.
 
 use crate::support::{BF16, lfm2_8b_a1b, plan};
-use tailgraph::plan::device::{DeviceMemory, Overheads};
+use tailgraph::backend::cuda::memory::arithmetic::{DeviceMemory, Overheads};
 use tailgraph::plan::{Budget, Limits, MemoryPlan};
 
 /// Bytes of the card, and of those the ones that a run may take.

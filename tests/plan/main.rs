@@ -2,6 +2,7 @@
 
 mod build;
 mod cost;
+#[cfg(feature = "cuda")]
 mod device;
 mod kernels;
 mod memory;

@@ -1,10 +1,12 @@
 //! `bench`.
 
-use super::run::{Dtype, EngineArgs};
+use super::run::EngineArgs;
 use super::score::Positions;
+use crate::backend::LaunchWay;
 use crate::bench::Kind;
 use crate::bench::output::Format;
 use crate::bench::ranges::{self, Lengths, List};
+use crate::model::DType;
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -53,26 +55,43 @@ pub struct PrintArgs {
 }
 
 /// Who launches, the host that runs ahead included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// A step's graph, launched again and again by the host with nobody scheduling; of `decode` and `launch`
+    /// A step's graph, launched again and again by the host with nobody scheduling.
     Bare,
-    HostKernels,
-    HostGraph,
-    /// host-graph with --ahead
-    HostGraphAhead,
-    DeviceGraph,
+    Scheduled(LaunchWay),
 }
 
 impl Way {
     pub fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare",
-            Self::HostKernels => "host-kernels",
-            Self::HostGraph => "host-graph",
-            Self::HostGraphAhead => "host-graph-ahead",
-            Self::DeviceGraph => "device-graph",
+            Self::Scheduled(LaunchWay::HostGraphAhead) => "host-graph-ahead",
+            Self::Scheduled(way) => way.name(),
         }
+    }
+}
+
+impl ValueEnum for Way {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[
+            Self::Bare,
+            Self::Scheduled(LaunchWay::HostKernels),
+            Self::Scheduled(LaunchWay::HostGraph),
+            Self::Scheduled(LaunchWay::HostGraphAhead),
+            Self::Scheduled(LaunchWay::DeviceGraph),
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let value = PossibleValue::new(self.name());
+        Some(match self {
+            Self::Bare => value.help(
+                "A step's graph, launched again and again by the host with nobody scheduling; of `decode` and `launch`",
+            ),
+            Self::Scheduled(LaunchWay::HostGraphAhead) => value.help("host-graph with --ahead"),
+            Self::Scheduled(_) => value,
+        })
     }
 }
 
@@ -138,7 +157,7 @@ pub struct BenchArgs {
         value_delimiter = ',',
         help_heading = "Model and device"
     )]
-    pub dtype: Vec<Dtype>,
+    pub dtype: Vec<DType>,
     /// Bucket ladders and stages from these TOML files [default: the built-in one]
     #[arg(
         long,

@@ -1,7 +1,8 @@
 //! Commands over files that runs leave, and the one that makes a model's.
 
 use super::EXIT_CODES;
-use super::run::{Launch, ModelArg, PrecisionArgs};
+use super::run::{ModelArg, PrecisionArgs};
+use crate::backend::LaunchWay;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -20,7 +21,7 @@ pub struct ReplayArgs {
     pub precision: PrecisionArgs,
     /// host-kernels or host-graph (GPUs only) [default: host-kernels]
     #[arg(long, value_name = "WAY", help_heading = "Model and device")]
-    pub launch: Option<Launch>,
+    pub launch: Option<LaunchWay>,
     /// The file of kernel variants that the recorded run had
     #[arg(long, value_name = "FILE", help_heading = "Model and device")]
     pub kernel_file: Option<PathBuf>,

@@ -2,7 +2,7 @@
 //! manual pages are made of it.
 //!
 //! - here: the program and its commands
-//! - [`run`]: flags that several commands share
+//! - [`run`]: flags that several commands share; `values`: how they spell values of the library's types
 //! - [`rows`]: `generate` and `trace`, [`prompts`] of them; [`files`]: `merge`, `replay`, `report` and `synth`; the others have a file of their name
 #![allow(
     rustdoc::broken_intra_doc_links,
@@ -19,6 +19,7 @@ pub mod rows;
 pub mod run;
 pub mod score;
 pub mod tune;
+mod values;
 
 pub use bench::BenchCommand;
 pub use doctor::{DoctorArgs, DoctorCommand};
@@ -27,7 +28,7 @@ pub use inspect::{InspectArgs, InspectCommand};
 pub use profile::ProfileArgs;
 pub use prompts::PromptArgs;
 pub use rows::{GenerateArgs, SamplingArgs, TraceArgs};
-pub use run::{BucketArgs, Dtype, EngineArgs, Launch, ModelArg, PrecisionArgs, RecordArg, RunArgs};
+pub use run::{BucketArgs, EngineArgs, ModelArg, PrecisionArgs, RecordArg, RunArgs};
 pub use score::{Positions, ScoreArgs};
 pub use tune::TuneArgs;
 

@@ -1,7 +1,9 @@
 //! Flags that several commands share: which model, on what it runs, how large.
 
+use crate::backend::LaunchWay;
 use crate::io::row::MAX_TIMEOUT_MS;
-use clap::{Args, ValueEnum};
+use crate::model::DType;
+use clap::Args;
 use std::path::PathBuf;
 
 /// Which model.
@@ -26,7 +28,7 @@ pub struct RunArgs {
     pub precision: PrecisionArgs,
     /// Who launches the kernels (GPUs only)
     #[arg(long, value_name = "WAY")]
-    pub launch: Option<Launch>,
+    pub launch: Option<LaunchWay>,
     /// With --launch host-graph: launch the next decode step before the last is through, where no sequence can end in between
     #[arg(long)]
     pub ahead: bool,
@@ -43,7 +45,7 @@ pub struct RunArgs {
 pub struct PrecisionArgs {
     /// Type of matrix inputs, key-value pages and convolution state [default: f32 on the CPU, bf16 on GPUs]
     #[arg(long, value_name = "TYPE")]
-    pub dtype: Option<Dtype>,
+    pub dtype: Option<DType>,
     /// Short for --dtype f16
     #[arg(long, conflicts_with = "dtype")]
     pub fp16: bool,
@@ -59,20 +61,6 @@ pub struct BucketArgs {
     /// Which kernels serve which bucket, from this TOML file, as `tune` writes it (GPUs only)
     #[arg(long, value_name = "FILE")]
     pub kernel_file: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Dtype {
-    F32,
-    Bf16,
-    F16,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Launch {
-    HostKernels,
-    HostGraph,
-    DeviceGraph,
 }
 
 /// Where to keep the schedule of a run.

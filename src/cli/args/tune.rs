@@ -1,7 +1,8 @@
 //! `tune`.
 
-use super::run::{BucketArgs, Dtype, ModelArg};
+use super::run::{BucketArgs, ModelArg};
 use crate::bench::ranges::{self, List};
+use crate::model::DType;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -18,7 +19,7 @@ pub struct TuneArgs {
         value_delimiter = ',',
         default_value = "bf16,f32"
     )]
-    pub dtype: Vec<Dtype>,
+    pub dtype: Vec<DType>,
     /// Decode buckets to measure, such as 1,8 or 1-256*2 [default: all of the ladder up to 256 rows]
     #[arg(long, value_name = "LIST", value_parser = ranges::parse)]
     pub bucket: Option<List>,

@@ -1,20 +1,20 @@
 //! What the flags of `bench` ask for: every combination of their lists.
 
+use crate::backend::LaunchWay;
 use crate::bench::ranges::{Length, List};
 use crate::bench::{Kind, Point};
 use crate::cli::args::bench::{BenchArgs, Way};
-use crate::cli::args::{BucketArgs, EngineArgs, Launch, Positions, PrecisionArgs, RunArgs};
+use crate::cli::args::{BucketArgs, EngineArgs, Positions, PrecisionArgs, RunArgs};
 use crate::error::{Error, Result};
 
 impl Way {
     /// As `--launch` and `--ahead` of other commands.
-    fn flags(self) -> (Launch, bool) {
+    fn flags(self) -> (LaunchWay, bool) {
         match self {
-            Self::HostKernels => (Launch::HostKernels, false),
             // Its graphs are those that the host launches.
-            Self::Bare | Self::HostGraph => (Launch::HostGraph, false),
-            Self::HostGraphAhead => (Launch::HostGraph, true),
-            Self::DeviceGraph => (Launch::DeviceGraph, false),
+            Self::Bare => (LaunchWay::HostGraph, false),
+            Self::Scheduled(LaunchWay::HostGraphAhead) => (LaunchWay::HostGraph, true),
+            Self::Scheduled(way) => (way, false),
         }
     }
 }

@@ -24,10 +24,10 @@ use crate::telemetry::say;
 use std::sync::atomic::AtomicBool;
 
 const WAYS: [Way; 4] = [
-    Way::HostKernels,
-    Way::HostGraph,
-    Way::HostGraphAhead,
-    Way::DeviceGraph,
+    Way::Scheduled(LaunchWay::HostKernels),
+    Way::Scheduled(LaunchWay::HostGraph),
+    Way::Scheduled(LaunchWay::HostGraphAhead),
+    Way::Scheduled(LaunchWay::DeviceGraph),
 ];
 
 /// One combination, and its repeats.
@@ -162,10 +162,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
 fn launch(way: Way) -> Option<LaunchWay> {
     match way {
         Way::Bare => None,
-        Way::HostKernels => Some(LaunchWay::HostKernels),
-        Way::HostGraph => Some(LaunchWay::HostGraph),
-        Way::HostGraphAhead => Some(LaunchWay::HostGraphAhead),
-        Way::DeviceGraph => Some(LaunchWay::DeviceGraph),
+        Way::Scheduled(way) => Some(way),
     }
 }
 

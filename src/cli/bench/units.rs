@@ -7,6 +7,7 @@ use super::scored::Scored;
 use super::sizes::Longest;
 use super::work::{Tried, Unit, Work};
 use super::{Results, subject};
+use crate::backend::LaunchWay;
 use crate::backend::SharedSink;
 use crate::bench::drive;
 use crate::bench::metrics::figures;
@@ -178,7 +179,7 @@ impl Work<'_> {
         let shown = |file: Option<&Path>| file.map(|file| file.display().to_string());
         Ok(Unit {
             number,
-            way: way.or(gpu.then_some(Way::DeviceGraph)),
+            way: way.or(gpu.then_some(Way::Scheduled(LaunchWay::DeviceGraph))),
             bucket_file: shown(opened.spec.bucket_file.as_deref()),
             kernel_file: shown(opened.spec.device.kernel_file()),
             opened,

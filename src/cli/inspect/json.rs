@@ -1,7 +1,7 @@
 //! The plan for programs. Bytes and FLOPs are rounded to whole numbers; times are in microseconds.
 
 use super::graphs::{Entry, OnGpu, entries, ms, operation};
-use super::{Group, View, Written, dtype_name};
+use super::{Group, View, Written};
 use crate::backend::cuda::listed::captured::CapturedGraph;
 use crate::backend::cuda::tuning::gpu::Bound;
 use crate::model::LayerType;
@@ -42,8 +42,8 @@ fn document(view: &View<'_>) -> Value {
             "kv_bytes_per_token": whole(view.plan.kv_bytes_per_token(compute)),
             "conv_state_bytes_per_sequence": whole(view.plan.conv_state_bytes_per_sequence(compute)),
         },
-        "weight_dtype": dtype_name(weights),
-        "compute_dtype": dtype_name(compute),
+        "weight_dtype": weights.name(),
+        "compute_dtype": compute.name(),
         "gpu": {
             "name": view.gpu.name,
             "title": view.gpu.title,

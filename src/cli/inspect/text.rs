@@ -1,6 +1,6 @@
 //! The plan as tables of at most 120 columns.
 
-use super::{Group, View, Written, dtype_name, layers_text, shape_text, us_text};
+use super::{Group, View, Written, layers_text, shape_text, us_text};
 use crate::cli::table::Table;
 use crate::model::LayerType;
 use crate::plan::bytes::{Bytes, Si, whole_bytes};
@@ -63,7 +63,7 @@ fn model(view: &View<'_>, out: &mut dyn Write) -> Written {
         "{} parameters, {}B of weights in {}",
         Si(model_parameters(config)),
         Si(model_bytes(config, weights)),
-        dtype_name(weights),
+        weights.name(),
     )?;
     writeln!(
         out,
@@ -72,7 +72,7 @@ fn model(view: &View<'_>, out: &mut dyn Write) -> Written {
         Bytes(whole_bytes(
             view.plan.conv_state_bytes_per_sequence(compute)
         )),
-        dtype_name(compute),
+        compute.name(),
     )?;
     for kind in StepKind::ALL {
         let buckets: Vec<String> = view
@@ -88,7 +88,7 @@ fn model(view: &View<'_>, out: &mut dyn Write) -> Written {
         out,
         "\n{} steps in {}, {} {}",
         view.kind.name(),
-        dtype_name(compute),
+        compute.name(),
         match view.kind {
             StepKind::Decode => "every sequence at position",
             StepKind::Mixed | StepKind::Score => "prompts of length",

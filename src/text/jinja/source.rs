@@ -3,8 +3,8 @@
 
 mod literal;
 
-use self::literal::{unescape, write_literal};
 use crate::quote;
+use literal::{unescape, write_literal};
 
 /// A tag with more tokens than this is refused: parsers recurse over what is nested in one.
 const MAX_TOKENS: usize = 4000;

@@ -6,9 +6,9 @@ use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::skinny::Guess;
+use tailgraph::backend::cuda::tuning::limits::{SKINNY_GUESS_WORDS, SKINNY_ROWS};
 use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
 use tailgraph::model::DType;
-use tailgraph::plan::arena::{SKINNY_GUESS_WORDS, SKINNY_ROWS};
 
 /// The best two experts that a kernel has left as its guess in `routing`.
 fn guessed(gpu: &Gpu, routing: &RoutingOnGpu) -> Vec<u32> {

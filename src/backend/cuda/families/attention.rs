@@ -2,14 +2,14 @@
 
 use super::Lowering;
 use super::limits::Library;
-use super::types::suffix;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
+use crate::backend::cuda::families::key_split::KeySplit;
 use crate::error::Result;
 use crate::model::DType;
-use crate::plan::{KeySplit, StepKind};
+use crate::plan::StepKind;
 
 /// Of a block of kernels/attention/rope.cu, and the heads that it has.
 const ROPE_THREADS: u32 = 128;
@@ -82,7 +82,7 @@ impl Prompt {
         if !library.gpu.has_warpgroups() || operand == DType::F32 {
             return Ok(None);
         }
-        let name = format!("tg_attention_prompt_{}_d{head_dim}", suffix(operand));
+        let name = format!("tg_attention_prompt_{}_d{head_dim}", operand.name());
         let kernel = library.kernel(&name)?;
         let [keys, shared_bytes] = image::constants(&format!("{name}_tile"))?;
         kernel.allow_shared(shared_bytes)?;

@@ -4,7 +4,7 @@ use super::Lowering;
 use super::tiled::{ByExpert, Epilogue, Parts, Product};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
-pub use crate::plan::arena::EXPERT_COUNTS_BYTES;
+pub use crate::backend::cuda::tuning::limits::EXPERT_COUNTS_BYTES;
 
 /// As kernels/common/experts.cuh has it.
 pub const MAX_EXPERTS: usize = 128;

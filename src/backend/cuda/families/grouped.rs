@@ -4,16 +4,16 @@
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::limits::Library;
-use super::types::{Types, suffix};
+use super::types::Types;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
 use crate::backend::cuda::driver::tensor_map::Boxes;
 use crate::backend::cuda::families::packed;
+use crate::backend::cuda::tuning::limits::MOST_ROWS;
 use crate::backend::cuda::tuning::variants::{
     Experts, GROUPED_LOW_ROWS, GROUPED_TALL_STAGES, Grouped as Shape,
 };
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
-use crate::plan::arena::MOST_ROWS;
 
 // As kernels/grouped/ring.cuh and grouped/units.cuh have it.
 const OUTPUTS: u32 = 128;
@@ -64,7 +64,7 @@ impl Grouped {
         let limits = library.gpu.limits();
         let block_bytes = limits.block_bytes.saturating_sub(STATIC_BYTES);
         let kernel = |name: &str| {
-            let kernel = library.kernel(&format!("tg_grouped_{name}_{}", suffix(types.operand)))?;
+            let kernel = library.kernel(&format!("tg_grouped_{name}_{}", types.operand.name()))?;
             kernel.allow_shared(block_bytes)?;
             Ok::<_, Error>(kernel)
         };

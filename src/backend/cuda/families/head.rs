@@ -4,7 +4,7 @@ use super::Lowering;
 use super::tiled::{Epilogue, Parts, Product, Rows};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
-use crate::plan::arena::SAMPLE_PARTS;
+use crate::backend::cuda::tuning::limits::SAMPLE_PARTS;
 use crate::plan::{SCORE_TILE_ROWS, StepKind};
 
 const SEEN_THREADS: u32 = 256;
@@ -48,7 +48,7 @@ impl LogitsPart {
     }
 }
 
-/// What `best` holds of each row, u64 `[S, parts]` of the [`best_words`](crate::plan::arena::best_words) that there is room for:
+/// What `best` holds of each row, u64 `[S, parts]` of the [`best_words`](crate::backend::cuda::memory::arena::best_words) that there is room for:
 /// the best logit of each part, and its id (kernels/common/argmax.cuh).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {

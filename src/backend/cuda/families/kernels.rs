@@ -9,7 +9,7 @@ use super::router;
 use super::skinny::Skinny;
 use super::swap_ab::SwapAb;
 use super::tiled::{Tile, Tiled};
-use super::types::{Types, suffix};
+use super::types::Types;
 use super::variant::Variants;
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::Kernel;
@@ -78,8 +78,8 @@ impl Kernels {
         choice: &KernelChoice,
     ) -> Result<Self> {
         check(config, types)?;
-        let x = suffix(types.operand);
-        let w = suffix(types.weights);
+        let x = types.operand.name();
+        let w = types.weights.name();
         let d = config.head_dim;
         let kernel = |name: &str| library.kernel(name);
         let attention_tiles = match types.operand {
@@ -146,8 +146,8 @@ impl Kernels {
 fn tiled(library: &Library, types: Types) -> Result<Tiled> {
     let (name, rows): (String, &[u32]) = match (types.operand, types.weights) {
         (DType::F32, DType::BF16) => ("f32_bf16".to_owned(), &[8, 32, 64, 128]),
-        (DType::F32, weights) => (format!("f32_{}", suffix(weights)), &[8, 64]),
-        (operand, _) => (suffix(operand).to_owned(), &[8, 32, 64, 128]),
+        (DType::F32, weights) => (format!("f32_{}", weights.name()), &[8, 64]),
+        (operand, _) => (operand.name().to_owned(), &[8, 32, 64, 128]),
     };
     let variants = rows
         .iter()
@@ -177,8 +177,8 @@ pub fn check(config: &ModelConfig, types: Types) -> Result<()> {
     if types.operand != DType::F32 && types.operand != types.weights {
         return refused(format!(
             "weights are {} for --dtype {}, expected the same type",
-            suffix(types.weights),
-            suffix(types.operand)
+            types.weights.name(),
+            types.operand.name()
         ));
     }
     let kv_heads = config.num_key_value_heads;

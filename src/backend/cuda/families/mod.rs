@@ -13,6 +13,7 @@ pub mod experts;
 pub mod grouped;
 pub mod head;
 pub mod kernels;
+pub mod key_split;
 pub mod limits;
 mod mixture;
 pub mod norm;

@@ -1,8 +1,23 @@
-//! Packs experts' matrices ([`crate::plan::packed`]) on their way to a GPU.
+//! How experts' matrices lie in a GPU's memory (kernels/common/packed.cuh says why): blocks of [`ROWS`] rows by [`COLUMNS`] columns,
+//! each row after row; blocks of the same rows side by side, along the columns, which are filled up with zeros to whole blocks.
 
 use crate::model::DType;
-pub use crate::plan::packed::{COLUMNS, ROWS, elements};
 use rayon::prelude::*;
+
+/// Of a block, as kernels/common/packed.cuh has it. Matrices have whole ones.
+pub const ROWS: usize = 8;
+/// Columns of a block, as there.
+pub const COLUMNS: usize = 64;
+
+/// Columns of a matrix with what fills them up. Saturates.
+pub fn columns(columns: usize) -> usize {
+    columns.checked_next_multiple_of(COLUMNS).unwrap_or(columns)
+}
+
+/// Elements of a matrix, what fills it up included.
+pub fn elements(rows: usize, of_row: usize) -> usize {
+    rows.saturating_mul(columns(of_row))
+}
 
 /// A matrix, or whole blocks of rows of one, row after row, as they lie packed, in place of what `packed` holds.
 pub fn pack(bytes: &[u8], columns: usize, dtype: DType, packed: &mut Vec<u8>) {

@@ -12,7 +12,7 @@ use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::grouped::expert_boxes;
 use super::limits::Library;
 use super::tiled::{Epilogue, Parts, Product};
-use super::types::{Types, suffix};
+use super::types::Types;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
@@ -65,7 +65,7 @@ impl Persistent {
             return Ok(None);
         }
         let splits = types.operand == DType::F32;
-        let dtype = suffix(types.operand);
+        let dtype = types.operand.name();
         let tile = |name: String| -> Result<Tile> {
             let name = format!("tg_persistent_{name}");
             let kernel = library.kernel(&name)?;

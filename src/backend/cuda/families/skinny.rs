@@ -19,12 +19,12 @@ pub use launch::{ConvIn, Guess, Residual};
 
 use super::Lowering;
 use super::limits::{Library, Limits};
-use super::types::{Types, suffix};
+use super::types::Types;
 use crate::backend::cuda::driver::launch::Kernel;
+use crate::backend::cuda::tuning::limits::FUSED_ROWS;
 use crate::backend::cuda::tuning::variants::Products;
 use crate::error::Result;
 use crate::model::{DType, ModelConfig};
-use crate::plan::arena::FUSED_ROWS;
 use sizing::Sizing;
 
 /// Of an SM's memory, as shared memory of `tg_skinny_held_out_*`: 64 KB of weights a block stand in the rest on their way to
@@ -86,7 +86,7 @@ impl Skinny {
             return Ok(None);
         }
         let limits = library.gpu.limits();
-        let name = suffix(types.operand);
+        let name = types.operand.name();
         let split = match types.operand {
             DType::F32 => Some(Family::load(
                 library,

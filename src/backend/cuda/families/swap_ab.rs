@@ -1,4 +1,4 @@
-//! Dense products of decode steps, up to [`MOST_ROWS`](crate::plan::arena::MOST_ROWS) rows, where the GPU has the instructions of 9.0
+//! Dense products of decode steps, up to [`MOST_ROWS`](crate::backend::cuda::tuning::limits::MOST_ROWS) rows, where the GPU has the instructions of 9.0
 //! (kernels/swap_ab/swap_ab.cuh); `cut` says how a launch is cut into blocks.
 //!
 //! | kernel | products |
@@ -20,16 +20,17 @@ use super::experts::ExpertWeights;
 use super::head::Found;
 use super::limits::{Library, Limits};
 use super::tiled::{Epilogue, Product};
-use super::types::{Types, suffix};
+use super::types::Types;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
+use crate::backend::cuda::tuning::limits::HEAD_PARTS;
+use crate::backend::cuda::tuning::limits::MOST_ROWS;
 use crate::backend::cuda::tuning::variants::Products;
 use crate::error::{Error, Result};
 use crate::model::DType;
 use crate::plan::StepKind;
-use crate::plan::arena::{HEAD_PARTS, MOST_ROWS};
 use cut::{Cut, Tile};
 
 /// One kernel for several numbers of rows, ascending.
@@ -61,7 +62,7 @@ impl SwapAb {
         let limits = library.gpu.limits();
         let variants = |name: &str, rows: &[&str]| {
             let variant = |rows: &&str| {
-                let name = format!("tg_swap_ab_{name}_{}_r{rows}", suffix(types.operand));
+                let name = format!("tg_swap_ab_{name}_{}_r{rows}", types.operand.name());
                 let kernel = library.kernel(&name)?;
                 kernel.allow_shared(limits.block_bytes)?;
                 Ok((Tile::of(image::constants(&format!("{name}_tile"))?), kernel))

@@ -134,6 +134,17 @@ fn grid(tile: Tile, outputs: u32, paired: bool, row_tiles: u32) -> (u32, u32, u3
     (outputs.div_ceil(outputs_per_block), row_tiles, 1)
 }
 
+/// By which kernel a product is done, and over which rows.
+struct TiledLaunch<'a> {
+    tile: Tile,
+    kernel: &'a Kernel,
+    /// `const uint32_t *`: how many rows there are, or tiles of experts.
+    count: Address,
+    by_expert: Option<&'a ByExpert>,
+    first_row: u32,
+    row_tiles: u32,
+}
+
 impl Lowering<'_> {
     /// Shapes as [`Product`] says, every array on 16 bytes.
     pub fn product(&mut self, product: &Product, rows: Rows) {
@@ -150,7 +161,15 @@ impl Lowering<'_> {
         }
         let (tile, kernel) = self.kernels.tiled.choose(most, product.outputs);
         let row_tiles = most.div_ceil(tile.rows);
-        self.launch_tiled(*tile, kernel, product, count, None, first, row_tiles)
+        let launch = TiledLaunch {
+            tile: *tile,
+            kernel,
+            count,
+            by_expert: None,
+            first_row: first,
+            row_tiles,
+        };
+        self.launch_tiled(product, &launch);
     }
 
     /// y `[R, I]` = silu(w1 x) * w3 x, from x `[R, H]`, as [`Epilogue::SiluMul`] leaves it.
@@ -187,28 +206,26 @@ impl Lowering<'_> {
         let variant = self.kernels.tiled.with_rows(tile_rows);
         let (tile, kernel) = variant.expect("the tiles were cut for a variant of these kernels");
         let count = by_expert.tile_count;
-        self.launch_tiled(
-            *tile,
+        let launch = TiledLaunch {
+            tile: *tile,
             kernel,
-            product,
             count,
-            Some(by_expert),
-            0,
-            by_expert.most_tiles,
-        );
+            by_expert: Some(by_expert),
+            first_row: 0,
+            row_tiles: by_expert.most_tiles,
+        };
+        self.launch_tiled(product, &launch);
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn launch_tiled(
-        &mut self,
-        tile: Tile,
-        kernel: &Kernel,
-        product: &Product,
-        count: Address,
-        by_expert: Option<&ByExpert>,
-        first_row: u32,
-        row_tiles: u32,
-    ) {
+    fn launch_tiled(&mut self, product: &Product, launch: &TiledLaunch<'_>) {
+        let &TiledLaunch {
+            tile,
+            kernel,
+            count,
+            by_expert,
+            first_row,
+            row_tiles,
+        } = launch;
         let paired = product.epilogue == Epilogue::SiluMul;
         debug_assert_eq!(paired, product.w_pair != 0);
         let arguments = vec![

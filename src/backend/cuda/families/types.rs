@@ -21,12 +21,3 @@ impl Types {
         }
     }
 }
-
-/// How kernels are named after a type.
-pub(super) fn suffix(dtype: DType) -> &'static str {
-    match dtype {
-        DType::BF16 => "bf16",
-        DType::F16 => "f16",
-        DType::F32 => "f32",
-    }
-}

@@ -1,12 +1,12 @@
 //! Which of the kernels serve a bucket: the plan's variants, as far as these kernels can do what they say.
 
 use super::{Bucket, Kernels};
+use crate::backend::cuda::tuning::limits::MOST_ROWS;
 use crate::backend::cuda::tuning::variants::{Able, Experts, Products, Variant};
 use crate::backend::cuda::tuning::{KernelChoice, KernelFile};
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::plan::StepKind;
-use crate::plan::arena::MOST_ROWS;
 use std::path::PathBuf;
 use std::sync::Arc;
 

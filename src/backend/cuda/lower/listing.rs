@@ -7,11 +7,12 @@ use crate::backend::cuda::families::attention::PagePool;
 use crate::backend::cuda::families::limits::{GpuShape, Library};
 use crate::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt, Types};
 use crate::backend::cuda::listed::calls::{Call, StepCalls};
+use crate::backend::cuda::memory::arena::{Arena, ArenaShape};
+use crate::backend::cuda::memory::state::StateLayout;
 use crate::backend::cuda::memory::weights::WeightAddresses;
 use crate::backend::cuda::tuning::KernelChoice;
 use crate::error::Result;
-use crate::plan::state::StateLayout;
-use crate::plan::{Arena, ArenaShape, EngineOptions, Plan, StepKind};
+use crate::plan::{EngineOptions, Plan, StepKind};
 
 /// Where arrays would begin: far enough from each other for any model, so that no two share an address.
 const ARENA: Address = 1 << 48;

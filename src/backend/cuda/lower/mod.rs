@@ -15,13 +15,14 @@ use crate::backend::cuda::families::attention::PagePool;
 use crate::backend::cuda::families::deliver::LogitsRing;
 use crate::backend::cuda::families::experts::Routing;
 use crate::backend::cuda::families::router::RouterWeights;
+use crate::backend::cuda::memory::arena::Arena;
+use crate::backend::cuda::memory::state::{StateAt, StateLayout};
 use crate::backend::cuda::memory::weights::{
     FeedForwardAddresses, LayerAddresses, WeightAddresses,
 };
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
-use crate::plan::state::{StateAt, StateLayout};
-use crate::plan::{Arena, Op};
+use crate::plan::Op;
 use std::sync::Arc;
 
 /// Where a model's arrays lie.

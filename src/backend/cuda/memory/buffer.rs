@@ -9,7 +9,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 use std::sync::Arc;
 
 /// Every array starts on a multiple of this.
-pub use crate::plan::arena::ALIGN_BYTES;
+pub use crate::backend::cuda::memory::arena::ALIGN_BYTES;
 
 /// One allocation, freed when dropped. Its contents are unspecified until written.
 #[derive(Debug)]

@@ -347,8 +347,8 @@ impl Placer<'_> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::backend::cuda::memory::arithmetic::weight_bytes;
     use crate::model::ModelSource;
-    use crate::plan::device::weight_bytes;
 
     pub fn model(folder: &tempfile::TempDir, text: &str) -> Model {
         let config = folder.path().join("config.json");

@@ -37,11 +37,7 @@ const HEAD: &str = include_str!("../../../../graphs/kernels.txt");
 
 /// What a file says of how it came about, each a line of text.
 const MEASURED: [&str; 6] = ["model", "gpu", "driver", "date", "commit", "command"];
-const DTYPES: [(DType, &str); 3] = [
-    (DType::BF16, "bf16"),
-    (DType::F16, "f16"),
-    (DType::F32, "f32"),
-];
+const DTYPES: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
 /// Rows of an entry, at most.
 const MOST_ENTRY_ROWS: u32 = crate::plan::MAX_SEQS;
 
@@ -139,7 +135,7 @@ impl KernelFile {
     }
 
     pub fn entries(&self, dtype: DType) -> &[Entry] {
-        let at = DTYPES.iter().position(|(of, _)| *of == dtype);
+        let at = DTYPES.iter().position(|of| *of == dtype);
         at.map_or(&[], |at| &self.entries[at])
     }
 
@@ -154,7 +150,7 @@ impl KernelFile {
 
     /// Puts `entry` in the place of the one for as many rows.
     pub fn set(&mut self, dtype: DType, entry: Entry) {
-        let Some(at) = DTYPES.iter().position(|(of, _)| *of == dtype) else {
+        let Some(at) = DTYPES.iter().position(|of| *of == dtype) else {
             return;
         };
         let entries = &mut self.entries[at];
@@ -169,7 +165,8 @@ impl KernelFile {
         // FNV-1a
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         let mut text = self.architecture.name().to_owned();
-        for ((_, name), entries) in DTYPES.iter().zip(&self.entries) {
+        for (dtype, entries) in DTYPES.iter().zip(&self.entries) {
+            let name = dtype.name();
             for entry in entries {
                 let variant = write_variant(entry.variant);
                 let _ = write!(text, ";{name}.{}:{variant}", entry.rows);
@@ -218,8 +215,7 @@ impl KernelFile {
 
     fn read_decode(&mut self, value: &Value) -> std::result::Result<(), String> {
         for (name, value) in of_table("decode", value)? {
-            let of = DTYPES.iter().find(|(_, dtype)| dtype == name);
-            let &(dtype, _) = of.ok_or_else(|| {
+            let dtype = DType::by_name(name).ok_or_else(|| {
                 format!(
                     "decode: unknown type '{}': expected bf16, f16 or f32",
                     quote::text(name)
@@ -261,7 +257,8 @@ impl std::fmt::Display for KernelFile {
         for (name, text) in &self.measured {
             writeln!(out, "{name} = {}", Value::String(text.clone()))?;
         }
-        for ((_, name), entries) in DTYPES.iter().zip(&self.entries) {
+        for (dtype, entries) in DTYPES.iter().zip(&self.entries) {
+            let name = dtype.name();
             if !entries.is_empty() {
                 writeln!(out, "\n[decode.{name}]")?;
             }

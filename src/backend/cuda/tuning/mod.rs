@@ -3,6 +3,7 @@
 
 pub mod gpu;
 pub mod kernel_file;
+pub mod limits;
 pub mod variants;
 
 pub use kernel_file::{KernelChoice, KernelFile};

@@ -6,8 +6,8 @@ mod choice;
 
 pub use choice::{Able, Choice, Entry};
 
+use crate::backend::cuda::tuning::limits::{FUSED_ROWS, MOST_ROWS, SKINNY_ROWS};
 use crate::model::DType;
-use crate::plan::arena::{FUSED_ROWS, MOST_ROWS, SKINNY_ROWS};
 use std::fmt;
 use std::ops::RangeInclusive;
 

@@ -1,35 +1,21 @@
 //! Activations in a device's memory, as byte offsets: one arena for all steps, which never overlap on a device. Every
 //! offset is a multiple of [`ALIGN_BYTES`], every array sized for the largest bucket.
 
-use super::{KeySplit, SCORE_TILE_ROWS};
+use crate::backend::cuda::families::key_split::KeySplit;
+use crate::backend::cuda::tuning::limits::{
+    EXPERT_COUNTS_BYTES, FUSED_ROWS, HEAD_PARTS, MOST_ROWS, SAMPLE_PARTS, SKINNY_EXPERTS,
+    SKINNY_GUESS_WORDS, SKINNY_OUTPUTS, SKINNY_ROWS,
+};
 use crate::model::{DType, ModelConfig};
+use crate::plan::SCORE_TILE_ROWS;
 
 /// A cache line, and the widest access of any kernel.
 pub const ALIGN_BYTES: usize = 256;
 /// Bytes of an entry of the lists of query tiles and of expert tiles; there are never more of them than rows, or than
 /// pairs of a row and an expert.
 const TILE_BYTES: usize = 16;
-/// How many expert tiles there are, and what kernels/grouped/units.cuh counts: `EXPERT_COUNTS` words of kernels/common/experts.cuh.
-pub const EXPERT_COUNTS_BYTES: usize = 1088;
-/// In how many parts a row of logits is searched for its best, at most: by a kernel that reads them, and by the blocks of an LM
-/// head that streams weights, of up to [`MOST_ROWS`] rows.
-pub const SAMPLE_PARTS: usize = 16;
-pub const HEAD_PARTS: usize = 256;
-
-/// Rows of a bucket that the swap-AB and the grouped kernels take, at most.
-pub const MOST_ROWS: u32 = 256;
-
 /// Of an f32 value, as bf16 (kernels/persistent/f32.cu).
 const PARTS: usize = 3;
-
-/// Rows of a decode bucket, experts and outputs of a block, at most, in the skinny kernels (kernels/skinny/skinny.cuh).
-pub const SKINNY_ROWS: usize = 8;
-pub const SKINNY_EXPERTS: usize = 32;
-pub const SKINNY_OUTPUTS: usize = 16;
-/// Words in which they tell each other which experts a step will likely choose (kernels/skinny/guess.cuh).
-pub const SKINNY_GUESS_WORDS: usize = 8;
-/// Rows, at most, whose experts one of them does whole (kernels/skinny/fused.cuh).
-pub const FUSED_ROWS: usize = 1;
 
 /// What sizes an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +29,7 @@ pub struct ArenaShape {
     pub operand: DType,
 }
 
-/// Offsets. R rows, K experts of a row, S slots; the rest as [`super::OpKind`] has it.
+/// Offsets. R rows, K experts of a row, S slots; the rest as [`crate::plan::OpKind`] has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arena {
     /// f32 `[R, H]`: the residual stream.

@@ -1,15 +1,14 @@
 //! Memory arithmetic for a run on a GPU. Every number is the size of an allocation: the layouts that are counted here
 //! are the ones that memory is allocated by.
 
-use super::arena::ALIGN_BYTES;
-use super::bytes::Bytes;
-use super::memory::{MemoryItem, MemoryPlan, Place, WEIGHTS, plural, too_little};
+use super::arena::{ALIGN_BYTES, Arena, ArenaShape};
+use crate::plan::bytes::Bytes;
 use super::state::StateLayout;
-use super::{
-    Arena, ArenaShape, Budget, EngineOptions, Limits, Plan, Precision, RingCapacities, packed,
-};
+use crate::backend::cuda::families::packed;
 use crate::error::Result;
 use crate::model::{DType, LayerType, ModelConfig};
+use crate::plan::memory::{MemoryItem, MemoryPlan, Place, WEIGHTS, plural, too_little};
+use crate::plan::{Budget, EngineOptions, Limits, Plan, Precision, RingCapacities};
 
 /// What a way of launching takes besides the model.
 #[derive(Debug, Clone, PartialEq, Eq)]

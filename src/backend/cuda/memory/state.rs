@@ -1,9 +1,9 @@
 //! What sequences keep on a device between steps, as byte offsets: conv state by slot, keys and values by page. One
 //! allocation, layer after layer, every array on a multiple of [`ALIGN_BYTES`].
 
-use super::EngineOptions;
 use super::arena::ALIGN_BYTES;
 use crate::model::{DType, LayerType, ModelConfig};
+use crate::plan::EngineOptions;
 
 /// Where a layer's arrays start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,27 @@
+//! Values of the library's own types, as flags spell them.
+
+use crate::backend::LaunchWay;
+use crate::model::DType;
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+
+impl ValueEnum for DType {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::F32, Self::BF16, Self::F16]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name()))
+    }
+}
+
+/// Those of `--launch`; the host that runs ahead is `--ahead`.
+impl ValueEnum for LaunchWay {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::HostKernels, Self::HostGraph, Self::DeviceGraph]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name()))
+    }
+}

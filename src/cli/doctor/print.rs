@@ -1,0 +1,121 @@
+//! What `doctor` found, as text and as JSON.
+
+use super::Check;
+use crate::cli::table::Table;
+use crate::plan::bytes::Bytes;
+use crate::plan::{MemoryPlan, Place, RingCapacities};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+pub(super) fn text(
+    checks: &[Check],
+    memory: Option<&MemoryPlan>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let width = checks.iter().map(|c| c.name.len()).max().unwrap_or(0);
+    for check in checks {
+        let status = check.status.name();
+        writeln!(out, "{status:<7}  {:<width$}  {}", check.name, check.detail)?;
+        if let Some(advice) = &check.advice {
+            writeln!(out, "{:<7}  {:<width$}  -> {advice}", "", "")?;
+        }
+    }
+    let Some(memory) = memory else {
+        return Ok(());
+    };
+    writeln!(out, "\nmemory")?;
+    let mut table = Table::new(&[0, 2]);
+    for item in memory
+        .items
+        .iter()
+        .filter(|item| item.place == Place::Budget)
+    {
+        table.row([
+            item.name.to_owned(),
+            Bytes(item.bytes).to_string(),
+            item.arithmetic.clone(),
+        ]);
+    }
+    table.row(["total".to_owned(), Bytes(memory.total_bytes()).to_string()]);
+    table.row([
+        "budget".to_owned(),
+        Bytes(memory.budget.bytes).to_string(),
+        memory.budget.source.clone(),
+    ]);
+    for item in memory
+        .items
+        .iter()
+        .filter(|item| item.place != Place::Budget)
+    {
+        table.row([
+            format!("{} (not in it)", item.name),
+            Bytes(item.bytes).to_string(),
+            item.arithmetic.clone(),
+        ]);
+    }
+    table.write("  ", out)
+}
+
+pub(super) fn json_document(
+    checks: &[Check],
+    memory: Option<&MemoryPlan>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let checks: Vec<Value> = checks
+        .iter()
+        .map(|check| {
+            json!({
+                "name": check.name,
+                "status": check.status.name(),
+                "detail": check.detail,
+                "advice": check.advice,
+            })
+        })
+        .collect();
+    let mut document = json!({ "checks": checks });
+    if let Some(memory) = memory {
+        document["memory"] = memory_json(memory);
+    }
+    serde_json::to_writer_pretty(&mut *out, &document)?;
+    writeln!(out)
+}
+
+fn memory_json(memory: &MemoryPlan) -> Value {
+    let options = &memory.options;
+    let RingCapacities {
+        requests,
+        tokens,
+        controls,
+        events,
+        trace,
+    } = memory.rings;
+    json!({
+        "options": {
+            "max_seqs": options.max_seqs,
+            "max_context": options.max_context,
+            "page_tokens": options.page_tokens,
+            "pages": options.pages,
+            "step_tokens": options.step_tokens,
+            "chunk_tokens": options.chunk_tokens,
+            "chunk_align": options.chunk_align,
+            "steps_in_flight": options.steps_in_flight,
+        },
+        "rings": {
+            "requests": requests,
+            "tokens": tokens,
+            "controls": controls,
+            "events": events,
+            "trace": trace,
+        },
+        "items": memory.items.iter().map(|item| json!({
+            "name": item.name,
+            "bytes": item.bytes,
+            "arithmetic": item.arithmetic,
+            "in_budget": item.place == Place::Budget,
+            "place": item.place.name(),
+        })).collect::<Vec<_>>(),
+        "total_bytes": memory.total_bytes(),
+        "budget_bytes": memory.budget.bytes,
+        "budget_source": memory.budget.source,
+    })
+}

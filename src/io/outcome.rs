@@ -1,0 +1,115 @@
+//! What came of a row, and the parts of answers that every format has.
+
+use super::row::{Format, Id, RowError};
+use crate::runtime::{Timing, TokenLogprobs};
+use serde::Serialize;
+
+/// Why a served row ends where it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Finish {
+    /// An end-of-sequence id, a stop id or a stop string.
+    Stop,
+    /// max_new_tokens reached.
+    Length,
+    /// timeout_ms passed; counts as failed.
+    Timeout,
+}
+
+impl Finish {
+    /// Whether the row counts as served, for good.
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Stop | Self::Length)
+    }
+}
+
+/// What came of a row that ran.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    pub output_ids: Vec<u32>,
+    pub text: String,
+    /// For each of `output_ids`, how many characters of the text are complete before it.
+    pub text_offsets: Vec<usize>,
+    pub finish: Finish,
+    pub prompt_tokens: usize,
+    /// One for each of `output_ids` where the row asked for them.
+    pub logprobs: Option<Vec<TokenLogprobs>>,
+    pub timing: Timing,
+}
+
+/// What answers in the OpenAI format say of the job that they are of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// Where a row names none.
+    pub model: String,
+    /// When the job began, in seconds since 1970; one that is resumed began when it first did.
+    pub created: u64,
+}
+
+/// A row as its answer names it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Label {
+    pub line: u64,
+    pub id: Id,
+    pub format: Format,
+}
+
+#[derive(Serialize)]
+pub(super) struct Usage {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    total_tokens: usize,
+}
+
+impl Usage {
+    pub(super) fn of(outcome: &Outcome) -> Self {
+        Self::new(outcome.prompt_tokens, outcome.output_ids.len())
+    }
+
+    pub(super) fn new(prompt_tokens: usize, completion_tokens: usize) -> Self {
+        Self {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct TimingMs {
+    queue_ms: f64,
+    ttft_ms: Option<f64>,
+    total_ms: f64,
+}
+
+impl TimingMs {
+    /// `any`: whether a token came.
+    pub(super) fn of(timing: &Timing, any: bool) -> Self {
+        // To the microsecond: more digits are noise.
+        let ms = |time: std::time::Duration| time.as_micros() as f64 / 1e3;
+        Self {
+            queue_ms: ms(timing.queue),
+            ttft_ms: any.then(|| ms(timing.first_token)),
+            total_ms: ms(timing.total),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct ErrorBody<'a> {
+    code: &'static str,
+    message: &'a str,
+}
+
+impl<'a> ErrorBody<'a> {
+    pub(super) fn of(error: &'a RowError) -> Self {
+        Self {
+            code: error.code.as_str(),
+            message: &error.message,
+        }
+    }
+}
+
+pub(super) fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("strings, numbers and lists always serialise")
+}
