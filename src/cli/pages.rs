@@ -177,6 +177,11 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "tailgraph synth -m random:tiny -o tiny",
     ),
     (
+        "merge",
+        "Three shards of a job in one file:",
+        "tailgraph merge answers.0.jsonl answers.1.jsonl answers.2.jsonl -o answers.jsonl",
+    ),
+    (
         "replay",
         "The schedule of a run once more:",
         "tailgraph replay -m random:tiny --record run.jsonl",

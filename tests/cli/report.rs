@@ -270,8 +270,15 @@ fn a_trace_has_its_numbers_on_the_page() {
             .filter(|e| e["ph"] == "X" && e["name"] == name);
         named.collect()
     };
-    for name in ["decode 1", "decode 2", "mixed 16"] {
-        let row = rows.iter().find(|row| row[0] == name).unwrap();
+    let kinds = events.iter().filter(|e| e["ph"] == "X");
+    let kinds = kinds.filter_map(|e| e["name"].as_str());
+    let kinds: std::collections::BTreeSet<&str> = kinds
+        .filter(|name| name.starts_with("decode ") || name.starts_with("mixed "))
+        .collect();
+    assert!(kinds.contains("decode 1") && kinds.iter().any(|name| name.starts_with("mixed ")));
+    for name in kinds {
+        let row = rows.iter().find(|row| row[0] == name);
+        let row = row.unwrap_or_else(|| panic!("no {name} in {rows:?}"));
         let ms = |fold: fn(f64, f64) -> f64| {
             let all = steps(name)
                 .into_iter()

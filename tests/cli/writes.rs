@@ -9,7 +9,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use tailgraph::files::names::beside;
 
 const BEFORE: &str = "of an earlier run\n";
@@ -245,54 +245,26 @@ fn no_file_of_the_model_is_written_over() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
 }
 
-/// A report that waits for its input, by when its output is claimed.
-fn waiting_report(writers: &Writers, file: &Path) -> (Child, PathBuf) {
-    let pipe = writers.path("pipe");
-    if !pipe.exists() {
-        let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
-        assert!(made.success());
-    }
-    let args = ["report", text(&pipe), "-o", "FILE"].map(str::to_owned);
-    let mut report = command(&args, file);
-    let report = report.stderr(Stdio::piped()).stdout(Stdio::piped());
-    let child = report.spawn().unwrap();
-    let partial = beside(file, ".partial");
-    wait_for("claim", || partial.exists());
-    (child, pipe)
-}
-
 #[test]
 fn a_signal_ends_each_with_its_code_and_leaves_what_was_there() {
     let writers = Writers::of("random:tiny");
-    let file = writers.path(NAME);
+    let (file, pipe) = (writers.path(NAME), writers.path("pipe"));
     fs::write(&file, BEFORE).unwrap();
+    // A report waits for its input: by then its outputs are claimed.
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
     for (signal, code) in [("-INT", 130), ("-HUP", 129), ("-TERM", 143)] {
-        let (child, _) = waiting_report(&writers, &file);
+        let args = ["report", text(&pipe), "-o", "FILE"].map(str::to_owned);
+        let mut report = command(&args, &file);
+        let report = report.stderr(Stdio::piped()).stdout(Stdio::piped());
+        let child = report.spawn().unwrap();
+        let partial = beside(&file, ".partial");
+        wait_for("claim", || partial.exists());
         send(&child, signal);
         let ended = Ended::of(child.wait_with_output().unwrap());
         assert_eq!(ended.code, code, "{}", ended.stderr);
-        assert!(!beside(&file, ".partial").exists());
+        assert!(!partial.exists());
         assert_eq!(fs::read(&file).unwrap(), BEFORE.as_bytes());
-    }
-}
-
-#[test]
-fn what_others_put_in_the_way_meanwhile_is_not_put_in_place() {
-    let writers = Writers::of("random:tiny");
-    let file = writers.path(NAME);
-    fs::write(&file, BEFORE).unwrap();
-    let partial = beside(&file, ".partial");
-    for other in [None, Some("of another run")] {
-        let (child, pipe) = waiting_report(&writers, &file);
-        fs::remove_file(&partial).unwrap();
-        if let Some(text) = other {
-            fs::write(&partial, text).unwrap();
-        }
-        fs::write(pipe, fs::read(writers.path("bench.json")).unwrap()).unwrap();
-        let ended = Ended::of(child.wait_with_output().unwrap());
-        ended.fails_in_a_line(1, &["was removed or replaced while this run wrote it"]);
-        assert_eq!(fs::read(&file).unwrap(), BEFORE.as_bytes());
-        assert_eq!(fs::read_to_string(&partial).ok().as_deref(), other);
     }
 }
 

@@ -2,11 +2,11 @@
 //! are the ones that memory is allocated by.
 
 use super::arena::{ALIGN_BYTES, Arena, ArenaShape};
-use crate::plan::bytes::Bytes;
 use super::state::StateLayout;
 use crate::backend::cuda::families::packed;
 use crate::error::Result;
 use crate::model::{DType, LayerType, ModelConfig};
+use crate::plan::bytes::Bytes;
 use crate::plan::memory::{MemoryItem, MemoryPlan, Place, WEIGHTS, plural, too_little};
 use crate::plan::{Budget, EngineOptions, Limits, Plan, Precision, RingCapacities};
 
