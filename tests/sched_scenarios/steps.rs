@@ -103,7 +103,8 @@ fn a_prompt_alone_has_whole_steps_and_chunks_beside_running_sequences() {
         assert_eq!(steps_beside(0, chunk_tokens), wanted, "{chunk_tokens}");
     }
     // Beside a running sequence: (chunk_tokens, rows of the long prompt's chunks, those of both in the last steps).
-    let cases: [(u32, &[u32], &[&[(u32, u32)]]); 5] = [
+    type Steps<'a> = &'a [&'a [(u32, u32)]];
+    let cases: [(u32, &[u32], Steps<'_>); 5] = [
         (4, &[4; 10], &[&[(1, 2)], &[(2, 3)]]), // a row is missing for both
         (5, &[4; 10], &[&[(1, 2), (2, 3)]]),    // both fill the chunk
         (6, &[4; 9], &[&[(1, 6)], &[(2, 3)]]),  // the prompt's end fills it
