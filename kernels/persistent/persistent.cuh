@@ -24,6 +24,10 @@
  * is more than the second-level cache gives to all SMs at full speed. So the two blocks of a cluster are mates: they take tiles
  * side by side, and each asks for half of the weight rows, for both.
  *
+ * Measured alone on an H100 in bf16, 8,192 rows: 6144 outputs of 2048 in 303 us (680 TFLOP/s), 2048 of 2048 added to h in 133 (518),
+ * gate and up of 2 x 7168 in 660 (730), 8192^3 in 1,450 (758); experts' gate and up, 32 of 1792, four a row, in 704 (683), down in
+ * 399 (602). At 512 rows the experts' are bound by memory: 171 us (154 at 3.05 TB/s) and 96 (77). profiles/log/prompts.md.
+ *
  * K is a multiple of 32, N anything; every array starts on 16 bytes. Needs sm_90a.
  */
 #ifndef TAILGRAPH_PERSISTENT_CUH
