@@ -11,14 +11,15 @@
  * Gate and up are one product of twice the outputs: weight rows come in turns, 8 of gate and 8 of up (a dimension of the tensor
  * map leads from one matrix to the other), so that both sums of an output lie in one thread.
  *
- * f32 rows come as three bf16 parts, which are exact but for their lowest bits (persistent/split.cu): planes of x, each [R,K]. Their
+ * f32 rows come as three bf16 parts, which are exact but for their lowest bits (persistent/f32.cu): planes of x, each [R,K]. Their
  * products with a stage's weights are summed, smallest part first, in accumulators of the stage's own that are then added with
  * rounding, because the tensor cores truncate as they accumulate. Gate and up leave their outputs in such parts too.
  *
  * A sum runs over K in order in one accumulator, whoever takes the tile. So a row's bits depend neither on the rows beside it nor
  * on where it lies.
  *
- * By expert, tiles are those of the token sort, of at most 128 rows: mates share an expert's weight rows where both tiles are its; of a tile of up to 64 rows one warpgroup alone multiplies.
+ * By expert, tiles are those of the token sort, of at most 128 rows: mates share an expert's weight rows where both tiles are its;
+ * of a tile of up to 64 rows one warpgroup alone multiplies.
  *
  * Bound: the tensor cores, 2 R N K FLOP (4096 a cycle and SM). A tile's stage of 256 weight rows is 48 KB for 1,024 cycles, which
  * is more than the second-level cache gives to all SMs at full speed. So the two blocks of a cluster are mates: they take tiles
