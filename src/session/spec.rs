@@ -67,7 +67,7 @@ impl RunSpec {
     /// The operations, ladders and stages that this run has of a model of that configuration.
     ///
     /// # Errors
-    /// A plan file that cannot be read or is wrong; [`Error::Usage`] for stages that there cannot be.
+    /// A plan file that cannot be read or is wrong; [`crate::error::Error::Usage`] for stages that there cannot be.
     pub fn plan(&self, config: &Arc<ModelConfig>) -> Result<Plan> {
         let graphs = GraphFile::open(self.bucket_file.as_deref())?;
         graphs.plan(config.clone(), &self.limits)

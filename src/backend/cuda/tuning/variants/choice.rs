@@ -41,7 +41,7 @@ pub struct Choice<'a> {
 impl Choice<'_> {
     /// What serves a decode bucket of `rows` rows: the entry of the smallest bucket that holds it. Where a built-in entry asks
     /// for what does not serve this model, its products or its experts are those of the next larger bucket whose do;
-    /// after the last entry, what [`Choice::many`] says.
+    /// after the last entry, what serves many rows best.
     ///
     /// # Errors
     /// [`Error::File`]: a file that was named asks for what cannot be served.
@@ -86,7 +86,7 @@ impl Choice<'_> {
     }
 
     /// What serves a bucket with prompts in it. Entries are for decode steps: taken from them are swap-AB products, and grouped
-    /// experts, the first at or above `rows` that there are; else what [`Choice::many`] says.
+    /// experts, the first at or above `rows` that there are; else what serves many rows best.
     pub fn prompts(&self, rows: u32, able: &dyn Able) -> Variant {
         let larger = self.entries.iter().filter(|entry| entry.rows >= rows);
         let larger: Vec<Variant> = larger.map(|entry| entry.variant).collect();
