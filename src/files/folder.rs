@@ -169,8 +169,12 @@ fn leftovers(dir: &Path, mark: &Path, is_ours: &dyn Fn(&str) -> bool) -> Result<
             false => entries.push(entry.file_name().to_string_lossy().into_owned()),
         }
     }
-    let foreign = |name: &&String| !is_ours(name.strip_suffix(PARTIAL).unwrap_or(name));
-    match entries.iter().find(|name| !marked || foreign(name)) {
+    // A signal may come while a file is made, and take away the mark alone.
+    let foreign = |name: &&String| match name.strip_suffix(PARTIAL) {
+        Some(unfinished) => !is_ours(unfinished),
+        None => !marked || !is_ours(name),
+    };
+    match entries.iter().find(foreign) {
         None => Ok(entries),
         Some(name) => Err(Error::Usage(format!(
             "{}: found {name:?} in it, expected a new or empty directory",

@@ -72,7 +72,7 @@ fn one(kind: Kind, turn: usize, whole: Duration) -> bool {
         again.status.success() || filled,
         "{what}: {more:?}: {again:?}"
     );
-    assert!(job.is_done(), "{what}: {more:?}");
+    assert!(job.is_done(), "{what}: {more:?}: {again:?}");
     // A recording of the first run may be left beside that of the second, which took its place.
     assert_eq!(job.leftovers(), [""; 0], "{what}");
     assert!(!job.is_untouched(&job.output()), "{what}");
