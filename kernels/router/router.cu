@@ -97,6 +97,16 @@ __device__ inline void score(float *scores, X *x, const float *h, const float *n
     if (lane == i && i < rows) scores[(size_t)(first + i) * expert_count + expert] = found[i];
 }
 
+/* One warp: experts[R,K] and weights[R,K] of row r, from its scores[E]; keys[MAX_EXPERTS] is scratch. */
+__device__ inline void choose_for_row(uint32_t *experts, float *weights, const float *scores, uint32_t *keys, const float *bias,
+                                      uint32_t r, uint32_t expert_count, Weighing weighing) {
+  const size_t to = (size_t)r * weighing.k;
+  choose_experts(scores, bias, expert_count, weighing, keys, threadIdx.x % WARP, [&](uint32_t index, uint32_t expert, float weight) {
+    experts[to + index] = expert;
+    weights[to + index] = weight;
+  });
+}
+
 /* x[R,H], h[R,H], norm_weight[H], gate[E,H], bias[E] or null */
 template <int ROWS, typename X>
 __device__ inline void route(uint32_t *experts, float *weights, X *x, const float *h, const float *norm_weight,
@@ -121,13 +131,8 @@ __device__ inline void route(uint32_t *experts, float *weights, X *x, const floa
       if (lane == i) scores[i * MAX_EXPERTS + e] = found[i];
   }
   __syncthreads();
-  if (warp >= rows) return;
-  const size_t to = (size_t)(first + warp) * weighing.k;
-  choose_experts(scores + warp * MAX_EXPERTS, bias, expert_count, weighing, keys + warp * MAX_EXPERTS, lane,
-                 [&](uint32_t index, uint32_t expert, float weight) {
-                   experts[to + index] = expert;
-                   weights[to + index] = weight;
-                 });
+  if (warp < rows)
+    choose_for_row(experts, weights, scores + warp * MAX_EXPERTS, keys + warp * MAX_EXPERTS, bias, first + warp, expert_count, weighing);
 }
 
 /* One warp: z[H] and x[H] unless null, from h[H], to the bits that the threads of a block of NORM_THREADS make of it. */
@@ -200,13 +205,8 @@ __device__ inline void route_many(uint32_t *experts, float *weights, X *x, const
       }
   }
   __syncthreads();
-  if (warp >= rows) return;
-  const size_t to = (size_t)(first + warp) * weighing.k;
-  choose_experts(scores + warp * MAX_EXPERTS, bias, expert_count, weighing, keys + warp * MAX_EXPERTS, lane,
-                 [&](uint32_t index, uint32_t expert, float weight) {
-                   experts[to + index] = expert;
-                   weights[to + index] = weight;
-                 });
+  if (warp < rows)
+    choose_for_row(experts, weights, scores + warp * MAX_EXPERTS, keys + warp * MAX_EXPERTS, bias, first + warp, expert_count, weighing);
 }
 
 #define ROUTER_MANY(SUFFIX, X)                                                                                     \

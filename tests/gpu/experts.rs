@@ -8,6 +8,7 @@ use crate::rig::{
 use crate::routing::{RoutingOnGpu, mixture, random_experts};
 use crate::support::{Gpu, Holder};
 use rayon::prelude::*;
+use tailgraph::backend::cuda::families::Types;
 use tailgraph::backend::cuda::families::experts::{ExpertRows, ExpertWeights, NextNorm};
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
@@ -308,11 +309,8 @@ fn grouped_steps_agree_with_the_kernels_for_any_number() {
                 assert_same_bits(&what, &run(&case), &found);
             }
             case.by = Some(Experts::Tiled);
-            let expected = run(&case);
-            let expected: Vec<f64> = expected.iter().map(|&v| f64::from(v)).collect();
             let what = format!("{types:?} rows {rows} of {bucket}, {hidden} by {inner}");
-            let allowed = |_, v: f64| 4e-6 * (1.0 + v.abs()) + rounding(types.operand);
-            assert_close(&what, &found, &expected, allowed);
+            assert_near(&what, types, &found, &run(&case));
         }
     }
 }
@@ -344,12 +342,17 @@ fn persistent_steps_agree_with_the_kernels_for_any_number() {
             case.by = Some(Experts::Persistent);
             let found = run(&case);
             case.by = Some(Experts::Tiled);
-            let expected: Vec<f64> = run(&case).iter().map(|&v| f64::from(v)).collect();
             let what = format!("{types:?} rows {rows} of {bucket}, {hidden} by {inner}");
-            let allowed = |_, v: f64| 4e-6 * (1.0 + v.abs()) + rounding(types.operand);
-            assert_close(&what, &found, &expected, allowed);
+            assert_near(&what, types, &found, &run(&case));
         }
     }
+}
+
+/// What one family finds of a mixture, and what another does.
+fn assert_near(what: &str, types: Types, found: &[f32], of_others: &[f32]) {
+    let expected: Vec<f64> = of_others.iter().map(|&v| f64::from(v)).collect();
+    let allowed = |_, v: f64| 4e-6 * (1.0 + v.abs()) + rounding(types.operand);
+    assert_close(what, found, &expected, allowed);
 }
 
 /// The shortest and the longest rings of tiles of every size, with and without guesses.
