@@ -1,7 +1,7 @@
 //! The kernels of each step, or the CPU's operations, as slices under the step's own.
 
 use super::json::{DEVICE, Out, Track};
-use super::kernels::Kernels;
+use super::kernels::{Kernels, Roofline};
 use super::tally::{Least, Ran, Tally};
 use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::timing::{Part, StepTimes, UNTIMED_EVERY};
@@ -26,8 +26,13 @@ impl Costs {
     fn least(&self, ops: &[Op], shape: &StepShape) -> Least {
         let cost = |op: &Op| op_cost(&self.config, op.kind, shape, self.precision);
         let compute = self.precision.compute;
+        let bytes = |op: &Op| match self.gpu {
+            Some(gpu) => gpu.memory_bytes(&cost(op)),
+            None => cost(op).floor_bytes(),
+        };
         Least {
-            bytes: ops.iter().map(|op| cost(op).floor_bytes()).sum(),
+            bytes: ops.iter().map(bytes).sum(),
+            flops: ops.iter().map(|op| cost(op).flops).sum(),
             floor_us: self.gpu.map(|gpu| {
                 let floors = ops.iter().map(|op| gpu.roofline_us(&cost(op), compute).0);
                 floors.sum()
@@ -202,13 +207,19 @@ impl Parts {
     pub fn finish(&self) -> Kernels {
         let floor = self.costs.gpu.map(|gpu| {
             let compute = self.costs.precision.compute;
-            format!(
-                "{}, {}: {} TB/s, {} TFLOP/s; bytes as the plan counts them, every sequence at the mean context, routing even",
+            let roofline = Roofline {
+                bytes_per_s: gpu.bytes_per_s,
+                flops_per_s: gpu.flops_per_s(compute),
+            };
+            let by = format!(
+                "{}, {}: {} TB/s, {} TFLOP/s, ridge at {:.0} FLOP/B; bytes as the plan counts them, every sequence at the mean context, routing even",
                 gpu.title,
                 gpu.source,
-                gpu.bytes_per_s / 1e12,
-                gpu.flops_per_s(compute) / 1e12
-            )
+                roofline.bytes_per_s / 1e12,
+                roofline.flops_per_s / 1e12,
+                roofline.ridge()
+            );
+            (by, roofline)
         });
         self.tally.finish(UNTIMED_EVERY, self.lost, floor)
     }
