@@ -10,6 +10,7 @@ use crate::model::ModelConfig;
 use crate::plan::cost::op_cost;
 use crate::plan::{Op, Precision, StepShape};
 use serde::Serialize;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,6 +24,20 @@ pub struct Costs {
 }
 
 impl Costs {
+    /// Of each part that of its operations. One in which parts with others have a share counts with the first of them.
+    fn least_of(&self, parts: &[Part], shape: &StepShape) -> Vec<Least> {
+        let mut counts = FirstOf::default();
+        let mut least = Least::default();
+        let of = |part: &Part| {
+            // Kernels of the same operations have one cost together.
+            if part.index == 0 {
+                least = self.least(&counts.new_in(part), shape);
+            }
+            least
+        };
+        parts.iter().map(of).collect()
+    }
+
     fn least(&self, ops: &[Op], shape: &StepShape) -> Least {
         let cost = |op: &Op| op_cost(&self.config, op.kind, shape, self.precision);
         let compute = self.precision.compute;
@@ -38,6 +53,18 @@ impl Costs {
                 floors.sum()
             }),
         }
+    }
+}
+
+/// Which of a step's operations have been counted.
+#[derive(Default)]
+pub struct FirstOf(HashSet<Op>);
+
+impl FirstOf {
+    /// The operations of `part` in which no part before it had a share.
+    pub fn new_in(&mut self, part: &Part) -> Vec<Op> {
+        let ops = part.ops.iter().copied();
+        ops.filter(|&op| self.0.insert(op)).collect()
     }
 }
 
@@ -158,12 +185,7 @@ impl Parts {
         let add_ns = self.clock.behind(&now, composed_ns, ran.to_ns);
         let least: Vec<Vec<Least>> = now
             .iter()
-            .map(|times| {
-                let parts = times.parts.iter();
-                parts
-                    .map(|part| self.costs.least(&part.ops, shape))
-                    .collect()
-            })
+            .map(|times| self.costs.least_of(&times.parts, shape))
             .collect();
         for (times, least) in now.iter().zip(&least) {
             self.slices(out, times, add_ns, least)?;

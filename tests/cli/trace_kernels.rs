@@ -155,7 +155,7 @@ fn a_run_stands_against_the_roofline() {
     assert!(
         ended
             .stderr
-            .contains("expected one of 'random:lfm2-8b-a1b'"),
+            .contains("expected one of 'random:lfm2-8b-a1b@0'"),
         "{}",
         ended.stderr
     );
