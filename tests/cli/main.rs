@@ -1,6 +1,7 @@
 //! Behaviour through the binary: results on standard output, everything else on standard error, exit codes.
 
 mod bench;
+mod bench_gemm;
 mod bench_load;
 #[path = "../common/mod.rs"]
 mod common;

@@ -179,8 +179,8 @@ pub struct TraceArgs {
     #[command(flatten)]
     pub prompt: PromptArgs,
     /// A checkpoint's directory, or ORG/NAME[@REVISION] of the Hugging Face hub or its cache (HF_HOME, HF_ENDPOINT,
-    /// HF_TOKEN, HF_HUB_OFFLINE), or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b or a path to a
-    /// config.json
+    /// HF_TOKEN, HF_HUB_OFFLINE), or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b, lfm2.5-8b-a1b,
+    /// lfm2-24b-a2b or a path to a config.json
     #[arg(
         long,
         short,
