@@ -9,6 +9,7 @@ mod generate;
 mod inspect;
 mod interrupted;
 mod pages;
+mod penalties;
 mod profile;
 mod progress;
 mod prompts;
