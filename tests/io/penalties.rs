@@ -134,26 +134,26 @@ fn what_is_out_of_range_is_named() {
             "logit_bias",
             json!({"x": 1}),
             InvalidRequest,
-            "found the key 'x', expected a token id",
+            "found the key \"x\", expected a token id",
         ),
         // Two keys of one id, or none of any.
         (
             "logit_bias",
             json!({"5": 1, "05": 1}),
             InvalidRequest,
-            "found the key '05'",
+            "found the key \"05\"",
         ),
         (
             "logit_bias",
             json!({"-1": 1}),
             InvalidRequest,
-            "found the key '-1'",
+            "found the key \"-1\"",
         ),
         (
             "logit_bias",
             json!({"4294967296": 1}),
             InvalidRequest,
-            "found the key '4294967296'",
+            "found the key \"4294967296\"",
         ),
         (
             "logit_bias",
