@@ -22,7 +22,7 @@ fn ids(answer: &Value) -> Vec<u64> {
 fn a_flag_is_what_a_row_that_says_nothing_has() {
     let plain = answer(&[], &json!({}));
     for (flag, field) in [
-        ("--presence-penalty=2", json!({"presence_penalty": 2})),
+        ("--presence-penalty=-2", json!({"presence_penalty": -2})),
         (
             "--frequency-penalty=-1.5",
             json!({"frequency_penalty": -1.5}),
