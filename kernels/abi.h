@@ -17,7 +17,7 @@
 
 #include <stdint.h>
 
-#define TG_ABI_VERSION 1u
+#define TG_ABI_VERSION 2u
 
 #define TG_MAX_LANES 256u     /* lanes of a turn, at most */
 #define TG_DISPATCH_THREADS 288u /* of the dispatcher: that many lanes, and a warp that launches */
@@ -26,6 +26,7 @@
 #define TG_MAX_STAGES 16u
 #define TG_MAX_STOP_IDS 16u
 #define TG_MAX_LOGPROBS 20u
+#define TG_MAX_BIASES 300u    /* of a request, at most; with the stop ids, fewer than the threads that sample a row */
 #define TG_MAX_BUCKETS 16u    /* per kind */
 #define TG_MAX_TAKES 256u     /* requests one turn admits or ends in the queue, at most: prompts of 32 tokens fill a step of 8192 rows */
 #define TG_NONE 0xffffffffu   /* no such index */
@@ -46,7 +47,8 @@ typedef struct tg_index {
   uint64_t pad[15];
 } tg_index;
 
-/* How a row is sampled. Penalty, temperature, top-k, top-p, min-p are applied in that order. */
+/* How a row is sampled: biases, repetition penalty, presence and frequency penalty, temperature, top-k, top-p, min-p, in
+ * that order. Kernels load it 16 bytes at a time. */
 typedef struct tg_sampling {
   uint64_t key;                  /* key of the counter-based generator; the counter is the new token's position */
   uint32_t temperature;          /* f32 bits; 0 is greedy */
@@ -55,8 +57,18 @@ typedef struct tg_sampling {
   uint32_t repetition_penalty;   /* f32 bits; 1 is none */
   uint32_t top_k;                /* 0 keeps all */
   uint32_t logprobs;             /* TG_LOGPROBS_NONE, else how many alternatives come with each token (0 to TG_MAX_LOGPROBS) */
+  uint32_t presence_penalty;     /* f32 bits; 0 is none */
+  uint32_t frequency_penalty;    /* f32 bits; 0 is none */
+  uint32_t bias_count;           /* entries of its tg_bias */
+  uint32_t stop_from;            /* the first position whose token may be one of the stop ids; 0: any may */
 } tg_sampling;
 #define TG_LOGPROBS_NONE 0xffffffffu
+
+/* What is added to the logit of one token; a request has no two of one id. */
+typedef struct tg_bias {
+  uint32_t id;
+  uint32_t bias;   /* f32 bits */
+} tg_bias;
 
 /* tg_request.flags */
 #define TG_REQUEST_LOGITS_LAST 1u  /* deliver the logits of the prompt's last position (needs max_new_tokens 0) */
@@ -212,6 +224,7 @@ typedef struct tg_rings {
   /* set once */
   uint64_t bytes;          /* of the whole block */
   uint64_t requests;       /* byte offsets from the start of the block: tg_request[request_capacity] */
+  uint64_t biases;         /* tg_bias[request_capacity][bias_capacity]: beside each request, sampling.bias_count of them */
   uint64_t tokens;         /* int32_t[token_capacity] */
   uint64_t controls;       /* tg_control[control_capacity] */
   uint64_t events;         /* tg_event[event_capacity] */
@@ -222,7 +235,9 @@ typedef struct tg_rings {
   uint32_t control_capacity;
   uint32_t event_capacity;
   uint32_t trace_capacity;
+  uint32_t bias_capacity;  /* of one request: 0 to TG_MAX_BIASES, no power of two */
   uint32_t record;         /* 1: a full trace ring blocks the scheduler instead of losing the oldest record */
+  uint32_t pad;
 } tg_rings;
 
 /* ---- the scheduler's memory ---------------------------------------------------------------- */
@@ -245,7 +260,8 @@ typedef struct tg_config {
   uint32_t bucket_rows[TG_KINDS][TG_MAX_BUCKETS];  /* ascending; the largest decode bucket >= slots, the others >= step_tokens */
   uint32_t ahead;            /* 1: a decode step may be composed before the step ahead of it has come back, where that one
                                 can neither end a sequence nor let one in; needs 1 stage and 2 steps in flight */
-  uint32_t pad[3];           /* what follows is copied 16 bytes at a time */
+  uint32_t bias_capacity;    /* of the rings this state will be used with */
+  uint32_t pad[2];           /* what follows is copied 16 bytes at a time */
 } tg_config;
 
 /* tg_slot.phase */
@@ -253,7 +269,7 @@ typedef struct tg_config {
 #define TG_SLOT_PREFILL 1u   /* some of the prompt is not composed yet */
 #define TG_SLOT_DECODE 2u    /* the whole prompt is composed */
 
-/* One running sequence. Kernels read `request`, `flags`, `last_token` and `sampling`; the rest is the core's. */
+/* One running sequence. Kernels read `request`, `flags`, `last_token`, `sampling` and the stop ids; the rest is the core's. */
 typedef struct tg_slot {
   uint64_t request;
   uint64_t token_start;
@@ -343,6 +359,7 @@ typedef struct tg_state {
   uint32_t pad;
   /* byte offsets from the start of the block */
   uint64_t slot_table;       /* tg_slot[slots] */
+  uint64_t bias_table;       /* tg_bias[slots][config.bias_capacity]: each slot's, from its admission on */
   uint64_t page_table;       /* uint32_t[slots][max_pages] */
   uint64_t free_page_table;  /* uint32_t[pages]: a stack */
   uint64_t free_slot_table;  /* uint32_t[slots / 32, rounded up]: a bit per free slot */
@@ -377,6 +394,7 @@ typedef struct tg_state {
   uint32_t decode_cursor;    /* where the next step starts to look for decode rows, so that all slots take their turn */
   uint32_t pending;          /* events in pending_table */
   uint32_t pending_published;/* of those, how many are out already */
+  uint64_t pad_head;         /* steps are copied 16 bytes at a time */
   tg_step steps[TG_MAX_STEPS];
   tg_mailbox mailbox[TG_MAX_STAGES];
 } tg_state;

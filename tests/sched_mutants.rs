@@ -19,7 +19,7 @@ const LIBRARY: &str = "TAILGRAPH_SCHED_LIBRARY";
 const HISTORIES: &str = "TAILGRAPH_SCHED_HISTORIES";
 
 /// The sites of TG_MUT in kernels/sched, and what the bug is.
-const MUTANTS: [(u32, &str); 36] = [
+const MUTANTS: [(u32, &str); 37] = [
     (1, "mailbox: one step more than there are credits"),
     (2, "gather: takes a returned step while events wait"),
     (3, "collect: a cancelled slot still gives its token"),
@@ -62,6 +62,7 @@ const MUTANTS: [(u32, &str); 36] = [
     ),
     (36, "compose: prompts alone are cut as if sequences ran"),
     (37, "compose: decode rows count as prompt rows"),
+    (38, "publish: a slot gets the biases of another request"),
 ];
 
 /// Writes past a table: only the sanitizer sees it.

@@ -13,6 +13,7 @@ TG_FN uint32_t tg_is_servable(const tg_state *state, const tg_request *request) 
   if (request->prompt_tokens == 0u || request->stop_count > TG_MAX_STOP_IDS || logits != request->flags) return 0u;
   if (request->max_new_tokens == 0u ? !one_logits : logits != 0u) return 0u;
   if (logprobs != TG_LOGPROBS_NONE && logprobs > TG_MAX_LOGPROBS) return 0u;
+  if (request->sampling.bias_count > state->config.bias_capacity) return 0u;
   return tokens <= state->config.max_context && tg_pages_of(state, tokens) <= state->config.pages;
 }
 
@@ -162,6 +163,18 @@ TG_FN void tg_take_pages(tg_state *state, uint32_t lane, uint32_t lanes) {
     const uint32_t *stack = tg_words(state, state->free_page_table) + taken->first_free;
     uint32_t *pages = tg_words(state, state->page_table) + (uint64_t)taken->slot * state->max_pages;
     for (uint32_t page = lane; page < taken->pages; page += lanes) pages[page] = stack[page];
+  }
+}
+
+/* And their biases, which lie in the ring until its entries are handed back (tg_release_events). */
+TG_FN void tg_take_biases(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
+  tg_turn *turn = tg_scratch(state);
+  for (uint32_t i = 0u; i < turn->taken; i++) {
+    uint32_t index = tg_taken_list(state)[i].slot;
+    const tg_slot *slot = &tg_slots(state)[index];
+    const tg_bias *from = tg_biases_at(rings, TG_MUT(38, slot->request, slot->request + 1u));
+    tg_bias *to = tg_biases_of(state, index);
+    for (uint32_t entry = lane; entry < slot->sampling.bias_count; entry += lanes) to[entry] = from[entry];
   }
 }
 

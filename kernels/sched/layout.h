@@ -28,7 +28,7 @@ TG_FN uint32_t tg_config_ok(const tg_config *config) {
          config->stages <= TG_MAX_STAGES && config->steps_in_flight >= config->stages &&
          config->steps_in_flight <= TG_MAX_STEPS && config->mailbox_depth >= 1u &&
          config->mailbox_depth <= config->steps_in_flight &&
-         (!config->ahead || (config->stages == 1u && config->steps_in_flight == 2u)) && tg_is_power_of_two(config->request_capacity) &&
+         config->bias_capacity <= TG_MAX_BIASES && (!config->ahead || (config->stages == 1u && config->steps_in_flight == 2u)) && tg_is_power_of_two(config->request_capacity) &&
          tg_is_power_of_two(config->token_capacity) && tg_is_power_of_two(config->event_capacity) &&
          tg_ladder_ok(config, TG_KIND_DECODE, config->slots) &&
          tg_ladder_ok(config, TG_KIND_MIXED, config->step_tokens) &&
@@ -71,6 +71,7 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
 
   state->max_pages = tg_ceil_div(config->max_context, config->page_tokens);
   state->slot_table = tg_place(&cursor, slots, sizeof(tg_slot));
+  state->bias_table = tg_place(&cursor, slots * config->bias_capacity, sizeof(tg_bias));
   state->page_table = tg_place(&cursor, slots * state->max_pages, sizeof(uint32_t));
   state->free_page_table = tg_place(&cursor, config->pages, sizeof(uint32_t));
   state->free_slot_table = tg_place(&cursor, (slots + 31u) / 32u, sizeof(uint32_t));
@@ -107,6 +108,7 @@ TG_FN uint64_t tg_place_rings(tg_rings *rings, void *block) {
   cursor.end = (sizeof(tg_rings) + TG_ALIGN - 1u) / TG_ALIGN * TG_ALIGN + TG_GAP;
   if (block) TG_POISON(tg_at(block, sizeof(tg_rings)), cursor.end - sizeof(tg_rings));
   rings->requests = tg_place(&cursor, rings->request_capacity, sizeof(tg_request));
+  rings->biases = tg_place(&cursor, (uint64_t)rings->request_capacity * rings->bias_capacity, sizeof(tg_bias));
   rings->tokens = tg_place(&cursor, rings->token_capacity, sizeof(int32_t));
   rings->controls = tg_place(&cursor, rings->control_capacity, sizeof(tg_control));
   rings->events = tg_place(&cursor, rings->event_capacity, sizeof(tg_event));
@@ -118,7 +120,7 @@ TG_FN uint64_t tg_place_rings(tg_rings *rings, void *block) {
 TG_FN uint32_t tg_rings_ok(const tg_rings *shape) {
   return tg_is_power_of_two(shape->request_capacity) && tg_is_power_of_two(shape->token_capacity) &&
          tg_is_power_of_two(shape->control_capacity) && tg_is_power_of_two(shape->event_capacity) &&
-         tg_is_power_of_two(shape->trace_capacity);
+         tg_is_power_of_two(shape->trace_capacity) && shape->bias_capacity <= TG_MAX_BIASES;
 }
 
 #ifndef __CUDACC__ /* the host lays both blocks out */
@@ -154,6 +156,7 @@ TG_API uint64_t tg_rings_bytes(const tg_rings *shape) {
   copy.control_capacity = shape->control_capacity;
   copy.event_capacity = shape->event_capacity;
   copy.trace_capacity = shape->trace_capacity;
+  copy.bias_capacity = shape->bias_capacity;
   return tg_place_rings(&copy, 0);
 }
 
@@ -165,6 +168,7 @@ TG_API void tg_rings_init(tg_rings *rings, const tg_rings *shape) {
   rings->control_capacity = shape->control_capacity;
   rings->event_capacity = shape->event_capacity;
   rings->trace_capacity = shape->trace_capacity;
+  rings->bias_capacity = shape->bias_capacity;
   rings->record = shape->record;
   rings->bytes = tg_place_rings(rings, rings);
 }

@@ -36,6 +36,16 @@ TG_FN tg_request *tg_request_at(tg_rings *rings, uint64_t number) {
   return (tg_request *)tg_at(rings, tg_layout(rings)->requests) + (number & (tg_layout(rings)->request_capacity - 1u));
 }
 
+/* The biases of one request in the ring; of one slot. */
+TG_FN const tg_bias *tg_biases_at(tg_rings *rings, uint64_t number) {
+  uint64_t place = number & (tg_layout(rings)->request_capacity - 1u);
+  return (const tg_bias *)tg_at(rings, tg_layout(rings)->biases) + place * tg_layout(rings)->bias_capacity;
+}
+
+TG_FN tg_bias *tg_biases_of(tg_state *state, uint32_t slot) {
+  return (tg_bias *)tg_table(state, state->bias_table) + (uint64_t)slot * state->config.bias_capacity;
+}
+
 TG_FN uint64_t *tg_seen_at(tg_state *state, uint64_t number) {
   return (uint64_t *)tg_table(state, state->seen_table) + (number & (state->config.request_capacity - 1u));
 }

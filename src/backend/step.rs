@@ -145,6 +145,31 @@ impl<'a> StepView<'a> {
         }
     }
 
+    /// What is added to the slot's logits.
+    pub fn biases(&self, slot: u32) -> &'a [abi::tg_bias] {
+        let count = self.slot(slot).sampling.bias_count as usize;
+        // SAFETY: a slot's row of the bias table is written at admission only, before any of its steps, and has room for
+        // as many as were admitted.
+        unsafe {
+            let columns = (*self.state).config.bias_capacity as usize;
+            assert!(count <= columns);
+            let table = self.table::<abi::tg_bias>((*self.state).bias_table);
+            std::slice::from_raw_parts(table.add(slot as usize * columns), count)
+        }
+    }
+
+    /// The token ids that end the slot's sequence.
+    pub fn stop_ids(&self, slot: u32) -> &'a [i32] {
+        // SAFETY: as in `slot`; these are written at admission only.
+        unsafe {
+            assert!(slot < (*self.state).config.slots);
+            let entry = self.table::<abi::tg_slot>((*self.state).slot_table);
+            let entry = entry.add(slot as usize);
+            let ids = (&raw const (*entry).stop_ids).cast();
+            std::slice::from_raw_parts(ids, (*entry).stop_count as usize)
+        }
+    }
+
     /// The slot's pages: entry p holds positions `p * page_tokens ..`. Only entries up to the slot's last
     /// position mean anything: `[max_pages]`
     pub fn pages(&self, slot: u32) -> &'a [u32] {

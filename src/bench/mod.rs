@@ -89,6 +89,8 @@ pub struct Point {
     pub most_in_flight: Option<u32>,
     /// Threads that spin meanwhile.
     pub cpu_load: u32,
+    /// Every row has a presence and a frequency penalty and biases. Only of `decode`.
+    pub penalties: bool,
 }
 
 impl Point {

@@ -211,6 +211,11 @@ fn identity(opened: &Opened, rules: &Rules) -> Result<Identity> {
         top_p,
         min_p,
         repetition_penalty,
+        presence_penalty,
+        frequency_penalty,
+        // Rows alone say it.
+        logit_bias: _,
+        min_tokens,
         seed: _,
         stop,
         stop_ids,
@@ -234,6 +239,9 @@ fn identity(opened: &Opened, rules: &Rules) -> Result<Identity> {
         .with("--top-p", text(top_p))
         .with("--min-p", text(min_p))
         .with("--repetition-penalty", text(repetition_penalty))
+        .with("--presence-penalty", text(presence_penalty))
+        .with("--frequency-penalty", text(frequency_penalty))
+        .with("--min-tokens", text(min_tokens))
         .with("--seed", rules.run_seed)
         .with("--stop", text(stop))
         .with("--stop-ids", text(stop_ids))

@@ -34,7 +34,7 @@ pub struct Rules {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prepared {
     pub request: Request,
-    /// Stop strings, which the host looks for.
+    /// Stop strings, which the host looks for once the request has its least tokens.
     pub stop: Vec<String>,
     /// The text has special tokens too.
     pub special: bool,
@@ -185,11 +185,17 @@ fn prepare_one(
     let (vocab_size, max_context) = (rules.vocab_size, rules.max_context);
     let prompt = prompt_tokens(prompt, ask.names, vocab_size, max_context, codec, timeout)?;
     let max_new_tokens = max_new_tokens(rules, prompt.len() as u64, ask)?;
+    let biases = options.logit_bias.clone().unwrap_or_default();
+    check_biases(&biases, vocab_size)?;
     let request = Request {
         max_new_tokens,
         stop_ids: stop_ids(rules, ask)?,
+        min_new_tokens: min_new_tokens(rules, max_new_tokens, ask)?,
+        biases,
         sampling: Sampling {
             repetition_penalty: options.repetition_penalty.unwrap_or(1.0),
+            presence_penalty: options.presence_penalty.unwrap_or(0.0),
+            frequency_penalty: options.frequency_penalty.unwrap_or(0.0),
             temperature: temperature(&options),
             top_k: options.top_k.unwrap_or(0),
             top_p: options.top_p.unwrap_or(1.0),
@@ -245,6 +251,36 @@ fn max_new_tokens(rules: &Rules, prompt_tokens: u64, ask: &Ask) -> Result<u32, R
             (None, Unasked::Rest) => rest,
         }),
     )
+}
+
+/// Tokens that a row must generate before one may end it.
+fn min_new_tokens(rules: &Rules, max_new_tokens: u32, ask: &Ask) -> Result<u32, RowError> {
+    let (least, name) = match (ask.options.min_tokens, rules.defaults.min_tokens) {
+        (Some(least), _) => (least, "min_tokens"),
+        (None, least) => (least.unwrap_or(0), "--min-tokens"),
+    };
+    if least <= max_new_tokens {
+        return Ok(least);
+    }
+    Err(RowError::new(
+        Code::InvalidRequest,
+        format!(
+            "{name}: found {least}, expected at most the {max_new_tokens} new tokens that the row may have: raise {}",
+            limit_name(ask)
+        ),
+    ))
+}
+
+fn check_biases(biases: &[(u32, f32)], vocab_size: u32) -> Result<(), RowError> {
+    match biases.iter().find(|&&(id, _)| id >= vocab_size) {
+        None => Ok(()),
+        Some((id, _)) => Err(RowError::new(
+            Code::TokenOutOfRange,
+            format!(
+                "logit_bias: found the key {id}, expected token ids below the vocabulary size {vocab_size}"
+            ),
+        )),
+    }
 }
 
 /// Who has set the limit: the row, or the flag for all rows.

@@ -2,6 +2,7 @@
 
 use super::{Ladders, MAX_SEQS, MAX_STEPS_IN_FLIGHT, Plan};
 use crate::error::{Error, Result};
+use crate::sys::abi::TG_MAX_BIASES;
 use serde::{Deserialize, Serialize};
 
 /// Everything an engine allocates follows from these; nothing is allocated after start-up.
@@ -240,6 +241,8 @@ pub struct RingCapacities {
     pub controls: u32,
     pub events: u32,
     pub trace: u32,
+    /// Biased tokens of one request.
+    pub biases: u32,
 }
 
 impl RingCapacities {
@@ -255,6 +258,7 @@ impl RingCapacities {
             controls: requests,
             events: power(options.max_seqs.saturating_mul(64).max(1024)),
             trace: 1 << 17,
+            biases: TG_MAX_BIASES,
         }
     }
 }

@@ -12,6 +12,10 @@ pub struct Request {
     pub max_new_tokens: u32,
     /// End-of-sequence ids included; at most 16.
     pub stop_ids: Vec<u32>,
+    /// New tokens before one may be a stop id: 0 for none.
+    pub min_new_tokens: u32,
+    /// Added to the logits of these tokens, before all that `sampling` says; no id twice, at most 300.
+    pub biases: Vec<(u32, f32)>,
     pub sampling: Sampling,
     /// Counted from when the scheduler first sees the request.
     pub timeout: Option<Duration>,
@@ -33,6 +37,10 @@ pub enum Logits {
 pub struct Sampling {
     /// 1 is none; over prompt and generated tokens.
     pub repetition_penalty: f32,
+    /// 0 is none; of the tokens that the answer holds so far.
+    pub presence_penalty: f32,
+    /// 0 is none; for each time that a token stands in the answer so far.
+    pub frequency_penalty: f32,
     /// 0 is greedy.
     pub temperature: f32,
     /// 0 keeps all.
@@ -52,6 +60,8 @@ impl Default for Sampling {
     fn default() -> Self {
         Self {
             repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
             temperature: 0.0,
             top_k: 0,
             top_p: 1.0,

@@ -77,6 +77,7 @@ impl Sizes {
             token_capacity: capacities.tokens,
             event_capacity: capacities.events,
             ahead: u32::from(*ahead),
+            bias_capacity: capacities.biases,
             ..Default::default()
         };
         for (kind, ladder) in [&ladders.decode, &ladders.mixed, &ladders.score]
@@ -99,6 +100,7 @@ impl Sizes {
             control_capacity: capacities.controls,
             event_capacity: capacities.events,
             trace_capacity: capacities.trace,
+            bias_capacity: capacities.biases,
             record: u32::from(record),
             ..Default::default()
         };
@@ -109,7 +111,7 @@ impl Sizes {
             return Err(Error::Usage(format!(
                 "the scheduler cannot run with these sizes: max-seqs {} (1 to {}), step-tokens {} (at least max-seqs + {} and at most \
                  the largest mixed and score buckets), chunk-tokens {} (at least {}), {stages} stages with {} steps in flight (at most {}), largest decode bucket {} \
-                 (at least max-seqs), {} pages of {} tokens, context {}, rings of {capacities:?} (powers of two)",
+                 (at least max-seqs), {} pages of {} tokens, context {}, rings of {capacities:?} (powers of two, but for at most {} biases)",
                 options.max_seqs,
                 abi::TG_MAX_SLOTS,
                 options.step_tokens,
@@ -122,6 +124,7 @@ impl Sizes {
                 options.pages,
                 options.page_tokens,
                 options.max_context,
+                abi::TG_MAX_BIASES,
             )));
         }
         Ok(Self {

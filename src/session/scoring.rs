@@ -77,6 +77,8 @@ fn request(prompt: &[u32], logits: Logits) -> Request {
         prompt: prompt.to_vec(),
         max_new_tokens: 0,
         stop_ids: Vec::new(),
+        min_new_tokens: 0,
+        biases: Vec::new(),
         sampling: Sampling::default(),
         timeout: None,
         logits,

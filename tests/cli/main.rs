@@ -10,6 +10,7 @@ mod generate;
 mod inspect;
 mod interrupted;
 mod pages;
+mod penalties;
 mod profile;
 mod progress;
 mod prompts;

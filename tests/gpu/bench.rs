@@ -113,6 +113,8 @@ fn bare_steps_give_the_tokens_of_other_ways() {
             let mut request = greedy(&prompt, 40);
             request.sampling.temperature = i as f32 * 0.4;
             request.sampling.repetition_penalty = 1.1;
+            // What is counted once must not count twice.
+            request.sampling.frequency_penalty = 0.5;
             request.sampling.key = u64::from(i);
             request
         })

@@ -59,6 +59,7 @@ pub const SETUP: Setup = Setup {
         controls: 1024,
         events: 1 << 15,
         trace: 1 << 14,
+        biases: 300,
     },
     probe: ProbeOptions {
         layers: 6,

@@ -103,6 +103,7 @@ fn rings_of_a_few_entries_lose_nothing() {
             controls: 2,
             events: 4,
             trace: 2,
+            biases: 3,
         },
         ..SETUP
     };

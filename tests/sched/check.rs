@@ -2,6 +2,7 @@
 
 use super::machine::Machine;
 use super::model::{Model, Step};
+use super::world::biases;
 use tailgraph::sys::abi;
 
 macro_rules! ensure {
@@ -37,7 +38,20 @@ pub fn pages_and_slots(machine: &Machine, model: &Model) -> Result<(), String> {
         );
         let Some(expected) = expected else { continue };
         running += 1;
-        let prompt_tokens = model.requests[expected.request as usize].prompt_tokens;
+        let request = &model.requests[expected.request as usize];
+        let prompt_tokens = request.prompt_tokens;
+        let count = request.sampling.bias_count;
+        let room = u64::from(config.bias_capacity) * size_of::<abi::tg_bias>() as u64;
+        let held_biases: &[abi::tg_bias] =
+            machine.table(state.bias_table + u64::from(index) * room, count);
+        ensure!(
+            held_biases
+                .iter()
+                .copied()
+                .eq(biases(expected.request, count)),
+            "slot {index} has other biases than request {}: {held_biases:?}",
+            expected.request
+        );
         let phase = if expected.composed == prompt_tokens {
             abi::TG_SLOT_DECODE
         } else {

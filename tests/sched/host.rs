@@ -4,7 +4,7 @@
 use super::check::ensure;
 use super::history::History;
 use super::model::Event;
-use super::world::VOCABULARY;
+use super::world::{VOCABULARY, biases};
 use tailgraph::io::hash::mix64;
 use tailgraph::sys::abi;
 
@@ -61,6 +61,8 @@ impl History {
         let capacities = (config.request_capacity, config.token_capacity);
         self.machine
             .ring_set(requests, capacities.0, number, request);
+        let biases = biases(number, request.sampling.bias_count);
+        self.machine.set_biases(number, biases);
         for (at, &token) in (self.token_head..).zip(prompt) {
             self.machine.ring_set(tokens, capacities.1, at, token);
         }

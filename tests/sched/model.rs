@@ -263,6 +263,7 @@ impl Model {
             || request.stop_count > abi::TG_MAX_STOP_IDS
             || !flags_fit
             || (logprobs > abi::TG_MAX_LOGPROBS && logprobs != abi::TG_LOGPROBS_NONE)
+            || request.sampling.bias_count > self.config.bias_capacity
             || tokens > u64::from(self.config.max_context)
             || pages > u64::from(self.config.pages)
     }

@@ -30,6 +30,17 @@ pub fn prompt_token(number: u64, position: u32) -> i32 {
     (mix64(number << 32 | u64::from(position)) & 0x7fff_ffff) as i32
 }
 
+/// Biases of request `number`, which has `count`: no two requests have the same.
+pub fn biases(number: u64, count: u32) -> impl Iterator<Item = abi::tg_bias> {
+    (0..count).map(move |i| {
+        let word = mix64(number << 32 | 1 << 31 | u64::from(i));
+        abi::tg_bias {
+            id: word as u32,
+            bias: (word >> 32) as u32,
+        }
+    })
+}
+
 /// Sampled tokens come from a small vocabulary, so that stop ids are met.
 pub const VOCABULARY: u32 = 8;
 
@@ -88,6 +99,7 @@ fn config(rng: &mut Random) -> abi::tg_config {
             1 << rng.range(0, 6)
         },
         ahead: u32::from(ahead),
+        bias_capacity: rng.below(4),
         ..abi::tg_config::default()
     };
     for (kind, least) in [slots, step_tokens, step_tokens].into_iter().enumerate() {
@@ -126,6 +138,7 @@ fn request(rng: &mut Random, config: &abi::tg_config, number: u64, timeouts: u32
     } else {
         abi::TG_LOGPROBS_NONE
     };
+    request.sampling.bias_count = rng.below(config.bias_capacity + 1);
     match rng.below(60) {
         0 => prompt_tokens = 0,
         1 => request.stop_count = abi::TG_MAX_STOP_IDS + 1,
@@ -136,6 +149,7 @@ fn request(rng: &mut Random, config: &abi::tg_config, number: u64, timeouts: u32
         6 => max_new_tokens = config.max_context,
         7 => max_new_tokens = u32::MAX,
         8 => max_new_tokens = 0,
+        9 => request.sampling.bias_count = config.bias_capacity + 1,
         _ => {}
     }
     request.prompt_tokens = prompt_tokens;
@@ -157,6 +171,7 @@ impl World {
             token_capacity: config.token_capacity,
             control_capacity: 1 << rng.below(4),
             event_capacity: config.event_capacity,
+            bias_capacity: config.bias_capacity,
             trace_capacity: 1 << rng.range(0, 6),
             record: u32::from(rng.percent(25)),
             ..abi::tg_rings::default()

@@ -194,6 +194,9 @@ pub struct BenchArgs {
     /// Threads that spin meanwhile
     #[arg(long, value_name = "LIST", value_parser = ranges::parse, default_value = "0", help_heading = "Workload")]
     pub cpu_load: List,
+    /// `decode`: every sequence has a presence penalty, a frequency penalty and 8 biased tokens
+    #[arg(long, help_heading = "Workload")]
+    pub penalties: bool,
     /// `serve`: requests a second, arriving as a Poisson process; inf is all at once
     #[arg(long, value_name = "RATES", value_delimiter = ',', value_parser = rate, help_heading = "Workload")]
     pub request_rate: Vec<f64>,

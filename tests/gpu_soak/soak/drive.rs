@@ -190,6 +190,8 @@ impl Driver {
             prompt: prompt.to_vec(),
             max_new_tokens: 0,
             stop_ids: Vec::new(),
+            min_new_tokens: 0,
+            biases: Vec::new(),
             sampling: Sampling::default(),
             timeout: None,
             logits: Logits::Last,

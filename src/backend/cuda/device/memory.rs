@@ -104,8 +104,8 @@ fn overheads(wanted: &Wanted<'_>, way: LaunchWay, options: &EngineOptions) -> Re
             let rings = RingCapacities::new(options);
             let core = (wanted.core)(&ladders, options)?;
             let arithmetic = format!(
-                "{} requests, {} tokens, {} events, {} trace records",
-                rings.requests, rings.tokens, rings.events, rings.trace
+                "{} requests of up to {} biases, {} tokens, {} events, {} trace records",
+                rings.requests, rings.biases, rings.tokens, rings.events, rings.trace
             );
             (table_bytes(core.state), core.rings, arithmetic)
         }

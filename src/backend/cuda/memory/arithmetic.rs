@@ -253,9 +253,17 @@ fn items(
         ),
         item(
             "seen tokens",
-            arena.bytes - arena.seen,
+            arena.counts - arena.seen,
             format!(
                 "a bit for each of {} tokens, {slots} sequences",
+                config.vocab_size
+            ),
+        ),
+        item(
+            "answer counts",
+            arena.bytes - arena.counts,
+            format!(
+                "16 bits for each of {} tokens, {slots} sequences",
                 config.vocab_size
             ),
         ),
