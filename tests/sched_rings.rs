@@ -55,6 +55,7 @@ fn request(number: u64) -> Request {
     Request {
         prompt: (0..prompt_tokens).map(|at| (number + at) as u32).collect(),
         max_new_tokens: 1 + (number % 11) as u32,
+        unlimited: false,
         stop_ids: Vec::new(),
         sampling: Sampling {
             logprobs: number.is_multiple_of(3).then_some(2),

@@ -19,6 +19,10 @@ pub fn core_bytes(ladders: &Ladders, options: &EngineOptions) -> Result<CoreByte
     })
 }
 
+/// Tokens that a request without a limit takes pages for at a time. Few enough that short answers leave the pool to
+/// others, so many that taking pages costs no step anything.
+const GROW_TOKENS: u32 = 256;
+
 /// What both blocks are laid out by, and how large they get.
 #[derive(Debug, Clone)]
 pub(super) struct Sizes {
@@ -76,6 +80,7 @@ impl Sizes {
             request_capacity: capacities.requests,
             token_capacity: capacities.tokens,
             event_capacity: capacities.events,
+            grow_tokens: GROW_TOKENS,
             ahead: u32::from(*ahead),
             ..Default::default()
         };

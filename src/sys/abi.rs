@@ -20,6 +20,7 @@ pub const TG_KINDS: u32 = 3;
 pub const TG_LOGPROBS_NONE: u32 = 4294967295;
 pub const TG_REQUEST_LOGITS_LAST: u32 = 1;
 pub const TG_REQUEST_LOGITS_ALL: u32 = 2;
+pub const TG_REQUEST_UNLIMITED: u32 = 4;
 pub const TG_EVENT_TOKEN: u32 = 1;
 pub const TG_EVENT_END: u32 = 2;
 pub const TG_END_NONE: u32 = 0;
@@ -44,6 +45,8 @@ pub const TG_ERROR_LAUNCH: u32 = 4;
 pub const TG_SLOT_FREE: u32 = 0;
 pub const TG_SLOT_PREFILL: u32 = 1;
 pub const TG_SLOT_DECODE: u32 = 2;
+pub const TG_SLOT_LEAVING: u32 = 3;
+pub const TG_SLOT_SET_BACK: u32 = 4;
 pub const TG_SEQUENCE_FIRST: u32 = 1;
 pub const TG_SEQUENCE_LAST: u32 = 2;
 pub const TG_SEQUENCE_DECODE: u32 = 4;
@@ -230,10 +233,12 @@ pub struct tg_outcome {
     pub running: u32,
     pub free_pages: u32,
     pub steps_in_flight: u32,
+    pub set_back: u32,
+    pub read_again: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_outcome"][::core::mem::size_of::<tg_outcome>() - 64usize];
+    ["Size of tg_outcome"][::core::mem::size_of::<tg_outcome>() - 72usize];
     ["Alignment of tg_outcome"][::core::mem::align_of::<tg_outcome>() - 8usize];
     ["Offset of field: tg_outcome::action"][::core::mem::offset_of!(tg_outcome, action) - 0usize];
     ["Offset of field: tg_outcome::error"][::core::mem::offset_of!(tg_outcome, error) - 4usize];
@@ -257,6 +262,10 @@ const _: () = {
         [::core::mem::offset_of!(tg_outcome, free_pages) - 56usize];
     ["Offset of field: tg_outcome::steps_in_flight"]
         [::core::mem::offset_of!(tg_outcome, steps_in_flight) - 60usize];
+    ["Offset of field: tg_outcome::set_back"]
+        [::core::mem::offset_of!(tg_outcome, set_back) - 64usize];
+    ["Offset of field: tg_outcome::read_again"]
+        [::core::mem::offset_of!(tg_outcome, read_again) - 68usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -266,7 +275,7 @@ pub struct tg_trace {
     pub turn: u64,
     pub end_ns: u64,
     pub stage: u32,
-    pub pad: [u32; 3usize],
+    pub pad: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -274,10 +283,10 @@ const _: () = {
     ["Alignment of tg_trace"][::core::mem::align_of::<tg_trace>() - 8usize];
     ["Offset of field: tg_trace::inputs"][::core::mem::offset_of!(tg_trace, inputs) - 0usize];
     ["Offset of field: tg_trace::outcome"][::core::mem::offset_of!(tg_trace, outcome) - 176usize];
-    ["Offset of field: tg_trace::turn"][::core::mem::offset_of!(tg_trace, turn) - 240usize];
-    ["Offset of field: tg_trace::end_ns"][::core::mem::offset_of!(tg_trace, end_ns) - 248usize];
-    ["Offset of field: tg_trace::stage"][::core::mem::offset_of!(tg_trace, stage) - 256usize];
-    ["Offset of field: tg_trace::pad"][::core::mem::offset_of!(tg_trace, pad) - 260usize];
+    ["Offset of field: tg_trace::turn"][::core::mem::offset_of!(tg_trace, turn) - 248usize];
+    ["Offset of field: tg_trace::end_ns"][::core::mem::offset_of!(tg_trace, end_ns) - 256usize];
+    ["Offset of field: tg_trace::stage"][::core::mem::offset_of!(tg_trace, stage) - 264usize];
+    ["Offset of field: tg_trace::pad"][::core::mem::offset_of!(tg_trace, pad) - 268usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -411,7 +420,8 @@ pub struct tg_config {
     pub bucket_count: [u32; 3usize],
     pub bucket_rows: [[u32; 16usize]; 3usize],
     pub ahead: u32,
-    pub pad: [u32; 3usize],
+    pub grow_tokens: u32,
+    pub pad: [u32; 2usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -445,7 +455,9 @@ const _: () = {
     ["Offset of field: tg_config::bucket_rows"]
         [::core::mem::offset_of!(tg_config, bucket_rows) - 64usize];
     ["Offset of field: tg_config::ahead"][::core::mem::offset_of!(tg_config, ahead) - 256usize];
-    ["Offset of field: tg_config::pad"][::core::mem::offset_of!(tg_config, pad) - 260usize];
+    ["Offset of field: tg_config::grow_tokens"]
+        [::core::mem::offset_of!(tg_config, grow_tokens) - 260usize];
+    ["Offset of field: tg_config::pad"][::core::mem::offset_of!(tg_config, pad) - 264usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -467,7 +479,7 @@ pub struct tg_slot {
     pub last_token: i32,
     pub flags: u32,
     pub stop_count: u32,
-    pub pad: u32,
+    pub again: u32,
     pub sampling: tg_sampling,
     pub stop_ids: [i32; 16usize],
 }
@@ -500,7 +512,7 @@ const _: () = {
     ["Offset of field: tg_slot::flags"][::core::mem::offset_of!(tg_slot, flags) - 84usize];
     ["Offset of field: tg_slot::stop_count"]
         [::core::mem::offset_of!(tg_slot, stop_count) - 88usize];
-    ["Offset of field: tg_slot::pad"][::core::mem::offset_of!(tg_slot, pad) - 92usize];
+    ["Offset of field: tg_slot::again"][::core::mem::offset_of!(tg_slot, again) - 92usize];
     ["Offset of field: tg_slot::sampling"][::core::mem::offset_of!(tg_slot, sampling) - 96usize];
     ["Offset of field: tg_slot::stop_ids"][::core::mem::offset_of!(tg_slot, stop_ids) - 128usize];
 };
@@ -521,6 +533,7 @@ const _: () = {
     ["Offset of field: tg_row::token"][::core::mem::offset_of!(tg_row, token) - 8usize];
     ["Offset of field: tg_row::sequence"][::core::mem::offset_of!(tg_row, sequence) - 12usize];
 };
+pub const TG_TOKEN_KEPT: i32 = -2147483648;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_sequence {
@@ -631,11 +644,14 @@ pub struct tg_state {
     pub waiting_table: u64,
     pub cancel_table: u64,
     pub prefill_table: u64,
+    pub set_back_table: u64,
+    pub kept_table: u64,
     pub pending_table: u64,
     pub pending_sample_table: u64,
     pub scratch_table: u64,
     pub note_table: u64,
     pub ended_table: u64,
+    pub wanting_table: u64,
     pub taken_table: u64,
     pub chunk_table: u64,
     pub inputs: tg_inputs,
@@ -657,12 +673,14 @@ pub struct tg_state {
     pub decode_cursor: u32,
     pub pending: u32,
     pub pending_published: u32,
+    pub set_back: u32,
+    pub leaving: u32,
     pub steps: [tg_step; 16usize],
     pub mailbox: [tg_mailbox; 16usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10496usize];
+    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10536usize];
     ["Alignment of tg_state"][::core::mem::align_of::<tg_state>() - 8usize];
     ["Offset of field: tg_state::config"][::core::mem::offset_of!(tg_state, config) - 0usize];
     ["Offset of field: tg_state::bytes"][::core::mem::offset_of!(tg_state, bytes) - 272usize];
@@ -687,54 +705,62 @@ const _: () = {
         [::core::mem::offset_of!(tg_state, cancel_table) - 344usize];
     ["Offset of field: tg_state::prefill_table"]
         [::core::mem::offset_of!(tg_state, prefill_table) - 352usize];
+    ["Offset of field: tg_state::set_back_table"]
+        [::core::mem::offset_of!(tg_state, set_back_table) - 360usize];
+    ["Offset of field: tg_state::kept_table"]
+        [::core::mem::offset_of!(tg_state, kept_table) - 368usize];
     ["Offset of field: tg_state::pending_table"]
-        [::core::mem::offset_of!(tg_state, pending_table) - 360usize];
+        [::core::mem::offset_of!(tg_state, pending_table) - 376usize];
     ["Offset of field: tg_state::pending_sample_table"]
-        [::core::mem::offset_of!(tg_state, pending_sample_table) - 368usize];
+        [::core::mem::offset_of!(tg_state, pending_sample_table) - 384usize];
     ["Offset of field: tg_state::scratch_table"]
-        [::core::mem::offset_of!(tg_state, scratch_table) - 376usize];
+        [::core::mem::offset_of!(tg_state, scratch_table) - 392usize];
     ["Offset of field: tg_state::note_table"]
-        [::core::mem::offset_of!(tg_state, note_table) - 384usize];
+        [::core::mem::offset_of!(tg_state, note_table) - 400usize];
     ["Offset of field: tg_state::ended_table"]
-        [::core::mem::offset_of!(tg_state, ended_table) - 392usize];
+        [::core::mem::offset_of!(tg_state, ended_table) - 408usize];
+    ["Offset of field: tg_state::wanting_table"]
+        [::core::mem::offset_of!(tg_state, wanting_table) - 416usize];
     ["Offset of field: tg_state::taken_table"]
-        [::core::mem::offset_of!(tg_state, taken_table) - 400usize];
+        [::core::mem::offset_of!(tg_state, taken_table) - 424usize];
     ["Offset of field: tg_state::chunk_table"]
-        [::core::mem::offset_of!(tg_state, chunk_table) - 408usize];
-    ["Offset of field: tg_state::inputs"][::core::mem::offset_of!(tg_state, inputs) - 416usize];
-    ["Offset of field: tg_state::outcome"][::core::mem::offset_of!(tg_state, outcome) - 592usize];
-    ["Offset of field: tg_state::turn"][::core::mem::offset_of!(tg_state, turn) - 656usize];
+        [::core::mem::offset_of!(tg_state, chunk_table) - 432usize];
+    ["Offset of field: tg_state::inputs"][::core::mem::offset_of!(tg_state, inputs) - 440usize];
+    ["Offset of field: tg_state::outcome"][::core::mem::offset_of!(tg_state, outcome) - 616usize];
+    ["Offset of field: tg_state::turn"][::core::mem::offset_of!(tg_state, turn) - 688usize];
     ["Offset of field: tg_state::requests_seen"]
-        [::core::mem::offset_of!(tg_state, requests_seen) - 664usize];
+        [::core::mem::offset_of!(tg_state, requests_seen) - 696usize];
     ["Offset of field: tg_state::requests_taken"]
-        [::core::mem::offset_of!(tg_state, requests_taken) - 672usize];
+        [::core::mem::offset_of!(tg_state, requests_taken) - 704usize];
     ["Offset of field: tg_state::controls_taken"]
-        [::core::mem::offset_of!(tg_state, controls_taken) - 680usize];
+        [::core::mem::offset_of!(tg_state, controls_taken) - 712usize];
     ["Offset of field: tg_state::tokens_taken"]
-        [::core::mem::offset_of!(tg_state, tokens_taken) - 688usize];
+        [::core::mem::offset_of!(tg_state, tokens_taken) - 720usize];
     ["Offset of field: tg_state::token_tail"]
-        [::core::mem::offset_of!(tg_state, token_tail) - 696usize];
+        [::core::mem::offset_of!(tg_state, token_tail) - 728usize];
     ["Offset of field: tg_state::events_published"]
-        [::core::mem::offset_of!(tg_state, events_published) - 704usize];
+        [::core::mem::offset_of!(tg_state, events_published) - 736usize];
     ["Offset of field: tg_state::traces_written"]
-        [::core::mem::offset_of!(tg_state, traces_written) - 712usize];
+        [::core::mem::offset_of!(tg_state, traces_written) - 744usize];
     ["Offset of field: tg_state::traces_lost"]
-        [::core::mem::offset_of!(tg_state, traces_lost) - 720usize];
+        [::core::mem::offset_of!(tg_state, traces_lost) - 752usize];
     ["Offset of field: tg_state::steps_composed"]
-        [::core::mem::offset_of!(tg_state, steps_composed) - 728usize];
+        [::core::mem::offset_of!(tg_state, steps_composed) - 760usize];
     ["Offset of field: tg_state::steps_collected"]
-        [::core::mem::offset_of!(tg_state, steps_collected) - 736usize];
+        [::core::mem::offset_of!(tg_state, steps_collected) - 768usize];
     ["Offset of field: tg_state::free_pages"]
-        [::core::mem::offset_of!(tg_state, free_pages) - 744usize];
-    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 748usize];
-    ["Offset of field: tg_state::prefill"][::core::mem::offset_of!(tg_state, prefill) - 752usize];
+        [::core::mem::offset_of!(tg_state, free_pages) - 776usize];
+    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 780usize];
+    ["Offset of field: tg_state::prefill"][::core::mem::offset_of!(tg_state, prefill) - 784usize];
     ["Offset of field: tg_state::decode_cursor"]
-        [::core::mem::offset_of!(tg_state, decode_cursor) - 756usize];
-    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 760usize];
+        [::core::mem::offset_of!(tg_state, decode_cursor) - 788usize];
+    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 792usize];
     ["Offset of field: tg_state::pending_published"]
-        [::core::mem::offset_of!(tg_state, pending_published) - 764usize];
-    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 768usize];
-    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2304usize];
+        [::core::mem::offset_of!(tg_state, pending_published) - 796usize];
+    ["Offset of field: tg_state::set_back"][::core::mem::offset_of!(tg_state, set_back) - 800usize];
+    ["Offset of field: tg_state::leaving"][::core::mem::offset_of!(tg_state, leaving) - 804usize];
+    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 808usize];
+    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2344usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]

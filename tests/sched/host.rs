@@ -248,6 +248,7 @@ fn event_of(event: &abi::tg_event, like: &Event) -> Option<Event> {
             seen_ns: event.seen_ns,
             admitted_ns: event.admitted_ns,
             first_ns: event.first_ns,
+            again: event.step as u32,
         }),
         _ => None,
     }

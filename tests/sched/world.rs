@@ -88,6 +88,7 @@ fn config(rng: &mut Random) -> abi::tg_config {
             1 << rng.range(0, 6)
         },
         ahead: u32::from(ahead),
+        grow_tokens: rng.range(1, 12),
         ..abi::tg_config::default()
     };
     for (kind, least) in [slots, step_tokens, step_tokens].into_iter().enumerate() {
@@ -96,7 +97,14 @@ fn config(rng: &mut Random) -> abi::tg_config {
     config
 }
 
-fn request(rng: &mut Random, config: &abi::tg_config, number: u64, timeouts: u32) -> Planned {
+/// `timeouts`, `unlimited`: how many of a hundred have one, or no limit.
+fn request(
+    rng: &mut Random,
+    config: &abi::tg_config,
+    number: u64,
+    timeouts: u32,
+    unlimited: u32,
+) -> Planned {
     let score = rng.percent(12);
     let mut max_new_tokens = if score { 0 } else { rng.range(1, 8) };
     let room = config.max_context.saturating_sub(max_new_tokens).max(1);
@@ -131,12 +139,18 @@ fn request(rng: &mut Random, config: &abi::tg_config, number: u64, timeouts: u32
         1 => request.stop_count = abi::TG_MAX_STOP_IDS + 1,
         2 => request.flags ^= abi::TG_REQUEST_LOGITS_LAST,
         3 => request.flags = 3,
-        4 => request.flags |= 4,
+        4 => request.flags |= 8,
         5 => request.sampling.logprobs = 21,
         6 => max_new_tokens = config.max_context,
         7 => max_new_tokens = u32::MAX,
         8 => max_new_tokens = 0,
         _ => {}
+    }
+    if request.flags == 0 && rng.percent(unlimited) {
+        request.flags = abi::TG_REQUEST_UNLIMITED;
+        if max_new_tokens > 0 && rng.percent(70) {
+            max_new_tokens = config.max_context.saturating_sub(prompt_tokens);
+        }
     }
     request.prompt_tokens = prompt_tokens;
     request.max_new_tokens = max_new_tokens;
@@ -163,8 +177,9 @@ impl World {
         };
         let count = rng.range(1, 6) + if rng.percent(30) { rng.range(1, 10) } else { 0 };
         let (timeouts, cancels) = (rng.pick(&[0, 20, 60]), rng.pick(&[0, 15, 50]));
+        let unlimited = rng.pick(&[0, 40, 80]);
         let mut requests: Vec<Planned> = (0..u64::from(count))
-            .map(|number| request(rng, &config, number, timeouts))
+            .map(|number| request(rng, &config, number, timeouts, unlimited))
             .collect();
         for planned in &mut requests {
             planned.cancel = rng.percent(cancels);

@@ -83,6 +83,7 @@ pub fn ask(seed: u64, number: u64, shape: &Shape) -> Ask {
             .map(|_| random.below(shape.vocab_size))
             .collect(),
         max_new_tokens,
+        unlimited: false,
         stop_ids,
         sampling: sampling(&mut random),
         timeout,
