@@ -122,13 +122,11 @@ TG_FN uint32_t tg_put_pages(tg_state *state, uint32_t slot, uint32_t count, uint
  * waits for pages lets nobody newer in. Returns what is left. */
 TG_FN uint32_t tg_hand_out(tg_state *state, uint32_t free_pages, uint32_t at) {
   uint32_t dry = 0u;
+  tg_scratch(state)->pending = at;
   free_pages = tg_grow(state, free_pages, &dry);
-  if (!dry) free_pages = tg_read_again(state, free_pages);
-  if (TG_MUT(46, dry || state->set_back != 0u || state->leaving != TG_NONE, dry)) {
-    tg_scratch(state)->pending = at;
-    return free_pages;
-  }
-  return tg_admit_front(state, free_pages, at);
+  if (dry || TG_MUT(50, state->leaving != TG_NONE, 0)) return free_pages;
+  free_pages = tg_read_again(state, free_pages);
+  return TG_MUT(46, state->set_back != 0u, 0) ? free_pages : tg_admit_front(state, free_pages, at);
 }
 
 /* Phase: all lanes put the pages of slots that ended, and of one that left, back on the stack; lane 0 meanwhile does the

@@ -8,7 +8,7 @@
  * back first, since they write to its pages), is set back, and is read again once there is room for what it has so far
  * and grow_tokens more: prompt and tokens, which are kept by position. Then it goes on at the same position with the same
  * key, so its tokens are what they would have been. It keeps its slot; that costs nobody anything, since nobody is
- * admitted while somebody is set back or wants pages. One that wants pages and is itself the newest waits with what it
+ * admitted while somebody leaves, is set back or finds no pages. One that wants pages and is itself the newest waits with what it
  * has: to give it back would help nobody.
  *
  * Everyone comes to an end. Take the oldest request without a limit that has a slot. It never gives its pages back, since
@@ -147,8 +147,8 @@ TG_FN uint32_t tg_grow(tg_state *state, uint32_t free_pages, uint32_t *dry) {
   return free_pages;
 }
 
-/* Lane 0: the slot whose steps have come back is set back. Those that are set back already are newer: they were the
- * newest when they left, and nobody was admitted since. */
+/* Lane 0: the slot whose steps have come back is set back. Those that are set back already are newer, as they are than all
+ * that run: each was the newest when it began to leave, and nobody newer has been let in since. */
 TG_FN void tg_set_back(tg_state *state) {
   uint32_t index = tg_scratch(state)->back;
   tg_slot *slot = &tg_slots(state)[index];

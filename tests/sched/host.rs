@@ -95,7 +95,7 @@ impl History {
                 .any(|r| r.request == *request && r.steps == 1 && r.generated + 1 == max_new_tokens)
         };
         let at = match self.to_cancel.iter().position(last) {
-            Some(at) if self.rng.percent(50) => at,
+            Some(at) if self.rng.percent(80) => at,
             _ => self.rng.below(self.to_cancel.len() as u32) as usize,
         };
         let request = self.to_cancel.swap_remove(at);

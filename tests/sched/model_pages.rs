@@ -117,6 +117,10 @@ impl Model {
             turn.grew = true;
             turn.changed = true;
         }
+        if self.leaving().is_some() {
+            turn.front_behind_one_set_back |= self.waiting() > 0;
+            return;
+        }
         for slot in self.set_back() {
             let running = &self.running[&slot];
             let request = *self.request(running.request);
@@ -127,7 +131,7 @@ impl Model {
             self.give(slot, pages);
             self.begin_again(slot, turn);
         }
-        if self.set_back().is_empty() && self.leaving().is_none() {
+        if self.set_back().is_empty() {
             self.admit(seen, turn);
         } else {
             turn.front_behind_one_set_back |= self.waiting() > 0;
