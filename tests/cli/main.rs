@@ -4,6 +4,7 @@ mod bench;
 mod bench_load;
 #[path = "../common/mod.rs"]
 mod common;
+mod crowded;
 mod ends;
 mod generate;
 mod inspect;
