@@ -291,8 +291,6 @@ fn f() { crate::delta::g(); super::epsilon::h(); super::super::zeta::i(); other_
 const KNOWN: &[&str] = &[
     // Fields are read into parts of the row, whose forms each know the other's names, to say that a field belongs there.
     "io::fields io::lines io::messages io::openai io::plain io::row io::row::elsewhere",
-    // Values call methods and the meter, and these use values and their errors.
-    "text::jinja::access text::jinja::args text::jinja::format text::jinja::meter text::jinja::methods text::jinja::ops text::jinja::print text::jinja::spec text::jinja::value",
 ];
 
 #[test]

@@ -24,7 +24,7 @@ struct HeadPart {
   }
 };
 
-/* Likewise as they lie in memory, past the first-level cache: asked for now, and not waited for before they are looked at. */
+/* A lane's part of a head with its values as they lie in memory, past the first-level cache: asked for now, and not waited for before they are looked at. */
 template <typename T, int D>
 struct RawHeadPart {
   static constexpr int FOURS = HeadPart<D>::FOURS;

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
+use std::time::{Duration, SystemTime};
 
 /// Families lie in folders of this one, and include each other's headers by their paths from here.
 const KERNELS: &str = "kernels";
@@ -74,12 +75,11 @@ fn existing(path: PathBuf) -> Option<PathBuf> {
 }
 
 /// Compiles every unit, as many at a time as cargo allows, and links them for the device. Objects lie in the folder that
-/// TAILGRAPH_KERNEL_OBJECTS names, for builds that share them one after the other, or in `out_dir`.
+/// TAILGRAPH_KERNEL_OBJECTS names, which builds may share, or in `out_dir`.
 pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Built, String> {
     let folder = env::var_os("TAILGRAPH_KERNEL_OBJECTS").map_or(out_dir.to_owned(), PathBuf::from);
-    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let sources = digest(&files(Path::new(KERNELS), &["cuh", "h", "c"])?)?;
-    let units = files(Path::new(KERNELS), &["cu"])?;
+    std::fs::create_dir_all(&folder).map_err(|error| said(&folder, &error))?;
+    let units = units(Path::new(KERNELS))?;
     let jobs: usize = env::var("NUM_JOBS")
         .ok()
         .and_then(|jobs| jobs.parse().ok())
@@ -92,7 +92,7 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Built, String> {
                 loop {
                     let next = waiting.lock().expect("no compiling thread panics").next();
                     let Some((index, unit)) = next else { break };
-                    let result = compile(nvcc, unit, sources, &folder);
+                    let result = compile(nvcc, unit, &folder);
                     done.lock().expect("no compiling thread panics")[index] = Some(result);
                 }
             });
@@ -110,6 +110,7 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Built, String> {
         objects.push(object);
         compile_log.push_str(&log);
     }
+    forget_old(&folder);
     let image = out_dir.join("tailgraph.fatbin");
     let mut link = Command::new(nvcc);
     link.args(["-dlink", "-fatbin", "-Xnvlink", "-v"])
@@ -125,18 +126,9 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Built, String> {
     })
 }
 
-/// One unit for all architectures: its object and what was printed. Kept beside the object, with what they were made from, so
-/// that a unit is compiled again only where that has changed.
-fn compile(
-    nvcc: &Path,
-    unit: &Path,
-    sources: u64,
-    folder: &Path,
-) -> Result<(PathBuf, String), String> {
-    // Families have units of the same name: norm.cu, conv.cu.
-    let place = unit.strip_prefix(KERNELS).unwrap_or(unit);
-    let name = place.to_string_lossy().replace('/', "-");
-    let object = folder.join(name).with_extension("o");
+/// One unit for all architectures: its object and what was printed. Both are named by what they are made from, so that a unit is
+/// compiled again only where that has changed, and builds that share a folder never take each other's.
+fn compile(nvcc: &Path, unit: &Path, folder: &Path) -> Result<(PathBuf, String), String> {
     let mut command = Command::new(nvcc);
     command
         .args([
@@ -151,37 +143,85 @@ fn compile(
         ])
         .args(targets())
         .arg("-c")
-        .arg(unit)
-        .arg("-o")
-        .arg(&object);
-    let text = |path: &Path| std::fs::read_to_string(path);
-    let (log, key) = (object.with_extension("log"), object.with_extension("key"));
-    let made_from = format!(
-        "{command:?} {:x} {sources:x} {}",
-        digest(&[unit.to_owned()])?,
-        size_and_age(nvcc)
-    );
-    if object.is_file()
-        && let (Ok(log), Ok(before)) = (text(&log), text(&key))
-        && before == made_from
-    {
-        return Ok((object, log));
+        .arg(unit);
+    let mut made_from = DefaultHasher::new();
+    made_from.write(format!("{command:?} {}", size_and_age(nvcc)).as_bytes());
+    for source in sources(unit)? {
+        made_from.write(source.as_os_str().as_encoded_bytes());
+        made_from.write(&std::fs::read(&source).map_err(|error| said(&source, &error))?);
     }
-    let _ = std::fs::remove_file(&key);
-    let printed = run(&mut command)?;
-    let kept = std::fs::write(&log, &printed).and_then(|()| std::fs::write(&key, made_from));
-    kept.map_err(|error| format!("{}: {error}", key.display()))?;
+    // Families have units of the same name: norm.cu, conv.cu.
+    let place = unit.strip_prefix(KERNELS).unwrap_or(unit);
+    let name = place.with_extension("").to_string_lossy().replace('/', "-");
+    let object = folder.join(format!("{name}.{:016x}.o", made_from.finish()));
+    let log = object.with_extension("log");
+    if object.is_file()
+        && let Ok(printed) = std::fs::read_to_string(&log)
+    {
+        used_now(&log)?;
+        return Ok((object, printed));
+    }
+    // Another build may be at the same: each makes its own, and the name is there only when all of it is.
+    let unfinished = object.with_extension(format!("{}.o", std::process::id()));
+    let printed = run(command.arg("-o").arg(&unfinished))?;
+    std::fs::rename(&unfinished, &object).map_err(|error| said(&object, &error))?;
+    std::fs::write(&log, &printed).map_err(|error| said(&log, &error))?;
     Ok((object, printed))
 }
 
-/// Of the files' contents, in order.
-fn digest(files: &[PathBuf]) -> Result<u64, String> {
-    let mut hasher = DefaultHasher::new();
-    for file in files {
-        let bytes = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
-        hasher.write(&bytes);
+/// The unit, and what it includes of ours, wherever it does.
+fn sources(unit: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut found = vec![unit.to_owned()];
+    let mut at = 0;
+    while at < found.len() {
+        let text = std::fs::read_to_string(&found[at]).map_err(|error| said(&found[at], &error))?;
+        let names = text.lines().filter_map(|line| {
+            line.trim_start()
+                .strip_prefix("#include \"")?
+                .split('"')
+                .next()
+        });
+        for name in names {
+            let path = Path::new(KERNELS).join(name);
+            if !found.contains(&path) {
+                found.push(path);
+            }
+        }
+        at += 1;
     }
-    Ok(hasher.finish())
+    Ok(found)
+}
+
+/// How long an object is kept that no build has used.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// Notes that what was compiled before has served again.
+fn used_now(log: &Path) -> Result<(), String> {
+    std::fs::File::options()
+        .append(true)
+        .open(log)
+        .and_then(|file| file.set_modified(SystemTime::now()))
+        .map_err(|error| said(log, &error))
+}
+
+/// Removes what no build has used for long: each change of a kernel leaves an object.
+fn forget_old(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return;
+    };
+    for log in entries.flatten().map(|entry| entry.path()) {
+        let age = log.metadata().and_then(|data| data.modified());
+        let age = age.ok().and_then(|used| used.elapsed().ok());
+        if log.extension().is_some_and(|found| found == "log") && age > Some(KEPT) {
+            // Another build may have removed them.
+            let _ = std::fs::remove_file(&log);
+            let _ = std::fs::remove_file(log.with_extension("o"));
+        }
+    }
+}
+
+fn said(path: &Path, error: &std::io::Error) -> String {
+    format!("{}: {error}", path.display())
 }
 
 /// A compiler in another's place is another one.
@@ -192,18 +232,14 @@ fn size_and_age(file: &Path) -> String {
     format!("{found:?}")
 }
 
-/// Files below `folder` with one of these extensions, sorted.
-fn files(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, String> {
+/// Units below `folder`, sorted.
+fn units(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
-    let entries =
-        std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let entries = std::fs::read_dir(folder).map_err(|error| said(folder, &error))?;
     for path in entries.flatten().map(|entry| entry.path()) {
         if path.is_dir() {
-            found.extend(files(&path, extensions)?);
-        } else if path
-            .extension()
-            .is_some_and(|found| extensions.iter().any(|&extension| found == extension))
-        {
+            found.extend(units(&path)?);
+        } else if path.extension().is_some_and(|found| found == "cu") {
             found.push(path);
         }
     }

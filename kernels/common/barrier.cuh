@@ -62,7 +62,7 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
 
 __device__ inline void barrier_wait(uint64_t *barrier, uint32_t parity) { barrier_wait(shared_address(barrier), parity); }
 
-/* Likewise, for what other blocks of the cluster have stored. */
+/* barrier_wait, for what other blocks of the cluster have stored. */
 __device__ inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(

@@ -32,7 +32,7 @@ __device__ inline float4 load4(const __half *p) {
   return make_float4(lo.x, lo.y, hi.x, hi.y);
 }
 
-/* Likewise past the first-level cache. */
+/* load4 past the first-level cache. */
 __device__ inline float4 load4_past_l1(const float *p) { return __ldcg(reinterpret_cast<const float4 *>(p)); }
 
 template <typename T>
@@ -136,7 +136,7 @@ __device__ inline float sum_over_lanes(float v) {
   return v;
 }
 
-/* Likewise the highest, over all lanes. */
+/* The whole warp: the highest v over all its lanes, the same in each of them. */
 __device__ inline float highest_over_lanes(float v) {
 #pragma unroll
   for (int offset = WARP / 2; offset > 0; offset /= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, offset));

@@ -56,7 +56,7 @@ __device__ inline void wait_and_let_next_start() {
 /* Asks for the cache line at `p` to be brought into L2, and does not wait. */
 __device__ inline void prefetch_line(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-/* Likewise `bytes` from there on, both multiples of 16: one instruction of the copy engine's, and perhaps a cache_policy(). */
+/* Asks for `bytes` from `from` on to be brought into L2, both multiples of 16: one instruction of the copy engine's. `policy` is a cache_policy(). */
 __device__ inline void bulk_prefetch(const void *from, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");

@@ -186,7 +186,7 @@ __device__ inline void tensor_copy_to_blocks(void *to, const TensorMap *map, uin
                          : "memory");)
 }
 
-/* Likewise the box of a tensor of five dimensions from `at` on. */
+/* The same for a tensor of five dimensions: its box from `at` on. */
 __device__ inline void tensor_copy_to_blocks(void *to, const TensorMap *map, const uint32_t (&at)[5], uint64_t *barrier,
                                              uint32_t blocks, uint64_t policy) {
   GMMA_BODY(asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
@@ -202,7 +202,7 @@ __device__ inline void tensor_prefetch(const TensorMap *map, uint32_t column, ui
                           : "memory");)
 }
 
-/* The box of a tensor of five dimensions from `at` on, likewise. */
+/* The same for a tensor of five dimensions: its box from `at` on. */
 __device__ inline void tensor_prefetch(const TensorMap *map, const uint32_t (&at)[5]) {
   GMMA_BODY(asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];" ::"l"(map), "r"(at[0]),
                          "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
@@ -246,7 +246,7 @@ __device__ inline void store4_to_block(uint32_t p, uint32_t rank, float4 v, uint
                           : "memory");)
 }
 
-/* Likewise one float, to `p` of block `rank` of `blocks`, counted off its `barrier`, as their addresses are in this one. A
+/* One float, to `p` of block `rank` of `blocks`, counted off its `barrier`, as their addresses are in this one. A
  * block that is alone stores it, and nothing is counted. */
 __device__ inline void store_to_block(float *p, uint32_t rank, float v, uint64_t *barrier, uint32_t blocks) {
   if (blocks == 1) {

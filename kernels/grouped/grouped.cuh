@@ -11,7 +11,7 @@
  *                       matrix units want them
  *   counter, 1 warp     beside 5 loaders: counts gate and up of a tile as the consumers have stored them, which they do
  *                       themselves beside 3
- *   producer, 1 warp    the copy engine brings the stage's weights, 16 KiB, likewise swizzled
+ *   producer, 1 warp    the copy engine brings the stage's weights, 16 KiB, swizzled as the rows are
  *
  * N is the tile's rows, rounded up to a multiple of 8: at many rows the GPU is at its limit of power, and what the matrix units
  * multiply for nothing is time. Tiles of more than 64 rows have a kernel of their own, for their sums take many registers. A sum
@@ -328,7 +328,7 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
   if (warp < GROUPED_CONSUMERS) {
     static_assert(GROUPED_CONSUMERS == GROUPED_WARPS, "who sorts");
     const uint32_t rows = __ldcg(&arrays.step->rows);
-    /* Likewise. */
+    /* The first pass is a rehearsal, as the producer's is. */
 #pragma unroll 1
     for (uint32_t pass = 0; pass < 2; pass++) {
       const bool real = pass > 0;

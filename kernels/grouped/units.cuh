@@ -1,7 +1,7 @@
 /* units.cuh: which units of a step each block of grouped/grouped.cuh has.
  *
  * Every block sorts for itself, in shared memory: pairs of a row and one of its experts in order of expert, rows ascending within
- * one, whose ranks are their places (router/sort_combine.cu sorts likewise, for tiled/tiled.cuh). So nobody waits for a block that sorts.
+ * one, whose ranks are their places (router/sort_combine.cu has the same order, for tiled/tiled.cuh). So nobody waits for a block that sorts.
  *
  * A unit is an expert tile, up to tile_rows consecutive places of an expert, by a slice of its expert's weight rows: first those
  * of gate and up, then those of down. Blocks draw them in that order from a counter, so that whoever is ahead has more of them;
@@ -244,7 +244,7 @@ struct GroupedPlan {
 struct GroupedQueue {
   GroupedUnit *units;           /* [GROUPED_QUEUE] in shared memory */
   uint64_t *posted, *done;   /* [GROUPED_QUEUE] each */
-  uint64_t *stored;          /* likewise: consumers have stored what they made of a unit */
+  uint64_t *stored;          /* [GROUPED_QUEUE]: consumers have stored what they made of a unit */
   uint32_t at = 0, parity = 0;
 
   __device__ inline void init(uint32_t takers, uint32_t consumers) {

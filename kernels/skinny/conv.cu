@@ -1,7 +1,7 @@
 /* conv.cu: a conv layer up to its out-projection, for steps of few rows (skinny/skinny.cuh), decode steps alone:
  *
  *   (B, C, X) = W rmsnorm(h[r,:]) + bias                             rounded to the operand type
- *   u = B X                                                          likewise
+ *   u = B X                                                          rounded to it too
  *   x[r,:] = C (sum_j taps[:,j] u[p-(L-1)+j,:] + taps_bias)          and u becomes the state's newest column
  *
  * conv/conv.cu has the rest of the formula. A block takes SKINNY_OUTPUTS channels, that is rows c, H + c and 2H + c of W, and

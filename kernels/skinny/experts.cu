@@ -2,7 +2,7 @@
  *
  *   tg_skinny_expert_gate_up_*  y[r K + i,:] = silu(W1_e z) * W3_e z of each row's i-th expert e, z = rmsnorm(h[r,:]); it chooses
  *                     them, and says which to tg_skinny_down_* (skinny/add.cu) before that one may start (skinny/choice.cuh)
- *   tg_skinny_experts_*  of one row: likewise, and h += sum over i of weights[i] W2_e y[i,:], without a kernel's end between
+ *   tg_skinny_experts_*  of one row: the same, and h += sum over i of weights[i] W2_e y[i,:], without a kernel's end between
  *                     (skinny/fused.cuh)
  *
  * Both begin with the experts of a guess (skinny/guess.cuh). z and y are rounded to X's type.

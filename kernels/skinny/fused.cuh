@@ -14,7 +14,7 @@
  *   up ascending, as tg_skinny_down_* does: the same bits.
  *
  * Who waits for a block needs it to run. All of them do at once where nothing else wants the SMs; where something does (another
- * engine's kernels, say, which wait for blocks that have no SM likewise), a warp that has looked SKINNY_PATIENCE times makes what
+ * engine's kernels, say, which themselves wait for blocks that have no SM), a warp that has looked SKINNY_PATIENCE times makes what
  * is missing itself (skinny_make_missing), from its block's own rows. A block that comes after that must not say
  * what it makes of an h that others have added to by then: it says nothing that is said already. h is new only where somebody
  * has heard all of y; so who reads it, and then asks for a word, finds that said. No fence says so: both pass the first-level

@@ -68,7 +68,7 @@ __host__ __device__ constexpr uint32_t skinny_pitch(uint32_t elements) {
   return bytes + (want + 128 - bytes % 128) % 128;
 }
 
-/* Likewise of a stage's weight rows, which bulk copies bring to lines: the two rows that are served together would meet in
+/* The same distance in a stage, whose weight rows bulk copies bring to lines: the two rows that are served together would meet in
  * every bank, so a warp takes of every other row the other half of a line first (SkinnyRun). */
 __host__ __device__ constexpr uint32_t skinny_stage_pitch(uint32_t bytes) { return (bytes + SKINNY_LINE - 1) / SKINNY_LINE * SKINNY_LINE; }
 
@@ -227,7 +227,7 @@ struct SkinnySplit {
   }
 };
 
-/* Likewise, of a bucket of up to SKINNY_SPLIT_ROWS: rows are split once, as they are stored, and their parts are batch rows of
+/* Rows of f32 in three parts, of a bucket of up to SKINNY_SPLIT_ROWS: rows are split once, as they are stored, and their parts are batch rows of
  * their own, which an instruction has room for: row p * bucket + r is part p of row r. All else is as with bf16 rows. The
  * parts are a row's bits from the highest on, 8 each, so their sum is the row, exactly from 2^-110 on. Sums are of four
  * instructions, SkinnySplit's of two. */

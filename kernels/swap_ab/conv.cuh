@@ -1,7 +1,7 @@
 /* conv.cuh: a conv layer's in-projection, gates and short convolution in one, for decode steps (swap_ab/swap_ab.cuh):
  *
  *   (B, C, X) = W x[r,:] + bias                                      rounded to the operand type
- *   u = B X                                                          likewise
+ *   u = B X                                                          rounded to it too
  *   y[r,:] = C (sum_j taps[:,j] u[p-(L-1)+j,:] + taps_bias)          and u becomes the state's newest column
  *
  * conv/conv.cu has the rest of the formula. A tile is WIDTH channels, that is rows c, H + c and 2H + c of W, a warpgroup each. A

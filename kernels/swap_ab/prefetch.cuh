@@ -14,7 +14,7 @@ constexpr uint32_t PREFETCH_BYTES = 4096;  /* a piece */
 
 struct SwapAbPrefetch {
   const char *gate, *up;  /* of the first expert; on 16 bytes */
-  uint64_t expert_bytes;  /* from one expert's to the next one's, likewise */
+  uint64_t expert_bytes;  /* from one expert's gate to the next one's, and from up to up; a multiple of 16 */
   uint32_t experts, pieces;  /* of each gate, and of each up; 0 where nothing is asked for */
 };
 

@@ -1,26 +1,14 @@
 //! Attributes, items and slices, as the sandboxed environment of Jinja2 gives them.
 
 use crate::quote;
-use minijinja::{Error, ErrorKind, State, Value};
+use minijinja::{Error, ErrorKind, Value};
 
+use super::meter;
+use super::methods::names;
+use super::value::numbers;
 use super::value::{
-    Dict, Key, Method, Namespace, Seq, SeqKind, Type, items_of, length, name, seq, type_of, wrong,
+    self, Key, Method, Namespace, Seq, SeqKind, Type, items_of, length, name, seq, type_of, wrong,
 };
-use super::{meter, methods, ops};
-
-/// A dict's value of this key; also of the keyword arguments of a call, which are minijinja's own.
-pub fn entry(container: &Value, key: &Key) -> Option<Value> {
-    match container.downcast_object_ref::<Dict>() {
-        Some(dict) => dict.get(key).cloned(),
-        None => match key {
-            Key::Str(key) => container
-                .get_attr(key)
-                .ok()
-                .filter(|value| !value.is_undefined()),
-            _ => None,
-        },
-    }
-}
 
 /// `object.attribute`: first what Python's type has, then an item of that name.
 pub fn attribute(object: &Value, attribute: &str) -> Result<Value, Error> {
@@ -28,7 +16,7 @@ pub fn attribute(object: &Value, attribute: &str) -> Result<Value, Error> {
         return Ok(value);
     }
     Ok(match type_of(object) {
-        Type::Dict => entry(object, &Key::Str(attribute.into())).unwrap_or_default(),
+        Type::Dict => value::entry(object, &Key::Str(attribute.into())).unwrap_or_default(),
         _ => Value::UNDEFINED,
     })
 }
@@ -38,9 +26,9 @@ pub fn item(object: &Value, key: &Value) -> Result<Value, Error> {
     let found = match type_of(object) {
         Type::Undefined => return Err(undefined(&format!("[{}]", super::print::brief(key)))),
         // A list as a key is a TypeError there, which gives an undefined value.
-        Type::Dict => Key::of(key).ok().and_then(|key| entry(object, &key)),
+        Type::Dict => Key::of(key).ok().and_then(|key| value::entry(object, &key)),
         Type::Str | Type::List | Type::Tuple | Type::Range => match type_of(key) {
-            Type::Bool | Type::Int => at(object, ops::int(key)?)?,
+            Type::Bool | Type::Int => at(object, numbers::int(key)?)?,
             _ => None,
         },
         _ => None,
@@ -80,13 +68,13 @@ fn own(object: &Value, attribute: &str) -> Result<Option<Value>, Error> {
             _ => {}
         }
     }
-    if attribute.starts_with("__") && methods::is_internal(attribute) {
+    if attribute.starts_with("__") && names::is_internal(attribute) {
         return Ok(Some(Value::UNDEFINED));
     }
-    if methods::is_mutating(kind, attribute) {
+    if names::is_mutating(kind, attribute) {
         return Ok(Some(Value::UNDEFINED));
     }
-    if methods::exists(kind, attribute) {
+    if names::exists(kind, attribute) {
         return Ok(Some(Value::from_object(Method {
             of: object.clone(),
             name: attribute.to_owned(),
@@ -95,7 +83,7 @@ fn own(object: &Value, attribute: &str) -> Result<Option<Value>, Error> {
     if kind == Type::Other {
         return object.get_attr(attribute).map(Some);
     }
-    if methods::is_rare(kind, attribute) {
+    if names::is_rare(kind, attribute) {
         return Err(wrong(format!(
             "`{}` of a value of type '{}' is not supported here, though Python has it",
             quote::text(attribute),
@@ -141,7 +129,7 @@ pub fn slice(object: &Value, [start, stop, step]: [&Value; 3]) -> Result<Value, 
     let bound = |value: &Value| -> Result<Option<i128>, Error> {
         match type_of(value) {
             Type::None => Ok(None),
-            Type::Bool | Type::Int => ops::int(value).map(Some),
+            Type::Bool | Type::Int => numbers::int(value).map(Some),
             _ => Err(wrong("slice indices must be integers or None")),
         }
     };
@@ -217,34 +205,4 @@ pub fn slice(object: &Value, [start, stop, step]: [&Value; 3]) -> Result<Value, 
 /// A bound of a range. A range has at most 100,000 items, so that only one of none can have such bounds.
 fn saturated(bound: i128) -> i64 {
     i64::try_from(bound).unwrap_or(if bound < 0 { i64::MIN } else { i64::MAX })
-}
-
-/// `object.method(arguments)`.
-pub fn call(state: &State, object: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
-    let kind = type_of(object);
-    if methods::exists(kind, method) && !methods::is_mutating(kind, method) {
-        return methods::call(state, object, method, args);
-    }
-    if kind == Type::Other {
-        if method == "cycle" && args.is_empty() {
-            return Err(wrong("cycle: no items for cycling given"));
-        }
-        // A loop's or a cycler's own.
-        return object.call_method(state, method, args);
-    }
-    match attribute(object, method)? {
-        value if value.is_undefined() => Err(wrong(match methods::is_mutating(kind, method) {
-            true => format!(
-                "`{}` would change a value of type '{}': templates may not, as in transformers",
-                quote::text(method),
-                name(object)
-            ),
-            false => format!(
-                "a value of type '{}' has no method `{}`",
-                name(object),
-                quote::text(method)
-            ),
-        })),
-        value => value.call(state, args),
-    }
 }

@@ -4,8 +4,9 @@ use crate::quote;
 use minijinja::value::Kwargs;
 use minijinja::{Error, Value};
 
+use super::print;
+use super::value::numbers;
 use super::value::{Type, name, type_of, wrong};
-use super::{ops, print};
 
 /// A call's arguments in the order of the parameters; `None` where one was not given.
 pub struct Bound {
@@ -91,7 +92,7 @@ impl Bound {
     pub fn int(&self, at: usize, default: i128) -> Result<i128, Error> {
         match self.get(at) {
             None => Ok(default),
-            Some(value) => ops::int(value).map_err(|_| self.unfit(at, "an integer")),
+            Some(value) => numbers::int(value).map_err(|_| self.unfit(at, "an integer")),
         }
     }
 

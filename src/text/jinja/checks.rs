@@ -6,15 +6,16 @@ use minijinja::{Environment, Error, Value};
 use super::args::bind;
 use super::filters::NAMES;
 use super::globals::Cycler;
+use super::value::numbers;
 use super::value::{Type, address, items_of, name, type_of, wrong};
-use super::{characters, meter, ops, print};
+use super::{characters, compare, meter, ops, print};
 
 pub fn add(environment: &mut Environment<'_>) {
     one(environment, "odd", |value| {
         Ok(ops::binary("%", value, &Value::from(2))? == Value::from(1))
     });
     one(environment, "even", |value| {
-        ops::equal(&ops::binary("%", value, &Value::from(2))?, &Value::from(0))
+        compare::equal(&ops::binary("%", value, &Value::from(2))?, &Value::from(0))
     });
     one(environment, "defined", |value| Ok(!value.is_undefined()));
     one(environment, "undefined", |value| Ok(value.is_undefined()));
@@ -34,7 +35,7 @@ pub fn add(environment: &mut Environment<'_>) {
     one(environment, "float", |value| {
         Ok(type_of(value) == Type::Float)
     });
-    one(environment, "number", |value| Ok(ops::is_number(value)));
+    one(environment, "number", |value| Ok(numbers::is_number(value)));
     one(environment, "string", |value| {
         Ok(type_of(value) == Type::Str)
     });
@@ -53,22 +54,28 @@ pub fn add(environment: &mut Environment<'_>) {
     one(environment, "iterable", |value| Ok(is_iterable(value)));
     one(environment, "callable", |value| Ok(is_callable(value)));
     two(environment, &["divisibleby"], |value, number| {
-        ops::equal(&ops::binary("%", value, number)?, &Value::from(0))
+        compare::equal(&ops::binary("%", value, number)?, &Value::from(0))
     });
     two(environment, &["sameas"], same);
     two(environment, &["in"], |value, list| {
-        ops::contains(list, value)
+        compare::contains(list, value)
     });
-    two(environment, &["==", "eq", "equalto"], ops::equal);
-    two(environment, &["!=", "ne"], |a, b| ops::compare("!=", a, b));
+    two(environment, &["==", "eq", "equalto"], compare::equal);
+    two(environment, &["!=", "ne"], |a, b| {
+        compare::holds("!=", a, b)
+    });
     two(environment, &[">", "gt", "greaterthan"], |a, b| {
-        ops::compare(">", a, b)
+        compare::holds(">", a, b)
     });
-    two(environment, &[">=", "ge"], |a, b| ops::compare(">=", a, b));
+    two(environment, &[">=", "ge"], |a, b| {
+        compare::holds(">=", a, b)
+    });
     two(environment, &["<", "lt", "lessthan"], |a, b| {
-        ops::compare("<", a, b)
+        compare::holds("<", a, b)
     });
-    two(environment, &["<=", "le"], |a, b| ops::compare("<=", a, b));
+    two(environment, &["<=", "le"], |a, b| {
+        compare::holds("<=", a, b)
+    });
     one(environment, "filter", |value| {
         Ok(value.as_str().is_some_and(|name| NAMES.contains(&name)))
     });
@@ -132,9 +139,9 @@ fn same(a: &Value, b: &Value) -> Result<bool, Error> {
         Type::None => Ok(true),
         Type::Bool => Ok(a.is_true() == b.is_true()),
         _ if address(a) != 0 => Ok(address(a) == address(b)),
-        _ if !ops::equal(a, b)? => Ok(false),
+        _ if !compare::equal(a, b)? => Ok(false),
         // Of each small integer Python has one object.
-        Type::Int if (-5..=256).contains(&ops::int(a)?) => Ok(true),
+        Type::Int if (-5..=256).contains(&numbers::int(a)?) => Ok(true),
         _ => Err(wrong(format!(
             "sameas: whether two values of type '{}' are one object is not known here, expected none, true or false",
             name(a)

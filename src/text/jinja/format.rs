@@ -3,8 +3,9 @@
 use crate::quote;
 use minijinja::{Error, Value};
 
+use super::value::numbers;
 use super::value::{Dict, Key, Type, items_of, type_of, wrong};
-use super::{access, args, meter, ops, print, spec};
+use super::{access, args, meter, print, spec, value};
 
 /// `template % values`.
 pub fn percent(template: &Value, values: &Value) -> Result<Value, Error> {
@@ -61,7 +62,7 @@ pub fn percent_with(
             let dict = whole.filter(|whole| type_of(whole) == Type::Dict);
             let dict = dict.ok_or_else(|| wrong("format requires a mapping"))?;
             value = Some(
-                access::entry(dict, &Key::Str(key.as_str().into())).ok_or_else(|| {
+                value::entry(dict, &Key::Str(key.as_str().into())).ok_or_else(|| {
                     wrong(format!(
                         "the format names {key:?}, which the mapping has not"
                     ))
@@ -84,7 +85,7 @@ pub fn percent_with(
                       take: &mut dyn FnMut() -> Result<Value, Error>|
          -> Result<Option<i128>, Error> {
             if chars.next_if_eq(&'*').is_some() {
-                return ops::int(&take()?).map(Some);
+                return numbers::int(&take()?).map(Some);
             }
             let mut digits = String::new();
             while let Some(digit) = chars.next_if(char::is_ascii_digit) {

@@ -8,8 +8,9 @@ use minijinja::value::{Kwargs, Object, ObjectRepr, Rest};
 use minijinja::{Environment, Error, State, Value};
 
 use super::args::{self, bind};
+use super::print;
+use super::value::numbers;
 use super::value::{Dict, Namespace, SeqKind, dict, iterate, seq, tuple, wrong};
-use super::{ops, print};
 
 /// As many items as the sandbox lets a range have.
 const MAX_RANGE: i128 = 100_000;
@@ -52,7 +53,7 @@ pub fn add(environment: &mut Environment<'_>) {
 }
 
 fn range(args: &[Value]) -> Result<Value, Error> {
-    let numbers: Vec<i128> = args.iter().map(ops::int).collect::<Result<_, _>>()?;
+    let numbers: Vec<i128> = args.iter().map(numbers::int).collect::<Result<_, _>>()?;
     let (start, stop, step) = match numbers[..] {
         [stop] => (0, stop, 1),
         [start, stop] => (start, stop, 1),

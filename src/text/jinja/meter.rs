@@ -4,9 +4,7 @@
 use std::cell::Cell;
 use std::time::Instant;
 
-use minijinja::Error;
-
-use super::value::wrong;
+use minijinja::{Error, ErrorKind};
 
 /// All that one rendering may make, what it drops on the way included: far above what prompts need.
 pub const MAX_BYTES: u64 = 256 << 20;
@@ -44,7 +42,7 @@ pub fn charge(bytes: usize) -> Result<(), Error> {
         return Ok(());
     };
     let Some(left) = meter.bytes_left.checked_sub(bytes as u64) else {
-        return Err(wrong(format!(
+        return Err(spent(format!(
             "the template makes more than {} MiB of text and lists, expected at most that a rendering",
             MAX_BYTES >> 20
         )));
@@ -52,7 +50,7 @@ pub fn charge(bytes: usize) -> Result<(), Error> {
     meter.bytes_left = left;
     METER.set(Some(meter));
     if Instant::now() > meter.deadline {
-        return Err(wrong(
+        return Err(spent(
             "the template takes too long to render, expected it to end before its deadline",
         ));
     }
@@ -62,4 +60,8 @@ pub fn charge(bytes: usize) -> Result<(), Error> {
 /// The same for `count` items of a list.
 pub fn charge_items(count: usize) -> Result<(), Error> {
     charge(count.saturating_mul(ITEM_BYTES))
+}
+
+fn spent(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
 }

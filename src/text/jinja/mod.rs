@@ -3,7 +3,7 @@
 //!
 //! - `source`: the text, before minijinja parses it
 //! - `rewrite`, `reads`: the tree: operators become filters of ours; what the template reads
-//! - `value`, `ops`, `access`, `print`, `methods`, `characters`, `format`, `spec`: Python's values and what can be done with them
+//! - `value`, `ops`, `compare`, `access`, `print`, `methods`, `characters`, `format`, `spec`: Python's values and what can be done with them
 //! - `macros`: arguments of macros where minijinja's differ
 //! - `filters`, `checks`, `globals`, `args`, `strftime`: what Jinja2 and transformers give templates
 //! - `meter`: bounds on what a rendering makes and how long it takes
@@ -17,6 +17,7 @@ mod access;
 mod args;
 mod characters;
 mod checks;
+mod compare;
 mod filters;
 mod format;
 mod globals;

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 
 use minijinja::{Error, Value};
 
+use super::value::numbers;
 use super::value::{Dict, Namespace, Seq, SeqKind, Type, iterate, name, type_of, wrong};
-use super::{characters, meter, ops};
+use super::{characters, compare, meter};
 
 /// Python's `str(value)`; an undefined value is empty, as where Jinja2 prints one.
 ///
@@ -45,7 +46,7 @@ fn write_repr(value: &Value, out: &mut String) -> Result<(), Error> {
         Type::None => out.push_str("None"),
         Type::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
         Type::Int => _ = write!(out, "{value}"),
-        Type::Float => float(ops::float(value)?, ["nan", "inf"], out),
+        Type::Float => float(numbers::float(value)?, ["nan", "inf"], out),
         Type::Str if value.is_safe() => {
             out.push_str("Markup(");
             repr_str(value.as_str().unwrap_or_default(), out)?;
@@ -252,7 +253,7 @@ impl JsonStyle {
                 if self.sort_keys {
                     let mut failed = None;
                     pairs.sort_by(|(a, _), (b, _)| {
-                        ops::order("<", a, b)
+                        compare::order("<", a, b)
                             .unwrap_or_else(|error| {
                                 failed = Some(error);
                                 None
@@ -290,7 +291,7 @@ impl JsonStyle {
                 Ok(())
             }
             Type::Float => {
-                float(ops::float(value)?, ["NaN", "Infinity"], out);
+                float(numbers::float(value)?, ["NaN", "Infinity"], out);
                 Ok(())
             }
             Type::Str => self.write_str(value.as_str().unwrap_or_default(), out),

@@ -6,11 +6,13 @@ use std::collections::HashSet;
 use minijinja::{Environment, Error, Value};
 
 use super::super::args::Bound;
+use super::super::methods::names;
+use super::super::value::numbers;
 use super::super::value::{
     Dict, Generator, Key, SeqKind, Type, generator, items_of, iterate, list, name, seq, type_of,
     wrong,
 };
-use super::super::{access, meter, methods, ops, print};
+use super::super::{access, compare, meter, methods, ops, print};
 use super::filter;
 
 pub fn add(environment: &mut Environment<'_>) {
@@ -93,7 +95,7 @@ pub fn add(environment: &mut Environment<'_>) {
         &["name"],
         |value, args| match type_of(value) {
             // Only Python's own attributes, not items.
-            Type::Dict if !methods::exists(Type::Dict, args.required_text(0)?) => {
+            Type::Dict if !names::exists(Type::Dict, args.required_text(0)?) => {
                 Ok(Value::UNDEFINED)
             }
             _ => access::attribute(value, args.required_text(0)?),
@@ -119,7 +121,7 @@ pub fn read(
         return Ok(item.clone());
     };
     let Some(path) = attribute.as_str() else {
-        return match ops::int(attribute) {
+        return match numbers::int(attribute) {
             Ok(_) => access::item(item, attribute),
             Err(_) => Err(wrong("attribute: expected a string or an integer")),
         };
@@ -158,7 +160,7 @@ fn sorted(mut keyed: Vec<(Value, Value)>, reverse: bool) -> Result<Vec<(Value, V
     keyed.sort_by(|(a, _), (b, _)| {
         let order = match failed {
             Some(_) => Ordering::Equal,
-            None => ops::order("<", a, b)
+            None => compare::order("<", a, b)
                 .unwrap_or_else(|error| {
                     failed = Some(error);
                     None
@@ -244,7 +246,7 @@ fn extreme(value: &Value, args: &Bound, wanted: Ordering) -> Result<Value, Error
         let better = match &best {
             None => true,
             Some((other, _)) => {
-                ops::order(if wanted.is_lt() { "<" } else { ">" }, &key, other)? == Some(wanted)
+                compare::order(if wanted.is_lt() { "<" } else { ">" }, &key, other)? == Some(wanted)
             }
         };
         if better {
@@ -266,7 +268,7 @@ fn groupby(value: &Value, args: &Bound) -> Result<Value, Error> {
     let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
     for (key, item) in sorted(keyed, false)? {
         match groups.last_mut() {
-            Some((last, items)) if ops::equal(last, &key)? => items.push(item),
+            Some((last, items)) if compare::equal(last, &key)? => items.push(item),
             _ => groups.push((key, vec![item])),
         }
     }

@@ -5,15 +5,16 @@ use minijinja::{Environment, Error, Value};
 use super::super::args::Bound;
 use super::super::characters::is_space;
 use super::super::ops;
+use super::super::value::numbers;
 use super::super::value::{Type, length, name, type_of, wrong};
 use super::filter;
 
 pub fn add(environment: &mut Environment<'_>) {
     filter(environment, "abs", &[], |value, _| match type_of(value) {
-        Type::Float => Ok(Value::from(ops::float(value)?.abs())),
-        Type::Bool | Type::Int => match ops::int(value)? < 0 {
+        Type::Float => Ok(Value::from(numbers::float(value)?.abs())),
+        Type::Bool | Type::Int => match numbers::int(value)? < 0 {
             true => ops::negate(value),
-            false => Ok(ops::from_int(ops::int(value)?)),
+            false => Ok(numbers::from_int(numbers::int(value)?)),
         },
         _ => Err(wrong(format!(
             "bad operand type for abs(): '{}'",
@@ -107,19 +108,19 @@ fn int(value: &Value, args: &Bound) -> Result<Value, Error> {
     let base = u32::try_from(args.int(1, 10)?).unwrap_or(u32::MAX);
     let default = || args.get(0).cloned().unwrap_or_else(|| Value::from(0));
     let from_float = |x: f64| match x.is_finite() && x.abs() < 1e38 {
-        true => Ok(ops::from_int(x.trunc() as i128)),
+        true => Ok(numbers::from_int(x.trunc() as i128)),
         false if x.is_finite() => Err(wrong(
             "int: a number of more than 128 bits is not supported here",
         )),
         false => Ok(default()),
     };
     match type_of(value) {
-        Type::Bool | Type::Int => Ok(ops::from_int(ops::int(value)?)),
+        Type::Bool | Type::Int => Ok(numbers::from_int(numbers::int(value)?)),
         // int(infinity) is an OverflowError, which jinja2 does not catch.
-        Type::Float if ops::float(value)?.is_infinite() => {
+        Type::Float if numbers::float(value)?.is_infinite() => {
             Err(wrong("cannot convert float infinity to integer"))
         }
-        Type::Float => from_float(ops::float(value)?),
+        Type::Float => from_float(numbers::float(value)?),
         Type::Str => {
             let text = value.as_str().unwrap_or_default();
             let parsed = match base {
@@ -127,7 +128,7 @@ fn int(value: &Value, args: &Bound) -> Result<Value, Error> {
                 _ => None,
             };
             match (parsed, parse_float(text)) {
-                (Some(number), _) => Ok(ops::from_int(number)),
+                (Some(number), _) => Ok(numbers::from_int(number)),
                 (None, Some(x)) => from_float(x),
                 (None, None) => Ok(default()),
             }
@@ -139,7 +140,7 @@ fn int(value: &Value, args: &Bound) -> Result<Value, Error> {
 
 fn float(value: &Value, args: &Bound) -> Result<Value, Error> {
     let x = match type_of(value) {
-        Type::Bool | Type::Int | Type::Float => Some(ops::float(value)?),
+        Type::Bool | Type::Int | Type::Float => Some(numbers::float(value)?),
         Type::Str => parse_float(value.as_str().unwrap_or_default()),
         Type::Undefined => return Err(wrong("float: the value is undefined")),
         _ => None,
@@ -154,16 +155,16 @@ fn float(value: &Value, args: &Bound) -> Result<Value, Error> {
 fn round(value: &Value, args: &Bound) -> Result<Value, Error> {
     let precision = args.int(0, 0)?;
     let method = args.text(1)?.unwrap_or("common");
-    if !ops::is_number(value) {
+    if !numbers::is_number(value) {
         return Err(wrong(format!(
             "round: found a value of type '{}', expected a number",
             name(value)
         )));
     }
     let whole = type_of(value) != Type::Float;
-    let x = ops::float(value)?;
+    let x = numbers::float(value)?;
     match (method, usize::try_from(precision)) {
-        ("common", Ok(_)) if whole => Ok(ops::from_int(ops::int(value)?)),
+        ("common", Ok(_)) if whole => Ok(numbers::from_int(numbers::int(value)?)),
         ("common", Ok(_)) if !x.is_finite() => Ok(value.clone()),
         // Formatting rounds the exact binary value, as Python does.
         ("common", Ok(digits)) if digits <= 300 => {
@@ -185,11 +186,11 @@ fn round(value: &Value, args: &Bound) -> Result<Value, Error> {
                 let power = unit as f64;
                 return Ok(Value::from((x / power).round_ties_even() * power));
             }
-            let number = ops::int(value)?;
+            let number = numbers::int(value)?;
             let rest = number.rem_euclid(unit);
             let down = number - rest;
             let up = 2 * rest > unit || (2 * rest == unit && (down / unit) % 2 != 0);
-            Ok(ops::from_int(if up { down + unit } else { down }))
+            Ok(numbers::from_int(if up { down + unit } else { down }))
         }
         ("ceil" | "floor", _) => {
             let places = i32::try_from(precision).unwrap_or(i32::MAX);
@@ -221,7 +222,7 @@ fn filesizeformat(value: &Value, args: &Bound) -> Result<Value, Error> {
     let bytes = match type_of(value) {
         Type::Str => parse_float(value.as_str().unwrap_or_default())
             .ok_or_else(|| wrong("filesizeformat: expected a number"))?,
-        _ => ops::float(value)?,
+        _ => numbers::float(value)?,
     };
     if !bytes.is_finite() {
         return Err(wrong("filesizeformat: expected a finite number"));

@@ -7,7 +7,7 @@ use minijinja::{Environment, Error, State, Value};
 
 use super::super::macros::Variadic;
 use super::super::value::{Namespace, dict, items_of, iterate, list, name, tuple, wrong};
-use super::super::{access, macros, meter, ops};
+use super::super::{access, compare, macros, meter, methods, ops};
 
 /// Operators of two operands that always read both.
 const BINARY: [&str; 8] = ["+", "-", "*", "/", "//", "%", "**", "~"];
@@ -23,7 +23,7 @@ pub fn add(environment: &mut Environment<'_>) {
     for name in COMPARISONS {
         environment.add_filter(name, move |a: &Value, b: &Value| -> Result<bool, Error> {
             meter::charge(0)?;
-            ops::compare(name, a, b)
+            compare::holds(name, a, b)
         });
     }
     environment.add_filter("[compare]", chained);
@@ -111,7 +111,7 @@ fn chained(first: &Value, rest: Rest<Value>) -> Result<bool, Error> {
     let mut left = first;
     for pair in rest.chunks_exact(2) {
         meter::charge(0)?;
-        if !ops::compare(pair[0].as_str().unwrap_or_default(), left, &pair[1])? {
+        if !compare::holds(pair[0].as_str().unwrap_or_default(), left, &pair[1])? {
             return Ok(false);
         }
         left = &pair[1];
@@ -121,7 +121,7 @@ fn chained(first: &Value, rest: Rest<Value>) -> Result<bool, Error> {
 
 fn method(state: &State, object: &Value, name: &str, args: Rest<Value>) -> Result<Value, Error> {
     meter::charge(0)?;
-    access::call(state, object, name, &args)
+    methods::call_on(state, object, name, &args)
 }
 
 fn assign(object: &Value, attribute: &str, value: &Value) -> Result<Value, Error> {

@@ -7,7 +7,7 @@ use minijinja::{Error, Value};
 use super::super::args::Bound;
 use super::super::characters::is_space;
 use super::super::value::{Dict, Seq, SeqKind, Type, items_of, name, type_of};
-use super::super::{meter, methods, ops, print};
+use super::super::{compare, meter, methods, print};
 
 const WIDTH: usize = 80;
 
@@ -230,7 +230,7 @@ fn sorted(dict: &Value) -> Vec<(&Value, &Value)> {
         .downcast_object_ref::<Dict>()
         .map(|dict| dict.iter().map(|(key, value)| (key, value)).collect())
         .unwrap_or_default();
-    pairs.sort_by(|(a, _), (b, _)| match ops::order("<", a, b) {
+    pairs.sort_by(|(a, _), (b, _)| match compare::order("<", a, b) {
         Ok(order) => order.unwrap_or(Ordering::Equal),
         Err(_) => name(a).cmp(name(b)),
     });

@@ -6,8 +6,9 @@ use minijinja::{Environment, Error, State, Value};
 use super::super::args::Bound;
 use super::super::characters::{self, is_space};
 use super::super::print::JsonStyle;
+use super::super::value::numbers;
 use super::super::value::{Dict, Type, iterate, type_of, wrong};
-use super::super::{args, format, meter, methods, ops, print};
+use super::super::{args, format, meter, methods, print};
 use super::{filter, open_filter};
 
 pub fn add(environment: &mut Environment<'_>) {
@@ -126,7 +127,7 @@ fn indentation(width: &Value) -> Result<String, Error> {
     if let Some(text) = width.as_str() {
         return Ok(text.to_owned());
     }
-    let spaces = usize::try_from(ops::int(width)?).unwrap_or(0);
+    let spaces = usize::try_from(numbers::int(width)?).unwrap_or(0);
     meter::charge(spaces)?;
     Ok(" ".repeat(spaces))
 }
@@ -165,7 +166,7 @@ fn replace(value: &Value, args: &Bound) -> Result<Value, Error> {
     );
     let count = match args.some(2) {
         None => -1,
-        Some(count) => ops::int(count)?,
+        Some(count) => numbers::int(count)?,
     };
     methods::replaced(&print::str(value)?, &old, &new, count).map(Value::from)
 }
@@ -201,7 +202,7 @@ fn truncate(value: &Value, args: &Bound) -> Result<Value, Error> {
         args.int(0, 255)?,
         match args.some(3) {
             None => 5,
-            Some(leeway) => ops::int(leeway)?,
+            Some(leeway) => numbers::int(leeway)?,
         },
     );
     if length < ending || leeway < 0 {

@@ -4,8 +4,9 @@ use minijinja::{Error, Value};
 
 use crate::text::jinja::args::bind;
 use crate::text::jinja::characters::{is_space, recased};
+use crate::text::jinja::meter;
+use crate::text::jinja::value::numbers;
 use crate::text::jinja::value::{Type, iterate, name, type_of, wrong};
-use crate::text::jinja::{meter, ops};
 
 /// Methods that return a string.
 pub fn changed(s: &str, method: &str, args: &[Value]) -> Result<Option<String>, Error> {
@@ -135,5 +136,5 @@ fn padded(s: &str, method: &str, args: &[Value]) -> Result<String, Error> {
 
 /// `text.center(width)`.
 pub fn centered(text: &str, width: i128) -> Result<String, Error> {
-    padded(text, "center", &[ops::from_int(width)])
+    padded(text, "center", &[numbers::from_int(width)])
 }

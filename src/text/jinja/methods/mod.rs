@@ -2,131 +2,86 @@
 //!
 //! - `changed`: those of a str that return another
 //! - `pieces`: those that take it apart
+//! - `names`: which there are
 //! - `search`: those that look for one in another
 
 mod changed;
+pub mod names;
 mod pieces;
 mod search;
 
+use std::sync::Arc;
+
 use crate::quote;
+use minijinja::value::{Object, ObjectRepr};
 use minijinja::{Error, State, Value};
 
 use super::args::{self, bind};
 use super::characters::holds;
-use super::value::{Dict, Key, SeqKind, Type, items_of, list, name, seq, tuple, type_of, wrong};
-use super::{format, meter, ops};
+use super::value::{
+    Dict, Key, Method, SeqKind, Type, items_of, list, name, seq, tuple, type_of, wrong,
+};
+use super::{access, compare, format, meter};
 pub use changed::{centered, replaced};
 pub use pieces::lines;
 
-const STRING: [&str; 41] = [
-    "capitalize",
-    "casefold",
-    "center",
-    "count",
-    "endswith",
-    "expandtabs",
-    "find",
-    "format",
-    "format_map",
-    "index",
-    "isalnum",
-    "isalpha",
-    "isascii",
-    "isdecimal",
-    "isdigit",
-    "isidentifier",
-    "islower",
-    "isnumeric",
-    "isprintable",
-    "isspace",
-    "istitle",
-    "isupper",
-    "join",
-    "ljust",
-    "lower",
-    "lstrip",
-    "partition",
-    "removeprefix",
-    "removesuffix",
-    "replace",
-    "rfind",
-    "rindex",
-    "rjust",
-    "rpartition",
-    "rsplit",
-    "rstrip",
-    "split",
-    "splitlines",
-    "startswith",
-    "strip",
-    "title",
-];
-const MORE_STRING: [&str; 3] = ["swapcase", "upper", "zfill"];
-const DICT: [&str; 5] = ["copy", "get", "items", "keys", "values"];
-const MUTATING_DICT: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
-const MUTATING_LIST: [&str; 8] = [
-    "append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort",
-];
+impl Object for Method {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
 
-/// Whether a value of this type has such a method, and we too.
-pub fn exists(kind: Type, name: &str) -> bool {
-    match kind {
-        Type::Str => STRING.contains(&name) || MORE_STRING.contains(&name),
-        Type::Dict => DICT.contains(&name),
-        Type::List => matches!(name, "copy" | "count" | "index"),
-        Type::Tuple | Type::Range => matches!(name, "count" | "index"),
-        _ => false,
+    fn is_true(self: &Arc<Self>) -> bool {
+        true
+    }
+
+    fn call(self: &Arc<Self>, _: &State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+        call(&self.of, &self.name, args)
     }
 }
 
-/// Methods that would change a value: the sandbox of transformers shows them as undefined.
-pub fn is_mutating(kind: Type, name: &str) -> bool {
-    match kind {
-        Type::Dict => MUTATING_DICT.contains(&name),
-        Type::List => MUTATING_LIST.contains(&name),
-        _ => false,
+/// `object.method(arguments)`, which may be an attribute that can be called.
+///
+/// # Errors
+/// The object has no such method, or it fails.
+pub fn call_on(
+    state: &State,
+    object: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    let kind = type_of(object);
+    if names::exists(kind, method) && !names::is_mutating(kind, method) {
+        return call(object, method, args);
     }
-}
-
-/// What Python's types have beside these, and no template needs.
-pub fn is_rare(kind: Type, name: &str) -> bool {
-    match kind {
-        Type::Str => matches!(name, "encode" | "maketrans" | "translate"),
-        Type::Dict => name == "fromkeys",
-        Type::Int | Type::Bool => matches!(
-            name,
-            "as_integer_ratio"
-                | "bit_count"
-                | "bit_length"
-                | "conjugate"
-                | "denominator"
-                | "from_bytes"
-                | "imag"
-                | "numerator"
-                | "real"
-                | "to_bytes"
-        ),
-        Type::Float => matches!(
-            name,
-            "as_integer_ratio" | "conjugate" | "fromhex" | "hex" | "imag" | "is_integer" | "real"
-        ),
-        Type::View => matches!(name, "isdisjoint" | "mapping"),
-        Type::Range => matches!(name, "start" | "step" | "stop"),
-        Type::Generator => matches!(name, "close" | "send" | "throw"),
-        _ => false,
+    if kind == Type::Other {
+        if method == "cycle" && args.is_empty() {
+            return Err(wrong("cycle: no items for cycling given"));
+        }
+        // A loop's or a cycler's own.
+        return object.call_method(state, method, args);
     }
-}
-
-/// Python's own attributes, `__class__` and the like: the sandbox shows them as undefined.
-pub fn is_internal(name: &str) -> bool {
-    name.starts_with("__") && name.ends_with("__")
+    match access::attribute(object, method)? {
+        value if value.is_undefined() => Err(wrong(match names::is_mutating(kind, method) {
+            true => format!(
+                "`{}` would change a value of type '{}': templates may not, as in transformers",
+                quote::text(method),
+                name(object)
+            ),
+            false => format!(
+                "a value of type '{}' has no method `{}`",
+                name(object),
+                quote::text(method)
+            ),
+        })),
+        value => value.call(state, args),
+    }
 }
 
 /// Calls `value.method(args)`.
 ///
 /// # Errors
 /// The value has no such method, or the method fails.
-pub fn call(_: &State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+fn call(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let kind = type_of(value);
     let result = match kind {
         Type::Str if value.is_safe() && !args.is_empty() => {
@@ -219,14 +174,14 @@ fn list_method(value: &Value, method: &str, args: &[Value]) -> Result<Option<Val
             let args = bind("count", &["value"], args)?;
             let mut count = 0i64;
             for item in items {
-                count += i64::from(ops::equal(item, args.required(0)?)?);
+                count += i64::from(compare::equal(item, args.required(0)?)?);
             }
             Value::from(count)
         }
         "index" => {
             let args = bind("index", &["value"], args)?;
             for (at, item) in items.iter().enumerate() {
-                if ops::equal(item, args.required(0)?)? {
+                if compare::equal(item, args.required(0)?)? {
                     return Ok(Some(Value::from(at)));
                 }
             }

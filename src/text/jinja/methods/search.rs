@@ -3,7 +3,7 @@
 use minijinja::{Error, Value};
 
 use crate::text::jinja::args::bind;
-use crate::text::jinja::ops;
+use crate::text::jinja::value::numbers;
 use crate::text::jinja::value::{Type, items_of, name, type_of, wrong};
 
 /// Methods that look for a string inside another, optionally between two positions.
@@ -18,7 +18,9 @@ pub fn searched(s: &str, method: &str, args: &[Value]) -> Result<Option<Value>, 
     let bound = |at: usize| -> Result<Option<i64>, Error> {
         match args.some(at) {
             None => Ok(None),
-            Some(value) => Ok(Some(i64::try_from(ops::int(value)?).unwrap_or(i64::MAX))),
+            Some(value) => Ok(Some(
+                i64::try_from(numbers::int(value)?).unwrap_or(i64::MAX),
+            )),
         }
     };
     let what = args.required(0)?;

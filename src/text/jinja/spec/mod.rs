@@ -4,8 +4,9 @@ mod percent;
 
 use minijinja::{Error, Value};
 
+use super::value::numbers;
 use super::value::{Type, name, type_of, wrong};
-use super::{meter, ops, print};
+use super::{meter, print};
 pub use percent::percent;
 
 #[derive(Debug, Clone, Copy)]
@@ -100,9 +101,9 @@ pub fn format(value: &Value, specification: &str) -> Result<String, Error> {
     match type_of(value) {
         Type::Str => text(value.as_str().unwrap_or_default(), spec),
         Type::Bool | Type::Int if spec.kind.is_none_or(|kind| "bcdoxXn".contains(kind)) => {
-            integer(ops::int(value)?, spec)
+            integer(numbers::int(value)?, spec)
         }
-        Type::Bool | Type::Int | Type::Float => real(ops::float(value)?, spec),
+        Type::Bool | Type::Int | Type::Float => real(numbers::float(value)?, spec),
         Type::Undefined => Err(wrong("format: the value is undefined")),
         _ => Err(wrong(format!(
             "unsupported format string passed to {}.__format__",

@@ -3,8 +3,9 @@
 use minijinja::{Error, Value};
 
 use super::{Spec, integer, number, pad, real, sign};
+use crate::text::jinja::value::numbers;
 use crate::text::jinja::value::{Type, name, type_of, wrong};
-use crate::text::jinja::{meter, ops, print};
+use crate::text::jinja::{meter, print};
 
 /// `'%…' % value` for one conversion.
 pub fn percent(spec: Spec, conversion: char, value: &Value) -> Result<String, Error> {
@@ -29,7 +30,7 @@ pub fn percent(spec: Spec, conversion: char, value: &Value) -> Result<String, Er
             Some(text) if text.chars().count() == 1 => shown(text),
             Some(_) => Err(wrong("%c requires int or char")),
             None => integer(
-                ops::int(value)?,
+                numbers::int(value)?,
                 Spec {
                     align: spec.align.or(Some('>')),
                     ..spec
@@ -39,13 +40,13 @@ pub fn percent(spec: Spec, conversion: char, value: &Value) -> Result<String, Er
         'd' | 'i' | 'u' | 'x' | 'X' | 'o' => {
             let whole = match type_of(value) {
                 Type::Float if "diu".contains(conversion) => {
-                    let x = ops::float(value)?;
+                    let x = numbers::float(value)?;
                     match x.is_finite() && x.abs() < 1e38 {
                         true => x.trunc() as i128,
                         false => return Err(wrong("cannot convert this float to an integer")),
                     }
                 }
-                Type::Bool | Type::Int => ops::int(value)?,
+                Type::Bool | Type::Int => numbers::int(value)?,
                 _ => {
                     return Err(wrong(format!(
                         "%{conversion} format: a real number is required, not {}",
@@ -75,8 +76,8 @@ pub fn percent(spec: Spec, conversion: char, value: &Value) -> Result<String, Er
                 3,
             )
         }
-        'e' | 'E' | 'f' | 'F' | 'g' | 'G' => match ops::is_number(value) {
-            true => real(ops::float(value)?, spec),
+        'e' | 'E' | 'f' | 'F' | 'g' | 'G' => match numbers::is_number(value) {
+            true => real(numbers::float(value)?, spec),
             false => Err(wrong(format!("must be real number, not {}", name(value)))),
         },
         other => Err(wrong(format!("unsupported format character {other:?}"))),

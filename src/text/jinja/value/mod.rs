@@ -7,17 +7,19 @@
 //!
 //! - `namespace`: namespaces, and their end
 //! - `kind`: Python's types
+//! - `numbers`: what is a number
 
 mod kind;
 mod namespace;
+pub mod numbers;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use indexmap::IndexMap;
 use minijinja::value::{Enumerator, Object, ObjectRepr};
-use minijinja::{Error, ErrorKind, State, Value};
+use minijinja::{Error, ErrorKind, Value};
 
-use super::{meter, methods};
+use super::meter;
 pub use kind::{Type, name, type_of};
 pub use namespace::{Namespace, empty_namespaces};
 
@@ -154,9 +156,9 @@ impl Key {
             Type::None => Self::None,
             Type::Undefined => Self::Undefined,
             Type::Str => Self::Str(value.to_str().unwrap_or_default()),
-            Type::Bool | Type::Int => Self::Int(super::ops::int(value)?),
+            Type::Bool | Type::Int => Self::Int(numbers::int(value)?),
             Type::Float => {
-                let x = super::ops::float(value)?;
+                let x = numbers::float(value)?;
                 match x.fract() == 0.0 && x.abs() < 1e38 {
                     true => Self::Int(x as i128),
                     false => Self::Float(x.to_bits()),
@@ -165,7 +167,7 @@ impl Key {
             Type::Tuple => {
                 let items = items_of(value).unwrap_or_default();
                 // A tuple may hold one tuple many times: all of its leaves are walked.
-                super::meter::charge_items(items.len() + 1)?;
+                meter::charge_items(items.len() + 1)?;
                 Self::Tuple(items.iter().map(Self::of).collect::<Result<_, _>>()?)
             }
             Type::List | Type::Dict | Type::View => {
@@ -224,25 +226,25 @@ pub fn dict(pairs: impl IntoIterator<Item = (Value, Value)>) -> Result<Value, Er
     Ok(Value::from_object(Dict { entries, depth }))
 }
 
-/// A method without its call: `message.items`.
+/// A dict's value of this key; also of the keyword arguments of a call, which are minijinja's own.
+pub fn entry(container: &Value, key: &Key) -> Option<Value> {
+    match container.downcast_object_ref::<Dict>() {
+        Some(dict) => dict.get(key).cloned(),
+        None => match key {
+            Key::Str(key) => container
+                .get_attr(key)
+                .ok()
+                .filter(|value| !value.is_undefined()),
+            _ => None,
+        },
+    }
+}
+
+/// A method without its call: `message.items`. What its call does is in `methods`.
 #[derive(Debug)]
 pub struct Method {
     pub of: Value,
     pub name: String,
-}
-
-impl Object for Method {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Plain
-    }
-
-    fn is_true(self: &Arc<Self>) -> bool {
-        true
-    }
-
-    fn call(self: &Arc<Self>, state: &State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
-        methods::call(state, &self.of, &self.name, args)
-    }
 }
 
 /// The items of a list, tuple, range or view, without a copy.
