@@ -393,6 +393,7 @@ typedef struct tg_state {
   uint32_t pending_published;/* of those, how many are out already */
   uint32_t set_back;         /* entries of set_back_table */
   uint32_t leaving;          /* the slot in TG_SLOT_LEAVING: one at a time; TG_NONE */
+  uint64_t pad_steps;        /* what follows is copied 16 bytes at a time */
   tg_step steps[TG_MAX_STEPS];
   tg_mailbox mailbox[TG_MAX_STAGES];
 } tg_state;

@@ -120,10 +120,10 @@ TG_FN uint32_t tg_put_pages(tg_state *state, uint32_t slot, uint32_t count, uint
 
 /* Lane 0: pages for those that run and want more, then for those that are set back, then for the front of the queue. Who
  * waits for pages lets nobody newer in. Returns what is left. */
-TG_FN uint32_t tg_hand_out(tg_state *state, uint32_t free_pages, uint32_t at) {
+TG_FN uint32_t tg_hand_out(tg_state *state, uint32_t free_pages, uint32_t at, uint32_t lanes) {
   uint32_t dry = 0u;
   tg_scratch(state)->pending = at;
-  free_pages = tg_grow(state, free_pages, &dry);
+  free_pages = tg_grow(state, free_pages, lanes, &dry);
   if (dry || TG_MUT(50, state->leaving != TG_NONE, 0)) return free_pages;
   free_pages = tg_read_again(state, free_pages);
   return TG_MUT(46, state->set_back != 0u, 0) ? free_pages : tg_admit_front(state, free_pages, at);
@@ -150,10 +150,8 @@ TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
     if (slot == state->leaving) state->leaving = TG_NONE;
   }
   state->running -= ended;
-  if (ended + TG_COUNTED(turn->totals, TG_MARKED) != 0u) {
-    tg_prune_prefill(state);
-    tg_prune_set_back(state);
-  }
+  if (ended + TG_COUNTED(turn->totals, TG_MARKED) != 0u) tg_prune_prefill(state);
+  if (turn->set_back_ends) tg_prune_set_back(state);
   if (turn->back != TG_NONE) tg_set_back(state);
   if (turn->returned_step != TG_NO_STEP) state->steps_collected++;
   state->requests_seen = state->inputs.request_head;
@@ -164,7 +162,7 @@ TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
   turn->read_again = 0u;
   turn->pending = state->pending;
   if (turn->collecting) {
-    free_pages = tg_hand_out(state, free_pages, TG_COUNTED(turn->totals, TG_TOKENS) + ended);
+    free_pages = tg_hand_out(state, free_pages, TG_COUNTED(turn->totals, TG_TOKENS) + ended, lanes);
   }
   turn->free_pages = free_pages;
 }

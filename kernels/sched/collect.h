@@ -120,6 +120,7 @@ TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uin
         counts += TG_COUNT(TG_MARKED);
       }
       if (slot->end_reason != TG_END_NONE) {
+        if (slot->phase == TG_SLOT_SET_BACK) tg_set_bits(&turn->set_back_ends, 1u);
         if (collecting && TG_MUT(5, slot->steps == 0u, 1)) {
           note |= TG_NOTE_END;
           counts += TG_COUNT(TG_ENDS);
@@ -194,8 +195,11 @@ TG_FN void tg_phase_place(tg_state *state, uint32_t lane, uint32_t lanes) {
     turn->below = TG_MUT(7, below, 0u);
   }
 
-  for (uint32_t index = first; index < end; index++) {
-    if (turn->wanting[index / 32u] >> (index % 32u) & 1u) tg_rank_wanting(state, index);
+  if (turn->some_want) {
+    turn->newest[lane] = tg_newest_of(state, first, end);
+    for (uint32_t index = first; index < end; index++) {
+      if (turn->wanting[index / 32u] >> (index % 32u) & 1u) tg_rank_wanting(state, index);
+    }
   }
   if (TG_COUNTED(counts, TG_TOKENS) + TG_COUNTED(counts, TG_ENDS) == 0u) return;
   for (uint32_t index = first; index < end; index++) {

@@ -50,6 +50,7 @@ TG_FN void tg_note_wanting(tg_state *state, uint32_t index, const tg_slot *slot)
   uint64_t all_tokens = tg_all_tokens(slot->prompt_tokens, slot->max_new_tokens);
   uint64_t soon = (uint64_t)slot->prompt_tokens + slot->generated + slot->steps + 1u;
   if (!tg_wants_pages(state, slot->pages, soon, all_tokens)) return;
+  tg_set_bits(&tg_scratch(state)->some_want, 1u);
   tg_set_bits(&tg_scratch(state)->wanting[index / 32u], 1u << (index % 32u));
 }
 
@@ -67,6 +68,20 @@ TG_FN void tg_rank_wanting(tg_state *state, uint32_t index) {
   }
   tg_wanting_list(state)[rank] = index;
   if (rank == 0u) turn->wants = wants;
+}
+
+/* In the place phase: of slots `first` to `end` the one with the newest request without a limit that has pages, as its
+ * request number + 1 above the 10 bits of its index; 0: none. */
+TG_FN uint64_t tg_newest_of(tg_state *state, uint32_t first, uint32_t end) {
+  uint64_t newest = 0u;
+  for (uint32_t index = first; index < end; index++) {
+    const tg_slot *slot = &tg_slots(state)[index];
+    uint32_t runs = slot->phase == TG_SLOT_PREFILL || slot->phase == TG_SLOT_DECODE;
+    if (!runs || slot->end_reason != TG_END_NONE || !(slot->flags & TG_REQUEST_UNLIMITED)) continue;
+    uint64_t found = (slot->request + 1u) << 10u | index;
+    if (found > newest) newest = found;
+  }
+  return newest;
 }
 
 /* Drops slots that are no longer in prefill from the prefill list: what is left of their prompts is never composed, or
@@ -106,16 +121,13 @@ TG_FN uint32_t tg_give_pages(tg_state *state, uint32_t index, uint32_t pages, ui
 }
 
 /* Lane 0: the newest request without a limit that has pages begins to leave, if it is newer than `wanting`'s. */
-TG_FN void tg_mark_newest(tg_state *state, uint32_t wanting) {
+TG_FN void tg_mark_newest(tg_state *state, uint32_t wanting, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
-  uint64_t newest = tg_slots(state)[wanting].request;
-  for (uint32_t index = 0u; index < state->config.slots; index++) {
-    const tg_slot *slot = &tg_slots(state)[index];
-    uint32_t runs = slot->phase == TG_SLOT_PREFILL || slot->phase == TG_SLOT_DECODE;
-    if (!runs || slot->end_reason != TG_END_NONE || !(slot->flags & TG_REQUEST_UNLIMITED)) continue;
-    if (slot->request <= newest || TG_MUT(40, 0, turn->marked != TG_NONE)) continue;
-    newest = slot->request;
-    turn->marked = index;
+  uint64_t newest = (tg_slots(state)[wanting].request + 1u) << 10u | wanting;
+  for (uint32_t lane = 0u; lane < lanes; lane++) {
+    if (turn->newest[lane] <= newest || TG_MUT(40, 0, turn->marked != TG_NONE)) continue;
+    newest = turn->newest[lane];
+    turn->marked = (uint32_t)newest & 1023u;
   }
   if (turn->marked == TG_NONE) return;
   tg_slot *slot = &tg_slots(state)[turn->marked];
@@ -127,7 +139,7 @@ TG_FN void tg_mark_newest(tg_state *state, uint32_t wanting) {
 
 /* Lane 0: pages for those that want some, in order, and somebody who leaves where there are none. Returns the pages that
  * are left; `dry` says whether somebody got none. */
-TG_FN uint32_t tg_grow(tg_state *state, uint32_t free_pages, uint32_t *dry) {
+TG_FN uint32_t tg_grow(tg_state *state, uint32_t free_pages, uint32_t lanes, uint32_t *dry) {
   tg_turn *turn = tg_scratch(state);
   for (uint32_t i = 0u; i < turn->wants; i++) {
     uint32_t index = tg_wanting_list(state)[i];
@@ -140,7 +152,7 @@ TG_FN uint32_t tg_grow(tg_state *state, uint32_t free_pages, uint32_t *dry) {
       free_pages = tg_give_pages(state, index, tg_min(more, free_pages), free_pages);
     } else {
       *dry = 1u;
-      if (state->leaving == TG_NONE) tg_mark_newest(state, index);
+      if (state->leaving == TG_NONE) tg_mark_newest(state, index, lanes);
       break;
     }
   }

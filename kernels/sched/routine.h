@@ -47,6 +47,8 @@ TG_FN void tg_phase_survey(tg_state *state, const tg_rings *rings, uint32_t lane
   for (uint32_t word = lane; word < TG_MAX_SLOTS / 32u; word += lanes) turn->wanting[word] = 0u;
   if (lane == 0u) {
     turn->back = TG_NONE;
+    turn->some_want = 0u;
+    turn->set_back_ends = 0u;
     turn->only_step_is_new = tg_only_step_is_new(state, rings);
   }
   if (!inputs->returned || state->config.steps_in_flight != 1u) return;

@@ -71,7 +71,10 @@ typedef struct tg_turn {
   uint32_t chunks;                /*   of chunk_table */
   uint32_t takes;                 /* requests admitted or ended in the queue */
   uint32_t wanting[TG_MAX_SLOTS / 32u]; /* bit per slot: wants pages */
+  uint32_t some_want;             /* 1: not all of them are 0 */
   uint32_t wants;                 /* bits that are set there, and entries of wanting_table */
+  uint64_t newest[TG_MAX_LANES];  /* per lane, where some want: its newest request without a limit (tg_newest_of) */
+  uint32_t set_back_ends;         /* 1: a slot that is set back got an end reason */
   uint32_t back;                  /* the slot whose pages come back although its request goes on; TG_NONE */
   uint32_t back_pages;            /* how many */
   uint32_t marked;                /* the slot that begins to leave in this turn; TG_NONE */

@@ -675,12 +675,13 @@ pub struct tg_state {
     pub pending_published: u32,
     pub set_back: u32,
     pub leaving: u32,
+    pub pad_steps: u64,
     pub steps: [tg_step; 16usize],
     pub mailbox: [tg_mailbox; 16usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10536usize];
+    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10544usize];
     ["Alignment of tg_state"][::core::mem::align_of::<tg_state>() - 8usize];
     ["Offset of field: tg_state::config"][::core::mem::offset_of!(tg_state, config) - 0usize];
     ["Offset of field: tg_state::bytes"][::core::mem::offset_of!(tg_state, bytes) - 272usize];
@@ -759,8 +760,10 @@ const _: () = {
         [::core::mem::offset_of!(tg_state, pending_published) - 796usize];
     ["Offset of field: tg_state::set_back"][::core::mem::offset_of!(tg_state, set_back) - 800usize];
     ["Offset of field: tg_state::leaving"][::core::mem::offset_of!(tg_state, leaving) - 804usize];
-    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 808usize];
-    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2344usize];
+    ["Offset of field: tg_state::pad_steps"]
+        [::core::mem::offset_of!(tg_state, pad_steps) - 808usize];
+    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 816usize];
+    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2352usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
