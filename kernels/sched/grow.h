@@ -8,8 +8,8 @@
  * back first, since they write to its pages), is set back, and is read again once there is room for what it has so far
  * and grow_tokens more: prompt and tokens, which are kept by position. Then it goes on at the same position with the same
  * key, so its tokens are what they would have been. It keeps its slot; that costs nobody anything, since nobody is
- * admitted while somebody leaves, is set back or finds no pages. One that wants pages and is itself the newest waits with what it
- * has: to give it back would help nobody.
+ * admitted while somebody leaves, is set back or finds no pages. One that wants pages and is itself the newest waits with
+ * what it has: to give it back would help nobody.
  *
  * Everyone comes to an end. Take the oldest request without a limit that has a slot. It never gives its pages back, since
  * who does is newer than somebody who wants pages. While it wants some, newer ones without a limit give theirs back, one
@@ -96,7 +96,7 @@ TG_FN void tg_prune_prefill(tg_state *state) {
   state->prefill = kept;
 }
 
-/* Likewise those that ended while they were set back. */
+/* Drops slots that ended while they were set back from the list of these. */
 TG_FN void tg_prune_set_back(tg_state *state) {
   uint32_t *list = tg_words(state, state->set_back_table);
   uint32_t kept = 0u;
