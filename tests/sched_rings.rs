@@ -56,6 +56,7 @@ fn request(number: u64) -> Request {
     Request {
         prompt: (0..prompt_tokens).map(|at| (number + at) as u32).collect(),
         max_new_tokens: 1 + (number % 11) as u32,
+        unlimited: false,
         stop_ids: Vec::new(),
         min_new_tokens: 0,
         biases: Vec::new(),

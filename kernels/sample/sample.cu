@@ -48,13 +48,15 @@ constexpr int SAMPLE_BLOCKS = 2;
 #endif
 
 /* Notes the step's tokens, for slots with penalties: they count, so this runs before tg_sample, but in decode steps, where that
- * one notes them itself. A decode row's token is one of the answer. Launch: grid = most sequences of a step. */
+ * one notes them itself. Tokens past the prompt are of the answer, which a sequence that is read again has before its decode rows.
+ * Launch: grid = most sequences of a step. */
 extern "C" __global__ void __launch_bounds__(SEEN_THREADS)
     tg_mark_seen(uint32_t *seen, uint16_t *counts, const tg_state *state, const tg_step *step, uint32_t vocabulary) {
   begin_kernel();
   if (blockIdx.x >= step->sequences) return;
   const tg_sequence sequence = table<tg_sequence>(state, step->sequence_table)[blockIdx.x];
-  const tg_sampling &sampling = table<tg_slot>(state, state->slot_table)[sequence.slot].sampling;
+  const tg_slot &slot = table<tg_slot>(state, state->slot_table)[sequence.slot];
+  const tg_sampling &sampling = slot.sampling;
   const tg_row *rows = table<tg_row>(state, step->row_table) + sequence.first_row;
   const bool first = sequence.flags & TG_SEQUENCE_FIRST;
   if (has_repetition(sampling)) {
@@ -70,8 +72,11 @@ extern "C" __global__ void __launch_bounds__(SEEN_THREADS)
     if (first) {
       uint4 *words = reinterpret_cast<uint4 *>(line);
       for (uint32_t i = threadIdx.x; i < count_stride(vocabulary) / 8; i += SEEN_THREADS) words[i] = make_uint4(0, 0, 0, 0);
+      __syncthreads();
     }
-    if (threadIdx.x == 0 && sequence.flags & TG_SEQUENCE_DECODE) count(line, row_token(state, step, rows[0]));
+    if (threadIdx.x > 0) return;
+    const uint32_t prompt = max(slot.prompt_tokens, sequence.first_position) - sequence.first_position; /* rows of it */
+    for (uint32_t i = prompt; i < sequence.rows; i++) count(line, row_token(state, step, rows[i]));
   }
 }
 

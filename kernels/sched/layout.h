@@ -22,7 +22,7 @@ TG_FN uint32_t tg_ladder_ok(const tg_config *config, uint32_t kind, uint32_t row
 /* The rules beside the fields of tg_config. */
 TG_FN uint32_t tg_config_ok(const tg_config *config) {
   return config->slots >= 1u && config->slots <= TG_MAX_SLOTS && config->pages >= 1u &&
-         config->page_tokens >= 1u && config->max_context >= 1u && config->chunk_align >= 1u &&
+         config->page_tokens >= 1u && config->grow_tokens >= 1u && config->max_context >= 1u && config->chunk_align >= 1u &&
          config->chunk_tokens >= config->chunk_align &&
          (uint64_t)config->step_tokens >= (uint64_t)config->slots + config->chunk_align && config->stages >= 1u &&
          config->stages <= TG_MAX_STAGES && config->steps_in_flight >= config->stages &&
@@ -79,6 +79,8 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
   state->waiting_table = tg_place(&cursor, config->request_capacity, sizeof(tg_request));
   state->cancel_table = tg_place(&cursor, words ? words : 1u, sizeof(uint32_t));
   state->prefill_table = tg_place(&cursor, slots, sizeof(uint32_t));
+  state->set_back_table = tg_place(&cursor, slots, sizeof(uint32_t));
+  state->kept_table = tg_place(&cursor, slots * config->max_context, sizeof(int32_t));
   state->pending_table = tg_place(&cursor, pending, sizeof(tg_event));
   state->pending_sample_table = tg_place(&cursor, pending, sizeof(uint32_t));
   for (uint32_t i = 0; i < config->steps_in_flight; i++) {
@@ -96,7 +98,8 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
   state->scratch_table = tg_place(&cursor, 1u, sizeof(tg_turn));
   state->note_table = tg_place(&cursor, slots, sizeof(uint32_t));
   state->ended_table = tg_place(&cursor, slots, sizeof(tg_ended));
-  state->taken_table = tg_place(&cursor, TG_MAX_TAKES, sizeof(tg_taken));
+  state->wanting_table = tg_place(&cursor, slots, sizeof(uint32_t));
+  state->taken_table = tg_place(&cursor, slots + TG_MAX_TAKES, sizeof(tg_taken));
   state->chunk_table = tg_place(&cursor, slots, sizeof(tg_chunk));
   return cursor.end;
 }
@@ -140,6 +143,7 @@ TG_API uint32_t tg_state_init(tg_state *state, const tg_config *config) {
   state->config = *config;
   state->bytes = tg_place_state(state, state);
   state->free_pages = config->pages;
+  state->leaving = TG_NONE;
   for (uint32_t i = 0; i < config->pages; i++) tg_words(state, state->free_page_table)[i] = i;
   for (uint32_t i = 0; i < config->slots; i++) {
     tg_words(state, state->free_slot_table)[i / 32u] |= 1u << (i % 32u);

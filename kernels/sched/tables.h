@@ -13,6 +13,11 @@ TG_FN tg_slot *tg_slots(tg_state *state) { return (tg_slot *)tg_table(state, sta
 
 TG_FN uint32_t *tg_words(tg_state *state, uint64_t offset) { return (uint32_t *)tg_table(state, offset); }
 
+/* The tokens of a slot's sequence by position, where it may have to be read again. */
+TG_FN int32_t *tg_kept(tg_state *state, uint32_t slot) {
+  return (int32_t *)tg_table(state, state->kept_table) + (uint64_t)slot * state->config.max_context;
+}
+
 TG_FN tg_row *tg_rows(tg_state *state, const tg_step *step) { return (tg_row *)tg_table(state, step->row_table); }
 
 TG_FN tg_sequence *tg_sequences(tg_state *state, const tg_step *step) {

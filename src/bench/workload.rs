@@ -54,6 +54,7 @@ pub fn request(prompt: Vec<u32>, max_new_tokens: u32, logits: Logits) -> Request
     Request {
         prompt,
         max_new_tokens,
+        unlimited: false,
         stop_ids: Vec::new(),
         min_new_tokens: 0,
         biases: Vec::new(),

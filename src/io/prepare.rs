@@ -184,13 +184,14 @@ fn prepare_one(
     let timeout = options.timeout_ms.map(Duration::from_millis);
     let (vocab_size, max_context) = (rules.vocab_size, rules.max_context);
     let prompt = prompt_tokens(prompt, ask.names, vocab_size, max_context, codec, timeout)?;
-    let max_new_tokens = max_new_tokens(rules, prompt.len() as u64, ask)?;
+    let limit = limit(rules, prompt.len() as u64, ask)?;
     let biases = options.logit_bias.clone().unwrap_or_default();
     check_biases(&biases, vocab_size)?;
     let request = Request {
-        max_new_tokens,
+        max_new_tokens: limit.tokens,
+        unlimited: limit.is_rest,
         stop_ids: stop_ids(rules, ask)?,
-        min_new_tokens: min_new_tokens(rules, max_new_tokens, ask)?,
+        min_new_tokens: min_new_tokens(rules, limit.tokens, ask)?,
         biases,
         sampling: Sampling {
             repetition_penalty: options.repetition_penalty.unwrap_or(1.0),
@@ -216,9 +217,16 @@ fn prepare_one(
     })
 }
 
-/// Tokens that a row may generate. A limit that the row or a flag names must fit beside the prompt; one that nobody
+/// Tokens that a row may generate.
+struct Limit {
+    tokens: u32,
+    /// Nobody named any, so they are what the context leaves.
+    is_rest: bool,
+}
+
+/// What a row may generate. A limit that the row or a flag names must fit beside the prompt; one that nobody
 /// asked for is cut to what the context leaves.
-fn max_new_tokens(rules: &Rules, prompt_tokens: u64, ask: &Ask) -> Result<u32, RowError> {
+fn limit(rules: &Rules, prompt_tokens: u64, ask: &Ask) -> Result<Limit, RowError> {
     let context = u64::from(rules.max_context);
     let asked = ask.options.max_new_tokens.or(rules.defaults.max_new_tokens);
     let wanted = prompt_tokens + u64::from(asked.unwrap_or(1));
@@ -245,12 +253,15 @@ fn max_new_tokens(rules: &Rules, prompt_tokens: u64, ask: &Ask) -> Result<u32, R
         ));
     }
     let rest = (context - prompt_tokens) as u32;
-    Ok(
-        asked.unwrap_or_else(|| match (rules.advised_new_tokens, ask.unasked) {
-            (Some(tokens), _) | (None, Unasked::Tokens(tokens)) => tokens.min(rest),
-            (None, Unasked::Rest) => rest,
-        }),
-    )
+    let usual = match ask.unasked {
+        Unasked::Tokens(tokens) => Some(tokens),
+        Unasked::Rest => None,
+    };
+    let named = asked.or_else(|| Some(rules.advised_new_tokens.or(usual)?.min(rest)));
+    Ok(Limit {
+        tokens: named.unwrap_or(rest),
+        is_rest: named.is_none(),
+    })
 }
 
 /// Tokens that a row must generate before one may end it.

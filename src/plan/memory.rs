@@ -20,7 +20,7 @@ const ROW_BYTES: u64 = 16;
 const SEQUENCE_BYTES: u64 = 24;
 const WORD_BYTES: u64 = 4;
 
-/// Rows of a step where nobody asks for another number: a CPU is no faster with more.
+/// Rows of a step where nobody asks for another number; a CPU is no faster with more.
 const STEP_TOKENS: u32 = 512;
 
 /// Where the weights are while an engine runs on the CPU.
@@ -101,11 +101,7 @@ impl MemoryPlan {
         let wanted_pages = context_pages * u64::from(options.max_seqs);
         let pages = wanted_pages.min(room_pages).min(u64::from(u32::MAX));
 
-        let needed_pages = if limits.max_context.is_some() {
-            context_pages
-        } else {
-            1
-        };
+        let needed_pages = limits.max_context.map_or(1, |_| context_pages);
         if pages < needed_pages {
             let context = if limits.max_context.is_some() {
                 options.max_context
@@ -310,7 +306,8 @@ fn fixed_items(
         "scheduler",
         scheduler_bytes(options, rings),
         format!(
-            "{slots} slots, {} {} in flight of {} rows",
+            "{slots} slots, {} of tokens so far, {} {} in flight of {} rows",
+            Bytes(options.kept_token_bytes()),
             options.steps_in_flight,
             plural(options.steps_in_flight as usize, "step"),
             options.step_tokens
@@ -365,6 +362,7 @@ fn scheduler_bytes(options: &EngineOptions, rings: &RingCapacities) -> u64 {
     let step = u64::from(options.step_tokens) * ROW_BYTES
         + slots * (SEQUENCE_BYTES + WORD_BYTES + SAMPLED_BYTES);
     slots * (SLOT_BYTES + u64::from(rings.biases) * BIAS_BYTES)
+        + options.kept_token_bytes()
         + slots * context_pages * WORD_BYTES
         + u64::from(options.steps_in_flight) * step
         + u64::from(rings.requests) * 8

@@ -10,6 +10,9 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// 0 only with `logits` other than `None`: then the prompt is scored and nothing is generated.
     pub max_new_tokens: u32,
+    /// Nobody named the limit, which is what the context leaves: pages are taken as the sequence grows, and where there
+    /// are none it may have to give them back and be read again. Its tokens are the same.
+    pub unlimited: bool,
     /// End-of-sequence ids included; at most 16.
     pub stop_ids: Vec<u32>,
     /// New tokens before one may be a stop id: 0 for none.
@@ -133,4 +136,6 @@ pub struct Timing {
     pub first_token: Duration,
     /// From seen to the end.
     pub total: Duration,
+    /// How often the sequence gave its pages back and was read again.
+    pub read_again: u32,
 }

@@ -304,6 +304,7 @@ fn entry(request: &Request, token_start: u64) -> Result<abi::tg_request> {
         prompt_tokens: request.prompt.len() as u32,
         max_new_tokens: request.max_new_tokens,
         flags: match request.logits {
+            Logits::None if request.unlimited => abi::TG_REQUEST_UNLIMITED,
             Logits::None => 0,
             Logits::Last => abi::TG_REQUEST_LOGITS_LAST,
             Logits::All => abi::TG_REQUEST_LOGITS_ALL,
@@ -381,6 +382,7 @@ fn from_event(event: &abi::tg_event, sampled: Option<&abi::tg_sampled>) -> Event
             }),
             first_token: since_seen(event.first_ns),
             total: since_seen(event.time_ns),
+            read_again: event.step as u32,
         },
     }
 }

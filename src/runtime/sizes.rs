@@ -19,6 +19,12 @@ pub fn core_bytes(ladders: &Ladders, options: &EngineOptions) -> Result<CoreByte
     })
 }
 
+/// Tokens that a request without a limit takes pages for at a time: few enough that short answers leave the pool to others,
+/// so many that most turns hand none out. Of a small context no more than a quarter.
+fn grow_tokens(max_context: u32) -> u32 {
+    (max_context / 4).clamp(1, 256)
+}
+
 /// What both blocks are laid out by, and how large they get.
 #[derive(Debug, Clone)]
 pub(super) struct Sizes {
@@ -76,6 +82,7 @@ impl Sizes {
             request_capacity: capacities.requests,
             token_capacity: capacities.tokens,
             event_capacity: capacities.events,
+            grow_tokens: grow_tokens(options.max_context),
             ahead: u32::from(*ahead),
             bias_capacity: capacities.biases,
             ..Default::default()

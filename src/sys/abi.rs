@@ -21,6 +21,7 @@ pub const TG_KINDS: u32 = 3;
 pub const TG_LOGPROBS_NONE: u32 = 4294967295;
 pub const TG_REQUEST_LOGITS_LAST: u32 = 1;
 pub const TG_REQUEST_LOGITS_ALL: u32 = 2;
+pub const TG_REQUEST_UNLIMITED: u32 = 4;
 pub const TG_EVENT_TOKEN: u32 = 1;
 pub const TG_EVENT_END: u32 = 2;
 pub const TG_END_NONE: u32 = 0;
@@ -45,6 +46,8 @@ pub const TG_ERROR_LAUNCH: u32 = 4;
 pub const TG_SLOT_FREE: u32 = 0;
 pub const TG_SLOT_PREFILL: u32 = 1;
 pub const TG_SLOT_DECODE: u32 = 2;
+pub const TG_SLOT_LEAVING: u32 = 3;
+pub const TG_SLOT_SET_BACK: u32 = 4;
 pub const TG_SEQUENCE_FIRST: u32 = 1;
 pub const TG_SEQUENCE_LAST: u32 = 2;
 pub const TG_SEQUENCE_DECODE: u32 = 4;
@@ -256,10 +259,12 @@ pub struct tg_outcome {
     pub running: u32,
     pub free_pages: u32,
     pub steps_in_flight: u32,
+    pub set_back: u32,
+    pub read_again: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_outcome"][::core::mem::size_of::<tg_outcome>() - 64usize];
+    ["Size of tg_outcome"][::core::mem::size_of::<tg_outcome>() - 72usize];
     ["Alignment of tg_outcome"][::core::mem::align_of::<tg_outcome>() - 8usize];
     ["Offset of field: tg_outcome::action"][::core::mem::offset_of!(tg_outcome, action) - 0usize];
     ["Offset of field: tg_outcome::error"][::core::mem::offset_of!(tg_outcome, error) - 4usize];
@@ -283,6 +288,10 @@ const _: () = {
         [::core::mem::offset_of!(tg_outcome, free_pages) - 56usize];
     ["Offset of field: tg_outcome::steps_in_flight"]
         [::core::mem::offset_of!(tg_outcome, steps_in_flight) - 60usize];
+    ["Offset of field: tg_outcome::set_back"]
+        [::core::mem::offset_of!(tg_outcome, set_back) - 64usize];
+    ["Offset of field: tg_outcome::read_again"]
+        [::core::mem::offset_of!(tg_outcome, read_again) - 68usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -292,7 +301,7 @@ pub struct tg_trace {
     pub turn: u64,
     pub end_ns: u64,
     pub stage: u32,
-    pub pad: [u32; 3usize],
+    pub pad: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -300,10 +309,10 @@ const _: () = {
     ["Alignment of tg_trace"][::core::mem::align_of::<tg_trace>() - 8usize];
     ["Offset of field: tg_trace::inputs"][::core::mem::offset_of!(tg_trace, inputs) - 0usize];
     ["Offset of field: tg_trace::outcome"][::core::mem::offset_of!(tg_trace, outcome) - 176usize];
-    ["Offset of field: tg_trace::turn"][::core::mem::offset_of!(tg_trace, turn) - 240usize];
-    ["Offset of field: tg_trace::end_ns"][::core::mem::offset_of!(tg_trace, end_ns) - 248usize];
-    ["Offset of field: tg_trace::stage"][::core::mem::offset_of!(tg_trace, stage) - 256usize];
-    ["Offset of field: tg_trace::pad"][::core::mem::offset_of!(tg_trace, pad) - 260usize];
+    ["Offset of field: tg_trace::turn"][::core::mem::offset_of!(tg_trace, turn) - 248usize];
+    ["Offset of field: tg_trace::end_ns"][::core::mem::offset_of!(tg_trace, end_ns) - 256usize];
+    ["Offset of field: tg_trace::stage"][::core::mem::offset_of!(tg_trace, stage) - 264usize];
+    ["Offset of field: tg_trace::pad"][::core::mem::offset_of!(tg_trace, pad) - 268usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -445,7 +454,8 @@ pub struct tg_config {
     pub bucket_rows: [[u32; 16usize]; 3usize],
     pub ahead: u32,
     pub bias_capacity: u32,
-    pub pad: [u32; 2usize],
+    pub grow_tokens: u32,
+    pub pad: [u32; 1usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -481,7 +491,9 @@ const _: () = {
     ["Offset of field: tg_config::ahead"][::core::mem::offset_of!(tg_config, ahead) - 256usize];
     ["Offset of field: tg_config::bias_capacity"]
         [::core::mem::offset_of!(tg_config, bias_capacity) - 260usize];
-    ["Offset of field: tg_config::pad"][::core::mem::offset_of!(tg_config, pad) - 264usize];
+    ["Offset of field: tg_config::grow_tokens"]
+        [::core::mem::offset_of!(tg_config, grow_tokens) - 264usize];
+    ["Offset of field: tg_config::pad"][::core::mem::offset_of!(tg_config, pad) - 268usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -503,7 +515,7 @@ pub struct tg_slot {
     pub last_token: i32,
     pub flags: u32,
     pub stop_count: u32,
-    pub pad: u32,
+    pub again: u32,
     pub sampling: tg_sampling,
     pub stop_ids: [i32; 16usize],
 }
@@ -536,7 +548,7 @@ const _: () = {
     ["Offset of field: tg_slot::flags"][::core::mem::offset_of!(tg_slot, flags) - 84usize];
     ["Offset of field: tg_slot::stop_count"]
         [::core::mem::offset_of!(tg_slot, stop_count) - 88usize];
-    ["Offset of field: tg_slot::pad"][::core::mem::offset_of!(tg_slot, pad) - 92usize];
+    ["Offset of field: tg_slot::again"][::core::mem::offset_of!(tg_slot, again) - 92usize];
     ["Offset of field: tg_slot::sampling"][::core::mem::offset_of!(tg_slot, sampling) - 96usize];
     ["Offset of field: tg_slot::stop_ids"][::core::mem::offset_of!(tg_slot, stop_ids) - 144usize];
 };
@@ -557,6 +569,7 @@ const _: () = {
     ["Offset of field: tg_row::token"][::core::mem::offset_of!(tg_row, token) - 8usize];
     ["Offset of field: tg_row::sequence"][::core::mem::offset_of!(tg_row, sequence) - 12usize];
 };
+pub const TG_TOKEN_KEPT: i32 = -2147483648;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_sequence {
@@ -668,11 +681,14 @@ pub struct tg_state {
     pub waiting_table: u64,
     pub cancel_table: u64,
     pub prefill_table: u64,
+    pub set_back_table: u64,
+    pub kept_table: u64,
     pub pending_table: u64,
     pub pending_sample_table: u64,
     pub scratch_table: u64,
     pub note_table: u64,
     pub ended_table: u64,
+    pub wanting_table: u64,
     pub taken_table: u64,
     pub chunk_table: u64,
     pub inputs: tg_inputs,
@@ -694,13 +710,14 @@ pub struct tg_state {
     pub decode_cursor: u32,
     pub pending: u32,
     pub pending_published: u32,
-    pub pad_head: u64,
+    pub set_back: u32,
+    pub leaving: u32,
     pub steps: [tg_step; 16usize],
     pub mailbox: [tg_mailbox; 16usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10512usize];
+    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10544usize];
     ["Alignment of tg_state"][::core::mem::align_of::<tg_state>() - 8usize];
     ["Offset of field: tg_state::config"][::core::mem::offset_of!(tg_state, config) - 0usize];
     ["Offset of field: tg_state::bytes"][::core::mem::offset_of!(tg_state, bytes) - 272usize];
@@ -727,55 +744,62 @@ const _: () = {
         [::core::mem::offset_of!(tg_state, cancel_table) - 352usize];
     ["Offset of field: tg_state::prefill_table"]
         [::core::mem::offset_of!(tg_state, prefill_table) - 360usize];
+    ["Offset of field: tg_state::set_back_table"]
+        [::core::mem::offset_of!(tg_state, set_back_table) - 368usize];
+    ["Offset of field: tg_state::kept_table"]
+        [::core::mem::offset_of!(tg_state, kept_table) - 376usize];
     ["Offset of field: tg_state::pending_table"]
-        [::core::mem::offset_of!(tg_state, pending_table) - 368usize];
+        [::core::mem::offset_of!(tg_state, pending_table) - 384usize];
     ["Offset of field: tg_state::pending_sample_table"]
-        [::core::mem::offset_of!(tg_state, pending_sample_table) - 376usize];
+        [::core::mem::offset_of!(tg_state, pending_sample_table) - 392usize];
     ["Offset of field: tg_state::scratch_table"]
-        [::core::mem::offset_of!(tg_state, scratch_table) - 384usize];
+        [::core::mem::offset_of!(tg_state, scratch_table) - 400usize];
     ["Offset of field: tg_state::note_table"]
-        [::core::mem::offset_of!(tg_state, note_table) - 392usize];
+        [::core::mem::offset_of!(tg_state, note_table) - 408usize];
     ["Offset of field: tg_state::ended_table"]
-        [::core::mem::offset_of!(tg_state, ended_table) - 400usize];
+        [::core::mem::offset_of!(tg_state, ended_table) - 416usize];
+    ["Offset of field: tg_state::wanting_table"]
+        [::core::mem::offset_of!(tg_state, wanting_table) - 424usize];
     ["Offset of field: tg_state::taken_table"]
-        [::core::mem::offset_of!(tg_state, taken_table) - 408usize];
+        [::core::mem::offset_of!(tg_state, taken_table) - 432usize];
     ["Offset of field: tg_state::chunk_table"]
-        [::core::mem::offset_of!(tg_state, chunk_table) - 416usize];
-    ["Offset of field: tg_state::inputs"][::core::mem::offset_of!(tg_state, inputs) - 424usize];
-    ["Offset of field: tg_state::outcome"][::core::mem::offset_of!(tg_state, outcome) - 600usize];
-    ["Offset of field: tg_state::turn"][::core::mem::offset_of!(tg_state, turn) - 664usize];
+        [::core::mem::offset_of!(tg_state, chunk_table) - 440usize];
+    ["Offset of field: tg_state::inputs"][::core::mem::offset_of!(tg_state, inputs) - 448usize];
+    ["Offset of field: tg_state::outcome"][::core::mem::offset_of!(tg_state, outcome) - 624usize];
+    ["Offset of field: tg_state::turn"][::core::mem::offset_of!(tg_state, turn) - 696usize];
     ["Offset of field: tg_state::requests_seen"]
-        [::core::mem::offset_of!(tg_state, requests_seen) - 672usize];
+        [::core::mem::offset_of!(tg_state, requests_seen) - 704usize];
     ["Offset of field: tg_state::requests_taken"]
-        [::core::mem::offset_of!(tg_state, requests_taken) - 680usize];
+        [::core::mem::offset_of!(tg_state, requests_taken) - 712usize];
     ["Offset of field: tg_state::controls_taken"]
-        [::core::mem::offset_of!(tg_state, controls_taken) - 688usize];
+        [::core::mem::offset_of!(tg_state, controls_taken) - 720usize];
     ["Offset of field: tg_state::tokens_taken"]
-        [::core::mem::offset_of!(tg_state, tokens_taken) - 696usize];
+        [::core::mem::offset_of!(tg_state, tokens_taken) - 728usize];
     ["Offset of field: tg_state::token_tail"]
-        [::core::mem::offset_of!(tg_state, token_tail) - 704usize];
+        [::core::mem::offset_of!(tg_state, token_tail) - 736usize];
     ["Offset of field: tg_state::events_published"]
-        [::core::mem::offset_of!(tg_state, events_published) - 712usize];
+        [::core::mem::offset_of!(tg_state, events_published) - 744usize];
     ["Offset of field: tg_state::traces_written"]
-        [::core::mem::offset_of!(tg_state, traces_written) - 720usize];
+        [::core::mem::offset_of!(tg_state, traces_written) - 752usize];
     ["Offset of field: tg_state::traces_lost"]
-        [::core::mem::offset_of!(tg_state, traces_lost) - 728usize];
+        [::core::mem::offset_of!(tg_state, traces_lost) - 760usize];
     ["Offset of field: tg_state::steps_composed"]
-        [::core::mem::offset_of!(tg_state, steps_composed) - 736usize];
+        [::core::mem::offset_of!(tg_state, steps_composed) - 768usize];
     ["Offset of field: tg_state::steps_collected"]
-        [::core::mem::offset_of!(tg_state, steps_collected) - 744usize];
+        [::core::mem::offset_of!(tg_state, steps_collected) - 776usize];
     ["Offset of field: tg_state::free_pages"]
-        [::core::mem::offset_of!(tg_state, free_pages) - 752usize];
-    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 756usize];
-    ["Offset of field: tg_state::prefill"][::core::mem::offset_of!(tg_state, prefill) - 760usize];
+        [::core::mem::offset_of!(tg_state, free_pages) - 784usize];
+    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 788usize];
+    ["Offset of field: tg_state::prefill"][::core::mem::offset_of!(tg_state, prefill) - 792usize];
     ["Offset of field: tg_state::decode_cursor"]
-        [::core::mem::offset_of!(tg_state, decode_cursor) - 764usize];
-    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 768usize];
+        [::core::mem::offset_of!(tg_state, decode_cursor) - 796usize];
+    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 800usize];
     ["Offset of field: tg_state::pending_published"]
-        [::core::mem::offset_of!(tg_state, pending_published) - 772usize];
-    ["Offset of field: tg_state::pad_head"][::core::mem::offset_of!(tg_state, pad_head) - 776usize];
-    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 784usize];
-    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2320usize];
+        [::core::mem::offset_of!(tg_state, pending_published) - 804usize];
+    ["Offset of field: tg_state::set_back"][::core::mem::offset_of!(tg_state, set_back) - 808usize];
+    ["Offset of field: tg_state::leaving"][::core::mem::offset_of!(tg_state, leaving) - 812usize];
+    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 816usize];
+    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2352usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]

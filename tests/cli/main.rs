@@ -5,6 +5,7 @@ mod bench_gemm;
 mod bench_load;
 #[path = "../common/mod.rs"]
 mod common;
+mod crowded;
 mod ends;
 mod generate;
 mod inspect;

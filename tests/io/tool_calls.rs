@@ -5,7 +5,6 @@ use crate::common::python::{ask, interpreter};
 use crate::common::random::Random;
 use crate::fakes::Tokens;
 use serde_json::{Value, json};
-use std::time::Duration;
 use tailgraph::io::answer::{Finish, Label, Origin, Outcome, served};
 use tailgraph::io::openai::{Endpoint, OpenAi};
 use tailgraph::io::row::{Format, Id, Prompt, parse};
@@ -33,11 +32,7 @@ fn choice(said: &[&str], tools: bool, finish: Finish) -> Value {
         finish,
         prompt_tokens: 1,
         logprobs: None,
-        timing: Timing {
-            queue: Duration::ZERO,
-            first_token: Duration::ZERO,
-            total: Duration::ZERO,
-        },
+        timing: Timing::default(),
     };
     for piece in said {
         let ids: Vec<u32> = match *piece {

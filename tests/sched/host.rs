@@ -97,7 +97,7 @@ impl History {
                 .any(|r| r.request == *request && r.steps == 1 && r.generated + 1 == max_new_tokens)
         };
         let at = match self.to_cancel.iter().position(last) {
-            Some(at) if self.rng.percent(50) => at,
+            Some(at) if self.rng.percent(80) => at,
             _ => self.rng.below(self.to_cancel.len() as u32) as usize,
         };
         let request = self.to_cancel.swap_remove(at);
@@ -250,6 +250,7 @@ fn event_of(event: &abi::tg_event, like: &Event) -> Option<Event> {
             seen_ns: event.seen_ns,
             admitted_ns: event.admitted_ns,
             first_ns: event.first_ns,
+            again: event.step as u32,
         }),
         _ => None,
     }

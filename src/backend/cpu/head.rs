@@ -139,7 +139,8 @@ impl Head {
         })
     }
 
-    /// Notes the step's tokens: a decode row's is one of the answer.
+    /// Notes the step's tokens. Those past the prompt are of the answer, which a sequence that is read again has before its
+    /// decode rows.
     fn note(&mut self, batch: &Batch<'_>) {
         for (sequence, slot) in batch.sequences.iter().zip(&batch.slots) {
             let (is, id) = (|flag| sequence.flags & flag != 0, sequence.slot);
@@ -151,9 +152,10 @@ impl Head {
                 }
             }
             let first = sequence.first_row as usize;
-            for &token in &batch.tokens[first..first + sequence.rows as usize] {
+            let tokens = &batch.tokens[first..first + sequence.rows as usize];
+            for (position, &token) in (sequence.first_position..).zip(tokens) {
                 self.seen.insert(id, token);
-                if counted && is(abi::TG_SEQUENCE_DECODE) {
+                if counted && position >= slot.prompt_tokens {
                     self.counts.add(id, token);
                 }
             }

@@ -219,6 +219,7 @@ impl<'a> Table<'a> {
             _ => (1, rows, 1),
         };
         let point = Point {
+            penalties: false,
             kind: Kind::Decode,
             batch,
             prompt_tokens,

@@ -189,6 +189,7 @@ impl Driver {
         let request = Request {
             prompt: prompt.to_vec(),
             max_new_tokens: 0,
+            unlimited: false,
             stop_ids: Vec::new(),
             min_new_tokens: 0,
             biases: Vec::new(),

@@ -70,6 +70,12 @@ pub fn ask(seed: u64, number: u64, shape: &Shape) -> Ask {
         }
         _ => Fate::Whole,
     };
+    // Half of them name no limit. That is what the context leaves, but not so much that they are all that runs.
+    let unlimited = fate == Fate::Whole && random.below(2) == 0;
+    if unlimited {
+        let rest = shape.max_context - prompt;
+        max_new_tokens = rest.min(4 * shape.most_new_tokens);
+    }
     let timeout = match fate {
         Fate::Deadline(timeout) => Some(timeout),
         _ => None,
@@ -83,6 +89,7 @@ pub fn ask(seed: u64, number: u64, shape: &Shape) -> Ask {
             .map(|_| random.below(shape.vocab_size))
             .collect(),
         max_new_tokens,
+        unlimited,
         stop_ids,
         min_new_tokens: random.below(max_new_tokens.min(20) + 1),
         biases: (0..random.pick(&[0, 0, 0, 1, 300]))

@@ -1,8 +1,8 @@
 //! A step that was composed on the host, as kernels read it: what they need of the state block, in device memory.
 //!
 //! Tables are found by offsets, so the copy has a layout of its own: what changes with every step lies together and
-//! goes over in two copies (slots; the step and its tables), and page-table rows and biases go over with a sequence's
-//! first step.
+//! goes over in two copies (slots; the step and its tables), page-table rows go over when they have changed, and biases with a
+//! sequence's first step.
 //! There are two places for a step and its samples, so that a step can go over while the one ahead of it still runs.
 
 use crate::backend::cuda::driver::errors::failed;
@@ -182,10 +182,8 @@ impl StepCopy {
         };
         let rows: Vec<_> = step.rows().iter().map(row).collect();
         let tables = self.put_step(0, step, &rows);
-        let sequences = step.sequences();
-        let mut first_slots: Option<Range<usize>> = None;
         let mut slots_end = 0;
-        for sequence in sequences {
+        for sequence in step.sequences() {
             let slot = sequence.slot as usize;
             slots_end = slots_end.max(slot + 1);
             let view = step.slot(sequence.slot);
@@ -193,6 +191,7 @@ impl StepCopy {
                 request: view.request,
                 flags: view.flags,
                 last_token: view.last_token,
+                prompt_tokens: view.prompt_tokens,
                 sampling: view.sampling,
                 ..Default::default()
             };
@@ -204,16 +203,10 @@ impl StepCopy {
                 &[entry],
             );
             if sequence.flags & abi::TG_SEQUENCE_FIRST != 0 {
-                self.put(self.page_row(slot), step.pages(sequence.slot));
-                let so_far = first_slots.unwrap_or(slot..slot + 1);
-                first_slots = Some(so_far.start.min(slot)..so_far.end.max(slot + 1));
                 self.send_biases(stream, slot, step.biases(sequence.slot))?;
             }
         }
-        // Rows of other slots in between go over as they were sent before.
-        if let Some(slots) = first_slots {
-            self.send(stream, self.page_row(slots.start)..self.page_row(slots.end))?;
-        }
+        self.send_pages(stream, step)?;
         let slots = slots_end * size_of::<abi::tg_slot>();
         self.send(
             stream,
@@ -223,8 +216,8 @@ impl StepCopy {
     }
 
     /// Queues the copy that makes `step` the step of `place`, with the step ahead of it in the other place, where it
-    /// may still run: one of the same sequences, whose slots and pages have gone over before, and which samples what
-    /// this one's rows start from. Until the copy has run, nobody sends to this place.
+    /// may still run: one of the same sequences, whose slots have gone over before, and which samples what this one's rows
+    /// start from. Until the copy has run, nobody sends to this place.
     ///
     /// # Errors
     /// The driver refuses the copy.
@@ -235,7 +228,38 @@ impl StepCopy {
         step: &StepView<'_>,
     ) -> Result<()> {
         let tables = self.put_step(place, step, step.rows());
+        self.send_pages(stream, step)?;
         self.send(stream, self.layout.steps[place]..tables.end)
+    }
+
+    /// Queues the copy of the page-table rows that are not what was sent before: of sequences that begin, or have grown.
+    /// A step that still runs reads nothing that changes, since a row grows behind what it uses.
+    fn send_pages(&self, stream: &CudaStream, step: &StepView<'_>) -> Result<()> {
+        let mut changed: Option<Range<usize>> = None;
+        for sequence in step.sequences() {
+            let (slot, pages) = (sequence.slot as usize, step.pages(sequence));
+            if self.sent_pages(slot, pages.len()) == pages {
+                continue;
+            }
+            self.put(self.page_row(slot), pages);
+            let so_far = changed.unwrap_or(slot..slot + 1);
+            changed = Some(so_far.start.min(slot)..so_far.end.max(slot + 1));
+        }
+        match changed {
+            // Rows of other slots in between go over as they were sent before.
+            Some(slots) => self.send(stream, self.page_row(slots.start)..self.page_row(slots.end)),
+            None => Ok(()),
+        }
+    }
+
+    /// The first `count` entries of a slot's row of the page table, as they were sent last.
+    fn sent_pages(&self, slot: usize, count: usize) -> &[u32] {
+        assert!(slot < self.layout.slots && count <= self.layout.max_pages);
+        // SAFETY: inside the allocation and aligned; only `put` writes there, and not while the slice is borrowed.
+        unsafe {
+            let at = self.staging.start().as_ptr().add(self.page_row(slot));
+            std::slice::from_raw_parts(at.cast::<u32>(), count)
+        }
     }
 
     /// Writes a step, with these rows, and its tables into the staging memory.
