@@ -179,12 +179,15 @@ TG_FN void tg_take_pages(tg_state *state, uint32_t lane, uint32_t lanes) {
   }
 }
 
-/* And their biases, which lie in the ring until its entries are handed back (tg_release_events). */
+/* The biases of those that this turn has admitted, which lie in the ring until its entries are handed back
+ * (tg_release_events). Who takes pages again has his. */
 TG_FN void tg_take_biases(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
+  uint64_t first = state->requests_taken - turn->takes;
   for (uint32_t i = 0u; i < turn->taken; i++) {
     uint32_t index = tg_taken_list(state)[i].slot;
     const tg_slot *slot = &tg_slots(state)[index];
+    if (slot->request < first) continue;
     const tg_bias *from = tg_biases_at(rings, TG_MUT(51, slot->request, slot->request + 1u));
     tg_bias *to = tg_biases_of(state, index);
     for (uint32_t entry = lane; entry < slot->sampling.bias_count; entry += lanes) to[entry] = from[entry];

@@ -292,12 +292,12 @@ fn fixed_items(
     let logits = format!("a tile of {tile_rows} rows of {vocabulary} in f32");
     items.push(item(
         "logits",
-        tile_rows.saturating_mul(vocabulary * 4),
+        tile_rows.saturating_mul(vocabulary.saturating_mul(4)),
         logits,
     ));
     for (name, bytes, what) in [
         ("seen tokens", vocabulary.div_ceil(8), "a bit"),
-        ("answer counts", vocabulary * 2, "16 bits"),
+        ("answer counts", vocabulary.saturating_mul(2), "16 bits"),
     ] {
         let arithmetic = format!("{what} for each of {vocabulary} tokens, {slots} sequences");
         items.push(item(name, slots.saturating_mul(bytes), arithmetic));

@@ -1,8 +1,9 @@
 //! The part of a page about a trace.
 
+mod roofline;
+
 use super::charts::{Axes, Range, both, ranges};
 use super::html::Page;
-use super::roofline;
 use super::svg::{exact, figure};
 use super::time::{Piece, bands, tracks};
 use super::trace::{Slice, Traced};

@@ -52,6 +52,7 @@ impl Block {
         let state = unsafe { &mut *block.state() };
         state.config.slots = options.max_seqs;
         state.config.steps_in_flight = options.steps_in_flight;
+        state.config.page_tokens = options.page_tokens;
         state.max_pages = max_pages;
         state.slot_table = slot_table;
         state.page_table = page_table;
@@ -87,6 +88,7 @@ impl Block {
             request,
             flags: job.flags,
             last_token: -1,
+            prompt_tokens: job.prompt.len() as u32,
             sampling: job.sampling,
             ..Default::default()
         };

@@ -1,6 +1,7 @@
 //! `bench`.
 
-use super::gemm::GemmArgs;
+mod gemm;
+
 use super::run::EngineArgs;
 use super::score::Positions;
 use crate::backend::LaunchWay;
@@ -10,6 +11,7 @@ use crate::bench::ranges::{self, Lengths, List};
 use crate::model::DType;
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
+pub use gemm::GemmArgs;
 use std::path::PathBuf;
 use std::time::Duration;
 

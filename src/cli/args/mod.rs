@@ -12,7 +12,6 @@
 pub mod bench;
 pub mod doctor;
 pub mod files;
-pub mod gemm;
 pub mod inspect;
 pub mod profile;
 pub mod prompts;

@@ -10,7 +10,7 @@ use crate::bench::output::{Format, GEMM, text};
 use crate::bench::products::{self, Product, Steps};
 use crate::bench::workload::{self, Random};
 use crate::bench::{Kind, Point};
-use crate::cli::args::gemm::GemmArgs;
+use crate::cli::args::bench::GemmArgs;
 use crate::cli::args::{EngineArgs, PrecisionArgs, RunArgs};
 use crate::cli::paths::Files;
 use crate::cli::spec::spec;

@@ -1,10 +1,10 @@
 //! The part of a page that stands the operations of a run against the roofline of its GPU: how much each computes for a byte,
 //! and how fast it was. Of traces that have the times of kernels.
 
-use super::charts::{BOTTOM, both};
-use super::html::Page;
-use super::svg::{Scale, Svg, exact, figure};
-use super::traced::{MIXED, color};
+use super::super::charts::{BOTTOM, both};
+use super::super::html::Page;
+use super::super::svg::{Scale, Svg, exact, figure};
+use super::{MIXED, color};
 use crate::trace::kernels::{Bucket, Kernels, Operation, Roofline};
 
 /// Pixels.

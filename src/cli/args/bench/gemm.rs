@@ -1,8 +1,8 @@
 //! `bench gemm`.
 
-use super::bench::PrintArgs;
-use super::run::{BucketArgs, ModelArg};
+use super::PrintArgs;
 use crate::bench::ranges::List;
+use crate::cli::args::run::{BucketArgs, ModelArg};
 use crate::model::DType;
 use clap::Args;
 
@@ -14,7 +14,7 @@ pub struct GemmArgs {
     #[arg(long, short)]
     pub quiet: bool,
     /// Rows of the steps: decode steps where their ladder has as many, else one prompt of so many tokens
-    #[arg(long, value_name = "LIST", value_parser = super::bench::positive, default_value = "1-8192*2")]
+    #[arg(long, value_name = "LIST", value_parser = super::positive, default_value = "1-8192*2")]
     pub rows: List,
     /// Runs of each row count, of some 20 steps that decode or 4 of one prompt
     #[arg(long, short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
