@@ -280,6 +280,7 @@ fn run(gpu: &Gpu, rig: &Rig, rows: &[Row], score: bool) -> Vec<abi::tg_sampled> 
     let notes = Notes::new(gpu, rows.len(), vocabulary);
     for (slot, row) in slots.slots.iter_mut().zip(rows) {
         slot.sampling = row.sampling;
+        slot.prompt_tokens = (row.seen.len() - row.answered) as u32;
         slot.last_token = row.seen.last().map_or(-1, |&id| id as i32);
         slot.stop_count = row.stop_ids.len() as u32;
         slot.stop_ids[..row.stop_ids.len()].copy_from_slice(&row.stop_ids);
@@ -399,6 +400,7 @@ fn counts_begin_with_a_prompt_and_end_where_16_bits_do() {
         let mut step = Step::with_slots(&mut Random(0), 2, 64, 16);
         for slot in &mut step.slots {
             slot.sampling.frequency_penalty = 1.0_f32.to_bits();
+            slot.prompt_tokens = 5;
         }
         step.chunk(0, 7, 1);
         step.chunk(1, 0, 5);

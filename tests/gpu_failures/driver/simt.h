@@ -156,6 +156,7 @@ inline float rsqrtf(float v) { return 1.0f / sqrtf(v); }
 inline float __expf(float v) { return expf(v); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
 template <class A, class B>
 auto min(A a, B b) { using C = decltype(a + b); return (C)a < (C)b ? (C)a : (C)b; }
 template <class A, class B>
