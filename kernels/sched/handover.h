@@ -58,7 +58,8 @@ TG_API uint64_t tg_place_activations(const tg_config *config) {
 }
 
 TG_API uint64_t tg_step_place_words(const tg_config *config, uint64_t row_words) {
-  return tg_place_after(tg_layout_of_place(config).activations, config->step_tokens * row_words, sizeof(uint64_t)) / sizeof(uint64_t);
+  uint64_t rows = tg_layout_of_place(config).activations;
+  return tg_place_after(rows, config->step_tokens * row_words, sizeof(uint64_t)) / sizeof(uint64_t);
 }
 
 TG_API uint64_t tg_result_place_words(const tg_config *config) {

@@ -5,15 +5,17 @@
 //! `loom` and its kin run Rust code again from the start for each interleaving, and forget nothing they have seen; a ring of
 //! stages that poll has too many for that. Here states are remembered, so that equal ones are gone through once.
 
+mod actors;
 #[path = "../common/compile.rs"]
 mod compile;
 mod memory;
 mod search;
 
-use search::{Actors, Found, Scenario, Trouble, explore};
+use actors::{Actors, Scenario};
+use search::{Found, Trouble, explore};
 
 /// actors.c, with a bug or without (0).
-fn actors(bug: u32) -> Actors {
+fn compiled(bug: u32) -> Actors {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let library = folder.path().join("actors.so");
     let mutation = format!("-DTG_MUTATION={bug}");
@@ -54,7 +56,7 @@ fn holds(actors: &Actors, scenario: Scenario, trouble: Trouble) {
 }
 
 fn is_found(bug: u32, scenario: Scenario, trouble: Trouble, expected: &str) {
-    let fault = explore(&actors(bug), scenario, trouble).fault;
+    let fault = explore(&compiled(bug), scenario, trouble).fault;
     let fault = fault.unwrap_or_else(|| panic!("bug {bug} was not found in {scenario:?}"));
     assert!(fault.contains(expected), "bug {bug}: {fault}");
 }
@@ -72,7 +74,7 @@ fn link_bug(bug: u32, expected: &str) {
 /// Nothing is lost, doubled, written over or out of order, all comes to its end, and all credits are back then.
 #[test]
 fn steps_go_round_the_ring() {
-    let actors = actors(0);
+    let actors = compiled(0);
     let sizes = [
         (2, 1, 2, 4),
         (2, 4, 4, 5),
@@ -87,7 +89,7 @@ fn steps_go_round_the_ring() {
 
 #[test]
 fn the_stop_flag_ends_every_stage() {
-    let actors = actors(0);
+    let actors = compiled(0);
     for scenario in [ring(2, 1, 2, 3), ring(3, 1, 2, 2)] {
         let scenario = Scenario {
             stops: 1,
@@ -100,7 +102,7 @@ fn the_stop_flag_ends_every_stage() {
 /// Also where a stage that is only slow is taken for dead.
 #[test]
 fn a_dead_stage_ends_every_other_by_deadline() {
-    let actors = actors(0);
+    let actors = compiled(0);
     for (stages, dies) in [(2, 1), (3, 1), (3, 2)] {
         let trouble = Trouble {
             dies: Some(dies),
@@ -121,12 +123,12 @@ fn the_stop_flag_ends_the_others_where_stage_0_is_dead() {
         dies: Some(0),
         late: true,
     };
-    holds(&actors(0), scenario, trouble);
+    holds(&compiled(0), scenario, trouble);
 }
 
 #[test]
 fn a_link_back_with_too_few_places_would_fill_the_ring() {
-    let actors = actors(0);
+    let actors = compiled(0);
     let enough = Scenario {
         greedy: 1,
         ..ring(2, 1, 3, 3)
@@ -191,8 +193,10 @@ fn a_wait_without_deadline_is_found() {
 /// Each request is taken once, in order by replica, and read before it is written over.
 #[test]
 fn replicas_share_a_queue() {
-    let actors = actors(0);
-    for (replicas, capacity, requests, most) in [(2, 1, 3, 1), (2, 2, 3, 2), (3, 1, 2, 1)] {
+    let actors = compiled(0);
+    for (replicas, capacity, requests, most) in
+        [(2, 1, 3, 1), (2, 2, 2, 2), (1, 2, 4, 2), (3, 1, 2, 1)]
+    {
         holds(&actors, queue(replicas, capacity, requests, most), QUIET);
     }
 }
@@ -204,7 +208,7 @@ fn a_dead_replica_holds_up_no_other() {
         dies: Some(0),
         late: false,
     };
-    holds(&actors(0), queue(2, 3, 3, 2), trouble);
+    holds(&compiled(0), queue(2, 3, 3, 2), trouble);
 }
 
 #[test]

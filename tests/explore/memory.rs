@@ -110,8 +110,8 @@ impl Memory {
     }
 
     fn learn(&mut self, actor: usize, view: &View) {
-        for word in 0..self.words.len() {
-            if self.seen_by[word] >> actor & 1 == 1 {
+        for (word, seen_by) in self.seen_by.iter().enumerate() {
+            if seen_by >> actor & 1 == 1 {
                 let known = &mut self.views[actor][word];
                 *known = view[word].max(*known);
             }
