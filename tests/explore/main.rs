@@ -194,9 +194,7 @@ fn a_wait_without_deadline_is_found() {
 #[test]
 fn replicas_share_a_queue() {
     let actors = compiled(0);
-    for (replicas, capacity, requests, most) in
-        [(2, 1, 3, 1), (2, 2, 2, 2), (1, 2, 4, 2), (3, 1, 2, 1)]
-    {
+    for (replicas, capacity, requests, most) in [(2, 1, 3, 1), (1, 2, 4, 2), (3, 1, 2, 1)] {
         holds(&actors, queue(replicas, capacity, requests, most), QUIET);
     }
 }
