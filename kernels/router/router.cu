@@ -9,17 +9,18 @@
  * tg_scores_* leaves s in scores[R,E], and the token sort chooses (router/sort_combine.cu): for buckets that its one block
  * is soon done with. tg_router_* chooses itself: experts[R,K] ascending in each row, weights[R,K] beside them.
  *
- * Bound: memory, (4 + sizeof(x)) H bytes of each row; the gate's 4EH are read from L2 once a block (a block of
- * tg_scores_* has SCORE_EXPERTS of the experts), so blocks take four rows where there are many, and tg_router_many_* 16,
- * of which a warp reads each for MANY_EXPERTS experts at once. For few rows latency is what counts: more blocks, each with less of
- * the gate, which is asked for before the wait.
+ * Bound: memory, (4 + sizeof(x)) H bytes of each row. The gate's 4EH are read from L2 once a block (a block of tg_scores_* has
+ * SCORE_EXPERTS of the experts), so blocks take four rows where there are many, and tg_router_many_* eight, of which a warp reads
+ * each for MANY_EXPERTS experts at once. For few rows latency is what counts: more blocks, each with less of the gate, which is asked
+ * for before the wait.
  *
- * Measured of tg_router_many_* on an H100, H = 2048, 32 experts: 125 us at 7,296 rows in the model, by hand 30: not understood
- * (profiles/log/prompts.md).
+ * tg_router_many_* by hand, 7,296 rows, H = 2048, 32 experts, an H100: 90 MB of rows 30 us, 239 MB of the gate from L2 some 45 us,
+ * 0.5 GFMA 16 us; with three blocks an SM these overlap. With one block of 16 rows an SM, which they did not, it took 125 us in the
+ * model (profiles/log/prompts.md).
  *
  * Launch: block = NORM_THREADS; tg_router_ROWS_*: grid = rows of the bucket / ROWS,
  * shared = 4 ROWS (H + 2 MAX_EXPERTS); tg_scores_ROWS_*: grid = (E / SCORE_EXPERTS, rows of the bucket / ROWS),
- * shared = 4 ROWS H; tg_router_many_*: block = MANY_THREADS, the rest as with 16 ROWS. Rows at or past the step's get no
+ * shared = 4 ROWS H; tg_router_many_*: block = MANY_THREADS, the rest as with 8 ROWS. Rows at or past the step's get no
  * experts: the token sort does not look at them.
  */
 #include "common/base.cuh"
@@ -29,8 +30,14 @@
 
 constexpr int ROUTER_WARPS = NORM_THREADS / WARP;
 constexpr int SCORE_EXPERTS = ROUTER_WARPS;  /* a warp each */
-constexpr int MANY_ROWS = 16, MANY_THREADS = MANY_ROWS * WARP;  /* a warp norms a row, and chooses for it */
+constexpr int MANY_ROWS = 8, MANY_THREADS = MANY_ROWS * WARP;  /* a warp norms a row, and chooses for it */
 constexpr int MANY_EXPERTS = 4, MANY_AT_ONCE = 8;  /* whose weights a warp has for so many of the rows */
+/* Blocks of them on an SM, so that some norm while others multiply; on sm_80 three would spill. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+constexpr int MANY_BLOCKS = 3;
+#else
+constexpr int MANY_BLOCKS = 2;
+#endif
 
 __device__ inline float dot4(float sum, float4 a, float4 b) {
   sum = fmaf(a.x, b.x, sum);
@@ -184,7 +191,7 @@ __device__ inline void route_many(uint32_t *experts, float *weights, X *x, const
     const float *of[MANY_EXPERTS];
 #pragma unroll
     for (int k = 0; k < MANY_EXPERTS; k++) of[k] = gate + (size_t)min(e + k, expert_count - 1) * hidden;
-#pragma unroll 2
+#pragma unroll 1
     for (uint32_t c = 4 * lane; c < hidden; c += 4 * WARP) {
       float4 g[MANY_EXPERTS];
 #pragma unroll
@@ -210,7 +217,7 @@ __device__ inline void route_many(uint32_t *experts, float *weights, X *x, const
 }
 
 #define ROUTER_MANY(SUFFIX, X)                                                                                     \
-  extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1) tg_router_many_##SUFFIX(                           \
+  extern "C" __global__ void __launch_bounds__(MANY_THREADS, MANY_BLOCKS) tg_router_many_##SUFFIX(                           \
       uint32_t *experts, float *weights, X *x, const float *h, const float *norm_weight, const float *gate,        \
       const float *bias, const tg_step *step, uint32_t hidden, uint32_t expert_count, uint32_t k,                  \
       uint32_t normalize, float scaling, float eps) {                                                              \

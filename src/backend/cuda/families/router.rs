@@ -13,8 +13,8 @@ const SORT_THREADS: u32 = 1024;
 const CHOOSE_ROWS: u32 = 256;
 /// From this many rows on a block of the router takes four, and reads the gate a quarter as often.
 const ROUTER_MANY_ROWS: u32 = 128;
-/// From this many rows on it takes 16, where a block has the memory: blocks enough for all of a GPU.
-const ROUTER_MOST_ROWS: u32 = 16;
+/// From [`ROUTER_FILLING_ROWS`] on it takes so many, where a block has the memory: blocks enough for all of a GPU.
+const ROUTER_MOST_ROWS: u32 = 8;
 const ROUTER_MOST_THREADS: u32 = 32 * ROUTER_MOST_ROWS;
 const ROUTER_FILLING_ROWS: u32 = 2048;
 /// What kernels/router/norm_router.cu takes, the experts of a block, and the blocks that share their columns.
