@@ -27,12 +27,15 @@ typedef struct tg_handed_slot {
   uint64_t request;
   uint32_t flags;
   int32_t last_token;
+  uint32_t prompt_tokens;
+  uint32_t stop_count;
   tg_sampling sampling;
+  int32_t stop_ids[TG_MAX_STOP_IDS];
 } tg_handed_slot;
 
 /* Byte offsets into a place. Its first word is the number of the step. */
 typedef struct tg_place_layout {
-  uint64_t step, rows, sequences, samples, slot_sequences, slots, pages, activations;
+  uint64_t step, rows, sequences, samples, slot_sequences, slots, pages, biases, activations;
 } tg_place_layout;
 
 TG_FN uint64_t tg_place_after(uint64_t offset, uint64_t count, uint64_t entry_bytes) {
@@ -49,7 +52,8 @@ TG_FN tg_place_layout tg_layout_of_place(const tg_config *config) {
   at.slot_sequences = tg_place_after(at.samples, slots, sizeof(uint32_t));
   at.slots = tg_place_after(at.slot_sequences, slots, sizeof(uint32_t));
   at.pages = tg_place_after(at.slots, slots, sizeof(tg_handed_slot));
-  at.activations = tg_place_after(at.pages, slots * tg_ceil_div(config->max_context, config->page_tokens), sizeof(uint32_t));
+  at.biases = tg_place_after(at.pages, slots * tg_ceil_div(config->max_context, config->page_tokens), sizeof(uint32_t));
+  at.activations = tg_place_after(at.biases, slots * config->bias_capacity, sizeof(tg_bias));
   return at;
 }
 
@@ -78,6 +82,10 @@ TG_API void tg_put_step(tg_state *state, uint64_t number, uint64_t *place, uint3
   for (uint32_t i = lane; i < step->rows; i += lanes) {
     tg_row row = tg_rows(state, step)[i];
     if (row.token == -1) row.token = tg_slots(state)[row.slot].last_token;
+    if (row.token == TG_TOKEN_KEPT) {
+      const int32_t *kept = (const int32_t *)tg_table(state, state->kept_table);
+      row.token = kept[(uint64_t)row.slot * state->config.max_context + row.position];
+    }
     ((tg_row *)tg_at(place, at.rows))[i] = row;
   }
   for (uint32_t i = lane; i < step->sample_rows; i += lanes) {
@@ -96,6 +104,13 @@ TG_API void tg_put_step(tg_state *state, uint64_t number, uint64_t *place, uint3
     handed->request = slot->request;
     handed->flags = slot->flags;
     handed->last_token = slot->last_token;
+    handed->prompt_tokens = slot->prompt_tokens;
+    handed->stop_count = slot->stop_count;
+    for (uint32_t id = 0u; id < TG_MAX_STOP_IDS; id++) handed->stop_ids[id] = slot->stop_ids[id];
+    const tg_bias *biases = (const tg_bias *)tg_table(state, state->bias_table) + (uint64_t)sequence.slot * state->config.bias_capacity;
+    for (uint32_t bias = 0u; bias < slot->sampling.bias_count; bias++) {
+      ((tg_bias *)tg_at(place, at.biases))[(uint64_t)i * state->config.bias_capacity + bias] = biases[bias];
+    }
     handed->sampling = slot->sampling;
     for (uint32_t page = 0u; page < tg_pages_read(state, &sequence); page++) {
       ((uint32_t *)tg_at(place, at.pages))[column + page] = pages[page];
@@ -127,6 +142,13 @@ TG_API void tg_get_step(tg_state *state, const uint64_t *place, uint32_t lane, u
     slot->request = handed->request;
     slot->flags = handed->flags;
     slot->last_token = handed->last_token;
+    slot->prompt_tokens = handed->prompt_tokens;
+    slot->stop_count = handed->stop_count;
+    for (uint32_t id = 0u; id < TG_MAX_STOP_IDS; id++) slot->stop_ids[id] = handed->stop_ids[id];
+    tg_bias *biases = (tg_bias *)tg_table(state, state->bias_table) + (uint64_t)sequence.slot * state->config.bias_capacity;
+    for (uint32_t bias = 0u; bias < handed->sampling.bias_count; bias++) {
+      biases[bias] = ((const tg_bias *)tg_at((void *)place, at.biases))[(uint64_t)i * state->config.bias_capacity + bias];
+    }
     slot->sampling = handed->sampling;
     for (uint32_t page = 0u; page < tg_pages_read(state, &sequence); page++) {
       pages[page] = ((const uint32_t *)tg_at((void *)place, at.pages))[column + page];
