@@ -19,12 +19,12 @@ TG_API void tg_queue_init(tg_queue *queue, uint32_t replicas) {
 }
 
 TG_API uint64_t tg_queue_tail(const tg_queue *queue) {
-  uint64_t tail = TG_MUT(50, tg_acquire(&queue->claimed.value), TG_NO_STEP);
+  uint64_t tail = TG_MUT(150, tg_acquire(&queue->claimed.value), TG_NO_STEP);
   for (uint32_t i = 0u; i < queue->replicas; i++) {
     uint64_t held = tg_acquire(&queue->held[i].value);
     if (held < tail) tail = held;
   }
-  if (TG_MUT(50, 1, 0)) return tail;
+  if (TG_MUT(150, 1, 0)) return tail;
   uint64_t claimed = tg_acquire(&queue->claimed.value);
   return claimed < tail ? claimed : tail;
 }
@@ -41,18 +41,18 @@ TG_API uint32_t tg_claim(tg_queue *queue, uint32_t replica, uint32_t most, uint6
   uint32_t said = 0u;
   uint64_t from = tg_acquire(&queue->claimed.value);
   for (;;) {
-    uint64_t pushed = TG_MUT(51, tg_acquire(&queue->pushed.value), tg_load(&queue->pushed.value));
+    uint64_t pushed = TG_MUT(151, tg_acquire(&queue->pushed.value), tg_load(&queue->pushed.value));
     uint64_t count = pushed - from < most ? pushed - from : most;
     if (count == 0u) {
       if (said) tg_release(held, TG_NO_STEP);
       return 0u;
     }
-    if (!holds && TG_MUT(52, 1, 0)) tg_release(held, from);
+    if (!holds && TG_MUT(152, 1, 0)) tg_release(held, from);
     said = !holds;
-    uint64_t found = TG_MUT(53, tg_swap(&queue->claimed.value, from, from + count), from);
-    if (TG_MUT(53, 0, 1)) tg_release(&queue->claimed.value, from + count);
+    uint64_t found = TG_MUT(153, tg_swap(&queue->claimed.value, from, from + count), from);
+    if (TG_MUT(153, 0, 1)) tg_release(&queue->claimed.value, from + count);
     if (found == from) {
-      if (!holds && TG_MUT(52, 0, 1)) tg_release(held, from);
+      if (!holds && TG_MUT(152, 0, 1)) tg_release(held, from);
       *first = from;
       return (uint32_t)count;
     }

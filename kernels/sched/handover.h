@@ -197,7 +197,7 @@ TG_FN uint32_t tg_links_are_over(tg_links *links, uint64_t before) {
   }
   uint64_t why = (before & 0xffffu) == TG_LINK_DRAINED ? 0u : before;
   if (!why) why = tg_acquire(&links->out.theirs->ended);
-  if (TG_MUT(40, why, 0u)) tg_links_end_as(links, why);
+  if (TG_MUT(140, why, 0u)) tg_links_end_as(links, why);
   return links->ended != 0u;
 }
 
@@ -205,7 +205,7 @@ TG_FN uint32_t tg_link_waits(tg_links *links, tg_link_end *end, uint32_t owed, u
   if (owed && !end->waits) end->since_ns = now_ns;
   end->waits = owed;
   uint64_t waited_ns = now_ns - end->since_ns;
-  if (owed && TG_MUT(41, waited_ns >= links->limit_ns, 0)) return tg_links_end_at(links, end, TG_LINK_LATE);
+  if (owed && TG_MUT(141, waited_ns >= links->limit_ns, 0)) return tg_links_end_at(links, end, TG_LINK_LATE);
   return TG_LINK_WAIT;
 }
 
@@ -215,10 +215,10 @@ TG_API uint64_t *tg_link_place(const tg_link_end *end) {
 
 TG_API uint32_t tg_links_room(tg_links *links, uint64_t now_ns) {
   tg_link_end *out = &links->out;
-  if (out->count - out->known >= TG_MUT(42, out->depth, out->depth + 1u)) {
+  if (out->count - out->known >= TG_MUT(142, out->depth, out->depth + 1u)) {
     if (tg_links_are_over(links, tg_acquire(&links->in.theirs->ended))) return TG_LINK_OVER;
     out->known = tg_acquire(&out->theirs->count);
-    if (out->count - out->known >= TG_MUT(42, out->depth, out->depth + 1u)) return tg_link_waits(links, out, 1u, now_ns);
+    if (out->count - out->known >= TG_MUT(142, out->depth, out->depth + 1u)) return tg_link_waits(links, out, 1u, now_ns);
   }
   out->waits = 0u;
   out->holds = 1u;
@@ -229,11 +229,11 @@ TG_API void tg_links_post(tg_links *links) {
   tg_link_end *out = &links->out;
   uint64_t *place = tg_link_place(out);
   out->holds = 0u;
-  if (TG_MUT(43, 0, 1)) tg_release(&out->mine->count, out->count + 1u);
+  if (TG_MUT(143, 0, 1)) tg_release(&out->mine->count, out->count + 1u);
   tg_write(place, out->count);
   out->count++;
-  if (TG_MUT(44, 1, 0)) tg_release(&out->mine->count, out->count);
-  if (TG_MUT(44, 0, 1)) tg_store(&out->mine->count, out->count);
+  if (TG_MUT(144, 1, 0)) tg_release(&out->mine->count, out->count);
+  if (TG_MUT(144, 0, 1)) tg_store(&out->mine->count, out->count);
 }
 
 TG_API uint32_t tg_links_take(tg_links *links, uint64_t now_ns) {
@@ -241,7 +241,7 @@ TG_API uint32_t tg_links_take(tg_links *links, uint64_t now_ns) {
   if (in->known == in->count) {
     uint64_t before = tg_acquire(&in->theirs->ended); /* and then the count, so that all it posted is seen */
     if (tg_links_are_over(links, before)) return TG_LINK_OVER;
-    in->known = TG_MUT(45, tg_acquire(&in->theirs->count), tg_load(&in->theirs->count));
+    in->known = TG_MUT(145, tg_acquire(&in->theirs->count), tg_load(&in->theirs->count));
     if (in->known == in->count) {
       uint32_t owed = links->stage == 0u && links->out.count != in->count;
       if (before) tg_links_end_as(links, before);
@@ -251,7 +251,7 @@ TG_API uint32_t tg_links_take(tg_links *links, uint64_t now_ns) {
   in->waits = 0u;
   if (tg_read(tg_link_place(in)) != in->count) return tg_links_end_at(links, in, TG_LINK_ORDER);
   in->holds = 1u;
-  if (TG_MUT(46, 0, 1)) tg_release(&in->mine->count, in->count + 1u);
+  if (TG_MUT(146, 0, 1)) tg_release(&in->mine->count, in->count + 1u);
   return TG_LINK_READY;
 }
 
@@ -259,8 +259,8 @@ TG_API void tg_links_give_back(tg_links *links) {
   tg_link_end *in = &links->in;
   in->holds = 0u;
   in->count++;
-  if (TG_MUT(47, 1, 0)) tg_release(&in->mine->count, in->count);
-  if (TG_MUT(47, 0, 1)) tg_store(&in->mine->count, in->count);
+  if (TG_MUT(147, 1, 0)) tg_release(&in->mine->count, in->count);
+  if (TG_MUT(147, 0, 1)) tg_store(&in->mine->count, in->count);
 }
 
 #endif

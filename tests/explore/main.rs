@@ -144,32 +144,32 @@ fn a_link_back_with_too_few_places_would_fill_the_ring() {
 
 #[test]
 fn a_credit_too_many_is_found() {
-    link_bug(42, "races");
+    link_bug(142, "races");
 }
 
 #[test]
 fn a_release_that_is_too_early_is_found() {
-    link_bug(43, "races");
+    link_bug(143, "races");
 }
 
 #[test]
 fn a_post_that_releases_nothing_is_found() {
-    link_bug(44, "races");
+    link_bug(144, "races");
 }
 
 #[test]
 fn a_wait_without_acquire_is_found() {
-    link_bug(45, "races");
+    link_bug(145, "races");
 }
 
 #[test]
 fn a_credit_that_is_given_back_too_early_is_found() {
-    link_bug(46, "races");
+    link_bug(146, "races");
 }
 
 #[test]
 fn a_credit_that_releases_nothing_is_found() {
-    link_bug(47, "races");
+    link_bug(147, "races");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_neighbour_whose_end_is_passed_over_is_found() {
         dies: Some(1),
         late: true,
     };
-    is_found(40, ring(3, 1, 2, 2), trouble, "nothing comes to its end");
+    is_found(140, ring(3, 1, 2, 2), trouble, "nothing comes to its end");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_wait_without_deadline_is_found() {
         dies: Some(1),
         late: true,
     };
-    is_found(41, ring(2, 1, 2, 2), trouble, "nothing comes to its end");
+    is_found(141, ring(2, 1, 2, 2), trouble, "nothing comes to its end");
 }
 
 /// Each request is taken once, in order by replica, and read before it is written over.
@@ -212,10 +212,10 @@ fn a_dead_replica_holds_up_no_other() {
 #[test]
 fn bugs_of_the_queue_are_found() {
     let bugs = [
-        (50, "races"),       // the host looks at holds before claims
-        (51, "races"),       // no acquire
-        (52, "races"),       // holds what it has claimed already
-        (53, "taken twice"), // claims by a load and a store
+        (150, "races"),       // the host looks at holds before claims
+        (151, "races"),       // no acquire
+        (152, "races"),       // holds what it has claimed already
+        (153, "taken twice"), // claims by a load and a store
     ];
     for (bug, expected) in bugs {
         is_found(bug, queue(2, 2, 3, 2), QUIET, expected);
