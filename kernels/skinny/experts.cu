@@ -161,16 +161,21 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
     }
   }
   const uint32_t of_warp = threadIdx.x / WARP;
-  auto leave = [&](uint32_t e) {
-    if (blockIdx.x == 0 && of_warp < count && choice.has(of_warp, e)) {
+  if constexpr (WORDS == 1) {
+    if (blockIdx.x == 0 && of_warp < count && choice.has(of_warp, lane)) {
+      const uint32_t pair = of_warp * weighing.k + choice.index(of_warp, lane);
+      experts[pair] = lane;
+      weights[pair] = skinny_weight(choice, of_warp, lane, weighing);
+    }
+  } else if (blockIdx.x == 0 && of_warp < count) {
+#pragma unroll 1
+    for (uint32_t e = lane; e < WORDS * WARP; e += WARP) {
+      if (!choice.has(of_warp, e)) continue;
       const uint32_t pair = of_warp * weighing.k + choice.index(of_warp, e);
       experts[pair] = e;
       weights[pair] = skinny_weight(choice, of_warp, e, weighing);
     }
-  };
-  leave(lane);
-#pragma unroll 1
-  for (uint32_t e = WARP; e < WORDS * WARP; e += WARP) leave(e + lane);
+  }
   if constexpr (FUSED)
     down.add(h, block.ring, block.sums, SkinnyHandOver<Math>(block.choice + 1, weighing.k), choice, count, weighing,
              [&](uint32_t e) { return y_of(0, e); },
@@ -200,18 +205,20 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
     SKINNY_EXPERTS(MATH, WORDS, (SkinnyDown<MATH, WORDS>{down, down_stride, outputs, hidden}))                                                  \
   }
 
-/* Both of it, or where rows are not split no fused one: for up to 32, 64 and 128 experts. */
+/* For up to 32, 64 and 128 experts. Fused, f32 rows have one word alone: with more, registers are too few. */
 #define SKINNY_EXPERT_GATE_UP_OF(SUFFIX, MATH)  \
   SKINNY_EXPERT_GATE_UP(SUFFIX, MATH, 1)        \
   SKINNY_EXPERT_GATE_UP(SUFFIX##_e64, MATH, 2)  \
   SKINNY_EXPERT_GATE_UP(SUFFIX##_e128, MATH, 4)
 #define SKINNY_FUSED_OF(SUFFIX, MATH)  \
-  SKINNY_EXPERT_GATE_UP_OF(SUFFIX, MATH) \
   SKINNY_FUSED(SUFFIX, MATH, 1)        \
   SKINNY_FUSED(SUFFIX##_e64, MATH, 2)  \
   SKINNY_FUSED(SUFFIX##_e128, MATH, 4)
 
+SKINNY_EXPERT_GATE_UP_OF(bf16, SkinnyPacked<SkinnyHalf<__nv_bfloat16>>)
+SKINNY_EXPERT_GATE_UP_OF(f16, SkinnyPacked<SkinnyHalf<__half>>)
+SKINNY_EXPERT_GATE_UP_OF(f32, SkinnyPacked<SkinnySplit>)
+SKINNY_EXPERT_GATE_UP_OF(f32_split, SkinnyPacked<SkinnySplitRows>)
 SKINNY_FUSED_OF(bf16, SkinnyPacked<SkinnyHalf<__nv_bfloat16>>)
 SKINNY_FUSED_OF(f16, SkinnyPacked<SkinnyHalf<__half>>)
-SKINNY_FUSED_OF(f32_split, SkinnyPacked<SkinnySplitRows>)
-SKINNY_EXPERT_GATE_UP_OF(f32, SkinnyPacked<SkinnySplit>)
+SKINNY_FUSED(f32_split, SkinnyPacked<SkinnySplitRows>, 1)

@@ -105,7 +105,7 @@ impl Families {
         let split = match operand {
             DType::F32 => {
                 let suffix = format!("{name}_split");
-                Some(Family::load(library, &suffix, words, limits, true)?)
+                Some(Family::load(library, &suffix, words, limits, words == 1)?)
             }
             _ => None,
         };
@@ -159,9 +159,15 @@ impl Skinny {
         config: &ModelConfig,
         rows: u32,
     ) -> std::result::Result<(), String> {
-        match self.family(rows, 1).experts {
-            Some(_) if rows as usize <= FUSED_ROWS => sizing.fuses(config),
-            _ => Err("the fused experts take buckets of one row".to_owned()),
+        if rows as usize > FUSED_ROWS {
+            return Err("the fused experts take buckets of one row".to_owned());
+        }
+        match self.family(rows, expert_words(config.num_experts)).experts {
+            Some(_) => sizing.fuses(config),
+            None => Err(format!(
+                "num_experts is {}, the fused experts take up to {WORD_EXPERTS} in f32, for which registers are too few: expected skinny",
+                config.num_experts
+            )),
         }
     }
 
