@@ -111,8 +111,10 @@ fn fused_experts_leave_the_bits_of_two_kernels() {
             grouped_down,
         ]
         .into_iter()
-        .chain(WIDE.into_iter().filter(|_| types.operand != DType::F32))
-        {
+        .chain(WIDE.into_iter().filter(|shape| {
+            // Where f32 has these kernels, and blocks that guess find room beside tiles of every SM.
+            types.operand != DType::F32 && shape.hidden < 2048
+        })) {
             let rig = Rig::new(&gpu, shape.config(), types);
             if !served(&rig) {
                 continue;

@@ -170,7 +170,9 @@ fn experts_are_served_by_the_kernels_of_their_words() {
             assert_eq!(served.is_ok(), words == needed, "{experts}: {served:?}");
         }
         sizing.serves(&config, 8, None).unwrap();
-        sizing.fuses(&config).unwrap();
+        // 128 tiles leave 4 of 132 SMs to blocks that guess, about 8 experts each.
+        let fused = sizing.fuses(&config);
+        assert_eq!(fused.is_ok(), needed == 1, "{experts}: {fused:?}");
     }
     let bytes = |words| sizing.normed(8, 2048, words).unwrap().shared_bytes;
     let none = bytes(None);
