@@ -17,7 +17,7 @@
 
 #include <stdint.h>
 
-#define TG_ABI_VERSION 1u
+#define TG_ABI_VERSION 2u
 
 #define TG_MAX_LANES 256u     /* lanes of a turn, at most */
 #define TG_DISPATCH_THREADS 288u /* of the dispatcher: that many lanes, and a warp that launches */
@@ -26,6 +26,7 @@
 #define TG_MAX_STAGES 16u
 #define TG_MAX_STOP_IDS 16u
 #define TG_MAX_LOGPROBS 20u
+#define TG_MAX_BIASES 300u    /* of a request, at most; with the stop ids, fewer than the threads that sample a row */
 #define TG_MAX_BUCKETS 16u    /* per kind */
 #define TG_MAX_TAKES 256u     /* requests one turn admits or ends in the queue, at most: prompts of 32 tokens fill a step of 8192 rows */
 #define TG_NONE 0xffffffffu   /* no such index */
@@ -46,7 +47,8 @@ typedef struct tg_index {
   uint64_t pad[15];
 } tg_index;
 
-/* How a row is sampled. Penalty, temperature, top-k, top-p, min-p are applied in that order. */
+/* How a row is sampled: biases, repetition penalty, presence and frequency penalty, temperature, top-k, top-p, min-p, in
+ * that order. Kernels load it 16 bytes at a time. */
 typedef struct tg_sampling {
   uint64_t key;                  /* key of the counter-based generator; the counter is the new token's position */
   uint32_t temperature;          /* f32 bits; 0 is greedy */
@@ -55,12 +57,24 @@ typedef struct tg_sampling {
   uint32_t repetition_penalty;   /* f32 bits; 1 is none */
   uint32_t top_k;                /* 0 keeps all */
   uint32_t logprobs;             /* TG_LOGPROBS_NONE, else how many alternatives come with each token (0 to TG_MAX_LOGPROBS) */
+  uint32_t presence_penalty;     /* f32 bits; 0 is none */
+  uint32_t frequency_penalty;    /* f32 bits; 0 is none */
+  uint32_t bias_count;           /* entries of its tg_bias */
+  uint32_t stop_from;            /* the first position whose token may be one of the stop ids; 0: any may */
 } tg_sampling;
 #define TG_LOGPROBS_NONE 0xffffffffu
+
+/* What is added to the logit of one token; a request has no two of one id. */
+typedef struct tg_bias {
+  uint32_t id;
+  uint32_t bias;   /* f32 bits */
+} tg_bias;
 
 /* tg_request.flags */
 #define TG_REQUEST_LOGITS_LAST 1u  /* deliver the logits of the prompt's last position (needs max_new_tokens 0) */
 #define TG_REQUEST_LOGITS_ALL 2u   /* deliver the logits of every prompt position (needs max_new_tokens 0; makes its steps TG_KIND_SCORE) */
+#define TG_REQUEST_UNLIMITED 4u    /* nobody named a limit, max_new_tokens is what the context leaves: takes its pages as it goes
+                                      (kernels/sched/grow.h), and may have to give them back and be read again */
 
 /* Host to scheduler. The ring index is the request number. */
 typedef struct tg_request {
@@ -106,7 +120,7 @@ typedef struct tg_event {
   uint64_t seen_ns;       /* END: when the scheduler first saw the request, */
   uint64_t admitted_ns;   /*   ... gave it a slot (0: never), */
   uint64_t first_ns;      /*   ... collected its first token or finished its prompt (0: never) */
-  uint64_t step;          /* TOKEN: number of the step that sampled it; END: 0 */
+  uint64_t step;          /* TOKEN: number of the step that sampled it; END: how often the request was read again */
 } tg_event;
 
 /* What sampling leaves behind for one sampled row. */
@@ -163,6 +177,8 @@ typedef struct tg_outcome {
   uint32_t running;        /* slots in use */
   uint32_t free_pages;
   uint32_t steps_in_flight;
+  uint32_t set_back;       /* of the slots in use: those that gave their pages back and wait to be read again */
+  uint32_t read_again;     /* slots whose reading again has begun in this turn */
 } tg_outcome;
 
 /* One record for every turn with outcome.changed. */
@@ -172,7 +188,7 @@ typedef struct tg_trace {
   uint64_t turn;       /* counts every turn, recorded or not */
   uint64_t end_ns;     /* the clock as the turn ended; inputs.now_ns is its start */
   uint32_t stage;      /* the stage whose dispatcher wrote it */
-  uint32_t pad[3];
+  uint32_t pad;
 } tg_trace;
 
 /* What the scheduler is doing, as of its last turn that changed something. Each word is written by itself, all
@@ -212,6 +228,7 @@ typedef struct tg_rings {
   /* set once */
   uint64_t bytes;          /* of the whole block */
   uint64_t requests;       /* byte offsets from the start of the block: tg_request[request_capacity] */
+  uint64_t biases;         /* tg_bias[request_capacity][bias_capacity]: beside each request, sampling.bias_count of them */
   uint64_t tokens;         /* int32_t[token_capacity] */
   uint64_t controls;       /* tg_control[control_capacity] */
   uint64_t events;         /* tg_event[event_capacity] */
@@ -222,7 +239,9 @@ typedef struct tg_rings {
   uint32_t control_capacity;
   uint32_t event_capacity;
   uint32_t trace_capacity;
+  uint32_t bias_capacity;  /* of one request: 0 to TG_MAX_BIASES, no power of two */
   uint32_t record;         /* 1: a full trace ring blocks the scheduler instead of losing the oldest record */
+  uint32_t pad;
 } tg_rings;
 
 /* ---- the scheduler's memory ---------------------------------------------------------------- */
@@ -245,15 +264,20 @@ typedef struct tg_config {
   uint32_t bucket_rows[TG_KINDS][TG_MAX_BUCKETS];  /* ascending; the largest decode bucket >= slots, the others >= step_tokens */
   uint32_t ahead;            /* 1: a decode step may be composed before the step ahead of it has come back, where that one
                                 can neither end a sequence nor let one in; needs 1 stage and 2 steps in flight */
-  uint32_t pad[3];           /* what follows is copied 16 bytes at a time */
+  uint32_t bias_capacity;    /* of the rings this state will be used with */
+  uint32_t grow_tokens;      /* a request without a limit takes pages for its prompt and so many tokens, and whenever they are
+                                used up for as many more; at least 1 */
+  uint32_t pad[1];           /* what follows is copied 16 bytes at a time */
 } tg_config;
 
 /* tg_slot.phase */
 #define TG_SLOT_FREE 0u
-#define TG_SLOT_PREFILL 1u   /* some of the prompt is not composed yet */
-#define TG_SLOT_DECODE 2u    /* the whole prompt is composed */
+#define TG_SLOT_PREFILL 1u   /* some of what is to be read is not composed yet: of the prompt, or of prompt and tokens so far */
+#define TG_SLOT_DECODE 2u    /* all of it is composed */
+#define TG_SLOT_LEAVING 3u   /* gives its pages back once its steps in flight have come back */
+#define TG_SLOT_SET_BACK 4u  /* has no pages: waits to be read again */
 
-/* One running sequence. Kernels read `request`, `flags`, `last_token` and `sampling`; the rest is the core's. */
+/* One running sequence. Kernels read `request`, `flags`, `last_token`, `sampling` and the stop ids; the rest is the core's. */
 typedef struct tg_slot {
   uint64_t request;
   uint64_t token_start;
@@ -266,14 +290,14 @@ typedef struct tg_slot {
   uint32_t generated;        /* tokens collected so far */
   uint32_t max_new_tokens;
   uint32_t prompt_tokens;
-  uint32_t composed;         /* prompt tokens handed to steps so far */
+  uint32_t composed;         /* of what is to be read (prompt_tokens + generated, which stays while it is read), handed to steps so far */
   uint32_t pages;            /* held */
   uint64_t admitted_ns;
   uint64_t first_ns;
   int32_t last_token;        /* the newest collected token: the next decode row's input; -1 before the first */
   uint32_t flags;            /* tg_request.flags */
   uint32_t stop_count;
-  uint32_t pad;
+  uint32_t again;            /* how often it was read again, this time included: then its tokens are the kept ones */
   tg_sampling sampling;
   int32_t stop_ids[TG_MAX_STOP_IDS];
 } tg_slot;
@@ -283,13 +307,16 @@ typedef struct tg_row {
   uint32_t slot;
   uint32_t position;   /* absolute, from 0 */
   int32_t token;       /* a prompt token; -1: the slot's last_token; -2 - i: what sampled row i of the step before gets, which
-                          may not have come back yet */
+                          may not have come back yet; TG_TOKEN_KEPT: of a sequence that is read again, so that steps depend on
+                          no sampled token: kept_table[slot][position] */
   uint32_t sequence;   /* index into the step's sequences */
 } tg_row;
 
+static const int32_t TG_TOKEN_KEPT = INT32_MIN;
+
 /* tg_sequence.flags */
 #define TG_SEQUENCE_FIRST 1u   /* holds the prompt's first token: per-slot state starts afresh */
-#define TG_SEQUENCE_LAST 2u    /* holds the prompt's last token, or is a decode row: something is sampled or delivered */
+#define TG_SEQUENCE_LAST 2u    /* holds the last token that is to be read, or is a decode row: something is sampled or delivered */
 #define TG_SEQUENCE_DECODE 4u
 
 /* The rows that one sequence has in a step: consecutive rows, consecutive positions. */
@@ -343,20 +370,24 @@ typedef struct tg_state {
   uint32_t pad;
   /* byte offsets from the start of the block */
   uint64_t slot_table;       /* tg_slot[slots] */
+  uint64_t bias_table;       /* tg_bias[slots][config.bias_capacity]: each slot's, from its admission on */
   uint64_t page_table;       /* uint32_t[slots][max_pages] */
   uint64_t free_page_table;  /* uint32_t[pages]: a stack */
   uint64_t free_slot_table;  /* uint32_t[slots / 32, rounded up]: a bit per free slot */
   uint64_t seen_table;       /* uint64_t[request_capacity]: when each waiting request was first seen */
   uint64_t waiting_table;    /* tg_request[request_capacity]: a copy of each, so that admission needs no trip to the rings */
   uint64_t cancel_table;     /* uint32_t[request_capacity / 32, at least 1]: waiting requests that were cancelled */
-  uint64_t prefill_table;    /* uint32_t[slots]: slots in prefill, in order of admission */
+  uint64_t prefill_table;    /* uint32_t[slots]: slots in prefill, in the order of their requests */
+  uint64_t set_back_table;   /* uint32_t[slots]: slots that are set back, a stack with the oldest request on top */
+  uint64_t kept_table;       /* int32_t[slots][max_context]: of sequences without a limit, the tokens so far by position */
   uint64_t pending_table;    /* tg_event[2 * slots + TG_MAX_TAKES]: events not yet published */
   uint64_t pending_sample_table; /* uint32_t[]: beside each, its index in the returned step's sampled_table; TG_NONE: none */
   /* from here to the end of the block: dead between turns */
   uint64_t scratch_table;    /* what the lanes of one turn tell each other (kernels/sched/turn.h) */
   uint64_t note_table;       /* uint32_t[slots] */
   uint64_t ended_table;      /* slots that ended this turn: [slots] */
-  uint64_t taken_table;      /* slots that were given out this turn: [TG_MAX_TAKES] */
+  uint64_t wanting_table;    /* uint32_t[slots]: slots that want pages, in the order of their requests */
+  uint64_t taken_table;      /* pages that were given out this turn: [slots + TG_MAX_TAKES] */
   uint64_t chunk_table;      /* prompt chunks of the step being composed: [slots] */
   tg_inputs inputs;
   tg_outcome outcome;
@@ -377,6 +408,8 @@ typedef struct tg_state {
   uint32_t decode_cursor;    /* where the next step starts to look for decode rows, so that all slots take their turn */
   uint32_t pending;          /* events in pending_table */
   uint32_t pending_published;/* of those, how many are out already */
+  uint32_t set_back;         /* entries of set_back_table */
+  uint32_t leaving;          /* the slot in TG_SLOT_LEAVING: one at a time; TG_NONE */
   tg_step steps[TG_MAX_STEPS];
   tg_mailbox mailbox[TG_MAX_STAGES];
 } tg_state;

@@ -2,9 +2,9 @@
 //!
 //!     cargo run --release --features cuda --example soak -- random:lfm2-8b-a1b [SECONDS [REQUESTS [ALONE [SEED]]]]
 //!
-//! First 2,000 requests (REQUESTS), up to 256 of them running at once, in f32 with 200 (ALONE) of them once more alone,
-//! then in bf16 on record, which the host replays kernel by kernel to the same bits; then more of them in bf16 for SECONDS (420), while memory is watched. Exit code 4 where something does
-//! not hold. Takes 70 GB of GPU memory at most for random:lfm2-8b-a1b.
+//! First 2,000 requests (REQUESTS), half of them without a limit, up to 256 running at once, in f32 with 200 (ALONE) of
+//! them once more alone, then in bf16 on record, which the host replays kernel by kernel to the same bits; then more of
+//! them in bf16 for SECONDS (420), while memory is watched. Exit code 4 where something does not hold. Takes 70 GB of GPU memory at most for random:lfm2-8b-a1b.
 
 #[path = "../tests/gpu_soak/soak/mod.rs"]
 mod soak;

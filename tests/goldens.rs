@@ -230,3 +230,88 @@ fn bits_do_not_depend_on_how_the_work_is_cut() {
         }
     }
 }
+
+/// Greedy answers with biases, penalties and stop ids that must not come: each token is the best by the formulas over the
+/// logits of its position, scored afterwards. A slot serves one after the other.
+#[test]
+fn penalized_tokens_are_the_best_by_the_formulas() {
+    for (name, cut) in [
+        ("a", PLAIN),
+        (
+            "b",
+            Cut {
+                max_seqs: 2,
+                stages: 2,
+                chunk: 16,
+                step_tokens: 48,
+                ..PLAIN
+            },
+        ),
+    ] {
+        let golden = golden::load(name);
+        let vocabulary = golden.model.config.vocab_size;
+        let prompts = golden.prompts();
+        let plain: Vec<Request> = prompts
+            .iter()
+            .map(|prompt| request(prompt.iter().copied(), CONTINUATION))
+            .collect();
+        let (unpenalized, _) = run(&golden.model, cut, &plain);
+        let of = |index: usize, mut request: Request| {
+            let sampling = &mut request.sampling;
+            sampling.presence_penalty = [0.0, 1.5, -0.5, 0.0][index % 4];
+            sampling.frequency_penalty = [0.75, 0.0, -0.1, 0.0][index % 4];
+            sampling.repetition_penalty = [1.0, 1.2][index % 2];
+            // What would have been said is held back, and some of it is also pushed.
+            let said = &unpenalized[index];
+            request.biases = vec![(said[1], -2.0), ((said[1] + 1) % vocabulary as u32, 0.5)];
+            request.stop_ids = vec![said[0], said[1]];
+            request.min_new_tokens = CONTINUATION;
+            request
+        };
+        let asked: Vec<Request> = (plain.into_iter().enumerate())
+            .map(|(index, request)| of(index, request))
+            .collect();
+        let (answers, _) = run(&golden.model, cut, &asked);
+        let whole = |(request, answer): (&Request, &Vec<u32>)| {
+            scored(&[&request.prompt[..], answer].concat())
+        };
+        let whole: Vec<Request> = asked.iter().zip(&answers).map(whole).collect();
+        let (_, sink) = run(&golden.model, cut, &whole);
+        for (index, (request, answer)) in asked.iter().zip(&answers).enumerate() {
+            assert_ne!(answer, &unpenalized[index], "{name}, prompt {index}");
+            let logits = sink.of(index as u64);
+            for (place, &token) in answer.iter().enumerate() {
+                let position = request.prompt.len() - 1 + place;
+                let mut scores = logits[position * vocabulary..][..vocabulary].to_vec();
+                for &(id, bias) in &request.biases {
+                    scores[id as usize] += bias;
+                }
+                let (how, so_far) = (request.sampling, &answer[..place]);
+                for (id, score) in scores.iter_mut().enumerate() {
+                    let is = |token: &&u32| **token as usize == id;
+                    if request.prompt.iter().chain(so_far).any(|token| is(&token)) {
+                        *score *= match *score < 0.0 {
+                            true => how.repetition_penalty,
+                            false => 1.0 / how.repetition_penalty,
+                        };
+                    }
+                    let times = so_far.iter().filter(is).count();
+                    if times > 0 {
+                        *score -= how.presence_penalty + how.frequency_penalty * times as f32;
+                    }
+                }
+                for &id in &request.stop_ids {
+                    scores[id as usize] = f32::NEG_INFINITY;
+                }
+                let best = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                // 1 / p is rounded once more.
+                let slack = best.abs() * 1e-6;
+                assert!(
+                    best - scores[token as usize] <= slack,
+                    "{name}, prompt {index}, token {place}: {token} has {}, the best {best}",
+                    scores[token as usize]
+                );
+            }
+        }
+    }
+}

@@ -19,7 +19,7 @@ const LIBRARY: &str = "TAILGRAPH_SCHED_LIBRARY";
 const HISTORIES: &str = "TAILGRAPH_SCHED_HISTORIES";
 
 /// The sites of TG_MUT in kernels/sched, and what the bug is.
-const MUTANTS: [(u32, &str); 36] = [
+const MUTANTS: [(u32, &str); 50] = [
     (1, "mailbox: one step more than there are credits"),
     (2, "gather: takes a returned step while events wait"),
     (3, "collect: a cancelled slot still gives its token"),
@@ -62,6 +62,20 @@ const MUTANTS: [(u32, &str); 36] = [
     ),
     (36, "compose: prompts alone are cut as if sequences ran"),
     (37, "compose: decode rows count as prompt rows"),
+    (38, "grow: takes a whole context's pages at once"),
+    (39, "grow: the newest who wants pages is served first"),
+    (40, "grow: one that is not the newest leaves"),
+    (41, "grow: is not read again from the start"),
+    (42, "grow: forgets what was not read of a prompt"),
+    (43, "compose: tokens so far are not read again"),
+    (44, "collect: a row without a page for it"),
+    (45, "collect: pages come back while a step writes to them"),
+    (46, "admit: newer requests pass one that is set back"),
+    (47, "compose: a prompt is not kept"),
+    (48, "routine: goes on although pages are wanted"),
+    (49, "routine: a token is not kept"),
+    (50, "admit: newer requests pass one that leaves"),
+    (51, "publish: a slot gets the biases of another request"),
 ];
 
 /// Writes past a table: only the sanitizer sees it.

@@ -34,6 +34,7 @@ fn capacities() -> RingCapacities {
         controls: 2,
         events: 2,
         trace: 4,
+        biases: 3,
     }
 }
 
@@ -55,7 +56,10 @@ fn request(number: u64) -> Request {
     Request {
         prompt: (0..prompt_tokens).map(|at| (number + at) as u32).collect(),
         max_new_tokens: 1 + (number % 11) as u32,
+        unlimited: false,
         stop_ids: Vec::new(),
+        min_new_tokens: 0,
+        biases: Vec::new(),
         sampling: Sampling {
             logprobs: number.is_multiple_of(3).then_some(2),
             ..Sampling::default()

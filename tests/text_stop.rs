@@ -643,3 +643,36 @@ fn text_told_as_it_becomes_certain_is_never_taken_back() {
         "{early} {stopped} {held}"
     );
 }
+
+/// With least tokens: what an earlier piece completes is text, though it may begin there.
+#[test]
+fn what_completes_too_early_is_no_stop() {
+    let mut random = Random::new(35);
+    let mut string = |length: u32| -> String {
+        (0..length)
+            .map(|_| ["a", "b"][random.below(2) as usize])
+            .collect()
+    };
+    let (mut found, mut passed_over) = (0, 0);
+    for case in 0..2000usize {
+        let text = string(12);
+        let stop = [string(1 + case as u32 % 3), string(3)];
+        let first = case % 9;
+        let mut matcher = StopMatcher::new(&stop).from_piece(first);
+        for (piece, byte) in text.bytes().enumerate() {
+            matcher.feed(&[byte], piece);
+        }
+        let matches = stop.iter().flat_map(|stop| {
+            let ends = stop.len()..=text.len();
+            ends.filter(|&end| text[..end].ends_with(stop.as_str()))
+                .map(|end| (end - stop.len(), end))
+        });
+        let all: Vec<(usize, usize)> = matches.collect();
+        let expected = all.iter().copied().filter(|&(_, end)| end > first).min();
+        let is = matcher.found().map(|found| (found.start, found.end));
+        assert_eq!(is, expected, "{text} {stop:?} from {first}");
+        found += usize::from(is.is_some());
+        passed_over += usize::from(is != all.iter().copied().min());
+    }
+    assert!(found > 500 && passed_over > 500, "{found} {passed_over}");
+}

@@ -178,6 +178,8 @@ __device__ inline const T *table(const tg_state *state, uint64_t offset) {
 __device__ inline uint32_t row_token(const tg_state *state, const tg_step *step, tg_row row) {
   if (row.token >= 0) return row.token;
   if (row.token == -1) return table<tg_slot>(state, state->slot_table)[row.slot].last_token;
+  if (row.token == TG_TOKEN_KEPT)
+    return table<int32_t>(state, state->kept_table)[(size_t)row.slot * state->config.max_context + row.position];
   int32_t token = table<tg_sampled>(state, step->earlier_table)[-2 - row.token].token;
   return token < 0 ? 0 : token;
 }

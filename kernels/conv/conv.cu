@@ -11,15 +11,20 @@
  * the thread that read the old columns writes the new (tg_conv_decode_*). Otherwise rows at a chunk's start
  * read what its end replaces, so the state moves in a kernel of its own (tg_conv_* then tg_conv_state_*).
  *
- * Bound: memory, about 4H sizeof(x) bytes a row.
+ * Three taps, which all published models have, in steps with prompts: tg_conv_rows_*, where a thread has CONV_ROWS consecutive
+ * rows and asks for all that they need at once. Each row's u is made of B and X once for the three rows that it is part of.
  *
- * Launch: grid = (rows of the bucket, H / (4 CONV_THREADS) rounded up); for tg_conv_state_* rows are the most
- * sequences of a step. Rows past the step's leave x and the state alone.
+ * Bound: memory, about 4H sizeof(x) bytes a row. tg_conv_* of 7,296 rows took 84 us on an H100, by hand 38: each thread waited
+ * for the step's tables, then for each tap (profiles/log/prompts.md).
+ *
+ * Launch: grid = (rows of the bucket, H / (4 CONV_THREADS) rounded up); of tg_conv_rows_* a CONV_ROWS-th of the rows, rounded up; for
+ * tg_conv_state_* rows are the most sequences of a step. Rows past the step's leave x and the state alone.
  */
 #include "common/base.cuh"
 #include "common/pdl.cuh"
 
 constexpr int CONV_THREADS = 128;
+constexpr int CONV_ROWS = 4, CONV_TAPS = 3;  /* of tg_conv_rows_*: rows of a thread, and taps */
 
 template <typename T>
 __device__ inline float4 rounded(float4 v);
@@ -82,6 +87,64 @@ __device__ inline void short_conv(T *x, T *state_out, const T *bcx, const float 
   store4(x + (size_t)r * hidden + c, make_float4(gate.x * sum.x, gate.y * sum.y, gate.z * sum.z, gate.w * sum.w));
 }
 
+/* short_conv() of CONV_ROWS rows with CONV_TAPS taps, to the same bits. */
+template <typename T>
+__device__ inline void short_conv_rows(T *x, const T *state_out, const T *bcx, const float *taps, const float *bias,
+                                       const tg_state *state, const tg_step *step, uint32_t hidden) {
+  const uint32_t first = blockIdx.x * CONV_ROWS, c = 4 * (blockIdx.y * CONV_THREADS + threadIdx.x);
+  const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  const bool there = c < hidden;
+  let_next_kernel_start();
+  float w[4 * CONV_TAPS];  /* [channel][tap], as they lie */
+#pragma unroll
+  for (int i = 0; i < CONV_TAPS; i++) {
+    const float4 four = there ? load4(taps + (size_t)c * CONV_TAPS + 4 * i) : zeros;
+    w[4 * i] = four.x, w[4 * i + 1] = four.y, w[4 * i + 2] = four.z, w[4 * i + 3] = four.w;
+  }
+  const float4 added = bias && there ? load4(bias + c) : zeros;
+  wait_for_earlier_kernels();
+  const uint32_t rows = step->rows;
+  if (first >= rows || !there) return;
+
+  /* Rows past the step's repeat its last, those before row 0 row 0: neither is looked at. */
+  float4 u[CONV_ROWS + CONV_TAPS - 1], gate[CONV_ROWS];
+#pragma unroll
+  for (int i = 0; i < CONV_ROWS + CONV_TAPS - 1; i++) {
+    const uint32_t ahead = first + i;  /* CONV_TAPS - 1 rows past the one */
+    u[i] = column(bcx, ahead < CONV_TAPS - 1 ? 0 : min(ahead - (CONV_TAPS - 1), rows - 1), c, hidden);
+  }
+#pragma unroll
+  for (int i = 0; i < CONV_ROWS; i++) gate[i] = load4(bcx + (size_t)min(first + i, rows - 1) * 3 * hidden + hidden + c);
+  tg_row row[CONV_ROWS];
+  uint32_t chunk_row[CONV_ROWS];
+#pragma unroll
+  for (int i = 0; i < CONV_ROWS; i++) {
+    const uint32_t r = min(first + i, rows - 1);
+    row[i] = table<tg_row>(state, step->row_table)[r];
+    chunk_row[i] = r - table<tg_sequence>(state, step->sequence_table)[row[i].sequence].first_row;
+  }
+#pragma unroll
+  for (int i = 0; i < CONV_ROWS; i++) {
+    if (first + i >= rows) break;
+    const T *columns = state_out + (size_t)row[i].slot * (CONV_TAPS - 1) * hidden + c;
+    float4 sum = zeros;
+#pragma unroll
+    for (int j = 0; j < CONV_TAPS; j++) {
+      const uint32_t back = CONV_TAPS - 1 - j;  /* rows before this one */
+      float4 v = zeros;
+      if (back <= chunk_row[i]) v = u[i + j];
+      else if (back <= row[i].position) v = load4(columns + (size_t)(chunk_row[i] + j) * hidden);
+      sum.x = fmaf(w[j], v.x, sum.x);
+      sum.y = fmaf(w[CONV_TAPS + j], v.y, sum.y);
+      sum.z = fmaf(w[2 * CONV_TAPS + j], v.z, sum.z);
+      sum.w = fmaf(w[3 * CONV_TAPS + j], v.w, sum.w);
+    }
+    if (bias) sum = make_float4(sum.x + added.x, sum.y + added.y, sum.z + added.z, sum.w + added.w);
+    store4(x + (size_t)(first + i) * hidden + c,
+           make_float4(gate[i].x * sum.x, gate[i].y * sum.y, gate[i].z * sum.z, gate[i].w * sum.w));
+  }
+}
+
 /* A thread has all columns of its channels of one sequence: it moves them oldest first, and what it reads lies
  * at or past what it writes. */
 template <typename T>
@@ -115,6 +178,11 @@ __device__ inline void conv_state(T *state_out, const T *bcx, const tg_state *st
       T *x, T *columns, const T *bcx, const float *taps, const float *bias, const tg_state *state,                 \
       const tg_step *step, uint32_t hidden, uint32_t length) {                                                     \
     short_conv<T, false>(x, columns, bcx, taps, bias, state, step, hidden, length);                                \
+  }                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_rows_##SUFFIX(                                \
+      T *x, const T *columns, const T *bcx, const float *taps, const float *bias, const tg_state *state,           \
+      const tg_step *step, uint32_t hidden) {                                                                      \
+    short_conv_rows<T>(x, columns, bcx, taps, bias, state, step, hidden);                                          \
   }                                                                                                                \
   extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_state_##SUFFIX(                               \
       T *columns, const T *bcx, const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length) {    \

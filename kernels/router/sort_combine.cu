@@ -28,6 +28,7 @@
 constexpr int SORT_THREADS = 1024;  /* at most */
 constexpr int SORT_WARPS = SORT_THREADS / WARP;
 constexpr int CHOOSE_ROWS = 256;    /* most rows of a bucket that tg_choose_and_sort takes */
+constexpr int SORT_AT_ONCE = 8;     /* of a lane's pairs, whose experts tg_sort_tokens reads together */
 
 constexpr int COMBINE_ROWS = 2;       /* of a block, at most */
 
@@ -37,8 +38,9 @@ struct SortScratch {
 };
 
 /* Each warp counts, then places, a range of pairs of its own; a warp's places of an expert come after those of
- * the warps before it. At least MAX_EXPERTS threads. expert_of(pair) is any pair's expert. */
-template <class ExpertOf>
+ * the warps before it. At least MAX_EXPERTS threads. expert_of(pair) is any pair's expert; a lane asks for AT_ONCE of them
+ * before it looks at the first: they come from memory together. */
+template <int AT_ONCE, class ExpertOf>
 __device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows,
                                   uint32_t *place, uint32_t pairs, uint32_t k, uint32_t tile_rows, ExpertOf expert_of) {
   auto &next = scratch.next;
@@ -50,7 +52,20 @@ __device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint3
   clear_counts(tile_count);
   for (uint32_t e = lane; e < MAX_EXPERTS; e += WARP) next[warp][e] = 0;
   __syncwarp();
-  for (uint32_t i = from + lane; i < to; i += WARP) atomicAdd(&next[warp][expert_of(i)], 1u);
+  uint32_t experts[AT_ONCE];  /* of pairs WARP apart; MAX_EXPERTS past the last */
+  auto load = [&](uint32_t base) {
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+      const uint32_t pair = base + i * WARP + lane;
+      experts[i] = pair < to ? expert_of(pair) : MAX_EXPERTS;
+    }
+  };
+  for (uint32_t base = from; base < to; base += AT_ONCE * WARP) {
+    load(base);
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++)
+      if (experts[i] < MAX_EXPERTS) atomicAdd(&next[warp][experts[i]], 1u);
+  }
   __syncthreads();
 
   /* a thread an expert: its total, and each warp's offset within it */
@@ -99,19 +114,23 @@ __device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint3
       tiles[tile++] = ExpertTile{e, at, min(tile_rows, end - at)};
   }
 
-  for (uint32_t base = from; base < to; base += WARP) {
-    uint32_t pair = base + lane;
-    bool mine = pair < to;
-    uint32_t expert = mine ? expert_of(pair) : MAX_EXPERTS;
-    uint32_t same = __match_any_sync(0xffffffffu, expert);
-    if (mine) {
-      uint32_t at = scratch.first[expert] + next[warp][expert] + __popc(same & ((1u << lane) - 1));
-      rows[at] = pair / k;
-      place[pair] = at;
+  for (uint32_t base = from; base < to; base += AT_ONCE * WARP) {
+    load(base);
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+      if (base + i * WARP >= to) break;
+      const uint32_t pair = base + i * WARP + lane, expert = experts[i];
+      const bool mine = pair < to;
+      const uint32_t same = __match_any_sync(0xffffffffu, expert);
+      if (mine) {
+        const uint32_t at = scratch.first[expert] + next[warp][expert] + __popc(same & ((1u << lane) - 1));
+        rows[at] = pair / k;
+        place[pair] = at;
+      }
+      __syncwarp();
+      if (mine && lane == __ffs(same) - 1) next[warp][expert] += __popc(same);
+      __syncwarp();
     }
-    __syncwarp();
-    if (mine && lane == __ffs(same) - 1) next[warp][expert] += __popc(same);
-    __syncwarp();
   }
 }
 
@@ -121,8 +140,8 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
                    const tg_step *step, uint32_t k, uint32_t tile_rows) {
   __shared__ SortScratch scratch;
   begin_kernel();
-  sort_pairs(scratch, tiles, tile_count, rows, place, step->rows * k, k, tile_rows,
-             [&](uint32_t pair) { return experts[pair]; });
+  sort_pairs<SORT_AT_ONCE>(scratch, tiles, tile_count, rows, place, step->rows * k, k, tile_rows,
+                           [&](uint32_t pair) { return experts[pair]; });
 }
 
 /* scores[R,E], bias[E] or null. Launch: one block of MAX_EXPERTS to SORT_THREADS threads, best a warp a row. */
@@ -145,8 +164,8 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
                      weights[r * k + index] = weight;
                    });
   __syncthreads();
-  sort_pairs(scratch, tiles, tile_count, rows, place, row_count * k, k, tile_rows,
-             [&](uint32_t pair) { return (uint32_t)chosen[pair]; });
+  sort_pairs<1>(scratch, tiles, tile_count, rows, place, row_count * k, k, tile_rows,
+                [&](uint32_t pair) { return (uint32_t)chosen[pair]; });
 }
 
 /* h[R,H], y[R K,H], place[R K] or null, weights[R,K], x[R,H], norm_weight[H] or null; K at most TOP. A thread has AT_ONCE times

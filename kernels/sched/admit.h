@@ -1,4 +1,4 @@
-/* admit.h: pages and slots come back, and go to the first in the queue. */
+/* admit.h: pages and slots come back, and go to those that run and want more, and to the first in the queue. */
 #ifndef TAILGRAPH_SCHED_ADMIT_H
 #define TAILGRAPH_SCHED_ADMIT_H
 
@@ -6,18 +6,23 @@
 
 /* Could this request ever be admitted? */
 TG_FN uint32_t tg_is_servable(const tg_state *state, const tg_request *request) {
-  uint64_t tokens = (uint64_t)request->prompt_tokens + request->max_new_tokens;
-  uint32_t logits = request->flags & (TG_REQUEST_LOGITS_LAST | TG_REQUEST_LOGITS_ALL);
-  uint32_t one_logits = logits == TG_REQUEST_LOGITS_LAST || logits == TG_REQUEST_LOGITS_ALL;
+  uint64_t tokens = tg_all_tokens(request->prompt_tokens, request->max_new_tokens);
+  uint32_t flags = request->flags;
+  uint32_t scores = flags == TG_REQUEST_LOGITS_LAST || flags == TG_REQUEST_LOGITS_ALL;
+  uint32_t generates = flags == 0u || flags == TG_REQUEST_UNLIMITED;
   uint32_t logprobs = request->sampling.logprobs;
-  if (request->prompt_tokens == 0u || request->stop_count > TG_MAX_STOP_IDS || logits != request->flags) return 0u;
-  if (request->max_new_tokens == 0u ? !one_logits : logits != 0u) return 0u;
+  if (request->prompt_tokens == 0u || request->stop_count > TG_MAX_STOP_IDS) return 0u;
+  if (request->max_new_tokens == 0u ? !scores : !generates) return 0u;
   if (logprobs != TG_LOGPROBS_NONE && logprobs > TG_MAX_LOGPROBS) return 0u;
+  if (request->sampling.bias_count > state->config.bias_capacity) return 0u;
   return tokens <= state->config.max_context && tg_pages_of(state, tokens) <= state->config.pages;
 }
 
+/* Pages that a request is admitted with: all that it can need, or without a limit what it needs at first. */
 TG_FN uint32_t tg_pages_of_request(const tg_state *state, const tg_request *request) {
-  return tg_pages_of(state, (uint64_t)request->prompt_tokens + request->max_new_tokens);
+  uint64_t all_tokens = tg_all_tokens(request->prompt_tokens, request->max_new_tokens);
+  if (!(request->flags & TG_REQUEST_UNLIMITED)) return tg_pages_of(state, all_tokens);
+  return tg_pages_to_grow(state, request->prompt_tokens, all_tokens);
 }
 
 /* Why the front of the queue ends without a slot; TG_END_NONE: it does not. */
@@ -56,19 +61,10 @@ TG_FN void tg_fill_slot(tg_slot *slot, const tg_request *request, uint64_t numbe
   slot->last_token = -1;
   slot->flags = request->flags;
   slot->stop_count = request->stop_count;
+  slot->pages = 0u;
+  slot->again = 0u;
   slot->sampling = request->sampling;
   for (uint32_t i = 0u; i < TG_MAX_STOP_IDS; i++) slot->stop_ids[i] = request->stop_ids[i];
-}
-
-/* Drops ended and ending slots from the prefill list: what is left of their prompts is never composed. */
-TG_FN void tg_prune_prefill(tg_state *state) {
-  uint32_t *list = tg_words(state, state->prefill_table);
-  uint32_t kept = 0u;
-  for (uint32_t i = 0u; i < state->prefill; i++) {
-    const tg_slot *slot = &tg_slots(state)[list[i]];
-    if (slot->phase == TG_SLOT_PREFILL && slot->end_reason == TG_END_NONE) list[kept++] = list[i];
-  }
-  state->prefill = kept;
 }
 
 /* Takes slots and pages for the front of the queue, strictly in order, until one must wait. `free_pages`
@@ -90,19 +86,15 @@ TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at)
       none.seen_ns = seen_ns;
       none.admitted_ns = 0u;
       none.first_ns = 0u;
+      none.again = 0u;
       tg_fill_end(event, now_ns, &none);
       tg_words(state, state->pending_sample_table)[at++] = TG_NONE;
     } else {
       uint32_t pages = tg_pages_of_request(state, front);
       uint32_t index = tg_free_slot(state);
       if (index == TG_NONE || TG_MUT(9, pages > free_pages, pages >= free_pages)) break;
-      free_pages -= pages;
-      tg_taken *taken = &tg_taken_list(state)[turn->taken++];
-      taken->slot = index;
-      taken->pages = pages;
-      taken->first_free = free_pages;
       tg_fill_slot(&tg_slots(state)[index], front, number, seen_ns, now_ns);
-      tg_slots(state)[index].pages = pages;
+      free_pages = tg_give_pages(state, index, pages, free_pages);
       tg_words(state, state->free_slot_table)[index / 32u] &= ~(1u << (index % 32u));
       tg_words(state, state->prefill_table)[state->prefill++] = index;
       state->running++;
@@ -115,8 +107,31 @@ TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at)
   return free_pages;
 }
 
-/* Phase: all lanes put the ended slots' pages back on the stack; lane 0 meanwhile does the bookkeeping and
- * admits. It touches no page entry: those of the admitted are handed out in the next phase. */
+/* All lanes: the first `count` pages of a slot go back on the stack, which holds `free_pages`. Returns what it holds then. */
+TG_FN uint32_t tg_put_pages(tg_state *state, uint32_t slot, uint32_t count, uint32_t free_pages, uint32_t lane, uint32_t lanes) {
+  const uint32_t *pages = tg_words(state, state->page_table) + (uint64_t)slot * state->max_pages;
+  uint32_t *stack = tg_words(state, state->free_page_table) + free_pages;
+  if (count > state->config.pages - free_pages) {
+    tg_set_bits(&state->broken, 1u); /* more pages than the pool has: every lane sees it */
+    return free_pages;
+  }
+  for (uint32_t page = lane; page < count; page += lanes) stack[page] = pages[page];
+  return free_pages + count;
+}
+
+/* Lane 0: pages for those that run and want more, then for those that are set back, then for the front of the queue. Who
+ * waits for pages lets nobody newer in. Returns what is left. */
+TG_FN uint32_t tg_hand_out(tg_state *state, uint32_t free_pages, uint32_t at, uint32_t lanes) {
+  uint32_t dry = 0u;
+  tg_scratch(state)->pending = at;
+  free_pages = tg_grow(state, free_pages, lanes, &dry);
+  if (dry || TG_MUT(50, state->leaving != TG_NONE, 0)) return free_pages;
+  free_pages = tg_read_again(state, free_pages);
+  return TG_MUT(46, state->set_back != 0u, 0) ? free_pages : tg_admit_front(state, free_pages, at);
+}
+
+/* Phase: all lanes put the pages of slots that ended, and of one that left, back on the stack; lane 0 meanwhile does the
+ * bookkeeping and hands pages out. It touches no page entry: those follow in the next phase. */
 TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   if (!turn->open) return;
@@ -124,44 +139,55 @@ TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
   uint32_t free_pages = state->free_pages;
   for (uint32_t i = 0u; i < ended; i++) {
     const tg_ended *gone = &tg_ended_list(state)[i];
-    const uint32_t *pages = tg_words(state, state->page_table) + (uint64_t)gone->slot * state->max_pages;
-    uint32_t *stack = tg_words(state, state->free_page_table) + free_pages;
     uint32_t count = TG_MUT(12, gone->pages, gone->pages - (gone->pages != 0u));
-    if (count > state->config.pages - free_pages) {
-      tg_set_bits(&state->broken, 1u); /* more pages than the pool has: every lane sees it */
-      break;
-    }
-    for (uint32_t page = lane; page < count; page += lanes) stack[page] = pages[page];
-    free_pages += count;
+    free_pages = tg_put_pages(state, gone->slot, count, free_pages, lane, lanes);
   }
+  if (turn->back != TG_NONE) free_pages = tg_put_pages(state, turn->back, turn->back_pages, free_pages, lane, lanes);
   if (lane != 0u) return;
 
   for (uint32_t i = 0u; i < ended; i++) {
     uint32_t slot = tg_ended_list(state)[i].slot;
     tg_words(state, state->free_slot_table)[slot / 32u] |= 1u << (slot % 32u);
+    if (slot == state->leaving) state->leaving = TG_NONE;
   }
   state->running -= ended;
   if (ended + TG_COUNTED(turn->totals, TG_MARKED) != 0u) tg_prune_prefill(state);
+  if (turn->set_back_ends) tg_prune_set_back(state);
+  if (turn->back != TG_NONE) tg_set_back(state);
   if (turn->returned_step != TG_NO_STEP) state->steps_collected++;
   state->requests_seen = state->inputs.request_head;
   state->controls_taken = state->inputs.control_head;
   turn->taken = 0u;
   turn->takes = 0u;
+  turn->marked = TG_NONE;
+  turn->read_again = 0u;
   turn->pending = state->pending;
   if (turn->collecting) {
-    free_pages = tg_admit_front(state, free_pages, TG_COUNTED(turn->totals, TG_TOKENS) + ended);
+    free_pages = tg_hand_out(state, free_pages, TG_COUNTED(turn->totals, TG_TOKENS) + ended, lanes);
   }
   turn->free_pages = free_pages;
 }
 
-/* The pages of newly admitted slots, by all lanes. */
+/* The pages that were handed out, by all lanes. */
 TG_FN void tg_take_pages(tg_state *state, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   for (uint32_t i = 0u; i < turn->taken; i++) {
     const tg_taken *taken = &tg_taken_list(state)[i];
     const uint32_t *stack = tg_words(state, state->free_page_table) + taken->first_free;
     uint32_t *pages = tg_words(state, state->page_table) + (uint64_t)taken->slot * state->max_pages;
-    for (uint32_t page = lane; page < taken->pages; page += lanes) pages[page] = stack[page];
+    for (uint32_t page = lane; page < taken->pages; page += lanes) pages[taken->held + page] = stack[page];
+  }
+}
+
+/* And their biases, which lie in the ring until its entries are handed back (tg_release_events). */
+TG_FN void tg_take_biases(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
+  tg_turn *turn = tg_scratch(state);
+  for (uint32_t i = 0u; i < turn->taken; i++) {
+    uint32_t index = tg_taken_list(state)[i].slot;
+    const tg_slot *slot = &tg_slots(state)[index];
+    const tg_bias *from = tg_biases_at(rings, TG_MUT(51, slot->request, slot->request + 1u));
+    tg_bias *to = tg_biases_of(state, index);
+    for (uint32_t entry = lane; entry < slot->sampling.bias_count; entry += lanes) to[entry] = from[entry];
   }
 }
 

@@ -2,7 +2,7 @@
 #ifndef TAILGRAPH_SCHED_COLLECT_H
 #define TAILGRAPH_SCHED_COLLECT_H
 
-#include "sched/gather.h"
+#include "sched/grow.h"
 
 TG_FN uint32_t tg_cancels(const tg_state *state, tg_rings *rings, uint64_t request) {
   const tg_control *controls = (const tg_control *)tg_at(rings, tg_layout(rings)->controls);
@@ -50,6 +50,9 @@ TG_FN uint32_t tg_collect_sequence(tg_state *state, const tg_step *step, const t
   }
   if (slot->first_ns == 0u) slot->first_ns = inputs->now_ns;
   slot->generated++;
+  if (slot->flags & TG_REQUEST_UNLIMITED) {
+    tg_kept(state, sequence->slot)[slot->prompt_tokens + slot->generated - 1u] = slot->last_token;
+  }
   if (stopped) {
     slot->end_reason = TG_MUT(4, TG_END_STOP, slot->generated == slot->max_new_tokens ? TG_END_LENGTH : TG_END_STOP);
   } else if (slot->generated == slot->max_new_tokens) {
@@ -62,6 +65,14 @@ TG_FN uint32_t tg_collect_sequence(tg_state *state, const tg_step *step, const t
 TG_FN uint32_t tg_goes_on(const tg_slot *slot) {
   return slot->steps == 1u && TG_MUT(24, slot->stop_count == 0u, 1) &&
          TG_MUT(25, slot->generated + 1u < slot->max_new_tokens, 1);
+}
+
+/* Could this slot, which decodes, have a row in the next step? */
+TG_FN uint32_t tg_is_candidate(const tg_state *state, const tg_slot *slot) {
+  uint64_t tokens = (uint64_t)slot->prompt_tokens + slot->generated + slot->steps;
+  uint32_t has_room = TG_MUT(44, tg_pages_hold(state, slot->pages, tokens), 1);
+  uint32_t is_free = TG_MUT(6, slot->steps == 0u, slot->generated != 0u);
+  return has_room && (is_free || (tg_runs_ahead(state) && tg_goes_on(slot)));
 }
 
 /* Phase: every slot learns of its cancel, its returned rows and its deadline, in this order. A cancel drops
@@ -85,6 +96,7 @@ TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uin
     turn->sampled_place = tg_step_place(state, sampled);
     turn->requests_seen = state->requests_seen;
     turn->controls_taken = state->controls_taken;
+    turn->wants = 0u;
     if (inputs->returned && !returned) tg_set_bits(&state->broken, 1u);
   }
   if (!open) return;
@@ -108,16 +120,21 @@ TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uin
         counts += TG_COUNT(TG_MARKED);
       }
       if (slot->end_reason != TG_END_NONE) {
+        if (slot->phase == TG_SLOT_SET_BACK) tg_set_bits(&turn->set_back_ends, 1u);
         if (collecting && TG_MUT(5, slot->steps == 0u, 1)) {
           note |= TG_NOTE_END;
           counts += TG_COUNT(TG_ENDS);
         }
       } else if (slot->phase == TG_SLOT_DECODE) {
         counts += TG_COUNT(TG_DECODING);
-        if (TG_MUT(6, slot->steps == 0u, slot->generated != 0u) || (tg_runs_ahead(state) && tg_goes_on(slot))) {
+        if (tg_is_candidate(state, slot)) {
           note |= TG_NOTE_CANDIDATE;
           counts += TG_COUNT(TG_CANDIDATES);
         }
+        tg_note_wanting(state, index, slot);
+      } else if (slot->phase == TG_SLOT_LEAVING && collecting && TG_MUT(45, slot->steps == 0u, 1)) {
+        turn->back = index; /* no other slot leaves */
+        turn->back_pages = slot->pages;
       }
     }
     notes[index] = note;
@@ -135,7 +152,7 @@ TG_FN void tg_fill_end(tg_event *event, uint64_t now_ns, const tg_slot *slot) {
   event->seen_ns = slot->seen_ns;
   event->admitted_ns = slot->admitted_ns;
   event->first_ns = slot->first_ns;
-  event->step = 0u;
+  event->step = slot->again;
 }
 
 /* `index`: how many tokens of the request went before. */
@@ -154,7 +171,7 @@ TG_FN void tg_fill_token(tg_event *event, uint64_t now_ns, uint64_t request, uin
 }
 
 /* Phase: each lane knows from the counts of the others where its slots' events stand. Slots that end become
- * free; the list of them says which pages come back. */
+ * free; the list of them says which pages come back. Slots that want pages find their places among each other. */
 TG_FN void tg_phase_place(tg_state *state, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   if (!turn->open) return;
@@ -178,6 +195,12 @@ TG_FN void tg_phase_place(tg_state *state, uint32_t lane, uint32_t lanes) {
     turn->below = TG_MUT(7, below, 0u);
   }
 
+  if (turn->some_want) {
+    turn->newest[lane] = tg_newest_of(state, first, end);
+    for (uint32_t index = first; index < end; index++) {
+      if (turn->wanting[index / 32u] >> (index % 32u) & 1u) tg_rank_wanting(state, index);
+    }
+  }
   if (TG_COUNTED(counts, TG_TOKENS) + TG_COUNTED(counts, TG_ENDS) == 0u) return;
   for (uint32_t index = first; index < end; index++) {
     tg_slot *slot = &tg_slots(state)[index];

@@ -1,5 +1,5 @@
-/* compose.h: the next step's rows. Decode rows first, in slot order; then prompt chunks, in order of
- * admission, up to the row budget. Running sequences wait for the prompt rows beside theirs, so chunk_tokens
+/* compose.h: the next step's rows. Decode rows first, in slot order; then prompt chunks, in the order of
+ * requests, up to the row budget. Running sequences wait for the prompt rows beside theirs, so chunk_tokens
  * bounds these; where nobody runs, prompts fill whole steps. */
 #ifndef TAILGRAPH_SCHED_COMPOSE_H
 #define TAILGRAPH_SCHED_COMPOSE_H
@@ -81,11 +81,11 @@ TG_FN void tg_compose_decode(tg_state *state, tg_step *step, uint32_t picks, uin
   }
 }
 
-/* Where a chunk that starts at `from` ends, given `budget` rows: at the prompt's end if it can, else on a
- * multiple of chunk_align; `from` itself where it reaches neither. */
-TG_FN uint32_t tg_chunk_end(const tg_state *state, uint32_t from, uint32_t prompt_tokens, uint32_t budget) {
-  uint32_t end = prompt_tokens;
-  if (prompt_tokens - from > budget) {
+/* Where a chunk that starts at `from` ends, given `budget` rows: at `all`, the end of what is to be read, if it can, else
+ * on a multiple of chunk_align; `from` itself where it reaches neither. */
+TG_FN uint32_t tg_chunk_end(const tg_state *state, uint32_t from, uint32_t all, uint32_t budget) {
+  uint32_t end = all;
+  if (all - from > budget) {
     end = from + budget;
     end -= TG_MUT(16, end % state->config.chunk_align, 0u);
   }
@@ -101,8 +101,14 @@ TG_FN uint32_t tg_prompt_budget(const tg_config *config, uint32_t rows, uint32_t
   return TG_MUT(35, tg_min(budget, beside), budget);
 }
 
-/* Lane 0: one chunk for each slot in prefill, in order of admission, until the budget is used or cannot
- * take the next one. Slots whose prompt is through leave the list. */
+/* Where the tokens of a slot's chunks are. */
+TG_FN uint32_t tg_chunk_tokens(const tg_slot *slot) {
+  if (!(slot->flags & TG_REQUEST_UNLIMITED)) return TG_CHUNK_RING;
+  return slot->again ? TG_CHUNK_KEPT : TG_MUT(47, TG_CHUNK_KEEPS, TG_CHUNK_RING);
+}
+
+/* Lane 0: one chunk for each slot in prefill, in the order of their requests, until the budget is used or cannot
+ * take the next one. Slots that are read to the end leave the list. */
 TG_FN void tg_plan_chunks(tg_state *state, uint32_t decode_rows) {
   tg_turn *turn = tg_scratch(state);
   uint32_t *list = tg_words(state, state->prefill_table);
@@ -116,13 +122,14 @@ TG_FN void tg_plan_chunks(tg_state *state, uint32_t decode_rows) {
     tg_slot *slot = &tg_slots(state)[list[i]];
     uint32_t from = slot->composed;
     uint32_t budget = full ? 0u : tg_prompt_budget(&state->config, turn->rows, decode_rows);
-    uint32_t to = tg_chunk_end(state, from, slot->prompt_tokens, budget);
+    uint32_t end = slot->prompt_tokens + TG_MUT(43, slot->generated, 0u);
+    uint32_t to = tg_chunk_end(state, from, end, budget);
     if (to == from) {
       full = TG_MUT(17, 1u, 0u);
       list[kept++] = list[i];
       continue;
     }
-    uint32_t last = to == slot->prompt_tokens;
+    uint32_t last = to == end;
     uint32_t all_logits = (slot->flags & TG_REQUEST_LOGITS_ALL) != 0u;
     tg_chunk *chunk = &tg_chunk_list(state)[turn->chunks++];
     chunk->slot = list[i];
@@ -131,6 +138,7 @@ TG_FN void tg_plan_chunks(tg_state *state, uint32_t decode_rows) {
     chunk->first_row = turn->rows;
     chunk->sample = last && !TG_MUT(18, all_logits, 0u) ? turn->sample_rows++ : TG_NONE;
     chunk->flags = (from == 0u ? TG_SEQUENCE_FIRST : 0u) | (last ? TG_SEQUENCE_LAST : 0u);
+    chunk->tokens = tg_chunk_tokens(slot);
     turn->rows += to - from;
     if (all_logits) turn->kind = TG_KIND_SCORE;
     if (turn->kind != TG_KIND_SCORE) turn->kind = TG_KIND_MIXED;
@@ -196,10 +204,14 @@ TG_FN void tg_phase_fill(tg_state *state, tg_rings *rings, uint32_t lane, uint32
     while (chunk < last && at - chunk->first_row >= chunk->rows) chunk++;
     tg_row *entry = &tg_rows(state, step)[at];
     uint32_t position = chunk->first_position + (at - chunk->first_row);
-    uint64_t token = tg_slots(state)[chunk->slot].token_start + position;
     entry->slot = chunk->slot;
     entry->position = position;
-    entry->token = tokens[token & (tg_layout(rings)->token_capacity - 1u)];
+    entry->token = TG_TOKEN_KEPT;
+    if (chunk->tokens != TG_CHUNK_KEPT) {
+      uint64_t token = tg_slots(state)[chunk->slot].token_start + position;
+      entry->token = tokens[token & (tg_layout(rings)->token_capacity - 1u)];
+    }
+    if (chunk->tokens == TG_CHUNK_KEEPS) tg_kept(state, chunk->slot)[position] = entry->token;
     entry->sequence = turn->decode_rows + (uint32_t)(chunk - tg_chunk_list(state));
   }
   for (uint32_t i = lane; i < turn->chunks; i += lanes) {

@@ -115,7 +115,8 @@ __device__ inline bool is_calm(const tg_state *state) {
   const bool open = state->error == TG_ERROR_NONE && !(tg_device.flags & TG_INPUT_STOP) &&
                     (!layout->record || state->traces_written - tg_device.trace_tail < layout->trace_capacity);
   const bool alone = state->config.steps_in_flight == 1 && tg_device.returned_end == state->steps_collected + 1;
-  const bool all_decode = step->decode_rows == step->rows && step->rows == state->running && state->prefill == 0;
+  const bool all_decode = step->decode_rows == step->rows && step->rows == state->running && state->prefill == 0 &&
+                          state->leaving == TG_NONE;
   const bool room = state->pending == 0 &&
                     step->rows + state->events_published - tg_device.event_tail <= state->config.event_capacity;
   const bool nothing_new = tg_device.request_head == state->requests_seen && state->requests_taken == state->requests_seen &&
@@ -127,7 +128,7 @@ __device__ inline bool is_calm(const tg_state *state) {
 __device__ inline bool row_is_calm(const tg_state *state, uint32_t row) {
   if (row >= state->steps[0].rows || row >= LANES) return true;
   const tg_near &near = tg_device_near[row];
-  return near.end_reason == TG_END_NONE && near.generated + 1 < near.max_new_tokens;
+  return near.end_reason == TG_END_NONE && near.generated + 1 < near.max_new_tokens && !tg_near_wants_pages(state, &near);
 }
 
 /* After it, the launching warp: do they? Of a calm turn. */
@@ -303,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
     tg_device.returned_end = state->steps_composed;
     tg_device.near_step = state->steps_collected < tg_device.returned_end ? state->steps_collected : TG_NO_STEP;
     tg_device.releases = 0;
-    tg_device_turn.ends_something = 0;
+    tg_device_turn.asks_more = 0;
     launched = true;
     if (left) next = {TG_ACTION_STEP, state->outcome.kind, state->outcome.bucket, (uint32_t)state->outcome.step, 0};
   }

@@ -5,13 +5,15 @@
 #include "sched/routine.h"
 
 /* Prompt tokens before this one are in steps, or will never be needed. Prompts lie in the token ring in the
- * order of their requests, which is the order of the prefill list: its first slot holds the oldest. */
+ * order of their requests, which is the order of the prefill list: the first slot that is not read again, from what is
+ * kept, holds the oldest. */
 TG_FN void tg_release_tokens(tg_state *state, tg_rings *rings) {
   uint64_t tail = state->tokens_taken;
-  if (state->prefill != 0u) {
-    uint32_t oldest = tg_words(state, state->prefill_table)[TG_MUT(20, 0u, state->prefill - 1u)];
-    const tg_slot *slot = &tg_slots(state)[oldest];
+  for (uint32_t i = TG_MUT(20, 0u, state->prefill - (state->prefill != 0u)); i < state->prefill; i++) {
+    const tg_slot *slot = &tg_slots(state)[tg_words(state, state->prefill_table)[i]];
+    if (slot->again) continue;
     tail = slot->token_start + slot->composed;
+    break;
   }
   if (tail <= state->token_tail) return;
   state->token_tail = tail;
@@ -38,7 +40,7 @@ TG_FN uint32_t tg_did_something(const tg_state *state, const tg_turn *turn) {
   return turn->returned_step != TG_NO_STEP || turn->requests_seen != state->requests_seen ||
          turn->controls_taken != state->controls_taken ||
          TG_COUNTED(turn->totals, TG_ENDS) + TG_COUNTED(turn->totals, TG_MARKED) != 0u || turn->takes != 0u ||
-         turn->publish != 0u;
+         turn->taken != 0u || turn->back != TG_NONE || turn->marked != TG_NONE || turn->publish != 0u;
 }
 
 /* Tells the host what the scheduler is doing; `action`, released after it, covers it. */
@@ -66,7 +68,7 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
   if (lane != 0u) return;
   uint32_t composed = turn->open && turn->rows != 0u;
   if (tg_is_routine(state)) tg_end_routine(state, rings);
-  turn->ends_something = 0u;
+  turn->asks_more = 0u;
 
   if (state->broken && state->error == TG_ERROR_NONE) state->error = TG_ERROR_BROKEN;
   outcome->step = composed ? state->steps_composed : TG_NO_STEP;
@@ -89,6 +91,8 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
   outcome->running = state->running;
   outcome->free_pages = state->free_pages;
   outcome->steps_in_flight = (uint32_t)tg_in_flight(state);
+  outcome->set_back = state->set_back;
+  outcome->read_again = turn->open ? turn->read_again : 0u;
   state->turn++;
   if (outcome->changed) tg_post_status(state, rings, composed);
   tg_release_later(&rings->action.value, (uint64_t)outcome->error << 32 | outcome->action);

@@ -22,13 +22,13 @@ TG_FN uint32_t tg_ladder_ok(const tg_config *config, uint32_t kind, uint32_t row
 /* The rules beside the fields of tg_config. */
 TG_FN uint32_t tg_config_ok(const tg_config *config) {
   return config->slots >= 1u && config->slots <= TG_MAX_SLOTS && config->pages >= 1u &&
-         config->page_tokens >= 1u && config->max_context >= 1u && config->chunk_align >= 1u &&
+         config->page_tokens >= 1u && config->grow_tokens >= 1u && config->max_context >= 1u && config->chunk_align >= 1u &&
          config->chunk_tokens >= config->chunk_align &&
          (uint64_t)config->step_tokens >= (uint64_t)config->slots + config->chunk_align && config->stages >= 1u &&
          config->stages <= TG_MAX_STAGES && config->steps_in_flight >= config->stages &&
          config->steps_in_flight <= TG_MAX_STEPS && config->mailbox_depth >= 1u &&
          config->mailbox_depth <= config->steps_in_flight &&
-         (!config->ahead || (config->stages == 1u && config->steps_in_flight == 2u)) && tg_is_power_of_two(config->request_capacity) &&
+         config->bias_capacity <= TG_MAX_BIASES && (!config->ahead || (config->stages == 1u && config->steps_in_flight == 2u)) && tg_is_power_of_two(config->request_capacity) &&
          tg_is_power_of_two(config->token_capacity) && tg_is_power_of_two(config->event_capacity) &&
          tg_ladder_ok(config, TG_KIND_DECODE, config->slots) &&
          tg_ladder_ok(config, TG_KIND_MIXED, config->step_tokens) &&
@@ -71,6 +71,7 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
 
   state->max_pages = tg_ceil_div(config->max_context, config->page_tokens);
   state->slot_table = tg_place(&cursor, slots, sizeof(tg_slot));
+  state->bias_table = tg_place(&cursor, slots * config->bias_capacity, sizeof(tg_bias));
   state->page_table = tg_place(&cursor, slots * state->max_pages, sizeof(uint32_t));
   state->free_page_table = tg_place(&cursor, config->pages, sizeof(uint32_t));
   state->free_slot_table = tg_place(&cursor, (slots + 31u) / 32u, sizeof(uint32_t));
@@ -78,6 +79,8 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
   state->waiting_table = tg_place(&cursor, config->request_capacity, sizeof(tg_request));
   state->cancel_table = tg_place(&cursor, words ? words : 1u, sizeof(uint32_t));
   state->prefill_table = tg_place(&cursor, slots, sizeof(uint32_t));
+  state->set_back_table = tg_place(&cursor, slots, sizeof(uint32_t));
+  state->kept_table = tg_place(&cursor, slots * config->max_context, sizeof(int32_t));
   state->pending_table = tg_place(&cursor, pending, sizeof(tg_event));
   state->pending_sample_table = tg_place(&cursor, pending, sizeof(uint32_t));
   for (uint32_t i = 0; i < config->steps_in_flight; i++) {
@@ -95,7 +98,8 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
   state->scratch_table = tg_place(&cursor, 1u, sizeof(tg_turn));
   state->note_table = tg_place(&cursor, slots, sizeof(uint32_t));
   state->ended_table = tg_place(&cursor, slots, sizeof(tg_ended));
-  state->taken_table = tg_place(&cursor, TG_MAX_TAKES, sizeof(tg_taken));
+  state->wanting_table = tg_place(&cursor, slots, sizeof(uint32_t));
+  state->taken_table = tg_place(&cursor, slots + TG_MAX_TAKES, sizeof(tg_taken));
   state->chunk_table = tg_place(&cursor, slots, sizeof(tg_chunk));
   return cursor.end;
 }
@@ -107,6 +111,7 @@ TG_FN uint64_t tg_place_rings(tg_rings *rings, void *block) {
   cursor.end = (sizeof(tg_rings) + TG_ALIGN - 1u) / TG_ALIGN * TG_ALIGN + TG_GAP;
   if (block) TG_POISON(tg_at(block, sizeof(tg_rings)), cursor.end - sizeof(tg_rings));
   rings->requests = tg_place(&cursor, rings->request_capacity, sizeof(tg_request));
+  rings->biases = tg_place(&cursor, (uint64_t)rings->request_capacity * rings->bias_capacity, sizeof(tg_bias));
   rings->tokens = tg_place(&cursor, rings->token_capacity, sizeof(int32_t));
   rings->controls = tg_place(&cursor, rings->control_capacity, sizeof(tg_control));
   rings->events = tg_place(&cursor, rings->event_capacity, sizeof(tg_event));
@@ -118,7 +123,7 @@ TG_FN uint64_t tg_place_rings(tg_rings *rings, void *block) {
 TG_FN uint32_t tg_rings_ok(const tg_rings *shape) {
   return tg_is_power_of_two(shape->request_capacity) && tg_is_power_of_two(shape->token_capacity) &&
          tg_is_power_of_two(shape->control_capacity) && tg_is_power_of_two(shape->event_capacity) &&
-         tg_is_power_of_two(shape->trace_capacity);
+         tg_is_power_of_two(shape->trace_capacity) && shape->bias_capacity <= TG_MAX_BIASES;
 }
 
 #ifndef __CUDACC__ /* the host lays both blocks out */
@@ -138,6 +143,7 @@ TG_API uint32_t tg_state_init(tg_state *state, const tg_config *config) {
   state->config = *config;
   state->bytes = tg_place_state(state, state);
   state->free_pages = config->pages;
+  state->leaving = TG_NONE;
   for (uint32_t i = 0; i < config->pages; i++) tg_words(state, state->free_page_table)[i] = i;
   for (uint32_t i = 0; i < config->slots; i++) {
     tg_words(state, state->free_slot_table)[i / 32u] |= 1u << (i % 32u);
@@ -154,6 +160,7 @@ TG_API uint64_t tg_rings_bytes(const tg_rings *shape) {
   copy.control_capacity = shape->control_capacity;
   copy.event_capacity = shape->event_capacity;
   copy.trace_capacity = shape->trace_capacity;
+  copy.bias_capacity = shape->bias_capacity;
   return tg_place_rings(&copy, 0);
 }
 
@@ -165,6 +172,7 @@ TG_API void tg_rings_init(tg_rings *rings, const tg_rings *shape) {
   rings->control_capacity = shape->control_capacity;
   rings->event_capacity = shape->event_capacity;
   rings->trace_capacity = shape->trace_capacity;
+  rings->bias_capacity = shape->bias_capacity;
   rings->record = shape->record;
   rings->bytes = tg_place_rings(rings, rings);
 }

@@ -20,6 +20,8 @@ typedef struct tg_near {
   uint32_t prompt_tokens;
   uint32_t logprobs;
   uint32_t stop_count;
+  uint32_t pages;
+  uint32_t flags;
   int32_t stop_ids[TG_NEAR_STOP_IDS]; /* the first ones */
 } tg_near;
 
@@ -36,6 +38,8 @@ TG_FN tg_near tg_near_of(tg_state *state, const tg_step *step, uint32_t row) {
   near.prompt_tokens = slot->prompt_tokens;
   near.logprobs = slot->sampling.logprobs;
   near.stop_count = slot->stop_count;
+  near.pages = slot->pages;
+  near.flags = slot->flags;
   for (uint32_t i = 0u; i < TG_NEAR_STOP_IDS; i++) near.stop_ids[i] = slot->stop_ids[i];
   return near;
 }

@@ -24,7 +24,7 @@ TG_FN uint32_t tg_may_compose(const tg_state *state, const tg_turn *turn) {
   return TG_MUT(26, TG_COUNTED(turn->totals, TG_CANDIDATES) == state->running, 1);
 }
 
-/* Phase: newly admitted slots get their pages, and events their ring entries. Until the last event of a turn
+/* Phase: slots get the pages that are theirs, newly admitted ones their biases, and events their ring entries. Until the last event of a turn
  * is out nothing more is collected, admitted or composed. */
 TG_FN void tg_phase_publish(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
@@ -34,6 +34,8 @@ TG_FN void tg_phase_publish(tg_state *state, tg_rings *rings, uint32_t lane, uin
   uint32_t left = turn->pending - state->pending_published;
   uint32_t publish = left < room ? left : (uint32_t)room;
   tg_take_pages(state, lane, lanes);
+  tg_take_biases(state, rings, lane, lanes);
+  tg_keep_prompt(state, rings, lane, lanes);
   tg_copy_events(state, rings, publish, lane, lanes);
   if (lane != 0u) return;
   turn->publish = publish;

@@ -24,27 +24,41 @@ TG_FN uint32_t tg_only_step_is_new(tg_state *state, const tg_rings *rings) {
   const tg_step *step = &state->steps[0];
   uint64_t unread = state->events_published - inputs->event_tail;
   uint32_t alone = (inputs->returned == 1u) & (tg_in_flight(state) == 1u) & (state->config.steps_in_flight == 1u);
-  uint32_t all_decode = (step->decode_rows == step->rows) & (step->rows == state->running) & (state->prefill == 0u);
+  uint32_t all_decode = (step->decode_rows == step->rows) & (step->rows == state->running) & (state->prefill == 0u) &
+                        (state->leaving == TG_NONE);
   uint32_t room = (state->pending == 0u) & TG_MUT(28, step->rows + unread <= state->config.event_capacity, 1);
   uint32_t nothing_new = TG_MUT(29, inputs->request_head == state->requests_seen, 1) &
                          TG_MUT(30, inputs->control_head == state->controls_taken, 1);
   return (alone & all_decode & room & nothing_new) && tg_is_open(state, rings) && TG_MUT(31, tg_front_waits(state), 1);
 }
 
+/* Will a row's slot want pages with the token that has come back? As tg_note_wanting finds it. */
+TG_FN uint32_t tg_near_wants_pages(const tg_state *state, const tg_near *near) {
+  uint64_t soon = (uint64_t)near->prompt_tokens + near->generated + 2u;
+  return tg_wants_pages(state, near->pages, soon, tg_all_tokens(near->prompt_tokens, near->max_new_tokens));
+}
+
 /* Phase: is this turn routine? Lanes share the returned decode rows; one that its slot's last step, a stop id or a
- * deadline ends makes the turn another. */
+ * deadline ends, or whose slot wants pages, makes the turn another. What other turns start from is cleared. */
 TG_FN void tg_phase_survey(tg_state *state, const tg_rings *rings, uint32_t lane, uint32_t lanes) {
   const tg_inputs *inputs = &state->inputs;
   tg_turn *turn = tg_scratch(state);
   const tg_step *step = &state->steps[0];
-  if (lane == 0u) turn->only_step_is_new = tg_only_step_is_new(state, rings);
+  for (uint32_t word = lane; word < TG_MAX_SLOTS / 32u; word += lanes) turn->wanting[word] = 0u;
+  if (lane == 0u) {
+    turn->back = TG_NONE;
+    turn->some_want = 0u;
+    turn->set_back_ends = 0u;
+    turn->only_step_is_new = tg_only_step_is_new(state, rings);
+  }
   if (!inputs->returned || state->config.steps_in_flight != 1u) return;
   for (uint32_t row = lane; row < step->decode_rows; row += lanes) {
     const tg_near near = tg_near_at(state, step, row);
     uint32_t stopped = inputs->stopped[near.slot / 32u] >> (near.slot % 32u) & 1u;
     if (TG_MUT(32, stopped, 0u) | (near.end_reason != TG_END_NONE) |
-        TG_MUT(33, near.generated + 1u >= near.max_new_tokens, 0) | TG_MUT(34, inputs->now_ns >= near.deadline_ns, 0)) {
-      tg_set_bits(&turn->ends_something, 1u);
+        TG_MUT(33, near.generated + 1u >= near.max_new_tokens, 0) | TG_MUT(34, inputs->now_ns >= near.deadline_ns, 0) |
+        TG_MUT(48, tg_near_wants_pages(state, &near), 0)) {
+      tg_set_bits(&turn->asks_more, 1u);
     }
   }
 }
@@ -83,6 +97,9 @@ TG_FN void tg_phase_tell(tg_state *state, tg_rings *rings, uint32_t lane, uint32
     tg_fill_token(event, now_ns, near.request, near.logprobs, token, near.generated, state->steps_collected);
     tg_slot *slot = &tg_slots(state)[near.slot];
     slot->generated = near.generated + 1u;
+    if (TG_MUT(49, near.flags & TG_REQUEST_UNLIMITED, 0u)) {
+      tg_kept(state, near.slot)[near.prompt_tokens + near.generated] = token;
+    }
     if (near.first_ns == 0u) slot->first_ns = now_ns;
   }
   if (lane != 0u) return;
@@ -92,6 +109,9 @@ TG_FN void tg_phase_tell(tg_state *state, tg_rings *rings, uint32_t lane, uint32
   turn->requests_seen = state->requests_seen;
   turn->controls_taken = state->controls_taken;
   turn->takes = 0u;
+  turn->taken = 0u;
+  turn->marked = TG_NONE;
+  turn->read_again = 0u;
   turn->publish = step->rows;
   turn->rows = step->rows;
   turn->decode_rows = step->rows;

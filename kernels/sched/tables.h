@@ -13,6 +13,11 @@ TG_FN tg_slot *tg_slots(tg_state *state) { return (tg_slot *)tg_table(state, sta
 
 TG_FN uint32_t *tg_words(tg_state *state, uint64_t offset) { return (uint32_t *)tg_table(state, offset); }
 
+/* The tokens of a slot's sequence by position, where it may have to be read again. */
+TG_FN int32_t *tg_kept(tg_state *state, uint32_t slot) {
+  return (int32_t *)tg_table(state, state->kept_table) + (uint64_t)slot * state->config.max_context;
+}
+
 TG_FN tg_row *tg_rows(tg_state *state, const tg_step *step) { return (tg_row *)tg_table(state, step->row_table); }
 
 TG_FN tg_sequence *tg_sequences(tg_state *state, const tg_step *step) {
@@ -34,6 +39,16 @@ TG_FN tg_step *tg_step_at(tg_state *state, uint64_t number) { return &state->ste
 
 TG_FN tg_request *tg_request_at(tg_rings *rings, uint64_t number) {
   return (tg_request *)tg_at(rings, tg_layout(rings)->requests) + (number & (tg_layout(rings)->request_capacity - 1u));
+}
+
+/* The biases of one request in the ring; of one slot. */
+TG_FN const tg_bias *tg_biases_at(tg_rings *rings, uint64_t number) {
+  uint64_t place = number & (tg_layout(rings)->request_capacity - 1u);
+  return (const tg_bias *)tg_at(rings, tg_layout(rings)->biases) + place * tg_layout(rings)->bias_capacity;
+}
+
+TG_FN tg_bias *tg_biases_of(tg_state *state, uint32_t slot) {
+  return (tg_bias *)tg_table(state, state->bias_table) + (uint64_t)slot * state->config.bias_capacity;
 }
 
 TG_FN uint64_t *tg_seen_at(tg_state *state, uint64_t number) {

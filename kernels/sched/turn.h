@@ -33,8 +33,8 @@ typedef struct tg_ended {
 typedef struct tg_taken {
   uint32_t slot;
   uint32_t pages;
-  uint32_t first_free;  /* its pages are free_page_table[first_free ..] */
-  uint32_t pad;
+  uint32_t first_free;  /* these pages are free_page_table[first_free ..] */
+  uint32_t held;        /* the slot's pages before them */
 } tg_taken;
 
 typedef struct tg_chunk {
@@ -44,7 +44,14 @@ typedef struct tg_chunk {
   uint32_t first_row;
   uint32_t sample;  /* index among the step's sampled rows; TG_NONE: none */
   uint32_t flags;   /* TG_SEQUENCE_* */
+  uint32_t tokens;  /* TG_CHUNK_* */
+  uint32_t pad;
 } tg_chunk;
+
+/* Where a chunk's tokens are. */
+#define TG_CHUNK_RING 0u
+#define TG_CHUNK_KEEPS 1u  /* in the ring, and are kept, since the sequence may have to be read again */
+#define TG_CHUNK_KEPT 2u   /* the kept ones: it is read again */
 
 typedef struct tg_turn {
   uint64_t counts[TG_MAX_LANES];  /* per lane, */
@@ -55,7 +62,7 @@ typedef struct tg_turn {
   uint64_t requests_seen;         /* before this turn */
   uint64_t controls_taken;        /* before this turn */
   uint32_t only_step_is_new;      /* and no host, queue or slot asks for more than the next decode step, */
-  uint32_t ends_something;        /*   ... unless one of its rows was its slot's last (0 between turns) */
+  uint32_t asks_more;             /*   ... unless one of its rows was its slot's last, or its slot wants pages (0 between turns) */
   uint32_t open;                  /* 0: the turn does nothing (stop, error, trace ring full) */
   uint32_t collecting;            /* 1: no event was left over, so this turn may collect and admit */
   uint32_t sampled_place;         /* place of the step that the pending events' samples lie in */
@@ -63,6 +70,16 @@ typedef struct tg_turn {
   uint32_t taken;                 /* entries of taken_table, */
   uint32_t chunks;                /*   of chunk_table */
   uint32_t takes;                 /* requests admitted or ended in the queue */
+  uint32_t wanting[TG_MAX_SLOTS / 32u]; /* bit per slot: wants pages */
+  uint32_t some_want;             /* 1: not all of them are 0 */
+  uint32_t wants;                 /* bits that are set there, and entries of wanting_table */
+  uint64_t newest[TG_MAX_LANES];  /* per lane, where some want: its newest request without a limit (tg_newest_of) */
+  uint32_t set_back_ends;         /* 1: a slot that is set back got an end reason */
+  uint32_t back;                  /* the slot whose pages come back although its request goes on; TG_NONE */
+  uint32_t back_pages;            /* how many */
+  uint32_t marked;                /* the slot that begins to leave in this turn; TG_NONE */
+  uint32_t kept_from;             /* of its prompt, what is not kept yet */
+  uint32_t read_again;            /* slots whose reading again begins */
   uint32_t free_pages;            /* after this turn's releases and admissions */
   uint32_t pending;               /* entries of pending_table */
   uint32_t publish;               /* of those, how many go out now */
@@ -92,7 +109,7 @@ TG_FN tg_turn *tg_scratch(tg_state *state) {
 /* After the survey: do the routine's phases stand in for the others? */
 TG_FN uint32_t tg_is_routine(tg_state *state) {
   const tg_turn *turn = tg_scratch(state);
-  return turn->only_step_is_new && !turn->ends_something;
+  return turn->only_step_is_new && !turn->asks_more;
 }
 
 TG_FN uint32_t *tg_notes(tg_state *state) {
@@ -105,6 +122,8 @@ TG_FN uint32_t *tg_notes(tg_state *state) {
 }
 
 TG_FN tg_ended *tg_ended_list(tg_state *state) { return (tg_ended *)tg_table(state, state->ended_table); }
+
+TG_FN uint32_t *tg_wanting_list(tg_state *state) { return tg_words(state, state->wanting_table); }
 
 TG_FN tg_taken *tg_taken_list(tg_state *state) { return (tg_taken *)tg_table(state, state->taken_table); }
 

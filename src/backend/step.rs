@@ -26,6 +26,8 @@ pub struct SlotView {
     pub flags: u32,
     /// The newest collected token; -1 before the first.
     pub last_token: i32,
+    /// Rows from this position on are of the answer.
+    pub prompt_tokens: u32,
     pub sampling: abi::tg_sampling,
 }
 
@@ -101,6 +103,7 @@ impl<'a> StepView<'a> {
         match row.token {
             -1 => self.slot(row.slot).last_token,
             token if token >= 0 => token,
+            abi::TG_TOKEN_KEPT => self.kept(row),
             token => {
                 let index = (-2 - token) as usize;
                 // SAFETY: config never changes after tg_state_init.
@@ -112,6 +115,19 @@ impl<'a> StepView<'a> {
                     (*earlier.add(index)).token.max(0)
                 }
             }
+        }
+    }
+
+    /// What is kept of a sequence that is read again.
+    fn kept(&self, row: &abi::tg_row) -> i32 {
+        // SAFETY: config and offsets never change after tg_state_init. The index is in range, and what is kept of a
+        // sequence grows only behind the rows that it has in this step.
+        unsafe {
+            let config = &raw const (*self.state).config;
+            let (slots, columns) = ((*config).slots, (*config).max_context);
+            assert!(row.slot < slots && row.position < columns);
+            let table = self.table::<i32>((*self.state).kept_table);
+            *table.add(row.slot as usize * columns as usize + row.position as usize)
         }
     }
 
@@ -140,22 +156,51 @@ impl<'a> StepView<'a> {
                 request: (*entry).request,
                 flags: (*entry).flags,
                 last_token: (*entry).last_token,
+                prompt_tokens: (*entry).prompt_tokens,
                 sampling: (*entry).sampling,
             }
         }
     }
 
-    /// The slot's pages: entry p holds positions `p * page_tokens ..`. Only entries up to the slot's last
-    /// position mean anything: `[max_pages]`
-    pub fn pages(&self, slot: u32) -> &'a [u32] {
-        // SAFETY: a slot's row of the page table is written at admission only, before any of its steps.
+    /// What is added to the slot's logits.
+    pub fn biases(&self, slot: u32) -> &'a [abi::tg_bias] {
+        let count = self.slot(slot).sampling.bias_count as usize;
+        // SAFETY: a slot's row of the bias table is written at admission only, before any of its steps, and has room for
+        // as many as were admitted.
+        unsafe {
+            let columns = (*self.state).config.bias_capacity as usize;
+            assert!(count <= columns);
+            let table = self.table::<abi::tg_bias>((*self.state).bias_table);
+            std::slice::from_raw_parts(table.add(slot as usize * columns), count)
+        }
+    }
+
+    /// The token ids that end the slot's sequence.
+    pub fn stop_ids(&self, slot: u32) -> &'a [i32] {
+        // SAFETY: as in `slot`; these are written at admission only.
         unsafe {
             assert!(slot < (*self.state).config.slots);
+            let entry = self.table::<abi::tg_slot>((*self.state).slot_table);
+            let entry = entry.add(slot as usize);
+            let ids = (&raw const (*entry).stop_ids).cast();
+            std::slice::from_raw_parts(ids, (*entry).stop_count as usize)
+        }
+    }
+
+    /// The pages that a sequence's rows and all before them lie in: entry p holds positions `p * page_tokens ..`. Fewer
+    /// where the descriptor has rows past the context.
+    pub fn pages(&self, sequence: &abi::tg_sequence) -> &'a [u32] {
+        // SAFETY: while steps of a slot are in flight, its row of the page table is written only behind what they use.
+        unsafe {
+            let config = &raw const (*self.state).config;
+            assert!(sequence.slot < (*config).slots);
             let columns = (*self.state).max_pages as usize;
+            let tokens = u64::from(sequence.first_position) + u64::from(sequence.rows);
+            let used = tokens.div_ceil(u64::from((*config).page_tokens)) as usize;
             let table = self
                 .table::<u32>((*self.state).page_table)
-                .add(slot as usize * columns);
-            std::slice::from_raw_parts(table, columns)
+                .add(sequence.slot as usize * columns);
+            std::slice::from_raw_parts(table, used.min(columns))
         }
     }
 }

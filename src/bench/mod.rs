@@ -8,6 +8,7 @@
 //! - [`host`], `energy`: what a run costs the host and the GPU beside time
 //! - [`metrics`]: from runs to figures; [`stats`]: means, quantiles, Welch's test; [`floors`]: the least it could take
 //! - [`traced`]: the steps of a run by a trace of it
+//! - [`products`]: a model's products, kernel by kernel in whole steps; `cublaslt`: a library's beside them (GPUs only)
 //! - [`routing`]: how rows spread over experts, counted apart
 //! - [`row`], [`output`]: a result as JSON and as tables; [`compare`]: two files of results
 //! - [`variants`]: which kernels are worth measuring for a bucket; `tuning`: measures them (GPUs only)
@@ -17,6 +18,8 @@
 pub mod bare;
 pub mod clock;
 pub mod compare;
+#[cfg(feature = "cuda")]
+pub mod cublaslt;
 pub mod drive;
 #[cfg(feature = "cuda")]
 pub mod energy;
@@ -26,6 +29,7 @@ pub mod host;
 pub mod launching;
 pub mod metrics;
 pub mod output;
+pub mod products;
 pub mod ranges;
 pub mod routing;
 pub mod row;
@@ -85,6 +89,8 @@ pub struct Point {
     pub most_in_flight: Option<u32>,
     /// Threads that spin meanwhile.
     pub cpu_load: u32,
+    /// Every row has a presence and a frequency penalty and biases. Only of `decode`.
+    pub penalties: bool,
 }
 
 impl Point {

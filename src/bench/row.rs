@@ -140,6 +140,7 @@ impl Measured<'_> {
             "max_concurrency": point.most_in_flight,
             "logits_on_device": self.logits_on_device,
             "cpu_load": point.cpu_load,
+            "penalties": point.penalties,
             "repeats": self.repeats.len(),
             "vocabulary_share": self.vocabulary_share,
             "experts_expected": self.experts_expected,

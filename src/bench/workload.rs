@@ -54,7 +54,10 @@ pub fn request(prompt: Vec<u32>, max_new_tokens: u32, logits: Logits) -> Request
     Request {
         prompt,
         max_new_tokens,
+        unlimited: false,
         stop_ids: Vec::new(),
+        min_new_tokens: 0,
+        biases: Vec::new(),
         sampling: Sampling::default(),
         timeout: None,
         logits,
@@ -75,6 +78,19 @@ fn length(point: &Point, random: &mut Random) -> u32 {
     shortest + (random.bits() % lengths) as u32
 }
 
+/// Tokens with a bias in a request of [`Point::penalties`].
+const BIASES: u32 = 8;
+
+/// All that changes logits before they are sampled, and the prompt as it was.
+fn penalize(request: &mut Request, vocabulary: u32) {
+    request.sampling.presence_penalty = 0.5;
+    request.sampling.frequency_penalty = 0.25;
+    let count = BIASES.min(vocabulary);
+    request.biases = (0..count)
+        .map(|i| (vocabulary / count * i, if i % 2 == 0 { 1.0 } else { -1.0 }))
+        .collect();
+}
+
 /// `count` requests of `point`'s lengths that are all due at once.
 pub fn at_once(
     point: &Point,
@@ -86,9 +102,13 @@ pub fn at_once(
     let arrival = |_| {
         let tokens = length(point, random);
         let prompt = prompt(random, tokens, vocabulary);
+        let mut request = request(prompt, point.new_tokens, logits);
+        if point.penalties {
+            penalize(&mut request, vocabulary);
+        }
         Arrival {
             due: Duration::ZERO,
-            request: request(prompt, point.new_tokens, logits),
+            request,
         }
     };
     (0..count).map(arrival).collect()
@@ -198,7 +218,31 @@ mod tests {
         ragged_from: None,
         most_in_flight: None,
         cpu_load: 0,
+        penalties: false,
     };
+
+    #[test]
+    fn penalties_leave_the_prompts_as_they_are() {
+        let point = Point {
+            penalties: true,
+            ..POINT
+        };
+        let of = |point: &Point, vocabulary| {
+            let mut random = Random::new(7, 0);
+            at_once(point, 3, Logits::None, vocabulary, &mut random)
+        };
+        for vocabulary in [5, 300] {
+            let (plain, penalized) = (of(&POINT, vocabulary), of(&point, vocabulary));
+            for (plain, penalized) in plain.iter().zip(&penalized) {
+                assert_eq!(plain.request.prompt, penalized.request.prompt);
+                let mut ids: Vec<u32> = penalized.request.biases.iter().map(|b| b.0).collect();
+                ids.dedup();
+                assert_eq!(ids.len(), vocabulary.min(BIASES) as usize);
+                assert!(ids.iter().all(|&id| id < vocabulary));
+                assert!(penalized.request.sampling.frequency_penalty > 0.0);
+            }
+        }
+    }
 
     #[test]
     fn prompts_differ_and_repeat() {

@@ -7,6 +7,7 @@
 mod around;
 mod asked;
 mod bare;
+mod gemm;
 #[cfg(feature = "cuda")]
 mod launch;
 mod result;
@@ -48,8 +49,10 @@ pub(super) struct Results {
 }
 
 pub fn run(command: &BenchCommand) -> Result<Exit> {
-    if let Some(Other::Compare(args)) = &command.other {
-        return compared(args);
+    match &command.other {
+        Some(Other::Compare(args)) => return compared(args),
+        Some(Other::Gemm(args)) => return gemm::run(args),
+        None => {}
     }
     let args = &command.bench;
     args.check()?;

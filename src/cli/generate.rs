@@ -17,7 +17,7 @@ use crate::io::output::{Ordered, Output};
 use crate::io::partial::{Journal, Start};
 use crate::io::prepare::Rules;
 use crate::io::row::Options;
-use crate::io::shard::{Shard, ShardOutput, record_path};
+use crate::io::shard::{Shard, ShardOutput};
 use crate::io::source::Source;
 use crate::model::ModelSource;
 use crate::model::fingerprint::{fingerprint, of_file};
@@ -68,7 +68,7 @@ pub(super) fn serve(
         Style::Json
     };
     let total = total(&args)?;
-    check_paths(&args, trace.as_ref())?;
+    check_paths(&args, &opened.spec.model, trace.as_ref())?;
     let resumes_by = match trace {
         None => "the same command with --resume",
         Some(_) => "`generate --resume` with the same rows, model and options",
@@ -211,6 +211,11 @@ fn identity(opened: &Opened, rules: &Rules) -> Result<Identity> {
         top_p,
         min_p,
         repetition_penalty,
+        presence_penalty,
+        frequency_penalty,
+        // Rows alone say it.
+        logit_bias: _,
+        min_tokens,
         seed: _,
         stop,
         stop_ids,
@@ -234,6 +239,9 @@ fn identity(opened: &Opened, rules: &Rules) -> Result<Identity> {
         .with("--top-p", text(top_p))
         .with("--min-p", text(min_p))
         .with("--repetition-penalty", text(repetition_penalty))
+        .with("--presence-penalty", text(presence_penalty))
+        .with("--frequency-penalty", text(frequency_penalty))
+        .with("--min-tokens", text(min_tokens))
         .with("--seed", rules.run_seed)
         .with("--stop", text(stop))
         .with("--stop-ids", text(stop_ids))
@@ -255,7 +263,11 @@ pub(super) fn is_file_output(path: &Path) -> bool {
     matches!(resolve(path), Ok(Resolved::Place(_)) | Err(_))
 }
 
-fn check_paths(args: &GenerateArgs, trace: Option<&TraceTo<'_>>) -> Result<()> {
+fn check_paths(
+    args: &GenerateArgs,
+    model: &ModelSource,
+    trace: Option<&TraceTo<'_>>,
+) -> Result<()> {
     let to_file = args.output.as_deref().is_some_and(is_file_output);
     let wants_file = [
         (
@@ -274,16 +286,14 @@ fn check_paths(args: &GenerateArgs, trace: Option<&TraceTo<'_>>) -> Result<()> {
         Some(_) => "--answers",
         None => "--output",
     };
-    let record = args.output.as_deref().map(record_path);
-    let record = record.as_deref().filter(|_| args.shard.is_some());
     let files = Files::default()
         .reads("--chat-template", args.prompt.chat_template.as_deref())
-        .runs(&ModelSource::parse(&args.model.model)?, &args.run.buckets)
+        .runs(model, &args.run.buckets)
         .writes(
             answers,
             Some(args.output.as_deref().unwrap_or(Path::new("-"))),
         )
-        .writes("--shard", record)
+        .writes_shard(args.shard.and(args.output.as_deref()))
         .writes("--record", args.record.record.as_deref())
         .writes("--output", trace.map(|trace| trace.path));
     match args.prompts.is_empty() {

@@ -5,6 +5,7 @@ mod calls;
 mod dot;
 pub mod graphs;
 mod json;
+mod roofline;
 mod svg;
 mod text;
 
@@ -15,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::files::{Out, Unfinished};
 use crate::plan::cost::op_cost;
 use crate::plan::{Cost, OpKind, Plan, Precision, Stage, StepKind, StepShape};
+use crate::trace::About;
 use graphs::OnGpu;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -36,8 +38,8 @@ impl InspectArgs {
         })
     }
 
-    /// Prints `plan` to `out`, with what a GPU was given for it where one was asked, and writes the `pictures` that are
-    /// still to be made.
+    /// Prints `plan` to `out`, with what a GPU was given for it where one was asked and what a trace has of it, and writes the
+    /// `pictures` that are still to be made.
     ///
     /// # Errors
     /// [`Error::Usage`] for rows that no bucket holds or a stage that there is not, [`Error::Io`] where `out` or a file
@@ -47,6 +49,7 @@ impl InspectArgs {
         plan: &Plan,
         precision: Precision,
         on_gpu: Option<&OnGpu>,
+        measured: Option<&About>,
         pictures: Pictures,
         out: &mut dyn Write,
     ) -> Result<()> {
@@ -60,6 +63,7 @@ impl InspectArgs {
             rows: self.rows(plan)?,
             each_layer: self.layers,
             on_gpu,
+            measured,
         };
         let picture = self.picture(plan)?;
         // Both are made before one is written.
@@ -74,6 +78,7 @@ impl InspectArgs {
             file.finish_with(&text)?;
         }
         match self.format() {
+            Format::Text if self.shows_roofline() => roofline::text(&view, out),
             Format::Text => text::write(&view, out),
             Format::Json => json::write(&view, out),
             Format::Dot => dot::write(&view, out),
@@ -100,6 +105,10 @@ impl InspectArgs {
             kind: self.kind,
             rows: plan.ladders.bucket(self.kind, rows).unwrap_or(rows),
         })
+    }
+
+    fn shows_roofline(&self) -> bool {
+        self.roofline || self.measured.is_some()
     }
 
     fn format(&self) -> Format {
@@ -152,6 +161,7 @@ impl InspectArgs {
         }
         Ok(match self.kind {
             _ if !self.rows.is_empty() => self.rows.clone(),
+            _ if self.shows_roofline() => ladder.to_vec(),
             StepKind::Decode => [1, 8, 32, 128, 256]
                 .into_iter()
                 .filter(|&rows| rows <= largest)
@@ -192,6 +202,8 @@ struct View<'a> {
     rows: Vec<u32>,
     each_layer: bool,
     on_gpu: Option<&'a OnGpu>,
+    /// A run whose kernels were timed.
+    measured: Option<&'a About>,
 }
 
 /// Operations of one kind in a stage, all with the same shapes.
@@ -244,25 +256,31 @@ impl View<'_> {
             .collect()
     }
 
+    /// The cost of one operation of a group.
+    fn each(&self, group: &Group, rows: u32) -> Cost {
+        let shape = self.shape(rows);
+        op_cost(&self.plan.config, group.kind, &shape, self.precision)
+    }
+
     /// The cost of all operations of a group together.
     fn cost(&self, group: &Group, rows: u32) -> Cost {
-        let each = op_cost(
-            &self.plan.config,
-            group.kind,
-            &self.shape(rows),
-            self.precision,
-        );
-        each * group.count()
+        self.each(group, rows) * group.count()
+    }
+
+    /// Bytes that all operations of a group have to move between memory and the GPU.
+    fn memory_bytes(&self, group: &Group, rows: u32) -> f64 {
+        self.gpu.memory_bytes(&self.each(group, rows)) * group.count()
+    }
+
+    /// FLOPs a byte of these; `None` where there are no such bytes.
+    fn intensity(&self, group: &Group, rows: u32) -> Option<f64> {
+        let bytes = self.memory_bytes(group, rows);
+        (bytes > 0.0).then(|| self.cost(group, rows).flops / bytes)
     }
 
     /// The roofline of all operations of a group together, in microseconds.
     fn roofline_us(&self, group: &Group, rows: u32) -> (f64, Bound) {
-        let each = op_cost(
-            &self.plan.config,
-            group.kind,
-            &self.shape(rows),
-            self.precision,
-        );
+        let each = self.each(group, rows);
         let (us, bound) = self.gpu.roofline_us(&each, self.precision.compute);
         (us * group.count(), bound)
     }

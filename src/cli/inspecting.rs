@@ -13,7 +13,9 @@ use crate::files::Out;
 use crate::model::{DType, ModelSource};
 use crate::plan::Plan;
 use crate::plan::cost::Precision;
+use crate::quote;
 use crate::session::{DeviceSpec, RunSpec, Target};
+use crate::trace::About;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -48,6 +50,7 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
     let source = ModelSource::parse(&args.model.model)?;
     let spec = spec::on(device, source, run, &args.engine)?;
     keep_apart(args, &spec.model)?;
+    let measured = measured(args, &spec.model)?;
     let (config, _) = spec.model.config()?;
     let plan = spec.plan(&Arc::new(config))?;
     if args.inspect.calls {
@@ -73,15 +76,45 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
         Target::Gpu(_) => on_gpu(args, &spec, &target, &plan, pictures.dot.take())?,
     };
     let mut out = Vec::new();
-    args.inspect
-        .run(&plan, precision, on_gpu.as_ref(), pictures, &mut out)?;
+    let measured = measured.as_ref();
+    args.inspect.run(
+        &plan,
+        precision,
+        on_gpu.as_ref(),
+        measured,
+        pictures,
+        &mut out,
+    )?;
     print(&out)?;
     Ok(Exit::Done)
+}
+
+/// What --measured says of a run of `model`.
+///
+/// # Errors
+/// The file is no trace, or one without kernels, or of another model.
+fn measured(args: &InspectCommand, model: &ModelSource) -> Result<Option<About>> {
+    let Some(path) = args.inspect.measured.as_deref() else {
+        return Ok(None);
+    };
+    let about = crate::report::trace::read(path, path.display().to_string())?.about;
+    let (found, wanted) = (quote::text(&about.model), model.to_string());
+    if about.model != wanted {
+        let message =
+            format!("found a run of '{found}', expected one of '{wanted}', as --model is");
+        return Err(Error::file(path, message));
+    }
+    if about.kernels.is_none() {
+        let message = "found a run without times of kernels, expected one of `trace --kernels`";
+        return Err(Error::file(path, message));
+    }
+    Ok(Some(about))
 }
 
 fn keep_apart(args: &InspectCommand, model: &ModelSource) -> Result<()> {
     Files::default()
         .runs(model, &args.run.buckets)
+        .reads("--measured", args.inspect.measured.as_deref())
         .writes("what is printed", Some(Path::new("-")))
         .writes("--dot", args.inspect.dot.as_deref())
         .writes("--svg", args.inspect.svg.as_deref())

@@ -157,6 +157,11 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "tailgraph bench decode -m random:lfm2-8b-a1b -b 1,8,32 --format json -o decode.json",
     ),
     (
+        "bench",
+        "Each product by rows, beside cuBLASLt where that is there:",
+        "tailgraph bench gemm -m random:lfm2-8b-a1b --format json -o gemm.json",
+    ),
+    (
         "inspect",
         "A model's operations and the least time that they take:",
         "tailgraph inspect -m random:lfm2-8b-a1b --gpu h200",

@@ -5,6 +5,7 @@ use super::args::BucketArgs;
 use crate::error::{Error, Result};
 use crate::files::names::beside;
 use crate::files::{Resolved, resolve};
+use crate::io::shard::record_path;
 use crate::model::{ModelSource, fingerprint};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -51,6 +52,12 @@ impl Files {
         let path = path.map(|path| (path.to_owned(), flag));
         self.written.extend(path);
         self
+    }
+
+    /// The record of the shard that `output` is, beside it.
+    pub(super) fn writes_shard(self, output: Option<&Path>) -> Self {
+        let record = output.map(record_path);
+        self.writes("--shard", record.as_deref())
     }
 
     /// # Errors

@@ -19,7 +19,7 @@ use crate::io::logits::{LogitsFile, ScoreSink};
 use crate::io::logprobs::{self, Logprobs};
 use crate::io::output::Ordered;
 use crate::io::row::Id;
-use crate::io::shard::{ShardOutput, record_path};
+use crate::io::shard::ShardOutput;
 use crate::io::target;
 use crate::io::tensors::TensorFile;
 use crate::model::fingerprint::fingerprint;
@@ -286,14 +286,12 @@ fn check(args: &ScoreArgs) -> Result<Option<(usize, usize)>> {
 
 fn keep_apart(args: &ScoreArgs, model: &ModelSource) -> Result<()> {
     let printed = args.logprobs.then_some(Path::new("-"));
-    let record = args.output.as_deref().map(record_path);
-    let record = record.as_deref().filter(|_| args.shard.is_some());
     Files::default()
         .reads_rows(Some(&args.input))
         .reads("--expect", args.expect.as_deref())
         .runs(model, &args.run.buckets)
         .writes("--output", args.output.as_deref().or(printed))
-        .writes("--shard", record)
+        .writes_shard(args.shard.and(args.output.as_deref()))
         .writes("--record", args.record.record.as_deref())
         .keep_apart()
 }

@@ -9,6 +9,7 @@ pub(super) fn lines(summary: &Summary) -> Vec<String> {
     rows.push_str(&format!(", {} failed", counts.failed));
     for (number, what) in [
         (counts.at_limit, "ended by their limit of new tokens"),
+        (counts.read_again, "read again for want of memory"),
         (counts.kept, "kept from an earlier run"),
     ] {
         if number > 0 {

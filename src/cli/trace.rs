@@ -5,6 +5,7 @@ use super::args::{GenerateArgs, ModelArg, TraceArgs};
 use super::generate::{TraceTo, serve};
 use super::paths::Files;
 use super::table::Table;
+use crate::bench::output::number;
 use crate::error::{Error, Result};
 use crate::files::names::beside;
 use crate::files::resolve;
@@ -126,6 +127,9 @@ fn write_table(kernels: &Kernels, out: &mut dyn Write) -> std::io::Result<()> {
             "us each",
             "us a step",
             "early us",
+            "FLOP/B",
+            "TFLOP/s",
+            "TB/s",
             "floor us",
             "of it",
         ]);
@@ -163,6 +167,11 @@ fn heading(bucket: &Bucket) -> String {
     )
 }
 
+/// In units of `unit`; nothing where it is not known.
+fn reached(value: Option<f64>, unit: f64) -> String {
+    value.map_or(String::new(), |value| number(value / unit))
+}
+
 /// A row for the operation, and one for each of its kernels where it has several.
 fn rows(operation: &Operation, table: &mut Table) {
     let early = match &operation.kernels[..] {
@@ -175,6 +184,9 @@ fn rows(operation: &Operation, table: &mut Table) {
         format!("{:.2}", operation.us_each),
         format!("{:.2}", operation.us_per_step),
         early,
+        reached(operation.intensity(), 1.0),
+        reached(operation.flops_per_s(), 1e12),
+        reached(operation.bytes_per_s(), 1e12),
         operation
             .floor_us_per_step
             .map_or(String::new(), |us| format!("{us:.2}")),

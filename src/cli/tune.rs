@@ -214,6 +214,7 @@ mod gpu {
                 ragged_from: None,
                 most_in_flight: None,
                 cpu_load: 0,
+                penalties: false,
             };
             let mut random = Random::new(args.seed, u64::from(rows));
             let arrivals = workload::at_once(&point, rows, Logits::None, vocabulary, &mut random);

@@ -14,9 +14,9 @@ pub trait Codec: Send + Sync {
     /// The bytes that a token has of its own, special tokens included: a piece of a character where it is one. `None`
     /// for an id without a token.
     fn token_bytes(&self, id: u32) -> Option<Vec<u8>>;
-    /// A sequence to be fed token by token, which ends before the first of `stop` that appears. `special`: its text has
-    /// special tokens too, other than those that end it.
-    fn stream(&self, stop: &[String], special: bool) -> Box<dyn TextStream>;
+    /// A sequence to be fed token by token, which ends before the first of `stop` that token `from`, counted from 0, or a
+    /// later one completes. `special`: its text has special tokens too, other than those that end it.
+    fn stream(&self, stop: &[String], from: usize, special: bool) -> Box<dyn TextStream>;
 }
 
 /// Whether a sequence goes on.

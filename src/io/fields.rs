@@ -4,6 +4,7 @@
 use super::row::{Code, MAX_NEW_TOKENS, RowError};
 use crate::json;
 use crate::quote;
+use crate::sys::abi::TG_MAX_BIASES;
 use serde_json::{Map, Value};
 
 pub type Fields = Map<String, Value>;
@@ -35,6 +36,16 @@ pub const REPETITION_PENALTY: Number = Number {
     name: "repetition_penalty",
     expected: "a number above 0 that f32 holds (1 is none)",
     accepts: |v| v > 0.0,
+};
+
+pub const PRESENCE_PENALTY: Number = Number {
+    name: "presence_penalty",
+    expected: "a number from -2 to 2 (0 is none)",
+    accepts: |v| (-2.0..=2.0).contains(&v),
+};
+pub const FREQUENCY_PENALTY: Number = Number {
+    name: "frequency_penalty",
+    ..PRESENCE_PENALTY
 };
 
 impl Number {
@@ -212,6 +223,50 @@ pub fn string(fields: &Fields, name: &str) -> Result<Option<String>, RowError> {
         Some(Value::String(value)) => Ok(Some(value.clone())),
         Some(other) => Err(wrong(name, other, "a string")),
     }
+}
+
+/// Tokens with a bias in a row, at most.
+pub const MAX_BIASES: usize = TG_MAX_BIASES as usize;
+
+/// What is added to the logits of tokens, by their ids as strings; a bias of 0 is none. Whether each id lies in the
+/// vocabulary is checked against the model later.
+pub fn logit_bias(fields: &Fields) -> Result<Option<Vec<(u32, f32)>>, RowError> {
+    const NAME: &str = "logit_bias";
+    let Some(value) = present(fields, NAME) else {
+        return Ok(None);
+    };
+    let expected = "an object of token ids as strings, each with a number from -100 to 100";
+    let given = json::object(value).ok_or_else(|| wrong(NAME, value, expected))?;
+    if given.len() > MAX_BIASES {
+        return Err(RowError::new(
+            Code::InvalidRequest,
+            format!(
+                "{NAME}: found {} tokens, expected at most {MAX_BIASES}",
+                given.len()
+            ),
+        ));
+    }
+    let mut biases = Vec::with_capacity(given.len());
+    for (key, bias) in given {
+        // As a number is written, so that no two keys are one id.
+        let id = key.parse::<u32>().ok().filter(|id| id.to_string() == *key);
+        let id = id.ok_or_else(|| {
+            RowError::new(
+                Code::InvalidRequest,
+                format!(
+                    "{NAME}: found the key {}, expected a token id",
+                    quote::name(key)
+                ),
+            )
+        })?;
+        let number = json::float(bias).filter(|bias| (-100.0..=100.0).contains(bias));
+        let name = format!("{NAME}.{id}");
+        match number.ok_or_else(|| wrong(&name, bias, "a number from -100 to 100"))? {
+            0.0 => {}
+            bias => biases.push((id, bias as f32)),
+        }
+    }
+    Ok(Some(biases))
 }
 
 /// Stop strings of a row, at most: each is looked for in every token's text.

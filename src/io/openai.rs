@@ -1,7 +1,7 @@
 //! Rows of the OpenAI batch format: `custom_id, method, url, body`, for chat completions and completions.
 //!
 //! Fields that ask for what this program does not do are errors of the row; those that nobody knows are warned of. vLLM's
-//! additions to the body (top_k, min_p, repetition_penalty,
+//! additions to the body (top_k, min_p, repetition_penalty, min_tokens,
 //! stop_token_ids, ignore_eos, skip_special_tokens) are taken, and so is timeout_ms.
 
 use super::fields::{self, Fields, found, present, wrong};
@@ -180,10 +180,6 @@ fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowErr
         let expected = match name.as_str() {
             "best_of" if json::float(value) != Some(1.0) => "1: one answer a row",
             "stream" if *value != Value::Bool(false) => "false: answers are written whole",
-            "frequency_penalty" | "presence_penalty" if json::float(value) != Some(0.0) => {
-                "0; repetition_penalty is the penalty there is"
-            }
-            "logit_bias" if !is_no_bias(value) => "an empty object: tokens cannot be biased",
             "response_format" if value.get("type").and_then(Value::as_str) != Some("text") => {
                 "{\"type\":\"text\"}: output is not constrained"
             }
@@ -274,15 +270,8 @@ const REFUSED_IN_CHATS: [&str; 7] = [
     "web_search_options",
 ];
 
-fn is_no_bias(value: &Value) -> bool {
-    let zero = |bias: &Value| json::float(bias) == Some(0.0);
-    value
-        .as_object()
-        .is_some_and(|bias| bias.values().all(zero))
-}
-
 fn is_known(name: &str, endpoint: Endpoint) -> bool {
-    const BOTH: [&str; 23] = [
+    const BOTH: [&str; 24] = [
         "model",
         "max_tokens",
         "max_completion_tokens",
@@ -303,6 +292,7 @@ fn is_known(name: &str, endpoint: Endpoint) -> bool {
         "frequency_penalty",
         "presence_penalty",
         "logit_bias",
+        "min_tokens",
         "user",
         "stream_options",
         "metadata",

@@ -88,6 +88,7 @@ fn timing(outcomes: &[Outcome]) -> TimingMs {
             .map(|timing| timing.total)
             .max()
             .unwrap_or_default(),
+        ..Timing::default()
     };
     TimingMs::of(&timing, first_token.is_some())
 }

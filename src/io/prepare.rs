@@ -34,7 +34,7 @@ pub struct Rules {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prepared {
     pub request: Request,
-    /// Stop strings, which the host looks for.
+    /// Stop strings, which the host looks for once the request has its least tokens.
     pub stop: Vec<String>,
     /// The text has special tokens too.
     pub special: bool,
@@ -184,12 +184,19 @@ fn prepare_one(
     let timeout = options.timeout_ms.map(Duration::from_millis);
     let (vocab_size, max_context) = (rules.vocab_size, rules.max_context);
     let prompt = prompt_tokens(prompt, ask.names, vocab_size, max_context, codec, timeout)?;
-    let max_new_tokens = max_new_tokens(rules, prompt.len() as u64, ask)?;
+    let limit = limit(rules, prompt.len() as u64, ask)?;
+    let biases = options.logit_bias.clone().unwrap_or_default();
+    check_biases(&biases, vocab_size)?;
     let request = Request {
-        max_new_tokens,
+        max_new_tokens: limit.tokens,
+        unlimited: limit.is_rest,
         stop_ids: stop_ids(rules, ask)?,
+        min_new_tokens: min_new_tokens(rules, limit.tokens, ask)?,
+        biases,
         sampling: Sampling {
             repetition_penalty: options.repetition_penalty.unwrap_or(1.0),
+            presence_penalty: options.presence_penalty.unwrap_or(0.0),
+            frequency_penalty: options.frequency_penalty.unwrap_or(0.0),
             temperature: temperature(&options),
             top_k: options.top_k.unwrap_or(0),
             top_p: options.top_p.unwrap_or(1.0),
@@ -210,9 +217,16 @@ fn prepare_one(
     })
 }
 
-/// Tokens that a row may generate. A limit that the row or a flag names must fit beside the prompt; one that nobody
+/// Tokens that a row may generate.
+struct Limit {
+    tokens: u32,
+    /// Nobody named any, so they are what the context leaves.
+    is_rest: bool,
+}
+
+/// What a row may generate. A limit that the row or a flag names must fit beside the prompt; one that nobody
 /// asked for is cut to what the context leaves.
-fn max_new_tokens(rules: &Rules, prompt_tokens: u64, ask: &Ask) -> Result<u32, RowError> {
+fn limit(rules: &Rules, prompt_tokens: u64, ask: &Ask) -> Result<Limit, RowError> {
     let context = u64::from(rules.max_context);
     let asked = ask.options.max_new_tokens.or(rules.defaults.max_new_tokens);
     let wanted = prompt_tokens + u64::from(asked.unwrap_or(1));
@@ -239,12 +253,45 @@ fn max_new_tokens(rules: &Rules, prompt_tokens: u64, ask: &Ask) -> Result<u32, R
         ));
     }
     let rest = (context - prompt_tokens) as u32;
-    Ok(
-        asked.unwrap_or_else(|| match (rules.advised_new_tokens, ask.unasked) {
-            (Some(tokens), _) | (None, Unasked::Tokens(tokens)) => tokens.min(rest),
-            (None, Unasked::Rest) => rest,
-        }),
-    )
+    let usual = match ask.unasked {
+        Unasked::Tokens(tokens) => Some(tokens),
+        Unasked::Rest => None,
+    };
+    let named = asked.or_else(|| Some(rules.advised_new_tokens.or(usual)?.min(rest)));
+    Ok(Limit {
+        tokens: named.unwrap_or(rest),
+        is_rest: named.is_none(),
+    })
+}
+
+/// Tokens that a row must generate before one may end it.
+fn min_new_tokens(rules: &Rules, max_new_tokens: u32, ask: &Ask) -> Result<u32, RowError> {
+    let (least, name) = match (ask.options.min_tokens, rules.defaults.min_tokens) {
+        (Some(least), _) => (least, "min_tokens"),
+        (None, least) => (least.unwrap_or(0), "--min-tokens"),
+    };
+    if least <= max_new_tokens {
+        return Ok(least);
+    }
+    Err(RowError::new(
+        Code::InvalidRequest,
+        format!(
+            "{name}: found {least}, expected at most the {max_new_tokens} new tokens that the row may have: raise {}",
+            limit_name(ask)
+        ),
+    ))
+}
+
+fn check_biases(biases: &[(u32, f32)], vocab_size: u32) -> Result<(), RowError> {
+    match biases.iter().find(|&&(id, _)| id >= vocab_size) {
+        None => Ok(()),
+        Some((id, _)) => Err(RowError::new(
+            Code::TokenOutOfRange,
+            format!(
+                "logit_bias: found the key {id}, expected token ids below the vocabulary size {vocab_size}"
+            ),
+        )),
+    }
 }
 
 /// Who has set the limit: the row, or the flag for all rows.

@@ -79,7 +79,7 @@ impl Row {
     }
 }
 
-const OWN_FIELDS: [&str; 24] = [
+const OWN_FIELDS: [&str; 28] = [
     "id",
     "prompt",
     "input_ids",
@@ -97,6 +97,10 @@ const OWN_FIELDS: [&str; 24] = [
     "top_p",
     "min_p",
     "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "min_tokens",
     "seed",
     "stop",
     "stop_ids",
@@ -303,6 +307,10 @@ pub(super) fn shared_options(fields: &Fields) -> Result<Options, RowError> {
         top_p: fields::TOP_P.read(fields)?,
         min_p: fields::MIN_P.read(fields)?,
         repetition_penalty: fields::REPETITION_PENALTY.read(fields)?,
+        presence_penalty: fields::PRESENCE_PENALTY.read(fields)?,
+        frequency_penalty: fields::FREQUENCY_PENALTY.read(fields)?,
+        logit_bias: fields::logit_bias(fields)?,
+        min_tokens: fields::integer_u32(fields, "min_tokens", 0, MAX_NEW_TOKENS)?,
         seed: fields::seed(fields)?,
         stop: fields::stop_strings(fields, "stop")?,
         ignore_eos: fields::boolean(fields, "ignore_eos")?,

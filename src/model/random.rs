@@ -12,9 +12,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The presets with a name: (name, config.json).
-const PRESETS: [(&str, &str); 2] = [
+/// They keep the ids of LFM2's bos, eos and pad, which the built-in tokenizer of random presets has too.
+const PRESETS: [(&str, &str); 4] = [
     ("tiny", include_str!("presets/tiny.json")),
     ("lfm2-8b-a1b", include_str!("presets/lfm2-8b-a1b.json")),
+    ("lfm2.5-8b-a1b", include_str!("presets/lfm2.5-8b-a1b.json")),
+    ("lfm2-24b-a2b", include_str!("presets/lfm2-24b-a2b.json")),
 ];
 
 /// Tensors start on multiples of this in memory: a cache line, and more than any vector load wants.

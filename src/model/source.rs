@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelSource {
     Dir(PathBuf),
-    /// PRESET is `tiny`, `lfm2-8b-a1b` or a path to a config.json.
+    /// PRESET is `tiny`, `lfm2-8b-a1b`, `lfm2.5-8b-a1b`, `lfm2-24b-a2b` or a path to a config.json.
     Random {
         preset: String,
         seed: u64,

@@ -9,17 +9,18 @@ use super::{
 use crate::error::{Error, Result};
 
 /// Sizes of kernels/abi.h's structs in bytes (a test compares them with the bindings).
-const REQUEST_BYTES: u64 = 128;
+const REQUEST_BYTES: u64 = 144;
+const BIAS_BYTES: u64 = 8;
 const CONTROL_BYTES: u64 = 8;
 const EVENT_BYTES: u64 = 64;
 const SAMPLED_BYTES: u64 = 168;
 const TRACE_BYTES: u64 = 272;
-const SLOT_BYTES: u64 = 192;
+const SLOT_BYTES: u64 = 208;
 const ROW_BYTES: u64 = 16;
 const SEQUENCE_BYTES: u64 = 24;
 const WORD_BYTES: u64 = 4;
 
-/// Rows of a step where nobody asks for another number: a CPU is no faster with more.
+/// Rows of a step where nobody asks for another number; a CPU is no faster with more.
 const STEP_TOKENS: u32 = 512;
 
 /// Where the weights are while an engine runs on the CPU.
@@ -100,11 +101,7 @@ impl MemoryPlan {
         let wanted_pages = context_pages * u64::from(options.max_seqs);
         let pages = wanted_pages.min(room_pages).min(u64::from(u32::MAX));
 
-        let needed_pages = if limits.max_context.is_some() {
-            context_pages
-        } else {
-            1
-        };
+        let needed_pages = limits.max_context.map_or(1, |_| context_pages);
         if pages < needed_pages {
             let context = if limits.max_context.is_some() {
                 options.max_context
@@ -291,24 +288,26 @@ fn fixed_items(
         ));
     }
     let tile_rows = (SCORE_TILE_ROWS as u64).max(slots);
+    let vocabulary = config.vocab_size as u64;
+    let logits = format!("a tile of {tile_rows} rows of {vocabulary} in f32");
     items.push(item(
         "logits",
-        whole_bytes(tile_rows as f64 * config.vocab_size as f64 * 4.0),
-        format!("a tile of {tile_rows} rows of {} in f32", config.vocab_size),
+        tile_rows.saturating_mul(vocabulary * 4),
+        logits,
     ));
-    items.push(item(
-        "seen tokens",
-        slots.saturating_mul((config.vocab_size as u64).div_ceil(8)),
-        format!(
-            "a bit for each of {} tokens, {slots} sequences",
-            config.vocab_size
-        ),
-    ));
+    for (name, bytes, what) in [
+        ("seen tokens", vocabulary.div_ceil(8), "a bit"),
+        ("answer counts", vocabulary * 2, "16 bits"),
+    ] {
+        let arithmetic = format!("{what} for each of {vocabulary} tokens, {slots} sequences");
+        items.push(item(name, slots.saturating_mul(bytes), arithmetic));
+    }
     items.push(item(
         "scheduler",
         scheduler_bytes(options, rings),
         format!(
-            "{slots} slots, {} {} in flight of {} rows",
+            "{slots} slots, {} of tokens so far, {} {} in flight of {} rows",
+            Bytes(options.kept_token_bytes()),
             options.steps_in_flight,
             plural(options.steps_in_flight as usize, "step"),
             options.step_tokens
@@ -318,8 +317,8 @@ fn fixed_items(
         "rings",
         ring_bytes(rings),
         format!(
-            "{} requests, {} tokens, {} events, {} trace records",
-            rings.requests, rings.tokens, rings.events, rings.trace
+            "{} requests of up to {} biases, {} tokens, {} events, {} trace records",
+            rings.requests, rings.biases, rings.tokens, rings.events, rings.trace
         ),
     ));
     items
@@ -362,14 +361,15 @@ fn scheduler_bytes(options: &EngineOptions, rings: &RingCapacities) -> u64 {
     let context_pages = u64::from(options.max_context.div_ceil(options.page_tokens));
     let step = u64::from(options.step_tokens) * ROW_BYTES
         + slots * (SEQUENCE_BYTES + WORD_BYTES + SAMPLED_BYTES);
-    slots * SLOT_BYTES
+    slots * (SLOT_BYTES + u64::from(rings.biases) * BIAS_BYTES)
+        + options.kept_token_bytes()
         + slots * context_pages * WORD_BYTES
         + u64::from(options.steps_in_flight) * step
         + u64::from(rings.requests) * 8
 }
 
 fn ring_bytes(rings: &RingCapacities) -> u64 {
-    u64::from(rings.requests) * REQUEST_BYTES
+    u64::from(rings.requests) * (REQUEST_BYTES + u64::from(rings.biases) * BIAS_BYTES)
         + u64::from(rings.tokens) * WORD_BYTES
         + u64::from(rings.controls) * CONTROL_BYTES
         + u64::from(rings.events) * (EVENT_BYTES + SAMPLED_BYTES)
@@ -385,6 +385,7 @@ mod tests {
     #[test]
     fn struct_sizes_are_those_of_the_bindings() {
         assert_eq!(size_of::<abi::tg_request>() as u64, REQUEST_BYTES);
+        assert_eq!(size_of::<abi::tg_bias>() as u64, BIAS_BYTES);
         assert_eq!(size_of::<abi::tg_control>() as u64, CONTROL_BYTES);
         assert_eq!(size_of::<abi::tg_event>() as u64, EVENT_BYTES);
         assert_eq!(size_of::<abi::tg_sampled>() as u64, SAMPLED_BYTES);

@@ -2,7 +2,7 @@
 //! and captured into graphs.
 
 /// One operation of a stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Op {
     /// The layer whose weights it uses; `None` before the first and after the last layer.
     pub layer: Option<usize>,

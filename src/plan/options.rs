@@ -2,6 +2,7 @@
 
 use super::{Ladders, MAX_SEQS, MAX_STEPS_IN_FLIGHT, Plan};
 use crate::error::{Error, Result};
+use crate::sys::abi::TG_MAX_BIASES;
 use serde::{Deserialize, Serialize};
 
 /// Everything an engine allocates follows from these; nothing is allocated after start-up.
@@ -27,6 +28,12 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
+    /// What the scheduler keeps of its sequences: one that names no limit may have to be read again from its tokens. 4
+    /// bytes each: 16 MiB for 1,024 sequences of 4,096 tokens, 128 MiB for as many of 32,768.
+    pub fn kept_token_bytes(&self) -> u64 {
+        u64::from(self.max_seqs) * u64::from(self.max_context) * 4
+    }
+
     /// Where all stages run one after the other, as on one device, whatever was asked for.
     pub fn one_step_in_flight(self) -> Self {
         Self {
@@ -240,6 +247,8 @@ pub struct RingCapacities {
     pub controls: u32,
     pub events: u32,
     pub trace: u32,
+    /// Biased tokens of one request.
+    pub biases: u32,
 }
 
 impl RingCapacities {
@@ -255,6 +264,7 @@ impl RingCapacities {
             controls: requests,
             events: power(options.max_seqs.saturating_mul(64).max(1024)),
             trace: 1 << 17,
+            biases: TG_MAX_BIASES,
         }
     }
 }

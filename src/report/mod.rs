@@ -5,6 +5,7 @@
 //!   [`trace`]: a trace, read event by event
 //! - [`steps`]: decode and launch steps in one shape
 //! - `steps_part` with `ways`, `prompts`, `serve`, `traced`: what a page says of each; `startup`: how engines came up
+//! - `roofline`: operations of a trace with kernels against what bounds them
 //! - [`lineup`]: launch ways side by side for a README, which [`picture`] draws and [`markdown`] lists
 //! - [`charts`], [`time`]: kinds of charts; [`svg`]: marks, scales, numbers; `html`: the page; `style`: what both look like
 //!
@@ -19,6 +20,7 @@ pub mod lineup;
 pub mod markdown;
 pub mod picture;
 mod prompts;
+mod roofline;
 mod serve;
 pub mod startup;
 pub mod steps;

@@ -2,18 +2,19 @@
 
 use super::charts::{Axes, Range, both, ranges};
 use super::html::Page;
+use super::roofline;
 use super::svg::{exact, figure};
 use super::time::{Piece, bands, tracks};
 use super::trace::{Slice, Traced};
 use crate::trace::about::HostClock;
 
 const DECODE: usize = 0;
-const MIXED: usize = 1;
+pub(super) const MIXED: usize = 1;
 const SCORE: usize = 2;
 const TURN: usize = 3;
 const WAITING: usize = 9;
 
-fn color(name: &str) -> usize {
+pub(super) fn color(name: &str) -> usize {
     match name.split(' ').next() {
         Some("decode") => DECODE,
         Some("mixed" | "prefill") => MIXED,
@@ -54,6 +55,9 @@ pub fn write(page: &mut Page, traced: &Traced) {
     page.part(&title, &traced.file);
     words(page, traced);
     steps(page, traced);
+    if let Some(kernels) = &traced.about.kernels {
+        roofline::write(page, kernels);
+    }
     first_steps(page, traced);
     over_time(page, traced);
     requests(page, traced);

@@ -85,6 +85,15 @@ impl RingBlock {
         self.0.start().as_ptr().cast()
     }
 
+    /// The first entry of a table.
+    ///
+    /// # Safety
+    /// `offset` is that of a table of `T` in the ring block.
+    pub unsafe fn table<T>(&self, offset: u64) -> *mut T {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.start().as_ptr().add(offset as usize).cast() }
+    }
+
     /// Entry `number` of a ring table, whose capacity is a power of two.
     ///
     /// # Safety
@@ -92,11 +101,7 @@ impl RingBlock {
     pub unsafe fn entry<T>(&self, offset: u64, capacity: u32, number: u64) -> *mut T {
         // SAFETY: the masked number is below the capacity, so the entry lies in the table.
         unsafe {
-            self.0
-                .start()
-                .as_ptr()
-                .add(offset as usize)
-                .cast::<T>()
+            self.table::<T>(offset)
                 .add((number & u64::from(capacity - 1)) as usize)
         }
     }
@@ -231,6 +236,7 @@ mod tests {
             controls: 4,
             events: 8,
             trace: 4,
+            biases: 2,
         };
         Sizes::new(&options, &ladders, 1, capacities, false).unwrap()
     }

@@ -10,8 +10,15 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// 0 only with `logits` other than `None`: then the prompt is scored and nothing is generated.
     pub max_new_tokens: u32,
+    /// Nobody named the limit, which is what the context leaves: pages are taken as the sequence grows, and where there
+    /// are none it may have to give them back and be read again. Its tokens are the same.
+    pub unlimited: bool,
     /// End-of-sequence ids included; at most 16.
     pub stop_ids: Vec<u32>,
+    /// New tokens before one may be a stop id: 0 for none.
+    pub min_new_tokens: u32,
+    /// Added to the logits of these tokens, before all that `sampling` says; no id twice, at most 300.
+    pub biases: Vec<(u32, f32)>,
     pub sampling: Sampling,
     /// Counted from when the scheduler first sees the request.
     pub timeout: Option<Duration>,
@@ -33,6 +40,10 @@ pub enum Logits {
 pub struct Sampling {
     /// 1 is none; over prompt and generated tokens.
     pub repetition_penalty: f32,
+    /// 0 is none; of the tokens that the answer holds so far.
+    pub presence_penalty: f32,
+    /// 0 is none; for each time that a token stands in the answer so far.
+    pub frequency_penalty: f32,
     /// 0 is greedy.
     pub temperature: f32,
     /// 0 keeps all.
@@ -52,6 +63,8 @@ impl Default for Sampling {
     fn default() -> Self {
         Self {
             repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
             temperature: 0.0,
             top_k: 0,
             top_p: 1.0,
@@ -123,4 +136,6 @@ pub struct Timing {
     pub first_token: Duration,
     /// From seen to the end.
     pub total: Duration,
+    /// How often the sequence gave its pages back and was read again.
+    pub read_again: u32,
 }

@@ -41,21 +41,22 @@ impl HostRings {
     /// scheduler sees all of them at once.
     ///
     /// # Errors
-    /// [`Error::Usage`] where one has no prompt, more stop ids than an entry holds, or a prompt longer than the
-    /// whole token ring: then none is queued.
+    /// [`Error::Usage`] where one has no prompt, more stop ids or biases than an entry has room for, or a prompt longer
+    /// than the whole token ring: then none is queued.
     pub fn try_push_requests<'r>(
         &mut self,
         requests: impl IntoIterator<Item = &'r Request>,
     ) -> Result<Range<u64>> {
         let rings = self.rings.head();
         // SAFETY: capacities never change; the indices are atomic on both sides.
-        let (first, tail, token_tail, token_capacity, capacity) = unsafe {
+        let (first, tail, token_tail, token_capacity, capacity, bias_capacity) = unsafe {
             (
                 acquire(&raw mut (*rings).request_head),
                 acquire(&raw mut (*rings).request_tail),
                 acquire(&raw mut (*rings).token_tail),
                 (*rings).token_capacity,
                 (*rings).request_capacity,
+                (*rings).bias_capacity,
             )
         };
         let (mut head, mut token_head) = (first, self.token_head);
@@ -68,13 +69,19 @@ impl HostRings {
                 )));
             }
             let entry = entry(request, token_head)?;
+            if request.biases.len() > bias_capacity as usize {
+                return Err(Error::Usage(format!(
+                    "a request has at most {bias_capacity} biased tokens here, not {}",
+                    request.biases.len()
+                )));
+            }
             let token_end = token_head + prompt.len() as u64;
             if head - tail >= u64::from(capacity)
                 || token_end - token_tail > u64::from(token_capacity)
             {
                 break;
             }
-            // SAFETY: the entry and the tokens lie in room that the scheduler has handed back and will not read
+            // SAFETY: the entry, its biases and the tokens lie in room that the scheduler has handed back and will not read
             // before the head is released below.
             unsafe {
                 for (at, &token) in (token_head..).zip(prompt) {
@@ -85,6 +92,15 @@ impl HostRings {
                 self.rings
                     .entry::<abi::tg_request>((*rings).requests, capacity, head)
                     .write(entry);
+                let biases = (head & u64::from(capacity - 1)) * u64::from(bias_capacity);
+                let biases = self
+                    .rings
+                    .table::<abi::tg_bias>((*rings).biases)
+                    .add(biases as usize);
+                for (place, &(id, bias)) in request.biases.iter().enumerate() {
+                    let bias = bias.to_bits();
+                    biases.add(place).write(abi::tg_bias { id, bias });
+                }
             }
             (head, token_head) = (head + 1, token_end);
         }
@@ -288,12 +304,20 @@ fn entry(request: &Request, token_start: u64) -> Result<abi::tg_request> {
         prompt_tokens: request.prompt.len() as u32,
         max_new_tokens: request.max_new_tokens,
         flags: match request.logits {
+            Logits::None if request.unlimited => abi::TG_REQUEST_UNLIMITED,
             Logits::None => 0,
             Logits::Last => abi::TG_REQUEST_LOGITS_LAST,
             Logits::All => abi::TG_REQUEST_LOGITS_ALL,
         },
         stop_count: request.stop_ids.len() as u32,
-        sampling: sampling(&request.sampling),
+        sampling: abi::tg_sampling {
+            bias_count: request.biases.len() as u32,
+            stop_from: match request.min_new_tokens {
+                0 => 0,
+                tokens => (request.prompt.len() as u32).saturating_add(tokens),
+            },
+            ..sampling(&request.sampling)
+        },
         ..Default::default()
     };
     let room = entry.stop_ids.len();
@@ -322,6 +346,9 @@ fn sampling(sampling: &Sampling) -> abi::tg_sampling {
         repetition_penalty: sampling.repetition_penalty.to_bits(),
         top_k: sampling.top_k,
         logprobs: sampling.logprobs.unwrap_or(abi::TG_LOGPROBS_NONE),
+        presence_penalty: sampling.presence_penalty.to_bits(),
+        frequency_penalty: sampling.frequency_penalty.to_bits(),
+        ..Default::default()
     }
 }
 
@@ -355,6 +382,7 @@ fn from_event(event: &abi::tg_event, sampled: Option<&abi::tg_sampled>) -> Event
             }),
             first_token: since_seen(event.first_ns),
             total: since_seen(event.time_ns),
+            read_again: event.step as u32,
         },
     }
 }

@@ -19,6 +19,12 @@ pub fn core_bytes(ladders: &Ladders, options: &EngineOptions) -> Result<CoreByte
     })
 }
 
+/// Tokens that a request without a limit takes pages for at a time: few enough that short answers leave the pool to others,
+/// so many that most turns hand none out. Of a small context no more than a quarter.
+fn grow_tokens(max_context: u32) -> u32 {
+    (max_context / 4).clamp(1, 256)
+}
+
 /// What both blocks are laid out by, and how large they get.
 #[derive(Debug, Clone)]
 pub(super) struct Sizes {
@@ -76,7 +82,9 @@ impl Sizes {
             request_capacity: capacities.requests,
             token_capacity: capacities.tokens,
             event_capacity: capacities.events,
+            grow_tokens: grow_tokens(options.max_context),
             ahead: u32::from(*ahead),
+            bias_capacity: capacities.biases,
             ..Default::default()
         };
         for (kind, ladder) in [&ladders.decode, &ladders.mixed, &ladders.score]
@@ -99,6 +107,7 @@ impl Sizes {
             control_capacity: capacities.controls,
             event_capacity: capacities.events,
             trace_capacity: capacities.trace,
+            bias_capacity: capacities.biases,
             record: u32::from(record),
             ..Default::default()
         };
@@ -109,7 +118,7 @@ impl Sizes {
             return Err(Error::Usage(format!(
                 "the scheduler cannot run with these sizes: max-seqs {} (1 to {}), step-tokens {} (at least max-seqs + {} and at most \
                  the largest mixed and score buckets), chunk-tokens {} (at least {}), {stages} stages with {} steps in flight (at most {}), largest decode bucket {} \
-                 (at least max-seqs), {} pages of {} tokens, context {}, rings of {capacities:?} (powers of two)",
+                 (at least max-seqs), {} pages of {} tokens, context {}, rings of {capacities:?} (powers of two, but for at most {} biases)",
                 options.max_seqs,
                 abi::TG_MAX_SLOTS,
                 options.step_tokens,
@@ -122,6 +131,7 @@ impl Sizes {
                 options.pages,
                 options.page_tokens,
                 options.max_context,
+                abi::TG_MAX_BIASES,
             )));
         }
         Ok(Self {

@@ -77,8 +77,8 @@ impl Codec for ModelCodec {
         self.tokenizer.token_bytes(id)
     }
 
-    fn stream(&self, stop: &[String], special: bool) -> Box<dyn TextStream> {
-        let stream = text::TextStream::new(&self.tokenizer, stop);
+    fn stream(&self, stop: &[String], from: usize, special: bool) -> Box<dyn TextStream> {
+        let stream = text::TextStream::new(&self.tokenizer, stop).stopped_from(from);
         Box::new(Stream(stream.with_special(special)))
     }
 }

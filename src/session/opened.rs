@@ -160,6 +160,24 @@ impl Opened {
         Ok(engine)
     }
 
+    /// Starts an engine on weights that are loaded already, whose steps are timed part by part; and where the times come out.
+    ///
+    /// # Errors
+    /// As [`Engine::on_timed`].
+    pub fn engine_timed(&self, model: &Arc<Model>) -> Result<(Engine, Box<dyn StepClock>)> {
+        let (mut engine, clock) = Engine::on_timed(
+            self.target.device(),
+            &EngineSpec {
+                model,
+                plan: &self.plan,
+                options: &self.options,
+                sink: &None,
+            },
+        )?;
+        engine.launch()?;
+        Ok((engine, clock))
+    }
+
     fn recording(&self, record: bool) -> EngineOptions {
         EngineOptions {
             record,

@@ -19,6 +19,8 @@ pub struct Counts {
     pub kept: u64,
     /// Of `rows`: ended by their limit of new tokens.
     pub at_limit: u64,
+    /// Rows of which a sequence gave its memory to older ones and was read again.
+    pub read_again: u64,
     /// Prompt tokens of finished rows.
     pub prompt_tokens: u64,
     /// Tokens generated.

@@ -76,7 +76,10 @@ fn request(prompt: &[u32], logits: Logits) -> Request {
     Request {
         prompt: prompt.to_vec(),
         max_new_tokens: 0,
+        unlimited: false,
         stop_ids: Vec::new(),
+        min_new_tokens: 0,
+        biases: Vec::new(),
         sampling: Sampling::default(),
         timeout: None,
         logits,

@@ -151,7 +151,7 @@ impl Live {
             prompt_tokens: request.prompt.len(),
             logprobs: request.sampling.logprobs.map(|_| Vec::new()),
             stop_ids: request.stop_ids,
-            text: codec.stream(&stop, special),
+            text: codec.stream(&stop, request.min_new_tokens as usize, special),
             output_ids: Vec::new(),
             stopped: false,
             told_bytes: 0,

@@ -2,7 +2,7 @@
 
 // Made by bindgen from kernels/abi.h; do not edit. To make it again: cargo build --features bindgen
 
-pub const TG_ABI_VERSION: u32 = 1;
+pub const TG_ABI_VERSION: u32 = 2;
 pub const TG_MAX_LANES: u32 = 256;
 pub const TG_DISPATCH_THREADS: u32 = 288;
 pub const TG_MAX_SLOTS: u32 = 1024;
@@ -10,6 +10,7 @@ pub const TG_MAX_STEPS: u32 = 16;
 pub const TG_MAX_STAGES: u32 = 16;
 pub const TG_MAX_STOP_IDS: u32 = 16;
 pub const TG_MAX_LOGPROBS: u32 = 20;
+pub const TG_MAX_BIASES: u32 = 300;
 pub const TG_MAX_BUCKETS: u32 = 16;
 pub const TG_MAX_TAKES: u32 = 256;
 pub const TG_NONE: u32 = 4294967295;
@@ -20,6 +21,7 @@ pub const TG_KINDS: u32 = 3;
 pub const TG_LOGPROBS_NONE: u32 = 4294967295;
 pub const TG_REQUEST_LOGITS_LAST: u32 = 1;
 pub const TG_REQUEST_LOGITS_ALL: u32 = 2;
+pub const TG_REQUEST_UNLIMITED: u32 = 4;
 pub const TG_EVENT_TOKEN: u32 = 1;
 pub const TG_EVENT_END: u32 = 2;
 pub const TG_END_NONE: u32 = 0;
@@ -44,6 +46,8 @@ pub const TG_ERROR_LAUNCH: u32 = 4;
 pub const TG_SLOT_FREE: u32 = 0;
 pub const TG_SLOT_PREFILL: u32 = 1;
 pub const TG_SLOT_DECODE: u32 = 2;
+pub const TG_SLOT_LEAVING: u32 = 3;
+pub const TG_SLOT_SET_BACK: u32 = 4;
 pub const TG_SEQUENCE_FIRST: u32 = 1;
 pub const TG_SEQUENCE_LAST: u32 = 2;
 pub const TG_SEQUENCE_DECODE: u32 = 4;
@@ -76,10 +80,14 @@ pub struct tg_sampling {
     pub repetition_penalty: u32,
     pub top_k: u32,
     pub logprobs: u32,
+    pub presence_penalty: u32,
+    pub frequency_penalty: u32,
+    pub bias_count: u32,
+    pub stop_from: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_sampling"][::core::mem::size_of::<tg_sampling>() - 32usize];
+    ["Size of tg_sampling"][::core::mem::size_of::<tg_sampling>() - 48usize];
     ["Alignment of tg_sampling"][::core::mem::align_of::<tg_sampling>() - 8usize];
     ["Offset of field: tg_sampling::key"][::core::mem::offset_of!(tg_sampling, key) - 0usize];
     ["Offset of field: tg_sampling::temperature"]
@@ -91,6 +99,27 @@ const _: () = {
     ["Offset of field: tg_sampling::top_k"][::core::mem::offset_of!(tg_sampling, top_k) - 24usize];
     ["Offset of field: tg_sampling::logprobs"]
         [::core::mem::offset_of!(tg_sampling, logprobs) - 28usize];
+    ["Offset of field: tg_sampling::presence_penalty"]
+        [::core::mem::offset_of!(tg_sampling, presence_penalty) - 32usize];
+    ["Offset of field: tg_sampling::frequency_penalty"]
+        [::core::mem::offset_of!(tg_sampling, frequency_penalty) - 36usize];
+    ["Offset of field: tg_sampling::bias_count"]
+        [::core::mem::offset_of!(tg_sampling, bias_count) - 40usize];
+    ["Offset of field: tg_sampling::stop_from"]
+        [::core::mem::offset_of!(tg_sampling, stop_from) - 44usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
+pub struct tg_bias {
+    pub id: u32,
+    pub bias: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_bias"][::core::mem::size_of::<tg_bias>() - 8usize];
+    ["Alignment of tg_bias"][::core::mem::align_of::<tg_bias>() - 4usize];
+    ["Offset of field: tg_bias::id"][::core::mem::offset_of!(tg_bias, id) - 0usize];
+    ["Offset of field: tg_bias::bias"][::core::mem::offset_of!(tg_bias, bias) - 4usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -106,7 +135,7 @@ pub struct tg_request {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_request"][::core::mem::size_of::<tg_request>() - 128usize];
+    ["Size of tg_request"][::core::mem::size_of::<tg_request>() - 144usize];
     ["Alignment of tg_request"][::core::mem::align_of::<tg_request>() - 8usize];
     ["Offset of field: tg_request::token_start"]
         [::core::mem::offset_of!(tg_request, token_start) - 0usize];
@@ -122,7 +151,7 @@ const _: () = {
     ["Offset of field: tg_request::sampling"]
         [::core::mem::offset_of!(tg_request, sampling) - 32usize];
     ["Offset of field: tg_request::stop_ids"]
-        [::core::mem::offset_of!(tg_request, stop_ids) - 64usize];
+        [::core::mem::offset_of!(tg_request, stop_ids) - 80usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -230,10 +259,12 @@ pub struct tg_outcome {
     pub running: u32,
     pub free_pages: u32,
     pub steps_in_flight: u32,
+    pub set_back: u32,
+    pub read_again: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_outcome"][::core::mem::size_of::<tg_outcome>() - 64usize];
+    ["Size of tg_outcome"][::core::mem::size_of::<tg_outcome>() - 72usize];
     ["Alignment of tg_outcome"][::core::mem::align_of::<tg_outcome>() - 8usize];
     ["Offset of field: tg_outcome::action"][::core::mem::offset_of!(tg_outcome, action) - 0usize];
     ["Offset of field: tg_outcome::error"][::core::mem::offset_of!(tg_outcome, error) - 4usize];
@@ -257,6 +288,10 @@ const _: () = {
         [::core::mem::offset_of!(tg_outcome, free_pages) - 56usize];
     ["Offset of field: tg_outcome::steps_in_flight"]
         [::core::mem::offset_of!(tg_outcome, steps_in_flight) - 60usize];
+    ["Offset of field: tg_outcome::set_back"]
+        [::core::mem::offset_of!(tg_outcome, set_back) - 64usize];
+    ["Offset of field: tg_outcome::read_again"]
+        [::core::mem::offset_of!(tg_outcome, read_again) - 68usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -266,7 +301,7 @@ pub struct tg_trace {
     pub turn: u64,
     pub end_ns: u64,
     pub stage: u32,
-    pub pad: [u32; 3usize],
+    pub pad: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -274,10 +309,10 @@ const _: () = {
     ["Alignment of tg_trace"][::core::mem::align_of::<tg_trace>() - 8usize];
     ["Offset of field: tg_trace::inputs"][::core::mem::offset_of!(tg_trace, inputs) - 0usize];
     ["Offset of field: tg_trace::outcome"][::core::mem::offset_of!(tg_trace, outcome) - 176usize];
-    ["Offset of field: tg_trace::turn"][::core::mem::offset_of!(tg_trace, turn) - 240usize];
-    ["Offset of field: tg_trace::end_ns"][::core::mem::offset_of!(tg_trace, end_ns) - 248usize];
-    ["Offset of field: tg_trace::stage"][::core::mem::offset_of!(tg_trace, stage) - 256usize];
-    ["Offset of field: tg_trace::pad"][::core::mem::offset_of!(tg_trace, pad) - 260usize];
+    ["Offset of field: tg_trace::turn"][::core::mem::offset_of!(tg_trace, turn) - 248usize];
+    ["Offset of field: tg_trace::end_ns"][::core::mem::offset_of!(tg_trace, end_ns) - 256usize];
+    ["Offset of field: tg_trace::stage"][::core::mem::offset_of!(tg_trace, stage) - 264usize];
+    ["Offset of field: tg_trace::pad"][::core::mem::offset_of!(tg_trace, pad) - 268usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -332,6 +367,7 @@ pub struct tg_rings {
     pub status: tg_status,
     pub bytes: u64,
     pub requests: u64,
+    pub biases: u64,
     pub tokens: u64,
     pub controls: u64,
     pub events: u64,
@@ -342,11 +378,13 @@ pub struct tg_rings {
     pub control_capacity: u32,
     pub event_capacity: u32,
     pub trace_capacity: u32,
+    pub bias_capacity: u32,
     pub record: u32,
+    pub pad: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_rings"][::core::mem::size_of::<tg_rings>() - 1744usize];
+    ["Size of tg_rings"][::core::mem::size_of::<tg_rings>() - 1760usize];
     ["Alignment of tg_rings"][::core::mem::align_of::<tg_rings>() - 8usize];
     ["Offset of field: tg_rings::request_head"]
         [::core::mem::offset_of!(tg_rings, request_head) - 0usize];
@@ -374,23 +412,27 @@ const _: () = {
     ["Offset of field: tg_rings::bytes"][::core::mem::offset_of!(tg_rings, bytes) - 1664usize];
     ["Offset of field: tg_rings::requests"]
         [::core::mem::offset_of!(tg_rings, requests) - 1672usize];
-    ["Offset of field: tg_rings::tokens"][::core::mem::offset_of!(tg_rings, tokens) - 1680usize];
+    ["Offset of field: tg_rings::biases"][::core::mem::offset_of!(tg_rings, biases) - 1680usize];
+    ["Offset of field: tg_rings::tokens"][::core::mem::offset_of!(tg_rings, tokens) - 1688usize];
     ["Offset of field: tg_rings::controls"]
-        [::core::mem::offset_of!(tg_rings, controls) - 1688usize];
-    ["Offset of field: tg_rings::events"][::core::mem::offset_of!(tg_rings, events) - 1696usize];
-    ["Offset of field: tg_rings::sampled"][::core::mem::offset_of!(tg_rings, sampled) - 1704usize];
-    ["Offset of field: tg_rings::trace"][::core::mem::offset_of!(tg_rings, trace) - 1712usize];
+        [::core::mem::offset_of!(tg_rings, controls) - 1696usize];
+    ["Offset of field: tg_rings::events"][::core::mem::offset_of!(tg_rings, events) - 1704usize];
+    ["Offset of field: tg_rings::sampled"][::core::mem::offset_of!(tg_rings, sampled) - 1712usize];
+    ["Offset of field: tg_rings::trace"][::core::mem::offset_of!(tg_rings, trace) - 1720usize];
     ["Offset of field: tg_rings::request_capacity"]
-        [::core::mem::offset_of!(tg_rings, request_capacity) - 1720usize];
+        [::core::mem::offset_of!(tg_rings, request_capacity) - 1728usize];
     ["Offset of field: tg_rings::token_capacity"]
-        [::core::mem::offset_of!(tg_rings, token_capacity) - 1724usize];
+        [::core::mem::offset_of!(tg_rings, token_capacity) - 1732usize];
     ["Offset of field: tg_rings::control_capacity"]
-        [::core::mem::offset_of!(tg_rings, control_capacity) - 1728usize];
+        [::core::mem::offset_of!(tg_rings, control_capacity) - 1736usize];
     ["Offset of field: tg_rings::event_capacity"]
-        [::core::mem::offset_of!(tg_rings, event_capacity) - 1732usize];
+        [::core::mem::offset_of!(tg_rings, event_capacity) - 1740usize];
     ["Offset of field: tg_rings::trace_capacity"]
-        [::core::mem::offset_of!(tg_rings, trace_capacity) - 1736usize];
-    ["Offset of field: tg_rings::record"][::core::mem::offset_of!(tg_rings, record) - 1740usize];
+        [::core::mem::offset_of!(tg_rings, trace_capacity) - 1744usize];
+    ["Offset of field: tg_rings::bias_capacity"]
+        [::core::mem::offset_of!(tg_rings, bias_capacity) - 1748usize];
+    ["Offset of field: tg_rings::record"][::core::mem::offset_of!(tg_rings, record) - 1752usize];
+    ["Offset of field: tg_rings::pad"][::core::mem::offset_of!(tg_rings, pad) - 1756usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -411,7 +453,9 @@ pub struct tg_config {
     pub bucket_count: [u32; 3usize],
     pub bucket_rows: [[u32; 16usize]; 3usize],
     pub ahead: u32,
-    pub pad: [u32; 3usize],
+    pub bias_capacity: u32,
+    pub grow_tokens: u32,
+    pub pad: [u32; 1usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -445,7 +489,11 @@ const _: () = {
     ["Offset of field: tg_config::bucket_rows"]
         [::core::mem::offset_of!(tg_config, bucket_rows) - 64usize];
     ["Offset of field: tg_config::ahead"][::core::mem::offset_of!(tg_config, ahead) - 256usize];
-    ["Offset of field: tg_config::pad"][::core::mem::offset_of!(tg_config, pad) - 260usize];
+    ["Offset of field: tg_config::bias_capacity"]
+        [::core::mem::offset_of!(tg_config, bias_capacity) - 260usize];
+    ["Offset of field: tg_config::grow_tokens"]
+        [::core::mem::offset_of!(tg_config, grow_tokens) - 264usize];
+    ["Offset of field: tg_config::pad"][::core::mem::offset_of!(tg_config, pad) - 268usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -467,13 +515,13 @@ pub struct tg_slot {
     pub last_token: i32,
     pub flags: u32,
     pub stop_count: u32,
-    pub pad: u32,
+    pub again: u32,
     pub sampling: tg_sampling,
     pub stop_ids: [i32; 16usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_slot"][::core::mem::size_of::<tg_slot>() - 192usize];
+    ["Size of tg_slot"][::core::mem::size_of::<tg_slot>() - 208usize];
     ["Alignment of tg_slot"][::core::mem::align_of::<tg_slot>() - 8usize];
     ["Offset of field: tg_slot::request"][::core::mem::offset_of!(tg_slot, request) - 0usize];
     ["Offset of field: tg_slot::token_start"]
@@ -500,9 +548,9 @@ const _: () = {
     ["Offset of field: tg_slot::flags"][::core::mem::offset_of!(tg_slot, flags) - 84usize];
     ["Offset of field: tg_slot::stop_count"]
         [::core::mem::offset_of!(tg_slot, stop_count) - 88usize];
-    ["Offset of field: tg_slot::pad"][::core::mem::offset_of!(tg_slot, pad) - 92usize];
+    ["Offset of field: tg_slot::again"][::core::mem::offset_of!(tg_slot, again) - 92usize];
     ["Offset of field: tg_slot::sampling"][::core::mem::offset_of!(tg_slot, sampling) - 96usize];
-    ["Offset of field: tg_slot::stop_ids"][::core::mem::offset_of!(tg_slot, stop_ids) - 128usize];
+    ["Offset of field: tg_slot::stop_ids"][::core::mem::offset_of!(tg_slot, stop_ids) - 144usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -521,6 +569,7 @@ const _: () = {
     ["Offset of field: tg_row::token"][::core::mem::offset_of!(tg_row, token) - 8usize];
     ["Offset of field: tg_row::sequence"][::core::mem::offset_of!(tg_row, sequence) - 12usize];
 };
+pub const TG_TOKEN_KEPT: i32 = -2147483648;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_sequence {
@@ -624,6 +673,7 @@ pub struct tg_state {
     pub broken: u32,
     pub pad: u32,
     pub slot_table: u64,
+    pub bias_table: u64,
     pub page_table: u64,
     pub free_page_table: u64,
     pub free_slot_table: u64,
@@ -631,11 +681,14 @@ pub struct tg_state {
     pub waiting_table: u64,
     pub cancel_table: u64,
     pub prefill_table: u64,
+    pub set_back_table: u64,
+    pub kept_table: u64,
     pub pending_table: u64,
     pub pending_sample_table: u64,
     pub scratch_table: u64,
     pub note_table: u64,
     pub ended_table: u64,
+    pub wanting_table: u64,
     pub taken_table: u64,
     pub chunk_table: u64,
     pub inputs: tg_inputs,
@@ -657,12 +710,14 @@ pub struct tg_state {
     pub decode_cursor: u32,
     pub pending: u32,
     pub pending_published: u32,
+    pub set_back: u32,
+    pub leaving: u32,
     pub steps: [tg_step; 16usize],
     pub mailbox: [tg_mailbox; 16usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10496usize];
+    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10544usize];
     ["Alignment of tg_state"][::core::mem::align_of::<tg_state>() - 8usize];
     ["Offset of field: tg_state::config"][::core::mem::offset_of!(tg_state, config) - 0usize];
     ["Offset of field: tg_state::bytes"][::core::mem::offset_of!(tg_state, bytes) - 272usize];
@@ -673,68 +728,78 @@ const _: () = {
     ["Offset of field: tg_state::pad"][::core::mem::offset_of!(tg_state, pad) - 292usize];
     ["Offset of field: tg_state::slot_table"]
         [::core::mem::offset_of!(tg_state, slot_table) - 296usize];
+    ["Offset of field: tg_state::bias_table"]
+        [::core::mem::offset_of!(tg_state, bias_table) - 304usize];
     ["Offset of field: tg_state::page_table"]
-        [::core::mem::offset_of!(tg_state, page_table) - 304usize];
+        [::core::mem::offset_of!(tg_state, page_table) - 312usize];
     ["Offset of field: tg_state::free_page_table"]
-        [::core::mem::offset_of!(tg_state, free_page_table) - 312usize];
+        [::core::mem::offset_of!(tg_state, free_page_table) - 320usize];
     ["Offset of field: tg_state::free_slot_table"]
-        [::core::mem::offset_of!(tg_state, free_slot_table) - 320usize];
+        [::core::mem::offset_of!(tg_state, free_slot_table) - 328usize];
     ["Offset of field: tg_state::seen_table"]
-        [::core::mem::offset_of!(tg_state, seen_table) - 328usize];
+        [::core::mem::offset_of!(tg_state, seen_table) - 336usize];
     ["Offset of field: tg_state::waiting_table"]
-        [::core::mem::offset_of!(tg_state, waiting_table) - 336usize];
+        [::core::mem::offset_of!(tg_state, waiting_table) - 344usize];
     ["Offset of field: tg_state::cancel_table"]
-        [::core::mem::offset_of!(tg_state, cancel_table) - 344usize];
+        [::core::mem::offset_of!(tg_state, cancel_table) - 352usize];
     ["Offset of field: tg_state::prefill_table"]
-        [::core::mem::offset_of!(tg_state, prefill_table) - 352usize];
+        [::core::mem::offset_of!(tg_state, prefill_table) - 360usize];
+    ["Offset of field: tg_state::set_back_table"]
+        [::core::mem::offset_of!(tg_state, set_back_table) - 368usize];
+    ["Offset of field: tg_state::kept_table"]
+        [::core::mem::offset_of!(tg_state, kept_table) - 376usize];
     ["Offset of field: tg_state::pending_table"]
-        [::core::mem::offset_of!(tg_state, pending_table) - 360usize];
+        [::core::mem::offset_of!(tg_state, pending_table) - 384usize];
     ["Offset of field: tg_state::pending_sample_table"]
-        [::core::mem::offset_of!(tg_state, pending_sample_table) - 368usize];
+        [::core::mem::offset_of!(tg_state, pending_sample_table) - 392usize];
     ["Offset of field: tg_state::scratch_table"]
-        [::core::mem::offset_of!(tg_state, scratch_table) - 376usize];
+        [::core::mem::offset_of!(tg_state, scratch_table) - 400usize];
     ["Offset of field: tg_state::note_table"]
-        [::core::mem::offset_of!(tg_state, note_table) - 384usize];
+        [::core::mem::offset_of!(tg_state, note_table) - 408usize];
     ["Offset of field: tg_state::ended_table"]
-        [::core::mem::offset_of!(tg_state, ended_table) - 392usize];
+        [::core::mem::offset_of!(tg_state, ended_table) - 416usize];
+    ["Offset of field: tg_state::wanting_table"]
+        [::core::mem::offset_of!(tg_state, wanting_table) - 424usize];
     ["Offset of field: tg_state::taken_table"]
-        [::core::mem::offset_of!(tg_state, taken_table) - 400usize];
+        [::core::mem::offset_of!(tg_state, taken_table) - 432usize];
     ["Offset of field: tg_state::chunk_table"]
-        [::core::mem::offset_of!(tg_state, chunk_table) - 408usize];
-    ["Offset of field: tg_state::inputs"][::core::mem::offset_of!(tg_state, inputs) - 416usize];
-    ["Offset of field: tg_state::outcome"][::core::mem::offset_of!(tg_state, outcome) - 592usize];
-    ["Offset of field: tg_state::turn"][::core::mem::offset_of!(tg_state, turn) - 656usize];
+        [::core::mem::offset_of!(tg_state, chunk_table) - 440usize];
+    ["Offset of field: tg_state::inputs"][::core::mem::offset_of!(tg_state, inputs) - 448usize];
+    ["Offset of field: tg_state::outcome"][::core::mem::offset_of!(tg_state, outcome) - 624usize];
+    ["Offset of field: tg_state::turn"][::core::mem::offset_of!(tg_state, turn) - 696usize];
     ["Offset of field: tg_state::requests_seen"]
-        [::core::mem::offset_of!(tg_state, requests_seen) - 664usize];
+        [::core::mem::offset_of!(tg_state, requests_seen) - 704usize];
     ["Offset of field: tg_state::requests_taken"]
-        [::core::mem::offset_of!(tg_state, requests_taken) - 672usize];
+        [::core::mem::offset_of!(tg_state, requests_taken) - 712usize];
     ["Offset of field: tg_state::controls_taken"]
-        [::core::mem::offset_of!(tg_state, controls_taken) - 680usize];
+        [::core::mem::offset_of!(tg_state, controls_taken) - 720usize];
     ["Offset of field: tg_state::tokens_taken"]
-        [::core::mem::offset_of!(tg_state, tokens_taken) - 688usize];
+        [::core::mem::offset_of!(tg_state, tokens_taken) - 728usize];
     ["Offset of field: tg_state::token_tail"]
-        [::core::mem::offset_of!(tg_state, token_tail) - 696usize];
+        [::core::mem::offset_of!(tg_state, token_tail) - 736usize];
     ["Offset of field: tg_state::events_published"]
-        [::core::mem::offset_of!(tg_state, events_published) - 704usize];
+        [::core::mem::offset_of!(tg_state, events_published) - 744usize];
     ["Offset of field: tg_state::traces_written"]
-        [::core::mem::offset_of!(tg_state, traces_written) - 712usize];
+        [::core::mem::offset_of!(tg_state, traces_written) - 752usize];
     ["Offset of field: tg_state::traces_lost"]
-        [::core::mem::offset_of!(tg_state, traces_lost) - 720usize];
+        [::core::mem::offset_of!(tg_state, traces_lost) - 760usize];
     ["Offset of field: tg_state::steps_composed"]
-        [::core::mem::offset_of!(tg_state, steps_composed) - 728usize];
+        [::core::mem::offset_of!(tg_state, steps_composed) - 768usize];
     ["Offset of field: tg_state::steps_collected"]
-        [::core::mem::offset_of!(tg_state, steps_collected) - 736usize];
+        [::core::mem::offset_of!(tg_state, steps_collected) - 776usize];
     ["Offset of field: tg_state::free_pages"]
-        [::core::mem::offset_of!(tg_state, free_pages) - 744usize];
-    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 748usize];
-    ["Offset of field: tg_state::prefill"][::core::mem::offset_of!(tg_state, prefill) - 752usize];
+        [::core::mem::offset_of!(tg_state, free_pages) - 784usize];
+    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 788usize];
+    ["Offset of field: tg_state::prefill"][::core::mem::offset_of!(tg_state, prefill) - 792usize];
     ["Offset of field: tg_state::decode_cursor"]
-        [::core::mem::offset_of!(tg_state, decode_cursor) - 756usize];
-    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 760usize];
+        [::core::mem::offset_of!(tg_state, decode_cursor) - 796usize];
+    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 800usize];
     ["Offset of field: tg_state::pending_published"]
-        [::core::mem::offset_of!(tg_state, pending_published) - 764usize];
-    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 768usize];
-    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2304usize];
+        [::core::mem::offset_of!(tg_state, pending_published) - 804usize];
+    ["Offset of field: tg_state::set_back"][::core::mem::offset_of!(tg_state, set_back) - 808usize];
+    ["Offset of field: tg_state::leaving"][::core::mem::offset_of!(tg_state, leaving) - 812usize];
+    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 816usize];
+    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2352usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]

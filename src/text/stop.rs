@@ -10,6 +10,8 @@ pub struct StopMatcher {
     patterns: Vec<Pattern>,
     /// Bytes seen.
     position: usize,
+    /// The first piece that may complete a match.
+    first_piece: usize,
     /// The best match so far.
     found: Option<StopString>,
 }
@@ -44,8 +46,16 @@ impl StopMatcher {
                 .map(|stop| Pattern::new(stop.as_bytes()))
                 .collect(),
             position: 0,
+            first_piece: 0,
             found: None,
         }
+    }
+
+    /// Finds only what piece `first`, counted from 0, or a later one completes.
+    #[must_use]
+    pub fn from_piece(mut self, first: usize) -> Self {
+        self.first_piece = first;
+        self
     }
 
     /// Takes the next bytes, piece number `piece`. `Some` once it is settled where the text stops; what is
@@ -57,7 +67,7 @@ impl StopMatcher {
             }
             self.position += 1;
             for pattern in &mut self.patterns {
-                if !pattern.feed(byte) {
+                if !pattern.feed(byte) || piece < self.first_piece {
                     continue;
                 }
                 let start = self.position - pattern.bytes.len();

@@ -99,6 +99,16 @@ impl TextStream {
         }
     }
 
+    /// Stopped by what token `first`, counted from 0, or a later one completes, and by nothing before.
+    #[must_use]
+    pub fn stopped_from(mut self, first: usize) -> Self {
+        self.written = self.written.map(|line| Line {
+            matcher: line.matcher.from_piece(first),
+            ..line
+        });
+        self
+    }
+
     /// With special tokens in the text, other than those that end it.
     #[must_use]
     pub fn with_special(mut self, special: bool) -> Self {

@@ -13,7 +13,25 @@ pub struct Kernels {
     pub lost: u64,
     /// What floors are by; `None`: nothing is known of the device, and there are none.
     pub floor: Option<String>,
+    /// The roofline that floors are by; `None` as there, and in files of before there was any.
+    #[serde(default)]
+    pub roofline: Option<Roofline>,
     pub buckets: Vec<Bucket>,
+}
+
+/// What bounds a device: a line that rises with the FLOPs a byte up to the ridge, and is flat behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Roofline {
+    pub bytes_per_s: f64,
+    /// Of the run's type of products.
+    pub flops_per_s: f64,
+}
+
+impl Roofline {
+    /// FLOPs a byte from which on products bound an operation, and not memory.
+    pub fn ridge(&self) -> f64 {
+        self.flops_per_s / self.bytes_per_s
+    }
 }
 
 /// Steps of one kind and bucket.
@@ -57,6 +75,9 @@ pub struct Operation {
     pub us_per_step: f64,
     /// What has to come from memory, as the plan counts: every sequence at the mean context, routing even.
     pub bytes_per_step: f64,
+    /// As the plan counts; 0 also in files of before they were counted.
+    #[serde(default)]
+    pub flops_per_step: f64,
     pub floor_us_per_step: Option<f64>,
     /// Floor over time.
     pub fraction: Option<f64>,
@@ -72,4 +93,25 @@ pub struct Kernel {
     pub us_each: f64,
     /// How long before its turn it stood ready on an SM, on average.
     pub early_us: f64,
+}
+
+impl Operation {
+    /// FLOPs a byte; `None` where nothing has to come from memory.
+    pub fn intensity(&self) -> Option<f64> {
+        (self.bytes_per_step > 0.0).then(|| self.flops_per_step / self.bytes_per_step)
+    }
+
+    /// FLOPs a second that were reached.
+    pub fn flops_per_s(&self) -> Option<f64> {
+        self.a_second(self.flops_per_step)
+    }
+
+    /// Bytes a second that were reached, of those that have to come.
+    pub fn bytes_per_s(&self) -> Option<f64> {
+        self.a_second(self.bytes_per_step)
+    }
+
+    fn a_second(&self, amount: f64) -> Option<f64> {
+        (self.us_per_step > 0.0).then(|| amount / self.us_per_step * 1e6)
+    }
 }

@@ -1,7 +1,7 @@
 //! The kernels of each step, or the CPU's operations, as slices under the step's own.
 
 use super::json::{DEVICE, Out, Track};
-use super::kernels::Kernels;
+use super::kernels::{Kernels, Roofline};
 use super::tally::{Least, Ran, Tally};
 use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::timing::{Part, StepTimes, UNTIMED_EVERY};
@@ -10,6 +10,7 @@ use crate::model::ModelConfig;
 use crate::plan::cost::op_cost;
 use crate::plan::{Op, Precision, StepShape};
 use serde::Serialize;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,16 +24,47 @@ pub struct Costs {
 }
 
 impl Costs {
+    /// Of each part that of its operations. One in which parts with others have a share counts with the first of them.
+    fn least_of(&self, parts: &[Part], shape: &StepShape) -> Vec<Least> {
+        let mut counts = FirstOf::default();
+        let mut least = Least::default();
+        let of = |part: &Part| {
+            // Kernels of the same operations have one cost together.
+            if part.index == 0 {
+                least = self.least(&counts.new_in(part), shape);
+            }
+            least
+        };
+        parts.iter().map(of).collect()
+    }
+
     fn least(&self, ops: &[Op], shape: &StepShape) -> Least {
         let cost = |op: &Op| op_cost(&self.config, op.kind, shape, self.precision);
         let compute = self.precision.compute;
+        let bytes = |op: &Op| match self.gpu {
+            Some(gpu) => gpu.memory_bytes(&cost(op)),
+            None => cost(op).floor_bytes(),
+        };
         Least {
-            bytes: ops.iter().map(|op| cost(op).floor_bytes()).sum(),
+            bytes: ops.iter().map(bytes).sum(),
+            flops: ops.iter().map(|op| cost(op).flops).sum(),
             floor_us: self.gpu.map(|gpu| {
                 let floors = ops.iter().map(|op| gpu.roofline_us(&cost(op), compute).0);
                 floors.sum()
             }),
         }
+    }
+}
+
+/// Which of a step's operations have been counted.
+#[derive(Default)]
+pub struct FirstOf(HashSet<Op>);
+
+impl FirstOf {
+    /// The operations of `part` in which no part before it had a share.
+    pub fn new_in(&mut self, part: &Part) -> Vec<Op> {
+        let ops = part.ops.iter().copied();
+        ops.filter(|&op| self.0.insert(op)).collect()
     }
 }
 
@@ -153,12 +185,7 @@ impl Parts {
         let add_ns = self.clock.behind(&now, composed_ns, ran.to_ns);
         let least: Vec<Vec<Least>> = now
             .iter()
-            .map(|times| {
-                let parts = times.parts.iter();
-                parts
-                    .map(|part| self.costs.least(&part.ops, shape))
-                    .collect()
-            })
+            .map(|times| self.costs.least_of(&times.parts, shape))
             .collect();
         for (times, least) in now.iter().zip(&least) {
             self.slices(out, times, add_ns, least)?;
@@ -202,13 +229,19 @@ impl Parts {
     pub fn finish(&self) -> Kernels {
         let floor = self.costs.gpu.map(|gpu| {
             let compute = self.costs.precision.compute;
-            format!(
-                "{}, {}: {} TB/s, {} TFLOP/s; bytes as the plan counts them, every sequence at the mean context, routing even",
+            let roofline = Roofline {
+                bytes_per_s: gpu.bytes_per_s,
+                flops_per_s: gpu.flops_per_s(compute),
+            };
+            let by = format!(
+                "{}, {}: {} TB/s, {} TFLOP/s, ridge at {:.0} FLOP/B; bytes as the plan counts them, every sequence at the mean context, routing even",
                 gpu.title,
                 gpu.source,
-                gpu.bytes_per_s / 1e12,
-                gpu.flops_per_s(compute) / 1e12
-            )
+                roofline.bytes_per_s / 1e12,
+                roofline.flops_per_s / 1e12,
+                roofline.ridge()
+            );
+            (by, roofline)
         });
         self.tally.finish(UNTIMED_EVERY, self.lost, floor)
     }

@@ -27,6 +27,7 @@ struct Times {
     end_ns: u64,
     reason: u32,
     tokens: u32,
+    read_again: u64,
 }
 
 /// Requests that were asked for and have not been drawn yet.
@@ -49,6 +50,9 @@ struct Args {
     new_tokens: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     end: Option<EndReason>,
+    /// How often it gave its pages back and was read again; `None`: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_again: Option<u64>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     unfinished: bool,
 }
@@ -103,6 +107,7 @@ impl Requests {
                 end_ns: event.time_ns,
                 reason: event.detail,
                 tokens: event.index,
+                read_again: event.step,
             });
         }
     }
@@ -140,6 +145,7 @@ impl Requests {
                 max_new_tokens: open.max_new_tokens,
                 new_tokens: None,
                 end: None,
+                read_again: None,
                 unfinished: true,
             };
             out.nested(true, PROCESS, number, &name, seen_ns.into(), args)?;
@@ -160,6 +166,7 @@ impl Requests {
             max_new_tokens: open.max_new_tokens,
             new_tokens: Some(tokens),
             end: Some(end),
+            read_again: (times.read_again > 0).then_some(times.read_again),
             unfinished: false,
         };
         out.nested(true, PROCESS, id, &name, times.seen_ns.into(), args)?;

@@ -2,7 +2,7 @@
 
 mod sums;
 
-use super::kernels::{Bucket, Kernels};
+use super::kernels::{Bucket, Kernels, Roofline};
 use crate::backend::timing::StepTimes;
 use crate::plan::StepKind;
 use std::collections::VecDeque;
@@ -37,6 +37,7 @@ impl Ran {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Least {
     pub bytes: f64,
+    pub flops: f64,
     pub floor_us: Option<f64>,
 }
 
@@ -111,7 +112,13 @@ impl Tally {
     }
 
     /// All of it, for the file.
-    pub fn finish(&self, untimed_every: u64, lost: u64, floor: Option<String>) -> Kernels {
+    pub fn finish(
+        &self,
+        untimed_every: u64,
+        lost: u64,
+        floor: Option<(String, Roofline)>,
+    ) -> Kernels {
+        let (floor, roofline) = floor.unzip();
         let mut buckets: Vec<Bucket> = self.buckets.iter().filter_map(BucketSum::finish).collect();
         let order = |bucket: &Bucket| {
             let kind = StepKind::ALL
@@ -125,6 +132,7 @@ impl Tally {
             untimed_every,
             lost,
             floor,
+            roofline,
             buckets,
         }
     }
@@ -190,6 +198,7 @@ mod tests {
     fn least() -> Vec<Vec<Least>> {
         let one = Least {
             bytes: 1000.0,
+            flops: 50.0,
             floor_us: Some(3.0),
         };
         vec![vec![one; 6]]
@@ -212,6 +221,11 @@ mod tests {
         };
         assert_eq!((router.per_step, router.us_each), (2.0, 15.0));
         assert_eq!((down.us_per_step, down.bytes_per_step), (40.0, 2000.0));
+        assert_eq!(down.intensity(), Some(0.05));
+        assert_eq!(
+            (down.flops_per_s(), down.bytes_per_s()),
+            (Some(2.5e6), Some(5e7))
+        );
         assert_eq!(
             (router.floor_us_per_step, router.fraction),
             (Some(6.0), Some(0.2)),

@@ -220,6 +220,15 @@ fn rows_of_another_model_or_other_options_are_refused_by_name() {
             "--temperature (was 0.0, is 0.5)",
         ),
         (&["--seed", "3"], "--seed (was 0, is 3)"),
+        (
+            &["--presence-penalty", "1"],
+            "--presence-penalty (was not given, is 1.0)",
+        ),
+        (
+            &["--frequency-penalty", "-1"],
+            "--frequency-penalty (was not given, is -1.0)",
+        ),
+        (&["--min-tokens", "1"], "--min-tokens (was not given, is 1)"),
         (&["--stop", "x"], "--stop (was not given, is [\"x\"])"),
         (
             &["--max-context", "100"],

@@ -1,14 +1,17 @@
 //! Behaviour through the binary: results on standard output, everything else on standard error, exit codes.
 
 mod bench;
+mod bench_gemm;
 mod bench_load;
 #[path = "../common/mod.rs"]
 mod common;
+mod crowded;
 mod ends;
 mod generate;
 mod inspect;
 mod interrupted;
 mod pages;
+mod penalties;
 mod profile;
 mod progress;
 mod prompts;

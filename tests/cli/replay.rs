@@ -12,6 +12,9 @@ fn input() -> String {
             row["temperature"] = json!(0.8);
             row["top_p"] = json!(0.9);
             row["repetition_penalty"] = json!(1.1);
+            row["frequency_penalty"] = json!(0.5);
+            row["logit_bias"] = json!({"40": 3, "41": -2.5});
+            row["min_tokens"] = json!(1);
             // So many that some row ends at one of them.
             row["stop_ids"] = json!((100..115).collect::<Vec<u32>>());
         }
@@ -131,7 +134,7 @@ fn a_recording_that_is_none_or_does_not_fit_is_refused() {
     refused(
         "random:tiny",
         1,
-        "found a recording of version 99, expected 3",
+        "found a recording of version 99, expected 4",
     );
 
     std::fs::write(&record, &whole).unwrap();

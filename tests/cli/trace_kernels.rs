@@ -2,6 +2,7 @@
 
 use crate::common::program::run;
 use crate::common::rows::text;
+use crate::common::schema::{check, schema};
 use crate::timeline::{Slice, read, traced_with, tracks};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -76,6 +77,7 @@ fn kernels_add_up(kernels: &Value, stages: u64) {
         assert!((sum - whole).abs() < 0.05, "{sum} and {whole} us");
         assert!(whole < bucket["step_us"].as_f64().unwrap());
         assert!(total("bytes_per_step") > 1e5);
+        assert!(total("flops_per_step") > 1e5);
         if stages > 1 {
             assert!(
                 bucket["overhead"].is_null(),
@@ -117,5 +119,51 @@ fn the_table_of_operations_is_printed() {
     assert!(
         overhead["untimed_steps"].as_u64().unwrap() >= 6,
         "{overhead}"
+    );
+}
+
+/// What a run reached stands beside what the plan asks for, in `inspect` and on a page; of another model it is refused.
+#[test]
+fn a_run_stands_against_the_roofline() {
+    let folder = tempfile::tempdir().unwrap();
+    let (trace, _) = traced_with(folder.path(), "1", &["--kernels"]);
+    let file = folder.path().join("trace.json");
+    let inspect = |model: &str, rest: &[&str]| {
+        let args = ["inspect", "--model", model, "--measured", text(&file)];
+        run(&[&args[..], rest].concat())
+    };
+    let ended = inspect("random:tiny", &["--json"]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let shown: Value = serde_json::from_str(&ended.stdout).unwrap();
+    check(&schema("inspect"), &shown).unwrap();
+    let decodes = |bucket: &&Value| bucket["kind"] == "decode";
+    let traced = trace["otherData"]["kernels"]["buckets"].as_array().unwrap();
+    let found = shown["measured"]["buckets"].as_array().unwrap();
+    assert_eq!(found.len(), traced.iter().filter(decodes).count());
+    for (found, traced) in found.iter().zip(traced.iter().filter(decodes)) {
+        let (found, traced) = (&found["operations"][2], &traced["operations"][2]);
+        let rate =
+            traced["flops_per_step"].as_f64().unwrap() / traced["us_per_step"].as_f64().unwrap();
+        assert!((found["flops_per_s"].as_f64().unwrap() / 1e6 / rate - 1.0).abs() < 1e-9);
+    }
+    let ended = inspect("random:tiny", &[]);
+    for part in ["ridge at 174 FLOP/B", "measured on cpu", "conv_in_proj"] {
+        assert!(ended.stdout.contains(part), "{part} in {}", ended.stdout);
+    }
+    let ended = inspect("random:lfm2-8b-a1b", &[]);
+    assert_eq!(ended.code, 1);
+    assert!(
+        ended
+            .stderr
+            .contains("expected one of 'random:lfm2-8b-a1b@0'"),
+        "{}",
+        ended.stderr
+    );
+    let page = folder.path().join("page.html");
+    let ended = run(&["report", text(&file), "-o", text(&page)]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let html = std::fs::read_to_string(page).unwrap();
+    assert!(
+        html.contains("Operations against the roofline") && html.contains("lm_head of decode 1:")
     );
 }

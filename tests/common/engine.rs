@@ -12,7 +12,10 @@ pub fn request(prompt: impl IntoIterator<Item = u32>, max_new_tokens: u32) -> Re
     Request {
         prompt: prompt.into_iter().collect(),
         max_new_tokens,
+        unlimited: false,
         stop_ids: vec![],
+        min_new_tokens: 0,
+        biases: Vec::new(),
         sampling: Sampling::default(),
         timeout: None,
         logits: Logits::None,

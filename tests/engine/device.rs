@@ -180,6 +180,7 @@ const CAPACITIES: RingCapacities = RingCapacities {
     controls: 16,
     events: 64,
     trace: 1024,
+    biases: 3,
 };
 
 /// An engine on this device, not launched.

@@ -18,17 +18,20 @@ struct Late {
     most_started: Arc<AtomicUsize>,
 }
 
+/// What it samples after a token: after 67 it has nothing to say.
+fn late_token(token: i32) -> i32 {
+    match token {
+        67 => -1,
+        _ => (token * 3 + 1) % 10_007,
+    }
+}
+
 impl StageBackend for Late {
     fn run(&mut self, step: &StepView<'_>) -> Result<()> {
         for (index, &row) in step.sample_rows().iter().enumerate() {
             let token = step.token(&step.rows()[row as usize]);
             let sampled = abi::tg_sampled {
-                // After this one it has nothing to say.
-                token: if token == 67 {
-                    -1
-                } else {
-                    (token * 3 + 1) % 10_007
-                },
+                token: late_token(token),
                 ..Default::default()
             };
             step.set_sampled(index, sampled);
@@ -121,6 +124,55 @@ fn every_pipeline_depth_gives_the_same_tokens() {
             );
         }
         engine.drain();
+    }
+}
+
+/// Half of the requests have no limit, and the pool holds one that fills the context and a little more: they give their
+/// pages back and are read again, in pipelines and in steps that run ahead, and give the same tokens.
+#[test]
+fn a_pool_too_small_gives_the_same_tokens() {
+    let options = |steps_in_flight| EngineOptions {
+        pages: 5,
+        steps_in_flight,
+        ..OPTIONS
+    };
+    let requests: Vec<Request> = (0..60)
+        .map(|i| {
+            let prompt = 1 + i * 7 % 30;
+            match i % 2 {
+                0 => request(0..prompt, 1 + i % 20),
+                _ => Request {
+                    unlimited: true,
+                    ..request(0..prompt, OPTIONS.max_context - prompt)
+                },
+            }
+        })
+        .collect();
+    let pipelines = (1..=3).map(|count| (stages(count, Duration::ZERO), options(count)));
+    let late: Vec<Box<dyn StageBackend>> = vec![Box::new(Late::default())];
+    for (place, (backends, options)) in pipelines.chain([(late, options(1))]).enumerate() {
+        let mut engine = Engine::start(backends, &ladders(), &options).unwrap();
+        let found = by_request(&serve(&mut engine, &requests), requests.len());
+        for (request, found) in requests.iter().zip(found) {
+            let mut token = *request.prompt.last().unwrap() as i32;
+            let mut expected = vec![];
+            for position in
+                (request.prompt.len() as u32 - 1..).take(request.max_new_tokens as usize)
+            {
+                token = match place {
+                    3 => late_token(token),
+                    _ => token_after(position) as i32,
+                };
+                if token == -1 {
+                    break;
+                }
+                expected.push(token as u32);
+            }
+            assert_eq!(found.0, expected, "{options:?}: {request:?}");
+        }
+        let records = drain_trace(&mut engine);
+        let again: u32 = records.iter().map(|r| r.outcome.read_again).sum();
+        assert!(again > 10, "{options:?}: {again} were read again");
     }
 }
 

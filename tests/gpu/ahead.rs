@@ -90,6 +90,8 @@ fn the_host_runs_ahead_where_no_sequence_can_end_and_gives_the_same_bits() {
             if i % 2 == 1 {
                 request.sampling.temperature = 0.9;
                 request.sampling.repetition_penalty = 1.3;
+                request.sampling.frequency_penalty = 0.4;
+                request.biases = vec![(i, 3.0)];
                 request.sampling.key = u64::from(i);
                 request.sampling.logprobs = Some(3);
             }

@@ -1,7 +1,10 @@
 //! `bench` on a GPU: what it counts is what the CPU counts, and its steps are those of traces and of other engines.
 
-use crate::common::program::bench;
+use crate::common::program::{bench, run};
+use crate::common::schema::{check, schema};
 use crate::engine::{OPTIONS, Setup, device, drive, engine, greedy, plan};
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
@@ -110,6 +113,8 @@ fn bare_steps_give_the_tokens_of_other_ways() {
             let mut request = greedy(&prompt, 40);
             request.sampling.temperature = i as f32 * 0.4;
             request.sampling.repetition_penalty = 1.1;
+            // What is counted once must not count twice.
+            request.sampling.frequency_penalty = 0.5;
             request.sampling.key = u64::from(i);
             request
         })
@@ -135,4 +140,59 @@ fn bare_steps_give_the_tokens_of_other_ways() {
         assert_eq!(timing.end().step_ms.len(), 18, "{dtype:?}");
         assert!(found == expected, "{dtype:?}: {found:?}, {expected:?}");
     }
+}
+
+/// A product's kernels are those that `inspect --calls` lists for the same steps, and cuBLASLt stands beside every dense one or
+/// beside none.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn products_are_timed_by_the_kernels_that_serve_them() {
+    let json = |args: &[&str]| -> Value {
+        let ended = run(args);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        serde_json::from_str(&ended.stdout).unwrap()
+    };
+    let model = ["--model", "random:tiny", "--device", "cuda"];
+    let table = [
+        "bench",
+        "gemm",
+        "-q",
+        "-r",
+        "1",
+        "--rows",
+        "1,8,64,512",
+        "--format",
+        "json",
+    ];
+    let found = json(&[&table[..], &model].concat());
+    check(&schema("gemm"), &found).unwrap();
+    let found = found.as_array().unwrap();
+    for rows in [1, 8, 64, 512] {
+        let at: Vec<&Value> = found.iter().filter(|row| row["rows"] == rows).collect();
+        let products: BTreeSet<&str> = at
+            .iter()
+            .flat_map(|row| row["operations"].as_str().unwrap().split(" + "))
+            .collect();
+        for name in ["conv_in_proj", "expert_gate_up", "expert_down", "lm_head"] {
+            assert!(products.contains(name), "{rows}: {name} in {products:?}");
+        }
+        let rows = rows.to_string();
+        let kind = at[0]["kind"].as_str().unwrap();
+        let step = ["inspect", "--json", "--rows", &rows, "--kind", kind];
+        let graphs = json(&[&step[..], &model].concat());
+        let graphs = graphs["graphs"].to_string();
+        for row in at {
+            for kernel in row["kernels"].as_str().unwrap().split(", ") {
+                assert!(
+                    kernel.starts_with("tg_") && graphs.contains(kernel),
+                    "{row}"
+                );
+            }
+            let steps = row["steps"].as_u64().unwrap();
+            assert!(row["us"].as_f64().unwrap() > 0.0 && steps >= 3, "{row}");
+        }
+    }
+    let dense = found.iter().filter(|row| row["operations"] == "lm_head");
+    let beside: BTreeSet<bool> = dense.map(|row| row["cublaslt_us"].is_null()).collect();
+    assert!(beside.len() <= 1, "cuBLASLt is there or not: {beside:?}");
 }

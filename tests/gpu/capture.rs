@@ -13,12 +13,12 @@ use tailgraph::backend::cuda::families::attention::{
 use tailgraph::backend::cuda::families::experts::{
     EXPERT_COUNTS_BYTES, EXPERT_TILE_BYTES, ExpertRows, ExpertWeights, Routing, most_expert_tiles,
 };
-use tailgraph::backend::cuda::families::head::{LogitsPart, seen_words};
+use tailgraph::backend::cuda::families::head::{LogitsPart, Noted, seen_words};
 use tailgraph::backend::cuda::families::key_split::KeySplit;
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::router::RouterWeights;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
-use tailgraph::backend::cuda::memory::arena::best_words;
+use tailgraph::backend::cuda::memory::arena::{best_words, count_stride};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
@@ -65,7 +65,7 @@ struct Layer {
     y: Address,
     partial: Address,
     logits: Address,
-    seen: Address,
+    noted: Noted,
     best: Address,
 }
 
@@ -137,7 +137,10 @@ impl Layer {
             y: arrays.scratch(pairs * inner * 2),
             partial: arrays.scratch(pairs * hidden * 4),
             logits: arrays.scratch(BUCKET * c.vocab_size * 4),
-            seen: arrays.scratch(step.slots.len() * seen_words(c.vocab_size) * 4),
+            noted: Noted {
+                seen: arrays.scratch(step.slots.len() * seen_words(c.vocab_size) * 4),
+                counts: arrays.scratch(step.slots.len() * count_stride(c.vocab_size) * 2),
+            },
             best: arrays.scratch(best_words(BUCKET) * 8),
         }
     }
@@ -199,8 +202,8 @@ impl Layer {
         to.final_norm(self.x, self.h, self.norms[2]);
         let part = LogitsPart::Sampled;
         let found = to.lm_head(part, self.logits, self.best, self.x, 0, self.embedding);
-        to.mark_seen(self.seen);
-        to.sample(part, self.logits, self.seen, self.best, found);
+        to.mark_seen(self.noted);
+        to.sample(part, self.logits, self.noted, self.best, found);
     }
 }
 
@@ -225,6 +228,7 @@ fn eager_early_and_captured_launches_give_the_same_bits() {
             temperature: 1.0_f32.to_bits(),
             top_p: 0.9_f32.to_bits(),
             repetition_penalty: 1.1_f32.to_bits(),
+            frequency_penalty: 0.3_f32.to_bits(),
             logprobs: 5,
             ..abi::tg_sampling::default()
         };

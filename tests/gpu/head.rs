@@ -8,8 +8,8 @@ use crate::rig::{
 };
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::Types;
-use tailgraph::backend::cuda::families::head::{Found, LogitsPart, seen_words};
-use tailgraph::backend::cuda::memory::arena::best_words;
+use tailgraph::backend::cuda::families::head::{Found, LogitsPart, Noted, seen_words};
+use tailgraph::backend::cuda::memory::arena::{best_words, count_stride};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
 use tailgraph::model::{DType, ModelConfig};
@@ -101,21 +101,33 @@ enum How {
     Greedy,
     Drawn,
     Penalized,
+    Counted,
+    Biased,
+    /// A stop id must not come yet, ...
+    Early,
+    /// ... or may.
+    Late,
     WithLogprobs,
 }
 
-/// Of five rows in turn.
-const MIXED: [How; 5] = [
+/// Of so many rows in turn.
+const HOWS: usize = 10;
+const MIXED: [How; HOWS] = [
     How::Greedy,
     How::Greedy,
     How::Drawn,
     How::Penalized,
     How::WithLogprobs,
+    How::Counted,
+    How::Late,
+    How::Biased,
+    How::Early,
+    How::Greedy,
 ];
-const DRAWN: [How; 5] = [How::Drawn; 5];
+const DRAWN: [How; HOWS] = [How::Drawn; HOWS];
 
 /// Decode rows.
-fn step(gpu: &Gpu, rows: usize, how: [How; 5]) -> StepOnGpu {
+fn step(gpu: &Gpu, rows: usize, how: [How; HOWS]) -> StepOnGpu {
     let mut step = Step::with_slots(&mut Random(5), rows, 16, 4);
     for slot in 0..rows {
         let sampling = &mut step.slots[slot].sampling;
@@ -123,12 +135,26 @@ fn step(gpu: &Gpu, rows: usize, how: [How; 5]) -> StepOnGpu {
             key: slot as u64,
             ..greedy()
         };
-        match how[slot % 5] {
+        let mut biases = vec![];
+        match how[slot % HOWS] {
             How::Greedy => {}
+            How::Counted => sampling.frequency_penalty = 0.5_f32.to_bits(),
+            How::Biased => {
+                let (id, bias) = (slot as u32 % 3, 1.0_f32.to_bits());
+                biases = vec![abi::tg_bias { id, bias }];
+                sampling.bias_count = 1;
+            }
+            How::Early | How::Late => {
+                // The token that is sampled stands at position 4.
+                sampling.stop_from = 4 + u32::from(how[slot % HOWS] == How::Early);
+                step.slots[slot].stop_count = 2;
+                step.slots[slot].stop_ids[..2].copy_from_slice(&[0, 1 << 30]);
+            }
             How::Drawn => sampling.temperature = 0.7_f32.to_bits(),
             How::Penalized => sampling.repetition_penalty = 1.3_f32.to_bits(),
             How::WithLogprobs => sampling.logprobs = 0,
         }
+        step.biases.push(biases);
         step.chunk(slot, 3, 1);
     }
     for chunk in &mut step.chunks {
@@ -168,11 +194,16 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
     let logits = gpu.poisoned(bucket * vocabulary * 4);
     let best = gpu.poisoned(best_words(bucket) * 8);
     let seen = gpu.poisoned(rows * seen_words(vocabulary) * 4);
+    let counts = gpu.poisoned(rows * count_stride(vocabulary) * 2);
+    let noted = Noted {
+        seen: seen.at(0),
+        counts: counts.at(0),
+    };
     let sample = |found: Option<Found>, logits: &Buffer, best: &Buffer| {
         let part = LogitsPart::Sampled;
         // SAFETY: the arrays have the shapes that the operation asks for.
         unsafe {
-            enqueue.run(|to| to.sample(part, logits.at(0), seen.at(0), best.at(0), found));
+            enqueue.run(|to| to.sample(part, logits.at(0), noted, best.at(0), found));
         }
         let tokens = on_gpu.sampled(gpu);
         tokens.iter().map(|s| s.token).collect::<Vec<i32>>()
@@ -219,8 +250,8 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
         .enumerate()
     {
         let same = || (stored.iter().zip(whole)).all(|(a, b)| a.to_bits() == b.to_bits());
-        match MIXED[r % 5] {
-            How::Greedy => assert!(
+        match MIXED[r % HOWS] {
+            How::Greedy | How::Late => assert!(
                 stored.iter().all(|l| l.is_nan()),
                 "{what}: row {r} is greedy, and its logits were written"
             ),
@@ -263,7 +294,7 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
     }
     for (r, line) in values.chunks(vocabulary).take(rows).enumerate() {
         let expected = best_of(line);
-        let best = matches!(MIXED[r % 5], How::Greedy | How::WithLogprobs);
+        let best = matches!(MIXED[r % HOWS], How::Greedy | How::Late | How::WithLogprobs);
         if best || expected == -1 {
             assert_eq!(tokens[r], expected, "{what}: row {r}");
         }

@@ -19,8 +19,12 @@ fn mixture() -> String {
             .collect();
         let sampling = match i % 3 {
             0 => "",
-            1 => ",\"temperature\":0.8,\"top_p\":0.9,\"repetition_penalty\":1.2,\"logprobs\":3",
-            _ => ",\"temperature\":1.1,\"top_k\":40,\"logprobs\":0",
+            1 => {
+                ",\"temperature\":0.8,\"top_p\":0.9,\"repetition_penalty\":1.2,\"frequency_penalty\":0.4,\"logprobs\":3"
+            }
+            _ => {
+                ",\"temperature\":1.1,\"top_k\":40,\"presence_penalty\":0.5,\"logit_bias\":{\"40\":2,\"41\":-9},\"logprobs\":0"
+            }
         };
         let (tokens, end) = match i % 8 {
             // Long before its last token.

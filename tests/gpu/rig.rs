@@ -168,6 +168,8 @@ pub struct Step {
     pub max_pages: u32,
     /// `[slots, max_pages]`
     pub pages: Vec<u32>,
+    /// Of each slot; those of slots past the end are none.
+    pub biases: Vec<Vec<abi::tg_bias>>,
     pub chunks: Vec<Chunk>,
 }
 
@@ -192,6 +194,7 @@ impl Step {
             page_tokens,
             max_pages,
             pages,
+            biases: Vec::new(),
             chunks: Vec::new(),
         }
     }
@@ -242,7 +245,11 @@ impl Step {
                     sequence: index as u32,
                 });
             }
-            let first = u32::from(chunk.first_position == 0) * abi::TG_SEQUENCE_FIRST;
+            let first = match (chunk.first_position, chunk.tokens.len()) {
+                (0, _) => abi::TG_SEQUENCE_FIRST,
+                (_, 1) => abi::TG_SEQUENCE_DECODE,
+                _ => 0,
+            };
             sequences.push(abi::tg_sequence {
                 slot: chunk.slot,
                 first_row,
@@ -259,13 +266,20 @@ impl Step {
             }
         }
         let mut block = vec![0; size_of::<abi::tg_state>()];
+        let bias_capacity = self.biases.iter().map(Vec::len).max().unwrap_or(0);
+        let mut biases = vec![abi::tg_bias::default(); self.slots.len() * bias_capacity];
+        for (slot, own) in self.biases.iter().enumerate() {
+            biases[slot * bias_capacity..][..own.len()].copy_from_slice(own);
+        }
         let mut state = abi::tg_state {
             slot_table: append(&mut block, &self.slots),
+            bias_table: append(&mut block, &biases),
             page_table: append(&mut block, &self.pages),
             max_pages: self.max_pages,
             ..abi::tg_state::default()
         };
         state.config.slots = self.slots.len() as u32;
+        state.config.bias_capacity = bias_capacity as u32;
         state.config.page_tokens = self.page_tokens;
         state.config.steps_in_flight = 1;
         let sampled = vec![abi::tg_sampled::default(); samples.len()];

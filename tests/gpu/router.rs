@@ -225,6 +225,21 @@ fn every_row_of_a_full_bucket_is_routed() {
     }
 }
 
+/// Rows enough for the kernel that takes eight of them a block, the last of which has fewer.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn each_of_many_rows_is_routed() {
+    let gpu = Gpu::new();
+    let mut random = Random(45);
+    for (hidden, experts, top_k) in [(256, 64, 4), (96, 33, 3)] {
+        for dtype in OPERANDS {
+            let config = mixture(hidden, 64, experts, top_k);
+            let case = RouterCase::random(&mut random, config, 2048);
+            case.run_and_check(&gpu, dtype, 2045, 2048);
+        }
+    }
+}
+
 /// What one block an SM gives, two give too.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]

@@ -3,8 +3,8 @@
 use crate::common::random::Random;
 use crate::rig::{Chunk, Rig, Step, StepOnGpu, config, operand};
 use crate::support::Gpu;
-use tailgraph::backend::cuda::families::head::{LogitsPart, seen_words};
-use tailgraph::backend::cuda::memory::arena::best_words;
+use tailgraph::backend::cuda::families::head::{LogitsPart, Noted, seen_words};
+use tailgraph::backend::cuda::memory::arena::{best_words, count_stride};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
@@ -39,20 +39,59 @@ struct Row {
     logits: Vec<f32>,
     /// Ids of the sequence so far.
     seen: Vec<u32>,
+    /// Of those, the last so many are the answer's; at least one.
+    answered: usize,
     sampling: abi::tg_sampling,
+    biases: Vec<abi::tg_bias>,
+    stop_ids: Vec<i32>,
     /// Of the row; the new token's is one more.
     position: u32,
+}
+
+impl Default for Row {
+    /// Greedy, after a prompt of one token and an answer of one.
+    fn default() -> Self {
+        Self {
+            logits: vec![],
+            seen: vec![0, 1],
+            answered: 1,
+            sampling: abi::tg_sampling {
+                top_p: 1.0_f32.to_bits(),
+                repetition_penalty: 1.0_f32.to_bits(),
+                logprobs: abi::TG_LOGPROBS_NONE,
+                ..abi::tg_sampling::default()
+            },
+            biases: vec![],
+            stop_ids: vec![],
+            position: 1,
+        }
+    }
 }
 
 impl Row {
     fn scores(&self) -> Vec<f32> {
         let penalty = f32::from_bits(self.sampling.repetition_penalty);
         let temperature = f32::from_bits(self.sampling.temperature);
+        let presence = f32::from_bits(self.sampling.presence_penalty);
+        let frequency = f32::from_bits(self.sampling.frequency_penalty);
+        let answer = &self.seen[self.seen.len() - self.answered..];
+        let early = self.position + 1 < self.sampling.stop_from;
         let score = |(id, &l): (usize, &f32)| {
+            let bias = self.biases.iter().find(|bias| bias.id == id as u32);
+            let l = l + bias.map_or(0.0, |bias| f32::from_bits(bias.bias));
             let seen = penalty != 1.0 && self.seen.contains(&(id as u32));
             let l = match seen {
                 true if l < 0.0 => l * penalty,
                 true => l / penalty,
+                false => l,
+            };
+            let times = answer.iter().filter(|&&token| token == id as u32).count();
+            let l = match times {
+                0 => l,
+                times => l - (presence + frequency * times as f32),
+            };
+            let l = match early && self.stop_ids.contains(&(id as i32)) {
+                true => f32::NEG_INFINITY,
                 false => l,
             };
             if temperature == 0.0 {
@@ -150,6 +189,47 @@ fn sampling(random: &mut Random) -> abi::tg_sampling {
         repetition_penalty: pick(random, [1.0, 1.3, 1.1, 0.8]),
         top_k: [0, 1, 7, 60][random.below(4)],
         logprobs: [abi::TG_LOGPROBS_NONE, 0, 3, 20][random.below(4)],
+        presence_penalty: pick(random, [0.0, 0.0, 1.1, -0.7]),
+        frequency_penalty: pick(random, [0.0, 0.0, 0.9, -0.3]),
+        ..abi::tg_sampling::default()
+    }
+}
+
+/// A row of any sampling after `answered` tokens of an answer, with biases and stop ids, some of the one among the other, and
+/// some of no token.
+fn row(random: &mut Random, vocabulary: usize, answered: usize) -> Row {
+    let tokens = answered + 1 + random.below(40);
+    // Few ids, so that some come again.
+    let ids = 1 + random.below(vocabulary.min(30));
+    let seen: Vec<u32> = (0..tokens).map(|_| random.below(ids) as u32).collect();
+    let position = tokens as u32 - 1;
+    let step = 1 + random.below(3);
+    let count = [0, 0, 1, 9, 300][random.below(5)].min(vocabulary / step);
+    let bias = |random: &mut Random| [-100.0, 100.0, -1.7, 0.6][random.below(4)] as f32;
+    let mut biases: Vec<abi::tg_bias> = (0..count)
+        .map(|i| abi::tg_bias {
+            id: (i * step) as u32,
+            bias: bias(random).to_bits(),
+        })
+        .collect();
+    if count == 9 {
+        biases[8].id = 1 << 31;
+    }
+    let stop_ids = (0..[0, 1, 16][random.below(3)])
+        .map(|_| random.below(vocabulary + 2) as i32)
+        .collect();
+    Row {
+        logits: logits(random, vocabulary),
+        seen,
+        answered,
+        sampling: abi::tg_sampling {
+            bias_count: biases.len() as u32,
+            stop_from: [0, position, position + 1, position + 2][random.below(4)],
+            ..sampling(random)
+        },
+        biases,
+        stop_ids,
+        position,
     }
 }
 
@@ -170,45 +250,72 @@ fn logits(random: &mut Random, vocabulary: usize) -> Vec<f32> {
         .collect()
 }
 
-/// A slot's tokens over two steps: the second samples. Returns what was sampled.
+/// What penalties look at, of so many slots; whatever was there before.
+struct Notes {
+    seen: Buffer,
+    counts: Buffer,
+}
+
+impl Notes {
+    fn new(gpu: &Gpu, slots: usize, vocabulary: usize) -> Self {
+        Self {
+            seen: gpu.poisoned(slots * seen_words(vocabulary) * 4),
+            counts: gpu.poisoned(slots * count_stride(vocabulary) * 2),
+        }
+    }
+
+    fn at(&self) -> Noted {
+        Noted {
+            seen: self.seen.at(0),
+            counts: self.counts.at(0),
+        }
+    }
+}
+
+/// One step a token of the answers, which are equally long, after one of the prompts; the last samples. Returns what was
+/// sampled.
 fn run(gpu: &Gpu, rig: &Rig, rows: &[Row], score: bool) -> Vec<abi::tg_sampled> {
     let vocabulary = rig.config.vocab_size;
-    let mut step = Step::with_slots(&mut Random(0), rows.len(), 64, 16);
-    let seen: Buffer = gpu.poisoned(rows.len() * seen_words(vocabulary) * 4);
-    for (slot, row) in step.slots.iter_mut().zip(rows) {
+    let mut slots = Step::with_slots(&mut Random(0), rows.len(), 64, 16);
+    let notes = Notes::new(gpu, rows.len(), vocabulary);
+    for (slot, row) in slots.slots.iter_mut().zip(rows) {
         slot.sampling = row.sampling;
         slot.last_token = row.seen.last().map_or(-1, |&id| id as i32);
+        slot.stop_count = row.stop_ids.len() as u32;
+        slot.stop_ids[..row.stop_ids.len()].copy_from_slice(&row.stop_ids);
+        slots.biases.push(row.biases.clone());
     }
-    let last_of = |row: &Row| row.seen.len() - 1;
-    let mut before = step.clone();
+    let answered = rows[0].answered;
+    assert!(rows.iter().all(|row| row.answered == answered));
+    let chunk = |slot: usize, first: usize, tokens: &[u32], sampled| Chunk {
+        slot: slot as u32,
+        first_position: first as u32,
+        tokens: tokens.iter().map(|&id| id as i32).collect(),
+        sampled,
+    };
+    for before in 0..answered {
+        let mut step = slots.clone();
+        for (slot, row) in rows.iter().enumerate() {
+            let end = row.seen.len() - answered + before;
+            let first = if before == 0 { 0 } else { end - 1 };
+            step.chunks
+                .push(chunk(slot, first, &row.seen[first..end], false));
+        }
+        let step = step.upload(gpu);
+        let enqueue = rig.enqueue(&step, StepKind::Mixed, step.rows);
+        // SAFETY: there are notes of each slot.
+        unsafe { enqueue.run(|to| to.mark_seen(notes.at())) };
+    }
+    let mut step = slots;
     for (slot, row) in rows.iter().enumerate() {
-        let tokens = row.seen[..last_of(row)]
-            .iter()
-            .map(|&id| id as i32)
-            .collect();
-        before.chunks.push(Chunk {
-            slot: slot as u32,
-            first_position: 0,
-            tokens,
-            sampled: false,
-        });
-        // Every other row is a decode row: its token is its slot's newest.
-        let token = if slot % 2 == 0 {
-            -1
-        } else {
-            row.seen[last_of(row)] as i32
-        };
-        step.chunks.push(Chunk {
-            slot: slot as u32,
-            first_position: row.position,
-            tokens: vec![token],
-            sampled: true,
-        });
+        let last = row.seen.len() - 1;
+        let mut chunk = chunk(slot, row.position as usize, &row.seen[last..], true);
+        // Every other row's token is its slot's newest.
+        if slot % 2 == 0 {
+            chunk.tokens[0] = -1;
+        }
+        step.chunks.push(chunk);
     }
-    let before = before.upload(gpu);
-    let enqueue = rig.enqueue(&before, StepKind::Mixed, before.rows);
-    // SAFETY: `seen` has a bitmap for each slot.
-    unsafe { enqueue.run(|to| to.mark_seen(seen.at(0))) };
 
     let on_gpu: StepOnGpu = step.upload(gpu);
     let values: Vec<f32> = rows.iter().flat_map(|row| row.logits.clone()).collect();
@@ -229,11 +336,17 @@ fn run(gpu: &Gpu, rig: &Rig, rows: &[Row], score: bool) -> Vec<abi::tg_sampled> 
     unsafe {
         enqueue.run(|to| {
             if score {
-                to.mark_seen(seen.at(0));
+                to.mark_seen(notes.at());
             }
-            to.sample(part, logits.at(0), seen.at(0), best.at(0), None);
+            to.sample(part, logits.at(0), notes.at(), best.at(0), None);
         });
     }
+    let after = gpu.get_values(DType::F32, &logits);
+    let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+    assert!(
+        after.iter().zip(&values).all(same),
+        "the logits are not as they were"
+    );
     on_gpu.sampled(gpu)
 }
 
@@ -260,15 +373,7 @@ fn tokens_are_those_of_the_plain_implementation() {
         let rig = rig(&gpu, vocabulary);
         for score in [false, true] {
             let rows: Vec<Row> = (0..count)
-                .map(|_| {
-                    let seen = 2 + random.below(40);
-                    Row {
-                        logits: logits(&mut random, vocabulary),
-                        seen: (0..seen).map(|_| random.below(vocabulary) as u32).collect(),
-                        sampling: sampling(&mut random),
-                        position: seen as u32 - 1,
-                    }
-                })
+                .map(|_| row(&mut random, vocabulary, 9))
                 .collect();
             let sampled = run(&gpu, &rig, &rows, score);
             assert_eq!(sampled.len(), rows.len());
@@ -282,6 +387,33 @@ fn tokens_are_those_of_the_plain_implementation() {
     }
 }
 
+/// What is left of whoever had a slot before: counts end at 65535, and begin at 0 with a prompt.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn counts_begin_with_a_prompt_and_end_where_16_bits_do() {
+    let gpu = Gpu::new();
+    for vocabulary in [50, 301, 8_190] {
+        let rig = rig(&gpu, vocabulary);
+        let notes = Notes::new(&gpu, 2, vocabulary);
+        notes.counts.fill(&gpu.stream, 0xff).unwrap();
+        let mut step = Step::with_slots(&mut Random(0), 2, 64, 16);
+        for slot in &mut step.slots {
+            slot.sampling.frequency_penalty = 1.0_f32.to_bits();
+        }
+        step.chunk(0, 7, 1);
+        step.chunk(1, 0, 5);
+        let step = step.upload(&gpu);
+        let enqueue = rig.enqueue(&step, StepKind::Mixed, step.rows);
+        // SAFETY: there are notes of each slot.
+        unsafe { enqueue.run(|to| to.mark_seen(notes.at())) };
+        let mut counts = vec![0; 2 * count_stride(vocabulary) * 2];
+        notes.counts.read(&gpu.stream, 0, &mut counts).unwrap();
+        let (full, empty) = counts.split_at(count_stride(vocabulary) * 2);
+        assert!(full.iter().all(|&byte| byte == 0xff), "{vocabulary}");
+        assert!(empty.iter().all(|&byte| byte == 0), "{vocabulary}");
+    }
+}
+
 /// Masses of more tokens than 2^44 each fit 64 bits: of two million equal ones top-p keeps its share, the lower ids.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
@@ -292,16 +424,13 @@ fn a_large_flat_vocabulary_keeps_its_top_p() {
     let rows: Vec<Row> = (0..6)
         .map(|key| Row {
             logits: vec![0.5; VOCABULARY],
-            seen: vec![0, 1],
             sampling: abi::tg_sampling {
-                repetition_penalty: 1.0_f32.to_bits(),
                 temperature: 1.0_f32.to_bits(),
                 top_p: 0.25_f32.to_bits(),
-                logprobs: abi::TG_LOGPROBS_NONE,
                 key,
-                ..abi::tg_sampling::default()
+                ..Row::default().sampling
             },
-            position: 1,
+            ..Row::default()
         })
         .collect();
     let sampled = run(&gpu, &rig, &rows, false);
@@ -325,16 +454,12 @@ fn draws_follow_the_softmax() {
         let rows: Vec<Row> = (0..500)
             .map(|i| Row {
                 logits: logits.clone(),
-                seen: vec![0, 1],
                 sampling: abi::tg_sampling {
                     key: (chunk * 500 + i) as u64,
                     temperature: 1.0_f32.to_bits(),
-                    top_p: 1.0_f32.to_bits(),
-                    repetition_penalty: 1.0_f32.to_bits(),
-                    logprobs: abi::TG_LOGPROBS_NONE,
-                    ..abi::tg_sampling::default()
+                    ..Row::default().sampling
                 },
-                position: 1,
+                ..Row::default()
             })
             .collect();
         for sampled in run(&gpu, &rig, &rows, false) {
@@ -362,23 +487,16 @@ fn draws_follow_the_softmax() {
 fn ties_and_broken_logits() {
     let gpu = Gpu::new();
     let rig = rig(&gpu, 70);
-    let greedy = abi::tg_sampling {
-        top_p: 1.0_f32.to_bits(),
-        repetition_penalty: 1.0_f32.to_bits(),
-        logprobs: abi::TG_LOGPROBS_NONE,
-        ..abi::tg_sampling::default()
-    };
     let row = |change: &dyn Fn(&mut [f32]), temperature: f32| {
         let mut logits = vec![-0.0; 70];
         change(&mut logits);
         Row {
             logits,
-            seen: vec![0, 1],
             sampling: abi::tg_sampling {
                 temperature: temperature.to_bits(),
-                ..greedy
+                ..Row::default().sampling
             },
-            position: 1,
+            ..Row::default()
         }
     };
     let rows = [
@@ -420,13 +538,7 @@ fn ties_and_broken_logits_in_any_part() {
             rows.push(Row {
                 logits,
                 seen: vec![0, 0],
-                sampling: abi::tg_sampling {
-                    top_p: 1.0_f32.to_bits(),
-                    repetition_penalty: 1.0_f32.to_bits(),
-                    logprobs: abi::TG_LOGPROBS_NONE,
-                    ..abi::tg_sampling::default()
-                },
-                position: 1,
+                ..Row::default()
             });
         }
         let sampled = run(&gpu, &rig, &rows, false);

@@ -1,14 +1,15 @@
 //! The three ways to launch a model's steps: the same bits, whoever launches.
 
 use crate::common::golden;
-use crate::engine::{Outcome, Setup, WAYS, engine, greedy, run, score};
+use crate::engine::{OPTIONS, Outcome, Setup, WAYS, drive, engine, greedy, plan, run, score};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailgraph::backend::LaunchWay;
 use tailgraph::backend::LogitsSink;
+use tailgraph::backend::cpu;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::model::{DType, Model, ModelSource};
-use tailgraph::runtime::{Logits, Request};
+use tailgraph::runtime::{Engine, Logits, Request};
 use tailgraph::{Error, Result};
 
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
@@ -24,6 +25,14 @@ pub fn requests(prompts: &[Vec<u32>]) -> Vec<Request> {
         sampled.sampling.top_k = 50;
         sampled.sampling.top_p = 0.9;
         sampled.sampling.repetition_penalty = 1.2;
+        sampled.sampling.presence_penalty = [0.0, 0.4][i % 2];
+        sampled.sampling.frequency_penalty = [0.3, 0.0][i % 2];
+        sampled.biases = (0..i as u32 * 40)
+            .map(|id| (id, 0.01 * id as f32))
+            .collect();
+        // These must not come, and it ends by its length.
+        sampled.stop_ids = (0..i as u32 % 17).collect();
+        sampled.min_new_tokens = sampled.max_new_tokens;
         sampled.sampling.key = i as u64;
         sampled.sampling.logprobs = Some(3);
         requests.push(sampled);
@@ -83,6 +92,48 @@ fn all_ways_and_stages_give_the_same_bits() {
                     let found = run(&gpu, &golden.model, setup(launch, stages), &requests);
                     assert_same(&found, &reference, &what);
                 }
+            }
+        }
+    }
+}
+
+/// Greedy answers in f32, with all that changes logits before the best of them is taken.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn penalized_tokens_are_those_of_the_cpu() {
+    let gpu = OpenGpu::new(0).unwrap();
+    for variant in ["a", "b"] {
+        let golden = golden::load(variant);
+        let model = &golden.model;
+        let requests: Vec<Request> = (golden.prompts().iter().enumerate())
+            .map(|(i, prompt)| {
+                let mut request = greedy(prompt, 40);
+                request.sampling.repetition_penalty = [1.0, 1.1][i % 2];
+                request.sampling.presence_penalty = [0.7, 0.0, -0.2][i % 3];
+                request.sampling.frequency_penalty = [0.0, 0.6, -0.1][i % 3];
+                request.biases = (0..300)
+                    .map(|id| (id, [0.5, -0.25][id as usize % 2]))
+                    .collect();
+                request.stop_ids = (0..16).collect();
+                request.min_new_tokens = 40;
+                request
+            })
+            .collect();
+        let plan = plan(model, 1);
+        let stages = cpu::stages(model, &Arc::new(plan.clone()), &OPTIONS, &None).unwrap();
+        let on_cpu = drive(
+            Engine::start(stages, &plan.ladders, &OPTIONS).unwrap(),
+            &requests,
+        );
+        for launch in WAYS {
+            let setup = Setup {
+                dtype: DType::F32,
+                launch,
+                stages: 1,
+            };
+            let on_gpu = drive(engine(&gpu, model, setup, &None), &requests);
+            for (i, (gpu, cpu)) in on_gpu.iter().zip(&on_cpu).enumerate() {
+                assert_eq!(gpu.0, cpu.0, "golden {variant} {launch:?}, request {i}");
             }
         }
     }

@@ -59,6 +59,7 @@ pub const SETUP: Setup = Setup {
         controls: 1024,
         events: 1 << 15,
         trace: 1 << 14,
+        biases: 300,
     },
     probe: ProbeOptions {
         layers: 6,
@@ -158,7 +159,8 @@ pub fn random_request(random: &mut Random, prompt_tokens: u64, max_new_tokens: u
     )
 }
 
-/// A mixture: most generate, some stop early, some want logprobs, some are only scored, one in 50 is too large.
+/// A mixture: most generate, some stop early, some want logprobs, some are only scored, some have no limit and fill the
+/// context, one in 50 is too large.
 pub fn mixture(random: &mut Random, count: usize) -> Vec<Request> {
     let mut requests = Vec::with_capacity(count);
     for _ in 0..count {
@@ -171,6 +173,10 @@ pub fn mixture(random: &mut Random, count: usize) -> Vec<Request> {
             10..20 => request.sampling.logprobs = Some(random.below(4) as u32),
             20..23 => (request.max_new_tokens, request.logits) = (0, Logits::All),
             23..26 => (request.max_new_tokens, request.logits) = (0, Logits::Last),
+            26..36 => {
+                request.max_new_tokens = SETUP.options.max_context - request.prompt.len() as u32;
+                request.unlimited = true;
+            }
             _ => {}
         }
         requests.push(request);

@@ -3,8 +3,8 @@
 use crate::common::random::Random;
 use crate::rig::*;
 use tailgraph::backend::LaunchWay;
-use tailgraph::plan::RingCapacities;
-use tailgraph::runtime::EndReason;
+use tailgraph::plan::{EngineOptions, RingCapacities};
+use tailgraph::runtime::{EndReason, Logits};
 
 /// With the whole job in the ring before the first turn, all ways give the same events in the same order, out of the
 /// same steps, whichever way kernels depend on each other.
@@ -82,6 +82,37 @@ fn all_right(rig: &Rig, way: LaunchWay, setup: &Setup, count: usize) {
     }
 }
 
+/// Half of the rows have no limit, in a pool that holds two of them: their pages come and go, and the tokens are those of
+/// a run with room for all.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_pool_too_small_gives_the_same_tokens() {
+    let rig = Rig::new();
+    let options = EngineOptions {
+        pages: 2 * SETUP.options.max_context / SETUP.options.page_tokens,
+        ..SETUP.options
+    };
+    let setup = Setup { options, ..SETUP };
+    let mut requests = mixture(&mut Random(3), 200);
+    for request in requests.iter_mut().step_by(2) {
+        request.logits = Logits::None;
+        request.max_new_tokens = options.max_context - request.prompt.len() as u32;
+        request.unlimited = true;
+    }
+    for way in WAYS {
+        let (mut engine, _) = rig.engine(way, &setup);
+        engine.launch().unwrap();
+        let events = serve(&mut engine, &requests);
+        for (number, found) in by_request(&events, 200).into_iter().enumerate() {
+            let expected = expected(&setup, &requests[number]);
+            assert_eq!(found, expected, "{way:?} request {number}");
+        }
+        let records = drain_trace(&mut engine);
+        let again: u32 = records.iter().map(|r| r.outcome.read_again).sum();
+        assert!(again > 20, "{way:?}: {again} were read again");
+    }
+}
+
 /// Three stages on one GPU: their graphs follow each other, and the host is told which one runs.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
@@ -103,6 +134,7 @@ fn rings_of_a_few_entries_lose_nothing() {
             controls: 2,
             events: 4,
             trace: 2,
+            biases: 3,
         },
         ..SETUP
     };

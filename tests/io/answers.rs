@@ -2,7 +2,6 @@
 
 use crate::fakes::Tokens;
 use serde_json::{Value, json};
-use std::time::Duration;
 use tailgraph::io::answer::{Finish, Label, Origin, Outcome, served};
 use tailgraph::io::openai::{Endpoint, OpenAi};
 use tailgraph::io::row::{Format, Id};
@@ -39,11 +38,7 @@ fn answer(format: Format) -> Value {
             of_token(-1.0, &[(300, -0.5), (301, -1.0)]),
             of_token(-2.0, &[(901, -1.0), (900, -2.0), (902, -3.0)]),
         ]),
-        timing: Timing {
-            queue: Duration::ZERO,
-            first_token: Duration::ZERO,
-            total: Duration::ZERO,
-        },
+        timing: Timing::default(),
     };
     let origin = Origin {
         model: "served".into(),

@@ -42,7 +42,7 @@ impl Codec for Bytes {
         char::from_u32(id).map(|c| c.to_string().into_bytes())
     }
 
-    fn stream(&self, stop: &[String], _: bool) -> Box<dyn TextStream> {
+    fn stream(&self, stop: &[String], _: usize, _: bool) -> Box<dyn TextStream> {
         Box::new(Stream {
             text: String::new(),
             tokens: 0,
@@ -227,7 +227,7 @@ impl Codec for Tokens {
         self.0(id)
     }
 
-    fn stream(&self, _: &[String], _: bool) -> Box<dyn TextStream> {
+    fn stream(&self, _: &[String], _: usize, _: bool) -> Box<dyn TextStream> {
         unreachable!("the text is there already")
     }
 }

@@ -13,7 +13,7 @@ use tailgraph::io::prepare::prepare;
 use tailgraph::io::row::parse;
 
 /// A row's own fields with values that mean something to them.
-const BODY: [(&str, &[&str]); 33] = [
+const BODY: [(&str, &[&str]); 34] = [
     ("model", &["\"m\"", "\"\""]),
     ("max_tokens", &["1", "5", "5.0", "1e1", "0", "99999999999"]),
     ("max_completion_tokens", &["1", "2.5", "-1"]),
@@ -56,9 +56,20 @@ const BODY: [(&str, &[&str]); 33] = [
     ("stream", &["false", "true"]),
     ("echo", &["false", "true"]),
     ("suffix", &["\"\"", "\"x\""]),
-    ("logit_bias", &["{}", "{\"5\":0}", "{\"5\":1}", "[]"]),
-    ("frequency_penalty", &["0", "-0.0", "1"]),
+    (
+        "logit_bias",
+        &[
+            "{}",
+            "{\"5\":0}",
+            "{\"5\":1}",
+            "{\"05\":1}",
+            "{\"999\":-1e2}",
+            "[]",
+        ],
+    ),
+    ("frequency_penalty", &["0", "-0.0", "1", "-2.5"]),
     ("presence_penalty", &["0", "2"]),
+    ("min_tokens", &["0", "1", "1e9"]),
     (
         "response_format",
         &["{\"type\":\"text\"}", "{\"type\":\"json_object\"}", "{}"],

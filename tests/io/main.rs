@@ -13,6 +13,7 @@ mod lines;
 mod lost;
 mod mutation;
 mod openai;
+mod penalties;
 mod refused;
 mod resume;
 mod rows;

@@ -626,8 +626,8 @@ impl Codec for WithoutBos {
         Bytes.token_bytes(id)
     }
 
-    fn stream(&self, stop: &[String], special: bool) -> Box<dyn TextStream> {
-        Bytes.stream(stop, special)
+    fn stream(&self, stop: &[String], from: usize, special: bool) -> Box<dyn TextStream> {
+        Bytes.stream(stop, from, special)
     }
 }
 

@@ -54,14 +54,24 @@ fn the_tiny_preset_has_the_shape_of_golden_a() {
 }
 
 #[test]
-fn the_full_size_preset_has_the_published_sizes() {
-    let source = ModelSource::parse("random:lfm2-8b-a1b@5").unwrap();
-    let config = source.config().unwrap().0;
-    let specs = tailgraph::model::layout::published(&config);
-    let parameters: usize = specs.iter().map(|spec| spec.elements()).sum();
-    assert_eq!((parameters as f64 / 1e6).round(), 8340.0);
-    assert_eq!(config.head_dim, 64);
-    assert_eq!(config.layer_types.len(), 24);
+fn full_size_presets_have_the_published_sizes() {
+    for (name, millions, layers, attention, vocabulary, theta) in [
+        ("lfm2-8b-a1b", 8340.0, 24, 6, 65_536, 1e6),
+        ("lfm2.5-8b-a1b", 8468.0, 24, 6, 128_000, 5e6),
+        ("lfm2-24b-a2b", 23_844.0, 40, 10, 65_536, 1e6),
+    ] {
+        let source = ModelSource::parse(&format!("random:{name}@5")).unwrap();
+        let config = source.config().unwrap().0;
+        let specs = tailgraph::model::layout::published(&config);
+        let parameters: usize = specs.iter().map(|spec| spec.elements()).sum();
+        assert_eq!((parameters as f64 / 1e6).round(), millions, "{name}");
+        let of = |kind| config.layer_types.iter().filter(|&&is| is == kind).count();
+        assert_eq!(of(LayerType::FullAttention), attention, "{name}");
+        assert_eq!(config.layer_types.len(), layers, "{name}");
+        assert_eq!(config.vocab_size, vocabulary, "{name}");
+        assert_eq!(config.rope_theta, theta, "{name}");
+        assert_eq!(config.head_dim, 64, "{name}");
+    }
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn row(id: &str, endpoint: &str, body: Value) -> String {
         .to_string()
 }
 
-/// 200 rows of both endpoints: options of all sorts, half of them with something wrong.
+/// 500 rows of both endpoints: options of all sorts, a third of them with something wrong.
 fn batch() -> Vec<String> {
     let options = [
         json!({}),
@@ -38,6 +38,10 @@ fn batch() -> Vec<String> {
         json!({"max_tokens": 6, "temperature": 2, "top_p": 0.5, "top_k": 40, "min_p": 0.01}),
         json!({"max_tokens": 5, "stop": ["a", "e", "<"], "user": "someone"}),
         json!({"max_tokens": 2, "n": 1, "stream": false, "logit_bias": {}, "presence_penalty": 0}),
+        json!({"max_tokens": 6, "presence_penalty": 1.5, "frequency_penalty": -0.5, "repetition_penalty": 1.2}),
+        json!({"max_tokens": 4, "logit_bias": {"70": 100, "71": -100.0}, "n": 2}),
+        json!({"max_tokens": 7, "min_tokens": 7, "ignore_eos": false, "stop_token_ids": [70], "logit_bias": {"70": 50}}),
+        json!({"max_tokens": 5, "n": 4, "temperature": 1.5, "seed": 9, "frequency_penalty": 2, "min_tokens": 2, "stop": "a"}),
         json!({"max_tokens": 4, "ignore_eos": true, "stop_token_ids": [9, 70], "model": "m"}),
         json!({"max_tokens": 3, "n": 3, "temperature": 1, "unknown_field": 1}),
         // Wrong, each in its way.
@@ -45,7 +49,9 @@ fn batch() -> Vec<String> {
         json!({"n": 0}),
         json!({"temperature": "warm"}),
         json!({"max_tokens": 100_000}),
-        json!({"logit_bias": {"5": 3}}),
+        json!({"logit_bias": {"5": 101}}),
+        json!({"presence_penalty": 2.5}),
+        json!({"min_tokens": 9, "max_tokens": 8}),
         json!({"guided_json": {}}),
         json!({"stop": vec!["x"; 65]}),
     ];
@@ -67,16 +73,19 @@ fn batch() -> Vec<String> {
         _ => json!(""),
     };
     let mut lines = Vec::new();
-    for i in 0..94 {
+    for i in 0..244 {
         let mut body = options[i % options.len()].clone();
         body["messages"] = chat(i);
+        if i % 7 == 3 {
+            body["tools"] = json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]);
+        }
         if i % 3 > 0 {
             body["logprobs"] = json!(true);
             body["top_logprobs"] = json!([0, 1, 5, 20][i % 4]);
         }
         lines.push(row(&format!("chat-{i}"), "chat/completions", body));
     }
-    for i in 0..94 {
+    for i in 0..244 {
         let mut body = options[i % options.len()].clone();
         body["prompt"] = prompt(i);
         if i % 3 > 0 {
@@ -120,12 +129,25 @@ fn answers_are_what_the_openai_package_has_types_for() {
         return;
     };
     let lines = batch();
-    assert_eq!(lines.len(), 200);
-    let answers = answers(&lines);
-    assert_eq!(answers.len(), 200);
+    assert_eq!(lines.len(), 500);
+    let said = answers(&lines);
+    assert_eq!(said.len(), 500);
+    let again = answers(&lines);
+    let choices = |answer: &Value| answer["response"]["body"]["choices"].clone();
+    for (first, second) in said
+        .iter()
+        .zip(&again)
+        .filter(|(row, _)| row["custom_id"] != "late")
+    {
+        assert_eq!(choices(first), choices(second), "{}", first["custom_id"]);
+    }
+    let answers = said;
     let said = ask(&python, "openai_types.py", &json!({"answers": answers}));
     assert_eq!(said["faults"], json!([]));
     let count = |name: &str| said[name].as_u64().unwrap();
-    assert!(count("chat") >= 40 && count("completions") >= 40, "{said}");
-    assert!(count("errors") >= 80, "{said}");
+    assert!(
+        count("chat") >= 120 && count("completions") >= 120,
+        "{said}"
+    );
+    assert!(count("errors") >= 150, "{said}");
 }

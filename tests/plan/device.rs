@@ -13,6 +13,7 @@ fn memory(whole: u64, budget: u64, limits: &Limits) -> MemoryPlan {
     let overheads = |_: &_| {
         Ok(Overheads {
             scheduler_bytes: 0,
+            kept_token_bytes: 0,
             pinned_bytes: 0,
             pinned_arithmetic: String::new(),
             logits_bytes: 0,

@@ -24,7 +24,7 @@ fn inspect(plan: &Plan, flags: &str) -> Result<String, Error> {
     let words = std::iter::once("inspect").chain(flags.split_whitespace());
     let Inspect { args } = Inspect::try_parse_from(words).unwrap();
     let mut out = Vec::new();
-    args.run(plan, BF16, None, args.open()?, &mut out)?;
+    args.run(plan, BF16, None, None, args.open()?, &mut out)?;
     Ok(String::from_utf8(out).unwrap())
 }
 
@@ -42,6 +42,7 @@ fn tables_fit_120_columns_and_name_every_operation() {
             "--kind mixed --context 1024",
             "--kind score --gpu a100",
             "--rows 1,2,4,8,16,32,64,128",
+            "--roofline",
         ] {
             let text = inspect(&plan, flags).unwrap();
             for line in text.lines() {
@@ -77,6 +78,37 @@ fn the_table_has_the_known_figures() {
     assert_eq!(row("attention")[1], "x6");
     assert_eq!(row("dense_down")[1], "x2");
     assert_eq!(row("weights read")[2..4], ["3.115", "GB"]);
+}
+
+/// By hand: 8B's in-projection is 2 x 6144 x 2048 FLOPs a row over 2 x 6144 x 2048 bytes, so its intensity is the rows while
+/// activations stay in the L2 cache.
+#[test]
+fn operations_stand_on_their_side_of_the_ridge() {
+    let plan = plan(lfm2_8b_a1b(), 1);
+    let document = inspect_json(&plan, "--roofline --gpu h200");
+    assert_eq!(document["gpu"]["ridge"].as_f64().unwrap().round(), 174.0);
+    let operations = document["stages"][0]["operations"].as_array().unwrap();
+    let named = |name: &str| {
+        operations
+            .iter()
+            .find(|op| op["operation"] == name)
+            .unwrap()
+    };
+    let costs = named("conv_in_proj")["costs"].as_array().unwrap();
+    assert_eq!(costs.len(), plan.ladders.decode.len(), "every bucket");
+    for cost in costs {
+        let rows = cost["rows"].as_f64().unwrap();
+        assert_eq!(cost["intensity"].as_f64().unwrap(), rows);
+        let bound = if rows < 174.0 { "memory" } else { "compute" };
+        assert_eq!(cost["bound"], bound, "{rows}");
+    }
+    let none = named("sample")["costs"][0]["intensity"].is_null();
+    assert!(none, "logits stay in the L2 cache");
+    let text = inspect(&plan, "--roofline --rows 256").unwrap();
+    let line = text.lines().find(|line| line.contains("conv_in_proj"));
+    let words: Vec<&str> = line.unwrap().split_whitespace().collect();
+    assert_eq!(words[1..4], ["x18", "453.0", "MB"]);
+    assert_eq!(words[6..9], ["256.0", "147.1%", "compute"]);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! What must hold in the core's memory after every turn, whatever the model says: nothing lost, nothing shared.
 
 use super::machine::Machine;
-use super::model::{Model, Step};
+use super::model::{Model, Place, Running, Step};
+use super::world::biases;
 use tailgraph::sys::abi;
 
 macro_rules! ensure {
@@ -37,11 +38,24 @@ pub fn pages_and_slots(machine: &Machine, model: &Model) -> Result<(), String> {
         );
         let Some(expected) = expected else { continue };
         running += 1;
-        let prompt_tokens = model.requests[expected.request as usize].prompt_tokens;
-        let phase = if expected.composed == prompt_tokens {
-            abi::TG_SLOT_DECODE
-        } else {
-            abi::TG_SLOT_PREFILL
+        let request = &model.requests[expected.request as usize];
+        let count = request.sampling.bias_count;
+        let room = u64::from(config.bias_capacity) * size_of::<abi::tg_bias>() as u64;
+        let held_biases: &[abi::tg_bias] =
+            machine.table(state.bias_table + u64::from(index) * room, count);
+        ensure!(
+            held_biases
+                .iter()
+                .copied()
+                .eq(biases(expected.request, count)),
+            "slot {index} has other biases than request {}: {held_biases:?}",
+            expected.request
+        );
+        let phase = match expected.place {
+            Place::Leaving => abi::TG_SLOT_LEAVING,
+            Place::SetBack => abi::TG_SLOT_SET_BACK,
+            Place::Runs if expected.composed == expected.reading => abi::TG_SLOT_DECODE,
+            Place::Runs => abi::TG_SLOT_PREFILL,
         };
         let found = (
             slot.request,
@@ -49,6 +63,8 @@ pub fn pages_and_slots(machine: &Machine, model: &Model) -> Result<(), String> {
             slot.generated,
             slot.steps,
             slot.pages,
+            slot.again,
+            slot.phase,
         );
         let wanted = (
             expected.request,
@@ -56,10 +72,12 @@ pub fn pages_and_slots(machine: &Machine, model: &Model) -> Result<(), String> {
             expected.generated,
             expected.steps,
             expected.pages,
+            expected.again,
+            phase,
         );
         ensure!(
-            found == wanted && slot.phase == phase,
-            "slot {index} holds (request, composed, generated, steps, pages) {found:?}, expected {wanted:?}"
+            found == wanted,
+            "slot {index} holds (request, composed, generated, steps, pages, again, phase) {found:?}, expected {wanted:?}"
         );
         ensure!(
             slot.end_reason == expected.end.unwrap_or(abi::TG_END_NONE),
@@ -67,6 +85,7 @@ pub fn pages_and_slots(machine: &Machine, model: &Model) -> Result<(), String> {
             slot.end_reason,
             expected.end
         );
+        kept(machine, model, index, expected)?;
         held.push(machine.pages(index));
     }
     for &page in held.into_iter().flatten() {
@@ -82,6 +101,28 @@ pub fn pages_and_slots(machine: &Machine, model: &Model) -> Result<(), String> {
         state.running,
         state.free_pages,
         model.free_pages
+    );
+    Ok(())
+}
+
+/// Of a sequence without a limit, what it has read of its prompt and its tokens are kept; all of its prompt once it has
+/// begun to leave.
+fn kept(machine: &Machine, model: &Model, slot: u32, running: &Running) -> Result<(), String> {
+    if model.requests[running.request as usize].flags & abi::TG_REQUEST_UNLIMITED == 0 {
+        return Ok(());
+    }
+    let prompt = &model.prompts[running.request as usize];
+    let read = match (running.place, running.again) {
+        (Place::Runs, 0) => running.composed as usize,
+        _ => prompt.len(),
+    };
+    let wanted = [&prompt[..read], &running.tokens].concat();
+    let columns = u64::from(machine.state().config.max_context);
+    let offset = machine.state().kept_table + u64::from(slot) * columns * 4;
+    let found = machine.table::<i32>(offset, wanted.len() as u32);
+    ensure!(
+        found == wanted,
+        "of slot {slot} {found:?} is kept, expected {wanted:?}"
     );
     Ok(())
 }

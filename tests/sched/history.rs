@@ -215,6 +215,8 @@ impl History {
             running: model.running.len() as u32,
             free_pages: model.free_pages,
             steps_in_flight: model.steps.len() as u32,
+            set_back: model.set_back().len() as u32,
+            read_again: expected.read_again,
         };
         ensure!(
             *outcome == wanted,
@@ -289,6 +291,17 @@ impl History {
         coverage.ran_ahead += u64::from(turn.ran_ahead);
         coverage.waited_for_the_step_ahead += u64::from(turn.waited_for_step);
         coverage.pipeline_full += u64::from(turn.pipeline_full);
+        coverage.grew += u64::from(turn.grew);
+        coverage.decoding_without_pages += u64::from(turn.stalled);
+        coverage.left_while_decoding += u64::from(turn.left_while_decoding);
+        coverage.left_in_prompt += u64::from(turn.left_in_prompt);
+        coverage.left_while_read_again += u64::from(turn.left_while_read_again);
+        coverage.waited_as_the_newest += u64::from(turn.waited_as_the_newest);
+        coverage.read_again += u64::from(turn.read_again);
+        coverage.read_twice += u64::from(turn.read_twice);
+        coverage.ended_while_leaving += u64::from(turn.ended_while_leaving);
+        coverage.ended_while_set_back += u64::from(turn.ended_while_set_back);
+        coverage.front_behind_one_set_back += u64::from(turn.front_behind_one_set_back);
         coverage.trace_ring_full += u64::from(seen.trace_full);
         coverage.stopped_by_host += u64::from(seen.flags & abi::TG_INPUT_STOP != 0);
         if let Some(step) = &turn.step {

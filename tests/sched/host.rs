@@ -4,7 +4,7 @@
 use super::check::ensure;
 use super::history::History;
 use super::model::Event;
-use super::world::VOCABULARY;
+use super::world::{VOCABULARY, biases};
 use tailgraph::io::hash::mix64;
 use tailgraph::sys::abi;
 
@@ -61,6 +61,8 @@ impl History {
         let capacities = (config.request_capacity, config.token_capacity);
         self.machine
             .ring_set(requests, capacities.0, number, request);
+        let biases = biases(number, request.sampling.bias_count);
+        self.machine.set_biases(number, biases);
         for (at, &token) in (self.token_head..).zip(prompt) {
             self.machine.ring_set(tokens, capacities.1, at, token);
         }
@@ -95,7 +97,7 @@ impl History {
                 .any(|r| r.request == *request && r.steps == 1 && r.generated + 1 == max_new_tokens)
         };
         let at = match self.to_cancel.iter().position(last) {
-            Some(at) if self.rng.percent(50) => at,
+            Some(at) if self.rng.percent(80) => at,
             _ => self.rng.below(self.to_cancel.len() as u32) as usize,
         };
         let request = self.to_cancel.swap_remove(at);
@@ -248,6 +250,7 @@ fn event_of(event: &abi::tg_event, like: &Event) -> Option<Event> {
             seen_ns: event.seen_ns,
             admitted_ns: event.admitted_ns,
             first_ns: event.first_ns,
+            again: event.step as u32,
         }),
         _ => None,
     }

@@ -256,6 +256,17 @@ impl Machine {
         unsafe { self.rings.at.add(at).cast::<T>().read() }
     }
 
+    /// The biases of a request in the ring, as many as there is room for.
+    pub fn set_biases(&mut self, number: u64, biases: impl Iterator<Item = abi::tg_bias>) {
+        let rings = self.rings();
+        let room = u64::from(rings.bias_capacity);
+        let place = number & u64::from(rings.request_capacity - 1);
+        let offset = rings.biases + place * room * size_of::<abi::tg_bias>() as u64;
+        for (i, bias) in (0..room).zip(biases) {
+            self.ring_set(offset, 1 << 31, i, bias);
+        }
+    }
+
     pub fn ring_set<T: Copy>(&mut self, offset: u64, capacity: u32, n: u64, entry: T) {
         let at = offset as usize + (n & u64::from(capacity - 1)) as usize * size_of::<T>();
         assert!(at + size_of::<T>() <= self.rings.layout.size());

@@ -20,6 +20,7 @@ mod host;
 pub mod machine;
 pub mod model;
 mod model_compose;
+mod model_pages;
 pub mod replay;
 pub mod script;
 pub mod spec;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use tailgraph::sys::abi;
 
-pub use super::spec::{Event, Running, Seen, Step, Turn};
+pub use super::spec::{Event, Place, Running, Seen, Step, Turn};
 
 #[derive(Debug, Clone)]
 pub(super) struct Waiting {
@@ -32,7 +32,7 @@ pub struct Model {
     pub controls_taken: u64,
     pub token_tail: u64,
     pub(super) cursor: u32,
-    /// The requests that were decoding when the last step was composed.
+    /// The requests that were decoding, with pages for it, when the last step was composed.
     pub(super) decoding: Vec<u64>,
 }
 
@@ -93,16 +93,19 @@ impl Model {
             self.collect(seen, &mut turn);
         }
         self.deadlines(seen, &mut turn);
+        // What this turn's step is made of: pages that are handed out now are for the next one.
+        let ready = self.ready(&mut turn);
         if collecting {
             self.end_slots(seen, &mut turn);
-            self.admit(seen, &mut turn);
+            self.set_back_leaving(&mut turn);
+            self.hand_out(seen, &ready.wanting, &mut turn);
         }
         self.publish(seen, &mut turn);
         if self.pending.is_empty() {
             if self.steps.len() < self.config.steps_in_flight as usize {
-                self.compose(seen, &mut turn);
+                self.compose(seen, &ready, &mut turn);
             } else {
-                turn.pipeline_full = !self.candidates().is_empty() || !self.prefill.is_empty();
+                turn.pipeline_full = !ready.candidates.is_empty() || !self.prefill.is_empty();
             }
         }
         self.release_tokens();
@@ -132,7 +135,7 @@ impl Model {
             if running.end.is_none() {
                 running.end = Some(abi::TG_END_CANCELLED);
                 let request = &self.requests[number as usize];
-                turn.cancel_in_prefill |= running.composed < request.prompt_tokens;
+                turn.cancel_in_prefill |= running.composed < running.reading;
                 turn.ended_in_flight |= running.steps > 0;
                 let last = running.generated + 1 == request.max_new_tokens;
                 turn.cancel_with_last_token |= last && seen.finished && running.steps == 1;
@@ -157,7 +160,7 @@ impl Model {
             if running.end.is_some() {
                 continue;
             }
-            let through = sequence.first_position + sequence.rows >= request.prompt_tokens;
+            let through = sequence.first_position + sequence.rows >= running.reading;
             let token =
                 (through && request.max_new_tokens != 0).then(|| sampled[sequence.sample as usize]);
             if through && running.first_ns == 0 && token != Some(-1) {
@@ -182,6 +185,7 @@ impl Model {
                     continue;
                 }
                 running.generated += 1;
+                running.tokens.push(token);
                 let stops = &request.stop_ids[..request.stop_count as usize];
                 let last = running.generated == request.max_new_tokens;
                 if stops.contains(&token) {
@@ -209,8 +213,7 @@ impl Model {
             };
             if running.end.is_none() && seen.now_ns >= self.deadline(slot) {
                 turn.changed = true;
-                turn.timeout_in_prefill |=
-                    running.composed < self.request(running.request).prompt_tokens;
+                turn.timeout_in_prefill |= running.composed < running.reading;
                 turn.ended_in_flight |= running.steps > 0;
                 self.running.get_mut(&slot).unwrap().end = Some(abi::TG_END_TIMEOUT);
             }
@@ -236,6 +239,8 @@ impl Model {
             };
             turn.changed = true;
             self.free_pages += running.pages;
+            turn.ended_while_leaving |= running.place == Place::Leaving;
+            turn.ended_while_set_back |= running.place == Place::SetBack;
             self.pending.push_back(Event::End {
                 request: number,
                 reason,
@@ -244,44 +249,44 @@ impl Model {
                 seen_ns: running.seen_ns,
                 admitted_ns: running.admitted_ns,
                 first_ns: running.first_ns,
+                again: running.again,
             });
             self.running.remove(&slot);
         }
         assert!(tokens.is_empty(), "tokens of nobody: {tokens:?}");
     }
 
-    fn refuses(&self, request: &abi::tg_request, pages: u64) -> bool {
+    fn refuses(&self, request: &abi::tg_request) -> bool {
         let tokens = u64::from(request.prompt_tokens) + u64::from(request.max_new_tokens);
         let scores = [abi::TG_REQUEST_LOGITS_LAST, abi::TG_REQUEST_LOGITS_ALL];
         let flags_fit = if request.max_new_tokens == 0 {
             scores.contains(&request.flags)
         } else {
-            request.flags == 0
+            [0, abi::TG_REQUEST_UNLIMITED].contains(&request.flags)
         };
         let logprobs = request.sampling.logprobs;
         request.prompt_tokens == 0
             || request.stop_count > abi::TG_MAX_STOP_IDS
             || !flags_fit
             || (logprobs > abi::TG_MAX_LOGPROBS && logprobs != abi::TG_LOGPROBS_NONE)
+            || request.sampling.bias_count > self.config.bias_capacity
             || tokens > u64::from(self.config.max_context)
-            || pages > u64::from(self.config.pages)
+            || tokens.div_ceil(u64::from(self.config.page_tokens)) > u64::from(self.config.pages)
     }
 
-    fn admit(&mut self, seen: &Seen, turn: &mut Turn) {
+    pub(super) fn admit(&mut self, seen: &Seen, turn: &mut Turn) {
         for _ in 0..abi::TG_MAX_TAKES {
             let Some(front) = self.waiting.front() else {
                 return;
             };
             let request = *self.request(self.taken);
-            let tokens = u64::from(request.prompt_tokens) + u64::from(request.max_new_tokens);
-            let pages = tokens.div_ceil(u64::from(self.config.page_tokens));
             let reason = if front.cancelled {
                 turn.cancel_waiting = true;
                 Some(abi::TG_END_CANCELLED)
             } else if seen.now_ns >= front.seen_ns.saturating_add(request.timeout_ns) {
                 turn.timeout_waiting = true;
                 Some(abi::TG_END_TIMEOUT)
-            } else if self.refuses(&request, pages) {
+            } else if self.refuses(&request) {
                 Some(abi::TG_END_REFUSED)
             } else {
                 None
@@ -295,6 +300,7 @@ impl Model {
                     seen_ns: front.seen_ns,
                     admitted_ns: 0,
                     first_ns: 0,
+                    again: 0,
                 });
             } else {
                 let free = (0..self.config.slots).find(|slot| !self.running.contains_key(slot));
@@ -302,21 +308,31 @@ impl Model {
                     turn.front_without_slot = true;
                     return;
                 };
-                if pages > u64::from(self.free_pages) {
+                let pages = match request.flags {
+                    abi::TG_REQUEST_UNLIMITED => {
+                        self.pages_to_grow(&request, request.prompt_tokens)
+                    }
+                    _ => self.pages_to_grow(&request, u32::MAX),
+                };
+                if pages > self.free_pages {
                     turn.front_without_pages = true;
                     return;
                 }
-                self.free_pages -= pages as u32;
+                self.free_pages -= pages;
                 self.prefill.push(slot);
                 let running = Running {
                     request: self.taken,
                     seen_ns: front.seen_ns,
                     admitted_ns: seen.now_ns,
                     first_ns: 0,
+                    place: Place::Runs,
                     composed: 0,
+                    reading: request.prompt_tokens,
+                    again: 0,
                     generated: 0,
+                    tokens: Vec::new(),
                     steps: 0,
-                    pages: pages as u32,
+                    pages,
                     end: None,
                     overtaken_by: Vec::new(),
                     passed_over: 0,

@@ -1,21 +1,13 @@
 //! The model's second half: which rows the next step gets, and what the turn comes to.
 
 use super::model::Model;
+use super::model_pages::Ready;
 use super::spec::{Running, Seen, Step, Turn};
 use tailgraph::sys::abi;
 
 impl Model {
-    /// Slots that could have a decode row.
-    pub(super) fn candidates(&self) -> Vec<u32> {
-        let decodes = |r: &Running| self.decodes(r) && (r.steps == 0 || self.goes_on(r));
-        let all = self.running.iter();
-        all.filter(|(_, r)| decodes(r))
-            .map(|(slot, _)| *slot)
-            .collect()
-    }
-
     /// Whatever its step in flight samples, it has a row in the next one: for a core that runs ahead.
-    fn goes_on(&self, running: &Running) -> bool {
+    pub(super) fn goes_on(&self, running: &Running) -> bool {
         let request = self.request(running.request);
         self.config.ahead != 0
             && running.steps == 1
@@ -28,19 +20,15 @@ impl Model {
         self.config.ahead != 0 && !self.steps.is_empty() && candidates.len() < self.running.len()
     }
 
-    fn decodes(&self, running: &Running) -> bool {
-        running.end.is_none() && running.composed == self.request(running.request).prompt_tokens
-    }
-
-    pub(super) fn compose(&mut self, seen: &Seen, turn: &mut Turn) {
+    pub(super) fn compose(&mut self, seen: &Seen, ready: &Ready, turn: &mut Turn) {
         let mut step = Step {
             number: self.steps_composed,
             start_ns: seen.now_ns,
             kind: abi::TG_KIND_DECODE,
             ..Step::default()
         };
-        let candidates = self.candidates();
-        if self.must_wait(&candidates) {
+        let candidates = &ready.candidates;
+        if self.must_wait(candidates) {
             turn.waited_for_step = !candidates.is_empty() || !self.prefill.is_empty();
             return;
         }
@@ -48,12 +36,10 @@ impl Model {
             0 => self.config.steps_in_flight as usize,
             _ => 1,
         };
-        let decoding = self.running.values().filter(|r| self.decodes(r));
-        let decoding: Vec<u64> = decoding.map(|r| r.request).collect();
-        let share = decoding.len().div_ceil(micro_batches);
-        if decoding != self.decoding {
+        let share = ready.decoding.div_ceil(micro_batches);
+        if ready.with_pages != self.decoding {
             self.running.values_mut().for_each(|r| r.passed_over = 0);
-            self.decoding = decoding;
+            self.decoding.clone_from(&ready.with_pages);
         }
         turn.decode_share = candidates.len() > share;
         let split = candidates.partition_point(|&slot| slot < self.cursor);
@@ -79,7 +65,11 @@ impl Model {
         }
         for slot in self.prefill.clone() {
             let running = &self.running[&slot];
-            let prompt = &self.prompts[running.request as usize];
+            let end = running.reading as usize;
+            let prompt = match running.again {
+                0 => &self.prompts[running.request as usize],
+                _ => &vec![abi::TG_TOKEN_KEPT; end],
+            };
             let all = self.request(running.request).flags == abi::TG_REQUEST_LOGITS_ALL;
             let from = running.composed as usize;
             let mut most_rows = self.config.step_tokens;
@@ -88,14 +78,14 @@ impl Model {
             }
             let furthest = from + most_rows as usize - step.rows.len();
             let align = self.config.chunk_align as usize;
-            let to = (from + 1..=furthest.min(prompt.len()))
+            let to = (from + 1..=furthest.min(end))
                 .rev()
-                .find(|to| *to == prompt.len() || to % align == 0);
+                .find(|to| *to == end || to % align == 0);
             let Some(to) = to else {
                 turn.chunk_skipped = true;
                 break;
             };
-            let last = to == prompt.len();
+            let last = to == end;
             let first = if from == 0 { abi::TG_SEQUENCE_FIRST } else { 0 };
             let flags = first | if last { abi::TG_SEQUENCE_LAST } else { 0 };
             step.add(slot, from as u32, &prompt[from..to], last && !all, flags);
@@ -108,7 +98,7 @@ impl Model {
         if step.rows.is_empty() {
             return;
         }
-        self.launch(step, cursor, &candidates, turn);
+        self.launch(step, cursor, candidates, turn);
     }
 
     fn launch(&mut self, mut step: Step, cursor: Option<u32>, candidates: &[u32], turn: &mut Turn) {
@@ -129,11 +119,9 @@ impl Model {
                 running.composed += sequence.rows;
             }
         }
-        let (running, requests) = (&self.running, &self.requests);
-        self.prefill.retain(|slot| {
-            let running = &running[slot];
-            running.composed < requests[running.request as usize].prompt_tokens
-        });
+        let running = &self.running;
+        let in_prefill = |slot: &u32| running[slot].composed < running[slot].reading;
+        self.prefill.retain(in_prefill);
         self.cursor = cursor.unwrap_or(self.cursor);
         let kind = step.kind as usize;
         let ladder = &self.config.bucket_rows[kind][..self.config.bucket_count[kind] as usize];
@@ -146,10 +134,10 @@ impl Model {
     }
 
     pub(super) fn release_tokens(&mut self) {
-        let needed = self.prefill.iter().map(|slot| {
-            let running = &self.running[slot];
-            self.request(running.request).token_start + u64::from(running.composed)
-        });
+        let read_first = self.prefill.iter().map(|slot| &self.running[slot]);
+        let needed = read_first
+            .filter(|r| r.again == 0)
+            .map(|r| self.request(r.request).token_start + u64::from(r.composed));
         let taken_end = self.taken.checked_sub(1).map_or(0, |newest| {
             let newest = self.request(newest);
             newest.token_start + u64::from(newest.prompt_tokens)

@@ -4,6 +4,7 @@ use super::api::Api;
 use super::check::{self, ensure};
 use super::history::Report;
 use super::machine::{Lanes, Machine};
+use super::world::biases;
 use tailgraph::sys::abi;
 
 /// Replays the records of `report`; every outcome and descriptor must come out again.
@@ -21,6 +22,8 @@ pub fn run(api: Api, report: &Report, lanes: Lanes) -> Result<(), String> {
             let request = report.requests[number as usize];
             let (requests, tokens) = (machine.rings().requests, machine.rings().tokens);
             machine.ring_set(requests, shape.request_capacity, number, request);
+            let biases = biases(number, request.sampling.bias_count);
+            machine.set_biases(number, biases);
             let prompt = &report.prompts[number as usize];
             for (at, &token) in (request.token_start..).zip(prompt) {
                 machine.ring_set(tokens, shape.token_capacity, at, token);

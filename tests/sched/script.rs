@@ -28,6 +28,7 @@ pub fn config() -> abi::tg_config {
         request_capacity: 8,
         token_capacity: 256,
         event_capacity: 64,
+        grow_tokens: 8,
         bucket_count: [3, 2, 2],
         ..Default::default()
     };

@@ -22,6 +22,7 @@ pub enum Event {
         seen_ns: u64,
         admitted_ns: u64,
         first_ns: u64,
+        again: u32,
     },
 }
 
@@ -39,14 +40,28 @@ pub struct Step {
     pub sample_rows: Vec<u32>,
 }
 
+/// Whether a slot's request has its pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Runs,
+    /// Until its steps in flight have come back.
+    Leaving,
+    SetBack,
+}
+
 #[derive(Debug, Clone)]
 pub struct Running {
     pub request: u64,
     pub seen_ns: u64,
     pub admitted_ns: u64,
     pub first_ns: u64,
+    pub place: Place,
+    /// Of what is to be read: its prompt, or when it is read again, that and its tokens so far.
     pub composed: u32,
+    pub reading: u32,
+    pub again: u32,
     pub generated: u32,
+    pub tokens: Vec<i32>,
     pub steps: u32,
     pub pages: u32,
     pub end: Option<u32>,
@@ -77,6 +92,7 @@ pub struct Turn {
     /// The step that came back.
     pub returned: Option<u64>,
     pub step: Option<Step>,
+    pub read_again: u32,
     /// Coverage.
     pub ring_full: bool,
     pub front_without_pages: bool,
@@ -94,4 +110,14 @@ pub struct Turn {
     pub ran_ahead: bool,
     pub waited_for_step: bool,
     pub pipeline_full: bool,
+    pub grew: bool,
+    pub stalled: bool,
+    pub left_while_decoding: bool,
+    pub left_in_prompt: bool,
+    pub left_while_read_again: bool,
+    pub waited_as_the_newest: bool,
+    pub read_twice: bool,
+    pub ended_while_leaving: bool,
+    pub ended_while_set_back: bool,
+    pub front_behind_one_set_back: bool,
 }

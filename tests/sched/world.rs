@@ -30,6 +30,17 @@ pub fn prompt_token(number: u64, position: u32) -> i32 {
     (mix64(number << 32 | u64::from(position)) & 0x7fff_ffff) as i32
 }
 
+/// Biases of request `number`, which has `count`: no two requests have the same.
+pub fn biases(number: u64, count: u32) -> impl Iterator<Item = abi::tg_bias> {
+    (0..count).map(move |i| {
+        let word = mix64(number << 32 | 1 << 31 | u64::from(i));
+        abi::tg_bias {
+            id: word as u32,
+            bias: (word >> 32) as u32,
+        }
+    })
+}
+
 /// Sampled tokens come from a small vocabulary, so that stop ids are met.
 pub const VOCABULARY: u32 = 8;
 
@@ -46,22 +57,28 @@ fn ladder(rng: &mut Random, least: u32) -> ([u32; 16], u32) {
     (rows, count as u32 + 1)
 }
 
-fn config(rng: &mut Random) -> abi::tg_config {
-    let slots = if rng.percent(3) {
+/// `crowded`: many sequences without a limit, which soon want more than the pool has, and are read slowly.
+fn config(rng: &mut Random, crowded: bool) -> abi::tg_config {
+    let slots = if crowded {
+        rng.range(3, 8)
+    } else if rng.percent(3) {
         rng.range(9, 40)
     } else {
         rng.range(1, 8)
     };
-    let chunk_align = rng.pick(&[1, 2, 4, 8, 16]);
-    let page_tokens = rng.range(1, 8);
-    let max_context = rng.range(8, 56);
+    let chunk_align = rng.pick(if crowded { &[1, 2] } else { &[1, 2, 4, 8, 16] });
+    let page_tokens = rng.range(1, if crowded { 3 } else { 8 });
+    let max_context = rng.range(if crowded { 30 } else { 8 }, 56);
     let most_pages = max_context.div_ceil(page_tokens);
-    let pages = if rng.percent(50) {
+    let pages = if crowded {
+        rng.range(most_pages, most_pages + most_pages / 2)
+    } else if rng.percent(50) {
         rng.range(1 + most_pages / 3, most_pages * 2)
     } else {
         slots * most_pages
     };
-    let step_tokens = slots + chunk_align + if rng.percent(50) { 0 } else { rng.below(24) };
+    let wide = !crowded && rng.percent(50);
+    let step_tokens = slots + chunk_align + if wide { rng.below(24) } else { 0 };
     let chunk_tokens = chunk_align + rng.below(step_tokens);
     let ahead = rng.percent(20);
     let stages = if ahead { 1 } else { rng.range(1, 4) };
@@ -88,6 +105,8 @@ fn config(rng: &mut Random) -> abi::tg_config {
             1 << rng.range(0, 6)
         },
         ahead: u32::from(ahead),
+        bias_capacity: rng.below(4),
+        grow_tokens: rng.range(1, if crowded { 3 } else { 12 }),
         ..abi::tg_config::default()
     };
     for (kind, least) in [slots, step_tokens, step_tokens].into_iter().enumerate() {
@@ -96,7 +115,15 @@ fn config(rng: &mut Random) -> abi::tg_config {
     config
 }
 
-fn request(rng: &mut Random, config: &abi::tg_config, number: u64, timeouts: u32) -> Planned {
+/// `timeouts`, `unlimited`, `stops`: how many of a hundred have some, or no limit.
+fn request(
+    rng: &mut Random,
+    config: &abi::tg_config,
+    number: u64,
+    timeouts: u32,
+    unlimited: u32,
+    stops: u32,
+) -> Planned {
     let score = rng.percent(12);
     let mut max_new_tokens = if score { 0 } else { rng.range(1, 8) };
     let room = config.max_context.saturating_sub(max_new_tokens).max(1);
@@ -111,7 +138,11 @@ fn request(rng: &mut Random, config: &abi::tg_config, number: u64, timeouts: u32
         } else {
             abi::TG_NO_TIMEOUT
         },
-        stop_count: if rng.percent(40) { rng.range(1, 2) } else { 0 },
+        stop_count: if rng.percent(stops) {
+            rng.range(1, 2)
+        } else {
+            0
+        },
         ..abi::tg_request::default()
     };
     if score {
@@ -126,17 +157,25 @@ fn request(rng: &mut Random, config: &abi::tg_config, number: u64, timeouts: u32
     } else {
         abi::TG_LOGPROBS_NONE
     };
+    request.sampling.bias_count = rng.below(config.bias_capacity + 1);
     match rng.below(60) {
         0 => prompt_tokens = 0,
         1 => request.stop_count = abi::TG_MAX_STOP_IDS + 1,
         2 => request.flags ^= abi::TG_REQUEST_LOGITS_LAST,
         3 => request.flags = 3,
-        4 => request.flags |= 4,
+        4 => request.flags |= 8,
         5 => request.sampling.logprobs = 21,
         6 => max_new_tokens = config.max_context,
         7 => max_new_tokens = u32::MAX,
         8 => max_new_tokens = 0,
+        9 => request.sampling.bias_count = config.bias_capacity + 1,
         _ => {}
+    }
+    if request.flags == 0 && rng.percent(unlimited) {
+        request.flags = abi::TG_REQUEST_UNLIMITED;
+        if max_new_tokens > 0 && rng.percent(70) {
+            max_new_tokens = config.max_context.saturating_sub(prompt_tokens);
+        }
     }
     request.prompt_tokens = prompt_tokens;
     request.max_new_tokens = max_new_tokens;
@@ -151,20 +190,30 @@ fn request(rng: &mut Random, config: &abi::tg_config, number: u64, timeouts: u32
 
 impl World {
     pub fn new(rng: &mut Random) -> Self {
-        let config = config(rng);
+        let crowded = rng.percent(30);
+        let config = config(rng, crowded);
         let shape = abi::tg_rings {
             request_capacity: config.request_capacity,
             token_capacity: config.token_capacity,
             control_capacity: 1 << rng.below(4),
             event_capacity: config.event_capacity,
+            bias_capacity: config.bias_capacity,
             trace_capacity: 1 << rng.range(0, 6),
             record: u32::from(rng.percent(25)),
             ..abi::tg_rings::default()
         };
-        let count = rng.range(1, 6) + if rng.percent(30) { rng.range(1, 10) } else { 0 };
+        let many = if crowded { 80 } else { 30 };
+        let count = rng.range(1, 6)
+            + if rng.percent(many) {
+                rng.range(1, 10)
+            } else {
+                0
+            };
         let (timeouts, cancels) = (rng.pick(&[0, 20, 60]), rng.pick(&[0, 15, 50]));
+        let unlimited = if crowded { 90 } else { rng.pick(&[0, 40, 80]) };
+        let stops = if crowded { 10 } else { 40 };
         let mut requests: Vec<Planned> = (0..u64::from(count))
-            .map(|number| request(rng, &config, number, timeouts))
+            .map(|number| request(rng, &config, number, timeouts, unlimited, stops))
             .collect();
         for planned in &mut requests {
             planned.cancel = rng.percent(cancels);

@@ -5,6 +5,7 @@ mod common;
 #[path = "../sched/mod.rs"]
 mod sched;
 
+mod grow;
 mod queue;
 mod requests;
 mod rings;

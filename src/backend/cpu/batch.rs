@@ -86,7 +86,7 @@ impl<'a> Batch<'a> {
                     }
                 }
             }
-            let table = view.pages(sequence.slot);
+            let table = view.pages(sequence);
             let used = (sequence.first_position + sequence.rows) as usize;
             let used = used.div_ceil(bounds.page_tokens);
             match table.get(..used) {

@@ -4,7 +4,7 @@ use super::batch::Batch;
 use super::lanes::Isa;
 use super::linear::{Columns, Linear};
 use super::norm::{rmsnorm, rmsnorm_row};
-use super::sample::{Sampler, SeenTokens};
+use super::sample::{AnswerCounts, History, Sampler, SeenTokens, counts_answer};
 use crate::backend::{LogitsSink, SharedSink, StepView};
 use crate::error::{Error, Result};
 use crate::model::{ModelConfig, Tensor};
@@ -24,6 +24,7 @@ pub struct Head {
     tile_rows: usize,
     vocab_size: usize,
     seen: SeenTokens,
+    counts: AnswerCounts,
     /// One per worker thread.
     samplers: Vec<Sampler>,
     sink: SharedSink,
@@ -47,6 +48,7 @@ impl Head {
             tile_rows,
             vocab_size,
             seen: SeenTokens::new(slots, vocab_size),
+            counts: AnswerCounts::new(slots, vocab_size),
             samplers: (0..rayon::current_num_threads())
                 .map(|_| Sampler::new(vocab_size))
                 .collect(),
@@ -137,35 +139,57 @@ impl Head {
         })
     }
 
-    /// Notes the step's tokens, then leaves a token (and logprobs) for every sampled row in `step`.
-    pub fn sample(&mut self, batch: &Batch<'_>, step: &StepView<'_>) {
-        for sequence in batch.sequences {
-            if sequence.flags & abi::TG_SEQUENCE_FIRST != 0 {
-                self.seen.clear(sequence.slot);
+    /// Notes the step's tokens. Those past the prompt are of the answer, which a sequence that is read again has before its
+    /// decode rows.
+    fn note(&mut self, batch: &Batch<'_>) {
+        for (sequence, slot) in batch.sequences.iter().zip(&batch.slots) {
+            let (is, id) = (|flag| sequence.flags & flag != 0, sequence.slot);
+            let counted = counts_answer(&slot.sampling);
+            if is(abi::TG_SEQUENCE_FIRST) {
+                self.seen.clear(id);
+                if counted {
+                    self.counts.clear(id);
+                }
+            }
+            let first = sequence.first_row as usize;
+            let tokens = &batch.tokens[first..first + sequence.rows as usize];
+            for (position, &token) in (sequence.first_position..).zip(tokens) {
+                self.seen.insert(id, token);
+                if counted && position >= slot.prompt_tokens {
+                    self.counts.add(id, token);
+                }
             }
         }
-        for (row, &token) in batch.rows.iter().zip(&batch.tokens) {
-            self.seen.insert(row.slot, token);
-        }
+    }
+
+    /// Notes the step's tokens, then leaves a token (and logprobs) for every sampled row in `step`.
+    pub fn sample(&mut self, batch: &Batch<'_>, step: &StepView<'_>) {
+        self.note(batch);
         let work: Vec<_> = batch
             .sample_rows
             .iter()
             .zip(self.sampled.chunks(self.vocab_size))
             .map(|(&row, logits)| {
                 let row = &batch.rows[row as usize];
-                (row, logits, batch.slots[row.sequence as usize].sampling)
+                let history = History {
+                    seen: self.seen.of(row.slot),
+                    counts: self.counts.of(row.slot),
+                    biases: step.biases(row.slot),
+                    stop_ids: step.stop_ids(row.slot),
+                };
+                let sampling = batch.slots[row.sequence as usize].sampling;
+                (row.position, logits, history, sampling)
             })
             .collect();
         let share = work.len().div_ceil(self.samplers.len()).max(1);
-        let seen = &self.seen;
         let results: Vec<Vec<abi::tg_sampled>> = work
             .par_chunks(share)
             .zip(&mut self.samplers)
             .map(|(share, sampler)| {
                 share
                     .iter()
-                    .map(|(row, logits, sampling)| {
-                        sampler.run(logits, seen.of(row.slot), sampling, row.position + 1)
+                    .map(|(position, logits, history, sampling)| {
+                        sampler.run(logits, *history, sampling, position + 1)
                     })
                     .collect()
             })

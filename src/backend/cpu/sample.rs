@@ -1,19 +1,25 @@
 //! From logits to a token.
 //!
-//! In this order, each as transformers' logits processor of that name defines it:
-//! 1. repetition penalty p over all ids of the sequence so far: l < 0 ? l * p : l / p
-//! 2. temperature t: l / t. Temperature 0 is greedy: the largest l, ties to the lower id; nothing below applies
-//! 3. top-k: keeps l >= the k-th largest (so all that tie with it)
-//! 4. top-p: in ascending order of l (ties: higher id first), removes while the running sum of the softmax of
+//! In this order; 2 and 4 to 7 as transformers' logits processor of that name defines it, 1 and 3 as the OpenAI format:
+//! 1. biases: l + bias. Stop ids before position `stop_from` are out: l is -infinity, whatever is done to it
+//! 2. repetition penalty p over all ids of the sequence so far: l < 0 ? l * p : l / p
+//! 3. presence and frequency penalty of an id that stands n > 0 times in the answer: l - (presence + frequency n)
+//! 4. temperature t: l / t. Temperature 0 is greedy: the largest l, ties to the lower id; nothing below applies
+//! 5. top-k: keeps l >= the k-th largest (so all that tie with it)
+//! 6. top-p: in ascending order of l (ties: higher id first), removes while the running sum of the softmax of
 //!    what is left so far is <= 1 - top_p; the last one stays
-//! 5. min-p: removes softmax(l) < min_p * max softmax, which is exp(l - max l) < min_p
+//! 7. min-p: removes softmax(l) < min_p * max softmax, which is exp(l - max l) < min_p
 //!
 //! Then the Gumbel-max rule draws from the softmax of the survivors: the largest l + g, ties to the lower id,
 //! with g = -ln(-ln u), u = ((word >> 8) + 0.5) 2^-24, word = element (id mod 4) of
 //! Philox4x32-10(counter = (id / 4, position of the new token, "samp", 0), key = the row's sampling key, low
 //! half first). So a draw depends on the key, the position and the logits, never on slot or order.
 //!
-//! Penalty and temperature round to f32; exponentials, their sums, u and g are f64.
+//! Each operation up to 4 rounds to f32; exponentials, their sums, u and g are f64.
+
+mod history;
+
+pub use history::{AnswerCounts, History, SeenTokens, counts_answer};
 
 use crate::model::philox::philox4x32_10;
 use crate::sys::abi;
@@ -21,39 +27,9 @@ use crate::sys::abi;
 /// "samp": keeps these draws apart from every other use of the generator.
 const STREAM: u32 = 0x7361_6d70;
 
-/// Token ids that a slot's sequence holds so far.
-pub struct SeenTokens {
-    /// `[slots, words]`, a bit per id
-    bits: Vec<u32>,
-    words: usize,
-}
-
-impl SeenTokens {
-    pub fn new(slots: usize, vocab_size: usize) -> Self {
-        let words = vocab_size.div_ceil(32);
-        Self {
-            bits: vec![0; slots * words],
-            words,
-        }
-    }
-
-    pub fn clear(&mut self, slot: u32) {
-        self.bits[slot as usize * self.words..][..self.words].fill(0);
-    }
-
-    pub fn insert(&mut self, slot: u32, token: u32) {
-        self.bits[slot as usize * self.words + token as usize / 32] |= 1 << (token % 32);
-    }
-
-    /// The slot's bits.
-    pub fn of(&self, slot: u32) -> &[u32] {
-        &self.bits[slot as usize * self.words..][..self.words]
-    }
-}
-
 /// Scratch for one row at a time.
 pub struct Sampler {
-    /// `[V]`: logits after penalty and temperature
+    /// `[V]`: logits after biases, penalties and temperature
     scores: Vec<f32>,
     /// Ids still in.
     survivors: Vec<u32>,
@@ -74,7 +50,7 @@ impl Sampler {
     pub fn run(
         &mut self,
         logits: &[f32],
-        seen: &[u32],
+        history: History<'_>,
         sampling: &abi::tg_sampling,
         position: u32,
     ) -> abi::tg_sampled {
@@ -84,7 +60,7 @@ impl Sampler {
                 ..Default::default()
             };
         }
-        let token = self.token(logits, seen, sampling, position);
+        let token = self.token(logits, history, sampling, position);
         let mut sampled = abi::tg_sampled {
             token: token as i32,
             ..Default::default()
@@ -98,16 +74,12 @@ impl Sampler {
     fn token(
         &mut self,
         logits: &[f32],
-        seen: &[u32],
+        history: History<'_>,
         sampling: &abi::tg_sampling,
         position: u32,
     ) -> u32 {
         self.scores.copy_from_slice(logits);
-        penalize(
-            &mut self.scores,
-            seen,
-            f32::from_bits(sampling.repetition_penalty),
-        );
+        self.alter(history, sampling, position);
         let temperature = f32::from_bits(sampling.temperature);
         if temperature == 0.0 {
             return argmax(&self.scores);
@@ -121,6 +93,38 @@ impl Sampler {
         self.keep_top_p(f32::from_bits(sampling.top_p));
         self.keep_min_p(f32::from_bits(sampling.min_p));
         self.draw(sampling.key, position)
+    }
+
+    /// All that comes before the temperature.
+    fn alter(&mut self, history: History<'_>, sampling: &abi::tg_sampling, position: u32) {
+        let scores = &mut self.scores;
+        // An id past the vocabulary has no logit.
+        for entry in history.biases {
+            if let Some(score) = scores.get_mut(entry.id as usize) {
+                *score += f32::from_bits(entry.bias);
+            }
+        }
+        penalize(
+            scores,
+            history.seen,
+            f32::from_bits(sampling.repetition_penalty),
+        );
+        if counts_answer(sampling) {
+            let presence = f32::from_bits(sampling.presence_penalty);
+            let frequency = f32::from_bits(sampling.frequency_penalty);
+            for (score, &count) in scores.iter_mut().zip(history.counts) {
+                if count > 0 {
+                    *score -= presence + frequency * f32::from(count);
+                }
+            }
+        }
+        if position < sampling.stop_from {
+            for &id in history.stop_ids {
+                if let Some(score) = scores.get_mut(id as usize) {
+                    *score = f32::NEG_INFINITY;
+                }
+            }
+        }
     }
 
     fn keep_top_k(&mut self, k: usize) {

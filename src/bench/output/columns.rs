@@ -163,3 +163,27 @@ pub const COMPARED: &[Column] = &[
     },
     field!("verdict", "verdict"),
 ];
+
+/// Of products.
+pub const GEMM: &[Column] = &[
+    field!("dtype", "dtype", 3),
+    field!("step", "kind"),
+    field!("rows", "rows"),
+    field!("operations", "operations"),
+    field!("weights", "weights", 4),
+    field!("kernels", "kernels", 5),
+    field!("us", "us"),
+    field!("bound", "bound", 6),
+    field!("bound us", "floor_us", 2),
+    Column {
+        title: "of it",
+        rank: 0,
+        cell: |row| per_cent(row, "fraction"),
+    },
+    field!("FLOP/B", "intensity", 7),
+    field!("TFLOP/s", "tflops"),
+    field!("TB/s", "tbytes_per_s"),
+    field!("cuBLASLt us", "cublaslt_us", 1),
+    field!("its TFLOP/s", "cublaslt_tflops", 2),
+    field!("its us / ours", "cublaslt_ratio", 1),
+];

@@ -1,5 +1,6 @@
 //! `bench`.
 
+use super::gemm::GemmArgs;
 use super::run::EngineArgs;
 use super::score::Positions;
 use crate::backend::LaunchWay;
@@ -28,6 +29,8 @@ pub struct BenchCommand {
 pub enum Other {
     /// Geometric means of two measurements' repeats, their ratios, and whether the repeats show a difference
     Compare(CompareArgs),
+    /// Each product of a model by rows: the kernels that serve it, time, TFLOP/s, share of what bounds it, and cuBLASLt beside it
+    Gemm(Box<GemmArgs>),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -95,7 +98,7 @@ impl ValueEnum for Way {
     }
 }
 
-fn positive(text: &str) -> std::result::Result<List, String> {
+pub(super) fn positive(text: &str) -> std::result::Result<List, String> {
     let list = ranges::parse(text)?;
     match list.0.contains(&0) {
         true => Err("found 0, expected numbers of at least 1".to_owned()),
@@ -191,6 +194,9 @@ pub struct BenchArgs {
     /// Threads that spin meanwhile
     #[arg(long, value_name = "LIST", value_parser = ranges::parse, default_value = "0", help_heading = "Workload")]
     pub cpu_load: List,
+    /// `decode`: every sequence has a presence penalty, a frequency penalty and 8 biased tokens
+    #[arg(long, help_heading = "Workload")]
+    pub penalties: bool,
     /// `serve`: requests a second, arriving as a Poisson process; inf is all at once
     #[arg(long, value_name = "RATES", value_delimiter = ',', value_parser = rate, help_heading = "Workload")]
     pub request_rate: Vec<f64>,

@@ -68,7 +68,7 @@ pub struct MergeArgs {
 
 #[derive(Debug, Clone, Args)]
 pub struct SynthArgs {
-    /// random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b or a path to a config.json
+    /// random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b, lfm2.5-8b-a1b, lfm2-24b-a2b or a path to a config.json
     #[arg(long, short, value_name = "MODEL")]
     pub model: String,
     /// The directory to write; it must not exist yet, or be empty, or be an unfinished one of the same kind

@@ -38,6 +38,12 @@ pub struct InspectArgs {
     /// List the kernel calls of each step, as a GPU like --gpu would be given them; needs none
     #[arg(long, conflicts_with_all = ["dot", "svg", "layers"])]
     pub calls: bool,
+    /// Each operation against the roofline: bytes, FLOPs, which side of the ridge, least time; of all buckets, or of --rows
+    #[arg(long, conflicts_with_all = ["calls", "dot", "svg"])]
+    pub roofline: bool,
+    /// With --roofline's tables, what was reached in a run of the same model: the file of `trace --kernels`
+    #[arg(long, value_name = "TRACE", conflicts_with_all = ["calls", "dot", "svg"])]
+    pub measured: Option<PathBuf>,
     /// Each layer by itself
     #[arg(long)]
     pub layers: bool,

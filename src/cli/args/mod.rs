@@ -12,6 +12,7 @@
 pub mod bench;
 pub mod doctor;
 pub mod files;
+pub mod gemm;
 pub mod inspect;
 pub mod profile;
 pub mod prompts;

@@ -5,8 +5,8 @@ use super::prompts::PromptArgs;
 use super::run::{EngineArgs, ModelArg, RecordArg, RunArgs};
 use crate::error::{Error, Result};
 use crate::io::fields::{
-    MAX_STOP_BYTES, MAX_STOP_STRINGS, MIN_P, REPETITION_PENALTY, TEMPERATURE, TOP_P, parse_seed,
-    parse_top_k,
+    FREQUENCY_PENALTY, MAX_STOP_BYTES, MAX_STOP_STRINGS, MIN_P, PRESENCE_PENALTY,
+    REPETITION_PENALTY, TEMPERATURE, TOP_P, parse_seed, parse_top_k,
 };
 use crate::io::row::{MAX_LOGPROBS, MAX_NEW_TOKENS, MAX_TIMEOUT_MS, Options};
 use crate::io::shard::Shard;
@@ -36,6 +36,15 @@ pub struct SamplingArgs {
     /// Above 1: tokens already there become less likely
     #[arg(long, value_name = "X", value_parser = |s: &str| REPETITION_PENALTY.parse(s))]
     pub repetition_penalty: Option<f32>,
+    /// Above 0: tokens that the answer holds become less likely (-2 to 2)
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = |s: &str| PRESENCE_PENALTY.parse(s))]
+    pub presence_penalty: Option<f32>,
+    /// Above 0: tokens become less likely each time that they come in the answer (-2 to 2)
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = |s: &str| FREQUENCY_PENALTY.parse(s))]
+    pub frequency_penalty: Option<f32>,
+    /// Tokens to generate before an end-of-sequence token, a stop id or a stop string may end the text
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MAX_NEW_TOKENS as i64))]
+    pub min_tokens: Option<u32>,
     /// Seed of the run: with a row's place in the input it keys the row's sampling, unless the row has a seed
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0, value_parser = parse_seed)]
     pub seed: u64,
@@ -86,6 +95,10 @@ impl SamplingArgs {
             top_p: self.top_p,
             min_p: self.min_p,
             repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            logit_bias: None,
+            min_tokens: self.min_tokens,
             seed: None,
             stop: (!self.stop.is_empty()).then(|| self.stop.clone()),
             stop_ids: (!self.stop_ids.is_empty()).then(|| self.stop_ids.clone()),
@@ -105,7 +118,7 @@ pub struct GenerateArgs {
     #[arg(value_name = "PROMPT", conflicts_with_all = ["input", "lines"])]
     pub prompts: Vec<String>,
     /// Rows as JSON lines: {"id","prompt"}, {"id","input_ids"}, {"id","messages"} with options of the flags'
-    /// names and skip_special_tokens, or OpenAI batch rows; .gz and .zst files too [default: standard input]
+    /// names, logit_bias and skip_special_tokens, or OpenAI batch rows; .gz and .zst files too [default: standard input]
     #[arg(long, short, value_name = "FILE|-")]
     pub input: Option<PathBuf>,
     /// Answers as JSON lines in input order; finished rows are in FILE.partial meanwhile [default: standard
@@ -179,8 +192,8 @@ pub struct TraceArgs {
     #[command(flatten)]
     pub prompt: PromptArgs,
     /// A checkpoint's directory, or ORG/NAME[@REVISION] of the Hugging Face hub or its cache (HF_HOME, HF_ENDPOINT,
-    /// HF_TOKEN, HF_HUB_OFFLINE), or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b or a path to a
-    /// config.json
+    /// HF_TOKEN, HF_HUB_OFFLINE), or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b, lfm2.5-8b-a1b,
+    /// lfm2-24b-a2b or a path to a config.json
     #[arg(
         long,
         short,

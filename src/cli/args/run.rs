@@ -11,8 +11,8 @@ use std::path::PathBuf;
 #[command(next_help_heading = "Model and device")]
 pub struct ModelArg {
     /// A checkpoint's directory, or ORG/NAME[@REVISION] of the Hugging Face hub or its cache (HF_HOME, HF_ENDPOINT,
-    /// HF_TOKEN, HF_HUB_OFFLINE), or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b or a path to a
-    /// config.json
+    /// HF_TOKEN, HF_HUB_OFFLINE), or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b, lfm2.5-8b-a1b,
+    /// lfm2-24b-a2b or a path to a config.json
     #[arg(long, short, value_name = "MODEL")]
     pub model: String,
 }

@@ -40,6 +40,7 @@ impl BenchArgs {
         only(self.arrivals.is_some(), "--arrivals", Kind::Serve)?;
         only(self.num_prompts.is_some(), "--num-prompts", Kind::Serve)?;
         only(self.trace.is_some(), "--trace", Kind::Decode)?;
+        only(self.penalties, "--penalties", Kind::Decode)?;
         only(self.input.is_some(), "--input", Kind::Score)?;
         only(self.logits_on_device, "--logits-on-device", Kind::Score)?;
         only(self.logits != Positions::All, "--logits", Kind::Score)?;
@@ -192,6 +193,7 @@ impl BenchArgs {
                                     rate,
                                     most_in_flight,
                                     cpu_load,
+                                    penalties: self.penalties,
                                 });
                             }
                         }

@@ -88,6 +88,7 @@ fn memory_json(memory: &MemoryPlan) -> Value {
         controls,
         events,
         trace,
+        biases,
     } = memory.rings;
     json!({
         "options": {
@@ -106,6 +107,7 @@ fn memory_json(memory: &MemoryPlan) -> Value {
             "controls": controls,
             "events": events,
             "trace": trace,
+            "biases": biases,
         },
         "items": memory.items.iter().map(|item| json!({
             "name": item.name,

@@ -3,7 +3,6 @@
 use super::graphs::{Entry, OnGpu, entries, ms, operation};
 use super::{Group, View, Written};
 use crate::backend::cuda::listed::captured::CapturedGraph;
-use crate::backend::cuda::tuning::gpu::Bound;
 use crate::model::LayerType;
 use crate::plan::cost::distinct_experts;
 use crate::plan::params::{model_bytes, model_parameters, params};
@@ -49,6 +48,7 @@ fn document(view: &View<'_>) -> Value {
             "title": view.gpu.title,
             "bytes_per_s": view.gpu.bytes_per_s,
             "flops_per_s": view.gpu.flops_per_s(compute),
+            "ridge": view.gpu.ridge(compute),
             "l2_bytes": whole(view.gpu.l2_bytes),
             "source": view.gpu.source,
         },
@@ -57,6 +57,7 @@ fn document(view: &View<'_>) -> Value {
         "context": view.context,
         "stages": view.plan.stages.iter().map(|s| stage(view, s)).collect::<Vec<_>>(),
         "totals": view.rows.iter().map(|&rows| total(view, rows)).collect::<Vec<_>>(),
+        "measured": super::roofline::json(view),
         "device": view.on_gpu.map(device),
         "graphs": entries(view).iter().map(|entry| graph(view, entry)).collect::<Vec<_>>(),
     })
@@ -156,7 +157,7 @@ fn stage(view: &View<'_>, stage: &Stage) -> Value {
         "operations": view.groups(stage).iter().map(|g| group(view, g)).collect::<Vec<_>>(),
         "totals": view.rows.iter().map(|&rows| {
             let cost = stage.cost(&view.plan.config, &view.shape(rows), view.precision);
-            costs(rows, &cost, view.stage_us(stage, rows), None)
+            costs(rows, &cost, view.stage_us(stage, rows))
         }).collect::<Vec<_>>(),
     })
 }
@@ -178,7 +179,11 @@ fn group(view: &View<'_>, group: &Group) -> Value {
         .iter()
         .map(|&rows| {
             let (us, bound) = view.roofline_us(group, rows);
-            costs(rows, &view.cost(group, rows), us, Some(bound))
+            let mut value = costs(rows, &view.cost(group, rows), us);
+            value["memory_bytes"] = json!(whole(view.memory_bytes(group, rows)));
+            value["intensity"] = json!(view.intensity(group, rows));
+            value["bound"] = json!(bound.name());
+            value
         })
         .collect();
     json!({
@@ -191,26 +196,22 @@ fn group(view: &View<'_>, group: &Group) -> Value {
 
 fn total(view: &View<'_>, rows: u32) -> Value {
     let cost = view.plan.cost(&view.shape(rows), view.precision);
-    let mut value = costs(rows, &cost, view.step_us(rows), None);
+    let mut value = costs(rows, &cost, view.step_us(rows));
     value["bucket"] = json!(view.plan.ladders.bucket(view.kind, rows));
     value["experts_per_layer"] = json!(distinct_experts(&view.plan.config, f64::from(rows)));
     value["slowest_stage_us"] = json!(view.slowest_stage_us(rows));
     value
 }
 
-fn costs(rows: u32, cost: &Cost, roofline_us: f64, bound: Option<Bound>) -> Value {
-    let mut value = json!({
+fn costs(rows: u32, cost: &Cost, roofline_us: f64) -> Value {
+    json!({
         "rows": rows,
         "weight_bytes": whole(cost.weight_bytes),
         "cache_bytes": whole(cost.cache_bytes),
         "activation_bytes": whole(cost.activation_bytes),
         "flops": whole(cost.flops),
         "roofline_us": roofline_us,
-    });
-    if let Some(bound) = bound {
-        value["bound"] = json!(bound.name());
-    }
-    value
+    })
 }
 
 fn whole(amount: f64) -> u64 {

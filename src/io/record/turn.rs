@@ -35,6 +35,9 @@ pub struct Turn {
     pub running: u32,
     pub free_pages: u32,
     pub steps_in_flight: u32,
+    /// Running ones that wait to be read again, and those whose reading again begins.
+    pub set_back: u32,
+    pub read_again: u32,
 }
 
 fn step(number: u64) -> Option<u64> {
@@ -70,6 +73,8 @@ impl From<&abi::tg_trace> for Turn {
             running: outcome.running,
             free_pages: outcome.free_pages,
             steps_in_flight: outcome.steps_in_flight,
+            set_back: outcome.set_back,
+            read_again: outcome.read_again,
         }
     }
 }
@@ -108,6 +113,8 @@ impl From<&Turn> for abi::tg_trace {
                 running: turn.running,
                 free_pages: turn.free_pages,
                 steps_in_flight: turn.steps_in_flight,
+                set_back: turn.set_back,
+                read_again: turn.read_again,
             },
             turn: turn.turn,
             end_ns: turn.end_ns,
@@ -138,6 +145,8 @@ mod tests {
         record.outcome.step = abi::TG_NO_STEP;
         record.outcome.returned_step = 5;
         record.outcome.free_pages = 3;
+        record.outcome.set_back = 2;
+        record.outcome.read_again = 1;
         let turn = Turn::from(&record);
         assert_eq!(turn.stopped, [0, 1023]);
         let text = serde_json::to_string(&turn).unwrap();

@@ -110,6 +110,12 @@ pub struct Options {
     pub top_p: Option<f32>,
     pub min_p: Option<f32>,
     pub repetition_penalty: Option<f32>,
+    pub presence_penalty: Option<f32>,
+    pub frequency_penalty: Option<f32>,
+    /// Token ids, no two the same, and what is added to their logits.
+    pub logit_bias: Option<Vec<(u32, f32)>>,
+    /// New tokens before one may end the answer.
+    pub min_tokens: Option<u32>,
     pub seed: Option<u64>,
     pub stop: Option<Vec<String>>,
     pub stop_ids: Option<Vec<u32>>,
@@ -131,6 +137,10 @@ impl Options {
             top_p: self.top_p.or(other.top_p),
             min_p: self.min_p.or(other.min_p),
             repetition_penalty: self.repetition_penalty.or(other.repetition_penalty),
+            presence_penalty: self.presence_penalty.or(other.presence_penalty),
+            frequency_penalty: self.frequency_penalty.or(other.frequency_penalty),
+            logit_bias: self.logit_bias.or_else(|| other.logit_bias.clone()),
+            min_tokens: self.min_tokens.or(other.min_tokens),
             seed: self.seed.or(other.seed),
             stop: self.stop.or_else(|| other.stop.clone()),
             stop_ids: self.stop_ids.or_else(|| other.stop_ids.clone()),

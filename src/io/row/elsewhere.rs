@@ -3,11 +3,11 @@
 use super::{Code, RowError};
 use crate::io::fields::{Fields, found, present};
 use crate::json;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// Fields of the OpenAI format, of vLLM and of transformers that change prompt or answer, that own rows do not have,
 /// and what to write instead.
-const REFUSED: [(&str, &str); 44] = [
+const REFUSED: [(&str, &str); 40] = [
     (
         "max_completion_tokens",
         "max_tokens or max_new_tokens in rows of this format",
@@ -16,8 +16,7 @@ const REFUSED: [(&str, &str); 44] = [
         "max_length",
         "max_new_tokens, which does not count the prompt",
     ),
-    ("min_new_tokens", "no such field: there is no least length"),
-    ("min_tokens", "no such field: there is no least length"),
+    ("min_new_tokens", "min_tokens"),
     ("stop_token_ids", "stop_ids in rows of this format"),
     ("stop_strings", "stop in rows of this format"),
     (
@@ -29,20 +28,8 @@ const REFUSED: [(&str, &str); 44] = [
         "prompt_logprobs",
         "no such field: `score` has logprobs of prompts",
     ),
-    (
-        "frequency_penalty",
-        "0; repetition_penalty is the penalty there is",
-    ),
-    (
-        "presence_penalty",
-        "0; repetition_penalty is the penalty there is",
-    ),
-    ("logit_bias", "an empty object: tokens cannot be biased"),
-    ("bad_words", "no such field: tokens cannot be biased"),
-    (
-        "allowed_token_ids",
-        "no such field: tokens cannot be biased",
-    ),
+    ("bad_words", "logit_bias, -100 for each token"),
+    ("allowed_token_ids", "logit_bias, 100 for each token"),
     (
         "response_format",
         "{\"type\":\"text\"}: output is not constrained",
@@ -86,7 +73,7 @@ const REFUSED: [(&str, &str); 44] = [
     ("do_sample", "temperature: 0 is greedy"),
     (
         "no_repeat_ngram_size",
-        "0; repetition_penalty is the penalty there is",
+        "0; repetition_penalty, presence_penalty and frequency_penalty are the penalties there are",
     ),
     (
         "add_special_tokens",
@@ -124,10 +111,7 @@ pub(in crate::io) fn refusal(name: &str, value: &Value) -> Option<&'static str> 
     let (_, expected) = REFUSED.iter().find(|&&(known, _)| known == name)?;
     let changes_nothing = match name {
         "n" | "best_of" | "num_beams" | "num_return_sequences" => json::float(value) == Some(1.0),
-        "frequency_penalty" | "presence_penalty" | "no_repeat_ngram_size" => {
-            json::float(value) == Some(0.0)
-        }
-        "logit_bias" => value.as_object().is_some_and(Map::is_empty),
+        "no_repeat_ngram_size" => json::float(value) == Some(0.0),
         "functions" => value.as_array().is_some_and(Vec::is_empty),
         "function_call" => value == "auto" || value == "none",
         "verbosity" => value == "medium",

@@ -22,6 +22,7 @@ pub(super) struct OperationSum {
     times: u64,
     us: f64,
     bytes: f64,
+    flops: f64,
     floor_us: Option<f64>,
     kernels: Vec<KernelSum>,
 }
@@ -88,6 +89,7 @@ impl BucketSum {
             if part.index == 0 {
                 operation.times += 1;
                 operation.bytes += least.bytes;
+                operation.flops += least.flops;
                 let floor_us = operation.floor_us.unwrap_or(0.0);
                 operation.floor_us = least.floor_us.map(|us| floor_us + us);
             }
@@ -118,6 +120,7 @@ impl BucketSum {
             us_each: rounded(sum.us / sum.times as f64),
             us_per_step: rounded(sum.us / steps),
             bytes_per_step: (sum.bytes / steps).round(),
+            flops_per_step: (sum.flops / steps).round(),
             floor_us_per_step: sum.floor_us.map(|us| rounded(us / steps)),
             fraction: sum.floor_us.map(|us| rounded(us / sum.us)),
             kernels: sum.kernels.iter().map(|k| k.finish(steps)).collect(),

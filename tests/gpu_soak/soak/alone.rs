@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tailgraph::backend::LogitsSink;
-use tailgraph::backend::cpu::sample::{Sampler, SeenTokens};
+use tailgraph::backend::cpu::sample::{AnswerCounts, History, Sampler, SeenTokens};
 use tailgraph::runtime::TokenLogprobs;
 use tailgraph::sys::abi;
 use tailgraph::{Error, Result};
@@ -210,13 +210,34 @@ fn is_tie(
         top_p: sampling.top_p.to_bits(),
         min_p: sampling.min_p.to_bits(),
         repetition_penalty: sampling.repetition_penalty.to_bits(),
+        presence_penalty: sampling.presence_penalty.to_bits(),
+        frequency_penalty: sampling.frequency_penalty.to_bits(),
         top_k: sampling.top_k,
         logprobs: abi::TG_LOGPROBS_NONE,
+        stop_from: ask.request.prompt.len() as u32 + ask.request.min_new_tokens,
+        ..Default::default()
     };
     let mut seen = SeenTokens::new(1, shape.vocab_size as usize);
     for &token in sequence {
         seen.insert(0, token);
     }
+    let mut counts = AnswerCounts::new(1, shape.vocab_size as usize);
+    for &token in &sequence[ask.request.prompt.len()..] {
+        counts.add(0, token);
+    }
+    let biases: Vec<_> = (ask.request.biases.iter())
+        .map(|&(id, bias)| abi::tg_bias {
+            id,
+            bias: bias.to_bits(),
+        })
+        .collect();
+    let stop_ids: Vec<i32> = ask.request.stop_ids.iter().map(|&id| id as i32).collect();
+    let history = History {
+        seen: seen.of(0),
+        counts: counts.of(0),
+        biases: &biases,
+        stop_ids: &stop_ids,
+    };
     let mut sampler = Sampler::new(shape.vocab_size as usize);
     let by = 2.0 * difference.noise as f32;
     let [mine, theirs] = difference.tokens.map(|token| token as usize);
@@ -224,7 +245,7 @@ fn is_tie(
     let mut chosen = |mine_by: f32, theirs_by: f32| {
         logits[mine] = original.0 + mine_by;
         logits[theirs] = original.1 + theirs_by;
-        let sampled = sampler.run(&logits, seen.of(0), &sampling, sequence.len() as u32);
+        let sampled = sampler.run(&logits, history, &sampling, sequence.len() as u32);
         sampled.token as usize
     };
     chosen(by, -by) == mine && chosen(-by, by) == theirs

@@ -189,7 +189,10 @@ impl Driver {
         let request = Request {
             prompt: prompt.to_vec(),
             max_new_tokens: 0,
+            unlimited: false,
             stop_ids: Vec::new(),
+            min_new_tokens: 0,
+            biases: Vec::new(),
             sampling: Sampling::default(),
             timeout: None,
             logits: Logits::Last,

@@ -70,6 +70,12 @@ pub fn ask(seed: u64, number: u64, shape: &Shape) -> Ask {
         }
         _ => Fate::Whole,
     };
+    // Half of them name no limit. That is what the context leaves, but not so much that they are all that runs.
+    let unlimited = fate == Fate::Whole && random.below(2) == 0;
+    if unlimited {
+        let rest = shape.max_context - prompt;
+        max_new_tokens = rest.min(4 * shape.most_new_tokens);
+    }
     let timeout = match fate {
         Fate::Deadline(timeout) => Some(timeout),
         _ => None,
@@ -83,7 +89,12 @@ pub fn ask(seed: u64, number: u64, shape: &Shape) -> Ask {
             .map(|_| random.below(shape.vocab_size))
             .collect(),
         max_new_tokens,
+        unlimited,
         stop_ids,
+        min_new_tokens: random.below(max_new_tokens.min(20) + 1),
+        biases: (0..random.pick(&[0, 0, 0, 1, 300]))
+            .map(|i| (shape.vocab_size / 300 * i, random.pick(&[-1.5, 0.75])))
+            .collect(),
         sampling: sampling(&mut random),
         timeout,
         logits: Logits::None,
@@ -99,15 +110,21 @@ fn sampling(random: &mut Random) -> Sampling {
     let key = random.next();
     let logprobs = random.pick(&[None, None, Some(0), Some(5), Some(20)]);
     let repetition_penalty = random.pick(&[1.0, 1.0, 1.1, 1.3]);
+    let presence_penalty = random.pick(&[0.0, 0.0, 0.5, -0.5]);
+    let frequency_penalty = random.pick(&[0.0, 0.0, 0.3, -0.1]);
     if random.below(3) == 0 {
         return Sampling {
             repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
             logprobs,
             ..Sampling::default()
         };
     }
     Sampling {
         repetition_penalty,
+        presence_penalty,
+        frequency_penalty,
         temperature: random.pick(&[0.5, 0.8, 1.0, 1.5]),
         top_k: random.pick(&[0, 0, 1, 40, 200]),
         top_p: random.pick(&[1.0, 1.0, 0.95, 0.5]),

@@ -12,6 +12,14 @@ fn plain() -> abi::tg_sampling {
         repetition_penalty: 1f32.to_bits(),
         top_k: 0,
         logprobs: abi::TG_LOGPROBS_NONE,
+        ..Default::default()
+    }
+}
+
+fn seen(seen: &[u32]) -> History<'_> {
+    History {
+        seen,
+        ..History::default()
     }
 }
 
@@ -22,8 +30,8 @@ fn greedy() -> abi::tg_sampling {
     }
 }
 
-fn token(logits: &[f32], seen: &[u32], sampling: &abi::tg_sampling, position: u32) -> u32 {
-    let sampled = Sampler::new(logits.len()).run(logits, seen, sampling, position);
+fn token(logits: &[f32], bits: &[u32], sampling: &abi::tg_sampling, position: u32) -> u32 {
+    let sampled = Sampler::new(logits.len()).run(logits, seen(bits), sampling, position);
     sampled.token as u32
 }
 
@@ -35,7 +43,7 @@ fn assert_distribution(logits: &[f32], sampling: &abi::tg_sampling, expected: &[
     let mut counts = vec![0.0; logits.len()];
     let mut sampler = Sampler::new(logits.len());
     for position in 0..DRAWS {
-        let sampled = sampler.run(logits, &[0], sampling, position);
+        let sampled = sampler.run(logits, seen(&[0]), sampling, position);
         counts[sampled.token as usize] += 1.0;
     }
     let (mut chi_square, mut freedom) = (0.0, -1.0f64);
@@ -166,6 +174,96 @@ fn the_penalty_pushes_seen_tokens_down_from_either_side() {
     assert!(seen.of(1).iter().all(|&word| word == 0));
 }
 
+/// All that comes before the temperature, against the formulas in f64.
+#[test]
+fn biases_penalties_and_least_lengths_are_their_formulas() {
+    let mut numbers = Numbers::new(35);
+    for case in 0..40u32 {
+        let vocabulary = 3 + case as usize * 7;
+        let logits = numbers.normal(vocabulary);
+        let every = |n: u32| (0..vocabulary as u32).filter(move |id| id % n == case % n);
+        let mut counts = AnswerCounts::new(2, vocabulary);
+        for id in every(3) {
+            (0..=id % 5).for_each(|_| counts.add(1, id));
+        }
+        assert!(counts.of(0).iter().all(|&count| count == 0));
+        let mut seen = SeenTokens::new(2, vocabulary);
+        every(2).for_each(|id| seen.insert(1, id));
+        let mut biases: Vec<_> = every(4)
+            .map(|id| abi::tg_bias {
+                id,
+                bias: (id as f32 - 3.5).to_bits(),
+            })
+            .collect();
+        // A model may have no such token.
+        biases.push(abi::tg_bias {
+            id: vocabulary as u32,
+            bias: 1,
+        });
+        let stop_ids = [0, 2, vocabulary as i32, -1];
+        let history = History {
+            seen: seen.of(1),
+            counts: counts.of(1),
+            biases: &biases,
+            stop_ids: &stop_ids,
+        };
+        let (repetition, presence, frequency) = (1.3f32, 0.7f32, -0.2f32);
+        let on = |bit: u32, value: f32, none: f32| match case >> bit & 1 {
+            1 => value,
+            _ => none,
+        };
+        let repetition = on(0, repetition, 1.0);
+        let (presence, frequency) = (on(1, presence, 0.0), on(2, frequency, 0.0));
+        let sampling = abi::tg_sampling {
+            repetition_penalty: repetition.to_bits(),
+            presence_penalty: presence.to_bits(),
+            frequency_penalty: frequency.to_bits(),
+            stop_from: 10,
+            ..greedy()
+        };
+        let position = 9 + case % 2;
+        let mut sampler = Sampler::new(vocabulary);
+        let sampled = sampler.run(&logits, history, &sampling, position);
+        let expected: Vec<f64> = (0..vocabulary as u32)
+            .map(|id| {
+                let mut l = f64::from(logits[id as usize]);
+                if id % 4 == case % 4 {
+                    l += f64::from(id) - 3.5;
+                }
+                if id % 2 == case % 2 {
+                    let p = f64::from(repetition);
+                    l = if l < 0.0 { l * p } else { l / p };
+                }
+                if id % 3 == case % 3 {
+                    l -= f64::from(presence) + f64::from(frequency) * f64::from(1 + id % 5);
+                }
+                match position < 10 && (id == 0 || id == 2) {
+                    true => f64::NEG_INFINITY,
+                    false => l,
+                }
+            })
+            .collect();
+        for (id, (&score, &l)) in sampler.scores.iter().zip(&expected).enumerate() {
+            let close = f64::from(score) == l || (f64::from(score) - l).abs() < 1e-4;
+            assert!(close, "case {case}, id {id}: {score}, expected {l}");
+        }
+        let best = expected.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        assert!(
+            best - expected[sampled.token as usize] < 1e-4,
+            "case {case}"
+        );
+    }
+}
+
+#[test]
+fn counts_end_where_16_bits_do() {
+    let mut counts = AnswerCounts::new(1, 3);
+    (0..70_000).for_each(|_| counts.add(0, 1));
+    assert_eq!(counts.of(0), [0, u16::MAX, 0]);
+    counts.clear(0);
+    assert_eq!(counts.of(0), [0; 3]);
+}
+
 #[test]
 fn a_draw_depends_on_key_position_and_logits_only() {
     let mut numbers = Numbers::new(11);
@@ -209,7 +307,7 @@ fn logprobs_are_of_the_raw_logits() {
         logprobs: 3,
         ..greedy()
     };
-    let sampled = Sampler::new(5).run(&logits, &[0b01010], &sampling, 4);
+    let sampled = Sampler::new(5).run(&logits, seen(&[0b01010]), &sampling, 4);
     let sum: f64 = logits.iter().map(|&l| f64::from(l).exp()).sum();
     let close = |bits: u32, logit: f64| {
         assert!((f64::from(f32::from_bits(bits)) - (logit - sum.ln())).abs() < 1e-6);
@@ -229,7 +327,7 @@ fn more_alternatives_than_tokens_are_all_tokens() {
         logprobs: abi::TG_MAX_LOGPROBS,
         ..greedy()
     };
-    let sampled = Sampler::new(2).run(&[0.0, 1.0], &[0], &sampling, 1);
+    let sampled = Sampler::new(2).run(&[0.0, 1.0], seen(&[0]), &sampling, 1);
     assert_eq!(sampled.top_ids[..2], [1, 0]);
 }
 
@@ -241,7 +339,7 @@ fn a_logit_that_is_not_finite_leaves_no_token() {
     };
     for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         for sampling in [greedy(), plain(), asking] {
-            let sampled = Sampler::new(2).run(&[0.0, wrong], &[0], &sampling, 9);
+            let sampled = Sampler::new(2).run(&[0.0, wrong], seen(&[0]), &sampling, 9);
             assert_eq!(sampled.token, -1, "{wrong}");
         }
     }

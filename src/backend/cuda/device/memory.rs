@@ -104,8 +104,8 @@ fn overheads(wanted: &Wanted<'_>, way: LaunchWay, options: &EngineOptions) -> Re
             let rings = RingCapacities::new(options);
             let core = (wanted.core)(&ladders, options)?;
             let arithmetic = format!(
-                "{} requests, {} tokens, {} events, {} trace records",
-                rings.requests, rings.tokens, rings.events, rings.trace
+                "{} requests of up to {} biases, {} tokens, {} events, {} trace records",
+                rings.requests, rings.biases, rings.tokens, rings.events, rings.trace
             );
             (table_bytes(core.state), core.rings, arithmetic)
         }
@@ -114,6 +114,10 @@ fn overheads(wanted: &Wanted<'_>, way: LaunchWay, options: &EngineOptions) -> Re
     let lines = logits_rows(rows, options.max_seqs as usize);
     Ok(Overheads {
         scheduler_bytes: scheduler as u64,
+        kept_token_bytes: match way {
+            LaunchWay::DeviceGraph => options.kept_token_bytes(),
+            _ => 0,
+        },
         pinned_bytes: pinned as u64,
         pinned_arithmetic,
         logits_bytes: match wanted.delivers {
@@ -173,6 +177,7 @@ mod tests {
         let overheads = |_: &_| {
             Ok(Overheads {
                 scheduler_bytes: 0,
+                kept_token_bytes: 0,
                 pinned_bytes: 3 << 20,
                 pinned_arithmetic: String::new(),
                 logits_bytes: 0,

@@ -18,7 +18,7 @@ use crate::backend::cuda::memory::weights::{DeviceWeights, types};
 use crate::backend::cuda::tuning::variants::Variant;
 use crate::error::Result;
 use crate::model::{DType, Model};
-use crate::plan::{EngineOptions, Ladders, Op, Plan, StepKind};
+use crate::plan::{EngineOptions, Ladders, Op, OpKind, Plan, StepKind};
 use crate::telemetry::phases::{Phase, phase};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -214,7 +214,8 @@ impl StepProgram for ModelProgram {
         self.chosen_variant(bucket).map(Some)
     }
 
-    /// The conv state of its layers; a step's keys and values go to the same places however often it runs.
+    /// The conv state of its layers, and how often tokens stand in the answers; a step's keys and values go to the same places
+    /// however often it runs.
     fn carried(&self) -> Vec<Span> {
         let layers: BTreeSet<_> = self.ops.iter().filter_map(|op| op.layer).collect();
         let conv_state = |layer| match self.shared.addresses.state[layer] {
@@ -224,7 +225,14 @@ impl StepProgram for ModelProgram {
             }),
             LayerState::Pages { .. } => None,
         };
-        layers.into_iter().filter_map(conv_state).collect()
+        let samples = self.ops.iter().any(|op| op.kind == OpKind::Sample);
+        let addresses = &self.shared.addresses;
+        let counts = samples.then(|| Span {
+            address: addresses.arena + addresses.places.counts as u64,
+            bytes: addresses.places.bytes - addresses.places.counts,
+        });
+        let conv_states = layers.into_iter().filter_map(conv_state);
+        conv_states.chain(counts).collect()
     }
 
     fn check(&self) -> Result<()> {

@@ -1,7 +1,8 @@
 //! A step that was composed on the host, as kernels read it: what they need of the state block, in device memory.
 //!
 //! Tables are found by offsets, so the copy has a layout of its own: what changes with every step lies together and
-//! goes over in two copies (slots; the step and its tables), and page-table rows go over with a sequence's first step.
+//! goes over in two copies (slots; the step and its tables), page-table rows go over when they have changed, and biases with a
+//! sequence's first step.
 //! There are two places for a step and its samples, so that a step can go over while the one ahead of it still runs.
 
 use crate::backend::cuda::driver::errors::failed;
@@ -20,6 +21,9 @@ use std::sync::Arc;
 /// Tables start on cache lines.
 const ALIGN: usize = 64;
 
+/// Of one slot in the bias table.
+const BIAS_ROW_BYTES: usize = abi::TG_MAX_BIASES as usize * size_of::<abi::tg_bias>();
+
 /// Steps that the copy holds.
 pub const PLACES: usize = 2;
 
@@ -30,6 +34,8 @@ struct Layout {
     max_pages: usize,
     /// `uint32_t[slots][max_pages]`
     page_table: usize,
+    /// `tg_bias[slots][TG_MAX_BIASES]`
+    bias_table: usize,
     /// By place: `tg_sampled[slots]`
     sampled: [usize; PLACES],
     /// `tg_slot[slots]`
@@ -55,7 +61,8 @@ impl Layout {
         let max_pages = options.max_context.div_ceil(options.page_tokens) as usize;
         let after = |offset: usize, bytes: usize| (offset + bytes).next_multiple_of(ALIGN);
         let page_table = after(0, size_of::<abi::tg_state>());
-        let sampled = after(page_table, slots * max_pages * size_of::<u32>());
+        let bias_table = after(page_table, slots * max_pages * size_of::<u32>());
+        let sampled = after(bias_table, slots * BIAS_ROW_BYTES);
         let samples = slots * size_of::<abi::tg_sampled>();
         let sampled = [sampled, after(sampled, samples)];
         let slot_table = after(sampled[1], samples);
@@ -64,6 +71,7 @@ impl Layout {
             slots,
             max_pages,
             page_table,
+            bias_table,
             sampled,
             slot_table,
             steps: [step; PLACES],
@@ -125,6 +133,7 @@ impl StepCopy {
             max_pages: layout.max_pages as u32,
             slot_table: layout.slot_table as u64,
             page_table: layout.page_table as u64,
+            bias_table: layout.bias_table as u64,
             ..Default::default()
         };
         head.config = abi::tg_config {
@@ -134,6 +143,7 @@ impl StepCopy {
             max_context: options.max_context,
             step_tokens: options.step_tokens,
             steps_in_flight: 1,
+            bias_capacity: abi::TG_MAX_BIASES,
             ..Default::default()
         };
         copy.put(0, &[head]);
@@ -172,34 +182,31 @@ impl StepCopy {
         };
         let rows: Vec<_> = step.rows().iter().map(row).collect();
         let tables = self.put_step(0, step, &rows);
-        let sequences = step.sequences();
-        let mut first_slots: Option<Range<usize>> = None;
         let mut slots_end = 0;
-        for sequence in sequences {
+        for sequence in step.sequences() {
             let slot = sequence.slot as usize;
             slots_end = slots_end.max(slot + 1);
             let view = step.slot(sequence.slot);
-            let entry = abi::tg_slot {
+            let mut entry = abi::tg_slot {
                 request: view.request,
                 flags: view.flags,
                 last_token: view.last_token,
+                prompt_tokens: view.prompt_tokens,
                 sampling: view.sampling,
                 ..Default::default()
             };
+            let stop_ids = step.stop_ids(sequence.slot);
+            entry.stop_count = stop_ids.len() as u32;
+            entry.stop_ids[..stop_ids.len()].copy_from_slice(stop_ids);
             self.put(
                 self.layout.slot_table + slot * size_of::<abi::tg_slot>(),
                 &[entry],
             );
             if sequence.flags & abi::TG_SEQUENCE_FIRST != 0 {
-                self.put(self.page_row(slot), step.pages(sequence.slot));
-                let so_far = first_slots.unwrap_or(slot..slot + 1);
-                first_slots = Some(so_far.start.min(slot)..so_far.end.max(slot + 1));
+                self.send_biases(stream, slot, step.biases(sequence.slot))?;
             }
         }
-        // Rows of other slots in between go over as they were sent before.
-        if let Some(slots) = first_slots {
-            self.send(stream, self.page_row(slots.start)..self.page_row(slots.end))?;
-        }
+        self.send_pages(stream, step)?;
         let slots = slots_end * size_of::<abi::tg_slot>();
         self.send(
             stream,
@@ -209,8 +216,8 @@ impl StepCopy {
     }
 
     /// Queues the copy that makes `step` the step of `place`, with the step ahead of it in the other place, where it
-    /// may still run: one of the same sequences, whose slots and pages have gone over before, and which samples what
-    /// this one's rows start from. Until the copy has run, nobody sends to this place.
+    /// may still run: one of the same sequences, whose slots have gone over before, and which samples what this one's rows
+    /// start from. Until the copy has run, nobody sends to this place.
     ///
     /// # Errors
     /// The driver refuses the copy.
@@ -221,7 +228,38 @@ impl StepCopy {
         step: &StepView<'_>,
     ) -> Result<()> {
         let tables = self.put_step(place, step, step.rows());
+        self.send_pages(stream, step)?;
         self.send(stream, self.layout.steps[place]..tables.end)
+    }
+
+    /// Queues the copy of the page-table rows that are not what was sent before: of sequences that begin, or have grown.
+    /// A step that still runs reads nothing that changes, since a row grows behind what it uses.
+    fn send_pages(&self, stream: &CudaStream, step: &StepView<'_>) -> Result<()> {
+        let mut changed: Option<Range<usize>> = None;
+        for sequence in step.sequences() {
+            let (slot, pages) = (sequence.slot as usize, step.pages(sequence));
+            if self.sent_pages(slot, pages.len()) == pages {
+                continue;
+            }
+            self.put(self.page_row(slot), pages);
+            let so_far = changed.unwrap_or(slot..slot + 1);
+            changed = Some(so_far.start.min(slot)..so_far.end.max(slot + 1));
+        }
+        match changed {
+            // Rows of other slots in between go over as they were sent before.
+            Some(slots) => self.send(stream, self.page_row(slots.start)..self.page_row(slots.end)),
+            None => Ok(()),
+        }
+    }
+
+    /// The first `count` entries of a slot's row of the page table, as they were sent last.
+    fn sent_pages(&self, slot: usize, count: usize) -> &[u32] {
+        assert!(slot < self.layout.slots && count <= self.layout.max_pages);
+        // SAFETY: inside the allocation and aligned; only `put` writes there, and not while the slice is borrowed.
+        unsafe {
+            let at = self.staging.start().as_ptr().add(self.page_row(slot));
+            std::slice::from_raw_parts(at.cast::<u32>(), count)
+        }
     }
 
     /// Writes a step, with these rows, and its tables into the staging memory.
@@ -289,6 +327,17 @@ impl StepCopy {
         Ok(())
     }
 
+    fn send_biases(&self, stream: &CudaStream, slot: usize, biases: &[abi::tg_bias]) -> Result<()> {
+        let at = self.layout.bias_table + slot * BIAS_ROW_BYTES;
+        match biases.is_empty() {
+            true => Ok(()),
+            false => {
+                self.put(at, biases);
+                self.send(stream, at..at + size_of_val(biases))
+            }
+        }
+    }
+
     fn page_row(&self, slot: usize) -> usize {
         self.layout.page_table + slot * self.layout.max_pages * size_of::<u32>()
     }
@@ -346,6 +395,7 @@ mod tests {
         let fixed = [
             (0, size_of::<abi::tg_state>()),
             (layout.page_table, 5 * 7 * 4),
+            (layout.bias_table, 5 * BIAS_ROW_BYTES),
             (layout.sampled[0], samples_bytes),
             (layout.sampled[1], samples_bytes),
             (layout.slot_table, 5 * size_of::<abi::tg_slot>()),

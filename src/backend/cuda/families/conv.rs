@@ -7,6 +7,9 @@ use crate::plan::StepKind;
 
 /// Threads of a block, four channels each (kernels/conv/conv.cu).
 const THREADS: u32 = 128;
+/// Rows of a thread of the kernel for steps with prompts, and the taps that it is made for.
+const ROWS: u32 = 4;
+const TAPS: u32 = 3;
 
 /// Arrays of one conv layer.
 #[derive(Debug, Clone, Copy)]
@@ -42,17 +45,17 @@ impl Lowering<'_> {
         ]
     }
 
-    /// x = C * conv(B * X); the state moves on by the step's rows.
-    /// Shapes as [`ShortConv`] says.
+    /// x = C * conv(B * X); the state moves on by the step's rows. Shapes as [`ShortConv`] says.
     pub fn short_conv(&mut self, conv: &ShortConv) {
         let hidden = self.hidden();
         let taps = self.config.conv_l_cache as u32;
         let decode = self.bucket.kind == StepKind::Decode;
-        let kernel = match decode {
-            true => &self.kernels.conv_decode,
-            false => &self.kernels.conv,
+        let (kernel, rows) = match decode {
+            true => (&self.kernels.conv_decode, self.bucket.rows),
+            false if taps == TAPS => (&self.kernels.conv_rows, self.bucket.rows.div_ceil(ROWS)),
+            false => (&self.kernels.conv, self.bucket.rows),
         };
-        let arguments = vec![
+        let mut arguments = vec![
             Argument::Address(conv.x),
             Argument::Address(conv.state),
             Argument::Address(conv.bcx),
@@ -61,10 +64,11 @@ impl Lowering<'_> {
             Argument::Address(self.state),
             Argument::Address(self.step),
             Argument::U32(hidden),
-            Argument::U32(taps),
         ];
-        let rows = grid(self.bucket.rows, hidden);
-        self.call(kernel, rows, THREADS, 0, arguments);
+        if decode || taps != TAPS {
+            arguments.push(Argument::U32(taps));
+        }
+        self.call(kernel, grid(rows, hidden), THREADS, 0, arguments);
         if decode {
             return;
         }

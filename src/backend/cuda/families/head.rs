@@ -55,6 +55,15 @@ pub struct Found {
     pub parts: u32,
 }
 
+/// What is known of the tokens of each slot's sequence, where penalties ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Noted {
+    /// u32 `[slots, `[`seen_words`]`]`: a bit for each token of the sequence.
+    pub seen: Address,
+    /// u16 `[slots, `[`count_stride`](crate::backend::cuda::memory::arena::count_stride)`]`: how often each stands in the answer.
+    pub counts: Address,
+}
+
 /// Blocks that look for a row's best: fewer where all rows' blocks would not fit the GPU at once.
 fn best_blocks(rows: u32) -> u32 {
     (BEST_BLOCKS / rows).clamp(1, SAMPLE_PARTS as u32)
@@ -63,8 +72,8 @@ fn best_blocks(rows: u32) -> u32 {
 impl Lowering<'_> {
     /// logits = lm_head `[V, H]` times x, which is `final_norm`'s: `[S, H]`, or `[R, H]` in a score step; `parts` as
     /// [`Parts::Scratch`] has it. The kernels that
-    /// stream weights also leave where the best ones are, in `best`; they then store no logits of greedy rows
-    /// without penalty and logprobs.
+    /// stream weights also leave where the best ones are, in `best`; they then store no logits of rows whose token that is
+    /// (kernels/common/argmax.cuh).
     /// `logits` has the part's shape, `best` as [`Found`] says.
     pub fn lm_head(
         &mut self,
@@ -105,11 +114,12 @@ impl Lowering<'_> {
         }
     }
 
-    /// Notes the step's tokens in `seen` `uint32_t [slots, seen_words]`, for slots with a repetition penalty.
+    /// Notes the step's tokens in what penalties look at, for slots that have them.
     /// Once a step, before [`Lowering::sample`]; that of a decode step does it itself.
-    pub fn mark_seen(&mut self, seen: Address) {
+    pub fn mark_seen(&mut self, noted: Noted) {
         let arguments = vec![
-            Argument::Address(seen),
+            Argument::Address(noted.seen),
+            Argument::Address(noted.counts),
             Argument::Address(self.state),
             Argument::Address(self.step),
             Argument::U32(self.config.vocab_size as u32),
@@ -120,12 +130,12 @@ impl Lowering<'_> {
 
     /// Token and logprobs of each sampled row that the part holds, into the step's sampled table. `found`: what of these logits
     /// `best` holds already; else it is looked for.
-    /// `logits` has the part's shape, `best` as [`Found`] says.
+    /// `logits` has the part's shape and is as before in the end, `best` as [`Found`] says.
     pub fn sample(
         &mut self,
         part: LogitsPart,
         logits: Address,
-        seen: Address,
+        noted: Noted,
         best: Address,
         found: Option<Found>,
     ) {
@@ -138,7 +148,8 @@ impl Lowering<'_> {
         let arguments = vec![
             Argument::Address(self.state),
             Argument::Address(logits),
-            Argument::Address(seen),
+            Argument::Address(noted.seen),
+            Argument::Address(noted.counts),
             Argument::Address(best),
             Argument::Address(self.step),
             Argument::U32(self.config.vocab_size as u32),

@@ -3,7 +3,7 @@
 use super::{ModelAddresses, misplaced};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::Lowering;
-use crate::backend::cuda::families::head::{Found, LogitsPart, logits_parts};
+use crate::backend::cuda::families::head::{Found, LogitsPart, Noted, logits_parts};
 use crate::error::Result;
 use crate::plan::{Op, StepKind};
 
@@ -47,16 +47,17 @@ fn part_by_part<'a>(
     product: impl Fn(&mut Lowering<'a>, LogitsPart, Address, Address) -> Option<Found>,
 ) {
     let logits = model.at(model.places.logits);
-    let (seen, best) = (
-        model.at(model.places.seen),
-        model.at(model.places.sample_best),
-    );
+    let best = model.at(model.places.sample_best);
+    let noted = Noted {
+        seen: model.at(model.places.seen),
+        counts: model.at(model.places.counts),
+    };
     let (head, sample) = ops.split_at(ops.len() - 1);
     let bucket = to.bucket;
     // A row of a decode step is marked as it is sampled.
     if bucket.kind != StepKind::Decode {
         to.doing(sample);
-        to.mark_seen(seen);
+        to.mark_seen(noted);
     }
     let mut parts = logits_parts(bucket.kind, bucket.rows).peekable();
     while let Some(part) = parts.next() {
@@ -66,6 +67,6 @@ fn part_by_part<'a>(
             to.deliver(part, parts.peek().is_none(), logits, ring);
         }
         to.doing(sample);
-        to.sample(part, logits, seen, best, found);
+        to.sample(part, logits, noted, best, found);
     }
 }

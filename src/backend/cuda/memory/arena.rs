@@ -76,8 +76,10 @@ pub struct Arena {
     pub sample_best: usize,
     /// u32 `[S, V / 32 rounded up]`: a bit for each token that a slot's sequence holds.
     pub seen: usize,
+    /// u16 `[S, `[`count_stride`]`(V)]`: how often each token stands in the answer of a slot's sequence.
+    pub counts: usize,
     pub bytes: usize,
-    /// Of those, all but logits and seen tokens.
+    /// Of those, all but logits, seen tokens and counts.
     pub activation_bytes: usize,
 }
 
@@ -90,6 +92,11 @@ pub fn logits_rows(rows: usize, slots: usize) -> usize {
 pub fn best_words(rows: usize) -> usize {
     let of_head = rows.min(MOST_ROWS as usize) * HEAD_PARTS;
     rows.saturating_mul(SAMPLE_PARTS).max(of_head)
+}
+
+/// Counts from one slot's to the next's: each begins on 16 bytes.
+pub fn count_stride(vocab_size: usize) -> usize {
+    vocab_size.checked_next_multiple_of(8).unwrap_or(vocab_size)
 }
 
 impl Arena {
@@ -159,6 +166,7 @@ impl Arena {
         let logits_rows = logits_rows(rows, slots);
         let logits = take(&[logits_rows, config.vocab_size, 4]);
         let seen = take(&[slots, config.vocab_size.div_ceil(32), 4]);
+        let counts = take(&[slots, count_stride(config.vocab_size), 2]);
         Self {
             h,
             x,
@@ -183,6 +191,7 @@ impl Arena {
             logits,
             logits_rows,
             seen,
+            counts,
             bytes,
             activation_bytes: logits,
         }
@@ -228,6 +237,7 @@ mod tests {
             (arena.sample_best, 16 * HEAD_PARTS * 8),
             (arena.logits, 512 * 65536 * 4),
             (arena.seen, 16 * 65536 / 8),
+            (arena.counts, 16 * 65536 * 2),
             (arena.bytes, 0),
         ];
         for pair in sizes.windows(2) {

@@ -15,6 +15,8 @@ use crate::plan::{Budget, EngineOptions, Limits, Plan, Precision, RingCapacities
 pub struct Overheads {
     /// Tables of the scheduler, in device memory.
     pub scheduler_bytes: u64,
+    /// Of these, the tokens so far of its sequences; 0 where the scheduler runs on the host.
+    pub kept_token_bytes: u64,
     /// Pinned memory of the host that steps and the scheduler are reached through.
     pub pinned_bytes: u64,
     /// What the pinned memory holds.
@@ -253,9 +255,17 @@ fn items(
         ),
         item(
             "seen tokens",
-            arena.bytes - arena.seen,
+            arena.counts - arena.seen,
             format!(
                 "a bit for each of {} tokens, {slots} sequences",
+                config.vocab_size
+            ),
+        ),
+        item(
+            "answer counts",
+            arena.bytes - arena.counts,
+            format!(
+                "16 bits for each of {} tokens, {slots} sequences",
                 config.vocab_size
             ),
         ),
@@ -269,8 +279,10 @@ fn items(
             "scheduler",
             overheads.scheduler_bytes,
             format!(
-                "{slots} slots, one step of {} rows, with prompts of {} beside running sequences",
-                options.step_tokens, options.chunk_tokens
+                "{slots} slots, {} of tokens so far, one step of {} rows, with prompts of {} beside running sequences",
+                Bytes(overheads.kept_token_bytes),
+                options.step_tokens,
+                options.chunk_tokens
             ),
         ),
         item(

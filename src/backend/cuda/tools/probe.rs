@@ -253,7 +253,8 @@ pub fn fingerprint(step: &StepView<'_>, page_tokens: u32) -> u64 {
         add(index, &[(0, value)]);
     }
     for (index, row) in step.rows().iter().enumerate() {
-        let page = step.pages(row.slot)[(row.position / page_tokens) as usize];
+        let sequence = &step.sequences()[row.sequence as usize];
+        let page = step.pages(sequence)[(row.position / page_tokens) as usize];
         let cell = page * page_tokens + row.position % page_tokens;
         let token = row.token as u32;
         add(

@@ -120,6 +120,11 @@ impl Gpu {
         }
     }
 
+    /// The ridge of the roofline, in FLOPs a byte: what computes less a byte is bound by memory.
+    pub fn ridge(&self, compute: DType) -> f64 {
+        self.flops_per_s(compute) / self.bytes_per_s
+    }
+
     /// Bytes of `cost` that cross the memory bus: activations do only where an operation's do not fit the L2 cache.
     pub fn memory_bytes(&self, cost: &Cost) -> f64 {
         let activations = if cost.activation_bytes > self.l2_bytes {

@@ -1,0 +1,76 @@
+//! `bench gemm` on the CPU, whose operations are its kernels: what stands in the table. tests/gpu has that of a GPU.
+
+use crate::common::program::{Ended, run};
+use crate::common::schema::{check, schema};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+fn gemm(rest: &[&str]) -> Ended {
+    let args = [
+        "bench",
+        "gemm",
+        "--model",
+        "random:tiny",
+        "--device",
+        "cpu",
+        "--quiet",
+        "-r",
+        "1",
+    ];
+    run(&[&args[..], rest].concat())
+}
+
+/// Each product of the plan once for each row count: in decode steps where their ladder has as many, else of one prompt.
+#[test]
+fn every_product_stands_at_every_row_count() {
+    let ended = gemm(&["--rows", "1,5,1100", "--format", "json"]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    check(&schema("gemm"), &found).unwrap();
+    let found = found.as_array().unwrap();
+    for (kind, rows) in [("decode", 1), ("decode", 5), ("mixed", 1100)] {
+        let at = found
+            .iter()
+            .filter(|row| row["kind"] == kind && row["rows"] == rows);
+        let names: BTreeSet<&str> = at
+            .clone()
+            .map(|row| row["operations"].as_str().unwrap())
+            .collect();
+        assert_eq!(at.count(), 10, "{kind} {rows}");
+        assert_eq!(names.len(), 10, "{names:?}");
+        for name in ["conv_in_proj", "expert_gate_up", "lm_head", "dense_down"] {
+            assert!(names.contains(name), "{name} in {names:?}");
+        }
+    }
+    assert_eq!(found.len(), 3 * 10);
+    for row in found {
+        let of = |name: &str| row[name].as_f64().unwrap();
+        assert!(
+            (of("flops") / of("us") / 1e6 / of("tflops") - 1.0).abs() < 1e-9,
+            "{row}"
+        );
+        assert!(of("us") > 0.0 && row["cublaslt_us"].is_null(), "{row}");
+    }
+}
+
+#[test]
+fn the_table_has_every_format_and_says_what_it_cannot_do() {
+    let lines = |format| {
+        let ended = gemm(&["--rows", "2", "--format", format]);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        ended.stdout.lines().count()
+    };
+    assert_eq!((lines("csv"), lines("jsonl")), (1 + 10, 10));
+    let ended = gemm(&["--rows", "2"]);
+    for part in ["Products of random:tiny", " conv_in_proj | ", "TFLOP/s"] {
+        assert!(ended.stdout.contains(part), "{part} in {}", ended.stdout);
+    }
+    assert!(!ended.stdout.contains("cuBLASLt us"), "nobody has one");
+    let ended = gemm(&["--rows", "1,100000"]);
+    assert_eq!(ended.code, 2, "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("--rows 100000: expected at most "),
+        "{}",
+        ended.stderr
+    );
+}

@@ -1,0 +1,175 @@
+/* simt.h: enough of CUDA C++ for a C++ compiler to take kernels that use neither tensor cores nor copy engines, and to run
+ * them: blocks one after the other, a block's threads as fibers of one thread of the host. A fiber runs until its warp or its
+ * block must meet; who comes next is drawn at random, so that what only one order of threads makes right goes wrong here. */
+#ifndef TEST_SIMT_H
+#define TEST_SIMT_H
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <algorithm>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+struct Extent {
+  uint32_t x, y, z;
+};
+extern Extent threadIdx, blockIdx, blockDim, gridDim; /* of the fiber that runs */
+
+#undef __global__
+#undef __shared__
+#undef __constant__
+#define __global__
+#define __shared__ thread_local __attribute__((aligned(16)))  /* blocks run one at a time; and `extern` goes with it */
+#define __constant__
+#define __launch_bounds__(...)
+
+namespace simt {
+/* Waits for all threads of the block that have not ended. */
+void meet_block();
+/* Waits for the lanes of `mask` in this fiber's warp that have not ended. */
+void meet_warp(uint32_t mask);
+uint32_t lane();
+/* A word a lane, of this fiber's warp. */
+uint64_t *words();
+
+template <class T>
+T exchange(uint32_t mask, T value, uint32_t from) {
+  static_assert(sizeof(T) <= 8, "a word");
+  memcpy(&words()[lane()], &value, sizeof value);
+  meet_warp(mask);
+  T found;
+  memcpy(&found, &words()[from], sizeof found);
+  meet_warp(mask);
+  return found;
+}
+
+/* Runs `kernel` for every thread of every block. */
+void run(Extent grid, Extent block, void (*kernel)(void *), void *argument);
+}  // namespace simt
+
+using std::isfinite;
+inline void __syncthreads() { simt::meet_block(); }
+inline void __syncwarp(uint32_t mask = 0xffffffffu) { simt::meet_warp(mask); }
+
+template <class T>
+T __shfl_sync(uint32_t mask, T value, int from, int width = 32) {
+  return simt::exchange(mask, value, simt::lane() / width * width + from % width);
+}
+template <class T>
+T __shfl_xor_sync(uint32_t mask, T value, int bits) {
+  return simt::exchange(mask, value, simt::lane() ^ bits);
+}
+template <class T>
+T __shfl_up_sync(uint32_t mask, T value, uint32_t below) {
+  return simt::exchange(mask, value, simt::lane() < below ? simt::lane() : simt::lane() - below);
+}
+template <class T>
+T __shfl_down_sync(uint32_t mask, T value, uint32_t above) {
+  return simt::exchange(mask, value, simt::lane() + above > 31 ? simt::lane() : simt::lane() + above);
+}
+template <class T>
+uint32_t __match_any_sync(uint32_t mask, T value) {
+  uint64_t mine = 0;
+  memcpy(&mine, &value, sizeof value);
+  simt::words()[simt::lane()] = mine;
+  simt::meet_warp(mask);
+  uint32_t same = 0;
+  for (uint32_t lane = 0; lane < 32; lane++)
+    if (mask >> lane & 1 && simt::words()[lane] == mine) same |= 1u << lane;
+  simt::meet_warp(mask);
+  return same;
+}
+inline uint32_t __ballot_sync(uint32_t mask, int holds) {
+  simt::words()[simt::lane()] = holds != 0;
+  simt::meet_warp(mask);
+  uint32_t found = 0;
+  for (uint32_t lane = 0; lane < 32; lane++)
+    if (mask >> lane & 1 && simt::words()[lane]) found |= 1u << lane;
+  simt::meet_warp(mask);
+  return found;
+}
+inline int __any_sync(uint32_t mask, int holds) { return __ballot_sync(mask, holds) != 0; }
+inline int __all_sync(uint32_t mask, int holds) { return __ballot_sync(mask, !holds) == 0; }
+
+/* One fiber runs at a time, so these are as they stand. */
+template <class T, class U>
+T atomicAdd(T *at, U value) {
+  const T before = *at;
+  *at = before + (T)value;
+  return before;
+}
+template <class T, class U>
+T atomicMax(T *at, U value) {
+  const T before = *at;
+  *at = std::max(before, (T)value);
+  return before;
+}
+template <class T, class U>
+T atomicMin(T *at, U value) {
+  const T before = *at;
+  *at = std::min(before, (T)value);
+  return before;
+}
+template <class T, class U>
+T atomicOr(T *at, U value) {
+  const T before = *at;
+  *at = before | (T)value;
+  return before;
+}
+template <class T, class U>
+T atomicExch(T *at, U value) {
+  const T before = *at;
+  *at = (T)value;
+  return before;
+}
+template <class T>
+T __ldcg(const T *at) { return *at; }
+template <class T>
+T __ldg(const T *at) { return *at; }
+template <class T>
+T __ldca(const T *at) { return *at; }
+inline void __threadfence() {}
+inline uint32_t __float_as_uint(float v) {
+  uint32_t bits;
+  memcpy(&bits, &v, 4);
+  return bits;
+}
+inline float __uint_as_float(uint32_t bits) {
+  float v;
+  memcpy(&v, &bits, 4);
+  return v;
+}
+inline int __float_as_int(float v) { return (int)__float_as_uint(v); }
+inline int __popc(uint32_t v) { return __builtin_popcount(v); }
+inline int __clz(uint32_t v) { return v ? __builtin_clz(v) : 32; }
+inline int __ffs(uint32_t v) { return __builtin_ffs((int)v); }
+inline uint32_t __brev(uint32_t v) {
+  uint32_t reversed = 0;
+  for (int bit = 0; bit < 32; bit++) reversed |= (v >> bit & 1) << (31 - bit);
+  return reversed;
+}
+inline uint32_t __umulhi(uint32_t a, uint32_t b) { return (uint64_t)a * b >> 32; }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float rsqrtf(float v) { return 1.0f / sqrtf(v); }
+inline float __expf(float v) { return expf(v); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+template <class A, class B>
+auto min(A a, B b) { using C = decltype(a + b); return (C)a < (C)b ? (C)a : (C)b; }
+template <class A, class B>
+auto max(A a, B b) { using C = decltype(a + b); return (C)a > (C)b ? (C)a : (C)b; }
+
+/* Kernels run one after the other: nobody starts early, and nobody leaves a stamp. */
+#define TAILGRAPH_PDL_CUH
+#define TAILGRAPH_STAMPS_CUH
+inline void let_next_kernel_start() {}
+inline void await_earlier_kernels() {}
+inline void wait_for_earlier_kernels() {}
+inline void begin_kernel() {}
+inline void wait_and_let_next_start() {}
+inline void prefetch_line(const void *) {}
+inline void prefetch(const void *, size_t, uint32_t, uint32_t) {}
+
+#endif
