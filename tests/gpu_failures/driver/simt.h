@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <algorithm>
+#include <utility>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -95,35 +96,15 @@ inline int __all_sync(uint32_t mask, int holds) { return __ballot_sync(mask, !ho
 
 /* One fiber runs at a time, so these are as they stand. */
 template <class T, class U>
-T atomicAdd(T *at, U value) {
-  const T before = *at;
-  *at = before + (T)value;
-  return before;
-}
+T atomicAdd(T *at, U value) { return std::exchange(*at, *at + (T)value); }
 template <class T, class U>
-T atomicMax(T *at, U value) {
-  const T before = *at;
-  *at = std::max(before, (T)value);
-  return before;
-}
+T atomicMax(T *at, U value) { return std::exchange(*at, std::max(*at, (T)value)); }
 template <class T, class U>
-T atomicMin(T *at, U value) {
-  const T before = *at;
-  *at = std::min(before, (T)value);
-  return before;
-}
+T atomicMin(T *at, U value) { return std::exchange(*at, std::min(*at, (T)value)); }
 template <class T, class U>
-T atomicOr(T *at, U value) {
-  const T before = *at;
-  *at = before | (T)value;
-  return before;
-}
+T atomicOr(T *at, U value) { return std::exchange(*at, *at | (T)value); }
 template <class T, class U>
-T atomicExch(T *at, U value) {
-  const T before = *at;
-  *at = (T)value;
-  return before;
-}
+T atomicExch(T *at, U value) { return std::exchange(*at, (T)value); }
 template <class T>
 T __ldcg(const T *at) { return *at; }
 template <class T>
