@@ -4,7 +4,7 @@ use super::Lowering;
 use super::limits::Library;
 use super::tiled::{ByExpert, Epilogue, Parts, Product};
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::launch::{Argument, Kernel};
+use crate::backend::cuda::driver::launch::Kernel;
 pub use crate::backend::cuda::tuning::limits::EXPERT_COUNTS_BYTES;
 use crate::error::Result;
 

@@ -19,7 +19,7 @@ const ROUTER_MOST_THREADS: u32 = 32 * ROUTER_MOST_ROWS;
 /// What kernels/router/norm_router.cu takes, the experts of a block, and the blocks that share their columns.
 const ROUTE_EXPERTS: u32 = 32;
 const ROUTE_HIDDEN: u32 = 2048;
-const ROUTE_ROWS: u32 = 256;
+const ROUTE_ROWS: u32 = 512;
 const ROUTE_EACH: u32 = 8;
 const ROUTE_HALVES: u32 = 2;
 /// Rows of a cluster, at most, and clusters of eight that leave room beside each block for one of the experts' kernel: a block
@@ -280,13 +280,13 @@ mod tests {
 
     #[test]
     fn one_kernel_routes_what_its_blocks_hold() {
-        assert!(routes_at_once(256, 32, 2048));
-        assert!(!routes_at_once(257, 32, 2048));
+        assert!(routes_at_once(512, 32, 2048));
+        assert!(!routes_at_once(513, 32, 2048));
         assert!(!routes_at_once(16, 33, 2048));
         assert!(!routes_at_once(16, 32, 2080));
         assert_eq!([1, 8, 9, 17, 32].map(route_blocks), [2, 2, 4, 8, 8]);
         assert_eq!(
-            [1, 16, 17, 64, 128, 256].map(route_rows),
+            [1, 16, 17, 64, 128, 512].map(route_rows),
             [1, 1, 2, 4, 8, 8]
         );
     }
