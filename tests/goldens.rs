@@ -96,6 +96,7 @@ fn run(model: &Arc<Model>, cut: Cut, requests: &[Request]) -> (Vec<Vec<u32>>, Ar
         pages: cut.max_seqs * longest.div_ceil(cut.page_tokens),
         step_tokens: cut.step_tokens,
         chunk_tokens: cut.step_tokens,
+        chunk_share: 0,
         chunk_align: cut.chunk,
         steps_in_flight: cut.stages as u32,
         record: false,

@@ -19,6 +19,9 @@ pub struct EngineOptions {
     pub step_tokens: u32,
     /// Rows of prompts in a step that running sequences have rows in too, at most; `chunk_align` to `step_tokens`.
     pub chunk_tokens: u32,
+    /// ... or one in so many of the prompt tokens that are yet to be read, where that is more; 0: never.
+    #[serde(default)]
+    pub chunk_share: u32,
     /// Prompt chunks end on multiples of this, or at the prompt's end.
     pub chunk_align: u32,
     /// Micro-batches in flight; at least the number of stages.
@@ -61,6 +64,8 @@ pub struct Limits {
     pub step_tokens: Option<u32>,
     /// Default: 512, but at least `chunk_align` and at most `step_tokens`.
     pub chunk_tokens: Option<u32>,
+    /// Default: 8, or 0 where `chunk_tokens` is given.
+    pub chunk_share: Option<u32>,
     /// Default: 64.
     pub chunk_align: Option<u32>,
     /// Read by [`super::GraphFile::plan`]. Default: 1.
@@ -98,6 +103,9 @@ const DEFAULT_MAX_SEQS: u32 = 16;
 const DEFAULT_MAX_CONTEXT: u32 = 4096;
 const DEFAULT_PAGE_TOKENS: u32 = 64;
 const DEFAULT_CHUNK_TOKENS: u32 = 512;
+/// An H100 takes 9 ms for a step of 512 rows of a prompt and 15 for one of 2,048 (profiles/README.md). So prompts that come in
+/// one by one wait in chunks of 512, and many that wait together do not.
+const DEFAULT_CHUNK_SHARE: u32 = 8;
 const DEFAULT_CHUNK_ALIGN: u32 = 64;
 const PAGE_TOKENS: std::ops::RangeInclusive<u32> = 16..=256;
 
@@ -202,6 +210,11 @@ impl Limits {
             )));
         }
 
+        let chunk_share = self.chunk_share.unwrap_or(match self.chunk_tokens {
+            Some(_) => 0,
+            None => DEFAULT_CHUNK_SHARE,
+        });
+
         let page_tokens = self.page_tokens.unwrap_or(DEFAULT_PAGE_TOKENS);
         if !PAGE_TOKENS.contains(&page_tokens) {
             return Err(Error::Usage(format!(
@@ -231,6 +244,7 @@ impl Limits {
             pages: 0,
             step_tokens,
             chunk_tokens,
+            chunk_share,
             chunk_align,
             steps_in_flight,
             record: false,
