@@ -76,7 +76,10 @@ const MUTANTS: [(u32, &str); 50] = [
     (49, "routine: a token is not kept"),
     (50, "admit: newer requests pass one that leaves"),
     (51, "publish: a slot gets the biases of another request"),
-    (52, "compose: tokens so far are no part of what is yet to be read"),
+    (
+        52,
+        "compose: tokens so far are no part of what is yet to be read",
+    ),
     (53, "compose: what was read is yet to be read"),
     (54, "compose: prompts have no share beyond a chunk"),
 ];

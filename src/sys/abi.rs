@@ -493,7 +493,8 @@ const _: () = {
         [::core::mem::offset_of!(tg_config, bias_capacity) - 260usize];
     ["Offset of field: tg_config::grow_tokens"]
         [::core::mem::offset_of!(tg_config, grow_tokens) - 264usize];
-    ["Offset of field: tg_config::chunk_share"][::core::mem::offset_of!(tg_config, chunk_share) - 268usize];
+    ["Offset of field: tg_config::chunk_share"]
+        [::core::mem::offset_of!(tg_config, chunk_share) - 268usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
