@@ -9,6 +9,8 @@ use crate::backend::cuda::device::GpuDevice;
 use crate::backend::cuda::engine::hosted::{HostLaunched, OtherStep, StagePlace};
 use crate::backend::cuda::engine::model::{ModelProgram, Placement, programs};
 use crate::backend::cuda::families::Bucket;
+use crate::backend::cuda::tuning::Shape;
+use crate::backend::cuda::tuning::limits::expert_words;
 use crate::backend::cuda::tuning::variants::{Architecture, Entry, Variant};
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
@@ -87,6 +89,8 @@ struct TunedStage {
     architecture: Architecture,
     dtype: DType,
     entries: Vec<Entry>,
+    /// Of bits of the model's experts.
+    words: u32,
     slots: u32,
     tuning: Arc<Tuning>,
 }
@@ -114,7 +118,7 @@ impl TunedStage {
             sequences: self.slots.min(rows),
         };
         let current = self.program.chosen_variant(bucket)?;
-        let every = families(current, &self.entries, rows);
+        let every = families(current, &self.entries, rows, self.words);
         let mut all = self.time(view, rows, &every, ROUNDS)?;
         let mut best = all[choose(&all, 0)].variant;
         let mut around = near(&all);
@@ -221,7 +225,11 @@ pub fn engine(
         program,
         architecture: file.architecture,
         dtype,
-        entries: file.entries(dtype).to_vec(),
+        entries: file
+            .choice(dtype, Shape::of(&model.config), None)
+            .entries
+            .to_vec(),
+        words: expert_words(model.config.num_experts),
         slots: options.max_seqs,
         tuning: tuning.clone(),
     };

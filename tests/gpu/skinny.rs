@@ -21,6 +21,7 @@ use tailgraph::backend::cuda::families::skinny::{ConvIn, Guess, Residual};
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
 use tailgraph::backend::cuda::memory::arena::best_words;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
+use tailgraph::backend::cuda::tuning::limits::expert_words;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
 use tailgraph::model::{DType, ModelConfig};
 
@@ -47,6 +48,17 @@ const SHAPES: [Shape; 6] = [
     shape(4096, 64, 64, 17, 8, 2, false),
 ];
 
+/// More than 32 experts: one more, of LFM2-24B-A2B, in the last word, all that there are; widths that are no whole line, top-k of 3
+/// and 8.
+const WIDE: [Shape; 6] = [
+    shape(64, 32, 96, 33, 3, 3, false),
+    shape(2048, 7168, 1536, 64, 4, 3, false),
+    shape(96, 64, 96, 65, 8, 4, true),
+    shape(544, 96, 1792, 100, 3, 2, false),
+    shape(2080, 96, 224, 47, 8, 3, true),
+    shape(256, 64, 160, 128, 8, 3, false),
+];
+
 const fn shape(
     hidden: usize,
     swap_ab: usize,
@@ -68,6 +80,14 @@ const fn shape(
 }
 
 impl Shape {
+    /// By kernels for as many experts.
+    fn variant(&self, products: Products, experts: Experts) -> Variant {
+        Variant {
+            words: expert_words(self.experts),
+            ..Variant::of(products, experts)
+        }
+    }
+
     fn config(&self) -> ModelConfig {
         ModelConfig {
             hidden_size: self.hidden,
@@ -279,8 +299,10 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
     let Shape { hidden, inner, .. } = shape;
     let (rows, top_k) = (input.rows.len(), shape.top_k);
     let step = input.step(gpu);
-    let by = |products, experts| rig.enqueue_by(&step, bucket, Variant { products, experts });
-    let queue = by(SKINNY, Experts::Skinny).expect("these kernels serve the bucket");
+    let by = |products, experts| rig.enqueue_by(&step, bucket, Variant::of(products, experts));
+    let queue = rig
+        .enqueue_by(&step, bucket, shape.variant(SKINNY, Experts::Skinny))
+        .expect("these kernels serve the bucket");
     let skinny = queue.skinny().expect("they are loaded");
     let plain = by(Products::SwapAb, grouped(32)).or_else(|_| by(Products::Tiled, Experts::Tiled));
     let plain = plain.expect("these serve any bucket");
@@ -497,7 +519,7 @@ fn few_rows_are_those_of_the_other_kernels() {
     let gpu = Gpu::new();
     let mut random = Random(71);
     for types in TYPES {
-        for (index, shape) in SHAPES.into_iter().enumerate() {
+        for (index, shape) in SHAPES.into_iter().chain(WIDE).enumerate() {
             let rig = Rig::new(&gpu, shape.config(), types);
             if !served(&rig) {
                 continue;
@@ -534,8 +556,10 @@ fn few_rows_are_those_of_the_other_kernels() {
 fn a_row_of_skinny_does_not_depend_on_its_companions() {
     let gpu = Gpu::new();
     let mut random = Random(72);
-    for types in TYPES {
-        let shape = SHAPES[2];
+    for (types, shape) in TYPES
+        .into_iter()
+        .flat_map(|types| [(types, SHAPES[2]), (types, WIDE[3])])
+    {
         let rig = Rig::new(&gpu, shape.config(), types);
         if !served(&rig) {
             continue;

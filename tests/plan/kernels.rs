@@ -5,15 +5,15 @@ use tailgraph::Error;
 use tailgraph::backend::cuda::tuning::variants::{
     Architecture, Entry, Experts, Grouped, Products, Variant,
 };
-use tailgraph::backend::cuda::tuning::{KernelChoice, KernelFile};
+use tailgraph::backend::cuda::tuning::{KernelChoice, KernelFile, Shape};
 use tailgraph::model::DType;
 use tailgraph::plan::GraphFile;
 
 const DTYPES: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
-const SKINNY: &str = "products = \"skinny\", skinny_stages = 4, experts = \"skinny\"";
-const GROUPED: &str = "products = \"swap_ab\", experts = \"grouped\", tile_rows = 32, grouped_stages = 6, guess = true";
+pub const SKINNY: &str = "products = \"skinny\", skinny_stages = 4, experts = \"skinny\"";
+pub const GROUPED: &str = "products = \"swap_ab\", experts = \"grouped\", tile_rows = 32, grouped_stages = 6, guess = true";
 
-fn read(text: &str) -> Result<KernelFile, Error> {
+pub fn read(text: &str) -> Result<KernelFile, Error> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kernels.toml");
     std::fs::write(&path, text).unwrap();
@@ -21,7 +21,7 @@ fn read(text: &str) -> Result<KernelFile, Error> {
 }
 
 /// A file for 9.0 with these lines.
-fn with(text: &str) -> Result<KernelFile, Error> {
+pub fn with(text: &str) -> Result<KernelFile, Error> {
     read(&format!("architecture = \"sm_90\"\n{text}"))
 }
 
@@ -63,29 +63,30 @@ fn what_is_written_is_read_again() {
         "[measured]\nmodel = \"random:lfm2-8b-a1b\"\ngpu = \"a \\\"GPU\\\"\"\n[decode.f32]\n8 = {{ {SKINNY}, ms = 1.25 }}\n"
     ))
     .unwrap();
-    let variant = Variant {
-        products: Products::Skinny { stages: 3 },
-        experts: Experts::Grouped(Grouped {
+    let variant = Variant::of(
+        Products::Skinny { stages: 3 },
+        Experts::Grouped(Grouped {
             tile_rows: 8,
             stages: 12,
             guess: false,
             prefetch_mib: 0,
         }),
-    };
-    let prefetching = Variant {
-        products: Products::SwapAb,
-        experts: Experts::Grouped(Grouped {
+    );
+    let prefetching = Variant::of(
+        Products::SwapAb,
+        Experts::Grouped(Grouped {
             tile_rows: 64,
             stages: 6,
             guess: true,
             prefetch_mib: 16,
         }),
-    };
+    );
     let entry = |rows, ms| Entry { rows, variant, ms };
-    file.set(DType::F32, entry(4, Some(0.5)));
-    file.set(DType::F32, entry(8, None));
-    file.set(DType::BF16, entry(1, None));
+    file.set(Shape::BASE, DType::F32, entry(4, Some(0.5)));
+    file.set(Shape::BASE, DType::F32, entry(8, None));
+    file.set(Shape::BASE, DType::BF16, entry(1, None));
     file.set(
+        Shape::BASE,
         DType::F16,
         Entry {
             variant: prefetching,

@@ -215,6 +215,7 @@ fn doctor(flags: &str, subject: Option<&Subject>) -> (bool, String) {
 fn subject(limits: Limits, bytes: u64) -> Subject {
     Subject {
         name: "random:lfm2-8b-a1b".into(),
+        borrowed: None,
         memory: MemoryPlan::new(
             &plan(lfm2_8b_a1b(), 1),
             F32,

@@ -106,7 +106,7 @@ impl Kernels {
             rmsnorm: kernel(&format!("tg_rmsnorm_{x}"))?,
             rmsnorm_sampled: kernel(&format!("tg_rmsnorm_sampled_{x}"))?,
             tiled: tiled(library, types)?,
-            skinny: Skinny::load(library, types)?,
+            skinny: Skinny::load(library, types, config.num_experts)?,
             grouped: Grouped::load(library, types)?,
             swap_ab: SwapAb::load(library, types)?,
             persistent: Persistent::load(library, types)?,

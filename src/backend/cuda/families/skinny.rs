@@ -11,6 +11,8 @@
 //! | `tg_skinny_expert_gate_up_*` | the router's choice, FFN norm, gate and up of the chosen experts |
 //! | `tg_skinny_down_*` | the chosen experts' down and their sum |
 //! | `tg_skinny_experts_*` | of one row: what these two do |
+//!
+//! Of those that choose experts, or leave what they are chosen by, `*_e64` and `*_e128` are for models of more than 32.
 
 mod launch;
 mod sizing;
@@ -21,7 +23,7 @@ use super::Lowering;
 use super::limits::{Library, Limits};
 use super::types::Types;
 use crate::backend::cuda::driver::launch::Kernel;
-use crate::backend::cuda::tuning::limits::FUSED_ROWS;
+use crate::backend::cuda::tuning::limits::{EXPERT_WORDS, FUSED_ROWS, WORD_EXPERTS, expert_words};
 use crate::backend::cuda::tuning::variants::Products;
 use crate::error::Result;
 use crate::model::{DType, ModelConfig};
@@ -34,11 +36,19 @@ const HELD_OUT_SHARED_PERCENT: u32 = 10;
 /// The kernels for one pair of types, on a GPU that has bulk copies.
 #[derive(Debug)]
 pub struct Skinny {
+    /// Those that choose among up to 32 experts, or do not choose.
+    one_word: Families,
+    /// Those of a model with more.
+    wide: Option<Families>,
+    operand: DType,
+    limits: Limits,
+}
+
+#[derive(Debug)]
+struct Families {
     any: Family,
     /// f32 rows split into bf16 parts as they are stored, for the buckets whose parts [`sizing::are_split`].
     split: Option<Family>,
-    operand: DType,
-    limits: Limits,
 }
 
 #[derive(Debug)]
@@ -55,60 +65,87 @@ struct Family {
 }
 
 impl Family {
-    fn load(library: &Library, suffix: &str, limits: Limits, fused: bool) -> Result<Self> {
-        let kernel = |name: &str| {
-            let kernel = library.kernel(&format!("tg_skinny_{name}_{suffix}"))?;
+    /// The kernels of `suffix` whose experts have so many words of bits: who guesses has one kernel for all with more than one.
+    fn load(
+        library: &Library,
+        suffix: &str,
+        words: u32,
+        limits: Limits,
+        fused: bool,
+    ) -> Result<Self> {
+        let kernel = |name: &str, words: u32| {
+            let of_experts = match words {
+                1 => String::new(),
+                words => format!("_e{}", words as usize * WORD_EXPERTS),
+            };
+            let kernel = library.kernel(&format!("tg_skinny_{name}_{suffix}{of_experts}"))?;
             kernel.allow_shared(limits.block_bytes)?;
             Ok::<_, crate::error::Error>(kernel)
         };
-        let held_out = kernel("held_out")?;
+        let [.., most] = EXPERT_WORDS;
+        let guessing = if words == 1 { 1 } else { most };
+        let held_out = kernel("held_out", words)?;
         held_out.prefer_shared(HELD_OUT_SHARED_PERCENT)?;
         Ok(Self {
-            conv: kernel("conv")?,
-            project: kernel("project")?,
-            gate_up: kernel("gate_up")?,
-            expert_gate_up: kernel("expert_gate_up")?,
-            out: kernel("out")?,
+            conv: kernel("conv", guessing)?,
+            project: kernel("project", guessing)?,
+            gate_up: kernel("gate_up", 1)?,
+            expert_gate_up: kernel("expert_gate_up", words)?,
+            out: kernel("out", words)?,
             held_out,
-            down: kernel("down")?,
-            experts: fused.then(|| kernel("experts")).transpose()?,
+            down: kernel("down", words)?,
+            experts: fused.then(|| kernel("experts", words)).transpose()?,
+        })
+    }
+}
+
+impl Families {
+    fn load(library: &Library, operand: DType, words: u32, limits: Limits) -> Result<Self> {
+        let name = operand.name();
+        let split = match operand {
+            DType::F32 => {
+                let suffix = format!("{name}_split");
+                Some(Family::load(library, &suffix, words, limits, words == 1)?)
+            }
+            _ => None,
+        };
+        Ok(Self {
+            any: Family::load(library, name, words, limits, split.is_none())?,
+            split,
         })
     }
 }
 
 impl Skinny {
-    /// None where the GPU is older than 9.0 or the types have no such kernels: f32 rows with other than bf16 weights.
+    /// For a model of so many experts. None where the GPU is older than 9.0 or the types have no such kernels: f32 rows with other
+    /// than bf16 weights.
     ///
     /// # Errors
     /// The driver refuses.
-    pub fn load(library: &Library, types: Types) -> Result<Option<Self>> {
+    pub fn load(library: &Library, types: Types, experts: usize) -> Result<Option<Self>> {
         if !library.gpu.has_bulk_copies() || !types.are_streamed() {
             return Ok(None);
         }
         let limits = library.gpu.limits();
-        let name = types.operand.name();
-        let split = match types.operand {
-            DType::F32 => Some(Family::load(
-                library,
-                &format!("{name}_split"),
-                limits,
-                true,
-            )?),
-            _ => None,
-        };
+        let of = |words| Families::load(library, types.operand, words, limits);
+        let words = expert_words(experts);
         Ok(Some(Self {
-            any: Family::load(library, name, limits, split.is_none())?,
-            split,
+            one_word: of(1)?,
+            wide: (words > 1).then(|| of(words)).transpose()?,
             operand: types.operand,
             limits,
         }))
     }
 
-    /// For a bucket of `rows` rows.
-    fn family(&self, rows: u32) -> &Family {
-        match &self.split {
+    /// For a bucket of `rows` rows, whose experts have so many words of bits.
+    fn family(&self, rows: u32, words: u32) -> &Family {
+        let families = match &self.wide {
+            Some(wide) if words > 1 => wide,
+            _ => &self.one_word,
+        };
+        match &families.split {
             Some(split) if sizing::are_split(self.operand, rows) => split,
-            _ => &self.any,
+            _ => &families.any,
         }
     }
 
@@ -122,9 +159,15 @@ impl Skinny {
         config: &ModelConfig,
         rows: u32,
     ) -> std::result::Result<(), String> {
-        match self.family(rows).experts {
-            Some(_) if rows as usize <= FUSED_ROWS => sizing.fuses(config),
-            _ => Err("the fused experts take buckets of one row".to_owned()),
+        if rows as usize > FUSED_ROWS {
+            return Err("the fused experts take buckets of one row".to_owned());
+        }
+        match self.family(rows, expert_words(config.num_experts)).experts {
+            Some(_) => sizing.fuses(config),
+            None => Err(format!(
+                "num_experts is {}, the fused experts take up to {WORD_EXPERTS} in f32, for which registers are too few: expected skinny",
+                config.num_experts
+            )),
         }
     }
 

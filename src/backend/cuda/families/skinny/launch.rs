@@ -9,8 +9,8 @@ use super::super::conv::ShortConv;
 use super::super::experts::{ExpertWeights, Routing};
 use super::super::head::Found;
 use super::super::router::RouterWeights;
-use super::Skinny;
 use super::sizing::{GATE_OUTPUTS, HELD_THREADS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
+use super::{Family, Skinny};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
 use crate::backend::cuda::tuning::variants::Products;
@@ -50,6 +50,15 @@ impl Lowering<'_> {
         }
     }
 
+    /// Of this bucket: those of its words of bits where the experts are skinny too.
+    fn skinny_family<'s>(&self, skinny: &'s Skinny) -> &'s Family {
+        let words = match self.variant.experts.follow_skinny() {
+            true => self.variant.words,
+            false => 1,
+        };
+        skinny.family(self.bucket.rows, words)
+    }
+
     /// A launch with one of [`Skinny`]'s kernels; `ring` is that of shapes that [`Sizing::serves`](super::sizing::Sizing::serves).
     /// These are the kernel's arguments.
     fn launch_skinny(
@@ -75,7 +84,7 @@ impl Lowering<'_> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = self
             .skinny_sizing(skinny)
-            .normed(rows, hidden, false)
+            .normed(rows, hidden, None)
             .expect("served");
         let arrays = [
             Argument::Address(conv.x),
@@ -95,7 +104,7 @@ impl Lowering<'_> {
             .blocks(hidden / OUTPUTS, guessing);
         let fused = self.fused_conv(conv, weights.bias);
         let arguments = [&arrays[..], &fused, &guess, &sizes].concat();
-        self.launch_skinny(&skinny.family(rows).conv, grid, ring, arguments)
+        self.launch_skinny(&self.skinny_family(skinny).conv, grid, ring, arguments)
     }
 
     /// y `[R, outputs]` in the operand type = w `[outputs, H]` times rmsnorm(h f32 `[R, H]`). May leave a `guess`.
@@ -146,7 +155,7 @@ impl Lowering<'_> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = self
             .skinny_sizing(skinny)
-            .normed(rows, hidden, false)
+            .normed(rows, hidden, None)
             .expect("served");
         let (guess, guessing) = Guess::arguments(guess, self.config.num_experts as u32);
         let grid = self
@@ -169,7 +178,7 @@ impl Lowering<'_> {
             Argument::F32(self.config.norm_eps),
         ];
         let arguments = [&arrays[..], &guess, &sizes].concat();
-        self.launch_skinny(&skinny.family(rows).project, grid, ring, arguments);
+        self.launch_skinny(&self.skinny_family(skinny).project, grid, ring, arguments);
         grid.0
     }
 
@@ -199,7 +208,7 @@ impl Lowering<'_> {
             Argument::U32(experts),
             Argument::U32(rows),
         ];
-        let (sizing, family) = (self.skinny_sizing(skinny), skinny.family(rows));
+        let (sizing, family) = (self.skinny_sizing(skinny), self.skinny_family(skinny));
         if let Some(bytes) = sizing.holding(rows, product.inner, beside) {
             let grid = (hidden / OUTPUTS, 1, 1);
             return self.call(&family.held_out, grid, HELD_THREADS, bytes, arrays.to_vec());
@@ -224,7 +233,7 @@ impl Lowering<'_> {
         let outputs = self.config.intermediate_size as u32;
         let ring = self
             .skinny_sizing(skinny)
-            .normed(rows, hidden, false)
+            .normed(rows, hidden, None)
             .expect("served");
         let arguments = vec![
             Argument::Address(y),
@@ -242,7 +251,7 @@ impl Lowering<'_> {
         let grid = self
             .skinny_sizing(skinny)
             .blocks(outputs.div_ceil(GATE_OUTPUTS), 0);
-        self.launch_skinny(&skinny.family(rows).gate_up, grid, ring, arguments)
+        self.launch_skinny(&self.skinny_family(skinny).gate_up, grid, ring, arguments)
     }
 
     /// y `[R K, M]` in the operand type, by pair = silu(w1_e z) * w3_e z of each row's experts, z = rmsnorm(h f32
@@ -261,13 +270,18 @@ impl Lowering<'_> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = self
             .skinny_sizing(skinny)
-            .normed(rows, hidden, true)
+            .normed(rows, hidden, Some(self.variant.words))
             .expect("served");
         let arrays = [Argument::Address(y), Argument::Address(h)];
         let rest = self.skinny_choosing((routing, router), weights, guess, ring);
         let arguments = [&arrays[..], &rest].concat();
         let grid = self.chosen_blocks(skinny);
-        self.launch_skinny(&skinny.family(rows).expert_gate_up, grid, ring, arguments)
+        self.launch_skinny(
+            &self.skinny_family(skinny).expert_gate_up,
+            grid,
+            ring,
+            arguments,
+        )
     }
 
     /// Of one row, what [`Lowering::skinny_expert_gate_up`] and [`Lowering::skinny_down`] do: h f32 `[1, H]` += sum over its experts of
@@ -285,9 +299,9 @@ impl Lowering<'_> {
         let inner = config.moe_intermediate_size as u32;
         let per_row = config.num_experts_per_tok as u32;
         let sizing = self.skinny_sizing(skinny);
-        let ring = sizing.fused(self.hidden(), inner, per_row);
+        let ring = sizing.fused(self.hidden(), inner, per_row, self.variant.words);
         let (ring, kernel) = ring
-            .zip(skinny.family(rows).experts.as_ref())
+            .zip(self.skinny_family(skinny).experts.as_ref())
             .expect("served");
         let (handed, _) = guess.handed.expect("a guess for fused experts");
         let arrays = [
@@ -374,6 +388,6 @@ impl Lowering<'_> {
             Argument::U32(ring.stages),
         ];
         let grid = self.skinny_sizing(skinny).blocks(hidden / OUTPUTS, 0);
-        self.launch_skinny(&skinny.family(rows).down, grid, ring, arguments)
+        self.launch_skinny(&self.skinny_family(skinny).down, grid, ring, arguments)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::limits::Limits;
 use crate::backend::cuda::tuning::limits::{
-    HEAD_PARTS, SKINNY_EXPERTS, SKINNY_OUTPUTS, SKINNY_ROWS,
+    HEAD_PARTS, SKINNY_OUTPUTS, SKINNY_ROWS, WORD_EXPERTS, expert_words,
 };
 use crate::backend::cuda::tuning::variants::SKINNY_STAGES;
 use crate::model::{DType, ModelConfig};
@@ -25,8 +25,14 @@ const SUM_PITCH: u32 = OUTPUTS + 4;
 const LINE: u32 = 128;
 /// Floats between the rows of what a tile of h makes scores of (kernels/skinny/add.cuh).
 const SCORE_PITCH: u32 = OUTPUTS + 1;
-/// `SkinnyChoice` of kernels/skinny/choice.cuh, which asserts it.
-const CHOICE_BYTES: u32 = 2176;
+/// `SkinnyChoice` of kernels/skinny/choice.cuh, which asserts them, of so many words of bits for the experts.
+fn choice_bytes(words: u32) -> u32 {
+    match words {
+        1 => 2176,
+        2 => 4256,
+        _ => 8416,
+    }
+}
 /// Experts that a block guesses about (kernels/skinny/guess.cuh).
 const GUESS_EXPERTS: u32 = CONSUMER_WARPS;
 
@@ -57,7 +63,7 @@ pub struct Sizing {
 
 impl Sizing {
     /// Whether these kernels do the products of a decode bucket of `rows` rows: up to [`SKINNY_ROWS`], of a model whose rows fit
-    /// a block's shared memory beside a ring. `experts`: and the experts, of which a warp has a lane for each.
+    /// a block's shared memory beside a ring. `words`: and the experts, of which a warp has a lane for each in so many words of bits.
     ///
     /// # Errors
     /// What of the model they have no room for.
@@ -65,15 +71,17 @@ impl Sizing {
         &self,
         config: &ModelConfig,
         rows: u32,
-        experts: bool,
+        words: Option<u32>,
     ) -> std::result::Result<(), String> {
         if rows as usize > SKINNY_ROWS {
             return Err(format!("the skinny kernels take up to {SKINNY_ROWS}"));
         }
-        if experts && config.num_experts > SKINNY_EXPERTS {
+        if let Some(words) = words.filter(|&words| words != expert_words(config.num_experts)) {
+            let needed = expert_words(config.num_experts);
             return Err(format!(
-                "num_experts is {}, the skinny kernels take up to {SKINNY_EXPERTS}",
-                config.num_experts
+                "num_experts is {}, the skinny kernels of expert_words {words} take up to {}: expected expert_words = {needed}",
+                config.num_experts,
+                words as usize * WORD_EXPERTS
             ));
         }
         let hidden = config.hidden_size as u32;
@@ -84,20 +92,17 @@ impl Sizing {
                 self.limits.block_bytes
             )
         };
-        if self.normed(rows, hidden, experts).is_none() {
+        if self.normed(rows, hidden, words).is_none() {
             return Err(no_room("hidden_size", hidden));
         }
-        let beside = match experts {
-            true => score_bytes(rows, config.num_experts as u32),
-            false => 0,
-        };
+        let beside = words.map_or(0, |_| score_bytes(rows, config.num_experts as u32));
         let attended = (config.num_attention_heads * config.head_dim) as u32;
         let mut inner = vec![
             ("hidden_size", hidden),
             ("heads * head_dim", attended),
             ("intermediate_size", config.intermediate_size as u32),
         ];
-        if experts {
+        if words.is_some() {
             inner.push(("moe_intermediate_size", config.moe_intermediate_size as u32));
         }
         match inner
@@ -120,7 +125,8 @@ impl Sizing {
             config.moe_intermediate_size as u32,
         );
         let per_row = config.num_experts_per_tok as u32;
-        if self.fused(hidden, inner, per_row).is_none() {
+        let words = expert_words(config.num_experts);
+        if self.fused(hidden, inner, per_row, words).is_none() {
             return Err(format!(
                 "moe_intermediate_size is {inner}, with {per_row} experts a row: the fused experts take up to {STAGE_COLUMNS}, if {} stages of \
                  weights and rows of hidden_size {hidden} fit a block beside",
@@ -140,25 +146,25 @@ impl Sizing {
     }
 
     /// Of the fused experts of one row, each of a router's `per_row`, whose rings have stages of either width.
-    pub fn fused(&self, width: u32, inner: u32, per_row: u32) -> Option<Ring> {
+    pub fn fused(&self, width: u32, inner: u32, per_row: u32, words: u32) -> Option<Ring> {
         let parts = if are_split(self.operand, 1) { PARTS } else { 1 };
-        let fixed = self.normed_bytes(1, width, true);
+        let fixed = self.normed_bytes(1, width, Some(words));
         let handed = CONSUMER_WARPS * (32 * (16 * parts + 8 * per_row) + 4 * per_row);
         let stage = stage_bytes(width).max(stage_bytes(inner));
         let fits = inner <= STAGE_COLUMNS;
         fits.then(|| self.limits.ring(fixed + handed, stage, self.stages))?
     }
 
-    /// Of a kernel that norms its rows of `width` and has them in shared memory whole.
-    pub fn normed(&self, rows: u32, width: u32, choice: bool) -> Option<Ring> {
-        let fixed = self.normed_bytes(rows, width, choice);
+    /// Of a kernel that norms its rows of `width` and has them in shared memory whole; and chooses experts by so many `words`.
+    pub fn normed(&self, rows: u32, width: u32, words: Option<u32>) -> Option<Ring> {
+        let fixed = self.normed_bytes(rows, width, words);
         self.limits.ring(fixed, stage_bytes(width), self.stages)
     }
 
     /// What such a kernel has in shared memory beside its ring.
-    fn normed_bytes(&self, rows: u32, width: u32, choice: bool) -> u32 {
+    fn normed_bytes(&self, rows: u32, width: u32, words: Option<u32>) -> u32 {
         let weight_and_rows = 4 * width + self.row_bytes(rows, width);
-        let choice = if choice { CHOICE_BYTES } else { 0 };
+        let choice = words.map_or(0, choice_bytes);
         sum_bytes(rows) + weight_and_rows + choice
     }
 

@@ -77,11 +77,11 @@ impl Choice<'_> {
             let fits = !variant.experts.follow_skinny() || variant.products == products;
             fits && able.experts(variant, rows).is_ok()
         });
+        let experts = experts.copied().unwrap_or(Variant::TILED);
         Ok(Variant {
             products,
-            experts: experts
-                .map_or(Experts::Tiled, |variant| variant.experts)
-                .beside(products),
+            experts: experts.experts.beside(products),
+            words: experts.words,
         })
     }
 
@@ -98,18 +98,22 @@ impl Choice<'_> {
         let grouped = larger.iter().find(|&&variant| {
             matches!(variant.experts, Experts::Grouped(_)) && able.experts(variant, rows).is_ok()
         });
+        let experts = grouped.copied().unwrap_or(many);
         Variant {
             products,
             // Nothing prefetches for them: a convolution of chunks is no part of a product.
-            experts: grouped
-                .map_or(many.experts, |variant| variant.experts)
-                .beside(Products::Tiled),
+            experts: experts.experts.beside(Products::Tiled),
+            words: experts.words,
         }
     }
 
     /// What serves buckets larger than those of all entries: [`Variant::PERSISTENT`], or of it what there is.
     fn many(&self, rows: u32, able: &dyn Able) -> Variant {
-        let Variant { products, experts } = Variant::PERSISTENT;
+        let Variant {
+            products,
+            experts,
+            words,
+        } = Variant::PERSISTENT;
         Variant {
             products: match able.products(Variant::PERSISTENT, rows) {
                 Ok(()) => products,
@@ -119,6 +123,7 @@ impl Choice<'_> {
                 Ok(()) => experts,
                 Err(_) => Experts::Tiled,
             },
+            words,
         }
     }
 }
@@ -145,7 +150,7 @@ mod tests {
     const TILED: (Products, Experts) = (Products::Tiled, Experts::Tiled);
 
     fn entry(rows: u32, products: Products, experts: Experts) -> Entry {
-        let variant = Variant { products, experts };
+        let variant = Variant::of(products, experts);
         Entry {
             rows,
             variant,
@@ -193,8 +198,8 @@ mod tests {
             dtype: DType::BF16,
             named: None,
         };
-        let Variant { products, experts } = choice.decode(rows, &Without(without)).unwrap();
-        (products, experts)
+        let chosen = choice.decode(rows, &Without(without)).unwrap();
+        (chosen.products, chosen.experts)
     }
 
     #[test]

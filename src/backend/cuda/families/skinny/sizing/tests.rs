@@ -75,7 +75,7 @@ fn experts_fuse_where_there_is_room() {
         limits: Limits::H200,
         stages,
     };
-    let fused = |operand, stages| sizing(operand, stages).fused(2048, 1792, 4).unwrap();
+    let fused = |operand, stages| sizing(operand, stages).fused(2048, 1792, 4, 1).unwrap();
     assert_eq!(fused(DType::BF16, 16).stages, 6);
     assert_eq!(fused(DType::F32, 16).stages, 5);
     let (stages, bytes) = (4, |operand| fused(operand, 4).shared_bytes);
@@ -84,10 +84,10 @@ fn experts_fuse_where_there_is_room() {
     let parts = 2 * (pitch(2048, 2) + CONSUMER_WARPS * 32 * 16);
     assert_eq!(bytes(DType::F32) - bytes(DType::BF16), parts);
     let bf16 = sizing(DType::BF16, 4);
-    let of_down =
-        bf16.fused(64, 1792, 4).unwrap().shared_bytes - bf16.fused(64, 64, 4).unwrap().shared_bytes;
+    let of_down = bf16.fused(64, 1792, 4, 1).unwrap().shared_bytes
+        - bf16.fused(64, 64, 4, 1).unwrap().shared_bytes;
     assert_eq!(of_down, 4 * (stage_bytes(1792) - stage_bytes(64)));
-    assert_eq!(bf16.fused(2048, 2080, 4), None);
+    assert_eq!(bf16.fused(2048, 2080, 4, 1), None);
     bf16.fuses(&config).unwrap();
     let wider = ModelConfig {
         moe_intermediate_size: 2080,
@@ -146,4 +146,38 @@ fn rows_lie_in_different_banks() {
         assert_eq!(pitch(elements, 2) % 128, 64);
         assert_eq!(pitch(elements, 4) % 128, 16);
     }
+}
+
+/// Of more than a word's experts only by kernels of as many words, which have more in shared memory beside the ring.
+#[test]
+fn experts_are_served_by_the_kernels_of_their_words() {
+    let (config, _) = ModelSource::parse("random:lfm2-8b-a1b")
+        .unwrap()
+        .config()
+        .unwrap();
+    let sizing = Sizing {
+        operand: DType::BF16,
+        limits: Limits::H200,
+        stages: 4,
+    };
+    for (experts, needed) in [(1, 1), (32, 1), (33, 2), (64, 2), (65, 4), (128, 4)] {
+        let config = ModelConfig {
+            num_experts: experts,
+            ..config.clone()
+        };
+        for words in [1, 2, 4] {
+            let served = sizing.serves(&config, 8, Some(words));
+            assert_eq!(served.is_ok(), words == needed, "{experts}: {served:?}");
+        }
+        sizing.serves(&config, 8, None).unwrap();
+        // 128 tiles leave 4 of 132 SMs to blocks that guess, about 8 experts each.
+        let fused = sizing.fuses(&config);
+        assert_eq!(fused.is_ok(), needed == 1, "{experts}: {fused:?}");
+    }
+    let bytes = |words| sizing.normed(8, 2048, words).unwrap().shared_bytes;
+    let none = bytes(None);
+    assert_eq!(
+        [1, 2, 4].map(|words| bytes(Some(words)) - none),
+        [2176, 4256, 8416]
+    );
 }
