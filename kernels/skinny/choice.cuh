@@ -18,8 +18,10 @@
 #include "common/experts.cuh"
 #include "skinny/rows.cuh"
 
-constexpr uint32_t SKINNY_GUESS_EXPERTS = SKINNY_CONSUMER_WARPS;  /* of a block that guesses (skinny/guess.cuh) */
-constexpr uint32_t SKINNY_GUESS_BEST = 2;                      /* that it tells */
+/* Experts of a block that guesses (skinny/guess.cuh): one a warp, or with more words of bits two, since an H100 has room for 4 such
+ * blocks beside the 128 tiles of a hidden size of 2048. Of them it tells the best. */
+__host__ __device__ constexpr uint32_t skinny_guess_experts(uint32_t words) { return (words == 1 ? 1 : 2) * SKINNY_CONSUMER_WARPS; }
+constexpr uint32_t SKINNY_GUESS_BEST = 2;
 
 /* Words of bits for which the kernels that guess, and what all leave before the scores, have room: 1, or all there are. */
 __host__ __device__ constexpr uint32_t skinny_room(uint32_t words) { return words == 1 ? 1 : MOST_BIT_WORDS; }
@@ -31,7 +33,7 @@ constexpr uint32_t SKINNY_UNSAID = 0xffffffffu;  /* of what is its own sign: a w
 template <uint32_t WORDS>
 struct SkinnyParts {
   static constexpr uint32_t EXPERTS = WORDS * WARP;
-  static constexpr uint32_t GUESS_WORDS = SKINNY_GUESS_BEST * skinny_room(WORDS) * WARP / SKINNY_GUESS_EXPERTS;
+  static constexpr uint32_t GUESS_WORDS = SKINNY_GUESS_BEST * skinny_room(WORDS) * WARP / skinny_guess_experts(WORDS);
   static_assert(GUESS_WORDS <= WARP, "a lane looks at each");
   static constexpr uint64_t CHOSEN = 1ull << 32;  /* with a bit for each of a word's experts below it; 0 until they are chosen */
 

@@ -4,8 +4,8 @@
  * latency: some 5 us a layer in which the memory would be idle. The residual stream changes little in one mixer, so
  * what the router would choose if it saw the stream as it is before the mixer is nearly always among what it chooses behind
  * it. The kernel that begins a layer has blocks for this, beside those that stream its weights (skinny_make_guess): an expert a
- * warp, for the first row alone, since two experts are as many as a ring has room for. Each leaves its best two as words, and
- * gate/up's producer (SkinnyGuessLook) takes the best two of all.
+ * warp, or one after the other two, for the first row alone, since two experts are as many as a ring has room for. Each leaves
+ * its best two as words, and gate/up's producer (SkinnyGuessLook) takes the best two of all.
  *
  * A guess decides what is asked for early, and nothing else: the choice is made as without it, and what was asked for in
  * vain is not used. So results do not depend on it. They do on what else these blocks do where a row's experts are fused: they
@@ -64,23 +64,29 @@ template <uint32_t WORDS>
 __device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const float *h, const tg_step *step, uint32_t bucket,
                                       uint32_t hidden, float eps) {
   constexpr uint32_t HELD = 16, STEP = 4 * WARP;  /* a lane has 4 columns in every STEP; so many of them before the wait */
-  __shared__ uint64_t candidates[SKINNY_GUESS_EXPERTS];
+  constexpr uint32_t EXPERTS = skinny_guess_experts(WORDS), EACH = EXPERTS / SKINNY_CONSUMER_WARPS;
+  __shared__ uint64_t candidates[EXPERTS];
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, block = blockIdx.x - guesser.others();
   if (warp >= SKINNY_CONSUMER_WARPS) return;
-  const uint32_t expert = block * SKINNY_GUESS_EXPERTS + warp;
-  const bool there = expert < guesser.expert_count;
+  uint32_t expert = block * EXPERTS + warp;
+  bool there = expert < guesser.expert_count;
   const float *gate = guesser.gate + (size_t)(there ? expert : 0) * hidden;
   auto weighed = [&](uint32_t c) {
     const float4 g = load4(gate + c), n = load4(guesser.norm_weight + c);
     return make_float4(g.x * n.x, g.y * n.y, g.z * n.z, g.w * n.w);
   };
   float4 with[HELD];
+  auto hold = [&] {
 #pragma unroll
-  for (uint32_t i = 0; i < HELD; i++) {
-    const uint32_t c = 4 * lane + i * STEP;
-    with[i] = c < hidden ? weighed(c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  }
-  const float bias = there && guesser.bias ? guesser.bias[expert] : 0.0f;
+    for (uint32_t i = 0; i < HELD; i++) {
+      const uint32_t c = 4 * lane + i * STEP;
+      with[i] = c < hidden ? weighed(c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+  };
+  hold();
+  float bias = there && guesser.bias ? guesser.bias[expert] : 0.0f;
+  if (EACH > 1 && expert + SKINNY_CONSUMER_WARPS < guesser.expert_count)
+    prefetch(gate + (size_t)SKINNY_CONSUMER_WARPS * hidden, hidden * sizeof(float), lane, WARP);
   const uint64_t sign = SkinnyGuessWord<WORDS>::sign(step, guesser.layer);
   wait_for_earlier_kernels();
   float4 row[HELD];
@@ -90,31 +96,42 @@ __device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const flo
     row[i] = c < hidden ? load4(h + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   }
   __syncwarp();  /* all of them are asked for before any is used */
-  float score = 0.0f, squares = 0.0f;
-  auto add = [&](float4 v, float4 w) {
-    squares = add_squares(squares, v);
-    score += fmaf(v.w, w.w, fmaf(v.z, w.z, fmaf(v.y, w.y, v.x * w.x)));
-  };
+  auto judge = [&](uint32_t of) {
+    float score = 0.0f, squares = 0.0f;
+    auto add = [&](float4 v, float4 w) {
+      squares = add_squares(squares, v);
+      score += fmaf(v.w, w.w, fmaf(v.z, w.z, fmaf(v.y, w.y, v.x * w.x)));
+    };
 #pragma unroll
-  for (uint32_t i = 0; i < HELD; i++) add(row[i], with[i]);
+    for (uint32_t i = 0; i < HELD; i++) add(row[i], with[i]);
 #pragma unroll 1
-  for (uint32_t c = 4 * lane + HELD * STEP; c < hidden; c += STEP) add(load4(h + c), weighed(c));
+    for (uint32_t c = 4 * lane + HELD * STEP; c < hidden; c += STEP) add(load4(h + c), weighed(c));
 #pragma unroll
-  for (int offset = WARP / 2; offset > 0; offset /= 2) {
-    score += __shfl_xor_sync(0xffffffffu, score, offset);
-    squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+    for (int offset = WARP / 2; offset > 0; offset /= 2) {
+      score += __shfl_xor_sync(0xffffffffu, score, offset);
+      squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+    }
+    score = 1.0f / (1.0f + expf(-score / sqrtf(squares / hidden + eps)));
+    if (lane == 0) candidates[of] = there ? SkinnyGuessWord<WORDS>::candidate(sortable(score + bias), expert) : 0;
+  };
+  judge(warp);
+#pragma unroll 1
+  for (uint32_t of = warp + SKINNY_CONSUMER_WARPS; of < EXPERTS; of += SKINNY_CONSUMER_WARPS) {
+    expert = block * EXPERTS + of, there = expert < guesser.expert_count;
+    gate = guesser.gate + (size_t)(there ? expert : 0) * hidden;
+    bias = there && guesser.bias ? guesser.bias[expert] : 0.0f;
+    hold();
+    judge(of);
   }
-  score = 1.0f / (1.0f + expf(-score / sqrtf(squares / hidden + eps)));
-  if (lane == 0) candidates[warp] = there ? SkinnyGuessWord<WORDS>::candidate(sortable(score + bias), expert) : 0;
   consumers_meet();
   for (uint32_t i = block * SKINNY_CONSUMERS + threadIdx.x; i < guesser.handed_pieces; i += guesser.blocks * SKINNY_CONSUMERS)
     guesser.handed[i] = make_uint4(SKINNY_UNSAID, SKINNY_UNSAID, SKINNY_UNSAID, SKINNY_UNSAID);
-  if (threadIdx.x >= SKINNY_GUESS_EXPERTS) return;
+  if (threadIdx.x >= EXPERTS) return;
   /* a lane an expert: how many are better */
   const uint64_t mine = candidates[lane];
   uint32_t better = 0;
 #pragma unroll
-  for (uint32_t other = 0; other < SKINNY_GUESS_EXPERTS; other++) better += candidates[other] > mine || (candidates[other] == mine && other < lane);
+  for (uint32_t other = 0; other < EXPERTS; other++) better += candidates[other] > mine || (candidates[other] == mine && other < lane);
   uint64_t *words = SkinnyParts<WORDS>(guesser.parts, bucket, hidden).guessed + block * SKINNY_GUESS_BEST;
   if (better < SKINNY_GUESS_BEST) asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(words + better), "l"(sign | mine) : "memory");
 }
@@ -125,6 +142,7 @@ struct SkinnyGuessLook {
   using Word = SkinnyGuessWord<WORDS>;
   using Parts = SkinnyParts<WORDS>;
   using Guess = SkinnyGuess<WORDS>;
+  static constexpr uint32_t EXPERTS = skinny_guess_experts(WORDS);  /* of a block's words */
   uint64_t word, sign;
   bool mine;  /* this lane has a word */
 
@@ -132,7 +150,7 @@ struct SkinnyGuessLook {
 
   /* Of a layer that somebody guesses for. Nothing waits for what it asks for until it is used. */
   __device__ inline SkinnyGuessLook(const Parts &parts, const tg_step *step, uint32_t layer, uint32_t expert_count)
-      : word(0), mine(threadIdx.x % WARP / SKINNY_GUESS_BEST < (expert_count + SKINNY_GUESS_EXPERTS - 1) / SKINNY_GUESS_EXPERTS) {
+      : word(0), mine(threadIdx.x % WARP / SKINNY_GUESS_BEST < (expert_count + EXPERTS - 1) / EXPERTS) {
     again(parts);
     sign = Word::sign(step, layer);
   }

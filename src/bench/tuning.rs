@@ -10,7 +10,6 @@ use crate::backend::cuda::engine::hosted::{HostLaunched, OtherStep, StagePlace};
 use crate::backend::cuda::engine::model::{ModelProgram, Placement, programs};
 use crate::backend::cuda::families::Bucket;
 use crate::backend::cuda::tuning::Shape;
-use crate::backend::cuda::tuning::limits::expert_words;
 use crate::backend::cuda::tuning::variants::{Architecture, Entry, Variant};
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
@@ -89,8 +88,6 @@ struct TunedStage {
     architecture: Architecture,
     dtype: DType,
     entries: Vec<Entry>,
-    /// Of bits of the model's experts.
-    words: u32,
     slots: u32,
     tuning: Arc<Tuning>,
 }
@@ -118,7 +115,7 @@ impl TunedStage {
             sequences: self.slots.min(rows),
         };
         let current = self.program.chosen_variant(bucket)?;
-        let every = families(current, &self.entries, rows, self.words);
+        let every = families(current, &self.entries, rows);
         let mut all = self.time(view, rows, &every, ROUNDS)?;
         let mut best = all[choose(&all, 0)].variant;
         let mut around = near(&all);
@@ -229,7 +226,6 @@ pub fn engine(
             .choice(dtype, Shape::of(&model.config), None)
             .entries
             .to_vec(),
-        words: expert_words(model.config.num_experts),
         slots: options.max_seqs,
         tuning: tuning.clone(),
     };

@@ -77,8 +77,7 @@ pub fn choose(timed: &[Timed], current: usize) -> usize {
 
 /// Every family of products with every family of experts, the current variant first: with its parameters, or those of the
 /// entry next to `rows` that has the family.
-/// `words`: of bits of the model's experts.
-pub fn families(current: Variant, entries: &[Entry], rows: u32, words: u32) -> Vec<Variant> {
+pub fn families(current: Variant, entries: &[Entry], rows: u32) -> Vec<Variant> {
     let mut nearby: Vec<&Entry> = entries.iter().collect();
     nearby.sort_by_key(|entry| entry.rows.abs_diff(rows));
     let all = || std::iter::once(current).chain(nearby.iter().map(|entry| entry.variant));
@@ -98,11 +97,7 @@ pub fn families(current: Variant, entries: &[Entry], rows: u32, words: u32) -> V
     for products in [skinny, Products::SwapAb, Products::Tiled] {
         let grouped = Experts::Grouped(grouped).beside(products);
         for experts in [Experts::Skinny, Experts::Fused, grouped, Experts::Tiled] {
-            let variant = Variant {
-                products,
-                experts,
-                words: if experts.follow_skinny() { words } else { 1 },
-            };
+            let variant = Variant { products, experts };
             let goes = !experts.follow_skinny() || products == skinny;
             if goes && !found.contains(&variant) {
                 found.push(variant);
@@ -145,22 +140,17 @@ pub fn refined(current: Variant, around: &[Variant]) -> Vec<Variant> {
     };
     for &variant in around {
         add(variant);
-        let Variant {
-            products, experts, ..
-        } = variant;
+        let Variant { products, experts } = variant;
         if let Products::Skinny { .. } = products {
             for stages in SKINNY_STAGES {
                 let products = Products::Skinny { stages };
-                add(Variant {
-                    products,
-                    ..variant
-                });
+                add(Variant { products, experts });
             }
         }
         if let Experts::Grouped(grouped) = experts {
             let mut shaped = |grouped| {
                 let experts = Experts::Grouped(grouped);
-                add(Variant { experts, ..variant });
+                add(Variant { products, experts });
             };
             for tile_rows in GROUPED_TILE_ROWS {
                 shaped(Grouped {
@@ -193,7 +183,10 @@ mod tests {
     use crate::backend::cuda::tuning::variants::Architecture;
     use crate::model::DType;
 
-    const SKINNY: Variant = Variant::of(Products::Skinny { stages: 3 }, Experts::Skinny);
+    const SKINNY: Variant = Variant {
+        products: Products::Skinny { stages: 3 },
+        experts: Experts::Skinny,
+    };
 
     fn grouped(tile_rows: u32) -> Grouped {
         Grouped {
@@ -205,7 +198,10 @@ mod tests {
     }
 
     fn swap_ab(tile_rows: u32) -> Variant {
-        Variant::of(Products::SwapAb, Experts::Grouped(grouped(tile_rows)))
+        Variant {
+            products: Products::SwapAb,
+            experts: Experts::Grouped(grouped(tile_rows)),
+        }
     }
 
     fn timed<const ROUNDS: usize>(variant: Variant, ms: [f64; ROUNDS]) -> Timed {
@@ -275,11 +271,14 @@ mod tests {
             entry(16, swap_ab(16)),
             entry(256, swap_ab(64)),
         ];
-        let found = families(SKINNY, &entries, 8, 1);
+        let found = families(SKINNY, &entries, 8);
         assert_eq!(found[0], SKINNY);
         assert_eq!(found.len(), 8);
         assert!(found.contains(&swap_ab(16)), "{found:?}");
-        let hybrid = Variant::of(SKINNY.products, Experts::Grouped(grouped(16)));
+        let hybrid = Variant {
+            products: SKINNY.products,
+            experts: Experts::Grouped(grouped(16)),
+        };
         assert!(found.contains(&hybrid) && found.contains(&Variant::TILED));
         let alone = |v: &Variant| v.experts.follow_skinny() && v.products != SKINNY.products;
         assert!(!found.iter().any(alone), "{found:?}");
@@ -290,14 +289,14 @@ mod tests {
                 ..grouped(64)
             }),
         };
-        for variant in families(prefetching, &[], 256, 1) {
+        for variant in families(prefetching, &[], 256) {
             let checked = match variant.experts {
                 Experts::Grouped(_) => variant.check(Architecture::Sm90, DType::BF16, 8),
                 _ => Ok(()),
             };
             assert_eq!(checked, Ok(()), "{variant}");
         }
-        let without = families(Variant::TILED, &[], 8, 1);
+        let without = families(Variant::TILED, &[], 8);
         assert_eq!((without[0], without.len()), (Variant::TILED, 8));
     }
 

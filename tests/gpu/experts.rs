@@ -138,7 +138,7 @@ impl MixtureCase {
         let enqueue = match self.by {
             None => rig.enqueue(&step, StepKind::Mixed, bucket),
             Some(experts) => rig
-                .enqueue_by(&step, bucket, Variant::of(products, experts))
+                .enqueue_by(&step, bucket, Variant { products, experts })
                 .unwrap(),
         };
         let on_gpu = RoutingOnGpu::new(gpu, config, &enqueue);
@@ -360,16 +360,14 @@ fn grouped_shapes(rig: &Rig, bucket: usize) -> Vec<Grouped> {
     let mut shapes = Vec::new();
     for tile_rows in GROUPED_TILE_ROWS {
         for guess in [false, true] {
-            let variant = |stages| {
-                Variant::of(
-                    Products::Tiled,
-                    Experts::Grouped(Grouped {
-                        tile_rows,
-                        stages,
-                        guess,
-                        prefetch_mib: 0,
-                    }),
-                )
+            let variant = |stages| Variant {
+                products: Products::Tiled,
+                experts: Experts::Grouped(Grouped {
+                    tile_rows,
+                    stages,
+                    guess,
+                    prefetch_mib: 0,
+                }),
             };
             let fits = |&stages: &u32| {
                 let variant = variant(stages);

@@ -4,10 +4,8 @@ use crate::common::fixtures;
 use crate::common::golden::{self, Golden};
 use crate::engine::{Outcome, Setup, greedy, run, score};
 use safetensors::SafeTensors;
-use std::path::Path;
 use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
-use tailgraph::backend::cuda::tuning::KernelChoice;
 use tailgraph::model::DType;
 use tailgraph::runtime::{Logits, Request};
 
@@ -114,28 +112,9 @@ fn f32_is_what_transformers_computes() {
     f32_on(&gpu, "as built in");
 }
 
-/// With 64 experts, by the kernels of two words of bits (`wide.toml`).
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn more_than_32_experts_are_what_transformers_computes() {
-    let gpu = OpenGpu::new(0).unwrap();
-    if gpu.info.compute_capability != (9, 0) {
-        println!("skipped: wide.toml is for GPUs of compute capability 9.0");
-        return;
-    }
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gpu/wide.toml");
-    let gpu = gpu.served_by(KernelChoice::open(Some(Path::new(file))).unwrap());
-    of_f32(&gpu, "of wide.toml", &["c"]);
-    of_half_precision(&gpu, &["c"]);
-}
-
 /// Holds f32 to transformers.
 pub fn f32_on(gpu: &OpenGpu, what: &str) {
-    of_f32(gpu, what, &VARIANTS);
-}
-
-fn of_f32(gpu: &OpenGpu, what: &str, variants: &[&str]) {
-    for &variant in variants {
+    for variant in VARIANTS {
         let golden = golden::load(variant);
         let setup = Setup {
             dtype: DType::F32,
@@ -155,11 +134,8 @@ fn of_f32(gpu: &OpenGpu, what: &str, variants: &[&str]) {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn half_precision_is_closer_than_transformers_bf16() {
-    of_half_precision(&OpenGpu::new(0).unwrap(), &VARIANTS);
-}
-
-fn of_half_precision(gpu: &OpenGpu, variants: &[&str]) {
-    for &variant in variants {
+    let gpu = OpenGpu::new(0).unwrap();
+    for variant in VARIANTS {
         let golden = golden::load(variant);
         for dtype in [DType::BF16, DType::F16] {
             let setup = Setup {
@@ -167,7 +143,7 @@ fn of_half_precision(gpu: &OpenGpu, variants: &[&str]) {
                 launch: LaunchWay::DeviceGraph,
                 stages: 1,
             };
-            let outcomes = run(gpu, &golden.model, setup, &requests(&golden));
+            let outcomes = run(&gpu, &golden.model, setup, &requests(&golden));
             let errors = Errors::new(&golden, &outcomes);
             let theirs = bf16_errors(variant, golden.prompts().len());
             assert_eq!(theirs.len(), errors.positions.len());

@@ -188,7 +188,10 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
     let (gpu, types, config) = (rig.gpu, rig.kernels.types, &rig.config);
     let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
     let on_gpu = step(gpu, rows, MIXED);
-    let variant = Variant::of(products, Experts::Tiled);
+    let variant = Variant {
+        products,
+        experts: Experts::Tiled,
+    };
     let enqueue = rig.enqueue_by(&on_gpu, bucket, variant).unwrap();
     let w = gpu.values(types.weights, &case.w);
     let logits = gpu.poisoned(bucket * vocabulary * 4);

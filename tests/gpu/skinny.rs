@@ -21,7 +21,6 @@ use tailgraph::backend::cuda::families::skinny::{ConvIn, Guess, Residual};
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
 use tailgraph::backend::cuda::memory::arena::best_words;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
-use tailgraph::backend::cuda::tuning::limits::expert_words;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
 use tailgraph::model::{DType, ModelConfig};
 
@@ -80,14 +79,6 @@ const fn shape(
 }
 
 impl Shape {
-    /// By kernels for as many experts.
-    fn variant(&self, products: Products, experts: Experts) -> Variant {
-        Variant {
-            words: expert_words(self.experts),
-            ..Variant::of(products, experts)
-        }
-    }
-
     fn config(&self) -> ModelConfig {
         ModelConfig {
             hidden_size: self.hidden,
@@ -299,10 +290,8 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
     let Shape { hidden, inner, .. } = shape;
     let (rows, top_k) = (input.rows.len(), shape.top_k);
     let step = input.step(gpu);
-    let by = |products, experts| rig.enqueue_by(&step, bucket, Variant::of(products, experts));
-    let queue = rig
-        .enqueue_by(&step, bucket, shape.variant(SKINNY, Experts::Skinny))
-        .expect("these kernels serve the bucket");
+    let by = |products, experts| rig.enqueue_by(&step, bucket, Variant { products, experts });
+    let queue = by(SKINNY, Experts::Skinny).expect("these kernels serve the bucket");
     let skinny = queue.skinny().expect("they are loaded");
     let plain = by(Products::SwapAb, grouped(32)).or_else(|_| by(Products::Tiled, Experts::Tiled));
     let plain = plain.expect("these serve any bucket");

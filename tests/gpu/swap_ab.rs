@@ -47,7 +47,10 @@ const SHAPES: [(usize, usize, usize); 18] = [
     (24, 33_030, 64),
 ];
 
-const SWAP_AB: Variant = Variant::of(Products::SwapAb, Experts::Tiled);
+const SWAP_AB: Variant = Variant {
+    products: Products::SwapAb,
+    experts: Experts::Tiled,
+};
 
 fn served(rig: &Rig) -> bool {
     rig.serves(rig.kernels.swap_ab.is_some(), |(major, _)| major == 9)
@@ -350,15 +353,15 @@ fn weights_that_are_prefetched_change_nothing() {
             for bucket in [8, 31, 64, 256] {
                 for prefetch_mib in [1, 256] {
                     let case = ConvCase::new(&mut random, types, bucket, hidden, 3);
-                    let variant = Variant::of(
-                        Products::SwapAb,
-                        Experts::Grouped(Grouped {
+                    let variant = Variant {
+                        products: Products::SwapAb,
+                        experts: Experts::Grouped(Grouped {
                             tile_rows: 16,
                             stages: 6,
                             guess: true,
                             prefetch_mib,
                         }),
-                    );
+                    };
                     let found = case.run_before(&rig, bucket, true, variant, Some(&weights));
                     let expected = case.run(&rig, bucket, true);
                     let what = format!("{types:?} H {hidden} {bucket} rows {prefetch_mib} MiB");

@@ -33,7 +33,7 @@ fn every() -> Vec<Variant> {
         guess: true,
         prefetch_mib: 1,
     });
-    let of = Variant::of;
+    let of = |products, experts| Variant { products, experts };
     vec![
         of(SKINNY, Experts::Skinny),
         of(Products::Skinny { stages: 2 }, Experts::Skinny),

@@ -1,11 +1,12 @@
 //! Kernel files with entries for other shapes than the first.
 
 use crate::kernels::{GROUPED, SKINNY, read, with};
+use tailgraph::backend::cuda::tuning::variants::Experts;
 use tailgraph::backend::cuda::tuning::{KernelFile, Shape};
 use tailgraph::model::DType;
 
-const FUSED: &str =
-    "products = \"skinny\", skinny_stages = 6, experts = \"fused\", expert_words = 2";
+/// Not as [`SKINNY`].
+const FUSED: &str = "products = \"skinny\", skinny_stages = 6, experts = \"fused\"";
 
 fn at(shape: &str) -> Shape {
     Shape::parse(shape).unwrap()
@@ -20,24 +21,24 @@ fn shapes_have_entries_of_their_own() {
     );
     let mut file = with(&text).unwrap();
     let wide = at("h2048-e64-f1536");
-    let words = |file: &KernelFile, dtype, shape| {
+    let experts = |file: &KernelFile, dtype, shape| {
         let entries = file.choice(dtype, shape, None).entries;
         entries
             .iter()
-            .map(|entry| entry.variant.words)
+            .map(|entry| entry.variant.experts)
             .collect::<Vec<_>>()
     };
     for (shape, expected) in [
-        (wide, 2),
-        (at("h1024-e64-f1536"), 2),
-        (at("h2048-e128-f768"), 2),
-        (Shape::BASE, 1),
-        (at("h2048-e32-f1536"), 1),
+        (wide, Experts::Fused),
+        (at("h1024-e64-f1536"), Experts::Fused),
+        (at("h2048-e128-f768"), Experts::Fused),
+        (Shape::BASE, Experts::Skinny),
+        (at("h2048-e32-f1536"), Experts::Skinny),
     ] {
-        assert_eq!(words(&file, DType::BF16, shape), [expected], "{shape}");
+        assert_eq!(experts(&file, DType::BF16, shape), [expected], "{shape}");
         assert_eq!(
-            words(&file, DType::F32, shape),
-            [1],
+            experts(&file, DType::F32, shape),
+            [Experts::Skinny],
             "{shape}: no other has this type"
         );
     }
@@ -50,7 +51,11 @@ fn shapes_have_entries_of_their_own() {
     let odd = at("h512-e64-f512");
     file.adopt(odd, DType::BF16);
     assert_eq!(file.nearest(DType::BF16, odd), odd);
-    assert_eq!(words(&file, DType::BF16, odd), [2], "as the nearest");
+    assert_eq!(
+        experts(&file, DType::BF16, odd),
+        [Experts::Fused],
+        "as the nearest"
+    );
 }
 
 #[test]
@@ -79,23 +84,9 @@ fn what_is_wrong_with_a_shape_is_named() {
             assert!(error.contains(part), "{text}: {error} lacks {part}");
         }
     }
-    let wrong = [
-        (
-            FUSED.replace("= 2", "= 3"),
-            "found expert_words 3, expected 1, 2 or 4",
-        ),
-        (
-            format!("{GROUPED}, expert_words = 2"),
-            "expert_words: products swap_ab and experts",
-        ),
-    ];
-    for (entry, part) in wrong {
-        let text = format!("[shape.h64-e64-f32.decode.bf16]\n1 = {{ {entry} }}");
-        let error = with(&text).unwrap_err().to_string();
-        assert!(
-            error.contains("shape.h64-e64-f32.decode.bf16.1: "),
-            "{error}"
-        );
+    let text = format!("[shape.h64-e64-f32.decode.bf16]\n1 = {{ {GROUPED}, skinny_stages = 4 }}");
+    let error = with(&text).unwrap_err().to_string();
+    for part in ["shape.h64-e64-f32.decode.bf16.1: ", "skinny_stages: "] {
         assert!(error.contains(part), "{error} lacks {part}");
     }
 }

@@ -63,24 +63,24 @@ fn what_is_written_is_read_again() {
         "[measured]\nmodel = \"random:lfm2-8b-a1b\"\ngpu = \"a \\\"GPU\\\"\"\n[decode.f32]\n8 = {{ {SKINNY}, ms = 1.25 }}\n"
     ))
     .unwrap();
-    let variant = Variant::of(
-        Products::Skinny { stages: 3 },
-        Experts::Grouped(Grouped {
+    let variant = Variant {
+        products: Products::Skinny { stages: 3 },
+        experts: Experts::Grouped(Grouped {
             tile_rows: 8,
             stages: 12,
             guess: false,
             prefetch_mib: 0,
         }),
-    );
-    let prefetching = Variant::of(
-        Products::SwapAb,
-        Experts::Grouped(Grouped {
+    };
+    let prefetching = Variant {
+        products: Products::SwapAb,
+        experts: Experts::Grouped(Grouped {
             tile_rows: 64,
             stages: 6,
             guess: true,
             prefetch_mib: 16,
         }),
-    );
+    };
     let entry = |rows, ms| Entry { rows, variant, ms };
     file.set(Shape::BASE, DType::F32, entry(4, Some(0.5)));
     file.set(Shape::BASE, DType::F32, entry(8, None));

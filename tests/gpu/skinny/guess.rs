@@ -6,19 +6,24 @@ use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::skinny::Guess;
-use tailgraph::backend::cuda::tuning::limits::{SKINNY_ROWS, expert_words, skinny_room};
-use tailgraph::backend::cuda::tuning::variants::{Experts, Products};
+use tailgraph::backend::cuda::tuning::limits::{
+    SKINNY_ROWS, expert_words, skinny_guess_experts, skinny_room,
+};
+use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
 use tailgraph::model::DType;
 
-/// The best two experts, of so many, that a kernel has left as its guess in `routing`.
+/// The best two of so many experts that a kernel has left as its guess in `routing`.
 fn guessed(gpu: &Gpu, routing: &RoutingOnGpu, experts: usize) -> Vec<u32> {
-    let room = skinny_room(expert_words(experts));
+    let (room, each) = (
+        skinny_room(expert_words(experts)),
+        skinny_guess_experts(expert_words(experts)),
+    );
     let words = gpu.get_u32(&routing.score_parts);
     let words = words[2 * SKINNY_ROWS * room..].chunks(2);
     // The sign of step and layer lies above 32 bits of score and 5 or 7 of the expert.
     let last = 32 * room as u64 - 1;
     let mut words: Vec<u64> = words
-        .take(2 * experts.div_ceil(8))
+        .take(2 * experts.div_ceil(each))
         .map(|word| u64::from(word[0]) | (u64::from(word[1]) & last) << 32)
         .collect();
     words.sort_unstable_by(|a, b| b.cmp(a));
@@ -42,6 +47,7 @@ fn a_guess_changes_no_bits() {
             SHAPES[2],
             WIDE[0],
             WIDE[2],
+            WIDE[5],
         ] {
             let rig = Rig::new(&gpu, shape.config(), types);
             if !served(&rig) {
@@ -63,7 +69,10 @@ fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages:
     let (gpu, types) = (rig.gpu, rig.kernels.types);
     let (rows, hidden) = (input.rows.len(), shape.hidden);
     let step = input.step(gpu);
-    let variant = shape.variant(Products::Skinny { stages }, Experts::Skinny);
+    let variant = Variant {
+        products: Products::Skinny { stages },
+        experts: Experts::Skinny,
+    };
     let queue = rig
         .enqueue_by(&step, rows, variant)
         .expect("these kernels serve the bucket");

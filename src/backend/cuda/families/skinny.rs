@@ -36,19 +36,11 @@ const HELD_OUT_SHARED_PERCENT: u32 = 10;
 /// The kernels for one pair of types, on a GPU that has bulk copies.
 #[derive(Debug)]
 pub struct Skinny {
-    /// Those that choose among up to 32 experts, or do not choose.
-    one_word: Families,
-    /// Those of a model with more.
-    wide: Option<Families>,
-    operand: DType,
-    limits: Limits,
-}
-
-#[derive(Debug)]
-struct Families {
     any: Family,
     /// f32 rows split into bf16 parts as they are stored, for the buckets whose parts [`sizing::are_split`].
     split: Option<Family>,
+    operand: DType,
+    limits: Limits,
 }
 
 #[derive(Debug)]
@@ -65,7 +57,8 @@ struct Family {
 }
 
 impl Family {
-    /// The kernels of `suffix` whose experts have so many words of bits: who guesses has one kernel for all with more than one.
+    /// The kernels of `suffix` for experts of so many words of bits. Those that guess have one instance for all models of more than
+    /// one word, and a dense feed-forward has no experts.
     fn load(
         library: &Library,
         suffix: &str,
@@ -99,23 +92,6 @@ impl Family {
     }
 }
 
-impl Families {
-    fn load(library: &Library, operand: DType, words: u32, limits: Limits) -> Result<Self> {
-        let name = operand.name();
-        let split = match operand {
-            DType::F32 => {
-                let suffix = format!("{name}_split");
-                Some(Family::load(library, &suffix, words, limits, words == 1)?)
-            }
-            _ => None,
-        };
-        Ok(Self {
-            any: Family::load(library, name, words, limits, split.is_none())?,
-            split,
-        })
-    }
-}
-
 impl Skinny {
     /// For a model of so many experts. None where the GPU is older than 9.0 or the types have no such kernels: f32 rows with other
     /// than bf16 weights.
@@ -127,25 +103,28 @@ impl Skinny {
             return Ok(None);
         }
         let limits = library.gpu.limits();
-        let of = |words| Families::load(library, types.operand, words, limits);
-        let words = expert_words(experts);
+        let (name, words) = (types.operand.name(), expert_words(experts));
+        let split = match types.operand {
+            DType::F32 => {
+                let suffix = format!("{name}_split");
+                // With more words than one the fused experts of f32 rows have too few registers.
+                Some(Family::load(library, &suffix, words, limits, words == 1)?)
+            }
+            _ => None,
+        };
         Ok(Some(Self {
-            one_word: of(1)?,
-            wide: (words > 1).then(|| of(words)).transpose()?,
+            any: Family::load(library, name, words, limits, split.is_none())?,
+            split,
             operand: types.operand,
             limits,
         }))
     }
 
-    /// For a bucket of `rows` rows, whose experts have so many words of bits.
-    fn family(&self, rows: u32, words: u32) -> &Family {
-        let families = match &self.wide {
-            Some(wide) if words > 1 => wide,
-            _ => &self.one_word,
-        };
-        match &families.split {
+    /// For a bucket of `rows` rows.
+    fn family(&self, rows: u32) -> &Family {
+        match &self.split {
             Some(split) if sizing::are_split(self.operand, rows) => split,
-            _ => &families.any,
+            _ => &self.any,
         }
     }
 
@@ -162,10 +141,10 @@ impl Skinny {
         if rows as usize > FUSED_ROWS {
             return Err("the fused experts take buckets of one row".to_owned());
         }
-        match self.family(rows, expert_words(config.num_experts)).experts {
+        match self.family(rows).experts {
             Some(_) => sizing.fuses(config),
             None => Err(format!(
-                "num_experts is {}, the fused experts take up to {WORD_EXPERTS} in f32, for which registers are too few: expected skinny",
+                "num_experts is {}, the fused experts take up to {WORD_EXPERTS} in f32",
                 config.num_experts
             )),
         }

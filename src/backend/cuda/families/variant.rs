@@ -87,8 +87,7 @@ impl AbleFor<'_> {
             return Err("the experts of few rows go with their products".to_owned());
         };
         let sizing = skinny.sizing(stages);
-        let follows = variant.experts.follow_skinny();
-        sizing.serves(self.config, rows, follows.then_some(variant.words))?;
+        sizing.serves(self.config, rows, variant.experts.follow_skinny())?;
         match variant.experts {
             Experts::Fused => skinny.fuses(sizing, self.config, rows),
             Experts::Skinny | Experts::Grouped(_) | Experts::Persistent | Experts::Tiled => Ok(()),

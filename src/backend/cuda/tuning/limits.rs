@@ -16,7 +16,7 @@ pub const SKINNY_OUTPUTS: usize = 16;
 /// Rows, at most, whose experts one of them does whole (kernels/skinny/fused.cuh).
 pub const FUSED_ROWS: usize = 1;
 
-/// Experts of a word of bits, and the words that kernels which choose experts are compiled for (kernels/common/bits.cuh).
+/// Experts of a word of bits that the kernels have, and the words of their instances (kernels/common/bits.cuh).
 pub const WORD_EXPERTS: usize = 32;
 pub const EXPERT_WORDS: [u32; 3] = [1, 2, 4];
 
@@ -32,17 +32,24 @@ pub fn skinny_experts(words: u32) -> usize {
     words as usize * WORD_EXPERTS
 }
 
-/// Words of bits that there is room for before these scores (`skinny_room` of kernels/skinny/choice.cuh): of models of more than
-/// one word for the most, so that who guesses needs one kernel for all of them.
+/// Words of bits that there is room for before these scores (`skinny_room` of kernels/skinny/choice.cuh): with more than one the
+/// most there are, so that those that guess need one instance for all of them.
 pub fn skinny_room(words: u32) -> usize {
     let [.., most] = EXPERT_WORDS;
     if words == 1 { 1 } else { most as usize }
 }
 
-/// Words of 64 bits there: the experts that rows have chosen, then those that are guessed.
-pub fn skinny_told(words: u32) -> usize {
-    skinny_room(words) * (SKINNY_ROWS + SKINNY_GUESS_WORDS)
+/// Experts that a block guesses about (`skinny_guess_experts` there).
+pub fn skinny_guess_experts(words: u32) -> usize {
+    if words == 1 { 8 } else { 16 }
 }
 
-/// In which the blocks that guess tell their best two of 8 experts, for each word of bits that there is room for.
-pub const SKINNY_GUESS_WORDS: usize = 8;
+/// Of them the blocks that guess tell so many.
+const GUESS_BEST: usize = 2;
+
+/// Words of 64 bits before the scores: the experts that rows have chosen, then those that are guessed.
+pub fn skinny_told(words: u32) -> usize {
+    let room = skinny_room(words);
+    let guessed = GUESS_BEST * room * WORD_EXPERTS / skinny_guess_experts(words);
+    room * SKINNY_ROWS + guessed
+}

@@ -6,7 +6,7 @@ mod choice;
 
 pub use choice::{Able, Choice, Entry};
 
-use crate::backend::cuda::tuning::limits::{EXPERT_WORDS, FUSED_ROWS, MOST_ROWS, SKINNY_ROWS};
+use crate::backend::cuda::tuning::limits::{FUSED_ROWS, MOST_ROWS, SKINNY_ROWS};
 use crate::model::DType;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -141,26 +141,20 @@ pub struct Grouped {
 pub struct Variant {
     pub products: Products,
     pub experts: Experts,
-    /// Of bits, of [`EXPERT_WORDS`], for the experts of the skinny kernels that choose them: as many as the model's need. Of other
-    /// families 1.
-    pub words: u32,
 }
 
 impl Variant {
     /// What serves every bucket.
-    pub const TILED: Self = Self::of(Products::Tiled, Experts::Tiled);
+    pub const TILED: Self = Self {
+        products: Products::Tiled,
+        experts: Experts::Tiled,
+    };
 
     /// What serves many rows best, where a GPU has it.
-    pub const PERSISTENT: Self = Self::of(Products::Persistent, Experts::Persistent);
-
-    /// With one word of bits for the experts.
-    pub const fn of(products: Products, experts: Experts) -> Self {
-        Self {
-            products,
-            experts,
-            words: 1,
-        }
-    }
+    pub const PERSISTENT: Self = Self {
+        products: Products::Persistent,
+        experts: Experts::Persistent,
+    };
 
     /// Whether a GPU of this architecture has it at all, for decode buckets of `rows` rows of this type.
     ///
@@ -185,12 +179,6 @@ impl Variant {
             has_warpgroups(kernels)?;
             within(kernels, MOST_ROWS)
         };
-        if !EXPERT_WORDS.contains(&self.words) {
-            return Err(format!(
-                "found expert_words {}, expected 1, 2 or 4",
-                self.words
-            ));
-        }
         match self.products {
             Products::Skinny { stages } => {
                 if !architecture.has_bulk_copies() {
@@ -306,10 +294,6 @@ impl fmt::Display for Experts {
 
 impl fmt::Display for Variant {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "products {}, experts {}", self.products, self.experts)?;
-        match self.words {
-            1 => Ok(()),
-            words => write!(out, ", {words} words of experts"),
-        }
+        write!(out, "products {}, experts {}", self.products, self.experts)
     }
 }

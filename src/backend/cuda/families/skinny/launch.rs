@@ -9,8 +9,8 @@ use super::super::conv::ShortConv;
 use super::super::experts::{ExpertWeights, Routing};
 use super::super::head::Found;
 use super::super::router::RouterWeights;
+use super::Skinny;
 use super::sizing::{GATE_OUTPUTS, HELD_THREADS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
-use super::{Family, Skinny};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
 use crate::backend::cuda::tuning::variants::Products;
@@ -48,15 +48,6 @@ impl Lowering<'_> {
                 unreachable!("skinny kernels, in a bucket that others serve")
             }
         }
-    }
-
-    /// Of this bucket: those of its words of bits where the experts are skinny too.
-    fn skinny_family<'s>(&self, skinny: &'s Skinny) -> &'s Family {
-        let words = match self.variant.experts.follow_skinny() {
-            true => self.variant.words,
-            false => 1,
-        };
-        skinny.family(self.bucket.rows, words)
     }
 
     /// A launch with one of [`Skinny`]'s kernels; `ring` is that of shapes that [`Sizing::serves`](super::sizing::Sizing::serves).
@@ -104,7 +95,7 @@ impl Lowering<'_> {
             .blocks(hidden / OUTPUTS, guessing);
         let fused = self.fused_conv(conv, weights.bias);
         let arguments = [&arrays[..], &fused, &guess, &sizes].concat();
-        self.launch_skinny(&self.skinny_family(skinny).conv, grid, ring, arguments)
+        self.launch_skinny(&skinny.family(rows).conv, grid, ring, arguments)
     }
 
     /// y `[R, outputs]` in the operand type = w `[outputs, H]` times rmsnorm(h f32 `[R, H]`). May leave a `guess`.
@@ -178,7 +169,7 @@ impl Lowering<'_> {
             Argument::F32(self.config.norm_eps),
         ];
         let arguments = [&arrays[..], &guess, &sizes].concat();
-        self.launch_skinny(&self.skinny_family(skinny).project, grid, ring, arguments);
+        self.launch_skinny(&skinny.family(rows).project, grid, ring, arguments);
         grid.0
     }
 
@@ -208,7 +199,7 @@ impl Lowering<'_> {
             Argument::U32(experts),
             Argument::U32(rows),
         ];
-        let (sizing, family) = (self.skinny_sizing(skinny), self.skinny_family(skinny));
+        let (sizing, family) = (self.skinny_sizing(skinny), skinny.family(rows));
         if let Some(bytes) = sizing.holding(rows, product.inner, beside) {
             let grid = (hidden / OUTPUTS, 1, 1);
             return self.call(&family.held_out, grid, HELD_THREADS, bytes, arrays.to_vec());
@@ -251,7 +242,7 @@ impl Lowering<'_> {
         let grid = self
             .skinny_sizing(skinny)
             .blocks(outputs.div_ceil(GATE_OUTPUTS), 0);
-        self.launch_skinny(&self.skinny_family(skinny).gate_up, grid, ring, arguments)
+        self.launch_skinny(&skinny.family(rows).gate_up, grid, ring, arguments)
     }
 
     /// y `[R K, M]` in the operand type, by pair = silu(w1_e z) * w3_e z of each row's experts, z = rmsnorm(h f32
@@ -270,18 +261,13 @@ impl Lowering<'_> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = self
             .skinny_sizing(skinny)
-            .normed(rows, hidden, Some(self.variant.words))
+            .normed(rows, hidden, Some(self.config.num_experts))
             .expect("served");
         let arrays = [Argument::Address(y), Argument::Address(h)];
         let rest = self.skinny_choosing((routing, router), weights, guess, ring);
         let arguments = [&arrays[..], &rest].concat();
         let grid = self.chosen_blocks(skinny);
-        self.launch_skinny(
-            &self.skinny_family(skinny).expert_gate_up,
-            grid,
-            ring,
-            arguments,
-        )
+        self.launch_skinny(&skinny.family(rows).expert_gate_up, grid, ring, arguments)
     }
 
     /// Of one row, what [`Lowering::skinny_expert_gate_up`] and [`Lowering::skinny_down`] do: h f32 `[1, H]` += sum over its experts of
@@ -299,9 +285,9 @@ impl Lowering<'_> {
         let inner = config.moe_intermediate_size as u32;
         let per_row = config.num_experts_per_tok as u32;
         let sizing = self.skinny_sizing(skinny);
-        let ring = sizing.fused(self.hidden(), inner, per_row, self.variant.words);
+        let ring = sizing.fused(self.hidden(), inner, per_row, config.num_experts);
         let (ring, kernel) = ring
-            .zip(self.skinny_family(skinny).experts.as_ref())
+            .zip(skinny.family(rows).experts.as_ref())
             .expect("served");
         let (handed, _) = guess.handed.expect("a guess for fused experts");
         let arrays = [
@@ -388,6 +374,6 @@ impl Lowering<'_> {
             Argument::U32(ring.stages),
         ];
         let grid = self.skinny_sizing(skinny).blocks(hidden / OUTPUTS, 0);
-        self.launch_skinny(&self.skinny_family(skinny).down, grid, ring, arguments)
+        self.launch_skinny(&skinny.family(rows).down, grid, ring, arguments)
     }
 }

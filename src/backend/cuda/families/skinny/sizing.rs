@@ -2,7 +2,7 @@
 
 use super::super::limits::Limits;
 use crate::backend::cuda::tuning::limits::{
-    HEAD_PARTS, SKINNY_OUTPUTS, SKINNY_ROWS, WORD_EXPERTS, expert_words,
+    HEAD_PARTS, SKINNY_OUTPUTS, SKINNY_ROWS, expert_words, skinny_guess_experts,
 };
 use crate::backend::cuda::tuning::variants::SKINNY_STAGES;
 use crate::model::{DType, ModelConfig};
@@ -25,16 +25,8 @@ const SUM_PITCH: u32 = OUTPUTS + 4;
 const LINE: u32 = 128;
 /// Floats between the rows of what a tile of h makes scores of (kernels/skinny/add.cuh).
 const SCORE_PITCH: u32 = OUTPUTS + 1;
-/// `SkinnyChoice` of kernels/skinny/choice.cuh, which asserts them, of so many words of bits for the experts.
-fn choice_bytes(words: u32) -> u32 {
-    match words {
-        1 => 2176,
-        2 => 4256,
-        _ => 8416,
-    }
-}
-/// Experts that a block guesses about (kernels/skinny/guess.cuh).
-const GUESS_EXPERTS: u32 = CONSUMER_WARPS;
+/// `SkinnyChoice` of kernels/skinny/choice.cuh, which asserts it, by words of bits for the experts.
+const CHOICE_BYTES: [(u32, u32); 3] = [(1, 2176), (2, 4256), (4, 8416)];
 
 /// Rows of a bucket, at most, whose f32 rows the kernels split into [`PARTS`] bf16 rows as they store them.
 const SPLIT_ROWS: u32 = 2;
@@ -63,7 +55,7 @@ pub struct Sizing {
 
 impl Sizing {
     /// Whether these kernels do the products of a decode bucket of `rows` rows: up to [`SKINNY_ROWS`], of a model whose rows fit
-    /// a block's shared memory beside a ring. `words`: and the experts, of which a warp has a lane for each in so many words of bits.
+    /// a block's shared memory beside a ring. `experts`: and the experts.
     ///
     /// # Errors
     /// What of the model they have no room for.
@@ -71,18 +63,10 @@ impl Sizing {
         &self,
         config: &ModelConfig,
         rows: u32,
-        words: Option<u32>,
+        experts: bool,
     ) -> std::result::Result<(), String> {
         if rows as usize > SKINNY_ROWS {
             return Err(format!("the skinny kernels take up to {SKINNY_ROWS}"));
-        }
-        if let Some(words) = words.filter(|&words| words != expert_words(config.num_experts)) {
-            let needed = expert_words(config.num_experts);
-            return Err(format!(
-                "num_experts is {}, the skinny kernels of expert_words {words} take up to {}: expected expert_words = {needed}",
-                config.num_experts,
-                words as usize * WORD_EXPERTS
-            ));
         }
         let hidden = config.hidden_size as u32;
         let no_room = |what: &str, size: u32| {
@@ -92,17 +76,21 @@ impl Sizing {
                 self.limits.block_bytes
             )
         };
-        if self.normed(rows, hidden, words).is_none() {
+        let choice = experts.then_some(config.num_experts);
+        if self.normed(rows, hidden, choice).is_none() {
             return Err(no_room("hidden_size", hidden));
         }
-        let beside = words.map_or(0, |_| score_bytes(rows, config.num_experts as u32));
+        let beside = match experts {
+            true => score_bytes(rows, config.num_experts as u32),
+            false => 0,
+        };
         let attended = (config.num_attention_heads * config.head_dim) as u32;
         let mut inner = vec![
             ("hidden_size", hidden),
             ("heads * head_dim", attended),
             ("intermediate_size", config.intermediate_size as u32),
         ];
-        if words.is_some() {
+        if experts {
             inner.push(("moe_intermediate_size", config.moe_intermediate_size as u32));
         }
         match inner
@@ -125,8 +113,10 @@ impl Sizing {
             config.moe_intermediate_size as u32,
         );
         let per_row = config.num_experts_per_tok as u32;
-        let words = expert_words(config.num_experts);
-        if self.fused(hidden, inner, per_row, words).is_none() {
+        if self
+            .fused(hidden, inner, per_row, config.num_experts)
+            .is_none()
+        {
             return Err(format!(
                 "moe_intermediate_size is {inner}, with {per_row} experts a row: the fused experts take up to {STAGE_COLUMNS}, if {} stages of \
                  weights and rows of hidden_size {hidden} fit a block beside",
@@ -135,7 +125,7 @@ impl Sizing {
         }
         let qkv = (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim;
         for outputs in [hidden, qkv as u32] {
-            if self.guess_blocks(outputs.div_ceil(OUTPUTS), config.num_experts as u32) == 0 {
+            if self.guess_blocks(outputs.div_ceil(OUTPUTS), config.num_experts) == 0 {
                 return Err(format!(
                     "{} multiprocessors leave no room for blocks that guess beside {outputs} outputs, which the fused experts need",
                     self.limits.multiprocessors
@@ -145,26 +135,26 @@ impl Sizing {
         Ok(())
     }
 
-    /// Of the fused experts of one row, each of a router's `per_row`, whose rings have stages of either width.
-    pub fn fused(&self, width: u32, inner: u32, per_row: u32, words: u32) -> Option<Ring> {
+    /// Of the fused experts of one row, `per_row` of `experts`, whose rings have stages of either width.
+    pub fn fused(&self, width: u32, inner: u32, per_row: u32, experts: usize) -> Option<Ring> {
         let parts = if are_split(self.operand, 1) { PARTS } else { 1 };
-        let fixed = self.normed_bytes(1, width, Some(words));
+        let fixed = self.normed_bytes(1, width, Some(experts));
         let handed = CONSUMER_WARPS * (32 * (16 * parts + 8 * per_row) + 4 * per_row);
         let stage = stage_bytes(width).max(stage_bytes(inner));
         let fits = inner <= STAGE_COLUMNS;
         fits.then(|| self.limits.ring(fixed + handed, stage, self.stages))?
     }
 
-    /// Of a kernel that norms its rows of `width` and has them in shared memory whole; and chooses experts by so many `words`.
-    pub fn normed(&self, rows: u32, width: u32, words: Option<u32>) -> Option<Ring> {
-        let fixed = self.normed_bytes(rows, width, words);
+    /// Of a kernel that norms its rows of `width` and has them in shared memory whole, and chooses among `experts`.
+    pub fn normed(&self, rows: u32, width: u32, experts: Option<usize>) -> Option<Ring> {
+        let fixed = self.normed_bytes(rows, width, experts);
         self.limits.ring(fixed, stage_bytes(width), self.stages)
     }
 
     /// What such a kernel has in shared memory beside its ring.
-    fn normed_bytes(&self, rows: u32, width: u32, words: Option<u32>) -> u32 {
+    fn normed_bytes(&self, rows: u32, width: u32, experts: Option<usize>) -> u32 {
         let weight_and_rows = 4 * width + self.row_bytes(rows, width);
-        let choice = words.map_or(0, choice_bytes);
+        let choice = experts.map_or(0, choice_bytes);
         sum_bytes(rows) + weight_and_rows + choice
     }
 
@@ -185,9 +175,9 @@ impl Sizing {
 
     /// Blocks that guess about `experts` experts beside those of `tiles` tiles; none where they would take the place of
     /// others.
-    pub fn guess_blocks(&self, tiles: u32, experts: u32) -> u32 {
+    pub fn guess_blocks(&self, tiles: u32, experts: usize) -> u32 {
         let all = self.limits.multiprocessors;
-        let guess = experts.div_ceil(GUESS_EXPERTS);
+        let guess = experts.div_ceil(skinny_guess_experts(expert_words(experts))) as u32;
         match guess < all && tiles.div_ceil(all - guess) == tiles.div_ceil(all) {
             true => guess,
             false => 0,
@@ -247,6 +237,12 @@ fn stage_columns(inner: u32) -> u32 {
 /// Weights have 16 bits in all of these kernels. As skinny_stage_pitch there.
 fn stage_bytes(inner: u32) -> u32 {
     STAGE_ROWS * (stage_columns(inner) * 2).next_multiple_of(LINE)
+}
+
+fn choice_bytes(experts: usize) -> u32 {
+    let words = expert_words(experts);
+    let found = CHOICE_BYTES.into_iter().find(|&(of, _)| of == words);
+    found.expect("an instance for each number of words").1
 }
 
 fn sum_bytes(rows: u32) -> u32 {

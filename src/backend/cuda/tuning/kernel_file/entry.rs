@@ -5,7 +5,7 @@ use crate::plan::graphs::describe;
 use crate::quote;
 use toml::Value;
 
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 8] = [
     "products",
     "skinny_stages",
     "experts",
@@ -13,7 +13,6 @@ const KEYS: [&str; 9] = [
     "grouped_stages",
     "guess",
     "prefetch_mib",
-    "expert_words",
     "ms",
 ];
 
@@ -93,11 +92,6 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
             return Err(format!("experts: found \"{other}\", expected {of_experts}"));
         }
     };
-    // Of those alone that go on from scores that were laid out for so many experts.
-    let words = match experts.follow_skinny().then(|| take("expert_words")) {
-        None | Some(None) => 1,
-        Some(value) => number("expert_words", value)?,
-    };
     let ms = match take("ms") {
         None => None,
         Some(value) => Some(
@@ -108,14 +102,7 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
         ),
     };
     match left.first() {
-        None => {
-            let variant = Variant {
-                products,
-                experts,
-                words,
-            };
-            Ok((variant, ms))
-        }
+        None => Ok((Variant { products, experts }, ms)),
         Some(key) => Err(format!(
             "{}: products {products} and experts {experts} have no such parameter",
             quote::text(key)
@@ -146,9 +133,5 @@ pub(super) fn write_variant(variant: Variant) -> String {
         }
         other => format!("experts = \"{other}\""),
     };
-    let words = match variant.words {
-        1 => String::new(),
-        words => format!(", expert_words = {words}"),
-    };
-    format!("{products}, {experts}{words}")
+    format!("{products}, {experts}")
 }

@@ -77,11 +77,11 @@ impl Choice<'_> {
             let fits = !variant.experts.follow_skinny() || variant.products == products;
             fits && able.experts(variant, rows).is_ok()
         });
-        let experts = experts.copied().unwrap_or(Variant::TILED);
         Ok(Variant {
             products,
-            experts: experts.experts.beside(products),
-            words: experts.words,
+            experts: experts
+                .map_or(Experts::Tiled, |variant| variant.experts)
+                .beside(products),
         })
     }
 
@@ -98,22 +98,18 @@ impl Choice<'_> {
         let grouped = larger.iter().find(|&&variant| {
             matches!(variant.experts, Experts::Grouped(_)) && able.experts(variant, rows).is_ok()
         });
-        let experts = grouped.copied().unwrap_or(many);
         Variant {
             products,
             // Nothing prefetches for them: a convolution of chunks is no part of a product.
-            experts: experts.experts.beside(Products::Tiled),
-            words: experts.words,
+            experts: grouped
+                .map_or(many.experts, |variant| variant.experts)
+                .beside(Products::Tiled),
         }
     }
 
     /// What serves buckets larger than those of all entries: [`Variant::PERSISTENT`], or of it what there is.
     fn many(&self, rows: u32, able: &dyn Able) -> Variant {
-        let Variant {
-            products,
-            experts,
-            words,
-        } = Variant::PERSISTENT;
+        let Variant { products, experts } = Variant::PERSISTENT;
         Variant {
             products: match able.products(Variant::PERSISTENT, rows) {
                 Ok(()) => products,
@@ -123,7 +119,6 @@ impl Choice<'_> {
                 Ok(()) => experts,
                 Err(_) => Experts::Tiled,
             },
-            words,
         }
     }
 }
@@ -150,7 +145,7 @@ mod tests {
     const TILED: (Products, Experts) = (Products::Tiled, Experts::Tiled);
 
     fn entry(rows: u32, products: Products, experts: Experts) -> Entry {
-        let variant = Variant::of(products, experts);
+        let variant = Variant { products, experts };
         Entry {
             rows,
             variant,
@@ -198,8 +193,8 @@ mod tests {
             dtype: DType::BF16,
             named: None,
         };
-        let chosen = choice.decode(rows, &Without(without)).unwrap();
-        (chosen.products, chosen.experts)
+        let Variant { products, experts } = choice.decode(rows, &Without(without)).unwrap();
+        (products, experts)
     }
 
     #[test]
