@@ -127,7 +127,7 @@ impl Kernels {
             router_many,
             router_many_bytes,
             route: match library.gpu.has_warpgroups() {
-                true => Some(kernel(&format!("tg_route_{x}"))?),
+                true => Some(kernel(&router::route_name(x, config.num_experts))?),
                 false => None,
             },
             choose_and_sort: kernel("tg_choose_and_sort")?,

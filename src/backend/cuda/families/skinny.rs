@@ -20,6 +20,7 @@ mod sizing;
 pub use launch::{ConvIn, Guess, Residual};
 
 use super::Lowering;
+use super::experts::instance;
 use super::limits::{Library, Limits};
 use super::types::Types;
 use crate::backend::cuda::driver::launch::Kernel;
@@ -67,11 +68,8 @@ impl Family {
         fused: bool,
     ) -> Result<Self> {
         let kernel = |name: &str, words: u32| {
-            let of_experts = match words {
-                1 => String::new(),
-                words => format!("_e{}", words as usize * WORD_EXPERTS),
-            };
-            let kernel = library.kernel(&format!("tg_skinny_{name}_{suffix}{of_experts}"))?;
+            let instance = instance(words);
+            let kernel = library.kernel(&format!("tg_skinny_{name}_{suffix}{instance}"))?;
             kernel.allow_shared(limits.block_bytes)?;
             Ok::<_, crate::error::Error>(kernel)
         };
