@@ -160,7 +160,7 @@ __device__ inline void route_step(uint32_t *counts, uint32_t *experts, float *we
       if (const uint32_t expert = WARP + group * ROUTE_EACH + e; expert < expert_count)
         prefetch_line(gate + (size_t)expert * hidden + column);
   }
-  if (threadIdx.x < EXPERTS) scratch.bias[threadIdx.x] = bias && threadIdx.x < expert_count ? bias[threadIdx.x] : 0.0f;
+  if (const uint32_t e = WORDS == 1 ? lane : threadIdx.x; threadIdx.x < EXPERTS) scratch.bias[e] = bias && e < expert_count ? bias[e] : 0.0f;
   h += (size_t)first * hidden + column, x += (size_t)first * hidden + column;
   wait_for_earlier_kernels();
   if (blockIdx.x == gridDim.x - 1) clear_counts(counts);

@@ -181,6 +181,13 @@ struct SkinnyDown {
     return Order(chosen, choice.guess_of(chosen));
   }
 
+  /* Of the grid. With more words it is read whenever it is needed: there is no register left to keep it in. */
+  static __device__ inline uint32_t blocks() {
+    uint32_t all = gridDim.x;
+    if constexpr (WORDS > 1) asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(all));
+    return all;
+  }
+
   /* The producer. */
   __device__ inline void feed(SkinnyRing<Math> &ring, const Choice &choice, uint64_t policy) const {
     ring.turn_to(inner);
@@ -217,7 +224,7 @@ struct SkinnyDown {
     auto ask = [&](uint32_t e) { words.ask(y_of(e) + column, there); };
     ring.turn_to(inner);
 #pragma unroll 1
-    for (uint32_t first = blockIdx.x * SKINNY_OUTPUTS; first < outputs; first += gridDim.x * SKINNY_OUTPUTS) {
+    for (uint32_t first = blockIdx.x * SKINNY_OUTPUTS; first < outputs; first += blocks() * SKINNY_OUTPUTS) {
       const uint32_t n = first + i;
       const bool mine = r < count && n < outputs;
       Order order = order_of(choice);

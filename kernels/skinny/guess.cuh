@@ -76,14 +76,11 @@ __device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const flo
     return make_float4(g.x * n.x, g.y * n.y, g.z * n.z, g.w * n.w);
   };
   float4 with[HELD];
-  auto hold = [&] {
 #pragma unroll
-    for (uint32_t i = 0; i < HELD; i++) {
-      const uint32_t c = 4 * lane + i * STEP;
-      with[i] = c < hidden ? weighed(c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    }
-  };
-  hold();
+  for (uint32_t i = 0; i < HELD; i++) {
+    const uint32_t c = 4 * lane + i * STEP;
+    with[i] = c < hidden ? weighed(c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
   float bias = there && guesser.bias ? guesser.bias[expert] : 0.0f;
   if (EACH > 1 && expert + SKINNY_CONSUMER_WARPS < guesser.expert_count)
     prefetch(gate + (size_t)SKINNY_CONSUMER_WARPS * hidden, hidden * sizeof(float), lane, WARP);
@@ -96,16 +93,12 @@ __device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const flo
     row[i] = c < hidden ? load4(h + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   }
   __syncwarp();  /* all of them are asked for before any is used */
-  auto judge = [&](uint32_t of) {
-    float score = 0.0f, squares = 0.0f;
-    auto add = [&](float4 v, float4 w) {
-      squares = add_squares(squares, v);
-      score += fmaf(v.w, w.w, fmaf(v.z, w.z, fmaf(v.y, w.y, v.x * w.x)));
-    };
-#pragma unroll
-    for (uint32_t i = 0; i < HELD; i++) add(row[i], with[i]);
-#pragma unroll 1
-    for (uint32_t c = 4 * lane + HELD * STEP; c < hidden; c += STEP) add(load4(h + c), weighed(c));
+  float score = 0.0f, squares = 0.0f;
+  auto add = [&](float4 v, float4 w) {
+    squares = add_squares(squares, v);
+    score += fmaf(v.w, w.w, fmaf(v.z, w.z, fmaf(v.y, w.y, v.x * w.x)));
+  };
+  auto tell = [&](uint32_t of) {
 #pragma unroll
     for (int offset = WARP / 2; offset > 0; offset /= 2) {
       score += __shfl_xor_sync(0xffffffffu, score, offset);
@@ -114,14 +107,20 @@ __device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const flo
     score = 1.0f / (1.0f + expf(-score / sqrtf(squares / hidden + eps)));
     if (lane == 0) candidates[of] = there ? SkinnyGuessWord<WORDS>::candidate(sortable(score + bias), expert) : 0;
   };
-  judge(warp);
+#pragma unroll
+  for (uint32_t i = 0; i < HELD; i++) add(row[i], with[i]);
 #pragma unroll 1
-  for (uint32_t of = warp + SKINNY_CONSUMER_WARPS; of < EXPERTS; of += SKINNY_CONSUMER_WARPS) {
-    expert = block * EXPERTS + of, there = expert < guesser.expert_count;
+  for (uint32_t c = 4 * lane + HELD * STEP; c < hidden; c += STEP) add(load4(h + c), weighed(c));
+  tell(warp);
+  if constexpr (EACH > 1) {  /* registers hold one expert's: this one's come from the second-level cache */
+    static_assert(EACH == 2, "one more");
+    expert += SKINNY_CONSUMER_WARPS, there = expert < guesser.expert_count;
     gate = guesser.gate + (size_t)(there ? expert : 0) * hidden;
     bias = there && guesser.bias ? guesser.bias[expert] : 0.0f;
-    hold();
-    judge(of);
+    score = 0.0f, squares = 0.0f;
+#pragma unroll 8
+    for (uint32_t c = 4 * lane; c < hidden; c += STEP) add(load4(h + c), weighed(c));
+    tell(SKINNY_CONSUMER_WARPS + warp);
   }
   consumers_meet();
   for (uint32_t i = block * SKINNY_CONSUMERS + threadIdx.x; i < guesser.handed_pieces; i += guesser.blocks * SKINNY_CONSUMERS)
