@@ -275,7 +275,8 @@ fn more_experts_have_kernels_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
     let model = of_64_experts(folder.path());
     let calls = ["inspect", "--model", &model, "--calls", "--rows", "1,2"];
-    let shown = text(&Run::new(&calls).end());
+    let listed = Run::new(&calls).end();
+    let shown = text(&listed);
     for name in [
         "tg_skinny_conv_bf16_e128",
         "tg_skinny_project_bf16_e128",
@@ -288,7 +289,8 @@ fn more_experts_have_kernels_of_their_own() {
         assert!(shown.contains(name), "{name}: {shown}");
     }
     let few = ["inspect", "--model", "random:lfm2-8b-a1b", "--calls"];
-    let shown = text(&Run::new(&few).and(&["--rows", "1,2"]).end());
+    let listed = Run::new(&few).and(&["--rows", "1,2"]).end();
+    let shown = text(&listed);
     assert!(!shown.contains("_e64") && !shown.contains("_e128"));
 }
 
