@@ -13,7 +13,7 @@ use tailgraph::model::Model;
 use tailgraph::plan::{Ladders, Plan};
 use tailgraph::runtime::{EndReason, Engine, EngineOptions, Logits, Request};
 
-const VARIANTS: [&str; 2] = ["a", "b"];
+const VARIANTS: [&str; 4] = ["a", "b", "c", "d"];
 /// Greedy continuations in the goldens have this many tokens.
 const CONTINUATION: u32 = 32;
 

@@ -26,8 +26,6 @@ fn options() -> EngineOptions {
         steps_in_flight: STAGES + 1,
         record: true,
     }
-    record: true,
-    }
 }
 
 fn capacities() -> RingCapacities {

@@ -49,7 +49,7 @@ impl EngineOptions {
 /// What the user asked for; `None` is the default of [`EngineOptions`]' derivation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// Default: 16, or as many as fill the largest step with `prompts`; at most the largest decode bucket.
+    /// Default: 16, or as many as fill the largest step with `prompts`, up to 256; at most the largest decode bucket.
     pub max_seqs: Option<u32>,
     /// Prompts that are all there from the start and generate nothing, where a run is of such alone.
     pub prompts: Option<Prompts>,
@@ -100,6 +100,8 @@ impl Prompts {
 }
 
 const DEFAULT_MAX_SEQS: u32 = 16;
+/// Of [`Prompts`], at most: so many of 32 tokens fill the largest step, and each has a row of logits in the device's memory.
+const DEFAULT_MOST_PROMPTS: u32 = 256;
 const DEFAULT_MAX_CONTEXT: u32 = 4096;
 const DEFAULT_PAGE_TOKENS: u32 = 64;
 const DEFAULT_CHUNK_TOKENS: u32 = 512;
@@ -156,7 +158,8 @@ impl Limits {
         let Some(prompts) = self.prompts else {
             return DEFAULT_MAX_SEQS;
         };
-        let filling = prompts.filling(rows).min(rows.saturating_sub(chunk_align));
+        let most = rows.saturating_sub(chunk_align).min(DEFAULT_MOST_PROMPTS);
+        let filling = prompts.filling(rows).min(most);
         filling.max(DEFAULT_MAX_SEQS).min(prompts.count)
     }
 

@@ -48,8 +48,6 @@ impl Setup {
             steps_in_flight: self.stages.len() as u32 + 1,
             record: false,
         }
-    ecord: false,
-        }
     }
 }
 

@@ -232,14 +232,14 @@ fn limits_that_cannot_be() {
                 max_seqs: Some(0),
                 ..none
             },
-            vec!["--max-seqs 0", "1 to 256"],
+            vec!["--max-seqs 0", "1 to 1024"],
         ),
         (
             Limits {
-                max_seqs: Some(257),
+                max_seqs: Some(1025),
                 ..none
             },
-            vec!["--max-seqs 257", "1 to 256"],
+            vec!["--max-seqs 1025", "1 to 1024"],
         ),
         (
             Limits {
