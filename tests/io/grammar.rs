@@ -9,8 +9,8 @@ use serde_json::Value;
 use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
 use tailgraph::io::answer::{self, Label};
+use tailgraph::io::line::parse;
 use tailgraph::io::prepare::prepare;
-use tailgraph::io::row::parse;
 
 /// A row's own fields with values that mean something to them.
 const BODY: [(&str, &[&str]); 34] = [

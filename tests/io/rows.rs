@@ -2,8 +2,9 @@
 
 use crate::fakes::Bytes;
 use std::time::Duration;
+use tailgraph::io::line::parse;
 use tailgraph::io::prepare::{Prepared, Rules, prepare, sampling_key};
-use tailgraph::io::row::{MAX_ID_BYTES, MAX_VALUES, Options, Prompt, parse};
+use tailgraph::io::row::{MAX_ID_BYTES, MAX_VALUES, Options, Prompt};
 use tailgraph::io::{Code, Codec, RowError, TextStream};
 use tailgraph::json;
 use tailgraph::text::{Chat, Doubt};

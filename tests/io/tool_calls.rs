@@ -6,8 +6,8 @@ use crate::common::random::Random;
 use crate::fakes::Tokens;
 use serde_json::{Value, json};
 use tailgraph::io::answer::{Finish, Label, Origin, Outcome, served};
-use tailgraph::io::openai::{Endpoint, OpenAi};
-use tailgraph::io::row::{Format, Id, Prompt, parse};
+use tailgraph::io::line::parse;
+use tailgraph::io::row::{Endpoint, Format, Id, OpenAi, Prompt};
 use tailgraph::runtime::Timing;
 
 /// Behind the last character.
