@@ -217,8 +217,8 @@ typedef struct tg_rings {
   tg_index trace_tail;
   tg_index flags;          /* TG_INPUT_* */
   /* written by the scheduler */
-  tg_index request_tail;   /* requests admitted or ended: their entries may be written over */
-  tg_index token_tail;     /* prompt tokens copied into steps: likewise */
+  tg_index request_tail;   /* requests admitted or ended: the host may write over their entries */
+  tg_index token_tail;     /* prompt tokens copied into steps: the host may write over them */
   tg_index control_tail;
   tg_index event_head;
   tg_index trace_head;

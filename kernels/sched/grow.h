@@ -23,7 +23,7 @@
 #ifndef TAILGRAPH_SCHED_GROW_H
 #define TAILGRAPH_SCHED_GROW_H
 
-#include "sched/gather.h"
+#include "sched/inputs.h"
 
 TG_FN uint32_t tg_pages_hold(const tg_state *state, uint32_t pages, uint64_t tokens) {
   return (uint64_t)pages * state->config.page_tokens >= tokens;

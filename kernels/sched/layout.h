@@ -104,7 +104,7 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
   return cursor.end;
 }
 
-/* Likewise for the rings, whose capacities are set. */
+/* Places every table of `rings`, whose capacities are set, and returns the size of the block. */
 TG_FN uint64_t tg_place_rings(tg_rings *rings, void *block) {
   tg_cursor cursor;
   cursor.block = block;
