@@ -3,6 +3,8 @@
 mod bench;
 mod bench_gemm;
 mod bench_load;
+mod bench_output;
+mod bench_usage;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowded;
