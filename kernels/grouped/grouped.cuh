@@ -14,9 +14,9 @@
  *   producer, 1 warp    the copy engine brings the stage's weights, 16 KiB, swizzled as the rows are
  *
  * N is the tile's rows, rounded up to a multiple of 8. At many rows the GPU is at its power limit, so that products of rows
- * which are not there would cost time. Tiles of more than 64 rows have a kernel of their own, for their sums take many registers. A sum
- * runs over K in order, in one accumulator, whatever N is and whoever has the unit; so a row's bits depend neither on the rows
- * beside it nor on where it lies.
+ * which are not there would cost time. Tiles of more than 64 rows have a kernel of their own, for their sums take many
+ * registers. A sum runs over K in order, in one accumulator, whatever N is and whichever block has the unit. So a row's bits
+ * depend neither on the rows beside it nor on where it lies.
  *
  * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one
  * thread.
@@ -327,7 +327,7 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
     return;
   }
   if (warp < GROUPED_CONSUMERS) {
-    static_assert(GROUPED_CONSUMERS == GROUPED_WARPS, "who sorts");
+    static_assert(GROUPED_CONSUMERS == GROUPED_WARPS, "the consumers sort");
     const uint32_t rows = __ldcg(&arrays.step->rows);
     /* The first pass is a rehearsal, as the producer's is. */
 #pragma unroll 1

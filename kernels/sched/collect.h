@@ -1,4 +1,4 @@
-/* collect.h: the returned step's tokens, who ends, and where each event goes. */
+/* collect.h: the returned step's tokens, which slots end, and where each event goes. */
 #ifndef TAILGRAPH_SCHED_COLLECT_H
 #define TAILGRAPH_SCHED_COLLECT_H
 

@@ -34,7 +34,7 @@ __device__ inline void lanes_barrier() { asm volatile("bar.sync %0, %1;" ::"n"(P
 constexpr uint32_t FIRST_PAUSE_NS = 128;
 constexpr uint32_t LAST_PAUSE_NS = 8192;
 constexpr uint32_t POLLS = 64;
-/* What a dispatcher takes to leave the GPU once it has settled, at most by far while nobody else has the GPU. */
+/* What a dispatcher takes to leave the GPU once it has settled: far less than this while no other process has the GPU. */
 constexpr uint64_t LEAVING_NS = 100000;
 
 __device__ inline uint64_t now_ns() {
@@ -362,7 +362,7 @@ extern "C" __global__ void tg_begin_step(tg_chain *chain) {
   let_next_kernel_start();
 }
 
-/* First node of a graph of a later stage of this GPU: says which stage runs now, for whoever watches.
+/* First node of a graph of a later stage of this GPU: says which stage runs now, for the host's watchdog.
  * Launch: grid = 1, block = 1. */
 extern "C" __global__ void tg_begin_stage(tg_rings *rings, uint32_t stage) {
   let_next_kernel_start();

@@ -14,7 +14,7 @@ TG_FN uint32_t tg_is_open(const tg_state *state, const tg_rings *rings) {
 }
 
 /* Lane 0: the host's indices. The host pushes requests before their cancels, and both before it sets drain. Read in
- * the other direction, whoever sees the later sees the earlier. */
+ * the other direction, a reader that sees the later sees the earlier. */
 TG_FN void tg_look(tg_inputs *inputs, tg_rings *rings) {
 #ifdef __CUDACC__
   /* The dispatcher has loaded them all at once, so only where a later one moved do the earlier ones need another look. */

@@ -40,7 +40,7 @@ TG_FN uint64_t tg_acquire(const uint64_t *value) {
 #endif
 }
 
-/* Makes everything written before it (by any lane before the last barrier) visible to whoever acquires `value`, at
+/* Makes everything written before it (by any lane before the last barrier) visible to a reader that acquires `value`, at
  * once. */
 TG_FN void tg_release(uint64_t *value, uint64_t to) {
 #ifdef __CUDACC__
@@ -85,7 +85,7 @@ TG_FN void tg_flush(void) {
 #endif
 }
 
-/* Lane 0: as tg_release, by the end of the turn (tg_flush). Nobody reads `value` on this side before. */
+/* Lane 0: as tg_release, by the end of the turn (tg_flush). Nothing reads `value` on this side before. */
 TG_FN void tg_release_later(uint64_t *value, uint64_t to) {
 #ifdef __CUDACC__
   if (tg_device.releases == TG_RELEASES) tg_flush();

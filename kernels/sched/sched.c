@@ -17,7 +17,7 @@
  *   fill      compose.h   the chunks' rows; the step's head
  *   finish    finish.h    tails handed back, outcome, action
  *
- * No libc, no floating point, no recursion, no pointer into anyone's heap. */
+ * No libc, no floating point, no recursion, no pointer into a heap. */
 #include "sched/layout.h"
 
 #include "sched/finish.h"
