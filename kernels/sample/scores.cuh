@@ -117,7 +117,7 @@ struct Edits {
 
 /* What makes a row's scores other than its logits. In shared memory: few rows have any, and registers are scarce. Thread i has the
  * i-th of the edited logits, first those with a bias. They are edited in their place while the row is sampled, and are back before
- * anyone else looks. */
+ * any other thread looks. */
 struct Altered {
   const tg_row *row;
   const tg_slot *slot;

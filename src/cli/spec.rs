@@ -1,6 +1,6 @@
 //! From what was written to what it means: [`spec`] is the one way from flags to a [`RunSpec`].
 
-use super::args::{EngineArgs, PrecisionArgs, RunArgs};
+use super::args::{EngineArgs, PrecisionArgs, RunArgs, TimedArgs};
 use crate::backend::LaunchWay;
 #[cfg(not(feature = "cuda"))]
 use crate::backend::spec::without_gpu_support;
@@ -38,6 +38,31 @@ pub fn on(
         memory_limit: limit.map_err(|error| Error::Usage(format!("--memory-limit {error}")))?,
         ..RunSpec::of(model, device)
     })
+}
+
+/// The run whose steps a command times in one of several types.
+///
+/// # Errors
+/// As [`spec`].
+pub fn timed(
+    model: &str,
+    device: Option<String>,
+    dtype: Option<DType>,
+    args: &TimedArgs,
+) -> Result<RunSpec> {
+    let run = RunArgs {
+        device,
+        precision: PrecisionArgs { dtype, fp16: false },
+        launch: None,
+        ahead: false,
+        step_timeout_ms: None,
+        buckets: args.buckets.clone(),
+    };
+    let engine = EngineArgs {
+        memory_limit: args.memory_limit.clone(),
+        ..EngineArgs::default()
+    };
+    spec(model, &run, &engine)
 }
 
 /// What the flags ask for to run a model on.

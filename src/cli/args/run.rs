@@ -102,3 +102,19 @@ pub struct EngineArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub stages: Option<u32>,
 }
+
+/// Of commands that time the steps of one model in each of several types: `bench gemm` and `tune`.
+#[derive(Debug, Clone, Args)]
+pub struct TimedArgs {
+    /// Of the prompts
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// No progress on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub buckets: BucketArgs,
+    /// Memory to use at most, such as 22GiB or 512MB
+    #[arg(long, value_name = "SIZE", help_heading = "Sizes")]
+    pub memory_limit: Option<String>,
+}
