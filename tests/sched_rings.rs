@@ -97,10 +97,14 @@ fn hand_over(link: &mut StageLink, number: u64) {
 fn schedule(mut core: Core, mut link: StageLink, started: Instant) -> Core {
     let now_ns = || started.elapsed().as_nanos() as u64;
     loop {
+        link.collect();
         match core.turn(now_ns(), now_ns).action {
             Action::Step(number) => hand_over(&mut link, number),
             Action::Idle | Action::Blocked => thread::yield_now(),
-            Action::Done => return core,
+            Action::Done => {
+                link.drained();
+                return core;
+            }
             Action::Error(code) => panic!("the core stopped with error {code}"),
         }
     }

@@ -1,6 +1,7 @@
 //! [`Engine`]: requests in, events out, wherever the scheduler runs: on threads of the host, or on a device that
 //! schedules itself.
 
+use super::claims::Claimer;
 use super::core::Core;
 use super::device::Device;
 use super::driver::Driver;
@@ -9,6 +10,7 @@ use super::memory::{RingBlock, StateBlock};
 use super::options::{EngineShape, EngineStatus};
 use super::request::{Event, Request};
 use super::rings::HostRings;
+use super::signal::Signal;
 use super::sizes::Sizes;
 use super::threads::Threads;
 use super::watchdog::{Standing, Watchdog};
@@ -93,13 +95,40 @@ impl Engine {
             shape.ahead = true;
             shape.options.steps_in_flight = 2;
         }
-        let (core, rings, links) = Core::of(&shape, options.record)?;
+        let (core, rings, links) = Core::of(&shape, options.record, row_floats(&stages))?;
         let stages = stages.into_iter().zip(links).collect();
         Ok(Self::new(
             rings,
             Box::new(Threads::new(core, stages)),
             shape,
         ))
+    }
+
+    /// As [`Engine::on_host`], with a scheduler that takes its requests from a queue itself, and wakes whoever waits for
+    /// `news` beside others.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn claiming(
+        stages: Vec<Box<dyn StageBackend>>,
+        ladders: &Ladders,
+        options: &EngineOptions,
+        capacities: RingCapacities,
+        news: Arc<Signal>,
+        claimer: impl FnOnce(HostRings) -> Claimer,
+    ) -> Result<Self> {
+        let shape = EngineShape {
+            options: *options,
+            ladders: ladders.clone(),
+            stages: stages.len() as u32,
+            rings: capacities,
+            ahead: false,
+        };
+        let (core, rings, links) = Core::of(&shape, options.record, row_floats(&stages))?;
+        let stages = stages.into_iter().zip(links).collect();
+        let claimer = claimer(rings.for_requests());
+        let threads = Threads::new(core, stages).claiming(claimer, news);
+        Ok(Self::new(rings, Box::new(threads), shape))
     }
 
     /// An engine whose scheduler runs on the device, with all its stages; not launched yet. Steps of one device never
@@ -268,6 +297,25 @@ impl Engine {
         self.rings.status()
     }
 
+    /// Could its rings ever hold this request?
+    ///
+    /// # Errors
+    /// As [`Engine::try_submit`].
+    pub(super) fn check_request(&self, request: &Request) -> Result<()> {
+        self.rings.check(request)
+    }
+
+    /// There may be news for the scheduler.
+    pub(super) fn notify(&mut self) {
+        self.driver.notify();
+    }
+
+    /// Ends what runs, without waiting for that.
+    pub(super) fn stop(&mut self) {
+        self.rings.set_stop();
+        self.driver.notify();
+    }
+
     fn check(&mut self) -> Result<()> {
         if self.stuck.is_none()
             && let Some(watchdog) = &mut self.watchdog
@@ -284,6 +332,15 @@ impl Engine {
             None => Ok(()),
         }
     }
+}
+
+/// f32 that a row's activations are between stages.
+fn row_floats(stages: &[Box<dyn StageBackend>]) -> usize {
+    stages
+        .iter()
+        .map(|stage| stage.row_floats())
+        .max()
+        .unwrap_or(0)
 }
 
 impl Drop for Engine {

@@ -28,6 +28,22 @@ impl HostRings {
         }
     }
 
+    /// Another handle, for whoever pushes requests in place of the host. Only one of them may push.
+    pub(super) fn for_requests(&self) -> Self {
+        Self::new(self.rings.clone())
+    }
+
+    /// Could the rings ever hold this request?
+    ///
+    /// # Errors
+    /// As [`Self::try_push_requests`].
+    pub(super) fn check(&self, request: &Request) -> Result<()> {
+        // SAFETY: capacities never change.
+        let token_capacity = unsafe { (*self.rings.head()).token_capacity };
+        check_prompt(&request.prompt, token_capacity)?;
+        entry(request, 0).map(drop)
+    }
+
     /// Queues a request and returns its number, or `None` while there is no room for it or its prompt.
     ///
     /// # Errors
@@ -62,12 +78,7 @@ impl HostRings {
         let (mut head, mut token_head) = (first, self.token_head);
         for request in requests {
             let prompt = &request.prompt;
-            if prompt.is_empty() || prompt.len() > token_capacity as usize {
-                return Err(Error::Usage(format!(
-                    "a prompt has 1 to {token_capacity} tokens here, not {}",
-                    prompt.len()
-                )));
-            }
+            check_prompt(prompt, token_capacity)?;
             let entry = entry(request, token_head)?;
             if request.biases.len() > bias_capacity as usize {
                 return Err(Error::Usage(format!(
@@ -295,6 +306,16 @@ impl HostRings {
     pub fn traces_lost(&self) -> u64 {
         self.traces_lost
     }
+}
+
+fn check_prompt(prompt: &[u32], token_capacity: u32) -> Result<()> {
+    if prompt.is_empty() || prompt.len() > token_capacity as usize {
+        return Err(Error::Usage(format!(
+            "a prompt has 1 to {token_capacity} tokens here, not {}",
+            prompt.len()
+        )));
+    }
+    Ok(())
 }
 
 fn entry(request: &Request, token_start: u64) -> Result<abi::tg_request> {
