@@ -31,7 +31,7 @@ mod gpu {
     use crate::bench::{Kind, Point};
     use crate::cli::args::{BucketArgs, EngineArgs, PrecisionArgs, RunArgs};
     use crate::cli::paths::{Files, is_stdio};
-    use crate::cli::spec::spec;
+    use crate::cli::spec::spec_of_one;
     use crate::cli::table::Table;
     use crate::cli::{interrupt, print};
     use crate::error::Error;
@@ -139,6 +139,7 @@ mod gpu {
         let run = RunArgs {
             // Nothing is tuned on a CPU: without a GPU the error is about that.
             device: args.device.clone().or_else(|| Some("cuda".to_owned())),
+            parallel: None,
             precision: PrecisionArgs {
                 dtype: Some(dtype),
                 fp16: false,
@@ -152,7 +153,7 @@ mod gpu {
             memory_limit: args.memory_limit.clone(),
             ..EngineArgs::default()
         };
-        spec(&args.model.model, &run, &sizes)
+        spec_of_one(&args.model.model, &run, &sizes, "tune")
     }
 
     /// The decode buckets to measure, ascending: those asked for, which the ladder must have, or all that have a choice.

@@ -1,22 +1,20 @@
 //! One queue of requests that several schedulers claim from, by kernels/sched/claim.h. A scheduler's own rings stay as they
-//! are: what it has claimed it pushes there itself, as the host does where there is one scheduler, so a turn knows nothing of
-//! the queue, and its record is that of a run of these requests alone.
+//! are: what it has claimed is pushed there as the host does where there is one scheduler, so a turn knows nothing of the
+//! queue, and its record is that of a run of these requests alone.
 
-use super::memory::{HostBlock, acquire, index, release};
+use super::memory::{HostBlock, acquire, release};
 use super::request::Request;
 use super::rings::HostRings;
-use crate::backend::Block;
+use crate::backend::{Block, LogitsSink, SharedSink};
 use crate::error::Result;
 use crate::sys::abi;
+use parking_lot::Mutex;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
-
-/// Requests that wait for any scheduler, at most.
-const CAPACITY: u64 = 1024;
 
 struct Waiting {
     request: Request,
@@ -31,17 +29,21 @@ pub(super) struct Queue {
     drains: AtomicBool,
 }
 
-// SAFETY: the host alone writes an entry, while no claim of it is held, and a scheduler reads those that it holds.
+// SAFETY: the host alone writes an entry, while no claim of it is held, and whoever holds a claim of it alone takes what is there.
 unsafe impl Sync for Queue {}
 
 impl Queue {
+    /// For so many replicas, which have room for `slots` sequences together.
+    ///
     /// # Errors
     /// [`crate::Error::Memory`] where the system has not so much.
-    pub fn new(replicas: u32) -> Result<Arc<Self>> {
+    pub fn new(replicas: u32, slots: u32) -> Result<Arc<Self>> {
         let words = HostBlock::new(size_of::<abi::tg_queue>())?;
+        // What is claimed at once, and as much again while that is read.
+        let capacity = slots.saturating_mul(2).next_power_of_two().max(1024);
         let queue = Self {
             words,
-            entries: (0..CAPACITY).map(|_| UnsafeCell::new(None)).collect(),
+            entries: (0..capacity).map(|_| UnsafeCell::new(None)).collect(),
             drains: AtomicBool::new(false),
         };
         // SAFETY: nobody else has the block yet.
@@ -53,8 +55,22 @@ impl Queue {
         self.words.start().as_ptr().cast()
     }
 
+    fn capacity(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
     fn entry(&self, number: u64) -> *mut Option<Waiting> {
-        self.entries[(number % CAPACITY) as usize].get()
+        self.entries[(number % self.capacity()) as usize].get()
+    }
+
+    /// Requests that nobody has claimed.
+    pub fn unclaimed(&self) -> u64 {
+        let head = self.head();
+        // SAFETY: the words are atomic on all sides. Claims first: they never pass what has been pushed by then.
+        unsafe {
+            let claimed = acquire(&raw mut (*head).claimed);
+            acquire(&raw mut (*head).pushed) - claimed
+        }
     }
 
     pub fn drain(&self) {
@@ -77,9 +93,9 @@ impl Pusher {
     pub fn push(&mut self, request: &Request) -> Option<u64> {
         let head = self.queue.head();
         let number = self.pushed;
-        // SAFETY: the words are atomic on all sides; below the tail nobody reads an entry.
+        // SAFETY: the words are atomic on all sides; below the tail nobody touches an entry.
         unsafe {
-            if number - abi::tg_queue_tail(head) >= CAPACITY {
+            if number - abi::tg_queue_tail(head) >= self.queue.capacity() {
                 return None;
             }
             *self.queue.entry(number) = Some(Waiting {
@@ -91,89 +107,121 @@ impl Pusher {
         }
         Some(number)
     }
-
-    /// Requests that nobody has claimed.
-    pub fn unclaimed(&self) -> u64 {
-        let head = self.queue.head();
-        // SAFETY: the index is atomic on all sides.
-        self.pushed - unsafe { acquire(&raw mut (*head).claimed) }
-    }
 }
 
-/// A request that a scheduler has claimed. Its number there counts claims from 0.
+/// A request that has been claimed for a scheduler. Its number there counts claims from 0.
 #[derive(Debug, Clone)]
 pub(super) struct Claimed {
     /// In the queue.
     pub number: u64,
-    /// With what is left of its time.
-    pub request: Request,
     /// In the queue.
     pub waited: Duration,
+    /// With what is left of its time, where the run is recorded.
+    pub recorded: Option<Request>,
 }
 
-/// A scheduler's end.
+/// Claims requests for one scheduler: that scheduler itself, or the host where it is on a device.
 pub(super) struct Claimer {
     pub queue: Arc<Queue>,
     pub replica: u32,
+    pub replicas: u32,
     pub slots: u32,
     pub rings: HostRings,
     /// Hears of every claim before a turn does.
     pub tell: Sender<Claimed>,
+    pub records: bool,
+    pub numbers: Arc<Numbers>,
     /// Claimed, and not in the rings yet: prompts before them take the room.
     pub held: VecDeque<Request>,
 }
 
 impl Claimer {
-    /// Claims as many requests as there are free slots, `busy` being taken or waited for, and hands them to the rings.
+    /// Claims as many requests as there are free slots, `busy` being taken or waited for, but leaves the other replicas
+    /// their share of what waits, and hands them to the rings.
     ///
     /// # Errors
-    /// A request that the rings cannot hold, which its pusher should have refused.
+    /// As [`Self::pass`].
     pub fn claim(&mut self, busy: u32) -> Result<()> {
-        let drains = self.queue.drains.load(Ordering::Acquire);
-        let most = self.slots.saturating_sub(busy + self.held.len() as u32);
+        let free = self.slots.saturating_sub(busy + self.held.len() as u32);
+        let share = self.queue.unclaimed().div_ceil(u64::from(self.replicas));
+        self.take(u64::from(free).min(share) as u32);
+        self.pass().map(drop)
+    }
+
+    /// Claims at most so many, which wait here for [`Self::pass`]. How many there were.
+    pub fn take(&mut self, most: u32) -> u32 {
         let (head, mut first) = (self.queue.head(), 0);
         // SAFETY: this thread alone claims for its replica.
         let count = unsafe { abi::tg_claim(head, self.replica, most, &raw mut first) };
         for number in first..first + u64::from(count) {
-            // SAFETY: claimed and held, so it was pushed, and nobody writes it.
-            let waiting = unsafe { &*self.queue.entry(number) };
-            let Waiting { request, since } =
-                waiting.as_ref().expect("a pushed entry holds a request");
+            // SAFETY: claimed and held, so it was pushed, and nobody else touches it.
+            let waiting = unsafe { &mut *self.queue.entry(number) }.take();
+            let Waiting { mut request, since } = waiting.expect("a pushed entry holds a request");
             let waited = since.elapsed();
-            let mut request = request.clone();
             request.timeout = request
                 .timeout
                 .map(|timeout| timeout.saturating_sub(waited));
-            self.held.push_back(request.clone());
+            self.numbers.add(number);
             // A host that listens no more is ending.
             let _ = self.tell.send(Claimed {
                 number,
-                request,
                 waited,
+                recorded: self.records.then(|| request.clone()),
             });
+            self.held.push_back(request);
         }
         if count > 0 {
-            // SAFETY: as for claiming; nothing of these entries is read any more.
+            // SAFETY: as for claiming; nothing of these entries is touched any more.
             unsafe { abi::tg_claim_release(head, self.replica, abi::TG_NO_STEP) };
         }
-        while let Some(request) = self.held.front() {
-            if self.rings.try_push_request(request)?.is_none() {
-                break;
-            }
-            self.held.pop_front();
-        }
-        if drains && self.held.is_empty() && self.all_claimed() {
-            self.rings.set_drain();
-        }
-        Ok(())
+        count
     }
 
-    fn all_claimed(&self) -> bool {
-        let head = self.queue.head();
-        // SAFETY: the words are atomic on all sides. Nothing is pushed once the queue drains.
-        unsafe {
-            index(&raw mut (*head).claimed).load(Ordering::Acquire)
-                == acquire(&raw mut (*head).pushed)
+    /// Hands what has been claimed to the rings, as far as these have room. Whether there was any.
+    ///
+    /// # Errors
+    /// A request that the rings cannot hold, which its pusher should have refused.
+    pub fn pass(&mut self) -> Result<bool> {
+        // Before what is left is looked at: nothing is pushed behind it.
+        let drains = self.queue.drains.load(Ordering::Acquire);
+        let passed = match self.held.is_empty() {
+            true => 0,
+            false => self.rings.try_push_requests(&self.held)?.count(),
+        };
+        self.held.drain(..passed);
+        if drains && self.held.is_empty() && self.queue.unclaimed() == 0 {
+            self.rings.set_drain();
         }
+        Ok(passed > 0)
+    }
+}
+
+/// Which request of the queue each of a replica's own is.
+#[derive(Debug, Default)]
+pub(super) struct Numbers(Mutex<Vec<u64>>);
+
+impl Numbers {
+    fn add(&self, number: u64) {
+        self.0.lock().push(number);
+    }
+
+    /// `sink` for a replica whose requests these are.
+    pub fn sink(self: &Arc<Self>, sink: &SharedSink) -> SharedSink {
+        let numbers = self.clone();
+        let own = |sink| Arc::new(NumberedSink { sink, numbers }) as Arc<dyn LogitsSink>;
+        sink.clone().map(own)
+    }
+}
+
+/// Gives on logits under the queue's numbers.
+struct NumberedSink {
+    sink: Arc<dyn LogitsSink>,
+    numbers: Arc<Numbers>,
+}
+
+impl LogitsSink for NumberedSink {
+    fn rows(&self, request: u64, first_position: u32, logits: &[f32]) -> Result<()> {
+        let number = self.numbers.0.lock()[request as usize];
+        self.sink.rows(number, first_position, logits)
     }
 }

@@ -104,33 +104,6 @@ impl Engine {
         ))
     }
 
-    /// As [`Engine::on_host`], with a scheduler that takes its requests from a queue itself, and wakes whoever waits for
-    /// `news` beside others.
-    ///
-    /// # Errors
-    /// As there.
-    pub(super) fn claiming(
-        stages: Vec<Box<dyn StageBackend>>,
-        ladders: &Ladders,
-        options: &EngineOptions,
-        capacities: RingCapacities,
-        news: Arc<Signal>,
-        claimer: impl FnOnce(HostRings) -> Claimer,
-    ) -> Result<Self> {
-        let shape = EngineShape {
-            options: *options,
-            ladders: ladders.clone(),
-            stages: stages.len() as u32,
-            rings: capacities,
-            ahead: false,
-        };
-        let (core, rings, links) = Core::of(&shape, options.record, row_floats(&stages))?;
-        let stages = stages.into_iter().zip(links).collect();
-        let claimer = claimer(rings.for_requests());
-        let threads = Threads::new(core, stages).claiming(claimer, news);
-        Ok(Self::new(rings, Box::new(threads), shape))
-    }
-
     /// An engine whose scheduler runs on the device, with all its stages; not launched yet. Steps of one device never
     /// overlap, so one is in flight, whatever the options say.
     ///
@@ -295,6 +268,27 @@ impl Engine {
     /// What is in flight, as of the last turn that changed something.
     pub fn status(&self) -> EngineStatus {
         self.rings.status()
+    }
+
+    /// To be called before the launch: its requests come from a queue, by the claimer that `claimer` makes for its rings.
+    /// Where its scheduler cannot claim, that comes back, and the host claims for it.
+    pub(super) fn claim_from(
+        &mut self,
+        claimer: impl FnOnce(HostRings) -> Claimer,
+        news: &Arc<Signal>,
+    ) -> Option<Claimer> {
+        let claimer = claimer(self.rings.for_requests());
+        self.driver.claims(claimer, news)
+    }
+
+    /// To be read before events are looked for: see [`Engine::wait`].
+    pub(super) fn epoch(&self) -> u64 {
+        self.driver.epoch()
+    }
+
+    /// Returns once there may be news past `epoch`, or after `limit`, or sooner.
+    pub(super) fn wait(&mut self, epoch: u64, limit: Duration) {
+        self.driver.wait(epoch, limit);
     }
 
     /// Could its rings ever hold this request?

@@ -83,18 +83,6 @@ impl Threads {
         }
     }
 
-    /// With a scheduler that claims its requests, and tells `news` of what the host waits for.
-    pub fn claiming(mut self, claimer: Claimer, news: Arc<Signal>) -> Self {
-        self.shared = Arc::new(Shared {
-            host: news,
-            ..Shared::default()
-        });
-        if let Some(ready) = &mut self.ready {
-            ready.claimer = Some(claimer);
-        }
-        self
-    }
-
     /// A named thread whose error or panic becomes the engine's failure.
     fn spawn(
         &mut self,
@@ -129,6 +117,17 @@ impl Threads {
 }
 
 impl Driver for Threads {
+    fn claims(&mut self, claimer: Claimer, news: &Arc<Signal>) -> Option<Claimer> {
+        self.shared = Arc::new(Shared {
+            host: news.clone(),
+            ..Shared::default()
+        });
+        if let Some(ready) = &mut self.ready {
+            ready.claimer = Some(claimer);
+        }
+        None
+    }
+
     fn launch(&mut self) -> Result<()> {
         let Some(Ready {
             core,

@@ -6,6 +6,7 @@ mod bench_load;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowded;
+mod devices;
 mod ends;
 mod generate;
 mod inspect;

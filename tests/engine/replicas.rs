@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use tailgraph::backend::StageBackend;
 use tailgraph::backend::device::Stages;
 use tailgraph::plan::EngineOptions;
+use tailgraph::runtime::Part;
 use tailgraph::runtime::replay::Replayer;
-use tailgraph::runtime::replicas::Part;
 use tailgraph::runtime::{EndReason, Replicas, Request};
 use tailgraph::sys::abi;
 

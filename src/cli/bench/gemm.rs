@@ -13,7 +13,7 @@ use crate::bench::{Kind, Point};
 use crate::cli::args::bench::GemmArgs;
 use crate::cli::args::{EngineArgs, PrecisionArgs, RunArgs};
 use crate::cli::paths::Files;
-use crate::cli::spec::spec;
+use crate::cli::spec::spec_of_one;
 use crate::cli::{Exit, interrupt};
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -42,6 +42,7 @@ const WARM_UPS: u64 = 1;
 pub fn run(args: &GemmArgs) -> Result<Exit> {
     let run = |dtype| RunArgs {
         device: args.device.clone(),
+        parallel: None,
         precision: PrecisionArgs { dtype, fp16: false },
         launch: None,
         ahead: false,
@@ -52,7 +53,8 @@ pub fn run(args: &GemmArgs) -> Result<Exit> {
         memory_limit: args.memory_limit.clone(),
         ..EngineArgs::default()
     };
-    let first = spec(&args.model.model, &run(args.dtype.first().copied()), &sizes)?;
+    let spec = |dtype| spec_of_one(&args.model.model, &run(dtype), &sizes, "bench gemm");
+    let first = spec(args.dtype.first().copied())?;
     Files::default()
         .runs(&first.model, &args.buckets)
         .writes("--output", args.print.output.as_deref())
@@ -68,8 +70,7 @@ pub fn run(args: &GemmArgs) -> Result<Exit> {
     let mut rows = vec![];
     for dtype in dtypes {
         for kind in [StepKind::Decode, StepKind::Mixed] {
-            let spec = spec(&args.model.model, &run(dtype), &sizes)?;
-            let Some(table) = Table::open(args, spec, kind)? else {
+            let Some(table) = Table::open(args, spec(dtype)?, kind)? else {
                 continue;
             };
             let Some(found) = table.measure(&model, &interrupt)? else {
