@@ -77,7 +77,11 @@ pub(super) fn links(
     Links {
         steps: Places {
             count: (stages as u64 - 1) * in_flight,
-            each: rows * (ROW_BYTES + hidden as u64 * 4) + slots * slot,
+            each: (hidden as u64)
+                .saturating_mul(4)
+                .saturating_add(ROW_BYTES)
+                .saturating_mul(rows)
+                .saturating_add(slots * slot),
         },
         results: Places {
             count: in_flight,

@@ -192,10 +192,13 @@ impl Replicas {
                     has_room.then_some((member.claimer.as_mut()?, busy))
                 })
                 .min_by_key(|(_, busy)| **busy);
-            match least {
-                Some((claimer, busy)) if claimer.take(1) > 0 => *busy += 1,
-                _ => break,
+            let Some((claimer, busy)) = least else {
+                break;
+            };
+            if claimer.take(1) == 0 {
+                break;
             }
+            *busy += 1;
             unclaimed -= 1;
         }
         self.hear();

@@ -124,7 +124,7 @@ fn scored_prompts_are_those_of_one_engine() {
         let expect = ["--expect", text(&logits), "--tolerance", "0"];
         let ended = score("cpu:0,1", &[&expect[..], more].concat());
         assert!(
-            ended.stdout.contains("VALID (tolerance 0)"),
+            ended.stdout.contains("VALID (tolerance 0e0)"),
             "{}",
             ended.stdout
         );

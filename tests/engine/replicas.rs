@@ -90,7 +90,7 @@ fn answers_are_those_of_one_engine_and_each_replica_replays_alone() {
     for (index, parts) in parts.into_iter().enumerate() {
         let shape = replicas.engine(index).shape();
         let mut replayer = Replayer::new(shape, stages(1, Duration::ZERO)).unwrap();
-        let (mut own, mut events) = (vec![], vec![]);
+        let (mut own, mut events, mut heard) = (vec![], vec![], vec![]);
         for part in parts {
             match part {
                 Part::Request(request) => {
@@ -98,11 +98,13 @@ fn answers_are_those_of_one_engine_and_each_replica_replays_alone() {
                     replayer.request(request);
                 }
                 Part::Cancel(request) => replayer.cancel(request),
+                Part::Event(event) => heard.push(seen(event)),
                 Part::Turn(turn) => replayer
                     .turn(&turn, &mut |event| events.push(seen(event)))
                     .unwrap(),
             }
         }
+        assert_eq!(events, heard, "replica {index}");
         served += own.len();
         for (request, (tokens, reason)) in own.iter().zip(by_request(&events, own.len())) {
             let last = request.prompt.len() as u32 - 1;
