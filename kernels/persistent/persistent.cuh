@@ -46,6 +46,7 @@ constexpr uint32_t PERSISTENT_ROWS = PERSISTENT_GROUPS * GMMA_M;
 constexpr uint32_t PERSISTENT_THREADS = (PERSISTENT_GROUPS + 1) * GMMA_GROUP;
 constexpr uint32_t PERSISTENT_WARPS = PERSISTENT_GROUPS * GMMA_GROUP / WARP;
 constexpr uint32_t PERSISTENT_WARP_ROWS = GMMA_M * WARP / GMMA_GROUP;  /* of a tile, whose sums a warp has */
+constexpr uint32_t PERSISTENT_EARLY = 6;  /* stages of a block's first tile whose weights are asked for before earlier kernels end */
 constexpr uint32_t PERSISTENT_BAND = 16;  /* row tiles whose weight rows are taken in one go, and so come from memory once */
 
 /* Operands of type T, WIDTH weight rows of a tile; blocks that share weight rows; whether batch rows are gathered. */
@@ -102,10 +103,10 @@ struct PersistentWork {
   uint32_t rows, row_tiles, pairs, slices, units;  /* pairs: row tiles of all mates together */
   const ExpertTile *tiles;
 
-  __device__ inline PersistentWork(const PersistentProduct &product) : tiles(product.tiles) {
+  /* `count`: as *product.count. */
+  __device__ inline PersistentWork(const PersistentProduct &product, uint32_t count) : tiles(product.tiles) {
     const uint32_t outputs = product.epilogue == TILED_SILU_MUL ? Tile::WIDTH / 2 : Tile::WIDTH;
     slices = (product.n_total + outputs - 1) / outputs;
-    const uint32_t count = *product.count;
     rows = tiles ? 0 : rows_from(product.row_base, count, product.most_rows);
     row_tiles = tiles ? count : (rows + PERSISTENT_ROWS - 1) / PERSISTENT_ROWS;
     pairs = (row_tiles + Tile::MATES - 1) / Tile::MATES;
@@ -123,6 +124,12 @@ struct PersistentWork {
     const uint32_t here = min(BAND, pairs - band * BAND);
     const uint32_t first = ((band * BAND + in_band % here) * Tile::MATES + rank()) * PERSISTENT_ROWS;
     return {first, rows_from(first, rows, PERSISTENT_ROWS), in_band / here, 0, true};
+  }
+
+  /* What unit(t) is if each expert has one tile, or each row of the bucket is there. */
+  __device__ inline PersistentUnit foreseen(uint32_t t) const {
+    if (tiles) return {0, PERSISTENT_ROWS, t % slices, t / slices * Tile::MATES + rank(), false};
+    return unit(t);
   }
 
   static __device__ inline uint32_t rank() { return Tile::MATES > 1 ? cluster_rank() : 0; }
@@ -154,27 +161,47 @@ struct PersistentRing {
 
 /* ---- filling the ring -------------------------------------------------------------------------- */
 
-/* The unit's weight rows at stage k of K; of mates that share them each asks for its part, for all. */
-template <class Tile>
-__device__ inline void persistent_weights(const PersistentRing<Tile> &ring, const TensorMap *w_map, const PersistentProduct &product,
-                                          const PersistentUnit &unit, uint32_t k) {
+/* The unit's weight rows at stage k of K, by `ask(where they begin in the stage, where they lie in the tensor)`; of mates that share
+ * them each asks for its part. */
+template <class Tile, class Ask>
+__device__ inline void persistent_parts(const PersistentProduct &product, const PersistentUnit &unit, uint32_t k, Ask ask) {
   const bool paired = product.epilogue == TILED_SILU_MUL;
   constexpr uint32_t ROWS = Tile::WIDTH / Tile::MATES;
   const bool by_groups = product.packed || paired;
-  const uint64_t policy = cache_policy(false);
 #pragma unroll
   for (uint32_t part = 0; part < Tile::MATES; part++) {
     if (unit.shares && part != PersistentWork<Tile>::rank()) continue;
     const uint32_t first = unit.slice * Tile::WIDTH + part * ROWS;
     const uint32_t at[5] = {product.packed ? 0 : k * GMMA_K, product.packed ? k * PACKED_ROWS : by_groups ? 0 : first, 0,
                             by_groups ? first / 16 : 0, unit.expert};
-    char *to = ring.w() + part * ROWS * GMMA_ROW_BYTES;
-    if (Tile::MATES > 1 && unit.shares) {
-      tensor_copy_to_blocks(to, w_map, at, ring.full + ring.at, (1u << Tile::MATES) - 1, policy);
-    } else {
-      tensor_copy(to, w_map, at, ring.full + ring.at, policy);
-    }
+    ask(part * ROWS * GMMA_ROW_BYTES, at);
   }
+}
+
+/* ... to this stage of the ring; shared ones to all mates'. */
+template <class Tile>
+__device__ inline void persistent_weights(const PersistentRing<Tile> &ring, const TensorMap *w_map, const PersistentProduct &product,
+                                          const PersistentUnit &unit, uint32_t k) {
+  const uint64_t policy = cache_policy(false);
+  persistent_parts<Tile>(product, unit, k, [&](uint32_t begin, const uint32_t (&at)[5]) {
+    if (Tile::MATES > 1 && unit.shares) {
+      tensor_copy_to_blocks(ring.w() + begin, w_map, at, ring.full + ring.at, (1u << Tile::MATES) - 1, policy);
+    } else {
+      tensor_copy(ring.w() + begin, w_map, at, ring.full + ring.at, policy);
+    }
+  });
+}
+
+/* Weights depend on no earlier kernel, and memory has time while those few rows are routed or normed: the beginning of what this
+ * block most likely takes first, to the second-level cache. Where it takes something else, another block reads these. One lane. */
+template <class Tile>
+__device__ inline void persistent_ask_early(const TensorMap *w_map, const PersistentProduct &product) {
+  const PersistentWork<Tile> work(product, product.most_rows);
+  const PersistentUnit unit = work.foreseen(work.first());
+  const uint32_t steps = min(PERSISTENT_EARLY, (product.k_total + GMMA_K - 1) / GMMA_K);
+#pragma unroll 1
+  for (uint32_t k = 0; k < steps; k++)
+    persistent_parts<Tile>(product, unit, k, [&](uint32_t, const uint32_t (&at)[5]) { tensor_prefetch(w_map, at); });
 }
 
 /* One lane, where tensor copies bring all. */
@@ -471,8 +498,9 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
   }
   __syncthreads();
   if constexpr (Tile::MATES > 1) cluster_arrive(), cluster_wait();
+  if (threadIdx.x == PERSISTENT_GROUPS * GMMA_GROUP) persistent_ask_early<Tile>(w_map, product);
   wait_for_earlier_kernels();
-  const PersistentWork<Tile> work(product);
+  const PersistentWork<Tile> work(product, *product.count);
   if (group == PERSISTENT_GROUPS) {
     if constexpr (Tile::GATHERS) {
       persistent_gather(ring, w_map, product, work);
@@ -518,7 +546,8 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
                                                                 up_first != 0});)                                              \
   }
 
-/* By expert, w packed: gate and up of gathered rows x[gather[place]], to y by place; or down of x by place, to y by place. */
+/* By expert, w packed: gate and up of gathered rows x[gather[place]], to y by place; or down of x by place, to y by place. Down's
+ * outputs of 16-bit rows are rounded to 16 bits, as is all that such rows leave: as f32 they are more bytes than the experts' weights. */
 #define PERSISTENT_GATE_UP(NAME, ...)                                                                                          \
   PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                                           \
   extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                                          \

@@ -168,11 +168,11 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
                 [&](uint32_t pair) { return (uint32_t)chosen[pair]; });
 }
 
-/* h[R,H], y[R K,H], place[R K] or null, weights[R,K], x[R,H], norm_weight[H] or null; K at most TOP. A thread has AT_ONCE times
- * four elements of a row under way. Launch: block = NORM_THREADS for each of up to COMBINE_ROWS rows, grid = rows of the bucket / so
+/* h[R,H], y[R K,H], place[R K] or null, weights[R,K], x[R,H], norm_weight[H] or null; K at most TOP. Y is f32, or X where what
+ * down made was rounded. A thread has AT_ONCE times four elements of a row under way. Launch: block = NORM_THREADS for each of up to COMBINE_ROWS rows, grid = rows of the bucket / so
  * many. */
-template <typename X, uint32_t TOP, uint32_t AT_ONCE>
-__device__ inline void combine(float *h, const float *y, const float *weights, const uint32_t *place, X *x,
+template <typename X, uint32_t TOP, uint32_t AT_ONCE, typename Y>
+__device__ inline void combine(float *h, const Y *y, const float *weights, const uint32_t *place, X *x,
                                const float *norm_weight, const tg_step *step, uint32_t hidden, uint32_t k, float eps,
                                bool known) {
   constexpr uint32_t APART = 4 * NORM_THREADS, SPAN = AT_ONCE * APART;
@@ -181,7 +181,7 @@ __device__ inline void combine(float *h, const float *y, const float *weights, c
   const uint32_t first = 4 * (threadIdx.x % NORM_THREADS);
   const bool there = r < __ldcg(&step->rows);
   const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  const float *from[TOP];
+  const Y *from[TOP];
   float weight[TOP];
   float4 old[AT_ONCE], norm[AT_ONCE];  /* of the first SPAN */
   h += (size_t)r * hidden;
@@ -244,16 +244,21 @@ __device__ inline void combine(float *h, const float *y, const float *weights, c
   for (uint32_t c = first; c < hidden; c += APART) store4(x + c, normed(load4(h + c), scale, load4(norm_weight + c)));
 }
 
-#define COMBINE(NAME, X, TOP, AT_ONCE)                                                                            \
-  extern "C" __global__ void __launch_bounds__(COMBINE_ROWS *NORM_THREADS) tg_combine_##NAME(                     \
-      float *h, const float *y, const float *weights, const uint32_t *place, X *x, const float *norm_weight,      \
-      const tg_step *step, uint32_t hidden, uint32_t k, float eps, uint32_t known) {                              \
-    combine<X, TOP, AT_ONCE>(h, y, weights, place, x, norm_weight, step, hidden, k, eps, known != 0);             \
+#define COMBINE(NAME, X, TOP, AT_ONCE, Y)                                                                    \
+  extern "C" __global__ void __launch_bounds__(COMBINE_ROWS *NORM_THREADS) tg_combine_##NAME(                \
+      float *h, const Y *y, const float *weights, const uint32_t *place, X *x, const float *norm_weight,     \
+      const tg_step *step, uint32_t hidden, uint32_t k, float eps, uint32_t known) {                         \
+    combine<X, TOP, AT_ONCE>(h, y, weights, place, x, norm_weight, step, hidden, k, eps, known != 0);        \
   }
 
-COMBINE(four_bf16, __nv_bfloat16, 4, 2)
-COMBINE(four_f16, __half, 4, 2)
-COMBINE(four_f32, float, 4, 2)
-COMBINE(experts_bf16, __nv_bfloat16, MAX_TOP_K, 1)
-COMBINE(experts_f16, __half, MAX_TOP_K, 1)
-COMBINE(experts_f32, float, MAX_TOP_K, 1)
+COMBINE(four_bf16, __nv_bfloat16, 4, 2, float)
+COMBINE(four_f16, __half, 4, 2, float)
+COMBINE(four_f32, float, 4, 2, float)
+COMBINE(experts_bf16, __nv_bfloat16, MAX_TOP_K, 1, float)
+COMBINE(experts_f16, __half, MAX_TOP_K, 1, float)
+COMBINE(experts_f32, float, MAX_TOP_K, 1, float)
+/* of what down made as rows of many are: rounded (persistent/persistent.cuh) */
+COMBINE(rounded_four_bf16, __nv_bfloat16, 4, 2, __nv_bfloat16)
+COMBINE(rounded_four_f16, __half, 4, 2, __half)
+COMBINE(rounded_experts_bf16, __nv_bfloat16, MAX_TOP_K, 1, __nv_bfloat16)
+COMBINE(rounded_experts_f16, __half, MAX_TOP_K, 1, __half)

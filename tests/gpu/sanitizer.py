@@ -24,6 +24,9 @@ PROGRAMS = {
     "sampling": ["generate", "--raw", "--max-new-tokens", "4", "--temperature", "0.8", "--top-p", "0.9", "--logprobs", "2", *PROMPTS],
     "f32": ["generate", "--raw", "--max-new-tokens", "4", "--dtype", "f32", *PROMPTS],
     "score": ["score", "--logprobs", "--input", "prompts.jsonl"],
+    # Steps of more rows than any that decode has: the kernels of many rows, and attention of prompts over several tiles.
+    "many": ["score", "--logprobs", "--input", "many.jsonl"],
+    "many-f32": ["score", "--logprobs", "--dtype", "f32", "--input", "many.jsonl"],
     # The most new tokens with which racecheck was seen to live under device-graph, and the fewest with which it died when
     # decode steps' graphs launched themselves (from the third on).
     "two": ["generate", "--raw", "--max-new-tokens", "2", "hello"],
@@ -86,6 +89,8 @@ def run(tailgraph, faults, work, deadline):
     jobs["racecheck", "none", BESIDE] = [faults, "none", BESIDE, "2"]
     rows = [json.dumps({"input_ids": [8 + i * 7 % 200 for i in range(tokens)]}) + "\n" for tokens in (1, 3, 40, 150)]
     (Path(work) / "prompts.jsonl").write_text("".join(rows))
+    rows = [json.dumps({"input_ids": [8 + i * 7 % 200 for i in range(tokens)]}) + "\n" for tokens in (150, 33, 400)]
+    (Path(work) / "many.jsonl").write_text("".join(rows))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         look_at = lambda job: look(sanitizer, job[0][0], job[1], work, deadline)
         verdicts = dict(zip(jobs, pool.map(look_at, jobs.items())))

@@ -27,7 +27,7 @@ pub fn requests(prompts: &[Vec<u32>]) -> Vec<Request> {
         sampled.sampling.repetition_penalty = 1.2;
         sampled.sampling.presence_penalty = [0.0, 0.4][i % 2];
         sampled.sampling.frequency_penalty = [0.3, 0.0][i % 2];
-        sampled.biases = (0..i as u32 * 40)
+        sampled.biases = (0..i as u32 % 8 * 40)
             .map(|id| (id, 0.01 * id as f32))
             .collect();
         // These must not come, and it ends by its length.

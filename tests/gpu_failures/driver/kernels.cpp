@@ -54,14 +54,16 @@ struct Kernel<KERNEL> {
 };
 
 #define ONE(SPACE, NAME) {#NAME, Kernel<SPACE::NAME>::launch}
-#define EACH(SPACE, NAME) ONE(SPACE, NAME##_bf16), ONE(SPACE, NAME##_f16), ONE(SPACE, NAME##_f32)
+#define PAIR(SPACE, NAME) ONE(SPACE, NAME##_bf16), ONE(SPACE, NAME##_f16)
+#define EACH(SPACE, NAME) PAIR(SPACE, NAME), ONE(SPACE, NAME##_f32)
 
 const std::map<std::string, Launch> KERNELS = {
   EACH(conv, tg_conv), EACH(conv, tg_conv_decode), EACH(conv, tg_conv_rows), EACH(conv, tg_conv_state),
   EACH(router, tg_router_1), EACH(router, tg_router_4), EACH(router, tg_router_many), EACH(router, tg_scores_1),
   EACH(router, tg_scores_4), ONE(sort_combine, tg_sort_tokens), ONE(sort_combine, tg_choose_and_sort),
-  EACH(sort_combine, tg_combine_four), EACH(sort_combine, tg_combine_experts), ONE(sample, tg_sample), ONE(sample, tg_sample_best),
-  ONE(sample, tg_mark_seen), EACH(norm, tg_rmsnorm), EACH(norm, tg_rmsnorm_sampled),
+  EACH(sort_combine, tg_combine_four), EACH(sort_combine, tg_combine_experts),
+  PAIR(sort_combine, tg_combine_rounded_four), PAIR(sort_combine, tg_combine_rounded_experts),
+  ONE(sample, tg_sample), ONE(sample, tg_sample_best), ONE(sample, tg_mark_seen), EACH(norm, tg_rmsnorm), EACH(norm, tg_rmsnorm_sampled),
   EACH(embed, tg_embed),
 };
 }  // namespace

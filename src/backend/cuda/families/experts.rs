@@ -1,10 +1,12 @@
 //! Mixtures of experts: their feed-forwards, and what these and the router (router.rs) agree on.
 
 use super::Lowering;
+use super::limits::Library;
 use super::tiled::{ByExpert, Epilogue, Parts, Product};
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::launch::Argument;
+use crate::backend::cuda::driver::launch::{Argument, Kernel};
 pub use crate::backend::cuda::tuning::limits::EXPERT_COUNTS_BYTES;
+use crate::error::Result;
 
 /// As kernels/common/experts.cuh has it.
 pub const MAX_EXPERTS: usize = 128;
@@ -15,9 +17,6 @@ pub const EXPERT_TILE_BYTES: usize = 16;
 pub(super) const NORM_THREADS: u32 = 256;
 /// Experts a row that `tg_combine_four_*` takes, at most.
 const COMBINE_FOUR: u32 = 4;
-/// Rows of a bucket of which a block combines two, at most.
-const COMBINED_BY_TWO: u32 = 64;
-
 /// Where a step's routing lies. R rows, K experts each, R K pairs.
 #[derive(Debug, Clone, Copy)]
 pub struct Routing {
@@ -61,6 +60,34 @@ pub struct Pairs {
     pub sorted: bool,
     /// Rows of an expert's tile, at most.
     pub tile_rows: u32,
+    /// What down makes is rounded to the operand type.
+    pub rounded: bool,
+}
+
+/// The kernels that add up what a row's experts made, of one type of sums.
+#[derive(Debug)]
+pub struct Combine {
+    /// Of up to [`COMBINE_FOUR`] experts a row.
+    four: Kernel,
+    any: Kernel,
+}
+
+impl Combine {
+    /// `of`: "", or "rounded_"; `x`: the operand type's name.
+    pub(super) fn load(library: &Library, of: &str, x: &str) -> Result<Self> {
+        Ok(Self {
+            four: library.kernel(&format!("tg_combine_{of}four_{x}"))?,
+            any: library.kernel(&format!("tg_combine_{of}experts_{x}"))?,
+        })
+    }
+
+    /// For so many experts a row.
+    pub(super) fn of(&self, top_k: u32) -> &Kernel {
+        match top_k <= COMBINE_FOUR {
+            true => &self.four,
+            false => &self.any,
+        }
+    }
 }
 
 /// What goes through a mixture's experts: x as it is, the others by place of the sort, `partial` by pair unless
@@ -73,7 +100,7 @@ pub struct ExpertRows {
     pub parts: Address,
     /// `[R K, M]`, operand type or as three bf16 parts: what gate and up make of x.
     pub y: Address,
-    /// f32 `[R K, H]`: what down makes of y.
+    /// `[R K, H]`, f32 or as [`Pairs::rounded`] says: what down makes of y.
     pub partial: Address,
 }
 
@@ -84,15 +111,6 @@ pub struct NextNorm {
     pub x: Address,
     /// f32 `[H]`
     pub weight: Address,
-}
-
-/// Rows that a block of `tg_combine_*` takes, `COMBINE_ROWS` there at most. Where there are so few blocks, one of two rows leaves
-/// an SM no room for another, but for one of the kernel behind it, which has then all its blocks early (profiles/log/many-rows-blocks.md).
-fn combined_by_block(rows: u32) -> u32 {
-    match rows.is_multiple_of(2) && rows <= COMBINED_BY_TWO {
-        true => 2,
-        false => 1,
-    }
 }
 
 /// Tiles of a step, at most: one may be ragged for each expert that has rows.
@@ -150,40 +168,6 @@ impl Lowering<'_> {
         self.tiled_by_expert(&product, &by_expert, pairs.tile_rows);
     }
 
-    /// h f32 `[R, H]` += sum over a row's experts, ascending, of weight times what down made of it. Where `next` is given, also
-    /// what it says.
-    /// `routing` is this step's.
-    pub fn combine_experts(
-        &mut self,
-        routing: &Routing,
-        h: Address,
-        rows: &ExpertRows,
-        pairs: Pairs,
-        next: Option<NextNorm>,
-    ) {
-        let arguments = vec![
-            Argument::Address(h),
-            Argument::Address(rows.partial),
-            Argument::Address(routing.weights),
-            Argument::Address(if pairs.sorted { routing.place } else { 0 }),
-            Argument::Address(next.map_or(0, |next| next.x)),
-            Argument::Address(next.map_or(0, |next| next.weight)),
-            Argument::Address(self.step),
-            Argument::U32(self.hidden()),
-            Argument::U32(self.experts().1),
-            Argument::F32(self.config.norm_eps),
-            // What the grouped kernel's predecessors wrote may be read early.
-            Argument::U32(u32::from(!pairs.sorted)),
-        ];
-        let kernel = match self.experts().1 <= COMBINE_FOUR {
-            true => &self.kernels.combine_four,
-            false => &self.kernels.combine_experts,
-        };
-        let each = combined_by_block(self.bucket.rows);
-        let grid = (self.bucket.rows / each, 1, 1);
-        self.call(kernel, grid, each * NORM_THREADS, 0, arguments);
-    }
-
     fn by_expert(
         &self,
         routing: &Routing,
@@ -211,12 +195,6 @@ impl Lowering<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn blocks_combine_whole_rows() {
-        let each = [1, 2, 33, 64, 66, 4096].map(combined_by_block);
-        assert_eq!(each, [1, 2, 1, 2, 1, 1]);
-    }
 
     /// All pairs on one expert, and spread one by one.
     #[test]

@@ -1,7 +1,7 @@
 //! The kernels that one model uses, found by name once.
 
 use super::attention;
-use super::experts;
+use super::experts::{self, Combine};
 use super::grouped::Grouped;
 use super::limits::{Library, SHARED_BYTES};
 use super::persistent::Persistent;
@@ -58,9 +58,7 @@ pub struct Kernels {
     pub route: Option<Kernel>,
     pub choose_and_sort: Kernel,
     pub sort_tokens: Kernel,
-    pub combine_experts: Kernel,
-    /// Of up to four experts a row.
-    pub combine_four: Kernel,
+    pub combine: Combine,
     pub mark_seen: Kernel,
     pub sample_best: Kernel,
     pub sample: Kernel,
@@ -132,8 +130,7 @@ impl Kernels {
             },
             choose_and_sort: kernel("tg_choose_and_sort")?,
             sort_tokens: kernel("tg_sort_tokens")?,
-            combine_experts: kernel(&format!("tg_combine_experts_{x}"))?,
-            combine_four: kernel(&format!("tg_combine_four_{x}"))?,
+            combine: Combine::load(library, "", x)?,
             mark_seen: kernel("tg_mark_seen")?,
             sample_best: kernel("tg_sample_best")?,
             sample: kernel("tg_sample")?,

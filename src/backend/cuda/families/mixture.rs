@@ -1,27 +1,45 @@
-//! A mixture's products by whichever family serves a bucket's experts, and in which order they want the pairs.
+//! A mixture's products by whichever family serves a bucket's experts, in which order they want the pairs, and their sum.
 
-use super::experts::{ExpertRows, ExpertWeights, Pairs, Routing};
-use super::{Lowering, persistent};
+use super::Lowering;
+use super::experts::{ExpertRows, ExpertWeights, NORM_THREADS, NextNorm, Pairs, Routing};
+use super::persistent::{self, Persistent};
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::launch::Argument;
 use crate::plan::Op;
+
+/// Rows of a bucket of which a block combines two, at most.
+const COMBINED_BY_TWO: u32 = 64;
+
+/// Rows that a block of `tg_combine_*` takes, `COMBINE_ROWS` there at most. Where there are so few blocks, one of two rows leaves
+/// an SM no room for another, but for one of the kernel behind it, which has then all its blocks early (profiles/log/many-rows-blocks.md).
+fn combined_by_block(rows: u32) -> u32 {
+    match rows.is_multiple_of(2) && rows <= COMBINED_BY_TWO {
+        true => 2,
+        false => 1,
+    }
+}
 
 impl Lowering<'_> {
     /// As this bucket's experts want them.
     pub fn pairs(&self) -> Pairs {
-        match self.grouped() {
-            Some((_, shape)) => Pairs {
+        match (self.grouped(), self.persistent_experts()) {
+            (Some((_, shape)), _) => Pairs {
                 sorted: false,
                 tile_rows: shape.tile_rows,
+                rounded: false,
             },
-            None if self.persistent_experts().is_some() => Pairs {
+            (None, Some(persistent)) => Pairs {
                 sorted: true,
                 tile_rows: persistent::ROWS,
+                rounded: persistent.rounded().is_some(),
             },
-            None => {
+            (None, None) => {
                 let (experts, top_k) = self.experts();
                 let rows = self.bucket.rows;
                 Pairs {
                     sorted: true,
                     tile_rows: self.kernels.tiled.expert_tile_rows(rows, experts, top_k),
+                    rounded: false,
                 }
             }
         }
@@ -57,5 +75,50 @@ impl Lowering<'_> {
                 self.tiled_expert_down(routing, weights, rows, pairs);
             }
         }
+    }
+    /// h f32 `[R, H]` += sum over a row's experts, ascending, of weight times what down made of it. Where `next` is given, also
+    /// what it says.
+    /// `routing` is this step's.
+    pub fn combine_experts(
+        &mut self,
+        routing: &Routing,
+        h: Address,
+        rows: &ExpertRows,
+        pairs: Pairs,
+        next: Option<NextNorm>,
+    ) {
+        let (_, top_k) = self.experts();
+        let arguments = vec![
+            Argument::Address(h),
+            Argument::Address(rows.partial),
+            Argument::Address(routing.weights),
+            Argument::Address(if pairs.sorted { routing.place } else { 0 }),
+            Argument::Address(next.map_or(0, |next| next.x)),
+            Argument::Address(next.map_or(0, |next| next.weight)),
+            Argument::Address(self.step),
+            Argument::U32(self.hidden()),
+            Argument::U32(top_k),
+            Argument::F32(self.config.norm_eps),
+            // What the grouped kernel's predecessors wrote may be read early.
+            Argument::U32(u32::from(!pairs.sorted)),
+        ];
+        let combine = match self.persistent_experts().and_then(Persistent::rounded) {
+            Some(rounded) if pairs.rounded => rounded,
+            _ => &self.kernels.combine,
+        };
+        let each = combined_by_block(self.bucket.rows);
+        let grid = (self.bucket.rows / each, 1, 1);
+        self.call(combine.of(top_k), grid, each * NORM_THREADS, 0, arguments);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_combine_whole_rows() {
+        let each = [1, 2, 33, 64, 66, 4096].map(combined_by_block);
+        assert_eq!(each, [1, 2, 1, 2, 1, 1]);
     }
 }

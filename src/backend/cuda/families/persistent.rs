@@ -8,7 +8,7 @@
 //! | `tg_split_rows` | none: makes bf16 parts of f32 rows, which those of f32 multiply with |
 
 use super::Lowering;
-use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
+use super::experts::{Combine, ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::grouped::expert_boxes;
 use super::limits::Library;
 use super::tiled::{Epilogue, Parts, Product};
@@ -48,6 +48,8 @@ pub struct Persistent {
     narrow: Tile,
     gate_up: Tile,
     down: Tile,
+    /// Of rows of 16 bits, whose experts leave such sums.
+    rounded: Option<Combine>,
     /// Of f32 rows.
     split: Option<Kernel>,
     /// Of weights, and of rows or their parts.
@@ -86,6 +88,10 @@ impl Persistent {
             narrow: tile(format!("{dtype}_w128"))?,
             gate_up: tile(format!("gate_up_{dtype}"))?,
             down: tile(format!("down_{dtype}"))?,
+            rounded: match splits {
+                true => None,
+                false => Some(Combine::load(library, "rounded_", dtype)?),
+            },
             split: match splits {
                 true => Some(library.kernel("tg_split_rows")?),
                 false => None,
@@ -95,11 +101,17 @@ impl Persistent {
         }))
     }
 
-    /// The dense kernel for a product of up to `rows` rows: wide tiles read each row seldom enough, if there is one for each
-    /// multiprocessor.
+    /// What adds up the experts' sums, where they are rounded.
+    pub(super) fn rounded(&self) -> Option<&Combine> {
+        self.rounded.as_ref()
+    }
+
+    /// The dense kernel for a product of up to `rows` rows.
     fn dense(&self, rows: u32, weight_rows: u32) -> &Tile {
-        let fills = |tile: &&Tile| tiles(rows, weight_rows, tile.width) >= self.multiprocessors;
-        self.wide.as_ref().filter(fills).unwrap_or(&self.narrow)
+        let rounds =
+            |tile: &Tile| tiles(rows, weight_rows, tile.width).div_ceil(self.multiprocessors);
+        let sooner = |wide: &&Tile| wide_is_sooner(rounds(wide), rounds(&self.narrow));
+        self.wide.as_ref().filter(sooner).unwrap_or(&self.narrow)
     }
 
     /// Rows, or all of their parts.
@@ -113,6 +125,12 @@ impl Persistent {
         };
         Argument::Boxes(matrix.boxes(ROWS))
     }
+}
+
+/// Whether so many rounds of wide tiles end before so many of narrow ones. A stage of a wide tile has twice the products, but only
+/// 4/3 of the bytes, and a busy GPU's second-level cache is what either waits for (profiles/log/prompts.md).
+fn wide_is_sooner(rounds_of_wide: u32, rounds_of_narrow: u32) -> bool {
+    4 * rounds_of_wide <= 3 * rounds_of_narrow
 }
 
 /// Tiles of so many weight rows, of all of which up to `rows` rows are multiplied.
@@ -348,6 +366,27 @@ mod tests {
         assert_eq!(tiles(512, 6144, 256), 96);
         assert_eq!(tiles(513, 6144, 256), 120);
         assert_eq!(tiles(1, 1, 128), 1);
+    }
+
+    /// LFM2-8B-A1B's in-projection, qkv and out-projection on 132 multiprocessors.
+    #[test]
+    fn the_wider_tiles_serve_where_they_end_sooner() {
+        let wide = |rows, weight_rows| {
+            let rounds = |width| tiles(rows, weight_rows, width).div_ceil(132);
+            wide_is_sooner(rounds(256), rounds(128))
+        };
+        assert_eq!(
+            [256, 512, 1024].map(|rows| wide(rows, 6144)),
+            [false, true, true]
+        );
+        assert_eq!(
+            [512, 1024, 2048].map(|rows| wide(rows, 3072)),
+            [false, true, true]
+        );
+        assert_eq!(
+            [512, 1024, 2048].map(|rows| wide(rows, 2048)),
+            [false, false, true]
+        );
     }
 
     #[test]

@@ -13,10 +13,9 @@ const SORT_THREADS: u32 = 1024;
 const CHOOSE_ROWS: u32 = 256;
 /// From this many rows on a block of the router takes four, and reads the gate a quarter as often.
 const ROUTER_MANY_ROWS: u32 = 128;
-/// From [`ROUTER_FILLING_ROWS`] on it takes so many, where a block has the memory: blocks enough for all of a GPU.
+/// More than [`CHOOSE_ROWS`] are taken so many at a time, where a block has the memory.
 const ROUTER_MOST_ROWS: u32 = 8;
 const ROUTER_MOST_THREADS: u32 = 32 * ROUTER_MOST_ROWS;
-const ROUTER_FILLING_ROWS: u32 = 2048;
 /// What kernels/router/norm_router.cu takes, the experts of a block, and the blocks that share their columns.
 const ROUTE_EXPERTS: u32 = 32;
 const ROUTE_HIDDEN: u32 = 2048;
@@ -199,7 +198,7 @@ impl Lowering<'_> {
         let hidden = self.hidden();
         let most = router_shared_bytes(ROUTER_MOST_ROWS, hidden) <= self.kernels.router_many_bytes;
         let (rows, kernel, threads) = match router_rows(self.bucket.rows, hidden) {
-            _ if most && self.bucket.rows >= ROUTER_FILLING_ROWS => (
+            _ if most && self.bucket.rows > CHOOSE_ROWS => (
                 ROUTER_MOST_ROWS,
                 &self.kernels.router_many,
                 ROUTER_MOST_THREADS,
