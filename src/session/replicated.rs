@@ -88,8 +88,8 @@ impl RecordedReplicas {
                 return Err(does_not_end());
             }
         }
-        let recorders = self.recorders.into_iter();
-        recorders.map(|recorder| recorder.finish(whole)).collect()
+        let mut recorders = self.recorders.into_iter();
+        recorders.try_for_each(|recorder| recorder.finish(whole))
     }
 
     /// Takes all that is to be kept and is there.
