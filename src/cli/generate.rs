@@ -132,7 +132,7 @@ pub(super) fn serve(
         codec: &*codec,
         output,
         style,
-        window: WINDOW.max(4 * u64::from(session.opened().options.max_seqs)),
+        window: WINDOW.max(4 * u64::from(session.opened().options.max_seqs) * replicas as u64),
         progress: Progress::new(args.quiet, None).counted(total).typed(typed),
         interrupt: &interrupt,
     };
