@@ -252,7 +252,7 @@ typedef struct tg_config {
   uint32_t page_tokens;
   uint32_t max_context;      /* prompt_tokens + max_new_tokens, at most */
   uint32_t step_tokens;      /* rows of one step, at most; at least slots + chunk_align */
-  uint32_t chunk_tokens;     /* prompt rows of a step that has decode rows, at most; at least chunk_align */
+  uint32_t chunk_tokens;     /* prompt rows of a step that has decode rows, at most, but see chunk_share; at least chunk_align */
   uint32_t chunk_align;      /* a prompt chunk ends on a multiple of this, or at the prompt's end */
   uint32_t stages;
   uint32_t steps_in_flight;  /* at least `stages`, at most TG_MAX_STEPS */
@@ -267,7 +267,8 @@ typedef struct tg_config {
   uint32_t bias_capacity;    /* of the rings this state will be used with */
   uint32_t grow_tokens;      /* a request without a limit takes pages for its prompt and so many tokens, and whenever they are
                                 used up for as many more; at least 1 */
-  uint32_t pad[1];           /* what follows is copied 16 bytes at a time */
+  uint32_t chunk_share;      /* such a step may have one in so many of the prompt tokens that its slots have yet to read, where that
+                                is more than chunk_tokens; 0: never. What follows is copied 16 bytes at a time */
 } tg_config;
 
 /* tg_slot.phase */

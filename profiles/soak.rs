@@ -29,6 +29,7 @@ const OPTIONS: EngineOptions = EngineOptions {
     pages: 640,
     step_tokens: 1024,
     chunk_tokens: 1024,
+    chunk_share: 0,
     chunk_align: 64,
     steps_in_flight: 1,
     record: false,

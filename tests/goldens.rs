@@ -13,7 +13,7 @@ use tailgraph::model::Model;
 use tailgraph::plan::{Ladders, Plan};
 use tailgraph::runtime::{EndReason, Engine, EngineOptions, Logits, Request};
 
-const VARIANTS: [&str; 2] = ["a", "b"];
+const VARIANTS: [&str; 4] = ["a", "b", "c", "d"];
 /// Greedy continuations in the goldens have this many tokens.
 const CONTINUATION: u32 = 32;
 
@@ -96,6 +96,7 @@ fn run(model: &Arc<Model>, cut: Cut, requests: &[Request]) -> (Vec<Vec<u32>>, Ar
         pages: cut.max_seqs * longest.div_ceil(cut.page_tokens),
         step_tokens: cut.step_tokens,
         chunk_tokens: cut.step_tokens,
+        chunk_share: 0,
         chunk_align: cut.chunk,
         steps_in_flight: cut.stages as u32,
         record: false,

@@ -81,6 +81,7 @@ fn serve() {
         pages: 1,
         step_tokens: 2,
         chunk_tokens: 2,
+        chunk_share: 0,
         chunk_align: 1,
         steps_in_flight: 1,
         record: false,

@@ -19,7 +19,7 @@ const LIBRARY: &str = "TAILGRAPH_SCHED_LIBRARY";
 const HISTORIES: &str = "TAILGRAPH_SCHED_HISTORIES";
 
 /// The sites of TG_MUT in kernels/sched, and what the bug is.
-const MUTANTS: [(u32, &str); 50] = [
+const MUTANTS: [(u32, &str); 53] = [
     (1, "mailbox: one step more than there are credits"),
     (2, "gather: takes a returned step while events wait"),
     (3, "collect: a cancelled slot still gives its token"),
@@ -76,6 +76,12 @@ const MUTANTS: [(u32, &str); 50] = [
     (49, "routine: a token is not kept"),
     (50, "admit: newer requests pass one that leaves"),
     (51, "publish: a slot gets the biases of another request"),
+    (
+        52,
+        "compose: tokens so far are no part of what is yet to be read",
+    ),
+    (53, "compose: what was read is yet to be read"),
+    (54, "compose: prompts have no share beyond a chunk"),
 ];
 
 /// Writes past a table: only the sanitizer sees it.

@@ -21,6 +21,7 @@ fn options() -> EngineOptions {
         pages: 40,
         step_tokens: 16,
         chunk_tokens: 16,
+        chunk_share: 0,
         chunk_align: 4,
         steps_in_flight: STAGES + 1,
         record: true,

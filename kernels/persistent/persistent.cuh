@@ -563,7 +563,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, void *y, const uint32_t *tile_count,      \
            const ExpertTile *tiles, uint32_t x_plane, uint32_t n_total, uint32_t k_total) {                                    \
     GMMA_BODY(persistent<__VA_ARGS__>(&x, &w, PersistentProduct{y, nullptr, nullptr, tile_count, tiles, nullptr, 0, 0, x_plane, \
-                                                                0, n_total, k_total, TILED_STORE_F32, true, false});)          \
+                                                                0, n_total, k_total, TILED_STORE, true, false});)              \
   }
 
 #endif

@@ -1,4 +1,4 @@
-/* norm_router.cu: norm and router in one kernel, for steps of up to 256 rows: what router/router.cu and the first half of router/sort_combine.cu's
+/* norm_router.cu: norm and router in one kernel, for steps of up to 512 rows: what router/router.cu and the first half of router/sort_combine.cu's
  * tg_choose_and_sort do in two, whose formulas these are.
  *
  *   x[r] = rmsnorm(h[r])                                             rounded to the operand type
@@ -6,8 +6,8 @@
  *
  * and clears what grouped/grouped.cuh, which sorts for itself, counts up.
  *
- * A cluster has all experts and some rows: a block has ROUTE_EACH of the experts and one half of the columns, a thread four
- * of these. A row's scores are linear in h but for its one scale, so a thread keeps gate times norm weight of its columns in
+ * A cluster has all experts and some rows: a block has ROUTE_EACH of 32 experts and one half of the columns, a thread four
+ * of these; of 64 experts it does so twice, since a thread has registers for ROUTE_EACH alone. A row's scores are linear in h but for its one scale, so a thread keeps gate times norm weight of its columns in
  * registers, before the wait, and what it reads of h is for scores and scale together, ROUTE_AT_ONCE rows under way. Sums of
  * the halves go to the first block of the cluster, which chooses, and those of squares to all, which store x.
  *
@@ -18,10 +18,14 @@
  * Measured on an H200 in bf16, H = 2048, E = 32, in the model (how: profiles/README.md): 4.8 us at 16 rows, 4.4 at 64, 7.6 at
  * 128, 9.5 at 256.
  *
- * Launch: block = ROUTE_THREADS; clusters of ROUTE_HALVES times E / ROUTE_EACH blocks, rounded up to a power of two, rows of
- * the bucket / rows_each of them. E at most ROUTE_EXPERTS, H at most ROUTE_HIDDEN, rows_each at most ROUTE_ROWS. Needs sm_90a.
+ * Bound of E = 64 by hand: the second 32 experts take as long as the first but for the start, some 2 us more at 16 rows.
+ *
+ * Launch: block = ROUTE_THREADS; clusters of ROUTE_HALVES times E / ROUTE_EACH blocks, rounded up to a power of two, of more than 32
+ * experts as of 32; rows of the bucket / rows_each of them. E at most 32, with tg_route_*_e64 64, H at most ROUTE_HIDDEN, rows_each
+ * at most ROUTE_ROWS. Needs sm_90a.
  */
 #include "common/base.cuh"
+#include "common/bits.cuh"
 #include "common/experts.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/pdl.cuh"
@@ -29,19 +33,21 @@
 
 constexpr int ROUTE_THREADS = 256, ROUTE_WARPS = ROUTE_THREADS / WARP;
 constexpr int ROUTE_REGISTERS = 72;
-constexpr uint32_t ROUTE_EXPERTS = 32, ROUTE_EACH = 8, ROUTE_HALVES = 2, ROUTE_ROWS = 8;
+constexpr uint32_t ROUTE_EACH = 8, ROUTE_HALVES = 2, ROUTE_ROWS = 8;
 [[maybe_unused]] constexpr uint32_t ROUTE_HIDDEN = ROUTE_HALVES * 4 * ROUTE_THREADS, ROUTE_AT_ONCE = 4;
-static_assert(ROUTE_EXPERTS == WARP, "a lane an expert");
 static_assert(ROUTE_WARPS == 8, "two loads of four");
 static_assert(ROUTE_ROWS <= ROUTE_WARPS, "a warp chooses for a row");
 
+/* Of WORDS times 32 experts. */
+template <uint32_t WORDS>
 struct alignas(16) RouteScratch {
+  static constexpr uint32_t EXPERTS = WORDS * WARP;
   /* of this block's columns, by warp; the last are squares */
   float parts[ROUTE_ROWS][ROUTE_EACH + 1][ROUTE_WARPS];
   /* of the cluster, by half: of all rows' squares in every block, of their experts in the first */
   float squares[ROUTE_ROWS][ROUTE_HALVES];
-  float sums[ROUTE_ROWS][ROUTE_HALVES][ROUTE_EXPERTS];
-  float bias[ROUTE_EXPERTS];  /* needed late, where the registers of what comes before have no room for it */
+  float sums[ROUTE_ROWS][ROUTE_HALVES][EXPERTS];
+  float bias[EXPERTS];  /* needed late, where the registers of what comes before have no room for it */
 };
 
 /* Bits of the experts that a row chose, and in the lane of each its weight. */
@@ -70,6 +76,31 @@ struct RouteChoice {
   return {chosen, (weighing.normalize ? score / (all + 1e-6f) : score) * weighing.scaling};
 }
 
+/* The same of more experts, of which a lane has lane + 32 w. */
+template <uint32_t WORDS>
+struct RouteChoices {
+  uint32_t chosen[WORDS];
+  float weight[WORDS];
+};
+template <uint32_t WORDS>
+[[maybe_unused]] static __device__ __noinline__ RouteChoices<WORDS> choose_of_words(const float *sums, const float *bias, float scale,
+                                                                                    uint32_t expert_count, Weighing weighing) {
+  const uint32_t lane = threadIdx.x % WARP;
+  RouteChoices<WORDS> choices;
+  float score[WORDS], of_bias[WORDS], all = 0.0f;
+#pragma unroll
+  for (uint32_t w = 0; w < WORDS; w++) score[w] = sums[lane + w * WARP] + sums[lane + (w + WORDS) * WARP], of_bias[w] = bias[lane + w * WARP];
+  choose_best(choices.chosen, score, scale, of_bias, expert_count, weighing.k);
+#pragma unroll
+  for (uint32_t w = 0; w < WORDS; w++)
+#pragma unroll 1
+    for (uint32_t those = choices.chosen[w]; those; those = without_lowest(those)) all += __shfl_sync(0xffffffffu, score[w], lowest(those));
+#pragma unroll
+  for (uint32_t w = 0; w < WORDS; w++)
+    choices.weight[w] = (weighing.normalize ? score[w] / (all + 1e-6f) : score[w]) * weighing.scaling;
+  return choices;
+}
+
 /* of[e], e < ROUTE_EACH, summed over the lanes of a warp: every lane has the sum of expert lane / 4. */
 __device__ inline float sum_of_each(float (&of)[ROUTE_EACH]) {
   const uint32_t lane = threadIdx.x % WARP;
@@ -88,11 +119,13 @@ __device__ inline float sum_of_each(float (&of)[ROUTE_EACH]) {
 }
 
 /* experts[R,K], weights[R,K], x[R,H], h[R,H], norm_weight[H], gate[E,H], bias[E] or null. */
-template <typename X>
+template <typename X, uint32_t WORDS>
 __device__ inline void route_step(uint32_t *counts, uint32_t *experts, float *weights, X *x, const float *h,
                                   const float *norm_weight, const float *gate, const float *bias, const tg_step *step,
                                   uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t rows_each, float eps) {
-  __shared__ RouteScratch scratch;
+  constexpr uint32_t EXPERTS = WORDS * WARP;
+  static_assert(WORDS <= 2, "twice ROUTE_EACH");
+  __shared__ RouteScratch<WORDS> scratch;
   __shared__ uint64_t summed;  /* what other blocks of the cluster send is there */
   let_next_kernel_start();
   const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -104,43 +137,56 @@ __device__ inline void route_step(uint32_t *counts, uint32_t *experts, float *we
   if (threadIdx.x == 0) {
     barrier_init(&summed, 1);
     barriers_ready();
-    barrier_arrive_expecting(&summed, rows * ROUTE_HALVES * (1 + (rank == 0 ? groups * ROUTE_EACH : 0)) * sizeof(float));
+    barrier_arrive_expecting(&summed, rows * ROUTE_HALVES * (1 + (rank == 0 ? groups * ROUTE_EACH * WORDS : 0)) * sizeof(float));
   }
   __syncthreads();
   cluster_arrive();
-  if (rank == 0) choose_of_32(0.0f, 0.0f, expert_count, weighing);
+  if constexpr (WORDS == 1)
+    if (rank == 0) choose_of_32(0.0f, 0.0f, expert_count, weighing);
   const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f), norm = there ? load4(norm_weight + column) : zeros;
   float4 weighed[ROUTE_EACH];
+  auto weigh = [&](uint32_t word) {
 #pragma unroll
-  for (uint32_t e = 0; e < ROUTE_EACH; e++) {
-    const uint32_t expert = group * ROUTE_EACH + e;
-    const float4 g = there && expert < expert_count ? load4(gate + (size_t)expert * hidden + column) : zeros;
-    weighed[e] = make_float4(g.x * norm.x, g.y * norm.y, g.z * norm.z, g.w * norm.w);
+    for (uint32_t e = 0; e < ROUTE_EACH; e++) {
+      const uint32_t expert = word * WARP + group * ROUTE_EACH + e;
+      const float4 g = there && expert < expert_count ? load4(gate + (size_t)expert * hidden + column) : zeros;
+      weighed[e] = make_float4(g.x * norm.x, g.y * norm.y, g.z * norm.z, g.w * norm.w);
+    }
+  };
+  weigh(0);
+  if constexpr (WORDS > 1) {  /* of the second experts, the line that begins at this column */
+#pragma unroll 1
+    for (uint32_t e = 0; there && column % 32 == 0 && e < ROUTE_EACH; e++)
+      if (const uint32_t expert = WARP + group * ROUTE_EACH + e; expert < expert_count)
+        prefetch_line(gate + (size_t)expert * hidden + column);
   }
-  if (threadIdx.x < ROUTE_EXPERTS) scratch.bias[lane] = bias && lane < expert_count ? bias[lane] : 0.0f;
+  if (const uint32_t e = WORDS == 1 ? lane : threadIdx.x; threadIdx.x < EXPERTS) scratch.bias[e] = bias && e < expert_count ? bias[e] : 0.0f;
   h += (size_t)first * hidden + column, x += (size_t)first * hidden + column;
   wait_for_earlier_kernels();
   if (blockIdx.x == gridDim.x - 1) clear_counts(counts);
+  auto multiply = [&] {
 #pragma unroll 1
-  for (uint32_t base = 0; base < rows; base += ROUTE_AT_ONCE) {
-    float4 v[ROUTE_AT_ONCE];
+    for (uint32_t base = 0; base < rows; base += ROUTE_AT_ONCE) {
+      float4 v[ROUTE_AT_ONCE];
 #pragma unroll
-    for (uint32_t a = 0; a < ROUTE_AT_ONCE; a++) v[a] = there && base + a < rows ? load4(h + (size_t)(base + a) * hidden) : zeros;
+      for (uint32_t a = 0; a < ROUTE_AT_ONCE; a++) v[a] = there && base + a < rows ? load4(h + (size_t)(base + a) * hidden) : zeros;
 #pragma unroll
-    for (uint32_t a = 0; a < ROUTE_AT_ONCE; a++) {
-      if (base + a >= rows) break;
-      float of[ROUTE_EACH], squares = add_squares(0.0f, v[a]);
+      for (uint32_t a = 0; a < ROUTE_AT_ONCE; a++) {
+        if (base + a >= rows) break;
+        float of[ROUTE_EACH], squares = add_squares(0.0f, v[a]);
 #pragma unroll
-      for (uint32_t e = 0; e < ROUTE_EACH; e++) {
-        const float4 w = weighed[e];
-        of[e] = fmaf(v[a].w, w.w, fmaf(v[a].z, w.z, fmaf(v[a].y, w.y, v[a].x * w.x)));
+        for (uint32_t e = 0; e < ROUTE_EACH; e++) {
+          const float4 w = weighed[e];
+          of[e] = fmaf(v[a].w, w.w, fmaf(v[a].z, w.z, fmaf(v[a].y, w.y, v[a].x * w.x)));
+        }
+        const float sum = sum_of_each(of);
+        squares = sum_over_lanes(squares);
+        if (lane % 4 == 0) scratch.parts[base + a][lane / 4][warp] = sum;
+        if (lane == 0) scratch.parts[base + a][ROUTE_EACH][warp] = squares;
       }
-      const float sum = sum_of_each(of);
-      squares = sum_over_lanes(squares);
-      if (lane % 4 == 0) scratch.parts[base + a][lane / 4][warp] = sum;
-      if (lane == 0) scratch.parts[base + a][ROUTE_EACH][warp] = squares;
     }
-  }
+  };
+  multiply();
   cluster_wait();  /* all blocks have their barriers */
   __syncthreads();
   auto sum_of_warps = [&](uint32_t r, uint32_t e) {
@@ -152,17 +198,39 @@ __device__ inline void route_step(uint32_t *counts, uint32_t *experts, float *we
     store_to_block(&scratch.sums[r][half][group * ROUTE_EACH + e], 0, sum_of_warps(r, e), &summed, blocks);
     if (group == 0 && e < blocks) store_to_block(&scratch.squares[r][half], e, sum_of_warps(r, ROUTE_EACH), &summed, blocks);
   }
+  if constexpr (WORDS > 1) {
+    weigh(1);
+    __syncthreads();  /* the parts have been read */
+    multiply();
+    __syncthreads();
+    const uint32_t r = threadIdx.x / ROUTE_EACH, e = threadIdx.x % ROUTE_EACH;
+    if (r < rows) store_to_block(&scratch.sums[r][half][WARP + group * ROUTE_EACH + e], 0, sum_of_warps(r, e), &summed, blocks);
+  }
   barrier_wait_cluster(&summed, 0);
   auto scale_of = [&](uint32_t r) { return 1.0f / sqrtf((scratch.squares[r][0] + scratch.squares[r][1]) / hidden + eps); };
   if (rank == 0) {
     if (warp < rows) {
       const uint32_t r = warp;
-      const float sum = lane < expert_count ? scratch.sums[r][0][lane] + scratch.sums[r][1][lane] : 0.0f;
-      const auto [chosen, weight] = choose_of_32(scale_of(r) * sum, scratch.bias[lane], expert_count, weighing);
-      if (chosen >> lane & 1) {
-        const size_t at = (size_t)(first + r) * weighing.k + __popc(chosen & ((1u << lane) - 1));
-        experts[at] = lane;
-        weights[at] = weight;
+      if constexpr (WORDS > 1) {
+        const auto [chosen, weight] = choose_of_words<WORDS>(scratch.sums[r][0], scratch.bias, scale_of(r), expert_count, weighing);
+        size_t at = (size_t)(first + r) * weighing.k;
+#pragma unroll
+        for (uint32_t w = 0; w < WORDS; w++) {
+          if (chosen[w] >> lane & 1) {
+            const size_t place = at + count_before(chosen[w], lane);
+            experts[place] = lane + w * WARP;
+            weights[place] = weight[w];
+          }
+          at += count(chosen[w]);
+        }
+      } else {
+        const float sum = lane < expert_count ? scratch.sums[r][0][lane] + scratch.sums[r][1][lane] : 0.0f;
+        const auto [chosen, weight] = choose_of_32(scale_of(r) * sum, scratch.bias[lane], expert_count, weighing);
+        if (chosen >> lane & 1) {
+          const size_t at = (size_t)(first + r) * weighing.k + __popc(chosen & ((1u << lane) - 1));
+          experts[at] = lane;
+          weights[at] = weight;
+        }
       }
     }
   }
@@ -172,15 +240,19 @@ __device__ inline void route_step(uint32_t *counts, uint32_t *experts, float *we
     store4(x + (size_t)r * hidden, normed(load4(h + (size_t)r * hidden), scale_of(r), load4(norm_weight + column)));
 }
 
-#define ROUTE(SUFFIX, X)                                                                                              \
+#define ROUTE(SUFFIX, X, WORDS)                                                                                              \
   extern "C" __global__ void __maxnreg__(ROUTE_REGISTERS) tg_route_##SUFFIX(                                          \
       uint32_t *counts, uint32_t *experts, float *weights, X *x, const float *h, const float *norm_weight,            \
       const float *gate, const float *bias, const tg_step *step, uint32_t hidden, uint32_t expert_count, uint32_t k,  \
       uint32_t normalize, float scaling, uint32_t rows_each, float eps) {                                             \
-    GMMA_BODY((route_step<X>(counts, experts, weights, x, h, norm_weight, gate, bias, step, hidden, expert_count,     \
+    GMMA_BODY((route_step<X, WORDS>(counts, experts, weights, x, h, norm_weight, gate, bias, step, hidden, expert_count,     \
                              Weighing{k, normalize != 0, scaling}, rows_each, eps));)                                 \
   }
 
-ROUTE(bf16, __nv_bfloat16)
-ROUTE(f16, __half)
-ROUTE(f32, float)
+/* For up to 32 and 64 experts. */
+ROUTE(bf16, __nv_bfloat16, 1)
+ROUTE(f16, __half, 1)
+ROUTE(f32, float, 1)
+ROUTE(bf16_e64, __nv_bfloat16, 2)
+ROUTE(f16_e64, __half, 2)
+ROUTE(f32_e64, float, 2)

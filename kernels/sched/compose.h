@@ -1,6 +1,8 @@
 /* compose.h: the next step's rows. Decode rows first, in slot order; then prompt chunks, in the order of
  * requests, up to the row budget. Running sequences wait for the prompt rows beside theirs, so chunk_tokens
- * bounds these; where nobody runs, prompts fill whole steps. */
+ * bounds these; where nobody runs, prompts fill whole steps. A step of few rows takes nearly as long as one of some
+ * more, though, so where much is yet to be read the bound is a share of that: many prompts are read in few long
+ * steps, and what trickles in is read in short ones. */
 #ifndef TAILGRAPH_SCHED_COMPOSE_H
 #define TAILGRAPH_SCHED_COMPOSE_H
 
@@ -92,12 +94,28 @@ TG_FN uint32_t tg_chunk_end(const tg_state *state, uint32_t from, uint32_t all, 
   return end > from ? end : from;
 }
 
-/* Rows that the step still has for prompts, given the rows that it has. */
-TG_FN uint32_t tg_prompt_budget(const tg_config *config, uint32_t rows, uint32_t decode_rows) {
+/* Lane 0: prompt rows that a step may have beside decode rows. */
+TG_FN uint32_t tg_rows_beside(tg_state *state) {
+  const tg_config *config = &state->config;
+  const uint32_t *list = tg_words(state, state->prefill_table);
+  uint32_t beside = config->chunk_tokens;
+  uint64_t unread = 0u;
+  if (config->chunk_share == 0u) return beside;
+  for (uint32_t i = 0u; i < state->prefill && beside < config->step_tokens; i++) {
+    const tg_slot *slot = &tg_slots(state)[list[i]];
+    unread += slot->prompt_tokens + TG_MUT(52, slot->generated, 0u) - TG_MUT(53, slot->composed, 0u);
+    uint64_t share = unread / config->chunk_share;
+    if (share > beside) beside = TG_MUT(54, (uint32_t)share, config->chunk_tokens);
+  }
+  return beside;
+}
+
+/* Rows that the step still has for prompts, given the rows that it has and those that prompts may have beside decode rows. */
+TG_FN uint32_t tg_prompt_budget(const tg_config *config, uint32_t rows, uint32_t decode_rows, uint32_t most_beside) {
   uint32_t budget = config->step_tokens - rows;
   if (TG_MUT(36, decode_rows == 0u, 0)) return budget;
   uint32_t prompt_rows = rows - TG_MUT(37, decode_rows, 0u);
-  uint32_t beside = config->chunk_tokens > prompt_rows ? config->chunk_tokens - prompt_rows : 0u;
+  uint32_t beside = most_beside > prompt_rows ? most_beside - prompt_rows : 0u;
   return TG_MUT(35, tg_min(budget, beside), budget);
 }
 
@@ -114,6 +132,7 @@ TG_FN void tg_plan_chunks(tg_state *state, uint32_t decode_rows) {
   uint32_t *list = tg_words(state, state->prefill_table);
   uint32_t kept = 0u;
   uint32_t full = 0u;
+  uint32_t beside = decode_rows != 0u ? tg_rows_beside(state) : 0u;
   turn->chunks = 0u;
   turn->rows = decode_rows;
   turn->sample_rows = decode_rows;
@@ -121,7 +140,7 @@ TG_FN void tg_plan_chunks(tg_state *state, uint32_t decode_rows) {
   for (uint32_t i = 0u; i < state->prefill; i++) {
     tg_slot *slot = &tg_slots(state)[list[i]];
     uint32_t from = slot->composed;
-    uint32_t budget = full ? 0u : tg_prompt_budget(&state->config, turn->rows, decode_rows);
+    uint32_t budget = full ? 0u : tg_prompt_budget(&state->config, turn->rows, decode_rows, beside);
     uint32_t end = slot->prompt_tokens + TG_MUT(43, slot->generated, 0u);
     uint32_t to = tg_chunk_end(state, from, end, budget);
     if (to == from) {

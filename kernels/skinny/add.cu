@@ -33,27 +33,42 @@ __device__ inline SkinnyTileSums skinny_consume(SkinnyRing<Math> &ring, SkinnyCo
   return skinny_whole<Math>(acc, bucket);
 }
 
+/* A row's experts where they are: of several words, for which registers are too few. None of a row that is not `there`. */
+template <uint32_t WORDS>
+struct SkinnyRowExperts {
+  const uint32_t *words;
+  uint32_t r;
+  bool there;
+
+  __device__ inline uint32_t operator>>(uint32_t expert) const { return there ? has_at<WORDS>(words, r, expert) : 0; }
+};
+template <uint32_t WORDS>
+__device__ inline uint32_t count_before(const SkinnyRowExperts<WORDS> &of, uint32_t expert) {
+  return count_before(bits_at<WORDS>(of.words, of.r), expert);
+}
+
 /* h[R,N]; w[N,K], of each expert, packed, `stride` elements after the one before; x[R,K], or x[R k,K] and weights[R,k] with
  * EXPERTS; bias[N] or null; parts as skinny/choice.cuh has them, or null. */
-template <class Math, bool EXPERTS>
+template <class Math, bool EXPERTS, uint32_t WORDS>
 __device__ inline void skinny_add(float *h, const typename Math::X *x, const typename Math::W *w, uint64_t stride,
                                const float *bias, void *parts_at, const float *weights, SkinnyScores scores,
                                const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t k, uint32_t bucket,
                                uint32_t stages) {
   using X = typename Math::X;
   using W = typename Math::W;
+  using Bits = ExpertBits<WORDS>;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
-  __shared__ uint32_t chosen[SKINNY_ROWS];  /* a bit for each of a row's experts */
+  __shared__ uint32_t chosen[SKINNY_ROWS * WORDS];  /* a bit for each of a row's experts, [rows][WORDS] */
   let_next_kernel_start();
-  const SkinnyParts parts(parts_at, bucket, outputs);
-  const uint64_t said = EXPERTS && threadIdx.x < bucket ? parts.listen(threadIdx.x) : 0;
+  const SkinnyParts<WORDS> parts(parts_at, bucket, outputs);
+  const uint64_t said = EXPERTS && threadIdx.x < bucket * WORDS ? parts.listen(threadIdx.x) : 0;
   const uint32_t step_rows = load_now(&step->rows);
   SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
   const bool scoring = !EXPERTS && parts_at;
-  SkinnyTileScores tile_scores(after, scores, bucket);
-  if (scoring) after += SkinnyTileScores::bytes_of(bucket, scores.expert_count);
+  SkinnyTileScores<WORDS> tile_scores(after, scores, bucket);
+  if (scoring) after += SkinnyTileScores<WORDS>::bytes_of(bucket, scores.expert_count);
   /* a stage's columns of each row */
   char *x_here = after;
   const uint32_t x_pitch = skinny_pitch<typename Math::S>(skinny_stage_k(inner));
@@ -61,19 +76,21 @@ __device__ inline void skinny_add(float *h, const typename Math::X *x, const typ
   if (threadIdx.x == 0) ring.init();
   const bool producer = threadIdx.x >= SKINNY_CONSUMERS;
   const uint32_t tiles = (outputs + SKINNY_OUTPUTS - 1) / SKINNY_OUTPUTS;
-  if (EXPERTS && threadIdx.x < bucket) chosen[threadIdx.x] = parts.hear(threadIdx.x, said);
+  if (EXPERTS && threadIdx.x < bucket * WORDS) chosen[threadIdx.x] = parts.hear(threadIdx.x, said);
   __syncthreads();
-  uint32_t experts = EXPERTS ? 0 : 1;  /* that any row has */
+  Bits experts = EXPERTS ? Bits{} : bit_of<WORDS>(0);  /* that any row has */
   if (EXPERTS) {
 #pragma unroll 1
-    for (uint32_t r = 0; r < bucket; r++) experts |= chosen[r];
+    for (uint32_t r = 0; r < bucket; r++)
+      if constexpr (WORDS == 1) experts |= chosen[r];
+      else experts = experts | bits_at<WORDS>(chosen, r);
   }
 
   if (producer) {
     const uint64_t policy = read_once();
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
 #pragma unroll 1
-      for (uint32_t left = experts; left; left &= left - 1) {
+      for (Bits left = experts; any(left); left = without_lowest(left)) {
         auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w + lowest(left) * stride, n, outputs, inner); };
         ring.feed(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), inner, policy);
       }
@@ -85,9 +102,12 @@ __device__ inline void skinny_add(float *h, const typename Math::X *x, const typ
   const uint32_t row = Math::lane_row(bucket), sum_row = skinny_sum_row();
   if (scoring && blockIdx.x < tiles) tile_scores.ask(blockIdx.x, outputs);
   wait_for_earlier_kernels();
-  if (scoring && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS) parts.forget(threadIdx.x);
-  auto experts_of = [&](uint32_t r) { return EXPERTS && r < count ? chosen[r] : 0; };
-  const uint32_t of_row = experts_of(row), of_first = experts_of(sum_row), of_second = experts_of(sum_row + 1);
+  if (scoring && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) parts.forget(threadIdx.x);
+  auto experts_of = [&](uint32_t r) {
+    if constexpr (WORDS == 1) return EXPERTS && r < count ? chosen[r] : 0;
+    else return SkinnyRowExperts<WORDS>{chosen, r, EXPERTS && r < count};
+  };
+  const auto of_row = experts_of(row), of_first = experts_of(sum_row), of_second = experts_of(sum_row + 1);
 #pragma unroll 1
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const uint32_t n = tile * SKINNY_OUTPUTS + i;
@@ -97,11 +117,11 @@ __device__ inline void skinny_add(float *h, const typename Math::X *x, const typ
     if (mine && bias) v += bias[n];
     SkinnyTileSums total;
 #pragma unroll 1
-    for (uint32_t left = experts; left; left &= left - 1) {
+    for (Bits left = experts; any(left); left = without_lowest(left)) {
       const uint32_t e = lowest(left);
       const bool there = row < count && (!EXPERTS || of_row >> e & 1);
-      auto pair_of = [&](uint32_t r, uint32_t of) { return r * k + __popc(of & ((1u << e) - 1)); };
-      auto weight_of = [&](uint32_t r, uint32_t of) { return !EXPERTS ? 1.0f : of >> e & 1 ? weights[pair_of(r, of)] : 0.0f; };
+      auto pair_of = [&](uint32_t r, auto of) { return r * k + count_before(of, e); };
+      auto weight_of = [&](uint32_t r, auto of) { return !EXPERTS ? 1.0f : of >> e & 1 ? weights[pair_of(r, of)] : 0.0f; };
       const uint32_t pair = EXPERTS && there ? pair_of(row, of_row) : row;
       const float2 weight = make_float2(weight_of(sum_row, of_first), weight_of(sum_row + 1, of_second));
       const X *from = x + (there ? (size_t)pair * inner : 0);
@@ -127,22 +147,28 @@ __device__ inline void skinny_add(float *h, const typename Math::X *x, const typ
   }
 }
 
-#define SKINNY_ADD(SUFFIX, MATH)                                                                                           \
+#define SKINNY_ADD(SUFFIX, MATH, WORDS)                                                                                           \
   extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_out_##SUFFIX(                                     \
       float *h, const MATH::X *x, const MATH::W *w, const float *bias, void *parts, const float *gate,                \
       const float *norm_weight, const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count,           \
       uint32_t bucket, uint32_t stages) {                                                                               \
-    SKINNY_BODY(skinny_add<MATH, false>(h, x, w, 0, bias, parts, nullptr, SkinnyScores{gate, norm_weight, expert_count}, step, \
+    SKINNY_BODY(skinny_add<MATH, false, WORDS>(h, x, w, 0, bias, parts, nullptr, SkinnyScores{gate, norm_weight, expert_count}, step, \
                          outputs, inner, 0, bucket, stages);)                                                           \
   }                                                                                                                     \
   extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_down_##SUFFIX(                                    \
       float *h, const MATH::X *y, const MATH::W *w, uint64_t stride, void *parts, const float *weights,         \
       const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t k, uint32_t bucket, uint32_t stages) {            \
-    SKINNY_BODY(skinny_add<SkinnyPacked<MATH>, true>(h, y, w, stride, nullptr, parts, weights, SkinnyScores{}, step, outputs, inner, k,      \
+    SKINNY_BODY(skinny_add<SkinnyPacked<MATH>, true, WORDS>(h, y, w, stride, nullptr, parts, weights, SkinnyScores{}, step, outputs, inner, k,      \
                         bucket, stages);)                                                                              \
   }
 
-SKINNY_ADD(bf16, SkinnyHalf<__nv_bfloat16>)
-SKINNY_ADD(f16, SkinnyHalf<__half>)
-SKINNY_ADD(f32, SkinnySplit)
-SKINNY_ADD(f32_split, SkinnySplitRows)
+/* For up to 32, 64 and 128 experts. */
+#define SKINNY_ADD_OF(SUFFIX, MATH)  \
+  SKINNY_ADD(SUFFIX, MATH, 1)        \
+  SKINNY_ADD(SUFFIX##_e64, MATH, 2)  \
+  SKINNY_ADD(SUFFIX##_e128, MATH, 4)
+
+SKINNY_ADD_OF(bf16, SkinnyHalf<__nv_bfloat16>)
+SKINNY_ADD_OF(f16, SkinnyHalf<__half>)
+SKINNY_ADD_OF(f32, SkinnySplit)
+SKINNY_ADD_OF(f32_split, SkinnySplitRows)

@@ -17,8 +17,9 @@ constexpr uint32_t SCORE_PITCH = SKINNY_OUTPUTS + 1;
 static_assert(SCORE_PITCH % 2 == 1, "lanes with a row each meet in no bank");
 
 /* A tile's share of the router's scores. All consumers; thread (r, i) has row r's channel i of the tile. */
+template <uint32_t WORDS>
 struct SkinnyTileScores {
-  static constexpr uint32_t GATES = SKINNY_EXPERTS * SKINNY_OUTPUTS / SKINNY_CONSUMERS;
+  static constexpr uint32_t EXPERTS = WORDS * WARP, GATES = EXPERTS * SKINNY_OUTPUTS / SKINNY_CONSUMERS;
 
   const SkinnyScores scores;
   float *tile_h, *tile_gate;  /* a tile of h, [bucket, SCORE_PITCH], and of gate times norm, [E, SCORE_PITCH] */
@@ -43,7 +44,7 @@ struct SkinnyTileScores {
   }
 
   /* v is what this thread has of h now. */
-  __device__ inline void leave(const SkinnyParts &parts, uint32_t tile, float v, uint32_t count, uint32_t bucket) {
+  __device__ inline void leave(const SkinnyParts<WORDS> &parts, uint32_t tile, float v, uint32_t count, uint32_t bucket) {
     const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     if (r < bucket) tile_h[r * SCORE_PITCH + i] = v;
@@ -54,13 +55,21 @@ struct SkinnyTileScores {
     }
     consumers_meet();
     if (warp >= count) return;
-    /* a warp a row, a lane an expert */
-    const float *of_h = tile_h + warp * SCORE_PITCH, *with = tile_gate + min(lane, scores.expert_count - 1) * SCORE_PITCH;
-    float score = 0.0f, squares = 0.0f;
+    /* a warp a row, a lane an expert of each word */
+    const float *of_h = tile_h + warp * SCORE_PITCH;
+    float score[WORDS] = {}, squares = 0.0f;
 #pragma unroll
-    for (uint32_t c = 0; c < SKINNY_OUTPUTS; c++) score = fmaf(of_h[c], with[c], score), squares = fmaf(of_h[c], of_h[c], squares);
+    for (uint32_t w = 0; w < WORDS; w++) {
+      const float *with = tile_gate + min(lane + w * WARP, scores.expert_count - 1) * SCORE_PITCH;
+#pragma unroll
+      for (uint32_t c = 0; c < SKINNY_OUTPUTS; c++) {
+        score[w] = fmaf(of_h[c], with[c], score[w]);
+        if (w == 0) squares = fmaf(of_h[c], of_h[c], squares);
+      }
+    }
     const size_t at = (size_t)warp * parts.tiles + tile;
-    parts.scores[at * SKINNY_EXPERTS + lane] = score;
+#pragma unroll
+    for (uint32_t w = 0; w < WORDS; w++) parts.scores[at * EXPERTS + lane + w * WARP] = score[w];
     if (lane == 0) parts.squares[at] = squares;
   }
 };

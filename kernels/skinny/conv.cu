@@ -66,7 +66,7 @@ struct SkinnyPast {
 };
 
 /* x[R,H], columns[slots,L-1,H], h[R,H], norm_weight[H], w[3H,H], bias[3H] or null, taps[H,L], taps_bias[H] or null */
-template <class Math>
+template <class Math, uint32_t WORDS>
 __device__ inline void skinny_conv(typename Math::X *x, typename Math::X *columns, const float *h, const float *norm_weight,
                                 const typename Math::W *w, const float *bias, const float *taps, const float *taps_bias,
                                 const tg_state *state, const tg_step *step, const SkinnyGuesser &guesser, uint32_t hidden,
@@ -79,7 +79,7 @@ __device__ inline void skinny_conv(typename Math::X *x, typename Math::X *column
   let_next_kernel_start();
   const uint32_t blocks = guesser.others();
   if (blockIdx.x >= blocks) {
-    skinny_make_guess(guesser, h, step, bucket, hidden, eps);
+    skinny_make_guess<WORDS>(guesser, h, step, bucket, hidden, eps);
     return;
   }
   const uint32_t step_rows = load_now(&step->rows);
@@ -139,16 +139,21 @@ __device__ inline void skinny_conv(typename Math::X *x, typename Math::X *column
   }
 }
 
-#define SKINNY_CONV(SUFFIX, MATH)                                                                                          \
+#define SKINNY_CONV(SUFFIX, MATH, WORDS)                                                                                          \
   extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_conv_##SUFFIX(                                    \
       MATH::X *x, MATH::X *columns, const float *h, const float *norm_weight, const MATH::W *w, const float *bias,      \
       const float *taps, const float *taps_bias, const tg_state *state, const tg_step *step, uint32_t hidden,           \
       uint32_t length, SKINNY_GUESSER, uint32_t bucket, uint32_t stages, float eps) {                                      \
-    SKINNY_BODY(skinny_conv<MATH>(x, columns, h, norm_weight, w, bias, taps, taps_bias, state, step, SKINNY_GUESSER_OF, hidden,  \
+    SKINNY_BODY(skinny_conv<MATH, WORDS>(x, columns, h, norm_weight, w, bias, taps, taps_bias, state, step, SKINNY_GUESSER_OF, hidden,  \
                             length, bucket, stages, eps);)                                                              \
   }
 
-SKINNY_CONV(bf16, SkinnyHalf<__nv_bfloat16>)
-SKINNY_CONV(f16, SkinnyHalf<__half>)
-SKINNY_CONV(f32, SkinnySplit)
-SKINNY_CONV(f32_split, SkinnySplitRows)
+/* Whose guess is of up to 32 experts, and of up to 128. */
+#define SKINNY_CONV_OF(SUFFIX, MATH) \
+  SKINNY_CONV(SUFFIX, MATH, 1)       \
+  SKINNY_CONV(SUFFIX##_e128, MATH, 4)
+
+SKINNY_CONV_OF(bf16, SkinnyHalf<__nv_bfloat16>)
+SKINNY_CONV_OF(f16, SkinnyHalf<__half>)
+SKINNY_CONV_OF(f32, SkinnySplit)
+SKINNY_CONV_OF(f32_split, SkinnySplitRows)

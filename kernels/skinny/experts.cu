@@ -20,11 +20,13 @@
 #include <type_traits>
 
 /* Tiles of experts' gate/up, expert by expert: this block's in turn. */
-struct SkinnyExpertTiles : SkinnyExpertOrder {
+template <uint32_t WORDS>
+struct SkinnyExpertTiles : SkinnyExpertOrder<WORDS> {
+  using Order = SkinnyExpertOrder<WORDS>;
   uint32_t tile, each;
 
-  __device__ inline SkinnyExpertTiles(uint32_t experts, const SkinnyGuess &guess, uint32_t tiles_each)
-      : SkinnyExpertOrder(experts, guess), tile(blockIdx.x), each(tiles_each) {
+  __device__ inline SkinnyExpertTiles(ExpertBits<WORDS> experts, const SkinnyGuess<WORDS> &guess, uint32_t tiles_each)
+      : Order(experts, guess), tile(blockIdx.x), each(tiles_each) {
     settle();
   }
   __device__ inline void next() {
@@ -32,14 +34,14 @@ struct SkinnyExpertTiles : SkinnyExpertOrder {
     settle();
   }
   __device__ inline void settle() {
-    for (; left && tile >= each; tile -= each) SkinnyExpertOrder::next();
+    for (; any(Order::left) && tile >= each; tile -= each) Order::next();
   }
 };
 
 /* y[R k,N] of each row's experts, h[R,H], norm_weight[H], gate[N,H] and up[N,H] of each expert, packed, `stride` elements after the
  * one before; parts and bias[E] (or null) as skinny/choice.cuh has them, and of `layer` what was guessed. Leaves experts[R,k] and
  * weights[R,k]. With a SkinnyDown, whose rows are one, h += what that makes of y. */
-template <class Math, class Down>
+template <class Math, uint32_t WORDS, class Down>
 __device__ inline void skinny_experts(typename Math::X *y, float *h, const float *norm_weight, const typename Math::W *gate,
                                    const typename Math::W *up, uint64_t stride, const Down &down, uint32_t *experts,
                                    float *weights, void *parts, const float *bias, const tg_step *step, uint32_t outputs,
@@ -48,47 +50,50 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
   constexpr bool FUSED = !std::is_same_v<Down, SkinnyNoDown>;
   using X = typename Math::X;
   using W = typename Math::W;
+  using Tiles = SkinnyExpertTiles<WORDS>;
+  using Look = SkinnyGuessLook<WORDS>;
+  using Guess = SkinnyGuess<WORDS>;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
   const uint32_t step_rows = load_now(&step->rows);
-  SkinnyNormBlock<Math> block(shared, barriers, bucket, hidden, true, stages, FUSED ? SkinnyHandOver<Math>::bytes_of(weighing.k) : 0,
+  SkinnyNormBlock<Math, WORDS> block(shared, barriers, bucket, hidden, true, stages, FUSED ? SkinnyHandOver<Math>::bytes_of(weighing.k) : 0,
                            FUSED ? outputs : 0);
-  SkinnyChoice &choice = *block.choice;
+  SkinnyChoice<WORDS> &choice = *block.choice;
   const uint32_t lane = threadIdx.x % WARP, tiles = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
   const uint32_t count = min(step_rows, bucket), rows = max(count, 1u);
   const uint32_t of_row = threadIdx.x / WARP / warps_of_row(bucket);
   const bool producer = threadIdx.x >= SKINNY_CONSUMERS;
-  const SkinnyParts all_parts(parts, bucket, hidden);
+  const SkinnyParts<WORDS> all_parts(parts, bucket, hidden);
   const uint64_t policy = read_once();
   const uint32_t of_tile = block.ring.stages_of_tile(hidden);
-  auto run = [&](const W *w, const SkinnyExpertTiles &at) {
+  auto run = [&](const W *w, const Tiles &at) {
     return skinny_gate_rows<Math>(w + at.expert() * stride, at.tile, outputs, hidden);
   };
-  auto feed = [&](const SkinnyExpertTiles &at, uint32_t begin, uint32_t end) {
+  auto feed = [&](const Tiles &at, uint32_t begin, uint32_t end) {
     block.ring.feed(run(gate, at), run(up, at), hidden, policy, begin, end);
   };
   SkinnyRow row;
   const bool guessing = layer != SKINNY_NO_LAYER;
-  SkinnyGuess heard;
+  Guess heard;
   if (producer && guessing) {
-    SkinnyGuessLook look(all_parts, step, layer, expert_count);
+    Look look(all_parts, step, layer, expert_count);
     if (look.await(all_parts)) heard = look.guess(weighing.k);
   }
   __syncthreads();
   if (producer) {
     /* as many stages as the ring has room for while nobody takes any, and the next one as near as may be */
-    const SkinnyExpertTiles first(heard.experts(), heard, tiles);
+    const Tiles first(heard.experts(), heard, tiles);
     uint32_t asked = 0;
 #pragma unroll 1
-    for (SkinnyExpertTiles at = first; at.left && asked < block.ring.count; at.next()) asked += of_tile;
+    for (Tiles at = first; any(at.left) && asked < block.ring.count; at.next()) asked += of_tile;
     asked = min(asked, block.ring.count);
     if (lane == 0) choice.heard = heard, choice.asked = asked;
     skinny_pass<GUESS_TOLD>();
-    SkinnyExpertTiles at = first;
+    Tiles at = first;
     uint32_t left = asked;
 #pragma unroll 1
     for (; left >= of_tile; left -= of_tile, at.next()) feed(at, 0, of_tile);
-    if (at.left) {
+    if (any(at.left)) {
       feed(at, 0, left);
       block.ring.bring_near(run(gate, at), run(up, at), hidden, policy, left);
     }
@@ -98,31 +103,31 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
     wait_for_earlier_kernels();
     /* asked for while the memory is idle */
     row = SkinnyRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
-    SkinnyGuessLook look;
+    Look look;
     const bool looks = threadIdx.x >= SKINNY_CONSUMERS - WARP;
-    if (looks && guessing) look = SkinnyGuessLook(all_parts, step, layer, expert_count);
+    if (looks && guessing) look = Look(all_parts, step, layer, expert_count);
     skinny_choose(choice, all_parts, bias, rows, bucket, hidden, expert_count, weighing, eps, [&] {
       copy_wait<0>();
       if (!looks) return;
-      SkinnyGuess guess;
+      Guess guess;
       if (guessing && look.heard()) guess = look.guess(weighing.k);
       if (lane == 0) choice.guess = guess;
     });
-    if (!FUSED && blockIdx.x == 0 && threadIdx.x < bucket)
-      all_parts.say(threadIdx.x, threadIdx.x < rows ? choice.chosen[threadIdx.x] : 0);
+    if (!FUSED && blockIdx.x == 0 && threadIdx.x < bucket * WORDS)
+      all_parts.say(threadIdx.x, threadIdx.x < rows * WORDS ? choice.chosen[threadIdx.x] : 0);
     let_next_kernel_start();
   }
   /* Experts that were guessed come first where they are all chosen. Stages that this block has asked for are those of its first
    * tiles, or are dropped. */
-  const uint32_t those = choice.any(rows);
-  const SkinnyGuess guess = choice.guess_of(those);
+  const ExpertBits<WORDS> those = choice.any(rows);
+  const Guess guess = choice.guess_of(those);
   const bool right = guess.is(choice.heard);
-  SkinnyExpertTiles at(those, guess, tiles);
+  Tiles at(those, guess, tiles);
   if (producer) {
     const uint32_t there = right ? choice.asked : 0;
     for (uint32_t i = there / of_tile; i > 0; i--) at.next();
 #pragma unroll 1
-    for (uint32_t begin = there % of_tile; at.left; at.next(), begin = 0) feed(at, begin, of_tile);
+    for (uint32_t begin = there % of_tile; any(at.left); at.next(), begin = 0) feed(at, begin, of_tile);
     if constexpr (FUSED) down.feed(block.ring, choice, policy);
     return;
   }
@@ -138,7 +143,7 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
   for (uint32_t dropped = right ? 0 : choice.asked; dropped > 0; dropped--) block.ring.drop();
   auto y_of = [&](uint32_t r, uint32_t e) { return y + (size_t)(r * weighing.k + choice.index(r, e)) * outputs; };
 #pragma unroll 1
-  while (at.left) {
+  while (any(at.left)) {
     if constexpr (FUSED) {
       const uint32_t n = at.tile * GATE_OUTPUTS + i;
       X *to = y_of(0, at.expert()) + n;
@@ -156,10 +161,20 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
     }
   }
   const uint32_t of_warp = threadIdx.x / WARP;
-  if (blockIdx.x == 0 && of_warp < count && choice.has(of_warp, lane)) {
-    const uint32_t pair = of_warp * weighing.k + choice.index(of_warp, lane);
-    experts[pair] = lane;
-    weights[pair] = skinny_weight(choice, of_warp, weighing);
+  if constexpr (WORDS == 1) {
+    if (blockIdx.x == 0 && of_warp < count && choice.has(of_warp, lane)) {
+      const uint32_t pair = of_warp * weighing.k + choice.index(of_warp, lane);
+      experts[pair] = lane;
+      weights[pair] = skinny_weight(choice, of_warp, lane, weighing);
+    }
+  } else if (blockIdx.x == 0 && of_warp < count) {
+#pragma unroll 1
+    for (uint32_t e = lane; e < WORDS * WARP; e += WARP) {
+      if (!choice.has(of_warp, e)) continue;
+      const uint32_t pair = of_warp * weighing.k + choice.index(of_warp, e);
+      experts[pair] = e;
+      weights[pair] = skinny_weight(choice, of_warp, e, weighing);
+    }
   }
   if constexpr (FUSED)
     down.add(h, block.ring, block.sums, SkinnyHandOver<Math>(block.choice + 1, weighing.k), choice, count, weighing,
@@ -173,27 +188,37 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
   const float *norm_weight, const MATH::W *gate, const MATH::W *up, uint64_t stride, uint32_t *experts, float *weights,     \
       void *parts, const float *bias, const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t expert_count,        \
       uint32_t k, uint32_t normalize, float scaling, uint32_t layer, uint32_t bucket, uint32_t stages, float eps
-#define SKINNY_EXPERTS(MATH, DOWN)                                                                                             \
-  SKINNY_BODY(skinny_experts<MATH>(y, h, norm_weight, gate, up, stride, DOWN, experts, weights, parts, bias, step, outputs,       \
+#define SKINNY_EXPERTS(MATH, WORDS, DOWN)                                                                                             \
+  SKINNY_BODY(skinny_experts<MATH, WORDS>(y, h, norm_weight, gate, up, stride, DOWN, experts, weights, parts, bias, step, outputs,       \
                              hidden, expert_count, Weighing{k, normalize != 0, scaling}, layer, bucket, stages, eps);)
 
 /* h is read alone. */
-#define SKINNY_EXPERT_GATE_UP(SUFFIX, MATH)                                                                                    \
+#define SKINNY_EXPERT_GATE_UP(SUFFIX, MATH, WORDS)                                                                                    \
   extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_expert_gate_up_##SUFFIX(                     \
       MATH::X *y, float *h, SKINNY_EXPERTS_OF(MATH)) {                                                                         \
-    SKINNY_EXPERTS(MATH, SkinnyNoDown{})                                                                                          \
+    SKINNY_EXPERTS(MATH, WORDS, SkinnyNoDown{})                                                                                          \
   }
 
-#define SKINNY_FUSED(SUFFIX, MATH)                                                                                             \
+#define SKINNY_FUSED(SUFFIX, MATH, WORDS)                                                                                             \
   extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_experts_##SUFFIX(                            \
       MATH::X *y, float *h, const MATH::W *down, uint64_t down_stride, SKINNY_EXPERTS_OF(MATH)) {                              \
-    SKINNY_EXPERTS(MATH, (SkinnyDown<MATH>{down, down_stride, outputs, hidden}))                                                  \
+    SKINNY_EXPERTS(MATH, WORDS, (SkinnyDown<MATH, WORDS>{down, down_stride, outputs, hidden}))                                                  \
   }
 
-SKINNY_EXPERT_GATE_UP(bf16, SkinnyPacked<SkinnyHalf<__nv_bfloat16>>)
-SKINNY_EXPERT_GATE_UP(f16, SkinnyPacked<SkinnyHalf<__half>>)
-SKINNY_EXPERT_GATE_UP(f32, SkinnyPacked<SkinnySplit>)
-SKINNY_EXPERT_GATE_UP(f32_split, SkinnyPacked<SkinnySplitRows>)
-SKINNY_FUSED(bf16, SkinnyPacked<SkinnyHalf<__nv_bfloat16>>)
-SKINNY_FUSED(f16, SkinnyPacked<SkinnyHalf<__half>>)
-SKINNY_FUSED(f32_split, SkinnyPacked<SkinnySplitRows>)
+/* For up to 32, 64 and 128 experts. Fused, f32 rows have one word alone: with more, registers are too few. */
+#define SKINNY_EXPERT_GATE_UP_OF(SUFFIX, MATH)  \
+  SKINNY_EXPERT_GATE_UP(SUFFIX, MATH, 1)        \
+  SKINNY_EXPERT_GATE_UP(SUFFIX##_e64, MATH, 2)  \
+  SKINNY_EXPERT_GATE_UP(SUFFIX##_e128, MATH, 4)
+#define SKINNY_FUSED_OF(SUFFIX, MATH)  \
+  SKINNY_FUSED(SUFFIX, MATH, 1)        \
+  SKINNY_FUSED(SUFFIX##_e64, MATH, 2)  \
+  SKINNY_FUSED(SUFFIX##_e128, MATH, 4)
+
+SKINNY_EXPERT_GATE_UP_OF(bf16, SkinnyPacked<SkinnyHalf<__nv_bfloat16>>)
+SKINNY_EXPERT_GATE_UP_OF(f16, SkinnyPacked<SkinnyHalf<__half>>)
+SKINNY_EXPERT_GATE_UP_OF(f32, SkinnyPacked<SkinnySplit>)
+SKINNY_EXPERT_GATE_UP_OF(f32_split, SkinnyPacked<SkinnySplitRows>)
+SKINNY_FUSED_OF(bf16, SkinnyPacked<SkinnyHalf<__nv_bfloat16>>)
+SKINNY_FUSED_OF(f16, SkinnyPacked<SkinnyHalf<__half>>)
+SKINNY_FUSED(f32_split, SkinnyPacked<SkinnySplitRows>, 1)

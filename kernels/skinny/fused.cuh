@@ -166,26 +166,35 @@ struct SkinnyHandOver {
 struct SkinnyNoDown {};
 
 /* w[H,N] of each expert, packed, `stride` elements after the one before. */
-template <class Math>
+template <class Math, uint32_t WORDS>
 struct SkinnyDown {
   using W = typename Math::W;
+  using Choice = SkinnyChoice<WORDS>;
+  using Order = SkinnyExpertOrder<WORDS>;
   const W *w;
   uint64_t stride;
   uint32_t inner, outputs;
 
   /* The one row's. */
-  static __device__ inline SkinnyExpertOrder order_of(const SkinnyChoice &choice) {
-    const uint32_t chosen = choice.any(1);
-    return SkinnyExpertOrder(chosen, choice.guess_of(chosen));
+  static __device__ inline Order order_of(const Choice &choice) {
+    const ExpertBits<WORDS> chosen = choice.any(1);
+    return Order(chosen, choice.guess_of(chosen));
+  }
+
+  /* Of the grid. With more words it is read whenever it is needed: there is no register left to keep it in. */
+  static __device__ inline uint32_t blocks() {
+    uint32_t all = gridDim.x;
+    if constexpr (WORDS > 1) asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(all));
+    return all;
   }
 
   /* The producer. */
-  __device__ inline void feed(SkinnyRing<Math> &ring, const SkinnyChoice &choice, uint64_t policy) const {
+  __device__ inline void feed(SkinnyRing<Math> &ring, const Choice &choice, uint64_t policy) const {
     ring.turn_to(inner);
 #pragma unroll 1
     for (uint32_t n = blockIdx.x * SKINNY_OUTPUTS; n < outputs; n += gridDim.x * SKINNY_OUTPUTS)
 #pragma unroll 1
-      for (SkinnyExpertOrder order = order_of(choice); order.left; order.next()) {
+      for (Order order = order_of(choice); any(order.left); order.next()) {
         auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w + order.expert() * stride, n, outputs, inner); };
         ring.feed(run(n), run(n + SKINNY_STAGE_ROWS), inner, policy);
       }
@@ -194,27 +203,35 @@ struct SkinnyDown {
   /* All consumers: h[H] += the experts' y, as chosen; y_of(e) is where an expert's is handed over, make(e) makes what nobody
    * says. */
   template <class YOf, class Make>
-  __device__ inline void add(float *h, SkinnyRing<Math> &ring, SkinnySums &sums, const SkinnyHandOver<Math> &own, const SkinnyChoice &choice,
+  __device__ inline void add(float *h, SkinnyRing<Math> &ring, SkinnySums &sums, const SkinnyHandOver<Math> &own, const Choice &choice,
                              uint32_t count, Weighing weighing, YOf y_of, Make make) const {
     const uint32_t lane = threadIdx.x % WARP, r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
     const uint32_t column = skinny_unit_at(lane / 4) + skinny_lane_column();
     const bool there = count > 0 && column < inner;
     /* a f32 row's are more than there are registers for */
     constexpr bool AHEAD = SkinnyWords<Math>::PIECES == 1;
-    if (const float weight = skinny_weight(choice, 0, weighing); choice.has(0, lane)) own.weights[choice.index(0, lane)] = weight;
+    if constexpr (WORDS == 1) {
+      if (const float weight = skinny_weight(choice, 0, lane, weighing); choice.has(0, lane)) own.weights[choice.index(0, lane)] = weight;
+    } else {
+#pragma unroll 1
+      for (uint32_t e = lane; e < WORDS * WARP; e += WARP) {
+        const float weight = skinny_weight(choice, 0, e, weighing);
+        if (choice.has(0, e)) own.weights[choice.index(0, e)] = weight;
+      }
+    }
     SkinnyWords<Math> words;
     uint32_t patience = SKINNY_PATIENCE;
     auto ask = [&](uint32_t e) { words.ask(y_of(e) + column, there); };
     ring.turn_to(inner);
 #pragma unroll 1
-    for (uint32_t first = blockIdx.x * SKINNY_OUTPUTS; first < outputs; first += gridDim.x * SKINNY_OUTPUTS) {
+    for (uint32_t first = blockIdx.x * SKINNY_OUTPUTS; first < outputs; first += blocks() * SKINNY_OUTPUTS) {
       const uint32_t n = first + i;
       const bool mine = r < count && n < outputs;
-      SkinnyExpertOrder order = order_of(choice);
+      Order order = order_of(choice);
       if (AHEAD) ask(order.expert());
       const float v = mine ? h[n] : 0.0f;
 #pragma unroll 1
-      while (order.left) {
+      while (any(order.left)) {
         const uint32_t e = order.expert();
         order.next();
         if (!AHEAD) ask(e);
@@ -224,7 +241,7 @@ struct SkinnyDown {
           ask(e);
         }
         words.keep(own.pieces);
-        if (AHEAD && order.left) ask(order.expert());
+        if (AHEAD && any(order.left)) ask(order.expert());
         __syncwarp();
         SkinnyColumns<Math> columns;
 #pragma unroll

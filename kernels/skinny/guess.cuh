@@ -4,8 +4,8 @@
  * latency: some 5 us a layer in which the memory would be idle. The residual stream changes little in one mixer, so
  * what the router would choose if it saw the stream as it is before the mixer is nearly always among what it chooses behind
  * it. The kernel that begins a layer has blocks for this, beside those that stream its weights (skinny_make_guess): an expert a
- * warp, for the first row alone, since two experts are as many as a ring has room for. Each leaves its best two as words, and
- * gate/up's producer (SkinnyGuessLook) takes the best two of all.
+ * warp, or one after the other two, for the first row alone, since two experts are as many as a ring has room for. Each leaves
+ * its best two as words, and gate/up's producer (SkinnyGuessLook) takes the best two of all.
  *
  * A guess decides what is asked for early, and nothing else: the choice is made as without it, and what was asked for in
  * vain is not used. So results do not depend on it. They do on what else these blocks do where a row's experts are fused: they
@@ -16,9 +16,6 @@
 
 #include "skinny/choice.cuh"
 
-constexpr uint32_t SKINNY_GUESS_EXPERTS = SKINNY_CONSUMER_WARPS;  /* of a block */
-constexpr uint32_t SKINNY_GUESS_BEST = 2;                      /* that a block tells */
-static_assert(SKINNY_GUESS_BEST * SKINNY_EXPERTS / SKINNY_GUESS_EXPERTS == SKINNY_GUESS_WORDS, "a word each");
 constexpr uint32_t SKINNY_NO_LAYER = 0xffffffffu;
 constexpr uint32_t SKINNY_MOST_LOOKS = 64;  /* for a guess, before its kernel has ended */
 
@@ -42,32 +39,37 @@ struct SkinnyGuesser {
 #define SKINNY_GUESSER_OF \
   SkinnyGuesser{gate, ffn_norm_weight, expert_bias, parts, expert_count, guess_blocks, layer, handed, handed_pieces}
 
-/* A word: the sign of its step and layer (which comes again, so that what is heard early may be another's), a score that sorts as an integer, and the expert, the lower the better. */
+/* A word: the sign of its step and layer (which comes again, so that what is heard early may be another's), a score that sorts as an integer, and the expert, the lower the better.
+ * WORDS of bits have room for it: who leaves it and who looks at it agree in skinny_room(WORDS). */
+template <uint32_t WORDS>
 struct SkinnyGuessWord {
-  static constexpr uint32_t EXPERT_BITS = 5, SCORE_BITS = 32, SIGN_BITS = 64 - EXPERT_BITS - SCORE_BITS;
-  static_assert(1u << EXPERT_BITS == SKINNY_EXPERTS, "an expert");
+  static constexpr uint32_t EXPERTS = skinny_room(WORDS) * WARP;
+  static constexpr uint32_t EXPERT_BITS = WORDS == 1 ? 5 : 7, SCORE_BITS = 32, SIGN_BITS = 64 - EXPERT_BITS - SCORE_BITS;
+  static_assert(1u << EXPERT_BITS == EXPERTS, "an expert");
 
   static __device__ inline uint64_t sign(const tg_step *step, uint32_t layer) {
     const uint32_t number = uint32_t(__ldcg(reinterpret_cast<const unsigned long long *>(&step->number)));
     return uint64_t((number * 128 + layer + 1) & ((1u << SIGN_BITS) - 1)) << (64 - SIGN_BITS);
   }
   static __device__ inline uint64_t candidate(uint32_t key, uint32_t expert) {
-    return uint64_t(key) << EXPERT_BITS | (SKINNY_EXPERTS - 1 - expert);
+    return uint64_t(key) << EXPERT_BITS | (EXPERTS - 1 - expert);
   }
-  static __device__ inline uint32_t expert(uint64_t word) { return SKINNY_EXPERTS - 1 - uint32_t(word % SKINNY_EXPERTS); }
+  static __device__ inline uint32_t expert(uint64_t word) { return EXPERTS - 1 - uint32_t(word % EXPERTS); }
   static __device__ inline uint64_t sign_of(uint64_t word) { return word >> (64 - SIGN_BITS) << (64 - SIGN_BITS); }
 };
 
 /* A whole block of SKINNY_THREADS that is one of the last `guesser.blocks`; h[R,H]. It waits for earlier kernels, and leaves unsaid what
  * is handed over. */
+template <uint32_t WORDS>
 __device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const float *h, const tg_step *step, uint32_t bucket,
                                       uint32_t hidden, float eps) {
   constexpr uint32_t HELD = 16, STEP = 4 * WARP;  /* a lane has 4 columns in every STEP; so many of them before the wait */
-  __shared__ uint64_t candidates[SKINNY_GUESS_EXPERTS];
+  constexpr uint32_t EXPERTS = skinny_guess_experts(WORDS), EACH = EXPERTS / SKINNY_CONSUMER_WARPS;
+  __shared__ uint64_t candidates[EXPERTS];
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, block = blockIdx.x - guesser.others();
   if (warp >= SKINNY_CONSUMER_WARPS) return;
-  const uint32_t expert = block * SKINNY_GUESS_EXPERTS + warp;
-  const bool there = expert < guesser.expert_count;
+  uint32_t expert = block * EXPERTS + warp;
+  bool there = expert < guesser.expert_count;
   const float *gate = guesser.gate + (size_t)(there ? expert : 0) * hidden;
   auto weighed = [&](uint32_t c) {
     const float4 g = load4(gate + c), n = load4(guesser.norm_weight + c);
@@ -79,8 +81,10 @@ __device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const flo
     const uint32_t c = 4 * lane + i * STEP;
     with[i] = c < hidden ? weighed(c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   }
-  const float bias = there && guesser.bias ? guesser.bias[expert] : 0.0f;
-  const uint64_t sign = SkinnyGuessWord::sign(step, guesser.layer);
+  float bias = there && guesser.bias ? guesser.bias[expert] : 0.0f;
+  if (EACH > 1 && expert + SKINNY_CONSUMER_WARPS < guesser.expert_count)
+    prefetch(gate + (size_t)SKINNY_CONSUMER_WARPS * hidden, hidden * sizeof(float), lane, WARP);
+  const uint64_t sign = SkinnyGuessWord<WORDS>::sign(step, guesser.layer);
   wait_for_earlier_kernels();
   float4 row[HELD];
 #pragma unroll
@@ -94,54 +98,72 @@ __device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const flo
     squares = add_squares(squares, v);
     score += fmaf(v.w, w.w, fmaf(v.z, w.z, fmaf(v.y, w.y, v.x * w.x)));
   };
+  auto tell = [&](uint32_t of) {
+#pragma unroll
+    for (int offset = WARP / 2; offset > 0; offset /= 2) {
+      score += __shfl_xor_sync(0xffffffffu, score, offset);
+      squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+    }
+    score = 1.0f / (1.0f + expf(-score / sqrtf(squares / hidden + eps)));
+    if (lane == 0) candidates[of] = there ? SkinnyGuessWord<WORDS>::candidate(sortable(score + bias), expert) : 0;
+  };
 #pragma unroll
   for (uint32_t i = 0; i < HELD; i++) add(row[i], with[i]);
 #pragma unroll 1
   for (uint32_t c = 4 * lane + HELD * STEP; c < hidden; c += STEP) add(load4(h + c), weighed(c));
-#pragma unroll
-  for (int offset = WARP / 2; offset > 0; offset /= 2) {
-    score += __shfl_xor_sync(0xffffffffu, score, offset);
-    squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+  tell(warp);
+  if constexpr (EACH > 1) {  /* registers hold one expert's: this one's come from the second-level cache */
+    static_assert(EACH == 2, "one more");
+    expert += SKINNY_CONSUMER_WARPS, there = expert < guesser.expert_count;
+    gate = guesser.gate + (size_t)(there ? expert : 0) * hidden;
+    bias = there && guesser.bias ? guesser.bias[expert] : 0.0f;
+    score = 0.0f, squares = 0.0f;
+#pragma unroll 8
+    for (uint32_t c = 4 * lane; c < hidden; c += STEP) add(load4(h + c), weighed(c));
+    tell(SKINNY_CONSUMER_WARPS + warp);
   }
-  score = 1.0f / (1.0f + expf(-score / sqrtf(squares / hidden + eps)));
-  if (lane == 0) candidates[warp] = there ? SkinnyGuessWord::candidate(sortable(score + bias), expert) : 0;
   consumers_meet();
   for (uint32_t i = block * SKINNY_CONSUMERS + threadIdx.x; i < guesser.handed_pieces; i += guesser.blocks * SKINNY_CONSUMERS)
     guesser.handed[i] = make_uint4(SKINNY_UNSAID, SKINNY_UNSAID, SKINNY_UNSAID, SKINNY_UNSAID);
-  if (threadIdx.x >= SKINNY_GUESS_EXPERTS) return;
+  if (threadIdx.x >= EXPERTS) return;
   /* a lane an expert: how many are better */
   const uint64_t mine = candidates[lane];
   uint32_t better = 0;
 #pragma unroll
-  for (uint32_t other = 0; other < SKINNY_GUESS_EXPERTS; other++) better += candidates[other] > mine || (candidates[other] == mine && other < lane);
-  uint64_t *words = SkinnyParts(guesser.parts, bucket, hidden).guessed + block * SKINNY_GUESS_BEST;
+  for (uint32_t other = 0; other < EXPERTS; other++) better += candidates[other] > mine || (candidates[other] == mine && other < lane);
+  uint64_t *words = SkinnyParts<WORDS>(guesser.parts, bucket, hidden).guessed + block * SKINNY_GUESS_BEST;
   if (better < SKINNY_GUESS_BEST) asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(words + better), "l"(sign | mine) : "memory");
 }
 
 /* A warp's look at what was left. */
+template <uint32_t WORDS>
 struct SkinnyGuessLook {
+  using Word = SkinnyGuessWord<WORDS>;
+  using Parts = SkinnyParts<WORDS>;
+  using Guess = SkinnyGuess<WORDS>;
+  static constexpr uint32_t EXPERTS = skinny_guess_experts(WORDS);  /* of a block's words */
   uint64_t word, sign;
   bool mine;  /* this lane has a word */
 
   SkinnyGuessLook() = default;
 
   /* Of a layer that somebody guesses for. Nothing waits for what it asks for until it is used. */
-  __device__ inline SkinnyGuessLook(const SkinnyParts &parts, const tg_step *step, uint32_t layer, uint32_t expert_count)
-      : word(0), mine(threadIdx.x % WARP / SKINNY_GUESS_BEST < (expert_count + SKINNY_GUESS_EXPERTS - 1) / SKINNY_GUESS_EXPERTS) {
+  __device__ inline SkinnyGuessLook(const Parts &parts, const tg_step *step, uint32_t layer, uint32_t expert_count)
+      : word(0), mine(threadIdx.x % WARP / SKINNY_GUESS_BEST < (expert_count + EXPERTS - 1) / EXPERTS) {
     again(parts);
-    sign = SkinnyGuessWord::sign(step, layer);
+    sign = Word::sign(step, layer);
   }
-  __device__ inline void again(const SkinnyParts &parts) {
+  __device__ inline void again(const Parts &parts) {
     if (mine)
       asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(parts.guessed + threadIdx.x % WARP) : "memory");
   }
 
   /* Whether all is there that was left for this step and layer. It may be what a step of the same number left, where one is
    * launched again: only when the kernel that leaves it has ended do all blocks see the same. */
-  __device__ inline bool heard() const { return __all_sync(0xffffffffu, !mine || SkinnyGuessWord::sign_of(word) == sign); }
+  __device__ inline bool heard() const { return __all_sync(0xffffffffu, !mine || Word::sign_of(word) == sign); }
 
   /* heard(), after some more looks if need be. */
-  __device__ inline bool await(const SkinnyParts &parts) {
+  __device__ inline bool await(const Parts &parts) {
     bool there = heard();
 #pragma unroll 1
     for (uint32_t more = SKINNY_MOST_LOOKS; !there && more > 0; more--) {
@@ -152,15 +174,15 @@ struct SkinnyGuessLook {
   }
 
   /* The best two experts, the second only where rows have two. */
-  __device__ inline SkinnyGuess guess(uint32_t k) const {
-    const uint32_t expert = SkinnyGuessWord::expert(word);
+  __device__ inline Guess guess(uint32_t k) const {
+    const uint32_t expert = Word::expert(word);
     auto best = [&](bool of) {
-      const uint32_t key = of ? uint32_t(word >> SkinnyGuessWord::EXPERT_BITS) : 0;
+      const uint32_t key = of ? uint32_t(word >> Word::EXPERT_BITS) : 0;
       const uint32_t most = __reduce_max_sync(0xffffffffu, key);
       const uint32_t who = __ballot_sync(0xffffffffu, of && key == most);
-      return most ? __shfl_sync(0xffffffffu, expert, lowest(who)) : SkinnyGuess::NONE;
+      return most ? __shfl_sync(0xffffffffu, expert, lowest(who)) : Guess::NONE;
     };
-    SkinnyGuess guess{best(mine), SkinnyGuess::NONE};
+    Guess guess{best(mine), Guess::NONE};
     if (k > 1) guess.second = best(mine && expert != guess.first);
     return guess;
   }

@@ -18,7 +18,7 @@
 
 /* y[R,N], h[R,K], norm_weight[K], w[N,K]; guesser of a layer. Where there is best[S,gridDim.x], of the sampled rows, and y
  * f32[S,N] of those of which more is read than that. */
-template <class Math>
+template <class Math, uint32_t WORDS>
 __device__ inline void skinny_project(void *y, unsigned long long *best, const float *h, const float *norm_weight,
                                    const typename Math::W *w, const tg_state *state, const tg_step *step,
                                    const SkinnyGuesser &guesser, uint32_t outputs, uint32_t hidden, uint32_t bucket,
@@ -31,7 +31,7 @@ __device__ inline void skinny_project(void *y, unsigned long long *best, const f
   let_next_kernel_start();
   const uint32_t blocks = guesser.others();
   if (blockIdx.x >= blocks) {
-    skinny_make_guess(guesser, h, step, bucket, hidden, eps);
+    skinny_make_guess<WORDS>(guesser, h, step, bucket, hidden, eps);
     return;
   }
   SkinnyNormBlock<Math> block(shared, barriers, bucket, hidden, false, stages);
@@ -114,18 +114,25 @@ __device__ inline void skinny_gate_up(typename Math::X *y, const float *h, const
   }
 }
 
-#define SKINNY_NORM(SUFFIX, MATH)                                                                                                  \
+#define SKINNY_PROJECT(SUFFIX, MATH, WORDS)                                                                                                  \
   extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_project_##SUFFIX(                                \
       void *y, unsigned long long *best, const float *h, const float *norm_weight, const MATH::W *w,                            \
       const tg_state *state, const tg_step *step, SKINNY_GUESSER, uint32_t outputs, uint32_t hidden, uint32_t bucket,              \
       uint32_t stages, float eps) {                                                                                             \
-    SKINNY_BODY(skinny_project<MATH>(y, best, h, norm_weight, w, state, step, SKINNY_GUESSER_OF, outputs, hidden, bucket, stages, eps);) \
-  }                                                                                                                             \
+    SKINNY_BODY(skinny_project<MATH, WORDS>(y, best, h, norm_weight, w, state, step, SKINNY_GUESSER_OF, outputs, hidden, bucket, stages, eps);) \
+  }
+#define SKINNY_GATE_UP(SUFFIX, MATH)                                                                                                \
   extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_gate_up_##SUFFIX(                                \
       MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up,                             \
       const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t stages, float eps) {                    \
     SKINNY_BODY(skinny_gate_up<MATH>(y, h, norm_weight, gate, up, step, outputs, hidden, bucket, stages, eps);)                       \
   }
+
+/* Whose guess is of up to 32 experts, and of up to 128. */
+#define SKINNY_NORM(SUFFIX, MATH)        \
+  SKINNY_PROJECT(SUFFIX, MATH, 1)        \
+  SKINNY_PROJECT(SUFFIX##_e128, MATH, 4) \
+  SKINNY_GATE_UP(SUFFIX, MATH)
 
 SKINNY_NORM(bf16, SkinnyHalf<__nv_bfloat16>)
 SKINNY_NORM(f16, SkinnyHalf<__half>)

@@ -14,14 +14,15 @@ static_assert(2 * GATE_OUTPUTS == SKINNY_OUTPUTS, "a run of each matrix");
 __device__ inline float silu_of(float v) { return v / (1.0f + expf(-v)); }
 
 /* Shared memory, in this order: sums, the norm's weight, normed rows, choice, `beside` bytes of whoever wants them, ring. */
-template <class Math>
+template <class Math, uint32_t WORDS = 1>
 struct SkinnyNormBlock {
+  using Choice = SkinnyChoice<WORDS>;
   using S = typename Math::S;
   SkinnySums sums;
   float *norm;
   char *x;
   uint32_t x_pitch;
-  SkinnyChoice *choice;
+  Choice *choice;
   SkinnyRing<Math> ring;
 
   __device__ inline SkinnyNormBlock(uint4 *shared, uint64_t *barriers, uint32_t bucket, uint32_t hidden, bool choose,
@@ -29,8 +30,8 @@ struct SkinnyNormBlock {
       : sums{reinterpret_cast<float *>(shared), bucket},
         norm(reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket))),
         x(reinterpret_cast<char *>(norm + hidden)),
-        x_pitch(skinny_pitch<S>(hidden)), choice(reinterpret_cast<SkinnyChoice *>(x + Math::PARTS * bucket * x_pitch)),
-        ring(reinterpret_cast<char *>(choice) + (choose ? sizeof(SkinnyChoice) : 0) + beside, barriers, hidden, stages, later) {
+        x_pitch(skinny_pitch<S>(hidden)), choice(reinterpret_cast<Choice *>(x + Math::PARTS * bucket * x_pitch)),
+        ring(reinterpret_cast<char *>(choice) + (choose ? sizeof(Choice) : 0) + beside, barriers, hidden, stages, later) {
     if (threadIdx.x == 0) ring.init();
   }
 

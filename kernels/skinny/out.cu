@@ -21,7 +21,7 @@
 #include "skinny/add.cuh"
 
 /* h[R,N], x[R,K], w[N,K]; bias[N] or null; parts as skinny/choice.cuh has them, or null. */
-template <class Math>
+template <class Math, uint32_t WORDS>
 __device__ inline void skinny_held_out(float *h, const typename Math::X *x, const typename Math::W *w, const float *bias,
                                     void *parts_at, const SkinnyScores &scores, const tg_step *step, uint32_t outputs,
                                     uint32_t inner, uint32_t bucket) {
@@ -32,12 +32,12 @@ __device__ inline void skinny_held_out(float *h, const typename Math::X *x, cons
   const uint32_t lane = threadIdx.x % WARP, tile = blockIdx.x;
   SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
-  const SkinnyParts parts(parts_at, bucket, outputs);
-  SkinnyTileScores tile_scores(after, scores, bucket);
+  const SkinnyParts<WORDS> parts(parts_at, bucket, outputs);
+  SkinnyTileScores<WORDS> tile_scores(after, scores, bucket);
   /* what is small first: it would stand behind the weights */
   const uint32_t step_rows = load_now(&step->rows);
   if (parts_at) {
-    after += SkinnyTileScores::bytes_of(bucket, scores.expert_count);
+    after += SkinnyTileScores<WORDS>::bytes_of(bucket, scores.expert_count);
     tile_scores.ask(tile, outputs);
   }
   const uint64_t policy = read_once();
@@ -55,7 +55,7 @@ __device__ inline void skinny_held_out(float *h, const typename Math::X *x, cons
   const uint32_t row = Math::lane_row(bucket);
   const bool mine = r < count && n < outputs, there = row < count;
   wait_for_earlier_kernels();
-  if (parts_at && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS) parts.forget(threadIdx.x);
+  if (parts_at && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) parts.forget(threadIdx.x);
   SkinnyColumns<Math> columns;
   skinny_fetch(columns, after, skinny_pitch<typename Math::S>(skinny_stage_k(inner)), x + (there ? (size_t)row * inner : 0), inner, bucket, there);
   float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
@@ -73,16 +73,22 @@ __device__ inline void skinny_held_out(float *h, const typename Math::X *x, cons
   if (parts_at) tile_scores.leave(parts, tile, v, count, bucket);
 }
 
-#define SKINNY_HELD_OUT(SUFFIX, MATH)                                                                                      \
+#define SKINNY_HELD_OUT(SUFFIX, MATH, WORDS)                                                                                    \
   extern "C" __global__ void __launch_bounds__(SKINNY_CONSUMERS) tg_skinny_held_out_##SUFFIX(                                  \
       float *h, const MATH::X *x, const MATH::W *w, const float *bias, void *parts, const float *gate,                  \
       const float *norm_weight, const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count,           \
       uint32_t bucket) {                                                                                                \
-    SKINNY_BODY(skinny_held_out<MATH>(h, x, w, bias, parts, SkinnyScores{gate, norm_weight, expert_count}, step, outputs, inner, \
+    SKINNY_BODY(skinny_held_out<MATH, WORDS>(h, x, w, bias, parts, SkinnyScores{gate, norm_weight, expert_count}, step, outputs, inner, \
                                 bucket);)                                                                               \
   }
 
-SKINNY_HELD_OUT(bf16, SkinnyHalf<__nv_bfloat16>)
-SKINNY_HELD_OUT(f16, SkinnyHalf<__half>)
-SKINNY_HELD_OUT(f32, SkinnySplit)
-SKINNY_HELD_OUT(f32_split, SkinnySplitRows)
+/* For up to 32, 64 and 128 experts. */
+#define SKINNY_HELD_OUT_OF(SUFFIX, MATH)  \
+  SKINNY_HELD_OUT(SUFFIX, MATH, 1)        \
+  SKINNY_HELD_OUT(SUFFIX##_e64, MATH, 2)  \
+  SKINNY_HELD_OUT(SUFFIX##_e128, MATH, 4)
+
+SKINNY_HELD_OUT_OF(bf16, SkinnyHalf<__nv_bfloat16>)
+SKINNY_HELD_OUT_OF(f16, SkinnyHalf<__half>)
+SKINNY_HELD_OUT_OF(f32, SkinnySplit)
+SKINNY_HELD_OUT_OF(f32_split, SkinnySplitRows)

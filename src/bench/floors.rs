@@ -152,6 +152,7 @@ mod tests {
             pages: 4096,
             step_tokens: 512,
             chunk_tokens: 512,
+            chunk_share: 0,
             chunk_align: 64,
             steps_in_flight: 1,
             record: false,

@@ -45,6 +45,7 @@ impl<'a> Probe<'a> {
             pages: batch * context.div_ceil(PAGE_TOKENS),
             step_tokens,
             chunk_tokens: step_tokens,
+            chunk_share: 0,
             chunk_align,
             steps_in_flight: 1,
             record: false,

@@ -9,6 +9,7 @@ use crate::backend::cuda::device::GpuDevice;
 use crate::backend::cuda::engine::hosted::{HostLaunched, OtherStep, StagePlace};
 use crate::backend::cuda::engine::model::{ModelProgram, Placement, programs};
 use crate::backend::cuda::families::Bucket;
+use crate::backend::cuda::tuning::Shape;
 use crate::backend::cuda::tuning::variants::{Architecture, Entry, Variant};
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
@@ -221,7 +222,10 @@ pub fn engine(
         program,
         architecture: file.architecture,
         dtype,
-        entries: file.entries(dtype).to_vec(),
+        entries: file
+            .choice(dtype, Shape::of(&model.config), None)
+            .entries
+            .to_vec(),
         slots: options.max_seqs,
         tuning: tuning.clone(),
     };

@@ -72,6 +72,8 @@ pub struct Subject {
     pub name: String,
     /// Its memory arithmetic, or why there is none: no such model, a wrong configuration, too little memory.
     pub memory: Result<MemoryPlan>,
+    /// On a GPU, which kernels serve it that were chosen for a model of other shapes.
+    pub borrowed: Option<String>,
 }
 
 impl DoctorArgs {
@@ -100,6 +102,9 @@ impl DoctorArgs {
         });
         if let Some(subject) = subject {
             checks.extend(model(subject, available.as_ref()));
+            if let Some(borrowed) = &subject.borrowed {
+                checks.push(Check::ok("kernels", borrowed));
+            }
         }
         let memory = subject.and_then(|subject| subject.memory.as_ref().ok());
         let format = if self.json { Format::Json } else { self.format };

@@ -20,6 +20,7 @@ pub(super) fn run(args: &DoctorCommand) -> Result<Exit> {
     let subject = match (&args.model, &target) {
         (Some(name), Ok(target)) => Some(Subject {
             name: name.clone(),
+            borrowed: borrowed(name, target),
             memory: match ModelSource::parse(name) {
                 Ok(source) => sizes(&spec::on(device, source, &args.run, &args.engine)?, target),
                 Err(error) => Err(error),
@@ -40,4 +41,31 @@ fn sizes(spec: &RunSpec, target: &Target) -> Result<MemoryPlan> {
     let (config, _) = spec.model.config()?;
     let plan = spec.plan(&Arc::new(config))?;
     memory(spec, target, &plan, true)
+}
+
+/// What is said where the kernel file has no entries for the model's own shapes; of a model without a configuration nothing, since
+/// that is said with its memory.
+#[cfg(feature = "cuda")]
+fn borrowed(name: &str, target: &Target) -> Option<String> {
+    use crate::backend::cuda::tuning::Shape;
+    let Target::Gpu(device) = target else {
+        return None;
+    };
+    let (config, _) = ModelSource::parse(name).ok()?.config().ok()?;
+    let (file, own) = (device.gpu.kernel_file().ok()?, Shape::of(&config));
+    let dtype = device.spec.dtype;
+    let nearest = file.nearest(dtype, own);
+    (nearest != own).then(|| {
+        format!(
+            "{0} has no entries in {1} for its shapes, {own}: those of {nearest} serve, as far as they fit; `tailgraph tune --model {name} \
+             --dtype {1} -o FILE` measures which kernels serve it best, and --kernel-file FILE runs by them",
+            file.path.display(),
+            dtype.name(),
+        )
+    })
+}
+
+#[cfg(not(feature = "cuda"))]
+fn borrowed(_: &str, _: &Target) -> Option<String> {
+    None
 }

@@ -115,6 +115,7 @@ fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
         page_tokens: Some(shape.options.page_tokens),
         step_tokens: Some(shape.options.step_tokens),
         chunk_tokens: Some(shape.options.chunk_tokens),
+        chunk_share: Some(shape.options.chunk_share),
         chunk_align: Some(shape.options.chunk_align),
         stages: Some(shape.stages as usize),
         steps_in_flight: Some(shape.options.steps_in_flight),

@@ -246,6 +246,7 @@ impl EngineArgs {
             page_tokens: self.page_tokens,
             step_tokens: self.step_tokens,
             chunk_tokens: self.chunk_tokens,
+            chunk_share: None,
             chunk_align: self.chunk_align,
             stages: self.stages.map(|stages| stages as usize),
             steps_in_flight: None,

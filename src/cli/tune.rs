@@ -21,9 +21,9 @@ pub fn run(args: &TuneArgs) -> Result<Exit> {
 mod gpu {
     use super::*;
     use crate::backend::cuda::device::GpuDevice;
-    use crate::backend::cuda::tuning::KernelFile;
     use crate::backend::cuda::tuning::limits::MOST_ROWS;
     use crate::backend::cuda::tuning::variants::Entry;
+    use crate::backend::cuda::tuning::{KernelFile, Shape};
     use crate::bench::drive::{self, Beside};
     use crate::bench::host::Busy;
     use crate::bench::tuning::{Found, engine};
@@ -104,7 +104,7 @@ mod gpu {
         if tuned.is_empty() {
             return end;
         }
-        let file = match written(args, &base, &gpu.info.name, &tuned) {
+        let file = match written(args, &base, Shape::of(&config), &gpu.info.name, &tuned) {
             Err(later) if end.is_err() => {
                 warn(&later.to_string());
                 return end;
@@ -297,23 +297,25 @@ mod gpu {
         table.write("", out)
     }
 
-    /// `base` with what was found in it. Times of other entries are of another measurement, and go.
+    /// `base` with what was found in it, for models of `shape`. Times of other entries are of another measurement, and go.
     fn written(
         args: &TuneArgs,
         base: &KernelFile,
+        shape: Shape,
         gpu: &str,
         tuned: &[Tuned],
     ) -> Result<KernelFile> {
         let mut file = KernelFile::new(&base.path, base.architecture);
-        for dtype in [DType::BF16, DType::F16, DType::F32] {
-            for &entry in base.entries(dtype) {
-                file.set(dtype, Entry { ms: None, ..entry });
+        for (shape, dtype, entries) in base.all() {
+            for &entry in entries {
+                file.set(shape, dtype, Entry { ms: None, ..entry });
             }
         }
         for Tuned { dtype, found } in tuned {
             let (rows, variant) = (found.rows, found.chosen().variant);
             let ms = Some(found.chosen().median_ms());
-            file.set(*dtype, Entry { rows, variant, ms });
+            file.adopt(shape, *dtype);
+            file.set(shape, *dtype, Entry { rows, variant, ms });
         }
         let command = crate::cli::arguments();
         let driver = crate::backend::cuda::driver::machine::probe()?;

@@ -157,6 +157,7 @@ mod tests {
             pages: 12,
             step_tokens: 512,
             chunk_tokens: 512,
+            chunk_share: 0,
             chunk_align: 64,
             steps_in_flight: 1,
             record: false,

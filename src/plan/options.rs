@@ -19,6 +19,9 @@ pub struct EngineOptions {
     pub step_tokens: u32,
     /// Rows of prompts in a step that running sequences have rows in too, at most; `chunk_align` to `step_tokens`.
     pub chunk_tokens: u32,
+    /// ... or one in so many of the prompt tokens that are yet to be read, where that is more; 0: never.
+    #[serde(default)]
+    pub chunk_share: u32,
     /// Prompt chunks end on multiples of this, or at the prompt's end.
     pub chunk_align: u32,
     /// Micro-batches in flight; at least the number of stages.
@@ -59,7 +62,7 @@ impl EngineOptions {
 /// What the user asked for; `None` is the default of [`EngineOptions`]' derivation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// Default: 16, or as many as fill the largest step with `prompts`; at most the largest decode bucket.
+    /// Default: 16, or as many as fill the largest step with `prompts`, up to 256; at most the largest decode bucket.
     pub max_seqs: Option<u32>,
     /// Prompts that are all there from the start and generate nothing, where a run is of such alone.
     pub prompts: Option<Prompts>,
@@ -74,6 +77,8 @@ pub struct Limits {
     pub step_tokens: Option<u32>,
     /// Default: 512, but at least `chunk_align` and at most `step_tokens`.
     pub chunk_tokens: Option<u32>,
+    /// Default: 8, or 0 where `chunk_tokens` is given.
+    pub chunk_share: Option<u32>,
     /// Default: 64.
     pub chunk_align: Option<u32>,
     /// Read by [`super::GraphFile::plan`]. Default: 1.
@@ -108,9 +113,14 @@ impl Prompts {
 }
 
 const DEFAULT_MAX_SEQS: u32 = 16;
+/// Of [`Prompts`], at most: so many of 32 tokens fill the largest step, and each has a row of logits in the device's memory.
+const DEFAULT_MOST_PROMPTS: u32 = 256;
 const DEFAULT_MAX_CONTEXT: u32 = 4096;
 const DEFAULT_PAGE_TOKENS: u32 = 64;
 const DEFAULT_CHUNK_TOKENS: u32 = 512;
+/// An H100 takes 9 ms for a step of 512 rows of a prompt and 15 for one of 2,048 (profiles/README.md). So prompts that come in
+/// one by one wait in chunks of 512, and many that wait together do not.
+const DEFAULT_CHUNK_SHARE: u32 = 8;
 const DEFAULT_CHUNK_ALIGN: u32 = 64;
 const PAGE_TOKENS: std::ops::RangeInclusive<u32> = 16..=256;
 
@@ -161,7 +171,8 @@ impl Limits {
         let Some(prompts) = self.prompts else {
             return DEFAULT_MAX_SEQS;
         };
-        let filling = prompts.filling(rows).min(rows.saturating_sub(chunk_align));
+        let most = rows.saturating_sub(chunk_align).min(DEFAULT_MOST_PROMPTS);
+        let filling = prompts.filling(rows).min(most);
         filling.max(DEFAULT_MAX_SEQS).min(prompts.count)
     }
 
@@ -215,6 +226,11 @@ impl Limits {
             )));
         }
 
+        let chunk_share = self.chunk_share.unwrap_or(match self.chunk_tokens {
+            Some(_) => 0,
+            None => DEFAULT_CHUNK_SHARE,
+        });
+
         let page_tokens = self.page_tokens.unwrap_or(DEFAULT_PAGE_TOKENS);
         if !PAGE_TOKENS.contains(&page_tokens) {
             return Err(Error::Usage(format!(
@@ -244,6 +260,7 @@ impl Limits {
             pages: 0,
             step_tokens,
             chunk_tokens,
+            chunk_share,
             chunk_align,
             steps_in_flight,
             record: false,

@@ -221,6 +221,7 @@ mod tests {
             pages: 16,
             step_tokens: 16,
             chunk_tokens: 16,
+            chunk_share: 0,
             chunk_align: 4,
             steps_in_flight: 1,
             record: false,

@@ -75,6 +75,7 @@ impl Sizes {
             max_context: options.max_context,
             step_tokens: options.step_tokens,
             chunk_tokens: options.chunk_tokens,
+            chunk_share: options.chunk_share,
             chunk_align: options.chunk_align,
             stages,
             steps_in_flight: options.steps_in_flight,

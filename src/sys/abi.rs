@@ -464,7 +464,7 @@ pub struct tg_config {
     pub ahead: u32,
     pub bias_capacity: u32,
     pub grow_tokens: u32,
-    pub pad: [u32; 1usize],
+    pub chunk_share: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -502,7 +502,8 @@ const _: () = {
         [::core::mem::offset_of!(tg_config, bias_capacity) - 260usize];
     ["Offset of field: tg_config::grow_tokens"]
         [::core::mem::offset_of!(tg_config, grow_tokens) - 264usize];
-    ["Offset of field: tg_config::pad"][::core::mem::offset_of!(tg_config, pad) - 268usize];
+    ["Offset of field: tg_config::chunk_share"]
+        [::core::mem::offset_of!(tg_config, chunk_share) - 268usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]

@@ -471,8 +471,8 @@ fn wrong_usage_says_what_was_expected() {
             "--max-concurrency: an option of `bench serve`",
         ),
         (
-            &["serve", "--max-concurrency", "300"],
-            ": --max-concurrency 300: expected 1 to 256",
+            &["serve", "--max-concurrency", "3000"],
+            ": --max-concurrency 3000: expected 1 to 1024",
         ),
         (
             &["--prompt-len", "4-8"],
@@ -494,7 +494,7 @@ fn wrong_usage_says_what_was_expected() {
         (&["--pause", "-1"], "expected seconds, 0 to 3600"),
         (&["--pause", "x"], "expected seconds, 0 to 3600"),
         (&["none"], "invalid value 'none'"),
-        (&["-b", "1,100000"], ": --batch 100000: expected 1 to 256"),
+        (&["-b", "1,100000"], ": --batch 100000: expected 1 to 1024"),
         (
             &["-p", "100000"],
             ": --prompt-len 100000 and --gen-len 128 (the default), 100128 tokens: expected 1 to 4096",
@@ -516,12 +516,12 @@ fn wrong_usage_says_what_was_expected() {
             ": --prompt-len 4097: expected 1 to 4096",
         ),
         (
-            &["serve", "--request-rate", "4", "-b", "300"],
-            ": --batch 300: expected 1 to 256",
+            &["serve", "--request-rate", "4", "-b", "3000"],
+            ": --batch 3000: expected 1 to 1024",
         ),
         (
-            &["-b", "300", "--max-seqs", "400"],
-            ": --max-seqs 400: expected 1 to 256",
+            &["-b", "3000", "--max-seqs", "4000"],
+            ": --max-seqs 4000: expected 1 to 1024",
         ),
         (
             &["-p", "9000", "--max-context", "8000"],

@@ -43,6 +43,7 @@ impl Setup {
             pages: self.slots * CONTEXT.div_ceil(self.page_tokens),
             step_tokens: self.step_tokens,
             chunk_tokens: self.step_tokens,
+            chunk_share: 0,
             chunk_align: 1,
             steps_in_flight: self.stages.len() as u32 + 1,
             record: false,

@@ -72,6 +72,7 @@ pub const OPTIONS: EngineOptions = EngineOptions {
     pages: 12,
     step_tokens: 16,
     chunk_tokens: 16,
+    chunk_share: 0,
     chunk_align: 4,
     steps_in_flight: 1,
     record: false,

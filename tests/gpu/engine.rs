@@ -26,6 +26,7 @@ pub const OPTIONS: EngineOptions = EngineOptions {
     pages: 120,
     step_tokens: 512,
     chunk_tokens: 512,
+    chunk_share: 0,
     chunk_align: 64,
     steps_in_flight: 1,
     record: false,

@@ -9,7 +9,7 @@ use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::model::DType;
 use tailgraph::runtime::{Logits, Request};
 
-const VARIANTS: [&str; 2] = ["a", "b"];
+const VARIANTS: [&str; 4] = ["a", "b", "c", "d"];
 const GREEDY_TOKENS: u32 = 32;
 
 /// A score and a greedy request for each prompt.

@@ -185,6 +185,10 @@ fn the_router_chooses_the_best_and_weighs_them() {
         // Clusters of 4 whose last block has no expert, and clusters of 2.
         (96, 20, 3),
         (544, 12, 4),
+        // Experts that a cluster multiplies in two goes: one in the second, all, and as many as half of it.
+        (96, 33, 3),
+        (2048, 64, 4),
+        (1056, 50, 8),
     ] {
         for bucket in [1, 7, 64, 150, 256, 301] {
             let config = ModelConfig {
@@ -207,7 +211,7 @@ fn the_router_chooses_the_best_and_weighs_them() {
 fn every_row_of_a_full_bucket_is_routed() {
     let gpu = Gpu::new();
     let mut random = Random(43);
-    for (hidden, experts, top_k) in [(2048, 32, 4), (544, 12, 3)] {
+    for (hidden, experts, top_k) in [(2048, 32, 4), (544, 12, 3), (2048, 64, 4)] {
         for bucket in [9, 30, 31, 32, 33, 60, 61, 64, 128, 200, 256] {
             for dtype in OPERANDS {
                 let config = mixture(hidden, 64, experts, top_k);
@@ -246,8 +250,14 @@ fn each_of_many_rows_is_routed() {
 fn a_row_is_routed_alike_among_few_and_many() {
     let gpu = Gpu::new();
     let mut random = Random(44);
-    let case = RouterCase::random(&mut random, mixture(2048, 64, 32, 4), 256);
-    for dtype in OPERANDS {
+    let cases = [32, 64].map(|experts| {
+        let config = mixture(2048, 64, experts, 4);
+        RouterCase::random(&mut random, config, 256)
+    });
+    for (case, dtype) in cases
+        .iter()
+        .flat_map(|case| OPERANDS.map(|dtype| (case, dtype)))
+    {
         let (experts, weights) = case.run(&gpu, dtype, 9, 16);
         for bucket in [33, 128, 256] {
             let (others, found) = case.run(&gpu, dtype, 9, bucket);
@@ -263,23 +273,22 @@ fn a_row_is_routed_alike_among_few_and_many() {
 #[ignore = "needs an NVIDIA GPU"]
 fn ties_go_to_the_lower_expert() {
     let gpu = Gpu::new();
-    let case = RouterCase {
-        config: mixture(32, 64, 100, 5),
-        h: vec![1.0; 32],
-        norm: vec![1.0; 32],
-        gate: vec![0.0; 100 * 32],
-        bias: Some(
-            (0..100)
-                .map(|e| if e % 33 == 7 { 1.0 } else { 0.0 })
-                .collect(),
-        ),
-    };
-    for bucket in [1, 300] {
-        let case = RouterCase {
-            h: vec![1.0; bucket * 32],
-            ..case.clone()
-        };
-        let experts = case.run(&gpu, DType::F32, 1, bucket).0;
-        assert_eq!(experts[..5], [0, 1, 7, 40, 73]);
+    for (experts, expected) in [
+        (100, vec![0, 1, 7, 40, 73]),
+        (64, vec![0, 1, 2, 7, 40]),
+        (32, vec![0, 1, 2, 3, 7]),
+    ] {
+        for bucket in [1, 300] {
+            let bias = |e| if e % 33 == 7 { 1.0 } else { 0.0 };
+            let case = RouterCase {
+                config: mixture(32, 64, experts, 5),
+                h: vec![1.0; bucket * 32],
+                norm: vec![1.0; 32],
+                gate: vec![0.0; experts * 32],
+                bias: Some((0..experts).map(bias).collect()),
+            };
+            let found = case.run(&gpu, DType::F32, 1, bucket).0;
+            assert_eq!(found[..5], expected, "{experts} experts");
+        }
     }
 }

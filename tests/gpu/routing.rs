@@ -8,7 +8,7 @@ use tailgraph::backend::cuda::families::experts::{
     EXPERT_COUNTS_BYTES, EXPERT_TILE_BYTES, Routing, most_expert_tiles,
 };
 use tailgraph::backend::cuda::memory::buffer::Buffer;
-use tailgraph::backend::cuda::tuning::limits::{SKINNY_GUESS_WORDS, SKINNY_ROWS};
+use tailgraph::backend::cuda::tuning::limits::{expert_words, skinny_experts, skinny_told};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
 
@@ -27,6 +27,7 @@ pub struct RoutingOnGpu {
 impl RoutingOnGpu {
     pub fn new(gpu: &Gpu, config: &ModelConfig, to: &Lowering<'_>) -> Self {
         let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
+        let words = expert_words(config.num_experts);
         let bucket = to.bucket.rows;
         let pairs = (bucket * top_k) as usize;
         let most = most_expert_tiles(bucket, experts, top_k, to.pairs().tile_rows);
@@ -35,8 +36,11 @@ impl RoutingOnGpu {
             weights: gpu.poisoned(pairs * 4),
             scores: gpu.poisoned((bucket * experts) as usize * 4),
             score_parts: gpu.poisoned(
-                8 * (SKINNY_ROWS + SKINNY_GUESS_WORDS)
-                    + bucket as usize * config.hidden_size.div_ceil(16) * 33 * 4,
+                8 * skinny_told(words)
+                    + bucket as usize
+                        * config.hidden_size.div_ceil(16)
+                        * (skinny_experts(words) + 1)
+                        * 4,
             ),
             rows: gpu.poisoned(pairs * 4),
             place: gpu.poisoned(pairs * 4),

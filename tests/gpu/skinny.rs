@@ -47,6 +47,17 @@ const SHAPES: [Shape; 6] = [
     shape(4096, 64, 64, 17, 8, 2, false),
 ];
 
+/// More than 32 experts: one more, of LFM2-24B-A2B, in the last word, all that there are; widths that are no whole line, top-k of 3
+/// and 8.
+const WIDE: [Shape; 6] = [
+    shape(64, 32, 96, 33, 3, 3, false),
+    shape(2048, 7168, 1536, 64, 4, 3, false),
+    shape(96, 64, 96, 65, 8, 4, true),
+    shape(544, 96, 1792, 100, 3, 2, false),
+    shape(2080, 96, 224, 47, 8, 3, true),
+    shape(256, 64, 160, 128, 8, 3, false),
+];
+
 const fn shape(
     hidden: usize,
     swap_ab: usize,
@@ -497,7 +508,7 @@ fn few_rows_are_those_of_the_other_kernels() {
     let gpu = Gpu::new();
     let mut random = Random(71);
     for types in TYPES {
-        for (index, shape) in SHAPES.into_iter().enumerate() {
+        for (index, shape) in SHAPES.into_iter().chain(WIDE).enumerate() {
             let rig = Rig::new(&gpu, shape.config(), types);
             if !served(&rig) {
                 continue;
@@ -534,8 +545,10 @@ fn few_rows_are_those_of_the_other_kernels() {
 fn a_row_of_skinny_does_not_depend_on_its_companions() {
     let gpu = Gpu::new();
     let mut random = Random(72);
-    for types in TYPES {
-        let shape = SHAPES[2];
+    for (types, shape) in TYPES
+        .into_iter()
+        .flat_map(|types| [(types, SHAPES[2]), (types, WIDE[3])])
+    {
         let rig = Rig::new(&gpu, shape.config(), types);
         if !served(&rig) {
             continue;

@@ -5,8 +5,8 @@ use crate::common::program::tailgraph;
 use crate::goldens;
 use std::path::Path;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
-use tailgraph::backend::cuda::tuning::{KernelChoice, KernelFile};
-use tailgraph::model::DType;
+use tailgraph::backend::cuda::tuning::{KernelChoice, KernelFile, Shape};
+use tailgraph::model::{DType, ModelSource};
 
 /// `random:tiny` has the shapes of the golden checkpoints.
 #[test]
@@ -19,8 +19,9 @@ fn what_is_written_computes_what_transformers_does() {
     let table = tailgraph(&[&model[..], &buckets, &["-o", &file]].concat());
     println!("{table}");
     let read = KernelFile::read(Path::new(&file)).unwrap();
+    let (config, _) = ModelSource::parse("random:tiny").unwrap().config().unwrap();
     for dtype in [DType::F32, DType::BF16] {
-        for entry in read.entries(dtype) {
+        for entry in read.choice(dtype, Shape::of(&config), None).entries {
             let timed = entry.ms.is_some_and(|ms| ms > 0.0 && ms < 100.0);
             assert_eq!(timed, [1, 8].contains(&entry.rows), "{entry:?}");
         }

@@ -13,7 +13,7 @@ use tailgraph::backend::cuda::tuning::limits::FUSED_ROWS;
 use tailgraph::backend::cuda::tuning::variants::{
     Architecture, Entry, Experts, Grouped, Products, Variant,
 };
-use tailgraph::backend::cuda::tuning::{KernelChoice, KernelFile};
+use tailgraph::backend::cuda::tuning::{KernelChoice, KernelFile, Shape};
 use tailgraph::model::DType;
 
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
@@ -57,7 +57,7 @@ fn choice(architecture: Architecture, variant: Variant) -> KernelChoice {
     let mut set = |rows, variant| {
         for dtype in DTYPES {
             let ms = None;
-            file.set(dtype, Entry { rows, variant, ms });
+            file.set(Shape::BASE, dtype, Entry { rows, variant, ms });
         }
     };
     set(rows_of(variant), variant);

@@ -49,6 +49,7 @@ pub const SETUP: Setup = Setup {
         pages: 200,
         step_tokens: 128,
         chunk_tokens: 128,
+        chunk_share: 0,
         chunk_align: 32,
         steps_in_flight: 1,
         record: false,

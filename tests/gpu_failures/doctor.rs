@@ -88,3 +88,27 @@ fn a_gpu_that_is_not_there_is_wrong_usage() {
         .end()
         .fails_in_a_line(2, &["cuda:7 does not exist", "cuda:0 alone"]);
 }
+
+/// Of another model's kernels is said what would find its own; of the one that they were chosen for nothing.
+#[test]
+fn borrowed_kernels_are_said_with_what_tune_would_bring() {
+    let ended = doctor(&["--device", "cuda"]).end();
+    let (line, _) = check(&ended, "kernels");
+    for part in [
+        "ok ",
+        "graphs/sm_90.toml",
+        "h256-e8-f64: those of h2048-e32-f1792 serve",
+        "`tailgraph tune --model random:tiny --dtype bf16 -o FILE`",
+    ] {
+        assert!(line.contains(part), "{line} lacks {part}");
+    }
+    let own = Run::new(&[
+        "doctor",
+        "--model",
+        "random:lfm2-8b-a1b",
+        "--device",
+        "cuda",
+    ])
+    .end();
+    assert!(!own.stdout.contains(" kernels "), "{}", own.stdout);
+}

@@ -227,10 +227,9 @@ fn compare(step: &Value, captured: &Value) {
     assert!(launches.is_empty(), "{launches:?}");
 }
 
-#[test]
-fn calls_are_listed_of_big_models_and_refused_with_a_gpu() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("config.json");
+/// The shapes of LFM2-24B-A2B, as a model.
+fn of_64_experts(folder: &Path) -> String {
+    let config = folder.join("config.json");
     let layers: Vec<&str> = (0..40)
         .map(|layer| {
             if layer % 4 == 2 {
@@ -247,7 +246,13 @@ fn calls_are_listed_of_big_models_and_refused_with_a_gpu() {
         "max_position_embeddings": 128000, "layer_types": layers,
     });
     std::fs::write(&config, shapes.to_string()).unwrap();
-    let model = format!("random:{}", config.display());
+    format!("random:{}", config.display())
+}
+
+#[test]
+fn calls_are_listed_of_big_models_and_refused_with_a_gpu() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = of_64_experts(folder.path());
     let listed = Run::new(&["inspect", "--model", &model, "--calls", "--rows", "1,64"]).end();
     let shown = text(&listed);
     assert!(shown.starts_with("decode 1: "), "{shown}");
@@ -262,6 +267,31 @@ fn calls_are_listed_of_big_models_and_refused_with_a_gpu() {
     let refused = inspect(&["--calls"]).end();
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains("--gpu NAME"), "{}", refused.stderr);
+}
+
+/// Of 64 experts the kernels of two words of bits, and who guesses for them; no others' names are among the calls.
+#[test]
+fn more_experts_have_kernels_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = of_64_experts(folder.path());
+    let calls = ["inspect", "--model", &model, "--calls", "--rows", "1,2"];
+    let listed = Run::new(&calls).end();
+    let shown = text(&listed);
+    for name in [
+        "tg_skinny_conv_bf16_e128",
+        "tg_skinny_project_bf16_e128",
+        "tg_skinny_held_out_bf16_e64",
+        "tg_skinny_out_bf16_e64",
+        "tg_skinny_expert_gate_up_bf16_e64",
+        "tg_skinny_experts_bf16_e64",
+        "tg_skinny_down_bf16_e64",
+    ] {
+        assert!(shown.contains(name), "{name}: {shown}");
+    }
+    let few = ["inspect", "--model", "random:lfm2-8b-a1b", "--calls"];
+    let listed = Run::new(&few).and(&["--rows", "1,2"]).end();
+    let shown = text(&listed);
+    assert!(!shown.contains("_e64") && !shown.contains("_e128"));
 }
 
 /// A file that is named says which kernels are called, here as in a run.

@@ -31,6 +31,7 @@ const SMALL: Soak = Soak {
         pages: 24,
         step_tokens: 128,
         chunk_tokens: 128,
+        chunk_share: 0,
         chunk_align: 16,
         steps_in_flight: 1,
         record: false,

@@ -102,12 +102,16 @@ fn impossible_stages_are_refused() {
 #[test]
 fn the_built_in_ladders() {
     let ladders = GraphFile::built_in().unwrap().ladders;
-    assert_eq!(ladders.decode, [1, 2, 4, 8, 16, 32, 64, 128, 256]);
+    assert_eq!(
+        ladders.decode,
+        (0..11).map(|n| 1 << n).collect::<Vec<u32>>()
+    );
     assert_eq!(ladders.mixed, (4..14).map(|n| 1 << n).collect::<Vec<u32>>());
     assert_eq!(ladders.score, [512, 1024, 2048, 4096, 8192]);
     assert_eq!(ladders.bucket(StepKind::Decode, 1), Some(1));
     assert_eq!(ladders.bucket(StepKind::Decode, 3), Some(4));
-    assert_eq!(ladders.bucket(StepKind::Decode, 257), None);
+    assert_eq!(ladders.bucket(StepKind::Decode, 257), Some(512));
+    assert_eq!(ladders.bucket(StepKind::Decode, 1025), None);
     assert_eq!(ladders.bucket(StepKind::Mixed, 1), Some(16));
     assert_eq!(ladders.bucket(StepKind::Score, 4097), Some(8192));
 }

@@ -4,6 +4,7 @@ mod build;
 mod cost;
 #[cfg(feature = "cuda")]
 mod device;
+mod kernel_shapes;
 mod kernels;
 mod memory;
 mod print;

@@ -35,6 +35,7 @@ fn defaults_with_ample_memory() {
             pages: 16 * 64,
             step_tokens: 512,
             chunk_tokens: 512,
+            chunk_share: 0,
             chunk_align: 64,
             steps_in_flight: 1,
             record: false,
@@ -89,6 +90,7 @@ fn what_is_asked_for_is_what_there_is() {
             pages: 3 * 6,
             step_tokens: 10,
             chunk_tokens: 8,
+            chunk_share: 0,
             chunk_align: 7,
             steps_in_flight: 5,
             record: false,
@@ -235,14 +237,14 @@ fn limits_that_cannot_be() {
                 max_seqs: Some(0),
                 ..none
             },
-            vec!["--max-seqs 0", "1 to 256"],
+            vec!["--max-seqs 0", "1 to 1024"],
         ),
         (
             Limits {
-                max_seqs: Some(257),
+                max_seqs: Some(1025),
                 ..none
             },
-            vec!["--max-seqs 257", "1 to 256"],
+            vec!["--max-seqs 1025", "1 to 1024"],
         ),
         (
             Limits {
@@ -360,6 +362,7 @@ fn ring_capacities_are_powers_of_two() {
             pages: 1,
             step_tokens: 512,
             chunk_tokens: 512,
+            chunk_share: 0,
             chunk_align: 64,
             steps_in_flight: 1,
             record: false,

@@ -186,11 +186,11 @@ fn dot_is_one_chain() {
 #[test]
 fn rows_are_checked() {
     let plan = plan(lfm2_8b_a1b(), 1);
-    let error = inspect(&plan, "--rows 1,257").unwrap_err();
+    let error = inspect(&plan, "--rows 1,1025").unwrap_err();
     assert_eq!(error.exit_code(), 2);
     let message = error.to_string();
     assert!(
-        message.contains("--rows 257") && message.contains("256"),
+        message.contains("--rows 1025") && message.contains("1024"),
         "{message}"
     );
     for flags in [
@@ -216,6 +216,7 @@ fn doctor(flags: &str, subject: Option<&Subject>) -> (bool, String) {
 fn subject(limits: Limits, bytes: u64) -> Subject {
     Subject {
         name: "random:lfm2-8b-a1b".into(),
+        borrowed: None,
         memory: MemoryPlan::new(
             &plan(lfm2_8b_a1b(), 1),
             F32,

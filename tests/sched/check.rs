@@ -156,7 +156,7 @@ pub fn step(machine: &Machine, step: &Step) -> Result<(), String> {
     );
     let prompt_rows = rows - step.decode_rows;
     ensure!(
-        step.decode_rows == 0 || prompt_rows <= config.chunk_tokens,
+        step.decode_rows == 0 || config.chunk_share != 0 || prompt_rows <= config.chunk_tokens,
         "step {} has {prompt_rows} prompt rows beside {} decode rows, expected at most {}",
         step.number,
         step.decode_rows,

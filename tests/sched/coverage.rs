@@ -36,6 +36,7 @@ branches! {
     row_budget_exactly_met,
     chunk_budget_exactly_met,
     prompts_alone_beyond_the_chunk_budget,
+    a_share_beyond_the_chunk_budget,
     chunk_skipped,
     decode_rows_shared,
     ran_ahead,

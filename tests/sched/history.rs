@@ -311,6 +311,8 @@ impl History {
             coverage.chunk_budget_exactly_met += u64::from(beside && prompt_rows == chunk_tokens);
             coverage.prompts_alone_beyond_the_chunk_budget +=
                 u64::from(!beside && prompt_rows > chunk_tokens);
+            coverage.a_share_beyond_the_chunk_budget +=
+                u64::from(beside && prompt_rows > chunk_tokens);
             coverage.scored += u64::from(step.kind == abi::TG_KIND_SCORE);
         }
     }

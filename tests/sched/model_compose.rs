@@ -63,6 +63,7 @@ impl Model {
             step.add(slot, position, &[token], true, flags);
             step.decode_rows += 1;
         }
+        let beside = self.rows_beside();
         for slot in self.prefill.clone() {
             let running = &self.running[&slot];
             let end = running.reading as usize;
@@ -74,7 +75,7 @@ impl Model {
             let from = running.composed as usize;
             let mut most_rows = self.config.step_tokens;
             if step.decode_rows > 0 {
-                most_rows = most_rows.min(step.decode_rows + self.config.chunk_tokens);
+                most_rows = most_rows.min(step.decode_rows + beside);
             }
             let furthest = from + most_rows as usize - step.rows.len();
             let align = self.config.chunk_align as usize;
@@ -99,6 +100,17 @@ impl Model {
             return;
         }
         self.launch(step, cursor, candidates, turn);
+    }
+
+    /// Prompt rows beside decode rows, at most.
+    fn rows_beside(&self) -> u32 {
+        let unread = |slot| {
+            let running = &self.running[slot];
+            running.reading - running.composed
+        };
+        let unread: u32 = self.prefill.iter().map(unread).sum();
+        let share = unread.checked_div(self.config.chunk_share);
+        self.config.chunk_tokens.max(share.unwrap_or(0))
     }
 
     fn launch(&mut self, mut step: Step, cursor: Option<u32>, candidates: &[u32], turn: &mut Turn) {

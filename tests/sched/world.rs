@@ -93,6 +93,7 @@ fn config(rng: &mut Random, crowded: bool) -> abi::tg_config {
         max_context,
         step_tokens,
         chunk_tokens,
+        chunk_share: if rng.percent(50) { rng.range(1, 8) } else { 0 },
         chunk_align,
         stages,
         steps_in_flight,

@@ -119,6 +119,34 @@ fn a_prompt_alone_has_whole_steps_and_chunks_beside_running_sequences() {
     }
 }
 
+/// Two prompts of 40 tokens beside a running sequence, a quarter of what they have yet to be read at a time.
+#[test]
+fn many_prompts_are_read_in_longer_steps() {
+    let mut sizes = abi::tg_config {
+        chunk_tokens: 4,
+        chunk_share: 4,
+        step_tokens: 32,
+        ..config()
+    };
+    for kind in [abi::TG_KIND_MIXED, abi::TG_KIND_SCORE] {
+        sizes.bucket_rows[kind as usize][1] = 32;
+    }
+    let mut script = Script::new(&sizes);
+    script.push(1, 20, |_| {});
+    let first = script.step();
+    script.finish(first.number, 0);
+    script.push(40, 1, |_| {});
+    script.push(40, 1, |_| {});
+    let mut rows = Vec::new();
+    while rows.iter().sum::<u32>() < 80 {
+        let step = script.step();
+        script.finish(step.number, 0);
+        rows.push(parts(&step)[1..].iter().map(|part| part.1).sum());
+    }
+    // 80, 60, 48, 36, 28, 24, 20, 16, 12, 8, 4 are left; chunks end on multiples of 4.
+    assert_eq!(rows, [20, 12, 12, 8, 4, 4, 4, 4, 4, 4, 4]);
+}
+
 #[test]
 fn scored_prompts_deliver_and_publish_no_token() {
     let mut script = Script::new(&config());

@@ -93,7 +93,8 @@ pub struct EngineArgs {
     /// their activations take a 16th of its memory at most]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub step_tokens: Option<u32>,
-    /// Rows of prompts in a step that running sequences have rows in too, so that these do not wait for long prompts [default: 512]
+    /// Rows of prompts in a step that running sequences have rows in too, so that these do not wait for long prompts [default: 512,
+    /// or an eighth of the prompt tokens that running sequences have yet to read, where that is more]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk_tokens: Option<u32>,
     /// Prompt chunks end on multiples of this

@@ -98,6 +98,7 @@ fn memory_json(memory: &MemoryPlan) -> Value {
             "pages": options.pages,
             "step_tokens": options.step_tokens,
             "chunk_tokens": options.chunk_tokens,
+            "chunk_share": options.chunk_share,
             "chunk_align": options.chunk_align,
             "steps_in_flight": options.steps_in_flight,
         },

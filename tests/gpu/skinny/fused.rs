@@ -1,6 +1,6 @@
 //! One kernel for all of a row's experts against two.
 
-use super::{Input, Layer, SHAPES, Shape, served, shape};
+use super::{Input, Layer, SHAPES, Shape, WIDE, served, shape};
 use crate::common::random::Random;
 use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;
@@ -112,7 +112,12 @@ fn fused_experts_leave_the_bits_of_two_kernels() {
             SHAPES[5],
             RAGGED,
             grouped_down,
-        ] {
+        ]
+        .into_iter()
+        .chain(WIDE.into_iter().filter(|shape| {
+            // f32 has no such kernels, and beside more than 128 tiles there is no room for blocks that guess.
+            types.operand != DType::F32 && shape.hidden <= 2048
+        })) {
             let rig = Rig::new(&gpu, shape.config(), types);
             if !served(&rig) {
                 continue;

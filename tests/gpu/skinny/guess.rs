@@ -1,28 +1,36 @@
 //! What the skinny kernels guess of a step's experts.
 
-use super::{Input, Layer, SHAPES, Shape, served, shape};
+use super::{Input, Layer, SHAPES, Shape, WIDE, served, shape};
 use crate::common::random::Random;
 use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::skinny::Guess;
-use tailgraph::backend::cuda::tuning::limits::{SKINNY_GUESS_WORDS, SKINNY_ROWS};
+use tailgraph::backend::cuda::tuning::limits::{
+    SKINNY_ROWS, expert_words, skinny_guess_experts, skinny_room,
+};
 use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
 use tailgraph::model::DType;
 
-/// The best two experts that a kernel has left as its guess in `routing`.
-fn guessed(gpu: &Gpu, routing: &RoutingOnGpu) -> Vec<u32> {
+/// The best two of so many experts that a kernel has left as its guess in `routing`.
+fn guessed(gpu: &Gpu, routing: &RoutingOnGpu, experts: usize) -> Vec<u32> {
+    let (room, each) = (
+        skinny_room(expert_words(experts)),
+        skinny_guess_experts(expert_words(experts)),
+    );
     let words = gpu.get_u32(&routing.score_parts);
-    let words = words[2 * SKINNY_ROWS..].chunks(2).take(SKINNY_GUESS_WORDS);
-    // The sign of step and layer lies above 32 bits of score and 5 of the expert.
+    let words = words[2 * SKINNY_ROWS * room..].chunks(2);
+    // The sign of step and layer lies above 32 bits of score and 5 or 7 of the expert.
+    let last = 32 * room as u64 - 1;
     let mut words: Vec<u64> = words
-        .map(|word| u64::from(word[0]) | (u64::from(word[1]) & 0x1f) << 32)
+        .take(2 * experts.div_ceil(each))
+        .map(|word| u64::from(word[0]) | (u64::from(word[1]) & last) << 32)
         .collect();
     words.sort_unstable_by(|a, b| b.cmp(a));
     words
         .iter()
         .take(2)
-        .map(|word| 31 - (word & 31) as u32)
+        .map(|word| (last - (word & last)) as u32)
         .collect()
 }
 
@@ -34,7 +42,13 @@ fn a_guess_changes_no_bits() {
     let gpu = Gpu::new();
     let mut random = Random(73);
     for types in TYPES {
-        for shape in [shape(64, 32, 1792, 32, 4, 3, false), SHAPES[2]] {
+        for shape in [
+            shape(64, 32, 1792, 32, 4, 3, false),
+            SHAPES[2],
+            WIDE[0],
+            WIDE[2],
+            WIDE[5],
+        ] {
             let rig = Rig::new(&gpu, shape.config(), types);
             if !served(&rig) {
                 continue;
@@ -96,7 +110,7 @@ fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages:
     let (chosen, expected) = gate_up(None);
     for (what, seen) in [("right", &behind), ("wrong", &against)] {
         begin(seen, Some(&guess));
-        let best = guessed(gpu, &routing);
+        let best = guessed(gpu, &routing, shape.experts);
         let right = best.iter().all(|expert| chosen.contains(expert));
         assert_eq!(
             right,

@@ -385,6 +385,7 @@ mod tests {
             pages: 11,
             step_tokens: 77,
             chunk_tokens: 77,
+            chunk_share: 0,
             chunk_align: 8,
             steps_in_flight: 1,
             record: false,

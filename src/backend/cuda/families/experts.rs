@@ -4,14 +4,23 @@ use super::Lowering;
 use super::limits::Library;
 use super::tiled::{ByExpert, Epilogue, Parts, Product};
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::launch::{Argument, Kernel};
+use crate::backend::cuda::driver::launch::Kernel;
 pub use crate::backend::cuda::tuning::limits::EXPERT_COUNTS_BYTES;
+use crate::backend::cuda::tuning::limits::WORD_EXPERTS;
 use crate::error::Result;
 
 /// As kernels/common/experts.cuh has it.
 pub const MAX_EXPERTS: usize = 128;
 /// Bytes of an `ExpertTile` there.
 pub const EXPERT_TILE_BYTES: usize = 16;
+
+/// What ends the name of a kernel's instance for experts of so many words of bits.
+pub(super) fn instance(words: u32) -> String {
+    match words {
+        1 => String::new(),
+        words => format!("_e{}", words as usize * WORD_EXPERTS),
+    }
+}
 
 /// As kernels/common/rmsnorm.cuh has it: the router and the combination of experts norm rows too.
 pub(super) const NORM_THREADS: u32 = 256;
@@ -26,7 +35,7 @@ pub struct Routing {
     pub weights: Address,
     /// f32 `[R, E]`: scratch.
     pub scores: Address,
-    /// `uint64_t [16]` and f32 `[R, H / 16, 33]`: scratch of the skinny kernels, for the buckets that they serve.
+    /// Scratch of the skinny kernels, for the buckets that they serve: `expert_score_parts` of the arena.
     pub score_parts: Address,
     /// `uint32_t [R K]`: the row at each place of the sort; this and the next two where [`Pairs::sorted`].
     pub rows: Address,

@@ -104,7 +104,7 @@ impl Kernels {
             rmsnorm: kernel(&format!("tg_rmsnorm_{x}"))?,
             rmsnorm_sampled: kernel(&format!("tg_rmsnorm_sampled_{x}"))?,
             tiled: tiled(library, types)?,
-            skinny: Skinny::load(library, types)?,
+            skinny: Skinny::load(library, types, config.num_experts)?,
             grouped: Grouped::load(library, types)?,
             swap_ab: SwapAb::load(library, types)?,
             persistent: Persistent::load(library, types)?,
@@ -125,7 +125,7 @@ impl Kernels {
             router_many,
             router_many_bytes,
             route: match library.gpu.has_warpgroups() {
-                true => Some(kernel(&format!("tg_route_{x}"))?),
+                true => Some(kernel(&router::route_name(x, config.num_experts))?),
                 false => None,
             },
             choose_and_sort: kernel("tg_choose_and_sort")?,

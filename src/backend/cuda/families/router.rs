@@ -1,10 +1,11 @@
 //! Which experts each row goes to: the router, and the token sort behind it for who does not sort by itself.
 
 use super::Lowering;
-use super::experts::{MAX_EXPERTS, NORM_THREADS, Pairs, Routing};
+use super::experts::{MAX_EXPERTS, NORM_THREADS, Pairs, Routing, instance};
 use super::limits::SHARED_BYTES;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use crate::backend::cuda::tuning::limits::{WORD_EXPERTS, expert_words};
 
 /// Experts that one block scores (kernels/router/router.cu).
 const SCORE_EXPERTS: u32 = 8;
@@ -16,10 +17,12 @@ const ROUTER_MANY_ROWS: u32 = 128;
 /// More than [`CHOOSE_ROWS`] are taken so many at a time, where a block has the memory.
 const ROUTER_MOST_ROWS: u32 = 8;
 const ROUTER_MOST_THREADS: u32 = 32 * ROUTER_MOST_ROWS;
-/// What kernels/router/norm_router.cu takes, the experts of a block, and the blocks that share their columns.
-const ROUTE_EXPERTS: u32 = 32;
+/// What kernels/router/norm_router.cu takes, the experts that a block has at a time, and the blocks that share their columns.
+const ROUTE_EXPERTS: u32 = 64;
+/// Experts that a cluster has at a time.
+const ROUTE_EXPERTS_AT_ONCE: u32 = WORD_EXPERTS as u32;
 const ROUTE_HIDDEN: u32 = 2048;
-const ROUTE_ROWS: u32 = 256;
+const ROUTE_ROWS: u32 = 512;
 const ROUTE_EACH: u32 = 8;
 const ROUTE_HALVES: u32 = 2;
 /// Rows of a cluster, at most, and clusters of eight that leave room beside each block for one of the experts' kernel: a block
@@ -48,9 +51,16 @@ fn routes_at_once(rows: u32, experts: u32, hidden: u32) -> bool {
     rows <= ROUTE_ROWS && experts <= ROUTE_EXPERTS && hidden <= ROUTE_HIDDEN
 }
 
-/// Blocks of a cluster, each with [`ROUTE_EACH`] of the experts and half of the columns: a power of two.
+/// That kernel, for rows of type `x`: where there are more experts than it takes, [`routes_at_once`] says so.
+pub(super) fn route_name(x: &str, experts: usize) -> String {
+    let words = expert_words(experts.min(ROUTE_EXPERTS as usize));
+    format!("tg_route_{x}{}", instance(words))
+}
+
+/// Blocks of a cluster, each with [`ROUTE_EACH`] of the experts at a time and half of the columns: a power of two.
 fn route_blocks(experts: u32) -> u32 {
-    ROUTE_HALVES * experts.div_ceil(ROUTE_EACH).next_power_of_two()
+    let at_once = experts.min(ROUTE_EXPERTS_AT_ONCE);
+    ROUTE_HALVES * at_once.div_ceil(ROUTE_EACH).next_power_of_two()
 }
 
 /// Rows of a cluster of them.
@@ -280,13 +290,14 @@ mod tests {
 
     #[test]
     fn one_kernel_routes_what_its_blocks_hold() {
-        assert!(routes_at_once(256, 32, 2048));
-        assert!(!routes_at_once(257, 32, 2048));
-        assert!(!routes_at_once(16, 33, 2048));
+        assert!(routes_at_once(512, 32, 2048));
+        assert!(!routes_at_once(513, 32, 2048));
+        assert!(routes_at_once(16, 64, 2048));
+        assert!(!routes_at_once(16, 65, 2048));
         assert!(!routes_at_once(16, 32, 2080));
-        assert_eq!([1, 8, 9, 17, 32].map(route_blocks), [2, 2, 4, 8, 8]);
+        assert_eq!([1, 8, 9, 17, 32, 64].map(route_blocks), [2, 2, 4, 8, 8, 8]);
         assert_eq!(
-            [1, 16, 17, 64, 128, 256].map(route_rows),
+            [1, 16, 17, 64, 128, 512].map(route_rows),
             [1, 1, 2, 4, 8, 8]
         );
     }

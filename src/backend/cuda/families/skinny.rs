@@ -11,6 +11,8 @@
 //! | `tg_skinny_expert_gate_up_*` | the router's choice, FFN norm, gate and up of the chosen experts |
 //! | `tg_skinny_down_*` | the chosen experts' down and their sum |
 //! | `tg_skinny_experts_*` | of one row: what these two do |
+//!
+//! Of those that choose experts, or leave what they are chosen by, `*_e64` and `*_e128` are for models of more than 32.
 
 mod launch;
 mod sizing;
@@ -18,10 +20,11 @@ mod sizing;
 pub use launch::{ConvIn, Guess, Residual};
 
 use super::Lowering;
+use super::experts::instance;
 use super::limits::{Library, Limits};
 use super::types::Types;
 use crate::backend::cuda::driver::launch::Kernel;
-use crate::backend::cuda::tuning::limits::FUSED_ROWS;
+use crate::backend::cuda::tuning::limits::{EXPERT_WORDS, FUSED_ROWS, WORD_EXPERTS, expert_words};
 use crate::backend::cuda::tuning::variants::Products;
 use crate::error::Result;
 use crate::model::{DType, ModelConfig};
@@ -55,49 +58,60 @@ struct Family {
 }
 
 impl Family {
-    fn load(library: &Library, suffix: &str, limits: Limits, fused: bool) -> Result<Self> {
-        let kernel = |name: &str| {
-            let kernel = library.kernel(&format!("tg_skinny_{name}_{suffix}"))?;
+    /// The kernels of `suffix` for experts of so many words of bits. Those that guess have one instance for all models of more than
+    /// one word, and a dense feed-forward has no experts.
+    fn load(
+        library: &Library,
+        suffix: &str,
+        words: u32,
+        limits: Limits,
+        fused: bool,
+    ) -> Result<Self> {
+        let kernel = |name: &str, words: u32| {
+            let instance = instance(words);
+            let kernel = library.kernel(&format!("tg_skinny_{name}_{suffix}{instance}"))?;
             kernel.allow_shared(limits.block_bytes)?;
             Ok::<_, crate::error::Error>(kernel)
         };
-        let held_out = kernel("held_out")?;
+        let [.., most] = EXPERT_WORDS;
+        let guessing = if words == 1 { 1 } else { most };
+        let held_out = kernel("held_out", words)?;
         held_out.prefer_shared(HELD_OUT_SHARED_PERCENT)?;
         Ok(Self {
-            conv: kernel("conv")?,
-            project: kernel("project")?,
-            gate_up: kernel("gate_up")?,
-            expert_gate_up: kernel("expert_gate_up")?,
-            out: kernel("out")?,
+            conv: kernel("conv", guessing)?,
+            project: kernel("project", guessing)?,
+            gate_up: kernel("gate_up", 1)?,
+            expert_gate_up: kernel("expert_gate_up", words)?,
+            out: kernel("out", words)?,
             held_out,
-            down: kernel("down")?,
-            experts: fused.then(|| kernel("experts")).transpose()?,
+            down: kernel("down", words)?,
+            experts: fused.then(|| kernel("experts", words)).transpose()?,
         })
     }
 }
 
 impl Skinny {
-    /// None where the GPU is older than 9.0 or the types have no such kernels: f32 rows with other than bf16 weights.
+    /// For a model of so many experts. None where the GPU is older than 9.0 or the types have no such kernels: f32 rows with other
+    /// than bf16 weights.
     ///
     /// # Errors
     /// The driver refuses.
-    pub fn load(library: &Library, types: Types) -> Result<Option<Self>> {
+    pub fn load(library: &Library, types: Types, experts: usize) -> Result<Option<Self>> {
         if !library.gpu.has_bulk_copies() || !types.are_streamed() {
             return Ok(None);
         }
         let limits = library.gpu.limits();
-        let name = types.operand.name();
+        let (name, words) = (types.operand.name(), expert_words(experts));
         let split = match types.operand {
-            DType::F32 => Some(Family::load(
-                library,
-                &format!("{name}_split"),
-                limits,
-                true,
-            )?),
+            DType::F32 => {
+                let suffix = format!("{name}_split");
+                // With more words than one the fused experts of f32 rows have too few registers.
+                Some(Family::load(library, &suffix, words, limits, words == 1)?)
+            }
             _ => None,
         };
         Ok(Some(Self {
-            any: Family::load(library, name, limits, split.is_none())?,
+            any: Family::load(library, name, words, limits, split.is_none())?,
             split,
             operand: types.operand,
             limits,
@@ -122,9 +136,15 @@ impl Skinny {
         config: &ModelConfig,
         rows: u32,
     ) -> std::result::Result<(), String> {
+        if rows as usize > FUSED_ROWS {
+            return Err("the fused experts take buckets of one row".to_owned());
+        }
         match self.family(rows).experts {
-            Some(_) if rows as usize <= FUSED_ROWS => sizing.fuses(config),
-            _ => Err("the fused experts take buckets of one row".to_owned()),
+            Some(_) => sizing.fuses(config),
+            None => Err(format!(
+                "num_experts is {}, the fused experts take up to {WORD_EXPERTS} in f32",
+                config.num_experts
+            )),
         }
     }
 

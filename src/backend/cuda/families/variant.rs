@@ -3,7 +3,7 @@
 use super::{Bucket, Kernels};
 use crate::backend::cuda::tuning::limits::MOST_ROWS;
 use crate::backend::cuda::tuning::variants::{Able, Experts, Products, Variant};
-use crate::backend::cuda::tuning::{KernelChoice, KernelFile};
+use crate::backend::cuda::tuning::{KernelChoice, KernelFile, Shape};
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::plan::StepKind;
@@ -36,7 +36,7 @@ impl Kernels {
     /// [`crate::Error::File`]: a file that was named asks for what these kernels cannot do for the model.
     pub fn variant(&self, config: &ModelConfig, bucket: Bucket) -> Result<Variant> {
         let Variants { file, named } = &self.variants;
-        let choice = file.choice(self.types.operand, named.as_deref());
+        let choice = file.choice(self.types.operand, Shape::of(config), named.as_deref());
         let able = AbleFor {
             kernels: self,
             config,

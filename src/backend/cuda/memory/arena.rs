@@ -3,8 +3,8 @@
 
 use crate::backend::cuda::families::key_split::KeySplit;
 use crate::backend::cuda::tuning::limits::{
-    EXPERT_COUNTS_BYTES, FUSED_ROWS, HEAD_PARTS, MOST_ROWS, SAMPLE_PARTS, SKINNY_EXPERTS,
-    SKINNY_GUESS_WORDS, SKINNY_OUTPUTS, SKINNY_ROWS,
+    EXPERT_COUNTS_BYTES, FUSED_ROWS, HEAD_PARTS, MOST_ROWS, SAMPLE_PARTS, SKINNY_OUTPUTS,
+    SKINNY_ROWS, expert_words, skinny_experts, skinny_told,
 };
 use crate::model::{DType, ModelConfig};
 use crate::plan::SCORE_TILE_ROWS;
@@ -48,8 +48,8 @@ pub struct Arena {
     pub expert_weights: usize,
     /// f32 `[R, E]`
     pub expert_scores: usize,
-    /// For up to [`SKINNY_ROWS`] rows: u64 `[SKINNY_ROWS + SKINNY_GUESS_WORDS]`, their experts, chosen and guessed; f32 `[R, H / SKINNY_OUTPUTS, SKINNY_EXPERTS + 1]`, scores in
-    /// parts, and squares.
+    /// For up to [`SKINNY_ROWS`] rows: u64 `[`[`skinny_told`]`]`, their experts, chosen and guessed; f32
+    /// `[R, H / SKINNY_OUTPUTS, `[`skinny_experts`]` + 1]`, scores in parts, and squares.
     pub expert_score_parts: usize,
     /// `[FUSED_ROWS K, M]`, operand type: what the blocks of fused experts hand to each other.
     pub handed: usize,
@@ -143,12 +143,9 @@ impl Arena {
         let expert_scores = take(&[if mixtures { rows } else { 0 }, config.num_experts, 4]);
         let scored = if mixtures { rows.min(SKINNY_ROWS) } else { 0 };
         let score_parts = hidden.div_ceil(SKINNY_OUTPUTS);
-        let chosen = if mixtures {
-            8 * (SKINNY_ROWS + SKINNY_GUESS_WORDS)
-        } else {
-            0
-        };
-        let score_bytes = [scored, score_parts, SKINNY_EXPERTS + 1, 4]
+        let words = expert_words(config.num_experts);
+        let chosen = if mixtures { 8 * skinny_told(words) } else { 0 };
+        let score_bytes = [scored, score_parts, skinny_experts(words) + 1, 4]
             .into_iter()
             .fold(1, usize::saturating_mul);
         let expert_score_parts = take(&[score_bytes.saturating_add(chosen)]);

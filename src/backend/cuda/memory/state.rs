@@ -83,6 +83,7 @@ mod tests {
             pages: 5,
             step_tokens: 67,
             chunk_tokens: 67,
+            chunk_share: 0,
             chunk_align: 64,
             steps_in_flight: 1,
             record: false,

@@ -2,17 +2,18 @@
 //! `graphs/sm_*.toml` are built in; `--kernel-file` names another. `tailgraph tune` writes them.
 
 mod entry;
+mod reading;
 
+use super::shape::Shape;
 use super::variants::{Architecture, Choice, Entry};
 use crate::error::{Error, Result};
 use crate::model::DType;
-use crate::plan::graphs::{describe, parse_toml, read_toml};
-use crate::quote;
-use entry::{read_entry, write_variant};
+use crate::plan::graphs::{parse_toml, read_toml};
+use entry::write_variant;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use toml::{Table, Value};
+use toml::Value;
 
 const BUILT_IN: [(Architecture, &str, &str); 3] = [
     (
@@ -35,11 +36,10 @@ const BUILT_IN: [(Architecture, &str, &str); 3] = [
 /// What every file begins with.
 const HEAD: &str = include_str!("../../../../graphs/kernels.txt");
 
-/// What a file says of how it came about, each a line of text.
-const MEASURED: [&str; 6] = ["model", "gpu", "driver", "date", "commit", "command"];
 const DTYPES: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
-/// Rows of an entry, at most.
-const MOST_ENTRY_ROWS: u32 = crate::plan::MAX_SEQS;
+
+/// Ascending in rows, by [`DTYPES`].
+type Entries = [Vec<Entry>; 3];
 
 /// The contents of a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,8 +49,10 @@ pub struct KernelFile {
     pub architecture: Architecture,
     /// Names and values of `[measured]`, in the file's order.
     pub measured: Vec<(String, String)>,
-    /// By [`DTYPES`], ascending in rows.
-    entries: [Vec<Entry>; 3],
+    /// For [`Shape::BASE`], and all that no other is nearer to.
+    entries: Entries,
+    /// Of other shapes, ascending.
+    shapes: Vec<(Shape, Entries)>,
 }
 
 /// Which file a run goes by.
@@ -115,7 +117,8 @@ impl KernelFile {
             path: path.to_owned(),
             architecture,
             measured: Vec::new(),
-            entries: [vec![], vec![], vec![]],
+            entries: Entries::default(),
+            shapes: Vec::new(),
         }
     }
 
@@ -134,29 +137,69 @@ impl KernelFile {
         Self::parse(path, &read_toml(path, expected)?)
     }
 
+    /// Those for models of [`Shape::BASE`].
     pub fn entries(&self, dtype: DType) -> &[Entry] {
-        let at = DTYPES.iter().position(|of| *of == dtype);
-        at.map_or(&[], |at| &self.entries[at])
+        of_type(&self.entries, dtype)
     }
 
-    /// Those of one type, of which [`Choice`] takes the one for a bucket.
-    pub fn choice<'a>(&'a self, dtype: DType, named: Option<&'a Path>) -> Choice<'a> {
+    /// The shapes that the file has entries for, each with all of them.
+    pub fn all(&self) -> impl Iterator<Item = (Shape, DType, &[Entry])> {
+        let base = std::iter::once((Shape::BASE, &self.entries));
+        let shapes = self.shapes.iter().map(|(shape, entries)| (*shape, entries));
+        base.chain(shapes).flat_map(|(shape, entries)| {
+            let each = DTYPES.into_iter().zip(entries);
+            each.map(move |(dtype, entries)| (shape, dtype, &entries[..]))
+        })
+    }
+
+    /// The shape whose entries of a type serve a model of `shape`: its own, or the nearest that has any.
+    pub fn nearest(&self, dtype: DType, shape: Shape) -> Shape {
+        let there = self
+            .all()
+            .filter(|&(_, of, entries)| of == dtype && !entries.is_empty())
+            .map(|(of, ..)| of);
+        let near = |a: &Shape, b: &Shape| a.distance(shape).total_cmp(&b.distance(shape));
+        there.min_by(near).unwrap_or(Shape::BASE)
+    }
+
+    /// Those of one type for a model of `shape`, of which [`Choice`] takes the one for a bucket.
+    pub fn choice<'a>(&'a self, dtype: DType, shape: Shape, named: Option<&'a Path>) -> Choice<'a> {
+        let nearest = self.nearest(dtype, shape);
+        let mut all = self.all();
+        let found = all.find(|&(of, of_type, _)| of == nearest && of_type == dtype);
         Choice {
-            entries: self.entries(dtype),
+            entries: found.map_or(&[], |(.., entries)| entries),
             dtype,
             named,
         }
     }
 
-    /// Puts `entry` in the place of the one for as many rows.
-    pub fn set(&mut self, dtype: DType, entry: Entry) {
+    /// Puts `entry` in the place of the one for models of `shape` and as many rows.
+    pub fn set(&mut self, shape: Shape, dtype: DType, entry: Entry) {
         let Some(at) = DTYPES.iter().position(|of| *of == dtype) else {
             return;
         };
-        let entries = &mut self.entries[at];
+        let entries = match self.shapes.binary_search_by_key(&shape, |(of, _)| *of) {
+            _ if shape == Shape::BASE => &mut self.entries,
+            Ok(place) => &mut self.shapes[place].1,
+            Err(place) => {
+                self.shapes.insert(place, (shape, Entries::default()));
+                &mut self.shapes[place].1
+            }
+        };
+        let entries = &mut entries[at];
         match entries.binary_search_by_key(&entry.rows, |entry| entry.rows) {
             Ok(place) => entries[place] = entry,
             Err(place) => entries.insert(place, entry),
+        }
+    }
+
+    /// Gives models of `shape` entries of their own of a type: until they are [`KernelFile::set`], those that serve them now.
+    pub fn adopt(&mut self, shape: Shape, dtype: DType) {
+        if self.nearest(dtype, shape) != shape {
+            for entry in self.choice(dtype, shape, None).entries.to_vec() {
+                self.set(shape, dtype, entry);
+            }
         }
     }
 
@@ -165,11 +208,11 @@ impl KernelFile {
         // FNV-1a
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         let mut text = self.architecture.name().to_owned();
-        for (dtype, entries) in DTYPES.iter().zip(&self.entries) {
-            let name = dtype.name();
+        for (shape, dtype, entries) in self.all() {
+            let (of, name) = (table_of(shape), dtype.name());
             for entry in entries {
                 let variant = write_variant(entry.variant);
-                let _ = write!(text, ";{name}.{}:{variant}", entry.rows);
+                let _ = write!(text, ";{of}{name}.{}:{variant}", entry.rows);
             }
         }
         for byte in text.bytes() {
@@ -181,65 +224,6 @@ impl KernelFile {
     fn parse(path: &Path, text: &str) -> Result<Self> {
         let table = parse_toml(path, text)?;
         Self::from_table(path, &table).map_err(|message| Error::file(path, message))
-    }
-
-    fn from_table(path: &Path, table: &Table) -> std::result::Result<Self, String> {
-        let of = table.get("architecture").ok_or_else(|| {
-            "architecture: missing, expected \"sm_80\", \"sm_90\" or \"sm_100\"".to_owned()
-        })?;
-        let named = Architecture::ALL
-            .into_iter()
-            .find(|architecture| of.as_str() == Some(architecture.name()));
-        let architecture = named.ok_or_else(|| {
-            format!(
-                "architecture: found {}, expected \"sm_80\", \"sm_90\" or \"sm_100\"",
-                describe(of)
-            )
-        })?;
-        let mut file = Self::new(path, architecture);
-        for (key, value) in table {
-            match key.as_str() {
-                "architecture" => {}
-                "measured" => file.measured = read_measured(value)?,
-                "decode" => file.read_decode(value)?,
-                _ => {
-                    return Err(format!(
-                        "unknown key '{}': expected architecture, [measured] or [decode.TYPE]",
-                        quote::text(key)
-                    ));
-                }
-            }
-        }
-        Ok(file)
-    }
-
-    fn read_decode(&mut self, value: &Value) -> std::result::Result<(), String> {
-        for (name, value) in of_table("decode", value)? {
-            let dtype = DType::by_name(name).ok_or_else(|| {
-                format!(
-                    "decode: unknown type '{}': expected bf16, f16 or f32",
-                    quote::text(name)
-                )
-            })?;
-            for (key, value) in of_table(&format!("decode.{name}"), value)? {
-                let wrong = |message| format!("decode.{name}.{}: {message}", quote::text(key));
-                let rows = key
-                    .parse()
-                    .ok()
-                    .filter(|rows| (1..=MOST_ENTRY_ROWS).contains(rows));
-                let rows = rows.ok_or_else(|| {
-                    wrong(format!(
-                        "expected the rows of a bucket, 1 to {MOST_ENTRY_ROWS}, as the key"
-                    ))
-                })?;
-                let (variant, ms) = read_entry(value).map_err(wrong)?;
-                variant
-                    .check(self.architecture, dtype, rows)
-                    .map_err(wrong)?;
-                self.set(dtype, Entry { rows, variant, ms });
-            }
-        }
-        Ok(())
     }
 }
 
@@ -257,10 +241,10 @@ impl std::fmt::Display for KernelFile {
         for (name, text) in &self.measured {
             writeln!(out, "{name} = {}", Value::String(text.clone()))?;
         }
-        for (dtype, entries) in DTYPES.iter().zip(&self.entries) {
-            let name = dtype.name();
+        for (shape, dtype, entries) in self.all() {
+            let (of, name) = (table_of(shape), dtype.name());
             if !entries.is_empty() {
-                writeln!(out, "\n[decode.{name}]")?;
+                writeln!(out, "\n[{of}decode.{name}]")?;
             }
             for entry in entries {
                 let ms = entry.ms.map(|ms| format!(", ms = {ms:.4}"));
@@ -272,31 +256,15 @@ impl std::fmt::Display for KernelFile {
     }
 }
 
-fn read_measured(value: &Value) -> std::result::Result<Vec<(String, String)>, String> {
-    let mut measured = Vec::new();
-    for name in of_table("measured", value)?.keys() {
-        if !MEASURED.contains(&name.as_str()) {
-            return Err(format!(
-                "measured: unknown key '{}': expected {}",
-                quote::text(name),
-                MEASURED.join(", ")
-            ));
-        }
-    }
-    for name in MEASURED {
-        let Some(value) = value.get(name) else {
-            continue;
-        };
-        let text = value
-            .as_str()
-            .ok_or_else(|| format!("measured.{name}: found {}, expected text", describe(value)))?;
-        measured.push((name.to_owned(), text.to_owned()));
-    }
-    Ok(measured)
+fn of_type(entries: &Entries, dtype: DType) -> &[Entry] {
+    let at = DTYPES.iter().position(|of| *of == dtype);
+    at.map_or(&[], |at| &entries[at])
 }
 
-fn of_table<'a>(key: &str, value: &'a Value) -> std::result::Result<&'a Table, String> {
-    value
-        .as_table()
-        .ok_or_else(|| format!("{key}: found {}, expected a table", describe(value)))
+/// What stands before `decode` in the name of a shape's tables.
+fn table_of(shape: Shape) -> String {
+    match shape {
+        Shape::BASE => String::new(),
+        shape => format!("shape.{shape}."),
+    }
 }

@@ -10,11 +10,46 @@ pub const HEAD_PARTS: usize = 256;
 /// Rows of a bucket that the swap-AB and the grouped kernels take, at most.
 pub const MOST_ROWS: u32 = 256;
 
-/// Rows of a decode bucket, experts and outputs of a block, at most, in the skinny kernels (kernels/skinny/skinny.cuh).
+/// Rows of a decode bucket and outputs of a block, at most, in the skinny kernels (kernels/skinny/skinny.cuh).
 pub const SKINNY_ROWS: usize = 8;
-pub const SKINNY_EXPERTS: usize = 32;
 pub const SKINNY_OUTPUTS: usize = 16;
-/// Words in which they tell each other which experts a step will likely choose (kernels/skinny/guess.cuh).
-pub const SKINNY_GUESS_WORDS: usize = 8;
 /// Rows, at most, whose experts one of them does whole (kernels/skinny/fused.cuh).
 pub const FUSED_ROWS: usize = 1;
+
+/// Experts of a word of bits that the kernels have, and the words of their instances (kernels/common/bits.cuh).
+pub const WORD_EXPERTS: usize = 32;
+pub const EXPERT_WORDS: [u32; 3] = [1, 2, 4];
+
+/// Words of bits for so many experts; the most there are where those are more.
+pub fn expert_words(experts: usize) -> u32 {
+    let holds = |words: &u32| experts <= *words as usize * WORD_EXPERTS;
+    let [.., most] = EXPERT_WORDS;
+    EXPERT_WORDS.into_iter().find(holds).unwrap_or(most)
+}
+
+/// Experts that the skinny kernels of so many words lay out their scores for.
+pub fn skinny_experts(words: u32) -> usize {
+    words as usize * WORD_EXPERTS
+}
+
+/// Words of bits that there is room for before these scores (`skinny_room` of kernels/skinny/choice.cuh): with more than one the
+/// most there are, so that those that guess need one instance for all of them.
+pub fn skinny_room(words: u32) -> usize {
+    let [.., most] = EXPERT_WORDS;
+    if words == 1 { 1 } else { most as usize }
+}
+
+/// Experts that a block guesses about (`skinny_guess_experts` there).
+pub fn skinny_guess_experts(words: u32) -> usize {
+    if words == 1 { 8 } else { 16 }
+}
+
+/// Of them the blocks that guess tell so many.
+const GUESS_BEST: usize = 2;
+
+/// Words of 64 bits before the scores: the experts that rows have chosen, then those that are guessed.
+pub fn skinny_told(words: u32) -> usize {
+    let room = skinny_room(words);
+    let guessed = GUESS_BEST * room * WORD_EXPERTS / skinny_guess_experts(words);
+    room * SKINNY_ROWS + guessed
+}

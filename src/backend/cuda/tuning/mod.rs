@@ -4,7 +4,9 @@
 pub mod gpu;
 pub mod kernel_file;
 pub mod limits;
+pub mod shape;
 pub mod variants;
 
 pub use kernel_file::{KernelChoice, KernelFile};
+pub use shape::Shape;
 pub use variants::{Architecture, Variant};

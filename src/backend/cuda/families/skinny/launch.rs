@@ -75,7 +75,7 @@ impl Lowering<'_> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = self
             .skinny_sizing(skinny)
-            .normed(rows, hidden, false)
+            .normed(rows, hidden, None)
             .expect("served");
         let arrays = [
             Argument::Address(conv.x),
@@ -146,7 +146,7 @@ impl Lowering<'_> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = self
             .skinny_sizing(skinny)
-            .normed(rows, hidden, false)
+            .normed(rows, hidden, None)
             .expect("served");
         let (guess, guessing) = Guess::arguments(guess, self.config.num_experts as u32);
         let grid = self
@@ -224,7 +224,7 @@ impl Lowering<'_> {
         let outputs = self.config.intermediate_size as u32;
         let ring = self
             .skinny_sizing(skinny)
-            .normed(rows, hidden, false)
+            .normed(rows, hidden, None)
             .expect("served");
         let arguments = vec![
             Argument::Address(y),
@@ -261,7 +261,7 @@ impl Lowering<'_> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = self
             .skinny_sizing(skinny)
-            .normed(rows, hidden, true)
+            .normed(rows, hidden, Some(self.config.num_experts))
             .expect("served");
         let arrays = [Argument::Address(y), Argument::Address(h)];
         let rest = self.skinny_choosing((routing, router), weights, guess, ring);
@@ -285,7 +285,7 @@ impl Lowering<'_> {
         let inner = config.moe_intermediate_size as u32;
         let per_row = config.num_experts_per_tok as u32;
         let sizing = self.skinny_sizing(skinny);
-        let ring = sizing.fused(self.hidden(), inner, per_row);
+        let ring = sizing.fused(self.hidden(), inner, per_row, config.num_experts);
         let (ring, kernel) = ring
             .zip(skinny.family(rows).experts.as_ref())
             .expect("served");

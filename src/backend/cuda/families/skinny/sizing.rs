@@ -2,7 +2,7 @@
 
 use super::super::limits::Limits;
 use crate::backend::cuda::tuning::limits::{
-    HEAD_PARTS, SKINNY_EXPERTS, SKINNY_OUTPUTS, SKINNY_ROWS,
+    HEAD_PARTS, SKINNY_OUTPUTS, SKINNY_ROWS, expert_words, skinny_guess_experts,
 };
 use crate::backend::cuda::tuning::variants::SKINNY_STAGES;
 use crate::model::{DType, ModelConfig};
@@ -25,10 +25,8 @@ const SUM_PITCH: u32 = OUTPUTS + 4;
 const LINE: u32 = 128;
 /// Floats between the rows of what a tile of h makes scores of (kernels/skinny/add.cuh).
 const SCORE_PITCH: u32 = OUTPUTS + 1;
-/// `SkinnyChoice` of kernels/skinny/choice.cuh, which asserts it.
-const CHOICE_BYTES: u32 = 2176;
-/// Experts that a block guesses about (kernels/skinny/guess.cuh).
-const GUESS_EXPERTS: u32 = CONSUMER_WARPS;
+/// `SkinnyChoice` of kernels/skinny/choice.cuh, which asserts it, by words of bits for the experts.
+const CHOICE_BYTES: [(u32, u32); 3] = [(1, 2176), (2, 4256), (4, 8416)];
 
 /// Rows of a bucket, at most, whose f32 rows the kernels split into [`PARTS`] bf16 rows as they store them.
 const SPLIT_ROWS: u32 = 2;
@@ -57,7 +55,7 @@ pub struct Sizing {
 
 impl Sizing {
     /// Whether these kernels do the products of a decode bucket of `rows` rows: up to [`SKINNY_ROWS`], of a model whose rows fit
-    /// a block's shared memory beside a ring. `experts`: and the experts, of which a warp has a lane for each.
+    /// a block's shared memory beside a ring. `experts`: and the experts.
     ///
     /// # Errors
     /// What of the model they have no room for.
@@ -70,12 +68,6 @@ impl Sizing {
         if rows as usize > SKINNY_ROWS {
             return Err(format!("the skinny kernels take up to {SKINNY_ROWS}"));
         }
-        if experts && config.num_experts > SKINNY_EXPERTS {
-            return Err(format!(
-                "num_experts is {}, the skinny kernels take up to {SKINNY_EXPERTS}",
-                config.num_experts
-            ));
-        }
         let hidden = config.hidden_size as u32;
         let no_room = |what: &str, size: u32| {
             format!(
@@ -84,7 +76,8 @@ impl Sizing {
                 self.limits.block_bytes
             )
         };
-        if self.normed(rows, hidden, experts).is_none() {
+        let choice = experts.then_some(config.num_experts);
+        if self.normed(rows, hidden, choice).is_none() {
             return Err(no_room("hidden_size", hidden));
         }
         let beside = match experts {
@@ -120,7 +113,10 @@ impl Sizing {
             config.moe_intermediate_size as u32,
         );
         let per_row = config.num_experts_per_tok as u32;
-        if self.fused(hidden, inner, per_row).is_none() {
+        if self
+            .fused(hidden, inner, per_row, config.num_experts)
+            .is_none()
+        {
             return Err(format!(
                 "moe_intermediate_size is {inner}, with {per_row} experts a row: the fused experts take up to {STAGE_COLUMNS}, if {} stages of \
                  weights and rows of hidden_size {hidden} fit a block beside",
@@ -129,7 +125,7 @@ impl Sizing {
         }
         let qkv = (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim;
         for outputs in [hidden, qkv as u32] {
-            if self.guess_blocks(outputs.div_ceil(OUTPUTS), config.num_experts as u32) == 0 {
+            if self.guess_blocks(outputs.div_ceil(OUTPUTS), config.num_experts) == 0 {
                 return Err(format!(
                     "{} multiprocessors leave no room for blocks that guess beside {outputs} outputs, which the fused experts need",
                     self.limits.multiprocessors
@@ -139,26 +135,26 @@ impl Sizing {
         Ok(())
     }
 
-    /// Of the fused experts of one row, each of a router's `per_row`, whose rings have stages of either width.
-    pub fn fused(&self, width: u32, inner: u32, per_row: u32) -> Option<Ring> {
+    /// Of the fused experts of one row, `per_row` of `experts`, whose rings have stages of either width.
+    pub fn fused(&self, width: u32, inner: u32, per_row: u32, experts: usize) -> Option<Ring> {
         let parts = if are_split(self.operand, 1) { PARTS } else { 1 };
-        let fixed = self.normed_bytes(1, width, true);
+        let fixed = self.normed_bytes(1, width, Some(experts));
         let handed = CONSUMER_WARPS * (32 * (16 * parts + 8 * per_row) + 4 * per_row);
         let stage = stage_bytes(width).max(stage_bytes(inner));
         let fits = inner <= STAGE_COLUMNS;
         fits.then(|| self.limits.ring(fixed + handed, stage, self.stages))?
     }
 
-    /// Of a kernel that norms its rows of `width` and has them in shared memory whole.
-    pub fn normed(&self, rows: u32, width: u32, choice: bool) -> Option<Ring> {
-        let fixed = self.normed_bytes(rows, width, choice);
+    /// Of a kernel that norms its rows of `width` and has them in shared memory whole, and chooses among `experts`.
+    pub fn normed(&self, rows: u32, width: u32, experts: Option<usize>) -> Option<Ring> {
+        let fixed = self.normed_bytes(rows, width, experts);
         self.limits.ring(fixed, stage_bytes(width), self.stages)
     }
 
     /// What such a kernel has in shared memory beside its ring.
-    fn normed_bytes(&self, rows: u32, width: u32, choice: bool) -> u32 {
+    fn normed_bytes(&self, rows: u32, width: u32, experts: Option<usize>) -> u32 {
         let weight_and_rows = 4 * width + self.row_bytes(rows, width);
-        let choice = if choice { CHOICE_BYTES } else { 0 };
+        let choice = experts.map_or(0, choice_bytes);
         sum_bytes(rows) + weight_and_rows + choice
     }
 
@@ -179,9 +175,9 @@ impl Sizing {
 
     /// Blocks that guess about `experts` experts beside those of `tiles` tiles; none where they would take the place of
     /// others.
-    pub fn guess_blocks(&self, tiles: u32, experts: u32) -> u32 {
+    pub fn guess_blocks(&self, tiles: u32, experts: usize) -> u32 {
         let all = self.limits.multiprocessors;
-        let guess = experts.div_ceil(GUESS_EXPERTS);
+        let guess = experts.div_ceil(skinny_guess_experts(expert_words(experts))) as u32;
         match guess < all && tiles.div_ceil(all - guess) == tiles.div_ceil(all) {
             true => guess,
             false => 0,
@@ -241,6 +237,12 @@ fn stage_columns(inner: u32) -> u32 {
 /// Weights have 16 bits in all of these kernels. As skinny_stage_pitch there.
 fn stage_bytes(inner: u32) -> u32 {
     STAGE_ROWS * (stage_columns(inner) * 2).next_multiple_of(LINE)
+}
+
+fn choice_bytes(experts: usize) -> u32 {
+    let words = expert_words(experts);
+    let found = CHOICE_BYTES.into_iter().find(|&(of, _)| of == words);
+    found.expect("an instance for each number of words").1
 }
 
 fn sum_bytes(rows: u32) -> u32 {

@@ -34,10 +34,9 @@ impl Guess {
         router: &RouterWeights,
         handed: Option<(Address, u32)>,
     ) -> Option<Self> {
-        let experts = queue.config.num_experts as u32;
         let blocks = queue
             .skinny_sizing(skinny)
-            .guess_blocks(outputs.div_ceil(OUTPUTS), experts);
+            .guess_blocks(outputs.div_ceil(OUTPUTS), queue.config.num_experts);
         (blocks > 0).then_some(Self {
             layer,
             routing: *routing,

@@ -75,7 +75,7 @@ fn experts_fuse_where_there_is_room() {
         limits: Limits::H200,
         stages,
     };
-    let fused = |operand, stages| sizing(operand, stages).fused(2048, 1792, 4).unwrap();
+    let fused = |operand, stages| sizing(operand, stages).fused(2048, 1792, 4, 32).unwrap();
     assert_eq!(fused(DType::BF16, 16).stages, 6);
     assert_eq!(fused(DType::F32, 16).stages, 5);
     let (stages, bytes) = (4, |operand| fused(operand, 4).shared_bytes);
@@ -84,10 +84,10 @@ fn experts_fuse_where_there_is_room() {
     let parts = 2 * (pitch(2048, 2) + CONSUMER_WARPS * 32 * 16);
     assert_eq!(bytes(DType::F32) - bytes(DType::BF16), parts);
     let bf16 = sizing(DType::BF16, 4);
-    let of_down =
-        bf16.fused(64, 1792, 4).unwrap().shared_bytes - bf16.fused(64, 64, 4).unwrap().shared_bytes;
+    let of_width = |inner| bf16.fused(64, inner, 4, 32).unwrap().shared_bytes;
+    let of_down = of_width(1792) - of_width(64);
     assert_eq!(of_down, 4 * (stage_bytes(1792) - stage_bytes(64)));
-    assert_eq!(bf16.fused(2048, 2080, 4), None);
+    assert_eq!(bf16.fused(2048, 2080, 4, 32), None);
     bf16.fuses(&config).unwrap();
     let wider = ModelConfig {
         moe_intermediate_size: 2080,
@@ -145,5 +145,38 @@ fn rows_lie_in_different_banks() {
     for elements in [32, 96, 1792, 2048] {
         assert_eq!(pitch(elements, 2) % 128, 64);
         assert_eq!(pitch(elements, 4) % 128, 16);
+    }
+}
+
+/// More experts have more in shared memory beside the ring. Fused, they need blocks that guess: of 132 SMs a hidden size of 2048 leaves
+/// four, each of 8 of up to 32 experts, and of 16 of more.
+#[test]
+fn more_experts_have_more_words() {
+    let (config, _) = ModelSource::parse("random:lfm2-8b-a1b")
+        .unwrap()
+        .config()
+        .unwrap();
+    let sizing = Sizing {
+        operand: DType::BF16,
+        limits: Limits::H200,
+        stages: 4,
+    };
+    let bytes = |experts| sizing.normed(8, 2048, experts).unwrap().shared_bytes;
+    for (experts, choice, fuses) in [
+        (1, 2176, true),
+        (32, 2176, true),
+        (33, 4256, true),
+        (64, 4256, true),
+        (65, 8416, false),
+        (128, 8416, false),
+    ] {
+        let config = ModelConfig {
+            num_experts: experts,
+            ..config.clone()
+        };
+        sizing.serves(&config, 8, true).unwrap();
+        assert_eq!(bytes(Some(experts)) - bytes(None), choice, "{experts}");
+        let fused = sizing.fuses(&config);
+        assert_eq!(fused.is_ok(), fuses, "{experts}: {fused:?}");
     }
 }
