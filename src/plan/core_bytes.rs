@@ -127,6 +127,7 @@ mod tests {
             pages: 100,
             step_tokens: 512,
             chunk_tokens: 256,
+            chunk_share: 1,
             chunk_align: 64,
             steps_in_flight: 3,
             record: false,
