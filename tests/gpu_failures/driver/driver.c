@@ -14,10 +14,14 @@ static uint64_t nodes_captured;
 static struct context contexts[MOST_DEVICES];
 static _Thread_local struct context *current;
 
-int lost(const struct context *context) { return context ? __atomic_load_n(&context->lost, __ATOMIC_ACQUIRE) : 0; }
-void lose(struct context *context, int code) {
-  if (context) __atomic_store_n(&context->lost, code, __ATOMIC_RELEASE);
+/* Where no context was current: of all that there are. */
+static int all_lost;
+
+int lost(const struct context *context) {
+  int all = __atomic_load_n(&all_lost, __ATOMIC_ACQUIRE);
+  return all || !context ? all : __atomic_load_n(&context->lost, __ATOMIC_ACQUIRE);
 }
+void lose(struct context *context, int code) { __atomic_store_n(context ? &context->lost : &all_lost, code, __ATOMIC_RELEASE); }
 
 static uint64_t setting(const char *name, uint64_t otherwise) {
   const char *text = getenv(name);
