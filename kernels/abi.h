@@ -73,7 +73,7 @@ typedef struct tg_bias {
 /* tg_request.flags */
 #define TG_REQUEST_LOGITS_LAST 1u  /* deliver the logits of the prompt's last position (needs max_new_tokens 0) */
 #define TG_REQUEST_LOGITS_ALL 2u   /* deliver the logits of every prompt position (needs max_new_tokens 0; makes its steps TG_KIND_SCORE) */
-#define TG_REQUEST_UNLIMITED 4u    /* nobody named a limit, max_new_tokens is what the context leaves: takes its pages as it goes
+#define TG_REQUEST_UNLIMITED 4u    /* no limit was named, max_new_tokens is what the context leaves: takes its pages as it goes
                                       (kernels/sched/grow.h), and may have to give them back and be read again */
 
 /* Host to scheduler. The ring index is the request number. */
@@ -192,7 +192,7 @@ typedef struct tg_trace {
 } tg_trace;
 
 /* What the scheduler is doing, as of its last turn that changed something. Each word is written by itself, all
- * of them before `action` is released: a reader who wants several of one turn reads `steps` before and after.
+ * of them before `action` is released: a reader that wants several of one turn reads `steps` before and after.
  * A step runs while `action` is TG_ACTION_STEP; it is number steps - 1, or the one before where two are in flight. */
 typedef struct tg_status {
   uint64_t steps;        /* composed so far */
@@ -217,8 +217,8 @@ typedef struct tg_rings {
   tg_index trace_tail;
   tg_index flags;          /* TG_INPUT_* */
   /* written by the scheduler */
-  tg_index request_tail;   /* requests admitted or ended: their entries may be written over */
-  tg_index token_tail;     /* prompt tokens copied into steps: likewise */
+  tg_index request_tail;   /* requests admitted or ended: the host may write over their entries */
+  tg_index token_tail;     /* prompt tokens copied into steps: the host may write over them */
   tg_index control_tail;
   tg_index event_head;
   tg_index trace_head;
@@ -518,7 +518,7 @@ extern "C" {
 /* Size of the state block for a configuration; 0 where the configuration breaks a rule. */
 uint64_t tg_state_bytes(const tg_config *config);
 /* Lays out and clears a state block of tg_state_bytes(config) bytes, 128-byte aligned. TG_ERROR_*. The 64
- * bytes between two tables are left as they were, for whoever wants to watch them. */
+ * bytes between two tables are left as they were, for a test that watches them. */
 uint32_t tg_state_init(tg_state *state, const tg_config *config);
 
 /* Size of the ring block for the five capacities and, below, its layout. `shape` needs only the capacities and `record`. */

@@ -7,8 +7,8 @@ use common::text::{load_both, load_template};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use tailgraph::backend::cuda::tuning::KernelFile;
+use tailgraph::io::line;
 use tailgraph::io::record::Reader;
-use tailgraph::io::row;
 use tailgraph::model::{Model, ModelSource};
 use tailgraph::plan::GraphFile;
 use tailgraph::report::input;
@@ -139,7 +139,7 @@ fn rows() {
         json!({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": merged(&[&json!({"prompt": [1]}), &sampling])}),
     ] {
         for line in spoiled(&row) {
-            let row = row::parse(line.to_string().as_bytes(), 1);
+            let row = line::parse(line.to_string().as_bytes(), 1);
             said.hear_error(row.ask);
             row.ignored.iter().for_each(|name| said.hear(name));
         }

@@ -236,7 +236,7 @@ fn conversations_become_the_prompts_of_transformers() {
         for (number, body) in conversations.iter().enumerate() {
             let batch = json!({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body});
             for row in [&batch, body] {
-                let row = tailgraph::io::row::parse(row.to_string().as_bytes(), 1);
+                let row = tailgraph::io::line::parse(row.to_string().as_bytes(), 1);
                 let Prompt::Messages(chat) = row.ask.unwrap().prompt else {
                     panic!("no messages");
                 };
@@ -269,7 +269,7 @@ fn integers_past_64_bits_are_shown_digit_by_digit() {
     let line = format!(
         r#"{{"messages":[{{"role":"user","content":"x"}},{{"role":"assistant","tool_calls":[{{"function":{{"name":"f","arguments":"{{\"id\":-{wide}}}"}}}}]}}],"tools":[{{"name":"f","maximum":{wide}}}],"chat_template_kwargs":{{"n":{wide},"zero":-0,"float":1e20}}}}"#
     );
-    let Prompt::Messages(chat) = tailgraph::io::row::parse(line.as_bytes(), 1)
+    let Prompt::Messages(chat) = tailgraph::io::line::parse(line.as_bytes(), 1)
         .ask
         .unwrap()
         .prompt

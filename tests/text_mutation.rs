@@ -129,7 +129,7 @@ fn mutated_grammars_and_rows_render_or_say_why_not() {
             row = mutate(&row, &mut random);
         }
         let start = Instant::now();
-        let result = match tailgraph::io::row::parse(&row, 1).ask {
+        let result = match tailgraph::io::line::parse(&row, 1).ask {
             Err(error) => Err(error.to_string()),
             Ok(ask) => match (ask.prompt, load_both(dir.path())) {
                 (Prompt::Messages(chat), Ok((_, Some(template)))) => {

@@ -29,7 +29,7 @@
 #include "attention/share.cuh"
 #include "attention/rope.cuh"
 
-constexpr uint32_t MOST_SPLITS = 32;  /* MOST_CHUNKS of src/plan/split.rs */
+constexpr uint32_t MOST_SPLITS = 32;  /* MOST_CHUNKS of src/backend/cuda/families/key_split.rs */
 constexpr uint32_t CHUNK_ALIGN = 32;
 constexpr uint32_t JOIN_AT_ONCE = 16; /* chunks whose sums are asked for before the first is added */
 constexpr float LOG2_E = 1.44269504088896f;
@@ -116,7 +116,7 @@ __device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *ro
   return false;
 }
 
-/* What chunks leave, and who of them are done. */
+/* What chunks leave, and which of them are done. */
 struct Partials {
   float *values;  /* [rows, splits, heads, D + 2]: D sums, their maximum and total */
   uint32_t *done; /* [rows, groups], 0 before and after */
@@ -214,7 +214,7 @@ __device__ inline void norm_and_rotate(DecodeBlock<T, D, WARPS> &block, const He
   const uint32_t jobs = here + (first ? 2 : 0);  /* key and value are the last */
   RawHeadPart<T, D> raw[PASSES];
 #pragma unroll
-  for (int pass = 0; pass < PASSES; pass++) {  /* who has nothing to do does the last one's again */
+  for (int pass = 0; pass < PASSES; pass++) {  /* a lane with nothing to do does the last job again */
     const uint32_t job = min(threadIdx.x / HEAD_LANES + pass * AT_ONCE, jobs - 1);
     raw[pass].load(job < here ? q + (size_t)job * D : job == here ? k : v);
   }
@@ -283,7 +283,7 @@ __device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_page
     bool there = piece.row < rows;
     if (!first) there = find_piece(piece, index - firsts, row_table, rows, groups, chunk_keys, partials.splits);
     if (!first && !there) {
-      copy_wait<0>();  /* nobody ends while copies are on their way */
+      copy_wait<0>();  /* no block ends while its copies are on their way */
       return;
     }
     const Group<HEADS> group(piece.group, heads, kv_heads);

@@ -261,8 +261,8 @@ __device__ inline void prompt_multiply(PromptRing<Tile> ring, const PromptArrays
     barrier_wait(ring.q_full, q_parity);
     q_parity ^= 1;
 
-    /* The stage is there. In the last, what lies behind the last key is nobody's, and may be no number: weights of 0 want values
-     * of 0. */
+    /* The stage is there. In the last, what lies behind the last key belongs to no sequence, and may be no number: weights
+     * of 0 want values of 0. */
     auto arrived = [&](uint32_t block) {
       barrier_wait(ring.full + ring.at, ring.parity);
       const uint32_t first = block * Tile::KEYS;

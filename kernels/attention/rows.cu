@@ -3,8 +3,8 @@
  *
  * A block has one row and up to HEADS query heads of one kv head, so that a key is read once for all of them.
  * Its warps take runs of 32 keys in turn; within one a lane first has a key (the dot products), then a piece
- * of D (the weighted values). Each warp keeps its own running maximum and sum; they meet at the end, in the
- * order of the warps. So a row's bits follow from its position alone.
+ * of D (the weighted values). Each warp keeps its own running maximum and sum. At the end these are merged in the
+ * order of the warps, so a row's bits follow from its position alone.
  *
  * Bound: memory, 2 D sizeof(T) bytes a key and kv head.
  *
@@ -31,7 +31,7 @@ struct alignas(16) RowBlock {
   float maximum[ROW_WARPS][HEADS], total[ROW_WARPS][HEADS], partial[ROW_WARPS][HEADS][D];
 };
 
-/* out[here D] of the row and heads whose q lie in `block`. */
+/* Writes out[here, D]: of the row and the `here` heads whose q lie in `block`. */
 template <typename T, int D>
 __device__ inline void attend_row(RowBlock<T, D> &block, T *out, const T *k_pages, const T *v_pages, const Pages &pages,
                                   uint32_t position, uint32_t here) {

@@ -1,13 +1,13 @@
-/* argmax.cuh: where the best of a row's logits is, as words of which the largest says it for the whole row. Whoever has some of
- * a row's logits leaves a word of them, best[S, words of a row]:
+/* argmax.cuh: where the best of a row's logits is, as words of which the largest says it for the whole row. A block that has
+ * some of a row's logits leaves a word of them, best[S, words of a row]:
  *
  *   bits 63 .. 32  the largest of these logits, as it sorts
  *   bits 31 .. 0   ~id of the first that has it
  *
  * so that of equal logits the lowest id wins. A row with a logit that is not finite has BEST_BROKEN, which is more than any.
  */
-#ifndef TAILGRAPH_BEST_CUH
-#define TAILGRAPH_BEST_CUH
+#ifndef TAILGRAPH_ARGMAX_CUH
+#define TAILGRAPH_ARGMAX_CUH
 
 #include "common/base.cuh"
 

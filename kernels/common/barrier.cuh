@@ -8,7 +8,7 @@
 #include "common/mma.cuh"
 #include <stdint.h>
 
-/* Before anybody uses it; then barriers_ready by who did it, and __syncthreads() by all. */
+/* One thread sets a barrier up and calls barriers_ready; then __syncthreads(), and all may use it. */
 __device__ inline void barrier_init(uint64_t *barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }

@@ -5,8 +5,8 @@
  * Every dimension a kernel walks in 4s is a multiple of 32 (checked before weights are read), and every
  * array starts on 16 bytes.
  */
-#ifndef TAILGRAPH_COMMON_CUH
-#define TAILGRAPH_COMMON_CUH
+#ifndef TAILGRAPH_BASE_CUH
+#define TAILGRAPH_BASE_CUH
 
 #include "abi.h"
 #include <cuda_bf16.h>
@@ -174,7 +174,7 @@ __device__ inline const T *table(const tg_state *state, uint64_t offset) {
 }
 
 /* A row's token, wherever it is (tg_row.token). The step before may have found none for the row's sequence, whose end
- * then comes with that step: any token will do for a row that nobody reads. */
+ * then comes with that step: any token will do for a row that nothing reads. */
 __device__ inline uint32_t row_token(const tg_state *state, const tg_step *step, tg_row row) {
   if (row.token >= 0) return row.token;
   if (row.token == -1) return table<tg_slot>(state, state->slot_table)[row.slot].last_token;

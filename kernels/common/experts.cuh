@@ -32,7 +32,7 @@ struct Weighing {
 /* One warp chooses for one row: the K largest of score + bias, ties to the lower index, and calls
  * take(index 0 .. K-1, expert, weight) for each, experts ascending. scores[E] and bias[E] (or null) are anywhere;
  * keys[MAX_EXPERTS] is shared memory of this warp, on 16 bytes. A lane has experts lane + 32 i.
- * Chosen is who has fewer than K before him in an order that is total, so there are K whatever the scores. */
+ * An expert is chosen if fewer than K come before it. The order is total, so K are chosen whatever the scores. */
 template <class Take>
 __device__ inline void choose_experts(const float *scores, const float *bias, uint32_t expert_count, Weighing weighing,
                                       uint32_t *keys, uint32_t lane, Take take) {
@@ -45,7 +45,7 @@ __device__ inline void choose_experts(const float *scores, const float *bias, ui
     bool exists = e < expert_count;
     score[i] = exists ? scores[e] : 0.0f;
     float by = exists && bias ? score[i] + bias[e] : score[i];
-    key[i] = exists ? sortable(by) : 0;  /* who does not exist has the highest index too: nobody comes after him */
+    key[i] = exists ? sortable(by) : 0;  /* experts that do not exist have the highest indices too: none comes after them */
     rank[i] = exists ? 0 : MAX_EXPERTS;
     keys[e] = key[i];
   }

@@ -14,7 +14,7 @@
  * (skinny/guess.cuh), but blocks share nothing out by them before they have waited: not all need have found the same.
  * tg_begin_step is such a kernel, so the step's descriptor is read past it too.
  *
- * The wait is where a kernel of a step is timed when somebody wants to know (common/stamps.cuh): the first thread of a grid
+ * The wait is where a kernel of a step leaves its stamp, if it is to (common/stamps.cuh): the first thread of a grid
  * must come by it, as all others must, and once.
  */
 #ifndef TAILGRAPH_PDL_CUH

@@ -3,10 +3,10 @@
  *   x[:] = h[:] / sqrt(mean(h[:]^2) + eps) * weight
  *
  * f32 throughout, rounded once as x is stored. Thread t of a row's NORM_THREADS has elements 4t .. 4t+3 and every
- * 4 NORM_THREADS further; whoever calls these in that order gets the same bits.
+ * 4 NORM_THREADS further; kernels that call these in that order get the same bits.
  */
-#ifndef TAILGRAPH_NORM_CUH
-#define TAILGRAPH_NORM_CUH
+#ifndef TAILGRAPH_RMSNORM_CUH
+#define TAILGRAPH_RMSNORM_CUH
 
 #include "common/base.cuh"
 

@@ -1,16 +1,15 @@
-/* stamps.cuh: when the kernels of a step ran, by their own word, for `trace --kernels`.
+/* stamps.cuh: when the kernels of a step ran, as they say themselves, for `trace --kernels`.
  *
  * The first thread of a grid notes two times by %globaltimer: when it came to its wait for the kernels ahead, and when
  * that was over. From then on the kernel has the step to itself, until the next one's wait is over, since every kernel
  * waits for all ahead of it. So a step's kernels divide its time among them without a gap, and how long before its
  * turn a kernel stood ready is known too. tg_stamps_close, the step's last kernel, has the last one's end.
  *
- * Whether somebody asks, a launch says by the amount of dynamic shared memory that it asks for: a kernel knows it
- * without a load, so where nobody asks it costs a jump. Where somebody does, a stamp costs no kernel any time after its
- * wait but that of a store: the place to store to is taken before the wait, in no order, and what reads the stamps
- * sorts them by time.
+ * A launch tells its kernel to leave a stamp by the amount of dynamic shared memory that it asks for. A kernel knows that
+ * amount without a load, so a launch without stamps costs a jump. With them a kernel's time after its wait grows by one
+ * store: where to store to is settled before the wait, in no order, and what reads the stamps sorts them by time.
  *
- * src/backend/cuda/stamps.rs says the layout again.
+ * src/backend/cuda/tools/stamps.rs says the layout again.
  */
 #ifndef TAILGRAPH_STAMPS_CUH
 #define TAILGRAPH_STAMPS_CUH
@@ -36,7 +35,7 @@ struct Stamps {
 };
 
 /* Launches ask for a multiple of 32 bytes of dynamic shared memory, and for this much more where the kernel is to leave
- * a stamp. src/backend/cuda/launch.rs says it again. */
+ * a stamp. src/backend/cuda/driver/launch.rs says it again. */
 constexpr uint32_t STAMP_SIGN_BYTES = 16;
 
 /* Set while launches bear the sign. */

@@ -7,8 +7,8 @@
  * Operands lie in rows of 128 bytes, 64 elements of K; 8 rows make an atom of 1 KB, in which piece p (16 bytes) of row r
  * lies at p ^ r, as a tensor map with CU_TENSOR_MAP_SWIZZLE_128B leaves it. Arrays of them start on 1 KB.
  */
-#ifndef TAILGRAPH_WARPGROUP_CUH
-#define TAILGRAPH_WARPGROUP_CUH
+#ifndef TAILGRAPH_WGMMA_CUH
+#define TAILGRAPH_WGMMA_CUH
 
 #include "common/barrier.cuh"
 #include "common/base.cuh"

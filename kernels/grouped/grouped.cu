@@ -28,7 +28,7 @@ constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128;
       uint32_t tile_rows, uint32_t stages, uint32_t up_first) {                                                    \
     GMMA_BODY(const GroupedArrays<__VA_ARGS__> arrays =                                                               \
                   {x, y, partial, chosen, step, counts, hidden, inner, k, up_first != 0};                          \
-              (wide<__VA_ARGS__, LOADERS, COUNTER>(gate_up, down, arrays, experts, guesses != 0, soon, tile_rows,  \
+              (grouped<__VA_ARGS__, LOADERS, COUNTER>(gate_up, down, arrays, experts, guesses != 0, soon, tile_rows,  \
                                                    stages));)                                                      \
   }
 

@@ -1,22 +1,22 @@
 /* grouped.cuh: the experts' feed-forwards of steps of some to many rows, at the speed of memory.
  *
- * Every expert's weights are read once for all its rows; that is what such a step takes its time for, so all that counts
- * is to keep the memory busy. One block an SM walks over units (grouped/units.cuh): an expert tile by GROUPED_OUTPUTS weight
- * rows, all of K, first of gate and up, then of down. What it needs of a unit comes in stages of GROUPED_K of K through a
- * ring in shared memory that never drains between units, nor between gate, up and down:
+ * Every expert's weights are read once for all its rows. Such a step spends its time on these reads, so what counts is to
+ * keep the memory busy. One block an SM walks over units (grouped/units.cuh): an expert tile by GROUPED_OUTPUTS weight
+ * rows, all of K, first of gate and up, then of down. A unit's operands come in stages of GROUPED_K of K through a ring in
+ * shared memory. The ring never drains: neither between units, nor between gate and up and down:
  *
  *   consumers, 8 warps  first they sort, a row a thread (grouped/units.cuh); then two warpgroups, each half of the weight rows: wgmma
  *                       with weight rows as M, batch rows as N
  *   loaders, 3 or 5     a stage each in turn: the tile's rows, gathered, from L2 through registers, swizzled as the
  *                       matrix units want them
- *   counter, 1 warp     beside 5 loaders: counts gate and up of a tile as the consumers have stored them, which they do
- *                       themselves beside 3
+ *   counter, 1 warp     only where there are 5 loaders: counts the units of gate and up that the consumers have stored.
+ *                       Beside 3 loaders the consumers count them themselves
  *   producer, 1 warp    the copy engine brings the stage's weights, 16 KiB, swizzled as the rows are
  *
- * N is the tile's rows, rounded up to a multiple of 8: at many rows the GPU is at its limit of power, and what the matrix units
- * multiply for nothing is time. Tiles of more than 64 rows have a kernel of their own, for their sums take many registers. A sum
- * runs over K in order, in one accumulator, whatever N is and whoever has the unit; so a row's bits depend neither on the rows
- * beside it nor on where it lies.
+ * N is the tile's rows, rounded up to a multiple of 8. At many rows the GPU is at its power limit, so that products of rows
+ * which are not there would cost time. Tiles of more than 64 rows have a kernel of their own, for their sums take many
+ * registers. A sum runs over K in order, in one accumulator, whatever N is and whichever block has the unit. So a row's bits
+ * depend neither on the rows beside it nor on where it lies.
  *
  * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one
  * thread.
@@ -50,7 +50,8 @@ struct GroupedArrays {
   bool up_first;
 };
 
-/* The producer's one lane. A guess has been asked for, and is this block's if `mine`; a block that does not guess has drawn. */
+/* The producer's one lane. `mine`: the unit that this block guessed is this block's; its first weights are in the ring or on
+ * their way. A block that does not guess has drawn its first unit: `draw`. */
 __device__ inline void grouped_produce(GroupedRing &ring, GroupedQueue queue, const TensorMap &gate_up, const TensorMap &down,
                                     const GroupedShape &shape, const GroupedPlan &plan, GroupedCounts *counts, bool mine,
                                     GroupedDraw draw) {
@@ -102,15 +103,15 @@ __device__ inline void grouped_await(const uint32_t *done, uint32_t all) {
   } while (now < all);
 }
 
-/* One lane: what it knows to be stored of a unit of gate and up is there. As a fence this waits behind the copies in flight: 2
- * to 6 us, in which a consumer multiplies nothing. */
+/* One lane: says that what it knows to be stored of a unit of gate and up is there. The release waits for the copies in
+ * flight, 2 to 6 us, in which a consumer multiplies nothing. */
 __device__ inline void grouped_say_done(const GroupedUnit &unit, GroupedCounts *counts) {
   if (unit.kind == GROUPED_GATE_UP && unit.at < GROUPED_MOST_TILES)
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counts->done + unit.at) : "memory");
 }
 
-/* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. A unit of gate and up is `counted` so
- * many times. */
+/* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. `counted`: how many times a unit of
+ * gate and up is counted. */
 template <class Math, uint32_t LOADERS>
 __device__ inline void grouped_load(GroupedRing ring, GroupedQueue queue, const GroupedShape &shape, const GroupedSort &sort,
                                  const GroupedArrays<Math> &arrays, uint32_t counted) {
@@ -130,7 +131,7 @@ __device__ inline void grouped_load(GroupedRing ring, GroupedQueue queue, const 
     with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
       /* Of more than 64 rows a half at a time, as there are registers for no more. */
       constexpr int N = room.value, ROWS = N / 4, AT_ONCE = N > 64 ? (ROWS + 1) / 2 : ROWS;
-      /* Only of the last atom's rows the tile may not have some: they are zeros, the sums of which nobody reads. */
+      /* The last atom may have rows that the tile has not: they are zeros, and nothing reads their sums. */
       auto has = [&](int i) { return i < ROWS - 2 || row + 4 * i < unit.tile.rows; };
       uint32_t from[ROWS];
 #pragma unroll
@@ -260,8 +261,8 @@ __device__ inline void grouped_count(GroupedQueue queue, GroupedCounts *counts) 
 
 /* grouped/grouped.cu says what the arguments are. At least LOADERS stages. */
 template <class Math, uint32_t LOADERS, bool COUNTER>
-__device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, const GroupedArrays<Math> &arrays,
-                            uint32_t experts, bool guesses, uint32_t soon, uint32_t tile_rows, uint32_t stages) {
+__device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, const GroupedArrays<Math> &arrays,
+                               uint32_t experts, bool guesses, uint32_t soon, uint32_t tile_rows, uint32_t stages) {
   extern __shared__ char grouped_shared[];
   __shared__ uint64_t barriers[2 * GROUPED_MOST_STAGES + 3 * GROUPED_QUEUE + 2];
   __shared__ GroupedUnit units[GROUPED_QUEUE];
@@ -326,7 +327,7 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
     return;
   }
   if (warp < GROUPED_CONSUMERS) {
-    static_assert(GROUPED_CONSUMERS == GROUPED_WARPS, "who sorts");
+    static_assert(GROUPED_CONSUMERS == GROUPED_WARPS, "the consumers sort");
     const uint32_t rows = __ldcg(&arrays.step->rows);
     /* The first pass is a rehearsal, as the producer's is. */
 #pragma unroll 1
@@ -341,8 +342,8 @@ __device__ inline void wide(const TensorMap &gate_up, const TensorMap &down, con
         barrier_wait(marked, 0);
       }
       sort.list(choice, experts, arrays.k);
-      /* Nobody marks what another still rehearses with; and then all is listed. Behind a barrier that all come to the compiler
-       * knows that a warp's threads are together, so what they have in common is in registers that a warp has one of. */
+      /* So that no warp marks what another still rehearses with, and at the end all is listed. It also tells the compiler that
+       * a warp's threads are together: values that they have in common then take uniform registers. */
       asm volatile("bar.sync 1, %0;" ::"n"(GROUPED_CONSUMERS * WARP) : "memory");
     }
     if (threadIdx.x == 0) barrier_arrive(listed);

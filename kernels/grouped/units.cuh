@@ -1,26 +1,27 @@
 /* units.cuh: which units of a step each block of grouped/grouped.cuh has.
  *
- * Every block sorts for itself, in shared memory: pairs of a row and one of its experts in order of expert, rows ascending within
- * one, whose ranks are their places (router/sort_combine.cu has the same order, for tiled/tiled.cuh). So nobody waits for a block that sorts.
+ * Every block sorts for itself, in shared memory, so that none waits for one that sorts: pairs of a row and one of its experts,
+ * in order of expert, rows ascending within one. A pair's rank is its place (router/sort_combine.cu has the same order, for
+ * tiled/tiled.cuh).
  *
  * A unit is an expert tile, up to tile_rows consecutive places of an expert, by a slice of its expert's weight rows: first those
- * of gate and up, then those of down. Blocks draw them in that order from a counter, so that whoever is ahead has more of them;
- * what a unit's sums are does not depend on who has it. A unit of down waits until its tile's gate and up are done, by a count
- * of those that are.
+ * of gate and up, then those of down. Blocks draw them in that order from a counter, so that a block that is ahead has more of them;
+ * a unit's sums do not depend on which block has it. A unit of down waits until its tile's gate and up are done, by a count of
+ * those that are.
  *
  * A block's first unit may be a guess: before it can know which experts have rows, it asks for weights of one that may
  * well have some, block b's being slice b / experts of expert b % experts. Where that one has none, or another block has
  * taken the guess, it goes through what it asked for as a unit of a tile without rows.
  *
  * Blocks of the grid need not run at the same time: what holds their SMs may even wait for this kernel, as another one of
- * these may for its own blocks. For who waits, waits for units of gate and up alone, which a running block has, and does
- * before any of its own that wait: those that are drawn, since they are drawn before all of down; and the guesses, since
- * who draws a unit of down first takes the guesses of all blocks that have not begun.
+ * these may for its own blocks. A block that waits does so for units of gate and up alone. Each of these is a running block's,
+ * which does it before any unit of its own that waits. Drawn ones are, since they are drawn before all of down; guesses are,
+ * since a block that draws a unit of down takes the guesses of all blocks that have not begun first.
  *
  * The producer draws, and posts its block's units in a queue from which all other warps take each of them.
  */
-#ifndef TAILGRAPH_GROUPED_PLAN_CUH
-#define TAILGRAPH_GROUPED_PLAN_CUH
+#ifndef TAILGRAPH_GROUPED_UNITS_CUH
+#define TAILGRAPH_GROUPED_UNITS_CUH
 
 #include "common/barrier.cuh"
 #include "common/experts.cuh"
@@ -44,7 +45,7 @@ struct GroupedUnit {
 /* Slices of a tile and chunks of K, for gate and up and for down; and how a block guesses. */
 struct GroupedShape {
   uint32_t gate_up_slices, down_slices, gate_up_chunks, down_chunks;
-  uint32_t experts;  /* 0 where nobody guesses */
+  uint32_t experts;  /* 0 where no block guesses */
   uint32_t ahead;    /* chunks that a guess asks for */
 
   /* Blocks that guess, from the first on. */
@@ -159,7 +160,7 @@ struct GroupedSort {
 /* The producer's, in shared memory. */
 struct GroupedPlan {
   uint32_t tile_total;
-  uint32_t guessed;  /* the tile of this block's guess; none of them where its expert has none, or nobody guesses */
+  uint32_t guessed;  /* the tile of this block's guess; none of them where its expert has none, or no block guesses */
   ExpertTile tiles[GROUPED_MOST_TILES];
   uint32_t before[GROUPED_MOST_TILES + 1];  /* units of gate and up that are no guesses, of the tiles before each and of all */
 

@@ -15,8 +15,8 @@
  * products with a stage's weights are summed, smallest part first, in accumulators of the stage's own that are then added with
  * rounding, because the tensor cores truncate as they accumulate. Gate and up leave their outputs in such parts too.
  *
- * A sum runs over K in order in one accumulator, whoever takes the tile. So a row's bits depend neither on the rows beside it nor
- * on where it lies.
+ * A sum runs over K in order in one accumulator, whichever block takes the tile. So a row's bits depend neither on the rows
+ * beside it nor on where it lies.
  *
  * By expert, tiles are those of the token sort, of at most 128 rows: mates share an expert's weight rows where both tiles are its;
  * of a tile of up to 64 rows one warpgroup alone multiplies.

@@ -7,9 +7,10 @@
  * and clears what grouped/grouped.cuh, which sorts for itself, counts up.
  *
  * A cluster has all experts and some rows: a block has ROUTE_EACH of 32 experts and one half of the columns, a thread four
- * of these; of 64 experts it does so twice, since a thread has registers for ROUTE_EACH alone. A row's scores are linear in h but for its one scale, so a thread keeps gate times norm weight of its columns in
- * registers, before the wait, and what it reads of h is for scores and scale together, ROUTE_AT_ONCE rows under way. Sums of
- * the halves go to the first block of the cluster, which chooses, and those of squares to all, which store x.
+ * of these; of 64 experts it does so twice, since a thread has registers for ROUTE_EACH alone. A row's scores are linear in h but
+ * for its one scale, so a thread keeps gate times norm weight of its columns in registers, before the wait, and what it reads of h
+ * is for scores and scale together, ROUTE_AT_ONCE rows under way. Sums of the halves go to the first block of the cluster, which
+ * chooses, and those of squares to all, which store x.
  *
  * Beside a block there is room on an SM for one of grouped/grouped.cuh with 3 loaders, whose weights come meanwhile: ROUTE_REGISTERS, and
  * little shared memory.

@@ -74,31 +74,38 @@ struct Scores {
   }
 };
 
-/* The highest rank of all scores, where they are not the logits. */
+/* The highest rank of all scores, where they are not the logits. A thread's ids ascend, so the first of its highest has the lowest
+ * id. Nearly all ids of a row have no penalty, and a comparison is all that they take. */
 __device__ inline unsigned long long best_score(const Scores &score, uint32_t vocabulary) {
-  unsigned long long best = BEST_NONE;
-  auto take = [&](float l, uint32_t id) { best = Max()(best, ranked(score.cooled(l), id)); };
-  if (vocabulary % 4 == 0) {  /* then every line of logits starts on 16 bytes, and of four ids the bits lie in one word */
+  const uint32_t each = vocabulary % 4 == 0 ? 4 : 1, first = each * threadIdx.x;
+  float highest = -INFINITY;
+  uint32_t at = first;
+  auto take = [&](float l, uint32_t id) {
+    if (l > highest) highest = l, at = id;
+  };
+  if (each == 4) {  /* then every line of logits starts on 16 bytes, and of four ids the bits lie in one word */
     const Penalties with = *score.penalties;
     const bool repeats = with.repeats(), counted = with.counted();
 #pragma unroll 4
-    for (uint32_t id = 4 * threadIdx.x; id < vocabulary; id += 4 * SAMPLE_THREADS) {
-      const float4 l = load4(score.logits + id);
-      const uint32_t bits = repeats ? with.seen[id / 32] >> (id % 32) : 0;
+    for (uint32_t id = first; id < vocabulary; id += 4 * SAMPLE_THREADS) {
+      float4 l = load4(score.logits + id);
+      const uint32_t bits = repeats ? with.seen[id / 32] >> (id % 32) & 15 : 0;
       const ushort4 times = counted ? *reinterpret_cast<const ushort4 *>(with.counts + id) : make_ushort4(0, 0, 0, 0);
-      take(with.of(l.x, bits & 1, times.x), id);
-      take(with.of(l.y, bits >> 1 & 1, times.y), id + 1);
-      take(with.of(l.z, bits >> 2 & 1, times.z), id + 2);
-      take(with.of(l.w, bits >> 3 & 1, times.w), id + 3);
+      if (bits | times.x | times.y | times.z | times.w) {
+        l.x = with.of(l.x, bits & 1, times.x), l.y = with.of(l.y, bits >> 1 & 1, times.y);
+        l.z = with.of(l.z, bits >> 2 & 1, times.z), l.w = with.of(l.w, bits >> 3 & 1, times.w);
+      }
+      take(l.x, id), take(l.y, id + 1), take(l.z, id + 2), take(l.w, id + 3);
     }
   } else {
 #pragma unroll 8
-    for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) {
+    for (uint32_t id = first; id < vocabulary; id += SAMPLE_THREADS) {
       const float l = score.logits[id];
       take(score.penalized ? score.penalties->of(l, id) : l, id);
     }
   }
-  return block_reduce(best, Max());
+  /* A division by the temperature keeps the order; greedy rows, whose ties the id decides, have none. */
+  return block_reduce(first < vocabulary ? ranked(score.cooled(highest), at) : BEST_NONE, Max());
 }
 
 /* How many logits change before penalties: those of tokens with a bias, and of stop ids that must not come yet. */
@@ -110,7 +117,7 @@ struct Edits {
 
 /* What makes a row's scores other than its logits. In shared memory: few rows have any, and registers are scarce. Thread i has the
  * i-th of the edited logits, first those with a bias. They are edited in their place while the row is sampled, and are back before
- * anyone else looks. */
+ * any other thread looks. */
 struct Altered {
   const tg_row *row;
   const tg_slot *slot;

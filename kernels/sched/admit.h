@@ -119,8 +119,8 @@ TG_FN uint32_t tg_put_pages(tg_state *state, uint32_t slot, uint32_t count, uint
   return free_pages + count;
 }
 
-/* Lane 0: pages for those that run and want more, then for those that are set back, then for the front of the queue. Who
- * waits for pages lets nobody newer in. Returns what is left. */
+/* Lane 0: pages for those that run and want more, then for those that are set back, then for the front of the queue. While
+ * one of them waits for pages, nothing newer is let in. Returns what is left. */
 TG_FN uint32_t tg_hand_out(tg_state *state, uint32_t free_pages, uint32_t at, uint32_t lanes) {
   uint32_t dry = 0u;
   tg_scratch(state)->pending = at;
@@ -168,7 +168,7 @@ TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
   turn->free_pages = free_pages;
 }
 
-/* The pages that were handed out, by all lanes. */
+/* All lanes: the pages that were handed out go into the page tables of their slots. */
 TG_FN void tg_take_pages(tg_state *state, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   for (uint32_t i = 0u; i < turn->taken; i++) {
@@ -179,8 +179,8 @@ TG_FN void tg_take_pages(tg_state *state, uint32_t lane, uint32_t lanes) {
   }
 }
 
-/* The biases of those that this turn has admitted, which lie in the ring until its entries are handed back
- * (tg_release_events). Who takes pages again has his. */
+/* All lanes: the biases of the requests that this turn has admitted. They lie in the ring until its entries are handed back
+ * (tg_release_events). A slot that takes pages once more has its biases already. */
 TG_FN void tg_take_biases(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   uint64_t first = state->requests_taken - turn->takes;

@@ -1,4 +1,4 @@
-/* collect.h: the returned step's tokens, who ends, and where each event goes. */
+/* collect.h: the returned step's tokens, which slots end, and where each event goes. */
 #ifndef TAILGRAPH_SCHED_COLLECT_H
 #define TAILGRAPH_SCHED_COLLECT_H
 
@@ -12,7 +12,8 @@ TG_FN uint32_t tg_cancels(const tg_state *state, tg_rings *rings, uint64_t reque
   return 0u;
 }
 
-/* What lanes share besides slots: the clock of new requests and their entries, the cancel bits of waiting ones. */
+/* Work on the queue, which lanes share as they share slots: new requests get their time and are copied out of the ring, and
+ * waiting ones get their cancel bits. */
 TG_FN void tg_observe(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   const tg_inputs *inputs = &state->inputs;
   const tg_control *controls = (const tg_control *)tg_at(rings, tg_layout(rings)->controls);
@@ -28,7 +29,7 @@ TG_FN void tg_observe(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t 
   }
 }
 
-/* One slot's part of the returned step: its note where it gives a token event, else 0. */
+/* One slot's part of the returned step. Returns the slot's note where there is a token event, else 0. */
 TG_FN uint32_t tg_collect_sequence(tg_state *state, const tg_step *step, const tg_sequence *sequence, tg_slot *slot) {
   const tg_inputs *inputs = &state->inputs;
   if (slot->steps == 0u) {
@@ -170,8 +171,8 @@ TG_FN void tg_fill_token(tg_event *event, uint64_t now_ns, uint64_t request, uin
   event->step = step;
 }
 
-/* Phase: each lane knows from the counts of the others where its slots' events stand. Slots that end become
- * free; the list of them says which pages come back. Slots that want pages find their places among each other. */
+/* Phase: from the counts of the lanes before it a lane knows where its slots' events go. Slots that end become free, and the
+ * list of them says which pages come back. Slots that want pages are ranked among each other. */
 TG_FN void tg_phase_place(tg_state *state, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   if (!turn->open) return;

@@ -1,6 +1,6 @@
 /* compose.h: the next step's rows. Decode rows first, in slot order; then prompt chunks, in the order of
  * requests, up to the row budget. Running sequences wait for the prompt rows beside theirs, so chunk_tokens
- * bounds these; where nobody runs, prompts fill whole steps. A step of few rows takes nearly as long as one of some
+ * bounds these; where none runs, prompts fill whole steps. A step of few rows takes nearly as long as one of some
  * more, though, so where much is yet to be read the bound is a share of that: many prompts are read in few long
  * steps, and what trickles in is read in short ones. */
 #ifndef TAILGRAPH_SCHED_COMPOSE_H
@@ -16,7 +16,7 @@ TG_FN uint32_t tg_decode_rows(const tg_state *state, const tg_turn *turn) {
   return tg_min(TG_COUNTED(turn->totals, TG_CANDIDATES), share);
 }
 
-/* A slot's rows go on in the order of slots, but who gets one goes round: from the cursor on, then from slot
+/* A slot's rows go on in the order of slots, but which slots get one goes round: from the cursor on, then from slot
  * 0. So while a candidate is passed over, no other slot gets a second row, newcomers included: it waits for
  * fewer steps than there are slots, and for fewer than steps_in_flight while no sequence joins or leaves.
  * `rank` counts the candidates below the slot; the result is its row, TG_NONE for none. */

@@ -34,7 +34,7 @@ __device__ inline void lanes_barrier() { asm volatile("bar.sync %0, %1;" ::"n"(P
 constexpr uint32_t FIRST_PAUSE_NS = 128;
 constexpr uint32_t LAST_PAUSE_NS = 8192;
 constexpr uint32_t POLLS = 64;
-/* What a dispatcher takes to leave the GPU once it has settled, at most by far while nobody else has the GPU. */
+/* What a dispatcher takes to leave the GPU once it has settled: far less than this while no other process has the GPU. */
 constexpr uint64_t LEAVING_NS = 100000;
 
 __device__ inline uint64_t now_ns() {
@@ -105,7 +105,7 @@ __device__ inline void open_step(const tg_state *state, tg_state *block, tg_chai
   if (threadIdx.x == 32) store_release(&chain->open, number + 1); /* the first warp has more to do */
 }
 
-/* Before the wait: will the turn be routine, if its clock and the sampled tokens let it? As the survey phase will find it
+/* Before the wait: will the turn be routine, if its clock and the sampled tokens let it? As the routine phase will find it
  * (kernels/sched/routine.h): gather takes the host's indices as they were looked at, unless what is read first has moved. */
 __device__ inline bool is_calm(const tg_state *state) {
   const tg_inputs *inputs = &state->inputs;
@@ -127,8 +127,9 @@ __device__ inline bool is_calm(const tg_state *state) {
 /* ... as far as row `row` of the step is concerned, if it has so many. */
 __device__ inline bool row_is_calm(const tg_state *state, uint32_t row) {
   if (row >= state->steps[0].rows || row >= LANES) return true;
-  const tg_near &near = tg_device_near[row];
-  return near.end_reason == TG_END_NONE && near.generated + 1 < near.max_new_tokens && !tg_near_wants_pages(state, &near);
+  const tg_returned_row &returned = tg_device_rows[row];
+  return returned.end_reason == TG_END_NONE && returned.generated + 1 < returned.max_new_tokens &&
+         !tg_row_wants_pages(state, &returned);
 }
 
 /* After it, the launching warp: do they? Of a calm turn. */
@@ -146,9 +147,9 @@ __device__ inline bool goes_on(tg_state *state, uint64_t now) {
   bool ends = false;
 #pragma unroll 1
   for (uint32_t row = lane; row < step->rows; row += 32) {
-    const tg_near near = tg_device_near[row];
+    const tg_returned_row returned = tg_device_rows[row];
     const int32_t token = tokens[row / 32][lane];
-    ends |= token < 0 || now >= near.deadline_ns || tg_is_near_stop_id(state, &near, token);
+    ends |= token < 0 || now >= returned.deadline_ns || tg_is_stop_id_of_row(state, &returned, token);
   }
   return !__any_sync(0xffffffffu, ends);
 }
@@ -237,7 +238,9 @@ static_assert((offsetof(decltype(tg_device), layout) + LAYOUT_AT) % sizeof(uint4
 __device__ inline void bring(tg_state *state, const tg_graphs *graphs) {
   const uint32_t t = threadIdx.x;
   const tg_step *step = tg_step_at(state, state->steps_collected);
-  if (tg_device.near_step != TG_NO_STEP && t < min(step->decode_rows, LANES)) tg_device_near[t] = tg_near_of(state, step, t);
+  if (tg_device.rows_step != TG_NO_STEP && t < min(step->decode_rows, LANES)) {
+    tg_device_rows[t] = tg_read_returned_row(state, step, t);
+  }
   if (t < step->sample_rows) prefetch_line(&tg_samples(state, step)[t]);
   if (t < state->config.slots) prefetch_line(&tg_slots(state)[t].phase);
   if (t < TG_COPIES) prefetch_line(graphs->step[t][0][TG_KIND_DECODE]);
@@ -302,7 +305,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
   if (threadIdx.x == 0) {
     tg_device.block = block;
     tg_device.returned_end = state->steps_composed;
-    tg_device.near_step = state->steps_collected < tg_device.returned_end ? state->steps_collected : TG_NO_STEP;
+    tg_device.rows_step = state->steps_collected < tg_device.returned_end ? state->steps_collected : TG_NO_STEP;
     tg_device.releases = 0;
     tg_device_turn.asks_more = 0;
     launched = true;
@@ -359,7 +362,7 @@ extern "C" __global__ void tg_begin_step(tg_chain *chain) {
   let_next_kernel_start();
 }
 
-/* First node of a graph of a later stage of this GPU: says which stage runs now, for whoever watches.
+/* First node of a graph of a later stage of this GPU: says which stage runs now, for the host's watchdog.
  * Launch: grid = 1, block = 1. */
 extern "C" __global__ void tg_begin_stage(tg_rings *rings, uint32_t stage) {
   let_next_kernel_start();

@@ -1,18 +1,18 @@
 /* grow.h: pages of requests that name no limit (TG_REQUEST_UNLIMITED).
  *
  * Such a request could fill the whole context, and seldom does. So it is admitted with pages for its prompt and
- * grow_tokens tokens, and takes pages for as many more whenever these are nearly used up, before anybody is admitted
- * and the older requests before the newer. It asks one token early: the step that the turn composes needs none of them.
+ * grow_tokens tokens, and takes pages for as many more whenever these are nearly used up, before any request is
+ * admitted and the older requests before the newer. It asks one token early: the step that the turn composes needs none of them.
  *
  * Where the pool is dry, the newest request without a limit gives its pages back: it leaves (its steps in flight come
  * back first, since they write to its pages), is set back, and is read again once there is room for what it has so far
  * and grow_tokens more: prompt and tokens, which are kept by position. Then it goes on at the same position with the same
- * key, so its tokens are what they would have been. It keeps its slot; that costs nobody anything, since nobody is
- * admitted while somebody leaves, is set back or finds no pages. One that wants pages and is itself the newest waits with
- * what it has: to give it back would help nobody.
+ * key, so its tokens are what they would have been. It keeps its slot; that costs no other request anything, since
+ * none is admitted while one leaves, is set back or finds no pages. One that wants pages and is itself the newest waits with
+ * what it has: to give it back would help no other.
  *
- * Everyone comes to an end. Take the oldest request without a limit that has a slot. It never gives its pages back, since
- * who does is newer than somebody who wants pages. While it wants some, newer ones without a limit give theirs back, one
+ * Every request ends. Take the oldest request without a limit that has a slot. It never gives its pages back, since one
+ * that does is newer than one that wants pages. While it wants some, newer ones without a limit give theirs back, one
  * after the other, and none of them gets any before it, since it is served first. What is left belongs to requests with a
  * limit, which hold all they need and end by themselves. And alone it fits the pool: a larger one was refused. So it ends,
  * and another is the oldest. While a request is set back no newer one is admitted, so the oldest is always one of finitely
@@ -23,7 +23,7 @@
 #ifndef TAILGRAPH_SCHED_GROW_H
 #define TAILGRAPH_SCHED_GROW_H
 
-#include "sched/gather.h"
+#include "sched/inputs.h"
 
 TG_FN uint32_t tg_pages_hold(const tg_state *state, uint32_t pages, uint64_t tokens) {
   return (uint64_t)pages * state->config.page_tokens >= tokens;
@@ -137,8 +137,8 @@ TG_FN void tg_mark_newest(tg_state *state, uint32_t wanting, uint32_t lanes) {
   tg_prune_prefill(state);
 }
 
-/* Lane 0: pages for those that want some, in order, and somebody who leaves where there are none. Returns the pages that
- * are left; `dry` says whether somebody got none. */
+/* Lane 0: pages for the slots that want some, in order; where there are none, one is marked to leave. Returns the pages that
+ * are left; `dry` says whether a slot got none. */
 TG_FN uint32_t tg_grow(tg_state *state, uint32_t free_pages, uint32_t lanes, uint32_t *dry) {
   tg_turn *turn = tg_scratch(state);
   for (uint32_t i = 0u; i < turn->wants; i++) {
@@ -160,7 +160,7 @@ TG_FN uint32_t tg_grow(tg_state *state, uint32_t free_pages, uint32_t lanes, uin
 }
 
 /* Lane 0: the slot whose steps have come back is set back. Those that are set back already are newer, as they are than all
- * that run: each was the newest when it began to leave, and nobody newer has been let in since. */
+ * that run: each was the newest when it began to leave, and no newer one has been let in since. */
 TG_FN void tg_set_back(tg_state *state) {
   uint32_t index = tg_scratch(state)->back;
   tg_slot *slot = &tg_slots(state)[index];

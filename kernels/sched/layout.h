@@ -27,8 +27,9 @@ TG_FN uint32_t tg_config_ok(const tg_config *config) {
          (uint64_t)config->step_tokens >= (uint64_t)config->slots + config->chunk_align && config->stages >= 1u &&
          config->stages <= TG_MAX_STAGES && config->steps_in_flight >= config->stages &&
          config->steps_in_flight <= TG_MAX_STEPS && config->mailbox_depth >= 1u &&
-         config->mailbox_depth <= config->steps_in_flight &&
-         config->bias_capacity <= TG_MAX_BIASES && (!config->ahead || (config->stages == 1u && config->steps_in_flight == 2u)) && tg_is_power_of_two(config->request_capacity) &&
+         config->mailbox_depth <= config->steps_in_flight && config->bias_capacity <= TG_MAX_BIASES &&
+         (!config->ahead || (config->stages == 1u && config->steps_in_flight == 2u)) &&
+         tg_is_power_of_two(config->request_capacity) &&
          tg_is_power_of_two(config->token_capacity) && tg_is_power_of_two(config->event_capacity) &&
          tg_ladder_ok(config, TG_KIND_DECODE, config->slots) &&
          tg_ladder_ok(config, TG_KIND_MIXED, config->step_tokens) &&
@@ -104,7 +105,7 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
   return cursor.end;
 }
 
-/* Likewise for the rings, whose capacities are set. */
+/* Places every table of `rings`, whose capacities are set, and returns the size of the block. */
 TG_FN uint64_t tg_place_rings(tg_rings *rings, void *block) {
   tg_cursor cursor;
   cursor.block = block;

@@ -55,7 +55,7 @@ TG_FN uint64_t tg_acquire(const uint64_t *value) {
 #endif
 }
 
-/* Makes everything written before it (by any lane before the last barrier) visible to whoever acquires `value`, at
+/* Makes everything written before it (by any lane before the last barrier) visible to a reader that acquires `value`, at
  * once. */
 TG_FN void tg_release(uint64_t *value, uint64_t to) {
 #ifdef __CUDACC__
@@ -131,7 +131,7 @@ static __shared__ struct __align__(16) {
   tg_rings layout;        /* from `bytes` on, copied in 16s; the rest is not set */
   tg_state *block;        /* in device memory */
   uint64_t returned_end;  /* steps before this one have come back */
-  uint64_t near_step;     /* that tg_device_near is about; TG_NO_STEP: none */
+  uint64_t rows_step;     /* the step whose rows tg_device_rows has; TG_NO_STEP: none */
   uint64_t flags, control_head, request_head, event_tail, trace_tail; /* as last looked at */
   uint64_t *released[TG_RELEASES]; /* what lane 0 has released since the last flush, and to what */
   uint64_t released_to[TG_RELEASES];
@@ -149,7 +149,7 @@ TG_FN void tg_flush(void) {
 #endif
 }
 
-/* Lane 0: as tg_release, by the end of the turn (tg_flush). Nobody reads `value` on this side before. */
+/* Lane 0: as tg_release, by the end of the turn (tg_flush). Nothing reads `value` on this side before. */
 TG_FN void tg_release_later(uint64_t *value, uint64_t to) {
 #ifdef __CUDACC__
   if (tg_device.releases == TG_RELEASES) tg_flush();

@@ -33,14 +33,14 @@ TG_FN uint32_t tg_only_step_is_new(tg_state *state, const tg_rings *rings) {
 }
 
 /* Will a row's slot want pages with the token that has come back? As tg_note_wanting finds it. */
-TG_FN uint32_t tg_near_wants_pages(const tg_state *state, const tg_near *near) {
-  uint64_t soon = (uint64_t)near->prompt_tokens + near->generated + 2u;
-  return tg_wants_pages(state, near->pages, soon, tg_all_tokens(near->prompt_tokens, near->max_new_tokens));
+TG_FN uint32_t tg_row_wants_pages(const tg_state *state, const tg_returned_row *returned) {
+  uint64_t soon = (uint64_t)returned->prompt_tokens + returned->generated + 2u;
+  return tg_wants_pages(state, returned->pages, soon, tg_all_tokens(returned->prompt_tokens, returned->max_new_tokens));
 }
 
 /* Phase: is this turn routine? Lanes share the returned decode rows; one that its slot's last step, a stop id or a
  * deadline ends, or whose slot wants pages, makes the turn another. What other turns start from is cleared. */
-TG_FN void tg_phase_survey(tg_state *state, const tg_rings *rings, uint32_t lane, uint32_t lanes) {
+TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lane, uint32_t lanes) {
   const tg_inputs *inputs = &state->inputs;
   tg_turn *turn = tg_scratch(state);
   const tg_step *step = &state->steps[0];
@@ -53,11 +53,11 @@ TG_FN void tg_phase_survey(tg_state *state, const tg_rings *rings, uint32_t lane
   }
   if (!inputs->returned || state->config.steps_in_flight != 1u) return;
   for (uint32_t row = lane; row < step->decode_rows; row += lanes) {
-    const tg_near near = tg_near_at(state, step, row);
-    uint32_t stopped = inputs->stopped[near.slot / 32u] >> (near.slot % 32u) & 1u;
-    if (TG_MUT(32, stopped, 0u) | (near.end_reason != TG_END_NONE) |
-        TG_MUT(33, near.generated + 1u >= near.max_new_tokens, 0) | TG_MUT(34, inputs->now_ns >= near.deadline_ns, 0) |
-        TG_MUT(48, tg_near_wants_pages(state, &near), 0)) {
+    const tg_returned_row returned = tg_returned_row_at(state, step, row);
+    uint32_t stopped = inputs->stopped[returned.slot / 32u] >> (returned.slot % 32u) & 1u;
+    if (TG_MUT(32, stopped, 0u) | (returned.end_reason != TG_END_NONE) |
+        TG_MUT(33, returned.generated + 1u >= returned.max_new_tokens, 0) |
+        TG_MUT(34, inputs->now_ns >= returned.deadline_ns, 0) | TG_MUT(48, tg_row_wants_pages(state, &returned), 0)) {
       tg_set_bits(&turn->asks_more, 1u);
     }
   }
@@ -69,12 +69,12 @@ TG_FN void tg_phase_advance(tg_state *state, tg_rings *rings, uint32_t lane, uin
   const tg_rings *layout = tg_layout(rings);
   tg_step *step = &state->steps[0];
   for (uint32_t row = lane; row < step->rows; row += lanes) {
-    const tg_near near = tg_near_at(state, step, row);
-    uint32_t position = near.prompt_tokens + near.generated; /* of the new token */
-    tg_slots(state)[near.slot].last_token = tg_token_at(state, step, row);
+    const tg_returned_row returned = tg_returned_row_at(state, step, row);
+    uint32_t position = returned.prompt_tokens + returned.generated; /* of the new token */
+    tg_slots(state)[returned.slot].last_token = tg_token_at(state, step, row);
     tg_rows(state, step)[row].position = position;
     tg_sequences(state, step)[row].first_position = position;
-    if (near.logprobs == TG_LOGPROBS_NONE) continue;
+    if (returned.logprobs == TG_LOGPROBS_NONE) continue;
     uint64_t at = (state->events_published + row) & (layout->event_capacity - 1u);
     ((tg_sampled *)tg_at(rings, layout->sampled))[at] = tg_samples(state, step)[row];
   }
@@ -90,17 +90,17 @@ TG_FN void tg_phase_tell(tg_state *state, tg_rings *rings, uint32_t lane, uint32
   const tg_step *step = &state->steps[0];
   uint64_t now_ns = state->inputs.now_ns;
   for (uint32_t row = lane; row < step->rows; row += lanes) {
-    const tg_near near = tg_near_at(state, step, row);
+    const tg_returned_row returned = tg_returned_row_at(state, step, row);
     uint64_t at = (state->events_published + row) & (layout->event_capacity - 1u);
     tg_event *event = (tg_event *)tg_at(rings, layout->events) + at;
     int32_t token = tg_token_at(state, step, row);
-    tg_fill_token(event, now_ns, near.request, near.logprobs, token, near.generated, state->steps_collected);
-    tg_slot *slot = &tg_slots(state)[near.slot];
-    slot->generated = near.generated + 1u;
-    if (TG_MUT(49, near.flags & TG_REQUEST_UNLIMITED, 0u)) {
-      tg_kept(state, near.slot)[near.prompt_tokens + near.generated] = token;
+    tg_fill_token(event, now_ns, returned.request, returned.logprobs, token, returned.generated, state->steps_collected);
+    tg_slot *slot = &tg_slots(state)[returned.slot];
+    slot->generated = returned.generated + 1u;
+    if (TG_MUT(49, returned.flags & TG_REQUEST_UNLIMITED, 0u)) {
+      tg_kept(state, returned.slot)[returned.prompt_tokens + returned.generated] = token;
     }
-    if (near.first_ns == 0u) slot->first_ns = now_ns;
+    if (returned.first_ns == 0u) slot->first_ns = now_ns;
   }
   if (lane != 0u) return;
   turn->open = 1u;

@@ -4,9 +4,9 @@
  * A turn is phases over lanes, with a barrier between phases. On a GPU lanes are the threads of the
  * dispatcher kernel, which includes this file; on the host they are a loop. What happens where:
  *
- *   gather    gather.h    clock, ring indices, the returned step          (live turns only)
- *   stopped   gather.h    which of its tokens are stop ids                (live turns only)
- *   survey    routine.h   is there nothing new but a decode step that has come back? Then the routine's two phases
+ *   gather    inputs.h    clock, ring indices, the returned step          (live turns only)
+ *   stopped   inputs.h    which of its tokens are stop ids                (live turns only)
+ *   routine   routine.h   is there nothing new but a decode step that has come back? Then the routine's two phases
  *                         stand in for all from collect to fill
  *   collect   collect.h   cancels, returned rows and deadlines of each slot
  *   groups    turn.h      sums of counts over groups of lanes
@@ -17,7 +17,7 @@
  *   fill      compose.h   the chunks' rows; the step's head
  *   finish    finish.h    tails handed back, outcome, action
  *
- * No libc, no floating point, no recursion, no pointer into anyone's heap. */
+ * No libc, no floating point, no recursion, no pointer into a heap. */
 #include "sched/layout.h"
 
 #include "sched/finish.h"
@@ -44,7 +44,7 @@ TG_API void tg_phase(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t
   switch (phase) {
     case 0u: tg_phase_gather(state, rings, now_ns, lane, lanes); break;
     case 1u: tg_phase_stopped(state, lane, lanes); break;
-    case 2u: tg_phase_survey(state, rings, lane, lanes); break;
+    case 2u: tg_phase_routine(state, rings, lane, lanes); break;
     case 3u: tg_phase_collect(state, rings, lane, lanes); break;
     case 4u: tg_phase_groups(state, lane, lanes); break;
     case 5u: tg_phase_place(state, lane, lanes); break;

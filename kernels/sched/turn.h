@@ -106,7 +106,7 @@ TG_FN tg_turn *tg_scratch(tg_state *state) {
 #endif
 }
 
-/* After the survey: do the routine's phases stand in for the others? */
+/* After the routine phase: do the routine's phases stand in for the others? */
 TG_FN uint32_t tg_is_routine(tg_state *state) {
   const tg_turn *turn = tg_scratch(state);
   return turn->only_step_is_new && !turn->asks_more;

@@ -22,11 +22,11 @@ constexpr int COPY_THREADS = 256;
 constexpr uint64_t TILES = 2;
 constexpr uint64_t TAKEN = 128 / sizeof(uint64_t), HEAD_BYTES = 256;
 
-/* What the logits of one line are; LogitsLine of src/backend/cuda/delivery.rs. */
+/* What the logits of one line are; LogitsLine of src/backend/cuda/engine/delivery.rs. */
 struct LogitsLine {
   uint64_t request;
   uint32_t position;
-  uint32_t wanted;  /* 0: nobody asked for this one, and its logits are not there */
+  uint32_t wanted;  /* 0: the request did not ask for this one, and its logits are not there */
 };
 
 __device__ inline uint64_t line_bytes(uint32_t lines) { return (lines * sizeof(LogitsLine) + 255) / 256 * 256; }

@@ -10,7 +10,7 @@
 constexpr uint32_t SWAP_AB_MOST_STAGES = 16;
 constexpr uint32_t SWAP_AB_PRODUCERS = 2 * WARP; /* threads: a warp asks for weights, and one for rows */
 constexpr uint32_t SWAP_AB_PARTS = 3;        /* of an f32 row */
-constexpr uint32_t SWAP_AB_PART_BUFFERS = 3; /* one is read, one is written, one may be either for who is behind */
+constexpr uint32_t SWAP_AB_PART_BUFFERS = 3; /* one is read, one is written, one may be either for a warp that is behind */
 
 /* Rows and weights of the same 16-bit type. */
 template <typename T>
@@ -231,7 +231,7 @@ struct SwapAbBlock {
   /* All consumers, where K is shared: what this block has of each eight to the block that sums it; then all of it is there. */
   __device__ inline void send(const typename Tile::Acc &acc) const {
     if (blocks > 1) cluster_wait();  /* all blocks have their barriers */
-    consumers_meet();                /* nobody reads the ring any more */
+    consumers_meet();                /* no warp reads the ring any more */
     if (counts()) {
       const uint32_t to = shared_address(sums + threadIdx.x), counted = shared_address(summed);
 #pragma unroll
@@ -279,7 +279,7 @@ struct SwapAbBlock {
       eight[0] = v.x, eight[Tile::OUT_PITCH] = v.y, eight[8] = v.z, eight[Tile::OUT_PITCH + 8] = v.w;
     };
     if constexpr (Tile::ALONE) {
-      consumers_meet();  /* nobody reads the ring any more */
+      consumers_meet();  /* no warp reads the ring any more */
       if (counts())
 #pragma unroll
         for (uint32_t i = 0; i < Tile::EIGHTS; i++)
@@ -299,7 +299,7 @@ struct SwapAbBlock {
   /* The row of the tile that is row i of out(). */
   __device__ inline uint32_t row(uint32_t i) const { return ((i / 8 << log_blocks) + rank) * 8 + i % 8; }
 
-  /* Rows of out(), of which those at or past the tile's rows are nobody's. */
+  /* Rows of out(), of which those at or past the tile's rows are no rows of the batch. */
   __device__ inline uint32_t rows() const { return eights() * 8; }
 
   __device__ inline float4 get(uint32_t i, uint32_t n) const { return load4(out() + i * Tile::OUT_PITCH + n); }

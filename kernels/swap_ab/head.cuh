@@ -77,7 +77,7 @@ struct HeadBest {
           v[0] = max_or_nan(v[0], __shfl_xor_sync(0xffffffffu, v[0], bit));
         }
       }
-      /* Who has it, of the lanes with the same rows: one of the eight with weight row n, or else with n + 8. */
+      /* Which of the lanes with the same rows has it: one of the eight with weight row n, or else with n + 8. */
       uint32_t firsts = 0, seconds = 0;
 #pragma unroll
       for (uint32_t i = 0; i < VALUES; i++) {
@@ -94,7 +94,7 @@ struct HeadBest {
     }
   }
 
-  /* All consumers, when nobody reads the ring, which is `shared` now: best[r * parts] of the first `rows` rows. */
+  /* All consumers, when no warp reads the ring, which is `shared` now: best[r * parts] of the first `rows` rows. */
   __device__ inline void leave(void *shared, unsigned long long *best, uint32_t parts, uint32_t rows) const {
     unsigned long long *of_warps = static_cast<unsigned long long *>(shared);  /* [warps, ROWS] */
 #pragma unroll

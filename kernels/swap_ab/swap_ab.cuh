@@ -16,7 +16,7 @@
  * part of what they share, for both, so that it leaves the second-level cache once.
  *
  * A group may have fewer weight rows than its instruction takes: then the others' sums are of whatever lies there, and
- * nobody looks at them.
+ * nothing reads them.
  *
  * f32 rows are the sum of three bf16 parts, exactly but for their lowest bits; the parts are rows of their own for the
  * instruction. It truncates as it accumulates, so a stage has sums of its own that are added with rounding.

@@ -1,6 +1,6 @@
 //! From what was written to what it means: [`spec`] is the one way from flags to a [`RunSpec`].
 
-use super::args::{EngineArgs, PrecisionArgs, RunArgs};
+use super::args::{EngineArgs, PrecisionArgs, RunArgs, TimedArgs};
 use crate::backend::LaunchWay;
 use crate::backend::spec::without_gpu_support;
 use crate::error::{Error, Result};
@@ -66,6 +66,33 @@ pub fn on(
         memory_limit: limit.map_err(|error| Error::Usage(format!("--memory-limit {error}")))?,
         ..RunSpec::of(model, first)
     })
+}
+
+/// The run whose steps `command` times in one of several types.
+///
+/// # Errors
+/// As [`spec_of_one`].
+pub fn timed(
+    command: &str,
+    model: &str,
+    device: Option<String>,
+    dtype: Option<DType>,
+    args: &TimedArgs,
+) -> Result<RunSpec> {
+    let run = RunArgs {
+        device,
+        parallel: None,
+        precision: PrecisionArgs { dtype, fp16: false },
+        launch: None,
+        ahead: false,
+        step_timeout_ms: None,
+        buckets: args.buckets.clone(),
+    };
+    let engine = EngineArgs {
+        memory_limit: args.memory_limit.clone(),
+        ..EngineArgs::default()
+    };
+    spec_of_one(model, &run, &engine, command)
 }
 
 /// [`spec`] for a command that has no use for several devices. `command`: its name.

@@ -29,9 +29,9 @@ mod gpu {
     use crate::bench::tuning::{Found, engine};
     use crate::bench::workload::{self, Random};
     use crate::bench::{Kind, Point};
-    use crate::cli::args::{BucketArgs, EngineArgs, PrecisionArgs, RunArgs};
+    use crate::cli::args::BucketArgs;
     use crate::cli::paths::{Files, is_stdio};
-    use crate::cli::spec::spec_of_one;
+    use crate::cli::spec::timed;
     use crate::cli::table::Table;
     use crate::cli::{interrupt, print};
     use crate::error::Error;
@@ -75,7 +75,7 @@ mod gpu {
         // A kernel file may be brought up to date where it is.
         let read = BucketArgs {
             kernel_file: None,
-            ..args.buckets.clone()
+            ..args.timed.buckets.clone()
         };
         Files::default()
             .runs(&spec.model, &read)
@@ -136,24 +136,9 @@ mod gpu {
     }
 
     fn run_spec(args: &TuneArgs, dtype: DType) -> Result<RunSpec> {
-        let run = RunArgs {
-            // Nothing is tuned on a CPU: without a GPU the error is about that.
-            device: args.device.clone().or_else(|| Some("cuda".to_owned())),
-            parallel: None,
-            precision: PrecisionArgs {
-                dtype: Some(dtype),
-                fp16: false,
-            },
-            launch: None,
-            ahead: false,
-            step_timeout_ms: None,
-            buckets: args.buckets.clone(),
-        };
-        let sizes = EngineArgs {
-            memory_limit: args.memory_limit.clone(),
-            ..EngineArgs::default()
-        };
-        spec_of_one(&args.model.model, &run, &sizes, "tune")
+        // Nothing is tuned on a CPU: without a GPU the error is about that.
+        let device = args.device.clone().or_else(|| Some("cuda".to_owned()));
+        timed("tune", &args.model.model, device, Some(dtype), &args.timed)
     }
 
     /// The decode buckets to measure, ascending: those asked for, which the ladder must have, or all that have a choice.
@@ -217,7 +202,7 @@ mod gpu {
                 cpu_load: 0,
                 penalties: false,
             };
-            let mut random = Random::new(args.seed, u64::from(rows));
+            let mut random = Random::new(args.timed.seed, u64::from(rows));
             let arrivals = workload::at_once(&point, rows, Logits::None, vocabulary, &mut random);
             let beside = Beside {
                 most_in_flight: None,
@@ -235,7 +220,7 @@ mod gpu {
                      this is a bug in tailgraph"
                 ))
             })?;
-            if !args.quiet {
+            if !args.timed.quiet {
                 say(&line(device.spec.dtype, &found));
                 for timed in &found.finalists {
                     say(&format!(

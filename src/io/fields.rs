@@ -1,7 +1,7 @@
 //! Fields of a JSON object, read with errors that name the field, what was found and what was expected.
 //! `null` counts as absent everywhere.
 
-use super::row::{Code, MAX_NEW_TOKENS, RowError};
+use super::row::{Code, Id, MAX_ID_BYTES, MAX_NEW_TOKENS, MAX_TIMEOUT_MS, Options, RowError};
 use crate::json;
 use crate::quote;
 use crate::sys::abi::TG_MAX_BIASES;
@@ -333,4 +333,47 @@ pub fn token_id_array(value: &Value, name: &str) -> Result<Vec<u32>, RowError> {
             },
         )
         .collect()
+}
+
+/// A row's id, from the field `name`.
+pub fn id(value: &Value, name: &str) -> Result<Id, RowError> {
+    match (value, json::integer(value)) {
+        (Value::String(text), _) if text.len() <= MAX_ID_BYTES => Ok(Id::text(text.clone())),
+        (Value::String(text), _) => Err(RowError::new(
+            Code::InvalidRequest,
+            format!(
+                "{name}: found a string of {} bytes, expected at most {MAX_ID_BYTES}",
+                text.len()
+            ),
+        )),
+        (_, Some(number)) => Ok(Id::integer(number)),
+        _ => Err(wrong(
+            name,
+            value,
+            "a string or an integer of at most 128 bits",
+        )),
+    }
+}
+
+/// Options that are spelt alike in our rows and in OpenAI bodies (with vLLM's additions).
+pub fn shared_options(fields: &Fields) -> Result<Options, RowError> {
+    Ok(Options {
+        max_new_tokens: None,
+        logprobs: None,
+        stop_ids: None,
+        temperature: TEMPERATURE.read(fields)?,
+        top_k: top_k(fields)?,
+        top_p: TOP_P.read(fields)?,
+        min_p: MIN_P.read(fields)?,
+        repetition_penalty: REPETITION_PENALTY.read(fields)?,
+        presence_penalty: PRESENCE_PENALTY.read(fields)?,
+        frequency_penalty: FREQUENCY_PENALTY.read(fields)?,
+        logit_bias: logit_bias(fields)?,
+        min_tokens: integer_u32(fields, "min_tokens", 0, MAX_NEW_TOKENS)?,
+        seed: seed(fields)?,
+        stop: stop_strings(fields, "stop")?,
+        ignore_eos: boolean(fields, "ignore_eos")?,
+        skip_special_tokens: boolean(fields, "skip_special_tokens")?,
+        timeout_ms: integer(fields, "timeout_ms", 1, MAX_TIMEOUT_MS)?,
+    })
 }

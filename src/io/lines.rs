@@ -1,8 +1,9 @@
 //! Rows as they come: lines of a stream, or prompts as arguments.
 
 use super::hash::{Fnv64, fnv128};
+use super::line::{self, looks_like_json};
 use super::plain::{self, Plain};
-use super::row::{self, Code, Format, Row, RowError};
+use super::row::{Code, Format, Row, RowError};
 use crate::error::{Error, Result};
 use crate::magic;
 use crate::quote;
@@ -164,7 +165,7 @@ impl Reader {
             (true, Some(plain)) => plain.row_of_bytes(without_end(&line.bytes), self.number),
             (true, None) => {
                 let text = line.bytes.trim_ascii();
-                (row::parse(text, self.number), Fnv64::default().with(text))
+                (line::parse(text, self.number), Fnv64::default().with(text))
             }
             (false, None) => (too_long(&line.bytes, self.number), Fnv64::default()),
             (false, Some(_)) => {
@@ -202,12 +203,6 @@ impl Ids {
     }
 }
 
-/// Whether a line may be meant as JSON. A prompt may begin with quotes, but then seldom all of them do.
-pub(super) fn looks_like_json(line: &[u8]) -> bool {
-    matches!(line.trim_ascii_start().first(), Some(b'{' | b'[' | b'"'))
-        || serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok()
-}
-
 fn without_end(line: &[u8]) -> &[u8] {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     line.strip_suffix(b"\r").unwrap_or(line)
@@ -215,7 +210,7 @@ fn without_end(line: &[u8]) -> &[u8] {
 
 fn too_long(beginning: &[u8], number: u64) -> Row {
     let error = RowError::new(Code::InvalidJson, too_long_message(number));
-    Row::unreadable(beginning, number, error)
+    line::unreadable(beginning, number, error)
 }
 
 fn too_long_message(number: u64) -> String {

@@ -1,6 +1,7 @@
 //! What comes in as JSON lines or arrays, checked, and what goes out as rows or arrays.
 //!
-//! - [`row`], [`messages`], [`openai`], [`fields`]: a line of JSON as a question ([`row::parse`] is a pure function)
+//! - [`row`]: what a line asks. [`line`] reads it ([`line::parse`] is a pure function), by [`openai`] or `own`, whose parts are
+//!   [`messages`] and [`fields`]; `elsewhere` has the fields of other formats
 //! - [`prepare`]: a question as a [`crate::runtime::Request`], against the model's limits and the defaults
 //! - [`answer`], [`openai_answer`]: what is written for a row (`outcome` is what came of it); [`tool_calls`]: those that a model writes
 //! - [`lines`], [`source`]: rows of a file, of standard input or of the command line, one at a time; [`plain`]: prompts
@@ -17,11 +18,13 @@
 pub mod answer;
 pub mod arrays;
 pub mod codec;
+mod elsewhere;
 pub mod expect;
 pub mod fields;
 pub mod hash;
 pub mod identity;
 pub mod kept;
+pub mod line;
 pub mod lines;
 pub mod logits;
 pub mod logprobs;
@@ -31,6 +34,7 @@ pub mod openai;
 pub mod openai_answer;
 mod outcome;
 pub mod output;
+mod own;
 pub mod partial;
 pub mod plain;
 pub mod prepare;

@@ -4,42 +4,23 @@
 //! additions to the body (top_k, min_p, repetition_penalty, min_tokens,
 //! stop_token_ids, ignore_eos, skip_special_tokens) are taken, and so is timeout_ms.
 
+use super::elsewhere;
 use super::fields::{self, Fields, found, present, wrong};
 use super::messages;
-use super::row::elsewhere;
 use super::row::{
-    Ask, Choices, Code, FieldNames, Id, MAX_CHOICES, MAX_LOGPROBS, Options, Prompt, RowError,
-    Unasked, shared_options,
+    Ask, Choices, Code, Endpoint, FieldNames, Format, IGNORED_AT_MOST, Id, MAX_CHOICES,
+    MAX_LOGPROBS, OpenAi, Options, Prompt, Row, RowError, Unasked,
 };
 use crate::json;
 use crate::quote;
 use serde_json::Value;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Endpoint {
-    Chat,
-    Completions,
-}
-
 /// Of `n`, as the format has it.
 const MAX_N: u32 = 128;
 
-/// What an answer in this format repeats of its row.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct OpenAi {
-    /// `None` where the row names no endpoint we know: then it is an error.
-    pub endpoint: Option<Endpoint>,
-    /// `body.model`, as given.
-    pub model: Option<String>,
-    /// Whether the prompt shows tools, so that the answer may hold calls of them.
-    pub tools: bool,
-    /// Answers to each prompt, where there are several.
-    pub n: Option<u32>,
-}
-
 /// Whether an object means to be a batch row. One of ours may have such names too, of which it has no use, but then it
 /// has a prompt beside them.
-pub fn is_batch_row(row: &Fields) -> bool {
+pub(super) fn is_batch_row(row: &Fields) -> bool {
     let has = |name: &str| row.contains_key(name);
     let envelope = has("body") || has("url");
     has("custom_id")
@@ -60,11 +41,37 @@ pub(super) fn recover_id(line: &[u8]) -> Option<Id> {
     let after = line.windows(NAME.len()).position(|bytes| bytes == NAME)? + NAME.len();
     let value = line[after..].trim_ascii_start().strip_prefix(b":")?;
     let mut values = serde_json::Deserializer::from_slice(value).into_iter::<Value>();
-    Id::from_value(&values.next()?.ok()?, "custom_id").ok()
+    fields::id(&values.next()?.ok()?, "custom_id").ok()
 }
 
-/// The question in a batch row.
-pub fn parse(row: &Fields) -> (OpenAi, Result<Ask, RowError>) {
+/// A batch row of line `number`.
+pub(super) fn row(row: &Fields, number: u64) -> Row {
+    let given = present(row, "custom_id").map(|id| fields::id(id, "custom_id"));
+    let (format, ask) = question(row);
+    let (id, ask) = match given {
+        Some(Ok(id)) => (Some(id), ask),
+        Some(Err(error)) => (None, Err(error)),
+        None => (None, ask),
+    };
+    Row {
+        line: number,
+        claims_id: id.is_some(),
+        id: id.unwrap_or_else(|| match present(row, "custom_id") {
+            Some(_) => Id::unread(number),
+            None => Id::line(number),
+        }),
+        format: Format::OpenAi(format),
+        tells_format: true,
+        ask,
+        ignored: unknown(row)
+            .take(IGNORED_AT_MOST)
+            .map(quote::text)
+            .collect(),
+    }
+}
+
+/// The question in a batch row, and what its answer repeats of it.
+fn question(row: &Fields) -> (OpenAi, Result<Ask, RowError>) {
     let mut format = OpenAi::default();
     let ask = ask(row, &mut format);
     (format, ask)
@@ -90,7 +97,7 @@ fn ask(row: &Fields, format: &mut OpenAi) -> Result<Ask, RowError> {
     };
     format.model = fields::string(body, "model")?;
     refuse_what_we_cannot(body, endpoint)?;
-    let mut options = shared_options(body)?;
+    let mut options = fields::shared_options(body)?;
     options.max_new_tokens = fields::limit(body, "max_tokens", "max_completion_tokens")?;
     options.stop_ids = fields::token_ids(body, "stop_token_ids")?;
     let (prompt, more, unasked) = match endpoint {
@@ -241,7 +248,7 @@ fn is_known_somewhere(name: &str) -> bool {
 }
 
 /// Fields that nobody knows, by their names.
-pub(super) fn unknown(row: &Fields) -> impl Iterator<Item = String> {
+fn unknown(row: &Fields) -> impl Iterator<Item = String> {
     const ENVELOPE: [&str; 4] = ["custom_id", "method", "url", "body"];
     let around = row
         .iter()

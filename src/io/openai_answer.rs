@@ -6,9 +6,8 @@
 //! and beside it; one that was interrupted, timed out or lost its device has no response at all.
 
 use super::codec::Codec;
-use super::openai::{Endpoint, OpenAi};
 use super::outcome::{ErrorBody, Finish, Label, Origin, Outcome, TimingMs, Usage, to_json};
-use super::row::{Code, Id, RowError, TIMED_OUT};
+use super::row::{Code, Endpoint, Id, OpenAi, RowError, TIMED_OUT};
 use super::tool_calls::{self, Call, Found};
 use crate::runtime::Timing;
 use serde::Serialize;

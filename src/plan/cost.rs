@@ -237,7 +237,7 @@ fn op_cost_of_experts(
             let normed = shape.logit_rows() * hidden;
             (stored, 0.0, normed * (F32 + compute), 4.0 * normed)
         }
-        // Of a decode step's greedy rows logits are neither stored nor read (kernels/common/argmax.cuh): these are of any other step.
+        // As where logits are stored and read; a backend may spare that for the greedy rows of decode steps.
         OpKind::LmHead => {
             let logit_rows = shape.logit_rows();
             let moved = logit_rows * (hidden * compute + vocab * F32);

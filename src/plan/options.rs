@@ -77,7 +77,7 @@ pub struct Limits {
     pub step_tokens: Option<u32>,
     /// Default: 512, but at least `chunk_align` and at most `step_tokens`.
     pub chunk_tokens: Option<u32>,
-    /// Default: 8, or 0 where `chunk_tokens` is given.
+    /// Default: 4, or 0 where `chunk_tokens` is given.
     pub chunk_share: Option<u32>,
     /// Default: 64.
     pub chunk_align: Option<u32>,
@@ -120,7 +120,7 @@ const DEFAULT_PAGE_TOKENS: u32 = 64;
 const DEFAULT_CHUNK_TOKENS: u32 = 512;
 /// An H100 takes 9 ms for a step of 512 rows of a prompt and 15 for one of 2,048 (profiles/README.md). So prompts that come in
 /// one by one wait in chunks of 512, and many that wait together do not.
-const DEFAULT_CHUNK_SHARE: u32 = 8;
+const DEFAULT_CHUNK_SHARE: u32 = 4;
 const DEFAULT_CHUNK_ALIGN: u32 = 64;
 const PAGE_TOKENS: std::ops::RangeInclusive<u32> = 16..=256;
 

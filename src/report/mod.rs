@@ -4,8 +4,8 @@
 //! - [`input`]: what kind of file it is; [`mod@bench`]: results of `bench`, which [`group`] puts together by what they are of;
 //!   [`trace`]: a trace, read event by event
 //! - [`steps`]: decode and launch steps in one shape
-//! - `steps_part` with `ways`, `prompts`, `serve`, `traced`: what a page says of each; `startup`: how engines came up
-//! - `traced::roofline`: operations of a trace with kernels against what bounds them
+//! - `steps_part` with `ways`, `prompts`, `serve`, `traced`: what a page says of each, of a trace with kernels also how near its
+//!   operations come to what bounds them; [`startup`]: how engines came up
 //! - [`lineup`]: launch ways side by side for a README, which [`picture`] draws and [`markdown`] lists
 //! - [`charts`], [`time`]: kinds of charts; [`svg`]: marks, scales, numbers; `html`: the page; `style`: what both look like
 //!

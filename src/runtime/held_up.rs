@@ -15,7 +15,7 @@ impl HeldUp {
         let held_up = Self::default();
         let told = sink.clone().map(|sink| {
             let held_up = held_up.clone();
-            Arc::new(TellingSink { sink, held_up }) as Arc<dyn LogitsSink>
+            Arc::new(WatchedSink { sink, held_up }) as Arc<dyn LogitsSink>
         });
         (held_up, told)
     }
@@ -26,12 +26,12 @@ impl HeldUp {
 }
 
 /// Says when the sink has rows in hand.
-struct TellingSink {
+struct WatchedSink {
     sink: Arc<dyn LogitsSink>,
     held_up: HeldUp,
 }
 
-impl LogitsSink for TellingSink {
+impl LogitsSink for WatchedSink {
     fn rows(&self, request: u64, position: u32, logits: &[f32]) -> Result<()> {
         let _holding = Holding::new(&self.held_up);
         self.sink.rows(request, position, logits)

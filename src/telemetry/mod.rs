@@ -1,6 +1,10 @@
-//! What a run says on standard error while it runs, where standard output is for results. NVTX ranges, for Nsight; the time
-//! that starting takes, by phase; how often the host launched. Knows nothing of the rest
-//! but how unchecked text is shown.
+//! What a run tells of itself while it runs. Standard output is for results, so all of it goes elsewhere.
+//!
+//! - here: lines on standard error, beside a progress bar
+//! - [`nvtx`]: ranges for Nsight
+//! - [`phases`]: the time that starting takes, by phase; [`launches`]: how often the host launched
+//!
+//! Uses nothing of the crate but `quote`.
 
 pub mod launches;
 pub mod nvtx;

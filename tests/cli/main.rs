@@ -3,6 +3,8 @@
 mod bench;
 mod bench_gemm;
 mod bench_load;
+mod bench_output;
+mod bench_usage;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowded;
@@ -11,8 +13,10 @@ mod ends;
 mod generate;
 mod inspect;
 mod interrupted;
+mod not_finite;
 mod pages;
 mod penalties;
+mod pipes;
 mod profile;
 mod progress;
 mod prompts;

@@ -9,7 +9,7 @@ use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::model::DType;
 use tailgraph::runtime::{Logits, Request};
 
-const VARIANTS: [&str; 4] = ["a", "b", "c", "d"];
+pub const VARIANTS: [&str; 4] = ["a", "b", "c", "d"];
 const GREEDY_TOKENS: u32 = 32;
 
 /// A score and a greedy request for each prompt.
@@ -109,12 +109,12 @@ fn assert_greedy(golden: &Golden, outcomes: &[Outcome], errors: &Errors, what: &
 #[ignore = "needs an NVIDIA GPU"]
 fn f32_is_what_transformers_computes() {
     let gpu = OpenGpu::new(0).unwrap();
-    f32_on(&gpu, "as built in");
+    f32_on(&gpu, "as built in", &VARIANTS);
 }
 
-/// Holds f32 to transformers.
-pub fn f32_on(gpu: &OpenGpu, what: &str) {
-    for variant in VARIANTS {
+/// Holds f32 of these goldens to transformers.
+pub fn f32_on(gpu: &OpenGpu, what: &str, variants: &[&str]) {
+    for &variant in variants {
         let golden = golden::load(variant);
         let setup = Setup {
             dtype: DType::F32,

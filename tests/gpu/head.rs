@@ -1,4 +1,4 @@
-//! LM heads that stream their weights: the logits of the dense one against those of the kernels for any step (few.rs has the
+//! LM heads that stream their weights: the logits of the dense one against those of the kernels for any step (skinny.rs has the
 //! others'), and their word of where the best ones are: sampling by it against sampling that reads all logits, and against the
 //! logits themselves.
 
@@ -268,7 +268,7 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
         );
     }
     if let Some(plain) = plain {
-        // As far as dense.rs allows.
+        // As far as tiled.rs allows.
         let limit = if types.operand == DType::F32 {
             3e-6
         } else {

@@ -28,5 +28,5 @@ fn what_is_written_computes_what_transformers_does() {
     }
     let choice = KernelChoice::open(Some(Path::new(&file))).unwrap();
     let gpu = OpenGpu::new(0).unwrap().served_by(choice);
-    goldens::f32_on(&gpu, "as tuned");
+    goldens::f32_on(&gpu, "as tuned", &["a", "b"]);
 }

@@ -76,8 +76,8 @@ fn rows_of(variant: Variant) -> u32 {
     }
 }
 
-/// Those that this GPU has, with their names.
-fn choices(gpu: &OpenGpu) -> Vec<(KernelChoice, String)> {
+/// Those that this GPU has.
+fn choices(gpu: &OpenGpu) -> Vec<(Variant, KernelChoice)> {
     let architecture = Architecture::of(gpu.info.compute_capability).unwrap();
     let has = |variant: &Variant| {
         let checked = DTYPES.map(|dtype| variant.check(architecture, dtype, rows_of(*variant)));
@@ -90,16 +90,20 @@ fn choices(gpu: &OpenGpu) -> Vec<(KernelChoice, String)> {
         Architecture::Sm100 => 6,
     };
     assert_eq!(had.len(), least, "{had:?}");
-    let named = |variant| (choice(architecture, variant), format!("{variant}"));
-    had.into_iter().map(named).collect()
+    had.into_iter()
+        .map(|variant| (variant, choice(architecture, variant)))
+        .collect()
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn f32_is_what_transformers_computes_by_every_variant() {
     let gpu = OpenGpu::new(0).unwrap();
-    for (choice, what) in choices(&gpu) {
-        goldens::f32_on(&gpu.served_by(choice), &what);
+    for (variant, choice) in choices(&gpu) {
+        // Of c's 64 experts there are no fused ones of f32 rows.
+        let mut served = goldens::VARIANTS.to_vec();
+        served.retain(|&golden| variant.experts != Experts::Fused || golden != "c");
+        goldens::f32_on(&gpu.served_by(choice), &variant.to_string(), &served);
     }
 }
 
@@ -109,7 +113,7 @@ fn all_ways_give_the_same_bits_by_every_variant() {
     let gpu = OpenGpu::new(0).unwrap();
     let golden = golden::load("b");
     let requests = requests(&golden.prompts());
-    for (choice, what) in choices(&gpu) {
+    for (what, choice) in choices(&gpu) {
         let gpu = gpu.served_by(choice);
         for dtype in [DType::F32, DType::BF16] {
             let by = |launch| {

@@ -2,6 +2,7 @@
 
 use crate::common::golden;
 use crate::engine::{OPTIONS, Outcome, Setup, WAYS, drive, engine, greedy, plan, run, score};
+use crate::goldens;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailgraph::backend::LaunchWay;
@@ -67,7 +68,7 @@ pub fn assert_same(found: &[Outcome], expected: &[Outcome], what: &str) {
 #[ignore = "needs an NVIDIA GPU"]
 fn all_ways_and_stages_give_the_same_bits() {
     let gpu = OpenGpu::new(0).unwrap();
-    for variant in ["a", "b"] {
+    for variant in goldens::VARIANTS {
         let golden = golden::load(variant);
         let requests = requests(&golden.prompts());
         for dtype in DTYPES {

@@ -3,8 +3,7 @@
 use crate::fakes::Tokens;
 use serde_json::{Value, json};
 use tailgraph::io::answer::{Finish, Label, Origin, Outcome, served};
-use tailgraph::io::openai::{Endpoint, OpenAi};
-use tailgraph::io::row::{Format, Id};
+use tailgraph::io::row::{Endpoint, Format, Id, OpenAi};
 use tailgraph::runtime::{Timing, TokenLogprobs};
 
 /// Ids 0 to 255 are bytes, 300 and 301 both read `<end>`, 302 is a word that looks like a spelled byte, and the others

@@ -9,8 +9,8 @@ use serde_json::Value;
 use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
 use tailgraph::io::answer::{self, Label};
+use tailgraph::io::line::parse;
 use tailgraph::io::prepare::prepare;
-use tailgraph::io::row::parse;
 
 /// A row's own fields with values that mean something to them.
 const BODY: [(&str, &[&str]); 34] = [
@@ -260,7 +260,7 @@ fn openai_rows_of_a_grammar_are_requests_or_error_rows() {
         }
     }
     assert!(
-        good > 50 && bad > 50,
+        good > 20 && bad > 20,
         "{good} good rows, {bad} bad ones: the grammar is one-sided"
     );
     crate::common::memory::assert_peak_below_a_gib();

@@ -7,8 +7,8 @@ use crate::rows::rules;
 use std::panic::catch_unwind;
 use std::time::Instant;
 use tailgraph::io::arrays;
+use tailgraph::io::line::parse;
 use tailgraph::io::prepare::prepare;
-use tailgraph::io::row::parse;
 
 const ROWS: [&str; 5] = [
     r#"{"id":"x","input_ids":[1,2,3],"max_new_tokens":9,"temperature":0.5,"top_k":4,"top_p":0.9,"min_p":0.1,"repetition_penalty":1.1,"seed":-1,"stop":["END"],"stop_ids":[9,7],"logprobs":3,"timeout_ms":1500,"ignore_eos":false}"#,

@@ -1,7 +1,8 @@
 //! Rows of the OpenAI batch format.
 
 use tailgraph::io::Code;
-use tailgraph::io::row::{Prompt, parse};
+use tailgraph::io::line::parse;
+use tailgraph::io::row::Prompt;
 
 fn chat(body: &str) -> tailgraph::io::Row {
     let line = format!(

@@ -3,8 +3,9 @@
 use crate::fakes::Bytes;
 use crate::rows::rules;
 use serde_json::{Map, Value, json};
+use tailgraph::io::line::parse;
 use tailgraph::io::prepare::{Prepared, Rules, prepare};
-use tailgraph::io::row::{Code, Options, RowError, parse};
+use tailgraph::io::row::{Code, Options, RowError};
 use tailgraph::runtime::Request;
 
 /// A row of each format with these fields.

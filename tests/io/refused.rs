@@ -1,7 +1,8 @@
 //! Fields that would change prompt or answer, and are not supported, are refused by name in rows of both formats.
 
 use tailgraph::io::Code;
-use tailgraph::io::row::{Row, parse};
+use tailgraph::io::line::parse;
+use tailgraph::io::row::Row;
 
 const HI: &str = r#""messages":[{"role":"user","content":"hi"}]"#;
 

@@ -4,5 +4,9 @@ mod checkpoint;
 #[path = "../common/mod.rs"]
 mod common;
 mod config;
+mod config_refused;
+mod defects;
+mod generation;
 mod random;
+mod shards;
 mod synth;

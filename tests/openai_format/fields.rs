@@ -4,7 +4,7 @@
 use crate::common::python::{ask, interpreter};
 use crate::{answers, row};
 use serde_json::Value;
-use tailgraph::io::row::parse;
+use tailgraph::io::line::parse;
 
 const TABLE: &str = include_str!("../fixtures/openai/request_fields.txt");
 

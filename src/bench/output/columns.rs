@@ -29,6 +29,28 @@ macro_rules! field {
     };
 }
 
+/// A fraction as a percentage.
+macro_rules! share {
+    ($title:literal, $name:literal, $rank:literal) => {
+        Column {
+            title: $title,
+            cell: |row| per_cent(row, $name),
+            rank: $rank,
+        }
+    };
+}
+
+/// Two numbers with text between.
+macro_rules! pair {
+    ($title:literal, $first:literal, $between:literal, $second:literal, $rank:literal) => {
+        Column {
+            title: $title,
+            cell: |row| Some(cell(row, $first)? + $between + &cell(row, $second)?),
+            rank: $rank,
+        }
+    };
+}
+
 /// Of prompts whose lengths are drawn the range.
 const PROMPT: Column = Column {
     title: "n_prompt",
@@ -53,14 +75,7 @@ pub const RESULTS: &[Column] = &[
     field!("req/s asked", "request_rate"),
     field!("in flight", "max_concurrency"),
     field!("cpu load", "cpu_load", 1),
-    Column {
-        title: "t/s (mean ± sd)",
-        rank: 0,
-        cell: |row| {
-            let (mean, sd) = (row["avg_ts"].as_f64()?, row["stddev_ts"].as_f64()?);
-            Some(format!("{} ± {}", number(mean), number(sd)))
-        },
-    },
+    pair!("t/s (mean ± sd)", "avg_ts", " ± ", "stddev_ts", 0),
     field!("t/s median", "median_ts", 3),
     field!("req/s", "request_throughput", 1),
     field!("s", "duration", 8),
@@ -78,17 +93,7 @@ pub const RESULTS: &[Column] = &[
             )
         },
     },
-    Column {
-        title: "top-1",
-        rank: 0,
-        cell: |row| {
-            Some(format!(
-                "{}/{}",
-                row["top1_agreeing"].as_u64()?,
-                row["top1_total"].as_u64()?
-            ))
-        },
-    },
+    pair!("top-1", "top1_agreeing", "/", "top1_total", 0),
     field!("TTFT ms p50", "median_ttft_ms", 3),
     field!("p99", "p99_ttft_ms", 5),
     field!("TPOT ms p50", "median_tpot_ms", 2),
@@ -101,18 +106,10 @@ pub const RESULTS: &[Column] = &[
     field!("by trace", "median_traced_step_ms", 4),
     field!("turn us", "median_turn_us", 5),
     field!("experts/layer", "experts_hit_mean", 7),
-    Column {
-        title: "most chosen",
-        rank: 7,
-        cell: |row| per_cent(row, "expert_share_max"),
-    },
+    share!("most chosen", "expert_share_max", 7),
     field!("floor ms", "floor_ms", 2),
     field!("counted floor ms", "floor_counted_ms", 9),
-    Column {
-        title: "of floor",
-        rank: 1,
-        cell: |row| per_cent(row, "floor_fraction"),
-    },
+    share!("of floor", "floor_fraction", 1),
     field!("launches/token", "launches_per_token", 8),
     field!("CPU s/1k tokens", "host_cpu_s_per_1k_tokens", 8),
     field!("J/token", "energy_j_per_token", 8),
@@ -150,17 +147,7 @@ pub const COMPARED: &[Column] = &[
     field!("A", "a"),
     field!("B", "b"),
     field!("B / A", "ratio"),
-    Column {
-        title: "95% interval",
-        rank: 1,
-        cell: |row| {
-            Some(format!(
-                "{} to {}",
-                number(row["low"].as_f64()?),
-                number(row["high"].as_f64()?)
-            ))
-        },
-    },
+    pair!("95% interval", "low", " to ", "high", 1),
     field!("verdict", "verdict"),
 ];
 
@@ -175,11 +162,7 @@ pub const GEMM: &[Column] = &[
     field!("us", "us"),
     field!("bound", "bound", 6),
     field!("bound us", "floor_us", 2),
-    Column {
-        title: "of it",
-        rank: 0,
-        cell: |row| per_cent(row, "fraction"),
-    },
+    share!("of it", "fraction", 0),
     field!("FLOP/B", "intensity", 7),
     field!("TFLOP/s", "tflops"),
     field!("TB/s", "tbytes_per_s"),

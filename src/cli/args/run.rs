@@ -94,7 +94,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub step_tokens: Option<u32>,
     /// Rows of prompts in a step that running sequences have rows in too, so that these do not wait for long prompts [default: 512,
-    /// or an eighth of the prompt tokens that running sequences have yet to read, where that is more]
+    /// or a quarter of the prompt tokens that running sequences have yet to read, where that is more]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk_tokens: Option<u32>,
     /// Prompt chunks end on multiples of this
@@ -106,4 +106,20 @@ pub struct EngineArgs {
     /// Layer ranges that run as a pipeline
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub stages: Option<u32>,
+}
+
+/// Of commands that time the steps of one model in each of several types: `bench gemm` and `tune`.
+#[derive(Debug, Clone, Args)]
+pub struct TimedArgs {
+    /// Of the prompts
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// No progress on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub buckets: BucketArgs,
+    /// Memory to use at most, such as 22GiB or 512MB
+    #[arg(long, value_name = "SIZE", help_heading = "Sizes")]
+    pub memory_limit: Option<String>,
 }

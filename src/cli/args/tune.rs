@@ -1,6 +1,6 @@
 //! `tune`.
 
-use super::run::{BucketArgs, ModelArg};
+use super::run::{ModelArg, TimedArgs};
 use crate::bench::ranges::{self, List};
 use crate::model::DType;
 use clap::Args;
@@ -26,20 +26,11 @@ pub struct TuneArgs {
     /// The commit that is measured, for the file [default: as git says of the working folder]
     #[arg(long, value_name = "ID")]
     pub commit: Option<String>,
-    /// Of the prompts
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
-    /// No progress on standard error
-    #[arg(long, short)]
-    pub quiet: bool,
     #[command(flatten)]
     pub model: ModelArg,
     /// cuda, or cuda:N for a certain GPU [default: cuda]
     #[arg(long, value_name = "DEVICE", help_heading = "Model and device")]
     pub device: Option<String>,
     #[command(flatten)]
-    pub buckets: BucketArgs,
-    /// Memory to use at most, such as 22GiB or 512MB
-    #[arg(long, value_name = "SIZE", help_heading = "Sizes")]
-    pub memory_limit: Option<String>,
+    pub timed: TimedArgs,
 }

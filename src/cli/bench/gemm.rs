@@ -11,9 +11,8 @@ use crate::bench::products::{self, Product, Steps};
 use crate::bench::workload::{self, Random};
 use crate::bench::{Kind, Point};
 use crate::cli::args::bench::GemmArgs;
-use crate::cli::args::{EngineArgs, PrecisionArgs, RunArgs};
 use crate::cli::paths::Files;
-use crate::cli::spec::spec_of_one;
+use crate::cli::spec::timed;
 use crate::cli::{Exit, interrupt};
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -40,23 +39,13 @@ const NEW_TOKENS: u32 = 24;
 const WARM_UPS: u64 = 1;
 
 pub fn run(args: &GemmArgs) -> Result<Exit> {
-    let run = |dtype| RunArgs {
-        device: args.device.clone(),
-        parallel: None,
-        precision: PrecisionArgs { dtype, fp16: false },
-        launch: None,
-        ahead: false,
-        step_timeout_ms: None,
-        buckets: args.buckets.clone(),
+    let spec = |dtype| {
+        let device = args.device.clone();
+        timed("bench gemm", &args.model.model, device, dtype, &args.timed)
     };
-    let sizes = EngineArgs {
-        memory_limit: args.memory_limit.clone(),
-        ..EngineArgs::default()
-    };
-    let spec = |dtype| spec_of_one(&args.model.model, &run(dtype), &sizes, "bench gemm");
     let first = spec(args.dtype.first().copied())?;
     Files::default()
-        .runs(&first.model, &args.buckets)
+        .runs(&first.model, &args.timed.buckets)
         .writes("--output", args.print.output.as_deref())
         .keep_apart()?;
     let out = args.print.open()?;
@@ -178,7 +167,7 @@ impl<'a> Table<'a> {
         let library = library(&self.opened.target)?;
         let mut measured = vec![];
         for &rows in &self.rows {
-            if !self.args.quiet {
+            if !self.args.timed.quiet {
                 let dtype = self.opened.spec.device.dtype().name();
                 say(&format!(
                     "{dtype}, {} steps of {rows} rows",
@@ -238,7 +227,7 @@ impl<'a> Table<'a> {
         let vocabulary = self.opened.config.vocab_size as u32;
         let mut products = vec![];
         for run in 0..WARM_UPS + runs {
-            let mut random = Random::new(self.args.seed, run);
+            let mut random = Random::new(self.args.timed.seed, run);
             let arrivals = workload::at_once(&point, batch, Logits::None, vocabulary, &mut random);
             let beside = Beside {
                 most_in_flight: None,

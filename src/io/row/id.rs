@@ -1,10 +1,5 @@
 //! What a row is called: by itself, or by its line number.
 
-use super::{Code, RowError};
-use crate::io::fields::wrong;
-use crate::json;
-use serde_json::Value;
-
 /// A row's id: a string or an integer. Two are the same if they read the same: `"7"` is 7.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Id {
@@ -27,6 +22,10 @@ pub const MAX_ID_BYTES: usize = 4096;
 impl Id {
     /// What a row without an id is called.
     pub fn line(number: u64) -> Self {
+        Self::integer(number.into())
+    }
+
+    pub fn integer(number: i128) -> Self {
         Self {
             text: number.to_string(),
             shown: Shown::Integer,
@@ -50,28 +49,6 @@ impl Id {
 
     pub fn as_str(&self) -> &str {
         &self.text
-    }
-
-    pub(in crate::io) fn from_value(value: &Value, name: &str) -> Result<Self, RowError> {
-        match (value, json::integer(value)) {
-            (Value::String(text), _) if text.len() <= MAX_ID_BYTES => Ok(Self::text(text.clone())),
-            (Value::String(text), _) => Err(RowError::new(
-                Code::InvalidRequest,
-                format!(
-                    "{name}: found a string of {} bytes, expected at most {MAX_ID_BYTES}",
-                    text.len()
-                ),
-            )),
-            (_, Some(number)) => Ok(Self {
-                text: number.to_string(),
-                shown: Shown::Integer,
-            }),
-            _ => Err(wrong(
-                name,
-                value,
-                "a string or an integer of at most 128 bits",
-            )),
-        }
     }
 }
 

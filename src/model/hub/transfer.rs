@@ -178,7 +178,7 @@ impl<'a> Transfer<'a> {
         let goes_on = answer.status() == StatusCode::PARTIAL_CONTENT
             && starts_at(answer.headers()) == Some(written.bytes);
         if !goes_on {
-            // All of it comes, or nothing that fits.
+            // Either the file comes from its beginning, or something that does not fit.
             written.begin()?;
         }
         if !goes_on && answer.status() != StatusCode::OK {

@@ -30,8 +30,8 @@ const _: () = assert!(GROUPED_TALL_STAGES == MANY_LOADERS, "a stage for each");
 /// wait longer for the router.
 const SKINNY_ROWS: u32 = 16;
 const MOST_TILES: u32 = 256;
-/// Of what a block guesses, the chunks behind its ring's that come to the second-level cache meanwhile, where nothing has come
-/// there before (dense/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
+/// Chunks of a guess that come to the second-level cache while those before them fill the ring, where nothing has brought them
+/// there before (families/swap_ab/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
 const SOON_CHUNKS: u32 = 8;
 const MOST_BLOCKS: u32 = 384;
 /// Static shared memory, at most: the token sort, the plan of a step's units, barriers and the queue.

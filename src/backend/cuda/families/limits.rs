@@ -10,13 +10,13 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Of dynamic shared memory, what every GPU here grants a block (8.6 and 8.9 the least: 99 KiB).
+/// Dynamic shared memory that a block may have on every GPU that is served: what 8.6 and 8.9 grant, which have the least.
 pub const SHARED_BYTES: u32 = 99 * 1024;
 
 /// Static shared memory that a block of the kernels with a ring may have: barriers, and the scratch of a norm.
 const STATIC_BYTES: u32 = 512;
 
-/// What sizes a launch.
+/// What a launch may take of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub multiprocessors: u32,
@@ -24,7 +24,7 @@ pub struct Limits {
     pub block_bytes: u32,
 }
 
-/// What of a GPU kernels are chosen and launches are sized by.
+/// What of a GPU decides which kernels serve it, and sizes their launches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GpuShape {
     /// Compute capability.
@@ -74,7 +74,7 @@ impl GpuShape {
             .is_some_and(Architecture::has_warpgroups)
     }
 
-    /// Kernels overlap the edges between them.
+    /// Whether a kernel may begin before the one ahead of it has ended.
     pub fn overlaps_launches(self) -> bool {
         self.architecture()
             .is_some_and(Architecture::overlaps_launches)

@@ -1,6 +1,7 @@
-//! Lowering: from a stage's operations to the calls that do them on a GPU. Which kernel does which operations is decided in
-//! `rules` and nowhere else; how a family sizes a launch is the family's own (`families`). The list that comes out is a value,
-//! made of addresses alone: it is launched, captured, printed and timed, and needs no GPU to be made.
+//! Lowering: from a stage's operations to the calls that do them on a GPU. Which operations go together, and to which family of
+//! kernels, is decided in `rules` and nowhere else. Which of its kernels a family takes for a shape, and how it sizes the launch,
+//! is the family's own (`families`). The list that comes out is a value, made of addresses alone: it is launched, captured,
+//! printed and timed, and needs no GPU to be made.
 
 mod head;
 mod layer;

@@ -2,7 +2,7 @@
 
 use super::PrintArgs;
 use crate::bench::ranges::List;
-use crate::cli::args::run::{BucketArgs, ModelArg};
+use crate::cli::args::run::{ModelArg, TimedArgs};
 use crate::model::DType;
 use clap::Args;
 
@@ -10,18 +10,12 @@ use clap::Args;
 pub struct GemmArgs {
     #[command(flatten)]
     pub print: PrintArgs,
-    /// No progress on standard error
-    #[arg(long, short)]
-    pub quiet: bool,
     /// Rows of the steps: decode steps where their ladder has as many, else one prompt of so many tokens
     #[arg(long, value_name = "LIST", value_parser = super::positive, default_value = "1-8192*2")]
     pub rows: List,
     /// Runs of each row count, of some 20 steps that decode or 4 of one prompt
     #[arg(long, short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
-    /// Of the prompts
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
     #[command(flatten)]
     pub model: ModelArg,
     /// cpu, cuda, or cuda:N for a certain GPU [default: cuda where it can run, else cpu]
@@ -36,8 +30,5 @@ pub struct GemmArgs {
     )]
     pub dtype: Vec<DType>,
     #[command(flatten)]
-    pub buckets: BucketArgs,
-    /// Memory to use at most, such as 22GiB or 512MB
-    #[arg(long, value_name = "SIZE", help_heading = "Sizes")]
-    pub memory_limit: Option<String>,
+    pub timed: TimedArgs,
 }

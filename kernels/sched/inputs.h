@@ -1,9 +1,9 @@
-/* gather.h: the only phases that look outside. They fill state->inputs; a replay fills it from a record. */
-#ifndef TAILGRAPH_SCHED_GATHER_H
-#define TAILGRAPH_SCHED_GATHER_H
+/* inputs.h: the only phases that look outside. They fill state->inputs; a replay fills it from a record. */
+#ifndef TAILGRAPH_SCHED_INPUTS_H
+#define TAILGRAPH_SCHED_INPUTS_H
 
 #include "sched/mailbox.h"
-#include "sched/near.h"
+#include "sched/returned.h"
 
 /* Does this turn do anything? Not after an error or the stop flag, and not where its record would be lost. */
 TG_FN uint32_t tg_is_open(const tg_state *state, const tg_rings *rings) {
@@ -14,7 +14,7 @@ TG_FN uint32_t tg_is_open(const tg_state *state, const tg_rings *rings) {
 }
 
 /* Lane 0: the host's indices. The host pushes requests before their cancels, and both before it sets drain. Read in
- * the other direction, whoever sees the later sees the earlier. */
+ * the other direction, a reader that sees the later sees the earlier. */
 TG_FN void tg_look(tg_inputs *inputs, tg_rings *rings) {
 #ifdef __CUDACC__
   /* The dispatcher has loaded them all at once, so only where a later one moved do the earlier ones need another look. */
@@ -73,10 +73,10 @@ TG_FN uint32_t tg_is_stop_id(const tg_slot *slot, int32_t token) {
 }
 
 /* As tg_is_stop_id, with most or all of the ids at hand. */
-TG_FN uint32_t tg_is_near_stop_id(tg_state *state, const tg_near *near, int32_t token) {
+TG_FN uint32_t tg_is_stop_id_of_row(tg_state *state, const tg_returned_row *returned, int32_t token) {
   uint32_t found = 0u;
-  for (uint32_t i = 0u; i < TG_NEAR_STOP_IDS; i++) found |= i < near->stop_count && near->stop_ids[i] == token;
-  return near->stop_count <= TG_NEAR_STOP_IDS ? found : tg_is_stop_id(&tg_slots(state)[near->slot], token);
+  for (uint32_t i = 0u; i < TG_ROW_STOP_IDS; i++) found |= i < returned->stop_count && returned->stop_ids[i] == token;
+  return returned->stop_count <= TG_ROW_STOP_IDS ? found : tg_is_stop_id(&tg_slots(state)[returned->slot], token);
 }
 
 /* Phase: which slots sampled their last token in the returned step: a stop id, or none at all. Lanes share the
@@ -91,9 +91,9 @@ TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
     if (i < TG_MAX_LANES) tg_device_token[i] = token;
 #endif
     if (i < step->decode_rows) {
-      tg_near near = tg_near_at(state, step, i);
-      slot = near.slot;
-      stop = tg_is_near_stop_id(state, &near, token);
+      tg_returned_row returned = tg_returned_row_at(state, step, i);
+      slot = returned.slot;
+      stop = tg_is_stop_id_of_row(state, &returned, token);
     } else {
       slot = tg_rows(state, step)[tg_words(state, step->sample_table)[i]].slot;
       stop = tg_is_stop_id(&tg_slots(state)[slot], token);

@@ -1,7 +1,7 @@
 //! Fields that other formats have and our own rows do not.
 
-use super::{Code, RowError};
-use crate::io::fields::{Fields, found, present};
+use super::fields::{Fields, found, present};
+use super::row::{Code, RowError};
 use crate::json;
 use serde_json::Value;
 
@@ -107,7 +107,7 @@ pub(super) fn refuse(row: &Fields) -> Result<(), RowError> {
 }
 
 /// What is expected instead of a field that asks for what is not done here; `None` where it asks for nothing.
-pub(in crate::io) fn refusal(name: &str, value: &Value) -> Option<&'static str> {
+pub(super) fn refusal(name: &str, value: &Value) -> Option<&'static str> {
     let (_, expected) = REFUSED.iter().find(|&&(known, _)| known == name)?;
     let changes_nothing = match name {
         "n" | "best_of" | "num_beams" | "num_return_sequences" => json::float(value) == Some(1.0),
@@ -128,6 +128,6 @@ pub(in crate::io) fn refusal(name: &str, value: &Value) -> Option<&'static str> 
 }
 
 /// Whether [`refuse`] looks at a field, so that nobody need be told that it is ignored.
-pub(in crate::io) fn is_known(name: &str) -> bool {
+pub(super) fn is_known(name: &str) -> bool {
     REFUSED.iter().any(|&(known, _)| known == name)
 }

@@ -1,0 +1,144 @@
+//! Where everything lies in the copy.
+
+use crate::plan::EngineOptions;
+use crate::sys::abi;
+
+/// Tables start on cache lines.
+const ALIGN: usize = 64;
+
+/// Of one slot in the bias table.
+pub(super) const BIAS_ROW_BYTES: usize = abi::TG_MAX_BIASES as usize * size_of::<abi::tg_bias>();
+
+/// Steps that the copy holds.
+pub const PLACES: usize = 2;
+
+/// Byte offsets of everything in the copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub slots: usize,
+    pub max_pages: usize,
+    /// `uint32_t[slots][max_pages]`
+    pub page_table: usize,
+    /// `tg_bias[slots][TG_MAX_BIASES]`
+    pub bias_table: usize,
+    /// By place: `tg_sampled[slots]`
+    pub sampled: [usize; PLACES],
+    /// `tg_slot[slots]`
+    pub slot_table: usize,
+    /// By place: `tg_step`, and behind it the tables of the step, as long as the step needs them
+    pub steps: [usize; PLACES],
+    pub bytes: usize,
+}
+
+/// Byte offsets of one step's tables, one right after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tables {
+    pub rows: usize,
+    pub sequences: usize,
+    pub samples: usize,
+    pub slot_sequences: usize,
+    pub end: usize,
+}
+
+impl Layout {
+    pub fn new(options: &EngineOptions) -> Self {
+        let slots = options.max_seqs as usize;
+        let max_pages = options.max_context.div_ceil(options.page_tokens) as usize;
+        let after = |offset: usize, bytes: usize| (offset + bytes).next_multiple_of(ALIGN);
+        let page_table = after(0, size_of::<abi::tg_state>());
+        let bias_table = after(page_table, slots * max_pages * size_of::<u32>());
+        let sampled = after(bias_table, slots * BIAS_ROW_BYTES);
+        let samples = slots * size_of::<abi::tg_sampled>();
+        let sampled = [sampled, after(sampled, samples)];
+        let slot_table = after(sampled[1], samples);
+        let step = after(slot_table, slots * size_of::<abi::tg_slot>());
+        let mut layout = Self {
+            slots,
+            max_pages,
+            page_table,
+            bias_table,
+            sampled,
+            slot_table,
+            steps: [step; PLACES],
+            bytes: 0,
+        };
+        let end = |layout: &Self, place| {
+            let rows = options.step_tokens as usize;
+            layout.tables(place, rows, slots, slots).end
+        };
+        layout.steps[1] = end(&layout, 0);
+        layout.bytes = end(&layout, 1);
+        layout
+    }
+
+    pub fn tables(&self, place: usize, rows: usize, sequences: usize, samples: usize) -> Tables {
+        let after = |offset: usize, bytes: usize| (offset + bytes).next_multiple_of(ALIGN);
+        let row_table = after(self.steps[place], size_of::<abi::tg_step>());
+        let sequence_table = after(row_table, rows * size_of::<abi::tg_row>());
+        let sample_table = after(sequence_table, sequences * size_of::<abi::tg_sequence>());
+        let slot_sequences = after(sample_table, samples * size_of::<u32>());
+        Tables {
+            rows: row_table,
+            sequences: sequence_table,
+            samples: sample_table,
+            slot_sequences,
+            end: after(slot_sequences, self.slots * size_of::<u32>()),
+        }
+    }
+}
+
+/// Bytes that a [`StepCopy`] takes in device memory, and as many in pinned memory.
+pub fn step_copy_bytes(options: &EngineOptions) -> usize {
+    Layout::new(options).bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_neither_overlap_nor_outgrow_the_copy() {
+        let options = EngineOptions {
+            max_seqs: 5,
+            max_context: 100,
+            page_tokens: 16,
+            pages: 11,
+            step_tokens: 77,
+            chunk_tokens: 77,
+            chunk_share: 0,
+            chunk_align: 8,
+            steps_in_flight: 1,
+            record: false,
+        };
+        let layout = Layout::new(&options);
+        assert_eq!(layout.max_pages, 7);
+        let samples_bytes = 5 * size_of::<abi::tg_sampled>();
+        let fixed = [
+            (0, size_of::<abi::tg_state>()),
+            (layout.page_table, 5 * 7 * 4),
+            (layout.bias_table, 5 * BIAS_ROW_BYTES),
+            (layout.sampled[0], samples_bytes),
+            (layout.sampled[1], samples_bytes),
+            (layout.slot_table, 5 * size_of::<abi::tg_slot>()),
+        ];
+        for (rows, sequences, samples) in [(1, 1, 0), (5, 5, 5), (77, 5, 5), (76, 1, 1)] {
+            let mut places = fixed.to_vec();
+            for place in 0..PLACES {
+                let tables = layout.tables(place, rows, sequences, samples);
+                places.extend([
+                    (layout.steps[place], size_of::<abi::tg_step>()),
+                    (tables.rows, rows * size_of::<abi::tg_row>()),
+                    (tables.sequences, sequences * size_of::<abi::tg_sequence>()),
+                    (tables.samples, samples * 4),
+                    (tables.slot_sequences, 5 * 4),
+                    (tables.end, 0),
+                ]);
+                assert!(tables.end <= layout.bytes);
+            }
+            for pair in places.windows(2) {
+                assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+                assert!(pair[1].0.is_multiple_of(ALIGN));
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Attention of decode steps, by the kernel that norms and rotates too.
+
+use super::Attention;
+use crate::backend::cuda::driver::launch::{Argument, Kernel};
+use crate::backend::cuda::families::Lowering;
+use crate::backend::cuda::families::key_split::KeySplit;
+use crate::backend::cuda::families::limits::Library;
+use crate::error::Result;
+use crate::model::DType;
+
+/// Warps that a block of kernels/attention/decode.cu may have.
+pub(in crate::backend::cuda::families) const DECODE_WARPS: [u32; 4] = [1, 2, 4, 8];
+/// Those that an H200 runs at once, of 16-bit types with heads of 64; of others some half as many.
+const DECODE_ROOM: u32 = 2048;
+/// Of an SM's memory, what they want as shared memory at the most: as many as it runs at once have some 6 KB each of 2 warps,
+/// or 18 of 8. Keys and values stand in the rest on their way to registers.
+const DECODE_SHARED_PERCENT: u32 = 50;
+/// Blocks of kernels/attention/decode.cu that keep a GPU busy, and further chunks' blocks where there are as many for first
+/// chunks already: of 4 warps, or as many warps in smaller ones.
+const DECODE_BLOCKS: u32 = 256;
+const DECODE_LEAST_BLOCKS: u32 = 128;
+
+/// Query heads of a block of kernels/attention/decode.cu.
+fn decode_heads(operand: DType) -> u32 {
+    match operand {
+        DType::F32 => 4,
+        DType::BF16 | DType::F16 => 8,
+    }
+}
+
+/// Its kernels for an operand type by its suffix and heads of `head_dim`, in the order of [`DECODE_WARPS`].
+pub(in crate::backend::cuda::families) fn decode_kernels(
+    library: &Library,
+    operand: &str,
+    head_dim: usize,
+) -> Result<[Kernel; DECODE_WARPS.len()]> {
+    let kernel = |warps: u32| -> Result<Kernel> {
+        let name = format!("tg_attention_decode_w{warps}_{operand}_d{head_dim}");
+        let kernel = library.kernel(&name)?;
+        kernel.prefer_shared(DECODE_SHARED_PERCENT)?;
+        Ok(kernel)
+    };
+    let [w1, w2, w4, w8] = DECODE_WARPS.map(kernel);
+    Ok([w1?, w2?, w4?, w8?])
+}
+
+/// Its blocks of so many warps: a first chunk of each row and group, and those that take further chunks.
+fn decode_blocks(rows: u32, groups: u32, warps: u32, split: KeySplit) -> u32 {
+    let firsts = rows * groups;
+    let further = DECODE_BLOCKS
+        .saturating_sub(firsts)
+        .max(DECODE_LEAST_BLOCKS * (4 / warps).max(1));
+    firsts + firsts.saturating_mul(split.chunks - 1).min(further)
+}
+
+/// Which of [`DECODE_WARPS`] its blocks have: the most with which all first chunks run at once.
+fn decode_warps(rows: u32, groups: u32) -> usize {
+    let fits = |warps: &u32| rows * groups * warps <= DECODE_ROOM;
+    DECODE_WARPS.iter().rposition(fits).unwrap_or(0)
+}
+
+impl Lowering<'_> {
+    /// [`Lowering::qk_norm_rope`] and [`Lowering::attention`] in one, for decode steps; `attention.qkv` stays as it is.
+    /// Shapes as [`Attention`] says, each row the only one of its slot.
+    pub fn attention_decode(&mut self, attention: &Attention) {
+        let (heads, kv_heads) = self.heads();
+        let rows = self.bucket.rows;
+        let split = KeySplit::new(rows, attention.max_context);
+        let arguments = [
+            &[Argument::Address(attention.x)],
+            &self.norming(attention)[..],
+            &[
+                Argument::Address(attention.partials),
+                Argument::Address(attention.done),
+                Argument::U32(heads),
+                Argument::U32(kv_heads),
+                Argument::U32(rows),
+                Argument::U32(split.chunk_keys),
+                Argument::U32(split.chunks),
+                Argument::F32(1.0 / (self.config.head_dim as f32).sqrt()),
+                Argument::F32(self.config.norm_eps),
+            ],
+        ]
+        .concat();
+        let kernels = self.kernels;
+        let groups = kv_heads * (heads / kv_heads).div_ceil(decode_heads(kernels.types.operand));
+        let which = decode_warps(rows, groups);
+        let (kernel, warps) = (&kernels.attention_decode[which], DECODE_WARPS[which]);
+        let grid = (decode_blocks(rows, groups, warps, split), 1, 1);
+        self.call(kernel, grid, 32 * warps, 0, arguments)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_have_the_warps_that_all_rows_leave_room_for() {
+        let warps = |rows| DECODE_WARPS[decode_warps(rows, 8)];
+        let found = [1, 32, 33, 64, 65, 128, 256].map(warps);
+        assert_eq!(found, [8, 8, 4, 4, 2, 2, 1]);
+    }
+
+    #[test]
+    fn further_chunks_have_blocks_where_there_may_be_any() {
+        let long = |rows| KeySplit::new(rows, 128_000);
+        assert_eq!(decode_blocks(1, 8, 8, KeySplit::new(1, 257)), 8);
+        assert_eq!(decode_blocks(1, 8, 8, KeySplit::new(1, 258)), 16);
+        assert_eq!(decode_blocks(1, 8, 8, long(1)), 256);
+        assert_eq!(decode_blocks(8, 8, 8, long(8)), 256);
+        assert_eq!(decode_blocks(64, 8, 4, long(64)), 512 + 128);
+        assert_eq!(decode_blocks(128, 8, 2, long(128)), 1024 + 256);
+        assert_eq!(decode_blocks(256, 8, 1, long(256)), 2048 + 512);
+    }
+}

@@ -1,0 +1,125 @@
+//! Attention of prompts near the tensor cores' limit.
+
+use super::{Attention, PagePool, most_tiles, tile_rows};
+use crate::backend::cuda::driver::image;
+use crate::backend::cuda::driver::launch::{Argument, Kernel};
+use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
+use crate::backend::cuda::families::Lowering;
+use crate::backend::cuda::families::limits::Library;
+use crate::error::Result;
+use crate::model::DType;
+
+/// Pairs of a tile of kernels/attention/prompt.cuh, the threads of a block, and the pairs that one of its warpgroups has.
+const PROMPT_PAIRS: u32 = 128;
+const PROMPT_THREADS: u32 = 384;
+const PROMPT_GROUP_PAIRS: u32 = 64;
+/// Keys of a box there are a multiple of so many, whose rows the matrix units take together.
+const SWIZZLED_ROWS: u32 = 8;
+
+/// The kernel of kernels/attention/prompt.cuh for a type and heads of a size.
+#[derive(Debug)]
+pub struct Prompt {
+    kernel: Kernel,
+    /// At a time.
+    keys: u32,
+    shared_bytes: u32,
+    multiprocessors: u32,
+}
+
+impl Prompt {
+    /// None where the GPU is not of 9.0 or the type is f32.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn load(library: &Library, operand: DType, head_dim: usize) -> Result<Option<Self>> {
+        if !library.gpu.has_warpgroups() || operand == DType::F32 {
+            return Ok(None);
+        }
+        let name = format!("tg_attention_prompt_{}_d{head_dim}", operand.name());
+        let kernel = library.kernel(&name)?;
+        let [keys, shared_bytes] = image::constants(&format!("{name}_tile"))?;
+        kernel.allow_shared(shared_bytes)?;
+        Ok(Some(Self {
+            kernel,
+            keys,
+            shared_bytes,
+            multiprocessors: library.gpu.multiprocessors,
+        }))
+    }
+
+    /// Keys of a box, which lies in one page.
+    fn box_keys(&self, page_tokens: u32) -> u32 {
+        greatest_common_divisor(page_tokens, self.keys)
+    }
+
+    /// Whether it does these: whole boxes of what the matrix units take together, and whole rows in a warpgroup.
+    pub(super) fn serves(&self, group: u32, page_tokens: u32) -> bool {
+        PROMPT_GROUP_PAIRS.is_multiple_of(group)
+            && self.box_keys(page_tokens).is_multiple_of(SWIZZLED_ROWS)
+    }
+}
+
+fn greatest_common_divisor(a: u32, b: u32) -> u32 {
+    match b {
+        0 => a,
+        _ => greatest_common_divisor(b, a % b),
+    }
+}
+
+impl Lowering<'_> {
+    /// [`Lowering::attention`] by the kernel for many rows.
+    pub(super) fn attention_prompt(&mut self, prompt: &Prompt, attention: &Attention) {
+        let (heads, kv_heads) = self.heads();
+        let (group, head_dim) = (heads / kv_heads, self.config.head_dim as u32);
+        let rows = tile_rows(PROMPT_PAIRS, group);
+        self.list_query_tiles(attention, rows);
+        let PagePool { pages, page_tokens } = attention.pool;
+        let dtype = self.kernels.types.operand;
+        let (all, head) = (
+            heads + 2 * kv_heads,
+            u64::from(head_dim) * dtype.bytes() as u64,
+        );
+        let row = u64::from(all) * head;
+        let queries = Boxes {
+            at: attention.qkv,
+            dtype,
+            sizes: [head_dim, all, self.bucket.rows, 1, 1]
+                .map(u64::from)
+                .to_vec(),
+            strides: vec![0, head, row, row, row],
+            each: vec![BOX_COLUMNS, group, rows, 1, 1],
+        };
+        let box_keys = prompt.box_keys(page_tokens);
+        let vectors = |at| {
+            let matrix = Matrix {
+                at,
+                dtype,
+                rows: pages * kv_heads * page_tokens,
+                columns: head_dim,
+            };
+            Argument::Boxes(matrix.boxes(box_keys))
+        };
+        let arguments = vec![
+            Argument::Boxes(queries),
+            vectors(attention.k_pages),
+            vectors(attention.v_pages),
+            Argument::Address(attention.x),
+            Argument::Address(attention.query_tiles),
+            Argument::Address(attention.query_tile_count),
+            Argument::Address(self.state),
+            Argument::U32(heads),
+            Argument::U32(kv_heads),
+            Argument::U32(box_keys),
+            Argument::F32(1.0 / (head_dim as f32).sqrt()),
+        ];
+        let units = kv_heads * most_tiles(self.bucket.rows, self.bucket.sequences, rows);
+        let grid = (prompt.multiprocessors.min(units), 1, 1);
+        self.call(
+            &prompt.kernel,
+            grid,
+            PROMPT_THREADS,
+            prompt.shared_bytes,
+            arguments,
+        )
+    }
+}
