@@ -445,6 +445,69 @@ typedef struct tg_chain {
   uint64_t launched;  /* of TG_CHAIN_STEPS, since the idle graph began */
 } tg_chain;
 
+/* ---- steps on their way between stages (kernels/sched/handover.h) ----------------------------- */
+
+/* Link s carries steps from stage s to stage (s + 1) % stages, in their order. It has `depth` places in the memory of the
+ * taker; the n-th step that it carries lies in place n % depth. A place is free, filled by the poster, posted, read by the
+ * taker, and free again. This is what one side of a link says; it lies in the memory of the other side, and nobody else writes it. */
+typedef struct tg_link_words {
+  uint64_t count;   /* the poster's: steps posted; the taker's: places given back. Only grows */
+  uint64_t ended;   /* 0: this side goes on; else why it does not */
+  uint64_t pad[14];
+} tg_link_words;
+
+/* Why a stage has ended, in one word that is not 0: a code in its lower 16 bits, then in 16 the link that it showed on, and
+ * above the stage that saw it. */
+#define TG_LINK_DRAINED 1u   /* all steps have come back: no error */
+#define TG_LINK_STOPPED 2u   /* the stop flag */
+#define TG_LINK_LATE 3u      /* the other side of the link left a wait unanswered until its deadline */
+#define TG_LINK_ORDER 4u     /* a place held another step than the next one */
+#define TG_LINK_FAILED 5u    /* the stage could not do its work */
+
+/* One side of a link: its own memory, which the other side never sees. */
+typedef struct tg_link_end {
+  tg_link_words *mine;         /* what this side says */
+  const tg_link_words *theirs; /* what the other says */
+  uint64_t *places;
+  uint64_t place_words;        /* of one place; the first says which step it holds */
+  uint64_t count;              /* as in mine->count */
+  uint64_t known;              /* theirs->count, as last looked at */
+  uint64_t since_ns;           /* where `waits`: since when */
+  uint32_t depth;
+  uint32_t link;
+  uint32_t waits;
+  uint32_t holds;              /* 1: a place is being filled, or read */
+} tg_link_end;
+
+/* A stage's two links: what comes in, and what goes on. */
+typedef struct tg_links {
+  tg_link_end in;
+  tg_link_end out;
+  const uint64_t *stop;        /* the host's flags (TG_INPUT_STOP) */
+  uint64_t limit_ns;           /* of a wait that another stage owes an answer to; TG_NO_TIMEOUT: none */
+  uint64_t ended;              /* 0: this stage goes on */
+  uint32_t stage;
+  uint32_t pad;
+} tg_links;
+
+#define TG_LINK_WAIT 0u        /* nothing yet: ask again */
+#define TG_LINK_READY 1u
+#define TG_LINK_OVER 2u        /* this stage has ended, see `ended` */
+
+/* ---- replicas on one queue (kernels/sched/claim.h) -------------------------------------------- */
+
+#define TG_MAX_REPLICAS 16u
+
+/* Requests that any replica may take, in memory that all of them and the host see. The host keeps the entries beside it:
+ * number n at n & (capacity - 1). */
+typedef struct tg_queue {
+  tg_index pushed;                   /* the host's: requests in it so far */
+  tg_index claimed;                  /* all replicas': of those, taken */
+  tg_index held[TG_MAX_REPLICAS];    /* each replica's own: the oldest request that it has claimed and still reads; TG_NO_STEP: none */
+  uint32_t replicas;
+  uint32_t pad[31];
+} tg_queue;
+
 /* ---- the core's functions (kernels/sched/sched.c); in device code they have no prototypes ----- */
 
 #ifndef __CUDACC__
@@ -479,6 +542,40 @@ void tg_trace_write(tg_state *state, tg_rings *rings, uint64_t end_ns, uint32_t 
 /* 1 where the step was posted / taken, 0 where there is no credit / nothing to take. */
 uint32_t tg_mailbox_post(tg_mailbox *mailbox, uint64_t step);
 uint32_t tg_mailbox_take(tg_mailbox *mailbox, uint64_t *step);
+
+/* Words of one place of a link: between stages for a whole step descriptor and `row_words` words of activations a row;
+ * from the last stage to stage 0 for what was sampled. */
+uint64_t tg_step_place_words(const tg_config *config, uint64_t row_words);
+uint64_t tg_result_place_words(const tg_config *config);
+/* Where in a place between stages the activations begin, in words. */
+uint64_t tg_place_activations(const tg_config *config);
+/* Room in the link that goes on, or a step in the one that comes in. At `now_ns`, of a clock that every call is told.
+ * TG_LINK_*. */
+uint32_t tg_links_room(tg_links *links, uint64_t now_ns);
+uint32_t tg_links_take(tg_links *links, uint64_t now_ns);
+/* The place that is being filled, or read. */
+uint64_t *tg_link_place(const tg_link_end *end);
+/* The filled place is the next stage's; the one that was read may be filled again. */
+void tg_links_post(tg_links *links);
+void tg_links_give_back(tg_links *links);
+/* This stage ends, and both neighbours are told: for `code`, or as what has ended it before. */
+void tg_links_end(tg_links *links, uint32_t code);
+/* The descriptor of step `number`, or what it sampled, into a place, and from a place into the state of the stage that took
+ * it, which was made for the same configuration. */
+void tg_put_step(tg_state *state, uint64_t number, uint64_t *place, uint32_t lane, uint32_t lanes);
+void tg_get_step(tg_state *state, const uint64_t *place, uint32_t lane, uint32_t lanes);
+void tg_put_results(tg_state *state, uint64_t number, uint64_t *place, uint32_t lane, uint32_t lanes);
+void tg_get_results(tg_state *state, const uint64_t *place, uint32_t lane, uint32_t lanes);
+
+/* No request claimed yet. */
+void tg_queue_init(tg_queue *queue, uint32_t replicas);
+/* Requests whose entries and prompts nobody reads any more: all before this number. The host's side. */
+uint64_t tg_queue_tail(const tg_queue *queue);
+/* Takes up to `most` requests for a replica, from `*first` on; the number taken, 0 where there is none. It holds them, and
+ * what it held before, until tg_claim_release. */
+uint32_t tg_claim(tg_queue *queue, uint32_t replica, uint32_t most, uint64_t *first);
+/* A replica reads no entry or prompt before `oldest` any more; TG_NO_STEP: none of those it has claimed. */
+void tg_claim_release(tg_queue *queue, uint32_t replica, uint64_t oldest);
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""What a report of Nsight, or of `tailgraph bench decode`, shows, as a table for people.
+"""What a report of Nsight, or of `tailgraph bench`, shows, as a table for people.
 
 summary.py graphs REPORT.sqlite   launches of whole graphs, by graph (Nsight Systems, `nsys stats` makes the file)
 summary.py kernels REPORT.csv     kernels in the order they ran (ncu --import REPORT --page raw --csv --print-units base)
 summary.py steps REPORT.json ...  decode steps against their floors (tailgraph bench decode --format json)
+summary.py devices REPORT.json ...
+                                  tokens a second on several devices against one (tailgraph bench --format json)
 """
 
 import csv
@@ -103,9 +105,28 @@ def steps(*paths):
     table(rows)
 
 
+def devices(*paths):
+    """What differs from one device's figure: the number of replicas, and of what is served by rows at once, these."""
+    rows = [["kind", "type", "logits", "devices", "sequences", "tokens/s", "of one"]]
+    alone = {}
+    for path in paths:
+        with open(path) as file:
+            report = json.load(file)
+        for row in report:
+            kept = {True: "on device", False: "to the host", None: "-"}[row["logits_on_device"]]
+            replicas, rate = row["replicas"], row["median_ts"]
+            each = row["batch"] if row["kind"] == "score" else row["batch"] // replicas
+            key = (row["kind"], row["dtype"], kept, each, row["n_prompt"], row["n_gen"])
+            if replicas == 1:
+                alone[key] = rate
+            ratio = f"{rate / alone[key]:.3f}" if key in alone else "-"
+            rows.append([row["kind"], row["dtype"], kept, str(replicas), str(row["batch"]), f"{rate:.0f}", ratio])
+    table(rows)
+
+
 if __name__ == "__main__":
-    kinds = {"graphs": graphs, "kernels": kernels, "steps": steps}
+    kinds = {"graphs": graphs, "kernels": kernels, "steps": steps, "devices": devices}
     name, paths = (sys.argv[1:2] or [""])[0], sys.argv[2:]
-    if name not in kinds or not paths or (len(paths) > 1 and name != "steps"):
+    if name not in kinds or not paths or (len(paths) > 1 and name not in ("steps", "devices")):
         sys.exit(__doc__.strip())
     kinds[name](*paths)

@@ -82,9 +82,14 @@ fn token_after(position: u32) -> u32 {
 /// Rows of one step: (slot, position, token).
 type Rows = Vec<(u32, u32, i32)>;
 
+/// Stage 0 knows the newest token of a slot by its number there, and hands it on as it is.
 fn rows(view: &tailgraph::backend::StepView<'_>) -> Rows {
     let rows = view.rows().iter();
-    rows.map(|row| (row.slot, row.position, row.token))
+    let token = |row: &abi::tg_row| match row.token {
+        -1 => token_after(row.position - 1) as i32,
+        token => token,
+    };
+    rows.map(|row| (row.slot, row.position, token(row)))
         .collect()
 }
 
@@ -98,10 +103,14 @@ fn hand_over(link: &mut StageLink, number: u64) {
 fn schedule(mut core: Core, mut link: StageLink, started: Instant) -> Core {
     let now_ns = || started.elapsed().as_nanos() as u64;
     loop {
+        link.collect();
         match core.turn(now_ns(), now_ns).action {
             Action::Step(number) => hand_over(&mut link, number),
             Action::Idle | Action::Blocked => thread::yield_now(),
-            Action::Done => return core,
+            Action::Done => {
+                link.drained();
+                return core;
+            }
             Action::Error(code) => panic!("the core stopped with error {code}"),
         }
     }

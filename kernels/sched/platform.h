@@ -29,12 +29,27 @@
 #define TG_MUT(n, good, bad) (good)
 #endif
 
+/* Tests that take apart who sees what when compile the core with -DTG_EXPLORE: every access to memory that others see
+ * asks tests/explore, which says what it reads. */
+#ifdef TG_EXPLORE
+#define TG_EXPLORE_READ 0u
+#define TG_EXPLORE_WRITE 1u
+#define TG_EXPLORE_LOAD 2u
+#define TG_EXPLORE_STORE 3u
+#define TG_EXPLORE_ACQUIRE 4u
+#define TG_EXPLORE_RELEASE 5u
+#define TG_EXPLORE_SWAP 6u
+uint64_t tg_explore(uint32_t access, const uint64_t *word, uint64_t to, uint64_t expected);
+#endif
+
 /* Reads an index that the other side of a ring releases, at system scope. */
 TG_FN uint64_t tg_acquire(const uint64_t *value) {
 #ifdef __CUDACC__
   uint64_t loaded;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(loaded) : "l"(value) : "memory");
   return loaded;
+#elif defined(TG_EXPLORE)
+  return tg_explore(TG_EXPLORE_ACQUIRE, value, 0u, 0u);
 #else
   return __atomic_load_n(value, __ATOMIC_ACQUIRE);
 #endif
@@ -45,6 +60,8 @@ TG_FN uint64_t tg_acquire(const uint64_t *value) {
 TG_FN void tg_release(uint64_t *value, uint64_t to) {
 #ifdef __CUDACC__
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(value), "l"(to) : "memory");
+#elif defined(TG_EXPLORE)
+  tg_explore(TG_EXPLORE_RELEASE, value, to, 0u);
 #else
   __atomic_store_n(value, to, __ATOMIC_RELEASE);
 #endif
@@ -54,8 +71,55 @@ TG_FN void tg_release(uint64_t *value, uint64_t to) {
 TG_FN void tg_store(uint64_t *value, uint64_t to) {
 #ifdef __CUDACC__
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(value), "l"(to) : "memory");
+#elif defined(TG_EXPLORE)
+  tg_explore(TG_EXPLORE_STORE, value, to, 0u);
 #else
   __atomic_store_n(value, to, __ATOMIC_RELAXED);
+#endif
+}
+
+/* Reads a word that the other side may write at any time. What it says of other words is nothing. */
+TG_FN uint64_t tg_load(const uint64_t *value) {
+#ifdef __CUDACC__
+  uint64_t loaded;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(loaded) : "l"(value) : "memory");
+  return loaded;
+#elif defined(TG_EXPLORE)
+  return tg_explore(TG_EXPLORE_LOAD, value, 0u, 0u);
+#else
+  return __atomic_load_n(value, __ATOMIC_RELAXED);
+#endif
+}
+
+/* A word that one side alone has at a time, as releases and acquires settle. */
+TG_FN uint64_t tg_read(const uint64_t *value) {
+#if !defined(__CUDACC__) && defined(TG_EXPLORE)
+  return tg_explore(TG_EXPLORE_READ, value, 0u, 0u);
+#else
+  return *value;
+#endif
+}
+
+TG_FN void tg_write(uint64_t *value, uint64_t to) {
+#if !defined(__CUDACC__) && defined(TG_EXPLORE)
+  tg_explore(TG_EXPLORE_WRITE, value, to, 0u);
+#else
+  *value = to;
+#endif
+}
+
+/* Makes `expected` to `to`, with acquire and release; says what was there. */
+TG_FN uint64_t tg_swap(uint64_t *value, uint64_t expected, uint64_t to) {
+#ifdef __CUDACC__
+  uint64_t found;
+  asm volatile("atom.acq_rel.sys.global.cas.b64 %0, [%1], %2, %3;"
+               : "=l"(found) : "l"(value), "l"(expected), "l"(to) : "memory");
+  return found;
+#elif defined(TG_EXPLORE)
+  return tg_explore(TG_EXPLORE_SWAP, value, to, expected);
+#else
+  __atomic_compare_exchange_n(value, &expected, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  return expected;
 #endif
 }
 

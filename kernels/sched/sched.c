@@ -21,6 +21,8 @@
 #include "sched/layout.h"
 
 #include "sched/finish.h"
+#include "sched/handover.h"
+#include "sched/claim.h"
 
 #define TG_GATHER_PHASES 2u
 #define TG_PHASES 11u

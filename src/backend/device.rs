@@ -114,6 +114,8 @@ pub struct Wanted<'a> {
     pub memory_limit: Option<u64>,
     /// Requests may ask for logits.
     pub delivers: bool,
+    /// That are to share the device's memory, where that is the host's; weights are there once.
+    pub engines: u32,
     pub core: CoreSizes,
 }
 

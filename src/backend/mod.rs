@@ -4,12 +4,14 @@
 pub mod cpu;
 pub mod cuda;
 pub mod device;
+mod in_turn;
 pub mod spec;
 pub mod step;
 pub mod timing;
 
 pub use device::Device;
-pub use spec::{DeviceSpec, GpuSpec, LaunchWay};
+pub use in_turn::InTurn;
+pub use spec::{DeviceSpec, GpuSpec, LaunchWay, Parallel};
 pub use step::StepView;
 
 use crate::error::Result;
@@ -19,9 +21,14 @@ use std::sync::Arc;
 
 /// Runs one stage. Steps come in order; rows at or past the step's `rows` do not exist here.
 pub trait StageBackend: Send {
-    /// Runs every operation of the stage for `step`. The stage before has left its residual stream in the
-    /// hand-over buffer of the step's place; this one leaves its own there for the next.
+    /// Runs every operation of the stage for `step`: from the activations that the stage before has left there, and leaves
+    /// its own for the next ([`StepView::activations`]).
     fn run(&mut self, step: &StepView<'_>) -> Result<()>;
+
+    /// f32 that it leaves for the next stage, a row.
+    fn row_floats(&self) -> usize {
+        0
+    }
 
     /// For a backend of a whole model that can start a step before the one ahead of it is finished.
     fn ahead(&mut self) -> Option<&mut dyn RunsAhead> {

@@ -31,11 +31,23 @@ impl LaunchWay {
     }
 }
 
+/// What several devices do with one model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Parallel {
+    /// Each runs the whole of it, and takes its requests from a queue that is everyone's.
+    #[default]
+    Replicas,
+    /// Each runs a range of its layers.
+    Stages,
+}
+
 /// What runs a model, and what is chosen for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceSpec {
     /// Always f32.
     Cpu {
+        /// Of engines that share the host: they differ by this name alone.
+        number: u32,
         /// Why it is not the GPU, which nobody asked for, but which is there. A warning when the model is opened.
         passed_over: Option<String>,
     },
@@ -81,6 +93,7 @@ impl Default for DeviceSpec {
             Ok(()) => Self::Gpu(GpuSpec::new(0)),
             Err(Missing::Library | Missing::Gpu) => Self::CPU,
             Err(missing) => Self::Cpu {
+                number: 0,
                 passed_over: Some(missing.to_string()),
             },
         }
@@ -94,7 +107,24 @@ impl Default for DeviceSpec {
 }
 
 impl DeviceSpec {
-    pub const CPU: Self = Self::Cpu { passed_over: None };
+    pub const CPU: Self = Self::cpu(0);
+
+    /// One of several engines on the host.
+    pub const fn cpu(number: u32) -> Self {
+        Self::Cpu {
+            number,
+            passed_over: None,
+        }
+    }
+
+    /// As in `--device`, with which one: `cuda:1`.
+    pub fn title(&self) -> String {
+        let number = match self {
+            Self::Cpu { number, .. } => number,
+            Self::Gpu(gpu) => &gpu.ordinal,
+        };
+        format!("{}:{number}", self.name())
+    }
 
     /// As in `--device`, without which one.
     pub fn name(&self) -> &'static str {
@@ -132,6 +162,7 @@ impl DeviceSpec {
     pub fn warn_if_passed_over(&self) {
         if let Self::Cpu {
             passed_over: Some(why),
+            ..
         } = self
         {
             warn(&format!("running on the CPU, for {why}"));

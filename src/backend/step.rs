@@ -1,8 +1,10 @@
 //! A step descriptor as a backend reads it.
 
+use crate::error::{Error, Result};
 use crate::plan::StepKind;
 use crate::sys::abi;
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 
 /// One composed step inside the scheduler's memory. While the step is in flight the core leaves its tables
 /// alone, and of its slots' entries only fields that no backend reads change; so rows and sequences are
@@ -11,11 +13,13 @@ use std::marker::PhantomData;
 pub struct StepView<'a> {
     state: *mut abi::tg_state,
     step: *mut abi::tg_step,
+    input: Option<NonNull<[f32]>>,
+    output: Option<NonNull<[f32]>>,
     _memory: PhantomData<&'a abi::tg_state>,
 }
 
 // SAFETY: a view only reads tables that nobody writes while the step is in flight, and writes only the
-// sampled table, which only the last stage does.
+// sampled table, which only the last stage does, and activations into a place that is its stage's alone.
 unsafe impl Send for StepView<'_> {}
 
 /// What sampling reads of a slot.
@@ -45,7 +49,56 @@ impl<'a> StepView<'a> {
             Self {
                 state,
                 step,
+                input: None,
+                output: None,
                 _memory: PhantomData,
+            }
+        }
+    }
+
+    /// With where the residual stream comes from, in a stage behind another, and where it goes, in one before another.
+    ///
+    /// # Safety
+    /// Both outlive `'a`; while there is a view of the step nobody writes `input`, and nobody else touches `output`.
+    pub unsafe fn with_activations(
+        self,
+        input: Option<NonNull<[f32]>>,
+        output: Option<NonNull<[f32]>>,
+    ) -> Self {
+        Self {
+            input,
+            output,
+            ..self
+        }
+    }
+
+    /// What the stage before has left, `[step_tokens, H]`, of which the step's rows mean something.
+    ///
+    /// # Errors
+    /// There is no stage before.
+    pub fn activations(&self) -> Result<&'a [f32]> {
+        let input = self.input.ok_or_else(|| {
+            Error::Runtime(format!(
+                "step {} has no activations of an earlier stage, which a stage that does not embed reads",
+                self.header().number
+            ))
+        })?;
+        // SAFETY: the promise of `with_activations`.
+        Ok(unsafe { input.as_ref() })
+    }
+
+    /// Leaves the rows' residual stream for the next stage, if there is one.
+    ///
+    /// # Panics
+    /// It is longer than the place for it.
+    pub fn leave_activations(&self, rows: &[f32]) {
+        if let Some(output) = self.output {
+            assert!(rows.len() <= output.len(), "the place holds a whole step");
+            // SAFETY: the promise of `with_activations`; there is room for as many.
+            unsafe {
+                output
+                    .cast::<f32>()
+                    .copy_from_nonoverlapping(NonNull::from(rows).cast(), rows.len());
             }
         }
     }
@@ -63,13 +116,6 @@ impl<'a> StepView<'a> {
     pub fn header(&self) -> &'a abi::tg_step {
         // SAFETY: nobody writes the descriptor while it is in flight.
         unsafe { &*self.step }
-    }
-
-    /// Which of the `steps_in_flight` hand-over buffers this step uses.
-    pub fn place(&self) -> usize {
-        // SAFETY: config never changes after tg_state_init.
-        let places = unsafe { (*self.state).config.steps_in_flight };
-        (self.header().number % u64::from(places)) as usize
     }
 
     /// `[rows]`

@@ -4,9 +4,10 @@ use super::clock::Offset;
 use super::host::{Busy, process_time};
 use super::workload::Arrival;
 use crate::error::{Error, Result};
-use crate::runtime::{EndReason, Engine, Event};
+use crate::runtime::{EndReason, Engine, Event, Replicas, Request};
 use crate::sys::abi;
 use crate::telemetry::launches;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,63 @@ use std::time::{Duration, Instant};
 const WAIT: Duration = Duration::from_millis(20);
 /// With something to send and no room for it in the rings.
 const FULL_WAIT: Duration = Duration::from_micros(200);
+
+/// What a run is measured on.
+pub trait Driven {
+    /// As [`Engine::try_submit_all`].
+    ///
+    /// # Errors
+    /// As there.
+    fn try_submit_all(&mut self, requests: &[&Request]) -> Result<Range<u64>>;
+
+    /// As [`Engine::next_stamped`]. The clock that requests' times are told by too.
+    ///
+    /// # Errors
+    /// As there.
+    fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>>;
+
+    /// As [`Engine::next_trace`]; none of several schedulers, whose clocks differ.
+    fn next_trace(&mut self) -> Option<abi::tg_trace>;
+
+    /// As [`Engine::traces_lost`].
+    fn traces_lost(&self) -> u64;
+}
+
+impl Driven for Engine {
+    fn try_submit_all(&mut self, requests: &[&Request]) -> Result<Range<u64>> {
+        Self::try_submit_all(self, requests.iter().copied())
+    }
+
+    fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>> {
+        Self::next_stamped(self, wait)
+    }
+
+    fn next_trace(&mut self) -> Option<abi::tg_trace> {
+        Self::next_trace(self)
+    }
+
+    fn traces_lost(&self) -> u64 {
+        Self::traces_lost(self)
+    }
+}
+
+impl Driven for Replicas {
+    fn try_submit_all(&mut self, requests: &[&Request]) -> Result<Range<u64>> {
+        Self::try_submit_all(self, requests.iter().copied())
+    }
+
+    fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>> {
+        Self::next_stamped(self, wait)
+    }
+
+    fn next_trace(&mut self) -> Option<abi::tg_trace> {
+        None
+    }
+
+    fn traces_lost(&self) -> u64 {
+        0
+    }
+}
 
 /// What became of one request. Nanoseconds are the scheduler's clock where they are not said to be the host's.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,7 +157,11 @@ pub fn idle(mut left: Duration, interrupt: &AtomicBool) -> bool {
 ///
 /// # Errors
 /// The engine failed, or a request ended otherwise than by its length.
-pub fn run(engine: &mut Engine, arrivals: &[Arrival], beside: &Beside<'_>) -> Result<Option<Run>> {
+pub fn run(
+    engine: &mut dyn Driven,
+    arrivals: &[Arrival],
+    beside: &Beside<'_>,
+) -> Result<Option<Run>> {
     run_told(engine, arrivals, beside, &mut |_| {})
 }
 
@@ -108,7 +170,7 @@ pub fn run(engine: &mut Engine, arrivals: &[Arrival], beside: &Beside<'_>) -> Re
 /// # Errors
 /// As [`run`].
 pub fn run_heard(
-    engine: &mut Engine,
+    engine: &mut dyn Driven,
     arrivals: &[Arrival],
     beside: &Beside<'_>,
     heard: &mut dyn FnMut(&abi::tg_trace),
@@ -126,7 +188,7 @@ pub fn run_heard(
 /// # Errors
 /// As [`run`].
 pub fn run_told(
-    engine: &mut Engine,
+    engine: &mut dyn Driven,
     arrivals: &[Arrival],
     beside: &Beside<'_>,
     heard: &mut dyn FnMut(Heard<'_>),
@@ -168,15 +230,19 @@ pub fn run_told(
 
 /// Sends all that is due and may be in flight, so that the scheduler sees it at once; how long until there is more to send.
 fn send_due(
-    engine: &mut Engine,
+    engine: &mut dyn Driven,
     arrivals: &[Arrival],
     log: &mut Log,
     start: Instant,
 ) -> Result<Duration> {
     let (left, now) = (&arrivals[log.sent.len()..], start.elapsed());
     let due = left.iter().take(log.room());
-    let due = due.take_while(|next| next.due <= now).count();
-    let numbers = engine.try_submit_all(left[..due].iter().map(|next| &next.request))?;
+    let due: Vec<&Request> = due
+        .take_while(|next| next.due <= now)
+        .map(|next| &next.request)
+        .collect();
+    let numbers = engine.try_submit_all(&due)?;
+    let due = due.len();
     for number in numbers.clone() {
         log.sent(number, now);
     }

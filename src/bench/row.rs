@@ -49,6 +49,8 @@ pub struct Setting {
     pub kernel_file: Option<String>,
     /// Which kernels served which bucket: the same text, the same choice. Null on the CPU.
     pub kernel_variants: Option<String>,
+    /// Devices that run the whole model each; sizes are those of one.
+    pub replicas: usize,
     pub max_seqs: u32,
     pub max_context: u32,
     pub step_tokens: u32,

@@ -11,7 +11,7 @@ use crate::session::{RunSpec, Target};
 use std::sync::Arc;
 
 pub(super) fn run(args: &DoctorCommand) -> Result<Exit> {
-    let device = spec::device(&args.run)?;
+    let device = spec::device(&args.run, "doctor")?;
     let target = match Target::open(&device) {
         Err(error @ Error::Usage(_)) => return Err(error),
         // A device that cannot be used is what doctor is there to say.

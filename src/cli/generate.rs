@@ -16,10 +16,10 @@ use crate::io::lines::Lines;
 use crate::io::output::{Ordered, Output};
 use crate::io::partial::{Journal, Start};
 use crate::io::prepare::Rules;
+use crate::io::record::record_paths;
 use crate::io::row::Options;
 use crate::io::shard::{Shard, ShardOutput};
 use crate::io::source::Source;
-use crate::model::ModelSource;
 use crate::model::fingerprint::{fingerprint, of_file};
 use crate::plan::StepKind;
 use crate::quote;
@@ -30,7 +30,7 @@ use crate::session::{Opened, Progress, RunSpec, Session, Texts};
 use crate::telemetry::{say, warn};
 use crate::trace::{About, Live};
 use std::io::{BufWriter, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
@@ -60,6 +60,12 @@ pub(super) fn serve(
     let began = Instant::now();
     let mut opened = Opened::new(run_spec(&args)?, false)?;
     opened.only(&[StepKind::Decode, StepKind::Mixed]);
+    if trace.is_some() && !opened.replicas.is_empty() {
+        return Err(Error::Usage(
+            "trace: expected --device with one device, whose timeline it is; `generate --record` keeps the run of each of several, for `trace --from`"
+                .into(),
+        ));
+    }
     let texts = Texts::of(&opened)?;
     let plain = !args.prompts.is_empty() || args.prompt.lines;
     let style = if plain && args.output.is_none() {
@@ -68,7 +74,7 @@ pub(super) fn serve(
         Style::Json
     };
     let total = total(&args)?;
-    check_paths(&args, &opened.spec.model, trace.as_ref())?;
+    check_paths(&args, &opened, trace.as_ref())?;
     let resumes_by = match trace {
         None => "the same command with --resume",
         Some(_) => "`generate --resume` with the same rows, model and options",
@@ -88,7 +94,8 @@ pub(super) fn serve(
     };
     let settings = identity.hash();
     let (output, kept) = open_output(&args, style, &identity, shard)?;
-    let mut keep = Keep::recording(args.record.record.as_deref())?;
+    let replicas = opened.targets().count();
+    let mut keep = Keep::recording(args.record.record.as_deref(), replicas)?;
     if let Some(to) = trace {
         keep.trace = Some(Live::create(to.path, began)?);
         keep.parts = to.parts;
@@ -125,7 +132,7 @@ pub(super) fn serve(
         codec: &*codec,
         output,
         style,
-        window: WINDOW.max(4 * u64::from(session.opened().options.max_seqs)),
+        window: WINDOW.max(4 * u64::from(session.opened().options.max_seqs) * replicas as u64),
         progress: Progress::new(args.quiet, None).counted(total).typed(typed),
         interrupt: &interrupt,
     };
@@ -137,7 +144,7 @@ pub(super) fn serve(
     // A shard of an input with few rows may have none.
     let rows_read = input.and_then(|read| Some(read.get()?.rows));
     let any = summary.counts.rows > 0 || rows_read.is_some_and(|rows| rows > 0);
-    Ok((finish(&args, resumes_by, summary, any)?, about))
+    Ok((finish(&args, resumes_by, summary, any, replicas)?, about))
 }
 
 /// Rows to answer in all, as far as somebody may look at it.
@@ -153,8 +160,27 @@ fn total(args: &GenerateArgs) -> Result<Total> {
     }
 }
 
+/// Where a run that was interrupted has left what it recorded, for a message.
+fn recorded_so_far(args: &GenerateArgs, replicas: usize) -> String {
+    let path = args.record.record.as_deref();
+    let paths = path.map(|path| record_paths(path, replicas));
+    let places = paths.into_iter().flatten();
+    let places = places.filter_map(|path| resolve::place(&path));
+    let partial = |place: PathBuf| quote::visible(beside(&place, ".partial").display()).to_string();
+    match &places.map(partial).collect::<Vec<_>>()[..] {
+        [] => String::new(),
+        partial => format!("; the recording so far is {}", partial.join(" and ")),
+    }
+}
+
 /// `any`: there were rows in the input.
-fn finish(args: &GenerateArgs, resumes_by: &str, summary: Summary, any: bool) -> Result<Exit> {
+fn finish(
+    args: &GenerateArgs,
+    resumes_by: &str,
+    summary: Summary,
+    any: bool,
+    replicas: usize,
+) -> Result<Exit> {
     let counts = summary.counts;
     if !args.quiet {
         summary::lines(&summary).iter().for_each(|line| say(line));
@@ -174,14 +200,7 @@ fn finish(args: &GenerateArgs, resumes_by: &str, summary: Summary, any: bool) ->
             Some(path) if is_file_output(path) => format!("; {resumes_by} goes on"),
             _ => String::new(),
         };
-        let record = args.record.record.as_deref().and_then(resolve::place);
-        let record = record.map_or(String::new(), |place| {
-            let partial = beside(&place, ".partial");
-            format!(
-                "; the recording so far is {}",
-                quote::visible(partial.display())
-            )
-        });
+        let record = recorded_so_far(args, replicas);
         say(&format!("tailgraph: interrupted{advice}{record}"));
         return Ok(Exit::Interrupted);
     }
@@ -263,11 +282,7 @@ pub(super) fn is_file_output(path: &Path) -> bool {
     matches!(resolve(path), Ok(Resolved::Place(_)) | Err(_))
 }
 
-fn check_paths(
-    args: &GenerateArgs,
-    model: &ModelSource,
-    trace: Option<&TraceTo<'_>>,
-) -> Result<()> {
+fn check_paths(args: &GenerateArgs, opened: &Opened, trace: Option<&TraceTo<'_>>) -> Result<()> {
     let to_file = args.output.as_deref().is_some_and(is_file_output);
     let wants_file = [
         (
@@ -288,13 +303,13 @@ fn check_paths(
     };
     let files = Files::default()
         .reads("--chat-template", args.prompt.chat_template.as_deref())
-        .runs(model, &args.run.buckets)
+        .runs(&opened.spec.model, &args.run.buckets)
         .writes(
             answers,
             Some(args.output.as_deref().unwrap_or(Path::new("-"))),
         )
         .writes_shard(args.shard.and(args.output.as_deref()))
-        .writes("--record", args.record.record.as_deref())
+        .writes_records(args.record.record.as_deref(), opened.targets().count())
         .writes("--output", trace.map(|trace| trace.path));
     match args.prompts.is_empty() {
         true => files.reads_rows(args.input.as_deref()),

@@ -19,6 +19,7 @@ use crate::plan::{Cost, OpKind, Plan, Precision, Stage, StepKind, StepShape};
 use crate::trace::About;
 use graphs::OnGpu;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::PathBuf;
 
 impl InspectArgs {
@@ -38,8 +39,7 @@ impl InspectArgs {
         })
     }
 
-    /// Prints `plan` to `out`, with what a GPU was given for it where one was asked and what a trace has of it, and writes the
-    /// `pictures` that are still to be made.
+    /// Prints `plan` to `out`, with what else is `known` of it, and writes the `pictures` that are still to be made.
     ///
     /// # Errors
     /// [`Error::Usage`] for rows that no bucket holds or a stage that there is not, [`Error::Io`] where `out` or a file
@@ -48,11 +48,15 @@ impl InspectArgs {
         &self,
         plan: &Plan,
         precision: Precision,
-        on_gpu: Option<&OnGpu>,
-        measured: Option<&About>,
+        known: Known<'_>,
         pictures: Pictures,
         out: &mut dyn Write,
     ) -> Result<()> {
+        let Known {
+            on_gpu,
+            measured,
+            shares,
+        } = known;
         let known = on_gpu.and_then(OnGpu::known);
         let view = View {
             plan,
@@ -64,6 +68,7 @@ impl InspectArgs {
             each_layer: self.layers,
             on_gpu,
             measured,
+            shares,
         };
         let picture = self.picture(plan)?;
         // Both are made before one is written.
@@ -192,6 +197,24 @@ fn text_of(write: impl FnOnce(&mut dyn Write) -> Written) -> Result<Vec<u8>> {
     Ok(text)
 }
 
+/// What is known of a plan beside it.
+#[derive(Clone, Copy, Default)]
+pub struct Known<'a> {
+    /// What a GPU was given for it, where one was asked.
+    pub on_gpu: Option<&'a OnGpu>,
+    /// A run whose kernels were timed.
+    pub measured: Option<&'a About>,
+    /// Of several devices, what each does.
+    pub shares: &'a [Share],
+}
+
+/// What one of several devices does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    pub device: String,
+    pub stages: Range<usize>,
+}
+
 /// What is shown.
 struct View<'a> {
     plan: &'a Plan,
@@ -204,6 +227,7 @@ struct View<'a> {
     on_gpu: Option<&'a OnGpu>,
     /// A run whose kernels were timed.
     measured: Option<&'a About>,
+    shares: &'a [Share],
 }
 
 /// Operations of one kind in a stage, all with the same shapes.

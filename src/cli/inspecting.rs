@@ -2,6 +2,7 @@
 
 use super::args::InspectCommand;
 use super::inspect::graphs::OnGpu;
+use super::inspect::{Known, Share};
 use super::paths::Files;
 use super::{Exit, print, spec};
 use crate::backend::cuda::listed::calls::StepCalls;
@@ -14,7 +15,7 @@ use crate::model::{DType, ModelSource};
 use crate::plan::Plan;
 use crate::plan::cost::Precision;
 use crate::quote;
-use crate::session::{DeviceSpec, RunSpec, Target};
+use crate::session::{DeviceSpec, Parallel, RunSpec, Target};
 use crate::trace::About;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +25,10 @@ const CHECKPOINT: DType = DType::BF16;
 
 pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
     let run = &args.run;
-    let asks_gpu = run.device.as_deref().is_some_and(|d| d != "cpu");
+    let asks_gpu = run
+        .device
+        .as_deref()
+        .is_some_and(|device| device.split(':').next() != Some("cpu"));
     if !asks_gpu && run.launch.is_some() {
         return Err(Error::Usage(
             "--launch: a plan has no graphs; expected --device cuda with it, which captures them"
@@ -43,12 +47,13 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
         ));
     }
     // A plan alone is of no device: nothing is looked for, and it may be of any type.
-    let device = match asks_gpu {
-        true => spec::device(run)?,
-        false => DeviceSpec::CPU,
+    let devices = match &run.device {
+        None => DeviceSpec::CPU.into(),
+        Some(_) if asks_gpu => spec::devices(run)?,
+        Some(name) => spec::parted(spec::named(name)?, run)?,
     };
     let source = ModelSource::parse(&args.model.model)?;
-    let spec = spec::on(device, source, run, &args.engine)?;
+    let spec = spec::on(devices, source, run, &args.engine)?;
     keep_apart(args, &spec.model)?;
     let measured = measured(args, &spec.model)?;
     let (config, _) = spec.model.config()?;
@@ -76,17 +81,39 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
         Target::Gpu(_) => on_gpu(args, &spec, &target, &plan, pictures.dot.take())?,
     };
     let mut out = Vec::new();
-    let measured = measured.as_ref();
-    args.inspect.run(
-        &plan,
-        precision,
-        on_gpu.as_ref(),
-        measured,
-        pictures,
-        &mut out,
-    )?;
+    let shares = shares(&spec, plan.stages.len());
+    let known = Known {
+        on_gpu: on_gpu.as_ref(),
+        measured: measured.as_ref(),
+        shares: &shares,
+    };
+    args.inspect
+        .run(&plan, precision, known, pictures, &mut out)?;
     print(&out)?;
     Ok(Exit::Done)
+}
+
+/// What each device of `spec` does of so many stages, where there are several.
+fn shares(spec: &RunSpec, stages: usize) -> Vec<Share> {
+    if spec.beside.is_empty() {
+        return vec![];
+    }
+    let of = |device: &DeviceSpec| {
+        let own: Vec<usize> = match spec.parallel {
+            Parallel::Replicas => (0..stages).collect(),
+            Parallel::Stages => (0..stages)
+                .filter(|&stage| spec.device_of(stage, stages) == device)
+                .collect(),
+        };
+        Share {
+            device: device.title(),
+            stages: match (own.first(), own.last()) {
+                (Some(&first), Some(&last)) => first..last + 1,
+                _ => 0..0,
+            },
+        }
+    };
+    spec.devices().map(of).collect()
 }
 
 /// What --measured says of a run of `model`.

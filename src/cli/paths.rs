@@ -5,6 +5,7 @@ use super::args::BucketArgs;
 use crate::error::{Error, Result};
 use crate::files::names::beside;
 use crate::files::{Resolved, resolve};
+use crate::io::record::record_paths;
 use crate::io::shard::record_path;
 use crate::model::{ModelSource, fingerprint};
 use std::os::unix::fs::MetadataExt;
@@ -52,6 +53,13 @@ impl Files {
         let path = path.map(|path| (path.to_owned(), flag));
         self.written.extend(path);
         self
+    }
+
+    /// The recordings of so many replicas.
+    pub(super) fn writes_records(self, path: Option<&Path>, replicas: usize) -> Self {
+        let paths = path.map(|path| record_paths(path, replicas));
+        let paths = paths.into_iter().flatten();
+        paths.fold(self, |files, path| files.writes("--record", Some(&path)))
     }
 
     /// The record of the shard that `output` is, beside it.

@@ -1,7 +1,7 @@
 //! The `replay` command.
 
 use super::args::{BucketArgs, EngineArgs, ReplayArgs, RunArgs};
-use super::spec::spec;
+use super::spec::spec_of_one;
 use super::{Exit, print};
 use crate::backend::LaunchWay;
 use crate::backend::device::{EngineSpec, Stages};
@@ -83,6 +83,7 @@ fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
     let (dtype, launch) = (args.precision.dtype(), args.launch);
     let run = RunArgs {
         device: args.device,
+        parallel: None,
         precision: args.precision,
         launch,
         ahead: false,
@@ -92,7 +93,7 @@ fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
             kernel_file: args.kernel_file,
         },
     };
-    let mut spec = spec(&args.model.model, &run, &EngineArgs::default())?;
+    let mut spec = spec_of_one(&args.model.model, &run, &EngineArgs::default(), "replay")?;
     if let DeviceSpec::Gpu(gpu) = &mut spec.device {
         if launch.is_none() {
             gpu.launch = LaunchWay::HostKernels;

@@ -22,8 +22,8 @@ use crate::io::row::Id;
 use crate::io::shard::ShardOutput;
 use crate::io::target;
 use crate::io::tensors::TensorFile;
+use crate::model::DType;
 use crate::model::fingerprint::fingerprint;
-use crate::model::{DType, ModelSource};
 use crate::plan::{Prompts, StepKind};
 use crate::runtime::Logits;
 use crate::session::recording::Keep;
@@ -36,7 +36,7 @@ use std::sync::Arc;
 pub fn run(args: &ScoreArgs) -> Result<Exit> {
     let shape = check(args)?;
     let mut spec = spec(&args.model.model, &args.run, &args.engine)?;
-    keep_apart(args, &spec.model)?;
+    keep_apart(args, &spec)?;
     let target = Target::open(&spec.device)?;
     let (config, _) = spec.model.config()?;
     let max_context = args
@@ -55,7 +55,8 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         let name = out.name().to_owned();
         rows = Some(Ordered::onto(BufWriter::new(out), name, ""));
     }
-    let keep = Keep::recording(args.record.record.as_deref())?;
+    let replicas = 1 + spec.replicas().len();
+    let keep = Keep::recording(args.record.record.as_deref(), replicas)?;
     let shard = match (args.shard, &args.output) {
         (Some(shard), Some(path)) => {
             let of = identity(args, &spec, max_context)?;
@@ -284,15 +285,15 @@ fn check(args: &ScoreArgs) -> Result<Option<(usize, usize)>> {
     }
 }
 
-fn keep_apart(args: &ScoreArgs, model: &ModelSource) -> Result<()> {
+fn keep_apart(args: &ScoreArgs, spec: &RunSpec) -> Result<()> {
     let printed = args.logprobs.then_some(Path::new("-"));
     Files::default()
         .reads_rows(Some(&args.input))
         .reads("--expect", args.expect.as_deref())
-        .runs(model, &args.run.buckets)
+        .runs(&spec.model, &args.run.buckets)
         .writes("--output", args.output.as_deref().or(printed))
         .writes_shard(args.shard.and(args.output.as_deref()))
-        .writes("--record", args.record.record.as_deref())
+        .writes_records(args.record.record.as_deref(), 1 + spec.replicas().len())
         .keep_apart()
 }
 

@@ -2,14 +2,29 @@
 
 use super::args::{EngineArgs, PrecisionArgs, RunArgs, TimedArgs};
 use crate::backend::LaunchWay;
-#[cfg(not(feature = "cuda"))]
 use crate::backend::spec::without_gpu_support;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelSource};
 use crate::plan::Limits;
 use crate::plan::bytes::parse_bytes;
-use crate::session::{DeviceSpec, GpuSpec, RunSpec};
+use crate::runtime::replicas::MAX_REPLICAS;
+use crate::session::{DeviceSpec, GpuSpec, Parallel, RunSpec};
 use std::time::Duration;
+
+/// The devices of a run, of which there is at least one, and what several are there for.
+pub struct Devices {
+    pub all: Vec<DeviceSpec>,
+    pub parallel: Parallel,
+}
+
+impl From<DeviceSpec> for Devices {
+    fn from(device: DeviceSpec) -> Self {
+        Self {
+            all: vec![device],
+            parallel: Parallel::default(),
+        }
+    }
+}
 
 /// The run of `model` that the flags ask for, checked as far as they go without the model.
 ///
@@ -17,34 +32,48 @@ use std::time::Duration;
 /// [`Error::Usage`], naming a flag and its value, for what there is not or what cannot be together; [`Error::File`] for a
 /// model that is not there.
 pub fn spec(model: &str, run: &RunArgs, engine: &EngineArgs) -> Result<RunSpec> {
-    let device = device(run)?;
-    on(device, ModelSource::parse(model)?, run, engine)
+    let devices = devices(run)?;
+    on(devices, ModelSource::parse(model)?, run, engine)
 }
 
-/// [`spec`] of a device and a model that are known to be right.
+/// [`spec`] of devices and a model that are known to be right.
 ///
 /// # Errors
 /// [`Error::Usage`], naming a flag and its value.
 pub fn on(
-    device: DeviceSpec,
+    devices: impl Into<Devices>,
     model: ModelSource,
     run: &RunArgs,
     engine: &EngineArgs,
 ) -> Result<RunSpec> {
+    let Devices { all, parallel } = devices.into();
+    if let (Parallel::Stages, Some(stages)) = (parallel, engine.stages)
+        && (stages as usize) < all.len()
+    {
+        return usage(format!(
+            "--stages {stages}: expected at least one for each of the {} devices of --device, or no --stages",
+            all.len()
+        ));
+    }
     let limit = engine.memory_limit.as_deref().map(parse_bytes).transpose();
+    let mut all = all.into_iter();
+    let first = all.next().unwrap_or_default();
     Ok(RunSpec {
+        beside: all.collect(),
+        parallel,
         bucket_file: run.buckets.bucket_file.clone(),
         limits: engine.limits(),
         memory_limit: limit.map_err(|error| Error::Usage(format!("--memory-limit {error}")))?,
-        ..RunSpec::of(model, device)
+        ..RunSpec::of(model, first)
     })
 }
 
-/// The run whose steps a command times in one of several types.
+/// The run whose steps `command` times in one of several types.
 ///
 /// # Errors
-/// As [`spec`].
+/// As [`spec_of_one`].
 pub fn timed(
+    command: &str,
     model: &str,
     device: Option<String>,
     dtype: Option<DType>,
@@ -52,6 +81,7 @@ pub fn timed(
 ) -> Result<RunSpec> {
     let run = RunArgs {
         device,
+        parallel: None,
         precision: PrecisionArgs { dtype, fp16: false },
         launch: None,
         ahead: false,
@@ -62,57 +92,130 @@ pub fn timed(
         memory_limit: args.memory_limit.clone(),
         ..EngineArgs::default()
     };
-    spec(model, &run, &engine)
+    spec_of_one(model, &run, &engine, command)
+}
+
+/// [`spec`] for a command that has no use for several devices. `command`: its name.
+///
+/// # Errors
+/// As [`spec`]; [`Error::Usage`] for several.
+pub fn spec_of_one(
+    model: &str,
+    run: &RunArgs,
+    engine: &EngineArgs,
+    command: &str,
+) -> Result<RunSpec> {
+    let device = device(run, command)?;
+    on(device, ModelSource::parse(model)?, run, engine)
+}
+
+/// The one device that the flags ask for, of a command that has no use for several. `command`: its name.
+///
+/// # Errors
+/// As [`spec`]; [`Error::Usage`] for several.
+pub fn device(run: &RunArgs, command: &str) -> Result<DeviceSpec> {
+    let Devices { all, .. } = devices(run)?;
+    let count = all.len();
+    match (all.into_iter().next(), count) {
+        (Some(device), 1) => Ok(device),
+        _ => usage(format!(
+            "--device {}: found {count} devices, expected one, for `{command}` looks at one alone",
+            run.device.as_deref().unwrap_or_default()
+        )),
+    }
 }
 
 /// What the flags ask for to run a model on.
 ///
 /// # Errors
 /// As [`spec`].
-pub fn device(run: &RunArgs) -> Result<DeviceSpec> {
+pub fn devices(run: &RunArgs) -> Result<Devices> {
     if run.ahead && run.launch != Some(LaunchWay::HostGraph) {
         return usage(
             "--ahead: expected --launch host-graph with it; in the other ways nobody waits for the host to launch a graph",
         );
     }
-    let device = match run.device.as_deref() {
-        None => DeviceSpec::default(),
+    let mut all = match run.device.as_deref() {
+        None => vec![DeviceSpec::default()],
         Some(name) => named(name)?,
     };
-    match device {
-        DeviceSpec::Cpu { .. } => check_cpu(run)?,
-        DeviceSpec::Gpu(gpu) => return Ok(DeviceSpec::Gpu(on_gpu(run, gpu))),
+    for device in &mut all {
+        match device {
+            DeviceSpec::Cpu { .. } => check_cpu(run)?,
+            DeviceSpec::Gpu(gpu) => set_up(run, gpu),
+        }
     }
-    Ok(device)
+    parted(all, run)
+}
+
+/// What the devices, of which there is at least one, are there for.
+///
+/// # Errors
+/// [`Error::Usage`], naming a flag.
+pub fn parted(all: Vec<DeviceSpec>, run: &RunArgs) -> Result<Devices> {
+    let parallel = match run.parallel {
+        Some(_) if all.len() == 1 => {
+            return usage(
+                "--parallel: expected --device with several to share the work, such as cuda:0,1",
+            );
+        }
+        parallel => parallel.unwrap_or_default(),
+    };
+    if let (Parallel::Stages, DeviceSpec::Gpu(_)) = (parallel, &all[0]) {
+        return usage(
+            "--parallel stages: this version runs all stages of a model on one GPU, expected --parallel replicas or one GPU with --stages",
+        );
+    }
+    Ok(Devices { all, parallel })
 }
 
 fn usage<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::Usage(message.into()))
 }
 
-/// `--device` as written.
-fn named(device: &str) -> Result<DeviceSpec> {
-    let numbers: Option<Vec<_>> = match device {
-        "cpu" => return Ok(DeviceSpec::CPU),
-        "cuda" => Some(vec![Ok(0)]),
-        _ => device
-            .strip_prefix("cuda:")
-            .map(|list| list.split(',').map(str::parse::<u32>).collect()),
+/// `--device` as written: at least one.
+///
+/// # Errors
+/// [`Error::Usage`] for what is none, or one twice.
+pub fn named(device: &str) -> Result<Vec<DeviceSpec>> {
+    let (kind, list) = device.split_once(':').unwrap_or((device, "0"));
+    let numbers: Vec<u32> = match list
+        .split(',')
+        .map(str::parse)
+        .collect::<std::result::Result<_, _>>()
+    {
+        Ok(numbers) if matches!(kind, "cpu" | "cuda") => numbers,
+        _ => {
+            return usage(format!(
+                "--device {device}: expected cpu, cuda, or either with numbers such as cuda:0,1"
+            ));
+        }
     };
-    let numbers = numbers.filter(|list| list.iter().all(|number| number.is_ok()));
-    match numbers.as_deref() {
-        None => usage(format!(
-            "--device {device}: expected cpu, cuda, or cuda: with GPU numbers such as cuda:0,1"
-        )),
-        #[cfg(not(feature = "cuda"))]
-        Some(_) => Err(without_gpu_support(device)),
-        #[cfg(feature = "cuda")]
-        Some(&[Ok(ordinal)]) => Ok(DeviceSpec::Gpu(GpuSpec::new(ordinal))),
-        #[cfg(feature = "cuda")]
-        Some(_) => usage(format!(
-            "--device {device}: this version runs a model on one GPU, expected cuda:N with one number"
-        )),
+    if kind == "cuda" && cfg!(not(feature = "cuda")) {
+        return Err(without_gpu_support(device));
     }
+    for (index, number) in numbers.iter().enumerate() {
+        if numbers[..index].contains(number) {
+            return usage(format!(
+                "--device {device}: found {kind}:{number} twice, expected each device once"
+            ));
+        }
+    }
+    if numbers.len() > MAX_REPLICAS {
+        return usage(format!(
+            "--device {device}: found {} devices, expected at most {MAX_REPLICAS}",
+            numbers.len()
+        ));
+    }
+    let spec = |number: u32| match kind {
+        "cpu" if number as usize >= MAX_REPLICAS => usage(format!(
+            "--device {device}: there is no cpu:{number}, engines on the host are cpu:0 to cpu:{}",
+            MAX_REPLICAS - 1
+        )),
+        "cpu" => Ok(DeviceSpec::cpu(number)),
+        _ => Ok(DeviceSpec::Gpu(GpuSpec::new(number))),
+    };
+    numbers.into_iter().map(spec).collect()
 }
 
 /// Refuses what only a GPU has.
@@ -137,20 +240,18 @@ fn check_cpu(run: &RunArgs) -> Result<()> {
     Ok(())
 }
 
-fn on_gpu(run: &RunArgs, gpu: GpuSpec) -> GpuSpec {
-    GpuSpec {
-        dtype: run.precision.dtype().unwrap_or(gpu.dtype),
-        launch: match run.launch {
-            Some(LaunchWay::HostGraph) if run.ahead => LaunchWay::HostGraphAhead,
-            Some(way) => way,
-            None => gpu.launch,
-        },
-        step_timeout: run
-            .step_timeout_ms
-            .map_or(gpu.step_timeout, Duration::from_millis),
-        kernel_file: run.buckets.kernel_file.clone(),
-        ..gpu
+/// Uses a GPU as the flags say.
+fn set_up(run: &RunArgs, gpu: &mut GpuSpec) {
+    gpu.dtype = run.precision.dtype().unwrap_or(gpu.dtype);
+    gpu.launch = match run.launch {
+        Some(LaunchWay::HostGraph) if run.ahead => LaunchWay::HostGraphAhead,
+        Some(way) => way,
+        None => gpu.launch,
+    };
+    if let Some(limit) = run.step_timeout_ms {
+        gpu.step_timeout = Duration::from_millis(limit);
     }
+    gpu.kernel_file.clone_from(&run.buckets.kernel_file);
 }
 
 impl PrecisionArgs {

@@ -138,7 +138,7 @@ mod gpu {
     fn run_spec(args: &TuneArgs, dtype: DType) -> Result<RunSpec> {
         // Nothing is tuned on a CPU: without a GPU the error is about that.
         let device = args.device.clone().or_else(|| Some("cuda".to_owned()));
-        timed(&args.model.model, device, Some(dtype), &args.timed)
+        timed("tune", &args.model.model, device, Some(dtype), &args.timed)
     }
 
     /// The decode buckets to measure, ascending: those asked for, which the ladder must have, or all that have a choice.

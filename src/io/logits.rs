@@ -7,7 +7,7 @@ use super::target::Target;
 use crate::backend::LogitsSink;
 use crate::error::{Error, Result};
 use crate::files::{Resolved, Unfinished, Whole, resolve};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -129,7 +129,8 @@ impl LogitsFile {
 pub struct ScoreSink {
     targets: Vec<Target>,
     vocab_size: usize,
-    file: Mutex<Option<LogitsFile>>,
+    /// Several devices write at once, each where its own rows are.
+    file: RwLock<Option<LogitsFile>>,
     comparison: Option<Mutex<Comparison>>,
     logprobs: Option<Mutex<Logprobs>>,
 }
@@ -146,7 +147,7 @@ impl ScoreSink {
         Self {
             targets,
             vocab_size,
-            file: Mutex::new(file),
+            file: RwLock::new(file),
             comparison: comparison.map(Mutex::new),
             logprobs: logprobs.map(Mutex::new),
         }
@@ -167,7 +168,7 @@ impl ScoreSink {
     /// # Errors
     /// As [`LogitsFile::finish`].
     pub fn finish_file(&self, shard: Option<(ShardOutput, u64)>) -> Result<()> {
-        match self.file.lock().take() {
+        match self.file.write().take() {
             None => Ok(()),
             Some(file) => file.finish(shard),
         }
@@ -188,7 +189,7 @@ impl LogitsSink for ScoreSink {
                 logits.len()
             )));
         };
-        if let Some(file) = &*self.file.lock() {
+        if let Some(file) = &*self.file.read() {
             file.write(index, first_position, logits)?;
         }
         for (row, logits) in logits.chunks_exact(self.vocab_size).enumerate() {

@@ -74,6 +74,24 @@ impl Writer {
     }
 }
 
+/// Where the runs of so many replicas are recorded: of several each in a file of its own, `run.0.jsonl` of `run.jsonl`.
+pub fn record_paths(path: &Path, replicas: usize) -> Vec<PathBuf> {
+    if replicas < 2 {
+        return vec![path.to_owned()];
+    }
+    let (stem, ending) = (path.file_stem(), path.extension());
+    let numbered = |replica: usize| {
+        let mut name = stem.unwrap_or_default().to_owned();
+        name.push(format!(".{replica}"));
+        if let Some(ending) = ending {
+            name.push(".");
+            name.push(ending);
+        }
+        path.with_file_name(name)
+    };
+    (0..replicas).map(numbered).collect()
+}
+
 /// A recording that is being read.
 pub struct Reader {
     input: BufReader<File>,

@@ -40,6 +40,19 @@ impl Budget {
             },
         }
     }
+
+    /// Of one of `engines` that share it, and `common` bytes of it are of all of them.
+    #[must_use]
+    pub fn shared(self, engines: u32, common: u64) -> Self {
+        if engines < 2 {
+            return self;
+        }
+        let own = self.bytes.saturating_sub(common) / u64::from(engines);
+        Self {
+            bytes: own.saturating_add(common).min(self.bytes),
+            source: format!("for each of {engines} engines, of {}", self.source),
+        }
+    }
 }
 
 /// Memory that can be allocated without swapping.

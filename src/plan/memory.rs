@@ -2,23 +2,12 @@
 //! that fit a budget. Known before any weight is read. What runs on a device of its own has its own arithmetic, in the same lines.
 
 use super::bytes::{Bytes, whole_bytes};
+use super::core_bytes::{self, ring_bytes, scheduler_bytes};
 use super::params::model_bytes;
 use super::{
     Budget, EngineOptions, Limits, Plan, Precision, RingCapacities, SCORE_TILE_ROWS, StepKind,
 };
 use crate::error::{Error, Result};
-
-/// Sizes of kernels/abi.h's structs in bytes (a test compares them with the bindings).
-const REQUEST_BYTES: u64 = 144;
-const BIAS_BYTES: u64 = 8;
-const CONTROL_BYTES: u64 = 8;
-const EVENT_BYTES: u64 = 64;
-const SAMPLED_BYTES: u64 = 168;
-const TRACE_BYTES: u64 = 272;
-const SLOT_BYTES: u64 = 208;
-const ROW_BYTES: u64 = 16;
-const SEQUENCE_BYTES: u64 = 24;
-const WORD_BYTES: u64 = 4;
 
 /// Rows of a step where nobody asks for another number; a CPU is no faster with more.
 const STEP_TOKENS: u32 = 512;
@@ -92,7 +81,8 @@ impl MemoryPlan {
         budget: Budget,
     ) -> Result<Self> {
         let mut options = limits.resolve(plan, STEP_TOKENS)?;
-        let page_bytes = page_bytes(plan, precision, &options).saturating_add(WORD_BYTES);
+        let page_bytes =
+            page_bytes(plan, precision, &options).saturating_add(core_bytes::WORD_BYTES);
         let rings = RingCapacities::new(&options);
         let fixed = fixed_items(plan, precision, placement, &options, &rings);
         let fixed_bytes = budgeted(&fixed);
@@ -273,17 +263,18 @@ fn fixed_items(
         ),
     ];
     if stages > 1 {
-        let handover =
-            whole_bytes(f64::from(options.step_tokens) * config.hidden_size as f64 * 4.0);
-        let buffers = (stages as u64 - 1) * u64::from(options.steps_in_flight);
+        let links = core_bytes::links(options, rings, stages, config.hidden_size);
         items.push(item(
-            "hand-over",
-            handover.saturating_mul(buffers),
+            "links between stages",
+            links.bytes(),
             format!(
-                "{buffers} {} of {} rows, {} each",
-                plural(buffers as usize, "buffer"),
+                "{} {} for a step of {} rows, {} each, {} for what is sampled, {} each",
+                links.steps.count,
+                plural(links.steps.count as usize, "place"),
                 options.step_tokens,
-                Bytes(handover)
+                Bytes(links.steps.each),
+                links.results.count,
+                Bytes(links.results.each)
             ),
         ));
     }
@@ -302,15 +293,21 @@ fn fixed_items(
         let arithmetic = format!("{what} for each of {vocabulary} tokens, {slots} sequences");
         items.push(item(name, slots.saturating_mul(bytes), arithmetic));
     }
+    let scheduler = scheduler_bytes(options, rings);
     items.push(item(
         "scheduler",
-        scheduler_bytes(options, rings),
+        // Each later stage has tables of its own, which steps are taken into.
+        scheduler.saturating_mul(stages as u64),
         format!(
-            "{slots} slots, {} of tokens so far, {} {} in flight of {} rows",
+            "{slots} slots, {} of tokens so far, {} {} in flight of {} rows{}",
             Bytes(options.kept_token_bytes()),
             options.steps_in_flight,
             plural(options.steps_in_flight as usize, "step"),
-            options.step_tokens
+            options.step_tokens,
+            match stages {
+                1 => String::new(),
+                stages => format!(", for each of {stages} stages"),
+            }
         ),
     ));
     items.push(item(
@@ -353,49 +350,4 @@ fn arena_bytes(plan: &Plan, precision: Precision, rows: u32) -> u64 {
     widest = widest.max(per_token * config.moe_intermediate_size as f64);
     let row = hidden * 4.0 + hidden.max(q) * compute + widest * compute + per_token * 8.0;
     whole_bytes(f64::from(rows) * row)
-}
-
-/// The scheduler core's tables, as kernels/abi.h lays them out, without gaps and scratch (well under a MiB).
-fn scheduler_bytes(options: &EngineOptions, rings: &RingCapacities) -> u64 {
-    let slots = u64::from(options.max_seqs);
-    let context_pages = u64::from(options.max_context.div_ceil(options.page_tokens));
-    let step = u64::from(options.step_tokens) * ROW_BYTES
-        + slots * (SEQUENCE_BYTES + WORD_BYTES + SAMPLED_BYTES);
-    slots * (SLOT_BYTES + u64::from(rings.biases) * BIAS_BYTES)
-        + options.kept_token_bytes()
-        + slots * context_pages * WORD_BYTES
-        + u64::from(options.steps_in_flight) * step
-        + u64::from(rings.requests) * 8
-}
-
-fn ring_bytes(rings: &RingCapacities) -> u64 {
-    u64::from(rings.requests) * (REQUEST_BYTES + u64::from(rings.biases) * BIAS_BYTES)
-        + u64::from(rings.tokens) * WORD_BYTES
-        + u64::from(rings.controls) * CONTROL_BYTES
-        + u64::from(rings.events) * (EVENT_BYTES + SAMPLED_BYTES)
-        + u64::from(rings.trace) * TRACE_BYTES
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sys::abi;
-    use std::mem::size_of;
-
-    #[test]
-    fn struct_sizes_are_those_of_the_bindings() {
-        assert_eq!(size_of::<abi::tg_request>() as u64, REQUEST_BYTES);
-        assert_eq!(size_of::<abi::tg_bias>() as u64, BIAS_BYTES);
-        assert_eq!(size_of::<abi::tg_control>() as u64, CONTROL_BYTES);
-        assert_eq!(size_of::<abi::tg_event>() as u64, EVENT_BYTES);
-        assert_eq!(size_of::<abi::tg_sampled>() as u64, SAMPLED_BYTES);
-        assert_eq!(size_of::<abi::tg_trace>() as u64, TRACE_BYTES);
-        assert_eq!(size_of::<abi::tg_slot>() as u64, SLOT_BYTES);
-        assert_eq!(size_of::<abi::tg_row>() as u64, ROW_BYTES);
-        assert_eq!(size_of::<abi::tg_sequence>() as u64, SEQUENCE_BYTES);
-        assert_eq!(abi::TG_MAX_SLOTS, super::super::MAX_SEQS);
-        assert_eq!(abi::TG_MAX_STEPS, super::super::MAX_STEPS_IN_FLIGHT);
-        assert_eq!(abi::TG_MAX_STAGES as usize, super::super::MAX_STAGES);
-        assert_eq!(abi::TG_MAX_BUCKETS as usize, super::super::MAX_BUCKETS);
-    }
 }

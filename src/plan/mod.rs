@@ -4,12 +4,14 @@
 //! - [`op`]: the operations; [`build`]: a configuration as stages of them
 //! - [`graphs`]: bucket ladders and stage cuts from `graphs/*.toml`
 //! - [`params`], [`cost`]: an operation's weights, bytes and FLOPs
-//! - [`options`], [`memory`], [`budget`]: the sizes an engine starts with, and whether they fit
+//! - [`options`], [`memory`], [`budget`]: the sizes an engine starts with, and whether they fit; `core_bytes`: what the
+//!   scheduler takes of it
 //! - [`bytes`]: sizes as people write them
 
 pub mod budget;
 pub mod build;
 pub mod bytes;
+mod core_bytes;
 pub mod cost;
 pub mod graphs;
 pub mod memory;

@@ -37,6 +37,19 @@ impl EngineOptions {
         u64::from(self.max_seqs) * u64::from(self.max_context) * 4
     }
 
+    /// Sizes that there is room for wherever there is room for either.
+    #[must_use]
+    pub fn least(self, other: &Self) -> Self {
+        Self {
+            max_seqs: self.max_seqs.min(other.max_seqs),
+            max_context: self.max_context.min(other.max_context),
+            pages: self.pages.min(other.pages),
+            step_tokens: self.step_tokens.min(other.step_tokens),
+            chunk_tokens: self.chunk_tokens.min(other.chunk_tokens),
+            ..self
+        }
+    }
+
     /// Where all stages run one after the other, as on one device, whatever was asked for.
     pub fn one_step_in_flight(self) -> Self {
         Self {

@@ -1,7 +1,8 @@
-//! The scheduler core as a safe value: [`Core`] takes turns, [`StageLink`]s carry steps between stages, and
+//! The scheduler core as a safe value: [`Core`] takes turns, [`super::links::StageLink`]s carry steps between stages, and
 //! [`super::rings::HostRings`] is the host's end of the rings. Each handle belongs to one thread at a time.
 
-use super::memory::{Memory, acquire};
+use super::links::{StageLink, links};
+use super::memory::Memory;
 use super::options::EngineShape;
 use super::rings::HostRings;
 use super::sizes::Sizes;
@@ -58,27 +59,29 @@ impl Core {
         record: bool,
     ) -> Result<(Self, HostRings, Vec<StageLink>)> {
         let sizes = Sizes::new(options, ladders, stages, capacities, record)?;
-        Self::with(&sizes, stages)
+        Self::with(&sizes, stages, 0)
     }
 
-    /// A core of a shape whose sizes are settled.
+    /// A core of a shape whose sizes are settled. `row_floats`: f32 that a row's activations are between stages.
     ///
     /// # Errors
     /// As [`Core::new`].
-    pub fn of(shape: &EngineShape, record: bool) -> Result<(Self, HostRings, Vec<StageLink>)> {
+    pub fn of(
+        shape: &EngineShape,
+        record: bool,
+        row_floats: usize,
+    ) -> Result<(Self, HostRings, Vec<StageLink>)> {
         let sizes = Sizes::of(shape, record)?;
-        Self::with(&sizes, shape.stages)
+        Self::with(&sizes, shape.stages, row_floats)
     }
 
-    fn with(sizes: &Sizes, stages: u32) -> Result<(Self, HostRings, Vec<StageLink>)> {
+    fn with(
+        sizes: &Sizes,
+        stages: u32,
+        row_floats: usize,
+    ) -> Result<(Self, HostRings, Vec<StageLink>)> {
         let memory = Arc::new(Memory::new(sizes)?);
-        let links = (0..stages)
-            .map(|stage| StageLink {
-                memory: memory.clone(),
-                stage,
-                stages,
-            })
-            .collect();
+        let links = links(&memory, sizes, stages, row_floats)?;
         let rings = HostRings::new(memory.rings().clone());
         Ok((Self { memory }, rings, links))
     }
@@ -154,56 +157,6 @@ impl Core {
             running: outcome.running,
             queue_depth: outcome.queue_depth,
             free_pages: outcome.free_pages,
-        }
-    }
-}
-
-/// A stage's ends of two mailboxes: it takes from its own and posts to the next stage's. Stage 0's own
-/// mailbox brings finished steps back and is taken from by [`Core::turn`].
-pub struct StageLink {
-    memory: Arc<Memory>,
-    stage: u32,
-    stages: u32,
-}
-
-impl StageLink {
-    /// The next step for this stage, if one has been posted.
-    ///
-    /// # Panics
-    /// On stage 0, whose mailbox is the core's.
-    pub fn take(&mut self) -> Option<u64> {
-        assert_ne!(self.stage, 0, "stage 0's mailbox is taken from by the core");
-        let mut step = 0;
-        // SAFETY: this link is the only taker of its mailbox.
-        let taken = unsafe { abi::tg_mailbox_take(self.mailbox(self.stage), &raw mut step) };
-        (taken != 0).then_some(step)
-    }
-
-    /// Hands a step to the next stage (the last stage: back to the scheduler). `false` without a credit.
-    pub fn post(&mut self, step: u64) -> bool {
-        // SAFETY: this link is the only poster of the next stage's mailbox.
-        unsafe { abi::tg_mailbox_post(self.mailbox((self.stage + 1) % self.stages), step) != 0 }
-    }
-
-    /// The descriptor of a step between [`StageLink::take`] and [`StageLink::post`].
-    pub fn step(&self, number: u64) -> StepView<'_> {
-        self.memory.step(number)
-    }
-
-    /// Has the scheduler ended, drained or stopped or in error?
-    pub fn done(&self) -> bool {
-        // SAFETY: the index is atomic on both sides.
-        let action = unsafe { acquire(&raw mut (*self.memory.rings().head()).action) } as u32;
-        action == abi::TG_ACTION_DONE || action == abi::TG_ACTION_ERROR
-    }
-
-    fn mailbox(&self, stage: u32) -> *mut abi::tg_mailbox {
-        assert!(stage < abi::TG_MAX_STAGES);
-        // SAFETY: in range of the array inside the block.
-        unsafe {
-            (&raw mut (*self.memory.state()).mailbox)
-                .cast::<abi::tg_mailbox>()
-                .add(stage as usize)
         }
     }
 }

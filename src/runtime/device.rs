@@ -1,11 +1,14 @@
 //! The scheduler on a device: the host launches it once, then only fills and reads rings.
 
+use super::claims::Claimer;
 use super::driver::Driver;
 use super::rings::HostRings;
+use super::signal::Signal;
 use super::watchdog::describe;
 use crate::backend::DeviceScheduler;
 use crate::error::Result;
 use crate::sys::abi;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A host that finds nothing looks again at once this many times, then with growing pauses: an answer of the device
@@ -75,6 +78,10 @@ impl Device {
 }
 
 impl Driver for Device {
+    fn claims(&mut self, claimer: Claimer, _news: &Arc<Signal>) -> Option<Claimer> {
+        Some(claimer)
+    }
+
     fn launch(&mut self) -> Result<()> {
         if let Some(device) = &mut self.device
             && !self.launched

@@ -1,12 +1,18 @@
 //! What an engine asks of whatever turns its rings on the other side: threads of the host, or a device.
 
+use super::claims::Claimer;
 use super::rings::HostRings;
+use super::signal::Signal;
 use crate::error::Result;
 use crate::sys::abi::tg_status;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What turns the rings on the other side.
 pub(super) trait Driver: Send {
+    /// To be asked before the launch: the scheduler claims its requests itself, and tells `news` of what the host waits
+    /// for. One that cannot gives `claimer` back, and the host claims for it.
+    fn claims(&mut self, claimer: Claimer, news: &Arc<Signal>) -> Option<Claimer>;
     /// Starts the scheduler; a second call does nothing.
     fn launch(&mut self) -> Result<()>;
     /// The host has moved a ring index or a flag.

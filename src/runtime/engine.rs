@@ -1,6 +1,7 @@
 //! [`Engine`]: requests in, events out, wherever the scheduler runs: on threads of the host, or on a device that
 //! schedules itself.
 
+use super::claims::Claimer;
 use super::core::Core;
 use super::device::Device;
 use super::driver::Driver;
@@ -9,6 +10,7 @@ use super::memory::{RingBlock, StateBlock};
 use super::options::{EngineShape, EngineStatus};
 use super::request::{Event, Request};
 use super::rings::HostRings;
+use super::signal::Signal;
 use super::sizes::Sizes;
 use super::threads::Threads;
 use super::watchdog::{Standing, Watchdog};
@@ -93,7 +95,7 @@ impl Engine {
             shape.ahead = true;
             shape.options.steps_in_flight = 2;
         }
-        let (core, rings, links) = Core::of(&shape, options.record)?;
+        let (core, rings, links) = Core::of(&shape, options.record, row_floats(&stages))?;
         let stages = stages.into_iter().zip(links).collect();
         Ok(Self::new(
             rings,
@@ -268,6 +270,46 @@ impl Engine {
         self.rings.status()
     }
 
+    /// To be called before the launch: its requests come from a queue, by the claimer that `claimer` makes for its rings.
+    /// Where its scheduler cannot claim, that comes back, and the host claims for it.
+    pub(super) fn claim_from(
+        &mut self,
+        claimer: impl FnOnce(HostRings) -> Claimer,
+        news: &Arc<Signal>,
+    ) -> Option<Claimer> {
+        let claimer = claimer(self.rings.for_requests());
+        self.driver.claims(claimer, news)
+    }
+
+    /// To be read before events are looked for: see [`Engine::wait`].
+    pub(super) fn epoch(&self) -> u64 {
+        self.driver.epoch()
+    }
+
+    /// Returns once there may be news past `epoch`, or after `limit`, or sooner.
+    pub(super) fn wait(&mut self, epoch: u64, limit: Duration) {
+        self.driver.wait(epoch, limit);
+    }
+
+    /// Could its rings ever hold this request?
+    ///
+    /// # Errors
+    /// As [`Engine::try_submit`].
+    pub(super) fn check_request(&self, request: &Request) -> Result<()> {
+        self.rings.check(request)
+    }
+
+    /// There may be news for the scheduler.
+    pub(super) fn notify(&mut self) {
+        self.driver.notify();
+    }
+
+    /// Ends what runs, without waiting for that.
+    pub(super) fn stop(&mut self) {
+        self.rings.set_stop();
+        self.driver.notify();
+    }
+
     fn check(&mut self) -> Result<()> {
         if self.stuck.is_none()
             && let Some(watchdog) = &mut self.watchdog
@@ -284,6 +326,15 @@ impl Engine {
             None => Ok(()),
         }
     }
+}
+
+/// f32 that a row's activations are between stages.
+fn row_floats(stages: &[Box<dyn StageBackend>]) -> usize {
+    stages
+        .iter()
+        .map(|stage| stage.row_floats())
+        .max()
+        .unwrap_or(0)
 }
 
 impl Drop for Engine {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const ALIGN: usize = 128;
 
 /// A zeroed allocation of the host that several threads read and write through raw pointers.
-struct HostBlock {
+pub(super) struct HostBlock {
     start: NonNull<u8>,
     layout: Layout,
 }
@@ -28,7 +28,7 @@ unsafe impl Send for HostBlock {}
 unsafe impl Sync for HostBlock {}
 
 impl HostBlock {
-    fn new(bytes: usize) -> Result<Self> {
+    pub fn new(bytes: usize) -> Result<Self> {
         let refused = || {
             Error::Memory(format!(
                 "the scheduler's blocks: the system refused {bytes} bytes; expected fewer sequences, pages or ring entries"

@@ -2,14 +2,19 @@
 //! [`Engine`], which takes requests and gives events. Uses `backend` through traits, whatever the device, and `sys`; knows nothing of
 //! text, files or the command line.
 
+mod claims;
 pub mod core;
 mod device;
 mod driver;
 pub mod engine;
+mod entries;
 mod held_up;
+pub mod links;
 mod memory;
 pub mod options;
 pub mod replay;
+pub mod replica;
+pub mod replicas;
 pub mod request;
 pub mod rings;
 mod signal;
@@ -18,9 +23,12 @@ mod start;
 mod threads;
 mod watchdog;
 
-pub use core::{Action, Core, Outcome, StageLink};
+pub use core::{Action, Core, Outcome};
 pub use engine::Engine;
+pub use links::{Asked, StageLink};
 pub use options::{EngineOptions, EngineShape, EngineStatus};
+pub use replica::{Part, Replica};
+pub use replicas::Replicas;
 pub use request::{EndReason, Event, Logits, Request, Sampling, Timing, TokenLogprobs};
 pub use rings::HostRings;
 pub use sizes::core_bytes;

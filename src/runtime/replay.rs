@@ -5,7 +5,7 @@ use super::options::EngineShape;
 use super::request::{Event, Request};
 use super::rings::HostRings;
 use super::sizes::Sizes;
-use crate::backend::{StageBackend, StepView};
+use crate::backend::{InTurn, StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::sys::abi;
 use std::collections::VecDeque;
@@ -15,6 +15,7 @@ pub struct Replayer {
     core: Core,
     rings: HostRings,
     stages: Vec<Box<dyn StageBackend>>,
+    between: InTurn,
     /// Not yet seen by a turn.
     requests: VecDeque<Request>,
     cancels: VecDeque<u64>,
@@ -43,10 +44,11 @@ impl Replayer {
                 "the recorded scheduler takes {bytes} bytes, expected at most {LARGEST_BYTES}: its sizes are none that an engine has"
             )));
         }
-        let (core, rings, _) = Core::of(shape, false)?;
+        let (core, rings, _) = Core::of(shape, false, 0)?;
         Ok(Self {
             core,
             rings,
+            between: InTurn::new(&stages, shape.options.step_tokens),
             stages,
             requests: VecDeque::new(),
             cancels: VecDeque::new(),
@@ -122,9 +124,8 @@ impl Replayer {
             )));
         }
         if let Action::Step(number) = action {
-            for stage in &mut self.stages {
-                stage.run(&self.core.step(number))?;
-            }
+            let step = self.core.step(number);
+            self.between.run(&mut self.stages, step)?;
             self.steps += 1;
         }
         Ok(())

@@ -1,8 +1,10 @@
 //! The scheduler on the host: one thread turns the core and runs stage 0; every other stage has a thread of its own,
-//! fed by its mailbox.
+//! fed by its link.
 
-use super::core::{Action, Core, StageLink};
+use super::claims::Claimer;
+use super::core::{Action, Core};
 use super::driver::Driver;
+use super::links::{Asked, StageLink};
 use super::rings::HostRings;
 use super::signal::Signal;
 use crate::backend::StageBackend;
@@ -17,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Timeouts are noticed when a turn runs, so an idle scheduler looks at the clock at least this often.
 const IDLE_POLL: Duration = Duration::from_millis(2);
-/// A stage is woken by its mailbox; this only bounds how long a missed end of the engine could go unseen.
+/// A stage is woken by its link; this only bounds how long a missed end of the engine could go unseen.
 const STAGE_POLL: Duration = Duration::from_millis(50);
 /// The host is woken by events; this only bounds how long a stuck step goes unseen.
 const HOST_POLL: Duration = Duration::from_millis(100);
@@ -28,7 +30,7 @@ struct Shared {
     /// Something happened that a scheduler or stage thread may be waiting for.
     work: Signal,
     /// Something happened that the host may be waiting for.
-    host: Signal,
+    host: Arc<Signal>,
     failure: Mutex<Option<String>>,
     /// The step that the scheduler waits for while its backend finishes it: with another behind it, or with the core
     /// idle, the last turn's outcome does not tell.
@@ -48,9 +50,11 @@ impl Shared {
     }
 }
 
-/// What runs once the engine is launched: the core, and a backend with its mailboxes per stage.
+/// What runs once the engine is launched: the core, and a backend with its links per stage.
 struct Ready {
     core: Core,
+    /// Where requests come from, if the host does not push them.
+    claimer: Option<Claimer>,
     stages: Vec<(Box<dyn StageBackend>, StageLink)>,
 }
 
@@ -69,7 +73,11 @@ impl Threads {
     pub fn new(core: Core, stages: Vec<(Box<dyn StageBackend>, StageLink)>) -> Self {
         Self {
             shared: Arc::default(),
-            ready: Some(Ready { core, stages }),
+            ready: Some(Ready {
+                core,
+                claimer: None,
+                stages,
+            }),
             start: None,
             running: vec![],
         }
@@ -109,8 +117,24 @@ impl Threads {
 }
 
 impl Driver for Threads {
+    fn claims(&mut self, claimer: Claimer, news: &Arc<Signal>) -> Option<Claimer> {
+        self.shared = Arc::new(Shared {
+            host: news.clone(),
+            ..Shared::default()
+        });
+        if let Some(ready) = &mut self.ready {
+            ready.claimer = Some(claimer);
+        }
+        None
+    }
+
     fn launch(&mut self) -> Result<()> {
-        let Some(Ready { core, stages }) = self.ready.take() else {
+        let Some(Ready {
+            core,
+            claimer,
+            stages,
+        }) = self.ready.take()
+        else {
             return Ok(());
         };
         let start = Instant::now();
@@ -125,7 +149,7 @@ impl Driver for Threads {
             })?;
         }
         self.spawn("scheduler".into(), move |shared| {
-            run_scheduler(core, first, first_link, shared, start)
+            run_scheduler(core, claimer, (first, first_link), shared, start)
         })
     }
 
@@ -172,16 +196,24 @@ const MOST_STARTED: usize = 2;
 /// waited for only once the core has no other to start.
 fn run_scheduler(
     mut core: Core,
-    mut backend: Box<dyn StageBackend>,
-    mut link: StageLink,
+    mut claimer: Option<Claimer>,
+    (mut backend, mut link): (Box<dyn StageBackend>, StageLink),
     shared: &Shared,
     start: Instant,
 ) -> Result<()> {
     let now_ns = || start.elapsed().as_nanos() as u64;
     let mut started = VecDeque::new();
+    let mut busy = 0;
     loop {
         let epoch = shared.work.epoch();
+        if link.collect() {
+            shared.work.notify();
+        }
+        if let Some(claimer) = &mut claimer {
+            claimer.claim(busy)?;
+        }
         let outcome = core.turn(now_ns(), now_ns);
+        busy = outcome.running + outcome.queue_depth;
         if outcome.changed {
             shared.host.notify();
         }
@@ -192,15 +224,13 @@ fn run_scheduler(
                     ahead.start(&link.step(number))?;
                     started.push_back(number);
                 }
-                None => {
-                    backend.run(&link.step(number))?;
-                    hand_over(number, &mut link, shared);
-                }
+                None => run_step(&mut *backend, number, &mut link, shared)?,
             },
             Action::Idle | Action::Blocked if !started.is_empty() => {}
             Action::Idle | Action::Blocked if outcome.changed => {}
             Action::Idle | Action::Blocked => shared.work.wait_past(epoch, IDLE_POLL),
             Action::Done => {
+                link.drained();
                 shared.work.notify();
                 return Ok(());
             }
@@ -219,7 +249,10 @@ fn run_scheduler(
             *shared.finishing.lock() = Some(status(step.header()));
             ahead.finish(&step)?;
             *shared.finishing.lock() = None;
-            hand_over(number, &mut link, shared);
+            link.post(number);
+        }
+        if let Some(failure) = link.failure() {
+            return Err(failure);
         }
         if shared.failed() {
             return Ok(());
@@ -238,7 +271,7 @@ fn status(step: &tg_step) -> tg_status {
     }
 }
 
-/// Runs one later stage for every step that comes into its mailbox, until the scheduler is done.
+/// Runs one later stage for every step that comes over its link, until that ends.
 fn run_stage(
     mut backend: Box<dyn StageBackend>,
     mut link: StageLink,
@@ -247,9 +280,9 @@ fn run_stage(
     loop {
         let epoch = shared.work.epoch();
         if let Some(number) = link.take() {
-            shared.work.notify();
-            backend.run(&link.step(number))?;
-            hand_over(number, &mut link, shared);
+            run_step(&mut *backend, number, &mut link, shared)?;
+        } else if let Some(failure) = link.failure() {
+            return Err(failure);
         } else if link.done() || shared.failed() {
             return Ok(());
         } else {
@@ -258,14 +291,24 @@ fn run_stage(
     }
 }
 
-/// Posts a step to the next stage, waiting for a credit. Gives up only where the engine is ending anyway.
-fn hand_over(number: u64, link: &mut StageLink, shared: &Shared) {
+/// Runs a step and hands it on. Waits first for the place that it leaves its activations in, and gives up only where the
+/// engine is ending anyway.
+fn run_step(
+    backend: &mut dyn StageBackend,
+    number: u64,
+    link: &mut StageLink,
+    shared: &Shared,
+) -> Result<()> {
     loop {
         let epoch = shared.work.epoch();
-        if link.post(number) || link.done() || shared.failed() {
-            shared.work.notify();
-            return;
+        match link.room() {
+            Asked::Ready => break,
+            Asked::Wait if !shared.failed() => shared.work.wait_past(epoch, STAGE_POLL),
+            _ => return Ok(()),
         }
-        shared.work.wait_past(epoch, STAGE_POLL);
     }
+    backend.run(&link.step(number))?;
+    link.post(number);
+    shared.work.notify();
+    Ok(())
 }

@@ -3,8 +3,9 @@
 use super::device::Device;
 use super::job::{Job, Summary};
 use super::opened::Opened;
-use super::recording::{Keep, Serving};
+use super::recording::Keep;
 use super::sequences::{Change, Sequences, Taken};
+use super::serving::Serving;
 use super::spec::RunSpec;
 use super::texts::Texts;
 use crate::error::{Error, Result};

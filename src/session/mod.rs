@@ -8,7 +8,7 @@
 //! - [`job`]: the loop of `generate` over rows, whose [`failures`] it counts; [`scoring`]: that of `score` over prompts
 //! - [`Progress`]: how far such a loop is, on standard error
 //! - [`device`]: what these ask of an engine, so that they can be tested without one; [`recording`]: an engine whose run is
-//!   kept
+//!   kept; [`replicated`]: replicas whose runs are; [`serving`]: either
 //!
 //! Uses `trace`, `io`, `text`, `runtime` and what stands below; knows no command line.
 
@@ -21,8 +21,10 @@ pub mod job;
 pub mod opened;
 pub mod progress;
 pub mod recording;
+pub mod replicated;
 pub mod scoring;
 pub mod sequences;
+pub mod serving;
 pub mod sizes;
 pub mod spec;
 pub mod target;
@@ -31,6 +33,6 @@ pub mod texts;
 pub use answering::{Answer, Output, Session, Unanswered};
 pub use opened::Opened;
 pub use progress::{Counts, Progress};
-pub use spec::{DeviceSpec, GpuSpec, RunSpec};
+pub use spec::{DeviceSpec, GpuSpec, Parallel, RunSpec};
 pub use target::Target;
 pub use texts::Texts;

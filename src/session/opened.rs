@@ -1,8 +1,10 @@
 //! A model on its way to an engine: first what is cheap and finds mistakes, then the weights.
 
-use super::recording::{Keep, Serving};
+use super::recording::{Keep, Recorded};
+use super::replicated::RecordedReplicas;
+use super::serving::Serving;
 use super::sizes;
-use super::spec::RunSpec;
+use super::spec::{DeviceSpec, RunSpec};
 use super::target::Target;
 use crate::backend::device::{EngineSpec, Stages, Watch};
 use crate::backend::timing::StepClock;
@@ -13,7 +15,7 @@ use crate::io::record::{Header, VERSION};
 use crate::model::fingerprint::fingerprint;
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
 use crate::plan::{EngineOptions, Plan, Precision, StepKind};
-use crate::runtime::Engine;
+use crate::runtime::{Engine, Replica, Replicas};
 use crate::telemetry::warn;
 use crate::trace::parts::Costs;
 use std::error::Error as _;
@@ -24,6 +26,8 @@ use std::time::Instant;
 pub struct Opened {
     pub spec: RunSpec,
     pub target: Target,
+    /// Devices of the spec that run the whole model beside it.
+    pub replicas: Vec<Target>,
     pub config: Arc<ModelConfig>,
     pub generation: GenerationConfig,
     pub plan: Plan,
@@ -58,14 +62,25 @@ impl Opened {
         let config = Arc::new(config);
         let plan = spec.plan(&config)?;
         let kernel_variants = target.device().kernel_variants()?;
-        let memory = sizes::memory(&spec, &target, &plan, delivers)?;
+        let replicas = spec.replicas().iter().map(Target::open);
+        let replicas = replicas.collect::<Result<Vec<_>>>()?;
+        let mut options = sizes::memory(&spec, &target, &plan, delivers)?.options;
+        for (replica, device) in replicas.iter().zip(spec.replicas()) {
+            let memory = sizes::memory(&spec, replica, &plan, delivers);
+            let memory = memory.map_err(|error| match error {
+                Error::Memory(message) => Error::Memory(format!("{}: {message}", device.title())),
+                error => error,
+            })?;
+            options = options.least(&memory.options);
+        }
         Ok(Self {
             spec,
             target,
+            replicas,
             config,
             generation,
             plan,
-            options: memory.options,
+            options,
             kernel_variants,
         })
     }
@@ -78,8 +93,18 @@ impl Opened {
         })
     }
 
-    /// Loads the weights and starts an engine on them, whose run is kept as `keep` says.
+    /// Loads the weights and starts an engine on them, or one on each device, whose run is kept as `keep` says.
     pub fn start(&self, sink: &SharedSink, mut keep: Keep) -> Result<Serving> {
+        if !self.replicas.is_empty() {
+            let model = load(&self.spec.model)?;
+            let replicas = self.replicas_of(&model, sink, keep.turns())?;
+            let headers = match keep.turns() {
+                true => self.headers(&replicas)?,
+                false => vec![],
+            };
+            let replicas = RecordedReplicas::new(headers, replicas, keep)?;
+            return Ok(Serving::Several(Box::new(replicas)));
+        }
         let (engine, clock) = self.engine_kept(sink, &mut keep)?;
         let header = match keep.turns() {
             true => Some(self.header(&engine)?),
@@ -89,7 +114,24 @@ impl Opened {
             Some(clock) => Some((clock, self.costs()?)),
             None => None,
         };
-        Serving::new(header, engine, keep, timed)
+        let engine = Recorded::new(header, engine, keep, timed)?;
+        Ok(Serving::One(Box::new(engine)))
+    }
+
+    /// What a recording of each replica's run begins with.
+    fn headers(&self, replicas: &Replicas) -> Result<Vec<Header>> {
+        let header = |(index, target): (usize, &Target)| {
+            Ok(Header {
+                kernel_variants: target.device().kernel_variants()?,
+                ..self.header(replicas.engine(index))?
+            })
+        };
+        self.targets().enumerate().map(header).collect()
+    }
+
+    /// All devices that run the whole model.
+    pub fn targets(&self) -> impl Iterator<Item = &Target> {
+        std::iter::once(&self.target).chain(&self.replicas)
     }
 
     /// What a recording of an engine's run begins with.
@@ -158,6 +200,32 @@ impl Opened {
         let (options, watch) = (self.recording(record), Watch::Nothing);
         let (engine, _) = self.launched(model, sink, options, watch, |stages| stages)?;
         Ok(engine)
+    }
+
+    /// Starts an engine on each device, on weights that are loaded already.
+    ///
+    /// # Errors
+    /// As [`Replica::on`], [`Replicas::new`] and [`Replicas::launch`].
+    pub fn replicas_of(
+        &self,
+        model: &Arc<Model>,
+        sink: &SharedSink,
+        record: bool,
+    ) -> Result<Replicas> {
+        let options = self.recording(record);
+        let spec = EngineSpec {
+            model,
+            plan: &self.plan,
+            options: &options,
+            sink,
+        };
+        let replica = |(target, device): (&Target, &DeviceSpec)| {
+            Replica::on(target.device(), device.title(), &spec)
+        };
+        let devices = self.targets().zip(self.spec.devices());
+        let mut replicas = Replicas::new(devices.map(replica).collect::<Result<_>>()?)?;
+        replicas.launch()?;
+        Ok(replicas)
     }
 
     /// Starts an engine on weights that are loaded already, whose steps are timed part by part; and where the times come out.

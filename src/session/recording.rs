@@ -4,7 +4,7 @@
 use super::device::Device;
 use crate::backend::timing::StepClock;
 use crate::error::{Error, Result};
-use crate::io::record::{Done, Header, Line, Turn, Writer};
+use crate::io::record::{Done, Header, Line, Turn, Writer, record_paths};
 use crate::runtime::{Engine, EngineStatus, Event, Request};
 use crate::sys::abi;
 use crate::trace::parts::Costs;
@@ -12,39 +12,44 @@ use crate::trace::{About, Live};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-const EVENT_POLL: Duration = Duration::from_millis(1);
+pub(super) const EVENT_POLL: Duration = Duration::from_millis(1);
 /// With all requests ended a scheduler ends with its next turn.
-const END_LIMIT: Duration = Duration::from_secs(20);
+pub(super) const END_LIMIT: Duration = Duration::from_secs(20);
 
 /// Where a run is kept, if anywhere.
 #[derive(Default)]
 pub struct Keep {
-    pub record: Option<Writer>,
+    /// One for each replica.
+    pub records: Vec<Writer>,
     pub trace: Option<Live>,
     /// The trace has each step's kernels, or operations.
     pub parts: bool,
 }
 
 impl Keep {
-    /// Makes the file of a recording, where there is to be one.
+    /// Makes the file of a recording, or those of so many replicas, where there are to be any.
     ///
     /// # Errors
-    /// It cannot be written.
-    pub fn recording(path: Option<&Path>) -> Result<Self> {
+    /// They cannot be written.
+    pub fn recording(path: Option<&Path>, replicas: usize) -> Result<Self> {
+        let records = path.map(|path| record_paths(path, replicas));
+        let records = records.into_iter().flatten();
         Ok(Self {
-            record: path.map(Writer::create).transpose()?,
+            records: records
+                .map(|path| Writer::create(&path))
+                .collect::<Result<_>>()?,
             ..Self::default()
         })
     }
 
     /// All of a run's turns are wanted.
     pub fn turns(&self) -> bool {
-        self.record.is_some() || self.trace.is_some()
+        !self.records.is_empty() || self.trace.is_some()
     }
 }
 
 /// A started engine, and what is kept of its run.
-pub struct Serving {
+pub struct Recorded {
     engine: Engine,
     record: Option<Recorder>,
 }
@@ -59,10 +64,10 @@ struct Recorder {
 
 impl Recorder {
     fn put(&mut self, line: &Line) -> Result<()> {
-        match &mut self.keep.record {
-            Some(out) => out.put(line),
-            None => Ok(()),
-        }
+        self.keep
+            .records
+            .iter_mut()
+            .try_for_each(|out| out.put(line))
     }
 
     /// Takes all trace records that are there.
@@ -130,7 +135,7 @@ impl Recorder {
     fn finish(self, whole: bool) -> Result<Option<About>> {
         let Self { keep, done, .. } = self;
         let done = Line::Done(done);
-        if let Some(mut out) = keep.record {
+        for mut out in keep.records {
             out.put(&done)?;
             out.finish(whole)?;
         }
@@ -142,7 +147,7 @@ impl Recorder {
     }
 }
 
-impl Serving {
+impl Recorded {
     /// `header`, of what is kept: `None` where nothing is. `engine` was started with
     /// [`crate::plan::EngineOptions::record`] where turns are kept. `timed`: where the times of
     /// its steps come out, and what they are measured against.
@@ -158,7 +163,7 @@ impl Serving {
                 record: None,
             });
         };
-        if let Some(out) = &mut keep.record {
+        for out in &mut keep.records {
             out.put(&Line::Header(Box::new(header.clone())))?;
         }
         if let Some(trace) = &mut keep.trace {
@@ -207,16 +212,21 @@ impl Serving {
             recorder.looked(event.as_ref(), before)?;
             recorder.turns(&mut engine)?;
             if start.elapsed() > END_LIMIT {
-                return Err(Error::Runtime(format!(
-                    "the scheduler did not end {END_LIMIT:?} after its last request: its recording lacks the end"
-                )));
+                return Err(does_not_end());
             }
         }
         record.map_or(Ok(None), |record| record.finish(whole))
     }
 }
 
-impl Device for Serving {
+/// A scheduler has not ended within [`END_LIMIT`].
+pub(super) fn does_not_end() -> Error {
+    Error::Runtime(format!(
+        "the scheduler did not end {END_LIMIT:?} after its last request: its recording lacks the end"
+    ))
+}
+
+impl Device for Recorded {
     fn try_submit(&mut self, request: &Request) -> Result<Option<u64>> {
         let before = Instant::now();
         let number = self.engine.try_submit(request)?;

@@ -36,6 +36,7 @@ pub fn wanted<'a>(
         limits: &spec.limits,
         memory_limit: spec.memory_limit,
         delivers,
+        engines: 1 + spec.replicas().len() as u32,
         core: core_bytes,
     }
 }

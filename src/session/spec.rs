@@ -3,8 +3,8 @@
 //! Sizes are checked against the model and each other when a model is opened, since their defaults follow from its
 //! configuration, its bucket ladders and the memory that is there.
 
-pub use crate::backend::{DeviceSpec, GpuSpec};
-use crate::error::Result;
+pub use crate::backend::{DeviceSpec, GpuSpec, Parallel};
+use crate::error::{Error, Result};
 use crate::io::row::Options;
 use crate::model::{ModelConfig, ModelSource};
 use crate::plan::{GraphFile, Limits, Plan};
@@ -25,6 +25,10 @@ use std::sync::Arc;
 pub struct RunSpec {
     pub model: ModelSource,
     pub device: DeviceSpec,
+    /// More devices, used as the first one is.
+    pub beside: Vec<DeviceSpec>,
+    /// What they are there for.
+    pub parallel: Parallel,
     /// Bucket ladders and stages from this TOML file; `None`: the built-in one.
     pub bucket_file: Option<PathBuf>,
     /// Slots, context, page, step and chunk in tokens, stages. A size that is `None` becomes the default that
@@ -55,6 +59,8 @@ impl RunSpec {
         Self {
             model,
             device,
+            beside: Vec::new(),
+            parallel: Parallel::default(),
             bucket_file: None,
             limits: Limits::default(),
             memory_limit: None,
@@ -67,9 +73,45 @@ impl RunSpec {
     /// The operations, ladders and stages that this run has of a model of that configuration.
     ///
     /// # Errors
-    /// A plan file that cannot be read or is wrong; [`crate::error::Error::Usage`] for stages that there cannot be.
+    /// A plan file that cannot be read or is wrong; [`Error::Usage`] for stages that there cannot be.
     pub fn plan(&self, config: &Arc<ModelConfig>) -> Result<Plan> {
         let graphs = GraphFile::open(self.bucket_file.as_deref())?;
-        graphs.plan(config.clone(), &self.limits)
+        if self.beside.is_empty() || self.parallel == Parallel::Replicas {
+            return graphs.plan(config.clone(), &self.limits);
+        }
+        let devices = 1 + self.beside.len();
+        let limits = Limits {
+            stages: Some(self.limits.stages.unwrap_or(devices)),
+            ..self.limits
+        };
+        let plan = graphs.plan(config.clone(), &limits);
+        plan.map_err(|error| match (error, self.limits.stages) {
+            (Error::Usage(message), None) => Error::Usage(format!(
+                "a stage on each of the {devices} devices of --device: {message}"
+            )),
+            (error, _) => error,
+        })
+    }
+
+    /// The devices that run the whole model beside the first one.
+    pub fn replicas(&self) -> &[DeviceSpec] {
+        match self.parallel {
+            Parallel::Replicas => &self.beside,
+            Parallel::Stages => &[],
+        }
+    }
+
+    /// All devices, the first one first.
+    pub fn devices(&self) -> impl Iterator<Item = &DeviceSpec> {
+        std::iter::once(&self.device).chain(&self.beside)
+    }
+
+    /// The device of a stage of `stages`: neighbours are together, and each device has about as many.
+    pub fn device_of(&self, stage: usize, stages: usize) -> &DeviceSpec {
+        let (first, of_stages) = (&self.device, self.parallel == Parallel::Stages);
+        match stage * (1 + self.beside.len()) / stages.max(1) {
+            index if index > 0 && of_stages => self.beside.get(index - 1).unwrap_or(first),
+            _ => first,
+        }
     }
 }

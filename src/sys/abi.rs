@@ -55,6 +55,15 @@ pub const TG_DISPATCH_IDLE: u32 = 0;
 pub const TG_DISPATCH_BEHIND: u32 = 1;
 pub const TG_COPIES: u32 = 2;
 pub const TG_CHAIN_STEPS: u32 = 100;
+pub const TG_LINK_DRAINED: u32 = 1;
+pub const TG_LINK_STOPPED: u32 = 2;
+pub const TG_LINK_LATE: u32 = 3;
+pub const TG_LINK_ORDER: u32 = 4;
+pub const TG_LINK_FAILED: u32 = 5;
+pub const TG_LINK_WAIT: u32 = 0;
+pub const TG_LINK_READY: u32 = 1;
+pub const TG_LINK_OVER: u32 = 2;
+pub const TG_MAX_REPLICAS: u32 = 16;
 pub const TG_NO_TIMEOUT: u64 = 18446744073709551615;
 pub const TG_NO_STEP: u64 = 18446744073709551615;
 #[repr(C)]
@@ -834,6 +843,118 @@ const _: () = {
     ["Offset of field: tg_chain::settled"][::core::mem::offset_of!(tg_chain, settled) - 16usize];
     ["Offset of field: tg_chain::launched"][::core::mem::offset_of!(tg_chain, launched) - 24usize];
 };
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
+pub struct tg_link_words {
+    pub count: u64,
+    pub ended: u64,
+    pub pad: [u64; 14usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_link_words"][::core::mem::size_of::<tg_link_words>() - 128usize];
+    ["Alignment of tg_link_words"][::core::mem::align_of::<tg_link_words>() - 8usize];
+    ["Offset of field: tg_link_words::count"]
+        [::core::mem::offset_of!(tg_link_words, count) - 0usize];
+    ["Offset of field: tg_link_words::ended"]
+        [::core::mem::offset_of!(tg_link_words, ended) - 8usize];
+    ["Offset of field: tg_link_words::pad"][::core::mem::offset_of!(tg_link_words, pad) - 16usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone, PartialEq, Eq)]
+pub struct tg_link_end {
+    pub mine: *mut tg_link_words,
+    pub theirs: *const tg_link_words,
+    pub places: *mut u64,
+    pub place_words: u64,
+    pub count: u64,
+    pub known: u64,
+    pub since_ns: u64,
+    pub depth: u32,
+    pub link: u32,
+    pub waits: u32,
+    pub holds: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_link_end"][::core::mem::size_of::<tg_link_end>() - 72usize];
+    ["Alignment of tg_link_end"][::core::mem::align_of::<tg_link_end>() - 8usize];
+    ["Offset of field: tg_link_end::mine"][::core::mem::offset_of!(tg_link_end, mine) - 0usize];
+    ["Offset of field: tg_link_end::theirs"][::core::mem::offset_of!(tg_link_end, theirs) - 8usize];
+    ["Offset of field: tg_link_end::places"]
+        [::core::mem::offset_of!(tg_link_end, places) - 16usize];
+    ["Offset of field: tg_link_end::place_words"]
+        [::core::mem::offset_of!(tg_link_end, place_words) - 24usize];
+    ["Offset of field: tg_link_end::count"][::core::mem::offset_of!(tg_link_end, count) - 32usize];
+    ["Offset of field: tg_link_end::known"][::core::mem::offset_of!(tg_link_end, known) - 40usize];
+    ["Offset of field: tg_link_end::since_ns"]
+        [::core::mem::offset_of!(tg_link_end, since_ns) - 48usize];
+    ["Offset of field: tg_link_end::depth"][::core::mem::offset_of!(tg_link_end, depth) - 56usize];
+    ["Offset of field: tg_link_end::link"][::core::mem::offset_of!(tg_link_end, link) - 60usize];
+    ["Offset of field: tg_link_end::waits"][::core::mem::offset_of!(tg_link_end, waits) - 64usize];
+    ["Offset of field: tg_link_end::holds"][::core::mem::offset_of!(tg_link_end, holds) - 68usize];
+};
+impl Default for tg_link_end {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone, PartialEq, Eq)]
+pub struct tg_links {
+    pub in_: tg_link_end,
+    pub out: tg_link_end,
+    pub stop: *const u64,
+    pub limit_ns: u64,
+    pub ended: u64,
+    pub stage: u32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_links"][::core::mem::size_of::<tg_links>() - 176usize];
+    ["Alignment of tg_links"][::core::mem::align_of::<tg_links>() - 8usize];
+    ["Offset of field: tg_links::in_"][::core::mem::offset_of!(tg_links, in_) - 0usize];
+    ["Offset of field: tg_links::out"][::core::mem::offset_of!(tg_links, out) - 72usize];
+    ["Offset of field: tg_links::stop"][::core::mem::offset_of!(tg_links, stop) - 144usize];
+    ["Offset of field: tg_links::limit_ns"][::core::mem::offset_of!(tg_links, limit_ns) - 152usize];
+    ["Offset of field: tg_links::ended"][::core::mem::offset_of!(tg_links, ended) - 160usize];
+    ["Offset of field: tg_links::stage"][::core::mem::offset_of!(tg_links, stage) - 168usize];
+    ["Offset of field: tg_links::pad"][::core::mem::offset_of!(tg_links, pad) - 172usize];
+};
+impl Default for tg_links {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
+pub struct tg_queue {
+    pub pushed: tg_index,
+    pub claimed: tg_index,
+    pub held: [tg_index; 16usize],
+    pub replicas: u32,
+    pub pad: [u32; 31usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_queue"][::core::mem::size_of::<tg_queue>() - 2432usize];
+    ["Alignment of tg_queue"][::core::mem::align_of::<tg_queue>() - 8usize];
+    ["Offset of field: tg_queue::pushed"][::core::mem::offset_of!(tg_queue, pushed) - 0usize];
+    ["Offset of field: tg_queue::claimed"][::core::mem::offset_of!(tg_queue, claimed) - 128usize];
+    ["Offset of field: tg_queue::held"][::core::mem::offset_of!(tg_queue, held) - 256usize];
+    ["Offset of field: tg_queue::replicas"]
+        [::core::mem::offset_of!(tg_queue, replicas) - 2304usize];
+    ["Offset of field: tg_queue::pad"][::core::mem::offset_of!(tg_queue, pad) - 2308usize];
+};
 unsafe extern "C" {
     pub fn tg_state_bytes(config: *const tg_config) -> u64;
 }
@@ -870,4 +991,61 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn tg_mailbox_take(mailbox: *mut tg_mailbox, step: *mut u64) -> u32;
+}
+unsafe extern "C" {
+    pub fn tg_step_place_words(config: *const tg_config, row_words: u64) -> u64;
+}
+unsafe extern "C" {
+    pub fn tg_result_place_words(config: *const tg_config) -> u64;
+}
+unsafe extern "C" {
+    pub fn tg_place_activations(config: *const tg_config) -> u64;
+}
+unsafe extern "C" {
+    pub fn tg_links_room(links: *mut tg_links, now_ns: u64) -> u32;
+}
+unsafe extern "C" {
+    pub fn tg_links_take(links: *mut tg_links, now_ns: u64) -> u32;
+}
+unsafe extern "C" {
+    pub fn tg_link_place(end: *const tg_link_end) -> *mut u64;
+}
+unsafe extern "C" {
+    pub fn tg_links_post(links: *mut tg_links);
+}
+unsafe extern "C" {
+    pub fn tg_links_give_back(links: *mut tg_links);
+}
+unsafe extern "C" {
+    pub fn tg_links_end(links: *mut tg_links, code: u32);
+}
+unsafe extern "C" {
+    pub fn tg_put_step(state: *mut tg_state, number: u64, place: *mut u64, lane: u32, lanes: u32);
+}
+unsafe extern "C" {
+    pub fn tg_get_step(state: *mut tg_state, place: *const u64, lane: u32, lanes: u32);
+}
+unsafe extern "C" {
+    pub fn tg_put_results(
+        state: *mut tg_state,
+        number: u64,
+        place: *mut u64,
+        lane: u32,
+        lanes: u32,
+    );
+}
+unsafe extern "C" {
+    pub fn tg_get_results(state: *mut tg_state, place: *const u64, lane: u32, lanes: u32);
+}
+unsafe extern "C" {
+    pub fn tg_queue_init(queue: *mut tg_queue, replicas: u32);
+}
+unsafe extern "C" {
+    pub fn tg_queue_tail(queue: *const tg_queue) -> u64;
+}
+unsafe extern "C" {
+    pub fn tg_claim(queue: *mut tg_queue, replica: u32, most: u32, first: *mut u64) -> u32;
+}
+unsafe extern "C" {
+    pub fn tg_claim_release(queue: *mut tg_queue, replica: u32, oldest: u64);
 }

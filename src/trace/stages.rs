@@ -14,6 +14,10 @@ struct Timed {
 }
 
 impl StageBackend for Timed {
+    fn row_floats(&self) -> usize {
+        self.inner.row_floats()
+    }
+
     fn run(&mut self, step: &StepView<'_>) -> Result<()> {
         let header = step.header();
         let from = Instant::now();

@@ -8,6 +8,7 @@ mod bench_usage;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowded;
+mod devices;
 mod ends;
 mod generate;
 mod inspect;

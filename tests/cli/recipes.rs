@@ -114,6 +114,55 @@ fn systems_records_each_way() {
     assert_eq!(rows.lines().count(), 3);
 }
 
+/// Engines on the host in the place of GPUs.
+#[test]
+fn gpus_holds_several_devices_against_one() {
+    let recipe = Recipe::new();
+    let settings = [
+        ("DEVICES", "cpu:0,1"),
+        ("DTYPE", "f32"),
+        ("DTYPES", "f32"),
+        ("PROMPTS", "40"),
+        ("SEQUENCES", "2"),
+        ("TOKENS", "8"),
+        ("ROWS", "12"),
+        ("REPEATS", "1"),
+    ];
+    let ended = recipe.run("gpus.sh", &settings);
+    assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
+    let read = |name: &str| fs::read_to_string(recipe.path(name)).unwrap();
+    let bits = read("out/gpus-bits.txt");
+    assert!(bits.contains("VALID"), "{bits}");
+    assert_eq!(bits.matches(" requests: equal\n").count(), 2, "{bits}");
+    let table = read("out/gpus.txt");
+    let cells: Vec<Vec<&str>> = table
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let told: Vec<_> = cells[1..]
+        .iter()
+        .map(|row| (row[0], row[row.len() - 4], row[row.len() - 3]))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("score", "1", "40"),
+            ("score", "2", "40"),
+            ("serve", "1", "2"),
+            ("serve", "2", "4")
+        ]
+    );
+    for row in &cells[1..] {
+        let ratio: f64 = row[row.len() - 1].parse().unwrap();
+        assert!(
+            ratio > 0.0 && (row[row.len() - 4] != "1" || ratio == 1.0),
+            "{table}"
+        );
+    }
+    let refused = recipe.run("gpus.sh", &[("DEVICES", "cpu:0")]);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+}
+
 #[test]
 fn compute_makes_a_table_of_kernels() {
     let recipe = Recipe::new();

@@ -58,8 +58,6 @@ fn hidden_states_and_router_choices_are_those_of_transformers() {
             &plan,
             0,
             &setup.options(),
-            None,
-            None,
             Some(Arc::new(Ignore)),
         )
         .unwrap();

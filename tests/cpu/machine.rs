@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use tailgraph::Result;
-use tailgraph::backend::{LogitsSink, StageBackend, StepView};
+use tailgraph::backend::{InTurn, LogitsSink, StageBackend, StepView};
 use tailgraph::model::{LayerType, Model, ModelConfig};
 use tailgraph::plan::{Ladders, Op, OpKind, Plan, Stage};
 use tailgraph::runtime::EngineOptions;
@@ -217,6 +217,7 @@ pub fn drive(
 ) -> Result<Vec<Vec<abi::tg_sampled>>> {
     let options = setup.options();
     let mut block = Block::new(&options);
+    let mut between = InTurn::new(stages, options.step_tokens);
     let mut waiting: VecDeque<usize> = (0..jobs.len()).collect();
     // Scattered on purpose: neighbours in a sequence are never neighbours in the pool.
     let mut free_pages: Vec<u32> = (0..options.pages).map(|p| p * 37 % options.pages).collect();
@@ -245,10 +246,9 @@ pub fn drive(
         }
         let step = compose(setup, jobs, &mut slots, &results);
         block.write(number, &step);
-        for stage in stages.iter_mut() {
-            // SAFETY: the block outlives the view, and the step was just written.
-            stage.run(&unsafe { StepView::new(block.state(), number) })?;
-        }
+        // SAFETY: the block outlives the view, and the step was just written.
+        let view = unsafe { StepView::new(block.state(), number) };
+        between.run(stages, view)?;
         for (index, &row) in step.sample_rows.iter().enumerate() {
             let slot = step.rows[row as usize].slot;
             let job = slots[slot as usize].as_ref().unwrap().job;

@@ -66,13 +66,12 @@ fn a_stage_with_nothing_to_start_from() {
         ..Setup::plain(&model.config)
     };
     let plan = machine::plan(&model.config, &setup.stages);
-    let options = setup.options();
-    let error = cpu::CpuStage::new(model, &plan, 1, &options, None, None, None)
-        .err()
-        .expect("stage 1 does not embed");
+    let mut stages = cpu::stages(&model, &plan, &setup.options(), &None).unwrap();
+    let mut second = stages.split_off(1);
+    let error = machine::drive(&mut second, &setup, &[Job::score(&[1])]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "stage 1 does not embed and has no hand-over buffer to read, expected one or the other"
+        "step 0 has no activations of an earlier stage, which a stage that does not embed reads"
     );
 }
 

@@ -97,7 +97,7 @@ fn a_recorded_run_is_composed_and_computed_again() {
         assert!(reasons.get(&reason).is_some_and(|&n| n > 3), "{reasons:?}");
     }
 
-    let (mut core, mut rings, _) = Core::of(&recorded.shape, false).unwrap();
+    let (mut core, mut rings, _) = Core::of(&recorded.shape, false, 0).unwrap();
     let mut backend = rig.backends(LaunchWay::HostKernels, &setup).remove(0);
     let (mut pushed, mut cancelled, mut steps) = (0, 0, 0);
     let mut events = vec![];

@@ -12,6 +12,7 @@ mod inspect;
 mod machine;
 mod memory;
 mod recipes;
+mod replicas;
 mod rig;
 mod stuck;
 mod tune;

@@ -97,7 +97,12 @@ fn what_is_asked_for_is_what_there_is() {
             record: false,
         }
     );
-    assert!(memory.items.iter().any(|i| i.name == "hand-over"));
+    assert!(
+        memory
+            .items
+            .iter()
+            .any(|i| i.name == "links between stages")
+    );
 }
 
 /// Scored prompts: sequences that fill a step, between the usual number and what there is.

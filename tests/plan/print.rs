@@ -6,6 +6,7 @@ use serde_json::Value;
 use tailgraph::Error;
 use tailgraph::cli::args::{DoctorArgs, InspectArgs};
 use tailgraph::cli::doctor::Subject;
+use tailgraph::cli::inspect::Known;
 use tailgraph::plan::{Budget, Limits, MemoryPlan, OpKind, Plan, WeightPlacement};
 
 #[derive(Parser)]
@@ -24,7 +25,7 @@ fn inspect(plan: &Plan, flags: &str) -> Result<String, Error> {
     let words = std::iter::once("inspect").chain(flags.split_whitespace());
     let Inspect { args } = Inspect::try_parse_from(words).unwrap();
     let mut out = Vec::new();
-    args.run(plan, BF16, None, None, args.open()?, &mut out)?;
+    args.run(plan, BF16, Known::default(), args.open()?, &mut out)?;
     Ok(String::from_utf8(out).unwrap())
 }
 

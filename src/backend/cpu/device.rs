@@ -5,6 +5,8 @@ use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::device::{Device, EngineSpec, Runs, Stages, Started, Wanted, Watch};
 use crate::error::Result;
 use crate::model::ModelSource;
+use crate::plan::bytes::whole_bytes;
+use crate::plan::params::model_bytes;
 use crate::plan::{Budget, MemoryPlan, WeightPlacement};
 use crate::telemetry::phases::{Phase, phase};
 
@@ -40,7 +42,14 @@ impl Device for Cpu {
             ModelSource::Dir(_) => WeightPlacement::Mapped,
             ModelSource::Random { .. } => WeightPlacement::Resident,
         };
+        let shared = match placement {
+            WeightPlacement::Mapped => 0,
+            WeightPlacement::Resident => {
+                whole_bytes(model_bytes(&wanted.plan.config, wanted.precision.weights))
+            }
+        };
         let budget = self.budget(wanted.memory_limit)?;
+        let budget = budget.shared(wanted.engines, shared);
         MemoryPlan::new(
             wanted.plan,
             wanted.precision,

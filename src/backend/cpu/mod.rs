@@ -35,23 +35,9 @@ use crate::model::Model;
 use crate::plan::EngineOptions;
 use crate::plan::{Op, Plan};
 use crate::sys::abi;
-use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The residual stream between two neighbouring stages: `[step_tokens, H]` for each place of a step in flight.
-/// A stage writes a place before it posts the step, the next one reads it after taking the step, so a lock is
-/// never contended.
-pub type Handover = Arc<[Mutex<Vec<f32>>]>;
-
-/// Hand-over buffers for `options.steps_in_flight` places.
-pub fn handover(hidden_size: usize, options: &EngineOptions) -> Handover {
-    let elements = options.step_tokens as usize * hidden_size;
-    (0..options.steps_in_flight)
-        .map(|_| Mutex::new(vec![0.0; elements]))
-        .collect()
-}
-
-/// All stages of a plan, with the buffers between them.
+/// All stages of a plan.
 ///
 /// # Errors
 /// See [`CpuStage::new`].
@@ -61,7 +47,7 @@ pub fn stages(
     options: &EngineOptions,
     sink: &SharedSink,
 ) -> Result<Vec<Box<dyn StageBackend>>> {
-    linked(model, plan, options, sink, |_| {})
+    prepared(model, plan, options, sink, |_| {})
 }
 
 /// The stages, telling `routing` where the rows of every step go.
@@ -75,7 +61,7 @@ pub fn stages_with_routing(
     sink: &SharedSink,
     routing: &Arc<dyn RoutingSink>,
 ) -> Result<Vec<Box<dyn StageBackend>>> {
-    linked(model, plan, options, sink, |stage| {
+    prepared(model, plan, options, sink, |stage| {
         stage.tell(routing.clone());
     })
 }
@@ -95,36 +81,22 @@ pub fn timed_stages(
 ) -> Result<TimedStages> {
     let (timers, clock) = timing::timers(plan.stages.iter().map(|stage| &stage.ops[..]));
     let mut timers = timers.into_iter();
-    let stages = linked(model, plan, options, sink, |stage| {
+    let stages = prepared(model, plan, options, sink, |stage| {
         stage.set_timer(timers.next().expect("one for each stage"));
     })?;
     Ok((stages, Box::new(clock)))
 }
 
-fn linked(
+fn prepared(
     model: &Arc<Model>,
     plan: &Plan,
     options: &EngineOptions,
     sink: &SharedSink,
     mut prepare: impl FnMut(&mut CpuStage),
 ) -> Result<Vec<Box<dyn StageBackend>>> {
-    let count = plan.stages.len();
-    let between: Vec<Handover> = (1..count)
-        .map(|_| handover(model.config.hidden_size, options))
-        .collect();
-    (0..count)
+    (0..plan.stages.len())
         .map(|stage| {
-            let input = stage.checked_sub(1).map(|before| between[before].clone());
-            let output = between.get(stage).cloned();
-            let mut stage = CpuStage::new(
-                model.clone(),
-                plan,
-                stage,
-                options,
-                input,
-                output,
-                sink.clone(),
-            )?;
+            let mut stage = CpuStage::new(model.clone(), plan, stage, options, sink.clone())?;
             prepare(&mut stage);
             Ok(Box::new(stage) as Box<dyn StageBackend>)
         })

@@ -12,7 +12,7 @@ use super::memory::{Buffers, LayerState, MixerState, check_ops, sizes_fit};
 use super::norm::{embed, rmsnorm};
 use super::rope::{HeadShape, QkWeights, qk_norm_rope};
 use super::timing::Timer;
-use super::{Handover, Probe, Probed};
+use super::{Probe, Probed};
 use crate::backend::{RoutingSink, SharedSink, StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::model::rotary::inverse_frequencies;
@@ -40,27 +40,22 @@ pub struct CpuStage {
     routing: Routing,
     /// In the last stage.
     head: Option<Head>,
-    input: Option<Handover>,
-    output: Option<Handover>,
+    embeds: bool,
     probe: Option<Probe>,
     timer: Option<Timer>,
     told: Option<Arc<dyn RoutingSink>>,
 }
 
 impl CpuStage {
-    /// Allocates all that stage `stage` of `plan` will ever need. `input` comes from the stage before, `output`
-    /// goes to the next: the first stage has no input, the last no output.
+    /// Allocates all that stage `stage` of `plan` will ever need.
     ///
     /// # Errors
-    /// A plan that does not belong to the model, a stage that neither embeds nor has an input, sizes that
-    /// overflow.
+    /// A plan that does not belong to the model, sizes that overflow.
     pub fn new(
         model: Arc<Model>,
         plan: &Plan,
         stage: usize,
         options: &EngineOptions,
-        input: Option<Handover>,
-        output: Option<Handover>,
         sink: SharedSink,
     ) -> Result<Self> {
         let Some(stage) = plan.stages.get(stage) else {
@@ -71,15 +66,6 @@ impl CpuStage {
         };
         let config = &model.config;
         check_ops(config, &stage.ops, &stage.layers)?;
-        let embeds = stage.ops.iter().any(|op| op.kind == OpKind::Embed);
-        if embeds == input.is_some() {
-            return Err(Error::Runtime(format!(
-                "stage {} {} and has {} hand-over buffer to read, expected one or the other",
-                stage.index,
-                if embeds { "embeds" } else { "does not embed" },
-                if input.is_some() { "a" } else { "no" },
-            )));
-        }
         let (slots, rows) = (options.max_seqs as usize, options.step_tokens as usize);
         let (mut convs, mut attentions) = (0, 0);
         let layers: Vec<_> = model.weights.layers[stage.layers.clone()]
@@ -117,8 +103,7 @@ impl CpuStage {
             buffers,
             routing: Routing::new(config, rows),
             head,
-            input,
-            output,
+            embeds: stage.ops.iter().any(|op| op.kind == OpKind::Embed),
             probe: None,
             timer: None,
             told: None,
@@ -324,11 +309,15 @@ impl CpuStage {
 }
 
 impl StageBackend for CpuStage {
+    fn row_floats(&self) -> usize {
+        self.model.config.hidden_size
+    }
+
     fn run(&mut self, step: &StepView<'_>) -> Result<()> {
         let batch = Batch::new(step, &self.bounds)?;
         let elements = batch.rows.len() * self.model.config.hidden_size;
-        if let Some(input) = &self.input {
-            self.buffers.h[..elements].copy_from_slice(&input[step.place()].lock()[..elements]);
+        if !self.embeds {
+            self.buffers.h[..elements].copy_from_slice(&step.activations()?[..elements]);
         }
         let number = step.header().number;
         if let Some(timer) = &mut self.timer {
@@ -348,9 +337,7 @@ impl StageBackend for CpuStage {
         if let Some(timer) = &mut self.timer {
             timer.end(number);
         }
-        if let Some(output) = &self.output {
-            output[step.place()].lock()[..elements].copy_from_slice(&self.buffers.h[..elements]);
-        }
+        step.leave_activations(&self.buffers.h[..elements]);
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ mod gemm;
 
 use super::run::EngineArgs;
 use super::score::Positions;
-use crate::backend::LaunchWay;
+use crate::backend::{LaunchWay, Parallel};
 use crate::bench::Kind;
 use crate::bench::output::Format;
 use crate::bench::ranges::{self, Lengths, List};
@@ -144,9 +144,12 @@ pub struct BenchArgs {
     /// A checkpoint's directory, ORG/NAME[@REVISION] or random:PRESET[@SEED] (see `generate --help`) [not for `launch`: required]
     #[arg(long, short, value_name = "MODEL", help_heading = "Model and device")]
     pub model: Option<String>,
-    /// cpu, cuda, or cuda:N for a certain GPU [default: cuda where it can run, else cpu]
+    /// cpu, cuda, or certain ones; several (cuda:0,1) for serve, score and prefill [default: cuda where it can run, else cpu]
     #[arg(long, value_name = "DEVICE", help_heading = "Model and device")]
     pub device: Option<String>,
+    /// What several devices do (see `generate --help`) [default: replicas]
+    #[arg(long, value_name = "HOW", help_heading = "Model and device")]
+    pub parallel: Option<Parallel>,
     /// Ways to launch (GPUs only) [default: device-graph; launch: all of them, always with bare]
     #[arg(
         long,

@@ -1,6 +1,6 @@
 //! Flags that several commands share: which model, on what it runs, how large.
 
-use crate::backend::LaunchWay;
+use crate::backend::{LaunchWay, Parallel};
 use crate::io::row::MAX_TIMEOUT_MS;
 use crate::model::DType;
 use clap::Args;
@@ -21,9 +21,14 @@ pub struct ModelArg {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model and device")]
 pub struct RunArgs {
-    /// cpu, cuda, or cuda:0,1 for certain GPUs [default: cuda where it can run, else cpu]
+    /// cpu, cuda, or certain ones, of which a run may have several: cuda:0,1 are two GPUs, cpu:0,1 two engines on the host
+    /// [default: cuda where it can run, else cpu]
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
+    /// What several devices do: the whole model each, on one queue of rows, or a range of its layers each (only cpu:0,1 ...
+    /// yet) [default: replicas]
+    #[arg(long, value_name = "HOW")]
+    pub parallel: Option<Parallel>,
     #[command(flatten)]
     pub precision: PrecisionArgs,
     /// Who launches the kernels (GPUs only)

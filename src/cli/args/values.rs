@@ -1,6 +1,6 @@
 //! Values of the library's own types, as flags spell them.
 
-use crate::backend::LaunchWay;
+use crate::backend::{LaunchWay, Parallel};
 use crate::model::DType;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
@@ -12,6 +12,19 @@ impl ValueEnum for DType {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         Some(PossibleValue::new(self.name()))
+    }
+}
+
+impl ValueEnum for Parallel {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Replicas, Self::Stages]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(match self {
+            Self::Replicas => "replicas",
+            Self::Stages => "stages",
+        }))
     }
 }
 

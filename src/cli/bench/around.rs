@@ -1,6 +1,6 @@
 //! What running points on an engine needs beside the engine: what is read and counted around it.
 
-use crate::bench::drive::{self, Beside, Heard, Run};
+use crate::bench::drive::{self, Beside, Driven, Heard, Run};
 use crate::bench::host::Busy;
 use crate::bench::row::Startup;
 use crate::bench::traced::Life;
@@ -8,7 +8,6 @@ use crate::bench::workload::Arrival;
 use crate::bench::{Kind, Point};
 use crate::error::{Error, Result};
 use crate::io::arrays::{self, Sample};
-use crate::runtime::Engine;
 use crate::session::Target;
 use crate::telemetry::phases::{Phase, taken};
 use std::path::Path;
@@ -45,19 +44,22 @@ pub fn read_samples(path: &Path) -> Result<Vec<Sample>> {
     }
 }
 
-/// Joules that the unit's device has used, where somebody counts them.
+/// Joules that the devices have used together, where somebody counts those of each.
 #[cfg(feature = "cuda")]
-pub fn meter(target: &Target) -> Box<dyn Fn() -> Option<f64>> {
-    if let Target::Gpu(device) = target
-        && let Some(meter) = crate::bench::energy::Meter::new(&device.gpu.context)
-    {
-        return Box::new(move || meter.joules());
+pub fn meter<'t>(targets: impl Iterator<Item = &'t Target>) -> Box<dyn Fn() -> Option<f64>> {
+    use crate::bench::energy::Meter;
+    let meter = |target: &Target| match target {
+        Target::Gpu(device) => Meter::new(&device.gpu.context),
+        Target::Cpu(_) => None,
+    };
+    match targets.map(meter).collect::<Option<Vec<_>>>() {
+        Some(meters) => Box::new(move || meters.iter().map(Meter::joules).sum()),
+        None => Box::new(|| None),
     }
-    Box::new(|| None)
 }
 
 #[cfg(not(feature = "cuda"))]
-pub fn meter(_target: &Target) -> Box<dyn Fn() -> Option<f64>> {
+pub fn meter<'t>(_targets: impl Iterator<Item = &'t Target>) -> Box<dyn Fn() -> Option<f64>> {
     Box::new(|| None)
 }
 
@@ -86,7 +88,7 @@ pub fn groups(kind: Kind, points: &[Point]) -> Vec<(Option<u32>, Vec<Point>)> {
 
 /// An engine that runs one point after the other.
 pub struct Runner<'a> {
-    pub engine: &'a mut Engine,
+    pub engine: &'a mut dyn Driven,
     /// Requests so far: the number of the next.
     pub sent: u64,
     pub joules: &'a dyn Fn() -> Option<f64>,

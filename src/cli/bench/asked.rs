@@ -135,6 +135,7 @@ impl BenchArgs {
                     let flags = way.map(Way::flags);
                     let run = RunArgs {
                         device: self.device.clone(),
+                        parallel: self.parallel,
                         precision: PrecisionArgs { dtype, fp16: false },
                         launch: flags.map(|(launch, _)| launch),
                         ahead: flags.is_some_and(|(_, ahead)| ahead),

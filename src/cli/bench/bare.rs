@@ -1,6 +1,6 @@
 //! Engines of `bench`, with or without a scheduler.
 
-use super::work::Unit;
+use super::work::{Running, Unit};
 use crate::backend::SharedSink;
 #[cfg(feature = "cuda")]
 use crate::backend::device::EngineSpec;
@@ -9,7 +9,6 @@ use crate::bench::metrics::Figures;
 use crate::cli::args::bench::Way;
 use crate::error::Result;
 use crate::model::Model;
-use crate::runtime::Engine;
 #[cfg(feature = "cuda")]
 use crate::session::Target;
 use std::sync::Arc;
@@ -22,13 +21,13 @@ pub struct Timed(Arc<crate::bench::bare::Timing>);
 #[cfg(not(feature = "cuda"))]
 pub enum Timed {}
 
-/// Starts the unit's engine; where nobody is to schedule, also what times its steps. `record`: no turn may be lost.
+/// Starts the unit's engine, or its replicas; where nobody is to schedule, also what times its steps. `record`: no turn may be lost.
 pub fn start(
     unit: &Unit,
     model: &Arc<Model>,
     sink: &SharedSink,
     record: bool,
-) -> Result<(Engine, Option<Timed>)> {
+) -> Result<(Running, Option<Timed>)> {
     #[cfg(feature = "cuda")]
     if let (Some(Way::Bare), Target::Gpu(device)) = (unit.way, &unit.opened.target) {
         let spec = EngineSpec {
@@ -40,10 +39,15 @@ pub fn start(
         let (mut engine, timing) = crate::bench::bare::engine(device, &spec)?;
         engine.watch(device.spec.step_timeout);
         engine.launch()?;
-        return Ok((engine, Some(Timed(timing))));
+        return Ok((Running::One(Box::new(engine)), Some(Timed(timing))));
     }
     debug_assert_ne!(unit.way, Some(Way::Bare), "no GPU, no graphs");
-    Ok((unit.opened.engine_of(model, sink, record)?, None))
+    let opened = &unit.opened;
+    let running = match opened.replicas.is_empty() {
+        true => Running::One(Box::new(opened.engine_of(model, sink, record)?)),
+        false => Running::Several(Box::new(opened.replicas_of(model, sink, record)?)),
+    };
+    Ok((running, None))
 }
 
 #[cfg(feature = "cuda")]

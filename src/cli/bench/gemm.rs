@@ -39,7 +39,10 @@ const NEW_TOKENS: u32 = 24;
 const WARM_UPS: u64 = 1;
 
 pub fn run(args: &GemmArgs) -> Result<Exit> {
-    let spec = |dtype| timed(&args.model.model, args.device.clone(), dtype, &args.timed);
+    let spec = |dtype| {
+        let device = args.device.clone();
+        timed("bench gemm", &args.model.model, device, dtype, &args.timed)
+    };
     let first = spec(args.dtype.first().copied())?;
     Files::default()
         .runs(&first.model, &args.timed.buckets)

@@ -57,7 +57,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
         ahead: false,
         ..run
     };
-    let Target::Gpu(GpuDevice { gpu, .. }) = Target::open(&device(&run)?)? else {
+    let Target::Gpu(GpuDevice { gpu, .. }) = Target::open(&device(&run, "bench launch")?)? else {
         return Err(Error::Usage(
             "bench launch: the CPU launches no kernels; expected --device cuda and a GPU".into(),
         ));
@@ -127,6 +127,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
             bucket_file: None,
             kernel_file: None,
             kernel_variants: None,
+            replicas: 1,
             max_seqs: options.max_seqs,
             max_context: options.max_context,
             step_tokens: options.step_tokens,

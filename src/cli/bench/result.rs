@@ -27,7 +27,10 @@ impl Work<'_> {
                 .windows(2)
                 .all(|pair| pair[0].tokens.len() == pair[1].tokens.len())
         };
-        let alike = point.ragged_from.is_none() && self.samples.as_ref().is_none_or(uniform);
+        // Floors are those of one device.
+        let alike = opened.replicas.is_empty()
+            && point.ragged_from.is_none()
+            && self.samples.as_ref().is_none_or(uniform);
         let cost = |experts_hit| match alike {
             true => floors::cost(point, &opened.plan, &opened.options, precision, experts_hit),
             false => None,
@@ -51,6 +54,7 @@ impl Work<'_> {
                 bucket_file: unit.bucket_file.clone(),
                 kernel_file: unit.kernel_file.clone(),
                 kernel_variants: opened.kernel_variants.clone(),
+                replicas: opened.targets().count(),
                 max_seqs: opened.options.max_seqs,
                 max_context: opened.options.max_context,
                 step_tokens: opened.options.step_tokens,

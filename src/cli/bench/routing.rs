@@ -19,6 +19,10 @@ pub fn count(work: &Work<'_>, units: &mut [Unit], model: &Arc<Model>) -> Result<
         return Ok(true);
     }
     for index in 0..units.len() {
+        // The counts would be of one device's share of the work.
+        if !units[index].opened.replicas.is_empty() {
+            continue;
+        }
         let (before, rest) = units.split_at_mut(index);
         let unit = &mut rest[0];
         let alike = |other: &&mut Unit| {

@@ -87,6 +87,8 @@ impl Work<'_> {
         let mut limits = spec.limits;
         let plan = spec.plan(&Arc::new(self.config.clone()))?;
         if limits.max_seqs.is_none() {
+            let devices = 1 + spec.replicas().len() as u32;
+            let max_seqs = max_seqs.map(|batch| batch.div_ceil(devices));
             if let Some(batch) = max_seqs {
                 let named = match (&self.args.batch, &self.args.max_concurrency) {
                     (None, Some(_)) => option("--max-concurrency", batch, true),

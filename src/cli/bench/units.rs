@@ -5,7 +5,7 @@ use super::bare;
 use super::routing;
 use super::scored::Scored;
 use super::sizes::Longest;
-use super::work::{Tried, Unit, Work};
+use super::work::{Running, Tried, Unit, Work};
 use super::{Results, subject};
 use crate::backend::LaunchWay;
 use crate::backend::SharedSink;
@@ -141,6 +141,12 @@ impl Work<'_> {
         sizes: (Option<u32>, &Longest),
         points: &[Point],
     ) -> Result<Unit> {
+        let kind = self.args.kind;
+        if kind == Kind::Decode && !spec.replicas().is_empty() {
+            return Err(Error::Usage(
+                "bench decode: measures the steps of one device, expected --device with one, or `bench serve` with several".into(),
+            ));
+        }
         let target = Target::open(&spec.device)?;
         spec.limits = self.limits(&spec, points, sizes)?;
         let gpu = spec.device.launch().is_some();
@@ -223,15 +229,18 @@ impl Work<'_> {
             .trace
             .as_deref()
             .filter(|_| unit.way != Some(Way::Bare));
-        let (mut engine, bare) = bare::start(unit, model, &sink, traced.is_some())?;
-        let header = unit.opened.header(&engine)?;
+        let (mut running, bare) = bare::start(unit, model, &sink, traced.is_some())?;
+        let header = match (traced, &running) {
+            (Some(_), Running::One(engine)) => Some(unit.opened.header(engine)?),
+            _ => None,
+        };
         unit.startup
             .engine_ms
             .push(start.elapsed().as_secs_f64() * 1e3);
         unit.startup.note_phases(before);
-        let joules = meter(&unit.opened.target);
+        let joules = meter(unit.opened.targets());
         let mut runner = Runner {
-            engine: &mut engine,
+            engine: running.driven(),
             sent: 0,
             joules: &*joules,
             interrupt: self.interrupt,
@@ -283,8 +292,11 @@ impl Work<'_> {
                 tried.verdict = verdict;
             }
         }
-        if let (Some(folder), Some(mut life)) = (traced, runner.life.take()) {
-            life.drain(&mut engine)?;
+        let life = runner.life.take();
+        if let (Some(folder), Some(mut life)) = (traced, life)
+            && let (Running::One(engine), Some(header)) = (&mut running, header)
+        {
+            life.drain(engine)?;
             let path = folder.join(unit.trace_name(repeat));
             let found = life.write(&header, &path)?;
             for (tried, numbers) in unit.points.iter_mut().zip(steps) {

@@ -1,6 +1,7 @@
 //! What is to be measured, and what came of it so far: the values that the parts of `bench` hand each other.
 
 use crate::bench::Point;
+use crate::bench::drive::Driven;
 use crate::bench::metrics::Figures;
 use crate::bench::routing::Spread;
 use crate::bench::row::{Startup, Verdict};
@@ -9,6 +10,7 @@ use crate::cli::args::bench::{BenchArgs, Way};
 use crate::error::Error;
 use crate::io::arrays::Sample;
 use crate::model::ModelConfig;
+use crate::runtime::{Engine, Replicas};
 use crate::session::Opened;
 use std::sync::atomic::AtomicBool;
 
@@ -31,6 +33,21 @@ pub(super) struct Unit {
     pub kernel_file: Option<String>,
     pub points: Vec<Tried>,
     pub startup: Startup,
+}
+
+/// What a unit runs on.
+pub(super) enum Running {
+    One(Box<Engine>),
+    Several(Box<Replicas>),
+}
+
+impl Running {
+    pub fn driven(&mut self) -> &mut dyn Driven {
+        match self {
+            Self::One(engine) => &mut **engine,
+            Self::Several(replicas) => &mut **replicas,
+        }
+    }
 }
 
 /// A point and its repeats.

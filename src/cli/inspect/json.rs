@@ -55,6 +55,10 @@ fn document(view: &View<'_>) -> Value {
         "buckets": buckets,
         "kind": view.kind.name(),
         "context": view.context,
+        "shares": view.shares.iter().map(|share| json!({
+            "device": share.device,
+            "stages": share.stages.clone().collect::<Vec<_>>(),
+        })).collect::<Vec<_>>(),
         "stages": view.plan.stages.iter().map(|s| stage(view, s)).collect::<Vec<_>>(),
         "totals": view.rows.iter().map(|&rows| total(view, rows)).collect::<Vec<_>>(),
         "measured": super::roofline::json(view),

@@ -107,7 +107,28 @@ fn model(view: &View<'_>, out: &mut dyn Write) -> Written {
         out,
         "operands and results count where an operation's exceed the {} MB L2 cache",
         view.gpu.l2_bytes / 1e6
-    )
+    )?;
+    shares(view, out)
+}
+
+/// Which of several devices does what.
+fn shares(view: &View<'_>, out: &mut dyn Write) -> Written {
+    let all = view.plan.stages.len();
+    for share in view.shares {
+        let what = match share.stages.len() {
+            stages if stages == all => {
+                "the whole model, its rows from a queue that is everyone's".to_owned()
+            }
+            1 => format!("stage {}", share.stages.start),
+            _ => format!(
+                "stages {} to {}",
+                share.stages.start,
+                share.stages.end.saturating_sub(1)
+            ),
+        };
+        writeln!(out, "{}: {what}", share.device)?;
+    }
+    Ok(())
 }
 
 fn stage_table(view: &View<'_>, stage: &Stage, rows: &[u32], out: &mut dyn Write) -> Written {

@@ -47,7 +47,7 @@ static int run_step(struct device *device) {
       state->error = TG_ERROR_LAUNCH;
       tg_release(&device->rings->action.value, (uint64_t)TG_ERROR_LAUNCH << 32 | TG_ACTION_ERROR);
     } else {
-      lose(device->code);
+      lose(device->stream->context, device->code);
     }
     end(device);
     return 0;
@@ -60,7 +60,7 @@ static int run_step(struct device *device) {
 
 static void *run(void *argument) {
   struct device *device = argument;
-  while (!lost()) {
+  while (!lost(device->stream->context)) {
     switch (turn(device)) {
       case TG_ACTION_STEP:
         if (!run_step(device)) return NULL;
@@ -83,8 +83,10 @@ void run_device(struct stream *stream, const uint64_t addresses[4]) {
   device->state = (tg_state *)addresses[0];
   device->rings = (tg_rings *)addresses[1];
   const char *what = getenv("TEST_CUDA_DEVICE");
+  const char *which = what ? strchr(what, '@') : NULL;
+  if (which && atoi(which + 1) != stream->context->device) what = NULL;
   stream->running = 1;
-  if (what && !strcmp(what, "dead")) return;
+  if (what && !strncmp(what, "dead", 4)) return;
   unsigned long long step = 0;
   if (what) sscanf(what, "%15[a-z]:%llu:%d", device->what, &step, &device->code);
   device->step = step;

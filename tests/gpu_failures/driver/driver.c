@@ -10,12 +10,18 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t used_bytes;
 static uint64_t nodes_captured;
-static int lost_code;
+static struct context contexts[MOST_DEVICES];
+static _Thread_local struct context *current;
 
-int lost(void) { return __atomic_load_n(&lost_code, __ATOMIC_ACQUIRE); }
-void lose(int code) { __atomic_store_n(&lost_code, code, __ATOMIC_RELEASE); }
+/* Where no context was current: of all that there are. */
+static int all_lost;
+
+int lost(const struct context *context) {
+  int all = __atomic_load_n(&all_lost, __ATOMIC_ACQUIRE);
+  return all || !context ? all : __atomic_load_n(&context->lost, __ATOMIC_ACQUIRE);
+}
+void lose(struct context *context, int code) { __atomic_store_n(context ? &context->lost : &all_lost, code, __ATOMIC_RELEASE); }
 
 static uint64_t setting(const char *name, uint64_t otherwise) {
   const char *text = getenv(name);
@@ -49,7 +55,7 @@ static int is_here(const char *where, uint64_t call) {
 
 /* Counts calls by name; the answer that the environment wants from this one. */
 static int enter(const char *name) {
-  if (lost()) return lost();
+  if (lost(current)) return lost(current);
   const char *list = getenv("TEST_CUDA_FAIL");
   char code[16] = "";
   pthread_mutex_lock(&lock);
@@ -61,10 +67,12 @@ static int enter(const char *name) {
   }
   pthread_mutex_unlock(&lock);
   while (!strcmp(code, "hang")) pause();
-  if (ends_context(atoi(code))) lose(atoi(code));
+  if (ends_context(atoi(code))) lose(current, atoi(code));
   return atoi(code);
 }
 #define ENTER() do { int code = enter(__func__); if (code) return code; } while (0)
+/* What is used has to be of the context that is current. */
+#define ENTER_IN(context) do { ENTER(); if (!current || current != (context)) return INVALID_CONTEXT; } while (0)
 
 static void log_bytes(const char *kind, size_t bytes) {
   const char *path = getenv("TEST_CUDA_LOG");
@@ -111,10 +119,16 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     default: *value = 1; return SUCCESS;
   }
 }
-int cuDevicePrimaryCtxRetain(void **context, int device) { (void)device; ENTER(); *context = &used_bytes; return SUCCESS; }
+int cuDevicePrimaryCtxRetain(struct context **context, int device) {
+  ENTER();
+  if (device < 0 || device >= MOST_DEVICES) return NO_DEVICE;
+  contexts[device].device = device;
+  *context = &contexts[device];
+  return SUCCESS;
+}
 int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; ENTER(); return SUCCESS; }
-int cuCtxGetCurrent(void **context) { ENTER(); *context = &used_bytes; return SUCCESS; }
-int cuCtxSetCurrent(void *context) { (void)context; ENTER(); return SUCCESS; }
+int cuCtxGetCurrent(struct context **context) { ENTER(); *context = current; return SUCCESS; }
+int cuCtxSetCurrent(struct context *context) { ENTER(); current = context; return lost(current); }
 int cuGetErrorString(int error, const char **text) { (void)error; *text = "a test's error"; return SUCCESS; }
 int cuGetErrorName(int error, const char **text) { (void)error; *text = "TEST_ERROR"; return SUCCESS; }
 
@@ -124,16 +138,16 @@ int cuGetErrorName(int error, const char **text) { (void)error; *text = "TEST_ER
 __attribute__((weak)) int run_kernel(const char *name, const uint32_t grid[3], const uint32_t block[3], void **arguments);
 
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
-  ENTER();
+  ENTER_IN(current);
   *total = setting("TEST_CUDA_MEMORY", 1 << 30);
-  *free_bytes = *total - used_bytes;
+  *free_bytes = *total - current->used_bytes;
   return SUCCESS;
 }
 int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
-  ENTER();
+  ENTER_IN(current);
   if (bytes == 0) return INVALID_VALUE;
-  if (used_bytes + bytes > setting("TEST_CUDA_MEMORY", 1 << 30)) return OUT_OF_MEMORY;
-  used_bytes += bytes;
+  if (current->used_bytes + bytes > setting("TEST_CUDA_MEMORY", 1 << 30)) return OUT_OF_MEMORY;
+  current->used_bytes += bytes;
   log_bytes("device", bytes);
   void *memory = NULL;
   if (posix_memalign(&memory, 256, bytes)) return OUT_OF_MEMORY;
@@ -147,7 +161,7 @@ int cuMemFree_v2(uint64_t address) { ENTER(); free((void *)address); return SUCC
 int cuMemFreeAsync(uint64_t address, void *stream) { (void)stream; return cuMemFree_v2(address); }
 int cuMemHostAlloc(void **start, size_t bytes, unsigned flags) {
   (void)flags;
-  ENTER();
+  ENTER_IN(current);
   log_bytes("pinned", bytes);
   return posix_memalign(start, 4096, bytes) ? OUT_OF_MEMORY : SUCCESS;
 }
@@ -158,43 +172,45 @@ int cuMemHostGetDevicePointer_v2(uint64_t *address, void *start, unsigned flags)
   *address = (uint64_t)start;
   return SUCCESS;
 }
-int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream) {
-  (void)stream;
-  ENTER();
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, struct stream *stream) {
+  ENTER_IN(stream->context);
   memcpy((void *)to, from, bytes);
   return SUCCESS;
 }
-int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
-  (void)stream;
-  ENTER();
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, struct stream *stream) {
+  ENTER_IN(stream->context);
   memcpy((void *)to, (const void *)from, bytes);
   return SUCCESS;
 }
 int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) { ENTER(); memcpy(to, (void *)from, bytes); return SUCCESS; }
 /* Where no kernels run, only sampled tables are copied back while a run goes on. */
-int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
-  (void)stream;
-  ENTER();
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, struct stream *stream) {
+  ENTER_IN(stream->context);
   if (run_kernel) return memcpy(to, (const void *)from, bytes), SUCCESS;
   if (bytes % sizeof(tg_sampled)) return INVALID_VALUE;
   for (size_t i = 0; i < bytes / sizeof(tg_sampled); i++) ((tg_sampled *)to)[i] = (tg_sampled){.token = TOKEN};
   return SUCCESS;
 }
-int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t bytes, void *stream) {
-  (void)stream;
-  ENTER();
+int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t bytes, struct stream *stream) {
+  ENTER_IN(stream->context);
   memset((void *)to, byte, bytes);
   return SUCCESS;
 }
 
 /* ---- modules: every kernel exists */
 
-int cuModuleLoadData(void **module, const void *image) { (void)image; ENTER(); *module = malloc(1); return SUCCESS; }
+int cuModuleLoadData(struct context ***module, const void *image) {
+  (void)image;
+  ENTER_IN(current);
+  *module = malloc(sizeof **module);
+  **module = current;
+  return SUCCESS;
+}
 int cuModuleUnload(void *module) { ENTER(); free(module); return SUCCESS; }
-int cuModuleGetFunction(struct function **function, void *module, const char *name) {
-  (void)module;
-  ENTER();
+int cuModuleGetFunction(struct function **function, struct context **module, const char *name) {
+  ENTER_IN(*module);
   *function = calloc(1, sizeof **function);
+  (*function)->context = *module;
   snprintf((*function)->name, sizeof (*function)->name, "%s", name);
   return SUCCESS;
 }
@@ -234,20 +250,21 @@ int cuKernelGetName(const char **name, const struct function *function) { ENTER(
 
 int cuStreamCreate(struct stream **stream, unsigned flags) {
   (void)flags;
-  ENTER();
+  ENTER_IN(current);
   *stream = calloc(1, sizeof **stream);
+  (*stream)->context = current;
   return SUCCESS;
 }
 /* The thread of a device may still look at it. */
 int cuStreamDestroy_v2(struct stream *stream) { (void)stream; ENTER(); return SUCCESS; }
 int cuStreamQuery(struct stream *stream) {
-  ENTER();
+  ENTER_IN(stream->context);
   return __atomic_load_n(&stream->running, __ATOMIC_ACQUIRE) ? NOT_READY : SUCCESS;
 }
 int cuStreamSynchronize(struct stream *stream) {
-  ENTER();
+  ENTER_IN(stream->context);
   while (__atomic_load_n(&stream->running, __ATOMIC_ACQUIRE)) usleep(50);
-  return lost();
+  return lost(stream->context);
 }
 /* What is recorded is done, and so is what waits for it. In a capture an event is where a branch begins or ends; no node
  * comes after an end here, so that one is not looked at. */
@@ -258,13 +275,13 @@ int cuEventCreate(struct event **event, unsigned flags) {
   return SUCCESS;
 }
 int cuEventRecord(struct event *event, struct stream *stream) {
-  ENTER();
+  ENTER_IN(stream->context);
   event->capture = stream->capture;
   event->captured = stream->captured;
   clock_gettime(CLOCK_MONOTONIC, &event->at);
   return SUCCESS;
 }
-int cuEventSynchronize(struct event *event) { (void)event; ENTER(); return lost(); }
+int cuEventSynchronize(struct event *event) { (void)event; ENTER(); return lost(current); }
 int cuEventElapsedTime_v2(float *ms, const struct event *begin, const struct event *end) {
   ENTER();
   *ms = (float)((double)(end->at.tv_sec - begin->at.tv_sec) * 1e3 + (double)(end->at.tv_nsec - begin->at.tv_nsec) / 1e6);
@@ -281,7 +298,7 @@ int cuStreamWaitEvent(struct stream *stream, struct event *event, unsigned flags
 int cuEventDestroy_v2(struct event *event) { ENTER(); free(event); return SUCCESS; }
 int cuStreamBeginCapture_v2(struct stream *stream, int mode) {
   (void)mode;
-  ENTER();
+  ENTER_IN(stream->context);
   stream->capture = calloc(1, sizeof *stream->capture);
   stream->captured = 0;
   return SUCCESS;
@@ -313,7 +330,8 @@ enum { PROGRAMMATIC = 6 };
 
 int cuLaunchKernelEx(const struct launch *launch, struct function *function, void **arguments, void **extra) {
   (void)extra;
-  ENTER();
+  ENTER_IN(launch->stream->context);
+  if (function->context != current) return INVALID_CONTEXT;
   struct graph *graph = launch->stream->capture;
   if (!graph) return run_kernel ? run_kernel(function->name, launch->grid, launch->block, arguments) ? SUCCESS : NOT_FOUND : SUCCESS;
   graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof *graph->nodes);
@@ -406,7 +424,7 @@ int cuGraphInstantiateWithParams(struct graph **exec, struct graph *graph, struc
 }
 int cuGraphUpload(struct graph *exec, struct stream *stream) { (void)exec, (void)stream; ENTER(); return SUCCESS; }
 int cuGraphLaunch(struct graph *exec, struct stream *stream) {
-  ENTER();
+  ENTER_IN(stream->context);
   const struct node *last = &exec->nodes[exec->count - 1];
   if (last->addresses[0]) run_device(stream, last->addresses);
   return SUCCESS;

@@ -9,12 +9,15 @@
  *                                 several with commas. A code that ends a context is every later call's answer too
  *   TEST_CUDA_FAIL=F:G+N:CODE     so does the first call of F after the N-th of G began
  *   TEST_CUDA_NODE=N:TYPE         the N-th node captured, from 0, is of this CUgraphNodeType
- *   TEST_CUDA_DEVICE=WHAT         of a device that schedules itself (device.c):
+ *   TEST_CUDA_DEVICE=WHAT         of every device that schedules itself (device.c); WHAT@D of device D alone:
  *                                   dead          takes the launch and does nothing
  *                                   stuck:N       step N never ends
  *                                   fault:N:CODE  step N ends the context with CODE
  *                                   refuse:N      the graph of step N cannot be launched by the device
  *   TEST_CUDA_LOG=FILE            a line `device BYTES` or `pinned BYTES` for each allocation
+ *
+ * Each GPU has a context of its own, which a thread has to make current before it uses what was made in it: a kernel, a copy
+ * or an event in a stream of another context is refused, as is anything that needs a context where none is current.
  *
  * Every token that is sampled is TOKEN.
  */
@@ -33,11 +36,22 @@
 #define INVALID_VALUE 1
 #define OUT_OF_MEMORY 2
 #define NO_DEVICE 100
+#define INVALID_CONTEXT 201
 #define NOT_FOUND 500
 #define NOT_READY 600
 
+#define MOST_DEVICES 16
+
+struct context {
+  int device;
+  uint64_t used_bytes;
+  /* the answer of every call that is made in it, once something has ended it; 0 before */
+  int lost;
+};
+
 struct function {
   char name[64];
+  struct context *context;
 };
 
 /* One kernel of a captured graph. */
@@ -65,15 +79,15 @@ struct event {
 
 /* A queue of work. All work is done when it is enqueued, but for a device that schedules itself. */
 struct stream {
+  struct context *context;
   struct graph *capture;
   size_t captured; /* its last node of that, counted from 1; 0: none */
   /* 1 while a dispatcher runs; only device.c sets it back */
   int running;
 };
 
-/* The answer of every call, once something has ended the context; 0 before. */
-int lost(void);
-void lose(int code);
+int lost(const struct context *context);
+void lose(struct context *context, int code);
 
 /* Starts the thread that does what the dispatcher with these arguments would do. */
 void run_device(struct stream *stream, const uint64_t addresses[4]);

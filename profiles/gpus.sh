@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# What several devices do together, held against one of them.
+#   profiles/gpus.sh [OUT]                        OUT: a folder, profiles/out where none is given
+# Set DEVICES (cuda:0,1), TAILGRAPH, MODEL, DTYPE, DTYPES, PROMPTS, SEQUENCES, TOKENS, ROWS, REPEATS or PARTS (some of bits,
+# score and generate) for something else than below. DEVICES=cpu:0,1 DTYPE=f32 DTYPES=f32 MODEL=random:tiny runs all of it
+# without a GPU.
+# Leaves in OUT
+#   gpus-bits.txt          goldens on all devices; each replica's recorded run, taken again on the first device alone
+#   gpus-score-*.json      PROMPTS prompts of 32 tokens, on one device and on all
+#   gpus-generate-*.json   SEQUENCES sequences at once on one device, as many on each of all
+#   gpus.txt               tokens a second of these, and how many times one device's that is
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
+devices=${DEVICES:-cuda:0,1}
+one=${devices%%,*}
+commas=${devices//[^,]/}
+count=$((${#commas} + 1))
+[ "$count" -gt 1 ] || {
+  echo "DEVICES $devices: expected at least two, such as cuda:0,1" >&2
+  exit 2
+}
+read -ra dtypes <<<"${DTYPES:-f32 bf16}"
+prompts=${PROMPTS:-16384}
+sequences=${SEQUENCES:-256}
+tokens=${TOKENS:-256}
+rows=${ROWS:-512}
+repeats=${REPEATS:-3}
+read -ra parts <<<"${PARTS:-bits score generate}"
+reports=()
+
+# bench NAME KIND OPTION...
+bench() {
+  local report=$out/gpus-$1.json
+  echo "== $report" >&2
+  "$tailgraph" bench "$2" --model "$model" --dtype "$dtype" "${@:3}" --repeats "$repeats" --quiet --format json >"$report.partial"
+  mv "$report.partial" "$report"
+  reports+=("$report")
+}
+
+goldens() {
+  local golden=$here/../tests/fixtures/goldens/lfm2moe-tiny-a type
+  for type in "${dtypes[@]}"; do
+    echo "goldens in $type on $devices:"
+    "$tailgraph" score --model "$golden" --device "$devices" --dtype "$type" --input "$golden/golden.safetensors" \
+      --expect "$golden/golden.safetensors" --quiet
+  done
+}
+
+replays() {
+  local record=$out/gpus-record i
+  for ((i = 0; i < rows; i++)); do
+    printf '{"id": "%d", "prompt": "Row %d of many, %d", "max_new_tokens": %d, "temperature": %d}\n' \
+      "$i" "$i" "$((i * i))" "$((16 + i % 48))" "$((i % 2))"
+  done >"$out/gpus-rows.jsonl"
+  "$tailgraph" generate --model "$model" --dtype "$dtype" --device "$devices" --max-seqs 64 --input "$out/gpus-rows.jsonl" \
+    --output "$out/gpus-answers.jsonl" --overwrite --record "$record.jsonl" --quiet
+  for ((i = 0; i < count; i++)); do
+    echo "the run of replica $i, taken again on $one:"
+    "$tailgraph" replay --model "$model" --device "$one" --record "$record.$i.jsonl"
+  done
+}
+
+for part in "${parts[@]}"; do
+  case $part in
+    bits)
+      echo "== $out/gpus-bits.txt" >&2
+      # Whatever fails says so there.
+      { goldens && replays; } | tee "$out/gpus-bits.txt"
+      ;;
+    score)
+      for device in "$one" "$devices"; do
+        name=score-${device//[:,]/-}
+        bench "$name-last" score --device "$device" --batch "$prompts" --prompt-len 32 --logits last
+        # Logits of all positions, without the way to the host, which devices share.
+        [ "${one%%:*}" = cpu ] ||
+          bench "$name-all" score --device "$device" --batch "$prompts" --prompt-len 32 --logits all --logits-on-device
+      done
+      ;;
+    generate)
+      for device in "$one" "$devices"; do
+        [ "$device" = "$one" ] && of=1 || of=$count
+        bench "generate-${device//[:,]/-}" serve --device "$device" --request-rate inf --batch $((sequences * of)) \
+          --num-prompts $((4 * sequences * of)) --prompt-len 32 --gen-len "$tokens"
+      done
+      ;;
+    *)
+      echo "PARTS $part: expected bits, score or generate" >&2
+      exit 2
+      ;;
+  esac
+done
+[ ${#reports[@]} = 0 ] && exit
+python3 "$here/summary.py" devices "${reports[@]}" | tee "$out/gpus.txt"

@@ -1,0 +1,198 @@
+//! A replica before it takes part ([`Replica`]) and then, with what is known of its requests.
+
+use super::claims::{Claimed, Claimer, Numbers, Queue};
+use super::engine::Engine;
+use super::options::EngineOptions;
+use super::request::{Event, Request};
+use super::signal::Signal;
+use crate::backend::Device;
+use crate::backend::device::{EngineSpec, Runs};
+use crate::error::Result;
+use crate::plan::{Ladders, RingCapacities};
+use crate::sys::abi::tg_trace;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// What one replica's run is made of, in its own numbers of requests, in an order that a replay takes.
+#[derive(Debug, Clone)]
+pub enum Part {
+    /// The next request that it has claimed.
+    Request(Request),
+    Cancel(u64),
+    Turn(Box<tg_trace>),
+    Event(Event),
+}
+
+/// An engine that is to be one of several.
+pub struct Replica {
+    /// Of its device.
+    name: String,
+    engine: Engine,
+    numbers: Arc<Numbers>,
+}
+
+impl Replica {
+    /// Loads a model on `device`, by the name of that. Logits go to the sink of `spec` under the queue's numbers.
+    ///
+    /// # Errors
+    /// As [`Engine::on`].
+    pub fn on(device: &dyn Device, name: String, spec: &EngineSpec<'_>) -> Result<Self> {
+        let numbers = Arc::new(Numbers::default());
+        let sink = numbers.sink(spec.sink);
+        let spec = EngineSpec {
+            sink: &sink,
+            ..*spec
+        };
+        let engine = Engine::on(device, &spec)?;
+        Ok(Self {
+            name,
+            engine,
+            numbers,
+        })
+    }
+
+    /// Of whatever runs its steps.
+    ///
+    /// # Errors
+    /// As [`Engine::of`].
+    pub fn of(
+        name: String,
+        runs: Runs,
+        ladders: &Ladders,
+        options: &EngineOptions,
+    ) -> Result<Self> {
+        let engine = Engine::of(runs, ladders, options, RingCapacities::new(options))?;
+        Ok(Self {
+            name,
+            engine,
+            numbers: Arc::default(),
+        })
+    }
+
+    pub(super) fn slots(&self) -> u32 {
+        self.engine.shape().options.max_seqs
+    }
+
+    /// From the queue on.
+    pub(super) fn takes(self, place: &Place<'_>) -> Member {
+        let Self {
+            name,
+            mut engine,
+            numbers,
+        } = self;
+        let EngineOptions {
+            max_seqs: slots,
+            record: records,
+            ..
+        } = engine.shape().options;
+        let (tell, claims) = channel();
+        let claimer = |rings| Claimer {
+            queue: place.queue.clone(),
+            replica: place.number,
+            replicas: place.count,
+            slots,
+            rings,
+            tell,
+            records,
+            numbers,
+            held: VecDeque::new(),
+        };
+        let claimer = engine.claim_from(claimer, place.news);
+        Member {
+            engine,
+            name,
+            claimer,
+            slots: slots.into(),
+            claims,
+            claimed: vec![],
+            ended: 0,
+            parts: VecDeque::new(),
+            records,
+        }
+    }
+}
+
+/// Where a replica comes to stand.
+pub(super) struct Place<'a> {
+    pub queue: &'a Arc<Queue>,
+    /// Of `count` replicas.
+    pub number: u32,
+    pub count: u32,
+    pub news: &'a Arc<Signal>,
+}
+
+/// One that takes part.
+pub(super) struct Member {
+    pub engine: Engine,
+    pub name: String,
+    /// Where the host claims for it.
+    pub claimer: Option<Claimer>,
+    pub slots: u64,
+    claims: Receiver<Claimed>,
+    /// By its own number: the queue's number, and the time that the request has waited there.
+    claimed: Vec<(u64, Duration)>,
+    ended: u64,
+    parts: VecDeque<Part>,
+    records: bool,
+}
+
+impl Member {
+    /// Requests that it has claimed and that have not ended.
+    pub fn busy(&self) -> u64 {
+        self.claimed.len() as u64 - self.ended
+    }
+
+    /// The next claim that has been told of: its own number of the request, and the queue's.
+    pub fn hear(&mut self) -> Option<(u64, u64)> {
+        let Claimed {
+            number,
+            waited,
+            recorded,
+        } = self.claims.try_recv().ok()?;
+        let own = self.claimed.len() as u64;
+        self.claimed.push((number, waited));
+        self.parts.extend(recorded.map(Part::Request));
+        Some((own, number))
+    }
+
+    /// Of one that it has claimed, by its own number.
+    pub fn cancel(&mut self, own: u64) -> bool {
+        let taken = self.engine.cancel(own);
+        if taken && self.records {
+            self.parts.push_back(Part::Cancel(own));
+        }
+        taken
+    }
+
+    /// An event of its engine with the queue's number of the request, and the time that that has waited there.
+    pub fn named(&mut self, mut event: Event) -> Event {
+        if self.records {
+            self.parts.push_back(Part::Event(event.clone()));
+        }
+        let (number, waited) = self.claimed[event.request() as usize];
+        match &mut event {
+            Event::Token { request, .. } => *request = number,
+            Event::End {
+                request, timing, ..
+            } => {
+                *request = number;
+                self.ended += 1;
+                timing.queue += waited;
+                timing.total += waited;
+                if !timing.first_token.is_zero() {
+                    timing.first_token += waited;
+                }
+            }
+        }
+        event
+    }
+
+    /// The next part of what has been recorded. Claims are told before a turn sees them, so they stand before its record.
+    pub fn part(&mut self, turn: Option<tg_trace>) -> Option<Part> {
+        self.parts
+            .extend(turn.map(|turn| Part::Turn(Box::new(turn))));
+        self.parts.pop_front()
+    }
+}

@@ -1,0 +1,344 @@
+//! [`Replicas`]: one model several times over, each with an engine of its own, on one queue of requests. To its user it is
+//! one engine: numbers of requests are the queue's.
+//!
+//! A scheduler on the host claims from the queue itself. One on a device does not look beyond its own rings: for it the
+//! host claims, whenever it looks for an event, request by request for whoever has the least to do.
+
+use super::claims::{Claimer, Pusher, Queue};
+use super::engine::Engine;
+use super::options::{EngineOptions, EngineStatus};
+use super::replica::{Member, Part, Place, Replica};
+use super::request::{Event, Request};
+use super::signal::Signal;
+use crate::backend::device::{Runs, Stages};
+use crate::error::{Error, Result};
+use crate::plan::Ladders;
+use crate::sys::abi::TG_MAX_REPLICAS;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Replicas that one queue can have.
+pub const MAX_REPLICAS: usize = TG_MAX_REPLICAS as usize;
+
+/// Engines on one queue. Used from one thread at a time; dropping it stops all of them.
+pub struct Replicas {
+    members: Vec<Member>,
+    pusher: Pusher,
+    /// By the queue's number: which replica runs it, under which number of its own.
+    owners: HashMap<u64, (usize, u64)>,
+    /// Submitted, and not ended.
+    live: HashSet<u64>,
+    /// Cancelled, and claimed by nobody yet.
+    cancelled: HashSet<u64>,
+    /// Whose turn it is to be asked for an event.
+    next: usize,
+    zero: Instant,
+    failure: Option<String>,
+}
+
+impl Replicas {
+    /// Replicas that are not launched yet.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for none, or more than there can be; [`Error::Memory`] where the system has no room for the queue.
+    pub fn new(replicas: Vec<Replica>) -> Result<Self> {
+        let count = replicas.len();
+        if !(1..=MAX_REPLICAS).contains(&count) {
+            return Err(Error::Usage(format!(
+                "found {count} replicas, expected 1 to {MAX_REPLICAS}"
+            )));
+        }
+        let slots = replicas.iter().map(Replica::slots).sum();
+        let queue = Queue::new(count as u32, slots)?;
+        let news = Arc::new(Signal::default());
+        let mut members = Vec::new();
+        for (number, replica) in (0..).zip(replicas) {
+            let place = Place {
+                queue: &queue,
+                number,
+                count: count as u32,
+                news: &news,
+            };
+            members.push(replica.takes(&place));
+        }
+        Ok(Self {
+            members,
+            pusher: Pusher::new(queue),
+            owners: HashMap::new(),
+            live: HashSet::new(),
+            cancelled: HashSet::new(),
+            next: 0,
+            zero: Instant::now(),
+            failure: None,
+        })
+    }
+
+    /// Starts a scheduler for each of `models`, which are the stages of a whole model each, by the name of its device.
+    ///
+    /// # Errors
+    /// As [`Replicas::new`], [`Engine::of`] and [`Engine::launch`].
+    pub fn start(
+        models: Vec<(String, Stages)>,
+        ladders: &Ladders,
+        options: &EngineOptions,
+    ) -> Result<Self> {
+        let replica = |(name, stages)| Replica::of(name, Runs::Stages(stages), ladders, options);
+        let replicas = models.into_iter().map(replica).collect::<Result<_>>()?;
+        let mut replicas = Self::new(replicas)?;
+        replicas.launch()?;
+        Ok(replicas)
+    }
+
+    /// As [`Engine::launch`], of all.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn launch(&mut self) -> Result<()> {
+        let named = |name: &str, error| Error::Runtime(format!("{name}: {error}"));
+        self.members.iter_mut().try_for_each(|member| {
+            let launched = member.engine.launch();
+            launched.map_err(|error| named(&member.name, error))
+        })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// As [`Engine::try_submit`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_submit(&mut self, request: &Request) -> Result<Option<u64>> {
+        let numbers = self.try_submit_all([request])?;
+        Ok((!numbers.is_empty()).then_some(numbers.start))
+    }
+
+    /// As [`Engine::try_submit_all`].
+    ///
+    /// # Errors
+    /// As there; some may be queued then.
+    pub fn try_submit_all<'r>(
+        &mut self,
+        requests: impl IntoIterator<Item = &'r Request>,
+    ) -> Result<Range<u64>> {
+        self.check()?;
+        let mut numbers = 0..0;
+        for request in requests {
+            self.members[0].engine.check_request(request)?;
+            let Some(number) = self.pusher.push(request) else {
+                break;
+            };
+            self.live.insert(number);
+            numbers = match numbers.is_empty() {
+                true => number..number + 1,
+                false => numbers.start..number + 1,
+            };
+        }
+        if !numbers.is_empty() {
+            self.hand_out();
+            self.notify();
+        }
+        Ok(numbers)
+    }
+
+    fn check(&self) -> Result<()> {
+        match &self.failure {
+            Some(failure) => Err(Error::Runtime(failure.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn notify(&mut self) {
+        for member in &mut self.members {
+            member.engine.notify();
+        }
+    }
+
+    /// Gives the schedulers that cannot claim themselves what they have room for.
+    fn hand_out(&mut self) {
+        self.hear();
+        if self.pusher.queue.unclaimed() > 0 {
+            self.claim();
+        }
+        for index in 0..self.members.len() {
+            let member = &mut self.members[index];
+            match member.claimer.as_mut().map(Claimer::pass) {
+                Some(Ok(true)) => member.engine.notify(),
+                Some(Err(error)) => self.fail(index, &error),
+                Some(Ok(false)) | None => {}
+            }
+        }
+    }
+
+    /// Claims for whoever has the least to do, as many as it has free slots. While more wait than all could run, each also
+    /// gets some ahead, so that it finds them there when a sequence ends.
+    fn claim(&mut self) {
+        let all: u64 = self.members.iter().map(|member| member.slots).sum();
+        let mut unclaimed = self.pusher.queue.unclaimed();
+        let mut busy: Vec<u64> = self.members.iter().map(Member::busy).collect();
+        while unclaimed > 0 {
+            let room = |slots: u64| match unclaimed > all {
+                true => slots + slots.div_ceil(2),
+                false => slots,
+            };
+            let members = self.members.iter_mut().zip(&mut busy);
+            let least = members
+                .filter_map(|(member, busy)| {
+                    let has_room = *busy < room(member.slots);
+                    has_room.then_some((member.claimer.as_mut()?, busy))
+                })
+                .min_by_key(|(_, busy)| **busy);
+            let Some((claimer, busy)) = least else {
+                break;
+            };
+            if claimer.take(1) == 0 {
+                break;
+            }
+            *busy += 1;
+            unclaimed -= 1;
+        }
+        self.hear();
+    }
+
+    /// Keeps the first failure, and stops all.
+    fn fail(&mut self, index: usize, error: &Error) {
+        if self.failure.is_none() {
+            self.failure = Some(format!("{}: {error}", self.members[index].name));
+            for member in &mut self.members {
+                member.engine.stop();
+            }
+        }
+    }
+
+    /// As [`Engine::cancel`]. One that nobody has claimed is cancelled by whoever does.
+    pub fn cancel(&mut self, request: u64) -> bool {
+        self.hear();
+        match self.owners.get(&request) {
+            Some(&(member, number)) => self.members[member].cancel(number),
+            None => {
+                if self.live.contains(&request) {
+                    self.cancelled.insert(request);
+                }
+                true
+            }
+        }
+    }
+
+    /// Takes what has been said of claims, and passes on the cancels that waited for that.
+    fn hear(&mut self) {
+        for (index, member) in self.members.iter_mut().enumerate() {
+            while let Some((own, number)) = member.hear() {
+                self.owners.insert(number, (index, own));
+            }
+        }
+        let (owners, members) = (&self.owners, &mut self.members);
+        self.cancelled.retain(|request| match owners.get(request) {
+            Some(&(member, number)) => !members[member].cancel(number),
+            None => true,
+        });
+    }
+
+    /// As [`Engine::next_event`].
+    ///
+    /// # Errors
+    /// A replica has failed, which the message names, and every event that was out is taken. The others are stopped.
+    pub fn next_event(&mut self, wait: Duration) -> Result<Option<Event>> {
+        let deadline = Instant::now() + wait;
+        loop {
+            let epoch = self.members[0].engine.epoch();
+            if let Some(event) = self.poll() {
+                return Ok(Some(event));
+            }
+            self.check()?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            // All are of one kind: those on the host tell `news`, which is what each waits for, and devices tell nobody.
+            self.members[0].engine.wait(epoch, left.min(LOOK_AGAIN));
+        }
+    }
+
+    /// As [`Engine::next_stamped`], by the host's clock, from when the replicas were made until the event was read: each
+    /// device has a clock of its own, and nothing says how they differ.
+    ///
+    /// # Errors
+    /// As [`Self::next_event`].
+    pub fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>> {
+        let event = self.next_event(wait)?;
+        Ok(event.map(|event| (self.zero.elapsed().as_nanos() as u64, event)))
+    }
+
+    /// One event of the replica whose turn it is, or of the first after it that has one.
+    fn poll(&mut self) -> Option<Event> {
+        self.hand_out();
+        for _ in 0..self.members.len() {
+            let index = self.next % self.members.len();
+            self.next = index + 1;
+            match self.members[index].engine.next_event(Duration::ZERO) {
+                Ok(None) => {}
+                Ok(Some(event)) => {
+                    // It may be of a claim that was made since.
+                    self.hear();
+                    if index != 0 {
+                        // Whose eagerness to look again is that of all.
+                        self.members[0].engine.notify();
+                    }
+                    return Some(self.named(index, event));
+                }
+                Err(error) => self.fail(index, &error),
+            }
+        }
+        None
+    }
+
+    fn named(&mut self, index: usize, event: Event) -> Event {
+        let event = self.members[index].named(event);
+        if let Event::End { request, .. } = &event {
+            self.owners.remove(request);
+            self.live.remove(request);
+            self.cancelled.remove(request);
+        }
+        event
+    }
+
+    /// What has been recorded of a replica's run and not been read; with [`EngineOptions::record`] it waits for that.
+    pub fn next_part(&mut self, replica: usize) -> Option<Part> {
+        let turn = self.members[replica].engine.next_trace();
+        self.hear();
+        self.members[replica].part(turn)
+    }
+
+    /// An engine of them: what it was started with is what a replay wants.
+    pub fn engine(&self, replica: usize) -> &Engine {
+        &self.members[replica].engine
+    }
+
+    /// As [`Engine::drain`].
+    pub fn drain(&mut self) {
+        self.pusher.queue.drain();
+        self.hand_out();
+        self.notify();
+    }
+
+    /// Of all of them together; `waiting` counts the queue too.
+    pub fn status(&self) -> EngineStatus {
+        let mut all = EngineStatus::default();
+        for member in &self.members {
+            let one = member.engine.status();
+            all.running += one.running;
+            all.waiting += one.waiting;
+            all.free_pages += one.free_pages;
+            all.steps += one.steps;
+        }
+        all.waiting += self.pusher.queue.unclaimed() as u32;
+        all
+    }
+}
+
+/// Schedulers tell of their events; this only bounds how long a failure goes unseen.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);

@@ -1,0 +1,215 @@
+//! Several engines on one queue: the answers are those of one engine, each replica's run replays alone, cancels and
+//! timeouts reach the right one, and none holds up the others or outlives their failure.
+
+use crate::common::random::Random;
+use crate::rig::*;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+use tailgraph::backend::StageBackend;
+use tailgraph::backend::device::Stages;
+use tailgraph::plan::EngineOptions;
+use tailgraph::runtime::Part;
+use tailgraph::runtime::replay::Replayer;
+use tailgraph::runtime::{EndReason, Replicas, Request};
+use tailgraph::sys::abi;
+
+fn start(models: Vec<Stages>, record: bool) -> Replicas {
+    let named = |(index, stages): (usize, Stages)| (format!("device {index}"), stages);
+    let models = models.into_iter().enumerate().map(named).collect();
+    let options = EngineOptions {
+        record,
+        steps_in_flight: 2,
+        ..OPTIONS
+    };
+    Replicas::start(models, &ladders(), &options).unwrap()
+}
+
+fn requests(count: u64) -> Vec<Request> {
+    let mut random = Random::new(7);
+    (0..count)
+        .map(|_| {
+            let (prompt, new) = (random.range(1, 20), random.range(1, 12));
+            request(0..prompt, new)
+        })
+        .collect()
+}
+
+fn next(replicas: &mut Replicas) -> Seen {
+    let event = replicas.next_event(PATIENCE).unwrap();
+    seen(event.unwrap_or_else(|| panic!("no event for {PATIENCE:?}")))
+}
+
+/// Serves all requests, reading what is recorded meanwhile: events, and each replica's parts up to its end.
+fn serve_recorded(
+    replicas: &mut Replicas,
+    count: usize,
+    all: &[Request],
+) -> (Vec<Seen>, Vec<Vec<Part>>) {
+    let (mut parts, mut events) = (vec![vec![]; count], vec![]);
+    let mut read = |replicas: &mut Replicas| {
+        for (index, parts) in parts.iter_mut().enumerate() {
+            parts.extend(std::iter::from_fn(|| replicas.next_part(index)));
+        }
+        let done = |part: &Part| matches!(part, Part::Turn(turn) if turn.outcome.action == abi::TG_ACTION_DONE);
+        parts.iter().all(|parts| parts.last().is_some_and(done))
+    };
+    let (mut left, mut ended) = (all.iter().peekable(), 0);
+    while ended < all.len() {
+        while left
+            .next_if(|request| replicas.try_submit(request).unwrap().is_some())
+            .is_some()
+        {}
+        read(replicas);
+        if let Some(event) = replicas.next_event(Duration::from_millis(1)).unwrap() {
+            events.push(seen(event));
+            ended += usize::from(matches!(events.last(), Some(Seen::End(..))));
+        }
+    }
+    replicas.drain();
+    let start = Instant::now();
+    while !read(replicas) {
+        assert!(start.elapsed() < PATIENCE, "drained replicas did not end");
+    }
+    (events, parts)
+}
+
+#[test]
+fn answers_are_those_of_one_engine_and_each_replica_replays_alone() {
+    let all = requests(150);
+    let mut one = engine(1, Duration::ZERO);
+    let expected = by_request(&serve(&mut one, &all), all.len());
+    let mut replicas = start(
+        (0..3)
+            .map(|stage| stages(1 + stage % 2, Duration::ZERO))
+            .collect(),
+        true,
+    );
+    let (events, parts) = serve_recorded(&mut replicas, 3, &all);
+    assert_eq!(by_request(&events, all.len()), expected);
+    let mut served = 0;
+    for (index, parts) in parts.into_iter().enumerate() {
+        let shape = replicas.engine(index).shape();
+        let mut replayer = Replayer::new(shape, stages(1, Duration::ZERO)).unwrap();
+        let (mut own, mut events, mut heard) = (vec![], vec![], vec![]);
+        for part in parts {
+            match part {
+                Part::Request(request) => {
+                    own.push(request.clone());
+                    replayer.request(request);
+                }
+                Part::Cancel(request) => replayer.cancel(request),
+                Part::Event(event) => heard.push(seen(event)),
+                Part::Turn(turn) => replayer
+                    .turn(&turn, &mut |event| events.push(seen(event)))
+                    .unwrap(),
+            }
+        }
+        assert_eq!(events, heard, "replica {index}");
+        served += own.len();
+        for (request, (tokens, reason)) in own.iter().zip(by_request(&events, own.len())) {
+            let last = request.prompt.len() as u32 - 1;
+            let formula: Vec<_> = (last..last + request.max_new_tokens)
+                .map(token_after)
+                .collect();
+            assert_eq!((tokens, reason), (formula, EndReason::Length));
+        }
+    }
+    assert_eq!(served, all.len());
+}
+
+/// It claims no more than it has slots for, so all others go on to the fast one.
+#[test]
+fn a_slow_replica_holds_up_no_other() {
+    let all = vec![request([1, 2, 3], 4); 60];
+    let mut replicas = start(
+        vec![
+            stages(1, Duration::from_millis(100)),
+            stages(1, Duration::ZERO),
+        ],
+        true,
+    );
+    let (_, parts) = serve_recorded(&mut replicas, 2, &all);
+    let is_request = |part: &&Part| matches!(part, Part::Request(_));
+    let count = |parts: &Vec<Part>| parts.iter().filter(is_request).count();
+    let claimed: Vec<usize> = parts.iter().map(count).collect();
+    assert!(claimed[0] <= 2 * OPTIONS.max_seqs as usize, "{claimed:?}");
+    assert_eq!(claimed.iter().sum::<usize>(), all.len());
+}
+
+/// Those that run, on either, and those that nobody has claimed yet.
+#[test]
+fn cancels_and_timeouts_end_the_right_requests() {
+    let slow = || stages(1, Duration::from_millis(5));
+    let mut replicas = start(vec![slow(), slow()], false);
+    let in_time = request([1, 2], 6);
+    let too_late = Request {
+        timeout: Some(Duration::from_millis(1)),
+        ..request([1, 2], 30)
+    };
+    let mut expected = HashMap::new();
+    for index in 0..60 {
+        let (request, reason) = match index % 3 {
+            0 => (request([1, 2], 30), EndReason::Cancelled),
+            1 => (too_late.clone(), EndReason::Timeout),
+            _ => (in_time.clone(), EndReason::Length),
+        };
+        let number = replicas
+            .try_submit(&request)
+            .unwrap()
+            .expect("room in the queue");
+        expected.insert(number, reason);
+    }
+    let mut to_cancel: Vec<u64> = (0..60).step_by(3).collect();
+    let mut ends = HashMap::new();
+    while ends.len() < 60 {
+        to_cancel.retain(|&number| !replicas.cancel(number));
+        if let Seen::End(number, reason, tokens) = next(&mut replicas) {
+            assert!(tokens == 6 || reason != EndReason::Length);
+            assert_eq!(ends.insert(number, reason), None);
+        }
+    }
+    assert_eq!(ends, expected);
+    assert!(replicas.cancel(0), "one that has ended is left alone");
+}
+
+#[test]
+fn a_replica_that_fails_is_named_and_stops_the_others() {
+    let fails = Box::new(Formula {
+        fails_at: Some(3),
+        ..formula()
+    }) as Box<dyn StageBackend>;
+    let mut replicas = start(
+        vec![stages(2, Duration::from_millis(1)), vec![fails]],
+        false,
+    );
+    for _ in 0..40 {
+        replicas
+            .try_submit(&request([1, 2, 3], 10))
+            .unwrap()
+            .expect("room in the queue");
+    }
+    let start = Instant::now();
+    let error = loop {
+        match replicas.next_event(PATIENCE) {
+            Ok(event) => assert!(event.is_some(), "nothing for {PATIENCE:?}"),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert_eq!(error, "device 1: scheduler: the formula found no answer");
+    let refused = replicas.try_submit(&request([1], 1)).unwrap_err();
+    assert_eq!(refused.to_string(), error);
+    drop(replicas);
+    assert!(start.elapsed() < PATIENCE);
+}
+
+#[test]
+fn what_no_ring_could_hold_is_refused_at_once() {
+    let mut replicas = start(vec![stages(1, Duration::ZERO)], false);
+    let refused = replicas.try_submit(&request([], 1)).unwrap_err();
+    assert!(
+        refused.to_string().contains("a prompt has 1 to"),
+        "{refused}"
+    );
+    assert!(replicas.try_submit(&request([1], 1)).unwrap().is_some());
+    assert_eq!(next(&mut replicas), Seen::Token(0, token_after(0), 0, None));
+}

@@ -1,0 +1,152 @@
+//! Two GPUs that run a model each, on one queue: the driver has a context for each, and refuses what is done in the wrong one.
+
+use crate::common::program::Ended;
+use crate::rig::{Run, WAYS, launch};
+use serde_json::Value;
+use std::path::Path;
+
+const ROWS: usize = 12;
+
+fn two(way: &str) -> Run {
+    let model = ["generate", "--model", "random:tiny", "--device", "cuda:0,1"];
+    let sizes = ["--max-seqs", "2", "--step-tokens", "512"];
+    let run = Run::new(&model).and(&launch(way)).and(&sizes);
+    run.and(&["--max-new-tokens", "3", "--quiet"])
+        .with("DEVICES", 2)
+}
+
+#[test]
+fn every_row_is_answered_once_in_every_way() {
+    for way in WAYS {
+        let (ended, answers) = two(way).over_rows(ROWS);
+        assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{way}");
+        assert_eq!(answers.len(), ROWS, "{way}");
+        for (row, answer) in answers.iter().enumerate() {
+            assert_eq!(answer["id"], row.to_string(), "{way}");
+            assert_eq!(answer["text"], "AAA", "{way}: {answer}");
+        }
+    }
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let lines = text.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// The host claims for a device that schedules itself, so both get their share, and either's run can be taken again.
+#[test]
+fn each_replica_has_a_recording_that_replays_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for way in ["device-graph", "host-graph"] {
+        let record = path("run.jsonl");
+        let record = record.to_str().unwrap();
+        let (ended, _) = two(way).and(&["--record", record]).over_rows(ROWS);
+        assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{way}");
+        let mut served = 0;
+        for replica in 0..2 {
+            let record = path(&format!("run.{replica}.jsonl"));
+            let ends = lines(&record);
+            let ends = ends.iter().filter(|line| line.get("end").is_some()).count();
+            assert!(ends > 0, "{way}: replica {replica} got nothing");
+            served += ends;
+            let replayed = Run::new(&["replay", "--model", "random:tiny", "--device", "cuda:1"])
+                .and(&["--record", record.to_str().unwrap()])
+                .with("DEVICES", 2)
+                .end();
+            assert_eq!((replayed.code, replayed.stderr.as_str()), (0, ""), "{way}");
+            let expected = format!("{ends} requests: equal\n");
+            assert!(replayed.stdout.ends_with(&expected), "{}", replayed.stdout);
+            std::fs::remove_file(record).unwrap();
+        }
+        assert_eq!(served, ROWS, "{way}");
+    }
+}
+
+/// Some rows are done; all others have an error that names the GPU.
+fn fails(ended: &Ended, answers: &[Value], parts: &[&str]) {
+    ended.fails_in_a_line(1, parts);
+    let failed = |answer: &&Value| answer["error"]["code"] == "device";
+    let (failed, served): (Vec<_>, Vec<_>) = answers.iter().partition(failed);
+    assert!(!failed.is_empty() && !served.is_empty(), "{answers:?}");
+    for answer in served {
+        assert_eq!(answer["text"], "AAA", "{answer}");
+    }
+    for answer in failed {
+        let message = answer["error"]["message"].as_str().unwrap();
+        for part in parts {
+            assert!(message.contains(part), "{message} lacks {part}");
+        }
+    }
+}
+
+#[test]
+fn a_gpu_that_faults_is_named_and_the_other_stops() {
+    let (ended, answers) = two("device-graph")
+        .with("DEVICE", "fault:4:700@1")
+        .over_rows(ROWS);
+    fails(
+        &ended,
+        &answers,
+        &["cuda:1: ", "CUDA_ERROR_ILLEGAL_ADDRESS", "step 4"],
+    );
+}
+
+#[test]
+fn a_gpu_that_is_stuck_is_named_by_the_deadline() {
+    let (ended, answers) = two("device-graph")
+        .with("DEVICE", "stuck:4@1")
+        .and(&["--step-timeout-ms", "500"])
+        .over_rows(ROWS);
+    fails(
+        &ended,
+        &answers,
+        &["cuda:1: ", "step 4 (stage 0", "expected at most 0.5 s"],
+    );
+}
+
+#[test]
+fn gpus_that_cannot_be_are_refused_by_name() {
+    let generate = |device: &str, more: &[&str]| {
+        let model = [
+            "generate",
+            "--model",
+            "random:tiny",
+            "--device",
+            device,
+            "x",
+        ];
+        Run::new(&model).and(more).with("DEVICES", 2).end()
+    };
+    generate("cuda:0,2", &[]).fails_in_a_line(2, &["cuda:2 does not exist", "cuda:0 to cuda:1"]);
+    generate("cuda:1,1", &[]).fails_in_a_line(2, &["found cuda:1 twice"]);
+    generate("cuda:0,1", &["--parallel", "stages"])
+        .fails_in_a_line(2, &["--parallel stages", "expected --parallel replicas"]);
+}
+
+#[test]
+fn serving_is_measured_on_both() {
+    let model = [
+        "bench",
+        "serve",
+        "--model",
+        "random:tiny",
+        "--device",
+        "cuda:0,1",
+    ];
+    let load = ["--max-concurrency", "4", "--num-prompts", "8", "-n", "4"];
+    let run = Run::new(&model)
+        .and(&load)
+        .and(&["-r", "1", "--quiet", "--format", "json"]);
+    let ended = run.with("DEVICES", 2).end();
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(
+        (&found[0]["replicas"], &found[0]["completed"]),
+        (&2.into(), &8.into())
+    );
+    assert_eq!(found[0]["max_seqs"], 2);
+}
