@@ -185,6 +185,7 @@ fn what_a_network_does_is_survived() {
             false => None,
         },
         |asked| (asked.gets(SHARD) && asked.before == 0).then_some(Odd::Spoilt),
+        |asked| (asked.gets("tokenizer.json") && asked.before == 0).then_some(Odd::Spoilt),
         |asked| {
             (asked.before < 2)
                 .then_some(Odd::Status(429, "retry-after: 0\r\n"))
@@ -302,6 +303,10 @@ fn what_cannot_be_is_said() {
             &[SHARD, "contents of the SHA-256", "expected"],
         ),
         (
+            |asked| asked.gets("tokenizer.json").then_some(Odd::Spoilt),
+            &["tokenizer.json", "contents of the git SHA-1", "expected"],
+        ),
+        (
             |_| Some(Odd::Lists(&["config.json", "pytorch_model.bin"])),
             &["found neither model.safetensors nor"],
         ),
@@ -382,4 +387,11 @@ fn a_full_disk_keeps_what_has_come() {
     assert_eq!(rig.run(&hub).good(), rig.expected());
     let from = hub.asked().into_iter().filter_map(|asked| asked.from);
     assert!(from.max().unwrap() > 0);
+}
+
+/// As `printf abc | git hash-object --stdin` has it.
+#[test]
+fn small_files_have_the_hash_of_git() {
+    let found = server::git_hash(b"abc");
+    assert_eq!(found, "f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f");
 }
