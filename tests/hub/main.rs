@@ -177,7 +177,7 @@ fn the_cache_is_that_of_the_hubs_own_library() {
 #[test]
 fn what_a_network_does_is_survived() {
     type Does = fn(&Asked) -> Option<Odd>;
-    let cases: [Does; 7] = [
+    let cases: [Does; 8] = [
         |asked| (asked.gets(SHARD) && asked.before < 2).then_some(Odd::Cut(CUT)),
         |asked| match asked.gets(SHARD) {
             true if asked.before == 0 => Some(Odd::Cut(CUT)),
@@ -261,7 +261,7 @@ fn runs_that_need_one_model_at_once_all_get_it() {
 #[test]
 fn what_cannot_be_is_said() {
     type Does = fn(&Asked) -> Option<Odd>;
-    let cases: [(Does, &[&str]); 10] = [
+    let cases: [(Does, &[&str]); 11] = [
         (
             |_| Some(Odd::Status(401, "")),
             &["answered 401", "no such folder here", "HF_TOKEN"],
