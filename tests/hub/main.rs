@@ -49,7 +49,7 @@ impl Rig {
     }
 
     fn command(&self, model: &str, endpoint: &str) -> Command {
-        let mut command = command(&[
+        let run = [
             "generate",
             "--quiet",
             "--max-new-tokens",
@@ -60,7 +60,12 @@ impl Rig {
             model,
             "--raw",
             "Hi",
-        ]);
+        ];
+        self.asking(&run, endpoint)
+    }
+
+    fn asking(&self, arguments: &[&str], endpoint: &str) -> Command {
+        let mut command = command(arguments);
         command.current_dir(self.dir.path());
         for name in ["HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE"] {
             command.env_remove(name);
@@ -238,6 +243,34 @@ fn a_run_that_was_killed_is_gone_on_from() {
     assert_eq!(last.unwrap().from, Some(CUT));
 }
 
+/// Whether a model fits, and what its steps are, is said before 17 GB of it are here.
+#[test]
+fn shapes_need_no_weights() {
+    let rig = Rig::new();
+    let hub = Hub::of(&rig.model, well);
+    for command in [
+        &["doctor", "--device", "cpu", "--model", "org/tiny"][..],
+        &["inspect", "--model", "org/tiny"],
+    ] {
+        let said = end(&mut rig.asking(command, &hub.endpoint), "").good();
+        let here = [command, &["published"]].concat();
+        let here: Vec<&str> = here
+            .into_iter()
+            .filter(|&word| word != "org/tiny")
+            .collect();
+        let known = end(&mut rig.asking(&here, ""), "").good();
+        assert_eq!(said.replace("org/tiny", "published"), known);
+    }
+    let got = |asked: &Asked| asked.method == "GET" && asked.path.contains("/resolve/");
+    let files = hub.asked().into_iter().filter(got).map(|asked| asked.path);
+    assert!(files.clone().count() >= 1);
+    for path in files {
+        assert!(path.ends_with("config.json"), "{path}");
+    }
+    rig.has_no_whole_model();
+    assert_eq!(rig.run(&hub).good(), rig.expected());
+}
+
 #[test]
 fn runs_that_need_one_model_at_once_all_get_it() {
     let rig = Rig::new();
@@ -265,6 +298,10 @@ fn what_cannot_be_is_said() {
         (
             |_| Some(Odd::Status(401, "")),
             &["answered 401", "no such folder here", "HF_TOKEN"],
+        ),
+        (
+            |asked| asked.gets("tokenizer.json").then_some(Odd::Spoilt),
+            &["tokenizer.json", "contents of the git SHA-1", "expected"],
         ),
         (
             |asked| asked.gets("/api/").then_some(Odd::Status(403, "")),
@@ -301,10 +338,6 @@ fn what_cannot_be_is_said() {
         (
             |asked| asked.gets(SHARD).then_some(Odd::Spoilt),
             &[SHARD, "contents of the SHA-256", "expected"],
-        ),
-        (
-            |asked| asked.gets("tokenizer.json").then_some(Odd::Spoilt),
-            &["tokenizer.json", "contents of the git SHA-1", "expected"],
         ),
         (
             |_| Some(Odd::Lists(&["config.json", "pytorch_model.bin"])),
