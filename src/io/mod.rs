@@ -1,6 +1,6 @@
 //! What comes in as JSON lines or arrays, checked, and what goes out as rows or arrays.
 //!
-//! - [`row`]: what a line asks. [`line`] reads it ([`line::parse`] is a pure function), by [`openai`] or `own`, whose parts are
+//! - [`row`]: what a line asks. [`mod@line`] reads it ([`line::parse`] is a pure function), by [`openai`] or `own`, whose parts are
 //!   [`messages`] and [`fields`]; `elsewhere` has the fields of other formats
 //! - [`prepare`]: a question as a [`crate::runtime::Request`], against the model's limits and the defaults
 //! - [`answer`], [`openai_answer`]: what is written for a row (`outcome` is what came of it); [`tool_calls`]: those that a model writes

@@ -60,7 +60,7 @@ impl HostRings {
     /// scheduler sees all of them at once.
     ///
     /// # Errors
-    /// [`Error::Usage`] where one has no prompt, more stop ids or biases than an entry has room for, or a prompt longer
+    /// [`Error::Usage`](crate::error::Error::Usage) where one has no prompt, more stop ids or biases than an entry has room for, or a prompt longer
     /// than the whole token ring: then none is queued.
     pub fn try_push_requests<'r>(
         &mut self,

@@ -87,7 +87,7 @@ impl Layout {
     }
 }
 
-/// Bytes that a [`StepCopy`] takes in device memory, and as many in pinned memory.
+/// Bytes that a [`StepCopy`](super::StepCopy) takes in device memory, and as many in pinned memory.
 pub fn step_copy_bytes(options: &EngineOptions) -> usize {
     Layout::new(options).bytes
 }
