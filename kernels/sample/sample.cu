@@ -294,16 +294,23 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
       logprob_count = how.logprobs;
     }
     score = {at.line, &altered.penalties, __uint_as_float(how.temperature), penalties.any()};
+#if __CUDA_ARCH__ >= 900 /* where a kernel starts before those ahead of it have ended */
+    if (marks && threadIdx.x == 0 && score.penalized) altered.note_newest(state, step);
+    if (penalties.repeats()) prefetch(penalties.seen, vocabulary / 8, threadIdx.x, SAMPLE_THREADS);
+    if (penalties.counted()) prefetch(penalties.counts, 2 * vocabulary, threadIdx.x, SAMPLE_THREADS);
+    if (edits.biases > 0) {
+      const tg_bias *biases = table<tg_bias>(state, state->bias_table) + (size_t)index * state->config.bias_capacity;
+      prefetch(biases, edits.biases * sizeof(tg_bias), threadIdx.x, SAMPLE_THREADS);
+    }
+#endif
   }
   if (threadIdx.x == 0) sampled = tg_sampled{};
   wait_for_earlier_kernels();
   if (!at.there) return;
   unsigned long long highest = threadIdx.x < parts ? best[blockIdx.x * parts + threadIdx.x] : BEST_NONE;
-  if (marks && threadIdx.x == 0 && score.penalized) {
-    const uint32_t newest = row_token(state, step, *altered.row);
-    if (altered.penalties.repeats()) mark(altered.penalties.seen, newest);
-    if (altered.penalties.counted()) count(altered.penalties.counts, newest);
-  }
+#if __CUDA_ARCH__ < 900
+  if (marks && threadIdx.x == 0 && score.penalized) altered.note_newest(state, step);
+#endif
   highest = block_reduce(highest, Max()); /* and all threads see what the first has left */
   const bool finite = highest != BEST_BROKEN, greedy = score.temperature == 0.0f;
   uint32_t token = 0xffffffffu;

@@ -129,6 +129,14 @@ struct Altered {
     return table<tg_bias>(state, state->bias_table) + (size_t)row->slot * state->config.bias_capacity;
   }
 
+  /* The token that the sequence has since its last step. Nothing else writes what penalties know of a sequence that decodes, and
+   * the token was there before the step began. The thread that has filled this. */
+  __device__ inline void note_newest(const tg_state *state, const tg_step *step) const {
+    const uint32_t newest = row_token(state, step, *row);
+    if (penalties.repeats()) mark(penalties.seen, newest);
+    if (penalties.counted()) count(penalties.counts, newest);
+  }
+
   /* The thread's id; TG_NONE: it has none. One past the vocabulary has no logit. */
   __device__ inline uint32_t mine(const tg_state *state, uint32_t vocabulary) const {
     const uint32_t i = threadIdx.x, stop = i - edits.biases;

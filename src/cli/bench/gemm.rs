@@ -163,8 +163,9 @@ impl<'a> Table<'a> {
 
     /// A row for each row count and product. `None`: interrupted.
     fn measure(&self, model: &Arc<Model>, interrupt: &AtomicBool) -> Result<Option<Vec<Value>>> {
-        let (mut engine, mut clock) = self.opened.engine_timed(model)?;
+        // First: opening it may wait for all that the GPU runs, and an engine's scheduler runs as long as the engine.
         let library = library(&self.opened.target)?;
+        let (mut engine, mut clock) = self.opened.engine_timed(model)?;
         let mut measured = vec![];
         for &rows in &self.rows {
             if !self.args.timed.quiet {

@@ -25,6 +25,8 @@ use crate::model::DType;
 /// Batch rows of a tile: an expert's tiles too.
 pub const ROWS: u32 = 128;
 const THREADS: u32 = 384;
+/// Of a tile of the dense kernels for fewer rows, at most (swap_ab.rs).
+const FEW_ROWS: u32 = 64;
 const PARTS: u32 = 3;
 const SPLIT_THREADS: u32 = 256;
 /// Weight rows of gate or of up that follow each other before the other's.
@@ -184,6 +186,16 @@ impl<'a> Lowering<'a> {
             Experts::Persistent => self.kernels.persistent.as_ref(),
             Experts::Skinny | Experts::Fused | Experts::Grouped(_) | Experts::Tiled => None,
         }
+    }
+
+    /// ... and where the wide tiles of so many outputs fill the GPU, as the LM head's do: then they read each weight row once for
+    /// 128 rows, where the kernels for few rows do for 64.
+    pub(super) fn persistent_fills(&self, rows: u32, outputs: u32) -> Option<&'a Persistent> {
+        let fills = |wide: &Tile, all: u32| tiles(rows, outputs, wide.width) >= all;
+        self.persistent().filter(|persistent| {
+            let wide = persistent.wide.as_ref();
+            rows > FEW_ROWS && wide.is_some_and(|wide| fills(wide, persistent.multiprocessors))
+        })
     }
 
     /// Whether products of up to `rows` rows of this bucket are of bf16 parts of f32 rows.

@@ -153,6 +153,9 @@ impl Lowering<'_> {
             Rows::Sampled => (self.bucket.sequences, 0, self.sample_count()),
             Rows::Tile { first, rows } => (rows, first, self.row_count()),
         };
+        if let Some(persistent) = self.persistent_fills(most, product.outputs) {
+            return self.persistent_product(persistent, product, first, most, count);
+        }
         if let Some(swap_ab) = self.swap_ab_for(most) {
             return self.swap_ab_product(swap_ab, product, most, count);
         }
