@@ -11,10 +11,15 @@ set -uo pipefail
 : "${MODEL:?which model}" "${INPUT:?a file of rows}" "${OUTPUT:?a file on a file system that all nodes share}"
 shards=${SHARDS:-$((SLURM_ARRAY_TASK_MAX + 1))}
 shard=$SLURM_ARRAY_TASK_ID
+# answers.jsonl: answers.3.jsonl. A point in a folder's name is none of the file's.
+case ${OUTPUT##*/} in
+  *.*) output=${OUTPUT%.*}.$shard.${OUTPUT##*.} ;;
+  *) output=$OUTPUT.$shard ;;
+esac
 
 # A step of its own: it is told when the job is to end, and ends in order.
 srun "${TAILGRAPH:-tailgraph}" generate --resume --model "$MODEL" --input "$INPUT" \
-  --shard "$shard/$shards" --output "${OUTPUT%.*}.$shard.${OUTPUT##*.}" "$@"
+  --shard "$shard/$shards" --output "$output" "$@"
 code=$?
 
 # 2: the command line is wrong; 3: it is done, and some rows are in error. Neither is better the next time.

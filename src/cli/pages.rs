@@ -119,6 +119,18 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "The GPUs that the driver shows, and in which order: cuda:0 is the first of these.",
     ),
     (
+        "HF_HOME, HF_HUB_CACHE",
+        "Where models of the Hugging Face hub are kept, unless it is ~/.cache/huggingface.",
+    ),
+    (
+        "HF_ENDPOINT, HF_TOKEN",
+        "The address of the hub, and who asks it.",
+    ),
+    (
+        "HF_HUB_OFFLINE",
+        "1: nothing is asked of the hub; its models come from the cache alone.",
+    ),
+    (
         "RAYON_NUM_THREADS",
         "Threads that the CPU computes with, unless it is all of its cores.",
     ),

@@ -5,6 +5,10 @@ use std::time::Duration;
 
 /// Text to tokens and back. Errors are one line and become the row's.
 pub trait Codec: Send + Sync {
+    /// Why tokens have no text, where they have none: then there are no stop strings to look for either.
+    fn no_text(&self) -> Option<&str> {
+        None
+    }
     /// Token ids of `text`; with `special`, as a prompt of its own (a leading BOS where the tokenizer has one).
     fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, String>;
     /// The conversation as text, made in at most `timeout`.

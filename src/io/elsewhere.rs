@@ -5,9 +5,9 @@ use super::row::{Code, RowError};
 use crate::json;
 use serde_json::Value;
 
-/// Fields of the OpenAI format, of vLLM and of transformers that change prompt or answer, that own rows do not have,
-/// and what to write instead.
-const REFUSED: [(&str, &str); 40] = [
+/// Fields of the OpenAI format, of vLLM, llama.cpp, SGLang and transformers that change prompt or answer, that own rows do
+/// not have, and what to write instead.
+const REFUSED: [(&str, &str); 64] = [
     (
         "max_completion_tokens",
         "max_tokens or max_new_tokens in rows of this format",
@@ -87,6 +87,51 @@ const REFUSED: [(&str, &str); 40] = [
         "include_stop_str_in_output",
         "false: stop strings are cut from the text",
     ),
+    ("prompt_embeds", "a prompt of text or token ids"),
+    ("return_token_ids", "false: own rows have output_ids"),
+    (
+        "return_tokens_as_token_ids",
+        "false: tokens are spelled as text",
+    ),
+    (
+        "logits_processors",
+        "no such field: no others than the penalties and filters there are",
+    ),
+    (
+        "thinking_token_budget",
+        "no such field: thinking is not told from the answer",
+    ),
+    ("grammar", "no such field: output is not constrained"),
+    ("json_schema", "no such field: output is not constrained"),
+    ("regex", "no such field: output is not constrained"),
+    ("ebnf", "no such field: output is not constrained"),
+    (
+        "force_words_ids",
+        "no such field: output is not constrained",
+    ),
+    ("n_predict", "max_tokens"),
+    ("repeat_penalty", "repetition_penalty"),
+    ("min_length", "min_tokens, which does not count the prompt"),
+    ("bad_words_ids", "logit_bias, -100 for each token"),
+    ("suppress_tokens", "logit_bias, -100 for each token"),
+    ("begin_suppress_tokens", "logit_bias, -100 for each token"),
+    ("sequence_bias", "logit_bias, of single tokens"),
+    ("forced_bos_token_id", "no such field: no token is forced"),
+    ("forced_eos_token_id", "no such field: no token is forced"),
+    (
+        "typical_p",
+        "1: top_k, top_p and min_p are the filters there are",
+    ),
+    (
+        "epsilon_cutoff",
+        "0: top_k, top_p and min_p are the filters there are",
+    ),
+    (
+        "eta_cutoff",
+        "0: top_k, top_p and min_p are the filters there are",
+    ),
+    ("guidance_scale", "1: there is one prompt alone"),
+    ("penalty_alpha", "0: there is no contrastive search"),
 ];
 
 /// Refuses an own row's field that would change prompt or answer where it is known elsewhere: a row must not mean
@@ -111,15 +156,23 @@ pub(super) fn refusal(name: &str, value: &Value) -> Option<&'static str> {
     let (_, expected) = REFUSED.iter().find(|&&(known, _)| known == name)?;
     let changes_nothing = match name {
         "n" | "best_of" | "num_beams" | "num_return_sequences" => json::float(value) == Some(1.0),
-        "no_repeat_ngram_size" => json::float(value) == Some(0.0),
+        "typical_p" | "guidance_scale" | "repeat_penalty" => json::float(value) == Some(1.0),
+        "no_repeat_ngram_size"
+        | "epsilon_cutoff"
+        | "eta_cutoff"
+        | "penalty_alpha"
+        | "min_length" => json::float(value) == Some(0.0),
         "functions" => value.as_array().is_some_and(Vec::is_empty),
         "function_call" => value == "auto" || value == "none",
         "verbosity" => value == "medium",
         "modalities" => *value == serde_json::json!(["text"]),
         "response_format" => value["type"] == "text",
-        "echo" | "use_beam_search" | "stream" | "include_stop_str_in_output" => {
-            *value == Value::Bool(false)
-        }
+        "echo"
+        | "use_beam_search"
+        | "stream"
+        | "include_stop_str_in_output"
+        | "return_token_ids"
+        | "return_tokens_as_token_ids" => *value == Value::Bool(false),
         "suffix" => value == "",
         "tool_choice" => value == "auto" || value == "none",
         _ => false,

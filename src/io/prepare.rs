@@ -181,6 +181,12 @@ fn prepare_one(
     prompt: &Prompt,
 ) -> Result<Prepared, RowError> {
     let options = ask.options.clone().or(&rules.defaults);
+    if let Some(why) = codec.no_text()
+        && options.stop.as_ref().is_some_and(|stop| !stop.is_empty())
+    {
+        let message = format!("stop: {why}");
+        return Err(RowError::new(Code::InvalidRequest, message));
+    }
     let timeout = options.timeout_ms.map(Duration::from_millis);
     let (vocab_size, max_context) = (rules.vocab_size, rules.max_context);
     let prompt = prompt_tokens(prompt, ask.names, vocab_size, max_context, codec, timeout)?;

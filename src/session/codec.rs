@@ -3,23 +3,38 @@
 use crate::error::Result;
 use crate::io::codec::{Codec, TextEnd, TextProgress, TextStream};
 use crate::model::ModelSource;
+use crate::telemetry::warn;
 use crate::text::{self, Chat, ChatTemplate, Doubt, Tokenizer};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
 pub struct ModelCodec {
-    tokenizer: Tokenizer,
+    /// `None`: ids go in and come out, and nothing has a text.
+    tokenizer: Option<Tokenizer>,
     template: Option<ChatTemplate>,
 }
 
+const NO_TOKENIZER: &str = "the model has no tokenizer.json, expected input_ids without stop strings, or the model's tokenizer.json beside its weights";
+
 impl ModelCodec {
     /// A checkpoint's files, or the built-in tokenizer of random presets; with `template`, a file, in place of the chat
-    /// template that there is.
+    /// template that there is. A checkpoint without tokenizer.json serves token ids, which is warned of.
     ///
     /// # Errors
-    /// A file is missing or not what it should be.
+    /// A file is not what it should be.
     pub fn load(source: &ModelSource, template: Option<&Path>) -> Result<Self> {
         let tokenizer = match source {
+            ModelSource::Dir(dir) if is_absent(&dir.join("tokenizer.json")) => {
+                warn(&format!(
+                    "{}: found no tokenizer.json: rows of token ids alone are served, and answers have no text",
+                    dir.display()
+                ));
+                return Ok(Self {
+                    tokenizer: None,
+                    template: None,
+                });
+            }
             ModelSource::Dir(dir) => Tokenizer::load(dir)?,
             ModelSource::Random { .. } => Tokenizer::bytes(),
         };
@@ -29,7 +44,7 @@ impl ModelCodec {
             (None, ModelSource::Random { .. }) => Some(ChatTemplate::built_in()?),
         };
         Ok(Self {
-            tokenizer,
+            tokenizer: Some(tokenizer),
             template,
         })
     }
@@ -43,14 +58,25 @@ impl ModelCodec {
 impl ModelCodec {
     /// The id of the special token that the checkpoint's files give such a name: `eos_token` and the like.
     pub fn named_id(&self, name: &str) -> Option<u32> {
-        let token = self.tokenizer.named(name)?;
-        self.tokenizer.token_id(token)
+        let tokenizer = self.tokenizer.as_ref()?;
+        tokenizer.token_id(tokenizer.named(name)?)
     }
 }
 
+/// Nothing has this name. A link that leads nowhere is something.
+fn is_absent(path: &Path) -> bool {
+    let found = path.symlink_metadata();
+    found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
 impl Codec for ModelCodec {
+    fn no_text(&self) -> Option<&str> {
+        self.tokenizer.is_none().then_some(NO_TOKENIZER)
+    }
+
     fn encode(&self, text: &str, special: bool) -> std::result::Result<Vec<u32>, String> {
-        self.tokenizer
+        let tokenizer = self.tokenizer.as_ref().ok_or(NO_TOKENIZER)?;
+        tokenizer
             .encode(text, special)
             .map_err(|error| error.to_string())
     }
@@ -62,6 +88,7 @@ impl Codec for ModelCodec {
     ) -> std::result::Result<String, String> {
         match &self.template {
             Some(template) => template.render(&template.fit(chat.clone()), timeout),
+            None if self.tokenizer.is_none() => Err(format!("messages: {NO_TOKENIZER}")),
             None => Err("messages: the model has no chat template (neither chat_template.jinja nor one in tokenizer_config.json), expected prompt or input_ids".to_owned()),
         }
     }
@@ -74,11 +101,14 @@ impl Codec for ModelCodec {
     }
 
     fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
-        self.tokenizer.token_bytes(id)
+        self.tokenizer.as_ref()?.token_bytes(id)
     }
 
     fn stream(&self, stop: &[String], from: usize, special: bool) -> Box<dyn TextStream> {
-        let stream = text::TextStream::new(&self.tokenizer, stop).stopped_from(from);
+        let Some(tokenizer) = &self.tokenizer else {
+            return Box::new(NoText { tokens: 0 });
+        };
+        let stream = text::TextStream::new(tokenizer, stop).stopped_from(from);
         Box::new(Stream(stream.with_special(special)))
     }
 }
@@ -107,6 +137,34 @@ impl TextStream for Stream {
             text: end.text,
             stop_tokens: end.stopped.then_some(end.tokens),
             offsets: end.offsets,
+        }
+    }
+}
+
+/// Of tokens that have no text.
+struct NoText {
+    tokens: usize,
+}
+
+impl TextStream for NoText {
+    fn push(&mut self, _: u32) -> TextProgress {
+        self.tokens += 1;
+        TextProgress::Continue
+    }
+
+    fn push_last(&mut self, _: u32) {
+        self.tokens += 1;
+    }
+
+    fn certain(&mut self) -> String {
+        String::new()
+    }
+
+    fn finish(self: Box<Self>) -> TextEnd {
+        TextEnd {
+            text: String::new(),
+            stop_tokens: None,
+            offsets: vec![0; self.tokens],
         }
     }
 }

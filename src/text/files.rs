@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
 use crate::json;
+use crate::magic;
 use crate::quote;
 use crate::{Error, Result};
 
@@ -51,6 +52,12 @@ pub fn read(path: &Path, max_bytes: u64) -> Result<Option<String>> {
         .map_err(|_| Error::file(path, "found bytes that are no UTF-8, expected text"))
 }
 
+/// What an error says of `text`, which should be JSON and is recognised as something else.
+pub fn mistaken(text: &str, expected: &str) -> Option<String> {
+    let found = magic::recognise(text.as_bytes())?;
+    Some(format!("found {found}, expected {expected}"))
+}
+
 /// There is no such file; nor is there where a file stands in place of its folder.
 fn is_absent(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
@@ -71,12 +78,13 @@ pub fn object(path: &Path) -> Result<Option<Map<String, Value>>> {
             path,
             format!("found {}, expected an object", json::shown(&other)),
         )),
-        Err(error) => Err(Error::file(
-            path,
-            format!(
-                "found broken JSON ({}), expected an object",
-                quote::message(error)
-            ),
-        )),
+        Err(error) => {
+            let broken = || {
+                let why = quote::message(error);
+                format!("found broken JSON ({why}), expected an object")
+            };
+            let message = mistaken(&text, "an object").unwrap_or_else(broken);
+            Err(Error::file(path, message))
+        }
     }
 }

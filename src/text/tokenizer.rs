@@ -43,7 +43,10 @@ impl Tokenizer {
             return Err(Error::open(&path, &missing, "the model's tokenizer"));
         };
         let broken = |message: String| Error::file(&path, message);
-        let json: Value = serde_json::from_str(&text).map_err(|e| broken(no_tokenizer(&e)))?;
+        let json: Value = serde_json::from_str(&text).map_err(|e| {
+            let mistaken = files::mistaken(&text, EXPECTED);
+            broken(mistaken.unwrap_or_else(|| no_tokenizer(&e)))
+        })?;
         drop(text);
         if !json.is_object() {
             return Err(broken(no_tokenizer(&"it is no JSON object")));
@@ -190,10 +193,12 @@ impl Tokenizer {
     }
 }
 
+const EXPECTED: &str = "a tokenizer.json of the tokenizers library";
+
 /// tokenizer.json is something else.
 fn no_tokenizer(error: &dyn std::fmt::Display) -> String {
     format!(
-        "found no valid tokenizer ({}), expected a tokenizer.json of the tokenizers library",
+        "found no valid tokenizer ({}), expected {EXPECTED}",
         quote::message(error)
     )
 }

@@ -187,3 +187,48 @@ fn a_special_token_can_be_a_stop_string() {
     assert_eq!(cut["finish_reason"], "stop");
     assert_eq!(cut["logprobs"]["tokens"].as_array().unwrap().len(), at + 1);
 }
+
+#[test]
+fn without_a_tokenizer_token_ids_are_served() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    checkpoint(folders[0].path(), |_, _| {});
+    checkpoint(folders[1].path(), |name, json| {
+        if name.starts_with("tokenizer") {
+            *json = Value::Null;
+        }
+    });
+    let batch = json!({"custom_id": "batch", "method": "POST", "url": "/v1/completions",
+        "body": {"prompt": [5, 9], "max_tokens": 3, "logprobs": 2}});
+    let input = [
+        json!({"id": "ids", "input_ids": [5, 9], "max_new_tokens": 3, "logprobs": 2}),
+        json!({"id": "text", "prompt": "x"}),
+        json!({"id": "chat", "messages": [{"role": "user", "content": "x"}]}),
+        json!({"id": "stop", "input_ids": [5, 9], "stop": "x"}),
+        batch,
+    ];
+    let input: String = input.iter().map(|row| format!("{row}\n")).collect();
+    let [with, without] = folders.map(|folder| {
+        let model = [
+            "generate",
+            "--device",
+            "cpu",
+            "--model",
+            text(folder.path()),
+        ];
+        run_with_input(&model, &input)
+    });
+    without.fails(3, &["warning", "found no tokenizer.json"]);
+    let (with, without) = (with.rows(), without.rows());
+    assert_eq!(without[0]["output_ids"], with[0]["output_ids"]);
+    assert_eq!(without[0]["text"], "");
+    for row in &without[1..4] {
+        let message = row["error"]["message"].as_str().unwrap();
+        assert!(message.contains("the model has no tokenizer.json"), "{row}");
+    }
+    let [given, found] = [&with[4], &without[4]].map(|row| &row["response"]["body"]["choices"][0]);
+    assert_eq!(found["finish_reason"], given["finish_reason"]);
+    assert_eq!(
+        found["logprobs"]["token_logprobs"],
+        given["logprobs"]["token_logprobs"]
+    );
+}

@@ -94,6 +94,7 @@ fn manual_pages_are_roff() {
             &title,
             ".SH \"EXIT STATUS\"",
             ".SH ENVIRONMENT",
+            "HF_HUB_OFFLINE",
             ".SH EXAMPLES",
             "Wrong usage",
         ] {

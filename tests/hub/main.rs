@@ -238,6 +238,26 @@ fn a_run_that_was_killed_is_gone_on_from() {
 }
 
 #[test]
+fn runs_that_need_one_model_at_once_all_get_it() {
+    let rig = Rig::new();
+    let expected = rig.expected();
+    let hub = Hub::of(&rig.model, well);
+    for _ in 0..5 {
+        let start = |_| {
+            let mut run = rig.command("org/tiny", &hub.endpoint);
+            let run = run.stdout(Stdio::piped()).stderr(Stdio::piped());
+            run.spawn().unwrap()
+        };
+        let runs: Vec<_> = (0..4).map(start).collect();
+        for run in runs {
+            let ended = Ended::of(run.wait_with_output().unwrap());
+            assert_eq!(ended.good(), expected);
+        }
+        fs::remove_dir_all(rig.home()).unwrap();
+    }
+}
+
+#[test]
 fn what_cannot_be_is_said() {
     type Does = fn(&Asked) -> Option<Odd>;
     let cases: [(Does, &[&str]); 10] = [

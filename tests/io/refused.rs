@@ -87,6 +87,13 @@ fn what_other_formats_ask_for_is_refused_by_name() {
         ("reasoning_effort", "\"none\""),
         ("response_format", r#"{"type":"json_object"}"#),
         ("stream", "true"),
+        ("prompt_embeds", "\"AAAA\""),
+        ("return_token_ids", "true"),
+        ("grammar", "\"root ::= x\""),
+        ("repeat_penalty", "1.2"),
+        ("typical_p", "0.5"),
+        ("min_length", "9"),
+        ("bad_words_ids", "[[5]]"),
     ] {
         for row in both(&format!(r#"{HI},"{field}":{value}"#)) {
             let error = row.ask.unwrap_err();
@@ -125,6 +132,10 @@ fn what_other_formats_ask_for_is_refused_by_name() {
         ("modalities", r#"["text"]"#),
         ("response_format", r#"{"type":"text"}"#),
         ("stream", "false"),
+        ("return_token_ids", "false"),
+        ("repeat_penalty", "1.0"),
+        ("typical_p", "1"),
+        ("min_length", "0"),
         ("n", "1"),
         ("frequency_penalty", "0"),
         ("logit_bias", "{}"),

@@ -28,6 +28,24 @@ fn load(tokenizer: &Value, config: &Value) -> Result<tailgraph::text::Tokenizer,
 }
 
 #[test]
+fn a_pointer_to_a_file_is_told_from_the_file() {
+    const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n";
+    for (name, expected) in [
+        ("tokenizer.json", "expected a tokenizer.json"),
+        ("tokenizer_config.json", "expected an object"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        write("tokenizer.json", &fixture().to_string());
+        write(name, POINTER);
+        let error = tailgraph::text::Tokenizer::load(dir.path());
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("found a git-lfs pointer"), "{error}");
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn what_is_not_supported_is_refused_by_name() {
     let mut model = fixture()["model"].clone();
     model["dropout"] = json!(0.1);

@@ -22,9 +22,14 @@ use self::web::Web;
 use super::checkpoint;
 use super::files::{MORE_TEMPLATES, SMALL_FILES};
 use crate::error::{Error, Result};
-use crate::files::{Out, Unfinished};
+use crate::files::{Claim, Resolved, resolve};
 use hf_hub::CacheRepo;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Another run writes refs/REVISION for less than this.
+const TURN: Duration = Duration::from_millis(20);
 
 /// The folder of the model, downloaded where it is not there yet.
 ///
@@ -119,7 +124,23 @@ fn set_ref(repo: &CacheRepo, name: &Name, commit: &str) -> Result<()> {
     let model = snapshots.parent().unwrap_or(Path::new("/"));
     let path = model.join("refs").join(name.revision());
     make_folder_of(&path)?;
-    Out::open(&path, Unfinished::Removed)?.finish_with(commit.as_bytes())
+    let Resolved::Place(place) = resolve(&path)? else {
+        return Err(Error::file(
+            path,
+            "found a pipe or a device, expected a file to write",
+        ));
+    };
+    // Runs that waited for the same download come here at once, and each may be the last.
+    let claim = loop {
+        match Claim::try_take(&place)? {
+            Some(claim) => break claim,
+            None => std::thread::sleep(TURN),
+        }
+    };
+    claim.cut(0)?;
+    let written = claim.file().write_all_at(commit.as_bytes(), 0);
+    written.map_err(|error| Error::io(claim.path(), error))?;
+    claim.install()
 }
 
 fn make_folder_of(path: &Path) -> Result<()> {

@@ -103,7 +103,12 @@ impl<'a> Web<'a> {
                 .map_err(|error| again(&error))?;
             self.check(answer.status(), answer.headers())?;
             let body = answer.body_mut().with_config().limit(LIST_BYTES);
-            let info: hf_hub::api::RepoInfo = body.read_json().map_err(|error| again(&error))?;
+            let info: hf_hub::api::RepoInfo = body.read_json().map_err(|error| {
+                let hub = &self.place.endpoint;
+                let why = quote::message(&error);
+                let message = format!("{hub} answered with no list of a model's files ({why})");
+                Failure::Again(message, None)
+            })?;
             if !is_commit(&info.sha) {
                 let message = format!(
                     "found the commit {}, expected one of git",
