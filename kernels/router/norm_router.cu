@@ -17,7 +17,7 @@
  *
  * Bound: latency. h comes from L2, the gate too, before it is needed.
  * Measured on an H200 in bf16, H = 2048, E = 32, in the model (how: profiles/README.md): 4.8 us at 16 rows, 4.4 at 64, 7.6 at
- * 128, 9.5 at 256.
+ * 128, 9.5 at 256; 13.5 at 512 on an H100.
  *
  * Bound of E = 64 by hand: the second 32 experts take as long as the first but for the start, some 2 us more at 16 rows.
  *

@@ -15,8 +15,8 @@
  * for before the wait.
  *
  * tg_router_many_* by hand, 7,296 rows, H = 2048, 32 experts, an H100: 90 MB of rows 30 us, 239 MB of the gate from L2 some 45 us,
- * 0.5 GFMA 16 us; with three blocks an SM these overlap. With one block of 16 rows an SM, which they did not, it took 125 us in the
- * model (profiles/log/prompts.md).
+ * 0.5 GFMA 16 us, which three blocks an SM were to overlap. Measured in the model 102 us at 7,189 rows, and 32 at 512: a warp has one
+ * load of the gate for each of its experts under way, and waits for L2 (profiles/log/prompts.md).
  *
  * Launch: block = NORM_THREADS; tg_router_ROWS_*: grid = rows of the bucket / ROWS,
  * shared = 4 ROWS (H + 2 MAX_EXPERTS); tg_scores_ROWS_*: grid = (E / SCORE_EXPERTS, rows of the bucket / ROWS),

@@ -21,7 +21,7 @@ pub(super) fn run(args: &DoctorCommand) -> Result<Exit> {
         (Some(name), Ok(target)) => Some(Subject {
             name: name.clone(),
             borrowed: borrowed(name, target),
-            memory: match ModelSource::parse(name) {
+            memory: match ModelSource::parse_config(name) {
                 Ok(source) => sizes(&spec::on(device, source, &args.run, &args.engine)?, target),
                 Err(error) => Err(error),
             },
@@ -51,7 +51,7 @@ fn borrowed(name: &str, target: &Target) -> Option<String> {
     let Target::Gpu(device) = target else {
         return None;
     };
-    let (config, _) = ModelSource::parse(name).ok()?.config().ok()?;
+    let (config, _) = ModelSource::parse_config(name).ok()?.config().ok()?;
     let (file, own) = (device.gpu.kernel_file().ok()?, Shape::of(&config));
     let dtype = device.spec.dtype;
     let nearest = file.nearest(dtype, own);

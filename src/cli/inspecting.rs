@@ -52,7 +52,10 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
         Some(_) if asks_gpu => spec::devices(run)?,
         Some(name) => spec::parted(spec::named(name)?, run)?,
     };
-    let source = ModelSource::parse(&args.model.model)?;
+    let source = match asks_gpu {
+        true => ModelSource::parse(&args.model.model)?,
+        false => ModelSource::parse_config(&args.model.model)?,
+    };
     let spec = spec::on(devices, source, run, &args.engine)?;
     keep_apart(args, &spec.model)?;
     let measured = measured(args, &spec.model)?;

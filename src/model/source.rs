@@ -34,9 +34,22 @@ impl ModelSource {
     /// `Error::Usage` for a preset or seed that does not exist; `Error::File` for a directory that is not there
     /// or has no config.json, and for a name of the hub that is not to be had.
     pub fn parse(text: &str) -> Result<Self> {
+        Self::parse_by(text, hub::find)
+    }
+
+    /// [`Self::parse`] for who wants [`Self::config`] and [`Self::matrix_dtype`] alone: of a model of the hub that no cache has,
+    /// only the files of the first are downloaded.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn parse_config(text: &str) -> Result<Self> {
+        Self::parse_by(text, hub::find_config)
+    }
+
+    fn parse_by(text: &str, find: impl Fn(&hub::Name) -> Result<PathBuf>) -> Result<Self> {
         match text.strip_prefix(RANDOM_PREFIX) {
             Some(preset) => Self::parse_random(preset),
-            None => Self::parse_dir(text),
+            None => Self::parse_dir(text, find),
         }
     }
 
@@ -68,12 +81,12 @@ impl ModelSource {
         })
     }
 
-    fn parse_dir(text: &str) -> Result<Self> {
+    fn parse_dir(text: &str, find: impl Fn(&hub::Name) -> Result<PathBuf>) -> Result<Self> {
         let dir = Path::new(text);
         if dir.symlink_metadata().is_err()
             && let Some(name) = hub::Name::parse(text)
         {
-            return hub::find(&name).map(Self::Dir);
+            return find(&name).map(Self::Dir);
         }
         match mistaken::about(dir) {
             None => Ok(Self::Dir(dir.to_owned())),
@@ -114,12 +127,13 @@ impl ModelSource {
     }
 
     /// The type that the matrices have before any is converted: f32 where they have several. Of a checkpoint only
-    /// the headers are read.
+    /// the headers are read; of one whose weights are still on the hub it is the type that such models are published in.
     ///
     /// # Errors
     /// Where a checkpoint's files are missing or broken, or hold other tensors than `config` says.
     pub fn matrix_dtype(&self, config: &ModelConfig) -> Result<DType> {
         match self {
+            Self::Dir(dir) if hub::lacks_weights(dir) => Ok(Role::Matrix.published_dtype()),
             Self::Dir(dir) => {
                 let (weights, _) = checkpoint::load(dir, config)?;
                 Ok(weights.matrix_dtype().unwrap_or(DType::F32))

@@ -49,7 +49,7 @@ impl Rig {
     }
 
     fn command(&self, model: &str, endpoint: &str) -> Command {
-        let mut command = command(&[
+        let run = [
             "generate",
             "--quiet",
             "--max-new-tokens",
@@ -60,7 +60,12 @@ impl Rig {
             model,
             "--raw",
             "Hi",
-        ]);
+        ];
+        self.asking(&run, endpoint)
+    }
+
+    fn asking(&self, arguments: &[&str], endpoint: &str) -> Command {
+        let mut command = command(arguments);
         command.current_dir(self.dir.path());
         for name in ["HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE"] {
             command.env_remove(name);
@@ -177,7 +182,7 @@ fn the_cache_is_that_of_the_hubs_own_library() {
 #[test]
 fn what_a_network_does_is_survived() {
     type Does = fn(&Asked) -> Option<Odd>;
-    let cases: [Does; 7] = [
+    let cases: [Does; 8] = [
         |asked| (asked.gets(SHARD) && asked.before < 2).then_some(Odd::Cut(CUT)),
         |asked| match asked.gets(SHARD) {
             true if asked.before == 0 => Some(Odd::Cut(CUT)),
@@ -185,6 +190,7 @@ fn what_a_network_does_is_survived() {
             false => None,
         },
         |asked| (asked.gets(SHARD) && asked.before == 0).then_some(Odd::Spoilt),
+        |asked| (asked.gets("tokenizer.json") && asked.before == 0).then_some(Odd::Spoilt),
         |asked| {
             (asked.before < 2)
                 .then_some(Odd::Status(429, "retry-after: 0\r\n"))
@@ -237,6 +243,34 @@ fn a_run_that_was_killed_is_gone_on_from() {
     assert_eq!(last.unwrap().from, Some(CUT));
 }
 
+/// Whether a model fits, and what its steps are, is said before 17 GB of it are here.
+#[test]
+fn shapes_need_no_weights() {
+    let rig = Rig::new();
+    let hub = Hub::of(&rig.model, well);
+    for command in [
+        &["doctor", "--device", "cpu", "--model", "org/tiny"][..],
+        &["inspect", "--model", "org/tiny"],
+    ] {
+        let said = end(&mut rig.asking(command, &hub.endpoint), "").good();
+        let here = [command, &["published"]].concat();
+        let here: Vec<&str> = here
+            .into_iter()
+            .filter(|&word| word != "org/tiny")
+            .collect();
+        let known = end(&mut rig.asking(&here, ""), "").good();
+        assert_eq!(said.replace("org/tiny", "published"), known);
+    }
+    let got = |asked: &Asked| asked.method == "GET" && asked.path.contains("/resolve/");
+    let files = hub.asked().into_iter().filter(got).map(|asked| asked.path);
+    assert!(files.clone().count() >= 1);
+    for path in files {
+        assert!(path.ends_with("config.json"), "{path}");
+    }
+    rig.has_no_whole_model();
+    assert_eq!(rig.run(&hub).good(), rig.expected());
+}
+
 #[test]
 fn runs_that_need_one_model_at_once_all_get_it() {
     let rig = Rig::new();
@@ -260,10 +294,14 @@ fn runs_that_need_one_model_at_once_all_get_it() {
 #[test]
 fn what_cannot_be_is_said() {
     type Does = fn(&Asked) -> Option<Odd>;
-    let cases: [(Does, &[&str]); 10] = [
+    let cases: [(Does, &[&str]); 11] = [
         (
             |_| Some(Odd::Status(401, "")),
             &["answered 401", "no such folder here", "HF_TOKEN"],
+        ),
+        (
+            |asked| asked.gets("tokenizer.json").then_some(Odd::Spoilt),
+            &["tokenizer.json", "contents of the git SHA-1", "expected"],
         ),
         (
             |asked| asked.gets("/api/").then_some(Odd::Status(403, "")),
@@ -382,4 +420,11 @@ fn a_full_disk_keeps_what_has_come() {
     assert_eq!(rig.run(&hub).good(), rig.expected());
     let from = hub.asked().into_iter().filter_map(|asked| asked.from);
     assert!(from.max().unwrap() > 0);
+}
+
+/// As `printf abc | git hash-object --stdin` has it.
+#[test]
+fn small_files_have_the_hash_of_git() {
+    let found = server::git_hash(b"abc");
+    assert_eq!(found, "f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f");
 }

@@ -1,6 +1,7 @@
 //! A hub of the tests' own: it lists a folder as org/tiny, sends for large files to another host, and does what it is told
 //! to do wrong.
 
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -195,9 +196,10 @@ fn answer(
         );
         return send(302, &headers, b"", 0);
     }
-    // Of small files the hub gives another hash, which says nothing of the contents.
+    // Of small files the hub gives the hash that git knows them by.
+    let of_git = git_hash(&contents);
     let etag = match elsewhere {
-        None if etag.len() == 64 => &etag[..40],
+        None if etag.len() == 64 => &of_git,
         _ => etag,
     };
     let bytes = match odd {
@@ -220,4 +222,12 @@ fn answer(
         }
         Some(_) => send(416, &header, b"", 0),
     }
+}
+
+/// What `git hash-object` says of a file.
+pub fn git_hash(contents: &[u8]) -> String {
+    let mut hash = Sha1::new_with_prefix(format!("blob {}\0", contents.len()));
+    hash.update(contents);
+    let hex = |byte: &u8| format!("{byte:02x}");
+    hash.finalize().iter().map(hex).collect()
 }

@@ -28,6 +28,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// What says a model's shapes.
+const CONFIGS: [&str; 2] = ["config.json", "generation_config.json"];
+
 /// Another run writes refs/REVISION for less than this.
 const TURN: Duration = Duration::from_millis(20);
 
@@ -47,6 +50,34 @@ pub fn find(name: &Name) -> Result<PathBuf> {
         )));
     }
     download(&place, name)
+}
+
+/// The folder of the model with what says its shapes; the rest of it is there if it was.
+///
+/// # Errors
+/// It is neither in the cache nor to be had.
+pub fn find_config(name: &Name) -> Result<PathBuf> {
+    let place = Place::of_this_machine()?;
+    if place.offline || cached(&place, name)?.is_some() {
+        return find(name);
+    }
+    let web = Web::new(&place, name)?;
+    let listed = web.files()?;
+    let repo = place.cache.repo(name.repo());
+    let mut transfer = Transfer::new(&web, &repo, &listed.commit);
+    for file in listed
+        .files
+        .iter()
+        .filter(|file| CONFIGS.contains(&file.as_str()))
+    {
+        transfer.fetch(file)?;
+    }
+    Ok(repo.pointer_path(&listed.commit))
+}
+
+/// Whether this is a folder of the cache into which no download has been whole yet.
+pub fn lacks_weights(folder: &Path) -> bool {
+    name_of_snapshot(folder).is_some() && is_whole(folder).is_ok_and(|whole| !whole)
 }
 
 /// The model's folder in the cache, if all of it is there. What a branch is on the hub by now is not looked up.

@@ -9,6 +9,7 @@ use crate::files::Claim;
 use crate::quote;
 use crate::telemetry::say;
 use hf_hub::CacheRepo;
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use std::cell::Cell;
 use std::io::{ErrorKind, Read};
@@ -22,7 +23,7 @@ const BUFFER_BYTES: usize = 1 << 18;
 
 /// What the hub says of a file.
 struct About {
-    /// Its name in the cache; of large files the SHA-256.
+    /// Its name in the cache: of large files the SHA-256, of small ones git's SHA-1.
     etag: String,
     bytes: Option<u64>,
     /// Where it lies.
@@ -30,9 +31,30 @@ struct About {
 }
 
 impl About {
-    fn sha256(&self) -> Option<&str> {
-        let is_hash = self.etag.len() == 64 && self.etag.bytes().all(|b| b.is_ascii_hexdigit());
-        is_hash.then_some(&*self.etag)
+    /// What the etag is.
+    fn hash(&self) -> Option<Hash> {
+        let is_hash = self.etag.bytes().all(|b| b.is_ascii_hexdigit());
+        match self.etag.len() {
+            64 if is_hash => Some(Hash::Sha256),
+            40 if is_hash => Some(Hash::Git),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Hash {
+    Sha256,
+    /// SHA-1 of `blob SIZE`, a zero and the contents.
+    Git,
+}
+
+impl Hash {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sha256 => "SHA-256",
+            Self::Git => "git SHA-1",
+        }
     }
 }
 
@@ -146,14 +168,18 @@ impl<'a> Transfer<'a> {
                 if about.bytes != Some(written.bytes) {
                     self.go_on(&about, &mut written, &shown, &so_far)?;
                 }
-                let found = written.hash();
-                if about.sha256().is_none_or(|expected| expected == found) {
+                let Some(hash) = about.hash() else {
+                    return Ok(());
+                };
+                let found = written.hash(hash)?;
+                if found == about.etag {
                     return Ok(());
                 }
                 written.begin()?;
                 so_far.set(0);
                 let message = format!(
-                    "{file}: found contents of the SHA-256 {found}, expected {}",
+                    "{file}: found contents of the {} {found}, expected {}",
+                    hash.name(),
                     about.etag
                 );
                 if begun_anew {
@@ -229,7 +255,7 @@ fn starts_at(headers: &HeaderMap) -> Option<u64> {
 struct Written<'a> {
     claim: &'a Claim,
     bytes: u64,
-    hash: Sha256,
+    sha256: Sha256,
 }
 
 impl<'a> Written<'a> {
@@ -238,23 +264,19 @@ impl<'a> Written<'a> {
         let mut written = Self {
             claim,
             bytes: 0,
-            hash: Sha256::new(),
+            sha256: Sha256::new(),
         };
-        let mut buffer = vec![0; BUFFER_BYTES];
-        loop {
-            let read = claim.file().read_at(&mut buffer, written.bytes);
-            let read = read.map_err(|error| Error::io(claim.path(), error))?;
-            if read == 0 {
-                return Ok(written);
-            }
-            written.hash.update(&buffer[..read]);
-            written.bytes += read as u64;
-        }
+        let (sha256, bytes) = (&mut written.sha256, &mut written.bytes);
+        each_part(claim, |part| {
+            sha256.update(part);
+            *bytes += part.len() as u64;
+        })?;
+        Ok(written)
     }
 
     fn begin(&mut self) -> Result<()> {
         self.claim.cut(0)?;
-        self.hash = Sha256::new();
+        self.sha256 = Sha256::new();
         self.bytes = 0;
         Ok(())
     }
@@ -270,13 +292,36 @@ impl<'a> Written<'a> {
                 ),
             )
         })?;
-        self.hash.update(bytes);
+        self.sha256.update(bytes);
         self.bytes += bytes.len() as u64;
         Ok(())
     }
 
-    fn hash(&self) -> String {
-        let digest = self.hash.clone().finalize();
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    /// Of all that is there. Git's begins with the size, which only the whole has.
+    fn hash(&self, hash: Hash) -> Result<String> {
+        let hex = |digest: &[u8]| digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(match hash {
+            Hash::Sha256 => hex(&self.sha256.clone().finalize()),
+            Hash::Git => {
+                let mut sha1 = Sha1::new_with_prefix(format!("blob {}\0", self.bytes));
+                each_part(self.claim, |part| sha1.update(part))?;
+                hex(&sha1.finalize())
+            }
+        })
+    }
+}
+
+/// What is written so far, in parts.
+fn each_part(claim: &Claim, mut take: impl FnMut(&[u8])) -> Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut at = 0;
+    loop {
+        let read = claim.file().read_at(&mut buffer, at);
+        let read = read.map_err(|error| Error::io(claim.path(), error))?;
+        if read == 0 {
+            return Ok(());
+        }
+        take(&buffer[..read]);
+        at += read as u64;
     }
 }
