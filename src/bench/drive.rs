@@ -22,9 +22,9 @@ pub trait Driven {
     ///
     /// # Errors
     /// As there.
-    fn try_submit_all<'r>(
+    fn try_submit_all(
         &mut self,
-        requests: &mut dyn Iterator<Item = &'r Request>,
+        requests: &mut dyn Iterator<Item = &Request>,
     ) -> Result<Range<u64>>;
 
     /// As [`Engine::next_stamped`]. The clock that requests' times are told by too.
@@ -41,9 +41,9 @@ pub trait Driven {
 }
 
 impl Driven for Engine {
-    fn try_submit_all<'r>(
+    fn try_submit_all(
         &mut self,
-        requests: &mut dyn Iterator<Item = &'r Request>,
+        requests: &mut dyn Iterator<Item = &Request>,
     ) -> Result<Range<u64>> {
         Self::try_submit_all(self, requests)
     }
@@ -62,9 +62,9 @@ impl Driven for Engine {
 }
 
 impl Driven for Replicas {
-    fn try_submit_all<'r>(
+    fn try_submit_all(
         &mut self,
-        requests: &mut dyn Iterator<Item = &'r Request>,
+        requests: &mut dyn Iterator<Item = &Request>,
     ) -> Result<Range<u64>> {
         Self::try_submit_all(self, requests)
     }

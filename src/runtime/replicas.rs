@@ -191,7 +191,7 @@ impl Replicas {
                     let has_room = *busy < room(member.slots);
                     has_room.then_some((member.claimer.as_mut()?, busy))
                 })
-                .min_by_key(|(_, busy)| **busy);
+                .min_by_key(|(claimer, busy)| (**busy, claimer.claims));
             let Some((claimer, busy)) = least else {
                 break;
             };

@@ -51,7 +51,9 @@ fn each_replica_has_a_recording_that_replays_alone() {
             let record = path(&format!("run.{replica}.jsonl"));
             let ends = lines(&record);
             let ends = ends.iter().filter(|line| line.get("end").is_some()).count();
-            assert!(ends > 0, "{way}: replica {replica} got nothing");
+            // Schedulers on the host claim for themselves, whoever comes first.
+            let gets = way == "host-graph" || ends > 0;
+            assert!(gets, "{way}: replica {replica} got nothing");
             served += ends;
             let replayed = Run::new(&["replay", "--model", "random:tiny", "--device", "cuda:1"])
                 .and(&["--record", record.to_str().unwrap()])
@@ -149,4 +151,9 @@ fn serving_is_measured_on_both() {
         (&2.into(), &8.into())
     );
     assert_eq!(found[0]["max_seqs"], 2);
+    let gpus = found[0]["gpu_info"].as_str().unwrap();
+    assert!(
+        gpus.contains("cuda:0 ") && gpus.contains(" and cuda:1 "),
+        "{gpus}"
+    );
 }
