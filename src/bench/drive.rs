@@ -22,7 +22,10 @@ pub trait Driven {
     ///
     /// # Errors
     /// As there.
-    fn try_submit_all(&mut self, requests: &[&Request]) -> Result<Range<u64>>;
+    fn try_submit_all(
+        &mut self,
+        requests: &mut dyn Iterator<Item = &Request>,
+    ) -> Result<Range<u64>>;
 
     /// As [`Engine::next_stamped`]. The clock that requests' times are told by too.
     ///
@@ -38,8 +41,11 @@ pub trait Driven {
 }
 
 impl Driven for Engine {
-    fn try_submit_all(&mut self, requests: &[&Request]) -> Result<Range<u64>> {
-        Self::try_submit_all(self, requests.iter().copied())
+    fn try_submit_all(
+        &mut self,
+        requests: &mut dyn Iterator<Item = &Request>,
+    ) -> Result<Range<u64>> {
+        Self::try_submit_all(self, requests)
     }
 
     fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>> {
@@ -56,8 +62,11 @@ impl Driven for Engine {
 }
 
 impl Driven for Replicas {
-    fn try_submit_all(&mut self, requests: &[&Request]) -> Result<Range<u64>> {
-        Self::try_submit_all(self, requests.iter().copied())
+    fn try_submit_all(
+        &mut self,
+        requests: &mut dyn Iterator<Item = &Request>,
+    ) -> Result<Range<u64>> {
+        Self::try_submit_all(self, requests)
     }
 
     fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>> {
@@ -236,13 +245,9 @@ fn send_due(
     start: Instant,
 ) -> Result<Duration> {
     let (left, now) = (&arrivals[log.sent.len()..], start.elapsed());
-    let due = left.iter().take(log.room());
-    let due: Vec<&Request> = due
-        .take_while(|next| next.due <= now)
-        .map(|next| &next.request)
-        .collect();
-    let numbers = engine.try_submit_all(&due)?;
-    let due = due.len();
+    // They come in the order in which they are due.
+    let due = left[..left.len().min(log.room())].partition_point(|next| next.due <= now);
+    let numbers = engine.try_submit_all(&mut left[..due].iter().map(|next| &next.request))?;
     for number in numbers.clone() {
         log.sent(number, now);
     }

@@ -131,6 +131,8 @@ pub(super) struct Claimer {
     pub tell: Sender<Claimed>,
     pub records: bool,
     pub numbers: Arc<Numbers>,
+    /// So far.
+    pub claims: u64,
     /// Claimed, and not in the rings yet: prompts before them take the room.
     pub held: VecDeque<Request>,
 }
@@ -170,6 +172,7 @@ impl Claimer {
             });
             self.held.push_back(request);
         }
+        self.claims += u64::from(count);
         if count > 0 {
             // SAFETY: as for claiming; nothing of these entries is touched any more.
             unsafe { abi::tg_claim_release(head, self.replica, abi::TG_NO_STEP) };

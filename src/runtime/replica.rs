@@ -97,6 +97,7 @@ impl Replica {
             tell,
             records,
             numbers,
+            claims: 0,
             held: VecDeque::new(),
         };
         let claimer = engine.claim_from(claimer, place.news);

@@ -175,14 +175,14 @@ impl Replicas {
     }
 
     /// Claims for whoever has the least to do, as many as it has free slots. While more wait than all could run, each also
-    /// gets some ahead, so that it finds them there when a sequence ends.
+    /// gets as many ahead, so that it finds the next ones there when its sequences end, all of them at once if need be.
     fn claim(&mut self) {
         let all: u64 = self.members.iter().map(|member| member.slots).sum();
         let mut unclaimed = self.pusher.queue.unclaimed();
         let mut busy: Vec<u64> = self.members.iter().map(Member::busy).collect();
         while unclaimed > 0 {
             let room = |slots: u64| match unclaimed > all {
-                true => slots + slots.div_ceil(2),
+                true => 2 * slots,
                 false => slots,
             };
             let members = self.members.iter_mut().zip(&mut busy);
@@ -191,7 +191,7 @@ impl Replicas {
                     let has_room = *busy < room(member.slots);
                     has_room.then_some((member.claimer.as_mut()?, busy))
                 })
-                .min_by_key(|(_, busy)| **busy);
+                .min_by_key(|(claimer, busy)| (**busy, claimer.claims));
             let Some((claimer, busy)) = least else {
                 break;
             };

@@ -67,10 +67,6 @@ fn each_replica_has_a_recording_that_replays_alone() {
         let lines = rows(&std::fs::read_to_string(&record).unwrap());
         let count = |key: &str| lines.iter().filter(|line| line.get(key).is_some()).count();
         assert_eq!(count("request"), count("end"));
-        // On a busy machine one may have taken all rows before the other had begun.
-        if count("request") == 0 {
-            continue;
-        }
         let ended = replay(&record);
         assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
         let expected = format!(

@@ -2,15 +2,16 @@
 //! timeouts reach the right one, and none holds up the others or outlives their failure.
 
 use crate::common::random::Random;
+use crate::device::{Device, Trouble};
 use crate::rig::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tailgraph::backend::StageBackend;
-use tailgraph::backend::device::Stages;
+use tailgraph::backend::device::{Runs, Stages};
 use tailgraph::plan::EngineOptions;
 use tailgraph::runtime::Part;
 use tailgraph::runtime::replay::Replayer;
-use tailgraph::runtime::{EndReason, Replicas, Request};
+use tailgraph::runtime::{EndReason, Replica, Replicas, Request};
 use tailgraph::sys::abi;
 
 fn start(models: Vec<Stages>, record: bool) -> Replicas {
@@ -212,4 +213,101 @@ fn what_no_ring_could_hold_is_refused_at_once() {
     );
     assert!(replicas.try_submit(&request([1], 1)).unwrap().is_some());
     assert_eq!(next(&mut replicas), Seen::Token(0, token_after(0), 0, None));
+}
+
+/// Random lengths, cancels and deadlines: every request ends once, its tokens are whole, and no page is kept.
+fn loses_nothing(mut replicas: Replicas, seed: u64) {
+    const REQUESTS: usize = 10_000;
+    let mut random = Random::new(seed);
+    let (mut prompts, mut tokens) = (vec![], vec![]);
+    let mut ends: Vec<Option<EndReason>> = vec![];
+    let (mut ended, mut held, mut to_cancel) = (0, None, VecDeque::new());
+    while ended < REQUESTS {
+        while prompts.len() < REQUESTS {
+            let (prompt, new) = (random.range(1, 30), random.range(1, 24));
+            let timeout = (random.range(0, 7) == 0)
+                .then(|| Duration::from_micros(random.range(1, 4000).into()));
+            let next = held.take().unwrap_or_else(|| Request {
+                timeout,
+                ..request(0..prompt, new)
+            });
+            let Some(number) = replicas.try_submit(&next).unwrap() else {
+                held = Some(next);
+                break;
+            };
+            assert_eq!(number, prompts.len() as u64);
+            prompts.push(next);
+            tokens.push(0);
+            ends.push(None);
+            if random.range(0, 5) == 0 {
+                to_cancel.push_back(number);
+            }
+        }
+        if let Some(&number) = to_cancel.front()
+            && replicas.cancel(number)
+        {
+            to_cancel.pop_front();
+        }
+        let Some(event) = replicas.next_event(PATIENCE).unwrap() else {
+            panic!("seed {seed}: nothing for {PATIENCE:?} after {ended} ends");
+        };
+        match seen(event) {
+            Seen::Token(number, token, index, _) => {
+                let number = number as usize;
+                assert_eq!(ends[number], None, "seed {seed}: a token after the end");
+                assert_eq!(index, tokens[number], "seed {seed}");
+                let last = prompts[number].prompt.len() as u32 - 1;
+                assert_eq!(token, token_after(last + index), "seed {seed}");
+                tokens[number] += 1;
+            }
+            Seen::End(number, reason, published) => {
+                let number = number as usize;
+                assert_eq!(published, tokens[number], "seed {seed}");
+                assert_eq!(
+                    ends[number].replace(reason),
+                    None,
+                    "seed {seed}: ended twice"
+                );
+                let whole = published == prompts[number].max_new_tokens;
+                assert!(whole || reason != EndReason::Length, "seed {seed}");
+                ended += 1;
+            }
+        }
+    }
+    for reason in [EndReason::Length, EndReason::Cancelled, EndReason::Timeout] {
+        assert!(ends.contains(&Some(reason)), "seed {seed}: none {reason:?}");
+    }
+    replicas.drain();
+    let pages = OPTIONS.pages * replicas.count() as u32;
+    let start = Instant::now();
+    while replicas.status().free_pages < pages {
+        assert!(start.elapsed() < PATIENCE, "seed {seed}: pages are kept");
+        std::thread::yield_now();
+    }
+    assert_eq!(replicas.status().waiting, 0);
+}
+
+#[test]
+fn ten_thousand_requests_lose_nothing() {
+    loses_nothing(
+        start(
+            (0..3)
+                .map(|stage| stages(1 + stage % 2, Duration::ZERO))
+                .collect(),
+            false,
+        ),
+        11,
+    );
+}
+
+/// The host claims for them.
+#[test]
+fn ten_thousand_requests_of_devices_lose_nothing() {
+    let replica = |index| {
+        let device = Runs::Scheduler(Box::new(Device::new(Trouble::None)));
+        Replica::of(format!("device {index}"), device, &ladders(), &OPTIONS).unwrap()
+    };
+    let mut replicas = Replicas::new((0..3).map(replica).collect()).unwrap();
+    replicas.launch().unwrap();
+    loses_nothing(replicas, 12);
 }

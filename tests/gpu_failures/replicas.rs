@@ -36,8 +36,7 @@ fn lines(path: &Path) -> Vec<Value> {
         .collect()
 }
 
-/// The host claims for a device that schedules itself, so both get their share; schedulers on the host claim themselves, and on a
-/// busy machine one may have taken all rows before the other has begun. Either's run can be taken again.
+/// The host claims for a device that schedules itself, so both get their share, and either's run can be taken again.
 #[test]
 fn each_replica_has_a_recording_that_replays_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -52,12 +51,10 @@ fn each_replica_has_a_recording_that_replays_alone() {
             let record = path(&format!("run.{replica}.jsonl"));
             let ends = lines(&record);
             let ends = ends.iter().filter(|line| line.get("end").is_some()).count();
+            // Schedulers on the host claim for themselves, whoever comes first.
+            let gets = way == "host-graph" || ends > 0;
+            assert!(gets, "{way}: replica {replica} got nothing");
             served += ends;
-            if ends == 0 && way == "host-graph" {
-                std::fs::remove_file(record).unwrap();
-                continue;
-            }
-            assert!(ends > 0, "{way}: replica {replica} got nothing");
             let replayed = Run::new(&["replay", "--model", "random:tiny", "--device", "cuda:1"])
                 .and(&["--record", record.to_str().unwrap()])
                 .with("DEVICES", 2)
@@ -154,4 +151,9 @@ fn serving_is_measured_on_both() {
         (&2.into(), &8.into())
     );
     assert_eq!(found[0]["max_seqs"], 2);
+    let gpus = found[0]["gpu_info"].as_str().unwrap();
+    assert!(
+        gpus.contains("cuda:0 ") && gpus.contains(" and cuda:1 "),
+        "{gpus}"
+    );
 }

@@ -54,9 +54,10 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
         interrupt,
     };
     let mut units = work.units(name)?;
-    let gpu_info = units
-        .first()
-        .and_then(|unit| unit.opened.target.device().info());
+    let gpus = units.first().map(|unit| unit.opened.targets());
+    let gpus = gpus.into_iter().flatten();
+    let gpus: Vec<String> = gpus.filter_map(|target| target.device().info()).collect();
+    let gpu_info = (!gpus.is_empty()).then(|| gpus.join(" and "));
     if let Some(folder) = &args.trace {
         folder::make(folder)?;
         // Before the measuring: whether they could be written there.
