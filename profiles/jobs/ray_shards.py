@@ -16,6 +16,7 @@ from pathlib import Path
 
 import ray
 
+USAGE = 2
 ROWS_FAILED = 3
 
 
@@ -35,7 +36,7 @@ def end_with_worker():
 def run(command: list[str]) -> int:
     # Its own output goes to the worker's, which Ray shows.
     code = subprocess.run(command, preexec_fn=end_with_worker).returncode
-    if code not in (0, ROWS_FAILED):
+    if code not in (0, ROWS_FAILED, USAGE):  # what was asked for wrongly is no better elsewhere
         raise RuntimeError(f"exit code {code} of {' '.join(command)}")
     return code
 
@@ -71,7 +72,8 @@ def main() -> int:
         )
         for shard, file in enumerate(files)
     ]
-    ray.get(tasks)
+    if USAGE in ray.get(tasks):
+        return USAGE
     merge = [tailgraph, "merge", *map(str, files), "--output", str(output)]
     return subprocess.run(merge).returncode
 
