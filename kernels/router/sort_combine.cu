@@ -169,8 +169,8 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
 }
 
 /* h[R,H], y[R K,H], place[R K] or null, weights[R,K], x[R,H], norm_weight[H] or null; K at most TOP. Y is f32, or X where what
- * down made was rounded. A thread has AT_ONCE times four elements of a row under way. Launch: block = NORM_THREADS for each of up to COMBINE_ROWS rows, grid = rows of the bucket / so
- * many. */
+ * down made was rounded. A thread has AT_ONCE times four elements of a row under way. Launch: block = NORM_THREADS for each of
+ * up to COMBINE_ROWS rows, grid = rows of the bucket / so many. */
 template <typename X, uint32_t TOP, uint32_t AT_ONCE, typename Y>
 __device__ inline void combine(float *h, const Y *y, const float *weights, const uint32_t *place, X *x,
                                const float *norm_weight, const tg_step *step, uint32_t hidden, uint32_t k, float eps,
