@@ -26,7 +26,7 @@ use crate::quote;
 use crate::session::job::{Job, Style, Summary};
 use crate::session::progress::Total;
 use crate::session::recording::Keep;
-use crate::session::{Opened, Progress, RunSpec, Session, Texts};
+use crate::session::{DeviceSpec, Opened, Progress, RunSpec, Session, Texts};
 use crate::telemetry::{say, warn};
 use crate::trace::{About, Live};
 use std::io::{BufWriter, IsTerminal, Write};
@@ -93,7 +93,8 @@ pub(super) fn serve(
         Some(shard) => identity.with("--shard", shard),
     };
     let settings = identity.hash();
-    let (output, kept) = open_output(&args, style, &identity, shard)?;
+    let (mut output, kept) = open_output(&args, style, &identity, shard)?;
+    output.note_max_seqs(opened.options.max_seqs);
     let replicas = opened.targets().count();
     let mut keep = Keep::recording(args.record.record.as_deref(), replicas)?;
     if let Some(to) = trace {
@@ -136,6 +137,7 @@ pub(super) fn serve(
         progress: Progress::new(args.quiet, None).counted(total).typed(typed),
         interrupt: &interrupt,
     };
+    let max_seqs = session.opened().options.max_seqs;
     let summary = session.run(job)?;
     let about = match summary.failure {
         None => session.finish(!summary.interrupted)?,
@@ -144,7 +146,7 @@ pub(super) fn serve(
     // A shard of an input with few rows may have none.
     let rows_read = input.and_then(|read| Some(read.get()?.rows));
     let any = summary.counts.rows > 0 || rows_read.is_some_and(|rows| rows > 0);
-    Ok((finish(&args, resumes_by, summary, any, replicas)?, about))
+    Ok((finish(&args, resumes_by, summary, any, (replicas, max_seqs))?, about))
 }
 
 /// Rows to answer in all, as far as somebody may look at it.
@@ -173,17 +175,19 @@ fn recorded_so_far(args: &GenerateArgs, replicas: usize) -> String {
     }
 }
 
-/// `any`: there were rows in the input.
+/// `any`: there were rows in the input; `max_seqs` of each of the replicas.
 fn finish(
     args: &GenerateArgs,
     resumes_by: &str,
     summary: Summary,
     any: bool,
-    replicas: usize,
+    (replicas, max_seqs): (usize, u32),
 ) -> Result<Exit> {
     let counts = summary.counts;
     if !args.quiet {
-        summary::lines(&summary).iter().for_each(|line| say(line));
+        summary::lines(&summary, max_seqs * replicas as u32)
+            .iter()
+            .for_each(|line| say(line));
     }
     if let Some(failure) = summary.failure {
         return Err(failure);
@@ -212,12 +216,23 @@ fn finish(
 }
 
 fn run_spec(args: &GenerateArgs) -> Result<RunSpec> {
-    Ok(RunSpec {
+    let mut spec = RunSpec {
         defaults: args.sampling.options()?,
         seed: args.sampling.seed,
         chat_template: args.prompt.chat_template.clone(),
         ..spec(&args.model.model, &args.run, &args.engine)?
-    })
+    };
+    if spec.limits.max_seqs.is_none() && args.resume {
+        spec.limits.max_seqs = args.output.as_deref().and_then(Journal::max_seqs);
+    }
+    // On a CPU the default does not depend on it.
+    if spec.limits.max_seqs.is_none() && matches!(spec.device, DeviceSpec::Gpu(_)) {
+        spec.limits.requests = match args.prompts.len() {
+            0 => input::few_sequences(args.input.as_deref(), args.prompt.lines),
+            prompts => u32::try_from(prompts).ok(),
+        };
+    }
+    Ok(spec)
 }
 
 /// Everything besides a row that its answer depends on, under the names by which a user knows it. Not --timeout-ms: it

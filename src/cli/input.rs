@@ -7,10 +7,11 @@ use crate::error::{Error, Result};
 use crate::io::lines::Lines;
 use crate::io::plain::Plain;
 use crate::io::unpacked::{self, Unpacked};
+use crate::plan::MAX_SEQS;
 use crate::session::progress::Total;
 use crate::telemetry::{say, warn};
 use std::fs::File;
-use std::io::{BufReader, IsTerminal, Read, Seek, SeekFrom};
+use std::io::{BufReader, Cursor, IsTerminal, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -122,26 +123,12 @@ pub(super) fn count_rows(
     share: impl Fn(u64) -> u64 + Send + 'static,
 ) -> Result<Total> {
     let total = Total::default();
-    let path = match path.filter(|path| !is_stdio(path)) {
-        Some(path) => path.to_owned(),
-        None => "/dev/stdin".into(),
-    };
-    // Opening a pipe would take its rows away, and what is wrong with a file is said by whoever reads it for good.
-    if !path.metadata().is_ok_and(|about| about.is_file()) {
+    let Some(file) = again(path) else {
         return Ok(total);
-    }
-    // Who started us may have read a part of it.
-    let read = match path == Path::new("/dev/stdin") {
-        true => position_of_standard_input(),
-        false => 0,
     };
     let counted = total.clone();
     let count = move || {
-        let rows = File::open(&path).and_then(|mut file| {
-            file.seek(SeekFrom::Start(read))?;
-            unpacked::count_rows(Unpacked::new(file))
-        });
-        if let Ok(rows) = rows {
+        if let Ok(rows) = unpacked::count_rows(Unpacked::new(file)) {
             // Nobody else sets it.
             let _ = counted.set(share(rows));
         }
@@ -152,6 +139,46 @@ pub(super) fn count_rows(
         .spawn(count)
         .map_err(|error| Error::thread(&error))?;
     Ok(total)
+}
+
+/// An input that can be read twice, to be read besides. What is wrong with it is said by whoever reads it for good.
+fn again(path: Option<&Path>) -> Option<File> {
+    let (path, read) = match path.filter(|path| !is_stdio(path)) {
+        Some(path) => (path, 0),
+        // Who started us may have read a part of it.
+        None => (Path::new("/dev/stdin"), position_of_standard_input()),
+    };
+    // Opening a pipe would take its rows away.
+    if !path.metadata().is_ok_and(|about| about.is_file()) {
+        return None;
+    }
+    let mut file = File::open(path).ok()?;
+    file.seek(SeekFrom::Start(read)).ok()?;
+    Some(file)
+}
+
+/// How much of an input is looked at before a run: 1,024 rows of 16 KiB.
+const LOOKED_AT_BYTES: u64 = 16 << 20;
+
+/// Sequences that an input asks for, where it can be read twice and they are fewer than an engine can run at once. `lines`:
+/// each line is a prompt.
+pub(super) fn few_sequences(path: Option<&Path>, lines: bool) -> Option<u32> {
+    let mut text = Vec::new();
+    let mut start = Unpacked::new(again(path)?).take(LOOKED_AT_BYTES + 1);
+    start.read_to_end(&mut text).ok()?;
+    let is_whole = text.len() as u64 <= LOOKED_AT_BYTES;
+    let mut rows = Lines::file(Box::new(Cursor::new(text)), STANDARD_INPUT);
+    if lines {
+        rows = rows.of_prompts(Plain::Completion);
+    }
+    let mut sequences = 0;
+    while let Some((row, _)) = rows.next_row().ok()? {
+        sequences += row.ask.map_or(0, |ask| ask.choices.count() as u32);
+        if sequences >= MAX_SEQS {
+            return None;
+        }
+    }
+    is_whole.then_some(sequences.max(1))
 }
 
 fn position_of_standard_input() -> u64 {
@@ -205,5 +232,38 @@ impl Read for WholeInput {
             )));
         }
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn sequences_are_counted_as_rows_ask_for_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows");
+        let count = |text: &str, lines| {
+            File::create(&path)
+                .unwrap()
+                .write_all(text.as_bytes())
+                .unwrap();
+            few_sequences(Some(&path), lines)
+        };
+        let row = |n: u32| format!("{{\"prompt\": \"a\", \"n\": {n}}}\n");
+        assert_eq!(count("", false), Some(1));
+        assert_eq!(count(&row(1), false), Some(1));
+        let several = row(1) + "\n" + "no row\n" + &row(1);
+        assert_eq!(count(&several, false), Some(2));
+        assert_eq!(count("one\ntwo\n\nthree", true), Some(3));
+        assert_eq!(count(&row(1).repeat(1023), false), Some(1023));
+        assert_eq!(count(&row(1).repeat(1024), false), None);
+        let body = r#"{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": "m", "prompt": ["a", "b"], "n": 3}}"#;
+        assert_eq!(count(body, false), Some(6));
+        // More than is looked at.
+        let long = " ".repeat(LOOKED_AT_BYTES as usize) + &row(1);
+        assert_eq!(count(&long, false), None);
+        assert_eq!(few_sequences(Some(&folder.path().join("none")), false), None);
     }
 }

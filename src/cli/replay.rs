@@ -110,6 +110,7 @@ fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
     let shape = &header.engine;
     spec.limits = Limits {
         max_seqs: Some(shape.options.max_seqs),
+        requests: None,
         prompts: None,
         max_context: Some(shape.options.max_context),
         page_tokens: Some(shape.options.page_tokens),

@@ -268,6 +268,7 @@ impl EngineArgs {
     pub fn limits(&self) -> Limits {
         Limits {
             max_seqs: self.max_seqs,
+            requests: None,
             prompts: None,
             max_context: self.max_context,
             page_tokens: self.page_tokens,

@@ -2,8 +2,8 @@
 
 use crate::session::job::Summary;
 
-/// The lines of it.
-pub(super) fn lines(summary: &Summary) -> Vec<String> {
+/// The lines of it. `seqs`: sequences that ran at once, at most.
+pub(super) fn lines(summary: &Summary, seqs: u32) -> Vec<String> {
     let counts = &summary.counts;
     let mut rows = counted(counts.rows, "row");
     rows.push_str(&format!(", {} failed", counts.failed));
@@ -28,11 +28,12 @@ pub(super) fn lines(summary: &Summary) -> Vec<String> {
     let rate = |tokens: u64| tokens as f64 / seconds.max(1e-9);
     let (prompt, new) = (counts.prompt_tokens, counts.tokens);
     lines.push(format!(
-        "{} ({:.1} a second) and {} ({:.1} a second) in {seconds:.2} s",
+        "{} ({:.1} a second) and {} ({:.1} a second) in {seconds:.2} s, up to {} at once",
         counted(prompt, "prompt token"),
         rate(prompt),
         counted(new, "new token"),
         rate(new),
+        counted(u64::from(seqs), "sequence"),
     ));
     lines
 }

@@ -60,6 +60,14 @@ impl Output {
         }
     }
 
+    /// Keeps how many sequences run at once, at most, where another run may go on from this one.
+    pub fn note_max_seqs(&mut self, max_seqs: u32) {
+        match self {
+            Self::File(journal) => journal.note_max_seqs(max_seqs),
+            Self::Stream(_) => {}
+        }
+    }
+
     /// Rows before this one are out for good; `None` where order costs no memory.
     pub fn written(&self) -> Option<u64> {
         match self {

@@ -16,6 +16,8 @@ use super::kept::{Finished, Holder, Kept, Place};
 use super::shard::{Holds, ShardOutput};
 use crate::error::{Error, Result};
 use crate::files::whole::JOURNAL_START;
+use crate::files::names::beside;
+use crate::files::resolve::place;
 use crate::files::{Claim, Resolved, resolve};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -97,6 +99,22 @@ impl Journal {
 
     pub fn path(&self) -> &Path {
         self.claim.path()
+    }
+
+    /// Sequences that ran at once, at most, in the unfinished run whose journal lies beside OUTPUT; `None` where there is none or
+    /// it does not say so. What is wrong with a journal is told by [`Journal::open`].
+    pub fn max_seqs(output: &Path) -> Option<u32> {
+        let journal = File::open(beside(&place(output)?, ".partial")).ok()?;
+        let mut lines = Lines::new(&journal);
+        match First::parse(lines.next().ok()??) {
+            First::Header(header) => header.max_seqs,
+            First::OtherVersion | First::Foreign => None,
+        }
+    }
+
+    /// Has the header say how many sequences run at once, at most. It is written with the first answer.
+    pub fn note_max_seqs(&mut self, max_seqs: u32) {
+        self.header.max_seqs = Some(max_seqs);
     }
 
     /// When the job began, in seconds since 1970.

@@ -2,15 +2,20 @@
 //! that fit a budget. Known before any weight is read. What runs on a device of its own has its own arithmetic, in the same lines.
 
 use super::bytes::{Bytes, whole_bytes};
+use super::options::DEFAULT_MAX_SEQS;
 use super::core_bytes::{self, ring_bytes, scheduler_bytes};
 use super::params::model_bytes;
 use super::{
     Budget, EngineOptions, Limits, Plan, Precision, RingCapacities, SCORE_TILE_ROWS, StepKind,
+    Usual,
 };
 use crate::error::{Error, Result};
 
-/// Rows of a step where nobody asks for another number; a CPU is no faster with more.
-const STEP_TOKENS: u32 = 512;
+/// Rows of a step and sequences where nobody asks for another number; a CPU is no faster with more.
+const USUAL: Usual = Usual {
+    rows: 512,
+    seqs: DEFAULT_MAX_SEQS,
+};
 
 /// Where the weights are while an engine runs on the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +85,7 @@ impl MemoryPlan {
         limits: &Limits,
         budget: Budget,
     ) -> Result<Self> {
-        let mut options = limits.resolve(plan, STEP_TOKENS)?;
+        let mut options = limits.resolve(plan, USUAL)?;
         let page_bytes =
             page_bytes(plan, precision, &options).saturating_add(core_bytes::WORD_BYTES);
         let rings = RingCapacities::new(&options);

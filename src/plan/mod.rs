@@ -24,7 +24,7 @@ pub use cost::{Cost, Precision, StepShape};
 pub use graphs::GraphFile;
 pub use memory::{MemoryPlan, Place, WeightPlacement};
 pub use op::{Op, OpKind};
-pub use options::{EngineOptions, Limits, Prompts, RingCapacities};
+pub use options::{EngineOptions, Limits, Prompts, RingCapacities, Usual};
 
 use crate::model::ModelConfig;
 use std::ops::Range;

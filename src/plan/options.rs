@@ -62,8 +62,11 @@ impl EngineOptions {
 /// What the user asked for; `None` is the default of [`EngineOptions`]' derivation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// Default: 16, or as many as fill the largest step with `prompts`, up to 256; at most the largest decode bucket.
+    /// Default: 16 on a CPU; on a GPU as many as its memory holds and `requests` come to. Where there are `prompts`, as many as
+    /// fill the largest step, up to 256. At most the largest decode bucket.
     pub max_seqs: Option<u32>,
+    /// Sequences of the whole job, where that is known: more of them never run at once.
+    pub requests: Option<u32>,
     /// Prompts that are all there from the start and generate nothing, where a run is of such alone.
     pub prompts: Option<Prompts>,
     /// Default: the smallest of max_position_embeddings, 4096 and what the pool holds.
@@ -112,7 +115,16 @@ impl Prompts {
     }
 }
 
-const DEFAULT_MAX_SEQS: u32 = 16;
+/// What is taken for a size that nobody named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usual {
+    /// [`Limits::step_tokens`].
+    pub rows: u32,
+    /// [`Limits::max_seqs`]; fewer where the rows of a step are too few for them.
+    pub seqs: u32,
+}
+
+pub(crate) const DEFAULT_MAX_SEQS: u32 = 16;
 /// Of [`Prompts`], at most: so many of 32 tokens fill the largest step, and each has a row of logits in the device's memory.
 const DEFAULT_MOST_PROMPTS: u32 = 256;
 const DEFAULT_MAX_CONTEXT: u32 = 4096;
@@ -128,7 +140,7 @@ fn largest(ladder: &[u32]) -> u32 {
     ladder.last().copied().unwrap_or(0)
 }
 
-fn most_seqs(plan: &Plan) -> u32 {
+pub(crate) fn most_seqs(plan: &Plan) -> u32 {
     largest(&plan.ladders.decode).min(MAX_SEQS)
 }
 
@@ -166,22 +178,24 @@ pub fn check_context(plan: &Plan, tokens: u32, named: &str) -> Result<()> {
 }
 
 impl Limits {
-    /// Sequences where nobody asks for another number, of steps of `rows` rows, which hold a chunk beside them.
-    fn usual_seqs(&self, rows: u32, chunk_align: u32) -> u32 {
+    /// Sequences where nobody asks for another number, of steps of `rows` rows, which hold a chunk beside them; `usual` of
+    /// them where they generate.
+    fn default_seqs(&self, rows: u32, chunk_align: u32, usual: u32) -> u32 {
+        let beside_a_chunk = rows.saturating_sub(chunk_align);
         let Some(prompts) = self.prompts else {
-            return DEFAULT_MAX_SEQS;
+            return usual.min(beside_a_chunk.max(DEFAULT_MAX_SEQS));
         };
-        let most = rows.saturating_sub(chunk_align).min(DEFAULT_MOST_PROMPTS);
+        let most = beside_a_chunk.min(DEFAULT_MOST_PROMPTS);
         let filling = prompts.filling(rows).min(most);
         filling.max(DEFAULT_MAX_SEQS).min(prompts.count)
     }
 
     /// Checks the limits against `plan` and fills in defaults. The pool is left empty (`pages` 0) and the context
-    /// is what was asked for or the default: both depend on memory. `usual_step`: step_tokens where nobody asked for any.
+    /// is what was asked for or the default: both depend on memory.
     ///
     /// # Errors
     /// [`Error::Usage`], naming the option, what was given and what is possible.
-    pub(crate) fn resolve(&self, plan: &Plan, usual_step: u32) -> Result<EngineOptions> {
+    pub(crate) fn resolve(&self, plan: &Plan, usual: Usual) -> Result<EngineOptions> {
         let Ladders { mixed, score, .. } = &plan.ladders;
         let most_rows = largest(mixed).min(largest(score));
         let chunk_align = self.chunk_align.unwrap_or(DEFAULT_CHUNK_ALIGN);
@@ -191,8 +205,9 @@ impl Limits {
             ));
         }
         let max_seqs = self.max_seqs.unwrap_or_else(|| {
-            let rows = self.step_tokens.unwrap_or(usual_step).min(most_rows);
-            self.usual_seqs(rows, chunk_align).min(most_seqs(plan))
+            let rows = self.step_tokens.unwrap_or(usual.rows).min(most_rows);
+            self.default_seqs(rows, chunk_align, usual.seqs)
+                .min(most_seqs(plan))
         });
         check_seqs(plan, max_seqs, &format!("--max-seqs {max_seqs}"))?;
         let least_rows = max_seqs.saturating_add(chunk_align);
@@ -203,7 +218,7 @@ impl Limits {
         }
         let step_tokens = self
             .step_tokens
-            .unwrap_or(usual_step.clamp(least_rows, most_rows));
+            .unwrap_or(usual.rows.clamp(least_rows, most_rows));
         if step_tokens < least_rows {
             return Err(Error::Usage(format!(
                 "--step-tokens {step_tokens}: expected at least {least_rows} ({max_seqs} sequences + chunks of {chunk_align} tokens)"

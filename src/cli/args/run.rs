@@ -80,7 +80,8 @@ pub struct RecordArg {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Sizes")]
 pub struct EngineArgs {
-    /// Sequences running at once
+    /// Sequences running at once [default: 16 on a CPU; on a GPU as many as its memory holds with a full context each, up to
+    /// 1024, and no more than the job has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_seqs: Option<u32>,
     /// Prompt and new tokens of one sequence together

@@ -19,6 +19,9 @@ pub(super) struct Header {
     /// When the job began, in seconds since 1970. Journals from before that was kept have 0, which their answers say too.
     #[serde(default)]
     pub created: u64,
+    /// Sequences that ran at once, at most: whoever goes on has as many. Older journals do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_seqs: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -39,6 +42,7 @@ impl Header {
             of,
             takes_up,
             created: now(),
+            max_seqs: None,
         }
     }
 

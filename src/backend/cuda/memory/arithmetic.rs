@@ -8,7 +8,8 @@ use crate::error::Result;
 use crate::model::{DType, LayerType, ModelConfig};
 use crate::plan::bytes::Bytes;
 use crate::plan::memory::{MemoryItem, MemoryPlan, Place, WEIGHTS, plural, too_little};
-use crate::plan::{Budget, EngineOptions, Limits, Plan, Precision, RingCapacities};
+use crate::plan::options::{DEFAULT_MAX_SEQS, most_seqs};
+use crate::plan::{Budget, EngineOptions, Limits, Plan, Precision, RingCapacities, Usual};
 
 /// What a way of launching takes besides the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,20 +103,17 @@ pub struct DeviceMemory {
 const STEP_TOKENS: u32 = 8192;
 /// The share: one in this many.
 const ACTIVATIONS_SHARE: u64 = 16;
+/// The share of a GPU's memory that nothing is planned for where nobody says how many sequences there are to be: other
+/// programs and the driver have some of it. One in this many.
+const SPARE_SHARE: u64 = 16;
 
-/// The largest of [`STEP_TOKENS`], its half, its quarter and so on whose activations are within the share.
-fn usual_step(plan: &Plan, precision: Precision, limits: &Limits, whole: &Budget) -> Result<u32> {
-    let mut rows = STEP_TOKENS;
-    loop {
-        let options = limits.resolve(plan, rows)?;
-        let fits = arena(plan, precision, &options).activation_bytes as u64
-            <= whole.bytes / ACTIVATIONS_SHARE;
-        // Where the rest of the options has its own least number of rows, halving goes no further.
-        if fits || rows < options.step_tokens || rows == 1 {
-            return Ok(options.step_tokens);
-        }
-        rows /= 2;
-    }
+/// Sizes of a run on one GPU, as they follow from what was asked for.
+struct Sizing<'a> {
+    plan: &'a Plan,
+    precision: Precision,
+    limits: Limits,
+    memory: &'a DeviceMemory,
+    overheads: &'a dyn Fn(&EngineOptions) -> Result<Overheads>,
 }
 
 /// The memory that steps of a run with these options work in.
@@ -147,11 +145,14 @@ impl MemoryPlan {
         overheads: &dyn Fn(&EngineOptions) -> Result<Overheads>,
     ) -> Result<Self> {
         let DeviceMemory { whole, budget } = memory;
-        let step_tokens = usual_step(plan, precision, limits, whole)?;
-        let asked = EngineOptions {
-            steps_in_flight: 1,
-            ..limits.resolve(plan, step_tokens)?
+        let sizing = Sizing {
+            plan,
+            precision,
+            limits: *limits,
+            memory,
+            overheads,
         };
+        let asked = sizing.options()?;
         let why_step = match limits.step_tokens {
             Some(_) => "--step-tokens".to_owned(),
             None => format!(
@@ -162,23 +163,7 @@ impl MemoryPlan {
         };
         let context_pages = asked.max_context.div_ceil(asked.page_tokens);
         let wanted_pages = context_pages.saturating_mul(asked.max_seqs);
-        let sized = |pages: u32| {
-            let options = EngineOptions {
-                pages,
-                max_context: match pages < context_pages {
-                    true => pages * asked.page_tokens,
-                    false => asked.max_context,
-                },
-                ..asked
-            };
-            let items = items(plan, precision, &options, &overheads(&options)?, &why_step);
-            Ok(Self {
-                options,
-                rings: RingCapacities::new(&options),
-                items,
-                budget: budget.clone(),
-            })
-        };
+        let sized = |pages: u32| sizing.with_pages(asked, pages, &why_step);
         let least_pages = match limits.max_context {
             Some(_) => context_pages,
             None => 1,
@@ -201,6 +186,90 @@ impl MemoryPlan {
             }
         }
         sized(fits)
+    }
+}
+
+impl Sizing<'_> {
+    /// The largest of [`STEP_TOKENS`], its half, its quarter and so on whose activations are within the share, with `seqs`
+    /// sequences where nobody asked for another number.
+    fn usual(&self, seqs: u32) -> Result<Usual> {
+        let mut rows = STEP_TOKENS;
+        loop {
+            let options = self.limits.resolve(self.plan, Usual { rows, seqs })?;
+            let activations = arena(self.plan, self.precision, &options).activation_bytes as u64;
+            let fits = activations <= self.memory.whole.bytes / ACTIVATIONS_SHARE;
+            // Where the rest of the options has its own least number of rows, halving goes no further.
+            if fits || rows < options.step_tokens || rows == 1 {
+                return Ok(Usual {
+                    rows: options.step_tokens,
+                    seqs,
+                });
+            }
+            rows /= 2;
+        }
+    }
+
+    /// What was asked for, and defaults for the rest but the pool.
+    fn options(&self) -> Result<EngineOptions> {
+        let usual = self.usual(self.usual_seqs()?)?;
+        self.resolve(usual)
+    }
+
+    fn resolve(&self, usual: Usual) -> Result<EngineOptions> {
+        Ok(EngineOptions {
+            steps_in_flight: 1,
+            ..self.limits.resolve(self.plan, usual)?
+        })
+    }
+
+    /// Sequences at once where nobody asks for another number: as many as the largest bucket of decode steps has that the
+    /// whole memory holds with a full context each, no more than the job has, and no fewer than on a CPU.
+    fn usual_seqs(&self) -> Result<u32> {
+        let jobs = self.limits.requests.unwrap_or(u32::MAX).max(1);
+        let least = DEFAULT_MAX_SEQS.min(jobs);
+        if self.limits.max_seqs.is_some() || self.limits.prompts.is_some() {
+            return Ok(least);
+        }
+        let most = most_seqs(self.plan).min(jobs);
+        let buckets = self.plan.ladders.decode.iter().rev();
+        for seqs in buckets.map(|&bucket| bucket.min(most)) {
+            if seqs <= least {
+                break;
+            }
+            if self.holds(seqs)? {
+                return Ok(seqs);
+            }
+        }
+        Ok(least)
+    }
+
+    /// Whether the whole memory has room for so many sequences of a full context, and something to spare.
+    fn holds(&self, seqs: u32) -> Result<bool> {
+        let asked = self.resolve(self.usual(seqs)?)?;
+        if asked.max_seqs < seqs {
+            return Ok(false);
+        }
+        let pages = asked.max_context.div_ceil(asked.page_tokens);
+        let whole = self.memory.whole.bytes;
+        let found = self.with_pages(asked, pages.saturating_mul(seqs), "")?;
+        Ok(found.total_bytes() <= whole - whole / SPARE_SHARE)
+    }
+
+    /// `asked` with a pool of so many pages, and no longer a context than they hold.
+    fn with_pages(&self, asked: EngineOptions, pages: u32, why_step: &str) -> Result<MemoryPlan> {
+        let context = pages.saturating_mul(asked.page_tokens);
+        let options = EngineOptions {
+            pages,
+            max_context: asked.max_context.min(context),
+            ..asked
+        };
+        let overheads = (self.overheads)(&options)?;
+        Ok(MemoryPlan {
+            options,
+            rings: RingCapacities::new(&options),
+            items: items(self.plan, self.precision, &options, &overheads, why_step),
+            budget: self.memory.budget.clone(),
+        })
     }
 }
 
