@@ -1,8 +1,8 @@
 //! A long and varied load on a GPU that schedules itself (tests/gpu_soak says what must hold), and prints JSON:
 //!
-//!     cargo run --release --features cuda --example soak -- random:lfm2-8b-a1b [SECONDS [REQUESTS [ALONE [SEED]]]]
+//!     cargo run --release --features cuda --example soak -- random:lfm2-8b-a1b [SECONDS [REQUESTS [ALONE [SEED [SLOTS]]]]]
 //!
-//! First 2,000 requests (REQUESTS), half of them without a limit, up to 256 running at once, in f32 with 200 (ALONE) of
+//! First 2,000 requests (REQUESTS), half of them without a limit, up to 256 (SLOTS) running at once, in f32 with 200 (ALONE) of
 //! them once more alone, then in bf16 on record, which the host replays kernel by kernel to the same bits; then more of
 //! them in bf16 for SECONDS (420), while memory is watched. Exit code 4 where something does not hold. Takes 70 GB of GPU memory at most for random:lfm2-8b-a1b.
 
@@ -21,19 +21,21 @@ use tailgraph::model::{DType, Model, ModelSource};
 use tailgraph::plan::{GraphFile, Limits};
 use tailgraph::runtime::EngineOptions;
 
-const OPTIONS: EngineOptions = EngineOptions {
-    max_seqs: 256,
-    max_context: 384,
-    page_tokens: 64,
-    // Fewer than all slots could fill: now and then a request waits for pages and not for a slot.
-    pages: 640,
-    step_tokens: 1024,
-    chunk_tokens: 1024,
-    chunk_share: 0,
-    chunk_align: 64,
-    steps_in_flight: 1,
-    record: false,
-};
+fn options(slots: u32) -> EngineOptions {
+    EngineOptions {
+        max_seqs: slots,
+        max_context: 384,
+        page_tokens: 64,
+        // Fewer than all slots could fill: now and then a request waits for pages and not for a slot.
+        pages: slots * 5 / 2,
+        step_tokens: (slots * 2).max(1024),
+        chunk_tokens: 1024,
+        chunk_share: 0,
+        chunk_align: 64,
+        steps_in_flight: 1,
+        record: false,
+    }
+}
 
 #[derive(Serialize)]
 struct Output {
@@ -48,23 +50,24 @@ struct Output {
 fn main() -> Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let usage =
-        || Error::Usage("expected MODEL, then SECONDS, REQUESTS, ALONE and SEED, numbers".into());
+        || Error::Usage("expected MODEL, then SECONDS, REQUESTS, ALONE, SEED and SLOTS, numbers".into());
     let (name, numbers) = match &arguments[..] {
-        [name, numbers @ ..] if numbers.len() <= 4 => (name, numbers),
+        [name, numbers @ ..] if numbers.len() <= 5 => (name, numbers),
         _ => return Err(usage()),
     };
     let number = |at: usize, default: u64| match numbers.get(at) {
         Some(text) => text.parse().map_err(|_| usage()),
         None => Ok(default),
     };
+    let slots = u32::try_from(number(4, 256)?).map_err(|_| usage())?;
     let soak = Soak {
         last: Duration::from_secs(number(0, 420)?),
         requests: number(1, 2000)?,
         alone: number(2, 200)? as usize,
         seed: number(3, 0)?,
-        at_once: 384,
+        at_once: slots as usize * 3 / 2,
         dtypes: [DType::F32, DType::BF16],
-        options: OPTIONS,
+        options: options(slots),
         longest_prompt: 256,
         most_new_tokens: 128,
         longest_timeout: Duration::from_secs(4),

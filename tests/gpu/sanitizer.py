@@ -37,6 +37,8 @@ WHOLE = ["score", "two"]
 # racecheck 2025.3 dies of signal 11 where it watches the dispatcher for more than a few steps. A run in which a tool dies
 # is run again with the dispatcher left out; the program "three" is the smallest such run.
 WITHOUT_DISPATCHER = ["--kernel-name-exclude", "kns=tg_dispatch"]
+# Where it dies all the same, it is run once more with no kernel to look at: a tool that dies then too dies of itself.
+WITHOUT_KERNELS = ["--kernel-name", "kns=no_kernel_has_this_name"]
 FOUND = 9
 # racecheck 2025.3 takes a bulk copy for a write by the thread that asks for it, and does not follow the barrier in shared
 # memory that counts its bytes; so it finds races in any ring that is filled by such copies. Where it finds them in
@@ -51,7 +53,9 @@ ARRIVE = "arrive"
 BESIDE = "beside"
 COPIES = Path(__file__).resolve().parent.parent.parent / "kernels" / "skinny/ring.cuh"
 CHOICE = COPIES.with_name("choice.cuh")
-CHOICE_TOLD = ("choice.chosen[warp] = chosen", "those |= chosen[r]")
+CHOICE_TOLD = ("choice.chosen[warp] = chosen", "choice.chosen[warp * WORDS + i] = chosen[i]", "those | bits_at<WORDS>(chosen, r)")
+BITS = COPIES.parent.parent / "common/bits.cuh"
+BITS_TOLD = ("if constexpr (WORDS == 1) return words[r];",)
 # ... and the grouped experts' consumers tell their loaders in which order the rows are.
 SORT = COPIES.parent.parent / "grouped/units.cuh"
 SORT_TOLD = ("pairs[at] = threadIdx.x", "row_at(uint32_t place) const")
@@ -101,6 +105,10 @@ def run(tailgraph, faults, work, deadline):
         for job, verdict in zip(died, pool.map(look_again, died.items())):
             verdicts[job]["without_dispatcher"] = verdict
             verdicts[job]["printed"] += verdict["printed"]
+        dead = {job: command for job, command in died.items() if verdicts[job]["without_dispatcher"]["says"] == "crashed"}
+        look_at_none = lambda job: look(sanitizer, job[0][0], job[1], work, deadline, WITHOUT_KERNELS)
+        for job, verdict in zip(dead, pool.map(look_at_none, dead.items())):
+            verdicts[job]["without_kernels"] = verdict["says"]
     return judge(verdicts, version(sanitizer))
 
 
@@ -128,7 +136,9 @@ def look_once(sanitizer, tool, command, work, deadline, options=()):
     printed = (ran.stdout + ran.stderr).splitlines()
     lines = [line[10:].strip() for line in printed if line.startswith("=========")]
     counts = [int(count) for line in lines for count in re.findall(r"SUMMARY: (\d+) (?:error|hazard)", line)]
-    if any(counts) or ran.returncode == FOUND:
+    if any("Internal Sanitizer Error" in line for line in lines):
+        says = "crashed"
+    elif any(counts) or ran.returncode == FOUND:
         says = "found"
     elif ran.returncode < 0 or any("didn't terminate successfully" in line or "signal" in line for line in lines):
         says = "crashed"
@@ -140,7 +150,7 @@ def look_once(sanitizer, tool, command, work, deadline, options=()):
     if tool == "racecheck" and says == "found":
         reports = races_reported(lines)
         races = races_beside(copies_of_ring(), reports)
-        told = lines_with(CHOICE, CHOICE_TOLD) | lines_with(SORT, SORT_TOLD)
+        told = lines_with(CHOICE, CHOICE_TOLD) | lines_with(BITS, BITS_TOLD) | lines_with(SORT, SORT_TOLD)
         untold = [race for race in races if not places(race) or not places(race) <= told]
         # Only where every race that was counted was printed and read here is none of them another.
         if reports and counts == [len(reports)]:
@@ -194,7 +204,8 @@ def races_beside(copies, reports):
 
 def judge(verdicts, sanitizer):
     says = {job: verdict["says"] for job, verdict in verdicts.items()}
-    wrong, limits, partly = [], [], {}
+    is_clean = lambda job: says[job] == "clean" or says_nothing(verdicts[job], ring_is_lame, arrives)
+    wrong, limits, partly, unseen = [], [], {}, {}
     ring_is_lame = says["racecheck", RING, "host"] == "found"
     if ring_is_lame:
         limits.append(f"racecheck finds races in bulk copies that are in order (sanitizer_faults {RING} host; {sanitizer}); those are left out")
@@ -226,12 +237,14 @@ def judge(verdicts, sanitizer):
         for launch in LAUNCHES:
             for program in PROGRAMS:
                 job = tool, program, launch
-                if says[job] == "clean" or says_nothing(verdicts[job], ring_is_lame, arrives):
+                if is_clean(job):
                     continue
                 left_out = program not in WHOLE or tool == "racecheck" and (mixes or arrives)
                 again = verdicts[job].get("without_dispatcher")
                 if left_out and again and (again["says"] == "clean" or says_nothing(again, ring_is_lame, arrives)):
                     partly.setdefault(tool, []).append(program)
+                elif verdicts[job].get("without_kernels") == "crashed" and is_clean((tool, program, "host-graph")):
+                    unseen.setdefault(tool, []).append(program)
                 else:
                     wrong.append(f"{tool} on {program}, {launch}: {says[job]}")
     for tool, programs in partly.items():
@@ -240,11 +253,16 @@ def judge(verdicts, sanitizer):
             f"{tool} does not stand device-graph's dispatcher in {', '.join(programs)}, and finds the same runs clean without it"
             f" ({' '.join(WITHOUT_DISPATCHER)}), host-graph's too{'; with it, ' + ' and '.join(whole) + ' are clean' if whole else ''} ({sanitizer})"
         )
+    for tool, programs in unseen.items():
+        limits.append(
+            f"{tool} dies in device-graph's {', '.join(programs)} with no kernel to look at too ({' '.join(WITHOUT_KERNELS)}); it finds the same"
+            f" kernels clean in host-graph's ({sanitizer})"
+        )
     table = {" ".join(job): in_words(verdict) for job, verdict in verdicts.items()}
     printed = {" ".join(job): verdict["printed"] for job, verdict in verdicts.items() if verdict["printed"]}
     details = {"sanitizer": sanitizer, "verdicts": table, "limits_of_the_tool": limits, "wrong": wrong, "printed": printed}
     ours = [job for job in says if job[1] in PROGRAMS]
-    clean = sum(says[job] == "clean" or says_nothing(verdicts[job], ring_is_lame, arrives) for job in ours)
+    clean = sum(map(is_clean, ours))
     line = "; ".join(wrong + limits) or f"{len(TOOLS)} tools see their faults from the host and the device"
     return not wrong, f"{clean} of {len(ours)} runs clean; {line}", details
 
