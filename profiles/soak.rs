@@ -49,8 +49,11 @@ struct Output {
 
 fn main() -> Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let usage =
-        || Error::Usage("expected MODEL, then SECONDS, REQUESTS, ALONE, SEED and SLOTS, numbers".into());
+    let usage = || {
+        Error::Usage(
+            "expected MODEL, then SECONDS, REQUESTS, ALONE, SEED and SLOTS, numbers".into(),
+        )
+    };
     let (name, numbers) = match &arguments[..] {
         [name, numbers @ ..] if numbers.len() <= 5 => (name, numbers),
         _ => return Err(usage()),

@@ -4,7 +4,7 @@
  * latency: some 5 us a layer in which the memory would be idle. The residual stream changes little in one mixer, so
  * what the router would choose if it saw the stream as it is before the mixer is nearly always among what it chooses behind
  * it. The kernel that begins a layer has blocks for this, beside those that stream its weights (skinny_make_guess): an expert a
- * warp, or one after the other two, for the first row alone, since two experts are as many as a ring has room for. Each leaves
+ * warp, or two, for the first row alone, since two experts are as many as a ring has room for. Each leaves
  * its best two as words, and gate/up's producer (SkinnyGuessLook) takes the best two of all.
  *
  * A guess decides what is asked for early, and nothing else: the choice is made as without it, and what was asked for in
@@ -19,10 +19,15 @@
 constexpr uint32_t SKINNY_NO_LAYER = 0xffffffffu;
 constexpr uint32_t SKINNY_MOST_LOOKS = 64;  /* for a guess, before its kernel has ended */
 
-/* The router as it is seen from the kernel that begins a layer: gate[E,H], norm_weight[H], bias[E] or null. No blocks: no
- * guess. `handed_pieces` of 16 bytes at `handed` they leave unsaid (skinny/fused.cuh). */
+/* The router as it is seen from the kernel that begins a layer: router[E,H], the gate's rows times the norm's weight, in bf16
+ * whatever the model's types are; bias[E] or null. No blocks: no guess. `handed_pieces` of 16 bytes at `handed` they leave unsaid
+ * (skinny/fused.cuh).
+ *
+ * Half the bytes of f32, because these blocks begin when the kernel before ends, and must have read theirs before the others
+ * have read their weights. With 64 experts in f32 they ended 2.5 us behind them (profiles/log/few-rows-guess.md). */
 struct SkinnyGuesser {
-  const float *gate, *norm_weight, *bias;
+  const __nv_bfloat16 *router;
+  const float *bias;
   void *parts;
   uint32_t expert_count, blocks, layer;
   uint4 *handed;
@@ -33,11 +38,11 @@ struct SkinnyGuesser {
 };
 
 /* As kernels have it among their parameters. */
-#define SKINNY_GUESSER                                                                                                  \
-  const float *gate, const float *ffn_norm_weight, const float *expert_bias, void *parts, uint32_t expert_count,     \
-      uint32_t guess_blocks, uint32_t layer, uint4 *handed, uint32_t handed_pieces
+#define SKINNY_GUESSER                                                                                                \
+  const __nv_bfloat16 *router, const float *expert_bias, void *parts, uint32_t expert_count, uint32_t guess_blocks, \
+      uint32_t layer, uint4 *handed, uint32_t handed_pieces
 #define SKINNY_GUESSER_OF \
-  SkinnyGuesser{gate, ffn_norm_weight, expert_bias, parts, expert_count, guess_blocks, layer, handed, handed_pieces}
+  SkinnyGuesser{router, expert_bias, parts, expert_count, guess_blocks, layer, handed, handed_pieces}
 
 /* A word: the sign of its step and layer (which comes again, so that what is heard early may be another's), a score that sorts as an integer, and the expert, the lower the better.
  * WORDS of bits have room for it: who leaves it and who looks at it agree in skinny_room(WORDS). */
@@ -63,64 +68,63 @@ struct SkinnyGuessWord {
 template <uint32_t WORDS>
 __device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const float *h, const tg_step *step, uint32_t bucket,
                                       uint32_t hidden, float eps) {
+  using Router = __nv_bfloat16;
   constexpr uint32_t HELD = 16, STEP = 4 * WARP;  /* a lane has 4 columns in every STEP; so many of them before the wait */
   constexpr uint32_t EXPERTS = skinny_guess_experts(WORDS), EACH = EXPERTS / SKINNY_CONSUMER_WARPS;
   __shared__ uint64_t candidates[EXPERTS];
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, block = blockIdx.x - guesser.others();
   if (warp >= SKINNY_CONSUMER_WARPS) return;
-  uint32_t expert = block * EXPERTS + warp;
-  bool there = expert < guesser.expert_count;
-  const float *gate = guesser.gate + (size_t)(there ? expert : 0) * hidden;
-  auto weighed = [&](uint32_t c) {
-    const float4 g = load4(gate + c), n = load4(guesser.norm_weight + c);
-    return make_float4(g.x * n.x, g.y * n.y, g.z * n.z, g.w * n.w);
-  };
-  float4 with[HELD];
+  const uint32_t first = block * EXPERTS + warp;  /* of this warp's experts, which lie a warp apart */
+  auto expert = [&](uint32_t i) { return first + i * SKINNY_CONSUMER_WARPS; };
+  auto there = [&](uint32_t i) { return expert(i) < guesser.expert_count; };
+  auto weights = [&](uint32_t i) { return guesser.router + (size_t)(there(i) ? expert(i) : 0) * hidden; };
+  Raw4<Router> with[EACH][HELD];
+  float bias[EACH];
 #pragma unroll
-  for (uint32_t i = 0; i < HELD; i++) {
-    const uint32_t c = 4 * lane + i * STEP;
-    with[i] = c < hidden ? weighed(c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  for (uint32_t i = 0; i < EACH; i++) {
+    const Router *of = weights(i);
+#pragma unroll
+    for (uint32_t held = 0; held < HELD; held++) {
+      const uint32_t c = 4 * lane + held * STEP;
+      with[i][held] = c < hidden ? raw4_past_l1(of + c) : Raw4<Router>{};
+    }
+    bias[i] = there(i) && guesser.bias ? guesser.bias[expert(i)] : 0.0f;
   }
-  float bias = there && guesser.bias ? guesser.bias[expert] : 0.0f;
-  if (EACH > 1 && expert + SKINNY_CONSUMER_WARPS < guesser.expert_count)
-    prefetch(gate + (size_t)SKINNY_CONSUMER_WARPS * hidden, hidden * sizeof(float), lane, WARP);
   const uint64_t sign = SkinnyGuessWord<WORDS>::sign(step, guesser.layer);
   wait_for_earlier_kernels();
   float4 row[HELD];
 #pragma unroll
-  for (uint32_t i = 0; i < HELD; i++) {
-    const uint32_t c = 4 * lane + i * STEP;
-    row[i] = c < hidden ? load4(h + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  for (uint32_t held = 0; held < HELD; held++) {
+    const uint32_t c = 4 * lane + held * STEP;
+    row[held] = c < hidden ? load4(h + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   }
   __syncwarp();  /* all of them are asked for before any is used */
-  float score = 0.0f, squares = 0.0f;
-  auto add = [&](float4 v, float4 w) {
-    squares = add_squares(squares, v);
-    score += fmaf(v.w, w.w, fmaf(v.z, w.z, fmaf(v.y, w.y, v.x * w.x)));
-  };
-  auto tell = [&](uint32_t of) {
+  float scores[EACH] = {}, squares = 0.0f;
+  auto add = [](float &score, float4 v, float4 w) { score += fmaf(v.w, w.w, fmaf(v.z, w.z, fmaf(v.y, w.y, v.x * w.x))); };
 #pragma unroll
-    for (int offset = WARP / 2; offset > 0; offset /= 2) {
-      score += __shfl_xor_sync(0xffffffffu, score, offset);
-      squares += __shfl_xor_sync(0xffffffffu, squares, offset);
-    }
-    score = 1.0f / (1.0f + expf(-score / sqrtf(squares / hidden + eps)));
-    if (lane == 0) candidates[of] = there ? SkinnyGuessWord<WORDS>::candidate(sortable(score + bias), expert) : 0;
-  };
+  for (uint32_t held = 0; held < HELD; held++) {
+    squares = add_squares(squares, row[held]);
 #pragma unroll
-  for (uint32_t i = 0; i < HELD; i++) add(row[i], with[i]);
+    for (uint32_t i = 0; i < EACH; i++) add(scores[i], row[held], load4(with[i][held]));
+  }
 #pragma unroll 1
-  for (uint32_t c = 4 * lane + HELD * STEP; c < hidden; c += STEP) add(load4(h + c), weighed(c));
-  tell(warp);
-  if constexpr (EACH > 1) {  /* registers hold one expert's: this one's come from the second-level cache */
-    static_assert(EACH == 2, "one more");
-    expert += SKINNY_CONSUMER_WARPS, there = expert < guesser.expert_count;
-    gate = guesser.gate + (size_t)(there ? expert : 0) * hidden;
-    bias = there && guesser.bias ? guesser.bias[expert] : 0.0f;
-    score = 0.0f, squares = 0.0f;
-#pragma unroll 8
-    for (uint32_t c = 4 * lane; c < hidden; c += STEP) add(load4(h + c), weighed(c));
-    tell(SKINNY_CONSUMER_WARPS + warp);
+  for (uint32_t c = 4 * lane + HELD * STEP; c < hidden; c += STEP) {
+    const float4 v = load4(h + c);
+    squares = add_squares(squares, v);
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++) add(scores[i], v, load4(weights(i) + c));
+  }
+  auto sum = [](float v) {
+#pragma unroll
+    for (int offset = WARP / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
+    return v;
+  };
+  squares = sum(squares);
+#pragma unroll
+  for (uint32_t i = 0; i < EACH; i++) {
+    const float score = 1.0f / (1.0f + expf(-sum(scores[i]) / sqrtf(squares / hidden + eps))) + bias[i];
+    const uint64_t candidate = there(i) ? SkinnyGuessWord<WORDS>::candidate(sortable(score), expert(i)) : 0;
+    if (lane == 0) candidates[i * SKINNY_CONSUMER_WARPS + warp] = candidate;
   }
   consumers_meet();
   for (uint32_t i = block * SKINNY_CONSUMERS + threadIdx.x; i < guesser.handed_pieces; i += guesser.blocks * SKINNY_CONSUMERS)

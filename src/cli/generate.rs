@@ -146,7 +146,10 @@ pub(super) fn serve(
     // A shard of an input with few rows may have none.
     let rows_read = input.and_then(|read| Some(read.get()?.rows));
     let any = summary.counts.rows > 0 || rows_read.is_some_and(|rows| rows > 0);
-    Ok((finish(&args, resumes_by, summary, any, (replicas, max_seqs))?, about))
+    Ok((
+        finish(&args, resumes_by, summary, any, (replicas, max_seqs))?,
+        about,
+    ))
 }
 
 /// Rows to answer in all, as far as somebody may look at it.

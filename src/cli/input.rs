@@ -264,6 +264,9 @@ mod tests {
         // More than is looked at.
         let long = " ".repeat(LOOKED_AT_BYTES as usize) + &row(1);
         assert_eq!(count(&long, false), None);
-        assert_eq!(few_sequences(Some(&folder.path().join("none")), false), None);
+        assert_eq!(
+            few_sequences(Some(&folder.path().join("none")), false),
+            None
+        );
     }
 }

@@ -2,8 +2,8 @@
 //! that fit a budget. Known before any weight is read. What runs on a device of its own has its own arithmetic, in the same lines.
 
 use super::bytes::{Bytes, whole_bytes};
-use super::options::DEFAULT_MAX_SEQS;
 use super::core_bytes::{self, ring_bytes, scheduler_bytes};
+use super::options::DEFAULT_MAX_SEQS;
 use super::params::model_bytes;
 use super::{
     Budget, EngineOptions, Limits, Plan, Precision, RingCapacities, SCORE_TILE_ROWS, StepKind,

@@ -189,6 +189,8 @@ impl Layer {
             norm: self.norms[1],
             gate: self.gate,
             bias: 0,
+            // Nobody guesses here.
+            guess: 0,
         };
         to.router(&self.routing, self.x, self.h, &router, pairs);
         let rows = ExpertRows {

@@ -68,6 +68,8 @@ impl RouterCase {
             norm: norm.at(0),
             gate: gate.at(0),
             bias,
+            // Nobody guesses here.
+            guess: 0,
         };
         let row_bytes = self.config.hidden_size * dtype.bytes();
         let [x, alone] = [(); 2].map(|()| gpu.poisoned(bucket * row_bytes));

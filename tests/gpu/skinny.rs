@@ -104,6 +104,8 @@ struct Layer {
     out_proj: Buffer,
     out_bias: Option<Buffer>,
     router: Buffer,
+    /// [`RouterWeights::guess`]
+    guess: Buffer,
     expert_bias: Buffer,
     /// Of each expert `[M, H]` twice, then `[H, M]`, packed.
     experts: [Buffer; 3],
@@ -143,16 +145,24 @@ impl Layer {
             expert_bias[..shape.top_k].fill(10.0);
         }
         let all = shape.experts;
+        let norm = vector(random, hidden, 1.5);
+        let ffn_norm = random.values(hidden, 1.5);
+        let router = random.values(all * hidden, scale);
+        let rows = router.chunks(hidden);
+        let weighed =
+            rows.flat_map(|row| row.iter().zip(&ffn_norm).map(|(gate, norm)| gate * norm));
+        let weighed: Vec<f32> = weighed.collect();
         Self {
-            norm: vector(random, hidden, 1.5),
-            ffn_norm: vector(random, hidden, 1.5),
+            norm,
+            ffn_norm: gpu.values(DType::F32, &ffn_norm),
+            guess: gpu.values(DType::BF16, &weighed),
             in_proj: matrix(random, 3 * hidden, hidden),
             in_bias: bias(random, 3 * hidden),
             taps: vector(random, hidden * shape.taps, 1.0),
             taps_bias: bias(random, hidden),
             out_proj: matrix(random, hidden, hidden),
             out_bias: bias(random, hidden),
-            router: vector(random, all * hidden, scale),
+            router: gpu.values(DType::F32, &router),
             expert_bias: gpu.values(DType::F32, &expert_bias),
             experts: [
                 of_experts(random, inner, hidden),
@@ -174,6 +184,7 @@ impl Layer {
             norm: self.ffn_norm.at(0),
             gate: self.router.at(0),
             bias: self.expert_bias.at(0),
+            guess: self.guess.at(0),
         }
     }
 

@@ -30,7 +30,7 @@ const ROUTE_HALVES: u32 = 2;
 const ROUTE_MOST_EACH: u32 = 8;
 const ROUTE_CLUSTERS: u32 = 16;
 
-/// What the router reads, all f32.
+/// What the router reads, all f32, and what guesses read in its place.
 #[derive(Debug, Clone, Copy)]
 pub struct RouterWeights {
     /// `[H]`: the FFN norm's.
@@ -39,6 +39,8 @@ pub struct RouterWeights {
     pub gate: Address,
     /// `[E]`, or 0.
     pub bias: Address,
+    /// bf16 `[E, H]`, `gate` times `norm`: for blocks that guess alone, which no result depends on.
+    pub guess: Address,
 }
 
 /// Dynamic shared memory of a router block: its rows, normed, their scores and what orders those.

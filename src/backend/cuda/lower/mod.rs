@@ -169,10 +169,13 @@ impl Layer<'_> {
     /// Of a mixture.
     fn router(&self) -> Option<RouterWeights> {
         match self.weights.feed_forward {
-            FeedForwardAddresses::Moe { gate, bias, .. } => Some(RouterWeights {
+            FeedForwardAddresses::Moe {
+                gate, bias, guess, ..
+            } => Some(RouterWeights {
                 norm: self.weights.ffn_norm,
                 gate,
                 bias,
+                guess,
             }),
             FeedForwardAddresses::Dense { .. } => None,
         }

@@ -10,10 +10,12 @@ use crate::backend::cuda::memory::convert::in_type;
 use crate::error::Result;
 use crate::model::layout::{self, TensorSpec};
 use crate::model::rotary::inverse_frequencies;
+use crate::model::weights::widen;
 use crate::model::{
     DType, Expert, FeedForward, LayerWeights, Mixer, Model, ModelConfig, Tensor, Weights,
 };
 use cudarc::driver::{CudaContext, CudaStream};
+use half::bf16;
 use std::sync::Arc;
 
 /// Where everything lies. Shapes are those of [`Weights`].
@@ -72,6 +74,8 @@ pub enum FeedForwardAddresses {
     Moe {
         gate: Address,
         bias: Address,
+        /// bf16 `[E, H]`, `gate` times the layer's `ffn_norm`.
+        guess: Address,
         experts: ExpertWeights,
     },
 }
@@ -254,6 +258,7 @@ impl Placer<'_> {
                 } => FeedForwardAddresses::Moe {
                     gate: self.vector(gate)?,
                     bias: self.bias(expert_bias.as_ref())?,
+                    guess: self.guess(gate, &layer.ffn_norm)?,
                     experts: self.experts(experts)?,
                 },
             },
@@ -306,6 +311,27 @@ impl Placer<'_> {
 
     fn bias(&mut self, tensor: Option<&impl Placed>) -> Result<Address> {
         tensor.map_or(Ok(0), |tensor| self.vector(tensor))
+    }
+
+    /// A router's rows times the norm before it, which scores of the stream before a layer are made by (kernels/skinny/guess.cuh).
+    fn guess<T: Placed>(&mut self, gate: &T, norm: &T) -> Result<Address> {
+        let at = self.align();
+        let (Some(gate), Some(norm)) = (self.copied(gate), self.copied(norm)) else {
+            self.end += gate.elements() * DType::BF16.bytes();
+            return Ok(at);
+        };
+        let [gate, norm] = [gate, norm].map(|tensor| {
+            let mut values = vec![0.0; Placed::elements(tensor)];
+            widen(tensor.dtype, tensor.bytes(), &mut values);
+            values
+        });
+        let rows = gate.chunks(norm.len());
+        let weighed = rows.flat_map(|row| row.iter().zip(&norm).map(|(gate, norm)| gate * norm));
+        let bytes: Vec<u8> = weighed
+            .flat_map(|v| bf16::from_f32(v).to_le_bytes())
+            .collect();
+        self.copy(&bytes)?;
+        Ok(at)
     }
 
     /// The tensors one right after the other.
