@@ -31,7 +31,7 @@
  * Measured on an H200, 65536 logits, greedy (how: profiles/README.md): tg_sample 2.4 us at 1 row, 2.6 at 64, 3.0 at 256.
  */
 #include "common/pdl.cuh"
-#include "sample/philox.cuh"
+#include "common/philox.cuh"
 #include "sample/scores.cuh"
 
 constexpr uint32_t SAMPLE_STREAM = 0x73616d70;  /* "samp": keeps these draws apart from all others */

@@ -78,7 +78,13 @@ __device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const flo
   auto expert = [&](uint32_t i) { return first + i * SKINNY_CONSUMER_WARPS; };
   auto there = [&](uint32_t i) { return expert(i) < guesser.expert_count; };
   auto weights = [&](uint32_t i) { return guesser.router + (size_t)(there(i) ? expert(i) : 0) * hidden; };
-  Raw4<Router> with[EACH][HELD];
+  /* One expert's fit as f32, so that nothing stands between the stream's coming and its use. */
+  using Held = std::conditional_t<EACH == 1, float4, Raw4<Router>>;
+  auto as_f32 = [](const Held &held) {
+    if constexpr (EACH == 1) return held;
+    else return load4(held);
+  };
+  Held with[EACH][HELD];
   float bias[EACH];
 #pragma unroll
   for (uint32_t i = 0; i < EACH; i++) {
@@ -86,7 +92,9 @@ __device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const flo
 #pragma unroll
     for (uint32_t held = 0; held < HELD; held++) {
       const uint32_t c = 4 * lane + held * STEP;
-      with[i][held] = c < hidden ? raw4_past_l1(of + c) : Raw4<Router>{};
+      const Raw4<Router> raw = c < hidden ? raw4_past_l1(of + c) : Raw4<Router>{};
+      if constexpr (EACH == 1) with[i][held] = load4(raw);
+      else with[i][held] = raw;
     }
     bias[i] = there(i) && guesser.bias ? guesser.bias[expert(i)] : 0.0f;
   }
@@ -105,7 +113,7 @@ __device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const flo
   for (uint32_t held = 0; held < HELD; held++) {
     squares = add_squares(squares, row[held]);
 #pragma unroll
-    for (uint32_t i = 0; i < EACH; i++) add(scores[i], row[held], load4(with[i][held]));
+    for (uint32_t i = 0; i < EACH; i++) add(scores[i], row[held], as_f32(with[i][held]));
   }
 #pragma unroll 1
   for (uint32_t c = 4 * lane + HELD * STEP; c < hidden; c += STEP) {

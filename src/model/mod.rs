@@ -38,6 +38,7 @@ pub use source::ModelSource;
 pub use weights::{DType, Expert, FeedForward, LayerWeights, Mixer, Tensor, Weights};
 
 use crate::error::Result;
+use std::sync::Arc;
 
 /// A model ready to run.
 #[derive(Debug)]
@@ -49,18 +50,26 @@ pub struct Model {
     pub weights: Weights,
     /// What the user should know about the checkpoint, a line each.
     pub warnings: Vec<String>,
+    /// The memory of a random preset's weights.
+    pub arena: Option<Arc<random::Arena>>,
 }
 
 impl Model {
-    /// Maps a checkpoint or makes a random preset's weights.
+    /// Maps a checkpoint, or says how a random preset's weights are made.
     ///
     /// # Errors
-    /// Where a file is missing, broken or not of this kind of model, or the memory cannot be had.
+    /// Where a file is missing, broken or not of this kind of model.
     pub fn load(source: &ModelSource) -> Result<Self> {
         let (config, generation) = source.config()?;
-        let (weights, warnings) = match source {
-            ModelSource::Dir(dir) => checkpoint::load(dir, &config)?,
-            ModelSource::Random { seed, .. } => (random::weights(&config, *seed)?, Vec::new()),
+        let (weights, warnings, arena) = match source {
+            ModelSource::Dir(dir) => {
+                let (weights, warnings) = checkpoint::load(dir, &config)?;
+                (weights, warnings, None)
+            }
+            ModelSource::Random { seed, .. } => {
+                let (weights, arena) = random::weights(&config, *seed)?;
+                (weights, Vec::new(), Some(arena))
+            }
         };
         Ok(Self {
             source: source.clone(),
@@ -68,6 +77,15 @@ impl Model {
             generation,
             weights,
             warnings,
+            arena,
         })
+    }
+
+    /// Makes a random preset's weights in the host's memory, unless they are there; does nothing for a checkpoint.
+    ///
+    /// # Errors
+    /// [`crate::Error::Memory`]: it cannot be had.
+    pub fn make(&self) -> Result<()> {
+        self.arena.as_ref().map_or(Ok(()), |arena| arena.make())
     }
 }

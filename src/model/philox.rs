@@ -70,6 +70,11 @@ impl Stream {
         self.offset + (sum as i32 - MEAN) as f32 * self.scale
     }
 
+    /// What a kernel makes elements by: the key, the counter's third word, scale and offset.
+    pub fn parts(&self) -> ([u32; 2], u32, f32, f32) {
+        (self.key, self.seed_high, self.scale, self.offset)
+    }
+
     /// Elements `first ..` as f32 bits, little-endian in memory.
     pub fn fill_f32(&self, first: u64, out: &mut [u32]) {
         fill(self, first, out, |element| element.to_bits().to_le());

@@ -9,7 +9,7 @@ use memmap2::{Mmap, MmapMut};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The presets with a name: (name, config.json).
 /// They keep the ids of LFM2's bos, eos and pad, which the built-in tokenizer of random presets has too.
@@ -46,42 +46,78 @@ pub fn preset_names() -> String {
     PRESETS.map(|(name, _)| name).join(", ")
 }
 
-/// Makes all weights of the model, in the published types, in one allocation.
+/// All weights of the model, in the published types. They are in memory, in one allocation, only when [`Arena::make`] has been
+/// called: whoever can make them elsewhere (a GPU) needs none of the host's.
 ///
 /// # Errors
-/// Where the memory cannot be had.
-pub fn weights(config: &ModelConfig, seed: u64) -> Result<Weights> {
+/// Sizes that no memory has.
+pub fn weights(config: &ModelConfig, seed: u64) -> Result<(Weights, Arc<Arena>)> {
     let specs = layout::published(config);
     let ranges = arrange(&specs)?;
-    let total_bytes = ranges.last().map_or(0, |range| range.end);
-    let mut arena = MmapMut::map_anon(total_bytes).map_err(|error| {
-        Error::Memory(format!(
-            "{} tensors of random weights need {:.2} GB of memory, which could not be had: {error}",
-            specs.len(),
-            total_bytes as f64 / 1e9
-        ))
-    })?;
-    // Fewer page faults now and fewer TLB misses later; without it everything works the same.
-    #[cfg(target_os = "linux")]
-    let _ = arena.advise(memmap2::Advice::HugePage);
-    fill_all(&specs, &ranges, seed, &mut arena);
-    let arena: Arc<Mmap> = Arc::new(
-        arena
-            .make_read_only()
-            .map_err(|error| Error::Memory(format!("random weights: {error}")))?,
-    );
-    let mut next = ranges.into_iter();
-    layout::build(config, |spec| {
+    let mut next = ranges.clone().into_iter();
+    let arena = Arc::new(Arena {
+        specs,
+        ranges,
+        seed,
+        made: OnceLock::new(),
+    });
+    let weights = layout::build(config, |spec| {
         let range = next.next().unwrap_or_default();
-        let dtype = spec.role.published_dtype();
-        Ok(Tensor::new(
-            spec.name,
-            dtype,
-            spec.shape,
-            arena.clone(),
-            range,
-        ))
-    })
+        let (dtype, stream) = (spec.role.published_dtype(), stream(&spec, seed));
+        let tensor = Tensor::new(spec.name, dtype, spec.shape, arena.clone(), range);
+        Ok(tensor.made_by(stream))
+    })?;
+    Ok((weights, arena))
+}
+
+/// The memory of a random preset's weights, made when they are first asked for.
+#[derive(Debug)]
+pub struct Arena {
+    specs: Vec<TensorSpec>,
+    ranges: Vec<Range<usize>>,
+    seed: u64,
+    made: OnceLock<Mmap>,
+}
+
+impl Arena {
+    /// Makes the weights, unless they are there.
+    ///
+    /// # Errors
+    /// Where the memory cannot be had.
+    pub fn make(&self) -> Result<()> {
+        if self.made.get().is_none() {
+            // Two at once make the same bits; one of them is kept.
+            let _ = self.made.set(self.filled()?);
+        }
+        Ok(())
+    }
+
+    fn filled(&self) -> Result<Mmap> {
+        let total_bytes = self.ranges.last().map_or(0, |range| range.end);
+        let mut arena = MmapMut::map_anon(total_bytes).map_err(|error| {
+            Error::Memory(format!(
+                "{} tensors of random weights need {:.2} GB of memory, which could not be had: {error}",
+                self.specs.len(),
+                total_bytes as f64 / 1e9
+            ))
+        })?;
+        // Fewer page faults now and fewer TLB misses later; without it everything works the same.
+        #[cfg(target_os = "linux")]
+        let _ = arena.advise(memmap2::Advice::HugePage);
+        fill_all(&self.specs, &self.ranges, self.seed, &mut arena);
+        let made = arena.make_read_only();
+        made.map_err(|error| Error::Memory(format!("random weights: {error}")))
+    }
+}
+
+impl AsRef<[u8]> for Arena {
+    /// Panics where they are not there and the memory for them cannot be had.
+    fn as_ref(&self) -> &[u8] {
+        self.made.get_or_init(|| {
+            let filled = self.filled();
+            filled.unwrap_or_else(|error| panic!("{error}; Model::make says so without a panic"))
+        })
+    }
 }
 
 /// Where each tensor lies in the arena, in bytes.

@@ -1,5 +1,7 @@
 //! Weights by role. Tensors are views of mapped files or of generated memory; cloning one is cheap.
 
+use super::philox::Stream;
+use half::{bf16, f16};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -28,6 +30,15 @@ impl DType {
         }
     }
 
+    /// A number as a tensor of this type holds it.
+    pub fn rounded(self, value: f32) -> f32 {
+        match self {
+            Self::F32 => value,
+            Self::BF16 => bf16::from_f32(value).to_f32(),
+            Self::F16 => f16::from_f32(value).to_f32(),
+        }
+    }
+
     /// The one of that [`DType::name`].
     pub fn by_name(name: &str) -> Option<Self> {
         [Self::F32, Self::BF16, Self::F16]
@@ -44,6 +55,15 @@ pub struct Tensor {
     pub shape: Vec<usize>,
     storage: Arc<dyn AsRef<[u8]> + Send + Sync>,
     range: Range<usize>,
+    made: Option<Made>,
+}
+
+/// How a random tensor's elements are made.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Made {
+    pub stream: Stream,
+    /// The stream's element that is the tensor's first.
+    pub first: u64,
 }
 
 impl std::fmt::Debug for Tensor {
@@ -69,10 +89,24 @@ impl Tensor {
             shape,
             storage,
             range,
+            made: None,
         }
     }
 
-    /// The elements as stored, little-endian. Not necessarily aligned.
+    /// Elements of `stream`, which `storage` need not hold before somebody asks for them.
+    #[must_use]
+    pub fn made_by(mut self, stream: Stream) -> Self {
+        self.made = Some(Made { stream, first: 0 });
+        self
+    }
+
+    /// How the elements are made, where whoever wants them can do so: of random presets.
+    pub fn made(&self) -> Option<Made> {
+        self.made
+    }
+
+    /// The elements as stored, little-endian. Not necessarily aligned. Those of a random preset are all made by the first
+    /// call, for all tensors: see [`super::Model::make`].
     pub fn bytes(&self) -> &[u8] {
         &(*self.storage).as_ref()[self.range.clone()]
     }
@@ -99,6 +133,10 @@ impl Tensor {
             storage: self.storage.clone(),
             range: self.range.start + rows.start * row_bytes
                 ..self.range.start + rows.end * row_bytes,
+            made: self.made.map(|made| Made {
+                first: made.first + (rows.start * self.cols()) as u64,
+                ..made
+            }),
         }
     }
 
@@ -112,10 +150,17 @@ impl Tensor {
         );
     }
 
-    /// All elements, widened.
+    /// All elements, widened. Of a random preset's tensor no other one is made.
     pub fn to_f32(&self) -> Vec<f32> {
         let mut out = vec![0.0; self.shape.iter().product()];
-        widen(self.dtype, self.bytes(), &mut out);
+        match self.made {
+            None => widen(self.dtype, self.bytes(), &mut out),
+            Some(Made { stream, first }) => {
+                for (index, out) in (first..).zip(&mut out) {
+                    *out = self.dtype.rounded(stream.element(index));
+                }
+            }
+        }
         out
     }
 }

@@ -124,6 +124,7 @@ impl Make {
             generation: GenerationConfig::default(),
             weights,
             warnings: vec![],
+            arena: None,
         })
     }
 }

@@ -31,3 +31,4 @@ mod tiled;
 mod tune;
 mod variants;
 mod ways;
+mod weights;

@@ -94,6 +94,7 @@ fn prepared(
     sink: &SharedSink,
     mut prepare: impl FnMut(&mut CpuStage),
 ) -> Result<Vec<Box<dyn StageBackend>>> {
+    model.make()?;
     (0..plan.stages.len())
         .map(|stage| {
             let mut stage = CpuStage::new(model.clone(), plan, stage, options, sink.clone())?;

@@ -11,7 +11,7 @@
 #include "common/base.cuh"
 #include "common/experts.cuh"
 #include "common/rmsnorm.cuh"
-#include "sample/philox.cuh"
+#include "common/philox.cuh"
 #include "sample/select.cuh"
 
 /* Dynamic shared memory, of the size that a block may have. */

@@ -11,12 +11,9 @@ use crate::backend::cuda::memory::arithmetic::{DeviceMemory, Overheads};
 use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::device::Wanted;
 use crate::error::{Error, Result};
-use crate::model::layout::Role;
-use crate::model::{ModelConfig, ModelSource};
 use crate::plan::budget::{Available, Budget};
-use crate::plan::bytes::{Bytes, whole_bytes};
-use crate::plan::memory::{MemoryItem, MemoryPlan, Place};
-use crate::plan::params::model_bytes;
+use crate::plan::bytes::Bytes;
+use crate::plan::memory::MemoryPlan;
 use crate::plan::{EngineOptions, RingCapacities};
 
 /// Sizes of a run on a GPU like `gpu`, which need not be there and has all its memory free; what the host has does not matter.
@@ -67,10 +64,7 @@ pub(super) fn on_gpu(
         whole: whole(wanted, gpu.memory_bytes, &gpu.to_string()),
         budget,
     };
-    let mut memory = on_device(wanted, way, &device)?;
-    if let ModelSource::Random { .. } = wanted.model {
-        memory.items.push(generated(config));
-    }
+    let memory = on_device(wanted, way, &device)?;
     host_holds(&memory, Available::now().map(|a| a.bytes))?;
     Ok(memory)
 }
@@ -128,29 +122,16 @@ fn overheads(wanted: &Wanted<'_>, way: LaunchWay, options: &EngineOptions) -> Re
     })
 }
 
-/// Random weights are made in the host's memory; those of a checkpoint are mapped.
-fn generated(config: &ModelConfig) -> MemoryItem {
-    MemoryItem {
-        name: "generated weights",
-        bytes: whole_bytes(model_bytes(config, Role::Matrix.published_dtype())),
-        arithmetic: "memory of the host until they are on the GPU".into(),
-        place: Place::Loading,
-    }
-}
-
-/// Whether the host has what is pinned and what is held while loading, of its `available` bytes.
+/// Whether the host has what is pinned, of its `available` bytes.
 fn host_holds(memory: &MemoryPlan, available: Option<u64>) -> Result<()> {
-    let (pinned, loading) = (memory.pinned_bytes(), memory.loading_bytes());
+    let pinned = memory.pinned_bytes();
     match available {
-        Some(available) if available < pinned.saturating_add(loading) => {
-            Err(Error::Memory(format!(
-                "not enough memory on the host: {} pinned for the GPU + {} until the weights are there, {} available; \
-                 free memory, or lower --max-context, --max-seqs or --step-tokens",
-                Bytes(pinned),
-                Bytes(loading),
-                Bytes(available)
-            )))
-        }
+        Some(available) if available < pinned => Err(Error::Memory(format!(
+            "not enough memory on the host: {} pinned for the GPU, {} available; free memory, or lower --max-context, \
+             --max-seqs or --step-tokens",
+            Bytes(pinned),
+            Bytes(available)
+        ))),
         _ => Ok(()),
     }
 }
@@ -158,7 +139,7 @@ fn host_holds(memory: &MemoryPlan, available: Option<u64>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::DType;
+    use crate::model::{DType, ModelSource};
     use crate::plan::cost::Precision;
     use crate::plan::{GraphFile, Limits};
     use std::sync::Arc;
@@ -188,15 +169,12 @@ mod tests {
             whole: budget.clone(),
             budget,
         };
-        let mut memory =
-            MemoryPlan::on_device(&plan, precision, &limits, &device, &overheads).unwrap();
+        let memory = MemoryPlan::on_device(&plan, precision, &limits, &device, &overheads).unwrap();
         host_holds(&memory, Some(3 << 20)).unwrap();
         host_holds(&memory, None).unwrap();
-        memory.items.push(generated(&config));
-        let message = host_holds(&memory, Some(3 << 20)).unwrap_err().to_string();
-        let loading = Bytes(memory.loading_bytes()).to_string();
-        assert!(memory.loading_bytes() > 1 << 20, "{loading}");
-        for part in ["3.0 MiB pinned", &loading, "3.0 MiB available"] {
+        let error = host_holds(&memory, Some((3 << 20) - 1)).unwrap_err();
+        let message = error.to_string();
+        for part in ["3.0 MiB pinned", "available"] {
             assert!(message.contains(part), "{message} lacks {part}");
         }
     }

@@ -83,7 +83,8 @@ pub fn programs(
     } = *placement;
     let config = plan.config.clone();
     let types = types(&model.weights, placement.dtype);
-    let kernels = Kernels::load(&Library::loaded(&gpu.module)?, &config, types, &gpu.kernels)?;
+    let library = Library::loaded(&gpu.module)?;
+    let kernels = Kernels::load(&library, &config, types, &gpu.kernels)?;
     for bucket in StepKind::ALL
         .into_iter()
         .flat_map(|kind| buckets(ladders, kind, options.max_seqs))
@@ -95,7 +96,7 @@ pub fn programs(
         .context
         .new_stream()
         .map_err(|error| failed("making a stream", error))?;
-    let weights = DeviceWeights::upload(&gpu.context, &stream, model, types)?;
+    let weights = DeviceWeights::upload(&gpu.context, &stream, &library, model, types)?;
     let places = Arena::new(
         &config,
         ArenaShape {

@@ -6,5 +6,6 @@ pub mod arithmetic;
 pub mod buffer;
 mod convert;
 pub mod pinned;
+pub mod random;
 pub mod state;
 pub mod weights;

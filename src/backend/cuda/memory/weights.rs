@@ -4,13 +4,14 @@
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::Types;
 use crate::backend::cuda::families::experts::ExpertWeights;
+use crate::backend::cuda::families::limits::Library;
 use crate::backend::cuda::families::packed;
 use crate::backend::cuda::memory::buffer::{ALIGN_BYTES, Buffer};
 use crate::backend::cuda::memory::convert::in_type;
+use crate::backend::cuda::memory::random::{Order, RandomKernels};
 use crate::error::Result;
 use crate::model::layout::{self, TensorSpec};
 use crate::model::rotary::inverse_frequencies;
-use crate::model::weights::widen;
 use crate::model::{
     DType, Expert, FeedForward, LayerWeights, Mixer, Model, ModelConfig, Tensor, Weights,
 };
@@ -93,7 +94,8 @@ pub fn types(weights: &Weights, operand: DType) -> Types {
 }
 
 impl DeviceWeights {
-    /// Allocates the memory for all weights and copies them there, converted where their type is another.
+    /// Allocates the memory for all weights and copies them there, converted where their type is another; random ones are made
+    /// there. The stream comes to the end of that later.
     ///
     /// # Errors
     /// [`crate::Error::Memory`] where the GPU has too little; [`crate::Error::Usage`] naming a tensor with a value that the type
@@ -101,6 +103,7 @@ impl DeviceWeights {
     pub fn upload(
         context: &Arc<CudaContext>,
         stream: &CudaStream,
+        library: &Library,
         model: &Model,
         types: Types,
     ) -> Result<Self> {
@@ -109,7 +112,11 @@ impl DeviceWeights {
         let mut place = Placer {
             start: buffer.at(0),
             end: 0,
-            to: Some((&buffer, stream)),
+            to: Some(Target {
+                buffer: &buffer,
+                stream,
+                random: RandomKernels::load(library)?,
+            }),
             matrices: types.weights,
         };
         let at = place.model(&model.config, &model.weights)?;
@@ -175,11 +182,18 @@ impl Placed for TensorSpec {
     }
 }
 
+/// Where tensors are copied to or made.
+struct Target<'a> {
+    buffer: &'a Buffer,
+    stream: &'a CudaStream,
+    random: RandomKernels,
+}
+
 /// Walks a model and gives its tensors their places, one after the other; copies them too where there is memory.
 struct Placer<'a> {
     start: Address,
     end: usize,
-    to: Option<(&'a Buffer, &'a CudaStream)>,
+    to: Option<Target<'a>>,
     matrices: DType,
 }
 
@@ -287,8 +301,12 @@ impl Placer<'_> {
         let (at, dtype) = (self.align(), self.matrices);
         let mut packed = Vec::new();
         for placed in tensors {
+            let bytes = placed.packed_elements() * dtype.bytes();
+            if self.made(placed, (dtype, Order::Packed), bytes)? {
+                continue;
+            }
             let Some(tensor) = self.copied(placed) else {
-                self.end += placed.packed_elements() * dtype.bytes();
+                self.end += bytes;
                 continue;
             };
             let whole = packed::ROWS * tensor.cols();
@@ -320,11 +338,7 @@ impl Placer<'_> {
             self.end += gate.elements() * DType::BF16.bytes();
             return Ok(at);
         };
-        let [gate, norm] = [gate, norm].map(|tensor| {
-            let mut values = vec![0.0; Placed::elements(tensor)];
-            widen(tensor.dtype, tensor.bytes(), &mut values);
-            values
-        });
+        let [gate, norm] = [gate, norm].map(Tensor::to_f32);
         let rows = gate.chunks(norm.len());
         let weighed = rows.flat_map(|row| row.iter().zip(&norm).map(|(gate, norm)| gate * norm));
         let bytes: Vec<u8> = weighed
@@ -342,8 +356,12 @@ impl Placer<'_> {
     ) -> Result<Address> {
         let at = self.align();
         for placed in tensors {
+            let bytes = placed.elements() * dtype.bytes();
+            if self.made(placed, (dtype, Order::Rows), bytes)? {
+                continue;
+            }
             let Some(tensor) = self.copied(placed) else {
-                self.end += placed.elements() * dtype.bytes();
+                self.end += bytes;
                 continue;
             };
             in_type(tensor, dtype, 1, |bytes| self.copy(bytes))?;
@@ -353,7 +371,25 @@ impl Placer<'_> {
 
     /// What there is to copy, where there is memory to copy to.
     fn copied<'t>(&self, placed: &'t impl Placed) -> Option<&'t Tensor> {
-        self.to.and_then(|_| placed.tensor())
+        self.to.as_ref().and_then(|_| placed.tensor())
+    }
+
+    /// Whether the tensor is a random one that is made where it has its place, of so many `bytes`.
+    fn made(&mut self, placed: &impl Placed, how: (DType, Order), bytes: usize) -> Result<bool> {
+        let (Some(to), Some(tensor)) = (&self.to, placed.tensor()) else {
+            return Ok(false);
+        };
+        let Some(made) = tensor.made() else {
+            return Ok(false);
+        };
+        assert!(self.end + bytes <= to.buffer.bytes(), "past the end");
+        // SAFETY: the range lies inside the allocation, and is nobody else's.
+        unsafe {
+            let at = to.buffer.at(self.end);
+            to.random.make(to.stream, tensor, made, at, how)?;
+        }
+        self.end += bytes;
+        Ok(true)
     }
 
     fn align(&mut self) -> Address {
@@ -362,7 +398,7 @@ impl Placer<'_> {
     }
 
     fn copy(&mut self, bytes: &[u8]) -> Result<()> {
-        if let Some((buffer, stream)) = self.to {
+        if let Some(Target { buffer, stream, .. }) = &self.to {
             buffer.write(stream, self.end, bytes)?;
         }
         self.end += bytes.len();

@@ -1,0 +1,82 @@
+//! Weights of random presets, made by the GPU that runs them: nothing of them is in the host's memory.
+
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::image;
+use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use crate::backend::cuda::families::limits::Library;
+use crate::error::{Error, Result};
+use crate::model::weights::Made;
+use crate::model::{DType, Tensor};
+use cudarc::driver::CudaStream;
+
+/// kernels/weights/random.cu for each type that weights are kept in.
+pub struct RandomKernels {
+    kernels: [(DType, Kernel); 3],
+    threads: u32,
+}
+
+/// How a matrix lies in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    Rows,
+    /// [`crate::backend::cuda::families::packed`]
+    Packed,
+}
+
+impl RandomKernels {
+    /// # Errors
+    /// The driver refuses.
+    pub fn load(library: &Library) -> Result<Self> {
+        let kernel = |dtype: DType| {
+            let kernel = library.kernel(&format!("tg_random_{}", dtype.name()))?;
+            Ok::<_, Error>((dtype, kernel))
+        };
+        let [threads] = image::constants("tg_random_threads")?;
+        Ok(Self {
+            kernels: [
+                kernel(DType::F32)?,
+                kernel(DType::BF16)?,
+                kernel(DType::F16)?,
+            ],
+            threads,
+        })
+    }
+
+    /// Queues the making of `tensor`, whose elements are `made`, at `to` in another type and order.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    ///
+    /// # Safety
+    /// `to` has room for the tensor, and nobody else uses it until the stream has come to the end of this.
+    pub unsafe fn make(
+        &self,
+        stream: &CudaStream,
+        tensor: &Tensor,
+        made: Made,
+        to: Address,
+        (dtype, order): (DType, Order),
+    ) -> Result<()> {
+        let (_, kernel) = self
+            .kernels
+            .iter()
+            .find(|(of, _)| *of == dtype)
+            .expect("one for each type");
+        let ([key_low, key_high], seed_high, scale, offset) = made.stream.parts();
+        let arguments = [
+            Argument::Address(to),
+            Argument::U32(key_low),
+            Argument::U32(key_high),
+            Argument::U32(seed_high),
+            Argument::F32(scale),
+            Argument::F32(offset),
+            Argument::U64(made.first),
+            Argument::U32(tensor.cols() as u32),
+            Argument::U32(u32::from(order == Order::Packed)),
+            Argument::U32(u32::from(tensor.dtype == DType::F32)),
+        ];
+        let launch = Launch::blocks(tensor.rows() as u32, self.threads);
+        // SAFETY: the arguments are those that the kernel takes; the caller vouches for the memory.
+        unsafe { kernel.launch(stream, launch, &arguments) }
+    }
+}

@@ -1,0 +1,98 @@
+//! Weights of random presets, which a GPU makes: those that the host makes, to the bit.
+
+use crate::common::random::Random;
+use crate::rig::{decode, encode};
+use crate::support::Gpu;
+use tailgraph::backend::cuda::families::limits::Library;
+use tailgraph::backend::cuda::families::packed;
+use tailgraph::backend::cuda::memory::random::{Order, RandomKernels};
+use tailgraph::model::{DType, Model, ModelSource, Tensor};
+
+/// Columns that fill whole blocks of a packed matrix, and such that do not.
+fn model(folder: &tempfile::TempDir, hidden: usize, inner: usize, seed: u64) -> Model {
+    let text = format!(
+        r#"{{"model_type": "lfm2_moe", "vocab_size": 301, "hidden_size": {hidden}, "num_hidden_layers": 2,
+            "intermediate_size": 64, "moe_intermediate_size": {inner}, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "head_dim": 64, "num_dense_layers": 1, "num_experts": 5,
+            "num_experts_per_tok": 2, "conv_bias": true, "tie_embedding": true,
+            "layer_types": ["conv", "full_attention"], "max_position_embeddings": 100}}"#
+    );
+    let config = folder.path().join("config.json");
+    std::fs::write(&config, text).unwrap();
+    let source = ModelSource::parse(&format!("random:{}@{seed}", config.display())).unwrap();
+    Model::load(&source).unwrap()
+}
+
+/// Tensors of every role, by hand: the model has them all.
+fn tensors(model: &Model) -> Vec<&Tensor> {
+    use tailgraph::model::{FeedForward, Mixer};
+    let mut all = vec![&model.weights.embed_tokens, &model.weights.embedding_norm];
+    for layer in &model.weights.layers {
+        if let Mixer::Conv {
+            conv, in_proj_bias, ..
+        } = &layer.mixer
+        {
+            all.extend([conv].into_iter().chain(in_proj_bias));
+        }
+        if let FeedForward::Moe {
+            gate,
+            expert_bias,
+            experts,
+        } = &layer.feed_forward
+        {
+            all.extend([gate].into_iter().chain(expert_bias));
+            all.extend([&experts[0].w1, &experts[4].w2]);
+        }
+    }
+    all
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn random_weights_are_the_hosts() {
+    let gpu = Gpu::new();
+    let library = Library::loaded(&gpu.module).unwrap();
+    let kernels = RandomKernels::load(&library).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut seen = 0;
+    for (hidden, inner, seed) in [(256, 64, 0), (96, 160, u64::MAX - 5)] {
+        let model = model(&folder, hidden, inner, seed);
+        model.make().unwrap();
+        for tensor in tensors(&model) {
+            let made = tensor.made().expect("a preset's");
+            let values = decode(tensor.dtype, tensor.bytes());
+            for dtype in [DType::F32, DType::BF16, DType::F16] {
+                let mut expected = encode(dtype, &values);
+                for order in [Order::Rows, Order::Packed] {
+                    if order == Order::Packed {
+                        if !tensor.rows().is_multiple_of(packed::ROWS) {
+                            continue;
+                        }
+                        let rows = expected.clone();
+                        packed::pack(&rows, tensor.cols(), dtype, &mut expected);
+                    }
+                    let found = gpu.poisoned(expected.len());
+                    // SAFETY: the buffer has as many bytes as the tensor takes.
+                    unsafe {
+                        let how = (dtype, order);
+                        let made = kernels.make(&gpu.stream, tensor, made, found.at(0), how);
+                        made.unwrap();
+                    }
+                    assert!(
+                        gpu.get(&found) == expected,
+                        "{tensor:?} as {dtype:?}, {order:?}"
+                    );
+                    seen += 1;
+                }
+            }
+        }
+    }
+    assert!(seen > 60, "{seen}");
+    // What the host widens of one tensor is what it has in memory.
+    let model = model(&folder, 96, 32, Random(5).below(100) as u64);
+    let whole = model.weights.embed_tokens.to_f32();
+    assert_eq!(
+        whole,
+        decode(DType::BF16, model.weights.embed_tokens.bytes())
+    );
+}
