@@ -35,6 +35,8 @@ pub enum Place {
     Mapped,
     /// The host's, pinned for the device.
     Pinned,
+    /// The host's, until it has been copied to the device.
+    Loading,
 }
 
 impl Place {
@@ -44,6 +46,7 @@ impl Place {
             Self::Budget => "budget",
             Self::Mapped => "mapped",
             Self::Pinned => "pinned",
+            Self::Loading => "loading",
         }
     }
 }
@@ -147,6 +150,11 @@ impl MemoryPlan {
     /// Bytes of the host's memory that are pinned for the device.
     pub fn pinned_bytes(&self) -> u64 {
         bytes_in(&self.items, Place::Pinned)
+    }
+
+    /// Bytes of the host's memory that are taken until they have been copied to the device.
+    pub fn loading_bytes(&self) -> u64 {
+        bytes_in(&self.items, Place::Loading)
     }
 
     /// Sequences of `max_context` tokens that the pool holds at once.

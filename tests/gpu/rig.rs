@@ -116,7 +116,8 @@ impl Gpu {
 
     /// Matrices of experts, `[rows, columns]` each, one after the other.
     pub fn packed(&self, dtype: DType, values: &[f32], [rows, columns]: [usize; 2]) -> Buffer {
-        let (mut packed, mut all) = (Vec::new(), Vec::new());
+        let mut packed = vec![0; packed::elements(rows, columns) * dtype.bytes()];
+        let mut all = Vec::new();
         for matrix in values.chunks(rows * columns) {
             packed::pack(&encode(dtype, matrix), columns, dtype, &mut packed);
             all.extend_from_slice(&packed);

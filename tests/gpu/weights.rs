@@ -69,6 +69,8 @@ fn random_weights_are_the_hosts() {
                             continue;
                         }
                         let rows = expected.clone();
+                        let elements = packed::elements(tensor.rows(), tensor.cols());
+                        expected.resize(elements * dtype.bytes(), 0);
                         packed::pack(&rows, tensor.cols(), dtype, &mut expected);
                     }
                     let found = gpu.poisoned(expected.len());

@@ -8,12 +8,13 @@ use crate::backend::cuda::engine::step_copy::step_copy_bytes;
 use crate::backend::cuda::families::{Types, kernels};
 use crate::backend::cuda::memory::arena::logits_rows;
 use crate::backend::cuda::memory::arithmetic::{DeviceMemory, Overheads};
+use crate::backend::cuda::memory::staging::STAGING_BYTES;
 use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::device::Wanted;
 use crate::error::{Error, Result};
 use crate::plan::budget::{Available, Budget};
 use crate::plan::bytes::Bytes;
-use crate::plan::memory::MemoryPlan;
+use crate::plan::memory::{MemoryItem, MemoryPlan, Place};
 use crate::plan::{EngineOptions, RingCapacities};
 
 /// Sizes of a run on a GPU like `gpu`, which need not be there and has all its memory free; what the host has does not matter.
@@ -64,7 +65,8 @@ pub(super) fn on_gpu(
         whole: whole(wanted, gpu.memory_bytes, &gpu.to_string()),
         budget,
     };
-    let memory = on_device(wanted, way, &device)?;
+    let mut memory = on_device(wanted, way, &device)?;
+    memory.items.push(staging());
     host_holds(&memory, Available::now().map(|a| a.bytes))?;
     Ok(memory)
 }
@@ -122,16 +124,29 @@ fn overheads(wanted: &Wanted<'_>, way: LaunchWay, options: &EngineOptions) -> Re
     })
 }
 
-/// Whether the host has what is pinned, of its `available` bytes.
+/// What weights are copied through.
+fn staging() -> MemoryItem {
+    MemoryItem {
+        name: "staging",
+        bytes: STAGING_BYTES as u64,
+        arithmetic: "pinned memory of the host until all weights are on the GPU".into(),
+        place: Place::Loading,
+    }
+}
+
+/// Whether the host has what is pinned and what is held while loading, of its `available` bytes.
 fn host_holds(memory: &MemoryPlan, available: Option<u64>) -> Result<()> {
-    let pinned = memory.pinned_bytes();
+    let (pinned, loading) = (memory.pinned_bytes(), memory.loading_bytes());
     match available {
-        Some(available) if available < pinned => Err(Error::Memory(format!(
-            "not enough memory on the host: {} pinned for the GPU, {} available; free memory, or lower --max-context, \
-             --max-seqs or --step-tokens",
-            Bytes(pinned),
-            Bytes(available)
-        ))),
+        Some(available) if available < pinned.saturating_add(loading) => {
+            Err(Error::Memory(format!(
+                "not enough memory on the host: {} pinned for the GPU + {} until the weights are there, {} available; \
+                 free memory, or lower --max-context, --max-seqs or --step-tokens",
+                Bytes(pinned),
+                Bytes(loading),
+                Bytes(available)
+            )))
+        }
         _ => Ok(()),
     }
 }
@@ -169,12 +184,15 @@ mod tests {
             whole: budget.clone(),
             budget,
         };
-        let memory = MemoryPlan::on_device(&plan, precision, &limits, &device, &overheads).unwrap();
+        let mut memory =
+            MemoryPlan::on_device(&plan, precision, &limits, &device, &overheads).unwrap();
         host_holds(&memory, Some(3 << 20)).unwrap();
         host_holds(&memory, None).unwrap();
-        let error = host_holds(&memory, Some((3 << 20) - 1)).unwrap_err();
-        let message = error.to_string();
-        for part in ["3.0 MiB pinned", "available"] {
+        memory.items.push(staging());
+        let message = host_holds(&memory, Some(3 << 20)).unwrap_err().to_string();
+        let loading = Bytes(memory.loading_bytes()).to_string();
+        assert!(memory.loading_bytes() > 1 << 20, "{loading}");
+        for part in ["3.0 MiB pinned", &loading, "3.0 MiB available"] {
             assert!(message.contains(part), "{message} lacks {part}");
         }
     }

@@ -19,12 +19,12 @@ pub fn elements(rows: usize, of_row: usize) -> usize {
     rows.saturating_mul(columns(of_row))
 }
 
-/// A matrix, or whole blocks of rows of one, row after row, as they lie packed, in place of what `packed` holds.
-pub fn pack(bytes: &[u8], columns: usize, dtype: DType, packed: &mut Vec<u8>) {
+/// Puts a matrix, or whole blocks of rows of one, row after row, into `packed` as they lie packed, which has [`elements`] for them.
+pub fn pack(bytes: &[u8], columns: usize, dtype: DType, packed: &mut [u8]) {
     let (row, line) = (columns * dtype.bytes(), COLUMNS * dtype.bytes());
     let rows = bytes.len() / row;
     assert!(rows.is_multiple_of(ROWS), "whole blocks of {rows} rows");
-    packed.resize(elements(rows, columns) * dtype.bytes(), 0);
+    assert_eq!(packed.len(), elements(rows, columns) * dtype.bytes());
     if !columns.is_multiple_of(COLUMNS) {
         packed.fill(0);
     }
@@ -56,6 +56,7 @@ mod tests {
         for (rows, columns) in [(8, 64), (16, 32), (32, 96), (24, 224), (8, 40)] {
             let values: Vec<u16> = (1..=rows * columns).map(|i| i as u16).collect();
             let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            packed.resize(2 * elements(rows, columns), 0);
             pack(&bytes, columns, DType::BF16, &mut packed);
             assert_eq!(packed.len(), 2 * elements(rows, columns));
             let mut expected = vec![0_u16; elements(rows, columns)];

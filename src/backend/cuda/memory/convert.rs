@@ -76,6 +76,10 @@ mod tests {
         let (mut parts, mut packed, mut one) = (0, Vec::new(), Vec::new());
         in_type(tensor, to, packed::ROWS * columns, |rows| {
             parts += 1;
+            one.resize(
+                packed::elements(rows.len() / (columns * to.bytes()), columns) * to.bytes(),
+                0,
+            );
             packed::pack(rows, columns, to, &mut one);
             packed.extend_from_slice(&one);
             Ok(())
@@ -83,6 +87,7 @@ mod tests {
         .unwrap();
         assert_eq!(parts, 2);
         let whole = convert(&tensor.name, tensor.dtype, to, tensor.bytes()).unwrap();
+        one.resize(packed.len(), 0);
         packed::pack(&whole, columns, to, &mut one);
         assert!(packed == one, "parts are packed otherwise than the whole");
     }

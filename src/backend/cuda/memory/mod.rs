@@ -7,5 +7,6 @@ pub mod buffer;
 mod convert;
 pub mod pinned;
 pub mod random;
+pub mod staging;
 pub mod state;
 pub mod weights;

@@ -9,6 +9,7 @@ use crate::backend::cuda::families::packed;
 use crate::backend::cuda::memory::buffer::{ALIGN_BYTES, Buffer};
 use crate::backend::cuda::memory::convert::in_type;
 use crate::backend::cuda::memory::random::{Order, RandomKernels};
+use crate::backend::cuda::memory::staging::{PART_BYTES, Staging};
 use crate::error::Result;
 use crate::model::layout::{self, TensorSpec};
 use crate::model::rotary::inverse_frequencies;
@@ -17,6 +18,7 @@ use crate::model::{
 };
 use cudarc::driver::{CudaContext, CudaStream};
 use half::bf16;
+use rayon::prelude::*;
 use std::sync::Arc;
 
 /// Where everything lies. Shapes are those of [`Weights`].
@@ -115,11 +117,13 @@ impl DeviceWeights {
             to: Some(Target {
                 buffer: &buffer,
                 stream,
+                staging: Staging::new(context, stream)?,
                 random: RandomKernels::load(library)?,
             }),
             matrices: types.weights,
         };
         let at = place.model(&model.config, &model.weights)?;
+        drop(place);
         Ok(Self {
             at,
             _buffer: buffer,
@@ -182,10 +186,14 @@ impl Placed for TensorSpec {
     }
 }
 
+/// Bytes that one thread copies into staging memory at a time.
+const COPIED_AT_ONCE: usize = 1 << 20;
+
 /// Where tensors are copied to or made.
 struct Target<'a> {
     buffer: &'a Buffer,
     stream: &'a CudaStream,
+    staging: Staging<'a>,
     random: RandomKernels,
 }
 
@@ -299,7 +307,6 @@ impl Placer<'_> {
         tensors: impl IntoIterator<Item = &'t T>,
     ) -> Result<Address> {
         let (at, dtype) = (self.align(), self.matrices);
-        let mut packed = Vec::new();
         for placed in tensors {
             let bytes = placed.packed_elements() * dtype.bytes();
             if self.made(placed, (dtype, Order::Packed), bytes)? {
@@ -309,10 +316,16 @@ impl Placer<'_> {
                 self.end += bytes;
                 continue;
             };
-            let whole = packed::ROWS * tensor.cols();
-            in_type(tensor, dtype, whole, |rows| {
-                packed::pack(rows, tensor.cols(), dtype, &mut packed);
-                self.copy(&packed)
+            let columns = tensor.cols();
+            let block = packed::elements(packed::ROWS, columns) * dtype.bytes();
+            let blocks = (PART_BYTES / block).max(1);
+            in_type(tensor, dtype, packed::ROWS * columns, |rows| {
+                let of_part = blocks * packed::ROWS * columns * dtype.bytes();
+                rows.chunks(of_part).try_for_each(|rows| {
+                    let rows_of_part = rows.len() / (columns * dtype.bytes());
+                    let bytes = packed::elements(rows_of_part, columns) * dtype.bytes();
+                    self.stage(bytes, |to| packed::pack(rows, columns, dtype, to))
+                })
             })?;
         }
         Ok(at)
@@ -398,10 +411,25 @@ impl Placer<'_> {
     }
 
     fn copy(&mut self, bytes: &[u8]) -> Result<()> {
-        if let Some(Target { buffer, stream, .. }) = &self.to {
-            buffer.write(stream, self.end, bytes)?;
+        let mut parts = bytes.chunks(PART_BYTES);
+        parts.try_for_each(|part| {
+            self.stage(part.len(), |to| {
+                let pieces = to.par_chunks_mut(COPIED_AT_ONCE);
+                pieces
+                    .zip(part.par_chunks(COPIED_AT_ONCE))
+                    .for_each(|(to, from)| to.copy_from_slice(from));
+            })
+        })
+    }
+
+    /// Has `fill` put the next bytes together where there is memory to copy them to; leaves room for them where there is none.
+    fn stage(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        if let Some(to) = &mut self.to {
+            assert!(self.end + bytes <= to.buffer.bytes(), "past the end");
+            // SAFETY: the range lies inside the allocation, and is nobody else's.
+            unsafe { to.staging.put(to.buffer.at(self.end), bytes, fill) }?;
         }
-        self.end += bytes.len();
+        self.end += bytes;
         Ok(())
     }
 }
