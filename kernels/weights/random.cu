@@ -11,12 +11,10 @@
  * Launch: a block for each row, block = RANDOM_THREADS.
  */
 #include "common/base.cuh"
-#include "common/launch.cuh"
 #include "common/packed.cuh"
 #include "common/philox.cuh"
 
 constexpr int RANDOM_THREADS = 256;
-LAUNCH_CONSTANTS(tg_random_threads, 1, RANDOM_THREADS)
 
 constexpr int SUM_MEAN = 4 * 65535 / 2;  /* of four uniform 16-bit integers */
 

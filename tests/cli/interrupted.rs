@@ -180,6 +180,29 @@ fn an_interrupt_leaves_the_output_alone_and_what_is_done_in_the_journal() {
     );
 }
 
+/// How many run at once decides no answer, and yet a job goes on as it began: a default need not be the same elsewhere.
+#[test]
+fn a_resumed_run_has_as_many_sequences_as_the_one_before() {
+    let job = Job::new();
+    job.begin_and_kill(3);
+    let mut args = job.args("out", true);
+    args.retain(|word| word != "--max-seqs" && word != "4");
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let resumed = run(&args);
+    assert_eq!(resumed.code, 3, "{}", resumed.stderr);
+    let said = ", up to 4 sequences at once\n";
+    assert!(resumed.stderr.contains(said), "{}", resumed.stderr);
+    // Nothing is left of it for the next job.
+    let args: Vec<&str> = args
+        .iter()
+        .copied()
+        .filter(|arg| *arg != "--resume")
+        .collect();
+    let fresh = run(&args);
+    let said = ", up to 16 sequences at once\n";
+    assert!(fresh.stderr.contains(said), "{}", fresh.stderr);
+}
+
 #[test]
 fn starting_afresh_over_unfinished_rows_is_refused_unless_asked_for() {
     let job = Job::new();

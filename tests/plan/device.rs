@@ -87,3 +87,59 @@ fn a_step_holds_all_sequences_and_a_chunk_on_the_smallest_card() {
     let item = found.items.iter().find(|i| i.name == "activations");
     assert!(!item.unwrap().arithmetic.contains("default"));
 }
+
+fn seqs(gb: u64, limits: &Limits) -> u32 {
+    memory(gb * GB, AMPLE, limits).options.max_seqs
+}
+
+#[test]
+fn as_many_sequences_run_at_once_as_the_card_holds() {
+    let mut different = Vec::new();
+    for gb in [141, 80, 48, 32, 24] {
+        let found = seqs(gb, &Limits::default());
+        let holds = |seqs: u32| {
+            let limits = Limits {
+                max_seqs: Some(seqs),
+                ..Limits::default()
+            };
+            let found = memory(gb * GB, AMPLE, &limits);
+            assert_eq!(found.full_sequences(), seqs);
+            found.total_bytes() <= gb * GB - gb * GB / 16
+        };
+        assert!(found == 16 || holds(found), "{gb} GB: {found}");
+        assert!(found == 1024 || !holds(found * 2), "{gb} GB: {found}");
+        different.push(found);
+    }
+    assert!(different.is_sorted_by(|a, b| a >= b), "{different:?}");
+    assert_eq!(different[..2], [1024, 1024]);
+    assert!(different[4] < 1024, "{different:?}");
+}
+
+#[test]
+fn no_more_sequences_than_the_job_has_or_a_step_holds() {
+    for requests in [1, 5, 16, 300, 1023, 5000] {
+        let limits = Limits {
+            requests: Some(requests),
+            ..Limits::default()
+        };
+        assert_eq!(seqs(80, &limits), requests.min(1024));
+        let named = Limits {
+            max_seqs: Some(7),
+            ..limits
+        };
+        assert_eq!(seqs(80, &named), 7);
+    }
+    let steps = |step_tokens| Limits {
+        step_tokens: Some(step_tokens),
+        ..Limits::default()
+    };
+    assert_eq!(seqs(80, &steps(512)), 512 - 64);
+    assert_eq!(seqs(80, &steps(80)), 16);
+}
+
+#[test]
+fn sequences_do_not_depend_on_what_is_free() {
+    let free = |gb| memory(80 * GB, gb * GB, &Limits::default()).options;
+    assert_eq!(free(70).max_seqs, free(30).max_seqs);
+    assert!(free(30).pages < free(70).pages);
+}

@@ -71,6 +71,7 @@ fn a_short_context_model_has_a_short_context() {
 fn what_is_asked_for_is_what_there_is() {
     let limits = Limits {
         max_seqs: Some(3),
+        requests: None,
         prompts: None,
         max_context: Some(100),
         page_tokens: Some(17),

@@ -1,7 +1,6 @@
 //! Weights of random presets, made by the GPU that runs them: nothing of them is in the host's memory.
 
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::families::limits::Library;
 use crate::error::{Error, Result};
@@ -9,11 +8,11 @@ use crate::model::weights::Made;
 use crate::model::{DType, Tensor};
 use cudarc::driver::CudaStream;
 
+/// Threads of a block (kernels/weights/random.cu).
+const THREADS: u32 = 256;
+
 /// kernels/weights/random.cu for each type that weights are kept in.
-pub struct RandomKernels {
-    kernels: [(DType, Kernel); 3],
-    threads: u32,
-}
+pub struct RandomKernels([(DType, Kernel); 3]);
 
 /// How a matrix lies in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,15 +30,11 @@ impl RandomKernels {
             let kernel = library.kernel(&format!("tg_random_{}", dtype.name()))?;
             Ok::<_, Error>((dtype, kernel))
         };
-        let [threads] = image::constants("tg_random_threads")?;
-        Ok(Self {
-            kernels: [
-                kernel(DType::F32)?,
-                kernel(DType::BF16)?,
-                kernel(DType::F16)?,
-            ],
-            threads,
-        })
+        Ok(Self([
+            kernel(DType::F32)?,
+            kernel(DType::BF16)?,
+            kernel(DType::F16)?,
+        ]))
     }
 
     /// Queues the making of `tensor`, whose elements are `made`, at `to` in another type and order.
@@ -58,7 +53,7 @@ impl RandomKernels {
         (dtype, order): (DType, Order),
     ) -> Result<()> {
         let (_, kernel) = self
-            .kernels
+            .0
             .iter()
             .find(|(of, _)| *of == dtype)
             .expect("one for each type");
@@ -75,7 +70,7 @@ impl RandomKernels {
             Argument::U32(u32::from(order == Order::Packed)),
             Argument::U32(u32::from(tensor.dtype == DType::F32)),
         ];
-        let launch = Launch::blocks(tensor.rows() as u32, self.threads);
+        let launch = Launch::blocks(tensor.rows() as u32, THREADS);
         // SAFETY: the arguments are those that the kernel takes; the caller vouches for the memory.
         unsafe { kernel.launch(stream, launch, &arguments) }
     }
