@@ -327,8 +327,19 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
     if (highest != BEST_BROKEN) highest = best_score(score, altered.looked_at, vocabulary);
   }
   highest = block_reduce(highest, Max());
+  auto leave = [&](uint32_t token) {
+    sampled.token = token;
+    tg_sampled *to = reinterpret_cast<tg_sampled *>(reinterpret_cast<char *>(state) + step->sampled_table);
+    to[blockIdx.x] = sampled;
+  };
+  auto token_of = [](unsigned long long rank) { return rank == BEST_BROKEN ? 0xffffffffu : id_of(rank); };
+  if (altered.shared) {
+    altered.undo(at.line);
+    if (threadIdx.x == 0 && last_to_come(meetings[blockIdx.x], highest, gridDim.y)) leave(token_of(highest));
+    return;
+  }
   const bool finite = highest != BEST_BROKEN;
-  uint32_t token = finite ? id_of(highest) : 0xffffffffu;
+  uint32_t token = token_of(highest);
   if (finite && !greedy) {
     /* the largest logit's score is the largest: a division keeps the order */
     const float largest = other ? score_of(highest) : score_of(highest) / score.temperature;
@@ -338,13 +349,5 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
   }
   altered.undo(at.line);
   if (finite && logprob_count != TG_LOGPROBS_NONE) logprobs(&sampled, at.line, vocabulary, token, logprob_count);
-  if (threadIdx.x == 0) {
-    if (altered.shared) {
-      if (!last_to_come(meetings[blockIdx.x], highest, gridDim.y)) return;
-      token = highest == BEST_BROKEN ? 0xffffffffu : id_of(highest);
-    }
-    sampled.token = token;
-    tg_sampled *to = reinterpret_cast<tg_sampled *>(reinterpret_cast<char *>(state) + step->sampled_table);
-    to[blockIdx.x] = sampled;
-  }
+  if (threadIdx.x == 0) leave(token);
 }
