@@ -21,13 +21,14 @@
  * tg_sample, a block a row, begins with the words of common/argmax.cuh: each row's largest logit, and whether all are finite. In
  * decode steps the kernels that stream the LM head's weights leave them (swap_ab/head.cuh, skinny/norm.cu); elsewhere
  * tg_sample_best does, with up to 16 blocks a row. It is done at once where those are the row's scores: greedy
- * without biases, penalties, forbidden stop ids and logprobs.
+ * without biases, penalties, forbidden stop ids and logprobs. Of few rows it has more blocks, for greedy rows with biases or
+ * penalties.
  *
  * Bound: latency for greedy; memory for tg_sample_best, 4V bytes a row, and once more (from L2) for each pass of the other
- * steps. A greedy row with biases or penalties takes one such pass: 4V bytes of logits, V / 8 of `seen` where it has a repetition
- * penalty, 2V of counts where it has a presence or frequency penalty. One SM reads 64 bytes a cycle: of 65536 tokens 256 KiB of
- * logits and 128 KiB of counts take 3.5 us at 1.755 GHz, of 256 rows on 132 SMs 100 MB take 30 us of HBM at most. Biases and
- * forbidden stop ids are edits of at most 316 logits, one a thread.
+ * steps. A greedy row with biases or penalties takes one such pass: 4V bytes of logits, and with penalties V / 8 of `seen` and 8
+ * for each four ids of which one has a bit there. One SM reads 64 bytes a cycle: of 65536 tokens 264 KiB take 2.4 us at 1.755 GHz,
+ * an eighth of them 0.3; of 256 rows 69 MB take 21 us of HBM at most. Biases and forbidden stop ids are edits of at most 316
+ * logits, one a thread.
  * Measured on an H200, 65536 logits, greedy (how: profiles/README.md): tg_sample 2.4 us at 1 row, 2.6 at 64, 3.0 at 256.
  */
 #include "common/pdl.cuh"
@@ -57,17 +58,19 @@ extern "C" __global__ void __launch_bounds__(SEEN_THREADS)
   const tg_sequence sequence = table<tg_sequence>(state, step->sequence_table)[blockIdx.x];
   const tg_slot &slot = table<tg_slot>(state, state->slot_table)[sequence.slot];
   const tg_sampling &sampling = slot.sampling;
+  const bool repeats = has_repetition(sampling), counted = counts_answer(sampling);
+  if (!repeats && !counted) return;
   const tg_row *rows = table<tg_row>(state, step->row_table) + sequence.first_row;
   const bool first = sequence.flags & TG_SEQUENCE_FIRST;
-  if (has_repetition(sampling)) {
-    uint32_t *bits = bits_of(seen, sequence.slot, vocabulary);
-    if (first) {
-      for (uint32_t i = threadIdx.x; i < (vocabulary + 31) / 32; i += SEEN_THREADS) bits[i] = 0;
-      __syncthreads();
-    }
-    for (uint32_t i = threadIdx.x; i < sequence.rows; i += SEEN_THREADS) mark(bits, row_token(state, step, rows[i]));
+  const uint32_t prompt = max(slot.prompt_tokens, sequence.first_position) - sequence.first_position; /* rows of it, or more */
+  uint32_t *bits = bits_of(seen, sequence.slot, vocabulary);
+  if (first) {
+    for (uint32_t i = threadIdx.x; i < (vocabulary + 31) / 32; i += SEEN_THREADS) bits[i] = 0;
+    __syncthreads();
   }
-  if (counts_answer(sampling)) {
+  for (uint32_t i = (repeats ? 0 : prompt) + threadIdx.x; i < sequence.rows; i += SEEN_THREADS)
+    mark(bits, row_token(state, step, rows[i]));
+  if (counted) {
     uint16_t *line = counts_of(counts, sequence.slot, vocabulary);
     if (first) {
       uint4 *words = reinterpret_cast<uint4 *>(line);
@@ -75,7 +78,6 @@ extern "C" __global__ void __launch_bounds__(SEEN_THREADS)
       __syncthreads();
     }
     if (threadIdx.x > 0) return;
-    const uint32_t prompt = max(slot.prompt_tokens, sequence.first_position) - sequence.first_position; /* rows of it */
     for (uint32_t i = prompt; i < sequence.rows; i++) count(line, row_token(state, step, rows[i]));
   }
 }
@@ -268,9 +270,13 @@ extern "C" __global__ void __launch_bounds__(BEST_THREADS)
 
 /* best[S,parts]: common/argmax.cuh's words, up to SAMPLE_THREADS of a row; logits where these are not enough (needs_best_only),
  * which are as before in the end. With `marks` a sampled row is all that its sequence has in the step, and its token is noted
- * here (tg_mark_seen). Launch: grid = most sampled rows, block = SAMPLE_THREADS. */
+ * here (tg_mark_seen).
+ *
+ * One SM would take a few us to read a row's logits. So the blocks of a row share its ids where all that is asked for is the
+ * highest score, and that is not the highest logit; meetings[S] is where they meet. The first block does any other row alone.
+ * Launch: grid = (most sampled rows, blocks of a row), block = SAMPLE_THREADS. */
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
-    tg_sample(tg_state *state, float *logits, uint32_t *seen, uint16_t *counts, const unsigned long long *best,
+    tg_sample(tg_state *state, float *logits, uint32_t *seen, uint16_t *counts, const unsigned long long *best, Meeting *meetings,
               const tg_step *step, uint32_t vocabulary, uint32_t first, uint32_t tile_rows, uint32_t parts, uint32_t marks) {
   __shared__ tg_sampled sampled;
   __shared__ SelectScratch scratch;
@@ -279,6 +285,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
   let_next_kernel_start();
   const Sampled at(blockIdx.x, state, logits, step, vocabulary, first, tile_rows);
   Scores score = {};
+  bool there = at.there;
   if (at.there) {
     /* How its slot samples was there before the step began, too. */
     const tg_row *row = table<tg_row>(state, __ldcg(&step->row_table)) + at.row;
@@ -289,49 +296,58 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
                                  __uint_as_float(how.repetition_penalty), __uint_as_float(how.presence_penalty),
                                  __uint_as_float(how.frequency_penalty)};
     const Edits edits = {how.bias_count, __ldcg(&row->position) + 1 < how.stop_from ? __ldcg(&slot->stop_count) : 0};
-    if (threadIdx.x == 0) {
-      altered.row = row, altered.slot = slot, altered.penalties = penalties, altered.edits = edits;
-      logprob_count = how.logprobs;
-    }
     score = {at.line, &altered.penalties, __uint_as_float(how.temperature), penalties.any()};
+    const bool shared = gridDim.y > 1 && score.temperature == 0.0f && (score.penalized || edits.any()) && how.logprobs == TG_LOGPROBS_NONE;
+    const Ids ids = shared ? ids_of_share(blockIdx.y, gridDim.y, vocabulary) : Ids{0, vocabulary};
+    there = shared || blockIdx.y == 0;
+    if (there) {
+      if (threadIdx.x == 0) {
+        altered.row = row, altered.slot = slot, altered.penalties = penalties, altered.edits = edits;
+        altered.looked_at = ids, altered.shared = shared;
+        logprob_count = how.logprobs;
+      }
+      if (edits.any()) altered.take_edits(state, slot, index, edits, ids);
 #if __CUDA_ARCH__ >= 900 /* where a kernel starts before those ahead of it have ended */
-    if (marks && threadIdx.x == 0 && score.penalized) altered.note_newest(state, step);
-    if (penalties.repeats()) prefetch(penalties.seen, vocabulary / 8, threadIdx.x, SAMPLE_THREADS);
-    if (penalties.counted()) prefetch(penalties.counts, 2 * vocabulary, threadIdx.x, SAMPLE_THREADS);
-    if (edits.biases > 0) {
-      const tg_bias *biases = table<tg_bias>(state, state->bias_table) + (size_t)index * state->config.bias_capacity;
-      prefetch(biases, edits.biases * sizeof(tg_bias), threadIdx.x, SAMPLE_THREADS);
-    }
+      if (marks && threadIdx.x == 0 && score.penalized) altered.note_newest(state, step);
+      if (penalties.counted()) prefetch_counts(penalties.seen, penalties.counts, ids);
 #endif
+    }
   }
   if (threadIdx.x == 0) sampled = tg_sampled{};
   wait_for_earlier_kernels();
-  if (!at.there) return;
+  if (!there) return;
   unsigned long long highest = threadIdx.x < parts ? best[blockIdx.x * parts + threadIdx.x] : BEST_NONE;
 #if __CUDA_ARCH__ < 900
   if (marks && threadIdx.x == 0 && score.penalized) altered.note_newest(state, step);
 #endif
-  highest = block_reduce(highest, Max()); /* and all threads see what the first has left */
-  const bool finite = highest != BEST_BROKEN, greedy = score.temperature == 0.0f;
-  uint32_t token = 0xffffffffu;
-  if (finite) {
-    altered.apply(at.line, state, vocabulary);
-    const bool other = score.penalized || altered.edits.any();
-    if (other) highest = best_score(score, vocabulary);
-    token = id_of(highest);
-    if (!greedy) {
-      /* the largest logit's score is the largest: a division keeps the order */
-      const float largest = other ? score_of(highest) : score_of(highest) / score.temperature;
-      const tg_sampling how = altered.slot->sampling;
-      const Survivors survive = survivors(scratch, score, how, vocabulary, largest);
-      token = draw(score, survive, how, vocabulary, altered.row->position + 1);
-    }
-    altered.undo(at.line, state, vocabulary);
-    if (logprob_count != TG_LOGPROBS_NONE) logprobs(&sampled, at.line, vocabulary, token, logprob_count);
+  __syncthreads(); /* all threads see what the first has left */
+  const bool other = score.penalized || altered.edits.any(), greedy = score.temperature == 0.0f;
+  if (other) {
+    altered.apply(at.line);
+    if (highest != BEST_BROKEN) highest = best_score(score, altered.looked_at, vocabulary);
   }
-  if (threadIdx.x == 0) {
+  highest = block_reduce(highest, Max());
+  auto leave = [&](uint32_t token) {
     sampled.token = token;
     tg_sampled *to = reinterpret_cast<tg_sampled *>(reinterpret_cast<char *>(state) + step->sampled_table);
     to[blockIdx.x] = sampled;
+  };
+  auto token_of = [](unsigned long long rank) { return rank == BEST_BROKEN ? 0xffffffffu : id_of(rank); };
+  if (altered.shared) {
+    altered.undo(at.line);
+    if (threadIdx.x == 0 && last_to_come(meetings[blockIdx.x], highest, gridDim.y)) leave(token_of(highest));
+    return;
   }
+  const bool finite = highest != BEST_BROKEN;
+  uint32_t token = token_of(highest);
+  if (finite && !greedy) {
+    /* the largest logit's score is the largest: a division keeps the order */
+    const float largest = other ? score_of(highest) : score_of(highest) / score.temperature;
+    const tg_sampling how = altered.slot->sampling;
+    const Survivors survive = survivors(scratch, score, how, vocabulary, largest);
+    token = draw(score, survive, how, vocabulary, altered.row->position + 1);
+  }
+  altered.undo(at.line);
+  if (finite && logprob_count != TG_LOGPROBS_NONE) logprobs(&sampled, at.line, vocabulary, token, logprob_count);
+  if (threadIdx.x == 0) leave(token);
 }

@@ -9,7 +9,21 @@
 
 static_assert(TG_MAX_BIASES + TG_MAX_STOP_IDS <= SAMPLE_THREADS, "a thread edits one logit at most");
 
-/* What a slot's sequence holds: a bit for each id, in `seen[slots,(V + 31) / 32]`. */
+/* Consecutive ids of a row: what one of its blocks looks at. `begin` is a multiple of 32. */
+struct Ids {
+  uint32_t begin, end;
+
+  __device__ inline bool has(uint32_t id) const { return id - begin < end - begin; }
+};
+
+/* Share `share` of a row's ids, of `shares` that are equal but for the last ones. */
+__device__ inline Ids ids_of_share(uint32_t share, uint32_t shares, uint32_t vocabulary) {
+  const uint32_t each = (vocabulary + 32 * shares - 1) / (32 * shares) * 32, begin = min(vocabulary, share * each);
+  return Ids{begin, min(vocabulary, begin + each)};
+}
+
+/* Which ids a penalty may change: a bit for each, in `seen[slots,(V + 31) / 32]`. With a repetition penalty those of the
+ * sequence, with the others alone those of its answer. So counts are read of few ids. */
 __device__ inline uint32_t *bits_of(uint32_t *seen, uint32_t slot, uint32_t vocabulary) {
   return seen + (size_t)slot * ((vocabulary + 31) / 32);
 }
@@ -37,6 +51,13 @@ __device__ inline bool counts_answer(const tg_sampling &sampling) {
   return __uint_as_float(sampling.presence_penalty) != 0.0f || __uint_as_float(sampling.frequency_penalty) != 0.0f;
 }
 
+/* Asks for the counts of those of `ids` that have any, for the scan that comes later. By all threads. */
+__device__ inline void prefetch_counts(const uint32_t *bits, const uint16_t *counts, Ids ids) {
+#pragma unroll 4
+  for (uint32_t word = ids.begin / 32 + threadIdx.x; word * 32 < ids.end; word += SAMPLE_THREADS)
+    if (__ldcg(bits + word)) prefetch_line(counts + word * 32);
+}
+
 /* What penalties do to a row: in shared memory, since few rows have any and registers are scarce. */
 struct Penalties {
   uint32_t *seen;
@@ -47,16 +68,15 @@ struct Penalties {
   __device__ inline bool counted() const { return presence != 0.0f || frequency != 0.0f; }
   __device__ inline bool any() const { return repeats() || counted(); }
 
-  /* Each operation is rounded to f32: no product is added unrounded. */
-  __device__ inline float of(float l, bool was_seen, uint32_t times) const {
-    if (was_seen) l = l < 0.0f ? l * repetition : l / repetition;
+  /* Of an id with a bit in `seen`. Each operation is rounded to f32: no product is added unrounded. */
+  __device__ inline float of_marked(float l, uint32_t id) const {
+    const uint32_t times = counted() ? counts[id] : 0;
+    if (repeats()) l = l < 0.0f ? l * repetition : l / repetition;
     if (times > 0) l = __fsub_rn(l, __fadd_rn(presence, __fmul_rn(frequency, (float)times)));
     return l;
   }
 
-  __device__ inline float of(float l, uint32_t id) const {
-    return of(l, repeats() && seen[id / 32] >> (id % 32) & 1, counted() ? counts[id] : 0);
-  }
+  __device__ inline float of(float l, uint32_t id) const { return seen[id / 32] >> (id % 32) & 1 ? of_marked(l, id) : l; }
 };
 
 /* A row's logits after penalties and temperature. */
@@ -74,38 +94,73 @@ struct Scores {
   }
 };
 
-/* The highest rank of all scores, where they are not the logits. A thread's ids ascend, so the first of its highest has the lowest
- * id. Nearly all ids of a row have no penalty, and a comparison is all that they take. */
-__device__ inline unsigned long long best_score(const Scores &score, uint32_t vocabulary) {
-  const uint32_t each = vocabulary % 4 == 0 ? 4 : 1, first = each * threadIdx.x;
+/* The highest rank of the scores of `ids` that this thread looks at, where scores are not the logits. Nearly all ids of a row have
+ * no penalty, and a comparison is all that they take. The others come afterwards, one by one, for small code. A thread's ids
+ * descend: the LM head stores the high ones last, and of many rows only those are still in the second-level cache. */
+__device__ inline unsigned long long best_score(const Scores &score, Ids ids, uint32_t vocabulary) {
+  constexpr uint32_t FOURS = 4, PITCH = 4 * SAMPLE_THREADS;  /* fours that a thread has under way; ids from one to the next */
+  const bool by_four = vocabulary % 4 == 0;  /* then every line of logits starts on 16 bytes, and of four ids the bits lie in one word */
+  const uint32_t first = ids.begin + (by_four ? 4 : 1) * threadIdx.x;
+  if (first >= ids.end) return BEST_NONE;
   float highest = -INFINITY;
   uint32_t at = first;
   auto take = [&](float l, uint32_t id) {
-    if (l > highest) highest = l, at = id;
+    if (l > highest || (l == highest && id < at)) highest = l, at = id;
   };
-  if (each == 4) {  /* then every line of logits starts on 16 bytes, and of four ids the bits lie in one word */
-    const Penalties with = *score.penalties;
-    const bool repeats = with.repeats(), counted = with.counted();
-#pragma unroll 4
-    for (uint32_t id = first; id < vocabulary; id += 4 * SAMPLE_THREADS) {
-      float4 l = load4(score.logits + id);
-      const uint32_t bits = repeats ? with.seen[id / 32] >> (id % 32) & 15 : 0;
-      const ushort4 times = counted ? *reinterpret_cast<const ushort4 *>(with.counts + id) : make_ushort4(0, 0, 0, 0);
-      if (bits | times.x | times.y | times.z | times.w) {
-        l.x = with.of(l.x, bits & 1, times.x), l.y = with.of(l.y, bits >> 1 & 1, times.y);
-        l.z = with.of(l.z, bits >> 2 & 1, times.z), l.w = with.of(l.w, bits >> 3 & 1, times.w);
+  if (by_four) {
+    const uint32_t *seen = score.penalties->seen;
+#pragma unroll 1
+    for (int left = (ids.end - first - 1) / PITCH + 1; left > 0; left -= FOURS) {
+      const uint32_t last = first + (left - 1) * PITCH;
+      float4 l[FOURS];
+      uint32_t bits = 0;  /* four of each of them */
+#pragma unroll
+      for (int i = 0; i < FOURS; i++) {
+        if (i >= left) break;
+        const uint32_t id = last - i * PITCH;
+        l[i] = load4(score.logits + id);
+        if (score.penalized) bits |= (seen[id / 32] >> (id % 32) & 15) << 4 * i;
       }
-      take(l.x, id), take(l.y, id + 1), take(l.z, id + 2), take(l.w, id + 3);
+#pragma unroll
+      for (int i = 0; i < FOURS; i++) {
+        if (i >= left) break;
+        const float of[4] = {l[i].x, l[i].y, l[i].z, l[i].w};
+#pragma unroll
+        for (int j = 3; j >= 0; j--) /* ids descend, so of equal ones the last has the lowest */
+          if (of[j] >= highest && !(bits >> (4 * i + j) & 1)) highest = of[j], at = last - i * PITCH + j;
+      }
+#pragma unroll 1
+      for (; bits; bits &= bits - 1) {
+        const uint32_t bit = __ffs(bits) - 1, id = last - bit / 4 * PITCH + bit % 4;
+        take(score.penalties->of_marked(score.logits[id], id), id);
+      }
     }
   } else {
-#pragma unroll 8
-    for (uint32_t id = first; id < vocabulary; id += SAMPLE_THREADS) {
+#pragma unroll 4
+    for (uint32_t id = first; id < ids.end; id += SAMPLE_THREADS) {
       const float l = score.logits[id];
       take(score.penalized ? score.penalties->of(l, id) : l, id);
     }
   }
   /* A division by the temperature keeps the order; greedy rows, whose ties the id decides, have none. */
-  return block_reduce(first < vocabulary ? ranked(score.cooled(highest), at) : BEST_NONE, Max());
+  return ranked(score.cooled(highest), at);
+}
+
+/* Where blocks that share a row's ids meet: all 0 before and after. */
+struct Meeting {
+  unsigned long long best;  /* of those that have come */
+  uint32_t come, pad;
+};
+
+/* By one thread of each of `blocks` blocks. Whether it is the last to come: then `highest` is that of all. */
+__device__ inline bool last_to_come(Meeting &at, unsigned long long &highest, uint32_t blocks) {
+  atomicMax(&at.best, highest);
+  __threadfence();
+  if (atomicAdd(&at.come, 1u) + 1 < blocks) return false;
+  __threadfence();
+  highest = __ldcg(&at.best);
+  at.best = BEST_NONE, at.come = 0;
+  return true;
 }
 
 /* How many logits change before penalties: those of tokens with a bias, and of stop ids that must not come yet. */
@@ -123,43 +178,56 @@ struct Altered {
   const tg_slot *slot;
   Penalties penalties;
   Edits edits;
+  Ids looked_at;  /* by this block */
+  bool shared;    /* other blocks look at the row's other ids */
+  uint32_t ids[TG_MAX_BIASES + TG_MAX_STOP_IDS];  /* TG_NONE: another block's, or past the vocabulary, where there is no logit */
+  float biases[TG_MAX_BIASES];
   float raw[TG_MAX_BIASES + TG_MAX_STOP_IDS];  /* what was there */
 
-  __device__ inline const tg_bias *biases(const tg_state *state) const {
-    return table<tg_bias>(state, state->bias_table) + (size_t)row->slot * state->config.bias_capacity;
-  }
-
-  /* The token that the sequence has since its last step. Nothing else writes what penalties know of a sequence that decodes, and
-   * the token was there before the step began. The thread that has filled this. */
+  /* The token that the sequence has since its last step, which the block notes that looks at it. Nothing else writes what
+   * penalties know of a sequence that decodes, and the token was there before the step began. The thread that has filled this. */
   __device__ inline void note_newest(const tg_state *state, const tg_step *step) const {
     const uint32_t newest = row_token(state, step, *row);
-    if (penalties.repeats()) mark(penalties.seen, newest);
+    if (!looked_at.has(newest)) return;
+    mark(penalties.seen, newest);
     if (penalties.counted()) count(penalties.counts, newest);
   }
 
-  /* The thread's id; TG_NONE: it has none. One past the vocabulary has no logit. */
-  __device__ inline uint32_t mine(const tg_state *state, uint32_t vocabulary) const {
-    const uint32_t i = threadIdx.x, stop = i - edits.biases;
-    const uint32_t id = i < edits.biases ? biases(state)[i].id : stop < edits.stops ? (uint32_t)slot->stop_ids[stop] : TG_NONE;
-    return id < vocabulary ? id : TG_NONE;
+  /* By all threads: each its own of a slot's edits, those of `mine`. Biases and stop ids were there before the step began. */
+  __device__ inline void take_edits(const tg_state *state, const tg_slot *of, uint32_t index, Edits all, Ids mine) {
+    const uint32_t i = threadIdx.x;
+    uint32_t id = TG_NONE;
+    if (i < all.biases) {
+      const tg_bias *bias = table<tg_bias>(state, __ldcg(&state->bias_table)) + (size_t)index * __ldcg(&state->config.bias_capacity) + i;
+      id = __ldcg(&bias->id), biases[i] = __uint_as_float(__ldcg(&bias->bias));
+    } else if (i - all.biases < all.stops) {
+      id = (uint32_t)__ldcg(&of->stop_ids[i - all.biases]);
+    }
+    if (i < all.biases + all.stops) ids[i] = mine.has(id) ? id : TG_NONE;
+  }
+
+  /* The thread's id; TG_NONE: it has none. */
+  __device__ inline uint32_t mine() const {
+    return threadIdx.x < edits.biases + edits.stops ? ids[threadIdx.x] : TG_NONE;
   }
 
   /* By all threads. */
-  __device__ inline void apply(float *line, const tg_state *state, uint32_t vocabulary) {
+  __device__ inline void apply(float *line) {
     if (!edits.any()) return;
-    const uint32_t i = threadIdx.x, id = mine(state, vocabulary);
+    const uint32_t i = threadIdx.x, id = mine();
     if (id != TG_NONE) raw[i] = line[id];
     __syncthreads();  /* a stop id may have a bias too: both have read it before either writes, and it stays out */
-    if (id != TG_NONE && i < edits.biases) line[id] = __fadd_rn(raw[i], __uint_as_float(biases(state)[i].bias));
+    if (id != TG_NONE && i < edits.biases) line[id] = __fadd_rn(raw[i], biases[i]);
     __syncthreads();
+    if (edits.stops == 0) return;
     if (id != TG_NONE && i >= edits.biases) line[id] = -INFINITY;
     __syncthreads();
   }
 
   /* By all threads, once they have read what they want of the edited line. */
-  __device__ inline void undo(float *line, const tg_state *state, uint32_t vocabulary) const {
+  __device__ inline void undo(float *line) const {
     if (!edits.any()) return;
-    const uint32_t id = mine(state, vocabulary);
+    const uint32_t id = mine();
     __syncthreads();
     if (id != TG_NONE) line[id] = raw[threadIdx.x];
     __syncthreads();

@@ -20,6 +20,7 @@ use tailgraph::backend::cuda::families::router::RouterWeights;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
 use tailgraph::backend::cuda::memory::arena::{best_words, count_stride};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
+use tailgraph::backend::cuda::tuning::limits::MEETING_BYTES;
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
 use tailgraph::sys::abi;
@@ -67,6 +68,7 @@ struct Layer {
     logits: Address,
     noted: Noted,
     best: Address,
+    meetings: Address,
 }
 
 impl Layer {
@@ -142,6 +144,7 @@ impl Layer {
                 counts: arrays.scratch(step.slots.len() * count_stride(c.vocab_size) * 2),
             },
             best: arrays.scratch(best_words(BUCKET) * 8),
+            meetings: arrays.keep(arrays.gpu.put(&vec![0_u8; BUCKET * MEETING_BYTES])),
         }
     }
 
@@ -205,7 +208,14 @@ impl Layer {
         let part = LogitsPart::Sampled;
         let found = to.lm_head(part, self.logits, self.best, self.x, 0, self.embedding);
         to.mark_seen(self.noted);
-        to.sample(part, self.logits, self.noted, self.best, found);
+        to.sample(
+            part,
+            self.logits,
+            self.noted,
+            self.best,
+            found,
+            self.meetings,
+        );
     }
 }
 

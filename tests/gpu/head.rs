@@ -11,6 +11,7 @@ use tailgraph::backend::cuda::families::Types;
 use tailgraph::backend::cuda::families::head::{Found, LogitsPart, Noted, seen_words};
 use tailgraph::backend::cuda::memory::arena::{best_words, count_stride};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
+use tailgraph::backend::cuda::tuning::limits::MEETING_BYTES;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
@@ -202,11 +203,14 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
         seen: seen.at(0),
         counts: counts.at(0),
     };
+    let meetings = gpu.put(&vec![0_u8; bucket * MEETING_BYTES]);
     let sample = |found: Option<Found>, logits: &Buffer, best: &Buffer| {
         let part = LogitsPart::Sampled;
         // SAFETY: the arrays have the shapes that the operation asks for.
         unsafe {
-            enqueue.run(|to| to.sample(part, logits.at(0), noted, best.at(0), found));
+            enqueue.run(|to| {
+                to.sample(part, logits.at(0), noted, best.at(0), found, meetings.at(0));
+            });
         }
         let tokens = on_gpu.sampled(gpu);
         tokens.iter().map(|s| s.token).collect::<Vec<i32>>()

@@ -9,6 +9,7 @@ use plain::Row;
 use tailgraph::backend::cuda::families::head::{LogitsPart, Noted, seen_words};
 use tailgraph::backend::cuda::memory::arena::{best_words, count_stride};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
+use tailgraph::backend::cuda::tuning::limits::MEETING_BYTES;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
 use tailgraph::sys::abi;
@@ -167,15 +168,21 @@ fn run(gpu: &Gpu, rig: &Rig, rows: &[Row], score: bool) -> Vec<abi::tg_sampled> 
         LogitsPart::Sampled
     };
     let best = gpu.poisoned(best_words(rows.len()) * 8);
+    let meetings = gpu.put(&vec![0_u8; rows.len() * MEETING_BYTES]);
     // SAFETY: the arrays have the shapes that the operations ask for.
     unsafe {
         enqueue.run(|to| {
             if score {
                 to.mark_seen(notes.at());
             }
-            to.sample(part, logits.at(0), notes.at(), best.at(0), None);
+            let (logits, best, meetings) = (logits.at(0), best.at(0), meetings.at(0));
+            to.sample(part, logits, notes.at(), best, None, meetings);
         });
     }
+    assert!(
+        gpu.get(&meetings).iter().all(|&byte| byte == 0),
+        "meetings are not as they were"
+    );
     let after = gpu.get_values(DType::F32, &logits);
     let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
     assert!(
@@ -371,11 +378,24 @@ fn ties_and_broken_logits_in_any_part() {
                 logits[random.below(vocabulary)] = broken[case / 2 % 4];
                 expected[case] = -1;
             }
-            rows.push(Row {
+            let mut row = Row {
                 logits,
                 seen: vec![0, 0],
                 ..Row::default()
-            });
+            };
+            // Whose scores are searched too, by blocks that share them: some of the ids with the largest logits lose by it.
+            if case % 3 == 0 {
+                row.sampling.frequency_penalty = 0.5_f32.to_bits();
+                row.biases = vec![abi::tg_bias {
+                    id: a as u32,
+                    bias: (-0.25_f32).to_bits(),
+                }];
+                row.sampling.bias_count = 1;
+                if expected[case] >= 0 {
+                    expected[case] = row.token() as i32;
+                }
+            }
+            rows.push(row);
         }
         let sampled = run(&gpu, &rig, &rows, false);
         let tokens: Vec<i32> = sampled.iter().map(|s| s.token).collect();

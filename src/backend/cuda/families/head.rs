@@ -12,6 +12,10 @@ const SAMPLE_THREADS: u32 = 512;
 const BEST_THREADS: u32 = 256;
 /// Blocks of `tg_sample_best` that an H200 has room for at once, about: 4 an SM.
 const BEST_BLOCKS: u32 = 512;
+/// Blocks of `tg_sample` that take their place at once on any GPU we know of, about one an SM; and of a row, at most: then a
+/// thread has all of its share of 65536 logits under way at once.
+const SAMPLE_BLOCKS: u32 = 128;
+const SAMPLE_SHARES: u32 = 8;
 
 /// Words of a slot's bitmap of seen tokens.
 pub fn seen_words(vocab_size: usize) -> usize {
@@ -58,7 +62,7 @@ pub struct Found {
 /// What is known of the tokens of each slot's sequence, where penalties ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Noted {
-    /// u32 `[slots, `[`seen_words`]`]`: a bit for each token of the sequence.
+    /// u32 `[slots, `[`seen_words`]`]`: a bit for each token of the sequence; without a repetition penalty, of its answer.
     pub seen: Address,
     /// u16 `[slots, `[`count_stride`](crate::backend::cuda::memory::arena::count_stride)`]`: how often each stands in the answer.
     pub counts: Address,
@@ -67,6 +71,12 @@ pub struct Noted {
 /// Blocks that look for a row's best: fewer where all rows' blocks would not fit the GPU at once.
 fn best_blocks(rows: u32) -> u32 {
     (BEST_BLOCKS / rows).clamp(1, SAMPLE_PARTS as u32)
+}
+
+/// Blocks that share the ids of a greedy row whose best score is not its best logit: fewer where all rows' blocks would be more
+/// than SMs.
+fn sample_blocks(rows: u32) -> u32 {
+    (SAMPLE_BLOCKS / rows).clamp(1, SAMPLE_SHARES)
 }
 
 impl Lowering<'_> {
@@ -130,7 +140,8 @@ impl Lowering<'_> {
 
     /// Token and logprobs of each sampled row that the part holds, into the step's sampled table. `found`: what of these logits
     /// `best` holds already; else it is looked for.
-    /// `logits` has the part's shape and is as before in the end, `best` as [`Found`] says.
+    /// `logits` has the part's shape and is as before in the end, `best` as [`Found`] says. `meetings` has [`MEETING_BYTES`](crate::backend::cuda::tuning::limits::MEETING_BYTES) for each
+    /// of `S` rows, all 0 before and after.
     pub fn sample(
         &mut self,
         part: LogitsPart,
@@ -138,6 +149,7 @@ impl Lowering<'_> {
         noted: Noted,
         best: Address,
         found: Option<Found>,
+        meetings: Address,
     ) {
         let found = match found {
             Some(found) => found,
@@ -151,6 +163,7 @@ impl Lowering<'_> {
             Argument::Address(noted.seen),
             Argument::Address(noted.counts),
             Argument::Address(best),
+            Argument::Address(meetings),
             Argument::Address(self.step),
             Argument::U32(self.config.vocab_size as u32),
             Argument::U32(first),
@@ -158,7 +171,8 @@ impl Lowering<'_> {
             Argument::U32(found.parts),
             Argument::U32(u32::from(marks)),
         ];
-        let grid = (self.bucket.sequences, 1, 1);
+        let sequences = self.bucket.sequences;
+        let grid = (sequences, sample_blocks(sequences), 1);
         self.call(&self.kernels.sample, grid, SAMPLE_THREADS, 0, arguments)
     }
 
@@ -203,6 +217,10 @@ mod tests {
         assert_eq!(
             [1, 32, 33, 64, 128, 200, 256, 512, 4096].map(best_blocks),
             [16, 16, 15, 8, 4, 2, 2, 1, 1]
+        );
+        assert_eq!(
+            [1, 16, 17, 32, 64, 65, 256, 4096].map(sample_blocks),
+            [8, 8, 7, 4, 2, 1, 1, 1]
         );
     }
 }

@@ -48,6 +48,7 @@ fn part_by_part<'a>(
 ) {
     let logits = model.at(model.places.logits);
     let best = model.at(model.places.sample_best);
+    let meetings = model.at(model.places.sample_meetings);
     let noted = Noted {
         seen: model.at(model.places.seen),
         counts: model.at(model.places.counts),
@@ -67,6 +68,6 @@ fn part_by_part<'a>(
             to.deliver(part, parts.peek().is_none(), logits, ring);
         }
         to.doing(sample);
-        to.sample(part, logits, noted, best, found);
+        to.sample(part, logits, noted, best, found, meetings);
     }
 }

@@ -3,8 +3,8 @@
 
 use crate::backend::cuda::families::key_split::KeySplit;
 use crate::backend::cuda::tuning::limits::{
-    EXPERT_COUNTS_BYTES, FUSED_ROWS, HEAD_PARTS, MOST_ROWS, SAMPLE_PARTS, SKINNY_OUTPUTS,
-    SKINNY_ROWS, expert_words, skinny_experts, skinny_told,
+    EXPERT_COUNTS_BYTES, FUSED_ROWS, HEAD_PARTS, MEETING_BYTES, MOST_ROWS, SAMPLE_PARTS,
+    SKINNY_OUTPUTS, SKINNY_ROWS, expert_words, skinny_experts, skinny_told,
 };
 use crate::model::{DType, ModelConfig};
 use crate::plan::SCORE_TILE_ROWS;
@@ -74,7 +74,9 @@ pub struct Arena {
     pub logits_rows: usize,
     /// u64 `[`[`best_words`]`(S)]`: the best logit of each part of a row.
     pub sample_best: usize,
-    /// u32 `[S, V / 32 rounded up]`: a bit for each token that a slot's sequence holds.
+    /// [`MEETING_BYTES`] `[S]`: where blocks of `tg_sample` that share a row meet; zero before and after.
+    pub sample_meetings: usize,
+    /// u32 `[S, V / 32 rounded up]`: a bit for each token that penalties may change in a slot's sequence.
     pub seen: usize,
     /// u16 `[S, `[`count_stride`]`(V)]`: how often each token stands in the answer of a slot's sequence.
     pub counts: usize,
@@ -163,6 +165,7 @@ impl Arena {
         let attention_done = take(&[slots, heads, 4]);
         let posted = take(&[8]);
         let sample_best = take(&[best_words(slots), 8]);
+        let sample_meetings = take(&[slots, MEETING_BYTES]);
         let logits_rows = logits_rows(rows, slots);
         let logits = take(&[logits_rows, config.vocab_size, 4]);
         let seen = take(&[slots, config.vocab_size.div_ceil(32), 4]);
@@ -188,6 +191,7 @@ impl Arena {
             attention_done,
             posted,
             sample_best,
+            sample_meetings,
             logits,
             logits_rows,
             seen,
@@ -235,6 +239,7 @@ mod tests {
             (arena.attention_done, 16 * 32 * 4),
             (arena.posted, 8),
             (arena.sample_best, 16 * HEAD_PARTS * 8),
+            (arena.sample_meetings, 16 * MEETING_BYTES),
             (arena.logits, 512 * 65536 * 4),
             (arena.seen, 16 * 65536 / 8),
             (arena.counts, 16 * 65536 * 2),

@@ -6,6 +6,8 @@ pub const EXPERT_COUNTS_BYTES: usize = 1088;
 /// head that streams weights, of up to [`MOST_ROWS`] rows.
 pub const SAMPLE_PARTS: usize = 16;
 pub const HEAD_PARTS: usize = 256;
+/// Where the blocks of `tg_sample` that share a row meet: `Meeting` of kernels/sample/scores.cuh.
+pub const MEETING_BYTES: usize = 16;
 
 /// Rows of a bucket that the swap-AB and the grouped kernels take, at most.
 pub const MOST_ROWS: u32 = 256;
