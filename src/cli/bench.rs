@@ -9,16 +9,20 @@ mod asked;
 mod bare;
 mod gemm;
 #[cfg(feature = "cuda")]
+mod keep_busy;
+#[cfg(feature = "cuda")]
 mod launch;
 mod result;
 mod routing;
 mod scored;
 mod sizes;
+#[cfg(feature = "cuda")]
+mod techniques;
 mod units;
 mod work;
 
 use super::args::BucketArgs;
-use super::args::bench::{BenchArgs, BenchCommand, CompareArgs, Other, PrintArgs};
+use super::args::bench::{BenchArgs, BenchCommand, CompareArgs, KeepBusyArgs, Other, PrintArgs};
 use super::paths::Files;
 use super::summary::counted;
 use super::{Exit, interrupt};
@@ -52,6 +56,7 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
     match &command.other {
         Some(Other::Compare(args)) => return compared(args),
         Some(Other::Gemm(args)) => return gemm::run(args),
+        Some(Other::KeepBusy(args)) => return keep_busy(args),
         None => {}
     }
     let args = &command.bench;
@@ -120,6 +125,10 @@ fn keep_apart(args: &BenchArgs) -> Result<()> {
 
 fn shown(rows: &[Value], print: &PrintArgs) -> String {
     let (format, width) = (print.format, print.width());
+    #[cfg(feature = "cuda")]
+    if rows.iter().any(|row| row["technique"].is_string()) {
+        return techniques::shown(rows, format, width);
+    }
     let results = text(rows, format, RESULTS, width);
     match format {
         Format::Md => format!(
@@ -160,7 +169,20 @@ impl PrintArgs {
 
 #[cfg(feature = "cuda")]
 fn launches(args: &BenchArgs, interrupt: &std::sync::atomic::AtomicBool) -> Result<Results> {
-    launch::measure(args, interrupt)
+    match &args.alone()[..] {
+        [] => launch::measure(args, interrupt),
+        ways => techniques::measure(args, ways, interrupt),
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn keep_busy(args: &KeepBusyArgs) -> Result<Exit> {
+    keep_busy::run(args)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn keep_busy(args: &KeepBusyArgs) -> Result<Exit> {
+    Err(crate::backend::spec::without_gpu_support(&args.device))
 }
 
 #[cfg(not(feature = "cuda"))]

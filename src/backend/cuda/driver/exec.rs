@@ -91,6 +91,14 @@ impl Exec {
         unsafe { result::graph::upload(self.handle, self.stream.cu_stream()) }.map_err(refused)
     }
 
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn handle(&self) -> sys::CUgraphExec {
+        self.handle
+    }
+
     /// What `tg_graphs` holds: the handle as device code takes it.
     pub fn device_handle(&self) -> u64 {
         self.handle.addr() as u64

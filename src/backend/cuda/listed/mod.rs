@@ -2,3 +2,4 @@
 
 pub mod calls;
 pub mod captured;
+pub mod techniques;

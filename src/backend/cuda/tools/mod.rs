@@ -1,5 +1,7 @@
 //! Programs that tell more than a run wants to know: when each kernel ran, where rows were routed, a step without a model.
 
+pub mod busy;
 pub mod probe;
 pub mod routing;
 pub mod stamps;
+pub mod techniques;
