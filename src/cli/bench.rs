@@ -4,6 +4,8 @@
 //! to repeat: whatever drifts (clocks, temperature, other work) meets all of them alike, and starting is measured as
 //! often as running.
 
+#[cfg(feature = "cuda")]
+mod alone;
 mod around;
 mod asked;
 mod bare;
@@ -22,7 +24,9 @@ mod units;
 mod work;
 
 use super::args::BucketArgs;
-use super::args::bench::{BenchArgs, BenchCommand, CompareArgs, KeepBusyArgs, Other, PrintArgs};
+use super::args::bench::{BenchArgs, BenchCommand, CompareArgs, Other, PrintArgs};
+#[cfg(not(feature = "cuda"))]
+use super::args::bench::{KeepBusyArgs, LimitsArgs, QueueArgs};
 use super::paths::Files;
 use super::summary::counted;
 use super::{Exit, interrupt};
@@ -53,11 +57,8 @@ pub(super) struct Results {
 }
 
 pub fn run(command: &BenchCommand) -> Result<Exit> {
-    match &command.other {
-        Some(Other::Compare(args)) => return compared(args),
-        Some(Other::Gemm(args)) => return gemm::run(args),
-        Some(Other::KeepBusy(args)) => return keep_busy(args),
-        None => {}
+    if let Some(other) = &command.other {
+        return apart(other);
     }
     let args = &command.bench;
     args.check()?;
@@ -103,6 +104,26 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
     } else {
         Exit::Done
     })
+}
+
+/// What measures by options of its own.
+fn apart(command: &Other) -> Result<Exit> {
+    match command {
+        Other::Compare(args) => compared(args),
+        Other::Gemm(args) => gemm::run(args),
+        #[cfg(feature = "cuda")]
+        Other::Limits(args) => alone::limits(args),
+        #[cfg(feature = "cuda")]
+        Other::Queue(args) => alone::queue(args),
+        #[cfg(feature = "cuda")]
+        Other::KeepBusy(args) => keep_busy::run(args),
+        #[cfg(not(feature = "cuda"))]
+        Other::Limits(LimitsArgs { device, .. })
+        | Other::Queue(QueueArgs { device, .. })
+        | Other::KeepBusy(KeepBusyArgs { device }) => {
+            Err(crate::backend::spec::without_gpu_support(device))
+        }
+    }
 }
 
 fn keep_apart(args: &BenchArgs) -> Result<()> {
@@ -173,16 +194,6 @@ fn launches(args: &BenchArgs, interrupt: &std::sync::atomic::AtomicBool) -> Resu
         [] => launch::measure(args, interrupt),
         ways => techniques::measure(args, ways, interrupt),
     }
-}
-
-#[cfg(feature = "cuda")]
-fn keep_busy(args: &KeepBusyArgs) -> Result<Exit> {
-    keep_busy::run(args)
-}
-
-#[cfg(not(feature = "cuda"))]
-fn keep_busy(args: &KeepBusyArgs) -> Result<Exit> {
-    Err(crate::backend::spec::without_gpu_support(&args.device))
 }
 
 #[cfg(not(feature = "cuda"))]

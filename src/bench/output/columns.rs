@@ -182,6 +182,36 @@ pub const TECHNIQUES: &[Column] = &[
     field!("steps", "timed_steps", 5),
 ];
 
+/// Of limits at their edge.
+pub const LIMITS: &[Column] = &[
+    field!("limit", "limit"),
+    field!("documented", "documented"),
+    field!("accepted", "accepted"),
+    field!("ran", "ran"),
+    field!("of one more", "accepted_beyond"),
+    field!("ran", "ran_beyond"),
+    field!("answer", "answer"),
+    Column {
+        title: "holds",
+        rank: 0,
+        cell: |row| Some(if row["holds"].as_bool()? { "yes" } else { "NO" }.to_owned()),
+    },
+];
+
+/// Of queues.
+pub const QUEUE: &[Column] = &[
+    field!("items are", "claim"),
+    field!("work", "work"),
+    field!("rounds", "rounds"),
+    field!("items/us", "items_per_us"),
+    field!("first end us", "first_end_us", 3),
+    field!("median", "median_end_us", 1),
+    field!("last", "last_end_us"),
+    field!("tail us", "tail_us"),
+    share!("idle", "idle_share", 2),
+    field!("claims", "claims", 4),
+];
+
 /// Of products.
 pub const GEMM: &[Column] = &[
     field!("dtype", "dtype", 3),

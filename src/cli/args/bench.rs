@@ -1,5 +1,6 @@
 //! `bench`.
 
+mod alone;
 mod gemm;
 
 use super::run::EngineArgs;
@@ -10,6 +11,7 @@ use crate::bench::Kind;
 use crate::bench::output::Format;
 use crate::bench::ranges::{self, Lengths, List};
 use crate::model::DType;
+pub use alone::{KeepBusyArgs, LimitsArgs, QueueArgs};
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 pub use gemm::GemmArgs;
@@ -34,16 +36,13 @@ pub enum Other {
     Compare(CompareArgs),
     /// Each product of a model by rows: the kernels that serve it, time, TFLOP/s, share of what bounds it, and cuBLASLt beside it
     Gemm(Box<GemmArgs>),
+    /// Each limit of launching on the device at its edge: as many launches as are documented, and one more (GPUs only)
+    Limits(LimitsArgs),
+    /// An atomic queue by itself: what claiming items costs, and what it saves where items differ (GPUs only)
+    Queue(QueueArgs),
     /// Keep a GPU busy until standard input ends: what --gpu-load starts
     #[command(hide = true)]
     KeepBusy(KeepBusyArgs),
-}
-
-#[derive(Debug, Clone, Args)]
-pub struct KeepBusyArgs {
-    /// cuda or cuda:N
-    #[arg(long, value_name = "DEVICE", default_value = "cuda")]
-    pub device: String,
 }
 
 #[derive(Debug, Clone, Args)]

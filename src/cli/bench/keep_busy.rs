@@ -1,29 +1,18 @@
 //! `bench keep-busy`: what `--gpu-load` starts. Kernels one behind the other until standard input ends, which it does when the
 //! process that started this one does.
 
-use crate::backend::DeviceSpec;
-use crate::backend::cuda::driver::gpu::OpenGpu;
+use super::alone::gpu;
 use crate::backend::cuda::tools::busy::KeepBusy;
 use crate::bench::gpu_load::{KERNEL, READY};
 use crate::cli::Exit;
 use crate::cli::args::bench::KeepBusyArgs;
-use crate::cli::spec::named;
 use crate::error::{Error, Result};
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub fn run(args: &KeepBusyArgs) -> Result<Exit> {
-    let spec = match &named(&args.device)?[..] {
-        [DeviceSpec::Gpu(spec)] => spec.clone(),
-        _ => {
-            return Err(Error::Usage(format!(
-                "bench keep-busy: --device {}: expected one GPU, as in cuda:0",
-                args.device
-            )));
-        }
-    };
-    let gpu = OpenGpu::new(spec.ordinal)?;
+    let gpu = gpu("bench keep-busy", &args.device)?;
     let busy = KeepBusy::new(&gpu, KERNEL)?;
     let over = Arc::new(AtomicBool::new(false));
     let tell = over.clone();

@@ -1,7 +1,9 @@
 //! Programs that tell more than a run wants to know: when each kernel ran, where rows were routed, a step without a model.
 
 pub mod busy;
+pub mod limits;
 pub mod probe;
+pub mod queue;
 pub mod routing;
 pub mod stamps;
 pub mod techniques;

@@ -86,13 +86,15 @@ pub fn blocks(bucket: usize) -> u32 {
     }
 }
 
-fn mix(mut x: u32) -> u32 {
+/// Of one word, as in ways/step.cuh.
+pub fn mix(mut x: u32) -> u32 {
     x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
     x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);
     x ^ (x >> 16)
 }
 
-fn mix64(mut x: u64) -> u64 {
+/// ... and of a long one.
+pub fn mix64(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
