@@ -20,8 +20,10 @@ __device__ inline uint64_t ways_mix64(uint64_t x) {
 }
 
 __device__ inline uint64_t ways_now_ns() {
-  uint64_t now;
+  uint64_t now = 0;
+#ifdef __CUDA_ARCH__
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+#endif
   return now;
 }
 
@@ -73,7 +75,12 @@ __device__ inline void ways_decide(tg_ways *ways) {
   reinterpret_cast<uint64_t *>(ways->stamps)[step % TG_WAYS_STAMPS] = ways_now_ns();
   ways->step = step + 1;
   __threadfence();
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(ways->told), "l"((step + 1) * TG_WAYS_BUCKETS + next) : "memory");
+  const uint64_t word = (step + 1) * TG_WAYS_BUCKETS + next;
+#ifdef __CUDA_ARCH__
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(ways->told), "l"(word) : "memory");
+#else
+  *reinterpret_cast<volatile uint64_t *>(ways->told) = word;
+#endif
 }
 
 #endif

@@ -58,6 +58,11 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     let gpus = units.first().map(|unit| unit.opened.targets());
     let gpus = gpus.into_iter().flatten();
     let gpus: Vec<String> = gpus.filter_map(|target| target.device().info()).collect();
+    if gpus.is_empty() && args.gpu_load.0 != [0] {
+        return Err(Error::Usage(
+            "--gpu-load: the CPU is no GPU that others keep busy, expected --device cuda".into(),
+        ));
+    }
     let gpu_info = (!gpus.is_empty()).then(|| gpus.join(" and "));
     if let Some(folder) = &args.trace {
         folder::make(folder)?;

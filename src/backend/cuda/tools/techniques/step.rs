@@ -118,6 +118,14 @@ impl Foreseen {
         self.0.lock().digest(steps as usize)
     }
 
+    /// From step `steps` on all that is expected is wrong: to see that a comparison finds it.
+    #[doc(hidden)]
+    pub fn spoil(&self, steps: u64) {
+        let mut reference = self.0.lock();
+        let digest = reference.digest(steps as usize);
+        reference.digests[steps as usize] = !digest;
+    }
+
     /// As [`Reference::bucket`].
     pub fn bucket(&self, steps: u64) -> usize {
         self.0.lock().bucket(steps as usize)
