@@ -108,6 +108,8 @@ pub fn edges(gpu: &OpenGpu) -> Result<Vec<Edge>> {
         ),
     ] {
         let refused = Exec::instantiate_unaudited(&graph, LaunchedBy::Device).err();
+        // The driver may not say which node it was; what is checked before does.
+        let audited = Exec::instantiate(&graph, LaunchedBy::Device).err();
         edges.push(Edge {
             limit,
             documented: 0,
@@ -116,7 +118,11 @@ pub fn edges(gpu: &OpenGpu) -> Result<Vec<Edge>> {
             accepted_beyond: refused.is_none().into(),
             ran_beyond: 0,
             holds: refused.is_some(),
-            answer: refused.map(|error| error.to_string()),
+            answer: refused
+                .into_iter()
+                .chain(audited)
+                .map(|error| error.to_string())
+                .reduce(|all, next| format!("{all}; {next}")),
         });
     }
     Ok(edges)
