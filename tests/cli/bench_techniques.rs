@@ -2,6 +2,7 @@
 
 use crate::bench::bench;
 use crate::common::program::{run, tailgraph};
+use crate::common::schema::{check, schema};
 use serde_json::{Value, json};
 use tailgraph::backend::cuda::listed::techniques::Technique;
 
@@ -25,6 +26,8 @@ fn every_way_is_in_the_help_and_on_the_page() {
             "the page has no {row}"
         );
     }
+    let named = &schema("launching")["items"]["properties"]["technique"]["enum"];
+    assert_eq!(*named, json!(Technique::ALL.map(Technique::name)));
 }
 
 #[test]
@@ -126,6 +129,7 @@ fn a_report_shows_every_way_beside_every_load() {
         measured("graph-spin", 0, 0, 71.25, Some(201.5)),
         measured("device-tail", 64, 2, 66.75, None),
     ];
+    check(&schema("launching"), &json!(rows)).unwrap();
     let lines = rows.each_ref().map(|row| format!("{row}\n")).concat();
     let list = serde_json::to_string_pretty(&rows).unwrap();
     for (name, text) in [("a.jsonl", lines), ("a.json", list)] {

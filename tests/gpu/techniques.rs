@@ -2,7 +2,8 @@
 //! where they are documented; failures that say what failed.
 
 use crate::common::program::run;
-use serde_json::Value;
+use crate::common::schema::{check, schema};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::backend::cuda::listed::techniques::Technique;
@@ -177,6 +178,7 @@ fn a_table_has_a_line_for_each_way_and_load() {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
+    check(&schema("launching"), &json!(rows)).unwrap();
     let lines: BTreeSet<_> = rows
         .iter()
         .map(|row| (row["technique"].as_str().unwrap(), row["gpu_load"].as_u64()))
