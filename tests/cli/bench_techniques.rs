@@ -5,6 +5,7 @@ use crate::common::program::{run, tailgraph};
 use crate::common::schema::{check, schema};
 use serde_json::{Value, json};
 use tailgraph::backend::cuda::listed::techniques::Technique;
+use tailgraph::bench::output::{Column, Format, LIMITS, QUEUE, TECHNIQUES, text};
 
 #[test]
 fn every_way_is_in_the_help_and_on_the_page() {
@@ -157,4 +158,55 @@ fn a_report_shows_every_way_beside_every_load() {
     std::fs::write(&file, other.to_string()).unwrap();
     let ended = run(&["report", file.to_str().unwrap(), "-o", "-"]);
     ended.fails(1, &["other.jsonl", "found launch_schema 2", "expected 1"]);
+}
+
+#[test]
+fn tables_have_what_a_reader_compares() {
+    let rows = [
+        measured("graph-spin", 0, 0, 71.25, Some(201.5)),
+        measured("cdp", 0, 0, 166.75, None),
+    ];
+    let lines = |rows: &[Value], columns: &[Column]| -> Vec<String> {
+        let text = text(rows, Format::Md, columns, usize::MAX);
+        text.lines().map(str::to_owned).collect()
+    };
+    let table = lines(&rows, TECHNIQUES);
+    assert_eq!(table.len(), 4, "{table:#?}");
+    for title in ["way", "us p50", "p99.9", "CPU us/step", "MiB", "start ms"] {
+        assert!(table[0].contains(&format!(" {title} |")), "{}", table[0]);
+    }
+    assert!(
+        !table[0].contains("gpu load"),
+        "nobody has any: {}",
+        table[0]
+    );
+    assert!(table[2].contains(" graph-spin |") && table[2].contains(" 201.5 |"));
+    assert!(
+        table[3].contains(" - |"),
+        "a p99.9 that is not known: {}",
+        table[3]
+    );
+    let beside = [rows[0].clone(), measured("graph-spin", 0, 2, 9000.0, None)];
+    assert!(lines(&beside, TECHNIQUES)[0].contains(" gpu load |"));
+
+    let edge = |holds| {
+        json!({
+            "limit": "pending tail launches of a graph", "documented": 255, "accepted": 255, "ran": 255,
+            "accepted_beyond": 255, "ran_beyond": 255, "answer": "launch 256 of them", "holds": holds,
+        })
+    };
+    let table = lines(&[edge(true), edge(false)], LIMITS);
+    assert!(
+        table[2].ends_with(" yes |") && table[3].ends_with(" NO |"),
+        "{table:#?}"
+    );
+    let queue = json!({
+        "claim": "32 items a claim", "work": "skewed", "rounds": 64, "items_per_us": 812.5, "first_end_us": 10.0,
+        "median_end_us": 11.0, "last_end_us": 14.0, "tail_us": 3.0, "idle_share": 0.125, "claims": 32768,
+    });
+    let table = lines(&[queue], QUEUE);
+    assert!(
+        table[2].contains(" 812.5 |") && table[2].contains(" 12.5% |"),
+        "{table:#?}"
+    );
 }
