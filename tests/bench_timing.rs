@@ -98,6 +98,7 @@ fn measured(batch: u32, takes: Duration) -> Measured {
         ragged_from: None,
         most_in_flight: None,
         cpu_load: 0,
+        gpu_load: 0,
         penalties: false,
     };
     let arrivals = workload::at_once(&point, batch, Logits::None, 100, &mut Random::new(0, 0));
@@ -234,6 +235,7 @@ fn a_closed_loop_has_no_more_in_flight_than_it_may() {
             ragged_from: None,
             most_in_flight: Some(most),
             cpu_load: 0,
+            gpu_load: 0,
             penalties: false,
         };
         let arrivals = workload::at_once(&point, 12, Logits::None, 100, &mut Random::new(0, 0));

@@ -14,7 +14,7 @@ const KERNELS: &str = "kernels";
 /// generation (sm_80 on 8.6 and 8.9, sm_100 on 10.3), but sm_90a, which wgmma needs, on 9.0 alone.
 const ARCHITECTURES: [&str; 3] = ["80", "90a", "100"];
 
-/// What came of compiling and linking; the image itself is `tailgraph.fatbin` in the output folder.
+/// What came of compiling and linking; the images are `tailgraph.fatbin` and `launching.fatbin` in the output folder.
 pub struct Built {
     /// What the compiler printed, `ptxas -v` included: one unit after the other.
     pub compile_log: String,
@@ -74,7 +74,7 @@ fn existing(path: PathBuf) -> Option<PathBuf> {
     path.canonicalize().ok().filter(|path| path.is_file())
 }
 
-/// Compiles every unit, as many at a time as cargo allows, and links them for the device. Objects lie in the folder that
+/// Compiles every unit, as many at a time as cargo allows, and links them for the device into two images. Objects lie in the folder that
 /// TAILGRAPH_KERNEL_OBJECTS names, which builds may share, or in `out_dir`.
 pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Built, String> {
     let folder = env::var_os("TAILGRAPH_KERNEL_OBJECTS").map_or(out_dir.to_owned(), PathBuf::from);
@@ -111,19 +111,72 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Built, String> {
         compile_log.push_str(&log);
     }
     forget_old(&folder);
-    let image = out_dir.join("tailgraph.fatbin");
-    let mut link = Command::new(nvcc);
-    link.args(["-dlink", "-fatbin", "-Xnvlink", "-v"])
-        .args(targets())
-        .args(&objects)
-        .arg("-o")
-        .arg(&image);
-    let link_log = run(&mut link)?;
+    let by_unit = || units.iter().zip(&objects);
+    let main = by_unit().filter(|(unit, _)| !launches_kernels(unit));
+    let mut link_log = link(nvcc, main, &out_dir.join("tailgraph.fatbin"), &[])?;
+    let with_runtime = by_unit().filter(|(unit, _)| launches_kernels(unit) || is_shared(unit));
+    let runtime = runtime(nvcc)?;
+    let image = out_dir.join("launching.fatbin");
+    let linked = link(nvcc, with_runtime, &image, &[&runtime, "-lcudadevrt"])?;
+    link_log.push_str(&of_ours(&linked));
     Ok(Built {
         compile_log,
         link_log,
         objects,
     })
+}
+
+/// Of kernels that launch kernels: they need the device runtime, and stand in an image of their own, so that nothing else does.
+fn launches_kernels(unit: &Path) -> bool {
+    unit.starts_with(Path::new(KERNELS).join("cdp"))
+}
+
+/// What these launch, which is in the other image too.
+fn is_shared(unit: &Path) -> bool {
+    unit == Path::new(KERNELS).join("ways/step.cu")
+}
+
+/// Where nvcc's device runtime lies, as an option: the wheels have `lib`, nvcc looks in `lib64`.
+fn runtime(nvcc: &Path) -> Result<String, String> {
+    let root = nvcc.parent().and_then(Path::parent).unwrap_or(nvcc);
+    let folders = ["lib", "lib64", "targets/x86_64-linux/lib"].map(|folder| root.join(folder));
+    let found = folders
+        .iter()
+        .find(|folder| folder.join("libcudadevrt.a").is_file());
+    found
+        .map(|folder| format!("-L{}", folder.display()))
+        .ok_or(format!(
+            "{}: found no libcudadevrt.a in lib, lib64 or targets/x86_64-linux/lib, expected it beside nvcc: run kernels/toolchain",
+            root.display()
+        ))
+}
+
+/// Links objects for the device; gives what was printed.
+fn link<'a>(
+    nvcc: &Path,
+    objects: impl Iterator<Item = (&'a PathBuf, &'a PathBuf)>,
+    image: &Path,
+    more: &[&str],
+) -> Result<String, String> {
+    let mut link = Command::new(nvcc);
+    link.args(["-dlink", "-fatbin", "-Xnvlink", "-v"])
+        .args(targets())
+        .args(objects.map(|(_, object)| object))
+        .args(more)
+        .arg("-o")
+        .arg(image);
+    run(&mut link)
+}
+
+/// What nvlink printed of our kernels: the device runtime has functions of its own.
+fn of_ours(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    let pairs = lines.windows(2);
+    pairs
+        .filter(|pair| pair[0].contains("Function properties for 'tg_"))
+        .fold(String::new(), |text, pair| {
+            text + pair[0] + "\n" + pair[1] + "\n"
+        })
 }
 
 /// One unit for all architectures: its object and what was printed. Both are named by what they are made from, so that a unit is

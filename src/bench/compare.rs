@@ -26,7 +26,7 @@ pub struct Entry {
     n_gen: u32,
     n_kernels: Option<u32>,
     request_rate: Value,
-    /// These four are missing in older results, which had no such thing.
+    /// These, and gpu_load, are missing in older results, which had no such thing.
     #[serde(default)]
     n_prompt_min: Option<u32>,
     #[serde(default)]
@@ -36,6 +36,8 @@ pub struct Entry {
     #[serde(default)]
     logits_on_device: Option<bool>,
     cpu_load: u32,
+    #[serde(default)]
+    gpu_load: u32,
     samples: BTreeMap<String, Vec<f64>>,
     model_filename: String,
     cpu_info: Option<String>,
@@ -62,6 +64,7 @@ impl Entry {
             "max_concurrency": self.max_concurrency,
             "logits_on_device": self.logits_on_device == Some(true),
             "cpu_load": self.cpu_load,
+            "gpu_load": self.gpu_load,
         })
     }
 }
@@ -237,6 +240,7 @@ mod tests {
             max_concurrency: None,
             logits_on_device: None,
             cpu_load: 0,
+            gpu_load: 0,
             samples: samples
                 .into_iter()
                 .map(|(name, values)| (name.to_owned(), values.to_vec()))

@@ -5,14 +5,15 @@
 //! - [`workload`]: prompts and arrival times, the same for whatever is compared
 //! - [`drive`]: one run on an engine, with what the scheduler's clock said of each token; [`clock`]: that clock beside
 //!   the host's
-//! - [`host`], `energy`: what a run costs the host and the GPU beside time
+//! - [`host`], `energy`: what a run costs the host and the GPU beside time; [`gpu_load`]: other processes on the GPU
 //! - [`metrics`]: from runs to figures; [`stats`]: means, quantiles, Welch's test; [`floors`]: the least it could take
 //! - [`traced`]: the steps of a run by a trace of it
 //! - [`products`]: a model's products, kernel by kernel in whole steps; `cublaslt`: a library's beside them (GPUs only)
 //! - [`routing`]: how rows spread over experts, counted apart
 //! - [`row`], [`output`]: a result as JSON and as tables; [`compare`]: two files of results
 //! - [`variants`]: which kernels are worth measuring for a bucket; `tuning`: measures them (GPUs only)
-//! - `bare`: a model's steps without a scheduler; `launching`: what a launch costs by itself (GPUs only)
+//! - `bare`: a model's steps without a scheduler; `launching`: what a launch costs by itself; `techniques`: every way that CUDA
+//!   has of launching, side by side (GPUs only)
 
 #[cfg(feature = "cuda")]
 pub mod bare;
@@ -24,6 +25,7 @@ pub mod drive;
 #[cfg(feature = "cuda")]
 pub mod energy;
 pub mod floors;
+pub mod gpu_load;
 pub mod host;
 #[cfg(feature = "cuda")]
 pub mod launching;
@@ -34,6 +36,8 @@ pub mod ranges;
 pub mod routing;
 pub mod row;
 pub mod stats;
+#[cfg(feature = "cuda")]
+pub mod techniques;
 pub mod traced;
 #[cfg(feature = "cuda")]
 pub mod tuning;
@@ -89,6 +93,8 @@ pub struct Point {
     pub most_in_flight: Option<u32>,
     /// Threads that spin meanwhile.
     pub cpu_load: u32,
+    /// Processes that keep the GPU busy meanwhile. Only of `decode` and `launch`.
+    pub gpu_load: u32,
     /// Every row has a presence and a frequency penalty and biases. Only of `decode`.
     pub penalties: bool,
 }

@@ -2,7 +2,7 @@
 
 mod columns;
 
-pub use columns::{COMPARED, GEMM, RESULTS, STARTS};
+pub use columns::{COMPARED, GEMM, LIMITS, QUEUE, RESULTS, STARTS, TECHNIQUES};
 
 use serde_json::Value;
 use std::fmt::Write;

@@ -130,6 +130,7 @@ mod tests {
             ragged_from: None,
             most_in_flight: None,
             cpu_load: 0,
+            gpu_load: 0,
             penalties: false,
         }
     }

@@ -142,6 +142,7 @@ impl Measured<'_> {
             "max_concurrency": point.most_in_flight,
             "logits_on_device": self.logits_on_device,
             "cpu_load": point.cpu_load,
+            "gpu_load": point.gpu_load,
             "penalties": point.penalties,
             "repeats": self.repeats.len(),
             "vocabulary_share": self.vocabulary_share,

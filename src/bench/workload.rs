@@ -218,6 +218,7 @@ mod tests {
         ragged_from: None,
         most_in_flight: None,
         cpu_load: 0,
+        gpu_load: 0,
         penalties: false,
     };
 

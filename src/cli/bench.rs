@@ -4,21 +4,29 @@
 //! to repeat: whatever drifts (clocks, temperature, other work) meets all of them alike, and starting is measured as
 //! often as running.
 
+#[cfg(feature = "cuda")]
+mod alone;
 mod around;
 mod asked;
 mod bare;
 mod gemm;
+#[cfg(feature = "cuda")]
+mod keep_busy;
 #[cfg(feature = "cuda")]
 mod launch;
 mod result;
 mod routing;
 mod scored;
 mod sizes;
+#[cfg(feature = "cuda")]
+mod techniques;
 mod units;
 mod work;
 
 use super::args::BucketArgs;
 use super::args::bench::{BenchArgs, BenchCommand, CompareArgs, Other, PrintArgs};
+#[cfg(not(feature = "cuda"))]
+use super::args::bench::{KeepBusyArgs, LimitsArgs, QueueArgs};
 use super::paths::Files;
 use super::summary::counted;
 use super::{Exit, interrupt};
@@ -49,10 +57,8 @@ pub(super) struct Results {
 }
 
 pub fn run(command: &BenchCommand) -> Result<Exit> {
-    match &command.other {
-        Some(Other::Compare(args)) => return compared(args),
-        Some(Other::Gemm(args)) => return gemm::run(args),
-        None => {}
+    if let Some(other) = &command.other {
+        return apart(other);
     }
     let args = &command.bench;
     args.check()?;
@@ -100,6 +106,26 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
     })
 }
 
+/// What measures by options of its own.
+fn apart(command: &Other) -> Result<Exit> {
+    match command {
+        Other::Compare(args) => compared(args),
+        Other::Gemm(args) => gemm::run(args),
+        #[cfg(feature = "cuda")]
+        Other::Limits(args) => alone::limits(args),
+        #[cfg(feature = "cuda")]
+        Other::Queue(args) => alone::queue(args),
+        #[cfg(feature = "cuda")]
+        Other::KeepBusy(args) => keep_busy::run(args),
+        #[cfg(not(feature = "cuda"))]
+        Other::Limits(LimitsArgs { device, .. })
+        | Other::Queue(QueueArgs { device, .. })
+        | Other::KeepBusy(KeepBusyArgs { device }) => {
+            Err(crate::backend::spec::without_gpu_support(device))
+        }
+    }
+}
+
 fn keep_apart(args: &BenchArgs) -> Result<()> {
     fn paths(files: &[PathBuf]) -> impl Iterator<Item = &Path> {
         files.iter().map(PathBuf::as_path)
@@ -120,6 +146,10 @@ fn keep_apart(args: &BenchArgs) -> Result<()> {
 
 fn shown(rows: &[Value], print: &PrintArgs) -> String {
     let (format, width) = (print.format, print.width());
+    #[cfg(feature = "cuda")]
+    if rows.iter().any(|row| row["technique"].is_string()) {
+        return techniques::shown(rows, format, width);
+    }
     let results = text(rows, format, RESULTS, width);
     match format {
         Format::Md => format!(
@@ -160,7 +190,10 @@ impl PrintArgs {
 
 #[cfg(feature = "cuda")]
 fn launches(args: &BenchArgs, interrupt: &std::sync::atomic::AtomicBool) -> Result<Results> {
-    launch::measure(args, interrupt)
+    match &args.alone()[..] {
+        [] => launch::measure(args, interrupt),
+        ways => techniques::measure(args, ways, interrupt),
+    }
 }
 
 #[cfg(not(feature = "cuda"))]

@@ -200,6 +200,7 @@ mod gpu {
                 ragged_from: None,
                 most_in_flight: None,
                 cpu_load: 0,
+                gpu_load: 0,
                 penalties: false,
             };
             let mut random = Random::new(args.timed.seed, u64::from(rows));

@@ -43,6 +43,9 @@ pub struct Row {
     #[serde(default)]
     pub logits_on_device: Option<bool>,
     pub cpu_load: u32,
+    /// Missing in older results, which had no such thing.
+    #[serde(default)]
+    pub gpu_load: u32,
     pub repeats: u32,
     pub valid: Option<bool>,
     pub top1_agreeing: Option<u64>,
@@ -94,9 +97,14 @@ impl Row {
         self.rest.get(name)?.as_f64()
     }
 
-    /// As in `--launch`; `cpu` where nothing is launched.
+    /// As in `--launch`; `cpu` where nothing is launched. Beside other processes on the GPU it is another way.
     pub fn way(&self) -> String {
-        self.launch.clone().unwrap_or_else(|| "cpu".to_owned())
+        let way = self.launch.clone().unwrap_or_else(|| "cpu".to_owned());
+        match self.gpu_load {
+            0 => way,
+            1 => format!("{way}, 1 process beside"),
+            load => format!("{way}, {load} processes beside"),
+        }
     }
 
     pub fn host(&self) -> Host {

@@ -1,6 +1,7 @@
 //! What a report is made of: files as they are written elsewhere, told by how they begin.
 
 use super::bench::{self, Row};
+use super::launching::{self, Launched};
 use super::trace::{self, Traced};
 use crate::error::{Error, Result};
 use crate::quote;
@@ -11,6 +12,7 @@ use std::path::{Component, Path};
 pub enum Input {
     Benched(Vec<Row>),
     Traced(Box<Traced>),
+    Launched(Vec<Launched>),
 }
 
 /// What files are called: by their own names, and by those of the folders above them as far as that takes to tell them apart.
@@ -47,9 +49,13 @@ pub fn names<P: AsRef<Path>>(paths: &[P]) -> Vec<String> {
 pub fn read(path: &Path, name: String) -> Result<Input> {
     let expected = "JSON of `tailgraph bench` or of `tailgraph trace`";
     match trace::beginning(path, expected)? {
+        trace::Beginning::List if launching::is_list_of(path)? => {
+            launching::read(path, &name).map(Input::Launched)
+        }
         trace::Beginning::List => bench::read(path, &name).map(Input::Benched),
         trace::Beginning::Object(key) => match key.as_str() {
             "traceEvents" => Ok(Input::Traced(Box::new(trace::read(path, name)?))),
+            launching::KEY => launching::read(path, &name).map(Input::Launched),
             "schema" => bench::read(path, &name).map(Input::Benched),
             _ => {
                 let message = format!(

@@ -6,6 +6,7 @@
 //! - [`steps`]: decode and launch steps in one shape
 //! - `steps_part` with `ways`, `prompts`, `serve`, `traced`: what a page says of each, of a trace with kernels also how near its
 //!   operations come to what bounds them; [`startup`]: how engines came up
+//! - [`launching`]: every way of launching small kernels
 //! - [`lineup`]: launch ways side by side for a README, which [`picture`] draws and [`markdown`] lists
 //! - [`charts`], [`time`]: kinds of charts; [`svg`]: marks, scales, numbers; `html`: the page; `style`: what both look like
 //!
@@ -16,6 +17,7 @@ pub mod charts;
 pub mod group;
 mod html;
 pub mod input;
+pub mod launching;
 pub mod lineup;
 pub mod markdown;
 pub mod picture;
@@ -47,6 +49,7 @@ pub fn page(title: &str, inputs: &[Input]) -> String {
         match input {
             Input::Benched(_) => results(&mut page, &benched.take().unwrap_or_default()),
             Input::Traced(traced) => traced::write(&mut page, traced),
+            Input::Launched(rows) => launching::write(&mut page, rows),
         }
     }
     let files = match inputs.len() {

@@ -4,6 +4,7 @@ mod bench;
 mod bench_gemm;
 mod bench_load;
 mod bench_output;
+mod bench_techniques;
 mod bench_usage;
 #[path = "../common/mod.rs"]
 mod common;

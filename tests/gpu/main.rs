@@ -27,6 +27,7 @@ mod sample;
 mod skinny;
 mod support;
 mod swap_ab;
+mod techniques;
 mod tiled;
 mod tune;
 mod variants;

@@ -51,6 +51,7 @@ fn point() -> Point {
         ragged_from: None,
         most_in_flight: None,
         cpu_load: 0,
+        gpu_load: 0,
         penalties: false,
     }
 }

@@ -29,6 +29,17 @@ macro_rules! field {
     };
 }
 
+/// A number that most rows have as 0, which then say nothing.
+macro_rules! above_zero {
+    ($title:literal, $name:literal, $rank:literal) => {
+        Column {
+            title: $title,
+            cell: |row| cell(row, $name).filter(|cell| cell != "0"),
+            rank: $rank,
+        }
+    };
+}
+
 /// A fraction as a percentage.
 macro_rules! share {
     ($title:literal, $name:literal, $rank:literal) => {
@@ -75,6 +86,7 @@ pub const RESULTS: &[Column] = &[
     field!("req/s asked", "request_rate"),
     field!("in flight", "max_concurrency"),
     field!("cpu load", "cpu_load", 1),
+    above_zero!("gpu load", "gpu_load", 1),
     pair!("t/s (mean ± sd)", "avg_ts", " ± ", "stddev_ts", 0),
     field!("t/s median", "median_ts", 3),
     field!("req/s", "request_throughput", 1),
@@ -143,12 +155,61 @@ pub const COMPARED: &[Column] = &[
     field!("req/s asked", "request_rate", 1),
     field!("in flight", "max_concurrency", 1),
     field!("cpu load", "cpu_load", 2),
+    above_zero!("gpu load", "gpu_load", 2),
     field!("figure", "figure"),
     field!("A", "a"),
     field!("B", "b"),
     field!("B / A", "ratio"),
     pair!("95% interval", "low", " to ", "high", 1),
     field!("verdict", "verdict"),
+];
+
+/// Of ways to launch, side by side.
+pub const TECHNIQUES: &[Column] = &[
+    field!("way", "technique"),
+    field!("kernels", "kernels"),
+    field!("cpu load", "cpu_load"),
+    above_zero!("gpu load", "gpu_load", 0),
+    field!("us p50", "p50_step_us"),
+    field!("p99", "p99_step_us"),
+    field!("p99.9", "p99.9_step_us"),
+    field!("longest", "longest_step_us", 4),
+    field!("CPU us/step", "host_cpu_us_per_step", 1),
+    field!("launches/step", "host_launches_per_step", 3),
+    field!("MiB", "device_mib", 2),
+    field!("start ms", "startup_ms", 2),
+    above_zero!("not taken", "not_taken", 3),
+    field!("steps", "timed_steps", 5),
+];
+
+/// Of limits at their edge.
+pub const LIMITS: &[Column] = &[
+    field!("limit", "limit"),
+    field!("documented", "documented"),
+    field!("accepted", "accepted"),
+    field!("ran", "ran"),
+    field!("of one more", "accepted_beyond"),
+    field!("ran", "ran_beyond"),
+    field!("answer", "answer"),
+    Column {
+        title: "holds",
+        rank: 0,
+        cell: |row| Some(if row["holds"].as_bool()? { "yes" } else { "NO" }.to_owned()),
+    },
+];
+
+/// Of queues.
+pub const QUEUE: &[Column] = &[
+    field!("items are", "claim"),
+    field!("work", "work"),
+    field!("rounds", "rounds"),
+    field!("items/us", "items_per_us"),
+    field!("first end us", "first_end_us", 3),
+    field!("median", "median_end_us", 1),
+    field!("last", "last_end_us"),
+    field!("tail us", "tail_us"),
+    share!("idle", "idle_share", 2),
+    field!("claims", "claims", 4),
 ];
 
 /// Of products.

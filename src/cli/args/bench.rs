@@ -1,14 +1,17 @@
 //! `bench`.
 
+mod alone;
 mod gemm;
 
 use super::run::EngineArgs;
 use super::score::Positions;
+use crate::backend::cuda::listed::techniques::Technique;
 use crate::backend::{LaunchWay, Parallel};
 use crate::bench::Kind;
 use crate::bench::output::Format;
 use crate::bench::ranges::{self, Lengths, List};
 use crate::model::DType;
+pub use alone::{KeepBusyArgs, LimitsArgs, QueueArgs};
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 pub use gemm::GemmArgs;
@@ -33,6 +36,13 @@ pub enum Other {
     Compare(CompareArgs),
     /// Each product of a model by rows: the kernels that serve it, time, TFLOP/s, share of what bounds it, and cuBLASLt beside it
     Gemm(Box<GemmArgs>),
+    /// Each limit of launching on the device at its edge: as many launches as are documented, and one more (GPUs only)
+    Limits(LimitsArgs),
+    /// An atomic queue by itself: what claiming items costs, and what it saves where items differ (GPUs only)
+    Queue(QueueArgs),
+    /// Keep a GPU busy until standard input ends: what --gpu-load starts
+    #[command(hide = true)]
+    KeepBusy(KeepBusyArgs),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -65,6 +75,10 @@ pub enum Way {
     /// A step's graph, launched again and again by the host with nobody scheduling.
     Bare,
     Scheduled(LaunchWay),
+    /// One that `bench launch` has of its own, with steps that need no scheduler.
+    Alone(Technique),
+    /// All of these.
+    All,
 }
 
 impl Way {
@@ -73,6 +87,8 @@ impl Way {
             Self::Bare => "bare",
             Self::Scheduled(LaunchWay::HostGraphAhead) => "host-graph-ahead",
             Self::Scheduled(way) => way.name(),
+            Self::Alone(technique) => technique.name(),
+            Self::All => "all",
         }
     }
 }
@@ -85,6 +101,23 @@ impl ValueEnum for Way {
             Self::Scheduled(LaunchWay::HostGraph),
             Self::Scheduled(LaunchWay::HostGraphAhead),
             Self::Scheduled(LaunchWay::DeviceGraph),
+            Self::All,
+            Self::Alone(Technique::ALL[0]),
+            Self::Alone(Technique::ALL[1]),
+            Self::Alone(Technique::ALL[2]),
+            Self::Alone(Technique::ALL[3]),
+            Self::Alone(Technique::ALL[4]),
+            Self::Alone(Technique::ALL[5]),
+            Self::Alone(Technique::ALL[6]),
+            Self::Alone(Technique::ALL[7]),
+            Self::Alone(Technique::ALL[8]),
+            Self::Alone(Technique::ALL[9]),
+            Self::Alone(Technique::ALL[10]),
+            Self::Alone(Technique::ALL[11]),
+            Self::Alone(Technique::ALL[12]),
+            Self::Alone(Technique::ALL[13]),
+            Self::Alone(Technique::ALL[14]),
+            Self::Alone(Technique::ALL[15]),
         ]
     }
 
@@ -96,6 +129,10 @@ impl ValueEnum for Way {
             ),
             Self::Scheduled(LaunchWay::HostGraphAhead) => value.help("host-graph with --ahead"),
             Self::Scheduled(_) => value,
+            Self::All => value.help(
+                "`launch`: every way that CUDA has, side by side over the same small kernels, without a scheduler:",
+            ),
+            Self::Alone(technique) => value.help(technique.does()),
         })
     }
 }
@@ -199,6 +236,9 @@ pub struct BenchArgs {
     /// Threads that spin meanwhile
     #[arg(long, value_name = "LIST", value_parser = ranges::parse, default_value = "0", help_heading = "Workload")]
     pub cpu_load: List,
+    /// `decode` and `launch`: processes that keep the GPU busy meanwhile, with kernels of some 2 ms
+    #[arg(long, value_name = "LIST", value_parser = ranges::parse, default_value = "0", help_heading = "Workload")]
+    pub gpu_load: List,
     /// `decode`: every sequence has a presence penalty, a frequency penalty and 8 biased tokens
     #[arg(long, help_heading = "Workload")]
     pub penalties: bool,
@@ -245,6 +285,15 @@ pub struct BenchArgs {
     /// `launch`: small kernels of a step, at least 4
     #[arg(long, value_name = "LIST", value_parser = positive, default_value = "4,123", help_heading = "Workload")]
     pub kernels: List,
+    /// `launch --launch all`: steps of each repeat [default: 2000]
+    #[arg(long, value_name = "N", help_heading = "Workload")]
+    pub steps: Option<u64>,
+    /// ... launches in a chain of siblings before a tail launch renews it [default: 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Workload")]
+    pub renew: Option<u32>,
+    /// ... a repeat of a way ends sooner where it has taken so long [default: 5]
+    #[arg(long, value_name = "SECONDS", value_parser = above_zero, help_heading = "Workload")]
+    pub most_seconds: Option<f64>,
     /// Of the prompts and arrival times
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Workload")]
     pub seed: u64,

@@ -63,6 +63,15 @@ pub fn meter<'t>(_targets: impl Iterator<Item = &'t Target>) -> Box<dyn Fn() -> 
     Box::new(|| None)
 }
 
+/// Of the GPU that other processes are to keep busy, which is the first; 0 where there is none.
+pub fn ordinal<'t>(mut targets: impl Iterator<Item = &'t Target>) -> u32 {
+    match targets.next() {
+        #[cfg(feature = "cuda")]
+        Some(Target::Gpu(device)) => device.spec.ordinal,
+        _ => 0,
+    }
+}
+
 /// Points that one engine serves, with the sequences that it is to hold.
 pub fn groups(kind: Kind, points: &[Point]) -> Vec<(Option<u32>, Vec<Point>)> {
     let largest = points.iter().map(|point| point.batch).max();

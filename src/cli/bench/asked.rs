@@ -1,6 +1,7 @@
 //! What the flags of `bench` ask for: every combination of their lists.
 
 use crate::backend::LaunchWay;
+use crate::backend::cuda::listed::techniques::Technique;
 use crate::bench::ranges::{Length, List};
 use crate::bench::{Kind, Point};
 use crate::cli::args::bench::{BenchArgs, Way};
@@ -11,8 +12,8 @@ impl Way {
     /// As `--launch` and `--ahead` of other commands.
     fn flags(self) -> (LaunchWay, bool) {
         match self {
-            // Its graphs are those that the host launches.
-            Self::Bare => (LaunchWay::HostGraph, false),
+            // Its graphs are those that the host launches; those that `bench launch` has of its own have no engine.
+            Self::Bare | Self::All | Self::Alone(_) => (LaunchWay::HostGraph, false),
             Self::Scheduled(LaunchWay::HostGraphAhead) => (LaunchWay::HostGraph, true),
             Self::Scheduled(way) => (way, false),
         }
@@ -45,6 +46,15 @@ impl BenchArgs {
         only(self.logits_on_device, "--logits-on-device", Kind::Score)?;
         only(self.logits != Positions::All, "--logits", Kind::Score)?;
         only(self.kernels.0 != [4, 123], "--kernels", Kind::Launch)?;
+        only(self.steps.is_some(), "--steps", Kind::Launch)?;
+        only(self.renew.is_some(), "--renew", Kind::Launch)?;
+        only(self.most_seconds.is_some(), "--most-seconds", Kind::Launch)?;
+        if self.gpu_load.0 != [0] && !matches!(kind, Kind::Decode | Kind::Launch) {
+            return usage(format!(
+                "--gpu-load: an option of `bench decode` and `bench launch`, found `bench {name}`"
+            ));
+        }
+        self.check_alone()?;
         let bare = self.launch.contains(&Way::Bare);
         if bare && !matches!(kind, Kind::Decode | Kind::Launch) {
             return usage(format!(
@@ -70,6 +80,64 @@ impl BenchArgs {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// The ways that `bench launch` compares without a scheduler have steps of their own, and a table of their own.
+    fn check_alone(&self) -> Result<()> {
+        let alone = |way: &&Way| matches!(way, Way::All | Way::Alone(_));
+        let Some(way) = self.launch.iter().find(alone) else {
+            for (given, option) in [
+                (self.steps.is_some(), "--steps"),
+                (self.renew.is_some(), "--renew"),
+                (self.most_seconds.is_some(), "--most-seconds"),
+            ] {
+                if given {
+                    return usage(format!(
+                        "{option}: expected `bench launch --launch all`, or a way of its list, whose steps need no scheduler"
+                    ));
+                }
+            }
+            return Ok(());
+        };
+        let (way, name) = (way.name(), self.kind.name());
+        if self.kind != Kind::Launch {
+            return usage(format!(
+                "--launch {way}: a way of `bench launch`, found `bench {name}`"
+            ));
+        }
+        if let Some(other) = self.launch.iter().find(|way| !alone(way)) {
+            return usage(format!(
+                "--launch {way},{}: found a way with a scheduler beside one without, expected one sort: they have a table each",
+                other.name()
+            ));
+        }
+        for (given, option) in [
+            (self.batch.is_some(), "--batch"),
+            (self.gen_len.is_some(), "--gen-len"),
+        ] {
+            if given {
+                return usage(format!(
+                    "{option}: `bench launch --launch {way}` has no sequences, expected --kernels and --steps"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every combination of busy threads and busy processes.
+    pub fn loads(&self) -> Vec<(u32, u32)> {
+        let beside = self.gpu_load.0.iter();
+        beside
+            .flat_map(|&gpu| self.cpu_load.0.iter().map(move |&cpu| (cpu, gpu)))
+            .collect()
+    }
+
+    /// The ways without a scheduler that are asked for, each once; none where others are.
+    pub fn alone(&self) -> Vec<Technique> {
+        let asked = |technique: &Technique| {
+            self.launch.contains(&Way::All) || self.launch.contains(&Way::Alone(*technique))
+        };
+        Technique::ALL.into_iter().filter(asked).collect()
     }
 
     /// Steps of kernels without a model have no model's sizes.
@@ -180,7 +248,7 @@ impl BenchArgs {
                     let Length { shortest, longest } = length;
                     for &rate in &rates {
                         for &most_in_flight in &in_flight {
-                            for &cpu_load in &self.cpu_load.0 {
+                            for (cpu_load, gpu_load) in self.loads() {
                                 let batch = match (&self.batch, most_in_flight) {
                                     (None, Some(all)) => all,
                                     _ => batch,
@@ -194,6 +262,7 @@ impl BenchArgs {
                                     rate,
                                     most_in_flight,
                                     cpu_load,
+                                    gpu_load,
                                     penalties: self.penalties,
                                 });
                             }

@@ -219,6 +219,7 @@ impl<'a> Table<'a> {
             ragged_from: None,
             most_in_flight: None,
             cpu_load: 0,
+            gpu_load: 0,
         };
         // A prompt is one step, of which some are left untimed.
         let runs = match self.kind {

@@ -7,6 +7,7 @@ use crate::backend::cuda::device::GpuDevice;
 use crate::bench::Point;
 use crate::bench::drive;
 use crate::bench::energy::Meter;
+use crate::bench::gpu_load::Beside;
 use crate::bench::host::Busy;
 use crate::bench::launching::{LEAST_KERNELS, Probe, VOCABULARY};
 use crate::bench::metrics::{Figures, figures};
@@ -57,7 +58,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
         ahead: false,
         ..run
     };
-    let Target::Gpu(GpuDevice { gpu, .. }) = Target::open(&device(&run, "bench launch")?)? else {
+    let Target::Gpu(GpuDevice { gpu, spec }) = Target::open(&device(&run, "bench launch")?)? else {
         return Err(Error::Usage(
             "bench launch: the CPU launches no kernels; expected --device cuda and a GPU".into(),
         ));
@@ -67,6 +68,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     let joules = || meter.as_ref().and_then(Meter::joules);
     interrupt::look();
     let mut interrupted = false;
+    let mut beside = Beside::default();
     'repeats: for repeat in 0..args.repeats as usize {
         if !args.quiet {
             say(&format!("repeat {} of {}", repeat + 1, args.repeats));
@@ -77,6 +79,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
             let context = one.point.prompt_tokens + one.point.new_tokens;
             let probe = Probe::new(&gpu, one.point.batch, one.kernels, context);
             one.options = Some(*probe.options());
+            beside.have(one.point.gpu_load, spec.ordinal)?;
             let Some(way) = launch(one.way) else {
                 if !drive::idle(args.pause, interrupt) {
                     interrupted = true;
@@ -162,8 +165,8 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
 /// Who schedules; `None`: nobody.
 fn launch(way: Way) -> Option<LaunchWay> {
     match way {
-        Way::Bare => None,
         Way::Scheduled(way) => Some(way),
+        Way::Bare | Way::All | Way::Alone(_) => None,
     }
 }
 
@@ -176,7 +179,10 @@ fn combinations(args: &BenchArgs) -> Result<Vec<Tried>> {
     let mut tried = Vec::new();
     for point in args.points()? {
         for &kernels in &args.kernels.0 {
-            let scheduled = asked.iter().copied().filter(|&way| way != Way::Bare);
+            let scheduled = asked
+                .iter()
+                .copied()
+                .filter(|way| matches!(way, Way::Scheduled(_)));
             for way in std::iter::once(Way::Bare).chain(scheduled) {
                 tried.push(Tried {
                     way,

@@ -63,6 +63,7 @@ fn of_unit(work: &Work<'_>, unit: &mut Unit, model: &Arc<Model>) -> Result<bool>
     for index in 0..unit.points.len() {
         let point = Point {
             cpu_load: 0,
+            gpu_load: 0,
             ..unit.points[index].point
         };
         let (before, rest) = unit.points.split_at_mut(index);

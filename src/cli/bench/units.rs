@@ -1,6 +1,6 @@
 //! Engines that run a model, with the points measured on each.
 
-use super::around::{Runner, groups, meter, phases_so_far, read_samples};
+use super::around::{Runner, groups, meter, ordinal, phases_so_far, read_samples};
 use super::bare;
 use super::routing;
 use super::scored::Scored;
@@ -10,6 +10,7 @@ use super::{Results, subject};
 use crate::backend::LaunchWay;
 use crate::backend::SharedSink;
 use crate::bench::drive;
+use crate::bench::gpu_load::Beside;
 use crate::bench::metrics::figures;
 use crate::bench::row::Startup;
 use crate::bench::traced::Life;
@@ -57,6 +58,11 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     let gpus = units.first().map(|unit| unit.opened.targets());
     let gpus = gpus.into_iter().flatten();
     let gpus: Vec<String> = gpus.filter_map(|target| target.device().info()).collect();
+    if gpus.is_empty() && args.gpu_load.0 != [0] {
+        return Err(Error::Usage(
+            "--gpu-load: the CPU is no GPU that others keep busy, expected --device cuda".into(),
+        ));
+    }
     let gpu_info = (!gpus.is_empty()).then(|| gpus.join(" and "));
     if let Some(folder) = &args.trace {
         folder::make(folder)?;
@@ -260,10 +266,14 @@ impl Work<'_> {
             }
         }
         let expected = self.expected(&unit.opened);
+        // Not beside the start of an engine, which is measured too.
+        let mut beside = Beside::default();
+        let ordinal = ordinal(unit.opened.targets());
         for turn in 0..unit.points.len() {
             let index = (turn + repeat) % unit.points.len();
             let tried = &mut unit.points[index];
             let arrivals = self.arrivals(&tried.point, repeat as u64);
+            beside.have(tried.point.gpu_load, ordinal)?;
             if !drive::idle(self.args.pause, self.interrupt) {
                 return Ok(false);
             }
@@ -321,6 +331,7 @@ impl Work<'_> {
             batch: 1,
             new_tokens: point.new_tokens.min(1),
             cpu_load: 0,
+            gpu_load: 0,
             ..point
         };
         let mut random = Random::new(self.args.seed, WARM_UP_INDEX - 1);

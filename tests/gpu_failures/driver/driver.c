@@ -344,6 +344,10 @@ int cuLaunchKernelEx(const struct launch *launch, struct function *function, voi
   memcpy(node->block, launch->block, sizeof node->block);
   if (!strcmp(function->name, "tg_dispatch"))
     for (int i = 0; i < 4; i++) node->addresses[i] = *(uint64_t *)arguments[i];
+  /* Of these a graph's launch runs the kernels, in the order they were captured. */
+  if (run_kernel && !strcmp(function->name, "tg_ways_layer"))
+    for (int i = 0; i < 4; i++) memcpy(&node->arguments[i], arguments[i], i < 3 ? 8 : 4);
+  if (run_kernel && !strcmp(function->name, "tg_ways_decide")) memcpy(&node->arguments[0], arguments[0], 8);
   uint64_t number = nodes_captured++;
   unsigned long long other;
   const char *text = getenv("TEST_CUDA_NODE");
@@ -425,6 +429,11 @@ int cuGraphInstantiateWithParams(struct graph **exec, struct graph *graph, struc
 int cuGraphUpload(struct graph *exec, struct stream *stream) { (void)exec, (void)stream; ENTER(); return SUCCESS; }
 int cuGraphLaunch(struct graph *exec, struct stream *stream) {
   ENTER_IN(stream->context);
+  for (struct node *node = exec->nodes; node < exec->nodes + exec->count; node++) {
+    void *arguments[4];
+    for (int i = 0; i < 4; i++) arguments[i] = &node->arguments[i];
+    if (node->arguments[0] && !run_kernel(node->function->name, node->grid, node->block, arguments)) return NOT_FOUND;
+  }
   const struct node *last = &exec->nodes[exec->count - 1];
   if (last->addresses[0]) run_device(stream, last->addresses);
   return SUCCESS;

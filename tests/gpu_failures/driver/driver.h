@@ -63,6 +63,8 @@ struct node {
   int early;
   /* of a dispatcher: its arguments */
   uint64_t addresses[4];
+  /* of a kernel that runs when its graph does: its arguments */
+  uint64_t arguments[4];
   size_t after; /* the node that it waits for, counted from 1; 0: none */
 };
 

@@ -37,6 +37,9 @@ namespace norm {
 namespace embed {
 #include "step/embed.cu"
 }
+namespace ways {
+#include "ways/step.cu"
+}
 
 namespace {
 using Launch = void (*)(Extent, Extent, void **);
@@ -64,7 +67,7 @@ const std::map<std::string, Launch> KERNELS = {
   EACH(sort_combine, tg_combine_four), EACH(sort_combine, tg_combine_experts),
   PAIR(sort_combine, tg_combine_rounded_four), PAIR(sort_combine, tg_combine_rounded_experts),
   ONE(sample, tg_sample), ONE(sample, tg_sample_best), ONE(sample, tg_mark_seen), EACH(norm, tg_rmsnorm), EACH(norm, tg_rmsnorm_sampled),
-  EACH(embed, tg_embed),
+  EACH(embed, tg_embed), ONE(ways, tg_ways_layer), ONE(ways, tg_ways_decide),
 };
 }  // namespace
 

@@ -106,6 +106,12 @@ T atomicOr(T *at, U value) { return std::exchange(*at, *at | (T)value); }
 template <class T, class U>
 T atomicExch(T *at, U value) { return std::exchange(*at, (T)value); }
 template <class T>
+T atomicCAS(T *at, T expected, T value) {
+  const T found = *at;
+  if (found == expected) *at = value;
+  return found;
+}
+template <class T>
 T __ldcg(const T *at) { return *at; }
 template <class T>
 T __ldg(const T *at) { return *at; }

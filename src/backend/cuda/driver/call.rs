@@ -5,7 +5,7 @@ use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch, Value};
 use crate::backend::timing::{KernelLaunch, Part};
 use crate::error::Result;
 use crate::plan::Op;
-use cudarc::driver::CudaStream;
+use cudarc::driver::{CudaStream, sys};
 
 /// One launch of one kernel.
 #[derive(Debug, Clone)]
@@ -45,6 +45,19 @@ impl ReadyCall {
     /// The operations of the plan that it does or has a share in.
     pub fn ops(&self) -> &[Op] {
         &self.ops
+    }
+
+    /// The kernel's.
+    pub fn name(&self) -> &str {
+        self.kernel.name()
+    }
+
+    /// Hands it to `take` as a node's parameters, which point into this thread's stack.
+    pub(super) fn with_node<T>(
+        &self,
+        take: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS) -> Result<T>,
+    ) -> Result<T> {
+        self.kernel.with_node(self.launch, &self.values, take)
     }
 
     /// Queues it on `stream`.

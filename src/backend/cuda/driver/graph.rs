@@ -92,17 +92,29 @@ impl Captured {
     /// The driver's handles of all nodes, in the order they were captured.
     pub(super) fn handles(&self) -> Result<Vec<sys::CUgraphNode>> {
         self.bind()?;
+        Self::handles_of(self.handle).map_err(|error| self.refused(error))
+    }
+
+    /// Those of a graph that is alive, its context bound.
+    pub(super) fn handles_of(
+        graph: sys::CUgraph,
+    ) -> std::result::Result<Vec<sys::CUgraphNode>, DriverError> {
         let mut count = 0;
         // SAFETY: without an array the driver only counts.
-        unsafe { sys::cuGraphGetNodes(self.handle, std::ptr::null_mut(), &mut count) }
-            .result()
-            .map_err(|error| self.refused(error))?;
+        unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut count) }.result()?;
         let mut nodes = vec![std::ptr::null_mut(); count];
         // SAFETY: the array has room for `count` handles.
-        unsafe { sys::cuGraphGetNodes(self.handle, nodes.as_mut_ptr(), &mut count) }
-            .result()
-            .map_err(|error| self.refused(error))?;
+        unsafe { sys::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count) }.result()?;
         Ok(nodes)
+    }
+
+    /// One that the driver made otherwise.
+    pub(super) fn of_handle(stream: &Arc<CudaStream>, handle: sys::CUgraph, name: String) -> Self {
+        Self {
+            stream: stream.clone(),
+            handle,
+            name,
+        }
     }
 
     /// All nodes, in the order they were captured.

@@ -14,9 +14,19 @@ static ALIGNED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(
     "/tailgraph.fatbin"
 )));
 
-/// All kernels for all architectures, as `cuModuleLoadData` takes them.
+static ALIGNED_LAUNCHING: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(
+    env!("OUT_DIR"),
+    "/launching.fatbin"
+)));
+
+/// All kernels for all architectures, as `cuModuleLoadData` takes them, but for those of [`launching`].
 pub fn image() -> &'static [u8] {
     &ALIGNED.0
+}
+
+/// Kernels that launch kernels, with these and the device runtime.
+pub fn launching() -> &'static [u8] {
+    &ALIGNED_LAUNCHING.0
 }
 
 /// What one kernel, or one device function that was not inlined, takes on one architecture.
@@ -93,6 +103,8 @@ mod tests {
             "tg_rmsnorm_sampled_f32",
             "tg_embed_f16",
             "tg_dispatch",
+            "tg_ways_layer",
+            "tg_cdp_turn",
         ] {
             let found = architectures
                 .get(name)
@@ -112,12 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn the_image_is_an_aligned_fat_binary() {
-        assert_eq!(image().as_ptr() as usize % 64, 0);
-        assert_eq!(
-            image()[..4],
-            0xBA55_ED50_u32.to_le_bytes(),
-            "a fat binary's magic number"
-        );
+    fn the_images_are_aligned_fat_binaries() {
+        for image in [image(), launching()] {
+            assert_eq!(image.as_ptr() as usize % 64, 0);
+            assert_eq!(
+                image[..4],
+                0xBA55_ED50_u32.to_le_bytes(),
+                "a fat binary's magic number"
+            );
+        }
     }
 }

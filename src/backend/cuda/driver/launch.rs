@@ -211,6 +211,73 @@ impl Kernel {
         unsafe { self.launch_with(stream, launch, &values) }
     }
 
+    /// Queues a launch of `blocks` that are all on the GPU at once (cooperative): they may wait for one another.
+    ///
+    /// # Errors
+    /// The driver refuses, as it does where the GPU has no room for all of them.
+    ///
+    /// # Safety
+    /// As for [`Self::launch`].
+    pub unsafe fn launch_cooperative(
+        &self,
+        stream: &CudaStream,
+        blocks: u32,
+        threads: u32,
+        arguments: &[Argument],
+    ) -> Result<()> {
+        let refused = |error| {
+            failed(
+                &format!(
+                    "launching {} as {blocks} blocks of {threads} threads that are all on the GPU at once",
+                    self.name
+                ),
+                error,
+            )
+        };
+        let Loaded { handle, .. } = self.loaded()?;
+        let values: Vec<_> = arguments.iter().map(Value::of).collect::<Result<_>>()?;
+        let mut pointers: Vec<_> = values.iter().map(Value::as_ptr).collect();
+        stream.context().bind_to_thread().map_err(refused)?;
+        let (stream, arguments) = (stream.cu_stream(), pointers.as_mut_ptr());
+        // SAFETY: the handle is of a loaded module, the driver copies the arguments before it returns, and the rest is the
+        // caller's promise.
+        unsafe {
+            sys::cuLaunchCooperativeKernel(
+                *handle, blocks, 1, 1, threads, 1, 1, 0, stream, arguments,
+            )
+        }
+        .result()
+        .map_err(refused)?;
+        launched();
+        Ok(())
+    }
+
+    /// Hands a launch to `take` as a graph node's parameters.
+    pub(super) fn with_node<T>(
+        &self,
+        launch: Launch,
+        values: &[Value],
+        take: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS) -> Result<T>,
+    ) -> Result<T> {
+        let Loaded { module, handle } = self.loaded()?;
+        let mut pointers: Vec<_> = values.iter().map(Value::as_ptr).collect();
+        let (x, y, z) = launch.grid;
+        take(&sys::CUDA_KERNEL_NODE_PARAMS {
+            func: *handle,
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: launch.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: launch.shared_bytes_of(module),
+            kernelParams: pointers.as_mut_ptr(),
+            extra: std::ptr::null_mut(),
+            kern: std::ptr::null_mut(),
+            ctx: std::ptr::null_mut(),
+        })
+    }
+
     /// # Safety
     /// As for [`Self::launch`].
     pub(super) unsafe fn launch_with(

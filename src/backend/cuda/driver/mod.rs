@@ -3,6 +3,7 @@
 
 pub mod audit;
 pub mod call;
+pub mod conditional;
 pub mod errors;
 pub mod exec;
 pub mod gpu;
@@ -12,6 +13,7 @@ pub mod launch;
 pub mod machine;
 pub mod module;
 pub mod tensor_map;
+pub mod update;
 
 /// An address in device memory, or in pinned memory as the device sees it. 0 is no array.
 pub type Address = u64;

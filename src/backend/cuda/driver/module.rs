@@ -27,10 +27,26 @@ impl Module {
     /// # Errors
     /// The driver refuses the image, as it does where the image has no code for the GPU's architecture.
     pub fn load(context: &Arc<CudaContext>) -> Result<Arc<Self>> {
-        let refused = |error| failed("loading the kernels", error);
+        Self::of(context, "loading the kernels", image::image())
+    }
+
+    /// Those that launch kernels.
+    ///
+    /// # Errors
+    /// As for [`Self::load`].
+    pub fn load_launching(context: &Arc<CudaContext>) -> Result<Arc<Self>> {
+        Self::of(
+            context,
+            "loading the kernels that launch kernels",
+            image::launching(),
+        )
+    }
+
+    fn of(context: &Arc<CudaContext>, what: &str, image: &'static [u8]) -> Result<Arc<Self>> {
+        let refused = |error| failed(what, error);
         context.bind_to_thread().map_err(refused)?;
         // SAFETY: the image is a whole fat binary, aligned, and never freed.
-        let handle = unsafe { result::module::load_data(image::image().as_ptr().cast()) };
+        let handle = unsafe { result::module::load_data(image.as_ptr().cast()) };
         Ok(Arc::new(Self {
             context: context.clone(),
             handle: handle.map_err(refused)?,

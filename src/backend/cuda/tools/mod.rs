@@ -1,5 +1,10 @@
-//! Programs that tell more than a run wants to know: when each kernel ran, where rows were routed, a step without a model.
+//! Programs that tell more than a run wants to know: when each kernel ran, where rows were routed, a step without a model, every way
+//! to launch one, limits, queues, a GPU that is busy.
 
+pub mod busy;
+pub mod limits;
 pub mod probe;
+pub mod queue;
 pub mod routing;
 pub mod stamps;
+pub mod techniques;

@@ -1,0 +1,133 @@
+//! Steps that the host launches: kernel by kernel, or as a graph a step, with each way that it has to wait.
+
+use super::ground::STEP_TIMEOUT;
+use super::step::BUCKETS;
+use super::{Ground, Steps};
+use crate::backend::cuda::driver::call::ReadyCall;
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
+use crate::error::Result;
+use cudarc::driver::{CudaEvent, sys::CUevent_flags};
+use std::time::Instant;
+
+/// Every bucket's step as a graph that the host launches.
+pub(super) fn graphs(ground: &Ground) -> Result<Vec<Exec>> {
+    let graph = |bucket| Exec::new(&ground.capture(bucket, None)?, LaunchedBy::Host);
+    (0..BUCKETS).map(graph).collect()
+}
+
+/// How a host waits for a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// For the step's word in pinned memory.
+    Spin,
+    /// In the system, for an event.
+    Block,
+    /// By asking for an event again and again.
+    Event,
+}
+
+/// A graph a step.
+pub(super) struct Graphs {
+    graphs: Vec<Exec>,
+    wait: Wait,
+    event: CudaEvent,
+}
+
+impl Graphs {
+    pub fn new(ground: &Ground, wait: Wait) -> Result<Self> {
+        let flags = match wait {
+            Wait::Block => CUevent_flags::CU_EVENT_BLOCKING_SYNC,
+            Wait::Spin | Wait::Event => CUevent_flags::CU_EVENT_DEFAULT,
+        };
+        let event = ground.context.new_event(Some(flags));
+        Ok(Self {
+            graphs: graphs(ground)?,
+            wait,
+            event: event.map_err(|error| failed(&ground.name("making an event"), error))?,
+        })
+    }
+
+    fn wait(&self, ground: &Ground, steps: u64) -> Result<()> {
+        if self.wait == Wait::Spin {
+            return ground.spin_for(steps);
+        }
+        let refused = |error| failed(&ground.name("waiting for an event"), error);
+        self.event.record(&ground.stream).map_err(refused)?;
+        if self.wait == Wait::Block {
+            return self.event.synchronize().map_err(refused);
+        }
+        let start = Instant::now();
+        while !self.event.is_complete() {
+            if start.elapsed() > STEP_TIMEOUT {
+                return Err(ground.late(STEP_TIMEOUT));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Steps for Graphs {
+    fn run(&mut self, ground: &mut Ground, until: u64) -> Result<u64> {
+        let (from, mut bucket) = ground.told();
+        for step in from..until {
+            // SAFETY: the memory is the ground's, which outlives what runs.
+            unsafe { self.graphs[bucket].launch() }?;
+            self.wait(ground, step + 1)?;
+            // What an event has seen the word has told.
+            ground.spin_for(step + 1)?;
+            bucket = ground.told().1;
+        }
+        Ok(until - from)
+    }
+}
+
+/// All graphs queued by a host that knows every shape.
+pub(super) struct Queued(Vec<Exec>);
+
+impl Queued {
+    pub fn new(ground: &Ground) -> Result<Self> {
+        graphs(ground).map(Self)
+    }
+}
+
+impl Steps for Queued {
+    fn run(&mut self, ground: &mut Ground, until: u64) -> Result<u64> {
+        let from = ground.told().0;
+        for step in from..until {
+            let bucket = ground.reference.bucket(step);
+            // SAFETY: as above.
+            unsafe { self.0[bucket].launch() }?;
+        }
+        ground.spin_for(until)?;
+        Ok(until - from)
+    }
+}
+
+/// Kernel by kernel.
+pub(super) struct Kernels(Vec<Vec<ReadyCall>>);
+
+impl Kernels {
+    pub fn new(ground: &Ground) -> Result<Self> {
+        let calls = |bucket| {
+            let calls = ground.calls(bucket, None);
+            calls.iter().map(ReadyCall::new).collect::<Result<_>>()
+        };
+        (0..BUCKETS).map(calls).collect::<Result<_>>().map(Self)
+    }
+}
+
+impl Steps for Kernels {
+    fn run(&mut self, ground: &mut Ground, until: u64) -> Result<u64> {
+        let (from, mut bucket) = ground.told();
+        for step in from..until {
+            for call in &self.0[bucket] {
+                // SAFETY: as above.
+                unsafe { call.launch(&ground.stream) }?;
+            }
+            ground.spin_for(step + 1)?;
+            bucket = ground.told().1;
+        }
+        Ok((until - from) * u64::from(ground.layers + 1))
+    }
+}
