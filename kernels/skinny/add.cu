@@ -5,9 +5,10 @@
  *
  * With `parts` tg_skinny_out_* also leaves each tile's share of the router's scores (skinny/choice.cuh).
  *
- * Each column of a row is wanted by one warp alone, so that a warp brings its own, to registers or (f32) to shared memory.
- * tg_skinny_down_* asks for weights before its wait: the kernel before it, tg_skinny_expert_gate_up_*, lets it start only once it
- * has said which experts were chosen.
+ * Each column of a batch row is needed by one warp alone. So a warp loads its own columns, to registers or (f32) to shared memory,
+ * and waits for no other warp.
+ * tg_skinny_down_* must know the chosen experts to ask for their weights, and asks before its wait. That is possible because the
+ * kernel before it, tg_skinny_expert_gate_up_*, lets it start only once it has stored which experts were chosen.
  *
  * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose).
  * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 2048 x 7168 8.5 us (6.5), down
@@ -19,7 +20,8 @@
 #include "skinny/add.cuh"
 #include "skinny/ring.cuh"
 
-/* A consumer warp: a tile's sums. `columns` are those of a row's only stage, or become those of each in turn. */
+/* A consumer warp: its sums of a tile. Where a row fits one stage, `columns` are loaded already; else they are loaded here for each
+ * stage in turn. */
 template <class Math>
 __device__ inline SkinnyTileSums skinny_consume(SkinnyRing<Math> &ring, SkinnyColumns<Math> &columns, char *x, uint32_t pitch,
                                      const typename Math::X *from, bool there, uint32_t inner, uint32_t bucket) {
@@ -33,7 +35,8 @@ __device__ inline SkinnyTileSums skinny_consume(SkinnyRing<Math> &ring, SkinnyCo
   return skinny_whole<Math>(acc, bucket);
 }
 
-/* A row's experts where they are: of several words, for which registers are too few. None of a row that is not `there`. */
+/* A row's experts, one bit each, read where they lie: several words of them would take too many registers. A row that is not
+ * `there` has none. */
 template <uint32_t WORDS>
 struct SkinnyRowExperts {
   const uint32_t *words;

@@ -1,5 +1,6 @@
-/* add.cuh: what kernels that add a product to the residual stream share: how a warp brings its columns of the rows, and
- * what a tile of the new stream adds to the router's scores.
+/* add.cuh: what the kernels share that add a product to the residual stream h: how a warp loads its columns of the batch rows, and
+ * what a tile of the new h contributes to the router's scores. The router needs h as soon as it is there; a kernel that had to read
+ * all of it again would cost more than these shares, which the next kernel adds up.
  */
 #ifndef TAILGRAPH_SKINNY_ADD_CUH
 #define TAILGRAPH_SKINNY_ADD_CUH
@@ -7,7 +8,7 @@
 #include "skinny/skinny.cuh"
 #include "skinny/choice.cuh"
 
-/* The router's side: gate[E,H], norm_weight[H]. */
+/* What the router's scores are made with: gate[E,H], and the weight of the norm before it, norm_weight[H]. */
 struct SkinnyScores {
   const float *gate, *norm_weight;
   uint32_t expert_count;
@@ -16,13 +17,14 @@ struct SkinnyScores {
 constexpr uint32_t SCORE_PITCH = SKINNY_OUTPUTS + 1;
 static_assert(SCORE_PITCH % 2 == 1, "lanes with a row each meet in no bank");
 
-/* A tile's share of the router's scores. All consumers; thread (r, i) has row r's channel i of the tile. */
+/* A tile's share of the router's scores. Used by all consumers: thread (r, i), r = thread / SKINNY_OUTPUTS and i the rest, has
+ * channel i of the tile for batch row r. */
 template <uint32_t WORDS>
 struct SkinnyTileScores {
   static constexpr uint32_t EXPERTS = WORDS * WARP, GATES = EXPERTS * SKINNY_OUTPUTS / SKINNY_CONSUMERS;
 
   const SkinnyScores scores;
-  float *tile_h, *tile_gate;  /* a tile of h, [bucket, SCORE_PITCH], and of gate times norm, [E, SCORE_PITCH] */
+  float *tile_h, *tile_gate;  /* in shared memory: a tile of h[bucket, SCORE_PITCH], and of gate times norm [E, SCORE_PITCH] */
   float gate[GATES], norm;
 
   __device__ inline SkinnyTileScores(void *memory, const SkinnyScores &scores_, uint32_t bucket)
@@ -32,7 +34,7 @@ struct SkinnyTileScores {
     return ((bucket + expert_count) * SCORE_PITCH * sizeof(float) + 15) / 16 * 16;
   }
 
-  /* Gate and norm of a tile's channels: asked for early, and stored when a product of theirs is needed. */
+  /* Loads gate and norm of a tile's channels to registers. It comes early, so that nobody waits for them in leave(). */
   __device__ inline void ask(uint32_t tile, uint32_t outputs) {
     const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, n = tile * SKINNY_OUTPUTS + threadIdx.x % SKINNY_OUTPUTS;
     norm = scores.norm_weight[n];
@@ -43,7 +45,7 @@ struct SkinnyTileScores {
     }
   }
 
-  /* v is what this thread has of h now. */
+  /* Stores the tile's share of the scores, and of the sum of squares that the norm divides by. `v` is this thread's new value of h. */
   __device__ inline void leave(const SkinnyParts<WORDS> &parts, uint32_t tile, float v, uint32_t count, uint32_t bucket) {
     const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -55,7 +57,7 @@ struct SkinnyTileScores {
     }
     consumers_meet();
     if (warp >= count) return;
-    /* a warp a row, a lane an expert of each word */
+    /* now each warp has a row, and each lane one expert of every WARP */
     const float *of_h = tile_h + warp * SCORE_PITCH;
     float score[WORDS] = {}, squares = 0.0f;
 #pragma unroll
@@ -74,8 +76,9 @@ struct SkinnyTileScores {
   }
 };
 
-/* A consumer warp: its `k_here` columns of this lane's batch row, `from` in global memory if it is `there`. Those that are
- * not held in registers as they are go to `x`, [PARTS, bucket, pitch bytes] in shared memory. */
+/* A consumer warp: loads its share of a stage's `k_here` columns of this lane's batch row. They begin at `from` in global memory;
+ * a row that is not `there` is zeros. A warp needs columns that no other warp needs, so it waits for no other. 16-bit rows go
+ * to registers. f32 rows go through `x`, [PARTS, bucket, pitch bytes] in shared memory. */
 template <class Math>
 __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint32_t pitch, const typename Math::X *from,
                                  uint32_t k_here, uint32_t bucket, bool there) {
@@ -86,7 +89,7 @@ __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint3
     columns.load(from, k_here, there);
     return;
   } else if constexpr (Math::HELD) {
-    /* all lanes of a row share its units, and are done with those before */
+    /* lanes share the work of a row, and have read what was there before */
     __syncwarp();
     S *to = reinterpret_cast<S *>(x + Math::lane_row(bucket) * pitch);
     float4 v[SKINNY_SPLIT_ROWS][2] = {};
@@ -104,7 +107,7 @@ __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint3
       Math::store(to + column + at[i] + 4, bucket * pitch, v[i][1]);
     }
   } else {
-    __syncwarp();  /* lanes are done with those before */
+    __syncwarp();  /* lanes have read what was there before */
     X *to = reinterpret_cast<X *>(x + lane / 4 * pitch) + column;
     if (lane / 4 < bucket) {
 #pragma unroll 2

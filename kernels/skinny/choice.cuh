@@ -1,15 +1,17 @@
-/* choice.cuh: which experts the rows of a small step go to, found by every block of gate/up for itself.
+/* choice.cuh: which experts the rows of a small step go to. Every block of gate/up finds that for itself, since a router kernel
+ * before it would cost a start and a wait.
  *
- * The product before the router's norm (skinny/add.cuh) leaves, for each of its tiles of SKINNY_OUTPUTS channels, what they add
- * to every expert's score and to the row's sum of squares: scores are linear in h but for the row's one scale. So no
- * kernel stands between: the blocks of gate/up add the parts up, in an order that the bucket alone fixes, and choose as
- * common/experts.cuh does. A lane has an expert of each word of bits (common/bits.cuh): of WORDS words, 32 WORDS experts at most.
- * WORDS sizes all that there is of each expert; of one word, and of one only, what the kernels are given and leave is laid out
- * for 32 experts.
+ * This is possible because scores are linear in h, but for the norm's one scale a row. So the kernel that makes h (skinny/add.cuh)
+ * leaves parts: for each of its tiles of SKINNY_OUTPUTS channels, what these add to every expert's score and to the row's sum of
+ * squares. The blocks of gate/up add the parts up, in an order that follows from the bucket alone, and choose as common/experts.cuh
+ * does.
  *
- * Where down is a kernel of its own, gate/up's first block says what was chosen as soon as it knows, so that down's blocks,
- * which may come onto an SM long before gate/up has ended, ask for those experts' weights at once. Gate/up's own blocks ask for
- * some before that, by a guess (skinny/guess.cuh).
+ * Experts are bits of words (common/bits.cuh), a lane for each bit of a word: with WORDS words, up to 32 WORDS experts. WORDS is the
+ * size of every array that has an entry an expert. With one word all that kernels hand to each other is laid out for 32 experts.
+ *
+ * Where down is a kernel of its own, its blocks may have an SM long before gate/up has ended. So gate/up's first block says what was
+ * chosen as soon as it knows, and down's blocks ask for those experts' weights at once. Gate/up's own blocks ask for some weights
+ * even before the choice, by a guess (skinny/guess.cuh).
  */
 #ifndef TAILGRAPH_SKINNY_CHOICE_CUH
 #define TAILGRAPH_SKINNY_CHOICE_CUH
@@ -18,24 +20,26 @@
 #include "common/experts.cuh"
 #include "skinny/rows.cuh"
 
-/* Experts of a block that guesses (skinny/guess.cuh): one a warp, or with more words of bits two, since an H100 has room for 4 such
- * blocks beside the 128 tiles of a hidden size of 2048. Of them it tells the best. */
+/* How many experts a block that guesses looks at (skinny/guess.cuh): one a warp. With more words of bits it is two, since an H100 has
+ * room for only 4 such blocks beside the 128 tiles of a hidden size of 2048. Of them it tells the SKINNY_GUESS_BEST best. */
 __host__ __device__ constexpr uint32_t skinny_guess_experts(uint32_t words) { return (words == 1 ? 1 : 2) * SKINNY_CONSUMER_WARPS; }
 constexpr uint32_t SKINNY_GUESS_BEST = 2;
 
-/* Words of bits for which the kernels that guess, and what all leave before the scores, have room: 1, or all there are. */
+/* For how many words of bits there is room before the scores: 1, or the most there are. So blocks that guess need one instance for
+ * all sizes above one word. */
 __host__ __device__ constexpr uint32_t skinny_room(uint32_t words) { return words == 1 ? 1 : MOST_BIT_WORDS; }
 
-constexpr uint32_t SKINNY_UNSAID = 0xffffffffu;  /* of what is its own sign: a word that is not written yet (skinny/fused.cuh) */
+constexpr uint32_t SKINNY_UNSAID = 0xffffffffu;  /* a word that is not written yet, where no flag says so (skinny/fused.cuh) */
 
-/* Each row's experts, chosen[SKINNY_ROWS][WORDS] in the room of skinny_room(WORDS); what skinny/guess.cuh leaves,
- * guessed[GUESS_WORDS]; parts of scores, [bucket, H / SKINNY_OUTPUTS, EXPERTS]; and parts of squares, [bucket, H / SKINNY_OUTPUTS]. */
+/* What kernels hand to each other in global memory, in this order: each row's experts, chosen[SKINNY_ROWS][WORDS], in the room of
+ * skinny_room(WORDS) words a row; what skinny/guess.cuh leaves, guessed[GUESS_WORDS]; the parts of scores,
+ * [bucket, H / SKINNY_OUTPUTS, EXPERTS]; the parts of squares, [bucket, H / SKINNY_OUTPUTS]. */
 template <uint32_t WORDS>
 struct SkinnyParts {
   static constexpr uint32_t EXPERTS = WORDS * WARP;
   static constexpr uint32_t GUESS_WORDS = SKINNY_GUESS_BEST * skinny_room(WORDS) * WARP / skinny_guess_experts(WORDS);
   static_assert(GUESS_WORDS <= WARP, "a lane looks at each");
-  static constexpr uint64_t CHOSEN = 1ull << 32;  /* with a bit for each of a word's experts below it; 0 until they are chosen */
+  static constexpr uint64_t CHOSEN = 1ull << 32;  /* the sign that a word is said; experts are the bits below; 0 until then */
 
   uint64_t *chosen, *guessed;
   float *scores, *squares;
@@ -46,29 +50,29 @@ struct SkinnyParts {
         scores(reinterpret_cast<float *>(guessed + GUESS_WORDS)),
         squares(scores + (size_t)bucket * (hidden / SKINNY_OUTPUTS) * EXPERTS), tiles(hidden / SKINNY_OUTPUTS) {}
 
-  /* Word i of chosen[SKINNY_ROWS][WORDS], a thread each. Before the kernel that chooses. */
+  /* Clears word i of chosen, a thread a word. A kernel before the one that chooses does it. */
   __device__ inline void forget(uint32_t i) const { chosen[i] = 0; }
 
   __device__ inline void say(uint32_t i, uint32_t experts) const {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(chosen + i), "l"(CHOSEN | experts) : "memory");
   }
 
-  /* A first look at what was said in word i, for hear(): nothing waits for it until then. */
+  /* Asks for word i, for hear(): the load is on its way while the caller does other things. */
   __device__ inline uint64_t listen(uint32_t i) const {
     uint64_t said;
     asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(said) : "l"(chosen + i) : "memory");
     return said;
   }
 
-  /* What was said in word i, by a kernel that runs or has run; `said` is a first look. For one that is launched behind it, but need
-   * not have waited for it: in place of a fence, each word says that it is there, and is read until it does. */
+  /* The experts that are said in word i; `said` is what listen() found. The kernel that says them may still be running. So that no
+   * fence is needed, each word has a sign of its own that it is there, and is read until it has. */
   __device__ inline uint32_t hear(uint32_t i, uint64_t said) const {
     while (!said) said = listen(i);
     return uint32_t(said);
   }
 };
 
-/* Experts that come before the others. */
+/* A guess: up to two experts, whose weights are asked for before the others'. */
 template <uint32_t WORDS>
 struct SkinnyGuess {
   using Bits = ExpertBits<WORDS>;
@@ -83,7 +87,7 @@ struct SkinnyGuess {
 /* Experts in the order in which their weights are asked for: those of a guess first, the others ascending. */
 template <uint32_t WORDS>
 struct SkinnyExpertOrder {
-  static constexpr uint32_t GUESS = 0x100;  /* both of a guess in one register, of which there are too few */
+  static constexpr uint32_t GUESS = 0x100;  /* both experts of a guess in one register, since registers are few */
   ExpertBits<WORDS> left;  /* experts that are not done */
   uint32_t guess;
 
@@ -96,7 +100,7 @@ struct SkinnyExpertOrder {
   __device__ inline void next() { left = without(left, bit_of<WORDS>(expert())); }
 };
 
-/* Of one word the guess too is bits. */
+/* With one word of bits the guess is bits too. */
 template <>
 struct SkinnyExpertOrder<1> {
   uint32_t left, first, second;
@@ -114,20 +118,20 @@ struct alignas(16) SkinnyChoice {
 
   float score[SKINNY_ROWS][EXPERTS];
   float scale[SKINNY_ROWS];              /* of its norm */
-  uint32_t chosen[SKINNY_ROWS * WORDS];  /* a bit for each of a row's experts, [rows][WORDS] */
-  float scores[SKINNY_CONSUMER_WARPS][EXPERTS], squares[SKINNY_CONSUMER_WARPS];  /* of each warp's tiles */
-  SkinnyGuess<WORDS> guess;              /* the same in all blocks: how they share the tiles follows from it */
-  SkinnyGuess<WORDS> heard;              /* what this block's producer took it for, and so many stages it has asked for */
+  uint32_t chosen[SKINNY_ROWS * WORDS];  /* [rows][WORDS]: a bit for each of a row's experts */
+  float scores[SKINNY_CONSUMER_WARPS][EXPERTS], squares[SKINNY_CONSUMER_WARPS];  /* sums over each warp's tiles */
+  SkinnyGuess<WORDS> guess;              /* the same in all blocks, since it decides which tiles a block takes */
+  SkinnyGuess<WORDS> heard;              /* what this block's producer took it for, and how many stages it asked for by it */
   uint32_t asked;
 
-  /* Experts that any of the rows has. */
+  /* The experts that at least one of the rows has. */
   __device__ inline Bits any(uint32_t rows) const {
     Bits those{};
 #pragma unroll 1
     for (uint32_t r = 0; r < rows; r++) those = those | bits_at<WORDS>(chosen, r);
     return those;
   }
-  /* The guess, if all of those have been chosen. */
+  /* The guess if `those`, which have been chosen, hold all of it; else none. */
   __device__ inline SkinnyGuess<WORDS> guess_of(Bits those) const {
     return ::any(without(guess.experts(), those)) ? SkinnyGuess<WORDS>{} : guess;
   }
@@ -135,7 +139,7 @@ struct alignas(16) SkinnyChoice {
     if constexpr (WORDS == 1) return chosen[r] >> e & 1;
     else return has_at<WORDS>(chosen, r, e);
   }
-  /* Which of the row's experts that is. */
+  /* The place of expert e among the row's experts, which ascend. */
   __device__ inline uint32_t index(uint32_t r, uint32_t e) const {
     if constexpr (WORDS == 1) return __popc(chosen[r] & ((1u << e) - 1));
     else return count_before(bits_at<WORDS>(chosen, r), e);
@@ -145,13 +149,14 @@ struct alignas(16) SkinnyChoice {
 static_assert(sizeof(SkinnyChoice<1>) == 2176 && sizeof(SkinnyChoice<2>) == 4256 && sizeof(SkinnyChoice<4>) == 8416,
               "the launcher leaves room for it");
 
-/* All consumers, who find what the producer heard in `choice` too: it has passed GUESS_TOLD, and waits at CHOICE_TOLD. `rows` of a
- * bucket of `bucket`; beside() is what else a warp does before all meet. */
+/* All consumers: fill `choice`. First warps add up parts of scores, then a warp a row chooses. In between they wait for the producer at
+ * GUESS_TOLD, so `choice` also has what it heard; the producer waits for them at CHOICE_TOLD. There are `rows` rows in a bucket of
+ * `bucket`. beside() is other work of a warp, done before that wait. */
 template <uint32_t WORDS, class Beside>
 __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WORDS> parts, const float *bias, uint32_t rows,
                                   uint32_t bucket, uint32_t hidden, uint32_t expert_count, Weighing weighing, float eps, Beside beside) {
   constexpr uint32_t EXPERTS = WORDS * WARP;
-  constexpr uint32_t AT_ONCE = 8, LANES = EXPERTS / 4, TILES = WARP / LANES;  /* of a tile, where a lane has 4 experts; of a warp's load */
+  constexpr uint32_t AT_ONCE = 8, LANES = EXPERTS / 4, TILES = WARP / LANES;  /* loads under way; lanes of a tile, 4 experts each; tiles a load */
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t warps = warps_of_row(bucket), r = warp / warps, part = warp % warps, step = warps * TILES;
   float of_bias[WORDS];
@@ -160,7 +165,7 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
   float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   float squares = 0.0f;
   if (r < rows) {
-    /* past the first-level cache: it is read once */
+    /* past the first-level cache, since it is read once */
     const float4 *from = reinterpret_cast<const float4 *>(parts.scores + (size_t)r * parts.tiles * EXPERTS) + lane;
 #pragma unroll 1
     for (uint32_t first = part * TILES; first < parts.tiles; first += AT_ONCE * step) {
@@ -181,7 +186,7 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
 #pragma unroll
   for (int offset = WARP / 2; offset > 0; offset /= 2) {
     squares += __shfl_xor_sync(0xffffffffu, squares, offset);
-    if (offset < LANES) continue;  /* these lanes are of one tile */
+    if (offset < LANES) continue;  /* these lanes have different experts of one tile */
     sum.x += __shfl_xor_sync(0xffffffffu, sum.x, offset);
     sum.y += __shfl_xor_sync(0xffffffffu, sum.y, offset);
     sum.z += __shfl_xor_sync(0xffffffffu, sum.z, offset);
@@ -191,7 +196,7 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
   if (lane == 0) choice.squares[warp] = squares;
   beside();
   skinny_wait_at<GUESS_TOLD>();
-  if (warp < rows) {  /* a warp a row, a lane an expert of each word; of one word as plain numbers */
+  if (warp < rows) {  /* each warp has a row, each lane one expert of every word */
     if constexpr (WORDS == 1) {
       float score = 0.0f;
       squares = 0.0f;
@@ -203,7 +208,7 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
       const uint32_t key = sortable(score + of_bias[0]);
       bool left = lane < expert_count;
 #pragma unroll 1
-      for (uint32_t i = 0; i < weighing.k; i++) {  /* the best that is left, of several the lowest */
+      for (uint32_t i = 0; i < weighing.k; i++) {  /* takes the best that is left; of equal ones the lowest expert */
         const uint32_t best = __reduce_max_sync(0xffffffffu, left ? key : 0);
         if (lane == lowest(__ballot_sync(0xffffffffu, left && key == best))) left = false;
       }
@@ -235,7 +240,7 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
   consumers_meet();
 }
 
-/* A warp: the weight of row r's expert e, if it is one of them, which may differ from lane to lane. */
+/* A warp: the weight of row r's expert e. Lanes may ask for different experts. Of one that the row does not have it means nothing. */
 template <uint32_t WORDS>
 __device__ inline float skinny_weight(const SkinnyChoice<WORDS> &choice, uint32_t r, uint32_t e, Weighing weighing) {
   float total = 0.0f;

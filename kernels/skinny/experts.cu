@@ -1,14 +1,15 @@
 /* experts.cu: a mixture of experts, for steps of few rows (skinny/skinny.cuh):
  *
- *   tg_skinny_expert_gate_up_*  y[r K + i,:] = silu(W1_e z) * W3_e z of each row's i-th expert e, z = rmsnorm(h[r,:]); it chooses
- *                     them, and says which to tg_skinny_down_* (skinny/add.cu) before that one may start (skinny/choice.cuh)
- *   tg_skinny_experts_*  of one row: the same, and h += sum over i of weights[i] W2_e y[i,:], without a kernel's end between
- *                     (skinny/fused.cuh)
+ *   tg_skinny_expert_gate_up_*  y[r K + i,:] = silu(W1_e z) * W3_e z of each row's i-th expert e, z = rmsnorm(h[r,:]). It chooses
+ *                     the experts, and tells tg_skinny_down_* (skinny/add.cu) which before that one may start (skinny/choice.cuh)
+ *   tg_skinny_experts_*  for one row: the same, and h += sum over i of weights[i] W2_e y[i,:], in one kernel, since the end of a
+ *                     kernel and the start of the next would cost 2 us (skinny/fused.cuh)
  *
- * Both begin with the experts of a guess (skinny/guess.cuh). z and y are rounded to X's type.
+ * z and y are rounded to X's type.
  *
- * Bound: memory, N H sizeof(W) bytes for each matrix of each expert that any row chose. The experts are known only once h is:
- * until then a block has asked for as many stages of a guess as its ring holds, and for one more to the second-level cache.
+ * Bound: memory, N H sizeof(W) bytes for each matrix of each expert that any row chose. The experts are known only when h is. The
+ * memory must not stand idle until then. So a block asks for the weights of experts that will likely be chosen (skinny/guess.cuh):
+ * as many stages as its ring holds, and one more to the second-level cache. Where the guess was wrong it drops them.
  * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md), four experts of 1792: gate and
  * up 15.3 us (12.9); gate, up and down 21.6 us (19.4), where two kernels take 23.
  *
@@ -19,7 +20,7 @@
 #include "skinny/norm.cuh"
 #include <type_traits>
 
-/* Tiles of experts' gate/up, expert by expert: this block's in turn. */
+/* This block's tiles of gate and up, one after the other, expert by expert. */
 template <uint32_t WORDS>
 struct SkinnyExpertTiles : SkinnyExpertOrder<WORDS> {
   using Order = SkinnyExpertOrder<WORDS>;
@@ -38,9 +39,9 @@ struct SkinnyExpertTiles : SkinnyExpertOrder<WORDS> {
   }
 };
 
-/* y[R k,N] of each row's experts, h[R,H], norm_weight[H], gate[N,H] and up[N,H] of each expert, packed, `stride` elements after the
- * one before; parts and bias[E] (or null) as skinny/choice.cuh has them, and of `layer` what was guessed. Leaves experts[R,k] and
- * weights[R,k]. With a SkinnyDown, whose rows are one, h += what that makes of y. */
+/* y[R k,N] of each row's experts; h[R,H]; norm_weight[H]; gate[N,H] and up[N,H] of each expert, packed, an expert's `stride` elements
+ * after that of the one before; parts and bias[E] (or null) as skinny/choice.cuh has them. `layer` is whose guess is meant. Leaves
+ * experts[R,k] and weights[R,k]. With a SkinnyDown there is one row, and h += what that makes of y. */
 template <class Math, uint32_t WORDS, class Down>
 __device__ inline void skinny_experts(typename Math::X *y, float *h, const float *norm_weight, const typename Math::W *gate,
                                    const typename Math::W *up, uint64_t stride, const Down &down, uint32_t *experts,
@@ -81,7 +82,8 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
   }
   __syncthreads();
   if (producer) {
-    /* as many stages as the ring has room for while nobody takes any, and the next one as near as may be */
+    /* No consumer takes a stage before the choice. So it asks for as many stages of the guess as the ring holds, and brings the next
+     * one to the second-level cache. */
     const Tiles first(heard.experts(), heard, tiles);
     uint32_t asked = 0;
 #pragma unroll 1
@@ -101,7 +103,7 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
   } else {
     skinny_norm_weight(block.norm, norm_weight, hidden);
     wait_for_earlier_kernels();
-    /* asked for while the memory is idle */
+    /* h is asked for now, while the memory is idle */
     row = SkinnyRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
     Look look;
     const bool looks = threadIdx.x >= SKINNY_CONSUMERS - WARP;
@@ -117,8 +119,8 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
       all_parts.say(threadIdx.x, threadIdx.x < rows * WORDS ? choice.chosen[threadIdx.x] : 0);
     let_next_kernel_start();
   }
-  /* Experts that were guessed come first where they are all chosen. Stages that this block has asked for are those of its first
-   * tiles, or are dropped. */
+  /* Where all guessed experts are chosen they come first. Then the stages that this block has asked for are those of its first tiles.
+   * Else they are dropped. */
   const ExpertBits<WORDS> those = choice.any(rows);
   const Guess guess = choice.guess_of(those);
   const bool right = guess.is(choice.heard);
@@ -138,7 +140,7 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
   SkinnyColumns<Math> x_columns;
   x_columns.load(x_row, block.ring.k, true);
   const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
-  /* nobody ends while copies are on their way */
+  /* a block must not end while copies to its shared memory are on their way, so unwanted ones are waited for */
 #pragma unroll 1
   for (uint32_t dropped = right ? 0 : choice.asked; dropped > 0; dropped--) block.ring.drop();
   auto y_of = [&](uint32_t r, uint32_t e) { return y + (size_t)(r * weighing.k + choice.index(r, e)) * outputs; };
@@ -148,7 +150,7 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
       const uint32_t n = at.tile * GATE_OUTPUTS + i;
       X *to = y_of(0, at.expert()) + n;
       const bool mine = r < count && n < outputs;
-      /* asked behind the rows: who comes so late that h was new finds all of y said */
+      /* asked for after h: a block so late that it read a new h finds all of y said (skinny/fused.cuh) */
       const bool unsaid = mine && skinny_word(to) == SKINNY_UNSAID;
       block.consume(x_columns, x_row, hidden);
       at.next();
@@ -192,7 +194,7 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
   SKINNY_BODY(skinny_experts<MATH, WORDS>(y, h, norm_weight, gate, up, stride, DOWN, experts, weights, parts, bias, step, outputs,       \
                              hidden, expert_count, Weighing{k, normalize != 0, scaling}, layer, bucket, stages, eps);)
 
-/* h is read alone. */
+/* Here h is only read. */
 #define SKINNY_EXPERT_GATE_UP(SUFFIX, MATH, WORDS)                                                                                    \
   extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_expert_gate_up_##SUFFIX(                     \
       MATH::X *y, float *h, SKINNY_EXPERTS_OF(MATH)) {                                                                         \
@@ -205,7 +207,7 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
     SKINNY_EXPERTS(MATH, WORDS, (SkinnyDown<MATH, WORDS>{down, down_stride, outputs, hidden}))                                                  \
   }
 
-/* For up to 32, 64 and 128 experts. Fused, f32 rows have one word alone: with more, registers are too few. */
+/* For up to 32, 64 and 128 experts. Fused f32 rows exist for up to 32 only: with more there are too few registers. */
 #define SKINNY_EXPERT_GATE_UP_OF(SUFFIX, MATH)  \
   SKINNY_EXPERT_GATE_UP(SUFFIX, MATH, 1)        \
   SKINNY_EXPERT_GATE_UP(SUFFIX##_e64, MATH, 2)  \

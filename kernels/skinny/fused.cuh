@@ -1,35 +1,37 @@
-/* fused.cuh: down of one row's experts in the kernel of their gate and up (skinny/experts.cu): how blocks hand y to each other
- * while they run, and what each does with it.
+/* fused.cuh: down of one row's experts in the kernel of their gate and up (skinny/experts.cu): how blocks hand y, the result of gate
+ * and up, to each other while they run, and what each does with it.
  *
- * Between two kernels lie the end of the one, the start of the other and a memory latency, in which no weights are asked for: 2.2
- * us of 23 on an H200. Here a block's ring goes on from its last tile of gate and up to its tile of down, whose weights wait
- * for no y; and y needs no meeting:
+ * Why. Between two kernels lie the end of the one, the start of the other and a memory latency. In that time no weights are asked
+ * for: 2.2 us of 23 on an H200. Here a block's ring goes on from its last tile of gate and up to its tile of down. The weights of
+ * down need no y, and the blocks need not meet before y is used:
  *
- * - A word of y is its own sign. The blocks that guess, which run in the layer's first kernel, leave all ones in each
- *   (SKINNY_UNSAID), which no product is: results that are not numbers have one pattern, another. Who needs a word reads it until
- *   it is there: no fence and no counter, which would wait behind the weights that are on their way.
- * - A warp of down needs its own columns alone, of each expert 512 bytes (of f32 twice that), and asks for those of the next
- *   expert while it multiplies this one's. Experts come in the order of gate and up, so that the first ones' y was said long
- *   ago, and the last one's is only needed when the others' down is done: nobody waits. Sums of each expert are kept, and added
- *   up ascending, as tg_skinny_down_* does: the same bits.
+ * - A word of y says by its value whether it is there. The blocks that guess, which run in the layer's first kernel, leave all ones
+ *   in each word (SKINNY_UNSAID). No product has that value: results that are not numbers have one pattern, and it is another.
+ *   A warp that needs a word reads it until it is there. A fence or a counter would wait behind the weights that are on their way.
+ * - A warp of down needs only its own columns, 512 bytes of each expert (twice that of f32). It asks for those of the next expert
+ *   while it multiplies this one's. Experts come in the order of gate and up. So the first ones' y was stored long ago, and the last
+ *   one's is needed only when the others' down is done: as a rule no warp waits. The sums of each expert are kept apart, and added
+ *   in ascending order, as tg_skinny_down_* does: the bits are the same.
  *
- * Who waits for a block needs it to run. All of them do at once where nothing else wants the SMs; where something does (another
- * engine's kernels, say, which themselves wait for blocks that have no SM), a warp that has looked SKINNY_PATIENCE times makes what
- * is missing itself (skinny_make_missing), from its block's own rows. A block that comes after that must not say
- * what it makes of an h that others have added to by then: it says nothing that is said already. h is new only where somebody
- * has heard all of y; so who reads it, and then asks for a word, finds that said. No fence says so: both pass the first-level
- * cache and meet in the second, and a word is asked for when the loads of h have come back.
+ * What if a block does not run. A warp that waits for y needs the block that makes it to run. All blocks run at once where nothing
+ * else wants the SMs. Where something does (such as another engine's kernels, which may themselves wait for blocks that have no SM),
+ * a warp that has looked SKINNY_PATIENCE times makes what is missing itself (skinny_make_missing), from its block's own rows.
+ *
+ * Then a block may start late, when others have already added down to h. What it would make of that new h is wrong, and it must
+ * not store it. So no block stores a word that is there already. That is enough: h is new only where some warp has seen all of y, so
+ * a block that read a new h and then asks for a word of y finds it there. No fence is needed: both loads pass the first-level cache
+ * and meet in the second, and the word is asked for only when the loads of h have come back.
  */
 #ifndef TAILGRAPH_SKINNY_FUSED_CUH
 #define TAILGRAPH_SKINNY_FUSED_CUH
 
 #include "skinny/norm.cuh"
 
-constexpr uint32_t SKINNY_PATIENCE = 512;  /* looks at an expert's y, some 0.4 us each; of who has made something, one */
+constexpr uint32_t SKINNY_PATIENCE = 512;  /* looks at an expert's y, some 0.4 us each; after it has made one, a warp looks once */
 
-/* ---- words that are their own sign ------------------------------------------------------------- */
+/* ---- words that say by their value whether they are there ------------------------------------- */
 
-/* The word that has this value of y. */
+/* Reads the word that holds this value of y. */
 template <typename X>
 __device__ inline uint32_t skinny_word(const X *at) {
   uint32_t word;
@@ -37,8 +39,8 @@ __device__ inline uint32_t skinny_word(const X *at) {
   return word;
 }
 
-/* A whole warp: this lane's value, if it is `mine`. Of 16 bits two are a word, which the lane with the even one says; APART lanes
- * lie between neighbours. */
+/* A whole warp: stores this lane's value, if it is `mine`. Two values of 16 bits are a word, which must be stored at once: the lane with
+ * the even one stores both. The lane with the odd one is APART lanes further. */
 template <uint32_t APART, typename X>
 __device__ inline void skinny_say(X *to, X value, bool mine) {
   uint32_t word;
@@ -53,14 +55,14 @@ __device__ inline void skinny_say(X *to, X value, bool mine) {
   if (says) asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
 }
 
-/* A lane's 8 values of y, as they are handed over. */
+/* A lane's 8 values of y, as other blocks hand them over. */
 template <class Math>
 struct SkinnyWords {
   using X = typename Math::X;
   static constexpr uint32_t PIECES = sizeof(X) / 2;
   uint4 pieces[PIECES];
 
-  /* What is not `there` counts as said. */
+  /* Asks for them. Values that do not exist (not `there`) are zeros, and so count as said. */
   __device__ inline void ask(const X *from, bool there) {
 #pragma unroll
     for (uint32_t i = 0; i < PIECES; i++) {
@@ -81,7 +83,7 @@ struct SkinnyWords {
     return largest == SKINNY_UNSAID;
   }
 
-  /* As a row of products lies in shared memory: to[PARTS][WARP]. */
+  /* Stores them in shared memory as products want their rows: to[PARTS][WARP]. */
   __device__ inline void keep(uint4 *to) const {
     uint4 *at = to + threadIdx.x % WARP;
     if constexpr (PIECES == 1) {
@@ -97,14 +99,15 @@ struct SkinnyWords {
   }
 };
 
-/* One warp: what nobody has said of y[N], gate[N,H], up[N,H], packed, x the row that this lane multiplies; N a multiple of
- * GATE_OUTPUTS, as of every model. The sums are those of a block's eight warps, in their order. */
+/* One warp: makes and stores all words of y[N] that nobody has said. gate[N,H] and up[N,H] are packed; x is the batch row that this
+ * lane multiplies; N is a multiple of GATE_OUTPUTS, as it is in every model. The warp does what a block's eight warps do, one after
+ * the other and in the same order, so the bits are the same. */
 template <class Math>
 __device__ inline void skinny_make_missing(typename Math::X *y, const typename Math::W *gate, const typename Math::W *up,
                                        const typename Math::S *x, uint32_t outputs, uint32_t hidden) {
   using X = typename Math::X;
   const uint32_t lane = threadIdx.x % WARP, k = skinny_stage_k(hidden), column = skinny_lane_column();
-  /* each warp that waits begins elsewhere */
+  /* warps that wait begin at different places, so that they share the work */
   uint32_t n = (blockIdx.x * SKINNY_CONSUMER_WARPS + threadIdx.x / WARP) * GATE_OUTPUTS % outputs + lane / 4;
 #pragma unroll 1
   for (uint32_t left = outputs; left > 0; left -= GATE_OUTPUTS, n += GATE_OUTPUTS) {
@@ -142,8 +145,8 @@ __device__ inline void skinny_make_missing(typename Math::X *y, const typename M
 
 /* ---- down -------------------------------------------------------------------------------------- */
 
-/* Each warp's own, in shared memory: its columns of an expert's y, [PARTS][WARP] pieces of 16 bytes; its sums with each
- * expert's weights, [K][WARP], of either run of the tile; and how much each counts, [K]. */
+/* What each warp has for itself in shared memory: its columns of an expert's y, [PARTS][WARP] pieces of 16 bytes; its sums for each
+ * expert, [K][WARP], of both runs of the tile; and each expert's weight in the mixture, [K]. */
 template <class Math>
 struct SkinnyHandOver {
   uint4 *pieces;
@@ -157,7 +160,7 @@ struct SkinnyHandOver {
     pieces = all_pieces + warp * Math::PARTS * WARP, sums = all_sums + warp * k * WARP;
     weights = reinterpret_cast<float *>(all_sums + SKINNY_CONSUMERS * k) + warp * k;
   }
-  /* A multiple of 16. */
+  /* Bytes of all warps' together: a multiple of 16. */
   static __host__ __device__ constexpr uint32_t bytes_of(uint32_t k) {
     return SKINNY_CONSUMERS * (Math::PARTS * sizeof(uint4) + k * sizeof(float2)) + SKINNY_CONSUMER_WARPS * k * sizeof(float);
   }
@@ -165,7 +168,7 @@ struct SkinnyHandOver {
 
 struct SkinnyNoDown {};
 
-/* w[H,N] of each expert, packed, `stride` elements after the one before. */
+/* Down. w[H,N] of each expert is packed; an expert's begins `stride` elements after that of the one before. */
 template <class Math, uint32_t WORDS>
 struct SkinnyDown {
   using W = typename Math::W;
@@ -175,20 +178,20 @@ struct SkinnyDown {
   uint64_t stride;
   uint32_t inner, outputs;
 
-  /* The one row's. */
+  /* The order of the experts of the one row. */
   static __device__ inline Order order_of(const Choice &choice) {
     const ExpertBits<WORDS> chosen = choice.any(1);
     return Order(chosen, choice.guess_of(chosen));
   }
 
-  /* Of the grid. With more words it is read whenever it is needed: there is no register left to keep it in. */
+  /* How many blocks the grid has. With several words of bits no register is left to keep it in, so it is read anew each time. */
   static __device__ inline uint32_t blocks() {
     uint32_t all = gridDim.x;
     if constexpr (WORDS > 1) asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(all));
     return all;
   }
 
-  /* The producer. */
+  /* The producer: asks for the weights of all of this block's tiles, expert by expert. */
   __device__ inline void feed(SkinnyRing<Math> &ring, const Choice &choice, uint64_t policy) const {
     ring.turn_to(inner);
 #pragma unroll 1
@@ -200,15 +203,15 @@ struct SkinnyDown {
       }
   }
 
-  /* All consumers: h[H] += the experts' y, as chosen; y_of(e) is where an expert's is handed over, make(e) makes what nobody
-   * says. */
+  /* All consumers: h[H] += the weighted sum over the chosen experts of w y. y_of(e) is where expert e's y is handed over; make(e) makes
+   * what is missing of it. */
   template <class YOf, class Make>
   __device__ inline void add(float *h, SkinnyRing<Math> &ring, SkinnySums &sums, const SkinnyHandOver<Math> &own, const Choice &choice,
                              uint32_t count, Weighing weighing, YOf y_of, Make make) const {
     const uint32_t lane = threadIdx.x % WARP, r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
     const uint32_t column = skinny_unit_at(lane / 4) + skinny_lane_column();
     const bool there = count > 0 && column < inner;
-    /* a f32 row's are more than there are registers for */
+    /* f32 values would take too many registers to be asked for ahead */
     constexpr bool AHEAD = SkinnyWords<Math>::PIECES == 1;
     if constexpr (WORDS == 1) {
       if (const float weight = skinny_weight(choice, 0, lane, weighing); choice.has(0, lane)) own.weights[choice.index(0, lane)] = weight;
@@ -252,7 +255,7 @@ struct SkinnyDown {
         sum = skinny_whole<Math>(sum, 1);
         own.sums[choice.index(0, e) * WARP + lane] = make_float2(sum.run[0].x, sum.run[1].x);
       }
-      __syncwarp(); /* all weights are there */
+      __syncwarp(); /* all lanes see own.weights */
       SkinnyTileSums total;
 #pragma unroll 4
       for (uint32_t place = 0; place < weighing.k; place++) {

@@ -1,5 +1,6 @@
-/* ring.cuh: the ring of weights that a block of skinny/skinny.cuh's kernels has in shared memory: how its producer fills it, and what
- * consumers take of it.
+/* ring.cuh: the ring of weights that a block of a skinny kernel (skinny/skinny.cuh) has in shared memory. The memory must never
+ * stand idle, whatever the multiplying warps wait for. So one warp, the producer, asks for copies into the ring's stages, and the
+ * others, the consumers, multiply a stage once its copy has come and then give it back.
  */
 #ifndef TAILGRAPH_SKINNY_RING_CUH
 #define TAILGRAPH_SKINNY_RING_CUH
@@ -9,7 +10,7 @@
 
 /* ---- bulk copies ------------------------------------------------------------------------------ */
 
-/* `bytes` (a multiple of 16) from global to shared memory, counted off `barrier` as they arrive. */
+/* Copies `bytes` (a multiple of 16) from global to shared memory, and does not wait. `barrier` counts the bytes as they arrive. */
 __device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barrier, uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
@@ -31,14 +32,15 @@ __device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uin
 
 /* ---- the ring -------------------------------------------------------------------------------- */
 
-/* What a lane takes of a stage: 16 bytes of each of some units of its warp, of weight row g. */
+/* What a lane reads of a stage: for some of its warp's units, 16 bytes each of one weight row, g = lane / 4. */
 template <uint32_t UNITS>
 struct SkinnyRun {
   uint4 units[UNITS];
 
-  /* Units `first` on, of the stage's rows `pitch` bytes from each other, whose lines are `apart`: of lines in which `k_here` columns
-   * are. Lanes of every other row ask for a line's second half first, so that the 8 that are served together, of two rows, meet in no
-   * bank. */
+  /* Reads the units from `first` on. A stage's rows begin `pitch` bytes from each other, and a row's lines `apart` bytes. The stage
+   * has `k_here` columns; a line past them is read as zeros.
+   * Shared memory serves 8 lanes at a time, of two rows. Both rows begin in the same bank. So the lanes of every other row read a
+   * line's second half first: then no two of the 8 lanes want the same bank. */
   template <typename W>
   __device__ inline void take(const char *rows, uint32_t pitch, uint32_t apart, uint32_t first, uint32_t k_here) {
     static_assert(SKINNY_LINE_UNITS * SKINNY_UNIT * sizeof(W) == SKINNY_LINE && SKINNY_LINE_UNITS == 2, "a unit is half a line");
@@ -52,21 +54,21 @@ struct SkinnyRun {
     }
   }
 
-  /* The u-th of them, if it is `there`. */
+  /* The u-th unit in the order of columns; zeros unless it is `there`. */
   __device__ inline uint4 unit(uint32_t u, bool there) const {
     const uint4 unit = threadIdx.x / 4 % 2 ? units[u ^ 1] : units[u];
     return there ? unit : make_uint4(0, 0, 0, 0);
   }
 };
 
-/* Up to SKINNY_STAGE_ROWS weight rows that are neighbours. */
+/* Up to SKINNY_STAGE_ROWS consecutive weight rows: what fills one stage. */
 template <class Math>
 struct SkinnyRows {
   using W = typename Math::W;
   const W *at;
   uint32_t count;
 
-  /* Of w[outputs,inner], from row n on, a multiple of SKINNY_STAGE_ROWS. */
+  /* The rows of w[outputs,inner] from row n on. n is a multiple of SKINNY_STAGE_ROWS. */
   static __device__ inline SkinnyRows of(const W *w, uint32_t n, uint32_t outputs, uint32_t inner) {
     const uint32_t row = Math::PACKED ? packed_columns(inner) : inner;
     return {w + (size_t)n * row, n < outputs ? min(outputs - n, SKINNY_STAGE_ROWS) : 0};
@@ -74,8 +76,8 @@ struct SkinnyRows {
 };
 static_assert(SKINNY_STAGE_ROWS == PACKED_ROWS && SKINNY_LINE_UNITS * SKINNY_UNIT == PACKED_COLUMNS, "a stage has whole blocks");
 
-/* A stage: SKINNY_STAGE_ROWS weight rows, `k` of K each, at `pitch` bytes, in its `room`; packed ones as they are in memory. The first
- * begins at the first line of `memory`. */
+/* The ring. A stage holds SKINNY_STAGE_ROWS weight rows, `k` of their K columns each. Rows begin `pitch` bytes from each other, but
+ * packed ones lie as they do in memory. Stages begin `room` bytes from each other, the first at the first line of `memory`. */
 template <class Math>
 struct SkinnyRing {
   using W = typename Math::W;
@@ -85,23 +87,24 @@ struct SkinnyRing {
   uint64_t *full, *empty;  /* [SKINNY_MOST_STAGES] each */
   uint32_t k, pitch, room, count;
   uint32_t at = 0, parity = 0;
-  /* The producer's: stages on their way, the oldest of them, and how many of the next ones come one by one. */
+  /* Of the producer alone: how many stages have been asked for and have not come, the oldest of them, and how many of the next
+   * ones are asked for only when all before have come. */
   uint32_t under_way = 0, oldest = 0, oldest_parity = 0, one_by_one = 0;
 
   static __host__ __device__ constexpr uint32_t stage_bytes(uint32_t inner) {
     return SKINNY_STAGE_ROWS * skinny_stage_pitch(skinny_stage_k(inner) * sizeof(W));
   }
 
-  /* Of rows of `inner` columns, with room for those of `later` columns, which it may turn to. */
+  /* A ring for rows of `inner` columns. With `later`, its stages also have room for rows of so many columns (turn_to). */
   __device__ inline SkinnyRing(void *memory, uint64_t *barriers, uint32_t inner, uint32_t stages_, uint32_t later = 0)
       : stages(static_cast<char *>(memory) + (SKINNY_LINE - shared_address(memory) % SKINNY_LINE) % SKINNY_LINE), full(barriers),
         empty(barriers + SKINNY_MOST_STAGES), k(skinny_stage_k(inner)), pitch(skinny_stage_pitch(k * sizeof(W))),
         room(later ? max(stage_bytes(inner), stage_bytes(later)) : stage_bytes(inner)), count(stages_) {}
 
-  /* All stages from here on are of rows of `inner` columns. */
+  /* From the next stage on, rows have `inner` columns. */
   __device__ inline void turn_to(uint32_t inner) { k = skinny_stage_k(inner), pitch = skinny_stage_pitch(k * sizeof(W)); }
 
-  /* One thread, before all others use the ring. */
+  /* By one thread, before any other uses the ring. */
   __device__ inline void init() {
     for (uint32_t s = 0; s < count; s++) barrier_init(full + s, 1), barrier_init(empty + s, SKINNY_CONSUMER_WARPS);
     barriers_ready();
@@ -115,12 +118,12 @@ struct SkinnyRing {
 
   __device__ inline uint32_t stages_of_tile(uint32_t inner) const { return SKINNY_TILE_RUNS * ((inner + k - 1) / k); }
 
-  /* What of memory a stage of a tile is: `count` rows of `bytes` bytes, from `at` on. Packed, they lie together. */
+  /* Where a stage's weights are in memory: `count` rows of `bytes` bytes each, the first at `at`. Packed rows lie together. */
   struct Source {
     const W *at;
     uint32_t count, bytes;
   };
-  /* Of a tile of these runs, rows of `inner` columns. */
+  /* Of stage `stage_of_tile` of a tile, whose two runs of rows come by turns. Rows have `inner` columns. */
   __device__ inline Source source(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner,
                                   uint32_t stage_of_tile) const {
     const bool even = stage_of_tile % SKINNY_TILE_RUNS == 0;
@@ -129,11 +132,12 @@ struct SkinnyRing {
             (Math::PACKED ? packed_columns(columns) : columns) * uint32_t(sizeof(W))};
   }
 
-  /* The producer: stages begin to end of a tile of these runs, rows of `inner` columns. */
+  /* The producer: asks for stages `begin` to `end` of a tile, each as soon as the consumers have given a stage back. No more than
+   * SKINNY_AHEAD are on their way at once, since whatever else is read of memory stands behind all of them. */
   __device__ inline void feed(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner, uint64_t policy,
                               uint32_t begin, uint32_t end) {
     const uint32_t lane = threadIdx.x % WARP;
-    const bool together = Math::PACKED || inner * sizeof(W) == pitch;  /* rows lie in a stage as they do in memory */
+    const bool together = Math::PACKED || inner * sizeof(W) == pitch;  /* rows lie as they do in memory: one copy */
 #pragma unroll 1
     for (uint32_t stage_of_tile = begin; stage_of_tile < end; stage_of_tile++, next()) {
       const Source from = source(first, second, inner, stage_of_tile);
@@ -160,7 +164,7 @@ struct SkinnyRing {
     feed(first, second, inner, policy, 0, stages_of_tile(inner));
   }
 
-  /* The producer: a stage of a tile that the ring has no room for yet, to the second-level cache. */
+  /* The producer: brings a stage of a tile to the second-level cache, where the ring has no room for it yet. */
   __device__ inline void bring_near(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner, uint64_t policy,
                                     uint32_t stage_of_tile) const {
     const Source from = source(first, second, inner, stage_of_tile);
@@ -168,25 +172,25 @@ struct SkinnyRing {
     if (lane < from.count) bulk_prefetch(from.at + (size_t)lane * row, from.bytes, policy);
   }
 
-  /* A consumer warp is done with a stage: what it reads of it, it has asked for. */
+  /* A consumer warp: is done with a stage, of which all its lanes have read what they need. */
   __device__ inline void give_back() {
     __syncwarp();
     if (threadIdx.x % WARP == 0) barrier_arrive(empty + at);
     next();
   }
 
-  /* A consumer warp: a stage that nobody wants. */
+  /* A consumer warp: passes over a stage that is not needed. */
   __device__ inline void drop() {
     barrier_wait(full + at, parity);
     give_back();
   }
 
-  /* A consumer warp: acc += this lane's products over a stage of `k_here` columns of either run. */
+  /* A consumer warp: acc += this warp's products over the next two stages, one of each run, of `k_here` columns. */
   __device__ inline void take(SkinnyTileSums &acc, uint32_t k_here, const SkinnyColumns<Math> &columns) {
     constexpr uint32_t AT_ONCE = Math::AT_ONCE;
     SkinnyTileSums sums[Math::SUMS];
     static_assert(SKINNY_UNITS % AT_ONCE == 0 && AT_ONCE % Math::SUMS == 0, "the same units in each sum, however many at once");
-    const uint32_t first_at = at, first_parity = parity;  /* of the tile's two stages */
+    const uint32_t first_at = at, first_parity = parity;  /* of the two stages, which are read in several rounds */
 #pragma unroll 1
     for (uint32_t first = 0; first < SKINNY_UNITS; first += AT_ONCE) {
       SkinnyRun<AT_ONCE> runs[SKINNY_TILE_RUNS];
@@ -208,8 +212,8 @@ struct SkinnyRing {
     skinny_add_up<Math>(acc, sums);
   }
 
-  /* A consumer warp: a tile's sums with the batch row at `x`, in shared memory. `columns` are those of a row's only stage,
-   * or become those of each in turn. */
+  /* A consumer warp: its sums of a tile. This lane's batch row is at `x` in shared memory. Where a row fits one stage, `columns`
+   * are loaded already; else they are loaded here for each stage in turn. */
   __device__ inline SkinnyTileSums consume(SkinnyColumns<Math> &columns, const S *x, uint32_t inner) {
     SkinnyTileSums acc;
 #pragma unroll 1

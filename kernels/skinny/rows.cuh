@@ -1,5 +1,5 @@
-/* rows.cuh: the rows of skinny kernels (skinny/skinny.cuh) that norm them first: how consumer warps share a row, load it and
- * leave it normed in shared memory.
+/* rows.cuh: RMSNorm at the beginning of a skinny kernel (skinny/skinny.cuh). It is done in the kernel that needs it, in every block
+ * anew, since a kernel of its own would cost more. Consumer warps share the rows, and leave them normed in shared memory.
  */
 #ifndef TAILGRAPH_SKINNY_ROWS_CUH
 #define TAILGRAPH_SKINNY_ROWS_CUH
@@ -9,13 +9,13 @@
 
 constexpr uint32_t SKINNY_ROW_PARTS = 8;
 
-/* Consumer warps that share one of `bucket` rows: a power of two. */
+/* How many consumer warps share a row, in a bucket of `bucket` rows: a power of two. */
 __device__ inline uint32_t warps_of_row(uint32_t bucket) {
   return SKINNY_CONSUMER_WARPS >> (bucket > 1 ? 32 - __clz(bucket - 1) : 0);
 }
 
-/* A row of h[H] as the warps of it see it: a thread has 4 columns in every 4 * (threads of the row), SKINNY_ROW_PARTS of
- * them loaded at once: all there are, up to 4 rows of H = 2048. */
+/* A row h[H], and what a thread has of it: 4 neighbouring columns of every 4 * (threads of the row), a part. Up to
+ * SKINNY_ROW_PARTS parts are in registers at once. For up to 4 rows of H = 2048 these are all, and the row is read once. */
 struct SkinnyRow {
   const float *h;
   uint32_t hidden, step, base, thread;
@@ -23,7 +23,7 @@ struct SkinnyRow {
 
   SkinnyRow() = default;
 
-  /* Loaded: the first columns, or the last. */
+  /* Loads the first parts, or the last ones. */
   __device__ inline SkinnyRow(const float *h_, uint32_t hidden_, uint32_t bucket, bool last) : h(h_), hidden(hidden_) {
     const uint32_t threads = warps_of_row(bucket) * WARP;
     thread = 4 * (threadIdx.x & (threads - 1)), step = 4 * threads;
@@ -40,7 +40,7 @@ struct SkinnyRow {
     }
   }
 
-  /* This warp's sum of squares, in every lane, from the first columns on; the last stay loaded. */
+  /* This warp's sum of squares, in every lane. It goes from the first parts to the last ones, which stay loaded. */
   __device__ inline float squares() {
     float sum = 0.0f;
     while (true) {
@@ -56,7 +56,8 @@ struct SkinnyRow {
     return sum_over_lanes(sum);
   }
 
-  /* to[H] = the row, normed, from the last columns back; its parts are `apart` bytes from each other. */
+  /* to[H] = the row, normed. It goes from the last parts, which squares() has left loaded, back to the first. Where Math splits a
+   * value into several, these are `apart` bytes from each other. */
   template <class Math>
   __device__ inline void store(char *to, uint32_t apart, float scale, const float *weight) {
     while (true) {
@@ -73,17 +74,17 @@ struct SkinnyRow {
   }
 };
 
-/* All consumers: weight[H] to shared memory, which nobody writes while a step runs. Each has its share there after
- * copy_wait. */
+/* All consumers: begin to copy weight[H] to shared memory. No kernel of a step writes it, so this may come before the wait. After
+ * copy_wait a thread's own share is there. */
 __device__ inline void skinny_norm_weight(float *to, const float *weight, uint32_t hidden) {
 #pragma unroll 2
   for (uint32_t c = 4 * threadIdx.x; c < hidden; c += 4 * SKINNY_CONSUMERS) copy16_async(to + c, weight + c, true);
   copy_commit();
 }
 
-/* All consumers: x[r,:] = rmsnorm(h[row_of(r),:]) at `pitch` bytes in shared memory, for r < rows of a bucket of
- * `bucket`, by which alone the sums are ordered. scratch[SKINNY_CONSUMER_WARPS]; weight[H] as skinny_norm_weight leaves it. x is
- * whole when they have met. */
+/* All consumers: x[r,:] = rmsnorm(h[row_of(r),:]) for r < rows, in shared memory, rows `pitch` bytes from each other. How many warps
+ * share a row, and so the order of its sum, follows from `bucket` alone: a row's bits are the same beside any others.
+ * scratch[SKINNY_CONSUMER_WARPS]; weight[H] as skinny_norm_weight leaves it. On return x is whole for all consumers. */
 template <class Math, class RowOf>
 __device__ inline void skinny_norm(char *x, uint32_t pitch, const float *h, const float *weight, float *scratch, uint32_t rows,
                                 uint32_t bucket, uint32_t hidden, float eps, RowOf row_of) {

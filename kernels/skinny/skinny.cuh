@@ -1,27 +1,30 @@
 /* skinny.cuh: matrix products of few rows, at most SKINNY_ROWS, at the speed of memory: Y[R,N] = X[R,K] W[N,K]^T.
  *
- * Every weight is read once and takes part in R multiplications, so that all that counts is to keep the memory busy,
- * above all while a kernel waits for the one before it. A block has a ring of stages in shared memory (skinny/ring.cuh). One warp, the
- * producer, fills it with bulk copies, which need no registers: SKINNY_STAGE_ROWS weight rows by up to SKINNY_K of K a stage, in
- * one copy where they lie together, else in a copy a row. Weights depend on no kernel, so a block asks for the first ones
- * as soon as the kernel before it leaves its SM, and has them when griddepcontrol.wait lets it go on. A copy's rows begin on
- * lines of SKINNY_LINE bytes there: copies to 64 bytes beside a line came at 3.6 TB/s in place of 4.5 on an H200
- * (profiles/log/few-rows-copies.md). The other warps, the consumers, multiply with mma.sync: weight rows are the M operand, batch rows
- * the N operand (8). A lane takes 16 bytes of a weight row, and the same columns of a batch row, so the k of an instruction
- * are not in order, but alike on both sides (skinny_mma).
+ * Every weight is read once and takes part in only R multiplications. So reading weights is all that takes time, and the memory
+ * must be kept busy, above all while a kernel waits for the one before it.
  *
- * A tile is SKINNY_OUTPUTS outputs: two runs of SKINNY_STAGE_ROWS weight rows, which need not be neighbours, and which together
- * are the M of an instruction. Their stages come by turns. Blocks take tiles in a grid-stride loop, as many blocks as the
- * launcher says. Needs sm_90.
+ * The ring (skinny/ring.cuh). A block has a ring of stages in shared memory. A stage holds SKINNY_STAGE_ROWS weight rows, up to
+ * SKINNY_K columns of each. One warp, the producer, fills stages with bulk copies, which need no registers: one copy where the rows
+ * lie together, else one a row. Weights depend on no kernel. So a block asks for the first ones as soon as the kernel before it
+ * leaves its SM, and has them when griddepcontrol.wait lets it go on. In a stage every row begins on a line of SKINNY_LINE bytes:
+ * copies to 64 bytes beside a line came at 3.6 TB/s in place of 4.5 on an H200 (profiles/log/few-rows-copies.md).
  *
- * A consumer warp has SKINNY_UNITS units of SKINNY_UNIT of K of each stage (skinny_unit_at); the sums of all warps meet in shared
- * memory, in the order of the warps. So the order of every sum follows from K alone, and a row's bits depend neither on the
- * rows beside it nor on where it lies.
+ * The products. The other warps, the consumers, multiply with mma.sync. Weight rows are its M operand, batch rows its N operand (8).
+ * A lane reads 16 bytes of a weight row at once, and the same columns of a batch row. So an instruction's columns are not in the
+ * order of memory, but both sides have the same ones, so each weight meets its own input (skinny_mma).
  *
- * A block runs most of its code once, and code that is run once costs more time than what it computes: so loops are
- * not unrolled here unless loads would wait for each other.
+ * A tile is SKINNY_OUTPUTS outputs: two runs of SKINNY_STAGE_ROWS weight rows, which together are the M of an instruction. The two
+ * runs need not be neighbours: gate and up rows make a tile too. Their stages come by turns. Blocks take tiles in a grid-stride
+ * loop, as many blocks as the launcher says. Needs sm_90.
  *
- * Before its wait a kernel also reads the step's descriptor: the dispatcher wrote it before the step began.
+ * The sums. Of each stage a consumer warp has SKINNY_UNITS units, of SKINNY_UNIT columns each (skinny_unit_at). The warps' sums are
+ * added up through shared memory, in the order of the warps. So the order of every sum follows from K alone, and a row's bits depend
+ * neither on the rows beside it nor on its place in the batch.
+ *
+ * A block runs most of its code once. Code that runs once costs more time to fetch than to execute. So loops are not unrolled here
+ * unless loads would wait for each other.
+ *
+ * Before its wait a kernel also reads the step's descriptor, which the dispatcher wrote before the step began.
  *
  * N may be anything (of packed weights a multiple of SKINNY_STAGE_ROWS), K is a multiple of 32. Every array starts on 16 bytes.
  */
@@ -48,42 +51,44 @@ constexpr int SKINNY_BLOCKS = 1;  /* on an SM at once: a ring takes more than ha
 constexpr uint32_t SKINNY_MOST_STAGES = 16;
 constexpr uint32_t SKINNY_LINE = 128;  /* bytes of shared memory that a bulk copy writes at once */
 constexpr uint32_t SKINNY_LINE_UNITS = 2;  /* of 16-bit weights */
-/* Stages on their way at once, however many a ring has: what else is read stands behind all of them. */
+/* Stages on their way at once, however many a ring has: any other load of the block stands in a queue behind all of them. */
 constexpr uint32_t SKINNY_AHEAD = 2;
-/* Of in-projections, of q, k and v and of the LM head, so many stages one by one at first: their rows are wanted meanwhile. */
+/* In in-projections, q, k and v, and the LM head the first so many stages are asked for one by one, since the batch rows are loaded
+ * at the same time and must not stand behind many weights. */
 constexpr uint32_t SKINNY_ONE_BY_ONE = 3;
 constexpr uint32_t SKINNY_SUM_PITCH = SKINNY_OUTPUTS + 4;  /* pairs of rows of a warp's sums lie in different banks */
 
-/* K in stages of one size, whole lines where there are several: that size. */
+/* How many columns a stage has: K is cut into stages of one size, and of whole lines where there are several. */
 __host__ __device__ constexpr uint32_t skinny_stage_k(uint32_t k) {
   const uint32_t stages = (k + SKINNY_K - 1) / SKINNY_K, whole = stages > 1 ? SKINNY_LINE_UNITS * SKINNY_UNIT : SKINNY_UNIT;
   return ((k + stages - 1) / stages + whole - 1) / whole * whole;
 }
 
-/* Where a row of shared memory ends and the next begins: so that the 8 lanes that are served together, 4 pieces of 16
- * bytes (32 of f32) of each of two rows, meet in no bank. */
+/* Bytes from a batch row in shared memory to the next. Shared memory serves 8 lanes together, which read 4 pieces of 16 bytes (32 of
+ * f32) of each of two rows. With this distance no two of them want the same bank. */
 template <typename T>
 __host__ __device__ constexpr uint32_t skinny_pitch(uint32_t elements) {
   const uint32_t bytes = elements * sizeof(T), want = sizeof(T) == 2 ? 64 : 16;
   return bytes + (want + 128 - bytes % 128) % 128;
 }
 
-/* The same distance in a stage, whose weight rows bulk copies bring to lines: the two rows that are served together would meet in
- * every bank, so a warp takes of every other row the other half of a line first (SkinnyRun). */
+/* Bytes from a weight row in a stage to the next: whole lines, as bulk copies want it. The two rows that are served together then
+ * begin in the same bank. So a warp reads the halves of a line in the other order for every other row (SkinnyRun). */
 __host__ __device__ constexpr uint32_t skinny_stage_pitch(uint32_t bytes) { return (bytes + SKINNY_LINE - 1) / SKINNY_LINE * SKINNY_LINE; }
 
-/* Where a warp's unit u of a stage begins, or this one's: two of 16-bit weights are a line, and lines go round the warps. */
+/* The first column of a warp's unit u of a stage; below, of this warp's. Two units of 16-bit weights are a line, and lines go round
+ * the warps. */
 __device__ inline uint32_t skinny_unit_of(uint32_t warp, uint32_t u) {
   return ((u / SKINNY_LINE_UNITS * SKINNY_CONSUMER_WARPS + warp) * SKINNY_LINE_UNITS + u % SKINNY_LINE_UNITS) * SKINNY_UNIT;
 }
 __device__ inline uint32_t skinny_unit_at(uint32_t u) { return skinny_unit_of(threadIdx.x / WARP, u); }
 
-/* Of a unit, the first of this lane's columns, 8 of them. */
+/* The first of this lane's 8 columns of a unit. */
 __device__ inline uint32_t skinny_lane_column() { return threadIdx.x % 4 * 8; }
 
 /* ---- loads, and where warps meet ------------------------------------------------------------- */
 
-/* Cache lines that a step reads once leave L2 first. */
+/* The policy of what a step reads once: its cache lines are the first to leave L2. */
 __device__ inline uint64_t read_once() {
   uint64_t policy;
 #if __CUDA_ARCH__ >= 900
@@ -94,7 +99,7 @@ __device__ inline uint64_t read_once() {
   return policy;
 }
 
-/* 16 bytes of weights, which nobody writes, to registers: here in the code, and past the first-level cache. */
+/* Loads 16 bytes of weights, which no kernel writes. The load stands exactly here in the code, and passes the first-level cache by. */
 __device__ inline uint4 read_weights(const void *from, uint64_t policy) {
   uint4 v{};  /* no kernel of an earlier part runs this */
 #if __CUDA_ARCH__ >= 900
@@ -105,7 +110,7 @@ __device__ inline uint4 read_weights(const void *from, uint64_t policy) {
   return v;
 }
 
-/* Past the first-level cache, and where it stands in the code, which a plain load need not be. */
+/* A load that passes the first-level cache by, and stays where it stands in the code, as a plain load need not. */
 template <typename T>
 __device__ inline T load_now(const T *at) {
   static_assert(sizeof(T) == 2 || sizeof(T) == 4, "as values have");
@@ -117,10 +122,10 @@ __device__ inline T load_now(const T *at) {
   return v;
 }
 
-/* All consumers, and nobody else. */
+/* All consumers wait for each other; the producer does not. */
 __device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(SKINNY_CONSUMERS) : "memory"); }
 
-/* Consumers and the producer, at one of some points: who waits there finds what was written by who passed it. */
+/* Points at which consumers and the producer hand over: a warp that waits at one finds what was written by those that passed it. */
 constexpr int GUESS_TOLD = 2, CHOICE_TOLD = 3;
 template <int POINT>
 __device__ inline void skinny_wait_at() { asm volatile("bar.sync %0, %1;" ::"n"(POINT), "n"(SKINNY_THREADS) : "memory"); }
@@ -129,7 +134,7 @@ __device__ inline void skinny_pass() { asm volatile("bar.arrive %0, %1;" ::"n"(P
 
 /* ---- products of one unit, for one warp ------------------------------------------------------ */
 
-/* What a warp adds up of a tile's 16 weight rows and 8 batch rows: this lane's are row g of either run, g = lane / 4, with
+/* A warp's sums of a tile's 16 weight rows with 8 batch rows. This lane has those of weight row g of each run, g = lane / 4, with
  * batch rows 2q and 2q + 1, q = lane % 4. */
 struct SkinnyTileSums {
   float2 run[SKINNY_TILE_RUNS] = {};
@@ -140,7 +145,7 @@ struct SkinnyTileSums {
   }
 };
 
-/* sum += two instructions' products of a unit: this lane's 16 bytes of row g of either run, and of batch row g. */
+/* sum += the products of a unit, by two instructions. A lane gives 16 bytes of weight row g of each run, and of batch row g. */
 template <typename T>
 __device__ inline void skinny_mma(SkinnyTileSums &sum, uint4 first, uint4 second, uint4 x) {
   float v[4] = {sum.run[0].x, sum.run[0].y, sum.run[1].x, sum.run[1].y};
@@ -159,31 +164,32 @@ struct SkinnyHalf {
   static constexpr uint32_t PARTS = 1;
   static constexpr bool PACKED = false;   /* weights lie row after row, not as common/packed.cuh says */
   static constexpr bool HELD = true;      /* SkinnyColumns in registers */
-  static constexpr uint32_t AT_ONCE = SKINNY_UNITS;  /* of a stage's units, fetched together: as registers allow */
-  static constexpr uint32_t SUMS = 2;             /* units go to so many sums by turns, which are added up with rounding */
+  static constexpr uint32_t AT_ONCE = SKINNY_UNITS;  /* units of a stage read together: as many as registers allow */
+  static constexpr uint32_t SUMS = 2;             /* units go to so many sums by turns, which are then added with rounding */
 
   static __device__ inline Piece piece(const S *x) { return *reinterpret_cast<const uint4 *>(x); }
 
-  /* The batch row that a lane multiplies: at `rows` and beyond, none. */
+  /* Which batch row a lane multiplies; there may be no such row. */
   static __device__ inline uint32_t lane_row(uint32_t) { return threadIdx.x % WARP / 4; }
 
-  /* Where it is in shared memory. Lanes without a row of their own repeat the last, and nobody reads what comes of it. */
+  /* Where that row is in shared memory. A lane without a row reads the last one again; its sums are never read. */
   static __device__ inline uint32_t lane_place(uint32_t rows, uint32_t) { return min(threadIdx.x % WARP / 4, rows - 1); }
 
   /* 4 columns of a row; its parts lie `apart` bytes from each other. */
   static __device__ inline void store(S *to, uint32_t, float4 v) { store4(to, v); }
 
-  /* Batch rows' sums, in the lanes that have the first of their parts, from those of all of their parts. */
+  /* A batch row's sum, from the sums of all of its parts, in the lane that has its first part. */
   static __device__ inline float2 whole(float2 sum, uint32_t) { return sum; }
 
-  /* This lane's 16 bytes of weight row g of either run, and its piece of batch row g. */
+  /* sum += products of a unit: this lane's 16 bytes of weight row g of each run, and its piece of batch row g. */
   static __device__ inline void multiply(SkinnyTileSums &sum, uint4 first, uint4 second, const Piece &x) {
     skinny_mma<T>(sum, first, second, x);
   }
 };
 
-/* f32 rows, bf16 weights. A row is the sum of three bf16 parts, exactly but for its lowest bits. The matrix units truncate as
- * they accumulate, so each part of a unit has sums of its own that are added with rounding, the smallest first. */
+/* f32 rows, bf16 weights. Matrix units take no f32, so a row is split into three bf16 parts whose sum it is, exactly but for its
+ * lowest bits. The matrix units truncate as they accumulate. So each part has sums of its own for every unit, which are added
+ * with rounding, the smallest first. */
 struct SkinnySplit {
   using X = float;
   using S = float;
@@ -227,17 +233,17 @@ struct SkinnySplit {
   }
 };
 
-/* Rows of f32 in three parts, of a bucket of up to SKINNY_SPLIT_ROWS: rows are split once, as they are stored, and their parts are batch rows of
- * their own, which an instruction has room for: row p * bucket + r is part p of row r. All else is as with bf16 rows. The
- * parts are a row's bits from the highest on, 8 each, so their sum is the row, exactly from 2^-110 on. Sums are of four
- * instructions, SkinnySplit's of two. */
+/* f32 rows in a bucket of up to SKINNY_SPLIT_ROWS. An instruction has room for 8 batch rows, so the three parts of these rows can
+ * each be a batch row of its own: row p * bucket + r is part p of row r. So a row is split once, as it is stored, and not for each
+ * product; all else is as with bf16 rows. The parts are a row's bits from the highest on, 8 each. Their sum is the row, exactly
+ * from 2^-110 on. A sum is over four instructions before it is rounded, SkinnySplit's over two. */
 struct SkinnySplitRows : SkinnyHalf<__nv_bfloat16> {
   using X = float;
   static constexpr uint32_t PARTS = 3;
   static constexpr uint32_t SUMS = 4;
   static_assert(PARTS * SKINNY_SPLIT_ROWS <= 8 && SKINNY_SPLIT_ROWS == 2, "the rows of an instruction; two buckets");
 
-  /* A lane's in a bucket of 1 or 2: its part, which for the last lanes there is none of, and its row. */
+  /* Which part of which row a lane has, in a bucket of 1 or 2. The last lanes' part does not exist. */
   static __device__ inline uint32_t lane_part(uint32_t bucket) { return threadIdx.x % WARP / 4 >> (bucket - 1); }
   static __device__ inline uint32_t lane_row(uint32_t bucket) { return threadIdx.x % WARP / 4 & (bucket - 1); }
 
@@ -245,7 +251,7 @@ struct SkinnySplitRows : SkinnyHalf<__nv_bfloat16> {
     return min(lane_part(bucket), PARTS - 1) * bucket + min(lane_row(bucket), rows - 1);
   }
 
-  /* The upper halves of two: of each 8 bits, and a sign. What is left of them stays. */
+  /* Takes the upper halves of two values, 8 bits and a sign of each, and leaves the rest in them. */
   static __device__ inline uint32_t take_upper(float &lo, float &hi) {
     const uint32_t pair = __byte_perm(__float_as_uint(lo), __float_as_uint(hi), 0x7632);
     lo -= __uint_as_float(pair << 16), hi -= __uint_as_float(pair & 0xffff0000u);
@@ -259,7 +265,7 @@ struct SkinnySplitRows : SkinnyHalf<__nv_bfloat16> {
           make_uint2(take_upper(v.x, v.y), take_upper(v.z, v.w));
   }
 
-  /* The smallest first: of a bucket of 1 a lane has two parts, of 2 a part of both rows. */
+  /* Adds the smallest part first. In a bucket of 1 a lane has two parts of the row, in one of 2 the same part of both rows. */
   static __device__ inline float2 whole(float2 sum, uint32_t bucket) {
     auto from = [](float v, int lanes) { return __shfl_down_sync(0xffffffffu, v, lanes); };
     if (bucket == 1) return make_float2(sum.x + (sum.y + from(sum.x, 1)), 0.0f);
@@ -267,20 +273,20 @@ struct SkinnySplitRows : SkinnyHalf<__nv_bfloat16> {
   }
 };
 
-/* With weights that lie as experts' do. */
+/* The same, with weights that are packed as experts' are (common/packed.cuh). */
 template <class Math>
 struct SkinnyPacked : Math {
   static constexpr bool PACKED = true;
 };
 
-/* acc += a warp's sums of a stage's units, in an order of their own: of all kernels the same. */
+/* acc += a warp's sums of a stage. All kernels add them in this order. */
 template <class Math>
 __device__ inline void skinny_add_up(SkinnyTileSums &acc, const SkinnyTileSums (&sums)[Math::SUMS]) {
 #pragma unroll
   for (uint32_t i = 0; i < Math::SUMS; i++) acc += sums[i];
 }
 
-/* Sums of batch rows in place of sums of their parts. */
+/* Makes sums of batch rows of the sums of their parts. */
 template <class Math>
 __device__ inline SkinnyTileSums skinny_whole(SkinnyTileSums sums, uint32_t bucket) {
 #pragma unroll
@@ -291,31 +297,31 @@ __device__ inline SkinnyTileSums skinny_whole(SkinnyTileSums sums, uint32_t buck
 /* The first of the two batch rows whose sums a lane has (SkinnyTileSums). */
 __device__ inline uint32_t skinny_sum_row() { return threadIdx.x % WARP % 4 * 2; }
 
-/* What a lane multiplies of its batch row in one stage: 8 columns of each unit of its warp. In registers, so that they are
- * read once for all tiles: else they would be a third of what a product reads of shared memory. */
+/* What a lane multiplies of its batch row in one stage: 8 columns of each of its warp's units. They are held in registers, so that
+ * they are read once for all tiles. Else they would be a third of all that a product reads of shared memory. */
 template <class Math, bool HELD = Math::HELD>
 struct SkinnyColumns {
   typename Math::Piece pieces[SKINNY_UNITS];
 
-  /* From the stage's first column at `x` on, `k_here` of them; zeros past these, and all unless the row is `there`. */
+  /* Loads them; the stage's first column is at `x`. Columns past `k_here` are zeros, and so are all of a row that is not `there`. */
   __device__ inline void load(const typename Math::S *x, uint32_t k_here, bool there) {
 #pragma unroll
     for (uint32_t u = 0; u < SKINNY_UNITS; u++)
       pieces[u] = there && skinny_unit_at(u) < k_here ? Math::piece(x + skinny_unit_at(u) + skinny_lane_column()) : typename Math::Piece{};
   }
 
-  /* Zeros past a short row, whether or not the unit is `there`. */
+  /* Past the end of a row it is zeros already, so it need not be asked whether the unit is `there`. */
   __device__ inline typename Math::Piece piece(uint32_t u, bool) const { return pieces[u]; }
 };
 
-/* f32 rows are more than there are registers, so they stay in shared memory; what is not there was cleared in it. */
+/* f32 rows would take too many registers, so they stay in shared memory. */
 template <class Math>
 struct SkinnyColumns<Math, false> {
   const typename Math::S *x;
 
   __device__ inline void load(const typename Math::S *from, uint32_t, bool) { x = from + skinny_lane_column(); }
 
-  /* Past a short row lies what may not be a number. */
+  /* Past the end of a row shared memory may hold what is not a number, so a unit that is not `there` is zeros. */
   __device__ inline typename Math::Piece piece(uint32_t u, bool there) const {
     return there ? Math::piece(x + skinny_unit_at(u)) : typename Math::Piece{};
   }
@@ -323,8 +329,8 @@ struct SkinnyColumns<Math, false> {
 
 /* ---- sums of a tile -------------------------------------------------------------------------- */
 
-/* Where the sums of the consumer warps meet: two of them, so that a tile's may be read while the next one's are
- * written. [2][warps][rows][SKINNY_SUM_PITCH], weight rows innermost. */
+/* Where the sums of the consumer warps are added up. There are two such places, so that a tile's sums may be read while the next
+ * one's are written. [2][warps][rows][SKINNY_SUM_PITCH], weight rows innermost. */
 struct SkinnySums {
   float *memory;
   uint32_t rows;
@@ -334,7 +340,7 @@ struct SkinnySums {
     return 2 * SKINNY_CONSUMER_WARPS * rows * SKINNY_SUM_PITCH * sizeof(float);
   }
 
-  /* All consumers: the sums of a tile. When they have met all are there. */
+  /* All consumers: store a tile's sums, and wait for each other. Then get() may be called. */
   __device__ inline void put(const SkinnyTileSums &sums) {
     turn ^= 1;
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = skinny_sum_row();
@@ -357,7 +363,7 @@ struct SkinnySums {
   }
 };
 
-/* The body of a kernel: earlier parts have no bulk copies, and the launcher gives them none of these kernels. */
+/* The body of a kernel. GPUs before sm_90 have no bulk copies: for them the body is empty, and the launcher never chooses it. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define SKINNY_BODY(...)
 #else

@@ -144,7 +144,7 @@ impl Layer {
                 counts: arrays.scratch(step.slots.len() * count_stride(c.vocab_size) * 2),
             },
             best: arrays.scratch(best_words(BUCKET) * 8),
-            meetings: arrays.keep(arrays.gpu.put(&vec![0_u8; BUCKET * MEETING_BYTES])),
+            meetings: arrays.keep(arrays.gpu.put(&[0; BUCKET * MEETING_BYTES])),
         }
     }
 
