@@ -155,7 +155,7 @@ pub fn expected(work: Work) -> u64 {
 fn rounds(work: Work, item: u32) -> u32 {
     match work.skewed {
         false => work.rounds,
-        true => work.rounds / 4 << mix(item).trailing_zeros().min(6),
+        true => (work.rounds / 4) << mix(item).trailing_zeros().min(6),
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
             rounds: 64,
             skewed,
         };
-        let all = |work: Work| (0..work.items).map(|item| u64::from(rounds(work, item)));
+        let all = |work: Work| (0..work.items).map(move |item| u64::from(rounds(work, item)));
         let (even, skewed): (u64, u64) = (all(work(false)).sum(), all(work(true)).sum());
         let ratio = skewed as f64 / even as f64;
         assert!((0.9..1.2).contains(&ratio), "{ratio}");
