@@ -132,7 +132,7 @@ impl Found {
             p99_step_us: quantile(&steps, 0.99),
             p999_step_us: (steps.len() >= ENOUGH_FOR_P999).then(|| quantile(&steps, 0.999)),
             longest_step_us: longest,
-            host_cpu_us_per_step: per_step(self.processor.as_secs_f64() * 1e6),
+            host_cpu_us_per_step: per_step(self.processor.as_nanos() as f64 / 1e3),
             host_launches_per_step: per_step(self.launches as f64),
             device_mib: median(&self.device_bytes) / f64::from(1 << 20),
             startup_ms: median(&self.startup_ms),

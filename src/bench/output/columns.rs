@@ -86,7 +86,7 @@ pub const RESULTS: &[Column] = &[
     field!("req/s asked", "request_rate"),
     field!("in flight", "max_concurrency"),
     field!("cpu load", "cpu_load", 1),
-    above_zero!("gpu load", "gpu_load", 1),
+    above_zero!("gpu load", "gpu_load", 0),
     pair!("t/s (mean ± sd)", "avg_ts", " ± ", "stddev_ts", 0),
     field!("t/s median", "median_ts", 3),
     field!("req/s", "request_throughput", 1),

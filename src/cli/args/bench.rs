@@ -187,7 +187,7 @@ pub struct BenchArgs {
     /// What several devices do (see `generate --help`) [default: replicas]
     #[arg(long, value_name = "HOW", help_heading = "Model and device")]
     pub parallel: Option<Parallel>,
-    /// Ways to launch (GPUs only) [default: device-graph; launch: all of them, always with bare]
+    /// Ways to launch (GPUs only) [default: device-graph; launch: those with a scheduler, always with bare]
     #[arg(
         long,
         value_name = "WAYS",

@@ -99,20 +99,13 @@ pub fn measure(args: &BenchArgs, ways: &[Technique], interrupt: &AtomicBool) -> 
                 // Worked out before the host is kept busy.
                 steps.digest(plan.steps + techniques::BEFORE);
                 let busy = Busy::new(cpu_load);
-                let whole = drive::idle(args.pause, interrupt)
-                    .then(|| {
-                        let found = &mut one.found;
-                        techniques::measure(
-                            &gpu,
-                            one.technique,
-                            &plan,
-                            steps,
-                            &busy,
-                            found,
-                            interrupt,
-                        )
-                    })
-                    .unwrap_or(Ok(false));
+                let whole = match drive::idle(args.pause, interrupt) {
+                    true => {
+                        let (way, found) = (one.technique, &mut one.found);
+                        techniques::measure(&gpu, way, &plan, steps, &busy, found, interrupt)
+                    }
+                    false => Ok(false),
+                };
                 match whole {
                     Ok(true) => one.repeats += 1,
                     Ok(false) => results.interrupted = true,

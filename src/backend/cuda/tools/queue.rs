@@ -155,7 +155,7 @@ pub fn expected(work: Work) -> u64 {
 fn rounds(work: Work, item: u32) -> u32 {
     match work.skewed {
         false => work.rounds,
-        true => work.rounds / 4 << mix(item).trailing_zeros().min(6),
+        true => (work.rounds / 4) << mix(item).trailing_zeros().min(6),
     }
 }
 
