@@ -45,10 +45,7 @@ fn the_summary_says_what_came_of_the_rows() {
     let [rows, json, request, tokens] = lines[..] else {
         panic!("{}", ended.stderr);
     };
-    assert_eq!(
-        rows,
-        "4 rows, 3 failed, 1 ended by their limit of new tokens"
-    );
+    assert_eq!(rows, "4 rows, 3 failed, 1 ended by its limit of new tokens");
     assert!(
         json.starts_with("  1 invalid_json: line 2 is not JSON: "),
         "{json}"
