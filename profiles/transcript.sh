@@ -4,9 +4,10 @@
 #   profiles/transcript.sh [OUT]                  OUT: a folder, profiles/out where none is given
 # The clone is of the commit that is checked out, and is built from nothing. Where there is a GPU, README's second block is
 # run too, and the batch runs on it; else random:tiny serves it on the CPU. KILL_AT (30): rows in the journal when the run is
-# killed. ROW_TOKENS (200): new tokens of a row.
+# killed. ROW_TOKENS (200): new tokens of a row. TAILGRAPH: a program that is built already; nothing is built then, and the
+# transcript says so.
 # Leaves OUT/first-half-hour-cpu-DATE.txt, or -gpu-: each command behind a $, and the seconds since the start. Names of folders
-# and of the machine, and cargo's lines about other crates, are not in it.
+# and of the machine, control characters, and cargo's lines about other crates, are not in it.
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 out=${1:-$repository/profiles/out}
@@ -19,6 +20,7 @@ device=cpu
 nvidia-smi -L >/dev/null 2>&1 && device=gpu
 transcript=$out/first-half-hour-$device-$(date +%F).txt
 host=$(hostname)
+built=${TAILGRAPH:-}
 # The caller's choices are not a new user's.
 unset "${!CARGO_@}" "${!TAILGRAPH_@}"
 
@@ -53,8 +55,15 @@ session() {
   quick=$(block 'cargo run --release')
   cuda=$(block 'cargo build --release --features cuda')
   [ -n "$quick" ] && [ -n "$cuda" ] || fail "README.md: found no blocks of the quick start"
-  run "$quick"
-  if [ "$device" = gpu ]; then
+  if [ -n "$built" ]; then
+    echo "# Not built here: the program was there before, and is put where cargo would have put it."
+    mkdir -p target/release
+    cp "$built" target/release/tailgraph
+    run "target/release/tailgraph ${quick#cargo run --release -- }"
+  else
+    run "$quick"
+  fi
+  if [ "$device" = gpu ] && [ -z "$built" ]; then
     while IFS= read -r command; do run "${command%%#*}"; done <<<"$cuda"
   fi
   # shellcheck disable=SC2016
@@ -91,6 +100,7 @@ done > batch.jsonl; wc -l < batch.jsonl'
   printf '\n[%4d s]\n' "$SECONDS"
 }
 
-session | sed -u -e "s|$scratch|~|g" -e "s|$repository|REPOSITORY|g" -e "s|$host|HOST|g" \
+# Random weights write control characters too, which a page shows badly.
+session | LC_ALL=C sed -u -e 's/[[:cntrl:]]//g' -e "s|$scratch|~|g" -e "s|$repository|REPOSITORY|g" -e "s|$host|HOST|g" \
   -e '/^ *\(Compiling\|Downloaded\|Downloading\|Updating\|Locking\) /d' | tee "$transcript.partial"
 mv "$transcript.partial" "$transcript"
