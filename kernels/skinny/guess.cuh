@@ -19,15 +19,15 @@
 constexpr uint32_t SKINNY_NO_LAYER = 0xffffffffu;
 constexpr uint32_t SKINNY_MOST_LOOKS = 64;  /* for a guess, before its kernel has ended */
 
-/* The router as it is seen from the kernel that begins a layer: router[E,H], the gate's rows times the norm's weight, in bf16
- * whatever the model's types are; bias[E] or null. No blocks: no guess. `handed_pieces` of 16 bytes at `handed` they leave unsaid
- * (skinny/fused.cuh).
+/* The router as it is seen from the kernel that begins a layer; bias[E] or null. No blocks: no guess. `handed_pieces` of 16 bytes at
+ * `handed` they leave unsaid (skinny/fused.cuh). `router` is, of one word of bits, the gate's rows in f32, [E,H], and norm_weight[H]
+ * is what they are multiplied by; of more, their product in bf16, [E,H], whatever the model's types are.
  *
- * Half the bytes of f32, because these blocks begin when the kernel before ends, and must have read theirs before the others
- * have read their weights. With 64 experts in f32 they ended 2.5 us behind them (profiles/log/few-rows-guess.md). */
+ * These blocks begin when the kernel before ends, and must have read their rows before the others have read their weights. With two
+ * experts a warp in f32 they ended 2.5 us behind them; in bf16 they read as much as with one (profiles/log/few-rows-guess.md). */
 struct SkinnyGuesser {
-  const __nv_bfloat16 *router;
-  const float *bias;
+  const void *router;
+  const float *norm_weight, *bias;
   void *parts;
   uint32_t expert_count, blocks, layer;
   uint4 *handed;
@@ -38,11 +38,11 @@ struct SkinnyGuesser {
 };
 
 /* As kernels have it among their parameters. */
-#define SKINNY_GUESSER                                                                                                \
-  const __nv_bfloat16 *router, const float *expert_bias, void *parts, uint32_t expert_count, uint32_t guess_blocks, \
-      uint32_t layer, uint4 *handed, uint32_t handed_pieces
+#define SKINNY_GUESSER                                                                                                   \
+  const void *router, const float *ffn_norm_weight, const float *expert_bias, void *parts, uint32_t expert_count,      \
+      uint32_t guess_blocks, uint32_t layer, uint4 *handed, uint32_t handed_pieces
 #define SKINNY_GUESSER_OF \
-  SkinnyGuesser{router, expert_bias, parts, expert_count, guess_blocks, layer, handed, handed_pieces}
+  SkinnyGuesser{router, ffn_norm_weight, expert_bias, parts, expert_count, guess_blocks, layer, handed, handed_pieces}
 
 /* A word: the sign of its step and layer (which comes again, so that what is heard early may be another's), a score that sorts as an integer, and the expert, the lower the better.
  * WORDS of bits have room for it: who leaves it and who looks at it agree in skinny_room(WORDS). */
@@ -68,20 +68,26 @@ struct SkinnyGuessWord {
 template <uint32_t WORDS>
 __device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const float *h, const tg_step *step, uint32_t bucket,
                                       uint32_t hidden, float eps) {
-  using Router = __nv_bfloat16;
   constexpr uint32_t HELD = 16, STEP = 4 * WARP;  /* a lane has 4 columns in every STEP; so many of them before the wait */
   constexpr uint32_t EXPERTS = skinny_guess_experts(WORDS), EACH = EXPERTS / SKINNY_CONSUMER_WARPS;
+  using Router = std::conditional_t<WORDS == 1, float, __nv_bfloat16>;
+  using Held = std::conditional_t<WORDS == 1, float4, Raw4<Router>>;  /* bf16 stays as it is: registers are few */
   __shared__ uint64_t candidates[EXPERTS];
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, block = blockIdx.x - guesser.others();
   if (warp >= SKINNY_CONSUMER_WARPS) return;
   const uint32_t first = block * EXPERTS + warp;  /* of this warp's experts, which lie a warp apart */
   auto expert = [&](uint32_t i) { return first + i * SKINNY_CONSUMER_WARPS; };
   auto there = [&](uint32_t i) { return expert(i) < guesser.expert_count; };
-  auto weights = [&](uint32_t i) { return guesser.router + (size_t)(there(i) ? expert(i) : 0) * hidden; };
-  /* One expert's fit as f32, so that nothing stands between the stream's coming and its use. */
-  using Held = std::conditional_t<EACH == 1, float4, Raw4<Router>>;
+  auto weights = [&](uint32_t i) { return static_cast<const Router *>(guesser.router) + (size_t)(there(i) ? expert(i) : 0) * hidden; };
+  auto asked = [&](const Router *of, uint32_t c) -> Held {
+    if constexpr (WORDS > 1) return raw4_past_l1(of + c);
+    else {
+      const float4 g = load4(of + c), n = load4(guesser.norm_weight + c);
+      return make_float4(g.x * n.x, g.y * n.y, g.z * n.z, g.w * n.w);
+    }
+  };
   auto as_f32 = [](const Held &held) {
-    if constexpr (EACH == 1) return held;
+    if constexpr (WORDS == 1) return held;
     else return load4(held);
   };
   Held with[EACH][HELD];
@@ -92,9 +98,7 @@ __device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const flo
 #pragma unroll
     for (uint32_t held = 0; held < HELD; held++) {
       const uint32_t c = 4 * lane + held * STEP;
-      const Raw4<Router> raw = c < hidden ? raw4_past_l1(of + c) : Raw4<Router>{};
-      if constexpr (EACH == 1) with[i][held] = load4(raw);
-      else with[i][held] = raw;
+      with[i][held] = c < hidden ? asked(of, c) : Held{};
     }
     bias[i] = there(i) && guesser.bias ? guesser.bias[expert(i)] : 0.0f;
   }
@@ -120,7 +124,7 @@ __device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const flo
     const float4 v = load4(h + c);
     squares = add_squares(squares, v);
 #pragma unroll
-    for (uint32_t i = 0; i < EACH; i++) add(scores[i], v, load4(weights(i) + c));
+    for (uint32_t i = 0; i < EACH; i++) add(scores[i], v, as_f32(asked(weights(i), c)));
   }
   auto sum = [](float v) {
 #pragma unroll

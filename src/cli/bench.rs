@@ -27,7 +27,7 @@ use super::args::BucketArgs;
 use super::args::bench::{BenchArgs, BenchCommand, CompareArgs, Other, PrintArgs};
 #[cfg(not(feature = "cuda"))]
 use super::args::bench::{KeepBusyArgs, LimitsArgs, QueueArgs};
-use super::paths::Files;
+use super::paths::{Files, open_printed};
 use super::summary::counted;
 use super::{Exit, interrupt};
 use crate::bench::Kind;
@@ -36,11 +36,10 @@ use crate::bench::host;
 use crate::bench::output::{COMPARED, Format, RESULTS, STARTS, TABLE_WIDTH, text};
 use crate::bench::row::{Subject, VERSION};
 use crate::error::{Error, Result};
-use crate::files::{Out, Unfinished};
+use crate::files::Out;
 use crate::model::ModelSource;
 use crate::plan::params::{model_bytes, model_parameters};
 use crate::telemetry::{say, warn};
-use clap::ValueEnum;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -175,16 +174,7 @@ impl PrintArgs {
     /// # Errors
     /// [`Error::Usage`] where it is the name of a format; the system refused.
     fn open(&self) -> Result<Out> {
-        let Some(path) = self.output.as_deref() else {
-            return Out::stdout();
-        };
-        let name = path.to_str().unwrap_or_default();
-        if Format::from_str(name, false).is_ok() {
-            return Err(Error::Usage(format!(
-                "--output {name}: found the name of a format, expected a file: formats are --format {name}, and ./{name} is a file"
-            )));
-        }
-        Out::open(path, Unfinished::Removed)
+        open_printed::<Format>(self.output.as_deref())
     }
 }
 

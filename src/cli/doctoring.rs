@@ -1,8 +1,10 @@
 //! The `doctor` command: what the flags ask about, looked at.
 
 use super::args::DoctorCommand;
+use super::args::doctor::Format;
 use super::doctor::Subject;
-use super::{Exit, print, spec};
+use super::paths::{Files, open_printed};
+use super::{Exit, spec};
 use crate::error::{Error, Result};
 use crate::model::ModelSource;
 use crate::plan::MemoryPlan;
@@ -12,6 +14,12 @@ use std::sync::Arc;
 
 pub(super) fn run(args: &DoctorCommand) -> Result<Exit> {
     let device = spec::device(&args.run, "doctor")?;
+    let mut files = Files::default().writes("--output", args.output.as_deref());
+    if let Some(Ok(source)) = args.model.as_deref().map(ModelSource::parse_config) {
+        files = files.runs(&source, &args.run.buckets);
+    }
+    files.keep_apart()?;
+    let printed = open_printed::<Format>(args.output.as_deref())?;
     let target = match Target::open(&device) {
         Err(error @ Error::Usage(_)) => return Err(error),
         // A device that cannot be used is what doctor is there to say.
@@ -33,7 +41,7 @@ pub(super) fn run(args: &DoctorCommand) -> Result<Exit> {
     let healthy = args
         .doctor
         .run(unusable.as_deref(), subject.as_ref(), &mut out)?;
-    print(&out)?;
+    printed.finish_with(&out)?;
     Ok(if healthy { Exit::Done } else { Exit::Problem })
 }
 

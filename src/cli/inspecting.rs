@@ -1,10 +1,11 @@
 //! The `inspect` command: the plan that the flags ask for, and the graphs that a GPU makes of it where one is asked.
 
 use super::args::InspectCommand;
+use super::args::inspect::Format;
 use super::inspect::graphs::OnGpu;
 use super::inspect::{Known, Share};
-use super::paths::Files;
-use super::{Exit, print, spec};
+use super::paths::{Files, open_printed};
+use super::{Exit, spec};
 use crate::backend::cuda::listed::calls::StepCalls;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::tuning::gpu::H200;
@@ -58,6 +59,7 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
     };
     let spec = spec::on(devices, source, run, &args.engine)?;
     keep_apart(args, &spec.model)?;
+    let printed = open_printed::<Format>(args.output.as_deref())?;
     let measured = measured(args, &spec.model)?;
     let (config, _) = spec.model.config()?;
     let plan = spec.plan(&Arc::new(config))?;
@@ -66,7 +68,7 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
         let mut out = Vec::new();
         let steps = calls(args, &spec, &plan, Precision::new(dtype, CHECKPOINT))?;
         args.inspect.list_calls(&plan, &steps, &mut out)?;
-        print(&out)?;
+        printed.finish_with(&out)?;
         return Ok(Exit::Done);
     }
     #[cfg_attr(
@@ -92,7 +94,7 @@ pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
     };
     args.inspect
         .run(&plan, precision, known, pictures, &mut out)?;
-    print(&out)?;
+    printed.finish_with(&out)?;
     Ok(Exit::Done)
 }
 
@@ -142,10 +144,14 @@ fn measured(args: &InspectCommand, model: &ModelSource) -> Result<Option<About>>
 }
 
 fn keep_apart(args: &InspectCommand, model: &ModelSource) -> Result<()> {
+    let (printed, output) = match args.output.as_deref() {
+        Some(file) => ("--output", file),
+        None => ("what is printed", Path::new("-")),
+    };
     Files::default()
         .runs(model, &args.run.buckets)
         .reads("--measured", args.inspect.measured.as_deref())
-        .writes("what is printed", Some(Path::new("-")))
+        .writes(printed, Some(output))
         .writes("--dot", args.inspect.dot.as_deref())
         .writes("--svg", args.inspect.svg.as_deref())
         .keep_apart()

@@ -3,6 +3,7 @@
 use super::Exit;
 use super::args::MergeArgs;
 use super::paths::{Files, is_stdio};
+use super::summary::counted;
 use crate::error::{Error, Result};
 use crate::io::merge::Merge;
 use crate::io::shard::record_path;
@@ -30,9 +31,9 @@ pub fn run(args: &MergeArgs) -> Result<Exit> {
     merge.write(output)?;
     if !args.quiet {
         say(&format!(
-            "{} rows of {} shards: {} failed",
-            merge.rows(),
-            args.shards.len(),
+            "{} of {}: {} failed",
+            counted(merge.rows(), "row"),
+            counted(args.shards.len() as u64, "shard"),
             merge.failed()
         ));
     }

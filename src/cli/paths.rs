@@ -4,16 +4,34 @@
 use super::args::BucketArgs;
 use crate::error::{Error, Result};
 use crate::files::names::beside;
-use crate::files::{Resolved, resolve};
+use crate::files::{Out, Resolved, Unfinished, resolve};
 use crate::io::record::record_paths;
 use crate::io::shard::record_path;
 use crate::model::{ModelSource, fingerprint};
+use clap::ValueEnum;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// `-`: standard input or output.
 pub(super) fn is_stdio(path: &Path) -> bool {
     path.as_os_str() == "-"
+}
+
+/// Where a command with formats `F` prints: `output`, else standard output. Opened before there is anything to print.
+///
+/// # Errors
+/// [`Error::Usage`] where `output` is a format's name, which `-o` stands for in other programs; it cannot be written.
+pub(super) fn open_printed<F: ValueEnum>(output: Option<&Path>) -> Result<Out> {
+    let Some(path) = output else {
+        return Out::stdout();
+    };
+    let name = path.to_str().unwrap_or_default();
+    if F::from_str(name, false).is_ok() {
+        return Err(Error::Usage(format!(
+            "--output {name}: found the name of a format, expected a file: formats are --format {name}, and ./{name} is a file"
+        )));
+    }
+    Out::open(path, Unfinished::Removed)
 }
 
 /// All files of a command, each with what a message calls it.

@@ -8,6 +8,7 @@ use super::generate::{is_file_output, open_rows};
 use super::input::warn_of_no_rows;
 use super::paths::Files;
 use super::spec::spec;
+use super::summary::counted;
 use super::{Exit, interrupt, print};
 use crate::error::{Error, Result};
 use crate::files::Out;
@@ -213,8 +214,9 @@ fn say_rate(prompts: &[&[u32]], seconds: f64) {
     let tokens: usize = prompts.iter().map(|prompt| prompt.len()).sum();
     let per_second = |count: usize| count as f64 / seconds.max(1e-9);
     say(&format!(
-        "{} samples, {tokens} tokens in {seconds:.2} s: {:.1} samples/s, {:.1} tok/s",
-        prompts.len(),
+        "{}, {} in {seconds:.2} s: {:.1} samples/s, {:.1} tok/s",
+        counted(prompts.len() as u64, "sample"),
+        counted(tokens as u64, "token"),
         per_second(prompts.len()),
         per_second(tokens)
     ));

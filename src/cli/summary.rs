@@ -7,8 +7,12 @@ pub(super) fn lines(summary: &Summary, seqs: u32) -> Vec<String> {
     let counts = &summary.counts;
     let mut rows = counted(counts.rows, "row");
     rows.push_str(&format!(", {} failed", counts.failed));
+    let limit = match counts.at_limit {
+        1 => "ended by its limit of new tokens",
+        _ => "ended by their limit of new tokens",
+    };
     for (number, what) in [
-        (counts.at_limit, "ended by their limit of new tokens"),
+        (counts.at_limit, limit),
         (counts.read_again, "read again for want of memory"),
         (counts.kept, "kept from an earlier run"),
     ] {

@@ -4,6 +4,7 @@ use super::Exit;
 use super::args::{GenerateArgs, ModelArg, TraceArgs};
 use super::generate::{TraceTo, serve};
 use super::paths::Files;
+use super::summary::counted;
 use super::table::Table;
 use crate::bench::output::number;
 use crate::error::{Error, Result};
@@ -97,8 +98,11 @@ fn summary(about: &About) -> String {
         }
     };
     format!(
-        "{} turns, {} steps, {} requests by {}; {host}",
-        about.turns, about.steps, about.requests, about.clock
+        "{}, {}, {} by {}; {host}",
+        counted(about.turns, "turn"),
+        counted(about.steps, "step"),
+        counted(about.requests, "request"),
+        about.clock
     )
 }
 

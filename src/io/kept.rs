@@ -3,9 +3,11 @@
 use super::hash::{fnv128, hex};
 use crate::error::{Error, Result};
 use crate::json;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -135,5 +137,29 @@ fn is_final(answer: &Value) -> bool {
         Some(response) => response.pointer("/body/choices/0/finish_reason"),
         None => answer.get("finish_reason"),
     };
-    matches!(finish.and_then(Value::as_str), Some("stop" | "length"))
+    matches!(
+        finish.and_then(Value::as_str),
+        Some("stop" | "length" | "tool_calls")
+    )
+}
+
+/// What says of a line of an output file that its row failed.
+#[derive(Deserialize)]
+struct Ending<'a> {
+    error: Option<IgnoredAny>,
+    #[serde(borrow)]
+    finish_reason: Option<Cow<'a, str>>,
+}
+
+/// Whether a line of an output file is that of a row that failed: with an error, or cut before its end.
+///
+/// # Errors
+/// It is no answer.
+pub(super) fn is_failed(line: &[u8]) -> serde_json::Result<bool> {
+    let Ending {
+        error,
+        finish_reason,
+    } = serde_json::from_slice(line)?;
+    let cut = matches!(finish_reason.as_deref(), Some("timeout" | "cancelled"));
+    Ok(error.is_some() || cut)
 }

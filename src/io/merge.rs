@@ -38,6 +38,15 @@ impl Part {
             Holds::Lines => answers,
             Holds::Logits => answers.saturating_add(failed),
         };
+        if failed > part.record.input.rows {
+            return Err(Error::file(
+                record_path(path),
+                format!(
+                    "found {failed} failed rows, expected at most the {} of the input",
+                    part.record.input.rows
+                ),
+            ));
+        }
         let expected = shard.share(part.record.input.rows);
         if found != expected {
             return Err(Error::file(

@@ -111,6 +111,11 @@ fn message(
             message["tool_call_error"] = json!(reason);
             (message, false)
         }
+        // The format has no empty list of calls: there is none.
+        Found::Calls { calls, text } if calls.is_empty() => {
+            message["content"] = json!(text);
+            (message, false)
+        }
         Found::Calls { calls, text } => {
             message["content"] = match text.trim().is_empty() {
                 true => Value::Null,
@@ -124,7 +129,7 @@ fn message(
                 })
             };
             message["tool_calls"] = calls.iter().enumerate().map(call).collect();
-            (message, !calls.is_empty())
+            (message, true)
         }
     }
 }

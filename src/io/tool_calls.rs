@@ -38,36 +38,57 @@ pub fn find(outcome: &Outcome, codec: &dyn Codec) -> Found {
     let marks = |id: u32, marker: &[u8]| codec.token_bytes(id).is_some_and(|bytes| bytes == marker);
     let ids = &outcome.output_ids;
     let mut calls = Vec::new();
-    // Places in characters.
     let mut around = String::new();
-    let mut told = 0;
-    let slice = |from: usize, to: usize| -> String {
-        let length = to.saturating_sub(from);
-        outcome.text.chars().skip(from).take(length).collect()
-    };
+    let mut text = Ahead::of(&outcome.text);
+    // Behind the last token is the text's end.
     let place = |token: usize| {
         let known = outcome.text_offsets.get(token).copied();
-        known.unwrap_or_else(|| outcome.text.chars().count())
+        known.unwrap_or(usize::MAX)
     };
     let mut at = 0;
     while let Some(start) = (at..ids.len()).find(|&token| marks(ids[token], START)) {
         let Some(end) = (start + 1..ids.len()).find(|&token| marks(ids[token], END)) else {
             return Found::Unread("a call begins and does not end".to_owned());
         };
-        match python::calls(slice(place(start + 1), place(end)).trim()) {
+        around.push_str(text.until(place(start)));
+        text.until(place(start + 1));
+        match python::calls(text.until(place(end)).trim()) {
             Ok(found) => calls.extend(found),
             Err(reason) => return Found::Unread(reason),
         }
-        around.push_str(&slice(told, place(start)));
-        told = place(end + 1);
+        text.until(place(end + 1));
         at = end + 1;
     }
     if at == 0 {
         return Found::Nothing;
     }
-    around.push_str(&slice(told, usize::MAX));
+    around.push_str(text.until(usize::MAX));
     Found::Calls {
         calls,
         text: around,
+    }
+}
+
+/// A text that is read once from its start to its end, by places in characters.
+struct Ahead<'a> {
+    rest: &'a str,
+    at: usize,
+}
+
+impl<'a> Ahead<'a> {
+    fn of(text: &'a str) -> Self {
+        Self { rest: text, at: 0 }
+    }
+
+    /// What is before `place` and was not read yet.
+    fn until(&mut self, place: usize) -> &'a str {
+        let wanted = place.saturating_sub(self.at);
+        let mut starts = self.rest.char_indices();
+        let bytes = starts.nth(wanted).map_or(self.rest.len(), |(byte, _)| byte);
+        let (read, rest) = self.rest.split_at(bytes);
+        self.rest = rest;
+        // Places only grow, so one behind the end is as good as the end.
+        self.at = self.at.max(place);
+        read
     }
 }

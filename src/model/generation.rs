@@ -23,7 +23,45 @@ pub struct GenerationConfig {
     pub min_p: Option<f32>,
     pub repetition_penalty: Option<f32>,
     pub max_new_tokens: Option<u32>,
+    /// `name value` of each field that would change answers, and does not: there is nothing here that follows it.
+    pub unsupported: Vec<String>,
 }
+
+/// Fields that change what transformers answers and nothing here, with the numbers that stand for no change, beside null,
+/// false and an empty list. Beams' own fields change nothing without `num_beams`.
+const UNSUPPORTED: [(&str, Option<f64>); 25] = [
+    ("max_length", Some(20.0)),
+    ("min_length", Some(0.0)),
+    ("min_new_tokens", Some(0.0)),
+    ("max_time", None),
+    ("stop_strings", None),
+    ("num_beams", Some(1.0)),
+    ("num_return_sequences", Some(1.0)),
+    ("top_h", None),
+    ("typical_p", Some(1.0)),
+    ("epsilon_cutoff", Some(0.0)),
+    ("eta_cutoff", Some(0.0)),
+    ("encoder_repetition_penalty", Some(1.0)),
+    ("no_repeat_ngram_size", Some(0.0)),
+    ("encoder_no_repeat_ngram_size", Some(0.0)),
+    ("bad_words_ids", None),
+    ("force_words_ids", None),
+    ("constraints", None),
+    ("forced_bos_token_id", None),
+    ("forced_eos_token_id", None),
+    ("exponential_decay_length_penalty", None),
+    ("suppress_tokens", None),
+    ("begin_suppress_tokens", None),
+    ("sequence_bias", None),
+    ("guidance_scale", Some(1.0)),
+    ("token_healing", None),
+];
+/// The same of fields that newer or older releases have for whole ways to decode.
+const UNSUPPORTED_WAYS: [(&str, Option<f64>); 3] = [
+    ("penalty_alpha", Some(0.0)),
+    ("dola_layers", None),
+    ("watermarking_config", None),
+];
 
 impl GenerationConfig {
     /// Reads generation_config.json at `path`; a file that is not there advises nothing.
@@ -73,7 +111,24 @@ impl GenerationConfig {
             repetition_penalty: number("repetition_penalty", "a number above 0", |p| p > 0.0)?,
             // transformers refuses 0 here, too.
             max_new_tokens: count("max_new_tokens", 1)?,
+            unsupported: unsupported(&fields),
         })
+    }
+
+    /// What to say of a file whose advice is not all followed.
+    pub fn warning(&self) -> Option<String> {
+        let all = match &self.unsupported[..] {
+            [] => return None,
+            [one] => {
+                return Some(format!(
+                    "{one} is not supported: answers are made without it"
+                ));
+            }
+            [others @ .., last] => format!("{} and {last}", others.join(", ")),
+        };
+        Some(format!(
+            "{all} are not supported: answers are made without them"
+        ))
     }
 
     /// The temperature that this advises, 0 being greedy: `do_sample` false overrides `temperature`, and
@@ -108,4 +163,20 @@ impl GenerationConfig {
             "pad_token_id": config.pad_token_id,
         })
     }
+}
+
+/// Those of the fields that ask for something.
+fn unsupported(fields: &Fields<'_>) -> Vec<String> {
+    let asks = |value: &Value, neutral: Option<f64>| match value {
+        Value::Bool(asked) => *asked,
+        Value::Array(items) => !items.is_empty(),
+        other => json::float(other).is_none_or(|number| Some(number) != neutral),
+    };
+    let known = UNSUPPORTED.iter().chain(&UNSUPPORTED_WAYS);
+    known
+        .filter_map(|&(name, neutral)| {
+            let value = fields.get(name).filter(|value| asks(value, neutral))?;
+            Some(format!("{name} {}", json::shown(value)))
+        })
+        .collect()
 }

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::io::prepare::{Rules, generation_options};
 use crate::io::row::Options;
 use crate::model::ModelSource;
+use crate::telemetry::warn;
 use std::sync::Arc;
 
 /// A model's tokenizer and chat template, and what questions to it are checked against and fall back to.
@@ -16,12 +17,17 @@ pub struct Texts {
 }
 
 impl Texts {
-    /// Reads the tokenizer's files. What ends answers is warned of on standard error where it had to be looked for.
+    /// Reads the tokenizer's files. What ends answers is warned of on standard error where it had to be looked for, and
+    /// what generation_config.json advises and is not followed.
     ///
     /// # Errors
     /// A file is missing or not what it should be.
     pub fn of(opened: &Opened) -> Result<Self> {
         let codec = ModelCodec::load(&opened.spec.model, opened.spec.chat_template.as_deref())?;
+        if let (Some(warning), Some(dir)) = (opened.generation.warning(), opened.spec.model.dir()) {
+            let file = dir.join("generation_config.json");
+            warn(&format!("{}: {warning}", file.display()));
+        }
         let random = matches!(opened.spec.model, ModelSource::Random { .. });
         let last = Options {
             // Nothing has taught random weights when to end.

@@ -43,8 +43,25 @@ fn rows_have_an_end_whatever_the_files_leave_out() {
         "tokenizer_config.json" => without(json, "eos_token"),
         _ => {}
     };
-    let cases: [(Change, u32, &str); 5] = [
+    let cases: [(Change, u32, &str); 7] = [
         (|_, _| {}, 7, ""),
+        (
+            |name, json| match name {
+                "generation_config.json" => json["eos_token_id"] = json!([5, 90_000]),
+                _ => {}
+            },
+            5,
+            "generation_config.json: \"eos_token_id\": found 90000, expected ids below ",
+        ),
+        (
+            |name, json| match name {
+                "generation_config.json" => *json = Value::Null,
+                "config.json" => json["eos_token_id"] = json!([90_000, 6, 90_001]),
+                _ => {}
+            },
+            6,
+            "/config.json: \"eos_token_id\": found 90000 and 1 more, expected ids below ",
+        ),
         (
             |name, json| match name {
                 "generation_config.json" => json["eos_token_id"] = json!(5),
@@ -104,6 +121,25 @@ fn rows_have_an_end_whatever_the_files_leave_out() {
             .unwrap();
         assert_eq!(request["request"]["stop_ids"], json!([expected]));
     }
+}
+
+#[test]
+fn advice_that_is_not_followed_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    checkpoint(folder.path(), |name, json| {
+        if name == "generation_config.json" {
+            json["no_repeat_ngram_size"] = json!(3);
+            json["num_beams"] = json!(1);
+        }
+    });
+    let ended = run_with_input(
+        &["generate", "--model", text(folder.path()), "--quiet"],
+        "{\"prompt\": \"x\", \"max_new_tokens\": 1}\n{\"prompt\": \"y\", \"max_new_tokens\": 1}\n",
+    );
+    let said = "generation_config.json: no_repeat_ngram_size 3 is not supported: answers are made without it";
+    assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
+    assert!(!ended.stderr.contains("num_beams"), "{}", ended.stderr);
+    ended.good();
 }
 
 /// Tokens drawn at a high temperature: pieces of characters, special tokens and `<300>`, which is how ids without a byte

@@ -30,6 +30,42 @@ fn the_plan_as_json_is_what_the_schema_says() {
     }
 }
 
+/// In other programs -o names a format. `doctor` may find that something does not work here, which is exit code 1.
+#[test]
+fn an_output_is_a_file_and_no_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let commands: [&[&str]; 2] = [&["inspect", "--model", "random:tiny"], &["doctor"]];
+    for command in commands {
+        for format in ["text", "json"] {
+            run(&[command, &["-o", format]].concat()).fails_in_a_line(
+                2,
+                &[&format!("--output {format}: found the name of a format, expected a file: formats are --format {format}")],
+            );
+        }
+        let file = dir.path().join(command[0]);
+        let file = file.to_str().unwrap();
+        let ended = run(&[command, &["-o", file, "--json"]].concat());
+        assert!([0, 1].contains(&ended.code), "{}", ended.stderr);
+        assert_eq!(ended.stdout, "");
+        let written: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        assert!(written.is_object(), "{written}");
+        run(&[command, &["-o", "/no/such/folder/x"]].concat())
+            .fails_in_a_line(1, &["/no/such/folder"]);
+    }
+    let picture = dir.path().join("picture");
+    let picture = picture.to_str().unwrap();
+    run(&[
+        "inspect",
+        "--model",
+        "random:tiny",
+        "-o",
+        picture,
+        "--svg",
+        picture,
+    ])
+    .fails_in_a_line(2, &["--svg", "the same name as --output"]);
+}
+
 #[test]
 fn the_schema_lets_nothing_else_pass() {
     let schema = schema("inspect");

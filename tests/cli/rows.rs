@@ -45,10 +45,7 @@ fn the_summary_says_what_came_of_the_rows() {
     let [rows, json, request, tokens] = lines[..] else {
         panic!("{}", ended.stderr);
     };
-    assert_eq!(
-        rows,
-        "4 rows, 3 failed, 1 ended by their limit of new tokens"
-    );
+    assert_eq!(rows, "4 rows, 3 failed, 1 ended by its limit of new tokens");
     assert!(
         json.starts_with("  1 invalid_json: line 2 is not JSON: "),
         "{json}"
@@ -131,4 +128,25 @@ fn special_tokens_are_shown_to_who_asks_for_them() {
         special += count;
     }
     assert!(special > 0, "no special token in {} answers", rows.len());
+}
+
+#[test]
+fn an_answer_that_calls_tools_is_kept_from_a_finished_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let row = |id: &str| json!({"custom_id": id, "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "max_tokens": 1}});
+    std::fs::write(at("in"), format!("{}\n{}\n", row("a"), row("b"))).unwrap();
+    let message = json!({"role": "assistant", "content": null, "tool_calls": []});
+    let choice = json!({"index": 0, "message": message, "finish_reason": "tool_calls"});
+    let body = json!({"object": "chat.completion", "choices": [choice]});
+    let before = json!({"id": "x", "custom_id": "a", "response": {"status_code": 200, "body": body}, "error": null});
+    std::fs::write(at("out"), format!("{before}\n")).unwrap();
+    let ended = generate(
+        &["--input", &at("in"), "--output", &at("out"), "--resume"],
+        "",
+    );
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let after = std::fs::read_to_string(at("out")).unwrap();
+    assert!(after.starts_with(&format!("{before}\n")), "{after}");
+    assert_eq!(after.lines().count(), 2);
 }

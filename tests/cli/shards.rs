@@ -294,6 +294,68 @@ fn what_is_not_all_of_one_job_is_refused() {
 }
 
 #[test]
+fn rows_in_error_are_as_many_as_the_record_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = |name: &str, rest: &str| {
+        let path = dir.path().join(name);
+        fs::write(
+            &path,
+            format!("{{\"prompt\":\"x\",\"max_new_tokens\":1}}\n{{torn\n{rest}"),
+        )
+        .unwrap();
+        path
+    };
+    let own = rows("own.jsonl", "{\"input_ids\":[]}\n");
+    // The second row has no time for its answer.
+    let cut = rows(
+        "cut.jsonl",
+        "{\"prompt\":\"x\",\"max_new_tokens\":3000,\"timeout_ms\":1}\n",
+    );
+    let logits = rows("logits.jsonl", "{\"input_ids\":[5]}\n");
+    let cases: [(&[&str], &Path, u64); 3] = [
+        (&["generate"], &own, 2),
+        (&["generate"], &cut, 2),
+        (&["score"], &logits, 1),
+    ];
+    for (number, (command, input, failed)) in cases.into_iter().enumerate() {
+        let extension = if command == ["score"] {
+            "safetensors"
+        } else {
+            "jsonl"
+        };
+        let output = dir.path().join(format!("{number}.{extension}"));
+        let arguments = [command, &["--model", "random:tiny", "--input", text(input)]].concat();
+        shard(&arguments, &output, 0, 1).fails(3, &[]);
+        let merged = dir.path().join("merged");
+        merge(&[output.clone()], &merged).fails(3, &[]);
+        let before = fs::read(&merged).unwrap();
+        let record = PathBuf::from(format!("{}.shard.json", output.display()));
+        let said = fs::read_to_string(&record).unwrap();
+        let now = format!("\"failed\":{failed}");
+        assert!(said.contains(&now), "{said}");
+        for (wrong, parts) in [
+            (
+                failed - 1,
+                &["rows that failed, expected", "run that shard again"][..],
+            ),
+            (
+                u64::MAX,
+                &["found 18446744073709551615 failed rows, expected at most"],
+            ),
+        ] {
+            let parts = if extension == "safetensors" {
+                &["expected"][..]
+            } else {
+                parts
+            };
+            fs::write(&record, said.replace(&now, &format!("\"failed\":{wrong}"))).unwrap();
+            merge(&[output.clone()], &merged).fails_in_a_line(1, parts);
+            assert_eq!(fs::read(&merged).unwrap(), before);
+        }
+    }
+}
+
+#[test]
 fn a_shard_is_a_file_of_some_rows() {
     let arguments = ["generate", "--model", "random:tiny", "--shard", "0/2"];
     run(&[&arguments[..], &["p"]].concat()).fails(2, &["--output"]);

@@ -16,7 +16,7 @@ use tailgraph::backend::cuda::families::conv::ShortConv;
 use tailgraph::backend::cuda::families::experts::{ExpertRows, ExpertWeights};
 use tailgraph::backend::cuda::families::head::LogitsPart;
 use tailgraph::backend::cuda::families::packed;
-use tailgraph::backend::cuda::families::router::RouterWeights;
+use tailgraph::backend::cuda::families::router::{RouterWeights, guesses_by_copy};
 use tailgraph::backend::cuda::families::skinny::{ConvIn, Guess, Residual};
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
 use tailgraph::backend::cuda::memory::arena::best_words;
@@ -105,7 +105,7 @@ struct Layer {
     out_bias: Option<Buffer>,
     router: Buffer,
     /// [`RouterWeights::guess`]
-    guess: Buffer,
+    guess: Option<Buffer>,
     expert_bias: Buffer,
     /// Of each expert `[M, H]` twice, then `[H, M]`, packed.
     experts: [Buffer; 3],
@@ -155,7 +155,7 @@ impl Layer {
         Self {
             norm,
             ffn_norm: gpu.values(DType::F32, &ffn_norm),
-            guess: gpu.values(DType::BF16, &weighed),
+            guess: guesses_by_copy(all).then(|| gpu.values(DType::BF16, &weighed)),
             in_proj: matrix(random, 3 * hidden, hidden),
             in_bias: bias(random, 3 * hidden),
             taps: vector(random, hidden * shape.taps, 1.0),
@@ -184,7 +184,7 @@ impl Layer {
             norm: self.ffn_norm.at(0),
             gate: self.router.at(0),
             bias: self.expert_bias.at(0),
-            guess: self.guess.at(0),
+            guess: self.guess.as_ref().map_or(0, |guess| guess.at(0)),
         }
     }
 

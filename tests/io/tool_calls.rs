@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tailgraph::io::answer::{Finish, Label, Origin, Outcome, served};
 use tailgraph::io::line::parse;
 use tailgraph::io::row::{Endpoint, Format, Id, OpenAi, Prompt};
+use tailgraph::io::tool_calls::{Found, find};
 use tailgraph::runtime::Timing;
 
 /// Behind the last character.
@@ -135,6 +136,65 @@ fn what_is_no_call_stays_text_and_says_so() {
         assert!(error.contains(reason), "{said:?}: {error}");
         assert_eq!(found["finish_reason"], "stop");
     }
+}
+
+#[test]
+fn an_empty_list_of_calls_is_none() {
+    for (said, content) in [
+        (&["Nothing to do.", "<", "[]", ">"][..], "Nothing to do."),
+        (&["<", " [ ] ", ">"], ""),
+    ] {
+        let found = choice(said, true, Finish::Stop);
+        let expected = json!({"role": "assistant", "content": content});
+        assert_eq!(found["message"], expected);
+        assert_eq!(found["finish_reason"], "stop");
+    }
+    // One that is empty takes nothing from the others.
+    let found = choice(&["<", "[]", ">", "<", "[f()]", ">"], true, Finish::Stop);
+    assert_eq!(found["message"]["tool_calls"], json!([call(0, "f", "{}")]));
+}
+
+#[test]
+fn many_calls_are_read_in_one_pass() {
+    // By steps over the text for each call this would be 10^11 of them.
+    const CALLS: usize = 150_000;
+    let mut outcome = Outcome {
+        output_ids: Vec::new(),
+        text: String::new(),
+        text_offsets: Vec::new(),
+        finish: Finish::Stop,
+        prompt_tokens: 1,
+        logprobs: None,
+        timing: Timing::default(),
+    };
+    let mut characters = 0;
+    for _ in 0..CALLS {
+        for id in [
+            START,
+            '['.into(),
+            'f'.into(),
+            '('.into(),
+            ')'.into(),
+            ']'.into(),
+            END,
+            'é'.into(),
+        ] {
+            outcome.output_ids.push(id);
+            outcome.text_offsets.push(characters);
+            if let Some(character) = char::from_u32(id) {
+                outcome.text.push(character);
+                characters += 1;
+            }
+        }
+    }
+    let start = std::time::Instant::now();
+    let found = find(&outcome, &Tokens(token_bytes));
+    let seconds = start.elapsed().as_secs_f64();
+    let Found::Calls { calls, text } = found else {
+        panic!("{found:?}")
+    };
+    assert_eq!((calls.len(), text), (CALLS, "é".repeat(CALLS)));
+    assert!(seconds < 20.0, "{seconds} s");
 }
 
 /// A literal of the grammar, sometimes a wrong one.

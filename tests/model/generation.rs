@@ -1,7 +1,7 @@
 //! generation_config.json: spellings, and what wins.
 
 use crate::common::checkpoint::{assert_says, config_with};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::Path;
 use tailgraph::model::{GenerationConfig, ModelSource};
 
@@ -26,6 +26,52 @@ fn generation_config_has_the_spellings_in_use() {
     ] {
         assert_says(&read(text).unwrap_err().to_string(), &parts);
     }
+}
+
+#[test]
+fn advice_that_is_not_followed_is_named() {
+    let warning = |value: Value| {
+        GenerationConfig::from_json(value.to_string().as_bytes(), Path::new("g"))
+            .unwrap()
+            .warning()
+    };
+    let said = |value| warning(value).unwrap_or_default();
+    assert_eq!(
+        said(json!({"typical_p": 0.9})),
+        "typical_p 0.9 is not supported: answers are made without it"
+    );
+    let many = json!({
+        "num_beams": 4, "suppress_tokens": [3], "begin_suppress_tokens": [1, 2], "bad_words_ids": [[5]], "penalty_alpha": 0.6,
+        "length_penalty": 2.0, "top_k": 4, "do_sample": true, "assistant_confidence_threshold": 0.1, "no_such_field": 1,
+    });
+    let many = said(many);
+    for name in [
+        "num_beams 4",
+        "suppress_tokens ",
+        "begin_suppress_tokens ",
+        "bad_words_ids ",
+        "penalty_alpha 0.6",
+    ] {
+        assert!(many.contains(name), "{many} lacks {name}");
+    }
+    assert!(many.ends_with(" are not supported: answers are made without them"));
+    for other in [
+        "length_penalty",
+        "top_k",
+        "do_sample",
+        "assistant",
+        "no_such",
+    ] {
+        assert!(!many.contains(other), "{many}");
+    }
+    // What transformers has where the file says nothing, in the spellings in use.
+    let silent = json!({
+        "max_length": 20, "min_length": 0, "num_beams": 1, "typical_p": 1, "epsilon_cutoff": 0.0, "eta_cutoff": 0,
+        "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "suppress_tokens": null, "bad_words_ids": null,
+        "begin_suppress_tokens": [], "token_healing": false, "num_return_sequences": 1, "guidance_scale": null,
+        "transformers_version": "5.24.0", "use_cache": true, "early_stopping": true, "num_beam_groups": 1,
+    });
+    assert_eq!(warning(silent), None);
 }
 
 #[test]

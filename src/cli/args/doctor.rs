@@ -2,11 +2,15 @@
 
 use super::run::{EngineArgs, RunArgs};
 use clap::{Args, ValueEnum};
+use std::path::PathBuf;
 
 #[derive(Debug, Clone, Args)]
 pub struct DoctorCommand {
     #[command(flatten)]
     pub doctor: DoctorArgs,
+    /// The file to write [default: standard output]
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
     /// Also say whether this model fits: a checkpoint's directory, or random:PRESET[@SEED]
     #[arg(long, short, value_name = "MODEL")]
     pub model: Option<String>,

@@ -12,6 +12,9 @@ use std::path::PathBuf;
 pub struct InspectCommand {
     #[command(flatten)]
     pub inspect: InspectArgs,
+    /// The file to write [default: standard output]
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
     #[command(flatten)]
     pub model: ModelArg,
     #[command(flatten)]

@@ -4,6 +4,8 @@ use super::Part;
 use crate::error::{Error, Result};
 use crate::files::{Out, Unfinished};
 use crate::io::hash::hex;
+use crate::io::kept::is_failed;
+use crate::quote;
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -40,6 +42,8 @@ struct Shard<'a> {
     part: &'a Part,
     reader: BufReader<Reopened>,
     hash: Sha256,
+    /// Of the lines that were read: of rows that failed.
+    failed: u64,
 }
 
 impl<'a> Shard<'a> {
@@ -53,6 +57,7 @@ impl<'a> Shard<'a> {
             part,
             reader: BufReader::with_capacity(buffer, file),
             hash: Sha256::new(),
+            failed: 0,
         })
     }
 
@@ -62,18 +67,30 @@ impl<'a> Shard<'a> {
         let read = self.reader.read_until(b'\n', line);
         read.map_err(|error| Error::io(&self.part.path, error))?;
         self.hash.update(&*line);
-        match line.last() {
-            Some(b'\n') => Ok(()),
-            _ => Err(self.part.other("fewer lines, expected as many")),
+        if line.last() != Some(&b'\n') {
+            return Err(self.part.other("fewer lines, expected as many"));
         }
+        let failed = is_failed(line).map_err(|error| {
+            let found = format!("a line that is no answer ({})", quote::message(error));
+            self.part.other(&found)
+        })?;
+        self.failed += u64::from(failed);
+        Ok(())
     }
 
     /// There are no more lines, and those that were read are the record's.
     fn end(mut self) -> Result<()> {
         let rest = self.reader.fill_buf();
         match rest.map_err(|error| Error::io(&self.part.path, error))? {
-            [] => self.part.check(&hex(&self.hash.finalize())),
-            _ => Err(self.part.other("more lines, expected as many")),
+            [] => self.part.check(&hex(&self.hash.finalize()))?,
+            _ => return Err(self.part.other("more lines, expected as many")),
+        }
+        match self.failed == self.part.record.failed {
+            true => Ok(()),
+            false => Err(self.part.other(&format!(
+                "{} of rows that failed, expected {}",
+                self.failed, self.part.record.failed
+            ))),
         }
     }
 }

@@ -30,6 +30,11 @@ const ROUTE_HALVES: u32 = 2;
 const ROUTE_MOST_EACH: u32 = 8;
 const ROUTE_CLUSTERS: u32 = 16;
 
+/// Whether blocks that guess about so many experts read a copy of the router (kernels/skinny/guess.cuh says why).
+pub fn guesses_by_copy(experts: usize) -> bool {
+    expert_words(experts) > 1
+}
+
 /// What the router reads, all f32, and what guesses read in its place.
 #[derive(Debug, Clone, Copy)]
 pub struct RouterWeights {
@@ -39,7 +44,8 @@ pub struct RouterWeights {
     pub gate: Address,
     /// `[E]`, or 0.
     pub bias: Address,
-    /// bf16 `[E, H]`, `gate` times `norm`: for blocks that guess alone, which no result depends on.
+    /// bf16 `[E, H]`, `gate` times `norm`: for blocks that guess alone, which no result depends on. 0 where they read `gate`
+    /// ([`guesses_by_copy`]).
     pub guess: Address,
 }
 

@@ -4,6 +4,7 @@
 use super::arena::{ALIGN_BYTES, Arena, ArenaShape};
 use super::state::StateLayout;
 use crate::backend::cuda::families::packed;
+use crate::backend::cuda::families::router::guesses_by_copy;
 use crate::error::Result;
 use crate::model::{DType, LayerType, ModelConfig};
 use crate::plan::bytes::Bytes;
@@ -27,7 +28,7 @@ pub struct Overheads {
     pub logits_arithmetic: String,
 }
 
-/// Bytes of all weights on a device: matrices in `weights`, experts' [`packed`], all else in f32, routers once more in bf16, every array on a multiple
+/// Bytes of all weights on a device: matrices in `weights`, experts' [`packed`], all else in f32, routers of more than 32 experts once more in bf16, every array on a multiple
 /// of [`ALIGN_BYTES`]. Sizes saturate.
 pub fn weight_bytes(config: &ModelConfig, weights: DType) -> u64 {
     let mut bytes = 0u64;
@@ -73,7 +74,9 @@ pub fn weight_bytes(config: &ModelConfig, weights: DType) -> u64 {
         }
         if config.is_moe(layer) {
             put(&[experts, hidden], DType::F32);
-            put(&[experts, hidden], DType::BF16);
+            if guesses_by_copy(experts) {
+                put(&[experts, hidden], DType::BF16);
+            }
             if config.use_expert_bias {
                 put(&[experts], DType::F32);
             }
@@ -296,7 +299,7 @@ fn items(
     };
     let item = |name, bytes: usize, arithmetic| on(Place::Budget, name, bytes as u64, arithmetic);
     let weights = format!(
-        "copied to the device: matrices in {:?}, norms, taps, biases and routers in F32, routers in BF16 too",
+        "copied to the device: matrices in {:?}, norms, taps, biases and routers in F32",
         precision.weights
     );
     let pinned = |what: &str| format!("pinned memory of the host: {what}");

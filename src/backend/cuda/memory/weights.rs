@@ -6,6 +6,7 @@ use crate::backend::cuda::families::Types;
 use crate::backend::cuda::families::experts::ExpertWeights;
 use crate::backend::cuda::families::limits::Library;
 use crate::backend::cuda::families::packed;
+use crate::backend::cuda::families::router::guesses_by_copy;
 use crate::backend::cuda::memory::buffer::{ALIGN_BYTES, Buffer};
 use crate::backend::cuda::memory::convert::in_type;
 use crate::backend::cuda::memory::random::{Order, RandomKernels};
@@ -77,7 +78,7 @@ pub enum FeedForwardAddresses {
     Moe {
         gate: Address,
         bias: Address,
-        /// bf16 `[E, H]`, `gate` times the layer's `ffn_norm`.
+        /// bf16 `[E, H]`, `gate` times the layer's `ffn_norm`; 0 where nobody reads it.
         guess: Address,
         experts: ExpertWeights,
     },
@@ -280,7 +281,10 @@ impl Placer<'_> {
                 } => FeedForwardAddresses::Moe {
                     gate: self.vector(gate)?,
                     bias: self.bias(expert_bias.as_ref())?,
-                    guess: self.guess(gate, &layer.ffn_norm)?,
+                    guess: match guesses_by_copy(experts.len()) {
+                        true => self.guess(gate, &layer.ffn_norm)?,
+                        false => 0,
+                    },
                     experts: self.experts(experts)?,
                 },
             },

@@ -47,12 +47,16 @@ impl Guess {
     }
 
     /// SKINNY_GUESSER of kernels/skinny/guess.cuh, and the blocks that it takes.
-    pub(super) fn arguments(guess: Option<&Self>, experts: u32) -> ([Argument; 8], u32) {
+    pub(super) fn arguments(guess: Option<&Self>, experts: u32) -> ([Argument; 9], u32) {
         let at = |of: fn(&Self) -> Address| Argument::Address(guess.map_or(0, of));
         let blocks = guess.map_or(0, |guess| guess.blocks);
         let handed = guess.and_then(|guess| guess.handed).unwrap_or((0, 0));
         let arguments = [
-            at(|guess| guess.router.guess),
+            at(|guess| match guess.router.guess {
+                0 => guess.router.gate,
+                copy => copy,
+            }),
+            at(|guess| guess.router.norm),
             at(|guess| guess.router.bias),
             at(|guess| guess.routing.score_parts),
             Argument::U32(experts),
