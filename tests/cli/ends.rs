@@ -46,9 +46,10 @@ fn rows_have_an_end_whatever_the_files_leave_out() {
     let cases: [(Change, u32, &str); 7] = [
         (|_, _| {}, 7, ""),
         (
-            |name, json| match name {
-                "generation_config.json" => json["eos_token_id"] = json!([5, 90_000]),
-                _ => {}
+            |name, json| {
+                if name == "generation_config.json" {
+                    json["eos_token_id"] = json!([5, 90_000]);
+                }
             },
             5,
             "generation_config.json: \"eos_token_id\": found 90000, expected ids below ",

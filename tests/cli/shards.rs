@@ -327,7 +327,7 @@ fn rows_in_error_are_as_many_as_the_record_says() {
         let arguments = [command, &["--model", "random:tiny", "--input", text(input)]].concat();
         shard(&arguments, &output, 0, 1).fails(3, &[]);
         let merged = dir.path().join("merged");
-        merge(&[output.clone()], &merged).fails(3, &[]);
+        merge(std::slice::from_ref(&output), &merged).fails(3, &[]);
         let before = fs::read(&merged).unwrap();
         let record = PathBuf::from(format!("{}.shard.json", output.display()));
         let said = fs::read_to_string(&record).unwrap();
@@ -349,7 +349,7 @@ fn rows_in_error_are_as_many_as_the_record_says() {
                 parts
             };
             fs::write(&record, said.replace(&now, &format!("\"failed\":{wrong}"))).unwrap();
-            merge(&[output.clone()], &merged).fails_in_a_line(1, parts);
+            merge(std::slice::from_ref(&output), &merged).fails_in_a_line(1, parts);
             assert_eq!(fs::read(&merged).unwrap(), before);
         }
     }

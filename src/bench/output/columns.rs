@@ -190,7 +190,6 @@ pub const LIMITS: &[Column] = &[
     field!("ran", "ran"),
     field!("of one more", "accepted_beyond"),
     field!("ran", "ran_beyond"),
-    field!("answer", "answer"),
     Column {
         title: "holds",
         rank: 0,

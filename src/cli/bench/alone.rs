@@ -57,7 +57,18 @@ pub fn limits(args: &LimitsArgs) -> Result<Exit> {
         .iter()
         .map(|edge| row(subject(&gpu), json!(edge)))
         .collect();
-    let table = text(&rows, args.print.format, LIMITS, usize::MAX);
+    let mut table = text(&rows, args.print.format, LIMITS, usize::MAX);
+    if args.print.format == Format::Md {
+        for row in &rows {
+            let [limit, answer] = ["limit", "answer"].map(|field| row[field].as_str());
+            table += &format!(
+                "\n- {}: {}",
+                limit.unwrap_or_default(),
+                answer.unwrap_or_default()
+            );
+        }
+        table.push('\n');
+    }
     let about = "As many launches as are documented, and one more, on";
     print(&args.print, &gpu, about, table)
 }

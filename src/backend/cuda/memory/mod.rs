@@ -6,6 +6,7 @@ pub mod arithmetic;
 pub mod buffer;
 mod convert;
 pub mod pinned;
+mod placer;
 pub mod random;
 pub mod staging;
 pub mod state;

@@ -1,0 +1,347 @@
+//! Gives a model's tensors their places in a GPU's memory, and puts them there: copied, converted and packed on the way, or made
+//! there where they are random.
+
+use super::weights::{FeedForwardAddresses, LayerAddresses, MixerAddresses, WeightAddresses};
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::families::experts::ExpertWeights;
+use crate::backend::cuda::families::limits::Library;
+use crate::backend::cuda::families::packed;
+use crate::backend::cuda::families::router::guesses_by_copy;
+use crate::backend::cuda::memory::buffer::{ALIGN_BYTES, Buffer};
+use crate::backend::cuda::memory::convert::in_type;
+use crate::backend::cuda::memory::random::{Order, RandomKernels};
+use crate::backend::cuda::memory::staging::{PART_BYTES, Staging};
+use crate::error::Result;
+use crate::model::layout::TensorSpec;
+use crate::model::rotary::inverse_frequencies;
+use crate::model::{DType, Expert, FeedForward, LayerWeights, Mixer, ModelConfig, Tensor, Weights};
+use cudarc::driver::{CudaContext, CudaStream};
+use half::bf16;
+use rayon::prelude::*;
+use std::sync::Arc;
+
+/// What has a place among the weights: a tensor, or what one would be.
+pub(super) trait Placed {
+    fn shape(&self) -> &[usize];
+
+    /// What is copied there.
+    fn tensor(&self) -> Option<&Tensor>;
+
+    fn elements(&self) -> usize {
+        self.shape().iter().product()
+    }
+
+    /// Of a matrix.
+    fn packed_elements(&self) -> usize {
+        let columns = self.shape().last().copied().unwrap_or(1);
+        packed::elements(self.elements() / columns.max(1), columns)
+    }
+}
+
+impl Placed for Tensor {
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn tensor(&self) -> Option<&Tensor> {
+        Some(self)
+    }
+}
+
+impl Placed for TensorSpec {
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn tensor(&self) -> Option<&Tensor> {
+        None
+    }
+}
+
+/// Bytes that one thread copies into staging memory at a time.
+const COPIED_AT_ONCE: usize = 1 << 20;
+
+/// Where tensors are copied to or made.
+struct Target<'a> {
+    buffer: &'a Buffer,
+    stream: &'a CudaStream,
+    staging: Staging<'a>,
+    random: RandomKernels,
+}
+
+/// Walks a model and gives its tensors their places, one after the other; copies them too where there is memory.
+pub(super) struct Placer<'a> {
+    start: Address,
+    end: usize,
+    to: Option<Target<'a>>,
+    matrices: DType,
+}
+
+impl<'a> Placer<'a> {
+    /// Gives places from `start` on, matrices in this type, and copies nothing.
+    pub fn measuring(start: Address, matrices: DType) -> Self {
+        Self {
+            start,
+            end: 0,
+            to: None,
+            matrices,
+        }
+    }
+
+    /// Copies or makes what it gives a place in `buffer`.
+    ///
+    /// # Errors
+    /// [`Staging::new`]'s and [`RandomKernels::load`]'s.
+    pub fn into(
+        buffer: &'a Buffer,
+        (context, stream): (&Arc<CudaContext>, &'a CudaStream),
+        library: &Library,
+        matrices: DType,
+    ) -> Result<Self> {
+        let to = Target {
+            buffer,
+            stream,
+            staging: Staging::new(context, stream)?,
+            random: RandomKernels::load(library)?,
+        };
+        Ok(Self {
+            to: Some(to),
+            ..Self::measuring(buffer.at(0), matrices)
+        })
+    }
+
+    /// Of all that has a place so far.
+    pub fn bytes(&self) -> usize {
+        self.end.next_multiple_of(ALIGN_BYTES)
+    }
+
+    pub fn model<T: Placed>(
+        &mut self,
+        config: &ModelConfig,
+        weights: &Weights<T>,
+    ) -> Result<WeightAddresses> {
+        let embed_tokens = self.matrix(&weights.embed_tokens)?;
+        let lm_head = match config.tie_word_embeddings {
+            true => embed_tokens,
+            false => self.matrix(&weights.lm_head)?,
+        };
+        let frequencies = inverse_frequencies(config.rope_theta, config.head_dim);
+        let bytes: Vec<u8> = frequencies.iter().flat_map(|f| f.to_le_bytes()).collect();
+        let inverse_frequencies = self.align();
+        self.copy(&bytes)?;
+        Ok(WeightAddresses {
+            embed_tokens,
+            embedding_norm: self.vector(&weights.embedding_norm)?,
+            lm_head,
+            layers: weights
+                .layers
+                .iter()
+                .map(|layer| self.layer(layer))
+                .collect::<Result<_>>()?,
+            inverse_frequencies,
+        })
+    }
+
+    fn layer<T: Placed>(&mut self, layer: &LayerWeights<T>) -> Result<LayerAddresses> {
+        Ok(LayerAddresses {
+            operator_norm: self.vector(&layer.operator_norm)?,
+            ffn_norm: self.vector(&layer.ffn_norm)?,
+            mixer: match &layer.mixer {
+                Mixer::Conv {
+                    in_proj,
+                    conv,
+                    out_proj,
+                    in_proj_bias,
+                    conv_bias,
+                    out_proj_bias,
+                } => MixerAddresses::Conv {
+                    in_proj: self.matrix(in_proj)?,
+                    in_proj_bias: self.bias(in_proj_bias.as_ref())?,
+                    taps: self.vector(conv)?,
+                    taps_bias: self.bias(conv_bias.as_ref())?,
+                    out_proj: self.matrix(out_proj)?,
+                    out_proj_bias: self.bias(out_proj_bias.as_ref())?,
+                },
+                Mixer::Attention {
+                    q_proj,
+                    k_proj,
+                    v_proj,
+                    out_proj,
+                    q_layernorm,
+                    k_layernorm,
+                } => MixerAddresses::Attention {
+                    qkv_proj: self.put([q_proj, k_proj, v_proj], self.matrices)?,
+                    out_proj: self.matrix(out_proj)?,
+                    q_norm: self.vector(q_layernorm)?,
+                    k_norm: self.vector(k_layernorm)?,
+                },
+            },
+            feed_forward: match &layer.feed_forward {
+                FeedForward::Dense(dense) => FeedForwardAddresses::Dense {
+                    w1: self.matrix(&dense.w1)?,
+                    w3: self.matrix(&dense.w3)?,
+                    w2: self.matrix(&dense.w2)?,
+                },
+                FeedForward::Moe {
+                    gate,
+                    expert_bias,
+                    experts,
+                } => FeedForwardAddresses::Moe {
+                    gate: self.vector(gate)?,
+                    bias: self.bias(expert_bias.as_ref())?,
+                    guess: match guesses_by_copy(experts.len()) {
+                        true => self.guess(gate, &layer.ffn_norm)?,
+                        false => 0,
+                    },
+                    experts: self.experts(experts)?,
+                },
+            },
+        })
+    }
+
+    fn experts<T: Placed>(&mut self, experts: &[Expert<T>]) -> Result<ExpertWeights> {
+        let stride = |part: fn(&Expert<T>) -> &T| {
+            let first = experts.first().map(part);
+            first.map_or(0, |w| w.packed_elements() as u64)
+        };
+        Ok(ExpertWeights {
+            gate: self.packed(experts.iter().map(|e| &e.w1))?,
+            up: self.packed(experts.iter().map(|e| &e.w3))?,
+            gate_up_stride: stride(|e| &e.w1),
+            down: self.packed(experts.iter().map(|e| &e.w2))?,
+            down_stride: stride(|e| &e.w2),
+        })
+    }
+
+    /// Matrices, packed, one right after the other.
+    fn packed<'t, T: Placed + 't>(
+        &mut self,
+        tensors: impl IntoIterator<Item = &'t T>,
+    ) -> Result<Address> {
+        let (at, dtype) = (self.align(), self.matrices);
+        for placed in tensors {
+            let bytes = placed.packed_elements() * dtype.bytes();
+            if self.made(placed, (dtype, Order::Packed), bytes)? {
+                continue;
+            }
+            let Some(tensor) = self.copied(placed) else {
+                self.end += bytes;
+                continue;
+            };
+            let columns = tensor.cols();
+            let block = packed::elements(packed::ROWS, columns) * dtype.bytes();
+            let blocks = (PART_BYTES / block).max(1);
+            in_type(tensor, dtype, packed::ROWS * columns, |rows| {
+                let of_part = blocks * packed::ROWS * columns * dtype.bytes();
+                rows.chunks(of_part).try_for_each(|rows| {
+                    let rows_of_part = rows.len() / (columns * dtype.bytes());
+                    let bytes = packed::elements(rows_of_part, columns) * dtype.bytes();
+                    self.stage(bytes, |to| packed::pack(rows, columns, dtype, to))
+                })
+            })?;
+        }
+        Ok(at)
+    }
+
+    fn matrix(&mut self, tensor: &impl Placed) -> Result<Address> {
+        self.put([tensor], self.matrices)
+    }
+
+    /// A norm, a router, taps: anything that is kept in f32.
+    fn vector(&mut self, tensor: &impl Placed) -> Result<Address> {
+        self.put([tensor], DType::F32)
+    }
+
+    fn bias(&mut self, tensor: Option<&impl Placed>) -> Result<Address> {
+        tensor.map_or(Ok(0), |tensor| self.vector(tensor))
+    }
+
+    /// A router's rows times the norm before it, which scores of the stream before a layer are made by (kernels/skinny/guess.cuh).
+    fn guess<T: Placed>(&mut self, gate: &T, norm: &T) -> Result<Address> {
+        let at = self.align();
+        let (Some(gate), Some(norm)) = (self.copied(gate), self.copied(norm)) else {
+            self.end += gate.elements() * DType::BF16.bytes();
+            return Ok(at);
+        };
+        let [gate, norm] = [gate, norm].map(Tensor::to_f32);
+        let rows = gate.chunks(norm.len());
+        let weighed = rows.flat_map(|row| row.iter().zip(&norm).map(|(gate, norm)| gate * norm));
+        let bytes: Vec<u8> = weighed
+            .flat_map(|v| bf16::from_f32(v).to_le_bytes())
+            .collect();
+        self.copy(&bytes)?;
+        Ok(at)
+    }
+
+    /// The tensors one right after the other.
+    fn put<'t, T: Placed + 't>(
+        &mut self,
+        tensors: impl IntoIterator<Item = &'t T>,
+        dtype: DType,
+    ) -> Result<Address> {
+        let at = self.align();
+        for placed in tensors {
+            let bytes = placed.elements() * dtype.bytes();
+            if self.made(placed, (dtype, Order::Rows), bytes)? {
+                continue;
+            }
+            let Some(tensor) = self.copied(placed) else {
+                self.end += bytes;
+                continue;
+            };
+            in_type(tensor, dtype, 1, |bytes| self.copy(bytes))?;
+        }
+        Ok(at)
+    }
+
+    /// What there is to copy, where there is memory to copy to.
+    fn copied<'t>(&self, placed: &'t impl Placed) -> Option<&'t Tensor> {
+        self.to.as_ref().and_then(|_| placed.tensor())
+    }
+
+    /// Whether the tensor is a random one that is made where it has its place, of so many `bytes`.
+    fn made(&mut self, placed: &impl Placed, how: (DType, Order), bytes: usize) -> Result<bool> {
+        let (Some(to), Some(tensor)) = (&self.to, placed.tensor()) else {
+            return Ok(false);
+        };
+        let Some(made) = tensor.made() else {
+            return Ok(false);
+        };
+        assert!(self.end + bytes <= to.buffer.bytes(), "past the end");
+        // SAFETY: the range lies inside the allocation, and is nobody else's.
+        unsafe {
+            let at = to.buffer.at(self.end);
+            to.random.make(to.stream, tensor, made, at, how)?;
+        }
+        self.end += bytes;
+        Ok(true)
+    }
+
+    fn align(&mut self) -> Address {
+        self.end = self.end.next_multiple_of(ALIGN_BYTES);
+        self.start + self.end as u64
+    }
+
+    fn copy(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut parts = bytes.chunks(PART_BYTES);
+        parts.try_for_each(|part| {
+            self.stage(part.len(), |to| {
+                let pieces = to.par_chunks_mut(COPIED_AT_ONCE);
+                pieces
+                    .zip(part.par_chunks(COPIED_AT_ONCE))
+                    .for_each(|(to, from)| to.copy_from_slice(from));
+            })
+        })
+    }
+
+    /// Has `fill` put the next bytes together where there is memory to copy them to; leaves room for them where there is none.
+    fn stage(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        if let Some(to) = &mut self.to {
+            assert!(self.end + bytes <= to.buffer.bytes(), "past the end");
+            // SAFETY: the range lies inside the allocation, and is nobody else's.
+            unsafe { to.staging.put(to.buffer.at(self.end), bytes, fill) }?;
+        }
+        self.end += bytes;
+        Ok(())
+    }
+}
