@@ -38,6 +38,7 @@ WHOLE = ["score", "two"]
 # is run again with the dispatcher left out; the program "three" is the smallest such run.
 WITHOUT_DISPATCHER = ["--kernel-name-exclude", "kns=tg_dispatch"]
 # Where it dies all the same, it is run once more with no kernel to look at: a tool that dies then too dies of itself.
+ENDED_ILL = ("crashed", "failed")
 WITHOUT_KERNELS = ["--kernel-name", "kns=no_kernel_has_this_name"]
 FOUND = 9
 # racecheck 2025.3 takes a bulk copy for a write by the thread that asks for it, and does not follow the barrier in shared
@@ -99,13 +100,14 @@ def run(tailgraph, faults, work, deadline):
         look_at = lambda job: look(sanitizer, job[0][0], job[1], work, deadline)
         verdicts = dict(zip(jobs, pool.map(look_at, jobs.items())))
         misled = any(verdicts["racecheck", *job]["says"] == "found" for job in (("none", BESIDE), (ARRIVE, "host")))
-        lost = lambda job, says: says == "crashed" or misled and job[0] == "racecheck" and says == "found"
+        # A program that fails under a tool that found nothing is looked at again too: the tool may have slowed a step, or broken it.
+        lost = lambda job, says: says in ENDED_ILL or misled and job[0] == "racecheck" and says == "found"
         died = {job: command for job, command in jobs.items() if job[2] == "device-graph" and lost(job, verdicts[job]["says"])}
         look_again = lambda job: look(sanitizer, job[0][0], job[1], work, deadline, WITHOUT_DISPATCHER)
         for job, verdict in zip(died, pool.map(look_again, died.items())):
             verdicts[job]["without_dispatcher"] = verdict
             verdicts[job]["printed"] += verdict["printed"]
-        dead = {job: command for job, command in died.items() if verdicts[job]["without_dispatcher"]["says"] == "crashed"}
+        dead = {job: command for job, command in died.items() if verdicts[job]["without_dispatcher"]["says"] in ENDED_ILL}
         look_at_none = lambda job: look(sanitizer, job[0][0], job[1], work, deadline, WITHOUT_KERNELS)
         for job, verdict in zip(dead, pool.map(look_at_none, dead.items())):
             verdicts[job]["without_kernels"] = verdict["says"]
@@ -146,7 +148,8 @@ def look_once(sanitizer, tool, command, work, deadline, options=()):
         says = "clean"
     else:
         says = "failed"
-    verdict = {"says": says, "exit_code": ran.returncode, "printed": (lines or printed)[:12] if says != "clean" else []}
+    own = [line for line in printed if not line.startswith("=========")] if says == "failed" else []
+    verdict = {"says": says, "exit_code": ran.returncode, "printed": ((lines or printed)[:12] + own[-4:]) if says != "clean" else []}
     if tool == "racecheck" and says == "found":
         reports = races_reported(lines)
         races = races_beside(copies_of_ring(), reports)
@@ -243,7 +246,7 @@ def judge(verdicts, sanitizer):
                 again = verdicts[job].get("without_dispatcher")
                 if left_out and again and (again["says"] == "clean" or says_nothing(again, ring_is_lame, arrives)):
                     partly.setdefault(tool, []).append(program)
-                elif verdicts[job].get("without_kernels") == "crashed" and is_clean((tool, program, "host-graph")):
+                elif verdicts[job].get("without_kernels") in ENDED_ILL and is_clean((tool, program, "host-graph")):
                     unseen.setdefault(tool, []).append(program)
                 else:
                     wrong.append(f"{tool} on {program}, {launch}: {says[job]}")
