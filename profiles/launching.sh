@@ -46,9 +46,9 @@ for part in "${parts[@]}"; do
         {
           echo "== $way"
           "$nsys" stats --force-export=true --format column --report cuda_gpu_kern_sum,cuda_api_sum "$report.nsys-rep" |
-            grep -v '^ *$' | cut -c1-160 | head -n 40
+            { grep -v '^ *$\|^ *Processing\|^ *Generating\|^ *SKIPPED' || true; } | cut -c1-160 | head -n 24
           echo "graph launches:"
-          python3 "$here/summary.py" graphs "$report.sqlite"
+          python3 "$here/summary.py" graphs "$report.sqlite" | head -n 12
         } >>"$out/timelines.txt"
       done
       ;;
