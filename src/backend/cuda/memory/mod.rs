@@ -6,7 +6,6 @@ pub mod arithmetic;
 pub mod buffer;
 mod convert;
 pub mod pinned;
-mod placer;
 pub mod random;
 pub mod staging;
 pub mod state;

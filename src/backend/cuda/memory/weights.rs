@@ -1,12 +1,14 @@
 //! A model's weights in a GPU's memory, in the layout that the launchers take: q, k and v back to back, a layer's
 //! experts packed and at a constant stride, matrices in one type, all else in f32.
 
+mod placer;
+
+use self::placer::Placer;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::Types;
 use crate::backend::cuda::families::experts::ExpertWeights;
 use crate::backend::cuda::families::limits::Library;
 use crate::backend::cuda::memory::buffer::Buffer;
-use crate::backend::cuda::memory::placer::Placer;
 use crate::error::Result;
 use crate::model::layout;
 use crate::model::{DType, Model, ModelConfig, Weights};
