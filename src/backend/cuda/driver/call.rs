@@ -69,7 +69,7 @@ impl ReadyCall {
     /// As for [`Kernel::launch`].
     pub unsafe fn launch(&self, stream: &CudaStream) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.kernel.launch_with(stream, self.launch, &self.values) }
+        unsafe { (self.kernel).launch_with(stream, self.launch, &self.values, false) }
     }
 }
 

@@ -48,6 +48,43 @@ impl Launch {
         }
     }
 
+    /// What it asks of the driver beside its size: the first so many of these.
+    fn attributes(&self, cooperative: bool) -> ([sys::CUlaunchAttribute; 3], u32) {
+        use sys::CUlaunchAttributeID as Id;
+        use sys::CUlaunchAttributeValue as To;
+        let attribute = |id, value| sys::CUlaunchAttribute {
+            id,
+            pad: [0; 4],
+            value,
+        };
+        let none = attribute(Id::CU_LAUNCH_ATTRIBUTE_IGNORE, To { cooperative: 0 });
+        let (mut attributes, mut count) = ([none; 3], 0);
+        let mut ask = |id, value| {
+            attributes[count] = attribute(id, value);
+            count += 1;
+        };
+        if self.early {
+            ask(
+                Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                To {
+                    programmaticStreamSerializationAllowed: 1,
+                },
+            );
+        }
+        if self.cluster > 1 {
+            let (x, y, z) = (self.cluster, 1, 1);
+            let cluster = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z };
+            let cluster = To {
+                clusterDim: cluster,
+            };
+            ask(Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, cluster);
+        }
+        if cooperative {
+            ask(Id::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, To { cooperative: 1 });
+        }
+        (attributes, count as u32)
+    }
+
     /// What a launch with a kernel of `module` asks for.
     fn shared_bytes_of(&self, module: &Module) -> u32 {
         let sign = u32::from(module.stamping()) * STAMP_SIGN_BYTES;
@@ -92,6 +129,11 @@ impl Value {
             Self::F32(value) => std::ptr::from_ref(value).cast_mut().cast(),
             Self::TensorMap(map) => std::ptr::from_ref(&map.0).cast_mut().cast(),
         }
+    }
+
+    /// As the driver takes them, while `values` stay where they are.
+    fn pointers(values: &[Self]) -> Vec<*mut c_void> {
+        values.iter().map(Self::as_ptr).collect()
     }
 }
 
@@ -203,53 +245,27 @@ impl Kernel {
         launch: Launch,
         arguments: &[Argument],
     ) -> Result<()> {
-        let values = arguments
-            .iter()
-            .map(Value::of)
-            .collect::<Result<Vec<_>>>()?;
+        let values: Vec<_> = arguments.iter().map(Value::of).collect::<Result<_>>()?;
         // SAFETY: the caller's promise.
-        unsafe { self.launch_with(stream, launch, &values) }
+        unsafe { self.launch_with(stream, launch, &values, false) }
     }
 
-    /// Queues a launch of `blocks` that are all on the GPU at once (cooperative): they may wait for one another.
+    /// The same of blocks that are all on the GPU at once (cooperative): they may wait for one another.
     ///
     /// # Errors
-    /// The driver refuses, as it does where the GPU has no room for all of them.
+    /// As for [`Self::launch`]; the driver refuses also where the GPU has no room for all of them.
     ///
     /// # Safety
     /// As for [`Self::launch`].
     pub unsafe fn launch_cooperative(
         &self,
         stream: &CudaStream,
-        blocks: u32,
-        threads: u32,
+        launch: Launch,
         arguments: &[Argument],
     ) -> Result<()> {
-        let refused = |error| {
-            failed(
-                &format!(
-                    "launching {} as {blocks} blocks of {threads} threads that are all on the GPU at once",
-                    self.name
-                ),
-                error,
-            )
-        };
-        let Loaded { handle, .. } = self.loaded()?;
         let values: Vec<_> = arguments.iter().map(Value::of).collect::<Result<_>>()?;
-        let mut pointers: Vec<_> = values.iter().map(Value::as_ptr).collect();
-        stream.context().bind_to_thread().map_err(refused)?;
-        let (stream, arguments) = (stream.cu_stream(), pointers.as_mut_ptr());
-        // SAFETY: the handle is of a loaded module, the driver copies the arguments before it returns, and the rest is the
-        // caller's promise.
-        unsafe {
-            sys::cuLaunchCooperativeKernel(
-                *handle, blocks, 1, 1, threads, 1, 1, 0, stream, arguments,
-            )
-        }
-        .result()
-        .map_err(refused)?;
-        launched();
-        Ok(())
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_with(stream, launch, &values, true) }
     }
 
     /// Hands a launch to `take` as a graph node's parameters.
@@ -260,7 +276,7 @@ impl Kernel {
         take: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS) -> Result<T>,
     ) -> Result<T> {
         let Loaded { module, handle } = self.loaded()?;
-        let mut pointers: Vec<_> = values.iter().map(Value::as_ptr).collect();
+        let mut pointers = Value::pointers(values);
         let (x, y, z) = launch.grid;
         take(&sys::CUDA_KERNEL_NODE_PARAMS {
             func: *handle,
@@ -278,6 +294,8 @@ impl Kernel {
         })
     }
 
+    /// `cooperative`: see [`Self::launch_cooperative`].
+    ///
     /// # Safety
     /// As for [`Self::launch`].
     pub(super) unsafe fn launch_with(
@@ -285,33 +303,23 @@ impl Kernel {
         stream: &CudaStream,
         launch: Launch,
         values: &[Value],
+        cooperative: bool,
     ) -> Result<()> {
-        let refused = |error| failed(&format!("launching {} as {launch:?}", self.name), error);
+        let refused = |error| {
+            let how = if cooperative {
+                ", all blocks at once"
+            } else {
+                ""
+            };
+            failed(
+                &format!("launching {} as {launch:?}{how}", self.name),
+                error,
+            )
+        };
         let Loaded { module, handle } = self.loaded()?;
         stream.context().bind_to_thread().map_err(refused)?;
-        let mut pointers: Vec<_> = values.iter().map(Value::as_ptr).collect();
-        let mut attributes = [sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue {
-                programmaticStreamSerializationAllowed: i32::from(launch.early),
-            },
-        }; 2];
-        let mut count = usize::from(launch.early);
-        if launch.cluster > 1 {
-            attributes[count] = sys::CUlaunchAttribute {
-                id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                pad: [0; 4],
-                value: sys::CUlaunchAttributeValue {
-                    clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 {
-                        x: launch.cluster,
-                        y: 1,
-                        z: 1,
-                    },
-                },
-            };
-            count += 1;
-        }
+        let mut pointers = Value::pointers(values);
+        let (mut attributes, count) = launch.attributes(cooperative);
         let (x, y, z) = launch.grid;
         let config = sys::CUlaunchConfig {
             gridDimX: x,
@@ -323,7 +331,7 @@ impl Kernel {
             sharedMemBytes: launch.shared_bytes_of(module),
             hStream: stream.cu_stream(),
             attrs: attributes.as_mut_ptr(),
-            numAttrs: count as u32,
+            numAttrs: count,
         };
         // SAFETY: the handle is of a loaded module, the driver copies configuration and arguments before it
         // returns, and the rest is the caller's promise.

@@ -2,7 +2,7 @@
 
 use super::step::{THREADS, WIDEST};
 use super::{Ground, Steps};
-use crate::backend::cuda::driver::launch::Kernel;
+use crate::backend::cuda::driver::launch::{Kernel, Launch};
 use crate::error::Result;
 
 pub(super) struct Stays(Kernel);
@@ -16,11 +16,9 @@ impl Stays {
 impl Steps for Stays {
     fn run(&mut self, ground: &mut Ground, _until: u64) -> Result<u64> {
         let arguments = [ground.ways()];
+        let launch = Launch::blocks(WIDEST, THREADS);
         // SAFETY: the argument is the kernel's; the memory is the ground's, which outlives what runs.
-        unsafe {
-            self.0
-                .launch_cooperative(&ground.stream, WIDEST, THREADS, &arguments)
-        }?;
+        unsafe { (self.0).launch_cooperative(&ground.stream, launch, &arguments) }?;
         ground.wait_for_all()?;
         Ok(1)
     }
