@@ -9,12 +9,14 @@
 
 mod scan;
 
+use crate::error::{Error, Result};
 use crate::quote;
 use scan::{is_integer, is_not_finite, is_wide_integer, outside_strings};
 use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
 use serde_json::{Map, Value};
 use std::hash::BuildHasher;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::LazyLock;
 
 /// The only name in the object that stands for a number.
@@ -59,6 +61,28 @@ pub fn exact(text: &[u8]) -> serde_json::Result<Value> {
         true => serde_json::from_slice(text),
         false => parse(text, &numbers),
     }
+}
+
+/// Reads a file of one array or of JSON lines: what our commands write as `--format json` and `--format jsonl`.
+///
+/// # Errors
+/// The file cannot be read, has something else, or nothing: the error says what was `expected`.
+pub fn rows<T: DeserializeOwned>(path: &Path, expected: &str) -> Result<Vec<T>> {
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| Error::open(path, &error, expected))?;
+    let rows: serde_json::Result<Vec<T>> = match text.trim_start().starts_with('[') {
+        true => serde_json::from_str(&text),
+        // One stream, and not line by line: an error has its line in the file.
+        false => serde_json::Deserializer::from_str(&text)
+            .into_iter()
+            .collect(),
+    };
+    let found = match rows {
+        Ok(rows) if !rows.is_empty() => return Ok(rows),
+        Ok(_) => "found no results".to_owned(),
+        Err(error) => quote::message(error),
+    };
+    Err(Error::file(path, format!("{found}, expected {expected}")))
 }
 
 /// `text`, in which `numbers` are kept as they are written.
@@ -252,6 +276,41 @@ mod tests {
         for other in ["0123456789012345678901234567890", "-", "--0", "-0x"] {
             exact(other.as_bytes()).expect_err(other);
         }
+    }
+
+    #[test]
+    fn rows_are_an_array_or_lines_and_mistakes_have_their_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows");
+        let rows = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            super::rows::<Map<String, Value>>(&path, "rows").map_err(|error| error.to_string())
+        };
+        for text in ["{\"a\":1}\n\n{\"b\":2}", " [{\"a\":1},\n{\"b\":2}]\n"] {
+            let names: Vec<String> = rows(text)
+                .unwrap()
+                .into_iter()
+                .flat_map(|row| row.into_iter().map(|(name, _)| name))
+                .collect();
+            assert_eq!(names, ["a", "b"], "{text}");
+        }
+        for (text, found) in [
+            ("", "found no results, expected rows"),
+            ("[]", "found no results, expected rows"),
+            (
+                "{\"a\":1}\n\n7",
+                "invalid type: integer `7`, expected a map at line 3 column 1, expected rows",
+            ),
+        ] {
+            let error = rows(text).unwrap_err();
+            assert!(error.ends_with(found), "{error}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        let error = super::rows::<Value>(&path, "rows").unwrap_err().to_string();
+        assert!(
+            error.ends_with("found no such file, expected rows"),
+            "{error}"
+        );
     }
 
     /// What an object is called that stands for a number cannot be known to whoever writes a text.

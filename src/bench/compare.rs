@@ -6,6 +6,7 @@
 use super::Kind;
 use super::stats::{LEAST_REPEATS, geometric_mean, holm, welch};
 use crate::error::{Error, Result};
+use crate::json;
 use crate::quote;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -74,28 +75,7 @@ impl Entry {
 /// # Errors
 /// The file cannot be read, or holds something else.
 pub fn read(path: &Path) -> Result<Vec<Entry>> {
-    const EXPECTED: &str = "results of `bench --format json` or `--format jsonl`";
-    let text =
-        std::fs::read_to_string(path).map_err(|error| Error::open(path, &error, EXPECTED))?;
-    let entries: serde_json::Result<Vec<Entry>> = match text.trim_start().starts_with('[') {
-        true => serde_json::from_str(&text),
-        false => text
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .map(serde_json::from_str)
-            .collect(),
-    };
-    match entries {
-        Ok(entries) if entries.is_empty() => Err(Error::file(
-            path,
-            format!("found no results, expected {EXPECTED}"),
-        )),
-        Ok(entries) => Ok(entries),
-        Err(error) => Err(Error::file(
-            path,
-            format!("{}, expected {EXPECTED}", quote::message(error)),
-        )),
-    }
+    json::rows(path, "results of `bench --format json` or `--format jsonl`")
 }
 
 /// The figures that tell how fast a kind is, and whether more is better.

@@ -4,6 +4,7 @@ use super::steps::{Beside, Host, Latency, Point, Source};
 use crate::bench::Kind;
 use crate::bench::row::VERSION;
 use crate::error::{Error, Result};
+use crate::json;
 use crate::quote;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -233,19 +234,7 @@ impl Row {
 pub fn read(path: &Path, file: &str) -> Result<Vec<Row>> {
     const EXPECTED: &str = "results of `bench --format json` or `--format jsonl`";
     let wrong = |message: String| Error::file(path, format!("{message}, expected {EXPECTED}"));
-    let text = std::fs::read_to_string(path).map_err(|error| Error::io(path, error))?;
-    let rows: serde_json::Result<Vec<Row>> = match text.trim_start().starts_with('[') {
-        true => serde_json::from_str(&text),
-        false => text
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .map(serde_json::from_str)
-            .collect(),
-    };
-    let mut rows = rows.map_err(|error| wrong(error.to_string()))?;
-    if rows.is_empty() {
-        return Err(wrong("found no results".into()));
-    }
+    let mut rows: Vec<Row> = json::rows(path, EXPECTED)?;
     for (n, row) in rows.iter().enumerate() {
         if let Some(message) = row.wrong() {
             return Err(wrong(message));

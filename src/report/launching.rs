@@ -4,7 +4,7 @@ use super::charts::{Axes, Range, both, ranges};
 use super::html::Page;
 use super::svg::exact;
 use crate::error::{Error, Result};
-use crate::quote;
+use crate::json;
 use serde::Deserialize;
 use std::io::Read;
 use std::path::Path;
@@ -47,32 +47,12 @@ pub fn is_list_of(path: &Path) -> Result<bool> {
     Ok(first.starts_with(&format!("\"{KEY}\"")))
 }
 
-fn text(path: &Path) -> Result<String> {
-    let expected = "results of `bench launch --launch all`";
-    std::fs::read_to_string(path).map_err(|error| Error::open(path, &error, expected))
-}
-
 /// Reads results as `--format json` and `--format jsonl` write them.
 ///
 /// # Errors
 /// The file cannot be read, or holds something else.
 pub fn read(path: &Path, name: &str) -> Result<Vec<Launched>> {
-    let text = text(path)?;
-    let rows: serde_json::Result<Vec<Launched>> = match text.trim_start().starts_with('[') {
-        true => serde_json::from_str(&text),
-        false => text
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .map(serde_json::from_str)
-            .collect(),
-    };
-    let mut rows = rows.map_err(|error| {
-        let found = quote::message(error);
-        Error::file(
-            path,
-            format!("{found}, expected results of `bench launch --launch all`"),
-        )
-    })?;
+    let mut rows: Vec<Launched> = json::rows(path, "results of `bench launch --launch all`")?;
     if let Some(row) = rows.iter().find(|row| row.launch_schema != 1) {
         let found = row.launch_schema;
         return Err(Error::file(
