@@ -11,6 +11,8 @@ mod asked;
 mod bare;
 mod gemm;
 #[cfg(feature = "cuda")]
+mod gpu;
+#[cfg(feature = "cuda")]
 mod keep_busy;
 #[cfg(feature = "cuda")]
 mod launch;

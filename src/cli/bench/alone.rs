@@ -1,6 +1,6 @@
 //! `bench limits` and `bench queue`: what launching on the device is bounded by, and an atomic queue by itself.
 
-use crate::backend::DeviceSpec;
+use super::gpu;
 use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::tools::limits;
 use crate::backend::cuda::tools::queue::{Claim, Ends, Queue, Work, expected};
@@ -8,19 +8,8 @@ use crate::bench::output::{Format, LIMITS, QUEUE, text};
 use crate::bench::stats::{quantile, sorted};
 use crate::cli::Exit;
 use crate::cli::args::bench::{LimitsArgs, PrintArgs, QueueArgs};
-use crate::cli::spec::named;
 use crate::error::{Error, Result};
 use serde_json::{Value, json};
-
-/// The one GPU that `device` names.
-pub fn gpu(command: &str, device: &str) -> Result<OpenGpu> {
-    match &named(device)?[..] {
-        [DeviceSpec::Gpu(spec)] => OpenGpu::new(spec.ordinal),
-        _ => Err(Error::Usage(format!(
-            "{command}: found --device {device}, expected one GPU, as in cuda:0"
-        ))),
-    }
-}
 
 /// Results of one GPU under a line that says which.
 fn print(args: &PrintArgs, gpu: &OpenGpu, about: &str, table: String) -> Result<Exit> {
@@ -51,7 +40,7 @@ fn row(mut subject: Value, more: Value) -> Value {
 }
 
 pub fn limits(args: &LimitsArgs) -> Result<Exit> {
-    let gpu = gpu("bench limits", &args.device)?;
+    let gpu = gpu::open("bench limits", &args.device)?;
     let edges = limits::edges(&gpu)?;
     let rows: Vec<Value> = edges
         .iter()
@@ -74,7 +63,7 @@ pub fn limits(args: &LimitsArgs) -> Result<Exit> {
 }
 
 pub fn queue(args: &QueueArgs) -> Result<Exit> {
-    let gpu = gpu("bench queue", &args.device)?;
+    let gpu = gpu::open("bench queue", &args.device)?;
     let queue = Queue::new(&gpu)?;
     let mut rows = vec![];
     for &rounds in &args.rounds.0 {

@@ -1,7 +1,7 @@
 //! `bench keep-busy`: what `--gpu-load` starts. Kernels one behind the other until standard input ends, which it does when the
 //! process that started this one does.
 
-use super::alone::gpu;
+use super::gpu;
 use crate::backend::cuda::tools::busy::KeepBusy;
 use crate::bench::gpu_load::{KERNEL, READY};
 use crate::cli::Exit;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub fn run(args: &KeepBusyArgs) -> Result<Exit> {
-    let gpu = gpu("bench keep-busy", &args.device)?;
+    let gpu = gpu::open("bench keep-busy", &args.device)?;
     let busy = KeepBusy::new(&gpu, KERNEL)?;
     let over = Arc::new(AtomicBool::new(false));
     let tell = over.clone();

@@ -13,14 +13,11 @@ use crate::bench::launching::{LEAST_KERNELS, Probe, VOCABULARY};
 use crate::bench::metrics::{Figures, figures};
 use crate::bench::row::{Measured, Setting, Startup};
 use crate::bench::workload::{self, Random};
-use crate::cli::args::RunArgs;
 use crate::cli::args::bench::{BenchArgs, Way};
 use crate::cli::interrupt;
-use crate::cli::spec::device;
 use crate::error::{Error, Result};
 use crate::plan::EngineOptions;
 use crate::runtime::Logits;
-use crate::session::Target;
 use crate::telemetry::say;
 use std::sync::atomic::AtomicBool;
 
@@ -52,17 +49,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
             "--kernels {kernels}: expected at least {LEAST_KERNELS}, of which a step is made"
         )));
     }
-    let (_, run) = args.settings().swap_remove(0);
-    let run = RunArgs {
-        launch: None,
-        ahead: false,
-        ..run
-    };
-    let Target::Gpu(GpuDevice { gpu, spec }) = Target::open(&device(&run, "bench launch")?)? else {
-        return Err(Error::Usage(
-            "bench launch: the CPU launches no kernels; expected --device cuda and a GPU".into(),
-        ));
-    };
+    let GpuDevice { gpu, spec } = super::gpu::of_launch(args)?;
     let mut tried = combinations(args)?;
     let meter = Meter::new(&gpu.context);
     let joules = || meter.as_ref().and_then(Meter::joules);

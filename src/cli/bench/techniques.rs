@@ -8,12 +8,9 @@ use crate::bench::gpu_load::Beside;
 use crate::bench::host::Busy;
 use crate::bench::output::{Format, TECHNIQUES, text};
 use crate::bench::techniques::{self, Foreseen, Found, Plan};
-use crate::cli::args::RunArgs;
 use crate::cli::args::bench::BenchArgs;
 use crate::cli::interrupt;
-use crate::cli::spec::device;
-use crate::error::{Error, Result};
-use crate::session::Target;
+use crate::error::Result;
 use crate::telemetry::{say, warn};
 use serde_json::{Value, json};
 use std::sync::atomic::AtomicBool;
@@ -44,17 +41,7 @@ pub fn measure(args: &BenchArgs, ways: &[Technique], interrupt: &AtomicBool) -> 
         renew: args.renew.unwrap_or(RENEW),
     };
     techniques::check(&args.kernels.0, plan.steps)?;
-    let (_, run) = args.settings().swap_remove(0);
-    let run = RunArgs {
-        launch: None,
-        ahead: false,
-        ..run
-    };
-    let Target::Gpu(GpuDevice { gpu, spec }) = Target::open(&device(&run, "bench launch")?)? else {
-        return Err(Error::Usage(
-            "bench launch: the CPU launches no kernels; expected --device cuda and a GPU".into(),
-        ));
-    };
+    let GpuDevice { gpu, spec } = super::gpu::of_launch(args)?;
     interrupt::look();
     let mut results = Results::default();
     let mut all = vec![];
