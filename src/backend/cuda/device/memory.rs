@@ -12,6 +12,7 @@ use crate::backend::cuda::memory::staging::STAGING_BYTES;
 use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::device::Wanted;
 use crate::error::{Error, Result};
+use crate::model::ModelSource;
 use crate::plan::budget::{Available, Budget};
 use crate::plan::bytes::Bytes;
 use crate::plan::memory::{MemoryItem, MemoryPlan, Place};
@@ -66,7 +67,7 @@ pub(super) fn on_gpu(
         budget,
     };
     let mut memory = on_device(wanted, way, &device)?;
-    memory.items.push(staging());
+    memory.items.extend(staging(wanted.model));
     host_holds(&memory, Available::now().map(|a| a.bytes))?;
     Ok(memory)
 }
@@ -124,14 +125,14 @@ fn overheads(wanted: &Wanted<'_>, way: LaunchWay, options: &EngineOptions) -> Re
     })
 }
 
-/// What weights are copied through.
-fn staging() -> MemoryItem {
-    MemoryItem {
+/// What a checkpoint's weights are copied through. Random ones are made on the GPU.
+fn staging(model: &ModelSource) -> Option<MemoryItem> {
+    matches!(model, ModelSource::Dir(_)).then(|| MemoryItem {
         name: "staging",
         bytes: STAGING_BYTES as u64,
         arithmetic: "pinned memory of the host until all weights are on the GPU".into(),
         place: Place::Loading,
-    }
+    })
 }
 
 /// Whether the host has what is pinned and what is held while loading, of its `available` bytes.
@@ -154,7 +155,7 @@ fn host_holds(memory: &MemoryPlan, available: Option<u64>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{DType, ModelSource};
+    use crate::model::DType;
     use crate::plan::cost::Precision;
     use crate::plan::{GraphFile, Limits};
     use std::sync::Arc;
@@ -188,7 +189,8 @@ mod tests {
             MemoryPlan::on_device(&plan, precision, &limits, &device, &overheads).unwrap();
         host_holds(&memory, Some(3 << 20)).unwrap();
         host_holds(&memory, None).unwrap();
-        memory.items.push(staging());
+        assert_eq!(staging(&source), None, "random weights");
+        memory.items.extend(staging(&ModelSource::Dir("m".into())));
         let message = host_holds(&memory, Some(3 << 20)).unwrap_err().to_string();
         let loading = Bytes(memory.loading_bytes()).to_string();
         assert!(memory.loading_bytes() > 1 << 20, "{loading}");

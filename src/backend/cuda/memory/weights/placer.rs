@@ -3,6 +3,7 @@
 
 use super::{FeedForwardAddresses, LayerAddresses, MixerAddresses, WeightAddresses};
 use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::families::experts::ExpertWeights;
 use crate::backend::cuda::families::limits::Library;
 use crate::backend::cuda::families::packed;
@@ -15,7 +16,7 @@ use crate::error::Result;
 use crate::model::layout::TensorSpec;
 use crate::model::rotary::inverse_frequencies;
 use crate::model::{DType, Expert, FeedForward, LayerWeights, Mixer, ModelConfig, Tensor, Weights};
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::{CudaContext, CudaStream, result};
 use half::bf16;
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -64,9 +65,47 @@ const COPIED_AT_ONCE: usize = 1 << 20;
 /// Where tensors are copied to or made.
 struct Target<'a> {
     buffer: &'a Buffer,
+    context: &'a Arc<CudaContext>,
     stream: &'a CudaStream,
-    staging: Staging<'a>,
+    /// Once a tensor has been copied: a random model has none.
+    staging: Option<Staging<'a>>,
     random: RandomKernels,
+    /// Copies of these are queued.
+    small: Vec<Vec<u8>>,
+}
+
+impl Target<'_> {
+    /// What is copied to byte `offset`, which nobody else may use, is put together by `fill`.
+    fn stage(&mut self, offset: usize, bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        assert!(offset + bytes <= self.buffer.bytes(), "past the end");
+        let staging = match &mut self.staging {
+            Some(staging) => staging,
+            none => none.insert(Staging::new(self.context, self.stream)?),
+        };
+        // SAFETY: the range lies inside the allocation, and is nobody else's.
+        unsafe { staging.put(self.buffer.at(offset), bytes, fill) }
+    }
+
+    /// Copies a small array to byte `offset`, which nobody else may use.
+    fn copy(&mut self, offset: usize, bytes: Vec<u8>) -> Result<()> {
+        let refused = |error| failed("copying to the GPU", error);
+        assert!(offset + bytes.len() <= self.buffer.bytes(), "past the end");
+        self.context.bind_to_thread().map_err(refused)?;
+        let (to, stream) = (self.buffer.at(offset), self.stream.cu_stream());
+        // SAFETY: the range lies inside the allocation, and is nobody else's; the bytes are kept until the stream has come to
+        // the end of this.
+        unsafe { result::memcpy_htod_async(to, &bytes, stream) }.map_err(refused)?;
+        self.small.push(bytes);
+        Ok(())
+    }
+}
+
+impl Drop for Target<'_> {
+    /// No array may be freed under its copy.
+    fn drop(&mut self) {
+        // Where this fails, so does what is done next on the stream, which is told.
+        let _ = self.stream.synchronize();
+    }
 }
 
 /// Walks a model and gives its tensors their places, one after the other; copies them too where there is memory.
@@ -91,18 +130,20 @@ impl<'a> Placer<'a> {
     /// Copies or makes what it gives a place in `buffer`.
     ///
     /// # Errors
-    /// [`Staging::new`]'s and [`RandomKernels::load`]'s.
+    /// [`RandomKernels::load`]'s.
     pub fn into(
         buffer: &'a Buffer,
-        (context, stream): (&Arc<CudaContext>, &'a CudaStream),
+        (context, stream): (&'a Arc<CudaContext>, &'a CudaStream),
         library: &Library,
         matrices: DType,
     ) -> Result<Self> {
         let to = Target {
             buffer,
+            context,
             stream,
-            staging: Staging::new(context, stream)?,
+            staging: None,
             random: RandomKernels::load(library)?,
+            small: vec![],
         };
         Ok(Self {
             to: Some(to),
@@ -128,7 +169,7 @@ impl<'a> Placer<'a> {
         let frequencies = inverse_frequencies(config.rope_theta, config.head_dim);
         let bytes: Vec<u8> = frequencies.iter().flat_map(|f| f.to_le_bytes()).collect();
         let inverse_frequencies = self.align();
-        self.copy(&bytes)?;
+        self.copy_small(bytes)?;
         Ok(WeightAddresses {
             embed_tokens,
             embedding_norm: self.vector(&weights.embedding_norm)?,
@@ -269,7 +310,7 @@ impl<'a> Placer<'a> {
         let bytes: Vec<u8> = weighed
             .flat_map(|v| bf16::from_f32(v).to_le_bytes())
             .collect();
-        self.copy(&bytes)?;
+        self.copy_small(bytes)?;
         Ok(at)
     }
 
@@ -337,9 +378,17 @@ impl<'a> Placer<'a> {
     /// Has `fill` put the next bytes together where there is memory to copy them to; leaves room for them where there is none.
     fn stage(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<()> {
         if let Some(to) = &mut self.to {
-            assert!(self.end + bytes <= to.buffer.bytes(), "past the end");
-            // SAFETY: the range lies inside the allocation, and is nobody else's.
-            unsafe { to.staging.put(to.buffer.at(self.end), bytes, fill) }?;
+            to.stage(self.end, bytes, fill)?;
+        }
+        self.end += bytes;
+        Ok(())
+    }
+
+    /// The same of an array that is here, and not worth memory of its own to go through.
+    fn copy_small(&mut self, array: Vec<u8>) -> Result<()> {
+        let bytes = array.len();
+        if let Some(to) = &mut self.to {
+            to.copy(self.end, array)?;
         }
         self.end += bytes;
         Ok(())
